@@ -1,0 +1,43 @@
+# libdeepspeed. The CPU's kernels are compiled once for each instruction set, with the suffix of it
+# (src/device/cpu/isa.h), and chosen at run time.
+file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
+file(GLOB DS_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
+list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
+list(REMOVE_ITEM DS_SOURCES ${DS_KERNELS})
+
+set(DS_ISAS generic)
+set(DS_FLAGS_generic "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND DS_ISAS avx2 avx512)
+    set(DS_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
+    set(DS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mbmi -mbmi2
+        -mprefer-vector-width=512)
+endif()
+set(DS_OBJECTS "")
+set(DS_ISA_DEFINES "")
+foreach(isa ${DS_ISAS})
+    add_library(kernels_${isa} OBJECT ${DS_KERNELS})
+    target_link_libraries(kernels_${isa} PRIVATE ds_options)
+    target_include_directories(kernels_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(kernels_${isa} PRIVATE DSI_ISA=${isa} DSI_ISA_${isa})
+    target_compile_options(kernels_${isa} PRIVATE ${DS_FLAGS_${isa}} -ffp-contract=fast -fno-math-errno
+        -fno-trapping-math $<$<CONFIG:Release>:-O3>)
+    list(APPEND DS_OBJECTS $<TARGET_OBJECTS:kernels_${isa}>)
+    list(APPEND DS_ISA_DEFINES DSI_HAVE_${isa})
+endforeach()
+
+add_library(ds_core OBJECT ${DS_SOURCES})
+target_link_libraries(ds_core PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CURL PkgConfig::ARCHIVE
+    PkgConfig::CRYPTO PkgConfig::PNG)
+target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
+
+foreach(kind STATIC SHARED)
+    string(TOLOWER ${kind} k)
+    add_library(deepspeed_${k} ${kind} $<TARGET_OBJECTS:ds_core> ${DS_OBJECTS})
+    target_include_directories(deepspeed_${k} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+    target_link_libraries(deepspeed_${k} PRIVATE PkgConfig::JANSSON PkgConfig::CURL PkgConfig::ARCHIVE
+        PkgConfig::CRYPTO PkgConfig::PNG Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
+    set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
+        SOVERSION 0)
+endforeach()

@@ -1,0 +1,15 @@
+# Flags for everything of ours: warnings, sanitizers, hidden symbols.
+add_library(ds_options INTERFACE)
+target_compile_options(ds_options INTERFACE
+    -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+    -Wwrite-strings -fvisibility=hidden)
+target_compile_definitions(ds_options INTERFACE _GNU_SOURCE)
+target_include_directories(ds_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
+if(DS_SANITIZE STREQUAL "address")
+    target_compile_options(ds_options INTERFACE
+        -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(ds_options INTERFACE -fsanitize=address,undefined)
+elseif(DS_SANITIZE)
+    target_compile_options(ds_options INTERFACE -fsanitize=${DS_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(ds_options INTERFACE -fsanitize=${DS_SANITIZE})
+endif()

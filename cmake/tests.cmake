@@ -1,0 +1,27 @@
+# tests/FOLDER/NAME.c is the executable test_FOLDER_NAME and the CTest test FOLDER/NAME with the label
+# FOLDER ("reference": compares with files of PyTorch and DeepSpeed, from $DS_REFERENCE or tests/golden).
+file(GLOB DS_TEST_SOURCES CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests
+    ${PROJECT_SOURCE_DIR}/tests/*/*.c)
+file(GLOB DS_TEST_HELPERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.c)
+if(DS_TEST_HELPERS)
+    add_library(test_helpers STATIC ${DS_TEST_HELPERS})
+    target_include_directories(test_helpers PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_link_libraries(test_helpers PRIVATE ds_options deepspeed_static PkgConfig::CMOCKA
+        PkgConfig::JANSSON)
+endif()
+foreach(source ${DS_TEST_SOURCES})
+    get_filename_component(folder ${source} DIRECTORY)
+    get_filename_component(name ${source} NAME_WE)
+    if(folder STREQUAL "headers")
+        continue()
+    endif()
+    set(target test_${folder}_${name})
+    add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${source})
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_link_libraries(${target} PRIVATE ds_options $<TARGET_NAME_IF_EXISTS:test_helpers> deepspeed_static
+        PkgConfig::CMOCKA PkgConfig::JANSSON Threads::Threads m)
+    target_compile_definitions(${target} PRIVATE DS_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden"
+        DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${folder}/${name} COMMAND ${target})
+    set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT 600)
+endforeach()

@@ -1,0 +1,69 @@
+/* deepspeed/autograd.h: gradients: backward, leaves, ops of one's own, gradient check.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_AUTOGRAD_H
+#define DEEPSPEED_AUTOGRAD_H
+
+#include <deepspeed/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Adds d loss / d p to ds_grad(p) of every leaf p that requires a gradient, newest op first, and
+ * frees the graph on its way. loss has one element. Refuses a loss without a graph. */
+DS_API ds_status ds_backward(ds_tensor *loss);
+
+/* The same with d L / d y given: y and dy have the same shape (torch.autograd.backward(y, dy)). */
+DS_API ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy);
+
+/* Whether ops record on this thread; at first they do. Returns what it was:
+ *     bool was = ds_set_grad(false); ...; ds_set_grad(was); */
+DS_API bool ds_set_grad(bool on);
+DS_API bool ds_grad_enabled(void);
+
+/* A leaf's own gradient: NULL before the first backward and after it was zeroed. Borrowed. */
+DS_API ds_tensor *ds_grad(const ds_tensor *leaf);
+DS_API ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad); /* NULL: forget it */
+DS_API ds_tensor *ds_require_grad(ds_tensor *leaf, bool on);       /* returns leaf */
+DS_API bool ds_requires_grad(const ds_tensor *x);
+
+/* x's values without its graph: same memory, no gradient. */
+DS_API ds_tensor *ds_detach(ds_tensor *x);
+
+/* ---- an op of one's own (torch.autograd.Function) ------------------------------------------------ */
+
+typedef struct ds_ctx ds_ctx;
+
+typedef struct ds_op {
+    const char *name;
+    /* y from in[0..n-1]; what backward needs is given to ds_ctx_save. Runs outside of the graph. */
+    ds_tensor *(*forward)(ds_ctx *ctx, ds_tensor **in, int n);
+    /* grad_in[i] = gradient of in[i] given grad = d L / d y; NULL where there is none. */
+    void (*backward)(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in);
+} ds_op;
+
+#define DS_MAX_OP_INPUTS 16
+
+DS_API ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n);
+DS_API void ds_ctx_save(ds_ctx *ctx, ds_tensor *x);
+DS_API ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i);
+DS_API bool ds_ctx_needs(ds_ctx *ctx, int i); /* whether in[i] wants a gradient */
+
+/* ---- gradient check ------------------------------------------------------------------------------ */
+
+typedef struct ds_gradcheck_opts {
+    double eps;  /* step of the central difference; 0: 1e-6 */
+    double atol; /* 0: 1e-5 */
+    double rtol; /* 0: 1e-3 */
+} ds_gradcheck_opts;
+
+/* Compares backward with central differences of f at float64 inputs in[0..n-1] (those that require a
+ * gradient). f must return the same for the same inputs. DS_EINVAL names the first element that
+ * differs, with both values; as torch.autograd.gradcheck. */
+DS_API ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *arg,
+                              ds_tensor **in, int n, ds_gradcheck_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,129 @@
+/* deepspeed/data.h: data sets, transforms, the loader, CIFAR-10.
+ *
+ * A data set says the shape of one sample and writes sample i where it is told; the loader owns the
+ * batch and hands out row addresses. So nothing collates and nothing is copied twice.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_DATA_H
+#define DEEPSPEED_DATA_H
+
+#include <deepspeed/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_dataset ds_dataset;
+typedef struct ds_loader ds_loader;
+
+/* ---- data sets ------------------------------------------------------------------------------------ */
+
+#define DS_MAX_FIELDS 8
+
+typedef struct ds_field { /* one tensor of a sample: its dtype and shape without the batch */
+    ds_dtype dtype;
+    ds_dims shape;
+    const char *name;
+} ds_field;
+
+typedef struct ds_dataset_type {
+    const char *name;
+    size_t self_size;
+    int64_t (*len)(void *self);
+    /* Writes field f of sample i to field[f]. Called from loader threads, several at once. */
+    ds_status (*get)(void *self, int64_t i, void **field);
+    void (*free)(void *self); /* optional */
+} ds_dataset_type;
+
+DS_API ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields);
+DS_API void ds_dataset_free(ds_dataset *d);
+DS_API void *ds_dataset_self(ds_dataset *d);
+DS_API int64_t ds_dataset_len(ds_dataset *d);
+DS_API int ds_dataset_fields(const ds_dataset *d);
+DS_API const ds_field *ds_dataset_field(const ds_dataset *d, int f);
+DS_API ds_status ds_dataset_get(ds_dataset *d, int64_t i, void **field);
+
+/* Takes d: samples begin .. begin + n - 1 of it, no more than there are. */
+DS_API ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n);
+
+/* n tensors with the same first dimension; sample i is row i of each. Copies what they hold. */
+DS_API ds_dataset *ds_tensor_dataset(ds_tensor **x, int n);
+
+/* ---- transforms: data sets over a data set; each takes d and changes field 0, an image [C,H,W] ----- */
+
+DS_API ds_dataset *ds_transform_to_float(ds_dataset *d); /* uint8 -> float32, x / 255 */
+/* (x - mean[c]) / std[c]; n values: one for all channels, or one each. */
+DS_API ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, const float *std);
+/* padding zeros on every side, then a random H x W window; the draw depends on (seed, epoch, i) alone. */
+DS_API ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
+                                            uint64_t seed);
+DS_API ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed); /* left-right */
+DS_API void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch); /* for random transforms; the loader does it */
+
+/* ---- the loader ------------------------------------------------------------------------------------ */
+
+typedef struct ds_loader_opts {
+    int64_t batch_size;
+    bool shuffle;   /* a new order each epoch, PyTorch's for the same ds_seed */
+    bool drop_last; /* no short batch at the end */
+    int workers;    /* threads that prefetch; 0: batches are made in ds_loader_next */
+    int prefetch;   /* batches ahead of use, in all; 0: 2 for each worker */
+    /* Distributed: rank of ranks as torch's DistributedSampler; ranks 0 or 1: all samples. */
+    int rank, ranks;
+    uint64_t seed; /* the DistributedSampler's */
+} ds_loader_opts;
+
+typedef struct ds_batch {
+    ds_tensor *x; /* field 0: [size, ...] */
+    ds_tensor *y; /* field 1, or NULL */
+    ds_tensor *field[DS_MAX_FIELDS];
+    int64_t size;         /* samples in this batch */
+    const int64_t *index; /* [size] their numbers in the data set */
+} ds_batch;
+
+/* Takes data. */
+#define ds_loader_new(data, ...) ds_loader_new_with(data, (ds_loader_opts){.batch_size = __VA_ARGS__})
+DS_API ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts);
+DS_API void ds_loader_free(ds_loader *l);
+
+/* The next batch; false at the end of an epoch (the next call begins the next one) and on failure. A
+ * turn is a scope: what was computed since the last call ends here. */
+DS_API bool ds_loader_next(ds_loader *l, ds_batch *out);
+DS_API void ds_loader_stop(ds_loader *l);        /* leave the epoch early: ends the turn, discards the rest */
+DS_API int64_t ds_loader_len(const ds_loader *l); /* batches in an epoch */
+DS_API int64_t ds_loader_epoch(const ds_loader *l);
+DS_API void ds_loader_set_epoch(ds_loader *l, int64_t epoch); /* as DistributedSampler.set_epoch */
+DS_API ds_dataset *ds_loader_dataset(ds_loader *l);            /* borrowed */
+
+/* Where the loader stands, to go on from there in another run: the next batch is the same. */
+typedef struct ds_loader_position {
+    int64_t epoch, batch; /* batches of this epoch already handed out */
+    uint64_t seed;        /* of this epoch's order */
+} ds_loader_position;
+DS_API ds_loader_position ds_loader_tell(const ds_loader *l);
+DS_API ds_status ds_loader_seek(ds_loader *l, ds_loader_position position);
+
+/* ---- CIFAR-10 -------------------------------------------------------------------------------------- */
+
+typedef enum ds_split { DS_TRAIN = 0, DS_TEST } ds_split;
+
+typedef struct ds_cifar10_opts {
+    const char *url;  /* NULL: $DS_CIFAR10_URL or its home page; file:// works */
+    bool download;    /* fetch what is missing */
+    bool quiet;       /* no progress, no "Files already downloaded and verified" */
+    bool raw;         /* samples as uint8 [3,32,32]; else float32 (x/255 - 0.5)/0.5 */
+} ds_cifar10_opts;
+
+/* CIFAR-10 (Krizhevsky 2009) in folder: cifar-10-batches-bin or cifar-10-batches-py, whichever is
+ * there; checked by sizes, structure and labels. Samples: image [3,32,32], label int64 []. Prints as
+ * torchvision does, to stdout; progress to stderr. */
+DS_API ds_dataset *ds_cifar10(const char *folder, ds_split split);
+DS_API ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts opts);
+DS_API const char *ds_cifar10_class(int label); /* "plane", "car", ... as the tutorial names them */
+
+/* n images float [n,3,h,w] in [-1, 1] as one grid of rows of `columns` with a border of 2 -> PNG (torchvision.utils.make_grid). */
+DS_API DS_MUST_CHECK ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

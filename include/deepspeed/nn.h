@@ -1,0 +1,142 @@
+/* deepspeed/nn.h: modules: a tree that owns layers and parameters; the built-in layers; initial values.
+ *
+ * A constructor takes parent and name: the parent frees the child, the names joined by dots are the key
+ * in the state dict ("fc1.weight": the root's own name is left out, as in PyTorch), and the path in
+ * every message ("net.fc1"). A constructor given a NULL parent by mistake (one that failed) makes a
+ * root; ds_error() still says what failed first.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_NN_H
+#define DEEPSPEED_NN_H
+
+#include <deepspeed/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_module ds_module;
+
+typedef struct ds_module_type {
+    const char *name;                                           /* "Conv2d" */
+    size_t self_size;                                           /* bytes of your struct, zeroed for you */
+    ds_tensor *(*forward)(void *self, ds_tensor *x);            /* one tensor in, or ... */
+    ds_tensor *(*forward_n)(void *self, ds_tensor **in, int n); /* ... several; set one of the two */
+    void (*free)(void *self);                                   /* optional */
+} ds_module_type;
+
+/* ---- the tree ------------------------------------------------------------------------------------- */
+
+/* parent NULL: a root, to be freed by ds_module_free or handed to an engine. */
+DS_API ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type);
+DS_API void ds_module_free(ds_module *m); /* a root; its children go with it */
+DS_API void *ds_self(ds_module *m);
+DS_API ds_module *ds_module_of(void *self); /* the module whose struct self is */
+DS_API const char *ds_module_name(const ds_module *m);
+
+/* Gives m a parameter with these first values, and returns it: a leaf that requires a gradient,
+ * borrowed, alive as long as m. A buffer is saved with the module but not trained. */
+DS_API ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init);
+DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init);
+
+/* Runs m's forward. A scope of its own: temporaries end with it, the result moves to the caller's. */
+#define ds_call(m, ...)                                                                            \
+    ds_call_n(m, (ds_tensor *[]){__VA_ARGS__},                                                     \
+              (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+DS_API ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n);
+
+DS_API void ds_module_train(ds_module *m, bool training); /* m and all below; at first training */
+DS_API bool ds_module_training(const ds_module *m);
+
+/* All parameters of m and below, in state-dict order: their number, and the i-th one, borrowed. */
+DS_API int ds_module_params(const ds_module *m);
+DS_API ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path);
+DS_API int64_t ds_module_numel(const ds_module *m); /* elements of all parameters */
+DS_API void ds_module_zero_grad(ds_module *m);
+
+/* Parameters and buffers by PyTorch's names: a new state dict that shares their memory. */
+DS_API ds_state *ds_module_state(const ds_module *m);
+
+/* Copies values in; refuses missing or unknown names and other shapes, all named, changing nothing. */
+DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
+
+/* ---- built-in layers: torch.nn, with its default initial values ----------------------------------- */
+
+typedef struct ds_linear_opts {
+    int64_t out;
+    bool no_bias;
+} ds_linear_opts;
+
+/* y = x weight^T + bias; weight [out, in], bias [out]. */
+#define ds_nn_linear(parent, name, in, ...)                                                        \
+    ds_nn_linear_with(parent, name, in, (ds_linear_opts){.out = __VA_ARGS__})
+DS_API ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in,
+                                    ds_linear_opts opts);
+
+typedef struct ds_nn_conv2d_opts {
+    int kernel, kernel_w; /* _w: 0 means "the same", -1 none, as in ds_conv2d_opts */
+    int stride, stride_w;
+    int padding, padding_w;
+    int dilation, dilation_w;
+    int groups;
+    bool no_bias;
+} ds_nn_conv2d_opts;
+
+/* weight [out, in/groups, kernel, kernel_w], bias [out]. */
+#define ds_nn_conv2d(parent, name, in, out, ...)                                                   \
+    ds_nn_conv2d_with(parent, name, in, out, (ds_nn_conv2d_opts){.kernel = __VA_ARGS__})
+DS_API ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                                    ds_nn_conv2d_opts opts);
+
+typedef struct ds_nn_norm_opts {
+    double eps;      /* 0: 1e-5 */
+    double momentum; /* batch norm; 0: 0.1 */
+    bool no_affine;
+    bool no_running_stats;
+} ds_nn_norm_opts;
+
+/* weight, bias, running_mean, running_var [channels], num_batches_tracked int64 []. */
+DS_API ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels);
+DS_API ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                          ds_nn_norm_opts opts);
+DS_API ds_module *ds_nn_layer_norm(ds_module *parent, const char *name, ds_dims shape);
+DS_API ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,
+                                        ds_nn_norm_opts opts);
+
+/* weight [count, dim]; row padding_idx (-1: none) starts at 0 and stays. */
+DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                                  int64_t padding_idx);
+
+DS_API ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_relu(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_gelu(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_sigmoid(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_tanh(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from dim 1 */
+DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
+DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
+
+/* Calls its children in order. Children are made with the Sequential as parent and named "0", "1", ... */
+DS_API ds_module *ds_nn_sequential(ds_module *parent, const char *name);
+
+/* ---- initial values: torch.nn.init, in place; each returns x -------------------------------------- */
+
+DS_API ds_tensor *ds_init_constant(ds_tensor *x, double value);
+DS_API ds_tensor *ds_init_uniform(ds_tensor *x, double low, double high);
+DS_API ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std);
+DS_API ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low,
+                                       double high);
+
+typedef enum ds_fan { DS_FAN_IN = 0, DS_FAN_OUT } ds_fan;
+typedef enum ds_gain { DS_GAIN_LEAKY_RELU = 0, DS_GAIN_RELU, DS_GAIN_LINEAR, DS_GAIN_TANH, DS_GAIN_SELU } ds_gain;
+
+/* bound = gain sqrt(3 / fan), std = gain / sqrt(fan); a is the slope of the leaky ReLU. */
+DS_API ds_tensor *ds_init_kaiming_uniform(ds_tensor *x, double a, ds_fan fan, ds_gain gain);
+DS_API ds_tensor *ds_init_kaiming_normal(ds_tensor *x, double a, ds_fan fan, ds_gain gain);
+/* bound = gain sqrt(6 / (fan_in + fan_out)), std = gain sqrt(2 / (fan_in + fan_out)). */
+DS_API ds_tensor *ds_init_xavier_uniform(ds_tensor *x, double gain);
+DS_API ds_tensor *ds_init_xavier_normal(ds_tensor *x, double gain);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

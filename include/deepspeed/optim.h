@@ -1,0 +1,109 @@
+/* deepspeed/optim.h: optimizers, gradient clipping. An optimizer changes the parameters of a module in
+ * place, in one fused pass over all of them; names, defaults and rules are torch.optim's unless said.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_OPTIM_H
+#define DEEPSPEED_OPTIM_H
+
+#include <deepspeed/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_optim ds_optim;
+
+typedef struct ds_sgd_opts {
+    double lr;
+    double momentum, dampening, weight_decay;
+    bool nesterov; /* needs momentum and no dampening */
+    bool maximize;
+} ds_sgd_opts;
+
+/* g += weight_decay p; v = momentum v + (1 - dampening) g (v = g at the first step); p -= lr v
+ * (nesterov: p -= lr (g + momentum v)). */
+#define ds_optim_sgd(model, ...) ds_optim_sgd_with(model, (ds_sgd_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts opts);
+
+typedef struct ds_adam_opts {
+    double lr;           /* 1e-3 is usual; 0 means 0 */
+    double beta1, beta2; /* 0: 0.9, 0.999 */
+    double eps;          /* 0: 1e-8 */
+    double weight_decay;
+    bool amsgrad, maximize;
+    bool no_bias_correction;
+} ds_adam_opts;
+
+/* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= lr m^ / (sqrt(v^) + eps), ^ = bias-corrected (arXiv 1412.6980).
+ * adam adds weight_decay p to g; adamw first does p -= lr weight_decay p (arXiv 1711.05101). */
+#define ds_optim_adam(model, ...) ds_optim_adam_with(model, (ds_adam_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_adam_with(ds_module *model, ds_adam_opts opts);
+#define ds_optim_adamw(model, ...) ds_optim_adamw_with(model, (ds_adam_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts);
+
+typedef struct ds_adagrad_opts {
+    double lr, lr_decay, weight_decay, initial_accumulator_value;
+    double eps; /* 0: 1e-10 */
+} ds_adagrad_opts;
+
+/* s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
+#define ds_optim_adagrad(model, ...) ds_optim_adagrad_with(model, (ds_adagrad_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts opts);
+
+typedef struct ds_rmsprop_opts {
+    double lr;
+    double alpha; /* 0: 0.99 */
+    double eps;   /* 0: 1e-8 */
+    double weight_decay, momentum;
+    bool centered;
+} ds_rmsprop_opts;
+
+/* s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps); centered: sqrt(s - mean(g)^2). */
+#define ds_optim_rmsprop(model, ...) ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
+
+typedef struct ds_lion_opts {
+    double lr;
+    double beta1, beta2; /* 0: 0.9, 0.99 */
+    double weight_decay;
+} ds_lion_opts;
+
+/* p -= lr (sign(b1 m + (1-b1) g) + weight_decay p); m = b2 m + (1-b2) g (arXiv 2302.06675). sign(0) = 1 and
+ * -1 for -0, as DeepSpeed's kernel has it. */
+#define ds_optim_lion(model, ...) ds_optim_lion_with(model, (ds_lion_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts opts);
+
+typedef struct ds_lamb_opts {
+    double lr;
+    double beta1, beta2; /* 0: 0.9, 0.999 */
+    double eps;          /* 0: 1e-8 */
+    double weight_decay;
+    double max_coeff, min_coeff; /* bounds of the trust ratio; 0: 10, 0.01 */
+    bool no_bias_correction;
+} ds_lamb_opts;
+
+/* u = m^ / (sqrt(v^) + eps) + weight_decay p; p -= lr clamp(|p| / |u|) u per tensor (arXiv 1904.00962). */
+#define ds_optim_lamb(model, ...) ds_optim_lamb_with(model, (ds_lamb_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
+
+/* One update of every parameter that has a gradient. */
+DS_API ds_status ds_optim_step(ds_optim *o);
+DS_API void ds_optim_zero_grad(ds_optim *o);
+DS_API void ds_optim_free(ds_optim *o);
+DS_API double ds_optim_lr(const ds_optim *o);
+DS_API void ds_optim_set_lr(ds_optim *o, double lr);
+
+/* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight", ...: a new state dict. */
+DS_API ds_state *ds_optim_state(const ds_optim *o);
+DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
+
+/* The L2 norm of all gradients of m together. */
+DS_API double ds_grad_norm(ds_module *m);
+
+/* torch.nn.utils.clip_grad_norm_: scales all gradients by max_norm / (norm + 1e-6) if that is below 1;
+ * returns the norm before. norm_type: 2, 1, or INFINITY for the largest absolute value. */
+DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+/* deepspeed/types.h: failure, element types, shapes, devices, seeds: what all other headers need.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_TYPES_H
+#define DEEPSPEED_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DS_VERSION "0.1.0"
+
+#define DS_API __attribute__((__visibility__("default")))
+#define DS_MUST_CHECK __attribute__((__warn_unused_result__))
+#define DS_PRINTF(at, first) __attribute__((__format__(__printf__, at, first)))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- failure ------------------------------------------------------------------------------------ */
+
+typedef enum ds_status {
+    DS_OK = 0,
+    DS_EINVAL = -1,  /* an argument, shape or option that cannot be */
+    DS_ENOMEM = -2,  /* storage that does not fit */
+    DS_EIO = -3,     /* a file or the network: open, read, write */
+    DS_EFORMAT = -4, /* a file whose content is not what it should be */
+    DS_EDEVICE = -5, /* a device or its driver */
+    DS_ECOMM = -6,   /* a communicator or another rank */
+    DS_ESTATE = -7   /* a call at the wrong moment */
+} ds_status;
+
+/* This thread's last failure in one line, or NULL if there was none since ds_error_clear. It begins
+ * with the path of the module that was running ("net.fc1: linear: ..."). Valid until the next failure. */
+DS_API const char *ds_error(void);
+DS_API ds_status ds_error_status(void);
+DS_API void ds_error_clear(void);
+
+/* For types of one's own: sets ds_error() and returns status. */
+DS_API ds_status ds_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
+
+/* ---- element types, shapes ---------------------------------------------------------------------- */
+
+typedef enum ds_dtype {
+    DS_F32 = 0,
+    DS_F64,
+    DS_F16,
+    DS_BF16,
+    DS_I64,
+    DS_I32,
+    DS_I16,
+    DS_I8,
+    DS_U8,
+    DS_BOOL
+} ds_dtype;
+
+#define DS_DTYPES   10
+#define DS_MAX_DIMS 8
+
+DS_API size_t ds_dtype_size(ds_dtype dtype);      /* bytes of one element */
+DS_API const char *ds_dtype_name(ds_dtype dtype); /* "float32", "bfloat16", ... as in PyTorch */
+
+/* n dimensions of d[0] x ... x d[n-1]; {0} is the shape of a scalar. */
+typedef struct ds_dims {
+    int n;
+    int64_t d[DS_MAX_DIMS];
+} ds_dims;
+
+#define ds_shape(...)                                                                              \
+    ((ds_dims){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+
+/* ---- devices, threads, seeds -------------------------------------------------------------------- */
+
+typedef enum ds_device_kind { DS_CPU = 0, DS_CUDA } ds_device_kind;
+
+typedef struct ds_device {
+    ds_device_kind kind;
+    int index;
+} ds_device;
+
+/* "cpu", "cuda" or "cuda:1" -> *out. Refuses other names and devices that are not there. */
+DS_API ds_status ds_device_parse(const char *name, ds_device *out);
+DS_API const char *ds_device_name(ds_device device); /* "cpu", "cuda:0" */
+DS_API int ds_device_count(ds_device_kind kind);
+
+/* The device on which this thread makes new tensors; the CPU at first. */
+DS_API ds_status ds_set_device(ds_device device);
+DS_API ds_device ds_current_device(void);
+
+/* How many threads a CPU kernel called from this thread may use: 1 at first. Results do not depend
+ * on it: work is divided so that every sum keeps its order. */
+DS_API ds_status ds_set_threads(int n);
+DS_API int ds_threads(void);
+
+/* Bytes of tensor storage that this thread has on the device now, and the most it ever had. */
+DS_API size_t ds_memory_allocated(ds_device device);
+DS_API size_t ds_memory_peak(ds_device device);
+
+/* torch.manual_seed: seeds this thread's generator (mt19937; the streams of rand, randn, randperm and
+ * the default initial values are PyTorch's on the CPU). */
+DS_API void ds_seed(uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,43 @@
+/* autograd/node.h: the graph: one node an op that ran, holding what its backward needs.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_AUTOGRAD_NODE_H
+#define DSI_AUTOGRAD_NODE_H
+
+#include "tensor/tensor.h"
+
+#include <deepspeed/autograd.h>
+
+/* What backward knows of an op. The graph holds a pointer to it: no enum, no switch. */
+typedef struct dsi_op {
+    const char *name;
+    /* Calls dsi_give(n, i, gradient of input i) for each i with dsi_needs(n, i). dy has the output's shape. */
+    void (*backward)(dsi_node *n, ds_tensor *dy);
+    bool takes_pooled; /* backward copes with dy->pooled; else dy is made dense first */
+} dsi_op;
+
+/* Notes that op made y from n inputs (a NULL input counts, and never needs a gradient). NULL when no
+ * gradient is wanted: recording is off, y is NULL, or no input requires one. The graph holds handles of
+ * leaves among the inputs, and nodes of the others. */
+dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
+#define dsi_record(op, y, ...)                                                                     \
+    dsi_record_n(op, y, (ds_tensor *[]){__VA_ARGS__},                                              \
+                 (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+
+/* For backward: a NULL node does nothing, so that no caller need ask. x may be NULL. Saving y, the
+ * node's own output, saves a second handle on its storage. */
+void dsi_save(dsi_node *n, ds_tensor *x);
+void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
+ds_tensor *dsi_saved(dsi_node *n, int i); /* borrowed */
+const void *dsi_attr(dsi_node *n);
+
+bool dsi_needs(const dsi_node *n, int i);
+/* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
+void dsi_give(dsi_node *n, int i, ds_tensor *g);
+
+dsi_node *dsi_node_ref(dsi_node *n);
+void dsi_node_unref(dsi_node *n); /* frees without recursion */
+
+/* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */
+bool dsi_wants_grad(ds_tensor *const *in, int n);
+
+#endif

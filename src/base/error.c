@@ -1,0 +1,88 @@
+/* base/error.c: the thread's last failure, and the three ways to report one.
+ *
+ * A message is written once, by the function that decides which failure it is, and starts with the
+ * path of the modules that were running. It stays until the next fresh failure or ds_error_clear.
+ * SPDX-License-Identifier: MIT */
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MESSAGE_BYTES 1024
+
+static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local ds_status last; /* DS_OK: message is not set */
+static _Thread_local const dsi_where *where;
+
+/* Writes "net.fc1: " into text, outermost first; returns its length. */
+static int write_path(char *text, int room, const dsi_where *here)
+{
+    if (!here) return 0;
+    int n = write_path(text, room, here->up);
+    if (n > 2 && n <= room) n -= 2; /* over ": " */
+    int more = snprintf(text + n, n < room ? (size_t)(room - n) : 0, "%s%s: ", n ? "." : "", here->name);
+    return n + more < room ? n + more : room - 1;
+}
+
+static void set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
+static void set(ds_status status, const char *format, va_list args)
+{
+    char fresh[MESSAGE_BYTES]; /* an argument may be the old message */
+    int n = write_path(fresh, MESSAGE_BYTES / 2, where);
+    vsnprintf(fresh + n, (size_t)(MESSAGE_BYTES - n), format, args);
+    snprintf(message, sizeof message, "%s", fresh);
+    last = status;
+}
+
+ds_status dsi_fail(ds_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    set(status, format, args);
+    va_end(args);
+    return status;
+}
+
+ds_status ds_fail(ds_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    set(status == DS_OK ? DS_ESTATE : status, format, args);
+    va_end(args);
+    return last;
+}
+
+void *dsi_refuse(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    set(DS_EINVAL, format, args);
+    va_end(args);
+    return NULL;
+}
+
+void *dsi_passed(const char *what)
+{
+    if (last == DS_OK) dsi_fail(DS_EINVAL, "%s: an operand is NULL", what);
+    return NULL;
+}
+
+const char *ds_error(void) { return last == DS_OK ? NULL : message; }
+ds_status ds_error_status(void) { return last; }
+void ds_error_clear(void) { last = DS_OK; }
+
+const dsi_where *dsi_where_enter(const dsi_where *here)
+{
+    const dsi_where *was = where;
+    where = here;
+    return was;
+}
+
+void dsi_where_leave(const dsi_where *was) { where = was; }
+
+void dsi_broken(const char *what, const char *file, int line)
+{
+    fprintf(stderr, "deepspeed: broken invariant at %s:%d: %s\n", file, line, what);
+    abort();
+}

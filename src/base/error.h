@@ -1,0 +1,30 @@
+/* base/error.h: the thread's last failure, and the three ways to report one.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_ERROR_H
+#define DSI_BASE_ERROR_H
+
+#include <deepspeed/types.h>
+
+/* Sets the message and returns status: for functions that return ds_status. */
+ds_status dsi_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
+
+/* Sets the message (DS_EINVAL) and returns NULL: for functions that make things. */
+void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
+
+/* An operand is NULL: keeps the message that there is, or says that `what` was given NULL. */
+void *dsi_passed(const char *what);
+
+/* What runs now, for the front of each message: a linked list of stack frames, newest first. */
+typedef struct dsi_where {
+    const char *name; /* "fc1" */
+    const struct dsi_where *up;
+} dsi_where;
+
+const dsi_where *dsi_where_enter(const dsi_where *here); /* returns what it was */
+void dsi_where_leave(const dsi_where *was);
+
+/* A broken invariant of our own: ends the program with file and line. Never for what a user can cause. */
+#define DSI_ASSERT(x) ((x) ? (void)0 : dsi_broken(#x, __FILE__, __LINE__))
+void dsi_broken(const char *what, const char *file, int line) __attribute__((__noreturn__));
+
+#endif

@@ -1,0 +1,22 @@
+/* base/file.h: whole files: read, map, and replace without ever leaving half of one.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_FILE_H
+#define DSI_BASE_FILE_H
+
+#include <deepspeed/types.h>
+
+/* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the message. */
+char *dsi_file_read(const char *path, size_t *bytes);
+
+/* Writes path.tmp.<pid>, and at dsi_file_commit syncs and renames it to path, so that path always
+ * holds the old file or the whole new one. Errors stick: check the one of commit. */
+typedef struct dsi_file dsi_file;
+dsi_file *dsi_file_replace(const char *path);
+void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
+ds_status dsi_file_commit(dsi_file *f); /* frees f */
+void dsi_file_abandon(dsi_file *f);     /* removes what was written; frees f */
+
+ds_status dsi_mkdirs(const char *path); /* mkdir -p */
+bool dsi_file_exists(const char *path);
+
+#endif

@@ -1,0 +1,35 @@
+/* base/rng.h: mt19937 with the streams of PyTorch's CPU generator (at::CPUGeneratorImpl).
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_RNG_H
+#define DSI_BASE_RNG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dsi_rng {
+    uint64_t seed;
+    uint32_t state[624];
+    int next;           /* words of state already used; 624: twist first */
+    bool has_normal[2]; /* a second Box-Muller value waits: [0] of float, [1] of double draws */
+    double normal[2];
+} dsi_rng;
+
+void dsi_rng_seed(dsi_rng *g, uint64_t seed);
+uint32_t dsi_rng_u32(dsi_rng *g);
+uint64_t dsi_rng_u64(dsi_rng *g);                         /* random64(): the second word is the low half */
+int64_t dsi_rng_i64(dsi_rng *g);                          /* torch.empty((), dtype=int64).random_() */
+int64_t dsi_rng_below(dsi_rng *g, int64_t low, int64_t high); /* torch.randint */
+
+/* n values as Tensor.uniform_(low, high) and normal_(mean, std) draw them; normal_ has its own order
+ * from 16 elements on. */
+void dsi_rng_uniform_f32(dsi_rng *g, float *x, int64_t n, double low, double high);
+void dsi_rng_uniform_f64(dsi_rng *g, double *x, int64_t n, double low, double high);
+void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std);
+void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double std);
+void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n); /* torch.randperm */
+
+/* The generator of this thread, seeded by ds_seed; at first with PyTorch's default seed 67280421310721. */
+dsi_rng *dsi_rng_default(void);
+
+#endif

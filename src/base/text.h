@@ -1,0 +1,20 @@
+/* base/text.h: a growable string; the nearest word, for "did you mean".
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_TEXT_H
+#define DSI_BASE_TEXT_H
+
+#include <deepspeed/types.h>
+
+typedef struct dsi_text {
+    char *s; /* ends with 0; NULL when nothing was added */
+    size_t n, room;
+} dsi_text;
+
+void dsi_text_add(dsi_text *t, const char *format, ...) DS_PRINTF(2, 3);
+void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);
+void dsi_text_free(dsi_text *t);
+
+/* The word of words[0..n-1] with the smallest edit distance to `to`, or NULL if none is near. */
+const char *dsi_nearest(const char *to, const char *const *words, int n);
+
+#endif

@@ -1,0 +1,66 @@
+/* device/device.h: what a device must be able to do, and the tensor storage that it gives.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_DEVICE_H
+#define DSI_DEVICE_DEVICE_H
+
+#include "kernels.h"
+
+typedef struct dsi_event {
+    void *handle;
+} dsi_event;
+
+/* One const struct a kind of device: dsi_cpu; dsi_cuda. Typed members, so that the compiler checks them. */
+typedef struct dsi_device_type {
+    const char *name; /* "cpu", "cuda" */
+    ds_device_kind kind;
+    int (*count)(void); /* 0: none here */
+    ds_status (*open)(dsi_device *d, int index); /* sets d->kernels */
+    void (*close)(dsi_device *d);
+    void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full */
+    void (*free)(dsi_device *d, void *p);
+    ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);  /* finished on return */
+    ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes); /* finished on return */
+    ds_status (*record)(dsi_stream *s, dsi_event *e);
+    ds_status (*wait)(dsi_stream *s, dsi_event *e);
+    ds_status (*sync)(dsi_stream *s);
+} dsi_device_type;
+
+struct dsi_device {
+    const dsi_device_type *type;
+    int index;
+    const dsi_kernels *kernels;
+    dsi_stream stream; /* of this thread */
+    struct dsi_cache *cache;
+};
+
+/* This thread's handle on a device, opened at first use; NULL with the message if there is none. */
+dsi_device *dsi_device_get(ds_device which);
+dsi_device *dsi_device_current(void);
+ds_device dsi_device_id(const dsi_device *d);
+
+extern const dsi_device_type dsi_cpu;
+
+/* ---- device/cache.c: storage of this thread on a device, freed blocks kept for the next step -------- */
+
+/* At least bytes, 64-byte aligned (room for one vector read past the end: 64 bytes more). NULL, with
+ * DS_ENOMEM and the sizes in the message, if it does not fit. */
+void *dsi_cache_alloc(dsi_device *d, size_t bytes);
+void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
+void dsi_cache_empty(dsi_device *d);                       /* gives unused blocks back */
+size_t dsi_cache_live(const dsi_device *d);                /* bytes asked for and not freed */
+size_t dsi_cache_peak(const dsi_device *d);
+
+/* Fault injection for tests: the n-th allocation from now on fails, and every one after it when
+ * `always`; 0 switches it off. Also DS_FAIL_ALLOC=n in the environment. Returns allocations seen. */
+int64_t dsi_cache_fail(int64_t n, bool always);
+
+/* Scratch memory of one kernel call on the CPU: a piece of a block that grows and stays. Released, last
+ * taken first, before the kernel returns. NULL with the message if it does not fit. */
+void *dsi_scratch(dsi_stream *s, size_t bytes);
+void dsi_scratch_release(dsi_stream *s, void *p);
+
+/* ---- running a kernel ---------------------------------------------------------------------------------- */
+
+ds_status dsi_no_kernel(const dsi_device *d, const char *kernel);
+
+#endif

@@ -1,0 +1,102 @@
+/* tensor/tensor.h: inside of a tensor: a handle (shape, strides, gradient) on counted storage.
+ *
+ * Who owns what: a storage counts the handles on it. A handle counts the scopes, keeps, nodes and
+ * modules that hold it. A handle holds the node that made it; a node holds handles of what its backward
+ * needs: never the handle that it made (a saved output is a second handle on the same storage), or
+ * neither would ever be freed. Counts are not atomic: a tensor belongs to the thread that made it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_TENSOR_TENSOR_H
+#define DSI_TENSOR_TENSOR_H
+
+#include "base/error.h"
+#include "device/device.h"
+
+#include <deepspeed/tensor.h>
+
+typedef struct dsi_node dsi_node; /* autograd/node.h */
+
+typedef struct dsi_storage {
+    int refs;
+    dsi_device *device;
+    void *p;
+    size_t bytes;
+    void (*release)(void *arg); /* memory of somebody else: called at the end instead of freeing p; or NULL */
+    void *arg;
+} dsi_storage;
+
+struct ds_tensor {
+    int refs;
+    ds_dtype dtype;
+    ds_dims shape;
+    int64_t stride[DS_MAX_DIMS]; /* elements */
+    int64_t offset;              /* elements */
+    dsi_storage *storage;        /* NULL: a gradient in pooled form that nobody has made dense yet */
+    dsi_device *device;
+
+    dsi_node *node;     /* that made it, counted; NULL for a leaf */
+    bool requires_grad; /* a leaf that collects a gradient */
+    ds_tensor *grad;    /* of a leaf; counted */
+
+    /* Pooled form (see dsi_pooled): value, max, index; all counted, or all NULL. */
+    ds_tensor *pooled[3];
+};
+
+/* ---- life: dsi_new.. returns a handle owned by the current scope -------------------------------------- */
+
+/* Row-major; on like's device with like's dtype. NULL passes. */
+ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape);
+ds_tensor *dsi_new_dtype(const ds_tensor *like, ds_dtype dtype, ds_dims shape);
+ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape);
+/* The same shape and dtype; the same order of dimensions in memory if x is dense, else row-major. */
+ds_tensor *dsi_new_like(const ds_tensor *x);
+/* [N,C,H,W] with the channels innermost in memory (torch.channels_last). */
+ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
+
+/* Another handle on x's storage, without its graph. */
+ds_tensor *dsi_alias(const ds_tensor *x);
+ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset);
+
+/* A gradient in pooled form; counts its three parts. */
+ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);
+ds_status dsi_make_dense(ds_tensor *x); /* in place; nothing to do for a dense tensor */
+dsi_pooled dsi_pooled_view(const ds_tensor *x);
+
+ds_tensor *dsi_ref(ds_tensor *x);   /* NULL passes */
+void dsi_unref(ds_tensor *x);       /* NULL passes */
+ds_tensor *dsi_own(ds_tensor *x);   /* gives one count of x to the current scope; returns x */
+void dsi_storage_unref(dsi_storage *s);
+
+/* ---- scopes -------------------------------------------------------------------------------------------- */
+
+/* Closes scope and gives x, counted until then by the caller, to the scope outside. */
+ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
+
+/* ---- asking -------------------------------------------------------------------------------------------- */
+
+int64_t dsi_numel(ds_dims shape);
+bool dsi_same_shape(ds_dims a, ds_dims b);
+bool dsi_is_contiguous(const ds_tensor *x); /* row-major, without gaps */
+bool dsi_is_dense(const ds_tensor *x);      /* without gaps and repeats, in some order of dimensions */
+bool dsi_is_channels_last(const ds_tensor *x);
+void dsi_row_major(ds_dims shape, int64_t *stride);
+int dsi_dim(int dim, int n); /* dim counted from the front; -1 if it is outside */
+
+/* "[4, 3, 32, 32]" in one of a few thread-local buffers: for messages. */
+const char *dsi_shape_text(ds_dims shape);
+
+/* x as kernels see it; a view with p == NULL for NULL. */
+dsi_view dsi_v(const ds_tensor *x);
+dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape); /* contiguous x seen with another shape */
+dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
+
+/* dst (any strides) = src converted, broadcast. */
+ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
+
+/* Calls a kernel of t's device: dsi_run(y, relu, dsi_v(x), dsi_v(y)). False, with the message, if t is
+ * NULL, the device has no such kernel, or it failed. */
+#define dsi_run(t, kernel, ...)                                                                    \
+    ((t) && (t)->device->kernels->kernel                                                           \
+         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK                \
+         : ((t) && dsi_no_kernel((t)->device, #kernel) == DS_OK))
+
+#endif

@@ -1,0 +1,59 @@
+/* tests/check.h: on cmocka: one line a failure, with both values.
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <deepspeed.h>
+
+#define CHECK(x)                                                                                   \
+    ((x) ? (void)0                                                                                 \
+         : fail_msg("%s:%d: not true: %s%s%s", __FILE__, __LINE__, #x, ds_error() ? "; ds_error: " : "", \
+                    ds_error() ? ds_error() : ""))
+
+/* |got - want| <= tol, or both NaN, or equal (infinities) */
+#define CHECK_CLOSE(got, want, tol) check_close(got, want, tol, #got, __FILE__, __LINE__)
+static inline void check_close(double got, double want, double tol, const char *what,
+                               const char *file, int line)
+{
+    if (got == want || (isnan(got) && isnan(want)) || fabs(got - want) <= tol) return;
+    fail_msg("%s:%d: %s is %.9g, want %.9g within %.3g (off by %.3g)", file, line, what, got, want,
+             tol, fabs(got - want));
+}
+
+#define CHECK_INT(got, want) check_int(got, want, #got, __FILE__, __LINE__)
+static inline void check_int(int64_t got, int64_t want, const char *what, const char *file, int line)
+{
+    if (got != want)
+        fail_msg("%s:%d: %s is %lld, want %lld%s%s", file, line, what, (long long)got, (long long)want,
+                 ds_error() ? "; ds_error: " : "", ds_error() ? ds_error() : "");
+}
+
+/* The last failure's message holds `part`; clears it. */
+#define CHECK_ERROR(part) check_error(part, __FILE__, __LINE__)
+static inline void check_error(const char *part, const char *file, int line)
+{
+    if (!ds_error()) fail_msg("%s:%d: no failure, want one with \"%s\"", file, line, part);
+    if (ds_error() && !strstr(ds_error(), part))
+        fail_msg("%s:%d: ds_error is \"%s\", want one with \"%s\"", file, line, ds_error(), part);
+    ds_error_clear();
+}
+
+#define TEST_MAIN(...)                                                                             \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        const struct CMUnitTest tests[] = {__VA_ARGS__};                                           \
+        return cmocka_run_group_tests(tests, NULL, NULL);                                          \
+    }
+
+#endif
