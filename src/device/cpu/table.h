@@ -1,0 +1,40 @@
+/* device/cpu/table.h: which kernels the CPU has, family by family: the index of this folder.
+ *
+ * A name here is a member of dsi_kernels and a function KERNEL(name) in the family's file; its
+ * declaration is made from the member's type, so that the compiler checks one against the other.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_TABLE_H
+#define DSI_DEVICE_CPU_TABLE_H
+
+#include "isa.h"
+
+#define COPY_KERNELS(X)      /* copy.c */
+#define POINTWISE_KERNELS(X) /* pointwise.c */
+#define MATMUL_KERNELS(X)    /* gemm.c */
+#define CONV_KERNELS(X)      /* conv*.c */
+#define POOL_KERNELS(X)      /* pool.c */
+#define SOFTMAX_KERNELS(X)   /* softmax.c */
+#define NORM_KERNELS(X)      /* norm.c */
+#define REDUCE_KERNELS(X)    /* reduce.c */
+#define INDEX_KERNELS(X)     /* index.c */
+#define ATTENTION_KERNELS(X) /* attention.c */
+#define OPTIM_KERNELS(X)     /* optim.c */
+
+#define CPU_KERNELS(X)                                                                             \
+    COPY_KERNELS(X)                                                                                \
+    POINTWISE_KERNELS(X)                                                                           \
+    MATMUL_KERNELS(X)                                                                              \
+    CONV_KERNELS(X)                                                                                \
+    POOL_KERNELS(X)                                                                                \
+    SOFTMAX_KERNELS(X)                                                                             \
+    NORM_KERNELS(X)                                                                                \
+    REDUCE_KERNELS(X)                                                                              \
+    INDEX_KERNELS(X)                                                                               \
+    ATTENTION_KERNELS(X)                                                                           \
+    OPTIM_KERNELS(X)
+
+#define DECLARE(name) extern __typeof__(*((dsi_kernels *)0)->name) KERNEL(name);
+CPU_KERNELS(DECLARE)
+#undef DECLARE
+
+#endif
