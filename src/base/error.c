@@ -21,7 +21,8 @@ static int write_path(char *text, int room, const dsi_where *here)
     if (!here) return 0;
     int n = write_path(text, room, here->up);
     if (n > 2 && n <= room) n -= 2; /* over ": " */
-    int more = snprintf(text + n, n < room ? (size_t)(room - n) : 0, "%s%s: ", n ? "." : "", here->name);
+    int more = snprintf(text + n, n < room ? (size_t)(room - n) : 0, "%s%s: ", n ? "." : "",
+                        here->name);
     return n + more < room ? n + more : room - 1;
 }
 

@@ -43,7 +43,7 @@ static inline uint16_t dsi_f32_to_f16(float f)
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     uint32_t sign = u >> 16 & 0x8000, abs = u & 0x7fffffff;
-    if (abs > 0x7f800000) return (uint16_t)(sign | 0x7e00); /* NaN */
+    if (abs > 0x7f800000) return (uint16_t)(sign | 0x7e00);  /* NaN */
     if (abs >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* rounds to infinity */
     if (abs < 0x38800000) { /* below 2^-14: adding 1/2 leaves man in the low bits, rounded */
         float g;

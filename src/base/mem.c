@@ -29,16 +29,7 @@ char *dsi_strdup(const char *s) { return must(strdup(s), strlen(s) + 1); }
 void dsi_free(void *p) { free(p); }
 
 /* Under a sanitizer structs are freed for real, so that a use after the end is seen. */
-#if defined(__SANITIZE_ADDRESS__)
-#define POOL_KEEPS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define POOL_KEEPS 0
-#endif
-#endif
-#ifndef POOL_KEEPS
-#define POOL_KEEPS 4096
-#endif
+#define POOL_KEEPS (DSI_SANITIZED ? 0 : 4096)
 
 void *dsi_pool_get(dsi_pool *pool)
 {

@@ -5,6 +5,18 @@
 
 #include <stddef.h>
 
+/* Whether freed memory is watched by AddressSanitizer: free lists and caches then keep nothing. */
+#if defined(__SANITIZE_ADDRESS__)
+#define DSI_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define DSI_SANITIZED 1
+#endif
+#endif
+#ifndef DSI_SANITIZED
+#define DSI_SANITIZED 0
+#endif
+
 /* Zeroed. Without memory for a small struct the program ends with one line: no caller has a path
  * for it that nobody ever ran. Tensor storage is not allocated here. */
 void *dsi_alloc(size_t bytes);

@@ -17,8 +17,8 @@ typedef struct dsi_rng {
 
 void dsi_rng_seed(dsi_rng *g, uint64_t seed);
 uint32_t dsi_rng_u32(dsi_rng *g);
-uint64_t dsi_rng_u64(dsi_rng *g);                         /* random64(): the second word is the low half */
-int64_t dsi_rng_i64(dsi_rng *g);                          /* torch.empty((), dtype=int64).random_() */
+uint64_t dsi_rng_u64(dsi_rng *g); /* random64(): the second word is the low half */
+int64_t dsi_rng_i64(dsi_rng *g);  /* torch.empty((), dtype=int64).random_() */
 int64_t dsi_rng_below(dsi_rng *g, int64_t low, int64_t high); /* torch.randint */
 
 /* n values as Tensor.uniform_(low, high) and normal_(mean, std) draw them; normal_ has its own order

@@ -13,13 +13,15 @@ typedef struct dsi_event {
 typedef struct dsi_device_type {
     const char *name; /* "cpu", "cuda" */
     ds_device_kind kind;
-    int (*count)(void); /* 0: none here */
+    int (*count)(void);                          /* 0: none here */
     ds_status (*open)(dsi_device *d, int index); /* sets d->kernels */
     void (*close)(dsi_device *d);
     void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full */
     void (*free)(dsi_device *d, void *p);
-    ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);  /* finished on return */
-    ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes); /* finished on return */
+    ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host,
+                         size_t bytes); /* finished on return */
+    ds_status (*copy_out)(dsi_stream *s, void *host, const void *src,
+                          size_t bytes); /* finished on return */
     ds_status (*record)(dsi_stream *s, dsi_event *e);
     ds_status (*wait)(dsi_stream *s, dsi_event *e);
     ds_status (*sync)(dsi_stream *s);

@@ -99,21 +99,24 @@ typedef ds_status dsi_binary(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
  * that are dense in the same order run as one line. */
 typedef struct dsi_kernels {
     /* ---- memory: any dtypes, any strides -------------------------------------------------------- */
-    dsi_unary *copy; /* y = x converted: to integers truncating, to bool != 0, 16-bit floats to nearest even */
+    dsi_unary *
+        copy; /* y = x converted: to integers truncating, to bool != 0, 16-bit floats to nearest even */
     ds_status (*fill)(dsi_stream *s, double value, dsi_view y);
 
     /* ---- pointwise ------------------------------------------------------------------------------ */
-    ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view y); /* a + alpha b; y may be a */
-    dsi_binary *mul, *div; /* y may be a */
-    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y); /* factor x + term; y may be x */
+    ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b,
+                     dsi_view y); /* a + alpha b; y may be a */
+    dsi_binary *mul, *div;        /* y may be a */
+    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x,
+                        dsi_view y); /* factor x + term; y may be x */
     ds_status (*pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y);
-    dsi_binary *eq, *lt;                                                    /* y: bool; a, b any dtype */
+    dsi_binary *eq, *lt; /* y: bool; a, b any dtype */
     ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y); /* c: bool */
     dsi_unary *abs, *exp, *log, *sqrt;
     dsi_unary *relu, *gelu, *gelu_tanh, *sigmoid, *tanh;
-    dsi_binary *relu_dx;    /* (dy, y, dx): dx = y > 0 ? dy : 0; dx may be dy */
-    dsi_binary *sigmoid_dx; /* (dy, y, dx): dy y (1 - y) */
-    dsi_binary *tanh_dx;    /* (dy, y, dx): dy (1 - y^2) */
+    dsi_binary *relu_dx;                /* (dy, y, dx): dx = y > 0 ? dy : 0; dx may be dy */
+    dsi_binary *sigmoid_dx;             /* (dy, y, dx): dy y (1 - y) */
+    dsi_binary *tanh_dx;                /* (dy, y, dx): dy (1 - y^2) */
     dsi_binary *gelu_dx, *gelu_tanh_dx; /* (dy, x, dx) */
     dsi_binary *abs_dx;                 /* (dy, x, dx): dy sign(x) */
     /* y = keep[i] ? x / (1 - p) : 0; keep: bool, contiguous, drawn by the caller */
@@ -124,17 +127,25 @@ typedef struct dsi_kernels {
 
     /* ---- convolution: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q]; any strides -------------------
      * y[n,k,p,q] = b[k] + sum over c,r,s of x[n,c, p stride + r dilation - padding, q ...] w[k,c,r,s] */
-    ds_status (*conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y);
-    ds_status (*conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx);
-    ds_status (*conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw);
+    ds_status (*conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                        dsi_view y);
+    ds_status (*conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                           dsi_view dx);
+    ds_status (*conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                           dsi_view dw);
     /* the same two for a gradient in pooled form */
-    ds_status (*conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view w, dsi_view dx);
-    ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x, dsi_view dw);
-    ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y); /* y[c] = sum over n,h,w of x[n,c,h,w] */
+    ds_status (*conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                  dsi_view w, dsi_view dx);
+    ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                  dsi_view x, dsi_view dw);
+    ds_status (*sum_channels)(dsi_stream *s, dsi_view x,
+                              dsi_view y); /* y[c] = sum over n,h,w of x[n,c,h,w] */
 
     /* ---- pooling: x [N,C,H,W] -> y [N,C,P,Q]; index int32 of y's shape and strides ---------------- */
-    ds_status (*max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index);
-    ds_status (*max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx); /* dx[index] += dy, else 0 */
+    ds_status (*max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                            dsi_view index);
+    ds_status (*max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index,
+                               dsi_view dx); /* dx[index] += dy, else 0 */
     ds_status (*pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y);
     ds_status (*avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y);
     ds_status (*avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx);
@@ -148,50 +159,60 @@ typedef struct dsi_kernels {
     /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I], lse [N,I] = log sum exp x,
      * divisor [] = what the mean divides by (the weights of the labels used; 1 for sum and none).
      * A label outside 0..C-1 that is not ignored: DS_EINVAL naming it and its place. */
-    ds_status (*cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x, dsi_view label,
-                               dsi_view weight, dsi_view loss, dsi_view lse, dsi_view divisor);
-    ds_status (*cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss, dsi_view x,
-                                  dsi_view label, dsi_view weight, dsi_view lse, dsi_view divisor, dsi_view dx);
+    ds_status (*cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
+                               dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
+                               dsi_view divisor);
+    ds_status (*cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                                  dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
+                                  dsi_view divisor, dsi_view dx);
 
     /* ---- normalisation ------------------------------------------------------------------------------ */
     /* x, y [N,C,I]; weight, bias, mean, rstd [C]; weight and bias optional */
-    ds_status (*batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var); /* biased variance */
+    ds_status (*batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean,
+                             dsi_view var); /* biased variance */
     /* y = (x - mean) rstd weight + bias; rstd is given */
-    ds_status (*batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd, dsi_view weight,
-                            dsi_view bias, dsi_view y);
+    ds_status (*batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
+                            dsi_view weight, dsi_view bias, dsi_view y);
     /* batch: mean and rstd are those of x itself, so that dx has their part. dx, dw, db optional. */
-    ds_status (*batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean, dsi_view rstd,
-                               dsi_view weight, dsi_view dx, dsi_view dw, dsi_view db);
+    ds_status (*batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
+                               dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
+                               dsi_view db);
     /* x, y [M,D], contiguous; weight, bias [D] optional; mean, rstd [M] */
-    ds_status (*layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias, dsi_view y,
-                            dsi_view mean, dsi_view rstd);
-    ds_status (*layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight, dsi_view mean,
-                               dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db);
+    ds_status (*layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
+                            dsi_view y, dsi_view mean, dsi_view rstd);
+    ds_status (*layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
+                               dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db);
 
     /* ---- reductions: x and y have the same number of dimensions; y is 1 where it is summed ---------- */
     ds_status (*sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y); /* y = factor sum x */
     /* over dimension 1 of [outer, C, inner]: the first maximum and its index (int64); NaN wins; y optional */
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
-    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
+    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
+                      double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
 
     /* ---- by index -------------------------------------------------------------------------------------- */
-    ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y); /* y[i,:] = w[index[i],:] */
-    ds_status (*scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip, dsi_view dw); /* dw[index[i],:] += dy[i,:], dw set to 0 first; rows `skip` left out */
+    ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index,
+                             dsi_view y); /* y[i,:] = w[index[i],:] */
+    ds_status (*scatter_rows)(
+        dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
+        dsi_view dw); /* dw[index[i],:] += dy[i,:], dw set to 0 first; rows `skip` left out */
     /* dx [outer,C,inner]: 0, but dx[o,index[o,i],i] = dy[o,i] */
     ds_status (*scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
 
     /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E]; mask [B,L,S] optional, bool or q's dtype; lse [B,L] -- */
-    ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
-                           dsi_view mask, dsi_view y, dsi_view lse);
-    ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q, dsi_view k,
-                              dsi_view v, dsi_view mask, dsi_view y, dsi_view lse, dsi_view dq, dsi_view dk,
-                              dsi_view dv);
+    ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+                           dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
+    ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+                              dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                              dsi_view dq, dsi_view dk, dsi_view dv);
 
     /* ---- optimizers: one fused pass over all spans ------------------------------------------------------ */
     ds_status (*sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x); /* m: momentum */
-    ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x); /* m, v, vmax: amsgrad */
+    ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n,
+                      const dsi_span *x); /* m, v, vmax: amsgrad */
     ds_status (*adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x); /* v */
-    ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x); /* v; m: momentum; vmax: mean g */
+    ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n,
+                         const dsi_span *x); /* v; m: momentum; vmax: mean g */
     ds_status (*lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x); /* m */
     ds_status (*lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x); /* m, v */
 } dsi_kernels;

@@ -1,0 +1,39 @@
+/* base/thread.c: what a thread leaves behind when it ends.
+ * SPDX-License-Identifier: MIT */
+#include "thread.h"
+
+#include "list.h"
+
+#include <pthread.h>
+
+typedef void (*End)(void);
+
+typedef struct Ends {
+    DSI_LIST(End)
+} Ends;
+
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void run_ends(void *arg)
+{
+    Ends *ends = arg;
+    while (ends->n) ends->at[--ends->n]();
+    dsi_list_free(ends);
+    dsi_free(ends);
+}
+
+static void make_key(void) { pthread_key_create(&key, run_ends); }
+
+void dsi_at_thread_end(void (*fn)(void))
+{
+    pthread_once(&once, make_key);
+    Ends *ends = pthread_getspecific(key);
+    if (!ends) {
+        ends = dsi_alloc(sizeof *ends);
+        pthread_setspecific(key, ends);
+    }
+    for (int i = 0; i < ends->n; i++)
+        if (ends->at[i] == fn) return;
+    dsi_list_add(ends, fn);
+}

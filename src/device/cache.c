@@ -1,0 +1,194 @@
+/* device/cache.c: storage of this thread on a device, freed blocks kept for the next step.
+ *
+ * Sizes are rounded up to classes, four to each power of two, so that the blocks of one training step
+ * fit those of the next; a class is a stack of free blocks. When the device is full, unused blocks are
+ * given back and the allocation is tried once more.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/list.h"
+#include "base/thread.h"
+#include "device.h"
+
+#include <stdlib.h>
+
+#define CLASSES   168 /* up to 2^48 bytes */
+#define PAD_BYTES 64  /* a vector load may run past the end */
+#define ALIGNMENT 64
+
+typedef struct Stack {
+    DSI_LIST(void *)
+} Stack;
+
+typedef struct dsi_cache {
+    Stack free[CLASSES];
+    size_t live, peak; /* bytes asked for */
+} dsi_cache;
+
+/* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
+
+static _Thread_local struct {
+    int64_t left, seen;
+    bool always, on, asked_environment;
+} fault;
+
+int64_t dsi_cache_fail(int64_t n, bool always)
+{
+    int64_t seen = fault.seen;
+    fault.asked_environment = true;
+    fault.on = n > 0;
+    fault.left = n;
+    fault.always = always;
+    fault.seen = 0;
+    return seen;
+}
+
+static bool must_fail(void)
+{
+    if (!fault.asked_environment) {
+        const char *n = getenv("DS_FAIL_ALLOC");
+        dsi_cache_fail(n ? atoll(n) : 0, false);
+    }
+    fault.seen++;
+    if (!fault.on || --fault.left > 0) return false;
+    fault.on = fault.always;
+    return true;
+}
+
+/* ---- size classes ----------------------------------------------------------------------------------- */
+
+/* 64, 128, 192, 256 bytes are classes 0 to 3; then four a power of two: 320, 384, 448, 512, 640, ... */
+static int class_of(size_t bytes, size_t *rounded)
+{
+    size_t units = (bytes + ALIGNMENT - 1) / ALIGNMENT;
+    if (units <= 4) {
+        *rounded = (units ? units : 1) * ALIGNMENT;
+        return units ? (int)units - 1 : 0;
+    }
+    int log = 63 - __builtin_clzll(units - 1); /* 2^log < units <= 2^(log+1) */
+    size_t quarter = (size_t)1 << (log - 2);
+    size_t steps = (units - ((size_t)1 << log) + quarter - 1) / quarter; /* 1 .. 4 */
+    *rounded = (((size_t)1 << log) + steps * quarter) * ALIGNMENT;
+    return 4 + (log - 2) * 4 + (int)steps - 1;
+}
+
+static void *fresh(dsi_device *d, size_t bytes)
+{
+    void *p = d->type->alloc(d, bytes + PAD_BYTES);
+    if (p) return p;
+    dsi_cache_empty(d);
+    return d->type->alloc(d, bytes + PAD_BYTES);
+}
+
+static dsi_cache *cache_of(dsi_device *d)
+{
+    if (!d->cache) d->cache = dsi_alloc(sizeof *d->cache);
+    return d->cache;
+}
+
+void *dsi_cache_alloc(dsi_device *d, size_t bytes)
+{
+    dsi_cache *c = cache_of(d);
+    size_t rounded = 0;
+    void *p = NULL;
+    if (bytes <= SIZE_MAX / 4 && !must_fail()) {
+        Stack *stack = &c->free[class_of(bytes, &rounded)];
+        p = stack->n ? stack->at[--stack->n] : fresh(d, rounded);
+    }
+    if (!p) {
+        dsi_fail(DS_ENOMEM,
+                 "no memory for %zu bytes on %s: %zu are in use, the most so far was %zu", bytes,
+                 d->type->name, c->live, c->peak);
+        return NULL;
+    }
+    c->live += bytes;
+    if (c->live > c->peak) c->peak = c->live;
+    return p;
+}
+
+void dsi_cache_free(dsi_device *d, void *p, size_t bytes)
+{
+    if (!p) return;
+    size_t rounded;
+    d->cache->live -= bytes;
+    Stack *stack = &d->cache->free[class_of(bytes, &rounded)];
+    if (DSI_SANITIZED)
+        d->type->free(d, p);
+    else
+        dsi_list_add(stack, p);
+}
+
+void dsi_cache_empty(dsi_device *d)
+{
+    if (!d->cache) return;
+    for (int i = 0; i < CLASSES; i++) {
+        Stack *stack = &d->cache->free[i];
+        while (stack->n) d->type->free(d, stack->at[--stack->n]);
+        dsi_list_free(stack);
+    }
+}
+
+size_t dsi_cache_live(const dsi_device *d) { return d->cache ? d->cache->live : 0; }
+size_t dsi_cache_peak(const dsi_device *d) { return d->cache ? d->cache->peak : 0; }
+
+/* ---- scratch: a stack of blocks of this thread ------------------------------------------------------ */
+
+typedef struct Block {
+    struct Block *down;
+    size_t bytes, used; /* of the memory behind this struct */
+} Block;
+
+#define HEAD_BYTES 64 /* sizeof (Block), rounded up so that the memory stays aligned */
+
+static _Thread_local Block *top;
+
+static void free_blocks(void)
+{
+    while (top) {
+        Block *b = top;
+        top = b->down;
+        free(b);
+    }
+}
+
+static Block *push_block(size_t bytes)
+{
+    size_t room = top ? 2 * top->bytes : (size_t)256 << 10;
+    if (room < bytes) room = bytes;
+    Block *b = must_fail() ? NULL : aligned_alloc(ALIGNMENT, HEAD_BYTES + room);
+    if (!b) {
+        dsi_fail(DS_ENOMEM, "no memory for %zu bytes of scratch on cpu", room);
+        return NULL;
+    }
+    if (!top) dsi_at_thread_end(free_blocks);
+    if (top && !top->used) { /* too small, and nobody uses it */
+        Block *small = top;
+        top = small->down;
+        free(small);
+    }
+    b->down = top;
+    b->bytes = room;
+    b->used = 0;
+    return top = b;
+}
+
+void *dsi_scratch(dsi_stream *s, size_t bytes)
+{
+    (void)s;
+    bytes = (bytes + PAD_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if ((!top || top->bytes - top->used < bytes) && !push_block(bytes)) return NULL;
+    void *p = (char *)top + HEAD_BYTES + top->used;
+    top->used += bytes;
+    return p;
+}
+
+void dsi_scratch_release(dsi_stream *s, void *p)
+{
+    (void)s;
+    if (!p) return;
+    while ((char *)p < (char *)top || (char *)p >= (char *)top + HEAD_BYTES + top->bytes) {
+        Block *b = top; /* what was taken after p lies here, and was released */
+        top = b->down;
+        free(b);
+    }
+    top->used = (size_t)((char *)p - ((char *)top + HEAD_BYTES));
+}

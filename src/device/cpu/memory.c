@@ -1,0 +1,121 @@
+/* device/cpu/memory.c: the host as a device: its memory, and the choice of an instruction set.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern const dsi_kernels dsi_cpu_kernels_generic;
+#ifdef DSI_HAVE_avx2
+extern const dsi_kernels dsi_cpu_kernels_avx2;
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
+}
+#endif
+#ifdef DSI_HAVE_avx512
+extern const dsi_kernels dsi_cpu_kernels_avx512;
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+static bool has_generic(void) { return true; }
+
+/* best first */
+static const struct {
+    const char *name;
+    const dsi_kernels *kernels;
+    bool (*has)(void);
+} isas[] = {
+#ifdef DSI_HAVE_avx512
+    {"avx512", &dsi_cpu_kernels_avx512, has_avx512},
+#endif
+#ifdef DSI_HAVE_avx2
+    {"avx2", &dsi_cpu_kernels_avx2, has_avx2},
+#endif
+    {"generic", &dsi_cpu_kernels_generic, has_generic},
+};
+
+#define N_ISAS (int)(sizeof isas / sizeof *isas)
+
+const dsi_kernels *dsi_cpu_kernels_of(const char *isa)
+{
+    for (int i = 0; i < N_ISAS; i++)
+        if (!strcmp(isas[i].name, isa)) return isas[i].has() ? isas[i].kernels : NULL;
+    return NULL;
+}
+
+const char *dsi_cpu_isa(void)
+{
+    const char *wish = getenv("DS_CPU");
+    for (int i = 0; i < N_ISAS; i++)
+        if (isas[i].has() && (!wish || !*wish || !strcmp(wish, isas[i].name))) return isas[i].name;
+    for (int i = 0; i < N_ISAS; i++)
+        if (isas[i].has())
+            return dsi_refuse(
+                "DS_CPU=%s: expected generic, avx2 or avx512; the best this processor has is %s",
+                wish, isas[i].name);
+    return NULL;
+}
+
+static int count(void) { return 1; }
+
+static ds_status open_cpu(dsi_device *d, int index)
+{
+    (void)index;
+    const char *isa = dsi_cpu_isa();
+    if (!isa) return DS_EINVAL;
+    d->kernels = dsi_cpu_kernels_of(isa);
+    return DS_OK;
+}
+
+static void *alloc(dsi_device *d, size_t bytes)
+{
+    (void)d;
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static void free_memory(dsi_device *d, void *p)
+{
+    (void)d;
+    free(p);
+}
+
+static ds_status copy(dsi_stream *s, void *dst, const void *src, size_t bytes)
+{
+    (void)s;
+    if (bytes) memcpy(dst, src, bytes);
+    return DS_OK;
+}
+
+/* The CPU's stream is the calling thread: what was started is finished. */
+static ds_status event(dsi_stream *s, dsi_event *e)
+{
+    (void)s;
+    (void)e;
+    return DS_OK;
+}
+
+static ds_status sync(dsi_stream *s)
+{
+    (void)s;
+    return DS_OK;
+}
+
+const dsi_device_type dsi_cpu = {
+    .name = "cpu",
+    .kind = DS_CPU,
+    .count = count,
+    .open = open_cpu,
+    .alloc = alloc,
+    .free = free_memory,
+    .copy_in = copy,
+    .copy_out = copy,
+    .record = event,
+    .wait = event,
+    .sync = sync,
+};
