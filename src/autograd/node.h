@@ -19,15 +19,15 @@ typedef struct dsi_op {
  * gradient is wanted: recording is off, y is NULL, or no input requires one. The graph holds handles of
  * leaves among the inputs, and nodes of the others. */
 dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
-#define dsi_record(op, y, ...)                                                                     \
-    dsi_record_n(op, y, (ds_tensor *[]){__VA_ARGS__},                                              \
+#define dsi_record(op, y, ...) \
+    dsi_record_n(op, y, (ds_tensor *[]){__VA_ARGS__}, \
                  (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 
 /* For backward: a NULL node does nothing, so that no caller need ask. x may be NULL. Saving y, the
  * node's own output, saves a second handle on its storage. */
 void dsi_save(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
-ds_tensor *dsi_saved(dsi_node *n, int i); /* borrowed */
+ds_tensor *dsi_saved(dsi_node *n, int i);                       /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
 bool dsi_needs(const dsi_node *n, int i);

@@ -6,7 +6,10 @@
 
 #include <pthread.h>
 
-typedef void (*End)(void);
+typedef struct End {
+    dsi_end when;
+    void (*fn)(void);
+} End;
 
 typedef struct Ends {
     DSI_LIST(End)
@@ -18,14 +21,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void run_ends(void *arg)
 {
     Ends *ends = arg;
-    while (ends->n) ends->at[--ends->n]();
+    for (int when = DSI_END_SCOPES; when <= DSI_END_MEMORY; when++)
+        for (int i = ends->n - 1; i >= 0; i--)
+            if (ends->at[i].when == (dsi_end)when) ends->at[i].fn();
     dsi_list_free(ends);
     dsi_free(ends);
 }
 
 static void make_key(void) { pthread_key_create(&key, run_ends); }
 
-void dsi_at_thread_end(void (*fn)(void))
+void dsi_at_thread_end(dsi_end when, void (*fn)(void))
 {
     pthread_once(&once, make_key);
     Ends *ends = pthread_getspecific(key);
@@ -34,6 +39,6 @@ void dsi_at_thread_end(void (*fn)(void))
         pthread_setspecific(key, ends);
     }
     for (int i = 0; i < ends->n; i++)
-        if (ends->at[i] == fn) return;
-    dsi_list_add(ends, fn);
+        if (ends->at[i].fn == fn) return;
+    dsi_list_add(ends, (End){when, fn});
 }

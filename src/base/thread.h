@@ -3,8 +3,11 @@
 #ifndef DSI_BASE_THREAD_H
 #define DSI_BASE_THREAD_H
 
-/* Calls fn when this thread ends, after the functions added later than it. The main thread's memory
- * goes with the process: fn is not called at exit. Adding the same fn again does nothing. */
-void dsi_at_thread_end(void (*fn)(void));
+/* What ends first: handles before the devices that they lie on. */
+typedef enum dsi_end { DSI_END_SCOPES, DSI_END_HANDLES, DSI_END_DEVICES, DSI_END_MEMORY } dsi_end;
+
+/* Calls fn when this thread ends, in the order of `when`. The main thread's memory goes with the
+ * process: fn is not called at exit. Adding the same fn again does nothing. */
+void dsi_at_thread_end(dsi_end when, void (*fn)(void));
 
 #endif

@@ -159,7 +159,7 @@ static Block *push_block(size_t bytes)
         dsi_fail(DS_ENOMEM, "no memory for %zu bytes of scratch on cpu", room);
         return NULL;
     }
-    if (!top) dsi_at_thread_end(free_blocks);
+    if (!top) dsi_at_thread_end(DSI_END_MEMORY, free_blocks);
     if (top && !top->used) { /* too small, and nobody uses it */
         Block *small = top;
         top = small->down;

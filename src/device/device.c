@@ -54,7 +54,7 @@ static dsi_device *open_device(int t, int index)
         dsi_free(d);
         return NULL;
     }
-    dsi_at_thread_end(close_devices);
+    dsi_at_thread_end(DSI_END_DEVICES, close_devices);
     return opened[t][index] = d;
 }
 

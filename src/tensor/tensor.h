@@ -13,14 +13,20 @@
 
 #include <deepspeed/tensor.h>
 
-typedef struct dsi_node dsi_node; /* autograd/node.h */
+typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_maker */
+
+/* All that this floor must know of the node that made a tensor: how to stop counting on it. */
+typedef struct dsi_maker {
+    void (*unref)(dsi_node *node);
+} dsi_maker;
 
 typedef struct dsi_storage {
     int refs;
     dsi_device *device;
     void *p;
     size_t bytes;
-    void (*release)(void *arg); /* memory of somebody else: called at the end instead of freeing p; or NULL */
+    void (*release)(
+        void *arg); /* memory of somebody else: called at the end instead of freeing p; or NULL */
     void *arg;
 } dsi_storage;
 
@@ -30,7 +36,7 @@ struct ds_tensor {
     ds_dims shape;
     int64_t stride[DS_MAX_DIMS]; /* elements */
     int64_t offset;              /* elements */
-    dsi_storage *storage;        /* NULL: a gradient in pooled form that nobody has made dense yet */
+    dsi_storage *storage; /* NULL: a gradient in pooled form that nobody has made dense yet */
     dsi_device *device;
 
     dsi_node *node;     /* that made it, counted; NULL for a leaf */
@@ -61,9 +67,14 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
 ds_status dsi_make_dense(ds_tensor *x); /* in place; nothing to do for a dense tensor */
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
-ds_tensor *dsi_ref(ds_tensor *x);   /* NULL passes */
-void dsi_unref(ds_tensor *x);       /* NULL passes */
-ds_tensor *dsi_own(ds_tensor *x);   /* gives one count of x to the current scope; returns x */
+/* Memory of somebody else as a row-major tensor: release(arg) is called when its last handle goes,
+ * also when this refuses. */
+ds_tensor *dsi_wrap(dsi_device *d, ds_dtype dtype, ds_dims shape, void *p, void (*release)(void *),
+                    void *arg);
+
+ds_tensor *dsi_ref(ds_tensor *x); /* NULL passes */
+void dsi_unref(ds_tensor *x);     /* NULL passes */
+ds_tensor *dsi_own(ds_tensor *x); /* gives one count of x to the current scope; returns x */
 void dsi_storage_unref(dsi_storage *s);
 
 /* ---- scopes -------------------------------------------------------------------------------------------- */
@@ -76,7 +87,7 @@ ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
 int64_t dsi_numel(ds_dims shape);
 bool dsi_same_shape(ds_dims a, ds_dims b);
 bool dsi_is_contiguous(const ds_tensor *x); /* row-major, without gaps */
-bool dsi_is_dense(const ds_tensor *x);      /* without gaps and repeats, in some order of dimensions */
+bool dsi_is_dense(const ds_tensor *x); /* without gaps and repeats, in some order of dimensions */
 bool dsi_is_channels_last(const ds_tensor *x);
 void dsi_row_major(ds_dims shape, int64_t *stride);
 int dsi_dim(int dim, int n); /* dim counted from the front; -1 if it is outside */
@@ -86,7 +97,7 @@ const char *dsi_shape_text(ds_dims shape);
 
 /* x as kernels see it; a view with p == NULL for NULL. */
 dsi_view dsi_v(const ds_tensor *x);
-dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape); /* contiguous x seen with another shape */
+dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
 /* dst (any strides) = src converted, broadcast. */
@@ -94,9 +105,9 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 
 /* Calls a kernel of t's device: dsi_run(y, relu, dsi_v(x), dsi_v(y)). False, with the message, if t is
  * NULL, the device has no such kernel, or it failed. */
-#define dsi_run(t, kernel, ...)                                                                    \
-    ((t) && (t)->device->kernels->kernel                                                           \
-         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK                \
+#define dsi_run(t, kernel, ...) \
+    ((t) && (t)->device->kernels->kernel \
+         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK \
          : ((t) && dsi_no_kernel((t)->device, #kernel) == DS_OK))
 
 #endif

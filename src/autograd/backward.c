@@ -1,0 +1,176 @@
+/* autograd/backward.c: the backward pass.
+ *
+ * Collects the nodes below y, sorts them newest first, and lets each hand gradients to its inputs. A
+ * node's saved tensors go as soon as it has passed, so memory shrinks while the pass runs. Every
+ * node's temporaries live in a scope of their own.
+ * SPDX-License-Identifier: MIT */
+#include "base/list.h"
+#include "graph.h"
+
+#include <stdlib.h>
+
+typedef struct Nodes {
+    DSI_LIST(dsi_node *)
+} Nodes;
+
+/* ---- leaves ------------------------------------------------------------------------------------------ */
+
+ds_tensor *ds_grad(const ds_tensor *leaf) { return leaf ? leaf->grad : NULL; }
+bool ds_requires_grad(const ds_tensor *x) { return x && (x->requires_grad || x->node); }
+
+ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
+{
+    if (!leaf) return dsi_passed("set_grad_of"), DS_EINVAL;
+    if (grad && !dsi_same_shape(leaf->shape, grad->shape))
+        return dsi_fail(DS_EINVAL, "set_grad_of: a gradient of shape %s for a leaf of shape %s",
+                        dsi_shape_text(grad->shape), dsi_shape_text(leaf->shape));
+    dsi_ref(grad);
+    dsi_unref(leaf->grad);
+    leaf->grad = grad;
+    return DS_OK;
+}
+
+ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
+{
+    if (!leaf) return dsi_passed("require_grad");
+    if (leaf->node)
+        return dsi_refuse("require_grad: x %s is no leaf: an op made it",
+                          dsi_shape_text(leaf->shape));
+    if (on && leaf->dtype > DS_BF16)
+        return dsi_refuse("require_grad: x is %s: only floating-point tensors have gradients",
+                          ds_dtype_name(leaf->dtype));
+    leaf->requires_grad = on;
+    return leaf;
+}
+
+ds_tensor *ds_detach(ds_tensor *x)
+{
+    if (!x) return dsi_passed("detach");
+    return dsi_alias(x);
+}
+
+/* ---- the pass ---------------------------------------------------------------------------------------- */
+
+static int newest_first(const void *a, const void *b)
+{
+    uint64_t x = (*(dsi_node *const *)a)->seq, y = (*(dsi_node *const *)b)->seq;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* All nodes below root, counted; root included. */
+static void collect(Nodes *nodes, dsi_node *root)
+{
+    static _Thread_local uint64_t visits;
+    uint64_t visit = ++visits;
+    bool sorted = true;
+    root->visit = visit;
+    dsi_list_add(nodes, dsi_node_ref(root));
+    for (int k = 0; k < nodes->n; k++) { /* the list is its own queue */
+        dsi_node *n = nodes->at[k];
+        n->given = 0;
+        n->failed = false;
+        if (k && n->seq > nodes->at[k - 1]->seq) sorted = false;
+        for (int i = 0; i < n->n_in; i++) {
+            dsi_node *in = n->in[i].node;
+            if (!in || in->visit == visit) continue;
+            in->visit = visit;
+            dsi_list_add(nodes, dsi_node_ref(in));
+        }
+    }
+    if (!sorted) qsort(nodes->at, (size_t)nodes->n, sizeof *nodes->at, newest_first);
+}
+
+static int wanted(const dsi_node *n)
+{
+    int count = 0;
+    for (int i = 0; i < n->n_in; i++) count += dsi_needs(n, i);
+    return count;
+}
+
+static ds_status pass(dsi_node *n)
+{
+    if (!n->dy) return DS_OK; /* only outputs that do not reach the loss */
+    if (n->spent)
+        return dsi_fail(DS_ESTATE,
+                        "backward: %s was passed before and its saved tensors are freed: "
+                        "compute the loss again",
+                        n->op->name);
+    ds_tensor *dy = n->dy;
+    n->dy = NULL;
+    ds_scope *scope = ds_scope_open();
+    if (n->op->takes_pooled || dsi_make_dense(dy) == DS_OK)
+        n->op->backward(n, dy);
+    else
+        n->failed = true;
+    ds_scope_close(scope);
+    dsi_unref(dy);
+    dsi_node_release_saved(n);
+    n->spent = true;
+    if (!n->failed && n->given == wanted(n)) return DS_OK;
+    if (ds_error_status() != DS_OK) return ds_error_status();
+    return dsi_fail(DS_ESTATE, "backward: %s gave %d of %d gradients", n->op->name, n->given,
+                    wanted(n));
+}
+
+static ds_status run(dsi_node *root, ds_tensor *dy)
+{
+    Nodes nodes = {0};
+    ds_status status = DS_OK;
+    bool was = ds_set_grad(false);
+    collect(&nodes, root);
+    root->dy = dsi_ref(dy);
+    for (int k = 0; k < nodes.n && status == DS_OK; k++) status = pass(nodes.at[k]);
+    for (int k = 0; k < nodes.n; k++) { /* after a failure some still hold a gradient */
+        dsi_unref(nodes.at[k]->dy);
+        nodes.at[k]->dy = NULL;
+        dsi_node_unref(nodes.at[k]);
+    }
+    dsi_list_free(&nodes);
+    ds_set_grad(was);
+    return status;
+}
+
+static ds_status start(ds_tensor *y, ds_tensor *dy)
+{
+    if (!dy) return ds_error_status();
+    if (y->node) return run(y->node, dy);
+    if (!y->requires_grad)
+        return dsi_fail(
+            DS_ESTATE,
+            "backward: x %s has no graph: nothing it was computed from requires a gradient, "
+            "or ds_set_grad(false) was in force",
+            dsi_shape_text(y->shape));
+    ds_tensor *g = dsi_new(y, y->shape); /* a leaf is its own result: its gradient is dy */
+    if (dsi_copy(g, dy) != DS_OK) return ds_error_status();
+    if (!y->grad) return ds_set_grad_of(y, g);
+    dsi_view sum = dsi_v(y->grad);
+    return dsi_run(y->grad, add, 1.0, sum, dsi_v(g), sum) ? DS_OK : ds_error_status();
+}
+
+ds_status ds_backward(ds_tensor *loss)
+{
+    if (!loss) return dsi_passed("backward"), DS_EINVAL;
+    if (dsi_numel(loss->shape) != 1)
+        return dsi_fail(DS_EINVAL,
+                        "backward: the loss is %s: expected one element (use ds_mean, ds_sum, or "
+                        "ds_backward_from)",
+                        dsi_shape_text(loss->shape));
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *one = dsi_new(loss, loss->shape);
+    ds_status status = dsi_run(one, fill, 1.0, dsi_v(one)) ? start(loss, one) : ds_error_status();
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
+{
+    if (!y || !dy) return dsi_passed("backward_from"), DS_EINVAL;
+    if (!dsi_same_shape(y->shape, dy->shape) || y->dtype != dy->dtype)
+        return dsi_fail(DS_EINVAL, "backward_from: dy is %s %s, y is %s %s: expected the same",
+                        ds_dtype_name(dy->dtype), dsi_shape_text(dy->shape),
+                        ds_dtype_name(y->dtype), dsi_shape_text(y->shape));
+    ds_scope *scope = ds_scope_open();
+    ds_status status = start(y, dy);
+    ds_scope_close(scope);
+    return status;
+}

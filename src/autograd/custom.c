@@ -1,0 +1,108 @@
+/* autograd/custom.c: ds_apply: a user's own op.
+ *
+ * The user's two functions run with recording off. To the graph all own ops are one op, whose
+ * attribute says which.
+ * SPDX-License-Identifier: MIT */
+#include "graph.h"
+
+#include <string.h>
+
+typedef struct Attr {
+    const ds_op *op;
+    int n;
+    ds_dims shape[DS_MAX_OP_INPUTS]; /* of the inputs, to check what the user's backward gives */
+} Attr;
+
+struct ds_ctx {
+    dsi_node *node; /* in backward */
+    ds_tensor *saved[MAX_SAVED];
+    int n_saved;
+    ds_tensor **in; /* in forward */
+    int n;
+};
+
+void ds_ctx_save(ds_ctx *ctx, ds_tensor *x)
+{
+    if (ctx->node) {
+        dsi_fail(DS_ESTATE, "ctx_save: only forward may save");
+        return;
+    }
+    if (ctx->n_saved == MAX_SAVED) {
+        dsi_fail(DS_EINVAL, "ctx_save: more than %d tensors", MAX_SAVED);
+        return;
+    }
+    ctx->saved[ctx->n_saved++] = dsi_ref(x);
+}
+
+ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i)
+{
+    if (ctx->node) return i >= 0 ? dsi_saved(ctx->node, i) : NULL;
+    return i >= 0 && i < ctx->n_saved ? ctx->saved[i] : NULL;
+}
+
+bool ds_ctx_needs(ds_ctx *ctx, int i)
+{
+    if (ctx->node) return i >= 0 && dsi_needs(ctx->node, i);
+    return i >= 0 && i < ctx->n && ds_requires_grad(ctx->in[i]);
+}
+
+static void custom_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Attr *a = dsi_attr(n);
+    ds_ctx ctx = {.node = n};
+    ds_tensor *g[DS_MAX_OP_INPUTS] = {NULL};
+    a->op->backward(&ctx, dy, g);
+    for (int i = 0; i < a->n; i++) {
+        if (!dsi_needs(n, i)) continue;
+        if (!g[i]) {
+            if (!ds_error())
+                dsi_fail(DS_EINVAL, "%s: its backward gave no gradient for input %d", a->op->name,
+                         i);
+        } else if (!dsi_same_shape(g[i]->shape, a->shape[i])) {
+            dsi_fail(DS_EINVAL,
+                     "%s: its backward gave a gradient of shape %s for input %d of shape %s",
+                     a->op->name, dsi_shape_text(g[i]->shape), i, dsi_shape_text(a->shape[i]));
+            g[i] = NULL;
+        }
+        dsi_give(n, i, g[i]);
+    }
+}
+
+static const dsi_op dsi_op_custom = {"custom", custom_backward, false};
+
+/* The user's forward, its temporaries in a scope of their own. */
+static ds_tensor *forward(const ds_op *op, ds_ctx *ctx)
+{
+    bool was = ds_set_grad(false);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = op->forward(ctx, ctx->in, ctx->n);
+    for (int i = 0; y && i < ctx->n; i++)
+        if (y == ctx->in[i]) y = dsi_alias(y); /* its own input: a new handle, to carry the node */
+    y = dsi_scope_return(scope, dsi_ref(y));
+    ds_set_grad(was);
+    return y;
+}
+
+ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
+{
+    if (!op || !op->forward || !op->backward)
+        return dsi_refuse("apply: an op needs a forward and a backward");
+    if (n < 0 || n > DS_MAX_OP_INPUTS)
+        return dsi_refuse("%s: %d inputs: expected at most %d", op->name, n, DS_MAX_OP_INPUTS);
+    for (int i = 0; i < n; i++)
+        if (!in[i]) return dsi_passed(op->name);
+    ds_ctx ctx = {.in = in, .n = n};
+    ds_tensor *y = forward(op, &ctx);
+    if (!y) dsi_passed(op->name);
+    dsi_node *node = dsi_record_n(&dsi_op_custom, y, in, n);
+    if (node) {
+        Attr a = {.op = op, .n = n};
+        for (int i = 0; i < n; i++) a.shape[i] = in[i]->shape;
+        dsi_set_attr(node, &a, sizeof a);
+    }
+    for (int i = 0; i < ctx.n_saved; i++) {
+        dsi_save(node, ctx.saved[i]);
+        dsi_unref(ctx.saved[i]);
+    }
+    return y;
+}

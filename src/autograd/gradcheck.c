@@ -1,0 +1,102 @@
+/* autograd/gradcheck.c: backward against central differences.
+ *
+ * L = sum of w y with fixed weights w in [0.5, 1.5): d L / d x from one backward, beside
+ * (L(x + eps) - L(x - eps)) / (2 eps) for each element of each input.
+ * SPDX-License-Identifier: MIT */
+#include "graph.h"
+
+#include <math.h>
+
+typedef struct Check {
+    ds_tensor *(*f)(void *arg, ds_tensor **in, int n);
+    void *arg;
+    ds_tensor **in;
+    int n;
+    ds_gradcheck_opts o;
+} Check;
+
+/* A fixed sequence without pattern: the fractions of multiples of the golden ratio. */
+static double weight(int64_t i)
+{
+    double t = (double)(i + 1) * 0.6180339887498949;
+    return 0.5 + (t - floor(t));
+}
+
+static ds_tensor *call(const Check *c)
+{
+    ds_tensor *y = c->f(c->arg, c->in, c->n);
+    if (!y) return dsi_passed("gradcheck");
+    if (y->dtype != DS_F64)
+        return dsi_refuse("gradcheck: f returned %s: expected float64", ds_dtype_name(y->dtype));
+    return y;
+}
+
+static ds_status loss(const Check *c, double *out)
+{
+    bool was = ds_set_grad(false);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = call(c);
+    const double *p = y ? ds_data(y) : NULL;
+    *out = 0;
+    for (int64_t i = 0, n = ds_numel(y); p && i < n; i++) *out += weight(i) * p[i];
+    ds_scope_close(scope);
+    ds_set_grad(was);
+    return p ? DS_OK : ds_error_status();
+}
+
+static ds_status analytic(const Check *c)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = call(c);
+    ds_tensor *w = y ? dsi_new(y, y->shape) : NULL;
+    double *p = w ? ds_data_mut(w) : NULL;
+    for (int64_t i = 0, n = ds_numel(w); p && i < n; i++) p[i] = weight(i);
+    ds_status status = p ? ds_backward_from(y, w) : ds_error_status();
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status check_input(const Check *c, int k)
+{
+    double *x = ds_data_mut(c->in[k]);
+    ds_tensor *grad = ds_grad(c->in[k]);
+    const double *g = grad ? ds_data(grad) : NULL;
+    if (!x) return ds_error_status();
+    for (int64_t i = 0, n = ds_numel(c->in[k]); i < n; i++) {
+        double was = x[i], up = 0, down = 0;
+        x[i] = was + c->o.eps;
+        ds_status a = loss(c, &up);
+        x[i] = was - c->o.eps;
+        ds_status b = loss(c, &down);
+        x[i] = was;
+        if (a != DS_OK || b != DS_OK) return ds_error_status();
+        double want = (up - down) / (2 * c->o.eps), got = g ? g[i] : 0;
+        if (!(fabs(got - want) <= c->o.atol + c->o.rtol * fabs(want)))
+            return dsi_fail(DS_EINVAL,
+                            "gradcheck: input %d, element %lld: backward says %.9g, central "
+                            "differences say %.9g",
+                            k, (long long)i, got, want);
+    }
+    return DS_OK;
+}
+
+ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *arg, ds_tensor **in,
+                       int n, ds_gradcheck_opts opts)
+{
+    Check c = {f, arg, in, n, opts};
+    if (!c.o.eps) c.o.eps = 1e-6;
+    if (!c.o.atol) c.o.atol = 1e-5;
+    if (!c.o.rtol) c.o.rtol = 1e-3;
+    for (int i = 0; i < n; i++) {
+        if (!in[i]) return dsi_passed("gradcheck"), DS_EINVAL;
+        if (!in[i]->requires_grad) continue;
+        if (in[i]->dtype != DS_F64)
+            return dsi_fail(DS_EINVAL, "gradcheck: input %d is %s: expected float64", i,
+                            ds_dtype_name(in[i]->dtype));
+        ds_set_grad_of(in[i], NULL);
+    }
+    ds_status status = analytic(&c);
+    for (int i = 0; i < n && status == DS_OK; i++)
+        if (in[i]->requires_grad) status = check_input(&c, i);
+    return status;
+}

@@ -1,0 +1,192 @@
+/* autograd/node.c: nodes of the graph: record, save, give, free.
+ *
+ * A node knows its inputs by edges: the node that made an input, or the input itself if it is a leaf
+ * that collects a gradient, or nothing. It holds what its backward needs. Sequence numbers grow with
+ * time, so "newest first" is an order in which every node comes after all that used its output.
+ * SPDX-License-Identifier: MIT */
+#include "node.h"
+
+#include "base/mem.h"
+#include "base/thread.h"
+#include "graph.h"
+
+#include <string.h>
+
+static _Thread_local dsi_pool nodes = {sizeof(dsi_node), NULL, 0};
+static _Thread_local bool watched;
+static _Thread_local bool no_grad; /* the mode, negated, so that a new thread records */
+static _Thread_local uint64_t next_seq;
+
+bool ds_set_grad(bool on)
+{
+    bool was = !no_grad;
+    no_grad = !on;
+    return was;
+}
+
+bool ds_grad_enabled(void) { return !no_grad; }
+
+static bool wants(const ds_tensor *x) { return x && (x->node || x->requires_grad); }
+
+bool dsi_wants_grad(ds_tensor *const *in, int n)
+{
+    if (no_grad) return false;
+    for (int i = 0; i < n; i++)
+        if (wants(in[i])) return true;
+    return false;
+}
+
+/* ---- record ------------------------------------------------------------------------------------------ */
+
+static void clear_pool(void) { dsi_pool_clear(&nodes); }
+
+dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
+{
+    if (!y || !dsi_wants_grad(in, n)) return NULL;
+    if (!watched) {
+        dsi_at_thread_end(DSI_END_HANDLES, clear_pool);
+        watched = true;
+    }
+    dsi_node *node = dsi_pool_get(&nodes);
+    memset(node, 0, offsetof(dsi_node, near_saved));
+    node->maker.unref = dsi_node_unref;
+    node->refs = 1;
+    node->op = op;
+    node->seq = next_seq++;
+    node->n_in = n;
+    node->in = n <= NEAR ? node->near_in : dsi_alloc((size_t)n * sizeof *node->in);
+    for (int i = 0; i < n; i++) {
+        node->in[i].node = in[i] ? dsi_node_ref(in[i]->node) : NULL;
+        node->in[i].leaf = wants(in[i]) && !in[i]->node ? dsi_ref(in[i]) : NULL;
+    }
+    node->saved = node->near_saved;
+    y->node = node;
+    return node;
+}
+
+void dsi_save(dsi_node *n, ds_tensor *x)
+{
+    if (!n) return;
+    if (n->n_saved == NEAR) { /* rare: more than the struct has room for */
+        ds_tensor **more = dsi_alloc(MAX_SAVED * sizeof *more);
+        memcpy(more, n->saved, sizeof n->near_saved);
+        n->saved = more;
+    }
+    DSI_ASSERT(n->n_saved < MAX_SAVED);
+    /* its own output: as a second handle, or each would hold the other for ever */
+    n->saved[n->n_saved++] = dsi_ref(x && x->node == n ? dsi_alias(x) : x);
+}
+
+void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes)
+{
+    if (!n) return;
+    n->attr = bytes <= sizeof n->near_attr ? (void *)n->near_attr : dsi_alloc(bytes);
+    memcpy(n->attr, attr, bytes);
+}
+
+ds_tensor *dsi_saved(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
+const void *dsi_attr(dsi_node *n) { return n->attr; }
+bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node || n->in[i].leaf); }
+
+/* ---- give -------------------------------------------------------------------------------------------- */
+
+/* A fresh tensor that nobody else will look at can become the sum itself; others are copied. */
+static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
+{
+    if (dsi_make_dense(g) != DS_OK) return NULL;
+    bool fresh = g->refs == 1 && g->storage->refs == 1 && !g->storage->release &&
+                 dsi_is_contiguous(g) && g->dtype == leaf->dtype;
+    if (fresh) return g;
+    ds_tensor *copy = dsi_new(leaf, leaf->shape);
+    return dsi_copy(copy, g) == DS_OK ? copy : NULL;
+}
+
+static ds_status add_to_leaf(ds_tensor *leaf, ds_tensor *g)
+{
+    if (!dsi_same_shape(leaf->shape, g->shape))
+        return dsi_fail(DS_EINVAL, "backward: a gradient of shape %s for a leaf of shape %s",
+                        dsi_shape_text(g->shape), dsi_shape_text(leaf->shape));
+    if (!leaf->grad) {
+        leaf->grad = dsi_ref(as_own(g, leaf));
+        return leaf->grad ? DS_OK : ds_error_status();
+    }
+    if (dsi_make_dense(g) != DS_OK) return ds_error_status();
+    if (g->dtype != leaf->dtype) {
+        ds_tensor *cast = dsi_new(leaf, leaf->shape);
+        if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
+        g = cast;
+    }
+    dsi_view sum = dsi_v(leaf->grad);
+    return dsi_run(leaf->grad, add, 1.0, sum, dsi_v(g), sum) ? DS_OK : ds_error_status();
+}
+
+static ds_status add_to_node(dsi_node *to, ds_tensor *g)
+{
+    if (!to->dy) {
+        to->dy = dsi_ref(g);
+        return DS_OK;
+    }
+    ds_tensor *sum = NULL;
+    if (dsi_make_dense(to->dy) == DS_OK && dsi_make_dense(g) == DS_OK) sum = dsi_new_like(to->dy);
+    if (!dsi_run(sum, add, 1.0, dsi_v(to->dy), dsi_v(g), dsi_v(sum))) return ds_error_status();
+    dsi_unref(to->dy);
+    to->dy = dsi_ref(sum);
+    return DS_OK;
+}
+
+void dsi_give(dsi_node *n, int i, ds_tensor *g)
+{
+    if (!dsi_needs(n, i)) return;
+    dsi_edge *e = &n->in[i];
+    if (!g || (e->node ? add_to_node(e->node, g) : add_to_leaf(e->leaf, g)) != DS_OK)
+        n->failed = true;
+    else
+        n->given++;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+dsi_node *dsi_node_ref(dsi_node *n)
+{
+    if (n) n->refs++;
+    return n;
+}
+
+void dsi_node_release_saved(dsi_node *n)
+{
+    for (int i = 0; i < n->n_saved; i++) dsi_unref(n->saved[i]);
+    if (n->saved != n->near_saved) dsi_free(n->saved);
+    n->saved = n->near_saved;
+    n->n_saved = 0;
+}
+
+static void free_node(dsi_node *n)
+{
+    dsi_node_release_saved(n);
+    for (int i = 0; i < n->n_in; i++) {
+        dsi_node_unref(n->in[i].node);
+        dsi_unref(n->in[i].leaf);
+    }
+    if (n->in != n->near_in) dsi_free(n->in);
+    if (n->attr != (void *)n->near_attr) dsi_free(n->attr);
+    dsi_unref(n->dy);
+    dsi_pool_put(&nodes, n);
+}
+
+/* A graph of a million nodes is freed by a work list: freeing one node only adds to it. */
+void dsi_node_unref(dsi_node *n)
+{
+    static _Thread_local dsi_node *dead;
+    static _Thread_local bool busy;
+    if (!n || --n->refs > 0) return;
+    n->next_dead = dead;
+    dead = n;
+    if (busy) return;
+    busy = true;
+    while (dead) {
+        dsi_node *d = dead;
+        dead = d->next_dead;
+        free_node(d);
+    }
+    busy = false;
+}

@@ -1,0 +1,118 @@
+/* tensor/copy.c: values in, out and across: copy, item, data.
+ * SPDX-License-Identifier: MIT */
+#include "base/half.h"
+#include "tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+static bool broadcasts_to(ds_dims from, ds_dims to)
+{
+    if (from.n > to.n) return false;
+    for (int i = 1; i <= from.n; i++) {
+        int64_t d = from.d[from.n - i];
+        if (d != 1 && d != to.d[to.n - i]) return false;
+    }
+    return true;
+}
+
+/* Both on one device: a kernel. Across: through the host, both row-major. */
+static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
+{
+    if (!dsi_is_contiguous(dst) || !dsi_is_contiguous(src) || dst->dtype != src->dtype)
+        return dsi_fail(DS_EDEVICE,
+                        "copy: from %s to %s both sides must be contiguous and of one dtype",
+                        src->device->type->name, dst->device->type->name);
+    size_t bytes = (size_t)dsi_numel(dst->shape) * ds_dtype_size(dst->dtype);
+    bool in = src->device->type->kind == DS_CPU;
+    return in ? dst->device->type->copy_in(&dst->device->stream, dsi_v(dst).p, dsi_v(src).p, bytes)
+              : src->device->type->copy_out(&src->device->stream, dsi_v(dst).p, dsi_v(src).p,
+                                            bytes);
+}
+
+ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
+{
+    if (!dst || !src) return dsi_passed("copy"), DS_EINVAL;
+    if (!broadcasts_to(src->shape, dst->shape))
+        return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
+                        dsi_shape_text(dst->shape));
+    if (dst->device->type != src->device->type) return copy_across(dst, src);
+    return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
+                                                                         : ds_error_status();
+}
+
+ds_status ds_copy(ds_tensor *dst, ds_tensor *src)
+{
+    if (dst && dst->node)
+        return dsi_fail(DS_EINVAL,
+                        "copy: the destination was made by an op that recorded a gradient; "
+                        "ds_detach it first");
+    return dsi_copy(dst, src);
+}
+
+/* Element i of host memory as a double. */
+static double element(const void *p, ds_dtype dtype, int64_t i)
+{
+    switch (dtype) {
+    case DS_F32:
+        return ((const float *)p)[i];
+    case DS_F64:
+        return ((const double *)p)[i];
+    case DS_F16:
+        return dsi_f16_to_f32(((const uint16_t *)p)[i]);
+    case DS_BF16:
+        return dsi_bf16_to_f32(((const uint16_t *)p)[i]);
+    case DS_I64:
+        return (double)((const int64_t *)p)[i];
+    case DS_I32:
+        return ((const int32_t *)p)[i];
+    case DS_I16:
+        return ((const int16_t *)p)[i];
+    case DS_I8:
+        return ((const int8_t *)p)[i];
+    case DS_U8:
+    case DS_BOOL:
+        return ((const uint8_t *)p)[i];
+    }
+    return NAN;
+}
+
+double ds_item(const ds_tensor *x)
+{
+    if (!x) return NAN;
+    if (dsi_numel(x->shape) != 1) {
+        dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
+        return NAN;
+    }
+    if (!x->storage) return NAN;
+    dsi_view v = dsi_v(x);
+    if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
+    double room;
+    if (x->device->type->copy_out(&x->device->stream, &room, v.p, ds_dtype_size(x->dtype)) != DS_OK)
+        return NAN;
+    return element(&room, x->dtype, 0);
+}
+
+const void *ds_data(ds_tensor *x)
+{
+    if (!x) return dsi_passed("data");
+    if (dsi_make_dense(x) != DS_OK) return NULL;
+    bool host = x->device->type->kind == DS_CPU;
+    if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
+    ds_tensor *y = dsi_new(x, x->shape);
+    if (dsi_copy(y, x) != DS_OK) return NULL;
+    if (host) return dsi_v(y).p;
+    ds_tensor *z = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), x->dtype, x->shape);
+    return dsi_copy(z, y) == DS_OK ? dsi_v(z).p : NULL;
+}
+
+void *ds_data_mut(ds_tensor *x)
+{
+    if (!x) return dsi_passed("data_mut");
+    if (dsi_make_dense(x) != DS_OK) return NULL;
+    if (x->device->type->kind != DS_CPU || !dsi_is_contiguous(x))
+        return dsi_refuse(
+            "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",
+            dsi_shape_text(x->shape));
+    return dsi_v(x).p;
+}

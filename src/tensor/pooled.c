@@ -1,0 +1,49 @@
+/* tensor/pooled.c: gradients in pooled form.
+ *
+ * Note [Pooled gradients]
+ * Max-pooling with windows that do not overlap sends each gradient to one element of its window; for
+ * 2x2 windows three of four elements of the dense gradient are zero. So its backward hands down what
+ * it has: values [N,C,P,Q], where they go, and the maxima themselves. ReLU and convolution take that
+ * form as it is (ReLU's output at those places is the maximum, so it needs no other memory; the
+ * convolution's backward then does a quarter of the work). For all others it is made dense first.
+ * SPDX-License-Identifier: MIT */
+#include "tensor.h"
+
+ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense)
+{
+    if (!value || !max || !index) return NULL;
+    int64_t stride[DS_MAX_DIMS];
+    dsi_row_major(dense, stride);
+    ds_tensor bare = {.device = value->device, .dtype = value->dtype};
+    ds_tensor *x = dsi_view_of(&bare, dense, stride, 0);
+    x->pooled[0] = dsi_ref(value);
+    x->pooled[1] = dsi_ref(max);
+    x->pooled[2] = dsi_ref(index);
+    return x;
+}
+
+dsi_pooled dsi_pooled_view(const ds_tensor *x)
+{
+    return (dsi_pooled){
+        .value = dsi_v(x->pooled[0]),
+        .max = dsi_v(x->pooled[1]),
+        .index = dsi_v(x->pooled[2]),
+        .h = x->shape.d[x->shape.n - 2],
+        .w = x->shape.d[x->shape.n - 1],
+    };
+}
+
+ds_status dsi_make_dense(ds_tensor *x)
+{
+    if (!x || !x->pooled[0]) return DS_OK;
+    ds_tensor *y = dsi_new(x, x->shape);
+    dsi_pooled p = dsi_pooled_view(x);
+    if (!dsi_run(y, pooled_to_dense, &p, dsi_v(y))) return ds_error_status();
+    x->storage = y->storage;
+    x->storage->refs++;
+    for (int i = 0; i < 3; i++) {
+        dsi_unref(x->pooled[i]);
+        x->pooled[i] = NULL;
+    }
+    return DS_OK;
+}

@@ -1,0 +1,105 @@
+/* tensor/scope.c: scopes: who owns what an op returned.
+ *
+ * A scope is a list of counted handles. The scopes of a thread form a stack; at its bottom lies one
+ * that opens by itself and ends with the thread. Closed scopes wait in a free list with their memory:
+ * a training step opens about ten of them.
+ * SPDX-License-Identifier: MIT */
+#include "base/list.h"
+#include "base/thread.h"
+#include "tensor.h"
+
+struct ds_scope {
+    DSI_LIST(ds_tensor *)
+    ds_scope *up;
+};
+
+static _Thread_local ds_scope *current;
+static _Thread_local ds_scope *unused;
+
+static void drop_all(ds_scope *s)
+{
+    while (s->n) dsi_unref(s->at[--s->n]);
+}
+
+static void end_of_thread(void)
+{
+    while (current) {
+        ds_scope *s = current;
+        drop_all(s); /* what dies here may look at current */
+        current = s->up;
+        dsi_list_free(s);
+        dsi_free(s);
+    }
+    while (unused) {
+        ds_scope *s = unused;
+        unused = s->up;
+        dsi_list_free(s);
+        dsi_free(s);
+    }
+}
+
+static ds_scope *push(void)
+{
+    ds_scope *s = unused;
+    if (s)
+        unused = s->up;
+    else
+        s = dsi_alloc(sizeof *s);
+    s->up = current;
+    return current = s;
+}
+
+/* The bottom of this thread's stack, which no one closes. */
+static void open_bottom(void)
+{
+    if (current) return;
+    dsi_at_thread_end(DSI_END_SCOPES, end_of_thread);
+    push();
+}
+
+ds_scope *ds_scope_open(void)
+{
+    open_bottom();
+    return push();
+}
+
+static bool is_open(const ds_scope *scope)
+{
+    const ds_scope *s = current;
+    while (s && s != scope) s = s->up;
+    return s && s->up;
+}
+
+static void pop(void)
+{
+    ds_scope *s = current;
+    drop_all(s);
+    current = s->up;
+    s->up = unused;
+    unused = s;
+}
+
+void ds_scope_close(ds_scope *scope)
+{
+    if (!scope) return;
+    if (!is_open(scope)) {
+        dsi_fail(DS_ESTATE, "scope_close: this scope is not open on this thread");
+        return;
+    }
+    while (current != scope) pop();
+    pop();
+}
+
+ds_tensor *dsi_own(ds_tensor *x)
+{
+    if (!x) return NULL;
+    open_bottom();
+    dsi_list_add(current, x);
+    return x;
+}
+
+ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x)
+{
+    ds_scope_close(scope);
+    return dsi_own(x);
+}

@@ -1,0 +1,329 @@
+/* tensor/tensor.c: life of a tensor and of its storage; what can be asked of one.
+ * SPDX-License-Identifier: MIT */
+#include "tensor.h"
+
+#include "base/mem.h"
+#include "base/thread.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local dsi_pool tensors = {sizeof(ds_tensor), NULL, 0};
+static _Thread_local dsi_pool storages = {sizeof(dsi_storage), NULL, 0};
+static _Thread_local int64_t live;
+static _Thread_local bool watched; /* clear_pools runs at this thread's end */
+
+/* ---- shapes ------------------------------------------------------------------------------------------ */
+
+int64_t dsi_numel(ds_dims shape)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.n; i++) n *= shape.d[i];
+    return n;
+}
+
+bool dsi_same_shape(ds_dims a, ds_dims b)
+{
+    return a.n == b.n && !memcmp(a.d, b.d, (size_t)a.n * sizeof *a.d);
+}
+
+void dsi_row_major(ds_dims shape, int64_t *stride)
+{
+    int64_t step = 1;
+    for (int i = shape.n - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= shape.d[i];
+    }
+}
+
+int dsi_dim(int dim, int n)
+{
+    if (dim < 0) dim += n;
+    return dim < 0 || dim >= n ? -1 : dim;
+}
+
+const char *dsi_shape_text(ds_dims shape)
+{
+    static _Thread_local char ring[4][DS_MAX_DIMS * 22 + 4];
+    static _Thread_local int next;
+    char *text = ring[next = (next + 1) % 4], *end = text + sizeof ring[0];
+    char *p = text + snprintf(text, sizeof ring[0], "[");
+    for (int i = 0; i < shape.n; i++)
+        p += snprintf(p, (size_t)(end - p), "%s%lld", i ? ", " : "", (long long)shape.d[i]);
+    snprintf(p, (size_t)(end - p), "]");
+    return text;
+}
+
+/* Negative sizes, too many dimensions, more bytes than an address has: none of them is a shape. */
+static bool shape_fits(ds_dims shape, ds_dtype dtype, size_t *bytes)
+{
+    size_t total = ds_dtype_size(dtype);
+    if (!total)
+        return dsi_fail(DS_EINVAL, "tensor: there is no dtype number %d", (int)dtype) == DS_OK;
+    if (shape.n < 0 || shape.n > DS_MAX_DIMS)
+        return dsi_fail(DS_EINVAL, "tensor: %d dimensions: expected 0 to %d", shape.n,
+                        DS_MAX_DIMS) == DS_OK;
+    bool empty = false;
+    for (int i = 0; i < shape.n; i++) {
+        if (shape.d[i] < 0)
+            return dsi_fail(DS_EINVAL, "tensor: shape %s has a negative size",
+                            dsi_shape_text(shape)) == DS_OK;
+        empty |= shape.d[i] == 0;
+    }
+    for (int i = 0; i < shape.n && !empty; i++)
+        if (__builtin_mul_overflow(total, (size_t)shape.d[i], &total) || total > SIZE_MAX / 4)
+            return dsi_fail(DS_ENOMEM, "tensor: shape %s of %s is larger than any memory",
+                            dsi_shape_text(shape), ds_dtype_name(dtype)) == DS_OK;
+    *bytes = empty ? 0 : total;
+    return true;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+static void clear_pools(void)
+{
+    dsi_pool_clear(&tensors);
+    dsi_pool_clear(&storages);
+}
+
+static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
+{
+    if (!watched) {
+        dsi_at_thread_end(DSI_END_HANDLES, clear_pools);
+        watched = true;
+    }
+    ds_tensor *x = dsi_pool_get(&tensors);
+    memset(x, 0, sizeof *x);
+    x->refs = 1;
+    x->dtype = dtype;
+    x->shape = shape;
+    x->device = d;
+    live++;
+    return x;
+}
+
+static dsi_storage *new_storage(dsi_device *d, size_t bytes)
+{
+    void *p = dsi_cache_alloc(d, bytes);
+    if (!p) return NULL;
+    dsi_storage *s = dsi_pool_get(&storages);
+    *s = (dsi_storage){.refs = 1, .device = d, .p = p, .bytes = bytes};
+    return s;
+}
+
+void dsi_storage_unref(dsi_storage *s)
+{
+    if (!s || --s->refs > 0) return;
+    if (s->release)
+        s->release(s->arg);
+    else
+        dsi_cache_free(s->device, s->p, s->bytes);
+    dsi_pool_put(&storages, s);
+}
+
+ds_tensor *dsi_wrap(dsi_device *d, ds_dtype dtype, ds_dims shape, void *p, void (*release)(void *),
+                    void *arg)
+{
+    size_t bytes;
+    if (!shape_fits(shape, dtype, &bytes)) {
+        release(arg);
+        return NULL;
+    }
+    ds_tensor *x = new_handle(d, dtype, shape);
+    x->storage = dsi_pool_get(&storages);
+    *x->storage = (dsi_storage){
+        .refs = 1, .device = d, .p = p, .bytes = bytes, .release = release, .arg = arg};
+    dsi_row_major(shape, x->stride);
+    return dsi_own(x);
+}
+
+ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape)
+{
+    size_t bytes;
+    if (!d || !shape_fits(shape, dtype, &bytes)) return NULL;
+    dsi_storage *storage = new_storage(d, bytes);
+    if (!storage) return NULL;
+    ds_tensor *x = new_handle(d, dtype, shape);
+    x->storage = storage;
+    dsi_row_major(shape, x->stride);
+    return dsi_own(x);
+}
+
+ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape)
+{
+    return like ? dsi_new_on(like->device, like->dtype, shape) : NULL;
+}
+
+ds_tensor *dsi_new_dtype(const ds_tensor *like, ds_dtype dtype, ds_dims shape)
+{
+    return like ? dsi_new_on(like->device, dtype, shape) : NULL;
+}
+
+ds_tensor *dsi_new_like(const ds_tensor *x)
+{
+    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL;
+    if (y && dsi_is_dense(x)) memcpy(y->stride, x->stride, sizeof y->stride);
+    return y;
+}
+
+ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape)
+{
+    ds_tensor *y = dsi_new(like, shape);
+    if (!y) return NULL;
+    int64_t c = shape.d[1], w = shape.d[3];
+    int64_t stride[4] = {shape.d[2] * w * c, 1, w * c, c};
+    memcpy(y->stride, stride, sizeof stride);
+    return y;
+}
+
+ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset)
+{
+    if (!x) return NULL;
+    ds_tensor *y = new_handle(x->device, x->dtype, shape);
+    y->storage = x->storage;
+    if (y->storage) y->storage->refs++;
+    memcpy(y->stride, stride, (size_t)shape.n * sizeof *stride);
+    y->offset = offset;
+    return dsi_own(y);
+}
+
+ds_tensor *dsi_alias(const ds_tensor *x)
+{
+    ds_tensor *y = x ? dsi_view_of(x, x->shape, x->stride, x->offset) : NULL;
+    for (int i = 0; y && i < 3; i++) y->pooled[i] = dsi_ref(x->pooled[i]);
+    return y;
+}
+
+ds_tensor *dsi_ref(ds_tensor *x)
+{
+    if (x) x->refs++;
+    return x;
+}
+
+void dsi_unref(ds_tensor *x)
+{
+    if (!x || --x->refs > 0) return;
+    dsi_storage_unref(x->storage);
+    dsi_unref(x->grad);
+    for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
+    if (x->node) ((dsi_maker *)x->node)->unref(x->node);
+    dsi_pool_put(&tensors, x);
+    live--;
+}
+
+int64_t ds_live_tensors(void) { return live; }
+ds_tensor *ds_keep(ds_tensor *x) { return dsi_ref(x); }
+void ds_drop(ds_tensor *x) { dsi_unref(x); }
+
+/* ---- asking ------------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[DS_DTYPES] = {
+    [DS_F32] = {"float32", 4},   [DS_F64] = {"float64", 8}, [DS_F16] = {"float16", 2},
+    [DS_BF16] = {"bfloat16", 2}, [DS_I64] = {"int64", 8},   [DS_I32] = {"int32", 4},
+    [DS_I16] = {"int16", 2},     [DS_I8] = {"int8", 1},     [DS_U8] = {"uint8", 1},
+    [DS_BOOL] = {"bool", 1},
+};
+
+size_t ds_dtype_size(ds_dtype dtype)
+{
+    return (unsigned)dtype < DS_DTYPES ? dtypes[dtype].size : 0;
+}
+const char *ds_dtype_name(ds_dtype dtype)
+{
+    return (unsigned)dtype < DS_DTYPES ? dtypes[dtype].name : "?";
+}
+
+bool dsi_is_contiguous(const ds_tensor *x)
+{
+    int64_t step = 1;
+    for (int i = x->shape.n - 1; i >= 0; i--) {
+        if (x->shape.d[i] != 1 && x->stride[i] != step) return false;
+        step *= x->shape.d[i];
+    }
+    return true;
+}
+
+bool dsi_is_dense(const ds_tensor *x)
+{
+    if (dsi_is_contiguous(x)) return true;
+    bool done[DS_MAX_DIMS] = {false};
+    int64_t step = 1;
+    for (int k = 0; k < x->shape.n;
+         k++) { /* the dimension whose stride is the size of those before it */
+        int found = -1;
+        for (int i = x->shape.n - 1; i >= 0 && found < 0; i--)
+            if (!done[i] && (x->shape.d[i] == 1 || x->stride[i] == step)) found = i;
+        if (found < 0) return false;
+        done[found] = true;
+        step *= x->shape.d[found];
+    }
+    return true;
+}
+
+bool dsi_is_channels_last(const ds_tensor *x)
+{
+    const int64_t *d = x->shape.d, *s = x->stride;
+    return x->shape.n == 4 && s[1] == 1 && s[3] == d[1] && s[2] == d[3] * d[1] &&
+           (d[0] == 1 || s[0] == d[2] * d[3] * d[1]);
+}
+
+ds_dtype ds_dtype_of(const ds_tensor *x) { return x ? x->dtype : DS_F32; }
+ds_device ds_device_of(const ds_tensor *x)
+{
+    return x ? dsi_device_id(x->device) : (ds_device){DS_CPU, 0};
+}
+ds_dims ds_shape_of(const ds_tensor *x) { return x ? x->shape : (ds_dims){0}; }
+int ds_ndim(const ds_tensor *x) { return x ? x->shape.n : 0; }
+int64_t ds_numel(const ds_tensor *x) { return x ? dsi_numel(x->shape) : 0; }
+
+int64_t ds_size(const ds_tensor *x, int dim)
+{
+    int i = x ? dsi_dim(dim, x->shape.n) : -1;
+    return i < 0 ? 0 : x->shape.d[i];
+}
+
+/* ---- as kernels see it ------------------------------------------------------------------------------- */
+
+dsi_view dsi_v(const ds_tensor *x)
+{
+    dsi_view v;
+    if (!x) {
+        v.p = NULL;
+        v.n = 0;
+        v.dtype = DS_F32;
+        return v;
+    }
+    v.p = (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size;
+    v.dtype = x->dtype;
+    v.n = x->shape.n;
+    for (int i = 0; i < x->shape.n; i++) {
+        v.d[i] = x->shape.d[i];
+        v.s[i] = x->stride[i];
+    }
+    return v;
+}
+
+dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape)
+{
+    dsi_view v = dsi_v(x);
+    v.n = shape.n;
+    memcpy(v.d, shape.d, sizeof v.d);
+    dsi_row_major(shape, v.s);
+    return v;
+}
+
+dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape)
+{
+    dsi_view v = dsi_v(x);
+    int missing = shape.n - x->shape.n;
+    for (int i = shape.n - 1; i >= 0; i--) {
+        int from = i - missing;
+        v.d[i] = shape.d[i];
+        v.s[i] = from >= 0 && x->shape.d[from] == shape.d[i] ? x->stride[from] : 0;
+    }
+    v.n = shape.n;
+    return v;
+}
