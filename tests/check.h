@@ -16,10 +16,13 @@
 
 #include <deepspeed.h>
 
-#define CHECK(x)                                                                                   \
-    ((x) ? (void)0                                                                                 \
-         : fail_msg("%s:%d: not true: %s%s%s", __FILE__, __LINE__, #x, ds_error() ? "; ds_error: " : "", \
-                    ds_error() ? ds_error() : ""))
+#define CHECK(x) check_true(x, #x, __FILE__, __LINE__)
+static inline void check_true(bool x, const char *what, const char *file, int line)
+{
+    if (!x)
+        fail_msg("%s:%d: not true: %s%s%s", file, line, what, ds_error() ? "; ds_error: " : "",
+                 ds_error() ? ds_error() : "");
+}
 
 /* |got - want| <= tol, or both NaN, or equal (infinities) */
 #define CHECK_CLOSE(got, want, tol) check_close(got, want, tol, #got, __FILE__, __LINE__)

@@ -1,0 +1,65 @@
+/* bench/work.c: what a fork and a join cost: helpers awake, helpers asleep, and beside one thread.
+ * SPDX-License-Identifier: MIT */
+#include "base/work.h"
+
+#include <deepspeed.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* n times some work of about a quarter of a nanosecond each */
+static void spin(void *arg, int64_t begin, int64_t end)
+{
+    (void)arg;
+    for (volatile int64_t i = begin; i < end; i = i + 1) {}
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of a job of n items, `pause_us` after the one before. */
+static double job_us(int64_t n, double pause_us, int repeats)
+{
+    double *took = malloc((size_t)repeats * sizeof *took);
+    for (int i = 0; i < repeats; i++) {
+        double start = now_us();
+        while (now_us() - start < pause_us) {}
+        start = now_us();
+        dsi_parallel(n, 1, spin, NULL);
+        took[i] = now_us() - start;
+    }
+    qsort(took, (size_t)repeats, sizeof *took, ascending);
+    double median = took[repeats / 2];
+    free(took);
+    return median;
+}
+
+int main(void)
+{
+    static const int64_t sizes[] = {64, 4096, 16384, 65536, 262144};
+    printf("%-8s %10s", "threads", "empty us");
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) printf(" %9lld", (long long)sizes[s]);
+    printf(" %14s\n", "after sleep us");
+    for (int threads = 1; threads <= 4; threads++) {
+        ds_set_threads(threads);
+        job_us(64, 0, 1000);
+        double start = now_us();
+        for (int i = 0; i < 100000; i++) dsi_parallel(threads, 1, spin, NULL);
+        printf("%-8d %10.3f", threads, (now_us() - start) / 100000);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            printf(" %9.2f", job_us(sizes[s], 1, 2000));
+        printf(" %14.2f\n", job_us(16384, 1000, 200));
+    }
+    ds_set_threads(1);
+    return 0;
+}

@@ -1,0 +1,280 @@
+/* base/work.c: threads inside a kernel.
+ *
+ * Every thread that asks for them (a rank) has a pool of its own: helpers that belong to nobody else,
+ * so that ranks never wait for each other. A job is cut into one part a thread; the parts that nobody
+ * has begun stand as bits in one word, `open`:
+ *
+ *     caller   writes the job, sets the bits, runs part 0, then whatever bits are still set, then
+ *              waits for the parts that helpers took
+ *     helper   sees a bit, clears it (and so owns that part), runs it, counts it as done
+ *
+ * Helper k prefers bit k, so that the same part of the next kernel finds its data in the same cache. A
+ * helper that sleeps, or that the system has put aside, takes no bit: the caller does its part and is
+ * no slower than alone. A bit is only ever set while its job is alive, and the caller leaves only when
+ * each cleared bit is done, so whoever clears one may read the job; no generation count is needed.
+ *
+ * Helpers look for bits for SPIN_NS (fork and join take some hundred nanoseconds then), and sleep on a
+ * condition variable afterwards: an idle program burns nothing. There are never more threads in a
+ * pool than the process has processors: one more would only take time from the others.
+ * SPDX-License-Identifier: MIT */
+#include "work.h"
+
+#include "error.h"
+#include "mem.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#define MAX_THREADS 64     /* bits of a word */
+#define SPIN_NS     100000 /* how long a helper looks for work before it sleeps */
+#define PATIENCE_NS \
+    20000 /* how long the caller spins for a helper before it offers its processor */
+#define CACHE_LINE 64
+
+typedef struct job {
+    void (*body)(void *arg, int64_t begin, int64_t end);
+    void *arg;
+    int64_t n;
+    int parts;
+} job;
+
+typedef struct pool {
+    char before[CACHE_LINE];
+    _Atomic uint64_t open; /* bit k: part k waits for somebody */
+    job job;               /* written only while open is 0 and all parts are done */
+    char between[CACHE_LINE];
+    _Atomic int done;     /* parts that helpers have finished */
+    _Atomic int sleepers; /* helpers that need a signal */
+    char after[CACHE_LINE];
+
+    pthread_mutex_t mutex; /* guards falling asleep, and quit */
+    pthread_cond_t wake;
+    bool quit;
+    int helpers;
+    struct helper {
+        pthread_t thread;
+        struct pool *pool;
+        int k;
+    } helper[MAX_THREADS - 1];
+} pool;
+
+static _Thread_local int threads_wanted = 1;
+static _Thread_local pool *mine;  /* NULL until the first job that is worth it */
+static _Thread_local bool inside; /* this thread is running a part: what it starts runs inline */
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- the helpers' side -------------------------------------------------------------------------- */
+
+/* Takes an open part, the one numbered `like` if it can; -1: there is none. */
+static int claim(pool *p, int like)
+{
+    uint64_t open = atomic_load_explicit(&p->open, memory_order_relaxed);
+    while (open) {
+        uint64_t bit = open >> like & 1 ? (uint64_t)1 << like : open & -open;
+        if (atomic_compare_exchange_weak_explicit(&p->open, &open, open & ~bit,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return __builtin_ctzll(bit);
+    }
+    return -1;
+}
+
+static void run_part(const job *j, int part)
+{
+    j->body(j->arg, j->n * part / j->parts, j->n * (part + 1) / j->parts);
+}
+
+/* Returns when there is a part to take, or with false when the pool is to end. */
+static bool wait_for_work(pool *p)
+{
+    int64_t until = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (atomic_load_explicit(&p->open, memory_order_relaxed)) return true;
+            relax();
+        }
+    } while (now_ns() < until);
+
+    /* The count of sleepers is raised before open is read, and the caller sets open before it reads
+     * the count (both in the one order of seq_cst): one of the two sees the other. */
+    pthread_mutex_lock(&p->mutex);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (!p->quit && !atomic_load(&p->open)) pthread_cond_wait(&p->wake, &p->mutex);
+    atomic_fetch_sub(&p->sleepers, 1);
+    bool quit = p->quit;
+    pthread_mutex_unlock(&p->mutex);
+    return !quit;
+}
+
+static void *helper_main(void *arg)
+{
+    struct helper *h = arg;
+    inside = true;
+    while (wait_for_work(h->pool)) {
+        int part;
+        while ((part = claim(h->pool, h->k)) >= 0) {
+            run_part(&h->pool->job, part);
+            atomic_fetch_add_explicit(&h->pool->done, 1, memory_order_release);
+        }
+    }
+    return NULL;
+}
+
+/* ---- life of a pool ----------------------------------------------------------------------------- */
+
+static void pool_free(void *arg)
+{
+    pool *p = arg;
+    if (!p) return;
+    pthread_mutex_lock(&p->mutex);
+    p->quit = true;
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+    for (int i = 0; i < p->helpers; i++) pthread_join(p->helper[i].thread, NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->mutex);
+    dsi_free(p);
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t at_thread_exit; /* holds the thread's pool only for the destructor's sake */
+
+/* Helpers do not live on in the child of a fork, and their lock may be held for ever there: the child
+ * forgets the pool (some kilobytes), and makes a new one when it needs one. */
+static void forget_pool(void)
+{
+    mine = NULL;
+    pthread_setspecific(at_thread_exit, NULL);
+}
+
+static void thread_exits(void *arg)
+{
+    mine = NULL; /* whatever still runs on this thread may make another one */
+    pool_free(arg);
+}
+
+static void prepare(void)
+{
+    pthread_key_create(&at_thread_exit, thread_exits);
+    pthread_atfork(NULL, NULL, forget_pool);
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return MAX_THREADS; /* more than CPU_SETSIZE of them */
+    return CPU_COUNT(&set);
+}
+
+static pool *pool_new(int threads)
+{
+    pool *p = dsi_alloc(sizeof *p);
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->wake, NULL);
+
+    /* Signals are for the program's own threads. */
+    sigset_t all, was;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int available = processors();
+    for (int k = 1; k < threads && k < available; k++) {
+        struct helper *h = &p->helper[p->helpers];
+        *h = (struct helper){.pool = p, .k = k};
+        if (pthread_create(&h->thread, NULL, helper_main, h)) break; /* fewer will do */
+        p->helpers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return p;
+}
+
+static pool *my_pool(void)
+{
+    if (mine) return mine;
+    pthread_once(&once, prepare);
+    mine = pool_new(threads_wanted);
+    pthread_setspecific(at_thread_exit, mine);
+    return mine;
+}
+
+ds_status ds_set_threads(int n)
+{
+    if (n < 1) return dsi_fail(DS_EINVAL, "set_threads: %d threads, but one at least must work", n);
+    if (inside) return dsi_fail(DS_ESTATE, "set_threads: called from inside of a parallel kernel");
+    if (n > MAX_THREADS) n = MAX_THREADS;
+    if (mine && n != threads_wanted) {
+        pool_free(mine);
+        forget_pool();
+    }
+    threads_wanted = n;
+    return DS_OK;
+}
+
+int ds_threads(void) { return threads_wanted; }
+
+/* ---- the caller's side -------------------------------------------------------------------------- */
+
+static void wait_for_helpers(pool *p, int parts)
+{
+    int64_t patient_until = 0;
+    for (int i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != parts; i++) {
+        relax();
+        if (i % 32) continue;
+        /* A helper that long in a part may have lost its processor: to us, perhaps. */
+        int64_t now = now_ns();
+        if (!patient_until) patient_until = now + PATIENCE_NS;
+        if (now > patient_until) sched_yield();
+    }
+}
+
+void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begin, int64_t end),
+                  void *arg)
+{
+    if (n <= 0) return;
+    int64_t most = grain > 1 ? n / grain : n;
+    if (most < 2 || threads_wanted == 1 || inside) {
+        body(arg, 0, n);
+        return;
+    }
+    pool *p = my_pool();
+    int parts = p->helpers + 1 < most ? p->helpers + 1 : (int)most;
+    if (parts == 1) {
+        body(arg, 0, n);
+        return;
+    }
+    p->job = (job){body, arg, n, parts};
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    uint64_t all = parts == 64 ? ~(uint64_t)0 : ((uint64_t)1 << parts) - 1;
+    atomic_store(&p->open, all & ~(uint64_t)1);
+    if (atomic_load(&p->sleepers)) {
+        pthread_mutex_lock(&p->mutex); /* whoever saw no bit is waiting by now */
+        pthread_mutex_unlock(&p->mutex);
+        pthread_cond_broadcast(&p->wake);
+    }
+
+    inside = true;
+    int part = 0, own = 0;
+    do {
+        run_part(&p->job, part);
+        own++;
+    } while ((part = claim(p, 0)) >= 0);
+    inside = false;
+    wait_for_helpers(p, parts - own);
+}
