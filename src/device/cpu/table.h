@@ -10,7 +10,7 @@
 
 #define COPY_KERNELS(X)      /* copy.c */
 #define POINTWISE_KERNELS(X) /* pointwise.c */
-#define MATMUL_KERNELS(X)    /* gemm.c */
+#define MATMUL_KERNELS(X) X(matmul) /* gemm.c */
 #define CONV_KERNELS(X)      /* conv*.c */
 #define POOL_KERNELS(X)      /* pool.c */
 #define SOFTMAX_KERNELS(X)   /* softmax.c */
