@@ -2,8 +2,8 @@
  *
  * A constructor takes parent and name: the parent frees the child, the names joined by dots are the key
  * in the state dict ("fc1.weight": the root's own name is left out, as in PyTorch), and the path in
- * every message ("net.fc1"). A constructor given a NULL parent by mistake (one that failed) makes a
- * root; ds_error() still says what failed first.
+ * every message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a name twice, say) the
+ * module is there but ds_error() is set, so that constructors need no check of their own.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_H
 #define DEEPSPEED_NN_H
@@ -32,6 +32,8 @@ DS_API void ds_module_free(ds_module *m); /* a root; its children go with it */
 DS_API void *ds_self(ds_module *m);
 DS_API ds_module *ds_module_of(void *self); /* the module whose struct self is */
 DS_API const char *ds_module_name(const ds_module *m);
+DS_API int ds_module_children(const ds_module *m);
+DS_API ds_module *ds_module_child(const ds_module *m, int i); /* in the order they were made */
 
 /* Gives m a parameter with these first values, and returns it: a leaf that requires a gradient,
  * borrowed, alive as long as m. A buffer is saved with the module but not trained. */

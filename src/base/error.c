@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MESSAGE_BYTES 1024
 
@@ -15,22 +16,20 @@ static _Thread_local char message[MESSAGE_BYTES];
 static _Thread_local ds_status last; /* DS_OK: message is not set */
 static _Thread_local const dsi_where *where;
 
-/* Writes "net.fc1: " into text, outermost first; returns its length. */
-static int write_path(char *text, int room, const dsi_where *here)
+/* Writes "net.fc1: " into text; returns its length. */
+static int write_path(char *text, size_t room)
 {
-    if (!here) return 0;
-    int n = write_path(text, room, here->up);
-    if (n > 2 && n <= room) n -= 2; /* over ": " */
-    int more = snprintf(text + n, n < room ? (size_t)(room - n) : 0, "%s%s: ", n ? "." : "",
-                        here->name);
-    return n + more < room ? n + more : room - 1;
+    text[0] = 0;
+    if (!where) return 0;
+    where->write(where->what, text, room - 2);
+    return (int)strlen(strcat(text, ": "));
 }
 
 static void set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
 static void set(ds_status status, const char *format, va_list args)
 {
     char fresh[MESSAGE_BYTES]; /* an argument may be the old message */
-    int n = write_path(fresh, MESSAGE_BYTES / 2, where);
+    int n = write_path(fresh, MESSAGE_BYTES / 2);
     vsnprintf(fresh + n, (size_t)(MESSAGE_BYTES - n), format, args);
     snprintf(message, sizeof message, "%s", fresh);
     last = status;

@@ -14,10 +14,11 @@ void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 /* An operand is NULL: keeps the message that there is, or says that `what` was given NULL. */
 void *dsi_passed(const char *what);
 
-/* What runs now, for the front of each message: a linked list of stack frames, newest first. */
+/* What runs now, for the front of each message ("net.fc1"); a stack frame, so that entering costs
+ * nothing: the text is written only when something fails. */
 typedef struct dsi_where {
-    const char *name; /* "fc1" */
-    const struct dsi_where *up;
+    void (*write)(const void *what, char *text, size_t room);
+    const void *what;
 } dsi_where;
 
 const dsi_where *dsi_where_enter(const dsi_where *here); /* returns what it was */
