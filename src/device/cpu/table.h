@@ -8,7 +8,7 @@
 
 #include "isa.h"
 
-#define COPY_KERNELS(X)      /* copy.c */
+#define COPY_KERNELS(X)      X(copy) X(fill) /* copy.c */
 #define POINTWISE_KERNELS(X) /* pointwise.c */
 #define MATMUL_KERNELS(X) X(matmul) /* gemm.c */
 #define CONV_KERNELS(X)      /* conv*.c */
