@@ -1,0 +1,87 @@
+/* nn/activation.c: modules without parameters: one call of an op each.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+#include <string.h>
+
+static ds_tensor *relu_forward(void *self, ds_tensor *x) { return (void)self, ds_relu(x); }
+static ds_tensor *gelu_forward(void *self, ds_tensor *x) { return (void)self, ds_gelu(x); }
+static ds_tensor *sigmoid_forward(void *self, ds_tensor *x) { return (void)self, ds_sigmoid(x); }
+static ds_tensor *tanh_forward(void *self, ds_tensor *x) { return (void)self, ds_tanh(x); }
+static ds_tensor *flatten_forward(void *self, ds_tensor *x) { return (void)self, ds_flatten(x, 1); }
+
+ds_module *ds_nn_relu(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"ReLU", 0, .forward = relu_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+ds_module *ds_nn_gelu(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"GELU", 0, .forward = gelu_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+ds_module *ds_nn_sigmoid(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"Sigmoid", 0, .forward = sigmoid_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+ds_module *ds_nn_tanh(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"Tanh", 0, .forward = tanh_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+ds_module *ds_nn_flatten(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"Flatten", 0, .forward = flatten_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+/* ---- with options ------------------------------------------------------------------------------------ */
+
+static ds_tensor *dropout_forward(void *self, ds_tensor *x)
+{
+    return ds_dropout(x, *(double *)self, ds_module_training(ds_module_of(self)));
+}
+
+ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p)
+{
+    static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward};
+    ds_module *m = ds_module_new(parent, name, &type);
+    if (!(p >= 0 && p <= 1)) ds_fail(DS_EINVAL, "Dropout %s: p = %g: expected 0 to 1", name, p);
+    memcpy(ds_self(m), &p, sizeof p);
+    return m;
+}
+
+static ds_tensor *max_pool_forward(void *self, ds_tensor *x)
+{
+    return ds_max_pool2d_with(x, *(ds_pool2d_opts *)self);
+}
+
+static ds_tensor *avg_pool_forward(void *self, ds_tensor *x)
+{
+    return ds_avg_pool2d_with(x, *(ds_pool2d_opts *)self);
+}
+
+static ds_module *pool(ds_module *parent, const char *name, const ds_module_type *type,
+                       ds_pool2d_opts o)
+{
+    ds_module *m = ds_module_new(parent, name, type);
+    memcpy(ds_self(m), &o, sizeof o);
+    return m;
+}
+
+ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
+{
+    static const ds_module_type type = {"MaxPool2d", sizeof opts, .forward = max_pool_forward};
+    return pool(parent, name, &type, opts);
+}
+
+ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
+{
+    static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward};
+    return pool(parent, name, &type, opts);
+}

@@ -1,0 +1,39 @@
+/* nn/embedding.c: Embedding.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+#include <string.h>
+
+typedef struct Embedding {
+    ds_tensor *weight; /* [count, dim] */
+    int64_t padding_idx;
+} Embedding;
+
+static ds_tensor *embedding_forward(void *self, ds_tensor *indices)
+{
+    Embedding *e = self;
+    return ds_embedding(e->weight, indices, e->padding_idx);
+}
+
+ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                           int64_t padding_idx)
+{
+    static const ds_module_type type = {"Embedding", sizeof(Embedding),
+                                        .forward = embedding_forward};
+    ds_module *m = ds_module_new(parent, name, &type);
+    Embedding *e = ds_self(m);
+    if (count <= 0 || dim <= 0 || padding_idx >= count) {
+        ds_fail(DS_EINVAL,
+                "Embedding %s: count = %lld, dim = %lld, padding_idx = %lld: expected at least 1, "
+                "1, and "
+                "-1 or a row",
+                name, (long long)count, (long long)dim, (long long)padding_idx);
+        return m;
+    }
+    e->padding_idx = padding_idx < 0 ? -1 : padding_idx;
+    e->weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(count, dim)));
+    ds_init_normal(e->weight, 0, 1);
+    float *w = padding_idx >= 0 && e->weight ? ds_data_mut(e->weight) : NULL;
+    if (w) memset(w + padding_idx * dim, 0, (size_t)dim * sizeof *w);
+    return m;
+}

@@ -1,0 +1,35 @@
+/* nn/linear.c: Linear. Initial values are torch.nn.Linear's.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+#include <math.h>
+
+typedef struct Linear {
+    ds_tensor *weight; /* [out, in] */
+    ds_tensor *bias;   /* [out], or NULL */
+} Linear;
+
+static ds_tensor *linear_forward(void *self, ds_tensor *x)
+{
+    Linear *l = self;
+    return ds_linear(x, l->weight, l->bias);
+}
+
+ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in, ds_linear_opts o)
+{
+    static const ds_module_type type = {"Linear", sizeof(Linear), .forward = linear_forward};
+    ds_module *m = ds_module_new(parent, name, &type);
+    Linear *l = ds_self(m);
+    if (in <= 0 || o.out <= 0) {
+        ds_fail(DS_EINVAL, "Linear %s: in = %lld, out = %lld: expected at least 1", name,
+                (long long)in, (long long)o.out);
+        return m;
+    }
+    double bound = 1 / sqrt((double)in);
+    l->weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(o.out, in)));
+    ds_init_kaiming_uniform(l->weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
+    if (o.no_bias) return m;
+    l->bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(o.out)));
+    ds_init_uniform(l->bias, -bound, bound);
+    return m;
+}

@@ -1,0 +1,323 @@
+/* nn/module.c: the tree of modules: own, name, call, walk.
+ *
+ * A module is one block of memory: this struct, then the user's. A parent owns its children, a module
+ * its parameters and buffers. ds_call is the one door to a forward: it names the module for messages and
+ * gives the call a scope of its own.
+ * SPDX-License-Identifier: MIT */
+#include "base/list.h"
+#include "base/text.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/autograd.h>
+#include <deepspeed/nn.h>
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct Param {
+    char *name;
+    ds_tensor *x; /* counted */
+    bool trained; /* a parameter; else a buffer */
+} Param;
+
+typedef struct Params {
+    DSI_LIST(Param)
+} Params;
+
+typedef struct Children {
+    DSI_LIST(ds_module *)
+} Children;
+
+struct ds_module {
+    const ds_module_type *type;
+    char *name;
+    ds_module *parent;
+    Children children;
+    Params params;
+    bool eval; /* negated, so that a new module trains */
+};
+
+#define HEAD_BYTES ((sizeof(ds_module) + 63) / 64 * 64)
+
+void *ds_self(ds_module *m) { return m ? (char *)m + HEAD_BYTES : NULL; }
+ds_module *ds_module_of(void *self)
+{
+    return self ? (ds_module *)((char *)self - HEAD_BYTES) : NULL;
+}
+const char *ds_module_name(const ds_module *m) { return m ? m->name : NULL; }
+int ds_module_children(const ds_module *m) { return m ? m->children.n : 0; }
+
+ds_module *ds_module_child(const ds_module *m, int i)
+{
+    return m && i >= 0 && i < m->children.n ? m->children.at[i] : NULL;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------- */
+
+/* "net.fc1" into text, for messages: with the root's name. */
+static void write_path(const void *module, char *text, size_t room)
+{
+    const ds_module *m = module;
+    if (m->parent) {
+        write_path(m->parent, text, room);
+        size_t n = strlen(text);
+        snprintf(text + n, room - n, ".%s", m->name);
+    } else {
+        snprintf(text, room, "%s", m->name);
+    }
+}
+
+static void refuse_name(const ds_module *m, const char *name, const char *why)
+{
+    char path[256];
+    write_path(m, path, sizeof path);
+    dsi_fail(DS_EINVAL, "%s: \"%s\" cannot be a name here: %s", path, name, why);
+}
+
+/* A name becomes a part of state-dict keys, so it is not empty, has no dot, and is there once. */
+static void check_name(const ds_module *m, const char *name)
+{
+    if (!*name || strchr(name, '.')) {
+        refuse_name(m, name, "expected one word without a dot");
+        return;
+    }
+    for (int i = 0; i < m->children.n; i++)
+        if (!strcmp(m->children.at[i]->name, name)) refuse_name(m, name, "a child has it already");
+    for (int i = 0; i < m->params.n; i++)
+        if (!strcmp(m->params.at[i].name, name))
+            refuse_name(m, name, "a parameter or buffer has it already");
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
+{
+    ds_module *m = dsi_alloc(HEAD_BYTES + type->self_size);
+    m->type = type;
+    m->name = dsi_strdup(name ? name : "");
+    if (!parent) return m;
+    check_name(parent, m->name);
+    m->parent = parent;
+    m->eval = parent->eval;
+    dsi_list_add(&parent->children, m);
+    return m;
+}
+
+void ds_module_free(ds_module *m)
+{
+    if (!m) return;
+    if (m->type->free) m->type->free(ds_self(m));
+    for (int i = 0; i < m->children.n; i++) ds_module_free(m->children.at[i]);
+    dsi_list_free(&m->children);
+    for (int i = 0; i < m->params.n; i++) {
+        dsi_free(m->params.at[i].name);
+        dsi_unref(m->params.at[i].x);
+    }
+    dsi_list_free(&m->params);
+    dsi_free(m->name);
+    dsi_free(m);
+}
+
+/* init's values as a leaf of m: a handle of its own, so that init's graph and flags stay away. */
+static ds_tensor *add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
+{
+    if (!m || !init) return dsi_passed("module_param");
+    check_name(m, name);
+    ds_tensor *x = NULL;
+    if (dsi_is_contiguous(init)) {
+        x = dsi_alias(init);
+    } else {
+        x = dsi_new(init, init->shape);
+        if (dsi_copy(x, init) != DS_OK) return NULL;
+    }
+    if (trained && !ds_require_grad(x, true)) return NULL;
+    dsi_list_add(&m->params, (Param){dsi_strdup(name), dsi_ref(x), trained});
+    return x;
+}
+
+ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
+{
+    return add_tensor(m, name, init, true);
+}
+
+ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init)
+{
+    return add_tensor(m, name, init, false);
+}
+
+/* ---- call -------------------------------------------------------------------------------------------- */
+
+static ds_tensor *forward(ds_module *m, ds_tensor **in, int n)
+{
+    const ds_module_type *type = m->type;
+    if (type->forward_n) return type->forward_n(ds_self(m), in, n);
+    if (!type->forward) return dsi_refuse("%s has no forward", type->name);
+    if (n != 1) return dsi_refuse("%s takes one tensor: it was given %d", type->name, n);
+    return type->forward(ds_self(m), in[0]);
+}
+
+ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
+{
+    if (!m) return dsi_passed("call");
+    for (int i = 0; i < n; i++)
+        if (!in[i]) return dsi_passed(m->name);
+    dsi_where here = {write_path, m};
+    const dsi_where *was = dsi_where_enter(&here);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = forward(m, in, n);
+    if (!y) dsi_passed("forward");
+    y = dsi_scope_return(scope, dsi_ref(y));
+    dsi_where_leave(was);
+    return y;
+}
+
+void ds_module_train(ds_module *m, bool training)
+{
+    if (!m) return;
+    m->eval = !training;
+    for (int i = 0; i < m->children.n; i++) ds_module_train(m->children.at[i], training);
+}
+
+bool ds_module_training(const ds_module *m) { return m && !m->eval; }
+
+/* ---- walk -------------------------------------------------------------------------------------------- */
+
+typedef bool Visit(void *arg, const char *path, const Param *p);
+
+/* Calls visit for each parameter and buffer of m and below, in PyTorch's order: a module's own
+ * parameters, its buffers, its children. Stops when visit returns false. */
+static bool walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
+{
+    size_t length = path->n;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < m->params.n; i++) {
+            if (m->params.at[i].trained != (pass == 0)) continue;
+            dsi_text_add(path, "%s", m->params.at[i].name);
+            bool more = visit(arg, path->s, &m->params.at[i]);
+            path->s[path->n = length] = 0;
+            if (!more) return false;
+        }
+    for (int i = 0; i < m->children.n; i++) {
+        dsi_text_add(path, "%s.", m->children.at[i]->name);
+        bool more = walk(m->children.at[i], path, visit, arg);
+        path->s[path->n = length] = 0;
+        if (!more) return false;
+    }
+    return true;
+}
+
+static void walk_from(const ds_module *m, Visit *visit, void *arg)
+{
+    dsi_text path = {0};
+    if (m) walk(m, &path, visit, arg);
+    dsi_text_free(&path);
+}
+
+/* Parameters are counted and found without making their paths: every step asks for them. */
+int ds_module_params(const ds_module *m)
+{
+    int n = 0;
+    if (!m) return 0;
+    for (int i = 0; i < m->params.n; i++) n += m->params.at[i].trained;
+    for (int i = 0; i < m->children.n; i++) n += ds_module_params(m->children.at[i]);
+    return n;
+}
+
+static const Param *param_at(const ds_module *m, int *i)
+{
+    for (int k = 0; k < m->params.n; k++)
+        if (m->params.at[k].trained && (*i)-- == 0) return &m->params.at[k];
+    for (int k = 0; k < m->children.n; k++) {
+        const Param *p = param_at(m->children.at[k], i);
+        if (p) return p;
+    }
+    return NULL;
+}
+
+typedef struct Wanted {
+    const ds_tensor *x;
+    const char *path;
+} Wanted;
+
+static bool note_path(void *arg, const char *path, const Param *p)
+{
+    static _Thread_local char text[512];
+    Wanted *wanted = arg;
+    if (p->x != wanted->x) return true;
+    snprintf(text, sizeof text, "%s", path);
+    wanted->path = text;
+    return false;
+}
+
+ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path)
+{
+    const Param *p = m && i >= 0 ? param_at(m, &i) : NULL;
+    if (path) {
+        Wanted wanted = {p ? p->x : NULL, NULL};
+        if (p) walk_from(m, note_path, &wanted);
+        *path = wanted.path;
+    }
+    return p ? p->x : NULL;
+}
+
+int64_t ds_module_numel(const ds_module *m)
+{
+    int64_t n = 0;
+    for (int i = 0, count = ds_module_params(m); i < count; i++)
+        n += ds_numel(ds_module_param_at(m, i, NULL));
+    return n;
+}
+
+void ds_module_zero_grad(ds_module *m)
+{
+    if (!m) return;
+    for (int i = 0; i < m->params.n; i++) ds_set_grad_of(m->params.at[i].x, NULL);
+    for (int i = 0; i < m->children.n; i++) ds_module_zero_grad(m->children.at[i]);
+}
+
+/* ---- state dicts ------------------------------------------------------------------------------------- */
+
+static bool add_entry(void *state, const char *path, const Param *p)
+{
+    return ds_state_set(state, path, p->x) == DS_OK;
+}
+
+ds_state *ds_module_state(const ds_module *m)
+{
+    ds_state *state = ds_state_new();
+    walk_from(m, add_entry, state);
+    return state;
+}
+
+/* Everything that does not fit, in one message. */
+static void compare(const ds_state *want, const ds_state *got, dsi_text *bad)
+{
+    for (int i = 0; i < ds_state_len(want); i++) {
+        const char *name = ds_state_name(want, i);
+        ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
+        if (!g)
+            dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name,
+                         dsi_shape_text(w->shape));
+        else if (!dsi_same_shape(w->shape, g->shape))
+            dsi_text_add(bad, "%s%s is %s, expected %s", bad->n ? "; " : "", name,
+                         dsi_shape_text(g->shape), dsi_shape_text(w->shape));
+    }
+    for (int i = 0; i < ds_state_len(got); i++)
+        if (!ds_state_get(want, ds_state_name(got, i)))
+            dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", ds_state_name(got, i));
+}
+
+ds_status ds_module_load(ds_module *m, const ds_state *state)
+{
+    if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
+    ds_state *mine = ds_module_state(m);
+    dsi_text bad = {0};
+    compare(mine, state, &bad);
+    ds_status status = DS_OK;
+    if (bad.n) status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
+    for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)
+        status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
+    dsi_text_free(&bad);
+    ds_state_free(mine);
+    return status;
+}

@@ -1,0 +1,85 @@
+/* nn/norm.c: BatchNorm2d, LayerNorm.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+typedef struct BatchNorm {
+    ds_batch_norm_opts opts;
+    ds_tensor *batches; /* int64 []: num_batches_tracked */
+} BatchNorm;
+
+static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
+{
+    BatchNorm *b = self;
+    if (ds_ndim(x) != 4) {
+        ds_fail(DS_EINVAL, "batch_norm2d: x has %d dimensions: expected 4", ds_ndim(x));
+        return NULL;
+    }
+    bool training = ds_module_training(ds_module_of(self));
+    ds_batch_norm_opts o = b->opts;
+    o.training = training || !o.running_mean;
+    ds_tensor *y = ds_batch_norm_with(x, o);
+    if (y && training && b->batches) {
+        int64_t *n = ds_data_mut(b->batches);
+        if (n) ++*n;
+    }
+    return y;
+}
+
+ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                   ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"BatchNorm2d", sizeof(BatchNorm),
+                                        .forward = batch_norm_forward};
+    ds_module *m = ds_module_new(parent, name, &type);
+    BatchNorm *b = ds_self(m);
+    b->opts = (ds_batch_norm_opts){.momentum = o.momentum, .eps = o.eps};
+    if (!o.no_affine) {
+        b->opts.weight = ds_module_param(m, "weight", ds_ones(DS_F32, ds_shape(channels)));
+        b->opts.bias = ds_module_param(m, "bias", ds_zeros(DS_F32, ds_shape(channels)));
+    }
+    if (!o.no_running_stats) {
+        b->opts.running_mean = ds_module_buffer(m, "running_mean",
+                                                ds_zeros(DS_F32, ds_shape(channels)));
+        b->opts.running_var = ds_module_buffer(m, "running_var",
+                                               ds_ones(DS_F32, ds_shape(channels)));
+        b->batches = ds_module_buffer(m, "num_batches_tracked", ds_scalar(DS_I64, 0));
+    }
+    return m;
+}
+
+ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels)
+{
+    return ds_nn_batch_norm2d_with(parent, name, channels, (ds_nn_norm_opts){0});
+}
+
+typedef struct LayerNorm {
+    int n_dims;
+    double eps;
+    ds_tensor *weight, *bias; /* of the normalised shape, or NULL */
+} LayerNorm;
+
+static ds_tensor *layer_norm_forward(void *self, ds_tensor *x)
+{
+    LayerNorm *l = self;
+    return ds_layer_norm(x, l->n_dims, l->weight, l->bias, l->eps);
+}
+
+ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,
+                                 ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"LayerNorm", sizeof(LayerNorm),
+                                        .forward = layer_norm_forward};
+    ds_module *m = ds_module_new(parent, name, &type);
+    LayerNorm *l = ds_self(m);
+    l->n_dims = shape.n;
+    l->eps = o.eps;
+    if (o.no_affine) return m;
+    l->weight = ds_module_param(m, "weight", ds_ones(DS_F32, shape));
+    l->bias = ds_module_param(m, "bias", ds_zeros(DS_F32, shape));
+    return m;
+}
+
+ds_module *ds_nn_layer_norm(ds_module *parent, const char *name, ds_dims shape)
+{
+    return ds_nn_layer_norm_with(parent, name, shape, (ds_nn_norm_opts){0});
+}

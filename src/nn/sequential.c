@@ -1,0 +1,16 @@
+/* nn/sequential.c: Sequential.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+static ds_tensor *sequential_forward(void *self, ds_tensor *x)
+{
+    ds_module *m = ds_module_of(self);
+    for (int i = 0; i < ds_module_children(m); i++) x = ds_call(ds_module_child(m, i), x);
+    return x;
+}
+
+ds_module *ds_nn_sequential(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"Sequential", 0, .forward = sequential_forward};
+    return ds_module_new(parent, name, &type);
+}
