@@ -107,15 +107,27 @@ DS_API ds_status ds_loader_seek(ds_loader *l, ds_loader_position position);
 typedef enum ds_split { DS_TRAIN = 0, DS_TEST } ds_split;
 
 typedef struct ds_cifar10_opts {
-    const char *url;  /* NULL: $DS_CIFAR10_URL or its home page; file:// works */
-    bool download;    /* fetch what is missing */
-    bool quiet;       /* no progress, no "Files already downloaded and verified" */
-    bool raw;         /* samples as uint8 [3,32,32]; else float32 (x/255 - 0.5)/0.5 */
+    const char *url; /* NULL: $DS_CIFAR10_URL or its home page; file:// works */
+    bool download;   /* fetch cifar-10-binary.tar.gz if the folder has no CIFAR-10, and unpack it */
+    bool quiet;      /* print nothing */
+    bool raw;        /* samples as uint8 [3,32,32]; else float32 (x/255 - 0.5)/0.5 */
+    bool sample;     /* not the full set but the built-in sample, unpacked to folder/cifar-10-sample */
+    /* The sample instead of the full set if the folder has none and, with .download, the network or
+     * the home page does not give it. Damaged data, a full disk or a mirror that answers with
+     * something else stay failures. */
+    bool fallback_sample;
 } ds_cifar10_opts;
 
 /* CIFAR-10 (Krizhevsky 2009) in folder: cifar-10-batches-bin or cifar-10-batches-py, whichever is
- * there; checked by sizes, structure and labels. Samples: image [3,32,32], label int64 []. Prints as
- * torchvision does, to stdout; progress to stderr. */
+ * there, checked by sizes, structure and labels; what is damaged is refused by file and record, never
+ * fetched over. Samples: image [3,32,32], label int64 []; read from disk one by one, so that the set
+ * takes 50 kB of memory. Says "Files already downloaded and verified" to stdout, as torchvision does,
+ * and what is not the full set, progress, and waiting for another process's download to stderr.
+ * ds_cifar10 downloads (and does nothing of the other options).
+ *
+ * A download goes on where an earlier one broke off, and its md5 is checked; an archive that lies in
+ * the folder already is used. For a mirror whose archive is another one, $DS_CIFAR10_MD5 says its md5,
+ * or "any". $DS_CIFAR10_SAMPLE: where the archive of the sample is, if not where it was installed. */
 DS_API ds_dataset *ds_cifar10(const char *folder, ds_split split);
 DS_API ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts opts);
 DS_API const char *ds_cifar10_class(int label); /* "plane", "car", ... as the tutorial names them */
