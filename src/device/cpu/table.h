@@ -11,8 +11,12 @@
 #define COPY_KERNELS(X)      X(copy) X(fill) /* copy.c */
 #define POINTWISE_KERNELS(X) /* pointwise.c */
 #define MATMUL_KERNELS(X) X(matmul) /* gemm.c */
-#define CONV_KERNELS(X)      /* conv*.c */
-#define POOL_KERNELS(X)      /* pool.c */
+#define CONV_KERNELS(X) /* conv*.c */                                                              \
+    X(conv2d) X(conv2d_dx) X(conv2d_dw)                                                            \
+    X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels)
+#define POOL_KERNELS(X) /* pool.c */                                                               \
+    X(max_pool2d) X(max_pool2d_dx) X(pooled_to_dense) X(avg_pool2d) X(avg_pool2d_dx)               \
+    X(adaptive_avg_pool2d) X(adaptive_avg_pool2d_dx)
 #define SOFTMAX_KERNELS(X)   /* softmax.c */
 #define NORM_KERNELS(X)      /* norm.c */
 #define REDUCE_KERNELS(X)    /* reduce.c */

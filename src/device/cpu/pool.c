@@ -1,0 +1,176 @@
+/* device/cpu/pool.c: max, average and adaptive average pooling.
+ *
+ * Planes (one channel of one sample) are independent: they are what threads divide.
+ * SPDX-License-Identifier: MIT */
+#include "table.h"
+
+#include <math.h>
+
+typedef struct {
+    int64_t begin, end; /* inside the plane */
+    int64_t padded;     /* length that counts padding */
+} Window;
+
+/* One pooling of all planes; x may be dx, y may be dy. */
+typedef struct Pool {
+    const dsi_pool2d *c;                                         /* NULL: adaptive */
+    Window (*window)(const struct Pool *o, int axis, int64_t i); /* of output i along an axis */
+    int64_t C, H, W, P, Q;
+    int64_t xh, xw, yh, yw, ih, iw; /* strides in a plane */
+    dsi_view x, y, index;
+} Pool;
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static Window window_fixed(const Pool *o, int axis, int64_t i)
+{
+    const dsi_pool2d *c = o->c;
+    int64_t length = axis ? o->W : o->H, begin = i * c->stride[axis] - c->padding[axis];
+    int64_t end = min64(begin + c->kernel[axis], length + c->padding[axis]);
+    return (Window){max64(begin, 0), min64(end, length), end - begin};
+}
+
+static Window window_adaptive(const Pool *o, int axis, int64_t i)
+{
+    int64_t in = axis ? o->W : o->H, out = axis ? o->Q : o->P;
+    int64_t begin = i * in / out, end = ((i + 1) * in + out - 1) / out;
+    return (Window){begin, end, end - begin};
+}
+
+static int64_t divisor(const Pool *o, Window v, Window h)
+{
+    if (o->c && o->c->divisor) return o->c->divisor;
+    if (o->c && o->c->exclude_pad) return max64((v.end - v.begin) * (h.end - h.begin), 1);
+    return v.padded * h.padded;
+}
+
+#define REAL        double
+#define PLAIN(name) name##_f64
+#include "pool_plain.h"
+#undef REAL
+#undef PLAIN
+#define REAL        float
+#define PLAIN(name) name##_f32
+#include "pool_plain.h"
+
+static Pool pool_of(const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index)
+{
+    return (Pool){.c = c,
+                  .window = c ? window_fixed : window_adaptive,
+                  .C = x.d[1],
+                  .H = x.d[2],
+                  .W = x.d[3],
+                  .P = y.d[2],
+                  .Q = y.d[3],
+                  .xh = x.s[2],
+                  .xw = x.s[3],
+                  .yh = y.s[2],
+                  .yw = y.s[3],
+                  .ih = index.s[2],
+                  .iw = index.s[3],
+                  .x = x,
+                  .y = y,
+                  .index = index};
+}
+
+/* Calls f_f32 or f_f64 with plane i of x and y (and the index). */
+static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
+{
+    return i / channels * v->s[0] + i % channels * v->s[1];
+}
+#define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
+#define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
+#define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
+
+static void max_planes(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin; i < end; i++)
+        if (o->x.dtype == DS_F32)
+            max_plane_f32(o, X(o, float, i), Y(o, float, i), I(o, i));
+        else
+            max_plane_f64(o, X(o, double, i), Y(o, double, i), I(o, i));
+}
+
+static void max_planes_dx(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin; i < end; i++)
+        if (o->x.dtype == DS_F32)
+            max_plane_dx_f32(o, Y(o, float, i), I(o, i), X(o, float, i));
+        else
+            max_plane_dx_f64(o, Y(o, double, i), I(o, i), X(o, double, i));
+}
+
+static void mean_planes(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin; i < end; i++)
+        if (o->x.dtype == DS_F32)
+            mean_plane_f32(o, X(o, float, i), Y(o, float, i));
+        else
+            mean_plane_f64(o, X(o, double, i), Y(o, double, i));
+}
+
+static void mean_planes_dx(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin; i < end; i++)
+        if (o->x.dtype == DS_F32)
+            mean_plane_dx_f32(o, Y(o, float, i), X(o, float, i));
+        else
+            mean_plane_dx_f64(o, Y(o, double, i), X(o, double, i));
+}
+
+/* x, y (or dx, dy) and the loop over their planes */
+static ds_status run(const char *name, Pool o, void (*body)(void *, int64_t, int64_t))
+{
+    if (o.x.dtype != DS_F32 && o.x.dtype != DS_F64) return no_dtype(name, o.x.dtype);
+    int64_t work = o.H * o.W + o.P * o.Q; /* elements a plane, about one a nanosecond */
+    dsi_parallel(o.x.d[0] * o.C, 1 + 20000 / (work + 1), body, &o);
+    return DS_OK;
+}
+
+ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                             dsi_view index)
+{
+    (void)s;
+    return run("max_pool2d", pool_of(c, x, y, index), max_planes);
+}
+
+ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    (void)s;
+    return run("max_pool2d_dx", pool_of(NULL, dx, dy, index), max_planes_dx);
+}
+
+ds_status KERNEL(pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y)
+{
+    (void)s;
+    return run("pooled_to_dense", pool_of(NULL, y, x->value, x->index), max_planes_dx);
+}
+
+ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
+{
+    (void)s;
+    return run("avg_pool2d", pool_of(c, x, y, (dsi_view){0}), mean_planes);
+}
+
+ds_status KERNEL(avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
+{
+    (void)s;
+    return run("avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), mean_planes_dx);
+}
+
+ds_status KERNEL(adaptive_avg_pool2d)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    (void)s;
+    return run("adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), mean_planes);
+}
+
+ds_status KERNEL(adaptive_avg_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view dx)
+{
+    (void)s;
+    return run("adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), mean_planes_dx);
+}

@@ -1,0 +1,281 @@
+/* tests/device/conv.c: convolution kernels against plain loops in double precision: every instruction
+ * set, memory order and dtype; results equal bit for bit with one thread and with three.
+ * SPDX-License-Identifier: MIT */
+#include "views.h"
+
+typedef struct {
+    int64_t N, C, H, W, K, R, S;
+    dsi_conv2d c;
+} Case;
+
+#define CONV(s0, s1, p0, p1, d0, d1, g) \
+    { \
+        {s0, s1}, {p0, p1}, {d0, d1}, g \
+    }
+static const Case cases[] = {
+    {3, 3, 32, 32, 6, 5, 5, CONV(1, 1, 0, 0, 1, 1, 1)}, /* the tutorial's two */
+    {5, 6, 14, 14, 16, 5, 5, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {2, 5, 9, 11, 7, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {1, 64, 10, 9, 33, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {2, 16, 8, 8, 32, 3, 3, CONV(2, 2, 1, 1, 1, 1, 1)},
+    {3, 24, 7, 7, 48, 1, 1, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {2, 8, 9, 9, 16, 1, 1, CONV(2, 2, 0, 0, 1, 1, 1)},
+    {2, 4, 13, 17, 8, 3, 2, CONV(2, 3, 2, 1, 1, 2, 1)},
+    {1, 3, 20, 19, 5, 4, 7, CONV(3, 1, 3, 5, 2, 1, 1)},
+    {2, 8, 12, 12, 8, 3, 3, CONV(1, 1, 1, 1, 1, 1, 8)}, /* depthwise */
+    {2, 12, 6, 10, 18, 3, 3, CONV(1, 2, 0, 1, 2, 1, 3)},
+    {1, 1, 1, 1, 1, 1, 1, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {2, 1, 5, 5, 1, 5, 5, CONV(1, 1, 4, 4, 1, 1, 1)}, /* padding beyond the kernel's half */
+    {17, 2, 6, 5, 3, 2, 2, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {1, 6, 40, 70, 6, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {9, 20, 5, 5, 40, 3, 3, CONV(1, 1, 0, 0, 2, 2, 1)},
+    {2, 3, 30, 30, 12, 7, 7, CONV(4, 4, 3, 3, 1, 1, 1)}, /* some of x is never read */
+    {4, 2, 7, 40, 4, 1, 9, CONV(1, 1, 0, 4, 1, 1, 2)},
+};
+#define N_CASES (int)(sizeof cases / sizeof *cases)
+
+static int64_t outputs(const Case *o, int axis)
+{
+    int64_t length = axis ? o->W : o->H, kernel = axis ? o->S : o->R;
+    return (length + 2 * o->c.padding[axis] - o->c.dilation[axis] * (kernel - 1) - 1) /
+               o->c.stride[axis] +
+           1;
+}
+
+/* x, w, y (or their gradients) as row-major doubles; every product of the convolution is visited */
+typedef struct {
+    const Case *o;
+    int64_t P, Q;
+    double *x, *w, *b, *y, *dy, *dx, *dw;
+} Truth;
+
+static ds_dims x_shape(const Case *o) { return ds_shape(o->N, o->C, o->H, o->W); }
+static ds_dims w_shape(const Case *o) { return ds_shape(o->K, o->C / o->c.groups, o->R, o->S); }
+static ds_dims y_shape(const Case *o) { return ds_shape(o->N, o->K, outputs(o, 0), outputs(o, 1)); }
+
+static int64_t count(ds_dims d) { return d.d[0] * d.d[1] * d.d[2] * d.d[3]; }
+
+static void visit(Truth *t, int64_t n, int64_t k, int64_t p, int64_t q)
+{
+    const Case *o = t->o;
+    int64_t per = o->C / o->c.groups, at = ((n * o->K + k) * t->P + p) * t->Q + q;
+    for (int64_t i = 0; i < per; i++)
+        for (int64_t r = 0; r < o->R; r++)
+            for (int64_t s = 0; s < o->S; s++) {
+                int64_t h = p * o->c.stride[0] + r * o->c.dilation[0] - o->c.padding[0];
+                int64_t v = q * o->c.stride[1] + s * o->c.dilation[1] - o->c.padding[1];
+                if (h < 0 || h >= o->H || v < 0 || v >= o->W) continue;
+                int64_t c = k / (o->K / o->c.groups) * per + i;
+                int64_t ix = ((n * o->C + c) * o->H + h) * o->W + v;
+                int64_t iw = ((k * per + i) * o->R + r) * o->S + s;
+                t->y[at] += t->x[ix] * t->w[iw];
+                t->dx[ix] += t->dy[at] * t->w[iw];
+                t->dw[iw] += t->dy[at] * t->x[ix];
+            }
+}
+
+static Truth truth(const Case *o, const double *dy)
+{
+    int64_t nx = count(x_shape(o)), nw = count(w_shape(o)), ny = count(y_shape(o));
+    Truth t = {o,
+               outputs(o, 0),
+               outputs(o, 1),
+               noise(nx, 1),
+               noise(nw, 2),
+               noise(o->K, 3),
+               NULL,
+               NULL,
+               calloc((size_t)nx, sizeof(double)),
+               calloc((size_t)nw, sizeof(double))};
+    t.y = calloc((size_t)ny, sizeof(double));
+    t.dy = noise(ny, 4);
+    if (dy) memcpy(t.dy, dy, (size_t)ny * sizeof *dy);
+    for (int64_t n = 0; n < o->N; n++)
+        for (int64_t k = 0; k < o->K; k++)
+            for (int64_t i = 0; i < t.P * t.Q; i++) {
+                t.y[(n * o->K + k) * t.P * t.Q + i] = t.b[k];
+                visit(&t, n, k, i / t.Q, i % t.Q);
+            }
+    return t;
+}
+
+static void truth_free(Truth *t)
+{
+    free(t->x), free(t->w), free(t->b), free(t->y), free(t->dy), free(t->dx), free(t->dw);
+}
+
+static Tensor filled(ds_dtype dtype, ds_dims shape, Order order, const double *x)
+{
+    Tensor t = tensor(dtype, shape, order);
+    put(&t, x);
+    return t;
+}
+
+static dsi_stream *stream(void) { return &dsi_device_current()->stream; }
+
+/* got against want, relative to the largest value there */
+static void compare(const Tensor *got, const double *want, const char *what, const char *isa,
+                    int number)
+{
+    double *x = values(got), largest = 1;
+    double eps = got->v.dtype == DS_F32 ? 2e-6 : 1e-13;
+    for (int64_t i = 0; i < got->n; i++) largest = fmax(largest, fabs(want[i]));
+    for (int64_t i = 0; i < got->n; i++)
+        if (!(fabs(x[i] - want[i]) <= eps * largest))
+            fail_msg("%s, %s, case %d, element %lld: %.9g, want %.9g", what, isa, number,
+                     (long long)i, x[i], want[i]);
+    if (!guards_hold(got))
+        fail_msg("%s, %s, case %d: wrote outside of its result", what, isa, number);
+    free(x);
+}
+
+static bool same_bits(const Tensor *a, const Tensor *b)
+{
+    return !memcmp(a->memory, b->memory, (size_t)a->room * ds_dtype_size(a->v.dtype));
+}
+
+/* Runs `call` with result `y` (made by `make`) on one thread and on three; compares and frees. */
+#define CHECK_KERNEL(shape, order, want, what, call) \
+    do { \
+        Tensor y = tensor(dtype, shape, order), again = tensor(dtype, shape, order), *out = &y; \
+        ds_set_threads(1); \
+        CHECK_INT(call, DS_OK); \
+        compare(&y, want, what, isa->name, (int)(o - cases)); \
+        out = &again; \
+        ds_set_threads(3); \
+        CHECK_INT(call, DS_OK); \
+        if (!same_bits(&y, &again)) \
+            fail_msg("%s, %s, case %d: another result with 3 threads", what, isa->name, \
+                     (int)(o - cases)); \
+        tensor_free(&y), tensor_free(&again); \
+    } while (0)
+
+static void run_dense(const Isa *isa, const Truth *t, ds_dtype dtype, Order in, Order result)
+{
+    const Case *o = t->o;
+    const dsi_kernels *k = isa->kernels;
+    Tensor x = filled(dtype, x_shape(o), in, t->x), w = filled(dtype, w_shape(o), ROW_MAJOR, t->w);
+    Tensor b = filled(dtype, ds_shape(o->K), ROW_MAJOR, t->b),
+           dy = filled(dtype, y_shape(o), in, t->dy);
+    CHECK_KERNEL(y_shape(o), result, t->y, "conv2d",
+                 k->conv2d(stream(), &o->c, x.v, w.v, b.v, out->v));
+    CHECK_KERNEL(x_shape(o), result, t->dx, "conv2d_dx",
+                 k->conv2d_dx(stream(), &o->c, dy.v, w.v, out->v));
+    CHECK_KERNEL(w_shape(o), ROW_MAJOR, t->dw, "conv2d_dw",
+                 k->conv2d_dw(stream(), &o->c, dy.v, x.v, out->v));
+    tensor_free(&x), tensor_free(&w), tensor_free(&b), tensor_free(&dy);
+}
+
+static void every_case(void (*run)(const Isa *, const Truth *, ds_dtype, Order, Order),
+                       const Truth *t)
+{
+    Isa isa[3];
+    int n = isas(isa);
+    for (int i = 0; i < n; i++)
+        for (int in = 0; in < ORDERS; in++)
+            for (int result = 0; result < ORDERS; result++)
+                for (int dtype = DS_F32; dtype <= DS_F64; dtype++)
+                    run(&isa[i], t, (ds_dtype)dtype, (Order)in, (Order)result);
+}
+
+static void dense(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        Truth t = truth(&cases[i], NULL);
+        every_case(run_dense, &t);
+        truth_free(&t);
+    }
+}
+
+/* A gradient that only the maxima of 2x2 windows have, some of them 0: value and index [N,K,P/2,Q/2]. */
+static _Thread_local double *pooled_value, *pooled_index;
+
+static double *make_pooled(const Case *o)
+{
+    int64_t P = outputs(o, 0), Q = outputs(o, 1), p2 = P / 2, q2 = Q / 2, n = o->N * o->K * p2 * q2;
+    double *dense_dy = calloc((size_t)(o->N * o->K * P * Q), sizeof *dense_dy);
+    pooled_value = noise(n, 5);
+    pooled_index = noise(n, 6);
+    for (int64_t i = 0; i < n; i++) {
+        int pick = (int)((pooled_index[i] + 1) * 1000);
+        int64_t h = i / q2 % p2 * 2 + pick % 2, v = i % q2 * 2 + pick / 2 % 2;
+        if (pick % 3 == 0) pooled_value[i] = 0;
+        pooled_index[i] = (double)(h * Q + v);
+        dense_dy[i / (p2 * q2) * P * Q + h * Q + v] = pooled_value[i];
+    }
+    return dense_dy;
+}
+
+static void run_pooled(const Isa *isa, const Truth *t, ds_dtype dtype, Order in, Order result)
+{
+    const Case *o = t->o;
+    const dsi_kernels *k = isa->kernels;
+    ds_dims half = ds_shape(o->N, o->K, t->P / 2, t->Q / 2);
+    Tensor x = filled(dtype, x_shape(o), in, t->x), w = filled(dtype, w_shape(o), ROW_MAJOR, t->w);
+    Tensor value = filled(dtype, half, result, pooled_value),
+           index = filled(DS_I32, half, result, pooled_index);
+    dsi_pooled dy = {.value = value.v, .index = index.v, .h = t->P, .w = t->Q};
+    CHECK_KERNEL(x_shape(o), in, t->dx, "conv2d_dx_pooled",
+                 k->conv2d_dx_pooled(stream(), &o->c, &dy, w.v, out->v));
+    CHECK_KERNEL(w_shape(o), ROW_MAJOR, t->dw, "conv2d_dw_pooled",
+                 k->conv2d_dw_pooled(stream(), &o->c, &dy, x.v, out->v));
+    tensor_free(&x), tensor_free(&w), tensor_free(&value), tensor_free(&index);
+}
+
+static void pooled(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        if (outputs(&cases[i], 0) < 2 || outputs(&cases[i], 1) < 2) continue;
+        double *dy = make_pooled(&cases[i]);
+        Truth t = truth(&cases[i], dy);
+        every_case(run_pooled, &t);
+        truth_free(&t);
+        free(dy), free(pooled_value), free(pooled_index);
+    }
+}
+
+static void run_sum(const Isa *isa, const Truth *t, ds_dtype dtype, Order in, Order result)
+{
+    const Case *o = t->o;
+    (void)result;
+    double *want = calloc((size_t)o->K, sizeof *want);
+    for (int64_t i = 0; i < count(y_shape(o)); i++) want[i / (t->P * t->Q) % o->K] += t->dy[i];
+    Tensor dy = filled(dtype, y_shape(o), in, t->dy);
+    CHECK_KERNEL(ds_shape(o->K), ROW_MAJOR, want, "sum_channels",
+                 isa->kernels->sum_channels(stream(), dy.v, out->v));
+    tensor_free(&dy);
+    free(want);
+}
+
+static void sums(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        Truth t = truth(&cases[i], NULL);
+        every_case(run_sum, &t);
+        truth_free(&t);
+    }
+}
+
+static void other_dtypes(void **state)
+{
+    (void)state;
+    const Case *o = &cases[2];
+    Tensor x = tensor(DS_I32, x_shape(o), ROW_MAJOR), w = tensor(DS_I32, w_shape(o), ROW_MAJOR);
+    Tensor y = tensor(DS_I32, y_shape(o), ROW_MAJOR);
+    Isa isa[3];
+    for (int i = 0, n = isas(isa); i < n; i++) {
+        CHECK_INT(isa[i].kernels->conv2d(stream(), &o->c, x.v, w.v, (dsi_view){0}, y.v), DS_EINVAL);
+        CHECK_ERROR("conv2d: no cpu kernel for int32");
+        CHECK_INT(isa[i].kernels->conv2d_dx(stream(), &o->c, y.v, w.v, x.v), DS_EINVAL);
+        CHECK_ERROR("conv2d_dx: no cpu kernel for int32");
+        CHECK_INT(isa[i].kernels->conv2d_dw(stream(), &o->c, y.v, x.v, w.v), DS_EINVAL);
+        CHECK_ERROR("conv2d_dw: no cpu kernel for int32");
+    }
+    tensor_free(&x), tensor_free(&w), tensor_free(&y);
+}
+
+TEST_MAIN(cmocka_unit_test(dense), cmocka_unit_test(pooled), cmocka_unit_test(sums),
+          cmocka_unit_test(other_dtypes))
