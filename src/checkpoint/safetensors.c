@@ -1,0 +1,416 @@
+/* checkpoint/safetensors.c: the safetensors format, written and read with every check.
+ *
+ *     8 bytes    n, length of the header, little-endian
+ *     n bytes    JSON {"name": {"dtype": "F32", "shape": [6, 3, 5, 5], "data_offsets": [0, 1800]}, ...},
+ *                filled up with spaces; "__metadata__" maps strings to strings
+ *     the rest   the tensors, row-major, little-endian; offsets count from here
+ *
+ * A file comes from anywhere, so nothing in it is believed: a length is compared with the file's size
+ * before memory is asked for, sizes are multiplied with a look at overflow, and the tensors must cover
+ * the data exactly, each byte once. Source: huggingface.co/docs/safetensors.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/list.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_HEADER 100000000 /* bytes; the format's own limit */
+#define METADATA   "__metadata__"
+
+typedef struct Entry { /* what the header says of one tensor */
+    const char *name;  /* the header's */
+    ds_dtype dtype;
+    ds_dims shape;
+    int64_t begin, end; /* bytes, from the end of the header */
+} Entry;
+
+typedef struct Entries {
+    DSI_LIST(Entry)
+} Entries;
+
+static const char *const dtype_names[DS_DTYPES] = {
+    [DS_F32] = "F32", [DS_F64] = "F64", [DS_F16] = "F16", [DS_BF16] = "BF16", [DS_I64] = "I64",
+    [DS_I32] = "I32", [DS_I16] = "I16", [DS_I8] = "I8",   [DS_U8] = "U8",     [DS_BOOL] = "BOOL"};
+
+/* The message "safetensors: path: tensor name: ..."; name may be NULL. Always false. */
+static bool wrong(const char *path, const char *name, const char *format, ...) DS_PRINTF(3, 4);
+static bool wrong(const char *path, const char *name, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (name)
+        dsi_fail(DS_EFORMAT, "safetensors: %s: tensor %.100s: %s", path, name, text);
+    else
+        dsi_fail(DS_EFORMAT, "safetensors: %s: %s", path, text);
+    return false;
+}
+
+/* Bytes of shape's elements; -1 if that, or any stride of the shape, is beyond an int64. */
+static int64_t bytes_of(ds_dtype dtype, ds_dims shape)
+{
+    int64_t n = (int64_t)ds_dtype_size(dtype);
+    bool empty = false;
+    for (int i = 0; i < shape.n; i++) {
+        if (shape.d[i] == 0)
+            empty = true; /* strides are of the other dimensions */
+        else if (__builtin_mul_overflow(n, shape.d[i], &n))
+            return -1;
+    }
+    return empty ? 0 : n;
+}
+
+/* ---- write ---------------------------------------------------------------------------------------- */
+
+/* Adds {"key": "value", ...} of key, value, ..., NULL to header. */
+static ds_status add_metadata(json_t *header, const char *path, const char *const *metadata)
+{
+    json_t *map = json_object();
+    for (int i = 0; metadata[i]; i += 2) {
+        if (!metadata[i + 1] || json_object_get(map, metadata[i])) {
+            json_decref(map);
+            return dsi_fail(DS_EINVAL, "safetensors: %s: metadata key %s %s", path, metadata[i],
+                            metadata[i + 1] ? "is there twice" : "has no value");
+        }
+        if (json_object_set_new(map, metadata[i], json_string(metadata[i + 1])) != 0) {
+            json_decref(map);
+            return dsi_fail(DS_EINVAL, "safetensors: %s: metadata %s is not UTF-8", path,
+                            metadata[i]);
+        }
+    }
+    json_object_set_new(header, METADATA, map);
+    return DS_OK;
+}
+
+/* The header's row of x, whose bytes begin at *at; moves *at behind them. */
+static ds_status add_tensor(json_t *header, const char *path, const char *name, ds_tensor *x,
+                            int64_t *at)
+{
+    ds_dims shape = ds_shape_of(x);
+    int64_t end = *at + bytes_of(ds_dtype_of(x), shape);
+    json_t *dims = json_array();
+    for (int i = 0; i < shape.n; i++) json_array_append_new(dims, json_integer(shape.d[i]));
+    json_t *row = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_names[ds_dtype_of(x)], "shape",
+                            dims, "data_offsets", (json_int_t)*at, (json_int_t)end);
+    if (strcmp(name, METADATA) == 0) {
+        json_decref(row);
+        return dsi_fail(DS_EINVAL, "safetensors: %s: a tensor cannot be named " METADATA, path);
+    }
+    if (json_object_set_new(header, name, row) != 0)
+        return dsi_fail(DS_EINVAL, "safetensors: %s: tensor %s: its name is not UTF-8", path, name);
+    *at = end;
+    return DS_OK;
+}
+
+/* The header as text, to be freed; NULL with the message. */
+static char *header_text(const ds_state *state, const char *path, const char *const *metadata)
+{
+    json_t *header = json_object();
+    int64_t at = 0;
+    ds_status status = metadata && metadata[0] ? add_metadata(header, path, metadata) : DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++)
+        status = add_tensor(header, path, ds_state_name(state, i), ds_state_at(state, i), &at);
+
+    char *text = status == DS_OK ? json_dumps(header, JSON_COMPACT) : NULL;
+    json_decref(header);
+    if (status == DS_OK && !text)
+        dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
+    if (text && strlen(text) > MAX_HEADER - 8) {
+        dsi_fail(DS_EINVAL,
+                 "safetensors: %s: the header of %d tensors has %zu bytes, the format takes %d",
+                 path, ds_state_len(state), strlen(text), MAX_HEADER);
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static void write_header(dsi_file *f, const char *text)
+{
+    size_t n = strlen(text), padded = (n + 7) / 8 * 8;
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(padded >> 8 * i);
+    dsi_file_write(f, length, sizeof length);
+    dsi_file_write(f, text, n);
+    dsi_file_write(f, "        ", padded - n);
+}
+
+ds_status ds_safetensors_save(const ds_state *state, const char *path, const char *const *metadata)
+{
+    if (!path) return dsi_fail(DS_EINVAL, "safetensors: path is NULL");
+    if (!state) {
+        dsi_passed("safetensors");
+        return ds_error_status();
+    }
+    char *header = header_text(state, path, metadata);
+    if (!header) return ds_error_status();
+    dsi_file *f = dsi_file_replace(path);
+    if (f) write_header(f, header);
+    free(header);
+    if (!f) return ds_error_status();
+
+    for (int i = 0; i < ds_state_len(state); i++) {
+        ds_scope *scope = ds_scope_open(); /* of a row-major copy */
+        ds_tensor *x = ds_state_at(state, i);
+        size_t bytes = (size_t)bytes_of(ds_dtype_of(x), ds_shape_of(x));
+        const void *data = bytes ? ds_data(x) : NULL;
+        if (data) dsi_file_write(f, data, bytes);
+        ds_scope_close(scope);
+        if (bytes && !data) {
+            dsi_file_abandon(f);
+            return ds_error_status();
+        }
+    }
+    return dsi_file_commit(f);
+}
+
+/* ---- read: the header ----------------------------------------------------------------------------- */
+
+static bool parse_dtype(const char *path, Entry *e, const json_t *value)
+{
+    const char *name = json_string_value(value);
+    for (int i = 0; name && i < DS_DTYPES; i++) {
+        if (strcmp(name, dtype_names[i]) == 0) {
+            e->dtype = (ds_dtype)i;
+            return true;
+        }
+    }
+    return wrong(path, e->name,
+                 "dtype is %s%.40s; known are F32 F64 F16 BF16 I64 I32 I16 I8 U8 BOOL",
+                 name ? "" : "not a string", name ? name : "");
+}
+
+static bool parse_shape(const char *path, Entry *e, const json_t *value)
+{
+    if (!json_is_array(value)) return wrong(path, e->name, "shape is not a list");
+    size_t n = json_array_size(value);
+    if (n > DS_MAX_DIMS)
+        return wrong(path, e->name, "has %zu dimensions, at most %d work", n, DS_MAX_DIMS);
+    e->shape.n = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *d = json_array_get(value, i);
+        if (!json_is_integer(d) || json_integer_value(d) < 0)
+            return wrong(path, e->name, "shape[%zu] is not a whole number from 0 up", i);
+        e->shape.d[i] = json_integer_value(d);
+    }
+    return true;
+}
+
+static bool parse_offsets(const char *path, Entry *e, const json_t *value)
+{
+    const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return wrong(path, e->name, "data_offsets is not a list of two whole numbers");
+    e->begin = json_integer_value(begin);
+    e->end = json_integer_value(end);
+    if (e->begin < 0 || e->end < e->begin)
+        return wrong(path, e->name, "data_offsets [%" PRId64 ", %" PRId64 "] do not go up from 0",
+                     e->begin, e->end);
+    return true;
+}
+
+static bool parse_entry(const char *path, Entry *e, json_t *row)
+{
+    const char *key;
+    json_t *value;
+    int known = 0;
+    json_object_foreach(row, key, value)
+    {
+        bool ok;
+        if (strcmp(key, "dtype") == 0)
+            ok = parse_dtype(path, e, value);
+        else if (strcmp(key, "shape") == 0)
+            ok = parse_shape(path, e, value);
+        else if (strcmp(key, "data_offsets") == 0)
+            ok = parse_offsets(path, e, value);
+        else
+            ok = wrong(path, e->name, "unknown field \"%.40s\"", key);
+        if (!ok) return false;
+        known++;
+    }
+    if (known != 3) return wrong(path, e->name, "wants dtype, shape and data_offsets");
+
+    int64_t bytes = bytes_of(e->dtype, e->shape);
+    if (bytes < 0) return wrong(path, e->name, "its shape has more elements than any memory");
+    if (bytes != e->end - e->begin)
+        return wrong(path, e->name, "%s%s takes %" PRId64 " bytes, data_offsets give %" PRId64,
+                     dtype_names[e->dtype], dsi_shape_text(e->shape), bytes, e->end - e->begin);
+    return true;
+}
+
+static bool check_metadata(const char *path, json_t *map)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(map)) return wrong(path, NULL, METADATA " is not a map");
+    json_object_foreach(map, key, value) if (!json_is_string(value)) return wrong(
+        path, NULL, METADATA ": %.100s is not a string", key);
+    return true;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const Entry *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end); /* empty ones first */
+}
+
+/* Together the tensors are data_bytes long, each byte belongs to one of them. */
+static bool check_cover(const char *path, const Entries *all, int64_t data_bytes)
+{
+    Entry *sorted = dsi_alloc((size_t)all->n * sizeof *sorted);
+    if (all->n) memcpy(sorted, all->at, (size_t)all->n * sizeof *sorted);
+    qsort(sorted, (size_t)all->n, sizeof *sorted, by_offset);
+    int64_t at = 0;
+    bool ok = true;
+    for (int i = 0; ok && i < all->n; i++) {
+        const Entry *e = &sorted[i];
+        if (e->begin < at)
+            ok = wrong(path, e->name, "overlaps tensor %.100s", sorted[i - 1].name);
+        else if (e->begin > at)
+            ok = wrong(path, e->name, "%" PRId64 " bytes before it belong to no tensor",
+                       e->begin - at);
+        else if (e->end > data_bytes)
+            ok = wrong(path, e->name, "ends at byte %" PRId64 " of the data, which has %" PRId64,
+                       e->end, data_bytes);
+        at = e->end;
+    }
+    dsi_free(sorted);
+    if (ok && at != data_bytes)
+        return wrong(path, NULL, "%" PRId64 " bytes after the last tensor", data_bytes - at);
+    return ok;
+}
+
+/* The rows of header in its order. */
+static bool parse_header(const char *path, json_t *header, int64_t data_bytes, Entries *all)
+{
+    const char *name;
+    json_t *row;
+    json_object_foreach(header, name, row)
+    {
+        if (strcmp(name, METADATA) == 0) {
+            if (!check_metadata(path, row)) return false;
+            continue;
+        }
+        Entry e = {.name = name};
+        if (!json_is_object(row)) return wrong(path, name, "is not a map");
+        if (!parse_entry(path, &e, row)) return false;
+        dsi_list_add(all, e);
+    }
+    return check_cover(path, all, data_bytes);
+}
+
+/* Reads length and header of a file of file_bytes; leaves f at the data. *data_bytes: what follows. */
+static json_t *read_header(FILE *f, const char *path, int64_t file_bytes, int64_t *data_bytes)
+{
+    unsigned char length[8];
+    if (fread(length, 1, sizeof length, f) != sizeof length) {
+        wrong(path, NULL, "has %" PRId64 " bytes, too short for a header", file_bytes);
+        return NULL;
+    }
+    uint64_t n = 0;
+    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << 8 * i;
+    if (n > MAX_HEADER || (int64_t)n > file_bytes - 8) {
+        wrong(path, NULL,
+              "claims a header of %" PRIu64 " bytes, has %" PRId64
+              " behind its length (at most %d)",
+              n, file_bytes - 8, MAX_HEADER);
+        return NULL;
+    }
+    *data_bytes = file_bytes - 8 - (int64_t)n;
+
+    char *text = malloc(n ? n : 1);
+    json_t *header = NULL;
+    json_error_t error;
+    if (!text)
+        dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for a header of %" PRIu64 " bytes", path,
+                 n);
+    else if (fread(text, 1, n, f) != n)
+        wrong(path, NULL, "ends within its header");
+    else if (!n || text[0] != '{')
+        wrong(path, NULL, "its header does not begin with {");
+    else if (!(header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error)))
+        wrong(path, NULL, "its header is not JSON: %s at byte %d", error.text, error.position);
+    free(text);
+    return header;
+}
+
+/* ---- read: the data ------------------------------------------------------------------------------- */
+
+/* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
+static bool are_bools(const unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] > 1) return false;
+    return true;
+}
+
+/* The tensor of e, in the current scope; NULL with the message. data: where the file's data begin. */
+static ds_tensor *read_tensor(FILE *f, const char *path, const Entry *e, off_t data)
+{
+    size_t bytes = (size_t)(e->end - e->begin);
+    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), e->dtype, e->shape);
+    if (!x || !bytes) return x;
+    void *p = ds_data_mut(x);
+    if (fseeko(f, data + e->begin, SEEK_SET) != 0 || fread(p, 1, bytes, f) != bytes) {
+        dsi_fail(DS_EIO, "safetensors: %s: tensor %.100s: %s", path, e->name,
+                 ferror(f) ? strerror(errno) : "the file became shorter while it was read");
+        return NULL;
+    }
+    if (e->dtype == DS_BOOL && !are_bools(p, bytes)) {
+        wrong(path, e->name, "a BOOL is neither 0 nor 1");
+        return NULL;
+    }
+    return x;
+}
+
+/* The tensors as state; the file is at its data's first byte. */
+static ds_state *read_tensors(FILE *f, const char *path, const Entries *all)
+{
+    off_t data = ftello(f);
+    ds_state *state = ds_state_new();
+    bool ok = true;
+    for (int i = 0; ok && i < all->n; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *x = read_tensor(f, path, &all->at[i], data);
+        ok = x && ds_state_set(state, all->at[i].name, x) == DS_OK;
+        ds_scope_close(scope);
+    }
+    if (ok) return state;
+    ds_state_free(state);
+    return NULL;
+}
+
+ds_state *ds_safetensors_load(const char *path)
+{
+    if (!path) return dsi_refuse("safetensors: path is NULL");
+    FILE *f = fopen(path, "rb");
+    struct stat st = {0};
+    if (!f || fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
+        dsi_fail(DS_EIO, "safetensors: %s: %s", path, f ? "not a regular file" : strerror(errno));
+        if (f) fclose(f);
+        return NULL;
+    }
+    ds_state *state = NULL;
+    Entries all = {0};
+    int64_t data_bytes;
+    json_t *header = read_header(f, path, st.st_size, &data_bytes);
+    if (header && parse_header(path, header, data_bytes, &all)) state = read_tensors(f, path, &all);
+    dsi_list_free(&all);
+    json_decref(header);
+    fclose(f);
+    return state;
+}
