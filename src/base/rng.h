@@ -10,16 +10,16 @@
 typedef struct dsi_rng {
     uint64_t seed;
     uint32_t state[624];
-    int next;           /* words of state already used; 624: twist first */
-    bool has_normal[2]; /* a second Box-Muller value waits: [0] of float, [1] of double draws */
-    double normal[2];
+    int next;        /* words of state already used; 624: twist first */
+    bool has_normal; /* the second value of a Box-Muller pair waits */
+    double normal;
 } dsi_rng;
 
 void dsi_rng_seed(dsi_rng *g, uint64_t seed);
 uint32_t dsi_rng_u32(dsi_rng *g);
 uint64_t dsi_rng_u64(dsi_rng *g); /* random64(): the second word is the low half */
 int64_t dsi_rng_i64(dsi_rng *g);  /* torch.empty((), dtype=int64).random_() */
-int64_t dsi_rng_below(dsi_rng *g, int64_t low, int64_t high); /* torch.randint */
+int64_t dsi_rng_below(dsi_rng *g, int64_t low, int64_t high); /* torch.randint: low <= x < high */
 
 /* n values as Tensor.uniform_(low, high) and normal_(mean, std) draw them; normal_ has its own order
  * from 16 elements on. */
@@ -27,7 +27,8 @@ void dsi_rng_uniform_f32(dsi_rng *g, float *x, int64_t n, double low, double hig
 void dsi_rng_uniform_f64(dsi_rng *g, double *x, int64_t n, double low, double high);
 void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std);
 void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double std);
-void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n); /* torch.randperm */
+void dsi_rng_bernoulli_f32(dsi_rng *g, float *x, int64_t n, double p); /* torch.bernoulli: 1 or 0 */
+void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n);           /* torch.randperm */
 
 /* The generator of this thread, seeded by ds_seed; at first with PyTorch's default seed 67280421310721. */
 dsi_rng *dsi_rng_default(void);

@@ -21,6 +21,7 @@
 
 #include "error.h"
 #include "mem.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -153,27 +154,16 @@ static void pool_free(void *arg)
     dsi_free(p);
 }
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pthread_key_t at_thread_exit; /* holds the thread's pool only for the destructor's sake */
-
 /* Helpers do not live on in the child of a fork, and their lock may be held for ever there: the child
  * forgets the pool (some kilobytes), and makes a new one when it needs one. */
-static void forget_pool(void)
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void forget_pool(void) { mine = NULL; }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_pool); }
+
+static void drop_pool(void)
 {
+    pool_free(mine);
     mine = NULL;
-    pthread_setspecific(at_thread_exit, NULL);
-}
-
-static void thread_exits(void *arg)
-{
-    mine = NULL; /* whatever still runs on this thread may make another one */
-    pool_free(arg);
-}
-
-static void prepare(void)
-{
-    pthread_key_create(&at_thread_exit, thread_exits);
-    pthread_atfork(NULL, NULL, forget_pool);
 }
 
 static int processors(void)
@@ -208,10 +198,9 @@ static pool *pool_new(int threads)
 static pool *my_pool(void)
 {
     if (mine) return mine;
-    pthread_once(&once, prepare);
-    mine = pool_new(threads_wanted);
-    pthread_setspecific(at_thread_exit, mine);
-    return mine;
+    pthread_once(&once, watch_forks);
+    dsi_at_thread_end(DSI_END_MEMORY, drop_pool);
+    return mine = pool_new(threads_wanted);
 }
 
 ds_status ds_set_threads(int n)
@@ -219,10 +208,7 @@ ds_status ds_set_threads(int n)
     if (n < 1) return dsi_fail(DS_EINVAL, "set_threads: %d threads, but one at least must work", n);
     if (inside) return dsi_fail(DS_ESTATE, "set_threads: called from inside of a parallel kernel");
     if (n > MAX_THREADS) n = MAX_THREADS;
-    if (mine && n != threads_wanted) {
-        pool_free(mine);
-        forget_pool();
-    }
+    if (n != threads_wanted) drop_pool();
     threads_wanted = n;
     return DS_OK;
 }
