@@ -43,6 +43,7 @@ DS_API ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts);
 typedef struct ds_adagrad_opts {
     double lr, lr_decay, weight_decay, initial_accumulator_value;
     double eps; /* 0: 1e-10 */
+    bool maximize;
 } ds_adagrad_opts;
 
 /* s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
@@ -54,7 +55,7 @@ typedef struct ds_rmsprop_opts {
     double alpha; /* 0: 0.99 */
     double eps;   /* 0: 1e-8 */
     double weight_decay, momentum;
-    bool centered;
+    bool centered, maximize;
 } ds_rmsprop_opts;
 
 /* s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps); centered: sqrt(s - mean(g)^2). */

@@ -53,9 +53,10 @@ typedef struct dsi_cross_entropy {
     int reduction; /* ds_reduction: 0 mean, 1 sum, 2 none */
 } dsi_cross_entropy;
 
-/* One parameter's memory, n contiguous elements: what an optimizer kernel walks over. p, g of one dtype
- * (float32 or float64); moments have p's dtype. Unused moments are NULL. */
+/* One parameter's memory, n contiguous elements: what an optimizer kernel walks over. p, g of one dtype,
+ * a floating one; moments have p's dtype, but float32 for the 16-bit ones. Unused moments are NULL. */
 typedef struct dsi_span {
+    ds_dtype dtype;
     void *p;
     const void *g;
     void *m, *v, *vmax;
@@ -76,11 +77,12 @@ typedef struct dsi_adam {
 
 typedef struct dsi_adagrad {
     double lr, lr_decay, weight_decay, eps;
+    bool maximize;
 } dsi_adagrad;
 
 typedef struct dsi_rmsprop {
     double lr, alpha, eps, weight_decay, momentum;
-    bool centered;
+    bool centered, maximize;
 } dsi_rmsprop;
 
 typedef struct dsi_lion {

@@ -22,7 +22,7 @@
 #define REDUCE_KERNELS(X)    /* reduce.c */
 #define INDEX_KERNELS(X)     /* index.c */
 #define ATTENTION_KERNELS(X) /* attention.c */
-#define OPTIM_KERNELS(X)     /* optim.c */
+#define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(lion) X(lamb) /* optim.c */
 
 #define CPU_KERNELS(X)                                                                             \
     COPY_KERNELS(X)                                                                                \

@@ -1,0 +1,247 @@
+/* device/cpu/optim.c: one step of an optimizer over all parameters: a pass over memory, in fixed pieces.
+ *
+ * The rules are in optim_rules.h, for float and for double. 16-bit parameters go through them in blocks
+ * that fit the first cache: made float, updated, rounded once, so that memory is still passed once.
+ * A piece is PIECE elements of one parameter, whatever the number of threads. All rules but LAMB's are
+ * pointwise; LAMB needs |p| and |u| of a whole parameter, so it passes twice, and adds the sums of
+ * pieces in their order.
+ * SPDX-License-Identifier: MIT */
+#include "table.h"
+
+#include "base/half.h"
+
+#include <math.h>
+
+#define PIECE       1024
+#define GRAIN       16 /* pieces: about 10 us */
+#define BLOCK_16BIT 256
+
+#define REAL          float
+#define RULE(name)    name##_f32
+#define REAL_SQRT(x)  sqrtf(x)
+#define REAL_COPYSIGN copysignf
+#include "optim_rules.h"
+#undef REAL
+#undef RULE
+#undef REAL_SQRT
+#undef REAL_COPYSIGN
+
+#define REAL          double
+#define RULE(name)    name##_f64
+#define REAL_SQRT(x)  sqrt(x)
+#define REAL_COPYSIGN copysign
+#include "optim_rules.h"
+#undef REAL
+#undef RULE
+
+/* ---- the pass ------------------------------------------------------------------------------------------ */
+
+typedef void Rule(const void *options, const dsi_span *x, int64_t begin, int64_t end);
+
+typedef struct Pass {
+    const void *options;
+    int n;
+    const dsi_span *x;
+    Rule *f32, *f64;
+} Pass;
+
+static int64_t pieces(const dsi_span *x) { return (x->n + PIECE - 1) / PIECE; }
+
+static int64_t all_pieces(int n, const dsi_span *x)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += pieces(&x[i]);
+    return sum;
+}
+
+static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i].dtype > DS_BF16) return no_dtype(kernel, x[i].dtype);
+    return DS_OK;
+}
+
+static void to_float(ds_dtype dtype, const uint16_t *from, float *to, int64_t n)
+{
+    if (dtype == DS_BF16)
+        for (int64_t i = 0; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = dsi_f16_to_f32(from[i]);
+}
+
+static void from_float(ds_dtype dtype, const float *from, uint16_t *to, int64_t n)
+{
+    if (dtype == DS_BF16)
+        for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_bf16(from[i]);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_f16(from[i]);
+}
+
+/* A block of a 16-bit parameter as floats: x's elements at .. at + n - 1, in p and g. */
+static dsi_span float_block(const dsi_span *x, int64_t at, int64_t n, float *p, float *g)
+{
+    to_float(x->dtype, (const uint16_t *)x->p + at, p, n);
+    to_float(x->dtype, (const uint16_t *)x->g + at, g, n);
+    dsi_span f = {DS_F32, p, g, NULL, NULL, NULL, n, x->step};
+    if (x->m) f.m = (float *)x->m + at;
+    if (x->v) f.v = (float *)x->v + at;
+    if (x->vmax) f.vmax = (float *)x->vmax + at;
+    return f;
+}
+
+static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t end)
+{
+    if (x->dtype == DS_F32) {
+        pass->f32(pass->options, x, begin, end);
+    } else if (x->dtype == DS_F64) {
+        pass->f64(pass->options, x, begin, end);
+    } else {
+        float p[BLOCK_16BIT], g[BLOCK_16BIT];
+        for (int64_t i = begin; i < end; i += BLOCK_16BIT) {
+            int64_t n = end - i < BLOCK_16BIT ? end - i : BLOCK_16BIT;
+            dsi_span f = float_block(x, i, n, p, g);
+            pass->f32(pass->options, &f, 0, n);
+            from_float(x->dtype, p, (uint16_t *)x->p + i, n);
+        }
+    }
+}
+
+/* Pieces begin .. end - 1 of all parameters, counted through. */
+static void run_pieces(void *arg, int64_t begin, int64_t end)
+{
+    const Pass *pass = arg;
+    int64_t first = 0;
+    for (int i = 0; i < pass->n && first < end; i++) {
+        const dsi_span *x = &pass->x[i];
+        int64_t count = pieces(x), from = begin > first ? begin - first : 0;
+        int64_t to = end - first < count ? end - first : count;
+        if (from < to) apply(pass, x, from * PIECE, to * PIECE < x->n ? to * PIECE : x->n);
+        first += count;
+    }
+}
+
+static ds_status run(const char *kernel, const void *options, int n, const dsi_span *x, Rule *f32,
+                     Rule *f64)
+{
+    ds_status status = check_dtypes(kernel, n, x);
+    if (status != DS_OK) return status;
+    Pass pass = {options, n, x, f32, f64};
+    dsi_parallel(all_pieces(n, x), GRAIN, run_pieces, &pass);
+    return DS_OK;
+}
+
+ds_status KERNEL(sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("sgd", c, n, x, sgd_f32, sgd_f64);
+}
+
+ds_status KERNEL(adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("adam", c, n, x, adam_f32, adam_f64);
+}
+
+ds_status KERNEL(adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("adagrad", c, n, x, adagrad_f32, adagrad_f64);
+}
+
+ds_status KERNEL(rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("rmsprop", c, n, x, rmsprop_f32, rmsprop_f64);
+}
+
+ds_status KERNEL(lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("lion", c, n, x, lion_f32, lion_f64);
+}
+
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+typedef struct Lamb {
+    const dsi_lamb *c;
+    int n;
+    const dsi_span *x;
+    double *sums;  /* [pieces][2]: of p^2, of u^2 */
+    double *rates; /* [n]: lr times the trust ratio; NULL in the first half */
+} Lamb;
+
+/* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first half. */
+static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double *sums)
+{
+    const dsi_span *x = &l->x[i];
+    if (x->dtype == DS_F32) {
+        if (sums)
+            lamb_moments_f32(l->c, x, begin, end, sums);
+        else
+            lamb_apply_f32(l->c, x, begin, end, l->rates[i]);
+    } else if (x->dtype == DS_F64) {
+        if (sums)
+            lamb_moments_f64(l->c, x, begin, end, sums);
+        else
+            lamb_apply_f64(l->c, x, begin, end, l->rates[i]);
+    } else {
+        float p[BLOCK_16BIT], g[BLOCK_16BIT];
+        for (int64_t at = begin; at < end; at += BLOCK_16BIT) {
+            int64_t n = end - at < BLOCK_16BIT ? end - at : BLOCK_16BIT;
+            dsi_span f = float_block(x, at, n, p, g);
+            if (sums)
+                lamb_moments_f32(l->c, &f, 0, n, sums);
+            else
+                lamb_apply_f32(l->c, &f, 0, n, l->rates[i]);
+            if (!sums) from_float(x->dtype, p, (uint16_t *)x->p + at, n);
+        }
+    }
+}
+
+static void lamb_pieces(void *arg, int64_t begin, int64_t end)
+{
+    const Lamb *l = arg;
+    int64_t first = 0;
+    for (int i = 0; i < l->n && first < end; i++) {
+        int64_t count = pieces(&l->x[i]);
+        for (int64_t q = begin > first ? begin : first; q < end && q < first + count; q++) {
+            int64_t at = (q - first) * PIECE;
+            int64_t to = at + PIECE < l->x[i].n ? at + PIECE : l->x[i].n;
+            lamb_piece(l, i, at, to, l->rates ? NULL : l->sums + 2 * q);
+        }
+        first += count;
+    }
+}
+
+/* |p| / |u| within its bounds; 1 where there is none. */
+static double trust(const dsi_lamb *c, double p2, double u2)
+{
+    if (!(p2 > 0) || !(u2 > 0)) return 1;
+    double ratio = sqrt(p2) / sqrt(u2);
+    return ratio > c->max_coeff ? c->max_coeff : ratio < c->min_coeff ? c->min_coeff : ratio;
+}
+
+ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
+{
+    ds_status status = check_dtypes("lamb", n, x);
+    if (status != DS_OK) return status;
+    int64_t count = all_pieces(n, x);
+    double *memory = dsi_scratch(s, (size_t)(2 * count + n) * sizeof *memory);
+    if (!memory) return DS_ENOMEM;
+
+    Lamb l = {c, n, x, memory, NULL};
+    for (int64_t i = 0; i < 2 * count; i++) memory[i] = 0;
+    dsi_parallel(count, GRAIN, lamb_pieces, &l);
+
+    double *rates = memory + 2 * count;
+    const double *sums = memory;
+    for (int i = 0; i < n; i++) {
+        double p2 = 0, u2 = 0;
+        for (int64_t q = 0; q < pieces(&x[i]); q++, sums += 2) p2 += sums[0], u2 += sums[1];
+        rates[i] = c->lr * trust(c, p2, u2);
+    }
+    l.rates = rates;
+    dsi_parallel(count, GRAIN, lamb_pieces, &l);
+    dsi_scratch_release(s, memory);
+    return DS_OK;
+}

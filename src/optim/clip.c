@@ -1,0 +1,64 @@
+/* optim/clip.c: the norm of all gradients of a module, and clipping by it: torch.nn.utils.clip_grad.
+ * SPDX-License-Identifier: MIT */
+#include "optim.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+
+/* The gradients that there are, dense -> their number; -1, with the message, if one cannot be had. */
+static int gradients(const ds_module *m, int n, ds_tensor **g)
+{
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        ds_tensor *grad = ds_grad(ds_module_param_at(m, i, NULL));
+        if (!grad) continue;
+        if (dsi_make_dense(grad) != DS_OK) return -1;
+        g[found++] = grad;
+    }
+    return found;
+}
+
+/* Without gradients the norm is 0. */
+static double norm_of(int n, ds_tensor **g, double p)
+{
+    double norm = 0;
+    dsi_view *views = dsi_alloc((size_t)n * sizeof *views);
+    for (int i = 0; i < n; i++) views[i] = dsi_v(g[i]);
+    if (n && !dsi_run(g[0], norm, p, n, views, &norm)) norm = NAN;
+    dsi_free(views);
+    return norm;
+}
+
+/* Scales the gradients so that their norm is at most max_norm; returns what it was. */
+static double clip(ds_module *m, bool scale, double max_norm, double p)
+{
+    int count = ds_module_params(m);
+    ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
+    int n = gradients(m, count, g);
+    double norm = n < 0 ? NAN : norm_of(n, g, p);
+    double factor = max_norm / (norm + 1e-6);
+    /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch, and do not stay. */
+    if (scale && !(factor >= 1))
+        for (int i = 0; i < n; i++)
+            if (!dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i]))) norm = NAN;
+    dsi_free(g);
+    return norm;
+}
+
+double ds_grad_norm(ds_module *m)
+{
+    if (!m) return dsi_passed("grad_norm"), NAN;
+    return clip(m, false, 0, 2);
+}
+
+double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
+{
+    if (!m) return dsi_passed("clip_grad_norm"), NAN;
+    if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
+        return dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type),
+               NAN;
+    if (!(max_norm >= 0))
+        return dsi_refuse("clip_grad_norm: max_norm is %g: expected 0 or more", max_norm), NAN;
+    return clip(m, true, max_norm, norm_type);
+}

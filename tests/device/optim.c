@@ -1,0 +1,303 @@
+/* tests/device/optim.c: each optimizer's kernel, for every instruction set and dtype, over five steps,
+ * beside the rule written down plainly in double precision.
+ * SPDX-License-Identifier: MIT */
+#include "base/half.h"
+#include "check.h"
+#include "device/cpu/cpu.h"
+#include "device/device.h"
+
+#define SPANS 4
+#define STEPS 5
+
+static const int64_t sizes[SPANS] = {1, 37, 3000, 20000};
+
+/* One element of one parameter; t counts from 1. */
+typedef struct Element {
+    double p, m, v, vmax;
+} Element;
+
+static double sign_of(bool maximize) { return maximize ? -1 : 1; }
+
+static void sgd_rule(const dsi_sgd *c, Element *e, double g, int t)
+{
+    g = sign_of(c->maximize) * g + c->weight_decay * e->p;
+    e->m = t == 1 ? g : c->momentum * e->m + (1 - c->dampening) * g;
+    if (c->momentum == 0) e->m = g;
+    e->p -= c->lr * (c->nesterov ? g + c->momentum * e->m : e->m);
+}
+
+static void adam_rule(const dsi_adam *c, Element *e, double g, int t)
+{
+    g *= sign_of(c->maximize);
+    if (c->decoupled)
+        e->p *= 1 - c->lr * c->weight_decay;
+    else
+        g += c->weight_decay * e->p;
+    e->m = c->beta1 * e->m + (1 - c->beta1) * g;
+    e->v = c->beta2 * e->v + (1 - c->beta2) * g * g;
+    e->vmax = fmax(e->vmax, e->v);
+    double c1 = c->bias_correction ? 1 - pow(c->beta1, t) : 1;
+    double c2 = c->bias_correction ? 1 - pow(c->beta2, t) : 1;
+    e->p -= c->lr * (e->m / c1) / (sqrt((c->amsgrad ? e->vmax : e->v) / c2) + c->eps);
+}
+
+static void adagrad_rule(const dsi_adagrad *c, Element *e, double g, int t)
+{
+    g = sign_of(c->maximize) * g + c->weight_decay * e->p;
+    e->v += g * g;
+    e->p -= c->lr / (1 + (t - 1) * c->lr_decay) * g / (sqrt(e->v) + c->eps);
+}
+
+static void rmsprop_rule(const dsi_rmsprop *c, Element *e, double g, int t)
+{
+    (void)t;
+    g = sign_of(c->maximize) * g + c->weight_decay * e->p;
+    e->v = c->alpha * e->v + (1 - c->alpha) * g * g;
+    e->vmax = c->alpha * e->vmax + (1 - c->alpha) * g; /* the mean of g */
+    double u = g / (sqrt(c->centered ? e->v - e->vmax * e->vmax : e->v) + c->eps);
+    e->m = c->momentum * e->m + u;
+    e->p -= c->lr * e->m;
+}
+
+static void lion_rule(const dsi_lion *c, Element *e, double g, int t)
+{
+    (void)t;
+    double u = c->beta1 * e->m + (1 - c->beta1) * g;
+    e->p -= c->lr * ((signbit(u) ? -1 : 1) + c->weight_decay * e->p);
+    e->m = c->beta2 * e->m + (1 - c->beta2) * g;
+}
+
+/* LAMB has a second half, once |p| and |u| of the whole parameter are known. */
+static double lamb_u(const dsi_lamb *c, const Element *e, int t)
+{
+    double c1 = c->bias_correction ? 1 - pow(c->beta1, t) : 1;
+    double c2 = c->bias_correction ? 1 - pow(c->beta2, t) : 1;
+    return e->m / c1 / (sqrt(e->v / c2) + c->eps) + c->weight_decay * e->p;
+}
+
+static void lamb_rule(const dsi_lamb *c, Element *e, double g, int t)
+{
+    (void)t;
+    e->m = c->beta1 * e->m + (1 - c->beta1) * g;
+    e->v = c->beta2 * e->v + (1 - c->beta2) * g * g;
+}
+
+static void lamb_finish(const dsi_lamb *c, Element *e, int64_t n, int t)
+{
+    double p2 = 0, u2 = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double u = lamb_u(c, &e[i], t);
+        p2 += e[i].p * e[i].p;
+        u2 += u * u;
+    }
+    double trust = p2 > 0 && u2 > 0 ? fmin(fmax(sqrt(p2 / u2), c->min_coeff), c->max_coeff) : 1;
+    for (int64_t i = 0; i < n; i++) e[i].p -= c->lr * trust * lamb_u(c, &e[i], t);
+}
+
+/* ---- the cases ---------------------------------------------------------------------------------------- */
+
+typedef enum Kind { SGD, ADAM, ADAGRAD, RMSPROP, LION, LAMB } Kind;
+
+typedef struct Case {
+    Kind kind;
+    union {
+        dsi_sgd sgd;
+        dsi_adam adam;
+        dsi_adagrad adagrad;
+        dsi_rmsprop rmsprop;
+        dsi_lion lion;
+        dsi_lamb lamb;
+    };
+} Case;
+
+static const Case cases[] = {
+    {SGD, .sgd = {.lr = 0.1, .weight_decay = 0.05}},
+    {SGD, .sgd = {.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .maximize = true}},
+    {SGD, .sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}},
+    {ADAM, .adam = {0.01, 0.9, 0.999, 1e-8, 0.1, false, false, false, true}},
+    {ADAM, .adam = {0.01, 0.8, 0.99, 1e-6, 0.1, true, true, true, true}},
+    {ADAM, .adam = {0.01, 0.9, 0.999, 1e-8, 0, true, false, false, false}},
+    {ADAGRAD, .adagrad = {0.05, 0.1, 0.01, 1e-8, true}},
+    {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1}},
+    {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-3, .momentum = 0.5}},
+    {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-1, .centered = true}},
+    {RMSPROP, .rmsprop = {0.01, 0.9, 1e-1, 0, 0.5, true, true}},
+    {LION, .lion = {0.01, 0.9, 0.99, 0.1}},
+    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0.01, 10, 0.01, true}},
+    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0, 0.5, 0.2, false}},
+};
+
+static void rule(const Case *c, Element *e, double g, int t)
+{
+    switch (c->kind) {
+    case SGD:
+        sgd_rule(&c->sgd, e, g, t);
+        break;
+    case ADAM:
+        adam_rule(&c->adam, e, g, t);
+        break;
+    case ADAGRAD:
+        adagrad_rule(&c->adagrad, e, g, t);
+        break;
+    case RMSPROP:
+        rmsprop_rule(&c->rmsprop, e, g, t);
+        break;
+    case LION:
+        lion_rule(&c->lion, e, g, t);
+        break;
+    case LAMB:
+        lamb_rule(&c->lamb, e, g, t);
+        break;
+    }
+}
+
+static ds_status kernel(const Case *c, const dsi_kernels *k, const dsi_span *x)
+{
+    dsi_stream *s = &dsi_device_current()->stream;
+    switch (c->kind) {
+    case SGD:
+        return k->sgd(s, &c->sgd, SPANS, x);
+    case ADAM:
+        return k->adam(s, &c->adam, SPANS, x);
+    case ADAGRAD:
+        return k->adagrad(s, &c->adagrad, SPANS, x);
+    case RMSPROP:
+        return k->rmsprop(s, &c->rmsprop, SPANS, x);
+    case LION:
+        return k->lion(s, &c->lion, SPANS, x);
+    case LAMB:
+        return k->lamb(s, &c->lamb, SPANS, x);
+    }
+    return DS_EINVAL;
+}
+
+/* ---- parameters of a dtype ------------------------------------------------------------------------------ */
+
+static double get(ds_dtype dtype, const void *x, int64_t i)
+{
+    switch (dtype) {
+    case DS_F64:
+        return ((const double *)x)[i];
+    case DS_BF16:
+        return (double)dsi_bf16_to_f32(((const uint16_t *)x)[i]);
+    case DS_F16:
+        return (double)dsi_f16_to_f32(((const uint16_t *)x)[i]);
+    default:
+        return (double)((const float *)x)[i];
+    }
+}
+
+static void put(ds_dtype dtype, void *x, int64_t i, double value)
+{
+    switch (dtype) {
+    case DS_F64:
+        ((double *)x)[i] = value;
+        break;
+    case DS_BF16:
+        ((uint16_t *)x)[i] = dsi_f32_to_bf16((float)value);
+        break;
+    case DS_F16:
+        ((uint16_t *)x)[i] = dsi_f32_to_f16((float)value);
+        break;
+    default:
+        ((float *)x)[i] = (float)value;
+    }
+}
+
+static double draw(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(*state >> 33) / 1073741824.0 - 1;
+}
+
+static void make_spans(ds_dtype dtype, dsi_span *x, uint64_t seed)
+{
+    ds_dtype of_moments = dtype == DS_F64 ? DS_F64 : DS_F32;
+    for (int i = 0; i < SPANS; i++) {
+        size_t n = (size_t)sizes[i], each = ds_dtype_size(of_moments);
+        void *p = calloc(n, ds_dtype_size(dtype)), *g = calloc(n, ds_dtype_size(dtype));
+        x[i] = (dsi_span){dtype,           p,        g, calloc(n, each), calloc(n, each),
+                          calloc(n, each), sizes[i], 0};
+        for (int64_t j = 0; j < sizes[i]; j++) put(dtype, p, j, draw(&seed));
+    }
+}
+
+/* Some gradients are 0. Drawn from i and the step alone. */
+static void draw_grads(dsi_span *x, int step)
+{
+    uint64_t state = 1000u + (uint64_t)step;
+    for (int i = 0; i < SPANS; i++)
+        for (int64_t j = 0; j < x[i].n; j++) {
+            double g = draw(&state);
+            put(x[i].dtype, (void *)(uintptr_t)x[i].g, j, fabs(g) < 0.1 ? 0 : g);
+        }
+}
+
+static void free_spans(dsi_span *x)
+{
+    for (int i = 0; i < SPANS; i++)
+        free(x[i].p), free((void *)(uintptr_t)x[i].g), free(x[i].m), free(x[i].v), free(x[i].vmax);
+}
+
+/* ---- tests -------------------------------------------------------------------------------------------- */
+
+/* 16-bit parameters are compared after one step from the same bits: later steps add their roundings. */
+static void check_case(const Case *c, const dsi_kernels *k, ds_dtype dtype, double tol)
+{
+    dsi_span x[SPANS], y[SPANS];
+    Element *want[SPANS];
+    make_spans(dtype, x, 3), make_spans(dtype, y, 3);
+    for (int i = 0; i < SPANS; i++) {
+        want[i] = calloc((size_t)sizes[i], sizeof *want[i]);
+        for (int64_t j = 0; j < sizes[i]; j++) want[i][j].p = get(dtype, x[i].p, j);
+    }
+    for (int t = 1; t <= STEPS; t++) {
+        draw_grads(x, t), draw_grads(y, t);
+        for (int i = 0; i < SPANS; i++) x[i].step = y[i].step = t;
+        CHECK(kernel(c, k, x) == DS_OK);
+        ds_set_threads(3);
+        CHECK(kernel(c, k, y) == DS_OK);
+        ds_set_threads(1);
+        for (int i = 0; i < SPANS; i++) {
+            for (int64_t j = 0; j < sizes[i]; j++) rule(c, &want[i][j], get(dtype, x[i].g, j), t);
+            if (c->kind == LAMB) lamb_finish(&c->lamb, want[i], sizes[i], t);
+            CHECK(!memcmp(x[i].p, y[i].p, (size_t)sizes[i] * ds_dtype_size(dtype)));
+            for (int64_t j = 0; j < sizes[i]; j++) {
+                CHECK_CLOSE(get(dtype, x[i].p, j), want[i][j].p, tol);
+                if (dtype > DS_F64) want[i][j].p = get(dtype, x[i].p, j);
+            }
+        }
+    }
+    for (int i = 0; i < SPANS; i++) free(want[i]);
+    free_spans(x), free_spans(y);
+}
+
+static void check_dtype(ds_dtype dtype, double tol)
+{
+    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
+        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
+        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++)
+            check_case(&cases[i], k, dtype, tol);
+    }
+}
+
+static void float32(void **state) { (void)state, check_dtype(DS_F32, 3e-6); }
+static void float64(void **state) { (void)state, check_dtype(DS_F64, 1e-13); }
+static void bfloat16(void **state) { (void)state, check_dtype(DS_BF16, 1.0 / 128); }
+static void float16(void **state) { (void)state, check_dtype(DS_F16, 1.0 / 1024); }
+
+static void refuses_integers(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_current();
+    int32_t p = 0, g = 0;
+    dsi_span x = {DS_I32, &p, &g, NULL, NULL, NULL, 1, 1};
+    CHECK(d->kernels->sgd(&d->stream, &(dsi_sgd){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK_ERROR("sgd: no cpu kernel for int32");
+    CHECK(d->kernels->lamb(&d->stream, &(dsi_lamb){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK_ERROR("lamb: no cpu kernel for int32");
+}
+
+TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
+          cmocka_unit_test(float16), cmocka_unit_test(refuses_integers))
