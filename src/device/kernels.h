@@ -116,7 +116,7 @@ typedef struct dsi_kernels {
     ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y); /* c: bool */
     dsi_unary *abs, *exp, *log, *sqrt;
     dsi_unary *relu, *gelu, *gelu_tanh, *sigmoid, *tanh;
-    dsi_binary *relu_dx;                /* (dy, y, dx): dx = y > 0 ? dy : 0; dx may be dy */
+    dsi_binary *relu_dx;                /* (dy, y, dx): dx = y <= 0 ? 0 : dy (NaN passes); dx may be dy */
     dsi_binary *sigmoid_dx;             /* (dy, y, dx): dy y (1 - y) */
     dsi_binary *tanh_dx;                /* (dy, y, dx): dy (1 - y^2) */
     dsi_binary *gelu_dx, *gelu_tanh_dx; /* (dy, x, dx) */

@@ -9,7 +9,10 @@
 #include "isa.h"
 
 #define COPY_KERNELS(X)      X(copy) X(fill) /* copy.c */
-#define POINTWISE_KERNELS(X) /* pointwise.c */
+#define POINTWISE_KERNELS(X) /* pointwise.c */                                                     \
+    X(add) X(mul) X(div) X(affine) X(pow) X(eq) X(lt) X(where) X(abs) X(exp) X(log) X(sqrt)        \
+    X(relu) X(gelu) X(gelu_tanh) X(sigmoid) X(tanh) X(relu_dx) X(sigmoid_dx) X(tanh_dx)            \
+    X(gelu_dx) X(gelu_tanh_dx) X(abs_dx) X(mask_scale)
 #define MATMUL_KERNELS(X) X(matmul) /* gemm.c */
 #define CONV_KERNELS(X) /* conv*.c */                                                              \
     X(conv2d) X(conv2d_dx) X(conv2d_dw)                                                            \
