@@ -1,11 +1,29 @@
-# What others keep better than we could: found here, named when missing.
-find_package(PkgConfig REQUIRED)
+# What others keep better than we could. All that is missing is named in one message, with its package.
 find_package(Threads REQUIRED)
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
-pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
-pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET libarchive)
-pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
-pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
+find_package(Python3 COMPONENTS Interpreter QUIET)
+find_package(PkgConfig QUIET)
+if(NOT PKG_CONFIG_FOUND)
+    message(FATAL_ERROR "pkg-config is not installed. Debian, Ubuntu: apt-get install pkg-config. "
+        "./quickstart installs all that is needed.")
+endif()
+
+set(DS_MISSING "")
+macro(ds_library prefix module package)
+    pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+    if(NOT ${prefix}_FOUND)
+        string(APPEND DS_MISSING " ${package}")
+    endif()
+endmacro()
+ds_library(JANSSON jansson libjansson-dev)
+ds_library(CURL libcurl libcurl4-openssl-dev)
+ds_library(ARCHIVE libarchive libarchive-dev)
+ds_library(CRYPTO libcrypto libssl-dev)
+ds_library(PNG libpng libpng-dev)
 if(DS_TESTS)
-    pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+    ds_library(CMOCKA cmocka libcmocka-dev)
+endif()
+if(DS_MISSING)
+    message(FATAL_ERROR "Libraries are missing. Debian, Ubuntu: apt-get install${DS_MISSING}\n"
+        "./quickstart installs what the programs need, ./check what the tests need too "
+        "(-DDS_TESTS=OFF builds without them).")
 endif()

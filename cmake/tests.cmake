@@ -26,3 +26,22 @@ foreach(source ${DS_TEST_SOURCES})
     add_test(NAME ${folder}/${name} COMMAND ${target})
     set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT 600)
 endforeach()
+
+# Each public header alone, as C11 and as C++17. The label of what checks the tree itself is "house".
+file(GLOB DS_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
+    ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/include/deepspeed/*.h)
+if(DS_SANITIZE)
+    set(DS_HEADERS "") # nothing runs in them
+endif()
+find_program(DS_CXX NAMES c++ g++ clang++)
+foreach(header ${DS_HEADERS})
+    add_test(NAME headers/c11/${header} COMMAND ${CMAKE_C_COMPILER} -std=c11 -Wall -Wextra -Wpedantic
+        -Werror -fsyntax-only -I${PROJECT_SOURCE_DIR}/include -x c ${PROJECT_SOURCE_DIR}/include/${header})
+    set_tests_properties(headers/c11/${header} PROPERTIES LABELS house)
+    if(DS_CXX)
+        add_test(NAME headers/c++17/${header} COMMAND ${DS_CXX} -std=c++17 -Wall -Wextra -Wpedantic
+            -Werror -fsyntax-only -I${PROJECT_SOURCE_DIR}/include -x c++
+            ${PROJECT_SOURCE_DIR}/include/${header})
+        set_tests_properties(headers/c++17/${header} PROPERTIES LABELS house)
+    endif()
+endforeach()
