@@ -32,6 +32,13 @@ target_link_libraries(ds_core PRIVATE ds_options PkgConfig::JANSSON PkgConfig::C
 target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
 
+# The sample of CIFAR-10 is looked for where it will be installed, then in the source tree.
+include(GNUInstallDirs)
+set(DS_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepspeed)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROPERTIES COMPILE_DEFINITIONS
+    "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\";DSI_ASSETS_DIR=\"${PROJECT_SOURCE_DIR}/assets\"")
+install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${DS_DATA_DIR})
+
 foreach(kind STATIC SHARED)
     string(TOLOWER ${kind} k)
     add_library(deepspeed_${k} ${kind} $<TARGET_OBJECTS:ds_core> ${DS_OBJECTS})

@@ -1,8 +1,10 @@
 /* data/cifar10.c: CIFAR-10 as a data set.
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
+#include "cifar10_obtain.h"
 
 #include "base/error.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +57,77 @@ static ds_dataset *make(dsi_cifar10 *files, bool raw)
     return d;
 }
 
+/* ---- which folder --------------------------------------------------------------------------------- */
+
+/* Why the sample must do, in one paragraph; then *layout is NONE and the sample is next. False: it is a
+ * failure to be reported. */
+static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_opts *o)
+{
+    bool home_page = !strcmp(dsi_cifar10_url(o->url), DSI_CIFAR10_HOME);
+    if (!o->fallback_sample || got == DSI_FETCH_LOCAL) return false;
+    if (got == DSI_FETCH_ANSWER && !home_page) return false;
+    if (!o->quiet)
+        fprintf(stderr,
+                "CIFAR-10 is not in %s and cannot be had now (%s). To train on all of it, run this "
+                "again with "
+                "a network, name a mirror or a file:// in DS_CIFAR10_URL, or put "
+                "cifar-10-binary.tar.gz into "
+                "%s. Going on with the built-in sample.\n",
+                folder, ds_error(), folder);
+    ds_error_clear();
+    return true;
+}
+
+/* The folder with the data -> *home: folder itself, or that of the sample in it. */
+static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **home,
+                        dsi_cifar10_layout *layout)
+{
+    bool sample = o->sample;
+    ds_status status = sample ? DS_OK : dsi_cifar10_find(folder, layout);
+    if (!sample && status == DS_OK && *layout == DSI_CIFAR10_NONE) {
+        dsi_fetched got = DSI_FETCH_NETWORK;
+        if (o->download)
+            got = dsi_cifar10_download(folder, o->url, o->quiet);
+        else
+            dsi_fail(DS_EIO,
+                     "cifar10: %s has neither cifar-10-batches-bin nor cifar-10-batches-py: unpack "
+                     "cifar-10-binary.tar.gz there, or let it be downloaded",
+                     folder);
+        sample = got != DSI_FETCHED && may_fall_back(folder, got, o);
+        status = got == DSI_FETCHED ? dsi_cifar10_find(folder, layout)
+                 : sample           ? DS_OK
+                                    : ds_error_status();
+    }
+    if (status != DS_OK) return status;
+
+    *home = sample ? dsi_cifar10_unpack_sample(folder, o->quiet) : dsi_strdup(folder);
+    return !*home ? ds_error_status() : sample ? dsi_cifar10_find(*home, layout) : DS_OK;
+}
+
+/* What torchvision says; and that a sample is one. */
+static void announce(const dsi_cifar10 *files, const char *home, dsi_cifar10_layout layout,
+                     ds_split split, bool verified)
+{
+    if (verified && !files->sample) {
+        printf("Files already downloaded and verified\n");
+        fflush(stdout);
+    }
+    if (!files->sample) return;
+    dsi_cifar10 other;
+    if (dsi_cifar10_open(&other, home, layout, split == DS_TRAIN ? DS_TEST : DS_TRAIN) != DS_OK) {
+        ds_error_clear(); /* a sample may be of one split */
+        other.files = 0;
+    }
+    long long n = dsi_cifar10_len(files), m = dsi_cifar10_len(&other);
+    fprintf(
+        stderr,
+        "CIFAR-10: a sample, %lld training and %lld test images, not the full 50000 and 10000\n",
+        split == DS_TRAIN ? n : m, split == DS_TRAIN ? m : n);
+    dsi_cifar10_close(&other);
+}
+
+/* ---- the face -------------------------------------------------------------------------------------- */
+
 ds_dataset *ds_cifar10(const char *folder, ds_split split)
 {
     return ds_cifar10_with(folder, split, (ds_cifar10_opts){.download = true});
@@ -62,22 +135,18 @@ ds_dataset *ds_cifar10(const char *folder, ds_split split)
 
 ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts opts)
 {
-    dsi_cifar10_layout layout;
+    dsi_cifar10_layout layout = DSI_CIFAR10_NONE;
     dsi_cifar10 files;
-    if (!folder) return dsi_refuse("cifar10: the folder is NULL");
+    char *home = NULL;
+    if (!folder || !*folder) return dsi_refuse("cifar10: no folder is given");
     if (split != DS_TRAIN && split != DS_TEST)
         return dsi_refuse("cifar10: split is %d, expected DS_TRAIN or DS_TEST", (int)split);
 
-    if (dsi_cifar10_find(folder, &layout) != DS_OK) return NULL;
-    if (layout == DSI_CIFAR10_NONE)
-        return dsi_refuse("cifar10: %s has neither cifar-10-batches-bin nor cifar-10-batches-py",
-                          folder);
-    if (dsi_cifar10_open(&files, folder, layout, split) != DS_OK) return NULL;
-    if (opts.download && !opts.quiet) {
-        printf("Files already downloaded and verified\n");
-        fflush(stdout);
-    }
-    return make(&files, opts.raw);
+    ds_status status = settle(folder, &opts, &home, &layout);
+    if (status == DS_OK) status = dsi_cifar10_open(&files, home, layout, split);
+    if (status == DS_OK && !opts.quiet) announce(&files, home, layout, split, opts.download);
+    dsi_free(home);
+    return status == DS_OK ? make(&files, opts.raw) : NULL;
 }
 
 const char *ds_cifar10_class(int label)

@@ -1,0 +1,188 @@
+/* data/cifar10_obtain.c: CIFAR-10 for a folder that has none: from the network or from the built-in
+ * sample.
+ *
+ * Under a lock file in the folder: archive -> folder/.cifar-10-unpacked/cifar-10-batches-bin, checked as
+ * every folder is, -> folder/cifar-10-batches-bin by rename. So the final name never stands for half of
+ * it, whenever the process is killed, and a second process finds either nothing or all.
+ * SPDX-License-Identifier: MIT */
+#include "cifar10_obtain.h"
+#include "cifar10.h"
+#include "extract.h"
+#include "lock.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MD5     "c32a1d4ab5d03f1284b67883e8d87530"
+#define ARCHIVE "cifar-10-binary.tar.gz"
+#define SAMPLE  "cifar10-sample.tar.xz"
+
+const char *dsi_cifar10_url(const char *url)
+{
+    if (!url || !*url) url = getenv("DS_CIFAR10_URL");
+    return url && *url ? url : DSI_CIFAR10_HOME;
+}
+
+/* The md5 that the archive must have -> *md5, NULL for any. */
+static ds_status expected_md5(const char **md5)
+{
+    const char *s = getenv("DS_CIFAR10_MD5");
+    *md5 = s && *s ? s : MD5;
+    if (!strcasecmp(*md5, "any")) {
+        *md5 = NULL;
+        return DS_OK;
+    }
+    size_t n = 0;
+    while (isxdigit((unsigned char)(*md5)[n])) n++;
+    return n == 32 && !(*md5)[n]
+               ? DS_OK
+               : dsi_fail(DS_EINVAL,
+                          "cifar10: DS_CIFAR10_MD5 is \"%s\", expected 32 hex digits or any", *md5);
+}
+
+/* ---- unpacking ---------------------------------------------------------------------------------------- */
+
+static ds_status check_both(const char *folder)
+{
+    dsi_cifar10 c;
+    for (int split = DS_TRAIN; split <= DS_TEST; split++) {
+        ds_status status = dsi_cifar10_open(&c, folder, DSI_CIFAR10_BIN, (ds_split)split);
+        if (status != DS_OK) return status;
+        dsi_cifar10_close(&c);
+    }
+    return DS_OK;
+}
+
+/* archive -> folder/cifar-10-batches-bin. The lock is held. */
+static ds_status unpack(const char *archive, const char *folder)
+{
+    const char *name = dsi_cifar10_folder(DSI_CIFAR10_BIN);
+    char *room = dsi_cifar10_path(folder, ".cifar-10-unpacked");
+    char *from = dsi_cifar10_path(room, name), *to = dsi_cifar10_path(folder, name);
+
+    dsi_remove_tree(room); /* of a process that was killed here */
+    ds_status status = dsi_mkdirs(room);
+    if (status == DS_OK) status = dsi_extract(archive, room, name);
+    if (status == DS_OK && check_both(room) != DS_OK) {
+        status = ds_error_status(); /* its message names files that go away now */
+        dsi_fail(status, "cifar10: %s is not CIFAR-10: %s", archive, ds_error());
+    }
+    if (status == DS_OK && rename(from, to) != 0)
+        status = dsi_fail(DS_EIO, "cifar10: %s: %s", to, strerror(errno));
+    dsi_remove_tree(room);
+    dsi_free(room);
+    dsi_free(from);
+    dsi_free(to);
+    return status;
+}
+
+static ds_status lock_folder(dsi_lock *lock, const char *folder, bool quiet)
+{
+    dsi_text waiting = {0};
+    char *path = dsi_cifar10_path(folder, ".cifar-10.lock");
+    dsi_text_add(&waiting, "Another process is putting CIFAR-10 into %s: waiting for it", folder);
+    ds_status status = dsi_mkdirs(folder);
+    if (status == DS_OK) status = dsi_lock_take(lock, path, quiet ? NULL : waiting.s);
+    dsi_free(path);
+    dsi_text_free(&waiting);
+    return status;
+}
+
+/* ---- from the network ---------------------------------------------------------------------------------- */
+
+static void say(bool quiet, const char *what, const char *from, const char *to)
+{
+    if (quiet) return;
+    printf("%s %s to %s\n", what, from, to);
+    fflush(stdout);
+}
+
+/* The archive in the folder, if it is the right one, or a fresh one. */
+static dsi_fetched get_archive(const char *path, const char *url, const char *md5, bool quiet)
+{
+    char hex[33];
+    bool right = md5 ? dsi_md5(path, hex) == DS_OK && !strcasecmp(hex, md5) : dsi_file_exists(path);
+    if (right) return DSI_FETCHED;
+    if (!strstr(url, "://")) {
+        dsi_fail(DS_EINVAL,
+                 "cifar10: the address \"%s\" does not begin with https://, http:// or file://",
+                 url);
+        return DSI_FETCH_LOCAL;
+    }
+    say(quiet, "Downloading", url, path);
+    return dsi_fetch(url, path, md5, quiet);
+}
+
+dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet)
+{
+    dsi_cifar10_layout layout;
+    dsi_lock lock;
+    const char *md5;
+    if (expected_md5(&md5) != DS_OK) return DSI_FETCH_LOCAL;
+    if (lock_folder(&lock, folder, quiet) != DS_OK) return DSI_FETCH_LOCAL;
+
+    dsi_fetched got = DSI_FETCH_LOCAL;
+    char *path = dsi_cifar10_path(folder, ARCHIVE);
+    if (dsi_cifar10_find(folder, &layout) == DS_OK) {
+        got = DSI_FETCHED;
+        if (layout == DSI_CIFAR10_NONE) {
+            got = get_archive(path, dsi_cifar10_url(url), md5, quiet);
+            if (got == DSI_FETCHED) {
+                say(quiet, "Extracting", path, folder);
+                if (unpack(path, folder) != DS_OK) got = DSI_FETCH_LOCAL;
+            }
+        }
+    }
+    dsi_free(path);
+    dsi_lock_drop(&lock);
+    return got;
+}
+
+/* ---- from the sample ------------------------------------------------------------------------------------ */
+
+/* Where the archive of the sample is: told, installed, or in the source tree. */
+static const char *find_sample(void)
+{
+    static const char *const places[] = {DSI_DATA_DIR "/" SAMPLE, DSI_ASSETS_DIR "/" SAMPLE};
+    const char *told = getenv("DS_CIFAR10_SAMPLE");
+    if (told && *told) {
+        if (dsi_file_exists(told)) return told;
+        return dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
+    }
+    for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+        if (dsi_file_exists(places[k])) return places[k];
+    return dsi_refuse(
+        "cifar10: the built-in sample is not at %s: set DS_CIFAR10_SAMPLE to where " SAMPLE " is",
+        places[0]);
+}
+
+char *dsi_cifar10_unpack_sample(const char *folder, bool quiet)
+{
+    dsi_cifar10_layout layout;
+    dsi_lock lock;
+    char *home = dsi_cifar10_path(folder, "cifar-10-sample");
+    ds_status status = dsi_cifar10_find(home, &layout);
+    if (status == DS_OK && layout == DSI_CIFAR10_NONE) {
+        const char *archive = find_sample();
+        status = archive ? lock_folder(&lock, home, quiet) : DS_EINVAL;
+        if (status == DS_OK) {
+            status = dsi_cifar10_find(home, &layout);
+            if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = unpack(archive, home);
+            dsi_lock_drop(&lock);
+        }
+    }
+    if (status == DS_OK) return home;
+    dsi_free(home);
+    return NULL;
+}

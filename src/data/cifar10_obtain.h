@@ -1,0 +1,19 @@
+/* data/cifar10_obtain.h: CIFAR-10 for a folder that has none.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DATA_CIFAR10_OBTAIN_H
+#define DSI_DATA_CIFAR10_OBTAIN_H
+
+#include "fetch.h"
+
+#define DSI_CIFAR10_HOME "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+
+/* Downloads and unpacks the archive into folder. One process does, others wait and find it there. */
+dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet);
+
+/* Unpacks the built-in sample into folder/cifar-10-sample, unless it is there; that path, for
+ * dsi_free, or NULL. */
+char *dsi_cifar10_unpack_sample(const char *folder, bool quiet);
+
+const char *dsi_cifar10_url(const char *url); /* url, $DS_CIFAR10_URL, or the home page's */
+
+#endif

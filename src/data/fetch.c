@@ -1,0 +1,438 @@
+/* data/fetch.c: downloads by libcurl that survive a broken line.
+ *
+ * Bytes go to path.part. When the connection breaks, the next attempt, in this run or a later one, asks
+ * for the rest ("Range: bytes=n-") under the condition that the file is still the same one ("If-Range:"
+ * with the ETag or date of the first answer, which path.part.from keeps beside the url). Whatever the
+ * server makes of that is read from its answer: 206 appends, 200 begins again. Attempts go on as long as
+ * they bring bytes; three in a row without give up. In the end the md5 decides, and one that is
+ * wrong after a resumed download costs one fresh download before it is a failure.
+ * RFC 9110, 13.1.5 (If-Range) and 14 (ranges)
+ * SPDX-License-Identifier: MIT */
+#include "fetch.h"
+#include "progress.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CONNECT_S  20L   /* to reach the server */
+#define STALL_S    30L   /* at less than STALL_RATE */
+#define STALL_RATE 1000L /* bytes a second */
+#define IN_VAIN    3     /* attempts in a row without a byte more */
+#define ATTEMPTS   20
+#define FIRST_WAIT 0.25 /* seconds before another attempt in vain; doubles */
+#define MAX_MARK   256
+
+typedef struct transfer {
+    const char *url;
+    char *part, *from; /* path.part and path.part.from */
+    bool quiet;
+    CURL *curl;
+    int fd;
+    int64_t have;         /* bytes of part */
+    int64_t total;        /* of the file; 0: not known */
+    bool resumed;         /* part holds bytes of several answers */
+    char mark[MAX_MARK];  /* ETag or Last-Modified of what part holds, or "" */
+    char fresh[MAX_MARK]; /* that of the answer that is coming in */
+    int64_t range_at;     /* where the answer begins, by its Content-Range; -1: no such header */
+    bool begun;           /* the body of the answer has been looked at */
+    int disk_errno;       /* why writing stopped */
+    bool odd_range;       /* the answer holds other bytes than were asked for */
+    dsi_progress bar;
+    char why[CURL_ERROR_SIZE];
+} transfer;
+
+/* ---- what part holds -------------------------------------------------------------------------------- */
+
+/* path.part.from: the url on one line, the mark on the next. */
+static void save_mark(const transfer *t)
+{
+    FILE *f = fopen(t->from, "we");
+    if (!f) return; /* then the next run begins again */
+    fprintf(f, "%s\n%s\n", t->url, t->mark);
+    fclose(f);
+}
+
+/* May the bytes in part be gone on with? Else part is emptied. */
+static void load_part(transfer *t, bool has_md5)
+{
+    char mark[MAX_MARK + 1] = "", *url = NULL;
+    size_t room = 0;
+    FILE *f = fopen(t->from, "re");
+    bool same = f && getline(&url, &room, f) > 0;
+    if (same) {
+        url[strcspn(url, "\n")] = 0;
+        same = !strcmp(url, t->url) && fgets(mark, sizeof mark, f);
+        mark[strcspn(mark, "\n")] = 0;
+    }
+    if (f) fclose(f);
+    free(url);
+
+    struct stat st;
+    t->have = same && (*mark || has_md5) && fstat(t->fd, &st) == 0 ? st.st_size : 0;
+    snprintf(t->mark, sizeof t->mark, "%s", t->have ? mark : "");
+    t->resumed = t->have > 0;
+}
+
+static bool restart(transfer *t)
+{
+    t->have = 0;
+    t->resumed = false;
+    t->mark[0] = 0;
+    if (ftruncate(t->fd, 0) == 0) return true;
+    t->disk_errno = errno;
+    return false;
+}
+
+/* ---- one answer -------------------------------------------------------------------------------------- */
+
+static bool header_is(const char *line, size_t n, const char *name, char *value)
+{
+    size_t k = strlen(name);
+    if (n <= k || strncasecmp(line, name, k)) return false;
+    while (k < n && (line[k] == ' ' || line[k] == '\t')) k++;
+    while (n > k && (line[n - 1] == '\r' || line[n - 1] == '\n' || line[n - 1] == ' ')) n--;
+    if (n - k >= MAX_MARK) return false;
+    memcpy(value, line + k, n - k);
+    value[n - k] = 0;
+    return true;
+}
+
+static size_t on_header(char *line, size_t one, size_t n, void *arg)
+{
+    transfer *t = arg;
+    char value[MAX_MARK];
+    n *= one;
+    if (n > 5 && !strncmp(line, "HTTP/", 5)) { /* of a redirect, or the one that counts */
+        t->fresh[0] = 0;
+        t->range_at = -1;
+    } else if (header_is(line, n, "etag:", value)) {
+        if (value[0] == '"')
+            memcpy(t->fresh, value, sizeof value); /* a weak one (W/) is no good here */
+    } else if (header_is(line, n, "last-modified:", value)) {
+        if (!*t->fresh) memcpy(t->fresh, value, sizeof value);
+    } else if (header_is(line, n, "content-range:", value)) {
+        long long at;
+        t->range_at = sscanf(value, "bytes %lld-", &at) == 1 ? at : -1;
+    }
+    return n;
+}
+
+/* Is the answer the rest of part, or the whole file? False: neither, or the disk is full. */
+static bool begin_body(transfer *t)
+{
+    long code = 0;
+    curl_off_t length = -1;
+    curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+    curl_easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    t->begun = true;
+    if (code == 206 && t->have > 0 && t->range_at == t->have) {
+        t->resumed = true;
+    } else if (code == 206) {
+        t->odd_range = true;
+        return false;
+    } else {
+        if (!restart(t)) return false;
+        memcpy(t->mark, t->fresh, sizeof t->mark);
+        save_mark(t);
+    }
+    t->total = length > 0 ? t->have + length : 0;
+    dsi_progress_begin(&t->bar, t->have, t->quiet);
+    return true;
+}
+
+static size_t on_body(char *data, size_t one, size_t n, void *arg)
+{
+    transfer *t = arg;
+    n *= one;
+    if (!t->begun && !begin_body(t)) return 0;
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pwrite(t->fd, data + done, n - done, (off_t)t->have);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            t->disk_errno = k ? errno : ENOSPC;
+            return 0;
+        }
+        done += (size_t)k;
+        t->have += k;
+    }
+    dsi_progress_show(&t->bar, t->have, t->total);
+    return n;
+}
+
+static void start_curl(void) { curl_global_init(CURL_GLOBAL_DEFAULT); }
+
+/* What is the same for all attempts. */
+static bool open_curl(transfer *t)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_curl);
+    CURL *c = t->curl = curl_easy_init();
+    if (!c) return false;
+#if LIBCURL_VERSION_NUM >= 0x075500
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+#else
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS | CURLPROTO_FILE);
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
+#endif
+    curl_easy_setopt(c, CURLOPT_URL, t->url);
+    curl_easy_setopt(c, CURLOPT_USERAGENT, "deepspeed.c/" DS_VERSION);
+    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 10L);
+    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, CONNECT_S);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, STALL_RATE);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, STALL_S);
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, t->why);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, t);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
+    return true;
+}
+
+/* A write to a connection that is gone must not end the program by SIGPIPE; curl's own way round it
+ * would change the handler of the whole process. */
+static CURLcode perform_quietly(CURL *c)
+{
+    sigset_t pipe, was, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &was);
+    CURLcode code = curl_easy_perform(c);
+    while (!sigismember(&pending, SIGPIPE) && sigtimedwait(&pipe, NULL, &(struct timespec){0}) > 0)
+        continue;
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return code;
+}
+
+static CURLcode attempt(transfer *t)
+{
+    struct curl_slist *headers = NULL;
+    char range[32], condition[MAX_MARK + 16];
+    snprintf(range, sizeof range, "%lld-", (long long)t->have);
+    snprintf(condition, sizeof condition, "If-Range: %s", t->mark);
+    bool rest = t->have > 0 && strncasecmp(t->url, "file:", 5);
+    if (rest && *t->mark) headers = curl_slist_append(NULL, condition);
+    /* not CURLOPT_RESUME_FROM, which takes an answer with the whole file for a failure */
+    curl_easy_setopt(t->curl, CURLOPT_RANGE, rest ? range : NULL);
+    curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, headers);
+
+    t->begun = t->odd_range = false;
+    t->fresh[0] = t->why[0] = 0;
+    t->range_at = -1;
+    CURLcode code = perform_quietly(t->curl);
+    dsi_progress_end(&t->bar, t->have, t->total);
+    curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
+    curl_slist_free_all(headers);
+    if (code == CURLE_OK && !t->begun && !begin_body(t))
+        code = CURLE_WRITE_ERROR; /* an empty file */
+    return code;
+}
+
+/* ---- several ----------------------------------------------------------------------------------------- */
+
+static long answer_code(const transfer *t)
+{
+    long code = 0;
+    curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+    return code;
+}
+
+/* Is it a failure that another attempt may not meet? */
+static bool may_pass(const transfer *t, CURLcode code)
+{
+    switch (code) {
+    case CURLE_PARTIAL_FILE:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
+        return true;
+    case CURLE_OPERATION_TIMEDOUT:
+        return t->begun; /* stalled; a server that was never reached is not waited for again */
+    case CURLE_HTTP_RETURNED_ERROR:
+        return answer_code(t) >= 500 || answer_code(t) == 429;
+    default:
+        return false;
+    }
+}
+
+/* The last attempt's failure, in one line. */
+static dsi_fetched report(const transfer *t, CURLcode code)
+{
+    const char *why = *t->why ? t->why : curl_easy_strerror(code);
+    long long have = t->have;
+    if (t->disk_errno) {
+        dsi_fail(DS_EIO, "download: %s: %s after %lld bytes: make room or choose another folder",
+                 t->part, strerror(t->disk_errno), have);
+        return DSI_FETCH_LOCAL;
+    }
+    if (code == CURLE_HTTP_RETURNED_ERROR) {
+        dsi_fail(DS_EIO,
+                 "download: %s: the server answers %ld, expected 200: is the address right?",
+                 t->url, answer_code(t));
+        return DSI_FETCH_ANSWER;
+    }
+    if (t->odd_range) {
+        dsi_fail(
+            DS_EIO,
+            "download: %s: the server answers with bytes from %lld on, expected those from %lld",
+            t->url, (long long)t->range_at, have);
+        return DSI_FETCH_ANSWER;
+    }
+    if (code == CURLE_FILE_COULDNT_READ_FILE || code == CURLE_UNSUPPORTED_PROTOCOL ||
+        code == CURLE_URL_MALFORMAT || code == CURLE_TOO_MANY_REDIRECTS ||
+        code == CURLE_WRITE_ERROR || code == CURLE_PEER_FAILED_VERIFICATION) {
+        dsi_fail(DS_EIO, "download: %s: %s", t->url, why);
+        return DSI_FETCH_ANSWER;
+    }
+    if (t->begun && t->total > t->have)
+        dsi_fail(DS_EIO,
+                 "download: %s breaks off, at last after %lld of %lld bytes: %s; what came is "
+                 "kept, and the "
+                 "next run goes on from there",
+                 t->url, have, (long long)t->total, why);
+    else
+        dsi_fail(DS_EIO, "download: %s: %s", t->url, why);
+    return DSI_FETCH_NETWORK;
+}
+
+static void wait_for(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
+}
+
+/* All of the file into part. */
+static dsi_fetched transfer_all(transfer *t)
+{
+    int64_t most = t->have;
+    CURLcode code = CURLE_OK;
+    if (t->have && !t->quiet)
+        fprintf(stderr, "Going on with %s at %.1f MB\n", t->part, (double)t->have / 1e6);
+    for (int n = 1, in_vain = 0; n <= ATTEMPTS; n++) {
+        code = attempt(t);
+        if (code == CURLE_OK) return DSI_FETCHED;
+        if (t->disk_errno) break;
+        if (code == CURLE_HTTP_RETURNED_ERROR && answer_code(t) == 416) {
+            if (!restart(t)) break; /* part is longer than the file: it was another one */
+            continue;
+        }
+        in_vain = t->have > most ? 0 : in_vain + 1;
+        if (t->have > most) most = t->have;
+        if (!may_pass(t, code) || in_vain >= IN_VAIN) break;
+        if (!t->quiet)
+            fprintf(stderr, "The connection broke off at %.1f MB (%s): trying again\n",
+                    (double)t->have / 1e6, *t->why ? t->why : curl_easy_strerror(code));
+        if (in_vain) wait_for(FIRST_WAIT * (1 << in_vain));
+    }
+    return report(t, code);
+}
+
+/* ---- the whole story -------------------------------------------------------------------------------- */
+
+ds_status dsi_md5(const char *path, char hex[33])
+{
+    enum { CHUNK = 1 << 18 };
+    unsigned char sum[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    hex[0] = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? DS_OK : dsi_fail(DS_EIO, "md5: %s: %s", path, strerror(errno));
+
+    void *chunk = dsi_alloc(CHUNK);
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    bool ok = md && EVP_DigestInit_ex(md, EVP_md5(), NULL);
+    ssize_t got = 0;
+    while (ok && ((got = read(fd, chunk, CHUNK)) > 0 || (got < 0 && errno == EINTR)))
+        if (got > 0) ok = EVP_DigestUpdate(md, chunk, (size_t)got);
+    ok = ok && got == 0 && EVP_DigestFinal_ex(md, sum, &n) && n == 16;
+    for (unsigned i = 0; ok && i < n; i++) snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+    ds_status status = ok ? DS_OK
+                          : dsi_fail(DS_EIO, "md5: %s: %s", path,
+                                     got < 0 ? strerror(errno) : "libcrypto has no md5");
+    EVP_MD_CTX_free(md);
+    dsi_free(chunk);
+    close(fd);
+    return status;
+}
+
+/* part's md5 against md5; *again: it came in pieces and deserves a fresh attempt. */
+static dsi_fetched check(transfer *t, const char *md5, bool *again)
+{
+    char hex[33];
+    *again = false;
+    if (!md5) return DSI_FETCHED;
+    if (dsi_md5(t->part, hex) != DS_OK) return DSI_FETCH_LOCAL;
+    if (!strcasecmp(hex, md5)) return DSI_FETCHED;
+    dsi_fail(DS_EFORMAT,
+             "download: %s gives %lld bytes with md5 %s, expected %s: it is another file, or a "
+             "damaged one",
+             t->url, (long long)t->have, hex, md5);
+    *again = t->resumed;
+    if (!restart(t)) return DSI_FETCH_LOCAL;
+    return DSI_FETCH_ANSWER;
+}
+
+/* part -> path, on the disk before it has the name. */
+static dsi_fetched publish(const transfer *t, const char *path)
+{
+    if ((fsync(t->fd) == 0 || errno == EINVAL) && rename(t->part, path) == 0) {
+        unlink(t->from);
+        return DSI_FETCHED;
+    }
+    dsi_fail(DS_EIO, "download: %s: %s", path, strerror(errno));
+    return DSI_FETCH_LOCAL;
+}
+
+dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool quiet)
+{
+    dsi_text part = {0}, from = {0};
+    bool again = false;
+    dsi_text_add(&part, "%s.part", path);
+    dsi_text_add(&from, "%s.part.from", path);
+    transfer t = {.url = url, .part = part.s, .from = from.s, .quiet = quiet};
+    dsi_fetched got = DSI_FETCH_LOCAL;
+
+    t.fd = open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (t.fd < 0) {
+        dsi_fail(DS_EIO, "download: %s: %s", t.part, strerror(errno));
+    } else if (!open_curl(&t)) {
+        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
+    } else {
+        load_part(&t, md5 != NULL);
+        got = transfer_all(&t);
+        if (got == DSI_FETCHED) got = check(&t, md5, &again);
+        if (again) {
+            got = transfer_all(&t);
+            if (got == DSI_FETCHED) got = check(&t, md5, &again);
+        }
+        if (got == DSI_FETCHED) got = publish(&t, path);
+        if (got != DSI_FETCHED && !t.have) unlink(t.part), unlink(t.from);
+    }
+    if (t.curl) curl_easy_cleanup(t.curl);
+    if (t.fd >= 0) close(t.fd);
+    dsi_text_free(&part);
+    dsi_text_free(&from);
+    return got;
+}

@@ -1,0 +1,25 @@
+/* data/progress.h: a bar for long transfers, as tqdm draws it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DATA_PROGRESS_H
+#define DSI_DATA_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct dsi_progress {
+    bool on;       /* stderr is a terminal */
+    double begun;  /* seconds; rate and time left are of the bytes since then */
+    double shown;  /* when last drawn */
+    int64_t first; /* bytes that were there at the beginning */
+} dsi_progress;
+
+void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet);
+void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total); /* total 0: unknown */
+void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total);
+
+/* The line itself, at most `width` columns:
+ *  45%|████▌     | 76.7M/170M [00:05<00:06, 14.5MB/s] */
+void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t total, double seconds,
+                       int64_t bytes_since);
+
+#endif
