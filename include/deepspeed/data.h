@@ -37,10 +37,16 @@ typedef struct ds_dataset_type {
 DS_API ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields);
 DS_API void ds_dataset_free(ds_dataset *d);
 DS_API void *ds_dataset_self(ds_dataset *d);
+DS_API const char *ds_dataset_name(const ds_dataset *d); /* its type's */
 DS_API int64_t ds_dataset_len(ds_dataset *d);
 DS_API int ds_dataset_fields(const ds_dataset *d);
 DS_API const ds_field *ds_dataset_field(const ds_dataset *d, int f);
 DS_API ds_status ds_dataset_get(ds_dataset *d, int64_t i, void **field);
+
+/* For what differs from epoch to epoch: on_epoch is called when one begins, never while a thread is in
+ * get. A data set over another one passes it on by ds_dataset_set_epoch; the loader begins it. */
+DS_API void ds_dataset_on_epoch(ds_dataset *d, void (*on_epoch)(void *self, int64_t epoch));
+DS_API void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch);
 
 /* Takes d: samples begin .. begin + n - 1 of it, no more than there are. */
 DS_API ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n);
@@ -57,7 +63,6 @@ DS_API ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mea
 DS_API ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
                                             uint64_t seed);
 DS_API ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed); /* left-right */
-DS_API void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch); /* for random transforms; the loader does it */
 
 /* ---- the loader ------------------------------------------------------------------------------------ */
 

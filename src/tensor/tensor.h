@@ -82,6 +82,11 @@ void dsi_storage_unref(dsi_storage *s);
 /* Closes scope and gives x, counted until then by the caller, to the scope outside. */
 ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
 
+/* ---- values from this thread's generator, in place; x of any layout and device ------------------------ */
+
+ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double high);
+ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double std);
+
 /* ---- asking -------------------------------------------------------------------------------------------- */
 
 int64_t dsi_numel(ds_dims shape);

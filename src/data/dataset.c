@@ -1,0 +1,202 @@
+/* data/dataset.c: data sets: what all have in common; a part of one; one made of tensors.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <deepspeed/data.h>
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ds_dataset {
+    const ds_dataset_type *type;
+    int n_fields;
+    ds_field field[DS_MAX_FIELDS];
+    void (*on_epoch)(void *self, int64_t epoch); /* or NULL */
+    max_align_t self[];                          /* type->self_size bytes */
+};
+
+static bool is_field(const char *name, int f, const ds_field *field)
+{
+    if (!ds_dtype_size(field->dtype))
+        return dsi_refuse("%s: field %d: there is no dtype number %d", name, f,
+                          (int)field->dtype) != NULL;
+    if (field->shape.n < 0 || field->shape.n >= DS_MAX_DIMS)
+        return dsi_refuse("%s: field %d has %d dimensions, expected 0 to %d", name, f,
+                          field->shape.n, DS_MAX_DIMS - 1) != NULL;
+    for (int i = 0; i < field->shape.n; i++)
+        if (field->shape.d[i] < 0)
+            return dsi_refuse("%s: field %d: size %lld of dimension %d is negative", name, f,
+                              (long long)field->shape.d[i], i) != NULL;
+    return true;
+}
+
+ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields)
+{
+    if (!type || !type->len || !type->get)
+        return dsi_refuse("dataset_new: a data set type needs len and get");
+    const char *name = type->name ? type->name : "data set";
+    if (!fields || n_fields < 1 || n_fields > DS_MAX_FIELDS)
+        return dsi_refuse("%s: %d fields, expected 1 to %d", name, n_fields, DS_MAX_FIELDS);
+    for (int f = 0; f < n_fields; f++)
+        if (!is_field(name, f, &fields[f])) return NULL;
+
+    ds_dataset *d = dsi_alloc(sizeof *d + type->self_size);
+    d->type = type;
+    d->n_fields = n_fields;
+    for (int f = 0; f < n_fields; f++) {
+        d->field[f] = fields[f];
+        if (fields[f].name) d->field[f].name = dsi_strdup(fields[f].name);
+    }
+    return d;
+}
+
+void ds_dataset_free(ds_dataset *d)
+{
+    if (!d) return;
+    if (d->type->free) d->type->free(d->self);
+    for (int f = 0; f < d->n_fields; f++) dsi_free((char *)d->field[f].name);
+    dsi_free(d);
+}
+
+void *ds_dataset_self(ds_dataset *d) { return d ? d->self : NULL; }
+int64_t ds_dataset_len(ds_dataset *d) { return d ? d->type->len(d->self) : 0; }
+int ds_dataset_fields(const ds_dataset *d) { return d ? d->n_fields : 0; }
+
+const ds_field *ds_dataset_field(const ds_dataset *d, int f)
+{
+    return d && f >= 0 && f < d->n_fields ? &d->field[f] : NULL;
+}
+
+const char *ds_dataset_name(const ds_dataset *d)
+{
+    return d && d->type->name ? d->type->name : "data set";
+}
+
+ds_status ds_dataset_get(ds_dataset *d, int64_t i, void **field)
+{
+    if (!d) return dsi_passed("dataset_get"), DS_EINVAL;
+    int64_t n = d->type->len(d->self);
+    if (i < 0 || i >= n)
+        return dsi_fail(DS_EINVAL, "%s: there is no sample %lld: it has %lld", ds_dataset_name(d),
+                        (long long)i, (long long)n);
+    return d->type->get(d->self, i, field);
+}
+
+void ds_dataset_on_epoch(ds_dataset *d, void (*on_epoch)(void *self, int64_t epoch))
+{
+    if (d) d->on_epoch = on_epoch;
+}
+
+void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch)
+{
+    if (d && d->on_epoch) d->on_epoch(d->self, epoch);
+}
+
+/* ---- a part of a data set ------------------------------------------------------------------------- */
+
+typedef struct subset {
+    ds_dataset *whole;
+    int64_t begin, n;
+} subset;
+
+static int64_t subset_len(void *self) { return ((subset *)self)->n; }
+
+static ds_status subset_get(void *self, int64_t i, void **field)
+{
+    subset *s = self;
+    return ds_dataset_get(s->whole, s->begin + i, field);
+}
+
+static void subset_epoch(void *self, int64_t epoch)
+{
+    ds_dataset_set_epoch(((subset *)self)->whole, epoch);
+}
+
+static void subset_free(void *self) { ds_dataset_free(((subset *)self)->whole); }
+
+ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
+{
+    static const ds_dataset_type type = {"Subset", sizeof(subset), subset_len, subset_get,
+                                         subset_free};
+    if (!d) return dsi_passed("subset");
+    if (begin < 0 || n < 0) {
+        dsi_refuse("subset: begin %lld, n %lld: neither may be negative", (long long)begin,
+                   (long long)n);
+        ds_dataset_free(d);
+        return NULL;
+    }
+    int64_t all = ds_dataset_len(d), rest = begin < all ? all - begin : 0;
+    ds_dataset *part = ds_dataset_new(&type, d->n_fields, d->field);
+    *(subset *)ds_dataset_self(part) = (subset){d, begin, n < rest ? n : rest};
+    ds_dataset_on_epoch(part, subset_epoch);
+    return part;
+}
+
+/* ---- tensors as a data set ------------------------------------------------------------------------ */
+
+typedef struct rows {
+    int64_t n;
+    int n_fields;
+    size_t bytes[DS_MAX_FIELDS]; /* of one row */
+    char *data[DS_MAX_FIELDS];
+} rows;
+
+static int64_t rows_len(void *self) { return ((rows *)self)->n; }
+
+static ds_status rows_get(void *self, int64_t i, void **field)
+{
+    rows *r = self;
+    for (int f = 0; f < r->n_fields; f++)
+        memcpy(field[f], r->data[f] + (size_t)i * r->bytes[f], r->bytes[f]);
+    return DS_OK;
+}
+
+static void rows_free(void *self)
+{
+    rows *r = self;
+    for (int f = 0; f < r->n_fields; f++) free(r->data[f]);
+}
+
+static bool copy_rows(rows *r, int f, ds_tensor *x)
+{
+    size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(ds_dtype_of(x));
+    const void *values = ds_data(x);
+    if (!values) return false;
+    r->data[f] = malloc(bytes ? bytes : 1);
+    if (!r->data[f])
+        return dsi_fail(DS_ENOMEM, "tensor_dataset: no memory for the %zu bytes of tensor %d",
+                        bytes, f) == DS_OK;
+    memcpy(r->data[f], values, bytes);
+    r->bytes[f] = r->n ? bytes / (size_t)r->n : 0;
+    return true;
+}
+
+ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
+{
+    static const ds_dataset_type type = {"TensorDataset", sizeof(rows), rows_len, rows_get,
+                                         rows_free};
+    ds_field field[DS_MAX_FIELDS];
+    if (!x || n < 1 || n > DS_MAX_FIELDS)
+        return dsi_refuse("tensor_dataset: %d tensors, expected 1 to %d", n, DS_MAX_FIELDS);
+    for (int f = 0; f < n; f++) {
+        if (!x[f]) return dsi_passed("tensor_dataset");
+        ds_dims shape = ds_shape_of(x[f]);
+        if (shape.n < 1 || shape.d[0] != ds_size(x[0], 0))
+            return dsi_refuse("tensor_dataset: tensor %d has %lld rows, tensor 0 has %lld", f,
+                              (long long)(shape.n ? shape.d[0] : 0), (long long)ds_size(x[0], 0));
+        field[f] = (ds_field){ds_dtype_of(x[f]), {shape.n - 1, {0}}, NULL};
+        memcpy(field[f].shape.d, shape.d + 1, (size_t)(shape.n - 1) * sizeof *shape.d);
+    }
+    ds_dataset *d = ds_dataset_new(&type, n, field);
+    rows *r = ds_dataset_self(d);
+    r->n = ds_size(x[0], 0);
+    ds_scope *copies = ds_scope_open();
+    bool ok = true;
+    for (; ok && r->n_fields < n; r->n_fields++) ok = copy_rows(r, r->n_fields, x[r->n_fields]);
+    ds_scope_close(copies);
+    if (ok) return d;
+    ds_dataset_free(d);
+    return NULL;
+}

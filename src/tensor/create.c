@@ -1,0 +1,164 @@
+/* tensor/create.c: tensors from nothing, from memory, from the generator. All on the current device.
+ *
+ * Random values are drawn on the host, in row-major order, so that a seed means the same numbers on
+ * every device and for every memory format. float16 and bfloat16 values are drawn as float32.
+ * SPDX-License-Identifier: MIT */
+#include "base/rng.h"
+#include "tensor.h"
+
+#include <math.h>
+
+static ds_tensor *fill(ds_tensor *x, double value)
+{
+    return x && dsi_run(x, fill, value, dsi_v(x)) ? x : NULL;
+}
+
+ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape)
+{
+    return dsi_new_on(dsi_device_current(), dtype, shape);
+}
+
+ds_tensor *ds_full(ds_dtype dtype, ds_dims shape, double value)
+{
+    return fill(ds_empty(dtype, shape), value);
+}
+
+ds_tensor *ds_zeros(ds_dtype dtype, ds_dims shape) { return ds_full(dtype, shape, 0); }
+ds_tensor *ds_ones(ds_dtype dtype, ds_dims shape) { return ds_full(dtype, shape, 1); }
+ds_tensor *ds_scalar(ds_dtype dtype, double value) { return ds_full(dtype, (ds_dims){0}, value); }
+
+ds_tensor *ds_like(const ds_tensor *x, double value)
+{
+    if (!x) return dsi_passed("like");
+    return fill(dsi_new_like(x), value);
+}
+
+/* The host's tensor that values are written to before they go to x: x itself if it is plain there. */
+static ds_tensor *host_side(ds_tensor *x, ds_dtype dtype)
+{
+    if (!x) return NULL;
+    if (x->device->type->kind == DS_CPU && x->dtype == dtype && dsi_is_contiguous(x)) return x;
+    return dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype, x->shape);
+}
+
+/* ... and the way there: converted on the host, for only equal dtypes cross between devices. */
+static ds_tensor *to_device(ds_tensor *x, ds_tensor *host)
+{
+    if (!host || host == x) return host;
+    if (x->device != host->device && x->dtype != host->dtype) {
+        ds_tensor *converted = dsi_new_dtype(host, x->dtype, x->shape);
+        if (dsi_copy(converted, host) != DS_OK) return NULL;
+        host = converted;
+    }
+    return dsi_copy(x, host) == DS_OK ? x : NULL;
+}
+
+ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
+{
+    double n = ceil((end - begin) / step);
+    if (!(step != 0 && n >= 0 && n < 9e18))
+        return dsi_refuse("arange: no way from %g to %g in steps of %g", begin, end, step);
+    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n)), *host = host_side(x, DS_F64);
+    if (!host) return NULL;
+    double *value = dsi_v(host).p;
+    for (int64_t i = 0; i < (int64_t)n; i++) value[i] = begin + (double)i * step;
+    return to_device(x, host);
+}
+
+ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)
+{
+    ds_tensor *x = ds_empty(dtype, shape);
+    if (!x) return NULL;
+    size_t bytes = (size_t)dsi_numel(shape) * ds_dtype_size(dtype);
+    if (!bytes) return x;
+    if (!data) return dsi_refuse("from_data: data is NULL, shape %s", dsi_shape_text(shape));
+    return x->device->type->copy_in(&x->device->stream, dsi_v(x).p, data, bytes) == DS_OK ? x
+                                                                                          : NULL;
+}
+
+/* ---- at random ------------------------------------------------------------------------------------ */
+
+typedef void draw_f32(dsi_rng *g, float *x, int64_t n, double a, double b);
+typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
+
+static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64, double a,
+                       double b)
+{
+    if (!x) return dsi_passed(what);
+    if (x->dtype > DS_BF16)
+        return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
+    ds_tensor *host = host_side(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
+    if (!host) return NULL;
+    int64_t n = dsi_numel(x->shape);
+    if (host->dtype == DS_F64)
+        f64(dsi_rng_default(), dsi_v(host).p, n, a, b);
+    else
+        f32(dsi_rng_default(), dsi_v(host).p, n, a, b);
+    return to_device(x, host);
+}
+
+ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double high)
+{
+    if (!(low <= high) || isinf(high - low))
+        return dsi_refuse("%s: no uniform values from %g to %g", what, low, high);
+    return draw(what, x, dsi_rng_uniform_f32, dsi_rng_uniform_f64, low, high);
+}
+
+ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double std)
+{
+    if (!(std >= 0)) return dsi_refuse("%s: std is %g, expected at least 0", what, std);
+    return draw(what, x, dsi_rng_normal_f32, dsi_rng_normal_f64, mean, std);
+}
+
+ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape)
+{
+    return dsi_fill_uniform("rand", ds_empty(dtype, shape), 0, 1);
+}
+
+ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape)
+{
+    return dsi_fill_normal("randn", ds_empty(dtype, shape), 0, 1);
+}
+
+/* Whether the integers low .. high - 1 are all values of dtype. */
+static bool holds(ds_dtype dtype, int64_t low, int64_t high)
+{
+    switch (dtype) {
+    case DS_I32:
+        return low >= INT32_MIN && high - 1 <= INT32_MAX;
+    case DS_I16:
+        return low >= INT16_MIN && high - 1 <= INT16_MAX;
+    case DS_I8:
+        return low >= INT8_MIN && high - 1 <= INT8_MAX;
+    case DS_U8:
+        return low >= 0 && high - 1 <= UINT8_MAX;
+    case DS_BOOL:
+        return low >= 0 && high - 1 <= 1;
+    default:
+        return true;
+    }
+}
+
+ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape)
+{
+    if (low >= high)
+        return dsi_refuse("randint: no integers from %lld to below %lld", (long long)low,
+                          (long long)high);
+    if (!holds(dtype, low, high))
+        return dsi_refuse("randint: %s does not hold %lld to %lld", ds_dtype_name(dtype),
+                          (long long)low, (long long)(high - 1));
+    ds_tensor *x = ds_empty(dtype, shape), *host = host_side(x, DS_I64);
+    if (!host) return NULL;
+    int64_t *value = dsi_v(host).p, n = dsi_numel(shape);
+    for (int64_t i = 0; i < n; i++) value[i] = dsi_rng_below(dsi_rng_default(), low, high);
+    return to_device(x, host);
+}
+
+ds_tensor *ds_randperm(int64_t n)
+{
+    if (n < 0) return dsi_refuse("randperm: n is %lld, expected at least 0", (long long)n);
+    ds_tensor *x = ds_empty(DS_I64, ds_shape(n)), *host = host_side(x, DS_I64);
+    if (!host) return NULL;
+    dsi_rng_permutation(dsi_rng_default(), dsi_v(host).p, n);
+    return to_device(x, host);
+}
