@@ -1,0 +1,205 @@
+/* base/file.c: whole files: read, and replace without ever leaving half of one.
+ * SPDX-License-Identifier: MIT */
+#include "file.h"
+
+#include "error.h"
+#include "mem.h"
+#include "text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A path and what the system says of it. */
+static ds_status io_error(const char *doing, const char *path, int error)
+{
+    return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(error));
+}
+
+bool dsi_file_exists(const char *path)
+{
+    struct stat s;
+    return path && stat(path, &s) == 0;
+}
+
+/* ---- read ---------------------------------------------------------------------------------------- */
+
+/* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does not work. */
+static char *read_all(int fd, size_t hint, size_t *bytes)
+{
+    size_t room = hint + 1, n = 0;
+    char *data = malloc(room);
+    while (data) {
+        if (n + 1 >= room) {
+            char *more = room > SIZE_MAX / 4 ? NULL : realloc(data, room *= 2);
+            if (!more) break;
+            data = more;
+        }
+        ssize_t got = read(fd, data + n, room - n - 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) break;
+        if (got == 0) {
+            data[n] = 0;
+            *bytes = n;
+            return data;
+        }
+        n += (size_t)got;
+    }
+    free(data);
+    return NULL;
+}
+
+char *dsi_file_read(const char *path, size_t *bytes)
+{
+    if (!path) return dsi_refuse("read: the path is NULL");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        io_error("read", path, errno);
+        return NULL;
+    }
+    struct stat s;
+    size_t n = 0, hint = fstat(fd, &s) == 0 && s.st_size > 0 ? (size_t)s.st_size : 4096;
+    char *data = read_all(fd, hint + 1, &n);
+    if (!data) io_error("read", path, errno);
+    if (bytes) *bytes = n;
+    close(fd);
+    return data;
+}
+
+/* ---- replace ------------------------------------------------------------------------------------- */
+
+#define BUFFER (64 * 1024)
+
+struct dsi_file {
+    char *path, *temporary;
+    int fd;
+    int error; /* errno of the first failure, 0: none */
+    size_t n;  /* bytes in buffer */
+    char buffer[BUFFER];
+};
+
+static void free_file(dsi_file *f)
+{
+    dsi_free(f->path);
+    dsi_free(f->temporary);
+    dsi_free(f);
+}
+
+dsi_file *dsi_file_replace(const char *path)
+{
+    if (!path) return dsi_refuse("write: the path is NULL");
+    dsi_text name = {0};
+    dsi_text_add(&name, "%s.tmp.%ld", path, (long)getpid());
+    /* O_EXCL would refuse what a process of the same number left behind when it was killed. */
+    int fd = open(name.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        io_error("write", name.s, errno);
+        dsi_text_free(&name);
+        return NULL;
+    }
+    dsi_file *f = dsi_alloc(sizeof *f);
+    f->path = dsi_strdup(path);
+    f->temporary = name.s;
+    f->fd = fd;
+    return f;
+}
+
+static void write_out(dsi_file *f, const char *data, size_t bytes)
+{
+    while (bytes && !f->error) {
+        ssize_t put = write(f->fd, data, bytes);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) {
+            f->error = errno;
+            return;
+        }
+        data += put;
+        bytes -= (size_t)put;
+    }
+}
+
+static void flush(dsi_file *f)
+{
+    write_out(f, f->buffer, f->n);
+    f->n = 0;
+}
+
+void dsi_file_write(dsi_file *f, const void *data, size_t bytes)
+{
+    if (!f || f->error || !bytes) return;
+    if (f->n + bytes > BUFFER) flush(f);
+    if (bytes > BUFFER) {
+        write_out(f, data, bytes);
+    } else {
+        memcpy(f->buffer + f->n, data, bytes);
+        f->n += bytes;
+    }
+}
+
+/* The new name itself lies in the folder: it is safe only when that is. Not every file system can. */
+static void sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    dsi_text folder = {0};
+    dsi_text_add(&folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    int fd = open(folder.s, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    dsi_text_free(&folder);
+}
+
+ds_status dsi_file_commit(dsi_file *f)
+{
+    if (!f) return dsi_passed("write"), DS_EIO;
+    flush(f);
+    /* EINVAL: something that cannot be synced, as /dev/full and pipes */
+    if (!f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;
+    if (close(f->fd) && !f->error) f->error = errno;
+    if (!f->error && rename(f->temporary, f->path)) f->error = errno;
+    ds_status status = DS_OK;
+    if (f->error) {
+        unlink(f->temporary);
+        status = io_error("write", f->path, f->error);
+    } else {
+        sync_folder(f->path);
+    }
+    free_file(f);
+    return status;
+}
+
+void dsi_file_abandon(dsi_file *f)
+{
+    if (!f) return;
+    close(f->fd);
+    unlink(f->temporary);
+    free_file(f);
+}
+
+/* ---- folders ------------------------------------------------------------------------------------- */
+
+ds_status dsi_mkdirs(const char *path)
+{
+    if (!path || !*path) return dsi_fail(DS_EINVAL, "mkdir: the path is empty");
+    char *part = dsi_strdup(path);
+    int error = 0;
+    for (char *p = part + 1; !error; p++) {
+        if (*p && *p != '/') continue;
+        char end = *p;
+        *p = 0;
+        struct stat s;
+        if (mkdir(part, 0777) && errno != EEXIST) error = errno;
+        /* what is there may also be in the way */
+        if (!error && (stat(part, &s) || !S_ISDIR(s.st_mode))) error = ENOTDIR;
+        if (error) io_error("mkdir", part, error);
+        *p = end;
+        if (!end) break;
+    }
+    dsi_free(part);
+    return error ? DS_EIO : DS_OK;
+}

@@ -1,0 +1,210 @@
+/* tests/base/file.c: a file is the old one or the whole new one, whatever goes wrong between.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/mem.h"
+#include "check.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[] = "ds-file-XXXXXX";
+
+static const char *in_folder(const char *name)
+{
+    static char path[4][256];
+    static int next;
+    char *p = path[next = (next + 1) % 4];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static int entries(void)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
+static void put(const char *name, const char *text)
+{
+    dsi_file *f = dsi_file_replace(in_folder(name));
+    dsi_file_write(f, text, strlen(text));
+    CHECK_INT(dsi_file_commit(f), DS_OK);
+}
+
+static void check_text(const char *name, const char *want)
+{
+    size_t n = 0;
+    char *got = dsi_file_read(in_folder(name), &n);
+    CHECK(got != NULL);
+    assert_string_equal(got, want);
+    CHECK_INT((int64_t)n, (int64_t)strlen(want));
+    dsi_free(got);
+}
+
+static void written_is_read(void **state)
+{
+    (void)state;
+    put("a", "first");
+    check_text("a", "first");
+    put("a", "second, longer");
+    check_text("a", "second, longer");
+    put("a", "");
+    check_text("a", "");
+    CHECK_INT(entries(), 1);
+    CHECK(dsi_file_exists(in_folder("a")) && !dsi_file_exists(in_folder("b")));
+    unlink(in_folder("a"));
+}
+
+/* More than the buffer, in pieces smaller and larger than it. */
+static void large_files_are_whole(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    char *data = malloc(BYTES);
+    for (int i = 0; i < BYTES; i++) data[i] = (char)(i * 7 ^ i >> 8);
+    static const size_t pieces[] = {1000, 65536, 65537, 300000, BYTES};
+    for (size_t k = 0; k < sizeof pieces / sizeof *pieces; k++) {
+        dsi_file *f = dsi_file_replace(in_folder("large"));
+        for (size_t at = 0, n; at < BYTES; at += n) {
+            n = pieces[k] < BYTES - at ? pieces[k] : BYTES - at;
+            dsi_file_write(f, data + at, n);
+        }
+        CHECK_INT(dsi_file_commit(f), DS_OK);
+        size_t n = 0;
+        char *got = dsi_file_read(in_folder("large"), &n);
+        CHECK_INT((int64_t)n, BYTES);
+        assert_memory_equal(got, data, BYTES);
+        dsi_free(got);
+    }
+    unlink(in_folder("large"));
+    free(data);
+}
+
+static void abandoned_leaves_the_old_one(void **state)
+{
+    (void)state;
+    put("a", "old");
+    dsi_file *f = dsi_file_replace(in_folder("a"));
+    dsi_file_write(f, "new", 3);
+    CHECK_INT(entries(), 2);
+    dsi_file_abandon(f);
+    dsi_file_abandon(NULL);
+    CHECK_INT(entries(), 1);
+    check_text("a", "old");
+    unlink(in_folder("a"));
+}
+
+/* A limit on the size of files stands for a disk that is full. */
+static void full_disk_leaves_the_old_one(void **state)
+{
+    (void)state;
+    put("a", "old");
+    struct rlimit was, small;
+    getrlimit(RLIMIT_FSIZE, &was);
+    small = was;
+    small.rlim_cur = 100000;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    static char zeros[300000];
+    dsi_file *f = dsi_file_replace(in_folder("a"));
+    for (int i = 0; i < 3; i++) dsi_file_write(f, zeros, sizeof zeros);
+    ds_status status = dsi_file_commit(f);
+    setrlimit(RLIMIT_FSIZE, &was);
+    CHECK_INT(status, DS_EIO);
+    CHECK_ERROR("/a: ");
+    CHECK_INT(entries(), 1);
+    check_text("a", "old");
+    unlink(in_folder("a"));
+}
+
+static void wrong_paths_are_named(void **state)
+{
+    (void)state;
+    CHECK(!dsi_file_replace(in_folder("nowhere/a")));
+    CHECK_ERROR("nowhere/a");
+    CHECK(!dsi_file_read(in_folder("nothing"), NULL));
+    CHECK_ERROR("nothing: No such file");
+    CHECK(!dsi_file_read(folder, NULL));
+    CHECK_ERROR("directory");
+    CHECK(!dsi_file_read(NULL, NULL));
+    CHECK_ERROR("NULL");
+    CHECK(!dsi_file_replace(NULL));
+    CHECK_ERROR("NULL");
+    dsi_file_write(NULL, "x", 1);
+    CHECK(dsi_file_commit(NULL) != DS_OK);
+    ds_error_clear();
+    CHECK(!dsi_file_exists(NULL));
+    /* the name is taken by a folder: found at the rename, and cleaned up */
+    CHECK_INT(dsi_mkdirs(in_folder("taken/x")), DS_OK);
+    dsi_file *f = dsi_file_replace(in_folder("taken"));
+    CHECK(f != NULL);
+    CHECK_INT(dsi_file_commit(f), DS_EIO);
+    CHECK_ERROR("taken: ");
+    CHECK_INT(entries(), 1);
+    rmdir(in_folder("taken/x"));
+    rmdir(in_folder("taken"));
+}
+
+static void folders_are_made(void **state)
+{
+    (void)state;
+    CHECK_INT(dsi_mkdirs(in_folder("b/c//d/")), DS_OK);
+    CHECK_INT(dsi_mkdirs(in_folder("b/c/d")), DS_OK); /* there already */
+    CHECK(dsi_file_exists(in_folder("b/c/d")));
+    CHECK_INT(dsi_mkdirs("/"), DS_OK);
+    put("b/file", "x");
+    CHECK_INT(dsi_mkdirs(in_folder("b/file/e")), DS_EIO);
+    CHECK_ERROR("b/file: Not a directory");
+    CHECK_INT(dsi_mkdirs(in_folder("b/file")), DS_EIO);
+    CHECK_ERROR("b/file: Not a directory");
+    CHECK_INT(dsi_mkdirs(""), DS_EINVAL);
+    ds_error_clear();
+    CHECK_INT(dsi_mkdirs(NULL), DS_EINVAL);
+    ds_error_clear();
+    unlink(in_folder("b/file"));
+    rmdir(in_folder("b/c/d"));
+    rmdir(in_folder("b/c"));
+    rmdir(in_folder("b"));
+}
+
+/* Files of /proc say that they have no bytes. */
+static void files_without_a_size_are_read(void **state)
+{
+    (void)state;
+    size_t n = 0;
+    char *text = dsi_file_read("/proc/self/maps", &n);
+    CHECK(text && n > 1000 && strlen(text) == n);
+    dsi_free(text);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* and nothing may be left in it */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_is_read),
+        cmocka_unit_test(large_files_are_whole),
+        cmocka_unit_test(abandoned_leaves_the_old_one),
+        cmocka_unit_test(full_disk_leaves_the_old_one),
+        cmocka_unit_test(wrong_paths_are_named),
+        cmocka_unit_test(folders_are_made),
+        cmocka_unit_test(files_without_a_size_are_read),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
