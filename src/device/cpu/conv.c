@@ -1,86 +1,58 @@
 /* device/cpu/conv.c: convolution: the kernels' entries.
  * SPDX-License-Identifier: MIT */
+#include "conv.h"
 #include "table.h"
 
 #define REAL        double
 #define PLAIN(name) name##_f64
 #include "conv_plain.h"
-#undef REAL
-#undef PLAIN
-#define REAL        float
-#define PLAIN(name) name##_f32
-#include "conv_plain.h"
 
 ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                          dsi_view y)
 {
-    (void)s;
-    if (y.dtype == DS_F32)
-        conv2d_f32(&(Place_f32){c, &x, &w}, &b, &y);
-    else if (y.dtype == DS_F64)
-        conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
-    else
-        return no_dtype("conv2d", y.dtype);
+    if (y.dtype == DS_F32) return conv_forward(s, c, x, w, b, y);
+    if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
+    conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
     return DS_OK;
 }
 
 ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
                             dsi_view dx)
 {
-    (void)s;
-    if (dx.dtype == DS_F32) {
-        zero_f32(&dx);
-        gradient_f32(&(Place_f32){c, &dx, &w}, add_dx_f32, &dy);
-    } else if (dx.dtype == DS_F64) {
-        zero_f64(&dx);
-        gradient_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, &dy);
-    } else
-        return no_dtype("conv2d_dx", dx.dtype);
+    if (dx.dtype == DS_F32) return conv_dx(s, c, dy, w, dx);
+    if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
+    zero_f64(&dx);
+    gradient_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, &dy);
     return DS_OK;
 }
 
 ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                             dsi_view dw)
 {
-    (void)s;
-    if (dw.dtype == DS_F32) {
-        zero_f32(&dw);
-        gradient_f32(&(Place_f32){c, &x, &dw}, add_dw_f32, &dy);
-    } else if (dw.dtype == DS_F64) {
-        zero_f64(&dw);
-        gradient_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, &dy);
-    } else
-        return no_dtype("conv2d_dw", dw.dtype);
+    if (dw.dtype == DS_F32) return conv_dw(s, c, dy, x, dw);
+    if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
+    zero_f64(&dw);
+    gradient_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, &dy);
     return DS_OK;
 }
 
 ds_status KERNEL(conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                    dsi_view w, dsi_view dx)
 {
-    (void)s;
-    if (dx.dtype == DS_F32) {
-        zero_f32(&dx);
-        gradient_pooled_f32(&(Place_f32){c, &dx, &w}, add_dx_f32, dy);
-    } else if (dx.dtype == DS_F64) {
-        zero_f64(&dx);
-        gradient_pooled_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, dy);
-    } else
-        return no_dtype("conv2d_dx_pooled", dx.dtype);
+    if (dx.dtype == DS_F32) return conv_dx_pooled(s, c, dy, w, dx);
+    if (dx.dtype != DS_F64) return no_dtype("conv2d_dx_pooled", dx.dtype);
+    zero_f64(&dx);
+    gradient_pooled_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, dy);
     return DS_OK;
 }
 
 ds_status KERNEL(conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                    dsi_view x, dsi_view dw)
 {
-    (void)s;
-    if (dw.dtype == DS_F32) {
-        zero_f32(&dw);
-        gradient_pooled_f32(&(Place_f32){c, &x, &dw}, add_dw_f32, dy);
-    } else if (dw.dtype == DS_F64) {
-        zero_f64(&dw);
-        gradient_pooled_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, dy);
-    } else
-        return no_dtype("conv2d_dw_pooled", dw.dtype);
+    if (dw.dtype == DS_F32) return conv_dw_pooled(s, c, dy, x, dw);
+    if (dw.dtype != DS_F64) return no_dtype("conv2d_dw_pooled", dw.dtype);
+    zero_f64(&dw);
+    gradient_pooled_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, dy);
     return DS_OK;
 }
 

@@ -1,0 +1,82 @@
+/* device/cpu/conv.h: what the files of the convolution share.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_CONV_H
+#define DSI_DEVICE_CPU_CONV_H
+
+#include "isa.h"
+
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* ---- conv_pack.c: one sample, rearranged ------------------------------------------------------------ */
+
+/* A rectangle of a plane: rows row0 .. row0+rows-1; outside of the plane lie zeros. */
+typedef struct {
+    int64_t row0, rows, col0, cols;
+} Rect;
+
+/* Planes side by side: [C][rows][phases][cols / phases, rounded up]. Columns are dealt out to the
+ * phases in turn, so that every phases-th column lies side by side. */
+#define planes_pitch KERNEL(conv_planes_pitch)
+#define pack_planes  KERNEL(conv_pack_planes)
+int64_t planes_pitch(Rect r, int64_t phases); /* elements from row to row */
+void pack_planes(const dsi_view *x, int64_t n, Rect r, int64_t phases, float *to, int64_t plane);
+
+/* Pixels side by side, the channels of a pixel together: [rows][cols][C]. Back: only what lies in the
+ * plane. */
+#define pack_pixels   KERNEL(conv_pack_pixels)
+#define unpack_pixels KERNEL(conv_unpack_pixels)
+void pack_pixels(const dsi_view *x, int64_t n, Rect r, float *to);
+void unpack_pixels(const float *from, Rect r, const dsi_view *x, int64_t n);
+
+/* ---- lines of the kernel, for gradients --------------------------------------------------------------
+ *
+ * In pixel order, what one output touches of one kernel row is one line of S C neighbours (or, if
+ * columns are dilated or channels grouped, S lines of C). */
+typedef struct {
+    int64_t count, length, padded; /* lines; floats of one; the same in whole vectors */
+    int64_t merged;                /* kernel columns in a line: S or 1 */
+    int64_t R, S, C;               /* of the weight: C is the group's */
+    Rect rect;                     /* of x, with the padding that the kernel reaches */
+    int64_t row, pixel;            /* in a packed sample: from output row to row, pixel to pixel */
+    int64_t step[2];               /* from kernel row to row, column to column */
+} Lines;
+
+#define lines_of KERNEL(conv_lines_of)
+Lines lines_of(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, int64_t P, int64_t Q);
+
+/* where line i begins, relative to the first */
+static inline int64_t line_at(const Lines *o, int64_t i)
+{
+    int64_t each = o->S / o->merged;
+    return i / each * o->step[0] + i % each * o->step[1];
+}
+
+/* place in w of element j of line i of output channel k */
+static inline int64_t line_weight(const Lines *o, const dsi_view *w, int64_t k, int64_t i,
+                                  int64_t j)
+{
+    int64_t each = o->S / o->merged, s = i % each + j / o->C;
+    return k * w->s[0] + j % o->C * w->s[1] + i / each * w->s[2] + s * w->s[3];
+}
+
+#define MAX_LINES 5 /* that a tile for pooled gradients keeps in registers, times two vectors */
+
+/* ---- conv_forward.c, conv_dw.c, conv_dx.c: float32 ----------------------------------------------------- */
+
+#define conv_forward   KERNEL(conv_forward)
+#define conv_dx        KERNEL(conv_dx)
+#define conv_dx_pooled KERNEL(conv_dx_pooled)
+#define conv_dw        KERNEL(conv_dw)
+#define conv_dw_pooled KERNEL(conv_dw_pooled)
+ds_status conv_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                       dsi_view y);
+ds_status conv_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx);
+ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view w,
+                         dsi_view dx);
+ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw);
+ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
+                         dsi_view dw);
+
+#endif

@@ -1,0 +1,320 @@
+/* device/cpu/conv_dw.c: dw of a convolution, from a dense gradient and from one in pooled form.
+ *
+ *     dw[k][line] += sum over outputs (p,q) of dy[k,p,q] x[p,q][line]
+ *
+ * x is packed in pixel order, sample by sample, so that a kernel row is one line of neighbours (see
+ * conv.h), and vectors run along lines.
+ *
+ * dense     tile of some k x two vectors of a line, over all outputs: x is loaded, dy broadcast.
+ * pooled    only one output in a window has a gradient, and many of those are 0 after a relu. First
+ *           they are collected in a list of (dy, place in x) for each k; then a tile holds all lines of
+ *           one k and goes through the list.
+ *
+ * Order of sums: samples are cut into chunks, by their number only. Each chunk has a dw of its own;
+ * these are added in order at the end. Threads divide chunks and channels, which changes no sum.
+ * SPDX-License-Identifier: MIT */
+#include "conv.h"
+
+#include <string.h>
+
+#if defined(DSI_ISA_avx512)
+#define MAX_CHANNELS 12
+#else
+#define MAX_CHANNELS 6
+#endif
+#define MAX_CHUNKS 8
+
+typedef struct {
+    const dsi_conv2d *c;
+    dsi_view x, dw;
+    const dsi_view *dy;       /* dense */
+    const dsi_pooled *pooled; /* or pooled */
+    int64_t N, K, P, Q;
+    Lines lines;
+    int64_t chunks, k_parts; /* units */
+    int64_t slots;
+    int64_t size;    /* of one chunk's dw: [K][lines][padded] */
+    float *partial;  /* [chunks][size] */
+    int32_t *offset; /* pooled: of output h W + w in packed x */
+    char *work;      /* of all slots */
+    int64_t work_bytes, x_floats, dy_floats, list;
+} Job;
+
+/* ---- pooled: tile of lines x vectors ---------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t n;
+    const float *g;
+    const int32_t *at;
+} List;
+
+ALWAYS_INLINE void pooled_tile(int lines, int vectors, List l, const float *x, const int64_t *line,
+                               float *dw, int64_t padded)
+{
+    vf a[MAX_LINES][2];
+    const float *from[MAX_LINES];
+    UNROLL for (int i = 0; i < lines; i++)
+    {
+        from[i] = x + line[i];
+        UNROLL for (int v = 0; v < vectors; v++) a[i][v] = vf_load(dw + i * padded + v * VF);
+    }
+    for (int64_t e = 0; e < l.n; e++) {
+        vf g = vf_set(l.g[e]);
+        int64_t at = l.at[e];
+        UNROLL for (int i = 0; i < lines; i++) UNROLL for (int v = 0; v < vectors; v++)
+            a[i][v] = vf_fma(g, vf_load(from[i] + at + v * VF), a[i][v]);
+    }
+    UNROLL for (int i = 0; i < lines; i++) UNROLL for (int v = 0; v < vectors; v++)
+        vf_store(dw + i * padded + v * VF, a[i][v]);
+}
+
+typedef void PooledTile(List l, const float *x, const int64_t *line, float *dw, int64_t padded);
+#define POOLED_TILE(n) \
+    static void pooled_tile_1_##n(List l, const float *x, const int64_t *line, float *dw, \
+                                  int64_t padded) \
+    { \
+        pooled_tile(n, 1, l, x, line, dw, padded); \
+    } \
+    static void pooled_tile_2_##n(List l, const float *x, const int64_t *line, float *dw, \
+                                  int64_t padded) \
+    { \
+        pooled_tile(n, 2, l, x, line, dw, padded); \
+    }
+#define EACH_LINES(X) X(1) X(2) X(3) X(4) X(5)
+EACH_LINES(POOLED_TILE)
+#define ROW(n) {pooled_tile_1_##n, pooled_tile_2_##n},
+static PooledTile *const pooled_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
+#undef ROW
+
+/* The gradients of sample n, channel k that are not 0. */
+static List collect(const Job *o, int64_t n, int64_t k, float *g, int32_t *at)
+{
+    const dsi_view *v = &o->pooled->value, *i = &o->pooled->index;
+    int64_t count = 0;
+    for (int64_t p = 0; p < v->d[2]; p++) {
+        const float *value = (const float *)v->p + n * v->s[0] + k * v->s[1] + p * v->s[2];
+        const int32_t *index = (const int32_t *)i->p + n * i->s[0] + k * i->s[1] + p * i->s[2];
+        for (int64_t q = 0; q < v->d[3]; q++) {
+            float x = value[q * v->s[3]];
+            g[count] = x;
+            at[count] = o->offset[index[q * i->s[3]]];
+            count += x != 0;
+        }
+    }
+    return (List){count, g, at};
+}
+
+static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const float *x,
+                          float *list, float *dw)
+{
+    const Lines *l = &o->lines;
+    for (int64_t k = k0; k < k1; k++) {
+        List entries = collect(o, n, k, list, (int32_t *)list + o->list);
+        const float *xg = x + k / (o->K / o->c->groups) * l->C;
+        for (int64_t i = 0, m; i < l->count; i += m) {
+            m = min64(MAX_LINES, l->count - i);
+            int64_t at[MAX_LINES];
+            for (int64_t j = 0; j < m; j++) at[j] = line_at(l, i + j);
+            for (int64_t v = 0; v < l->padded; v += 2 * VF)
+                pooled_tiles[m - 1][l->padded - v > VF](
+                    entries, xg + v, at, dw + (k * l->count + i) * l->padded + v, l->padded);
+        }
+    }
+}
+
+/* ---- dense: tile of channels x vectors ------------------------------------------------------------------------ */
+
+typedef struct {
+    int64_t P, Q, xrow, xpixel, yrow, ypixel;
+} Pixels;
+
+ALWAYS_INLINE void dense_tile(int channels, int vectors, const Pixels *o, const float *x,
+                              const float *dy, float *dw, int64_t dwk)
+{
+    vf a[MAX_CHANNELS][2], xv[2];
+    UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++)
+        a[k][v] = vf_load(dw + k * dwk + v * VF);
+    int64_t xpixel = o->xpixel, ypixel = o->ypixel;
+    for (int64_t p = 0; p < o->P; p++) {
+        const float *xq = x + p * o->xrow, *yq = dy + p * o->yrow;
+        for (int64_t q = 0; q < o->Q; q++, xq += xpixel, yq += ypixel) {
+            UNROLL for (int v = 0; v < vectors; v++)
+            {
+                xv[v] = vf_load(xq + v * VF);
+                IN_REGISTER(xv[v]);
+            }
+            UNROLL for (int k = 0; k < channels; k++)
+            {
+                vf g = vf_set(yq[k]);
+                if (vectors > 1) IN_REGISTER(g);
+                UNROLL for (int v = 0; v < vectors; v++) a[k][v] = vf_fma(g, xv[v], a[k][v]);
+            }
+        }
+    }
+    UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++)
+        vf_store(dw + k * dwk + v * VF, a[k][v]);
+}
+
+typedef void DenseTile(const Pixels *o, const float *x, const float *dy, float *dw, int64_t dwk);
+#define DENSE_TILE(n) \
+    static void dense_tile_1_##n(const Pixels *o, const float *x, const float *dy, float *dw, \
+                                 int64_t dwk) \
+    { \
+        dense_tile(n, 1, o, x, dy, dw, dwk); \
+    } \
+    static void dense_tile_2_##n(const Pixels *o, const float *x, const float *dy, float *dw, \
+                                 int64_t dwk) \
+    { \
+        dense_tile(n, 2, o, x, dy, dw, dwk); \
+    }
+#if defined(DSI_ISA_avx512)
+#define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#else
+#define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#endif
+EACH_CHANNELS(DENSE_TILE)
+#define ROW(n) {dense_tile_1_##n, dense_tile_2_##n},
+static DenseTile *const dense_tiles[MAX_CHANNELS][2] = {EACH_CHANNELS(ROW)};
+#undef ROW
+
+/* Channels k0 .. k1-1, all of one group; rows p0 .. of the outputs. */
+static void dense_rows(const Job *o, int64_t k0, int64_t k1, const Pixels *px, const float *x,
+                       const float *dy, float *dw)
+{
+    const Lines *l = &o->lines;
+    int64_t blocks = (k1 - k0 + MAX_CHANNELS - 1) / MAX_CHANNELS;
+    for (int64_t i = 0; i < l->count; i++)
+        for (int64_t v = 0; v < l->padded; v += 2 * VF)
+            for (int64_t b = 0, k = k0, m; b < blocks; b++, k += m) {
+                m = (k1 - k0) / blocks + (b < (k1 - k0) % blocks);
+                dense_tiles[m - 1][l->padded - v > VF](px, x + line_at(l, i) + v, dy + k,
+                                                       dw + (k * l->count + i) * l->padded + v,
+                                                       l->count * l->padded);
+            }
+}
+
+static void sample_dense(const Job *o, int64_t k0, int64_t k1, const float *x, const float *dy,
+                         int64_t yrow, int64_t ypixel, float *dw)
+{
+    const Lines *l = &o->lines;
+    int64_t per = o->K / o->c->groups;
+    /* some rows at a time: those of x stay in the first cache */
+    int64_t rows = max64(max64(1, 4096 / l->row), 1 + 64 / o->Q);
+    for (int64_t p = 0; p < o->P; p += rows) {
+        Pixels px = {min64(rows, o->P - p), o->Q, l->row, l->pixel, yrow, ypixel};
+        for (int64_t k = k0, last; k < k1; k = last) {
+            last = min64(k1, (k / per + 1) * per);
+            dense_rows(o, k, last, &px, x + p * l->row + k / per * l->C, dy + p * yrow, dw);
+        }
+    }
+}
+
+/* ---- units: a chunk of samples x a part of the channels --------------------------------------------------------- */
+
+static void run_unit(const Job *o, int64_t chunk, int64_t k0, int64_t k1, float *work)
+{
+    float *x = work, *rest = work + o->x_floats, *dw = o->partial + chunk * o->size;
+    int64_t per_k = o->lines.count * o->lines.padded;
+    memset(dw + k0 * per_k, 0, (size_t)((k1 - k0) * per_k) * sizeof *dw);
+    for (int64_t n = chunk * o->N / o->chunks; n < (chunk + 1) * o->N / o->chunks; n++) {
+        pack_pixels(&o->x, n, o->lines.rect, x);
+        if (o->pooled) {
+            sample_pooled(o, n, k0, k1, x, rest, dw);
+        } else if (o->dy_floats) {
+            pack_pixels(o->dy, n, (Rect){0, o->P, 0, o->Q}, rest);
+            sample_dense(o, k0, k1, x, rest, o->Q * o->K, o->K, dw);
+        } else {
+            const dsi_view *dy = o->dy;
+            sample_dense(o, k0, k1, x, (const float *)dy->p + n * dy->s[0], dy->s[2], dy->s[3], dw);
+        }
+    }
+}
+
+static void run_slot(void *arg, int64_t begin, int64_t end)
+{
+    const Job *o = arg;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t units = o->chunks * o->k_parts;
+        for (int64_t u = i * units / o->slots; u < (i + 1) * units / o->slots; u++) {
+            int64_t part = u % o->k_parts;
+            run_unit(o, u / o->k_parts, part * o->K / o->k_parts, (part + 1) * o->K / o->k_parts,
+                     (float *)(o->work + i * o->work_bytes));
+        }
+    }
+}
+
+/* dw = the sum of the chunks, in w's own order */
+static void finish(const Job *o)
+{
+    const Lines *l = &o->lines;
+    for (int64_t c = 1; c < o->chunks; c++) {
+        const float *from = o->partial + c * o->size;
+        for (int64_t i = 0; i < o->size; i += VF)
+            vf_store(o->partial + i, vf_add(vf_load(o->partial + i), vf_load(from + i)));
+    }
+    const float *from = o->partial;
+    float *dw = o->dw.p;
+    for (int64_t k = 0; k < o->K; k++)
+        for (int64_t i = 0; i < l->count; i++, from += l->padded) {
+            int64_t each = l->S / l->merged;
+            float *to = dw + k * o->dw.s[0] + i / each * o->dw.s[2] + i % each * o->dw.s[3];
+            for (int64_t s = 0, j = 0; s < l->merged; s++)
+                for (int64_t c = 0; c < l->C; c++) to[c * o->dw.s[1] + s * o->dw.s[3]] = from[j++];
+        }
+}
+
+static ds_status run(dsi_stream *s, Job *o)
+{
+    const Lines *l = &o->lines;
+    o->size = o->K * l->count * l->padded;
+    o->chunks = max64(1, min64(min64(MAX_CHUNKS, o->N / 2), ((int64_t)4 << 20) / (o->size + 1)));
+    int64_t outputs = o->pooled ? o->pooled->value.d[2] * o->pooled->value.d[3] : o->P * o->Q;
+    double ns = (double)o->size * (double)outputs * (double)o->N / VF / 3;
+    o->slots = max64(1, min64(ds_threads(), (int64_t)(ns / 20000)));
+    o->k_parts = o->slots > 1 ? min64(o->K, (2 * o->slots + o->chunks - 1) / o->chunks) : 1;
+    o->slots = min64(o->slots, o->chunks * o->k_parts);
+    o->x_floats = round_up(l->rect.rows * l->rect.cols * o->x.d[1] + l->padded, 16);
+    o->list = round_up(outputs + 16, 16);
+    bool as_is = o->dy && o->dy->s[1] == 1;
+    o->dy_floats = o->pooled || as_is ? 0 : o->P * o->Q * o->K;
+    o->work_bytes = round_up(
+        (o->x_floats + (o->pooled ? 2 * o->list : o->dy_floats)) * (int64_t)sizeof(float), 64);
+
+    int64_t table = o->pooled ? round_up(o->P * o->Q, 16) : 0;
+    int64_t bytes = (o->chunks * o->size + table) * (int64_t)sizeof(float) +
+                    o->slots * o->work_bytes;
+    o->partial = dsi_scratch(s, (size_t)bytes);
+    if (!o->partial) return DS_ENOMEM;
+    o->offset = (int32_t *)(o->partial + o->chunks * o->size);
+    o->work = (char *)(o->offset + table);
+    for (int64_t p = 0; p < o->P && table; p++)
+        for (int64_t q = 0; q < o->Q; q++)
+            o->offset[p * o->Q + q] = (int32_t)(p * l->row + q * l->pixel);
+    dsi_parallel(o->slots, 1, run_slot, o);
+    finish(o);
+    dsi_scratch_release(s, o->partial);
+    return DS_OK;
+}
+
+ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw)
+{
+    Job o = {.c = c,
+             .x = x,
+             .dw = dw,
+             .dy = &dy,
+             .N = dy.d[0],
+             .K = dy.d[1],
+             .P = dy.d[2],
+             .Q = dy.d[3]};
+    o.lines = lines_of(c, &x, &dw, o.P, o.Q);
+    return run(s, &o);
+}
+
+ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
+                         dsi_view dw)
+{
+    Job o = {
+        .c = c, .x = x, .dw = dw, .pooled = dy, .N = x.d[0], .K = dw.d[0], .P = dy->h, .Q = dy->w};
+    o.lines = lines_of(c, &x, &dw, o.P, o.Q);
+    return run(s, &o);
+}

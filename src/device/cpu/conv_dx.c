@@ -1,0 +1,208 @@
+/* device/cpu/conv_dx.c: dx of a convolution from a gradient in pooled form.
+ *
+ *     dx[p,q][line] += dy[k,p,q] w[k][line]      only where dy is not 0
+ *
+ * A sample's dx is summed up in pixel order (conv.h). To add each (k,p,q) to memory one by one would
+ * stall: neighbours overlap, and a load must wait for the stores before it. So the channels of one
+ * pooled window are taken together, those that have their maximum at the same place at a time: their
+ * sum is made in registers and added to dx once.
+ * SPDX-License-Identifier: MIT */
+#include "conv.h"
+
+#include <string.h>
+
+#define LANES 64 /* channels looked at together: bits of a mask */
+
+typedef struct {
+    const dsi_conv2d *c;
+    const dsi_pooled *dy;
+    dsi_view w, dx;
+    Lines lines;
+    int64_t K;
+    float *weights;  /* [K][lines][padded] */
+    int32_t *offset; /* of output h W + w in packed dx */
+    float *samples;  /* one for each slot */
+    int64_t sample_floats, slots;
+} Job;
+
+/* bit i: x[i] != 0, for i < LANES */
+static uint64_t nonzero(const float *x)
+{
+    uint64_t bits = 0;
+#if defined(DSI_ISA_avx512)
+    for (int i = 0; i < LANES; i += 16)
+        bits |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(x + i), _mm512_setzero_ps(),
+                                             _CMP_NEQ_UQ)
+                << i;
+#elif defined(DSI_ISA_avx2)
+    for (int i = 0; i < LANES; i += 8) {
+        __m256 differ = _mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_setzero_ps(), _CMP_NEQ_UQ);
+        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(differ) << i;
+    }
+#else
+    for (int i = 0; i < LANES; i++) bits |= (uint64_t)(x[i] != 0) << i;
+#endif
+    return bits;
+}
+
+/* bit i: x[i] == y, for i < LANES */
+static uint64_t equal(const int32_t *x, int32_t y)
+{
+    uint64_t bits = 0;
+#if defined(DSI_ISA_avx512)
+    for (int i = 0; i < LANES; i += 16)
+        bits |= (uint64_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(x + i), _mm512_set1_epi32(y))
+                << i;
+#elif defined(DSI_ISA_avx2)
+    for (int i = 0; i < LANES; i += 8) {
+        __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256((const void *)(x + i)),
+                                          _mm256_set1_epi32(y));
+        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(same)) << i;
+    }
+#else
+    for (int i = 0; i < LANES; i++) bits |= (uint64_t)(x[i] == y) << i;
+#endif
+    return bits;
+}
+
+/* ---- tile: lines x vectors of dx += sum over the channels in `bits` of g[k] w[k] --------------------------- */
+
+ALWAYS_INLINE void place_tile(int lines, int vectors, uint64_t bits, const float *g, const float *w,
+                              int64_t wk, int64_t padded, float *dx, const int64_t *line)
+{
+    vf a[MAX_LINES][2];
+    UNROLL for (int i = 0; i < lines; i++) UNROLL for (int v = 0; v < vectors; v++)
+        a[i][v] = vf_zero();
+    for (; bits; bits &= bits - 1) {
+        int k = __builtin_ctzll(bits);
+        const float *wi = w + k * wk;
+        vf gk = vf_set(g[k]);
+        UNROLL for (int i = 0; i < lines; i++) UNROLL for (int v = 0; v < vectors; v++)
+            a[i][v] = vf_fma(gk, vf_load(wi + i * padded + v * VF), a[i][v]);
+    }
+    UNROLL for (int i = 0; i < lines; i++) UNROLL for (int v = 0; v < vectors; v++)
+    {
+        float *to = dx + line[i] + v * VF;
+        vf_store(to, vf_add(vf_load(to), a[i][v]));
+    }
+}
+
+typedef void PlaceTile(uint64_t bits, const float *g, const float *w, int64_t wk, int64_t padded,
+                       float *dx, const int64_t *line);
+#define PLACE_TILE(n) \
+    static void place_tile_1_##n(uint64_t bits, const float *g, const float *w, int64_t wk, \
+                                 int64_t padded, float *dx, const int64_t *line) \
+    { \
+        place_tile(n, 1, bits, g, w, wk, padded, dx, line); \
+    } \
+    static void place_tile_2_##n(uint64_t bits, const float *g, const float *w, int64_t wk, \
+                                 int64_t padded, float *dx, const int64_t *line) \
+    { \
+        place_tile(n, 2, bits, g, w, wk, padded, dx, line); \
+    }
+#define EACH_LINES(X) X(1) X(2) X(3) X(4) X(5)
+EACH_LINES(PLACE_TILE)
+#define ROW(n) {place_tile_1_##n, place_tile_2_##n},
+static PlaceTile *const place_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
+#undef ROW
+
+static void add_place(const Job *o, uint64_t bits, const float *g, const float *w, float *dx)
+{
+    const Lines *l = &o->lines;
+    for (int64_t i = 0, m; i < l->count; i += m) {
+        int64_t at[MAX_LINES];
+        m = min64(MAX_LINES, l->count - i);
+        for (int64_t j = 0; j < m; j++) at[j] = line_at(l, i + j);
+        for (int64_t v = 0; v < l->padded; v += 2 * VF)
+            place_tiles[m - 1][l->padded - v > VF](bits, g, w + i * l->padded + v,
+                                                   l->count * l->padded, l->padded, dx + v, at);
+    }
+}
+
+/* Up to LANES channels of one group, of one window. */
+static void add_window(const Job *o, const float *g, const int32_t *index, int64_t k, float *dx)
+{
+    const float *w = o->weights + k * o->lines.count * o->lines.padded;
+    float *group = dx + k / (o->K / o->c->groups) * o->lines.C;
+    for (uint64_t left = nonzero(g), here; left; left &= ~here) {
+        int32_t at = index[__builtin_ctzll(left)];
+        here = left & equal(index, at);
+        add_place(o, here, g, w, group + o->offset[at]);
+    }
+}
+
+static void add_sample(const Job *o, int64_t n, float *dx)
+{
+    const dsi_view *v = &o->dy->value, *i = &o->dy->index;
+    int64_t per = o->K / o->c->groups;
+    float g[LANES] = {0};
+    int32_t index[LANES] = {0};
+    for (int64_t p = 0; p < v->d[2]; p++)
+        for (int64_t q = 0; q < v->d[3]; q++) {
+            const float *value = (const float *)v->p + n * v->s[0] + p * v->s[2] + q * v->s[3];
+            const int32_t *at = (const int32_t *)i->p + n * i->s[0] + p * i->s[2] + q * i->s[3];
+            for (int64_t k = 0, m; k < o->K; k += m) {
+                m = min64(LANES, (k / per + 1) * per - k); /* to the end of the group */
+                for (int64_t j = 0; j < m; j++) {
+                    g[j] = value[(k + j) * v->s[1]];
+                    index[j] = at[(k + j) * i->s[1]];
+                }
+                for (int64_t j = m; j < LANES; j++) g[j] = 0;
+                add_window(o, g, index, k, dx);
+            }
+        }
+}
+
+static void run_slot(void *arg, int64_t begin, int64_t end)
+{
+    const Job *o = arg;
+    int64_t N = o->dx.d[0];
+    for (int64_t i = begin; i < end; i++) {
+        float *sample = o->samples + i * o->sample_floats;
+        for (int64_t n = i * N / o->slots; n < (i + 1) * N / o->slots; n++) {
+            memset(sample, 0, (size_t)o->sample_floats * sizeof *sample);
+            add_sample(o, n, sample);
+            unpack_pixels(sample, o->lines.rect, &o->dx, n);
+        }
+    }
+}
+
+static void pack_weights(const Job *o)
+{
+    const Lines *l = &o->lines;
+    float *to = o->weights;
+    for (int64_t k = 0; k < o->K; k++)
+        for (int64_t i = 0; i < l->count; i++, to += l->padded) {
+            for (int64_t j = 0; j < l->length; j++)
+                to[j] = ((const float *)o->w.p)[line_weight(l, &o->w, k, i, j)];
+            for (int64_t j = l->length; j < l->padded; j++) to[j] = 0;
+        }
+}
+
+ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view w,
+                         dsi_view dx)
+{
+    Job o = {.c = c,
+             .dy = dy,
+             .w = w,
+             .dx = dx,
+             .K = w.d[0],
+             .lines = lines_of(c, &dx, &w, dy->h, dy->w)};
+    const Lines *l = &o.lines;
+    int64_t weights = o.K * l->count * l->padded, table = round_up(dy->h * dy->w, 16);
+    double ns = (double)weights * (double)(dx.d[0] * dy->value.d[2] * dy->value.d[3]) / VF / 2;
+    o.slots = max64(1, min64(min64(ds_threads(), dx.d[0]), (int64_t)(ns / 20000)));
+    o.sample_floats = round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
+    o.weights = dsi_scratch(s,
+                            (size_t)(weights + table + o.slots * o.sample_floats) * sizeof(float));
+    if (!o.weights) return DS_ENOMEM;
+    o.offset = (int32_t *)(o.weights + weights);
+    o.samples = (float *)(o.offset + table);
+    for (int64_t p = 0; p < dy->h; p++)
+        for (int64_t q = 0; q < dy->w; q++)
+            o.offset[p * dy->w + q] = (int32_t)(p * l->row + q * l->pixel);
+    pack_weights(&o);
+    dsi_parallel(o.slots, 1, run_slot, &o);
+    dsi_scratch_release(s, o.weights);
+    return DS_OK;
+}

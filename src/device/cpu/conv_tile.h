@@ -1,0 +1,136 @@
+/* device/cpu/conv_tile.h: the register tiles of a correlation.
+ *
+ *     y[k][i] = bias[k] + sum over t of x[tap[t] + i] w[t][k]      i: pixels side by side
+ *
+ * Two tiles compute it; each keeps its outputs in registers while it goes over all taps:
+ *
+ *     channel tile   vectors of output channels; a pixel's input is broadcast; rows x pixels x vectors
+ *                    outputs. Good when there are at least a vector of output channels.
+ *     pixel tile     vectors of pixels; a channel's weight is broadcast; channels x vectors outputs.
+ *                    Good for few output channels, and where planes are wanted.
+ *
+ * Sizes are constants at each place of use, so that the compiler unrolls everything and no output
+ * leaves its register; one function for each size, chosen through a table.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_CONV_TILE_H
+#define DSI_DEVICE_CPU_CONV_TILE_H
+
+#include "isa.h"
+
+/* 32 registers or 16: outputs, one tap's weights (or pixels), one broadcast */
+#if defined(DSI_ISA_avx512)
+#define MAX_PIXELS  12 /* of a channel tile; times two rows or two vectors */
+#define MAX_VECTORS 4  /* of a pixel tile */
+#else
+#define MAX_PIXELS  6
+#define MAX_VECTORS 2
+#endif
+#define MAX_CHANNELS 6 /* of a pixel tile */
+
+typedef struct {
+    int64_t T;
+    const int64_t *tap; /* [T] */
+    const float *w;     /* [T][channels of the tile] */
+    const float *bias;  /* [channels of the tile] */
+} Taps;
+
+/* ---- channel tile: y[row][pixel][vector] ------------------------------------------------------------- */
+
+ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, const Taps *o, const float *x,
+                                int64_t xrow, float *y, int64_t yrow, int64_t ypixel)
+{
+    vf a[2][MAX_PIXELS][2], w[2];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
+        UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_load(o->bias + v * VF);
+    const float *wt = o->w;
+    for (int64_t t = 0; t < o->T; t++, wt += vectors * VF) {
+        const float *xt = x + o->tap[t];
+        UNROLL for (int v = 0; v < vectors; v++) w[v] = vf_load(wt + v * VF);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
+        {
+            vf xi = vf_set(xt[r * xrow + i]);
+            if (vectors > 1) IN_REGISTER(xi);
+            UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_fma(xi, w[v], a[r][i][v]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
+        UNROLL for (int v = 0; v < vectors; v++)
+            vf_store(y + r * yrow + i * ypixel + v * VF, a[r][i][v]);
+}
+
+typedef void ChannelTile(const Taps *o, const float *x, int64_t xrow, float *y, int64_t yrow,
+                         int64_t ypixel);
+
+/* rows x vectors is 2 x 1 or 1 x 2 */
+#define CHANNEL_TILE(n) \
+    static void channel_tile_2_##n(const Taps *o, const float *x, int64_t xrow, float *y, \
+                                   int64_t yrow, int64_t ypixel) \
+    { \
+        channel_tile(2, n, 1, o, x, xrow, y, yrow, ypixel); \
+    } \
+    static void channel_tile_1_##n(const Taps *o, const float *x, int64_t xrow, float *y, \
+                                   int64_t yrow, int64_t ypixel) \
+    { \
+        channel_tile(1, n, 2, o, x, xrow, y, yrow, ypixel); \
+    }
+#if defined(DSI_ISA_avx512)
+#define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#else
+#define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#endif
+EACH_PIXELS(CHANNEL_TILE)
+#define ROW(n) {channel_tile_2_##n, channel_tile_1_##n},
+static ChannelTile *const channel_tiles[MAX_PIXELS][2] = {
+    EACH_PIXELS(ROW)}; /* [pixels - 1][vectors - 1] */
+#undef ROW
+
+/* ---- pixel tile: y[v][m] is a vector of pixels that begins at x[v], of channel m ----------------------- */
+
+ALWAYS_INLINE void pixel_tile(int channels, int vectors, const Taps *o, const float *const *x,
+                              float *const *y, int64_t ychannel)
+{
+    vf a[MAX_CHANNELS][MAX_VECTORS], xv[MAX_VECTORS];
+    const float *px[MAX_VECTORS];
+    UNROLL for (int v = 0; v < vectors; v++) px[v] = x[v];
+    UNROLL for (int m = 0; m < channels; m++) UNROLL for (int v = 0; v < vectors; v++)
+        a[m][v] = vf_set(o->bias[m]);
+    const float *wt = o->w;
+    for (int64_t t = 0; t < o->T; t++, wt += channels) {
+        int64_t at = o->tap[t];
+        UNROLL for (int v = 0; v < vectors; v++)
+        {
+            xv[v] = vf_load(px[v] + at);
+            IN_REGISTER(xv[v]);
+        }
+        UNROLL for (int m = 0; m < channels; m++)
+        {
+            vf w = vf_set(wt[m]);
+            IN_REGISTER(w);
+            UNROLL for (int v = 0; v < vectors; v++) a[m][v] = vf_fma(xv[v], w, a[m][v]);
+        }
+    }
+    UNROLL for (int m = 0; m < channels; m++) UNROLL for (int v = 0; v < vectors; v++)
+        vf_store(y[v] + m * ychannel, a[m][v]);
+}
+
+typedef void PixelTile(const Taps *o, const float *const *x, float *const *y, int64_t ychannel);
+
+#define PIXEL_TILE(n) \
+    static void pixel_tile_1_##n(const Taps *o, const float *const *x, float *const *y, \
+                                 int64_t ychannel) \
+    { \
+        pixel_tile(n, 1, o, x, y, ychannel); \
+    } \
+    static void pixel_tile_n_##n(const Taps *o, const float *const *x, float *const *y, \
+                                 int64_t ychannel) \
+    { \
+        pixel_tile(n, MAX_VECTORS, o, x, y, ychannel); \
+    }
+#define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+EACH_CHANNELS(PIXEL_TILE)
+#define ROW(n) {pixel_tile_1_##n, pixel_tile_n_##n},
+static PixelTile *const pixel_tiles[MAX_CHANNELS][2] = {
+    EACH_CHANNELS(ROW)}; /* [channels - 1][many vectors] */
+#undef ROW
+
+#endif
