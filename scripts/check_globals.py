@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Check that the library has no variable that two threads could change, but for those in a list.
+
+usage: check_globals.py ALLOWED.txt LIBRARY.a
+
+Looks at what the compiler made: every object in .data or .bss that is neither thread-local nor
+constant. ALLOWED.txt has one line each:   object file   variable   reason
+SPDX-License-Identifier: MIT
+"""
+import re
+import subprocess
+import sys
+
+WRITABLE = re.compile(r'^(\.data|\.bss|COMMON)(?!\.rel\.ro)')
+
+
+def variables(library):
+    """-> (object file, variable) of each writable one"""
+    table = subprocess.run(['nm', '-f', 'sysv', '--defined-only', library], check=True, text=True,
+                           stdout=subprocess.PIPE).stdout
+    home = ''
+    for line in table.splitlines():
+        # "Symbols from libdeepspeed.a[work.c.o]:"
+        title = re.match(r'.*\[(.+?)(\.c)?\.o\]:', line)
+        if title:
+            home = title.group(1) + '.c'
+        fields = [f.strip() for f in line.split('|')]
+        if len(fields) == 7 and fields[3] == 'OBJECT' and WRITABLE.match(fields[6]):
+            yield home, re.sub(r'\.\d+$', '', fields[0])  # a local static is name.7
+
+
+def main(allowed, library):
+    may = {tuple(line.split()[:2]) for line in open(allowed) if line.strip() and line[0] != '#'}
+    found = set(variables(library))
+    bad = [f'src: {home}: {name} is shared by all threads and can change; see {allowed}'
+           for home, name in sorted(found - may)]
+    bad += [f'{allowed}: {home} {name} is no longer there' for home, name in sorted(may - found)]
+    print('\n'.join(bad) or f'globals: {len(found)}, all with a reason')
+    return bool(bad)
+
+
+if __name__ == '__main__':
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,101 @@
+# scripts/packages.sh: installs what is missing, for ./quickstart and ./check, which source it.
+#
+# Only what is missing: a tool is looked for in PATH, a library by pkg-config, so nothing is done, and no
+# right is needed, where all is there already. Works as root, or through sudo, and never asks a question.
+# SPDX-License-Identifier: MIT
+# shellcheck shell=sh
+
+missing=''     # packages
+missing_why='' # one phrase each
+
+# need_tool COMMAND PACKAGE REASON
+need_tool()
+{
+    command -v "$1" >/dev/null 2>&1 || want "$2" "$3"
+}
+
+# need_library MODULE PACKAGE REASON: MODULE as pkg-config knows it
+need_library()
+{
+    pkg-config --exists "$1" 2>/dev/null || want "$2" "$3"
+}
+
+want()
+{
+    missing="$missing $1"
+    missing_why="$missing_why$1 ($2), "
+}
+
+# What a build of the library and the programs takes.
+need_build()
+{
+    if ! command -v cc >/dev/null 2>&1; then
+        want gcc 'C compiler'
+        want libc6-dev 'C library headers'
+    fi
+    need_tool cmake cmake 'configures the build'
+    command -v make >/dev/null 2>&1 || need_tool ninja ninja-build 'runs the build'
+    need_tool pkg-config pkg-config 'finds libraries'
+    need_library jansson libjansson-dev JSON
+    need_library libcurl libcurl4-openssl-dev download
+    need_library libarchive libarchive-dev archives
+    need_library libcrypto libssl-dev checksums
+    need_library libpng libpng-dev images
+    [ -s "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ -d /etc/pki/tls ] ||
+        want ca-certificates 'https'
+}
+
+# What the tests and scripts/lint take beside it.
+need_checks()
+{
+    need_library cmocka libcmocka-dev tests
+    need_tool c++ g++ 'headers as C++'
+    need_tool python3 python3-minimal 'checks of the tree'
+    need_tool clang-format clang-format 'form'
+    need_tool clang-tidy clang-tidy 'bugs'
+}
+
+megabytes_installed()
+{
+    # shellcheck disable=SC2016 # the format is dpkg-query's
+    { dpkg-query -W -f '${Installed-Size}\n' 2>/dev/null || echo 0; } | awk '{ n += $1 } END { print int(n / 1024) }'
+}
+
+# install_missing: all that need_... found to be missing; sets installed_mb. 0 if nothing is missing now.
+install_missing()
+{
+    installed_mb=0
+    [ "$missing" ] || return 0
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "Missing:$missing (names of Debian's packages). This system has no apt-get: please install" \
+            "what they hold, then run this again." >&2
+        return 1
+    fi
+    as_root=''
+    if [ "$(id -u)" != 0 ]; then
+        as_root='sudo -n'
+        if ! sudo -n true 2>/dev/null; then
+            echo "Missing:$missing. Installing takes root, and sudo is not there or wants a password. Please run" \
+                "as root:  apt-get install -y$missing  and then this again." >&2
+            return 1
+        fi
+    fi
+    echo "Installs ${missing_why%, }."
+    before=$(megabytes_installed)
+    apt_log=$(mktemp)
+    if ! apt update || ! apt install --no-install-recommends $missing; then
+        tail -n 15 "$apt_log" >&2
+        echo "apt-get did not install:$missing (above: its last lines)" >&2
+        rm -f "$apt_log"
+        return 1
+    fi
+    rm -f "$apt_log"
+    installed_mb=$(($(megabytes_installed) - before))
+}
+
+# apt-get that asks nothing and says nothing; it waits for another apt-get to end.
+apt()
+{
+    $as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -y -q -o DPkg::Lock::Timeout=300 \
+        -o Dpkg::Use-Pty=0 "$@" >>"$apt_log" 2>&1 </dev/null
+}
