@@ -112,7 +112,11 @@ static void say(bool quiet, const char *what, const char *from, const char *to)
 static dsi_fetched get_archive(const char *path, const char *url, const char *md5, bool quiet)
 {
     char hex[33];
-    bool right = md5 ? dsi_md5(path, hex) == DS_OK && !strcasecmp(hex, md5) : dsi_file_exists(path);
+    bool right = dsi_file_exists(path);
+    if (right && md5) {
+        if (dsi_md5(path, hex) != DS_OK) return DSI_FETCH_LOCAL;
+        right = !strcasecmp(hex, md5);
+    }
     if (right) return DSI_FETCHED;
     if (!strstr(url, "://")) {
         dsi_fail(DS_EINVAL,

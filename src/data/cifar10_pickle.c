@@ -1,10 +1,475 @@
-/* data/cifar10_pickle.c: the python layout of CIFAR-10.
+/* data/cifar10_pickle.c: the python layout of CIFAR-10, read without Python.
+ *
+ * A pickle is a program for a stack machine that may call any function of Python. A batch needs a
+ * small part of it: a dict of strings, lists and one numpy array,
+ *
+ *     {"labels": [6, 9, ...], "data": uint8 [10000,3072], "filenames": [...], "batch_label": "..."}
+ *
+ * so this machine has the opcodes for these and knows three functions by name, those that numpy writes for
+ * an array. It calls none of them: "data" becomes the place in the file where the array's bytes lie.
+ * Whatever else turns up is refused with its name and place. Opcodes as in Python's pickletools.py,
+ * protocols 2 (the official files, by Python 2) and 3.
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
 
 #include "base/error.h"
+#include "base/list.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_VALUES 65536 /* on the stack, in lists, in the memo: a batch has 20,000 */
+#define MAX_NAME   64
+
+typedef enum kind {
+    NOTHING, /* None, True, False, an empty place of the memo */
+    MARK,
+    INT,         /* a */
+    STRING,      /* b bytes at a in the file */
+    TUPLE,       /* b values from vm.items[a] on */
+    LIST,        /* number a of vm.list */
+    DICT,        /* the only one */
+    RECONSTRUCT, /* numpy.core.multiarray._reconstruct */
+    NDARRAY,     /* numpy.ndarray */
+    DTYPE,       /* numpy.dtype */
+    UINT8,       /* dtype('u1') */
+    ARRAY        /* the only one: vm.array */
+} kind;
+
+typedef struct value {
+    kind kind;
+    int64_t a, b;
+} value;
+
+typedef struct list {
+    DSI_LIST(value)
+} list;
+
+typedef struct machine {
+    const dsi_cifar10_file *f;
+    int64_t size, at;  /* of the file, of the next byte */
+    int64_t window_at; /* what of the file is in window */
+    ssize_t window_n;
+    list stack, items, memo;
+    struct {
+        DSI_LIST(list)
+    } lists;
+    int64_t values; /* in all of them */
+    bool has_dict, has_array;
+    value data, labels;              /* of the dict */
+    int64_t rows, columns, bytes_at; /* of the array */
+    uint8_t window[16384];
+} machine;
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+static ds_status refuse(const machine *m, const char *what)
+{
+    return dsi_fail(DS_EFORMAT,
+                    "cifar10: %s: at byte %lld: %s; expected a pickled batch of CIFAR-10",
+                    m->f->path, (long long)m->at, what);
+}
+
+static ds_status read_bytes(machine *m, void *to, int64_t n)
+{
+    for (uint8_t *out = to; n > 0;) {
+        int64_t in = m->at - m->window_at, here = m->window_n - in;
+        if (in < 0 || here <= 0) {
+            m->window_at = m->at;
+            m->window_n = pread(m->f->fd, m->window, sizeof m->window, (off_t)m->at);
+            if (m->window_n < 0) {
+                m->window_n = 0;
+                return dsi_fail(DS_EIO, "cifar10: %s: %s", m->f->path, strerror(errno));
+            }
+            if (!m->window_n) return refuse(m, "the file ends too early");
+            continue;
+        }
+        if (here > n) here = n;
+        memcpy(out, m->window + in, (size_t)here);
+        out += here, n -= here, m->at += here;
+    }
+    return DS_OK;
+}
+
+/* A little-endian number of n bytes, with sign if `sign`. */
+static ds_status read_int(machine *m, int n, bool sign, int64_t *x)
+{
+    uint8_t b[8];
+    uint64_t u = 0;
+    ds_status status = read_bytes(m, b, n);
+    if (status != DS_OK) return status;
+    for (int k = 0; k < n; k++) u |= (uint64_t)b[k] << 8 * k;
+    if (sign && n && n < 8 && b[n - 1] & 0x80) u |= UINT64_MAX << 8 * n;
+    *x = (int64_t)u;
+    return DS_OK;
+}
+
+/* A line of an opcode's argument; "" and a failure if it is longer than a name. */
+static ds_status read_line(machine *m, char name[MAX_NAME])
+{
+    for (int n = 0; n < MAX_NAME; n++) {
+        ds_status status = read_bytes(m, name + n, 1);
+        if (status != DS_OK) return status;
+        if (name[n] == '\n') {
+            name[n] = 0;
+            return DS_OK;
+        }
+    }
+    name[0] = 0;
+    return refuse(m, "a name is too long");
+}
+
+static bool string_is(const machine *m, value v, const char *want)
+{
+    char text[MAX_NAME];
+    return v.kind == STRING && v.b == (int64_t)strlen(want) &&
+           pread(m->f->fd, text, (size_t)v.b, (off_t)v.a) == v.b &&
+           !memcmp(text, want, (size_t)v.b);
+}
+
+/* ---- the stack -------------------------------------------------------------------------------------- */
+
+static ds_status add(machine *m, list *l, value v)
+{
+    if (++m->values > MAX_VALUES) return refuse(m, "too many values");
+    dsi_list_add(l, v);
+    return DS_OK;
+}
+
+static ds_status push(machine *m, kind k, int64_t a, int64_t b)
+{
+    return add(m, &m->stack, (value){k, a, b});
+}
+
+/* The n values on top, fewer -> NULL with the message. They stay where they are until the next push. */
+static const value *pop(machine *m, int n)
+{
+    if (m->stack.n < n) {
+        refuse(m, "the stack is empty");
+        return NULL;
+    }
+    m->stack.n -= n, m->values -= n;
+    return m->stack.at + m->stack.n;
+}
+
+/* How many values lie above the topmost mark; -1 with the message if there is none. */
+static int above_mark(const machine *m)
+{
+    for (int k = m->stack.n; k > 0; k--)
+        if (m->stack.at[k - 1].kind == MARK) return m->stack.n - k;
+    refuse(m, "a mark is missing");
+    return -1;
+}
+
+static ds_status push_string(machine *m, int length_bytes)
+{
+    int64_t n;
+    ds_status status = read_int(m, length_bytes, false, &n);
+    if (status != DS_OK) return status;
+    if (n > m->size - m->at) return refuse(m, "a string goes on after the end of the file");
+    m->at += n;
+    return push(m, STRING, m->at - n, n);
+}
+
+static ds_status push_int(machine *m, int n, bool sign)
+{
+    int64_t x;
+    ds_status status = read_int(m, n, sign, &x);
+    return status == DS_OK ? push(m, INT, x, 0) : status;
+}
+
+/* Python 2's long: a byte for the length, then that many. */
+static ds_status push_long(machine *m)
+{
+    int64_t n;
+    ds_status status = read_int(m, 1, false, &n);
+    if (status != DS_OK) return status;
+    return n <= 8 ? push_int(m, (int)n, true) : refuse(m, "a number of more than 8 bytes");
+}
+
+static ds_status push_tuple(machine *m, int n, bool marked)
+{
+    const value *v = n < 0 ? NULL : pop(m, n);
+    int at = m->items.n;
+    ds_status status = DS_OK;
+    if (!v) return DS_EFORMAT;
+    for (int k = 0; k < n && status == DS_OK; k++) status = add(m, &m->items, v[k]);
+    if (status == DS_OK && marked) pop(m, 1);
+    return status == DS_OK ? push(m, TUPLE, at, n) : status;
+}
+
+static ds_status push_list(machine *m)
+{
+    if (m->lists.n >= 16) return refuse(m, "too many lists");
+    dsi_list_add(&m->lists, (list){0});
+    return push(m, LIST, m->lists.n - 1, 0);
+}
+
+static ds_status push_dict(machine *m)
+{
+    if (m->has_dict) return refuse(m, "a second dict");
+    m->has_dict = true;
+    return push(m, DICT, 0, 0);
+}
+
+/* ---- lists, dict, memo --------------------------------------------------------------------------------- */
+
+static ds_status append(machine *m, int n, bool marked)
+{
+    const value *v = n < 0 ? NULL : pop(m, n);
+    ds_status status = DS_OK;
+    if (!v || (marked && !pop(m, 1))) return DS_EFORMAT;
+    if (!m->stack.n || m->stack.at[m->stack.n - 1].kind != LIST)
+        return refuse(m, "values are added to what is no list");
+    list *l = &m->lists.at[m->stack.at[m->stack.n - 1].a];
+    for (int k = 0; k < n && status == DS_OK; k++) status = add(m, l, v[k]);
+    return status;
+}
+
+static ds_status set_items(machine *m, int n, bool marked)
+{
+    const value *v = n < 0 ? NULL : pop(m, n);
+    if (!v || (marked && !pop(m, 1))) return DS_EFORMAT;
+    if (n % 2 || !m->stack.n || m->stack.at[m->stack.n - 1].kind != DICT)
+        return refuse(m, "values are set in what is no dict");
+    for (int k = 0; k < n; k += 2) {
+        if (string_is(m, v[k], "data")) m->data = v[k + 1];
+        if (string_is(m, v[k], "labels")) m->labels = v[k + 1];
+    }
+    return DS_OK;
+}
+
+static ds_status memo_put(machine *m, int n)
+{
+    int64_t k;
+    ds_status status = read_int(m, n, false, &k);
+    if (status != DS_OK) return status;
+    if (!m->stack.n || k >= MAX_VALUES) return refuse(m, "a memo that cannot be");
+    while (m->memo.n <= k && status == DS_OK) status = add(m, &m->memo, (value){0});
+    if (status == DS_OK) m->memo.at[k] = m->stack.at[m->stack.n - 1];
+    return status;
+}
+
+static ds_status memo_get(machine *m, int n)
+{
+    int64_t k;
+    ds_status status = read_int(m, n, false, &k);
+    if (status != DS_OK) return status;
+    if (k >= m->memo.n || m->memo.at[k].kind == NOTHING)
+        return refuse(m, "a memo that was never put");
+    value v = m->memo.at[k];
+    return push(m, v.kind, v.a, v.b);
+}
+
+/* ---- numpy's array -------------------------------------------------------------------------------------- */
+
+static ds_status push_global(machine *m)
+{
+    static const struct {
+        const char *module, *name;
+        kind kind;
+    } known[] = {{"numpy.core.multiarray", "_reconstruct", RECONSTRUCT},
+                 {"numpy._core.multiarray", "_reconstruct", RECONSTRUCT},
+                 {"numpy", "ndarray", NDARRAY},
+                 {"numpy", "dtype", DTYPE}};
+    char module[MAX_NAME], name[MAX_NAME];
+    ds_status status = read_line(m, module);
+    if (status == DS_OK) status = read_line(m, name);
+    if (status != DS_OK) return status;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+        if (!strcmp(module, known[k].module) && !strcmp(name, known[k].name))
+            return push(m, known[k].kind, 0, 0);
+    return dsi_fail(DS_EFORMAT,
+                    "cifar10: %s: at byte %lld: the pickle wants Python's %s.%s; a batch of "
+                    "CIFAR-10 needs only "
+                    "numpy's array, and nothing was run",
+                    m->f->path, (long long)m->at, module, name);
+}
+
+/* _reconstruct(ndarray, (0,), "b") -> an array to be filled; dtype("u1", ..) -> uint8. */
+static ds_status reduce(machine *m)
+{
+    const value *v = pop(m, 2);
+    if (!v) return DS_EFORMAT;
+    if (v[1].kind != TUPLE || v[1].b < 1) return refuse(m, "a call without arguments");
+    const value *arg = m->items.at + v[1].a;
+    if (v[0].kind == RECONSTRUCT && arg[0].kind == NDARRAY && !m->has_array) {
+        m->has_array = true;
+        return push(m, ARRAY, 0, 0);
+    }
+    if (v[0].kind != DTYPE) return refuse(m, "a call that makes no array");
+    return string_is(m, arg[0], "u1") ? push(m, UINT8, 0, 0)
+                                      : refuse(m, "an array that is not of uint8");
+}
+
+/* array: (version, (rows, columns), dtype, is_fortran, bytes); dtype: its state, nothing new for uint8. */
+static ds_status build(machine *m)
+{
+    const value *v = pop(m, 2);
+    if (!v) return DS_EFORMAT;
+    const value object = v[0];
+    bool ok = v[1].kind == TUPLE && (object.kind == UINT8 || object.kind == ARRAY);
+    if (ok && object.kind == ARRAY) {
+        const value *state = m->items.at + v[1].a;
+        ok = v[1].b == 5 && state[1].kind == TUPLE && state[1].b == 2 && state[2].kind == UINT8 &&
+             state[3].kind == NOTHING && !state[3].a && state[4].kind == STRING;
+        const value *shape = ok ? m->items.at + state[1].a : NULL;
+        ok = ok && shape[0].kind == INT && shape[1].kind == INT;
+        if (ok) m->rows = shape[0].a, m->columns = shape[1].a, m->bytes_at = state[4].a;
+        ok = ok && m->columns == DSI_CIFAR10_PIXELS && m->rows > 0 &&
+             m->rows <= DSI_CIFAR10_BATCH && state[4].b == m->rows * m->columns;
+    }
+    return ok ? push(m, object.kind, 0, 0)
+              : refuse(m, "an array that is not uint8 [n,3072], row by row");
+}
+
+/* ---- the machine ------------------------------------------------------------------------------------------ */
+
+static ds_status check_protocol(machine *m)
+{
+    int64_t version;
+    ds_status status = read_int(m, 1, false, &version);
+    if (status != DS_OK || version == 2 || version == 3) return status;
+    return refuse(m, "a pickle protocol other than 2 and 3");
+}
+
+static ds_status unknown(const machine *m, uint8_t op)
+{
+    char what[64];
+    snprintf(what, sizeof what, "the pickle opcode 0x%02x", op);
+    return refuse(m, what);
+}
+
+static ds_status step(machine *m, uint8_t op)
+{
+    switch (op) {
+    case 0x80:
+        return check_protocol(m);
+    case '(':
+        return push(m, MARK, 0, 0);
+    case 'N': /* None */
+    case 0x89:
+        return push(m, NOTHING, 0, 0); /* False */
+    case 0x88:
+        return push(m, NOTHING, 1, 0); /* True */
+    case 'K':
+        return push_int(m, 1, false);
+    case 'M':
+        return push_int(m, 2, false);
+    case 'J':
+        return push_int(m, 4, true);
+    case 0x8a:
+        return push_long(m);
+    case 'U': /* a string of Python 2 */
+    case 'C':
+        return push_string(m, 1); /* bytes */
+    case 'T':
+    case 'B':
+    case 'X':
+        return push_string(m, 4); /* unicode */
+    case ']':
+        return push_list(m);
+    case 'a':
+        return append(m, 1, false);
+    case 'e':
+        return append(m, above_mark(m), true);
+    case '}':
+        return push_dict(m);
+    case 's':
+        return set_items(m, 2, false);
+    case 'u':
+        return set_items(m, above_mark(m), true);
+    case ')':
+        return push_tuple(m, 0, false);
+    case 0x85:
+        return push_tuple(m, 1, false);
+    case 0x86:
+        return push_tuple(m, 2, false);
+    case 0x87:
+        return push_tuple(m, 3, false);
+    case 't':
+        return push_tuple(m, above_mark(m), true);
+    case 'q':
+        return memo_put(m, 1);
+    case 'r':
+        return memo_put(m, 4);
+    case 'h':
+        return memo_get(m, 1);
+    case 'j':
+        return memo_get(m, 4);
+    case 'c':
+        return push_global(m);
+    case 'R':
+        return reduce(m);
+    case 'b':
+        return build(m);
+    default:
+        return unknown(m, op);
+    }
+}
+
+static ds_status run(machine *m)
+{
+    uint8_t op;
+    ds_status status = read_bytes(m, &op, 1);
+    if (status == DS_OK && op != 0x80) return refuse(m, "this is no pickle of protocol 2 or 3");
+    while (status == DS_OK && op != '.') {
+        status = step(m, op);
+        if (status == DS_OK) status = read_bytes(m, &op, 1);
+    }
+    if (status == DS_OK && (m->stack.n != 1 || m->stack.at[0].kind != DICT))
+        status = refuse(m, "the pickle is no dict");
+    if (status == DS_OK && m->at != m->size)
+        status = refuse(m, "the file goes on after the pickle's end");
+    return status;
+}
+
+/* What the dict holds -> f. */
+static ds_status take(const machine *m, dsi_cifar10_file *f)
+{
+    if (m->data.kind != ARRAY || m->rows != f->n)
+        return dsi_fail(DS_EFORMAT,
+                        "cifar10: %s: \"data\" has %lld rows, expected uint8 [%lld,3072]", f->path,
+                        (long long)m->rows, (long long)f->n);
+    const list *l = m->labels.kind == LIST ? &m->lists.at[m->labels.a] : NULL;
+    if (!l || l->n != f->n)
+        return dsi_fail(DS_EFORMAT,
+                        "cifar10: %s: \"labels\" has %d values, expected a list of %lld", f->path,
+                        l ? l->n : 0, (long long)f->n);
+    for (int64_t i = 0; i < f->n; i++) {
+        if (l->at[i].kind != INT || l->at[i].a < 0 || l->at[i].a > 9)
+            return dsi_fail(DS_EFORMAT, "cifar10: %s: record %lld has label %lld, expected 0 to 9",
+                            f->path, (long long)i, (long long)l->at[i].a);
+        f->labels[i] = (uint8_t)l->at[i].a;
+    }
+    f->pixels_at = m->bytes_at;
+    f->stride = DSI_CIFAR10_PIXELS;
+    return DS_OK;
+}
 
 ds_status dsi_cifar10_parse(dsi_cifar10_file *f)
 {
-    return dsi_fail(DS_EFORMAT, "cifar10: %s: the python layout is not read yet", f->path);
+    struct stat st;
+    if (fstat(f->fd, &st) != 0)
+        return dsi_fail(DS_EIO, "cifar10: %s: %s", f->path, strerror(errno));
+
+    machine *m = dsi_alloc(sizeof *m);
+    m->f = f;
+    m->size = st.st_size;
+    dsi_list_add(&m->stack, (value){0}); /* so that their addresses are never NULL */
+    dsi_list_add(&m->items, (value){0});
+    m->stack.n = 0;
+    ds_status status = run(m);
+    if (status == DS_OK) status = take(m, f);
+    for (int k = 0; k < m->lists.n; k++) dsi_list_free(&m->lists.at[k]);
+    dsi_list_free(&m->lists);
+    dsi_list_free(&m->stack);
+    dsi_list_free(&m->items);
+    dsi_list_free(&m->memo);
+    dsi_free(m);
+    return status;
 }

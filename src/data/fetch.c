@@ -386,8 +386,8 @@ static dsi_fetched check(transfer *t, const char *md5, bool *again)
     if (dsi_md5(t->part, hex) != DS_OK) return DSI_FETCH_LOCAL;
     if (!strcasecmp(hex, md5)) return DSI_FETCHED;
     dsi_fail(DS_EFORMAT,
-             "download: %s gives %lld bytes with md5 %s, expected %s: it is another file, or a "
-             "damaged one",
+             "download: %s gives %lld bytes with md5 %s, expected %s: it is damaged, or "
+             "another file, whose md5 goes into DS_CIFAR10_MD5",
              t->url, (long long)t->have, hex, md5);
     *again = t->resumed;
     if (!restart(t)) return DSI_FETCH_LOCAL;
@@ -424,6 +424,7 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
         got = transfer_all(&t);
         if (got == DSI_FETCHED) got = check(&t, md5, &again);
         if (again) {
+            ds_error_clear();
             got = transfer_all(&t);
             if (got == DSI_FETCHED) got = check(&t, md5, &again);
         }
