@@ -22,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_VALUES 65536 /* on the stack, in lists, in the memo: a batch has 20,000 */
+#define MAX_VALUES 65536 /* on the stack, in lists, in the memo: a batch has 30,000 */
 #define MAX_NAME   64
 
 typedef enum kind {
