@@ -1,9 +1,14 @@
 /* ops/op.h: what an op family's file needs: checks, recording, kernels.
+ *
+ * An op is one function of four paragraphs: check, make, compute, record; its backward stands above it.
+ * A backward that gives dy itself gives a second handle on it (dsi_alias, or a view), so that no leaf
+ * takes for its own sum what another node still has to read.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPS_OP_H
 #define DSI_OPS_OP_H
 
 #include "autograd/node.h"
+#include "table.h"
 
 #include <deepspeed/ops.h>
 
@@ -17,17 +22,40 @@ static inline bool dsi_is_16bit(const ds_tensor *x)
 
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
 
+/* An optional operand in float32: NULL stays NULL. */
+static inline ds_tensor *dsi_to_f32(ds_tensor *x) { return x ? ds_cast(x, DS_F32) : NULL; }
+
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);
 bool dsi_want_float(const char *op, const ds_tensor *x);
 
+/* dim counted from the front, for x of at least one dimension (a scalar counts as [1]); -1, with the
+ * message, if x has no such dimension. */
+int dsi_want_dim(const char *op, const ds_tensor *x, int dim);
+
 /* The shape that a and b broadcast to -> *out; else false, with the message. */
 bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);
 
-/* g summed to `shape`, from which it was broadcast: the gradient of a broadcast input. */
+/* g summed to `shape`, from which it was broadcast: the gradient of a broadcast input. Never g itself. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
+
+/* x, computed from x, stays as it is if dsi_run was right; else NULL: for dsi_give. */
+#define dsi_if(right, x) ((right) ? (x) : NULL)
 
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);
+
+/* Dimensions from..to-1 of x lie in memory as one dimension: its stride -> *stride. */
+bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride);
+
+/* x [...,M,N] seen as [B,M,N]. Its leading dimensions lie as one (dsi_merged). */
+dsi_view dsi_v_matrices(const ds_tensor *x);
+
+/* An option's [vertical, horizontal] values: the horizontal one is 0 for "the same" or -1 for none. */
+static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if_zero)
+{
+    out[0] = vertical ? vertical : if_zero;
+    out[1] = horizontal == 0 ? out[0] : horizontal == -1 ? 0 : horizontal;
+}
 
 #endif

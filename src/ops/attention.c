@@ -1,0 +1,119 @@
+/* ops/attention.c: scaled dot product attention; Vaswani et al., arXiv:1706.03762.
+ *
+ * q [B,L,D], k [B,S,D], v [B,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E], B all leading
+ * dimensions. The scores [B,L,S] are never stored: backward makes them again from lse [B,L], the
+ * logarithms of the softmax's sums (Dao et al., arXiv:2205.14135).
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+#include <math.h>
+
+typedef struct Attention {
+    double scale;
+    bool causal;
+} Attention;
+
+static void attention_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Attention *a = dsi_attr(n);
+    ds_tensor *q = dsi_saved(n, 0), *k = dsi_saved(n, 1), *v = dsi_saved(n, 2);
+    ds_tensor *y = dsi_saved(n, 3), *lse = dsi_saved(n, 4), *mask = dsi_saved(n, 5);
+    ds_tensor *g = ds_contiguous(dy);
+    ds_tensor *dq = dsi_new(q, q->shape), *dk = dsi_new(k, k->shape), *dv = dsi_new(v, v->shape);
+    bool done = g && dq && dk && dv &&
+                dsi_run(dq, attention_dx, a->scale, a->causal, dsi_v_matrices(g), dsi_v_matrices(q),
+                        dsi_v_matrices(k), dsi_v_matrices(v),
+                        mask ? dsi_v_matrices(mask) : dsi_v(NULL), dsi_v_matrices(y), dsi_v(lse),
+                        dsi_v_matrices(dq), dsi_v_matrices(dk), dsi_v_matrices(dv));
+    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_if(done, dq));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_if(done, dk));
+    if (dsi_needs(n, 2)) dsi_give(n, 2, dsi_if(done, dv));
+}
+
+const dsi_op dsi_op_attention = {"attention", attention_backward, false};
+
+static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_tensor *v,
+                            ds_attention_opts o)
+{
+    int n = q->shape.n;
+    if (!dsi_want_float("attention", q) || !dsi_same_kind("attention", q, k) ||
+        !dsi_same_kind("attention", q, v))
+        return false;
+    bool fits = n >= 2 && k->shape.n == n && v->shape.n == n;
+    for (int i = 0; fits && i < n - 2; i++)
+        fits = q->shape.d[i] == k->shape.d[i] && q->shape.d[i] == v->shape.d[i];
+    if (!fits || q->shape.d[n - 1] != k->shape.d[n - 1] || k->shape.d[n - 2] != v->shape.d[n - 2])
+        return dsi_refuse(
+            "attention: q is %s, k %s, v %s: expected [...,L,D], [...,S,D], [...,S,E]",
+            dsi_shape_text(q->shape), dsi_shape_text(k->shape), dsi_shape_text(v->shape));
+    if (o.mask && o.causal)
+        return dsi_refuse(
+            "attention: a mask and causal exclude each other: put both into the mask");
+    if (o.mask &&
+        (o.mask->device != q->device || (o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)))
+        return dsi_refuse("attention: the mask is %s on %s: expected bool or %s on %s",
+                          ds_dtype_name(o.mask->dtype), o.mask->device->type->name,
+                          ds_dtype_name(q->dtype), q->device->type->name);
+    return true;
+}
+
+/* The mask repeated over [...,L,S], so that a kernel can walk it; false with the message. */
+static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask)
+{
+    int n = q->shape.n;
+    int64_t stride;
+    ds_dims scores = q->shape;
+    scores.d[n - 1] = k->shape.d[n - 2];
+    *mask = ds_expand(*mask, scores);
+    if (*mask && !dsi_merged(*mask, 0, n - 2, &stride)) *mask = ds_contiguous(*mask);
+    return *mask;
+}
+
+/* A mask that wants a gradient: the same out of single ops. */
+static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
+{
+    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
+    return ds_matmul(ds_softmax(ds_add(scores, mask), -1), v);
+}
+
+ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
+{
+    if (!q || !k || !v) return dsi_passed("attention");
+    if (!attention_check(q, k, v, o)) return NULL;
+    if (dsi_is_16bit(q)) {
+        if (o.mask && o.mask->dtype != DS_BOOL) o.mask = ds_cast(o.mask, DS_F32);
+        return ds_cast(
+            ds_attention_with(ds_cast(q, DS_F32), ds_cast(k, DS_F32), ds_cast(v, DS_F32), o),
+            q->dtype);
+    }
+    int last = q->shape.n - 1;
+    int64_t depth = q->shape.d[last];
+    Attention a = {o.scale ? o.scale : 1 / sqrt((double)depth), o.causal};
+    if (dsi_wants_grad(&o.mask, 1)) return composed(q, k, v, o.mask, a.scale);
+    if (o.mask && !spread_mask(q, k, &o.mask)) return NULL;
+    q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
+    if (!q || !k || !v) return NULL;
+
+    ds_dims shape = q->shape;
+    shape.d[last] = v->shape.d[last];
+    ds_tensor *y = dsi_new(q, shape);
+    ds_tensor *lse = dsi_new(q, ds_shape(depth ? dsi_numel(q->shape) / depth : 0));
+
+    if (!y || !lse) return NULL;
+    int64_t rows = q->shape.d[last - 1];
+    lse = ds_reshape(lse, ds_shape(rows ? lse->shape.d[0] / rows : 0, rows)); /* [B,L] */
+    if (!dsi_run(y, attention, a.scale, a.causal, dsi_v_matrices(q), dsi_v_matrices(k),
+                 dsi_v_matrices(v), o.mask ? dsi_v_matrices(o.mask) : dsi_v(NULL),
+                 dsi_v_matrices(y), dsi_v(lse)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_attention, y, q, k, v);
+    dsi_save(n, q), dsi_save(n, k), dsi_save(n, v), dsi_save(n, y), dsi_save(n, lse);
+    dsi_save(n, o.mask), dsi_set_attr(n, &a, sizeof a);
+    return y;
+}
+
+ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v)
+{
+    return ds_attention_with(q, k, v, (ds_attention_opts){0});
+}

@@ -1,0 +1,121 @@
+/* ops/conv.c: convolutions.
+ *
+ * conv2d    x [N,C,H,W], w [K,C/groups,R,S], b [K] or none -> y [N,K,P,Q]
+ *           P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise; a cross-correlation, as
+ *           in PyTorch
+ * backward  dx = dy (*) w turned around, dw = x (*) dy, db = dy summed over N, P, Q
+ *           (Goodfellow, Bengio, Courville: Deep Learning, 9.5)
+ *
+ * Two decisions about memory: y lies channels-last where its channels fill vectors, else as planes; and
+ * backward takes a gradient in pooled form as it is (Note [Pooled gradients]).
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+static void conv2d_backward(dsi_node *n, ds_tensor *dy)
+{
+    const dsi_conv2d *c = dsi_attr(n);
+    ds_tensor *x = dsi_saved(n, 0), *w = dsi_saved(n, 1);
+    bool pooled = dy->pooled[0];
+    ds_tensor *values = pooled ? dy->pooled[0] : dy; /* all of dy that is not zero */
+    dsi_pooled p;
+    if (pooled) p = dsi_pooled_view(dy);
+
+    if (dsi_needs(n, 0)) {
+        ds_tensor *dx = dsi_new_like(x);
+        bool done = pooled ? dsi_run(dx, conv2d_dx_pooled, c, &p, dsi_v(w), dsi_v(dx))
+                           : dsi_run(dx, conv2d_dx, c, dsi_v(dy), dsi_v(w), dsi_v(dx));
+        dsi_give(n, 0, dsi_if(done, dx));
+    }
+    if (dsi_needs(n, 1)) {
+        ds_tensor *dw = dsi_new_like(w);
+        bool done = pooled ? dsi_run(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
+                           : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
+        dsi_give(n, 1, dsi_if(done, dw));
+    }
+    if (dsi_needs(n, 2)) {
+        ds_tensor *db = dsi_new(w, ds_shape(w->shape.d[0]));
+        dsi_give(n, 2, dsi_if(dsi_run(db, sum_channels, dsi_v(values), dsi_v(db)), db));
+    }
+}
+
+const dsi_op dsi_op_conv2d = {"conv2d", conv2d_backward, .takes_pooled = true};
+
+static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
+                                  int64_t groups)
+{
+    if (!dsi_want_float("conv2d", x) || !dsi_same_kind("conv2d", x, w) ||
+        !dsi_same_kind("conv2d", x, b))
+        return false;
+    if (x->shape.n != 4 || w->shape.n != 4)
+        return dsi_refuse("conv2d: x is %s, weight is %s: expected [N,C,H,W] and [K,C/groups,R,S]",
+                          dsi_shape_text(x->shape), dsi_shape_text(w->shape));
+    if (groups < 1 || w->shape.d[0] % groups)
+        return dsi_refuse("conv2d: weight is %s: its %lld output channels are not a multiple of "
+                          "groups = %lld",
+                          dsi_shape_text(w->shape), (long long)w->shape.d[0], (long long)groups);
+    if (x->shape.d[1] != w->shape.d[1] * groups)
+        return dsi_refuse("conv2d: x %s has %lld channels, weight %s with groups = %lld takes %lld",
+                          dsi_shape_text(x->shape), (long long)x->shape.d[1],
+                          dsi_shape_text(w->shape), (long long)groups,
+                          (long long)(w->shape.d[1] * groups));
+    if (b && (b->shape.n != 1 || b->shape.d[0] != w->shape.d[0]))
+        return dsi_refuse("conv2d: bias is %s, weight is %s: expected [%lld]",
+                          dsi_shape_text(b->shape), dsi_shape_text(w->shape),
+                          (long long)w->shape.d[0]);
+    return true;
+}
+
+/* What c and the operands give: P x Q of *out. */
+static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts o, dsi_conv2d *c,
+                         ds_dims *out)
+{
+    *c = (dsi_conv2d){.groups = o.groups ? o.groups : 1};
+    dsi_pair(c->stride, o.stride, o.stride_w, 1);
+    dsi_pair(c->padding, o.padding, o.padding_w, 0);
+    dsi_pair(c->dilation, o.dilation, o.dilation_w, 1);
+    if (!conv2d_check_operands(x, w, o.bias, c->groups)) return false;
+    *out = ds_shape(x->shape.d[0], w->shape.d[0], 0, 0);
+    for (int i = 0; i < 2; i++) {
+        int64_t stride = c->stride[i], padding = c->padding[i], dilation = c->dilation[i];
+        if (stride < 1 || padding < 0 || dilation < 1)
+            return dsi_refuse("conv2d: stride %lld, padding %lld, dilation %lld: expected at least "
+                              "1, 0, 1",
+                              (long long)stride, (long long)padding, (long long)dilation);
+        int64_t field = dilation * (w->shape.d[2 + i] - 1) + 1;
+        int64_t room = x->shape.d[2 + i] + 2 * padding - field;
+        if (room < 0 || w->shape.d[2 + i] < 1)
+            return dsi_refuse("conv2d: x is %s with padding %lld, weight is %s: the kernel reaches "
+                              "over %lld of %lld %s",
+                              dsi_shape_text(x->shape), (long long)padding,
+                              dsi_shape_text(w->shape), (long long)field, (long long)(room + field),
+                              i ? "columns" : "rows");
+        out->d[2 + i] = room / stride + 1;
+    }
+    return true;
+}
+
+/* The order in memory that the kernels like best for y [N,K,P,Q]. */
+static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
+{
+    return out.d[1] % 8 == 0 ? dsi_new_channels_last(x, out) : dsi_new(x, out);
+}
+
+ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
+{
+    dsi_conv2d c;
+    ds_dims out;
+    if (!x || !w) return dsi_passed("conv2d");
+    if (!conv2d_check(x, w, o, &c, &out)) return NULL;
+    if (dsi_is_16bit(x)) {
+        o.bias = dsi_to_f32(o.bias);
+        return ds_cast(ds_conv2d_with(ds_cast(x, DS_F32), ds_cast(w, DS_F32), o), x->dtype);
+    }
+
+    ds_tensor *y = new_output(x, out);
+
+    if (!dsi_run(y, conv2d, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_conv2d, y, x, w, o.bias);
+    dsi_save(n, x), dsi_save(n, w), dsi_set_attr(n, &c, sizeof c);
+    return y;
+}

@@ -1,0 +1,180 @@
+/* ops/index.c: by index: rows of a table, one-hot codes, the place of a maximum.
+ *
+ * embedding  y[i,:] = w[index[i],:],             dw[index[i],:] += dy[i,:]
+ * max        y = x[o,index[o,i],i], the largest,  dx there = dy, 0 elsewhere
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* ---- embedding --------------------------------------------------------------------------------------- */
+
+typedef struct Embedding {
+    ds_dims weight; /* shape */
+    int64_t padding_idx;
+} Embedding;
+
+static dsi_view flat(const ds_tensor *index)
+{
+    return dsi_v_shape(index, ds_shape(dsi_numel(index->shape)));
+}
+
+/* [..., D] as [M, D] */
+static dsi_view rows(const ds_tensor *y, int64_t width)
+{
+    ds_dims lead = y->shape;
+    lead.n--;
+    return dsi_v_shape(y, ds_shape(dsi_numel(lead), width));
+}
+
+static void embedding_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Embedding *e = dsi_attr(n);
+    ds_tensor *index = dsi_saved(n, 0), *dw = dsi_new(dy, e->weight), *g = ds_contiguous(dy);
+    bool done = dw && g &&
+                dsi_run(dw, scatter_rows, rows(g, e->weight.d[1]), flat(index), e->padding_idx,
+                        dsi_v(dw));
+    dsi_give(n, 0, dsi_if(done, dw));
+}
+
+const dsi_op dsi_op_embedding = {"embedding", embedding_backward, false};
+
+static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t padding_idx)
+{
+    if (!dsi_want_float("embedding", w)) return false;
+    if (w->shape.n != 2 || index->shape.n == DS_MAX_DIMS)
+        return dsi_refuse("embedding: weight is %s, indices are %s: expected [V,D] and at most %d "
+                          "dimensions",
+                          dsi_shape_text(w->shape), dsi_shape_text(index->shape), DS_MAX_DIMS - 1);
+    if (index->dtype != DS_I64 || index->device != w->device)
+        return dsi_refuse("embedding: indices are %s on %s: expected int64 on %s",
+                          ds_dtype_name(index->dtype), index->device->type->name,
+                          w->device->type->name);
+    if (padding_idx < -1 || padding_idx >= w->shape.d[0])
+        return dsi_refuse("embedding: padding_idx is %lld, weight has %lld rows",
+                          (long long)padding_idx, (long long)w->shape.d[0]);
+    return true;
+}
+
+ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
+{
+    if (!w || !index) return dsi_passed("embedding");
+    if (!embedding_check(w, index, padding_idx)) return NULL;
+    if (dsi_is_16bit(w))
+        return ds_cast(ds_embedding(ds_cast(w, DS_F32), index, padding_idx), w->dtype);
+    if (!(index = ds_contiguous(index))) return NULL;
+
+    Embedding e = {w->shape, padding_idx};
+    ds_dims shape = index->shape;
+    shape.d[shape.n++] = w->shape.d[1];
+    ds_tensor *y = dsi_new(w, shape);
+
+    if (!y || !dsi_run(y, gather_rows, dsi_v(w), flat(index), rows(y, w->shape.d[1]))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
+    dsi_save(n, index), dsi_set_attr(n, &e, sizeof e);
+    return y;
+}
+
+/* ---- one-hot ----------------------------------------------------------------------------------------- */
+
+static bool labels_in_range(ds_tensor *labels, int64_t classes)
+{
+    const int64_t *p = ds_data(labels);
+    for (int64_t i = 0, n = dsi_numel(labels->shape); p && i < n; i++)
+        if (p[i] < 0 || p[i] >= classes)
+            return dsi_refuse("one_hot: label %lld is %lld: expected 0 to %lld", (long long)i,
+                              (long long)p[i], (long long)classes - 1);
+    return p;
+}
+
+ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
+{
+    if (!labels) return dsi_passed("one_hot");
+    if (labels->dtype != DS_I64 || labels->shape.n == DS_MAX_DIMS || classes < 1)
+        return dsi_refuse("one_hot: labels are %s %s, classes %lld: expected int64 of at most %d "
+                          "dimensions, and at least 1 class",
+                          ds_dtype_name(labels->dtype), dsi_shape_text(labels->shape),
+                          (long long)classes, DS_MAX_DIMS - 1);
+    if (!labels_in_range(labels, classes)) return NULL;
+    ds_tensor *names = ds_arange(DS_I64, 0, (double)classes, 1);
+    names = names ? ds_to(names, dsi_device_id(labels->device), DS_I64) : NULL;
+    return ds_cast(ds_eq(ds_unsqueeze(labels, -1), names), DS_I64);
+}
+
+/* ---- maximum ----------------------------------------------------------------------------------------- */
+
+/* x's shape without dimension dim; or with 1 there. */
+static ds_dims without(ds_dims x, int dim, bool keep)
+{
+    ds_dims shape = {.n = 0};
+    for (int i = 0; i < x.n; i++)
+        if (i != dim || keep) shape.d[shape.n++] = i == dim ? 1 : x.d[i];
+    return shape;
+}
+
+/* [outer, inner] of what is left of x seen around dim; [outer, 1, inner] for y */
+static ds_dims left(const dsi_view *x) { return ds_shape(x->d[0], x->d[2]); }
+
+typedef struct Max {
+    ds_dims x; /* shape */
+    int dim;
+} Max;
+
+static void max_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Max *m = dsi_attr(n);
+    ds_tensor *index = dsi_saved(n, 0), *dx = dsi_new(dy, m->x), *g = ds_contiguous(dy);
+    bool done = false;
+    if (dx && g) {
+        dsi_view v = dsi_v_around(dx, m->dim);
+        done = dsi_run(dx, scatter_max, dsi_v_shape(g, left(&v)), dsi_v_shape(index, left(&v)), v);
+    }
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_max = {"max", max_backward, false};
+
+/* The maxima of contiguous x -> y (may be NULL), their places -> the result, of shape `shape`. */
+static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor *y)
+{
+    dsi_view v = dsi_v_around(x, dim);
+    ds_tensor *index = dsi_new_dtype(x, DS_I64, shape);
+    if (!index) return NULL;
+    dsi_view values = y ? dsi_v_shape(y, left(&v)) : dsi_v(NULL);
+    return dsi_if(dsi_run(index, max, v, values, dsi_v_shape(index, left(&v))), index);
+}
+
+static int max_check(const char *op, const ds_tensor *x, int dim)
+{
+    if (!dsi_want_float(op, x)) return -1;
+    int at = dsi_want_dim(op, x, dim);
+    if (at < 0 || !x->shape.n || x->shape.d[at]) return at;
+    dsi_refuse("%s: dimension %d of x %s is empty", op, dim, dsi_shape_text(x->shape));
+    return -1;
+}
+
+ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
+{
+    if (!x) return dsi_passed("max");
+    if ((dim = max_check("max", x, dim)) < 0) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_max(ds_cast(x, DS_F32), dim, keepdim), x->dtype);
+    if (!(x = ds_contiguous(x))) return NULL;
+
+    ds_dims shape = without(x->shape, dim, keepdim);
+    ds_tensor *y = dsi_new(x, shape);
+
+    ds_tensor *index = y ? find_max(x, dim, shape, y) : NULL;
+    if (!index) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_max, y, x);
+    dsi_save(n, index), dsi_set_attr(n, &(Max){x->shape, dim}, sizeof(Max));
+    return y;
+}
+
+ds_tensor *ds_argmax(ds_tensor *x, int dim)
+{
+    if (!x) return dsi_passed("argmax");
+    if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
+    if (dsi_is_16bit(x)) return ds_argmax(ds_cast(x, DS_F32), dim);
+    if (!(x = ds_contiguous(x))) return NULL;
+    return find_max(x, dim, without(x->shape, dim, false), NULL);
+}

@@ -1,0 +1,135 @@
+/* ops/loss.c: losses.
+ *
+ * cross_entropy  logits x [N,C,I] (I: all further dimensions), label [N,I], weight w [C]
+ *   with p = softmax(x) over C, e = label smoothing and used(n,i) = label[n,i] is not the ignored one:
+ *   loss[n,i] = -(1 - e) w[label] log p[label] - e/C sum over c of w[c] log p[c], 0 where not used
+ *   mean      = sum loss / sum over the used of w[label]; NaN where nothing is used
+ * mse_loss       (x - y)^2, composed of other ops
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* What the kernels see: logits [N,C,I], label [N,I]; log sum exp [N,I] and the mean's divisor []. */
+typedef struct Views {
+    ds_dims ni;
+    dsi_view x, label, lse, divisor;
+} Views;
+
+/* kept [N I + 1]: the log sums, then the divisor; one tensor, as they live and die together. */
+static Views views(const ds_tensor *x, const ds_tensor *label, const ds_tensor *kept)
+{
+    Views v = {.x = dsi_v_around(x, 1)};
+    v.ni = ds_shape(v.x.d[0], v.x.d[2]);
+    v.label = dsi_v_shape(label, v.ni);
+    v.lse = v.divisor = dsi_v_shape(kept, v.ni);
+    v.divisor.n = 0;
+    v.divisor.p = (char *)v.lse.p + (size_t)dsi_numel(v.ni) * ds_dtype_size(kept->dtype);
+    return v;
+}
+
+static dsi_view loss_view(const ds_tensor *loss, const dsi_cross_entropy *c, ds_dims ni)
+{
+    return c->reduction == DS_NONE ? dsi_v_shape(loss, ni) : dsi_v(loss);
+}
+
+static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
+{
+    const dsi_cross_entropy *c = dsi_attr(n);
+    ds_tensor *x = dsi_saved(n, 0), *label = dsi_saved(n, 1), *weight = dsi_saved(n, 2);
+    Views v = views(x, label, dsi_saved(n, 3));
+    ds_tensor *dx = dsi_new(x, x->shape), *g = ds_contiguous(dy);
+    bool done = dx && g &&
+                dsi_run(dx, cross_entropy_dx, c, loss_view(g, c, v.ni), v.x, v.label, dsi_v(weight),
+                        v.lse, v.divisor, dsi_v_around(dx, 1));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_cross_entropy = {"cross_entropy", cross_entropy_backward, false};
+
+static bool labels_fit(const ds_tensor *x, const ds_tensor *label)
+{
+    bool fit = x->shape.n >= 2 && label->shape.n == x->shape.n - 1;
+    for (int i = 0; fit && i < label->shape.n; i++)
+        fit = label->shape.d[i] == x->shape.d[i ? i + 1 : 0];
+    return fit;
+}
+
+static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_cross_entropy_opts o)
+{
+    const char *op = "cross_entropy";
+    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, o.weight)) return false;
+    if (!labels_fit(x, label))
+        return dsi_refuse("%s: logits are %s, labels %s: expected [N,C,...] and [N,...]", op,
+                          dsi_shape_text(x->shape), dsi_shape_text(label->shape));
+    if (label->dtype != DS_I64 || label->device != x->device)
+        return dsi_refuse("%s: labels are %s on %s: expected int64 on %s", op,
+                          ds_dtype_name(label->dtype), label->device->type->name,
+                          x->device->type->name);
+    if (o.weight && (o.weight->shape.n != 1 || o.weight->shape.d[0] != x->shape.d[1]))
+        return dsi_refuse("%s: weight is %s, logits are %s: expected [%lld]", op,
+                          dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),
+                          (long long)x->shape.d[1]);
+    if (dsi_wants_grad(&o.weight, 1))
+        return dsi_refuse("%s: weight has no gradient here: ds_detach it", op);
+    if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+        return dsi_refuse("%s: label_smoothing is %g: expected 0 to 1", op, o.label_smoothing);
+    if ((unsigned)o.reduction > DS_NONE)
+        return dsi_refuse("%s: there is no reduction number %d", op, (int)o.reduction);
+    return true;
+}
+
+ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
+{
+    if (!x || !label) return dsi_passed("cross_entropy");
+    if (!cross_entropy_check(x, label, o)) return NULL;
+    if (dsi_is_16bit(x)) {
+        o.weight = dsi_to_f32(o.weight);
+        return ds_cast(ds_cross_entropy_with(ds_cast(x, DS_F32), label, o), x->dtype);
+    }
+    x = ds_contiguous(x), label = ds_contiguous(label);
+    if (!x || !label) return NULL;
+    dsi_cross_entropy c = {.ignore_index = o.ignore ? o.ignore_index : -100,
+                           .smoothing = o.label_smoothing,
+                           .reduction = (int)o.reduction};
+
+    ds_tensor *loss = dsi_new(x, o.reduction == DS_NONE ? label->shape : (ds_dims){0});
+    ds_tensor *kept = dsi_new(x, ds_shape(dsi_numel(label->shape) + 1));
+
+    if (!loss || !kept) return NULL;
+    Views v = views(x, label, kept);
+    if (!dsi_run(loss, cross_entropy, &c, v.x, v.label, dsi_v(o.weight), loss_view(loss, &c, v.ni),
+                 v.lse, v.divisor))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_cross_entropy, loss, x);
+    dsi_save(n, x), dsi_save(n, label), dsi_save(n, o.weight), dsi_save(n, kept);
+    dsi_set_attr(n, &c, sizeof c);
+    return loss;
+}
+
+ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
+{
+    return ds_cross_entropy_with(logits, labels, (ds_cross_entropy_opts){0});
+}
+
+/* ---- squared error ----------------------------------------------------------------------------------- */
+
+ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
+{
+    if (!x || !y) return dsi_passed("mse_loss");
+    if (!dsi_want_float("mse_loss", x) || !dsi_same_kind("mse_loss", x, y)) return NULL;
+    if (!dsi_same_shape(x->shape, y->shape))
+        return dsi_refuse("mse_loss: x is %s, y is %s: expected the same", dsi_shape_text(x->shape),
+                          dsi_shape_text(y->shape));
+    if ((unsigned)reduction > DS_NONE)
+        return dsi_refuse("mse_loss: there is no reduction number %d", (int)reduction);
+    if (dsi_is_16bit(x))
+        return ds_cast(ds_mse_loss_with(ds_cast(x, DS_F32), ds_cast(y, DS_F32), reduction),
+                       x->dtype);
+    ds_tensor *d = ds_sub(x, y), *square = ds_mul(d, d);
+    ds_reduce_opts all = {.keepdim = false};
+    return reduction == DS_NONE  ? square
+           : reduction == DS_SUM ? ds_sum_with(square, all)
+                                 : ds_mean_with(square, all);
+}
+
+ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y) { return ds_mse_loss_with(x, y, DS_MEAN); }

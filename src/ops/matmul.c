@@ -1,0 +1,187 @@
+/* ops/matmul.c: matrix products.
+ *
+ * matmul    a [...,M,K], b [...,K,N] -> y [...,M,N], the leading dimensions broadcast
+ * backward  da = dy b^T, db = a^T dy, each summed over what was broadcast
+ * linear    x [M,in], w [out,in], b [out] -> y = x w^T + b [M,out]
+ * backward  dx = dy w, dw = dy^T x, db = sum of dy over M
+ *
+ * All transposes are views. Vectors, and a batch times one matrix, are reduced to these by reshaping.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* x with its last two dimensions exchanged. */
+static ds_tensor *transposed(const ds_tensor *x)
+{
+    ds_dims shape = x->shape;
+    int64_t stride[DS_MAX_DIMS];
+    int n = shape.n;
+    for (int i = 0; i < n; i++) stride[i] = x->stride[i];
+    shape.d[n - 2] = x->shape.d[n - 1], shape.d[n - 1] = x->shape.d[n - 2];
+    stride[n - 2] = x->stride[n - 1], stride[n - 1] = x->stride[n - 2];
+    return dsi_view_of(x, shape, stride, x->offset);
+}
+
+/* x with its leading dimensions broadcast to those of `shape`, as one batch that a kernel can walk. */
+static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
+{
+    ds_dims full = shape;
+    for (int i = 1; i <= 2; i++) full.d[shape.n - i] = x->shape.d[x->shape.n - i];
+    dsi_view v = dsi_v_expand(x, full);
+    ds_tensor *wide = dsi_view_of(x, full, v.s, x->offset);
+    int64_t stride;
+    if (!wide || dsi_merged(wide, 0, full.n - 2, &stride)) return wide;
+    ds_tensor *copy = dsi_new(x, full);
+    return dsi_copy(copy, wide) == DS_OK ? copy : NULL;
+}
+
+/* y = a b, of any leading dimensions, outside of the graph. */
+static ds_tensor *product(const ds_tensor *a, const ds_tensor *b)
+{
+    int na = a->shape.n, nb = b->shape.n;
+    ds_dims lead_a = a->shape, lead_b = b->shape, shape;
+    lead_a.n -= 2, lead_b.n -= 2;
+    if (a->shape.d[na - 1] != b->shape.d[nb - 2])
+        return dsi_refuse("matmul: a is %s, b is %s: %lld columns beside %lld rows",
+                          dsi_shape_text(a->shape), dsi_shape_text(b->shape),
+                          (long long)a->shape.d[na - 1], (long long)b->shape.d[nb - 2]);
+    if (!dsi_broadcast("matmul", lead_a, lead_b, &shape)) return NULL;
+    shape.d[shape.n++] = a->shape.d[na - 2];
+    shape.d[shape.n++] = b->shape.d[nb - 1];
+
+    ds_tensor *wa = batched(a, shape), *wb = batched(b, shape), *y = dsi_new(a, shape);
+    if (!wa || !wb || !y) return NULL;
+    return dsi_if(
+        dsi_run(y, matmul, dsi_v_matrices(wa), dsi_v_matrices(wb), dsi_v(NULL), dsi_v_matrices(y)),
+        y);
+}
+
+static void matmul_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
+    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(product(dy, transposed(b)), a->shape));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(product(transposed(a), dy), b->shape));
+}
+
+const dsi_op dsi_op_matmul = {"matmul", matmul_backward, false};
+
+/* [...,M,K] [K,N]: one product of [(...M),K]. */
+static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
+{
+    ds_dims out = a->shape;
+    int64_t k = a->shape.d[--out.n], m = dsi_numel(out);
+    out.d[out.n++] = b->shape.d[1];
+    return ds_reshape(ds_matmul(ds_reshape(a, ds_shape(m, k)), b), out);
+}
+
+ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
+{
+    if (!a || !b) return dsi_passed("matmul");
+    if (!dsi_want_float("matmul", a) || !dsi_same_kind("matmul", a, b)) return NULL;
+    if (!a->shape.n || !b->shape.n)
+        return dsi_refuse("matmul: a is %s, b is %s: expected at least one dimension each",
+                          dsi_shape_text(a->shape), dsi_shape_text(b->shape));
+    if (dsi_is_16bit(a))
+        return ds_cast(ds_matmul(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
+    if (a->shape.n == 1)
+        return ds_squeeze(ds_matmul(ds_unsqueeze(a, 0), b), b->shape.n > 1 ? -2 : 0);
+    if (b->shape.n == 1) return ds_squeeze(ds_matmul(a, ds_unsqueeze(b, 1)), -1);
+    if (a->shape.n > 2 && b->shape.n == 2 && a->shape.d[a->shape.n - 1] == b->shape.d[0])
+        return matmul_folded(a, b);
+
+    ds_tensor *y = product(a, b);
+
+    dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
+    dsi_save(n, a), dsi_save(n, b);
+    return y;
+}
+
+/* ---- linear ------------------------------------------------------------------------------------------ */
+
+/* A matrix as a batch of one; and its transpose. */
+static dsi_view matrix(const ds_tensor *x)
+{
+    return (dsi_view){.p = dsi_v(x).p,
+                      .dtype = x->dtype,
+                      .n = 3,
+                      .d = {1, x->shape.d[0], x->shape.d[1]},
+                      .s = {0, x->stride[0], x->stride[1]}};
+}
+
+static dsi_view matrix_t(const ds_tensor *x)
+{
+    return (dsi_view){.p = dsi_v(x).p,
+                      .dtype = x->dtype,
+                      .n = 3,
+                      .d = {1, x->shape.d[1], x->shape.d[0]},
+                      .s = {0, x->stride[1], x->stride[0]}};
+}
+
+static void linear_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *x = dsi_saved(n, 0), *w = dsi_saved(n, 1);
+    dsi_view none = dsi_v(NULL);
+
+    if (dsi_needs(n, 0)) {
+        ds_tensor *dx = dsi_new(x, x->shape);
+        bool done = dx && dsi_run(dx, matmul, matrix(dy), matrix(w), none, matrix(dx));
+        dsi_give(n, 0, dsi_if(done, dx));
+    }
+    if (dsi_needs(n, 1)) {
+        ds_tensor *dw = dsi_new(w, w->shape);
+        bool done = dw && dsi_run(dw, matmul, matrix_t(dy), matrix(x), none, matrix(dw));
+        dsi_give(n, 1, dsi_if(done, dw));
+    }
+    if (dsi_needs(n, 2)) {
+        ds_tensor *db = dsi_new(w, ds_shape(w->shape.d[0]));
+        bool done = db &&
+                    dsi_run(db, sum, 1.0, dsi_v(dy), dsi_v_shape(db, ds_shape(1, db->shape.d[0])));
+        dsi_give(n, 2, dsi_if(done, db));
+    }
+}
+
+const dsi_op dsi_op_linear = {"linear", linear_backward, false};
+
+static bool linear_check(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b)
+{
+    if (!dsi_want_float("linear", x) || !dsi_same_kind("linear", x, w) ||
+        !dsi_same_kind("linear", x, b))
+        return false;
+    if (w->shape.n != 2 || !x->shape.n)
+        return dsi_refuse("linear: x is %s, weight is %s: expected [..., in] and [out, in]",
+                          dsi_shape_text(x->shape), dsi_shape_text(w->shape));
+    if (x->shape.d[x->shape.n - 1] != w->shape.d[1])
+        return dsi_refuse("linear: x is %s, but weight %s takes %lld features",
+                          dsi_shape_text(x->shape), dsi_shape_text(w->shape),
+                          (long long)w->shape.d[1]);
+    if (b && (b->shape.n != 1 || b->shape.d[0] != w->shape.d[0]))
+        return dsi_refuse("linear: bias is %s, weight is %s: expected [%lld]",
+                          dsi_shape_text(b->shape), dsi_shape_text(w->shape),
+                          (long long)w->shape.d[0]);
+    return true;
+}
+
+/* x of any leading dimensions, as [M,in]. */
+static ds_tensor *linear_folded(ds_tensor *x, ds_tensor *w, ds_tensor *b)
+{
+    ds_dims out = x->shape;
+    int64_t in = x->shape.d[--out.n], m = dsi_numel(out);
+    out.d[out.n++] = w->shape.d[0];
+    return ds_reshape(ds_linear(ds_reshape(x, ds_shape(m, in)), w, b), out);
+}
+
+ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
+{
+    if (!x || !w) return dsi_passed("linear");
+    if (!linear_check(x, w, b)) return NULL;
+    if (dsi_is_16bit(x))
+        return ds_cast(ds_linear(ds_cast(x, DS_F32), ds_cast(w, DS_F32), dsi_to_f32(b)), x->dtype);
+    if (x->shape.n != 2) return linear_folded(x, w, b);
+
+    ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0]));
+
+    if (!y || !dsi_run(y, matmul, matrix(x), matrix_t(w), dsi_v(b), matrix(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_linear, y, x, w, b);
+    dsi_save(n, x), dsi_save(n, w);
+    return y;
+}

@@ -1,0 +1,223 @@
+/* ops/norm.c: normalisation over a batch, or over the last dimensions.
+ *
+ * batch_norm  x [N,C,I] (I: all further dimensions), per channel c over N and I:
+ *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
+ * layer_norm  x [M,D], the same per row; Ba, Kiros, Hinton, arXiv:1607.06450
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* ---- batch_norm -------------------------------------------------------------------------------------- */
+
+/* x [N,C,...] with further dimensions that lie as one, seen as [N,C,I]. */
+static dsi_view channels(const ds_tensor *x)
+{
+    dsi_view v = dsi_v(x);
+    int64_t size = 1, stride;
+    for (int i = 2; i < x->shape.n; i++) size *= x->shape.d[i];
+    dsi_merged(x, 2, x->shape.n, &stride);
+    v.n = 3;
+    v.d[2] = size;
+    v.s[2] = stride;
+    return v;
+}
+
+/* x, or its row-major copy if it cannot be seen so. */
+static ds_tensor *with_channels(ds_tensor *x)
+{
+    int64_t stride;
+    return dsi_merged(x, 2, x->shape.n, &stride) ? x : ds_contiguous(x);
+}
+
+static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
+{
+    bool batch = *(const bool *)dsi_attr(n);
+    ds_tensor *x = dsi_saved(n, 0), *mean = dsi_saved(n, 1), *rstd = dsi_saved(n, 2);
+    ds_tensor *weight = dsi_saved(n, 3), *g = with_channels(dy);
+    ds_tensor *dx = dsi_needs(n, 0) ? dsi_new_like(x) : NULL;
+    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(mean, mean->shape) : NULL;
+    ds_tensor *db = dsi_needs(n, 2) ? dsi_new(mean, mean->shape) : NULL;
+    bool done = g && !dsi_needs(n, 0) == !dx && !dsi_needs(n, 1) == !dw &&
+                !dsi_needs(n, 2) == !db &&
+                dsi_run(x, batch_norm_dx, batch, channels(g), channels(x), dsi_v(mean), dsi_v(rstd),
+                        dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw), dsi_v(db));
+    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_give(n, 1, dsi_if(done, dw));
+    dsi_give(n, 2, dsi_if(done, db));
+}
+
+const dsi_op dsi_op_batch_norm = {"batch_norm", batch_norm_backward, false};
+
+static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
+{
+    if (!t) return true;
+    if (!dsi_same_kind("batch_norm", x, t)) return false;
+    if (t->shape.n == 1 && t->shape.d[0] == x->shape.d[1]) return true;
+    return dsi_refuse("batch_norm: %s is %s, x is %s: expected [%lld]", name,
+                      dsi_shape_text(t->shape), dsi_shape_text(x->shape), (long long)x->shape.d[1]);
+}
+
+static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batch)
+{
+    if (x->shape.n < 2)
+        return dsi_refuse("batch_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
+    if (!o.running_mean != !o.running_var)
+        return dsi_refuse("batch_norm: running_mean and running_var come together");
+    int64_t n = x->shape.d[1] ? dsi_numel(x->shape) / x->shape.d[1] : 0;
+    if (batch && n < 2)
+        return dsi_refuse("batch_norm: x is %s: %lld value per channel, expected more to train on",
+                          dsi_shape_text(x->shape), (long long)n);
+    return per_channel(x, o.weight, "weight") && per_channel(x, o.bias, "bias") &&
+           per_channel(x, o.running_mean, "running_mean") &&
+           per_channel(x, o.running_var, "running_var");
+}
+
+/* running = (1 - momentum) running + momentum batch; the variance without bias, of n values */
+static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds_tensor *var,
+                           int64_t n)
+{
+    dsi_view m = dsi_v(o.running_mean), v = dsi_v(o.running_var);
+    double keep = 1 - o.momentum, unbiased = (double)n / (double)(n - 1);
+    return dsi_run(o.running_mean, affine, keep, 0.0, m, m) &&
+           dsi_run(o.running_mean, add, o.momentum, m, dsi_v(mean), m) &&
+           dsi_run(o.running_var, affine, keep, 0.0, v, v) &&
+           dsi_run(o.running_var, add, o.momentum * unbiased, v, dsi_v(var), v);
+}
+
+/* In float32, with running statistics of whatever dtype changed in place. */
+static ds_tensor *batch_norm_16bit(ds_tensor *x, ds_batch_norm_opts o)
+{
+    ds_tensor *mean = o.running_mean, *var = o.running_var;
+    o.weight = dsi_to_f32(o.weight), o.bias = dsi_to_f32(o.bias);
+    o.running_mean = dsi_to_f32(mean), o.running_var = dsi_to_f32(var);
+    ds_tensor *y = ds_cast(ds_batch_norm_with(ds_cast(x, DS_F32), o), x->dtype);
+    if (!y || !mean || !var) return y;
+    bool copied = (mean == o.running_mean || dsi_copy(mean, o.running_mean) == DS_OK) &&
+                  (var == o.running_var || dsi_copy(var, o.running_var) == DS_OK);
+    return dsi_if(copied, y);
+}
+
+/* Mean and 1 / sqrt(var + eps) of this call -> *mean, *rstd. */
+static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_tensor **mean,
+                       ds_tensor **rstd)
+{
+    ds_dims c = ds_shape(x->shape.d[1]);
+    ds_tensor *var = o.running_var, *r = *rstd = dsi_new(x, c);
+    *mean = o.running_mean;
+    if (batch) {
+        *mean = dsi_new(x, c), var = dsi_new(x, c);
+        if (!*mean || !dsi_run(var, batch_stats, channels(x), dsi_v(*mean), dsi_v(var)))
+            return false;
+        int64_t n = dsi_numel(x->shape) / c.d[0];
+        if (o.running_mean && !update_running(o, *mean, var, n)) return false;
+    }
+    return dsi_run(r, affine, 1.0, o.eps, dsi_v(var), dsi_v(r)) &&
+           dsi_run(r, pow, -0.5, dsi_v(r), dsi_v(r));
+}
+
+ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
+{
+    bool batch = o.training || !o.running_mean;
+    if (!x) return dsi_passed("batch_norm");
+    if (!dsi_want_float("batch_norm", x)) return NULL;
+    if (dsi_is_16bit(x)) return batch_norm_16bit(x, o);
+    if (!batch_norm_check(x, o, batch)) return NULL;
+    if (!o.momentum) o.momentum = 0.1;
+    if (!o.eps) o.eps = 1e-5;
+    if (!(x = with_channels(x))) return NULL;
+
+    ds_tensor *mean, *rstd, *y = dsi_new_like(x);
+
+    if (!y || !statistics(x, o, batch, &mean, &rstd)) return NULL;
+    if (!dsi_run(y, batch_norm, channels(x), dsi_v(mean), dsi_v(rstd), dsi_v(o.weight),
+                 dsi_v(o.bias), channels(y)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
+    dsi_save(n, x), dsi_save(n, mean), dsi_save(n, rstd), dsi_save(n, o.weight);
+    dsi_set_attr(n, &batch, sizeof batch);
+    return y;
+}
+
+/* ---- layer_norm -------------------------------------------------------------------------------------- */
+
+/* contiguous x as [M,D], D elements of its last n_dims dimensions */
+static ds_dims row_shape(const ds_tensor *x, int n_dims)
+{
+    int64_t d = 1;
+    for (int i = x->shape.n - n_dims; i < x->shape.n; i++) d *= x->shape.d[i];
+    return ds_shape(d ? dsi_numel(x->shape) / d : 0, d);
+}
+
+static dsi_view row(const ds_tensor *w, int64_t d)
+{
+    return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
+}
+
+static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
+{
+    int n_dims = *(const int *)dsi_attr(n);
+    ds_tensor *x = dsi_saved(n, 0), *stats = dsi_saved(n, 1), *weight = dsi_saved(n, 2);
+    ds_dims md = row_shape(x, n_dims), w_shape = {.n = n_dims};
+    for (int i = 0; i < n_dims; i++) w_shape.d[i] = x->shape.d[x->shape.n - n_dims + i];
+    dsi_view mean = dsi_v_shape(stats, ds_shape(md.d[0])), rstd = mean;
+    rstd.p = (char *)mean.p + (size_t)md.d[0] * ds_dtype_size(stats->dtype);
+
+    ds_tensor *g = ds_contiguous(dy), *dx = dsi_needs(n, 0) ? dsi_new(x, x->shape) : NULL;
+    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(x, w_shape) : NULL;
+    ds_tensor *db = dsi_needs(n, 2) ? dsi_new(x, w_shape) : NULL;
+    bool done = g && !dsi_needs(n, 0) == !dx && !dsi_needs(n, 1) == !dw &&
+                !dsi_needs(n, 2) == !db &&
+                dsi_run(x, layer_norm_dx, dsi_v_shape(g, md), dsi_v_shape(x, md),
+                        row(weight, md.d[1]), mean, rstd, dx ? dsi_v_shape(dx, md) : dsi_v(NULL),
+                        row(dw, md.d[1]), row(db, md.d[1]));
+    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_give(n, 1, dsi_if(done, dw));
+    dsi_give(n, 2, dsi_if(done, db));
+}
+
+const dsi_op dsi_op_layer_norm = {"layer_norm", layer_norm_backward, false};
+
+static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, const char *name)
+{
+    if (!w) return true;
+    if (!dsi_same_kind("layer_norm", x, w)) return false;
+    bool fits = w->shape.n == n_dims;
+    for (int i = 0; fits && i < n_dims; i++)
+        fits = w->shape.d[i] == x->shape.d[x->shape.n - n_dims + i];
+    return fits || dsi_refuse("layer_norm: %s is %s, x is %s: expected its last %d dimensions",
+                              name, dsi_shape_text(w->shape), dsi_shape_text(x->shape), n_dims);
+}
+
+ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
+{
+    if (!x) return dsi_passed("layer_norm");
+    if (!dsi_want_float("layer_norm", x)) return NULL;
+    if (n_dims < 1 || n_dims > x->shape.n)
+        return dsi_refuse("layer_norm: over %d dimensions of x %s", n_dims,
+                          dsi_shape_text(x->shape));
+    if (!layer_norm_fits(x, n_dims, weight, "weight") || !layer_norm_fits(x, n_dims, bias, "bias"))
+        return NULL;
+    if (dsi_is_16bit(x))
+        return ds_cast(
+            ds_layer_norm(ds_cast(x, DS_F32), n_dims, dsi_to_f32(weight), dsi_to_f32(bias), eps),
+            x->dtype);
+    x = ds_contiguous(x);
+    if (weight) weight = ds_contiguous(weight);
+    if (bias) bias = ds_contiguous(bias);
+
+    /* mean [M] and rstd [M] in one tensor, as they live and die together */
+    ds_dims md = x ? row_shape(x, n_dims) : (ds_dims){0};
+    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new(y, ds_shape(2 * md.d[0]));
+
+    if (!stats) return NULL;
+    dsi_view mean = dsi_v_shape(stats, ds_shape(md.d[0])), rstd = mean;
+    rstd.p = (char *)mean.p + (size_t)md.d[0] * ds_dtype_size(stats->dtype);
+    if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),
+                 row(bias, md.d[1]), dsi_v_shape(y, md), mean, rstd))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_layer_norm, y, x, weight, bias);
+    dsi_save(n, x), dsi_save(n, stats), dsi_save(n, weight);
+    dsi_set_attr(n, &n_dims, sizeof n_dims);
+    return y;
+}

@@ -1,0 +1,94 @@
+/* ops/op.c: checks and views that all op families use.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
+{
+    if (!a || !b || (a->dtype == b->dtype && a->device == b->device)) return true;
+    dsi_refuse("%s: operands are %s on %s and %s on %s: expected the same dtype and device", op,
+               ds_dtype_name(a->dtype), a->device->type->name, ds_dtype_name(b->dtype),
+               b->device->type->name);
+    return false;
+}
+
+bool dsi_want_float(const char *op, const ds_tensor *x)
+{
+    if (dsi_is_float(x)) return true;
+    dsi_refuse("%s: x is %s %s: expected a floating-point dtype (ds_cast it)", op,
+               ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
+    return false;
+}
+
+int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
+{
+    int n = x->shape.n ? x->shape.n : 1, i = dsi_dim(dim, n);
+    if (i < 0)
+        dsi_refuse("%s: dimension %d of x %s: expected %d to %d", op, dim, dsi_shape_text(x->shape),
+                   -n, n - 1);
+    return i;
+}
+
+bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
+{
+    out->n = a.n > b.n ? a.n : b.n;
+    for (int i = 1; i <= out->n; i++) {
+        int64_t da = i <= a.n ? a.d[a.n - i] : 1, db = i <= b.n ? b.d[b.n - i] : 1;
+        if (da != db && da != 1 && db != 1) {
+            dsi_refuse("%s: shapes %s and %s do not broadcast: %lld beside %lld in dimension %d",
+                       op, dsi_shape_text(a), dsi_shape_text(b), (long long)da, (long long)db,
+                       out->n - i);
+            return false;
+        }
+        out->d[out->n - i] = da == 1 ? db : da;
+    }
+    return true;
+}
+
+ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
+{
+    if (!g) return NULL;
+    if (dsi_same_shape(g->shape, shape)) return dsi_alias(g);
+    if (dsi_is_16bit(g)) return ds_cast(dsi_sum_to(ds_cast(g, DS_F32), shape), g->dtype);
+    ds_dims ones = {.n = g->shape.n}; /* shape with as many dimensions as g */
+    for (int i = 1; i <= ones.n; i++) ones.d[ones.n - i] = i <= shape.n ? shape.d[shape.n - i] : 1;
+    ds_tensor *y = dsi_new(g, shape);
+    return y && dsi_run(y, sum, 1.0, dsi_v(g), dsi_v_shape(y, ones)) ? y : NULL;
+}
+
+dsi_view dsi_v_around(const ds_tensor *x, int dim)
+{
+    ds_dims d = {3, {1, 1, 1}};
+    for (int i = 0; i < x->shape.n; i++) d.d[i < dim ? 0 : i == dim ? 1 : 2] *= x->shape.d[i];
+    return dsi_v_shape(x, d);
+}
+
+bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride)
+{
+    int64_t size = 1;
+    *stride = 0;
+    for (int i = to - 1; i >= from; i--) {
+        if (x->shape.d[i] == 1) continue;
+        if (size == 1)
+            *stride = x->stride[i];
+        else if (x->stride[i] != *stride * size)
+            return false;
+        size *= x->shape.d[i];
+    }
+    return true;
+}
+
+dsi_view dsi_v_matrices(const ds_tensor *x)
+{
+    dsi_view v = dsi_v(x);
+    int lead = x->shape.n - 2;
+    int64_t batch = 1;
+    for (int i = 0; i < lead; i++) batch *= x->shape.d[i];
+    dsi_merged(x, 0, lead, &v.s[0]);
+    v.n = 3;
+    v.d[0] = batch;
+    for (int i = 0; i < 2; i++) {
+        v.d[1 + i] = x->shape.d[lead + i];
+        v.s[1 + i] = x->stride[lead + i];
+    }
+    return v;
+}

@@ -1,0 +1,296 @@
+/* ops/pointwise.c: element by element, with broadcasting as in numpy.
+ *
+ * A result keeps the order of dimensions in memory of an operand of its own shape, so that a row of
+ * pointwise ops over a channels-last tensor runs along memory. The gradient of a broadcast operand is
+ * summed over what was repeated (dsi_sum_to).
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* ---- two operands ------------------------------------------------------------------------------------ */
+
+typedef struct Binary {
+    double alpha;
+    ds_dims a, b; /* shapes of the operands */
+} Binary;
+
+static bool binary_check(const char *op, const ds_tensor *a, const ds_tensor *b, ds_dims *shape)
+{
+    return dsi_want_float(op, a) && dsi_same_kind(op, a, b) &&
+           dsi_broadcast(op, a->shape, b->shape, shape);
+}
+
+static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims shape)
+{
+    if (dsi_same_shape(a->shape, shape)) return dsi_new_like(a);
+    if (dsi_same_shape(b->shape, shape)) return dsi_new_like(b);
+    return dsi_new(a, shape);
+}
+
+/* factor x */
+static ds_tensor *scaled(const ds_tensor *x, double factor)
+{
+    ds_tensor *y = dsi_new_like(x);
+    return dsi_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
+}
+
+static void add_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Binary *o = dsi_attr(n);
+    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(dy, o->a));
+    if (dsi_needs(n, 1))
+        dsi_give(n, 1, dsi_sum_to(o->alpha == 1 ? dy : ds_scale(dy, o->alpha), o->b));
+}
+
+const dsi_op dsi_op_add = {"add", add_backward, false};
+
+static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
+{
+    Binary o = {.alpha = alpha};
+    ds_dims shape;
+    if (!a || !b) return dsi_passed(op);
+    if (!binary_check(op, a, b, &shape)) return NULL;
+    if (dsi_is_16bit(a))
+        return ds_cast(add(op, ds_cast(a, DS_F32), ds_cast(b, DS_F32), alpha), a->dtype);
+
+    ds_tensor *y = new_binary(a, b, shape);
+
+    if (!dsi_run(y, add, alpha, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
+    if (n) o.a = a->shape, o.b = b->shape, dsi_set_attr(n, &o, sizeof o);
+    return y;
+}
+
+ds_tensor *ds_add(ds_tensor *a, ds_tensor *b) { return add("add", a, b, 1); }
+ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b) { return add("sub", a, b, -1); }
+ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
+{
+    return add("add_scaled", a, b, alpha);
+}
+
+static void mul_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
+    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(ds_mul(dy, b), a->shape));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_mul(dy, a), b->shape));
+}
+
+const dsi_op dsi_op_mul = {"mul", mul_backward, false};
+
+ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
+{
+    ds_dims shape;
+    if (!a || !b) return dsi_passed("mul");
+    if (!binary_check("mul", a, b, &shape)) return NULL;
+    if (dsi_is_16bit(a)) return ds_cast(ds_mul(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
+
+    ds_tensor *y = new_binary(a, b, shape);
+
+    if (!dsi_run(y, mul, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_mul, y, a, b);
+    dsi_save(n, a), dsi_save(n, b);
+    return y;
+}
+
+/* da = dy / b, db = -dy a / b^2 = -da y */
+static void div_backward(dsi_node *n, ds_tensor *dy)
+{
+    const ds_dims *a_shape = dsi_attr(n);
+    ds_tensor *b = dsi_saved(n, 0), *y = dsi_saved(n, 1);
+    ds_tensor *da = ds_div(dy, b);
+    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(da, *a_shape));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape));
+}
+
+const dsi_op dsi_op_div = {"div", div_backward, false};
+
+ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
+{
+    ds_dims shape;
+    if (!a || !b) return dsi_passed("div");
+    if (!binary_check("div", a, b, &shape)) return NULL;
+    if (dsi_is_16bit(a)) return ds_cast(ds_div(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
+
+    ds_tensor *y = new_binary(a, b, shape);
+
+    if (!dsi_run(y, div, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_div, y, a, b);
+    dsi_save(n, b), dsi_save(n, y);
+    dsi_set_attr(n, &a->shape, sizeof a->shape);
+    return y;
+}
+
+static ds_tensor *compare(const char *op, ds_tensor *a, ds_tensor *b, bool equal)
+{
+    ds_dims shape;
+    if (!a || !b) return dsi_passed(op);
+    if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
+
+    ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
+
+    dsi_view va = dsi_v_expand(a, shape), vb = dsi_v_expand(b, shape);
+    return dsi_if(equal ? dsi_run(y, eq, va, vb, dsi_v(y)) : dsi_run(y, lt, va, vb, dsi_v(y)), y);
+}
+
+ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare("eq", a, b, true); }
+ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare("lt", a, b, false); }
+
+/* ---- where ------------------------------------------------------------------------------------------- */
+
+/* da = c ? dy : 0, db = c ? 0 : dy */
+static void where_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Binary *o = dsi_attr(n);
+    ds_tensor *c = dsi_saved(n, 0), *zero = dsi_new(dy, (ds_dims){0});
+    if (!dsi_run(zero, fill, 0.0, dsi_v(zero))) zero = NULL;
+    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_where(c, dy, zero), o->a));
+    if (dsi_needs(n, 2)) dsi_give(n, 2, dsi_sum_to(ds_where(c, zero, dy), o->b));
+}
+
+const dsi_op dsi_op_where = {"where", where_backward, false};
+
+ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
+{
+    ds_dims ab, shape;
+    if (!c || !a || !b) return dsi_passed("where");
+    if (c->dtype != DS_BOOL)
+        return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
+    if (!binary_check("where", a, b, &ab) || !dsi_broadcast("where", c->shape, ab, &shape))
+        return NULL;
+    if (dsi_is_16bit(a))
+        return ds_cast(ds_where(c, ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
+
+    ds_tensor *y = new_binary(a, b, shape);
+
+    if (!dsi_run(y, where, dsi_v_expand(c, shape), dsi_v_expand(a, shape), dsi_v_expand(b, shape),
+                 dsi_v(y)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_where, y, NULL, a, b);
+    dsi_save(n, c);
+    dsi_set_attr(n, &(Binary){.a = a->shape, .b = b->shape}, sizeof(Binary));
+    return y;
+}
+
+/* ---- one operand and a number ------------------------------------------------------------------------ */
+
+static void affine_backward(dsi_node *n, ds_tensor *dy)
+{
+    double factor = *(const double *)dsi_attr(n);
+    dsi_give(n, 0, factor == 1 ? dsi_alias(dy) : ds_scale(dy, factor));
+}
+
+const dsi_op dsi_op_affine = {"affine", affine_backward, false};
+
+/* factor x + term */
+static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
+{
+    if (!x) return dsi_passed(op);
+    if (!dsi_want_float(op, x)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(affine(op, ds_cast(x, DS_F32), factor, term), x->dtype);
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run(y, affine, factor, term, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_set_attr(dsi_record(&dsi_op_affine, y, x), &factor, sizeof factor);
+    return y;
+}
+
+ds_tensor *ds_scale(ds_tensor *x, double factor) { return affine("scale", x, factor, 0); }
+ds_tensor *ds_shift(ds_tensor *x, double term) { return affine("shift", x, 1, term); }
+ds_tensor *ds_neg(ds_tensor *x) { return affine("neg", x, -1, 0); }
+
+/* dx = dy e x^(e-1); 0 for e = 0, also where x^-1 is infinite */
+static void pow_backward(dsi_node *n, ds_tensor *dy)
+{
+    double e = *(const double *)dsi_attr(n);
+    ds_tensor *x = dsi_saved(n, 0);
+    if (e == 0)
+        dsi_give(n, 0, ds_like(x, 0));
+    else
+        dsi_give(n, 0, ds_mul(dy, scaled(ds_pow(x, e - 1), e)));
+}
+
+const dsi_op dsi_op_pow = {"pow", pow_backward, false};
+
+ds_tensor *ds_pow(ds_tensor *x, double exponent)
+{
+    if (!x) return dsi_passed("pow");
+    if (!dsi_want_float("pow", x)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_pow(ds_cast(x, DS_F32), exponent), x->dtype);
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run(y, pow, exponent, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_pow, y, x);
+    dsi_save(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
+    return y;
+}
+
+/* ---- one operand ------------------------------------------------------------------------------------- */
+
+/* Backward, what the graph points to, and the function of y = f(x). `kept`, x or y, is what backward
+ * needs; DX computes dx from dy and that. */
+#define UNARY(f, kept, DX) \
+    static void f##_backward(dsi_node *n, ds_tensor *dy) \
+    { \
+        ds_tensor *kept = dsi_saved(n, 0), *dx = dsi_new_like(kept); \
+        dsi_give(n, 0, dsi_if(DX, dx)); \
+    } \
+\
+    const dsi_op dsi_op_##f = {#f, f##_backward, false}; \
+    UNARY_FORWARD(f, kept)
+
+#define UNARY_FORWARD(f, kept) \
+    ds_tensor *ds_##f(ds_tensor *x) \
+    { \
+        if (!x) return dsi_passed(#f); \
+        if (!dsi_want_float(#f, x)) return NULL; \
+        if (dsi_is_16bit(x)) return ds_cast(ds_##f(ds_cast(x, DS_F32)), x->dtype); \
+\
+        ds_tensor *y = dsi_new_like(x); \
+\
+        if (!dsi_run(y, f, dsi_v(x), dsi_v(y))) return NULL; \
+\
+        dsi_save(dsi_record(&dsi_op_##f, y, x), kept); \
+        return y; \
+    }
+
+UNARY(gelu, x, dsi_run(dx, gelu_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
+UNARY(gelu_tanh, x, dsi_run(dx, gelu_tanh_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
+UNARY(sigmoid, y, dsi_run(dx, sigmoid_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)))
+UNARY(tanh, y, dsi_run(dx, tanh_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)))
+UNARY(abs, x, dsi_run(dx, abs_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
+UNARY(exp, y, dsi_run(dx, mul, dsi_v(dy), dsi_v(y), dsi_v(dx)))
+UNARY(log, x, dsi_run(dx, div, dsi_v(dy), dsi_v(x), dsi_v(dx)))
+UNARY(sqrt, y, /* dx = dy / (2 y) */
+      dsi_run(dx, div, dsi_v(dy), dsi_v(y), dsi_v(dx)) &&
+          dsi_run(dx, affine, 0.5, 0.0, dsi_v(dx), dsi_v(dx)))
+
+/* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have one; there relu's output
+ * is the maximum itself. */
+static ds_tensor *relu_dx_pooled(ds_tensor *dy)
+{
+    ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];
+    ds_tensor *dx = dsi_new_like(max);
+    if (!dsi_run(dx, relu_dx, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
+    return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
+}
+
+static void relu_backward(dsi_node *n, ds_tensor *dy)
+{
+    if (dy->pooled[0]) {
+        dsi_give(n, 0, relu_dx_pooled(dy));
+        return;
+    }
+    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new_like(y);
+    dsi_give(n, 0, dsi_if(dsi_run(dx, relu_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)), dx));
+}
+
+const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true};
+UNARY_FORWARD(relu, y)

@@ -1,0 +1,188 @@
+/* ops/pool.c: the maximum, or the average, of each window of a plane.
+ *
+ * x [N,C,H,W] -> y [N,C,P,Q], in x's order of memory.
+ *   P = (H + 2 padding - dilation (kernel-1) - 1) / stride + 1, Q likewise, rounded down; or up, as long
+ *   as the last window begins inside the input or its left padding.
+ * max       remembers where each maximum was; where windows do not overlap, its gradient is handed down
+ *           in pooled form (Note [Pooled gradients])
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* What backward must know beside dy. */
+typedef struct Pool {
+    dsi_pool2d c;
+    int64_t h, w; /* of x */
+    bool channels_last;
+} Pool;
+
+/* [N,C,h,w] with N and C of `like` */
+static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool channels_last)
+{
+    ds_dims shape = ds_shape(like->shape.d[0], like->shape.d[1], h, w);
+    return channels_last ? dsi_new_channels_last(like, shape) : dsi_new(like, shape);
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------- */
+
+static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
+{
+    int64_t stride = c->stride[i], padding = c->padding[i], field;
+    if (c->kernel[i] < 1 || stride < 1 || c->dilation[i] < 1 || padding < 0)
+        return dsi_refuse("%s: kernel %lld, stride %lld, dilation %lld, padding %lld: expected at "
+                          "least 1, 1, 1, 0",
+                          op, (long long)c->kernel[i], (long long)stride, (long long)c->dilation[i],
+                          (long long)padding);
+    field = c->dilation[i] * (c->kernel[i] - 1) + 1;
+    if (padding > field / 2)
+        return dsi_refuse("%s: padding %lld: expected at most half the kernel, which reaches over "
+                          "%lld",
+                          op, (long long)padding, (long long)field);
+    int64_t room = size + 2 * padding - field;
+    if (room < 0)
+        return dsi_refuse("%s: a window reaches over %lld %s, but x has %lld with padding %lld", op,
+                          (long long)field, i ? "columns" : "rows", (long long)size,
+                          (long long)padding);
+    *out = (up ? room + stride - 1 : room) / stride + 1;
+    if ((*out - 1) * stride >= size + padding) --*out;
+    return true;
+}
+
+static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Pool *p,
+                       int64_t out[2])
+{
+    if (!dsi_want_float(op, x)) return false;
+    if (x->shape.n != 4)
+        return dsi_refuse("%s: x is %s: expected [N,C,H,W] or [C,H,W]", op,
+                          dsi_shape_text(x->shape));
+    *p = (Pool){.c = {.exclude_pad = o.exclude_pad, .divisor = o.divisor},
+                .h = x->shape.d[2],
+                .w = x->shape.d[3],
+                .channels_last = dsi_is_channels_last(x)};
+    dsi_pair(p->c.kernel, o.kernel, o.kernel_w, 0);
+    dsi_pair(p->c.padding, o.padding, o.padding_w, 0);
+    dsi_pair(p->c.dilation, o.dilation, o.dilation_w, 1);
+    p->c.stride[0] = o.stride ? o.stride : p->c.kernel[0];
+    p->c.stride[1] = o.stride_w ? o.stride_w : o.stride ? o.stride : p->c.kernel[1];
+    return windows(op, &p->c, 0, p->h, o.ceil_mode, &out[0]) &&
+           windows(op, &p->c, 1, p->w, o.ceil_mode, &out[1]);
+}
+
+/* ---- maximum ----------------------------------------------------------------------------------------- */
+
+static bool overlap(const dsi_pool2d *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->stride[i] < c->dilation[i] * (c->kernel[i] - 1) + 1) return true;
+    return false;
+}
+
+static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Pool *p = dsi_attr(n);
+    ds_tensor *y = dsi_saved(n, 0), *index = dsi_saved(n, 1);
+    if (!overlap(&p->c)) {
+        ds_dims shape = ds_shape(dy->shape.d[0], dy->shape.d[1], p->h, p->w);
+        dsi_give(n, 0, dsi_new_pooled(dy, y, index, shape));
+        return;
+    }
+    ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
+    dsi_give(n, 0, dsi_if(dsi_run(dx, max_pool2d_dx, dsi_v(dy), dsi_v(index), dsi_v(dx)), dx));
+}
+
+const dsi_op dsi_op_max_pool2d = {"max_pool2d", max_pool2d_backward, false};
+
+/* int32 of y's order in memory, as the kernels want it */
+static ds_tensor *new_index(const ds_tensor *y)
+{
+    ds_tensor *index = y ? dsi_new_dtype(y, DS_I32, y->shape) : NULL;
+    for (int i = 0; index && i < y->shape.n; i++) index->stride[i] = y->stride[i];
+    return index;
+}
+
+/* One plane set [C,H,W]: as a batch of one. */
+static ds_tensor *max_pool2d_single(ds_tensor *x, ds_pool2d_opts o)
+{
+    ds_tensor *y = ds_squeeze(ds_max_pool2d_with(ds_unsqueeze(x, 0), o), 0);
+    if (y && o.indices) *o.indices = ds_squeeze(*o.indices, 0);
+    return y;
+}
+
+ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+{
+    Pool p;
+    int64_t out[2];
+    if (o.indices) *o.indices = NULL;
+    if (!x) return dsi_passed("max_pool2d");
+    if (x->shape.n == 3) return max_pool2d_single(x, o);
+    if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_max_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
+
+    ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last), *index = new_index(y);
+
+    if (!index || !dsi_run(y, max_pool2d, &p.c, dsi_v(x), dsi_v(y), dsi_v(index))) return NULL;
+    if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);
+    dsi_save(n, y), dsi_save(n, index), dsi_set_attr(n, &p, sizeof p);
+    return y;
+}
+
+/* ---- average ----------------------------------------------------------------------------------------- */
+
+static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Pool *p = dsi_attr(n);
+    ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
+    dsi_give(n, 0, dsi_if(dsi_run(dx, avg_pool2d_dx, &p->c, dsi_v(dy), dsi_v(dx)), dx));
+}
+
+const dsi_op dsi_op_avg_pool2d = {"avg_pool2d", avg_pool2d_backward, false};
+
+ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+{
+    Pool p;
+    int64_t out[2];
+    if (!x) return dsi_passed("avg_pool2d");
+    if (o.dilation > 1 || o.dilation_w > 1 || o.indices)
+        return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
+    if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
+    if (!pool_check("avg_pool2d", x, o, &p, out)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_avg_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
+
+    ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last);
+
+    if (!dsi_run(y, avg_pool2d, &p.c, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_set_attr(dsi_record(&dsi_op_avg_pool2d, y, x), &p, sizeof p);
+    return y;
+}
+
+static void adaptive_avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Pool *p = dsi_attr(n);
+    ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
+    dsi_give(n, 0, dsi_if(dsi_run(dx, adaptive_avg_pool2d_dx, dsi_v(dy), dsi_v(dx)), dx));
+}
+
+const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", adaptive_avg_pool2d_backward,
+                                           false};
+
+ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
+{
+    if (!x) return dsi_passed("adaptive_avg_pool2d");
+    if (!dsi_want_float("adaptive_avg_pool2d", x)) return NULL;
+    if (x->shape.n != 4 || h < 1 || w < 1 || !dsi_numel(x->shape))
+        return dsi_refuse(
+            "adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected [N,C,H,W] "
+            "and at least 1 x 1",
+            dsi_shape_text(x->shape), (long long)h, (long long)w);
+    if (dsi_is_16bit(x)) return ds_cast(ds_adaptive_avg_pool2d(ds_cast(x, DS_F32), h, w), x->dtype);
+    Pool p = {.h = x->shape.d[2], .w = x->shape.d[3], .channels_last = dsi_is_channels_last(x)};
+
+    ds_tensor *y = new_planes(x, h, w, p.channels_last);
+
+    if (!dsi_run(y, adaptive_avg_pool2d, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_set_attr(dsi_record(&dsi_op_adaptive_avg_pool2d, y, x), &p, sizeof p);
+    return y;
+}

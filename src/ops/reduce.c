@@ -1,0 +1,80 @@
+/* ops/reduce.c: sums and means over dimensions.
+ *
+ * y = factor sum of x, with factor 1, or 1 / (number of elements in each sum); dx = factor dy, repeated.
+ * The maximum, which remembers a place, is in index.c.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+typedef struct Sum {
+    double factor;
+    unsigned over; /* bit i: dimension i of x is summed */
+    ds_dims x;     /* shape */
+} Sum;
+
+/* x's shape with 1 where it is summed. */
+static ds_dims kept_shape(const Sum *s)
+{
+    ds_dims kept = s->x;
+    for (int i = 0; i < kept.n; i++)
+        if (s->over >> i & 1) kept.d[i] = 1;
+    return kept;
+}
+
+/* dy, whatever dimensions it dropped, repeated over x's shape. */
+static dsi_view repeated(const ds_tensor *dy, const Sum *s)
+{
+    dsi_view v = dsi_v_shape(dy, kept_shape(s));
+    for (int i = 0; i < v.n; i++) {
+        if (s->over >> i & 1) v.s[i] = 0;
+        v.d[i] = s->x.d[i];
+    }
+    return v;
+}
+
+static void sum_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Sum *s = dsi_attr(n);
+    ds_tensor *g = ds_contiguous(dy), *dx = dsi_new(dy, s->x);
+    bool done = g && dsi_run(dx, affine, s->factor, 0.0, repeated(g, s), dsi_v(dx));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_sum = {"sum", sum_backward, false};
+
+static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
+{
+    if (!dsi_want_float(op, x)) return false;
+    *s = (Sum){.factor = 1, .x = x->shape};
+    for (int i = 0; i < dims.n; i++) {
+        int dim = dims.d[i] < INT32_MIN || dims.d[i] > INT32_MAX ? INT32_MAX : (int)dims.d[i];
+        dim = dsi_want_dim(op, x, dim);
+        if (dim < 0) return false;
+        if (s->over >> dim & 1)
+            return dsi_refuse("%s: dimension %d stands twice in %s", op, dim, dsi_shape_text(dims));
+        s->over |= 1u << dim;
+    }
+    if (!dims.n) s->over = (1u << x->shape.n) - 1;
+    return true;
+}
+
+static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
+{
+    Sum s;
+    if (!x) return dsi_passed(op);
+    if (!sum_check(op, x, o.dims, &s)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(reduce(op, ds_cast(x, DS_F32), o, mean), x->dtype);
+    ds_dims kept = kept_shape(&s), shape = {.n = 0};
+    for (int i = 0; i < kept.n; i++)
+        if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];
+    if (mean) s.factor = (double)dsi_numel(kept) / (double)dsi_numel(x->shape);
+
+    ds_tensor *y = dsi_new(x, shape);
+
+    if (!y || !dsi_run(y, sum, s.factor, dsi_v(x), dsi_v_shape(y, kept))) return NULL;
+
+    dsi_set_attr(dsi_record(&dsi_op_sum, y, x), &s, sizeof s);
+    return y;
+}
+
+ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("sum", x, opts, false); }
+ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("mean", x, opts, true); }

@@ -1,0 +1,63 @@
+/* ops/softmax.c: softmax and its logarithm over one dimension.
+ *
+ * softmax      y = exp(x - max) / sum exp(x - max),  dx = y (dy - sum(dy y))
+ * log_softmax  y = x - max - log sum exp(x - max),   dx = dy - exp(y) sum(dy)
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+static void softmax_backward(dsi_node *n, ds_tensor *dy)
+{
+    int dim = *(const int *)dsi_attr(n);
+    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
+    bool done = dx && g &&
+                dsi_run(dx, softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
+                        dsi_v_around(dx, dim));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_softmax = {"softmax", softmax_backward, false};
+
+ds_tensor *ds_softmax(ds_tensor *x, int dim)
+{
+    if (!x) return dsi_passed("softmax");
+    if (!dsi_want_float("softmax", x) || (dim = dsi_want_dim("softmax", x, dim)) < 0) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_softmax(ds_cast(x, DS_F32), dim), x->dtype);
+    if (!(x = ds_contiguous(x))) return NULL;
+
+    ds_tensor *y = dsi_new(x, x->shape);
+
+    if (!y || !dsi_run(y, softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_softmax, y, x);
+    dsi_save(n, y), dsi_set_attr(n, &dim, sizeof dim);
+    return y;
+}
+
+static void log_softmax_backward(dsi_node *n, ds_tensor *dy)
+{
+    int dim = *(const int *)dsi_attr(n);
+    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
+    bool done = dx && g &&
+                dsi_run(dx, log_softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
+                        dsi_v_around(dx, dim));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_log_softmax = {"log_softmax", log_softmax_backward, false};
+
+ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
+{
+    if (!x) return dsi_passed("log_softmax");
+    if (!dsi_want_float("log_softmax", x) || (dim = dsi_want_dim("log_softmax", x, dim)) < 0)
+        return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_log_softmax(ds_cast(x, DS_F32), dim), x->dtype);
+    if (!(x = ds_contiguous(x))) return NULL;
+
+    ds_tensor *y = dsi_new(x, x->shape);
+
+    if (!y || !dsi_run(y, log_softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_log_softmax, y, x);
+    dsi_save(n, y), dsi_set_attr(n, &dim, sizeof dim);
+    return y;
+}

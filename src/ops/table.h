@@ -1,0 +1,54 @@
+/* ops/table.h: every op that the graph knows, one a line. Tests ask this list for completeness.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_OPS_TABLE_H
+#define DSI_OPS_TABLE_H
+
+#include "autograd/node.h"
+
+#define DSI_OPS(X) \
+    X(add) \
+    X(mul) \
+    X(div) \
+    X(affine) \
+    X(pow) \
+    X(where) \
+    X(abs) \
+    X(exp) \
+    X(log) \
+    X(sqrt) \
+    X(relu) \
+    X(gelu) \
+    X(gelu_tanh) \
+    X(sigmoid) \
+    X(tanh) \
+    X(matmul) \
+    X(linear) \
+    X(conv2d) \
+    X(max_pool2d) \
+    X(avg_pool2d) \
+    X(adaptive_avg_pool2d) \
+    X(softmax) \
+    X(log_softmax) \
+    X(cross_entropy) \
+    X(batch_norm) \
+    X(layer_norm) \
+    X(sum) \
+    X(max) \
+    X(reshape) \
+    X(permute) \
+    X(slice) \
+    X(expand) \
+    X(cat) \
+    X(embedding) \
+    X(dropout) \
+    X(attention) \
+    X(cast) \
+    X(clone)
+
+#define DSI_DECLARE_OP(name) extern const dsi_op dsi_op_##name;
+DSI_OPS(DSI_DECLARE_OP)
+#undef DSI_DECLARE_OP
+
+extern const dsi_op *const dsi_ops[]; /* ends with NULL */
+
+#endif
