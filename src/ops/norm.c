@@ -101,7 +101,8 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
                        ds_tensor **rstd)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
-    ds_tensor *var = o.running_var, *r = *rstd = dsi_new(x, c);
+    ds_tensor *var = o.running_var, *shifted = dsi_new(x, c);
+    *rstd = dsi_new(x, c);
     *mean = o.running_mean;
     if (batch) {
         *mean = dsi_new(x, c), var = dsi_new(x, c);
@@ -110,8 +111,8 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
         int64_t n = dsi_numel(x->shape) / c.d[0];
         if (o.running_mean && !update_running(o, *mean, var, n)) return false;
     }
-    return dsi_run(r, affine, 1.0, o.eps, dsi_v(var), dsi_v(r)) &&
-           dsi_run(r, pow, -0.5, dsi_v(r), dsi_v(r));
+    return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
+           dsi_run(*rstd, pow, -0.5, dsi_v(shifted), dsi_v(*rstd));
 }
 
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
