@@ -20,7 +20,8 @@
 #define POOL_KERNELS(X) /* pool.c */                                                               \
     X(max_pool2d) X(max_pool2d_dx) X(pooled_to_dense) X(avg_pool2d) X(avg_pool2d_dx)               \
     X(adaptive_avg_pool2d) X(adaptive_avg_pool2d_dx)
-#define SOFTMAX_KERNELS(X)   /* softmax.c */
+#define SOFTMAX_KERNELS(X) /* softmax.c */                                                         \
+    X(softmax) X(log_softmax) X(softmax_dx) X(log_softmax_dx) X(cross_entropy) X(cross_entropy_dx)
 #define NORM_KERNELS(X)      /* norm.c */
 #define REDUCE_KERNELS(X)    /* reduce.c */
 #define INDEX_KERNELS(X)     /* index.c */
