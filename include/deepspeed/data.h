@@ -104,7 +104,7 @@ typedef struct ds_loader_position {
     int64_t epoch, batch; /* batches of this epoch already handed out */
     uint64_t seed;        /* of this epoch's order */
 } ds_loader_position;
-DS_API ds_loader_position ds_loader_tell(const ds_loader *l);
+DS_API ds_loader_position ds_loader_tell(ds_loader *l); /* fixes the order of an epoch about to begin */
 DS_API ds_status ds_loader_seek(ds_loader *l, ds_loader_position position);
 
 /* ---- CIFAR-10 -------------------------------------------------------------------------------------- */

@@ -1,9 +1,8 @@
-/* base/work.h: threads inside a kernel (spin, then sleep), and a bounded queue between threads.
+/* base/work.h: threads inside a kernel: they spin, then sleep.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_WORK_H
 #define DSI_BASE_WORK_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Runs body(arg, begin, end) over parts of 0 .. n-1 on this thread and its helpers (ds_set_threads),

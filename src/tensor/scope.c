@@ -11,10 +11,12 @@
 struct ds_scope {
     DSI_LIST(ds_tensor *)
     ds_scope *up;
+    uint64_t number;
 };
 
 static _Thread_local ds_scope *current;
 static _Thread_local ds_scope *unused;
+static _Thread_local uint64_t opened; /* scopes since this thread began */
 
 static void drop_all(ds_scope *s)
 {
@@ -46,6 +48,7 @@ static ds_scope *push(void)
     else
         s = dsi_alloc(sizeof *s);
     s->up = current;
+    s->number = ++opened;
     return current = s;
 }
 
@@ -88,6 +91,13 @@ void ds_scope_close(ds_scope *scope)
     }
     while (current != scope) pop();
     pop();
+}
+
+uint64_t dsi_scope_number(const ds_scope *scope) { return scope->number; }
+
+void dsi_scope_close_if(ds_scope *scope, uint64_t number)
+{
+    if (scope && is_open(scope) && scope->number == number) ds_scope_close(scope);
 }
 
 ds_tensor *dsi_own(ds_tensor *x)

@@ -82,6 +82,11 @@ void dsi_storage_unref(dsi_storage *s);
 /* Closes scope and gives x, counted until then by the caller, to the scope outside. */
 ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
 
+/* For a holder whose scope others may close (an outer one takes it along): scopes are used again, so
+ * it remembers the number too, which never comes twice on a thread. */
+uint64_t dsi_scope_number(const ds_scope *scope);
+void dsi_scope_close_if(ds_scope *scope, uint64_t number); /* nothing if it is closed already */
+
 /* ---- values from this thread's generator, in place; x of any layout and device ------------------------ */
 
 ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double high);

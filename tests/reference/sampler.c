@@ -1,6 +1,7 @@
 /* tests/reference/sampler.c: the files of folder sampler: random streams, orders of loaders and samplers,
  * default initial values. All bit for bit, except sums and norms, which no order of summation is named for.
  * SPDX-License-Identifier: MIT */
+#include "data/sampler.h"
 #include "base/rng.h"
 #include "check.h"
 
@@ -161,25 +162,327 @@ static void random_streams(void **state)
     json_decref(file);
 }
 
+/* ---- data_loader --------------------------------------------------------------------------------- */
+
+/* A data set whose sample i is the number i. */
+typedef struct numbers {
+    int64_t n;
+} numbers;
+
+static int64_t numbers_len(void *self) { return ((numbers *)self)->n; }
+
+static ds_status numbers_get(void *self, int64_t i, void **field)
+{
+    (void)self;
+    *(int64_t *)field[0] = i;
+    return DS_OK;
+}
+
+static ds_dataset *numbers_new(int64_t n)
+{
+    static const ds_dataset_type type = {"Numbers", sizeof(numbers), numbers_len, numbers_get,
+                                         NULL};
+    ds_dataset *d = ds_dataset_new(&type, 1, (ds_field[]){{DS_I64, {0}, "i"}});
+    ((numbers *)ds_dataset_self(d))->n = n;
+    return d;
+}
+
+static void check_epoch(ds_loader *l, const json_t *want, const char *what)
+{
+    ds_batch b;
+    size_t n = 0;
+    while (!ds_error() && ds_loader_next(l, &b)) {
+        const json_t *batch = json_array_get(want, n);
+        CHECK_INT(b.size, (int64_t)json_array_size(batch));
+        check_i64(batch, ds_data(b.x), what);
+        check_i64(batch, b.index, what);
+        n++;
+    }
+    CHECK(!ds_error());
+    CHECK_INT((int64_t)n, (int64_t)json_array_size(want));
+}
+
+static void check_loader(const json_t *c, int workers)
+{
+    ds_loader *l = ds_loader_new(numbers_new(int_of(c, "length")), int_of(c, "batch_size"),
+                                 .shuffle = json_is_true(member(c, "shuffle")),
+                                 .drop_last = json_is_true(member(c, "drop_last")),
+                                 .workers = workers);
+    CHECK_INT(ds_loader_len(l), int_of(c, "len"));
+    ds_seed((uint64_t)int_of(c, "manual_seed"));
+    for (int epoch = 0; epoch < 100; epoch++) {
+        char key[32];
+        snprintf(key, sizeof key, "epoch_%d", epoch);
+        if (!json_object_get(c, key)) break;
+        check_epoch(l, member(c, key), key);
+    }
+    ds_loader_free(l);
+}
+
+static void check_random_sampler(const json_t *c)
+{
+    dsi_rng g;
+    dsi_rng_seed(&g, (uint64_t)int_of(c, "generator_seed"));
+    const json_t *want = member(c, "order"), *samples = member(c, "num_samples");
+    int64_t len = int_of(c, "length");
+    int64_t n = json_is_null(samples) ? len : json_integer_value(samples);
+    CHECK_INT(n, (int64_t)json_array_size(want));
+    int64_t *order = malloc((size_t)n * sizeof *order);
+    dsi_order_random(&g, len, json_is_true(member(c, "replacement")), order, n);
+    check_i64(want, order, "RandomSampler");
+    free(order);
+}
+
+static void data_loader(void **state)
+{
+    (void)state;
+    json_t *file = load("data_loader.json");
+    size_t i;
+    const json_t *c;
+    json_array_foreach(member(file, "cases"), i, c)
+    {
+        if (json_is_true(json_object_get(c, "random_sampler"))) {
+            check_random_sampler(c);
+        } else {
+            check_loader(c, 0);
+            check_loader(c, 2);
+        }
+    }
+    json_decref(file);
+}
+
+/* ---- distributed_sampler ------------------------------------------------------------------------- */
+
+/* The public loader is the DistributedSampler without drop_last; the rest is asked of the order alone. */
+static void check_rank_loader(const json_t *c, const json_t *epoch, int rank, const json_t *want)
+{
+    int64_t len = int_of(c, "length");
+    ds_loader *l = ds_loader_new(
+        numbers_new(len), len + 1, .rank = rank, .ranks = (int)int_of(c, "world"),
+        .shuffle = json_is_true(member(c, "shuffle")), .seed = (uint64_t)int_of(c, "seed"));
+    ds_loader_set_epoch(l, int_of(epoch, "epoch"));
+    ds_batch b;
+    CHECK(ds_loader_next(l, &b));
+    CHECK_INT(b.size, (int64_t)json_array_size(want));
+    check_i64(want, ds_data(b.x), "the loader of a rank");
+    CHECK(!ds_loader_next(l, &b));
+    CHECK(!ds_error());
+    ds_loader_free(l);
+}
+
+static void check_rank_order(const json_t *c, const json_t *epoch, int rank, const json_t *want)
+{
+    int64_t len = int_of(c, "length"), ranks = int_of(c, "world");
+    int64_t n = dsi_order_share(len, (int)ranks, json_is_true(member(c, "drop_last")));
+    CHECK_INT(n, int_of(c, "num_samples_per_rank"));
+    int64_t *all = malloc((size_t)len * sizeof *all);
+    int64_t *share = malloc((size_t)(n ? n : 1) * sizeof *share);
+    dsi_rng g;
+    dsi_rng_seed(&g, (uint64_t)(int_of(c, "seed") + int_of(epoch, "epoch")));
+    for (int64_t i = 0; i < len; i++) all[i] = i;
+    if (json_is_true(member(c, "shuffle"))) dsi_order_random(&g, len, false, all, len);
+    dsi_order_of_rank(all, len, rank, (int)ranks, share, n);
+    CHECK_INT((int64_t)json_array_size(want), n);
+    check_i64(want, share, "the order of a rank");
+    free(share);
+    free(all);
+}
+
+static void distributed_sampler(void **state)
+{
+    (void)state;
+    json_t *file = load("distributed_sampler.json");
+    size_t i, e, r;
+    const json_t *c, *epoch, *want;
+    json_array_foreach(member(file, "cases"), i, c)
+    {
+        json_array_foreach(member(c, "epochs"), e, epoch)
+        {
+            json_array_foreach(member(epoch, "ranks"), r, want)
+            {
+                check_rank_order(c, epoch, (int)r, want);
+                if (!json_is_true(member(c, "drop_last")))
+                    check_rank_loader(c, epoch, (int)r, want);
+            }
+        }
+    }
+    json_decref(file);
+}
+
+/* ---- default_init -------------------------------------------------------------------------------- */
+
+/* Elements at the given places bit for bit; the sum and the norm, for the others, in double. */
+static void check_tensor(const char *name, ds_tensor *x, const json_t *want)
+{
+    if (!x) fail_msg("%s is missing: %s", name, ds_error() ? ds_error() : "");
+    const json_t *shape = member(want, "shape"), *at = member(want, "at");
+    CHECK_INT(ds_ndim(x), (int64_t)json_array_size(shape));
+    for (int i = 0; i < ds_ndim(x); i++)
+        CHECK_INT(ds_size(x, i), json_integer_value(json_array_get(shape, (size_t)i)));
+    assert_string_equal(ds_dtype_name(ds_dtype_of(x)), json_string_value(member(want, "dtype")));
+
+    const double *value = ds_data(ds_cast(x, DS_F64));
+    CHECK(value != NULL);
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < ds_numel(x); i++) sum += value[i], squares += value[i] * value[i];
+    CHECK_CLOSE(sum, json_number_value(member(want, "sum")), 1e-9 * (1 + (double)ds_numel(x)));
+    CHECK_CLOSE(sqrt(squares), json_number_value(member(want, "l2")), 1e-9 * (1 + sqrt(squares)));
+    for (size_t i = 0; i < json_array_size(at); i++) {
+        double w = json_number_value(json_array_get(member(want, "values"), i));
+        int64_t k = json_integer_value(json_array_get(at, i));
+        if (value[k] != w) fail_msg("%s[%lld] is %.9g, want %.9g", name, (long long)k, value[k], w);
+    }
+}
+
+static int64_t arg(const json_t *c, size_t i)
+{
+    return json_integer_value(json_array_get(member(c, "args"), i));
+}
+
+static bool no_bias(const json_t *c, size_t i)
+{
+    return json_is_false(json_array_get(member(c, "args"), i));
+}
+
+/* The network of PyTorch's CIFAR-10 tutorial. */
+static ds_module *tutorial_net(void)
+{
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_conv2d(m, "conv1", 3, 6, 5);
+    ds_nn_conv2d(m, "conv2", 6, 16, 5);
+    ds_nn_linear(m, "fc1", 16 * 5 * 5, 120);
+    ds_nn_linear(m, "fc2", 120, 84);
+    ds_nn_linear(m, "fc3", 84, 10);
+    return m;
+}
+
+/* A root's own name is left out of its state dict, so a single layer's keys are "weight" and "bias". */
+static ds_module *make_module(const json_t *c)
+{
+    const char *name = json_string_value(member(c, "module"));
+    if (!strcmp(name, "Net")) return tutorial_net();
+    if (!strcmp(name, "Linear"))
+        return ds_nn_linear(NULL, "m", arg(c, 0), arg(c, 1), .no_bias = no_bias(c, 2));
+    if (!strcmp(name, "Conv2d"))
+        return ds_nn_conv2d(NULL, "m", arg(c, 0), arg(c, 1), (int)arg(c, 2));
+    if (!strcmp(name, "Embedding")) return ds_nn_embedding(NULL, "m", arg(c, 0), arg(c, 1), -1);
+    if (!strcmp(name, "BatchNorm2d")) return ds_nn_batch_norm2d(NULL, "m", arg(c, 0));
+    if (!strcmp(name, "LayerNorm")) return ds_nn_layer_norm(NULL, "m", ds_shape(arg(c, 0)));
+    return NULL;
+}
+
+static double argument(const json_t *c, const char *key, double otherwise)
+{
+    const json_t *value = json_object_get(member(c, "arguments"), key);
+    return value ? json_number_value(value) : otherwise;
+}
+
+static bool says(const json_t *c, const char *key, const char *word)
+{
+    const char *value = json_string_value(json_object_get(member(c, "arguments"), key));
+    return value && !strcmp(value, word);
+}
+
+static ds_gain gain_of(const json_t *c)
+{
+    if (says(c, "nonlinearity", "relu")) return DS_GAIN_RELU;
+    if (says(c, "nonlinearity", "linear")) return DS_GAIN_LINEAR;
+    if (says(c, "nonlinearity", "tanh")) return DS_GAIN_TANH;
+    if (says(c, "nonlinearity", "selu")) return DS_GAIN_SELU;
+    return DS_GAIN_LEAKY_RELU;
+}
+
+static ds_tensor *call_function(const json_t *c)
+{
+    ds_dims shape = {0};
+    const json_t *sizes = member(c, "shape");
+    for (; shape.n < (int)json_array_size(sizes); shape.n++)
+        shape.d[shape.n] = json_integer_value(json_array_get(sizes, (size_t)shape.n));
+    ds_tensor *x = ds_full(DS_F32, shape, 7);
+    const char *name = json_string_value(member(c, "function"));
+    ds_fan fan = says(c, "mode", "fan_out") ? DS_FAN_OUT : DS_FAN_IN;
+    if (!strcmp(name, "zeros_")) return ds_init_constant(x, 0);
+    if (!strcmp(name, "ones_")) return ds_init_constant(x, 1);
+    if (!strcmp(name, "constant_")) return ds_init_constant(x, argument(c, "val", 0));
+    if (!strcmp(name, "uniform_"))
+        return ds_init_uniform(x, argument(c, "a", 0), argument(c, "b", 1));
+    if (!strcmp(name, "normal_"))
+        return ds_init_normal(x, argument(c, "mean", 0), argument(c, "std", 1));
+    if (!strcmp(name, "trunc_normal_"))
+        return ds_init_trunc_normal(x, argument(c, "mean", 0), argument(c, "std", 1),
+                                    argument(c, "a", -2), argument(c, "b", 2));
+    if (!strcmp(name, "xavier_uniform_")) return ds_init_xavier_uniform(x, argument(c, "gain", 1));
+    if (!strcmp(name, "xavier_normal_")) return ds_init_xavier_normal(x, argument(c, "gain", 1));
+    if (!strcmp(name, "kaiming_uniform_"))
+        return ds_init_kaiming_uniform(x, argument(c, "a", 0), fan, gain_of(c));
+    if (!strcmp(name, "kaiming_normal_"))
+        return ds_init_kaiming_normal(x, argument(c, "a", 0), fan, gain_of(c));
+    fail_msg("no driver for the function \"%s\"", name);
+    return NULL;
+}
+
+static void check_module(const json_t *c)
+{
+    ds_module *m = make_module(c);
+    if (!m) fail_msg("no driver for the module \"%s\"", json_string_value(member(c, "module")));
+    const json_t *next = member(c, "next_rand");
+    check_f32(next, ds_data(ds_rand(DS_F32, ds_shape((int64_t)json_array_size(next)))),
+              "next_rand");
+
+    ds_state *values = ds_module_state(m);
+    const char *key;
+    json_t *want;
+    json_object_foreach((json_t *)member(c, "parameters"), key, want)
+    {
+        check_tensor(key, ds_state_get(values, key), want);
+    }
+    CHECK_INT(ds_state_len(values), (int64_t)json_object_size(member(c, "parameters")));
+    ds_state_free(values);
+    ds_module_free(m);
+}
+
+static void default_init(void **state)
+{
+    (void)state;
+    json_t *file = load("default_init.json");
+    size_t i;
+    const json_t *c;
+    json_array_foreach(member(file, "cases"), i, c)
+    {
+        ds_scope *here = ds_scope_open();
+        ds_seed((uint64_t)int_of(c, "manual_seed"));
+        if (json_object_get(c, "module"))
+            check_module(c);
+        else
+            check_tensor(json_string_value(member(c, "function")), call_function(c),
+                         member(c, "result"));
+        ds_scope_close(here);
+    }
+    json_decref(file);
+}
+
 /* ---- every file has its driver ------------------------------------------------------------------- */
 
 static void no_file_is_left_out(void **state)
 {
     (void)state;
-    static const char *const known[] = {"random_streams.json"};
+    static const char *const known[] = {"random_streams.json", "data_loader.json",
+                                        "distributed_sampler.json", "default_init.json"};
     const char *root = getenv("DS_REFERENCE");
     char path[4096];
     snprintf(path, sizeof path, "%s/sampler", root ? root : DS_GOLDEN);
     DIR *folder = opendir(path);
-    CHECK(folder != NULL);
+    if (!folder) fail_msg("%s: there is no such folder", path);
     for (struct dirent *e; folder && (e = readdir(folder));) {
         if (e->d_name[0] == '.') continue;
         bool found = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             found |= !strcmp(e->d_name, known[i]);
-        if (!found) print_message("no driver for %s/%s\n", path, e->d_name);
+        if (!found) fail_msg("no driver for %s/%s", path, e->d_name);
     }
     closedir(folder);
 }
 
-TEST_MAIN(cmocka_unit_test(random_streams), cmocka_unit_test(no_file_is_left_out))
+TEST_MAIN(cmocka_unit_test(random_streams), cmocka_unit_test(data_loader),
+          cmocka_unit_test(distributed_sampler), cmocka_unit_test(default_init),
+          cmocka_unit_test(no_file_is_left_out))

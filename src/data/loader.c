@@ -1,0 +1,348 @@
+/* data/loader.c: batches of a data set, in the order of an epoch, made ahead by worker threads.
+ *
+ * A slot is the memory of one batch: a tensor for each field. Slots form a ring; workers write samples
+ * straight into their rows (base/prefetch.c) and never see a tensor. Handing a batch out makes second
+ * handles on the slot's tensors, in the scope of the turn. When the turn has ended and somebody still
+ * holds one of them (ds_keep, or a graph), the slot leaves that memory to them and takes a new one.
+ *
+ *     ds_loader_next:  end the turn, release its slot -> wait for the next slot -> open a turn, hand out
+ *
+ * Without workers there is one slot, and it is filled where the others wait: a small batch stays in the
+ * cache from its making to its use.
+ *
+ * What an epoch draws from the thread's generator is what PyTorch's DataLoader draws: one integer for
+ * its workers (unused here), and with `shuffle` one more that seeds the order. So the numbers drawn
+ * afterwards are PyTorch's too.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/prefetch.h"
+#include "sampler.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/data.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_WORKERS 256
+#define AHEAD_BYTES  (1 << 20) /* small batches are made further ahead, up to this much memory ... */
+#define AHEAD_MOST   64        /* ... and so many batches: workers are woken less often */
+
+typedef struct slot {
+    ds_tensor *field[DS_MAX_FIELDS]; /* [batch_size, ...], counted; NULL: no memory was to be had */
+    char *data[DS_MAX_FIELDS];
+    ds_status status; /* of making the batch; with the message of its first failure */
+    char message[512];
+} slot;
+
+struct ds_loader {
+    ds_dataset *data;
+    ds_loader_opts o;
+    int n_fields;
+    size_t row_bytes[DS_MAX_FIELDS];
+    int64_t len;     /* samples of the data set */
+    int64_t samples; /* of this rank in an epoch */
+    int64_t batches; /* in an epoch */
+    int64_t rows;    /* of the largest batch */
+
+    slot *slots;
+    int n_slots;
+    dsi_prefetch *prefetch; /* NULL: batches are made in ds_loader_next */
+
+    int64_t epoch;      /* that runs, or that begins at the next call */
+    bool running;       /* order holds this epoch's */
+    bool seeded;        /* seed is this epoch's, though it may not run yet */
+    uint64_t seed;      /* of its order */
+    int64_t *order;     /* [samples] */
+    int64_t next;       /* the batch to hand out */
+    int64_t unreleased; /* the batch of the turn, -1: none */
+    ds_scope *turn;     /* NULL: none */
+    uint64_t turn_number;
+};
+
+/* ---- making a batch: on a worker, or in ds_loader_next ------------------------------------------- */
+
+static int64_t batch_len(const ds_loader *l, int64_t b)
+{
+    int64_t rest = l->samples - b * l->o.batch_size;
+    return rest < l->o.batch_size ? rest : l->o.batch_size;
+}
+
+static void fill(void *arg, int64_t b, int place)
+{
+    ds_loader *l = arg;
+    slot *s = &l->slots[place];
+    const int64_t *index = l->order + b * l->o.batch_size;
+    int64_t n = batch_len(l, b);
+    void *row[DS_MAX_FIELDS];
+    s->status = DS_OK;
+    for (int f = 0; f < l->n_fields; f++) row[f] = s->data[f];
+    for (int64_t i = 0; i < n; i++) {
+        ds_status status = ds_dataset_get(l->data, index[i], row);
+        if (status != DS_OK) {
+            const char *why = ds_error() ? ds_error() : "its get failed and did not say why";
+            s->status = status;
+            snprintf(s->message, sizeof s->message, "loader: sample %lld of %s: %s",
+                     (long long)index[i], ds_dataset_name(l->data), why);
+            ds_error_clear(); /* a worker's own; the consumer says it when this batch's turn comes */
+            return;
+        }
+        for (int f = 0; f < l->n_fields; f++) row[f] = (char *)row[f] + l->row_bytes[f];
+    }
+}
+
+/* ---- slots ---------------------------------------------------------------------------------------- */
+
+static void drop_memory(slot *s, int f)
+{
+    ds_drop(s->field[f]);
+    s->field[f] = NULL;
+    s->data[f] = NULL;
+}
+
+/* Memory of its own for each field: at first, and where a batch was kept. */
+static ds_status own_memory(ds_loader *l, slot *s)
+{
+    for (int f = 0; f < l->n_fields; f++) {
+        if (s->field[f] && s->field[f]->storage->refs > 1) drop_memory(s, f);
+        if (s->field[f]) continue;
+        const ds_field *field = ds_dataset_field(l->data, f);
+        ds_dims shape = {field->shape.n + 1, {l->rows}};
+        memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
+        ds_scope *here = ds_scope_open();
+        s->field[f] = ds_keep(
+            dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), field->dtype, shape));
+        ds_scope_close(here);
+        if (!s->field[f]) return ds_error_status();
+        s->data[f] = dsi_v(s->field[f]).p;
+    }
+    return DS_OK;
+}
+
+/* ---- an epoch -------------------------------------------------------------------------------------- */
+
+static void draw_seed(ds_loader *l)
+{
+    if (l->seeded) return;
+    dsi_rng_i64(dsi_rng_default()); /* PyTorch's seed of the workers */
+    if (l->o.ranks > 1)
+        l->seed = l->o.seed + (uint64_t)l->epoch;
+    else
+        l->seed = l->o.shuffle ? (uint64_t)dsi_rng_i64(dsi_rng_default()) : 0;
+    l->seeded = true;
+}
+
+static void make_order(ds_loader *l)
+{
+    bool shared = l->o.ranks > 1;
+    int64_t *all = shared ? dsi_alloc((size_t)l->len * sizeof *all) : l->order;
+    if (l->o.shuffle) {
+        dsi_rng g;
+        dsi_rng_seed(&g, l->seed);
+        dsi_order_random(&g, l->len, false, all, l->len);
+    } else {
+        for (int64_t i = 0; i < l->len; i++) all[i] = i;
+    }
+    if (!shared) return;
+    dsi_order_of_rank(all, l->len, l->o.rank, l->o.ranks, l->order, l->samples);
+    dsi_free(all);
+}
+
+static ds_status begin_epoch(ds_loader *l)
+{
+    for (int k = 0; k < l->n_slots; k++)
+        if (own_memory(l, &l->slots[k]) != DS_OK) return ds_error_status();
+    draw_seed(l);
+    make_order(l);
+    ds_dataset_set_epoch(l->data, l->epoch);
+    if (l->prefetch) dsi_prefetch_begin(l->prefetch, l->next, l->batches);
+    l->running = true;
+    return DS_OK;
+}
+
+static void end_turn(ds_loader *l)
+{
+    dsi_scope_close_if(l->turn, l->turn_number);
+    l->turn = NULL;
+}
+
+/* Leaves the epoch; the next one starts at batch 0 unless the caller says otherwise. */
+static void leave_epoch(ds_loader *l)
+{
+    end_turn(l);
+    if (l->running && l->prefetch) dsi_prefetch_stop(l->prefetch);
+    l->running = l->seeded = false;
+    l->unreleased = -1;
+    l->next = 0;
+}
+
+/* ---- the face -------------------------------------------------------------------------------------- */
+
+static bool can_load(ds_dataset *data, const ds_loader_opts *o, int64_t len)
+{
+    const char *name = ds_dataset_name(data);
+    if (o->batch_size < 1)
+        return dsi_refuse("loader of %s: batch_size is %lld, expected at least 1", name,
+                          (long long)o->batch_size) != NULL;
+    if (o->workers < 0 || o->workers > MOST_WORKERS)
+        return dsi_refuse("loader of %s: %d workers, expected 0 to %d", name, o->workers,
+                          MOST_WORKERS) != NULL;
+    if (o->prefetch < 0)
+        return dsi_refuse("loader of %s: prefetch is %d, expected at least 0", name, o->prefetch) !=
+               NULL;
+    if (o->ranks < 0 || o->rank < 0 || o->rank >= (o->ranks ? o->ranks : 1))
+        return dsi_refuse("loader of %s: there is no rank %d of %d", name, o->rank, o->ranks) !=
+               NULL;
+    if (len < 1) return dsi_refuse("loader of %s: it has no samples", name) != NULL;
+    return true;
+}
+
+/* Places of the ring: what is ahead of use, and the batch in use. */
+static int count_slots(const ds_loader *l)
+{
+    if (!l->o.workers) return 1;
+    if (l->o.prefetch) return l->o.prefetch + 1;
+    size_t bytes = 1;
+    for (int f = 0; f < l->n_fields; f++) bytes += l->row_bytes[f] * (size_t)l->rows;
+    int64_t ahead = (int64_t)(AHEAD_BYTES / bytes), least = 2 * (int64_t)l->o.workers;
+    if (ahead > AHEAD_MOST) ahead = AHEAD_MOST;
+    return (int)(ahead > least ? ahead : least) + 1;
+}
+
+ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
+{
+    if (!data) return dsi_passed("loader");
+    int64_t len = ds_dataset_len(data);
+    if (!can_load(data, &opts, len)) {
+        ds_dataset_free(data);
+        return NULL;
+    }
+    ds_loader *l = dsi_alloc(sizeof *l);
+    *l = (ds_loader){.data = data, .o = opts, .len = len, .unreleased = -1};
+    l->n_fields = ds_dataset_fields(data);
+    for (int f = 0; f < l->n_fields; f++) {
+        const ds_field *field = ds_dataset_field(data, f);
+        l->row_bytes[f] = (size_t)dsi_numel(field->shape) * ds_dtype_size(field->dtype);
+    }
+    l->samples = opts.ranks > 1 ? dsi_order_share(len, opts.ranks, false) : len;
+    int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
+    l->batches = whole + (rest && !opts.drop_last);
+    l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;
+    l->order = dsi_alloc((size_t)l->samples * sizeof *l->order);
+    l->n_slots = count_slots(l);
+    l->slots = dsi_alloc((size_t)l->n_slots * sizeof *l->slots);
+    if (opts.workers) l->prefetch = dsi_prefetch_new(opts.workers, l->n_slots, fill, l);
+    return l;
+}
+
+void ds_loader_free(ds_loader *l)
+{
+    if (!l) return;
+    leave_epoch(l);
+    dsi_prefetch_free(l->prefetch);
+    for (int k = 0; k < l->n_slots; k++)
+        for (int f = 0; f < l->n_fields; f++) drop_memory(&l->slots[k], f);
+    ds_dataset_free(l->data);
+    dsi_free(l->slots);
+    dsi_free(l->order);
+    dsi_free(l);
+}
+
+static void hand_out(ds_loader *l, const slot *s, ds_batch *out)
+{
+    int64_t b = l->next, n = batch_len(l, b);
+    l->turn = ds_scope_open();
+    l->turn_number = dsi_scope_number(l->turn);
+    for (int f = 0; f < l->n_fields; f++) {
+        ds_dims shape = s->field[f]->shape;
+        shape.d[0] = n;
+        out->field[f] = dsi_view_of(s->field[f], shape, s->field[f]->stride, 0);
+    }
+    out->x = out->field[0];
+    out->y = out->field[1];
+    out->size = n;
+    out->index = l->order + b * l->o.batch_size;
+}
+
+/* Ends the turn and gives its slot back, with memory of its own again. */
+static ds_status release(ds_loader *l)
+{
+    end_turn(l);
+    if (l->unreleased < 0) return DS_OK;
+    if (own_memory(l, &l->slots[l->unreleased % l->n_slots]) != DS_OK) return ds_error_status();
+    if (l->prefetch) dsi_prefetch_release(l->prefetch, l->unreleased);
+    l->unreleased = -1;
+    return DS_OK;
+}
+
+bool ds_loader_next(ds_loader *l, ds_batch *out)
+{
+    if (!out) return dsi_refuse("loader_next: out is NULL") != NULL;
+    *out = (ds_batch){0};
+    if (!l) return dsi_passed("loader_next") != NULL;
+    end_turn(l);
+    if (ds_error()) return false; /* what failed in the turn ends the loop */
+    if (release(l) != DS_OK) return false;
+    if (!l->running && begin_epoch(l) != DS_OK) return false;
+    if (l->next >= l->batches) {
+        leave_epoch(l);
+        l->epoch++;
+        return false;
+    }
+    int place = (int)(l->next % l->n_slots);
+    slot *s = &l->slots[place];
+    if (l->prefetch)
+        dsi_prefetch_wait(l->prefetch, l->next);
+    else
+        fill(l, l->next, place);
+    l->unreleased = l->next;
+    bool ok = s->status == DS_OK;
+    if (ok)
+        hand_out(l, s, out);
+    else
+        dsi_fail(s->status, "%s", s->message);
+    l->next++; /* a batch that failed is left out if the caller goes on */
+    return ok;
+}
+
+void ds_loader_stop(ds_loader *l)
+{
+    if (!l) return;
+    bool begun = l->running;
+    leave_epoch(l);
+    if (begun) l->epoch++;
+}
+
+int64_t ds_loader_len(const ds_loader *l) { return l ? l->batches : 0; }
+int64_t ds_loader_epoch(const ds_loader *l) { return l ? l->epoch : 0; }
+ds_dataset *ds_loader_dataset(ds_loader *l) { return l ? l->data : NULL; }
+
+void ds_loader_set_epoch(ds_loader *l, int64_t epoch)
+{
+    if (!l) return;
+    leave_epoch(l);
+    l->epoch = epoch;
+}
+
+ds_loader_position ds_loader_tell(ds_loader *l)
+{
+    if (!l) return (ds_loader_position){0};
+    draw_seed(l);
+    return (ds_loader_position){l->epoch, l->next, l->seed};
+}
+
+ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
+{
+    if (!l) return dsi_passed("loader_seek"), DS_EINVAL;
+    if (position.epoch < 0 || position.batch < 0 || position.batch > l->batches)
+        return dsi_fail(
+            DS_EINVAL, "loader_seek: epoch %lld, batch %lld: expected a batch of 0 to %lld",
+            (long long)position.epoch, (long long)position.batch, (long long)l->batches);
+    leave_epoch(l);
+    l->epoch = position.epoch;
+    l->next = position.batch;
+    l->seed = position.seed;
+    l->seeded = true;
+    return DS_OK;
+}

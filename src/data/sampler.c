@@ -1,0 +1,34 @@
+/* data/sampler.c: the order of an epoch, index for index as PyTorch's samplers give it
+ * (torch/utils/data/sampler.py and distributed.py).
+ * SPDX-License-Identifier: MIT */
+#include "sampler.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+void dsi_order_random(dsi_rng *g, int64_t len, bool replacement, int64_t *order, int64_t n)
+{
+    if (replacement) {
+        for (int64_t i = 0; i < n; i++) order[i] = dsi_rng_below(g, 0, len);
+        return;
+    }
+    int64_t done = 0;
+    for (; n - done >= len; done += len) dsi_rng_permutation(g, order + done, len);
+    if (done == n) return;
+    int64_t *last = dsi_alloc((size_t)len * sizeof *last);
+    dsi_rng_permutation(g, last, len);
+    memcpy(order + done, last, (size_t)(n - done) * sizeof *order);
+    dsi_free(last);
+}
+
+int64_t dsi_order_share(int64_t len, int ranks, bool drop_last)
+{
+    return drop_last ? len / ranks : (len + ranks - 1) / ranks;
+}
+
+void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, int64_t *share,
+                       int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) share[i] = order[(rank + i * ranks) % len];
+}
