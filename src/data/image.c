@@ -1,0 +1,114 @@
+/* data/image.c: a grid of images as a PNG file.
+ *
+ * The layout is torchvision.utils.make_grid's: images in rows, a border of 2 around each, shared by
+ * neighbours; one image alone has none. Values go back from [-1, 1] to bytes as the tutorial shows
+ * them: x / 2 + 0.5, cut to [0, 1].
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <deepspeed/data.h>
+
+#include <png.h>
+#include <string.h>
+
+#define BORDER     2
+#define MAX_PIXELS ((int64_t)1 << 26) /* of the grid */
+
+typedef struct grid {
+    int64_t n, channels, h, w; /* of the images */
+    int64_t columns, border;
+    int64_t height, width; /* of the grid */
+    uint8_t *rgb;          /* [height,width,3] */
+} grid;
+
+static uint8_t to_byte(float x)
+{
+    float y = (x / 2 + 0.5f) * 255 + 0.5f;
+    return !(y > 0) ? 0 : y > 255 ? 255 : (uint8_t)y; /* NaN: 0 */
+}
+
+/* Sizes of the grid, or a refusal. */
+static ds_status plan(grid *g, const ds_tensor *images, int columns)
+{
+    ds_dims s = ds_shape_of(images);
+    bool ok = s.n == 4 && (s.d[1] == 1 || s.d[1] == 3) && ds_dtype_of(images) == DS_F32;
+    for (int k = 0; k < s.n; k++) ok = ok && s.d[k] > 0 && s.d[k] <= MAX_PIXELS;
+    if (!ok)
+        return dsi_fail(
+            DS_EINVAL,
+            "save_image_grid: images are %s with %d dimensions, expected float32 [n,3,h,w]",
+            ds_dtype_name(ds_dtype_of(images)), s.n);
+    if (columns < 1)
+        return dsi_fail(DS_EINVAL, "save_image_grid: %d columns, expected 1 or more", columns);
+
+    *g = (grid){.n = s.d[0], .channels = s.d[1], .h = s.d[2], .w = s.d[3]};
+    g->columns = columns < g->n ? columns : g->n;
+    g->border = g->n > 1 ? BORDER : 0;
+    g->height = (g->n + g->columns - 1) / g->columns * (g->h + g->border) + g->border;
+    g->width = g->columns * (g->w + g->border) + g->border;
+    if (g->height > MAX_PIXELS / g->width)
+        return dsi_fail(
+            DS_EINVAL,
+            "save_image_grid: the grid has %lld x %lld pixels, expected at most %lld in all",
+            (long long)g->width, (long long)g->height, (long long)MAX_PIXELS);
+    return DS_OK;
+}
+
+/* x [n,channels,h,w] -> g->rgb. */
+static void paint(grid *g, const float *x)
+{
+    int64_t plane = g->h * g->w;
+    for (int64_t i = 0; i < g->n; i++) {
+        int64_t top = i / g->columns * (g->h + g->border) + g->border;
+        int64_t left = i % g->columns * (g->w + g->border) + g->border;
+        const float *image = x + i * g->channels * plane;
+        for (int64_t p = 0; p < plane; p++) {
+            uint8_t *out = g->rgb + 3 * ((top + p / g->w) * g->width + left + p % g->w);
+            for (int c = 0; c < 3; c++)
+                out[c] = to_byte(image[(g->channels == 3 ? c : 0) * plane + p]);
+        }
+    }
+}
+
+static ds_status write_png(const grid *g, const char *path)
+{
+    png_image png = {.version = PNG_IMAGE_VERSION,
+                     .width = (png_uint_32)g->width,
+                     .height = (png_uint_32)g->height,
+                     .format = PNG_FORMAT_RGB};
+    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(png);
+    void *packed = dsi_alloc(bytes);
+    ds_status status;
+    if (!png_image_write_to_memory(&png, packed, &bytes, 0, g->rgb, 0, NULL)) {
+        status = dsi_fail(DS_EFORMAT, "save_image_grid: %s: %s", path, png.message);
+    } else {
+        dsi_file *f = dsi_file_replace(path);
+        dsi_file_write(f, packed, bytes);
+        status = f ? dsi_file_commit(f) : ds_error_status();
+    }
+    dsi_free(packed);
+    return status;
+}
+
+ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
+{
+    grid g = {0};
+    if (!images) return dsi_passed("save_image_grid"), ds_error_status();
+    if (!path) return dsi_fail(DS_EINVAL, "save_image_grid: the path is NULL");
+    ds_status status = plan(&g, images, columns);
+    if (status != DS_OK) return status;
+
+    ds_scope *scope = ds_scope_open();
+    const float *x = ds_data(images);
+    if (!x) status = ds_error_status();
+    if (x) {
+        g.rgb = dsi_alloc((size_t)(3 * g.height * g.width));
+        paint(&g, x);
+        status = write_png(&g, path);
+        dsi_free(g.rgb);
+    }
+    ds_scope_close(scope);
+    return status;
+}
