@@ -1,0 +1,382 @@
+/* examples/cifar10/tutorial.c: PyTorch's beginner tutorial "Training a Classifier", step by step in C:
+ * load and show the images, define the network, train it, test it in total and per class.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "classify.h"
+#include "progress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *argp_program_version = "cifar10_tutorial (deepspeed.c) " DS_VERSION;
+
+typedef struct Options {
+    const char *data, *url, *device, *save, *load, *show, *trace;
+    int64_t epochs, batch_size, workers, threads, max_steps, samples, log_interval;
+    double lr, momentum;
+    uint64_t seed;
+    bool has_seed, eval, no_shuffle, no_eval, no_download, sample, sample_if_offline, quiet;
+} Options;
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+enum {
+    DATA = 256,
+    EPOCHS,
+    BATCH_SIZE,
+    LR,
+    MOMENTUM,
+    SEED,
+    WORKERS,
+    THREADS,
+    DEVICE,
+    SAVE,
+    LOAD,
+    EVAL,
+    MAX_STEPS,
+    SAMPLES,
+    NO_SHUFFLE,
+    NO_EVAL,
+    TRACE,
+    QUIET,
+    SHOW,
+    DATA_URL,
+    NO_DOWNLOAD,
+    SAMPLE,
+    SAMPLE_IF_OFFLINE,
+    LOG_INTERVAL
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "Data:", 1},
+    {"data", DATA, "DIR", 0, "folder of CIFAR-10, downloaded if it is not there (./data)", 0},
+    {"data-url", DATA_URL, "URL", 0, "a mirror of cifar-10-binary.tar.gz, or a file:// URL", 0},
+    {"no-download", NO_DOWNLOAD, 0, 0, "never download", 0},
+    {"sample", SAMPLE, 0, 0, "train and test on the small built-in sample of CIFAR-10", 0},
+    {"sample-if-offline", SAMPLE_IF_OFFLINE, 0, 0,
+     "the same, if the full set is not there and cannot be downloaded", 0},
+    {"samples", SAMPLES, "N", 0, "use the first N training images (all)", 0},
+    {"no-shuffle", NO_SHUFFLE, 0, 0, "take the images in file order in every epoch", 0},
+    {"workers", WORKERS, "N", 0, "threads that load batches ahead (0: none)", 0},
+    {0, 0, 0, 0, "Training:", 2},
+    {"epochs", EPOCHS, "N", 0, "passes over the training images (2)", 0},
+    {"batch-size", BATCH_SIZE, "N", 0, "images in a batch (4)", 0},
+    {"lr", LR, "X", 0, "learning rate of SGD (0.001)", 0},
+    {"momentum", MOMENTUM, "X", 0, "momentum of SGD (0.9)", 0},
+    {"seed", SEED, "N", 0, "seed of initial weights and shuffling (a fixed one)", 0},
+    {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
+    {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
+    {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
+    {0, 0, 0, 0, "Results:", 3},
+    {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
+    {"eval", EVAL, 0, 0, "only test, without training", 0},
+    {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
+    {"show", SHOW, "FILE", 0, "write the images of the first batch as one picture (.png)", 0},
+    {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step (.csv)", 0},
+    {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
+    {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
+    {0}};
+
+static error_t parse_number(int key, char *arg, struct argp_state *state, Options *o)
+{
+    switch (key) {
+    case EPOCHS:
+        o->epochs = args_int(state, "epochs", arg, 0, 1000000000);
+        break;
+    case BATCH_SIZE:
+        o->batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
+        break;
+    case LR:
+        o->lr = args_double(state, "lr", arg, 0, HUGE_VAL);
+        break;
+    case MOMENTUM:
+        o->momentum = args_double(state, "momentum", arg, 0, HUGE_VAL);
+        break;
+    case WORKERS:
+        o->workers = args_int(state, "workers", arg, 0, 256);
+        break;
+    case THREADS:
+        o->threads = args_int(state, "threads", arg, 1, 1024);
+        break;
+    case MAX_STEPS:
+        o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
+        break;
+    case SAMPLES:
+        o->samples = args_int(state, "samples", arg, 1, INT64_MAX);
+        break;
+    case LOG_INTERVAL:
+        o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
+        break;
+    case SEED:
+        o->seed = (uint64_t)args_int(state, "seed", arg, 0, INT64_MAX);
+        o->has_seed = true;
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    Options *o = state->input;
+    switch (key) {
+    case DATA:
+        o->data = arg;
+        break;
+    case DATA_URL:
+        o->url = arg;
+        break;
+    case DEVICE:
+        o->device = arg;
+        break;
+    case SAVE:
+        o->save = arg;
+        break;
+    case LOAD:
+        o->load = arg;
+        break;
+    case SHOW:
+        o->show = arg;
+        break;
+    case TRACE:
+        o->trace = arg;
+        break;
+    case EVAL:
+        o->eval = true;
+        break;
+    case NO_SHUFFLE:
+        o->no_shuffle = true;
+        break;
+    case NO_EVAL:
+        o->no_eval = true;
+        break;
+    case NO_DOWNLOAD:
+        o->no_download = true;
+        break;
+    case SAMPLE:
+        o->sample = true;
+        break;
+    case SAMPLE_IF_OFFLINE:
+        o->sample_if_offline = true;
+        break;
+    case QUIET:
+        o->quiet = true;
+        break;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument \"%s\"", arg);
+        break;
+    default:
+        return parse_number(key, arg, state, o);
+    }
+    return 0;
+}
+
+static Options read_options(int argc, char **argv)
+{
+    static const struct argp argp = {
+        options, parse, NULL, "Train the tutorial's network on CIFAR-10 and print its accuracy.",
+        NULL,    NULL,  NULL};
+    Options o = {.data = "./data",
+                 .device = "cpu",
+                 .epochs = 2,
+                 .batch_size = 4,
+                 .lr = 0.001,
+                 .momentum = 0.9,
+                 .threads = 1,
+                 .max_steps = -1,
+                 .log_interval = 2000};
+    if (args_parse(&argp, argc, argv, &o) != 0) exit(2);
+    return o;
+}
+
+/* ---- one program: what main's steps share -------------------------------------------------------------- */
+
+typedef struct Program {
+    Options o;
+    ds_loader *train, *test;
+    ds_module *net;
+    ds_optim *sgd;
+    FILE *trace;
+    int64_t step;
+} Program;
+
+static ds_dataset *cifar10(const Options *o, ds_split split)
+{
+    return ds_cifar10_with(o->data, split,
+                           (ds_cifar10_opts){.url = o->url,
+                                             .download = !o->no_download,
+                                             .sample = o->sample,
+                                             .fallback_sample = o->sample_if_offline,
+                                             .quiet = o->quiet || split == DS_TEST});
+}
+
+static void load_data(Program *p)
+{
+    const Options *o = &p->o;
+    ds_dataset *train = cifar10(o, DS_TRAIN);
+    if (train && o->samples) train = ds_subset(train, 0, o->samples);
+    p->train = ds_loader_new(train, o->batch_size, .shuffle = !o->no_shuffle,
+                             .workers = (int)o->workers);
+    if (o->no_eval || !p->train) return;
+    p->test = ds_loader_new(cifar10(o, DS_TEST), 4);
+}
+
+/* The first batch of a fresh order, as the tutorial's dataiter gives it. */
+static void show_batch(Program *p)
+{
+    ds_batch b;
+    if (p->o.eval || !ds_loader_next(p->train, &b)) return;
+    if (!p->o.quiet) print_names("", b.y);
+    if (p->o.show && ds_save_image_grid(b.x, 8, p->o.show) != DS_OK) return;
+    ds_loader_stop(p->train);
+}
+
+static void make_network(Program *p)
+{
+    p->net = net_new();
+    if (p->o.load) {
+        ds_state *state = ds_load(p->o.load);
+        if (state && ds_module_load(p->net, state) == DS_OK && !p->o.quiet)
+            printf("Loaded %s\n", p->o.load);
+        ds_state_free(state);
+    }
+    p->sgd = ds_optim_sgd(p->net, p->o.lr, .momentum = p->o.momentum);
+}
+
+/* ---- training ------------------------------------------------------------------------------------------ */
+
+static void open_trace(Program *p)
+{
+    if (!p->o.trace) return;
+    p->trace = fopen(p->o.trace, "w");
+    if (!p->trace || fputs("step,loss,lr,grad_norm\n", p->trace) < 0)
+        ds_fail(DS_EIO, "--trace %s: %s", p->o.trace, strerror(errno));
+}
+
+static void close_trace(Program *p)
+{
+    if (!p->trace) return;
+    bool bad = ferror(p->trace);
+    if (fclose(p->trace) != 0 || bad)
+        ds_fail(DS_EIO, "--trace %s: %s", p->o.trace, strerror(errno));
+    p->trace = NULL;
+}
+
+/* Forward, backward, update; returns the loss. */
+static double train_step(Program *p, const ds_batch *b)
+{
+    ds_optim_zero_grad(p->sgd);
+    ds_tensor *loss = ds_cross_entropy(ds_call(p->net, b->x), b->y);
+    ds_backward(loss);
+    double value = ds_item(loss);
+    p->step++;
+    if (!isfinite(value) && loss)
+        ds_fail(DS_ESTATE,
+                "step %lld: the loss is %g: training stops here (a smaller --lr may help)",
+                (long long)p->step, value);
+    if (p->trace)
+        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, value, ds_optim_lr(p->sgd),
+                ds_grad_norm(p->net));
+    if (!ds_error()) ds_optim_step(p->sgd);
+    return value;
+}
+
+static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step < p->o.max_steps; }
+
+static void train_epoch(Program *p, int64_t epoch)
+{
+    Progress bar;
+    char title[32];
+    double running = 0, recent = 0; /* loss: sum since the last line; smoothed, for the bar */
+    snprintf(title, sizeof title, "epoch %lld/%lld", (long long)epoch + 1, (long long)p->o.epochs);
+    progress_begin(&bar, !p->o.quiet, "samples", ds_dataset_len(ds_loader_dataset(p->train)),
+                   title);
+    ds_batch b;
+    for (int64_t i = 0; more_steps(p) && ds_loader_next(p->train, &b); i++) {
+        double loss = train_step(p, &b);
+        running += loss;
+        recent = i ? 0.99 * recent + 0.01 * loss : loss;
+        progress_add(&bar, b.size, recent);
+        if (i % p->o.log_interval == p->o.log_interval - 1) {
+            progress_hide(&bar);
+            if (!p->o.quiet)
+                printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
+                       running / (double)p->o.log_interval);
+            fflush(stdout);
+            running = 0;
+        }
+    }
+    progress_end(&bar);
+}
+
+static void train(Program *p)
+{
+    open_trace(p);
+    for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
+        train_epoch(p, epoch);
+    ds_loader_stop(p->train);
+    close_trace(p);
+    if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
+}
+
+static void save(Program *p)
+{
+    if (!p->o.save || ds_error()) return;
+    ds_state *state = ds_module_state(p->net);
+    if (ds_save(state, p->o.save) == DS_OK && !p->o.quiet) printf("Saved %s\n", p->o.save);
+    ds_state_free(state);
+}
+
+/* ---- testing ------------------------------------------------------------------------------------------- */
+
+static void test(Program *p)
+{
+    ds_batch b;
+    if (p->o.no_eval || ds_error()) return;
+    if (!p->o.quiet && ds_loader_next(p->test, &b)) {
+        bool was = ds_set_grad(false);
+        print_names("GroundTruth:  ", b.y);
+        print_names("Predicted:  ", ds_argmax(ds_call(p->net, b.x), 1));
+        ds_set_grad(was);
+        ds_loader_stop(p->test);
+    }
+    Accuracy a = evaluate(p->net, p->test);
+    if (ds_error()) return;
+    print_accuracy(&a);
+    print_accuracy_by_class(&a);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static void run(Program *p)
+{
+    ds_device device;
+    if (ds_device_parse(p->o.device, &device) != DS_OK || ds_set_device(device) != DS_OK) return;
+    if (ds_set_threads((int)p->o.threads) != DS_OK) return;
+    if (p->o.has_seed) ds_seed(p->o.seed);
+    load_data(p);
+    if (!ds_error()) show_batch(p);
+    if (!ds_error()) make_network(p);
+    if (!ds_error() && !p->o.eval) train(p);
+    save(p);
+    test(p);
+    if (!ds_error() && !p->o.quiet) printf("%s\n", ds_device_name(device));
+}
+
+int main(int argc, char **argv)
+{
+    Program p = {.o = read_options(argc, argv)};
+    run(&p);
+    if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
+    if (ds_error()) fprintf(stderr, "cifar10_tutorial: %s\n", ds_error());
+    ds_optim_free(p.sgd);
+    ds_module_free(p.net);
+    ds_loader_free(p.train);
+    ds_loader_free(p.test);
+    return ds_error() != NULL;
+}

@@ -1,0 +1,48 @@
+/* examples/common/args.c: options of the programs, on glibc's argp.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void hyphens(char *option)
+{
+    if (strncmp(option, "--", 2) != 0) return;
+    for (char *c = option + 2; *c && *c != '='; c++)
+        if (*c == '_') *c = '-';
+}
+
+error_t args_parse(const struct argp *argp, int argc, char **argv, void *input)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) hyphens(argv[i]);
+    argp_err_exit_status = 2;
+    return argp_parse(argp, argc, argv, 0, NULL, input);
+}
+
+int64_t args_int(struct argp_state *state, const char *name, const char *arg, int64_t low,
+                 int64_t high)
+{
+    char *end;
+    errno = 0;
+    long long n = strtoll(arg, &end, 10);
+    if (end == arg || *end || errno)
+        argp_error(state, "--%s: \"%s\" is not a whole number", name, arg);
+    else if (n < low || n > high)
+        argp_error(state, "--%s: %lld is outside %lld to %lld", name, n, (long long)low,
+                   (long long)high);
+    return n;
+}
+
+double args_double(struct argp_state *state, const char *name, const char *arg, double low,
+                   double high)
+{
+    char *end;
+    double x = strtod(arg, &end);
+    if (end == arg || *end || isnan(x))
+        argp_error(state, "--%s: \"%s\" is not a number", name, arg);
+    else if (x < low || x > high)
+        argp_error(state, "--%s: %g is outside %g to %g", name, x, low, high);
+    return x;
+}

@@ -1,0 +1,81 @@
+/* examples/common/classify.c: what the CIFAR-10 programs share: the network, names, accuracy.
+ * SPDX-License-Identifier: MIT */
+#include "classify.h"
+
+#include <stdio.h>
+
+typedef struct Net {
+    ds_module *conv1, *conv2, *fc1, *fc2, *fc3;
+} Net;
+
+static ds_tensor *net_forward(void *self, ds_tensor *x)
+{
+    Net *net = self;
+    x = ds_max_pool2d(ds_relu(ds_call(net->conv1, x)), 2);
+    x = ds_max_pool2d(ds_relu(ds_call(net->conv2, x)), 2);
+    x = ds_flatten(x, 1);
+    x = ds_relu(ds_call(net->fc1, x));
+    x = ds_relu(ds_call(net->fc2, x));
+    return ds_call(net->fc3, x);
+}
+
+ds_module *net_new(void)
+{
+    static const ds_module_type type = {"Net", sizeof(Net), .forward = net_forward};
+    ds_module *m = ds_module_new(NULL, "net", &type);
+    Net *net = ds_self(m);
+    net->conv1 = ds_nn_conv2d(m, "conv1", 3, 6, 5);
+    net->conv2 = ds_nn_conv2d(m, "conv2", 6, 16, 5);
+    net->fc1 = ds_nn_linear(m, "fc1", 16 * 5 * 5, 120);
+    net->fc2 = ds_nn_linear(m, "fc2", 120, 84);
+    net->fc3 = ds_nn_linear(m, "fc3", 84, 10);
+    return m;
+}
+
+void print_names(const char *title, ds_tensor *labels)
+{
+    const int64_t *label = ds_data(labels);
+    if (!label) return;
+    fputs(title, stdout);
+    for (int64_t i = 0; i < ds_numel(labels); i++)
+        printf("%s%5s", i ? " " : "", ds_cifar10_class((int)label[i]));
+    putchar('\n');
+}
+
+Accuracy evaluate(ds_module *net, ds_loader *test)
+{
+    Accuracy a = {{0}, {0}};
+    ds_batch b;
+    bool was = ds_set_grad(false), trained = ds_module_training(net);
+    ds_module_train(net, false);
+    while (ds_loader_next(test, &b)) {
+        const int64_t *label = ds_data(b.y);
+        const int64_t *guess = ds_data(ds_argmax(ds_call(net, b.x), 1));
+        for (int64_t i = 0; label && guess && i < b.size; i++) {
+            a.of[label[i]]++;
+            a.right[label[i]] += guess[i] == label[i];
+        }
+    }
+    ds_module_train(net, trained);
+    ds_set_grad(was);
+    return a;
+}
+
+static int percent(int64_t right, int64_t of) { return of ? (int)(100 * right / of) : 0; }
+
+void print_accuracy(const Accuracy *a)
+{
+    int64_t right = 0, of = 0;
+    for (int c = 0; c < 10; c++) {
+        right += a->right[c];
+        of += a->of[c];
+    }
+    printf("Accuracy of the network on the %lld test images: %d %%\n", (long long)of,
+           percent(right, of));
+}
+
+void print_accuracy_by_class(const Accuracy *a)
+{
+    for (int c = 0; c < 10; c++)
+        printf("Accuracy of %5s : %2d %%\n", ds_cifar10_class(c), percent(a->right[c], a->of[c]));
+}

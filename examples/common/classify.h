@@ -1,0 +1,25 @@
+/* examples/common/classify.h: what the CIFAR-10 programs share: the network, names, accuracy.
+ * SPDX-License-Identifier: MIT */
+#ifndef EXAMPLES_CLASSIFY_H
+#define EXAMPLES_CLASSIFY_H
+
+#include <deepspeed.h>
+
+/* conv 3-6-16 with 5x5 kernels, each with ReLU and 2x2 max-pooling; fully connected 400-120-84-10. */
+ds_module *net_new(void);
+
+/* "truck   cat truck  deer": the class names of labels int64 [n], on one line of stdout. */
+void print_names(const char *title, ds_tensor *labels);
+
+typedef struct Accuracy {
+    int64_t right[10], of[10];
+} Accuracy;
+
+/* Runs net in evaluation mode over all samples of test. Failures stand in ds_error(). */
+Accuracy evaluate(ds_module *net, ds_loader *test);
+
+/* Both are cut to whole percents, as the tutorial prints them. */
+void print_accuracy(const Accuracy *a);
+void print_accuracy_by_class(const Accuracy *a);
+
+#endif

@@ -1,0 +1,26 @@
+/* examples/common/progress.h: a progress bar on stderr, when that is a terminal.
+ *
+ *     epoch 1/2:  45%|█████████           | 22500/50000 [00:01<00:01, 15220.1 samples/s, loss=1.234]
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef EXAMPLES_PROGRESS_H
+#define EXAMPLES_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct Progress {
+    const char *unit; /* "samples" */
+    char title[32];   /* "epoch 1/2" */
+    int64_t total, done;
+    double began, shown; /* seconds */
+    bool on;             /* stderr is a terminal, and not --quiet */
+    bool visible;        /* a line of it stands there now */
+} Progress;
+
+void progress_begin(Progress *p, bool on, const char *unit, int64_t total, const char *title);
+void progress_add(Progress *p, int64_t n, double loss); /* redraws ten times a second */
+void progress_hide(Progress *p);                        /* before something else is printed */
+void progress_end(Progress *p);
+
+#endif
