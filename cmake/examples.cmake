@@ -1,12 +1,14 @@
 # The programs of the tutorials: examples/cifar10/NAME.c becomes cifar10_NAME; examples/common is what
-# they share.
+# they, and some tests, share.
 file(GLOB DS_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/common/*.c)
 add_library(examples_common STATIC ${DS_COMMON})
-target_link_libraries(examples_common PRIVATE ds_options deepspeed_static)
-file(GLOB DS_PROGRAMS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/cifar10/*.c)
-foreach(source ${DS_PROGRAMS})
-    get_filename_component(name ${source} NAME_WE)
-    add_executable(cifar10_${name} ${source})
-    target_include_directories(cifar10_${name} PRIVATE ${PROJECT_SOURCE_DIR}/examples/common)
-    target_link_libraries(cifar10_${name} PRIVATE ds_options examples_common deepspeed_static m)
-endforeach()
+target_include_directories(examples_common PUBLIC ${PROJECT_SOURCE_DIR}/examples/common)
+target_link_libraries(examples_common PRIVATE ds_options PUBLIC deepspeed_static)
+if(DS_EXAMPLES)
+    file(GLOB DS_PROGRAMS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/cifar10/*.c)
+    foreach(source ${DS_PROGRAMS})
+        get_filename_component(name ${source} NAME_WE)
+        add_executable(cifar10_${name} ${source})
+        target_link_libraries(cifar10_${name} PRIVATE ds_options examples_common m)
+    endforeach()
+endif()
