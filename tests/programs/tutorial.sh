@@ -1,0 +1,116 @@
+#!/bin/sh
+# tests/programs/tutorial.sh BINARY_DIR: cifar10_tutorial as a user runs it: what it prints, its files, its
+# status, and one line for each mistake.
+# SPDX-License-Identifier: MIT
+set -u
+program=$1/cifar10_tutorial
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failed=0 passed=0
+
+fail()
+{
+    failed=$((failed + 1))
+    echo "FAILED: $1"
+    sed 's/^/    out: /' out
+    sed 's/^/    err: /' err
+}
+
+# status WANT ARGUMENTS...: runs the program; out and err hold what it printed
+status()
+{
+    want=$1
+    shift
+    "$program" "$@" >out 2>err </dev/null
+    got=$?
+    if [ $got -eq "$want" ]; then passed=$((passed + 1)); else fail "status $got, want $want: $*"; fi
+}
+
+has() { if grep -q -- "$2" "$1"; then passed=$((passed + 1)); else fail "$1 has no \"$2\""; fi; }
+lines() { if [ "$(wc -l <"$1")" -eq "$2" ]; then passed=$((passed + 1)); else fail "$1 has not $2 lines"; fi; }
+same() { if cmp -s "$1" "$2"; then passed=$((passed + 1)); else fail "$1 and $2 differ"; fi; }
+none() { if [ ! -e "$1" ]; then passed=$((passed + 1)); else fail "$1 is there"; fi; }
+
+sample="--sample --data d --seed 1"
+
+# ---- what the tutorial prints
+status 0 $sample --max_steps 200 --log-interval 100 --show grid.png --trace t.csv --save a.safetensors
+has out '^\[1,   100\] loss: 2\.3'
+has out '^Finished Training$'
+has out '^GroundTruth:   '
+has out '^Predicted:  '
+has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
+has out '^Accuracy of plane : .[0-9] %$'
+has out '^cpu$'
+has err 'sample'
+lines t.csv 201
+has t.csv '^step,loss,lr,grad_norm$'
+has t.csv '^200,[0-9.]*,0\.001'
+has grid.png PNG
+
+# ---- a seed repeats a run bit for bit; workers and threads change nothing
+status 0 $sample --max-steps 50 --no-eval --quiet --trace t1.csv --save b.safetensors
+status 0 $sample --max-steps 50 --no-eval --quiet --trace t2.csv --save c.safetensors --workers 2 --threads 2
+lines out 0
+lines err 0
+same t1.csv t2.csv
+same b.safetensors c.safetensors
+
+# ---- save, load, eval
+status 0 $sample --load a.safetensors --eval --save e.safetensors
+same a.safetensors e.safetensors
+has out 'Accuracy of the network'
+
+# ---- small data: fewer images than a batch
+status 0 $sample --samples 3 --batch_size 16 --epochs 2 --trace t3.csv --no_shuffle --no_eval
+lines t3.csv 3
+
+# ---- help and mistakes
+status 0 --help
+has out 'batch-size=N'
+status 2 --bogus
+has err 'bogus'
+status 2 --epochs many
+has err '"many" is not a whole number'
+status 2 --batch_size 0
+has err 'batch-size: 0 is outside'
+status 2 --lr x
+has err '"x" is not a number'
+status 2 stray
+has err 'unexpected argument "stray"'
+status 1 --device tpu $sample
+has err 'expected cpu, cuda or cuda:N'
+status 1 --data empty --no_download
+lines err 1
+status 1 $sample --load none.safetensors
+has err 'none.safetensors'
+lines err 2
+printf 'no weights' >bad.safetensors
+status 1 $sample --load bad.safetensors
+has err 'bad.safetensors'
+status 1 $sample --max_steps 3 --no_eval --save no/such/folder/x.safetensors
+has err 'no/such/folder'
+status 1 $sample --max_steps 3 --no_eval --trace no/such/t.csv
+has err 'no/such/t.csv'
+status 1 $sample --lr 1e30 --save f.safetensors
+has err 'step [0-9]*: the loss is -\{0,1\}\(nan\|inf\)'
+none f.safetensors
+if [ -e /dev/full ]; then
+    "$program" $sample --max_steps 1 >/dev/full 2>err </dev/null
+    if [ $? -eq 1 ]; then passed=$((passed + 1)); else fail "a full disk behind stdout is not noticed"; fi
+    status 1 $sample --max_steps 3 --no_eval --trace /dev/full
+    has err '/dev/full'
+fi
+
+# ---- every allocation that may fail ends with one line
+n=1
+while [ $n -le 60 ]; do
+    DS_FAIL_ALLOC=$n "$program" $sample --max_steps 2 --no_eval --quiet >out 2>err
+    got=$?
+    if [ $got -eq 1 ] && grep -q 'no memory for' err; then passed=$((passed + 1)); else fail "allocation $n: status $got"; fi
+    n=$((n + 7))
+done
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
