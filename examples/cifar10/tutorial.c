@@ -291,7 +291,7 @@ static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step 
 static void train_epoch(Program *p, int64_t epoch)
 {
     Progress bar;
-    char title[32];
+    char title[64];
     double running = 0, recent = 0; /* loss: sum since the last line; smoothed, for the bar */
     snprintf(title, sizeof title, "epoch %lld/%lld", (long long)epoch + 1, (long long)p->o.epochs);
     progress_begin(&bar, !p->o.quiet, "samples", ds_dataset_len(ds_loader_dataset(p->train)),

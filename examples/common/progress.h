@@ -11,7 +11,7 @@
 
 typedef struct Progress {
     const char *unit; /* "samples" */
-    char title[32];   /* "epoch 1/2" */
+    char title[64];   /* "epoch 1/2" */
     int64_t total, done;
     double began, shown; /* seconds */
     bool on;             /* stderr is a terminal, and not --quiet */
