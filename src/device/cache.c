@@ -11,7 +11,8 @@
 
 #include <stdlib.h>
 
-#define CLASSES   168 /* up to 2^48 bytes */
+#define MAX_BYTES ((size_t)1 << 46)
+#define CLASSES   164 /* up to MAX_BYTES */
 #define PAD_BYTES 64  /* a vector load may run past the end */
 #define ALIGNMENT 64
 
@@ -90,7 +91,7 @@ void *dsi_cache_alloc(dsi_device *d, size_t bytes)
     dsi_cache *c = cache_of(d);
     size_t rounded = 0;
     void *p = NULL;
-    if (bytes <= SIZE_MAX / 4 && !must_fail()) {
+    if (bytes <= MAX_BYTES && !must_fail()) {
         Stack *stack = &c->free[class_of(bytes, &rounded)];
         p = stack->n ? stack->at[--stack->n] : fresh(d, rounded);
     }
