@@ -7,7 +7,7 @@ if(DS_TEST_HELPERS)
     add_library(test_helpers STATIC ${DS_TEST_HELPERS})
     target_include_directories(test_helpers PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     target_link_libraries(test_helpers PRIVATE ds_options deepspeed_static PkgConfig::CMOCKA
-        PkgConfig::JANSSON)
+        PkgConfig::JANSSON PkgConfig::ARCHIVE)
     target_compile_definitions(test_helpers PRIVATE DS_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden")
 endif()
 foreach(source ${DS_TEST_SOURCES})
