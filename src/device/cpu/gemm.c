@@ -2,7 +2,7 @@
  *
  * float32 goes tile by tile (tile.h). A tile reads a number by number and b along N, so a row-major b
  * and any a (products NN and TN) need no packing while b fits a cache. What does not lie so, or is
- * large, is packed first, a block of K_BLOCK x SIDE at a time:
+ * large, is packed first, a block of K_BLOCK x SIDE at a time (few rows of NT: dot products instead):
  *
  *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     one panel stays in the first cache
  *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     ROW_BLOCK rows stay in the second
@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-#define K_BLOCK     256
+#define K_BLOCK     (TILE_COLS > 24 ? 192 : 384)
 #define ROW_BLOCK   (10 * TILE_ROWS)
 #define SIDE        2048   /* rows, and columns, that are packed at a time */
 #define LARGE_BYTES 524288 /* of b: beyond it, unpacked reads miss the second cache */
@@ -104,34 +104,32 @@ static void pack(Packing x)
 
 /* ---- a block of the product: k elements of SIDE x SIDE outputs ------------------------------------- */
 
-/* Panel q of b begins at b + q b_panel, row r of a at a + r am, or, packed, at the place in its group. */
 typedef struct Block {
     Product of;                 /* m, n, k and pointers are those of the block */
     float *packed_a, *packed_b; /* NULL: read in place */
+    bool dots;
 } Block;
 
-/* Rows of one panel of columns. */
+/* `rows` rows from `row` on, of the panel of columns from j on. */
 static void run_panel(const Block *x, const Product *p, int64_t row, int64_t rows, int64_t j)
 {
-    tile_operands t = {.a = p->a.p,
-                       .am = p->a.row,
-                       .ak = p->a.col,
-                       .bk = p->b.row,
-                       .k = p->k,
-                       .ym = p->y.row,
-                       .add = p->add};
-    t.bias = p->bias ? p->bias + j : NULL;
-    t.b = p->b.p + j;
-    if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
-    if (x->packed_a) t.am = 1, t.ak = TILE_ROWS;
     int cols = (int)min(TILE_COLS, p->n - j);
-    for (int64_t i = row, n; i < row + rows; i += n) {
-        n = tile_rows(row + rows - i);
-        int64_t group = i / TILE_ROWS * TILE_ROWS;
-        t.a = x->packed_a ? x->packed_a + group * p->k + (i - group) : p->a.p + i * p->a.row;
-        t.y = p->y.p + i * p->y.row + j;
-        tile(&t, (int)n, cols);
+    const float *a = p->a.p + row * p->a.row, *bias = p->bias ? p->bias + j : NULL;
+    float *y = p->y.p + row * p->y.row + j;
+    if (x->dots) {
+        const float *b = p->b.p + j * p->b.col;
+        dots((dot_operands){a, b, p->a.row, p->b.col, p->k, bias, y, p->y.row}, rows, cols);
+        return;
     }
+    tile_operands t = {a, p->a.row, p->a.col, p->b.p + j,          p->b.row, p->k, bias,
+                       y, p->y.row, p->add,   TILE_ROWS * p->a.row};
+    if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
+    if (x->packed_a) {
+        t.a = x->packed_a + row * p->k; /* row is a multiple of TILE_ROWS */
+        t.am = 1, t.ak = TILE_ROWS;
+        t.a_tile = TILE_ROWS * p->k;
+    }
+    tile(t, rows, cols);
 }
 
 /* Item: a panel of one block of rows of one batch, panels fastest, so that the rows stay in cache. */
@@ -169,7 +167,7 @@ static void run_k(const Product *p, float *packed_a, float *packed_b)
 {
     int64_t blocks = p->k > 0 ? ceil_div(p->k, K_BLOCK) : 1, each = ceil_div(p->k, blocks);
     for (int64_t k = 0, first = 1; k < p->k || first; k += each, first = 0) {
-        Block x = {*p, packed_a, packed_b};
+        Block x = {*p, packed_a, packed_b, false};
         x.of.k = min(each, p->k - k);
         x.of.a.p += k * p->a.col;
         x.of.b.p += k * p->b.row;
@@ -206,8 +204,14 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 static ds_status run(dsi_stream *s, const Product *p)
 {
     bool large = p->k * p->n * (int64_t)sizeof(float) > LARGE_BYTES && p->m > TILE_ROWS;
-    if (p->b.col != 1 || large) return run_packed(s, p, large);
-    run_k(p, NULL, NULL);
+    if (p->b.col == 1 && !large) {
+        run_k(p, NULL, NULL);
+    } else if (p->b.row == 1 && p->a.col == 1 && !p->add && p->m <= 8 + p->k / 8) {
+        Block x = {*p, NULL, NULL, true};
+        run_block(&x);
+    } else {
+        return run_packed(s, p, large);
+    }
     return DS_OK;
 }
 

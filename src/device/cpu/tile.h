@@ -12,13 +12,17 @@
 
 #include "isa.h"
 
-#ifdef DSI_ISA_avx512
-#define TILE_ROWS 12 /* 24 accumulators of 32 registers */
+#if defined(DSI_ISA_avx512) || defined(__aarch64__)
+#define TILE_ROWS    8 /* 24 accumulators of 32 registers */
+#define TILE_VECTORS 3
+#elif defined(DSI_ISA_avx2)
+#define TILE_ROWS    4 /* 12 of 16 */
+#define TILE_VECTORS 3
 #else
-#define TILE_ROWS 6 /* 12 of 16 */
-#endif
+#define TILE_ROWS    4 /* without FMA a product needs a register */
 #define TILE_VECTORS 2
-#define TILE_COLS    (TILE_VECTORS * VF)
+#endif
+#define TILE_COLS (TILE_VECTORS * VF)
 
 typedef struct tile_operands {
     const float *a;
@@ -28,79 +32,153 @@ typedef struct tile_operands {
     const float *bias; /* NULL: none */
     float *y;
     int64_t ym;
-    bool add; /* to what y holds */
+    bool add;       /* to what y holds */
+    int64_t a_tile; /* from one tile's a to that of the tile below */
 } tile_operands;
 
-/* last: lanes of the last vector; VF unless `edge`. */
+/* `count` tiles below each other. last: lanes of the last vector; VF unless `edge`. */
 ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_operands *t,
-                          int last)
+                          int last, int64_t count)
 {
-    vf acc[TILE_ROWS][TILE_VECTORS];
-    UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_zero();
+    const int64_t am = t->am, ak = t->ak, bk = t->bk, ym = t->ym;
+    for (int64_t n = 0; n < count; n++) {
+        vf acc[TILE_ROWS][TILE_VECTORS];
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_zero();
 
-    /* A pointer for each three rows: the others are reached by x86's base + stride and base + 2 stride. */
-    const int64_t am = t->am, ak = t->ak, bk = t->bk;
-    const float *a[4] = {t->a, t->a + 3 * am, t->a + 6 * am, t->a + 9 * am}, *b = t->b;
-    for (int64_t k = t->k; k > 0; k--) {
-        vf bv[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++)
-        {
-            bv[v] = edge && v == V - 1 ? vf_load_n(b + v * VF, last) : vf_load(b + v * VF);
-            IN_REGISTER(bv[v]);
+        /* A pointer for each three rows: the others are at x86's base + stride and base + 2 stride. */
+        const float *a0 = t->a + n * t->a_tile, *b = t->b;
+        const float *a[3] = {a0, a0 + 3 * am, a0 + 6 * am};
+        for (int64_t k = t->k; k > 0; k--) {
+            vf bv[TILE_VECTORS];
+            UNROLL for (int v = 0; v < V; v++)
+            {
+                bv[v] = edge && v == V - 1 ? vf_load_n(b + v * VF, last) : vf_load(b + v * VF);
+                IN_REGISTER(bv[v]);
+            }
+            UNROLL for (int i = 0; i < R; i++)
+            {
+                vf av = vf_set(a[i / 3][i % 3 * am]);
+                UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
+            }
+            UNROLL for (int i = 0; i < (R + 2) / 3; i++) a[i] += ak;
+            b += bk;
         }
-        UNROLL for (int i = 0; i < R; i++)
-        {
-            vf av = vf_set(a[i / 3][i % 3 * am]);
-            UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
-        }
-        UNROLL for (int i = 0; i < (R + 2) / 3; i++) a[i] += ak;
-        b += bk;
-    }
 
-    UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
-    {
-        const bool part = edge && v == V - 1;
-        float *y = t->y + i * t->ym + v * VF;
-        const float *more = t->add ? y : t->bias ? t->bias + v * VF : NULL;
-        if (more) acc[i][v] = vf_add(acc[i][v], part ? vf_load_n(more, last) : vf_load(more));
-        if (part)
-            vf_store_n(y, acc[i][v], last);
-        else
-            vf_store(y, acc[i][v]);
+        float *y = t->y + n * R * ym;
+        const float *more = t->add ? y : t->bias;
+        const int64_t step = t->add ? ym : 0;
+        if (more) UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+            {
+                const float *p = more + i * step + v * VF;
+                acc[i][v] = vf_add(acc[i][v], edge && v == V - 1 ? vf_load_n(p, last) : vf_load(p));
+            }
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+        {
+            if (edge && v == V - 1)
+                vf_store_n(y + i * ym + v * VF, acc[i][v], last);
+            else
+                vf_store(y + i * ym + v * VF, acc[i][v]);
+        }
     }
 }
 
-#define TILE_CASE(R) \
-    case R: \
-        if (cols == TILE_COLS) \
-            tile_n(R, 2, false, t, VF); \
-        else if (cols > VF) \
-            tile_n(R, 2, true, t, cols - VF); \
-        else \
-            tile_n(R, 1, true, t, cols); \
-        break;
-
-/* One tile of rows <= TILE_ROWS, one of those listed, by cols <= TILE_COLS. */
-static void tile(const tile_operands *t, int rows, int cols)
+ALWAYS_INLINE void tile_rows(const int R, const tile_operands *t, int cols, int64_t count)
 {
-    switch (rows) {
-        TILE_CASE(1)
-        TILE_CASE(2)
-        TILE_CASE(3)
-        TILE_CASE(4)
-        TILE_CASE(6)
-#if TILE_ROWS == 12
-        TILE_CASE(8)
-        TILE_CASE(12)
+    if (cols == TILE_COLS)
+        tile_n(R, TILE_VECTORS, false, t, VF, count);
+    else if (cols > 2 * VF)
+        tile_n(R, TILE_VECTORS, true, t, cols - 2 * VF, count);
+    else if (cols > VF)
+        tile_n(R, 2, true, t, cols - VF, count);
+    else
+        tile_n(R, 1, true, t, cols, count);
+}
+
+/* `rows` rows of y, cols <= TILE_COLS; a_tile is the distance of TILE_ROWS rows of a. */
+static void tile(tile_operands t, int64_t rows, int cols)
+{
+    int64_t whole = rows / TILE_ROWS, left = rows % TILE_ROWS;
+    if (whole) tile_rows(TILE_ROWS, &t, cols, whole);
+    t.a += whole * t.a_tile;
+    t.y += whole * TILE_ROWS * t.ym;
+#if TILE_ROWS == 8
+    if (left >= 4) {
+        tile_rows(4, &t, cols, 1);
+        t.a += 4 * t.am;
+        t.y += 4 * t.ym;
+        left -= 4;
+    }
 #endif
+    if (left == 3) tile_rows(3, &t, cols, 1);
+    if (left == 2) tile_rows(2, &t, cols, 1);
+    if (left == 1) tile_rows(1, &t, cols, 1);
+}
+
+/* ---- dot products: both operands have unit stride along k -------------------------------------------- */
+
+#define DOT_ROWS 4
+#define DOT_COLS (TILE_ROWS * TILE_VECTORS / DOT_ROWS)
+
+/* y[i][j] = bias[j] + sum over k of a[i am + k] b[j bn + k]: for few rows, where packing b would cost as
+ * much as the product. VF partial sums of each element are added at the end. */
+typedef struct dot_operands {
+    const float *a, *b;
+    int64_t am, bn, k;
+    const float *bias; /* NULL: none */
+    float *y;
+    int64_t ym;
+} dot_operands;
+
+/* VF elements of each row and column; the first n if `part`. */
+ALWAYS_INLINE void dot_step(const int R, const int C, const bool part, const dot_operands *t,
+                            int64_t k, int n, vf acc[DOT_ROWS][DOT_COLS])
+{
+    vf b[DOT_COLS];
+    UNROLL for (int j = 0; j < C; j++)
+    {
+        const float *p = t->b + j * t->bn + k;
+        b[j] = part ? vf_load_n(p, n) : vf_load(p);
+        IN_REGISTER(b[j]);
+    }
+    UNROLL for (int i = 0; i < R; i++)
+    {
+        const float *p = t->a + i * t->am + k;
+        vf a = part ? vf_load_n(p, n) : vf_load(p);
+        UNROLL for (int j = 0; j < C; j++) acc[i][j] = vf_fma(a, b[j], acc[i][j]);
     }
 }
 
-/* The rows of the next tile when `left` are left. */
-ALWAYS_INLINE int tile_rows(int64_t left)
+ALWAYS_INLINE void dot_n(const int R, const int C, dot_operands *t)
 {
-    if (left >= TILE_ROWS) return TILE_ROWS;
-    return left >= 8 ? 8 : left >= 6 ? 6 : left >= 4 ? 4 : (int)left;
+    vf acc[DOT_ROWS][DOT_COLS];
+    int64_t k = 0;
+    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++) acc[i][j] = vf_zero();
+    for (; k + VF <= t->k; k += VF) dot_step(R, C, false, t, k, VF, acc);
+    if (k < t->k) dot_step(R, C, true, t, k, (int)(t->k - k), acc);
+    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < C; j++)
+        t->y[i * t->ym + j] = vf_sum(acc[i][j]) + (t->bias ? t->bias[j] : 0);
+    t->b += C * t->bn;
+    t->y += C;
+    if (t->bias) t->bias += C;
+}
+
+ALWAYS_INLINE void dot_rows(const int R, dot_operands t, int64_t cols)
+{
+    for (; cols >= DOT_COLS; cols -= DOT_COLS) dot_n(R, DOT_COLS, &t);
+    for (; cols >= 2; cols -= 2) dot_n(R, 2, &t);
+    if (cols) dot_n(R, 1, &t);
+}
+
+static void dots(dot_operands t, int64_t rows, int64_t cols)
+{
+    for (; rows >= DOT_ROWS; rows -= DOT_ROWS) {
+        dot_rows(DOT_ROWS, t, cols);
+        t.a += DOT_ROWS * t.am;
+        t.y += DOT_ROWS * t.ym;
+    }
+    if (rows == 3) dot_rows(3, t, cols);
+    if (rows == 2) dot_rows(2, t, cols);
+    if (rows == 1) dot_rows(1, t, cols);
 }
 
 #endif
