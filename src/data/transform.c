@@ -1,0 +1,410 @@
+/* data/transform.c: data sets over a data set that change its field 0, an image [C,H,W].
+ *
+ * The inner data set writes where the outer one was told to, and the outer one works in place; only a
+ * crop, whose image is larger, needs memory of its own. A byte has 256 values, so whatever is done to
+ * bytes element by element is a table of 256 floats a channel: to_float makes the table, a normalize
+ * over it changes the table and adds no pass over the data.
+ *
+ * Random transforms draw from a hash of (seed, epoch, i), by splitmix64 (Steele, Lea and Flood, OOPSLA
+ * 2014): the same sample of the same epoch comes out the same on any worker and after a resume.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/data.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t numel(ds_dims shape)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.n; i++) n *= shape.d[i];
+    return n;
+}
+
+/* Images of one channel may be [H,W]; anything may be seen as one channel. */
+static int64_t channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
+
+/* A data set over d, which it takes, with another field 0; self_size begins with the ds_dataset *. */
+static ds_dataset *over(ds_dataset *d, const ds_dataset_type *type, ds_field image)
+{
+    ds_field field[DS_MAX_FIELDS];
+    int n = ds_dataset_fields(d);
+    for (int f = 0; f < n; f++) field[f] = *ds_dataset_field(d, f);
+    field[0] = image;
+    ds_dataset *t = ds_dataset_new(type, n, field);
+    if (!t) {
+        ds_dataset_free(d);
+        return NULL;
+    }
+    *(ds_dataset **)ds_dataset_self(t) = d;
+    return t;
+}
+
+static ds_dataset *refuse(ds_dataset *d)
+{
+    ds_dataset_free(d);
+    return NULL;
+}
+
+/* d is NULL: its maker has said why, or nobody has. */
+static ds_dataset *passed(const char *what)
+{
+    if (!ds_error()) ds_fail(DS_EINVAL, "%s: the data set is NULL", what);
+    return NULL;
+}
+
+/* What every transform's struct begins with, and what follows from it. */
+typedef struct inner {
+    ds_dataset *data;
+} inner;
+
+static int64_t inner_len(void *self) { return ds_dataset_len(((inner *)self)->data); }
+static void inner_free(void *self) { ds_dataset_free(((inner *)self)->data); }
+
+static void inner_epoch(void *self, int64_t epoch)
+{
+    ds_dataset_set_epoch(((inner *)self)->data, epoch);
+}
+
+/* ---- bytes to floats ------------------------------------------------------------------------------ */
+
+#define BLOCK 64
+
+typedef struct to_float {
+    ds_dataset *data;
+    int64_t channels, plane; /* elements of a channel */
+    float (*table)[256];     /* [channels] */
+} to_float;
+
+/* n bytes at the end of the memory of x [n] become the floats of x. Element i is written to bytes 4 i
+ * .. 4 i + 3, at or before where byte i was: a block read first is never overwritten unread. */
+static void look_up(float *x, const uint8_t *bytes, int64_t n, const float *table)
+{
+    uint8_t block[BLOCK];
+    for (; n >= BLOCK; n -= BLOCK, x += BLOCK, bytes += BLOCK) {
+        memcpy(block, bytes, BLOCK);
+        for (int k = 0; k < BLOCK; k++) x[k] = table[block[k]];
+    }
+    memcpy(block, bytes, (size_t)n);
+    for (int k = 0; k < n; k++) x[k] = table[block[k]];
+}
+
+static ds_status to_float_get(void *self, int64_t i, void **field)
+{
+    to_float *t = self;
+    float *x = field[0];
+    int64_t n = t->channels * t->plane;
+    uint8_t *bytes = (uint8_t *)(x + n) - n;
+    void *within[DS_MAX_FIELDS];
+    memcpy(within, field, (size_t)ds_dataset_fields(t->data) * sizeof *within);
+    within[0] = bytes;
+    ds_status status = ds_dataset_get(t->data, i, within);
+    if (status != DS_OK) return status;
+    for (int64_t c = 0; c < t->channels; c++)
+        look_up(x + c * t->plane, bytes + c * t->plane, t->plane, t->table[c]);
+    return DS_OK;
+}
+
+static void to_float_free(void *self)
+{
+    free(((to_float *)self)->table);
+    inner_free(self);
+}
+
+static const char to_float_name[] = "ToFloat"; /* an array: no user's string has its address */
+static const ds_dataset_type to_float_type = {to_float_name, sizeof(to_float), inner_len,
+                                              to_float_get, to_float_free};
+
+ds_dataset *ds_transform_to_float(ds_dataset *d)
+{
+    if (!d) return passed("to_float");
+    ds_field image = *ds_dataset_field(d, 0);
+    if (image.dtype != DS_U8) {
+        ds_fail(DS_EINVAL, "to_float: field 0 of %s is %s, expected uint8", ds_dataset_name(d),
+                ds_dtype_name(image.dtype));
+        return refuse(d);
+    }
+    int64_t n = channels(image.shape);
+    float(*table)[256] = malloc((size_t)(n ? n : 1) * sizeof *table);
+    if (!table) {
+        ds_fail(DS_ENOMEM, "to_float: no memory for the tables of %lld channels", (long long)n);
+        return refuse(d);
+    }
+    for (int64_t c = 0; c < n; c++)
+        for (int v = 0; v < 256; v++) table[c][v] = (float)v / 255;
+    image.dtype = DS_F32;
+    ds_dataset *t = over(d, &to_float_type, image);
+    if (!t) {
+        free(table);
+        return NULL;
+    }
+    ds_dataset_on_epoch(t, inner_epoch);
+    *(to_float *)ds_dataset_self(t) = (to_float){d, n, n ? numel(image.shape) / n : 0, table};
+    return t;
+}
+
+/* ---- normalize ------------------------------------------------------------------------------------ */
+
+typedef struct normalize {
+    ds_dataset *data;
+    int64_t channels, plane;
+    float *mean, *std; /* [channels], in one block */
+} normalize;
+
+static ds_status normalize_get(void *self, int64_t i, void **field)
+{
+    normalize *t = self;
+    ds_status status = ds_dataset_get(t->data, i, field);
+    float *x = field[0];
+    for (int64_t c = 0; status == DS_OK && c < t->channels; c++, x += t->plane) {
+        float mean = t->mean[c], std = t->std[c];
+        for (int64_t k = 0; k < t->plane; k++) x[k] = (x[k] - mean) / std;
+    }
+    return status;
+}
+
+static void normalize_free(void *self)
+{
+    free(((normalize *)self)->mean);
+    inner_free(self);
+}
+
+static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *std)
+{
+    const ds_field *image = ds_dataset_field(d, 0);
+    const char *name = ds_dataset_name(d);
+    int64_t c = channels(image->shape);
+    if (image->dtype != DS_F32)
+        return ds_fail(DS_EINVAL,
+                       "normalize: field 0 of %s is %s, expected float32: to_float first", name,
+                       ds_dtype_name(image->dtype)) == DS_OK;
+    if (!mean || !std || (n != 1 && n != c))
+        return ds_fail(DS_EINVAL,
+                       "normalize: %d values for the %lld channels of %s, expected 1 or %lld",
+                       mean && std ? n : 0, (long long)c, name, (long long)c) == DS_OK;
+    for (int k = 0; k < n; k++)
+        if (!(std[k] > 0))
+            return ds_fail(DS_EINVAL, "normalize: std[%d] is %g, expected above 0", k,
+                           (double)std[k]) == DS_OK;
+    return true;
+}
+
+ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, const float *std)
+{
+    static const ds_dataset_type type = {"Normalize", sizeof(normalize), inner_len, normalize_get,
+                                         normalize_free};
+    if (!d) return passed("normalize");
+    if (!can_normalize(d, n, mean, std)) return refuse(d);
+    ds_field image = *ds_dataset_field(d, 0);
+    int64_t c = channels(image.shape);
+    if (ds_dataset_name(d) == to_float_name) { /* see the head of this file */
+        to_float *t = ds_dataset_self(d);
+        for (int64_t k = 0; k < c; k++)
+            for (int v = 0; v < 256; v++)
+                t->table[k][v] = (t->table[k][v] - mean[n > 1 ? k : 0]) / std[n > 1 ? k : 0];
+        return d;
+    }
+    float *values = malloc((size_t)(c ? 2 * c : 1) * sizeof *values);
+    if (!values) {
+        ds_fail(DS_ENOMEM, "normalize: no memory for %lld channels", (long long)c);
+        return refuse(d);
+    }
+    for (int64_t k = 0; k < c; k++) {
+        values[k] = mean[n > 1 ? k : 0];
+        values[c + k] = std[n > 1 ? k : 0];
+    }
+    ds_dataset *t = over(d, &type, image);
+    if (!t) {
+        free(values);
+        return NULL;
+    }
+    ds_dataset_on_epoch(t, inner_epoch);
+    *(normalize *)ds_dataset_self(t) = (normalize){d, c, c ? numel(image.shape) / c : 0, values,
+                                                   values + c};
+    return t;
+}
+
+/* ---- at random ------------------------------------------------------------------------------------ */
+
+typedef struct chance {
+    uint64_t seed;
+    int64_t epoch;
+} chance;
+
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* The first of a sample's draws; mix() of a draw is the next. `kind` parts transforms of equal seeds. */
+static uint64_t first_draw(const chance *c, int64_t i, uint64_t kind)
+{
+    return mix(mix(mix(c->seed + kind) ^ (uint64_t)c->epoch) ^ (uint64_t)i);
+}
+
+/* 0 .. n - 1, n below 2^32 */
+static int64_t below(uint64_t draw, int64_t n)
+{
+    return (int64_t)((draw >> 32) * (uint64_t)n >> 32);
+}
+
+typedef struct crop {
+    ds_dataset *data;
+    chance chance;
+    int64_t c, from_h, from_w, h, w, padding;
+    size_t element; /* bytes */
+} crop;
+
+static void crop_epoch(void *self, int64_t epoch)
+{
+    ((crop *)self)->chance.epoch = epoch;
+    inner_epoch(self, epoch);
+}
+
+/* The window whose corner is (top, left) of image [C,from_h,from_w]; zeros where it is outside. */
+static void cut_window(const crop *t, const char *image, int64_t top, int64_t left, char *out)
+{
+    int64_t begin = left < 0 ? -left : 0;
+    int64_t end = left + t->w > t->from_w ? t->from_w - left : t->w;
+    if (begin > t->w) begin = t->w;
+    if (end < begin) end = begin;
+    size_t e = t->element;
+    for (int64_t c = 0; c < t->c; c++)
+        for (int64_t y = top; y < top + t->h; y++, out += (size_t)t->w * e) {
+            memset(out, 0, (size_t)t->w * e);
+            if (y < 0 || y >= t->from_h || begin == end) continue;
+            const char *row = image + (size_t)(c * t->from_h + y) * (size_t)t->from_w * e;
+            memcpy(out + (size_t)begin * e, row + (size_t)(left + begin) * e,
+                   (size_t)(end - begin) * e);
+        }
+}
+
+static ds_status crop_get(void *self, int64_t i, void **field)
+{
+    crop *t = self;
+    size_t bytes = (size_t)(t->c * t->from_h * t->from_w) * t->element;
+    char *image = malloc(bytes ? bytes : 1);
+    if (!image)
+        return ds_fail(DS_ENOMEM, "random_crop: no memory for an image of %zu bytes", bytes);
+    void *within[DS_MAX_FIELDS];
+    memcpy(within, field, (size_t)ds_dataset_fields(t->data) * sizeof *within);
+    within[0] = image;
+    ds_status status = ds_dataset_get(t->data, i, within);
+    if (status == DS_OK) {
+        uint64_t draw = first_draw(&t->chance, i, 1);
+        int64_t top = below(draw, t->from_h + 2 * t->padding - t->h + 1) - t->padding;
+        int64_t left = below(mix(draw), t->from_w + 2 * t->padding - t->w + 1) - t->padding;
+        cut_window(t, image, top, left, field[0]);
+    }
+    free(image);
+    return status;
+}
+
+static bool is_image(const char *what, ds_dataset *d)
+{
+    const ds_field *image = ds_dataset_field(d, 0);
+    if (image->shape.n == 3) return true;
+    return ds_fail(DS_EINVAL, "%s: field 0 of %s has %d dimensions, expected an image [C,H,W]",
+                   what, ds_dataset_name(d), image->shape.n) == DS_OK;
+}
+
+ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
+                                     uint64_t seed)
+{
+    static const ds_dataset_type type = {"RandomCrop", sizeof(crop), inner_len, crop_get,
+                                         inner_free};
+    if (!d) return passed("random_crop");
+    if (!is_image("random_crop", d)) return refuse(d);
+    ds_field image = *ds_dataset_field(d, 0);
+    int64_t from_h = image.shape.d[1], from_w = image.shape.d[2];
+    if (padding < 0 || h < 1 || w < 1 || h > from_h + 2 * (int64_t)padding ||
+        w > from_w + 2 * (int64_t)padding) {
+        ds_fail(DS_EINVAL, "random_crop: no %lld x %lld window in %lld x %lld with padding %d",
+                (long long)h, (long long)w, (long long)from_h, (long long)from_w, padding);
+        return refuse(d);
+    }
+    crop t = {d, {seed, 0}, image.shape.d[0],          from_h, from_w, h,
+              w, padding,   ds_dtype_size(image.dtype)};
+    image.shape.d[1] = h;
+    image.shape.d[2] = w;
+    ds_dataset *out = over(d, &type, image);
+    if (!out) return NULL;
+    ds_dataset_on_epoch(out, crop_epoch);
+    *(crop *)ds_dataset_self(out) = t;
+    return out;
+}
+
+typedef struct flip {
+    ds_dataset *data;
+    chance chance;
+    double p;
+    int64_t rows, w;
+    size_t element; /* bytes */
+} flip;
+
+static void flip_epoch(void *self, int64_t epoch)
+{
+    ((flip *)self)->chance.epoch = epoch;
+    inner_epoch(self, epoch);
+}
+
+#define REVERSE(type) \
+    static void reverse_##type(char *row, int64_t n) \
+    { \
+        type left, right; \
+        for (char *a = row, *b = row + n * (int64_t)sizeof left; (b -= sizeof left) > a; \
+             a += sizeof left) { \
+            memcpy(&left, a, sizeof left); \
+            memcpy(&right, b, sizeof left); \
+            memcpy(a, &right, sizeof left); \
+            memcpy(b, &left, sizeof left); \
+        } \
+    }
+
+REVERSE(uint8_t)
+REVERSE(uint16_t)
+REVERSE(uint32_t)
+REVERSE(uint64_t)
+
+static ds_status flip_get(void *self, int64_t i, void **field)
+{
+    flip *t = self;
+    ds_status status = ds_dataset_get(t->data, i, field);
+    if (status != DS_OK) return status;
+    double draw = (double)(first_draw(&t->chance, i, 2) >> 11) * 0x1p-53;
+    if (draw >= t->p) return DS_OK;
+    void (*reverse)(char *, int64_t) = t->element == 1   ? reverse_uint8_t
+                                       : t->element == 2 ? reverse_uint16_t
+                                       : t->element == 4 ? reverse_uint32_t
+                                                         : reverse_uint64_t;
+    char *row = field[0];
+    for (int64_t y = 0; y < t->rows && t->w > 1; y++, row += t->w * (int64_t)t->element)
+        reverse(row, t->w);
+    return DS_OK;
+}
+
+ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
+{
+    static const ds_dataset_type type = {"RandomFlip", sizeof(flip), inner_len, flip_get,
+                                         inner_free};
+    if (!d) return passed("random_flip");
+    if (!is_image("random_flip", d)) return refuse(d);
+    if (!(p >= 0 && p <= 1)) {
+        ds_fail(DS_EINVAL, "random_flip: p is %g, expected 0 to 1", p);
+        return refuse(d);
+    }
+    ds_field image = *ds_dataset_field(d, 0);
+    flip t = {d,
+              {seed, 0},
+              p,
+              image.shape.d[0] * image.shape.d[1],
+              image.shape.d[2],
+              ds_dtype_size(image.dtype)};
+    ds_dataset *out = over(d, &type, image);
+    if (!out) return NULL;
+    ds_dataset_on_epoch(out, flip_epoch);
+    *(flip *)ds_dataset_self(out) = t;
+    return out;
+}
