@@ -187,7 +187,8 @@ typedef struct dsi_kernels {
 
     /* ---- reductions: x and y have the same number of dimensions; y is 1 where it is summed ---------- */
     ds_status (*sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y); /* y = factor sum x */
-    /* over dimension 1 of [outer, C, inner]: the first maximum and its index (int64); NaN wins; y optional */
+    /* over dimension 1 of [outer,C,inner]: the first maximum and its index (int64) [outer,inner]; NaN wins;
+     * y optional */
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
     ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
                       double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */

@@ -23,8 +23,8 @@
 #define SOFTMAX_KERNELS(X) /* softmax.c */                                                         \
     X(softmax) X(log_softmax) X(softmax_dx) X(log_softmax_dx) X(cross_entropy) X(cross_entropy_dx)
 #define NORM_KERNELS(X)      /* norm.c */
-#define REDUCE_KERNELS(X)    /* reduce.c */
-#define INDEX_KERNELS(X)     /* index.c */
+#define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
+#define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) /* index.c */
 #define ATTENTION_KERNELS(X) /* attention.c */
 #define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(lion) X(lamb) /* optim.c */
 

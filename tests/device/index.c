@@ -1,0 +1,97 @@
+/* tests/device/index.c: rows and maxima by index, and indices that are outside.
+ * SPDX-License-Identifier: MIT */
+#include "kernels.h"
+
+enum { V = 7, D = 5, N = 6 };
+static const int64_t index_of[N] = {3, 0, 3, 6, 1, 3};
+
+static dsi_view indices(void)
+{
+    return (dsi_view){(void *)(uintptr_t)index_of, DS_I64, 1, {N}, {1}};
+}
+
+static void gathers_rows_of_any_dtype(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = 0; dtype < DS_DTYPES; dtype++)
+        for (int turned = 0; turned < 2; turned++) {
+            dsi_view w = view_new(dtype, 2, (int64_t[]){V, D}, turned ? (int[]){1, 0} : NULL);
+            dsi_view y = view_new(dtype, 2, (int64_t[]){N, D}, NULL);
+            size_t size = ds_dtype_size(dtype);
+            for (int64_t i = 0; i < V * D; i++) memset(view_at(&w, i), (int)i + 1, size);
+            CHECK_INT(k->gather_rows(NULL, w, indices(), y), DS_OK);
+            for (int64_t i = 0; i < N * D; i++)
+                CHECK(memcmp(view_at(&y, i), view_at(&w, index_of[i / D] * D + i % D), size) == 0);
+            view_free(&w), view_free(&y);
+        }
+}
+
+static void scatters_rows_and_skips_one(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
+        for (int64_t skip = -1; skip < 2; skip++)
+            for (int turned = 0; turned < 2; turned++) {
+                dsi_view dw = view_new(dtype, 2, (int64_t[]){V, D}, turned ? (int[]){1, 0} : NULL);
+                dsi_view dy = view_new(dtype, 2, (int64_t[]){N, D}, NULL);
+                view_random(&dy, 1), view_random(&dw, 2);
+                CHECK_INT(k->scatter_rows(NULL, dy, indices(), skip, dw), DS_OK);
+                for (int64_t i = 0; i < V * D; i++) {
+                    double want = 0;
+                    for (int r = 0; r < N; r++)
+                        if (index_of[r] == i / D && i / D != skip)
+                            want += view_get(&dy, r * D + i % D);
+                    CHECK_CLOSE(view_get(&dw, i), want, 1e-6);
+                }
+                view_free(&dw), view_free(&dy);
+            }
+}
+
+static void scatters_to_maxima(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) {
+        dsi_view dx = view_new(dtype, 3, (int64_t[]){2, 4, 3}, (int[]){2, 0, 1});
+        dsi_view dy = view_new(dtype, 2, (int64_t[]){2, 3}, (int[]){1, 0});
+        int64_t at[] = {0, 3, 2, 1, 1, 3};
+        view_random(&dy, 1), view_random(&dx, 2);
+        CHECK_INT(k->scatter_max(NULL, dy, (dsi_view){at, DS_I64, 2, {2, 3}, {3, 1}}, dx), DS_OK);
+        for (int64_t i = 0; i < 24; i++) {
+            int64_t o = i / 12, c = i / 3 % 4, j = i % 3;
+            CHECK_CLOSE(view_get(&dx, i), c == at[o * 3 + j] ? view_get(&dy, o * 3 + j) : 0, 0);
+        }
+        at[4] = 4;
+        CHECK_INT(k->scatter_max(NULL, dy, (dsi_view){at, DS_I64, 2, {2, 3}, {3, 1}}, dx),
+                  DS_EINVAL);
+        CHECK_ERROR("scatter_max: index 4 at [1, 1] is outside 0..3");
+        view_free(&dx), view_free(&dy);
+    }
+}
+
+static void indices_outside_are_refused(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        dsi_view w = view_new(DS_F32, 2, (int64_t[]){V, D}, NULL),
+                 y = view_new(DS_F32, 2, (int64_t[]){N, D}, NULL);
+        int64_t bad[N] = {0, 1, 2, V, 0, 0};
+        dsi_view index = {bad, DS_I64, 1, {N}, {1}};
+        CHECK_INT(k->gather_rows(NULL, w, index, y), DS_EINVAL);
+        CHECK_ERROR("embedding: index 7 at position 3 is outside 0..6");
+        bad[3] = -1;
+        CHECK_INT(k->scatter_rows(NULL, y, index, -1, w), DS_EINVAL);
+        CHECK_ERROR("embedding: index -1 at position 3 is outside 0..6");
+        w.dtype = y.dtype = DS_I32;
+        CHECK_INT(k->scatter_rows(NULL, y, index, -1, w), DS_EINVAL);
+        CHECK_ERROR("scatter_rows: no cpu kernel for int32");
+        view_free(&w), view_free(&y);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
+          cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
+          cmocka_unit_test(indices_outside_are_refused))

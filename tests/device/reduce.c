@@ -1,0 +1,203 @@
+/* tests/device/reduce.c: sums over any dimensions, maxima and norms against plain loops in double.
+ * SPDX-License-Identifier: MIT */
+#include "kernels.h"
+
+/* sums[i] = sum of what falls on element i of y; absolute[i] of its magnitude */
+static void plain_sum(const dsi_view *x, const dsi_view *y, double *sums, double *absolute)
+{
+    for (int64_t i = 0; i < view_count(y); i++) sums[i] = absolute[i] = 0;
+    for (int64_t i = 0; i < view_count(x); i++) {
+        int64_t to = 0, rest = i, step = 1;
+        for (int k = x->n - 1; k >= 0; k--) {
+            if (y->d[k] != 1) {
+                to += rest % x->d[k] * step;
+                step *= y->d[k];
+            }
+            rest /= x->d[k];
+        }
+        sums[to] += view_get(x, i);
+        absolute[to] += fabs(view_get(x, i));
+    }
+}
+
+static void check_sum(const dsi_kernels *k, const dsi_view *x, unsigned summed)
+{
+    int64_t d[DS_MAX_DIMS];
+    for (int i = 0; i < x->n; i++) d[i] = summed >> i & 1 ? 1 : x->d[i];
+    dsi_view y = view_new(x->dtype, x->n, d, NULL);
+    int64_t n = view_count(&y);
+    double *want = malloc(((size_t)n + 1) * 2 * sizeof *want),
+           eps = x->dtype == DS_F32 ? 0x1p-24 : 0x1p-53;
+    plain_sum(x, &y, want, want + n);
+    CHECK_INT(k->sum(NULL, 0.5, *x, y), DS_OK);
+    for (int64_t i = 0; i < n; i++)
+        CHECK_CLOSE(view_get(&y, i), 0.5 * want[i], 4 * eps * want[n + i]);
+    free(want);
+    view_free(&y);
+}
+
+static void sums_over_any_dimensions(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][4] = {
+        {3, 5, 7, 2}, {1, 300, 1, 9}, {2, 1, 3, 700}, {4, 3, 0, 5}, {33, 2, 2, 5}};
+    int orders[][4] = {{0, 1, 2, 3}, {0, 2, 3, 1}, {3, 1, 2, 0}};
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
+        for (int s = 0; s < 5; s++)
+            for (int o = 0; o < 3; o++) {
+                dsi_view x = view_new(dtype, 4, shapes[s], orders[o]);
+                view_random(&x, 1);
+                for (unsigned summed = 0; summed < 16; summed++) check_sum(k, &x, summed);
+                view_free(&x);
+            }
+}
+
+static void sums_of_sliced_and_repeated_views(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        dsi_view x = view_new(DS_F32, 2, (int64_t[]){1030, 6}, NULL);
+        view_random(&x, 1);
+        dsi_view half = {x.p, DS_F32, 2, {1030, 3}, {6, 2}},
+                 repeated = {x.p, DS_F32, 3, {4, 50, 6}, {0, 6, 1}};
+        for (unsigned summed = 0; summed < 4; summed++) check_sum(k, &half, summed);
+        for (unsigned summed = 0; summed < 8; summed++) check_sum(k, &repeated, summed);
+        view_free(&x);
+    }
+}
+
+/* Ones added one by one to 2^24 in float stay there. */
+static void long_sums_stay_exact(void **state)
+{
+    (void)state;
+    int64_t n = (1 << 24) + 5;
+    dsi_view x = view_new(DS_F32, 1, &n, NULL), y = view_new(DS_F32, 1, (int64_t[]){1}, NULL);
+    FOR_EACH_ISA(k)
+    {
+        CHECK_INT(k->fill(NULL, 1, x), DS_OK);
+        CHECK_INT(k->sum(NULL, 1, x, y), DS_OK);
+        CHECK_CLOSE(view_get(&y, 0), (double)(float)n, 0);
+        dsi_view half = {x.p, DS_F32, 1, {(1 << 23) + 1}, {2}}; /* every second element */
+        CHECK_INT(k->sum(NULL, 1, half, y), DS_OK);
+        CHECK_CLOSE(view_get(&y, 0), (1 << 23) + 1, 0);
+    }
+    view_free(&x), view_free(&y);
+}
+
+static void nan_and_infinity_pass_through_sums(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        dsi_view x = view_new(DS_F32, 2, (int64_t[]){3, 40}, NULL),
+                 y = view_new(DS_F32, 2, (int64_t[]){3, 1}, NULL);
+        view_set(&x, 20, INFINITY), view_set(&x, 60, NAN);
+        CHECK_INT(k->sum(NULL, 1, x, y), DS_OK);
+        CHECK_CLOSE(view_get(&y, 0), INFINITY, 0);
+        CHECK_CLOSE(view_get(&y, 1), NAN, 0);
+        CHECK_CLOSE(view_get(&y, 2), 0, 0);
+        view_free(&x), view_free(&y);
+    }
+}
+
+static void maxima_are_the_first_and_nan_wins(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) {
+        /* [2, 4, 3]: columns of C */
+        static const double in[] = {1, 5, -INFINITY, 7,  5,        -INFINITY, 7, NAN, -INFINITY,
+                                    2, 9, -INFINITY, 0,  -0.0,     NAN,       3, 0,   4,
+                                    3, 1, NAN,       -1, INFINITY, INFINITY};
+        static const double want[] = {7, NAN, -INFINITY, 3, INFINITY, NAN};
+        static const int64_t at[] = {1, 2, 0, 1, 3, 0};
+        dsi_view x = view_new(dtype, 3, (int64_t[]){2, 4, 3}, (int[]){2, 0, 1});
+        dsi_view y = view_new(dtype, 2, (int64_t[]){2, 3}, NULL), none = {0};
+        dsi_view index = view_new(DS_I64, 2, (int64_t[]){2, 3}, (int[]){1, 0});
+        for (int i = 0; i < 24; i++) view_set(&x, i, in[i]);
+        CHECK_INT(k->max(NULL, x, y, index), DS_OK);
+        for (int i = 0; i < 6; i++) {
+            CHECK_CLOSE(view_get(&y, i), want[i], 0);
+            CHECK_INT(*(int64_t *)view_at(&index, i), at[i]);
+        }
+        CHECK_INT(k->fill(NULL, -1, index), DS_OK);
+        CHECK_INT(k->max(NULL, x, none, index), DS_OK);
+        for (int i = 0; i < 6; i++) CHECK_INT(*(int64_t *)view_at(&index, i), at[i]);
+        x.d[1] = 0;
+        CHECK_INT(k->max(NULL, x, y, index), DS_EINVAL);
+        CHECK_ERROR("max: the dimension has no elements");
+        view_free(&x), view_free(&y), view_free(&index);
+    }
+}
+
+static void norms_of_several_views(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        int64_t many = 300001;
+        dsi_view x[3] = {view_new(DS_F32, 2, (int64_t[]){17, 9}, (int[]){1, 0}),
+                         view_new(DS_F64, 1, &many, NULL),
+                         view_new(DS_F32, 2, (int64_t[]){6, 8}, NULL)};
+        double one = 0, two = 0, most = 0, got;
+        for (int v = 0; v < 3; v++) view_random(&x[v], (uint64_t)v);
+        x[2].d[1] = 4, x[2].s[1] = 2; /* every second column */
+        for (int v = 0; v < 3; v++)
+            for (int64_t i = 0; i < view_count(&x[v]); i++) {
+                double a = fabs(view_get(&x[v], i));
+                one += a, two += a * a, most = fmax(most, a);
+            }
+        CHECK_INT(k->norm(NULL, 1, 3, x, &got), DS_OK);
+        CHECK_CLOSE(got, one, 1e-12 * one);
+        CHECK_INT(k->norm(NULL, 2, 3, x, &got), DS_OK);
+        CHECK_CLOSE(got, sqrt(two), 1e-12 * sqrt(two));
+        CHECK_INT(k->norm(NULL, INFINITY, 3, x, &got), DS_OK);
+        CHECK_CLOSE(got, most, 0);
+        view_set(&x[0], 3, 1e30); /* its square is no float */
+        CHECK_INT(k->norm(NULL, 2, 3, x, &got), DS_OK);
+        CHECK_CLOSE(got, 1e30, 1e23);
+        view_set(&x[0], 5, NAN);
+        for (int p = 0; p < 3; p++) {
+            CHECK_INT(k->norm(NULL, (const double[]){1, 2, INFINITY}[p], 3, x, &got), DS_OK);
+            CHECK(isnan(got));
+        }
+        CHECK_INT(k->norm(NULL, 3, 3, x, &got), DS_EINVAL);
+        CHECK_ERROR("norm: p is 3, expected 1, 2 or infinity");
+        CHECK_INT(k->norm(NULL, 2, 0, NULL, &got), DS_OK);
+        CHECK_CLOSE(got, 0, 0);
+        for (int v = 0; v < 3; v++) view_free(&x[v]);
+    }
+}
+
+static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
+{
+    (void)state;
+    int64_t d[] = {1501, 401};
+    dsi_view x = view_new(DS_F32, 2, d, NULL);
+    float first[3][1501];
+    bool have = false;
+    view_random(&x, 9);
+    FOR_EACH_ISA(k)
+    for (int threads = 1; threads <= 4; threads += 3) {
+        float got[3][1501] = {{0}};
+        CHECK_INT(ds_set_threads(threads), DS_OK);
+        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[0], DS_F32, 2, {1, 1}, {1, 1}}), DS_OK);
+        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[1], DS_F32, 2, {1501, 1}, {1, 1}}), DS_OK);
+        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[2], DS_F32, 2, {1, 401}, {401, 1}}), DS_OK);
+        if (have) CHECK(memcmp(first, got, sizeof got) == 0);
+        memcpy(first, got, sizeof got);
+        have = true;
+    }
+    CHECK_INT(ds_set_threads(1), DS_OK);
+    view_free(&x);
+}
+
+TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
+          cmocka_unit_test(sums_of_sliced_and_repeated_views),
+          cmocka_unit_test(long_sums_stay_exact),
+          cmocka_unit_test(nan_and_infinity_pass_through_sums),
+          cmocka_unit_test(maxima_are_the_first_and_nan_wins),
+          cmocka_unit_test(norms_of_several_views),
+          cmocka_unit_test(sums_do_not_depend_on_threads_or_instruction_set))
