@@ -50,20 +50,30 @@ typedef struct Packing {
 
 typedef float Quad __attribute__((__vector_size__(16)));
 
+/* Elements of a (0 to 3) and b (4 to 7): clang's word for it, which gcc has from version 12 on. */
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#endif
+#endif
+#ifndef SHUFFLE
+typedef int Lanes __attribute__((__vector_size__(16)));
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})
+#endif
+
 /* 4 vectors of 4 elements -> 4 rows of the panel. */
 ALWAYS_INLINE void pack_4x4(const float *from, int64_t across, float *to, int width)
 {
-    typedef int Lanes __attribute__((__vector_size__(16)));
     Quad r[4];
     for (int i = 0; i < 4; i++) memcpy(&r[i], from + i * across, sizeof r[i]);
-    Quad lo01 = __builtin_shuffle(r[0], r[1], (Lanes){0, 4, 1, 5});
-    Quad hi01 = __builtin_shuffle(r[0], r[1], (Lanes){2, 6, 3, 7});
-    Quad lo23 = __builtin_shuffle(r[2], r[3], (Lanes){0, 4, 1, 5});
-    Quad hi23 = __builtin_shuffle(r[2], r[3], (Lanes){2, 6, 3, 7});
-    r[0] = __builtin_shuffle(lo01, lo23, (Lanes){0, 1, 4, 5});
-    r[1] = __builtin_shuffle(lo01, lo23, (Lanes){2, 3, 6, 7});
-    r[2] = __builtin_shuffle(hi01, hi23, (Lanes){0, 1, 4, 5});
-    r[3] = __builtin_shuffle(hi01, hi23, (Lanes){2, 3, 6, 7});
+    Quad lo01 = SHUFFLE(r[0], r[1], 0, 4, 1, 5);
+    Quad hi01 = SHUFFLE(r[0], r[1], 2, 6, 3, 7);
+    Quad lo23 = SHUFFLE(r[2], r[3], 0, 4, 1, 5);
+    Quad hi23 = SHUFFLE(r[2], r[3], 2, 6, 3, 7);
+    r[0] = SHUFFLE(lo01, lo23, 0, 1, 4, 5);
+    r[1] = SHUFFLE(lo01, lo23, 2, 3, 6, 7);
+    r[2] = SHUFFLE(hi01, hi23, 0, 1, 4, 5);
+    r[3] = SHUFFLE(hi01, hi23, 2, 3, 6, 7);
     for (int i = 0; i < 4; i++) memcpy(to + i * width, &r[i], sizeof r[i]);
 }
 
