@@ -143,7 +143,8 @@ void dsi_prefetch_release(dsi_prefetch *p, int64_t i)
     atomic_store(&p->limit, limit);
     if (!atomic_load(&p->sleepers)) return;
     int64_t open = limit - atomic_load_explicit(&p->next, memory_order_relaxed);
-    if (2 * open < p->places) return;
+    if (2 * open < p->places && limit < p->end)
+        return;                   /* at the end no later call would wake them */
     pthread_mutex_lock(&p->lock); /* whoever saw the old limit is waiting by now */
     pthread_mutex_unlock(&p->lock);
     pthread_cond_broadcast(&p->free_place);
