@@ -139,9 +139,9 @@ typedef struct ds_reduce_opts {
     bool keepdim;
 } ds_reduce_opts;
 
-#define ds_sum(x, ...) ds_sum_with(x, (ds_reduce_opts){__VA_ARGS__})
+DS_API ds_tensor *ds_sum(ds_tensor *x); /* of all elements -> [] */
 DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
-#define ds_mean(x, ...) ds_mean_with(x, (ds_reduce_opts){__VA_ARGS__})
+DS_API ds_tensor *ds_mean(ds_tensor *x);
 DS_API ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts);
 
 DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim); /* NaN wins; gradient to the first maximum */

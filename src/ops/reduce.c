@@ -76,5 +76,7 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
     return y;
 }
 
+ds_tensor *ds_sum(ds_tensor *x) { return ds_sum_with(x, (ds_reduce_opts){0}); }
+ds_tensor *ds_mean(ds_tensor *x) { return ds_mean_with(x, (ds_reduce_opts){0}); }
 ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("sum", x, opts, false); }
 ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("mean", x, opts, true); }
