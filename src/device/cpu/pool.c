@@ -2,9 +2,11 @@
  *
  * Planes (one channel of one sample) are independent: they are what threads divide.
  * SPDX-License-Identifier: MIT */
+#include "pool_quad.h"
 #include "table.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct {
     int64_t begin, end; /* inside the plane */
@@ -123,6 +125,41 @@ static void mean_planes_dx(void *arg, int64_t begin, int64_t end)
             mean_plane_dx_f64(o, Y(o, double, i), X(o, double, i));
 }
 
+/* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes (or, if the channels are
+ * neighbours, of all samples). */
+static void max_quads(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    bool channels = o->x.s[1] == 1;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t at = channels ? i * o->C : i; /* plane */
+        QuadRow row = {
+            .below = o->xh, .xw = o->xw, .yw = o->yw, .iw = o->iw, .width = (int32_t)o->W};
+        for (int64_t p = 0; p < o->P; p++) {
+            row.x = X(o, float, at) + 2 * p * o->xh;
+            row.y = Y(o, float, at) + p * o->yh;
+            row.index = I(o, at) + p * o->ih;
+            row.at = (int32_t)(2 * p * o->W);
+            if (channels)
+                quad_channels(&row, o->Q, o->C);
+            else
+                quad_columns(&row, o->Q);
+        }
+    }
+}
+
+static bool quads(const Pool *o)
+{
+    const dsi_pool2d *c = o->c;
+    for (int i = 0; i < 2; i++)
+        if (c->kernel[i] != 2 || c->stride[i] != 2 || c->padding[i] || c->dilation[i] != 1)
+            return false;
+    bool inside = 2 * o->P <= o->H && 2 * o->Q <= o->W; /* no window cut off by ceil_mode */
+    bool columns = o->xw == 1 && o->yw == 1 && o->iw == 1;
+    bool channels = o->x.s[1] == 1 && o->y.s[1] == 1 && o->index.s[1] == 1;
+    return o->x.dtype == DS_F32 && inside && (columns || channels);
+}
+
 /* x, y (or dx, dy) and the loop over their planes */
 static ds_status run(const char *name, Pool o, void (*body)(void *, int64_t, int64_t))
 {
@@ -136,7 +173,11 @@ ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi
                              dsi_view index)
 {
     (void)s;
-    return run("max_pool2d", pool_of(c, x, y, index), max_planes);
+    Pool o = pool_of(c, x, y, index);
+    if (!quads(&o)) return run("max_pool2d", o, max_planes);
+    int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
+    dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1), max_quads, &o);
+    return DS_OK;
 }
 
 ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)

@@ -30,11 +30,12 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
 /* dx = 0, then dx[index] += dy: windows may overlap */
 static void PLAIN(max_plane_dx)(const Pool *o, const REAL *dy, const int32_t *index, REAL *dx)
 {
+    bool rows = o->xh != o->W * o->xw; /* else the plane is one line, and no division is needed */
     for (int64_t h = 0; h < o->H; h++)
         for (int64_t w = 0; w < o->W; w++) dx[h * o->xh + w * o->xw] = 0;
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
-            int64_t at = index[p * o->ih + q * o->iw], h = at / o->W;
+            int64_t at = index[p * o->ih + q * o->iw], h = rows ? at / o->W : 0;
             dx[h * o->xh + (at - h * o->W) * o->xw] += dy[p * o->yh + q * o->yw];
         }
 }
