@@ -23,12 +23,30 @@ typedef struct {
 int64_t planes_pitch(Rect r, int64_t phases); /* elements from row to row */
 void pack_planes(const dsi_view *x, int64_t n, Rect r, int64_t phases, float *to, int64_t plane);
 
-/* Pixels side by side, the channels of a pixel together: [rows][cols][C]. Back: only what lies in the
- * plane. */
+/* How few channels' planes become pixels, or pixels planes, by permuting whole vectors:
+ * out[o] has in[i]'s lane index[o] where mask[o][i] is set. */
+#define MIX_CHANNELS 8
+typedef struct {
+    int C; /* 0: too many channels, or no such instructions */
+    int32_t index[MIX_CHANNELS][VF];
+#if defined(DSI_ISA_avx512)
+    __mmask16 mask[MIX_CHANNELS][MIX_CHANNELS];
+#else
+    int32_t mask[MIX_CHANNELS][MIX_CHANNELS][VF];
+#endif
+} Mix;
+
+#define mix_to_pixels KERNEL(conv_mix_to_pixels)
+#define mix_to_planes KERNEL(conv_mix_to_planes)
+Mix mix_to_pixels(int64_t C);
+Mix mix_to_planes(int64_t C);
+
+/* Pixels side by side, the channels of a pixel together: [rows][cols][C], with room for a vector
+ * behind. Back: only what lies in the plane. */
 #define pack_pixels   KERNEL(conv_pack_pixels)
 #define unpack_pixels KERNEL(conv_unpack_pixels)
-void pack_pixels(const dsi_view *x, int64_t n, Rect r, float *to);
-void unpack_pixels(const float *from, Rect r, const dsi_view *x, int64_t n);
+void pack_pixels(const Mix *mix, const dsi_view *x, int64_t n, Rect r, float *to);
+void unpack_pixels(const Mix *mix, const float *from, Rect r, const dsi_view *x, int64_t n);
 
 /* ---- lines of the kernel, for gradients --------------------------------------------------------------
  *

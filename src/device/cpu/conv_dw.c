@@ -14,6 +14,7 @@
  * these are added in order at the end. Threads divide chunks and channels, which changes no sum.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "conv_list.h"
 
 #include <string.h>
 
@@ -31,22 +32,17 @@ typedef struct {
     const dsi_pooled *pooled; /* or pooled */
     int64_t N, K, P, Q;
     Lines lines;
+    Mix x_mix, dy_mix;
     int64_t chunks, k_parts; /* units */
     int64_t slots;
-    int64_t size;    /* of one chunk's dw: [K][lines][padded] */
-    float *partial;  /* [chunks][size] */
-    int32_t *offset; /* pooled: of output h W + w in packed x */
-    char *work;      /* of all slots */
+    int64_t size;   /* of one chunk's dw: [K][lines][padded] */
+    float *partial; /* [chunks][size] */
+    Places places;  /* pooled */
+    char *work;     /* of all slots */
     int64_t work_bytes, x_floats, dy_floats, list;
 } Job;
 
 /* ---- pooled: tile of lines x vectors ---------------------------------------------------------------------- */
-
-typedef struct {
-    int64_t n;
-    const float *g;
-    const int32_t *at;
-} List;
 
 ALWAYS_INLINE void pooled_tile(int lines, int vectors, List l, const float *x, const int64_t *line,
                                float *dw, int64_t padded)
@@ -86,30 +82,12 @@ EACH_LINES(POOLED_TILE)
 static PooledTile *const pooled_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
 #undef ROW
 
-/* The gradients of sample n, channel k that are not 0. */
-static List collect(const Job *o, int64_t n, int64_t k, float *g, int32_t *at)
-{
-    const dsi_view *v = &o->pooled->value, *i = &o->pooled->index;
-    int64_t count = 0;
-    for (int64_t p = 0; p < v->d[2]; p++) {
-        const float *value = (const float *)v->p + n * v->s[0] + k * v->s[1] + p * v->s[2];
-        const int32_t *index = (const int32_t *)i->p + n * i->s[0] + k * i->s[1] + p * i->s[2];
-        for (int64_t q = 0; q < v->d[3]; q++) {
-            float x = value[q * v->s[3]];
-            g[count] = x;
-            at[count] = o->offset[index[q * i->s[3]]];
-            count += x != 0;
-        }
-    }
-    return (List){count, g, at};
-}
-
 static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const float *x,
                           float *list, float *dw)
 {
     const Lines *l = &o->lines;
     for (int64_t k = k0; k < k1; k++) {
-        List entries = collect(o, n, k, list, (int32_t *)list + o->list);
+        List entries = collect(o->pooled, &o->places, n, k, list, o->list);
         const float *xg = x + k / (o->K / o->c->groups) * l->C;
         for (int64_t i = 0, m; i < l->count; i += m) {
             m = min64(MAX_LINES, l->count - i);
@@ -217,11 +195,11 @@ static void run_unit(const Job *o, int64_t chunk, int64_t k0, int64_t k1, float 
     int64_t per_k = o->lines.count * o->lines.padded;
     memset(dw + k0 * per_k, 0, (size_t)((k1 - k0) * per_k) * sizeof *dw);
     for (int64_t n = chunk * o->N / o->chunks; n < (chunk + 1) * o->N / o->chunks; n++) {
-        pack_pixels(&o->x, n, o->lines.rect, x);
+        pack_pixels(&o->x_mix, &o->x, n, o->lines.rect, x);
         if (o->pooled) {
             sample_pooled(o, n, k0, k1, x, rest, dw);
         } else if (o->dy_floats) {
-            pack_pixels(o->dy, n, (Rect){0, o->P, 0, o->Q}, rest);
+            pack_pixels(&o->dy_mix, o->dy, n, (Rect){0, o->P, 0, o->Q}, rest);
             sample_dense(o, k0, k1, x, rest, o->Q * o->K, o->K, dw);
         } else {
             const dsi_view *dy = o->dy;
@@ -266,6 +244,8 @@ static void finish(const Job *o)
 static ds_status run(dsi_stream *s, Job *o)
 {
     const Lines *l = &o->lines;
+    o->x_mix = mix_to_pixels(o->x.d[1]);
+    o->dy_mix = mix_to_pixels(o->dy ? o->K : 0);
     o->size = o->K * l->count * l->padded;
     o->chunks = max64(1, min64(min64(MAX_CHUNKS, o->N / 2), ((int64_t)4 << 20) / (o->size + 1)));
     int64_t outputs = o->pooled ? o->pooled->value.d[2] * o->pooled->value.d[3] : o->P * o->Q;
@@ -274,22 +254,23 @@ static ds_status run(dsi_stream *s, Job *o)
     o->k_parts = o->slots > 1 ? min64(o->K, (2 * o->slots + o->chunks - 1) / o->chunks) : 1;
     o->slots = min64(o->slots, o->chunks * o->k_parts);
     o->x_floats = round_up(l->rect.rows * l->rect.cols * o->x.d[1] + l->padded, 16);
-    o->list = round_up(outputs + 16, 16);
+    o->list = round_up(outputs + LIST_SLACK, 16);
     bool as_is = o->dy && o->dy->s[1] == 1;
     o->dy_floats = o->pooled || as_is ? 0 : o->P * o->Q * o->K;
     o->work_bytes = round_up(
-        (o->x_floats + (o->pooled ? 2 * o->list : o->dy_floats)) * (int64_t)sizeof(float), 64);
+        (o->x_floats + (o->pooled ? 5 * o->list : o->dy_floats)) * (int64_t)sizeof(float), 64);
 
-    int64_t table = o->pooled ? round_up(o->P * o->Q, 16) : 0;
+    bool small = o->P * o->Q < 1 << 20;
+    int64_t table = o->pooled && !small ? round_up(o->P * o->Q, 16) : 0;
     int64_t bytes = (o->chunks * o->size + table) * (int64_t)sizeof(float) +
                     o->slots * o->work_bytes;
     o->partial = dsi_scratch(s, (size_t)bytes);
     if (!o->partial) return DS_ENOMEM;
-    o->offset = (int32_t *)(o->partial + o->chunks * o->size);
-    o->work = (char *)(o->offset + table);
-    for (int64_t p = 0; p < o->P && table; p++)
-        for (int64_t q = 0; q < o->Q; q++)
-            o->offset[p * o->Q + q] = (int32_t)(p * l->row + q * l->pixel);
+    int32_t *places = (int32_t *)(o->partial + o->chunks * o->size);
+    o->work = (char *)(places + table);
+    for (int64_t i = 0; i < table; i++)
+        places[i] = (int32_t)(i / o->Q * l->row + i % o->Q * l->pixel);
+    o->places = (Places){(int32_t)o->Q, (int32_t)l->row, (int32_t)l->pixel, table ? places : NULL};
     dsi_parallel(o->slots, 1, run_slot, o);
     finish(o);
     dsi_scratch_release(s, o->partial);

@@ -18,6 +18,7 @@ typedef struct {
     const dsi_pooled *dy;
     dsi_view w, dx;
     Lines lines;
+    Mix mix;
     int64_t K;
     float *weights;  /* [K][lines][padded] */
     int32_t *offset; /* of output h W + w in packed dx */
@@ -162,7 +163,7 @@ static void run_slot(void *arg, int64_t begin, int64_t end)
         for (int64_t n = i * N / o->slots; n < (i + 1) * N / o->slots; n++) {
             memset(sample, 0, (size_t)o->sample_floats * sizeof *sample);
             add_sample(o, n, sample);
-            unpack_pixels(sample, o->lines.rect, &o->dx, n);
+            unpack_pixels(&o->mix, sample, o->lines.rect, &o->dx, n);
         }
     }
 }
@@ -202,6 +203,7 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
         for (int64_t q = 0; q < dy->w; q++)
             o.offset[p * dy->w + q] = (int32_t)(p * l->row + q * l->pixel);
     pack_weights(&o);
+    o.mix = mix_to_planes(dx.d[1]);
     dsi_parallel(o.slots, 1, run_slot, &o);
     dsi_scratch_release(s, o.weights);
     return DS_OK;

@@ -38,6 +38,127 @@ void pack_planes(const dsi_view *x, int64_t n, Rect r, int64_t phases, float *to
         }
 }
 
+/* ---- planes <-> pixels ------------------------------------------------------------------------------- */
+
+static void set_mask(Mix *m, int64_t out, int64_t in, int lane)
+{
+#if defined(DSI_ISA_avx512)
+    m->mask[out][in] |= (__mmask16)(1u << lane);
+#else
+    m->mask[out][in][lane] = -1;
+#endif
+}
+
+static bool can_mix(int64_t C) { return VF >= 8 && C > 1 && C <= MIX_CHANNELS; }
+
+/* VF pixels have C vectors: element e of them is channel e % C of pixel e / C. */
+Mix mix_to_pixels(int64_t C)
+{
+    Mix m = {.C = can_mix(C) ? (int)C : 0};
+    for (int e = 0, c = 0, pixel = 0; e < m.C * VF; e++) {
+        m.index[e / VF][e % VF] = pixel;
+        set_mask(&m, e / VF, c, e % VF);
+        if (++c == m.C) c = 0, pixel++;
+    }
+    return m;
+}
+
+Mix mix_to_planes(int64_t C)
+{
+    Mix m = {.C = can_mix(C) ? (int)C : 0};
+    for (int e = 0, c = 0, pixel = 0; e < m.C * VF; e++) {
+        m.index[c][pixel] = e % VF;
+        set_mask(&m, c, e / VF, pixel);
+        if (++c == m.C) c = 0, pixel++;
+    }
+    return m;
+}
+
+#if VF >= 8
+ALWAYS_INLINE void mix(int C, const Mix *m, const vf *in, vf *out)
+{
+    UNROLL for (int o = 0; o < C; o++)
+    {
+#if defined(DSI_ISA_avx512)
+        __m512i index = _mm512_loadu_si512(m->index[o]);
+        out[o] = _mm512_maskz_permutexvar_ps(m->mask[o][0], index, in[0]);
+        UNROLL for (int i = 1; i < C; i++)
+            out[o] = _mm512_mask_permutexvar_ps(out[o], m->mask[o][i], index, in[i]);
+#else
+        __m256i index = _mm256_loadu_si256((const void *)m->index[o]);
+        out[o] = _mm256_setzero_ps();
+        UNROLL for (int i = 0; i < C; i++)
+        {
+            vf mask = _mm256_loadu_ps((const float *)m->mask[o][i]);
+            out[o] = _mm256_or_ps(out[o],
+                                  _mm256_and_ps(mask, _mm256_permutevar8x32_ps(in[i], index)));
+        }
+#endif
+    }
+}
+
+/* n pixels of a row: planes are `plane` apart */
+ALWAYS_INLINE void row_to_pixels(int C, const Mix *m, const float *x, int64_t plane, int64_t n,
+                                 float *to)
+{
+    vf in[MIX_CHANNELS], out[MIX_CHANNELS];
+    for (int64_t j = 0; j < n; j += VF) {
+        int lanes = n - j < VF ? (int)(n - j) : VF;
+        UNROLL for (int c = 0; c < C; c++) in[c] = vf_load_n(x + c * plane + j, lanes);
+        mix(C, m, in, out);
+        UNROLL for (int o = 0; o < C; o++)
+        {
+            int left = lanes * C - o * VF;
+            if (left > 0) vf_store_n(to + j * C + o * VF, out[o], left < VF ? left : VF);
+        }
+    }
+}
+
+ALWAYS_INLINE void row_to_planes(int C, const Mix *m, const float *from, float *x, int64_t plane,
+                                 int64_t n)
+{
+    vf in[MIX_CHANNELS], out[MIX_CHANNELS];
+    for (int64_t j = 0; j < n; j += VF) {
+        int lanes = n - j < VF ? (int)(n - j) : VF;
+        UNROLL for (int i = 0; i < C; i++)
+        {
+            int left = lanes * C - i * VF;
+            in[i] = left > 0 ? vf_load_n(from + j * C + i * VF, left < VF ? left : VF) : vf_zero();
+        }
+        mix(C, m, in, out);
+        UNROLL for (int c = 0; c < C; c++) vf_store_n(x + c * plane + j, out[c], lanes);
+    }
+}
+
+/* One function for each number of channels. */
+#define EACH_C(X) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define MIX_ROWS(n) \
+    static void to_pixels_##n(const Mix *m, const float *x, int64_t plane, int64_t cols, \
+                              float *to) \
+    { \
+        row_to_pixels(n, m, x, plane, cols, to); \
+    } \
+    static void to_planes_##n(const Mix *m, const float *from, float *x, int64_t plane, \
+                              int64_t cols) \
+    { \
+        row_to_planes(n, m, from, x, plane, cols); \
+    }
+EACH_C(MIX_ROWS)
+typedef void ToPixels(const Mix *m, const float *x, int64_t plane, int64_t cols, float *to);
+typedef void ToPlanes(const Mix *m, const float *from, float *x, int64_t plane, int64_t cols);
+#define NAME(n) to_pixels_##n,
+static ToPixels *const to_pixels[] = {NULL, NULL, EACH_C(NAME)};
+#undef NAME
+#define NAME(n) to_planes_##n,
+static ToPlanes *const to_planes[] = {NULL, NULL, EACH_C(NAME)};
+#undef NAME
+#else
+typedef void ToPixels(const Mix *m, const float *x, int64_t plane, int64_t cols, float *to);
+typedef void ToPlanes(const Mix *m, const float *from, float *x, int64_t plane, int64_t cols);
+static ToPixels *const to_pixels[1];
+static ToPlanes *const to_planes[1];
+#endif
+
 /* The part of r inside of a plane of H x W, counted from r's corner. */
 typedef struct {
     int64_t row, rows, col, cols;
@@ -51,39 +172,45 @@ static Inside inside(const dsi_view *x, Rect r)
     return i;
 }
 
-void pack_pixels(const dsi_view *x, int64_t n, Rect r, float *to)
+void pack_pixels(const Mix *m, const dsi_view *x, int64_t n, Rect r, float *to)
 {
     Inside in = inside(x, r);
     int64_t C = x->d[1];
+    bool planes = m->C && x->s[3] == 1, pixels = x->s[1] == 1 && x->s[3] == C;
     if (in.rows < r.rows || in.cols < r.cols)
         memset(to, 0, (size_t)(r.rows * r.cols * C) * sizeof *to);
     for (int64_t i = in.row; i < in.row + in.rows; i++) {
         float *row = to + (i * r.cols + in.col) * C;
         const float *from = (const float *)x->p + n * x->s[0] + (r.row0 + i) * x->s[2] +
                             (r.col0 + in.col) * x->s[3];
-        if (x->s[1] == 1 && x->s[3] == C) {
+        if (planes)
+            to_pixels[m->C](m, from, x->s[1], in.cols, row);
+        else if (pixels)
             memcpy(row, from, (size_t)(in.cols * C) * sizeof *row);
-            continue;
-        }
-        for (int64_t c = 0; c < C; c++)
-            for (int64_t j = 0; j < in.cols; j++) row[j * C + c] = from[c * x->s[1] + j * x->s[3]];
+        else
+            for (int64_t c = 0; c < C; c++)
+                for (int64_t j = 0; j < in.cols; j++)
+                    row[j * C + c] = from[c * x->s[1] + j * x->s[3]];
     }
 }
 
-void unpack_pixels(const float *from, Rect r, const dsi_view *x, int64_t n)
+void unpack_pixels(const Mix *m, const float *from, Rect r, const dsi_view *x, int64_t n)
 {
     Inside in = inside(x, r);
     int64_t C = x->d[1];
+    bool planes = m->C && x->s[3] == 1, pixels = x->s[1] == 1 && x->s[3] == C;
     for (int64_t i = in.row; i < in.row + in.rows; i++) {
         const float *row = from + (i * r.cols + in.col) * C;
         float *to = (float *)x->p + n * x->s[0] + (r.row0 + i) * x->s[2] +
                     (r.col0 + in.col) * x->s[3];
-        if (x->s[1] == 1 && x->s[3] == C) {
+        if (planes)
+            to_planes[m->C](m, row, to, x->s[1], in.cols);
+        else if (pixels)
             memcpy(to, row, (size_t)(in.cols * C) * sizeof *row);
-            continue;
-        }
-        for (int64_t c = 0; c < C; c++)
-            for (int64_t j = 0; j < in.cols; j++) to[c * x->s[1] + j * x->s[3]] = row[j * C + c];
+        else
+            for (int64_t c = 0; c < C; c++)
+                for (int64_t j = 0; j < in.cols; j++)
+                    to[c * x->s[1] + j * x->s[3]] = row[j * C + c];
     }
 }
 

@@ -27,6 +27,10 @@
 #endif
 #define MAX_CHANNELS 6 /* of a pixel tile */
 
+/* Keeps a pointer as it is: else the compiler makes an index out of it for every pixel, and each FMA
+ * with an indexed operand takes two places in the core's queues. */
+#define IN_ADDRESS(p) __asm__("" : "+r"(p))
+
 typedef struct {
     int64_t T;
     const int64_t *tap; /* [T] */
@@ -44,11 +48,13 @@ ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, const Taps *o
         UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_load(o->bias + v * VF);
     const float *wt = o->w;
     for (int64_t t = 0; t < o->T; t++, wt += vectors * VF) {
-        const float *xt = x + o->tap[t];
+        const float *row[2] = {x + o->tap[t], x + o->tap[t] + xrow};
+        IN_ADDRESS(row[0]);
+        IN_ADDRESS(row[1]);
         UNROLL for (int v = 0; v < vectors; v++) w[v] = vf_load(wt + v * VF);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
         {
-            vf xi = vf_set(xt[r * xrow + i]);
+            vf xi = vf_set(row[r][i]);
             if (vectors > 1) IN_REGISTER(xi);
             UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_fma(xi, w[v], a[r][i][v]);
         }
