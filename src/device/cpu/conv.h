@@ -71,14 +71,6 @@ static inline int64_t line_at(const Lines *o, int64_t i)
     return i / each * o->step[0] + i % each * o->step[1];
 }
 
-/* place in w of element j of line i of output channel k */
-static inline int64_t line_weight(const Lines *o, const dsi_view *w, int64_t k, int64_t i,
-                                  int64_t j)
-{
-    int64_t each = o->S / o->merged, s = i % each + j / o->C;
-    return k * w->s[0] + j % o->C * w->s[1] + i / each * w->s[2] + s * w->s[3];
-}
-
 #define MAX_LINES 5 /* that a tile for pooled gradients keeps in registers, times two vectors */
 
 /* ---- conv_forward.c, conv_dw.c, conv_dx.c: float32 ----------------------------------------------------- */

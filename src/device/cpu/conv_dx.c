@@ -22,46 +22,49 @@ typedef struct {
     int64_t K;
     float *weights;  /* [K][lines][padded] */
     int32_t *offset; /* of output h W + w in packed dx */
+    int64_t *line;   /* line_at of each line */
     float *samples;  /* one for each slot */
     int64_t sample_floats, slots;
 } Job;
 
-/* bit i: x[i] != 0, for i < LANES */
-static uint64_t nonzero(const float *x)
+/* bit i: g[i] != 0; n <= LANES */
+static inline uint64_t nonzero(const float *g, int n)
 {
     uint64_t bits = 0;
+#if VF >= 8
+    for (int i = 0; i < n; i += VF) {
+        vf x = vf_load_n(g + i, n - i < VF ? n - i : VF);
 #if defined(DSI_ISA_avx512)
-    for (int i = 0; i < LANES; i += 16)
-        bits |= (uint64_t)_mm512_cmp_ps_mask(_mm512_loadu_ps(x + i), _mm512_setzero_ps(),
-                                             _CMP_NEQ_UQ)
+        bits |= (uint64_t)_mm512_cmp_ps_mask(x, vf_zero(), _CMP_NEQ_UQ) << i;
+#else
+        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, vf_zero(), _CMP_NEQ_UQ))
                 << i;
-#elif defined(DSI_ISA_avx2)
-    for (int i = 0; i < LANES; i += 8) {
-        __m256 differ = _mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_setzero_ps(), _CMP_NEQ_UQ);
-        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(differ) << i;
+#endif
     }
 #else
-    for (int i = 0; i < LANES; i++) bits |= (uint64_t)(x[i] != 0) << i;
+    for (int i = 0; i < n; i++) bits |= (uint64_t)(g[i] != 0) << i;
 #endif
     return bits;
 }
 
-/* bit i: x[i] == y, for i < LANES */
-static uint64_t equal(const int32_t *x, int32_t y)
+/* bit i: x[i] == y; n <= LANES; bits from n on are anything */
+static inline uint64_t equal(const int32_t *x, int32_t y, int n)
 {
     uint64_t bits = 0;
 #if defined(DSI_ISA_avx512)
-    for (int i = 0; i < LANES; i += 16)
-        bits |= (uint64_t)_mm512_cmpeq_epi32_mask(_mm512_loadu_si512(x + i), _mm512_set1_epi32(y))
-                << i;
+    for (int i = 0; i < n; i += 16) {
+        __mmask16 valid = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xFFFF;
+        __m512i v = _mm512_maskz_loadu_epi32(valid, x + i);
+        bits |= (uint64_t)_mm512_cmpeq_epi32_mask(v, _mm512_set1_epi32(y)) << i;
+    }
 #elif defined(DSI_ISA_avx2)
-    for (int i = 0; i < LANES; i += 8) {
-        __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256((const void *)(x + i)),
-                                          _mm256_set1_epi32(y));
-        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(same)) << i;
+    for (int i = 0; i < n; i += 8) {
+        __m256i v = _mm256_maskload_epi32(x + i, vf_mask_n(n - i));
+        __m256 same = _mm256_castsi256_ps(_mm256_cmpeq_epi32(v, _mm256_set1_epi32(y)));
+        bits |= (uint64_t)(unsigned)_mm256_movemask_ps(same) << i;
     }
 #else
-    for (int i = 0; i < LANES; i++) bits |= (uint64_t)(x[i] == y) << i;
+    for (int i = 0; i < n; i++) bits |= (uint64_t)(x[i] == y) << i;
 #endif
     return bits;
 }
@@ -111,24 +114,23 @@ static void add_place(const Job *o, uint64_t bits, const float *g, const float *
 {
     const Lines *l = &o->lines;
     for (int64_t i = 0, m; i < l->count; i += m) {
-        int64_t at[MAX_LINES];
         m = min64(MAX_LINES, l->count - i);
-        for (int64_t j = 0; j < m; j++) at[j] = line_at(l, i + j);
         for (int64_t v = 0; v < l->padded; v += 2 * VF)
             place_tiles[m - 1][l->padded - v > VF](bits, g, w + i * l->padded + v,
-                                                   l->count * l->padded, l->padded, dx + v, at);
+                                                   l->count * l->padded, l->padded, dx + v,
+                                                   o->line + i);
     }
 }
 
-/* Up to LANES channels of one group, of one window. */
-static void add_window(const Job *o, const float *g, const int32_t *index, int64_t k, float *dx)
+/* n channels from k on, of one group and one window. */
+static void add_window(const Job *o, const float *g, const int32_t *index, int64_t k, int n,
+                       float *dx)
 {
     const float *w = o->weights + k * o->lines.count * o->lines.padded;
-    float *group = dx + k / (o->K / o->c->groups) * o->lines.C;
-    for (uint64_t left = nonzero(g), here; left; left &= ~here) {
+    for (uint64_t left = nonzero(g, n), here; left; left &= ~here) {
         int32_t at = index[__builtin_ctzll(left)];
-        here = left & equal(index, at);
-        add_place(o, here, g, w, group + o->offset[at]);
+        here = left & equal(index, at, n);
+        add_place(o, here, g, w, dx + o->offset[at]);
     }
 }
 
@@ -136,20 +138,21 @@ static void add_sample(const Job *o, int64_t n, float *dx)
 {
     const dsi_view *v = &o->dy->value, *i = &o->dy->index;
     int64_t per = o->K / o->c->groups;
-    float g[LANES] = {0};
-    int32_t index[LANES] = {0};
+    bool line = v->s[1] == 1 && i->s[1] == 1;
+    float g[LANES];
+    int32_t index[LANES];
     for (int64_t p = 0; p < v->d[2]; p++)
         for (int64_t q = 0; q < v->d[3]; q++) {
             const float *value = (const float *)v->p + n * v->s[0] + p * v->s[2] + q * v->s[3];
             const int32_t *at = (const int32_t *)i->p + n * i->s[0] + p * i->s[2] + q * i->s[3];
-            for (int64_t k = 0, m; k < o->K; k += m) {
-                m = min64(LANES, (k / per + 1) * per - k); /* to the end of the group */
-                for (int64_t j = 0; j < m; j++) {
+            for (int64_t k = 0, m, last = per, first = 0; k < o->K; k += m) {
+                if (k == last) last += per, first += o->lines.C; /* the next group */
+                m = min64(LANES, last - k);                      /* to the end of the group */
+                for (int64_t j = 0; j < m && !line; j++) {
                     g[j] = value[(k + j) * v->s[1]];
                     index[j] = at[(k + j) * i->s[1]];
                 }
-                for (int64_t j = m; j < LANES; j++) g[j] = 0;
-                add_window(o, g, index, k, dx);
+                add_window(o, line ? value + k : g, line ? at + k : index, k, (int)m, dx + first);
             }
         }
 }
@@ -168,16 +171,21 @@ static void run_slot(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* w [K,C,R,S] -> [K][lines][padded], zeros behind each line */
 static void pack_weights(const Job *o)
 {
     const Lines *l = &o->lines;
+    const int64_t *ws = o->w.s;
+    int64_t each = l->S / l->merged;
     float *to = o->weights;
     for (int64_t k = 0; k < o->K; k++)
-        for (int64_t i = 0; i < l->count; i++, to += l->padded) {
-            for (int64_t j = 0; j < l->length; j++)
-                to[j] = ((const float *)o->w.p)[line_weight(l, &o->w, k, i, j)];
-            for (int64_t j = l->length; j < l->padded; j++) to[j] = 0;
-        }
+        for (int64_t r = 0; r < l->R; r++)
+            for (int64_t i = 0; i < each; i++, to += l->padded) {
+                const float *w = (const float *)o->w.p + k * ws[0] + r * ws[2] + i * ws[3];
+                for (int64_t s = 0; s < l->merged; s++)
+                    for (int64_t c = 0; c < l->C; c++) to[s * l->C + c] = w[s * ws[3] + c * ws[1]];
+                for (int64_t j = l->length; j < l->padded; j++) to[j] = 0;
+            }
 }
 
 ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view w,
@@ -194,10 +202,13 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
     double ns = (double)weights * (double)(dx.d[0] * dy->value.d[2] * dy->value.d[3]) / VF / 2;
     o.slots = max64(1, min64(min64(ds_threads(), dx.d[0]), (int64_t)(ns / 20000)));
     o.sample_floats = round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
-    o.weights = dsi_scratch(s,
-                            (size_t)(weights + table + o.slots * o.sample_floats) * sizeof(float));
+    int64_t lines = round_up(2 * l->count, 16); /* in floats */
+    int64_t floats = weights + lines + table + o.slots * o.sample_floats;
+    o.weights = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o.weights) return DS_ENOMEM;
-    o.offset = (int32_t *)(o.weights + weights);
+    o.line = (int64_t *)(o.weights + weights);
+    for (int64_t i = 0; i < l->count; i++) o.line[i] = line_at(l, i);
+    o.offset = (int32_t *)(o.weights + weights + lines);
     o.samples = (float *)(o.offset + table);
     for (int64_t p = 0; p < dy->h; p++)
         for (int64_t q = 0; q < dy->w; q++)

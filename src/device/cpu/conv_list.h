@@ -85,12 +85,13 @@ static inline List collect(const dsi_pooled *dy, const Places *places, int64_t n
     const int32_t *index = (const int32_t *)i->p + n * i->s[0] + k * i->s[1];
     float *g = work, *value_line = g + room;
     int32_t *at = (int32_t *)(g + 2 * room), *index_line = at + room, *place = index_line + room;
-    int64_t P = v->d[2], Q = v->d[3];
-    bool line = v->s[3] == 1 && i->s[3] == 1 && v->s[2] == Q && i->s[2] == Q;
+    int64_t P = v->d[2], Q = v->d[3], vs = v->s[3], is = i->s[3];
+    if (v->s[2] == Q * vs && i->s[2] == Q * is) Q = P * Q, P = 1; /* rows follow each other */
+    bool line = P == 1 && vs == 1 && is == 1;
     for (int64_t p = 0, j = 0; p < P && !line; p++)
         for (int64_t q = 0; q < Q; q++, j++) {
-            value_line[j] = value[p * v->s[2] + q * v->s[3]];
-            index_line[j] = index[p * i->s[2] + q * i->s[3]];
+            value_line[j] = value[p * v->s[2] + q * vs];
+            index_line[j] = index[p * i->s[2] + q * is];
         }
     if (!line) value = value_line, index = index_line;
     find_places(places, index, P * Q, place);
