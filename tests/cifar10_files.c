@@ -24,12 +24,22 @@ static char made[64][64];
 static int n_made;
 static pid_t maker;
 
-static void remove_folders(void)
+static struct path {
+    struct path *next;
+    char text[];
+} * paths;
+
+static void clean_up(void)
 {
+    while (paths) {
+        struct path *p = paths;
+        paths = p->next;
+        free(p);
+    }
     while (getpid() == maker && n_made) nftw(made[--n_made], remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-char *new_folder(void)
+const char *new_folder(void)
 {
     const char *root = getenv("TMPDIR");
     assert_true(n_made < 64);
@@ -39,18 +49,20 @@ char *new_folder(void)
     assert_non_null(mkdtemp(name));
     if (!n_made++) {
         maker = getpid();
-        atexit(remove_folders);
+        atexit(clean_up);
     }
-    return strdup(name);
+    return name;
 }
 
 const char *in(const char *folder, const char *name)
 {
-    static char paths[64][512];
-    static int next;
-    char path[512]; /* folder may lie in paths */
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return memcpy(paths[next = (next + 1) % 64], path, sizeof path);
+    size_t n = strlen(folder) + strlen(name) + 2;
+    struct path *p = malloc(sizeof *p + n);
+    assert_non_null(p);
+    snprintf(p->text, n, "%s/%s", folder, name);
+    p->next = paths;
+    paths = p;
+    return p->text;
 }
 
 uint8_t made_pixel(int b, int64_t i, int k)

@@ -7,9 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A new empty folder below $TMPDIR, removed at the end of the program; free with free(). */
-char *new_folder(void);
-/* "folder/name" in one of 64 static buffers. */
+/* A new empty folder below $TMPDIR, and "folder/name"; both live until the program ends. */
+const char *new_folder(void);
 const char *in(const char *folder, const char *name);
 
 /* Byte k of the pixels of image i of batch b (0: test_batch), and its label. */

@@ -38,7 +38,7 @@ static void check_samples(ds_dataset *d, ds_split split, int n, bool raw)
 static void check_layout(void (*write)(const char *, int))
 {
     enum { N = 7 };
-    char *folder = new_folder();
+    const char *folder = new_folder();
     write(folder, N);
     for (int split = DS_TRAIN; split <= DS_TEST; split++)
         for (int raw = 0; raw < 2; raw++) {
@@ -56,7 +56,6 @@ static void check_layout(void (*write)(const char *, int))
             ds_error_clear();
             ds_dataset_free(d);
         }
-    free(folder);
 }
 
 static void the_binary_layout_is_read(void **state) { (void)state, check_layout(make_bin); }
@@ -85,7 +84,7 @@ static void poke(const char *path, off_t at, uint8_t x)
 static void the_full_set_has_its_sizes(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_full(folder);
     const char *third = in(folder, BIN "/data_batch_3.bin");
     poke(third, 9999L * 3073, 9);
@@ -106,13 +105,12 @@ static void the_full_set_has_its_sizes(void **state)
     d = open_quietly(folder, DS_TEST); /* which has no part in it */
     CHECK_INT(ds_dataset_len(d), 10000);
     ds_dataset_free(d);
-    free(folder);
 }
 
 static void a_wrong_size_is_named(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_full(folder);
     const char *second = in(folder, BIN "/data_batch_2.bin");
     CHECK(truncate(second, 30729999) == 0);
@@ -131,14 +129,13 @@ static void a_wrong_size_is_named(void **state)
     CHECK(mkdir(second, 0777) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR("data_batch_2.bin is not a regular file");
-    free(folder);
 }
 
 /* A thousand records are a wrong size unless SAMPLE says that they are meant. */
 static void only_a_marked_folder_may_be_smaller(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_bin(folder, 3);
     CHECK(unlink(in(folder, BIN "/SAMPLE")) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
@@ -149,13 +146,12 @@ static void only_a_marked_folder_may_be_smaller(void **state)
     ds_dataset_free(d);
     CHECK(open_quietly(folder, DS_TEST) == NULL);
     CHECK_ERROR("SAMPLE names no file of this split");
-    free(folder);
 }
 
 static void a_folder_without_data_is_refused(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR("has neither cifar-10-batches-bin nor cifar-10-batches-py");
     CHECK(open_quietly(in(folder, "not-there"), DS_TRAIN) == NULL);
@@ -169,20 +165,18 @@ static void a_folder_without_data_is_refused(void **state)
     CHECK_ERROR("cifar-10-batches-bin is a file, expected a folder");
     CHECK(open_quietly(in(folder, BIN), DS_TRAIN) == NULL);
     CHECK_ERROR("is a file, expected a folder");
-    free(folder);
 }
 
 static void a_folder_that_may_not_be_read_is_named(void **state)
 {
     (void)state;
     if (geteuid() == 0) skip(); /* root may read everything */
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_bin(folder, 2);
     chmod(folder, 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR("Permission denied");
     chmod(folder, 0700);
-    free(folder);
 }
 
 /* ---- pickles ------------------------------------------------------------------------------------------- */
@@ -196,7 +190,7 @@ static void set_test_batch(const char *folder, const bytes *b)
 static void a_pickle_may_end_nowhere_else(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_py(folder, 1);
     bytes whole = {0};
     put_batch(&whole, 0, 1);
@@ -210,7 +204,6 @@ static void a_pickle_may_end_nowhere_else(void **state)
     CHECK(open_quietly(folder, DS_TEST) == NULL);
     CHECK_ERROR("goes on after the pickle's end");
     free(whole.p);
-    free(folder);
 }
 
 /* Every byte of the pickle but the pixels, changed in turn to some values: refused or read, and never
@@ -219,7 +212,7 @@ static void a_damaged_pickle_does_no_harm(void **state)
 {
     (void)state;
     static const uint8_t values[] = {0, 1, 'q', 'h', 'j', 'R', 'b', 'e', 'u', 't', '(', 0x85, 0xff};
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_py(folder, 1);
     bytes whole = {0};
     put_batch(&whole, 0, 1);
@@ -237,17 +230,15 @@ static void a_damaged_pickle_does_no_harm(void **state)
         whole.p[k] = was;
     }
     free(whole.p);
-    free(folder);
 }
 
 static void check_hostile(const char *pickle, size_t n, const char *message)
 {
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_py(folder, 1);
     set_test_batch(folder, &(bytes){(uint8_t *)(uintptr_t)pickle, n, n});
     CHECK(open_quietly(folder, DS_TEST) == NULL);
     CHECK_ERROR(message);
-    free(folder);
 }
 #define CHECK_HOSTILE(pickle, message) check_hostile(pickle, sizeof(pickle) - 1, message)
 
@@ -307,7 +298,7 @@ static void a_pickle_cannot_fill_the_memory(void **state)
 static void what_a_batch_must_have_is_checked(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     make_py(folder, 2);
     bytes b = {0};
     put_batch(&b, 0, 3);
@@ -324,7 +315,6 @@ static void what_a_batch_must_have_is_checked(void **state)
     CHECK(unlink(in(folder, PY "/SAMPLE")) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR("\"data\" has 2 rows, expected uint8 [10000,3072]");
-    free(folder);
 }
 
 /* ---- the sample, and words ------------------------------------------------------------------------------- */
@@ -332,7 +322,7 @@ static void what_a_batch_must_have_is_checked(void **state)
 static void the_sample_is_the_real_one(void **state)
 {
     (void)state;
-    char *folder = new_folder();
+    const char *folder = new_folder();
     ds_cifar10_opts o = {.quiet = true, .sample = true, .raw = true};
     setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 1);
     for (int turn = 0; turn < 2; turn++) { /* unpacked, and found */
@@ -355,14 +345,12 @@ static void the_sample_is_the_real_one(void **state)
         CHECK_INT(entries(folder), 1);
         CHECK_INT(entries(in(folder, "cifar-10-sample")), 1);
     }
-    free(folder);
 
     setenv("DS_CIFAR10_SAMPLE", "/no/such/sample", 1);
     folder = new_folder();
     CHECK(ds_cifar10_with(folder, DS_TRAIN, o) == NULL);
     CHECK_ERROR("DS_CIFAR10_SAMPLE names /no/such/sample");
     unsetenv("DS_CIFAR10_SAMPLE");
-    free(folder);
 }
 
 static void classes_have_the_tutorials_names(void **state)
