@@ -202,7 +202,9 @@ typedef struct dsi_kernels {
     /* dx [outer,C,inner]: 0, but dx[o,index[o,i],i] = dy[o,i] */
     ds_status (*scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
 
-    /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E]; mask [B,L,S] optional, bool or q's dtype; lse [B,L] -- */
+    /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S] optional, bool or q's dtype;
+     * lse [B,L] = log of the sum of exp of a row's scores. Unit stride along D and E. A row whose scores
+     * are all -inf gives 0. ------------------------------------------------------------------------- */
     ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                            dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
     ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,

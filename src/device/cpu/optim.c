@@ -1,38 +1,28 @@
 /* device/cpu/optim.c: one step of an optimizer over all parameters: a pass over memory, in fixed pieces.
  *
- * The rules are in optim_rules.h, for float and for double. 16-bit parameters go through them in blocks
+ * The rules are in optim.inc, for float and for double. 16-bit parameters go through them in blocks
  * that fit the first cache: made float, updated, rounded once, so that memory is still passed once.
  * A piece is PIECE elements of one parameter, whatever the number of threads. All rules but LAMB's are
  * pointwise; LAMB needs |p| and |u| of a whole parameter, so it passes twice, and adds the sums of
  * pieces in their order.
  * SPDX-License-Identifier: MIT */
 #include "table.h"
+#include "vmath.h"
 
 #include "base/half.h"
-
-#include <math.h>
 
 #define PIECE       1024
 #define GRAIN       16 /* pieces: about 10 us */
 #define BLOCK_16BIT 256
 
-#define REAL          float
-#define RULE(name)    name##_f32
-#define REAL_SQRT(x)  sqrtf(x)
-#define REAL_COPYSIGN copysignf
-#include "optim_rules.h"
-#undef REAL
-#undef RULE
-#undef REAL_SQRT
-#undef REAL_COPYSIGN
+#define COPYSIGN(x, s) _Generic((x), float : copysignf, double : copysign)(x, s)
 
-#define REAL          double
-#define RULE(name)    name##_f64
-#define REAL_SQRT(x)  sqrt(x)
-#define REAL_COPYSIGN copysign
-#include "optim_rules.h"
-#undef REAL
-#undef RULE
+#define T           float
+#define NAMED(name) name##_f32
+#include "optim.inc"
+#define T           double
+#define NAMED(name) name##_f64
+#include "optim.inc"
 
 /* ---- the pass ------------------------------------------------------------------------------------------ */
 

@@ -25,7 +25,7 @@
 #define NORM_KERNELS(X)      /* norm.c */
 #define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
 #define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) /* index.c */
-#define ATTENTION_KERNELS(X) /* attention.c */
+#define ATTENTION_KERNELS(X) X(attention) X(attention_dx) /* attention.c */
 #define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(lion) X(lamb) /* optim.c */
 
 #define CPU_KERNELS(X)                                                                             \

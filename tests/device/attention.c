@@ -1,0 +1,245 @@
+/* tests/device/attention.c: attention and its gradients, for every instruction set and dtype, beside the
+ * softmax of all scores written down plainly in double precision.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "device/cpu/cpu.h"
+#include "device/device.h"
+
+enum { NO_MASK, BOOL_MASK, FLOAT_MASK, CAUSAL };
+enum { Q, K, V, DY, Y, DQ, DK, DV, OPERANDS };
+
+typedef struct Case {
+    int64_t batch, rows, keys, depth, width; /* B L S D E */
+    int mask;
+    ds_dtype dtype;
+} Case;
+
+typedef struct Problem {
+    Case c;
+    double scale;
+    dsi_view x[OPERANDS], mask, lse;
+    double *want[OPERANDS]; /* of Y, DQ, DK, DV, row-major */
+    double *want_lse;
+} Problem;
+
+static double draw(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(*state >> 33) / 1073741824.0 - 1;
+}
+
+static double get(const dsi_view *v, int64_t i)
+{
+    return v->dtype == DS_F64 ? ((double *)v->p)[i] : (double)((float *)v->p)[i];
+}
+
+static void put(const dsi_view *v, int64_t i, double x)
+{
+    if (v->dtype == DS_F64)
+        ((double *)v->p)[i] = x;
+    else
+        ((float *)v->p)[i] = (float)x;
+}
+
+/* Rows are a little longer than their elements. */
+static int64_t place(const dsi_view *v, int64_t b, int64_t i, int64_t j)
+{
+    return b * v->s[0] + i * v->s[1] + j * v->s[2];
+}
+
+static double el(const dsi_view *v, int64_t b, int64_t i, int64_t j)
+{
+    return get(v, place(v, b, i, j));
+}
+
+static dsi_view make(ds_dtype dtype, int64_t batch, int64_t rows, int64_t cols, uint64_t *state)
+{
+    dsi_view v = {.dtype = dtype, .n = 3, .d = {batch, rows, cols}};
+    v.s[2] = 1, v.s[1] = cols + 3, v.s[0] = rows * v.s[1] + 5;
+    v.p = calloc((size_t)(batch * v.s[0] + 16), sizeof(double));
+    for (int64_t i = 0; state && i < batch * v.s[0]; i++) put(&v, i, draw(state));
+    return v;
+}
+
+/* One mask for all batches. The first row of a bool mask is empty where there are two rows or more. */
+static void make_mask(Problem *p, uint64_t *state)
+{
+    int64_t rows = p->c.rows, keys = p->c.keys;
+    p->mask = (dsi_view){.dtype = p->c.mask == BOOL_MASK ? DS_BOOL : p->c.dtype,
+                         .n = 3,
+                         .d = {p->c.batch, rows, keys},
+                         .s = {0, keys, 1}};
+    p->mask.p = calloc((size_t)(rows * keys + 1), sizeof(double));
+    for (int64_t i = 0; i < rows * keys; i++)
+        if (p->c.mask == BOOL_MASK)
+            ((bool *)p->mask.p)[i] = draw(state) > -0.3 && (rows < 2 || i >= keys);
+        else
+            put(&p->mask, i, draw(state) < -0.7 ? -(double)INFINITY : 2 * draw(state));
+}
+
+static double score(const Problem *p, int64_t b, int64_t i, int64_t j)
+{
+    double sum = 0;
+    if (p->c.mask == CAUSAL && j > i) return -(double)INFINITY;
+    if (p->c.mask == BOOL_MASK && !((bool *)p->mask.p)[i * p->c.keys + j]) return -(double)INFINITY;
+    for (int64_t d = 0; d < p->c.depth; d++) sum += el(&p->x[Q], b, i, d) * el(&p->x[K], b, j, d);
+    return sum * p->scale + (p->c.mask == FLOAT_MASK ? get(&p->mask, i * p->c.keys + j) : 0);
+}
+
+/* The softmax of row i -> w; returns the logarithm of its sum. */
+static double weights(const Problem *p, int64_t b, int64_t i, double *w)
+{
+    double max = -(double)INFINITY, sum = 0;
+    for (int64_t j = 0; j < p->c.keys; j++) max = fmax(max, w[j] = score(p, b, i, j));
+    for (int64_t j = 0; j < p->c.keys; j++) sum += w[j] = isinf(max) ? 0 : exp(w[j] - max);
+    for (int64_t j = 0; j < p->c.keys; j++) w[j] = sum > 0 ? w[j] / sum : 0;
+    return sum > 0 ? max + log(sum) : -(double)INFINITY;
+}
+
+static void expect_row(Problem *p, int64_t b, int64_t i, double *w)
+{
+    const Case *c = &p->c;
+    double *y = p->want[Y] + (b * c->rows + i) * c->width, dot = 0;
+    p->want_lse[b * c->rows + i] = weights(p, b, i, w);
+    for (int64_t e = 0; e < c->width; e++) {
+        for (int64_t j = 0; j < c->keys; j++) y[e] += w[j] * el(&p->x[V], b, j, e);
+        dot += y[e] * el(&p->x[DY], b, i, e);
+    }
+    for (int64_t j = 0; j < c->keys; j++) {
+        double ds = -dot;
+        for (int64_t e = 0; e < c->width; e++) {
+            ds += el(&p->x[DY], b, i, e) * el(&p->x[V], b, j, e);
+            p->want[DV][(b * c->keys + j) * c->width + e] += w[j] * el(&p->x[DY], b, i, e);
+        }
+        ds *= w[j] * p->scale;
+        for (int64_t d = 0; d < c->depth; d++) {
+            p->want[DQ][(b * c->rows + i) * c->depth + d] += ds * el(&p->x[K], b, j, d);
+            p->want[DK][(b * c->keys + j) * c->depth + d] += ds * el(&p->x[Q], b, i, d);
+        }
+    }
+}
+
+static Problem new_problem(Case c)
+{
+    uint64_t state = 11;
+    Problem p = {.c = c, .scale = 0.7};
+    const int64_t rows[OPERANDS] = {c.rows, c.keys, c.keys, c.rows, c.rows, c.rows, c.keys, c.keys};
+    const int64_t cols[OPERANDS] = {c.depth, c.depth, c.width, c.width,
+                                    c.width, c.depth, c.depth, c.width};
+    for (int i = 0; i < OPERANDS; i++) {
+        p.x[i] = make(c.dtype, c.batch, rows[i], cols[i], i < Y ? &state : NULL);
+        p.want[i] = calloc((size_t)(c.batch * rows[i] * cols[i] + 1), sizeof(double));
+    }
+    if (c.mask == BOOL_MASK || c.mask == FLOAT_MASK) make_mask(&p, &state);
+    p.lse = (dsi_view){.dtype = c.dtype, .n = 2, .d = {c.batch, c.rows}, .s = {c.rows, 1}};
+    p.lse.p = calloc((size_t)(c.batch * c.rows + 1), sizeof(double));
+    p.want_lse = calloc((size_t)(c.batch * c.rows + 1), sizeof(double));
+    double *w = calloc((size_t)c.keys + 1, sizeof *w);
+    for (int64_t b = 0; b < c.batch; b++)
+        for (int64_t i = 0; i < c.rows; i++) expect_row(&p, b, i, w);
+    free(w);
+    return p;
+}
+
+static void free_problem(Problem *p)
+{
+    for (int i = 0; i < OPERANDS; i++) free(p->x[i].p), free(p->want[i]);
+    free(p->mask.p), free(p->lse.p), free(p->want_lse);
+}
+
+static void run(Problem *p, const dsi_kernels *k)
+{
+    dsi_stream *s = &dsi_device_current()->stream;
+    const dsi_view *x = p->x;
+    bool causal = p->c.mask == CAUSAL;
+    CHECK(k->attention(s, p->scale, causal, x[Q], x[K], x[V], p->mask, x[Y], p->lse) == DS_OK);
+    CHECK(k->attention_dx(s, p->scale, causal, x[DY], x[Q], x[K], x[V], p->mask, x[Y], p->lse,
+                          x[DQ], x[DK], x[DV]) == DS_OK);
+}
+
+static void compare(const Problem *p)
+{
+    double tol = p->c.dtype == DS_F64 ? 1e-12 : 2e-5;
+    for (int n = Y; n < OPERANDS; n++) {
+        const dsi_view *v = &p->x[n];
+        for (int64_t i = 0; i < v->d[0] * v->d[1] * v->d[2]; i++) {
+            int64_t row = i / v->d[2];
+            CHECK_CLOSE(el(v, row / v->d[1], row % v->d[1], i % v->d[2]), p->want[n][i], tol);
+        }
+    }
+    for (int64_t i = 0; i < p->c.batch * p->c.rows; i++)
+        CHECK_CLOSE(get(&p->lse, i), p->want_lse[i], tol);
+}
+
+static void each_isa(Case c)
+{
+    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
+        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
+        if (!k) continue;
+        Problem one = new_problem(c), more = new_problem(c);
+        run(&one, k);
+        compare(&one);
+        ds_set_threads(3);
+        run(&more, k);
+        ds_set_threads(1);
+        for (int i = Y; i < OPERANDS; i++)
+            CHECK(!memcmp(one.x[i].p, more.x[i].p,
+                          (size_t)(c.batch * one.x[i].s[0]) * sizeof(float)));
+        free_problem(&one), free_problem(&more);
+    }
+}
+
+static void all_masks(ds_dtype dtype)
+{
+    for (int mask = NO_MASK; mask <= CAUSAL; mask++) {
+        each_isa((Case){2, 7, 9, 5, 3, mask, dtype});
+        each_isa((Case){1, 1, 1, 16, 16, mask, dtype});
+        each_isa((Case){3, 37, 150, 24, 50, mask, dtype}); /* several blocks of rows and of keys */
+        each_isa((Case){1, 90, 40, 33, 17, mask, dtype});
+    }
+}
+
+static void float32(void **state) { (void)state, all_masks(DS_F32); }
+static void float64(void **state) { (void)state, all_masks(DS_F64); }
+
+static void nothing_to_attend_to(void **state)
+{
+    (void)state;
+    each_isa((Case){2, 5, 0, 4, 3, NO_MASK, DS_F32});
+    each_isa((Case){2, 0, 5, 4, 3, NO_MASK, DS_F32});
+    each_isa((Case){0, 5, 5, 4, 3, NO_MASK, DS_F32});
+}
+
+static void nan_stays(void **state)
+{
+    (void)state;
+    Problem p = new_problem((Case){1, 3, 4, 2, 2, NO_MASK, DS_F32});
+    put(&p.x[Q], place(&p.x[Q], 0, 1, 0), NAN);
+    run(&p, dsi_device_current()->kernels);
+    CHECK(!isnan(el(&p.x[Y], 0, 0, 0)));
+    CHECK(isnan(el(&p.x[Y], 0, 1, 0)));
+    CHECK(isnan(el(&p.x[DK], 0, 0, 0)));
+    free_problem(&p);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_current();
+    Problem p = new_problem((Case){1, 3, 4, 2, 2, NO_MASK, DS_F32});
+    dsi_view wide = p.x[K], half = p.x[Q];
+    wide.s[2] = 2;
+    CHECK(d->kernels->attention(&d->stream, 1, false, p.x[Q], wide, p.x[V], p.mask, p.x[Y],
+                                p.lse) == DS_EINVAL);
+    CHECK_ERROR("attention: k has stride 2 along its last dimension");
+    half.dtype = DS_BF16;
+    CHECK(d->kernels->attention(&d->stream, 1, false, half, p.x[K], p.x[V], p.mask, p.x[Y],
+                                p.lse) == DS_EINVAL);
+    CHECK_ERROR("attention: no cpu kernel for bfloat16");
+    free_problem(&p);
+}
+
+TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64),
+          cmocka_unit_test(nothing_to_attend_to), cmocka_unit_test(nan_stays),
+          cmocka_unit_test(refusals))
