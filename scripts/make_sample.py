@@ -12,6 +12,7 @@ Compression: two of xz's delta filters, 1 and 32 bytes, turn a pixel into its di
 upper left; pixels have no longer repeats, so LZMA only codes literals, with all 4 bits of context (lc)
 and a small dictionary, which keeps the reader's memory small too. 2.04 kB an image, where plain xz -9e
 takes 2.32 and bzip2 2.45; at most 10 MB in all.
+SPDX-License-Identifier: MIT
 """
 import argparse
 import io

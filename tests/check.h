@@ -35,11 +35,12 @@ static inline void check_close(double got, double want, double tol, const char *
 }
 
 #define CHECK_INT(got, want) check_int(got, want, #got, __FILE__, __LINE__)
-static inline void check_int(int64_t got, int64_t want, const char *what, const char *file, int line)
+static inline void check_int(int64_t got, int64_t want, const char *what, const char *file,
+                             int line)
 {
     if (got != want)
-        fail_msg("%s:%d: %s is %lld, want %lld%s%s", file, line, what, (long long)got, (long long)want,
-                 ds_error() ? "; ds_error: " : "", ds_error() ? ds_error() : "");
+        fail_msg("%s:%d: %s is %lld, want %lld%s%s", file, line, what, (long long)got,
+                 (long long)want, ds_error() ? "; ds_error: " : "", ds_error() ? ds_error() : "");
 }
 
 /* The last failure's message holds `part`; clears it. */
@@ -52,11 +53,11 @@ static inline void check_error(const char *part, const char *file, int line)
     ds_error_clear();
 }
 
-#define TEST_MAIN(...)                                                                             \
-    int main(void)                                                                                 \
-    {                                                                                              \
-        const struct CMUnitTest tests[] = {__VA_ARGS__};                                           \
-        return cmocka_run_group_tests(tests, NULL, NULL);                                          \
+#define TEST_MAIN(...) \
+    int main(void) \
+    { \
+        const struct CMUnitTest tests[] = {__VA_ARGS__}; \
+        return cmocka_run_group_tests(tests, NULL, NULL); \
     }
 
 #endif

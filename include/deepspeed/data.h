@@ -34,7 +34,8 @@ typedef struct ds_dataset_type {
     void (*free)(void *self); /* optional */
 } ds_dataset_type;
 
-DS_API ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields);
+DS_API ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields,
+                                  const ds_field *fields);
 DS_API void ds_dataset_free(ds_dataset *d);
 DS_API void *ds_dataset_self(ds_dataset *d);
 DS_API const char *ds_dataset_name(const ds_dataset *d); /* its type's */
@@ -58,11 +59,13 @@ DS_API ds_dataset *ds_tensor_dataset(ds_tensor **x, int n);
 
 DS_API ds_dataset *ds_transform_to_float(ds_dataset *d); /* uint8 -> float32, x / 255 */
 /* (x - mean[c]) / std[c]; n values: one for all channels, or one each. */
-DS_API ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, const float *std);
+DS_API ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean,
+                                          const float *std);
 /* padding zeros on every side, then a random H x W window; the draw depends on (seed, epoch, i) alone. */
 DS_API ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
                                             uint64_t seed);
-DS_API ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed); /* left-right */
+/* left-right */
+DS_API ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed);
 
 /* ---- the loader ------------------------------------------------------------------------------------ */
 
@@ -86,25 +89,28 @@ typedef struct ds_batch {
 } ds_batch;
 
 /* Takes data. */
-#define ds_loader_new(data, ...) ds_loader_new_with(data, (ds_loader_opts){.batch_size = __VA_ARGS__})
+#define ds_loader_new(data, ...) \
+    ds_loader_new_with(data, (ds_loader_opts){.batch_size = __VA_ARGS__})
 DS_API ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts);
 DS_API void ds_loader_free(ds_loader *l);
 
 /* The next batch; false at the end of an epoch (the next call begins the next one) and on failure. A
  * turn is a scope: what was computed since the last call ends here. */
 DS_API bool ds_loader_next(ds_loader *l, ds_batch *out);
-DS_API void ds_loader_stop(ds_loader *l);        /* leave the epoch early: ends the turn, discards the rest */
+/* leave the epoch early: ends the turn, discards the rest */
+DS_API void ds_loader_stop(ds_loader *l);
 DS_API int64_t ds_loader_len(const ds_loader *l); /* batches in an epoch */
 DS_API int64_t ds_loader_epoch(const ds_loader *l);
 DS_API void ds_loader_set_epoch(ds_loader *l, int64_t epoch); /* as DistributedSampler.set_epoch */
-DS_API ds_dataset *ds_loader_dataset(ds_loader *l);            /* borrowed */
+DS_API ds_dataset *ds_loader_dataset(ds_loader *l);           /* borrowed */
 
 /* Where the loader stands, to go on from there in another run: the next batch is the same. */
 typedef struct ds_loader_position {
     int64_t epoch, batch; /* batches of this epoch already handed out */
     uint64_t seed;        /* of this epoch's order */
 } ds_loader_position;
-DS_API ds_loader_position ds_loader_tell(ds_loader *l); /* fixes the order of an epoch about to begin */
+/* fixes the order of an epoch about to begin */
+DS_API ds_loader_position ds_loader_tell(ds_loader *l);
 DS_API ds_status ds_loader_seek(ds_loader *l, ds_loader_position position);
 
 /* ---- CIFAR-10 -------------------------------------------------------------------------------------- */
@@ -116,7 +122,8 @@ typedef struct ds_cifar10_opts {
     bool download;   /* fetch cifar-10-binary.tar.gz if the folder has no CIFAR-10, and unpack it */
     bool quiet;      /* print nothing */
     bool raw;        /* samples as uint8 [3,32,32]; else float32 (x/255 - 0.5)/0.5 */
-    bool sample;     /* not the full set but the built-in sample, unpacked to folder/cifar-10-sample */
+    /* not the full set but the built-in sample, unpacked to folder/cifar-10-sample */
+    bool sample;
     /* The sample instead of the full set if the folder has none and, with .download, the network or
      * the home page does not give it. Damaged data, a full disk or a mirror that answers with
      * something else stay failures. */

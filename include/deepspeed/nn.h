@@ -17,11 +17,12 @@ extern "C" {
 typedef struct ds_module ds_module;
 
 typedef struct ds_module_type {
-    const char *name;                                           /* "Conv2d" */
-    size_t self_size;                                           /* bytes of your struct, zeroed for you */
-    ds_tensor *(*forward)(void *self, ds_tensor *x);            /* one tensor in, or ... */
-    ds_tensor *(*forward_n)(void *self, ds_tensor **in, int n); /* ... several; set one of the two */
-    void (*free)(void *self);                                   /* optional */
+    const char *name; /* "Conv2d" */
+    size_t self_size; /* bytes of your struct, zeroed for you */
+    /* of one tensor, or of several; set one of the two */
+    ds_tensor *(*forward)(void *self, ds_tensor *x);
+    ds_tensor *(*forward_n)(void *self, ds_tensor **in, int n);
+    void (*free)(void *self); /* optional */
 } ds_module_type;
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
@@ -41,8 +42,8 @@ DS_API ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *ini
 DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init);
 
 /* Runs m's forward. A scope of its own: temporaries end with it, the result moves to the caller's. */
-#define ds_call(m, ...)                                                                            \
-    ds_call_n(m, (ds_tensor *[]){__VA_ARGS__},                                                     \
+#define ds_call(m, ...) \
+    ds_call_n(m, (ds_tensor *[]){__VA_ARGS__}, \
               (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n);
 
@@ -69,7 +70,7 @@ typedef struct ds_linear_opts {
 } ds_linear_opts;
 
 /* y = x weight^T + bias; weight [out, in], bias [out]. */
-#define ds_nn_linear(parent, name, in, ...)                                                        \
+#define ds_nn_linear(parent, name, in, ...) \
     ds_nn_linear_with(parent, name, in, (ds_linear_opts){.out = __VA_ARGS__})
 DS_API ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in,
                                     ds_linear_opts opts);
@@ -84,7 +85,7 @@ typedef struct ds_nn_conv2d_opts {
 } ds_nn_conv2d_opts;
 
 /* weight [out, in/groups, kernel, kernel_w], bias [out]. */
-#define ds_nn_conv2d(parent, name, in, out, ...)                                                   \
+#define ds_nn_conv2d(parent, name, in, out, ...) \
     ds_nn_conv2d_with(parent, name, in, out, (ds_nn_conv2d_opts){.kernel = __VA_ARGS__})
 DS_API ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                                     ds_nn_conv2d_opts opts);
@@ -129,7 +130,13 @@ DS_API ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, do
                                        double high);
 
 typedef enum ds_fan { DS_FAN_IN = 0, DS_FAN_OUT } ds_fan;
-typedef enum ds_gain { DS_GAIN_LEAKY_RELU = 0, DS_GAIN_RELU, DS_GAIN_LINEAR, DS_GAIN_TANH, DS_GAIN_SELU } ds_gain;
+typedef enum ds_gain {
+    DS_GAIN_LEAKY_RELU = 0,
+    DS_GAIN_RELU,
+    DS_GAIN_LINEAR,
+    DS_GAIN_TANH,
+    DS_GAIN_SELU
+} ds_gain;
 
 /* bound = gain sqrt(3 / fan), std = gain / sqrt(fan); a is the slope of the leaky ReLU. */
 DS_API ds_tensor *ds_init_kaiming_uniform(ds_tensor *x, double a, ds_fan fan, ds_gain gain);

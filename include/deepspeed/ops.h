@@ -16,15 +16,16 @@ extern "C" {
 
 /* ---- pointwise, with broadcasting as in numpy ----------------------------------------------------- */
 
-DS_API ds_tensor *ds_add(ds_tensor *a, ds_tensor *b);                          /* a + b */
-DS_API ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha);     /* a + alpha b */
-DS_API ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b);                          /* a - b */
-DS_API ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b);                          /* a b */
-DS_API ds_tensor *ds_div(ds_tensor *a, ds_tensor *b);                          /* a / b */
-DS_API ds_tensor *ds_scale(ds_tensor *x, double factor);                       /* factor x */
-DS_API ds_tensor *ds_shift(ds_tensor *x, double term);                         /* x + term */
-DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent);                       /* x^exponent */
-DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);  /* condition ? a : b */
+DS_API ds_tensor *ds_add(ds_tensor *a, ds_tensor *b);                      /* a + b */
+DS_API ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha); /* a + alpha b */
+DS_API ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b);                      /* a - b */
+DS_API ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b);                      /* a b */
+DS_API ds_tensor *ds_div(ds_tensor *a, ds_tensor *b);                      /* a / b */
+DS_API ds_tensor *ds_scale(ds_tensor *x, double factor);                   /* factor x */
+DS_API ds_tensor *ds_shift(ds_tensor *x, double term);                     /* x + term */
+DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent);                   /* x^exponent */
+/* condition ? a : b */
+DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_neg(ds_tensor *x);
 DS_API ds_tensor *ds_abs(ds_tensor *x);
 DS_API ds_tensor *ds_exp(ds_tensor *x);
@@ -53,7 +54,7 @@ DS_API ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b);
 /* Members named _w are the horizontal value where it differs from the vertical one: 0 means "the
  * same", -1 means none (0). */
 typedef struct ds_conv2d_opts {
-    ds_tensor *bias; /* [K] or NULL */
+    ds_tensor *bias;          /* [K] or NULL */
     int stride, stride_w;     /* 0: 1 */
     int padding, padding_w;   /* zeros on each side */
     int dilation, dilation_w; /* 0: 1 */
@@ -69,13 +70,14 @@ DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts
 
 typedef struct ds_pool2d_opts {
     int kernel, kernel_w;
-    int stride, stride_w;      /* 0: as the kernel */
-    int padding, padding_w;    /* at most half the kernel; -inf for max, 0 for the average */
-    int dilation, dilation_w;  /* max only; 0: 1 */
-    bool ceil_mode;            /* P rounded up; a window must begin inside the input or its left padding */
-    ds_tensor **indices;       /* max: *indices = int64 [N,C,P,Q], h W + w of each maximum */
-    bool exclude_pad;          /* average: count_include_pad = False */
-    int divisor;               /* average: divisor_override; 0: the size of the window */
+    int stride, stride_w;     /* 0: as the kernel */
+    int padding, padding_w;   /* at most half the kernel; -inf for max, 0 for the average */
+    int dilation, dilation_w; /* max only; 0: 1 */
+    /* P rounded up; a window must begin inside the input or its left padding */
+    bool ceil_mode;
+    ds_tensor **indices; /* max: *indices = int64 [N,C,P,Q], h W + w of each maximum */
+    bool exclude_pad;    /* average: count_include_pad = False */
+    int divisor;         /* average: divisor_override; 0: the size of the window */
 } ds_pool2d_opts;
 
 /* x [N,C,H,W] or [C,H,W] -> P x Q windows: the maximum (the first of equal ones; a NaN wins) or the average.
@@ -117,11 +119,11 @@ DS_API ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction redu
 /* ---- normalisation -------------------------------------------------------------------------------- */
 
 typedef struct ds_batch_norm_opts {
-    ds_tensor *weight, *bias;               /* [C], or NULL */
-    ds_tensor *running_mean, *running_var;  /* [C], or NULL; changed in place when training */
-    bool training;                          /* or no running statistics: use the batch's own */
-    double momentum;                        /* 0: 0.1 */
-    double eps;                             /* 0: 1e-5 */
+    ds_tensor *weight, *bias;              /* [C], or NULL */
+    ds_tensor *running_mean, *running_var; /* [C], or NULL; changed in place when training */
+    bool training;                         /* or no running statistics: use the batch's own */
+    double momentum;                       /* 0: 0.1 */
+    double eps;                            /* 0: 1e-5 */
 } ds_batch_norm_opts;
 
 /* y = (x - mean) / sqrt(var + eps) weight + bias per channel; x [N,C,...].
@@ -144,21 +146,25 @@ DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_mean(ds_tensor *x);
 DS_API ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts);
 
-DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim); /* NaN wins; gradient to the first maximum */
-DS_API ds_tensor *ds_argmax(ds_tensor *x, int dim);            /* int64, first of equal; no gradient */
+/* NaN wins; gradient to the first maximum */
+DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim);
+/* int64, first of equal; no gradient */
+DS_API ds_tensor *ds_argmax(ds_tensor *x, int dim);
 
 /* ---- shape ---------------------------------------------------------------------------------------- */
 
-DS_API ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape); /* one -1 is found; a view where it can be */
-DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim);  /* dimensions from_dim.. become one */
-DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim); /* inclusive */
-DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order); /* view */
-DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);                        /* view */
-DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end);           /* view */
-DS_API ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index);                       /* view, dim gone */
-DS_API ds_tensor *ds_expand(ds_tensor *x, ds_dims shape);                                /* view */
-DS_API ds_tensor *ds_unsqueeze(ds_tensor *x, int dim);                                   /* view */
-DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);                                     /* view */
+/* one -1 is found; a view where it can be */
+DS_API ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape);
+DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim); /* dimensions from_dim.. become one */
+DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);    /* inclusive */
+DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order);                     /* view */
+DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);              /* view */
+DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end); /* view */
+/* view, dim gone */
+DS_API ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index);
+DS_API ds_tensor *ds_expand(ds_tensor *x, ds_dims shape); /* view */
+DS_API ds_tensor *ds_unsqueeze(ds_tensor *x, int dim);    /* view */
+DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);      /* view */
 DS_API ds_tensor *ds_cat(ds_tensor **x, int n, int dim);
 DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
@@ -166,15 +172,17 @@ DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
 /* rows of weight [V,D] named by indices int64 [...] -> [...,D]. The row padding_idx gets no gradient; -1: none. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
-DS_API ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes); /* int64 [...] -> int64 [...,classes]; no gradient */
+/* int64 [...] -> int64 [...,classes]; no gradient */
+DS_API ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes);
 
 /* In training each element is 0 with probability p, else divided by 1 - p; x itself otherwise. */
 DS_API ds_tensor *ds_dropout(ds_tensor *x, double p, bool training);
 
 typedef struct ds_attention_opts {
-    ds_tensor *mask; /* broadcasts to [...,L,S]: bool, true = attend; or of q's dtype: added to the scores */
-    bool causal;     /* query i sees keys 0..i */
-    double scale;    /* 0: 1/sqrt(D) */
+    /* broadcasts to [...,L,S]: bool, true = attend; or of q's dtype: added to the scores */
+    ds_tensor *mask;
+    bool causal;  /* query i sees keys 0..i */
+    double scale; /* 0: 1/sqrt(D) */
 } ds_attention_opts;
 
 /* softmax(q k^T scale + mask) v, torch's scaled_dot_product_attention.

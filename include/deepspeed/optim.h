@@ -47,7 +47,8 @@ typedef struct ds_adagrad_opts {
 } ds_adagrad_opts;
 
 /* s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
-#define ds_optim_adagrad(model, ...) ds_optim_adagrad_with(model, (ds_adagrad_opts){.lr = __VA_ARGS__})
+#define ds_optim_adagrad(model, ...) \
+    ds_optim_adagrad_with(model, (ds_adagrad_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts opts);
 
 typedef struct ds_rmsprop_opts {
@@ -59,7 +60,8 @@ typedef struct ds_rmsprop_opts {
 } ds_rmsprop_opts;
 
 /* s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps); centered: sqrt(s - mean(g)^2). */
-#define ds_optim_rmsprop(model, ...) ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
+#define ds_optim_rmsprop(model, ...) \
+    ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
 
 typedef struct ds_lion_opts {

@@ -19,8 +19,9 @@ DS_API ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape); /* elements undefined
 DS_API ds_tensor *ds_zeros(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_ones(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_full(ds_dtype dtype, ds_dims shape, double value);
-DS_API ds_tensor *ds_like(const ds_tensor *x, double value); /* x's shape, dtype, device; all value */
-DS_API ds_tensor *ds_scalar(ds_dtype dtype, double value);   /* shape {} */
+/* x's shape, dtype, device; all value */
+DS_API ds_tensor *ds_like(const ds_tensor *x, double value);
+DS_API ds_tensor *ds_scalar(ds_dtype dtype, double value); /* shape {} */
 
 /* begin, begin + step, ... below end (above, for a negative step); torch.arange. */
 DS_API ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step);
@@ -29,9 +30,10 @@ DS_API ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double ste
 DS_API ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data);
 
 /* From this thread's generator (ds_seed), value for value as torch.rand, randn, randint, randperm. */
-DS_API ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape);                            /* U[0, 1) */
-DS_API ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape);                           /* N(0, 1) */
-DS_API ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape); /* [low, high) */
+DS_API ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape);  /* U[0, 1) */
+DS_API ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape); /* N(0, 1) */
+/* [low, high) */
+DS_API ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape);
 DS_API ds_tensor *ds_randperm(int64_t n); /* int64 [n]: 0 .. n-1 in random order */
 
 /* ---- ask: of NULL the answer is 0, NULL or NaN ---------------------------------------------------- */
@@ -84,7 +86,8 @@ DS_API ds_state *ds_state_new(void);
 DS_API void ds_state_free(ds_state *state);
 /* Keeps x under that name; replaces what had the name. */
 DS_API ds_status ds_state_set(ds_state *state, const char *name, ds_tensor *x);
-DS_API ds_tensor *ds_state_get(const ds_state *state, const char *name); /* borrowed; NULL if absent */
+/* borrowed; NULL if absent */
+DS_API ds_tensor *ds_state_get(const ds_state *state, const char *name);
 DS_API int ds_state_len(const ds_state *state);
 DS_API const char *ds_state_name(const ds_state *state, int i);
 DS_API ds_tensor *ds_state_at(const ds_state *state, int i);

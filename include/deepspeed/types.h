@@ -9,8 +9,8 @@
 
 #define DS_VERSION "0.1.0"
 
-#define DS_API __attribute__((__visibility__("default")))
-#define DS_MUST_CHECK __attribute__((__warn_unused_result__))
+#define DS_API               __attribute__((__visibility__("default")))
+#define DS_MUST_CHECK        __attribute__((__warn_unused_result__))
 #define DS_PRINTF(at, first) __attribute__((__format__(__printf__, at, first)))
 
 #ifdef __cplusplus
@@ -66,7 +66,7 @@ typedef struct ds_dims {
     int64_t d[DS_MAX_DIMS];
 } ds_dims;
 
-#define ds_shape(...)                                                                              \
+#define ds_shape(...) \
     ((ds_dims){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 
 /* ---- devices, threads, seeds -------------------------------------------------------------------- */

@@ -101,8 +101,8 @@ typedef ds_status dsi_binary(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
  * that are dense in the same order run as one line. */
 typedef struct dsi_kernels {
     /* ---- memory: any dtypes, any strides -------------------------------------------------------- */
-    dsi_unary *
-        copy; /* y = x converted: to integers truncating, to bool != 0, 16-bit floats to nearest even */
+    /* y = x converted: to integers truncating, to bool != 0, 16-bit floats to nearest even */
+    dsi_unary *copy;
     ds_status (*fill)(dsi_stream *s, double value, dsi_view y);
 
     /* ---- pointwise ------------------------------------------------------------------------------ */
@@ -116,9 +116,9 @@ typedef struct dsi_kernels {
     ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y); /* c: bool */
     dsi_unary *abs, *exp, *log, *sqrt;
     dsi_unary *relu, *gelu, *gelu_tanh, *sigmoid, *tanh;
-    dsi_binary *relu_dx;                /* (dy, y, dx): dx = y <= 0 ? 0 : dy (NaN passes); dx may be dy */
-    dsi_binary *sigmoid_dx;             /* (dy, y, dx): dy y (1 - y) */
-    dsi_binary *tanh_dx;                /* (dy, y, dx): dy (1 - y^2) */
+    dsi_binary *relu_dx;    /* (dy, y, dx): y <= 0 ? 0 : dy (NaN passes); dx may be dy */
+    dsi_binary *sigmoid_dx; /* (dy, y, dx): dy y (1 - y) */
+    dsi_binary *tanh_dx;    /* (dy, y, dx): dy (1 - y^2) */
     dsi_binary *gelu_dx, *gelu_tanh_dx; /* (dy, x, dx) */
     dsi_binary *abs_dx;                 /* (dy, x, dx): dy sign(x) */
     /* y = keep[i] ? x / (1 - p) : 0; keep: bool, contiguous, drawn by the caller */

@@ -8,6 +8,7 @@
 
 #include "isa.h"
 
+/* clang-format off */
 #define COPY_KERNELS(X)      X(copy) X(fill) /* copy.c */
 #define POINTWISE_KERNELS(X) /* pointwise.c */                                                     \
     X(add) X(mul) X(div) X(affine) X(pow) X(eq) X(lt) X(where) X(abs) X(exp) X(log) X(sqrt)        \
@@ -42,6 +43,7 @@
     ATTENTION_KERNELS(X)                                                                           \
     OPTIM_KERNELS(X)
 
+/* clang-format on */
 #define DECLARE(name) extern __typeof__(*((dsi_kernels *)0)->name) KERNEL(name);
 CPU_KERNELS(DECLARE)
 #undef DECLARE
