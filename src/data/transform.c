@@ -67,25 +67,17 @@ static void inner_epoch(void *self, int64_t epoch)
 
 /* ---- bytes to floats ------------------------------------------------------------------------------ */
 
-#define BLOCK 64
-
 typedef struct to_float {
     ds_dataset *data;
     int64_t channels, plane; /* elements of a channel */
     float (*table)[256];     /* [channels] */
 } to_float;
 
-/* n bytes at the end of the memory of x [n] become the floats of x. Element i is written to bytes 4 i
- * .. 4 i + 3, at or before where byte i was: a block read first is never overwritten unread. */
+/* n bytes at the end of the memory of x [n] become the floats of x, from the first one on: float i is
+ * written to bytes 4 i .. 4 i + 3, none of them behind byte i of the n, so none is lost unread. */
 static void look_up(float *x, const uint8_t *bytes, int64_t n, const float *table)
 {
-    uint8_t block[BLOCK];
-    for (; n >= BLOCK; n -= BLOCK, x += BLOCK, bytes += BLOCK) {
-        memcpy(block, bytes, BLOCK);
-        for (int k = 0; k < BLOCK; k++) x[k] = table[block[k]];
-    }
-    memcpy(block, bytes, (size_t)n);
-    for (int k = 0; k < n; k++) x[k] = table[block[k]];
+    for (int64_t i = 0; i < n; i++) x[i] = table[bytes[i]];
 }
 
 static ds_status to_float_get(void *self, int64_t i, void **field)
