@@ -4,20 +4,9 @@
 #include "data/sampler.h"
 #include "base/rng.h"
 #include "check.h"
+#include "reference.h"
 
-#include <dirent.h>
 #include <jansson.h>
-
-static json_t *load(const char *id)
-{
-    const char *root = getenv("DS_REFERENCE");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/sampler/%s", root ? root : DS_GOLDEN, id);
-    json_error_t error;
-    json_t *file = json_load_file(path, 0, &error);
-    if (!file) fail_msg("%s: %s", path, error.text);
-    return file;
-}
 
 static const json_t *member(const json_t *object, const char *key)
 {
@@ -33,42 +22,45 @@ static int64_t int_of(const json_t *object, const char *key)
 
 /* ---- random_streams ------------------------------------------------------------------------------ */
 
-static void check_f32(const json_t *want, const float *got, const char *what)
+static void check_f32(Reference *r, const json_t *want, const float *got, const char *what)
 {
     for (size_t i = 0; i < json_array_size(want); i++) {
         float w = (float)json_number_value(json_array_get(want, i));
-        if (got[i] != w) fail_msg("%s[%zu] is %.9g, want %.9g", what, i, (double)got[i], (double)w);
+        if (got[i] != w)
+            reference_fail(r, "%s[%zu] is %.9g, want %.9g", what, i, (double)got[i], (double)w);
     }
 }
 
-static void check_f64(const json_t *want, const double *got, const char *what)
+static void check_f64(Reference *r, const json_t *want, const double *got, const char *what)
 {
     for (size_t i = 0; i < json_array_size(want); i++) {
         double w = json_number_value(json_array_get(want, i));
-        if (got[i] != w) fail_msg("%s[%zu] is %.17g, want %.17g", what, i, got[i], w);
+        if (got[i] != w) reference_fail(r, "%s[%zu] is %.17g, want %.17g", what, i, got[i], w);
     }
 }
 
-static void check_i64(const json_t *want, const int64_t *got, const char *what)
+static void check_i64(Reference *r, const json_t *want, const int64_t *got, const char *what)
 {
     for (size_t i = 0; i < json_array_size(want); i++) {
         int64_t w = json_integer_value(json_array_get(want, i));
         if (got[i] != w)
-            fail_msg("%s[%zu] is %lld, want %lld", what, i, (long long)got[i], (long long)w);
+            reference_fail(r, "%s[%zu] is %lld, want %lld", what, i, (long long)got[i],
+                           (long long)w);
     }
 }
 
-static void check_permutation(dsi_rng *g, int64_t n, const json_t *head, const json_t *tail)
+static void check_permutation(Reference *r, dsi_rng *g, int64_t n, const json_t *head,
+                              const json_t *tail)
 {
     int64_t *x = malloc((size_t)(n ? n : 1) * sizeof *x);
     dsi_rng_permutation(g, x, n);
-    check_i64(head, x, "randperm");
-    if (tail) check_i64(tail, x + n - json_array_size(tail), "randperm's tail");
+    check_i64(r, head, x, "randperm");
+    if (tail) check_i64(r, tail, x + n - json_array_size(tail), "randperm's tail");
     free(x);
 }
 
 /* Keys name the call: "uniform_-2_3_7" is 7 values of U(-2, 3). */
-static bool check_stream(dsi_rng *g, const char *key, const json_t *want)
+static bool check_stream(Reference *r, dsi_rng *g, const char *key, const json_t *want)
 {
     enum { MOST = 4096 };
     static float x[MOST];
@@ -79,87 +71,79 @@ static bool check_stream(dsi_rng *g, const char *key, const json_t *want)
     if (n > MOST) return false;
     if (!strcmp(key, "random_int64")) {
         for (int i = 0; i < n; i++) k[i] = dsi_rng_i64(g);
-        check_i64(want, k, key);
+        check_i64(r, want, k, key);
     } else if (sscanf(key, "rand_float64_%n", &used), used) {
         dsi_rng_uniform_f64(g, d, n, 0, 1);
-        check_f64(want, d, key);
+        check_f64(r, want, d, key);
     } else if (sscanf(key, "randn_float64_%n", &used), used) {
         dsi_rng_normal_f64(g, d, n, 0, 1);
-        check_f64(want, d, key);
+        check_f64(r, want, d, key);
     } else if (sscanf(key, "uniform_%lf_%lf_%n", &a, &b, &used), used) {
         dsi_rng_uniform_f32(g, x, n, a, b);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else if (sscanf(key, "normal_%lf_%lf_%n", &a, &b, &used), used) {
         dsi_rng_normal_f32(g, x, n, a, b);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else if (sscanf(key, "randint_%lf_%lf_%n", &a, &b, &used), used) {
         for (int i = 0; i < n; i++) k[i] = dsi_rng_below(g, (int64_t)a, (int64_t)b);
-        check_i64(want, k, key);
+        check_i64(r, want, k, key);
     } else if (sscanf(key, "bernoulli_%lf_%n", &a, &used), used) {
         dsi_rng_bernoulli_f32(g, x, n, a);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else if (sscanf(key, "randperm_%d_head_tail%n", &n, &used), used) {
-        check_permutation(g, n, json_array_get(want, 0), json_array_get(want, 1));
+        check_permutation(r, g, n, json_array_get(want, 0), json_array_get(want, 1));
     } else if (!strcmp(key, "two_rand_3_then_randn_3")) {
         for (size_t i = 0; i < 3; i++) {
             if (i < 2)
                 dsi_rng_uniform_f32(g, x, 3, 0, 1);
             else
                 dsi_rng_normal_f32(g, x, 3, 0, 1);
-            check_f32(json_array_get(want, i), x, key);
+            check_f32(r, json_array_get(want, i), x, key);
         }
     } else if (!strcmp(key, "randn_1_then_rand_3")) {
         dsi_rng_normal_f32(g, x, 1, 0, 1);
-        check_f32(json_array_get(want, 0), x, key);
+        check_f32(r, json_array_get(want, 0), x, key);
         dsi_rng_uniform_f32(g, x, 3, 0, 1);
-        check_f32(json_array_get(want, 1), x, key);
+        check_f32(r, json_array_get(want, 1), x, key);
     } else if (!strcmp(key, "randn_1_three_times")) {
         for (int i = 0; i < 3; i++) dsi_rng_normal_f32(g, x + i, 1, 0, 1);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else if (sscanf(key, "rand_%*d%n", &used), used) {
         dsi_rng_uniform_f32(g, x, n, 0, 1);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else if (sscanf(key, "randn_%*d%n", &used), used) {
         dsi_rng_normal_f32(g, x, n, 0, 1);
-        check_f32(want, x, key);
+        check_f32(r, want, x, key);
     } else {
         return false;
     }
     return true;
 }
 
-static void random_streams(void **state)
+static void check_streams(Reference *r, const json_t *c)
 {
-    (void)state;
-    json_t *file = load("random_streams.json");
-    size_t i;
-    const json_t *c;
-    json_array_foreach(member(file, "cases"), i, c)
+    const char *key;
+    json_t *want;
+    uint64_t seed = (uint64_t)int_of(c, "seed");
+    json_object_foreach((json_t *)c, key, want)
     {
-        const char *key;
-        json_t *want;
-        uint64_t seed = (uint64_t)int_of(c, "seed");
-        json_object_foreach((json_t *)c, key, want)
-        {
-            dsi_rng g;
-            dsi_rng_seed(&g, seed);
-            if (!strcmp(key, "seed")) continue;
-            if (!strcmp(key, "initial_seed")) {
-                CHECK_INT((int64_t)g.seed, json_integer_value(want));
-            } else if (!strcmp(key, "randperm")) {
-                const char *n;
-                json_t *order;
-                json_object_foreach(want, n, order)
-                {
-                    dsi_rng_seed(&g, seed);
-                    check_permutation(&g, atoll(n), order, NULL);
-                }
-            } else if (!check_stream(&g, key, want)) {
-                fail_msg("no driver for the stream \"%s\"", key);
+        dsi_rng g;
+        dsi_rng_seed(&g, seed);
+        if (!strcmp(key, "seed")) continue;
+        if (!strcmp(key, "initial_seed")) {
+            CHECK_INT((int64_t)g.seed, json_integer_value(want));
+        } else if (!strcmp(key, "randperm")) {
+            const char *n;
+            json_t *order;
+            json_object_foreach(want, n, order)
+            {
+                dsi_rng_seed(&g, seed);
+                check_permutation(r, &g, atoll(n), order, NULL);
             }
+        } else if (!check_stream(r, &g, key, want)) {
+            reference_fail(r, "no driver for the stream \"%s\"", key);
         }
     }
-    json_decref(file);
 }
 
 /* ---- data_loader --------------------------------------------------------------------------------- */
@@ -187,22 +171,22 @@ static ds_dataset *numbers_new(int64_t n)
     return d;
 }
 
-static void check_epoch(ds_loader *l, const json_t *want, const char *what)
+static void check_epoch(Reference *r, ds_loader *l, const json_t *want, const char *what)
 {
     ds_batch b;
     size_t n = 0;
     while (!ds_error() && ds_loader_next(l, &b)) {
         const json_t *batch = json_array_get(want, n);
         CHECK_INT(b.size, (int64_t)json_array_size(batch));
-        check_i64(batch, ds_data(b.x), what);
-        check_i64(batch, b.index, what);
+        check_i64(r, batch, ds_data(b.x), what);
+        check_i64(r, batch, b.index, what);
         n++;
     }
     CHECK(!ds_error());
     CHECK_INT((int64_t)n, (int64_t)json_array_size(want));
 }
 
-static void check_loader(const json_t *c, int workers)
+static void check_loader(Reference *r, const json_t *c, int workers)
 {
     ds_loader *l = ds_loader_new(numbers_new(int_of(c, "length")), int_of(c, "batch_size"),
                                  .shuffle = json_is_true(member(c, "shuffle")),
@@ -214,12 +198,12 @@ static void check_loader(const json_t *c, int workers)
         char key[32];
         snprintf(key, sizeof key, "epoch_%d", epoch);
         if (!json_object_get(c, key)) break;
-        check_epoch(l, member(c, key), key);
+        check_epoch(r, l, member(c, key), key);
     }
     ds_loader_free(l);
 }
 
-static void check_random_sampler(const json_t *c)
+static void check_random_sampler(Reference *r, const json_t *c)
 {
     dsi_rng g;
     dsi_rng_seed(&g, (uint64_t)int_of(c, "generator_seed"));
@@ -229,32 +213,15 @@ static void check_random_sampler(const json_t *c)
     CHECK_INT(n, (int64_t)json_array_size(want));
     int64_t *order = malloc((size_t)n * sizeof *order);
     dsi_order_random(&g, len, json_is_true(member(c, "replacement")), order, n);
-    check_i64(want, order, "RandomSampler");
+    check_i64(r, want, order, "RandomSampler");
     free(order);
-}
-
-static void data_loader(void **state)
-{
-    (void)state;
-    json_t *file = load("data_loader.json");
-    size_t i;
-    const json_t *c;
-    json_array_foreach(member(file, "cases"), i, c)
-    {
-        if (json_is_true(json_object_get(c, "random_sampler"))) {
-            check_random_sampler(c);
-        } else {
-            check_loader(c, 0);
-            check_loader(c, 2);
-        }
-    }
-    json_decref(file);
 }
 
 /* ---- distributed_sampler ------------------------------------------------------------------------- */
 
 /* The public loader is the DistributedSampler without drop_last; the rest is asked of the order alone. */
-static void check_rank_loader(const json_t *c, const json_t *epoch, int rank, const json_t *want)
+static void check_rank_loader(Reference *r, const json_t *c, const json_t *epoch, int rank,
+                              const json_t *want)
 {
     int64_t len = int_of(c, "length");
     ds_loader *l = ds_loader_new(
@@ -264,13 +231,14 @@ static void check_rank_loader(const json_t *c, const json_t *epoch, int rank, co
     ds_batch b;
     CHECK(ds_loader_next(l, &b));
     CHECK_INT(b.size, (int64_t)json_array_size(want));
-    check_i64(want, ds_data(b.x), "the loader of a rank");
+    check_i64(r, want, ds_data(b.x), "the loader of a rank");
     CHECK(!ds_loader_next(l, &b));
     CHECK(!ds_error());
     ds_loader_free(l);
 }
 
-static void check_rank_order(const json_t *c, const json_t *epoch, int rank, const json_t *want)
+static void check_rank_order(Reference *r, const json_t *c, const json_t *epoch, int rank,
+                             const json_t *want)
 {
     int64_t len = int_of(c, "length"), ranks = int_of(c, "world");
     int64_t n = dsi_order_share(len, (int)ranks, json_is_true(member(c, "drop_last")));
@@ -283,38 +251,35 @@ static void check_rank_order(const json_t *c, const json_t *epoch, int rank, con
     if (json_is_true(member(c, "shuffle"))) dsi_order_random(&g, len, false, all, len);
     dsi_order_of_rank(all, len, rank, (int)ranks, share, n);
     CHECK_INT((int64_t)json_array_size(want), n);
-    check_i64(want, share, "the order of a rank");
+    check_i64(r, want, share, "the order of a rank");
     free(share);
     free(all);
 }
 
-static void distributed_sampler(void **state)
+static void check_ranks(Reference *r, const json_t *c)
 {
-    (void)state;
-    json_t *file = load("distributed_sampler.json");
-    size_t i, e, r;
-    const json_t *c, *epoch, *want;
-    json_array_foreach(member(file, "cases"), i, c)
+    size_t e, rank;
+    const json_t *epoch, *want;
+    json_array_foreach(member(c, "epochs"), e, epoch)
     {
-        json_array_foreach(member(c, "epochs"), e, epoch)
+        json_array_foreach(member(epoch, "ranks"), rank, want)
         {
-            json_array_foreach(member(epoch, "ranks"), r, want)
-            {
-                check_rank_order(c, epoch, (int)r, want);
-                if (!json_is_true(member(c, "drop_last")))
-                    check_rank_loader(c, epoch, (int)r, want);
-            }
+            check_rank_order(r, c, epoch, (int)rank, want);
+            if (!json_is_true(member(c, "drop_last")))
+                check_rank_loader(r, c, epoch, (int)rank, want);
         }
     }
-    json_decref(file);
 }
 
 /* ---- default_init -------------------------------------------------------------------------------- */
 
 /* Elements at the given places bit for bit; the sum and the norm, for the others, in double. */
-static void check_tensor(const char *name, ds_tensor *x, const json_t *want)
+static void check_tensor(Reference *r, const char *name, ds_tensor *x, const json_t *want)
 {
-    if (!x) fail_msg("%s is missing: %s", name, ds_error() ? ds_error() : "");
+    if (!x) {
+        reference_fail(r, "%s is missing: %s", name, ds_error() ? ds_error() : "");
+        return;
+    }
     const json_t *shape = member(want, "shape"), *at = member(want, "at");
     CHECK_INT(ds_ndim(x), (int64_t)json_array_size(shape));
     for (int i = 0; i < ds_ndim(x); i++)
@@ -330,7 +295,8 @@ static void check_tensor(const char *name, ds_tensor *x, const json_t *want)
     for (size_t i = 0; i < json_array_size(at); i++) {
         double w = json_number_value(json_array_get(member(want, "values"), i));
         int64_t k = json_integer_value(json_array_get(at, i));
-        if (value[k] != w) fail_msg("%s[%lld] is %.9g, want %.9g", name, (long long)k, value[k], w);
+        if (value[k] != w)
+            reference_fail(r, "%s[%lld] is %.9g, want %.9g", name, (long long)k, value[k], w);
     }
 }
 
@@ -392,7 +358,7 @@ static ds_gain gain_of(const json_t *c)
     return DS_GAIN_LEAKY_RELU;
 }
 
-static ds_tensor *call_function(const json_t *c)
+static ds_tensor *call_function(Reference *r, const json_t *c)
 {
     ds_dims shape = {0};
     const json_t *sizes = member(c, "shape");
@@ -417,16 +383,20 @@ static ds_tensor *call_function(const json_t *c)
         return ds_init_kaiming_uniform(x, argument(c, "a", 0), fan, gain_of(c));
     if (!strcmp(name, "kaiming_normal_"))
         return ds_init_kaiming_normal(x, argument(c, "a", 0), fan, gain_of(c));
-    fail_msg("no driver for the function \"%s\"", name);
+    reference_fail(r, "no driver for the function \"%s\"", name);
     return NULL;
 }
 
-static void check_module(const json_t *c)
+static void check_module(Reference *r, const json_t *c)
 {
     ds_module *m = make_module(c);
-    if (!m) fail_msg("no driver for the module \"%s\"", json_string_value(member(c, "module")));
+    if (!m) {
+        reference_fail(r, "no driver for the module \"%s\"",
+                       json_string_value(member(c, "module")));
+        return;
+    }
     const json_t *next = member(c, "next_rand");
-    check_f32(next, ds_data(ds_rand(DS_F32, ds_shape((int64_t)json_array_size(next)))),
+    check_f32(r, next, ds_data(ds_rand(DS_F32, ds_shape((int64_t)json_array_size(next)))),
               "next_rand");
 
     ds_state *values = ds_module_state(m);
@@ -434,55 +404,52 @@ static void check_module(const json_t *c)
     json_t *want;
     json_object_foreach((json_t *)member(c, "parameters"), key, want)
     {
-        check_tensor(key, ds_state_get(values, key), want);
+        check_tensor(r, key, ds_state_get(values, key), want);
     }
     CHECK_INT(ds_state_len(values), (int64_t)json_object_size(member(c, "parameters")));
     ds_state_free(values);
     ds_module_free(m);
 }
 
-static void default_init(void **state)
+/* ---- which is which ------------------------------------------------------------------------------ */
+
+static void check_case(Reference *r, const json_t *c)
 {
-    (void)state;
-    json_t *file = load("default_init.json");
+    bool seeded = json_object_get(c, "manual_seed") != NULL;
+    if (seeded) ds_seed((uint64_t)int_of(c, "manual_seed"));
+    if (json_object_get(c, "initial_seed"))
+        check_streams(r, c);
+    else if (json_object_get(c, "random_sampler"))
+        check_random_sampler(r, c);
+    else if (json_object_get(c, "world"))
+        check_ranks(r, c);
+    else if (seeded && json_object_get(c, "module"))
+        check_module(r, c);
+    else if (seeded && json_object_get(c, "function"))
+        check_tensor(r, json_string_value(member(c, "function")), call_function(r, c),
+                     member(c, "result"));
+    else if (seeded && json_object_get(c, "epoch_0"))
+        for (int workers = 0; workers < 3; workers++) check_loader(r, c, workers);
+    else
+        reference_fail(r, "no driver for a case of this kind");
+}
+
+static void run(Reference *r)
+{
     size_t i;
     const json_t *c;
-    json_array_foreach(member(file, "cases"), i, c)
+    json_array_foreach(member(r->json, "cases"), i, c)
     {
         ds_scope *here = ds_scope_open();
-        ds_seed((uint64_t)int_of(c, "manual_seed"));
-        if (json_object_get(c, "module"))
-            check_module(c);
-        else
-            check_tensor(json_string_value(member(c, "function")), call_function(c),
-                         member(c, "result"));
+        check_case(r, c);
         ds_scope_close(here);
     }
-    json_decref(file);
 }
 
-/* ---- every file has its driver ------------------------------------------------------------------- */
-
-static void no_file_is_left_out(void **state)
+static void sampler(void **state)
 {
     (void)state;
-    static const char *const known[] = {"random_streams.json", "data_loader.json",
-                                        "distributed_sampler.json", "default_init.json"};
-    const char *root = getenv("DS_REFERENCE");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/sampler", root ? root : DS_GOLDEN);
-    DIR *folder = opendir(path);
-    if (!folder) fail_msg("%s: there is no such folder", path);
-    for (struct dirent *e; folder && (e = readdir(folder));) {
-        if (e->d_name[0] == '.') continue;
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            found |= !strcmp(e->d_name, known[i]);
-        if (!found) fail_msg("no driver for %s/%s", path, e->d_name);
-    }
-    closedir(folder);
+    CHECK_INT(reference_each("sampler", run), 0);
 }
 
-TEST_MAIN(cmocka_unit_test(random_streams), cmocka_unit_test(data_loader),
-          cmocka_unit_test(distributed_sampler), cmocka_unit_test(default_init),
-          cmocka_unit_test(no_file_is_left_out))
+TEST_MAIN(cmocka_unit_test(sampler))
