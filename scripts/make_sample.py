@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Make assets/cifar10-sample.tar.xz, the part of CIFAR-10 that comes with the project.
 
     make_sample.py FOLDER [-o FILE] [-n N]

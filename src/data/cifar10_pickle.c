@@ -23,7 +23,12 @@
 #include <unistd.h>
 
 #define MAX_VALUES 65536 /* on the stack, in lists, in the memo: a batch has 30,000 */
+#define MAX_LISTS  16
 #define MAX_NAME   64
+
+#define PROTO  0x80 /* the first opcode */
+#define STOP   '.'  /* the last */
+#define MARKED (-1) /* as many values as lie above the mark */
 
 typedef enum kind {
     NOTHING, /* None, True, False, an empty place of the memo */
@@ -156,14 +161,24 @@ static const value *pop(machine *m, int n)
     return m->stack.at + m->stack.n;
 }
 
-/* How many values lie above the topmost mark; -1 with the message if there is none. */
-static int above_mark(const machine *m)
+/* The *n values on top; of MARKED those above the topmost mark, which goes too, and *n is their number. */
+static const value *pop_several(machine *m, int *n)
 {
+    if (*n != MARKED) return pop(m, *n);
     for (int k = m->stack.n; k > 0; k--)
-        if (m->stack.at[k - 1].kind == MARK) return m->stack.n - k;
+        if (m->stack.at[k - 1].kind == MARK) {
+            *n = m->stack.n - k;
+            pop(m, *n + 1);
+            return m->stack.at + k;
+        }
     refuse(m, "a mark is missing");
-    return -1;
+    return NULL;
 }
+
+/* ---- opcodes: n is that of their row in the table below --------------------------------------------------- */
+
+static ds_status push_mark(machine *m, int n) { return push(m, MARK, n, 0); }
+static ds_status push_nothing(machine *m, int n) { return push(m, NOTHING, n, 0); }
 
 static ds_status push_string(machine *m, int length_bytes)
 {
@@ -175,65 +190,61 @@ static ds_status push_string(machine *m, int length_bytes)
     return push(m, STRING, m->at - n, n);
 }
 
-static ds_status push_int(machine *m, int n, bool sign)
+static ds_status push_int(machine *m, int bytes)
 {
     int64_t x;
-    ds_status status = read_int(m, n, sign, &x);
+    ds_status status = read_int(m, bytes, bytes > 2, &x); /* the short ones have no sign */
     return status == DS_OK ? push(m, INT, x, 0) : status;
 }
 
 /* Python 2's long: a byte for the length, then that many. */
-static ds_status push_long(machine *m)
+static ds_status push_long(machine *m, int length_bytes)
 {
-    int64_t n;
-    ds_status status = read_int(m, 1, false, &n);
-    if (status != DS_OK) return status;
-    return n <= 8 ? push_int(m, (int)n, true) : refuse(m, "a number of more than 8 bytes");
+    int64_t n, x;
+    ds_status status = read_int(m, length_bytes, false, &n);
+    if (status == DS_OK && n > 8) return refuse(m, "a number of more than 8 bytes");
+    if (status == DS_OK) status = read_int(m, (int)n, true, &x);
+    return status == DS_OK ? push(m, INT, x, 0) : status;
 }
 
-static ds_status push_tuple(machine *m, int n, bool marked)
+static ds_status push_tuple(machine *m, int n)
 {
-    const value *v = n < 0 ? NULL : pop(m, n);
+    const value *v = pop_several(m, &n);
     int at = m->items.n;
-    ds_status status = DS_OK;
-    if (!v) return DS_EFORMAT;
+    ds_status status = v ? DS_OK : DS_EFORMAT;
     for (int k = 0; k < n && status == DS_OK; k++) status = add(m, &m->items, v[k]);
-    if (status == DS_OK && marked) pop(m, 1);
     return status == DS_OK ? push(m, TUPLE, at, n) : status;
 }
 
-static ds_status push_list(machine *m)
+static ds_status push_list(machine *m, int n)
 {
-    if (m->lists.n >= 16) return refuse(m, "too many lists");
+    if (m->lists.n >= MAX_LISTS) return refuse(m, "too many lists");
     dsi_list_add(&m->lists, (list){0});
-    return push(m, LIST, m->lists.n - 1, 0);
+    return push(m, LIST, m->lists.n - 1, n);
 }
 
-static ds_status push_dict(machine *m)
+static ds_status push_dict(machine *m, int n)
 {
     if (m->has_dict) return refuse(m, "a second dict");
     m->has_dict = true;
-    return push(m, DICT, 0, 0);
+    return push(m, DICT, n, 0);
 }
 
-/* ---- lists, dict, memo --------------------------------------------------------------------------------- */
-
-static ds_status append(machine *m, int n, bool marked)
+static ds_status append(machine *m, int n)
 {
-    const value *v = n < 0 ? NULL : pop(m, n);
-    ds_status status = DS_OK;
-    if (!v || (marked && !pop(m, 1))) return DS_EFORMAT;
-    if (!m->stack.n || m->stack.at[m->stack.n - 1].kind != LIST)
+    const value *v = pop_several(m, &n);
+    ds_status status = v ? DS_OK : DS_EFORMAT;
+    if (v && (!m->stack.n || m->stack.at[m->stack.n - 1].kind != LIST))
         return refuse(m, "values are added to what is no list");
-    list *l = &m->lists.at[m->stack.at[m->stack.n - 1].a];
-    for (int k = 0; k < n && status == DS_OK; k++) status = add(m, l, v[k]);
+    for (int k = 0; k < n && status == DS_OK; k++)
+        status = add(m, &m->lists.at[m->stack.at[m->stack.n - 1].a], v[k]);
     return status;
 }
 
-static ds_status set_items(machine *m, int n, bool marked)
+static ds_status set_items(machine *m, int n)
 {
-    const value *v = n < 0 ? NULL : pop(m, n);
-    if (!v || (marked && !pop(m, 1))) return DS_EFORMAT;
+    const value *v = pop_several(m, &n);
+    if (!v) return DS_EFORMAT;
     if (n % 2 || !m->stack.n || m->stack.at[m->stack.n - 1].kind != DICT)
         return refuse(m, "values are set in what is no dict");
     for (int k = 0; k < n; k += 2) {
@@ -243,10 +254,10 @@ static ds_status set_items(machine *m, int n, bool marked)
     return DS_OK;
 }
 
-static ds_status memo_put(machine *m, int n)
+static ds_status memo_put(machine *m, int bytes)
 {
     int64_t k;
-    ds_status status = read_int(m, n, false, &k);
+    ds_status status = read_int(m, bytes, false, &k);
     if (status != DS_OK) return status;
     if (!m->stack.n || k >= MAX_VALUES) return refuse(m, "a memo that cannot be");
     while (m->memo.n <= k && status == DS_OK) status = add(m, &m->memo, (value){0});
@@ -254,10 +265,10 @@ static ds_status memo_put(machine *m, int n)
     return status;
 }
 
-static ds_status memo_get(machine *m, int n)
+static ds_status memo_get(machine *m, int bytes)
 {
     int64_t k;
-    ds_status status = read_int(m, n, false, &k);
+    ds_status status = read_int(m, bytes, false, &k);
     if (status != DS_OK) return status;
     if (k >= m->memo.n || m->memo.at[k].kind == NOTHING)
         return refuse(m, "a memo that was never put");
@@ -265,9 +276,7 @@ static ds_status memo_get(machine *m, int n)
     return push(m, v.kind, v.a, v.b);
 }
 
-/* ---- numpy's array -------------------------------------------------------------------------------------- */
-
-static ds_status push_global(machine *m)
+static ds_status push_global(machine *m, int n)
 {
     static const struct {
         const char *module, *name;
@@ -282,7 +291,7 @@ static ds_status push_global(machine *m)
     if (status != DS_OK) return status;
     for (size_t k = 0; k < sizeof known / sizeof *known; k++)
         if (!strcmp(module, known[k].module) && !strcmp(name, known[k].name))
-            return push(m, known[k].kind, 0, 0);
+            return push(m, known[k].kind, n, 0);
     return dsi_fail(DS_EFORMAT,
                     "cifar10: %s: at byte %lld: the pickle wants Python's %s.%s; a batch of "
                     "CIFAR-10 needs only "
@@ -291,9 +300,9 @@ static ds_status push_global(machine *m)
 }
 
 /* _reconstruct(ndarray, (0,), "b") -> an array to be filled; dtype("u1", ..) -> uint8. */
-static ds_status reduce(machine *m)
+static ds_status reduce(machine *m, int n)
 {
-    const value *v = pop(m, 2);
+    const value *v = pop(m, n);
     if (!v) return DS_EFORMAT;
     if (v[1].kind != TUPLE || v[1].b < 1) return refuse(m, "a call without arguments");
     const value *arg = m->items.at + v[1].a;
@@ -307,9 +316,9 @@ static ds_status reduce(machine *m)
 }
 
 /* array: (version, (rows, columns), dtype, is_fortran, bytes); dtype: its state, nothing new for uint8. */
-static ds_status build(machine *m)
+static ds_status build(machine *m, int n)
 {
-    const value *v = pop(m, 2);
+    const value *v = pop(m, n);
     if (!v) return DS_EFORMAT;
     const value object = v[0];
     bool ok = v[1].kind == TUPLE && (object.kind == UINT8 || object.kind == ARRAY);
@@ -329,95 +338,69 @@ static ds_status build(machine *m)
 
 /* ---- the machine ------------------------------------------------------------------------------------------ */
 
-static ds_status check_protocol(machine *m)
+static ds_status check_protocol(machine *m, int bytes)
 {
     int64_t version;
-    ds_status status = read_int(m, 1, false, &version);
+    ds_status status = read_int(m, bytes, false, &version);
     if (status != DS_OK || version == 2 || version == 3) return status;
     return refuse(m, "a pickle protocol other than 2 and 3");
 }
 
-static ds_status unknown(const machine *m, uint8_t op)
+/* With their names in pickletools.py. */
+static const struct opcode {
+    uint8_t code;
+    ds_status (*run)(machine *m, int n);
+    int n; /* bytes of a number, or values of the stack */
+} opcodes[] = {
+    {PROTO, check_protocol, 1},
+    {'(', push_mark, 0},       /* MARK */
+    {'N', push_nothing, 0},    /* NONE */
+    {0x88, push_nothing, 1},   /* NEWTRUE */
+    {0x89, push_nothing, 0},   /* NEWFALSE */
+    {'K', push_int, 1},        /* BININT1 */
+    {'M', push_int, 2},        /* BININT2 */
+    {'J', push_int, 4},        /* BININT */
+    {0x8a, push_long, 1},      /* LONG1 */
+    {'U', push_string, 1},     /* SHORT_BINSTRING, of Python 2 */
+    {'T', push_string, 4},     /* BINSTRING, of Python 2 */
+    {'C', push_string, 1},     /* SHORT_BINBYTES */
+    {'B', push_string, 4},     /* BINBYTES */
+    {'X', push_string, 4},     /* BINUNICODE */
+    {']', push_list, 0},       /* EMPTY_LIST */
+    {'a', append, 1},          /* APPEND */
+    {'e', append, MARKED},     /* APPENDS */
+    {'}', push_dict, 0},       /* EMPTY_DICT */
+    {'s', set_items, 2},       /* SETITEM */
+    {'u', set_items, MARKED},  /* SETITEMS */
+    {')', push_tuple, 0},      /* EMPTY_TUPLE */
+    {0x85, push_tuple, 1},     /* TUPLE1 */
+    {0x86, push_tuple, 2},     /* TUPLE2 */
+    {0x87, push_tuple, 3},     /* TUPLE3 */
+    {'t', push_tuple, MARKED}, /* TUPLE */
+    {'q', memo_put, 1},        /* BINPUT */
+    {'r', memo_put, 4},        /* LONG_BINPUT */
+    {'h', memo_get, 1},        /* BINGET */
+    {'j', memo_get, 4},        /* LONG_BINGET */
+    {'c', push_global, 0},     /* GLOBAL */
+    {'R', reduce, 2},          /* REDUCE */
+    {'b', build, 2},           /* BUILD */
+};
+
+static ds_status step(machine *m, uint8_t code)
 {
     char what[64];
-    snprintf(what, sizeof what, "the pickle opcode 0x%02x", op);
+    for (size_t k = 0; k < sizeof opcodes / sizeof *opcodes; k++)
+        if (opcodes[k].code == code) return opcodes[k].run(m, opcodes[k].n);
+    snprintf(what, sizeof what, "the pickle opcode 0x%02x", code);
     return refuse(m, what);
-}
-
-static ds_status step(machine *m, uint8_t op)
-{
-    switch (op) {
-    case 0x80:
-        return check_protocol(m);
-    case '(':
-        return push(m, MARK, 0, 0);
-    case 'N': /* None */
-    case 0x89:
-        return push(m, NOTHING, 0, 0); /* False */
-    case 0x88:
-        return push(m, NOTHING, 1, 0); /* True */
-    case 'K':
-        return push_int(m, 1, false);
-    case 'M':
-        return push_int(m, 2, false);
-    case 'J':
-        return push_int(m, 4, true);
-    case 0x8a:
-        return push_long(m);
-    case 'U': /* a string of Python 2 */
-    case 'C':
-        return push_string(m, 1); /* bytes */
-    case 'T':
-    case 'B':
-    case 'X':
-        return push_string(m, 4); /* unicode */
-    case ']':
-        return push_list(m);
-    case 'a':
-        return append(m, 1, false);
-    case 'e':
-        return append(m, above_mark(m), true);
-    case '}':
-        return push_dict(m);
-    case 's':
-        return set_items(m, 2, false);
-    case 'u':
-        return set_items(m, above_mark(m), true);
-    case ')':
-        return push_tuple(m, 0, false);
-    case 0x85:
-        return push_tuple(m, 1, false);
-    case 0x86:
-        return push_tuple(m, 2, false);
-    case 0x87:
-        return push_tuple(m, 3, false);
-    case 't':
-        return push_tuple(m, above_mark(m), true);
-    case 'q':
-        return memo_put(m, 1);
-    case 'r':
-        return memo_put(m, 4);
-    case 'h':
-        return memo_get(m, 1);
-    case 'j':
-        return memo_get(m, 4);
-    case 'c':
-        return push_global(m);
-    case 'R':
-        return reduce(m);
-    case 'b':
-        return build(m);
-    default:
-        return unknown(m, op);
-    }
 }
 
 static ds_status run(machine *m)
 {
     uint8_t op;
     ds_status status = read_bytes(m, &op, 1);
-    if (status == DS_OK && op != 0x80) return refuse(m, "this is no pickle of protocol 2 or 3");
-    while (status == DS_OK && op != '.') {
+    if (status == DS_OK && op != PROTO) return refuse(m, "this is no pickle of protocol 2 or 3");
+    while (status == DS_OK && op != STOP) {
         status = step(m, op);
         if (status == DS_OK) status = read_bytes(m, &op, 1);
     }
