@@ -133,17 +133,20 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
     bool channels = o->x.s[1] == 1;
     for (int64_t i = begin; i < end; i++) {
         int64_t at = channels ? i * o->C : i; /* plane */
-        QuadRow row = {
-            .below = o->xh, .xw = o->xw, .yw = o->yw, .iw = o->iw, .width = (int32_t)o->W};
+        QuadRow row = {.x = X(o, float, at),
+                       .y = Y(o, float, at),
+                       .index = I(o, at),
+                       .below = o->xh,
+                       .xw = o->xw,
+                       .yw = o->yw,
+                       .iw = o->iw,
+                       .width = (int32_t)o->W};
         for (int64_t p = 0; p < o->P; p++) {
-            row.x = X(o, float, at) + 2 * p * o->xh;
-            row.y = Y(o, float, at) + p * o->yh;
-            row.index = I(o, at) + p * o->ih;
-            row.at = (int32_t)(2 * p * o->W);
             if (channels)
                 quad_channels(&row, o->Q, o->C);
             else
                 quad_columns(&row, o->Q);
+            row.x += 2 * o->xh, row.y += o->yh, row.index += o->ih, row.at += 2 * row.width;
         }
     }
 }
