@@ -17,7 +17,11 @@
 #define KERNEL(name)    DSI_JOIN(name, DSI_ISA) /* conv2d -> conv2d_avx2 */
 
 #define ALWAYS_INLINE static inline __attribute__((__always_inline__))
-#define UNROLL        _Pragma("GCC unroll 32")
+#if defined(__clang__) /* takes gcc's word as well, but leaves the outer of two loops as it is */
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
 
 #if defined(DSI_ISA_avx512) || defined(DSI_ISA_avx2)
 #include <immintrin.h>
