@@ -78,6 +78,9 @@ static void truncate_f32(float *x, int64_t n, const truncation *t)
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
 {
     if (!x) return dsi_passed("init_trunc_normal");
+    if (x->dtype > DS_BF16)
+        return dsi_refuse("init_trunc_normal: x is %s, expected a floating dtype",
+                          ds_dtype_name(x->dtype));
     if (!(std > 0) || !((float)low < (float)high))
         return dsi_refuse(
             "init_trunc_normal: std is %g, the bounds are %g and %g: expected std > 0 "
