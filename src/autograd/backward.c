@@ -143,8 +143,7 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
     ds_tensor *g = dsi_new(y, y->shape); /* a leaf is its own result: its gradient is dy */
     if (dsi_copy(g, dy) != DS_OK) return ds_error_status();
     if (!y->grad) return ds_set_grad_of(y, g);
-    dsi_view sum = dsi_v(y->grad);
-    return dsi_run(y->grad, add, 1.0, sum, dsi_v(g), sum) ? DS_OK : ds_error_status();
+    return dsi_add_gradients(y->grad, y->grad, g);
 }
 
 ds_status ds_backward(ds_tensor *loss)

@@ -90,6 +90,22 @@ bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node 
 
 /* ---- give -------------------------------------------------------------------------------------------- */
 
+ds_status dsi_add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
+{
+    if (!sum) return ds_error_status();
+    bool wide = sum->dtype == DS_F16 || sum->dtype == DS_BF16;
+    ds_tensor *to = sum;
+    if (wide) { /* added in float32, rounded once */
+        ds_tensor *x = dsi_new_dtype(sum, DS_F32, sum->shape);
+        ds_tensor *y = dsi_new_dtype(sum, DS_F32, sum->shape);
+        if (dsi_copy(x, a) != DS_OK || dsi_copy(y, b) != DS_OK) return ds_error_status();
+        a = to = x;
+        b = y;
+    }
+    if (!dsi_run(to, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(to))) return ds_error_status();
+    return wide ? dsi_copy(sum, to) : DS_OK;
+}
+
 /* A fresh tensor that nobody else will look at can become the sum itself; others are copied. */
 static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
 {
@@ -116,8 +132,7 @@ static ds_status add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
         g = cast;
     }
-    dsi_view sum = dsi_v(leaf->grad);
-    return dsi_run(leaf->grad, add, 1.0, sum, dsi_v(g), sum) ? DS_OK : ds_error_status();
+    return dsi_add_gradients(leaf->grad, leaf->grad, g);
 }
 
 static ds_status add_to_node(dsi_node *to, ds_tensor *g)
@@ -128,7 +143,7 @@ static ds_status add_to_node(dsi_node *to, ds_tensor *g)
     }
     ds_tensor *sum = NULL;
     if (dsi_make_dense(to->dy) == DS_OK && dsi_make_dense(g) == DS_OK) sum = dsi_new_like(to->dy);
-    if (!dsi_run(sum, add, 1.0, dsi_v(to->dy), dsi_v(g), dsi_v(sum))) return ds_error_status();
+    if (dsi_add_gradients(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_unref(to->dy);
     to->dy = dsi_ref(sum);
     return DS_OK;
