@@ -126,10 +126,7 @@ ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
         return ds_cast(ds_mse_loss_with(ds_cast(x, DS_F32), ds_cast(y, DS_F32), reduction),
                        x->dtype);
     ds_tensor *d = ds_sub(x, y), *square = ds_mul(d, d);
-    ds_reduce_opts all = {.keepdim = false};
-    return reduction == DS_NONE  ? square
-           : reduction == DS_SUM ? ds_sum_with(square, all)
-                                 : ds_mean_with(square, all);
+    return reduction == DS_NONE ? square : reduction == DS_SUM ? ds_sum(square) : ds_mean(square);
 }
 
 ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y) { return ds_mse_loss_with(x, y, DS_MEAN); }
