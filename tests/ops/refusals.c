@@ -1,0 +1,246 @@
+/* tests/ops/refusals.c: what ops refuse, and that a refusal or a failed allocation leaves nothing behind.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "device/device.h"
+#include "ops/cases.h"
+
+/* The call makes nothing, and its message holds both parts. */
+#define REFUSES(call, part1, part2) \
+    do { \
+        if (call) fail_msg("%s:%d: no refusal of %s", __FILE__, __LINE__, #call); \
+        if (ds_error() && !strstr(ds_error(), part2)) CHECK_ERROR(part2); \
+        CHECK_ERROR(part1); \
+    } while (0)
+
+static ds_tensor *x(ds_dims shape) { return ds_ones(DS_F32, shape); }
+static ds_tensor *labels(ds_dims shape) { return ds_zeros(DS_I64, shape); }
+
+/* Every test in a scope of its own. */
+static int open_scope(void **state)
+{
+    *state = ds_scope_open();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    ds_set_grad(true);
+    ds_error_clear();
+    ds_scope_close(*state);
+    return 0;
+}
+
+static void pointwise(void **state)
+{
+    (void)state;
+    ds_tensor *a = x(ds_shape(3, 4)), *b = x(ds_shape(5)), *d = ds_ones(DS_F64, ds_shape(4));
+    REFUSES(ds_add(a, b), "add: ", "[3, 4] and [5]");
+    REFUSES(ds_sub(a, d), "sub: ", "float32 on cpu and float64 on cpu");
+    REFUSES(ds_mul(labels(ds_shape(2)), labels(ds_shape(2))), "mul: ", "int64 [2]");
+    REFUSES(ds_div(a, b), "div: ", "4 beside 5");
+    REFUSES(ds_eq(a, b), "eq: ", "[5]");
+    REFUSES(ds_lt(a, d), "lt: ", "float64");
+    REFUSES(ds_where(a, a, a), "where: ", "float32: expected bool");
+    REFUSES(ds_relu(labels(ds_shape(2))), "relu: ", "int64");
+    REFUSES(ds_scale(labels(ds_shape(2)), 2), "scale: ", "int64");
+    REFUSES(ds_pow(labels(ds_shape(2)), 2), "pow: ", "int64");
+}
+
+static void products(void **state)
+{
+    (void)state;
+    REFUSES(ds_matmul(x(ds_shape(2, 3)), x(ds_shape(4, 5))), "matmul: ", "3 columns beside 4 rows");
+    REFUSES(ds_matmul(x((ds_dims){0}), x(ds_shape(4, 5))), "matmul: ", "a is []");
+    REFUSES(ds_matmul(x(ds_shape(2, 3, 4)), x(ds_shape(3, 4, 5))), "matmul: ", "[2] and [3]");
+    REFUSES(ds_linear(x(ds_shape(16, 400)), x(ds_shape(120, 401)), NULL), "linear: x is [16, 400]",
+            "[120, 401] takes 401 features");
+    REFUSES(ds_linear(x(ds_shape(2, 3)), x(ds_shape(4, 3)), x(ds_shape(3))), "linear: bias is [3]",
+            "expected [4]");
+    REFUSES(ds_linear(x(ds_shape(2, 3)), x(ds_shape(3)), NULL), "linear: ", "[out, in]");
+}
+
+static void convolution(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(2, 4, 6, 6)), *w = x(ds_shape(5, 3, 3, 3));
+    REFUSES(ds_conv2d(in, w, NULL), "conv2d: x [2, 4, 6, 6] has 4 channels", "takes 3");
+    REFUSES(ds_conv2d(in, x(ds_shape(5, 4, 7, 7)), NULL), "conv2d: ", "7 of 6 rows");
+    REFUSES(ds_conv2d(x(ds_shape(4, 6, 6)), w, NULL), "conv2d: ", "expected [N,C,H,W]");
+    REFUSES(ds_conv2d(in, x(ds_shape(5, 2, 3, 3)), NULL, .groups = 2), "conv2d: ", "groups = 2");
+    REFUSES(ds_conv2d(in, x(ds_shape(5, 4, 3, 3)), x(ds_shape(4))), "conv2d: bias is [4]", "[5]");
+    REFUSES(ds_conv2d(in, x(ds_shape(5, 4, 3, 3)), NULL, .stride = -1), "conv2d: ", "stride -1");
+    REFUSES(ds_conv2d(in, x(ds_shape(5, 4, 3, 3)), NULL, .stride_w = -1), "conv2d: ", "stride 0");
+    REFUSES(ds_conv2d(in, ds_ones(DS_F64, ds_shape(5, 4, 3, 3)), NULL), "conv2d: ", "float64");
+}
+
+static void pooling(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(2, 4, 6, 6)), *indices = in;
+    REFUSES(ds_max_pool2d(in, 7), "max_pool2d: ", "7 rows, but x has 6");
+    REFUSES(ds_max_pool2d(in, 2, .padding = 2), "max_pool2d: padding 2", "half the kernel");
+    REFUSES(ds_max_pool2d(in, 0), "max_pool2d: kernel 0", "at least");
+    REFUSES(ds_max_pool2d(x(ds_shape(6, 6)), 2, .indices = &indices), "max_pool2d: ", "[6, 6]");
+    CHECK(!indices);
+    REFUSES(ds_avg_pool2d(in, 2, .dilation = 2), "avg_pool2d: ", "dilation");
+    REFUSES(ds_avg_pool2d(in, 2, .stride = -2), "avg_pool2d: ", "stride -2");
+    REFUSES(ds_adaptive_avg_pool2d(in, 0, 2), "adaptive_avg_pool2d: ", "0 x 2");
+}
+
+static void softmax_and_losses(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(3, 4)), *y = labels(ds_shape(3));
+    REFUSES(ds_softmax(in, 2), "softmax: dimension 2", "expected -2 to 1");
+    REFUSES(ds_log_softmax(in, -3), "log_softmax: dimension -3", "[3, 4]");
+    REFUSES(ds_cross_entropy(in, labels(ds_shape(4))), "cross_entropy: ", "labels [4]");
+    REFUSES(ds_cross_entropy(in, x(ds_shape(3))), "cross_entropy: ", "labels are float32");
+    ((int64_t *)ds_data_mut(y))[1] = 4;
+    REFUSES(ds_cross_entropy(in, y), "cross_entropy: ", "4");
+    ((int64_t *)ds_data_mut(y))[1] = -1;
+    REFUSES(ds_cross_entropy(in, y), "cross_entropy: ", "-1");
+    ds_cross_entropy_opts smooth = {.label_smoothing = 1.5}, weighted = {.weight = x(ds_shape(3))};
+    REFUSES(ds_cross_entropy_with(in, labels(ds_shape(3)), smooth), "cross_entropy: ", "1.5");
+    REFUSES(ds_cross_entropy_with(in, labels(ds_shape(3)), weighted), "cross_entropy: weight",
+            "[4]");
+    weighted.weight = ds_require_grad(x(ds_shape(4)), true);
+    REFUSES(ds_cross_entropy_with(in, labels(ds_shape(3)), weighted), "cross_entropy: weight",
+            "ds_detach");
+    REFUSES(ds_mse_loss(in, x(ds_shape(4))), "mse_loss: ", "y is [4]");
+}
+
+static void normalisation(void **state)
+{
+    (void)state;
+    ds_tensor *one = x(ds_shape(1, 5, 1, 1)), *in = x(ds_shape(2, 5));
+    ds_batch_norm_opts o = {.training = true};
+    REFUSES(ds_batch_norm_with(one, o), "batch_norm: ", "1 value per channel");
+    o.weight = x(ds_shape(4));
+    REFUSES(ds_batch_norm_with(in, o), "batch_norm: weight is [4]", "[5]");
+    o.weight = NULL, o.running_mean = x(ds_shape(5));
+    REFUSES(ds_batch_norm_with(in, o), "batch_norm: ", "together");
+    REFUSES(ds_batch_norm_with(x(ds_shape(5)), o), "batch_norm: x is [5]", "[N,C,...]");
+    REFUSES(ds_layer_norm(in, 3, NULL, NULL, 0), "layer_norm: over 3", "[2, 5]");
+    REFUSES(ds_layer_norm(in, 1, x(ds_shape(2)), NULL, 0), "layer_norm: weight is [2]", "[2, 5]");
+}
+
+static void reductions_and_indices(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(3, 4)), *w = x(ds_shape(7, 2)), *i = labels(ds_shape(2));
+    REFUSES(ds_sum_with(in, (ds_reduce_opts){.dims = ds_shape(2)}), "sum: dimension 2", "[3, 4]");
+    REFUSES(ds_mean_with(in, (ds_reduce_opts){.dims = ds_shape(1, -1)}),
+            "mean: dimension 1 stands twice", "[1, -1]");
+    REFUSES(ds_max(in, 5, false), "max: dimension 5", "[3, 4]");
+    REFUSES(ds_max(x(ds_shape(2, 0)), 1, false), "max: ", "empty");
+    REFUSES(ds_argmax(i, 0), "argmax: ", "int64");
+    REFUSES(ds_embedding(w, x(ds_shape(2)), -1), "embedding: indices are float32", "int64");
+    REFUSES(ds_embedding(x(ds_shape(7)), i, -1), "embedding: weight is [7]", "[V,D]");
+    REFUSES(ds_embedding(w, i, 7), "embedding: padding_idx is 7", "7 rows");
+    ((int64_t *)ds_data_mut(i))[1] = 7;
+    REFUSES(ds_embedding(w, i, -1), "7", "");
+    REFUSES(ds_one_hot(i, 7), "one_hot: label 1 is 7", "0 to 6");
+    REFUSES(ds_one_hot(i, 0), "one_hot: ", "classes 0");
+    REFUSES(ds_dropout(in, 1.5, true), "dropout: p is 1.5", "0 to 1");
+}
+
+static void shapes(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(3, 4)), *odd[] = {in, x(ds_shape(3, 5))}, *none[] = {in, NULL};
+    ds_dims many = ds_shape(1, 1, 1, 1, 1, 1, 1, 1);
+    REFUSES(ds_reshape(in, ds_shape(5, -1)), "reshape: x is [3, 4]: its 12", "[5, -1]");
+    REFUSES(ds_reshape(in, ds_shape(-1, -1)), "reshape: ", "at most one -1");
+    REFUSES(ds_reshape(in, ds_shape(12, 0)), "reshape: ", "[12, 0]");
+    REFUSES(ds_reshape(in, ds_shape(INT64_MAX, 4)), "reshape: ", "memory");
+    REFUSES(ds_flatten(in, 2), "flatten: dimension 2", "[3, 4]");
+    REFUSES(ds_flatten_range(in, 1, 0), "flatten: ", "1 to 0");
+    REFUSES(ds_permute(in, ds_shape(0, 0)), "permute: ", "[0, 0]");
+    REFUSES(ds_permute(in, ds_shape(0)), "permute: ", "[0]");
+    REFUSES(ds_transpose(in, 0, 2), "transpose: dimension 2", "[3, 4]");
+    REFUSES(ds_slice(in, 1, 3, 5), "slice: 3 to 5", "[3, 4]");
+    REFUSES(ds_slice(in, 1, 3, 2), "slice: 3 to 2", "[3, 4]");
+    REFUSES(ds_select(in, 0, 3), "select: index 3", "-3 to 2");
+    REFUSES(ds_expand(in, ds_shape(3, 5)), "expand: x is [3, 4]", "[3, 5]");
+    REFUSES(ds_unsqueeze(in, 3), "unsqueeze: dimension 3", "-3 to 2");
+    REFUSES(ds_unsqueeze(x(many), 0), "unsqueeze: ", "8 dimensions");
+    REFUSES(ds_squeeze(in, 2), "squeeze: dimension 2", "[3, 4]");
+    REFUSES(ds_cat(odd, 2, 0), "cat: operand 0 is [3, 4], operand 1 is [3, 5]", "dimension 0");
+    REFUSES(ds_cat(odd, 0, 0), "cat: ", "0 operands");
+    REFUSES(ds_stack(odd, 2, 0), "stack: operand 0 is [3, 4]", "[3, 5]");
+    CHECK(!ds_cat(none, 2, 0) && !ds_stack(none, 2, 0));
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    ds_tensor *q = x(ds_shape(2, 3, 4)), *mask = ds_ones(DS_BOOL, ds_shape(3, 3));
+    REFUSES(ds_attention(q, x(ds_shape(2, 3, 5)), q), "attention: ", "k [2, 3, 5]");
+    REFUSES(ds_attention(q, q, x(ds_shape(2, 4, 4))), "attention: ", "v [2, 4, 4]");
+    REFUSES(ds_attention(x(ds_shape(4)), q, q), "attention: q is [4]", "[...,L,D]");
+    ds_attention_opts both = {.mask = mask, .causal = true},
+                      wrong = {.mask = labels(ds_shape(3, 3))};
+    REFUSES(ds_attention_with(q, q, q, both), "attention: ", "exclude");
+    REFUSES(ds_attention_with(q, q, q, wrong), "attention: the mask is int64", "bool");
+    both = (ds_attention_opts){.mask = ds_ones(DS_BOOL, ds_shape(2, 2))};
+    REFUSES(ds_attention_with(q, q, q, both), "[2, 2]", "[2, 3, 3]");
+}
+
+/* NULL in, NULL out: the first operand of every row, with a message, and without changing the one that
+ * there is. */
+static void null_passes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < OP_CASES; i++) {
+        ds_tensor *in[MAX_IN] = {NULL};
+        ds_error_clear();
+        if (op_cases[i].call(in)) fail_msg("%s (%s) of NULL", op_cases[i].op, op_cases[i].name);
+        CHECK(ds_error());
+        ds_fail(DS_EINVAL, "the first failure");
+        CHECK(!op_cases[i].call(in));
+        CHECK_ERROR("the first failure");
+    }
+}
+
+/* Forward and backward with the n-th allocation failing, for every n until none is left to fail: each
+ * ends as a failure with DS_ENOMEM, and leaves no tensor. */
+static bool survives(const Case *c, int64_t n)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *in[MAX_IN] = {NULL};
+    for (int k = 0; k < case_inputs(c->in); k++) in[k] = case_input(c->in, k, DS_F32);
+    dsi_cache_fail(n, false);
+    ds_tensor *y = c->call(in);
+    ds_status status = y ? DS_OK : ds_error_status();
+    if (y && ds_requires_grad(y)) {
+        ds_tensor *dy = ds_like(y, 1);
+        status = dy ? ds_backward_from(y, dy) : ds_error_status();
+    }
+    bool reached = dsi_cache_fail(0, false) >= n;
+    if (reached && status != DS_ENOMEM)
+        fail_msg("%s (%s): allocation %lld failed, the status is %d: %s", c->op, c->name,
+                 (long long)n, (int)status, ds_error() ? ds_error() : "no message");
+    ds_error_clear();
+    ds_scope_close(scope);
+    return reached;
+}
+
+static void failing_allocations(void **state)
+{
+    (void)state;
+    int64_t tensors = ds_live_tensors(), total = 0;
+    for (int i = 0; i < OP_CASES; i++) {
+        int64_t n = 1;
+        while (survives(&op_cases[i], n)) n++;
+        total += n - 1;
+        CHECK_INT(ds_live_tensors(), tensors);
+    }
+    CHECK(total > 3 * OP_CASES);
+}
+
+#define IN_SCOPE(test) cmocka_unit_test_setup_teardown(test, open_scope, close_scope)
+
+TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution), IN_SCOPE(pooling),
+          IN_SCOPE(softmax_and_losses), IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices),
+          IN_SCOPE(shapes), IN_SCOPE(attention), IN_SCOPE(null_passes),
+          IN_SCOPE(failing_allocations))

@@ -1,0 +1,272 @@
+/* tests/ops/values.c: values of every op: against formulas, and of float32 against float64, whose kernels
+ * are plain loops; in other orders of memory, with more threads, in 16 bits.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "ops/cases.h"
+#include "ops/op.h"
+
+/* Every failure is a line; a test goes on, and fails at its end. */
+static int failures;
+
+static void failed(const Case *c, const char *format, ...) DS_PRINTF(2, 3);
+static void failed(const Case *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s (%s): ", c->op, c->name);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    ds_error_clear();
+    failures++;
+}
+
+/* ---- running a row ----------------------------------------------------------------------------------- */
+
+typedef struct Result {
+    int n; /* of inputs */
+    ds_tensor *in[MAX_IN], *y, *grad[MAX_IN];
+} Result;
+
+typedef ds_tensor *Layout(ds_tensor *x);
+
+/* The row's inputs, laid out in memory by `layout` (or row-major), its result, and its gradients for a
+ * fixed random dy. */
+static Result run(const Case *c, const Input *rows, ds_dtype dtype, Layout *layout)
+{
+    Result r = {.n = case_inputs(rows)};
+    for (int i = 0; i < r.n; i++) {
+        r.in[i] = case_input(rows, i, dtype);
+        if (!layout) continue;
+        bool grad = ds_requires_grad(r.in[i]);
+        r.in[i] = ds_require_grad(ds_detach(layout(ds_detach(r.in[i]))), grad);
+    }
+    r.y = c->call(r.in);
+    if (!r.y) failed(c, "%s", ds_error());
+    if (!r.y || !ds_requires_grad(r.y)) return r;
+    ds_tensor *dy = ds_empty(DS_F64, ds_shape_of(r.y));
+    double *p = ds_data_mut(dy);
+    uint64_t random = 99;
+    for (int64_t i = 0; i < ds_numel(dy); i++) p[i] = (float)(0.5 + case_random(&random));
+    if (ds_backward_from(r.y, ds_cast(dy, ds_dtype_of(r.y))) != DS_OK) failed(c, "%s", ds_error());
+    for (int i = 0; i < r.n; i++) r.grad[i] = ds_grad(r.in[i]);
+    return r;
+}
+
+static double largest(ds_tensor *x)
+{
+    const double *p = ds_data(ds_cast(x, DS_F64));
+    double most = 0;
+    for (int64_t i = 0; i < ds_numel(x); i++) most = fmax(most, fabs(p[i]));
+    return most;
+}
+
+/* got beside want, within tol times want's largest element. */
+static void compare(const Case *c, const char *what, ds_tensor *got, ds_tensor *want, double tol)
+{
+    if (!got != !want) failed(c, "%s: one is missing", what);
+    if (!got || !want) return;
+    if (!dsi_same_shape(got->shape, want->shape)) {
+        failed(c, "%s is %s, want %s", what, dsi_shape_text(got->shape),
+               dsi_shape_text(want->shape));
+        return;
+    }
+    const double *g = ds_data(ds_cast(ds_detach(got), DS_F64));
+    const double *w = ds_data(ds_cast(ds_detach(want), DS_F64));
+    double room = tol * fmax(largest(ds_detach(want)), tol > 0 ? 1e-3 : 0);
+    for (int64_t i = 0; i < ds_numel(want); i++) {
+        if (fabs(g[i] - w[i]) <= room || (isnan(g[i]) && isnan(w[i])) || g[i] == w[i]) continue;
+        failed(c, "%s[%lld] is %.9g, want %.9g within %.3g", what, (long long)i, g[i], w[i], room);
+        return;
+    }
+}
+
+static void compare_all(const Case *c, const char *how, const Result *got, const Result *want,
+                        double tol)
+{
+    char what[80];
+    snprintf(what, sizeof what, "y %s", how);
+    compare(c, what, got->y, want->y, tol);
+    for (int i = 0; i < want->n; i++) {
+        snprintf(what, sizeof what, "gradient %d %s", i, how);
+        compare(c, what, got->grad[i], want->grad[i], tol);
+    }
+}
+
+/* ---- orders of memory -------------------------------------------------------------------------------- */
+
+static ds_tensor *reversed(ds_tensor *x) /* the first dimension innermost */
+{
+    ds_dims order = {.n = ds_ndim(x)};
+    for (int i = 0; i < order.n; i++) order.d[i] = order.n - 1 - i;
+    return ds_permute(ds_contiguous(ds_permute(x, order)), order);
+}
+
+static ds_tensor *channels_last(ds_tensor *x)
+{
+    if (ds_ndim(x) != 4) return x;
+    return ds_permute(ds_contiguous(ds_permute(x, ds_shape(0, 2, 3, 1))), ds_shape(0, 3, 1, 2));
+}
+
+static ds_tensor *with_gaps(ds_tensor *x) /* every second element of a larger tensor */
+{
+    ds_tensor *pair[] = {x, x};
+    return ds_select(ds_stack(pair, 2, -1), -1, 1);
+}
+
+static void orders_of_memory(void **state)
+{
+    (void)state;
+    failures = 0;
+    Layout *const layouts[] = {reversed, channels_last, with_gaps};
+    const char *const names[] = {"reversed", "channels last", "with gaps"};
+    for (int i = 0; i < OP_CASES; i++)
+        for (int k = 0; k < 3; k++) {
+            const Case *c = &op_cases[i];
+            ds_scope *scope = ds_scope_open();
+            Result want = run(c, c->in, DS_F32, NULL), got = run(c, c->in, DS_F32, layouts[k]);
+            compare_all(c, names[k], &got, &want, 1e-5);
+            ds_scope_close(scope);
+        }
+    CHECK_INT(failures, 0);
+}
+
+/* ---- precisions -------------------------------------------------------------------------------------- */
+
+static void float32_beside_float64(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (int i = 0; i < OP_CASES; i++) {
+        const Case *c = &op_cases[i];
+        ds_scope *scope = ds_scope_open();
+        Result want = run(c, c->in, DS_F64, NULL), got = run(c, c->in, DS_F32, NULL);
+        compare_all(c, "in float32", &got, &want, 4e-6);
+        ds_scope_close(scope);
+    }
+    CHECK_INT(failures, 0);
+}
+
+static void sixteen_bits(void **state)
+{
+    (void)state;
+    failures = 0;
+    const ds_dtype dtypes[] = {DS_BF16, DS_F16};
+    for (int i = 0; i < OP_CASES; i++)
+        for (int k = 0; k < 2; k++) {
+            const Case *c = &op_cases[i];
+            ds_scope *scope = ds_scope_open();
+            Result want = run(c, c->in, DS_F32, NULL), got = run(c, c->in, dtypes[k], NULL);
+            if (got.y && ds_dtype_of(got.y) != dtypes[k])
+                failed(c, "y is %s", ds_dtype_name(ds_dtype_of(got.y)));
+            compare(c, ds_dtype_name(dtypes[k]), got.y, want.y, 0.03);
+            for (int g = 0; g < got.n; g++)
+                if (got.grad[g] && ds_dtype_of(got.grad[g]) != dtypes[k])
+                    failed(c, "gradient %d is %s", g, ds_dtype_name(ds_dtype_of(got.grad[g])));
+            ds_scope_close(scope);
+        }
+    CHECK_INT(failures, 0);
+}
+
+/* ---- formulas ---------------------------------------------------------------------------------------- */
+
+/* Element i of y's row-major order, of x broadcast to y. */
+static double broadcast_element(ds_tensor *x, ds_dims y, int64_t i)
+{
+    int64_t at = 0, step = 1;
+    for (int d = 1; d <= y.n; d++) {
+        int64_t k = i % y.d[y.n - d];
+        i /= y.d[y.n - d];
+        if (d > x->shape.n) continue;
+        int64_t size = x->shape.d[x->shape.n - d];
+        at += size == 1 ? 0 : k * step;
+        step *= size;
+    }
+    return ((const double *)ds_data(ds_cast(ds_detach(x), DS_F64)))[at];
+}
+
+static void formulas(void **state)
+{
+    (void)state;
+    failures = 0;
+    const ds_dtype dtypes[] = {DS_F64, DS_F32};
+    const double tolerance[] = {1e-13, 2e-6};
+    for (int i = 0; i < OP_CASES; i++)
+        for (int k = 0; k < 2 && op_cases[i].element; k++) {
+            const Case *c = &op_cases[i];
+            ds_scope *scope = ds_scope_open();
+            Result r = run(c, c->in, dtypes[k], NULL);
+            ds_tensor *want = ds_empty(DS_F64, ds_shape_of(r.y));
+            double *w = ds_data_mut(want);
+            ds_dims shape = ds_shape_of(r.y);
+            if (!strcmp(c->name, "unsqueeze")) shape = r.in[0]->shape; /* the same elements */
+            for (int64_t e = 0; e < ds_numel(want); e++) {
+                double x[MAX_IN];
+                for (int n = 0; n < r.n; n++) x[n] = broadcast_element(r.in[n], shape, e);
+                w[e] = c->element(x);
+            }
+            compare(c, ds_dtype_name(dtypes[k]), r.y, want, tolerance[k]);
+            ds_scope_close(scope);
+        }
+    CHECK_INT(failures, 0);
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------- */
+
+/* Bit for bit the same, in sizes that are worth dividing too. */
+static void threads(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (int i = 0; i < OP_CASES; i++) {
+        const Case *c = &op_cases[i];
+        const Input *rows = c->bench[0].used ? c->bench : c->in;
+        ds_scope *scope = ds_scope_open();
+        Result want = run(c, rows, DS_F32, NULL);
+        CHECK_INT(ds_set_threads(3), DS_OK);
+        Result got = run(c, rows, DS_F32, NULL);
+        CHECK_INT(ds_set_threads(1), DS_OK);
+        compare_all(c, "with 3 threads", &got, &want, 0);
+        ds_scope_close(scope);
+    }
+    CHECK_INT(failures, 0);
+}
+
+/* ---- pooled gradients -------------------------------------------------------------------------------- */
+
+/* shift takes no gradient in pooled form, so what is below it gets a dense one. */
+static ds_tensor *dense_conv_relu_pool(ds_tensor **in)
+{
+    return ds_max_pool2d(ds_shift(ds_relu(ds_conv2d(in[0], in[1], in[2])), 0), 2);
+}
+
+static ds_tensor *dense_conv_pool(ds_tensor **in)
+{
+    return ds_max_pool2d(ds_shift(ds_conv2d(in[0], in[1], in[2], .padding = 1), 0), 3, .stride = 3,
+                         .padding = 1);
+}
+
+static void pooled_as_dense(void **state)
+{
+    (void)state;
+    failures = 0;
+    int seen = 0;
+    for (int i = 0; i < OP_CASES; i++) {
+        const Case *c = &op_cases[i];
+        Case dense = *c;
+        if (c->call == call_conv_relu_pool) dense.call = dense_conv_relu_pool;
+        if (c->call == call_conv_pool) dense.call = dense_conv_pool;
+        if (dense.call == c->call) continue;
+        ds_scope *scope = ds_scope_open();
+        Result want = run(&dense, c->in, DS_F32, NULL), got = run(c, c->in, DS_F32, NULL);
+        compare_all(c, "pooled", &got, &want, 2e-6);
+        ds_scope_close(scope);
+        seen++;
+    }
+    CHECK(seen >= 3);
+    CHECK_INT(failures, 0);
+}
+
+TEST_MAIN(cmocka_unit_test(formulas), cmocka_unit_test(float32_beside_float64),
+          cmocka_unit_test(orders_of_memory), cmocka_unit_test(sixteen_bits),
+          cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense))
