@@ -286,7 +286,7 @@ ds_status ds_optim_load(ds_optim *o, const ds_state *state)
                 status = ds_error_status();
     }
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
-        int moment;
+        int moment = 0;
         ds_tensor *t = ds_state_at(state, i);
         Param *x = find_entry(o, ds_state_name(state, i), &moment);
         if (moment == DSI_MOMENTS)
