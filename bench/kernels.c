@@ -102,7 +102,7 @@ typedef struct {
     dsi_view x, w1, b1, y1, r1, m1, i1,
         g1; /* conv1: input, weight, bias, output, relu, pooled, index, gradient */
     dsi_view w2, b2, y2, r2, m2, i2, g2;
-    dsi_view dw1, dw2;
+    dsi_view dw1, dw2, db1, db2;
 } Net;
 
 static const dsi_conv2d conv = {{1, 1}, {0, 0}, {1, 1}, 1};
@@ -121,31 +121,44 @@ static Net net(const dsi_kernels *k, dsi_stream *s, int64_t N)
     o.y2 = view(DS_F32, true, N, 16, 10, 10), o.r2 = view(DS_F32, true, N, 16, 10, 10);
     o.m2 = view(DS_F32, true, N, 16, 5, 5), o.g2 = view(DS_F32, true, N, 16, 5, 5);
     o.i2 = view(DS_I32, true, N, 16, 5, 5);
+    o.db1 = line(6), o.db2 = line(16);
     return o;
 }
 
 static void net_free(Net *o)
 {
-    void *p[] = {o->x.p,  o->w1.p, o->b1.p, o->y1.p, o->r1.p, o->m1.p, o->i1.p,  o->g1.p, o->w2.p,
-                 o->b2.p, o->y2.p, o->r2.p, o->m2.p, o->i2.p, o->g2.p, o->dw1.p, o->dw2.p};
+    void *p[] = {o->x.p,  o->w1.p,  o->b1.p,  o->y1.p,  o->r1.p, o->m1.p, o->i1.p,
+                 o->g1.p, o->w2.p,  o->b2.p,  o->y2.p,  o->r2.p, o->m2.p, o->i2.p,
+                 o->g2.p, o->dw1.p, o->dw2.p, o->db1.p, o->db2.p};
     for (size_t i = 0; i < sizeof p / sizeof *p; i++) free(p[i]);
 }
 
-enum { CONV1, RELU1, POOL1, CONV2, RELU2, POOL2, RELU2_DX, DW2, DX2, RELU1_DX, DW1, STAGES };
+enum {
+    CONV1,
+    RELU1,
+    POOL1,
+    CONV2,
+    RELU2,
+    POOL2,
+    RELU2_DX,
+    DW2,
+    DB2,
+    DX2,
+    RELU1_DX,
+    DW1,
+    DB1,
+    STAGES
+};
 static const struct {
     const char *name;
     double mflop; /* of one sample, dense */
-} stages[STAGES] = {{"conv1", 0.7056},
-                    {"relu1", 0},
-                    {"max_pool1", 0},
-                    {"conv2", 0.48},
-                    {"relu2", 0},
-                    {"max_pool2", 0},
-                    {"relu2_dx", 0},
-                    {"conv2_dw_pooled", 0.12},
-                    {"conv2_dx_pooled", 0.12},
-                    {"relu1_dx", 0},
-                    {"conv1_dw_pooled", 0.1764}};
+} stages[STAGES] = {{"conv1", 0.7056}, {"relu1", 0},
+                    {"max_pool1", 0},  {"conv2", 0.48},
+                    {"relu2", 0},      {"max_pool2", 0},
+                    {"relu2_dx", 0},   {"conv2_dw_pooled", 0.12},
+                    {"conv2_db", 0},   {"conv2_dx_pooled", 0.12},
+                    {"relu1_dx", 0},   {"conv1_dw_pooled", 0.1764},
+                    {"conv1_db", 0}};
 
 static void stage(Net *o, int which)
 {
@@ -177,6 +190,9 @@ static void stage(Net *o, int which)
     case DW2:
         k->conv2d_dw_pooled(o->s, &conv, &p2, o->m1, o->dw2);
         break;
+    case DB2:
+        k->sum_channels(o->s, o->g2, o->db2);
+        break;
     case DX2:
         k->conv2d_dx_pooled(o->s, &conv, &p2, o->w2, o->g1);
         break;
@@ -185,6 +201,9 @@ static void stage(Net *o, int which)
         break;
     case DW1:
         k->conv2d_dw_pooled(o->s, &conv, &p1, o->x, o->dw1);
+        break;
+    case DB1:
+        k->sum_channels(o->s, o->g1, o->db1);
         break;
     }
 }
