@@ -84,6 +84,7 @@ static void draw(dsi_progress *p, int64_t done, int64_t total, double at)
 void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet)
 {
     *p = (dsi_progress){.on = !quiet && isatty(STDERR_FILENO), .begun = now(), .first = done};
+    p->shown = p->begun; /* a rate of nothing says nothing */
 }
 
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)
