@@ -348,42 +348,42 @@ static ds_status check_protocol(machine *m, int bytes)
 
 /* With their names in pickletools.py. */
 static const struct opcode {
-    uint8_t code;
-    ds_status (*run)(machine *m, int n);
+    int code;
     int n; /* bytes of a number, or values of the stack */
+    ds_status (*run)(machine *m, int n);
 } opcodes[] = {
-    {PROTO, check_protocol, 1},
-    {'(', push_mark, 0},       /* MARK */
-    {'N', push_nothing, 0},    /* NONE */
-    {0x88, push_nothing, 1},   /* NEWTRUE */
-    {0x89, push_nothing, 0},   /* NEWFALSE */
-    {'K', push_int, 1},        /* BININT1 */
-    {'M', push_int, 2},        /* BININT2 */
-    {'J', push_int, 4},        /* BININT */
-    {0x8a, push_long, 1},      /* LONG1 */
-    {'U', push_string, 1},     /* SHORT_BINSTRING, of Python 2 */
-    {'T', push_string, 4},     /* BINSTRING, of Python 2 */
-    {'C', push_string, 1},     /* SHORT_BINBYTES */
-    {'B', push_string, 4},     /* BINBYTES */
-    {'X', push_string, 4},     /* BINUNICODE */
-    {']', push_list, 0},       /* EMPTY_LIST */
-    {'a', append, 1},          /* APPEND */
-    {'e', append, MARKED},     /* APPENDS */
-    {'}', push_dict, 0},       /* EMPTY_DICT */
-    {'s', set_items, 2},       /* SETITEM */
-    {'u', set_items, MARKED},  /* SETITEMS */
-    {')', push_tuple, 0},      /* EMPTY_TUPLE */
-    {0x85, push_tuple, 1},     /* TUPLE1 */
-    {0x86, push_tuple, 2},     /* TUPLE2 */
-    {0x87, push_tuple, 3},     /* TUPLE3 */
-    {'t', push_tuple, MARKED}, /* TUPLE */
-    {'q', memo_put, 1},        /* BINPUT */
-    {'r', memo_put, 4},        /* LONG_BINPUT */
-    {'h', memo_get, 1},        /* BINGET */
-    {'j', memo_get, 4},        /* LONG_BINGET */
-    {'c', push_global, 0},     /* GLOBAL */
-    {'R', reduce, 2},          /* REDUCE */
-    {'b', build, 2},           /* BUILD */
+    {PROTO, 1, check_protocol},
+    {'(', 0, push_mark},       /* MARK */
+    {'N', 0, push_nothing},    /* NONE */
+    {0x88, 1, push_nothing},   /* NEWTRUE */
+    {0x89, 0, push_nothing},   /* NEWFALSE */
+    {'K', 1, push_int},        /* BININT1 */
+    {'M', 2, push_int},        /* BININT2 */
+    {'J', 4, push_int},        /* BININT */
+    {0x8a, 1, push_long},      /* LONG1 */
+    {'U', 1, push_string},     /* SHORT_BINSTRING, of Python 2 */
+    {'T', 4, push_string},     /* BINSTRING, of Python 2 */
+    {'C', 1, push_string},     /* SHORT_BINBYTES */
+    {'B', 4, push_string},     /* BINBYTES */
+    {'X', 4, push_string},     /* BINUNICODE */
+    {']', 0, push_list},       /* EMPTY_LIST */
+    {'a', 1, append},          /* APPEND */
+    {'e', MARKED, append},     /* APPENDS */
+    {'}', 0, push_dict},       /* EMPTY_DICT */
+    {'s', 2, set_items},       /* SETITEM */
+    {'u', MARKED, set_items},  /* SETITEMS */
+    {')', 0, push_tuple},      /* EMPTY_TUPLE */
+    {0x85, 1, push_tuple},     /* TUPLE1 */
+    {0x86, 2, push_tuple},     /* TUPLE2 */
+    {0x87, 3, push_tuple},     /* TUPLE3 */
+    {'t', MARKED, push_tuple}, /* TUPLE */
+    {'q', 1, memo_put},        /* BINPUT */
+    {'r', 4, memo_put},        /* LONG_BINPUT */
+    {'h', 1, memo_get},        /* BINGET */
+    {'j', 4, memo_get},        /* LONG_BINGET */
+    {'c', 0, push_global},     /* GLOBAL */
+    {'R', 2, reduce},          /* REDUCE */
+    {'b', 2, build},           /* BUILD */
 };
 
 static ds_status step(machine *m, uint8_t code)
