@@ -48,3 +48,6 @@ foreach(kind STATIC SHARED)
     set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
         SOVERSION 0)
 endforeach()
+if(NOT DS_SANITIZE) # a sanitizer's own symbols come with the program
+    target_link_options(deepspeed_shared PRIVATE -Wl,--no-undefined)
+endif()

@@ -66,3 +66,10 @@ if(DS_EXAMPLES)
         set_tests_properties(programs/${name} PROPERTIES LABELS programs TIMEOUT 600)
     endforeach()
 endif()
+
+# What the shared library shows: every function of the public headers, and nothing else.
+if(Python3_FOUND AND NOT DS_SANITIZE)
+    add_test(NAME house/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
+        $<TARGET_FILE:deepspeed_shared> ${PROJECT_SOURCE_DIR}/include)
+    set_tests_properties(house/symbols PROPERTIES LABELS house)
+endif()
