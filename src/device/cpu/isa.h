@@ -107,7 +107,13 @@ ALWAYS_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n *
 #endif
 
 /* Keeps gcc from folding this load into each FMA that uses it (it repeats the load otherwise). */
+#if defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
+#elif defined(__aarch64__)
+#define IN_REGISTER(v) __asm__("" : "+w"(v))
+#else
+#define IN_REGISTER(v) ((void)(v))
+#endif
 
 /* elements of a view */
 ALWAYS_INLINE int64_t view_numel(const dsi_view *v)
