@@ -205,11 +205,12 @@ typedef struct Program {
     int64_t step;
 } Program;
 
+/* The training set comes first and is fetched if need be; the test set is then where it is. */
 static ds_dataset *cifar10(const Options *o, ds_split split)
 {
     return ds_cifar10_with(o->data, split,
                            (ds_cifar10_opts){.url = o->url,
-                                             .download = !o->no_download,
+                                             .download = !o->no_download && split == DS_TRAIN,
                                              .sample = o->sample,
                                              .fallback_sample = o->sample_if_offline,
                                              .quiet = o->quiet || split == DS_TEST});
