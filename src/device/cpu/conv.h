@@ -71,6 +71,10 @@ static inline int64_t line_at(const Lines *o, int64_t i)
     return i / each * o->step[0] + i % each * o->step[1];
 }
 
+/* Where each element of the lines lies in w [K,C,R,S], relative to its output channel: [count][length]. */
+#define line_weights KERNEL(conv_line_weights)
+void line_weights(const Lines *o, const dsi_view *w, int32_t *at);
+
 #define MAX_LINES 5 /* that a tile for pooled gradients keeps in registers, times two vectors */
 
 /* ---- conv_forward.c, conv_dw.c, conv_dx.c: float32 ----------------------------------------------------- */

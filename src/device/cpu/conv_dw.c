@@ -222,7 +222,7 @@ static void run_slot(void *arg, int64_t begin, int64_t end)
 }
 
 /* dw = the sum of the chunks, in w's own order */
-static void finish(const Job *o)
+static void finish(const Job *o, const int32_t *place)
 {
     const Lines *l = &o->lines;
     for (int64_t c = 1; c < o->chunks; c++) {
@@ -231,14 +231,11 @@ static void finish(const Job *o)
             vf_store(o->partial + i, vf_add(vf_load(o->partial + i), vf_load(from + i)));
     }
     const float *from = o->partial;
-    float *dw = o->dw.p;
-    for (int64_t k = 0; k < o->K; k++)
-        for (int64_t i = 0; i < l->count; i++, from += l->padded) {
-            int64_t each = l->S / l->merged;
-            float *to = dw + k * o->dw.s[0] + i / each * o->dw.s[2] + i % each * o->dw.s[3];
-            for (int64_t s = 0, j = 0; s < l->merged; s++)
-                for (int64_t c = 0; c < l->C; c++) to[c * o->dw.s[1] + s * o->dw.s[3]] = from[j++];
-        }
+    for (int64_t k = 0; k < o->K; k++) {
+        float *dw = (float *)o->dw.p + k * o->dw.s[0];
+        for (int64_t i = 0; i < l->count; i++, from += l->padded)
+            for (int64_t j = 0; j < l->length; j++) dw[place[i * l->length + j]] = from[j];
+    }
 }
 
 static ds_status run(dsi_stream *s, Job *o)
@@ -262,17 +259,20 @@ static ds_status run(dsi_stream *s, Job *o)
 
     bool small = o->P * o->Q < 1 << 20;
     int64_t table = o->pooled && !small ? round_up(o->P * o->Q, 16) : 0;
-    int64_t bytes = (o->chunks * o->size + table) * (int64_t)sizeof(float) +
+    int64_t line = round_up(l->count * l->length, 16);
+    int64_t bytes = (o->chunks * o->size + table + line) * (int64_t)sizeof(float) +
                     o->slots * o->work_bytes;
     o->partial = dsi_scratch(s, (size_t)bytes);
     if (!o->partial) return DS_ENOMEM;
     int32_t *places = (int32_t *)(o->partial + o->chunks * o->size);
-    o->work = (char *)(places + table);
+    int32_t *place = places + table; /* of line elements in dw */
+    o->work = (char *)(place + line);
+    line_weights(l, &o->dw, place);
     for (int64_t i = 0; i < table; i++)
         places[i] = (int32_t)(i / o->Q * l->row + i % o->Q * l->pixel);
     o->places = (Places){(int32_t)o->Q, (int32_t)l->row, (int32_t)l->pixel, table ? places : NULL};
     dsi_parallel(o->slots, 1, run_slot, o);
-    finish(o);
+    finish(o, place);
     dsi_scratch_release(s, o->partial);
     return DS_OK;
 }

@@ -172,20 +172,17 @@ static void run_slot(void *arg, int64_t begin, int64_t end)
 }
 
 /* w [K,C,R,S] -> [K][lines][padded], zeros behind each line */
-static void pack_weights(const Job *o)
+static void pack_weights(const Job *o, const int32_t *place)
 {
     const Lines *l = &o->lines;
-    const int64_t *ws = o->w.s;
-    int64_t each = l->S / l->merged;
     float *to = o->weights;
-    for (int64_t k = 0; k < o->K; k++)
-        for (int64_t r = 0; r < l->R; r++)
-            for (int64_t i = 0; i < each; i++, to += l->padded) {
-                const float *w = (const float *)o->w.p + k * ws[0] + r * ws[2] + i * ws[3];
-                for (int64_t s = 0; s < l->merged; s++)
-                    for (int64_t c = 0; c < l->C; c++) to[s * l->C + c] = w[s * ws[3] + c * ws[1]];
-                for (int64_t j = l->length; j < l->padded; j++) to[j] = 0;
-            }
+    for (int64_t k = 0; k < o->K; k++) {
+        const float *w = (const float *)o->w.p + k * o->w.s[0];
+        for (int64_t i = 0; i < l->count; i++, to += l->padded) {
+            for (int64_t j = 0; j < l->length; j++) to[j] = w[place[i * l->length + j]];
+            for (int64_t j = l->length; j < l->padded; j++) to[j] = 0;
+        }
+    }
 }
 
 ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view w,
@@ -203,17 +200,20 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
     o.slots = max64(1, min64(min64(ds_threads(), dx.d[0]), (int64_t)(ns / 20000)));
     o.sample_floats = round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
     int64_t lines = round_up(2 * l->count, 16); /* in floats */
-    int64_t floats = weights + lines + table + o.slots * o.sample_floats;
+    int64_t line = round_up(l->count * l->length, 16);
+    int64_t floats = weights + lines + table + line + o.slots * o.sample_floats;
     o.weights = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o.weights) return DS_ENOMEM;
     o.line = (int64_t *)(o.weights + weights);
     for (int64_t i = 0; i < l->count; i++) o.line[i] = line_at(l, i);
     o.offset = (int32_t *)(o.weights + weights + lines);
-    o.samples = (float *)(o.offset + table);
+    int32_t *place = o.offset + table;
+    o.samples = (float *)(place + line);
     for (int64_t p = 0; p < dy->h; p++)
         for (int64_t q = 0; q < dy->w; q++)
             o.offset[p * dy->w + q] = (int32_t)(p * l->row + q * l->pixel);
-    pack_weights(&o);
+    line_weights(l, &w, place);
+    pack_weights(&o, place);
     o.mix = mix_to_planes(dx.d[1]);
     dsi_parallel(o.slots, 1, run_slot, &o);
     dsi_scratch_release(s, o.weights);

@@ -60,8 +60,12 @@ static void pack_weights(const Job *o)
             int64_t valid = min64(n, o->K - k);
             const float *from = o->weights + g * o->wgroup + k * o->wk;
             for (int64_t t = 0; t < o->T; t++, to += n) {
-                for (int64_t i = 0; i < valid; i++) to[i] = from[o->wtap[t] + i * o->wk];
-                for (int64_t i = valid; i < n; i++) to[i] = 0;
+                const float *wt = from + o->wtap[t];
+                int64_t i = 0;
+                for (; i + VF <= valid; i += VF)
+                    UNROLL for (int j = 0; j < VF; j++) to[i + j] = wt[(i + j) * o->wk];
+                for (; i < valid; i++) to[i] = wt[i * o->wk];
+                for (; i < n; i++) to[i] = 0;
             }
         }
     }

@@ -236,3 +236,12 @@ Lines lines_of(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, int64_
     o.step[1] = c->dilation[1] * x->d[1];
     return o;
 }
+
+void line_weights(const Lines *o, const dsi_view *w, int32_t *at)
+{
+    int64_t each = o->S / o->merged;
+    for (int64_t i = 0; i < o->count; i++)
+        for (int64_t s = 0; s < o->merged; s++)
+            for (int64_t c = 0; c < o->C; c++)
+                *at++ = (int32_t)(c * w->s[1] + i / each * w->s[2] + (i % each + s) * w->s[3]);
+}
