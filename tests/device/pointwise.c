@@ -1,0 +1,289 @@
+/* tests/device/pointwise.c: pointwise kernels against the C library in double.
+ * SPDX-License-Identifier: MIT */
+#include "kernels.h"
+
+#include "base/half.h"
+
+#define SQRT_2_OVER_PI 0.79788456080286535588
+
+static double relu(double x) { return x < 0 ? 0 : x; }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double gelu(double x) { return x * 0.5 * (1 + erf(x * sqrt(0.5))); }
+static double gelu_tanh(double x)
+{
+    return 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)));
+}
+
+/* One operand: the kernel, what it should be, and by how much it may be off: units in the last place of
+ * the result, and in all (gelu loses digits by 1 + erf, as in PyTorch). */
+static const struct {
+    const char *name;
+    size_t kernel; /* offset in dsi_kernels */
+    double (*want)(double);
+    double ulps, absolute;
+} unary[] = {
+#define ROW(name, f, ulps, absolute) \
+    { \
+#name, offsetof(dsi_kernels, name), f, ulps, absolute \
+    }
+    ROW(abs, fabs, 0, 0),
+    ROW(exp, exp, 1, 0),
+    ROW(log, log, 1, 0),
+    ROW(sqrt, sqrt, 0.51, 0),
+    ROW(relu, relu, 0, 0),
+    ROW(tanh, tanh, 2, 0),
+    ROW(gelu, gelu, 3, 3e-7),
+    ROW(gelu_tanh, gelu_tanh, 4, 3e-7),
+    ROW(sigmoid, sigmoid, 2.5, 2e-38),
+};
+#define N_UNARY (sizeof unary / sizeof *unary)
+
+static const double edges[] = {0,         -0.0, 1e-30, -1e-30, 1e-40,  0.5,  -0.5, 3,    -3,
+                               10,        -10,  20,    -20,    100,    -100, 1e4,  -1e4, INFINITY,
+                               -INFINITY, NAN,  88.7,  -87.4,  -103.9, 1,    -1,   0.625};
+#define N_EDGES (sizeof edges / sizeof *edges)
+
+/* The distance of neighbours of x in the dtype. */
+static double ulp(ds_dtype dtype, double x)
+{
+    int e;
+    if (!isfinite(x)) return 0;
+    frexp(x, &e);
+    return dtype == DS_F32 ? ldexp(1, (e < -125 ? -125 : e) - 24)
+                           : ldexp(1, (e < -1021 ? -1021 : e) - 53);
+}
+
+static void one_operand_matches_the_c_library(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (size_t f = 0; f < N_UNARY; f++)
+        for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) {
+            int64_t n = 5003;
+            dsi_view x = view_new(dtype, 1, &n, NULL), y = view_new(dtype, 1, &n, NULL);
+            dsi_unary *kernel = *(dsi_unary *const *)((const char *)k + unary[f].kernel);
+            for (int64_t i = 0; i < n; i++) /* -104 .. 104, close around 0 */
+                view_set(&x, i,
+                         i < (int64_t)N_EDGES ? edges[i] : pow((double)(i - 2500) / 2500, 5) * 104);
+            CHECK_INT(kernel(NULL, x, y), DS_OK);
+            for (int64_t i = 0; i < n; i++) {
+                double want = unary[f].want(view_get(&x, i)), got = view_get(&y, i);
+                if (dtype == DS_F32) want = (double)(float)want;
+                if (got == want || (isnan(got) && isnan(want))) continue;
+                if (!(fabs(got - want) <= unary[f].ulps * ulp(dtype, want) + unary[f].absolute))
+                    fail_msg("%s(%.9g) is %.9g, want %.9g: off by %.3g ulp", unary[f].name,
+                             view_get(&x, i), got, want, fabs(got - want) / ulp(dtype, want));
+            }
+            view_free(&x), view_free(&y);
+        }
+}
+
+/* ---- two operands --------------------------------------------------------------------------------- */
+
+static double mul(double a, double b) { return a * b; }
+static double quotient(double a, double b) { return a / b; }
+static double relu_dx(double dy, double y) { return y <= 0 ? 0 : dy; }
+static double sigmoid_dx(double dy, double y) { return dy * y * (1 - y); }
+static double tanh_dx(double dy, double y) { return dy * (1 - y * y); }
+static double abs_dx(double dy, double x) { return dy * ((x > 0) - (x < 0)); }
+static double gelu_dx(double dy, double x)
+{
+    return dy * (0.5 * (1 + erf(x * sqrt(0.5))) + x * exp(-0.5 * x * x) * 0.39894228040143267794);
+}
+static double gelu_tanh_dx(double dy, double x)
+{
+    double t = tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
+    return dy *
+           (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x * x));
+}
+
+static const struct {
+    const char *name;
+    size_t kernel;
+    double (*want)(double, double);
+} binary[] = {
+#define ROW2(name, f) \
+    { \
+#name, offsetof(dsi_kernels, name), f \
+    }
+    ROW2(mul, mul),         ROW2(div, quotient),
+    ROW2(relu_dx, relu_dx), ROW2(sigmoid_dx, sigmoid_dx),
+    ROW2(tanh_dx, tanh_dx), ROW2(abs_dx, abs_dx),
+    ROW2(gelu_dx, gelu_dx), ROW2(gelu_tanh_dx, gelu_tanh_dx),
+};
+#define N_BINARY (sizeof binary / sizeof *binary)
+
+static void two_operands_match_plain_formulas(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (size_t f = 0; f < N_BINARY; f++)
+        for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) {
+            int64_t n = 1003;
+            double tol = dtype == DS_F32 ? 4e-7 : 1e-15;
+            dsi_view a = view_new(dtype, 1, &n, NULL), b = view_new(dtype, 1, &n, NULL);
+            dsi_view y = view_new(dtype, 1, &n, NULL);
+            dsi_binary *kernel = *(dsi_binary *const *)((const char *)k + binary[f].kernel);
+            view_random(&a, 1), view_random(&b, 2);
+            for (int64_t i = 0; i < n; i++)
+                view_set(&b, i, i < (int64_t)N_EDGES ? edges[i] : 6 * view_get(&b, i));
+            CHECK_INT(kernel(NULL, a, b, y), DS_OK);
+            for (int64_t i = 0; i < n; i++) {
+                double want = binary[f].want(view_get(&a, i), view_get(&b, i)),
+                       got = view_get(&y, i);
+                if (dtype == DS_F32) want = (double)(float)want;
+                if (got == want || (isnan(got) && isnan(want))) continue;
+                double scale = fabs(want) + fabs(view_get(&a, i)) * (1 + fabs(view_get(&b, i)));
+                if (!(fabs(got - want) <= 4 * tol * (isfinite(scale) ? scale : 0)))
+                    fail_msg("%s(%.9g, %.9g) is %.9g, want %.9g", binary[f].name, view_get(&a, i),
+                             view_get(&b, i), got, want);
+            }
+            /* the output may be the first operand */
+            CHECK_INT(kernel(NULL, a, b, a), DS_OK);
+            CHECK(memcmp(a.p, y.p, (size_t)n * ds_dtype_size(dtype)) == 0);
+            view_free(&a), view_free(&b), view_free(&y);
+        }
+}
+
+/* add over every kind of layout: same order, orders that differ, repeated rows, columns and scalars */
+static void any_layout_gives_the_same(void **state)
+{
+    (void)state;
+    static const int64_t d[] = {3, 7, 5, 11};
+    int orders[][4] = {{0, 1, 2, 3}, {0, 2, 3, 1}, {3, 2, 1, 0}};
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
+        for (int oa = 0; oa < 3; oa++)
+            for (int oy = 0; oy < 3; oy++)
+                for (unsigned repeated = 0; repeated < 16; repeated++) {
+                    dsi_view a = view_new(dtype, 4, d, orders[oa]), b = view_new(dtype, 4, d, NULL);
+                    dsi_view y = view_new(dtype, 4, d, orders[oy]);
+                    view_random(&a, 1), view_random(&b, 2);
+                    for (int i = 0; i < 4; i++)
+                        if (repeated >> i & 1) b.s[i] = 0;
+                    CHECK_INT(k->add(NULL, 1, a, b, y), DS_OK);
+                    for (int64_t i = 0; i < view_count(&y); i++)
+                        CHECK_CLOSE(view_get(&y, i), view_get(&a, i) + view_get(&b, i), 2e-7);
+                    view_free(&a), view_free(&b), view_free(&y);
+                }
+}
+
+static void numbers_go_in(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) {
+        static const double exponents[] = {2, 3, 0.5, -1, -0.5, 0, 1, 2.7};
+        int64_t n = 37;
+        double tol = dtype == DS_F32 ? 3e-7 : 1e-15;
+        dsi_view x = view_new(dtype, 1, &n, NULL), y = view_new(dtype, 1, &n, NULL);
+        view_random(&x, 1), view_random(&y, 2);
+        double y5 = view_get(&y, 5);
+        CHECK_INT(k->add(NULL, -0.25, y, x, y), DS_OK);
+        CHECK_CLOSE(view_get(&y, 5), y5 - 0.25 * view_get(&x, 5), tol);
+        CHECK_INT(k->affine(NULL, 3, -0.5, x, y), DS_OK);
+        for (int i = 0; i < n; i++)
+            CHECK_CLOSE(view_get(&y, i), 3 * view_get(&x, i) - 0.5, 8 * tol);
+        for (size_t e = 0; e < sizeof exponents / sizeof *exponents; e++) {
+            CHECK_INT(k->pow(NULL, exponents[e], x, y), DS_OK);
+            for (int i = 0; i < n; i++) {
+                double want = pow(view_get(&x, i), exponents[e]);
+                CHECK_CLOSE(view_get(&y, i), want, tol * fabs(want));
+            }
+        }
+        dsi_view keep = view_new(DS_BOOL, 1, &n, NULL);
+        for (int i = 0; i < n; i += 3) *(uint8_t *)view_at(&keep, i) = 1;
+        CHECK_INT(k->mask_scale(NULL, 2, x, keep, y), DS_OK);
+        for (int i = 0; i < n; i++)
+            CHECK_CLOSE(view_get(&y, i), i % 3 ? 0 : 2 * view_get(&x, i), 0);
+        view_free(&x), view_free(&y), view_free(&keep);
+    }
+}
+
+static void comparisons_and_where_take_any_dtype(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = 0; dtype < DS_DTYPES; dtype++) {
+        int64_t n = 50;
+        dsi_view wa = view_new(DS_F64, 1, &n, NULL), wb = view_new(DS_F64, 1, &n, NULL);
+        dsi_view a = view_new(dtype, 1, &n, NULL), b = view_new(dtype, 1, &n, NULL),
+                 y = view_new(dtype, 1, &n, NULL);
+        dsi_view eq = view_new(DS_BOOL, 1, &n, NULL), lt = view_new(DS_BOOL, 1, &n, NULL);
+        for (int i = 0; i < n; i++) view_set(&wa, i, i % 2), view_set(&wb, i, i % 3 != 0);
+        CHECK_INT(k->copy(NULL, wa, a), DS_OK);
+        CHECK_INT(k->copy(NULL, wb, b), DS_OK);
+        CHECK_INT(k->eq(NULL, a, b, eq), DS_OK);
+        CHECK_INT(k->lt(NULL, a, b, lt), DS_OK);
+        CHECK_INT(k->where(NULL, lt, a, b, y), DS_OK);
+        for (int i = 0; i < n; i++) {
+            int less = i % 2 < (i % 3 != 0);
+            CHECK_INT(*(uint8_t *)view_at(&eq, i), i % 2 == (i % 3 != 0));
+            CHECK_INT(*(uint8_t *)view_at(&lt, i), less);
+            CHECK(memcmp(view_at(&y, i), view_at(less ? &a : &b, i), ds_dtype_size(dtype)) == 0);
+        }
+        view_free(&wa), view_free(&wb), view_free(&a), view_free(&b), view_free(&y), view_free(&eq),
+            view_free(&lt);
+    }
+}
+
+static void nan_equals_nothing(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        float a[] = {NAN, 0, 1}, b[] = {NAN, -0.0f, NAN};
+        uint16_t h[] = {0x7e00, 0x8000, 0x3c00}, g[] = {0x7e00, 0x0000, 0x3c00};
+        uint8_t y[3];
+        dsi_view vy = {y, DS_BOOL, 1, {3}, {1}};
+        CHECK_INT(
+            k->eq(NULL, (dsi_view){a, DS_F32, 1, {3}, {1}}, (dsi_view){b, DS_F32, 1, {3}, {1}}, vy),
+            DS_OK);
+        CHECK(!y[0] && y[1] && !y[2]);
+        CHECK_INT(
+            k->eq(NULL, (dsi_view){h, DS_F16, 1, {3}, {1}}, (dsi_view){g, DS_F16, 1, {3}, {1}}, vy),
+            DS_OK);
+        CHECK(!y[0] && y[1] && y[2]);
+    }
+}
+
+static void integers_do_not_compute(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    {
+        int32_t x[2] = {1, 2};
+        dsi_view v = {x, DS_I32, 1, {2}, {1}};
+        CHECK_INT(k->mul(NULL, v, v, v), DS_EINVAL);
+        CHECK_ERROR("mul: no cpu kernel for int32");
+        CHECK_INT(k->gelu(NULL, v, v), DS_EINVAL);
+        CHECK_ERROR("gelu: no cpu kernel for int32");
+    }
+}
+
+/* large enough to be shared out: one line, and many lines with a repeated operand */
+static void results_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    int64_t d[] = {601, 777};
+    FOR_EACH_ISA(k)
+    for (int repeated = 0; repeated < 2; repeated++) {
+        dsi_view x = view_new(DS_F32, 2, d, NULL), one = view_new(DS_F32, 2, d, NULL),
+                 four = view_new(DS_F32, 2, d, NULL);
+        view_random(&x, 1);
+        if (repeated) x.s[1] = 0;
+        CHECK_INT(k->gelu(NULL, x, one), DS_OK);
+        CHECK_INT(ds_set_threads(4), DS_OK);
+        CHECK_INT(k->gelu(NULL, x, four), DS_OK);
+        CHECK_INT(ds_set_threads(1), DS_OK);
+        CHECK(memcmp(one.p, four.p, (size_t)view_count(&one) * sizeof(float)) == 0);
+        view_free(&x), view_free(&one), view_free(&four);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(one_operand_matches_the_c_library),
+          cmocka_unit_test(two_operands_match_plain_formulas),
+          cmocka_unit_test(any_layout_gives_the_same), cmocka_unit_test(numbers_go_in),
+          cmocka_unit_test(comparisons_and_where_take_any_dtype),
+          cmocka_unit_test(nan_equals_nothing), cmocka_unit_test(integers_do_not_compute),
+          cmocka_unit_test(results_do_not_depend_on_threads))
