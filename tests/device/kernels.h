@@ -33,7 +33,7 @@ static inline dsi_view view_new(ds_dtype dtype, int n, const int64_t *d, const i
         v.s[at] = step;
         step *= d[at];
     }
-    v.p = calloc((size_t)step + 1, ds_dtype_size(dtype));
+    v.p = calloc(step ? (size_t)step : 1, ds_dtype_size(dtype)); /* exact: overruns are seen */
     return v;
 }
 

@@ -1,7 +1,7 @@
 /* device/cpu/lines.h: sums and maxima of dense lines, for float and double.
  *
- * A sum runs in vectors of 64 bytes, whatever the instruction set, so that its order, and with it the
- * result, is the same on all of them. Floats are added up in float for at most 4096 elements (64 a
+ * A sum runs in vectors of 32 bytes, whatever the instruction set, so that its order, and with it the
+ * result, is the same on all of them. Floats are added up in float for at most 4096 elements (128 a
  * lane), those partial sums in double: the error stays below that of a pairwise sum.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_LINES_H
@@ -10,6 +10,7 @@
 #include "isa.h"
 
 #include <math.h>
+#include <string.h>
 
 #define LINE_BLOCK 4096 /* elements whose sum is kept in T */
 

@@ -11,8 +11,9 @@
 
 #include <string.h>
 
-#define CHANNELS 128 /* at a time */
-#define ROWS     64  /* whose sum is kept in T */
+#define CHANNELS 128  /* at a time */
+#define ROWS     64   /* whose sum is kept in T */
+#define BLOCK    1024 /* elements of a line whose sum is kept in T */
 #define BUFFER   512
 
 typedef struct {
@@ -25,13 +26,10 @@ typedef struct {
 /* True if the channels of [N,C,I] are neighbours in memory. */
 static bool channels_dense(const dsi_view *v) { return v->s[1] == 1 && v->d[1] > 1; }
 
-/* Offset of row (n, i) of [N,C,I]; most often rows follow each other, and nothing is divided. */
-ALWAYS_INLINE int64_t row_offset(const dsi_view *v, int64_t row)
-{
-    if (v->d[2] == 1) return row * v->s[0];
-    if (v->s[0] == v->d[2] * v->s[2]) return row * v->s[2];
-    return row / v->d[2] * v->s[0] + row % v->d[2] * v->s[2];
-}
+/* Rows (n, i) of [N,C,I]: the elements from one to the next, and whether that holds from sample to
+ * sample too. */
+static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
+static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
 
 #define T           float
 #define NAMED(name) name##_f32
@@ -54,12 +52,20 @@ static ds_status run(const char *kernel, ds_dtype dtype, int64_t n, int64_t each
 
 #define LEAST_CHANNELS 16 /* two threads do not write to one cache line */
 
+/* Over the channels of x. A few that are dense are not divided: rows of all of them are joined, and the
+ * order of sums would depend on the division. */
+static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
+{
+    int64_t c = j->x.d[1];
+    bool few = channels_dense(&j->x) && 2 * c <= CHANNELS;
+    return run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], few ? c : LEAST_CHANNELS, f32, f64, j);
+}
+
 ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
 {
     job j = {.x = x, .mean = mean, .var = var};
     (void)s;
-    return run("batch_stats", x.dtype, x.d[1], x.d[0] * x.d[2], LEAST_CHANNELS, stats_channels_f32,
-               stats_channels_f64, &j);
+    return run_channels("batch_stats", stats_channels_f32, stats_channels_f64, &j);
 }
 
 ds_status KERNEL(batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
@@ -67,8 +73,7 @@ ds_status KERNEL(batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view 
 {
     job j = {.x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias};
     (void)s;
-    return run("batch_norm", x.dtype, x.d[1], x.d[0] * x.d[2], LEAST_CHANNELS,
-               batch_norm_channels_f32, batch_norm_channels_f64, &j);
+    return run_channels("batch_norm", batch_norm_channels_f32, batch_norm_channels_f64, &j);
 }
 
 ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
@@ -85,8 +90,8 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
              .db = db,
              .batch = batch};
     (void)s;
-    return run("batch_norm_dx", x.dtype, x.d[1], x.d[0] * x.d[2], LEAST_CHANNELS,
-               batch_norm_dx_channels_f32, batch_norm_dx_channels_f64, &j);
+    return run_channels("batch_norm_dx", batch_norm_dx_channels_f32, batch_norm_dx_channels_f64,
+                        &j);
 }
 
 ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
