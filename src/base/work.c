@@ -14,8 +14,14 @@
  * each cleared bit is done, so whoever clears one may read the job; no generation count is needed.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred nanoseconds then), and sleep on a
- * condition variable afterwards: an idle program burns nothing. There are never more threads in a
- * pool than the process has processors: one more would only take time from the others.
+ * condition variable afterwards: an idle program burns nothing. Whoever has spun for PATIENCE_NS offers
+ * its processor at each turn, so that many ranks on few processors do not stand in each other's way.
+ * There are never more threads in a pool than the process has processors: one more would only take
+ * time from the others.
+ *
+ * Waking a sleeper costs the caller some ten microseconds, as much as a small job is worth. So a small
+ * job wakes helpers only if there was another one just before: then more will follow while they are
+ * awake. A lone one runs on the caller.
  * SPDX-License-Identifier: MIT */
 #include "work.h"
 
@@ -31,9 +37,9 @@
 
 #define MAX_THREADS 64     /* bits of a word */
 #define SPIN_NS     100000 /* how long a helper looks for work before it sleeps */
-#define PATIENCE_NS \
-    20000 /* how long the caller spins for a helper before it offers its processor */
-#define CACHE_LINE 64
+#define PATIENCE_NS 20000  /* how long anybody spins before it offers its processor to others */
+#define LARGE       8      /* a job that could be cut into so many parts is worth waking helpers */
+#define CACHE_LINE  64
 
 typedef struct job {
     void (*body)(void *arg, int64_t begin, int64_t end);
@@ -55,6 +61,7 @@ typedef struct pool {
     pthread_cond_t wake;
     bool quit;
     int helpers;
+    int64_t last_small; /* when a small job found sleepers; the caller's */
     struct helper {
         pthread_t thread;
         struct pool *pool;
@@ -102,25 +109,36 @@ static void run_part(const job *j, int part)
     j->body(j->arg, j->n * part / j->parts, j->n * (part + 1) / j->parts);
 }
 
-/* Returns when there is a part to take, or with false when the pool is to end. */
-static bool wait_for_work(pool *p)
+/* Looks for an open part for SPIN_NS. */
+static bool spin_for_work(pool *p)
 {
-    int64_t until = now_ns() + SPIN_NS;
-    do {
+    int64_t begun = now_ns(), spent = 0;
+    while (spent < SPIN_NS) {
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(&p->open, memory_order_relaxed)) return true;
             relax();
         }
-    } while (now_ns() < until);
+        spent = now_ns() - begun;
+        if (spent > PATIENCE_NS) sched_yield(); /* to whoever has work: another rank, perhaps */
+    }
+    return false;
+}
 
-    /* The count of sleepers is raised before open is read, and the caller sets open before it reads
-     * the count (both in the one order of seq_cst): one of the two sees the other. */
-    pthread_mutex_lock(&p->mutex);
-    atomic_fetch_add(&p->sleepers, 1);
-    while (!p->quit && !atomic_load(&p->open)) pthread_cond_wait(&p->wake, &p->mutex);
-    atomic_fetch_sub(&p->sleepers, 1);
-    bool quit = p->quit;
-    pthread_mutex_unlock(&p->mutex);
+/* Returns when there is a part to take, or with false when the pool is to end. */
+static bool wait_for_work(pool *p)
+{
+    bool quit = false;
+    while (!quit && !spin_for_work(p)) {
+        /* The count of sleepers is raised before open is read, and the caller sets open before it
+         * reads the count (both in the one order of seq_cst): one of the two sees the other. Whoever
+         * was woken spins again: that job may be over, but the next one is near. */
+        pthread_mutex_lock(&p->mutex);
+        atomic_fetch_add(&p->sleepers, 1);
+        if (!p->quit && !atomic_load(&p->open)) pthread_cond_wait(&p->wake, &p->mutex);
+        atomic_fetch_sub(&p->sleepers, 1);
+        quit = p->quit;
+        pthread_mutex_unlock(&p->mutex);
+    }
     return !quit;
 }
 
@@ -230,6 +248,22 @@ static void wait_for_helpers(pool *p, int parts)
     }
 }
 
+/* See the head of this file. */
+static bool pays_to_wake(pool *p, int64_t most)
+{
+    if (most >= LARGE) return true;
+    int64_t now = now_ns(), before = p->last_small;
+    p->last_small = now;
+    return now - before < SPIN_NS;
+}
+
+static void wake_helpers(pool *p)
+{
+    pthread_mutex_lock(&p->mutex); /* whoever saw no bit is waiting by now */
+    pthread_mutex_unlock(&p->mutex);
+    pthread_cond_broadcast(&p->wake);
+}
+
 void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begin, int64_t end),
                   void *arg)
 {
@@ -241,7 +275,9 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
     }
     pool *p = my_pool();
     int parts = p->helpers + 1 < most ? p->helpers + 1 : (int)most;
-    if (parts == 1) {
+    int asleep = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
+    bool wake = asleep && pays_to_wake(p, most);
+    if (parts == 1 || (asleep == p->helpers && !wake)) {
         body(arg, 0, n);
         return;
     }
@@ -249,11 +285,8 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     uint64_t all = parts == 64 ? ~(uint64_t)0 : ((uint64_t)1 << parts) - 1;
     atomic_store(&p->open, all & ~(uint64_t)1);
-    if (atomic_load(&p->sleepers)) {
-        pthread_mutex_lock(&p->mutex); /* whoever saw no bit is waiting by now */
-        pthread_mutex_unlock(&p->mutex);
-        pthread_cond_broadcast(&p->wake);
-    }
+    /* those that fall asleep just now are woken as well: they were awake a moment ago */
+    if (atomic_load(&p->sleepers) && (wake || !asleep)) wake_helpers(p);
 
     inside = true;
     int part = 0, own = 0;

@@ -2,6 +2,7 @@
  * batches, early stops, resuming.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "device/device.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
@@ -412,7 +413,40 @@ static void prefetch_is_bounded(void **state)
     ds_loader_free(l);
 }
 
-TEST_MAIN(cmocka_unit_test(batches_do_not_hang_on_workers),
+/* Storage that cannot be had ends the loop; nothing is lost or leaked, and the loader goes on after it. */
+static void failed_memory_is_an_ordinary_failure(void **state)
+{
+    (void)state;
+    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
+    size_t before = dsi_cache_live(cpu);
+    for (int workers = 0; workers < 2; workers++)
+        for (int n = 1; n < 14; n++) {
+            ds_loader *l = ds_loader_new(lines_new(40), 4, .workers = workers, .prefetch = 3);
+            ds_tensor *kept[10] = {NULL};
+            ds_batch b;
+            int64_t k = 0, failures = 0;
+            dsi_cache_fail(n, false);
+            while (k < 10) {
+                if (ds_loader_next(l, &b)) {
+                    check_batch(&b);
+                    CHECK_INT(b.index[0], 4 * k);
+                    kept[k++] = ds_keep(b.x); /* so that each turn asks for memory */
+                } else {
+                    CHECK_INT(ds_error_status(), DS_ENOMEM);
+                    ds_error_clear();
+                    CHECK(++failures <= 1);
+                }
+            }
+            dsi_cache_fail(0, false);
+            CHECK(failures || n > 10);
+            ds_loader_free(l);
+            for (int i = 0; i < 10; i++) ds_drop(kept[i]);
+            CHECK_INT((int64_t)dsi_cache_live(cpu), (int64_t)before);
+        }
+}
+
+TEST_MAIN(cmocka_unit_test(failed_memory_is_an_ordinary_failure),
+          cmocka_unit_test(batches_do_not_hang_on_workers),
           cmocka_unit_test(numbers_of_batches_are_right), cmocka_unit_test(kept_batches_stay),
           cmocka_unit_test(turns_are_scopes), cmocka_unit_test(scopes_of_others_are_left_alone),
           cmocka_unit_test(failures_come_with_their_batch),
