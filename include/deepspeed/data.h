@@ -85,7 +85,7 @@ typedef struct ds_batch {
     ds_tensor *y; /* field 1, or NULL */
     ds_tensor *field[DS_MAX_FIELDS];
     int64_t size;         /* samples in this batch */
-    const int64_t *index; /* [size] their numbers in the data set */
+    const int64_t *index; /* [size] their numbers in the data set; until the turn ends */
 } ds_batch;
 
 /* Takes data. */
@@ -94,8 +94,10 @@ typedef struct ds_batch {
 DS_API ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts);
 DS_API void ds_loader_free(ds_loader *l);
 
-/* The next batch; false at the end of an epoch (the next call begins the next one) and on failure. A
- * turn is a scope: what was computed since the last call ends here. */
+/* The next batch; false at the end of an epoch (the next call begins the next one) and on failure:
+ * of this thread in the turn before, or of a sample's get, which ds_error() then names. A turn is a
+ * scope: what was computed since the last call ends here, and so does the batch, but for what was
+ * kept (ds_keep(b.x)). */
 DS_API bool ds_loader_next(ds_loader *l, ds_batch *out);
 /* leave the epoch early: ends the turn, discards the rest */
 DS_API void ds_loader_stop(ds_loader *l);

@@ -87,8 +87,9 @@ DS_API int ds_device_count(ds_device_kind kind);
 DS_API ds_status ds_set_device(ds_device device);
 DS_API ds_device ds_current_device(void);
 
-/* How many threads a CPU kernel called from this thread may use: 1 at first. Results do not depend
- * on it: work is divided so that every sum keeps its order. */
+/* How many threads a CPU kernel called from this thread may use: 1 at first, at most 64, and in effect
+ * never more than the process has processors. Results do not depend on it: work is divided so that
+ * every sum keeps its order. */
 DS_API ds_status ds_set_threads(int n);
 DS_API int ds_threads(void);
 
