@@ -31,6 +31,12 @@ static const Case cases[] = {
     {9, 20, 5, 5, 40, 3, 3, CONV(1, 1, 0, 0, 2, 2, 1)},
     {2, 3, 30, 30, 12, 7, 7, CONV(4, 4, 3, 3, 1, 1, 1)}, /* some of x is never read */
     {4, 2, 7, 40, 4, 1, 9, CONV(1, 1, 0, 4, 1, 1, 2)},
+    /* enough work for three threads */
+    {4, 16, 24, 24, 16, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {1, 16, 32, 32, 16, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {3, 16, 30, 30, 32, 3, 3, CONV(2, 2, 1, 1, 1, 1, 2)},
+    {1, 3, 64, 64, 6, 5, 5, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {0, 3, 8, 8, 6, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)}, /* no samples */
 };
 #define N_CASES (int)(sizeof cases / sizeof *cases)
 
@@ -173,9 +179,10 @@ static void every_case(void (*run)(const Isa *, const Truth *, ds_dtype, Order, 
     int n = isas(isa);
     for (int i = 0; i < n; i++)
         for (int in = 0; in < ORDERS; in++)
-            for (int result = 0; result < ORDERS; result++)
-                for (int dtype = DS_F32; dtype <= DS_F64; dtype++)
-                    run(&isa[i], t, (ds_dtype)dtype, (Order)in, (Order)result);
+            for (int result = 0; result < ORDERS; result++) {
+                run(&isa[i], t, DS_F32, (Order)in, (Order)result);
+                if (in == result) run(&isa[i], t, DS_F64, (Order)in, (Order)result);
+            }
 }
 
 static void dense(void **state)

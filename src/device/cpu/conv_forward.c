@@ -28,6 +28,7 @@ typedef struct {
 
     /* taps: offset in the source, and in w; [T] each */
     int64_t T;
+    int64_t run; /* taps that follow each other, column by column */
     int64_t *tap, *wtap;
     const float *weights, *bias; /* bias may be NULL */
     int64_t wk, wgroup, bk;      /* from output channel to channel, from group to group */
@@ -89,7 +90,7 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
             m = o->Q / parts + (part < o->Q % parts);
             const float *from = x + at * o->xrow + q;
             float *to = y + at * o->yp + q * o->yq;
-            ChannelTile *run = channel_tiles[m - 1][vectors - 1];
+            ChannelTile *run = choose_channel_tile(m, vectors, o->run);
             if (direct) {
                 run(taps, from, xrow, to, yp, o->yq);
                 continue;
@@ -270,6 +271,7 @@ ds_status conv_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view 
                 if (!o.packed) o.tap[t] += o.rect.row0 * o.pitch + o.rect.col0;
                 o.wtap[t] = i * w.s[1] + r * w.s[2] + v * w.s[3];
             }
+    o.run = c->dilation[1] == 1 && o.phases == 1 ? S : 1;
     ds_status status = run(s, &o);
     dsi_scratch_release(s, o.tap);
     return status;
@@ -337,11 +339,12 @@ static ds_status dx_image(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_v
     int64_t origin = o.packed ? -(low[0] * o.pitch + low[1]) : 0;
     for (int64_t k = 0; k < K; k++)
         for (int64_t i = 0; i < v.taps; i++)
-            for (int64_t j = 0; j < h.taps; j++) {
+            for (int64_t j = h.taps - 1; j >= 0; j--) { /* from left to right in dy */
                 if (!tap_at(v, a, i, &row) || !tap_at(h, b, j, &col)) continue;
                 o.tap[o.T] = origin + k * o.plane + row * o.pitch + col;
                 o.wtap[o.T++] = k * w.s[0] + i * w.s[2] + j * w.s[3];
             }
+    o.run = h.stride == 1 && h.dilation == 1 ? h.taps : 1;
     ds_status status = run(s, &o);
     dsi_scratch_release(s, o.tap);
     return status;

@@ -20,9 +20,11 @@
 /* 32 registers or 16: outputs, one tap's weights (or pixels), one broadcast */
 #if defined(DSI_ISA_avx512)
 #define MAX_PIXELS  12 /* of a channel tile; times two rows or two vectors */
+#define MAX_RUN     5  /* of taps, of a channel tile */
 #define MAX_VECTORS 4  /* of a pixel tile */
 #else
 #define MAX_PIXELS  6
+#define MAX_RUN     1
 #define MAX_VECTORS 2
 #endif
 #define MAX_CHANNELS 6 /* of a pixel tile */
@@ -38,25 +40,40 @@ typedef struct {
     const float *bias;  /* [channels of the tile] */
 } Taps;
 
-/* ---- channel tile: y[row][pixel][vector] ------------------------------------------------------------- */
+/* ---- channel tile: y[row][pixel][vector] -------------------------------------------------------------
+ *
+ * run > 1: taps come in runs of neighbours, as those of a kernel row do. An input then serves one pixel
+ * for each tap of the run, and is broadcast once for all of them: with one load for each FMA, loads
+ * would be what the tile waits for. */
 
-ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, const Taps *o, const float *x,
-                                int64_t xrow, float *y, int64_t yrow, int64_t ypixel)
+ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, int run, const Taps *o,
+                                const float *x, int64_t xrow, float *y, int64_t yrow,
+                                int64_t ypixel)
 {
-    vf a[2][MAX_PIXELS][2], w[2];
+    vf a[2][MAX_PIXELS][2], w[MAX_RUN][2];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
         UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_load(o->bias + v * VF);
     const float *wt = o->w;
-    for (int64_t t = 0; t < o->T; t++, wt += vectors * VF) {
-        const float *row[2] = {x + o->tap[t], x + o->tap[t] + xrow};
+    for (int64_t t = 0; t < o->T; t += run, wt += run * vectors * VF) {
+        const float *row[2] = {x + o->tap[t]};
         IN_ADDRESS(row[0]);
-        IN_ADDRESS(row[1]);
-        UNROLL for (int v = 0; v < vectors; v++) w[v] = vf_load(wt + v * VF);
-        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
+        if (rows > 1) {
+            row[1] = row[0] + xrow;
+            IN_ADDRESS(row[1]);
+        }
+        UNROLL for (int s = 0; s < run; s++) UNROLL for (int v = 0; v < vectors; v++)
+            w[s][v] = vf_load(wt + (s * vectors + v) * VF);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < pixels + run - 1; j++)
         {
-            vf xi = vf_set(row[r][i]);
-            if (vectors > 1) IN_REGISTER(xi);
-            UNROLL for (int v = 0; v < vectors; v++) a[r][i][v] = vf_fma(xi, w[v], a[r][i][v]);
+            vf xj = vf_set(row[r][j]);
+            if (vectors * run > 1) IN_REGISTER(xj);
+            UNROLL for (int s = 0; s < run; s++)
+            {
+                int i = j - s; /* pixel i's tap s is at i + s */
+                if (i >= 0 && i < pixels)
+                    UNROLL for (int v = 0; v < vectors; v++)
+                        a[r][i][v] = vf_fma(xj, w[s][v], a[r][i][v]);
+            }
         }
     }
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int i = 0; i < pixels; i++)
@@ -67,28 +84,39 @@ ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, const Taps *o
 typedef void ChannelTile(const Taps *o, const float *x, int64_t xrow, float *y, int64_t yrow,
                          int64_t ypixel);
 
-/* rows x vectors is 2 x 1 or 1 x 2 */
-#define CHANNEL_TILE(n) \
-    static void channel_tile_2_##n(const Taps *o, const float *x, int64_t xrow, float *y, \
-                                   int64_t yrow, int64_t ypixel) \
+#define CHANNEL_TILE(name, rows, pixels, vectors, run) \
+    static void name(const Taps *o, const float *x, int64_t xrow, float *y, int64_t yrow, \
+                     int64_t ypixel) \
     { \
-        channel_tile(2, n, 1, o, x, xrow, y, yrow, ypixel); \
-    } \
-    static void channel_tile_1_##n(const Taps *o, const float *x, int64_t xrow, float *y, \
-                                   int64_t yrow, int64_t ypixel) \
-    { \
-        channel_tile(1, n, 2, o, x, xrow, y, yrow, ypixel); \
+        channel_tile(rows, pixels, vectors, run, o, x, xrow, y, yrow, ypixel); \
     }
+/* rows x vectors is 2 x 1 or 1 x 2 */
+#define CHANNEL_TILES(n) \
+    CHANNEL_TILE(channel_tile_2_##n, 2, n, 1, 1) \
+    CHANNEL_TILE(channel_tile_1_##n, 1, n, 2, 1)
 #if defined(DSI_ISA_avx512)
 #define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#define CHANNEL_TILE_RUN(n) \
+    CHANNEL_TILE(channel_tile_run3_##n, 2, n, 1, 3) \
+    CHANNEL_TILE(channel_tile_run5_##n, 2, n, 1, 5)
+EACH_PIXELS(CHANNEL_TILE_RUN)
+#define RUN_TILES(n) , channel_tile_run3_##n, channel_tile_run5_##n
 #else
 #define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define RUN_TILES(n)
 #endif
-EACH_PIXELS(CHANNEL_TILE)
-#define ROW(n) {channel_tile_2_##n, channel_tile_1_##n},
-static ChannelTile *const channel_tiles[MAX_PIXELS][2] = {
-    EACH_PIXELS(ROW)}; /* [pixels - 1][vectors - 1] */
+EACH_PIXELS(CHANNEL_TILES)
+#define ROW(n) {channel_tile_2_##n, channel_tile_1_##n RUN_TILES(n)},
+static ChannelTile *const channel_tiles[MAX_PIXELS][4] = {
+    EACH_PIXELS(ROW)}; /* [pixels - 1][kind] */
 #undef ROW
+
+/* run: how many taps follow each other, column by column */
+static inline ChannelTile *choose_channel_tile(int64_t pixels, int vectors, int64_t run)
+{
+    int kind = vectors > 1 ? 1 : MAX_RUN > 1 && run == 3 ? 2 : MAX_RUN > 1 && run == 5 ? 3 : 0;
+    return channel_tiles[pixels - 1][kind];
+}
 
 /* ---- pixel tile: y[v][m] is a vector of pixels that begins at x[v], of channel m ----------------------- */
 
