@@ -1,0 +1,77 @@
+/* tests/ops/index.c: places: argmax, one-hot, comparisons; what has no gradient; NaN.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+static ds_tensor *floats(ds_dims shape, const float *p) { return ds_from_data(DS_F32, shape, p); }
+
+static void maxima(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = floats(ds_shape(3, 3),
+                          (float[]){1, 3, 3, -1, NAN, 5, -INFINITY, -INFINITY, -INFINITY});
+    const int64_t *at = ds_data(ds_argmax(x, 1));
+    CHECK_INT(at[0], 1); /* the first of equal ones */
+    CHECK_INT(at[1], 1); /* a NaN wins */
+    CHECK_INT(at[2], 0);
+    const float *most = ds_data(ds_max(x, -1, false));
+    CHECK_CLOSE(most[0], 3, 0);
+    CHECK(isnan(most[1]));
+    CHECK_CLOSE(most[2], -INFINITY, 0);
+    CHECK_INT(ds_ndim(ds_max(x, 0, true)), 2);
+    CHECK_INT(*(const int64_t *)ds_data(ds_argmax(ds_scalar(DS_F32, 7), 0)), 0);
+
+    ds_tensor *half = ds_cast(x, DS_BF16);
+    CHECK_INT(((const int64_t *)ds_data(ds_argmax(half, 1)))[0], 1);
+    ds_scope_close(scope);
+}
+
+static void one_hot(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *labels = ds_from_data(DS_I64, ds_shape(2, 2), (int64_t[]){2, 0, 1, 2});
+    ds_tensor *y = ds_one_hot(labels, 3);
+    CHECK_INT(ds_dtype_of(y), DS_I64);
+    CHECK_INT(ds_ndim(y), 3);
+    const int64_t *p = ds_data(y), *l = ds_data(labels);
+    for (int64_t i = 0; i < 12; i++) CHECK_INT(p[i], l[i / 3] == i % 3);
+    ds_scope_close(scope);
+}
+
+static void comparisons(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *a = ds_require_grad(floats(ds_shape(4), (float[]){1, 2, NAN, -0.0f}), true);
+    ds_tensor *b = floats(ds_shape(2, 4), (float[]){1, 1, NAN, 0, 2, 2, 2, 2});
+    ds_tensor *same = ds_eq(a, b), *less = ds_lt(a, b);
+    CHECK_INT(ds_dtype_of(same), DS_BOOL);
+    CHECK(!ds_requires_grad(same) && !ds_requires_grad(less));
+    const uint8_t *s = ds_data(same), *l = ds_data(less);
+    const uint8_t equal[] = {1, 0, 0, 1, 0, 1, 0, 0}, smaller[] = {0, 0, 0, 0, 1, 0, 0, 1};
+    for (int i = 0; i < 8; i++) {
+        CHECK_INT(s[i], equal[i]);
+        CHECK_INT(l[i], smaller[i]);
+    }
+    ds_tensor *labels = ds_from_data(DS_I64, ds_shape(2), (int64_t[]){3, INT64_MAX});
+    const uint8_t *e = ds_data(ds_eq(labels, ds_from_data(DS_I64, ds_shape(2), (int64_t[]){3, 4})));
+    CHECK(e[0] && !e[1]);
+    ds_scope_close(scope);
+}
+
+/* A row that stands several times collects all its gradients, the padding row none. */
+static void rows(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *w = ds_require_grad(ds_ones(DS_F32, ds_shape(4, 2)), true);
+    ds_tensor *i = ds_from_data(DS_I64, ds_shape(5), (int64_t[]){1, 3, 1, 0, 1});
+    CHECK_INT(ds_backward(ds_sum(ds_embedding(w, i, 3))), DS_OK);
+    const float *g = ds_data(ds_grad(w)), want[] = {1, 1, 3, 3, 0, 0, 0, 0};
+    for (int k = 0; k < 8; k++) CHECK_CLOSE(g[k], want[k], 0);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(maxima), cmocka_unit_test(one_hot), cmocka_unit_test(comparisons),
+          cmocka_unit_test(rows))
