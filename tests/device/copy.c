@@ -4,7 +4,7 @@
 
 #include "base/half.h"
 
-/* x converted as the copy kernel says, one element at a time, in long double where it matters. */
+/* One element, whatever its dtype. */
 static double as_double(ds_dtype dtype, const void *p)
 {
     switch (dtype) {
@@ -206,9 +206,29 @@ static void fills_any_dtype_and_strides(void **state)
     }
 }
 
+/* large enough to be shared out: one line, and the tiles of a transposed matrix */
+static void results_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    int64_t d[] = {601, 777};
+    FOR_EACH_ISA(k)
+    for (int turned = 0; turned < 2; turned++) {
+        dsi_view x = view_new(DS_F32, 2, d, turned ? (int[]){1, 0} : NULL);
+        dsi_view y = view_new(DS_BF16, 2, d, NULL);
+        view_random(&x, 1);
+        CHECK_INT(ds_set_threads(4), DS_OK);
+        CHECK_INT(k->copy(NULL, x, y), DS_OK);
+        CHECK_INT(ds_set_threads(1), DS_OK);
+        for (int64_t i = 0; i < view_count(&y); i++)
+            CHECK_INT(*(uint16_t *)view_at(&y, i), dsi_f32_to_bf16(*(float *)view_at(&x, i)));
+        view_free(&x), view_free(&y);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(converts_every_pair_of_dtypes),
           cmocka_unit_test(copies_any_order_of_dimensions),
           cmocka_unit_test(copies_views_with_gaps_and_repeats),
           cmocka_unit_test(floats_become_integers_as_on_x86),
           cmocka_unit_test(sixteen_bit_floats_round_to_nearest_even),
-          cmocka_unit_test(fills_any_dtype_and_strides))
+          cmocka_unit_test(fills_any_dtype_and_strides),
+          cmocka_unit_test(results_do_not_depend_on_threads))

@@ -92,6 +92,34 @@ static void indices_outside_are_refused(void **state)
     }
 }
 
+/* Many rows share few places, so that the order of the sums shows. */
+static void results_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    int64_t n = 700, width = 900, rows = 11;
+    FOR_EACH_ISA(k)
+    {
+        dsi_view dy = view_new(DS_F32, 2, (int64_t[]){n, width}, NULL),
+                 index = view_new(DS_I64, 1, &n, NULL);
+        dsi_view dw[2], y[2];
+        view_random(&dy, 1);
+        for (int64_t i = 0; i < n; i++) *(int64_t *)view_at(&index, i) = i * i % rows;
+        for (int t = 0; t < 2; t++) {
+            dw[t] = view_new(DS_F32, 2, (int64_t[]){rows, width}, NULL);
+            y[t] = view_new(DS_F32, 2, (int64_t[]){n, width}, NULL);
+            CHECK_INT(ds_set_threads(t ? 4 : 1), DS_OK);
+            CHECK_INT(k->scatter_rows(NULL, dy, index, -1, dw[t]), DS_OK);
+            CHECK_INT(k->gather_rows(NULL, dw[t], index, y[t]), DS_OK);
+        }
+        CHECK_INT(ds_set_threads(1), DS_OK);
+        CHECK(memcmp(dw[0].p, dw[1].p, (size_t)(rows * width) * sizeof(float)) == 0);
+        CHECK(memcmp(y[0].p, y[1].p, (size_t)(n * width) * sizeof(float)) == 0);
+        for (int t = 0; t < 2; t++) view_free(&dw[t]), view_free(&y[t]);
+        view_free(&dy), view_free(&index);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
-          cmocka_unit_test(indices_outside_are_refused))
+          cmocka_unit_test(indices_outside_are_refused),
+          cmocka_unit_test(results_do_not_depend_on_threads))
