@@ -167,6 +167,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < room; i++) x.a[i] = x.b[i] = (float)(i % 11) / 11;
 
     printf("%s, peak %.1f GF/s%s\n", isa, x.peak, x.blas ? "; last column: OpenBLAS" : "");
+    const Row tile = {"tile", 96, 48, 128, false, false}; /* whole tiles, all in the first cache */
+    if (strstr(tile.name, only)) bench(&x, &tile);
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
         bench_layers(&x, batches[i], only);
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)

@@ -15,12 +15,15 @@
 #if defined(DSI_ISA_avx512) || defined(__aarch64__)
 #define TILE_ROWS    8 /* 24 accumulators of 32 registers */
 #define TILE_VECTORS 3
+#define PER_POINTER  1 /* rows of a; see tile_n */
 #elif defined(DSI_ISA_avx2)
 #define TILE_ROWS    4 /* 12 of 16 */
 #define TILE_VECTORS 3
+#define PER_POINTER  3
 #else
 #define TILE_ROWS    4 /* without FMA a product needs a register */
 #define TILE_VECTORS 2
+#define PER_POINTER  3
 #endif
 #define TILE_COLS (TILE_VECTORS * VF)
 
@@ -45,10 +48,12 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
         vf acc[TILE_ROWS][TILE_VECTORS];
         UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_zero();
 
-        /* A pointer for each three rows: the others are at x86's base + stride and base + 2 stride. */
+        /* One number k ak moves along all rows. Where registers are few, a pointer serves three rows: the
+         * others are at x86's base + stride and base + 2 stride. */
         const float *a0 = t->a + n * t->a_tile, *b = t->b;
-        const float *a[3] = {a0, a0 + 3 * am, a0 + 6 * am};
-        for (int64_t k = t->k; k > 0; k--) {
+        const float *a[TILE_ROWS];
+        UNROLL for (int i = 0; i < R; i += PER_POINTER) a[i / PER_POINTER] = a0 + i * am;
+        for (int64_t k = t->k, ka = 0; k > 0; k--, ka += ak) {
             vf bv[TILE_VECTORS];
             UNROLL for (int v = 0; v < V; v++)
             {
@@ -57,10 +62,9 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
             }
             UNROLL for (int i = 0; i < R; i++)
             {
-                vf av = vf_set(a[i / 3][i % 3 * am]);
+                vf av = vf_set(a[i / PER_POINTER][i % PER_POINTER * am + ka]);
                 UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
             }
-            UNROLL for (int i = 0; i < (R + 2) / 3; i++) a[i] += ak;
             b += bk;
         }
 
