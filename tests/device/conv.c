@@ -36,6 +36,8 @@ static const Case cases[] = {
     {1, 16, 32, 32, 16, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
     {3, 16, 30, 30, 32, 3, 3, CONV(2, 2, 1, 1, 1, 1, 2)},
     {1, 3, 64, 64, 6, 5, 5, CONV(1, 1, 0, 0, 1, 1, 1)},
+    {2, 3, 5, 10, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)}, /* rows of half a vector */
+    {2, 3, 7, 6, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)},
     {0, 3, 8, 8, 6, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)}, /* no samples */
 };
 #define N_CASES (int)(sizeof cases / sizeof *cases)

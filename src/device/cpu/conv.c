@@ -1,4 +1,13 @@
-/* device/cpu/conv.c: convolution: the kernels' entries.
+/* device/cpu/conv.c: convolution: the kernels' entries, and the bias's gradient.
+ *
+ *     conv_tile.h      register tiles of a correlation
+ *     conv_forward.c   y, and dx of a dense gradient, by those tiles
+ *     conv_dw.c        dw, of a dense gradient and of one in pooled form
+ *     conv_dx.c        dx of a gradient in pooled form
+ *     conv_list.h      the gradients of a pooled form that are not 0
+ *     conv_pack.c      one sample rearranged: planes with a border, pixels side by side
+ *     conv_plain.h     plain loops: float64
+ *
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "table.h"

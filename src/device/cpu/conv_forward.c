@@ -105,26 +105,47 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
     }
 }
 
+/* Rows whose last half vectors share a vector, two by two. */
+static bool ends_in_half(const Job *o) { return o->yq == 1 && o->Q % VF == VF / 2; }
+
+static void row_ends(const Job *o, const Taps *taps, int64_t n, const float *x, float *y,
+                     int64_t p0, int64_t p1)
+{
+    const float *from[2 * MAX_VECTORS];
+    float *to[2 * MAX_VECTORS];
+    int64_t q = o->Q - VF / 2;
+    for (int64_t p = p0; p < p1;) {
+        int vectors = p1 - p >= 2 * MAX_VECTORS ? MAX_VECTORS : 1;
+        for (int i = 0; i < 2 * vectors; i++, p++) {
+            int64_t row = min64(p, p1 - 1); /* the last of an odd number is done twice */
+            from[i] = x + row * o->xrow + q;
+            to[i] = y + row * o->yp + q;
+        }
+        pixel_tiles[n - 1][1][vectors > 1](taps, from, to, o->yk);
+    }
+}
+
 static void pixel_rows(const Job *o, const Taps *taps, int64_t n, const float *x, float *y,
                        int64_t p0, int64_t p1)
 {
     float tile[MAX_VECTORS * MAX_CHANNELS * VF];
     const float *from[MAX_VECTORS];
     float *to[MAX_VECTORS], *out[MAX_VECTORS];
-    bool direct = o->yq == 1 && o->Q >= VF;
-    int64_t each = (o->Q + VF - 1) / VF, left = (p1 - p0) * each, p = p0, i = 0;
+    bool half = ends_in_half(o), direct = half || (o->yq == 1 && o->Q >= VF);
+    int64_t each = half ? o->Q / VF : (o->Q + VF - 1) / VF, left = (p1 - p0) * each, p = p0, i = 0;
     int lanes = (int)min64(VF, o->Q);
+    if (half) row_ends(o, taps, n, x, y, p0, p1);
     while (left > 0) {
         int vectors = left >= MAX_VECTORS ? MAX_VECTORS : 1;
         for (int v = 0; v < vectors; v++) {
-            int64_t q = max64(
-                0, min64(i * VF, o->Q - VF)); /* the last of a row overlaps the one before */
+            int64_t q = max64(0,
+                              min64(i * VF, o->Q - VF)); /* the last may overlap the one before */
             from[v] = x + p * o->xrow + q;
             out[v] = y + p * o->yp + q * o->yq;
             to[v] = direct ? out[v] : tile + v * n * VF;
             if (++i == each) i = 0, p++;
         }
-        pixel_tiles[n - 1][vectors > 1](taps, from, to, direct ? o->yk : VF);
+        pixel_tiles[n - 1][0][vectors > 1](taps, from, to, direct ? o->yk : VF);
         for (int v = 0; v < vectors && !direct; v++)
             for (int64_t m = 0; m < n; m++)
                 for (int j = 0; j < lanes; j++)
@@ -176,7 +197,7 @@ static void run_slot(void *arg, int64_t begin, int64_t end)
 /* Vectors of pixels or of channels? Compares the lanes that each would compute. */
 static bool prefer_pixels(const Job *o)
 {
-    double by_pixel = (double)o->K * (double)round_up(o->Q, VF);
+    double by_pixel = (double)o->K * (double)(ends_in_half(o) ? o->Q : round_up(o->Q, VF));
     double by_channel = (double)round_up(o->K, VF) * (double)o->Q;
     if (o->K < 4) by_pixel *= 1.5;   /* few chains of sums */
     if (o->yq != 1) by_pixel *= 1.1; /* results are copied once more */

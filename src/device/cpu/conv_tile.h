@@ -118,14 +118,48 @@ static inline ChannelTile *choose_channel_tile(int64_t pixels, int vectors, int6
     return channel_tiles[pixels - 1][kind];
 }
 
-/* ---- pixel tile: y[v][m] is a vector of pixels that begins at x[v], of channel m ----------------------- */
+/* ---- pixel tile: y[v][m] is a vector of pixels that begins at x[v], of channel m -----------------------
+ *
+ * parts = 2: a vector has its halves from two places, x[2 v] and x[2 v + 1], so that rows that leave
+ * half a vector at their end share one. */
 
-ALWAYS_INLINE void pixel_tile(int channels, int vectors, const Taps *o, const float *const *x,
-                              float *const *y, int64_t ychannel)
+#if defined(DSI_ISA_avx512)
+ALWAYS_INLINE vf load_halves(const float *a, const float *b)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+}
+ALWAYS_INLINE void store_halves(float *a, float *b, vf v)
+{
+    _mm256_storeu_ps(a, _mm512_castps512_ps256(v));
+    _mm256_storeu_ps(b, _mm512_extractf32x8_ps(v, 1));
+}
+#elif defined(DSI_ISA_avx2)
+ALWAYS_INLINE vf load_halves(const float *a, const float *b)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(a)), _mm_loadu_ps(b), 1);
+}
+ALWAYS_INLINE void store_halves(float *a, float *b, vf v)
+{
+    _mm_storeu_ps(a, _mm256_castps256_ps128(v));
+    _mm_storeu_ps(b, _mm256_extractf128_ps(v, 1));
+}
+#else
+ALWAYS_INLINE vf load_halves(const float *a, const float *b)
+{
+    return (vf){a[0], a[1], b[0], b[1]};
+}
+ALWAYS_INLINE void store_halves(float *a, float *b, vf v)
+{
+    a[0] = v[0], a[1] = v[1], b[0] = v[2], b[1] = v[3];
+}
+#endif
+
+ALWAYS_INLINE void pixel_tile(int channels, int vectors, int parts, const Taps *o,
+                              const float *const *x, float *const *y, int64_t ychannel)
 {
     vf a[MAX_CHANNELS][MAX_VECTORS], xv[MAX_VECTORS];
-    const float *px[MAX_VECTORS];
-    UNROLL for (int v = 0; v < vectors; v++) px[v] = x[v];
+    const float *px[2 * MAX_VECTORS];
+    UNROLL for (int v = 0; v < vectors * parts; v++) px[v] = x[v];
     UNROLL for (int m = 0; m < channels; m++) UNROLL for (int v = 0; v < vectors; v++)
         a[m][v] = vf_set(o->bias[m]);
     const float *wt = o->w;
@@ -133,7 +167,8 @@ ALWAYS_INLINE void pixel_tile(int channels, int vectors, const Taps *o, const fl
         int64_t at = o->tap[t];
         UNROLL for (int v = 0; v < vectors; v++)
         {
-            xv[v] = vf_load(px[v] + at);
+            xv[v] = parts == 1 ? vf_load(px[v] + at)
+                               : load_halves(px[2 * v] + at, px[2 * v + 1] + at);
             IN_REGISTER(xv[v]);
         }
         UNROLL for (int m = 0; m < channels; m++)
@@ -144,27 +179,31 @@ ALWAYS_INLINE void pixel_tile(int channels, int vectors, const Taps *o, const fl
         }
     }
     UNROLL for (int m = 0; m < channels; m++) UNROLL for (int v = 0; v < vectors; v++)
-        vf_store(y[v] + m * ychannel, a[m][v]);
+    {
+        if (parts == 1)
+            vf_store(y[v] + m * ychannel, a[m][v]);
+        else
+            store_halves(y[2 * v] + m * ychannel, y[2 * v + 1] + m * ychannel, a[m][v]);
+    }
 }
 
 typedef void PixelTile(const Taps *o, const float *const *x, float *const *y, int64_t ychannel);
 
-#define PIXEL_TILE(n) \
-    static void pixel_tile_1_##n(const Taps *o, const float *const *x, float *const *y, \
-                                 int64_t ychannel) \
+#define PIXEL_TILE(name, channels, vectors, parts) \
+    static void name(const Taps *o, const float *const *x, float *const *y, int64_t ychannel) \
     { \
-        pixel_tile(n, 1, o, x, y, ychannel); \
-    } \
-    static void pixel_tile_n_##n(const Taps *o, const float *const *x, float *const *y, \
-                                 int64_t ychannel) \
-    { \
-        pixel_tile(n, MAX_VECTORS, o, x, y, ychannel); \
+        pixel_tile(channels, vectors, parts, o, x, y, ychannel); \
     }
+#define PIXEL_TILES(n) \
+    PIXEL_TILE(pixel_tile_1_##n, n, 1, 1) \
+    PIXEL_TILE(pixel_tile_n_##n, n, MAX_VECTORS, 1) \
+    PIXEL_TILE(halves_tile_1_##n, n, 1, 2) \
+    PIXEL_TILE(halves_tile_n_##n, n, MAX_VECTORS, 2)
 #define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
-EACH_CHANNELS(PIXEL_TILE)
-#define ROW(n) {pixel_tile_1_##n, pixel_tile_n_##n},
-static PixelTile *const pixel_tiles[MAX_CHANNELS][2] = {
-    EACH_CHANNELS(ROW)}; /* [channels - 1][many vectors] */
+EACH_CHANNELS(PIXEL_TILES)
+/* [channels - 1][parts - 1][many vectors] */
+#define ROW(n) {{pixel_tile_1_##n, pixel_tile_n_##n}, {halves_tile_1_##n, halves_tile_n_##n}},
+static PixelTile *const pixel_tiles[MAX_CHANNELS][2][2] = {EACH_CHANNELS(ROW)};
 #undef ROW
 
 #endif
