@@ -26,7 +26,7 @@
 #include <string.h>
 
 #define MOST_WORKERS 256
-#define AHEAD_BYTES  (1 << 20) /* small batches are made further ahead, up to this much memory ... */
+#define AHEAD_BYTES  (2 << 20) /* small batches are made further ahead, up to this much memory ... */
 #define AHEAD_MOST   64        /* ... and so many batches: workers are woken less often */
 
 typedef struct slot {
