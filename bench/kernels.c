@@ -106,7 +106,7 @@ typedef struct {
 } Net;
 
 static const dsi_conv2d conv = {{1, 1}, {0, 0}, {1, 1}, 1};
-static const dsi_pool2d half = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0};
+static const dsi_pool2d half = {.kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}};
 
 static Net net(const dsi_kernels *k, dsi_stream *s, int64_t N)
 {

@@ -36,6 +36,7 @@ typedef struct dsi_pool2d {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool exclude_pad;
     int64_t divisor; /* 0: the window's own */
+    bool relu; /* max: of the ReLU of x; index where the maximum is negative: any of the window */
 } dsi_pool2d;
 
 /* A gradient in pooled form: of a plane [N,C,H,W] only the maxima of its windows have one.

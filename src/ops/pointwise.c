@@ -293,4 +293,18 @@ static void relu_backward(dsi_node *n, ds_tensor *dy)
 }
 
 const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true};
-UNARY_FORWARD(relu, y)
+
+ds_tensor *ds_relu(ds_tensor *x)
+{
+    if (!x) return dsi_passed("relu");
+    if (!dsi_want_float("relu", x)) return NULL;
+    if (dsi_is_16bit(x)) return ds_cast(ds_relu(ds_cast(x, DS_F32)), x->dtype);
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!y) return NULL;
+    if (!dsi_defer_relu(y, x) && !dsi_run(y, relu, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_save(dsi_record(&dsi_op_relu, y, x), y);
+    return y;
+}

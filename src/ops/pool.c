@@ -117,9 +117,14 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
     if (dsi_is_16bit(x)) return ds_cast(ds_max_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
 
+    /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
+    ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
+    p.c.relu = source != NULL;
+    if (!source) source = x;
+
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last), *index = new_index(y);
 
-    if (!index || !dsi_run(y, max_pool2d, &p.c, dsi_v(x), dsi_v(y), dsi_v(index))) return NULL;
+    if (!index || !dsi_run(y, max_pool2d, &p.c, dsi_v(source), dsi_v(y), dsi_v(index))) return NULL;
     if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);

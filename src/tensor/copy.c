@@ -36,6 +36,7 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
     if (!broadcasts_to(src->shape, dst->shape))
         return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
                         dsi_shape_text(dst->shape));
+    if (dst->storage->reader) dsi_settle(dst->storage->reader);
     if (dst->device->type != src->device->type) return copy_across(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
                                                                          : ds_error_status();
@@ -114,5 +115,7 @@ void *ds_data_mut(ds_tensor *x)
         return dsi_refuse(
             "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",
             dsi_shape_text(x->shape));
+    if (x->storage->reader) dsi_settle(x->storage->reader);
+    x->storage->written = true;
     return dsi_v(x).p;
 }

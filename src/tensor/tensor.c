@@ -114,6 +114,7 @@ static dsi_storage *new_storage(dsi_device *d, size_t bytes)
 void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
+    dsi_forget_relu(s);
     if (s->release)
         s->release(s->arg);
     else
@@ -296,6 +297,7 @@ dsi_view dsi_v(const ds_tensor *x)
         v.dtype = DS_F32;
         return v;
     }
+    if (x->storage->relu_of) dsi_settle(x->storage);
     v.p = (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size;
     v.dtype = x->dtype;
     v.n = x->shape.n;

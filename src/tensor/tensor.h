@@ -25,9 +25,12 @@ typedef struct dsi_storage {
     dsi_device *device;
     void *p;
     size_t bytes;
-    void (*release)(
-        void *arg); /* memory of somebody else: called at the end instead of freeing p; or NULL */
+    void (*release)(void *arg); /* of somebody else's memory, instead of freeing p; or NULL */
     void *arg;
+    /* Note [Deferred ReLU] */
+    struct ds_tensor *relu_of;  /* counted: p is still to be computed as the ReLU of it; or NULL */
+    struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
+    bool written;               /* somebody has had its address for writing */
 } dsi_storage;
 
 struct ds_tensor {
@@ -66,6 +69,12 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);
 ds_status dsi_make_dense(ds_tensor *x); /* in place; nothing to do for a dense tensor */
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
+
+/* y, new and of x's layout, is to be x's ReLU: true if it may wait for who reads it. */
+bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
+ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y still waits; else NULL */
+void dsi_settle(dsi_storage *s);                  /* computes it; there is one */
+void dsi_forget_relu(dsi_storage *s);             /* there may be one */
 
 /* Memory of somebody else as a row-major tensor: release(arg) is called when its last handle goes,
  * also when this refuses. */

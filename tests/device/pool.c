@@ -11,7 +11,7 @@ typedef struct {
 
 #define POOL(k0, k1, s0, s1, p0, p1, d0, d1) \
     { \
-        {k0, k1}, {s0, s1}, {p0, p1}, {d0, d1}, false, 0 \
+        .kernel = {k0, k1}, .stride = {s0, s1}, .padding = {p0, p1}, .dilation = { d0, d1 } \
     }
 static const Case cases[] = {
     {2, 6, 28, 28, POOL(2, 2, 2, 2, 0, 0, 1, 1), 0}, /* the tutorial's two */

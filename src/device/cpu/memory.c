@@ -12,7 +12,7 @@ extern const dsi_kernels dsi_cpu_kernels_avx2;
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
 }
 #endif
 #ifdef DSI_HAVE_avx512

@@ -140,7 +140,8 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
                        .xw = o->xw,
                        .yw = o->yw,
                        .iw = o->iw,
-                       .width = (int32_t)o->W};
+                       .width = (int32_t)o->W,
+                       .floor = o->c->relu ? 0 : -INFINITY};
         for (int64_t p = 0; p < o->P; p++) {
             if (channels)
                 quad_channels(&row, o->Q, o->C);

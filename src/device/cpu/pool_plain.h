@@ -22,7 +22,7 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
                     REAL v = x[h * o->xh + w * o->xw];
                     if (v > max || v != v) max = v, at = h * o->W + w;
                 }
-            y[p * o->yh + q * o->yw] = max;
+            y[p * o->yh + q * o->yw] = max < 0 && c->relu ? 0 : max;
             index[p * o->ih + q * o->iw] = (int32_t)at;
         }
 }

@@ -90,11 +90,13 @@ typedef struct {
     float *y;
     int32_t *index;
     int32_t at, width; /* h W + w of the first window's corner; W */
+    float floor;       /* 0 for a ReLU, else -infinity */
 } QuadRow;
 
 /* The columns are neighbours: lanes are windows. */
 ALWAYS_INLINE void quad_columns(const QuadRow *o, int64_t Q)
 {
+    vf floor = vf_set(o->floor); /* the first operand, so that a NaN stays */
     for (int64_t q = 0; q < Q; q += VF) {
         int n = Q - q < VF ? (int)(Q - q) : VF;
         vf v[4];
@@ -104,7 +106,7 @@ ALWAYS_INLINE void quad_columns(const QuadRow *o, int64_t Q)
         take(v[1], vi_add(at, vi_set(1)), &v[0], &index);
         take(v[2], vi_add(at, vi_set(o->width)), &v[0], &index);
         take(v[3], vi_add(at, vi_set(o->width + 1)), &v[0], &index);
-        vf_store_n(o->y + q, v[0], n);
+        vf_store_n(o->y + q, vf_max(floor, v[0]), n);
         vi_store_n(o->index + q, index, n);
     }
 }
@@ -112,6 +114,7 @@ ALWAYS_INLINE void quad_columns(const QuadRow *o, int64_t Q)
 /* The channels are neighbours: lanes are channels. */
 ALWAYS_INLINE void quad_channels(const QuadRow *o, int64_t Q, int64_t C)
 {
+    vf floor = vf_set(o->floor);
     for (int64_t q = 0; q < Q; q++) {
         const float *x = o->x + 2 * q * o->xw;
         vi at = vi_set(o->at + 2 * (int32_t)q);
@@ -123,7 +126,7 @@ ALWAYS_INLINE void quad_channels(const QuadRow *o, int64_t Q, int64_t C)
             take(vf_load_n(x + o->below + c, n), vi_add(at, vi_set(o->width)), &max, &index);
             take(vf_load_n(x + o->below + o->xw + c, n), vi_add(at, vi_set(o->width + 1)), &max,
                  &index);
-            vf_store_n(o->y + q * o->yw + c, max, n);
+            vf_store_n(o->y + q * o->yw + c, vf_max(floor, max), n);
             vi_store_n(o->index + q * o->iw + c, index, n);
         }
     }
