@@ -1,5 +1,7 @@
 /* deepspeed/optim.h: optimizers, gradient clipping. An optimizer changes the parameters of a module in
  * place, in one fused pass over all of them; names, defaults and rules are torch.optim's unless said.
+ * Moments have the parameter's dtype, float32 for 16-bit parameters. Where 0 means a default, a number
+ * that is as good as 0 is 1e-300.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPTIM_H
 #define DEEPSPEED_OPTIM_H
