@@ -1,4 +1,9 @@
 /* base/file.c: whole files: read, and replace without ever leaving half of one.
+ *
+ * To replace a file is to write another one beside it, on the same file system, to bring it to the disk,
+ * and to give it the old one's name: rename is the one step that either happened or did not, also when
+ * the power fails. Errors on the way are kept, the first one, and told at the end: a caller that writes
+ * a hundred pieces checks once.
  * SPDX-License-Identifier: MIT */
 #include "file.h"
 
@@ -14,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A path and what the system says of it. */
+/* "write runs/net.pth: No space left on device" */
 static ds_status io_error(const char *doing, const char *path, int error)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(error));

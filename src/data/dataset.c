@@ -1,4 +1,8 @@
 /* data/dataset.c: data sets: what all have in common; a part of one; one made of tensors.
+ *
+ * A data set is a const type, a description of its fields, and the type's own struct behind them in
+ * one block. It is read by many threads at once and changed by none: only an epoch's number may change,
+ * between two epochs, while nobody reads. The sets of this file are made of what a user has.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/mem.h"
@@ -17,6 +21,7 @@ struct ds_dataset {
     max_align_t self[];                          /* type->self_size bytes */
 };
 
+/* A batch has one dimension more than a sample, and a tensor at most DS_MAX_DIMS. */
 static bool is_field(const char *name, int f, const ds_field *field)
 {
     if (!ds_dtype_size(field->dtype))
@@ -136,6 +141,7 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
 
 /* ---- tensors as a data set ------------------------------------------------------------------------ */
 
+/* Copies: tensors belong to the thread that made them, and loader threads are others. */
 typedef struct rows {
     int64_t n;
     int n_fields;
@@ -159,6 +165,7 @@ static void rows_free(void *self)
     for (int f = 0; f < r->n_fields; f++) free(r->data[f]);
 }
 
+/* x's elements in row-major order, whatever its strides. */
 static bool copy_rows(rows *r, int f, ds_tensor *x)
 {
     size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(ds_dtype_of(x));

@@ -23,7 +23,7 @@ static int64_t numel(ds_dims shape)
 /* Images of one channel may be [H,W]; anything may be seen as one channel. */
 static int64_t channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
 
-/* A data set over d, which it takes, with another field 0; self_size begins with the ds_dataset *. */
+/* A data set over d, which it takes, with another field 0. The struct of `type` begins with an inner. */
 static ds_dataset *over(ds_dataset *d, const ds_dataset_type *type, ds_field image)
 {
     ds_field field[DS_MAX_FIELDS];
@@ -39,6 +39,7 @@ static ds_dataset *over(ds_dataset *d, const ds_dataset_type *type, ds_field ima
     return t;
 }
 
+/* What was handed in is taken, also by a transform that cannot be made. */
 static ds_dataset *refuse(ds_dataset *d)
 {
     ds_dataset_free(d);
@@ -160,6 +161,7 @@ static void normalize_free(void *self)
     inner_free(self);
 }
 
+/* One value for all channels, or one each; a std of 0 would make infinities in silence. */
 static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *std)
 {
     const ds_field *image = ds_dataset_field(d, 0);
@@ -331,9 +333,9 @@ ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int pa
 typedef struct flip {
     ds_dataset *data;
     chance chance;
-    double p;
-    int64_t rows, w;
-    size_t element; /* bytes */
+    double p;        /* of being turned around */
+    int64_t rows, w; /* of all channels; elements of a row */
+    size_t element;  /* bytes */
 } flip;
 
 static void flip_epoch(void *self, int64_t epoch)

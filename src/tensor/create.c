@@ -81,6 +81,7 @@ ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)
 typedef void draw_f32(dsi_rng *g, float *x, int64_t n, double a, double b);
 typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
 
+/* Fills x with f32's values, or f64's for a double; `what` begins the message. */
 static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64, double a,
                        double b)
 {
