@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+/* What backward must know beside the saved tensors. */
 typedef struct Attention {
     double scale;
     bool causal;
@@ -18,6 +19,7 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
     const Attention *a = dsi_attr(n);
     ds_tensor *q = dsi_saved(n, 0), *k = dsi_saved(n, 1), *v = dsi_saved(n, 2);
     ds_tensor *y = dsi_saved(n, 3), *lse = dsi_saved(n, 4), *mask = dsi_saved(n, 5);
+    /* one kernel gives all three: they share the scores, which are the larger part of the work */
     ds_tensor *g = ds_contiguous(dy);
     ds_tensor *dq = dsi_new(q, q->shape), *dk = dsi_new(k, k->shape), *dv = dsi_new(v, v->shape);
     bool done = g && dq && dk && dv &&
@@ -69,10 +71,11 @@ static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask
     return *mask;
 }
 
-/* A mask that wants a gradient: the same out of single ops. */
+/* The same out of single ops, for a mask that wants a gradient (a learned position bias): that is the
+ * gradient of the scores, which the kernel never stores. */
 static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
 {
-    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
+    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale); /* [...,L,S] */
     return ds_matmul(ds_softmax(ds_add(scores, mask), -1), v);
 }
 
@@ -88,23 +91,21 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     }
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
-    Attention a = {o.scale ? o.scale : 1 / sqrt((double)depth), o.causal};
+    Attention a = {o.scale ? o.scale : 1 / sqrt(depth ? (double)depth : 1), o.causal};
     if (dsi_wants_grad(&o.mask, 1)) return composed(q, k, v, o.mask, a.scale);
     if (o.mask && !spread_mask(q, k, &o.mask)) return NULL;
     q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
     if (!q || !k || !v) return NULL;
 
+    dsi_view queries = dsi_v_matrices(q);
     ds_dims shape = q->shape;
     shape.d[last] = v->shape.d[last];
-    ds_tensor *y = dsi_new(q, shape);
-    ds_tensor *lse = dsi_new(q, ds_shape(depth ? dsi_numel(q->shape) / depth : 0));
+    ds_tensor *y = dsi_new(q, shape);                                  /* [...,L,E] */
+    ds_tensor *lse = dsi_new(q, ds_shape(queries.d[0], queries.d[1])); /* [B,L] */
 
     if (!y || !lse) return NULL;
-    int64_t rows = q->shape.d[last - 1];
-    lse = ds_reshape(lse, ds_shape(rows ? lse->shape.d[0] / rows : 0, rows)); /* [B,L] */
-    if (!dsi_run(y, attention, a.scale, a.causal, dsi_v_matrices(q), dsi_v_matrices(k),
-                 dsi_v_matrices(v), o.mask ? dsi_v_matrices(o.mask) : dsi_v(NULL),
-                 dsi_v_matrices(y), dsi_v(lse)))
+    if (!dsi_run(y, attention, a.scale, a.causal, queries, dsi_v_matrices(k), dsi_v_matrices(v),
+                 o.mask ? dsi_v_matrices(o.mask) : dsi_v(NULL), dsi_v_matrices(y), dsi_v(lse)))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_attention, y, q, k, v);

@@ -19,6 +19,7 @@ static void cast_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cast = {"cast", cast_backward, false};
 
+/* x in another dtype on its own device, in the same order of memory if it is dense. */
 static ds_tensor *converted(const ds_tensor *x, ds_dtype dtype)
 {
     ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);

@@ -21,13 +21,13 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
     if (pooled) p = dsi_pooled_view(dy);
 
     if (dsi_needs(n, 0)) {
-        ds_tensor *dx = dsi_new_like(x);
+        ds_tensor *dx = dsi_new_like(x); /* [N,C,H,W] in x's order of memory */
         bool done = pooled ? dsi_run(dx, conv2d_dx_pooled, c, &p, dsi_v(w), dsi_v(dx))
                            : dsi_run(dx, conv2d_dx, c, dsi_v(dy), dsi_v(w), dsi_v(dx));
         dsi_give(n, 0, dsi_if(done, dx));
     }
     if (dsi_needs(n, 1)) {
-        ds_tensor *dw = dsi_new_like(w);
+        ds_tensor *dw = dsi_new_like(w); /* [K,C/groups,R,S] */
         bool done = pooled ? dsi_run(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
                            : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
         dsi_give(n, 1, dsi_if(done, dw));
@@ -40,6 +40,7 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_conv2d = {"conv2d", conv2d_backward, .takes_pooled = true};
 
+/* Shapes, dtypes and devices agree. */
 static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
                                   int64_t groups)
 {
@@ -65,7 +66,7 @@ static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const 
     return true;
 }
 
-/* What c and the operands give: P x Q of *out. */
+/* The options with their defaults -> *c, y's shape [N,K,P,Q] -> *out; false with the message. */
 static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts o, dsi_conv2d *c,
                          ds_dims *out)
 {
@@ -94,7 +95,8 @@ static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts 
     return true;
 }
 
-/* The order in memory that the kernels like best for y [N,K,P,Q]. */
+/* y [N,K,P,Q] in the order of memory that the kernels like best: with the channels innermost, if they
+ * fill vectors; pointwise ops and pooling above keep it. */
 static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
 {
     return out.d[1] % 8 == 0 ? dsi_new_channels_last(x, out) : dsi_new(x, out);

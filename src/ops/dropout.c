@@ -26,6 +26,7 @@ static ds_tensor *draw(const ds_tensor *x, double p)
     ds_tensor *keep = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_BOOL, x->shape);
     uint8_t *k = ds_data_mut(keep);
     dsi_rng *rng = dsi_rng_default();
+    /* 32 random bits an element: p is exact to 2^-32 */
     uint64_t below = (uint64_t)((1 - p) * 0x1p32);
     for (int64_t i = 0, n = dsi_numel(x->shape); k && i < n; i++) k[i] = dsi_rng_u32(rng) < below;
     return k ? ds_to(keep, dsi_device_id(x->device), DS_BOOL) : NULL;

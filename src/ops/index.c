@@ -12,6 +12,7 @@ typedef struct Embedding {
     int64_t padding_idx;
 } Embedding;
 
+/* contiguous indices as [M] */
 static dsi_view flat(const ds_tensor *index)
 {
     return dsi_v_shape(index, ds_shape(dsi_numel(index->shape)));
@@ -76,6 +77,7 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 
 /* ---- one-hot ----------------------------------------------------------------------------------------- */
 
+/* Looked at on the host: a label outside would give a row of zeros without a word. */
 static bool labels_in_range(ds_tensor *labels, int64_t classes)
 {
     const int64_t *p = ds_data(labels);
@@ -95,6 +97,7 @@ ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
                           ds_dtype_name(labels->dtype), dsi_shape_text(labels->shape),
                           (long long)classes, DS_MAX_DIMS - 1);
     if (!labels_in_range(labels, classes)) return NULL;
+    /* [...,1] beside [classes]: equal where the class is the label */
     ds_tensor *names = ds_arange(DS_I64, 0, (double)classes, 1);
     names = names ? ds_to(names, dsi_device_id(labels->device), DS_I64) : NULL;
     return ds_cast(ds_eq(ds_unsqueeze(labels, -1), names), DS_I64);
@@ -111,7 +114,7 @@ static ds_dims without(ds_dims x, int dim, bool keep)
     return shape;
 }
 
-/* [outer, inner] of what is left of x seen around dim; [outer, 1, inner] for y */
+/* [outer, inner]: what is left of x seen around dim. */
 static ds_dims left(const dsi_view *x) { return ds_shape(x->d[0], x->d[2]); }
 
 typedef struct Max {
@@ -143,6 +146,7 @@ static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
     return dsi_if(dsi_run(index, max, v, values, dsi_v_shape(index, left(&v))), index);
 }
 
+/* dim from the front; -1, with the message: of nothing there is no maximum. */
 static int max_check(const char *op, const ds_tensor *x, int dim)
 {
     if (!dsi_want_float(op, x)) return -1;

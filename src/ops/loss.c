@@ -26,6 +26,7 @@ static Views views(const ds_tensor *x, const ds_tensor *label, const ds_tensor *
     return v;
 }
 
+/* The loss, or its gradient: [], or [N,I] without a reduction. */
 static dsi_view loss_view(const ds_tensor *loss, const dsi_cross_entropy *c, ds_dims ni)
 {
     return c->reduction == DS_NONE ? dsi_v_shape(loss, ni) : dsi_v(loss);
@@ -45,6 +46,7 @@ static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cross_entropy = {"cross_entropy", cross_entropy_backward, false};
 
+/* label has x's shape without dimension 1. */
 static bool labels_fit(const ds_tensor *x, const ds_tensor *label)
 {
     bool fit = x->shape.n >= 2 && label->shape.n == x->shape.n - 1;
@@ -68,6 +70,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
         return dsi_refuse("%s: weight is %s, logits are %s: expected [%lld]", op,
                           dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),
                           (long long)x->shape.d[1]);
+    /* refused rather than left out: a weight that learns nothing is found too late */
     if (dsi_wants_grad(&o.weight, 1))
         return dsi_refuse("%s: weight has no gradient here: ds_detach it", op);
     if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
@@ -91,6 +94,7 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
                            .smoothing = o.label_smoothing,
                            .reduction = (int)o.reduction};
 
+    /* backward takes lse: softmax(x) is exp(x - lse), and need not be stored */
     ds_tensor *loss = dsi_new(x, o.reduction == DS_NONE ? label->shape : (ds_dims){0});
     ds_tensor *kept = dsi_new(x, ds_shape(dsi_numel(label->shape) + 1));
 

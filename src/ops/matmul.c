@@ -21,7 +21,8 @@ static ds_tensor *transposed(const ds_tensor *x)
     return dsi_view_of(x, shape, stride, x->offset);
 }
 
-/* x with its leading dimensions broadcast to those of `shape`, as one batch that a kernel can walk. */
+/* x with its leading dimensions broadcast to those of `shape`, as one batch that a kernel can walk: a view
+ * where one stride leads from matrix to matrix (0 repeats one), else a copy. */
 static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
 {
     ds_dims full = shape;
@@ -58,13 +59,15 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b)
 static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
+    /* the products have all leading dimensions; what was broadcast is summed to its own */
     if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(product(dy, transposed(b)), a->shape));
     if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(product(transposed(a), dy), b->shape));
 }
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, false};
 
-/* [...,M,K] [K,N]: one product of [(...M),K]. */
+/* [...,M,K] [K,N]: one large product of [(...M),K] instead of a batch of small ones; db then needs no
+ * sum over the batch either. */
 static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
 {
     ds_dims out = a->shape;
@@ -88,7 +91,7 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
     if (a->shape.n > 2 && b->shape.n == 2 && a->shape.d[a->shape.n - 1] == b->shape.d[0])
         return matmul_folded(a, b);
 
-    ds_tensor *y = product(a, b);
+    ds_tensor *y = product(a, b); /* [...,M,N] */
 
     dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
     dsi_save(n, a), dsi_save(n, b);
@@ -122,12 +125,12 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
     dsi_view none = dsi_v(NULL);
 
     if (dsi_needs(n, 0)) {
-        ds_tensor *dx = dsi_new(x, x->shape);
+        ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] w [out,in] */
         bool done = dx && dsi_run(dx, matmul, matrix(dy), matrix(w), none, matrix(dx));
         dsi_give(n, 0, dsi_if(done, dx));
     }
     if (dsi_needs(n, 1)) {
-        ds_tensor *dw = dsi_new(w, w->shape);
+        ds_tensor *dw = dsi_new(w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
         bool done = dw && dsi_run(dw, matmul, matrix_t(dy), matrix(x), none, matrix(dw));
         dsi_give(n, 1, dsi_if(done, dw));
     }
@@ -177,7 +180,7 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
         return ds_cast(ds_linear(ds_cast(x, DS_F32), ds_cast(w, DS_F32), dsi_to_f32(b)), x->dtype);
     if (x->shape.n != 2) return linear_folded(x, w, b);
 
-    ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0]));
+    ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
 
     if (!y || !dsi_run(y, matmul, matrix(x), matrix_t(w), dsi_v(b), matrix(y))) return NULL;
 

@@ -28,6 +28,13 @@ static ds_tensor *with_channels(ds_tensor *x)
     return dsi_merged(x, 2, x->shape.n, &stride) ? x : ds_contiguous(x);
 }
 
+/* Of dx, dw and db, those that are needed could be allocated. */
+static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *dw,
+                      const ds_tensor *db)
+{
+    return (dx || !dsi_needs(n, 0)) && (dw || !dsi_needs(n, 1)) && (db || !dsi_needs(n, 2));
+}
+
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     bool batch = *(const bool *)dsi_attr(n);
@@ -36,8 +43,7 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *dx = dsi_needs(n, 0) ? dsi_new_like(x) : NULL;
     ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(mean, mean->shape) : NULL;
     ds_tensor *db = dsi_needs(n, 2) ? dsi_new(mean, mean->shape) : NULL;
-    bool done = g && !dsi_needs(n, 0) == !dx && !dsi_needs(n, 1) == !dw &&
-                !dsi_needs(n, 2) == !db &&
+    bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, batch_norm_dx, batch, channels(g), channels(x), dsi_v(mean), dsi_v(rstd),
                         dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw), dsi_v(db));
     dsi_give(n, 0, dsi_if(done, dx));
@@ -47,6 +53,7 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_batch_norm = {"batch_norm", batch_norm_backward, false};
 
+/* t, which may be NULL, has a value for each channel of x. */
 static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
 {
     if (!t) return true;
@@ -62,6 +69,7 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
         return dsi_refuse("batch_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
     if (!o.running_mean != !o.running_var)
         return dsi_refuse("batch_norm: running_mean and running_var come together");
+    /* a channel of one value has no variance to divide by */
     int64_t n = x->shape.d[1] ? dsi_numel(x->shape) / x->shape.d[1] : 0;
     if (batch && n < 2)
         return dsi_refuse("batch_norm: x is %s: %lld value per channel, expected more to train on",
@@ -83,7 +91,8 @@ static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds
            dsi_run(o.running_var, add, o.momentum * unbiased, v, dsi_v(var), v);
 }
 
-/* In float32, with running statistics of whatever dtype changed in place. */
+/* In float32. The running statistics may be float32 already, as mixed precision keeps them, and change
+ * in place; or 16-bit ones, which take the rounded values back. */
 static ds_tensor *batch_norm_16bit(ds_tensor *x, ds_batch_norm_opts o)
 {
     ds_tensor *mean = o.running_mean, *var = o.running_var;
@@ -96,7 +105,8 @@ static ds_tensor *batch_norm_16bit(ds_tensor *x, ds_batch_norm_opts o)
     return dsi_if(copied, y);
 }
 
-/* Mean and 1 / sqrt(var + eps) of this call -> *mean, *rstd. */
+/* Mean and 1 / sqrt(var + eps), [C], that this call normalises with -> *mean, *rstd: those of the batch,
+ * which also move the running ones; or the running ones. */
 static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_tensor **mean,
                        ds_tensor **rstd)
 {
@@ -133,6 +143,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
                  dsi_v(o.bias), channels(y)))
         return NULL;
 
+    /* without batch, mean is the running one itself: later training moves it, as it does in PyTorch */
     dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
     dsi_save(n, x), dsi_save(n, mean), dsi_save(n, rstd), dsi_save(n, o.weight);
     dsi_set_attr(n, &batch, sizeof batch);
@@ -149,9 +160,18 @@ static ds_dims row_shape(const ds_tensor *x, int n_dims)
     return ds_shape(d ? dsi_numel(x->shape) / d : 0, d);
 }
 
+/* contiguous weight or bias as [D]; nothing for NULL */
 static dsi_view row(const ds_tensor *w, int64_t d)
 {
     return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
+}
+
+/* stats [2,M]: mean and rstd of each row in one tensor, as they live and die together. */
+static dsi_view half(const ds_tensor *stats, int which)
+{
+    dsi_view v = dsi_v_shape(stats, ds_shape(stats->shape.d[1]));
+    v.p = (char *)v.p + (size_t)which * (size_t)v.d[0] * ds_dtype_size(stats->dtype);
+    return v;
 }
 
 static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
@@ -160,14 +180,12 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *x = dsi_saved(n, 0), *stats = dsi_saved(n, 1), *weight = dsi_saved(n, 2);
     ds_dims md = row_shape(x, n_dims), w_shape = {.n = n_dims};
     for (int i = 0; i < n_dims; i++) w_shape.d[i] = x->shape.d[x->shape.n - n_dims + i];
-    dsi_view mean = dsi_v_shape(stats, ds_shape(md.d[0])), rstd = mean;
-    rstd.p = (char *)mean.p + (size_t)md.d[0] * ds_dtype_size(stats->dtype);
+    dsi_view mean = half(stats, 0), rstd = half(stats, 1);
 
     ds_tensor *g = ds_contiguous(dy), *dx = dsi_needs(n, 0) ? dsi_new(x, x->shape) : NULL;
     ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(x, w_shape) : NULL;
     ds_tensor *db = dsi_needs(n, 2) ? dsi_new(x, w_shape) : NULL;
-    bool done = g && !dsi_needs(n, 0) == !dx && !dsi_needs(n, 1) == !dw &&
-                !dsi_needs(n, 2) == !db &&
+    bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, layer_norm_dx, dsi_v_shape(g, md), dsi_v_shape(x, md),
                         row(weight, md.d[1]), mean, rstd, dx ? dsi_v_shape(dx, md) : dsi_v(NULL),
                         row(dw, md.d[1]), row(db, md.d[1]));
@@ -178,6 +196,7 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_layer_norm = {"layer_norm", layer_norm_backward, false};
 
+/* w, which may be NULL, has the shape of x's last n_dims dimensions. */
 static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, const char *name)
 {
     if (!w) return true;
@@ -206,15 +225,12 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     if (weight) weight = ds_contiguous(weight);
     if (bias) bias = ds_contiguous(bias);
 
-    /* mean [M] and rstd [M] in one tensor, as they live and die together */
     ds_dims md = x ? row_shape(x, n_dims) : (ds_dims){0};
-    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new(y, ds_shape(2 * md.d[0]));
+    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
-    dsi_view mean = dsi_v_shape(stats, ds_shape(md.d[0])), rstd = mean;
-    rstd.p = (char *)mean.p + (size_t)md.d[0] * ds_dtype_size(stats->dtype);
     if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),
-                 row(bias, md.d[1]), dsi_v_shape(y, md), mean, rstd))
+                 row(bias, md.d[1]), dsi_v_shape(y, md), half(stats, 0), half(stats, 1)))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_layer_norm, y, x, weight, bias);

@@ -22,7 +22,7 @@ static inline bool dsi_is_16bit(const ds_tensor *x)
 
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
 
-/* An optional operand in float32: NULL stays NULL. */
+/* An optional operand (a bias, a weight) in float32; NULL stays NULL, and is no failure. */
 static inline ds_tensor *dsi_to_f32(ds_tensor *x) { return x ? ds_cast(x, DS_F32) : NULL; }
 
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the message. */
@@ -39,8 +39,8 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);
 /* g summed to `shape`, from which it was broadcast: the gradient of a broadcast input. Never g itself. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
 
-/* x, computed from x, stays as it is if dsi_run was right; else NULL: for dsi_give. */
-#define dsi_if(right, x) ((right) ? (x) : NULL)
+/* x, if the kernel that fills it ran; else NULL, which is what dsi_give and callers take for a failure. */
+#define dsi_if(ran, x) ((ran) ? (x) : NULL)
 
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);

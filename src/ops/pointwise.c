@@ -13,12 +13,14 @@ typedef struct Binary {
     ds_dims a, b; /* shapes of the operands */
 } Binary;
 
+/* Floats of one kind whose shapes broadcast -> *shape. */
 static bool binary_check(const char *op, const ds_tensor *a, const ds_tensor *b, ds_dims *shape)
 {
     return dsi_want_float(op, a) && dsi_same_kind(op, a, b) &&
            dsi_broadcast(op, a->shape, b->shape, shape);
 }
 
+/* In the order of memory of the operand that has the result's shape. */
 static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims shape)
 {
     if (dsi_same_shape(a->shape, shape)) return dsi_new_like(a);
@@ -43,6 +45,7 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_add = {"add", add_backward, false};
 
+/* a + alpha b, for sub and add_scaled too; op: the name that messages begin with. */
 static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 {
     Binary o = {.alpha = alpha};
@@ -123,6 +126,7 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
+/* Any dtype: labels are compared too. No gradient: a step has none. */
 static ds_tensor *compare(const char *op, ds_tensor *a, ds_tensor *b, bool equal)
 {
     ds_dims shape;

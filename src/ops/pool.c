@@ -24,6 +24,7 @@ static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool c
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 
+/* How many windows go along dimension i (0: down, 1: across) of so many elements -> *out. */
 static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
 {
     int64_t stride = c->stride[i], padding = c->padding[i], field;
@@ -42,6 +43,7 @@ static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bo
         return dsi_refuse("%s: a window reaches over %lld %s, but x has %lld with padding %lld", op,
                           (long long)field, i ? "columns" : "rows", (long long)size,
                           (long long)padding);
+    /* rounded up, the last window may hang over the end, but not begin there */
     *out = (up ? room + stride - 1 : room) / stride + 1;
     if ((*out - 1) * stride >= size + padding) --*out;
     return true;
@@ -69,6 +71,7 @@ static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Poo
 
 /* ---- maximum ----------------------------------------------------------------------------------------- */
 
+/* Some element is in two windows, so that its gradient is a sum: pooled form has no place for that. */
 static bool overlap(const dsi_pool2d *c)
 {
     for (int i = 0; i < 2; i++)
@@ -91,7 +94,7 @@ static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_max_pool2d = {"max_pool2d", max_pool2d_backward, false};
 
-/* int32 of y's order in memory, as the kernels want it */
+/* Half the bytes of int64, and enough for a plane; in y's order of memory, as the kernels want it. */
 static ds_tensor *new_index(const ds_tensor *y)
 {
     ds_tensor *index = y ? dsi_new_dtype(y, DS_I32, y->shape) : NULL;
@@ -115,6 +118,9 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     if (!x) return dsi_passed("max_pool2d");
     if (x->shape.n == 3) return max_pool2d_single(x, o);
     if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
+    if (p.h * p.w > INT32_MAX)
+        return dsi_refuse("max_pool2d: x is %s: a plane has more elements than an int32 index",
+                          dsi_shape_text(x->shape));
     if (dsi_is_16bit(x)) return ds_cast(ds_max_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
 
     /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
@@ -127,6 +133,7 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     if (!index || !dsi_run(y, max_pool2d, &p.c, dsi_v(source), dsi_v(y), dsi_v(index))) return NULL;
     if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
 
+    /* y is saved for relu's backward below, which asks whether the maximum was positive */
     dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);
     dsi_save(n, y), dsi_save(n, index), dsi_set_attr(n, &p, sizeof p);
     return y;
@@ -162,6 +169,7 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     return y;
 }
 
+/* The sizes of x and y alone say the windows, so c stays empty. */
 static void adaptive_avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);

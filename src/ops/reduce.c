@@ -66,6 +66,7 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];
+    /* elements of y / elements of x; of no elements the mean is NaN, as in PyTorch */
     if (mean) s.factor = (double)dsi_numel(kept) / (double)dsi_numel(x->shape);
 
     ds_tensor *y = dsi_new(x, shape);

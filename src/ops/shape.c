@@ -45,6 +45,7 @@ static ds_tensor *reshaped(ds_tensor *x, ds_dims shape)
     return dsi_view_of(copy, shape, stride, 0);
 }
 
+/* dy may lie in any order of memory, so that this too is a view or a copy. */
 static void reshape_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
@@ -110,7 +111,7 @@ ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim)
         else
             shape.d[shape.n++] = x->shape.d[i];
     }
-    if (!shape.n) shape = ds_shape(1);
+    if (!shape.n) shape = ds_shape(1); /* a scalar becomes one element, as in PyTorch */
     return ds_reshape(x, shape);
 }
 
@@ -169,7 +170,7 @@ static ds_tensor *permuted(const ds_tensor *x, ds_dims order)
 static void permute_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *order = dsi_attr(n);
-    ds_dims back = {.n = order->n};
+    ds_dims back = {.n = order->n}; /* the inverse order */
     for (int i = 0; i < order->n; i++) back.d[order->d[i]] = i;
     dsi_give(n, 0, permuted(dy, back));
 }
@@ -213,6 +214,7 @@ typedef struct Slice {
     int64_t begin;
 } Slice;
 
+/* Elements begin..end-1 of dimension dim: the same strides, from further on. */
 static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
     ds_dims shape = x->shape;
@@ -220,6 +222,7 @@ static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end
     return dsi_view_of(x, shape, x->stride, x->offset + begin * x->stride[dim]);
 }
 
+/* dx = 0 with dy in its place. */
 static void slice_backward(dsi_node *n, ds_tensor *dy)
 {
     const Slice *s = dsi_attr(n);
@@ -263,6 +266,7 @@ ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 
 /* ---- expand ------------------------------------------------------------------------------------------ */
 
+/* An element that stands in many places collects the gradients of all. */
 static void expand_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
@@ -298,6 +302,7 @@ typedef struct Cat {
     int64_t begin[]; /* [n + 1] of each part in y */
 } Cat;
 
+/* Each part's gradient is a view of dy: its own slice. */
 static void cat_backward(dsi_node *n, ds_tensor *dy)
 {
     const Cat *c = dsi_attr(n);
@@ -307,6 +312,7 @@ static void cat_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cat = {"cat", cat_backward, false};
 
+/* All operands are of one kind, and of one shape but for dimension dim. */
 static bool cat_check(ds_tensor **x, int n, int dim)
 {
     for (int i = 1; i < n; i++) {

@@ -1,0 +1,57 @@
+/* tests/ops/empty.c: tensors without elements go through every family, forward and backward.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+static ds_tensor *x(ds_dims shape) { return ds_require_grad(ds_ones(DS_F32, shape), true); }
+
+/* y, of that many elements, has a gradient that runs. */
+static void check_size(ds_tensor *y, int64_t n)
+{
+    CHECK(y);
+    CHECK_INT(ds_numel(y), n);
+    if (ds_requires_grad(y)) CHECK_INT(ds_backward_from(y, ds_like(y, 1)), DS_OK);
+}
+
+static void no_samples(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *planes = x(ds_shape(0, 3, 8, 8)), *rows = x(ds_shape(0, 5));
+    ds_tensor *w = x(ds_shape(8, 3, 3, 3)), *b = x(ds_shape(8)), *m = x(ds_shape(4, 5));
+    check_size(ds_max_pool2d(ds_relu(ds_conv2d(planes, w, b)), 2), 0);
+    check_size(ds_avg_pool2d(planes, 2), 0);
+    check_size(ds_linear(rows, m, x(ds_shape(4))), 0);
+    check_size(ds_add(rows, x(ds_shape(5))), 0);
+    check_size(ds_gelu(rows), 0);
+    check_size(ds_softmax(rows, 1), 0);
+    check_size(ds_log_softmax(rows, 0), 0);
+    check_size(ds_layer_norm(rows, 1, x(ds_shape(5)), NULL, 0), 0);
+    check_size(ds_reshape(rows, ds_shape(5, 0)), 0);
+    check_size(ds_flatten(planes, 1), 0);
+    check_size(ds_max(rows, 1, false), 0);
+    check_size(ds_dropout(rows, 0.5, true), 0);
+    check_size(ds_embedding(m, ds_empty(DS_I64, ds_shape(0)), -1), 0);
+    check_size(ds_attention(x(ds_shape(2, 0, 4)), x(ds_shape(2, 3, 4)), x(ds_shape(2, 3, 4))), 0);
+    for (int i = 0; i < 5; i++) CHECK_CLOSE(((const float *)ds_data(ds_grad(m)))[i], 0, 0);
+    ds_tensor *parts[] = {rows, m};
+    check_size(ds_cat(parts, 2, 0), 20);
+    ds_scope_close(scope);
+}
+
+static void nothing_to_sum(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *none = x(ds_shape(3, 0));
+    CHECK_CLOSE(ds_item(ds_sum(none)), 0, 0);
+    CHECK_CLOSE(ds_item(ds_mean(none)), NAN, 0);
+    ds_tensor *y = ds_matmul(none, x(ds_shape(0, 4)));
+    check_size(y, 12);
+    for (int i = 0; i < 12; i++) CHECK_CLOSE(((const float *)ds_data(y))[i], 0, 0);
+    ds_tensor *loss = ds_cross_entropy(x(ds_shape(0, 4)), ds_empty(DS_I64, ds_shape(0)));
+    CHECK_CLOSE(ds_item(loss), NAN, 0);
+    check_size(loss, 1);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(nothing_to_sum))
