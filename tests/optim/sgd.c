@@ -50,4 +50,30 @@ static void options(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(options))
+/* Rounded to nearest, 0.9 times the smallest denormal is itself: a momentum would never end. */
+static void a_momentum_without_gradients_ends(void **state)
+{
+    (void)state;
+#ifdef __SSE__
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = ds_module_new(NULL, "m", &(ds_module_type){.name = "M"});
+    ds_tensor *p = ds_module_param(m, "p", ds_ones(DS_F32, ds_shape(100)));
+    ds_optim *o = ds_optim_sgd(m, 0.1, .momentum = 0.9);
+    ds_set_grad_of(p, ds_like(p, 1));
+    ds_optim_step(o);
+    ds_set_grad_of(p, ds_like(p, 0));
+    for (int i = 0; i < 1200; i++) ds_optim_step(o);
+    ds_state *d = ds_optim_state(o);
+    const float *momentum = ds_data(ds_state_get(d, "momentum_buffer.p"));
+    CHECK(momentum && momentum[0] == 0 && momentum[99] == 0);
+    volatile float tiny = 1e-38f; /* and the caller's arithmetic keeps its denormals */
+    CHECK(tiny / 8 > 0);
+    ds_state_free(d);
+    ds_optim_free(o);
+    ds_module_free(m);
+    ds_scope_close(scope);
+#endif
+}
+
+TEST_MAIN(cmocka_unit_test(rules), cmocka_unit_test(options),
+          cmocka_unit_test(a_momentum_without_gradients_ends))

@@ -96,10 +96,12 @@ static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t en
     }
 }
 
-/* Pieces begin .. end - 1 of all parameters, counted through. */
+/* Pieces begin .. end - 1 of all parameters, counted through. A moment without new gradients decays to
+ * the smallest denormal and, rounded to nearest, stays there: so these count as 0. */
 static void run_pieces(void *arg, int64_t begin, int64_t end)
 {
     const Pass *pass = arg;
+    unsigned was = denormals_off();
     int64_t first = 0;
     for (int i = 0; i < pass->n && first < end; i++) {
         const dsi_span *x = &pass->x[i];
@@ -108,6 +110,7 @@ static void run_pieces(void *arg, int64_t begin, int64_t end)
         if (from < to) apply(pass, x, from * PIECE, to * PIECE < x->n ? to * PIECE : x->n);
         first += count;
     }
+    denormals_on(was);
 }
 
 static ds_status run(const char *kernel, const void *options, int n, const dsi_span *x, Rule *f32,
