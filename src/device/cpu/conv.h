@@ -5,9 +5,25 @@
 
 #include "isa.h"
 
+#include <stdatomic.h>
+
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* How a kernel's work is cut for threads: into quanta of about 10 us, as dsi_parallel wants them. Each
+ * call of its body takes a slot of its own, with memory to work in. */
+typedef struct {
+    int64_t quanta, slots;
+    atomic_int taken;
+} Cut;
+
+static inline void cut_work(Cut *o, double ns)
+{
+    o->quanta = max64(1, (int64_t)(ns / 10000));
+    o->slots = min64(ds_threads(), o->quanta);
+    atomic_init(&o->taken, 0);
+}
 
 /* ---- conv_pack.c: one sample, rearranged ------------------------------------------------------------ */
 

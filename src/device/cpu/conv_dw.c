@@ -34,7 +34,7 @@ typedef struct {
     Lines lines;
     Mix x_mix, dy_mix;
     int64_t chunks, k_parts; /* units */
-    int64_t slots;
+    Cut cut;
     int64_t size;   /* of one chunk's dw: [K][lines][padded] */
     float *partial; /* [chunks][size] */
     Places places;  /* pooled */
@@ -208,16 +208,14 @@ static void run_unit(const Job *o, int64_t chunk, int64_t k0, int64_t k1, float 
     }
 }
 
-static void run_slot(void *arg, int64_t begin, int64_t end)
+static void run_share(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t units = o->chunks * o->k_parts;
-        for (int64_t u = i * units / o->slots; u < (i + 1) * units / o->slots; u++) {
-            int64_t part = u % o->k_parts;
-            run_unit(o, u / o->k_parts, part * o->K / o->k_parts, (part + 1) * o->K / o->k_parts,
-                     (float *)(o->work + i * o->work_bytes));
-        }
+    Job *o = arg;
+    int64_t units = o->chunks * o->k_parts;
+    float *work = (float *)(o->work + atomic_fetch_add(&o->cut.taken, 1) * o->work_bytes);
+    for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
+        int64_t part = u % o->k_parts;
+        run_unit(o, u / o->k_parts, part * o->K / o->k_parts, (part + 1) * o->K / o->k_parts, work);
     }
 }
 
@@ -246,10 +244,9 @@ static ds_status run(dsi_stream *s, Job *o)
     o->size = o->K * l->count * l->padded;
     o->chunks = max64(1, min64(min64(MAX_CHUNKS, o->N / 2), ((int64_t)4 << 20) / (o->size + 1)));
     int64_t outputs = o->pooled ? o->pooled->value.d[2] * o->pooled->value.d[3] : o->P * o->Q;
-    double ns = (double)o->size * (double)outputs * (double)o->N / VF / 3;
-    o->slots = max64(1, min64(ds_threads(), (int64_t)(ns / 20000)));
-    o->k_parts = o->slots > 1 ? min64(o->K, (2 * o->slots + o->chunks - 1) / o->chunks) : 1;
-    o->slots = min64(o->slots, o->chunks * o->k_parts);
+    double ns = (double)o->size * (double)outputs * (double)o->N / VF / 2;
+    cut_work(&o->cut, ns);
+    o->k_parts = o->cut.slots > 1 ? min64(o->K, (2 * o->cut.slots + o->chunks - 1) / o->chunks) : 1;
     o->x_floats = round_up(l->rect.rows * l->rect.cols * o->x.d[1] + l->padded, 16);
     o->list = round_up(outputs + LIST_SLACK, 16);
     bool as_is = o->dy && o->dy->s[1] == 1;
@@ -261,7 +258,7 @@ static ds_status run(dsi_stream *s, Job *o)
     int64_t table = o->pooled && !small ? round_up(o->P * o->Q, 16) : 0;
     int64_t line = round_up(l->count * l->length, 16);
     int64_t bytes = (o->chunks * o->size + table + line) * (int64_t)sizeof(float) +
-                    o->slots * o->work_bytes;
+                    o->cut.slots * o->work_bytes;
     o->partial = dsi_scratch(s, (size_t)bytes);
     if (!o->partial) return DS_ENOMEM;
     int32_t *places = (int32_t *)(o->partial + o->chunks * o->size);
@@ -271,7 +268,7 @@ static ds_status run(dsi_stream *s, Job *o)
     for (int64_t i = 0; i < table; i++)
         places[i] = (int32_t)(i / o->Q * l->row + i % o->Q * l->pixel);
     o->places = (Places){(int32_t)o->Q, (int32_t)l->row, (int32_t)l->pixel, table ? places : NULL};
-    dsi_parallel(o->slots, 1, run_slot, o);
+    dsi_parallel(o->cut.quanta, 1, run_share, o);
     finish(o, place);
     dsi_scratch_release(s, o->partial);
     return DS_OK;

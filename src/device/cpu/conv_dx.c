@@ -24,7 +24,8 @@ typedef struct {
     int32_t *offset; /* of output h W + w in packed dx */
     int64_t *line;   /* line_at of each line */
     float *samples;  /* one for each slot */
-    int64_t sample_floats, slots;
+    int64_t sample_floats;
+    Cut cut;
 } Job;
 
 /* bit i: g[i] != 0; n <= LANES */
@@ -35,7 +36,7 @@ static inline uint64_t nonzero(const float *g, int n)
     for (int i = 0; i < n; i += VF) {
         vf x = vf_load_n(g + i, n - i < VF ? n - i : VF);
 #if defined(DSI_ISA_avx512)
-        bits |= (uint64_t)_mm512_cmp_ps_mask(x, vf_zero(), _CMP_NEQ_UQ) << i;
+        bits |= (uint64_t)mask_bits(_mm512_cmp_ps_mask(x, vf_zero(), _CMP_NEQ_UQ)) << i;
 #else
         bits |= (uint64_t)(unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, vf_zero(), _CMP_NEQ_UQ))
                 << i;
@@ -55,7 +56,7 @@ static inline uint64_t equal(const int32_t *x, int32_t y, int n)
     for (int i = 0; i < n; i += 16) {
         __mmask16 valid = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xFFFF;
         __m512i v = _mm512_maskz_loadu_epi32(valid, x + i);
-        bits |= (uint64_t)_mm512_cmpeq_epi32_mask(v, _mm512_set1_epi32(y)) << i;
+        bits |= (uint64_t)mask_bits(_mm512_cmpeq_epi32_mask(v, _mm512_set1_epi32(y))) << i;
     }
 #elif defined(DSI_ISA_avx2)
     for (int i = 0; i < n; i += 8) {
@@ -157,17 +158,15 @@ static void add_sample(const Job *o, int64_t n, float *dx)
         }
 }
 
-static void run_slot(void *arg, int64_t begin, int64_t end)
+static void run_share(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
+    Job *o = arg;
     int64_t N = o->dx.d[0];
-    for (int64_t i = begin; i < end; i++) {
-        float *sample = o->samples + i * o->sample_floats;
-        for (int64_t n = i * N / o->slots; n < (i + 1) * N / o->slots; n++) {
-            memset(sample, 0, (size_t)o->sample_floats * sizeof *sample);
-            add_sample(o, n, sample);
-            unpack_pixels(&o->mix, sample, o->lines.rect, &o->dx, n);
-        }
+    float *sample = o->samples + atomic_fetch_add(&o->cut.taken, 1) * o->sample_floats;
+    for (int64_t n = begin * N / o->cut.quanta; n < end * N / o->cut.quanta; n++) {
+        memset(sample, 0, (size_t)o->sample_floats * sizeof *sample);
+        add_sample(o, n, sample);
+        unpack_pixels(&o->mix, sample, o->lines.rect, &o->dx, n);
     }
 }
 
@@ -197,11 +196,11 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
     const Lines *l = &o.lines;
     int64_t weights = o.K * l->count * l->padded, table = round_up(dy->h * dy->w, 16);
     double ns = (double)weights * (double)(dx.d[0] * dy->value.d[2] * dy->value.d[3]) / VF / 2;
-    o.slots = max64(1, min64(min64(ds_threads(), dx.d[0]), (int64_t)(ns / 20000)));
+    cut_work(&o.cut, ns);
     o.sample_floats = round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
     int64_t lines = round_up(2 * l->count, 16); /* in floats */
     int64_t line = round_up(l->count * l->length, 16);
-    int64_t floats = weights + lines + table + line + o.slots * o.sample_floats;
+    int64_t floats = weights + lines + table + line + o.cut.slots * o.sample_floats;
     o.weights = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o.weights) return DS_ENOMEM;
     o.line = (int64_t *)(o.weights + weights);
@@ -215,7 +214,7 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
     line_weights(l, &w, place);
     pack_weights(&o, place);
     o.mix = mix_to_planes(dx.d[1]);
-    dsi_parallel(o.slots, 1, run_slot, &o);
+    dsi_parallel(o.cut.quanta, 1, run_share, &o);
     dsi_scratch_release(s, o.weights);
     return DS_OK;
 }

@@ -38,7 +38,8 @@ typedef struct {
     int64_t padded_k;
     float *w, *b;
     float *sources; /* one for each slot */
-    int64_t source_size, slots, row_blocks;
+    int64_t source_size, row_blocks;
+    Cut cut;
 } Job;
 
 /* Channels of the block that begins at k. */
@@ -172,23 +173,21 @@ static void sample_rows(const Job *o, int64_t n, const float *x, int64_t p0, int
     }
 }
 
-/* Slot i of o->slots: its share of all (sample, block of rows) pairs. */
-static void run_slot(void *arg, int64_t begin, int64_t end)
+/* A share of all (sample, block of rows) pairs. */
+static void run_share(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t units = o->N * o->row_blocks, there = -1;
-        float *source = o->sources + i * o->source_size;
-        for (int64_t u = i * units / o->slots; u < (i + 1) * units / o->slots; u++) {
-            int64_t n = u / o->row_blocks, block = u % o->row_blocks;
-            const float *x = (const float *)o->x.p + n * o->x.s[0];
-            if (o->packed) {
-                if (n != there) pack_planes(&o->x, n, o->rect, o->phases, source, o->plane);
-                there = n;
-                x = source;
-            }
-            sample_rows(o, n, x, block * o->P / o->row_blocks, (block + 1) * o->P / o->row_blocks);
+    Job *o = arg;
+    int64_t units = o->N * o->row_blocks, there = -1;
+    float *source = o->sources + atomic_fetch_add(&o->cut.taken, 1) * o->source_size;
+    for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
+        int64_t n = u / o->row_blocks, block = u % o->row_blocks;
+        const float *x = (const float *)o->x.p + n * o->x.s[0];
+        if (o->packed) {
+            if (n != there) pack_planes(&o->x, n, o->rect, o->phases, source, o->plane);
+            there = n;
+            x = source;
         }
+        sample_rows(o, n, x, block * o->P / o->row_blocks, (block + 1) * o->P / o->row_blocks);
     }
 }
 
@@ -220,27 +219,28 @@ static void choose_source(Job *o)
     o->source_size = o->packed ? round_up(o->x.d[1] * o->plane + VF, 16) : 0;
 }
 
-/* Slots for the threads that are worth waking: a slot has 20 us of work or more. */
+/* Rows are divided where samples are too few. */
 static void divide(Job *o)
 {
     double ns = (double)o->T * (double)(o->groups * o->padded_k) * (double)(o->P * o->Q) *
                 (double)o->N / VF;
-    o->slots = max64(1, min64(ds_threads(), (int64_t)(ns / 20000)));
-    o->row_blocks = o->N >= 4 * o->slots || o->slots == 1 ? 1
-                                                          : min64(o->P, 4 * o->slots / o->N + 1);
-    o->slots = min64(o->slots, o->N * o->row_blocks);
+    cut_work(&o->cut, ns / 4);
+    int64_t threads = o->cut.slots;
+    o->row_blocks = threads == 1 || o->N >= 4 * threads
+                        ? 1
+                        : min64(o->P, 4 * threads / max64(1, o->N) + 1);
 }
 
 static ds_status run(dsi_stream *s, Job *o)
 {
     divide(o);
-    int64_t floats = o->groups * o->padded_k * (o->T + 1) + o->slots * o->source_size;
+    int64_t floats = o->groups * o->padded_k * (o->T + 1) + o->cut.slots * o->source_size;
     o->w = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o->w) return DS_ENOMEM;
     o->sources = o->w + o->groups * o->padded_k * o->T;
-    o->b = o->sources + o->slots * o->source_size;
+    o->b = o->sources + o->cut.slots * o->source_size;
     pack_weights(o);
-    dsi_parallel(o->slots, 1, run_slot, o);
+    dsi_parallel(o->cut.quanta, 1, run_share, o);
     dsi_scratch_release(s, o->w);
     return DS_OK;
 }

@@ -49,7 +49,7 @@ static inline int64_t compress(const float *value, const int32_t *at, int64_t n,
         __mmask16 keep = _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
         _mm512_storeu_ps(g_out + count, _mm512_maskz_compress_ps(keep, v));
         _mm512_storeu_si512(at_out + count, _mm512_maskz_compress_epi32(keep, a));
-        count += __builtin_popcount(keep);
+        count += __builtin_popcount(mask_bits(keep));
     }
 #else
 #if defined(DSI_ISA_avx2)
