@@ -20,14 +20,17 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
 {
     const dsi_view *y = views[n_views - 1];
     int order[DS_MAX_DIMS], n = 0;
+    bool empty = false;
 
     /* insertion sort by the output's strides, largest first; equal ones stay in order */
     for (int i = 0; i < y->n; i++) {
         if (y->d[i] == 1) continue;
+        if (y->d[i] == 0) empty = true;
         int at = n++;
         for (; at > 0 && y->s[order[at - 1]] < y->s[i]; at--) order[at] = order[at - 1];
         order[at] = i;
     }
+    if (empty) n = 0; /* nothing to walk over, by strides that may be beyond an int64 in bytes */
     w->n_views = n_views;
     for (int v = 0; v < n_views; v++) {
         w->p[v] = views[v]->p;
@@ -50,9 +53,9 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
         w->d[i] = w->d[first + i];
         for (int v = 0; v < n_views; v++) w->s[v][i] = w->s[v][first + i];
     }
-    if (w->n == 0) { /* one element */
+    if (w->n == 0) { /* one element, or none */
         w->n = 1;
-        w->d[0] = 1;
+        w->d[0] = !empty;
         for (int v = 0; v < n_views; v++) w->s[v][0] = w->size[v];
     }
 }
