@@ -28,8 +28,7 @@ void *dsi_realloc(void *p, size_t bytes)
 char *dsi_strdup(const char *s) { return must(strdup(s), strlen(s) + 1); }
 void dsi_free(void *p) { free(p); }
 
-/* Under a sanitizer structs are freed for real, so that a use after the end is seen. */
-#define POOL_KEEPS (DSI_SANITIZED ? 0 : 4096)
+#define POOL_KEEPS 4096
 
 void *dsi_pool_get(dsi_pool *pool)
 {
@@ -42,7 +41,8 @@ void *dsi_pool_get(dsi_pool *pool)
 
 void dsi_pool_put(dsi_pool *pool, void *p)
 {
-    if (pool->n_free >= POOL_KEEPS) {
+    /* under a sanitizer structs are freed for real, so that a use after the end is seen */
+    if (DSI_SANITIZED || pool->n_free >= POOL_KEEPS) {
         free(p);
         return;
     }

@@ -9,10 +9,11 @@
 extern const dsi_kernels dsi_cpu_kernels_generic;
 #ifdef DSI_HAVE_avx2
 extern const dsi_kernels dsi_cpu_kernels_avx2;
+/* f16c, which not every compiler can ask for, came a processor generation before avx2 */
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("bmi2");
 }
 #endif
 #ifdef DSI_HAVE_avx512
