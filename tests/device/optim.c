@@ -9,7 +9,8 @@
 #define SPANS 4
 #define STEPS 5
 
-static const int64_t sizes[SPANS] = {1, 37, 3000, 20000};
+static const int64_t small[SPANS] = {1, 37, 3000, 20000}, large[SPANS] = {1, 37, 3000, 700001};
+static const int64_t *sizes = small; /* large: enough to be shared among threads */
 
 /* One element of one parameter; t counts from 1. */
 typedef struct Element {
@@ -287,6 +288,29 @@ static void float64(void **state) { (void)state, check_dtype(DS_F64, 1e-13); }
 static void bfloat16(void **state) { (void)state, check_dtype(DS_BF16, 1.0 / 128); }
 static void float16(void **state) { (void)state, check_dtype(DS_F16, 1.0 / 1024); }
 
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    const dsi_kernels *k = dsi_device_current()->kernels;
+    sizes = large;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dsi_span x[SPANS], y[SPANS];
+        make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
+        for (int t = 1; t <= 2; t++) {
+            draw_grads(x, t), draw_grads(y, t);
+            for (int j = 0; j < SPANS; j++) x[j].step = y[j].step = t;
+            CHECK(kernel(&cases[i], k, x) == DS_OK);
+            ds_set_threads(3);
+            CHECK(kernel(&cases[i], k, y) == DS_OK);
+            ds_set_threads(1);
+        }
+        for (int j = 0; j < SPANS; j++)
+            CHECK(!memcmp(x[j].p, y[j].p, (size_t)sizes[j] * sizeof(float)));
+        free_spans(x), free_spans(y);
+    }
+    sizes = small;
+}
+
 static void refuses_integers(void **state)
 {
     (void)state;
@@ -300,4 +324,5 @@ static void refuses_integers(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
-          cmocka_unit_test(float16), cmocka_unit_test(refuses_integers))
+          cmocka_unit_test(float16), cmocka_unit_test(threads_change_nothing),
+          cmocka_unit_test(refuses_integers))
