@@ -41,38 +41,58 @@ ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std)
 
 /* ---- truncated ------------------------------------------------------------------------------------- */
 
+/* Values are drawn for the whole tensor, and only those that are still wanted are taken, round after
+ * round: so the generator gives what it gives in PyTorch. */
 typedef struct truncation {
-    double mean, std, low, high;
-    bool rare; /* little of the bell lies between the bounds */
+    double mean, std;
+    float low, high;
+    float *x, *fresh,
+        *chance; /* [n] each; chance: where little of the bell lies between the bounds */
+    int64_t n;
 } truncation;
 
-/* One value where normal draws would mostly miss: uniform ones between the bounds, taken with the
- * bell's probability relative to its highest point there. */
-static double draw_between(const truncation *t)
+static void redraw_outside(const truncation *t)
 {
-    double z0 = (t->low - t->mean) / t->std, z1 = (t->high - t->mean) / t->std;
-    double near = z0 > 0 ? z0 : z1 < 0 ? -z1 : 0;
-    double far = sqrt(near * near + 83); /* below 2^-60 of the highest point beyond */
-    z0 = fmax(z0, -far);
-    z1 = fmin(z1, far);
-    double z, accept;
-    do {
-        dsi_rng_uniform_f64(dsi_rng_default(), &z, 1, z0, z1);
-        dsi_rng_uniform_f64(dsi_rng_default(), &accept, 1, 0, 1);
-    } while (accept >= exp((near * near - z * z) / 2));
-    return fmin(fmax(t->mean + t->std * z, t->low), t->high);
+    dsi_rng *g = dsi_rng_default();
+    dsi_rng_normal_f32(g, t->x, t->n, t->mean, t->std);
+    for (bool again = true; again;) {
+        again = false;
+        for (int64_t i = 0; i < t->n && !again; i++) again = t->x[i] < t->low || t->x[i] > t->high;
+        if (!again) return;
+        dsi_rng_normal_f32(g, t->fresh, t->n, t->mean, t->std);
+        for (int64_t i = 0; i < t->n; i++)
+            if (t->x[i] < t->low || t->x[i] > t->high) t->x[i] = t->fresh[i];
+    }
 }
 
-/* Draws again what lies outside of the bounds, until nothing does. */
-static void truncate_f32(float *x, int64_t n, const truncation *t)
+/* Uniform between the bounds, accepted with the bell's height there over its highest one there. */
+static void accept_uniform(const truncation *t)
 {
-    for (int64_t i = 0; i < n; i++)
-        while (!(x[i] >= t->low && x[i] <= t->high)) {
-            if (t->rare)
-                x[i] = (float)draw_between(t);
-            else
-                dsi_rng_normal_f32(dsi_rng_default(), x + i, 1, t->mean, t->std);
+    dsi_rng *g = dsi_rng_default();
+    float mean = (float)t->mean, std = (float)t->std;
+    double mode = fmax(t->low, fmin(t->mean, t->high)), z = (mode - t->mean) / t->std;
+    float log_peak = (float)(-0.5 * z * z);
+    int64_t pending = t->n;
+    for (int64_t i = 0; i < t->n; i++) t->x[i] = NAN; /* still wanted */
+    while (pending) {
+        dsi_rng_uniform_f32(g, t->fresh, t->n, t->low, t->high);
+        dsi_rng_uniform_f32(g, t->chance, t->n, 0, 1);
+        for (int64_t i = 0; i < t->n; i++) {
+            float d = (t->fresh[i] - mean) / std;
+            if (!isnan(t->x[i]) || logf(t->chance[i]) > d * d * -0.5f - log_peak) continue;
+            t->x[i] = t->fresh[i];
+            pending--;
         }
+    }
+}
+
+/* The bounds no further than 11 deviations beyond the nearer one: what lies there is never drawn, and
+ * proposals spread over it would take for ever. */
+static void tighten(truncation *t)
+{
+    double near = fmax(fmax(t->low - t->mean, t->mean - t->high), 0), far = near + 11 * t->std;
+    t->low = (float)fmax(t->low, t->mean - far);
+    t->high = (float)fmin(t->high, t->mean + far);
 }
 
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
@@ -86,13 +106,26 @@ ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double lo
             "init_trunc_normal: std is %g, the bounds are %g and %g: expected std > 0 "
             "and bounds in order",
             std, low, high);
-    /* the part of the bell between the bounds */
-    double part = (erf((high - mean) / std / sqrt(2)) - erf((low - mean) / std / sqrt(2))) / 2;
-    truncation t = {mean, std, (float)low, (float)high, part < 0.05};
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
     ds_tensor *host = dsi_new_on(cpu, DS_F32, x->shape);
-    if (!dsi_fill_normal("init_trunc_normal", host, mean, std)) return NULL;
-    truncate_f32(dsi_v(host).p, dsi_numel(x->shape), &t);
+    ds_tensor *fresh = dsi_new_on(cpu, DS_F32, x->shape);
+    ds_tensor *chance = dsi_new_on(cpu, DS_F32, x->shape);
+    if (!host || !fresh || !chance) return NULL;
+    truncation t = {mean,
+                    std,
+                    (float)low,
+                    (float)high,
+                    dsi_v(host).p,
+                    dsi_v(fresh).p,
+                    dsi_v(chance).p,
+                    dsi_numel(x->shape)};
+    /* the part of the bell between the bounds */
+    double part = (erf((high - mean) / std / sqrt(2)) - erf((low - mean) / std / sqrt(2))) / 2;
+    tighten(&t);
+    if (part > 0.3)
+        redraw_outside(&t);
+    else
+        accept_uniform(&t);
     return dsi_copy(x, host) == DS_OK ? x : NULL;
 }
 

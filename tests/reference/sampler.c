@@ -300,10 +300,14 @@ static void check_tensor(Reference *r, const char *name, ds_tensor *x, const jso
     }
 }
 
-static int64_t arg(const json_t *c, size_t i)
+/* Argument i, or element `part` of it if it is a list; absent ones are 0. */
+static int64_t arg_part(const json_t *c, size_t i, size_t part)
 {
-    return json_integer_value(json_array_get(member(c, "args"), i));
+    const json_t *value = json_array_get(member(c, "args"), i);
+    return json_integer_value(json_is_array(value) ? json_array_get(value, part) : value);
 }
+
+static int64_t arg(const json_t *c, size_t i) { return arg_part(c, i, 0); }
 
 static bool no_bias(const json_t *c, size_t i)
 {
@@ -329,11 +333,22 @@ static ds_module *make_module(const json_t *c)
     if (!strcmp(name, "Net")) return tutorial_net();
     if (!strcmp(name, "Linear"))
         return ds_nn_linear(NULL, "m", arg(c, 0), arg(c, 1), .no_bias = no_bias(c, 2));
-    if (!strcmp(name, "Conv2d"))
-        return ds_nn_conv2d(NULL, "m", arg(c, 0), arg(c, 1), (int)arg(c, 2));
-    if (!strcmp(name, "Embedding")) return ds_nn_embedding(NULL, "m", arg(c, 0), arg(c, 1), -1);
+    if (!strcmp(name, "Conv2d")) /* in, out, kernel, stride, padding, dilation, groups, bias */
+        return ds_nn_conv2d(NULL, "m", arg(c, 0), arg(c, 1), (int)arg_part(c, 2, 0),
+                            .kernel_w = (int)arg_part(c, 2, 1), .stride = (int)arg(c, 3),
+                            .padding = (int)arg(c, 4), .dilation = (int)arg(c, 5),
+                            .groups = (int)arg(c, 6), .no_bias = no_bias(c, 7));
+    if (!strcmp(name, "Embedding")) {
+        bool padded = json_is_integer(json_array_get(member(c, "args"), 2));
+        return ds_nn_embedding(NULL, "m", arg(c, 0), arg(c, 1), padded ? arg(c, 2) : -1);
+    }
     if (!strcmp(name, "BatchNorm2d")) return ds_nn_batch_norm2d(NULL, "m", arg(c, 0));
-    if (!strcmp(name, "LayerNorm")) return ds_nn_layer_norm(NULL, "m", ds_shape(arg(c, 0)));
+    if (!strcmp(name, "LayerNorm")) {
+        const json_t *shape = json_array_get(member(c, "args"), 0);
+        ds_dims dims = {json_is_array(shape) ? (int)json_array_size(shape) : 1, {0}};
+        for (int i = 0; i < dims.n; i++) dims.d[i] = arg_part(c, 0, (size_t)i);
+        return ds_nn_layer_norm(NULL, "m", dims);
+    }
     return NULL;
 }
 
