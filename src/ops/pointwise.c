@@ -282,6 +282,11 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
 {
     ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];
     ds_tensor *dx = dsi_new_like(max);
+    if (!dx) return NULL;
+    if (!dsi_same_layout(value, max)) { /* a flatten came between: reordering is the copy's trade */
+        if (dsi_copy(dx, value) != DS_OK) return NULL;
+        value = dx;
+    }
     if (!dsi_run(dx, relu_dx, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
     return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
 }

@@ -13,19 +13,11 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
-#include <string.h>
-
-static bool same_layout(const ds_tensor *a, const ds_tensor *b)
-{
-    return dsi_same_shape(a->shape, b->shape) &&
-           !memcmp(a->stride, b->stride, (size_t)a->shape.n * sizeof *a->stride);
-}
-
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
     bool fixed = !s->reader && !s->written && !s->release && !x->requires_grad;
-    if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype != DS_F32 || !same_layout(x, y))
+    if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype != DS_F32 || !dsi_same_layout(x, y))
         return false;
     y->storage->relu_of = dsi_ref(x);
     s->reader = y->storage;
@@ -35,7 +27,7 @@ bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 ds_tensor *dsi_deferred_relu(const ds_tensor *y)
 {
     ds_tensor *x = y->storage->relu_of;
-    return x && !y->offset && same_layout(x, y) ? x : NULL;
+    return x && !y->offset && dsi_same_layout(x, y) ? x : NULL;
 }
 
 void dsi_forget_relu(dsi_storage *s)

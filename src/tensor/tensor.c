@@ -237,6 +237,12 @@ const char *ds_dtype_name(ds_dtype dtype)
     return (unsigned)dtype < DS_DTYPES ? dtypes[dtype].name : "?";
 }
 
+bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b)
+{
+    return dsi_same_shape(a->shape, b->shape) &&
+           !memcmp(a->stride, b->stride, (size_t)a->shape.n * sizeof *a->stride);
+}
+
 bool dsi_is_contiguous(const ds_tensor *x)
 {
     int64_t step = 1;

@@ -105,7 +105,8 @@ ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double s
 
 int64_t dsi_numel(ds_dims shape);
 bool dsi_same_shape(ds_dims a, ds_dims b);
-bool dsi_is_contiguous(const ds_tensor *x); /* row-major, without gaps */
+bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b); /* shapes and strides */
+bool dsi_is_contiguous(const ds_tensor *x);                   /* row-major, without gaps */
 bool dsi_is_dense(const ds_tensor *x); /* without gaps and repeats, in some order of dimensions */
 bool dsi_is_channels_last(const ds_tensor *x);
 void dsi_row_major(ds_dims shape, int64_t *stride);
