@@ -4,44 +4,13 @@
  * Prints one line of JSON a batch size: samples per second, microseconds a step, seconds from process
  * start to the end of the first step, peak memory. Batches lie ready in memory, or come from the loader.
  * SPDX-License-Identifier: MIT */
-#include <deepspeed.h>
+#include "classify.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
-
-/* ---- the network of the tutorial -------------------------------------------------------------------- */
-
-typedef struct Net {
-    ds_module *conv1, *conv2, *fc1, *fc2, *fc3;
-} Net;
-
-static ds_tensor *net_forward(void *self, ds_tensor *x) /* [N,3,32,32] -> [N,10] */
-{
-    Net *net = self;
-    x = ds_max_pool2d(ds_relu(ds_call(net->conv1, x)), 2);
-    x = ds_max_pool2d(ds_relu(ds_call(net->conv2, x)), 2);
-    x = ds_flatten(x, 1);
-    x = ds_relu(ds_call(net->fc1, x));
-    x = ds_relu(ds_call(net->fc2, x));
-    return ds_call(net->fc3, x);
-}
-
-static ds_module *net_new(void)
-{
-    static const ds_module_type type = {
-        .name = "Net", .self_size = sizeof(Net), .forward = net_forward};
-    ds_module *m = ds_module_new(NULL, "net", &type);
-    Net *net = ds_self(m);
-    net->conv1 = ds_nn_conv2d(m, "conv1", 3, 6, 5);
-    net->conv2 = ds_nn_conv2d(m, "conv2", 6, 16, 5);
-    net->fc1 = ds_nn_linear(m, "fc1", 16 * 5 * 5, 120);
-    net->fc2 = ds_nn_linear(m, "fc2", 120, 84);
-    net->fc3 = ds_nn_linear(m, "fc3", 84, 10);
-    return m;
-}
 
 static double step(ds_module *net, ds_optim *sgd, ds_tensor *x, ds_tensor *y)
 {

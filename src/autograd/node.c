@@ -110,8 +110,8 @@ ds_status dsi_add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor 
 static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (dsi_make_dense(g) != DS_OK) return NULL;
-    bool fresh = g->refs == 1 && g->storage->refs == 1 && !g->storage->release &&
-                 dsi_is_contiguous(g) && g->dtype == leaf->dtype;
+    bool fresh = g->refs == 1 && g->storage->refs == 1 && dsi_is_contiguous(g) &&
+                 g->dtype == leaf->dtype;
     if (fresh) return g;
     ds_tensor *copy = dsi_new(leaf, leaf->shape);
     return dsi_copy(copy, g) == DS_OK ? copy : NULL;

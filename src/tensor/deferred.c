@@ -9,14 +9,14 @@
  *
  * The source must keep its values until then. Its storage knows its one reader: whoever writes to the
  * source in place (ds_copy, ds_data_mut) has the reader computed before; a storage whose address has
- * been given out for writing, or that is somebody else's memory, or a trained leaf, is never a source.
+ * been given out for writing, or of a trained leaf, is never a source.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
-    bool fixed = !s->reader && !s->written && !s->release && !x->requires_grad;
+    bool fixed = !s->reader && !s->written && !x->requires_grad;
     if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype != DS_F32 || !dsi_same_layout(x, y))
         return false;
     y->storage->relu_of = dsi_ref(x);

@@ -115,32 +115,13 @@ void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
     dsi_forget_relu(s);
-    if (s->release)
-        s->release(s->arg);
-    else
-        dsi_cache_free(s->device, s->p, s->bytes);
+    dsi_cache_free(s->device, s->p, s->bytes);
     dsi_pool_put(&storages, s);
-}
-
-ds_tensor *dsi_wrap(dsi_device *d, ds_dtype dtype, ds_dims shape, void *p, void (*release)(void *),
-                    void *arg)
-{
-    size_t bytes;
-    if (!shape_fits(shape, dtype, &bytes)) {
-        release(arg);
-        return NULL;
-    }
-    ds_tensor *x = new_handle(d, dtype, shape);
-    x->storage = dsi_pool_get(&storages);
-    *x->storage = (dsi_storage){
-        .refs = 1, .device = d, .p = p, .bytes = bytes, .release = release, .arg = arg};
-    dsi_row_major(shape, x->stride);
-    return dsi_own(x);
 }
 
 ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape)
 {
-    size_t bytes;
+    size_t bytes = 0;
     if (!d || !shape_fits(shape, dtype, &bytes)) return NULL;
     dsi_storage *storage = new_storage(d, bytes);
     if (!storage) return NULL;

@@ -25,8 +25,6 @@ typedef struct dsi_storage {
     dsi_device *device;
     void *p;
     size_t bytes;
-    void (*release)(void *arg); /* of somebody else's memory, instead of freeing p; or NULL */
-    void *arg;
     /* Note [Deferred ReLU] */
     struct ds_tensor *relu_of;  /* counted: p is still to be computed as the ReLU of it; or NULL */
     struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
@@ -75,11 +73,6 @@ bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
 ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y still waits; else NULL */
 void dsi_settle(dsi_storage *s);                  /* computes it; there is one */
 void dsi_forget_relu(dsi_storage *s);             /* there may be one */
-
-/* Memory of somebody else as a row-major tensor: release(arg) is called when its last handle goes,
- * also when this refuses. */
-ds_tensor *dsi_wrap(dsi_device *d, ds_dtype dtype, ds_dims shape, void *p, void (*release)(void *),
-                    void *arg);
 
 ds_tensor *dsi_ref(ds_tensor *x); /* NULL passes */
 void dsi_unref(ds_tensor *x);     /* NULL passes */
