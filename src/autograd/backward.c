@@ -140,10 +140,7 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
             "backward: x %s has no graph: nothing it was computed from requires a gradient, "
             "or ds_set_grad(false) was in force",
             dsi_shape_text(y->shape));
-    ds_tensor *g = dsi_new(y, y->shape); /* a leaf is its own result: its gradient is dy */
-    if (dsi_copy(g, dy) != DS_OK) return ds_error_status();
-    if (!y->grad) return ds_set_grad_of(y, g);
-    return dsi_add_gradients(y->grad, y->grad, g);
+    return dsi_add_to_leaf(y, dsi_alias(dy)); /* a leaf is its own result: its gradient is dy */
 }
 
 ds_status ds_backward(ds_tensor *loss)

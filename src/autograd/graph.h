@@ -36,7 +36,7 @@ struct dsi_node {
 
 void dsi_node_release_saved(dsi_node *n);
 
-/* sum = a + b; sum may be a. NULL sum: the failure that made it so. */
-ds_status dsi_add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b);
+/* Adds g to the leaf's gradient, which becomes g itself if nobody else holds it or its memory. */
+ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g);
 
 #endif

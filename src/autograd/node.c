@@ -90,7 +90,8 @@ bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node 
 
 /* ---- give -------------------------------------------------------------------------------------------- */
 
-ds_status dsi_add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
+/* sum = a + b; sum may be a. NULL sum: the failure that made it so. */
+static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
 {
     if (!sum) return ds_error_status();
     bool wide = sum->dtype == DS_F16 || sum->dtype == DS_BF16;
@@ -117,7 +118,7 @@ static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
     return dsi_copy(copy, g) == DS_OK ? copy : NULL;
 }
 
-static ds_status add_to_leaf(ds_tensor *leaf, ds_tensor *g)
+ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
 {
     if (!dsi_same_shape(leaf->shape, g->shape))
         return dsi_fail(DS_EINVAL, "backward: a gradient of shape %s for a leaf of shape %s",
@@ -132,7 +133,7 @@ static ds_status add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
         g = cast;
     }
-    return dsi_add_gradients(leaf->grad, leaf->grad, g);
+    return add_gradients(leaf->grad, leaf->grad, g);
 }
 
 static ds_status add_to_node(dsi_node *to, ds_tensor *g)
@@ -143,7 +144,7 @@ static ds_status add_to_node(dsi_node *to, ds_tensor *g)
     }
     ds_tensor *sum = NULL;
     if (dsi_make_dense(to->dy) == DS_OK && dsi_make_dense(g) == DS_OK) sum = dsi_new_like(to->dy);
-    if (dsi_add_gradients(sum, to->dy, g) != DS_OK) return ds_error_status();
+    if (add_gradients(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_unref(to->dy);
     to->dy = dsi_ref(sum);
     return DS_OK;
@@ -153,7 +154,7 @@ void dsi_give(dsi_node *n, int i, ds_tensor *g)
 {
     if (!dsi_needs(n, i)) return;
     dsi_edge *e = &n->in[i];
-    if (!g || (e->node ? add_to_node(e->node, g) : add_to_leaf(e->leaf, g)) != DS_OK)
+    if (!g || (e->node ? add_to_node(e->node, g) : dsi_add_to_leaf(e->leaf, g)) != DS_OK)
         n->failed = true;
     else
         n->given++;

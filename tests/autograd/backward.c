@@ -31,6 +31,20 @@ static void one_gradient_for_two_leaves(void **state)
     ds_scope_close(s);
 }
 
+/* The gradient of a leaf by itself is what was given, which stays its giver's. */
+static void a_leaf_is_its_own_result(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *x = leaf(1), *dy = ds_scalar(DS_F64, 5);
+    CHECK_INT(ds_backward_from(x, dy), DS_OK);
+    CHECK_INT(ds_backward_from(x, dy), DS_OK);
+    CHECK_INT(ds_backward(x), DS_OK);
+    CHECK_CLOSE(ds_item(ds_grad(x)), 11, 0);
+    CHECK_CLOSE(ds_item(dy), 5, 0);
+    ds_scope_close(s);
+}
+
 static void modes(void **state)
 {
     (void)state;
@@ -170,6 +184,6 @@ static void own_ops_that_err(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(chain_and_reuse), cmocka_unit_test(one_gradient_for_two_leaves),
-          cmocka_unit_test(modes), cmocka_unit_test(a_million_nodes),
-          cmocka_unit_test(nothing_stays_alive), cmocka_unit_test(own_op),
-          cmocka_unit_test(own_ops_that_err))
+          cmocka_unit_test(a_leaf_is_its_own_result), cmocka_unit_test(modes),
+          cmocka_unit_test(a_million_nodes), cmocka_unit_test(nothing_stays_alive),
+          cmocka_unit_test(own_op), cmocka_unit_test(own_ops_that_err))

@@ -4,6 +4,7 @@
 #include "data/sampler.h"
 #include "base/rng.h"
 #include "check.h"
+#include "classify.h"
 #include "reference.h"
 
 #include <jansson.h>
@@ -314,23 +315,11 @@ static bool no_bias(const json_t *c, size_t i)
     return json_is_false(json_array_get(member(c, "args"), i));
 }
 
-/* The network of PyTorch's CIFAR-10 tutorial. */
-static ds_module *tutorial_net(void)
-{
-    ds_module *m = ds_nn_sequential(NULL, "net");
-    ds_nn_conv2d(m, "conv1", 3, 6, 5);
-    ds_nn_conv2d(m, "conv2", 6, 16, 5);
-    ds_nn_linear(m, "fc1", 16 * 5 * 5, 120);
-    ds_nn_linear(m, "fc2", 120, 84);
-    ds_nn_linear(m, "fc3", 84, 10);
-    return m;
-}
-
 /* A root's own name is left out of its state dict, so a single layer's keys are "weight" and "bias". */
 static ds_module *make_module(const json_t *c)
 {
     const char *name = json_string_value(member(c, "module"));
-    if (!strcmp(name, "Net")) return tutorial_net();
+    if (!strcmp(name, "Net")) return net_new();
     if (!strcmp(name, "Linear"))
         return ds_nn_linear(NULL, "m", arg(c, 0), arg(c, 1), .no_bias = no_bias(c, 2));
     if (!strcmp(name, "Conv2d")) /* in, out, kernel, stride, padding, dilation, groups, bias */
