@@ -1,0 +1,32 @@
+/* parallel/scaler.h: the loss scale of 16-bit training, static or dynamic.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_SCALER_H
+#define DSI_PARALLEL_SCALER_H
+
+#include "base/text.h"
+
+#include <deepspeed/types.h>
+
+typedef struct dsi_scaler {
+    double scale;   /* by which the next loss is multiplied, and its gradients divided */
+    bool dynamic;   /* false: scale never changes */
+    int64_t window; /* good steps from an overflow, or from the last growth, to a growth */
+    int64_t hysteresis, hysteresis_left; /* overflows until the scale shrinks: at first, and now */
+    bool consecutive;                    /* every good step gives hysteresis_left back */
+    double min_scale;
+    int64_t iter, last_overflow; /* steps so far, skipped ones too; the last skipped, -1: none */
+} dsi_scaler;
+
+void dsi_scaler_static(dsi_scaler *s, double scale);
+/* Begins at 2^power. */
+void dsi_scaler_dynamic(dsi_scaler *s, int power, int64_t window, int64_t hysteresis,
+                        bool consecutive, double min_scale);
+
+/* After a step, overflow: it was skipped. DS_ESTATE, and no change, if the scale should shrink and is at
+ * its minimum: the run cannot go on. Unscaling must have used the scale from before (Note [Loss scale]). */
+ds_status dsi_scaler_update(dsi_scaler *s, bool overflow);
+
+/* What DeepSpeed logs when a step overflows; to be asked for before dsi_scaler_update. */
+void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out);
+
+#endif
