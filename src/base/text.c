@@ -1,4 +1,4 @@
-/* base/text.c: a growable string; the nearest word, for "did you mean".
+/* base/text.c: a growable string; numbers as Python prints them; the nearest word.
  *
  * The distance of two words is the number of letters to insert, delete, replace or exchange with their
  * neighbour (Damerau, CACM 7, 1964; the restricted form: no letter is touched twice).
@@ -8,8 +8,10 @@
 #include "mem.h"
 
 #include <ctype.h>
-#include <stdarg.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Room for n more bytes and the final 0. */
@@ -21,10 +23,9 @@ static void grow(dsi_text *t, size_t n)
     t->s = dsi_realloc(t->s, t->room);
 }
 
-void dsi_text_add(dsi_text *t, const char *format, ...)
+void dsi_text_add_args(dsi_text *t, const char *format, va_list args)
 {
-    va_list args, again;
-    va_start(args, format);
+    va_list again;
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     if (n >= 0) {
@@ -33,6 +34,13 @@ void dsi_text_add(dsi_text *t, const char *format, ...)
         t->n += (size_t)n;
     }
     va_end(again);
+}
+
+void dsi_text_add(dsi_text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(t, format, args);
     va_end(args);
 }
 
@@ -48,6 +56,91 @@ void dsi_text_free(dsi_text *t)
 {
     dsi_free(t->s);
     *t = (dsi_text){0};
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+/* The decimal number 0.d1 d2 ... dn times 10^point. */
+typedef struct Decimal {
+    char digits[24];
+    int n, point;
+} Decimal;
+
+/* x > 0 with n digits, rounded to the nearest. */
+static Decimal decimal_of(double x, int n)
+{
+    char s[40];
+    Decimal d = {.n = 0};
+    snprintf(s, sizeof s, "%.*e", n - 1, x);
+    const char *p = s;
+    for (; *p != 'e'; p++) /* all but the decimal point, which the locale chooses */
+        if (isdigit((unsigned char)*p)) d.digits[d.n++] = *p;
+    d.point = atoi(p + 1) + 1;
+    return d;
+}
+
+static bool reads_as(const Decimal *d, double x)
+{
+    char s[40]; /* without a decimal point: that is the locale's */
+    snprintf(s, sizeof s, "%.*se%d", d->n, d->digits, d->point - d->n);
+    return strtod(s, NULL) == x;
+}
+
+/* One more in the last digit. */
+static void count_up(Decimal *d)
+{
+    int i = d->n - 1;
+    for (; i >= 0 && d->digits[i] == '9'; i--) d->digits[i] = '0';
+    if (i < 0) { /* 999 becomes 1000, of which 100 are kept */
+        i = 0;
+        d->digits[0] = '0';
+        d->point++;
+    }
+    d->digits[i]++;
+}
+
+/* The fewest digits that read back as x > 0, and of those the nearest. A decimal of up to 15 digits
+ * survives the way through a normal double, so 15 find all the shorter ones, followed by zeros. Below a
+ * power of two doubles lie closer than above it: there the nearest decimal may read as another double
+ * when the next one above, a little farther away, does not. */
+static Decimal shortest(double x)
+{
+    int exponent;
+    bool power_of_two = frexp(x, &exponent) == 0.5;
+    Decimal d;
+    for (int n = x < DBL_MIN ? 1 : DBL_DIG; n <= 17; n++) {
+        d = decimal_of(x, n);
+        if (reads_as(&d, x)) break;
+        if (!power_of_two) continue;
+        count_up(&d);
+        if (reads_as(&d, x)) break;
+    }
+    while (d.n > 1 && d.digits[d.n - 1] == '0') d.n--;
+    return d;
+}
+
+void dsi_text_add_double(dsi_text *t, double x)
+{
+    if (isnan(x)) {
+        dsi_text_add(t, "nan");
+        return;
+    }
+    if (signbit(x)) dsi_text_add(t, "-");
+    if (isinf(x) || x == 0) {
+        dsi_text_add(t, x == 0 ? "0.0" : "inf");
+        return;
+    }
+    Decimal d = shortest(fabs(x));
+    if (d.point > 16 || d.point < -3) {
+        dsi_text_add(t, "%c%s%.*se%+03d", d.digits[0], d.n > 1 ? "." : "", d.n - 1, d.digits + 1,
+                     d.point - 1);
+    } else if (d.point <= 0) {
+        dsi_text_add(t, "0.%.*s%.*s", -d.point, "000", d.n, d.digits);
+    } else if (d.point >= d.n) {
+        dsi_text_add(t, "%.*s%.*s.0", d.n, d.digits, d.point - d.n, "0000000000000000");
+    } else {
+        dsi_text_add(t, "%.*s.%.*s", d.point, d.digits, d.n - d.point, d.digits + d.point);
+    }
 }
 
 /* ---- the nearest word ---------------------------------------------------------------------------- */

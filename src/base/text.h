@@ -1,9 +1,11 @@
-/* base/text.h: a growable string; the nearest word, for "did you mean".
+/* base/text.h: a growable string; numbers as Python prints them; the nearest word, for "did you mean".
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_TEXT_H
 #define DSI_BASE_TEXT_H
 
 #include <deepspeed/types.h>
+
+#include <stdarg.h>
 
 typedef struct dsi_text {
     char *s; /* ends with 0; NULL when nothing was added */
@@ -11,8 +13,13 @@ typedef struct dsi_text {
 } dsi_text;
 
 void dsi_text_add(dsi_text *t, const char *format, ...) DS_PRINTF(2, 3);
+void dsi_text_add_args(dsi_text *t, const char *format, va_list args) DS_PRINTF(2, 0);
 void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);
 void dsi_text_free(dsi_text *t);
+
+/* As Python's repr: the fewest digits that read back as x. 0.001, 1.0, 1e-08, 1.5e+16, inf, nan. The
+ * program's locale has no say. */
+void dsi_text_add_double(dsi_text *t, double x);
 
 /* The word of words[0..n-1] with the smallest edit distance to `to`, or NULL if none is near. */
 const char *dsi_nearest(const char *to, const char *const *words, int n);

@@ -1,7 +1,9 @@
-/* tests/base/text.c: growable strings; the nearest word.
+/* tests/base/text.c: growable strings; numbers as Python prints them; the nearest word.
  * SPDX-License-Identifier: MIT */
 #include "base/text.h"
 #include "check.h"
+
+#include <locale.h>
 
 static void text_grows_and_keeps_bytes(void **state)
 {
@@ -34,6 +36,96 @@ static void empty_text_ends_with_0(void **state)
     dsi_text_free(&t);
 }
 
+static void check_double(double x, const char *want)
+{
+    dsi_text t = {0};
+    dsi_text_add_double(&t, x);
+    assert_string_equal(t.s, want);
+    dsi_text_free(&t);
+}
+
+/* The right column is what Python 3 prints. */
+static void doubles_are_printed_as_python_does(void **state)
+{
+    (void)state;
+    static const struct {
+        double x;
+        const char *repr;
+    } rows[] = {
+        {0.0, "0.0"},
+        {-0.0, "-0.0"},
+        {1, "1.0"},
+        {-1.5, "-1.5"},
+        {0.1, "0.1"},
+        {0.1 + 0.2, "0.30000000000000004"},
+        {1.0 / 3, "0.3333333333333333"},
+        {0.001, "0.001"},
+        {0.0001, "0.0001"},
+        {0.00001, "1e-05"},
+        {0.00012345, "0.00012345"},
+        {1e-8, "1e-08"},
+        {3e-7, "3e-07"},
+        {1.25e-10, "1.25e-10"},
+        {123456789, "123456789.0"},
+        {1e15, "1000000000000000.0"},
+        {9007199254740993.0, "9007199254740992.0"},
+        {9999999999999998.0, "9999999999999998.0"},
+        {1e16, "1e+16"},
+        {1.5e16, "1.5e+16"},
+        {1e22, "1e+22"},
+        {1e23, "1e+23"},
+        {1.2345678901234567e300, "1.2345678901234567e+300"},
+        {1.7976931348623157e308, "1.7976931348623157e+308"},
+        {2.2250738585072014e-308, "2.2250738585072014e-308"},
+        {2.225073858507201e-308, "2.225073858507201e-308"},
+        {5e-324, "5e-324"},
+        {1e-323, "1e-323"},
+        {0x1p-44, "5.684341886080802e-14"}, /* ...801 is nearer, and another double */
+        {0x1p-24, "5.960464477539063e-08"},
+        {0x1p89, "6.189700196426902e+26"},
+        {0x1p-1074, "5e-324"},
+        {0x1p-1022, "2.2250738585072014e-308"},
+        {(double)0.1f, "0.10000000149011612"},
+        {65536, "65536.0"},
+        {4294967296, "4294967296.0"},
+        {INFINITY, "inf"},
+        {-INFINITY, "-inf"},
+        {NAN, "nan"},
+        {-NAN, "nan"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_double(rows[i].x, rows[i].repr);
+}
+
+static void doubles_read_back(void **state)
+{
+    (void)state;
+    uint64_t bits = 1;
+    for (int i = 0; i < 20000; i++) {
+        double x;
+        dsi_text t = {0};
+        bits = bits * 6364136223846793005u + 1442695040888963407u;
+        memcpy(&x, &bits, sizeof x);
+        if (isnan(x)) continue;
+        dsi_text_add_double(&t, x);
+        CHECK_CLOSE(strtod(t.s, NULL), x, 0);
+        dsi_text_free(&t);
+    }
+}
+
+/* A program may have chosen a locale with a decimal comma; files are not written in it. */
+static void doubles_know_no_locale(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
+        found = setlocale(LC_NUMERIC, names[i]) != NULL;
+    if (!found) skip(); /* the machine has no such locale */
+    check_double(0.001, "0.001");
+    check_double(1.0 / 3, "0.3333333333333333");
+    setlocale(LC_NUMERIC, "C");
+}
+
 static void nearest_word_is_found(void **state)
 {
     (void)state;
@@ -56,4 +148,5 @@ static void nearest_word_is_found(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(text_grows_and_keeps_bytes), cmocka_unit_test(empty_text_ends_with_0),
-          cmocka_unit_test(nearest_word_is_found))
+          cmocka_unit_test(doubles_are_printed_as_python_does), cmocka_unit_test(doubles_read_back),
+          cmocka_unit_test(doubles_know_no_locale), cmocka_unit_test(nearest_word_is_found))

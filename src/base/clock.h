@@ -1,0 +1,9 @@
+/* base/clock.h: what time it is.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_CLOCK_H
+#define DSI_BASE_CLOCK_H
+
+double dsi_now(void);       /* seconds since some moment; never goes back: for lengths of time */
+double dsi_wall_time(void); /* seconds since 1970: for files and messages */
+
+#endif

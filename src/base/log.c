@@ -1,0 +1,99 @@
+/* base/log.c: lines of DeepSpeed's form on stdout.
+ *
+ * The form is that of DeepSpeed's logger (deepspeed/utils/logging.py), so that scripts which read its
+ * output read ours. A line goes out as one write, after what the program itself has printed, so that
+ * lines of several ranks on one pipe do not mix. Rank and level are the thread's own: a rank is a thread.
+ * SPDX-License-Identifier: MIT */
+#include "log.h"
+
+#include "text.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const names[] = {"debug", "info", "warning", "error"};
+enum { NAMES = sizeof names / sizeof *names };
+
+static _Thread_local int rank;
+static _Thread_local int least_level = -1; /* -1: DS_LOG was not looked at yet */
+
+static void read_level(void)
+{
+    const char *asked = getenv("DS_LOG");
+    least_level = DSI_WARNING;
+    if (!asked || !*asked) return;
+    for (int i = 0; i < NAMES; i++)
+        if (!strcmp(asked, names[i])) {
+            least_level = i;
+            return;
+        }
+    dsi_log(DSI_WARNING, "DS_LOG=%s is none of debug, info, warning, error; taken as warning",
+            asked);
+}
+
+bool dsi_log_on(dsi_level level)
+{
+    if (least_level < 0) read_level();
+    if (level == DSI_WARNING || level == DSI_ERROR) return (int)level >= least_level;
+    return !rank && (level == DSI_ASKED || (int)level >= least_level);
+}
+
+void dsi_log_set_rank(int r) { rank = r; }
+
+/* "[2026-11-21 12:05:41,123] [INFO] [engine.c:210:step] [Rank 0] " */
+static void add_prefix(dsi_text *t, dsi_level level, const char *file, int line, const char *func)
+{
+    static const char *const tags[] = {"DEBUG", "INFO", "WARNING", "ERROR", "INFO"};
+    struct timespec now;
+    struct tm day;
+    char date[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &day);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &day);
+    const char *slash = strrchr(file, '/');
+    dsi_text_add(t, "[%s,%03d] [%s] [%s:%d:%s] [Rank %d] ", date, (int)(now.tv_nsec / 1000000),
+                 tags[level], slash ? slash + 1 : file, line, func, rank);
+}
+
+/* All of it in one write where the system can; nobody can be told that it cannot. */
+static void write_line(const char *s, size_t n)
+{
+    flockfile(stdout);
+    fflush(stdout);
+    int fd = fileno(stdout);
+    while (n) {
+        ssize_t put = write(fd, s, n);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0 && errno == EAGAIN) { /* a terminal that somebody made non-blocking */
+            poll(&(struct pollfd){fd, POLLOUT, 0}, 1, -1);
+            continue;
+        }
+        if (put < 0) break;
+        s += put;
+        n -= (size_t)put;
+    }
+    funlockfile(stdout);
+}
+
+void dsi_log_at(dsi_level level, const char *file, int line, const char *func, const char *format,
+                ...)
+{
+    if (!dsi_log_on(level)) return;
+    int kept = errno; /* a line about a failure must not change what it is about */
+    dsi_text t = {0};
+    va_list args;
+    add_prefix(&t, level, file, line, func);
+    va_start(args, format);
+    dsi_text_add_args(&t, format, args);
+    va_end(args);
+    dsi_text_add_bytes(&t, "\n", 1);
+    write_line(t.s, t.n);
+    dsi_text_free(&t);
+    errno = kept;
+}
