@@ -4,6 +4,7 @@
 #include "args.h"
 #include "classify.h"
 #include "progress.h"
+#include "source.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,53 +15,36 @@
 const char *argp_program_version = "cifar10_tutorial (deepspeed.c) " DS_VERSION;
 
 typedef struct Options {
-    const char *data, *url, *device, *save, *load, *show, *trace;
-    int64_t epochs, batch_size, workers, threads, max_steps, samples, log_interval;
+    Source source;
+    const char *device, *save, *load, *show, *trace;
+    int64_t epochs, batch_size, threads, max_steps, log_interval;
     double lr, momentum;
     uint64_t seed;
-    bool has_seed, eval, no_shuffle, no_eval, no_download, sample, sample_if_offline, quiet;
+    bool has_seed, eval, no_eval, quiet;
 } Options;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
 enum {
-    DATA = 256,
-    EPOCHS,
+    EPOCHS = 256,
     BATCH_SIZE,
     LR,
     MOMENTUM,
     SEED,
-    WORKERS,
     THREADS,
     DEVICE,
     SAVE,
     LOAD,
     EVAL,
     MAX_STEPS,
-    SAMPLES,
-    NO_SHUFFLE,
     NO_EVAL,
     TRACE,
     QUIET,
     SHOW,
-    DATA_URL,
-    NO_DOWNLOAD,
-    SAMPLE,
-    SAMPLE_IF_OFFLINE,
     LOG_INTERVAL
 };
 
 static const struct argp_option options[] = {
-    {0, 0, 0, 0, "Data:", 1},
-    {"data", DATA, "DIR", 0, "folder of CIFAR-10, downloaded if it is not there (./data)", 0},
-    {"data-url", DATA_URL, "URL", 0, "a mirror of cifar-10-binary.tar.gz, or a file:// URL", 0},
-    {"no-download", NO_DOWNLOAD, 0, 0, "never download", 0},
-    {"sample", SAMPLE, 0, 0, "train and test on the small built-in sample of CIFAR-10", 0},
-    {"sample-if-offline", SAMPLE_IF_OFFLINE, 0, 0,
-     "the same, if the full set is not there and cannot be downloaded", 0},
-    {"samples", SAMPLES, "N", 0, "use the first N training images (all)", 0},
-    {"no-shuffle", NO_SHUFFLE, 0, 0, "take the images in file order in every epoch", 0},
-    {"workers", WORKERS, "N", 0, "threads that load batches ahead (0: none)", 0},
     {0, 0, 0, 0, "Training:", 2},
     {"epochs", EPOCHS, "N", 0, "passes over the training images (2)", 0},
     {"batch-size", BATCH_SIZE, "N", 0, "images in a batch (4)", 0},
@@ -96,17 +80,11 @@ static error_t parse_number(int key, char *arg, struct argp_state *state, Option
     case MOMENTUM:
         o->momentum = args_double(state, "momentum", arg, 0, HUGE_VAL);
         break;
-    case WORKERS:
-        o->workers = args_int(state, "workers", arg, 0, 256);
-        break;
     case THREADS:
         o->threads = args_int(state, "threads", arg, 1, 1024);
         break;
     case MAX_STEPS:
         o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
-        break;
-    case SAMPLES:
-        o->samples = args_int(state, "samples", arg, 1, INT64_MAX);
         break;
     case LOG_INTERVAL:
         o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
@@ -125,11 +103,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Options *o = state->input;
     switch (key) {
-    case DATA:
-        o->data = arg;
-        break;
-    case DATA_URL:
-        o->url = arg;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->source;
         break;
     case DEVICE:
         o->device = arg;
@@ -149,20 +124,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case EVAL:
         o->eval = true;
         break;
-    case NO_SHUFFLE:
-        o->no_shuffle = true;
-        break;
     case NO_EVAL:
         o->no_eval = true;
-        break;
-    case NO_DOWNLOAD:
-        o->no_download = true;
-        break;
-    case SAMPLE:
-        o->sample = true;
-        break;
-    case SAMPLE_IF_OFFLINE:
-        o->sample_if_offline = true;
         break;
     case QUIET:
         o->quiet = true;
@@ -178,11 +141,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static Options read_options(int argc, char **argv)
 {
+    static const struct argp_child children[] = {{&source_argp, 0, "Data:", 1}, {0}};
     static const struct argp argp = {
-        options, parse, NULL, "Train the tutorial's network on CIFAR-10 and print its accuracy.",
-        NULL,    NULL,  NULL};
-    Options o = {.data = "./data",
-                 .device = "cpu",
+        options,  parse, NULL, "Train the tutorial's network on CIFAR-10 and print its accuracy.",
+        children, NULL,  NULL};
+    Options o = {.device = "cpu",
                  .epochs = 2,
                  .batch_size = 4,
                  .lr = 0.001,
@@ -205,26 +168,14 @@ typedef struct Program {
     int64_t step;
 } Program;
 
-/* The training set comes first and is fetched if need be; the test set is then where it is. */
-static ds_dataset *cifar10(const Options *o, ds_split split)
-{
-    return ds_cifar10_with(o->data, split,
-                           (ds_cifar10_opts){.url = o->url,
-                                             .download = !o->no_download && split == DS_TRAIN,
-                                             .sample = o->sample,
-                                             .fallback_sample = o->sample_if_offline,
-                                             .quiet = o->quiet || split == DS_TEST});
-}
-
 static void load_data(Program *p)
 {
     const Options *o = &p->o;
-    ds_dataset *train = cifar10(o, DS_TRAIN);
-    if (train && o->samples) train = ds_subset(train, 0, o->samples);
-    p->train = ds_loader_new(train, o->batch_size, .shuffle = !o->no_shuffle,
-                             .workers = (int)o->workers);
+    ds_dataset *train = source_open(&o->source, DS_TRAIN, o->quiet);
+    p->train = ds_loader_new(train, o->batch_size, .shuffle = !o->source.no_shuffle,
+                             .workers = (int)o->source.workers);
     if (o->no_eval || !p->train) return;
-    p->test = ds_loader_new(cifar10(o, DS_TEST), 4);
+    p->test = ds_loader_new(source_open(&o->source, DS_TEST, true), 4);
 }
 
 /* The first batch of a fresh order, as the tutorial's dataiter gives it. */

@@ -75,7 +75,8 @@ typedef struct ds_loader_opts {
     bool drop_last; /* no short batch at the end */
     int workers;    /* threads that prefetch; 0: batches are made in ds_loader_next */
     int prefetch;   /* batches ahead of use, in all; 0: 2 for each worker */
-    /* Distributed: rank of ranks as torch's DistributedSampler; ranks 0 or 1: all samples. */
+    /* Distributed: rank of ranks in the order of torch's DistributedSampler, which depends on seed and
+     * epoch alone; ranks 0: all samples in the loader's own order. */
     int rank, ranks;
     uint64_t seed; /* the DistributedSampler's */
 } ds_loader_opts;

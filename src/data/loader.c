@@ -126,7 +126,7 @@ static void draw_seed(ds_loader *l)
 {
     if (l->seeded) return;
     dsi_rng_i64(dsi_rng_default()); /* PyTorch's seed of the workers */
-    if (l->o.ranks > 1)
+    if (l->o.ranks > 0)
         l->seed = l->o.seed + (uint64_t)l->epoch;
     else
         l->seed = l->o.shuffle ? (uint64_t)dsi_rng_i64(dsi_rng_default()) : 0;
@@ -135,7 +135,7 @@ static void draw_seed(ds_loader *l)
 
 static void make_order(ds_loader *l)
 {
-    bool shared = l->o.ranks > 1;
+    bool shared = l->o.ranks > 0;
     int64_t *all = shared ? dsi_alloc((size_t)l->len * sizeof *all) : l->order;
     if (l->o.shuffle) {
         dsi_rng g;
@@ -225,7 +225,7 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
         const ds_field *field = ds_dataset_field(data, f);
         l->row_bytes[f] = (size_t)dsi_numel(field->shape) * ds_dtype_size(field->dtype);
     }
-    l->samples = opts.ranks > 1 ? dsi_order_share(len, opts.ranks, false) : len;
+    l->samples = opts.ranks > 0 ? dsi_order_share(len, opts.ranks, false) : len;
     int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
     l->batches = whole + (rest && !opts.drop_last);
     l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;

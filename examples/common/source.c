@@ -1,0 +1,69 @@
+/* examples/common/source.c: where the CIFAR-10 programs take their images from: options, data sets.
+ * SPDX-License-Identifier: MIT */
+#include "source.h"
+
+#include "args.h"
+
+enum { DATA = 512, DATA_URL, NO_DOWNLOAD, SAMPLE, SAMPLE_IF_OFFLINE, SAMPLES, NO_SHUFFLE, WORKERS };
+
+static const struct argp_option options[] = {
+    {"data", DATA, "DIR", 0, "folder of CIFAR-10, downloaded if it is not there (./data)", 0},
+    {"data-url", DATA_URL, "URL", 0, "a mirror of cifar-10-binary.tar.gz, or a file:// URL", 0},
+    {"no-download", NO_DOWNLOAD, 0, 0, "never download", 0},
+    {"sample", SAMPLE, 0, 0, "train and test on the small built-in sample of CIFAR-10", 0},
+    {"sample-if-offline", SAMPLE_IF_OFFLINE, 0, 0,
+     "the same, if the full set is not there and cannot be downloaded", 0},
+    {"samples", SAMPLES, "N", 0, "use the first N training images (all)", 0},
+    {"no-shuffle", NO_SHUFFLE, 0, 0, "take the images in file order in every epoch", 0},
+    {"workers", WORKERS, "N", 0, "threads that load batches ahead (0: none)", 0},
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    Source *s = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        *s = (Source){.data = "./data"};
+        return 0;
+    case DATA:
+        s->data = arg;
+        return 0;
+    case DATA_URL:
+        s->url = arg;
+        return 0;
+    case NO_DOWNLOAD:
+        s->no_download = true;
+        return 0;
+    case SAMPLE:
+        s->sample = true;
+        return 0;
+    case SAMPLE_IF_OFFLINE:
+        s->sample_if_offline = true;
+        return 0;
+    case SAMPLES:
+        s->samples = args_int(state, "samples", arg, 1, INT64_MAX);
+        return 0;
+    case NO_SHUFFLE:
+        s->no_shuffle = true;
+        return 0;
+    case WORKERS:
+        s->workers = args_int(state, "workers", arg, 0, 256);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp source_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+
+ds_dataset *source_open(const Source *s, ds_split split, bool quiet)
+{
+    bool train = split == DS_TRAIN;
+    ds_dataset *d = ds_cifar10_with(s->data, split,
+                                    (ds_cifar10_opts){.url = s->url,
+                                                      .download = !s->no_download && train,
+                                                      .sample = s->sample,
+                                                      .fallback_sample = s->sample_if_offline,
+                                                      .quiet = quiet || !train});
+    return d && train && s->samples ? ds_subset(d, 0, s->samples) : d;
+}
