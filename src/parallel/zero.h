@@ -1,0 +1,76 @@
+/* parallel/zero.h: what updates a model's parameters: ZeRO stages 0 to 3, float32 or 16-bit with float32
+ * masters, on any number of ranks. Its author is the engine; DDP without an engine is ddp.c.
+ *
+ *     stage  optimizer state  gradients  parameters  a bucket does    after the step
+ *     0      whole            whole      whole       all_reduce       -
+ *     1      own part         whole      whole       all_reduce       all_gather parts
+ *     2      own part         own part   whole       reduce_scatter   all_gather parts
+ *     3      own part         own part   own part    reduce_scatter   gathered before each module
+ *
+ * With one rank the own part is the whole: nothing is sent, and float32 is the plain loop.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_ZERO_H
+#define DSI_PARALLEL_ZERO_H
+
+#include <deepspeed/optim.h>
+
+typedef struct ds_comm ds_comm; /* deepspeed/comm.h */
+
+/* As the keys of zero_optimization of (almost) that name; counts are elements. */
+typedef struct dsi_zero_opts {
+    int stage;
+    ds_dtype dtype;       /* float32, float16, bfloat16: the model is converted to it */
+    ds_dtype accum_dtype; /* of gradients added up over micro steps: dtype, or float32 */
+    ds_dtype comm_dtype;  /* of gradients on the wire */
+    bool prescale;        /* divide by the number of ranks before the sum, not after it */
+    double predivide;     /* with f: by f before, by ranks / f after; 0 is 1 */
+    bool overlap_comm;    /* a bucket is reduced while backward goes on */
+    bool reduce_scatter;  /* stages 2, 3: false: all_reduce, and keep the own part */
+    bool contiguous_gradients, allgather_partitions, round_robin; /* accepted: see flat.h */
+    int64_t reduce_bucket, allgather_bucket;                      /* 0: 5e8 */
+
+    /* stage 3 */
+    int64_t prefetch_bucket;             /* gathered ahead */
+    int64_t persistence_threshold;       /* parameters up to this size stay gathered, */
+    int64_t model_persistence_threshold; /* up to this sum */
+    int64_t max_live, max_reuse_distance;
+
+    bool offload_optimizer; /* masters and moments in host memory, apart from the parameters */
+    double offload_ratio;   /* share of the parameters offloaded; 0 is 1 */
+} dsi_zero_opts;
+
+typedef struct dsi_zero dsi_zero;
+
+/* Converts the model, broadcasts rank 0's parameters and buffers, gives each rank its part and tells the
+ * optimizer. Borrows all three; comm NULL: one rank. NULL with the message if it cannot be. */
+dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o);
+
+/* Backward with d loss / d loss = factor; gradients add up until the step. last: the accumulation
+ * boundary; what is still to be reduced leaves during this pass. */
+ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last);
+
+typedef struct dsi_zero_step_result {
+    double norm;     /* L2, of all ranks' mean gradient, before clipping; NaN if nobody needs it */
+    bool overflow;   /* a gradient is inf or NaN on some rank: nothing was changed */
+    const char *bad; /* path of the first such parameter, until the next step; else NULL */
+} dsi_zero_step_result;
+
+/* Waits for the reduction. Gradients are loss_scale times too large. If one is inf or NaN on any rank and
+ * check_overflow is set, nothing is changed; else clips to max_norm (0: no clipping), updates, gathers.
+ * Forgets the gradients in any case. norm is there if clipping, check_overflow or want_norm needs it; it is
+ * the same on all ranks. out may be NULL. */
+ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
+                        bool want_norm, dsi_zero_step_result *out);
+
+void dsi_zero_zero_grad(dsi_zero *z); /* forgets the gradients */
+void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, in its dtype */
+
+/* Model state of this rank, in bytes: what ZeRO divides by the number of ranks. */
+typedef struct dsi_zero_bytes {
+    int64_t parameters, gradients; /* parameters: as the model sees them */
+    int64_t optimizer;             /* masters and moments */
+} dsi_zero_bytes;
+
+dsi_zero_bytes dsi_zero_memory(const dsi_zero *z);
+
+#endif
