@@ -5,6 +5,7 @@
 #include "classify.h"
 #include "progress.h"
 #include "source.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <math.h>
@@ -202,23 +203,6 @@ static void make_network(Program *p)
 
 /* ---- training ------------------------------------------------------------------------------------------ */
 
-static void open_trace(Program *p)
-{
-    if (!p->o.trace) return;
-    p->trace = fopen(p->o.trace, "w");
-    if (!p->trace || fputs("step,loss,lr,grad_norm\n", p->trace) < 0)
-        ds_fail(DS_EIO, "--trace %s: %s", p->o.trace, strerror(errno));
-}
-
-static void close_trace(Program *p)
-{
-    if (!p->trace) return;
-    bool bad = ferror(p->trace);
-    if (fclose(p->trace) != 0 || bad)
-        ds_fail(DS_EIO, "--trace %s: %s", p->o.trace, strerror(errno));
-    p->trace = NULL;
-}
-
 /* Forward, backward, update; returns the loss. */
 static double train_step(Program *p, const ds_batch *b)
 {
@@ -268,11 +252,11 @@ static void train_epoch(Program *p, int64_t epoch)
 
 static void train(Program *p)
 {
-    open_trace(p);
+    p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm");
     for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
         train_epoch(p, epoch);
     ds_loader_stop(p->train);
-    close_trace(p);
+    trace_close(p->trace, p->o.trace);
     if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
 }
 

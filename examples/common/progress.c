@@ -50,17 +50,27 @@ static void print_bar(double share)
     fputc('|', stderr);
 }
 
-static void draw(Progress *p, double loss)
+void progress_title(Progress *p, const char *title)
+{
+    snprintf(p->title, sizeof p->title, "%s", title);
+}
+
+static void draw(Progress *p)
 {
     double t = now() - p->began, share = p->total ? (double)p->done / (double)p->total : 1;
     double rate = t > 0 ? (double)p->done / t : 0;
-    fprintf(stderr, "\r\033[K%s: %3d%%", p->title, (int)(100 * share));
+    fprintf(stderr, "%s%s: %3d%%", p->on ? "\r\033[K" : "", p->title, (int)(100 * share));
     print_bar(share);
     fprintf(stderr, " %lld/%lld [", (long long)p->done, (long long)p->total);
     print_time(t);
     fputc('<', stderr);
     print_time(rate > 0 ? (double)(p->total - p->done) / rate : 0);
-    fprintf(stderr, ", %.0f %s/s, loss=%.3f]", rate, p->unit, loss);
+    if (p->slow && rate < 1 && rate > 0)
+        fprintf(stderr, ", %5.2fs/%s, loss=%.3f]", 1 / rate, p->unit, p->loss);
+    else if (p->slow)
+        fprintf(stderr, ", %5.2f%s/s, loss=%.3f]", rate, p->unit, p->loss);
+    else
+        fprintf(stderr, ", %.0f %s/s, loss=%.3f]", rate, p->unit, p->loss);
     fflush(stderr);
     p->visible = true;
     p->shown = t;
@@ -69,14 +79,20 @@ static void draw(Progress *p, double loss)
 void progress_add(Progress *p, int64_t n, double loss)
 {
     p->done += n;
+    p->loss = loss;
     if (!p->on) return;
     double t = now() - p->began;
     if (p->visible && t - p->shown < 0.1 && p->done < p->total) return;
-    draw(p, loss);
+    draw(p);
 }
 
 void progress_end(Progress *p)
 {
+    if (p->last_line) {
+        draw(p);
+        fputc('\n', stderr);
+        p->visible = false;
+    }
     progress_hide(p);
     p->on = false;
 }
