@@ -66,6 +66,8 @@ DS_API ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w,
                                             uint64_t seed);
 /* left-right */
 DS_API ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed);
+/* Every floating-point field as float32, float64, float16 or bfloat16, rounded to nearest; the others stay. */
+DS_API ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype);
 
 /* ---- the loader ------------------------------------------------------------------------------------ */
 

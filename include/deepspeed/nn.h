@@ -56,6 +56,11 @@ DS_API ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **pat
 DS_API int64_t ds_module_numel(const ds_module *m); /* elements of all parameters */
 DS_API void ds_module_zero_grad(ds_module *m);
 
+/* m and below in another floating-point dtype, as torch's m.half(): parameters, their gradients, and buffers
+ * that are not integers. Tensors asked for before stay the module's. After DS_ENOMEM the first ones are
+ * converted; the call can be repeated. */
+DS_API ds_status ds_module_to(ds_module *m, ds_dtype dtype);
+
 /* Parameters and buffers by PyTorch's names: a new state dict that shares their memory. */
 DS_API ds_state *ds_module_state(const ds_module *m);
 

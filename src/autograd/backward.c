@@ -3,6 +3,9 @@
  * Collects the nodes below y, sorts them newest first, and lets each hand gradients to its inputs. A
  * node's saved tensors go as soon as it has passed, so memory shrinks while the pass runs. Every
  * node's temporaries live in a scope of their own.
+ *
+ * A leaf with a hook counts the edges to it that the pass has still to come by; the node that takes the
+ * last of them away fires the hook. Where no tensor of the thread has hooks nothing is counted.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
 #include "graph.h"
@@ -47,6 +50,55 @@ ds_tensor *ds_detach(ds_tensor *x)
 {
     if (!x) return dsi_passed("detach");
     return dsi_alias(x);
+}
+
+/* ---- hooks of leaves ---------------------------------------------------------------------------------- */
+
+void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg)
+{
+    if (!leaf || (!fn && !leaf->hooks)) return;
+    dsi_hooks *h = dsi_hooks_of(leaf);
+    h->ready = fn;
+    h->ready_arg = arg;
+}
+
+static void fire(ds_tensor *leaf)
+{
+    if (!leaf->hooks || !leaf->hooks->ready) return;
+    ds_scope *scope = ds_scope_open();
+    leaf->hooks->ready(leaf->hooks->ready_arg, leaf);
+    ds_scope_close(scope);
+}
+
+static void count_uses(dsi_node *n)
+{
+    for (int i = 0; i < n->n_in; i++)
+        if (n->in[i].leaf && n->in[i].leaf->hooks) n->in[i].leaf->hooks->uses++;
+}
+
+/* n has passed; gave: or had nothing to give, as it does not reach the loss */
+static void end_uses(dsi_node *n, bool gave)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        ds_tensor *leaf = n->in[i].leaf;
+        dsi_hooks *h = leaf ? leaf->hooks : NULL;
+        if (!h || !h->uses) continue; /* a hook set while the pass runs has counted nothing */
+        h->given |= gave;
+        if (--h->uses || !h->given) continue;
+        h->given = false;
+        fire(leaf);
+    }
+}
+
+/* n will not pass: the backward has failed */
+static void forget_uses(dsi_node *n)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        dsi_hooks *h = n->in[i].leaf ? n->in[i].leaf->hooks : NULL;
+        if (!h || !h->uses) continue;
+        h->uses--;
+        h->given = false;
+    }
 }
 
 /* ---- the pass ---------------------------------------------------------------------------------------- */
@@ -112,14 +164,28 @@ static ds_status pass(dsi_node *n)
                     wanted(n));
 }
 
+static ds_status run_nodes(Nodes *nodes)
+{
+    bool hooked = dsi_hooked_tensors() > 0;
+    ds_status status = DS_OK;
+    int k = 0;
+    for (int i = 0; hooked && i < nodes->n; i++) count_uses(nodes->at[i]);
+    for (; k < nodes->n; k++) {
+        bool gives = nodes->at[k]->dy != NULL;
+        if ((status = pass(nodes->at[k])) != DS_OK) break;
+        if (hooked) end_uses(nodes->at[k], gives);
+    }
+    for (; hooked && k < nodes->n; k++) forget_uses(nodes->at[k]);
+    return status;
+}
+
 static ds_status run(dsi_node *root, ds_tensor *dy)
 {
     Nodes nodes = {0};
-    ds_status status = DS_OK;
     bool was = ds_set_grad(false);
     collect(&nodes, root);
     root->dy = dsi_ref(dy);
-    for (int k = 0; k < nodes.n && status == DS_OK; k++) status = pass(nodes.at[k]);
+    ds_status status = run_nodes(&nodes);
     for (int k = 0; k < nodes.n; k++) { /* after a failure some still hold a gradient */
         dsi_unref(nodes.at[k]->dy);
         nodes.at[k]->dy = NULL;
@@ -140,10 +206,12 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
             "backward: x %s has no graph: nothing it was computed from requires a gradient, "
             "or ds_set_grad(false) was in force",
             dsi_shape_text(y->shape));
-    return dsi_add_to_leaf(y, dsi_alias(dy)); /* a leaf is its own result: its gradient is dy */
+    ds_status status = dsi_add_to_leaf(y, dsi_alias(dy)); /* a leaf is its own result */
+    if (status == DS_OK) fire(y);
+    return status;
 }
 
-ds_status ds_backward(ds_tensor *loss)
+ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
 {
     if (!loss) return dsi_passed("backward"), DS_EINVAL;
     if (dsi_numel(loss->shape) != 1)
@@ -152,11 +220,14 @@ ds_status ds_backward(ds_tensor *loss)
                         "ds_backward_from)",
                         dsi_shape_text(loss->shape));
     ds_scope *scope = ds_scope_open();
-    ds_tensor *one = dsi_new(loss, loss->shape);
-    ds_status status = dsi_run(one, fill, 1.0, dsi_v(one)) ? start(loss, one) : ds_error_status();
+    ds_tensor *seed = dsi_new(loss, loss->shape);
+    ds_status status = dsi_run(seed, fill, factor, dsi_v(seed)) ? start(loss, seed)
+                                                                : ds_error_status();
     ds_scope_close(scope);
     return status;
 }
+
+ds_status ds_backward(ds_tensor *loss) { return dsi_backward_scaled(loss, 1.0); }
 
 ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
 {

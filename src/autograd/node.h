@@ -37,6 +37,14 @@ void dsi_give(dsi_node *n, int i, ds_tensor *g);
 dsi_node *dsi_node_ref(dsi_node *n);
 void dsi_node_unref(dsi_node *n); /* frees without recursion */
 
+/* Backward with d loss / d loss = factor in place of 1, so that a scaled loss costs no op. */
+ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
+
+/* fn runs once in each backward pass that gives leaf a gradient, when all uses of leaf in this pass have
+ * given; leaves in the order in which that happens. fn may take the gradient away (ds_set_grad_of). A pass
+ * that fails runs none for leaves that are not complete. NULL fn removes the hook. */
+void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
+
 /* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */
 bool dsi_wants_grad(ds_tensor *const *in, int n);
 

@@ -1,4 +1,4 @@
-/* data/transform.c: data sets over a data set that change its field 0, an image [C,H,W].
+/* data/transform.c: data sets over a data set that change its field 0, an image [C,H,W], or its dtypes.
  *
  * The inner data set writes where the outer one was told to, and the outer one works in place; only a
  * crop, whose image is larger, needs memory of its own. A byte has 256 values, so whatever is done to
@@ -8,6 +8,8 @@
  * Random transforms draw from a hash of (seed, epoch, i), by splitmix64 (Steele, Lea and Flood, OOPSLA
  * 2014): the same sample of the same epoch comes out the same on any worker and after a resume.
  * SPDX-License-Identifier: MIT */
+#include "base/half.h"
+
 #include <deepspeed/data.h>
 
 #include <stdlib.h>
@@ -400,5 +402,97 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
     if (!out) return NULL;
     ds_dataset_on_epoch(out, flip_epoch);
     *(flip *)ds_dataset_self(out) = t;
+    return out;
+}
+
+/* ---- another dtype ------------------------------------------------------------------------------------ */
+
+typedef struct cast {
+    ds_dataset *data;
+    ds_dtype to;
+    ds_dtype from[DS_MAX_FIELDS];
+    int64_t
+        n[DS_MAX_FIELDS]; /* elements of a field to convert; 0: it is written where it belongs */
+    size_t at[DS_MAX_FIELDS]; /* where the inner data set writes it, bytes into a sample's memory */
+    size_t bytes;             /* of that memory */
+} cast;
+
+static bool is_float(ds_dtype dtype) { return (unsigned)dtype <= DS_BF16; }
+
+#define PART 256 /* elements that are in float32 on their way */
+
+static void widen(float *x, const void *from, ds_dtype dtype, int64_t begin, int64_t n)
+{
+    const double *f64 = from;
+    const float *f32 = from;
+    const uint16_t *half = from;
+    if (dtype == DS_F64)
+        for (int64_t i = 0; i < n; i++) x[i] = (float)f64[begin + i];
+    else if (dtype == DS_F32)
+        memcpy(x, f32 + begin, (size_t)n * sizeof *x);
+    else if (dtype == DS_F16)
+        for (int64_t i = 0; i < n; i++) x[i] = dsi_f16_to_f32(half[begin + i]);
+    else
+        for (int64_t i = 0; i < n; i++) x[i] = dsi_bf16_to_f32(half[begin + i]);
+}
+
+static void narrow(void *to, ds_dtype dtype, const float *x, int64_t begin, int64_t n)
+{
+    double *f64 = to;
+    float *f32 = to;
+    uint16_t *half = to;
+    if (dtype == DS_F64)
+        for (int64_t i = 0; i < n; i++) f64[begin + i] = x[i];
+    else if (dtype == DS_F32)
+        memcpy(f32 + begin, x, (size_t)n * sizeof *x);
+    else if (dtype == DS_F16)
+        for (int64_t i = 0; i < n; i++) half[begin + i] = dsi_f32_to_f16(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++) half[begin + i] = dsi_f32_to_bf16(x[i]);
+}
+
+static ds_status cast_get(void *self, int64_t i, void **field)
+{
+    cast *t = self;
+    void *within[DS_MAX_FIELDS];
+    int n_fields = ds_dataset_fields(t->data);
+    char *sample = malloc(t->bytes ? t->bytes : 1);
+    if (!sample) return ds_fail(DS_ENOMEM, "cast: no memory for a sample of %zu bytes", t->bytes);
+    for (int f = 0; f < n_fields; f++) within[f] = t->n[f] ? sample + t->at[f] : field[f];
+    ds_status status = ds_dataset_get(t->data, i, within);
+    for (int f = 0; f < n_fields && status == DS_OK; f++)
+        for (int64_t k = 0; k < t->n[f]; k += PART) {
+            float x[PART];
+            int64_t n = t->n[f] - k < PART ? t->n[f] - k : PART;
+            widen(x, within[f], t->from[f], k, n);
+            narrow(field[f], t->to, x, k, n);
+        }
+    free(sample);
+    return status;
+}
+
+ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
+{
+    static const ds_dataset_type type = {"Cast", sizeof(cast), inner_len, cast_get, inner_free};
+    if (!d) return passed("cast");
+    if (!is_float(dtype)) {
+        ds_fail(DS_EINVAL, "cast: %s: expected a floating-point dtype", ds_dtype_name(dtype));
+        return refuse(d);
+    }
+    cast t = {.data = d, .to = dtype};
+    ds_field fields[DS_MAX_FIELDS];
+    for (int f = 0; f < ds_dataset_fields(d); f++) {
+        fields[f] = *ds_dataset_field(d, f);
+        t.from[f] = fields[f].dtype;
+        if (!is_float(t.from[f]) || t.from[f] == dtype) continue;
+        fields[f].dtype = dtype;
+        t.n[f] = numel(fields[f].shape);
+        t.at[f] = t.bytes;
+        t.bytes += ((size_t)t.n[f] * ds_dtype_size(t.from[f]) + 15) / 16 * 16;
+    }
+    ds_dataset *out = ds_dataset_new(&type, ds_dataset_fields(d), fields);
+    if (!out) return refuse(d);
+    ds_dataset_on_epoch(out, inner_epoch);
+    *(cast *)ds_dataset_self(out) = t;
     return out;
 }

@@ -1,15 +1,16 @@
-/* nn/module.c: the tree of modules: own, name, call, walk.
+/* nn/module.c: the tree of modules: own, name, call, walk, convert.
  *
  * A module is one block of memory: this struct, then the user's. A parent owns its children, a module
  * its parameters and buffers. ds_call is the one door to a forward: it names the module for messages and
  * gives the call a scope of its own.
  * SPDX-License-Identifier: MIT */
+#include "module.h"
+
 #include "base/list.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
-#include <deepspeed/nn.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +35,8 @@ struct ds_module {
     ds_module *parent;
     Children children;
     Params params;
-    bool eval; /* negated, so that a new module trains */
+    const dsi_call_hooks *hooks; /* borrowed, or NULL */
+    bool eval;                   /* negated, so that a new module trains */
 };
 
 #define HEAD_BYTES ((sizeof(ds_module) + 63) / 64 * 64)
@@ -99,6 +101,7 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     check_name(parent, m->name);
     m->parent = parent;
     m->eval = parent->eval;
+    m->hooks = parent->hooks;
     dsi_list_add(&parent->children, m);
     return m;
 }
@@ -118,14 +121,23 @@ void ds_module_free(ds_module *m)
     dsi_free(m);
 }
 
-/* init's values as a leaf of m: a handle of its own, so that init's graph and flags stay away. */
+/* Whether nobody but its scope has seen init: then it is the parameter, and its memory belongs to this one
+ * handle. A second handle would hold a converted or partitioned parameter's old memory with its scope. */
+static bool is_fresh(const ds_tensor *init)
+{
+    return init->refs == 1 && init->storage && init->storage->refs == 1 && !init->node &&
+           !init->requires_grad && !init->grad;
+}
+
+/* init's values as a leaf of m: if it is not fresh a handle of its own, so that init's graph and flags stay
+ * away. */
 static ds_tensor *add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
 {
     if (!m || !init) return dsi_passed("module_param");
     check_name(m, name);
     ds_tensor *x = NULL;
     if (dsi_is_contiguous(init)) {
-        x = dsi_alias(init);
+        x = is_fresh(init) ? init : dsi_alias(init);
     } else {
         x = dsi_new(init, init->shape);
         if (dsi_copy(x, init) != DS_OK) return NULL;
@@ -156,6 +168,15 @@ static ds_tensor *forward(ds_module *m, ds_tensor **in, int n)
     return type->forward(ds_self(m), in[0]);
 }
 
+static ds_tensor *hooked_forward(ds_module *m, ds_tensor **in, int n)
+{
+    const dsi_call_hooks *h = m->hooks;
+    if (h->before && h->before(h->arg, m) != DS_OK) return NULL;
+    ds_tensor *y = forward(m, in, n);
+    if (h->after && h->after(h->arg, m, y) != DS_OK) return NULL;
+    return y;
+}
+
 ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
 {
     if (!m) return dsi_passed("call");
@@ -164,11 +185,18 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     dsi_where here = {write_path, m};
     const dsi_where *was = dsi_where_enter(&here);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = forward(m, in, n);
+    ds_tensor *y = m->hooks ? hooked_forward(m, in, n) : forward(m, in, n);
     if (!y) dsi_passed("forward");
     y = dsi_scope_return(scope, dsi_ref(y));
     dsi_where_leave(was);
     return y;
+}
+
+void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
+{
+    if (!root) return;
+    root->hooks = hooks;
+    for (int i = 0; i < root->children.n; i++) dsi_module_set_hooks(root->children.at[i], hooks);
 }
 
 void ds_module_train(ds_module *m, bool training)
@@ -273,6 +301,38 @@ void ds_module_zero_grad(ds_module *m)
     if (!m) return;
     for (int i = 0; i < m->params.n; i++) ds_set_grad_of(m->params.at[i].x, NULL);
     for (int i = 0; i < m->children.n; i++) ds_module_zero_grad(m->children.at[i]);
+}
+
+/* ---- another dtype ----------------------------------------------------------------------------------- */
+
+/* x's values as dtype -> x, whose handle stays. */
+static ds_status convert(ds_tensor *x, ds_dtype dtype)
+{
+    if (!x || x->dtype == dtype || x->dtype > DS_BF16) return DS_OK;
+    ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);
+    if (dsi_copy(y, x) != DS_OK) return ds_error_status();
+    dsi_become(x, y);
+    return DS_OK;
+}
+
+/* Tensor by tensor, so that memory never holds the module twice. */
+ds_status ds_module_to(ds_module *m, ds_dtype dtype)
+{
+    if (!m) return dsi_passed("module_to"), DS_EINVAL;
+    if ((unsigned)dtype > DS_BF16)
+        return dsi_fail(DS_EINVAL, "module_to: %s: expected a floating-point dtype",
+                        ds_dtype_name(dtype));
+    for (int i = 0; i < m->params.n; i++) {
+        ds_tensor *x = m->params.at[i].x;
+        ds_scope *scope = ds_scope_open();
+        ds_status status = convert(x, dtype);
+        if (status == DS_OK) status = convert(x->grad, dtype);
+        ds_scope_close(scope);
+        if (status != DS_OK) return status;
+    }
+    for (int i = 0; i < m->children.n; i++)
+        if (ds_module_to(m->children.at[i], dtype) != DS_OK) return ds_error_status();
+    return DS_OK;
 }
 
 /* ---- state dicts ------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 static _Thread_local dsi_pool tensors = {sizeof(ds_tensor), NULL, 0};
 static _Thread_local dsi_pool storages = {sizeof(dsi_storage), NULL, 0};
 static _Thread_local int64_t live;
+static _Thread_local int hooked;   /* of them, with hooks */
 static _Thread_local bool watched; /* clear_pools runs at this thread's end */
 
 /* ---- shapes ------------------------------------------------------------------------------------------ */
@@ -189,9 +190,37 @@ void dsi_unref(ds_tensor *x)
     dsi_unref(x->grad);
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
     if (x->node) ((dsi_maker *)x->node)->unref(x->node);
+    if (x->hooks) {
+        dsi_free(x->hooks);
+        hooked--;
+    }
     dsi_pool_put(&tensors, x);
     live--;
 }
+
+void dsi_become(ds_tensor *x, const ds_tensor *y)
+{
+    DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && !y->pooled[0]);
+    if (x->storage && x->storage->reader) dsi_settle(x->storage->reader); /* it reads by x */
+    if (y->storage) y->storage->refs++;
+    dsi_storage_unref(x->storage);
+    x->storage = y->storage;
+    x->device = y->device;
+    x->dtype = y->dtype;
+    x->offset = y->offset;
+    memcpy(x->stride, y->stride, sizeof x->stride);
+}
+
+dsi_hooks *dsi_hooks_of(ds_tensor *x)
+{
+    if (!x->hooks) {
+        x->hooks = dsi_alloc(sizeof *x->hooks);
+        hooked++;
+    }
+    return x->hooks;
+}
+
+int dsi_hooked_tensors(void) { return hooked; }
 
 int64_t ds_live_tensors(void) { return live; }
 ds_tensor *ds_keep(ds_tensor *x) { return dsi_ref(x); }

@@ -31,6 +31,15 @@ typedef struct dsi_storage {
     bool written;               /* somebody has had its address for writing */
 } dsi_storage;
 
+/* What those who manage parameters (bucketed reduction, ZeRO) hang on a leaf; few tensors have it. */
+typedef struct dsi_hooks {
+    /* dsi_leaf_hook */
+    void (*ready)(void *arg, struct ds_tensor *leaf);
+    void *ready_arg;
+    int uses;   /* edges to this leaf whose nodes the running backward has still to pass */
+    bool given; /* one that has passed gave a gradient */
+} dsi_hooks;
+
 struct ds_tensor {
     int refs;
     ds_dtype dtype;
@@ -46,6 +55,8 @@ struct ds_tensor {
 
     /* Pooled form (see dsi_pooled): value, max, index; all counted, or all NULL. */
     ds_tensor *pooled[3];
+
+    dsi_hooks *hooks; /* its own; NULL: none */
 };
 
 /* ---- life: dsi_new.. returns a handle owned by the current scope -------------------------------------- */
@@ -62,6 +73,14 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
 /* Another handle on x's storage, without its graph. */
 ds_tensor *dsi_alias(const ds_tensor *x);
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset);
+
+/* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
+ * handle on y's: dtype, strides, offset. Both dense, of one shape. */
+void dsi_become(ds_tensor *x, const ds_tensor *y);
+
+/* x's hooks, made if it has none; and how many tensors of this thread have some. */
+dsi_hooks *dsi_hooks_of(ds_tensor *x);
+int dsi_hooked_tensors(void);
 
 /* A gradient in pooled form; counts its three parts. */
 ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);

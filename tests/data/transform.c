@@ -210,6 +210,46 @@ static void all_of_them_go_over_each_other(void **state)
 }
 
 /* What is refused has been taken all the same. */
+static void casts_round_every_floating_field(void **state)
+{
+    (void)state;
+    enum { N = 3, D = 700 };
+    static const ds_dtype to[] = {DS_F16, DS_BF16, DS_F64, DS_F32};
+    ds_scope *s = ds_scope_open();
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(N, D)), *y = ds_randperm(N),
+              *z = ds_randn(DS_F64, ds_shape(N, 2));
+    for (size_t k = 0; k < sizeof to / sizeof *to; k++) {
+        ds_tensor *all[] = {x, y, z};
+        ds_dataset *d = ds_transform_cast(ds_tensor_dataset(all, 3), to[k]);
+        CHECK(ds_dataset_field(d, 0)->dtype == to[k] && ds_dataset_field(d, 2)->dtype == to[k]);
+        CHECK_INT(ds_dataset_field(d, 1)->dtype, DS_I64);
+        size_t row = D * ds_dtype_size(to[k]), tail = 2 * ds_dtype_size(to[k]);
+        const char *want_x = ds_data(ds_cast(x, to[k]));
+        const char *want_z = ds_data(ds_cast(ds_cast(z, DS_F32), to[k]));
+        if (to[k] == DS_F64) want_z = ds_data(z);
+        for (int64_t i = 0; i < N; i++) {
+            char got_x[D * 8], got_z[16];
+            int64_t got_y = -1;
+            CHECK_INT(ds_dataset_get(d, i, (void *[]){got_x, &got_y, got_z}), DS_OK);
+            CHECK(!memcmp(got_x, want_x + (size_t)i * row, row));
+            CHECK(!memcmp(got_z, want_z + (size_t)i * tail, tail));
+            CHECK_INT(got_y, ((const int64_t *)ds_data(y))[i]);
+        }
+        ds_dataset_free(d);
+    }
+    ds_scope_close(s);
+    CHECK(!ds_transform_cast(images(DS_F32, 1, 4, 4), DS_U8));
+    CHECK_ERROR("cast: uint8: expected a floating-point dtype");
+    CHECK(!ds_transform_cast(NULL, DS_F16));
+    ds_error_clear();
+    float row[16];
+    ds_dataset *unlucky = ds_transform_cast(images(DS_F16, 1, 4, 4), DS_F32);
+    int64_t label;
+    CHECK(ds_dataset_get(unlucky, 13, (void *[]){row, &label}) != DS_OK);
+    CHECK_ERROR("13 is unlucky");
+    ds_dataset_free(unlucky);
+}
+
 static void wrong_ones_are_refused(void **state)
 {
     (void)state;
@@ -247,4 +287,5 @@ TEST_MAIN(cmocka_unit_test(bytes_become_floats), cmocka_unit_test(normalize_roun
           cmocka_unit_test(flips_turn_rows_around),
           cmocka_unit_test(chance_hangs_on_seed_epoch_and_sample),
           cmocka_unit_test(all_of_them_go_over_each_other),
+          cmocka_unit_test(casts_round_every_floating_field),
           cmocka_unit_test(wrong_ones_are_refused))

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
+#include "nn/module.h"
+
 typedef struct Pair {
     ds_module *a, *b;
 } Pair;
@@ -140,6 +142,117 @@ static void modes_reach_all(void **state)
     ds_scope_close(s);
 }
 
+/* ---- hooks around calls -------------------------------------------------------------------------------- */
+
+typedef struct Calls {
+    char text[128];
+    const char *refuse; /* the module whose hook fails, */
+    bool after;         /* after its forward */
+} Calls;
+
+static ds_status before_call(void *arg, ds_module *m)
+{
+    Calls *c = arg;
+    sprintf(c->text + strlen(c->text), "<%s", ds_module_name(m));
+    bool refuse = !c->after && c->refuse && !strcmp(c->refuse, ds_module_name(m));
+    return refuse ? ds_fail(DS_EIO, "no %s today", c->refuse) : DS_OK;
+}
+
+static ds_status after_call(void *arg, ds_module *m, ds_tensor *y)
+{
+    Calls *c = arg;
+    sprintf(c->text + strlen(c->text), "%s%s>", y ? "" : "!", ds_module_name(m));
+    bool refuse = c->after && c->refuse && !strcmp(c->refuse, ds_module_name(m));
+    return refuse ? ds_fail(DS_EIO, "no more %s", c->refuse) : DS_OK;
+}
+
+static void hooks_stand_around_each_call(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    Calls calls = {0};
+    dsi_call_hooks hooks = {&calls, before_call, after_call};
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 5, 4);
+    dsi_module_set_hooks(m, &hooks);
+    ds_nn_relu(m, "1"); /* made later */
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(2, 5));
+    CHECK(ds_call(m, x));
+    CHECK(!strcmp(calls.text, "<net<00><11>net>"));
+
+    calls = (Calls){.refuse = "1"};
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("net.1: no 1 today");
+    CHECK(!strcmp(calls.text, "<net<00><1!net>"));
+    calls = (Calls){.refuse = "0", .after = true};
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("net.0: no more 0");
+    CHECK(!strcmp(calls.text, "<net<00>!net>"));
+
+    calls = (Calls){0};
+    dsi_module_set_hooks(m, NULL);
+    CHECK(ds_call(m, x));
+    CHECK(!*calls.text);
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
+/* ---- another dtype ------------------------------------------------------------------------------------- */
+
+static void to_another_dtype_handles_stay(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_conv2d(m, "0", 2, 3, 3);
+    ds_nn_batch_norm2d(m, "1", 3);
+    ds_tensor *w = ds_module_param_at(m, 0, NULL), *x = ds_randn(DS_F32, ds_shape(4, 2, 5, 5));
+    ds_tensor *was = ds_clone(w), *y = ds_call(m, x);
+    CHECK_INT(ds_backward(ds_mean(ds_mul(y, y))), DS_OK);
+
+    CHECK_INT(ds_module_to(m, DS_BF16), DS_OK);
+    CHECK(ds_module_param_at(m, 0, NULL) == w && ds_requires_grad(w));
+    CHECK_INT(ds_dtype_of(w), DS_BF16);
+    CHECK_INT(ds_dtype_of(ds_grad(w)), DS_BF16);
+    ds_tensor *rounded = ds_cast(was, DS_BF16);
+    CHECK(!memcmp(ds_data(w), ds_data(rounded), (size_t)ds_numel(w) * 2));
+    ds_state *d = ds_module_state(m);
+    CHECK_INT(ds_dtype_of(ds_state_get(d, "1.running_var")), DS_BF16);
+    CHECK_INT(ds_dtype_of(ds_state_get(d, "1.num_batches_tracked")), DS_I64);
+    ds_state_free(d);
+    y = ds_call(m, ds_cast(x, DS_BF16));
+    CHECK_INT(ds_dtype_of(y), DS_BF16);
+    ds_module_zero_grad(m);
+    CHECK_INT(ds_backward(ds_mean(y)), DS_OK);
+    CHECK_INT(ds_dtype_of(ds_grad(w)), DS_BF16);
+
+    CHECK(!ds_call(m, x));
+    ds_error_clear();
+    CHECK(ds_module_to(m, DS_I64) != DS_OK);
+    CHECK_ERROR("module_to: int64: expected a floating-point dtype");
+    CHECK(ds_module_to(NULL, DS_F16) != DS_OK);
+    ds_error_clear();
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
+/* Also where the module was made in a scope that stays: nothing else may hold the wide values. */
+static void to_half_the_memory(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    int64_t start = (int64_t)ds_memory_allocated((ds_device){DS_CPU, 0});
+    ds_module *m = ds_nn_linear(NULL, "fc", 1024, 1024, .no_bias = true);
+    int64_t wide = (int64_t)ds_memory_allocated((ds_device){DS_CPU, 0}) - start;
+    CHECK_INT(ds_module_to(m, DS_F16), DS_OK);
+    int64_t narrow = (int64_t)ds_memory_allocated((ds_device){DS_CPU, 0}) - start;
+    CHECK_INT(wide, 2 * narrow);
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
 TEST_MAIN(cmocka_unit_test(names_and_numbers), cmocka_unit_test(call_leaves_one_tensor),
           cmocka_unit_test(a_wrong_width_names_the_module), cmocka_unit_test(bad_names),
-          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(modes_reach_all))
+          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(modes_reach_all),
+          cmocka_unit_test(hooks_stand_around_each_call),
+          cmocka_unit_test(to_another_dtype_handles_stay), cmocka_unit_test(to_half_the_memory))

@@ -143,6 +143,27 @@ static void state_dicts_keep_order(void **state)
     ds_state_free(d);
 }
 
+static void one_becomes_another(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_ones(DS_F32, ds_shape(2, 3)), true);
+    ds_tensor *flat = ds_arange(DS_F64, 0, 10, 1);
+    dsi_become(x, ds_reshape(ds_slice(flat, 0, 4, 10), ds_shape(2, 3)));
+    CHECK_INT(ds_dtype_of(x), DS_F64);
+    CHECK(ds_requires_grad(x));
+    ((double *)ds_data_mut(flat))[9] = 42;
+    CHECK_CLOSE(((const double *)ds_data(x))[5], 42, 0);
+    CHECK_CLOSE(((const double *)ds_data(x))[0], 4, 0);
+
+    /* a ReLU that waits for its source keeps the source's old values */
+    ds_tensor *from = ds_full(DS_F32, ds_shape(1, 1, 2, 2), -1), *y = ds_relu(from);
+    dsi_become(from, ds_ones(DS_F32, ds_shape(1, 1, 2, 2)));
+    CHECK_CLOSE(((const float *)ds_data(y))[0], 0, 0);
+    CHECK_CLOSE(((const float *)ds_data(from))[0], 1, 0);
+    ds_scope_close(s);
+}
+
 static void *make_and_leave(void *arg)
 {
     (void)arg;
@@ -165,4 +186,5 @@ TEST_MAIN(cmocka_unit_test(scopes_own_what_is_made), cmocka_unit_test(closing_cl
           cmocka_unit_test(result_moves_outside), cmocka_unit_test(views_share_memory),
           cmocka_unit_test(channels_last_is_an_order), cmocka_unit_test(items),
           cmocka_unit_test(copies_convert_and_broadcast), cmocka_unit_test(shapes_that_are_none),
-          cmocka_unit_test(state_dicts_keep_order), cmocka_unit_test(a_thread_leaves_nothing))
+          cmocka_unit_test(state_dicts_keep_order), cmocka_unit_test(one_becomes_another),
+          cmocka_unit_test(a_thread_leaves_nothing))
