@@ -97,8 +97,9 @@ int main(void)
     static const int64_t sizes[] = {62006, 8 << 20};
     const char *isa = dsi_cpu_isa();
     if (!isa) return fprintf(stderr, "%s\n", ds_error()), 1;
-    Bench b = {
-        dsi_cpu_kernels_of(isa), &dsi_device_current()->stream, {.dtype = DS_F32, .step = 2}};
+    Bench b = {dsi_cpu_kernels_of(isa),
+               &dsi_device_current()->stream,
+               {.dtype = DS_F32, .step = 2, .g_scale = 1}};
     float *memory[4];
     for (int i = 0; i < 4; i++) {
         memory[i] = aligned_alloc(64, (size_t)sizes[1] * sizeof(float));

@@ -54,8 +54,9 @@ typedef struct dsi_cross_entropy {
     int reduction; /* ds_reduction: 0 mean, 1 sum, 2 none */
 } dsi_cross_entropy;
 
-/* One parameter's memory, n contiguous elements: what an optimizer kernel walks over. p, g of one dtype,
- * a floating one; moments have p's dtype, but float32 for the 16-bit ones. Unused moments are NULL. */
+/* One parameter's memory, n contiguous elements: what an optimizer kernel walks over. p is floating, g of
+ * its dtype, or of 16 bits beside a float32 p (a master); moments have p's dtype, but float32 for the
+ * 16-bit ones. Unused moments are NULL. */
 typedef struct dsi_span {
     ds_dtype dtype;
     void *p;
@@ -63,6 +64,10 @@ typedef struct dsi_span {
     void *m, *v, *vmax;
     int64_t n;
     int64_t step; /* 1 at the first update of this parameter */
+    ds_dtype g_dtype;
+    double g_scale; /* g counts this many times: unscaling and clipping need no pass of their own */
+    void *low;      /* optional, beside a float32 p: a 16-bit copy of p, written after the update */
+    ds_dtype low_dtype;
 } dsi_span;
 
 typedef struct dsi_sgd {
@@ -212,7 +217,7 @@ typedef struct dsi_kernels {
                               dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                               dsi_view dq, dsi_view dk, dsi_view dv);
 
-    /* ---- optimizers: one fused pass over all spans ------------------------------------------------------ */
+    /* ---- optimizers: one fused pass over all spans. g below is g_scale times the span's ---------------- */
     ds_status (*sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x); /* m: momentum */
     ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n,
                       const dsi_span *x); /* m, v, vmax: amsgrad */

@@ -13,7 +13,8 @@
 #include <string.h>
 
 typedef struct Param {
-    ds_tensor *p; /* counted */
+    ds_tensor *p;   /* what is updated, counted; NULL: nothing here */
+    ds_tensor *low; /* its 16-bit copy, counted, or NULL */
     char *path;
     ds_tensor *moment[DSI_MOMENTS]; /* counted; NULL before the first update */
     int64_t step;                   /* updates so far */
@@ -90,6 +91,7 @@ void ds_optim_free(ds_optim *o)
     if (!o) return;
     for (int i = 0; i < o->n; i++) {
         dsi_unref(o->params[i].p);
+        dsi_unref(o->params[i].low);
         dsi_free(o->params[i].path);
         for (int k = 0; k < DSI_MOMENTS; k++) dsi_unref(o->params[i].moment[k]);
     }
@@ -101,7 +103,8 @@ void ds_optim_free(ds_optim *o)
 
 void ds_optim_zero_grad(ds_optim *o)
 {
-    for (int i = 0; o && i < o->n; i++) ds_set_grad_of(o->params[i].p, NULL);
+    for (int i = 0; o && i < o->n; i++)
+        if (o->params[i].p) ds_set_grad_of(o->params[i].p, NULL);
 }
 
 double ds_optim_lr(const ds_optim *o) { return o ? o->rule.options.lr : 0; }
@@ -111,6 +114,32 @@ void ds_optim_set_lr(ds_optim *o, double lr)
     if (o) o->rule.options.lr = lr;
 }
 
+/* ---- parameters that stand for the model's ------------------------------------------------------------- */
+
+int dsi_optim_params(const ds_optim *o) { return o ? o->n : 0; }
+bool dsi_optim_needs_whole(const ds_optim *o) { return o && o->rule.needs_whole; }
+
+static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
+ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
+{
+    if (!o) return dsi_passed("optim_set_param"), DS_EINVAL;
+    if (i < 0 || i >= o->n)
+        return dsi_fail(DS_EINVAL, "%s: there is no parameter %d of %d", o->rule.name, i, o->n);
+    Param *x = &o->params[i];
+    if (p && !check_param(o->rule.name, p, x->path, p)) return ds_error_status();
+    if (low && (!p || p->dtype != DS_F32 || !is_half(low->dtype) || !dsi_is_contiguous(low) ||
+                dsi_numel(low->shape) != dsi_numel(p->shape)))
+        return dsi_fail(DS_EINVAL,
+                        "%s: the copy of %s is to be of 16 bits, as large as a float32 %s",
+                        o->rule.name, x->path, "parameter");
+    dsi_ref(p), dsi_ref(low);
+    dsi_unref(x->p), dsi_unref(x->low);
+    x->p = p, x->low = low, x->step = 0;
+    for (int k = 0; k < DSI_MOMENTS; k++) dsi_unref(x->moment[k]), x->moment[k] = NULL;
+    return DS_OK;
+}
+
 /* ---- the step ---------------------------------------------------------------------------------------------- */
 
 /* Moments that the rule uses and x has not yet. */
@@ -118,7 +147,7 @@ static ds_status make_moments(const dsi_optim_rule *rule, Param *x)
 {
     ds_dtype dtype = x->p->dtype == DS_F64 ? DS_F64 : DS_F32;
     for (int k = 0; k < DSI_MOMENTS; k++) {
-        if (!rule->moment[k] || x->moment[k]) continue;
+        if (!rule->moment[k] || x->moment[k] || !x->p) continue;
         ds_tensor *t = dsi_new_dtype(x->p, dtype, x->p->shape);
         if (!dsi_run(t, fill, rule->initial[k], dsi_v(t))) return ds_error_status();
         x->moment[k] = dsi_ref(t);
@@ -126,11 +155,11 @@ static ds_status make_moments(const dsi_optim_rule *rule, Param *x)
     return DS_OK;
 }
 
-/* The gradient as the kernel reads it: row-major, of the parameter's dtype. */
+/* The gradient as the kernel reads it: row-major, of the parameter's dtype, or of 16 bits. */
 static ds_tensor *dense_grad(const ds_optim *o, const Param *x)
 {
     ds_tensor *g = ds_grad(x->p);
-    if (g->dtype != x->p->dtype)
+    if (g->dtype != x->p->dtype && !(x->p->dtype == DS_F32 && is_half(g->dtype)))
         return dsi_refuse("%s: the gradient of %s is %s, but the parameter %s", o->rule.name,
                           x->path, ds_dtype_name(g->dtype), ds_dtype_name(x->p->dtype));
     if (dsi_make_dense(g) != DS_OK) return NULL;
@@ -140,7 +169,7 @@ static ds_tensor *dense_grad(const ds_optim *o, const Param *x)
 static void *memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
 
 /* Fills o->spans with the parameters that have a gradient -> their number, or -1. */
-static int gather(ds_optim *o)
+static int gather(ds_optim *o, double g_scale)
 {
     int n = 0;
     for (int i = 0; i < o->n; i++) {
@@ -156,18 +185,24 @@ static int gather(ds_optim *o)
                                    .v = memory(x->moment[1]),
                                    .vmax = memory(x->moment[2]),
                                    .n = dsi_numel(x->p->shape),
-                                   .step = x->step + 1};
+                                   .step = x->step + 1,
+                                   .g_dtype = g->dtype,
+                                   .g_scale = g_scale,
+                                   .low = memory(x->low),
+                                   .low_dtype = x->low ? x->low->dtype : DS_F32};
     }
     return n;
 }
 
-ds_status ds_optim_step(ds_optim *o)
+ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
+
+ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
     if (!o) return dsi_passed("optim_step"), DS_EINVAL;
     ds_scope *scope = ds_scope_open(); /* of row-major copies of gradients */
-    int n = gather(o);
+    int n = gather(o, g_scale);
     ds_status status = n < 0 ? ds_error_status() : DS_OK;
-    if (n > 0) status = o->rule.run(o->params[0].p, &o->rule.options, n, o->spans);
+    if (n > 0) status = o->rule.run(o->params[o->updated[0]].p, &o->rule.options, n, o->spans);
     for (int i = 0; status == DS_OK && i < n; i++) o->params[o->updated[i]].step++;
     ds_scope_close(scope);
     return status;
@@ -227,6 +262,7 @@ static ds_status check_entry(const ds_optim *o, const char *name, const ds_tenso
     int moment;
     const Param *x = find_entry(o, name, &moment);
     if (!x) return dsi_fail(DS_EINVAL, "optim_load: %s has no %s", o->rule.name, name);
+    if (!x->p) return dsi_fail(DS_EINVAL, "optim_load: no part of %s is updated here", x->path);
     ds_dims shape = moment < DSI_MOMENTS ? x->p->shape : (ds_dims){0};
     if (!dsi_same_shape(t->shape, shape))
         return dsi_fail(DS_EINVAL, "optim_load: %s is %s: expected %s", name,

@@ -97,6 +97,7 @@ ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
                           o.max_coeff);
     dsi_optim_rule rule = {.name = "lamb",
                            .run = run_lamb,
+                           .needs_whole = true,
                            .moment = {"exp_avg", "exp_avg_sq"},
                            .options.lamb = {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay,
                                             o.max_coeff, o.min_coeff, !o.no_bias_correction}};

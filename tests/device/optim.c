@@ -217,8 +217,9 @@ static void make_spans(ds_dtype dtype, dsi_span *x, uint64_t seed)
     for (int i = 0; i < SPANS; i++) {
         size_t n = (size_t)sizes[i], each = ds_dtype_size(of_moments);
         void *p = calloc(n, ds_dtype_size(dtype)), *g = calloc(n, ds_dtype_size(dtype));
-        x[i] = (dsi_span){dtype,           p,        g, calloc(n, each), calloc(n, each),
-                          calloc(n, each), sizes[i], 0};
+        x[i] = (dsi_span){
+            .dtype = dtype, .p = p, .g = g, .n = sizes[i], .g_dtype = dtype, .g_scale = 1};
+        x[i].m = calloc(n, each), x[i].v = calloc(n, each), x[i].vmax = calloc(n, each);
         for (int64_t j = 0; j < sizes[i]; j++) put(dtype, p, j, draw(&seed));
     }
 }
@@ -288,6 +289,102 @@ static void float64(void **state) { (void)state, check_dtype(DS_F64, 1e-13); }
 static void bfloat16(void **state) { (void)state, check_dtype(DS_BF16, 1.0 / 128); }
 static void float16(void **state) { (void)state, check_dtype(DS_F16, 1.0 / 1024); }
 
+/* A master with 16-bit gradients 8 times too large, and with a 16-bit copy, beside float32 gradients. */
+static void check_master(const Case *c, const dsi_kernels *k, ds_dtype half)
+{
+    dsi_span x[SPANS], y[SPANS];
+    make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
+    void *g[SPANS];
+    for (int i = 0; i < SPANS; i++) {
+        size_t bytes = (size_t)sizes[i] * sizeof(uint16_t);
+        free((void *)(uintptr_t)x[i].g);
+        x[i].g = g[i] = calloc(1, bytes), x[i].g_dtype = half, x[i].g_scale = 0.125;
+        x[i].low = calloc(1, bytes), x[i].low_dtype = half;
+    }
+    for (int t = 1; t <= STEPS; t++) {
+        draw_grads(y, t);
+        for (int i = 0; i < SPANS; i++) {
+            float *f = (float *)(uintptr_t)y[i].g;
+            x[i].step = y[i].step = t;
+            for (int64_t j = 0; j < sizes[i]; j++) {
+                put(half, g[i], j, 8 * (double)f[j]);
+                f[j] = (float)get(half, g[i], j) / 8;
+            }
+        }
+        CHECK(kernel(c, k, x) == DS_OK && kernel(c, k, y) == DS_OK);
+        for (int i = 0; i < SPANS; i++) {
+            const float *p = x[i].p;
+            CHECK(!memcmp(p, y[i].p, (size_t)sizes[i] * sizeof *p));
+            for (int64_t j = 0; j < sizes[i]; j++) {
+                uint16_t low;
+                put(half, &low, 0, (double)p[j]);
+                CHECK_INT(((const uint16_t *)x[i].low)[j], low);
+            }
+        }
+    }
+    for (int i = 0; i < SPANS; i++) free(x[i].low);
+    free_spans(x), free_spans(y);
+}
+
+static void masters(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
+        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
+        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++) {
+            check_master(&cases[i], k, DS_F16);
+            check_master(&cases[i], k, DS_BF16);
+        }
+    }
+}
+
+/* What a rank of several updates: the same bits, wherever a parameter was cut. LAMB cannot be cut. */
+static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
+{
+    static const int64_t cuts[SPANS + 1] = {0, 3, 1030, 9001, 20000};
+    dsi_span x[SPANS], whole[SPANS], part[SPANS];
+    make_spans(DS_F32, x, 3), make_spans(DS_F32, whole, 3);
+    uint16_t *g = calloc((size_t)sizes[SPANS - 1], sizeof *g);
+    for (int t = 1; t <= STEPS; t++) {
+        draw_grads(x, t), draw_grads(whole, t);
+        dsi_span *a = &x[SPANS - 1], *b = &whole[SPANS - 1], plain = *a;
+        for (int64_t j = 0; j < a->n; j++) put(DS_BF16, g, j, get(DS_F32, a->g, j));
+        a->step = b->step = t;
+        a->g_dtype = b->g_dtype = g_dtype;
+        a->g_scale = b->g_scale = 0.3;
+        const void *of_a = a->g, *of_b = b->g;
+        if (g_dtype == DS_BF16) a->g = b->g = g;
+        for (int i = 0; i < SPANS; i++) {
+            size_t from = (size_t)cuts[i];
+            part[i] = *a, part[i].n = cuts[i + 1] - cuts[i];
+            part[i].g = (const char *)a->g + from * ds_dtype_size(g_dtype);
+            part[i].p = (float *)a->p + from, part[i].m = (float *)a->m + from;
+            part[i].v = (float *)a->v + from, part[i].vmax = (float *)a->vmax + from;
+        }
+        for (int i = 0; i < SPANS - 1; i++) whole[i].step = t;
+        CHECK(kernel(c, k, part) == DS_OK && kernel(c, k, whole) == DS_OK);
+        a->g = of_a, b->g = of_b, a->g_dtype = b->g_dtype = plain.g_dtype;
+        CHECK(!memcmp(a->p, b->p, (size_t)a->n * sizeof(float)));
+    }
+    free(g);
+    free_spans(x), free_spans(whole);
+}
+
+static void parts_are_the_whole(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
+        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
+        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++) {
+            if (cases[i].kind == LAMB) continue;
+            check_parts(&cases[i], k, DS_F32);
+            check_parts(&cases[i], k, DS_BF16);
+        }
+    }
+}
+
 static void threads_change_nothing(void **state)
 {
     (void)state;
@@ -311,18 +408,25 @@ static void threads_change_nothing(void **state)
     sizes = small;
 }
 
-static void refuses_integers(void **state)
+static void refuses_dtypes(void **state)
 {
     (void)state;
     dsi_device *d = dsi_device_current();
     int32_t p = 0, g = 0;
-    dsi_span x = {DS_I32, &p, &g, NULL, NULL, NULL, 1, 1};
+    dsi_span x = {.dtype = DS_I32, .p = &p, .g = &g, .n = 1, .step = 1, .g_dtype = DS_I32};
     CHECK(d->kernels->sgd(&d->stream, &(dsi_sgd){.lr = 1}, 1, &x) == DS_EINVAL);
     CHECK_ERROR("sgd: no cpu kernel for int32");
     CHECK(d->kernels->lamb(&d->stream, &(dsi_lamb){.lr = 1}, 1, &x) == DS_EINVAL);
     CHECK_ERROR("lamb: no cpu kernel for int32");
+    x.dtype = DS_F64;
+    CHECK(d->kernels->sgd(&d->stream, &(dsi_sgd){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK_ERROR("sgd: no cpu kernel for float64 with a gradient of int32");
+    x.g_dtype = DS_F64, x.low = &g, x.low_dtype = DS_F16;
+    CHECK(d->kernels->lamb(&d->stream, &(dsi_lamb){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK_ERROR("lamb: no cpu kernel for float64 with a copy of float16");
 }
 
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
-          cmocka_unit_test(float16), cmocka_unit_test(threads_change_nothing),
-          cmocka_unit_test(refuses_integers))
+          cmocka_unit_test(float16), cmocka_unit_test(masters),
+          cmocka_unit_test(parts_are_the_whole), cmocka_unit_test(threads_change_nothing),
+          cmocka_unit_test(refuses_dtypes))

@@ -1,19 +1,19 @@
 /* device/cpu/optim.c: one step of an optimizer over all parameters: a pass over memory, in fixed pieces.
  *
- * The rules are in optim.inc, for float and for double. 16-bit parameters go through them in blocks
- * that fit the first cache: made float, updated, rounded once, so that memory is still passed once.
+ * The rules are in optim.inc, for float and for double. 16-bit parameters, gradients and copies
+ * go through them in blocks that fit the first cache: made float, updated, rounded once, so that memory is
+ * still passed once.
  * A piece is PIECE elements of one parameter, whatever the number of threads. All rules but LAMB's are
  * pointwise; LAMB needs |p| and |u| of a whole parameter, so it passes twice, and adds the sums of
  * pieces in their order.
  * SPDX-License-Identifier: MIT */
+#include "half.h"
 #include "table.h"
 #include "vmath.h"
 
-#include "base/half.h"
-
-#define PIECE       1024
-#define GRAIN       256 /* pieces: 3 MB; less lies in the caller's own cache, where helpers are slower */
-#define BLOCK_16BIT 256
+#define PIECE 1024
+#define GRAIN 256 /* pieces: 3 MB; less lies in the caller's own cache, where helpers are slower */
+#define BLOCK 512 /* p and g as floats: 4 KB */
 
 #define COPYSIGN(x, s) _Generic((x), float : copysignf, double : copysign)(x, s)
 
@@ -23,8 +23,6 @@
 #define T           double
 #define NAMED(name) name##_f64
 #include "optim.inc"
-
-/* ---- the pass ------------------------------------------------------------------------------------------ */
 
 typedef void Rule(const void *options, const dsi_span *x, int64_t begin, int64_t end);
 
@@ -44,56 +42,76 @@ static int64_t all_pieces(int n, const dsi_span *x)
     return sum;
 }
 
+static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
 static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (x[i].dtype > DS_BF16) return no_dtype(kernel, x[i].dtype);
+        bool master = x[i].dtype == DS_F32;
+        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a gradient of %s", kernel,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].g_dtype));
+        if (x[i].low && !(master && is_half(x[i].low_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a copy of %s", kernel,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].low_dtype));
+    }
     return DS_OK;
 }
 
-static void to_float(ds_dtype dtype, const uint16_t *from, float *to, int64_t n)
+/* ---- 16 bits in blocks ------------------------------------------------------------------------------- */
+
+typedef struct Block {
+    float p[BLOCK], g[BLOCK];
+} Block;
+
+static bool needs_blocks(const dsi_span *x)
 {
-    if (dtype == DS_BF16)
-        for (int64_t i = 0; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = dsi_f16_to_f32(from[i]);
+    return is_half(x->dtype) || is_half(x->g_dtype) || x->low;
 }
 
-static void from_float(ds_dtype dtype, const float *from, uint16_t *to, int64_t n)
+/* Elements at .. at + n - 1 of x as a float span: in place where they are float, else converted into b. */
+static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
 {
-    if (dtype == DS_BF16)
-        for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_bf16(from[i]);
+    dsi_span f = *x;
+    f.dtype = f.g_dtype = DS_F32;
+    f.n = n;
+    f.p = b->p, f.g = b->g;
+    if (is_half(x->dtype))
+        half_to_floats(x->dtype, (const uint16_t *)x->p + at, b->p, n);
     else
-        for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_f16(from[i]);
-}
-
-/* A block of a 16-bit parameter as floats: x's elements at .. at + n - 1, in p and g. */
-static dsi_span float_block(const dsi_span *x, int64_t at, int64_t n, float *p, float *g)
-{
-    to_float(x->dtype, (const uint16_t *)x->p + at, p, n);
-    to_float(x->dtype, (const uint16_t *)x->g + at, g, n);
-    dsi_span f = {DS_F32, p, g, NULL, NULL, NULL, n, x->step};
+        f.p = (float *)x->p + at;
+    if (is_half(x->g_dtype))
+        half_to_floats(x->g_dtype, (const uint16_t *)x->g + at, b->g, n);
+    else
+        f.g = (const float *)x->g + at;
     if (x->m) f.m = (float *)x->m + at;
     if (x->v) f.v = (float *)x->v + at;
     if (x->vmax) f.vmax = (float *)x->vmax + at;
     return f;
 }
 
+static void end_block(const dsi_span *x, int64_t at, const dsi_span *f)
+{
+    if (is_half(x->dtype)) floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
+    if (x->low) floats_to_half(x->low_dtype, f->p, (uint16_t *)x->low + at, f->n);
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------ */
+
 static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t end)
 {
-    if (x->dtype == DS_F32) {
-        pass->f32(pass->options, x, begin, end);
-    } else if (x->dtype == DS_F64) {
+    Block b;
+    if (x->dtype == DS_F64)
         pass->f64(pass->options, x, begin, end);
-    } else {
-        float p[BLOCK_16BIT], g[BLOCK_16BIT];
-        for (int64_t i = begin; i < end; i += BLOCK_16BIT) {
-            int64_t n = end - i < BLOCK_16BIT ? end - i : BLOCK_16BIT;
-            dsi_span f = float_block(x, i, n, p, g);
-            pass->f32(pass->options, &f, 0, n);
-            from_float(x->dtype, p, (uint16_t *)x->p + i, n);
+    else if (!needs_blocks(x))
+        pass->f32(pass->options, x, begin, end);
+    else
+        for (int64_t i = begin; i < end; i += BLOCK) {
+            dsi_span f = begin_block(x, i, end - i < BLOCK ? end - i : BLOCK, &b);
+            pass->f32(pass->options, &f, 0, f.n);
+            end_block(x, i, &f);
         }
-    }
 }
 
 /* Pieces begin .. end - 1 of all parameters, counted through. A moment without new gradients decays to
@@ -167,7 +185,7 @@ typedef struct Lamb {
 static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double *sums)
 {
     const dsi_span *x = &l->x[i];
-    if (x->dtype == DS_F32) {
+    if (x->dtype == DS_F32 && !needs_blocks(x)) {
         if (sums)
             lamb_moments_f32(l->c, x, begin, end, sums);
         else
@@ -178,15 +196,14 @@ static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double 
         else
             lamb_apply_f64(l->c, x, begin, end, l->rates[i]);
     } else {
-        float p[BLOCK_16BIT], g[BLOCK_16BIT];
-        for (int64_t at = begin; at < end; at += BLOCK_16BIT) {
-            int64_t n = end - at < BLOCK_16BIT ? end - at : BLOCK_16BIT;
-            dsi_span f = float_block(x, at, n, p, g);
+        Block b;
+        for (int64_t at = begin; at < end; at += BLOCK) {
+            dsi_span f = begin_block(x, at, end - at < BLOCK ? end - at : BLOCK, &b);
             if (sums)
-                lamb_moments_f32(l->c, &f, 0, n, sums);
+                lamb_moments_f32(l->c, &f, 0, f.n, sums);
             else
-                lamb_apply_f32(l->c, &f, 0, n, l->rates[i]);
-            if (!sums) from_float(x->dtype, p, (uint16_t *)x->p + at, n);
+                lamb_apply_f32(l->c, &f, 0, f.n, l->rates[i]);
+            if (!sums) end_block(x, at, &f);
         }
     }
 }
