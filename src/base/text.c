@@ -143,6 +143,13 @@ void dsi_text_add_double(dsi_text *t, double x)
     }
 }
 
+void dsi_text_add_rounded(dsi_text *t, double x, int decimals)
+{
+    char s[400]; /* the largest double has 309 digits */
+    snprintf(s, sizeof s, "%.*f", decimals, x);
+    dsi_text_add_double(t, strtod(s, NULL));
+}
+
 /* ---- the nearest word ---------------------------------------------------------------------------- */
 
 #define LONGEST 64 /* letters of a word that are looked at */

@@ -20,6 +20,7 @@ void dsi_text_free(dsi_text *t);
 /* As Python's repr: the fewest digits that read back as x. 0.001, 1.0, 1e-08, 1.5e+16, inf, nan. The
  * program's locale has no say. */
 void dsi_text_add_double(dsi_text *t, double x);
+void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x, decimals)) */
 
 /* The word of words[0..n-1] with the smallest edit distance to `to`, or NULL if none is near. */
 const char *dsi_nearest(const char *to, const char *const *words, int n);

@@ -22,7 +22,8 @@ typedef struct Stack {
 
 typedef struct dsi_cache {
     Stack free[CLASSES];
-    size_t live, peak; /* bytes asked for */
+    size_t peak; /* of use.live, ever */
+    dsi_cache_usage use;
 } dsi_cache;
 
 /* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
@@ -72,12 +73,26 @@ static int class_of(size_t bytes, size_t *rounded)
     return 4 + (log - 2) * 4 + (int)steps - 1;
 }
 
+/* The size of the blocks of a class. */
+static size_t bytes_of(int class)
+{
+    if (class < 4) return (size_t)(class + 1) * ALIGNMENT;
+    size_t quarter = (size_t)1 << ((class - 4) / 4);
+    return (size_t)(class % 4 + 5) * quarter * ALIGNMENT;
+}
+
 static void *fresh(dsi_device *d, size_t bytes)
 {
     void *p = d->type->alloc(d, bytes + PAD_BYTES);
-    if (p) return p;
-    dsi_cache_empty(d);
-    return d->type->alloc(d, bytes + PAD_BYTES);
+    if (!p) {
+        dsi_cache_empty(d);
+        p = d->type->alloc(d, bytes + PAD_BYTES);
+    }
+    if (!p) return NULL;
+    dsi_cache_usage *use = &d->cache->use;
+    use->held += bytes;
+    if (use->held > use->peak_held) use->peak_held = use->held;
+    return p;
 }
 
 static dsi_cache *cache_of(dsi_device *d)
@@ -98,11 +113,12 @@ void *dsi_cache_alloc(dsi_device *d, size_t bytes)
     if (!p) {
         dsi_fail(DS_ENOMEM,
                  "no memory for %zu bytes on %s: %zu are in use, the most so far was %zu", bytes,
-                 d->type->name, c->live, c->peak);
+                 d->type->name, c->use.live, c->peak);
         return NULL;
     }
-    c->live += bytes;
-    if (c->live > c->peak) c->peak = c->live;
+    c->use.live += bytes;
+    if (c->use.live > c->use.peak_live) c->use.peak_live = c->use.live;
+    if (c->use.live > c->peak) c->peak = c->use.live;
     return p;
 }
 
@@ -110,12 +126,14 @@ void dsi_cache_free(dsi_device *d, void *p, size_t bytes)
 {
     if (!p) return;
     size_t rounded;
-    d->cache->live -= bytes;
+    d->cache->use.live -= bytes;
     Stack *stack = &d->cache->free[class_of(bytes, &rounded)];
-    if (DSI_SANITIZED)
+    if (DSI_SANITIZED) {
         d->type->free(d, p);
-    else
+        d->cache->use.held -= rounded;
+    } else {
         dsi_list_add(stack, p);
+    }
 }
 
 void dsi_cache_empty(dsi_device *d)
@@ -123,13 +141,26 @@ void dsi_cache_empty(dsi_device *d)
     if (!d->cache) return;
     for (int i = 0; i < CLASSES; i++) {
         Stack *stack = &d->cache->free[i];
+        d->cache->use.held -= (size_t)stack->n * bytes_of(i);
         while (stack->n) d->type->free(d, stack->at[--stack->n]);
         dsi_list_free(stack);
     }
 }
 
-size_t dsi_cache_live(const dsi_device *d) { return d->cache ? d->cache->live : 0; }
+size_t dsi_cache_live(const dsi_device *d) { return d->cache ? d->cache->use.live : 0; }
 size_t dsi_cache_peak(const dsi_device *d) { return d->cache ? d->cache->peak : 0; }
+
+dsi_cache_usage dsi_cache_use(const dsi_device *d)
+{
+    return d->cache ? d->cache->use : (dsi_cache_usage){0};
+}
+
+void dsi_cache_restart_peaks(dsi_device *d)
+{
+    if (!d->cache) return;
+    d->cache->use.peak_live = d->cache->use.live;
+    d->cache->use.peak_held = d->cache->use.held;
+}
 
 /* ---- scratch: a stack of blocks of this thread ------------------------------------------------------ */
 

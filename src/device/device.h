@@ -52,6 +52,14 @@ void dsi_cache_empty(dsi_device *d);                       /* gives unused block
 size_t dsi_cache_live(const dsi_device *d);                /* bytes asked for and not freed */
 size_t dsi_cache_peak(const dsi_device *d);
 
+/* Bytes for reports: asked for and not freed; in blocks of ours, used or free; and the most that both
+ * were since dsi_cache_restart_peaks (which leaves dsi_cache_peak alone). */
+typedef struct dsi_cache_usage {
+    size_t live, peak_live, held, peak_held;
+} dsi_cache_usage;
+dsi_cache_usage dsi_cache_use(const dsi_device *d);
+void dsi_cache_restart_peaks(dsi_device *d);
+
 /* Fault injection for tests: the n-th allocation from now on fails, and every one after it when
  * `always`; 0 switches it off. Also DS_FAIL_ALLOC=n in the environment. Returns allocations seen. */
 int64_t dsi_cache_fail(int64_t n, bool always);

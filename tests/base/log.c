@@ -2,42 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "base/log.h"
 #include "base/clock.h"
+#include "caught.h"
 #include "check.h"
 
-#include <ctype.h>
 #include <pthread.h>
-#include <unistd.h>
-
-/* ---- what stdout gets while a function runs on a thread of its own --------------------------------- */
-
-static char caught[1 << 20];
-
-static void *run(void *fn)
-{
-    (*(void (**)(void))fn)();
-    return NULL;
-}
-
-/* A fresh thread looks at DS_LOG anew. NULL: it is not set. */
-static const char *caught_of(const char *level, void (*fn)(void))
-{
-    FILE *file = tmpfile();
-    int was = dup(1);
-    fflush(stdout);
-    dup2(fileno(file), 1);
-    if (level) setenv("DS_LOG", level, 1);
-    if (!level) unsetenv("DS_LOG");
-    pthread_t t;
-    pthread_create(&t, NULL, run, &fn);
-    pthread_join(t, NULL);
-    fflush(stdout);
-    dup2(was, 1);
-    ssize_t n = pread(fileno(file), caught, sizeof caught - 1, 0);
-    caught[n < 0 ? 0 : n] = 0;
-    close(was);
-    fclose(file);
-    return caught;
-}
 
 static int lines(const char *s)
 {
@@ -54,14 +22,6 @@ static void say_one(void)
 {
     line_of_it = __LINE__ + 1;
     dsi_log(DSI_WARNING, "scale is %d, not %s", 7, "eight");
-}
-
-/* Digits where the pattern has 0, the same character elsewhere. */
-static bool is_like(const char *s, const char *pattern)
-{
-    for (; *pattern; s++, pattern++)
-        if (*pattern == '0' ? !isdigit((unsigned char)*s) : *s != *pattern) return false;
-    return true;
 }
 
 static void form_is_deepspeeds(void **state)

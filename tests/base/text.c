@@ -96,6 +96,24 @@ static void doubles_are_printed_as_python_does(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_double(rows[i].x, rows[i].repr);
 }
 
+static void doubles_are_rounded_as_python_does(void **state)
+{
+    (void)state;
+    static const struct {
+        double x;
+        int decimals;
+        const char *printed;
+    } rows[] = {{0, 2, "0.0"},       {0.004, 2, "0.0"},   {1.005, 2, "1.0"},   {2.675, 2, "2.67"},
+                {0.125, 2, "0.12"},  {0.375, 2, "0.38"},  {1.1, 2, "1.1"},     {12.34, 1, "12.3"},
+                {99.96, 1, "100.0"}, {-0.001, 2, "-0.0"}, {1e300, 2, "1e+300"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        dsi_text t = {0};
+        dsi_text_add_rounded(&t, rows[i].x, rows[i].decimals);
+        assert_string_equal(t.s, rows[i].printed);
+        dsi_text_free(&t);
+    }
+}
+
 static void doubles_read_back(void **state)
 {
     (void)state;
@@ -148,5 +166,6 @@ static void nearest_word_is_found(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(text_grows_and_keeps_bytes), cmocka_unit_test(empty_text_ends_with_0),
-          cmocka_unit_test(doubles_are_printed_as_python_does), cmocka_unit_test(doubles_read_back),
+          cmocka_unit_test(doubles_are_printed_as_python_does),
+          cmocka_unit_test(doubles_are_rounded_as_python_does), cmocka_unit_test(doubles_read_back),
           cmocka_unit_test(doubles_know_no_locale), cmocka_unit_test(nearest_word_is_found))

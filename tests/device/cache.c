@@ -23,6 +23,34 @@ static void blocks_come_back(void **state)
     dsi_cache_empty(d);
 }
 
+static void usage_is_counted(void **state)
+{
+    (void)state;
+    dsi_device *d = cpu();
+    dsi_cache_empty(d);
+    dsi_cache_usage before = dsi_cache_use(d), u;
+    void *p[64];
+    for (int i = 0; i < 64; i++) p[i] = dsi_cache_alloc(d, (size_t)1 << (i / 4) << 6);
+    u = dsi_cache_use(d);
+    CHECK_INT((int64_t)(u.live - before.live), 4 * 64 * ((1 << 16) - 1));
+    CHECK_INT((int64_t)(u.held - before.held), (int64_t)(u.live - before.live));
+    for (int i = 0; i < 64; i++) dsi_cache_free(d, p[i], (size_t)1 << (i / 4) << 6);
+    u = dsi_cache_use(d);
+    CHECK_INT((int64_t)u.live, (int64_t)before.live);
+    CHECK(u.peak_live >= before.live + 1000000 && u.peak_held >= u.peak_live);
+    for (size_t bytes = 1; bytes < 100000; bytes += 777) {
+        void *odd = dsi_cache_alloc(d, bytes);
+        dsi_cache_free(d, odd, bytes);
+    }
+    dsi_cache_empty(d);
+    dsi_cache_restart_peaks(d);
+    u = dsi_cache_use(d);
+    CHECK_INT((int64_t)u.held, (int64_t)before.held);
+    CHECK_INT((int64_t)u.peak_held, (int64_t)before.held);
+    CHECK_INT((int64_t)u.peak_live, (int64_t)before.live);
+    CHECK(dsi_cache_peak(d) >= 1000000);
+}
+
 static void all_sizes_are_usable(void **state)
 {
     (void)state;
@@ -115,7 +143,7 @@ static void an_instruction_set_is_chosen(void **state)
     CHECK(dsi_cpu_kernels_of("generic") && !dsi_cpu_kernels_of("mmx"));
 }
 
-TEST_MAIN(cmocka_unit_test(blocks_come_back), cmocka_unit_test(all_sizes_are_usable),
-          cmocka_unit_test(too_much_is_refused), cmocka_unit_test(the_nth_fails),
-          cmocka_unit_test(scratch_is_a_stack), cmocka_unit_test(names_of_devices),
-          cmocka_unit_test(an_instruction_set_is_chosen))
+TEST_MAIN(cmocka_unit_test(blocks_come_back), cmocka_unit_test(usage_is_counted),
+          cmocka_unit_test(all_sizes_are_usable), cmocka_unit_test(too_much_is_refused),
+          cmocka_unit_test(the_nth_fails), cmocka_unit_test(scratch_is_a_stack),
+          cmocka_unit_test(names_of_devices), cmocka_unit_test(an_instruction_set_is_chosen))

@@ -1,0 +1,101 @@
+/* tests/engine/report.c: lines of progress and of memory.
+ * SPDX-License-Identifier: MIT */
+#include "engine/report.h"
+
+#include "base/log.h"
+#include "caught.h"
+#include "check.h"
+
+/* ---- progress --------------------------------------------------------------------------------------- */
+
+static void report_some(void)
+{
+    static const double lr[] = {0.001, 3e-7}, betas[] = {0.8, 0.999, 0.9, 0.95},
+                        momentum[] = {0.9, 0};
+    dsi_report_progress(0, 0, 1, lr, betas, 2, false);
+    dsi_report_progress(10, 3, 2, lr, betas, 2, false);
+    dsi_report_progress(20, 3, 1, lr, betas + 2, 2, true);
+    dsi_report_progress(30, 3, 2, lr, momentum, 1, false);
+}
+
+static void progress_is_printed_as_python_does(void **state)
+{
+    (void)state;
+    const char *s = caught_of(NULL, report_some);
+    assert_string_equal(text_of_line(s, 0), "step=0, skipped=0, lr=[0.001], mom=[[0.8, 0.999]]");
+    assert_string_equal(text_of_line(s, 1), "step=10, skipped=3, lr=[0.001, 3e-07], "
+                                            "mom=[[0.8, 0.999], [0.9, 0.95]]");
+    assert_string_equal(text_of_line(s, 2), "step=20, skipped=3, lr=[0.001], mom=[(0.9, 0.95)]");
+    assert_string_equal(text_of_line(s, 3),
+                        "step=30, skipped=3, lr=[0.001, 3e-07], mom=[0.9, 0.0]");
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static void report_with_tensors(void)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_zeros(DS_U8, ds_shape(64 << 20)); /* 0.06 GB */
+    dsi_report_memory("Engine before forward");
+    ds_scope_close(scope);
+    dsi_report_memory("Engine after forward");
+    dsi_report_memory("Engine before backward");
+}
+
+static void memory_lines_are_deepspeeds(void **state)
+{
+    (void)state;
+    const char *s = caught_of("error", report_with_tensors);
+    assert_string_equal(text_of_line(s, 0), "Engine before forward");
+    assert_string_equal(text_of_line(s, 1),
+                        "MA 0.06 GB         Max_MA 0.06 GB         CA 0.06 GB         "
+                        "Max_CA 0 GB ");
+    double used, percent;
+    int n = 0;
+    CHECK_INT(sscanf(text_of_line(s, 2), "CPU Virtual Memory:  used = %lf GB, percent = %lf%%%n",
+                     &used, &percent, &n),
+              2);
+    CHECK_INT((int64_t)strlen(text_of_line(s, 2)), n);
+    CHECK(used > 0 && percent > 0 && percent <= 100);
+    assert_string_equal(text_of_line(s, 3), "Engine after forward");
+    const char *after = text_of_line(s,
+                                     4); /* the block is kept for the next step, if all is well */
+    CHECK(!strncmp(after, "MA 0.0 GB         Max_MA 0.06 GB         CA 0.0", 46));
+    CHECK(!strncmp(text_of_line(s, 7), "MA 0.0 GB         Max_MA 0.0 GB         CA 0.0", 45));
+}
+
+static void report_on_rank_1(void)
+{
+    dsi_log_set_rank(1);
+    dsi_report_memory("Engine before forward");
+    report_some();
+}
+
+static void other_ranks_are_quiet(void **state)
+{
+    (void)state;
+    assert_string_equal(caught_of("debug", report_on_rank_1), "");
+}
+
+static void machine_memory_is_psutils(void **state)
+{
+    (void)state;
+    dsi_machine_memory m;
+    CHECK(dsi_machine_memory_read("MemTotal:       1000 kB\nMemFree:         100 kB\n"
+                                  "MemAvailable:    250 kB\nBuffers:          10 kB\n",
+                                  &m));
+    CHECK_CLOSE(m.used_bytes, 750 * 1024.0, 0);
+    CHECK_CLOSE(m.percent, 75, 1e-12);
+    /* old kernels say nothing of what is available; some containers more than there is */
+    CHECK(dsi_machine_memory_read("MemTotal: 1000 kB\nMemFree: 100 kB\n", &m));
+    CHECK_CLOSE(m.percent, 90, 1e-12);
+    CHECK(dsi_machine_memory_read("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 2000 kB", &m));
+    CHECK_CLOSE(m.percent, 90, 1e-12);
+    CHECK(!dsi_machine_memory_read("", &m));
+    CHECK(!dsi_machine_memory_read("MemTotal: 1000 kB\n", &m));
+    CHECK(!dsi_machine_memory_read("SwapTotal: 1000 kB\nMemFree: 1 kB", &m));
+}
+
+TEST_MAIN(cmocka_unit_test(progress_is_printed_as_python_does),
+          cmocka_unit_test(memory_lines_are_deepspeeds), cmocka_unit_test(other_ranks_are_quiet),
+          cmocka_unit_test(machine_memory_is_psutils))
