@@ -1,0 +1,146 @@
+/* parallel/flat.c: Note [Layout] of flat.h, computed; and views by it.
+ * SPDX-License-Identifier: MIT */
+#include "flat.h"
+
+#include "base/mem.h"
+
+#include <deepspeed/autograd.h>
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* ---- the layout ---------------------------------------------------------------------------------------- */
+
+/* The trained parameters, last one first. */
+static bool list_params(dsi_flat *f, ds_module *model)
+{
+    int count = ds_module_params(model);
+    f->param = dsi_alloc((size_t)count * sizeof *f->param);
+    for (int i = count - 1; i >= 0; i--) {
+        ds_tensor *x = ds_module_param_at(model, i, NULL);
+        if (!x->requires_grad) continue;
+        f->param[f->n++] = (dsi_flat_param){.x = dsi_ref(x), .index = i, .n = ds_numel(x)};
+        if (x->device != f->param[0].x->device)
+            return dsi_refuse("zero: %s is on another device than the last parameter",
+                              dsi_flat_path(f, model, f->n - 1)) != NULL;
+    }
+    if (f->n) return true;
+    return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model)) !=
+           NULL;
+}
+
+static void close_unit(dsi_flat *f)
+{
+    dsi_flat_unit *u = &f->unit[f->units++];
+    u->n = round_up(u->n, (int64_t)f->ranks * DSI_FLAT_ALIGN);
+    u->slice = u->n / f->ranks;
+    u->base = f->total;
+    u->own_at = u->base / f->ranks;
+    f->total += u->n;
+}
+
+static void deal_out(dsi_flat *f, const dsi_flat_opts *o)
+{
+    bool closed = true;
+    f->unit = dsi_alloc((size_t)f->n * sizeof *f->unit);
+    for (int i = 0; i < f->n; i++) {
+        dsi_flat_param *p = &f->param[i];
+        bool alone = o->alone && p->n > o->alone;
+        if (!closed && (alone || f->unit[f->units].n + p->n > o->bucket)) {
+            close_unit(f);
+            closed = true;
+        }
+        dsi_flat_unit *u = &f->unit[f->units];
+        if (closed) u->first = i;
+        p->unit = f->units;
+        p->at = u->n;
+        u->n = round_up(u->n + p->n, DSI_FLAT_ALIGN);
+        u->count++;
+        closed = alone;
+        if (alone) close_unit(f);
+    }
+    if (!closed) close_unit(f);
+}
+
+static int64_t within(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+static void find_own(dsi_flat *f, bool partition)
+{
+    f->own = partition ? f->total / f->ranks : f->total;
+    for (int i = 0; i < f->n; i++) {
+        dsi_flat_param *p = &f->param[i];
+        const dsi_flat_unit *u = &f->unit[p->unit];
+        int64_t from = f->rank * u->slice; /* the slice's first element */
+        p->begin = partition ? within(from - p->at, 0, p->n) : 0;
+        p->end = partition ? within(from + u->slice - p->at, 0, p->n) : p->n;
+        p->own_at = partition ? u->own_at + p->at + p->begin - from : u->base + p->at;
+    }
+}
+
+dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o)
+{
+    dsi_flat *f = dsi_alloc(sizeof *f);
+    f->rank = o->rank;
+    f->ranks = o->ranks;
+    if (!list_params(f, model)) {
+        dsi_flat_free(f);
+        return NULL;
+    }
+    deal_out(f, o);
+    find_own(f, o->partition);
+    return f;
+}
+
+void dsi_flat_free(dsi_flat *f)
+{
+    if (!f) return;
+    for (int i = 0; i < f->n; i++) dsi_unref(f->param[i].x);
+    dsi_free(f->param);
+    dsi_free(f->unit);
+    dsi_free(f);
+}
+
+/* ---- views ------------------------------------------------------------------------------------------------ */
+
+static ds_tensor *shaped(const ds_tensor *x, ds_dims shape, int64_t begin)
+{
+    int64_t stride[DS_MAX_DIMS];
+    dsi_row_major(shape, stride);
+    return dsi_view_of(x, shape, stride, x->offset + begin);
+}
+
+ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end)
+{
+    return x ? shaped(x, ds_shape(end - begin), begin) : NULL;
+}
+
+ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
+{
+    return unit ? shaped(unit, f->param[i].x->shape, f->param[i].at) : NULL;
+}
+
+static ds_tensor *own_part(const dsi_flat_param *p, const ds_tensor *x, int64_t at)
+{
+    int64_t n = p->end - p->begin;
+    if (!x || n == 0) return NULL;
+    return shaped(x, n == p->n ? p->x->shape : ds_shape(n), at);
+}
+
+ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own)
+{
+    return own_part(&f->param[i], own, f->param[i].own_at);
+}
+
+ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i)
+{
+    return own_part(&f->param[i], f->param[i].x, f->param[i].begin);
+}
+
+const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i)
+{
+    const char *path = NULL;
+    ds_module_param_at(model, f->param[i].index, &path);
+    return path;
+}

@@ -1,0 +1,76 @@
+/* parallel/flat.h: parameters laid end to end in units, and who owns which part of them.
+ *
+ * Note [Layout]
+ * A model's trained parameters, the last one first, as backward completes their gradients, are dealt out to
+ * units: what one collective moves. Each parameter begins at a multiple of DSI_FLAT_ALIGN elements, a unit
+ * ends at one of ranks * DSI_FLAT_ALIGN, and is cut into as many slices as there are ranks:
+ *
+ *     | fc3.bias fc3.weight fc2.bias .. | fc1.weight                      | ..      2 units,
+ *     |  rank 0  |  rank 1  |  rank 2   |  rank 0  |  rank 1   |  rank 2  | ..      3 ranks
+ *
+ * Rank r owns slice r of every unit; its own buffers (masters, moments, gradients of stages 2 and 3) hold
+ * its slices end to end. So gradients are scattered and parameters gathered where they lie, every rank
+ * sends as much as the others, and a bucket leaves as soon as its unit is complete. That is also what
+ * DeepSpeed's contiguous_gradients and round_robin_gradients are for.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_FLAT_H
+#define DSI_PARALLEL_FLAT_H
+
+#include "tensor/tensor.h"
+
+#include <deepspeed/nn.h>
+
+#define DSI_FLAT_ALIGN 32 /* elements: 64 bytes in 16 bits */
+
+typedef struct dsi_flat_param {
+    ds_tensor *x;       /* the model's, counted */
+    int index;          /* of ds_module_param_at, and of the optimizer */
+    int unit;           /* it lies in, */
+    int64_t at, n;      /* from this element of it on, n elements */
+    int64_t begin, end; /* its own elements: all of them, or those in this rank's slice */
+    int64_t own_at;     /* where `begin` lies in an own buffer */
+} dsi_flat_param;
+
+typedef struct dsi_flat_unit {
+    int first, count; /* parameters first .. first + count - 1 */
+    int64_t n;        /* elements, gaps included */
+    int64_t slice;    /* n / ranks */
+    int64_t base;     /* elements of the units before it */
+    int64_t own_at;   /* where the own slice lies in an own buffer: base / ranks */
+} dsi_flat_unit;
+
+typedef struct dsi_flat {
+    int rank, ranks;
+    int n, units;
+    dsi_flat_param *param; /* [n] */
+    dsi_flat_unit *unit;   /* [units] */
+    int64_t total;         /* elements of all units */
+    int64_t own;           /* elements of an own buffer: total, or total / ranks */
+} dsi_flat;
+
+typedef struct dsi_flat_opts {
+    int rank, ranks;
+    bool partition; /* own: the slice; else everything */
+    int64_t bucket; /* elements of a unit of several parameters, at most */
+    int64_t alone;  /* a parameter of more elements is a unit by itself; 0: none is */
+} dsi_flat_opts;
+
+/* NULL, with the message, if the model has no parameter that requires a gradient, or they lie on several
+ * devices. */
+dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o);
+void dsi_flat_free(dsi_flat *f);
+
+/* Elements [begin, end) of contiguous x as a 1-D tensor on its memory; NULL passes. */
+ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end);
+/* Parameter i within `unit`, a tensor [n] laid out as its unit, with the parameter's shape. */
+ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
+/* The own elements of parameter i within `own`, a tensor [own]: with its shape if it is whole, else 1-D;
+ * NULL if there are none. */
+ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own);
+/* The same elements within the parameter itself. */
+ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
+
+/* Path of parameter i, for messages; valid until the next call. */
+const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i);
+
+#endif
