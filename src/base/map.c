@@ -1,0 +1,79 @@
+/* base/map.c: an ordered map from names to pointers.
+ *
+ * The entries lie in an array in their order; a hash table beside it holds their numbers (FNV-1a; the next
+ * free slot is taken; never more than half full). Few names are compared one by one.
+ * SPDX-License-Identifier: MIT */
+#include "map.h"
+
+#include "list.h"
+
+#include <string.h>
+
+#define FEW 8 /* entries that are found faster without the table */
+
+static uint64_t hash_of(const char *name)
+{
+    uint64_t h = 14695981039346656037u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    return h;
+}
+
+/* The slot of that name, or the free one in which it would lie. */
+static size_t find_slot(const dsi_map *m, const char *name, uint64_t hash)
+{
+    size_t i = hash & (m->slots - 1);
+    for (; m->slot[i]; i = (i + 1) & (m->slots - 1)) {
+        const dsi_map_entry *e = &m->at[m->slot[i] - 1];
+        if (e->hash == hash && !strcmp(e->name, name)) break;
+    }
+    return i;
+}
+
+static void grow_table(dsi_map *m)
+{
+    if (m->n <= FEW || 2 * (size_t)m->n <= m->slots) return;
+    while (m->slots < 4 * (size_t)m->n) m->slots = m->slots ? 2 * m->slots : 4 * FEW;
+    dsi_free(m->slot);
+    m->slot = dsi_alloc(m->slots * sizeof *m->slot);
+    for (int i = 0; i < m->n; i++) m->slot[find_slot(m, m->at[i].name, m->at[i].hash)] = i + 1;
+}
+
+static dsi_map_entry *find(const dsi_map *m, const char *name, uint64_t hash)
+{
+    if (m->slots) {
+        int k = m->slot[find_slot(m, name, hash)];
+        return k ? &m->at[k - 1] : NULL;
+    }
+    for (int i = 0; i < m->n; i++)
+        if (m->at[i].hash == hash && !strcmp(m->at[i].name, name)) return &m->at[i];
+    return NULL;
+}
+
+void *dsi_map_set(dsi_map *m, const char *name, void *value)
+{
+    uint64_t hash = hash_of(name);
+    dsi_map_entry *e = find(m, name, hash);
+    if (e) {
+        void *was = e->value;
+        e->value = value;
+        return was;
+    }
+    dsi_list_add(m, (dsi_map_entry){dsi_strdup(name), value, hash});
+    if (m->slots) m->slot[find_slot(m, name, hash)] = m->n;
+    grow_table(m);
+    return NULL;
+}
+
+void *dsi_map_get(const dsi_map *m, const char *name)
+{
+    const dsi_map_entry *e = m->n ? find(m, name, hash_of(name)) : NULL;
+    return e ? e->value : NULL;
+}
+
+void dsi_map_free(dsi_map *m)
+{
+    for (int i = 0; i < m->n; i++) dsi_free(m->at[i].name);
+    dsi_free(m->at);
+    dsi_free(m->slot);
+    *m = (dsi_map){0};
+}
