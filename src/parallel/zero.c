@@ -216,6 +216,38 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     return status;
 }
 
+/* ---- for checkpoints and averages -------------------------------------------------------------------------- */
+
+static int find(const dsi_zero *z, int index)
+{
+    for (int i = 0; z && i < z->flat->n; i++)
+        if (z->flat->param[i].index == index) return i;
+    return -1;
+}
+
+ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
+{
+    int k = find(z, i);
+    return k < 0 ? NULL : z->part[k];
+}
+
+ds_status dsi_zero_publish(dsi_zero *z)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_status status = DS_OK;
+    for (int i = 0; z && z->masters && status == DS_OK && i < z->flat->n; i++)
+        if (z->part[i]) status = dsi_copy(dsi_flat_in_param(z->flat, i), z->part[i]);
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_tensor *dsi_zero_whole(dsi_zero *z, int i)
+{
+    int k = find(z, i);
+    if (k < 0) return dsi_refuse("zero: there is no parameter %d", i);
+    return dsi_own(dsi_ref(z->masters ? z->part[k] : z->flat->param[k].x));
+}
+
 /* ---- what it takes ------------------------------------------------------------------------------------------ */
 
 dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)

@@ -65,6 +65,18 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 void dsi_zero_zero_grad(dsi_zero *z); /* forgets the gradients */
 void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, in its dtype */
 
+/* ---- for checkpoints and averages; i is that of ds_module_param_at ----------------------------------- */
+
+/* What this rank updates of parameter i: a float32 master or this rank's part of it, or, in float32, the
+ * parameter itself. NULL: nothing. Borrowed. */
+ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
+/* After parts were changed by somebody else: writes them to the parameters of the model, on all ranks, which
+ * all call it. */
+ds_status dsi_zero_publish(dsi_zero *z);
+/* The whole parameter i as it is trained, float32, put together from all ranks, which all call it; in the
+ * current scope. */
+ds_tensor *dsi_zero_whole(dsi_zero *z, int i);
+
 /* Model state of this rank, in bytes: what ZeRO divides by the number of ranks. */
 typedef struct dsi_zero_bytes {
     int64_t parameters, gradients; /* parameters: as the model sees them */
