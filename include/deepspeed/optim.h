@@ -1,4 +1,4 @@
-/* deepspeed/optim.h: optimizers, gradient clipping. An optimizer changes the parameters of a module in
+/* deepspeed/optim.h: optimizers, parameter groups, gradient clipping. An optimizer changes the parameters of a module in
  * place, in one fused pass over all of them; names, defaults and rules are torch.optim's unless said.
  * Moments have the parameter's dtype, float32 for 16-bit parameters. Where 0 means a default, a number
  * that is as good as 0 is 1e-300.
@@ -94,12 +94,82 @@ DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
 DS_API ds_status ds_optim_step(ds_optim *o);
 DS_API void ds_optim_zero_grad(ds_optim *o);
 DS_API void ds_optim_free(ds_optim *o);
-DS_API double ds_optim_lr(const ds_optim *o);
-DS_API void ds_optim_set_lr(ds_optim *o, double lr);
+DS_API double ds_optim_lr(const ds_optim *o);        /* of group 0 */
+DS_API void ds_optim_set_lr(ds_optim *o, double lr); /* of all groups */
+DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw" */
 
 /* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight", ...: a new state dict. */
 DS_API ds_state *ds_optim_state(const ds_optim *o);
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
+
+/* ---- parameter groups: torch's param_groups --------------------------------------------------------- */
+
+/* What may differ between groups: what schedules change, and weight decay. */
+typedef struct ds_optim_values {
+    double lr, weight_decay;
+    double momentum; /* SGD, RMSprop */
+    double betas[2]; /* Adam, AdamW, Lion, LAMB */
+} ds_optim_values;
+
+/* All parameters begin in group 0. A new group takes from it those for which pick says so (asked in the
+ * order of ds_module_param_at), and begins with its values -> the new group's number, or -1. */
+DS_API int ds_optim_add_group(ds_optim *o,
+                              bool (*pick)(void *arg, const char *path, const ds_tensor *p),
+                              void *arg);
+/* The same with a list of parameters; refuses one that is not in group 0. */
+DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
+DS_API int ds_optim_groups(const ds_optim *o);
+DS_API int ds_optim_group_of(const ds_optim *o, const char *path); /* -1: no such parameter */
+
+/* A group that there is not has zeros; setting it does nothing. */
+DS_API double ds_optim_group_lr(const ds_optim *o, int group);
+DS_API void ds_optim_set_group_lr(ds_optim *o, int group, double lr);
+DS_API double ds_optim_group_weight_decay(const ds_optim *o, int group);
+DS_API void ds_optim_set_group_weight_decay(ds_optim *o, int group, double weight_decay);
+/* false: the optimizer has none */
+DS_API bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2]);
+DS_API bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2]);
+DS_API bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum);
+DS_API bool ds_optim_set_group_momentum(ds_optim *o, int group, double momentum);
+
+/* ---- an optimizer of one's own ------------------------------------------------------------------------ */
+
+#define DS_OPTIM_MOMENTS 3
+
+/* What is known of one parameter at one step. */
+typedef struct ds_optim_update {
+    const char *path;
+    ds_tensor *p;                        /* to be changed in place: ds_data_mut, ds_copy */
+    ds_tensor *grad;                     /* of p's shape, row-major; for reading */
+    ds_tensor *moment[DS_OPTIM_MOMENTS]; /* of p's shape, 0 at first; float32 if p is of 16 bits */
+    int64_t step;                        /* 1 at the first update of this parameter */
+    double grad_scale;                   /* .mixed: grad is to be multiplied by it; else 1 */
+    ds_tensor *copy; /* .mixed: NULL, or of 16 bits, p's values to be copied there; else NULL */
+} ds_optim_update;
+
+typedef struct ds_optim_type {
+    const char *name; /* in front of messages */
+    size_t self_size; /* bytes of your struct, zeroed for you */
+    /* names in the state dict, as PyTorch has them ("exp_avg"); NULL: not used */
+    const char *moment[DS_OPTIM_MOMENTS];
+    /* of one parameter, or of all that have a gradient, group by group; set one of the two. Nothing is
+     * recorded for backward; temporaries end with the step. */
+    ds_status (*step)(void *self, const ds_optim_values *v, const ds_optim_update *x);
+    ds_status (*step_n)(void *self, const ds_optim_values *v, const ds_optim_update *x, int n);
+    void (*free)(void *self); /* optional */
+    /* optional: whether moment[i], which has a name, is needed with these values */
+    bool (*uses)(const void *self, const ds_optim_values *v, int i);
+    bool has_betas, has_momentum; /* for ds_optim_group_betas and _momentum */
+    bool whole; /* elements of a parameter depend on each other: ranks may not update parts of it */
+    bool mixed; /* step takes a 16-bit grad beside a float32 p, grad_scale, and copy; else it is
+                 * spared them, at the price of passes of their own */
+} ds_optim_type;
+
+/* An optimizer of model's parameters, all with these values at first. The type stays yours. */
+DS_API ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values);
+DS_API void *ds_optim_self(ds_optim *o);
+
+/* ---- gradient norms ------------------------------------------------------------------------------------- */
 
 /* The L2 norm of all gradients of m together. */
 DS_API double ds_grad_norm(ds_module *m);

@@ -2,13 +2,29 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
-static ds_status run(const ds_tensor *p, const dsi_optim_options *o, int n, const dsi_span *x)
+static ds_status step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, adam, &o->adam, n, x) ? DS_OK : ds_error_status();
+    dsi_adam c = *(const dsi_adam *)self;
+    c.lr = v->lr, c.beta1 = v->betas[0], c.beta2 = v->betas[1], c.weight_decay = v->weight_decay;
+    DSI_OPTIM_RUN(adam, &c, x, n);
 }
 
-static ds_optim *make(const char *name, ds_module *model, ds_adam_opts o, bool decoupled)
+static bool uses(const void *self, const ds_optim_values *v, int i)
 {
+    (void)v;
+    return i < 2 || ((const dsi_adam *)self)->amsgrad;
+}
+
+#define ADAM_TYPE(called) \
+    { \
+        .name = called, .self_size = sizeof(dsi_adam), \
+        .moment = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .step_n = step, .uses = uses, \
+        .has_betas = true, .mixed = true \
+    }
+
+static ds_optim *make(const ds_optim_type *type, ds_module *model, ds_adam_opts o, bool decoupled)
+{
+    const char *name = type->name;
     o.beta1 = dsi_optim_default(o.beta1, 0.9);
     o.beta2 = dsi_optim_default(o.beta2, 0.999);
     o.eps = dsi_optim_default(o.eps, 1e-8);
@@ -16,21 +32,23 @@ static ds_optim *make(const char *name, ds_module *model, ds_adam_opts o, bool d
         !dsi_optim_not_negative(name, "weight_decay", o.weight_decay) ||
         !dsi_optim_is_beta(name, "beta1", o.beta1) || !dsi_optim_is_beta(name, "beta2", o.beta2))
         return NULL;
-    dsi_optim_rule rule = {.name = name,
-                           .run = run,
-                           .moment = {"exp_avg", "exp_avg_sq", o.amsgrad ? "max_exp_avg_sq" : NULL},
-                           .options.adam = {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay,
-                                            decoupled, o.amsgrad, o.maximize,
-                                            !o.no_bias_correction}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
+    dsi_adam self = {.eps = o.eps,
+                     .decoupled = decoupled,
+                     .amsgrad = o.amsgrad,
+                     .maximize = o.maximize,
+                     .bias_correction = !o.no_bias_correction};
+    return dsi_optim_with(model, type, v, &self);
 }
 
 ds_optim *ds_optim_adam_with(ds_module *model, ds_adam_opts opts)
 {
-    return make("adam", model, opts, false);
+    static const ds_optim_type type = ADAM_TYPE("adam");
+    return make(&type, model, opts, false);
 }
 
 ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts)
 {
-    return make("adamw", model, opts, true);
+    static const ds_optim_type type = ADAM_TYPE("adamw");
+    return make(&type, model, opts, true);
 }

@@ -1,38 +1,42 @@
-/* optim/optim.h: what optim.c needs to know of an optimizer: its kernel, its options, its moments.
+/* optim/optim.h: inside of an optimizer; what the built-in ones share; what the floors above may ask.
+ *
+ * The built-in optimizers are made of ds_optim_type, as a user's are. Their step is a kernel over all
+ * parameters of a group, with the kernel's options as self; what may differ between groups is put into
+ * them at each step.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPTIM_OPTIM_H
 #define DSI_OPTIM_OPTIM_H
 
+#include "base/mem.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
 #include <deepspeed/optim.h>
 
-#define DSI_MOMENTS 3 /* m, v, vmax of dsi_span */
+typedef struct dsi_optim_param {
+    ds_tensor *of;  /* the model's, counted */
+    ds_tensor *p;   /* what is updated, counted: `of` until it is replaced; NULL: nothing here */
+    ds_tensor *low; /* p's 16-bit copy, counted, or NULL */
+    char *path;
+    int group;
+    ds_tensor *moment[DS_OPTIM_MOMENTS]; /* counted; NULL before the first update */
+    int64_t step;                        /* updates so far */
+} dsi_optim_param;
 
-/* The kernel's options; each begins with the learning rate, which a schedule changes. */
-typedef union dsi_optim_options {
-    double lr;
-    dsi_sgd sgd;
-    dsi_adam adam;
-    dsi_adagrad adagrad;
-    dsi_rmsprop rmsprop;
-    dsi_lion lion;
-    dsi_lamb lamb;
-} dsi_optim_options;
+struct ds_optim {
+    const ds_optim_type *type;
+    void *self;
+    int n, n_groups;
+    dsi_optim_param *params;  /* [n] */
+    ds_optim_values *groups;  /* [n_groups] */
+    ds_optim_update *updates; /* [n]: those of one step, group by group */
+    int *updated;             /* [n]: which parameters they are */
+};
 
-typedef struct dsi_optim_rule {
-    const char *name; /* "sgd": of the kernel, and in front of messages */
-    /* Runs the kernel on the device of p, the first parameter. */
-    ds_status (*run)(const ds_tensor *p, const dsi_optim_options *o, int n, const dsi_span *x);
-    const char *moment[DSI_MOMENTS]; /* PyTorch's names of m, v, vmax; NULL: unused */
-    double initial[DSI_MOMENTS];     /* what a moment begins with */
-    dsi_optim_options options;
-    bool needs_whole; /* not element by element */
-} dsi_optim_rule;
-
-/* An optimizer of model's parameters; NULL passes. Copies the rule. */
-ds_optim *dsi_optim_new(ds_module *model, const dsi_optim_rule *rule);
+/* Whether moment i is needed by parameters of that group. */
+bool dsi_optim_uses(const ds_optim *o, int group, int i);
+/* Those that x needs and has not yet: zeros. */
+ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
 
 /* ---- for who keeps the parameters that are updated (masters, parts of a rank) ---------------------------- */
 
@@ -48,6 +52,24 @@ bool dsi_optim_needs_whole(const ds_optim *o);
 
 /* ds_optim_step with each gradient times g_scale. */
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale);
+
+/* ---- for the built-in ones ------------------------------------------------------------------------------- */
+
+/* The memory of n updates, to be freed with dsi_free: m, v, vmax are moment[0], [1], [2]. */
+dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
+
+/* The end of a step_n that is a kernel with options c. */
+#define DSI_OPTIM_RUN(kernel, c, x, n) \
+    do { \
+        dsi_span *spans = dsi_optim_spans(x, n); \
+        bool ran = dsi_run((x)[0].p, kernel, c, n, spans); \
+        dsi_free(spans); \
+        return ran ? DS_OK : ds_error_status(); \
+    } while (0)
+
+/* ds_optim_new with these options as self. */
+ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,
+                         const void *self);
 
 /* Option checks: false, with the message, unless value >= 0, or 0 <= value < 1. NaN is refused. */
 bool dsi_optim_not_negative(const char *optim, const char *option, double value);

@@ -2,14 +2,31 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
-static ds_status run_adagrad(const ds_tensor *p, const dsi_optim_options *o, int n,
-                             const dsi_span *x)
+/* ---- Adagrad ------------------------------------------------------------------------------------------- */
+
+typedef struct Adagrad {
+    dsi_adagrad c;
+    double initial; /* of the sum */
+} Adagrad;
+
+static ds_status adagrad_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, adagrad, &o->adagrad, n, x) ? DS_OK : ds_error_status();
+    const Adagrad *a = self;
+    dsi_adagrad c = a->c;
+    c.lr = v->lr, c.weight_decay = v->weight_decay;
+    for (int i = 0; i < n; i++)
+        if (x[i].step == 1 && !dsi_run(x[i].p, fill, a->initial, dsi_v(x[i].moment[1])))
+            return ds_error_status();
+    DSI_OPTIM_RUN(adagrad, &c, x, n);
 }
 
 ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts o)
 {
+    static const ds_optim_type type = {.name = "adagrad",
+                                       .self_size = sizeof(Adagrad),
+                                       .moment = {NULL, "sum"},
+                                       .step_n = adagrad_step,
+                                       .mixed = true};
     o.eps = dsi_optim_default(o.eps, 1e-10);
     if (!dsi_optim_not_negative("adagrad", "lr", o.lr) ||
         !dsi_optim_not_negative("adagrad", "lr_decay", o.lr_decay) ||
@@ -18,23 +35,35 @@ ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts o)
                                 o.initial_accumulator_value) ||
         !dsi_optim_not_negative("adagrad", "eps", o.eps))
         return NULL;
-    dsi_optim_rule rule = {
-        .name = "adagrad",
-        .run = run_adagrad,
-        .moment = {NULL, "sum"},
-        .initial = {0, o.initial_accumulator_value},
-        .options.adagrad = {o.lr, o.lr_decay, o.weight_decay, o.eps, o.maximize}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
+    Adagrad self = {{.lr_decay = o.lr_decay, .eps = o.eps, .maximize = o.maximize},
+                    o.initial_accumulator_value};
+    return dsi_optim_with(model, &type, v, &self);
 }
 
-static ds_status run_rmsprop(const ds_tensor *p, const dsi_optim_options *o, int n,
-                             const dsi_span *x)
+/* ---- RMSprop ------------------------------------------------------------------------------------------- */
+
+static ds_status rmsprop_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, rmsprop, &o->rmsprop, n, x) ? DS_OK : ds_error_status();
+    dsi_rmsprop c = *(const dsi_rmsprop *)self;
+    c.lr = v->lr, c.momentum = v->momentum, c.weight_decay = v->weight_decay;
+    DSI_OPTIM_RUN(rmsprop, &c, x, n);
+}
+
+static bool rmsprop_uses(const void *self, const ds_optim_values *v, int i)
+{
+    return i == 0 ? v->momentum != 0 : i == 1 || ((const dsi_rmsprop *)self)->centered;
 }
 
 ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
 {
+    static const ds_optim_type type = {.name = "rmsprop",
+                                       .self_size = sizeof(dsi_rmsprop),
+                                       .moment = {"momentum_buffer", "square_avg", "grad_avg"},
+                                       .step_n = rmsprop_step,
+                                       .uses = rmsprop_uses,
+                                       .has_momentum = true,
+                                       .mixed = true};
     o.alpha = dsi_optim_default(o.alpha, 0.99);
     o.eps = dsi_optim_default(o.eps, 1e-8);
     if (!dsi_optim_not_negative("rmsprop", "lr", o.lr) ||
@@ -43,22 +72,28 @@ ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
         !dsi_optim_not_negative("rmsprop", "weight_decay", o.weight_decay) ||
         !dsi_optim_not_negative("rmsprop", "alpha", o.alpha))
         return NULL;
-    dsi_optim_rule rule = {.name = "rmsprop",
-                           .run = run_rmsprop,
-                           .moment = {o.momentum != 0 ? "momentum_buffer" : NULL, "square_avg",
-                                      o.centered ? "grad_avg" : NULL},
-                           .options.rmsprop = {o.lr, o.alpha, o.eps, o.weight_decay, o.momentum,
-                                               o.centered, o.maximize}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
+    dsi_rmsprop self = {
+        .alpha = o.alpha, .eps = o.eps, .centered = o.centered, .maximize = o.maximize};
+    return dsi_optim_with(model, &type, v, &self);
 }
 
-static ds_status run_lion(const ds_tensor *p, const dsi_optim_options *o, int n, const dsi_span *x)
+/* ---- Lion ---------------------------------------------------------------------------------------------- */
+
+static ds_status lion_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, lion, &o->lion, n, x) ? DS_OK : ds_error_status();
+    (void)self;
+    dsi_lion c = {v->lr, v->betas[0], v->betas[1], v->weight_decay};
+    DSI_OPTIM_RUN(lion, &c, x, n);
 }
 
 ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts o)
 {
+    static const ds_optim_type type = {.name = "lion",
+                                       .moment = {"exp_avg"},
+                                       .step_n = lion_step,
+                                       .has_betas = true,
+                                       .mixed = true};
     o.beta1 = dsi_optim_default(o.beta1, 0.9);
     o.beta2 = dsi_optim_default(o.beta2, 0.99);
     if (!dsi_optim_not_negative("lion", "lr", o.lr) ||
@@ -66,20 +101,28 @@ ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts o)
         !dsi_optim_is_beta("lion", "beta1", o.beta1) ||
         !dsi_optim_is_beta("lion", "beta2", o.beta2))
         return NULL;
-    dsi_optim_rule rule = {.name = "lion",
-                           .run = run_lion,
-                           .moment = {"exp_avg"},
-                           .options.lion = {o.lr, o.beta1, o.beta2, o.weight_decay}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
+    return ds_optim_new(model, &type, v);
 }
 
-static ds_status run_lamb(const ds_tensor *p, const dsi_optim_options *o, int n, const dsi_span *x)
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+static ds_status lamb_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, lamb, &o->lamb, n, x) ? DS_OK : ds_error_status();
+    dsi_lamb c = *(const dsi_lamb *)self;
+    c.lr = v->lr, c.beta1 = v->betas[0], c.beta2 = v->betas[1], c.weight_decay = v->weight_decay;
+    DSI_OPTIM_RUN(lamb, &c, x, n);
 }
 
 ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
 {
+    static const ds_optim_type type = {.name = "lamb",
+                                       .self_size = sizeof(dsi_lamb),
+                                       .moment = {"exp_avg", "exp_avg_sq"},
+                                       .step_n = lamb_step,
+                                       .has_betas = true,
+                                       .whole = true,
+                                       .mixed = true};
     o.beta1 = dsi_optim_default(o.beta1, 0.9);
     o.beta2 = dsi_optim_default(o.beta2, 0.999);
     o.eps = dsi_optim_default(o.eps, 1e-8);
@@ -95,11 +138,10 @@ ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
     if (!(o.min_coeff <= o.max_coeff))
         return dsi_refuse("lamb: min_coeff is %g, which is more than max_coeff %g", o.min_coeff,
                           o.max_coeff);
-    dsi_optim_rule rule = {.name = "lamb",
-                           .run = run_lamb,
-                           .needs_whole = true,
-                           .moment = {"exp_avg", "exp_avg_sq"},
-                           .options.lamb = {o.lr, o.beta1, o.beta2, o.eps, o.weight_decay,
-                                            o.max_coeff, o.min_coeff, !o.no_bias_correction}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
+    dsi_lamb self = {.eps = o.eps,
+                     .max_coeff = o.max_coeff,
+                     .min_coeff = o.min_coeff,
+                     .bias_correction = !o.no_bias_correction};
+    return dsi_optim_with(model, &type, v, &self);
 }

@@ -2,13 +2,28 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
-static ds_status run(const ds_tensor *p, const dsi_optim_options *o, int n, const dsi_span *x)
+static ds_status step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
-    return dsi_run(p, sgd, &o->sgd, n, x) ? DS_OK : ds_error_status();
+    dsi_sgd c = *(const dsi_sgd *)self;
+    c.lr = v->lr, c.momentum = v->momentum, c.weight_decay = v->weight_decay;
+    DSI_OPTIM_RUN(sgd, &c, x, n);
+}
+
+static bool uses(const void *self, const ds_optim_values *v, int i)
+{
+    (void)self, (void)i;
+    return v->momentum != 0;
 }
 
 ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
 {
+    static const ds_optim_type type = {.name = "sgd",
+                                       .self_size = sizeof(dsi_sgd),
+                                       .moment = {"momentum_buffer"},
+                                       .step_n = step,
+                                       .uses = uses,
+                                       .has_momentum = true,
+                                       .mixed = true};
     if (!dsi_optim_not_negative("sgd", "lr", o.lr) ||
         !dsi_optim_not_negative("sgd", "momentum", o.momentum) ||
         !dsi_optim_not_negative("sgd", "weight_decay", o.weight_decay))
@@ -16,10 +31,7 @@ ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
     if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
         return dsi_refuse("sgd: nesterov needs a momentum and no dampening, but they are %g and %g",
                           o.momentum, o.dampening);
-    dsi_optim_rule rule = {
-        .name = "sgd",
-        .run = run,
-        .moment = {o.momentum != 0 ? "momentum_buffer" : NULL},
-        .options.sgd = {o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, o.maximize}};
-    return dsi_optim_new(model, &rule);
+    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
+    dsi_sgd self = {.dampening = o.dampening, .nesterov = o.nesterov, .maximize = o.maximize};
+    return dsi_optim_with(model, &type, v, &self);
 }

@@ -1,0 +1,139 @@
+/* optim/group.c: parameter groups: which parameters are in them, and the values that they have of their own.
+ * SPDX-License-Identifier: MIT */
+#include "optim.h"
+
+#include <string.h>
+
+/* ---- making -------------------------------------------------------------------------------------------- */
+
+/* Moves the n parameters whose number is in `picked` into a new group. */
+static int new_group(ds_optim *o, const int *picked, int n)
+{
+    int group = o->n_groups++;
+    o->groups = dsi_realloc(o->groups, (size_t)o->n_groups * sizeof *o->groups);
+    o->groups[group] = o->groups[0];
+    for (int i = 0; i < n; i++) o->params[picked[i]].group = group;
+    return group;
+}
+
+int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, const ds_tensor *p),
+                       void *arg)
+{
+    if (!o || !pick) return dsi_passed("optim_add_group"), -1;
+    int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
+    for (int i = 0; i < o->n; i++)
+        if (!o->params[i].group && pick(arg, o->params[i].path, o->params[i].of)) picked[n++] = i;
+    int group = n ? new_group(o, picked, n) : -1;
+    if (!n) dsi_refuse("%s: none of group 0 was picked for a new group", o->type->name);
+    dsi_free(picked);
+    return group;
+}
+
+/* The number of p, in group 0 and not among the n picked; -1, with the message, if it is not. */
+static int find(const ds_optim *o, const ds_tensor *p, const int *picked, int n)
+{
+    for (int i = 0; i < o->n; i++) {
+        if (o->params[i].of != p) continue;
+        for (int k = 0; k < n; k++)
+            if (picked[k] == i)
+                return dsi_refuse("%s: %s is in the list twice", o->type->name, o->params[i].path),
+                       -1;
+        if (!o->params[i].group) return i;
+        return dsi_refuse("%s: %s is in group %d already", o->type->name, o->params[i].path,
+                          o->params[i].group),
+               -1;
+    }
+    return dsi_refuse("%s: element %d of the list is not a parameter of this optimizer",
+                      o->type->name, n),
+           -1;
+}
+
+int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
+{
+    if (!o || !params) return dsi_passed("optim_add_group_of"), -1;
+    if (n < 1) return dsi_refuse("%s: %d parameters for a new group", o->type->name, n), -1;
+    int *picked = dsi_alloc((size_t)n * sizeof *picked), found = 0;
+    while (found < n && (picked[found] = find(o, params[found], picked, found)) >= 0) found++;
+    int group = found == n ? new_group(o, picked, n) : -1;
+    dsi_free(picked);
+    return group;
+}
+
+/* ---- asking and setting -------------------------------------------------------------------------------- */
+
+int ds_optim_groups(const ds_optim *o) { return o ? o->n_groups : 0; }
+
+int ds_optim_group_of(const ds_optim *o, const char *path)
+{
+    for (int i = 0; o && path && i < o->n; i++)
+        if (!strcmp(o->params[i].path, path)) return o->params[i].group;
+    return -1;
+}
+
+static ds_optim_values *values(const ds_optim *o, int group)
+{
+    return o && group >= 0 && group < o->n_groups ? &o->groups[group] : NULL;
+}
+
+double ds_optim_group_lr(const ds_optim *o, int group)
+{
+    const ds_optim_values *v = values(o, group);
+    return v ? v->lr : 0;
+}
+
+void ds_optim_set_group_lr(ds_optim *o, int group, double lr)
+{
+    ds_optim_values *v = values(o, group);
+    if (v) v->lr = lr;
+}
+
+double ds_optim_lr(const ds_optim *o) { return ds_optim_group_lr(o, 0); }
+
+void ds_optim_set_lr(ds_optim *o, double lr)
+{
+    for (int g = 0; g < ds_optim_groups(o); g++) o->groups[g].lr = lr;
+}
+
+double ds_optim_group_weight_decay(const ds_optim *o, int group)
+{
+    const ds_optim_values *v = values(o, group);
+    return v ? v->weight_decay : 0;
+}
+
+void ds_optim_set_group_weight_decay(ds_optim *o, int group, double weight_decay)
+{
+    ds_optim_values *v = values(o, group);
+    if (v) v->weight_decay = weight_decay;
+}
+
+bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2])
+{
+    const ds_optim_values *v = values(o, group);
+    if (!v || !o->type->has_betas) return false;
+    memcpy(betas, v->betas, sizeof v->betas);
+    return true;
+}
+
+bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2])
+{
+    ds_optim_values *v = values(o, group);
+    if (!v || !o->type->has_betas) return false;
+    memcpy(v->betas, betas, sizeof v->betas);
+    return true;
+}
+
+bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum)
+{
+    const ds_optim_values *v = values(o, group);
+    if (!v || !o->type->has_momentum) return false;
+    *momentum = v->momentum;
+    return true;
+}
+
+bool ds_optim_set_group_momentum(ds_optim *o, int group, double momentum)
+{
+    ds_optim_values *v = values(o, group);
+    if (!v || !o->type->has_momentum) return false;
+    v->momentum = momentum;
+    return true;
+}
