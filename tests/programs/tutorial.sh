@@ -4,33 +4,7 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_tutorial
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failed=0 passed=0
-
-fail()
-{
-    failed=$((failed + 1))
-    echo "FAILED: $1"
-    sed 's/^/    out: /' out
-    sed 's/^/    err: /' err
-}
-
-# status WANT ARGUMENTS...: runs the program; out and err hold what it printed
-status()
-{
-    want=$1
-    shift
-    "$program" "$@" >out 2>err </dev/null
-    got=$?
-    if [ $got -eq "$want" ]; then passed=$((passed + 1)); else fail "status $got, want $want: $*"; fi
-}
-
-has() { if grep -q -- "$2" "$1"; then passed=$((passed + 1)); else fail "$1 has no \"$2\""; fi; }
-lines() { if [ "$(wc -l <"$1")" -eq "$2" ]; then passed=$((passed + 1)); else fail "$1 has not $2 lines"; fi; }
-same() { if cmp -s "$1" "$2"; then passed=$((passed + 1)); else fail "$1 and $2 differ"; fi; }
-none() { if [ ! -e "$1" ]; then passed=$((passed + 1)); else fail "$1 is there"; fi; }
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
 
 sample="--sample --data d --seed 1"
 
@@ -98,7 +72,7 @@ has err 'step [0-9]*: the loss is -\{0,1\}\(nan\|inf\)'
 none f.safetensors
 if [ -e /dev/full ]; then
     "$program" $sample --max_steps 1 >/dev/full 2>err </dev/null
-    if [ $? -eq 1 ]; then passed=$((passed + 1)); else fail "a full disk behind stdout is not noticed"; fi
+    if [ $? -eq 1 ]; then pass; else fail "a full disk behind stdout is not noticed"; fi
     status 1 $sample --max_steps 3 --no_eval --trace /dev/full
     has err '/dev/full'
 fi
@@ -108,9 +82,8 @@ n=1
 while [ $n -le 60 ]; do
     DS_FAIL_ALLOC=$n "$program" $sample --max_steps 2 --no_eval --quiet >out 2>err
     got=$?
-    if [ $got -eq 1 ] && grep -q 'no memory for' err; then passed=$((passed + 1)); else fail "allocation $n: status $got"; fi
+    if [ $got -eq 1 ] && grep -q 'no memory for' err; then pass; else fail "allocation $n: status $got"; fi
     n=$((n + 7))
 done
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+finish
