@@ -30,6 +30,32 @@ DS_API bool ds_requires_grad(const ds_tensor *x);
 /* x's values without its graph: same memory, no gradient. */
 DS_API ds_tensor *ds_detach(ds_tensor *x);
 
+/* ---- checkpoints: time for memory (torch.utils.checkpoint, use_reentrant=False) --------------------- */
+
+/* y = fn(arg, in, n) without keeping what backward would need of what is between: backward runs fn again,
+ * with the same random numbers. The gradients of the inputs, and of parameters and others that fn uses, are
+ * those without a checkpoint, bit for bit. fn must do the same both times; arg, and what fn reaches by it,
+ * stays until the backward. Checkpoints may stand inside of one another; n is at most 32. */
+typedef ds_tensor *ds_checkpoint_fn(void *arg, ds_tensor **in, int n);
+DS_API ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n);
+
+/* True while such an fn runs again: what counts the batches that pass, as batch normalisation's running
+ * statistics do, leaves them alone then. */
+DS_API bool ds_recomputing(void);
+
+/* The keys of activation_checkpointing, as deepspeed.checkpointing.configure takes them; for this thread.
+ * Without model parallelism and an accelerator only profile has an effect. */
+typedef struct ds_checkpoint_opts {
+    bool partition_activations; /* among model-parallel ranks: there are none, says so once */
+    bool contiguous_memory_optimization; /* needs partition_activations and number_checkpoints */
+    bool cpu_checkpointing;              /* inputs of checkpoints in host memory: they are */
+    int number_checkpoints;
+    bool synchronize_checkpoint_boundary; /* waits for the device: the CPU is never behind */
+    bool profile;                         /* a line for each forward and backward of a checkpoint */
+} ds_checkpoint_opts;
+DS_API ds_status ds_checkpoint_configure(ds_checkpoint_opts opts);
+DS_API bool ds_checkpoint_is_configured(void);
+
 /* ---- an op of one's own (torch.autograd.Function) ------------------------------------------------ */
 
 typedef struct ds_ctx ds_ctx;

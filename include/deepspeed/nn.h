@@ -47,6 +47,12 @@ DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *in
               (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n);
 
+/* The same by ds_checkpoint: m's activations are made again in backward instead of kept. */
+#define ds_checkpoint_call(m, ...) \
+    ds_checkpoint_call_n(m, (ds_tensor *[]){__VA_ARGS__}, \
+                         (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+DS_API ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n);
+
 DS_API void ds_module_train(ds_module *m, bool training); /* m and all below; at first training */
 DS_API bool ds_module_training(const ds_module *m);
 

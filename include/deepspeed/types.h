@@ -93,9 +93,11 @@ DS_API ds_device ds_current_device(void);
 DS_API ds_status ds_set_threads(int n);
 DS_API int ds_threads(void);
 
-/* Bytes of tensor storage that this thread has on the device now, and the most it ever had. */
+/* Bytes of tensor storage that this thread has on the device now, and the most it ever had, or had since
+ * ds_memory_reset_peak. */
 DS_API size_t ds_memory_allocated(ds_device device);
 DS_API size_t ds_memory_peak(ds_device device);
+DS_API void ds_memory_reset_peak(ds_device device);
 
 /* torch.manual_seed: seeds this thread's generator (mt19937; the streams of rand, randn, randperm and
  * the default initial values are PyTorch's on the CPU). */

@@ -109,13 +109,19 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* All nodes below root, counted; root included. */
+/* What backward is in the middle of. */
+typedef struct Pass {
+    uint64_t visit; /* marks the nodes it has found */
+    bool hooked;    /* uses of leaves are counted */
+} Pass;
+
+static _Thread_local Pass running;
+
+/* All nodes below root that the pass has not found before, counted; root included. */
 static void collect(Nodes *nodes, dsi_node *root)
 {
-    static _Thread_local uint64_t visits;
-    uint64_t visit = ++visits;
     bool sorted = true;
-    root->visit = visit;
+    root->visit = running.visit;
     dsi_list_add(nodes, dsi_node_ref(root));
     for (int k = 0; k < nodes->n; k++) { /* the list is its own queue */
         dsi_node *n = nodes->at[k];
@@ -124,19 +130,12 @@ static void collect(Nodes *nodes, dsi_node *root)
         if (k && n->seq > nodes->at[k - 1]->seq) sorted = false;
         for (int i = 0; i < n->n_in; i++) {
             dsi_node *in = n->in[i].node;
-            if (!in || in->visit == visit) continue;
-            in->visit = visit;
+            if (!in || in->visit == running.visit) continue;
+            in->visit = running.visit;
             dsi_list_add(nodes, dsi_node_ref(in));
         }
     }
     if (!sorted) qsort(nodes->at, (size_t)nodes->n, sizeof *nodes->at, newest_first);
-}
-
-static int wanted(const dsi_node *n)
-{
-    int count = 0;
-    for (int i = 0; i < n->n_in; i++) count += dsi_needs(n, i);
-    return count;
 }
 
 static ds_status pass(dsi_node *n)
@@ -158,41 +157,75 @@ static ds_status pass(dsi_node *n)
     dsi_unref(dy);
     dsi_node_release_saved(n);
     n->spent = true;
-    if (!n->failed && n->given == wanted(n)) return DS_OK;
+    if (!n->failed && n->given == dsi_node_wanted(n)) return DS_OK;
     if (ds_error_status() != DS_OK) return ds_error_status();
     return dsi_fail(DS_ESTATE, "backward: %s gave %d of %d gradients", n->op->name, n->given,
-                    wanted(n));
+                    dsi_node_wanted(n));
 }
 
+/* nodes, whose uses are counted, and the first of which has its dy; gives the list back. */
 static ds_status run_nodes(Nodes *nodes)
 {
-    bool hooked = dsi_hooked_tensors() > 0;
     ds_status status = DS_OK;
     int k = 0;
-    for (int i = 0; hooked && i < nodes->n; i++) count_uses(nodes->at[i]);
     for (; k < nodes->n; k++) {
         bool gives = nodes->at[k]->dy != NULL;
         if ((status = pass(nodes->at[k])) != DS_OK) break;
-        if (hooked) end_uses(nodes->at[k], gives);
+        if (running.hooked) end_uses(nodes->at[k], gives);
     }
-    for (; hooked && k < nodes->n; k++) forget_uses(nodes->at[k]);
+    for (; running.hooked && k < nodes->n; k++) forget_uses(nodes->at[k]);
+    for (k = 0; k < nodes->n; k++) { /* after a failure some still hold a gradient */
+        dsi_unref(nodes->at[k]->dy);
+        nodes->at[k]->dy = NULL;
+        dsi_node_unref(nodes->at[k]);
+    }
+    dsi_list_free(nodes);
     return status;
 }
 
 static ds_status run(dsi_node *root, ds_tensor *dy)
 {
+    static _Thread_local uint64_t visits;
     Nodes nodes = {0};
+    Pass outer = running; /* a hook, or an op of a user's own, may run a backward of its own */
     bool was = ds_set_grad(false);
+    running = (Pass){++visits, dsi_hooked_tensors() > 0};
     collect(&nodes, root);
+    for (int i = 0; running.hooked && i < nodes.n; i++) count_uses(nodes.at[i]);
     root->dy = dsi_ref(dy);
     ds_status status = run_nodes(&nodes);
-    for (int k = 0; k < nodes.n; k++) { /* after a failure some still hold a gradient */
-        dsi_unref(nodes.at[k]->dy);
-        nodes.at[k]->dy = NULL;
-        dsi_node_unref(nodes.at[k]);
-    }
-    dsi_list_free(&nodes);
     ds_set_grad(was);
+    running = outer;
+    return status;
+}
+
+/* The edges to leaves of a node whose op now stands in the graph itself. */
+static void hand_over_leaves(dsi_node *n)
+{
+    if (running.hooked) end_uses(n, false);
+    for (int i = 0; i < n->n_in; i++) {
+        dsi_unref(n->in[i].leaf);
+        n->in[i].leaf = NULL;
+    }
+}
+
+ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64_t oldest)
+{
+    Nodes nodes = {0};
+    collect(&nodes, root);
+    if (nodes.at[nodes.n - 1]->seq < oldest) {
+        for (int k = 0; k < nodes.n; k++) dsi_node_unref(nodes.at[k]);
+        dsi_list_free(&nodes);
+        return dsi_fail(DS_ESTATE,
+                        "%s: the function used a tensor when it ran again that it did not use "
+                        "before: expected the same",
+                        n->op->name);
+    }
+    for (int i = 0; running.hooked && i < nodes.n; i++) count_uses(nodes.at[i]);
+    hand_over_leaves(n);
+    root->dy = dsi_ref(dy);
+    ds_status status = run_nodes(&nodes);
+    n->given = dsi_node_wanted(n);
     return status;
 }
 

@@ -16,6 +16,7 @@ static _Thread_local dsi_pool nodes = {sizeof(dsi_node), NULL, 0};
 static _Thread_local bool watched;
 static _Thread_local bool no_grad; /* the mode, negated, so that a new thread records */
 static _Thread_local uint64_t next_seq;
+static _Thread_local dsi_watch *watch;
 
 bool ds_set_grad(bool on)
 {
@@ -40,9 +41,8 @@ bool dsi_wants_grad(ds_tensor *const *in, int n)
 
 static void clear_pool(void) { dsi_pool_clear(&nodes); }
 
-dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
+dsi_node *dsi_node_new(const dsi_op *op, int n_in)
 {
-    if (!y || !dsi_wants_grad(in, n)) return NULL;
     if (!watched) {
         dsi_at_thread_end(DSI_END_HANDLES, clear_pool);
         watched = true;
@@ -53,13 +53,36 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
     node->refs = 1;
     node->op = op;
     node->seq = next_seq++;
-    node->n_in = n;
-    node->in = n <= NEAR ? node->near_in : dsi_alloc((size_t)n * sizeof *node->in);
+    node->n_in = n_in;
+    node->in = n_in <= NEAR ? node->near_in : dsi_alloc((size_t)n_in * sizeof *node->in);
+    node->saved = node->near_saved;
+    return node;
+}
+
+uint64_t dsi_node_next_seq(void) { return next_seq; }
+
+void dsi_watch_set(dsi_watch *to) { watch = to; }
+bool dsi_watching(void) { return watch != NULL; }
+
+static void note(ds_tensor *y, ds_tensor *const *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (wants(in[i]) && in[i]->node != watch->inside) dsi_list_add(watch, dsi_ref(in[i]));
+    y->node = dsi_node_ref(watch->inside);
+}
+
+dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
+{
+    if (!y || !dsi_wants_grad(in, n)) return NULL;
+    if (watch) {
+        note(y, in, n);
+        return NULL;
+    }
+    dsi_node *node = dsi_node_new(op, n);
     for (int i = 0; i < n; i++) {
         node->in[i].node = in[i] ? dsi_node_ref(in[i]->node) : NULL;
         node->in[i].leaf = wants(in[i]) && !in[i]->node ? dsi_ref(in[i]) : NULL;
     }
-    node->saved = node->near_saved;
     y->node = node;
     return node;
 }
@@ -87,6 +110,13 @@ void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes)
 ds_tensor *dsi_saved(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
 const void *dsi_attr(dsi_node *n) { return n->attr; }
 bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node || n->in[i].leaf); }
+
+int dsi_node_wanted(const dsi_node *n)
+{
+    int count = 0;
+    for (int i = 0; i < n->n_in; i++) count += dsi_needs(n, i);
+    return count;
+}
 
 /* ---- give -------------------------------------------------------------------------------------------- */
 

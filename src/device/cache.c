@@ -162,6 +162,11 @@ void dsi_cache_restart_peaks(dsi_device *d)
     d->cache->use.peak_held = d->cache->use.held;
 }
 
+void dsi_cache_reset_peak(dsi_device *d)
+{
+    if (d->cache) d->cache->peak = d->cache->use.live;
+}
+
 /* ---- scratch: a stack of blocks of this thread ------------------------------------------------------ */
 
 typedef struct Block {

@@ -147,3 +147,9 @@ size_t ds_memory_peak(ds_device device)
     dsi_device *d = dsi_device_get(device);
     return d ? dsi_cache_peak(d) : 0;
 }
+
+void ds_memory_reset_peak(ds_device device)
+{
+    dsi_device *d = dsi_device_get(device);
+    if (d) dsi_cache_reset_peak(d);
+}

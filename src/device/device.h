@@ -51,6 +51,7 @@ void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for
 void dsi_cache_empty(dsi_device *d);                       /* gives unused blocks back */
 size_t dsi_cache_live(const dsi_device *d);                /* bytes asked for and not freed */
 size_t dsi_cache_peak(const dsi_device *d);
+void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */
 
 /* Bytes for reports: asked for and not freed; in blocks of ours, used or free; and the most that both
  * were since dsi_cache_restart_peaks (which leaves dsi_cache_peak alone). */

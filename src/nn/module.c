@@ -192,6 +192,13 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     return y;
 }
 
+static ds_tensor *call(void *module, ds_tensor **in, int n) { return ds_call_n(module, in, n); }
+
+ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n)
+{
+    return m ? ds_checkpoint(call, m, in, n) : dsi_passed("checkpoint_call");
+}
+
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
 {
     if (!root) return;

@@ -1,5 +1,6 @@
 /* nn/norm.c: BatchNorm2d, LayerNorm.
  * SPDX-License-Identifier: MIT */
+#include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
 
 typedef struct BatchNorm {
@@ -18,7 +19,7 @@ static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
     ds_batch_norm_opts o = b->opts;
     o.training = training || !o.running_mean;
     ds_tensor *y = ds_batch_norm_with(x, o);
-    if (y && training && b->batches) {
+    if (y && training && b->batches && !ds_recomputing()) {
         int64_t *n = ds_data_mut(b->batches);
         if (n) ++*n;
     }

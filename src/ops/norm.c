@@ -119,7 +119,8 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
         if (!*mean || !dsi_run(var, batch_stats, channels(x), dsi_v(*mean), dsi_v(var)))
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
-        if (o.running_mean && !update_running(o, *mean, var, n)) return false;
+        bool update = o.running_mean && !ds_recomputing();
+        if (update && !update_running(o, *mean, var, n)) return false;
     }
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
            dsi_run(*rstd, pow, -0.5, dsi_v(shifted), dsi_v(*rstd));
