@@ -17,6 +17,7 @@
 #include <deepspeed/autograd.h>
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/data.h>
+#include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/ops.h>
 #include <deepspeed/optim.h>

@@ -1,0 +1,173 @@
+/* monitor/monitor.c: fans (tag, value, step) out to sinks.
+ *
+ * Sinks keep what they are given in memory, so that a step of some hundred microseconds can afford to be
+ * watched; they are flushed once a second, and when asked.
+ * SPDX-License-Identifier: MIT */
+#include "monitor.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/list.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FLUSH_SECONDS 1.0
+
+typedef struct Sink {
+    const ds_sink_type *type;
+    void *self;
+} Sink;
+
+struct ds_monitor {
+    DSI_LIST(Sink)
+    double flushed; /* dsi_now() of it */
+};
+
+ds_monitor *ds_monitor_new(void)
+{
+    ds_monitor *m = dsi_alloc(sizeof *m);
+    m->flushed = dsi_now();
+    return m;
+}
+
+void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type)
+{
+    if (!m || !type) return dsi_passed("monitor_add");
+    if (!type->name || !type->write)
+        return dsi_refuse("monitor_add: a sink needs a name and a write function");
+    Sink s = {type, dsi_alloc(type->self_size ? type->self_size : 1)};
+    dsi_list_add(m, s);
+    return s.self;
+}
+
+static void free_sink(Sink *s)
+{
+    if (s->type->free) s->type->free(s->self);
+    dsi_free(s->self);
+}
+
+/* Closes sink i, which returned that, and adds why to the text. */
+static void close_failed(ds_monitor *m, int i, ds_status status, dsi_text *why)
+{
+    const char *name = m->at[i].type->name, *message = ds_error();
+    dsi_text_add(why, "%s%s is closed: ", why->n ? "; " : "monitor: ", name);
+    if (message)
+        dsi_text_add(why, "%s", message);
+    else
+        dsi_text_add(why, "it returned %d", (int)status);
+    ds_error_clear(); /* so that a next one without a message does not get this one's */
+    free_sink(&m->at[i]);
+    memmove(&m->at[i], &m->at[i + 1], (size_t)(m->n - i - 1) * sizeof *m->at);
+    m->n--;
+}
+
+static ds_status told(ds_status worst, dsi_text *why)
+{
+    if (worst != DS_OK) dsi_fail(worst, "%s", why->s);
+    dsi_text_free(why);
+    return worst;
+}
+
+ds_status ds_monitor_flush(ds_monitor *m)
+{
+    if (!m) return dsi_passed("monitor_flush"), ds_error_status();
+    ds_status worst = DS_OK;
+    dsi_text why = {0};
+    for (int i = m->n - 1; i >= 0; i--) {
+        Sink *s = &m->at[i];
+        ds_status status = s->type->flush ? s->type->flush(s->self) : DS_OK;
+        if (status == DS_OK) continue;
+        worst = status;
+        close_failed(m, i, status, &why);
+    }
+    m->flushed = dsi_now();
+    return told(worst, &why);
+}
+
+/* As readers of protocol buffers judge: no stray, overlong or missing bytes, no surrogates. */
+static bool is_utf8(const char *text)
+{
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        int more = *s < 0x80   ? 0
+                   : *s < 0xc2 ? -1
+                   : *s < 0xe0 ? 1
+                   : *s < 0xf0 ? 2
+                   : *s < 0xf5 ? 3
+                               : -1;
+        if (more < 0) return false;
+        if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xed && s[1] > 0x9f)) return false;
+        if ((*s == 0xf0 && s[1] < 0x90) || (*s == 0xf4 && s[1] > 0x8f)) return false;
+        for (s++; more; more--, s++)
+            if ((*s & 0xc0) != 0x80) return false;
+    }
+    return true;
+}
+
+ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
+{
+    if (!m || !tag) return dsi_passed("monitor_write"), ds_error_status();
+    if (!*tag) return dsi_fail(DS_EINVAL, "monitor_write: the tag is empty");
+    if (!is_utf8(tag))
+        return dsi_fail(DS_EINVAL, "monitor_write: tag \"%.100s\" is not UTF-8", tag);
+    ds_status worst = DS_OK;
+    dsi_text why = {0};
+    for (int i = m->n - 1; i >= 0; i--) {
+        ds_status status = m->at[i].type->write(m->at[i].self, tag, value, step);
+        if (status == DS_OK) continue;
+        worst = status;
+        close_failed(m, i, status, &why);
+    }
+    if (worst != DS_OK) return told(worst, &why);
+    return dsi_now() - m->flushed < FLUSH_SECONDS ? DS_OK : ds_monitor_flush(m);
+}
+
+void ds_monitor_free(ds_monitor *m)
+{
+    if (!m) return;
+    ds_monitor_flush(m);
+    for (int i = 0; i < m->n; i++) free_sink(&m->at[i]);
+    dsi_list_free(m);
+    dsi_free(m);
+}
+
+/* ---- what sinks in files share ---------------------------------------------------------------------- */
+
+char *dsi_monitor_folder(const char *who, const char *output_path, const char *job_name)
+{
+    dsi_text folder = {0};
+    if (output_path && *output_path) dsi_text_add(&folder, "%s/", output_path);
+    dsi_text_add(&folder, "%s", job_name ? job_name : "DeepSpeedJobName");
+    if (!folder.n) dsi_text_add(&folder, ".");
+    if (dsi_mkdirs(folder.s) != DS_OK) {
+        dsi_fail(ds_error_status(), "%s: %s", who, ds_error());
+    } else if (access(folder.s, W_OK | X_OK)) {
+        dsi_fail(DS_EIO, "%s: write to folder %s: %s", who, folder.s, strerror(errno));
+    } else {
+        return folder.s;
+    }
+    dsi_text_free(&folder);
+    return NULL;
+}
+
+ds_status dsi_monitor_append(const char *who, const char *path, int fd, off_t size,
+                             const void *data, size_t n)
+{
+    const char *p = data;
+    while (n) {
+        ssize_t put = write(fd, p, n);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) {
+            int error = put ? errno : ENOSPC;
+            /* half a line, or half a record, would spoil what comes after */
+            if (ftruncate(fd, size)) error = errno;
+            return dsi_fail(DS_EIO, "%s: write %s: %s", who, path, strerror(error));
+        }
+        p += put;
+        n -= (size_t)put;
+    }
+    return DS_OK;
+}

@@ -1,0 +1,14 @@
+/* tests/folder.h: an empty folder for a test.
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_FOLDER_H
+#define TESTS_FOLDER_H
+
+/* A new folder, in $TMPDIR if that is set. Its path stays valid until folder_remove, which removes all
+ * that is in it. */
+const char *folder_make(void);
+void folder_remove(void);
+
+/* folder/name; valid until the eighth call after it. */
+const char *folder_path(const char *name);
+
+#endif
