@@ -1,7 +1,7 @@
-/* deepspeed/optim.h: optimizers, parameter groups, gradient clipping. An optimizer changes the parameters of a module in
- * place, in one fused pass over all of them; names, defaults and rules are torch.optim's unless said.
- * Moments have the parameter's dtype, float32 for 16-bit parameters. Where 0 means a default, a number
- * that is as good as 0 is 1e-300.
+/* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient clipping. An optimizer changes the
+ * parameters of a module in place, in one fused pass over all of them; names, defaults and rules are
+ * torch.optim's unless said. Moments have the parameter's dtype, float32 for 16-bit parameters. Where 0
+ * means a default, a number that is as good as 0 is 1e-300.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPTIM_H
 #define DEEPSPEED_OPTIM_H
@@ -168,6 +168,40 @@ typedef struct ds_optim_type {
 /* An optimizer of model's parameters, all with these values at first. The type stays yours. */
 DS_API ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values);
 DS_API void *ds_optim_self(ds_optim *o);
+
+/* ---- learning-rate schedules ------------------------------------------------------------------------ */
+
+typedef struct ds_schedule ds_schedule;
+
+/* A schedule of one's own: apply sets the values of step `it` with ds_optim_set_group_lr and its
+ * neighbours; -1 is before the first ds_schedule_step. */
+typedef struct ds_schedule_type {
+    const char *name;
+    size_t self_size; /* bytes of your struct, zeroed for you */
+    void (*apply)(void *self, ds_optim *o, int64_t it);
+    void (*free)(void *self); /* optional */
+} ds_schedule_type;
+
+/* o is borrowed, and type. Sets nothing yet: fill ds_schedule_self(s), then ds_schedule_set_last(s, -1). */
+DS_API ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type);
+DS_API void *ds_schedule_self(ds_schedule *s);
+
+/* DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, and torch's StepLR,
+ * MultiStepLR, ExponentialLR, CosineAnnealingLR, ConstantLR, LinearLR, PolynomialLR. params_json: the
+ * object "params" of the configuration as text, NULL for none. Sets the rate of the first update.
+ * Refuses unknown names, of parameters too, with the nearest one. docs/schedules.md has the formulas. */
+DS_API ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json);
+
+/* After ds_optim_step: sets the values for the next update. */
+DS_API void ds_schedule_step(ds_schedule *s);
+
+/* How far it is: -1 at first, 0 after the first step. Setting it sets its values too: to go on where a
+ * checkpoint was made. */
+DS_API int64_t ds_schedule_last(const ds_schedule *s);
+DS_API ds_status ds_schedule_set_last(ds_schedule *s, int64_t it);
+DS_API double ds_schedule_lr(const ds_schedule *s, int group); /* of the next update */
+DS_API const char *ds_schedule_name(const ds_schedule *s);     /* of its type */
+DS_API void ds_schedule_free(ds_schedule *s);
 
 /* ---- gradient norms ------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,155 @@
+/* optim/schedule.c: learning-rate schedules: the handle, and how a configuration names one.
+ *
+ * A schedule is a type with one function: the values of step `it` into the optimizer. They depend on that
+ * number alone, so a checkpoint needs nothing else (DeepSpeed's last_batch_iteration).
+ * The families: schedule_warmup.c, schedule_cycle.c, schedule_torch.c; docs/schedules.md has all formulas.
+ * SPDX-License-Identifier: MIT */
+#include "schedule.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+#include <string.h>
+
+struct ds_schedule {
+    const ds_schedule_type *type;
+    ds_optim *o; /* borrowed */
+    int64_t last;
+    void *self;
+};
+
+/* ---- the handle -------------------------------------------------------------------------------------- */
+
+ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
+{
+    if (!o || !type) return dsi_passed("schedule_new");
+    if (!type->apply)
+        return dsi_refuse("schedule_new: the type %s has no apply",
+                          type->name ? type->name : "(no name)");
+    ds_schedule *s = dsi_alloc(sizeof *s);
+    *s = (ds_schedule){type, o, -1, dsi_alloc(type->self_size ? type->self_size : 1)};
+    return s;
+}
+
+void ds_schedule_free(ds_schedule *s)
+{
+    if (!s) return;
+    if (s->type->free) s->type->free(s->self);
+    dsi_free(s->self);
+    dsi_free(s);
+}
+
+void *ds_schedule_self(ds_schedule *s) { return s ? s->self : NULL; }
+
+const char *ds_schedule_name(const ds_schedule *s) { return s ? s->type->name : NULL; }
+
+int64_t ds_schedule_last(const ds_schedule *s) { return s ? s->last : -1; }
+
+double ds_schedule_lr(const ds_schedule *s, int group)
+{
+    return s ? ds_optim_group_lr(s->o, group) : 0;
+}
+
+void ds_schedule_step(ds_schedule *s)
+{
+    if (s) s->type->apply(s->self, s->o, ++s->last);
+}
+
+ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
+{
+    if (!s) return dsi_passed("schedule_set_last"), DS_EINVAL;
+    if (it < -1)
+        return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 or more",
+                        (long long)it);
+    s->last = it;
+    s->type->apply(s->self, s->o, it);
+    return DS_OK;
+}
+
+/* ---- for the families -------------------------------------------------------------------------------- */
+
+ds_schedule *dsi_schedule_read(ds_schedule *s, ds_optim *o, const char *name,
+                               const char *params_json, const dsi_param *table, int n)
+{
+    const dsi_params_from from = {"scheduler.params", name, ds_optim_groups(o)};
+    if (dsi_params_read(&from, params_json, table, n) == DS_OK) return s;
+    ds_schedule_free(s);
+    return NULL;
+}
+
+ds_schedule *dsi_schedule_begin(ds_schedule *s, int64_t last)
+{
+    s->last = last;
+    if (last == -1) s->type->apply(s->self, s->o, -1);
+    return s;
+}
+
+double *dsi_schedule_rates(const ds_optim *o, double value)
+{
+    int n = ds_optim_groups(o);
+    double *rates = dsi_alloc((size_t)n * sizeof *rates);
+    for (int g = 0; g < n; g++) rates[g] = value;
+    return rates;
+}
+
+double *dsi_schedule_base_rates(const ds_optim *o)
+{
+    int n = ds_optim_groups(o);
+    double *rates = dsi_alloc((size_t)n * sizeof *rates);
+    for (int g = 0; g < n; g++) rates[g] = ds_optim_group_lr(o, g);
+    return rates;
+}
+
+/* ---- by name ----------------------------------------------------------------------------------------- */
+
+static const dsi_schedule_entry *const families[] = {dsi_schedules_warmup, dsi_schedules_cycle,
+                                                     dsi_schedules_torch};
+
+/* What torch.optim.lr_scheduler has, and no configuration here: they take a function, another schedule or
+ * the loss, or are rare. */
+static bool is_torchs(const char *type)
+{
+    static const char *const names[] = {"LambdaLR",
+                                        "MultiplicativeLR",
+                                        "SequentialLR",
+                                        "ChainedScheduler",
+                                        "CosineAnnealingWarmRestarts",
+                                        "CyclicLR",
+                                        "OneCycleLR",
+                                        "ReduceLROnPlateau"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(type, names[i])) return true;
+    return false;
+}
+
+static ds_schedule *unknown(const char *type)
+{
+    const char *names[32];
+    int n = 0;
+    dsi_text all = {0};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const dsi_schedule_entry *e = families[f]; e->name; e++) {
+            names[n++] = e->name;
+            dsi_text_add(&all, "%s%s", all.n ? ", " : "", e->name);
+        }
+    const char *near = dsi_nearest(type, names, n);
+    if (is_torchs(type))
+        dsi_refuse("scheduler.type: %s of torch.optim.lr_scheduler is not offered by name: make a "
+                   "ds_schedule_type, or take one of %s",
+                   type, all.s);
+    else if (near)
+        dsi_refuse("scheduler.type is \"%.80s\": did you mean \"%s\"?", type, near);
+    else
+        dsi_refuse("scheduler.type is \"%.80s\": expected one of %s", type, all.s);
+    dsi_text_free(&all);
+    return NULL;
+}
+
+ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json)
+{
+    if (!o || !type) return dsi_passed("schedule_by_name");
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const dsi_schedule_entry *e = families[f]; e->name; e++)
+            if (!strcmp(e->name, type)) return e->make(o, e->name, params_json);
+    return unknown(type);
+}
