@@ -1,0 +1,260 @@
+/* parallel/ema.c: the exponential moving average of a module's parameters.
+ *
+ * The rule is that of torch.optim.swa_utils.get_ema_multi_avg_fn in an AveragedModel: the first update
+ * copies, so nothing of the first values stays, and there is no warm-up of the decay.
+ *
+ * An update is a step of gradient descent on |average - parameter|^2 / 2 with the learning rate 1 - decay:
+ *     average -= (1 - decay) (average - parameter)
+ * so SGD's kernel does it: the average is what it updates, the parameter is the gradient, counted -1
+ * times, and the weight decay is 1. One pass over all parameters, 16-bit ones as they are.
+ * SPDX-License-Identifier: MIT */
+#include "ema.h"
+
+#include "base/mem.h"
+#include "tensor/tensor.h"
+
+typedef struct Average {
+    char *path;
+    ds_tensor *p;       /* the parameter; counted, as all of these */
+    ds_tensor *average; /* [elements of its part]; NULL: this rank has none */
+    ds_tensor *own;     /* what is trained, while the average is in its place; else NULL */
+} Average;
+
+struct dsi_ema {
+    dsi_ema_parts parts;
+    double decay;
+    int64_t updates;
+    bool swapped;
+    int n;
+    Average *at;     /* [n] */
+    dsi_span *spans; /* [n]: those of one update */
+};
+
+/* ---- what is averaged -------------------------------------------------------------------------------- */
+
+static ds_tensor *part_of(const dsi_ema *e, int i)
+{
+    return e->parts.part ? e->parts.part(e->parts.arg, i) : e->at[i].p;
+}
+
+/* The part of a parameter that has an average; NULL, with the message, if it is not what it was. */
+static ds_tensor *same_part(const dsi_ema *e, int i)
+{
+    const Average *a = &e->at[i];
+    ds_tensor *x = part_of(e, i);
+    if (x && dsi_numel(x->shape) == dsi_numel(a->average->shape) && dsi_is_contiguous(x)) return x;
+    return dsi_refuse("ema: %s was %s, and is %s now", a->path, dsi_shape_text(a->average->shape),
+                      x ? dsi_shape_text(x->shape) : "not there");
+}
+
+static ds_status publish(const dsi_ema *e)
+{
+    return e->parts.publish ? e->parts.publish(e->parts.arg) : DS_OK;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+static bool start(dsi_ema *e, int i)
+{
+    Average *a = &e->at[i];
+    ds_tensor *x = part_of(e, i);
+    if (!x) return true;
+    if (!dsi_is_contiguous(x)) {
+        dsi_refuse("ema: %s %s is not contiguous", a->path, dsi_shape_text(x->shape));
+        return false;
+    }
+    ds_dtype dtype = x->dtype == DS_F64 ? DS_F64 : DS_F32;
+    a->average = dsi_ref(dsi_new_dtype(x, dtype, x->shape));
+    return a->average && dsi_copy(a->average, x) == DS_OK;
+}
+
+dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts)
+{
+    if (!model) return dsi_passed("ema");
+    if (!(decay >= 0 && decay <= 1))
+        return dsi_refuse("ema: decay is %g: expected 0 to 1, usually 0.999", decay);
+    int n = ds_module_params(model);
+    dsi_ema *e = dsi_alloc(sizeof *e);
+    *e = (dsi_ema){.parts = parts ? *parts : (dsi_ema_parts){0},
+                   .decay = decay == 0 ? 0.999 : decay,
+                   .at = dsi_alloc((size_t)n * sizeof *e->at + 1),
+                   .spans = dsi_alloc((size_t)n * sizeof *e->spans + 1)};
+    ds_scope *scope = ds_scope_open();
+    bool good = true;
+    while (good && e->n < n) {
+        const char *path;
+        Average *a = &e->at[e->n];
+        a->p = dsi_ref(ds_module_param_at(model, e->n, &path));
+        a->path = dsi_strdup(path);
+        good = start(e, e->n++);
+    }
+    ds_scope_close(scope);
+    if (good) return e;
+    dsi_ema_free(e);
+    return NULL;
+}
+
+void dsi_ema_free(dsi_ema *e)
+{
+    if (!e) return;
+    for (int i = 0; i < e->n; i++) {
+        dsi_free(e->at[i].path);
+        dsi_unref(e->at[i].p);
+        dsi_unref(e->at[i].average);
+        dsi_unref(e->at[i].own);
+    }
+    dsi_free(e->at);
+    dsi_free(e->spans);
+    dsi_free(e);
+}
+
+/* ---- the update -------------------------------------------------------------------------------------- */
+
+ds_status dsi_ema_update(dsi_ema *e)
+{
+    if (!e) return dsi_passed("ema_update"), DS_EINVAL;
+    if (e->swapped)
+        return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
+                                   "swap them back before the next step");
+    const dsi_sgd rule = {.lr = 1 - e->decay, .weight_decay = 1};
+    const ds_tensor *any = NULL;
+    int n = 0;
+    for (int i = 0; i < e->n; i++) {
+        ds_tensor *average = e->at[i].average, *x = average ? same_part(e, i) : NULL;
+        if (!average) continue;
+        if (!x) return ds_error_status();
+        if (!e->updates && dsi_copy(average, x) != DS_OK) return ds_error_status();
+        any = average;
+        e->spans[n++] = (dsi_span){.dtype = average->dtype,
+                                   .p = dsi_v(average).p,
+                                   .g = dsi_v(x).p,
+                                   .n = dsi_numel(x->shape),
+                                   .step = 1,
+                                   .g_dtype = x->dtype,
+                                   .g_scale = -1};
+    }
+    if (e->updates && n && !dsi_run(any, sgd, &rule, n, e->spans)) return ds_error_status();
+    e->updates++;
+    return DS_OK;
+}
+
+/* ---- in the place of the parameters --------------------------------------------------------------------- */
+
+/* Copies of what is trained, all of them before anything is changed. */
+static ds_status keep_own(dsi_ema *e)
+{
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; status == DS_OK && i < e->n; i++) {
+        Average *a = &e->at[i];
+        ds_tensor *x = a->average ? same_part(e, i) : NULL;
+        if (a->average && x) a->own = dsi_ref(dsi_new_like(x));
+        if (a->average) status = a->own ? dsi_copy(a->own, x) : ds_error_status();
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+static void drop_own(dsi_ema *e)
+{
+    for (int i = 0; i < e->n; i++) {
+        dsi_unref(e->at[i].own);
+        e->at[i].own = NULL;
+    }
+}
+
+/* Averages, or what was trained, into the parts and to the module. */
+static ds_status put(dsi_ema *e, bool averages)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < e->n; i++) {
+        const Average *a = &e->at[i];
+        if (!a->average) continue;
+        ds_tensor *x = same_part(e, i);
+        status = x ? dsi_copy(x, averages ? a->average : a->own) : ds_error_status();
+    }
+    return status == DS_OK ? publish(e) : status;
+}
+
+ds_status dsi_ema_swap(dsi_ema *e)
+{
+    if (!e) return dsi_passed("ema_swap"), DS_EINVAL;
+    bool in = !e->swapped;
+    ds_status status = in ? keep_own(e) : DS_OK;
+    if (status == DS_OK) {
+        status = put(e, in);
+        if (status == DS_OK)
+            e->swapped = in;
+        else if (in)
+            put(e, false);
+    }
+    if (!e->swapped) drop_own(e);
+    return status;
+}
+
+bool dsi_ema_swapped(const dsi_ema *e) { return e && e->swapped; }
+
+/* ---- state dict -------------------------------------------------------------------------------------------- */
+
+/* The shape of an entry: the parameter's if the average is of the whole. */
+static ds_dims entry_shape(const Average *a)
+{
+    bool whole = dsi_numel(a->average->shape) == dsi_numel(a->p->shape);
+    return whole ? a->p->shape : a->average->shape;
+}
+
+static ds_status add_entry(ds_state *state, const Average *a)
+{
+    int64_t stride[DS_MAX_DIMS];
+    ds_dims shape = entry_shape(a);
+    dsi_row_major(shape, stride);
+    ds_tensor *x = dsi_view_of(a->average, shape, stride, a->average->offset);
+    return x ? ds_state_set(state, a->path, x) : ds_error_status();
+}
+
+ds_state *dsi_ema_state(const dsi_ema *e)
+{
+    if (!e) return dsi_passed("ema_state");
+    ds_status status = DS_OK;
+    ds_state *state = ds_state_new();
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; status == DS_OK && i < e->n; i++)
+        if (e->at[i].average) status = add_entry(state, &e->at[i]);
+    ds_scope_close(scope);
+    if (status == DS_OK) return state;
+    ds_state_free(state);
+    return NULL;
+}
+
+static ds_status check_state(const dsi_ema *e, const ds_state *state)
+{
+    int n = 0;
+    for (int i = 0; i < e->n; i++) {
+        const Average *a = &e->at[i];
+        if (!a->average) continue;
+        const ds_tensor *x = ds_state_get(state, a->path);
+        if (!x) return dsi_fail(DS_EINVAL, "ema_load: the state has no %s", a->path);
+        if (!dsi_same_shape(x->shape, entry_shape(a)))
+            return dsi_fail(DS_EINVAL, "ema_load: %s is %s: expected %s", a->path,
+                            dsi_shape_text(x->shape), dsi_shape_text(entry_shape(a)));
+        n++;
+    }
+    if (ds_state_len(state) != n)
+        return dsi_fail(DS_EINVAL,
+                        "ema_load: the state has %d tensors: expected %d, one a parameter",
+                        ds_state_len(state), n);
+    return DS_OK;
+}
+
+ds_status dsi_ema_load(dsi_ema *e, const ds_state *state)
+{
+    if (!e || !state) return dsi_passed("ema_load"), DS_EINVAL;
+    ds_status status = check_state(e, state);
+    ds_state *mine = status == DS_OK ? dsi_ema_state(e) : NULL;
+    if (!mine) return ds_error_status();
+    for (int i = 0; status == DS_OK && i < ds_state_len(mine); i++)
+        status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
+    ds_state_free(mine);
+    if (status == DS_OK && !e->updates) e->updates = 1; /* the next one averages */
+    return status;
+}
