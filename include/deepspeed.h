@@ -16,6 +16,7 @@
 
 #include <deepspeed/autograd.h>
 #include <deepspeed/checkpoint.h>
+#include <deepspeed/comm.h>
 #include <deepspeed/data.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>

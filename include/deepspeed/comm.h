@@ -1,0 +1,83 @@
+/* deepspeed/comm.h: ranks, groups of ranks, and what they do together.
+ *
+ * A rank is a thread: the only one of its process under mpirun, one of several in ds_run_ranks. Every
+ * rank of a communicator calls the same collectives in the same order with the same dtypes and sizes;
+ * DS_DEBUG=comm compares them and says who called what. A collective that waits longer than DS_TIMEOUT
+ * seconds (1800) ends with a message that names it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_COMM_H
+#define DEEPSPEED_COMM_H
+
+#include <deepspeed/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_comm ds_comm;
+
+/* ---- worlds and groups ---------------------------------------------------------------------------- */
+
+/* Makes this thread's world as the launcher's environment says (mpirun, srun, deepspeed), or of one rank
+ * without a launcher. Does nothing if there is one already. */
+DS_API ds_status ds_init_distributed(void);
+
+/* This thread's world, borrowed; of one rank, if neither ds_init_distributed nor ds_run_ranks made one. */
+DS_API ds_comm *ds_world(void);
+DS_API bool ds_is_distributed(void); /* whether one of them did */
+
+/* Waits for the other ranks and leaves; communicators split from the world must have been freed. A
+ * process of several that ends without it ends the job. */
+DS_API void ds_destroy_process_group(void);
+
+/* Of NULL the answer is rank 0 of 1. "local": among the ranks of this machine. */
+DS_API int ds_comm_rank(const ds_comm *c);
+DS_API int ds_comm_size(const ds_comm *c);
+DS_API int ds_comm_local_rank(const ds_comm *c);
+DS_API int ds_comm_local_size(const ds_comm *c);
+DS_API const char *ds_comm_backend(const ds_comm *c); /* "self", "thread", "mpi" */
+
+/* A collective: the ranks that give the same color become a communicator, in the order of key, then of
+ * rank. color < 0: none, NULL without a failure. */
+DS_API ds_comm *ds_comm_split(ds_comm *c, int color, int key);
+DS_API void ds_comm_free(ds_comm *c);
+
+/* Runs body(arg) as n ranks, each a thread with its own ds_world() of n. If one returns a failure or
+ * ends while others wait for it, their collectives fail with DS_ECOMM and its message; the caller gets
+ * the status and the message of the first that failed. */
+DS_API ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg);
+
+/* ---- collectives: x, out, in on the CPU; c NULL is ds_world() --------------------------------------- */
+
+/* Sums of float16 and bfloat16 are taken in float32 and rounded once. Between threads they are taken in
+ * the order of ranks, so that every rank and every run gets the same bits; under MPI in MPI's order.
+ * SUM and AVG refuse bool, AVG refuses integers. */
+typedef enum ds_redop { DS_REDUCE_SUM = 0, DS_REDUCE_AVG, DS_REDUCE_MAX, DS_REDUCE_MIN } ds_redop;
+
+/* x = sum over ranks of x */
+DS_API ds_status ds_all_reduce(ds_comm *c, ds_tensor *x, ds_redop op);
+/* on root: x = sum over ranks of x; elsewhere x stays */
+DS_API ds_status ds_reduce_to(ds_comm *c, ds_tensor *x, ds_redop op, int root);
+/* out = piece `rank` of the sum over ranks of in, which has size() pieces of out's elements */
+DS_API ds_status ds_reduce_scatter(ds_comm *c, ds_tensor *out, ds_tensor *in, ds_redop op);
+/* out, of size() pieces: piece r = in of rank r */
+DS_API ds_status ds_all_gather(ds_comm *c, ds_tensor *out, ds_tensor *in);
+/* the same on root; elsewhere out is not looked at and may be NULL */
+DS_API ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root);
+/* out = piece `rank` of root's in; elsewhere in may be NULL */
+DS_API ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root);
+/* piece r of out = piece `rank` of in of rank r; as many elements in out as in in */
+DS_API ds_status ds_all_to_all(ds_comm *c, ds_tensor *out, ds_tensor *in);
+/* The same with pieces of unequal size: in_rows[r] rows (of dimension 0) go to rank r, out_rows[r] come
+ * from it; what rank a sends to b is what b expects from a. */
+DS_API ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows,
+                                    ds_tensor *in, const int64_t *in_rows);
+/* x = x of root */
+DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
+/* returns when all ranks have called it */
+DS_API ds_status ds_barrier(ds_comm *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,288 @@
+/* comm/collective.c: collectives on views and on tensors: which sizes fit together.
+ *
+ * The view functions begin a request; the tensor functions begin one and wait for it. A tensor that is
+ * not contiguous goes through a row-major copy, and back if it is written.
+ * SPDX-License-Identifier: MIT */
+#include "comm.h"
+
+#include "base/mem.h"
+#include "tensor/tensor.h"
+
+static int64_t numel(dsi_view x)
+{
+    int64_t n = 1;
+    for (int i = 0; i < x.n; i++) n *= x.d[i];
+    return n;
+}
+
+/* Row-major without gaps; a dimension of one element may have any stride. */
+static bool contiguous(dsi_view x)
+{
+    int64_t s = 1;
+    for (int i = x.n - 1; i >= 0; i--) {
+        if (x.d[i] != 1 && x.s[i] != s) return numel(x) == 0;
+        s *= x.d[i];
+    }
+    return true;
+}
+
+/* Pieces: in is `in_pieces` of them where out is `out_pieces`. False, with the message, if not so. */
+static bool fit(dsi_collective what, ds_dtype in_dtype, int64_t in, int in_pieces,
+                ds_dtype out_dtype, int64_t out, int out_pieces)
+{
+    const char *name = dsi_collective_name(what);
+    if (in_dtype != out_dtype)
+        return dsi_refuse("%s: in is %s, but out is %s", name, ds_dtype_name(in_dtype),
+                          ds_dtype_name(out_dtype));
+    if (in * out_pieces == out * in_pieces) return true;
+    if (in % in_pieces)
+        return dsi_refuse("%s: in has %lld elements, which are not %d equal pieces", name,
+                          (long long)in, in_pieces);
+    return dsi_refuse("%s: in has %lld elements, so out must have %lld, but has %lld", name,
+                      (long long)in, (long long)(in / in_pieces * out_pieces), (long long)out);
+}
+
+static bool views_fit(dsi_collective what, dsi_view in, int in_pieces, dsi_view out, int out_pieces)
+{
+    if (!contiguous(in) || !contiguous(out))
+        return dsi_refuse("%s: what is sent without waiting must be contiguous",
+                          dsi_collective_name(what));
+    return fit(what, in.dtype, numel(in), in_pieces, out.dtype, numel(out), out_pieces);
+}
+
+/* ---- on views --------------------------------------------------------------------------------------- */
+
+static dsi_request *start(dsi_request r) { return dsi_request_start(&r); }
+
+#define IN_PLACE(collective, x) \
+    .comm = c, .what = (collective), .dtype = (x).dtype, .in = (x).p, .out = (x).p, .n = numel(x)
+#define IN_OUT(collective, count) \
+    .comm = c, .what = (collective), .dtype = in.dtype, .in = in.p, .out = out.p, .n = (count)
+
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op)
+{
+    if (!views_fit(DSI_ALL_REDUCE, x, 1, x, 1)) return NULL;
+    return start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op});
+}
+
+dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root)
+{
+    if (!views_fit(DSI_REDUCE, x, 1, x, 1)) return NULL;
+    return start((dsi_request){IN_PLACE(DSI_REDUCE, x), .op = op, .root = root});
+}
+
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op)
+{
+    if (!views_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return NULL;
+    return start((dsi_request){IN_OUT(DSI_REDUCE_SCATTER, numel(out)), .op = op});
+}
+
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out)
+{
+    if (!views_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return NULL;
+    return start((dsi_request){IN_OUT(DSI_ALL_GATHER, numel(in))});
+}
+
+static bool equal_pieces(const ds_comm *c, int64_t n)
+{
+    if (n % c->size == 0) return true;
+    return dsi_refuse("all_to_all: %lld elements are not %d equal pieces; see ds_all_to_all_rows",
+                      (long long)n, c->size);
+}
+
+dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out)
+{
+    if (!views_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, numel(in))) return NULL;
+    return start((dsi_request){IN_OUT(DSI_ALL_TO_ALL, numel(in) / c->size)});
+}
+
+dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root)
+{
+    if (!views_fit(DSI_BROADCAST, x, 1, x, 1)) return NULL;
+    return start((dsi_request){IN_PLACE(DSI_BROADCAST, x), .root = root});
+}
+
+/* ---- on tensors ------------------------------------------------------------------------------------- */
+
+/* A tensor operand: itself, or a row-major stand-in that is copied back. */
+typedef struct operand {
+    ds_tensor *x, *flat;
+    void *p; /* flat's elements */
+} operand;
+
+static bool open_operand(operand *o, dsi_collective what, ds_tensor *x, bool read, bool written)
+{
+    const char *name = dsi_collective_name(what);
+    if (!x) return dsi_passed(name);
+    *o = (operand){.x = x, .flat = x};
+    if (x->device->type->kind != DS_CPU)
+        return dsi_refuse("%s: a tensor on %s; this communicator takes tensors on the CPU", name,
+                          ds_device_name(dsi_device_id(x->device)));
+    if (dsi_make_dense(x) != DS_OK) return false;
+    if (!dsi_is_contiguous(x)) {
+        o->flat = dsi_new(x, x->shape);
+        if (!o->flat || (read && dsi_copy(o->flat, x) != DS_OK)) return false;
+    }
+    o->p = written ? ds_data_mut(o->flat) : dsi_v(o->flat).p;
+    return true;
+}
+
+/* Begins, waits, and copies back what was received for `written`. */
+static ds_status run(const dsi_request *like, const operand *written)
+{
+    dsi_request *r = dsi_request_start(like);
+    ds_status status = r ? dsi_request_wait(r) : ds_error_status();
+    if (status == DS_OK && written->flat != written->x) status = ds_copy(written->x, written->flat);
+    return status;
+}
+
+static ds_status in_place(ds_comm *c, ds_tensor *x, dsi_request r)
+{
+    ds_scope *scope = ds_scope_open();
+    operand o;
+    ds_status status;
+    if (open_operand(&o, r.what, x, true, true)) {
+        r.comm = c;
+        r.dtype = x->dtype;
+        r.in = r.out = o.p;
+        r.n = ds_numel(x);
+        r.blocking = true;
+        status = run(&r, &o);
+    } else {
+        status = ds_error_status();
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+/* in or out is NULL where this rank has none; r holds the rest. */
+static ds_status in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r)
+{
+    ds_scope *scope = ds_scope_open();
+    operand i = {0}, o = {0};
+    ds_status status;
+    if ((!in || open_operand(&i, r.what, in, true, false)) &&
+        (!out || open_operand(&o, r.what, out, false, true))) {
+        r.comm = c;
+        r.dtype = in ? in->dtype : out->dtype;
+        r.in = i.p;
+        r.out = o.p;
+        r.blocking = true;
+        status = run(&r, &o);
+    } else {
+        dsi_free(r.counts);
+        status = ds_error_status();
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_comm *or_world(ds_comm *c) { return c ? c : ds_world(); }
+
+ds_status ds_all_reduce(ds_comm *c, ds_tensor *x, ds_redop op)
+{
+    return in_place(or_world(c), x, (dsi_request){.what = DSI_ALL_REDUCE, .op = op});
+}
+
+ds_status ds_reduce_to(ds_comm *c, ds_tensor *x, ds_redop op, int root)
+{
+    return in_place(or_world(c), x, (dsi_request){.what = DSI_REDUCE, .op = op, .root = root});
+}
+
+ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root)
+{
+    return in_place(or_world(c), x, (dsi_request){.what = DSI_BROADCAST, .root = root});
+}
+
+static bool tensors_fit(dsi_collective what, const ds_tensor *in, int in_pieces,
+                        const ds_tensor *out, int out_pieces)
+{
+    if (!in || !out) return dsi_passed(dsi_collective_name(what));
+    return fit(what, in->dtype, ds_numel(in), in_pieces, out->dtype, ds_numel(out), out_pieces);
+}
+
+ds_status ds_reduce_scatter(ds_comm *c, ds_tensor *out, ds_tensor *in, ds_redop op)
+{
+    c = or_world(c);
+    if (!tensors_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return ds_error_status();
+    return in_out(c, in, out,
+                  (dsi_request){.what = DSI_REDUCE_SCATTER, .n = ds_numel(out), .op = op});
+}
+
+ds_status ds_all_gather(ds_comm *c, ds_tensor *out, ds_tensor *in)
+{
+    c = or_world(c);
+    if (!tensors_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return ds_error_status();
+    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_GATHER, .n = ds_numel(in)});
+}
+
+ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
+{
+    c = or_world(c);
+    if (!in) return dsi_passed("gather_to"), ds_error_status();
+    if (c->rank != root)
+        out = NULL;
+    else if (!tensors_fit(DSI_GATHER, in, 1, out, c->size))
+        return ds_error_status();
+    return in_out(c, in, out, (dsi_request){.what = DSI_GATHER, .n = ds_numel(in), .root = root});
+}
+
+ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
+{
+    c = or_world(c);
+    if (!out) return dsi_passed("scatter_from"), ds_error_status();
+    if (c->rank != root)
+        in = NULL;
+    else if (!tensors_fit(DSI_SCATTER, in, c->size, out, 1))
+        return ds_error_status();
+    return in_out(c, in, out, (dsi_request){.what = DSI_SCATTER, .n = ds_numel(out), .root = root});
+}
+
+ds_status ds_all_to_all(ds_comm *c, ds_tensor *out, ds_tensor *in)
+{
+    c = or_world(c);
+    if (!tensors_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, ds_numel(in)))
+        return ds_error_status();
+    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_TO_ALL, .n = ds_numel(in) / c->size});
+}
+
+/* Elements of each of `size` pieces of x, whose rows must be as many as the pieces have. */
+static bool count_rows(const char *which, const ds_tensor *x, const int64_t *rows, int size,
+                       int64_t *counts)
+{
+    int64_t sum = 0, have = x->shape.n ? x->shape.d[0] : 1, row = have ? ds_numel(x) / have : 0;
+    for (int r = 0; r < size; r++) {
+        if (rows[r] < 0)
+            return dsi_refuse("all_to_all_rows: %s_rows[%d] is %lld", which, r, (long long)rows[r]);
+        sum += rows[r];
+        counts[r] = rows[r] * row;
+    }
+    if (sum != have)
+        return dsi_refuse("all_to_all_rows: %s is %s, but %s_rows are %lld in all", which,
+                          dsi_shape_text(x->shape), which, (long long)sum);
+    return true;
+}
+
+ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows, ds_tensor *in,
+                             const int64_t *in_rows)
+{
+    c = or_world(c);
+    if (!in || !out || !in_rows || !out_rows)
+        return dsi_passed("all_to_all_rows"), ds_error_status();
+    if (in->dtype != out->dtype)
+        return dsi_fail(DS_EINVAL, "all_to_all_rows: in is %s, but out is %s",
+                        ds_dtype_name(in->dtype), ds_dtype_name(out->dtype));
+    int64_t *counts = dsi_alloc(2 * (size_t)c->size * sizeof *counts);
+    if (!count_rows("in", in, in_rows, c->size, counts) ||
+        !count_rows("out", out, out_rows, c->size, counts + c->size)) {
+        dsi_free(counts);
+        return ds_error_status();
+    }
+    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_TO_ALL_ROWS, .counts = counts});
+}
+
+ds_status ds_barrier(ds_comm *c)
+{
+    dsi_request r = {.comm = or_world(c), .what = DSI_BARRIER, .blocking = true};
+    return run(&r, &(operand){0});
+}

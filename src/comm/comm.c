@@ -1,0 +1,179 @@
+/* comm/comm.c: this thread's world, and what all backends share: the life of a request.
+ *
+ * The only list of backends is the one in launch.c; here a communicator is a rank, a size and a table.
+ * SPDX-License-Identifier: MIT */
+#include "comm.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- this thread's world -------------------------------------------------------------------------- */
+
+static _Thread_local ds_comm *world; /* of a launcher or of ds_run_ranks */
+static _Thread_local ds_comm *alone; /* what ds_world gives without either */
+
+static void end_worlds(void)
+{
+    dsi_set_world(NULL);
+    ds_comm_free(alone);
+    alone = NULL;
+}
+
+void dsi_set_world(ds_comm *c)
+{
+    ds_comm *was = world;
+    world = c;
+    ds_comm_free(was);
+    dsi_log_set_rank(ds_comm_rank(c));
+    if (c) dsi_at_thread_end(DSI_END_HANDLES, end_worlds);
+}
+
+bool ds_is_distributed(void) { return world != NULL; }
+
+ds_comm *ds_world(void)
+{
+    if (world) return world;
+    if (!alone) {
+        alone = dsi_comm_new(&dsi_comm_self, 0, 1, NULL);
+        dsi_at_thread_end(DSI_END_HANDLES, end_worlds);
+    }
+    return alone;
+}
+
+/* ---- communicators -------------------------------------------------------------------------------- */
+
+ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
+{
+    ds_comm *c = dsi_alloc(sizeof *c);
+    *c = (ds_comm){.type = type, .rank = rank, .size = size, .own = own};
+    c->local_rank = rank;
+    c->local_size = size;
+    return c;
+}
+
+void ds_comm_free(ds_comm *c)
+{
+    if (!c) return;
+    while (c->oldest) dsi_request_wait(c->oldest); /* whoever began it and failed did not */
+    c->type->close(c);
+    dsi_free(c);
+}
+
+ds_comm *ds_comm_split(ds_comm *c, int color, int key)
+{
+    if (!c) c = ds_world();
+    return c->type->split(c, color < 0 ? -1 : color, key);
+}
+
+int ds_comm_rank(const ds_comm *c) { return c ? c->rank : 0; }
+int ds_comm_size(const ds_comm *c) { return c ? c->size : 1; }
+int ds_comm_local_rank(const ds_comm *c) { return c ? c->local_rank : 0; }
+int ds_comm_local_size(const ds_comm *c) { return c ? c->local_size : 1; }
+const char *ds_comm_backend(const ds_comm *c) { return c ? c->type->name : dsi_comm_self.name; }
+
+void dsi_comm_abort(ds_comm *c, const char *why)
+{
+    if (!c) c = ds_world();
+    c->type->abort(c, why);
+}
+
+double dsi_comm_timeout(void)
+{
+    const char *seconds = getenv("DS_TIMEOUT"), *minutes = getenv("DEEPSPEED_TIMEOUT");
+    double t = seconds ? atof(seconds) : minutes ? 60 * atof(minutes) : 0;
+    return t > 0 ? t : 1800;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------- */
+
+static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduce",
+                                                   [DSI_REDUCE] = "reduce_to",
+                                                   [DSI_REDUCE_SCATTER] = "reduce_scatter",
+                                                   [DSI_ALL_GATHER] = "all_gather",
+                                                   [DSI_GATHER] = "gather_to",
+                                                   [DSI_SCATTER] = "scatter_from",
+                                                   [DSI_ALL_TO_ALL] = "all_to_all",
+                                                   [DSI_ALL_TO_ALL_ROWS] = "all_to_all_rows",
+                                                   [DSI_BROADCAST] = "broadcast",
+                                                   [DSI_BARRIER] = "barrier"};
+
+const char *dsi_collective_name(dsi_collective what) { return names[what]; }
+
+static bool reduces(dsi_collective what)
+{
+    return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
+}
+
+static bool has_root(dsi_collective what)
+{
+    return what == DSI_REDUCE || what == DSI_GATHER || what == DSI_SCATTER || what == DSI_BROADCAST;
+}
+
+const char *dsi_request_text(const dsi_request *r)
+{
+    static _Thread_local char text[128];
+    static const char *const ops[] = {"sum", "avg", "max", "min"};
+    char detail[32] = "";
+    if (reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
+    if (r->what == DSI_BARRIER) return names[r->what];
+    int n = snprintf(text, sizeof text, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
+                     ds_dtype_name(r->dtype));
+    if (has_root(r->what)) snprintf(text + n, sizeof text - (size_t)n, " at root %d", r->root);
+    return text;
+}
+
+static ds_status check_request(const dsi_request *r)
+{
+    const char *name = names[r->what];
+    if (has_root(r->what) && (r->root < 0 || r->root >= r->comm->size))
+        return dsi_fail(DS_EINVAL, "%s: root is %d, but ranks are 0 to %d", name, r->root,
+                        r->comm->size - 1);
+    if (!reduces(r->what)) return DS_OK;
+    bool real = r->dtype <= DS_BF16;
+    if ((int)r->op < DS_REDUCE_SUM || r->op > DS_REDUCE_MIN)
+        return dsi_fail(DS_EINVAL, "%s: there is no operation %d", name, (int)r->op);
+    if (r->op == DS_REDUCE_AVG && !real)
+        return dsi_fail(DS_EINVAL, "%s: an average of %s is not defined; sum, or cast to float32",
+                        name, ds_dtype_name(r->dtype));
+    if (r->op == DS_REDUCE_SUM && r->dtype == DS_BOOL)
+        return dsi_fail(DS_EINVAL,
+                        "%s: a sum of bool is not defined; max is \"any\", min is \"all\"", name);
+    return DS_OK;
+}
+
+dsi_request *dsi_request_start(const dsi_request *like)
+{
+    ds_comm *c = like->comm;
+    dsi_request *r = dsi_alloc(sizeof *r);
+    *r = *like;
+    r->number = c->begun;
+    r->begun = dsi_now();
+    if (check_request(r) != DS_OK || c->type->start(r) != DS_OK) {
+        dsi_free(r->counts);
+        dsi_free(r);
+        return NULL;
+    }
+    c->begun++;
+    r->before = c->newest;
+    *(c->newest ? &c->newest->after : &c->oldest) = r;
+    c->newest = r;
+    return r;
+}
+
+ds_status dsi_request_wait(dsi_request *r)
+{
+    if (!r) return dsi_passed("request_wait"), ds_error_status();
+    ds_comm *c = r->comm;
+    ds_status status = c->type->wait(r);
+    *(r->before ? &r->before->after : &c->oldest) = r->after;
+    *(r->after ? &r->after->before : &c->newest) = r->before;
+    dsi_free(r->counts);
+    dsi_free(r);
+    return status;
+}

@@ -1,0 +1,99 @@
+/* comm/comm.h: what a communicator must be able to do, and collectives that do not wait.
+ *
+ * A collective is a request: begun by all ranks in the same order, finished when it is waited for, in any
+ * order. What a backend does is a const struct of functions (dsi_comm_type) that take requests, so that
+ * checks, counting, time limits and debugging are written once, in comm.c.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_COMM_COMM_H
+#define DSI_COMM_COMM_H
+
+#include "device/device.h"
+
+#include <deepspeed/comm.h>
+
+typedef enum dsi_collective {
+    DSI_ALL_REDUCE,
+    DSI_REDUCE,
+    DSI_REDUCE_SCATTER,
+    DSI_ALL_GATHER,
+    DSI_GATHER,
+    DSI_SCATTER,
+    DSI_ALL_TO_ALL,
+    DSI_ALL_TO_ALL_ROWS,
+    DSI_BROADCAST,
+    DSI_BARRIER,
+    DSI_COLLECTIVES
+} dsi_collective;
+
+/* One rank's part in a collective. `in` and `out` have n elements, but for the operand that holds a piece
+ * for each rank, which has size times n. */
+typedef struct dsi_request {
+    ds_comm *comm;
+    dsi_collective what;
+    ds_dtype dtype;
+    const void *in;
+    void *out; /* may be `in`, or the place in it, or around it, of this rank's own piece */
+    int64_t n; /* elements; ALL_TO_ALL_ROWS: 0 */
+    ds_redop op;
+    int root;
+    int64_t *counts; /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
+    bool blocking;   /* the caller waits right away */
+
+    uint64_t number;                    /* of this communicator, from 0 */
+    double begun;                       /* dsi_now() */
+    void *own;                          /* the backend's */
+    struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
+} dsi_request;
+
+/* Operands lie in host memory, row-major. A backend for other devices adds the stream on which they are
+ * ready; its wait then orders the device's stream, not the host. */
+typedef struct dsi_comm_type {
+    const char *name;
+    void (*close)(ds_comm *c);                         /* frees c->own */
+    ds_comm *(*split)(ds_comm *c, int color, int key); /* color -1: NULL, no failure */
+    ds_status (*start)(dsi_request *r);                /* on failure nothing was begun */
+    ds_status (*wait)(dsi_request *r);                 /* leaves nothing behind in r->own */
+    void (*abort)(ds_comm *c, const char *why);        /* ends the job on all other ranks */
+} dsi_comm_type;
+
+struct ds_comm {
+    const dsi_comm_type *type;
+    int rank, size, local_rank, local_size;
+    void *own;
+    uint64_t begun;               /* requests so far */
+    dsi_request *oldest, *newest; /* not yet waited for */
+};
+
+/* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
+
+/* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait. */
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op); /* in place */
+dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root);
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op);
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out);
+dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out);
+dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);
+
+/* Frees r in any case. NULL passes on the failure that there is. */
+ds_status dsi_request_wait(dsi_request *r);
+
+/* One rank failed: the job ends on all ranks, with this message first. A thread's other ranks fail in
+ * their next collective; an MPI process does not return. A rank that is alone returns. */
+void dsi_comm_abort(ds_comm *c, const char *why);
+
+/* ---- for backends ------------------------------------------------------------------------------------- */
+
+extern const dsi_comm_type dsi_comm_self, dsi_comm_thread;
+
+ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own);
+void dsi_set_world(ds_comm *c); /* this thread's, taken; NULL: none */
+
+/* Begins, or does, the collective that `r` describes; the front's checks are the caller's. */
+dsi_request *dsi_request_start(const dsi_request *r);
+
+const char *dsi_collective_name(dsi_collective what); /* "all_reduce" */
+/* "all_reduce(sum) of 4096 float32" in a thread-local buffer: for messages */
+const char *dsi_request_text(const dsi_request *r);
+double dsi_comm_timeout(void); /* seconds */
+
+#endif

@@ -1,0 +1,114 @@
+/* comm/reduce.c: what ranks add up, block by block in the first cache.
+ *
+ * The order is that of `in`, whatever thread does it: so each run gives the same bits. Conversions of 16-bit
+ * floats are the CPU's copy kernels, which know the processor's instructions.
+ * SPDX-License-Identifier: MIT */
+#include "reduce.h"
+
+#include "base/error.h"
+#include "device/device.h"
+
+#include <string.h>
+
+/* A NaN on any rank is a NaN for all. */
+#define MAX_REAL(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define MIN_REAL(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define MAX(a, b)      ((a) > (b) ? (a) : (b))
+#define MIN(a, b)      ((a) < (b) ? (a) : (b))
+
+#define EACH(expr) \
+    for (int64_t i = 0; i < n; i++) acc[i] = (expr)
+/* wide: the type in which sums wrap around without a fault */
+#define COMBINE(name, type, wide, max, min) \
+    static void combine_##name(ds_redop op, int64_t n, type *restrict acc, const type *restrict x) \
+    { \
+        if (op == DS_REDUCE_MAX) \
+            EACH(max(acc[i], x[i])); \
+        else if (op == DS_REDUCE_MIN) \
+            EACH(min(acc[i], x[i])); \
+        else \
+            EACH((type)((wide)acc[i] + (wide)x[i])); \
+    }
+
+COMBINE(f32, float, float, MAX_REAL, MIN_REAL)
+COMBINE(f64, double, double, MAX_REAL, MIN_REAL)
+COMBINE(i64, int64_t, uint64_t, MAX, MIN)
+COMBINE(i32, int32_t, uint32_t, MAX, MIN)
+COMBINE(i16, int16_t, uint16_t, MAX, MIN)
+COMBINE(i8, int8_t, uint8_t, MAX, MIN)
+COMBINE(u8, uint8_t, uint8_t, MAX, MIN)
+
+static void combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const void *x)
+{
+    switch (dtype) {
+    case DS_F32:
+        combine_f32(op, n, acc, x);
+        break;
+    case DS_F64:
+        combine_f64(op, n, acc, x);
+        break;
+    case DS_I64:
+        combine_i64(op, n, acc, x);
+        break;
+    case DS_I32:
+        combine_i32(op, n, acc, x);
+        break;
+    case DS_I16:
+        combine_i16(op, n, acc, x);
+        break;
+    case DS_I8:
+        combine_i8(op, n, acc, x);
+        break;
+    default:
+        combine_u8(op, n, acc, x);
+        break; /* uint8, bool */
+    }
+}
+
+static void average(ds_dtype dtype, int64_t n, int ranks, void *sum)
+{
+    if (dtype == DS_F64) {
+        double *acc = sum;
+        EACH(acc[i] / ranks);
+    } else {
+        float *acc = sum;
+        EACH(acc[i] / (float)ranks);
+    }
+}
+
+static void convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
+{
+    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
+    DSI_ASSERT(cpu); /* the tensors lie on it */
+    dsi_view in = {.dtype = from, .n = 1, .d = {n}, .s = {1}}, out = in;
+    memcpy(&in.p, &x, sizeof x); /* a view's memory is not const */
+    out.p = y;
+    out.dtype = to;
+    ds_status status = cpu->kernels->copy(&cpu->stream, in, out);
+    DSI_ASSERT(status == DS_OK);
+}
+
+static void reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
+                        void *acc)
+{
+    float sum[DSI_REDUCE_BLOCK], x[DSI_REDUCE_BLOCK];
+    convert(n, dtype, in[0], DS_F32, sum);
+    for (int r = 1; r < ranks; r++) {
+        convert(n, dtype, in[r], DS_F32, x);
+        combine_f32(op, n, sum, x);
+    }
+    if (op == DS_REDUCE_AVG) average(DS_F32, n, ranks, sum);
+    convert(n, DS_F32, sum, dtype, acc);
+}
+
+void dsi_reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
+                      void *acc)
+{
+    if (dtype == DS_F16 || dtype == DS_BF16) {
+        reduce_half(dtype, op, ranks, in, n, acc);
+        return;
+    }
+    memcpy(acc, in[0], (size_t)n * ds_dtype_size(dtype));
+    for (int r = 1; r < ranks; r++) combine(dtype, op, n, acc, in[r]);
+    if (op == DS_REDUCE_AVG) average(dtype, n, ranks, acc);
+}

@@ -1,0 +1,177 @@
+/* comm/thread_work.c: collectives on memory that all ranks see.
+ *
+ * Nothing is sent: whoever runs a piece reads it where the ranks have it and writes it where they want it.
+ * A collective is `chunks` stretches of n elements, and a stretch is cut into pieces of PIECE elements:
+ *
+ *     all_reduce, reduce_to, broadcast     1 stretch: x
+ *     reduce_scatter, scatter_from         stretch q goes to rank q
+ *     all_gather, gather_to                stretch q comes from rank q
+ *     all_to_all                           stretch q = a size + b goes from a to b; one piece each
+ *
+ * Reductions read a block of all ranks before they write it anywhere, so they may be in place.
+ * SPDX-License-Identifier: MIT */
+#include "reduce.h"
+#include "thread.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE     16384 /* elements */
+#define MAX_RANKS 1024
+
+typedef struct stretch {
+    dsi_request *const *of;
+    int ranks, q;
+    int64_t begin, end; /* elements of the stretch */
+} stretch;
+
+static int64_t chunks(const dsi_request *r, int ranks)
+{
+    switch (r->what) {
+    case DSI_REDUCE_SCATTER:
+    case DSI_SCATTER:
+    case DSI_ALL_GATHER:
+    case DSI_GATHER:
+        return ranks;
+    case DSI_ALL_TO_ALL:
+    case DSI_ALL_TO_ALL_ROWS:
+        return (int64_t)ranks * ranks;
+    case DSI_BARRIER:
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+static bool whole(const dsi_request *r) /* a stretch is one piece */
+{
+    return r->what == DSI_ALL_TO_ALL || r->what == DSI_ALL_TO_ALL_ROWS;
+}
+
+int64_t dsi_pieces(const dsi_request *any, int ranks)
+{
+    int64_t each = whole(any) ? 1 : (any->n + PIECE - 1) / PIECE;
+    return chunks(any, ranks) * each;
+}
+
+static const char *in_at(const dsi_request *r, int64_t i)
+{
+    return (const char *)r->in + i * (int64_t)ds_dtype_size(r->dtype);
+}
+
+static char *out_at(const dsi_request *r, int64_t i)
+{
+    return (char *)r->out + i * (int64_t)ds_dtype_size(r->dtype);
+}
+
+static void move(char *to, const char *from, int64_t n, ds_dtype dtype)
+{
+    if (n && to != from) memcpy(to, from, (size_t)n * ds_dtype_size(dtype));
+}
+
+/* The sum of the stretch, `first` elements on in every rank's input, to out[to] of ranks from .. to-1. */
+static void reduce(const stretch *s, int64_t in_first, int from, int to)
+{
+    const dsi_request *r = s->of[0];
+    const void *in[MAX_RANKS];
+    double acc[DSI_REDUCE_BLOCK]; /* of any dtype */
+    for (int64_t i = s->begin; i < s->end; i += DSI_REDUCE_BLOCK) {
+        int64_t n = s->end - i < DSI_REDUCE_BLOCK ? s->end - i : DSI_REDUCE_BLOCK;
+        for (int k = 0; k < s->ranks; k++) in[k] = in_at(s->of[k], in_first + i);
+        dsi_reduce_block(r->dtype, r->op, s->ranks, in, n, acc);
+        for (int k = from; k < to; k++) move(out_at(s->of[k], i), (char *)acc, n, r->dtype);
+    }
+}
+
+static void gather(const stretch *s, int from, int to)
+{
+    const dsi_request *source = s->of[s->q];
+    for (int k = from; k < to; k++)
+        move(out_at(s->of[k], s->q * source->n + s->begin), in_at(source, s->begin),
+             s->end - s->begin, source->dtype);
+}
+
+static int64_t sum(const int64_t *x, int n)
+{
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) total += x[i];
+    return total;
+}
+
+static void all_to_all(const stretch *s)
+{
+    int a = s->q / s->ranks, b = s->q % s->ranks;
+    const dsi_request *from = s->of[a], *to = s->of[b];
+    int64_t n = from->n, source = b * n, place = a * n;
+    if (from->what == DSI_ALL_TO_ALL_ROWS) {
+        n = from->counts[b];
+        source = sum(from->counts, b);
+        place = sum(to->counts + s->ranks, a);
+    }
+    move(out_at(to, place), in_at(from, source), n, from->dtype);
+}
+
+void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece)
+{
+    const dsi_request *any = of[0];
+    int64_t each = whole(any) ? 1 : (any->n + PIECE - 1) / PIECE;
+    int64_t begin = piece % each * PIECE, end = begin + PIECE < any->n ? begin + PIECE : any->n;
+    stretch s = {of, ranks, (int)(piece / each), begin, end};
+    int64_t count = end - begin;
+    switch (any->what) {
+    case DSI_ALL_REDUCE:
+        reduce(&s, 0, 0, ranks);
+        break;
+    case DSI_REDUCE:
+        reduce(&s, 0, any->root, any->root + 1);
+        break;
+    case DSI_REDUCE_SCATTER:
+        reduce(&s, s.q * any->n, s.q, s.q + 1);
+        break;
+    case DSI_ALL_GATHER:
+        gather(&s, 0, ranks);
+        break;
+    case DSI_GATHER:
+        gather(&s, any->root, any->root + 1);
+        break;
+    case DSI_SCATTER:
+        move(out_at(of[s.q], begin), in_at(of[any->root], s.q * any->n + begin), count, any->dtype);
+        break;
+    case DSI_BROADCAST:
+        for (int k = 0; k < ranks; k++)
+            move(out_at(of[k], begin), in_at(of[any->root], begin), count, any->dtype);
+        break;
+    default:
+        all_to_all(&s);
+        break;
+    }
+}
+
+/* ---- agreement -------------------------------------------------------------------------------------- */
+
+static bool same(const dsi_request *a, const dsi_request *b)
+{
+    return a->what == b->what && a->dtype == b->dtype && a->n == b->n && a->op == b->op &&
+           a->root == b->root;
+}
+
+bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room)
+{
+    for (int r = 1; r < ranks; r++)
+        if (!same(of[0], of[r])) {
+            int n = snprintf(why, room, "ranks do not agree: rank 0 calls %s",
+                             dsi_request_text(of[0]));
+            snprintf(why + n, room - (size_t)n, ", rank %d calls %s", r, dsi_request_text(of[r]));
+            return false;
+        }
+    for (int a = 0; of[0]->counts && a < ranks; a++)
+        for (int b = 0; b < ranks; b++) {
+            int64_t sent = of[a]->counts[b], expected = of[b]->counts[ranks + a];
+            if (sent == expected) continue;
+            snprintf(why, room,
+                     "all_to_all_rows: rank %d sends %lld elements to rank %d, which expects %lld",
+                     a, (long long)sent, b, (long long)expected);
+            return false;
+        }
+    return true;
+}

@@ -1,0 +1,329 @@
+/* tests/comm/collectives.c: every collective, dtype and size against plain loops; the same under mpirun.
+ * SPDX-License-Identifier: MIT */
+#include "comm/comm.h"
+#include "ranks.h"
+#include "tensor/tensor.h"
+
+static const int64_t sizes[] = {0, 1, 3, 1023, 1024, 1025, 40000};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* Small whole numbers: sums are exact in every dtype. */
+static double value(int rank, int64_t i) { return (double)((rank * 5 + i * 3) % 11) - 3; }
+
+/* [n] of dtype; its elements are value(rank, first), ... */
+static ds_tensor *filled(ds_dtype dtype, int64_t n, int rank, int64_t first)
+{
+    ds_tensor *x = ds_empty(DS_F64, ds_shape(n));
+    double *p = ds_data_mut(x);
+    for (int64_t i = 0; i < n; i++) {
+        double v = value(rank, first + i);
+        p[i] = dtype == DS_U8 || dtype == DS_BOOL ? fabs(v) : v;
+    }
+    return ds_cast(x, dtype);
+}
+
+static double element(ds_dtype dtype, int rank, int64_t i)
+{
+    double v = value(rank, i);
+    if (dtype == DS_U8) return fabs(v);
+    return dtype == DS_BOOL ? v != 0 : v;
+}
+
+static double reduced(ds_dtype dtype, ds_redop op, int ranks, int64_t i)
+{
+    double acc = element(dtype, 0, i);
+    for (int r = 1; r < ranks; r++) {
+        double v = element(dtype, r, i);
+        if (op == DS_REDUCE_MAX)
+            acc = fmax(acc, v);
+        else if (op == DS_REDUCE_MIN)
+            acc = fmin(acc, v);
+        else
+            acc += v;
+    }
+    return op == DS_REDUCE_AVG ? acc / ranks : acc;
+}
+
+static const double *doubles(ds_tensor *x) { return ds_data(ds_cast(x, DS_F64)); }
+
+/* ---- reductions --------------------------------------------------------------------------------------- */
+
+static bool defined(ds_dtype dtype, ds_redop op)
+{
+    if (dtype == DS_BOOL) return op >= DS_REDUCE_MAX;
+    return op != DS_REDUCE_AVG || dtype <= DS_BF16;
+}
+
+static double tolerance(ds_dtype dtype, ds_redop op)
+{
+    if (op != DS_REDUCE_AVG) return 0;
+    return dtype == DS_F64 ? 1e-14 : dtype == DS_F32 ? 1e-6 : dtype == DS_F16 ? 5e-3 : 4e-2;
+}
+
+static ds_status one_reduction(ds_dtype dtype, ds_redop op, int64_t n)
+{
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c), root = size - 1;
+    double tol = tolerance(dtype, op);
+
+    ds_tensor *x = filled(dtype, n, rank, 0);
+    RANK_CHECK(ds_all_reduce(c, x, op) == DS_OK);
+    const double *got = doubles(x);
+    for (int64_t i = 0; i < n; i++) RANK_CHECK(fabs(got[i] - reduced(dtype, op, size, i)) <= tol);
+
+    x = filled(dtype, n, rank, 0);
+    RANK_CHECK(ds_reduce_to(c, x, op, root) == DS_OK);
+    got = doubles(x);
+    for (int64_t i = 0; i < n; i++) {
+        double want = rank == root ? reduced(dtype, op, size, i) : element(dtype, rank, i);
+        RANK_CHECK(fabs(got[i] - want) <= tol);
+    }
+
+    x = filled(dtype, n * size, rank, 0);
+    ds_tensor *out = ds_empty(dtype, ds_shape(n));
+    RANK_CHECK(ds_reduce_scatter(c, out, x, op) == DS_OK);
+    got = doubles(out);
+    for (int64_t i = 0; i < n; i++)
+        RANK_CHECK(fabs(got[i] - reduced(dtype, op, size, rank * n + i)) <= tol);
+    return DS_OK;
+}
+
+static ds_status reductions(void *arg)
+{
+    (void)arg;
+    for (int dtype = 0; dtype < DS_DTYPES; dtype++)
+        for (int op = DS_REDUCE_SUM; op <= DS_REDUCE_MIN; op++)
+            for (int s = 0; s < SIZES; s++) {
+                if (!defined((ds_dtype)dtype, (ds_redop)op)) continue;
+                ds_scope *scope = ds_scope_open();
+                ds_status status = one_reduction((ds_dtype)dtype, (ds_redop)op, sizes[s]);
+                ds_scope_close(scope);
+                if (status != DS_OK) return status;
+            }
+    return DS_OK;
+}
+
+/* ---- moves -------------------------------------------------------------------------------------------- */
+
+static ds_status gathers(ds_dtype dtype, int64_t n)
+{
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c), root = size / 2;
+    ds_tensor *out = ds_empty(dtype, ds_shape(size, n)), *in = filled(dtype, n, rank, 0);
+    RANK_CHECK(ds_all_gather(c, out, in) == DS_OK);
+    const double *got = doubles(out);
+    for (int64_t i = 0; i < size * n; i++)
+        RANK_CHECK(got[i] == element(dtype, (int)(i / n), i % n));
+
+    out = rank == root ? ds_empty(dtype, ds_shape(size, n)) : NULL;
+    RANK_CHECK(ds_gather_to(c, out, in, root) == DS_OK);
+    got = rank == root ? doubles(out) : NULL;
+    for (int64_t i = 0; got && i < size * n; i++)
+        RANK_CHECK(got[i] == element(dtype, (int)(i / n), i % n));
+
+    in = rank == root ? filled(dtype, size * n, root, 0) : NULL;
+    out = ds_empty(dtype, ds_shape(n));
+    RANK_CHECK(ds_scatter_from(c, out, in, root) == DS_OK);
+    got = doubles(out);
+    for (int64_t i = 0; i < n; i++) RANK_CHECK(got[i] == element(dtype, root, rank * n + i));
+
+    out = filled(dtype, n, rank, 0);
+    RANK_CHECK(ds_broadcast(c, out, root) == DS_OK);
+    got = doubles(out);
+    for (int64_t i = 0; i < n; i++) RANK_CHECK(got[i] == element(dtype, root, i));
+    return DS_OK;
+}
+
+/* Rank a sends rows(a, b) rows of 3 to rank b. */
+static int64_t rows(int a, int b, int64_t n) { return (a + 2 * b) % 3 * n; }
+
+static ds_status exchanges(ds_dtype dtype, int64_t n)
+{
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    ds_tensor *out = ds_empty(dtype, ds_shape(size * n)), *in = filled(dtype, size * n, rank, 0);
+    RANK_CHECK(ds_all_to_all(c, out, in) == DS_OK);
+    const double *got = doubles(out);
+    for (int64_t i = 0; i < size * n; i++)
+        RANK_CHECK(got[i] == element(dtype, (int)(i / n), rank * n + i % n));
+
+    int64_t sent[64], received[64], n_sent = 0, n_received = 0;
+    for (int r = 0; r < size; r++) {
+        n_sent += sent[r] = rows(rank, r, n);
+        n_received += received[r] = rows(r, rank, n);
+    }
+    in = ds_empty(DS_F64, ds_shape(n_sent, 3));
+    double *p = ds_data_mut(in);
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < 3 * sent[r]; i++) *p++ = value(rank * 8 + r, i);
+    in = ds_cast(in, DS_I32);
+    out = ds_empty(DS_I32, ds_shape(n_received, 3));
+    RANK_CHECK(ds_all_to_all_rows(c, out, received, in, sent) == DS_OK);
+    got = doubles(out);
+    for (int r = 0; r < size; r++)
+        for (int64_t i = 0; i < 3 * received[r]; i++) RANK_CHECK(*got++ == value(r * 8 + rank, i));
+    return DS_OK;
+}
+
+static ds_status moves(void *arg)
+{
+    (void)arg;
+    for (int dtype = 0; dtype < DS_DTYPES; dtype++)
+        for (int s = 0; s < SIZES; s++) {
+            ds_scope *scope = ds_scope_open();
+            ds_status status = gathers((ds_dtype)dtype, sizes[s]);
+            if (status == DS_OK) status = exchanges((ds_dtype)dtype, sizes[s]);
+            ds_scope_close(scope);
+            if (status != DS_OK) return status;
+        }
+    return ds_barrier(NULL);
+}
+
+/* ---- layouts, requests, groups -------------------------------------------------------------------------- */
+
+static ds_status layouts(void *arg)
+{
+    (void)arg;
+    int rank = ds_comm_rank(ds_world()), size = ds_comm_size(ds_world());
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(6, 4)), *t = ds_transpose(x, 0, 1);
+    RANK_CHECK(!dsi_is_contiguous(t));
+    RANK_CHECK(ds_copy(t, ds_full(DS_F32, ds_shape(1), rank + 1)) == DS_OK);
+    RANK_CHECK(ds_all_reduce(NULL, t, DS_REDUCE_SUM) == DS_OK);
+    RANK_CHECK(ds_item(ds_mean(x)) == size * (size + 1) / 2);
+
+    ds_tensor *scalar = ds_scalar(DS_F64, rank + 0.5); /* shape {} */
+    RANK_CHECK(ds_broadcast(NULL, scalar, size - 1) == DS_OK);
+    RANK_CHECK(ds_item(scalar) == size - 0.5);
+    return DS_OK;
+}
+
+/* Begun in one order, waited for in another, while later ones are already on their way. */
+static ds_status requests(void *arg)
+{
+    (void)arg;
+    enum { N = 40, EACH = 20000 };
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    ds_tensor *x[N];
+    dsi_request *r[N];
+    for (int i = 0; i < N; i++) {
+        x[i] = filled(DS_F32, i % 2 ? EACH : 5, rank, i);
+        r[i] = dsi_all_reduce_start(c, dsi_v(x[i]), DS_REDUCE_SUM);
+        RANK_CHECK(r[i]);
+    }
+    for (int k = 0; k < N; k++) {
+        int i = (k * 7 + rank) % N; /* 7 and 40 have no common factor */
+        RANK_CHECK(dsi_request_wait(r[i]) == DS_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        const double *got = doubles(x[i]);
+        for (int64_t k = 0; k < ds_numel(x[i]); k++)
+            RANK_CHECK(got[k] == reduced(DS_F32, DS_REDUCE_SUM, size, i + k));
+    }
+    return DS_OK;
+}
+
+/* in at its own place inside of out, and out at its own place inside of in */
+static ds_status in_place(void *arg)
+{
+    (void)arg;
+    enum { N = 20000 };
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    ds_tensor *x = filled(DS_F32, (int64_t)N * size, rank, 0);
+    dsi_view all = dsi_v(x), part = all;
+    part.d[0] = N;
+    part.p = (float *)all.p + (int64_t)rank * N;
+    RANK_CHECK(dsi_request_wait(dsi_reduce_scatter_start(c, all, part, DS_REDUCE_SUM)) == DS_OK);
+    RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, part, all)) == DS_OK);
+    const double *got = doubles(x);
+    for (int64_t i = 0; i < (int64_t)N * size; i++)
+        RANK_CHECK(got[i] == reduced(DS_F32, DS_REDUCE_SUM, size, i));
+    return DS_OK;
+}
+
+static ds_status groups(void *arg)
+{
+    (void)arg;
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    ds_comm *even = ds_comm_split(c, rank % 2, -rank); /* backwards */
+    RANK_CHECK(even && ds_comm_size(even) == (size + 1 - rank % 2) / 2);
+    RANK_CHECK(ds_comm_rank(even) == (size - 1 - rank) / 2);
+    ds_tensor *x = ds_scalar(DS_I64, rank);
+    RANK_CHECK(ds_all_reduce(even, x, DS_REDUCE_SUM) == DS_OK);
+    int64_t want = 0;
+    for (int r = rank % 2; r < size; r += 2) want += r;
+    RANK_CHECK(ds_item(x) == (double)want);
+
+    ds_comm *first = ds_comm_split(c, rank ? -1 : 0, 0);
+    RANK_CHECK(rank ? !first && !ds_error() : first && ds_comm_size(first) == 1);
+    ds_comm *same = ds_comm_split(even, 3, 0);
+    RANK_CHECK(same && ds_comm_rank(same) == ds_comm_rank(even));
+    RANK_CHECK(ds_barrier(same) == DS_OK);
+    ds_comm_free(same);
+    ds_comm_free(first);
+    ds_comm_free(even);
+    return ds_barrier(c);
+}
+
+/* ---- what is refused, without waiting for anybody -------------------------------------------------------- */
+
+static bool refused(ds_status status, const char *part)
+{
+    bool so = status == DS_EINVAL && ds_error() && strstr(ds_error(), part);
+    if (so) ds_error_clear();
+    return so;
+}
+
+static ds_status refusals(void *arg)
+{
+    (void)arg;
+    ds_comm *c = ds_world();
+    int size = ds_comm_size(c);
+    ds_tensor *f = ds_zeros(DS_F32, ds_shape(size)), *b = ds_zeros(DS_BOOL, ds_shape(size));
+    ds_tensor *more = ds_zeros(DS_F32, ds_shape(size + 1)), *i = ds_zeros(DS_I32, ds_shape(size));
+    RANK_CHECK(refused(ds_all_reduce(c, b, DS_REDUCE_SUM), "a sum of bool is not defined"));
+    RANK_CHECK(refused(ds_all_reduce(c, i, DS_REDUCE_AVG), "an average of int32 is not defined"));
+    RANK_CHECK(refused(ds_all_reduce(c, f, (ds_redop)9), "there is no operation 9"));
+    RANK_CHECK(refused(ds_all_reduce(c, NULL, DS_REDUCE_SUM), "all_reduce: an operand is NULL"));
+    RANK_CHECK(refused(ds_broadcast(c, f, size), "ranks are 0 to"));
+    RANK_CHECK(refused(ds_broadcast(c, f, -1), "root is -1"));
+    RANK_CHECK(refused(ds_all_gather(c, more, f), "so out must have"));
+    RANK_CHECK(refused(ds_all_gather(c, i, ds_zeros(DS_F32, ds_shape(1))), "but out is int32"));
+    RANK_CHECK(refused(ds_reduce_scatter(c, f, more, DS_REDUCE_SUM),
+                       size == 1 ? "so out must" : "pieces"));
+    RANK_CHECK(refused(ds_all_to_all(c, more, f), "so out must have"));
+    if (size > 1) RANK_CHECK(refused(ds_all_to_all(c, more, more), "equal pieces"));
+    int64_t good[64] = {size}, bad[64] = {size + 1}, negative[64] = {-1, size + 1};
+    RANK_CHECK(refused(ds_all_to_all_rows(c, f, bad, f, good), "out_rows are"));
+    RANK_CHECK(refused(ds_all_to_all_rows(c, f, good, f, bad), "in_rows are"));
+    RANK_CHECK(refused(ds_all_to_all_rows(c, f, good, f, negative), "in_rows[0] is -1"));
+    return ds_barrier(c); /* nobody was left behind */
+}
+
+#define EACH_RANK(name) \
+    static void test_##name(void **state) \
+    { \
+        (void)state; \
+        TEST_RANKS(name, NULL); \
+    }
+EACH_RANK(reductions)
+EACH_RANK(moves)
+EACH_RANK(layouts)
+EACH_RANK(requests)
+EACH_RANK(in_place)
+EACH_RANK(groups)
+EACH_RANK(refusals)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_layouts),    cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_in_place),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_refusals)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_destroy_process_group();
+    return failed;
+}
