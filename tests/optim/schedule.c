@@ -1,6 +1,8 @@
 /* tests/optim/schedule.c: schedules: one of one's own, torch's beside PyTorch's values, going on from a
  * checkpoint, and all that is refused. DeepSpeed's values are tests/reference/lr.c.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/mem.h"
 #include "optim/given.h"
 
 #define LR 0.05
@@ -135,6 +137,32 @@ static void torchs_values(void **state)
     }
 }
 
+/* The closed forms that docs/schedules.md gives, with the parameters of `torchs`. */
+static double closed_form(const char *type, int e)
+{
+    if (!strcmp(type, "StepLR")) return LR * pow(0.1, e / 2);
+    if (!strcmp(type, "MultiStepLR")) return LR * pow(0.5, (e >= 1) + 2 * (e >= 4));
+    if (!strcmp(type, "ExponentialLR")) return LR * pow(0.9, e);
+    if (!strcmp(type, "CosineAnnealingLR"))
+        return 0.001 + (LR - 0.001) * (1 + cos(3.14159265358979323846 * e / 3)) / 2;
+    if (!strcmp(type, "ConstantLR")) return e < 5 ? LR / 3 : LR;
+    if (!strcmp(type, "LinearLR")) return LR * (1. / 3 + (1 - 1. / 3) * fmin(e, 4) / 4);
+    return LR * pow(1 - fmin(e, 5) / 5, 2);
+}
+
+static void closed_forms(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof torchs / sizeof *torchs; i++) {
+        Bench b = open_bench();
+        ds_schedule *s = ds_schedule_by_name(b.o, torchs[i].type, torchs[i].params);
+        for (int e = 0; e < 30; e++, ds_schedule_step(s))
+            CHECK_CLOSE(ds_schedule_lr(s, 0), closed_form(torchs[i].type, e), 1e-15);
+        ds_schedule_free(s);
+        close_bench(b);
+    }
+}
+
 /* ---- DeepSpeed's ----------------------------------------------------------------------------------------- */
 
 /* A new schedule with the old one's number goes on with the same values. */
@@ -251,6 +279,34 @@ static void refused(void **state)
     }
 }
 
+/* Each parameter stands in docs/schedules.md: a name that is unknown lists those there are. */
+static void documented(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"WarmupLR",      "WarmupDecayLR",     "WarmupCosineLR",
+                                        "OneCycle",      "LRRangeTest",       "StepLR",
+                                        "MultiStepLR",   "CosineAnnealingLR", "ConstantLR",
+                                        "ExponentialLR", "LinearLR",          "PolynomialLR"};
+    size_t bytes;
+    char *page = dsi_file_read(DS_SOURCE_DIR "/docs/schedules.md", &bytes);
+    CHECK(page);
+    Bench b = open_bench();
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char names[1000], quoted[100], *rest = NULL;
+        CHECK(!ds_schedule_by_name(b.o, types[i], "{\"?\": 1}"));
+        snprintf(names, sizeof names, "%s", strstr(ds_error(), " takes ") + 7);
+        for (char *name = strtok_r(names, ", ", &rest); name; name = strtok_r(NULL, ", ", &rest)) {
+            snprintf(quoted, sizeof quoted, "`%s`", name);
+            if (!strstr(page, quoted)) fail_msg("docs/schedules.md has no %s", quoted);
+        }
+        CHECK(strstr(page, types[i]));
+    }
+    ds_error_clear();
+    close_bench(b);
+    dsi_free(page);
+}
+
 TEST_MAIN(cmocka_unit_test(a_schedule_of_ones_own), cmocka_unit_test(null_passes),
-          cmocka_unit_test(torchs_values), cmocka_unit_test(a_resumed_schedule_goes_on),
-          cmocka_unit_test(last_batch_iteration), cmocka_unit_test(refused))
+          cmocka_unit_test(torchs_values), cmocka_unit_test(closed_forms),
+          cmocka_unit_test(a_resumed_schedule_goes_on), cmocka_unit_test(last_batch_iteration),
+          cmocka_unit_test(refused), cmocka_unit_test(documented))
