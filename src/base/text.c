@@ -1,7 +1,8 @@
 /* base/text.c: a growable string; numbers as Python prints them; the nearest word.
  *
  * The distance of two words is the number of letters to insert, delete, replace or exchange with their
- * neighbour (Damerau, CACM 7, 1964; the restricted form: no letter is touched twice).
+ * neighbour (Damerau, CACM 7, 1964; the restricted form: no letter is touched twice); less if they differ
+ * by whole parts between underscores.
  * SPDX-License-Identifier: MIT */
 #include "text.h"
 
@@ -185,13 +186,36 @@ static int distance(const char *a, const char *b)
     return above[nb];
 }
 
+/* How many parts b has ("reduce_bucket_size" has three) besides those of a, which all occur in it in their
+ * order; LONGEST if they do not. */
+static int parts_more(const char *a, const char *b)
+{
+    int more = 0;
+    while (*b) {
+        size_t na = strcspn(a, "_-"), nb = strcspn(b, "_-"), k = 0;
+        while (k < na && k < nb && same(a[k], b[k])) k++;
+        if (na > 0 && k == na && k == nb)
+            a += na + (a[na] != 0);
+        else
+            more++;
+        b += nb + (b[nb] != 0);
+    }
+    return *a ? LONGEST : more;
+}
+
+/* Letters; where whole parts are left out or put in, one, and one for each of them. */
+static int farness(const char *a, const char *b)
+{
+    return least(distance(a, b), 1 + least(parts_more(a, b), parts_more(b, a)));
+}
+
 const char *dsi_nearest(const char *to, const char *const *words, int n)
 {
     const char *best = NULL;
     int least_distance = (int)strnlen(to, LONGEST) / 3 +
                          2; /* near: a third of the letters, and one */
     for (int i = 0; i < n; i++) {
-        int d = distance(to, words[i]);
+        int d = farness(to, words[i]);
         if (d < least_distance) {
             least_distance = d;
             best = words[i];

@@ -165,7 +165,25 @@ static void nearest_word_is_found(void **state)
     CHECK(!dsi_nearest(lengthy, words, N));
 }
 
+static void parts_of_names_may_be_left_out(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"warmup_type", "warmup_num_steps", "warmup_max_lr",
+                                        "reduce_bucket_size", "stage"};
+    enum { N = sizeof words / sizeof *words };
+    assert_string_equal(dsi_nearest("warmup_steps", words, N), "warmup_num_steps");
+    assert_string_equal(dsi_nearest("max_lr", words, N), "warmup_max_lr");
+    assert_string_equal(dsi_nearest("Bucket-Size", words, N), "reduce_bucket_size");
+    assert_string_equal(dsi_nearest("zero_optimization_stage", words, N), "stage");
+    assert_string_equal(dsi_nearest("warmup_typ", words, N), "warmup_type");
+    CHECK(!dsi_nearest("steps_num", words, N)); /* another order */
+    CHECK(!dsi_nearest("lr", words, N));        /* too little to go by */
+    CHECK(!dsi_nearest("", words, N));
+    CHECK(!dsi_nearest("__", words, N));
+}
+
 TEST_MAIN(cmocka_unit_test(text_grows_and_keeps_bytes), cmocka_unit_test(empty_text_ends_with_0),
           cmocka_unit_test(doubles_are_printed_as_python_does),
           cmocka_unit_test(doubles_are_rounded_as_python_does), cmocka_unit_test(doubles_read_back),
-          cmocka_unit_test(doubles_know_no_locale), cmocka_unit_test(nearest_word_is_found))
+          cmocka_unit_test(doubles_know_no_locale), cmocka_unit_test(nearest_word_is_found),
+          cmocka_unit_test(parts_of_names_may_be_left_out))

@@ -228,6 +228,7 @@ static void refused(void **state)
         {"WarmupLR", "{\"warmup_max_Lr\": 1}",
          "scheduler.params.warmup_max_Lr: did you mean \"warmup_max_lr\"? WarmupLR takes "
          "warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration"},
+        {"WarmupLR", "{\"warmup_steps\": 10}", "did you mean \"warmup_num_steps\"?"},
         {"WarmupLR", "{\"total_num_steps\": 10}", "scheduler.params.total_num_steps: "},
         {"WarmupLR", "{\"warmup_num_steps\": 0}",
          "scheduler.params.warmup_num_steps is 0: expected an integer, without point or "
