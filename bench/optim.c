@@ -64,7 +64,7 @@ static void lion(const Bench *b)
 
 static void lamb(const Bench *b)
 {
-    static const dsi_lamb c = {1e-3, 0.9, 0.999, 1e-8, 0.01, 10, 0.01, true};
+    static const dsi_lamb c = {1e-3, 0.9, 0.999, 1e-8, 0.01, 10, 0.01, true, false};
     b->kernels->lamb(b->stream, &c, 1, &b->x);
 }
 

@@ -84,9 +84,12 @@ typedef struct ds_lamb_opts {
     double weight_decay;
     double max_coeff, min_coeff; /* bounds of the trust ratio; 0: 10, 0.01 */
     bool no_bias_correction;
+    bool eps_inside_sqrt;
 } ds_lamb_opts;
 
-/* u = m^ / (sqrt(v^) + eps) + weight_decay p; p -= lr clamp(|p| / |u|) u per tensor (arXiv 1904.00962). */
+/* u = m / (sqrt(v) + eps) + weight_decay p (or sqrt(v + eps)); p -= lr sqrt(1-b2^t) / (1-b1^t) clamp(|p| / |u|) u
+ * per tensor; the ratio is 1 where a norm is 0. DeepSpeed's FusedLamb: arXiv 1904.00962 with the bias correction
+ * outside of u. */
 #define ds_optim_lamb(model, ...) ds_optim_lamb_with(model, (ds_lamb_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
 

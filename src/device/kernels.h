@@ -97,7 +97,7 @@ typedef struct dsi_lion {
 
 typedef struct dsi_lamb {
     double lr, beta1, beta2, eps, weight_decay, max_coeff, min_coeff;
-    bool bias_correction;
+    bool bias_correction, eps_inside_sqrt;
 } dsi_lamb;
 
 typedef ds_status dsi_unary(dsi_stream *s, dsi_view x, dsi_view y);

@@ -142,6 +142,7 @@ ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
     dsi_lamb self = {.eps = o.eps,
                      .max_coeff = o.max_coeff,
                      .min_coeff = o.min_coeff,
-                     .bias_correction = !o.no_bias_correction};
+                     .bias_correction = !o.no_bias_correction,
+                     .eps_inside_sqrt = o.eps_inside_sqrt};
     return dsi_optim_with(model, &type, v, &self);
 }

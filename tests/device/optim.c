@@ -69,11 +69,10 @@ static void lion_rule(const dsi_lion *c, Element *e, double g, int t)
 }
 
 /* LAMB has a second half, once |p| and |u| of the whole parameter are known. */
-static double lamb_u(const dsi_lamb *c, const Element *e, int t)
+static double lamb_u(const dsi_lamb *c, const Element *e)
 {
-    double c1 = c->bias_correction ? 1 - pow(c->beta1, t) : 1;
-    double c2 = c->bias_correction ? 1 - pow(c->beta2, t) : 1;
-    return e->m / c1 / (sqrt(e->v / c2) + c->eps) + c->weight_decay * e->p;
+    double root = c->eps_inside_sqrt ? sqrt(e->v + c->eps) : sqrt(e->v) + c->eps;
+    return e->m / root + c->weight_decay * e->p;
 }
 
 static void lamb_rule(const dsi_lamb *c, Element *e, double g, int t)
@@ -87,12 +86,14 @@ static void lamb_finish(const dsi_lamb *c, Element *e, int64_t n, int t)
 {
     double p2 = 0, u2 = 0;
     for (int64_t i = 0; i < n; i++) {
-        double u = lamb_u(c, &e[i], t);
+        double u = lamb_u(c, &e[i]);
         p2 += e[i].p * e[i].p;
         u2 += u * u;
     }
     double trust = p2 > 0 && u2 > 0 ? fmin(fmax(sqrt(p2 / u2), c->min_coeff), c->max_coeff) : 1;
-    for (int64_t i = 0; i < n; i++) e[i].p -= c->lr * trust * lamb_u(c, &e[i], t);
+    double rate = c->lr * trust;
+    if (c->bias_correction) rate *= sqrt(1 - pow(c->beta2, t)) / (1 - pow(c->beta1, t));
+    for (int64_t i = 0; i < n; i++) e[i].p -= rate * lamb_u(c, &e[i]);
 }
 
 /* ---- the cases ---------------------------------------------------------------------------------------- */
@@ -124,8 +125,8 @@ static const Case cases[] = {
     {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-1, .centered = true}},
     {RMSPROP, .rmsprop = {0.01, 0.9, 1e-1, 0, 0.5, true, true}},
     {LION, .lion = {0.01, 0.9, 0.99, 0.1}},
-    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0.01, 10, 0.01, true}},
-    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0, 0.5, 0.2, false}},
+    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0.01, 10, 0.01, true, false}},
+    {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0, 0.5, 0.2, false, true}},
 };
 
 static void rule(const Case *c, Element *e, double g, int t)

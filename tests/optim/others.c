@@ -70,18 +70,27 @@ static void lion(void **state)
     ds_scope_close(scope);
 }
 
-/* The first u is the gradient's sign: |u| = sqrt(6), |w| = sqrt(91). The trust ratio is bounded. */
+/* The first u is 0.1 g / (sqrt(0.001) |g|) = sqrt(10), and the correction of the rate 1 / sqrt(10). |w| is
+ * sqrt(91), |u| sqrt(60). The trust ratio is bounded. */
 static void lamb(void **state)
 {
     (void)state;
-    double ratio = sqrt(91.0 / 6);
     ds_scope *scope = ds_scope_open();
     ds_module *m = given_new(DS_F64);
-    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1), m, 4), 1 - 0.1 * ratio, 1e-7);
+    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1), m, 4), 1 - 0.1 * sqrt(91.0 / 60), 1e-7);
     m = given_new(DS_F64);
-    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .max_coeff = 2), m, 4), 1 - 0.1 * 2, 1e-7);
+    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .no_bias_correction = true), m, 4),
+                1 - 0.1 * sqrt(91.0 / 6), 1e-7);
+    m = given_new(DS_F64);
+    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .max_coeff = 0.5), m, 4), 1 - 0.1 * 0.5, 1e-7);
     m = given_new(DS_F64);
     CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .min_coeff = 5), m, 4), 1 - 0.1 * 5, 1e-7);
+    m = given_new(DS_F64); /* both eps make u small, and the ratio its bound */
+    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .eps = 4), m, 4),
+                1 - 0.1 / sqrt(10) * 10 * 0.4 / (0.4 / sqrt(10) + 4), 1e-7);
+    m = given_new(DS_F64);
+    CHECK_CLOSE(step(ds_optim_lamb(m, 0.1, .eps = 4, .eps_inside_sqrt = true), m, 4),
+                1 - 0.1 / sqrt(10) * 10 * 0.4 / sqrt(0.016 + 4), 1e-7);
     m = given_new(DS_F64);
     CHECK_CLOSE(step(ds_optim_lamb(m, 0.1), m, 0), 1, 0); /* u is 0: the ratio is 1 */
     m = given_new(DS_F64);

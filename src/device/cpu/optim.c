@@ -178,7 +178,7 @@ typedef struct Lamb {
     int n;
     const dsi_span *x;
     double *sums;  /* [pieces][2]: of p^2, of u^2 */
-    double *rates; /* [n]: lr times the trust ratio; NULL in the first half */
+    double *rates; /* [n]: lr, corrected, times the trust ratio; NULL in the first half */
 } Lamb;
 
 /* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first half. */
@@ -231,6 +231,14 @@ static double trust(const dsi_lamb *c, double p2, double u2)
     return ratio > c->max_coeff ? c->max_coeff : ratio < c->min_coeff ? c->min_coeff : ratio;
 }
 
+/* The bias correction of both moments, as in DeepSpeed's kernel: outside of u, and of eps. */
+static double lamb_rate(const dsi_lamb *c, int64_t step)
+{
+    if (!c->bias_correction) return c->lr;
+    double t = (double)step;
+    return c->lr * sqrt(1 - pow(c->beta2, t)) / (1 - pow(c->beta1, t));
+}
+
 ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
 {
     ds_status status = check_dtypes("lamb", n, x);
@@ -248,7 +256,7 @@ ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *
     for (int i = 0; i < n; i++) {
         double p2 = 0, u2 = 0;
         for (int64_t q = 0; q < pieces(&x[i]); q++, sums += 2) p2 += sums[0], u2 += sums[1];
-        rates[i] = c->lr * trust(c, p2, u2);
+        rates[i] = lamb_rate(c, x[i].step) * trust(c, p2, u2);
     }
     l.rates = rates;
     dsi_parallel(count, GRAIN, lamb_pieces, &l);
