@@ -17,6 +17,7 @@
 #include <deepspeed/autograd.h>
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/comm.h>
+#include <deepspeed/config.h>
 #include <deepspeed/data.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>

@@ -2,11 +2,10 @@
  * ranks. The struct is nested as the file is; it holds what some part of the library acts on. Every other
  * key that DeepSpeed knows is checked too, and stands in dsi_config_json.
  *
- *     config_syntax.c  text with comments, bare keys, ...  ->  strict JSON, every byte with its origin
- *     config_table.h   a row a key: type, default, range, field, help, and what we do about it
- *     config_read.c    the user's values against the rows  ->  the resolved tree, and the struct
- *     config_batch.c   the arithmetic of batch sizes, and rules between keys
- *     config_print.c   the resolved configuration as JSON, and in DeepSpeed's form
+ *     text (file, JSON, base64)  -> config_load.c    -> bytes
+ *     comments, bare keys, ...   -> config_syntax.c  -> JSON, every key with its line
+ *     values                     -> config_resolve.c -> a tree with every key, by config_table.h
+ *     keys about one another     -> config_batch.c   -> batch sizes, and the struct below
  *
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CONFIG_H
@@ -115,15 +114,15 @@ typedef struct dsi_config {
 } dsi_config;
 
 /* From the path of a file, from JSON text, or from (urlsafe) base64 of JSON text, for that many ranks.
- * NULL with the message, which names every key that cannot be. Warnings (a deprecated key; keys that are
- * known but without effect here) are lines of the log, on rank 0. */
+ * NULL with the message, which names every key that cannot be. */
 dsi_config *dsi_config_read(const char *text, int world_size);
 void dsi_config_free(dsi_config *c);
 
 /* The resolved configuration: every key with its value. To be freed with dsi_free. */
 char *dsi_config_json(const dsi_config *c);
 
-/* DeepSpeed's "DeepSpeedEngine configuration:" with every value, then the user's JSON, at INFO. */
+/* On rank 0: a WARNING for each old key and one for keys that have no effect here; then, at INFO,
+ * DeepSpeed's "DeepSpeedEngine configuration:" with every value, and the user's JSON. */
 void dsi_config_print(const dsi_config *c);
 
 #endif

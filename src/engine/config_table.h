@@ -1,0 +1,584 @@
+/* engine/config_table.h: every key of ds_config.json, a row each. Parser, messages, docs/config.md, the
+ * resolved configuration and a test that each field is read come from it.
+ *
+ * Names, types, defaults and ranges are DeepSpeed 0.19.8's (deepspeed/runtime/config.py, zero/config.py,
+ * precision_config.py, ...); keys that only older versions have are refused by name, as there. To add a
+ * key: a row, a field in config.h if something is to read it, and the new docs/config.md (see
+ * scripts/config_docs).
+ *
+ *     ACT    acted on: the field is read
+ *     OURS   the same, of a key that DeepSpeed does not have
+ *     NOP    accepted, without effect: results are the same, so it is only said once
+ *     NOT    refused unless it is the default: training would not be what was asked for
+ *     GONE   refused wherever it stands
+ *     ALSO   another name; OLD: another name, with a warning
+ *     GROUP  an object in which "auto" is a key's default; PICKY: in which it is refused by name;
+ *            null there is wrong (NULL_NO), an empty one (NULL_EMPTY), or what it is at first (NULL_FIRST)
+ *
+ * SPDX-License-Identifier: MIT */
+
+/* ---- batch ---- */
+ACT("train_batch_size", INT_FROM(1), "null", train_batch_size,
+    "samples of an optimizer step, over all ranks and micro steps")
+ACT("train_micro_batch_size_per_gpu", INT_FROM(1), "null", train_micro_batch_size_per_gpu,
+    "samples of a forward, on one rank")
+ACT("gradient_accumulation_steps", INT_FROM(1), "null", gradient_accumulation_steps,
+    "forwards of an optimizer step")
+NOT("managed_gradient_accumulation", BOOL, "true", "the engine itself counts micro steps")
+ACT("dataloader_drop_last", BOOL, "false", dataloader_drop_last, "drop the short last batch")
+
+/* ---- what is printed ---- */
+ACT("steps_per_print", INT_FROM(0), "null", steps_per_print,
+    "optimizer steps between two lines of progress; null or 0: no lines")
+ACT("wall_clock_breakdown", BOOL, "false", wall_clock_breakdown, "time of forward, backward, step")
+ACT("memory_breakdown", BOOL, "false", memory_breakdown, "memory around forward, backward, step")
+NOP("dump_state", BOOL, "false", "attributes of DeepSpeed's Python engine")
+NOP("log_level", TEXT, "null", "DS_LOG=debug, info, warning or error chooses what is printed")
+
+/* ---- gradients ---- */
+ACT("gradient_clipping", NUMBER_FROM(0), "1.0", gradient_clipping,
+    "largest L2 norm of all gradients; 0: off")
+ACT("prescale_gradients", BOOL, "false", prescale_gradients,
+    "divide by the number of ranks before the sum instead of after it")
+ACT("gradient_predivide_factor", NUMBER_ABOVE(0), "1.0", gradient_predivide_factor,
+    "divide by f before the sum and by ranks / f after it")
+ACT("gradient_allreduce_op", ANY_CASE(reductions), "\"mean\"", gradient_sum,
+    "mean or sum over the ranks; sum not with stage 3")
+ACT("communication_data_type", ANY_CASE(comm_dtypes), "null", communication_data_type,
+    "type in which gradients travel; null: the model's")
+NOP("seq_parallel_communication_data_type", ANY_CASE(comm_dtypes), "\"fp32\"",
+    "sequence parallel only")
+ALSO("seq_parallel_comm_data_type", "seq_parallel_communication_data_type")
+NOP("disable_allgather", BOOL, "false", "DeepSpeed reads it and does not use it")
+OURS("on_nan", WORD(on_nan), "\"error\"", on_nan,
+     "what a loss that is not a number does in float32 and bfloat16: error or continue")
+
+/* ---- optimizer and schedule ---- */
+PICKY("optimizer", NULL_NO, "the optimizer, if the program makes none")
+ACT("optimizer.type", TEXT, "null", optimizer.type, "Adam, AdamW, SGD, Adagrad, Lion, Lamb, RMSprop")
+ACT("optimizer.params", OBJECT, "null", optimizer.params, "its options")
+NOP("optimizer.legacy_fusion", BOOL, "false", "a CUDA kernel of DeepSpeed's")
+PICKY("scheduler", NULL_NO, "the learning rate schedule, if the program makes none")
+ACT("scheduler.type", TEXT, "null", scheduler.type,
+    "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest")
+ACT("scheduler.params", OBJECT, "null", scheduler.params, "its options")
+ACT("zero_allow_untested_optimizer", BOOL, "false", zero_allow_untested_optimizer,
+    "let optimizers that DeepSpeed did not test run with ZeRO")
+NOP("zero_force_ds_cpu_optimizer", BOOL, "true", "every optimizer here runs on the CPU")
+
+/* ---- 16 bits ---- */
+GROUP("fp16", NULL_NO, "half precision with float32 master weights")
+ACT("fp16.enabled", BOOL, "false", fp16.enabled, "weights and activations in float16")
+ACT("fp16.auto_cast", BOOL, "false", fp16.auto_cast, "cast floating inputs of forward to float16")
+ACT("fp16.loss_scale", NUMBER_FROM(0), "0.0", fp16.loss_scale, "0: dynamic; else the scale")
+ACT("fp16.initial_scale_power", INT_IN(0, 126), "16", fp16.initial_scale_power,
+    "first scale is 2 to the power of this")
+ACT("fp16.loss_scale_window", INT, "1000", fp16.loss_scale_window,
+    "good steps before the scale doubles; at least 1 if the scale is dynamic")
+ACT("fp16.hysteresis", INT, "2", fp16.hysteresis, "overflows before the scale halves")
+ACT("fp16.consecutive_hysteresis", BOOL, "false", fp16.consecutive_hysteresis,
+    "a good step refills the hysteresis")
+ACT("fp16.min_loss_scale", INT, "1", fp16.min_loss_scale,
+    "the least scale; at least 1 if the scale is dynamic")
+NOT("fp16.fp16_master_weights_and_grads", BOOL, "false", "master weights are float32")
+GROUP("bf16", NULL_EMPTY, "bfloat16 with float32 master weights")
+ACT("bf16.enabled", BOOL, "false", bf16.enabled, "weights and activations in bfloat16")
+ACT("bf16.check_grad_overflow", BOOL, "true", bf16.check_grad_overflow,
+    "skip a step whose gradients are infinite or not numbers")
+NOP("bf16.immediate_grad_update", BOOL, "false", "when gradients are added up, not how")
+NOT("bf16.bf16_master_weights_and_grads", BOOL, "false", "master weights are float32")
+NOT("bf16.bf16_optimizer_states", BOOL, "false", "moments are float32")
+OLD("bfloat16", "bf16")
+PICKY("torch_autocast", NULL_NO, "types chosen op by op")
+NOT("torch_autocast.enabled", BOOL, "false", "fp16 or bf16 make the whole model 16-bit")
+NOP("torch_autocast.dtype", WORD(dtypes), "null", "only with torch_autocast.enabled")
+NOP("torch_autocast.lower_precision_safe_modules", LIST, "null",
+    "only with torch_autocast.enabled")
+PICKY("data_types", NULL_NO, "types of what the engine keeps")
+ACT("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,
+    "type in which gradients add up; null: the model's, float32 for bf16 without ZeRO")
+NOT("data_types.param_dtype", WORD(dtypes), "null", "fp16 or bf16 decide the type of parameters")
+NOT("data_types.buffer_dtype", WORD(dtypes), "null", "buffers have the type of the parameters")
+NOP("data_types.keep_in_fp32_modules", ANY, "\"auto\"", "names of transformers' modules")
+GONE("amp", ANY, "null", "NVIDIA's apex; use fp16 or bf16")
+GONE("amp.enabled", BOOL, "false", "")
+
+/* ---- ZeRO ---- */
+GROUP("zero_optimization", NULL_NO, "what ranks divide among them")
+ACT("zero_optimization.stage", INT_IN(0, 3), "0", zero.stage,
+    "0: nothing; 1: optimizer states; 2: gradients too; 3: parameters too")
+ACT("zero_optimization.contiguous_gradients", BOOL, "true", zero.contiguous_gradients,
+    "gradients of a bucket lie side by side")
+ACT("zero_optimization.reduce_scatter", BOOL, "true", zero.reduce_scatter,
+    "a rank gets its part of a sum only")
+ACT("zero_optimization.reduce_bucket_size", INT_FROM(1), "500000000", zero.reduce_bucket_size,
+    "elements that are reduced together")
+NOP("zero_optimization.use_multi_rank_bucket_allreduce", BOOL, "true",
+    "how one bucket with parts of several ranks travels")
+ACT("zero_optimization.allgather_partitions", BOOL, "true", zero.allgather_partitions,
+    "all_gather after a step; false: a broadcast by each rank")
+ACT("zero_optimization.allgather_bucket_size", INT_FROM(0), "500000000",
+    zero.allgather_bucket_size, "elements that are gathered together")
+ACT("zero_optimization.overlap_comm", BOOL, "null", zero.overlap_comm,
+    "reduce while backward runs; null: true in stage 3, else false")
+NOP("zero_optimization.compute_grad_norm", BOOL, "true",
+    "the norm costs nothing beside the check for overflow; false only in stages 1 and 2")
+NOP("zero_optimization.load_from_fp32_weights", BOOL, "true",
+    "checkpoints are restored from their float32 masters")
+NOP("zero_optimization.elastic_checkpoint", BOOL, "false", "gone from DeepSpeed's stage 3")
+NOP("zero_optimization.sub_group_size", INT_FROM(0), "1000000000",
+    "elements of one tile of stage 3's step")
+GROUP("zero_optimization.offload_param", NULL_FIRST, "stage 3: where parameters wait; null: nowhere")
+ACT("zero_optimization.offload_param.device", WORD(devices), "\"none\"", zero.offload_param.device,
+    "none, cpu (host memory) or nvme (files)")
+ACT("zero_optimization.offload_param.nvme_path", TEXT, "null", zero.offload_param.nvme_path,
+    "folder for the files")
+ACT("zero_optimization.offload_param.buffer_count", INT_FROM(0), "5",
+    zero.offload_param.buffer_count, "buffers in memory")
+ACT("zero_optimization.offload_param.buffer_size", INT_FROM(0), "100000000",
+    zero.offload_param.buffer_size, "elements of one of them")
+ACT("zero_optimization.offload_param.max_in_cpu", INT_FROM(0), "1000000000",
+    zero.offload_param.max_in_cpu, "elements that stay in memory with nvme")
+ACT("zero_optimization.offload_param.pin_memory", BOOL, "true", zero.offload_param.pin_memory,
+    "page-locked memory")
+GROUP("zero_optimization.offload_optimizer", NULL_FIRST,
+      "where masters and moments lie, and the step runs; null: with the parameters")
+ACT("zero_optimization.offload_optimizer.device", WORD(devices), "\"none\"",
+    zero.offload_optimizer.device, "none, cpu (host memory) or nvme (files)")
+ACT("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
+    zero.offload_optimizer.nvme_path, "folder for the files")
+ACT("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4",
+    zero.offload_optimizer.buffer_count, "buffers in memory")
+ACT("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
+    zero.offload_optimizer.pin_memory, "page-locked memory")
+ACT("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false",
+    zero.offload_optimizer.pipeline_read, "read the next tile while one is computed")
+ACT("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false",
+    zero.offload_optimizer.pipeline_write, "write the last tile while one is computed")
+NOP("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "how nvme files are made")
+ACT("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
+    zero.offload_optimizer.ratio, "share of the parameters that is offloaded; below 1 in stage 3 only")
+NOP("zero_optimization.offload_optimizer.super_offload", BOOL, "false", "Grace Hopper machines")
+NOP("zero_optimization.offload_optimizer.cpuadam_cores_perc", NUMBER_IN(0, 1), "0.8",
+    "only with super_offload")
+OLD("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer")
+OLD("zero_optimization.cpu_offload_param", "zero_optimization.offload_param")
+NOP("zero_optimization.cpu_offload_use_pin_memory", BOOL, "null",
+    "old; DeepSpeed warns and does not use it")
+ACT("zero_optimization.prefetch_bucket_size", INT_FROM(0), "50000000", zero.prefetch_bucket_size,
+    "stage 3: elements gathered ahead of their use")
+ALSO("zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.prefetch_bucket_size")
+ACT("zero_optimization.param_persistence_threshold", INT_FROM(0), "100000",
+    zero.param_persistence_threshold, "stage 3: parameters up to this size stay whole")
+ALSO("zero_optimization.stage3_param_persistence_threshold",
+     "zero_optimization.param_persistence_threshold")
+ACT("zero_optimization.model_persistence_threshold", INT_FROM(0), "9223372036854775807",
+    zero.model_persistence_threshold, "stage 3: up to this sum of elements")
+ALSO("zero_optimization.stage3_model_persistence_threshold",
+     "zero_optimization.model_persistence_threshold")
+ACT("zero_optimization.max_live_parameters", INT_FROM(0), "1000000000", zero.max_live_parameters,
+    "stage 3: elements gathered at a time")
+ALSO("zero_optimization.stage3_max_live_parameters", "zero_optimization.max_live_parameters")
+ACT("zero_optimization.max_reuse_distance", INT_FROM(0), "1000000000", zero.max_reuse_distance,
+    "stage 3: keep what is used again within so many elements")
+ALSO("zero_optimization.stage3_max_reuse_distance", "zero_optimization.max_reuse_distance")
+ACT("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
+    zero.gather_16bit_weights_on_model_save, "stage 3: save_16bit_model gathers the weights")
+ALSO("zero_optimization.stage3_gather_16bit_weights_on_model_save",
+     "zero_optimization.gather_16bit_weights_on_model_save")
+OLD("zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    "zero_optimization.gather_16bit_weights_on_model_save")
+NOP("zero_optimization.module_granularity_threshold", INT, "0",
+    "stage 3: hooks of small modules cost nothing here")
+ALSO("zero_optimization.stage3_module_granularity_threshold",
+     "zero_optimization.module_granularity_threshold")
+NOP("zero_optimization.use_all_reduce_for_fetch_params", BOOL, "false",
+    "stage 3: another way to gather")
+ALSO("zero_optimization.stage3_use_all_reduce_for_fetch_params",
+     "zero_optimization.use_all_reduce_for_fetch_params")
+NOP("zero_optimization.allgather_sequential", BOOL, "false", "stage 3: another way to gather")
+ALSO("zero_optimization.stage3_allgather_sequential", "zero_optimization.allgather_sequential")
+ACT("zero_optimization.ignore_unused_parameters", BOOL, "true", zero.ignore_unused_parameters,
+    "a parameter without a gradient is no error")
+ACT("zero_optimization.round_robin_gradients", BOOL, "false", zero.round_robin_gradients,
+    "deal parameters out to the ranks in turn")
+NOT("zero_optimization.legacy_stage1", BOOL, "false", "gone from DeepSpeed")
+NOP("zero_optimization.parameter_alignment", BOOL, "false", "parts are aligned in any case")
+NOP("zero_optimization.zero_hpz_partition_size", INT_FROM(0), "1", "ZeRO++: how weights travel")
+NOP("zero_optimization.zero_quantized_weights", BOOL, "false",
+    "ZeRO++: weights travel exactly")
+NOP("zero_optimization.zero_quantized_nontrainable_weights", BOOL, "false",
+    "ZeRO++: weights travel exactly")
+NOP("zero_optimization.zero_quantized_gradients", BOOL, "false",
+    "ZeRO++: gradients travel exactly")
+GONE("zero_optimization.zeropp_loco_param", OBJECT, "null", "error feedback for ZeRO++")
+GONE("zero_optimization.mics_shard_size", INT, "-1", "MiCS groups")
+GONE("zero_optimization.mics_hierarchical_params_gather", BOOL, "false", "MiCS groups")
+NOP("zero_optimization.memory_efficient_linear", BOOL, "true",
+    "linear layers never keep the gathered weight")
+NOP("zero_optimization.pipeline_loading_checkpoint", BOOL, "false", "order of loading")
+NOP("zero_optimization.override_module_apply", BOOL, "true", "Python's Module.apply")
+NOP("zero_optimization.log_trace_cache_warnings", BOOL, "false", "DeepSpeed's prefetch trace")
+NOP("zero_optimization.enable_sanity_checks", BOOL, "false", "DeepSpeed's own checks")
+NOP("zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, "false", "Muon only")
+NOT("zero_optimization.zenflow", OBJECT, "null", "delayed updates are another algorithm")
+GROUP("zero_optimization.leaf_module", NULL_EMPTY, "modules gathered as a whole")
+NOP("zero_optimization.leaf_module.classes", LIST, "[]", "Python classes")
+NOP("zero_optimization.leaf_module.names", LIST, "[]", "modules gathered as a whole")
+NOP("zero_optimization.leaf_module.name_suffixes", LIST, "[]", "modules gathered as a whole")
+NOP("allgather_size", INT_FROM(0), "500000000",
+    "allgather_bucket_size of the old form \"zero_optimization\": true")
+
+/* ---- monitors ---- */
+GROUP("tensorboard", NULL_NO, "event files for TensorBoard")
+ACT("tensorboard.enabled", BOOL, "false", tensorboard.enabled, "write them")
+ACT("tensorboard.output_path", TEXT, "\"\"", tensorboard.output_path, "folder")
+ACT("tensorboard.job_name", TEXT, "\"DeepSpeedJobName\"", tensorboard.job_name,
+    "folder in the folder")
+GROUP("csv_monitor", NULL_NO, "a CSV file for each tag")
+ACT("csv_monitor.enabled", BOOL, "false", csv_monitor.enabled, "write them")
+ACT("csv_monitor.output_path", TEXT, "\"\"", csv_monitor.output_path, "folder")
+ACT("csv_monitor.job_name", TEXT, "\"DeepSpeedJobName\"", csv_monitor.job_name,
+    "folder in the folder")
+GROUP("wandb", NULL_NO, "a service on the network")
+NOP("wandb.enabled", BOOL, "false", "a sink of one's own can send there")
+NOP("wandb.group", TEXT, "null", "of runs")
+NOP("wandb.team", TEXT, "null", "of people")
+NOP("wandb.project", TEXT, "\"deepspeed\"", "")
+GROUP("comet", NULL_NO, "a service on the network")
+NOP("comet.enabled", BOOL, "false", "a sink of one's own can send there")
+NOP("comet.samples_log_interval", INT, "100", "samples between values")
+NOP("comet.project", TEXT, "null", "")
+NOP("comet.workspace", TEXT, "null", "")
+NOP("comet.api_key", TEXT, "null", "")
+NOP("comet.experiment_name", TEXT, "null", "")
+NOP("comet.experiment_key", TEXT, "null", "")
+NOP("comet.online", BOOL, "null", "")
+NOP("comet.mode", TEXT, "null", "")
+
+/* ---- timers, profilers ---- */
+GROUP("comms_logger", NULL_NO, "a table of what ranks sent")
+ACT("comms_logger.enabled", BOOL, "false", comms_logger.enabled,
+    "count and time collectives (DeepSpeed: on if the group is there at all)")
+ACT("comms_logger.verbose", BOOL, "false", comms_logger.verbose, "a line for each")
+ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all, "all collectives")
+NOP("comms_logger.prof_ops", LIST, "[]", "only these")
+NOP("comms_logger.debug", BOOL, "false", "name of the caller in each line")
+PICKY("timers", NULL_NO, "clocks of the engine")
+GROUP("timers.throughput", NULL_NO, "samples per second")
+ACT("timers.throughput.enabled", BOOL, "true", throughput.enabled, "measure them")
+NOP("timers.throughput.synchronized", BOOL, "true", "the CPU needs no synchronisation")
+PICKY("flops_profiler", NULL_NO, "a report of operations")
+NOP("flops_profiler.enabled", BOOL, "false", "it turns wall_clock_breakdown on, as in DeepSpeed")
+NOP("flops_profiler.recompute_fwd_factor", NUMBER_FROM(0), "0.0", "")
+NOP("flops_profiler.profile_step", INT_FROM(0), "1", "")
+NOP("flops_profiler.module_depth", INT, "-1", "")
+NOP("flops_profiler.top_modules", INT_FROM(0), "1", "")
+NOP("flops_profiler.detailed", BOOL, "true", "")
+NOP("flops_profiler.output_file", TEXT, "null", "")
+
+/* ---- memory, files ---- */
+PICKY("activation_checkpointing", NULL_NO, "ds_checkpoint: activations computed a second time")
+NOP("activation_checkpointing.partition_activations", BOOL, "false", "model parallel only")
+NOP("activation_checkpointing.contiguous_memory_optimization", BOOL, "false",
+    "storage is taken from a cache in any case")
+NOP("activation_checkpointing.cpu_checkpointing", BOOL, "false",
+    "activations are in host memory in any case")
+NOP("activation_checkpointing.number_checkpoints", INT_FROM(1), "null",
+    "only with contiguous_memory_optimization")
+NOP("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false",
+    "the CPU needs no synchronisation")
+NOP("activation_checkpointing.profile", BOOL, "false", "times of each part")
+PICKY("checkpoint", NULL_NO, "files of the engine's state")
+ACT("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"", checkpoint.tag_validation,
+    "whether all ranks must use one tag: Ignore, Warn, Fail")
+ACT("checkpoint.load_universal", BOOL, "false", checkpoint.load_universal,
+    "load a universal checkpoint")
+ACT("checkpoint.use_node_local_storage", BOOL, "false", checkpoint.use_node_local_storage,
+    "every node has a folder of its own")
+PICKY("checkpoint.parallel_write", NULL_NO, "of pipeline stages")
+NOP("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "pipeline parallel only")
+NOP("checkpoint.checkpoint_serialization", BOOL, "true", "torch.save's form")
+PICKY("checkpoint.writer", NULL_FIRST, "DeepSpeed's fast writers")
+NOP("checkpoint.writer.type", ANY_CASE(writers), "\"FAST\"", "")
+NOP("checkpoint.writer.decoupled", BOOL, "false", "")
+NOP("checkpoint.writer.io_buffer_size", INT_FROM(1), "67108864", "bytes")
+NOP("checkpoint.writer.io_buffer_double", BOOL, "true", "")
+NOP("checkpoint.writer.show_statistics", BOOL, "false", "")
+NOP("checkpoint.writer.data_parallel", ANY_CASE(write_units), "null", "")
+NOP("checkpoint.writer.io_multiplier", INT_FROM(1), "1", "")
+NOT("datastates_ckpt", ANY, "null", "another checkpoint library")
+PICKY("aio", NULL_EMPTY, "files of nvme offload")
+ACT("aio.block_size", INT_FROM(1), "1048576", aio.block_size, "bytes of one request")
+ACT("aio.queue_depth", INT_FROM(1), "8", aio.queue_depth, "requests under way")
+ACT("aio.intra_op_parallelism", INT_FROM(1), "1", aio.intra_op_parallelism, "threads")
+NOP("aio.thread_count", INT_FROM(1), "1",
+    "DeepSpeed's documentation has it, its code does not: intra_op_parallelism")
+ACT("aio.single_submit", BOOL, "false", aio.single_submit, "requests one by one")
+ACT("aio.overlap_events", BOOL, "true", aio.overlap_events, "submit and wait at the same time")
+NOT("aio.use_gds", BOOL, "false", "needs a GPU, in DeepSpeed too")
+
+/* ---- other ways to be parallel ---- */
+NOP("use_data_before_expert_parallelism", BOOL, "false", "order of the ranks of expert groups")
+NOT("expert_parallel", OBJECT, "null", "experts are layers of the model's own: ds_nn_moe")
+NOP("sequence_parallel_size", INT_IN(1, 1), "null", "sequence parallelism is not there: 1")
+NOP("data_parallel_size", INT_FROM(1), "null", "it is the number of ranks")
+GROUP("tensor_parallel", NULL_NO, "layers divided among ranks")
+NOP("tensor_parallel.dtype", TEXT, "null", "fp16 or bf16 decide")
+NOT("tensor_parallel.autotp_size", INT_FROM(0), "0", "tensor parallelism is not there")
+NOP("tensor_parallel.tp_overlap_comm", BOOL, "false", "")
+NOP("tensor_parallel.vocab_parallel_lm_head", BOOL, "null", "")
+NOP("tensor_parallel.vocab_parallel_ce_backend", TEXT, "\"torch\"", "")
+GROUP("tensor_parallel.tensor_parallel", NULL_NO, "sizes")
+NOT("tensor_parallel.tensor_parallel.tp_size", INT_FROM(1), "1", "tensor parallelism is not there")
+NOP("tensor_parallel.tensor_parallel.tp_grain_size", INT, "1", "")
+NOP("tensor_parallel.tensor_parallel.mpu", ANY, "null", "a Python object")
+NOP("tensor_parallel.tensor_parallel.tp_group", ANY, "null", "a Python object")
+ALSO("tensor_parallel.tp", "tensor_parallel.tensor_parallel")
+NOP("tensor_parallel.injection_policy_tuple", LIST, "null", "")
+NOP("tensor_parallel.partition_config", OBJECT, "null", "")
+NOP("tensor_parallel.preset_model", TEXT, "null", "")
+NOP("tensor_parallel.keep_module_on_host", BOOL, "false", "")
+NOP("tensor_parallel.replace_with_kernel_inject", BOOL, "false", "")
+ALSO("tensor_parallel.kernel_inject", "tensor_parallel.replace_with_kernel_inject")
+PICKY("pipeline", NULL_NO, "layers one after another on ranks")
+NOP("pipeline.stages", ANY, "\"auto\"", "pipeline parallelism is not there")
+NOP("pipeline.partition", TEXT, "\"best\"", "")
+NOP("pipeline.seed_layers", BOOL, "false", "")
+NOP("pipeline.activation_checkpoint_interval", INT_FROM(0), "0", "")
+NOP("pipeline.pipe_partitioned", BOOL, "true", "")
+NOP("pipeline.grad_partitioned", BOOL, "true", "")
+GROUP("hybrid_engine", NULL_NO, "generation between training steps")
+NOT("hybrid_engine.enabled", BOOL, "false", "generation is not there")
+NOP("hybrid_engine.max_out_tokens", INT_FROM(1), "512", "")
+NOP("hybrid_engine.inference_tp_size", INT, "1", "")
+NOP("hybrid_engine.release_inference_cache", BOOL, "false", "")
+NOP("hybrid_engine.pin_parameters", BOOL, "true", "")
+NOP("hybrid_engine.tp_gather_partition_size", INT, "8", "")
+NOP("hybrid_engine.enable_cuda_graph", BOOL, "false", "")
+
+/* ---- other tools ---- */
+NOP("disable_python_gc", BOOL, "false", "there is no Python")
+NOP("vocabulary_size", INT_FROM(1), "null", "DeepSpeed warns if it is no multiple of 8")
+NOT("weight_quantization", OBJECT, "null", "weights are not quantised")
+GROUP("compile", NULL_NO, "torch.compile")
+NOP("compile.deepcompile", BOOL, "false", "")
+NOP("compile.autoep_non_moe", BOOL, "false", "")
+NOP("compile.free_activation", BOOL, "false", "")
+NOP("compile.free_activation_threshold", INT, "10485760", "")
+NOP("compile.offload_activation", BOOL, "false", "")
+NOP("compile.offload_activation_pin_memory", BOOL, "true", "")
+NOP("compile.offload_opt_states", BOOL, "false", "")
+NOP("compile.offload_parameters", BOOL, "false", "")
+NOP("compile.double_buffer", BOOL, "true", "")
+NOP("compile.symmetric_memory", BOOL, "false", "")
+NOP("compile.debug_log", BOOL, "false", "")
+NOP("compile.sync_before_reduce", BOOL, "false", "")
+NOP("compile.sync_after_reduce", BOOL, "false", "")
+NOP("compile.sync_before_allgather", BOOL, "false", "")
+NOP("compile.sync_after_allgather", BOOL, "false", "")
+NOP("compile.keep_int_input_tensors", BOOL, "true", "")
+NOP("compile.keep_all_input_tensors", BOOL, "false", "")
+NOP("compile.passes", LIST, "null", "")
+PICKY("autotuning", NULL_NO, "a search for a configuration")
+NOP("autotuning.enabled", BOOL, "false", "")
+NOP("autotuning.fast", BOOL, "true", "")
+NOP("autotuning.results_dir", TEXT, "\"autotuning_results\"", "")
+NOP("autotuning.exps_dir", TEXT, "\"autotuning_exps\"", "")
+NOP("autotuning.overwrite", BOOL, "true", "")
+NOP("autotuning.start_profile_step", INT, "3", "")
+NOP("autotuning.end_profile_step", INT, "5", "")
+NOP("autotuning.metric", WORD(metrics), "\"throughput\"", "")
+NOP("autotuning.metric_path", TEXT, "null", "")
+NOP("autotuning.tuner_type", WORD(tuners), "\"gridsearch\"", "")
+NOP("autotuning.tuner_early_stopping", INT, "5", "")
+NOP("autotuning.tuner_num_trials", INT, "50", "")
+NOP("autotuning.arg_mappings", OBJECT, "null", "")
+NOP("autotuning.max_train_batch_size", INT, "null", "")
+NOP("autotuning.min_train_batch_size", INT, "1", "")
+NOP("autotuning.max_train_micro_batch_size_per_gpu", INT, "1024", "")
+NOP("autotuning.min_train_micro_batch_size_per_gpu", INT, "1", "")
+NOP("autotuning.num_tuning_micro_batch_sizes", INT, "3", "")
+NOP("autotuning.mp_size", INT, "1", "")
+PICKY("autotuning.model_info", NULL_EMPTY, "")
+NOP("autotuning.model_info.profile", BOOL, "false", "")
+NOP("autotuning.model_info.num_params", INT, "null", "")
+NOP("autotuning.model_info.hidden_size", INT, "null", "")
+NOP("autotuning.model_info.num_layers", INT, "null", "")
+NOP("autotuning.model_info_path", TEXT, "null", "")
+
+/* ---- data efficiency ---- */
+PICKY("data_efficiency", NULL_NO, "curriculum of samples, dropping of tokens")
+NOT("data_efficiency.enabled", BOOL, "false", "samples come in the order of the sampler")
+NOP("data_efficiency.seed", INT, "1234", "")
+PICKY("data_efficiency.data_sampling", NULL_NO, "")
+NOP("data_efficiency.data_sampling.enabled", BOOL, "false", "only with data_efficiency.enabled")
+NOP("data_efficiency.data_sampling.num_epochs", INT, "1000", "")
+NOP("data_efficiency.data_sampling.num_workers", INT, "0", "")
+NOP("data_efficiency.data_sampling.pin_memory", BOOL, "false", "")
+PICKY("data_efficiency.data_sampling.curriculum_learning", NULL_NO, "")
+NOP("data_efficiency.data_sampling.curriculum_learning.enabled", BOOL, "false", "")
+NOP("data_efficiency.data_sampling.curriculum_learning.data_cluster_path", TEXT, "null", "")
+PICKY("data_efficiency.data_sampling.curriculum_learning.curriculum_metrics", NULL_NO, "")
+PICKY(CURRICULUM, NULL_NO, "a metric")
+NOP(CURRICULUM ".index_to_sample_path", TEXT, "null", "")
+NOP(CURRICULUM ".index_to_metric_path", TEXT, "null", "")
+NOP(CURRICULUM ".difficulty_type", TEXT, "null", "value, percentile")
+NOP(CURRICULUM ".clustering_type", TEXT, "null", "single_cluster, ...")
+NOP(CURRICULUM ".min_difficulty", INT, "null", "")
+NOP(CURRICULUM ".max_difficulty", INT, "null", "")
+NOP(CURRICULUM ".schedule_type", TEXT, "null", "fixed_linear, fixed_root, fixed_discrete, custom")
+PICKY(CURRICULUM ".schedule_config", NULL_NO, "")
+NOP(CURRICULUM ".schedule_config.total_curriculum_step", INT, "null", "")
+NOP(CURRICULUM ".schedule_config.difficulty_step", INT, "null", "")
+NOP(CURRICULUM ".schedule_config.root_degree", INT, "null", "")
+NOP(CURRICULUM ".schedule_config.difficulty", ANY, "null", "")
+NOP(CURRICULUM ".schedule_config.max_step", ANY, "null", "")
+PICKY("data_efficiency.data_sampling.dynamic_batching", NULL_NO, "")
+NOP("data_efficiency.data_sampling.dynamic_batching.enabled", BOOL, "false", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.metrics_path", TEXT, "null", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.lr_scaling_method", TEXT, "\"linear\"", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.min_batch_size", INT, "1", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.max_batch_size", INT, "null", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.sequence_picking_order", TEXT,
+    "\"dataloader\"", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.max_tokens", INT, "null", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.verbose", BOOL, "false", "")
+PICKY("data_efficiency.data_routing", NULL_NO, "")
+NOP("data_efficiency.data_routing.enabled", BOOL, "false", "only with data_efficiency.enabled")
+PICKY(RANDOM_LTD, NULL_NO, "")
+NOP(RANDOM_LTD ".enabled", BOOL, "false", "")
+NOP(RANDOM_LTD ".total_layer_num", INT, "null", "")
+NOP(RANDOM_LTD ".random_ltd_layer_num", INT, "null", "")
+NOP(RANDOM_LTD ".random_ltd_layer_id", ANY, "null", "")
+NOP(RANDOM_LTD ".model_mask_name", TEXT, "null", "")
+NOP(RANDOM_LTD ".model_type", TEXT, "null", "")
+NOP(RANDOM_LTD ".hidden_state_order", TEXT, "null", "")
+PICKY(RANDOM_LTD ".random_ltd_schedule", NULL_NO, "")
+NOP(RANDOM_LTD ".random_ltd_schedule.min_value", INT, "null", "")
+NOP(RANDOM_LTD ".random_ltd_schedule.max_value", INT, "null", "")
+NOP(RANDOM_LTD ".random_ltd_schedule.schedule_type", TEXT, "null", "")
+PICKY(RANDOM_LTD ".random_ltd_schedule.schedule_config", NULL_NO, "")
+NOP(RANDOM_LTD ".random_ltd_schedule.schedule_config.require_steps", INT, "null", "")
+NOP(RANDOM_LTD ".random_ltd_schedule.schedule_config.seq_per_step", INT, "null", "")
+PICKY(RANDOM_LTD ".layer_token_lr_schedule", NULL_NO, "")
+NOP(RANDOM_LTD ".layer_token_lr_schedule.enabled", BOOL, "false", "")
+NOP(RANDOM_LTD ".layer_token_lr_schedule.total_layer_tokens", INT, "null", "")
+NOP(RANDOM_LTD ".layer_token_lr_schedule.warmup_type", TEXT, "null", "")
+NOP(RANDOM_LTD ".layer_token_lr_schedule.warmup_layer_tokens", INT, "null", "")
+
+/* ---- what older versions of DeepSpeed had: refused, as by 0.19.8 ---- */
+GONE("sparse_gradients", BOOL, "false", "gradients of embeddings travel dense")
+GONE("graph_harvesting", BOOL, "false", "CUDA graphs")
+GONE("quantize_training", ANY, "null", "training of quantised weights")
+GONE("curriculum_learning", ANY, "null", "use data_efficiency.data_sampling.curriculum_learning")
+GONE("curriculum_learning.enabled", BOOL, "false", "")
+GONE("curriculum_learning.curriculum_type", TEXT, "null", "")
+GONE("curriculum_learning.min_difficulty", INT, "null", "")
+GONE("curriculum_learning.max_difficulty", INT, "null", "")
+GONE("curriculum_learning.schedule_type", TEXT, "null", "")
+GONE("curriculum_learning.schedule_config", OBJECT, "null", "")
+GONE("progressive_layer_drop", ANY, "null", "layers left out at random")
+GONE("progressive_layer_drop.enabled", BOOL, "false", "")
+GONE("progressive_layer_drop.theta", NUMBER, "1.0", "")
+GONE("progressive_layer_drop.gamma", NUMBER, "0.001", "")
+GONE("eigenvalue", ANY, "null", "of layers, for quantised training")
+GONE("eigenvalue.enabled", BOOL, "false", "")
+GONE("eigenvalue.verbose", BOOL, "false", "")
+GONE("eigenvalue.max_iter", INT, "100", "")
+GONE("eigenvalue.tol", NUMBER, "0.01", "")
+GONE("eigenvalue.stability", NUMBER, "1e-06", "")
+GONE("eigenvalue.gas_boundary_resolution", INT, "1", "")
+GONE("eigenvalue.layer_name", TEXT, "\"bert.encoder.layer\"", "")
+GONE("eigenvalue.layer_num", INT, "0", "")
+GONE("nebula", ANY, "null", "a checkpoint service")
+GONE("nebula.enabled", BOOL, "false", "")
+GONE("nebula.enable_nebula_load", BOOL, "true", "")
+GONE("nebula.nebula_load_path", TEXT, "null", "")
+GONE("nebula.persistent_storage_path", TEXT, "null", "")
+GONE("nebula.persistent_time_interval", INT, "100", "")
+GONE("nebula.num_of_version_in_retention", INT, "2", "")
+GONE("elasticity", ANY, "null", "set the batch keys themselves")
+GONE("elasticity.enabled", BOOL, "false", "")
+GONE("elasticity.max_train_batch_size", INT, "2000", "")
+GONE("elasticity.micro_batch_sizes", ANY, "[2, 4, 6]", "")
+GONE("elasticity.min_gpus", INT, "1", "")
+GONE("elasticity.max_gpus", INT, "10000", "")
+GONE("elasticity.num_gpus_per_node", INT, "1", "")
+GONE("elasticity.model_parallel_size", INT, "1", "")
+GONE("elasticity.min_time", INT, "0", "")
+GONE("elasticity.prefer_larger_batch", BOOL, "true", "")
+GONE("elasticity.ignore_non_elastic_batch_info", BOOL, "false", "")
+GONE("elasticity.version", NUMBER, "0.2", "")
+GONE("sparse_attention", ANY, "null", "layouts of attention for CUDA kernels")
+GONE("sparse_attention.mode", TEXT, "\"fixed\"", "")
+GONE("sparse_attention.block", INT, "16", "")
+GONE("sparse_attention.different_layout_per_head", BOOL, "false", "")
+GONE("sparse_attention.num_local_blocks", INT, "4", "")
+GONE("sparse_attention.num_global_blocks", INT, "1", "")
+GONE("sparse_attention.attention", TEXT, "\"bidirectional\"", "")
+GONE("sparse_attention.horizontal_global_attention", BOOL, "false", "")
+GONE("sparse_attention.num_different_global_patterns", INT, "1", "")
+GONE("sparse_attention.num_random_blocks", INT, "0", "")
+GONE("sparse_attention.local_window_blocks", ANY, "[4]", "")
+GONE("sparse_attention.global_block_indices", ANY, "[0]", "")
+GONE("sparse_attention.global_block_end_indices", ANY, "null", "")
+GONE("sparse_attention.num_sliding_window_blocks", INT, "3", "")
+GONE("compression_training", ANY, "null", "quantised and pruned layers")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantizer_kernel", BOOL, "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.schedule_offset", INT, "0", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_groups", INT, "1", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_verbose", BOOL, "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantization_type", TEXT, "\"symmetric\"", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.rounding", TEXT, "\"nearest\"", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_weight_in_forward", BOOL, "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.quantize_change_ratio", NUMBER, "0.001", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.params.start_bits", ANY, "null", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.params.target_bits", ANY, "null", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.params.quantization_period", ANY, "null", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.quantization_type", TEXT, "\"symmetric\"", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.range_calibration", TEXT, "\"dynamic\"", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.schedule_offset", INT, "1000", "")
+GONE(COMPRESSION ".activation_quantization.different_groups.*.params.bits", ANY, "null", "")
+GONE(COMPRESSION ".activation_quantization.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".activation_quantization.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.method", TEXT, "\"l1\"", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.schedule_offset", INT, "1000", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.schedule_offset_end", INT, "1000", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.schedule_offset_stride", INT, "1", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.block_pattern", TEXT, "\"4x1\"", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.dense_ratio", NUMBER, "0.1", "")
+GONE(COMPRESSION ".sparse_pruning.shared_parameters.excluded_modules", LIST, "[]", "")
+GONE(COMPRESSION ".sparse_pruning.different_groups.*.params.dense_ratio", ANY, "null", "")
+GONE(COMPRESSION ".sparse_pruning.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".sparse_pruning.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".row_pruning.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".row_pruning.shared_parameters.method", TEXT, "\"l1\"", "")
+GONE(COMPRESSION ".row_pruning.shared_parameters.schedule_offset", INT, "1000", "")
+GONE(COMPRESSION ".row_pruning.different_groups.*.params.dense_ratio", ANY, "null", "")
+GONE(COMPRESSION ".row_pruning.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".row_pruning.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".head_pruning.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".head_pruning.shared_parameters.method", TEXT, "\"topk\"", "")
+GONE(COMPRESSION ".head_pruning.shared_parameters.schedule_offset", INT, "1000", "")
+GONE(COMPRESSION ".head_pruning.shared_parameters.num_heads", INT, "null", "")
+GONE(COMPRESSION ".head_pruning.different_groups.*.params.dense_ratio", ANY, "null", "")
+GONE(COMPRESSION ".head_pruning.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".head_pruning.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".channel_pruning.shared_parameters.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".channel_pruning.shared_parameters.method", TEXT, "\"l1\"", "")
+GONE(COMPRESSION ".channel_pruning.shared_parameters.schedule_offset", INT, "1000", "")
+GONE(COMPRESSION ".channel_pruning.different_groups.*.params.dense_ratio", ANY, "null", "")
+GONE(COMPRESSION ".channel_pruning.different_groups.*.modules", ANY, "[\"*\"]", "")
+GONE(COMPRESSION ".channel_pruning.different_groups.*.related_modules", ANY, "null", "")
+GONE(COMPRESSION ".layer_reduction.enabled", BOOL, "false", "")
+GONE(COMPRESSION ".layer_reduction.keep_number_layer", INT, "null", "")
+GONE(COMPRESSION ".layer_reduction.module_name_prefix", TEXT, "null", "")
+GONE(COMPRESSION ".layer_reduction.teacher_layer", ANY, "null", "")
+GONE(COMPRESSION ".layer_reduction.other_module_name", ANY, "null", "")
