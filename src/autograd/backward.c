@@ -62,6 +62,14 @@ void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void
     h->ready_arg = arg;
 }
 
+void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg)
+{
+    if (!x || (!fn && !x->hooks)) return;
+    dsi_hooks *h = dsi_hooks_of(x);
+    h->used = fn;
+    h->used_arg = arg;
+}
+
 static void fire(ds_tensor *leaf)
 {
     if (!leaf->hooks || !leaf->hooks->ready) return;
@@ -138,6 +146,14 @@ static void collect(Nodes *nodes, dsi_node *root)
     if (!sorted) qsort(nodes->at, (size_t)nodes->n, sizeof *nodes->at, newest_first);
 }
 
+static void end_use_of_saved(const dsi_node *n)
+{
+    for (int i = 0; i < n->n_saved; i++) {
+        ds_tensor *x = n->saved[i];
+        if (x && x->hooks && x->hooks->used) x->hooks->used(x->hooks->used_arg, x);
+    }
+}
+
 static ds_status pass(dsi_node *n)
 {
     if (!n->dy) return DS_OK; /* only outputs that do not reach the loss */
@@ -155,6 +171,7 @@ static ds_status pass(dsi_node *n)
         n->failed = true;
     ds_scope_close(scope);
     dsi_unref(dy);
+    if (running.hooked) end_use_of_saved(n);
     dsi_node_release_saved(n);
     n->spent = true;
     if (!n->failed && n->given == dsi_node_wanted(n)) return DS_OK;

@@ -45,6 +45,9 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
  * that fails runs none for leaves that are not complete. NULL fn removes the hook. */
 void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
 
+/* fn runs after the backward of each node that saved x itself, for whoever brought its storage for that. */
+void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);
+
 /* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */
 bool dsi_wants_grad(ds_tensor *const *in, int n);
 

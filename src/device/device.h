@@ -33,6 +33,7 @@ struct dsi_device {
     const dsi_kernels *kernels;
     dsi_stream stream; /* of this thread */
     struct dsi_cache *cache;
+    struct dsi_stand_in *stand_ins; /* tensor/absent.c */
 };
 
 /* This thread's handle on a device, opened at first use; NULL with the message if there is none. */

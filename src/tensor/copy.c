@@ -36,6 +36,7 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
     if (!broadcasts_to(src->shape, dst->shape))
         return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
                         dsi_shape_text(dst->shape));
+    if (dsi_bring(dst) != DS_OK || dsi_bring(src) != DS_OK) return ds_error_status();
     if (dst->storage->reader) dsi_settle(dst->storage->reader);
     if (dst->device->type != src->device->type) return copy_across(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
@@ -85,7 +86,7 @@ double ds_item(const ds_tensor *x)
         dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
         return NAN;
     }
-    if (!x->storage) return NAN;
+    if (dsi_bring(x) != DS_OK || !x->storage) return NAN;
     dsi_view v = dsi_v(x);
     if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
     double room;
@@ -97,7 +98,7 @@ double ds_item(const ds_tensor *x)
 const void *ds_data(ds_tensor *x)
 {
     if (!x) return dsi_passed("data");
-    if (dsi_make_dense(x) != DS_OK) return NULL;
+    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
     bool host = x->device->type->kind == DS_CPU;
     if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
     ds_tensor *y = dsi_new(x, x->shape);
@@ -110,7 +111,7 @@ const void *ds_data(ds_tensor *x)
 void *ds_data_mut(ds_tensor *x)
 {
     if (!x) return dsi_passed("data_mut");
-    if (dsi_make_dense(x) != DS_OK) return NULL;
+    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
     if (x->device->type->kind != DS_CPU || !dsi_is_contiguous(x))
         return dsi_refuse(
             "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",

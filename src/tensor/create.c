@@ -88,6 +88,7 @@ static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *
     if (!x) return dsi_passed(what);
     if (x->dtype > DS_BF16)
         return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
+    if (dsi_bring(x) != DS_OK) return NULL;
     ds_tensor *host = host_side(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
     if (!host) return NULL;
     int64_t n = dsi_numel(x->shape);

@@ -16,7 +16,7 @@
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
-    bool fixed = !s->reader && !s->written && !x->requires_grad;
+    bool fixed = s && !s->reader && !s->written && !x->requires_grad;
     if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype != DS_F32 || !dsi_same_layout(x, y))
         return false;
     y->storage->relu_of = dsi_ref(x);
@@ -26,7 +26,7 @@ bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 
 ds_tensor *dsi_deferred_relu(const ds_tensor *y)
 {
-    ds_tensor *x = y->storage->relu_of;
+    ds_tensor *x = y->storage ? y->storage->relu_of : NULL;
     return x && !y->offset && dsi_same_layout(x, y) ? x : NULL;
 }
 

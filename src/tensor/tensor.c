@@ -162,6 +162,10 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape)
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset)
 {
     if (!x) return NULL;
+    if (!x->storage && x->hooks) { /* absent: row-major from 0, as it comes back, somewhere */
+        if (dsi_bring(x) != DS_OK) return NULL;
+        offset += x->offset;
+    }
     ds_tensor *y = new_handle(x->device, x->dtype, shape);
     y->storage = x->storage;
     if (y->storage) y->storage->refs++;
@@ -215,6 +219,7 @@ dsi_hooks *dsi_hooks_of(ds_tensor *x)
 {
     if (!x->hooks) {
         x->hooks = dsi_alloc(sizeof *x->hooks);
+        x->hooks->self = x;
         hooked++;
     }
     return x->hooks;
@@ -313,8 +318,10 @@ dsi_view dsi_v(const ds_tensor *x)
         v.dtype = DS_F32;
         return v;
     }
-    if (x->storage->relu_of) dsi_settle(x->storage);
-    v.p = (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size;
+    bool here = x->storage || dsi_bring(x) == DS_OK;
+    if (here && x->storage->relu_of) dsi_settle(x->storage);
+    v.p = here ? (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size
+               : dsi_make_stand_in(x);
     v.dtype = x->dtype;
     v.n = x->shape.n;
     for (int i = 0; i < x->shape.n; i++) {

@@ -38,6 +38,13 @@ typedef struct dsi_hooks {
     void *ready_arg;
     int uses;   /* edges to this leaf whose nodes the running backward has still to pass */
     bool given; /* one that has passed gave a gradient */
+    /* dsi_after_use_hook */
+    void (*used)(void *arg, struct ds_tensor *x);
+    void *used_arg;
+    /* dsi_absent_hook */
+    ds_status (*fetch)(void *arg, struct ds_tensor *x);
+    void *fetch_arg;
+    struct ds_tensor *self;
 } dsi_hooks;
 
 struct ds_tensor {
@@ -46,7 +53,8 @@ struct ds_tensor {
     ds_dims shape;
     int64_t stride[DS_MAX_DIMS]; /* elements */
     int64_t offset;              /* elements */
-    dsi_storage *storage; /* NULL: a gradient in pooled form that nobody has made dense yet */
+    /* NULL: a gradient in pooled form that nobody has made dense yet; or released */
+    dsi_storage *storage;
     dsi_device *device;
 
     dsi_node *node;     /* that made it, counted; NULL for a leaf */
@@ -77,6 +85,13 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 /* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
  * handle on y's: dtype, strides, offset. Both dense, of one shape. */
 void dsi_become(ds_tensor *x, const ds_tensor *y);
+
+/* x gives up its storage and keeps all else; fetch brings it back when somebody reads x: it makes x become a
+ * row-major tensor that has the values, or says why not. NULL removes it. Note [Absent tensors] */
+void dsi_release_storage(ds_tensor *x);
+void dsi_absent_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
+ds_status
+dsi_bring(const ds_tensor *x); /* x has its storage now, or there is a message; NULL passes */
 
 /* x's hooks, made if it has none; and how many tensors of this thread have some. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
@@ -129,6 +144,8 @@ const char *dsi_shape_text(ds_dims shape);
 
 /* x as kernels see it; a view with p == NULL for NULL. */
 dsi_view dsi_v(const ds_tensor *x);
+void *dsi_make_stand_in(const ds_tensor *x);              /* of dsi_v */
+bool dsi_end_stand_ins(dsi_device *d);                    /* of dsi_run; false */
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
@@ -136,10 +153,11 @@ dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape,
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 
 /* Calls a kernel of t's device: dsi_run(y, relu, dsi_v(x), dsi_v(y)). False, with the message, if t is
- * NULL, the device has no such kernel, or it failed. */
+ * NULL, the device has no such kernel, it failed, or it read a tensor that could not be brought. */
 #define dsi_run(t, kernel, ...) \
     ((t) && (t)->device->kernels->kernel \
-         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK \
+         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
+               (!(t)->device->stand_ins || dsi_end_stand_ins((t)->device)) \
          : ((t) && dsi_no_kernel((t)->device, #kernel) == DS_OK))
 
 #endif

@@ -1,4 +1,5 @@
-/* tests/autograd/hooks.c: hooks of leaves: once a pass, in order, with the whole gradient; scaled seeds.
+/* tests/autograd/hooks.c: hooks of leaves: once a pass, in order, with the whole gradient; after use; scaled
+ * seeds.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -145,6 +146,49 @@ static void a_hook_may_take_the_gradient(void **state)
     ds_scope_close(s);
 }
 
+/* ---- parameters that come and go (ZeRO-3) ---------------------------------------------------------------- */
+
+typedef struct Guest {
+    ds_tensor *values;
+    char *log; /* "+" for each time that it comes, "-" when it goes */
+} Guest;
+
+static ds_status come(void *arg, ds_tensor *x)
+{
+    Guest *g = arg;
+    strcat(g->log, "+");
+    dsi_become(x, g->values);
+    return DS_OK;
+}
+
+static void go(void *arg, ds_tensor *x)
+{
+    Guest *g = arg;
+    if (!x->storage) return;
+    strcat(g->log, "-");
+    dsi_release_storage(x);
+}
+
+static void used_tensors_are_told_of(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    char log[64] = "";
+    ds_tensor *w = ds_require_grad(ds_randn(DS_F64, ds_shape(3, 3)), true);
+    ds_tensor *frozen = ds_randn(DS_F64, ds_shape(3, 3)), *x = ds_randn(DS_F64, ds_shape(2, 3));
+    Guest g = {ds_clone(ds_detach(w)), log}, f = {ds_clone(frozen), log};
+    dsi_absent_hook(w, come, &g), dsi_after_use_hook(w, go, &g);
+    dsi_absent_hook(frozen, come, &f), dsi_after_use_hook(frozen, go, &f);
+    ds_tensor *y = ds_linear(ds_linear(ds_linear(x, w, NULL), frozen, NULL), w, NULL);
+    go(&g, w), go(&f, frozen);
+    strcat(log, "|");
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    /* twice w, in between frozen; for the first layer's weight gradient its values are not read */
+    CHECK(!strcmp(log, "--|+-+-"));
+    dsi_after_use_hook(w, NULL, NULL);
+    ds_scope_close(s);
+}
+
 static void the_seed_is_the_factor(void **state)
 {
     (void)state;
@@ -165,4 +209,5 @@ static void the_seed_is_the_factor(void **state)
 TEST_MAIN(cmocka_unit_test(they_fire_in_the_order_of_completion),
           cmocka_unit_test(who_is_not_reached_stays_silent),
           cmocka_unit_test(a_failure_leaves_no_trace),
-          cmocka_unit_test(a_hook_may_take_the_gradient), cmocka_unit_test(the_seed_is_the_factor))
+          cmocka_unit_test(a_hook_may_take_the_gradient),
+          cmocka_unit_test(used_tensors_are_told_of), cmocka_unit_test(the_seed_is_the_factor))
