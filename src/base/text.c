@@ -100,11 +100,11 @@ static void count_up(Decimal *d)
     d->digits[i]++;
 }
 
-/* The fewest digits that read back as x > 0, and of those the nearest. A decimal of up to 15 digits
- * survives the way through a normal double, so 15 find all the shorter ones, followed by zeros. Below a
- * power of two doubles lie closer than above it: there the nearest decimal may read as another double
- * when the next one above, a little farther away, does not. */
-static Decimal shortest(double x)
+/* The fewest digits that read back as x > 0, and of those the nearest, by trying. A decimal of up to 15
+ * digits survives the way through a normal double, so 15 find all the shorter ones, followed by zeros.
+ * Below a power of two doubles lie closer than above it: there the nearest decimal may read as another
+ * double when the next one above, a little farther away, does not. */
+static Decimal shortest_by_trying(double x)
 {
     int exponent;
     bool power_of_two = frexp(x, &exponent) == 0.5;
@@ -116,6 +116,48 @@ static Decimal shortest(double x)
         count_up(&d);
         if (reads_as(&d, x)) break;
     }
+    return d;
+}
+
+#ifdef __SIZEOF_INT128__
+__extension__ typedef unsigned __int128 Wide;
+
+/* The same by exact arithmetic, without a print and a read, for x of ordinary size, no power of two; false
+ * for others. x = m / 2^shift; q, of 17 digits, and rest are those of x 10^k:
+ *     m 10^k = q 2^shift + rest
+ * What reads back is no farther from x than half the distance of doubles, 1 / 2^(shift + 1). */
+static bool shortest_exactly(double x, Decimal *d)
+{
+    if (x < 1e-6 || x > 1e15) return false;
+    int exponent, k = 16 - (int)floor(log10(x));
+    uint64_t m = (uint64_t)(frexp(x, &exponent) * 0x1p53);
+    int shift = 53 - exponent;
+    Wide scale = 1;
+    for (int i = 0; i < k; i++) scale *= 10;
+    Wide scaled = m * scale; /* below 2^53 10^22 < 2^127 */
+    uint64_t q = (uint64_t)(scaled >> shift), digits;
+    Wide rest = scaled - ((Wide)q << shift);
+    if (m == (uint64_t)1 << 52 || q < 10000000000000000 || q >= 100000000000000000) return false;
+    for (uint64_t unit = 100;; unit /= 10) { /* 15, 16, 17 digits */
+        Wide whole = (Wide)unit << shift, above = ((Wide)(q % unit) << shift) + rest;
+        digits = q - q % unit;
+        bool up = 2 * above > whole || (2 * above == whole && digits / unit % 2);
+        Wide off = up ? whole - above : above;
+        if (up) digits += unit;
+        if (2 * off < scale || (2 * off == scale && m % 2 == 0)) break;
+    }
+    d->n = snprintf(d->digits, sizeof d->digits, "%llu", (unsigned long long)digits);
+    d->point = d->n - k;
+    return true;
+}
+#else
+static bool shortest_exactly(double x, Decimal *d) { return (void)x, (void)d, false; }
+#endif
+
+static Decimal shortest(double x)
+{
+    Decimal d;
+    if (!shortest_exactly(x, &d)) d = shortest_by_trying(x);
     while (d.n > 1 && d.digits[d.n - 1] == '0') d.n--;
     return d;
 }

@@ -114,19 +114,43 @@ static void doubles_are_rounded_as_python_does(void **state)
     }
 }
 
+/* Digits of a number as printed, without leading and trailing zeros. */
+static int digits_of(const char *s)
+{
+    int n = 0, zeros = 0;
+    for (; *s && *s != 'e'; s++) {
+        if (*s < '0' || *s > '9') continue;
+        zeros = *s == '0' ? zeros + (n > 0) : 0;
+        n += n > 0 || *s != '0';
+    }
+    return n - zeros;
+}
+
+/* It reads back, and nothing shorter does. */
+static void check_shortest(double x)
+{
+    dsi_text t = {0};
+    char s[40];
+    int n = 1;
+    do snprintf(s, sizeof s, "%.*e", n - 1, x);
+    while (n++ < 17 && strtod(s, NULL) != x);
+    dsi_text_add_double(&t, x);
+    CHECK_CLOSE(strtod(t.s, NULL), x, 0);
+    if (digits_of(t.s) > digits_of(s)) fail_msg("%s is longer than %s", t.s, s);
+    dsi_text_free(&t);
+}
+
 static void doubles_read_back(void **state)
 {
     (void)state;
     uint64_t bits = 1;
     for (int i = 0; i < 20000; i++) {
         double x;
-        dsi_text t = {0};
         bits = bits * 6364136223846793005u + 1442695040888963407u;
         memcpy(&x, &bits, sizeof x);
-        if (isnan(x)) continue;
-        dsi_text_add_double(&t, x);
-        CHECK_CLOSE(strtod(t.s, NULL), x, 0);
-        dsi_text_free(&t);
+        if (!isnan(x)) check_shortest(x);
+        check_shortest(ldexp((double)(bits >> 11), -i % 75)); /* of ordinary size */
+        check_shortest((double)ldexpf((float)(bits >> 40), -i % 45));
     }
 }
 
