@@ -263,18 +263,27 @@ static void sleep_until_done(meeting *m)
     pthread_mutex_unlock(&t->mutex);
 }
 
+static void group_free(group *g)
+{
+    for (uint64_t k = g->oldest; k < g->newest; k++) dsi_free(g->ring[k % g->room]);
+    dsi_free(g->ring);
+    dsi_free(g->member);
+    dsi_free(g);
+}
+
 /* ---- the helper --------------------------------------------------------------------------------------- */
 
 static void *helper_main(void *arg)
 {
     team *t = arg;
     pthread_mutex_lock(&t->mutex);
-    while (!t->quit) {
+    while (t->first_work || !t->quit) {
         meeting *m = t->first_work;
         if (!m) {
             pthread_cond_wait(&t->work, &t->mutex);
             continue;
         }
+        group *g = m->group;
         t->first_work = m->behind;
         if (!m->behind) t->last_work = NULL;
         pthread_mutex_unlock(&t->mutex);
@@ -282,6 +291,7 @@ static void *helper_main(void *arg)
         pthread_mutex_lock(&t->mutex);
         m->users--;
         release_meeting(m);
+        if (!--g->refs) group_free(g);
     }
     pthread_mutex_unlock(&t->mutex);
     return NULL;
@@ -294,6 +304,7 @@ static void give_to_helper(team *t, meeting *m)
     if (!t->helper_runs) t->helper_runs = !pthread_create(&t->helper, NULL, helper_main, t);
     if (!t->helper_runs) return; /* the ranks will do it */
     m->users++;
+    m->group->refs++; /* the ranks may all be gone before the helper comes to it */
     *(t->last_work ? &t->last_work->behind : &t->first_work) = m;
     t->last_work = m;
     pthread_cond_signal(&t->work);
@@ -364,14 +375,6 @@ static group *group_new(team *t, int size)
     *g = (group){.team = t, .refs = size, .size = size};
     g->member = dsi_alloc((size_t)size * sizeof *g->member);
     return g;
-}
-
-static void group_free(group *g)
-{
-    for (uint64_t k = g->oldest; k < g->newest; k++) dsi_free(g->ring[k % g->room]);
-    dsi_free(g->ring);
-    dsi_free(g->member);
-    dsi_free(g);
 }
 
 static void thread_close(ds_comm *c)
