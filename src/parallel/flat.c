@@ -66,16 +66,23 @@ static int64_t within(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-static void find_own(dsi_flat *f, bool partition)
+void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end)
 {
-    f->own = partition ? f->total / f->ranks : f->total;
+    const dsi_flat_param *p = &f->param[i];
+    int64_t slice = f->unit[p->unit].slice, from = rank * slice - p->at;
+    *begin = f->partition ? within(from, 0, p->n) : 0;
+    *end = f->partition ? within(from + slice, 0, p->n) : p->n;
+}
+
+static void find_own(dsi_flat *f)
+{
+    f->own = f->partition ? f->total / f->ranks : f->total;
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
         const dsi_flat_unit *u = &f->unit[p->unit];
-        int64_t from = f->rank * u->slice; /* the slice's first element */
-        p->begin = partition ? within(from - p->at, 0, p->n) : 0;
-        p->end = partition ? within(from + u->slice - p->at, 0, p->n) : p->n;
-        p->own_at = partition ? u->own_at + p->at + p->begin - from : u->base + p->at;
+        dsi_flat_part_of(f, i, f->rank, &p->begin, &p->end);
+        p->own_at = f->partition ? u->own_at + p->at + p->begin - f->rank * u->slice
+                                 : u->base + p->at;
     }
 }
 
@@ -84,12 +91,13 @@ dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o)
     dsi_flat *f = dsi_alloc(sizeof *f);
     f->rank = o->rank;
     f->ranks = o->ranks;
+    f->partition = o->partition;
     if (!list_params(f, model)) {
         dsi_flat_free(f);
         return NULL;
     }
     deal_out(f, o);
-    find_own(f, o->partition);
+    find_own(f);
     return f;
 }
 
@@ -133,9 +141,19 @@ ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own)
     return own_part(&f->param[i], own, f->param[i].own_at);
 }
 
+ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
+{
+    return own_part(&f->param[i], unit, f->param[i].at + f->param[i].begin);
+}
+
+ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole)
+{
+    return own_part(&f->param[i], whole, f->param[i].begin);
+}
+
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i)
 {
-    return own_part(&f->param[i], f->param[i].x, f->param[i].begin);
+    return dsi_flat_own_in(f, i, f->param[i].x);
 }
 
 const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i)

@@ -41,6 +41,7 @@ typedef struct dsi_flat_unit {
 
 typedef struct dsi_flat {
     int rank, ranks;
+    bool partition;
     int n, units;
     dsi_flat_param *param; /* [n] */
     dsi_flat_unit *unit;   /* [units] */
@@ -67,8 +68,13 @@ ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
 /* The own elements of parameter i within `own`, a tensor [own]: with its shape if it is whole, else 1-D;
  * NULL if there are none. */
 ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own);
-/* The same elements within the parameter itself. */
+/* The same elements within `unit`; within `whole`, a tensor of the parameter's shape; within the parameter. */
+ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
+ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole);
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
+
+/* Which elements of parameter i are rank's own. */
+void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
 
 /* Path of parameter i, for messages; valid until the next call. */
 const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i);

@@ -1,40 +1,59 @@
 /* parallel/zero.c: ZeRO as one thing with three switches (the table in zero.h): one step over the parts of the
  * parameters that this rank updates.
  *
- * What the optimizer updates, for each parameter:
- *   float32   the parameter itself: the gradient stays where backward made it, nothing is copied;
- *   16 bits   a float32 master in one flat buffer (flat.h), beside which the parameter is the copy that
- *             the optimizer writes; the gradient stays 16-bit, and is widened as the optimizer reads it.
- * Unscaling and clipping are one factor that the optimizer multiplies gradients by as it reads them. The
- * norm that clipping needs is not finite just when a gradient is inf or NaN (squares are added in double), so
- * the search for overflow is that same pass; which parameter it was is asked only after one.
+ * What the optimizer updates, for each parameter (Note [Layout] says which elements are a rank's own):
+ *   float32   the parameter itself, or the own part of its memory;
+ *   16 bits   a float32 master of them in one flat buffer, beside which the parameter is the copy that the
+ *             optimizer writes; gradients stay 16-bit, and are widened as the optimizer reads them.
+ * On one rank gradients stay where backward made them and nothing is copied; on several they come from
+ * buckets (reduce.h). Unscaling and clipping are one factor that the optimizer multiplies gradients by as it
+ * reads them.
+ *
+ * Note [Norm]
+ * Each rank adds the squares of its own slices, in double, also where it has all gradients; the sums are
+ * gathered and added in the order of ranks. So every rank has the same norm and takes the same decisions,
+ * and stages differ by no more than the rounding of a double, which is lost when the factor becomes a
+ * float. The norm is not finite just when a gradient is inf or NaN: it is the search for overflow too.
+ * Which parameter it was is asked only then.
+ *
  * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054; mixed precision: arXiv 1710.03740.
  * SPDX-License-Identifier: MIT */
 #include "zero.h"
 
 #include "autograd/node.h"
 #include "base/mem.h"
-#include "flat.h"
 #include "optim/optim.h"
+#include "reduce.h"
 
 #include <math.h>
 
 struct dsi_zero {
     ds_module *model; /* these three are borrowed */
     ds_optim *optim;
-    ds_comm *comm;
+    ds_comm *comm; /* NULL: one rank */
     dsi_zero_opts o;
     dsi_flat *flat;
-    ds_tensor *masters; /* float32 [flat->own], counted; NULL: the parameters are their own */
-    ds_tensor *
-        *part;       /* [flat->n], counted: what the optimizer updates; NULL: nothing of this one */
-    dsi_view *views; /* [flat->n]: room for the gradients of one step */
+    dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
+    ds_tensor **
+        unit; /* [units], counted: the memory of parameters that are gathered after a step; or NULL */
+    ds_tensor *masters; /* float32 [own], counted; NULL: the parameters are their own */
+    ds_tensor **part;   /* [n], counted: what the optimizer updates; NULL: nothing of this one */
+    dsi_view *views;    /* [n]: room for the gradients of one step */
+    ds_tensor
+        *sums; /* float64 [ranks + 1], counted: squares of all ranks, and of this one; or NULL */
     char *bad;
 };
 
-/* ---- making ------------------------------------------------------------------------------------------------ */
+/* A failure of one rank is one of all: its message, and no rank waits for ever. */
+static ds_status all_or_none(const dsi_zero *z, ds_status status)
+{
+    if (status != DS_OK && z->comm) dsi_comm_abort(z->comm, ds_error());
+    return status;
+}
 
-static ds_status check(const dsi_zero_opts *o)
+/* ---- making -------------------------------------------------------------------------------------------- */
+
+static ds_status check(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
 {
     if (o->stage < 0 || o->stage > 3)
         return dsi_fail(DS_EINVAL, "zero: stage is %d: expected 0 to 3", o->stage);
@@ -45,6 +64,54 @@ static ds_status check(const dsi_zero_opts *o)
         return dsi_fail(DS_EINVAL, "zero: gradients of %s cannot be added up in %s: expected %s",
                         ds_dtype_name(o->dtype), ds_dtype_name(o->accum_dtype),
                         o->dtype == DS_F32 ? "float32" : "float32 or the model's dtype");
+    if (o->stage > 0 && ranks > 1 && dsi_optim_needs_whole(optim))
+        return dsi_fail(DS_EINVAL,
+                        "zero: this optimizer needs whole parameters (LAMB's trust ratio), but "
+                        "stage %d gives it parts: use stage 0",
+                        o->stage);
+    return DS_OK;
+}
+
+/* Rank 0's parameters and buffers everywhere. */
+static ds_status broadcast(const dsi_zero *z)
+{
+    ds_state *state = ds_module_state(z->model);
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++)
+        status = ds_broadcast(z->comm, ds_state_at(state, i), 0);
+    ds_state_free(state);
+    return status;
+}
+
+static ds_status lay_out(dsi_zero *z, int ranks)
+{
+    int64_t bucket = z->o.reduce_bucket;
+    bool partition = z->o.stage > 0 && ranks > 1;
+    if (partition && z->o.allgather_bucket < bucket) bucket = z->o.allgather_bucket;
+    z->flat = dsi_flat_new(z->model, &(dsi_flat_opts){.rank = ds_comm_rank(z->comm),
+                                                      .ranks = ranks,
+                                                      .partition = partition,
+                                                      .bucket = bucket});
+    if (!z->flat) return ds_error_status();
+    z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
+    z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
+    if (partition) z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
+    return DS_OK;
+}
+
+/* The parameters of a unit into one piece of memory, where all_gather finds them. */
+static ds_status join_unit(dsi_zero *z, int k)
+{
+    const dsi_flat *f = z->flat;
+    const dsi_flat_unit *u = &f->unit[k];
+    ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
+    if (!dsi_run(all, fill, 0.0, dsi_v(all))) return ds_error_status();
+    z->unit[k] = dsi_ref(all);
+    for (int i = u->first; i < u->first + u->count; i++) {
+        ds_tensor *place = dsi_flat_in_unit(f, i, all);
+        if (dsi_copy(place, f->param[i].x) != DS_OK) return ds_error_status();
+        dsi_become(f->param[i].x, place);
+    }
     return DS_OK;
 }
 
@@ -52,10 +119,11 @@ static ds_status check(const dsi_zero_opts *o)
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    z->masters = dsi_ref(dsi_new_on(f->param[0].x->device, DS_F32, ds_shape(f->own)));
-    if (!dsi_run(z->masters, fill, 0.0, dsi_v(z->masters))) return ds_error_status();
+    ds_tensor *masters = dsi_new_on(f->param[0].x->device, DS_F32, ds_shape(f->own));
+    if (!dsi_run(masters, fill, 0.0, dsi_v(masters))) return ds_error_status();
+    z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *to = dsi_flat_in_own(f, i, z->masters);
+        ds_tensor *to = dsi_flat_in_own(f, i, masters);
         if (to && dsi_copy(to, dsi_flat_in_param(f, i)) != DS_OK) return ds_error_status();
     }
     return DS_OK;
@@ -66,37 +134,57 @@ static ds_status set_parts(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
     for (int i = 0; i < f->n; i++) {
-        z->part[i] = dsi_ref(z->masters ? dsi_flat_in_own(f, i, z->masters) : f->param[i].x);
-        if (z->masters && dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
-                                              dsi_flat_in_param(f, i)) != DS_OK)
+        ds_tensor *x = f->param[i].x, *mine = z->unit || z->masters ? dsi_flat_in_param(f, i) : x;
+        z->part[i] = dsi_ref(z->masters ? dsi_flat_in_own(f, i, z->masters) : mine);
+        if (z->part[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
+                                                   z->o.dtype == DS_F32 ? NULL : mine) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;
 }
 
+static ds_status start_reduction(dsi_zero *z)
+{
+    z->reduce = dsi_reduce_new(z->flat, z->comm,
+                               &(dsi_reduce_opts){.partition = z->o.stage >= 2,
+                                                  .all_reduce = !z->o.reduce_scatter,
+                                                  .overlap = z->o.overlap_comm,
+                                                  .prescale = z->o.prescale,
+                                                  .predivide = z->o.predivide,
+                                                  .accum = z->o.accum_dtype,
+                                                  .comm = z->o.comm_dtype});
+    if (!z->comm) return DS_OK;
+    z->sums = dsi_ref(
+        dsi_new_on(z->flat->param[0].x->device, DS_F64, ds_shape(ds_comm_size(z->comm) + 1)));
+    return z->sums ? DS_OK : ds_error_status();
+}
+
 static ds_status prepare(dsi_zero *z)
 {
-    dsi_flat_opts layout = {.rank = 0, .ranks = 1, .bucket = INT64_MAX};
-    if (ds_module_to(z->model, z->o.dtype) != DS_OK) return ds_error_status();
-    z->flat = dsi_flat_new(z->model, &layout);
-    if (!z->flat) return ds_error_status();
-    z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
-    z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
-    if (z->o.dtype != DS_F32 && make_masters(z) != DS_OK) return ds_error_status();
-    return set_parts(z);
+    ds_status status = ds_module_to(z->model, z->o.dtype);
+    if (status == DS_OK && z->comm) status = broadcast(z);
+    if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
+    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
+    if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
+        status = make_masters(z);
+    if (status == DS_OK) status = set_parts(z);
+    if (status == DS_OK && (z->comm || z->o.accum_dtype != z->o.dtype)) status = start_reduction(z);
+    return status;
 }
 
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o)
 {
     if (!model || !optim) return dsi_passed("zero");
-    if (check(o) != DS_OK) return NULL;
+    if (check(o, optim, ds_comm_size(comm)) != DS_OK) return NULL;
     dsi_zero *z = dsi_alloc(sizeof *z);
     z->model = model;
     z->optim = optim;
-    z->comm = comm;
+    z->comm = ds_comm_size(comm) > 1 ? comm : NULL;
     z->o = *o;
+    if (!z->o.reduce_bucket) z->o.reduce_bucket = DSI_ZERO_BUCKET;
+    if (!z->o.allgather_bucket) z->o.allgather_bucket = DSI_ZERO_BUCKET;
     ds_scope *scope = ds_scope_open();
-    ds_status status = prepare(z);
+    ds_status status = all_or_none(z, prepare(z));
     ds_scope_close(scope);
     if (status == DS_OK) return z;
     dsi_zero_free(z);
@@ -106,30 +194,46 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
 void dsi_zero_free(dsi_zero *z)
 {
     if (!z) return;
+    dsi_reduce_free(z->reduce);
     for (int i = 0; z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
+    for (int k = 0; z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
     dsi_unref(z->masters);
+    dsi_unref(z->sums);
     dsi_flat_free(z->flat);
     dsi_free(z->part);
+    dsi_free(z->unit);
     dsi_free(z->views);
     dsi_free(z->bad);
     dsi_free(z);
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------- */
+/* ---- gradients ----------------------------------------------------------------------------------------- */
 
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    (void)last;
     if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
-    return dsi_backward_scaled(loss, factor);
+    if (!z->reduce) return dsi_backward_scaled(loss, factor);
+    ds_status status = dsi_reduce_begin(z->reduce, last);
+    if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
+    if (status == DS_OK) status = dsi_reduce_end(z->reduce);
+    return all_or_none(z, status);
 }
 
 void dsi_zero_zero_grad(dsi_zero *z)
 {
-    for (int i = 0; z && i < z->flat->n; i++) {
+    if (!z) return;
+    for (int i = 0; i < z->flat->n; i++) {
         ds_set_grad_of(z->flat->param[i].x, NULL);
-        if (z->part[i] != z->flat->param[i].x) ds_set_grad_of(z->part[i], NULL);
+        if (z->part[i]) ds_set_grad_of(z->part[i], NULL);
     }
+    if (z->reduce) dsi_reduce_forget(z->reduce);
+}
+
+/* The gradient of parameter i's own elements, dense; NULL: none. */
+static ds_tensor *gradient(const dsi_zero *z, int i)
+{
+    ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
+    return g && dsi_make_dense(g) == DS_OK ? g : NULL;
 }
 
 /* g as the norm takes it: a 16-bit one through a float32 copy in the current scope. */
@@ -138,22 +242,18 @@ static dsi_view wide(ds_tensor *g)
     return dsi_v(g && g->dtype != DS_F32 ? ds_cast(g, DS_F32) : g);
 }
 
-/* The gradients to where the optimizer looks for them, and into z->views -> their number, or -1. */
-static int hand_over(dsi_zero *z)
+/* The gradients to where the optimizer looks for them. */
+static ds_status hand_over(dsi_zero *z)
 {
-    int n = 0;
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = ds_grad(z->flat->param[i].x);
-        if (!g) continue;
-        if (dsi_make_dense(g) != DS_OK) return -1;
-        if (z->part[i] != z->flat->param[i].x && ds_set_grad_of(z->part[i], g) != DS_OK) return -1;
-        z->views[n++] = wide(g);
-        if (!z->views[n - 1].p && z->flat->param[i].n) return -1;
+        ds_tensor *g = z->part[i] ? gradient(z, i) : NULL;
+        if (g && g != ds_grad(z->part[i]) && ds_set_grad_of(z->part[i], g) != DS_OK)
+            return ds_error_status();
     }
-    return n;
+    return DS_OK;
 }
 
-/* ---- the step ---------------------------------------------------------------------------------------------- */
+/* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
 static ds_status norm_of(const dsi_zero *z, int n, const dsi_view *views, double *norm)
 {
@@ -162,20 +262,53 @@ static ds_status norm_of(const dsi_zero *z, int n, const dsi_view *views, double
     return ds_error_status();
 }
 
-/* The path of the first parameter, in the model's order, whose gradient is not finite. */
-static const char *find_bad(dsi_zero *z)
+static int views_of_parts(const dsi_zero *z)
 {
-    dsi_free(z->bad);
-    z->bad = NULL;
-    for (int i = z->flat->n - 1; i >= 0 && !z->bad; i--) {
-        ds_tensor *g = ds_grad(z->flat->param[i].x);
+    int n = 0;
+    for (int i = 0; i < z->flat->n; i++)
+        if (z->part[i] && ds_grad(z->part[i])) z->views[n++] = wide(ds_grad(z->part[i]));
+    return n;
+}
+
+static ds_status global_norm(dsi_zero *z, double *norm)
+{
+    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : views_of_parts(z);
+    if (norm_of(z, n, z->views, norm) != DS_OK) return ds_error_status();
+    if (!z->comm) return DS_OK;
+
+    int ranks = ds_comm_size(z->comm);
+    double *sums = ds_data_mut(z->sums), total = 0;
+    sums[ranks] = *norm * *norm;
+    if (ds_all_gather(z->comm, dsi_flat_range(z->sums, 0, ranks),
+                      dsi_flat_range(z->sums, ranks, ranks + 1)) != DS_OK)
+        return ds_error_status();
+    for (int r = 0; r < ranks; r++) total += sums[r];
+    *norm = sqrt(total);
+    return DS_OK;
+}
+
+/* The first parameter, in the model's order, whose gradient is not finite on some rank: z->bad. */
+static ds_status find_bad(dsi_zero *z)
+{
+    int64_t first = z->flat->n; /* counted from the model's first */
+    for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
+        ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
         double norm = 0;
         dsi_view v = wide(g);
-        if (!g || norm_of(z, 1, &v, &norm) != DS_OK || isfinite(norm)) continue;
-        z->bad = dsi_strdup(dsi_flat_path(z->flat, z->model, i));
+        if (g && norm_of(z, 1, &v, &norm) != DS_OK) return ds_error_status();
+        if (!isfinite(norm)) first = z->flat->n - 1 - i;
     }
-    return z->bad;
+    ds_tensor *x = ds_from_data(DS_I64, ds_shape(1), &first);
+    if (z->comm && ds_all_reduce(z->comm, x, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
+    first = (int64_t)ds_item(x);
+    dsi_free(z->bad);
+    z->bad = first < z->flat->n
+                 ? dsi_strdup(dsi_flat_path(z->flat, z->model, z->flat->n - 1 - (int)first))
+                 : NULL;
+    return DS_OK;
 }
+
+/* ---- the step ------------------------------------------------------------------------------------------ */
 
 /* torch.nn.utils.clip_grad_norm_'s factor; not "< 1", so that gradients of a NaN norm become NaN too. */
 static double clip_factor(double norm, double max_norm)
@@ -184,23 +317,50 @@ static double clip_factor(double norm, double max_norm)
     return factor >= 1 ? 1 : factor;
 }
 
+/* Every rank's part of unit k to all ranks, in place. */
+static dsi_request *gather_start(const dsi_zero *z, int k)
+{
+    int64_t slice = z->flat->unit[k].slice, rank = z->flat->rank;
+    return dsi_all_gather_start(z->comm,
+                                dsi_v(dsi_flat_range(z->unit[k], rank * slice, (rank + 1) * slice)),
+                                dsi_v(z->unit[k]));
+}
+
+static ds_status gather(dsi_zero *z)
+{
+    ds_status status = DS_OK;
+    for (int k = 0; status == DS_OK && k < z->flat->units; k++)
+        status = dsi_request_wait(gather_start(z, k));
+    return status;
+}
+
+static ds_status update(dsi_zero *z, double scale)
+{
+    ds_status status = dsi_optim_step_scaled(z->optim, scale);
+    for (int i = 0; status == DS_OK && z->masters && z->o.dtype == DS_F32 && i < z->flat->n; i++)
+        if (z->part[i]) status = dsi_copy(dsi_flat_in_param(z->flat, i), z->part[i]);
+    if (status == DS_OK && z->unit) status = gather(z);
+    return status;
+}
+
 static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                       bool want_norm, dsi_zero_step_result *out)
 {
     double scale = 1 / loss_scale;
-    int n = hand_over(z);
-    if (n < 0) return ds_error_status();
+    if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
+    if (hand_over(z) != DS_OK) return ds_error_status();
     if (max_norm > 0 || check_overflow || want_norm) {
-        if (norm_of(z, n, z->views, &out->norm) != DS_OK) return ds_error_status();
+        if (global_norm(z, &out->norm) != DS_OK) return ds_error_status();
         out->norm *= scale;
     }
     if (check_overflow && !isfinite(out->norm)) {
+        ds_status status = find_bad(z);
         out->overflow = true;
-        out->bad = find_bad(z);
-        return DS_OK;
+        out->bad = z->bad;
+        return status;
     }
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
-    return dsi_optim_step_scaled(z->optim, scale);
+    return update(z, scale);
 }
 
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
@@ -213,10 +373,10 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     dsi_zero_zero_grad(z);
     ds_scope_close(scope);
     if (out) *out = result;
-    return status;
+    return all_or_none(z, status);
 }
 
-/* ---- for checkpoints and averages -------------------------------------------------------------------------- */
+/* ---- for checkpoints and averages ---------------------------------------------------------------------- */
 
 static int find(const dsi_zero *z, int index)
 {
@@ -233,22 +393,42 @@ ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
 
 ds_status dsi_zero_publish(dsi_zero *z)
 {
+    if (!z) return dsi_passed("zero_publish"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
-    for (int i = 0; z && z->masters && status == DS_OK && i < z->flat->n; i++)
+    for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
         if (z->part[i]) status = dsi_copy(dsi_flat_in_param(z->flat, i), z->part[i]);
+    if (status == DS_OK && z->unit) status = gather(z);
     ds_scope_close(scope);
+    return all_or_none(z, status);
+}
+
+/* Every rank's elements of parameter k of the layout, from where they are updated. */
+static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
+{
+    const dsi_flat *f = z->flat;
+    ds_status status = z->part[k] ? dsi_copy(dsi_flat_own_in(f, k, whole), z->part[k]) : DS_OK;
+    for (int r = 0; status == DS_OK && z->unit && r < f->ranks; r++) {
+        int64_t begin, end;
+        dsi_flat_part_of(f, k, r, &begin, &end);
+        if (begin < end) status = ds_broadcast(z->comm, dsi_flat_range(whole, begin, end), r);
+    }
     return status;
 }
 
 ds_tensor *dsi_zero_whole(dsi_zero *z, int i)
 {
+    ds_tensor *x = z ? ds_module_param_at(z->model, i, NULL) : NULL;
+    if (!x) return dsi_refuse("zero: there is no parameter %d", i);
     int k = find(z, i);
-    if (k < 0) return dsi_refuse("zero: there is no parameter %d", i);
-    return dsi_own(dsi_ref(z->masters ? z->part[k] : z->flat->param[k].x));
+    ds_tensor *whole = dsi_new_dtype(x, DS_F32, x->shape);
+    ds_status status = !whole  ? ds_error_status()
+                       : k < 0 ? dsi_copy(whole, x)
+                               : assemble(z, k, whole);
+    return all_or_none(z, status) == DS_OK ? whole : NULL;
 }
 
-/* ---- what it takes ------------------------------------------------------------------------------------------ */
+/* ---- what it takes ------------------------------------------------------------------------------------- */
 
 dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
 {
@@ -256,7 +436,7 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
     if (!z) return bytes;
     for (int i = 0; i < z->flat->n; i++)
         bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
-    bytes.gradients = bytes.parameters;
+    bytes.gradients = z->comm ? dsi_reduce_bytes(z->reduce) : bytes.parameters;
     if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);
     ds_state *moments = ds_optim_state(z->optim);
     for (int i = 0; i < ds_state_len(moments); i++) {

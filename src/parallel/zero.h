@@ -12,9 +12,10 @@
 #ifndef DSI_PARALLEL_ZERO_H
 #define DSI_PARALLEL_ZERO_H
 
+#include <deepspeed/comm.h>
 #include <deepspeed/optim.h>
 
-typedef struct ds_comm ds_comm; /* deepspeed/comm.h */
+#define DSI_ZERO_BUCKET 500000000 /* elements: DeepSpeed's default */
 
 /* As the keys of zero_optimization of (almost) that name; counts are elements. */
 typedef struct dsi_zero_opts {

@@ -1,69 +1,10 @@
 /* tests/parallel/zero.c: what updates a model's parameters, beside plain loops.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "net.h"
 
 #include "parallel/zero.h"
 
 #define BATCH 8
-
-/* ---- a net with convolutions and odd sizes, and its data ------------------------------------------------ */
-
-typedef struct Net {
-    ds_module *conv, *fc1, *fc2;
-} Net;
-
-static ds_tensor *net_forward(void *self, ds_tensor *x)
-{
-    Net *net = self;
-    x = ds_max_pool2d(ds_relu(ds_call(net->conv, x)), 2); /* [B,5,4,4] */
-    x = ds_relu(ds_call(net->fc1, ds_flatten(x, 1)));
-    return ds_call(net->fc2, x);
-}
-
-static ds_module *net_new(void)
-{
-    static const ds_module_type type = {"Net", sizeof(Net), .forward = net_forward};
-    ds_seed(7);
-    ds_module *m = ds_module_new(NULL, "net", &type);
-    Net *net = ds_self(m);
-    net->conv = ds_nn_conv2d(m, "conv", 3, 5, 3, .padding = 1);
-    net->fc1 = ds_nn_linear(m, "fc1", 80, 33);
-    net->fc2 = ds_nn_linear(m, "fc2", 33, 7);
-    return m;
-}
-
-/* The loss of n samples, of which the first is number `from`: the same for whoever asks. */
-static ds_tensor *loss_of(ds_module *net, ds_dtype dtype, int64_t from, int n)
-{
-    float x[BATCH][3 * 8 * 8];
-    int64_t y[BATCH];
-    for (int i = 0; i < n; i++) {
-        uint64_t state = (uint64_t)(from + i) * 6364136223846793005u + 1442695040888963407u;
-        y[i] = (from + i) * 5 % 7;
-        for (int k = 0; k < 3 * 8 * 8; k++) {
-            state = state * 6364136223846793005u + 1442695040888963407u;
-            x[i][k] = (float)(state >> 40) / (1 << 23) - 1 + (k % 7 == y[i]);
-        }
-    }
-    ds_tensor *in = ds_cast(ds_from_data(DS_F32, ds_shape(n, 3, 8, 8), x), dtype);
-    ds_tensor *out = ds_cast(ds_call(net, in), DS_F32);
-    return ds_cross_entropy(out, ds_from_data(DS_I64, ds_shape(n), y));
-}
-
-/* All parameters of the net as floats. */
-static int values(ds_module *net, float *to, int room)
-{
-    int n = 0;
-    for (int i = 0; i < ds_module_params(net); i++) {
-        ds_tensor *p = ds_cast(ds_detach(ds_module_param_at(net, i, NULL)), DS_F32);
-        assert_true(n + ds_numel(p) <= room);
-        memcpy(to + n, ds_data(p), (size_t)ds_numel(p) * sizeof(float));
-        n += (int)ds_numel(p);
-    }
-    return n;
-}
-
-#define ROOM 8192
 
 /* ---- one rank -------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,364 @@
+/* parallel/reduce.c: gradients of several ranks into buckets, summed while backward goes on: Note [Buckets].
+ * Source: Li et al., PyTorch Distributed, arXiv 2006.15704; ZeRO, arXiv 1910.02054.
+ * SPDX-License-Identifier: MIT */
+#include "reduce.h"
+
+#include "autograd/node.h"
+#include "base/mem.h"
+
+#define IN_FLIGHT 2 /* buckets that are sent at a time, where a bucket is freed afterwards */
+
+typedef struct Leaf {
+    dsi_reduce *r;
+    int i;
+    bool holds; /* its place in the bucket has a gradient */
+} Leaf;
+
+typedef struct Bucket {
+    ds_tensor *full; /* [n] of its unit; counted; NULL: not there */
+    ds_tensor
+        *wire; /* what is sent: full itself, or a copy; counted; NULL: nothing is on its way */
+    dsi_request *request; /* NULL: none */
+    int missing;          /* parameters without a gradient of this pass */
+    bool added;           /* partition: the own slice has a gradient of an earlier pass */
+} Bucket;
+
+struct dsi_reduce {
+    const dsi_flat *f;
+    ds_comm *comm;
+    dsi_reduce_opts o;
+    ds_redop op;
+    double before, after; /* factors around the sum */
+    Leaf *leaf;           /* [f->n] */
+    Bucket *bucket;       /* [f->units] */
+    ds_tensor *own;       /* partition: [f->own], counted */
+    bool open;            /* some pass came since the gradients were last forgotten */
+    bool widen;           /* gradients are being added up in o.accum, not in their own dtype */
+    bool last;
+    int next;         /* the first bucket that has not left in this pass */
+    int arrived;      /* the first one that is still on its way */
+    ds_status status; /* of hooks, which return nothing */
+};
+
+/* ---- small arithmetic; 16 bits go through float32 and are rounded once ------------------------------------- */
+
+static ds_tensor *as_float(ds_tensor *x)
+{
+    if (x->dtype == DS_F32) return x;
+    ds_tensor *y = dsi_new_dtype(x, DS_F32, x->shape);
+    return dsi_copy(y, x) == DS_OK ? y : NULL;
+}
+
+/* x += y */
+static ds_status add(ds_tensor *x, ds_tensor *y)
+{
+    ds_tensor *a = as_float(x), *b = a ? as_float(y) : NULL;
+    if (!b || !dsi_run(a, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(a))) return ds_error_status();
+    return a == x ? DS_OK : dsi_copy(x, a);
+}
+
+/* x *= factor */
+static ds_status scale(ds_tensor *x, double factor)
+{
+    if (factor == 1) return DS_OK;
+    ds_tensor *a = as_float(x);
+    if (!a || !dsi_run(a, affine, factor, 0.0, dsi_v(a), dsi_v(a))) return ds_error_status();
+    return a == x ? DS_OK : dsi_copy(x, a);
+}
+
+static ds_status zero(ds_tensor *x)
+{
+    if (x && !dsi_numel(x->shape)) return DS_OK;
+    return dsi_run(x, fill, 0.0, dsi_v(x)) ? DS_OK : ds_error_status();
+}
+
+/* ---- the bucket's memory -------------------------------------------------------------------------------------- */
+
+/* What lies between the parameters of unit u is sent too, and counted in norms. */
+static ds_status zero_gaps(const dsi_flat *f, const dsi_flat_unit *u, const ds_tensor *full)
+{
+    for (int i = u->first; i < u->first + u->count; i++) {
+        const dsi_flat_param *p = &f->param[i];
+        int64_t next = i + 1 < u->first + u->count ? p[1].at : u->n;
+        if (p->at + p->n < next && zero(dsi_flat_range(full, p->at + p->n, next)) != DS_OK)
+            return ds_error_status();
+    }
+    return DS_OK;
+}
+
+static ds_status open_bucket(dsi_reduce *r, int k, ds_dtype dtype)
+{
+    Bucket *b = &r->bucket[k];
+    const dsi_flat_unit *u = &r->f->unit[k];
+    if (b->full && b->full->dtype == dtype) return DS_OK;
+    ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
+    if (!full || zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
+    dsi_unref(b->full);
+    b->full = dsi_ref(full);
+    return DS_OK;
+}
+
+static ds_dtype bucket_dtype(const dsi_reduce *r)
+{
+    return r->widen && !r->o.partition ? r->o.accum : r->f->param[0].x->dtype;
+}
+
+static ds_status open_own(dsi_reduce *r, ds_dtype dtype)
+{
+    if (r->own && r->own->dtype == dtype) return DS_OK;
+    dsi_unref(r->own);
+    r->own = dsi_ref(dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(r->f->own)));
+    return r->own ? DS_OK : ds_error_status();
+}
+
+/* ---- arriving --------------------------------------------------------------------------------------------------- */
+
+static ds_tensor *own_slice(const dsi_reduce *r, int k)
+{
+    const dsi_flat_unit *u = &r->f->unit[k];
+    return dsi_flat_range(r->own, u->own_at, u->own_at + u->slice);
+}
+
+static ds_tensor *slice_of(const dsi_reduce *r, int k, const ds_tensor *full)
+{
+    int64_t slice = r->f->unit[k].slice;
+    return dsi_flat_range(full, r->f->rank * slice, (r->f->rank + 1) * slice);
+}
+
+static ds_status keep_slice(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    const dsi_flat_unit *u = &r->f->unit[k];
+    ds_tensor *sum = slice_of(r, k, b->wire), *own = own_slice(r, k);
+    ds_status status = scale(sum, r->after);
+    if (status == DS_OK) status = b->added ? add(own, sum) : dsi_copy(own, sum);
+    b->added = true;
+    for (int i = u->first; i < u->first + u->count; i++) r->leaf[i].holds = false;
+    dsi_unref(b->full);
+    b->full = NULL;
+    return status;
+}
+
+static ds_status keep_whole(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    if (scale(b->wire, r->after) != DS_OK) return ds_error_status();
+    return b->wire == b->full ? DS_OK : dsi_copy(b->full, b->wire);
+}
+
+static ds_status arrive(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    if (!b->request) return DS_OK;
+    ds_scope *scope = ds_scope_open();
+    ds_status status = dsi_request_wait(b->request);
+    b->request = NULL;
+    if (status == DS_OK) status = r->o.partition ? keep_slice(r, k) : keep_whole(r, k);
+    dsi_unref(b->wire);
+    b->wire = NULL;
+    ds_scope_close(scope);
+    return status;
+}
+
+/* All but the newest n. */
+static ds_status arrive_but(dsi_reduce *r, int n)
+{
+    ds_status status = DS_OK;
+    for (; status == DS_OK && r->arrived < r->next - n; r->arrived++)
+        status = arrive(r, r->arrived);
+    return status;
+}
+
+/* ---- leaving ---------------------------------------------------------------------------------------------------- */
+
+/* The leaf's gradient to its place in the bucket, which is open. */
+static ds_status move_in(Leaf *l, ds_tensor *x)
+{
+    const dsi_flat *f = l->r->f;
+    ds_tensor *g = ds_grad(x),
+              *place = dsi_flat_in_unit(f, l->i, l->r->bucket[f->param[l->i].unit].full);
+    ds_status status = dsi_make_dense(g);
+    if (status == DS_OK && g->storage != place->storage) /* DDP leaves it there, to be added to */
+        status = l->holds ? add(place, g) : dsi_copy(place, g);
+    l->holds = true;
+    ds_set_grad_of(x, NULL);
+    return status;
+}
+
+/* A parameter that this pass did not use has the gradient of earlier ones, or none. */
+static ds_status fill_missing(const dsi_reduce *r, int k)
+{
+    const dsi_flat_unit *u = &r->f->unit[k];
+    ds_status status = DS_OK;
+    for (int i = u->first; status == DS_OK && i < u->first + u->count; i++) {
+        ds_tensor *x = r->f->param[i].x;
+        if (ds_grad(x))
+            status = move_in(&r->leaf[i], x);
+        else if (!r->leaf[i].holds)
+            status = zero(dsi_flat_in_unit(r->f, i, r->bucket[k].full));
+    }
+    return status;
+}
+
+/* The bucket as it is sent; counted in b->wire. */
+static ds_status load(dsi_reduce *r, Bucket *b)
+{
+    ds_tensor *wire = b->full;
+    if (wire->dtype != r->o.comm) {
+        wire = dsi_new_dtype(wire, r->o.comm, wire->shape);
+        if (dsi_copy(wire, b->full) != DS_OK) return ds_error_status();
+    }
+    b->wire = dsi_ref(wire);
+    return scale(wire, r->before);
+}
+
+static ds_status leave(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    if (open_bucket(r, k, bucket_dtype(r)) != DS_OK || fill_missing(r, k) != DS_OK ||
+        load(r, b) != DS_OK)
+        return ds_error_status();
+    dsi_view v = dsi_v(b->wire);
+    if (r->o.partition && !r->o.all_reduce)
+        b->request = dsi_reduce_scatter_start(r->comm, v, dsi_v(slice_of(r, k, b->wire)), r->op);
+    else
+        b->request = dsi_all_reduce_start(r->comm, v, r->op);
+    if (!b->request) return ds_error_status();
+    r->next = k + 1;
+    return arrive_but(r, !r->o.overlap ? 0 : r->o.partition ? IN_FLIGHT : r->f->units);
+}
+
+/* In their order, as far as they are full; or all. */
+static ds_status leave_full(dsi_reduce *r, bool all)
+{
+    ds_status status = DS_OK;
+    while (status == DS_OK && r->next < r->f->units && (all || !r->bucket[r->next].missing)) {
+        ds_scope *scope = ds_scope_open();
+        status = leave(r, r->next);
+        ds_scope_close(scope);
+    }
+    return status;
+}
+
+/* ---- during the pass ----------------------------------------------------------------------------------------------- */
+
+/* While gradients are added up in their own dtype, backward itself does it; on one rank they then stay where
+ * they are. */
+static void ready(void *arg, ds_tensor *x)
+{
+    Leaf *l = arg;
+    dsi_reduce *r = l->r;
+    bool sends = r->comm && (r->last || r->o.partition);
+    int k = r->f->param[l->i].unit;
+    if (r->status != DS_OK || (!sends && !r->widen)) return;
+    r->status = open_bucket(r, k, bucket_dtype(r));
+    if (r->status == DS_OK) r->status = move_in(l, x);
+    if (r->status != DS_OK || !sends) return;
+    r->bucket[k].missing--;
+    r->status = leave_full(r, false);
+}
+
+ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
+{
+    if (dsi_reduce_wait(r) != DS_OK) return ds_error_status();
+    if (!r->open) r->widen = !last && r->o.accum != r->f->param[0].x->dtype;
+    r->open = true;
+    r->last = last;
+    r->next = r->arrived = 0;
+    r->status = DS_OK;
+    for (int k = 0; k < r->f->units; k++) r->bucket[k].missing = r->f->unit[k].count;
+    if (!r->o.partition) return DS_OK;
+    return open_own(r, r->widen ? r->o.accum : r->f->param[0].x->dtype);
+}
+
+ds_status dsi_reduce_end(dsi_reduce *r)
+{
+    if (r->status == DS_OK && r->comm && (r->last || r->o.partition))
+        r->status = leave_full(r, true);
+    return r->status;
+}
+
+ds_status dsi_reduce_wait(dsi_reduce *r)
+{
+    if (r->status == DS_OK) r->status = arrive_but(r, 0);
+    return r->status;
+}
+
+/* ---- the result ---------------------------------------------------------------------------------------------------- */
+
+ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)
+{
+    if (r->o.partition) return dsi_flat_in_own(r->f, i, r->own);
+    if (!r->leaf[i].holds && !r->comm) return ds_grad(r->f->param[i].x);
+    return dsi_flat_own_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
+}
+
+int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views)
+{
+    if (r->o.partition) {
+        views[0] = dsi_v(r->own);
+        return 1;
+    }
+    for (int k = 0; k < r->f->units; k++) views[k] = dsi_v(slice_of(r, k, r->bucket[k].full));
+    return r->f->units;
+}
+
+void dsi_reduce_forget(dsi_reduce *r)
+{
+    r->open = false;
+    for (int i = 0; i < r->f->n; i++) r->leaf[i].holds = false;
+    for (int k = 0; k < r->f->units; k++) r->bucket[k].added = false;
+}
+
+int64_t dsi_reduce_bytes(const dsi_reduce *r)
+{
+    int64_t bytes = r->own ? (int64_t)r->own->storage->bytes : 0;
+    for (int k = 0; k < r->f->units; k++)
+        if (r->bucket[k].full) bytes += (int64_t)r->bucket[k].full->storage->bytes;
+    return bytes;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------ */
+
+/* By default the communicator takes the mean, in float32 for 16 bits, so that fp16 sums do not overflow. */
+static void choose_factors(dsi_reduce *r)
+{
+    int ranks = r->f->ranks;
+    double f = r->o.predivide > 0 ? r->o.predivide : 1;
+    bool plain = !r->o.prescale && f == 1;
+    r->op = plain ? DS_REDUCE_AVG : DS_REDUCE_SUM;
+    r->before = plain ? 1 : r->o.prescale ? 1.0 / ranks : 1 / f;
+    r->after = plain || r->o.prescale ? 1 : f / ranks;
+}
+
+dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_opts *o)
+{
+    dsi_reduce *r = dsi_alloc(sizeof *r);
+    r->f = f;
+    r->comm = f->ranks > 1 ? comm : NULL;
+    r->o = *o;
+    r->o.partition = o->partition && r->comm;
+    choose_factors(r);
+    r->leaf = dsi_alloc((size_t)f->n * sizeof *r->leaf);
+    r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
+    for (int i = 0; i < f->n; i++) {
+        r->leaf[i] = (Leaf){r, i, false};
+        dsi_leaf_hook(f->param[i].x, ready, &r->leaf[i]);
+    }
+    return r;
+}
+
+void dsi_reduce_free(dsi_reduce *r)
+{
+    if (!r) return;
+    for (int i = 0; i < r->f->n; i++) dsi_leaf_hook(r->f->param[i].x, NULL, NULL);
+    for (int k = 0; k < r->f->units; k++) {
+        if (r->bucket[k].request) dsi_request_wait(r->bucket[k].request); /* its memory goes now */
+        dsi_unref(r->bucket[k].wire);
+        dsi_unref(r->bucket[k].full);
+    }
+    dsi_unref(r->own);
+    dsi_free(r->leaf);
+    dsi_free(r->bucket);
+    dsi_free(r);
+}

@@ -1,0 +1,54 @@
+/* parallel/reduce.h: gradients of several ranks, summed while backward goes on.
+ *
+ * Note [Buckets]
+ * A bucket is a unit of the layout (flat.h). When backward has completed a parameter's gradient, a hook
+ * copies it to its place in the bucket and lets the original go; a bucket that is full leaves: one
+ * all_reduce or reduce_scatter is begun and backward goes on. Buckets leave in their order on every rank,
+ * whatever the order in which they fill. Those that lack a parameter when the pass ends (it was not used on
+ * this rank) leave then, with zeros.
+ *
+ *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one; in the last
+ *                pass each bucket is all_reduced and stays, whole
+ *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
+ *                this rank adds its own slice to what it has
+ *
+ * The result is the mean over ranks. Every element is summed alone, in the order of ranks (comm.h), so that
+ * neither the kind of collective nor the size of buckets changes a bit.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_REDUCE_H
+#define DSI_PARALLEL_REDUCE_H
+
+#include "comm/comm.h"
+#include "flat.h"
+
+typedef struct dsi_reduce_opts {
+    bool partition;
+    bool all_reduce;  /* partition: by all_reduce, not reduce_scatter */
+    bool overlap;     /* else a bucket is waited for as soon as it has left */
+    bool prescale;    /* divide by the number of ranks before the sum, not after it */
+    double predivide; /* with f: by f before, by ranks / f after; 0: 1 */
+    ds_dtype accum;   /* what gradients of several passes are added up in */
+    ds_dtype comm;    /* on the wire */
+} dsi_reduce_opts;
+
+typedef struct dsi_reduce dsi_reduce;
+
+/* Hooks the parameters of f. Borrows f and comm (NULL: one rank, nothing is sent). */
+dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_opts *o);
+void dsi_reduce_free(dsi_reduce *r);
+
+/* Around a backward pass; last: gradients are complete with it. */
+ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
+ds_status dsi_reduce_end(dsi_reduce *r);  /* of a pass that did not fail */
+ds_status dsi_reduce_wait(dsi_reduce *r); /* until all that left has arrived */
+
+/* After the last pass: the mean gradient of parameter i's own elements, a view in the current scope; NULL:
+ * it has none, or on one rank no gradient came. */
+ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
+/* The own slices of all gradients, at most units, without what lies between parameters but zeros. */
+int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views);
+
+void dsi_reduce_forget(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
+int64_t dsi_reduce_bytes(const dsi_reduce *r); /* of that memory */
+
+#endif

@@ -1,0 +1,159 @@
+/* tests/parallel/zero_ranks.c: stages, buckets, overlap, accumulation, clipping on several ranks, which are
+ * threads: the same bits whatever the setting, and a single process' parameters.
+ * SPDX-License-Identifier: MIT */
+#include "net.h"
+
+#include "parallel/zero.h"
+
+#define GLOBAL 96 /* samples of a step, on all ranks */
+#define RANKS  8
+
+typedef struct Run {
+    dsi_zero_opts o;
+    int steps, accumulate;
+    double clip;
+    bool adam;
+    float x[RANKS][ROOM]; /* every rank's parameters after the last step */
+    double norm[RANKS];   /* and its last gradient norm */
+    int n;
+} Run;
+
+static ds_optim *optim_of(const Run *run, ds_module *m)
+{
+    return run->adam ? ds_optim_adamw(m, 1e-3, .weight_decay = 0.01)
+                     : ds_optim_sgd(m, 0.05, .momentum = 0.9);
+}
+
+static ds_status one_step(const Run *run, dsi_zero *z, ds_module *net, int step,
+                          dsi_zero_step_result *result)
+{
+    int rank = ds_comm_rank(ds_world()), ranks = ds_comm_size(ds_world());
+    int count = GLOBAL / ranks / run->accumulate;
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int m = 0; status == DS_OK && m < run->accumulate; m++) {
+        int from = step * GLOBAL + (rank * run->accumulate + m) * count;
+        status = dsi_zero_backward(z, loss_of(net, run->o.dtype, from, count),
+                                   1.0 / run->accumulate, m == run->accumulate - 1);
+    }
+    if (status == DS_OK) status = dsi_zero_step(z, 1, run->clip, false, true, result);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status train(void *arg)
+{
+    Run *run = arg;
+    int rank = ds_comm_rank(ds_world());
+    dsi_zero_step_result result = {0};
+    ds_module *net = net_new();
+    ds_scope *scope = ds_scope_open();
+    if (rank) /* what rank 0 has counts */
+        ds_init_constant(ds_module_param_at(net, 0, NULL), 1);
+    ds_optim *optim = optim_of(run, net);
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->o);
+    ds_status status = z ? DS_OK : ds_error_status();
+    for (int i = 0; status == DS_OK && i < run->steps; i++)
+        status = one_step(run, z, net, i, &result);
+    int n = status == DS_OK ? values(net, run->x[rank], ROOM) : 0;
+    run->norm[rank] = result.norm;
+    if (rank == 0) run->n = n;
+    dsi_zero_free(z);
+    ds_optim_free(optim);
+    ds_scope_close(scope);
+    ds_module_free(net);
+    return status;
+}
+
+/* Trains on `ranks`; all of them end with the same parameters. */
+static void run_on(int ranks, Run *run)
+{
+    CHECK_INT(ds_run_ranks(ranks, train, run), DS_OK);
+    CHECK(run->n > 3000);
+    for (int r = 1; r < ranks; r++) {
+        CHECK(run->norm[r] == run->norm[0] || (isnan(run->norm[r]) && isnan(run->norm[0])));
+        assert_memory_equal(run->x[r], run->x[0], (size_t)run->n * sizeof(float));
+    }
+}
+
+/* The largest difference, as a part of the largest value. */
+static double difference(const Run *a, const Run *b)
+{
+    double most = 0, largest = 0;
+    for (int i = 0; i < a->n; i++) {
+        most = fmax(most, fabs((double)a->x[0][i] - b->x[0][i]));
+        largest = fmax(largest, fabs(b->x[0][i]));
+    }
+    return most / largest;
+}
+
+static const dsi_zero_opts settings[] = {
+    {.stage = 0, .reduce_scatter = true},
+    {.stage = 0, .overlap_comm = true, .reduce_bucket = 1000},
+    {.stage = 1, .reduce_scatter = true},
+    {.stage = 1, .overlap_comm = true, .reduce_bucket = 1},
+    {.stage = 1, .allgather_bucket = 100},
+    {.stage = 2, .reduce_scatter = true},
+    {.stage = 2, .reduce_scatter = true, .overlap_comm = true, .reduce_bucket = 500},
+    {.stage = 2, .overlap_comm = true, .reduce_bucket = 2700},
+    {.stage = 3, .reduce_scatter = true, .overlap_comm = true, .reduce_bucket = 500},
+    {.stage = 3, .reduce_scatter = true, .persistence_threshold = 100},
+};
+
+#define SETTINGS (int)(sizeof settings / sizeof *settings)
+
+/* All settings on `ranks`, beside the first one of their kind. With accumulation stages 2 and 3 add the sums
+ * of ranks, 0 and 1 sum over ranks what was added: other roundings. */
+static void compare(int ranks, ds_dtype dtype, int accumulate, double clip, bool adam, int steps)
+{
+    Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
+    for (int i = 0; i < SETTINGS; i++) {
+        Run *run = i == 0 || (accumulate > 1 && i == 5) ? want : got;
+        run->o = settings[i];
+        run->o.dtype = run->o.comm_dtype = dtype;
+        run->o.accum_dtype = DS_F32;
+        run->accumulate = accumulate;
+        run->clip = clip;
+        run->adam = adam;
+        run->steps = steps;
+        run_on(ranks, run);
+        if (memcmp(want->x[0], run->x[0], (size_t)want->n * sizeof(float)))
+            fail_msg("%d ranks, %s, accumulation %d, clip %g: setting %d differs by %g", ranks,
+                     ds_dtype_name(dtype), accumulate, clip, i, difference(run, want));
+    }
+    free(want), free(got);
+}
+
+static void settings_change_no_bit(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++) {
+        compare(sizes[i], DS_F32, 1, 0, true, 10);
+        compare(sizes[i], DS_F32, 1, 0.5, false, 10);
+        compare(sizes[i], DS_F32, 4, 0.5, true, 10);
+    }
+    compare(4, DS_F32, 1, 0.5, true, 100);
+}
+
+/* A single process with the same global batch: the mean is rounded elsewhere, no more. */
+static void as_a_single_process(void **state)
+{
+    (void)state;
+    static const int sizes[] = {2, 3, 4, 8};
+    Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
+    *want = (Run){.steps = 10, .accumulate = 1, .clip = 1};
+    run_on(1, want);
+    for (int i = 0; i < 4; i++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
+                *got = (Run){.steps = 10, .accumulate = accumulate, .clip = 1};
+                got->o = (dsi_zero_opts){
+                    .stage = stage, .overlap_comm = true, .reduce_bucket = 700};
+                run_on(sizes[i], got);
+                CHECK_CLOSE(difference(got, want), 0, 1e-6);
+            }
+    free(want), free(got);
+}
+
+TEST_MAIN(cmocka_unit_test(settings_change_no_bit), cmocka_unit_test(as_a_single_process))
