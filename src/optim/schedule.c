@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define MOST_STEPS ((int64_t)1 << 40) /* no training is that long, and no sum here overflows */
+
 struct ds_schedule {
     const ds_schedule_type *type;
     ds_optim *o; /* borrowed */
@@ -58,8 +60,8 @@ void ds_schedule_step(ds_schedule *s)
 ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 {
     if (!s) return dsi_passed("schedule_set_last"), DS_EINVAL;
-    if (it < -1)
-        return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 or more",
+    if (it < -1 || it > MOST_STEPS)
+        return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 to 2^40",
                         (long long)it);
     s->last = it;
     s->type->apply(s->self, s->o, it);
