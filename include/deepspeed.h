@@ -23,6 +23,7 @@
 #include <deepspeed/nn.h>
 #include <deepspeed/ops.h>
 #include <deepspeed/optim.h>
+#include <deepspeed/parallel.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/types.h>
 

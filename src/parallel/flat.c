@@ -41,10 +41,12 @@ static void close_unit(dsi_flat *f)
 static void deal_out(dsi_flat *f, const dsi_flat_opts *o)
 {
     bool closed = true;
+    int64_t together = 0;
     f->unit = dsi_alloc((size_t)f->n * sizeof *f->unit);
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
-        bool alone = o->alone && p->n > o->alone;
+        bool alone = p->n > o->alone || p->n > o->together - together;
+        if (!alone) together += p->n;
         if (!closed && (alone || f->unit[f->units].n + p->n > o->bucket)) {
             close_unit(f);
             closed = true;
@@ -55,6 +57,7 @@ static void deal_out(dsi_flat *f, const dsi_flat_opts *o)
         p->at = u->n;
         u->n = round_up(u->n + p->n, DSI_FLAT_ALIGN);
         u->count++;
+        u->alone = alone;
         closed = alone;
         if (alone) close_unit(f);
     }

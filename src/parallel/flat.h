@@ -33,6 +33,7 @@ typedef struct dsi_flat_param {
 
 typedef struct dsi_flat_unit {
     int first, count; /* parameters first .. first + count - 1 */
+    bool alone;       /* the one parameter is large: opts.alone */
     int64_t n;        /* elements, gaps included */
     int64_t slice;    /* n / ranks */
     int64_t base;     /* elements of the units before it */
@@ -53,7 +54,9 @@ typedef struct dsi_flat_opts {
     int rank, ranks;
     bool partition; /* own: the slice; else everything */
     int64_t bucket; /* elements of a unit of several parameters, at most */
-    int64_t alone;  /* a parameter of more elements is a unit by itself; 0: none is */
+    /* A parameter of more than `alone` elements is a unit by itself, and so are those that come after
+     * smaller ones of `together` elements in all. INT64_MAX: none is. */
+    int64_t alone, together;
 } dsi_flat_opts;
 
 /* NULL, with the message, if the model has no parameter that requires a gradient, or they lie on several

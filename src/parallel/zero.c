@@ -24,6 +24,7 @@
 #include "base/mem.h"
 #include "optim/optim.h"
 #include "reduce.h"
+#include "zero3.h"
 
 #include <math.h>
 
@@ -36,6 +37,7 @@ struct dsi_zero {
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
     ds_tensor **
         unit; /* [units], counted: the memory of parameters that are gathered after a step; or NULL */
+    dsi_zero3 *divided; /* what has the other ones; or NULL */
     ds_tensor *masters; /* float32 [own], counted; NULL: the parameters are their own */
     ds_tensor **part;   /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_view *views;    /* [n]: room for the gradients of one step */
@@ -86,12 +88,16 @@ static ds_status broadcast(const dsi_zero *z)
 static ds_status lay_out(dsi_zero *z, int ranks)
 {
     int64_t bucket = z->o.reduce_bucket;
-    bool partition = z->o.stage > 0 && ranks > 1;
+    bool partition = z->o.stage > 0 && ranks > 1, divide = z->o.stage == 3 && ranks > 1;
     if (partition && z->o.allgather_bucket < bucket) bucket = z->o.allgather_bucket;
-    z->flat = dsi_flat_new(z->model, &(dsi_flat_opts){.rank = ds_comm_rank(z->comm),
-                                                      .ranks = ranks,
-                                                      .partition = partition,
-                                                      .bucket = bucket});
+    z->flat = dsi_flat_new(
+        z->model,
+        &(dsi_flat_opts){.rank = ds_comm_rank(z->comm),
+                         .ranks = ranks,
+                         .partition = partition,
+                         .bucket = bucket,
+                         .alone = divide ? z->o.persistence_threshold : INT64_MAX,
+                         .together = divide ? z->o.model_persistence_threshold : INT64_MAX});
     if (!z->flat) return ds_error_status();
     z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
@@ -99,11 +105,21 @@ static ds_status lay_out(dsi_zero *z, int ranks)
     return DS_OK;
 }
 
+static ds_status divide(dsi_zero *z)
+{
+    z->divided = dsi_zero3_new(z->model, z->flat, z->comm,
+                               &(dsi_zero3_opts){.prefetch = z->o.prefetch_bucket,
+                                                 .max_live = z->o.max_live,
+                                                 .max_reuse_distance = z->o.max_reuse_distance});
+    return z->divided ? DS_OK : ds_error_status();
+}
+
 /* The parameters of a unit into one piece of memory, where all_gather finds them. */
 static ds_status join_unit(dsi_zero *z, int k)
 {
     const dsi_flat *f = z->flat;
     const dsi_flat_unit *u = &f->unit[k];
+    if (dsi_zero3_divides(z->divided, k)) return DS_OK;
     ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
     if (!dsi_run(all, fill, 0.0, dsi_v(all))) return ds_error_status();
     z->unit[k] = dsi_ref(all);
@@ -115,6 +131,13 @@ static ds_status join_unit(dsi_zero *z, int k)
     return DS_OK;
 }
 
+/* This rank's elements of parameter i as the model has them; NULL: none. */
+static ds_tensor *own_part(const dsi_zero *z, int i)
+{
+    return dsi_zero3_divides(z->divided, z->flat->param[i].unit) ? dsi_zero3_part(z->divided, i)
+                                                                 : dsi_flat_in_param(z->flat, i);
+}
+
 /* The masters, with the values of the parameters, which are rounded already: as DeepSpeed begins. */
 static ds_status make_masters(dsi_zero *z)
 {
@@ -124,7 +147,7 @@ static ds_status make_masters(dsi_zero *z)
     z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_own(f, i, masters);
-        if (to && dsi_copy(to, dsi_flat_in_param(f, i)) != DS_OK) return ds_error_status();
+        if (to && dsi_copy(to, own_part(z, i)) != DS_OK) return ds_error_status();
     }
     return DS_OK;
 }
@@ -134,7 +157,7 @@ static ds_status set_parts(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *x = f->param[i].x, *mine = z->unit || z->masters ? dsi_flat_in_param(f, i) : x;
+        ds_tensor *x = f->param[i].x, *mine = z->unit || z->masters ? own_part(z, i) : x;
         z->part[i] = dsi_ref(z->masters ? dsi_flat_in_own(f, i, z->masters) : mine);
         if (z->part[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
                                                    z->o.dtype == DS_F32 ? NULL : mine) != DS_OK)
@@ -164,6 +187,7 @@ static ds_status prepare(dsi_zero *z)
     ds_status status = ds_module_to(z->model, z->o.dtype);
     if (status == DS_OK && z->comm) status = broadcast(z);
     if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
+    if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
     if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
         status = make_masters(z);
@@ -195,6 +219,7 @@ void dsi_zero_free(dsi_zero *z)
 {
     if (!z) return;
     dsi_reduce_free(z->reduce);
+    dsi_zero3_free(z->divided);
     for (int i = 0; z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
     for (int k = 0; z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
     dsi_unref(z->masters);
@@ -214,7 +239,9 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
     if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
     ds_status status = dsi_reduce_begin(z->reduce, last);
+    if (z->divided) dsi_zero3_backward(z->divided, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
+    if (z->divided) dsi_zero3_backward(z->divided, false);
     if (status == DS_OK) status = dsi_reduce_end(z->reduce);
     return all_or_none(z, status);
 }
@@ -326,21 +353,22 @@ static dsi_request *gather_start(const dsi_zero *z, int k)
                                 dsi_v(z->unit[k]));
 }
 
+/* The parts have changed: the model's parameters too, where they are whole. */
 static ds_status gather(dsi_zero *z)
 {
     ds_status status = DS_OK;
-    for (int k = 0; status == DS_OK && k < z->flat->units; k++)
-        status = dsi_request_wait(gather_start(z, k));
+    for (int i = 0; status == DS_OK && z->masters && z->o.dtype == DS_F32 && i < z->flat->n; i++)
+        if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
+    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++)
+        if (z->unit[k]) status = dsi_request_wait(gather_start(z, k));
+    if (status == DS_OK && z->divided) status = dsi_zero3_changed(z->divided);
     return status;
 }
 
 static ds_status update(dsi_zero *z, double scale)
 {
     ds_status status = dsi_optim_step_scaled(z->optim, scale);
-    for (int i = 0; status == DS_OK && z->masters && z->o.dtype == DS_F32 && i < z->flat->n; i++)
-        if (z->part[i]) status = dsi_copy(dsi_flat_in_param(z->flat, i), z->part[i]);
-    if (status == DS_OK && z->unit) status = gather(z);
-    return status;
+    return status == DS_OK ? gather(z) : status;
 }
 
 static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
@@ -397,8 +425,8 @@ ds_status dsi_zero_publish(dsi_zero *z)
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
-        if (z->part[i]) status = dsi_copy(dsi_flat_in_param(z->flat, i), z->part[i]);
-    if (status == DS_OK && z->unit) status = gather(z);
+        if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
+    if (status == DS_OK) status = gather(z);
     ds_scope_close(scope);
     return all_or_none(z, status);
 }
@@ -435,7 +463,9 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
     dsi_zero_bytes bytes = {0};
     if (!z) return bytes;
     for (int i = 0; i < z->flat->n; i++)
-        bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
+        if (!dsi_zero3_divides(z->divided, z->flat->param[i].unit))
+            bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
+    if (z->divided) bytes.parameters += dsi_zero3_bytes(z->divided);
     bytes.gradients = z->comm ? dsi_reduce_bytes(z->reduce) : bytes.parameters;
     if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);
     ds_state *moments = ds_optim_state(z->optim);

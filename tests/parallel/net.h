@@ -53,14 +53,17 @@ static inline ds_tensor *loss_of(ds_module *net, ds_dtype dtype, int64_t from, i
 /* All parameters of the net as floats. */
 static inline int values(ds_module *net, float *to, int room)
 {
-    int n = 0;
-    for (int i = 0; i < ds_module_params(net); i++) {
-        ds_tensor *p = ds_cast(ds_detach(ds_module_param_at(net, i, NULL)), DS_F32);
+    int n = 0, count = ds_module_params(net);
+    ds_tensor *params[16];
+    for (int i = 0; i < count; i++) params[i] = ds_module_param_at(net, i, NULL);
+    if (ds_gathered(params, count) != DS_OK) return -1;
+    for (int i = 0; i < count; i++) {
+        ds_tensor *p = ds_cast(ds_detach(params[i]), DS_F32);
         if (n + ds_numel(p) > room) return -1;
         memcpy(to + n, ds_data(p), (size_t)ds_numel(p) * sizeof(float));
         n += (int)ds_numel(p);
     }
-    return n;
+    return ds_gathered_end(params, count, -1) == DS_OK ? n : -1;
 }
 
 #endif

@@ -93,14 +93,31 @@ static const dsi_zero_opts settings[] = {
     {.stage = 1, .reduce_scatter = true},
     {.stage = 1, .overlap_comm = true, .reduce_bucket = 1},
     {.stage = 1, .allgather_bucket = 100},
+    {.stage = 1, .offload_optimizer = true},
     {.stage = 2, .reduce_scatter = true},
     {.stage = 2, .reduce_scatter = true, .overlap_comm = true, .reduce_bucket = 500},
     {.stage = 2, .overlap_comm = true, .reduce_bucket = 2700},
     {.stage = 3, .reduce_scatter = true, .overlap_comm = true, .reduce_bucket = 500},
-    {.stage = 3, .reduce_scatter = true, .persistence_threshold = 100},
+    {.stage = 3, .max_live = 4000, .prefetch_bucket = 3000, .max_reuse_distance = 100},
+    {.stage = 3,
+     .max_live = INT64_MAX,
+     .prefetch_bucket = INT64_MAX,
+     .overlap_comm = true,
+     .max_reuse_distance = INT64_MAX},
+    {.stage = 3,
+     .persistence_threshold = 100,
+     .model_persistence_threshold = INT64_MAX,
+     .max_live = 100},
+    {.stage = 3,
+     .persistence_threshold = 100,
+     .model_persistence_threshold = 40,
+     .offload_optimizer = true,
+     .prefetch_bucket = 300,
+     .max_live = INT64_MAX},
 };
 
-#define SETTINGS (int)(sizeof settings / sizeof *settings)
+#define FIRST_OF_STAGE_2 6
+#define SETTINGS         (int)(sizeof settings / sizeof *settings)
 
 /* All settings on `ranks`, beside the first one of their kind. With accumulation stages 2 and 3 add the sums
  * of ranks, 0 and 1 sum over ranks what was added: other roundings. */
@@ -108,7 +125,7 @@ static void compare(int ranks, ds_dtype dtype, int accumulate, double clip, bool
 {
     Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
     for (int i = 0; i < SETTINGS; i++) {
-        Run *run = i == 0 || (accumulate > 1 && i == 5) ? want : got;
+        Run *run = i == 0 || (accumulate > 1 && i == FIRST_OF_STAGE_2) ? want : got;
         run->o = settings[i];
         run->o.dtype = run->o.comm_dtype = dtype;
         run->o.accum_dtype = DS_F32;

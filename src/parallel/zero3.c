@@ -1,0 +1,417 @@
+/* parallel/zero3.c: parameters divided among ranks: Note [Stage 3].
+ * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 5; ZeRO-Infinity, arXiv 2104.07857, section 6.
+ * SPDX-License-Identifier: MIT */
+#include "zero3.h"
+
+#include "autograd/node.h"
+#include "base/list.h"
+#include "base/mem.h"
+#include "nn/module.h"
+
+#include <deepspeed/parallel.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One parameter's life; units that are not divided have one too, which is never used. */
+typedef struct Unit {
+    struct dsi_zero3 *z;
+    int k, param; /* of the layout */
+    bool divided;
+    bool present;         /* the model's handle has storage */
+    int users;            /* calls that run and need it, ds_gathered */
+    bool pinned;          /* somebody holds its address: not to be let go before it was used */
+    ds_tensor *coming;    /* [n] of the unit, being gathered; counted */
+    dsi_request *request; /* of it */
+} Unit;
+
+/* A module with divided parameters of its own. */
+typedef struct Owner {
+    const ds_module *m;
+    int n;
+    Unit **unit; /* [n] */
+} Owner;
+
+struct dsi_zero3 {
+    ds_module *model;
+    const dsi_flat *f;
+    ds_comm *comm;
+    dsi_zero3_opts o;
+    dsi_call_hooks hooks;
+    ds_tensor *home; /* [f->own], counted: this rank's slices */
+    Unit *unit;      /* [f->units] */
+    struct {
+        DSI_LIST(Owner)
+    } owners; /* by address */
+
+    int calls;     /* of modules, that run, one in the other */
+    bool backward; /* a backward pass runs */
+    int64_t live;  /* elements of units that are present or coming */
+
+    struct {
+        DSI_LIST(int)
+    } trace; /* units in the order of the last step's uses, or of this one's if it is recorded */
+    int at;  /* next use in the trace */
+    bool follows; /* the trace is whole, and this step has followed it so far */
+};
+
+/* ---- gather and let go ---------------------------------------------------------------------------------- */
+
+static const dsi_flat_unit *flat_unit(const Unit *u) { return &u->z->f->unit[u->k]; }
+static ds_tensor *param(const Unit *u) { return u->z->f->param[u->param].x; }
+
+static ds_tensor *home_slice(const Unit *u)
+{
+    const dsi_flat_unit *l = flat_unit(u);
+    return dsi_flat_range(u->z->home, l->own_at, l->own_at + l->slice);
+}
+
+static ds_status start(Unit *u)
+{
+    if (u->present || u->request) return DS_OK;
+    dsi_zero3 *z = u->z;
+    ds_tensor *all = dsi_new(z->home, ds_shape(flat_unit(u)->n));
+    if (!all) return ds_error_status();
+    u->request = dsi_all_gather_start(z->comm, dsi_v(home_slice(u)), dsi_v(all));
+    if (!u->request) return ds_error_status();
+    u->coming = dsi_ref(all);
+    z->live += flat_unit(u)->n;
+    return DS_OK;
+}
+
+static void forget_coming(Unit *u)
+{
+    dsi_unref(u->coming);
+    u->coming = NULL;
+}
+
+static ds_status finish(Unit *u)
+{
+    if (!u->request) return DS_OK;
+    ds_status status = dsi_request_wait(u->request);
+    u->request = NULL;
+    if (status == DS_OK) {
+        dsi_become(param(u), dsi_flat_in_unit(u->z->f, u->param, u->coming));
+        u->present = true;
+    } else {
+        u->z->live -= flat_unit(u)->n;
+    }
+    forget_coming(u);
+    return status;
+}
+
+static void let_go(Unit *u)
+{
+    if (!u->present || u->users) return;
+    dsi_release_storage(param(u));
+    u->present = u->pinned = false;
+    u->z->live -= flat_unit(u)->n;
+}
+
+/* Lets go what nobody uses, until n more elements fit into max_live. */
+static void make_room(dsi_zero3 *z, int64_t n)
+{
+    for (int k = 0; k < z->f->units && z->live + n > z->o.max_live; k++)
+        if (z->unit[k].divided && !z->unit[k].pinned) let_go(&z->unit[k]);
+}
+
+static ds_status bring(Unit *u)
+{
+    if (u->present) return DS_OK;
+    if (!u->request) make_room(u->z, flat_unit(u)->n);
+    ds_scope *scope = ds_scope_open();
+    ds_status status = start(u);
+    if (status == DS_OK) status = finish(u);
+    ds_scope_close(scope);
+    return status;
+}
+
+/* ---- the trace ------------------------------------------------------------------------------------------ */
+
+/* Evaluation is not a part of a step. */
+static bool traced(const dsi_zero3 *z) { return z->backward || ds_grad_enabled(); }
+
+static ds_status prefetch(dsi_zero3 *z)
+{
+    int64_t ahead = 0;
+    for (int t = z->at; z->follows && t < z->trace.n; t++) {
+        Unit *u = &z->unit[z->trace.at[t]];
+        int64_t n = flat_unit(u)->n;
+        ahead += n;
+        if (ahead > z->o.prefetch) break;
+        if (u->present || u->request) continue;
+        if (z->live + n > z->o.max_live) break;
+        ds_scope *scope = ds_scope_open();
+        ds_status status = start(u);
+        ds_scope_close(scope);
+        if (status != DS_OK) return status;
+    }
+    return DS_OK;
+}
+
+/* A use: the next one of the trace, or the trace is wrong; while there is none it is recorded. */
+static void note_use(Unit *u)
+{
+    dsi_zero3 *z = u->z;
+    if (!traced(z)) return;
+    if (z->follows && (z->at == z->trace.n || z->trace.at[z->at] != u->k)) {
+        z->follows = false;
+        z->trace.n = z->at; /* as far as it went it is right, and the rest is recorded anew */
+    }
+    if (!z->follows) dsi_list_add(&z->trace, u->k);
+    z->at++;
+}
+
+static bool comes_again_soon(const Unit *u)
+{
+    const dsi_zero3 *z = u->z;
+    int64_t distance = 0;
+    if (!z->follows || !traced(z) || z->live > z->o.max_live) return false;
+    for (int t = z->at; t < z->trace.n && distance <= z->o.max_reuse_distance; t++) {
+        if (z->trace.at[t] == u->k) return true;
+        distance += z->f->unit[z->trace.at[t]].n;
+    }
+    return false;
+}
+
+/* ---- hooks ---------------------------------------------------------------------------------------------- */
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const Owner *)a)->m, y = (uintptr_t)((const Owner *)b)->m;
+    return x < y ? -1 : x > y;
+}
+
+static Owner *owner_of(const dsi_zero3 *z, const ds_module *m)
+{
+    Owner key = {.m = m};
+    if (!z->owners.n) return NULL;
+    return bsearch(&key, z->owners.at, (size_t)z->owners.n, sizeof key, by_address);
+}
+
+static ds_status before_call(void *arg, ds_module *m)
+{
+    dsi_zero3 *z = arg;
+    Owner *o = owner_of(z, m);
+    ds_status status = DS_OK;
+    for (int i = 0; o && status == DS_OK && i < o->n; i++) {
+        note_use(o->unit[i]);
+        status = bring(o->unit[i]);
+        if (status == DS_OK)
+            o->unit[i]->users++;
+        else
+            for (int j = 0; j < i; j++) o->unit[j]->users--;
+    }
+    if (status == DS_OK && o) status = prefetch(z);
+    if (status == DS_OK) z->calls++;
+    return status;
+}
+
+static ds_status after_call(void *arg, ds_module *m, ds_tensor *y)
+{
+    dsi_zero3 *z = arg;
+    Owner *o = owner_of(z, m);
+    (void)y;
+    z->calls--;
+    for (int i = 0; o && i < o->n; i++) {
+        o->unit[i]->users--;
+        if (!comes_again_soon(o->unit[i])) let_go(o->unit[i]);
+    }
+    return DS_OK;
+}
+
+/* Somebody reads a parameter that is not there: backward, or a forward that uses another module's. */
+static ds_status fetch(void *arg, ds_tensor *x)
+{
+    Unit *u = arg;
+    dsi_zero3 *z = u->z;
+    (void)x;
+    if (!z->calls && !z->backward)
+        return dsi_fail(DS_ESTATE,
+                        "zero: %s is divided among %d ranks (stage 3): read it between ds_gathered "
+                        "and ds_gathered_end, on all ranks",
+                        dsi_flat_path(z->f, z->model, u->param), z->f->ranks);
+    ds_status status = bring(u);
+    u->pinned = status == DS_OK;
+    return status;
+}
+
+static void after_use(void *arg, ds_tensor *x)
+{
+    Unit *u = arg;
+    (void)x;
+    note_use(u);
+    u->pinned = false;
+    if (!comes_again_soon(u)) let_go(u);
+    prefetch(u->z); /* what fails here fails again, and is told, when it is brought */
+}
+
+void dsi_zero3_backward(dsi_zero3 *z, bool runs)
+{
+    z->backward = runs;
+    for (int k = 0; !runs && k < z->f->units; k++)
+        if (z->unit[k].divided) let_go(&z->unit[k]);
+}
+
+ds_status dsi_zero3_changed(dsi_zero3 *z)
+{
+    ds_status status = DS_OK;
+    for (int k = 0; k < z->f->units; k++) {
+        if (z->unit[k].request && dsi_request_wait(z->unit[k].request) != DS_OK)
+            status = ds_error_status();
+        if (z->unit[k].request) z->live -= z->f->unit[k].n;
+        z->unit[k].request = NULL;
+        forget_coming(&z->unit[k]);
+        if (z->unit[k].divided) let_go(&z->unit[k]);
+    }
+    z->trace.n = z->at; /* a step that ended early was another one */
+    z->follows = z->at > 0;
+    z->at = 0;
+    return status;
+}
+
+/* ---- access for users ----------------------------------------------------------------------------------- */
+
+/* The life of x, if it is divided. */
+static Unit *unit_of(ds_tensor *x)
+{
+    if (!x || !x->hooks || x->hooks->fetch != fetch) return NULL;
+    return x->hooks->fetch_arg;
+}
+
+ds_status ds_gathered(ds_tensor **params, int n)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < n; i++) {
+        Unit *u = unit_of(params[i]);
+        if (!u) continue;
+        status = bring(u);
+        if (status == DS_OK) u->users++;
+    }
+    return status;
+}
+
+/* What the modifier has written to x goes home, on all ranks. */
+static ds_status send_home(Unit *u, int modifier)
+{
+    ds_tensor *x = param(u), *part = dsi_zero3_part(u->z, u->param);
+    if (ds_broadcast(u->z->comm, x, modifier) != DS_OK) return ds_error_status();
+    return part ? dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) : DS_OK;
+}
+
+ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
+{
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; status == DS_OK && i < n; i++) {
+        Unit *u = unit_of(params[i]);
+        if (!u || !u->users) continue;
+        if (modifier_rank >= 0) status = send_home(u, modifier_rank);
+        u->users--;
+        let_go(u);
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+/* The own slice of a unit's parameter goes home, and the parameter away. */
+static ds_status divide(dsi_zero3 *z, int k)
+{
+    const dsi_flat *f = z->f;
+    Unit *u = &z->unit[k];
+    *u = (Unit){.z = z, .k = k, .param = f->unit[k].first};
+    if (!f->unit[k].alone) return DS_OK;
+    ds_tensor *x = param(u), *part = dsi_flat_in_own(f, u->param, z->home);
+    if (part && dsi_copy(part, dsi_flat_in_param(f, u->param)) != DS_OK) return ds_error_status();
+    u->divided = true;
+    dsi_release_storage(x);
+    dsi_absent_hook(x, fetch, u);
+    dsi_after_use_hook(x, after_use, u);
+    return DS_OK;
+}
+
+static void add_owner(dsi_zero3 *z, const ds_module *m)
+{
+    int own = ds_module_params(m);
+    for (int i = 0; i < ds_module_children(m); i++) {
+        const ds_module *child = ds_module_child(m, i);
+        own -= ds_module_params(child);
+        add_owner(z, child);
+    }
+    Owner o = {.m = m, .unit = dsi_alloc((size_t)own * sizeof *o.unit)};
+    for (int i = 0; i < own; i++) { /* a module's own parameters come first */
+        Unit *u = unit_of(ds_module_param_at(m, i, NULL));
+        if (u) o.unit[o.n++] = u;
+    }
+    if (o.n)
+        dsi_list_add(&z->owners, o);
+    else
+        dsi_free(o.unit);
+}
+
+static ds_status prepare(dsi_zero3 *z)
+{
+    ds_tensor *like = z->f->param[0].x;
+    ds_tensor *home = dsi_new_on(like->device, like->dtype, ds_shape(z->f->own));
+    if (!dsi_run(home, fill, 0.0, dsi_v(home))) return ds_error_status();
+    z->home = dsi_ref(home);
+    for (int k = 0; k < z->f->units; k++) {
+        ds_scope *scope = ds_scope_open();
+        ds_status status = divide(z, k);
+        ds_scope_close(scope);
+        if (status != DS_OK) return status;
+    }
+    add_owner(z, z->model);
+    if (z->owners.n) qsort(z->owners.at, (size_t)z->owners.n, sizeof *z->owners.at, by_address);
+    z->hooks = (dsi_call_hooks){z, before_call, after_call};
+    dsi_module_set_hooks(z->model, &z->hooks);
+    return DS_OK;
+}
+
+dsi_zero3 *dsi_zero3_new(ds_module *model, const dsi_flat *f, ds_comm *comm,
+                         const dsi_zero3_opts *o)
+{
+    dsi_zero3 *z = dsi_alloc(sizeof *z);
+    z->model = model;
+    z->f = f;
+    z->comm = comm;
+    z->o = *o;
+    z->unit = dsi_alloc((size_t)f->units * sizeof *z->unit);
+    if (prepare(z) == DS_OK) return z;
+    dsi_zero3_free(z);
+    return NULL;
+}
+
+void dsi_zero3_free(dsi_zero3 *z)
+{
+    if (!z) return;
+    if (z->hooks.arg) dsi_module_set_hooks(z->model, NULL);
+    for (int k = 0; k < z->f->units; k++) {
+        Unit *u = &z->unit[k];
+        if (u->request) dsi_request_wait(u->request);
+        forget_coming(u);
+        if (!u->divided) continue;
+        dsi_absent_hook(param(u), NULL, NULL);
+        dsi_after_use_hook(param(u), NULL, NULL);
+    }
+    for (int i = 0; i < z->owners.n; i++) dsi_free(z->owners.at[i].unit);
+    dsi_list_free(&z->owners);
+    dsi_list_free(&z->trace);
+    dsi_unref(z->home);
+    dsi_free(z->unit);
+    dsi_free(z);
+}
+
+ds_tensor *dsi_zero3_part(const dsi_zero3 *z, int i)
+{
+    return dsi_zero3_divides(z, z->f->param[i].unit) ? dsi_flat_in_own(z->f, i, z->home) : NULL;
+}
+
+bool dsi_zero3_divides(const dsi_zero3 *z, int unit) { return z && z->unit[unit].divided; }
+
+int64_t dsi_zero3_bytes(const dsi_zero3 *z)
+{
+    return (int64_t)ds_dtype_size(z->home->dtype) * dsi_numel(z->home->shape);
+}
