@@ -317,7 +317,9 @@ static bool key_name(scan *c)
     }
     key.upto = c->s->json.n - 1;
     size_t after = c->at;
-    if (!skip(c)) return false;
+    bool quotes = first == '"' || first == '\''; /* a bare key goes on until the colon */
+    while (is_space(peek(c, 0))) c->at++;
+    if (quotes && !skip(c)) return false;
     if (peek(c, 0) != ':') return wrong_at(c, after, "':' is missing after the key");
     c->at++;
     put(c, ":");
@@ -400,7 +402,9 @@ static void explain(scan *c, const json_error_t *e)
     const dsi_syntax *s = c->s;
     size_t json = e->position > 0 ? (size_t)e->position - 1 : 0;
     if (json_error_code(e) != json_error_duplicate_key) {
-        wrong_at(c, origin(s, json), "%s", e->text);
+        const char *near = strstr(e->text, " near '"); /* bytes that may be cut inside of a character */
+        int n = near ? (int)(near - e->text) : (int)strlen(e->text);
+        wrong_at(c, origin(s, json), "%.*s", n, e->text);
         return;
     }
     int last = -1; /* the last key that had been read */
