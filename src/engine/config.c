@@ -16,10 +16,9 @@
 /* ---- errors and warnings ------------------------------------------------------------------------- */
 
 /* A user's own text in a message of one line. */
-static void add_clean(dsi_text *t, const char *s)
+static void add_clean(dsi_text *t, const char *s, size_t most)
 {
-    enum { MOST = 80 };
-    size_t n = strlen(s), shown = n < MOST ? n : MOST;
+    size_t n = strlen(s), shown = n < most ? n : most;
     while (shown < n && (s[shown] & 0xC0) == 0x80) shown--; /* whole characters */
     for (size_t i = 0; i < shown; i++)
         if ((unsigned char)s[i] < 0x20)
@@ -41,7 +40,7 @@ void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format
     if (line) dsi_text_add(&r->errors, "line %d: ", line);
     if (path) {
         dsi_text_add(&r->errors, "\"");
-        add_clean(&r->errors, path);
+        add_clean(&r->errors, path, 200);
         dsi_text_add(&r->errors, "\": ");
     }
     va_list args;
@@ -65,7 +64,7 @@ void dsi_config_describe(dsi_text *t, const json_t *value)
 {
     if (json_is_string(value)) {
         dsi_text_add(t, "the string \"");
-        add_clean(t, json_string_value(value));
+        add_clean(t, json_string_value(value), 80);
         dsi_text_add(t, "\"");
     } else if (json_is_integer(value)) {
         dsi_text_add(t, "%lld", (long long)json_integer_value(value));

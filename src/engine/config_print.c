@@ -329,8 +329,11 @@ void dsi_config_print(const dsi_config *c)
     dsi_log(DSI_INFO, "DeepSpeedEngine configuration:");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         dsi_text value = {0};
+        const json_t *given = dsi_config_at(trees->given, lines[i].path);
+        const json_t *v = dsi_config_at(trees->resolved, lines[i].path);
+        if (json_is_real(v) && given) v = given; /* an untyped 1.0 of the user is 1 there */
         int n = (int)strlen(lines[i].name), dots = n < COLUMN ? COLUMN - n : 0;
-        add_value(&value, c, dsi_config_at(trees->resolved, lines[i].path), lines[i].form);
+        add_value(&value, c, v, lines[i].form);
         dsi_log(DSI_INFO, "  %s %.*s %s", lines[i].name, dots, ".............................",
                 value.s ? value.s : "");
         dsi_text_free(&value);

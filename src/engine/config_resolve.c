@@ -62,9 +62,7 @@ static json_t *as_integer(const dsi_config_row *row, json_t *value)
 static json_t *as_number(const dsi_config_row *row, json_t *value)
 {
     if (!json_is_number(value) || !in_range(row, json_number_value(value))) return NULL;
-    /* DeepSpeed makes floats of them in its typed groups, and only there. */
-    if (dsi_config_auto_of(row) == DSI_AUTO_DEFAULT) return json_real(json_number_value(value));
-    return json_incref(value);
+    return json_real(json_number_value(value));
 }
 
 static json_t *as_bool(json_t *value)
@@ -219,7 +217,9 @@ static const char *nearest(const char *pattern, const char *name)
 static void unknown(dsi_config_reader *r, const char *pattern, const char *path, const char *name)
 {
     const char *near = nearest(pattern, name);
-    if (r->soft)
+    if (strchr(name, '.') && dsi_config_find(path))
+        dsi_config_wrong(r, path, "keys do not nest by dots; a group is an object");
+    else if (r->soft)
         dsi_text_add(&r->unknown, "%s\"%s\"", r->unknown.n ? ", " : "", path);
     else if (near)
         dsi_config_wrong(r, path, "did you mean \"%s\"? There is no such key", near);

@@ -402,7 +402,8 @@ static void explain(scan *c, const json_error_t *e)
     const dsi_syntax *s = c->s;
     size_t json = e->position > 0 ? (size_t)e->position - 1 : 0;
     if (json_error_code(e) != json_error_duplicate_key) {
-        const char *near = strstr(e->text, " near '"); /* bytes that may be cut inside of a character */
+        const char *near = strstr(e->text,
+                                  " near '"); /* bytes that may be cut inside of a character */
         int n = near ? (int)(near - e->text) : (int)strlen(e->text);
         wrong_at(c, origin(s, json), "%.*s", n, e->text);
         return;
