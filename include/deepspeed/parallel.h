@@ -1,4 +1,4 @@
-/* deepspeed/parallel.h: parameters that are divided among ranks (ZeRO stage 3).
+/* deepspeed/parallel.h: DistributedDataParallel; parameters that are divided among ranks (ZeRO stage 3).
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_PARALLEL_H
 #define DEEPSPEED_PARALLEL_H
@@ -9,6 +9,39 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- DistributedDataParallel --------------------------------------------------------------------------- */
+
+typedef struct ds_ddp ds_ddp;
+
+typedef struct ds_ddp_opts {
+    ds_comm *comm;        /* NULL: ds_world() */
+    int64_t bucket_bytes; /* gradients that travel together; 0: 25 MiB */
+    bool no_broadcast_buffers;
+} ds_ddp_opts;
+
+/* torch.nn.parallel.DistributedDataParallel: every rank begins with the parameters and buffers of rank 0;
+ * ds_ddp_backward leaves the mean of all ranks' gradients in ds_grad(p) of every parameter that requires one
+ * (zeros, if no rank used it), sent in buckets while backward goes on. A plain ds_optim does the rest.
+ * Borrows the module. On one rank it does nothing at all. */
+DS_API ds_ddp *ds_ddp_new(ds_module *module);
+DS_API ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts);
+DS_API void ds_ddp_free(ds_ddp *d);
+DS_API ds_module *
+ds_ddp_module(const ds_ddp *d); /* borrowed; its state dict is that of one process */
+
+/* ds_call of the module; in training with the buffers of rank 0. */
+#define ds_ddp_call(d, ...) \
+    ds_ddp_call_n(d, (ds_tensor *[]){__VA_ARGS__}, \
+                  (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+DS_API ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n);
+DS_API ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss);
+
+/* no_sync(): while off, gradients only add up on each rank; the next backward with it on sends the sums.
+ * Returns what it was. */
+DS_API bool ds_ddp_set_sync(ds_ddp *d, bool on);
+
+/* ---- ZeRO stage 3 -------------------------------------------------------------------------------------- */
 
 /* deepspeed.zero.GatheredParameters(params, modifier_rank): between the two calls params[0..n-1] have their
  * values, whole. All ranks call both, in the same order with the same parameters; calls may nest. What

@@ -34,6 +34,7 @@ struct dsi_reduce {
     ds_tensor *own;       /* partition: [f->own], counted */
     bool open;            /* some pass came since the gradients were last forgotten */
     bool widen;           /* gradients are being added up in o.accum, not in their own dtype */
+    bool runs;            /* between begin and end: other backward passes are not ours */
     bool last;
     int next;         /* the first bucket that has not left in this pass */
     int arrived;      /* the first one that is still on its way */
@@ -250,7 +251,7 @@ static void ready(void *arg, ds_tensor *x)
     dsi_reduce *r = l->r;
     bool sends = r->comm && (r->last || r->o.partition);
     int k = r->f->param[l->i].unit;
-    if (r->status != DS_OK || (!sends && !r->widen)) return;
+    if (!r->runs || r->status != DS_OK || (!sends && !r->widen)) return;
     r->status = open_bucket(r, k, bucket_dtype(r));
     if (r->status == DS_OK) r->status = move_in(l, x);
     if (r->status != DS_OK || !sends) return;
@@ -262,7 +263,7 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
 {
     if (dsi_reduce_wait(r) != DS_OK) return ds_error_status();
     if (!r->open) r->widen = !last && r->o.accum != r->f->param[0].x->dtype;
-    r->open = true;
+    r->open = r->runs = true;
     r->last = last;
     r->next = r->arrived = 0;
     r->status = DS_OK;
@@ -273,6 +274,7 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
 
 ds_status dsi_reduce_end(dsi_reduce *r)
 {
+    r->runs = false;
     if (r->status == DS_OK && r->comm && (r->last || r->o.partition))
         r->status = leave_full(r, true);
     return r->status;

@@ -1,0 +1,146 @@
+/* parallel/ddp.c: DistributedDataParallel without an engine: torch.nn.parallel's, on reduce.c alone.
+ * SPDX-License-Identifier: MIT */
+#include "autograd/node.h"
+#include "base/list.h"
+#include "base/mem.h"
+#include "reduce.h"
+
+#include <deepspeed/parallel.h>
+
+#include <string.h>
+
+#define BUCKET_BYTES (25 << 20) /* PyTorch's default */
+
+typedef struct Tensors {
+    DSI_LIST(ds_tensor *)
+} Tensors;
+
+struct ds_ddp {
+    ds_module *module; /* borrowed */
+    ds_comm *comm;     /* borrowed; NULL: one rank */
+    dsi_flat *flat;
+    dsi_reduce *reduce; /* NULL: one rank */
+    Tensors buffers;    /* broadcast before a forward; counted */
+    bool no_sync;
+};
+
+/* A failure of one rank is one of all. */
+static ds_status all_or_none(const ds_ddp *d, ds_status status)
+{
+    if (status != DS_OK && d->comm) dsi_comm_abort(d->comm, ds_error());
+    return status;
+}
+
+static bool is_parameter(const ds_module *m, const ds_tensor *x)
+{
+    for (int i = 0; i < ds_module_params(m); i++)
+        if (ds_module_param_at(m, i, NULL) == x) return true;
+    return false;
+}
+
+static ds_status broadcast(const ds_ddp *d, ds_tensor *const *x, int n)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < n; i++) status = ds_broadcast(d->comm, x[i], 0);
+    return status;
+}
+
+/* Everything of rank 0 everywhere; and notes which tensors are buffers. */
+static ds_status begin_equal(ds_ddp *d, bool keep_buffers)
+{
+    ds_state *state = ds_module_state(d->module);
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
+        ds_tensor *x = ds_state_at(state, i);
+        status = broadcast(d, &x, 1);
+        if (keep_buffers && !is_parameter(d->module, x)) dsi_list_add(&d->buffers, ds_keep(x));
+    }
+    ds_state_free(state);
+    return status;
+}
+
+static ds_status prepare(ds_ddp *d, const ds_ddp_opts *o)
+{
+    ds_status status = begin_equal(d, !o->no_broadcast_buffers);
+    if (status != DS_OK) return status;
+    size_t bytes = o->bucket_bytes ? (size_t)o->bucket_bytes : BUCKET_BYTES;
+    ds_dtype dtype = ds_dtype_of(ds_module_param_at(d->module, 0, NULL));
+    d->flat = dsi_flat_new(d->module,
+                           &(dsi_flat_opts){.rank = ds_comm_rank(d->comm),
+                                            .ranks = ds_comm_size(d->comm),
+                                            .bucket = (int64_t)(bytes / ds_dtype_size(dtype)),
+                                            .alone = INT64_MAX,
+                                            .together = INT64_MAX});
+    if (!d->flat) return ds_error_status();
+    d->reduce = dsi_reduce_new(d->flat, d->comm,
+                               &(dsi_reduce_opts){.overlap = true, .accum = dtype, .comm = dtype});
+    return DS_OK;
+}
+
+ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
+{
+    if (!module) return dsi_passed("ddp");
+    ds_comm *comm = opts.comm ? opts.comm : ds_world();
+    if (!comm) return NULL;
+    ds_ddp *d = dsi_alloc(sizeof *d);
+    d->module = module;
+    if (ds_comm_size(comm) == 1) return d;
+    d->comm = comm;
+    if (all_or_none(d, prepare(d, &opts)) == DS_OK) return d;
+    ds_ddp_free(d);
+    return NULL;
+}
+
+ds_ddp *ds_ddp_new(ds_module *module) { return ds_ddp_new_with(module, (ds_ddp_opts){0}); }
+
+void ds_ddp_free(ds_ddp *d)
+{
+    if (!d) return;
+    dsi_reduce_free(d->reduce);
+    dsi_flat_free(d->flat);
+    for (int i = 0; i < d->buffers.n; i++) ds_drop(d->buffers.at[i]);
+    dsi_list_free(&d->buffers);
+    dsi_free(d);
+}
+
+ds_module *ds_ddp_module(const ds_ddp *d) { return d ? d->module : NULL; }
+
+bool ds_ddp_set_sync(ds_ddp *d, bool on)
+{
+    if (!d) return true;
+    bool was = !d->no_sync;
+    d->no_sync = !on;
+    return was;
+}
+
+ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
+{
+    if (!d) return dsi_passed("ddp_call");
+    bool send = d->comm && !d->no_sync && ds_module_training(d->module);
+    if (send && all_or_none(d, broadcast(d, d->buffers.at, d->buffers.n)) != DS_OK) return NULL;
+    return ds_call_n(d->module, in, n);
+}
+
+/* The mean gradients, which lie in the buckets, to the parameters. */
+static ds_status hand_over(const ds_ddp *d)
+{
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; status == DS_OK && i < d->flat->n; i++)
+        status = ds_set_grad_of(d->flat->param[i].x, dsi_reduce_grad(d->reduce, i));
+    ds_scope_close(scope);
+    dsi_reduce_forget(d->reduce);
+    return status;
+}
+
+ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
+{
+    if (!d || !loss) return dsi_passed("ddp_backward"), DS_EINVAL;
+    if (!d->comm || d->no_sync) return ds_backward(loss);
+    ds_status status = dsi_reduce_begin(d->reduce, true);
+    if (status == DS_OK) status = ds_backward(loss);
+    if (status == DS_OK) status = dsi_reduce_end(d->reduce);
+    if (status == DS_OK) status = dsi_reduce_wait(d->reduce);
+    if (status == DS_OK) status = hand_over(d);
+    return all_or_none(d, status);
+}
