@@ -19,6 +19,7 @@
 #include <deepspeed/comm.h>
 #include <deepspeed/config.h>
 #include <deepspeed/data.h>
+#include <deepspeed/engine.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/ops.h>

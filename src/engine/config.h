@@ -37,6 +37,7 @@ typedef struct dsi_config_zero {
     int64_t stage;
     bool contiguous_gradients, reduce_scatter, allgather_partitions, overlap_comm;
     bool round_robin_gradients, ignore_unused_parameters, load_from_fp32_weights;
+    bool compute_grad_norm;
     int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
     int64_t sub_group_size;                            /* elements */
     /* stage 3, elements; the "stage3_" names lead here too */

@@ -121,8 +121,8 @@ ACT("zero_optimization.allgather_bucket_size", INT_FROM(0), "500000000",
     zero.allgather_bucket_size, "elements that are gathered together")
 ACT("zero_optimization.overlap_comm", BOOL, "null", zero.overlap_comm,
     "reduce while backward runs; null: true in stage 3, else false")
-NOP("zero_optimization.compute_grad_norm", BOOL, "true",
-    "the norm costs nothing beside the check for overflow; false only in stages 1 and 2")
+ACT("zero_optimization.compute_grad_norm", BOOL, "true", zero.compute_grad_norm,
+    "the norm of all gradients, though nothing needs it; false only in stages 1 and 2")
 NOP("zero_optimization.load_from_fp32_weights", BOOL, "true",
     "checkpoints are restored from their float32 masters")
 NOP("zero_optimization.elastic_checkpoint", BOOL, "false", "gone from DeepSpeed's stage 3")

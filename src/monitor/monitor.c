@@ -25,6 +25,7 @@ typedef struct Sink {
 struct ds_monitor {
     DSI_LIST(Sink)
     double flushed; /* dsi_now() of it */
+    int added;      /* sinks so far */
 };
 
 ds_monitor *ds_monitor_new(void)
@@ -41,8 +42,11 @@ void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type)
         return dsi_refuse("monitor_add: a sink needs a name and a write function");
     Sink s = {type, dsi_alloc(type->self_size ? type->self_size : 1)};
     dsi_list_add(m, s);
+    m->added++;
     return s.self;
 }
+
+int ds_monitor_sinks(const ds_monitor *m) { return m ? m->added : 0; }
 
 static void free_sink(Sink *s)
 {

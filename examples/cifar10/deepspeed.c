@@ -1,0 +1,428 @@
+/* examples/cifar10/deepspeed.c: DeepSpeed's CIFAR-10 example: the tutorial's network, trained by the engine on
+ * one rank or many, with the configuration that is given or DeepSpeed's own of this example.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "classify.h"
+#include "progress.h"
+#include "source.h"
+#include "trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *argp_program_version = "cifar10_deepspeed (deepspeed.c) " DS_VERSION;
+
+typedef struct Options {
+    Source source;
+    ds_arguments deepspeed;
+    const char *dtype, *save, *load, *trace;
+    int64_t epochs, batch_size, stage, threads, max_steps, log_interval;
+    uint64_t seed;
+    bool has_seed, use_ema, with_cuda, no_eval, quiet;
+} Options;
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+enum {
+    WITH_CUDA = 256,
+    USE_EMA,
+    LOG_INTERVAL,
+    DTYPE,
+    STAGE,
+    MOE,
+    EP_WORLD_SIZE,
+    NUM_EXPERTS,
+    MLP_TYPE,
+    TOP_K,
+    MIN_CAPACITY,
+    NOISY_GATE_POLICY,
+    MOE_PARAM_GROUP,
+    SEED,
+    THREADS,
+    MAX_STEPS,
+    SAVE,
+    LOAD,
+    NO_EVAL,
+    TRACE,
+    QUIET
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "Training:", 2},
+    {"epochs", 'e', "N", 0, "passes over the training images (30)", 0},
+    {"batch-size", 'b', "N", 0, "images in a batch, over all ranks (16)", 0},
+    {"dtype", DTYPE, "TYPE", 0, "of parameters and activations: fp32, fp16 or bf16 (fp32)", 0},
+    {"stage", STAGE, "N", 0, "ZeRO stage, 0 to 3 (0)", 0},
+    {"use-ema", USE_EMA, 0, 0, "test with an exponential moving average of the weights", 0},
+    {"with-cuda", WITH_CUDA, 0, 0, "train on a GPU", 0},
+    {"seed", SEED, "N", 0, "seed of initial weights and shuffling", 0},
+    {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
+    {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
+    {0, 0, 0, 0, "Mixture of experts (not there yet):", 3},
+    {"moe", MOE, 0, 0, "use layers of experts", 0},
+    {"ep-world-size", EP_WORLD_SIZE, "N", 0, "ranks that share the experts", 0},
+    {"num-experts", NUM_EXPERTS, "N", 0, "experts, a number for each layer", 0},
+    {"mlp-type", MLP_TYPE, "TYPE", 0, "standard or residual", 0},
+    {"top-k", TOP_K, "N", 0, "experts for each token", 0},
+    {"min-capacity", MIN_CAPACITY, "N", 0, "tokens that an expert takes at least", 0},
+    {"noisy-gate-policy", NOISY_GATE_POLICY, "TYPE", 0, "None, RSample or Jitter", 0},
+    {"moe-param-group", MOE_PARAM_GROUP, 0, 0, "a parameter group for the experts", 0},
+    {0, 0, 0, 0, "Results:", 4},
+    {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
+    {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
+    {"trace", TRACE, "FILE", 0,
+     "write step,loss,lr,grad_norm,loss_scale,skipped of every step (.csv)", 0},
+    {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
+    {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
+    {0}};
+
+static const char *one_of(struct argp_state *state, const char *option, char *arg,
+                          const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(arg, words[i])) return words[i];
+    argp_error(state, "--%s: \"%s\": expected %s, %s or %s", option, arg, words[0], words[1],
+               words[2]);
+    return NULL;
+}
+
+static error_t parse_number(int key, char *arg, struct argp_state *state, Options *o)
+{
+    switch (key) {
+    case 'e':
+        o->epochs = args_int(state, "epochs", arg, 0, 1000000000);
+        return 0;
+    case 'b':
+        o->batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
+        return 0;
+    case STAGE:
+        o->stage = args_int(state, "stage", arg, 0, 3);
+        return 0;
+    case THREADS:
+        o->threads = args_int(state, "threads", arg, 1, 1024);
+        return 0;
+    case MAX_STEPS:
+        o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
+        return 0;
+    case LOG_INTERVAL:
+        o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
+        return 0;
+    case SEED:
+        o->seed = (uint64_t)args_int(state, "seed", arg, 0, INT64_MAX);
+        o->has_seed = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    static const char *const dtypes[] = {"fp32", "fp16", "bf16", NULL};
+    Options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->source;
+        state->child_inputs[1] = &o->deepspeed;
+        return 0;
+    case DTYPE:
+        o->dtype = one_of(state, "dtype", arg, dtypes);
+        return 0;
+    case SAVE:
+        o->save = arg;
+        return 0;
+    case LOAD:
+        o->load = arg;
+        return 0;
+    case TRACE:
+        o->trace = arg;
+        return 0;
+    case USE_EMA:
+        o->use_ema = true;
+        return 0;
+    case WITH_CUDA:
+        o->with_cuda = true;
+        return 0;
+    case NO_EVAL:
+        o->no_eval = true;
+        return 0;
+    case QUIET:
+        o->quiet = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument \"%s\"", arg);
+        return 0;
+    default:
+        if (key >= MOE && key <= MOE_PARAM_GROUP)
+            argp_error(state,
+                       "this version has no mixture of experts: leave --moe and its options out");
+        return parse_number(key, arg, state, o);
+    }
+}
+
+static Options read_options(int argc, char **argv)
+{
+    const struct argp_child children[] = {
+        {&source_argp, 0, "Data:", 1}, {ds_add_config_arguments(), 0, "DeepSpeed:", 5}, {0}};
+    const struct argp argp = {options,
+                              parse,
+                              NULL,
+                              "Train the tutorial's network on CIFAR-10 with the DeepSpeed engine "
+                              "and print its accuracy.",
+                              children,
+                              NULL,
+                              NULL};
+    Options o = {.epochs = 30, .threads = 1, .max_steps = -1, .log_interval = 2000, .stage = -1};
+    if (args_parse(&argp, argc, argv, &o) != 0) exit(2);
+    return o;
+}
+
+/* ---- configuration ------------------------------------------------------------------------------------- */
+
+/* DeepSpeed's example has its configuration in the program. */
+static char *own_config(const Options *o)
+{
+    static const char form[] =
+        "{\"train_batch_size\": %lld, \"steps_per_print\": 2000,"
+        " \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999],"
+        " \"eps\": 1e-8, \"weight_decay\": 3e-7}},"
+        " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0,"
+        " \"warmup_max_lr\": 0.001, \"warmup_num_steps\": 1000}},"
+        " \"gradient_clipping\": 1.0, \"prescale_gradients\": false, \"wall_clock_breakdown\": "
+        "false,"
+        " \"bf16\": {\"enabled\": %s},"
+        " \"fp16\": {\"enabled\": %s, \"fp16_master_weights_and_grads\": false, \"loss_scale\": 0,"
+        " \"loss_scale_window\": 500, \"hysteresis\": 2, \"min_loss_scale\": 1,"
+        " \"initial_scale_power\": 15},"
+        " \"zero_optimization\": {\"stage\": %lld, \"allgather_partitions\": true,"
+        " \"reduce_scatter\": true, \"allgather_bucket_size\": 50000000,"
+        " \"reduce_bucket_size\": 50000000, \"overlap_comm\": true, \"contiguous_gradients\": "
+        "true}}";
+    const char *dtype = o->dtype ? o->dtype : "fp32";
+    size_t room = sizeof form + 64;
+    char *text = malloc(room);
+    if (!text) return NULL;
+    snprintf(text, room, form, (long long)(o->batch_size ? o->batch_size : 16),
+             strcmp(dtype, "bf16") ? "false" : "true", strcmp(dtype, "fp16") ? "false" : "true",
+             (long long)(o->stage < 0 ? 0 : o->stage));
+    return text;
+}
+
+/* What the file says cannot be said by an option too: one of them would be ignored. */
+static void check_options(const Options *o)
+{
+    const char *file = o->deepspeed.deepspeed_config;
+    const char *twice = o->batch_size   ? "--batch-size (train_batch_size)"
+                        : o->dtype      ? "--dtype (fp16, bf16)"
+                        : o->stage >= 0 ? "--stage (zero_optimization.stage)"
+                                        : NULL;
+    if (file && twice)
+        ds_fail(DS_EINVAL,
+                "%s is a matter of the configuration %s: leave the option out, or the file", twice,
+                file);
+    if (o->with_cuda && !ds_device_count(DS_CUDA))
+        ds_fail(DS_EDEVICE, "--with-cuda: there is no GPU that this build can use");
+}
+
+/* ---- one program: what main's steps share -------------------------------------------------------------- */
+
+typedef struct Program {
+    Options o;
+    ds_engine *engine;
+    ds_loader *train, *test;
+    FILE *trace;
+    bool first; /* rank 0, which prints */
+    int64_t step;
+} Program;
+
+static ds_module *make_network(const Program *p)
+{
+    ds_module *net = net_new();
+    if (!p->o.load) return net;
+    ds_state *state = ds_load(p->o.load);
+    if (state && ds_module_load(net, state) == DS_OK && p->first && !p->o.quiet)
+        printf("Loaded %s\n", p->o.load);
+    ds_state_free(state);
+    return net;
+}
+
+/* Rank 0 fetches the data while the others wait; they find it there. */
+static ds_dataset *open_data(const Program *p, ds_split split)
+{
+    if (!p->first && ds_barrier(ds_world()) != DS_OK) return NULL;
+    ds_dataset *d = source_open(&p->o.source, split, p->o.quiet || !p->first);
+    if (p->first && d && ds_barrier(ds_world()) != DS_OK) return NULL;
+    return d;
+}
+
+static void make_engine(Program *p)
+{
+    ds_dataset *train = open_data(p, DS_TRAIN), *test = p->o.no_eval ? NULL : open_data(p, DS_TEST);
+    if (ds_error()) {
+        ds_dataset_free(train);
+        ds_dataset_free(test);
+        return;
+    }
+    char *config = p->o.deepspeed.deepspeed_config ? NULL : own_config(&p->o);
+    p->engine = ds_initialize(.model = make_network(p), .training_data = train, .config = config,
+                              .args = &p->o.deepspeed, .no_shuffle = p->o.source.no_shuffle,
+                              .workers = (int)p->o.source.workers, .seed = p->o.seed);
+    free(config);
+    p->train = ds_engine_loader(p->engine);
+    if (test) p->test = ds_engine_io(p->engine, test, false);
+    if (p->o.use_ema) ds_engine_use_ema(p->engine, 0.999);
+}
+
+/* ---- training ------------------------------------------------------------------------------------------ */
+
+static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step < p->o.max_steps; }
+
+/* Forward, backward, update; returns the loss. */
+static double train_step(Program *p, const ds_batch *b)
+{
+    double lr = ds_engine_lr(p->engine), scale = ds_engine_loss_scale(p->engine);
+    ds_tensor *loss = ds_cross_entropy(ds_engine_forward(p->engine, b->x), b->y);
+    ds_engine_backward(p->engine, loss);
+    ds_engine_step(p->engine);
+    double value = ds_item(loss);
+    p->step++;
+    if (p->trace)
+        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g,%.9g,%lld\n", (long long)p->step, value, lr,
+                ds_engine_global_grad_norm(p->engine), scale,
+                (long long)ds_engine_skipped_steps(p->engine));
+    return value;
+}
+
+static void train_epoch(Program *p, Progress *bar, int64_t epoch)
+{
+    double running = 0, sum = 0; /* losses since the last line; of the epoch */
+    int64_t i = 0, every = p->o.log_interval;
+    char title[64];
+    ds_batch b;
+    snprintf(title, sizeof title, "[ %03lld / %lld ]", (long long)epoch + 1,
+             (long long)p->o.epochs);
+    progress_title(bar, title);
+    for (; more_steps(p) && ds_loader_next(p->train, &b); i++) {
+        double loss = train_step(p, &b);
+        running += loss;
+        sum += loss;
+        progress_add(bar, 0, sum / (double)(i + 1));
+        if (i % every != every - 1) continue;
+        progress_hide(bar);
+        if (p->first && !p->o.quiet)
+            printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
+                   running / (double)every);
+        fflush(stdout);
+        running = 0;
+    }
+    if (!ds_error()) progress_add(bar, 1, i ? sum / (double)i : 0);
+}
+
+static void train(Program *p)
+{
+    Progress bar;
+    if (p->first) p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm,loss_scale,skipped");
+    progress_begin(&bar, p->first && !p->o.quiet, "it", p->o.epochs, "");
+    bar.slow = true;
+    for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
+        train_epoch(p, &bar, epoch);
+    ds_loader_stop(p->train);
+    bar.last_line = p->first && !p->o.quiet && !ds_error();
+    progress_end(&bar);
+    trace_close(p->trace, p->o.trace);
+    if (!ds_error() && p->first && !p->o.quiet) printf("Finished Training\n");
+}
+
+/* The weights as they were trained: the float32 masters of fp16 and bf16. */
+static void save(const Program *p)
+{
+    if (!p->o.save || ds_error()) return;
+    ds_state *state = ds_engine_state(p->engine, true); /* all ranks: it may have to be gathered */
+    if (p->first && ds_save(state, p->o.save) == DS_OK && !p->o.quiet)
+        printf("Saved %s\n", p->o.save);
+    ds_state_free(state);
+}
+
+/* ---- testing ------------------------------------------------------------------------------------------- */
+
+/* Each rank tests its share of the images; every rank makes as many batches, and what comes twice to fill
+ * them is counted once. */
+static Accuracy test_share(Program *p)
+{
+    Accuracy a = {{0}, {0}};
+    int64_t all = ds_dataset_len(ds_loader_dataset(p->test)),
+            ranks = ds_engine_world_size(p->engine);
+    int64_t number = ds_engine_global_rank(p->engine); /* of the image, as the sampler deals them */
+    ds_batch b;
+    while (ds_loader_next(p->test, &b)) {
+        const int64_t *label = ds_data(b.y);
+        const int64_t *guess = ds_data(ds_argmax(ds_engine_forward(p->engine, b.x), 1));
+        for (int64_t i = 0; label && guess && i < b.size; i++, number += ranks) {
+            if (number >= all) continue;
+            a.of[label[i]]++;
+            a.right[label[i]] += guess[i] == label[i];
+        }
+    }
+    return a;
+}
+
+static void sum_over_ranks(Accuracy *a)
+{
+    ds_scope *scope = ds_scope_open();
+    int64_t counts[20];
+    memcpy(counts, a->right, sizeof a->right);
+    memcpy(counts + 10, a->of, sizeof a->of);
+    ds_tensor *sum = ds_from_data(DS_I64, ds_shape(20), counts);
+    if (ds_all_reduce(ds_world(), sum, DS_REDUCE_SUM) == DS_OK) {
+        memcpy(counts, ds_data(sum), sizeof counts);
+        memcpy(a->right, counts, sizeof a->right);
+        memcpy(a->of, counts + 10, sizeof a->of);
+    }
+    ds_scope_close(scope);
+}
+
+static void test(Program *p)
+{
+    if (!p->test || ds_error()) return;
+    bool was = ds_set_grad(false);
+    ds_engine_eval(p->engine);
+    if (p->o.use_ema) ds_engine_swap_ema(p->engine);
+    Accuracy a = test_share(p);
+    if (!ds_error()) sum_over_ranks(&a);
+    if (p->o.use_ema) ds_engine_swap_ema(p->engine);
+    ds_engine_train(p->engine, true);
+    ds_set_grad(was);
+    if (ds_error() || !p->first) return;
+    print_accuracy(&a);
+    print_accuracy_by_class(&a);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static void run(Program *p)
+{
+    check_options(&p->o);
+    if (ds_error() || ds_init_distributed() != DS_OK || ds_set_threads((int)p->o.threads) != DS_OK)
+        return;
+    p->first = ds_comm_rank(ds_world()) == 0;
+    if (p->o.has_seed) ds_seed(p->o.seed);
+    make_engine(p);
+    if (!ds_error()) train(p);
+    save(p);
+    test(p);
+}
+
+int main(int argc, char **argv)
+{
+    Program p = {.o = read_options(argc, argv)};
+    run(&p);
+    if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
+    if (ds_error()) fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
+    int status = ds_error() != NULL;
+    ds_loader_free(p.test);
+    ds_engine_free(p.engine);
+    ds_destroy_process_group();
+    return status;
+}

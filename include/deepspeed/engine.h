@@ -1,0 +1,156 @@
+/* deepspeed/engine.h: deepspeed.initialize and the engine that it returns: forward, backward, step, driven by
+ * DeepSpeed's ds_config.json.
+ *
+ *     ds_engine *engine = ds_initialize(.model = net_new(), .training_data = train, .config = "ds_config.json");
+ *     ds_loader *loader = ds_engine_loader(engine);
+ *     while (ds_loader_next(loader, &b)) {
+ *         ds_tensor *loss = ds_cross_entropy(ds_engine_forward(engine, b.x), b.y);
+ *         ds_engine_backward(engine, loss);
+ *         ds_engine_step(engine);
+ *     }
+ *
+ * NULL passes: an engine that could not be made has no loader, and the loop does not turn; ds_error() says
+ * why. A step that fails changes no parameter. docs/config.md has the keys, docs/engine.md what differs
+ * from DeepSpeed.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_ENGINE_H
+#define DEEPSPEED_ENGINE_H
+
+#include <deepspeed/comm.h>
+#include <deepspeed/data.h>
+#include <deepspeed/monitor.h>
+#include <deepspeed/optim.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_engine ds_engine;
+
+/* ---- options of a program ------------------------------------------------------------------------- */
+
+typedef struct ds_arguments {
+    bool deepspeed;               /* --deepspeed: no effect in the library, as in DeepSpeed */
+    const char *deepspeed_config; /* --deepspeed_config FILE (base64 of JSON too); or NULL */
+    int64_t local_rank;           /* --local_rank N, which launchers append; -1: not given */
+    bool deepspeed_mpi; /* --deepspeed_mpi: ranks are those of mpirun, and there must be one */
+} ds_arguments;
+
+/* DeepSpeed's options as a child parser for glibc's argp; its input is a ds_arguments:
+ *     struct argp_child children[] = {{ds_add_config_arguments(), 0, "DeepSpeed:", 0}, {0}};
+ *     ... case ARGP_KEY_INIT: state->child_inputs[0] = &my->deepspeed;
+ * Names are taken with underscores and hyphens. */
+struct argp;
+DS_API const struct argp *ds_add_config_arguments(void);
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+typedef struct ds_init {
+    ds_module *model;
+    ds_dataset
+        *training_data; /* NULL: the program loads for itself, and there is no ds_engine_loader */
+    const char *config; /* path of a DeepSpeed JSON, the JSON itself, or its base64 */
+    const ds_arguments *args; /* its deepspeed_config in place of .config */
+    /* One of the program's own in place of the config's; one of each pair. A schedule is made for the
+     * optimizer it is given, so that it can only be made here. */
+    ds_optim *optimizer;
+    ds_optim *(*make_optimizer)(ds_module *model, void *arg);
+    ds_schedule *(*make_lr_scheduler)(ds_optim *optimizer, void *arg);
+    void *arg;     /* of the two */
+    ds_comm *comm; /* borrowed; NULL: ds_world() */
+    /* of the loader: */
+    bool no_shuffle;
+    int workers;   /* threads that load ahead; 0: none */
+    uint64_t seed; /* of its order */
+} ds_init;
+
+/* Model, data and optimizer are taken: the engine frees them, even when it refuses. Converts the model to
+ * fp16 or bf16 if the config says so. */
+#define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
+DS_API ds_engine *ds_initialize_with(ds_init init);
+DS_API void ds_engine_free(ds_engine *e);
+
+/* ---- the step ---------------------------------------------------------------------------------------- */
+
+/* The model's forward. Floating inputs must have the engine's dtype, which the batches of its loader
+ * have; with fp16.auto_cast others are converted. */
+#define ds_engine_forward(e, ...) \
+    ds_engine_forward_n(e, (ds_tensor *[]){__VA_ARGS__}, \
+                        (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+DS_API ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n);
+
+/* Gradients of loss / gradient_accumulation_steps, under the loss scale, averaged over the ranks at the
+ * boundary. loss has one element. A loss that is inf or NaN is refused, but for fp16 (its step is skipped
+ * and the scale shrinks) and "on_nan": "continue". */
+DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
+
+/* At the accumulation boundary: unscale, clip, update, advance the schedule, forget the gradients. Between
+ * boundaries it only counts. */
+DS_API ds_status ds_engine_step(ds_engine *e);
+DS_API void ds_engine_zero_grad(ds_engine *e);
+
+DS_API void ds_engine_train(ds_engine *e, bool training); /* the model's mode; at first training */
+DS_API void ds_engine_eval(ds_engine *e);
+
+/* ---- parts: borrowed, NULL if there is none ---------------------------------------------------------- */
+
+DS_API ds_module *ds_engine_module(ds_engine *e);
+DS_API ds_optim *ds_engine_optimizer(ds_engine *e);
+DS_API ds_schedule *ds_engine_lr_scheduler(ds_engine *e);
+DS_API ds_loader *ds_engine_loader(ds_engine *e);
+/* To add sinks, and write scalars of one's own. Sinks are added on all ranks alike; the engine writes to
+ * those of rank 0. */
+DS_API ds_monitor *ds_engine_monitor(ds_engine *e);
+DS_API ds_comm *ds_engine_comm(ds_engine *e);
+
+/* A loader of other data for this engine: its micro batch, ranks, device, dtype, drop_last. Takes data; the
+ * caller frees the loader. */
+DS_API ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle);
+
+/* A new state dict of the model's parameters and buffers, whole, on every rank, which all call it. masters:
+ * in float32 as they are trained, not in the engine's dtype. */
+DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
+
+/* ---- asking ------------------------------------------------------------------------------------------- */
+
+DS_API ds_device ds_engine_device(const ds_engine *e);
+DS_API ds_dtype ds_engine_dtype(const ds_engine *e); /* of parameters and activations */
+DS_API int ds_engine_global_rank(const ds_engine *e);
+DS_API int ds_engine_local_rank(const ds_engine *e);
+DS_API int ds_engine_world_size(const ds_engine *e);
+DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
+DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
+DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
+DS_API bool
+ds_engine_is_gradient_accumulation_boundary(const ds_engine *e); /* of the micro step that runs */
+DS_API bool
+ds_engine_was_step_applied(const ds_engine *e); /* false between boundaries, after an overflow */
+DS_API int64_t ds_engine_global_steps(const ds_engine *e); /* boundaries so far, skipped ones too */
+DS_API int64_t ds_engine_micro_steps(const ds_engine *e);
+DS_API int64_t ds_engine_global_samples(const ds_engine *e);
+DS_API int64_t ds_engine_skipped_steps(const ds_engine *e);
+DS_API double
+ds_engine_lr(const ds_engine *e); /* of the first parameter group, for the next update */
+DS_API void ds_engine_set_lr(ds_engine *e,
+                             double lr); /* all groups; until the schedule's next step */
+DS_API double ds_engine_loss_scale(const ds_engine *e); /* 1 without fp16 */
+/* L2 norm of all gradients of the last step, before clipping, over all ranks; inf where it was skipped. NaN
+ * before the first step, and if nothing needs it and zero_optimization.compute_grad_norm is false. */
+DS_API double ds_engine_global_grad_norm(const ds_engine *e);
+DS_API bool ds_engine_fp16_enabled(const ds_engine *e);
+DS_API bool ds_engine_bf16_enabled(const ds_engine *e);
+DS_API int ds_engine_zero_stage(const ds_engine *e);
+DS_API double ds_engine_gradient_clipping(const ds_engine *e);
+
+/* ---- exponential moving average of the parameters ------------------------------------------------------ */
+
+/* From now on every applied step does ema = decay ema + (1 - decay) p, in float32. */
+DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
+/* Evaluate with the averages: exchanges them with the parameters; the same call again exchanges back.
+ * Training steps are refused in between. */
+DS_API ds_status ds_engine_swap_ema(ds_engine *e);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,235 @@
+/* engine/build.c: from the configuration to the parts of an engine, in the order in which they need each
+ * other: communicator, configuration, precision, optimizer, what updates, schedule, scaler, monitor, loader.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <string.h>
+
+/* ---- configuration ------------------------------------------------------------------------------------- */
+
+static const char *config_text(const ds_init *init)
+{
+    const char *from_args = init->args ? init->args->deepspeed_config : NULL;
+    if (init->config && from_args)
+        return dsi_refuse(
+            "initialize: a configuration is given twice: .config and --deepspeed_config %s: "
+            "leave one of them out",
+            from_args);
+    if (!init->config && !from_args)
+        return dsi_refuse("initialize: no configuration: give --deepspeed_config FILE, or .config");
+    return init->config ? init->config : from_args;
+}
+
+static uint64_t hash_text(const char *s) /* FNV-1a */
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
+    return h;
+}
+
+/* Ranks that were given different files would wait for each other in different places. */
+static bool same_everywhere(const ds_engine *e)
+{
+    int size = ds_comm_size(e->comm);
+    if (size == 1) return true;
+    char *json = dsi_config_json(e->config);
+    int64_t mine = (int64_t)hash_text(json);
+    dsi_free(json);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));
+    bool same = ds_all_gather(e->comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) == DS_OK;
+    const int64_t *hash = same ? ds_data(all) : NULL;
+    for (int r = 1; same && hash && r < size; r++) {
+        if (hash[r] == hash[0]) continue;
+        dsi_fail(DS_EINVAL,
+                 "initialize: rank %d has another configuration than rank 0: give all ranks the "
+                 "same file",
+                 r);
+        same = false;
+    }
+    ds_scope_close(scope);
+    return same && hash;
+}
+
+static bool read_config(ds_engine *e, const ds_init *init)
+{
+    const char *text = config_text(init);
+    if (!text) return false;
+    e->config = dsi_config_read(text, ds_comm_size(e->comm));
+    return e->config && same_everywhere(e);
+}
+
+/* ---- optimizer ----------------------------------------------------------------------------------------- */
+
+static bool make_optimizer(ds_engine *e, const ds_init *init)
+{
+    const dsi_config *c = e->config;
+    if (init->optimizer && init->make_optimizer)
+        return dsi_refuse("initialize: .optimizer and .make_optimizer: give one of them") != NULL;
+    if (e->optim) {
+        dsi_log(DSI_INFO, "Using client Optimizer as basic optimizer");
+    } else if (init->make_optimizer) {
+        dsi_log(DSI_INFO, "Using client callable to create basic optimizer");
+        e->optim = init->make_optimizer(e->model, init->arg);
+        if (!e->optim) return dsi_passed("initialize: .make_optimizer") != NULL;
+    } else if (c->optimizer.type) {
+        dsi_log(DSI_INFO, "Using DeepSpeed Optimizer param name %s as basic optimizer",
+                c->optimizer.type);
+        e->optim = ds_optim_by_name(e->model, c->optimizer.type, c->optimizer.params);
+        if (!e->optim) return false;
+    }
+    if (!e->optim && c->zero.stage > 0 && c->zero.stage < 3)
+        return dsi_refuse("initialize: zero_optimization.stage %d partitions an optimizer, but "
+                          "there is none: "
+                          "name one in the configuration (\"optimizer\"), or give .optimizer",
+                          (int)c->zero.stage) != NULL;
+    if (e->optim) dsi_log(DSI_INFO, "DeepSpeed Basic Optimizer = %s", ds_optim_name(e->optim));
+    return true;
+}
+
+/* Those that ZeRO was tested with in DeepSpeed; others want to be asked for. */
+static bool check_tested(const ds_engine *e)
+{
+    static const char *const tested[] = {"adam", "adamw", "adagrad", "lion"};
+    const dsi_config *c = e->config;
+    if (!e->optim || !c->zero.stage || c->zero_allow_untested_optimizer) return true;
+    for (size_t i = 0; i < sizeof tested / sizeof *tested; i++)
+        if (!strcmp(ds_optim_name(e->optim), tested[i])) return true;
+    return dsi_refuse("initialize: %s is no optimizer that ZeRO was tested with (Adam, AdamW, "
+                      "Adagrad, Lion): "
+                      "add \"zero_allow_untested_optimizer\": true to use it with stage %d",
+                      ds_optim_name(e->optim), (int)c->zero.stage) != NULL;
+}
+
+/* ---- precision, and what updates ----------------------------------------------------------------------- */
+
+/* inventory: accumulation is float32 for bf16 without ZeRO, else the model's dtype. */
+static ds_dtype accumulation_dtype(const ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    if (c->data_types.grad_accum_dtype >= 0) return (ds_dtype)c->data_types.grad_accum_dtype;
+    return c->bf16.enabled && !c->zero.stage ? DS_F32 : e->dtype;
+}
+
+static bool make_zero(ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    dsi_zero_opts o = {
+        .stage = (int)c->zero.stage,
+        .dtype = e->dtype,
+        .accum_dtype = accumulation_dtype(e),
+        .comm_dtype = c->communication_data_type >= 0 ? (ds_dtype)c->communication_data_type
+                                                      : e->dtype,
+        .prescale = c->prescale_gradients,
+        .predivide = c->gradient_predivide_factor,
+        .overlap_comm = c->zero.overlap_comm,
+        .reduce_scatter = c->zero.reduce_scatter,
+        .contiguous_gradients = c->zero.contiguous_gradients,
+        .allgather_partitions = c->zero.allgather_partitions,
+        .round_robin = c->zero.round_robin_gradients,
+        .reduce_bucket = c->zero.reduce_bucket_size,
+        .allgather_bucket = c->zero.allgather_bucket_size,
+        .prefetch_bucket = c->zero.prefetch_bucket_size,
+        .persistence_threshold = c->zero.param_persistence_threshold,
+        .model_persistence_threshold = c->zero.model_persistence_threshold,
+        .max_live = c->zero.max_live_parameters,
+        .max_reuse_distance = c->zero.max_reuse_distance,
+        .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
+        .offload_ratio = c->zero.offload_optimizer.ratio,
+    };
+    if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
+    e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
+    return e->zero != NULL;
+}
+
+static void make_scaler(ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    if (c->fp16.enabled && c->fp16.loss_scale == 0)
+        dsi_scaler_dynamic(&e->scaler, (int)c->fp16.initial_scale_power, c->fp16.loss_scale_window,
+                           c->fp16.hysteresis, c->fp16.consecutive_hysteresis,
+                           (double)c->fp16.min_loss_scale);
+    else
+        dsi_scaler_static(&e->scaler, c->fp16.enabled ? c->fp16.loss_scale : 1);
+}
+
+/* ---- schedule, monitor, loader ------------------------------------------------------------------------- */
+
+static bool make_schedule(ds_engine *e, const ds_init *init)
+{
+    const dsi_config *c = e->config;
+    if (!e->optim) return true;
+    if (init->make_lr_scheduler) {
+        dsi_log(DSI_INFO, "DeepSpeed using client callable to create LR scheduler");
+        e->schedule = init->make_lr_scheduler(e->optim, init->arg);
+        return e->schedule || dsi_passed("initialize: .make_lr_scheduler") != NULL;
+    }
+    if (!c->scheduler.type) return true;
+    dsi_log(DSI_INFO, "DeepSpeed using configured LR scheduler = %s", c->scheduler.type);
+    e->schedule = ds_schedule_by_name(e->optim, c->scheduler.type, c->scheduler.params);
+    return e->schedule != NULL;
+}
+
+/* Only rank 0 writes; a user's sinks may be added on any rank later. */
+static bool make_monitor(ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    e->monitor = ds_monitor_new();
+    if (ds_comm_rank(e->comm) != 0) return true;
+    if (c->tensorboard.enabled && ds_monitor_tensorboard(e->monitor, c->tensorboard.output_path,
+                                                         c->tensorboard.job_name) != DS_OK)
+        return false;
+    return !c->csv_monitor.enabled ||
+           ds_monitor_csv(e->monitor, c->csv_monitor.output_path, c->csv_monitor.job_name) == DS_OK;
+}
+
+/* Data in the engine's dtype, a micro batch a turn, this rank's share of each global batch. */
+static ds_loader *make_loader(const ds_engine *e, ds_dataset *data, bool shuffle, int workers,
+                              uint64_t seed)
+{
+    if (e->dtype != DS_F32) data = ds_transform_cast(data, e->dtype);
+    return ds_loader_new(data, e->config->train_micro_batch_size_per_gpu, .shuffle = shuffle,
+                         .drop_last = e->config->dataloader_drop_last, .workers = workers,
+                         .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
+                         .seed = seed);
+}
+
+ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)
+{
+    if (e) return make_loader(e, data, shuffle, 0, 0);
+    ds_dataset_free(data);
+    return dsi_passed("engine_io");
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+static bool build(ds_engine *e, const ds_init *init)
+{
+    e->comm = init->comm ? init->comm : ds_world();
+    if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
+    if (!read_config(e, init)) return false;
+    e->dtype = e->config->fp16.enabled ? DS_F16 : e->config->bf16.enabled ? DS_BF16 : DS_F32;
+    if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();
+    e->throughput = (dsi_throughput){.off = !e->config->throughput.enabled,
+                                     .batch_size = e->config->train_batch_size,
+                                     .steps_per_print = e->config->steps_per_print};
+    make_scaler(e);
+    return make_optimizer(e, init) && check_tested(e) && make_zero(e) && make_schedule(e, init) &&
+           make_monitor(e);
+}
+
+bool dsi_engine_build(ds_engine *e, const ds_init *init)
+{
+    if (!build(e, init)) {
+        ds_dataset_free(init->training_data);
+        return false;
+    }
+    if (!init->training_data) return true;
+    e->loader = make_loader(e, init->training_data, !init->no_shuffle, init->workers, init->seed);
+    return e->loader != NULL;
+}

@@ -1,0 +1,60 @@
+/* engine/engine.h: inside of an engine: its parts and its counters.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_ENGINE_ENGINE_H
+#define DSI_ENGINE_ENGINE_H
+
+#include "base/error.h"
+#include "comm/comm.h"
+#include "config.h"
+#include "parallel/ema.h"
+#include "parallel/scaler.h"
+#include "parallel/zero.h"
+#include "timers.h"
+
+#include <deepspeed/engine.h>
+
+struct ds_engine {
+    dsi_config *config;
+    ds_comm *comm; /* borrowed */
+    ds_module *model;
+    ds_optim *optim;       /* NULL: an engine that only evaluates */
+    ds_schedule *schedule; /* NULL: the learning rate stays */
+    dsi_zero *zero;        /* what updates the parameters; NULL without an optimizer */
+    dsi_scaler scaler;     /* of the loss; 1 but for fp16 */
+    dsi_ema *ema;          /* NULL until asked for */
+    ds_loader *loader;     /* NULL without training data */
+    ds_monitor *monitor;
+    dsi_timers *timers; /* NULL: off */
+    dsi_throughput throughput;
+    ds_dtype dtype; /* of parameters and activations */
+
+    /* counters, as DeepSpeed's */
+    int64_t micro_steps, global_steps, global_samples, skipped_steps;
+
+    /* of the step that runs */
+    bool went_backward; /* a backward waits for its step */
+    double loss_sum; /* of the micro steps since the last boundary, each divided by their number */
+
+    /* of the last step */
+    bool applied;
+    double norm; /* of all gradients, before clipping */
+};
+
+/* engine/build.c: from the configuration to the parts; false, with the message, when something is refused. */
+bool dsi_engine_build(ds_engine *e, const ds_init *init);
+
+/* Whether losses and norms are wanted for a monitor; the same on all ranks. */
+static inline bool dsi_engine_watched(const ds_engine *e)
+{
+    return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||
+           ds_monitor_sinks(e->monitor) > 0;
+}
+
+/* engine/announce.c: what is printed, and sent to the monitor. */
+void dsi_engine_announce_start(const ds_engine *e);
+void dsi_engine_announce_overflow(const ds_engine *e,
+                                  const char *bad);              /* before the scaler is told */
+ds_status dsi_engine_announce_step(ds_engine *e, bool boundary); /* after all is counted */
+void dsi_engine_announce_memory(const ds_engine *e, const char *where); /* if memory_breakdown */
+
+#endif

@@ -1,0 +1,106 @@
+#!/bin/sh
+# tests/programs/deepspeed.sh BINARY_DIR: cifar10_deepspeed as a user runs it: what it prints, its files, its
+# status, and one line for each mistake.
+# SPDX-License-Identifier: MIT
+set -u
+program=$1/cifar10_deepspeed
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+
+sample="--sample --data d --seed 1"
+config='{"train_batch_size": 16, "steps_per_print": 10, "gradient_clipping": 1.0,
+ "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7}},
+ "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 10}}'
+echo "$config}" >ds_config.json
+
+# ---- what the example prints
+status 0 $sample --deepspeed -e 2 --log-interval 100 --trace t.csv --save a.safetensors
+has out '^\[1,   100\] loss: 2\.[0-9][0-9][0-9]$'
+has out '^Finished Training$'
+has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
+has out '^Accuracy of plane : .[0-9] %$'
+has err '^\[ 002 / 2 \]: 100%|.*| 2/2 \[[0-9:]*<00:00, .*, loss=[0-9]\.[0-9][0-9][0-9]\]$'
+has t.csv '^step,loss,lr,grad_norm,loss_scale,skipped$'
+has t.csv '^1,2\.[0-9]*,0,[0-9.]*,1,0$'
+has t.csv '^488,'
+lines t.csv 489
+
+# ---- a seed repeats a run bit for bit; workers and threads change nothing
+status 0 $sample --max-steps 50 --no-eval --quiet --trace t1.csv --save b.safetensors
+status 0 $sample --max-steps 50 --no-eval --quiet --trace t2.csv --save c.safetensors --workers 2 --threads 2
+lines out 0
+lines err 0
+same t1.csv t2.csv
+same b.safetensors c.safetensors
+
+# ---- the configuration from a file, with DeepSpeed's lines where it asks for them
+status 0 $sample --deepspeed_config ds_config.json --max_steps 20 --no_eval
+has out 'step=20, skipped=0, lr=\[0.001\], mom=\[\[0.8, 0.999\]\]$'
+has out 'RunningAvgSamplesPerSec='
+has_not out 'DeepSpeedEngine configuration'
+DS_LOG=info "$program" $sample --deepspeed --deepspeed-config=ds_config.json --local_rank=0 --max_steps 1 --no_eval >out 2>err
+has out 'DeepSpeedEngine configuration:'
+has out '  train_batch_size \.* 16$'
+status 0 $sample --deepspeed_config "$(base64 -w 0 <ds_config.json | tr '+/' '-_')" --max_steps 1 --no_eval
+
+# ---- precision
+for dtype in fp16 bf16; do
+    status 0 $sample --dtype $dtype --max_steps 30 --trace t_$dtype.csv --save w.safetensors
+    has out 'Accuracy of the network on the 1000'
+done
+has t_fp16.csv '^1,.*,32768,0$'
+has t_bf16.csv '^1,.*,1,0$'
+
+# ---- averages
+status 0 $sample --use_ema --max_steps 30
+has out 'Accuracy of the network on the 1000'
+
+# ---- monitors
+echo "$config, \"csv_monitor\": {\"enabled\": true, \"output_path\": \"runs\", \"job_name\": \"j\"},
+ \"tensorboard\": {\"enabled\": true, \"output_path\": \"runs\", \"job_name\": \"t\"}}" >m.json
+status 0 $sample --deepspeed_config m.json --max_steps 5 --no_eval
+has runs/j/Train_Samples_train_loss.csv '^80,2\.'
+has runs/j/Train_Samples_grad_norm.csv '^80,'
+ls runs/t/events.out.tfevents.* >out 2>err
+has out 'events.out.tfevents'
+
+# ---- save and load
+status 0 $sample --load a.safetensors --epochs 0
+has out 'Accuracy of the network'
+
+# ---- help and mistakes
+status 0 --help
+has out 'deepspeed_config=FILE'
+has out 'dtype=TYPE'
+status 2 --bogus
+has err 'bogus'
+status 2 --dtype fp8
+has err '"fp8": expected fp32, fp16 or bf16'
+status 2 --stage 4
+has err 'stage: 4 is outside 0 to 3'
+status 2 --moe
+has err 'mixture of experts'
+status 1 $sample --deepspeed_config ds_config.json -b 4
+has err 'train_batch_size'
+status 1 $sample --deepspeed_config none.json
+has err 'none.json'
+echo '{"train_batch_size": 16, "zero_optimization": {"reduce_bukcet_size": 5}}' >bad.json
+status 1 $sample --deepspeed_config bad.json
+has err 'zero_optimization.reduce_bukcet_size.*did you mean.*reduce_bucket_size'
+echo "$config, \"tensorboard\": {\"enabled\": true, \"output_path\": \"/dev/null/x\"}}" >full.json
+status 1 $sample --deepspeed_config full.json --max_steps 2
+has err '/dev/null: '
+status 1 $sample --with_cuda
+has err 'no GPU'
+status 1 --data empty --no_download
+lines err 1
+
+# ---- every allocation that may fail ends with one line
+n=1
+while [ $n -le 90 ]; do
+    DS_FAIL_ALLOC=$n "$program" $sample --dtype bf16 --max_steps 2 --no_eval --quiet >out 2>err
+    got=$?
+    if [ $got -eq 1 ] && grep -q 'no memory for' err; then pass; else fail "allocation $n: status $got"; fi
+    n=$((n + 11))
+done
+
+finish
