@@ -66,6 +66,19 @@ typedef struct ds_rmsprop_opts {
     ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
 
+typedef struct ds_adadelta_opts {
+    double lr;  /* 1 is usual */
+    double rho; /* 0: 0.9 */
+    double eps; /* 0: 1e-6 */
+    double weight_decay;
+    bool maximize;
+} ds_adadelta_opts;
+
+/* v = rho v + (1-rho) g^2; d = sqrt(u + eps) / sqrt(v + eps) g; u = rho u + (1-rho) d^2; p -= lr d (arXiv 1212.5701). */
+#define ds_optim_adadelta(model, ...) \
+    ds_optim_adadelta_with(model, (ds_adadelta_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts opts);
+
 typedef struct ds_lion_opts {
     double lr;
     double beta1, beta2; /* 0: 0.9, 0.99 */
@@ -104,6 +117,12 @@ DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw" */
 /* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight", ...: a new state dict. */
 DS_API ds_state *ds_optim_state(const ds_optim *o);
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
+
+/* An optimizer as in the "optimizer" block of a DeepSpeed configuration: type is "Adam", "AdamW", "Adagrad",
+ * "Lamb", "Lion" in any case of letters, or torch.optim's "SGD", "RMSprop", "Adadelta" as they stand; params
+ * its JSON object, or NULL. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless adam_w_mode is
+ * false. Errors name what is wrong: "optimizer.params.lr is -1: ...". */
+DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params);
 
 /* ---- parameter groups: torch's param_groups --------------------------------------------------------- */
 

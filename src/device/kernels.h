@@ -91,6 +91,11 @@ typedef struct dsi_rmsprop {
     bool centered, maximize;
 } dsi_rmsprop;
 
+typedef struct dsi_adadelta {
+    double lr, rho, eps, weight_decay;
+    bool maximize;
+} dsi_adadelta;
+
 typedef struct dsi_lion {
     double lr, beta1, beta2, weight_decay;
 } dsi_lion;
@@ -224,6 +229,8 @@ typedef struct dsi_kernels {
     ds_status (*adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x); /* v */
     ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n,
                          const dsi_span *x); /* v; m: momentum; vmax: mean g */
+    ds_status (*adadelta)(dsi_stream *s, const dsi_adadelta *c, int n,
+                          const dsi_span *x); /* m: mean of delta^2; v */
     ds_status (*lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x); /* m */
     ds_status (*lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x); /* m, v */
 } dsi_kernels;

@@ -1,4 +1,4 @@
-/* optim/others.c: Adagrad and RMSprop as in torch.optim; Lion and LAMB as in DeepSpeed.
+/* optim/others.c: Adagrad, RMSprop and Adadelta as in torch.optim; Lion and LAMB as in DeepSpeed.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -75,6 +75,36 @@ ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
     ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
     dsi_rmsprop self = {
         .alpha = o.alpha, .eps = o.eps, .centered = o.centered, .maximize = o.maximize};
+    return dsi_optim_with(model, &type, v, &self);
+}
+
+/* ---- Adadelta ------------------------------------------------------------------------------------------ */
+
+static ds_status adadelta_step(void *self, const ds_optim_values *v, const ds_optim_update *x,
+                               int n)
+{
+    dsi_adadelta c = *(const dsi_adadelta *)self;
+    c.lr = v->lr, c.weight_decay = v->weight_decay;
+    DSI_OPTIM_RUN(adadelta, &c, x, n);
+}
+
+ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts o)
+{
+    static const ds_optim_type type = {.name = "adadelta",
+                                       .self_size = sizeof(dsi_adadelta),
+                                       .moment = {"acc_delta", "square_avg"},
+                                       .step_n = adadelta_step,
+                                       .mixed = true};
+    o.rho = dsi_optim_default(o.rho, 0.9);
+    o.eps = dsi_optim_default(o.eps, 1e-6);
+    if (!dsi_optim_not_negative("adadelta", "lr", o.lr) ||
+        !dsi_optim_not_negative("adadelta", "eps", o.eps) ||
+        !dsi_optim_not_negative("adadelta", "weight_decay", o.weight_decay))
+        return NULL;
+    if (!(o.rho >= 0 && o.rho <= 1))
+        return dsi_refuse("adadelta: rho is %g: expected 0 to 1", o.rho);
+    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
+    dsi_adadelta self = {.rho = o.rho, .eps = o.eps, .maximize = o.maximize};
     return dsi_optim_with(model, &type, v, &self);
 }
 

@@ -60,6 +60,16 @@ static void rmsprop_rule(const dsi_rmsprop *c, Element *e, double g, int t)
     e->p -= c->lr * e->m;
 }
 
+static void adadelta_rule(const dsi_adadelta *c, Element *e, double g, int t)
+{
+    (void)t;
+    g = sign_of(c->maximize) * g + c->weight_decay * e->p;
+    e->v = c->rho * e->v + (1 - c->rho) * g * g;
+    double delta = sqrt(e->m + c->eps) / sqrt(e->v + c->eps) * g;
+    e->m = c->rho * e->m + (1 - c->rho) * delta * delta;
+    e->p -= c->lr * delta;
+}
+
 static void lion_rule(const dsi_lion *c, Element *e, double g, int t)
 {
     (void)t;
@@ -98,7 +108,7 @@ static void lamb_finish(const dsi_lamb *c, Element *e, int64_t n, int t)
 
 /* ---- the cases ---------------------------------------------------------------------------------------- */
 
-typedef enum Kind { SGD, ADAM, ADAGRAD, RMSPROP, LION, LAMB } Kind;
+typedef enum Kind { SGD, ADAM, ADAGRAD, RMSPROP, ADADELTA, LION, LAMB } Kind;
 
 typedef struct Case {
     Kind kind;
@@ -107,6 +117,7 @@ typedef struct Case {
         dsi_adam adam;
         dsi_adagrad adagrad;
         dsi_rmsprop rmsprop;
+        dsi_adadelta adadelta;
         dsi_lion lion;
         dsi_lamb lamb;
     };
@@ -124,6 +135,8 @@ static const Case cases[] = {
     {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-3, .momentum = 0.5}},
     {RMSPROP, .rmsprop = {.lr = 0.01, .alpha = 0.9, .eps = 1e-1, .centered = true}},
     {RMSPROP, .rmsprop = {0.01, 0.9, 1e-1, 0, 0.5, true, true}},
+    {ADADELTA, .adadelta = {1, 0.9, 1e-2, 0.1, false}},
+    {ADADELTA, .adadelta = {0.5, 0.8, 1e-3, 0, true}},
     {LION, .lion = {0.01, 0.9, 0.99, 0.1}},
     {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0.01, 10, 0.01, true, false}},
     {LAMB, .lamb = {0.01, 0.9, 0.999, 1e-6, 0, 0.5, 0.2, false, true}},
@@ -143,6 +156,9 @@ static void rule(const Case *c, Element *e, double g, int t)
         break;
     case RMSPROP:
         rmsprop_rule(&c->rmsprop, e, g, t);
+        break;
+    case ADADELTA:
+        adadelta_rule(&c->adadelta, e, g, t);
         break;
     case LION:
         lion_rule(&c->lion, e, g, t);
@@ -165,6 +181,8 @@ static ds_status kernel(const Case *c, const dsi_kernels *k, const dsi_span *x)
         return k->adagrad(s, &c->adagrad, SPANS, x);
     case RMSPROP:
         return k->rmsprop(s, &c->rmsprop, SPANS, x);
+    case ADADELTA:
+        return k->adadelta(s, &c->adadelta, SPANS, x);
     case LION:
         return k->lion(s, &c->lion, SPANS, x);
     case LAMB:

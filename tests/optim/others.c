@@ -1,4 +1,4 @@
-/* tests/optim/others.c: Adagrad, RMSprop, Lion and LAMB: first steps by hand, and bad options.
+/* tests/optim/others.c: Adagrad, RMSprop, Adadelta, Lion and LAMB: first steps by hand, and bad options.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -48,6 +48,25 @@ static void rmsprop(void **state)
     CHECK_REFUSED(ds_optim_rmsprop(m, 1, .momentum = -1), "rmsprop: momentum is -1");
     CHECK_REFUSED(ds_optim_rmsprop(m, 1, .weight_decay = -1), "rmsprop: weight_decay is -1");
     CHECK_REFUSED(ds_optim_rmsprop(m, 1, .alpha = -1), "rmsprop: alpha is -1");
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
+static void adadelta(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = given_new(DS_F64);
+    CHECK_CLOSE(step(ds_optim_adadelta(m, 0.5), m, 4), 1 - 0.5 * sqrt(1e-6) / sqrt(1.6 + 1e-6) * 4,
+                1e-15);
+    m = given_new(DS_F64);
+    CHECK_CLOSE(step(ds_optim_adadelta(m, 1, .rho = 0.5, .eps = 1, .weight_decay = 2), m, 4),
+                1 - 1 / sqrt(18 + 1) * 6, 1e-15);
+    m = given_new(DS_F64);
+    CHECK_REFUSED(ds_optim_adadelta(m, -1), "adadelta: lr is -1");
+    CHECK_REFUSED(ds_optim_adadelta(m, 1, .eps = -1), "adadelta: eps is -1");
+    CHECK_REFUSED(ds_optim_adadelta(m, 1, .weight_decay = -1), "adadelta: weight_decay is -1");
+    CHECK_REFUSED(ds_optim_adadelta(m, 1, .rho = 1.5), "adadelta: rho is 1.5: expected 0 to 1");
     ds_module_free(m);
     ds_scope_close(scope);
 }
@@ -106,5 +125,5 @@ static void lamb(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(adagrad), cmocka_unit_test(rmsprop), cmocka_unit_test(lion),
-          cmocka_unit_test(lamb))
+TEST_MAIN(cmocka_unit_test(adagrad), cmocka_unit_test(rmsprop), cmocka_unit_test(adadelta),
+          cmocka_unit_test(lion), cmocka_unit_test(lamb))

@@ -165,6 +165,12 @@ ds_status KERNEL(rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_
     return run("rmsprop", c, n, x, rmsprop_f32, rmsprop_f64);
 }
 
+ds_status KERNEL(adadelta)(dsi_stream *s, const dsi_adadelta *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("adadelta", c, n, x, adadelta_f32, adadelta_f64);
+}
+
 ds_status KERNEL(lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x)
 {
     (void)s;

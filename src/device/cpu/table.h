@@ -28,7 +28,7 @@
 #define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
 #define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) /* index.c */
 #define ATTENTION_KERNELS(X) X(attention) X(attention_dx) /* attention.c */
-#define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(lion) X(lamb) /* optim.c */
+#define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(adadelta) X(lion) X(lamb) /* optim.c */
 
 #define CPU_KERNELS(X)                                                                             \
     COPY_KERNELS(X)                                                                                \

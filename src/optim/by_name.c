@@ -1,0 +1,367 @@
+/* optim/by_name.c: the "optimizer" block of a DeepSpeed configuration: type and params -> an optimizer.
+ *
+ * A table says of each type which parameters it takes, another of each parameter what it may be. As in
+ * DeepSpeed 0.19, its own names are known in any case of letters, all others are classes of torch.optim
+ * and must match; Adam is AdamW unless adam_w_mode is false, AdamW is always; torch_adam chooses torch's
+ * classes, with their defaults. Only what says how torch computes the same is taken and ignored.
+ * SPDX-License-Identifier: MIT */
+#include "optim.h"
+
+#include "base/text.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+/* All parameters that any type takes. */
+typedef struct Params {
+    double lr, betas[2], eps, weight_decay, momentum, dampening, alpha, rho;
+    double lr_decay, initial_accumulator_value, max_coeff, min_coeff;
+    bool nesterov, centered, maximize, amsgrad, bias_correction, eps_inside_sqrt;
+    bool adam_w_mode, decoupled_weight_decay, torch_adam, fp32_optimizer_states;
+} Params;
+
+/* ---- the types ------------------------------------------------------------------------------------------- */
+
+/* 0 is a number here, and "the default" in options. */
+static double given(double x) { return x == 0 ? 1e-300 : x; }
+
+static ds_optim *make_adam(ds_module *m, const Params *p, bool decoupled)
+{
+    ds_adam_opts o = {.lr = p->lr,
+                      .beta1 = given(p->betas[0]),
+                      .beta2 = given(p->betas[1]),
+                      .eps = given(p->eps),
+                      .weight_decay = p->weight_decay,
+                      .amsgrad = p->amsgrad,
+                      .maximize = p->maximize,
+                      .no_bias_correction = !p->bias_correction};
+    return decoupled ? ds_optim_adamw_with(m, o) : ds_optim_adam_with(m, o);
+}
+
+static ds_optim *adam(ds_module *m, const Params *p)
+{
+    return make_adam(m, p, p->adam_w_mode || p->decoupled_weight_decay);
+}
+
+static ds_optim *adamw(ds_module *m, const Params *p) { return make_adam(m, p, true); }
+
+static ds_optim *adagrad(ds_module *m, const Params *p)
+{
+    return ds_optim_adagrad(m, p->lr, .lr_decay = p->lr_decay, .weight_decay = p->weight_decay,
+                            .initial_accumulator_value = p->initial_accumulator_value,
+                            .eps = given(p->eps), .maximize = p->maximize);
+}
+
+static ds_optim *lamb(ds_module *m, const Params *p)
+{
+    return ds_optim_lamb(m, p->lr, .beta1 = given(p->betas[0]), .beta2 = given(p->betas[1]),
+                         .eps = given(p->eps), .weight_decay = p->weight_decay,
+                         .max_coeff = given(p->max_coeff), .min_coeff = given(p->min_coeff),
+                         .no_bias_correction = !p->bias_correction,
+                         .eps_inside_sqrt = p->eps_inside_sqrt);
+}
+
+static ds_optim *lion(ds_module *m, const Params *p)
+{
+    return ds_optim_lion(m, p->lr, .beta1 = given(p->betas[0]), .beta2 = given(p->betas[1]),
+                         .weight_decay = p->weight_decay);
+}
+
+static ds_optim *sgd(ds_module *m, const Params *p)
+{
+    return ds_optim_sgd(m, p->lr, .momentum = p->momentum, .dampening = p->dampening,
+                        .weight_decay = p->weight_decay, .nesterov = p->nesterov,
+                        .maximize = p->maximize);
+}
+
+static ds_optim *rmsprop(ds_module *m, const Params *p)
+{
+    return ds_optim_rmsprop(m, p->lr, .alpha = given(p->alpha), .eps = given(p->eps),
+                            .weight_decay = p->weight_decay, .momentum = p->momentum,
+                            .centered = p->centered, .maximize = p->maximize);
+}
+
+static ds_optim *adadelta(ds_module *m, const Params *p)
+{
+    return ds_optim_adadelta(m, p->lr, .rho = given(p->rho), .eps = given(p->eps),
+                             .weight_decay = p->weight_decay, .maximize = p->maximize);
+}
+
+typedef struct Type {
+    const char *name;
+    bool own;                                         /* DeepSpeed's: in any case of letters */
+    ds_optim *(*make)(ds_module *m, const Params *p); /* NULL: refused */
+    const char *keys;                                 /* the parameters; or why it is refused */
+    double lr, eps;                                   /* defaults */
+} Type;
+
+#define TORCH " foreach fused capturable differentiable "
+#define ADAM \
+    " lr betas eps weight_decay bias_correction amsgrad adam_w_mode torch_adam set_grad_none " \
+    "fp32_optimizer_states "
+#define ADAGRAD \
+    " lr lr_decay weight_decay initial_accumulator_value eps maximize amsgrad " \
+    "fp32_optimizer_states "
+#define LAMB \
+    " lr betas eps weight_decay bias_correction eps_inside_sqrt max_coeff min_coeff amsgrad "
+#define LION     " lr betas weight_decay set_grad_none fp32_optimizer_states "
+#define SGD      " lr momentum dampening weight_decay nesterov maximize "
+#define RMSPROP  " lr alpha eps weight_decay momentum centered maximize "
+#define ADADELTA " lr rho eps weight_decay maximize "
+#define ONE_BIT \
+    "it compresses what ranks exchange to one bit, which is not offered here: use Adam or Lamb"
+#define MUP \
+    "it scales rates by the widths that package mup notes, which there are not here: use groups"
+#define TORCHS \
+    "of torch.optim there are Adam, AdamW, SGD, RMSprop, Adagrad, Adadelta; own optimizers by " \
+    "code"
+
+static const Type types[] = {
+    {"Adam", true, adam, ADAM, 1e-3, 1e-8},
+    {"AdamW", true, adamw, ADAM, 1e-3, 1e-8},
+    {"Adagrad", true, adagrad, ADAGRAD TORCH, 1e-2, 1e-10},
+    {"Lamb", true, lamb, LAMB, 1e-3, 1e-8},
+    {"Lion", true, lion, LION, 1e-3, 0},
+    {"SGD", false, sgd, SGD TORCH, 1e-3, 0},
+    {"RMSprop", false, rmsprop, RMSPROP TORCH, 1e-2, 1e-8},
+    {"Adadelta", false, adadelta, ADADELTA TORCH, 1, 1e-6},
+    {.name = "OneBitAdam", .own = true, .keys = ONE_BIT},
+    {.name = "ZeroOneAdam", .own = true, .keys = ONE_BIT},
+    {.name = "OneBitLamb", .own = true, .keys = ONE_BIT},
+    {.name = "MuAdam", .own = true, .keys = MUP},
+    {.name = "MuAdamW", .own = true, .keys = MUP},
+    {.name = "MuSGD", .own = true, .keys = MUP},
+    {.name = "Muon",
+     .own = true,
+     .keys = "its orthogonalised updates are not offered here: use AdamW"},
+    {.name = "Adamax", .keys = TORCHS},
+    {.name = "NAdam", .keys = TORCHS},
+    {.name = "RAdam", .keys = TORCHS},
+    {.name = "ASGD", .keys = TORCHS},
+    {.name = "Rprop", .keys = TORCHS},
+    {.name = "Adafactor", .keys = TORCHS},
+    {.name = "LBFGS", .keys = TORCHS},
+    {.name = "SparseAdam", .keys = TORCHS},
+};
+
+#define TYPES (int)(sizeof types / sizeof *types)
+
+/* What Adam and AdamW take with torch_adam: true, that is torch's two classes. */
+#define TORCH_ADAMW " lr betas eps weight_decay amsgrad maximize adam_w_mode torch_adam " TORCH
+#define TORCH_ADAM  " decoupled_weight_decay " TORCH_ADAMW
+
+static const Type *find_type(const char *name)
+{
+    const char *names[TYPES];
+    for (int i = 0; i < TYPES; i++) {
+        const Type *t = &types[i];
+        names[i] = t->name;
+        if ((t->own ? strcasecmp : strcmp)(t->name, name) != 0) continue;
+        return t->make ? t : dsi_refuse("optimizer.type \"%s\": %s", name, t->keys);
+    }
+    const char *near = dsi_nearest(name, names, TYPES);
+    if (near)
+        return dsi_refuse("optimizer.type \"%s\": there is no such optimizer; did you mean \"%s\"?",
+                          name, near);
+    return dsi_refuse("optimizer.type \"%s\": there is no such optimizer; there are Adam, AdamW, "
+                      "Adagrad, Lamb, Lion, SGD, RMSprop, Adadelta",
+                      name);
+}
+
+/* ---- the parameters -------------------------------------------------------------------------------------- */
+
+typedef enum Kind {
+    IGNORED,
+    FLAG,
+    ANY,
+    POSITIVE, /* or 0 */
+    BETA,
+    BETAS
+} Kind;
+
+typedef struct Key {
+    const char *name;
+    Kind kind;
+    size_t at; /* in Params */
+} Key;
+
+#define AT(member) offsetof(Params, member)
+
+static const Key keys[] = {
+    {"lr", POSITIVE, AT(lr)},
+    {"betas", BETAS, AT(betas)},
+    {"eps", POSITIVE, AT(eps)},
+    {"weight_decay", POSITIVE, AT(weight_decay)},
+    {"momentum", POSITIVE, AT(momentum)},
+    {"dampening", ANY, AT(dampening)},
+    {"alpha", POSITIVE, AT(alpha)},
+    {"rho", POSITIVE, AT(rho)},
+    {"lr_decay", POSITIVE, AT(lr_decay)},
+    {"initial_accumulator_value", POSITIVE, AT(initial_accumulator_value)},
+    {"max_coeff", POSITIVE, AT(max_coeff)},
+    {"min_coeff", POSITIVE, AT(min_coeff)},
+    {"nesterov", FLAG, AT(nesterov)},
+    {"centered", FLAG, AT(centered)},
+    {"maximize", FLAG, AT(maximize)},
+    {"amsgrad", FLAG, AT(amsgrad)},
+    {"bias_correction", FLAG, AT(bias_correction)},
+    {"eps_inside_sqrt", FLAG, AT(eps_inside_sqrt)},
+    {"adam_w_mode", FLAG, AT(adam_w_mode)},
+    {"decoupled_weight_decay", FLAG, AT(decoupled_weight_decay)},
+    {"torch_adam", FLAG, AT(torch_adam)},
+    {"fp32_optimizer_states", FLAG, AT(fp32_optimizer_states)},
+    {"set_grad_none", IGNORED, 0},
+    {"foreach", IGNORED, 0},
+    {"fused", IGNORED, 0},
+    {"capturable", IGNORED, 0},
+    {"differentiable", IGNORED, 0},
+};
+
+#define KEYS (int)(sizeof keys / sizeof *keys)
+
+static bool takes(const char *list, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *at = list; n && (at = strstr(at, key)); at += n)
+        if (at[-1] == ' ' && at[n] == ' ') return true;
+    return false;
+}
+
+/* false, with the message: what was found, and what was expected at optimizer.params.<name>. */
+static bool wrong(const char *name, const json_t *value, const char *expected)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    const char *hint = json_is_string(value) && !strcmp(json_string_value(value), "auto")
+                           ? "; who writes \"auto\" has to fill it in"
+                           : "";
+    dsi_refuse("optimizer.params.%s is %s: expected %s%s", name, text ? text : "?", expected, hint);
+    free(text);
+    return false;
+}
+
+static bool read_number(const char *name, Kind kind, const json_t *value, double *to)
+{
+    if (!json_is_number(value)) return wrong(name, value, "a number");
+    *to = json_number_value(value);
+    if (kind != ANY && !(*to >= 0)) return wrong(name, value, "0 or more");
+    if (kind == BETA && !(*to < 1)) return wrong(name, value, "0 or more, and less than 1");
+    return true;
+}
+
+static bool read_key(const Key *key, const json_t *value, Params *p)
+{
+    char *to = (char *)p + key->at;
+    if (key->kind == IGNORED) return true;
+    if (key->kind == FLAG) {
+        if (!json_is_boolean(value)) return wrong(key->name, value, "true or false");
+        *(bool *)(void *)to = json_is_true(value);
+        return true;
+    }
+    double *number = (double *)(void *)to;
+    if (key->kind != BETAS) return read_number(key->name, key->kind, value, number);
+    if (json_array_size(value) != 2) return wrong(key->name, value, "two numbers");
+    return read_number("betas[0]", BETA, json_array_get(value, 0), &number[0]) &&
+           read_number("betas[1]", BETA, json_array_get(value, 1), &number[1]);
+}
+
+/* Why `name` is not among the type's parameters. */
+static bool unknown(const Type *t, const char *list, const char *name)
+{
+    static const char one_bit[] =
+        " freeze_step var_freeze_step var_update_scaler local_step_scaler "
+        "local_step_clipper cuda_aware comm_backend_name coeff_beta "
+        "factor_max factor_min factor_threshold ";
+    const char *names[KEYS];
+    int n = 0;
+    for (int i = 0; i < KEYS; i++)
+        if (takes(list, keys[i].name)) names[n++] = keys[i].name;
+    const char *near = dsi_nearest(name, names, n);
+    if (!strcmp(name, "max_grad_norm"))
+        dsi_refuse("optimizer.params.max_grad_norm: use \"gradient_clipping\" at the top instead");
+    else if (takes(one_bit, name))
+        dsi_refuse("optimizer.params.%s is of the 1-bit optimizers, which are not offered here",
+                   name);
+    else if (near)
+        dsi_refuse("optimizer.params.%s: %s has no such parameter; did you mean \"%s\"?", name,
+                   t->name, near);
+    else
+        dsi_refuse("optimizer.params.%s: %s has no such parameter; it has%.*s", name, t->name,
+                   (int)strlen(list) - 1, list);
+    return false;
+}
+
+/* What the single parameters cannot tell. */
+static bool check(const Type *t, const Params *p)
+{
+    bool is_adam = t->make == adam || t->make == adamw;
+    if (p->amsgrad && ((is_adam && !p->torch_adam) || t->make == lamb))
+        dsi_refuse("optimizer.params.amsgrad: DeepSpeed's %s has it not%s", t->name,
+                   is_adam ? "; torch's has: \"torch_adam\": true" : "");
+    else if (!p->fp32_optimizer_states)
+        dsi_refuse("optimizer.params.fp32_optimizer_states is false: moments are float32 here");
+    else if (p->nesterov && (p->momentum == 0 || p->dampening != 0))
+        dsi_refuse("optimizer.params.nesterov: it needs a momentum and no dampening");
+    else if (!(p->min_coeff <= p->max_coeff))
+        dsi_refuse("optimizer.params.min_coeff is %g, which is more than max_coeff %g",
+                   p->min_coeff, p->max_coeff);
+    else
+        return true;
+    return false;
+}
+
+/* As DeepSpeed and torch have them: torch's AdamW decays by 0.01 unless told. */
+static bool read_params(const Type *t, const json_t *object, Params *p)
+{
+    const char *list = t->keys, *name;
+    const json_t *torch = json_object_get(object, "torch_adam");
+    *p = (Params){.lr = t->lr,
+                  .betas = {0.9, 0.999},
+                  .eps = t->eps,
+                  .alpha = 0.99,
+                  .rho = 0.9,
+                  .max_coeff = 10,
+                  .min_coeff = 0.01,
+                  .bias_correction = true,
+                  .adam_w_mode = true,
+                  .fp32_optimizer_states = true};
+    if (takes(list, "torch_adam") && json_is_true(torch)) {
+        bool is_adamw = t->make == adamw || !json_is_false(json_object_get(object, "adam_w_mode"));
+        list = is_adamw ? TORCH_ADAMW : TORCH_ADAM;
+        p->weight_decay = is_adamw ? 0.01 : 0;
+    }
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        int i = 0;
+        while (i < KEYS && strcmp(keys[i].name, name) != 0) i++;
+        if (!takes(list, name) || i == KEYS) return unknown(t, list, name);
+        if (!read_key(&keys[i], value, p)) return false;
+    }
+    return check(t, p);
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *object = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
+                                &error);
+    if (!object)
+        return dsi_refuse("optimizer.params: line %d, column %d: %s", error.line, error.column,
+                          error.text);
+    if (json_is_object(object)) return object;
+    json_decref(object);
+    return dsi_refuse("optimizer.params: expected an object, {\"lr\": 0.001} for example");
+}
+
+ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params)
+{
+    if (!model || !type) return dsi_passed("optim_by_name");
+    const Type *t = find_type(type);
+    json_t *object = t ? parse(params) : NULL;
+    Params p;
+    ds_optim *o = object && read_params(t, object, &p) ? t->make(model, &p) : NULL;
+    json_decref(object);
+    return o;
+}
