@@ -1,16 +1,16 @@
 /* optim/by_name.c: the "optimizer" block of a DeepSpeed configuration: type and params -> an optimizer.
  *
- * A table says of each type which parameters it takes, another of each parameter what it may be. As in
+ * A table says of each type which parameters it takes, another of each parameter what it may be (params.h). As in
  * DeepSpeed 0.19, its own names are known in any case of letters, all others are classes of torch.optim
  * and must match; Adam is AdamW unless adam_w_mode is false, AdamW is always; torch_adam chooses torch's
  * classes, with their defaults. Only what says how torch computes the same is taken and ignored.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
+#include "params.h"
 
 #include "base/text.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <string.h>
 #include <strings.h>
 
@@ -172,123 +172,83 @@ static const Type *find_type(const char *name)
 
 /* ---- the parameters -------------------------------------------------------------------------------------- */
 
-typedef enum Kind {
-    IGNORED,
-    FLAG,
-    ANY,
-    POSITIVE, /* or 0 */
-    BETA,
-    BETAS
-} Kind;
-
 typedef struct Key {
     const char *name;
-    Kind kind;
+    dsi_param_kind kind;
+    dsi_range range;
     size_t at; /* in Params */
 } Key;
 
-#define AT(member) offsetof(Params, member)
+#define NUMBER(member) \
+    { \
+#member, DSI_PARAM_NUMBER, DSI_NOT_NEGATIVE, offsetof(Params, member) \
+    }
+#define FLAG(member) \
+    { \
+#member, DSI_PARAM_BOOL, DSI_ANY, offsetof(Params, member) \
+    }
+#define IGNORED(name) \
+    { \
+        name, DSI_PARAM_IGNORED, DSI_ANY, 0 \
+    }
 
 static const Key keys[] = {
-    {"lr", POSITIVE, AT(lr)},
-    {"betas", BETAS, AT(betas)},
-    {"eps", POSITIVE, AT(eps)},
-    {"weight_decay", POSITIVE, AT(weight_decay)},
-    {"momentum", POSITIVE, AT(momentum)},
-    {"dampening", ANY, AT(dampening)},
-    {"alpha", POSITIVE, AT(alpha)},
-    {"rho", POSITIVE, AT(rho)},
-    {"lr_decay", POSITIVE, AT(lr_decay)},
-    {"initial_accumulator_value", POSITIVE, AT(initial_accumulator_value)},
-    {"max_coeff", POSITIVE, AT(max_coeff)},
-    {"min_coeff", POSITIVE, AT(min_coeff)},
-    {"nesterov", FLAG, AT(nesterov)},
-    {"centered", FLAG, AT(centered)},
-    {"maximize", FLAG, AT(maximize)},
-    {"amsgrad", FLAG, AT(amsgrad)},
-    {"bias_correction", FLAG, AT(bias_correction)},
-    {"eps_inside_sqrt", FLAG, AT(eps_inside_sqrt)},
-    {"adam_w_mode", FLAG, AT(adam_w_mode)},
-    {"decoupled_weight_decay", FLAG, AT(decoupled_weight_decay)},
-    {"torch_adam", FLAG, AT(torch_adam)},
-    {"fp32_optimizer_states", FLAG, AT(fp32_optimizer_states)},
-    {"set_grad_none", IGNORED, 0},
-    {"foreach", IGNORED, 0},
-    {"fused", IGNORED, 0},
-    {"capturable", IGNORED, 0},
-    {"differentiable", IGNORED, 0},
+    NUMBER(lr),
+    {"betas", DSI_PARAM_PAIR, DSI_BETA, offsetof(Params, betas)},
+    NUMBER(eps),
+    NUMBER(weight_decay),
+    NUMBER(momentum),
+    {"dampening", DSI_PARAM_NUMBER, DSI_ANY, offsetof(Params, dampening)},
+    NUMBER(alpha),
+    {"rho", DSI_PARAM_NUMBER, DSI_UNIT, offsetof(Params, rho)},
+    NUMBER(lr_decay),
+    NUMBER(initial_accumulator_value),
+    NUMBER(max_coeff),
+    NUMBER(min_coeff),
+    FLAG(nesterov),
+    FLAG(centered),
+    FLAG(maximize),
+    FLAG(amsgrad),
+    FLAG(bias_correction),
+    FLAG(eps_inside_sqrt),
+    FLAG(adam_w_mode),
+    FLAG(decoupled_weight_decay),
+    FLAG(torch_adam),
+    FLAG(fp32_optimizer_states),
+    IGNORED("set_grad_none"),
+    IGNORED("foreach"),
+    IGNORED("fused"),
+    IGNORED("capturable"),
+    IGNORED("differentiable"),
 };
 
 #define KEYS (int)(sizeof keys / sizeof *keys)
 
+/* Parameters that DeepSpeed has, or had, where nothing stands for them here. */
+static bool refused(const char *name)
+{
+    static const char *const one_bit[] = {
+        "freeze_step",        "var_freeze_step", "var_update_scaler", "local_step_scaler",
+        "local_step_clipper", "cuda_aware",      "coeff_beta",        "factor_max",
+        "comm_backend_name",  "factor_min",      "factor_threshold"};
+    if (!strcmp(name, "max_grad_norm"))
+        return dsi_refuse("optimizer.params.max_grad_norm: DeepSpeed has \"gradient_clipping\", at "
+                          "the top of the file, for it"),
+               true;
+    for (size_t i = 0; i < sizeof one_bit / sizeof *one_bit; i++)
+        if (!strcmp(name, one_bit[i]))
+            return dsi_refuse("optimizer.params.%s is of the 1-bit optimizers, which are not "
+                              "offered here",
+                              name),
+                   true;
+    return false;
+}
+
 static bool takes(const char *list, const char *key)
 {
     size_t n = strlen(key);
-    for (const char *at = list; n && (at = strstr(at, key)); at += n)
+    for (const char *at = list; (at = strstr(at, key)); at += n)
         if (at[-1] == ' ' && at[n] == ' ') return true;
-    return false;
-}
-
-/* false, with the message: what was found, and what was expected at optimizer.params.<name>. */
-static bool wrong(const char *name, const json_t *value, const char *expected)
-{
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
-    const char *hint = json_is_string(value) && !strcmp(json_string_value(value), "auto")
-                           ? "; who writes \"auto\" has to fill it in"
-                           : "";
-    dsi_refuse("optimizer.params.%s is %s: expected %s%s", name, text ? text : "?", expected, hint);
-    free(text);
-    return false;
-}
-
-static bool read_number(const char *name, Kind kind, const json_t *value, double *to)
-{
-    if (!json_is_number(value)) return wrong(name, value, "a number");
-    *to = json_number_value(value);
-    if (kind != ANY && !(*to >= 0)) return wrong(name, value, "0 or more");
-    if (kind == BETA && !(*to < 1)) return wrong(name, value, "0 or more, and less than 1");
-    return true;
-}
-
-static bool read_key(const Key *key, const json_t *value, Params *p)
-{
-    char *to = (char *)p + key->at;
-    if (key->kind == IGNORED) return true;
-    if (key->kind == FLAG) {
-        if (!json_is_boolean(value)) return wrong(key->name, value, "true or false");
-        *(bool *)(void *)to = json_is_true(value);
-        return true;
-    }
-    double *number = (double *)(void *)to;
-    if (key->kind != BETAS) return read_number(key->name, key->kind, value, number);
-    if (json_array_size(value) != 2) return wrong(key->name, value, "two numbers");
-    return read_number("betas[0]", BETA, json_array_get(value, 0), &number[0]) &&
-           read_number("betas[1]", BETA, json_array_get(value, 1), &number[1]);
-}
-
-/* Why `name` is not among the type's parameters. */
-static bool unknown(const Type *t, const char *list, const char *name)
-{
-    static const char one_bit[] =
-        " freeze_step var_freeze_step var_update_scaler local_step_scaler "
-        "local_step_clipper cuda_aware comm_backend_name coeff_beta "
-        "factor_max factor_min factor_threshold ";
-    const char *names[KEYS];
-    int n = 0;
-    for (int i = 0; i < KEYS; i++)
-        if (takes(list, keys[i].name)) names[n++] = keys[i].name;
-    const char *near = dsi_nearest(name, names, n);
-    if (!strcmp(name, "max_grad_norm"))
-        dsi_refuse("optimizer.params.max_grad_norm: use \"gradient_clipping\" at the top instead");
-    else if (takes(one_bit, name))
-        dsi_refuse("optimizer.params.%s is of the 1-bit optimizers, which are not offered here",
-                   name);
-    else if (near)
-        dsi_refuse("optimizer.params.%s: %s has no such parameter; did you mean \"%s\"?", name,
-                   t->name, near);
-    else
-        dsi_refuse("optimizer.params.%s: %s has no such parameter; it has%.*s", name, t->name,
-                   (int)strlen(list) - 1, list);
     return false;
 }
 
@@ -311,11 +271,9 @@ static bool check(const Type *t, const Params *p)
     return false;
 }
 
-/* As DeepSpeed and torch have them: torch's AdamW decays by 0.01 unless told. */
-static bool read_params(const Type *t, const json_t *object, Params *p)
+/* The defaults, and the list of the parameters that the type takes, as DeepSpeed and torch have them. */
+static const char *begin(const Type *t, json_t *object, Params *p)
 {
-    const char *list = t->keys, *name;
-    const json_t *torch = json_object_get(object, "torch_adam");
     *p = (Params){.lr = t->lr,
                   .betas = {0.9, 0.999},
                   .eps = t->eps,
@@ -326,42 +284,41 @@ static bool read_params(const Type *t, const json_t *object, Params *p)
                   .bias_correction = true,
                   .adam_w_mode = true,
                   .fp32_optimizer_states = true};
-    if (takes(list, "torch_adam") && json_is_true(torch)) {
-        bool is_adamw = t->make == adamw || !json_is_false(json_object_get(object, "adam_w_mode"));
-        list = is_adamw ? TORCH_ADAMW : TORCH_ADAM;
-        p->weight_decay = is_adamw ? 0.01 : 0;
-    }
-    json_t *value;
-    json_object_foreach((json_t *)object, name, value)
-    {
-        int i = 0;
-        while (i < KEYS && strcmp(keys[i].name, name) != 0) i++;
-        if (!takes(list, name) || i == KEYS) return unknown(t, list, name);
-        if (!read_key(&keys[i], value, p)) return false;
-    }
-    return check(t, p);
+    if (!takes(t->keys, "torch_adam") || !json_is_true(json_object_get(object, "torch_adam")))
+        return t->keys;
+    bool is_adamw = t->make == adamw || !json_is_false(json_object_get(object, "adam_w_mode"));
+    p->weight_decay = is_adamw ? 0.01 : 0;
+    return is_adamw ? TORCH_ADAMW : TORCH_ADAM;
 }
 
-static json_t *parse(const char *text)
+static bool read_params(const Type *t, const char *text, json_t *object, Params *p)
 {
-    json_error_t error;
-    json_t *object = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES | JSON_DECODE_ANY,
-                                &error);
-    if (!object)
-        return dsi_refuse("optimizer.params: line %d, column %d: %s", error.line, error.column,
-                          error.text);
-    if (json_is_object(object)) return object;
-    json_decref(object);
-    return dsi_refuse("optimizer.params: expected an object, {\"lr\": 0.001} for example");
+    const char *list = begin(t, object, p), *name;
+    json_t *value;
+    json_object_foreach(object, name, value)
+    {
+        if (refused(name)) return false;
+    }
+    dsi_param table[KEYS];
+    int n = 0;
+    for (int i = 0; i < KEYS; i++)
+        if (takes(list, keys[i].name))
+            table[n++] = (dsi_param){.name = keys[i].name,
+                                     .kind = keys[i].kind,
+                                     .to = (char *)p + keys[i].at,
+                                     .range = keys[i].range};
+    dsi_params_from from = {"optimizer.params", t->name, 1};
+    return dsi_params_read(&from, text, table, n) == DS_OK && check(t, p);
 }
 
 ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params)
 {
     if (!model || !type) return dsi_passed("optim_by_name");
     const Type *t = find_type(type);
-    json_t *object = t ? parse(params) : NULL;
+    if (!t) return NULL;
+    json_t *object = params ? json_loads(params, 0, NULL) : NULL; /* to look ahead */
     Params p;
-    ds_optim *o = object && read_params(t, object, &p) ? t->make(model, &p) : NULL;
+    bool good = read_params(t, params, object, &p);
     json_decref(object);
-    return o;
+    return good ? t->make(model, &p) : NULL;
 }

@@ -50,7 +50,9 @@ static ds_status wrong(const dsi_params_from *f, const dsi_param *p, const json_
                        const char *want)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
-    dsi_fail(DS_EINVAL, "%s.%s is %.80s: expected %s", f->path, p->name, text ? text : "?", want);
+    bool is_auto = json_is_string(value) && !strcmp(json_string_value(value), "auto");
+    dsi_fail(DS_EINVAL, "%s.%s is %.80s: expected %s%s", f->path, p->name, text ? text : "?", want,
+             is_auto ? "; \"auto\" is for the program that wrote it to fill in" : "");
     free(text);
     return DS_EINVAL;
 }
@@ -107,6 +109,19 @@ static ds_status read_rates(const dsi_params_from *f, const dsi_param *p, const 
         const json_t *one = list ? json_array_get(value, (size_t)g) : value;
         ds_status status = read_number(f, p, one, &to[g]);
         if (status != DS_OK) return status;
+    }
+    return DS_OK;
+}
+
+static ds_status read_pair(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+{
+    double *to = p->to;
+    if (json_array_size(value) != 2) return wrong_number(f, p, value, "two numbers");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *one = json_array_get(value, i);
+        if (!json_is_number(one) || !in_range(json_number_value(one), p->range))
+            return wrong_number(f, p, value, "two numbers");
+        to[i] = json_number_value(one);
     }
     return DS_OK;
 }
@@ -187,6 +202,10 @@ static ds_status read_value(const dsi_params_from *f, const dsi_param *p, const 
         return read_bool(f, p, value);
     case DSI_PARAM_WORD:
         return read_word(f, p, value);
+    case DSI_PARAM_PAIR:
+        return read_pair(f, p, value);
+    case DSI_PARAM_IGNORED:
+        return DS_OK;
     }
     return DS_OK;
 }

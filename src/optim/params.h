@@ -18,7 +18,9 @@ typedef enum dsi_param_kind {
     DSI_PARAM_WHOLE,   /* int64_t; 1e3 and 1000.0 too */
     DSI_PARAM_WHOLES,  /* dsi_wholes: a list of whole numbers, not falling */
     DSI_PARAM_BOOL,    /* bool */
-    DSI_PARAM_WORD     /* int: which of `words` */
+    DSI_PARAM_WORD,    /* int: which of `words` */
+    DSI_PARAM_PAIR,    /* double [2]: a list of two numbers */
+    DSI_PARAM_IGNORED  /* any value, without effect */
 } dsi_param_kind;
 
 typedef enum dsi_range {
