@@ -179,18 +179,11 @@ typedef struct Key {
     size_t at; /* in Params */
 } Key;
 
-#define NUMBER(member) \
-    { \
-#member, DSI_PARAM_NUMBER, DSI_NOT_NEGATIVE, offsetof(Params, member) \
-    }
-#define FLAG(member) \
-    { \
-#member, DSI_PARAM_BOOL, DSI_ANY, offsetof(Params, member) \
-    }
-#define IGNORED(name) \
-    { \
-        name, DSI_PARAM_IGNORED, DSI_ANY, 0 \
-    }
+/* clang-format off */
+#define NUMBER(member) {#member, DSI_PARAM_NUMBER, DSI_NOT_NEGATIVE, offsetof(Params, member)}
+#define FLAG(member)   {#member, DSI_PARAM_BOOL, DSI_ANY, offsetof(Params, member)}
+#define IGNORED(name)  {name, DSI_PARAM_IGNORED, DSI_ANY, 0}
+/* clang-format on */
 
 static const Key keys[] = {
     NUMBER(lr),
