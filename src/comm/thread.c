@@ -54,7 +54,8 @@ typedef struct meeting {
 
 typedef struct group {
     struct team *team;
-    int refs, size;
+    int refs; /* ranks that have not closed it, and meetings that the helper has */
+    int size;
     int *member; /* [size] ranks of the team */
     /* meetings number oldest .. newest-1; that of number k is ring[k % room], NULL when all have left */
     meeting **ring;
@@ -163,18 +164,19 @@ static ds_status failed(const team *t, const dsi_request *r)
     return dsi_fail(DS_ECOMM, "%s: %s", dsi_collective_name(r->what), t->why);
 }
 
-/* "1, 3": the ranks that are not here; returns how many, and in *gone whether one will never come */
-static int absent(const meeting *m, dsi_text *ranks, bool *gone)
+/* How many have not come; with gone: and never will. *ranks, if not NULL: "s 1, 3". */
+static int absent(const meeting *m, bool gone, dsi_text *ranks)
 {
     const group *g = m->group;
     int n = 0;
-    *gone = false;
+    dsi_text list = {0};
     for (int r = 0; r < g->size; r++) {
-        if (m->of[r]) continue;
-        if (g->team->gone[g->member[r]]) *gone = true;
-        if (ranks) dsi_text_add(ranks, "%s%d", n ? ", " : "", r);
+        if (m->of[r] || (gone && !g->team->gone[g->member[r]])) continue;
+        if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", r);
         n++;
     }
+    if (ranks) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
+    dsi_text_free(&list);
     return n;
 }
 
@@ -182,15 +184,13 @@ static int absent(const meeting *m, dsi_text *ranks, bool *gone)
 static void fail_meeting(meeting *m, const dsi_request *r, double waited)
 {
     dsi_text ranks = {0}, why = {0};
-    bool gone;
-    int n = absent(m, &ranks, &gone);
-    dsi_text_add(&why, "rank %d calls %s", r->comm->rank, dsi_request_text(r));
+    bool gone = absent(m, true, NULL) > 0;
+    absent(m, gone, &ranks);
+    dsi_text_add(&why, "rank %d calls %s, ", r->comm->rank, dsi_request_text(r));
     if (gone)
-        dsi_text_add(&why, ", but of rank%s %s at least one has ended without it", n > 1 ? "s" : "",
-                     ranks.s);
+        dsi_text_add(&why, "but rank%s ended without it", ranks.s);
     else
-        dsi_text_add(&why, ", and rank%s %s did not come within %.3g s (DS_TIMEOUT)",
-                     n > 1 ? "s" : "", ranks.s, waited);
+        dsi_text_add(&why, "and rank%s did not come within %.3g s (DS_TIMEOUT)", ranks.s, waited);
     if (!gone) dsi_log(DSI_ERROR, "%s", why.s); /* for the thread that is stuck may never return */
     fail_team(m->group->team, DS_ECOMM, why.s);
     dsi_text_free(&ranks);
@@ -238,11 +238,11 @@ static bool sleep_until_open(meeting *m, const dsi_request *r)
     team *t = m->group->team;
     double limit = dsi_comm_timeout();
     struct timespec until = after(limit);
-    bool gone, late = false;
+    bool late = false;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->sleepers, 1);
     while (!is_open(m) && !t->failed) {
-        if (absent(m, NULL, &gone) && (gone || late))
+        if (late || absent(m, true, NULL))
             fail_meeting(m, r, limit);
         else
             late = pthread_cond_timedwait(&t->changed, &t->mutex, &until) == ETIMEDOUT;
