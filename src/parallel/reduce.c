@@ -254,9 +254,12 @@ static void ready(void *arg, ds_tensor *x)
     if (!r->runs || r->status != DS_OK || (!sends && !r->widen)) return;
     r->status = open_bucket(r, k, bucket_dtype(r));
     if (r->status == DS_OK) r->status = move_in(l, x);
-    if (r->status != DS_OK || !sends) return;
-    r->bucket[k].missing--;
-    r->status = leave_full(r, false);
+    if (r->status == DS_OK && sends) {
+        r->bucket[k].missing--;
+        r->status = leave_full(r, false);
+    }
+    /* at once: a rank that leaves out a bucket must not begin another collective in its place */
+    if (r->status != DS_OK && r->comm) dsi_comm_abort(r->comm, ds_error());
 }
 
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last)

@@ -115,6 +115,13 @@ static void make_room(dsi_zero3 *z, int64_t n)
         if (z->unit[k].divided && !z->unit[k].pinned) let_go(&z->unit[k]);
 }
 
+/* A rank that cannot begin a gather must not begin another collective in its place. */
+static ds_status all_or_none(const dsi_zero3 *z, ds_status status)
+{
+    if (status != DS_OK) dsi_comm_abort(z->comm, ds_error());
+    return status;
+}
+
 static ds_status bring(Unit *u)
 {
     if (u->present) return DS_OK;
@@ -123,7 +130,7 @@ static ds_status bring(Unit *u)
     ds_status status = start(u);
     if (status == DS_OK) status = finish(u);
     ds_scope_close(scope);
-    return status;
+    return all_or_none(u->z, status);
 }
 
 /* ---- the trace ------------------------------------------------------------------------------------------ */
@@ -144,7 +151,7 @@ static ds_status prefetch(dsi_zero3 *z)
         ds_scope *scope = ds_scope_open();
         ds_status status = start(u);
         ds_scope_close(scope);
-        if (status != DS_OK) return status;
+        if (status != DS_OK) return all_or_none(z, status);
     }
     return DS_OK;
 }
@@ -243,7 +250,7 @@ static void after_use(void *arg, ds_tensor *x)
     note_use(u);
     u->pinned = false;
     if (!comes_again_soon(u)) let_go(u);
-    prefetch(u->z); /* what fails here fails again, and is told, when it is brought */
+    prefetch(u->z); /* after a failure all that follows fails */
 }
 
 void dsi_zero3_backward(dsi_zero3 *z, bool runs)
