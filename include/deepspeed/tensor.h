@@ -36,6 +36,11 @@ DS_API ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape); /* N(0, 1) */
 DS_API ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape);
 DS_API ds_tensor *ds_randperm(int64_t n); /* int64 [n]: 0 .. n-1 in random order */
 
+/* Where this thread's generator stands, as torch.get_rng_state() and set_rng_state(): uint8 [5056], the same
+ * bytes. */
+DS_API ds_tensor *ds_rng_state(void);
+DS_API ds_status ds_set_rng_state(ds_tensor *state);
+
 /* ---- ask: of NULL the answer is 0, NULL or NaN ---------------------------------------------------- */
 
 DS_API ds_dtype ds_dtype_of(const ds_tensor *x);

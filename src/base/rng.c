@@ -227,6 +227,53 @@ void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double st
     normal_16_f64(x + n - 16, mean, std);
 }
 
+/* ---- as bytes ----------------------------------------------------------------------------------- */
+
+/* at::CPUGeneratorImplState, which PyTorch copies out as it lies in memory. */
+typedef struct TorchState {
+    uint64_t seed;
+    int32_t left, seeded; /* left: words until the next twist, and one more */
+    uint64_t next;        /* word of state to be used; 0 also before the first twist */
+    uint64_t state[WORDS];
+    double unused_x, normal, unused_rho; /* normal: the second value of a pair, */
+    int32_t has_normal;                  /* if it waits */
+    float float_normal;
+    bool has_float_normal; /* nothing draws one by one in float */
+} TorchState;
+
+void dsi_rng_save(const dsi_rng *g, void *bytes)
+{
+    dsi_rng fresh;
+    dsi_rng_seed(&fresh, g->seed);
+    bool unused = g->next == WORDS && !memcmp(fresh.state, g->state, sizeof fresh.state);
+    TorchState t;
+    memset(&t, 0, sizeof t);
+    t.seed = g->seed;
+    t.seeded = 1;
+    t.next = unused ? 0 : (uint64_t)g->next;
+    t.left = unused ? 1 : WORDS + 1 - g->next;
+    for (int i = 0; i < WORDS; i++) t.state[i] = g->state[i];
+    t.has_normal = g->has_normal;
+    t.normal = g->has_normal ? g->normal : 0;
+    memcpy(bytes, &t, sizeof t);
+}
+
+bool dsi_rng_load(dsi_rng *g, const void *bytes)
+{
+    TorchState t;
+    memcpy(&t, bytes, sizeof t);
+    if (t.seeded != 1 || t.left < 1 || t.left > WORDS || t.next > WORDS) return false;
+    if (t.left > 1 && (uint64_t)t.left + t.next != WORDS + 1) return false;
+    g->seed = t.seed;
+    g->next = t.left == 1 ? WORDS : (int)t.next;
+    for (int i = 0; i < WORDS; i++) g->state[i] = (uint32_t)t.state[i];
+    g->has_normal = t.has_normal;
+    g->normal = t.normal;
+    return true;
+}
+
+_Static_assert(sizeof(TorchState) == DSI_RNG_STATE_BYTES, "as PyTorch's");
+
 /* ---- the thread's own --------------------------------------------------------------------------- */
 
 static _Thread_local dsi_rng mine;

@@ -30,6 +30,11 @@ void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double st
 void dsi_rng_bernoulli_f32(dsi_rng *g, float *x, int64_t n, double p); /* torch.bernoulli: 1 or 0 */
 void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n);           /* torch.randperm */
 
+/* As the bytes of torch.get_rng_state(), and back: false, changing nothing, if they are no such state. */
+#define DSI_RNG_STATE_BYTES 5056
+void dsi_rng_save(const dsi_rng *g, void *bytes);
+bool dsi_rng_load(dsi_rng *g, const void *bytes);
+
 /* The generator of this thread, seeded by ds_seed; at first with PyTorch's default seed 67280421310721. */
 dsi_rng *dsi_rng_default(void);
 

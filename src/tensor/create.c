@@ -164,3 +164,25 @@ ds_tensor *ds_randperm(int64_t n)
     dsi_rng_permutation(dsi_rng_default(), dsi_v(host).p, n);
     return to_device(x, host);
 }
+
+ds_tensor *ds_rng_state(void)
+{
+    unsigned char bytes[DSI_RNG_STATE_BYTES];
+    dsi_rng_save(dsi_rng_default(), bytes);
+    return ds_from_data(DS_U8, ds_shape(DSI_RNG_STATE_BYTES), bytes);
+}
+
+ds_status ds_set_rng_state(ds_tensor *state)
+{
+    if (!state) return dsi_passed("set_rng_state"), DS_EINVAL;
+    if (state->dtype != DS_U8 || state->shape.n != 1 || state->shape.d[0] != DSI_RNG_STATE_BYTES)
+        return dsi_fail(DS_EINVAL, "set_rng_state: the state is %s %s: expected uint8 [%d]",
+                        ds_dtype_name(state->dtype), dsi_shape_text(state->shape),
+                        DSI_RNG_STATE_BYTES);
+    const void *bytes = ds_data(state);
+    if (!bytes) return ds_error_status();
+    if (!dsi_rng_load(dsi_rng_default(), bytes))
+        return dsi_fail(DS_EFORMAT, "set_rng_state: these bytes are no state of PyTorch's CPU "
+                                    "generator");
+    return DS_OK;
+}

@@ -1,5 +1,6 @@
 /* tests/tensor/create.c: tensors from nothing, from memory, from the generator; what is refused.
  * SPDX-License-Identifier: MIT */
+#include "base/crc.h"
 #include "check.h"
 #include "tensor/tensor.h"
 
@@ -171,9 +172,83 @@ static void failed_allocations_are_passed(void **state)
     CHECK_INT((int64_t)dsi_cache_live(cpu), (int64_t)before);
 }
 
+/* CRC-32C of the bytes of torch.get_rng_state() after the same calls in PyTorch 2. */
+static void check_state(uint32_t want)
+{
+    ds_tensor *state = ds_rng_state();
+    CHECK_INT(ds_numel(state), 5056);
+    CHECK_INT(dsi_crc32c(0, ds_data(state), 5056), want);
+}
+
+static void the_generator_has_pytorchs_bytes(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_seed(42);
+    check_state(0x16d5abf7);
+    ds_rand(DS_F32, ds_shape(3));
+    check_state(0x840a709a);
+    ds_rand(DS_F32, ds_shape(621)); /* the last word of a block */
+    check_state(0x9503b439);
+    ds_rand(DS_F32, ds_shape(1));
+    check_state(0xd8aa11d4);
+    ds_randn(DS_F32, ds_shape(3)); /* one of a pair waits */
+    check_state(0xf20515d8);
+    ds_randn(DS_F32, ds_shape(16));
+    check_state(0xc9f43687);
+    ds_randperm(10);
+    check_state(0xf34203aa);
+    ds_seed(((uint64_t)1 << 40) + 7);
+    check_state(0x6ff37203);
+    ds_scope_close(s);
+}
+
+static void the_generator_goes_on(void **state)
+{
+    (void)state;
+    static const int64_t drawn[] = {0, 1, 623, 624, 625};
+    for (size_t k = 0; k < sizeof drawn / sizeof *drawn; k++) {
+        ds_scope *s = ds_scope_open();
+        ds_seed(42);
+        ds_rand(DS_F32, ds_shape(drawn[k]));
+        ds_randn(DS_F32, ds_shape(k % 2 ? 5 : 4));
+        ds_tensor *here = ds_rng_state(), *want = ds_randn(DS_F32, ds_shape(3));
+        ds_rand(DS_F32, ds_shape(1000));
+        CHECK_INT(ds_set_rng_state(here), DS_OK);
+        ds_tensor *got = ds_randn(DS_F32, ds_shape(3));
+        CHECK(!memcmp(ds_data(got), ds_data(want), 12));
+        CHECK_INT(ds_set_rng_state(here), DS_OK);
+        CHECK(!memcmp(ds_data(ds_rng_state()), ds_data(here), 5056));
+        ds_scope_close(s);
+    }
+}
+
+static void what_is_no_state_is_refused(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *good = ds_rng_state(), *bad = ds_zeros(DS_U8, ds_shape(5056));
+    CHECK(ds_set_rng_state(NULL) != DS_OK);
+    ds_error_clear();
+    CHECK(ds_set_rng_state(ds_zeros(DS_U8, ds_shape(5048))) != DS_OK);
+    CHECK_ERROR("set_rng_state: the state is uint8 [5048]: expected uint8 [5056]");
+    CHECK(ds_set_rng_state(ds_zeros(DS_F32, ds_shape(5056))) != DS_OK);
+    CHECK_ERROR("float32 [5056]");
+    CHECK(ds_set_rng_state(bad) != DS_OK);
+    CHECK_ERROR("no state of PyTorch's CPU generator");
+    bad = ds_clone(good);
+    ((uint8_t *)ds_data_mut(bad))[17] = 5; /* next: 1280 and more */
+    CHECK(ds_set_rng_state(bad) != DS_OK);
+    ds_error_clear();
+    CHECK(!memcmp(ds_data(ds_rng_state()), ds_data(good), 5056));
+    ds_scope_close(s);
+}
+
 TEST_MAIN(cmocka_unit_test(constants_fill_every_dtype),
           cmocka_unit_test(impossible_shapes_are_refused),
           cmocka_unit_test(ranges_end_before_their_end), cmocka_unit_test(memory_is_copied),
           cmocka_unit_test(random_values_follow_the_seed), cmocka_unit_test(integers_stay_in_range),
           cmocka_unit_test(permutations_are_whole), cmocka_unit_test(floats_are_for_floats),
+          cmocka_unit_test(the_generator_has_pytorchs_bytes),
+          cmocka_unit_test(the_generator_goes_on), cmocka_unit_test(what_is_no_state_is_refused),
           cmocka_unit_test(failed_allocations_are_passed))
