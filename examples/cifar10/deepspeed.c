@@ -347,53 +347,12 @@ static void save(const Program *p)
 
 /* ---- testing ------------------------------------------------------------------------------------------- */
 
-/* Each rank tests its share of the images; every rank makes as many batches, and what comes twice to fill
- * them is counted once. */
-static Accuracy test_share(Program *p)
-{
-    Accuracy a = {{0}, {0}};
-    int64_t all = ds_dataset_len(ds_loader_dataset(p->test)),
-            ranks = ds_engine_world_size(p->engine);
-    int64_t number = ds_engine_global_rank(p->engine); /* of the image, as the sampler deals them */
-    ds_batch b;
-    while (ds_loader_next(p->test, &b)) {
-        const int64_t *label = ds_data(b.y);
-        const int64_t *guess = ds_data(ds_argmax(ds_engine_forward(p->engine, b.x), 1));
-        for (int64_t i = 0; label && guess && i < b.size; i++, number += ranks) {
-            if (number >= all) continue;
-            a.of[label[i]]++;
-            a.right[label[i]] += guess[i] == label[i];
-        }
-    }
-    return a;
-}
-
-static void sum_over_ranks(Accuracy *a)
-{
-    ds_scope *scope = ds_scope_open();
-    int64_t counts[20];
-    memcpy(counts, a->right, sizeof a->right);
-    memcpy(counts + 10, a->of, sizeof a->of);
-    ds_tensor *sum = ds_from_data(DS_I64, ds_shape(20), counts);
-    if (ds_all_reduce(ds_world(), sum, DS_REDUCE_SUM) == DS_OK) {
-        memcpy(counts, ds_data(sum), sizeof counts);
-        memcpy(a->right, counts, sizeof a->right);
-        memcpy(a->of, counts + 10, sizeof a->of);
-    }
-    ds_scope_close(scope);
-}
-
 static void test(Program *p)
 {
     if (!p->test || ds_error()) return;
-    bool was = ds_set_grad(false);
-    ds_engine_eval(p->engine);
     if (p->o.use_ema) ds_engine_swap_ema(p->engine);
-    Accuracy a = test_share(p);
-    if (!ds_error()) sum_over_ranks(&a);
+    Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
     if (p->o.use_ema) ds_engine_swap_ema(p->engine);
-    ds_engine_train(p->engine, true);
-    ds_set_grad(was);
     if (ds_error() || !p->first) return;
     print_accuracy(&a);
     print_accuracy_by_class(&a);

@@ -3,6 +3,7 @@
 #include "classify.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct Net {
     ds_module *conv1, *conv2, *fc1, *fc2, *fc3;
@@ -42,20 +43,47 @@ void print_names(const char *title, ds_tensor *labels)
     putchar('\n');
 }
 
-Accuracy evaluate(ds_module *net, ds_loader *test)
+static void sum_over_ranks(Accuracy *a)
 {
-    Accuracy a = {{0}, {0}};
+    int64_t counts[20];
+    if (ds_comm_size(ds_world()) == 1) return;
+    ds_scope *scope = ds_scope_open();
+    memcpy(counts, a->right, sizeof a->right);
+    memcpy(counts + 10, a->of, sizeof a->of);
+    ds_tensor *sum = ds_from_data(DS_I64, ds_shape(20), counts);
+    if (ds_all_reduce(ds_world(), sum, DS_REDUCE_SUM) == DS_OK) {
+        memcpy(counts, ds_data(sum), sizeof counts);
+        memcpy(a->right, counts, sizeof a->right);
+        memcpy(a->of, counts + 10, sizeof a->of);
+    }
+    ds_scope_close(scope);
+}
+
+/* Every rank makes as many batches; images that come twice to fill them are counted once. */
+static void count_share(ds_module *net, ds_loader *test, Accuracy *a)
+{
+    int64_t all = ds_dataset_len(ds_loader_dataset(test)), ranks = ds_comm_size(ds_world());
+    int64_t number = ds_comm_rank(
+        ds_world()); /* of the image, as a DistributedSampler deals them */
     ds_batch b;
-    bool was = ds_set_grad(false), trained = ds_module_training(net);
-    ds_module_train(net, false);
     while (ds_loader_next(test, &b)) {
         const int64_t *label = ds_data(b.y);
         const int64_t *guess = ds_data(ds_argmax(ds_call(net, b.x), 1));
-        for (int64_t i = 0; label && guess && i < b.size; i++) {
-            a.of[label[i]]++;
-            a.right[label[i]] += guess[i] == label[i];
+        for (int64_t i = 0; label && guess && i < b.size; i++, number += ranks) {
+            if (number >= all) continue;
+            a->of[label[i]]++;
+            a->right[label[i]] += guess[i] == label[i];
         }
     }
+}
+
+Accuracy evaluate(ds_module *net, ds_loader *test)
+{
+    Accuracy a = {{0}, {0}};
+    bool was = ds_set_grad(false), trained = ds_module_training(net);
+    ds_module_train(net, false);
+    count_share(net, test, &a);
+    if (!ds_error()) sum_over_ranks(&a);
     ds_module_train(net, trained);
     ds_set_grad(was);
     return a;

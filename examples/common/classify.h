@@ -15,7 +15,8 @@ typedef struct Accuracy {
     int64_t right[10], of[10];
 } Accuracy;
 
-/* Runs net in evaluation mode over all samples of test. Failures stand in ds_error(). */
+/* Runs net in evaluation mode over all samples of test, each rank of the world over its share, unshuffled:
+ * the answer is that of all ranks. Failures stand in ds_error(). */
 Accuracy evaluate(ds_module *net, ds_loader *test);
 
 /* Both are cut to whole percents, as the tutorial prints them. */
