@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <deepspeed/autograd.h>
 #include <deepspeed/checkpoint.h>
 
 #include <string.h>
@@ -218,6 +219,8 @@ static bool build(ds_engine *e, const ds_init *init)
     e->throughput = (dsi_throughput){.off = !e->config->throughput.enabled,
                                      .batch_size = e->config->train_batch_size,
                                      .steps_per_print = e->config->steps_per_print};
+    if (e->config->activation_checkpointing.profile)
+        ds_checkpoint_configure((ds_checkpoint_opts){.profile = true});
     make_scaler(e);
     return make_optimizer(e, init) && check_tested(e) && make_zero(e) && make_schedule(e, init) &&
            make_monitor(e);

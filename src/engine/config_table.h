@@ -288,7 +288,8 @@ NOP("activation_checkpointing.number_checkpoints", INT_FROM(1), "null",
     "only with contiguous_memory_optimization")
 NOP("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false",
     "the CPU needs no synchronisation")
-NOP("activation_checkpointing.profile", BOOL, "false", "times of each part")
+ACT("activation_checkpointing.profile", BOOL, "false", activation_checkpointing.profile,
+    "a line with the time of each forward and backward of a checkpoint")
 PICKY("checkpoint", NULL_NO, "files of the engine's state")
 ACT("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"", checkpoint.tag_validation,
     "whether all ranks must use one tag: Ignore, Warn, Fail")

@@ -187,6 +187,35 @@ static void nothing_to_run_again(void **state)
     ds_scope_close(s);
 }
 
+static ds_tensor *cubed(ds_ctx *ctx, ds_tensor **in, int n)
+{
+    (void)n;
+    ds_ctx_save(ctx, in[0]);
+    return ds_pow(in[0], 3);
+}
+
+static void cubed_backward(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in)
+{
+    grad_in[0] = ds_mul(grad, ds_scale(ds_pow(ds_ctx_saved(ctx, 0), 2), 3));
+}
+
+static ds_tensor *own_op(void *arg, ds_tensor **in, int n)
+{
+    static const ds_op op = {"cubed", cubed, cubed_backward};
+    (void)arg;
+    return ds_neg(ds_apply(&op, in, n));
+}
+
+static void ops_of_ones_own(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_scalar(DS_F64, 2), true);
+    CHECK_INT(ds_backward(ds_checkpoint(own_op, NULL, &x, 1)), DS_OK);
+    CHECK_CLOSE(ds_item(ds_grad(x)), -12, 0);
+    ds_scope_close(s);
+}
+
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 static ds_module *deep(int depth, int64_t width)
@@ -433,7 +462,8 @@ static void configuration(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(a_net_learns_the_same), cmocka_unit_test(inputs_of_all_kinds),
-          cmocka_unit_test(nothing_to_run_again), cmocka_unit_test(memory_is_that_of_one_part),
-          cmocka_unit_test(graphs_leave_nothing), cmocka_unit_test(hooks_wait_for_the_last_use),
+          cmocka_unit_test(nothing_to_run_again), cmocka_unit_test(ops_of_ones_own),
+          cmocka_unit_test(memory_is_that_of_one_part), cmocka_unit_test(graphs_leave_nothing),
+          cmocka_unit_test(hooks_wait_for_the_last_use),
           cmocka_unit_test(a_second_run_that_differs_is_named), cmocka_unit_test(refusals),
           cmocka_unit_test(configuration))
