@@ -361,7 +361,7 @@ static ds_status gather(dsi_zero *z)
         if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++)
         if (z->unit[k]) status = dsi_request_wait(gather_start(z, k));
-    if (status == DS_OK && z->divided) status = dsi_zero3_changed(z->divided);
+    if (status == DS_OK && z->divided) dsi_zero3_changed(z->divided);
     return status;
 }
 
@@ -381,8 +381,10 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
         if (global_norm(z, &out->norm) != DS_OK) return ds_error_status();
         out->norm *= scale;
     }
+    if (z->divided && dsi_zero3_settle(z->divided) != DS_OK) return ds_error_status();
     if (check_overflow && !isfinite(out->norm)) {
         ds_status status = find_bad(z);
+        if (z->divided) dsi_zero3_changed(z->divided);
         out->overflow = true;
         out->bad = z->bad;
         return status;
@@ -423,7 +425,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
 {
     if (!z) return dsi_passed("zero_publish"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
-    ds_status status = DS_OK;
+    ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
         if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
     if (status == DS_OK) status = gather(z);

@@ -260,21 +260,28 @@ void dsi_zero3_backward(dsi_zero3 *z, bool runs)
         if (z->unit[k].divided) let_go(&z->unit[k]);
 }
 
-ds_status dsi_zero3_changed(dsi_zero3 *z)
+/* Other ranks read our slices until these gathers end. */
+ds_status dsi_zero3_settle(dsi_zero3 *z)
 {
     ds_status status = DS_OK;
     for (int k = 0; k < z->f->units; k++) {
-        if (z->unit[k].request && dsi_request_wait(z->unit[k].request) != DS_OK)
-            status = ds_error_status();
-        if (z->unit[k].request) z->live -= z->f->unit[k].n;
-        z->unit[k].request = NULL;
-        forget_coming(&z->unit[k]);
-        if (z->unit[k].divided) let_go(&z->unit[k]);
+        Unit *u = &z->unit[k];
+        if (!u->request) continue;
+        if (dsi_request_wait(u->request) != DS_OK) status = ds_error_status();
+        u->request = NULL;
+        forget_coming(u);
+        z->live -= flat_unit(u)->n;
     }
+    return status;
+}
+
+void dsi_zero3_changed(dsi_zero3 *z)
+{
+    for (int k = 0; k < z->f->units; k++)
+        if (z->unit[k].divided) let_go(&z->unit[k]);
     z->trace.n = z->at; /* a step that ended early was another one */
     z->follows = z->at > 0;
     z->at = 0;
-    return status;
 }
 
 /* ---- access for users ----------------------------------------------------------------------------------- */
@@ -302,7 +309,8 @@ ds_status ds_gathered(ds_tensor **params, int n)
 static ds_status send_home(Unit *u, int modifier)
 {
     ds_tensor *x = param(u), *part = dsi_zero3_part(u->z, u->param);
-    if (ds_broadcast(u->z->comm, x, modifier) != DS_OK) return ds_error_status();
+    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(u->z->comm, x, modifier) != DS_OK)
+        return ds_error_status();
     return part ? dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) : DS_OK;
 }
 

@@ -39,8 +39,10 @@ bool dsi_zero3_divides(const dsi_zero3 *z, int unit);
 
 /* Around a backward pass, and after it: what it has brought is let go. */
 void dsi_zero3_backward(dsi_zero3 *z, bool runs);
-/* The parts have changed: forgets what is gathered, and begins the trace anew. */
-ds_status dsi_zero3_changed(dsi_zero3 *z);
+/* Around a change of the parts: ends what is being gathered ahead; then forgets what is gathered, and begins
+ * the trace anew. */
+ds_status dsi_zero3_settle(dsi_zero3 *z);
+void dsi_zero3_changed(dsi_zero3 *z);
 
 int64_t dsi_zero3_bytes(const dsi_zero3 *z); /* at home */
 
