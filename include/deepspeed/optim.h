@@ -225,6 +225,18 @@ DS_API double ds_schedule_lr(const ds_schedule *s, int group); /* of the next up
 DS_API const char *ds_schedule_name(const ds_schedule *s);     /* of its type */
 DS_API void ds_schedule_free(ds_schedule *s);
 
+/* deepspeed.add_tuning_arguments: --lr_schedule TYPE and the options of the types, as a child parser for
+ * glibc's argp; its input is a ds_tuning_arguments. Names are taken with underscores and hyphens. */
+#define DS_TUNING_OPTIONS 24
+typedef struct ds_tuning_arguments {
+    const char *lr_schedule;              /* NULL: none was asked for */
+    const char *given[DS_TUNING_OPTIONS]; /* texts of the others; NULL: the default */
+} ds_tuning_arguments;
+
+struct argp;
+DS_API const struct argp *ds_add_tuning_arguments(void);
+DS_API ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *args);
+
 /* ---- gradient norms ------------------------------------------------------------------------------------- */
 
 /* The L2 norm of all gradients of m together. */
