@@ -300,6 +300,12 @@ static int views_of_parts(const dsi_zero *z)
 static ds_status global_norm(dsi_zero *z, double *norm)
 {
     int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : views_of_parts(z);
+    for (int i = 0; i < n; i++) {
+        if (z->views[i].dtype == DS_F32) continue;
+        ds_tensor *t = dsi_new_on(z->flat->param[0].x->device, DS_F32, ds_shape(z->views[i].d[0]));
+        if (!dsi_run(t, copy, z->views[i], dsi_v(t))) return ds_error_status();
+        z->views[i] = dsi_v(t);
+    }
     if (norm_of(z, n, z->views, norm) != DS_OK) return ds_error_status();
     if (!z->comm) return DS_OK;
 

@@ -8,11 +8,15 @@
 #define GLOBAL 96 /* samples of a step, on all ranks */
 #define RANKS  8
 
-typedef struct Run {
+typedef struct Plan {
     dsi_zero_opts o;
     int steps, accumulate;
     double clip;
     bool adam;
+} Plan;
+
+typedef struct Run {
+    Plan plan;
     float x[RANKS][ROOM]; /* every rank's parameters after the last step */
     double norm[RANKS];   /* and its last gradient norm */
     int n;
@@ -20,23 +24,23 @@ typedef struct Run {
 
 static ds_optim *optim_of(const Run *run, ds_module *m)
 {
-    return run->adam ? ds_optim_adamw(m, 1e-3, .weight_decay = 0.01)
-                     : ds_optim_sgd(m, 0.05, .momentum = 0.9);
+    return run->plan.adam ? ds_optim_adamw(m, 1e-3, .weight_decay = 0.01)
+                          : ds_optim_sgd(m, 0.05, .momentum = 0.9);
 }
 
 static ds_status one_step(const Run *run, dsi_zero *z, ds_module *net, int step,
                           dsi_zero_step_result *result)
 {
     int rank = ds_comm_rank(ds_world()), ranks = ds_comm_size(ds_world());
-    int count = GLOBAL / ranks / run->accumulate;
+    int count = GLOBAL / ranks / run->plan.accumulate;
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
-    for (int m = 0; status == DS_OK && m < run->accumulate; m++) {
-        int from = step * GLOBAL + (rank * run->accumulate + m) * count;
-        status = dsi_zero_backward(z, loss_of(net, run->o.dtype, from, count),
-                                   1.0 / run->accumulate, m == run->accumulate - 1);
+    for (int m = 0; status == DS_OK && m < run->plan.accumulate; m++) {
+        int from = step * GLOBAL + (rank * run->plan.accumulate + m) * count;
+        status = dsi_zero_backward(z, loss_of(net, run->plan.o.dtype, from, count),
+                                   1.0 / run->plan.accumulate, m == run->plan.accumulate - 1);
     }
-    if (status == DS_OK) status = dsi_zero_step(z, 1, run->clip, false, true, result);
+    if (status == DS_OK) status = dsi_zero_step(z, 1, run->plan.clip, false, true, result);
     ds_scope_close(scope);
     return status;
 }
@@ -51,9 +55,9 @@ static ds_status train(void *arg)
     if (rank) /* what rank 0 has counts */
         ds_init_constant(ds_module_param_at(net, 0, NULL), 1);
     ds_optim *optim = optim_of(run, net);
-    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->o);
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->plan.o);
     ds_status status = z ? DS_OK : ds_error_status();
-    for (int i = 0; status == DS_OK && i < run->steps; i++)
+    for (int i = 0; status == DS_OK && i < run->plan.steps; i++)
         status = one_step(run, z, net, i, &result);
     int n = status == DS_OK ? values(net, run->x[rank], ROOM) : 0;
     run->norm[rank] = result.norm;
@@ -119,38 +123,75 @@ static const dsi_zero_opts settings[] = {
 #define FIRST_OF_STAGE_2 6
 #define SETTINGS         (int)(sizeof settings / sizeof *settings)
 
-/* All settings on `ranks`, beside the first one of their kind. With accumulation stages 2 and 3 add the sums
- * of ranks, 0 and 1 sum over ranks what was added: other roundings. */
-static void compare(int ranks, ds_dtype dtype, int accumulate, double clip, bool adam, int steps)
+/* All settings on `ranks`, beside the first one of their kind; `like` has the rest. With accumulation stages
+ * 2 and 3 add the sums of ranks, 0 and 1 sum over ranks what was added: other roundings. */
+static void compare(int ranks, Plan like)
 {
     Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
     for (int i = 0; i < SETTINGS; i++) {
-        Run *run = i == 0 || (accumulate > 1 && i == FIRST_OF_STAGE_2) ? want : got;
-        run->o = settings[i];
-        run->o.dtype = run->o.comm_dtype = dtype;
-        run->o.accum_dtype = DS_F32;
-        run->accumulate = accumulate;
-        run->clip = clip;
-        run->adam = adam;
-        run->steps = steps;
+        bool first = i == 0 || (like.accumulate > 1 && i == FIRST_OF_STAGE_2);
+        Run *run = first ? want : got;
+        run->plan = like;
+        run->plan.o = settings[i];
+        run->plan.o.dtype = like.o.dtype;
+        run->plan.o.accum_dtype = like.o.accum_dtype;
+        run->plan.o.comm_dtype = like.o.comm_dtype;
+        run->plan.o.prescale = like.o.prescale;
+        run->plan.o.predivide = like.o.predivide;
         run_on(ranks, run);
         if (memcmp(want->x[0], run->x[0], (size_t)want->n * sizeof(float)))
             fail_msg("%d ranks, %s, accumulation %d, clip %g: setting %d differs by %g", ranks,
-                     ds_dtype_name(dtype), accumulate, clip, i, difference(run, want));
+                     ds_dtype_name(like.o.dtype), like.accumulate, like.clip, i,
+                     difference(run, want));
     }
     free(want), free(got);
 }
+
+static const Plan plain = {.steps = 10, .accumulate = 1, .adam = true};
+static const Plan clipped = {.steps = 10, .accumulate = 1, .clip = 0.5};
+static const Plan added_up = {.steps = 10, .accumulate = 4, .clip = 0.5, .adam = true};
 
 static void settings_change_no_bit(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
     for (int i = 0; i < 5; i++) {
-        compare(sizes[i], DS_F32, 1, 0, true, 10);
-        compare(sizes[i], DS_F32, 1, 0.5, false, 10);
-        compare(sizes[i], DS_F32, 4, 0.5, true, 10);
+        compare(sizes[i], plain);
+        compare(sizes[i], clipped);
+        compare(sizes[i], added_up);
     }
-    compare(4, DS_F32, 1, 0.5, true, 100);
+    Plan longer = added_up;
+    longer.steps = 100;
+    compare(4, longer);
+}
+
+static void in_16_bits_too(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int k = 0; k < 4; k++) {
+            Plan run = k % 2 ? added_up : plain;
+            run.o.dtype = run.o.accum_dtype = run.o.comm_dtype = k < 2 ? DS_BF16 : DS_F16;
+            compare(ranks, run);
+            run.o.accum_dtype = DS_F32;
+            compare(ranks, run);
+            if (ranks == 3) run.o.comm_dtype = DS_F32, compare(ranks, run);
+        }
+}
+
+/* However the mean is taken, all stages take it so. */
+static void means(void **state)
+{
+    (void)state;
+    Plan run = added_up;
+    run.o.prescale = true;
+    compare(3, run);
+    run.o.prescale = false, run.o.predivide = 2;
+    compare(3, run);
+    run.o.comm_dtype = DS_BF16;
+    compare(4, run);
+    run.o.dtype = DS_BF16;
+    compare(4, run);
 }
 
 /* A single process with the same global batch: the mean is rounded elsewhere, no more. */
@@ -159,13 +200,13 @@ static void as_a_single_process(void **state)
     (void)state;
     static const int sizes[] = {2, 3, 4, 8};
     Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
-    *want = (Run){.steps = 10, .accumulate = 1, .clip = 1};
+    want->plan = (Plan){.steps = 10, .accumulate = 1, .clip = 1};
     run_on(1, want);
     for (int i = 0; i < 4; i++)
         for (int stage = 0; stage <= 3; stage++)
             for (int accumulate = 1; accumulate <= 4; accumulate += 3) {
-                *got = (Run){.steps = 10, .accumulate = accumulate, .clip = 1};
-                got->o = (dsi_zero_opts){
+                got->plan = (Plan){.steps = 10, .accumulate = accumulate, .clip = 1};
+                got->plan.o = (dsi_zero_opts){
                     .stage = stage, .overlap_comm = true, .reduce_bucket = 700};
                 run_on(sizes[i], got);
                 CHECK_CLOSE(difference(got, want), 0, 1e-6);
@@ -173,4 +214,5 @@ static void as_a_single_process(void **state)
     free(want), free(got);
 }
 
-TEST_MAIN(cmocka_unit_test(settings_change_no_bit), cmocka_unit_test(as_a_single_process))
+TEST_MAIN(cmocka_unit_test(settings_change_no_bit), cmocka_unit_test(in_16_bits_too),
+          cmocka_unit_test(means), cmocka_unit_test(as_a_single_process))
