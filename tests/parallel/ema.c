@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "parallel/ema.h"
 #include "check.h"
+#include "device/device.h"
 #include "parallel/zero.h"
 
 #define N     3
@@ -274,7 +275,34 @@ static void refused(void **state)
     ds_module_free(m);
 }
 
+/* Without memory for the n-th tensor: a message, no average where a parameter should be, nothing lost. */
+static void memory_that_ends(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = net_new(DS_F32);
+    set(w_of(m), values[0]);
+    int64_t live = ds_live_tensors(), n = 1;
+    for (bool all = false; !all; n++) {
+        dsi_cache_fail(n, true);
+        dsi_ema *e = dsi_ema_new(m, 0.5, NULL);
+        all = e && dsi_ema_update(e) == DS_OK;
+        if (all) all = dsi_ema_swap(e) == DS_OK && dsi_ema_swap(e) == DS_OK;
+        dsi_cache_fail(0, false);
+        CHECK(all || ds_error_status() == DS_ENOMEM);
+        CHECK(!dsi_ema_swapped(e));
+        ds_error_clear();
+        dsi_ema_free(e);
+        CHECK_INT(ds_live_tensors(), live);
+        check_values(w_of(m), values[0], 0);
+    }
+    CHECK(n > 4); /* two averages, two copies */
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(torchs_averages), cmocka_unit_test(swapping),
           cmocka_unit_test(before_the_first_update), cmocka_unit_test(parts_of_a_rank),
           cmocka_unit_test(masters_of_zero), cmocka_unit_test(a_swap_that_fails_changes_nothing),
-          cmocka_unit_test(a_state_goes_on), cmocka_unit_test(refused))
+          cmocka_unit_test(a_state_goes_on), cmocka_unit_test(refused),
+          cmocka_unit_test(memory_that_ends))
