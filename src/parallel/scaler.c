@@ -12,7 +12,8 @@
  * DeepSpeed updates the scale before it divides by it. On a step that doubles the scale, gradients
  * of the old one are divided by the new one and the update has half its size. Here the caller scales and
  * unscales with one and the same `scale`, then updates. DeepSpeed has other rules at stage 0 (no
- * hysteresis, no end at the minimum, and a loss that is not scaled at all); here there is one rule.
+ * hysteresis, no end at the minimum, and a loss that is not scaled at all); here there is one rule. Where
+ * nothing shrinks, a static scale say, DeepSpeed may skip every step for ever; here that has an end too.
  * SPDX-License-Identifier: MIT */
 #include "scaler.h"
 
@@ -77,12 +78,20 @@ static void went_well(dsi_scaler *s)
 
 ds_status dsi_scaler_update(dsi_scaler *s, bool overflow)
 {
+    if (overflow && s->skipped + 1 >= DSI_MOST_SKIPPED)
+        return dsi_fail(
+            DS_ESTATE,
+            "loss_scale: %d steps in a row were skipped for inf or NaN in the gradients, at a "
+            "loss scale of %g: look for them in the data and the loss, or lower the learning "
+            "rate",
+            DSI_MOST_SKIPPED, s->scale);
     if (s->dynamic && overflow) {
         ds_status status = overflowed(s);
         if (status != DS_OK) return status;
     } else if (s->dynamic) {
         went_well(s);
     }
+    s->skipped = overflow ? s->skipped + 1 : 0;
     s->iter++;
     return DS_OK;
 }

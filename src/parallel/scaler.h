@@ -7,6 +7,8 @@
 
 #include <deepspeed/types.h>
 
+#define DSI_MOST_SKIPPED 1000 /* steps in a row */
+
 typedef struct dsi_scaler {
     double scale;   /* by which the next loss is multiplied, and its gradients divided */
     bool dynamic;   /* false: scale never changes */
@@ -15,6 +17,7 @@ typedef struct dsi_scaler {
     bool consecutive;                    /* every good step gives hysteresis_left back */
     double min_scale;
     int64_t iter, last_overflow; /* steps so far, skipped ones too; the last skipped, -1: none */
+    int64_t skipped;             /* in a row, up to now */
 } dsi_scaler;
 
 void dsi_scaler_static(dsi_scaler *s, double scale);
@@ -23,7 +26,8 @@ void dsi_scaler_dynamic(dsi_scaler *s, int power, int64_t window, int64_t hyster
                         bool consecutive, double min_scale);
 
 /* After a step, overflow: it was skipped. DS_ESTATE, and no change, if the scale should shrink and is at
- * its minimum: the run cannot go on. Unscaling must have used the scale from before (Note [Loss scale]). */
+ * its minimum, or if DSI_MOST_SKIPPED steps in a row were skipped: the run cannot go on. Unscaling must have
+ * used the scale from before (Note [Loss scale]). */
 ds_status dsi_scaler_update(dsi_scaler *s, bool overflow);
 
 /* What DeepSpeed logs when a step overflows; to be asked for before dsi_scaler_update. */

@@ -60,6 +60,24 @@ static void the_minimum_ends_the_run(void **state)
     CHECK(dsi_scaler_update(&s, false) == DS_OK); /* a good step is one, even there */
 }
 
+/* Where nothing shrinks: a static scale, and a hysteresis of 0. */
+static void skipping_has_an_end(void **state)
+{
+    (void)state;
+    dsi_scaler s[2];
+    dsi_scaler_static(&s[0], 128);
+    dsi_scaler_dynamic(&s[1], 7, 2000, 0, false, 1);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 1; i < DSI_MOST_SKIPPED; i++) CHECK(dsi_scaler_update(&s[k], true) == DS_OK);
+        CHECK(dsi_scaler_update(&s[k], false) == DS_OK); /* not in a row */
+        for (int i = 1; i < DSI_MOST_SKIPPED; i++) CHECK(dsi_scaler_update(&s[k], true) == DS_OK);
+        CHECK(dsi_scaler_update(&s[k], true) == DS_ESTATE);
+        CHECK_ERROR(
+            "loss_scale: 1000 steps in a row were skipped for inf or NaN in the gradients, at a "
+            "loss scale of 128");
+    }
+}
+
 /* Nothing overflows in a net whose gradients are all zero. */
 static void growth_has_an_end(void **state)
 {
@@ -72,4 +90,5 @@ static void growth_has_an_end(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(what_is_logged), cmocka_unit_test(a_static_scale_stays),
-          cmocka_unit_test(the_minimum_ends_the_run), cmocka_unit_test(growth_has_an_end))
+          cmocka_unit_test(the_minimum_ends_the_run), cmocka_unit_test(skipping_has_an_end),
+          cmocka_unit_test(growth_has_an_end))
