@@ -4,6 +4,7 @@
 #include "check.h"
 
 #include "autograd/node.h"
+#include "device/device.h"
 
 static const ds_device cpu = {DS_CPU, 0};
 
@@ -396,8 +397,9 @@ static ds_tensor *never(void *arg, ds_tensor **in, int n)
 
 static ds_tensor *leaks(void *arg, ds_tensor **in, int n)
 {
-    *(ds_tensor **)arg = ds_keep(square(NULL, in, n));
-    return ds_scale(*(ds_tensor **)arg, 2);
+    ds_tensor **kept = arg, *y = square(NULL, in, n);
+    if (!*kept) *kept = ds_keep(y);
+    return ds_scale(y, 2);
 }
 
 static void refusals(void **state)
@@ -429,6 +431,50 @@ static void refusals(void **state)
     CHECK_INT(ds_backward(y), DS_OK);
     CHECK(ds_backward(y) != DS_OK);
     CHECK_ERROR("checkpoint was passed before");
+    ds_scope_close(s);
+}
+
+static int completed;
+
+static void count(void *arg, ds_tensor *leaf)
+{
+    (void)arg;
+    completed++;
+    if (!ds_grad(leaf)) fail_msg("a hook without a gradient");
+}
+
+/* Each allocation of a step fails in turn: one message, nothing left behind, and the next step is whole. */
+static void no_memory_anywhere(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = net_new(true, true);
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(4, 3, 12, 12));
+    int params = ds_module_params(m);
+    for (int i = 0; i < params; i++) dsi_leaf_hook(ds_module_param_at(m, i, NULL), count, NULL);
+    for (int64_t n = 1;; n++) {
+        ds_module_zero_grad(m);
+        completed = 0;
+        int64_t tensors = ds_live_tensors();
+        ds_scope *turn = ds_scope_open();
+        dsi_cache_empty(dsi_device_get(cpu));
+        dsi_cache_fail(n, false);
+        ds_status status = ds_backward(ds_mean(ds_call(m, x)));
+        int64_t allocations = dsi_cache_fail(0, false);
+        ds_scope_close(turn);
+        ds_module_zero_grad(m);
+        CHECK_INT(ds_live_tensors(), tensors);
+        CHECK(completed <= params && (status == DS_OK) == (allocations < n));
+        ds_error_clear();
+
+        completed = 0;
+        turn = ds_scope_open();
+        CHECK_INT(ds_backward(ds_mean(ds_call(m, x))), DS_OK);
+        ds_scope_close(turn);
+        CHECK_INT(completed, params);
+        if (status == DS_OK) break;
+    }
+    ds_module_free(m);
     ds_scope_close(s);
 }
 
@@ -466,4 +512,4 @@ TEST_MAIN(cmocka_unit_test(a_net_learns_the_same), cmocka_unit_test(inputs_of_al
           cmocka_unit_test(memory_is_that_of_one_part), cmocka_unit_test(graphs_leave_nothing),
           cmocka_unit_test(hooks_wait_for_the_last_use),
           cmocka_unit_test(a_second_run_that_differs_is_named), cmocka_unit_test(refusals),
-          cmocka_unit_test(configuration))
+          cmocka_unit_test(no_memory_anywhere), cmocka_unit_test(configuration))
