@@ -10,6 +10,8 @@
 
 #include <deepspeed/ops.h>
 
+#include <stdio.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -23,6 +25,8 @@ typedef struct ds_module_type {
     ds_tensor *(*forward)(void *self, ds_tensor *x);
     ds_tensor *(*forward_n)(void *self, ds_tensor **in, int n);
     void (*free)(void *self); /* optional */
+    /* optional: its options for ds_module_print, without a newline ("in_features=3, bias=True") */
+    void (*describe)(void *self, FILE *to);
 } ds_module_type;
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
@@ -33,6 +37,7 @@ DS_API void ds_module_free(ds_module *m); /* a root; its children go with it */
 DS_API void *ds_self(ds_module *m);
 DS_API ds_module *ds_module_of(void *self); /* the module whose struct self is */
 DS_API const char *ds_module_name(const ds_module *m);
+DS_API const ds_module_type *ds_module_type_of(const ds_module *m);
 DS_API int ds_module_children(const ds_module *m);
 DS_API ds_module *ds_module_child(const ds_module *m, int i); /* in the order they were made */
 
@@ -72,6 +77,14 @@ DS_API ds_state *ds_module_state(const ds_module *m);
 
 /* Copies values in; refuses missing or unknown names and other shapes, all named, changing nothing. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
+
+/* The tree, as PyTorch prints a model:
+ *     Net(
+ *       (conv1): Conv2d(3, 6, kernel_size=(5, 5), stride=(1, 1))
+ *       (fc1): Linear(in_features=400, out_features=120, bias=True)
+ *     )
+ */
+DS_API void ds_module_print(ds_module *m, FILE *to);
 
 /* ---- built-in layers: torch.nn, with its default initial values ----------------------------------- */
 

@@ -16,9 +16,12 @@ ds_module *ds_nn_relu(ds_module *parent, const char *name)
     return ds_module_new(parent, name, &type);
 }
 
+static void gelu_describe(void *self, FILE *to) { (void)self, fputs("approximate='none'", to); }
+
 ds_module *ds_nn_gelu(ds_module *parent, const char *name)
 {
-    static const ds_module_type type = {"GELU", 0, .forward = gelu_forward};
+    static const ds_module_type type = {"GELU", 0, .forward = gelu_forward,
+                                        .describe = gelu_describe};
     return ds_module_new(parent, name, &type);
 }
 
@@ -34,9 +37,15 @@ ds_module *ds_nn_tanh(ds_module *parent, const char *name)
     return ds_module_new(parent, name, &type);
 }
 
+static void flatten_describe(void *self, FILE *to)
+{
+    (void)self, fputs("start_dim=1, end_dim=-1", to);
+}
+
 ds_module *ds_nn_flatten(ds_module *parent, const char *name)
 {
-    static const ds_module_type type = {"Flatten", 0, .forward = flatten_forward};
+    static const ds_module_type type = {"Flatten", 0, .forward = flatten_forward,
+                                        .describe = flatten_describe};
     return ds_module_new(parent, name, &type);
 }
 
@@ -47,9 +56,15 @@ static ds_tensor *dropout_forward(void *self, ds_tensor *x)
     return ds_dropout(x, *(double *)self, ds_module_training(ds_module_of(self)));
 }
 
+static void dropout_describe(void *self, FILE *to)
+{
+    fprintf(to, "p=%g, inplace=False", *(double *)self);
+}
+
 ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p)
 {
-    static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward};
+    static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward,
+                                        .describe = dropout_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     if (!(p >= 0 && p <= 1)) ds_fail(DS_EINVAL, "Dropout %s: p = %g: expected 0 to 1", name, p);
     memcpy(ds_self(m), &p, sizeof p);
@@ -66,6 +81,35 @@ static ds_tensor *avg_pool_forward(void *self, ds_tensor *x)
     return ds_avg_pool2d_with(x, *(ds_pool2d_opts *)self);
 }
 
+/* "name=n", or "name=(h, w)" where they differ */
+static void describe_pair(FILE *to, const char *name, int h, int w)
+{
+    w = w == 0 ? h : w == -1 ? 0 : w;
+    if (h == w)
+        fprintf(to, "%s=%d", name, h);
+    else
+        fprintf(to, "%s=(%d, %d)", name, h, w);
+}
+
+static void avg_pool_describe(void *self, FILE *to)
+{
+    const ds_pool2d_opts *o = self;
+    describe_pair(to, "kernel_size", o->kernel, o->kernel_w);
+    if (o->stride || o->stride_w)
+        describe_pair(to, ", stride", o->stride ? o->stride : o->kernel, o->stride_w);
+    else
+        describe_pair(to, ", stride", o->kernel, o->kernel_w);
+    describe_pair(to, ", padding", o->padding, o->padding_w);
+}
+
+static void max_pool_describe(void *self, FILE *to)
+{
+    const ds_pool2d_opts *o = self;
+    avg_pool_describe(self, to);
+    describe_pair(to, ", dilation", o->dilation ? o->dilation : 1, o->dilation_w);
+    fprintf(to, ", ceil_mode=%s", o->ceil_mode ? "True" : "False");
+}
+
 static ds_module *pool(ds_module *parent, const char *name, const ds_module_type *type,
                        ds_pool2d_opts o)
 {
@@ -76,12 +120,14 @@ static ds_module *pool(ds_module *parent, const char *name, const ds_module_type
 
 ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
 {
-    static const ds_module_type type = {"MaxPool2d", sizeof opts, .forward = max_pool_forward};
+    static const ds_module_type type = {"MaxPool2d", sizeof opts, .forward = max_pool_forward,
+                                        .describe = max_pool_describe};
     return pool(parent, name, &type, opts);
 }
 
 ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
 {
-    static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward};
+    static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward,
+                                        .describe = avg_pool_describe};
     return pool(parent, name, &type, opts);
 }

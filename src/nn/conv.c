@@ -15,10 +15,34 @@ static ds_tensor *conv2d_forward(void *self, ds_tensor *x)
     return ds_conv2d_with(x, c->weight, c->opts);
 }
 
+/* ", name=(h, w)", but for what is so in any case */
+static void describe_pair(FILE *to, const char *name, int h, int w, int usual)
+{
+    h = h ? h : usual;
+    w = w == 0 ? h : w == -1 ? 0 : w;
+    if (usual < 0 || h != usual || w != usual) fprintf(to, ", %s=(%d, %d)", name, h, w);
+}
+
+static void conv2d_describe(void *self, FILE *to)
+{
+    Conv2d *c = self;
+    const ds_conv2d_opts *o = &c->opts;
+    int groups = o->groups ? o->groups : 1, stride = o->stride ? o->stride : 1;
+    fprintf(to, "%lld, %lld", (long long)ds_size(c->weight, 1) * groups,
+            (long long)ds_size(c->weight, 0));
+    describe_pair(to, "kernel_size", (int)ds_size(c->weight, 2), (int)ds_size(c->weight, 3), -1);
+    describe_pair(to, "stride", stride, o->stride_w, -1);
+    describe_pair(to, "padding", o->padding, o->padding_w, 0);
+    describe_pair(to, "dilation", o->dilation, o->dilation_w, 1);
+    if (groups != 1) fprintf(to, ", groups=%d", groups);
+    if (!o->bias) fputs(", bias=False", to);
+}
+
 ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                              ds_nn_conv2d_opts o)
 {
-    static const ds_module_type type = {"Conv2d", sizeof(Conv2d), .forward = conv2d_forward};
+    static const ds_module_type type = {"Conv2d", sizeof(Conv2d), .forward = conv2d_forward,
+                                        .describe = conv2d_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Conv2d *c = ds_self(m);
     int64_t groups = o.groups ? o.groups : 1;

@@ -15,11 +15,19 @@ static ds_tensor *embedding_forward(void *self, ds_tensor *indices)
     return ds_embedding(e->weight, indices, e->padding_idx);
 }
 
+static void embedding_describe(void *self, FILE *to)
+{
+    Embedding *e = self;
+    fprintf(to, "%lld, %lld", (long long)ds_size(e->weight, 0), (long long)ds_size(e->weight, 1));
+    if (e->padding_idx >= 0) fprintf(to, ", padding_idx=%lld", (long long)e->padding_idx);
+}
+
 ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                            int64_t padding_idx)
 {
     static const ds_module_type type = {"Embedding", sizeof(Embedding),
-                                        .forward = embedding_forward};
+                                        .forward = embedding_forward,
+                                        .describe = embedding_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Embedding *e = ds_self(m);
     if (count <= 0 || dim <= 0 || padding_idx >= count) {

@@ -15,9 +15,17 @@ static ds_tensor *linear_forward(void *self, ds_tensor *x)
     return ds_linear(x, l->weight, l->bias);
 }
 
+static void linear_describe(void *self, FILE *to)
+{
+    Linear *l = self;
+    fprintf(to, "in_features=%lld, out_features=%lld, bias=%s", (long long)ds_size(l->weight, 1),
+            (long long)ds_size(l->weight, 0), l->bias ? "True" : "False");
+}
+
 ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in, ds_linear_opts o)
 {
-    static const ds_module_type type = {"Linear", sizeof(Linear), .forward = linear_forward};
+    static const ds_module_type type = {"Linear", sizeof(Linear), .forward = linear_forward,
+                                        .describe = linear_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Linear *l = ds_self(m);
     if (in <= 0 || o.out <= 0) {

@@ -47,6 +47,7 @@ ds_module *ds_module_of(void *self)
     return self ? (ds_module *)((char *)self - HEAD_BYTES) : NULL;
 }
 const char *ds_module_name(const ds_module *m) { return m ? m->name : NULL; }
+const ds_module_type *ds_module_type_of(const ds_module *m) { return m ? m->type : NULL; }
 int ds_module_children(const ds_module *m) { return m ? m->children.n : 0; }
 
 ds_module *ds_module_child(const ds_module *m, int i)

@@ -4,6 +4,7 @@
 #include <deepspeed/nn.h>
 
 typedef struct BatchNorm {
+    int64_t channels;
     ds_batch_norm_opts opts;
     ds_tensor *batches; /* int64 []: num_batches_tracked */
 } BatchNorm;
@@ -26,13 +27,26 @@ static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
     return y;
 }
 
+static const char *python_bool(bool x) { return x ? "True" : "False"; }
+
+static void batch_norm_describe(void *self, FILE *to)
+{
+    BatchNorm *b = self;
+    const ds_batch_norm_opts *o = &b->opts;
+    fprintf(to, "%lld, eps=%g, momentum=%g, affine=%s, bias=%s, track_running_stats=%s",
+            (long long)b->channels, o->eps ? o->eps : 1e-5, o->momentum ? o->momentum : 0.1,
+            python_bool(o->weight), python_bool(o->bias), python_bool(o->running_mean));
+}
+
 ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
                                    ds_nn_norm_opts o)
 {
     static const ds_module_type type = {"BatchNorm2d", sizeof(BatchNorm),
-                                        .forward = batch_norm_forward};
+                                        .forward = batch_norm_forward,
+                                        .describe = batch_norm_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     BatchNorm *b = ds_self(m);
+    b->channels = channels;
     b->opts = (ds_batch_norm_opts){.momentum = o.momentum, .eps = o.eps};
     if (!o.no_affine) {
         b->opts.weight = ds_module_param(m, "weight", ds_ones(DS_F32, ds_shape(channels)));
@@ -54,7 +68,7 @@ ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t chann
 }
 
 typedef struct LayerNorm {
-    int n_dims;
+    ds_dims shape; /* that is normalised */
     double eps;
     ds_tensor *weight, *bias; /* of the normalised shape, or NULL */
 } LayerNorm;
@@ -62,17 +76,28 @@ typedef struct LayerNorm {
 static ds_tensor *layer_norm_forward(void *self, ds_tensor *x)
 {
     LayerNorm *l = self;
-    return ds_layer_norm(x, l->n_dims, l->weight, l->bias, l->eps);
+    return ds_layer_norm(x, l->shape.n, l->weight, l->bias, l->eps);
+}
+
+static void layer_norm_describe(void *self, FILE *to)
+{
+    LayerNorm *l = self;
+    fputc('(', to);
+    for (int i = 0; i < l->shape.n; i++)
+        fprintf(to, "%s%lld", i ? ", " : "", (long long)l->shape.d[i]);
+    fprintf(to, "%s), eps=%g, elementwise_affine=%s, bias=%s", l->shape.n == 1 ? "," : "",
+            l->eps ? l->eps : 1e-5, python_bool(l->weight), python_bool(l->bias));
 }
 
 ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,
                                  ds_nn_norm_opts o)
 {
     static const ds_module_type type = {"LayerNorm", sizeof(LayerNorm),
-                                        .forward = layer_norm_forward};
+                                        .forward = layer_norm_forward,
+                                        .describe = layer_norm_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     LayerNorm *l = ds_self(m);
-    l->n_dims = shape.n;
+    l->shape = shape;
     l->eps = o.eps;
     if (o.no_affine) return m;
     l->weight = ds_module_param(m, "weight", ds_ones(DS_F32, shape));

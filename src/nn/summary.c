@@ -1,0 +1,47 @@
+/* nn/summary.c: a model as PyTorch prints it (torch.nn.Module.__repr__).
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/nn.h>
+
+#include <stdlib.h>
+
+/* What m's type says of its options, to be freed; NULL if it says nothing. */
+static char *options(ds_module *m)
+{
+    char *text = NULL;
+    size_t n = 0;
+    const ds_module_type *type = ds_module_type_of(m);
+    FILE *to = type->describe ? open_memstream(&text, &n) : NULL;
+    if (!to) return NULL;
+    type->describe(ds_self(m), to);
+    fclose(to);
+    if (n) return text;
+    free(text);
+    return NULL;
+}
+
+/* depth: spaces before what lies inside of m, less its own two. */
+static void print(ds_module *m, int depth, FILE *to)
+{
+    char *said = options(m);
+    int n = ds_module_children(m);
+    fprintf(to, "%s(", ds_module_type_of(m)->name);
+    if (said && n)
+        fprintf(to, "\n%*s%s", depth + 2, "", said);
+    else if (said)
+        fputs(said, to);
+    for (int i = 0; i < n; i++) {
+        ds_module *child = ds_module_child(m, i);
+        fprintf(to, "\n%*s(%s): ", depth + 2, "", ds_module_name(child));
+        print(child, depth + 2, to);
+    }
+    if (n) fprintf(to, "\n%*s", depth, "");
+    fputc(')', to);
+    free(said);
+}
+
+void ds_module_print(ds_module *m, FILE *to)
+{
+    if (!m || !to) return;
+    print(m, 0, to);
+    fputc('\n', to);
+}
