@@ -21,6 +21,7 @@ typedef struct Bucket {
     dsi_request *request; /* NULL: none */
     int missing;          /* parameters without a gradient of this pass */
     bool added;           /* partition: the own slice has a gradient of an earlier pass */
+    bool direct;          /* partition: the sum is on its way to the own slice */
 } Bucket;
 
 struct dsi_reduce {
@@ -130,9 +131,9 @@ static ds_status keep_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     const dsi_flat_unit *u = &r->f->unit[k];
-    ds_tensor *sum = slice_of(r, k, b->wire), *own = own_slice(r, k);
+    ds_tensor *own = own_slice(r, k), *sum = b->direct ? own : slice_of(r, k, b->wire);
     ds_status status = scale(sum, r->after);
-    if (status == DS_OK) status = b->added ? add(own, sum) : dsi_copy(own, sum);
+    if (status == DS_OK && !b->direct) status = b->added ? add(own, sum) : dsi_copy(own, sum);
     b->added = true;
     for (int i = u->first; i < u->first + u->count; i++) r->leaf[i].holds = false;
     dsi_unref(b->full);
@@ -186,6 +187,23 @@ static ds_status move_in(Leaf *l, ds_tensor *x)
     return status;
 }
 
+/* A gradient that fills a bucket becomes the bucket, without a copy. */
+static bool adopt(Leaf *l, ds_tensor *x)
+{
+    dsi_reduce *r = l->r;
+    const dsi_flat_param *p = &r->f->param[l->i];
+    Bucket *b = &r->bucket[p->unit];
+    ds_tensor *g = ds_grad(x);
+    if (p->n != r->f->unit[p->unit].n || l->holds || g->dtype != bucket_dtype(r) || g->pooled[0] ||
+        g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
+        return false;
+    dsi_unref(b->full);
+    b->full = dsi_ref(dsi_flat_range(g, 0, p->n));
+    l->holds = true;
+    ds_set_grad_of(x, NULL);
+    return true;
+}
+
 /* A parameter that this pass did not use has the gradient of earlier ones, or none. */
 static ds_status fill_missing(const dsi_reduce *r, int k)
 {
@@ -220,8 +238,11 @@ static ds_status leave(dsi_reduce *r, int k)
         load(r, b) != DS_OK)
         return ds_error_status();
     dsi_view v = dsi_v(b->wire);
-    if (r->o.partition && !r->o.all_reduce)
-        b->request = dsi_reduce_scatter_start(r->comm, v, dsi_v(slice_of(r, k, b->wire)), r->op);
+    bool scatter = r->o.partition && !r->o.all_reduce;
+    b->direct = scatter && !b->added && r->own->dtype == b->wire->dtype;
+    if (scatter)
+        b->request = dsi_reduce_scatter_start(
+            r->comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
     else
         b->request = dsi_all_reduce_start(r->comm, v, r->op);
     if (!b->request) return ds_error_status();
@@ -252,8 +273,10 @@ static void ready(void *arg, ds_tensor *x)
     bool sends = r->comm && (r->last || r->o.partition);
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!sends && !r->widen)) return;
-    r->status = open_bucket(r, k, bucket_dtype(r));
-    if (r->status == DS_OK) r->status = move_in(l, x);
+    if (!adopt(l, x)) {
+        r->status = open_bucket(r, k, bucket_dtype(r));
+        if (r->status == DS_OK) r->status = move_in(l, x);
+    }
     if (r->status == DS_OK && sends) {
         r->bucket[k].missing--;
         r->status = leave_full(r, false);

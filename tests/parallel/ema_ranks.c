@@ -75,7 +75,7 @@ static void stages(ds_dtype dtype)
         Run *run = &runs[stage];
         *run = (Run){.o = {.stage = stage, .dtype = dtype, .reduce_scatter = stage > 1}};
         CHECK_INT(ds_run_ranks(RANKS, body, run), DS_OK);
-        CHECK(run->n > 3000);
+        CHECK(run->n > 2900);
         size_t bytes = (size_t)run->n * sizeof(float);
         for (int r = 0; r < RANKS; r++) {
             assert_memory_equal(run->after[r], run->before[r], bytes);

@@ -1,4 +1,4 @@
-/* tests/parallel/net.h: a net with convolutions and odd sizes, and its data: what tests of this folder train.
+/* tests/parallel/net.h: a net of a convolution and odd sizes but one, and its data: what tests of this folder train.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PARALLEL_NET_H
 #define TESTS_PARALLEL_NET_H
@@ -27,8 +27,8 @@ static inline ds_module *net_new(void)
     ds_module *m = ds_module_new(NULL, "net", &type);
     Net *net = ds_self(m);
     net->conv = ds_nn_conv2d(m, "conv", 3, 5, 3, .padding = 1);
-    net->fc1 = ds_nn_linear(m, "fc1", 80, 33);
-    net->fc2 = ds_nn_linear(m, "fc2", 33, 7);
+    net->fc1 = ds_nn_linear(m, "fc1", 80, 32);
+    net->fc2 = ds_nn_linear(m, "fc2", 32, 7);
     return m;
 }
 

@@ -73,7 +73,7 @@ static ds_status train(void *arg)
 static void run_on(int ranks, Run *run)
 {
     CHECK_INT(ds_run_ranks(ranks, train, run), DS_OK);
-    CHECK(run->n > 3000);
+    CHECK(run->n > 2900);
     for (int r = 1; r < ranks; r++) {
         CHECK(run->norm[r] == run->norm[0] || (isnan(run->norm[r]) && isnan(run->norm[0])));
         assert_memory_equal(run->x[r], run->x[0], (size_t)run->n * sizeof(float));
