@@ -12,7 +12,8 @@ extern "C" {
 /* What config, the path of a file, JSON text or base64 of it, means to an engine of world_size ranks.
  * *resolved becomes the whole configuration as JSON, every key with its value, batch sizes worked out;
  * *warnings a line for each thing that works but should be known, or "". Either may be NULL; free() both.
- * Fails with a message that names every key that cannot be, with its line. */
+ * Fails with a message that names every key that cannot be, with its line; the options of the optimizer and
+ * of the schedule are looked at too. */
 DS_API ds_status ds_config_check(const char *config, int world_size, char **resolved,
                                  char **warnings);
 

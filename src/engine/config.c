@@ -3,6 +3,7 @@
 #include "config_parts.h"
 
 #include <deepspeed/config.h>
+#include <deepspeed/optim.h>
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -206,9 +207,31 @@ void dsi_config_free(dsi_config *c)
     dsi_free(c);
 }
 
+/* Whether the optimizer and the schedule can be made: their options are known to those who make them. */
+static ds_status check_parts(const dsi_config *c)
+{
+    if (!c->optimizer.type) return DS_OK;
+    ds_scope *scope = ds_scope_open();
+    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
+    ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
+    ds_schedule *schedule = optim && c->scheduler.type
+                                ? ds_schedule_by_name(optim, c->scheduler.type, c->scheduler.params)
+                                : NULL;
+    bool good = optim && (schedule || !c->scheduler.type);
+    ds_schedule_free(schedule);
+    ds_optim_free(optim);
+    ds_module_free(any);
+    ds_scope_close(scope);
+    return good ? DS_OK : ds_error_status();
+}
+
 ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
 {
     dsi_config *c = dsi_config_read(config, world_size);
+    if (c && check_parts(c) != DS_OK) {
+        dsi_config_free(c);
+        c = NULL;
+    }
     if (resolved) *resolved = c ? dsi_config_json(c) : NULL;
     if (warnings) *warnings = NULL;
     if (!c) return ds_error_status();

@@ -424,6 +424,11 @@ static void check_without_an_engine(void **state)
     CHECK(!resolved && !warnings);
     CHECK_INT(ds_config_check(NULL, 2, &resolved, &warnings), DS_EINVAL);
     ds_error_clear();
+    const char *lrr =
+        "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lrr\": 1}}}";
+    CHECK_INT(ds_config_check(lrr, 1, &resolved, &warnings), DS_EINVAL);
+    CHECK_ERROR("optimizer.params.lrr: did you mean \"lr\"?");
+    ds_error_clear();
 }
 
 TEST_MAIN(cmocka_unit_test(types_and_ranges), cmocka_unit_test(names), cmocka_unit_test(automatic),
