@@ -279,12 +279,21 @@ static void make_engine(Program *p)
 
 static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step < p->o.max_steps; }
 
+/* Whether the step to come ends with lines of the engine: the bar makes room for them. */
+static bool will_print(const ds_engine *e)
+{
+    int64_t every = ds_engine_steps_per_print(e);
+    return every && ds_engine_is_gradient_accumulation_boundary(e) &&
+           (ds_engine_global_steps(e) + 1) % every == 0;
+}
+
 /* Forward, backward, update; returns the loss. */
-static double train_step(Program *p, const ds_batch *b)
+static double train_step(Program *p, Progress *bar, const ds_batch *b)
 {
     double lr = ds_engine_lr(p->engine), scale = ds_engine_loss_scale(p->engine);
     ds_tensor *loss = ds_cross_entropy(ds_engine_forward(p->engine, b->x), b->y);
     ds_engine_backward(p->engine, loss);
+    if (will_print(p->engine)) progress_hide(bar);
     ds_engine_step(p->engine);
     double value = ds_item(loss);
     p->step++;
@@ -305,7 +314,7 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
              (long long)p->o.epochs);
     progress_title(bar, title);
     for (; more_steps(p) && ds_loader_next(p->train, &b); i++) {
-        double loss = train_step(p, &b);
+        double loss = train_step(p, bar, &b);
         running += loss;
         sum += loss;
         progress_add(bar, 0, sum / (double)(i + 1));

@@ -141,6 +141,7 @@ DS_API bool ds_engine_fp16_enabled(const ds_engine *e);
 DS_API bool ds_engine_bf16_enabled(const ds_engine *e);
 DS_API int ds_engine_zero_stage(const ds_engine *e);
 DS_API double ds_engine_gradient_clipping(const ds_engine *e);
+DS_API int64_t ds_engine_steps_per_print(const ds_engine *e); /* 0: no lines */
 
 /* ---- exponential moving average of the parameters ------------------------------------------------------ */
 

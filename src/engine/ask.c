@@ -58,6 +58,7 @@ double ds_engine_gradient_clipping(const ds_engine *e)
 {
     return e ? e->config->gradient_clipping : 0;
 }
+int64_t ds_engine_steps_per_print(const ds_engine *e) { return e ? e->config->steps_per_print : 0; }
 
 /* ---- state dict, averages -------------------------------------------------------------------------------- */
 
