@@ -4,6 +4,7 @@ file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
 file(GLOB DS_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
 list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
 list(REMOVE_ITEM DS_SOURCES ${DS_KERNELS})
+list(REMOVE_ITEM DS_SOURCES ${PROJECT_SOURCE_DIR}/src/comm/mpi_plugin.c) # mpi.cmake
 
 set(DS_ISAS generic)
 set(DS_FLAGS_generic "")
@@ -37,6 +38,8 @@ include(GNUInstallDirs)
 set(DS_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepspeed)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROPERTIES COMPILE_DEFINITIONS
     "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\";DSI_ASSETS_DIR=\"${PROJECT_SOURCE_DIR}/assets\"")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi_open.c PROPERTIES COMPILE_DEFINITIONS
+    "DSI_PLUGIN_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/deepspeed\";DSI_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")
 install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${DS_DATA_DIR})
 
 foreach(kind STATIC SHARED)

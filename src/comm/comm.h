@@ -21,7 +21,7 @@ typedef enum dsi_collective {
     DSI_ALL_TO_ALL,
     DSI_ALL_TO_ALL_ROWS,
     DSI_BROADCAST,
-    DSI_BARRIER,
+    DSI_BARRIER, /* no operands; dtype is float32 */
     DSI_COLLECTIVES
 } dsi_collective;
 
@@ -83,7 +83,10 @@ void dsi_comm_abort(ds_comm *c, const char *why);
 
 /* ---- for backends ------------------------------------------------------------------------------------- */
 
-extern const dsi_comm_type dsi_comm_self, dsi_comm_thread;
+extern const dsi_comm_type dsi_comm_self, dsi_comm_thread, dsi_comm_mpi;
+
+/* The world of this process under the launcher of "openmpi" or "mpich"; NULL with the message. */
+ds_comm *dsi_mpi_world(const char *library);
 
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own);
 void dsi_set_world(ds_comm *c); /* this thread's, taken; NULL: none */

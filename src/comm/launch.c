@@ -1,4 +1,13 @@
 /* comm/launch.c: which world the launcher's environment describes. The only list of backends.
+ *
+ *     Open MPI's mpirun      OMPI_COMM_WORLD_SIZE                  plugin openmpi
+ *     srun --mpi=pmix        PMIX_RANK, SLURM_STEP_NUM_TASKS       plugin openmpi
+ *     MPICH's mpiexec        PMI_RANK, PMI_SIZE                    plugin mpich
+ *     srun --mpi=pmi2        PMI_RANK, SLURM_STEP_NUM_TASKS        plugin mpich
+ *     none                   -                                     self: no MPI is loaded
+ *
+ * A launcher of the wrong kind gives many worlds of one rank each, all of which would train and save the
+ * same: so the size that MPI found is compared with what the environment says.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
@@ -6,23 +15,62 @@
 
 #include <stdlib.h>
 
-/* The variable as a number; `other` if it is not set. */
-static int number(const char *name, int other)
+/* The variable as a number; 0 if it is not set. */
+static int number(const char *name)
 {
     const char *text = getenv(name);
-    return text && *text ? atoi(text) : other;
+    return text ? atoi(text) : 0;
+}
+
+/* How many ranks there should be by `*name`, the first variable that says so; 0: none does. */
+static int expected_size(const char **name)
+{
+    static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                        "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int size = number(names[i]);
+        *name = names[i];
+        if (size > 0) return size;
+    }
+    return 0;
+}
+
+static const char *launcher_library(void)
+{
+    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return "openmpi";
+    if (getenv("PMI_RANK") || getenv("PMI_FD")) return "mpich";
+    return NULL;
 }
 
 ds_status ds_init_distributed(void)
 {
     if (ds_is_distributed()) return DS_OK;
-    int size = number("WORLD_SIZE", 1);
-    if (size > 1)
-        return dsi_fail(DS_ECOMM,
-                        "init_distributed: WORLD_SIZE is %d, but this process was not started by "
-                        "mpirun or srun, so it cannot reach the other ranks",
-                        size);
-    dsi_set_world(dsi_comm_new(&dsi_comm_self, 0, 1, NULL));
+    const char *library = launcher_library(), *name;
+    int size = expected_size(&name);
+    if (!library && size > 1)
+        return dsi_fail(
+            DS_ECOMM,
+            "init_distributed: %s is %d, but this process was not started by an MPI "
+            "launcher: use mpirun -n %d PROGRAM, srun --mpi=pmix, or the deepspeed command",
+            name, size, size);
+    if (!library || number("OMPI_COMM_WORLD_SIZE") == 1 || number("PMI_SIZE") == 1) {
+        if (size > 1)
+            return dsi_fail(DS_ECOMM, "init_distributed: %s is %d, but the launcher started 1 rank",
+                            name, size);
+        dsi_set_world(dsi_comm_new(&dsi_comm_self, 0, 1, NULL));
+        return DS_OK;
+    }
+    ds_comm *world = dsi_mpi_world(library);
+    if (!world) return DS_ECOMM;
+    if (size && size != world->size) {
+        dsi_fail(
+            DS_ECOMM,
+            "init_distributed: %s is %d, but %s finds %d rank%s: it was not started by its own "
+            "launcher (srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)",
+            name, size, library, world->size, world->size == 1 ? "" : "s");
+        dsi_comm_abort(world, ds_error());
+    }
+    dsi_set_world(world);
     return DS_OK;
 }
 

@@ -1,0 +1,106 @@
+/* comm/mpi_plugin.c: messages of one MPI library; a shared object of its own for each (see mpi.h).
+ * SPDX-License-Identifier: MIT */
+#include "mpi.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(dsi_mpi_message), "a request fits into a message");
+
+static _Thread_local char text[MPI_MAX_ERROR_STRING];
+
+static const char *said(int error)
+{
+    int n;
+    if (error == MPI_SUCCESS) return NULL;
+    if (MPI_Error_string(error, text, &n) != MPI_SUCCESS) return "an error without a description";
+    return text;
+}
+
+/* Takes a communicator of its own, whose errors are ours to report. */
+static const char *place(MPI_Comm comm, dsi_mpi_place *p)
+{
+    MPI_Comm *kept = malloc(sizeof *kept);
+    if (!kept) return "no memory for a communicator";
+    *kept = comm;
+    p->comm = kept;
+    int error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (!error) error = MPI_Comm_rank(comm, &p->rank);
+    if (!error) error = MPI_Comm_size(comm, &p->size);
+    return said(error);
+}
+
+static const char *split_machines(MPI_Comm comm, dsi_mpi_place *p)
+{
+    MPI_Comm machine;
+    int error = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    if (!error) error = MPI_Comm_rank(machine, &p->local_rank);
+    if (!error) error = MPI_Comm_size(machine, &p->local_size);
+    if (!error) error = MPI_Comm_free(&machine);
+    return said(error);
+}
+
+static const char *plugin_init(dsi_mpi_place *world)
+{
+    int level;
+    MPI_Comm comm;
+    int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (error) return said(error);
+    if (level < MPI_THREAD_SERIALIZED) return "it cannot be called from more than one thread";
+    error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    if (error) return said(error);
+    const char *wrong = place(comm, world);
+    return wrong ? wrong : split_machines(comm, world);
+}
+
+static const char *plugin_split(void *comm, int color, int key, dsi_mpi_place *part)
+{
+    MPI_Comm made;
+    memset(part, 0, sizeof *part);
+    int error = MPI_Comm_split(*(MPI_Comm *)comm, color < 0 ? MPI_UNDEFINED : color, key, &made);
+    if (error) return said(error);
+    if (made == MPI_COMM_NULL) return NULL;
+    const char *wrong = place(made, part);
+    return wrong ? wrong : split_machines(made, part);
+}
+
+static void plugin_free(void *comm)
+{
+    MPI_Comm_free(comm);
+    free(comm);
+}
+
+static const char *plugin_send(void *comm, const void *p, size_t bytes, int to, int tag,
+                               dsi_mpi_message *m)
+{
+    return said(
+        MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
+}
+
+static const char *plugin_receive(void *comm, void *p, size_t bytes, int from, int tag,
+                                  dsi_mpi_message *m)
+{
+    return said(
+        MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
+}
+
+static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
+{
+    int flag = 0, count = 0;
+    MPI_Status status;
+    int error = MPI_Test((MPI_Request *)(void *)m, &flag, &status);
+    if (!error && flag) error = MPI_Get_count(&status, MPI_BYTE, &count);
+    *done = flag;
+    *received = (size_t)count;
+    return said(error);
+}
+
+static const char *plugin_finalize(void) { return said(MPI_Finalize()); }
+
+static void plugin_abort(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
+
+extern const dsi_mpi dsi_mpi_plugin;
+__attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
+    DSI_MPI_VERSION, plugin_init, plugin_split,    plugin_free, plugin_send,
+    plugin_receive,  plugin_test, plugin_finalize, plugin_abort};

@@ -1,0 +1,351 @@
+/* comm/transfer.c: a collective as messages between processes.
+ *
+ * MPI's own collectives add up in an order that they choose, and their nonblocking forms move only when
+ * they are looked at. So we send the messages ourselves, and add in the order of ranks: processes
+ * get the same bits as threads, 16-bit floats are rounded once, counts have no limit, and whoever is
+ * missing has a name. What a rank sends is what the ring algorithm sends:
+ *
+ *     all_reduce      each rank sends slice q of x to rank q; rank q adds, and sends the sum to all:
+ *                     2 (p-1)/p of x. A small x goes to all at once: one round instead of two.
+ *     reduce_scatter  piece q to rank q, which adds: (p-1)/p of in
+ *     all_gather      in to all: (p-1)/p of out;  all_to_all likewise
+ *     broadcast       along a binomial tree;  barrier: an empty message to all
+ *
+ * Reductions go by segments of SEGMENT bytes, which bounds the memory that what was received takes. A
+ * collective is a list of phases: the messages of one are sent when those of the one before are all done. A
+ * phase has a tag of its own, since ranks come to the phases of several collectives in different orders.
+ * SPDX-License-Identifier: MIT */
+#include "transfer.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENT (4 << 20) /* bytes that a rank receives and adds at a time, all ranks together */
+#define SMALL   8192      /* bytes that all ranks may send to all */
+#define LONGEST (1 << 30) /* bytes of one message */
+
+static size_t bytes_of(const dsi_transfer *t, int64_t n)
+{
+    return (size_t)n * ds_dtype_size(t->r->dtype);
+}
+
+static const char *in_at(const dsi_transfer *t, int64_t i)
+{
+    return (const char *)t->r->in + bytes_of(t, i);
+}
+
+static char *out_at(const dsi_transfer *t, int64_t i) { return (char *)t->r->out + bytes_of(t, i); }
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
+{
+    size_t left = bytes_of(t, n);
+    /* what is received in one phase of a broadcast was sent in the other */
+    int round = t->r->what == DSI_BROADCAST ? 0 : t->phase;
+    int tag = (int)(t->r->number % 8192) * 4 + round;
+    do {
+        size_t bytes = left < LONGEST ? left : LONGEST;
+        dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};
+        dsi_list_add(&t->messages, m);
+        dsi_mpi_message *to = &t->messages.at[t->messages.n - 1].m;
+        const char *wrong = receives ? t->mpi->receive(t->comm, p, bytes, rank, tag, to)
+                                     : t->mpi->send(t->comm, p, bytes, rank, tag, to);
+        if (wrong) {
+            t->messages.n--;
+            dsi_text_add(&t->wrong, "%s rank %d: %s", receives ? "from" : "to", rank, wrong);
+            return;
+        }
+        p += bytes;
+        left -= bytes;
+    } while (left);
+}
+
+static void send(dsi_transfer *t, const char *p, int64_t n, int to)
+{
+    char *bytes;
+    memcpy(&bytes, &p, sizeof p); /* which are only read */
+    post(t, false, bytes, n, to);
+}
+
+static void receive(dsi_transfer *t, char *p, int64_t n, int from) { post(t, true, p, n, from); }
+
+/* What has come, or gone; whether that is all. */
+static bool all_done(dsi_transfer *t)
+{
+    bool all = true;
+    for (int i = 0; i < t->messages.n; i++) {
+        dsi_message *m = &t->messages.at[i];
+        size_t received;
+        if (m->done) continue;
+        const char *wrong = t->mpi->test(&m->m, &m->done, &received);
+        if (wrong) {
+            dsi_text_add(&t->wrong, "rank %d, which calls another collective or another size: %s",
+                         m->rank, wrong);
+            return false;
+        }
+        if (!m->done) {
+            all = false;
+        } else if (m->receives && received != m->bytes) {
+            dsi_text_add(
+                &t->wrong,
+                "rank %d sent %zu bytes where %zu were expected: it calls another collective or "
+                "another size",
+                m->rank, received, m->bytes);
+            return false;
+        }
+    }
+    return all;
+}
+
+void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks)
+{
+    dsi_text list = {0};
+    int n = 0;
+    for (int i = 0; i < t->messages.n; i++) {
+        const dsi_message *m = &t->messages.at[i];
+        if (m->receives && !m->done) dsi_text_add(&list, "%s%d", n++ ? ", " : " ", m->rank);
+    }
+    if (n) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
+    dsi_text_free(&list);
+}
+
+/* ---- sums --------------------------------------------------------------------------------------------- */
+
+/* Room for n elements of each rank; NULL with t->wrong. */
+static char *temp(dsi_transfer *t, int64_t n)
+{
+    size_t bytes = bytes_of(t, n) * (size_t)t->r->comm->size;
+    if (t->temp.bytes >= bytes && t->temp.p) return t->temp.p;
+    if (!t->temp.p && t->spare->bytes >= bytes) {
+        t->temp = *t->spare;
+        *t->spare = (dsi_spare){0};
+        return t->temp.p;
+    }
+    free(t->temp.p);
+    t->temp = (dsi_spare){malloc(bytes ? bytes : 1), bytes};
+    if (!t->temp.p) dsi_text_add(&t->wrong, "no memory for %zu bytes to receive", bytes);
+    return t->temp.p;
+}
+
+/* out = the sum of own and of what lies in temp, n elements of each rank */
+static void sum(dsi_transfer *t, const char *own, int64_t n, char *out)
+{
+    const dsi_request *r = t->r;
+    const ds_comm *c = r->comm;
+    const void **in = dsi_alloc((size_t)c->size * sizeof *in);
+    double acc[DSI_REDUCE_BLOCK]; /* of any dtype */
+    for (int64_t i = 0; i < n; i += DSI_REDUCE_BLOCK) {
+        int64_t count = n - i < DSI_REDUCE_BLOCK ? n - i : DSI_REDUCE_BLOCK;
+        for (int q = 0; q < c->size; q++)
+            in[q] = q == c->rank ? own + bytes_of(t, i)
+                                 : (char *)t->temp.p + bytes_of(t, (int64_t)q * n + i);
+        dsi_reduce_block(r->dtype, r->op, c->size, in, count, acc);
+        memcpy(out + bytes_of(t, i), acc, bytes_of(t, count));
+    }
+    dsi_free(in);
+}
+
+/* Elements of a segment of n elements, of which this rank receives `share` ranks' worth each. */
+static int64_t segment(const dsi_transfer *t, int64_t n, int64_t ranks)
+{
+    int64_t most = SEGMENT / (int64_t)ds_dtype_size(t->r->dtype) / ranks;
+    if (most < 1) most = 1;
+    return n - t->at < most ? n - t->at : most;
+}
+
+/* The other ranks, the next one first, so that not all send to the same. */
+#define EACH_OTHER(q, c) \
+    for (int q##_k = 1, q = ((c)->rank + 1) % (c)->size; q##_k < (c)->size; \
+         q##_k++, q = (q + 1) % (c)->size)
+
+/* ---- phases: each sends what is to be sent next; true: there is nothing more ---------------------------- */
+
+static bool all_to_one_sum(dsi_transfer *t, bool here)
+{
+    const ds_comm *c = t->r->comm;
+    int64_t n = segment(t, t->r->n, c->size);
+    if (t->phase == 0) {
+        char *room = here ? temp(t, n) : NULL;
+        EACH_OTHER(q, c)
+        {
+            if (t->r->what == DSI_ALL_REDUCE || q == t->r->root) send(t, in_at(t, t->at), n, q);
+            if (room) receive(t, room + bytes_of(t, q * n), n, q);
+        }
+        t->phase = 1;
+        return false;
+    }
+    if (here) sum(t, in_at(t, t->at), n, out_at(t, t->at));
+    t->at += n;
+    t->phase = 0;
+    return t->at >= t->r->n;
+}
+
+static bool all_reduce(dsi_transfer *t)
+{
+    const ds_comm *c = t->r->comm;
+    if (bytes_of(t, t->r->n) <= SMALL) return all_to_one_sum(t, true);
+    int64_t n = segment(t, t->r->n, 1), mine = n * c->rank / c->size,
+            mine_n = n * (c->rank + 1) / c->size - mine;
+    if (t->phase == 0) {
+        char *room = temp(t, mine_n);
+        EACH_OTHER(q, c)
+        {
+            int64_t slice = n * q / c->size;
+            send(t, in_at(t, t->at + slice), n * (q + 1) / c->size - slice, q);
+            if (room) receive(t, room + bytes_of(t, q * mine_n), mine_n, q);
+        }
+    } else if (t->phase == 1) {
+        sum(t, in_at(t, t->at + mine), mine_n, out_at(t, t->at + mine));
+        EACH_OTHER(q, c)
+        {
+            int64_t slice = n * q / c->size;
+            send(t, out_at(t, t->at + mine), mine_n, q);
+            receive(t, out_at(t, t->at + slice), n * (q + 1) / c->size - slice, q);
+        }
+    } else {
+        t->at += n;
+        t->phase = 0;
+        return t->at >= t->r->n;
+    }
+    t->phase++;
+    return false;
+}
+
+static bool reduce_scatter(dsi_transfer *t)
+{
+    const ds_comm *c = t->r->comm;
+    int64_t n = segment(t, t->r->n, c->size);
+    if (t->phase == 0) {
+        char *room = temp(t, n);
+        EACH_OTHER(q, c)
+        {
+            send(t, in_at(t, q * t->r->n + t->at), n, q);
+            if (room) receive(t, room + bytes_of(t, q * n), n, q);
+        }
+        t->phase = 1;
+        return false;
+    }
+    sum(t, in_at(t, c->rank * t->r->n + t->at), n, out_at(t, t->at));
+    t->at += n;
+    t->phase = 0;
+    return t->at >= t->r->n;
+}
+
+static void move(char *to, const char *from, size_t bytes)
+{
+    if (bytes && to != from) memmove(to, from, bytes);
+}
+
+/* In one phase: what goes to each rank and what comes from it, and this rank's own part. */
+static bool exchange(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    const ds_comm *c = r->comm;
+    bool root = c->rank == r->root, gathers = r->what == DSI_GATHER,
+         scatters = r->what == DSI_SCATTER;
+    bool all = !gathers && !scatters, pieces = r->what == DSI_ALL_TO_ALL || scatters;
+    if (t->phase++) return true;
+    EACH_OTHER(q, c)
+    {
+        if (all || (gathers ? q == r->root : root))
+            send(t, in_at(t, pieces ? q * r->n : 0), r->n, q);
+        if (all || (scatters ? q == r->root : root))
+            receive(t, out_at(t, scatters ? 0 : q * r->n), r->n, q);
+    }
+    if (all || root)
+        move(out_at(t, scatters ? 0 : c->rank * r->n), in_at(t, pieces ? c->rank * r->n : 0),
+             bytes_of(t, r->n));
+    return false;
+}
+
+static bool exchange_rows(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    const ds_comm *c = r->comm;
+    const int64_t *sent = r->counts, *received = sent + c->size;
+    int64_t from = 0, to = 0;
+    if (t->phase++) return true;
+    for (int q = 0; q < c->size; from += sent[q], to += received[q], q++) {
+        if (q == c->rank) {
+            move(out_at(t, to), in_at(t, from), bytes_of(t, sent[q]));
+        } else {
+            send(t, in_at(t, from), sent[q], q);
+            receive(t, out_at(t, to), received[q], q);
+        }
+    }
+    return false;
+}
+
+/* A binomial tree over the ranks counted from the root: k has it from k without its lowest bit, and gives it
+ * to k + b for each b below that bit. */
+static bool broadcast(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    int size = r->comm->size, k = (r->comm->rank - r->root + size) % size, lowest = k & -k;
+    if (t->phase == 0 && k) receive(t, out_at(t, 0), r->n, (k - lowest + r->root) % size);
+    for (int b = 1; t->phase == 1 && b < size && (!k || b < lowest); b *= 2)
+        if (k + b < size) send(t, out_at(t, 0), r->n, (k + b + r->root) % size);
+    return t->phase++ == 2;
+}
+
+static bool barrier(dsi_transfer *t)
+{
+    if (t->phase++) return true;
+    EACH_OTHER(q, t->r->comm)
+    {
+        send(t, NULL, 0, q);
+        receive(t, NULL, 0, q);
+    }
+    return false;
+}
+
+static bool step(dsi_transfer *t)
+{
+    switch (t->r->what) {
+    case DSI_ALL_REDUCE:
+        return all_reduce(t);
+    case DSI_REDUCE:
+        return all_to_one_sum(t, t->r->comm->rank == t->r->root);
+    case DSI_REDUCE_SCATTER:
+        return reduce_scatter(t);
+    case DSI_ALL_TO_ALL_ROWS:
+        return exchange_rows(t);
+    case DSI_BROADCAST:
+        return broadcast(t);
+    case DSI_BARRIER:
+        return barrier(t);
+    default:
+        return exchange(t);
+    }
+}
+
+void dsi_transfer_advance(dsi_transfer *t)
+{
+    while (!t->finished) {
+        bool done = all_done(t);
+        if (done) {
+            t->messages.n = 0;
+            t->finished = step(t);
+        }
+        if (t->wrong.n) t->finished = true;
+        if (!done) return;
+    }
+}
+
+void dsi_transfer_free(dsi_transfer *t)
+{
+    if (t->temp.bytes > t->spare->bytes) {
+        dsi_spare was = *t->spare;
+        *t->spare = t->temp;
+        t->temp = was;
+    }
+    free(t->temp.p);
+    dsi_list_free(&t->messages);
+    dsi_text_free(&t->wrong);
+    dsi_free(t);
+}

@@ -1,0 +1,47 @@
+/* comm/transfer.h: a collective as messages between processes.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_COMM_TRANSFER_H
+#define DSI_COMM_TRANSFER_H
+
+#include "base/list.h"
+#include "base/text.h"
+#include "comm.h"
+#include "mpi.h"
+
+typedef struct dsi_message {
+    dsi_mpi_message m;
+    int rank;
+    bool receives, done;
+    size_t bytes;
+} dsi_message;
+
+/* Memory that one transfer leaves to the next: fresh pages cost as much as the sum that they are for. */
+typedef struct dsi_spare {
+    void *p;
+    size_t bytes;
+} dsi_spare;
+
+typedef struct dsi_transfer {
+    dsi_request *r;
+    const dsi_mpi *mpi;
+    void *comm;
+    dsi_spare *spare;
+    int phase;  /* of the segment */
+    int64_t at; /* first element of the segment */
+    struct {
+        DSI_LIST(dsi_message)
+    } messages; /* of this phase */
+    dsi_spare temp;
+    dsi_text wrong; /* why it cannot go on */
+    bool finished;  /* or wrong */
+    struct dsi_transfer *after;
+} dsi_transfer;
+
+/* Goes on as far as it can without waiting. */
+void dsi_transfer_advance(dsi_transfer *t);
+void dsi_transfer_free(dsi_transfer *t);
+
+/* "s 1, 3": the ranks from which messages are missing now; "" if none */
+void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks);
+
+#endif
