@@ -14,6 +14,11 @@
 #define PIECE 1024
 #define GRAIN 256 /* pieces: 3 MB; less lies in the caller's own cache, where helpers are slower */
 #define BLOCK 512 /* p and g as floats: 4 KB */
+#define STRIP 64
+#define AHEAD 2048 /* bytes */
+
+/* The line `at` bytes behind p, which may lie outside of its memory. */
+#define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
 
 #define COPYSIGN(x, s) _Generic((x), float : copysignf, double : copysign)(x, s)
 
