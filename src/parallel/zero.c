@@ -210,6 +210,8 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     ds_scope *scope = ds_scope_open();
     ds_status status = all_or_none(z, prepare(z));
     ds_scope_close(scope);
+    /* what the model was made in is of other sizes than what a step needs */
+    if (z->flat) dsi_cache_empty(z->flat->param[0].x->device);
     if (status == DS_OK) return z;
     dsi_zero_free(z);
     return NULL;
