@@ -49,8 +49,8 @@ static char *decode(const char *s, size_t *n)
 
 static bool is_text(const char *s)
 {
-    s += strspn(s, " \t\r\n\xEF\xBB\xBF");
-    return *s == '{' || *s == '[' || strchr(s, '\n');
+    const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");
+    return *begin == '{' || *begin == '[' || strpbrk(s, "\r\n");
 }
 
 static char *load_file(const char *path, const struct stat *s, size_t *n)

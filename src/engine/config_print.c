@@ -250,14 +250,15 @@ static const char *python_bool(bool x) { return x ? "True" : "False"; }
 
 static void add_dtype(dsi_text *t, const json_t *value)
 {
-    const dsi_config_row *row = dsi_config_find("torch_autocast.dtype");
+    static const char *const names[][2] = {{"fp32", "float32"},
+                                           {"float", "float32"},
+                                           {"fp16", "float16"},
+                                           {"half", "float16"},
+                                           {"bf16", "bfloat16"}};
     const char *s = json_string_value(value);
-    for (const dsi_config_word *w = row->words; s && w->word; w++)
-        if (!strcmp(s, w->word)) {
-            dsi_text_add(t, "torch.%s", ds_dtype_name((ds_dtype)w->value));
-            return;
-        }
-    dsi_text_add(t, "None");
+    for (size_t i = 0; s && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(s, names[i][0])) s = names[i][1];
+    dsi_text_add(t, "%s%s", s ? "torch." : "", s ? s : "None");
 }
 
 /* DeepSpeed lowers the names that it knows itself; others are torch's classes. */

@@ -14,9 +14,6 @@
  * SPDX-License-Identifier: MIT */
 #include "config_syntax.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DEEPEST 64 /* levels of braces; DeepSpeed's own keys need 7 */
@@ -226,6 +223,14 @@ static bool is_number(const char *s, size_t n, bool *integer)
     return i == n;
 }
 
+static bool fits_64_bits(const char *s, size_t n)
+{
+    static const char *const limits[] = {"9223372036854775807", "9223372036854775808"};
+    bool minus = s[0] == '-';
+    size_t count = n - minus;
+    return count < 19 || (count == 19 && memcmp(s + minus, limits[minus], 19) <= 0);
+}
+
 /* Writes s if it is true, false, null or a number. An integer beyond 64 bits goes on as a real number:
  * that it is too large is for the key that it belongs to. */
 static bool literal(scan *c, size_t from, size_t upto)
@@ -238,11 +243,7 @@ static bool literal(scan *c, size_t from, size_t upto)
     if (!word && !is_number(s, n, &integer)) return false;
     token(c, from);
     dsi_text_add_bytes(&c->s->json, s, n);
-    if (integer && n > 18) {
-        errno = 0;
-        strtoll(s, NULL, 10); /* the text ends with 0, and what follows the number is no digit */
-        if (errno == ERANGE) put(c, "e0");
-    }
+    if (integer && !fits_64_bits(s, n)) put(c, "e0");
     return true;
 }
 

@@ -1,0 +1,18 @@
+# fuzz/NAME.c becomes fuzz_NAME, with libFuzzer, which only clang has: cmake --preset fuzz. scripts/fuzz
+# builds and runs them. Each is compiled with the sources that it tries, and src/base, not with the whole
+# library: instrumented kernels take clang minutes.
+if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "DS_FUZZ needs clang: cmake --preset fuzz")
+endif()
+set(DS_FUZZ_config src/engine/config*.c)
+
+file(GLOB DS_FUZZERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*.c)
+foreach(source ${DS_FUZZERS})
+    get_filename_component(name ${source} NAME_WE)
+    file(GLOB tried CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/base/*.c ${PROJECT_SOURCE_DIR}/${DS_FUZZ_${name}})
+    add_executable(fuzz_${name} ${source} ${tried})
+    target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    target_link_libraries(fuzz_${name} PRIVATE ds_options PkgConfig::JANSSON Threads::Threads m)
+endforeach()

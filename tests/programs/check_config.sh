@@ -1,0 +1,52 @@
+#!/bin/sh
+# tests/programs/check_config.sh BINARY_DIR: deepspeed --check_config: what is on stdout, what on stderr, and
+# the status.
+# SPDX-License-Identifier: MIT
+set -u
+program=$(cd "$1" && pwd)/deepspeed
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+unset DS_CONFIG_UNKNOWN
+
+echo '{"train_batch_size": 16, "zero_optimization": {"stage": 2}}' >good.json
+printf '{\n "train_batch_size": 16,\n "zero_optimization": {"reduce_bukcet_size": 5e8}\n}\n' >bad.json
+
+# ---- what is resolved is JSON on stdout, and resolves to itself
+status 0 --check_config good.json --world_size 4
+has out '"train_micro_batch_size_per_gpu": 4,'
+lines err 0
+status 0 --check-config=good.json --world-size=2
+has out '"train_micro_batch_size_per_gpu": 8,'
+mv out resolved.json
+status 0 --check_config resolved.json --world_size 2
+same out resolved.json
+
+# ---- what is wrong is on stderr
+status 2 --check_config bad.json
+has err 'bad.json: line 3: "zero_optimization.reduce_bukcet_size": did you mean "reduce_bucket_size"?'
+lines out 0
+DS_CONFIG_UNKNOWN=warn
+export DS_CONFIG_UNKNOWN
+status 0 --check_config bad.json
+has err 'unknown keys are left out: "zero_optimization.reduce_bukcet_size"'
+unset DS_CONFIG_UNKNOWN
+status 2 --check_config no.json
+has err 'No such file'
+status 2 --check_config good.json --world_size 3
+has err '16 is not 5'
+status 2 --check_config good.json --world_size 0
+has err '--world_size 0: expected'
+status 2 --check_config good.json --world_size 1.5
+status 2 --check_config
+"$program" --check_config good.json >/dev/full 2>err
+if [ $? -eq 1 ]; then pass; else fail "a full disk is no failure"; fi
+
+# ---- the rest
+status 0 --help
+has out '--check_config=FILE'
+status 0 --version
+has out 'deepspeed.c 0\.'
+status 2
+has err 'see deepspeed --help'
+status 2 train --deepspeed_config good.json
+has err 'not implemented'
+finish
