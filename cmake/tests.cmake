@@ -67,6 +67,13 @@ if(DS_EXAMPLES)
     endforeach()
 endif()
 
+# Keys of ds_config.json that are said to be acted on are read somewhere.
+if(Python3_FOUND)
+    add_test(NAME house/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py
+        ${PROJECT_SOURCE_DIR})
+    set_tests_properties(house/config PROPERTIES LABELS house)
+endif()
+
 # What the shared library shows: every function of the public headers, and nothing else.
 if(Python3_FOUND AND NOT DS_SANITIZE)
     add_test(NAME house/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py

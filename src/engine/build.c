@@ -130,9 +130,6 @@ static bool make_zero(ds_engine *e)
         .predivide = c->gradient_predivide_factor,
         .overlap_comm = c->zero.overlap_comm,
         .reduce_scatter = c->zero.reduce_scatter,
-        .contiguous_gradients = c->zero.contiguous_gradients,
-        .allgather_partitions = c->zero.allgather_partitions,
-        .round_robin = c->zero.round_robin_gradients,
         .reduce_bucket = c->zero.reduce_bucket_size,
         .allgather_bucket = c->zero.allgather_bucket_size,
         .prefetch_bucket = c->zero.prefetch_bucket_size,
@@ -141,7 +138,6 @@ static bool make_zero(ds_engine *e)
         .max_live = c->zero.max_live_parameters,
         .max_reuse_distance = c->zero.max_reuse_distance,
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
-        .offload_ratio = c->zero.offload_optimizer.ratio,
     };
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);

@@ -16,11 +16,6 @@
 #define DSI_CONFIG_NO_DTYPE (-1) /* of keys that name a dtype: not given */
 
 typedef enum dsi_offload { DSI_OFFLOAD_NONE, DSI_OFFLOAD_CPU, DSI_OFFLOAD_NVME } dsi_offload;
-typedef enum dsi_validation {
-    DSI_VALIDATE_IGNORE,
-    DSI_VALIDATE_WARN,
-    DSI_VALIDATE_FAIL
-} dsi_validation;
 typedef enum dsi_on_nan { DSI_NAN_ERROR, DSI_NAN_CONTINUE } dsi_on_nan;
 
 /* "optimizer" and "scheduler": the type's name and the text of the JSON object params, or NULL. */
@@ -35,27 +30,13 @@ typedef struct dsi_config_monitor {
 
 typedef struct dsi_config_zero {
     int64_t stage;
-    bool contiguous_gradients, reduce_scatter, allgather_partitions, overlap_comm;
-    bool round_robin_gradients, ignore_unused_parameters, load_from_fp32_weights;
-    bool compute_grad_norm;
+    bool reduce_scatter, overlap_comm, compute_grad_norm;
     int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
-    int64_t sub_group_size;                            /* elements */
     /* stage 3, elements; the "stage3_" names lead here too */
     int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
     int64_t max_live_parameters, max_reuse_distance;
-    bool gather_16bit_weights_on_model_save;
     struct {
         int device; /* dsi_offload */
-        char *nvme_path;
-        int64_t buffer_count, buffer_size, max_in_cpu;
-        bool pin_memory;
-    } offload_param;
-    struct {
-        int device; /* dsi_offload */
-        char *nvme_path;
-        int64_t buffer_count;
-        bool pin_memory, pipeline_read, pipeline_write, fast_init;
-        double ratio;
     } offload_optimizer;
 } dsi_config_zero;
 
@@ -65,14 +46,13 @@ typedef struct dsi_config {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
 
     int64_t steps_per_print; /* 0: no lines */
-    bool wall_clock_breakdown, memory_breakdown, dump_state;
+    bool wall_clock_breakdown, memory_breakdown;
     double gradient_clipping; /* largest norm; 0: off */
     bool prescale_gradients;
     double gradient_predivide_factor;
     bool gradient_sum;           /* "gradient_allreduce_op": "sum" */
     int communication_data_type; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE: the model's */
-    bool dataloader_drop_last, zero_allow_untested_optimizer, zero_force_ds_cpu_optimizer;
-    bool use_data_before_expert_parallelism;
+    bool dataloader_drop_last, zero_allow_untested_optimizer;
     int on_nan; /* dsi_on_nan: what a loss that is not a number does in float32 and bfloat16 */
 
     dsi_config_named optimizer, scheduler;
@@ -93,23 +73,8 @@ typedef struct dsi_config {
 
     dsi_config_monitor tensorboard, csv_monitor;
     struct {
-        bool enabled, verbose, prof_all, debug;
-    } comms_logger;
-    struct {
         bool enabled;
     } throughput; /* "timers.throughput" */
-    struct {
-        int64_t number_checkpoints; /* 0: not given */
-        bool profile;
-    } activation_checkpointing;
-    struct {
-        int tag_validation; /* dsi_validation */
-        bool load_universal, use_node_local_storage;
-    } checkpoint;
-    struct {
-        int64_t block_size, queue_depth, intra_op_parallelism;
-        bool single_submit, overlap_events;
-    } aio;
 
     struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
 } dsi_config;

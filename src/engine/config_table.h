@@ -55,7 +55,8 @@ OURS("on_nan", WORD(on_nan), "\"error\"", on_nan,
 
 /* ---- optimizer and schedule ---- */
 PICKY("optimizer", NULL_NO, "the optimizer, if the program makes none")
-ACT("optimizer.type", TEXT, "null", optimizer.type, "Adam, AdamW, SGD, Adagrad, Lion, Lamb, RMSprop")
+ACT("optimizer.type", TEXT, "null", optimizer.type,
+    "Adam, AdamW, SGD, Adagrad, Lion, Lamb, RMSprop")
 ACT("optimizer.params", OBJECT, "null", optimizer.params, "its options")
 NOP("optimizer.legacy_fusion", BOOL, "false", "a CUDA kernel of DeepSpeed's")
 PICKY("scheduler", NULL_NO, "the learning rate schedule, if the program makes none")
@@ -92,8 +93,7 @@ OLD("bfloat16", "bf16")
 PICKY("torch_autocast", NULL_NO, "types chosen op by op")
 NOT("torch_autocast.enabled", BOOL, "false", "fp16 or bf16 make the whole model 16-bit")
 NOP("torch_autocast.dtype", WORD(dtypes), "null", "only with torch_autocast.enabled")
-NOP("torch_autocast.lower_precision_safe_modules", LIST, "null",
-    "only with torch_autocast.enabled")
+NOP("torch_autocast.lower_precision_safe_modules", LIST, "null", "only with torch_autocast.enabled")
 PICKY("data_types", NULL_NO, "types of what the engine keeps")
 ACT("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,
     "type in which gradients add up; null: the model's, float32 for bf16 without ZeRO")
@@ -107,18 +107,18 @@ GONE("amp.enabled", BOOL, "false", "")
 GROUP("zero_optimization", NULL_NO, "what ranks divide among them")
 ACT("zero_optimization.stage", INT_IN(0, 3), "0", zero.stage,
     "0: nothing; 1: optimizer states; 2: gradients too; 3: parameters too")
-ACT("zero_optimization.contiguous_gradients", BOOL, "true", zero.contiguous_gradients,
-    "gradients of a bucket lie side by side")
+NOP("zero_optimization.contiguous_gradients", BOOL, "true",
+    "gradients of a bucket lie side by side in any case")
 ACT("zero_optimization.reduce_scatter", BOOL, "true", zero.reduce_scatter,
     "a rank gets its part of a sum only")
 ACT("zero_optimization.reduce_bucket_size", INT_FROM(1), "500000000", zero.reduce_bucket_size,
     "elements that are reduced together")
 NOP("zero_optimization.use_multi_rank_bucket_allreduce", BOOL, "true",
     "how one bucket with parts of several ranks travels")
-ACT("zero_optimization.allgather_partitions", BOOL, "true", zero.allgather_partitions,
-    "all_gather after a step; false: a broadcast by each rank")
-ACT("zero_optimization.allgather_bucket_size", INT_FROM(0), "500000000",
-    zero.allgather_bucket_size, "elements that are gathered together")
+NOP("zero_optimization.allgather_partitions", BOOL, "true",
+    "parts are gathered by all_gather in any case")
+ACT("zero_optimization.allgather_bucket_size", INT_FROM(0), "500000000", zero.allgather_bucket_size,
+    "elements that are gathered together")
 ACT("zero_optimization.overlap_comm", BOOL, "null", zero.overlap_comm,
     "reduce while backward runs; null: true in stage 3, else false")
 ACT("zero_optimization.compute_grad_norm", BOOL, "true", zero.compute_grad_norm,
@@ -128,36 +128,29 @@ NOP("zero_optimization.load_from_fp32_weights", BOOL, "true",
 NOP("zero_optimization.elastic_checkpoint", BOOL, "false", "gone from DeepSpeed's stage 3")
 NOP("zero_optimization.sub_group_size", INT_FROM(0), "1000000000",
     "elements of one tile of stage 3's step")
-GROUP("zero_optimization.offload_param", NULL_FIRST, "stage 3: where parameters wait; null: nowhere")
-ACT("zero_optimization.offload_param.device", WORD(devices), "\"none\"", zero.offload_param.device,
-    "none, cpu (host memory) or nvme (files)")
-ACT("zero_optimization.offload_param.nvme_path", TEXT, "null", zero.offload_param.nvme_path,
-    "folder for the files")
-ACT("zero_optimization.offload_param.buffer_count", INT_FROM(0), "5",
-    zero.offload_param.buffer_count, "buffers in memory")
-ACT("zero_optimization.offload_param.buffer_size", INT_FROM(0), "100000000",
-    zero.offload_param.buffer_size, "elements of one of them")
-ACT("zero_optimization.offload_param.max_in_cpu", INT_FROM(0), "1000000000",
-    zero.offload_param.max_in_cpu, "elements that stay in memory with nvme")
-ACT("zero_optimization.offload_param.pin_memory", BOOL, "true", zero.offload_param.pin_memory,
-    "page-locked memory")
+GROUP("zero_optimization.offload_param", NULL_FIRST,
+      "stage 3: where parameters wait; null: nowhere")
+NOP("zero_optimization.offload_param.device", WORD(devices), "\"none\"",
+    "parameters are in host memory in any case; no files are used")
+NOP("zero_optimization.offload_param.nvme_path", TEXT, "null", "no files are used")
+NOP("zero_optimization.offload_param.buffer_count", INT_FROM(0), "5", "no files are used")
+NOP("zero_optimization.offload_param.buffer_size", INT_FROM(0), "100000000", "no files are used")
+NOP("zero_optimization.offload_param.max_in_cpu", INT_FROM(0), "1000000000", "no files are used")
+NOP("zero_optimization.offload_param.pin_memory", BOOL, "true", "page-locked memory is for GPUs")
 GROUP("zero_optimization.offload_optimizer", NULL_FIRST,
       "where masters and moments lie, and the step runs; null: with the parameters")
 ACT("zero_optimization.offload_optimizer.device", WORD(devices), "\"none\"",
-    zero.offload_optimizer.device, "none, cpu (host memory) or nvme (files)")
-ACT("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
-    zero.offload_optimizer.nvme_path, "folder for the files")
-ACT("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4",
-    zero.offload_optimizer.buffer_count, "buffers in memory")
-ACT("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
-    zero.offload_optimizer.pin_memory, "page-locked memory")
-ACT("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false",
-    zero.offload_optimizer.pipeline_read, "read the next tile while one is computed")
-ACT("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false",
-    zero.offload_optimizer.pipeline_write, "write the last tile while one is computed")
+    zero.offload_optimizer.device,
+    "none, cpu (host memory), nvme (here: host memory too, and said)")
+NOP("zero_optimization.offload_optimizer.nvme_path", TEXT, "null", "no files are used")
+NOP("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4", "no files are used")
+NOP("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
+    "page-locked memory is for GPUs")
+NOP("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false", "no files are used")
+NOP("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false", "no files are used")
 NOP("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "how nvme files are made")
-ACT("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
-    zero.offload_optimizer.ratio, "share of the parameters that is offloaded; below 1 in stage 3 only")
+NOP("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
+    "all of it is offloaded; below 1 in stage 3 only")
 NOP("zero_optimization.offload_optimizer.super_offload", BOOL, "false", "Grace Hopper machines")
 NOP("zero_optimization.offload_optimizer.cpuadam_cores_perc", NUMBER_IN(0, 1), "0.8",
     "only with super_offload")
@@ -182,8 +175,8 @@ ALSO("zero_optimization.stage3_max_live_parameters", "zero_optimization.max_live
 ACT("zero_optimization.max_reuse_distance", INT_FROM(0), "1000000000", zero.max_reuse_distance,
     "stage 3: keep what is used again within so many elements")
 ALSO("zero_optimization.stage3_max_reuse_distance", "zero_optimization.max_reuse_distance")
-ACT("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
-    zero.gather_16bit_weights_on_model_save, "stage 3: save_16bit_model gathers the weights")
+NOP("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
+    "files have whole weights in any case")
 ALSO("zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "zero_optimization.gather_16bit_weights_on_model_save")
 OLD("zero_optimization.stage3_gather_fp16_weights_on_model_save",
@@ -198,19 +191,17 @@ ALSO("zero_optimization.stage3_use_all_reduce_for_fetch_params",
      "zero_optimization.use_all_reduce_for_fetch_params")
 NOP("zero_optimization.allgather_sequential", BOOL, "false", "stage 3: another way to gather")
 ALSO("zero_optimization.stage3_allgather_sequential", "zero_optimization.allgather_sequential")
-ACT("zero_optimization.ignore_unused_parameters", BOOL, "true", zero.ignore_unused_parameters,
+NOP("zero_optimization.ignore_unused_parameters", BOOL, "true",
     "a parameter without a gradient is no error")
-ACT("zero_optimization.round_robin_gradients", BOOL, "false", zero.round_robin_gradients,
-    "deal parameters out to the ranks in turn")
+NOP("zero_optimization.round_robin_gradients", BOOL, "false",
+    "every rank has a slice of each bucket in any case")
 NOT("zero_optimization.legacy_stage1", BOOL, "false", "gone from DeepSpeed")
 NOP("zero_optimization.parameter_alignment", BOOL, "false", "parts are aligned in any case")
 NOP("zero_optimization.zero_hpz_partition_size", INT_FROM(0), "1", "ZeRO++: how weights travel")
-NOP("zero_optimization.zero_quantized_weights", BOOL, "false",
-    "ZeRO++: weights travel exactly")
+NOP("zero_optimization.zero_quantized_weights", BOOL, "false", "ZeRO++: weights travel exactly")
 NOP("zero_optimization.zero_quantized_nontrainable_weights", BOOL, "false",
     "ZeRO++: weights travel exactly")
-NOP("zero_optimization.zero_quantized_gradients", BOOL, "false",
-    "ZeRO++: gradients travel exactly")
+NOP("zero_optimization.zero_quantized_gradients", BOOL, "false", "ZeRO++: gradients travel exactly")
 GONE("zero_optimization.zeropp_loco_param", OBJECT, "null", "error feedback for ZeRO++")
 GONE("zero_optimization.mics_shard_size", INT, "-1", "MiCS groups")
 GONE("zero_optimization.mics_hierarchical_params_gather", BOOL, "false", "MiCS groups")
@@ -258,10 +249,10 @@ NOP("comet.mode", TEXT, "null", "")
 
 /* ---- timers, profilers ---- */
 GROUP("comms_logger", NULL_NO, "a table of what ranks sent")
-ACT("comms_logger.enabled", BOOL, "false", comms_logger.enabled,
-    "count and time collectives (DeepSpeed: on if the group is there at all)")
-ACT("comms_logger.verbose", BOOL, "false", comms_logger.verbose, "a line for each")
-ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all, "all collectives")
+NOP("comms_logger.enabled", BOOL, "false",
+    "what ranks send is not counted; DeepSpeed counts if the group is there at all")
+NOP("comms_logger.verbose", BOOL, "false", "")
+NOP("comms_logger.prof_all", BOOL, "true", "")
 NOP("comms_logger.prof_ops", LIST, "[]", "only these")
 NOP("comms_logger.debug", BOOL, "false", "name of the caller in each line")
 PICKY("timers", NULL_NO, "clocks of the engine")
@@ -291,12 +282,10 @@ NOP("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false",
 ACT("activation_checkpointing.profile", BOOL, "false", activation_checkpointing.profile,
     "a line with the time of each forward and backward of a checkpoint")
 PICKY("checkpoint", NULL_NO, "files of the engine's state")
-ACT("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"", checkpoint.tag_validation,
-    "whether all ranks must use one tag: Ignore, Warn, Fail")
-ACT("checkpoint.load_universal", BOOL, "false", checkpoint.load_universal,
-    "load a universal checkpoint")
-ACT("checkpoint.use_node_local_storage", BOOL, "false", checkpoint.use_node_local_storage,
-    "every node has a folder of its own")
+NOP("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"",
+    "the engine writes no checkpoints")
+NOP("checkpoint.load_universal", BOOL, "false", "the engine reads no checkpoints")
+NOP("checkpoint.use_node_local_storage", BOOL, "false", "the engine writes no checkpoints")
 PICKY("checkpoint.parallel_write", NULL_NO, "of pipeline stages")
 NOP("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "pipeline parallel only")
 NOP("checkpoint.checkpoint_serialization", BOOL, "true", "torch.save's form")
@@ -310,13 +299,13 @@ NOP("checkpoint.writer.data_parallel", ANY_CASE(write_units), "null", "")
 NOP("checkpoint.writer.io_multiplier", INT_FROM(1), "1", "")
 NOT("datastates_ckpt", ANY, "null", "another checkpoint library")
 PICKY("aio", NULL_EMPTY, "files of nvme offload")
-ACT("aio.block_size", INT_FROM(1), "1048576", aio.block_size, "bytes of one request")
-ACT("aio.queue_depth", INT_FROM(1), "8", aio.queue_depth, "requests under way")
-ACT("aio.intra_op_parallelism", INT_FROM(1), "1", aio.intra_op_parallelism, "threads")
+NOP("aio.block_size", INT_FROM(1), "1048576", "no files are used")
+NOP("aio.queue_depth", INT_FROM(1), "8", "no files are used")
+NOP("aio.intra_op_parallelism", INT_FROM(1), "1", "no files are used")
 NOP("aio.thread_count", INT_FROM(1), "1",
     "DeepSpeed's documentation has it, its code does not: intra_op_parallelism")
-ACT("aio.single_submit", BOOL, "false", aio.single_submit, "requests one by one")
-ACT("aio.overlap_events", BOOL, "true", aio.overlap_events, "submit and wait at the same time")
+NOP("aio.single_submit", BOOL, "false", "no files are used")
+NOP("aio.overlap_events", BOOL, "true", "no files are used")
 NOT("aio.use_gds", BOOL, "false", "needs a GPU, in DeepSpeed too")
 
 /* ---- other ways to be parallel ---- */
@@ -441,8 +430,8 @@ NOP("data_efficiency.data_sampling.dynamic_batching.metrics_path", TEXT, "null",
 NOP("data_efficiency.data_sampling.dynamic_batching.lr_scaling_method", TEXT, "\"linear\"", "")
 NOP("data_efficiency.data_sampling.dynamic_batching.min_batch_size", INT, "1", "")
 NOP("data_efficiency.data_sampling.dynamic_batching.max_batch_size", INT, "null", "")
-NOP("data_efficiency.data_sampling.dynamic_batching.sequence_picking_order", TEXT,
-    "\"dataloader\"", "")
+NOP("data_efficiency.data_sampling.dynamic_batching.sequence_picking_order", TEXT, "\"dataloader\"",
+    "")
 NOP("data_efficiency.data_sampling.dynamic_batching.max_tokens", INT, "null", "")
 NOP("data_efficiency.data_sampling.dynamic_batching.verbose", BOOL, "false", "")
 PICKY("data_efficiency.data_routing", NULL_NO, "")
@@ -531,19 +520,26 @@ GONE(COMPRESSION ".weight_quantization.shared_parameters.quantizer_kernel", BOOL
 GONE(COMPRESSION ".weight_quantization.shared_parameters.schedule_offset", INT, "0", "")
 GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_groups", INT, "1", "")
 GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_verbose", BOOL, "false", "")
-GONE(COMPRESSION ".weight_quantization.shared_parameters.quantization_type", TEXT, "\"symmetric\"", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantization_type", TEXT, "\"symmetric\"",
+     "")
 GONE(COMPRESSION ".weight_quantization.shared_parameters.rounding", TEXT, "\"nearest\"", "")
-GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_weight_in_forward", BOOL, "false", "")
-GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.enabled", BOOL, "false", "")
-GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.quantize_change_ratio", NUMBER, "0.001", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.quantize_weight_in_forward", BOOL, "false",
+     "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.enabled", BOOL,
+     "false", "")
+GONE(COMPRESSION ".weight_quantization.shared_parameters.fp16_mixed_quantize.quantize_change_ratio",
+     NUMBER, "0.001", "")
 GONE(COMPRESSION ".weight_quantization.different_groups.*.params.start_bits", ANY, "null", "")
 GONE(COMPRESSION ".weight_quantization.different_groups.*.params.target_bits", ANY, "null", "")
-GONE(COMPRESSION ".weight_quantization.different_groups.*.params.quantization_period", ANY, "null", "")
+GONE(COMPRESSION ".weight_quantization.different_groups.*.params.quantization_period", ANY, "null",
+     "")
 GONE(COMPRESSION ".weight_quantization.different_groups.*.modules", ANY, "[\"*\"]", "")
 GONE(COMPRESSION ".weight_quantization.different_groups.*.related_modules", ANY, "null", "")
 GONE(COMPRESSION ".activation_quantization.shared_parameters.enabled", BOOL, "false", "")
-GONE(COMPRESSION ".activation_quantization.shared_parameters.quantization_type", TEXT, "\"symmetric\"", "")
-GONE(COMPRESSION ".activation_quantization.shared_parameters.range_calibration", TEXT, "\"dynamic\"", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.quantization_type", TEXT,
+     "\"symmetric\"", "")
+GONE(COMPRESSION ".activation_quantization.shared_parameters.range_calibration", TEXT,
+     "\"dynamic\"", "")
 GONE(COMPRESSION ".activation_quantization.shared_parameters.schedule_offset", INT, "1000", "")
 GONE(COMPRESSION ".activation_quantization.different_groups.*.params.bits", ANY, "null", "")
 GONE(COMPRESSION ".activation_quantization.different_groups.*.modules", ANY, "[\"*\"]", "")

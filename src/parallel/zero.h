@@ -27,8 +27,7 @@ typedef struct dsi_zero_opts {
     double predivide;     /* with f: by f before, by ranks / f after; 0 is 1 */
     bool overlap_comm;    /* a bucket is reduced while backward goes on */
     bool reduce_scatter;  /* stages 2, 3: false: all_reduce, and keep the own part */
-    bool contiguous_gradients, allgather_partitions, round_robin; /* accepted: see flat.h */
-    int64_t reduce_bucket, allgather_bucket;                      /* 0: 5e8 */
+    int64_t reduce_bucket, allgather_bucket; /* 0: 5e8 */
 
     /* stage 3 */
     int64_t prefetch_bucket;             /* gathered ahead */
@@ -37,7 +36,6 @@ typedef struct dsi_zero_opts {
     int64_t max_live, max_reuse_distance;
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters */
-    double offload_ratio;   /* share of the parameters offloaded; 0 is 1 */
 } dsi_zero_opts;
 
 typedef struct dsi_zero dsi_zero;

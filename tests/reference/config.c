@@ -162,7 +162,6 @@ static bool may_refuse(const char *message)
         "found null",                /* for what has no null; DeepSpeed fails later */
         "\"auto\"",                  /* that nobody fills in; DeepSpeed fails later */
         "is not supported",          /* training would not be what was asked for */
-        "\"nvme_path\"",             /* is missing; DeepSpeed fails later */
         "use \"gradient_clipping\"", /* DeepSpeed fails in initialize */
         "\"gradient_clipping\": expected a number of at least 0", /* -1 is 0 there */
     };

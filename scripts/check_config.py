@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Check that every key of ds_config.json that is said to be acted on is read.
+
+usage: check_config.py ROOT
+
+A row ACT(path, type, default, field, ...) or OURS(...) of src/engine/config_table.h names a field of dsi_config. Some
+file of src/ other than src/engine/config* must read it: "->zero.stage" or ".zero.stage".
+SPDX-License-Identifier: MIT
+"""
+import pathlib
+import re
+import sys
+
+ROW = re.compile(r'^(?:ACT|OURS)\("(?P<path>[^"]+)",\s*(?P<rest>.*?)\)\s*(?=^[A-Z/]|\Z)', re.M | re.S)
+
+
+def fields(table):
+    """-> (path, field) of each row that is acted on: the field follows the default, a string"""
+    for row in ROW.finditer(table):
+        field = re.search(r'"(?:[^"\\]|\\.)*",\s*([a-z_][\w.]*)\s*,', row['rest'])
+        yield row['path'], field[1] if field else None
+
+
+def main(root):
+    root = pathlib.Path(root)
+    table = (root / 'src/engine/config_table.h').read_text()
+    text = '\n'.join(p.read_text() for p in sorted((root / 'src').rglob('*.[ch]'))
+                     if not (p.parent.name == 'engine' and p.name.startswith('config')))
+    rows = list(fields(table))
+    bad = [path for path, field in rows
+           if not field or not re.search(rf'(?:->|\.){re.escape(field)}\b', text)]
+    for path in bad:
+        print(f'src/engine/config_table.h: "{path}" is said to be acted on, but nothing reads it')
+    if not bad:
+        print(f'config: {len(rows)} keys are acted on, and read')
+    return bool(bad)
+
+
+if __name__ == '__main__':
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1]))
