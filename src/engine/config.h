@@ -76,6 +76,10 @@ typedef struct dsi_config {
         bool enabled;
     } throughput; /* "timers.throughput" */
 
+    struct {
+        bool profile;
+    } activation_checkpointing;
+
     struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
 } dsi_config;
 
