@@ -43,6 +43,18 @@ DS_API bool ds_ddp_set_sync(ds_ddp *d, bool on);
 
 /* ---- ZeRO stage 3 -------------------------------------------------------------------------------------- */
 
+typedef struct ds_zero_init_opts {
+    ds_comm *comm;  /* NULL: ds_world() */
+    ds_dtype dtype; /* of the parameters: float32, float16, bfloat16 */
+} ds_zero_init_opts;
+
+/* deepspeed.zero.Init: parameters made by this thread between the two calls are divided among the ranks, with
+ * rank 0's values, as soon as the next one is made: no rank ever has the whole model. All ranks make the
+ * same. An engine takes them over: stage 3 as they are, the other stages make them whole again. */
+DS_API ds_status ds_zero_init(void);
+DS_API ds_status ds_zero_init_with(ds_zero_init_opts opts);
+DS_API ds_status ds_zero_init_end(void);
+
 /* deepspeed.zero.GatheredParameters(params, modifier_rank): between the two calls params[0..n-1] have their
  * values, whole. All ranks call both, in the same order with the same parameters; calls may nest. What
  * modifier_rank has written is kept, on all ranks; -1: nothing was written. Parameters that are not

@@ -148,9 +148,22 @@ static ds_tensor *add_tensor(ds_module *m, const char *name, ds_tensor *init, bo
     return x;
 }
 
+static _Thread_local struct {
+    ds_status (*fn)(void *arg, ds_tensor *x);
+    void *arg;
+} on_param;
+
+void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg)
+{
+    on_param.fn = fn;
+    on_param.arg = arg;
+}
+
 ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 {
-    return add_tensor(m, name, init, true);
+    ds_tensor *x = add_tensor(m, name, init, true);
+    if (x && on_param.fn && on_param.fn(on_param.arg, x) != DS_OK) return NULL;
+    return x;
 }
 
 ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init)

@@ -16,4 +16,8 @@ typedef struct dsi_call_hooks {
 /* root and all modules below it, also those made later; hooks are borrowed. NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
+/* Calls fn for each parameter that this thread makes from now on; its layer may still be going to write its
+ * first values. If fn fails so does ds_module_param. NULL: no more. */
+void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
+
 #endif

@@ -24,6 +24,7 @@
 #include "base/mem.h"
 #include "optim/optim.h"
 #include "reduce.h"
+#include "shard.h"
 #include "zero3.h"
 
 #include <math.h>
@@ -80,7 +81,8 @@ static ds_status broadcast(const dsi_zero *z)
     ds_state *state = ds_module_state(z->model);
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++)
-        status = ds_broadcast(z->comm, ds_state_at(state, i), 0);
+        if (!dsi_is_shard(ds_state_at(state, i)))
+            status = ds_broadcast(z->comm, ds_state_at(state, i), 0);
     ds_state_free(state);
     return status;
 }
@@ -103,6 +105,30 @@ static ds_status lay_out(dsi_zero *z, int ranks)
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
     if (partition) z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
     return DS_OK;
+}
+
+/* What ds_zero_init has divided: in the model's dtype; whole, where it will not be divided. */
+static ds_status convert_shards(const dsi_zero *z)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_module_params(z->model); i++) {
+        ds_tensor *x = ds_module_param_at(z->model, i, NULL);
+        if (dsi_is_shard(x)) status = dsi_shard_to(x, z->o.dtype);
+    }
+    return status;
+}
+
+static ds_status join_shards(const dsi_zero *z)
+{
+    const dsi_flat *f = z->flat;
+    ds_status status = DS_OK;
+    for (int i = 0, k; status == DS_OK && i < ds_module_params(z->model); i++) {
+        ds_tensor *x = ds_module_param_at(z->model, i, NULL);
+        for (k = 0; k < f->n && f->param[k].x != x;) k++;
+        bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].alone;
+        if (dsi_is_shard(x) && !stays) status = dsi_shard_join(x);
+    }
+    return status;
 }
 
 static ds_status divide(dsi_zero *z)
@@ -184,9 +210,11 @@ static ds_status start_reduction(dsi_zero *z)
 
 static ds_status prepare(dsi_zero *z)
 {
-    ds_status status = ds_module_to(z->model, z->o.dtype);
+    ds_status status = convert_shards(z);
+    if (status == DS_OK) status = ds_module_to(z->model, z->o.dtype);
     if (status == DS_OK && z->comm) status = broadcast(z);
     if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
+    if (status == DS_OK) status = join_shards(z);
     if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
     if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))

@@ -7,6 +7,7 @@
 #include "base/list.h"
 #include "base/mem.h"
 #include "nn/module.h"
+#include "shard.h"
 
 #include <deepspeed/parallel.h>
 
@@ -298,6 +299,7 @@ ds_status ds_gathered(ds_tensor **params, int n)
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < n; i++) {
         Unit *u = unit_of(params[i]);
+        if (dsi_is_shard(params[i])) status = dsi_shard_gather(params[i]);
         if (!u) continue;
         status = bring(u);
         if (status == DS_OK) u->users++;
@@ -320,6 +322,7 @@ ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < n; i++) {
         Unit *u = unit_of(params[i]);
+        if (dsi_is_shard(params[i])) status = dsi_shard_end(params[i], modifier_rank);
         if (!u || !u->users) continue;
         if (modifier_rank >= 0) status = send_home(u, modifier_rank);
         u->users--;
@@ -339,7 +342,14 @@ static ds_status divide(dsi_zero3 *z, int k)
     *u = (Unit){.z = z, .k = k, .param = f->unit[k].first};
     if (!f->unit[k].alone) return DS_OK;
     ds_tensor *x = param(u), *part = dsi_flat_in_own(f, u->param, z->home);
-    if (part && dsi_copy(part, dsi_flat_in_param(f, u->param)) != DS_OK) return ds_error_status();
+    bool shard = dsi_is_shard(x);
+    if (part) {
+        int64_t n = ds_numel(part);
+        ds_tensor *from = shard ? dsi_shard_part(x) : dsi_flat_in_param(f, u->param);
+        if (dsi_copy(dsi_flat_range(part, 0, n), dsi_flat_range(from, 0, n)) != DS_OK)
+            return ds_error_status();
+    }
+    if (shard) dsi_shard_drop(x);
     u->divided = true;
     dsi_release_storage(x);
     dsi_absent_hook(x, fetch, u);

@@ -195,6 +195,7 @@ void dsi_unref(ds_tensor *x)
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
     if (x->node) ((dsi_maker *)x->node)->unref(x->node);
     if (x->hooks) {
+        if (x->hooks->gone) x->hooks->gone(x->hooks->fetch_arg);
         dsi_free(x->hooks);
         hooked--;
     }

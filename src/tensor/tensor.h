@@ -44,6 +44,7 @@ typedef struct dsi_hooks {
     /* dsi_absent_hook */
     ds_status (*fetch)(void *arg, struct ds_tensor *x);
     void *fetch_arg;
+    void (*gone)(void *fetch_arg); /* the tensor is freed; optional */
     struct ds_tensor *self;
 } dsi_hooks;
 

@@ -120,6 +120,101 @@ static void little_is_there_between_uses(void **state)
     CHECK_INT(ds_run_ranks(RANKS, take_little, NULL), DS_OK);
 }
 
+/* ---- ds_zero_init -------------------------------------------------------------------------------------------- */
+
+typedef struct Made {
+    dsi_zero_opts o;
+    bool divided;
+    float x[ROOM];
+} Made;
+
+static ds_status make_and_train(void *arg)
+{
+    Made *made = arg;
+    static _Thread_local float x[ROOM];
+    ds_scope *all = ds_scope_open();
+    if (made->divided) {
+        WANT(ds_zero_init_with((ds_zero_init_opts){.dtype = DS_BF16}) == DS_OK);
+        WANT(ds_zero_init() != DS_OK);
+        ds_error_clear();
+    }
+    ds_module *net = net_new();
+    if (made->divided) {
+        ds_tensor *w = ds_module_param_at(net, 0, NULL), *b = ds_module_param_at(net, 5, NULL);
+        if (ds_comm_rank(ds_world())) ds_init_constant(b, 9); /* rank 0's values count */
+        WANT(present(net) == 1 && ds_init_constant(w, 0.125) && present(net) == 2);
+        WANT(ds_zero_init_end() == DS_OK && present(net) == 0);
+        WANT(!ds_data(w) && strstr(ds_error(), "ds_gathered"));
+        ds_error_clear();
+        WANT(ds_gathered(&w, 1) == DS_OK && ds_data(w));
+        if (ds_comm_rank(ds_world()) == 1) ds_init_constant(w, 0.25);
+        WANT(ds_gathered_end(&w, 1, 1) == DS_OK && present(net) == 0);
+    } else {
+        ds_init_constant(ds_module_param_at(net, 0, NULL), 0.25);
+        WANT(ds_module_to(net, DS_BF16) == DS_OK);
+    }
+    ds_optim *optim = ds_optim_adamw(net, 1e-2);
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &made->o);
+    WANT(z);
+    for (int i = 0; i < 3; i++) {
+        ds_tensor *loss = loss_of(net, made->o.dtype, i * 8, 8);
+        WANT(dsi_zero_backward(z, loss, 1, true) == DS_OK);
+        WANT(dsi_zero_step(z, 1, 1, false, false, NULL) == DS_OK);
+    }
+    int n = values(net, x, ROOM);
+    if (ds_comm_rank(ds_world()) == 0) memcpy(made->x, x, (size_t)n * sizeof *x);
+    dsi_zero_free(z);
+    ds_optim_free(optim);
+    ds_scope_close(all);
+    ds_module_free(net);
+    return DS_OK;
+}
+
+/* A model made divided trains as one that was not, in every stage and dtype. */
+static void models_are_made_divided(void **state)
+{
+    (void)state;
+    static Made want, got;
+    for (int ranks = 2; ranks <= RANKS; ranks++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int k = 0; k < 2; k++) {
+                ds_dtype t = k ? DS_BF16 : DS_F32;
+                want.o = divided;
+                want.o.stage = stage;
+                want.o.dtype = want.o.accum_dtype = want.o.comm_dtype = t;
+                got = want;
+                got.divided = true;
+                CHECK_INT(ds_run_ranks(ranks, make_and_train, &want), DS_OK);
+                CHECK_INT(ds_run_ranks(ranks, make_and_train, &got), DS_OK);
+                assert_memory_equal(got.x, want.x, sizeof want.x);
+            }
+}
+
+/* A model that nobody takes over is freed, and one rank alone is not divided. */
+static ds_status make_for_nothing(void *arg)
+{
+    (void)arg;
+    int64_t before = ds_live_tensors();
+    ds_scope *scope = ds_scope_open();
+    WANT(ds_zero_init() == DS_OK);
+    ds_module *net = net_new();
+    WANT(ds_zero_init_end() == DS_OK && ds_zero_init_end() == DS_OK);
+    WANT(present(net) == (ds_comm_size(ds_world()) == 1 ? 6 : 0));
+    ds_module_free(net);
+    ds_scope_close(scope);
+    WANT(ds_live_tensors() == before);
+    return DS_OK;
+}
+
+static void nothing_stays(void **state)
+{
+    (void)state;
+    CHECK_INT(ds_run_ranks(RANKS, make_for_nothing, NULL), DS_OK);
+    CHECK_INT(ds_run_ranks(1, make_for_nothing, NULL), DS_OK);
+    CHECK(ds_zero_init_with((ds_zero_init_opts){.dtype = DS_I8}) == DS_EINVAL);
+    CHECK_ERROR("dtype is int8");
+}
+
 /* ---- steps that go otherwise ----------------------------------------------------------------------------------- */
 
 typedef struct Tangle {
@@ -223,4 +318,5 @@ static void steps_may_differ(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(reading_needs_a_gather), cmocka_unit_test(little_is_there_between_uses),
+          cmocka_unit_test(models_are_made_divided), cmocka_unit_test(nothing_stays),
           cmocka_unit_test(steps_may_differ))
