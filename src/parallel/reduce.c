@@ -312,6 +312,8 @@ ds_status dsi_reduce_wait(dsi_reduce *r)
     return r->status;
 }
 
+bool dsi_reduce_complete(const dsi_reduce *r) { return r->open && r->last; }
+
 /* ---- the result ---------------------------------------------------------------------------------------------------- */
 
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)

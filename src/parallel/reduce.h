@@ -42,6 +42,9 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
 ds_status dsi_reduce_end(dsi_reduce *r);  /* of a pass that did not fail */
 ds_status dsi_reduce_wait(dsi_reduce *r); /* until all that left has arrived */
 
+bool dsi_reduce_complete(
+    const dsi_reduce *r); /* a last pass came since the gradients were forgotten */
+
 /* After the last pass: the mean gradient of parameter i's own elements, a view in the current scope; NULL:
  * it has none, or on one rank no gradient came. */
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);

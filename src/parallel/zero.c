@@ -38,10 +38,11 @@ struct dsi_zero {
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
     ds_tensor **
         unit; /* [units], counted: the memory of parameters that are gathered after a step; or NULL */
-    dsi_zero3 *divided; /* what has the other ones; or NULL */
-    ds_tensor *masters; /* float32 [own], counted; NULL: the parameters are their own */
-    ds_tensor **part;   /* [n], counted: what the optimizer updates; NULL: nothing of this one */
-    dsi_view *views;    /* [n]: room for the gradients of one step */
+    dsi_request **gathers; /* [units]: those of one step */
+    dsi_zero3 *divided;    /* what has the other ones; or NULL */
+    ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own */
+    ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
+    dsi_view *views;       /* [n]: room for the gradients of one step */
     ds_tensor
         *sums; /* float64 [ranks + 1], counted: squares of all ranks, and of this one; or NULL */
     char *bad;
@@ -103,7 +104,9 @@ static ds_status lay_out(dsi_zero *z, int ranks)
     if (!z->flat) return ds_error_status();
     z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
-    if (partition) z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
+    if (!partition) return DS_OK;
+    z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
+    z->gathers = dsi_alloc((size_t)z->flat->units * sizeof *z->gathers);
     return DS_OK;
 }
 
@@ -257,6 +260,7 @@ void dsi_zero_free(dsi_zero *z)
     dsi_flat_free(z->flat);
     dsi_free(z->part);
     dsi_free(z->unit);
+    dsi_free(z->gathers);
     dsi_free(z->views);
     dsi_free(z->bad);
     dsi_free(z);
@@ -380,13 +384,24 @@ static double clip_factor(double norm, double max_norm)
     return factor >= 1 ? 1 : factor;
 }
 
-/* Every rank's part of unit k to all ranks, in place. */
-static dsi_request *gather_start(const dsi_zero *z, int k)
+/* Every rank's part of every unit to all ranks, in place. */
+static ds_status gather_units(dsi_zero *z)
 {
-    int64_t slice = z->flat->unit[k].slice, rank = z->flat->rank;
-    return dsi_all_gather_start(z->comm,
-                                dsi_v(dsi_flat_range(z->unit[k], rank * slice, (rank + 1) * slice)),
-                                dsi_v(z->unit[k]));
+    const dsi_flat *f = z->flat;
+    ds_status status = DS_OK;
+    int begun = 0;
+    for (; status == DS_OK && begun < f->units; begun++) {
+        int64_t slice = f->unit[begun].slice, at = f->rank * slice;
+        ds_tensor *all = z->unit[begun];
+        z->gathers[begun] = NULL;
+        if (!all) continue;
+        z->gathers[begun] = dsi_all_gather_start(
+            z->comm, dsi_v(dsi_flat_range(all, at, at + slice)), dsi_v(all));
+        if (!z->gathers[begun]) status = ds_error_status();
+    }
+    for (int k = 0; k < begun; k++)
+        if (z->gathers[k] && dsi_request_wait(z->gathers[k]) != DS_OK) status = ds_error_status();
+    return status;
 }
 
 /* The parts have changed: the model's parameters too, where they are whole. */
@@ -395,8 +410,7 @@ static ds_status gather(dsi_zero *z)
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && z->o.dtype == DS_F32 && i < z->flat->n; i++)
         if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
-    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++)
-        if (z->unit[k]) status = dsi_request_wait(gather_start(z, k));
+    if (status == DS_OK && z->unit) status = gather_units(z);
     if (status == DS_OK && z->divided) dsi_zero3_changed(z->divided);
     return status;
 }
@@ -411,6 +425,8 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
                       bool want_norm, dsi_zero_step_result *out)
 {
     double scale = 1 / loss_scale;
+    if (z->reduce && !dsi_reduce_complete(z->reduce))
+        return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     if (hand_over(z) != DS_OK) return ds_error_status();
     if (max_norm > 0 || check_overflow || want_norm) {
