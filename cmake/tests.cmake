@@ -27,6 +27,9 @@ foreach(source ${DS_TEST_SOURCES})
     set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT 600)
 endforeach()
 
+# These start jobs of 2 and 4 processes.
+set_tests_properties(comm/mpi PROPERTIES LABELS "comm;mpi")
+
 # The same values from the kernels of every instruction set; skipped, with the library's message, where the
 # processor lacks one.
 foreach(test reference_ops ops_gradients ops_values)

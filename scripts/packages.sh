@@ -49,6 +49,10 @@ need_build()
 need_checks()
 {
     need_library cmocka libcmocka-dev tests
+    need_library ompi-c libopenmpi-dev 'ranks as processes'
+    need_tool mpirun.openmpi openmpi-bin 'starts them'
+    need_library mpich libmpich-dev 'the other MPI'
+    need_tool mpiexec.mpich mpich 'starts its ranks'
     need_tool c++ g++ 'headers as C++'
     need_tool python3 python3-minimal 'checks of the tree'
     need_tool clang-format clang-format 'form'

@@ -77,6 +77,10 @@ DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
 /* returns when all ranks have called it */
 DS_API ds_status ds_barrier(ds_comm *c);
 
+/* Prints, on rank 0, DeepSpeed's table of the collectives of c since the configuration's comms_logger was
+ * started; show_straggler (then all ranks must call it): also how long ranks waited for the slowest. */
+DS_API ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler);
+
 #ifdef __cplusplus
 }
 #endif

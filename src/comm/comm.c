@@ -9,9 +9,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "base/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- this thread's world -------------------------------------------------------------------------- */
 
@@ -54,6 +56,8 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
     *c = (ds_comm){.type = type, .rank = rank, .size = size, .own = own};
     c->local_rank = rank;
     c->local_size = size;
+    const char *debug = getenv("DS_DEBUG");
+    c->debug = size > 1 && !type->compares && debug && strstr(debug, "comm");
     return c;
 }
 
@@ -62,6 +66,7 @@ void ds_comm_free(ds_comm *c)
     if (!c) return;
     while (c->oldest) dsi_request_wait(c->oldest); /* whoever began it and failed did not */
     c->type->close(c);
+    dsi_comm_log_free(c->log);
     dsi_free(c);
 }
 
@@ -147,22 +152,47 @@ static ds_status check_request(const dsi_request *r)
     return DS_OK;
 }
 
+static ds_status begin(dsi_request *r)
+{
+    ds_comm *c = r->comm;
+    if (check_request(r) != DS_OK) return DS_EINVAL;
+    if (c->debug && !r->inside && !dsi_comm_agrees(r)) return DS_ECOMM;
+    r->number = c->begun++;
+    r->begun = dsi_now();
+    if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
+    return c->type->start(r);
+}
+
+void dsi_request_done(dsi_request *r)
+{
+    if (dsi_trace_on()) dsi_trace_async_end(dsi_request_text(r), (uint64_t)(uintptr_t)r);
+    r->ended = dsi_now();
+}
+
+static ds_status wait_and_count(dsi_request *r)
+{
+    r->waited = true;
+    dsi_trace_begin("wait for others");
+    ds_status status = r->comm->type->wait(r);
+    dsi_trace_end();
+    if (status == DS_OK && !r->inside) dsi_comm_log_add(r);
+    return status;
+}
+
 dsi_request *dsi_request_start(const dsi_request *like)
 {
     ds_comm *c = like->comm;
     dsi_request *r = dsi_alloc(sizeof *r);
     *r = *like;
-    r->number = c->begun;
-    r->begun = dsi_now();
-    if (check_request(r) != DS_OK || c->type->start(r) != DS_OK) {
+    if (begin(r) != DS_OK) {
         dsi_free(r->counts);
         dsi_free(r);
         return NULL;
     }
-    c->begun++;
     r->before = c->newest;
     *(c->newest ? &c->newest->after : &c->oldest) = r;
     c->newest = r;
+    if (c->log && !r->inside) r->status = wait_and_count(r); /* its time is then its own */
     return r;
 }
 
@@ -170,7 +200,7 @@ ds_status dsi_request_wait(dsi_request *r)
 {
     if (!r) return dsi_passed("request_wait"), ds_error_status();
     ds_comm *c = r->comm;
-    ds_status status = c->type->wait(r);
+    ds_status status = r->waited ? r->status : wait_and_count(r);
     *(r->before ? &r->before->after : &c->oldest) = r->after;
     *(r->after ? &r->after->before : &c->newest) = r->before;
     dsi_free(r->counts);

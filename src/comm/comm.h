@@ -38,10 +38,13 @@ typedef struct dsi_request {
     int root;
     int64_t *counts; /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
     bool blocking;   /* the caller waits right away */
+    bool inside;     /* ours: neither counted nor compared */
 
-    uint64_t number;                    /* of this communicator, from 0 */
-    double begun;                       /* dsi_now() */
-    void *own;                          /* the backend's */
+    uint64_t number;     /* of this communicator, from 0 */
+    double begun, ended; /* dsi_now() */
+    void *own;           /* the backend's */
+    bool waited;         /* with status, by start already: see dsi_comm_log_start */
+    ds_status status;
     struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
 } dsi_request;
 
@@ -53,7 +56,8 @@ typedef struct dsi_comm_type {
     ds_comm *(*split)(ds_comm *c, int color, int key); /* color -1: NULL, no failure */
     ds_status (*start)(dsi_request *r);                /* on failure nothing was begun */
     ds_status (*wait)(dsi_request *r);                 /* leaves nothing behind in r->own */
-    void (*abort)(ds_comm *c, const char *why);        /* ends the job on all other ranks */
+    bool compares;                              /* notices by itself when ranks do not agree */
+    void (*abort)(ds_comm *c, const char *why); /* ends the job on all other ranks */
 } dsi_comm_type;
 
 struct ds_comm {
@@ -62,6 +66,10 @@ struct ds_comm {
     void *own;
     uint64_t begun;               /* requests so far */
     dsi_request *oldest, *newest; /* not yet waited for */
+    bool debug;                   /* DS_DEBUG=comm: requests are compared first */
+    uint64_t calls;               /* compared so far */
+    double sent;                  /* bytes; see dsi_comm_volume */
+    struct dsi_comm_log *log;     /* NULL: off */
 };
 
 /* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
@@ -81,6 +89,20 @@ ds_status dsi_request_wait(dsi_request *r);
  * their next collective; an MPI process does not return. A rank that is alone returns. */
 void dsi_comm_abort(ds_comm *c, const char *why);
 
+/* ---- counting: comm/log.c ----------------------------------------------------------------------------- */
+
+/* Bytes that this rank has sent by the ring algorithms' formulas, in p ranks: all_reduce 2 (p-1)/p of x,
+ * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x. */
+double dsi_comm_volume(const ds_comm *c);
+
+/* Notes the time of each collective of c from now on, as DeepSpeed's comms_logger: of those whose names are in
+ * ops (DeepSpeed's names; NULL: all). verbose: also a line each. Each collective is then waited for at
+ * once. */
+void dsi_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops);
+void dsi_comm_log_free(struct dsi_comm_log *log);
+void dsi_comm_log_add(dsi_request *r);      /* r has ended */
+bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */
+
 /* ---- for backends ------------------------------------------------------------------------------------- */
 
 extern const dsi_comm_type dsi_comm_self, dsi_comm_thread, dsi_comm_mpi;
@@ -90,6 +112,9 @@ ds_comm *dsi_mpi_world(const char *library);
 
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own);
 void dsi_set_world(ds_comm *c); /* this thread's, taken; NULL: none */
+
+/* What r brings is there: a backend says so, on any thread, before wait returns. */
+void dsi_request_done(dsi_request *r);
 
 /* Begins, or does, the collective that `r` describes; the front's checks are the caller's. */
 dsi_request *dsi_request_start(const dsi_request *r);

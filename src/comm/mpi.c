@@ -25,7 +25,8 @@
 #define SPIN_S     200e-6 /* how long to look before offering the processor for longer */
 #define PATIENCE_S 20e-6  /* how long to look before offering it at each turn */
 #define NAP_US     50
-#define GOODBYE_S  5 /* how long a rank that failed waits for the others at the end */
+#define FORWARD_US 200000 /* what a launcher needs to pass a line on before it ends the job */
+#define GOODBYE_S  5      /* how long a rank that failed waits for the others at the end */
 
 typedef struct job {
     const dsi_mpi *mpi;
@@ -47,6 +48,7 @@ static void end_job(job *j, const char *why)
     fflush(stdout);
     fprintf(stderr, "deepspeed: rank %d of %d: %s\n", j->world->rank, j->world->size, why);
     fflush(stderr);
+    usleep(FORWARD_US);
     j->mpi->abort(1);
     _exit(1);
 }

@@ -14,7 +14,7 @@ static ds_status self_start(dsi_request *r)
 
 static ds_status self_wait(dsi_request *r)
 {
-    (void)r;
+    dsi_request_done(r);
     return DS_OK;
 }
 
@@ -33,4 +33,5 @@ const dsi_comm_type dsi_comm_self = {.name = "self",
                                      .split = self_split,
                                      .start = self_start,
                                      .wait = self_wait,
+                                     .compares = true,
                                      .abort = self_abort};

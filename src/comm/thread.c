@@ -46,7 +46,7 @@ typedef struct meeting {
     int arrived, left; /* ranks */
     int users;         /* the helper's list, and the helper */
     int64_t pieces;
-    _Atomic bool open;
+    _Atomic bool open, ended;
     _Atomic int64_t next, done; /* pieces */
     struct meeting *behind;     /* in the helper's list */
     dsi_request *of[];          /* [size] */
@@ -136,14 +136,21 @@ static void wake_all(team *t)
     pthread_cond_broadcast(&t->changed);
 }
 
+/* All pieces are done. */
+static void end_meeting(meeting *m)
+{
+    for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
+    atomic_store(&m->ended, true);
+    wake_all(m->group->team);
+}
+
 /* Takes pieces until there are none. The caller has not left m, or is one of its users. */
 static void work_at(meeting *m)
 {
     int64_t piece, pieces = m->pieces;
-    team *t = m->group->team;
     while ((piece = atomic_fetch_add(&m->next, 1)) < pieces) {
         dsi_run_piece(m->of, m->group->size, piece);
-        if (atomic_fetch_add(&m->done, 1) + 1 == pieces) wake_all(t);
+        if (atomic_fetch_add(&m->done, 1) + 1 == pieces) end_meeting(m);
     }
 }
 
@@ -203,10 +210,7 @@ typedef bool condition(meeting *m);
 
 static bool is_open(meeting *m) { return atomic_load_explicit(&m->open, memory_order_acquire); }
 
-static bool is_done(meeting *m)
-{
-    return atomic_load_explicit(&m->done, memory_order_acquire) >= m->pieces;
-}
+static bool has_ended(meeting *m) { return atomic_load_explicit(&m->ended, memory_order_acquire); }
 
 static bool spin(meeting *m, condition *met)
 {
@@ -253,12 +257,12 @@ static bool sleep_until_open(meeting *m, const dsi_request *r)
     return opened;
 }
 
-static void sleep_until_done(meeting *m)
+static void sleep_until_ended(meeting *m)
 {
     team *t = m->group->team;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->sleepers, 1);
-    while (!is_done(m)) pthread_cond_wait(&t->changed, &t->mutex);
+    while (!has_ended(m)) pthread_cond_wait(&t->changed, &t->mutex);
     atomic_fetch_sub(&t->sleepers, 1);
     pthread_mutex_unlock(&t->mutex);
 }
@@ -345,8 +349,12 @@ static ds_status thread_start(dsi_request *r)
     if (status != DS_OK || !last) return status;
 
     meeting *m = r->own; /* stays: this rank has not left it */
-    if (m->pieces == 1) work_at(m);
-    wake_all(t);
+    if (m->pieces == 0)
+        end_meeting(m);
+    else if (m->pieces == 1)
+        work_at(m);
+    else
+        wake_all(t);
     return DS_OK;
 }
 
@@ -357,7 +365,7 @@ static ds_status thread_wait(dsi_request *r)
     bool opened = spin(m, is_open) || sleep_until_open(m, r);
     if (opened) {
         work_at(m);
-        if (!spin(m, is_done)) sleep_until_done(m);
+        if (!spin(m, has_ended)) sleep_until_ended(m);
     }
     pthread_mutex_lock(&t->mutex);
     m->left++;
@@ -455,6 +463,7 @@ const dsi_comm_type dsi_comm_thread = {.name = "thread",
                                        .split = thread_split,
                                        .start = thread_start,
                                        .wait = thread_wait,
+                                       .compares = true,
                                        .abort = thread_abort};
 
 /* ---- ds_run_ranks ------------------------------------------------------------------------------------- */

@@ -332,7 +332,10 @@ void dsi_transfer_advance(dsi_transfer *t)
             t->messages.n = 0;
             t->finished = step(t);
         }
-        if (t->wrong.n) t->finished = true;
+        if (t->wrong.n)
+            t->finished = true;
+        else if (t->finished)
+            dsi_request_done(t->r);
         if (!done) return;
     }
 }

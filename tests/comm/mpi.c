@@ -1,0 +1,186 @@
+/* tests/comm/mpi.c: ranks as processes. Runs tests/comm/collectives under each MPI that is here, and itself
+ * with trouble of every kind: the job must end, not with status 0, and say why.
+ *
+ *     test_comm_mpi             the tests
+ *     test_comm_mpi TROUBLE     a rank of such a job
+ *
+ * SPDX-License-Identifier: MIT */
+#include "comm/comm.h"
+#include "ranks.h"
+#include "tensor/tensor.h"
+
+#include <libgen.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- a rank --------------------------------------------------------------------------------------------- */
+
+/* The third collective of the last rank, where the others call all_reduce of 5000 float32. */
+static int make_trouble(const char *trouble, ds_tensor *x)
+{
+    if (!strcmp(trouble, "killed")) raise(SIGKILL);
+    if (!strcmp(trouble, "returns")) return 0;
+    if (!strcmp(trouble, "fails")) {
+        ds_fail(DS_EIO, "read: the disk of this rank is gone");
+        ds_destroy_process_group();
+        return 1;
+    }
+    if (!strcmp(trouble, "aborts")) dsi_comm_abort(NULL, "train: the loss is NaN");
+    if (!strcmp(trouble, "late")) sleep(100);
+    if (!strcmp(trouble, "size"))
+        ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
+    if (!strcmp(trouble, "collective")) ds_broadcast(NULL, x, 0);
+    return 1;
+}
+
+static int run_rank(const char *trouble)
+{
+    if (ds_init_distributed() != DS_OK) {
+        fprintf(stderr, "%s\n", ds_error());
+        return 1;
+    }
+    ds_comm *c = ds_world();
+    int last = ds_comm_size(c) - 1, rank = ds_comm_rank(c);
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(5000));
+    for (int i = 0; i < 5; i++) {
+        if (i == 3 && rank == last && strcmp(trouble, "none") != 0) return make_trouble(trouble, x);
+        if (ds_all_reduce(c, x, DS_REDUCE_AVG) != DS_OK) return 1;
+    }
+    double item = ds_item(ds_mean(x));
+    /* all_reduce 2 (p-1)/p S, five times */
+    bool counted = fabs(dsi_comm_volume(c) - 5 * 2.0 * last / (last + 1) * 20000) < 1;
+    ds_destroy_process_group();
+    return item == 1 && counted ? 0 : 2;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------ */
+
+typedef struct mpi {
+    const char *name, *mpirun;
+} mpi;
+
+static const mpi mpis[] = {
+    {"openmpi", "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca plm "
+                "isolated --mca pml ob1 "
+                "--mca btl self,vader,tcp --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo"},
+    {"mpich", "mpiexec.mpich"}};
+
+static char folder[3000]; /* of this program and the plugins; main sets it */
+
+static bool have(const mpi *m)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "%s/libdeepspeed_%s.so", folder, m->name);
+    if (access(text, R_OK) != 0) return false;
+    snprintf(text, sizeof text, "command -v %.*s >/dev/null", (int)strcspn(m->mpirun, " "),
+             m->mpirun);
+    return system(text) == 0;
+}
+
+/* Exit status of the job; what it printed in `said`. 124: it hung. */
+static int run_job(const mpi *m, int n, const char *env, const char *program, char *said,
+                   size_t room)
+{
+    char command[8192];
+    snprintf(command, sizeof command,
+             "env ASAN_OPTIONS=detect_leaks=0 %s timeout -k 5 60 %s -n %d %s/%s 2>&1 </dev/null",
+             env, m->mpirun, n, folder, program);
+    FILE *job = popen(command, "r");
+    if (!job) return -1;
+    size_t have_read = fread(said, 1, room - 1, job);
+    said[have_read] = 0;
+    while (fgetc(job) != EOF) continue;
+    int status = pclose(job);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+static void check_job(const mpi *m, int n, const char *env, const char *trouble, const char *part)
+{
+    char program[64], said[20000];
+    snprintf(program, sizeof program, "test_comm_mpi %s", trouble);
+    int status = run_job(m, n, env, program, said, sizeof said);
+    if (status == 0 || status == 124)
+        fail_msg("%s, %d ranks, %s: status %d; it said: %s", m->name, n, trouble, status, said);
+    if (!strstr(said, part))
+        fail_msg("%s, %d ranks, %s: no \"%s\"; it said: %s", m->name, n, trouble, part, said);
+}
+
+static void check_mpi(const mpi *m)
+{
+    char said[20000];
+    for (int n = 1; n <= 4; n++) {
+        if (run_job(m, n, "", "test_comm_mpi none", said, sizeof said) != 0)
+            fail_msg("%s, %d ranks: it said: %s", m->name, n, said);
+        if (n != 3 && run_job(m, n, "", "test_comm_collectives", said, sizeof said) != 0)
+            fail_msg("%s, %d ranks, collectives: it said: %s", m->name, n, said);
+    }
+    if (run_job(m, 2, "DS_DEBUG=comm", "test_comm_collectives", said, sizeof said) != 0)
+        fail_msg("%s, collectives compared first: it said: %s", m->name, said);
+    for (int n = 2; n <= 4; n += 2) {
+        check_job(m, n, "", "killed", "");
+        check_job(m, n, "", "returns", "ended without ds_destroy_process_group");
+        check_job(m, n, "", "fails", "read: the disk of this rank is gone");
+        check_job(m, n, "", "aborts", "train: the loss is NaN");
+        check_job(m, n, "DS_TIMEOUT=1", "late",
+                  n == 2 ? "nothing came from rank 1" : "nothing came from rank 3");
+        check_job(m, n, "", "size", "it calls another collective or another size");
+        check_job(m, n, "DS_DEBUG=comm", "collective",
+                  n == 2 ? "rank 1 calls broadcast of 5000 float32 at root 0"
+                         : "rank 3 calls broadcast");
+        check_job(m, n, "WORLD_SIZE=7", "none", "WORLD_SIZE is 7, but");
+    }
+}
+
+static void test_mpi(const mpi *m)
+{
+#if defined(__SANITIZE_THREAD__)
+    skip(); /* MPI libraries are not made for it */
+#endif
+    if (!have(m)) {
+        printf("no %s here, or the library was built without it\n", m->name);
+        skip();
+    }
+    check_mpi(m);
+}
+
+static void open_mpi(void **state)
+{
+    (void)state;
+    test_mpi(&mpis[0]);
+}
+
+static void mpich(void **state)
+{
+    (void)state;
+    test_mpi(&mpis[1]);
+}
+
+/* Not under a launcher. */
+static void alone(void **state)
+{
+    (void)state;
+    setenv("WORLD_SIZE", "4", 1);
+    CHECK_INT(ds_init_distributed(), DS_ECOMM);
+    CHECK_ERROR(
+        "WORLD_SIZE is 4, but this process was not started by an MPI launcher: use mpirun -n 4");
+    setenv("WORLD_SIZE", "1", 1);
+    CHECK_INT(ds_init_distributed(), DS_OK);
+    CHECK_INT(ds_init_distributed(), DS_OK);
+    CHECK(ds_is_distributed());
+    CHECK_INT(ds_comm_size(ds_world()), 1);
+    ds_destroy_process_group();
+    unsetenv("WORLD_SIZE");
+    CHECK(!ds_is_distributed());
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) return run_rank(argv[1]);
+    char path[2000] = "";
+    if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 1;
+    snprintf(folder, sizeof folder, "%s", dirname(path));
+    const struct CMUnitTest tests[] = {cmocka_unit_test(alone), cmocka_unit_test(open_mpi),
+                                       cmocka_unit_test(mpich)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
