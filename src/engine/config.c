@@ -1,12 +1,13 @@
 /* engine/config.c: a configuration from its text to the struct: load, parse, resolve, check.
+ *
+ * Reading goes on after a mistake, so that one run names all of them: a queue on a cluster is a slow way to
+ * find four typing errors. Only a text that cannot be parsed at all ends it at once, for nothing can be
+ * said about the rest. Warnings are kept, not printed: a check prints them elsewhere than an engine, and of
+ * an engine's ranks one does.
  * SPDX-License-Identifier: MIT */
-#include "config_parts.h"
-
-#include <deepspeed/config.h>
-#include <deepspeed/optim.h>
-
 #include "base/error.h"
 #include "base/mem.h"
+#include "config_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format
         r->n_more++;
         return;
     }
+    /* A derived value, or a key that is missing, has no line. */
     int line = path ? dsi_syntax_line(&r->syntax, path) : 0;
     if (r->errors.n) dsi_text_add(&r->errors, "; ");
     if (line) dsi_text_add(&r->errors, "line %d: ", line);
@@ -108,7 +110,8 @@ void dsi_config_put(json_t *tree, const char *path, json_t *value)
     dsi_free(group);
 }
 
-/* As Hjson's reader does: 5e8 and 2.0 are integers, everywhere. */
+/* As Hjson's reader does: 5e8 and 2.0 are integers, everywhere, up to 1e10. Larger ones stay real numbers,
+ * which keys of integers take too; the difference shows only in what is printed. */
 static json_t *with_integers(json_t *value)
 {
     const double largest = 1e10;
@@ -155,6 +158,7 @@ static void read_given(dsi_config_reader *r)
     const char *unknown = getenv("DS_CONFIG_UNKNOWN");
     r->soft = unknown && !strcmp(unknown, "warn");
     dsi_config_resolve(r);
+    /* What follows compares keys with one another, and needs values that are right by themselves. */
     if (!r->n_errors) dsi_config_batch(r);
     if (!r->n_errors) dsi_config_rules(r);
     if (r->unknown.n) dsi_config_warn(r, "unknown keys are left out: %s", r->unknown.s);
@@ -196,6 +200,7 @@ void dsi_config_free(dsi_config *c)
     if (!c) return;
     for (int i = 0; i < dsi_config_rows(); i++) {
         const dsi_config_row *row = dsi_config_row_at(i);
+        /* of the types that have fields only these two are allocated */
         bool owned = row->type == DSI_KEY_TEXT || row->type == DSI_KEY_OBJECT;
         if (owned && row->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + row->field));
     }
@@ -205,43 +210,4 @@ void dsi_config_free(dsi_config *c)
     json_decref(c->trees->resolved);
     dsi_free(c->trees);
     dsi_free(c);
-}
-
-/* Whether the optimizer and the schedule can be made: their options are known to those who make them. */
-static ds_status check_parts(const dsi_config *c)
-{
-    if (!c->optimizer.type) return DS_OK;
-    ds_scope *scope = ds_scope_open();
-    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
-    ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
-    ds_schedule *schedule = optim && c->scheduler.type
-                                ? ds_schedule_by_name(optim, c->scheduler.type, c->scheduler.params)
-                                : NULL;
-    bool good = optim && (schedule || !c->scheduler.type);
-    ds_schedule_free(schedule);
-    ds_optim_free(optim);
-    ds_module_free(any);
-    ds_scope_close(scope);
-    return good ? DS_OK : ds_error_status();
-}
-
-ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
-{
-    dsi_config *c = dsi_config_read(config, world_size);
-    if (c && check_parts(c) != DS_OK) {
-        dsi_config_free(c);
-        c = NULL;
-    }
-    if (resolved) *resolved = c ? dsi_config_json(c) : NULL;
-    if (warnings) *warnings = NULL;
-    if (!c) return ds_error_status();
-    dsi_text lines = {0};
-    for (int i = 0; i < c->trees->warnings.n; i++)
-        dsi_text_add(&lines, "%s\n", c->trees->warnings.at[i]);
-    if (warnings)
-        *warnings = lines.s ? lines.s : dsi_strdup("");
-    else
-        dsi_text_free(&lines);
-    dsi_config_free(c);
-    return DS_OK;
 }

@@ -19,6 +19,7 @@ typedef struct batch {
     int64_t train, micro, steps, ranks; /* 0: not given */
 } batch;
 
+/* DeepSpeed's order of divisions; any remainder shows when the product is compared. */
 static void fill(batch *b)
 {
     if (b->train && b->micro && b->steps) return;
@@ -41,7 +42,8 @@ static void add_multiples(dsi_text *t, int64_t n, int64_t unit)
     dsi_text_add(t, "%lld", (long long)(below + unit));
 }
 
-/* What would fit, one key changed. given: what the user gave. */
+/* What would fit, one key changed: of all three given, first the one that DeepSpeed's documents tell to leave
+ * out; else the total, which is then the only one that can give way. given: what the user gave. */
 static void add_fixes(dsi_text *t, const batch *given)
 {
     const batch *g = given;
@@ -115,6 +117,8 @@ void dsi_config_batch(dsi_config_reader *r)
 
 /* ---- rules between keys -------------------------------------------------------------------------- */
 
+/* The scaler divides by the window, and a least scale of 0 would let the scale vanish. Without a dynamic scale
+ * nobody looks at either, so files that have them at 0 pass, as in DeepSpeed. */
 static void check_fp16(dsi_config_reader *r)
 {
     const dsi_config *c = r->c;
@@ -206,6 +210,7 @@ void dsi_config_rules(dsi_config_reader *r)
     check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_at(tree, "optimizer.params.max_grad_norm"))
         dsi_config_wrong(r, "optimizer.params.max_grad_norm", "use \"gradient_clipping\"");
+    /* DeepSpeed's profiler switches its timers on; a file that relies on it keeps its lines. */
     if (json_is_true(dsi_config_at(tree, "flops_profiler.enabled"))) {
         c->wall_clock_breakdown = true;
         dsi_config_put(tree, "wall_clock_breakdown", json_true());

@@ -47,6 +47,7 @@ static char *decode(const char *s, size_t *n)
     return out;
 }
 
+/* What cannot be the path of a file that anybody has: an object, a list, or several lines. */
 static bool is_text(const char *s)
 {
     const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");

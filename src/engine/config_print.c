@@ -34,7 +34,8 @@ static void add_number(dsi_text *t, const json_t *value)
         dsi_text_add_double(t, json_real_value(value));
 }
 
-/* JSON with the fewest digits. scientific: numbers above 1000 as 2.000000e+03 and lists on one line, which
+/* jansson writes 17 digits of every number, 0.10000000000000001; people compare these files by eye.
+ * JSON with the fewest digits. scientific: numbers above 1000 as 2.000000e+03 and lists on one line, which
  * is DeepSpeed's encoder. */
 static void add_json(dsi_text *t, const json_t *value, int level, bool scientific)
 {
@@ -130,7 +131,8 @@ static void add_python(dsi_text *t, const json_t *value)
         dsi_text_add(t, "None");
 }
 
-/* str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
+/* The classes' names are part of the text.
+ * str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
 static void add_model(dsi_text *t, const json_t *group, const char *between)
 {
     static const struct {
@@ -270,6 +272,7 @@ static void add_optimizer(dsi_text *t, const char *type)
     dsi_text_add(t, "%s", type ? type : "None");
 }
 
+/* One attribute there, four groups in the file. */
 static void add_monitors(dsi_text *t, const json_t *tree)
 {
     static const char *const groups[] = {"tensorboard", "comet", "wandb", "csv_monitor"};
@@ -323,7 +326,7 @@ void dsi_config_print(const dsi_config *c)
 {
     enum { COLUMN = 29 };
     const struct dsi_config_trees *trees = c->trees;
-    if (dsi_log_on(DSI_ASKED)) /* rank 0: the others would say the same */
+    if (dsi_log_on(DSI_ASKED)) /* that is on rank 0: the others would say the same */
         for (int i = 0; i < trees->warnings.n; i++)
             dsi_log(DSI_WARNING, "%s", trees->warnings.at[i]);
     if (!dsi_log_on(DSI_INFO)) return;

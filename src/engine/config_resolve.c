@@ -12,6 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
+/* pattern: the group's path in the table, where "*" is a name of the user's; path: the same as the user wrote
+ * it, for messages. given: NULL if it is not there. */
 static json_t *resolve_group(dsi_config_reader *r, const char *pattern, const char *path,
                              const json_t *given);
 
@@ -46,7 +48,8 @@ static bool in_range(const dsi_config_row *row, double x)
     return (row->open_min ? x > row->min : x >= row->min) && x <= row->max;
 }
 
-/* An integer, or a real number that is one (1e12), of 64 bits. */
+/* An integer, or a real number that is one (1e12), of 64 bits. Integers above 2^53 lose their last digits in
+ * the comparison with the range, whose ends are far from there. */
 static json_t *as_integer(const dsi_config_row *row, json_t *value)
 {
     const double limit = 9223372036854775808.0; /* 2^63 */
@@ -65,6 +68,8 @@ static json_t *as_number(const dsi_config_row *row, json_t *value)
     return json_real(json_number_value(value));
 }
 
+/* 0 and 1 are what many generators of JSON write. "true" in quotes is refused: DeepSpeed takes it in some
+ * groups, and takes "false" for true in others. */
 static json_t *as_bool(json_t *value)
 {
     if (json_is_boolean(value)) return json_incref(value);
@@ -90,7 +95,8 @@ static json_t *as_list(json_t *value)
     return json_incref(value);
 }
 
-/* The value as the row wants it, a new reference; NULL if it cannot be. */
+/* null is a value of the keys whose default it is, and of no others.
+ * The value as the row wants it, a new reference; NULL if it cannot be. */
 static json_t *as_type(const dsi_config_row *row, json_t *value)
 {
     const dsi_config_word *w;
@@ -115,6 +121,7 @@ static json_t *as_type(const dsi_config_row *row, json_t *value)
     }
 }
 
+/* Into the struct. What is null there is 0, NULL, or no dtype; DeepSpeed's None means the same. */
 static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
 {
     void *field = (char *)c + row->field;
@@ -155,6 +162,8 @@ static json_t *automatic(dsi_config_reader *r, const dsi_config_row *row, const 
     return NULL;
 }
 
+/* A key at its default asks for nothing, whatever becomes of it here: files that spell out all keys are
+ * common, and must not drown what matters. */
 static void mark(dsi_config_reader *r, const dsi_config_row *row, const char *path,
                  const json_t *value, const json_t *def)
 {
@@ -172,8 +181,10 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_row *row, co
     json_t *def = default_of(row), *value = NULL;
     const char *s = json_string_value(given);
     bool takes_any = row->type == DSI_KEY_ANY || row->type == DSI_KEY_TEXT;
-    if (given && s && !strcmp(s, "auto") &&
-        !(takes_any && dsi_config_auto_of(row) == DSI_AUTO_NAMED))
+    if (given && json_equal(given, def)) /* "auto", where it is the default */
+        value = json_incref(def);
+    else if (given && s && !strcmp(s, "auto") &&
+             !(takes_any && dsi_config_auto_of(row) == DSI_AUTO_NAMED))
         value = automatic(r, row, path);
     else if (given && !(value = as_type(row, given)))
         mismatch(r, row, path, given);
@@ -188,7 +199,9 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_row *row, co
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* The nearest of the group's keys; else the path of a key of that name in another group. */
+/* Case and hyphens are the commonest slips, so they cost no distance. Names that are gone or old are not what
+ * anybody should be led to.
+ * The nearest of the group's keys; else the path of a key of that name in another group. */
 static const char *nearest(const char *pattern, const char *name)
 {
     const char *words[512];
@@ -278,13 +291,21 @@ static json_t *lookup(dsi_config_reader *r, const dsi_config_row *row, const cha
     return value;
 }
 
-/* The old forms of a group: true or false. A new reference, or NULL if it is none. */
-static json_t *old_form(dsi_config_reader *r, const dsi_config_row *row, const json_t *value)
+/* These names stand for a group, and have a truth value. */
+static bool is_cpu_offload(const char *path)
+{
+    return !strcmp(path, "zero_optimization.cpu_offload") ||
+           !strcmp(path, "zero_optimization.cpu_offload_param");
+}
+
+/* The old forms of a group, true or false. A new reference, or NULL if it is none. path tells by which name
+ * the group was given. */
+static json_t *old_form(dsi_config_reader *r, const char *path, const json_t *value)
 {
     if (!json_is_boolean(value)) return NULL;
-    if (!strncmp(row->path, "zero_optimization.offload_", 26))
+    if (is_cpu_offload(path))
         return json_is_true(value) ? json_pack("{s:s}", "device", "cpu") : json_null();
-    if (strcmp(row->path, "zero_optimization")) return NULL;
+    if (strcmp(path, "zero_optimization")) return NULL;
     dsi_config_warn(r, "\"zero_optimization\": true or false is an old form; use {\"stage\": 1}");
     if (!json_is_true(value)) return json_object();
     json_t *group = json_pack("{s:i}", "stage", 1);
@@ -296,12 +317,17 @@ static json_t *old_form(dsi_config_reader *r, const dsi_config_row *row, const j
 static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_row *row, const char *path,
                                 json_t *given)
 {
-    json_t *old = old_form(r, row, given), *def = default_of(row), *resolved = NULL;
+    json_t *old = old_form(r, path, given), *def = default_of(row), *resolved = NULL;
     if (old) given = old;
     const char *s = json_string_value(given);
     bool empty = !given || (json_is_null(given) && row->nullable) ||
                  (s && !strcmp(s, "auto") && !strcmp(row->def, "null"));
-    if (!empty && !json_is_object(given)) mismatch(r, row, path, given);
+    if (given && !old && is_cpu_offload(path) && !empty) {
+        dsi_config_wrong(r, path, "expected true or false");
+        given = NULL;
+    } else if (!empty && !json_is_object(given)) {
+        mismatch(r, row, path, given);
+    }
     /* Fields get their defaults even if the group itself is null. */
     resolved = resolve_group(r, row->path, path, json_is_object(given) ? given : NULL);
     if (empty && json_is_null(def)) {

@@ -1,4 +1,7 @@
 /* engine/config_table.c: the rows of config_table.h, and what can be asked about one.
+ *
+ * Rows are found by walking over all of them. There are five hundred, a configuration has thirty keys and is
+ * read once: an index would be more to read than it saves.
  * SPDX-License-Identifier: MIT */
 #include "config_row.h"
 
@@ -9,6 +12,7 @@
 
 /* ---- words --------------------------------------------------------------------------------------- */
 
+/* The first of several spellings of a value is not preferred: what the user wrote is kept. */
 #define F32_NAMES \
     {"fp32", DS_F32}, {"float32", DS_F32}, { "float", DS_F32 }
 #define F16_NAMES \
@@ -36,6 +40,7 @@ static const dsi_config_word tuners[] = {{"gridsearch", 0}, {"random", 1}, {"mod
 #define RANDOM_LTD  "data_efficiency.data_routing.random_ltd"
 #define COMPRESSION "compression_training"
 
+/* Types are lists of initialisers, so that a row reads as prose: INT_FROM(1), WORD(devices). */
 #define LIMITS(low, high)    .min = (low), .max = (high)
 #define INT                  .type = DSI_KEY_INT, LIMITS(-INFINITY, INFINITY)
 #define INT_FROM(low)        .type = DSI_KEY_INT, LIMITS(low, INFINITY)
