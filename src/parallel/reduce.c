@@ -6,8 +6,6 @@
 #include "autograd/node.h"
 #include "base/mem.h"
 
-#define IN_FLIGHT 2 /* buckets that are sent at a time, where a bucket is freed afterwards */
-
 typedef struct Leaf {
     dsi_reduce *r;
     int i;
@@ -88,18 +86,6 @@ static ds_status zero_gaps(const dsi_flat *f, const dsi_flat_unit *u, const ds_t
     return DS_OK;
 }
 
-static ds_status open_bucket(dsi_reduce *r, int k, ds_dtype dtype)
-{
-    Bucket *b = &r->bucket[k];
-    const dsi_flat_unit *u = &r->f->unit[k];
-    if (b->full && b->full->dtype == dtype) return DS_OK;
-    ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
-    if (!full || zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
-    dsi_unref(b->full);
-    b->full = dsi_ref(full);
-    return DS_OK;
-}
-
 static ds_dtype bucket_dtype(const dsi_reduce *r)
 {
     return r->widen && !r->o.partition ? r->o.accum : r->f->param[0].x->dtype;
@@ -169,6 +155,26 @@ static ds_status arrive_but(dsi_reduce *r, int n)
     for (; status == DS_OK && r->arrived < r->next - n; r->arrived++)
         status = arrive(r, r->arrived);
     return status;
+}
+
+/* Before bucket k is there: where buckets go as soon as they have arrived there are two at most, one on its
+ * way and one that fills. */
+static ds_status make_room(dsi_reduce *r, int k)
+{
+    return r->o.partition && !r->bucket[k].full ? arrive_but(r, k == r->next) : DS_OK;
+}
+
+static ds_status open_bucket(dsi_reduce *r, int k, ds_dtype dtype)
+{
+    Bucket *b = &r->bucket[k];
+    const dsi_flat_unit *u = &r->f->unit[k];
+    if (b->full && b->full->dtype == dtype) return DS_OK;
+    if (make_room(r, k) != DS_OK) return ds_error_status();
+    ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
+    if (!full || zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
+    dsi_unref(b->full);
+    b->full = dsi_ref(full);
+    return DS_OK;
 }
 
 /* ---- leaving ---------------------------------------------------------------------------------------------------- */
@@ -247,7 +253,7 @@ static ds_status leave(dsi_reduce *r, int k)
         b->request = dsi_all_reduce_start(r->comm, v, r->op);
     if (!b->request) return ds_error_status();
     r->next = k + 1;
-    return arrive_but(r, !r->o.overlap ? 0 : r->o.partition ? IN_FLIGHT : r->f->units);
+    return arrive_but(r, r->o.overlap ? r->f->units : 0);
 }
 
 /* In their order, as far as they are full; or all. */
@@ -264,16 +270,16 @@ static ds_status leave_full(dsi_reduce *r, bool all)
 
 /* ---- during the pass ----------------------------------------------------------------------------------------------- */
 
-/* While gradients are added up in their own dtype, backward itself does it; on one rank they then stay where
- * they are. */
+/* On one rank backward itself adds up what is added up in its own dtype, and it stays where it is. */
 static void ready(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     dsi_reduce *r = l->r;
     bool sends = r->comm && (r->last || r->o.partition);
     int k = r->f->param[l->i].unit;
-    if (!r->runs || r->status != DS_OK || (!sends && !r->widen)) return;
-    if (!adopt(l, x)) {
+    if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
+    r->status = make_room(r, k);
+    if (r->status == DS_OK && !adopt(l, x)) {
         r->status = open_bucket(r, k, bucket_dtype(r));
         if (r->status == DS_OK) r->status = move_in(l, x);
     }

@@ -7,10 +7,10 @@
  * whatever the order in which they fill. Those that lack a parameter when the pass ends (it was not used on
  * this rank) leave then, with zeros.
  *
- *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one; in the last
- *                pass each bucket is all_reduced and stays, whole
+ *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one, so that they
+ *                are nowhere else; in the last pass each bucket is all_reduced and stays, whole
  *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
- *                this rank adds its own slice to what it has
+ *                this rank adds its own slice to what it has. There are two at a time
  *
  * The result is the mean over ranks. Every element is summed alone, in the order of ranks (comm.h), so that
  * neither the kind of collective nor the size of buckets changes a bit.
