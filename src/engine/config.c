@@ -5,9 +5,10 @@
  * said about the rest. Warnings are kept, not printed: a check prints them elsewhere than an engine, and of
  * an engine's ranks one does.
  * SPDX-License-Identifier: MIT */
+#include "config_parts.h"
+
 #include "base/error.h"
 #include "base/mem.h"
-#include "config_parts.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -34,8 +34,7 @@ static void add_number(dsi_text *t, const json_t *value)
         dsi_text_add_double(t, json_real_value(value));
 }
 
-/* jansson writes 17 digits of every number, 0.10000000000000001; people compare these files by eye.
- * JSON with the fewest digits. scientific: numbers above 1000 as 2.000000e+03 and lists on one line, which
+/* JSON with the fewest digits: jansson writes 0.10000000000000001, and people compare these by eye. scientific: numbers above 1000 as 2.000000e+03 and lists on one line, which
  * is DeepSpeed's encoder. */
 static void add_json(dsi_text *t, const json_t *value, int level, bool scientific)
 {
@@ -131,8 +130,7 @@ static void add_python(dsi_text *t, const json_t *value)
         dsi_text_add(t, "None");
 }
 
-/* The classes' names are part of the text.
- * str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
+/* str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
 static void add_model(dsi_text *t, const json_t *group, const char *between)
 {
     static const struct {

@@ -95,8 +95,8 @@ static json_t *as_list(json_t *value)
     return json_incref(value);
 }
 
-/* null is a value of the keys whose default it is, and of no others.
- * The value as the row wants it, a new reference; NULL if it cannot be. */
+/* The value as the row wants it, a new reference; NULL if it cannot be. null is a value of the keys whose
+ * default it is, and of no others. */
 static json_t *as_type(const dsi_config_row *row, json_t *value)
 {
     const dsi_config_word *w;
@@ -199,9 +199,8 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_row *row, co
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Case and hyphens are the commonest slips, so they cost no distance. Names that are gone or old are not what
- * anybody should be led to.
- * The nearest of the group's keys; else the path of a key of that name in another group. */
+/* The nearest of the group's keys; else the path of a key of that name in another group. Case and hyphens are
+ * the commonest slips and cost no distance; nobody is led to a name that is gone or old. */
 static const char *nearest(const char *pattern, const char *name)
 {
     const char *words[512];

@@ -329,7 +329,7 @@ static bool key_name(scan *c)
 }
 
 /* A comma is optional before the next member, and allowed before the end. */
-static bool comma(scan *c) /* whether what follows may be looked at */
+static bool comma(scan *c)
 {
     if (!skip(c)) return false;
     if (peek(c, 0) != ',') return true;
@@ -397,9 +397,8 @@ static void add_path(dsi_text *t, const dsi_syntax *s, int key)
     dsi_text_add_bytes(t, s->json.s + k->from, k->upto - k->from);
 }
 
-/* Its position is that of the next byte it would read; its text may end with bytes of the JSON, which would
- * show quotes and escapes that the user did not write.
- * What jansson found, in places of the user's text. */
+/* What jansson found, in places of the user's text. Its position is that of the next byte it would read; its
+ * own text may end with bytes of the JSON, with quotes and escapes that the user did not write. */
 static void explain(scan *c, const json_error_t *e)
 {
     const dsi_syntax *s = c->s;

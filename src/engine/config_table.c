@@ -31,6 +31,7 @@ static const dsi_config_word devices[] = {
 static const dsi_config_word validations[] = {{"IGNORE", 0}, {"WARN", 1}, {"FAIL", 2}, {0}};
 static const dsi_config_word writers[] = {{"MOCK", 0}, {"PYTHON", 1}, {"FAST", 2}, {0}};
 static const dsi_config_word write_units[] = {{"REPLICA", 0}, {"SOCKET", 1}, {"MACHINE", 2}, {0}};
+static const dsi_config_word backends[] = {{"torch", 0}, {"liger", 1}, {0}};
 static const dsi_config_word metrics[] = {{"latency", 0}, {"throughput", 1}, {"flops", 2}, {0}};
 static const dsi_config_word tuners[] = {{"gridsearch", 0}, {"random", 1}, {"model_based", 2}, {0}};
 
