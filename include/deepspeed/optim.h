@@ -79,6 +79,28 @@ typedef struct ds_adadelta_opts {
     ds_optim_adadelta_with(model, (ds_adadelta_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts opts);
 
+typedef struct ds_adam_variant_opts {
+    double lr;           /* 2e-3 is usual; RAdam 1e-3 */
+    double beta1, beta2; /* 0: 0.9, 0.999 */
+    double eps;          /* 0: 1e-8 */
+    double weight_decay;
+    double momentum_decay; /* NAdam; 0: 0.004 */
+    bool decoupled;        /* NAdam, RAdam: weight decay as AdamW's */
+    bool maximize;
+} ds_adam_variant_opts;
+
+/* Adam with the largest recent |g| for sqrt(v), with Nesterov's momentum, and with a rectified rate at the
+ * beginning. In several passes over memory. */
+#define ds_optim_adamax(model, ...) \
+    ds_optim_adamax_with(model, (ds_adam_variant_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts opts);
+#define ds_optim_nadam(model, ...) \
+    ds_optim_nadam_with(model, (ds_adam_variant_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_nadam_with(ds_module *model, ds_adam_variant_opts opts);
+#define ds_optim_radam(model, ...) \
+    ds_optim_radam_with(model, (ds_adam_variant_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts opts);
+
 typedef struct ds_lion_opts {
     double lr;
     double beta1, beta2; /* 0: 0.9, 0.99 */
@@ -119,7 +141,7 @@ DS_API ds_state *ds_optim_state(const ds_optim *o);
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
 
 /* An optimizer as in the "optimizer" block of a DeepSpeed configuration: type is "Adam", "AdamW", "Adagrad",
- * "Lamb", "Lion" in any case of letters, or torch.optim's "SGD", "RMSprop", "Adadelta" as they stand; params
+ * "Lamb", "Lion" in any case of letters, or torch.optim's "SGD", "RMSprop", "NAdam", ... as they stand; params
  * its JSON object, or NULL. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless adam_w_mode is
  * false. Errors name what is wrong: "optimizer.params.lr is -1: ...". */
 DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params);

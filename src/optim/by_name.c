@@ -16,7 +16,7 @@
 
 /* All parameters that any type takes. */
 typedef struct Params {
-    double lr, betas[2], eps, weight_decay, momentum, dampening, alpha, rho;
+    double lr, betas[2], eps, weight_decay, momentum, dampening, alpha, rho, momentum_decay;
     double lr_decay, initial_accumulator_value, max_coeff, min_coeff;
     bool nesterov, centered, maximize, amsgrad, bias_correction, eps_inside_sqrt;
     bool adam_w_mode, decoupled_weight_decay, torch_adam, fp32_optimizer_states;
@@ -89,67 +89,83 @@ static ds_optim *adadelta(ds_module *m, const Params *p)
                              .weight_decay = p->weight_decay, .maximize = p->maximize);
 }
 
+static ds_adam_variant_opts variant(const Params *p)
+{
+    return (ds_adam_variant_opts){.lr = p->lr,
+                                  .beta1 = given(p->betas[0]),
+                                  .beta2 = given(p->betas[1]),
+                                  .eps = given(p->eps),
+                                  .weight_decay = p->weight_decay,
+                                  .momentum_decay = given(p->momentum_decay),
+                                  .decoupled = p->decoupled_weight_decay,
+                                  .maximize = p->maximize};
+}
+
+static ds_optim *adamax(ds_module *m, const Params *p)
+{
+    return ds_optim_adamax_with(m, variant(p));
+}
+static ds_optim *nadam(ds_module *m, const Params *p) { return ds_optim_nadam_with(m, variant(p)); }
+static ds_optim *radam(ds_module *m, const Params *p) { return ds_optim_radam_with(m, variant(p)); }
+
 typedef struct Type {
     const char *name;
-    bool own;                                         /* DeepSpeed's: in any case of letters */
-    ds_optim *(*make)(ds_module *m, const Params *p); /* NULL: refused */
-    const char *keys;                                 /* the parameters; or why it is refused */
-    double lr, eps;                                   /* defaults */
+    bool own; /* DeepSpeed's: in any case of letters */
+    ds_optim *(*make)(ds_module *m, const Params *p);
+    const char *keys;   /* the parameters that it takes */
+    double lr, eps;     /* defaults */
+    const char *refuse; /* why there is none here, or NULL */
 } Type;
 
-#define TORCH " foreach fused capturable differentiable "
-#define ADAM \
-    " lr betas eps weight_decay bias_correction amsgrad adam_w_mode torch_adam set_grad_none " \
-    "fp32_optimizer_states "
-#define ADAGRAD \
-    " lr lr_decay weight_decay initial_accumulator_value eps maximize amsgrad " \
-    "fp32_optimizer_states "
-#define LAMB \
-    " lr betas eps weight_decay bias_correction eps_inside_sqrt max_coeff min_coeff amsgrad "
-#define LION     " lr betas weight_decay set_grad_none fp32_optimizer_states "
-#define SGD      " lr momentum dampening weight_decay nesterov maximize "
-#define RMSPROP  " lr alpha eps weight_decay momentum centered maximize "
-#define ADADELTA " lr rho eps weight_decay maximize "
-#define ONE_BIT \
-    "it compresses what ranks exchange to one bit, which is not offered here: use Adam or Lamb"
-#define MUP \
-    "it scales rates by the widths that package mup notes, which there are not here: use groups"
-#define TORCHS \
-    "of torch.optim there are Adam, AdamW, SGD, RMSprop, Adagrad, Adadelta; own optimizers by " \
-    "code"
+/* clang-format off */
+#define WAYS    " foreach fused capturable differentiable " /* of computing the same */
+#define MOMENTS " lr betas eps weight_decay maximize "
+#define ADAM    " lr betas eps weight_decay bias_correction amsgrad adam_w_mode torch_adam " \
+                "set_grad_none fp32_optimizer_states "
+#define ADAGRAD " lr lr_decay weight_decay initial_accumulator_value eps maximize amsgrad " \
+                "fp32_optimizer_states "
+#define LAMB    " lr betas eps weight_decay bias_correction eps_inside_sqrt max_coeff min_coeff amsgrad "
+#define LION    " lr betas weight_decay set_grad_none fp32_optimizer_states "
+#define SGD     " lr momentum dampening weight_decay nesterov maximize "
+#define RMSPROP " lr alpha eps weight_decay momentum centered maximize "
+#define DELTA   " lr rho eps weight_decay maximize "
+#define ONE_BIT "it compresses what ranks exchange to one bit, which is not offered here: use Adam or Lamb"
+#define MUP     "it scales rates by the widths that package mup notes: use parameter groups"
+#define MUON    "its orthogonalised updates are not offered here: use AdamW"
+#define TORCH   "of torch.optim there are " \
+                "Adam, AdamW, Adamax, NAdam, RAdam, SGD, RMSprop, Adagrad, Adadelta here"
 
 static const Type types[] = {
-    {"Adam", true, adam, ADAM, 1e-3, 1e-8},
-    {"AdamW", true, adamw, ADAM, 1e-3, 1e-8},
-    {"Adagrad", true, adagrad, ADAGRAD TORCH, 1e-2, 1e-10},
-    {"Lamb", true, lamb, LAMB, 1e-3, 1e-8},
-    {"Lion", true, lion, LION, 1e-3, 0},
-    {"SGD", false, sgd, SGD TORCH, 1e-3, 0},
-    {"RMSprop", false, rmsprop, RMSPROP TORCH, 1e-2, 1e-8},
-    {"Adadelta", false, adadelta, ADADELTA TORCH, 1, 1e-6},
-    {.name = "OneBitAdam", .own = true, .keys = ONE_BIT},
-    {.name = "ZeroOneAdam", .own = true, .keys = ONE_BIT},
-    {.name = "OneBitLamb", .own = true, .keys = ONE_BIT},
-    {.name = "MuAdam", .own = true, .keys = MUP},
-    {.name = "MuAdamW", .own = true, .keys = MUP},
-    {.name = "MuSGD", .own = true, .keys = MUP},
-    {.name = "Muon",
-     .own = true,
-     .keys = "its orthogonalised updates are not offered here: use AdamW"},
-    {.name = "Adamax", .keys = TORCHS},
-    {.name = "NAdam", .keys = TORCHS},
-    {.name = "RAdam", .keys = TORCHS},
-    {.name = "ASGD", .keys = TORCHS},
-    {.name = "Rprop", .keys = TORCHS},
-    {.name = "Adafactor", .keys = TORCHS},
-    {.name = "LBFGS", .keys = TORCHS},
-    {.name = "SparseAdam", .keys = TORCHS},
+    {"Adam",     true,  adam,     ADAM,                                          1e-3, 1e-8,  NULL},
+    {"AdamW",    true,  adamw,    ADAM,                                          1e-3, 1e-8,  NULL},
+    {"Adagrad",  true,  adagrad,  ADAGRAD WAYS,                                  1e-2, 1e-10, NULL},
+    {"Lamb",     true,  lamb,     LAMB,                                          1e-3, 1e-8,  NULL},
+    {"Lion",     true,  lion,     LION,                                          1e-3, 0,     NULL},
+    {"SGD",      false, sgd,      SGD WAYS,                                      1e-3, 0,     NULL},
+    {"RMSprop",  false, rmsprop,  RMSPROP WAYS,                                  1e-2, 1e-8,  NULL},
+    {"Adadelta", false, adadelta, DELTA WAYS,                                    1,    1e-6,  NULL},
+    {"Adamax",   false, adamax,   MOMENTS WAYS,                                  2e-3, 1e-8,  NULL},
+    {"NAdam",    false, nadam,    MOMENTS "momentum_decay decoupled_weight_decay" WAYS, 2e-3, 1e-8, NULL},
+    {"RAdam",    false, radam,    MOMENTS "decoupled_weight_decay" WAYS,         1e-3, 1e-8,  NULL},
+    {.name = "OneBitAdam",  .own = true, .refuse = ONE_BIT},
+    {.name = "ZeroOneAdam", .own = true, .refuse = ONE_BIT},
+    {.name = "OneBitLamb",  .own = true, .refuse = ONE_BIT},
+    {.name = "MuAdam",      .own = true, .refuse = MUP},
+    {.name = "MuAdamW",     .own = true, .refuse = MUP},
+    {.name = "MuSGD",       .own = true, .refuse = MUP},
+    {.name = "Muon",        .own = true, .refuse = MUON},
+    {.name = "ASGD",        .refuse = TORCH},
+    {.name = "Rprop",       .refuse = TORCH},
+    {.name = "Adafactor",   .refuse = TORCH},
+    {.name = "LBFGS",       .refuse = TORCH},
+    {.name = "SparseAdam",  .refuse = TORCH},
 };
+/* clang-format on */
 
 #define TYPES (int)(sizeof types / sizeof *types)
 
 /* What Adam and AdamW take with torch_adam: true, that is torch's two classes. */
-#define TORCH_ADAMW " lr betas eps weight_decay amsgrad maximize adam_w_mode torch_adam " TORCH
+#define TORCH_ADAMW " lr betas eps weight_decay amsgrad maximize adam_w_mode torch_adam " WAYS
 #define TORCH_ADAM  " decoupled_weight_decay " TORCH_ADAMW
 
 static const Type *find_type(const char *name)
@@ -159,14 +175,15 @@ static const Type *find_type(const char *name)
         const Type *t = &types[i];
         names[i] = t->name;
         if ((t->own ? strcasecmp : strcmp)(t->name, name) != 0) continue;
-        return t->make ? t : dsi_refuse("optimizer.type \"%s\": %s", name, t->keys);
+        if (!t->refuse) return t;
+        return dsi_refuse("optimizer.type \"%s\": %s", name, t->refuse);
     }
     const char *near = dsi_nearest(name, names, TYPES);
     if (near)
         return dsi_refuse("optimizer.type \"%s\": there is no such optimizer; did you mean \"%s\"?",
                           name, near);
     return dsi_refuse("optimizer.type \"%s\": there is no such optimizer; there are Adam, AdamW, "
-                      "Adagrad, Lamb, Lion, SGD, RMSprop, Adadelta",
+                      "Adagrad, Lamb, Lion, SGD, RMSprop, Adadelta, Adamax, NAdam, RAdam",
                       name);
 }
 
@@ -195,6 +212,7 @@ static const Key keys[] = {
     NUMBER(alpha),
     {"rho", DSI_PARAM_NUMBER, DSI_UNIT, offsetof(Params, rho)},
     NUMBER(lr_decay),
+    NUMBER(momentum_decay),
     NUMBER(initial_accumulator_value),
     NUMBER(max_coeff),
     NUMBER(min_coeff),
@@ -272,6 +290,7 @@ static const char *begin(const Type *t, json_t *object, Params *p)
                   .eps = t->eps,
                   .alpha = 0.99,
                   .rho = 0.9,
+                  .momentum_decay = 0.004,
                   .max_coeff = 10,
                   .min_coeff = 0.01,
                   .bias_correction = true,

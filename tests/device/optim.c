@@ -412,11 +412,11 @@ static void threads_change_nothing(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dsi_span x[SPANS], y[SPANS];
         make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
-        for (int t = 1; t <= 2; t++) {
+        for (int t = 1; t <= 3; t++) {
             draw_grads(x, t), draw_grads(y, t);
             for (int j = 0; j < SPANS; j++) x[j].step = y[j].step = t;
             CHECK(kernel(&cases[i], k, x) == DS_OK);
-            ds_set_threads(3);
+            ds_set_threads(1 + t); /* 2, 3, 4 */
             CHECK(kernel(&cases[i], k, y) == DS_OK);
             ds_set_threads(1);
         }

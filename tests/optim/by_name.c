@@ -24,9 +24,10 @@ static void names(void **state)
     (void)state;
     static const struct {
         const char *type, *name;
-    } rows[] = {{"Adam", "adamw"},      {"adam", "adamw"}, {"ADAMW", "adamw"},
-                {"Adagrad", "adagrad"}, {"lamb", "lamb"},  {"LION", "lion"},
-                {"RMSprop", "rmsprop"}, {"SGD", "sgd"},    {"Adadelta", "adadelta"}};
+    } rows[] = {{"Adam", "adamw"},      {"adam", "adamw"},  {"ADAMW", "adamw"},
+                {"Adagrad", "adagrad"}, {"lamb", "lamb"},   {"LION", "lion"},
+                {"RMSprop", "rmsprop"}, {"SGD", "sgd"},     {"Adadelta", "adadelta"},
+                {"NAdam", "nadam"},     {"RAdam", "radam"}, {"Adamax", "adamax"}};
     ds_scope *scope = ds_scope_open();
     ds_module *m = given_new(DS_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -64,6 +65,11 @@ static void defaults_and_values(void **state)
     CHECK_CLOSE(by_name("SGD", "{\"momentum\": 0.9, \"nesterov\": true}"), 1 - 1e-3 * 7.6, rest);
     CHECK_CLOSE(by_name("RMSprop", "{\"alpha\": 0.75, \"centered\": true}"), 1 - 0.01 * 4 / sqrt(3),
                 rest);
+    CHECK_CLOSE(by_name("Adamax", NULL), 1 - 2e-3, 1e-8);
+    CHECK_CLOSE(by_name("RAdam", "{\"maximize\": true}"), 1 + 1e-3 * 4, 1e-8);
+    CHECK_CLOSE(by_name("NAdam", "{\"weight_decay\": 1, \"decoupled_weight_decay\": true, "
+                                 "\"betas\": [0, 0.9], \"momentum_decay\": 1}"),
+                1 - 2e-3 - 2e-3, 1e-8);
     CHECK_CLOSE(by_name("Adadelta", "{\"rho\": 0.5, \"eps\": 1}"), 1 - 4 / 3.0, rest);
 }
 
@@ -86,7 +92,7 @@ static void refused_types(void **state)
     refused(m, "ZeroOneAdam", NULL, "one bit");
     refused(m, "MuAdamW", NULL, "mup");
     refused(m, "Muon", NULL, "orthogonalised");
-    refused(m, "NAdam", NULL, "of torch.optim there are Adam");
+    refused(m, "ASGD", NULL, "of torch.optim there are Adam");
     refused(NULL, "Adam", NULL, "optim_by_name");
     refused(m, NULL, NULL, "optim_by_name");
     ds_module_free(m);

@@ -433,6 +433,13 @@ static ds_optim *make_expected(Reference *r, const json_t *c, ds_module *m)
     json_object_del(params, "step"); /* a counter, not a parameter */
     if (json_object_get(c, "adam_w_mode"))
         json_object_set(params, "adam_w_mode", json_object_get(c, "adam_w_mode"));
+    if (!strcmp(class, "Adamax") || !strcmp(class, "NAdam") || !strcmp(class, "RAdam")) {
+        char *all = json_dumps(params, 0); /* with every default written out */
+        ds_optim *o = ds_optim_by_name(m, class, all);
+        free(all);
+        json_decref(params);
+        return o;
+    }
     Reference with = *r;
     with.json = json_pack("{s:o}", "params", params);
     ds_optim *o = NULL;
