@@ -34,8 +34,9 @@ static void add_number(dsi_text *t, const json_t *value)
         dsi_text_add_double(t, json_real_value(value));
 }
 
-/* JSON with the fewest digits: jansson writes 0.10000000000000001, and people compare these by eye. scientific: numbers above 1000 as 2.000000e+03 and lists on one line, which
- * is DeepSpeed's encoder. */
+/* JSON with the fewest digits: jansson writes 0.10000000000000001, and people compare these by eye.
+ * scientific: numbers above 1000 as 2.000000e+03, commas with a blank behind, lists on one line, which is
+ * what DeepSpeed's encoder makes. */
 static void add_json(dsi_text *t, const json_t *value, int level, bool scientific)
 {
     const char *key;
@@ -174,7 +175,8 @@ typedef enum form {
     ABOVE_0, /* whether the number is */
     NOT_IGNORE,
     IS_FAIL,
-    WORLD
+    WORLD,
+    RANK
 } form;
 
 static const struct {
@@ -203,6 +205,7 @@ static const struct {
     {"expert_parallel_config", "expert_parallel", PLAIN},
     {"float16_config", "fp16", MODEL},
     {"flops_profiler_config", "flops_profiler", OBJECT},
+    {"global_rank", "", RANK},
     {"grad_accum_dtype", "data_types.grad_accum_dtype", PLAIN},
     {"gradient_accumulation_steps", "gradient_accumulation_steps", PLAIN},
     {"gradient_allreduce_op", "gradient_allreduce_op", PLAIN},
@@ -309,6 +312,9 @@ static void add_value(dsi_text *t, const dsi_config *c, const json_t *value, for
     case IS_FAIL:
         dsi_text_add(t, "%s", python_bool(!strcmp(s, "FAIL")));
         break;
+    case RANK:
+        dsi_text_add(t, "0");
+        break; /* others print nothing */
     case WORLD:
         dsi_text_add(t, "%d", c->world_size);
         break;

@@ -84,9 +84,9 @@ ACT("fp16.min_loss_scale", INT, "1", fp16.min_loss_scale,
 NOT("fp16.fp16_master_weights_and_grads", BOOL, "false", "master weights are float32")
 GROUP("bf16", NULL_EMPTY, "bfloat16 with float32 master weights")
 ACT("bf16.enabled", BOOL, "false", bf16.enabled, "weights and activations in bfloat16")
+NOP("bf16.immediate_grad_update", BOOL, "false", "when gradients are added up, not how")
 ACT("bf16.check_grad_overflow", BOOL, "true", bf16.check_grad_overflow,
     "skip a step whose gradients are infinite or not numbers")
-NOP("bf16.immediate_grad_update", BOOL, "false", "when gradients are added up, not how")
 NOT("bf16.bf16_master_weights_and_grads", BOOL, "false", "master weights are float32")
 NOT("bf16.bf16_optimizer_states", BOOL, "false", "moments are float32")
 OLD("bfloat16", "bf16")
@@ -126,8 +126,6 @@ ACT("zero_optimization.compute_grad_norm", BOOL, "true", zero.compute_grad_norm,
 NOP("zero_optimization.load_from_fp32_weights", BOOL, "true",
     "checkpoints are restored from their float32 masters")
 NOP("zero_optimization.elastic_checkpoint", BOOL, "false", "gone from DeepSpeed's stage 3")
-NOP("zero_optimization.sub_group_size", INT_FROM(0), "1000000000",
-    "elements of one tile of stage 3's step")
 GROUP("zero_optimization.offload_param", NULL_FIRST,
       "stage 3: where parameters wait; null: nowhere")
 NOP("zero_optimization.offload_param.device", WORD(devices), "\"none\"",
@@ -154,6 +152,9 @@ NOP("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
 NOP("zero_optimization.offload_optimizer.super_offload", BOOL, "false", "Grace Hopper machines")
 NOP("zero_optimization.offload_optimizer.cpuadam_cores_perc", NUMBER_IN(0, 1), "0.8",
     "only with super_offload")
+NOT("zero_optimization.zenflow", OBJECT, "null", "delayed updates are another algorithm")
+NOP("zero_optimization.sub_group_size", INT_FROM(0), "1000000000",
+    "elements of one tile of stage 3's step")
 OLD("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer")
 OLD("zero_optimization.cpu_offload_param", "zero_optimization.offload_param")
 NOP("zero_optimization.cpu_offload_use_pin_memory", BOOL, "null",
@@ -212,7 +213,6 @@ NOP("zero_optimization.override_module_apply", BOOL, "true", "Python's Module.ap
 NOP("zero_optimization.log_trace_cache_warnings", BOOL, "false", "DeepSpeed's prefetch trace")
 NOP("zero_optimization.enable_sanity_checks", BOOL, "false", "DeepSpeed's own checks")
 NOP("zero_optimization.save_muon_momentum_buffer_in_memory", BOOL, "false", "Muon only")
-NOT("zero_optimization.zenflow", OBJECT, "null", "delayed updates are another algorithm")
 GROUP("zero_optimization.leaf_module", NULL_EMPTY, "modules gathered as a whole")
 NOP("zero_optimization.leaf_module.classes", LIST, "[]", "Python classes")
 NOP("zero_optimization.leaf_module.names", LIST, "[]", "modules gathered as a whole")
@@ -359,10 +359,10 @@ NOP("compile.free_activation_threshold", INT, "10485760", "")
 NOP("compile.offload_activation", BOOL, "false", "")
 NOP("compile.offload_activation_pin_memory", BOOL, "true", "")
 NOP("compile.offload_opt_states", BOOL, "false", "")
-NOP("compile.offload_parameters", BOOL, "false", "")
 NOP("compile.double_buffer", BOOL, "true", "")
 NOP("compile.symmetric_memory", BOOL, "false", "")
 NOP("compile.debug_log", BOOL, "false", "")
+NOP("compile.offload_parameters", BOOL, "false", "")
 NOP("compile.sync_before_reduce", BOOL, "false", "")
 NOP("compile.sync_after_reduce", BOOL, "false", "")
 NOP("compile.sync_before_allgather", BOOL, "false", "")

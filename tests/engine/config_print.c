@@ -39,7 +39,7 @@ static void block(void **state)
     CHECK(strstr(s, "[INFO] [config_print.c:"));
     CHECK(strstr(s, "] DeepSpeedEngine configuration:\n"));
     has(s, "bfloat16_config",
-        "enabled=False check_grad_overflow=True immediate_grad_update=False "
+        "enabled=False immediate_grad_update=False check_grad_overflow=True "
         "bf16_master_weights_and_grads=False bf16_optimizer_states=False");
     has(s, "communication_data_type", "torch.float16");
     has(s, "dump_state", "True");
