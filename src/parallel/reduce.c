@@ -5,6 +5,7 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "tree.h"
 
 typedef struct Leaf {
     dsi_reduce *r;
@@ -17,6 +18,7 @@ typedef struct Bucket {
     ds_tensor
         *wire; /* what is sent: full itself, or a copy; counted; NULL: nothing is on its way */
     dsi_request *request; /* NULL: none */
+    ds_tensor *pieces;    /* tree: [ranks][slice], on its way; counted */
     int missing;          /* parameters without a gradient of this pass */
     bool added;           /* partition: the own slice has a gradient of an earlier pass */
     bool direct;          /* partition: the sum is on its way to the own slice */
@@ -31,6 +33,7 @@ struct dsi_reduce {
     Leaf *leaf;           /* [f->n] */
     Bucket *bucket;       /* [f->units] */
     ds_tensor *own;       /* partition: [f->own], counted */
+    dsi_tree *tree;       /* has what would be in own; or NULL */
     bool open;            /* some pass came since the gradients were last forgotten */
     bool widen;           /* gradients are being added up in o.accum, not in their own dtype */
     bool runs;            /* between begin and end: other backward passes are not ours */
@@ -113,14 +116,22 @@ static ds_tensor *slice_of(const dsi_reduce *r, int k, const ds_tensor *full)
     return dsi_flat_range(full, r->f->rank * slice, (r->f->rank + 1) * slice);
 }
 
-static ds_status keep_slice(dsi_reduce *r, int k)
+static ds_status add_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    const dsi_flat_unit *u = &r->f->unit[k];
+    if (r->tree) return dsi_tree_add(r->tree, k, b->pieces);
     ds_tensor *own = own_slice(r, k), *sum = b->direct ? own : slice_of(r, k, b->wire);
     ds_status status = scale(sum, r->after);
     if (status == DS_OK && !b->direct) status = b->added ? add(own, sum) : dsi_copy(own, sum);
     b->added = true;
+    return status;
+}
+
+static ds_status keep_slice(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    const dsi_flat_unit *u = &r->f->unit[k];
+    ds_status status = add_slice(r, k);
     for (int i = u->first; i < u->first + u->count; i++) r->leaf[i].holds = false;
     dsi_unref(b->full);
     b->full = NULL;
@@ -137,13 +148,14 @@ static ds_status keep_whole(dsi_reduce *r, int k)
 static ds_status arrive(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    if (!b->request) return DS_OK;
+    if (!b->wire) return DS_OK;
     ds_scope *scope = ds_scope_open();
-    ds_status status = dsi_request_wait(b->request);
+    ds_status status = b->request ? dsi_request_wait(b->request) : DS_OK;
     b->request = NULL;
     if (status == DS_OK) status = r->o.partition ? keep_slice(r, k) : keep_whole(r, k);
     dsi_unref(b->wire);
-    b->wire = NULL;
+    dsi_unref(b->pieces);
+    b->wire = b->pieces = NULL;
     ds_scope_close(scope);
     return status;
 }
@@ -237,21 +249,34 @@ static ds_status load(dsi_reduce *r, Bucket *b)
     return scale(wire, r->before);
 }
 
+/* Every rank's piece of each slice to who owns it; one rank has them all. */
+static dsi_request *exchange(dsi_reduce *r, Bucket *b)
+{
+    b->pieces = dsi_ref(r->comm ? dsi_new(b->wire, b->wire->shape) : b->wire);
+    return r->comm && b->pieces ? dsi_all_to_all_start(r->comm, dsi_v(b->wire), dsi_v(b->pieces))
+                                : NULL;
+}
+
+static dsi_request *send(dsi_reduce *r, int k)
+{
+    Bucket *b = &r->bucket[k];
+    if (r->tree) return exchange(r, b);
+    dsi_view v = dsi_v(b->wire);
+    if (!r->o.partition || r->o.all_reduce) return dsi_all_reduce_start(r->comm, v, r->op);
+    b->direct = !b->added && r->own->dtype == b->wire->dtype;
+    return dsi_reduce_scatter_start(
+        r->comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
+}
+
 static ds_status leave(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     if (open_bucket(r, k, bucket_dtype(r)) != DS_OK || fill_missing(r, k) != DS_OK ||
         load(r, b) != DS_OK)
         return ds_error_status();
-    dsi_view v = dsi_v(b->wire);
-    bool scatter = r->o.partition && !r->o.all_reduce;
-    b->direct = scatter && !b->added && r->own->dtype == b->wire->dtype;
-    if (scatter)
-        b->request = dsi_reduce_scatter_start(
-            r->comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
-    else
-        b->request = dsi_all_reduce_start(r->comm, v, r->op);
-    if (!b->request) return ds_error_status();
+    b->direct = false;
+    b->request = send(r, k);
+    if (!b->request && (r->comm || !b->pieces)) return ds_error_status();
     r->next = k + 1;
     return arrive_but(r, r->o.overlap ? r->f->units : 0);
 }
@@ -275,7 +300,7 @@ static void ready(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     dsi_reduce *r = l->r;
-    bool sends = r->comm && (r->last || r->o.partition);
+    bool sends = r->tree || (r->comm && (r->last || r->o.partition));
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
     r->status = make_room(r, k);
@@ -300,14 +325,15 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
     r->next = r->arrived = 0;
     r->status = DS_OK;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].missing = r->f->unit[k].count;
-    if (!r->o.partition) return DS_OK;
+    if (r->tree) dsi_tree_next(r->tree);
+    if (!r->o.partition || r->tree) return DS_OK;
     return open_own(r, r->widen ? r->o.accum : r->f->param[0].x->dtype);
 }
 
 ds_status dsi_reduce_end(dsi_reduce *r)
 {
     r->runs = false;
-    if (r->status == DS_OK && r->comm && (r->last || r->o.partition))
+    if (r->status == DS_OK && (r->tree || (r->comm && (r->last || r->o.partition))))
         r->status = leave_full(r, true);
     return r->status;
 }
@@ -315,7 +341,10 @@ ds_status dsi_reduce_end(dsi_reduce *r)
 ds_status dsi_reduce_wait(dsi_reduce *r)
 {
     if (r->status == DS_OK) r->status = arrive_but(r, 0);
-    return r->status;
+    if (r->status != DS_OK || !r->tree || !dsi_reduce_complete(r)) return r->status;
+    dsi_unref(r->own);
+    r->own = dsi_ref(dsi_tree_total(r->tree));
+    return r->own ? DS_OK : (r->status = ds_error_status());
 }
 
 bool dsi_reduce_complete(const dsi_reduce *r) { return r->open && r->last; }
@@ -342,13 +371,16 @@ int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views)
 void dsi_reduce_forget(dsi_reduce *r)
 {
     r->open = false;
+    if (r->tree) dsi_tree_forget(r->tree);
     for (int i = 0; i < r->f->n; i++) r->leaf[i].holds = false;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].added = false;
 }
 
 int64_t dsi_reduce_bytes(const dsi_reduce *r)
 {
-    int64_t bytes = r->own ? (int64_t)r->own->storage->bytes : 0;
+    int64_t bytes = r->tree  ? dsi_tree_bytes(r->tree)
+                    : r->own ? (int64_t)r->own->storage->bytes
+                             : 0;
     for (int k = 0; k < r->f->units; k++)
         if (r->bucket[k].full) bytes += (int64_t)r->bucket[k].full->storage->bytes;
     return bytes;
@@ -356,12 +388,13 @@ int64_t dsi_reduce_bytes(const dsi_reduce *r)
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
 
-/* By default the communicator takes the mean, in float32 for 16 bits, so that fp16 sums do not overflow. */
+/* By default the communicator takes the mean, in float32 for 16 bits, so that fp16 sums do not overflow. A tree
+ * adds gradients that are the mean's parts already. */
 static void choose_factors(dsi_reduce *r)
 {
     int ranks = r->f->ranks;
     double f = r->o.predivide > 0 ? r->o.predivide : 1;
-    bool plain = !r->o.prescale && f == 1;
+    bool plain = (!r->o.prescale && f == 1) || r->tree;
     r->op = plain ? DS_REDUCE_AVG : DS_REDUCE_SUM;
     r->before = plain ? 1 : r->o.prescale ? 1.0 / ranks : 1 / f;
     r->after = plain || r->o.prescale ? 1 : f / ranks;
@@ -373,7 +406,8 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->f = f;
     r->comm = f->ranks > 1 ? comm : NULL;
     r->o = *o;
-    r->o.partition = o->partition && r->comm;
+    r->o.partition = o->tree || (o->partition && r->comm);
+    if (o->tree) r->tree = dsi_tree_new(f);
     choose_factors(r);
     r->leaf = dsi_alloc((size_t)f->n * sizeof *r->leaf);
     r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
@@ -391,8 +425,10 @@ void dsi_reduce_free(dsi_reduce *r)
     for (int k = 0; k < r->f->units; k++) {
         if (r->bucket[k].request) dsi_request_wait(r->bucket[k].request); /* its memory goes now */
         dsi_unref(r->bucket[k].wire);
+        dsi_unref(r->bucket[k].pieces);
         dsi_unref(r->bucket[k].full);
     }
+    dsi_tree_free(r->tree);
     dsi_unref(r->own);
     dsi_free(r->leaf);
     dsi_free(r->bucket);

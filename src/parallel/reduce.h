@@ -27,8 +27,9 @@ typedef struct dsi_reduce_opts {
     bool overlap;     /* else a bucket is waited for as soon as it has left */
     bool prescale;    /* divide by the number of ranks before the sum, not after it */
     double predivide; /* with f: by f before, by ranks / f after; 0: 1 */
-    ds_dtype accum;   /* what gradients of several passes are added up in */
-    ds_dtype comm;    /* on the wire */
+    bool tree; /* the bits do not depend on the number of ranks: Note [Fixed tree]; partition */
+    ds_dtype accum; /* what gradients of several passes are added up in */
+    ds_dtype comm;  /* on the wire */
 } dsi_reduce_opts;
 
 typedef struct dsi_reduce dsi_reduce;

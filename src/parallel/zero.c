@@ -199,6 +199,7 @@ static ds_status start_reduction(dsi_zero *z)
 {
     z->reduce = dsi_reduce_new(z->flat, z->comm,
                                &(dsi_reduce_opts){.partition = z->o.stage >= 2,
+                                                  .tree = z->o.deterministic,
                                                   .all_reduce = !z->o.reduce_scatter,
                                                   .overlap = z->o.overlap_comm,
                                                   .prescale = z->o.prescale,
@@ -223,19 +224,24 @@ static ds_status prepare(dsi_zero *z)
     if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
         status = make_masters(z);
     if (status == DS_OK) status = set_parts(z);
-    if (status == DS_OK && (z->comm || z->o.accum_dtype != z->o.dtype)) status = start_reduction(z);
+    bool sums = z->comm || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
+    if (status == DS_OK && sums) status = start_reduction(z);
     return status;
 }
 
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o)
 {
     if (!model || !optim) return dsi_passed("zero");
-    if (check(o, optim, ds_comm_size(comm)) != DS_OK) return NULL;
     dsi_zero *z = dsi_alloc(sizeof *z);
     z->model = model;
     z->optim = optim;
     z->comm = ds_comm_size(comm) > 1 ? comm : NULL;
     z->o = *o;
+    if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
+    if (check(&z->o, optim, ds_comm_size(comm)) != DS_OK) {
+        dsi_free(z);
+        return NULL;
+    }
     if (!z->o.reduce_bucket) z->o.reduce_bucket = DSI_ZERO_BUCKET;
     if (!z->o.allgather_bucket) z->o.allgather_bucket = DSI_ZERO_BUCKET;
     ds_scope *scope = ds_scope_open();
@@ -272,6 +278,7 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
 {
     if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
+    if (z->o.deterministic) factor /= ds_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
     if (z->divided) dsi_zero3_backward(z->divided, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);

@@ -35,6 +35,10 @@ typedef struct dsi_zero_opts {
     int64_t model_persistence_threshold; /* up to this sum */
     int64_t max_live, max_reuse_distance;
 
+    /* The same bits on 1, 2, 4, 8.. ranks for the same global batch, cut into micro batches of the same size
+     * in the same order: Note [Fixed tree]. Gradients are reduced in every pass; stage 0 works as stage 1. */
+    bool deterministic;
+
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters */
 } dsi_zero_opts;
 
