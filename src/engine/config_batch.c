@@ -15,6 +15,9 @@
 
 /* ---- batch --------------------------------------------------------------------------------------- */
 
+static const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                    "gradient_accumulation_steps"};
+
 typedef struct batch {
     int64_t train, micro, steps, ranks; /* 0: not given */
 } batch;
@@ -65,8 +68,6 @@ static void add_fixes(dsi_text *t, const batch *given)
 
 static void mismatch(dsi_config_reader *r, const batch *b, const batch *given)
 {
-    static const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
-                                        "gradient_accumulation_steps"};
     dsi_text fixes = {0};
     add_fixes(&fixes, given);
     const char *how[] = {given->train ? "" : ", derived", given->micro ? "" : ", derived",
@@ -86,6 +87,16 @@ static bool fits(int64_t a, int64_t b, int64_t c)
            !__builtin_mul_overflow(x, c ? c : 1, &x);
 }
 
+/* The first batch key that is "auto", or NULL. */
+static const char *automatic(const json_t *given)
+{
+    for (int i = 0; i < 3; i++) {
+        const char *s = json_string_value(json_object_get(given, names[i]));
+        if (s && !strcmp(s, "auto")) return names[i];
+    }
+    return NULL;
+}
+
 void dsi_config_batch(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
@@ -93,8 +104,10 @@ void dsi_config_batch(dsi_config_reader *r)
                          c->gradient_accumulation_steps, c->world_size};
     batch b = given;
     if (!b.train && !b.micro) {
-        dsi_config_wrong(r, NULL,
-                         "train_batch_size or train_micro_batch_size_per_gpu must be given");
+        const char *key = automatic(c->trees->given);
+        dsi_config_wrong(r, key,
+                         "%strain_batch_size or train_micro_batch_size_per_gpu must be given",
+                         key ? "\"auto\" cannot be worked out: " : "");
         return;
     }
     if (!fits(b.micro, b.steps, b.ranks) || b.train > INT64_MAX / 2) {

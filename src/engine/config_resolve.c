@@ -269,7 +269,7 @@ static json_t *lookup(dsi_config_reader *r, const dsi_config_row *row, const cha
 {
     json_t *value = json_object_get(given, dsi_config_last(row));
     *used = join(group, dsi_config_last(row));
-    for (int i = 0; i < dsi_config_rows(); i++) {
+    for (int i = 0; given && i < dsi_config_rows(); i++) {
         const dsi_config_row *other = dsi_config_row_at(i);
         if (!other->target || strcmp(other->target, row->path)) continue;
         json_t *its = json_object_get(given, dsi_config_last(other));

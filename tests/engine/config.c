@@ -140,7 +140,8 @@ static void automatic(void **state)
 {
     (void)state;
     static const wrong cases[] = {
-        {"{'train_batch_size': 'auto'}", "must be given"},
+        {"{'train_batch_size': 'auto'}",
+         "\"train_batch_size\": \"auto\" cannot be worked out: train_batch_size or"},
         {"{" B "'gradient_clipping': 'auto'}", "\"gradient_clipping\": \"auto\" is filled in by"},
         {"{" B "'prescale_gradients': 'auto'}", "\"auto\" is filled in by"},
         {"{" B "'optimizer': {'type': 'Adam', 'params': {'lr': 'auto'}}}",
