@@ -29,6 +29,10 @@ endforeach()
 
 # These start jobs of 2 and 4 processes.
 set_tests_properties(comm/mpi PROPERTIES LABELS "comm;mpi")
+add_dependencies(test_comm_mpi test_comm_collectives)
+foreach(mpi ${DS_MPIS})
+    add_dependencies(test_comm_mpi deepspeed_${mpi})
+endforeach()
 
 # The same values from the kernels of every instruction set; skipped, with the library's message, where the
 # processor lacks one.

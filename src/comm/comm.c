@@ -64,7 +64,9 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
 void ds_comm_free(ds_comm *c)
 {
     if (!c) return;
-    while (c->oldest) dsi_request_wait(c->oldest); /* whoever began it and failed did not */
+    /* Whoever began it did not wait: because it failed, then others may never come either. */
+    if (c->oldest && ds_error()) c->type->abort(c, ds_error());
+    while (c->oldest) dsi_request_wait(c->oldest);
     c->type->close(c);
     dsi_comm_log_free(c->log);
     dsi_free(c);

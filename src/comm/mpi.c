@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define SPIN_S     200e-6 /* how long to look before offering the processor for longer */
-#define PATIENCE_S 20e-6  /* how long to look before offering it at each turn */
+#define PATIENCE_S 2e-6   /* how long to look before offering it at each turn */
 #define NAP_US     50
 #define FORWARD_US 200000 /* what a launcher needs to pass a line on before it ends the job */
 #define GOODBYE_S  5      /* how long a rank that failed waits for the others at the end */

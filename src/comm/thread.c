@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "base/trace.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -36,7 +37,7 @@
 #include <time.h>
 
 #define SPIN_NS     50000
-#define PATIENCE_NS 10000 /* how long to spin before offering the processor at each turn */
+#define PATIENCE_NS 2000 /* how long to spin before offering the processor at each turn */
 #define WHY_BYTES   1024
 #define MAX_RANKS   1024
 
@@ -480,6 +481,9 @@ static void *rank_main(void *p)
 {
     rank_thread *me = p;
     team *t = me->world->team;
+    char name[32];
+    snprintf(name, sizeof name, "rank %d", me->rank);
+    dsi_trace_name_thread(name);
     dsi_set_world(dsi_comm_new(&dsi_comm_thread, me->rank, t->size, me->world));
     ds_status status = me->body(me->arg);
 
