@@ -199,31 +199,52 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_row *row, co
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* The nearest of the group's keys; else the path of a key of that name in another group. Case and hyphens are
- * the commonest slips and cost no distance; nobody is led to a name that is gone or old. */
+/* Case and hyphens are the commonest slips. */
+static char *in_lower_case(const char *name)
+{
+    char *lower = dsi_strdup(name);
+    for (char *at = lower; *at; at++)
+        if (*at >= 'A' && *at <= 'Z')
+            *at = (char)(*at - 'A' + 'a');
+        else if (*at == '-')
+            *at = '_';
+    return lower;
+}
+
+/* The path of a key with exactly that name in a group below pattern, or else in the one group that has such
+ * a key: "offload_optimizer" at the top is meant for zero_optimization. NULL if there is none. */
+static const char *elsewhere(const char *pattern, const char *name)
+{
+    const char *found = NULL;
+    int n = 0;
+    for (int i = 0; i < dsi_config_rows(); i++) {
+        const dsi_config_row *row = dsi_config_row_at(i);
+        if (row->mark == DSI_KEY_GONE || strcmp(dsi_config_last(row), name) != 0) continue;
+        size_t length = strlen(pattern);
+        if (length && !strncmp(row->path, pattern, length) && row->path[length] == '.')
+            return row->path;
+        found = row->path;
+        n++;
+    }
+    return n == 1 ? found : NULL;
+}
+
+/* What the user may have meant; nobody is led to a name that is gone or old. */
 static const char *nearest(const char *pattern, const char *name)
 {
-    const char *words[512];
+    enum { MOST = 512 };
+    const char *words[MOST], *near;
     int n = 0;
-    dsi_text lower = {0};
-    dsi_text_add(&lower, "%s", name);
-    for (size_t i = 0; i < lower.n; i++)
-        if (lower.s[i] >= 'A' && lower.s[i] <= 'Z')
-            lower.s[i] = (char)(lower.s[i] - 'A' + 'a');
-        else if (lower.s[i] == '-')
-            lower.s[i] = '_';
-    const char *elsewhere = NULL;
+    char *lower = in_lower_case(name);
     for (int i = 0; i < dsi_config_rows(); i++) {
         const dsi_config_row *row = dsi_config_row_at(i);
         if (row->mark == DSI_KEY_GONE || row->mark == DSI_KEY_OLD) continue;
-        if (dsi_config_in_group(row, pattern) && n < 512)
-            words[n++] = dsi_config_last(row);
-        else if (!elsewhere && !strcmp(dsi_config_last(row), lower.s))
-            elsewhere = row->path;
+        if (dsi_config_in_group(row, pattern) && n < MOST) words[n++] = dsi_config_last(row);
     }
-    const char *near = lower.n ? dsi_nearest(lower.s, words, n) : NULL;
-    dsi_text_free(&lower);
-    return near ? near : elsewhere;
+    near = elsewhere(pattern, lower);
+    if (!near && *lower) near = dsi_nearest(lower, words, n);
+    dsi_free(lower);
+    return near;
 }
 
 static void unknown(dsi_config_reader *r, const char *pattern, const char *path, const char *name)
@@ -233,6 +254,8 @@ static void unknown(dsi_config_reader *r, const char *pattern, const char *path,
         dsi_config_wrong(r, path, "keys do not nest by dots; a group is an object");
     else if (r->soft)
         dsi_text_add(&r->unknown, "%s\"%s\"", r->unknown.n ? ", " : "", path);
+    else if (!near && (!strcmp(pattern, "optimizer") || !strcmp(pattern, "scheduler")))
+        dsi_config_wrong(r, path, "there is no such key; options go into \"%s.params\"", pattern);
     else if (near)
         dsi_config_wrong(r, path, "did you mean \"%s\"? There is no such key", near);
     else
