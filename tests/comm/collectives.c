@@ -242,6 +242,47 @@ static ds_status in_place(void *arg)
     return DS_OK;
 }
 
+/* The sum over ranks of randn(n) with the rank as seed, in the order of ranks; free() it. */
+static float *plain_sum(int64_t n, int ranks)
+{
+    float *sum = malloc((size_t)n * sizeof *sum);
+    for (int r = 0; r < ranks; r++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed((uint64_t)r);
+        const float *x = ds_data(ds_randn(DS_F32, ds_shape(n)));
+        for (int64_t i = 0; i < n; i++) sum[i] = r ? sum[i] + x[i] : x[i];
+        ds_scope_close(scope);
+    }
+    return sum;
+}
+
+/* To the last bit, whatever carries it, and of more than goes in one piece. */
+static ds_status one_order(void *arg)
+{
+    static const int64_t lengths[] = {900, 50000, 1500000};
+    (void)arg;
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    for (int k = 0; k < 3; k++) {
+        int64_t n = lengths[k], each = n / size;
+        float *want = plain_sum(n, size);
+        ds_scope *scope = ds_scope_open();
+        ds_seed((uint64_t)rank);
+        ds_tensor *x = ds_randn(DS_F32, ds_shape(n)), *out = ds_empty(DS_F32, ds_shape(each));
+        ds_tensor *y = ds_clone(x), *pieces = ds_slice(x, 0, 0, each * size);
+        ds_status status = ds_reduce_scatter(c, out, pieces, DS_REDUCE_SUM);
+        if (status == DS_OK) status = ds_all_reduce(c, x, DS_REDUCE_SUM);
+        if (status == DS_OK) status = ds_reduce_to(c, y, DS_REDUCE_SUM, size - 1);
+        bool same = status == DS_OK && !memcmp(ds_data(x), want, (size_t)n * sizeof *want) &&
+                    !memcmp(ds_data(out), want + rank * each, (size_t)each * sizeof *want);
+        if (rank == size - 1) same = same && !memcmp(ds_data(y), want, (size_t)n * sizeof *want);
+        ds_scope_close(scope);
+        free(want);
+        RANK_CHECK(same);
+    }
+    return DS_OK;
+}
+
 static ds_status groups(void *arg)
 {
     (void)arg;
@@ -313,6 +354,7 @@ EACH_RANK(moves)
 EACH_RANK(layouts)
 EACH_RANK(requests)
 EACH_RANK(in_place)
+EACH_RANK(one_order)
 EACH_RANK(groups)
 EACH_RANK(refusals)
 
@@ -321,8 +363,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves),
         cmocka_unit_test(test_layouts),    cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_in_place),   cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_in_place),   cmocka_unit_test(test_one_order),
+        cmocka_unit_test(test_groups),     cmocka_unit_test(test_refusals)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_destroy_process_group();
     return failed;
