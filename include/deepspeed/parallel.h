@@ -1,4 +1,4 @@
-/* deepspeed/parallel.h: DistributedDataParallel; parameters that are divided among ranks (ZeRO stage 3).
+/* deepspeed/parallel.h: DataParallel; DistributedDataParallel; parameters that are divided among ranks (ZeRO stage 3).
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_PARALLEL_H
 #define DEEPSPEED_PARALLEL_H
@@ -40,6 +40,35 @@ DS_API ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss);
 /* no_sync(): while off, gradients only add up on each rank; the next backward with it on sends the sums.
  * Returns what it was. */
 DS_API bool ds_ddp_set_sync(ds_ddp *d, bool on);
+
+/* ---- DataParallel -------------------------------------------------------------------------------------- */
+
+typedef struct ds_data_parallel ds_data_parallel;
+
+/* torch.nn.DataParallel: one process with several replicas of the module, each on a thread of its own; the
+ * first one is the module itself, on the caller's. A call cuts its inputs along dimension 0, the samples, as
+ * torch.chunk does (a batch of few samples runs on fewer replicas), runs the parts at the same time, and
+ * joins the outputs; values without dimensions become a vector. The backward of what is made of the result
+ * runs all parts, and adds their gradients, in the order of replicas, to those of the module: the same bits at
+ * every run. A plain ds_optim does the rest.
+ *
+ * make(arg) gives a module of the same structure; it is called once for each further replica, on its thread,
+ * one after the other. What values these have is of no matter: their parameters become the module's own
+ * memory, and their buffers begin each call as the module's. What the module, as the first replica, writes to
+ * its buffers stays; what others write is lost. Modes and requires_grad are followed at each call.
+ *
+ * ds_threads() are divided among the replicas, each of which has at least one. Random numbers: the first
+ * replica draws from the caller's generator; each other one from its own, seeded at each call from where the
+ * caller's stands. Borrows the module; is freed before it. */
+DS_API ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
+                                              ds_module *(*make)(void *arg), void *arg);
+DS_API void ds_data_parallel_free(ds_data_parallel *dp);
+DS_API ds_module *ds_data_parallel_module(const ds_data_parallel *dp); /* borrowed */
+
+#define ds_data_parallel_call(dp, ...) \
+    ds_data_parallel_call_n(dp, (ds_tensor *[]){__VA_ARGS__}, \
+                            (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+DS_API ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n);
 
 /* ---- ZeRO stage 3 -------------------------------------------------------------------------------------- */
 

@@ -23,6 +23,7 @@ struct dsi_node {
     dsi_edge *in;
     ds_tensor **saved; /* counted */
     void *attr;
+    void (*forget)(dsi_node *n); /* or NULL */
     dsi_node *next_dead;
     uint64_t visit; /* number of the backward pass that found it last */
     int n_in, n_saved;

@@ -107,6 +107,11 @@ void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes)
     memcpy(n->attr, attr, bytes);
 }
 
+void dsi_set_forget(dsi_node *n, void (*forget)(dsi_node *n))
+{
+    if (n) n->forget = forget;
+}
+
 ds_tensor *dsi_saved(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
 const void *dsi_attr(dsi_node *n) { return n->attr; }
 bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node || n->in[i].leaf); }
@@ -200,6 +205,7 @@ dsi_node *dsi_node_ref(dsi_node *n)
 
 void dsi_node_release_saved(dsi_node *n)
 {
+    if (n->forget && !n->spent) n->forget(n);
     for (int i = 0; i < n->n_saved; i++) dsi_unref(n->saved[i]);
     if (n->saved != n->near_saved) dsi_free(n->saved);
     n->saved = n->near_saved;

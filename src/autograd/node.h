@@ -30,6 +30,10 @@ void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved(dsi_node *n, int i);                       /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
+/* forget runs once, when what n saved goes: after its backward, or with a node that never has one. For what
+ * backward needs and the node cannot hold. */
+void dsi_set_forget(dsi_node *n, void (*forget)(dsi_node *n));
+
 bool dsi_needs(const dsi_node *n, int i);
 /* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
 void dsi_give(dsi_node *n, int i, ds_tensor *g);

@@ -70,6 +70,7 @@ typedef struct pool {
 } pool;
 
 static _Thread_local int threads_wanted = 1;
+static _Thread_local int limit;   /* threads of a job; 0: all there are */
 static _Thread_local pool *mine;  /* NULL until the first job that is worth it */
 static _Thread_local bool inside; /* this thread is running a part: what it starts runs inline */
 
@@ -233,6 +234,13 @@ ds_status ds_set_threads(int n)
 
 int ds_threads(void) { return threads_wanted; }
 
+int dsi_limit_threads(int n)
+{
+    int was = limit;
+    limit = n;
+    return was;
+}
+
 /* ---- the caller's side -------------------------------------------------------------------------- */
 
 static void wait_for_helpers(pool *p, int parts)
@@ -269,12 +277,13 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
 {
     if (n <= 0) return;
     int64_t most = grain > 1 ? n / grain : n;
-    if (most < 2 || threads_wanted == 1 || inside) {
+    if (most < 2 || threads_wanted == 1 || limit == 1 || inside) {
         body(arg, 0, n);
         return;
     }
     pool *p = my_pool();
     int parts = p->helpers + 1 < most ? p->helpers + 1 : (int)most;
+    if (limit && parts > limit) parts = limit;
     int asleep = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
     bool wake = asleep && pays_to_wake(p, most);
     if (parts == 1 || (asleep == p->helpers && !wake)) {

@@ -12,4 +12,8 @@
 void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begin, int64_t end),
                   void *arg);
 
+/* From now on a job of this thread has at most n parts, so that the other processors are free for what runs
+ * beside it; 0: as many as there are threads. Returns what it was. The threads stay. */
+int dsi_limit_threads(int n);
+
 #endif

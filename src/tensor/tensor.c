@@ -116,7 +116,7 @@ void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
     dsi_forget_relu(s);
-    dsi_cache_free(s->device, s->p, s->bytes);
+    if (!s->borrowed) dsi_cache_free(s->device, s->p, s->bytes);
     dsi_pool_put(&storages, s);
 }
 
@@ -179,6 +179,19 @@ ds_tensor *dsi_alias(const ds_tensor *x)
     ds_tensor *y = x ? dsi_view_of(x, x->shape, x->stride, x->offset) : NULL;
     for (int i = 0; y && i < 3; i++) y->pooled[i] = dsi_ref(x->pooled[i]);
     return y;
+}
+
+/* written: its owner may write to it at any time between two uses here. */
+ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
+{
+    ds_dims shape = {.n = v.n};
+    memcpy(shape.d, v.d, sizeof v.d);
+    ds_tensor *x = new_handle(d, v.dtype, shape);
+    x->storage = dsi_pool_get(&storages);
+    *x->storage = (dsi_storage){
+        .refs = 1, .device = d, .p = v.p, .written = true, .borrowed = true};
+    memcpy(x->stride, v.s, sizeof v.s);
+    return dsi_own(x);
 }
 
 ds_tensor *dsi_ref(ds_tensor *x)

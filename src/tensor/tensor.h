@@ -29,6 +29,7 @@ typedef struct dsi_storage {
     struct ds_tensor *relu_of;  /* counted: p is still to be computed as the ReLU of it; or NULL */
     struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
     bool written;               /* somebody has had its address for writing */
+    bool borrowed;              /* p is not its own: see dsi_borrow */
 } dsi_storage;
 
 /* What those who manage parameters (bucketed reduction, ZeRO) hang on a leaf; few tensors have it. */
@@ -82,6 +83,10 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
 /* Another handle on x's storage, without its graph. */
 ds_tensor *dsi_alias(const ds_tensor *x);
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset);
+
+/* A tensor on memory that another thread's tensor owns, as v sees it, and keeps for as long as this one is
+ * read. d: this thread's. */
+ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
 
 /* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
  * handle on y's: dtype, strides, offset. Both dense, of one shape. */

@@ -32,8 +32,8 @@ static inline ds_module *net_new(void)
     return m;
 }
 
-/* The loss of n samples, of which the first is number `from`: the same for whoever asks. */
-static inline ds_tensor *loss_of(ds_module *net, ds_dtype dtype, int64_t from, int n)
+/* n samples, of which the first is number `from`, and their labels: the same for whoever asks. */
+static inline ds_tensor *samples(ds_dtype dtype, int64_t from, int n, ds_tensor **labels)
 {
     float x[MOST][3 * 8 * 8];
     int64_t y[MOST];
@@ -45,9 +45,14 @@ static inline ds_tensor *loss_of(ds_module *net, ds_dtype dtype, int64_t from, i
             x[i][k] = (float)(state >> 40) / (1 << 23) - 1 + (k % 7 == y[i]);
         }
     }
-    ds_tensor *in = ds_cast(ds_from_data(DS_F32, ds_shape(n, 3, 8, 8), x), dtype);
-    ds_tensor *out = ds_cast(ds_call(net, in), DS_F32);
-    return ds_cross_entropy(out, ds_from_data(DS_I64, ds_shape(n), y));
+    *labels = ds_from_data(DS_I64, ds_shape(n), y);
+    return ds_cast(ds_from_data(DS_F32, ds_shape(n, 3, 8, 8), x), dtype);
+}
+
+static inline ds_tensor *loss_of(ds_module *net, ds_dtype dtype, int64_t from, int n)
+{
+    ds_tensor *labels, *x = samples(dtype, from, n, &labels);
+    return ds_cross_entropy(ds_cast(ds_call(net, x), DS_F32), labels);
 }
 
 /* All parameters of the net as floats. */

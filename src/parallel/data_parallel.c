@@ -1,0 +1,470 @@
+/* parallel/data_parallel.c: torch.nn.DataParallel: one process, one batch, several replicas. Note [Replicas]
+ *
+ *     call       show each replica the parameters; cut the inputs; all forward at once; join the outputs
+ *     backward   cut dy; all backward at once; add the gradients in the order of replicas
+ *
+ * A call is one node of the caller's graph, with an edge to each input and each parameter of the model. The
+ * graphs below the replicas' outputs stay on their threads, in shares, until that node forgets them. Replica
+ * 0 runs its backward inside of the node's, on the model's own leaves: what these have collected before is
+ * put aside meanwhile, and the sum is added to it as that of any other node.
+ * SPDX-License-Identifier: MIT */
+#include "autograd/node.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "replica.h"
+
+#include <deepspeed/parallel.h>
+
+#include <string.h>
+
+#define MAX_REPLICAS 64
+
+typedef struct Call {
+    ds_data_parallel *dp; /* NULL: it is freed */
+    struct Call *before, *after;
+    int n, parts;
+    int64_t chunk; /* rows of the inputs in each part but the last */
+    ds_dims shape[DSI_MAX_INPUTS];
+    ds_dtype dtype[DSI_MAX_INPUTS];
+    bool of_scalars; /* each replica gave one value */
+    dsi_share *share[MAX_REPLICAS];
+    int64_t rows[MAX_REPLICAS]; /* of the outputs */
+} Call;
+
+struct ds_data_parallel {
+    int replicas, slots;
+    dsi_replica *replica[MAX_REPLICAS]; /* NULL: could not be made */
+    ds_tensor **buffer[MAX_REPLICAS]; /* [slots] copies for replica r; NULL: a parameter. Counted */
+    bool *is_parameter;               /* [slots] */
+    ds_tensor **edge;                 /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
+    ds_tensor **aside, **first;       /* [slots] gradients: as they were; of replica 0. Counted */
+    Call *calls;                      /* those whose node lives */
+};
+
+static ds_tensor *model_tensor(const ds_data_parallel *dp, int slot)
+{
+    return ds_state_at(dp->replica[0]->tensors, slot);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+static void find_parameters(ds_data_parallel *dp)
+{
+    const ds_module *model = dp->replica[0]->module;
+    for (int i = 0, k = 0; i < dp->slots; i++) {
+        dp->is_parameter[i] = model_tensor(dp, i) == ds_module_param_at(model, k, NULL);
+        k += dp->is_parameter[i];
+    }
+}
+
+ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
+                                       ds_module *(*make)(void *arg), void *arg)
+{
+    if (!module) return dsi_passed("data_parallel");
+    if (replicas < 1 || replicas > MAX_REPLICAS)
+        return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
+    if (replicas > 1 && !make) return dsi_refuse("data_parallel: make is NULL");
+    ds_data_parallel *dp = dsi_alloc(sizeof *dp);
+    dp->replicas = replicas;
+    dp->replica[0] = dsi_replica_of(module);
+    dp->slots = ds_state_len(dp->replica[0]->tensors);
+    size_t slots = (size_t)dp->slots;
+    dp->is_parameter = dsi_alloc(slots);
+    dp->edge = dsi_alloc((DSI_MAX_INPUTS + slots) * sizeof *dp->edge);
+    dp->aside = dsi_alloc(slots * sizeof *dp->aside);
+    dp->first = dsi_alloc(slots * sizeof *dp->first);
+    find_parameters(dp);
+    for (int r = 1; r < replicas; r++) {
+        dp->buffer[r] = dsi_alloc(slots * sizeof **dp->buffer);
+        dp->replica[r] = dsi_replica_new(r, dp->replica[0], make, arg);
+        if (dp->replica[r]) continue;
+        dsi_fail(ds_error_status(), "data_parallel: %s", ds_error());
+        ds_data_parallel_free(dp);
+        return NULL;
+    }
+    return dp;
+}
+
+static void forget_shares(Call *c)
+{
+    for (int r = 0; r < c->parts; r++) {
+        dsi_replica_forget(c->dp->replica[r], c->share[r]);
+        c->share[r] = NULL;
+    }
+}
+
+void ds_data_parallel_free(ds_data_parallel *dp)
+{
+    if (!dp) return;
+    for (Call *c = dp->calls; c; c = c->after) { /* their nodes free them */
+        forget_shares(c);
+        c->dp = NULL;
+    }
+    for (int r = dp->replicas - 1; r >= 0; r--) {
+        for (int i = 0; dp->buffer[r] && i < dp->slots; i++) dsi_unref(dp->buffer[r][i]);
+        dsi_free(dp->buffer[r]);
+        dsi_replica_free(dp->replica[r]);
+    }
+    dsi_free(dp->is_parameter);
+    dsi_free(dp->edge);
+    dsi_free(dp->aside);
+    dsi_free(dp->first);
+    dsi_free(dp);
+}
+
+ds_module *ds_data_parallel_module(const ds_data_parallel *dp)
+{
+    return dp ? dp->replica[0]->module : NULL;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------- */
+
+static Call *call_new(ds_data_parallel *dp, ds_tensor **in, int n, int64_t chunk, int parts)
+{
+    Call *c = dsi_alloc(sizeof *c);
+    c->dp = dp;
+    c->n = n;
+    c->parts = parts;
+    c->chunk = chunk;
+    c->after = dp->calls;
+    if (c->after) c->after->before = c;
+    dp->calls = c;
+    for (int j = 0; j < n; j++) {
+        c->shape[j] = in[j]->shape;
+        c->dtype[j] = in[j]->dtype;
+    }
+    for (int r = 0; r < parts; r++) {
+        c->share[r] = dsi_alloc(sizeof *c->share[r]);
+        c->share[r]->n = n;
+    }
+    return c;
+}
+
+static void call_free(Call *c)
+{
+    if (c->dp) {
+        forget_shares(c);
+        *(c->before ? &c->before->after : &c->dp->calls) = c->after;
+        if (c->after) c->after->before = c->before;
+    }
+    dsi_free(c);
+}
+
+/* n rows of v, from row `from` on. */
+static dsi_view rows_of(dsi_view v, int64_t from, int64_t n)
+{
+    v.p = (char *)v.p + from * v.s[0] * (int64_t)ds_dtype_size(v.dtype);
+    v.d[0] = n;
+    return v;
+}
+
+/* What the r-th replica has of v, which has a row for each row of the outputs. */
+static dsi_view rows_of_part(const Call *c, dsi_view v, int r)
+{
+    int64_t from = 0;
+    for (int k = 0; k < r; k++) from += c->rows[k];
+    v = rows_of(v, from, c->rows[r]);
+    if (c->of_scalars) v.n = 0;
+    return v;
+}
+
+/* All at the same time; of several that fail the first one counts. */
+static ds_status run_parts(const Call *c, ds_status (*job)(dsi_replica *r))
+{
+    dsi_replica *const *replica = c->dp->replica;
+    for (int r = 0; r < c->parts; r++) replica[r]->share = c->share[r];
+    for (int r = 0; r < c->parts; r++) dsi_replica_start(replica[r], job);
+    for (int r = 0; r < c->parts; r++) dsi_replica_wait(replica[r]);
+    for (int r = 0; r < c->parts; r++)
+        if (replica[r]->status != DS_OK)
+            return dsi_fail(replica[r]->status, "data_parallel: replica %d: %s", r,
+                            replica[r]->why);
+    return DS_OK;
+}
+
+/* ---- before a forward: what replicas are to see ---------------------------------------------------------- */
+
+static void same_mode(const ds_module *model, ds_module *replica)
+{
+    bool training = ds_module_training(model);
+    if (ds_module_training(replica) != training) ds_module_train(replica, training);
+    for (int i = 0; i < ds_module_children(model); i++)
+        same_mode(ds_module_child(model, i), ds_module_child(replica, i));
+}
+
+/* x's values -> *copy, made anew if it is not like x. */
+static ds_status refresh(ds_tensor **copy, const ds_tensor *x)
+{
+    if (*copy && (*copy)->dtype != x->dtype) {
+        dsi_unref(*copy);
+        *copy = NULL;
+    }
+    if (!*copy) {
+        ds_scope *scope = ds_scope_open();
+        *copy = dsi_ref(dsi_new(x, x->shape));
+        ds_scope_close(scope);
+    }
+    return *copy ? dsi_copy(*copy, x) : ds_error_status();
+}
+
+/* Parameters are the model's own memory, buffers a copy of it: each replica may write to its own. */
+static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
+{
+    for (int i = 0; i < dp->slots; i++) {
+        ds_tensor *x = model_tensor(dp, i), **copy = &dp->buffer[r->number][i];
+        if (!dp->is_parameter[i] && refresh(copy, x) != DS_OK) return ds_error_status();
+        r->memory[i] = dsi_v(dp->is_parameter[i] ? x : *copy);
+        r->trained[i] = x->requires_grad;
+    }
+    return DS_OK;
+}
+
+/* A seed for the generator of replica r, from where the caller's stands: that one draws nothing for it, and
+ * whoever sets it back has all replicas' numbers again. (Steps of splitmix64.) */
+static uint64_t seed_of(int r)
+{
+    const dsi_rng *g = dsi_rng_default();
+    uint64_t h = g->seed + ((uint64_t)r << 32) + (uint64_t)g->next * 2 + g->has_normal;
+    for (int i = 0; i < 8; i++) {
+        h = (h ^ g->state[i]) + 0x9e3779b97f4a7c15u;
+        h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
+        h = (h ^ h >> 27) * 0x94d049bb133111ebu;
+        h ^= h >> 31;
+    }
+    return h;
+}
+
+/* Its rows of the inputs. Replica 0, on the caller's thread, needs no copy. */
+static ds_status scatter(const Call *c, ds_tensor **in, dsi_replica *r)
+{
+    int64_t from = r->number * c->chunk, left = c->shape[0].d[0] - from;
+    for (int j = 0; j < c->n; j++) {
+        dsi_view v = rows_of(dsi_v(in[j]), from, left < c->chunk ? left : c->chunk);
+        r->in[j] = v;
+        r->collects[j] = r->recording && ds_requires_grad(in[j]);
+        if (r->worker) continue;
+        ds_dims shape = in[j]->shape;
+        shape.d[0] = v.d[0];
+        ds_scope *scope = ds_scope_open();
+        c->share[0]->x[j] = dsi_ref(dsi_view_of(in[j], shape, in[j]->stride, in[j]->offset));
+        ds_scope_close(scope);
+        if (!c->share[0]->x[j]) return ds_error_status();
+    }
+    return DS_OK;
+}
+
+static ds_status prepare(const Call *c, ds_tensor **in)
+{
+    const ds_data_parallel *dp = c->dp;
+    int threads = ds_threads();
+    ds_status status = DS_OK;
+    for (int i = 0; i < c->parts && status == DS_OK; i++) {
+        dsi_replica *r = dp->replica[i];
+        int own = threads / dp->replicas + (i < threads % dp->replicas);
+        r->threads = own ? own : 1;
+        r->recording = ds_grad_enabled();
+        status = scatter(c, in, r);
+        if (!r->worker || status != DS_OK) continue;
+        r->seed = seed_of(i);
+        same_mode(dp->replica[0]->module, r->module);
+        status = show_memory(dp, r);
+    }
+    return status;
+}
+
+/* ---- outputs ------------------------------------------------------------------------------------------- */
+
+static ds_dims dims_of(dsi_view v)
+{
+    ds_dims shape = {.n = v.n};
+    memcpy(shape.d, v.d, sizeof v.d);
+    return shape;
+}
+
+static bool joins(dsi_view a, dsi_view b)
+{
+    if (a.n != b.n || a.dtype != b.dtype) return false;
+    for (int i = 1; i < a.n; i++)
+        if (a.d[i] != b.d[i]) return false;
+    return true;
+}
+
+/* The outputs one below the other; values become a vector, as in PyTorch. */
+static ds_tensor *gather(Call *c)
+{
+    dsi_replica *const *replica = c->dp->replica;
+    dsi_view y0 = replica[0]->y;
+    ds_dims shape = dims_of(y0);
+    c->of_scalars = y0.n == 0;
+    if (c->of_scalars) shape.n = 1;
+    shape.d[0] = 0;
+    for (int r = 0; r < c->parts; r++) {
+        dsi_view y = replica[r]->y;
+        if (!joins(y0, y))
+            return dsi_refuse("data_parallel: replica 0 gave %s %s, replica %d %s %s: expected "
+                              "the same but for dimension 0",
+                              ds_dtype_name(y0.dtype), dsi_shape_text(dims_of(y0)), r,
+                              ds_dtype_name(y.dtype), dsi_shape_text(dims_of(y)));
+        c->rows[r] = c->of_scalars ? 1 : y.d[0];
+        shape.d[0] += c->rows[r];
+    }
+    const ds_tensor *first = c->share[0]->y;
+    ds_tensor *y = dsi_is_channels_last(first) ? dsi_new_channels_last(first, shape)
+                                               : dsi_new(first, shape);
+    for (int r = 0; y && r < c->parts; r++)
+        if (!dsi_run(y, copy, replica[r]->y, rows_of_part(c, dsi_v(y), r))) y = NULL;
+    return y;
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------ */
+
+/* sum += v, of sum's shape. */
+static ds_status add(ds_tensor *sum, dsi_view v)
+{
+    if (v.dtype != sum->dtype) {
+        ds_tensor *wide = dsi_new(sum, sum->shape);
+        if (!dsi_run(wide, copy, v, dsi_v(wide))) return ds_error_status();
+        v = dsi_v(wide);
+    }
+    return dsi_run(sum, add, 1.0, dsi_v(sum), v, dsi_v(sum)) ? DS_OK : ds_error_status();
+}
+
+/* The sum over the replicas of a parameter's gradients, in their order; that of replica 0 becomes it. 16 bits
+ * are added in float32 and rounded once. Zeros, as in PyTorch, if the call did not use the parameter. */
+static ds_tensor *sum_over_replicas(const Call *c, int slot)
+{
+    const ds_data_parallel *dp = c->dp;
+    const ds_tensor *p = model_tensor(dp, slot);
+    bool narrow = p->dtype == DS_F16 || p->dtype == DS_BF16;
+    ds_tensor *sum = dsi_own(dp->first[slot]);
+    dp->first[slot] = NULL;
+    if (narrow && sum) {
+        ds_tensor *wide = dsi_new_dtype(p, DS_F32, p->shape);
+        sum = dsi_copy(wide, sum) == DS_OK ? wide : NULL;
+        if (!sum) return NULL;
+    } else if (!sum) {
+        sum = dsi_new_dtype(p, narrow ? DS_F32 : p->dtype, p->shape);
+        if (!dsi_run(sum, fill, 0, dsi_v(sum))) return NULL;
+    }
+    for (int r = 1; r < c->parts; r++) {
+        dsi_view g = dp->replica[r]->grad[slot];
+        if (g.p && add(sum, g) != DS_OK) return NULL;
+    }
+    if (!narrow) return sum;
+    ds_tensor *rounded = dsi_new(p, p->shape);
+    return dsi_copy(rounded, sum) == DS_OK ? rounded : NULL;
+}
+
+/* The gradient of input j from its rows; zeros where a replica has none. */
+static ds_tensor *join_dx(const Call *c, int j)
+{
+    ds_tensor *dx = dsi_new_on(c->share[0]->x[j]->device, c->dtype[j], c->shape[j]);
+    for (int r = 0; dx && r < c->parts; r++) {
+        int64_t from = r * c->chunk, left = c->shape[j].d[0] - from;
+        dsi_view rows = rows_of(dsi_v(dx), from, left < c->chunk ? left : c->chunk),
+                 g = c->dp->replica[r]->dx[j];
+        if (!(g.p ? dsi_run(dx, copy, g, rows) : dsi_run(dx, fill, 0, rows))) dx = NULL;
+    }
+    return dx;
+}
+
+/* Around replica 0's backward, whose leaves are the model's. */
+static void put_gradients_aside(const ds_data_parallel *dp)
+{
+    for (int i = 0; i < dp->slots; i++) dp->aside[i] = dsi_ref(ds_grad(model_tensor(dp, i)));
+}
+
+static void put_gradients_back(const ds_data_parallel *dp)
+{
+    for (int i = 0; i < dp->slots; i++) {
+        ds_tensor *x = model_tensor(dp, i);
+        dp->first[i] = dsi_ref(ds_grad(x));
+        ds_set_grad_of(x, dp->aside[i]);
+        dsi_unref(dp->aside[i]);
+        dp->aside[i] = NULL;
+    }
+}
+
+static void give_gradients(dsi_node *n, const Call *c)
+{
+    for (int j = 0; j < c->n; j++)
+        if (dsi_needs(n, j)) dsi_give(n, j, join_dx(c, j));
+    for (int i = 0; i < c->dp->slots; i++)
+        if (dsi_needs(n, c->n + i)) dsi_give(n, c->n + i, sum_over_replicas(c, i));
+}
+
+static void backward(dsi_node *n, ds_tensor *dy)
+{
+    const Call *c = *(Call *const *)dsi_attr(n);
+    ds_data_parallel *dp = c->dp;
+    if (!dp) {
+        dsi_fail(DS_ESTATE, "data_parallel: it was freed before the backward of what it gave");
+        return;
+    }
+    dsi_view v = dsi_v(dy);
+    for (int r = 0; r < c->parts; r++) dp->replica[r]->dy = rows_of_part(c, v, r);
+    put_gradients_aside(dp);
+    ds_status status = run_parts(c, dsi_replica_backward);
+    put_gradients_back(dp);
+    if (status == DS_OK) give_gradients(n, c);
+    for (int i = 0; i < dp->slots;
+         i++) { /* what nobody took: of frozen parameters, after a failure */
+        dsi_unref(dp->first[i]);
+        dp->first[i] = NULL;
+    }
+}
+
+static const dsi_op dsi_op_data_parallel = {"data_parallel", backward, false};
+
+static void forget(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
+
+/* ---- forward ------------------------------------------------------------------------------------------- */
+
+static bool check_inputs(ds_tensor **in, int n)
+{
+    if (n < 1 || n > DSI_MAX_INPUTS)
+        return dsi_refuse("data_parallel: %d inputs: expected 1 to %d", n, DSI_MAX_INPUTS);
+    for (int j = 0; j < n; j++) {
+        if (!in[j]) return dsi_passed("data_parallel");
+        if (!in[j]->shape.n || in[j]->shape.d[0] != in[0]->shape.d[0])
+            return dsi_refuse("data_parallel: input %d is %s, input 0 %s: expected as many "
+                              "samples in dimension 0",
+                              j, dsi_shape_text(in[j]->shape), dsi_shape_text(in[0]->shape));
+    }
+    return true;
+}
+
+/* The node of the call; without one, nothing is kept for a backward. */
+static void record(Call *c, ds_tensor **in, ds_tensor *y)
+{
+    ds_data_parallel *dp = c->dp;
+    bool has_graph = false;
+    for (int r = 0; r < c->parts; r++) has_graph |= dp->replica[r]->y_has_graph;
+    memcpy(dp->edge, in, (size_t)c->n * sizeof *in);
+    for (int i = 0; i < dp->slots; i++)
+        dp->edge[c->n + i] = dp->is_parameter[i] ? model_tensor(dp, i) : NULL;
+    dsi_node *node = has_graph && y
+                         ? dsi_record_n(&dsi_op_data_parallel, y, dp->edge, c->n + dp->slots)
+                         : NULL;
+    if (!node) {
+        call_free(c);
+        return;
+    }
+    dsi_set_attr(node, &c, sizeof(Call *));
+    dsi_set_forget(node, forget);
+}
+
+ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
+{
+    if (!dp) return dsi_passed("data_parallel_call");
+    if (!check_inputs(in, n)) return NULL;
+    int64_t samples = in[0]->shape.d[0];
+    int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */
+    if (chunk == samples) return ds_call_n(dp->replica[0]->module, in, n);
+    Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
+    ds_status status = prepare(c, in);
+    if (status == DS_OK) status = run_parts(c, dsi_replica_forward);
+    ds_tensor *y = status == DS_OK ? gather(c) : NULL;
+    record(c, in, y);
+    return y;
+}

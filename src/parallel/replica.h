@@ -1,0 +1,75 @@
+/* parallel/replica.h: one replica of DataParallel: a module on a thread, and what it and the caller tell each
+ * other.
+ *
+ * Note [Replicas]
+ * A tensor belongs to the thread that made it, so a replica has a module of its own, whose parameters and
+ * buffers are handles of its thread on memory of the caller's: parameters on the model's, buffers on copies
+ * that the caller refreshes. While a replica works the caller changes none of it; while it waits the caller
+ * may read what it made. So memory is shared by turns, and handles never: views cross, in both ways.
+ *
+ * Replica 0 is the model itself, and works on the caller's thread.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_REPLICA_H
+#define DSI_PARALLEL_REPLICA_H
+
+#include "tensor/tensor.h"
+#include "worker.h"
+
+#include <deepspeed/nn.h>
+
+#define DSI_MAX_INPUTS 16
+
+/* What a replica keeps of one call for its backward. The tensors are its thread's; counted. */
+typedef struct dsi_share {
+    int n;
+    ds_tensor *x[DSI_MAX_INPUTS]; /* its rows of the inputs */
+    ds_tensor *y;                 /* with the graph below it */
+    struct dsi_share *next;
+} dsi_share;
+
+typedef struct dsi_replica {
+    int number;
+    dsi_worker *worker; /* NULL: replica 0 */
+    ds_module *module;
+    ds_state *tensors; /* of the module: parameters and buffers; "slots" below */
+
+    /* told by the caller */
+    ds_status (*job)(struct dsi_replica *r);
+    dsi_share *share;              /* of the call that runs */
+    dsi_view in[DSI_MAX_INPUTS];   /* its rows; copied, unless the share has x already */
+    bool collects[DSI_MAX_INPUTS]; /* whether x is to have a gradient */
+    dsi_view dy;
+    bool recording;
+    int threads;
+    uint64_t seed;        /* of its generator */
+    dsi_view *memory;     /* [slots] */
+    bool *trained;        /* [slots] */
+    dsi_share *forgotten; /* calls that have no backward any more */
+
+    /* told by the replica */
+    ds_status status;
+    char why[1024]; /* if it failed */
+    dsi_view y;
+    bool y_has_graph;
+    dsi_view *grad;              /* [slots] p == NULL: none */
+    dsi_view dx[DSI_MAX_INPUTS]; /* likewise */
+} dsi_replica;
+
+/* The model as replica 0: module is borrowed. */
+dsi_replica *dsi_replica_of(ds_module *module);
+/* Another replica, with a thread, whose module make(arg) gives there: like's structure. NULL with the message. */
+dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*make)(void *arg),
+                             void *arg);
+void dsi_replica_free(dsi_replica *r); /* all that it kept; NULL passes */
+
+/* Jobs: forward gives share->y and y, backward grad and dx. */
+ds_status dsi_replica_forward(dsi_replica *r);
+ds_status dsi_replica_backward(dsi_replica *r);
+
+void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r));
+void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
+
+/* share, of a call of this replica, goes: now, or before the replica's next job. */
+void dsi_replica_forget(dsi_replica *r, dsi_share *share);
+
+#endif
