@@ -1,4 +1,6 @@
-/* tests/reference/train.c: whole runs of the tutorial network, step by step beside PyTorch's.
+/* tests/reference/train.c: whole runs of the tutorial network, step by step beside PyTorch's; with
+ * DistributedDataParallel on as many ranks, as threads, as the run had processes. (The norm recorded there is
+ * of p.grad after the backward: of the mean over the ranks, the same on each.)
  *
  * Every loss must agree. So must every gradient norm, but for near-ties: where two values of a pooling
  * window differ by less than the rounding of their sums, another order of summation sends the gradient
@@ -34,10 +36,30 @@ static ds_module *load_net(Reference *r, const char *file)
     return net;
 }
 
-static ds_optim *make_optim(Reference *r, ds_module *net)
+/* ---- one rank ------------------------------------------------------------------------------------------ */
+
+#define MAX_WORLD  8
+#define MAX_STEPS  1024
+#define MAX_IMAGES 1024 /* of a micro batch */
+
+/* What a rank saw; filled by its thread, compared by the main one. */
+typedef struct Seen {
+    double loss[MAX_STEPS], norm[MAX_STEPS];
+    int64_t micro_steps, updates;
+} Seen;
+
+typedef struct Run {
+    Reference *r;
+    ds_module *net; /* the main thread's: with the initial weights, then with the final ones */
+    int64_t gas;
+    int world;
+    double max_norm;
+    Seen seen[MAX_WORLD];
+} Run;
+
+static ds_optim *make_optim(const json_t *o, ds_module *net)
 {
-    const json_t *o = json_object_get(r->json, "torch_optimizer"),
-                 *p = json_object_get(o, "params");
+    const json_t *p = json_object_get(o, "params");
     const char *type = reference_text(o, "type", "none");
     double lr = reference_double(p, "lr", 0.001), decay = reference_double(p, "weight_decay", 0);
     if (!strcmp(type, "SGD"))
@@ -53,71 +75,113 @@ static ds_optim *make_optim(Reference *r, ds_module *net)
     if (!strcmp(type, "AdamW"))
         return ds_optim_adamw(net, lr, .beta1 = b1, .beta2 = b2, .eps = eps,
                               .weight_decay = reference_double(p, "weight_decay", 0.01));
-    reference_fail(r, "no optimizer of type %s here", type);
+    ds_fail(DS_EINVAL, "no optimizer of type %s here", type);
     return NULL;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------------------- */
-
-typedef struct Run {
-    Reference *r;
-    ds_module *net;
-    ds_optim *optim;
-    const json_t *rank, *tolerance;
-    int64_t gas, updates, near_ties;
-} Run;
-
-#define NEAR_TIE 1e-4 /* relative */
-
-static void compare_norm(Run *run, int64_t t, double norm)
+/* Weights cross threads as values. */
+static void copy_weights(const ds_module *from, ds_module *to)
 {
-    char what[32];
-    double want = reference_number(
-        json_array_get(json_object_get(run->rank, "grad_norm_computed"), (size_t)t), NAN);
-    double rtol = reference_double(run->tolerance, "grad_norm_rtol", 0),
-           off = fabs(norm - want) / want;
-    snprintf(what, sizeof what, "grad_norm[%lld]", (long long)t);
-    if (off > rtol && off < NEAR_TIE && 50 * run->near_ties < run->updates) {
-        run->near_ties++;
-        print_message("%s: %s is off by %.2g of itself: a near-tie\n", run->r->id, what, off);
-        return;
+    for (int i = 0; i < ds_module_params(to); i++) {
+        ds_tensor *x = ds_module_param_at(to, i, NULL), *y = ds_module_param_at(from, i, NULL);
+        memcpy(ds_data_mut(x), ds_data(y), (size_t)ds_numel(x) * sizeof(float));
     }
-    reference_number_within(run->r, what, norm, want, 0, rtol);
 }
 
-/* Forward and backward of micro step m: its loss beside the recorded one. */
-static void micro_step(Run *run, int64_t m, const int64_t *index, int64_t n)
+/* Forward and backward of one micro step; between updates without sending, as with no_sync. */
+static void micro_step(const Run *run, ds_ddp *ddp, const json_t *list, Seen *seen)
 {
+    int64_t index[MAX_IMAGES], n = read_index(list, index, MAX_IMAGES);
     ds_scope *s = ds_scope_open();
-    ds_tensor *x, *y;
-    char what[32];
-    snprintf(what, sizeof what, "loss[%lld]", (long long)m);
-    if (m % run->gas == 0) ds_optim_zero_grad(run->optim);
+    ds_tensor *x = NULL, *y = NULL;
     sample_batch(images, index, n, &x, &y);
-    ds_tensor *loss = ds_cross_entropy(ds_call(run->net, x), y);
-    ds_backward(run->gas > 1 ? ds_scale(loss, 1.0 / (double)run->gas) : loss);
-    bool first = m < reference_int(run->tolerance, "first_steps", 0);
-    double want = reference_number(json_array_get(json_object_get(run->rank, "loss"), (size_t)m),
-                                   NAN);
-    reference_number_within(
-        run->r, what, ds_item(loss), want,
-        reference_double(run->tolerance, first ? "loss_atol_first_steps" : "loss_atol", 0), 0);
+    ds_tensor *loss = ds_cross_entropy(ds_ddp_call(ddp, x), y);
+    seen->loss[seen->micro_steps++] = ds_item(loss);
+    bool was = ds_ddp_set_sync(ddp, seen->micro_steps % run->gas == 0);
+    ds_ddp_backward(ddp, run->gas > 1 ? ds_scale(loss, 1.0 / (double)run->gas) : loss);
+    ds_ddp_set_sync(ddp, was);
     ds_scope_close(s);
 }
 
-static void update(Run *run, int64_t t)
+static void update(const Run *run, ds_module *net, ds_optim *optim, Seen *seen)
 {
-    double max_norm = reference_double(run->r->json, "max_norm", 0);
-    compare_norm(run, t,
-                 max_norm ? ds_clip_grad_norm(run->net, max_norm, 2) : ds_grad_norm(run->net));
-    ds_optim_step(run->optim);
+    seen->norm[seen->updates++] = run->max_norm ? ds_clip_grad_norm(net, run->max_norm, 2)
+                                                : ds_grad_norm(net);
+    ds_optim_step(optim);
+    ds_optim_zero_grad(optim);
+}
+
+static ds_status rank(void *arg)
+{
+    Run *run = arg;
+    int me = ds_comm_rank(ds_world());
+    Seen *seen = &run->seen[me];
+    const json_t *steps = json_array_get(json_object_get(run->r->json, "index"), (size_t)me);
+    ds_module *net = net_new();
+    copy_weights(run->net, net);
+    ds_ddp *ddp = ds_ddp_new(net);
+    ds_optim *optim = make_optim(json_object_get(run->r->json, "torch_optimizer"), net);
+    for (size_t m = 0; optim && m < json_array_size(steps) && !ds_error(); m++) {
+        micro_step(run, ddp, json_array_get(steps, m), seen);
+        if (seen->micro_steps % run->gas == 0 && !ds_error()) update(run, net, optim, seen);
+    }
+    if (me == 0 && ds_barrier(ds_world()) == DS_OK) copy_weights(net, run->net);
+    if (me) ds_barrier(ds_world()); /* by now the others have read the initial weights */
+    ds_status status = ds_error_status();
+    ds_ddp_free(ddp);
+    ds_optim_free(optim);
+    ds_module_free(net);
+    return status;
+}
+
+/* ---- comparison ---------------------------------------------------------------------------------------- */
+
+#define NEAR_TIE 1e-4 /* relative */
+
+/* Returns the near-ties of this rank. */
+static int64_t compare_norms(const Run *run, int me, const json_t *want_all, double rtol)
+{
+    char what[40];
+    int64_t near_ties = 0;
+    const Seen *seen = &run->seen[me];
+    for (int64_t t = 0; t < seen->updates; t++) {
+        double want = reference_number(json_array_get(want_all, (size_t)t), NAN);
+        double off = fabs(seen->norm[t] - want) / want;
+        snprintf(what, sizeof what, "rank %d: grad_norm[%lld]", me, (long long)t);
+        if (off > rtol && off < NEAR_TIE && 50 * near_ties < seen->updates) {
+            near_ties++;
+            print_message("%s: %s is off by %.2g of itself: a near-tie\n", run->r->id, what, off);
+            continue;
+        }
+        reference_number_within(run->r, what, seen->norm[t], want, 0, rtol);
+    }
+    return near_ties;
+}
+
+static int64_t compare_rank(const Run *run, int me)
+{
+    const json_t *tolerance = json_object_get(run->r->json, "tolerance"),
+                 *want = json_array_get(json_object_get(run->r->json, "ranks"), (size_t)me);
+    double atol = reference_double(tolerance, "loss_atol", 0);
+    for (int64_t m = 0; m < run->seen[me].micro_steps; m++) {
+        char what[40];
+        bool first = m < reference_int(tolerance, "first_steps", 0);
+        snprintf(what, sizeof what, "rank %d: loss[%lld]", me, (long long)m);
+        reference_number_within(
+            run->r, what, run->seen[me].loss[m],
+            reference_number(json_array_get(json_object_get(want, "loss"), (size_t)m), NAN),
+            first ? reference_double(tolerance, "loss_atol_first_steps", atol) : atol, 0);
+    }
+    return compare_norms(run, me, json_object_get(want, "grad_norm_computed"),
+                         reference_double(tolerance, "grad_norm_rtol", 0));
 }
 
 /* Sum, norm and some values of each final weight; all of them where a file has them. */
-static void compare_weights(Run *run)
+static void compare_weights(Run *run, int64_t near_ties)
 {
+    const json_t *tolerance = json_object_get(run->r->json, "tolerance");
     const char *file = reference_text(run->r->json, "final", NULL);
-    double atol = reference_double(run->tolerance, "weights_atol", 0) * (run->near_ties ? 10 : 1);
+    double atol = reference_double(tolerance, "weights_atol", 0) * (near_ties ? 10 : 1);
     ds_state *want = file ? reference_load(run->r, file) : NULL, *got = ds_module_state(run->net);
     for (int i = 0; want && i < ds_state_len(want); i++)
         reference_within(run->r, ds_state_name(want, i), ds_state_get(got, ds_state_name(want, i)),
@@ -139,27 +203,26 @@ static void compare_weights(Run *run)
 
 static void train(Reference *r)
 {
-    int64_t index[1024];
-    const json_t *steps = json_array_get(json_object_get(r->json, "index"), 0);
-    Run run = {.r = r,
-               .tolerance = json_object_get(r->json, "tolerance"),
-               .gas = reference_int(r->json, "gas", 1)};
-    run.rank = json_array_get(json_object_get(r->json, "ranks"), 0);
-    run.net = load_net(r, reference_text(r->json, "init", NULL));
-    if (!run.net) return;
-    run.optim = make_optim(r, run.net);
-    int64_t n_steps = (int64_t)json_array_size(steps);
-    run.updates = n_steps / run.gas;
-    if (!n_steps) reference_fail(r, "no steps");
-    for (int64_t m = 0; m < n_steps && run.optim && !r->failures; m++) {
-        int64_t n = read_index(json_array_get(steps, (size_t)m), index, 1024);
-        micro_step(&run, m, index, n);
-        if ((m + 1) % run.gas == 0) update(&run, m / run.gas);
-        if (ds_error()) reference_fail(r, "step %lld: %s", (long long)m, ds_error());
+    const json_t *index = json_object_get(r->json, "index");
+    size_t steps = json_array_size(json_array_get(index, 0));
+    Run *run = calloc(1, sizeof *run);
+    run->r = r;
+    run->gas = reference_int(r->json, "gas", 1);
+    run->world = (int)reference_int(r->json, "world", 1);
+    run->max_norm = reference_double(r->json, "max_norm", 0);
+    run->net = load_net(r, reference_text(r->json, "init", NULL));
+    if (!steps || steps > MAX_STEPS || run->world > MAX_WORLD) {
+        reference_fail(r, "%zu steps on %d ranks: expected 1 to %d on at most %d", steps,
+                       run->world, MAX_STEPS, MAX_WORLD);
+    } else if (run->net && ds_run_ranks(run->world, rank, run) != DS_OK) {
+        reference_fail(r, "step %lld: %s", (long long)run->seen[0].micro_steps, ds_error());
+    } else if (run->net) {
+        int64_t near_ties = 0;
+        for (int me = 0; me < run->world; me++) near_ties += compare_rank(run, me);
+        if (!r->failures) compare_weights(run, near_ties);
     }
-    if (run.optim && !r->failures) compare_weights(&run);
-    ds_optim_free(run.optim);
-    ds_module_free(run.net);
+    ds_module_free(run->net);
+    free(run);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------------------ */
@@ -196,13 +259,9 @@ static void run_case(Reference *r)
     const char *engine = reference_text(r->json, "engine", "");
     if (!strcmp(reference_text(r->json, "kind", ""), "eval"))
         evaluate_case(r);
-    else if (!strcmp(engine, "torch") && reference_int(r->json, "world", 1) == 1)
-        train(r);
     else if (!strcmp(engine, "torch") || !strcmp(engine, "ddp"))
-        reference_skip(r, "several ranks: the communication floor is not there yet");
-    else if (!strcmp(engine, "deepspeed"))
-        reference_skip(r, "deepspeed.initialize: the engine's floor is not there yet");
-    else
+        train(r);
+    else if (strcmp(engine, "deepspeed") != 0) /* those are train_engine.c's */
         reference_fail(r, "an engine named \"%s\"", engine);
 }
 
