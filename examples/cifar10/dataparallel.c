@@ -1,0 +1,127 @@
+/* examples/cifar10/dataparallel.c: the tutorial with DataParallel: one process, each batch divided among
+ * replicas of the network. --device_ids names the devices; there is only the CPU yet, where each id is a
+ * replica with threads of its own.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "training.h"
+
+#include <stdlib.h>
+
+const char *argp_program_version = "cifar10_dataparallel (deepspeed.c) " DS_VERSION;
+
+typedef struct Program {
+    Training t;
+    int replicas;
+    ds_data_parallel *parallel;
+} Program;
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+enum { BATCH_SIZE = 256, THREADS, DEVICE_IDS };
+
+#define MAX_IDS 64
+
+static const struct argp_option options[] = {
+    {"batch-size", BATCH_SIZE, "N", 0, "images in a batch, over all devices (4)", 2},
+    {"threads", THREADS, "N", 0, "threads of the kernels, divided among the devices (one each)", 2},
+    {"device-ids", DEVICE_IDS, "LIST", 0,
+     "devices that share each batch, as 0,1,2 (0,1); on a CPU their number counts", 2},
+    {0}};
+
+/* "0,1" -> 2: different whole numbers. */
+static int count_ids(struct argp_state *state, const char *list)
+{
+    bool used[MAX_IDS] = {false};
+    int n = 0;
+    for (const char *at = list; n == 0 || *at++ == ',';) {
+        char *end;
+        long id = strtol(at, &end, 10);
+        bool number = *at >= '0' && *at <= '9' && (!*end || *end == ',');
+        if (!number || id >= MAX_IDS || used[id])
+            argp_error(state, "--device-ids: \"%s\": expected different numbers below %d, as 0,1",
+                       list, MAX_IDS);
+        used[id] = true;
+        n++;
+        at = end;
+    }
+    return n;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    Program *p = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &p->t;
+        return 0;
+    case BATCH_SIZE:
+        p->t.batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
+        return 0;
+    case THREADS:
+        p->t.threads = args_int(state, "threads", arg, 1, 1024);
+        return 0;
+    case DEVICE_IDS:
+        p->replicas = count_ids(state, arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument \"%s\"", arg);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&training_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {options,
+                                 parse,
+                                 NULL,
+                                 "Train the tutorial's network on CIFAR-10 with DataParallel: "
+                                 "one process, several replicas.",
+                                 children,
+                                 NULL,
+                                 NULL};
+
+/* ---- training ---------------------------------------------------------------------------------------- */
+
+static ds_module *make_replica(void *arg)
+{
+    (void)arg;
+    return net_new();
+}
+
+static double step(void *program, const ds_batch *b)
+{
+    Program *p = program;
+    ds_optim_zero_grad(p->t.sgd);
+    ds_tensor *loss = ds_cross_entropy(ds_data_parallel_call(p->parallel, b->x), b->y);
+    ds_backward(loss);
+    if (!ds_error()) ds_optim_step(p->t.sgd);
+    return ds_item(loss);
+}
+
+static void run(Program *p)
+{
+    Training *t = &p->t;
+    if (ds_set_threads((int)t->threads) != DS_OK) return;
+    ds_seed(t->seed);
+    t->train = ds_loader_new(source_open(&t->source, DS_TRAIN, t->quiet), t->batch_size,
+                             .shuffle = !t->source.no_shuffle, .workers = (int)t->source.workers,
+                             .seed = t->seed);
+    if (!t->no_eval && !ds_error())
+        t->test = ds_loader_new(source_open(&t->source, DS_TEST, true), 100);
+    if (ds_error()) return;
+    t->net = net_new();
+    p->parallel = ds_data_parallel_new(t->net, p->replicas, make_replica, NULL);
+    t->sgd = ds_optim_sgd(t->net, t->lr, .momentum = t->momentum);
+    if (!ds_error()) training_run(t, step, p);
+    training_test(t);
+}
+
+int main(int argc, char **argv)
+{
+    Program p = {.replicas = 2};
+    if (args_parse(&argp, argc, argv, &p) != 0) exit(2);
+    run(&p);
+    ds_data_parallel_free(p.parallel);
+    return training_end(&p.t, "cifar10_dataparallel");
+}

@@ -1,0 +1,49 @@
+#!/bin/sh
+# tests/programs/dataparallel.sh BINARY_DIR: cifar10_dataparallel as a user runs it.
+# SPDX-License-Identifier: MIT
+set -u
+program=$1/cifar10_dataparallel
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+
+sample="--sample --data d --seed 1"
+
+status 0 $sample --device_ids 0,1 --max_steps 200 --log-interval 100 --trace t.csv --save_step_interval 100
+has out '^\[1,   100\] loss: 2\.3'
+has out '^Saved \./cifar_net_step_100\.safetensors$'
+has out '^Finished Training$'
+has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
+has cifar_net_step_200.safetensors 'model_state_dict.conv1.weight'
+has cifar_net_step_200.safetensors 'optimizer_state_dict.momentum_buffer.fc3.bias'
+has cifar_net_step_200.safetensors '"epoch"'
+lines t.csv 201
+
+# ---- the batch is the total: losses and norms as with one device
+first="$sample --max_steps 20 --batch_size 10 --no_eval --quiet"
+for ids in 0 0,1 2,0,1 0,1,2,3; do
+    status 0 $first --device_ids=$ids --trace t$ids.csv
+    paste -d , t0.csv t$ids.csv | awk -F , 'NR > 1 && (($2 - $6)^2 > 1e-10 || ($4 - $8)^2 > 1e-10)' >far
+    lines far 0
+done
+
+# ---- the same bits at every run, whatever the threads
+status 0 $first --trace t1.csv
+status 0 $first --trace t2.csv --workers 2 --threads 3
+same t1.csv t2.csv
+same t1.csv t0,1.csv
+
+# ---- mistakes
+status 0 --help
+has out 'device-ids=LIST'
+has out 'save-step-interval=N'
+for ids in '' 0, ,1 0,0 one 0,-1 64 '0 1'; do
+    status 2 --device_ids "$ids"
+    has err 'expected different numbers below 64, as 0,1'
+done
+status 2 --epochs many
+has err '"many" is not a whole number'
+status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such
+has err 'no/such'
+status 1 --data empty --no_download
+lines err 1
+
+finish
