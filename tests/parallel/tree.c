@@ -101,7 +101,8 @@ static ds_status on_three(void *arg)
         ds_scope_close(scope);
     }
     ds_scope *scope = ds_scope_open();
-    if (status == DS_OK) run->n = values(net, run->x[rank], ROOM);
+    int n = status == DS_OK ? values(net, run->x[rank], ROOM) : 0;
+    if (rank == 0) run->n = n;
     ds_scope_close(scope);
     dsi_zero_free(z);
     ds_optim_free(sgd);
