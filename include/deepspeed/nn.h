@@ -42,7 +42,8 @@ DS_API int ds_module_children(const ds_module *m);
 DS_API ds_module *ds_module_child(const ds_module *m, int i); /* in the order they were made */
 
 /* Gives m a parameter with these first values (init itself, if nothing but its scope holds it), and
- * returns it: a leaf that requires a gradient, borrowed, alive as long as m. A buffer is saved with the module but not trained. */
+ * returns it: a leaf that requires a gradient, borrowed, alive as long as m. A buffer is saved with the
+ * module but not trained. */
 DS_API ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init);
 DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init);
 

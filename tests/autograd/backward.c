@@ -64,6 +64,9 @@ static void modes(void **state)
     CHECK_ERROR("is no leaf");
     CHECK(!ds_require_grad(ds_scalar(DS_I64, 1), true));
     CHECK_ERROR("only floating-point tensors have gradients");
+    CHECK(ds_backward(ds_scalar(DS_I64, 1)) != DS_OK);
+    CHECK_ERROR("backward: x [] has no graph: nothing it was computed from requires a gradient");
+    CHECK(!ds_requires_grad(ds_cast(ds_mul(x, x), DS_I64)));
     CHECK(ds_backward(ds_mul(x, ds_ones(DS_F64, ds_shape(2)))) != DS_OK);
     CHECK_ERROR("the loss is [2]: expected one element");
     CHECK(ds_backward(NULL) != DS_OK);
