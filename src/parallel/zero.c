@@ -36,15 +36,14 @@ struct dsi_zero {
     dsi_zero_opts o;
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
-    ds_tensor **
-        unit; /* [units], counted: the memory of parameters that are gathered after a step; or NULL */
+    /* Memory of the parameters that are gathered after a step, counted: [units]; or NULL. */
+    ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
-    dsi_zero3 *divided;    /* what has the other ones; or NULL */
+    dsi_zero3 *divided;    /* what has the other parameters; or NULL */
     ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own */
     ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_view *views;       /* [n]: room for the gradients of one step */
-    ds_tensor
-        *sums; /* float64 [ranks + 1], counted: squares of all ranks, and of this one; or NULL */
+    ds_tensor *sums;       /* float64 [ranks + 1], counted: of squares: all ranks', this one's */
     char *bad;
 };
 
@@ -304,12 +303,6 @@ static ds_tensor *gradient(const dsi_zero *z, int i)
     return g && dsi_make_dense(g) == DS_OK ? g : NULL;
 }
 
-/* g as the norm takes it: a 16-bit one through a float32 copy in the current scope. */
-static dsi_view wide(ds_tensor *g)
-{
-    return dsi_v(g && g->dtype != DS_F32 ? ds_cast(g, DS_F32) : g);
-}
-
 /* The gradients to where the optimizer looks for them. */
 static ds_status hand_over(dsi_zero *z)
 {
@@ -323,30 +316,59 @@ static ds_status hand_over(dsi_zero *z)
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
-static ds_status norm_of(const dsi_zero *z, int n, const dsi_view *views, double *norm)
+/* g's elements in the order in which they lie, for what does not ask for another. */
+static dsi_view line_of(ds_tensor *g)
 {
-    *norm = 0;
-    if (n == 0 || dsi_run(z->flat->param[0].x, norm, 2.0, n, views, norm)) return DS_OK;
-    return ds_error_status();
+    dsi_view v = dsi_v(g && !dsi_is_dense(g) ? ds_contiguous(ds_detach(g)) : g);
+    v.n = 1;
+    v.d[0] = ds_numel(g);
+    v.s[0] = 1;
+    return v;
 }
 
-static int views_of_parts(const dsi_zero *z)
+/* Adds the squares of a 16-bit line, widened piece by piece where the first caches hold it. */
+static ds_status add_squares(const dsi_view *line, ds_tensor *room, double *sum)
+{
+    int64_t most = dsi_numel(room->shape), n = line->d[0];
+    for (int64_t at = 0; at < n; at += most) {
+        dsi_view from = *line, to = dsi_v(room);
+        from.p = (char *)line->p + at * (int64_t)ds_dtype_size(line->dtype);
+        from.d[0] = to.d[0] = n - at < most ? n - at : most;
+        double norm = 0;
+        if (!dsi_run(room, copy, from, to) || !dsi_run(room, norm, 2.0, 1, &to, &norm))
+            return ds_error_status();
+        *sum += norm * norm;
+    }
+    return DS_OK;
+}
+
+/* The norm of n lines of one dtype. */
+static ds_status norm_of(const dsi_zero *z, int n, const dsi_view *lines, double *norm)
+{
+    dsi_device *device = z->flat->param[0].x->device;
+    double sum = 0;
+    *norm = 0;
+    if (n == 0) return DS_OK;
+    if (lines[0].dtype == DS_F32)
+        return dsi_run(z->flat->param[0].x, norm, 2.0, n, lines, norm) ? DS_OK : ds_error_status();
+    ds_tensor *room = dsi_new_on(device, DS_F32, ds_shape(16384));
+    for (int i = 0; i < n; i++)
+        if (!room || add_squares(&lines[i], room, &sum) != DS_OK) return ds_error_status();
+    *norm = sqrt(sum);
+    return DS_OK;
+}
+
+static int lines_of_parts(const dsi_zero *z)
 {
     int n = 0;
     for (int i = 0; i < z->flat->n; i++)
-        if (z->part[i] && ds_grad(z->part[i])) z->views[n++] = wide(ds_grad(z->part[i]));
+        if (z->part[i] && ds_grad(z->part[i])) z->views[n++] = line_of(ds_grad(z->part[i]));
     return n;
 }
 
 static ds_status global_norm(dsi_zero *z, double *norm)
 {
-    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : views_of_parts(z);
-    for (int i = 0; i < n; i++) {
-        if (z->views[i].dtype == DS_F32) continue;
-        ds_tensor *t = dsi_new_on(z->flat->param[0].x->device, DS_F32, ds_shape(z->views[i].d[0]));
-        if (!dsi_run(t, copy, z->views[i], dsi_v(t))) return ds_error_status();
-        z->views[i] = dsi_v(t);
-    }
+    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : lines_of_parts(z);
     if (norm_of(z, n, z->views, norm) != DS_OK) return ds_error_status();
     if (!z->comm) return DS_OK;
 
@@ -368,7 +390,7 @@ static ds_status find_bad(dsi_zero *z)
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
         ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
         double norm = 0;
-        dsi_view v = wide(g);
+        dsi_view v = line_of(g);
         if (g && norm_of(z, 1, &v, &norm) != DS_OK) return ds_error_status();
         if (!isfinite(norm)) first = z->flat->n - 1 - i;
     }
