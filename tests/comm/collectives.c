@@ -283,6 +283,70 @@ static ds_status one_order(void *arg)
     return DS_OK;
 }
 
+/* Hundreds of requests of all sizes on two communicators, begun in one order and finished in another on each
+ * rank, with a few under way at any time. */
+enum { UNDER_WAY = 6 };
+typedef struct flight {
+    dsi_request *r;
+    ds_tensor *x, *out;
+    int what;
+    int64_t i; /* x was filled from it */
+} flight;
+
+static dsi_request *take_off(flight *f, ds_comm *c, uint32_t random, int64_t i)
+{
+    int64_t n = random % 7 ? random % 3000 : random % 90000;
+    f->what = (int)(random >> 20) % 3;
+    f->i = i;
+    f->x = ds_keep(filled(DS_F32, n, ds_comm_rank(c), i));
+    f->out = ds_keep(ds_empty(DS_F32, ds_shape(f->what ? 0 : n * ds_comm_size(c))));
+    if (f->what == 0) f->r = dsi_all_gather_start(c, dsi_v(f->x), dsi_v(f->out));
+    if (f->what == 1) f->r = dsi_all_reduce_start(c, dsi_v(f->x), DS_REDUCE_SUM);
+    if (f->what == 2) f->r = dsi_broadcast_start(c, dsi_v(f->x), ds_comm_size(c) - 1);
+    return f->r;
+}
+
+static bool land(flight *f, int size)
+{
+    if (!f->r) return true;
+    bool good = dsi_request_wait(f->r) == DS_OK;
+    int64_t n = ds_numel(f->x);
+    const float *got = ds_data(f->what ? f->x : f->out);
+    for (int64_t k = 0; good && k < (f->what ? n : n * size); k++) {
+        double want = f->what == 0   ? value((int)(k / n), f->i + k % n)
+                      : f->what == 1 ? reduced(DS_F32, DS_REDUCE_SUM, size, f->i + k)
+                                     : value(size - 1, f->i + k);
+        good = got[k] == (float)want;
+    }
+    ds_drop(f->x);
+    ds_drop(f->out);
+    *f = (flight){0};
+    return good;
+}
+
+static ds_status mixture(void *arg)
+{
+    (void)arg;
+    ds_comm *two[2] = {ds_world(), ds_comm_split(NULL, 0, 0)};
+    int rank = ds_comm_rank(two[0]), size = ds_comm_size(two[0]);
+    flight f[UNDER_WAY] = {0};
+    uint32_t common = 1, own = 77u + (uint32_t)rank;
+    bool good = two[1] != NULL;
+    for (int i = 0; good && i < 300; i++) {
+        ds_scope *scope = ds_scope_open();
+        common = common * 1664525u + 1013904223u; /* Knuth's, as in Numerical Recipes */
+        own = own * 1664525u + 1013904223u;
+        int k = i % UNDER_WAY, other = (int)(own >> 16) % UNDER_WAY;
+        good = land(&f[other], size) && land(&f[k], size) &&
+               take_off(&f[k], two[common >> 31], common >> 4, i);
+        ds_scope_close(scope);
+    }
+    for (int k = 0; k < UNDER_WAY; k++) good = land(&f[k], size) && good;
+    ds_comm_free(two[1]);
+    RANK_CHECK(good);
+    return DS_OK;
+}
+
 static ds_status groups(void *arg)
 {
     (void)arg;
@@ -355,6 +419,7 @@ EACH_RANK(layouts)
 EACH_RANK(requests)
 EACH_RANK(in_place)
 EACH_RANK(one_order)
+EACH_RANK(mixture)
 EACH_RANK(groups)
 EACH_RANK(refusals)
 
@@ -364,7 +429,8 @@ int main(void)
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves),
         cmocka_unit_test(test_layouts),    cmocka_unit_test(test_requests),
         cmocka_unit_test(test_in_place),   cmocka_unit_test(test_one_order),
-        cmocka_unit_test(test_groups),     cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_mixture),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_refusals)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_destroy_process_group();
     return failed;
