@@ -9,19 +9,13 @@
  * buckets (reduce.h). Unscaling and clipping are one factor that the optimizer multiplies gradients by as it
  * reads them.
  *
- * Note [Norm]
- * Each rank adds the squares of its own slices, in double, also where it has all gradients; the sums are
- * gathered and added in the order of ranks. So every rank has the same norm and takes the same decisions,
- * and stages differ by no more than the rounding of a double, which is lost when the factor becomes a
- * float. The norm is not finite just when a gradient is inf or NaN: it is the search for overflow too.
- * Which parameter it was is asked only then.
- *
  * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054; mixed precision: arXiv 1710.03740.
  * SPDX-License-Identifier: MIT */
 #include "zero.h"
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "norm.h"
 #include "optim/optim.h"
 #include "reduce.h"
 #include "shard.h"
@@ -316,71 +310,24 @@ static ds_status hand_over(dsi_zero *z)
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
-/* g's elements in the order in which they lie, for what does not ask for another. */
-static dsi_view line_of(ds_tensor *g)
-{
-    dsi_view v = dsi_v(g && !dsi_is_dense(g) ? ds_contiguous(ds_detach(g)) : g);
-    v.n = 1;
-    v.d[0] = ds_numel(g);
-    v.s[0] = 1;
-    return v;
-}
-
-/* Adds the squares of a 16-bit line, widened piece by piece where the first caches hold it. */
-static ds_status add_squares(const dsi_view *line, ds_tensor *room, double *sum)
-{
-    int64_t most = dsi_numel(room->shape), n = line->d[0];
-    for (int64_t at = 0; at < n; at += most) {
-        dsi_view from = *line, to = dsi_v(room);
-        from.p = (char *)line->p + at * (int64_t)ds_dtype_size(line->dtype);
-        from.d[0] = to.d[0] = n - at < most ? n - at : most;
-        double norm = 0;
-        if (!dsi_run(room, copy, from, to) || !dsi_run(room, norm, 2.0, 1, &to, &norm))
-            return ds_error_status();
-        *sum += norm * norm;
-    }
-    return DS_OK;
-}
-
-/* The norm of n lines of one dtype. */
-static ds_status norm_of(const dsi_zero *z, int n, const dsi_view *lines, double *norm)
-{
-    dsi_device *device = z->flat->param[0].x->device;
-    double sum = 0;
-    *norm = 0;
-    if (n == 0) return DS_OK;
-    if (lines[0].dtype == DS_F32)
-        return dsi_run(z->flat->param[0].x, norm, 2.0, n, lines, norm) ? DS_OK : ds_error_status();
-    ds_tensor *room = dsi_new_on(device, DS_F32, ds_shape(16384));
-    for (int i = 0; i < n; i++)
-        if (!room || add_squares(&lines[i], room, &sum) != DS_OK) return ds_error_status();
-    *norm = sqrt(sum);
-    return DS_OK;
-}
-
 static int lines_of_parts(const dsi_zero *z)
 {
     int n = 0;
-    for (int i = 0; i < z->flat->n; i++)
-        if (z->part[i] && ds_grad(z->part[i])) z->views[n++] = line_of(ds_grad(z->part[i]));
+    for (int i = 0; i < z->flat->n; i++) {
+        ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
+        if (!ds_numel(g)) continue;
+        z->views[n] = dsi_norm_line(g);
+        if (!z->views[n++].p) return -1;
+    }
     return n;
 }
 
 static ds_status global_norm(dsi_zero *z, double *norm)
 {
     int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : lines_of_parts(z);
-    if (norm_of(z, n, z->views, norm) != DS_OK) return ds_error_status();
-    if (!z->comm) return DS_OK;
-
-    int ranks = ds_comm_size(z->comm);
-    double *sums = ds_data_mut(z->sums), total = 0;
-    sums[ranks] = *norm * *norm;
-    if (ds_all_gather(z->comm, dsi_flat_range(z->sums, 0, ranks),
-                      dsi_flat_range(z->sums, ranks, ranks + 1)) != DS_OK)
+    if (n < 0 || dsi_norm_of(z->flat->param[0].x, n, z->views, norm) != DS_OK)
         return ds_error_status();
-    for (int r = 0; r < ranks; r++) total += sums[r];
-    *norm = sqrt(total);
-    return DS_OK;
+    return z->comm ? dsi_norm_over(z->comm, z->sums, norm) : DS_OK;
 }
 
 /* The first parameter, in the model's order, whose gradient is not finite on some rank: z->bad. */
@@ -390,8 +337,8 @@ static ds_status find_bad(dsi_zero *z)
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
         ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
         double norm = 0;
-        dsi_view v = line_of(g);
-        if (g && norm_of(z, 1, &v, &norm) != DS_OK) return ds_error_status();
+        dsi_view v = dsi_norm_line(g);
+        if (g && (!v.p || dsi_norm_of(g, 1, &v, &norm) != DS_OK)) return ds_error_status();
         if (!isfinite(norm)) first = z->flat->n - 1 - i;
     }
     ds_tensor *x = ds_from_data(DS_I64, ds_shape(1), &first);
