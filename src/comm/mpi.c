@@ -206,7 +206,9 @@ static void say_goodbye(ds_comm *world)
         if (ds_error()) end_job(the_job, ds_error());
         give_up(r.own, limit);
     }
+    pthread_mutex_lock(&the_job->mutex);
     remove_transfer(the_job, r.own);
+    pthread_mutex_unlock(&the_job->mutex);
 }
 
 static void close_job(job *j)

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEGMENT (4 << 20) /* bytes that a rank receives and adds at a time, all ranks together */
+#define SEGMENT (8 << 20) /* bytes that a rank receives and adds at a time, all ranks together */
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
