@@ -129,17 +129,7 @@ int dsi_node_wanted(const dsi_node *n)
 static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
 {
     if (!sum) return ds_error_status();
-    bool wide = sum->dtype == DS_F16 || sum->dtype == DS_BF16;
-    ds_tensor *to = sum;
-    if (wide) { /* added in float32, rounded once */
-        ds_tensor *x = dsi_new_dtype(sum, DS_F32, sum->shape);
-        ds_tensor *y = dsi_new_dtype(sum, DS_F32, sum->shape);
-        if (dsi_copy(x, a) != DS_OK || dsi_copy(y, b) != DS_OK) return ds_error_status();
-        a = to = x;
-        b = y;
-    }
-    if (!dsi_run(to, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(to))) return ds_error_status();
-    return wide ? dsi_copy(sum, to) : DS_OK;
+    return dsi_run(sum, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum)) ? DS_OK : ds_error_status();
 }
 
 /* A fresh tensor that nobody else will look at can become the sum itself; others are copied. */

@@ -2,8 +2,11 @@
  *
  * Kernels know pointers, shapes, strides and dtypes; no tensors, no autograd. Operands have the same
  * dtype unless said. A kernel returns DS_OK, or sets the message by dsi_fail: DS_EINVAL for a dtype
- * that it has not. A CPU kernel takes float32 and float64 for what computes. A NULL pointer in the
- * table: this device cannot do it. Views marked "optional" have p == NULL when absent.
+ * that it has not. A kernel takes all floating dtypes for what computes (optimizers: see dsi_span);
+ * float16 and bfloat16 ones are computed in float32 and rounded once. Beside a 16-bit x, what a backward
+ * gets from its forward (mean, rstd, lse, divisor, batch statistics) is float32, and an optional weight or
+ * bias either; where said, a sum may be float32 too. norm and nonfinite take views of different dtypes.
+ * A NULL pointer in the table: this device cannot do it. Views marked "optional" have p == NULL when absent.
  * Outputs never overlap inputs, except where said.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_KERNELS_H
@@ -119,7 +122,7 @@ typedef struct dsi_kernels {
     /* ---- pointwise ------------------------------------------------------------------------------ */
     ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b,
                      dsi_view y); /* a + alpha b; y may be a */
-    dsi_binary *mul, *div;        /* y may be a */
+    dsi_binary *mul, *div;        /* y may be a or b */
     ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x,
                         dsi_view y); /* factor x + term; y may be x */
     ds_status (*pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y);
@@ -135,7 +138,8 @@ typedef struct dsi_kernels {
     /* y = keep[i] ? x / (1 - p) : 0; keep: bool, contiguous, drawn by the caller */
     ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
 
-    /* ---- products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional), any strides ------------- */
+    /* ---- products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional), any strides -------------
+     * y of 16-bit a and b may be float32. */
     ds_status (*matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 
     /* ---- convolution: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q]; any strides -------------------
@@ -197,12 +201,15 @@ typedef struct dsi_kernels {
                                dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db);
 
     /* ---- reductions: x and y have the same number of dimensions; y is 1 where it is summed ---------- */
-    ds_status (*sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y); /* y = factor sum x */
+    /* y = factor sum x; y of a 16-bit x may be float32 */
+    ds_status (*sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y);
     /* over dimension 1 of [outer,C,inner]: the first maximum and its index (int64) [outer,inner]; NaN wins;
      * y optional */
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
     ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
                       double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
+    /* the first of x[0..n-1] that holds an infinity or a NaN; -1: none does */
+    ds_status (*nonfinite)(dsi_stream *s, int n, const dsi_view *x, int *which);
 
     /* ---- by index -------------------------------------------------------------------------------------- */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index,

@@ -75,20 +75,16 @@ static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask
  * gradient of the scores, which the kernel never stores. */
 static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
 {
-    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale); /* [...,L,S] */
-    return ds_matmul(ds_softmax(ds_add(scores, mask), -1), v);
+    ds_tensor *kt = ds_transpose(dsi_wide(k), -2, -1);
+    ds_tensor *scores = ds_scale(ds_matmul(dsi_wide(q), kt), scale); /* [...,L,S] */
+    ds_tensor *p = ds_softmax(ds_add(scores, dsi_wide(mask)), -1);
+    return ds_cast(ds_matmul(p, dsi_wide(v)), q->dtype);
 }
 
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
     if (!q || !k || !v) return dsi_passed("attention");
     if (!attention_check(q, k, v, o)) return NULL;
-    if (dsi_is_16bit(q)) {
-        if (o.mask && o.mask->dtype != DS_BOOL) o.mask = ds_cast(o.mask, DS_F32);
-        return ds_cast(
-            ds_attention_with(ds_cast(q, DS_F32), ds_cast(k, DS_F32), ds_cast(v, DS_F32), o),
-            q->dtype);
-    }
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
     Attention a = {o.scale ? o.scale : 1 / sqrt(depth ? (double)depth : 1), o.causal};
@@ -100,8 +96,8 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     dsi_view queries = dsi_v_matrices(q);
     ds_dims shape = q->shape;
     shape.d[last] = v->shape.d[last];
-    ds_tensor *y = dsi_new(q, shape);                                  /* [...,L,E] */
-    ds_tensor *lse = dsi_new(q, ds_shape(queries.d[0], queries.d[1])); /* [B,L] */
+    ds_tensor *y = dsi_new(q, shape);                                       /* [...,L,E] */
+    ds_tensor *lse = dsi_new_wide(q, ds_shape(queries.d[0], queries.d[1])); /* [B,L] */
 
     if (!y || !lse) return NULL;
     if (!dsi_run(y, attention, a.scale, a.causal, queries, dsi_v_matrices(k), dsi_v_matrices(v),

@@ -108,10 +108,6 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
     ds_dims out;
     if (!x || !w) return dsi_passed("conv2d");
     if (!conv2d_check(x, w, o, &c, &out)) return NULL;
-    if (dsi_is_16bit(x)) {
-        o.bias = dsi_to_f32(o.bias);
-        return ds_cast(ds_conv2d_with(ds_cast(x, DS_F32), ds_cast(w, DS_F32), o), x->dtype);
-    }
 
     ds_tensor *y = new_output(x, out);
 

@@ -38,7 +38,6 @@ ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
     if (!dsi_want_float("dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout: p is %g: expected 0 to 1", p);
     if (!training || p == 0) return x;
-    if (dsi_is_16bit(x)) return ds_cast(ds_dropout(ds_cast(x, DS_F32), p, training), x->dtype);
 
     ds_tensor *keep = draw(x, p);
     double factor = p < 1 ? 1 / (1 - p) : 0;

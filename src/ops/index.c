@@ -59,8 +59,6 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
     if (!w || !index) return dsi_passed("embedding");
     if (!embedding_check(w, index, padding_idx)) return NULL;
-    if (dsi_is_16bit(w))
-        return ds_cast(ds_embedding(ds_cast(w, DS_F32), index, padding_idx), w->dtype);
     if (!(index = ds_contiguous(index))) return NULL;
 
     Embedding e = {w->shape, padding_idx};
@@ -160,7 +158,6 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
     if (!x) return dsi_passed("max");
     if ((dim = max_check("max", x, dim)) < 0) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_max(ds_cast(x, DS_F32), dim, keepdim), x->dtype);
     if (!(x = ds_contiguous(x))) return NULL;
 
     ds_dims shape = without(x->shape, dim, keepdim);
@@ -178,7 +175,6 @@ ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
     if (!x) return dsi_passed("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
-    if (dsi_is_16bit(x)) return ds_argmax(ds_cast(x, DS_F32), dim);
     if (!(x = ds_contiguous(x))) return NULL;
     return find_max(x, dim, without(x->shape, dim, false), NULL);
 }

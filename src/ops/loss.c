@@ -84,10 +84,6 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
 {
     if (!x || !label) return dsi_passed("cross_entropy");
     if (!cross_entropy_check(x, label, o)) return NULL;
-    if (dsi_is_16bit(x)) {
-        o.weight = dsi_to_f32(o.weight);
-        return ds_cast(ds_cross_entropy_with(ds_cast(x, DS_F32), label, o), x->dtype);
-    }
     x = ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label) return NULL;
     dsi_cross_entropy c = {.ignore_index = o.ignore ? o.ignore_index : -100,
@@ -96,7 +92,7 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
 
     /* backward takes lse: softmax(x) is exp(x - lse), and need not be stored */
     ds_tensor *loss = dsi_new(x, o.reduction == DS_NONE ? label->shape : (ds_dims){0});
-    ds_tensor *kept = dsi_new(x, ds_shape(dsi_numel(label->shape) + 1));
+    ds_tensor *kept = dsi_new_wide(x, ds_shape(dsi_numel(label->shape) + 1));
 
     if (!loss || !kept) return NULL;
     Views v = views(x, label, kept);

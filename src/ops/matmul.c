@@ -35,8 +35,8 @@ static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
     return dsi_copy(copy, wide) == DS_OK ? copy : NULL;
 }
 
-/* y = a b, of any leading dimensions, outside of the graph. */
-static ds_tensor *product(const ds_tensor *a, const ds_tensor *b)
+/* y = a b, of any leading dimensions, as dtype, outside of the graph. */
+static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype)
 {
     int na = a->shape.n, nb = b->shape.n;
     ds_dims lead_a = a->shape, lead_b = b->shape, shape;
@@ -49,19 +49,30 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b)
     shape.d[shape.n++] = a->shape.d[na - 2];
     shape.d[shape.n++] = b->shape.d[nb - 1];
 
-    ds_tensor *wa = batched(a, shape), *wb = batched(b, shape), *y = dsi_new(a, shape);
+    ds_tensor *wa = batched(a, shape), *wb = batched(b, shape), *y = dsi_new_dtype(a, dtype, shape);
     if (!wa || !wb || !y) return NULL;
     return dsi_if(
         dsi_run(y, matmul, dsi_v_matrices(wa), dsi_v_matrices(wb), dsi_v(NULL), dsi_v_matrices(y)),
         y);
 }
 
+/* The gradient of x, l r, of which one is dy. It has all leading dimensions; what was broadcast is summed
+ * to x's own, from products that are not rounded to 16 bits. */
+static ds_tensor *gradient_of(const ds_tensor *x, const ds_tensor *dy, const ds_tensor *l,
+                              const ds_tensor *r)
+{
+    ds_dims all = dy->shape, own = x->shape;
+    all.n -= 2, own.n -= 2;
+    bool sums = !dsi_same_shape(all, own);
+    ds_tensor *g = l && r ? product(l, r, sums && dsi_is_16bit(x) ? DS_F32 : x->dtype) : NULL;
+    return sums ? ds_cast(dsi_sum_to(g, x->shape), x->dtype) : g;
+}
+
 static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
-    /* the products have all leading dimensions; what was broadcast is summed to its own */
-    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(product(dy, transposed(b)), a->shape));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(product(transposed(a), dy), b->shape));
+    if (dsi_needs(n, 0)) dsi_give(n, 0, gradient_of(a, dy, dy, transposed(b)));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, gradient_of(b, dy, transposed(a), dy));
 }
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, false};
@@ -83,15 +94,13 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
     if (!a->shape.n || !b->shape.n)
         return dsi_refuse("matmul: a is %s, b is %s: expected at least one dimension each",
                           dsi_shape_text(a->shape), dsi_shape_text(b->shape));
-    if (dsi_is_16bit(a))
-        return ds_cast(ds_matmul(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
     if (a->shape.n == 1)
         return ds_squeeze(ds_matmul(ds_unsqueeze(a, 0), b), b->shape.n > 1 ? -2 : 0);
     if (b->shape.n == 1) return ds_squeeze(ds_matmul(a, ds_unsqueeze(b, 1)), -1);
     if (a->shape.n > 2 && b->shape.n == 2 && a->shape.d[a->shape.n - 1] == b->shape.d[0])
         return matmul_folded(a, b);
 
-    ds_tensor *y = product(a, b); /* [...,M,N] */
+    ds_tensor *y = product(a, b, a->dtype); /* [...,M,N] */
 
     dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
     dsi_save(n, a), dsi_save(n, b);
@@ -176,8 +185,6 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
     if (!x || !w) return dsi_passed("linear");
     if (!linear_check(x, w, b)) return NULL;
-    if (dsi_is_16bit(x))
-        return ds_cast(ds_linear(ds_cast(x, DS_F32), ds_cast(w, DS_F32), dsi_to_f32(b)), x->dtype);
     if (x->shape.n != 2) return linear_folded(x, w, b);
 
     ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */

@@ -35,17 +35,23 @@ static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *d
     return (dx || !dsi_needs(n, 0)) && (dw || !dsi_needs(n, 1)) && (db || !dsi_needs(n, 2));
 }
 
+typedef struct BatchNorm {
+    bool batch;            /* mean and rstd are those of x */
+    ds_dtype weight, bias; /* which may be float32 beside a 16-bit x */
+} BatchNorm;
+
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
-    bool batch = *(const bool *)dsi_attr(n);
+    const BatchNorm *o = dsi_attr(n);
     ds_tensor *x = dsi_saved(n, 0), *mean = dsi_saved(n, 1), *rstd = dsi_saved(n, 2);
     ds_tensor *weight = dsi_saved(n, 3), *g = with_channels(dy);
     ds_tensor *dx = dsi_needs(n, 0) ? dsi_new_like(x) : NULL;
-    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(mean, mean->shape) : NULL;
-    ds_tensor *db = dsi_needs(n, 2) ? dsi_new(mean, mean->shape) : NULL;
+    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new_dtype(mean, o->weight, mean->shape) : NULL;
+    ds_tensor *db = dsi_needs(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
-                dsi_run(x, batch_norm_dx, batch, channels(g), channels(x), dsi_v(mean), dsi_v(rstd),
-                        dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw), dsi_v(db));
+                dsi_run(x, batch_norm_dx, o->batch, channels(g), channels(x), dsi_v(mean),
+                        dsi_v(rstd), dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw),
+                        dsi_v(db));
     dsi_give(n, 0, dsi_if(done, dx));
     dsi_give(n, 1, dsi_if(done, dw));
     dsi_give(n, 2, dsi_if(done, db));
@@ -53,11 +59,13 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_batch_norm = {"batch_norm", batch_norm_backward, false};
 
-/* t, which may be NULL, has a value for each channel of x. */
+/* t, which may be NULL, has a value for each channel of x; float32 ones go with a 16-bit x too, as mixed
+ * precision keeps them. */
 static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
 {
     if (!t) return true;
-    if (!dsi_same_kind("batch_norm", x, t)) return false;
+    bool mixed = dsi_is_16bit(x) && t->dtype == DS_F32 && t->device == x->device;
+    if (!mixed && !dsi_same_kind("batch_norm", x, t)) return false;
     if (t->shape.n == 1 && t->shape.d[0] == x->shape.d[1]) return true;
     return dsi_refuse("batch_norm: %s is %s, x is %s: expected [%lld]", name,
                       dsi_shape_text(t->shape), dsi_shape_text(x->shape), (long long)x->shape.d[1]);
@@ -91,17 +99,14 @@ static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds
            dsi_run(o.running_var, add, o.momentum * unbiased, v, dsi_v(var), v);
 }
 
-/* In float32. The running statistics may be float32 already, as mixed precision keeps them, and change
- * in place; or 16-bit ones, which take the rounded values back. */
-static ds_tensor *batch_norm_16bit(ds_tensor *x, ds_batch_norm_opts o)
+/* 16-bit running statistics move in float32, and take the rounded values back. */
+static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
 {
     ds_tensor *mean = o.running_mean, *var = o.running_var;
-    o.weight = dsi_to_f32(o.weight), o.bias = dsi_to_f32(o.bias);
-    o.running_mean = dsi_to_f32(mean), o.running_var = dsi_to_f32(var);
-    ds_tensor *y = ds_cast(ds_batch_norm_with(ds_cast(x, DS_F32), o), x->dtype);
-    if (!y || !mean || !var) return y;
-    bool copied = (mean == o.running_mean || dsi_copy(mean, o.running_mean) == DS_OK) &&
-                  (var == o.running_var || dsi_copy(var, o.running_var) == DS_OK);
+    o.running_mean = dsi_wide(mean), o.running_var = dsi_wide(var);
+    ds_tensor *y = ds_batch_norm_with(x, o);
+    if (!o.training) return y;
+    bool copied = dsi_copy(mean, o.running_mean) == DS_OK && dsi_copy(var, o.running_var) == DS_OK;
     return dsi_if(copied, y);
 }
 
@@ -111,11 +116,11 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
                        ds_tensor **rstd)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
-    ds_tensor *var = o.running_var, *shifted = dsi_new(x, c);
-    *rstd = dsi_new(x, c);
+    ds_tensor *var = o.running_var, *shifted = dsi_new_wide(x, c);
+    *rstd = dsi_new_wide(x, c);
     *mean = o.running_mean;
     if (batch) {
-        *mean = dsi_new(x, c), var = dsi_new(x, c);
+        *mean = dsi_new_wide(x, c), var = dsi_new_wide(x, c);
         if (!*mean || !dsi_run(var, batch_stats, channels(x), dsi_v(*mean), dsi_v(var)))
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
@@ -131,8 +136,9 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     bool batch = o.training || !o.running_mean;
     if (!x) return dsi_passed("batch_norm");
     if (!dsi_want_float("batch_norm", x)) return NULL;
-    if (dsi_is_16bit(x)) return batch_norm_16bit(x, o);
     if (!batch_norm_check(x, o, batch)) return NULL;
+    if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
+        return with_wide_statistics(x, o);
     if (!o.momentum) o.momentum = 0.1;
     if (!o.eps) o.eps = 1e-5;
     if (!(x = with_channels(x))) return NULL;
@@ -147,7 +153,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     /* without batch, mean is the running one itself: later training moves it, as it does in PyTorch */
     dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
     dsi_save(n, x), dsi_save(n, mean), dsi_save(n, rstd), dsi_save(n, o.weight);
-    dsi_set_attr(n, &batch, sizeof batch);
+    ds_dtype w = o.weight ? o.weight->dtype : x->dtype, b = o.bias ? o.bias->dtype : x->dtype;
+    dsi_set_attr(n, &(BatchNorm){batch, w, b}, sizeof(BatchNorm));
     return y;
 }
 
@@ -218,16 +225,12 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
                           dsi_shape_text(x->shape));
     if (!layer_norm_fits(x, n_dims, weight, "weight") || !layer_norm_fits(x, n_dims, bias, "bias"))
         return NULL;
-    if (dsi_is_16bit(x))
-        return ds_cast(
-            ds_layer_norm(ds_cast(x, DS_F32), n_dims, dsi_to_f32(weight), dsi_to_f32(bias), eps),
-            x->dtype);
     x = ds_contiguous(x);
     if (weight) weight = ds_contiguous(weight);
     if (bias) bias = ds_contiguous(bias);
 
     ds_dims md = x ? row_shape(x, n_dims) : (ds_dims){0};
-    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new(y, ds_shape(2, md.d[0]));
+    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new_wide(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
     if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),

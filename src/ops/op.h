@@ -12,9 +12,8 @@
 
 #include <deepspeed/ops.h>
 
-/* x is float16 or bfloat16: the op is computed in float32 and rounded once. An op begins with
- *     if (dsi_is_16bit(x)) return ds_cast(ds_softmax(ds_cast(x, DS_F32), dim), x->dtype);
- * where the casts have the right gradients. */
+/* x is float16 or bfloat16. Kernels compute these in float32 and round once, so that an op of one kernel
+ * need not ask. What takes several kernels does it in float32 between dsi_wide and ds_cast. */
 static inline bool dsi_is_16bit(const ds_tensor *x)
 {
     return x->dtype == DS_F16 || x->dtype == DS_BF16;
@@ -22,8 +21,17 @@ static inline bool dsi_is_16bit(const ds_tensor *x)
 
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
 
-/* An optional operand (a bias, a weight) in float32; NULL stays NULL, and is no failure. */
-static inline ds_tensor *dsi_to_f32(ds_tensor *x) { return x ? ds_cast(x, DS_F32) : NULL; }
+/* A 16-bit x in float32, others as they are; NULL passes. */
+static inline ds_tensor *dsi_wide(ds_tensor *x)
+{
+    return x && dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
+}
+
+/* For what a backward keeps beside x's elements (mean, lse): float32 for a 16-bit x. */
+static inline ds_tensor *dsi_new_wide(const ds_tensor *x, ds_dims shape)
+{
+    return x ? dsi_new_dtype(x, dsi_is_16bit(x) ? DS_F32 : x->dtype, shape) : NULL;
+}
 
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);

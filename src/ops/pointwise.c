@@ -39,8 +39,9 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
     if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(dy, o->a));
-    if (dsi_needs(n, 1))
-        dsi_give(n, 1, dsi_sum_to(o->alpha == 1 ? dy : ds_scale(dy, o->alpha), o->b));
+    if (!dsi_needs(n, 1)) return;
+    ds_tensor *g = o->alpha == 1 ? dy : ds_scale(dsi_wide(dy), o->alpha);
+    dsi_give(n, 1, ds_cast(dsi_sum_to(g, o->b), dy->dtype));
 }
 
 const dsi_op dsi_op_add = {"add", add_backward, false};
@@ -52,8 +53,6 @@ static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
     ds_dims shape;
     if (!a || !b) return dsi_passed(op);
     if (!binary_check(op, a, b, &shape)) return NULL;
-    if (dsi_is_16bit(a))
-        return ds_cast(add(op, ds_cast(a, DS_F32), ds_cast(b, DS_F32), alpha), a->dtype);
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -72,11 +71,18 @@ ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
     return add("add_scaled", a, b, alpha);
 }
 
+/* dy x summed to `shape`; where there is a sum, products are not rounded before it */
+static ds_tensor *product_to(ds_tensor *dy, ds_tensor *x, ds_dims shape)
+{
+    if (dsi_same_shape(dy->shape, shape)) return ds_mul(dy, x);
+    return ds_cast(dsi_sum_to(ds_mul(dsi_wide(dy), dsi_wide(x)), shape), dy->dtype);
+}
+
 static void mul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
-    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(ds_mul(dy, b), a->shape));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_mul(dy, a), b->shape));
+    if (dsi_needs(n, 0)) dsi_give(n, 0, product_to(dy, b, a->shape));
+    if (dsi_needs(n, 1)) dsi_give(n, 1, product_to(dy, a, b->shape));
 }
 
 const dsi_op dsi_op_mul = {"mul", mul_backward, false};
@@ -86,7 +92,6 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
     ds_dims shape;
     if (!a || !b) return dsi_passed("mul");
     if (!binary_check("mul", a, b, &shape)) return NULL;
-    if (dsi_is_16bit(a)) return ds_cast(ds_mul(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -101,10 +106,11 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 static void div_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *a_shape = dsi_attr(n);
-    ds_tensor *b = dsi_saved(n, 0), *y = dsi_saved(n, 1);
-    ds_tensor *da = ds_div(dy, b);
-    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(da, *a_shape));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape));
+    ds_tensor *b = dsi_wide(dsi_saved(n, 0)), *y = dsi_wide(dsi_saved(n, 1));
+    ds_tensor *da = ds_div(dsi_wide(dy), b);
+    if (dsi_needs(n, 0)) dsi_give(n, 0, ds_cast(dsi_sum_to(da, *a_shape), dy->dtype));
+    if (dsi_needs(n, 1))
+        dsi_give(n, 1, ds_cast(dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape), dy->dtype));
 }
 
 const dsi_op dsi_op_div = {"div", div_backward, false};
@@ -114,7 +120,6 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     ds_dims shape;
     if (!a || !b) return dsi_passed("div");
     if (!binary_check("div", a, b, &shape)) return NULL;
-    if (dsi_is_16bit(a)) return ds_cast(ds_div(ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -164,8 +169,6 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
     if (!binary_check("where", a, b, &ab) || !dsi_broadcast("where", c->shape, ab, &shape))
         return NULL;
-    if (dsi_is_16bit(a))
-        return ds_cast(ds_where(c, ds_cast(a, DS_F32), ds_cast(b, DS_F32)), a->dtype);
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -194,7 +197,6 @@ static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double ter
 {
     if (!x) return dsi_passed(op);
     if (!dsi_want_float(op, x)) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(affine(op, ds_cast(x, DS_F32), factor, term), x->dtype);
 
     ds_tensor *y = dsi_new_like(x);
 
@@ -213,10 +215,12 @@ static void pow_backward(dsi_node *n, ds_tensor *dy)
 {
     double e = *(const double *)dsi_attr(n);
     ds_tensor *x = dsi_saved(n, 0);
-    if (e == 0)
+    if (e == 0) {
         dsi_give(n, 0, ds_like(x, 0));
-    else
-        dsi_give(n, 0, ds_mul(dy, scaled(ds_pow(x, e - 1), e)));
+        return;
+    }
+    ds_tensor *slope = scaled(ds_pow(dsi_wide(x), e - 1), e);
+    dsi_give(n, 0, ds_cast(ds_mul(dsi_wide(dy), slope), dy->dtype));
 }
 
 const dsi_op dsi_op_pow = {"pow", pow_backward, false};
@@ -225,7 +229,6 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
     if (!x) return dsi_passed("pow");
     if (!dsi_want_float("pow", x)) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_pow(ds_cast(x, DS_F32), exponent), x->dtype);
 
     ds_tensor *y = dsi_new_like(x);
 
@@ -255,7 +258,6 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
     { \
         if (!x) return dsi_passed(#f); \
         if (!dsi_want_float(#f, x)) return NULL; \
-        if (dsi_is_16bit(x)) return ds_cast(ds_##f(ds_cast(x, DS_F32)), x->dtype); \
 \
         ds_tensor *y = dsi_new_like(x); \
 \
@@ -272,9 +274,9 @@ UNARY(tanh, y, dsi_run(dx, tanh_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)))
 UNARY(abs, x, dsi_run(dx, abs_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
 UNARY(exp, y, dsi_run(dx, mul, dsi_v(dy), dsi_v(y), dsi_v(dx)))
 UNARY(log, x, dsi_run(dx, div, dsi_v(dy), dsi_v(x), dsi_v(dx)))
-UNARY(sqrt, y, /* dx = dy / (2 y) */
-      dsi_run(dx, div, dsi_v(dy), dsi_v(y), dsi_v(dx)) &&
-          dsi_run(dx, affine, 0.5, 0.0, dsi_v(dx), dsi_v(dx)))
+UNARY(sqrt, y, /* dx = dy / (2 y): twice a 16-bit number is not rounded */
+      dsi_run(dx, affine, 2.0, 0.0, dsi_v(y), dsi_v(dx)) &&
+          dsi_run(dx, div, dsi_v(dy), dsi_v(dx), dsi_v(dx)))
 
 /* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have one; there relu's output
  * is the maximum itself. */
@@ -307,7 +309,6 @@ ds_tensor *ds_relu(ds_tensor *x)
 {
     if (!x) return dsi_passed("relu");
     if (!dsi_want_float("relu", x)) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_relu(ds_cast(x, DS_F32)), x->dtype);
 
     ds_tensor *y = dsi_new_like(x);
 

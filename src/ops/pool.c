@@ -121,7 +121,6 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     if (p.h * p.w > INT32_MAX)
         return dsi_refuse("max_pool2d: x is %s: a plane has more elements than an int32 index",
                           dsi_shape_text(x->shape));
-    if (dsi_is_16bit(x)) return ds_cast(ds_max_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
 
     /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
     ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
@@ -159,7 +158,6 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
         return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
     if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
     if (!pool_check("avg_pool2d", x, o, &p, out)) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_avg_pool2d_with(ds_cast(x, DS_F32), o), x->dtype);
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last);
 
@@ -189,7 +187,6 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
             "adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected [N,C,H,W] "
             "and at least 1 x 1",
             dsi_shape_text(x->shape), (long long)h, (long long)w);
-    if (dsi_is_16bit(x)) return ds_cast(ds_adaptive_avg_pool2d(ds_cast(x, DS_F32), h, w), x->dtype);
     Pool p = {.h = x->shape.d[2], .w = x->shape.d[3], .channels_last = dsi_is_channels_last(x)};
 
     ds_tensor *y = new_planes(x, h, w, p.channels_last);

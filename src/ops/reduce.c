@@ -62,7 +62,6 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
     Sum s;
     if (!x) return dsi_passed(op);
     if (!sum_check(op, x, o.dims, &s)) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(reduce(op, ds_cast(x, DS_F32), o, mean), x->dtype);
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];

@@ -21,7 +21,6 @@ ds_tensor *ds_softmax(ds_tensor *x, int dim)
 {
     if (!x) return dsi_passed("softmax");
     if (!dsi_want_float("softmax", x) || (dim = dsi_want_dim("softmax", x, dim)) < 0) return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_softmax(ds_cast(x, DS_F32), dim), x->dtype);
     if (!(x = ds_contiguous(x))) return NULL;
 
     ds_tensor *y = dsi_new(x, x->shape);
@@ -50,7 +49,6 @@ ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
     if (!x) return dsi_passed("log_softmax");
     if (!dsi_want_float("log_softmax", x) || (dim = dsi_want_dim("log_softmax", x, dim)) < 0)
         return NULL;
-    if (dsi_is_16bit(x)) return ds_cast(ds_log_softmax(ds_cast(x, DS_F32), dim), x->dtype);
     if (!(x = ds_contiguous(x))) return NULL;
 
     ds_tensor *y = dsi_new(x, x->shape);

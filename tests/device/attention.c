@@ -228,15 +228,15 @@ static void refusals(void **state)
     (void)state;
     dsi_device *d = dsi_device_current();
     Problem p = new_problem((Case){1, 3, 4, 2, 2, NO_MASK, DS_F32});
-    dsi_view wide = p.x[K], half = p.x[Q];
+    dsi_view wide = p.x[K], whole = p.x[Q];
     wide.s[2] = 2;
     CHECK(d->kernels->attention(&d->stream, 1, false, p.x[Q], wide, p.x[V], p.mask, p.x[Y],
                                 p.lse) == DS_EINVAL);
     CHECK_ERROR("attention: k has stride 2 along its last dimension");
-    half.dtype = DS_BF16;
-    CHECK(d->kernels->attention(&d->stream, 1, false, half, p.x[K], p.x[V], p.mask, p.x[Y],
+    whole.dtype = DS_I32;
+    CHECK(d->kernels->attention(&d->stream, 1, false, whole, p.x[K], p.x[V], p.mask, p.x[Y],
                                 p.lse) == DS_EINVAL);
-    CHECK_ERROR("attention: no cpu kernel for bfloat16");
+    CHECK_ERROR("attention: no cpu kernel for int32");
     free_problem(&p);
 }
 

@@ -180,10 +180,10 @@ static void refusals(void **state)
 {
     (void)state;
     dsi_device *d = dsi_device_current();
-    uint16_t x[4] = {0};
-    dsi_view v = {x, DS_F16, 3, {1, 2, 2}, {4, 2, 1}}, none = {0};
+    int16_t x[4] = {0};
+    dsi_view v = {x, DS_I16, 3, {1, 2, 2}, {4, 2, 1}}, none = {0};
     CHECK(d->kernels->matmul(&d->stream, v, v, none, v) == DS_EINVAL);
-    CHECK_ERROR("matmul: no cpu kernel for float16");
+    CHECK_ERROR("matmul: no cpu kernel for int16");
 }
 
 TEST_MAIN(cmocka_unit_test(all_sizes_small), cmocka_unit_test(all_layouts), cmocka_unit_test(large),

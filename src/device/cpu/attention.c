@@ -10,6 +10,7 @@
 #include "table.h"
 #include "tile.h"
 #include "vmath.h"
+#include "wide.h"
 
 #define ROWS        16
 #define KEYS        64
@@ -114,7 +115,9 @@ static double flops(const job *x)
 ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
-    (void)s;
+    if (is_half(q.dtype))
+        IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k, &v,
+               &mask);
     job x = {
         .scale = scale, .causal = causal, .q = q, .k = k, .v = v, .mask = mask, .y = y, .lse = lse};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
@@ -130,7 +133,9 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
-    (void)s;
+    if (is_half(q.dtype))
+        IN_F32(s, 3, KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
+               &dq, &dk, &dv, &dy, &q, &k, &v, &mask, &y);
     job x = {scale, causal, q, k, v, mask, y, lse, dy, dq, dk, dv};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};

@@ -11,6 +11,7 @@
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "table.h"
+#include "wide.h"
 
 #define REAL        double
 #define PLAIN(name) name##_f64
@@ -20,6 +21,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
                          dsi_view y)
 {
     if (y.dtype == DS_F32) return conv_forward(s, c, x, w, b, y);
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
     conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
     return DS_OK;
@@ -29,6 +31,7 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
                             dsi_view dx)
 {
     if (dx.dtype == DS_F32) return conv_dx(s, c, dy, w, dx);
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
     zero_f64(&dx);
     gradient_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, &dy);
@@ -39,6 +42,7 @@ ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
                             dsi_view dw)
 {
     if (dw.dtype == DS_F32) return conv_dw(s, c, dy, x, dw);
+    if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
     zero_f64(&dw);
     gradient_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, &dy);
@@ -49,6 +53,9 @@ ds_status KERNEL(conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
                                    dsi_view w, dsi_view dx)
 {
     if (dx.dtype == DS_F32) return conv_dx_pooled(s, c, dy, w, dx);
+    dsi_pooled g = *dy; /* of which convolution needs no maxima */
+    if (is_half(dx.dtype))
+        IN_F32(s, 1, KERNEL(conv2d_dx_pooled)(s, c, &g, w, dx), &dx, &g.value, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx_pooled", dx.dtype);
     zero_f64(&dx);
     gradient_pooled_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, dy);
@@ -59,6 +66,9 @@ ds_status KERNEL(conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
                                    dsi_view x, dsi_view dw)
 {
     if (dw.dtype == DS_F32) return conv_dw_pooled(s, c, dy, x, dw);
+    dsi_pooled g = *dy;
+    if (is_half(dw.dtype))
+        IN_F32(s, 1, KERNEL(conv2d_dw_pooled)(s, c, &g, x, dw), &dw, &g.value, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw_pooled", dw.dtype);
     zero_f64(&dw);
     gradient_pooled_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, dy);
@@ -145,7 +155,7 @@ static void sum_blocks(void *arg, int64_t begin, int64_t end)
 
 ds_status KERNEL(sum_channels)(dsi_stream *s, dsi_view x, dsi_view y)
 {
-    (void)s;
+    if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(sum_channels)(s, x, y), &y, &x);
     Sum o = {x, y};
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("sum_channels", x.dtype);
     int64_t each = x.d[0] * x.d[2] * x.d[3]; /* elements of a channel */

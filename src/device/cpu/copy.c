@@ -10,7 +10,7 @@
  * A transposed copy (NCHW to NHWC, a matrix) goes by square tiles: reads run along the input's rows,
  * writes along the output's, and the tile lies in the first cache between them.
  * SPDX-License-Identifier: MIT */
-#include "base/half.h"
+#include "half.h"
 #include "iterate.h"
 #include "table.h"
 
@@ -26,6 +26,9 @@ static const uint8_t mid_of[DS_DTYPES] = {
     [DS_I64] = MID_I64, [DS_I32] = MID_I32,  [DS_I16] = MID_I32, [DS_I8] = MID_I32,
     [DS_U8] = MID_I32,  [DS_BOOL] = MID_I32,
 };
+
+static const uint8_t dtype_of_mid[MIDS] = {
+    [MID_F32] = DS_F32, [MID_F64] = DS_F64, [MID_I64] = DS_I64, [MID_I32] = DS_I32};
 
 typedef void convert_fn(int64_t n, const void *from, void *to);
 
@@ -53,7 +56,6 @@ typedef void convert_fn(int64_t n, const void *from, void *to);
         for (int64_t i = 0; i < n; i++) y[i] = (to_type)expr(x[i]); \
     }
 
-CONVERT(load_bf16, uint16_t, float, dsi_bf16_to_f32)
 CONVERT(load_i16, int16_t, int32_t, SAME)
 CONVERT(load_i8, int8_t, int32_t, SAME)
 CONVERT(load_u8, uint8_t, int32_t, SAME)
@@ -62,7 +64,6 @@ CONVERT(load_u8, uint8_t, int32_t, SAME)
 #define STORES_TO_FLOAT(mid, type) \
     CONVERT(mid##_to_f32, type, float, SAME) \
     CONVERT(mid##_to_f64, type, double, SAME) \
-    CONVERT(mid##_to_bf16, type, uint16_t, TO_BF16) \
     CONVERT(mid##_to_bool, type, uint8_t, TO_BOOL)
 #define STORES_TO_INT(mid, type, i64, i32, i16, i8, u8) \
     CONVERT(mid##_to_i64, type, int64_t, i64) \
@@ -80,35 +81,23 @@ STORES_TO_INT(f64, double, WHOLE_64, WHOLE_32, TO_I16_F, TO_I8_F, TO_U8_F)
 STORES_TO_INT(i64, int64_t, SAME, SAME, SAME, SAME, SAME)
 STORES_TO_INT(i32, int32_t, SAME, SAME, SAME, SAME, SAME)
 
-/* float16, by the processor's own conversion where the instruction set has it */
-#if defined(DSI_ISA_avx2) || defined(DSI_ISA_avx512)
-static void load_f16(int64_t n, const void *from, void *to)
-{
-    const uint16_t *x = from;
-    float *y = to;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + i))));
-    for (; i < n; i++) y[i] = _cvtsh_ss(x[i]);
-}
+/* Floats and their halves go by the processor's own conversions. */
+#define CONVERT_HALF(name, from_type, to_type, line) \
+    static void name(int64_t n, const void *from, void *to) \
+    { \
+        line((const from_type *)from, (to_type *)to, n); \
+    }
+CONVERT_HALF(load_f16, uint16_t, float, f16_to_floats)
+CONVERT_HALF(load_bf16, uint16_t, float, bf16_to_floats)
+CONVERT_HALF(f32_to_f16, float, uint16_t, floats_to_f16)
+CONVERT_HALF(f32_to_bf16, float, uint16_t, floats_to_bf16)
 
-static void f32_to_f16(int64_t n, const void *from, void *to)
-{
-    const float *x = from;
-    uint16_t *y = to;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm_storeu_si128((__m128i *)(y + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < n; i++) y[i] = _cvtss_sh(x[i], _MM_FROUND_TO_NEAREST_INT);
-}
-#else
-CONVERT(load_f16, uint16_t, float, dsi_f16_to_f32)
-CONVERT(f32_to_f16, float, uint16_t, TO_F16)
-#endif
-CONVERT(f64_to_f16, double, uint16_t, TO_F16)
-CONVERT(i64_to_f16, int64_t, uint16_t, TO_F16)
-CONVERT(i32_to_f16, int32_t, uint16_t, TO_F16)
+#define STORES_TO_HALF(mid, type) \
+    CONVERT(mid##_to_f16, type, uint16_t, TO_F16) \
+    CONVERT(mid##_to_bf16, type, uint16_t, TO_BF16)
+STORES_TO_HALF(f64, double)
+STORES_TO_HALF(i64, int64_t)
+STORES_TO_HALF(i32, int32_t)
 
 static convert_fn *const loads[DS_DTYPES] = {
     /* those without a row are of their middle type */
@@ -136,6 +125,7 @@ typedef struct {
     int64_t from_size, to_size; /* bytes of an element */
     convert_fn *load, *store;   /* load NULL: x is of its middle type */
     bool same;                  /* one dtype: bytes are moved */
+    bool loaded;                /* y is of the middle type: load does it all */
 } conversion;
 
 static conversion conversion_of(ds_dtype from, ds_dtype to)
@@ -146,6 +136,7 @@ static conversion conversion_of(ds_dtype from, ds_dtype to)
         .load = loads[from],
         .store = stores[mid_of[from]][to],
         .same = from == to,
+        .loaded = loads[from] && to == dtype_of_mid[mid_of[from]],
     };
 }
 
@@ -154,6 +145,8 @@ static void convert(const conversion *c, int64_t n, const char *x, char *y)
     int64_t mid[PIECE]; /* room for the widest */
     if (c->same) {
         memcpy(y, x, (size_t)(n * c->to_size));
+    } else if (c->loaded) {
+        c->load(n, x, y);
     } else if (!c->load) {
         c->store(n, x, y);
     } else {

@@ -9,10 +9,14 @@
  *
  * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.) Each element of y
  * is a sum in the order of k within one thread: results do not depend on the number of threads.
- * float64 serves gradient checks and takes plain loops.
+ *
+ * Of 16-bit matrices, small ones are copied to float32 as they are; others become float32 on their way
+ * into packed blocks, so that no copy of them is ever whole. A block of outputs is kept in float32 until
+ * its sums are complete. float64 serves gradient checks and takes plain loops.
  * SPDX-License-Identifier: MIT */
 #include "table.h"
 #include "tile.h"
+#include "wide.h"
 
 #include <string.h>
 
@@ -45,7 +49,9 @@ typedef struct Packing {
     const float *from;
     int64_t across, along, n, k;
     int width;
-    float *to; /* [panels][k][width] */
+    float *to;            /* [panels][k][width] */
+    const uint16_t *half; /* in from's place, of 16 bits; or NULL */
+    ds_dtype dtype;       /* of these */
 } Packing;
 
 typedef float Quad __attribute__((__vector_size__(16)));
@@ -98,12 +104,40 @@ static void pack_panel(const Packing *x, const float *from, float *to, int n)
         for (int i = 0; i < n; i++) to[k * x->width + i] = from[i * x->across + k * x->along];
 }
 
+#define HALF_K 64 /* elements of a vector that are made float at a time */
+
+static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, int n)
+{
+    float wide[TILE_COLS * HALF_K]; /* [n][HALF_K] */
+    if (x->across == 1) {
+        for (int64_t k = 0; k < x->k; k++)
+            half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);
+        return;
+    }
+    for (int64_t k = 0; k < x->k; k += HALF_K) {
+        Packing part = {wide, HALF_K, 1, n, min(HALF_K, x->k - k), x->width, NULL, NULL, DS_F32};
+        for (int i = 0; i < n; i++) {
+            const uint16_t *vector = from + i * x->across + k * x->along;
+            uint16_t dense[HALF_K];
+            for (int64_t j = 0; j < part.k && x->along != 1; j++) dense[j] = vector[j * x->along];
+            half_to_floats(x->dtype, x->along == 1 ? vector : dense, wide + i * HALF_K, part.k);
+        }
+        pack_panel(&part, wide, to + k * x->width, n);
+    }
+}
+
 static void pack_panels(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
-    for (int64_t p = begin; p < end; p++)
-        pack_panel(x, x->from + p * x->width * x->across, x->to + p * x->width * x->k,
-                   (int)min(x->width, x->n - p * x->width));
+    for (int64_t p = begin; p < end; p++) {
+        int n = (int)min(x->width, x->n - p * x->width);
+        int64_t at = p * x->width * x->across;
+        float *to = x->to + p * x->width * x->k;
+        if (x->half)
+            pack_half_panel(x, x->half + at, to, n);
+        else
+            pack_panel(x, x->from + at, to, n);
+    }
 }
 
 static void pack(Packing x)
@@ -159,16 +193,34 @@ static void run_items(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void run_block(Block *x)
+static void multiply(Block *x)
 {
     const Product *p = &x->of;
     int64_t items = p->batch * ceil_div(p->n, TILE_COLS) * ceil_div(p->m, ROW_BLOCK);
     double flops = 2.0 * (double)min(p->m, ROW_BLOCK) * TILE_COLS * (double)p->k;
-    if (x->packed_b)
-        pack((Packing){p->b.p, p->b.col, p->b.row, p->n, p->k, TILE_COLS, x->packed_b});
-    if (x->packed_a)
-        pack((Packing){p->a.p, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, x->packed_a});
     dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
+}
+
+static void run_block(Block *x)
+{
+    const Product *p = &x->of;
+    if (x->packed_b)
+        pack((Packing){.from = p->b.p,
+                       .across = p->b.col,
+                       .along = p->b.row,
+                       .n = p->n,
+                       .k = p->k,
+                       .width = TILE_COLS,
+                       .to = x->packed_b});
+    if (x->packed_a)
+        pack((Packing){.from = p->a.p,
+                       .across = p->a.row,
+                       .along = p->a.col,
+                       .n = p->m,
+                       .k = p->k,
+                       .width = TILE_ROWS,
+                       .to = x->packed_a});
+    multiply(x);
 }
 
 /* ---- the product: blocks over k, and over m and n where they are packed ------------------------------ */
@@ -273,6 +325,81 @@ static ds_status matmul_f32(dsi_stream *s, Product p)
     return p.y.row == 1 ? run_transposed(s, &p) : run_copied(s, &p);
 }
 
+/* ---- 16 bits ------------------------------------------------------------------------------------------- */
+
+#define SMALL_HALF \
+    131072 /* elements of the matrices of one product, that are copied to float32 whole */
+
+/* Rows row .. row + n - 1 (columns, if they are b's) of k elements from k0 on, packed. */
+static void pack_half(const dsi_view *v, int vectors, int64_t batch, int64_t first, int64_t n,
+                      int64_t k0, int64_t k, int width, float *to)
+{
+    int along = 3 - vectors;
+    pack((Packing){.half = (const uint16_t *)v->p + batch * v->s[0] + first * v->s[vectors] +
+                           k0 * v->s[along],
+                   .dtype = v->dtype,
+                   .across = v->s[vectors],
+                   .along = v->s[along],
+                   .n = n,
+                   .k = k,
+                   .width = width,
+                   .to = to});
+}
+
+/* y [m, n] from (batch, i, j) on: all of its sums in float32 in `sums`, then rounded to its place. */
+static void half_block(dsi_stream *s, const dsi_view *a, const dsi_view *b, const float *bias,
+                       dsi_view y, const int64_t at[3], float *packed_a, float *packed_b,
+                       float *sums)
+{
+    int64_t m = y.d[1], n = y.d[2], k = a->d[2];
+    int64_t blocks = k > 0 ? ceil_div(k, K_BLOCK) : 1, each = ceil_div(k, blocks);
+    for (int64_t k0 = 0, first = 1; k0 < k || first; k0 += each, first = 0) {
+        int64_t part = min(each, k - k0);
+        Block x = {{.batch = 1,
+                    .m = m,
+                    .n = n,
+                    .k = part,
+                    .y = {sums, 0, n, 1},
+                    .bias = bias,
+                    .add = !first},
+                   packed_a,
+                   packed_b,
+                   false};
+        pack_half(b, 2, at[0], at[2], n, k0, part, TILE_COLS, packed_b);
+        pack_half(a, 1, at[0], at[1], m, k0, part, TILE_ROWS, packed_a);
+        multiply(&x);
+    }
+    dsi_view done = {sums, DS_F32, 3, {1, m, n}, {0, n, 1}};
+    KERNEL(copy)(s, done, y);
+}
+
+static ds_status matmul_half(dsi_stream *s, const dsi_view *a, const dsi_view *b,
+                             const dsi_view *bias, const dsi_view *y)
+{
+    int64_t m = min(y->d[1], SIDE), n = min(y->d[2], SIDE), k = min(a->d[2], K_BLOCK);
+    int64_t a_size = ceil_div(m, TILE_ROWS) * TILE_ROWS * k;
+    int64_t b_size = ceil_div(n, TILE_COLS) * TILE_COLS * k;
+    size_t room = (size_t)(a_size + b_size + m * n + y->d[2]);
+    float *packed = dsi_scratch(s, room * sizeof *packed);
+    if (!packed) return DS_ENOMEM;
+    float *sums = packed + a_size + b_size, *terms = bias->p ? sums + m * n : NULL;
+    if (terms) KERNEL(copy)(s, *bias, (dsi_view){terms, DS_F32, 1, {y->d[2]}, {1}});
+    for (int64_t batch = 0; batch < y->d[0]; batch++)
+        for (int64_t j = 0; j < y->d[2]; j += SIDE)
+            for (int64_t i = 0; i < y->d[1]; i += SIDE) {
+                dsi_view part = *y;
+                part.p = (char *)y->p + (batch * y->s[0] + i * y->s[1] + j * y->s[2]) *
+                                            (int64_t)ds_dtype_size(y->dtype);
+                part.d[0] = 1;
+                part.d[1] = min(SIDE, y->d[1] - i);
+                part.d[2] = min(SIDE, y->d[2] - j);
+                half_block(s, a, b, terms ? terms + j : NULL, part, (int64_t[]){batch, i, j},
+                           packed, packed + a_size, sums);
+            }
+    dsi_scratch_release(s, packed);
+    return DS_OK;
+}
+
 /* ---- float64 ------------------------------------------------------------------------------------------- */
 
 typedef struct Plain {
@@ -303,6 +430,11 @@ static Matrix matrix(const dsi_view *v) { return (Matrix){v->p, v->s[0], v->s[1]
 ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
+    if (is_half(a.dtype)) {
+        if (m * n + m * k + k * n <= SMALL_HALF)
+            IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
+        return matmul_half(s, &a, &b, &bias, &y);
+    }
     if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype("matmul", y.dtype);
     if (!y.d[0] || !m || !n) return DS_OK;
     if (y.dtype == DS_F64) {

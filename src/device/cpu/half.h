@@ -8,6 +8,11 @@
 
 #include "base/half.h"
 
+ALWAYS_INLINE bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
+#define HALF_PIECE \
+    512 /* elements of a line that are converted at a time: they stay in the first cache */
+
 /* from and to do not overlap */
 ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
 {

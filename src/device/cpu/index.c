@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "iterate.h"
 #include "table.h"
+#include "wide.h"
 
 #include <string.h>
 
@@ -94,9 +95,9 @@ SCATTER_ROWS(double, f64)
 ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                                dsi_view dw)
 {
-    job j = {.w = dw, .index = index, .y = dy, .skip = skip};
-    (void)s;
+    if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(scatter_rows)(s, dy, index, skip, dw), &dw, &dy);
     if (dy.dtype != DS_F32 && dy.dtype != DS_F64) return no_dtype("scatter_rows", dy.dtype);
+    job j = {.w = dw, .index = index, .y = dy, .skip = skip};
     ds_status status = check(&j, dy.d[0]);
     if (!status)
         dsi_parallel(dw.d[1], PARALLEL_ELEMENTS / (dw.d[0] + dy.d[0] + 1) + 16,
@@ -118,8 +119,9 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
                 to[at * dx->s[1]] = ((const T *)dy->p)[o * dy->s[0] + i * dy->s[1]]; \
             } \
     }
-SCATTER_MAX(float, f32)
-SCATTER_MAX(double, f64)
+SCATTER_MAX(uint16_t, 16)
+SCATTER_MAX(uint32_t, 32)
+SCATTER_MAX(uint64_t, 64)
 
 static ds_status check_places(const dsi_view *index, int64_t outer, int64_t classes, int64_t inner)
 {
@@ -137,11 +139,15 @@ static ds_status check_places(const dsi_view *index, int64_t outer, int64_t clas
 ds_status KERNEL(scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     job j = {.w = dx, .index = index, .y = dy};
-    if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_max", dx.dtype);
+    size_t size = ds_dtype_size(dx.dtype);
+    if (size < 2) return no_dtype("scatter_max", dx.dtype);
     ds_status status = check_places(&index, dx.d[0], dx.d[1], dx.d[2]);
     if (!status) status = KERNEL(fill)(s, 0, dx);
     if (!status)
         dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dx.d[2] + 1) + 1,
-                     dx.dtype == DS_F32 ? scatter_max_f32 : scatter_max_f64, &j);
+                     size == 2   ? scatter_max_16
+                     : size == 4 ? scatter_max_32
+                                 : scatter_max_64,
+                     &j);
     return status;
 }

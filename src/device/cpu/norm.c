@@ -8,6 +8,7 @@
 #include "iterate.h"
 #include "lines.h"
 #include "table.h"
+#include "wide.h"
 
 #include <string.h>
 
@@ -63,16 +64,17 @@ static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 
 ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
 {
+    if (is_half(x.dtype)) IN_F32(s, 0, KERNEL(batch_stats)(s, x, mean, var), &x);
     job j = {.x = x, .mean = mean, .var = var};
-    (void)s;
     return run_channels("batch_stats", stats_channels_f32, stats_channels_f64, &j);
 }
 
 ds_status KERNEL(batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                              dsi_view weight, dsi_view bias, dsi_view y)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(batch_norm)(s, x, mean, rstd, weight, bias, y), &y, &x, &weight, &bias);
     job j = {.x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias};
-    (void)s;
     return run_channels("batch_norm", batch_norm_channels_f32, batch_norm_channels_f64, &j);
 }
 
@@ -80,6 +82,9 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
                                 dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                 dsi_view db)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 3, KERNEL(batch_norm_dx)(s, batch, dy, x, mean, rstd, weight, dx, dw, db), &dx,
+               &dw, &db, &dy, &x, &weight);
     job j = {.dy = dy,
              .x = x,
              .y = dx,
@@ -89,7 +94,6 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
              .dw = dw,
              .db = db,
              .batch = batch};
-    (void)s;
     return run_channels("batch_norm_dx", batch_norm_dx_channels_f32, batch_norm_dx_channels_f64,
                         &j);
 }
@@ -97,9 +101,11 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
 ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                              dsi_view y, dsi_view mean, dsi_view rstd)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(layer_norm)(s, eps, x, weight, bias, y, mean, rstd), &y, &x, &weight,
+               &bias);
     job j = {
         .x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias, .eps = eps};
-    (void)s;
     return run("layer_norm", x.dtype, x.d[0], x.d[1], 1, layer_norm_rows_f32, layer_norm_rows_f64,
                &j);
 }
@@ -107,6 +113,9 @@ ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view wei
 ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
                                 dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 3, KERNEL(layer_norm_dx)(s, dy, x, weight, mean, rstd, dx, dw, db), &dx, &dw, &db,
+               &dy, &x, &weight);
     job j = {.dy = dy,
              .x = x,
              .y = dx,
@@ -116,7 +125,6 @@ ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view
              .dw = dw,
              .db = db};
     ds_status status = DS_OK;
-    (void)s;
     if (dx.p)
         status = run("layer_norm_dx", x.dtype, x.d[0], x.d[1], 1, layer_norm_dx_rows_f32,
                      layer_norm_dx_rows_f64, &j);

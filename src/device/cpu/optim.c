@@ -47,8 +47,6 @@ static int64_t all_pieces(int n, const dsi_span *x)
     return sum;
 }
 
-static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
-
 static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
 {
     for (int i = 0; i < n; i++) {

@@ -1,18 +1,64 @@
 /* device/cpu/pointwise.c: one element out for one element in of each operand.
  *
  * UNARY(name, formula of x) and BINARY(name, formula of a and b) make a kernel: a dense line of float and
- * of double, which the compiler vectorises, and the walk over the views.
+ * of double, which the compiler vectorises, and the walk over the views. 16-bit elements are made float
+ * piece by piece on the way to that line, and its result is rounded (Note [16-bit kernels]).
  * SPDX-License-Identifier: MIT */
-#include "base/half.h"
+#include "half.h"
 #include "iterate.h"
 #include "table.h"
 #include "vmath.h"
+
+typedef struct {
+    walk_line *line; /* of float */
+    const void *arg;
+    int n;
+    ds_dtype dtype[WALK_VIEWS];
+    int64_t size[WALK_VIEWS];
+} half_lines;
+
+/* A line of which some views have 16 bits. */
+static void half_line(const void *arg, int64_t n, void *const *p)
+{
+    const half_lines *h = arg;
+    float wide[WALK_VIEWS][HALF_PIECE];
+    int out = h->n - 1;
+    for (int64_t i = 0; i < n; i += HALF_PIECE) {
+        int64_t m = n - i < HALF_PIECE ? n - i : HALF_PIECE;
+        void *at[WALK_VIEWS];
+        for (int v = 0; v <= out; v++) {
+            bool half = is_half(h->dtype[v]);
+            char *here = (char *)p[v] + i * h->size[v];
+            if (half && v < out) half_to_floats(h->dtype[v], (const uint16_t *)here, wide[v], m);
+            at[v] = half ? (void *)wide[v] : here;
+        }
+        h->line(h->arg, m, at);
+        if (is_half(h->dtype[out]))
+            floats_to_half(h->dtype[out], wide[out], (uint16_t *)p[out] + i, m);
+    }
+}
+
+static void run_half(walk_line *line, const void *arg, int n, const dsi_view *const *views)
+{
+    half_lines h = {.line = line, .arg = arg, .n = n};
+    walk w;
+    for (int v = 0; v < n; v++) {
+        h.dtype[v] = views[v]->dtype;
+        h.size[v] = (int64_t)ds_dtype_size(views[v]->dtype);
+    }
+    walk_plan(&w, n, views);
+    walk_run(&w, half_line, &h);
+}
 
 /* Walks by line32 or line64, as dtype says; views[n - 1] is the output. */
 static ds_status run(const char *kernel, ds_dtype dtype, walk_line *line32, walk_line *line64,
                      const void *arg, int n, const dsi_view *const *views)
 {
     walk w;
+    if (is_half(dtype)) {
+        run_half(line32, arg, n, views);
+        return DS_OK;
+    }
     if (dtype != DS_F32 && dtype != DS_F64) return no_dtype(kernel, dtype);
     walk_plan(&w, n, views);
     walk_run(&w, dtype == DS_F32 ? line32 : line64, arg);
@@ -60,7 +106,6 @@ UNARY(abs, ABS(x))
 UNARY(exp, EXP(x))
 UNARY(log, LOG(x))
 UNARY(sqrt, SQRT(x))
-UNARY(relu, x < 0 ? 0 : x)
 UNARY(gelu, AS(x, 0.5) * x * TWO_PHI(x))
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
@@ -104,7 +149,6 @@ ds_status KERNEL(add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_v
 }
 
 /* gradients: a is dy, b is y or x. A NaN in y lets dy pass, as in PyTorch. */
-BINARY(relu_dx, b <= 0 ? 0 : a)
 BINARY(sigmoid_dx, a *b *(1 - b))
 BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
@@ -123,6 +167,61 @@ GELU_TANH_DX(double, f64)
 #define GELU_TANH_SLOPE(x) \
     _Generic((x), float : gelu_tanh_slope_f32, double : gelu_tanh_slope_f64)(x)
 BINARY(gelu_tanh_dx, a *GELU_TANH_SLOPE(b))
+
+/* ---- relu: of 16 bits by the bits ------------------------------------------------------------------- */
+
+UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
+UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
+BINARY_LINES(relu_dx, b <= 0 ? 0 : a)
+
+/* Below zero: with the sign, more than -0, and at most -infinity (NaNs lie beyond it). */
+#define BELOW_ZERO(x, infinity) ((uint16_t)((x)-0x8001) < (infinity))
+#define RELU_HALF(suffix, infinity) \
+    static void relu_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *x = p[0]; \
+        uint16_t *y = p[1]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) y[i] = BELOW_ZERO(x[i], infinity) ? 0 : x[i]; \
+    } \
+    static void relu_dx_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *dy = p[0], *y = p[1]; \
+        uint16_t *dx = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            uint16_t g = dy[i]; /* read on both ways: a branch would not be vectorised */ \
+            dx[i] = !(y[i] & 0x7fff) | BELOW_ZERO(y[i], infinity) ? 0 : g; \
+        } \
+    }
+RELU_HALF(f16, 0x7c00)
+RELU_HALF(bf16, 0x7f80)
+
+#define RELU_LINES(name) \
+    { \
+        [DS_F32] = name##_line_f32, [DS_F64] = name##_line_f64, [DS_F16] = name##_line_f16, \
+        [DS_BF16] = name##_line_bf16, \
+    }
+
+ds_status KERNEL(relu)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    static walk_line *const lines[DS_DTYPES] = RELU_LINES(relu);
+    (void)s;
+    if (!lines[x.dtype]) return no_dtype("relu", x.dtype);
+    WALK(lines[x.dtype], NULL, &x, &y);
+    return DS_OK;
+}
+
+ds_status KERNEL(relu_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
+{
+    static walk_line *const lines[DS_DTYPES] = RELU_LINES(relu_dx);
+    (void)s;
+    if (!lines[dy.dtype]) return no_dtype("relu_dx", dy.dtype);
+    WALK(lines[dy.dtype], NULL, &dy, &y, &dx);
+    return DS_OK;
+}
 
 /* ---- with numbers --------------------------------------------------------------------------------- */
 

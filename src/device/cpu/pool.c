@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "pool_quad.h"
 #include "table.h"
+#include "wide.h"
 
 #include <math.h>
 #include <string.h>
@@ -152,6 +153,45 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
     }
 }
 
+#define HALF_ROW 1024 /* elements of a row of x that are made float at a time */
+
+/* Windows q .. q + n - 1 of row p, of 16 bits: both rows of x as floats side by side, then as above. */
+static void half_quad(const Pool *o, int64_t at, int64_t p, int64_t q, int64_t n)
+{
+    bool channels = o->x.s[1] == 1;
+    int64_t pixel = channels ? o->C : 1, wide = 2 * n * pixel; /* elements */
+    float x[2 * HALF_ROW], y[HALF_ROW / 2];
+    for (int64_t i = 0; i < 2; i++)
+        half_to_floats(o->x.dtype, X(o, uint16_t, at) + (2 * p + i) * o->xh + 2 * q * o->xw,
+                       x + i * wide, wide);
+    QuadRow row = {.x = x,
+                   .y = y,
+                   .index = I(o, at) + p * o->ih + q * o->iw,
+                   .below = wide,
+                   .xw = pixel,
+                   .yw = pixel,
+                   .iw = o->iw,
+                   .at = (int32_t)(2 * p * o->W + 2 * q),
+                   .width = (int32_t)o->W,
+                   .floor = o->c->relu ? 0 : -INFINITY};
+    if (channels)
+        quad_channels(&row, n, o->C);
+    else
+        quad_columns(&row, n);
+    floats_to_half(o->y.dtype, y, Y(o, uint16_t, at) + p * o->yh + q * o->yw, n * pixel);
+}
+
+static void max_quads_half(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    bool channels = o->x.s[1] == 1;
+    int64_t most = HALF_ROW / 2 / (channels ? o->C : 1); /* windows at a time */
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t p = 0; p < o->P; p++)
+            for (int64_t q = 0; q < o->Q; q += most)
+                half_quad(o, channels ? i * o->C : i, p, q, min64(most, o->Q - q));
+}
+
 static bool quads(const Pool *o)
 {
     const dsi_pool2d *c = o->c;
@@ -161,7 +201,10 @@ static bool quads(const Pool *o)
     bool inside = 2 * o->P <= o->H && 2 * o->Q <= o->W; /* no window cut off by ceil_mode */
     bool columns = o->xw == 1 && o->yw == 1 && o->iw == 1;
     bool channels = o->x.s[1] == 1 && o->y.s[1] == 1 && o->index.s[1] == 1;
-    return o->x.dtype == DS_F32 && inside && (columns || channels);
+    if (is_half(o->x.dtype)) /* pixels side by side, and at least one window at a time */
+        channels = channels && o->xw == o->C && o->yw == o->C && 2 * o->C <= HALF_ROW;
+    bool known = o->x.dtype == DS_F32 || is_half(o->x.dtype);
+    return known && inside && (columns || channels);
 }
 
 /* x, y (or dx, dy) and the loop over their planes */
@@ -176,46 +219,49 @@ static ds_status run(const char *name, Pool o, void (*body)(void *, int64_t, int
 ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                              dsi_view index)
 {
-    (void)s;
     Pool o = pool_of(c, x, y, index);
-    if (!quads(&o)) return run("max_pool2d", o, max_planes);
+    bool half = is_half(x.dtype), by_quads = quads(&o);
+    if (half && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
+    if (!by_quads) return run("max_pool2d", o, max_planes);
     int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
-    dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1), max_quads, &o);
+    dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
+                 half ? max_quads_half : max_quads, &o);
     return DS_OK;
 }
 
 ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
-    (void)s;
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(max_pool2d_dx)(s, dy, index, dx), &dx, &dy);
     return run("max_pool2d_dx", pool_of(NULL, dx, dy, index), max_planes_dx);
 }
 
 ds_status KERNEL(pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y)
 {
-    (void)s;
+    dsi_pooled g = *x;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(pooled_to_dense)(s, &g, y), &y, &g.value);
     return run("pooled_to_dense", pool_of(NULL, y, x->value, x->index), max_planes_dx);
 }
 
 ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
 {
-    (void)s;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d)(s, c, x, y), &y, &x);
     return run("avg_pool2d", pool_of(c, x, y, (dsi_view){0}), mean_planes);
 }
 
 ds_status KERNEL(avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
 {
-    (void)s;
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d_dx)(s, c, dy, dx), &dx, &dy);
     return run("avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), mean_planes_dx);
 }
 
 ds_status KERNEL(adaptive_avg_pool2d)(dsi_stream *s, dsi_view x, dsi_view y)
 {
-    (void)s;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d)(s, x, y), &y, &x);
     return run("adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), mean_planes);
 }
 
 ds_status KERNEL(adaptive_avg_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view dx)
 {
-    (void)s;
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d_dx)(s, dy, dx), &dx, &dy);
     return run("adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), mean_planes_dx);
 }

@@ -5,11 +5,13 @@
  *   summed  every output is a sum of dense lines (a row's sum, a sum of everything), or
  *   kept    outputs that are neighbours are summed together, line upon line (a bias gradient).
  * Partial sums of at most 4096 elements are in T, their totals in double. The order of a sum depends on
- * shapes and strides alone: threads share outputs, or the fixed parts of one long line.
+ * shapes and strides alone: threads share outputs, or the fixed parts of one long line. 16-bit lines are
+ * made float piece by piece, as those that are not dense are gathered.
  * SPDX-License-Identifier: MIT */
 #include "iterate.h"
 #include "lines.h"
 #include "table.h"
+#include "wide.h"
 
 #include <math.h>
 
@@ -61,6 +63,18 @@ ALWAYS_INLINE double larger(double a, double b) { return a >= b || a != a ? a : 
 #define T           double
 #define NAMED(name) name##_f64
 #include "reduce.inc"
+
+/* 16-bit elements, `stride` apart, as floats. */
+#define GATHER_HALF(suffix, to_floats) \
+    static void gather_##suffix(int64_t n, const void *from, int64_t stride, void *to) \
+    { \
+        const uint16_t *x = from; \
+        uint16_t dense[GATHER]; \
+        for (int64_t i = 0; i < n && stride != 1; i++) dense[i] = x[i * stride]; \
+        to_floats(stride == 1 ? x : dense, to, n); \
+    }
+GATHER_HALF(f16, f16_to_floats)
+GATHER_HALF(bf16, bf16_to_floats)
 
 /* ---- the plan ------------------------------------------------------------------------------------- */
 
@@ -117,9 +131,19 @@ static plan plan_of(const dsi_view *x, const dsi_view *y)
 typedef struct {
     double (*line)(int64_t n, const void *x); /* of a dense line */
     void (*gather)(int64_t n, const void *from, int64_t stride, void *to);
-    int64_t size; /* bytes of an element */
-    bool largest; /* lines are combined by the larger, else by the sum */
+    int64_t size;     /* bytes of an element */
+    int64_t out_size; /* of y's */
+    bool largest;     /* lines are combined by the larger, else by the sum */
+    bool half;        /* dense lines are gathered too */
 } fold;
+
+static fold half_fold(fold f, ds_dtype dtype)
+{
+    f.gather = dtype == DS_F16 ? gather_f16 : gather_bf16;
+    f.size = 2;
+    f.half = true;
+    return f;
+}
 
 static double combine(const fold *f, double a, double b)
 {
@@ -129,7 +153,7 @@ static double combine(const fold *f, double a, double b)
 static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
 {
     double buf[GATHER], total = 0;
-    if (stride == 1) return f->line(n, x);
+    if (stride == 1 && !f->half) return f->line(n, x);
     for (int64_t i = 0; i < n; i += GATHER) {
         int64_t m = n - i < GATHER ? n - i : GATHER;
         f->gather(m, x + i * stride * f->size, stride, buf);
@@ -193,25 +217,27 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
 {
     const fold_job *j = arg;
     const plan *p = j->p;
-    int64_t size = j->f->size;
+    int64_t size = j->f->out_size;
     for (int64_t k = begin; k < end; k++)
         put(p->y + offset(&p->kept_y, k) * size, size,
-            p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * size));
+            p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
 ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
-    bool single = x.dtype == DS_F32;
-    fold f = {single ? sum_of_f32 : sum_of_f64, single ? gather_f32 : gather_f64, single ? 4 : 8,
-              false};
+    static const fold f32 = {sum_of_f32, gather_f32, 4, 4, false, false};
+    static const fold f64 = {sum_of_f64, gather_f64, 8, 8, false, false};
+    bool half = is_half(x.dtype), single = x.dtype == DS_F32 || half;
+    fold f = half ? half_fold(f32, x.dtype) : single ? f32 : f64;
 
-    (void)s;
     if (!single && x.dtype != DS_F64) return no_dtype("sum", x.dtype);
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(sum)(s, factor, x, y), &y);
     if (view_numel(&y) == 0) return DS_OK;
     plan p = plan_of(&x, &y);
     p.factor = factor;
+    if (half && !p.inner_summed) IN_F32(s, 0, KERNEL(sum)(s, factor, x, y), &x);
     if (p.inner_summed && p.outputs == 1) {
-        put(p.y, f.size, factor * fold_all(&p, &f));
+        put(p.y, f.out_size, factor * fold_all(&p, &f));
     } else if (p.inner_summed) {
         fold_job j = {.p = &p, .f = &f};
         dsi_parallel(p.outputs, PARALLEL_ELEMENTS / (p.lines * p.inner + 1) + 1, sum_rows, &j);
@@ -224,14 +250,14 @@ ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
     return DS_OK;
 }
 
-/* ---- max, norm ------------------------------------------------------------------------------------ */
+/* ---- max, norm, infinities ------------------------------------------------------------------------------------ */
 
 ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
 {
     maxima m = {x, y, index};
     int64_t n = x.d[0] * x.d[2];
 
-    (void)s;
+    if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(max)(s, x, y, index), &y, &x);
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("max", x.dtype);
     if (n == 0) return DS_OK;
     if (x.d[1] == 0) return dsi_fail(DS_EINVAL, "max: the dimension has no elements");
@@ -243,10 +269,12 @@ ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
 ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out)
 {
     static const fold folds[3][2] = {
-        {{sum_of_absolutes_f32, gather_f32, 4, false},
-         {sum_of_absolutes_f64, gather_f64, 8, false}},
-        {{sum_of_squares_f32, gather_f32, 4, false}, {sum_of_squares_f64, gather_f64, 8, false}},
-        {{largest_absolute_f32, gather_f32, 4, true}, {largest_absolute_f64, gather_f64, 8, true}},
+        {{sum_of_absolutes_f32, gather_f32, 4, 0, false, false},
+         {sum_of_absolutes_f64, gather_f64, 8, 0, false, false}},
+        {{sum_of_squares_f32, gather_f32, 4, 0, false, false},
+         {sum_of_squares_f64, gather_f64, 8, 0, false, false}},
+        {{largest_absolute_f32, gather_f32, 4, 0, true, false},
+         {largest_absolute_f64, gather_f64, 8, 0, true, false}},
     };
     const dsi_view nothing = {0};
     int kind = p == 1 ? 0 : p == 2 ? 1 : 2;
@@ -256,11 +284,30 @@ ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double
     if (kind == 2 && !(p == (double)INFINITY))
         return dsi_fail(DS_EINVAL, "norm: p is %g, expected 1, 2 or infinity", p);
     for (int i = 0; i < n; i++) {
-        if (x[i].dtype != DS_F32 && x[i].dtype != DS_F64) return no_dtype("norm", x[i].dtype);
-        const fold *f = &folds[kind][x[i].dtype == DS_F64];
+        if (x[i].dtype > DS_BF16) return no_dtype("norm", x[i].dtype);
+        fold f = folds[kind][x[i].dtype == DS_F64];
+        if (is_half(x[i].dtype)) f = half_fold(f, x[i].dtype);
         plan all = plan_of(&x[i], &nothing);
-        total = combine(f, total, fold_all(&all, f));
+        total = combine(&f, total, fold_all(&all, &f));
     }
     *out = kind == 1 ? sqrt(total) : total;
+    return DS_OK;
+}
+
+ds_status KERNEL(nonfinite)(dsi_stream *s, int n, const dsi_view *x, int *which)
+{
+    static const fold folds[2] = {{count_nonfinite_f32, gather_f32, 4, 0, false, false},
+                                  {count_nonfinite_f64, gather_f64, 8, 0, false, false}};
+    const dsi_view nothing = {0};
+
+    (void)s;
+    *which = -1;
+    for (int i = 0; i < n && *which < 0; i++) {
+        if (x[i].dtype > DS_BF16) return no_dtype("nonfinite", x[i].dtype);
+        fold f = folds[x[i].dtype == DS_F64];
+        if (is_half(x[i].dtype)) f = half_fold(f, x[i].dtype);
+        plan all = plan_of(&x[i], &nothing);
+        if (fold_all(&all, &f) > 0) *which = i;
+    }
     return DS_OK;
 }

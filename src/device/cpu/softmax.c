@@ -11,6 +11,7 @@
 #include "lines.h"
 #include "table.h"
 #include "vmath.h"
+#include "wide.h"
 
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
@@ -111,25 +112,25 @@ static ds_status run_softmax_dx(const char *kernel, bool log, dsi_view dy, dsi_v
 
 ds_status KERNEL(softmax)(dsi_stream *s, dsi_view x, dsi_view y)
 {
-    (void)s;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, x, y), &y, &x);
     return run_softmax("softmax", false, x, y);
 }
 
 ds_status KERNEL(log_softmax)(dsi_stream *s, dsi_view x, dsi_view y)
 {
-    (void)s;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(log_softmax)(s, x, y), &y, &x);
     return run_softmax("log_softmax", true, x, y);
 }
 
 ds_status KERNEL(softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
 {
-    (void)s;
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
     return run_softmax_dx("softmax_dx", false, dy, y, dx);
 }
 
 ds_status KERNEL(log_softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
 {
-    (void)s;
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(log_softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
     return run_softmax_dx("log_softmax_dx", true, dy, y, dx);
 }
 
@@ -168,11 +169,13 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
                                 dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
                                 dsi_view divisor)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(cross_entropy)(s, c, x, label, weight, loss, lse, divisor), &loss, &x,
+               &weight);
     entropy e = {
         .c = c, .x = rows_of(&x), .label = label, .weight = weight, .loss = loss, .lse = lse};
     double used, total = 0;
 
-    (void)s;
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy", x.dtype);
     if (e.x.columns == 0) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
     e.n_rows = e.x.outer * e.x.inner;
@@ -197,6 +200,9 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
                                    dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                    dsi_view divisor, dsi_view dx)
 {
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(cross_entropy_dx)(s, c, dloss, x, label, weight, lse, divisor, dx), &dx,
+               &dloss, &x, &weight);
     entropy e = {.c = c,
                  .x = rows_of(&x),
                  .dx = rows_of(&dx),
@@ -205,7 +211,6 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
                  .loss = dloss,
                  .lse = lse};
 
-    (void)s;
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_dx", x.dtype);
     e.scale = value(&divisor, 0);
     e.weight_sum = (double)e.x.columns;
