@@ -141,7 +141,7 @@ static ds_status rank(void *arg)
 /* Returns the near-ties of this rank. */
 static int64_t compare_norms(const Run *run, int me, const json_t *want_all, double rtol)
 {
-    char what[40];
+    char what[64];
     int64_t near_ties = 0;
     const Seen *seen = &run->seen[me];
     for (int64_t t = 0; t < seen->updates; t++) {
@@ -164,7 +164,7 @@ static int64_t compare_rank(const Run *run, int me)
                  *want = json_array_get(json_object_get(run->r->json, "ranks"), (size_t)me);
     double atol = reference_double(tolerance, "loss_atol", 0);
     for (int64_t m = 0; m < run->seen[me].micro_steps; m++) {
-        char what[40];
+        char what[64];
         bool first = m < reference_int(tolerance, "first_steps", 0);
         snprintf(what, sizeof what, "rank %d: loss[%lld]", me, (long long)m);
         reference_number_within(
