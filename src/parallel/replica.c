@@ -126,15 +126,23 @@ static void on_the_callers_thread(dsi_replica *r)
 void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r))
 {
     r->job = job;
-    if (r->worker) dsi_worker_start(r->worker, on_its_thread, r);
+    if (!r->worker) return;
+    if (dsi_worker_is_here(r->worker)) {
+        dsi_worker_start(r->worker, on_its_thread, r);
+    } else {
+        r->status = DS_ESTATE;
+        snprintf(r->why, sizeof r->why,
+                 "its thread did not come along into this fork of the process: make a new "
+                 "ds_data_parallel here");
+    }
 }
 
 void dsi_replica_wait(dsi_replica *r)
 {
-    if (r->worker)
-        dsi_worker_wait(r->worker);
-    else
+    if (!r->worker)
         on_the_callers_thread(r);
+    else if (dsi_worker_is_here(r->worker))
+        dsi_worker_wait(r->worker);
 }
 
 void dsi_replica_forget(dsi_replica *r, dsi_share *share)
@@ -244,13 +252,13 @@ static void end_module(void *replica)
 void dsi_replica_free(dsi_replica *r)
 {
     if (!r) return;
-    if (r->worker) {
+    if (!r->worker) {
+        ds_state_free(r->tensors);
+    } else if (dsi_worker_is_here(r->worker)) {
         dsi_worker_start(r->worker, end_module, r);
         dsi_worker_wait(r->worker);
-        dsi_worker_free(r->worker);
-    } else {
-        ds_state_free(r->tensors);
     }
+    dsi_worker_free(r->worker);
     dsi_free(r->memory);
     dsi_free(r->grad);
     dsi_free(r->trained);

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SPIN_NS     100000
 #define PATIENCE_NS 10000
@@ -24,6 +25,7 @@ enum { CALLERS, WORKERS, OVER };
 
 struct dsi_worker {
     pthread_t thread;
+    pid_t process; /* that has the thread: its forks have not */
     void (*fn)(void *arg);
     void *arg;
     _Atomic int turn, sleepers;
@@ -89,6 +91,7 @@ static void *worker_main(void *arg)
 dsi_worker *dsi_worker_new(void)
 {
     dsi_worker *w = dsi_alloc(sizeof *w);
+    w->process = getpid();
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->changed, NULL);
     sigset_t all, was; /* signals are for the program's own threads */
@@ -104,6 +107,8 @@ dsi_worker *dsi_worker_new(void)
     return NULL;
 }
 
+bool dsi_worker_is_here(const dsi_worker *w) { return w->process == getpid(); }
+
 void dsi_worker_start(dsi_worker *w, void (*fn)(void *arg), void *arg)
 {
     w->fn = fn;
@@ -116,9 +121,11 @@ void dsi_worker_wait(dsi_worker *w) { wait_while(w, WORKERS); }
 void dsi_worker_free(dsi_worker *w)
 {
     if (!w) return;
-    give_turn(w, OVER);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->mutex);
+    if (dsi_worker_is_here(w)) {
+        give_turn(w, OVER);
+        pthread_join(w->thread, NULL);
+        pthread_cond_destroy(&w->changed);
+        pthread_mutex_destroy(&w->mutex);
+    }
     dsi_free(w);
 }

@@ -3,6 +3,8 @@
 #ifndef DSI_PARALLEL_WORKER_H
 #define DSI_PARALLEL_WORKER_H
 
+#include <stdbool.h>
+
 typedef struct dsi_worker dsi_worker;
 
 dsi_worker *dsi_worker_new(void); /* NULL with the message if there can be no thread */
@@ -11,6 +13,10 @@ dsi_worker *dsi_worker_new(void); /* NULL with the message if there can be no th
  * the two calls what fn works on is the worker's, and else the caller's. */
 void dsi_worker_start(dsi_worker *w, void (*fn)(void *arg), void *arg);
 void dsi_worker_wait(dsi_worker *w);
+
+/* False in a fork of the process that made it: the thread did not come along, and only dsi_worker_free may be
+ * called. */
+bool dsi_worker_is_here(const dsi_worker *w);
 
 void dsi_worker_free(dsi_worker *w); /* it waits; NULL passes */
 

@@ -46,6 +46,23 @@ static void every_item_is_done_once(void **state)
     ds_set_threads(1);
 }
 
+static void a_limit_is_kept(void **state)
+{
+    (void)state;
+    ds_set_threads(4);
+    for (int limit = 1; limit <= 5; limit++) {
+        CHECK_INT(dsi_limit_threads(limit), 0);
+        for (int i = 0; i < 50; i++) {
+            count c = {0};
+            dsi_parallel(ITEMS, 1, count_items, &c);
+            check_counts(&c, ITEMS, 1);
+            CHECK(c.parts <= limit);
+        }
+        CHECK_INT(dsi_limit_threads(0), limit);
+    }
+    ds_set_threads(1);
+}
+
 static void negative_sizes_do_nothing(void **state)
 {
     (void)state;
@@ -162,7 +179,8 @@ static void a_forked_child_works_on(void **state)
     ds_set_threads(1);
 }
 
-TEST_MAIN(cmocka_unit_test(every_item_is_done_once), cmocka_unit_test(negative_sizes_do_nothing),
+TEST_MAIN(cmocka_unit_test(every_item_is_done_once), cmocka_unit_test(a_limit_is_kept),
+          cmocka_unit_test(negative_sizes_do_nothing),
           cmocka_unit_test(jobs_see_what_jobs_before_wrote),
           cmocka_unit_test(nested_calls_run_inline), cmocka_unit_test(wrong_numbers_are_refused),
           cmocka_unit_test(ranks_have_their_own_helpers),

@@ -4,6 +4,9 @@
 #include "device/device.h"
 #include "net.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #define MOST_REPLICAS 4
 
 static ds_module *same_net(void *arg)
@@ -106,13 +109,45 @@ static void gradients(void **state)
     ds_scope_close(scope);
 }
 
+static ds_module *conv_new(void *arg)
+{
+    (void)arg;
+    return ds_nn_conv2d(NULL, "conv", 3, 5, 3, .padding = 1);
+}
+
+/* Planes in and out, in whatever order they lie in memory. */
+static void planes(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *one = conv_new(NULL), *net = conv_new(NULL);
+    ds_state *weights = ds_module_state(one);
+    CHECK_INT(ds_module_load(net, weights), DS_OK);
+    ds_state_free(weights);
+    ds_data_parallel *dp = ds_data_parallel_new(net, 3, conv_new, NULL);
+    ds_tensor *labels, *x = ds_require_grad(samples(DS_F32, 0, 7, &labels), true);
+    ds_tensor *want = ds_call(one, x), *y = ds_data_parallel_call(dp, x);
+    CHECK_INT(ds_backward(ds_sum(ds_mul(want, want))), DS_OK);
+    ds_tensor *dx = ds_keep(ds_grad(x));
+    ds_set_grad_of(x, NULL);
+    CHECK_INT(ds_backward(ds_sum(ds_mul(y, y))), DS_OK);
+    const float *a = ds_data(ds_detach(y)), *b = ds_data(ds_detach(want));
+    for (int i = 0; i < ds_numel(y); i++) CHECK_CLOSE(a[i], b[i], 1e-6);
+    const float *g = ds_data(ds_grad(x)), *w = ds_data(dx);
+    for (int i = 0; i < ds_numel(x); i++) CHECK_CLOSE(g[i], w[i], 1e-5);
+    ds_drop(dx);
+    ds_data_parallel_free(dp);
+    ds_module_free(one), ds_module_free(net);
+    ds_scope_close(scope);
+}
+
 /* ---- a module that shows what it was given ----------------------------------------------------------------- */
 
 typedef struct Probe {
     ds_tensor *w, *unused, *seen; /* [1], [2], a buffer [1] */
 } Probe;
 
-enum { ROWS, PRODUCT, VALUE, MODES, UNEVEN, NOISE, NO_MEMORY };
+enum { ROWS, SAME, PRODUCT, VALUE, MODES, UNEVEN, NOISE, NO_MEMORY };
 static int what; /* set while no replica works */
 
 /* Fails where a sample is negative. */
@@ -129,6 +164,7 @@ static ds_tensor *probe_forward(void *self, ds_tensor **in, int n)
     }
     *(float *)ds_data_mut(p->seen) += (float)rows;
     if (what == ROWS) return ds_full(DS_I64, ds_shape(rows), (double)rows);
+    if (what == SAME) return x;
     if (what == MODES)
         return ds_full(DS_F32, ds_shape(rows),
                        ds_module_training(m) + 10 * ds_grad_enabled() + 100 * ds_item(p->seen));
@@ -206,6 +242,14 @@ static void inputs_and_values(void **state)
     for (int i = 0; i < 3; i++) CHECK_CLOSE(at(ds_grad(a), i), 3 * (i + 2), 0);
     CHECK_CLOSE(at(ds_grad(p->w), 0), 2 + 6 + 12, 0);
     CHECK_CLOSE(at(ds_grad(p->unused), 1), 0, 0); /* zeros, as torch gives */
+
+    /* what a module was given, returned */
+    what = SAME;
+    ds_set_grad_of(a, NULL);
+    y = ds_data_parallel_call(dp, a);
+    CHECK_CLOSE(at(y, 2), 3, 0);
+    CHECK_INT(ds_backward(ds_sum(ds_mul(y, y))), DS_OK);
+    for (int i = 0; i < 3; i++) CHECK_CLOSE(at(ds_grad(a), i), 2 * (i + 1), 0);
 
     /* a value of each replica: a vector; two calls, gradients that add up */
     what = VALUE;
@@ -498,6 +542,31 @@ static void freed_before(void **state)
     CHECK_INT(ds_live_tensors(), before);
 }
 
+/* In a fork there are no replicas' threads: a message, and nobody waits for them. */
+static void in_a_fork(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = probe_new(NULL);
+    ds_data_parallel *dp = ds_data_parallel_new(m, 3, probe_new, NULL);
+    what = PRODUCT;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        ds_tensor *y = ds_data_parallel_call(dp, column(3, one_to_8));
+        bool right = !y && ds_error() && strstr(ds_error(), "replica 1: its thread did not come");
+        ds_data_parallel_free(dp);
+        _exit(right ? 0 : 1);
+    }
+    int status = 0;
+    CHECK_INT(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_CLOSE(at(ds_data_parallel_call(dp, column(3, one_to_8)), 2), 9, 0);
+    ds_data_parallel_free(dp);
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 /* Every allocation of the caller fails once; then one of a replica. */
 static void without_memory(void **state)
 {
@@ -564,10 +633,10 @@ static void in_ranks(void **state)
     CHECK_INT(ds_run_ranks(2, replicas_in_ranks, NULL), DS_OK);
 }
 
-TEST_MAIN(cmocka_unit_test(as_one_process), cmocka_unit_test(gradients),
+TEST_MAIN(cmocka_unit_test(as_one_process), cmocka_unit_test(gradients), cmocka_unit_test(planes),
           cmocka_unit_test(chunks_as_torch), cmocka_unit_test(inputs_and_values),
           cmocka_unit_test(follows_the_module), cmocka_unit_test(half_precision),
           cmocka_unit_test(batch_norm), cmocka_unit_test(random_numbers), cmocka_unit_test(hooks),
           cmocka_unit_test(refusals), cmocka_unit_test(failing_replicas),
-          cmocka_unit_test(freed_before), cmocka_unit_test(without_memory),
-          cmocka_unit_test(in_ranks))
+          cmocka_unit_test(freed_before), cmocka_unit_test(in_a_fork),
+          cmocka_unit_test(without_memory), cmocka_unit_test(in_ranks))

@@ -46,4 +46,13 @@ has err 'no/such'
 status 1 --data empty --no_download
 lines err 1
 
+# ---- without memory, on the caller's thread or a replica's: one line
+for n in 20 60 100; do
+    export DS_FAIL_ALLOC=$n
+    status 1 $sample --max_steps 3 --batch_size 8 --device_ids 0,1,2 --quiet
+    lines err 1
+    has err 'no memory for'
+done
+unset DS_FAIL_ALLOC
+
 finish

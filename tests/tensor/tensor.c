@@ -182,9 +182,27 @@ static void a_thread_leaves_nothing(void **state)
     pthread_join(t, NULL); /* the leak checker of the sanitized build looks at the rest */
 }
 
-TEST_MAIN(cmocka_unit_test(scopes_own_what_is_made), cmocka_unit_test(closing_closes_those_inside),
-          cmocka_unit_test(result_moves_outside), cmocka_unit_test(views_share_memory),
-          cmocka_unit_test(channels_last_is_an_order), cmocka_unit_test(items),
-          cmocka_unit_test(copies_convert_and_broadcast), cmocka_unit_test(shapes_that_are_none),
-          cmocka_unit_test(state_dicts_keep_order), cmocka_unit_test(one_becomes_another),
-          cmocka_unit_test(a_thread_leaves_nothing))
+/* Memory of somebody else: read and written there, and left there. */
+static void borrowed_memory(void **state)
+{
+    (void)state;
+    float other[6];
+    memcpy(other, six, sizeof other);
+    size_t bytes = ds_memory_allocated((ds_device){DS_CPU, 0});
+    ds_scope *scope = ds_scope_open();
+    dsi_view v = {.p = other, .dtype = DS_F32, .n = 2, .d = {2, 3}, .s = {1, 2}};
+    ds_tensor *x = dsi_borrow(dsi_device_current(), v);
+    CHECK_INT((int64_t)ds_memory_allocated((ds_device){DS_CPU, 0}), (int64_t)bytes);
+    CHECK_CLOSE(((const float *)ds_data(x))[1], 3, 0); /* x[0][1] */
+    CHECK_INT(ds_copy(dsi_alias(x), ds_zeros(DS_F32, ds_shape(3))), DS_OK);
+    ds_scope_close(scope);
+    for (int i = 0; i < 6; i++) CHECK_CLOSE(other[i], 0, 0);
+    CHECK_INT((int64_t)ds_memory_allocated((ds_device){DS_CPU, 0}), (int64_t)bytes);
+}
+
+TEST_MAIN(cmocka_unit_test(borrowed_memory), cmocka_unit_test(scopes_own_what_is_made),
+          cmocka_unit_test(closing_closes_those_inside), cmocka_unit_test(result_moves_outside),
+          cmocka_unit_test(views_share_memory), cmocka_unit_test(channels_last_is_an_order),
+          cmocka_unit_test(items), cmocka_unit_test(copies_convert_and_broadcast),
+          cmocka_unit_test(shapes_that_are_none), cmocka_unit_test(state_dicts_keep_order),
+          cmocka_unit_test(one_becomes_another), cmocka_unit_test(a_thread_leaves_nothing))
