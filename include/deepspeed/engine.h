@@ -151,6 +151,37 @@ DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
  * Training steps are refused in between. */
 DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 
+/* ---- memory, before anything is made ------------------------------------------------------------------- */
+
+typedef struct ds_memory_estimate {
+    int stage;
+    ds_dtype dtype; /* of parameters, gradients, activations */
+    /* bytes of one rank */
+    int64_t parameters, gradients,
+        optimizer;    /* model state; optimizer: moments and float32 masters */
+    int64_t passing;  /* at the worst moment of a pass: activations, a new gradient, buckets */
+    int64_t gathered; /* stage 3: parameters of other ranks */
+    int64_t peak;     /* all of that */
+} ds_memory_estimate;
+
+typedef struct ds_estimate_opts {
+    const char *config;  /* as ds_init's */
+    int world_size;      /* 0: 1 */
+    int64_t params;      /* elements that are trained */
+    int64_t largest;     /* elements of the largest parameter; 0: no larger than a bucket */
+    int64_t activations; /* bytes that a micro step needs besides */
+    /* In place of these three a model and a micro batch for it: one forward and backward is run and
+     * measured, with the mean of what the model returns as its loss. Both are borrowed; the model, which
+     * no engine has yet, is as before afterwards, without gradients. */
+    ds_module *model;
+    ds_tensor *input;
+} ds_estimate_opts;
+
+/* What a rank will need in training: ds_estimate_memory(&m, .config = "ds_config.json", .world_size = 4,
+ * .params = 50000000). docs/memory.md says what is counted. */
+#define ds_estimate_memory(out, ...) ds_estimate_memory_with(out, (ds_estimate_opts){__VA_ARGS__})
+DS_API ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts opts);
+
 #ifdef __cplusplus
 }
 #endif

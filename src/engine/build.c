@@ -110,22 +110,21 @@ static bool check_tested(const ds_engine *e)
 /* ---- precision, and what updates ----------------------------------------------------------------------- */
 
 /* inventory: accumulation is float32 for bf16 without ZeRO, else the model's dtype. */
-static ds_dtype accumulation_dtype(const ds_engine *e)
+static ds_dtype accumulation_dtype(const dsi_config *c, ds_dtype dtype)
 {
-    const dsi_config *c = e->config;
     if (c->data_types.grad_accum_dtype >= 0) return (ds_dtype)c->data_types.grad_accum_dtype;
-    return c->bf16.enabled && !c->zero.stage ? DS_F32 : e->dtype;
+    return c->bf16.enabled && !c->zero.stage ? DS_F32 : dtype;
 }
 
-static bool make_zero(ds_engine *e)
+dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
 {
-    const dsi_config *c = e->config;
-    dsi_zero_opts o = {
+    ds_dtype dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
+    return (dsi_zero_opts){
         .stage = (int)c->zero.stage,
-        .dtype = e->dtype,
-        .accum_dtype = accumulation_dtype(e),
+        .dtype = dtype,
+        .accum_dtype = accumulation_dtype(c, dtype),
         .comm_dtype = c->communication_data_type >= 0 ? (ds_dtype)c->communication_data_type
-                                                      : e->dtype,
+                                                      : dtype,
         .prescale = c->prescale_gradients,
         .predivide = c->gradient_predivide_factor,
         .overlap_comm = c->zero.overlap_comm,
@@ -139,6 +138,11 @@ static bool make_zero(ds_engine *e)
         .max_reuse_distance = c->zero.max_reuse_distance,
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
     };
+}
+
+static bool make_zero(ds_engine *e)
+{
+    dsi_zero_opts o = dsi_engine_zero_opts(e->config);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     return e->zero != NULL;
@@ -210,7 +214,7 @@ static bool build(ds_engine *e, const ds_init *init)
     e->comm = init->comm ? init->comm : ds_world();
     if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
     if (!read_config(e, init)) return false;
-    e->dtype = e->config->fp16.enabled ? DS_F16 : e->config->bf16.enabled ? DS_BF16 : DS_F32;
+    e->dtype = dsi_engine_zero_opts(e->config).dtype;
     if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();
     e->throughput = (dsi_throughput){.off = !e->config->throughput.enabled,
                                      .batch_size = e->config->train_batch_size,

@@ -42,6 +42,7 @@ struct ds_engine {
 
 /* engine/build.c: from the configuration to the parts; false, with the message, when something is refused. */
 bool dsi_engine_build(ds_engine *e, const ds_init *init);
+dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
 /* Whether losses and norms are wanted for a monitor; the same on all ranks. */
 static inline bool dsi_engine_watched(const ds_engine *e)

@@ -81,23 +81,28 @@ static ds_status broadcast(const dsi_zero *z)
     return status;
 }
 
+dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
+{
+    int64_t bucket = o->reduce_bucket ? o->reduce_bucket : DSI_ZERO_BUCKET;
+    int64_t gather = o->allgather_bucket ? o->allgather_bucket : DSI_ZERO_BUCKET;
+    bool partition = o->stage > 0 && ranks > 1, divide = o->stage == 3 && ranks > 1;
+    if (partition && gather < bucket) bucket = gather;
+    return (dsi_flat_opts){.rank = rank,
+                           .ranks = ranks,
+                           .partition = partition,
+                           .bucket = bucket,
+                           .alone = divide ? o->persistence_threshold : INT64_MAX,
+                           .together = divide ? o->model_persistence_threshold : INT64_MAX};
+}
+
 static ds_status lay_out(dsi_zero *z, int ranks)
 {
-    int64_t bucket = z->o.reduce_bucket;
-    bool partition = z->o.stage > 0 && ranks > 1, divide = z->o.stage == 3 && ranks > 1;
-    if (partition && z->o.allgather_bucket < bucket) bucket = z->o.allgather_bucket;
-    z->flat = dsi_flat_new(
-        z->model,
-        &(dsi_flat_opts){.rank = ds_comm_rank(z->comm),
-                         .ranks = ranks,
-                         .partition = partition,
-                         .bucket = bucket,
-                         .alone = divide ? z->o.persistence_threshold : INT64_MAX,
-                         .together = divide ? z->o.model_persistence_threshold : INT64_MAX});
+    dsi_flat_opts o = dsi_zero_layout(&z->o, ds_comm_rank(z->comm), ranks);
+    z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
     z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
-    if (!partition) return DS_OK;
+    if (!o.partition) return DS_OK;
     z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
     z->gathers = dsi_alloc((size_t)z->flat->units * sizeof *z->gathers);
     return DS_OK;
@@ -235,8 +240,6 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
         dsi_free(z);
         return NULL;
     }
-    if (!z->o.reduce_bucket) z->o.reduce_bucket = DSI_ZERO_BUCKET;
-    if (!z->o.allgather_bucket) z->o.allgather_bucket = DSI_ZERO_BUCKET;
     ds_scope *scope = ds_scope_open();
     ds_status status = all_or_none(z, prepare(z));
     ds_scope_close(scope);

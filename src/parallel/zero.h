@@ -12,6 +12,8 @@
 #ifndef DSI_PARALLEL_ZERO_H
 #define DSI_PARALLEL_ZERO_H
 
+#include "flat.h"
+
 #include <deepspeed/comm.h>
 #include <deepspeed/optim.h>
 
@@ -41,6 +43,9 @@ typedef struct dsi_zero_opts {
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters */
 } dsi_zero_opts;
+
+/* How parameters lie and who owns them (Note [Layout]). */
+dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks);
 
 typedef struct dsi_zero dsi_zero;
 

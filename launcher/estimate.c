@@ -1,0 +1,53 @@
+/* launcher/estimate.c: deepspeed --estimate_memory: what a rank will need, before anything is made.
+ * SPDX-License-Identifier: MIT */
+#include "estimate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Line {
+    const char *title, *key, *note;
+    int64_t bytes;
+} Line;
+
+static void print_table(const ds_estimate_opts *o, const ds_memory_estimate *m, const Line *line,
+                        int n)
+{
+    printf("%lld parameters, %d rank%s, %s, ZeRO stage %d: bytes of each rank\n",
+           (long long)o->params, o->world_size, o->world_size == 1 ? "" : "s",
+           ds_dtype_name(m->dtype), m->stage);
+    for (int i = 0; i < n; i++)
+        printf("  %-12s %16lld %10.1f MB%s%s\n", line[i].title, (long long)line[i].bytes,
+               1e-6 * (double)line[i].bytes, line[i].note[0] ? "   " : "", line[i].note);
+}
+
+static void print_json(const ds_estimate_opts *o, const ds_memory_estimate *m, const Line *line,
+                       int n)
+{
+    printf("{\"params\": %lld, \"world_size\": %d, \"stage\": %d, \"dtype\": \"%s\"",
+           (long long)o->params, o->world_size, m->stage, ds_dtype_name(m->dtype));
+    for (int i = 0; i < n; i++) printf(", \"%s\": %lld", line[i].key, (long long)line[i].bytes);
+    printf("}\n");
+}
+
+int estimate_memory(const ds_estimate_opts *opts, bool json)
+{
+    enum { STATUS_WRONG = 2 };
+    ds_memory_estimate m;
+    if (ds_estimate_memory_with(&m, *opts) != DS_OK) {
+        fprintf(stderr, "%s\n", ds_error());
+        return STATUS_WRONG;
+    }
+    const Line line[] = {
+        {"parameters", "parameters", "", m.parameters},
+        {"gradients", "gradients", "", m.gradients},
+        {"optimizer", "optimizer", "moments, and float32 masters of 16 bits", m.optimizer},
+        {"model state", "model_state", "", m.parameters + m.gradients + m.optimizer},
+        {"passing", "passing", "activations, a new gradient, buckets that are reduced", m.passing},
+        {"gathered", "gathered", "parameters of other ranks", m.gathered},
+        {"peak", "peak", "", m.peak}};
+    (json ? print_json : print_table)(opts, &m, line, (int)(sizeof line / sizeof *line));
+    if (fflush(stdout) == 0) return EXIT_SUCCESS;
+    perror("deepspeed: stdout");
+    return EXIT_FAILURE;
+}

@@ -1,0 +1,175 @@
+/* engine/estimate.c: the memory of a rank, from a configuration: Note [Estimate] of parallel/estimate.h.
+ *
+ * With a model one forward and backward runs as the engine would run it, in its dtype. Hooks note what lies
+ * in memory whenever a gradient is complete, and let that go; afterwards the model is what it was.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include "autograd/node.h"
+#include "base/list.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "optim/optim.h"
+#include "parallel/estimate.h"
+
+/* ---- from the configuration ------------------------------------------------------------------------------ */
+
+/* How many tensors the optimizer keeps beside each parameter; -1 with the message. */
+static int moments_of(const dsi_config *c)
+{
+    if (!c->optimizer.type) return 0;
+    int n = 0;
+    ds_scope *scope = ds_scope_open();
+    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
+    ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
+    for (int i = 0; optim && i < DS_OPTIM_MOMENTS; i++) n += dsi_optim_uses(optim, 0, i);
+    if (!optim) n = -1;
+    ds_optim_free(optim);
+    ds_module_free(any);
+    ds_scope_close(scope);
+    return n;
+}
+
+/* ---- a pass of the model ----------------------------------------------------------------------------------- */
+
+typedef struct Pass {
+    const dsi_flat *f;
+    dsi_device *device;
+    int64_t before; /* bytes */
+    struct {
+        DSI_LIST(dsi_pass_event)
+    } events;
+} Pass;
+
+typedef struct Leaf {
+    Pass *pass;
+    int i;
+} Leaf;
+
+static void complete(void *arg, ds_tensor *x)
+{
+    Leaf *l = arg;
+    Pass *p = l->pass;
+    dsi_cache_usage use = dsi_cache_use(p->device);
+    dsi_pass_event e = {l->i, (int64_t)use.peak_live - p->before, (int64_t)use.live - p->before};
+    dsi_list_add(&p->events, e);
+    ds_set_grad_of(x, NULL);
+    dsi_cache_restart_peaks(p->device);
+}
+
+static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
+{
+    Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
+    for (int i = 0; i < p->f->n; i++) {
+        leaf[i] = (Leaf){p, i};
+        dsi_leaf_hook(p->f->param[i].x, complete, &leaf[i]);
+    }
+    ds_scope *scope = ds_scope_open();
+    dsi_cache_restart_peaks(p->device);
+    p->before = (int64_t)dsi_cache_use(p->device).live;
+    ds_tensor *y = ds_call(model, input);
+    ds_status status = y ? dsi_backward_scaled(ds_mean(y), 1) : ds_error_status();
+    ds_scope_close(scope);
+    for (int i = 0; i < p->f->n; i++) dsi_leaf_hook(p->f->param[i].x, NULL, NULL);
+    dsi_free(leaf);
+    return status;
+}
+
+/* The values that a pass in 16 bits would lose, and those that a forward changes (running means). */
+static ds_state *copy_values(ds_module *model)
+{
+    ds_state *now = ds_module_state(model), *copy = ds_state_new();
+    for (int i = 0; now && i < ds_state_len(now); i++) {
+        ds_tensor *x = ds_clone(ds_detach(ds_state_at(now, i)));
+        if (!x || ds_state_set(copy, ds_state_name(now, i), x) != DS_OK) break;
+    }
+    ds_state_free(now);
+    return copy;
+}
+
+static ds_status measure(Pass *p, const dsi_zero_opts *o, const ds_estimate_opts *q)
+{
+    ds_dtype was = ds_dtype_of(ds_module_param_at(q->model, 0, NULL));
+    dsi_rng random = *dsi_rng_default();
+    ds_state *values = copy_values(q->model);
+    ds_status status = ds_error() ? ds_error_status() : ds_module_to(q->model, o->dtype);
+    ds_tensor *x = q->input->dtype <= DS_BF16 ? ds_cast(q->input, o->dtype) : q->input;
+    if (status == DS_OK) status = run_pass(p, q->model, x);
+    if (ds_module_to(q->model, was) != DS_OK || ds_module_load(q->model, values) != DS_OK)
+        status = ds_error_status();
+    *dsi_rng_default() = random;
+    ds_state_free(values);
+    return status;
+}
+
+static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
+                                const ds_estimate_opts *q, dsi_estimate *e)
+{
+    dsi_flat_opts layout = dsi_zero_layout(o, 0, s->ranks);
+    dsi_flat *f = dsi_flat_new(q->model, &layout);
+    if (!f) return ds_error_status();
+    Pass p = {.f = f, .device = f->param[0].x->device};
+    ds_scope *scope = ds_scope_open();
+    ds_status status = measure(&p, o, q);
+    ds_scope_close(scope);
+    if (status == DS_OK) *e = dsi_estimate_pass(o, s, f, p.events.at, p.events.n);
+    dsi_list_free(&p.events);
+    dsi_flat_free(f);
+    return status;
+}
+
+/* ---- the answer -------------------------------------------------------------------------------------------- */
+
+static ds_status estimate(const dsi_config *c, const ds_estimate_opts *q, dsi_estimate *e)
+{
+    dsi_zero_opts o = dsi_engine_zero_opts(c);
+    dsi_estimate_sizes s = {.ranks = c->world_size,
+                            .moments = moments_of(c),
+                            .accumulates = c->gradient_accumulation_steps > 1,
+                            .params = q->params,
+                            .largest = q->largest,
+                            .activations = q->activations};
+    if (s.moments < 0) return ds_error_status();
+    if (q->model) return estimate_model(&o, &s, q, e);
+    *e = dsi_estimate_sizes_only(&o, &s);
+    return DS_OK;
+}
+
+static ds_status check(const ds_estimate_opts *q)
+{
+    if (!q->model && q->params < 1)
+        return dsi_fail(DS_EINVAL,
+                        "estimate_memory: %lld parameters: expected .params of 1 or "
+                        "more, or .model and .input",
+                        (long long)q->params);
+    if (q->model && !q->input)
+        return dsi_fail(DS_EINVAL, "estimate_memory: a model without .input: expected a micro "
+                                   "batch to run it on");
+    if (q->largest < 0 || q->largest > q->params || q->activations < 0)
+        return dsi_fail(DS_EINVAL,
+                        "estimate_memory: .largest is %lld and .activations %lld: expected 0 or "
+                        "more, and no parameter larger than all %lld",
+                        (long long)q->largest, (long long)q->activations, (long long)q->params);
+    return DS_OK;
+}
+
+ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts q)
+{
+    *out = (ds_memory_estimate){0};
+    if (check(&q) != DS_OK) return ds_error_status();
+    dsi_config *c = dsi_config_read(q.config, q.world_size ? q.world_size : 1);
+    if (!c) return ds_error_status();
+    dsi_estimate e = {0};
+    ds_status status = estimate(c, &q, &e);
+    if (status == DS_OK)
+        *out = (ds_memory_estimate){.stage = (int)c->zero.stage,
+                                    .dtype = dsi_engine_zero_opts(c).dtype,
+                                    .parameters = e.parameters,
+                                    .gradients = e.gradients,
+                                    .optimizer = e.optimizer,
+                                    .passing = e.passing,
+                                    .gathered = e.gathered,
+                                    .peak = e.peak};
+    dsi_config_free(c);
+    return status;
+}

@@ -1,0 +1,162 @@
+/* parallel/estimate.c: Note [Estimate] of estimate.h.
+ * SPDX-License-Identifier: MIT */
+#include "estimate.h"
+
+#include "base/mem.h"
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t size_of(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype); }
+
+/* ---- model state ----------------------------------------------------------------------------------------- */
+
+/* Elements: of all parameters; of a rank's own buffers; of those that are divided at stage 3. */
+typedef struct Elements {
+    int64_t all, own, divided;
+} Elements;
+
+static ds_dtype gradient_dtype(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
+{
+    return s->accumulates ? o->accum_dtype : o->dtype;
+}
+
+static bool partitions(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
+{
+    return o->stage >= 2 && s->ranks > 1;
+}
+
+static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s, Elements n)
+{
+    bool masters = o->dtype != DS_F32 || o->offload_optimizer;
+    int64_t words = s->moments + masters;
+    dsi_estimate e = {.optimizer = n.own * words * (int64_t)sizeof(float)};
+    e.parameters = (n.all - n.divided) * size_of(o->dtype);
+    if (n.divided) e.parameters += n.own * size_of(o->dtype);
+    e.gradients = (partitions(o, s) ? n.own : n.all) * size_of(gradient_dtype(o, s));
+    return e;
+}
+
+/* What of a step's parameters is gathered at a time. at_once: elements of the largest. */
+static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once)
+{
+    int64_t whole = most(at_once, 1), ahead = o->prefetch_bucket / whole * whole;
+    int64_t again = o->max_reuse_distance / 2; /* from the end of a forward there and back */
+    int64_t n = least(most(ahead, again), o->max_live);
+    return least(most(n, at_once), divided) * size_of(o->dtype);
+}
+
+/* Copies of buckets in the dtype that is sent, if it is another one. `bucket`: elements of the largest. */
+static int64_t copies_sent(const dsi_zero_opts *o, const dsi_estimate_sizes *s, int64_t all,
+                           int64_t bucket)
+{
+    ds_dtype dtype = partitions(o, s) ? o->dtype : gradient_dtype(o, s);
+    if (s->ranks == 1 || dtype == o->comm_dtype) return 0;
+    int64_t n = partitions(o, s) ? 2 * bucket : o->overlap_comm ? all : bucket;
+    return least(n, all) * size_of(o->comm_dtype);
+}
+
+static void add_up(dsi_estimate *e)
+{
+    e->peak = e->parameters + e->optimizer + e->gradients + e->passing + e->gathered;
+}
+
+/* ---- without a model --------------------------------------------------------------------------------------- */
+
+dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
+{
+    int64_t ranks = s->ranks, bucket = dsi_zero_layout(o, 0, s->ranks).bucket;
+    int64_t largest = least(s->largest ? s->largest : bucket, s->params);
+    Elements n = {.all = s->params, .own = s->params};
+    if (o->stage && ranks > 1) n.own = (s->params + ranks - 1) / ranks;
+    if (o->stage == 3 && ranks > 1) n.divided = s->params;
+    dsi_estimate e = state_of(o, s, n);
+    bucket = n.divided ? largest : most(bucket, largest); /* a divided parameter has its own */
+    e.passing = s->activations + copies_sent(o, s, s->params, bucket);
+    if (partitions(o, s)) e.passing += least(2 * bucket, s->params) * size_of(o->dtype);
+    if (ranks > 1) e.passing += largest * size_of(o->dtype);
+    if (n.divided) e.gathered = gathered(o, n.divided, largest);
+    add_up(&e);
+    return e;
+}
+
+/* ---- with a pass of a model -------------------------------------------------------------------------------- */
+
+typedef struct Buckets {
+    const dsi_flat *f;
+    int64_t size;  /* bytes of an element */
+    int *missing;  /* [units]: parameters that have not come yet */
+    int next;      /* the first that has not left */
+    int arrived;   /* the first that has not been freed */
+    int64_t bytes; /* of those that are there */
+} Buckets;
+
+/* As reduce.c: before unit k is opened at most one other is left, that on its way. */
+static void open_bucket(Buckets *b, int k)
+{
+    for (; b->arrived < b->next - (k == b->next); b->arrived++)
+        b->bytes -= b->f->unit[b->arrived].n * b->size;
+    if (b->missing[k] == b->f->unit[k].count) b->bytes += b->f->unit[k].n * b->size;
+}
+
+static void fill_bucket(Buckets *b, int k)
+{
+    b->missing[k]--;
+    while (b->next < b->f->units && b->missing[b->next] == 0) b->next++;
+}
+
+/* The most that activations, gradients and buckets take at a moment of the pass. */
+static int64_t follow(const dsi_zero_opts *o, const dsi_flat *f, const dsi_pass_event *e, int n)
+{
+    Buckets b = {.f = f, .size = size_of(o->dtype)};
+    int64_t worst = 0;
+    b.missing = dsi_alloc((size_t)f->units * sizeof *b.missing);
+    for (int k = 0; k < f->units; k++) b.missing[k] = f->unit[k].count;
+    for (int j = 0; j < n; j++) {
+        int k = f->param[e[j].i].unit;
+        bool becomes_it = f->unit[k].n == f->param[e[j].i].n; /* the gradient itself */
+        worst = most(worst, e[j].peak + b.bytes);
+        open_bucket(&b, k);
+        int64_t copied = becomes_it ? b.bytes - f->unit[k].n * b.size : b.bytes;
+        worst = most(worst, e[j].live + copied);
+        fill_bucket(&b, k);
+    }
+    dsi_free(b.missing);
+    return worst;
+}
+
+/* The same without buckets that come and go: gradients are made as the pass goes on (one rank, one pass), or
+ * are there all the time. Above what the model state counts. */
+static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *o,
+                                const dsi_estimate_sizes *s, const dsi_flat *f,
+                                const dsi_pass_event *e, int n)
+{
+    int64_t worst = 0, made = 0, counted = s->ranks == 1 && !s->accumulates ? state->gradients : 0;
+    for (int j = 0; j < n; j++) {
+        worst = most(worst, e[j].peak + made);
+        if (counted) made += f->param[e[j].i].n * size_of(o->dtype);
+    }
+    return most(worst - counted, 0);
+}
+
+dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
+                               const dsi_flat *f, const dsi_pass_event *e, int n)
+{
+    Elements elements = {.own = f->own};
+    int64_t largest = 0, bucket = 0;
+    for (int i = 0; i < f->n; i++) {
+        const dsi_flat_param *p = &f->param[i];
+        elements.all += p->n;
+        bucket = most(bucket, f->unit[p->unit].n);
+        if (!f->unit[p->unit].alone) continue;
+        elements.divided += p->n;
+        largest = most(largest, p->n);
+    }
+    dsi_estimate result = state_of(o, s, elements);
+    result.passing = partitions(o, s) ? follow(o, f, e, n)
+                                      : follow_gradients(&result, o, s, f, e, n);
+    result.passing += copies_sent(o, s, elements.all, bucket);
+    if (elements.divided) result.gathered = gathered(o, elements.divided, largest);
+    add_up(&result);
+    return result;
+}
