@@ -25,7 +25,7 @@ typedef struct Progress {
 void progress_begin(Progress *p, bool on, const char *unit, int64_t total, const char *title);
 void progress_add(Progress *p, int64_t n, double loss); /* redraws ten times a second */
 void progress_title(Progress *p, const char *title);
-void progress_hide(Progress *p);                        /* before something else is printed */
+void progress_hide(Progress *p); /* before something else is printed */
 void progress_end(Progress *p);
 
 #endif

@@ -146,7 +146,8 @@ static int64_t comparable(const Run *run)
     const json_t *config = json_object_get(run->r->json, "ds_config"),
                  *zero = json_object_get(config, "zero_optimization"),
                  *scale = wanted(run, 0, "loss_scale");
-    if (!json_is_true(json_object_get(json_object_get(config, "fp16"), "enabled"))) return INT64_MAX;
+    if (!json_is_true(json_object_get(json_object_get(config, "fp16"), "enabled")))
+        return INT64_MAX;
     if (!reference_int(zero, "stage", 0)) return 0;
     for (size_t t = 1; t < json_array_size(scale); t++)
         if (json_number_value(json_array_get(scale, t)) >
@@ -202,7 +203,8 @@ static double compare_rank(Run *run, int me)
 
 static void compare_weights(Run *run, double times)
 {
-    double atol = times * reference_double(json_object_get(run->r->json, "tolerance"), "weights_atol", 0);
+    double atol = times *
+                  reference_double(json_object_get(run->r->json, "tolerance"), "weights_atol", 0);
     const json_t *probes = json_object_get(run->r->json, "master_probe");
     if (!probes) probes = json_object_get(run->r->json, "final_probe");
     ds_module *net = net_new();
