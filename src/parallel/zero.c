@@ -15,6 +15,7 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "base/trace.h"
 #include "norm.h"
 #include "optim/optim.h"
 #include "reduce.h"
@@ -270,9 +271,8 @@ void dsi_zero_free(dsi_zero *z)
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
-ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
+static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
     if (z->o.deterministic) factor /= ds_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
@@ -281,6 +281,15 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
     if (z->divided) dsi_zero3_backward(z->divided, false);
     if (status == DS_OK) status = dsi_reduce_end(z->reduce);
     return all_or_none(z, status);
+}
+
+ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
+{
+    if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
+    dsi_trace_begin("backward");
+    ds_status status = backward(z, loss, factor, last);
+    dsi_trace_end();
+    return status;
 }
 
 void dsi_zero_zero_grad(dsi_zero *z)
@@ -396,7 +405,9 @@ static ds_status gather(dsi_zero *z)
 
 static ds_status update(dsi_zero *z, double scale)
 {
+    dsi_trace_begin("optimizer");
     ds_status status = dsi_optim_step_scaled(z->optim, scale);
+    dsi_trace_end();
     return status == DS_OK ? gather(z) : status;
 }
 
@@ -430,8 +441,10 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     if (!z) return dsi_passed("zero_step"), DS_EINVAL;
     dsi_zero_step_result result = {.norm = NAN};
     ds_scope *scope = ds_scope_open();
+    dsi_trace_begin("step");
     ds_status status = step(z, loss_scale, max_norm, check_overflow, want_norm, &result);
     dsi_zero_zero_grad(z);
+    dsi_trace_end();
     ds_scope_close(scope);
     if (out) *out = result;
     return all_or_none(z, status);

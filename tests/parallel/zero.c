@@ -115,6 +115,51 @@ static void has_float32_masters(void **state)
     }
 }
 
+/* bfloat16 gradients of four passes, added up in float32 as by hand; or in bfloat16, as backward does. */
+static void adds_up_in_the_dtype_asked_for(void **state)
+{
+    (void)state;
+    static float want[ROOM], got[ROOM];
+    for (int wide = 0; wide < 2; wide++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *a = net_new(), *b = net_new(), *master = net_new();
+        CHECK_INT(ds_module_to(a, DS_BF16), DS_OK);
+        ds_optim *oa = ds_optim_sgd(master, 0.1), *ob = ds_optim_sgd(b, 0.1);
+        dsi_zero_opts o = {.dtype = DS_BF16, .accum_dtype = wide ? DS_F32 : DS_BF16};
+        dsi_zero *z = dsi_zero_new(b, ob, NULL, &o);
+        CHECK(z != NULL);
+        int count = ds_module_params(a);
+        for (int p = 0; p < count; p++)
+            ds_copy(ds_module_param_at(master, p, NULL), ds_module_param_at(a, p, NULL));
+        for (int i = 0; i < 5; i++) {
+            for (int k = 0; k < 4; k++) {
+                ds_tensor *loss = loss_of(a, DS_BF16, (4 * i + k) * BATCH, BATCH);
+                CHECK_INT(ds_backward(ds_mul(loss, ds_scalar(DS_F32, 0.25))), DS_OK);
+                for (int p = 0; p < count; p++) {
+                    ds_tensor *x = ds_module_param_at(a, p, NULL);
+                    ds_tensor *m = ds_module_param_at(master, p, NULL);
+                    ds_tensor *g = ds_cast(ds_grad(x), DS_F32);
+                    ds_set_grad_of(m, wide && k ? ds_add(ds_grad(m), g) : g);
+                    if (wide || k == 3) ds_set_grad_of(x, NULL);
+                }
+                loss = loss_of(b, DS_BF16, (4 * i + k) * BATCH, BATCH);
+                CHECK_INT(dsi_zero_backward(z, loss, 0.25, k == 3), DS_OK);
+            }
+            CHECK_INT(ds_optim_step(oa), DS_OK);
+            for (int p = 0; p < count; p++)
+                ds_copy(ds_module_param_at(a, p, NULL), ds_module_param_at(master, p, NULL));
+            CHECK_INT(dsi_zero_step(z, 1, 0, false, false, NULL), DS_OK);
+        }
+        int n = values(a, want, ROOM);
+        CHECK_INT(values(b, got, ROOM), n);
+        assert_memory_equal(want, got, (size_t)n * sizeof *got);
+        dsi_zero_free(z);
+        ds_optim_free(oa), ds_optim_free(ob);
+        ds_module_free(a), ds_module_free(b), ds_module_free(master);
+        ds_scope_close(scope);
+    }
+}
+
 /* An inf in a gradient changes nothing, and the parameter is named. */
 static void skips_on_overflow(void **state)
 {
@@ -165,5 +210,5 @@ static void refuses(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(float32_is_the_plain_loop), cmocka_unit_test(clips_as_torch),
-          cmocka_unit_test(has_float32_masters), cmocka_unit_test(skips_on_overflow),
-          cmocka_unit_test(refuses))
+          cmocka_unit_test(has_float32_masters), cmocka_unit_test(adds_up_in_the_dtype_asked_for),
+          cmocka_unit_test(skips_on_overflow), cmocka_unit_test(refuses))
