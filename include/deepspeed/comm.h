@@ -77,8 +77,12 @@ DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
 /* returns when all ranks have called it */
 DS_API ds_status ds_barrier(ds_comm *c);
 
-/* Prints, on rank 0, DeepSpeed's table of the collectives of c since the configuration's comms_logger was
- * started; show_straggler (then all ranks must call it): also how long ranks waited for the slowest. */
+/* Notes the time of each collective of c from now on, as DeepSpeed's comms_logger: of those whose names are in
+ * ops (DeepSpeed's: "all_reduce", "all_gather_into_tensor", ...; NULL: all). verbose: prints a line for each, on
+ * rank 0. Each collective is then waited for at once, so nothing overlaps. */
+DS_API void ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops);
+/* Prints DeepSpeed's table of them on rank 0. show_straggler (then all ranks must call it): also how long ranks
+ * waited for the slowest. */
 DS_API ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler);
 
 #ifdef __cplusplus

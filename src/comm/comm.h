@@ -43,7 +43,7 @@ typedef struct dsi_request {
     uint64_t number;     /* of this communicator, from 0 */
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
-    bool waited;         /* with status, by start already: see dsi_comm_log_start */
+    bool waited;         /* with status, by start already: see ds_comm_log_start */
     ds_status status;
     struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
 } dsi_request;
@@ -95,10 +95,6 @@ void dsi_comm_abort(ds_comm *c, const char *why);
  * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x. */
 double dsi_comm_volume(const ds_comm *c);
 
-/* Notes the time of each collective of c from now on, as DeepSpeed's comms_logger: of those whose names are in
- * ops (DeepSpeed's names; NULL: all). verbose: also a line each. Each collective is then waited for at
- * once. */
-void dsi_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops);
 void dsi_comm_log_free(struct dsi_comm_log *log);
 void dsi_comm_log_add(dsi_request *r);      /* r has ended */
 bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */

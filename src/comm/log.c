@@ -165,8 +165,9 @@ void dsi_comm_log_add(dsi_request *r)
         names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
 }
 
-void dsi_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
+void ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
 {
+    if (!c) c = ds_world();
     dsi_comm_log_free(c->log);
     c->log = dsi_alloc(sizeof *c->log);
     c->log->verbose = verbose;

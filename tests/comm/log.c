@@ -43,7 +43,7 @@ static ds_status logged(void *arg)
     ds_comm *c = ds_world();
     RANK_CHECK(ds_comm_log_summary(c, false) == DS_ESTATE);
     ds_error_clear();
-    dsi_comm_log_start(c, all, all ? NULL : ops, 2);
+    ds_comm_log_start(c, all, all ? NULL : ops, 2);
     ds_tensor *x = ds_zeros(DS_F32, ds_shape(1024)), *y = ds_zeros(DS_F32, ds_shape(384));
     for (int i = 0; i < 3; i++) RANK_CHECK(ds_all_reduce(c, x, DS_REDUCE_SUM) == DS_OK);
     RANK_CHECK(ds_all_reduce(c, y, DS_REDUCE_SUM) == DS_OK);
