@@ -5,7 +5,7 @@
  * that it has not. A kernel takes all floating dtypes for what computes (optimizers: see dsi_span);
  * float16 and bfloat16 ones are computed in float32 and rounded once. Beside a 16-bit x, what a backward
  * gets from its forward (mean, rstd, lse, divisor, batch statistics) is float32, and an optional weight or
- * bias either; where said, a sum may be float32 too. norm and nonfinite take views of different dtypes.
+ * bias either; where said, a sum may be float32 too. norm takes views of different dtypes.
  * A NULL pointer in the table: this device cannot do it. Views marked "optional" have p == NULL when absent.
  * Outputs never overlap inputs, except where said.
  * SPDX-License-Identifier: MIT */
@@ -208,8 +208,6 @@ typedef struct dsi_kernels {
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
     ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
                       double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
-    /* the first of x[0..n-1] that holds an infinity or a NaN; -1: none does */
-    ds_status (*nonfinite)(dsi_stream *s, int n, const dsi_view *x, int *which);
 
     /* ---- by index -------------------------------------------------------------------------------------- */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index,

@@ -250,7 +250,7 @@ ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
     return DS_OK;
 }
 
-/* ---- max, norm, infinities ------------------------------------------------------------------------------------ */
+/* ---- max, norm ------------------------------------------------------------------------------------ */
 
 ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
 {
@@ -291,23 +291,5 @@ ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double
         total = combine(&f, total, fold_all(&all, &f));
     }
     *out = kind == 1 ? sqrt(total) : total;
-    return DS_OK;
-}
-
-ds_status KERNEL(nonfinite)(dsi_stream *s, int n, const dsi_view *x, int *which)
-{
-    static const fold folds[2] = {{count_nonfinite_f32, gather_f32, 4, 0, false, false},
-                                  {count_nonfinite_f64, gather_f64, 8, 0, false, false}};
-    const dsi_view nothing = {0};
-
-    (void)s;
-    *which = -1;
-    for (int i = 0; i < n && *which < 0; i++) {
-        if (x[i].dtype > DS_BF16) return no_dtype("nonfinite", x[i].dtype);
-        fold f = folds[x[i].dtype == DS_F64];
-        if (is_half(x[i].dtype)) f = half_fold(f, x[i].dtype);
-        plan all = plan_of(&x[i], &nothing);
-        if (fold_all(&all, &f) > 0) *which = i;
-    }
     return DS_OK;
 }

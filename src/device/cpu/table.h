@@ -25,7 +25,7 @@
     X(softmax) X(log_softmax) X(softmax_dx) X(log_softmax_dx) X(cross_entropy) X(cross_entropy_dx)
 #define NORM_KERNELS(X) /* norm.c */                                                               \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx)
-#define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) X(nonfinite) /* reduce.c */
+#define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
 #define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) /* index.c */
 #define ATTENTION_KERNELS(X) X(attention) X(attention_dx) /* attention.c */
 #define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(adadelta) X(lion) X(lamb) /* optim.c */

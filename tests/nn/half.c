@@ -1,0 +1,105 @@
+/* tests/nn/half.c: networks in 16 bits: bytes of a training step beside float32's, gradients of 16 bits, and
+ * what layers say of operands of two dtypes.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+enum { LAYERS = 16, WIDTH = 128, BATCH = 1024, CLASSES = 10 };
+
+static const ds_device cpu = {DS_CPU, 0};
+
+static ds_module *deep(ds_dtype dtype)
+{
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    for (int i = 0; i < 2 * LAYERS; i += 2) {
+        char name[2][12];
+        snprintf(name[0], sizeof name[0], "%d", i);
+        snprintf(name[1], sizeof name[1], "%d", i + 1);
+        ds_nn_linear(m, name[0], WIDTH, i == 2 * LAYERS - 2 ? CLASSES : WIDTH);
+        if (i < 2 * LAYERS - 2) ds_nn_relu(m, name[1]);
+    }
+    CHECK_INT(ds_module_to(m, dtype), DS_OK);
+    return m;
+}
+
+/* The most bytes that a step has in use: model, batch, activations, gradients. */
+static size_t peak_of_step(ds_dtype dtype)
+{
+    ds_seed(3);
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = deep(dtype);
+    ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), dtype);
+    ds_tensor *y = ds_zeros(DS_I64, ds_shape(BATCH));
+    ds_scope *step = ds_scope_open();
+    ds_memory_reset_peak(cpu);
+    CHECK_INT(ds_backward(ds_cross_entropy(ds_call(m, x), y)), DS_OK);
+    size_t peak = ds_memory_peak(cpu);
+    for (int i = 0; i < ds_module_params(m); i++)
+        CHECK_INT(ds_dtype_of(ds_grad(ds_module_param_at(m, i, NULL))), dtype);
+    ds_scope_close(step);
+    ds_module_free(m);
+    ds_scope_close(scope);
+    return peak;
+}
+
+static void bytes_of_a_step(void **state)
+{
+    (void)state;
+    size_t wide = peak_of_step(DS_F32);
+    const ds_dtype dtypes[] = {DS_BF16, DS_F16};
+    for (int i = 0; i < 2; i++) {
+        size_t half = peak_of_step(dtypes[i]);
+        if (half * 100 >= wide * 65)
+            fail_msg("%s: the peak is %zu bytes, float32's is %zu: want less than 65 %%",
+                     ds_dtype_name(dtypes[i]), half, wide);
+    }
+}
+
+/* y of the layer named "layer" in "net" */
+static ds_tensor *call_layer(void *self, ds_tensor *x)
+{
+    return ds_call(ds_module_child(ds_module_of(self), 0), x);
+}
+
+static void two_dtypes(void **state)
+{
+    (void)state;
+    static const ds_module_type type = {"Net", 0, .forward = call_layer};
+    for (int kind = 0; kind < 4; kind++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *net = ds_module_new(NULL, "net", &type);
+        ds_dims shape = kind == 0 || kind == 3 ? ds_shape(2, 4) : ds_shape(2, 4, 5, 5);
+        if (kind == 0) ds_nn_linear(net, "layer", 4, 3);
+        if (kind == 1) ds_nn_conv2d(net, "layer", 4, 3, 3);
+        if (kind == 2) ds_nn_batch_norm2d(net, "layer", 4);
+        if (kind == 3) ds_nn_layer_norm(net, "layer", ds_shape(4));
+        CHECK_INT(ds_module_to(net, DS_BF16), DS_OK);
+        CHECK(!ds_call(net, ds_ones(DS_F32, shape)));
+        const char *said = ds_error() ? ds_error() : "";
+        if (strncmp(said, "net.layer: ", 11)) fail_msg("\"%s\" does not begin with the path", said);
+        CHECK(strstr(said, "float32") && strstr(said, "bfloat16") && strstr(said, "ds_cast"));
+        CHECK_ERROR("fp16.auto_cast");
+        ds_module_free(net);
+        ds_scope_close(scope);
+    }
+}
+
+/* A float32 weight and float32 statistics go with a 16-bit x, as mixed precision keeps them. */
+static void batch_norm_mixed(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(8, 3)), DS_BF16);
+    ds_tensor *w = ds_require_grad(ds_ones(DS_F32, ds_shape(3)), true);
+    ds_tensor *mean = ds_zeros(DS_F32, ds_shape(3)), *var = ds_ones(DS_F32, ds_shape(3));
+    ds_tensor *y = ds_batch_norm_with(
+        x, (ds_batch_norm_opts){
+               .weight = w, .running_mean = mean, .running_var = var, .training = true});
+    CHECK_INT(ds_dtype_of(y), DS_BF16);
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    CHECK_INT(ds_dtype_of(ds_grad(w)), DS_F32);
+    CHECK(((const float *)ds_data(mean))[0] != 0);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(bytes_of_a_step), cmocka_unit_test(two_dtypes),
+          cmocka_unit_test(batch_norm_mixed))
