@@ -135,10 +135,10 @@ static bool shortest_exactly(double x, Decimal *d)
     Wide scale = 1;
     for (int i = 0; i < k; i++) scale *= 10;
     Wide scaled = m * scale; /* below 2^53 10^22 < 2^127 */
-    uint64_t q = (uint64_t)(scaled >> shift), digits;
+    uint64_t q = (uint64_t)(scaled >> shift), digits = q;
     Wide rest = scaled - ((Wide)q << shift);
     if (m == (uint64_t)1 << 52 || q < 10000000000000000 || q >= 100000000000000000) return false;
-    for (uint64_t unit = 100;; unit /= 10) { /* 15, 16, 17 digits */
+    for (uint64_t unit = 100; unit; unit /= 10) { /* 15, 16, 17 digits */
         Wide whole = (Wide)unit << shift, above = ((Wide)(q % unit) << shift) + rest;
         digits = q - q % unit;
         bool up = 2 * above > whole || (2 * above == whole && digits / unit % 2);

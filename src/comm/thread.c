@@ -101,7 +101,8 @@ static void grow_ring(group *g, uint64_t number)
     while (number - g->oldest >= room) room *= 2;
     if (room == g->room) return;
     meeting **ring = dsi_alloc(room * sizeof *ring);
-    for (uint64_t k = g->oldest; k < g->newest; k++) ring[k % room] = g->ring[k % g->room];
+    for (uint64_t k = g->oldest; g->room && k < g->newest; k++)
+        ring[k % room] = g->ring[k % g->room];
     dsi_free(g->ring);
     g->ring = ring;
     g->room = room;

@@ -40,7 +40,7 @@ static void fill(batch *b)
 /* The multiples of `unit` on both sides of n: "4 or 8". */
 static void add_multiples(dsi_text *t, int64_t n, int64_t unit)
 {
-    int64_t below = n / unit * unit;
+    int64_t below = unit > 0 ? n / unit * unit : 0;
     if (below) dsi_text_add(t, "%lld or ", (long long)below);
     dsi_text_add(t, "%lld", (long long)(below + unit));
 }

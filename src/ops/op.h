@@ -16,7 +16,7 @@
  * need not ask. What takes several kernels does it in float32 between dsi_wide and ds_cast. */
 static inline bool dsi_is_16bit(const ds_tensor *x)
 {
-    return x->dtype == DS_F16 || x->dtype == DS_BF16;
+    return x && (x->dtype == DS_F16 || x->dtype == DS_BF16);
 }
 
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
@@ -24,7 +24,7 @@ static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16
 /* A 16-bit x in float32, others as they are; NULL passes. */
 static inline ds_tensor *dsi_wide(ds_tensor *x)
 {
-    return x && dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
+    return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
 }
 
 /* For what a backward keeps beside x's elements (mean, lse): float32 for a 16-bit x. */

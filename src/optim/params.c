@@ -234,7 +234,7 @@ static ds_status read_object(const dsi_params_from *f, json_t *object, const dsi
 ds_status dsi_params_read(const dsi_params_from *from, const char *json, const dsi_param *table,
                           int n)
 {
-    json_error_t error;
+    json_error_t error = {0};
     json_t *object = json ? json_loads(json, JSON_REJECT_DUPLICATES, &error) : json_object();
     ds_status status;
     DSI_ASSERT(n <= MOST_NAMES);

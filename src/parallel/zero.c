@@ -256,8 +256,8 @@ void dsi_zero_free(dsi_zero *z)
     if (!z) return;
     dsi_reduce_free(z->reduce);
     dsi_zero3_free(z->divided);
-    for (int i = 0; z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
-    for (int k = 0; z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
+    for (int i = 0; z->flat && z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
+    for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
     dsi_unref(z->masters);
     dsi_unref(z->sums);
     dsi_flat_free(z->flat);

@@ -332,10 +332,10 @@ dsi_view dsi_v(const ds_tensor *x)
         v.dtype = DS_F32;
         return v;
     }
-    bool here = x->storage || dsi_bring(x) == DS_OK;
-    if (here && x->storage->relu_of) dsi_settle(x->storage);
-    v.p = here ? (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size
-               : dsi_make_stand_in(x);
+    dsi_storage *s = x->storage;
+    if (!s && dsi_bring(x) == DS_OK) s = x->storage;
+    if (s && s->relu_of) dsi_settle(s);
+    v.p = s ? (char *)s->p + x->offset * (int64_t)dtypes[x->dtype].size : dsi_make_stand_in(x);
     v.dtype = x->dtype;
     v.n = x->shape.n;
     for (int i = 0; i < x->shape.n; i++) {
