@@ -44,6 +44,13 @@ ds_tensor *dsi_shard_part(const ds_tensor *x) { return shard_of(x)->part; }
 
 /* ---- there and back ------------------------------------------------------------------------------------- */
 
+/* A rank that leaves out a collective must not begin another one in its place. */
+static ds_status all_or_none(ds_comm *comm, ds_status status)
+{
+    if (status != DS_OK) dsi_comm_abort(comm, ds_error());
+    return status;
+}
+
 static ds_status bring(Shard *s)
 {
     if (s->x->storage) return DS_OK;
@@ -56,7 +63,7 @@ static ds_status bring(Shard *s)
         dsi_become(s->x, dsi_view_of(all, s->x->shape, stride, 0));
     }
     ds_scope_close(scope);
-    return status;
+    return all_or_none(s->comm, status);
 }
 
 /* Rank `root`'s values to the slices of all ranks. */
@@ -89,16 +96,17 @@ static ds_status divide(Shard *s)
     return DS_OK;
 }
 
+/* Constructors go on after a failure; this rank may have made a parameter less than the others. */
 static ds_status divide_pending(void)
 {
-    ds_status status = DS_OK;
+    ds_status status = ds_error() ? ds_error_status() : DS_OK;
     for (int i = 0; status == DS_OK && i < making.pending.n; i++) {
         ds_scope *scope = ds_scope_open();
         status = divide(making.pending.at[i]);
         ds_scope_close(scope);
     }
     making.pending.n = 0;
-    return status;
+    return all_or_none(making.comm, status);
 }
 
 /* ---- hooks ---------------------------------------------------------------------------------------------- */
@@ -168,7 +176,6 @@ ds_status ds_zero_init_end(void)
     if (!making.comm) return DS_OK;
     ds_status status = divide_pending();
     dsi_on_param(NULL, NULL);
-    if (status != DS_OK) dsi_comm_abort(making.comm, ds_error());
     dsi_list_free(&making.pending);
     making.comm = NULL;
     return status;
