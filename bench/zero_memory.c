@@ -4,8 +4,8 @@
  *
  * The model state is what the parts say of themselves; the peak is what the allocator counts during the
  * last step, "numbers" the estimate from numbers alone, "model" that from a pass of the model, and "held"
- * what the allocator has at the end, free blocks included. All are those of the rank that has most, in MB.
- * With F bytes of a parameter and N ranks:
+ * what the allocator has at the end, free blocks included. All are those of the rank that has most, in MB;
+ * "sent" is what a step sends, in units of F P (N-1)/N. With F bytes of a parameter and N ranks:
  *
  *     stage   parameters   gradients   optimizer (moments; masters of 16 bits)
  *     0       F P          F P         8 P, 12 P
@@ -123,7 +123,7 @@ static void train_step(ds_engine *e, const Options *o)
     ds_scope_close(turn);
 }
 
-enum { PARAMETERS, GRADIENTS, OPTIMIZER, PEAK, NUMBERS, MODEL, HELD, COLUMNS };
+enum { PARAMETERS, GRADIENTS, OPTIMIZER, PEAK, NUMBERS, MODEL, HELD, SENT, COLUMNS };
 
 /* The largest value over the ranks. */
 static ds_status largest(int64_t *value)
@@ -148,11 +148,13 @@ static bool print_row(const Run *r, int ranks, const int64_t *v)
     double state = (double)(v[PARAMETERS] + v[GRADIENTS] + v[OPTIMIZER]), peak = (double)v[PEAK];
     double numbers = (double)v[NUMBERS], model = (double)v[MODEL];
     bool close = near(state, expected, 0.05) && near(numbers, peak, 0.1) && near(model, peak, 0.1);
-    printf("%-5s %5d %10.1f %9.1f %9.1f %9.1f %9.1f %6.3f %9.1f %9.1f %6.3f %9.1f %6.3f %9.1f%s\n",
+    printf("%-5s %5d %10.1f %9.1f %9.1f %9.1f %9.1f %6.3f %9.1f %9.1f %6.3f %9.1f %6.3f %9.1f "
+           "%6.3f%s\n",
            r->dtype, r->stage, 1e-6 * (double)v[PARAMETERS], 1e-6 * (double)v[GRADIENTS],
            1e-6 * (double)v[OPTIMIZER], 1e-6 * state, 1e-6 * expected, state / expected,
            1e-6 * peak, 1e-6 * numbers, numbers / peak, 1e-6 * model, model / peak,
-           1e-6 * (double)v[HELD], close ? "" : "  <-");
+           1e-6 * (double)v[HELD],
+           ranks > 1 ? (double)v[SENT] / (size * psi * (1 - 1.0 / ranks)) : 0, close ? "" : "  <-");
     return close;
 }
 
@@ -179,6 +181,7 @@ static ds_status run_one(Run *r, bool *close)
     int ranks = ds_comm_size(ds_world());
     bool first = ds_comm_rank(ds_world()) == 0;
     int64_t value[COLUMNS] = {0};
+    double sent = 0;
     write_config(r, ranks);
     ds_scope *scope = ds_scope_open();
     ds_seed(1);
@@ -186,6 +189,7 @@ static ds_status run_one(Run *r, bool *close)
     ds_engine *e = ds_initialize(.model = mlp(r->o), .config = r->config);
     for (int i = 0; i < r->o->steps && !ds_error(); i++) {
         ds_memory_reset_peak(cpu);
+        sent = dsi_comm_volume(ds_world());
         train_step(e, r->o);
     }
     dsi_zero_bytes b = dsi_zero_memory(e ? e->zero : NULL);
@@ -195,6 +199,7 @@ static ds_status run_one(Run *r, bool *close)
     value[OPTIMIZER] = b.optimizer;
     value[PEAK] = (int64_t)ds_memory_peak(cpu);
     value[HELD] = (int64_t)dsi_cache_use(d).held;
+    value[SENT] = (int64_t)(dsi_comm_volume(ds_world()) - sent);
     if (!ds_error() && largest(value) == DS_OK && first)
         *close = print_row(r, ranks, value) && *close;
     ds_engine_free(e);
@@ -210,10 +215,10 @@ static ds_status run_all(void *arg)
     bool close = true, first = ds_comm_rank(ds_world()) == 0;
     if (first)
         printf("%lld parameters, %d ranks, %d samples each; MB of the rank that has most\n"
-               "%-5s %5s %10s %9s %9s %9s %9s %6s %9s %9s %6s %9s %6s %9s\n",
+               "%-5s %5s %10s %9s %9s %9s %9s %6s %9s %9s %6s %9s %6s %9s %6s\n",
                (long long)count(o), ds_comm_size(ds_world()), o->batch, "dtype", "stage",
                "parameters", "gradients", "optimizer", "state", "formula", "", "peak", "numbers",
-               "", "model", "", "held");
+               "", "model", "", "held", "sent");
     for (int d = 0; d < 3 && !ds_error(); d++)
         for (int stage = 0; stage < 4 && !ds_error(); stage++) {
             Run r = {.o = o, .stage = stage, .dtype = dtypes[d]};

@@ -138,11 +138,16 @@ static ds_status keep_slice(dsi_reduce *r, int k)
     return status;
 }
 
+/* Whether a rank gets the sum of its own slice alone. */
+static bool scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_reduce; }
+
 static ds_status keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    if (scale(b->wire, r->after) != DS_OK) return ds_error_status();
-    return b->wire == b->full ? DS_OK : dsi_copy(b->full, b->wire);
+    ds_tensor *sum = scatters(r) ? slice_of(r, k, b->wire) : b->wire;
+    if (scale(sum, r->after) != DS_OK) return ds_error_status();
+    if (b->wire == b->full) return DS_OK;
+    return dsi_copy(scatters(r) ? slice_of(r, k, b->full) : b->full, sum);
 }
 
 static ds_status arrive(dsi_reduce *r, int k)
@@ -262,8 +267,8 @@ static dsi_request *send(dsi_reduce *r, int k)
     Bucket *b = &r->bucket[k];
     if (r->tree) return exchange(r, b);
     dsi_view v = dsi_v(b->wire);
-    if (!r->o.partition || r->o.all_reduce) return dsi_all_reduce_start(r->comm, v, r->op);
-    b->direct = !b->added && r->own->dtype == b->wire->dtype;
+    if (!scatters(r)) return dsi_all_reduce_start(r->comm, v, r->op);
+    b->direct = r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
     return dsi_reduce_scatter_start(
         r->comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
 }

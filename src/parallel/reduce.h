@@ -8,7 +8,8 @@
  * this rank) leave then, with zeros.
  *
  *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one, so that they
- *                are nowhere else; in the last pass each bucket is all_reduced and stays, whole
+ *                are nowhere else; in the last pass each bucket is reduced and stays: all of it, or at
+ *                stage 1 this rank's slice, is the sum
  *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
  *                this rank adds its own slice to what it has. There are two at a time
  *
@@ -23,7 +24,7 @@
 
 typedef struct dsi_reduce_opts {
     bool partition;
-    bool all_reduce;  /* partition: by all_reduce, not reduce_scatter */
+    bool all_reduce;  /* where slices have owners too, not reduce_scatter */
     bool overlap;     /* else a bucket is waited for as soon as it has left */
     bool prescale;    /* divide by the number of ranks before the sum, not after it */
     double predivide; /* with f: by f before, by ranks / f after; 0: 1 */

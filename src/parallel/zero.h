@@ -3,7 +3,7 @@
  *
  *     stage  optimizer state  gradients  parameters  a bucket does    after the step
  *     0      whole            whole      whole       all_reduce       -
- *     1      own part         whole      whole       all_reduce       all_gather parts
+ *     1      own part         whole      whole       reduce_scatter   all_gather parts
  *     2      own part         own part   whole       reduce_scatter   all_gather parts
  *     3      own part         own part   own part    reduce_scatter   gathered before each module
  *
@@ -28,7 +28,7 @@ typedef struct dsi_zero_opts {
     bool prescale;        /* divide by the number of ranks before the sum, not after it */
     double predivide;     /* with f: by f before, by ranks / f after; 0 is 1 */
     bool overlap_comm;    /* a bucket is reduced while backward goes on */
-    bool reduce_scatter;  /* stages 2, 3: false: all_reduce, and keep the own part */
+    bool reduce_scatter;  /* stages 1 to 3: false: all_reduce, and keep the own part */
     int64_t reduce_bucket, allgather_bucket; /* 0: 5e8 */
 
     /* stage 3 */
