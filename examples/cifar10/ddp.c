@@ -62,18 +62,12 @@ static const struct argp argp = {options,
 
 /* ---- training ---------------------------------------------------------------------------------------- */
 
-/* Rank 0 fetches the data while the others wait; they find it there. */
 static ds_loader *load_data(const Training *t, ds_split split, int64_t batch)
 {
-    ds_comm *world = ds_world();
-    if (!t->first && ds_barrier(world) != DS_OK) return NULL;
-    ds_dataset *d = source_open(&t->source, split, t->quiet || !t->first);
-    if (d && t->first && ds_barrier(world) != DS_OK) {
-        ds_dataset_free(d);
-        return NULL;
-    }
     bool train = split == DS_TRAIN;
-    return ds_loader_new(d, batch, .shuffle = train && !t->source.no_shuffle,
+    ds_comm *world = ds_world();
+    return ds_loader_new(source_open_on_ranks(&t->source, split, t->quiet || !train), batch,
+                         .shuffle = train && !t->source.no_shuffle,
                          .workers = train ? (int)t->source.workers : 0, .rank = ds_comm_rank(world),
                          .ranks = ds_comm_size(world), .seed = t->seed);
 }

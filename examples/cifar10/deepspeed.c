@@ -248,18 +248,10 @@ static ds_module *make_network(const Program *p)
     return net;
 }
 
-/* Rank 0 fetches the data while the others wait; they find it there. */
-static ds_dataset *open_data(const Program *p, ds_split split)
-{
-    if (!p->first && ds_barrier(ds_world()) != DS_OK) return NULL;
-    ds_dataset *d = source_open(&p->o.source, split, p->o.quiet || !p->first);
-    if (p->first && d && ds_barrier(ds_world()) != DS_OK) return NULL;
-    return d;
-}
-
 static void make_engine(Program *p)
 {
-    ds_dataset *train = open_data(p, DS_TRAIN), *test = p->o.no_eval ? NULL : open_data(p, DS_TEST);
+    ds_dataset *train = source_open_on_ranks(&p->o.source, DS_TRAIN, p->o.quiet), *test = NULL;
+    if (train && !p->o.no_eval) test = source_open_on_ranks(&p->o.source, DS_TEST, true);
     if (ds_error()) {
         ds_dataset_free(train);
         ds_dataset_free(test);

@@ -67,3 +67,14 @@ ds_dataset *source_open(const Source *s, ds_split split, bool quiet)
                                                       .quiet = quiet || !train});
     return d && train && s->samples ? ds_subset(d, 0, s->samples) : d;
 }
+
+ds_dataset *source_open_on_ranks(const Source *s, ds_split split, bool quiet)
+{
+    ds_comm *world = ds_world();
+    bool first = ds_comm_local_rank(world) == 0;
+    if (!first && ds_barrier(world) != DS_OK) return NULL;
+    ds_dataset *d = source_open(s, split, quiet || ds_comm_rank(world) != 0);
+    if (!first || !d || ds_barrier(world) == DS_OK) return d;
+    ds_dataset_free(d);
+    return NULL;
+}

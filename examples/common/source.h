@@ -20,4 +20,8 @@ extern const struct argp source_argp;
  * nothing but failures. */
 ds_dataset *source_open(const Source *s, ds_split split, bool quiet);
 
+/* The same for all ranks of ds_world(), which all call it: the first of each machine fetches the data while
+ * its others wait, and find them there. Only rank 0 says something. */
+ds_dataset *source_open_on_ranks(const Source *s, ds_split split, bool quiet);
+
 #endif
