@@ -26,7 +26,10 @@
 #define PATIENCE_S 2e-6   /* how long to look before offering it at each turn */
 #define NAP_US     50
 #define FORWARD_US 200000 /* what a launcher needs to pass a line on before it ends the job */
-#define GOODBYE_S  5      /* how long a rank that failed waits for the others at the end */
+/* Ranks that fail alike do not all end the job at once, over which Open MPI's mpirun would crash. */
+#define TURN_US   100000
+#define TURNS     10
+#define GOODBYE_S 5 /* how long a rank that failed waits for the others at the end */
 
 typedef struct job {
     const dsi_mpi *mpi;
@@ -48,7 +51,7 @@ static void end_job(job *j, const char *why)
     fflush(stdout);
     fprintf(stderr, "deepspeed: rank %d of %d: %s\n", j->world->rank, j->world->size, why);
     fflush(stderr);
-    usleep(FORWARD_US);
+    usleep(FORWARD_US + (useconds_t)(j->world->rank < TURNS ? j->world->rank : TURNS) * TURN_US);
     j->mpi->abort(1);
     _exit(1);
 }
