@@ -101,5 +101,77 @@ static void batch_norm_mixed(void **state)
     ds_scope_close(scope);
 }
 
+/* ---- kernels that do not go through float32 copies ---------------------------------------------------- */
+
+/* got, of 16 bits, is want rounded once; sums in another order may differ by a last place */
+static void check_rounded(ds_tensor *got, ds_tensor *want, double places)
+{
+    double unit = (ds_dtype_of(got) == DS_F16 ? 0x1p-11 : 0x1p-8) * (1 + places);
+    const float *g = ds_data(ds_cast(ds_detach(got), DS_F32)), *w = ds_data(ds_detach(want));
+    double scale = 0;
+    for (int64_t i = 0; i < ds_numel(want); i++) scale = fmax(scale, fabs((double)w[i]));
+    for (int64_t i = 0; i < ds_numel(want); i++)
+        CHECK_CLOSE(g[i], w[i], unit * fabs((double)w[i]) + places * 1e-5 * scale);
+}
+
+/* In 16 bits: y = x w^T + b and its gradients, of sizes that are packed in several blocks. */
+static void large_products(void **state)
+{
+    (void)state;
+    const ds_dtype dtypes[] = {DS_BF16, DS_F16};
+    for (int i = 0; i < 2; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *half[3], *wide[3];
+        const ds_dims shapes[] = {ds_shape(133, 1000), ds_shape(2100, 1000), ds_shape(2100)};
+        for (int k = 0; k < 3; k++) {
+            half[k] = ds_require_grad(ds_cast(ds_randn(DS_F32, shapes[k]), dtypes[i]), true);
+            wide[k] = ds_require_grad(ds_cast(ds_detach(half[k]), DS_F32), true);
+        }
+        ds_tensor *y = ds_linear(half[0], half[1], half[2]);
+        ds_tensor *want = ds_linear(wide[0], wide[1], wide[2]);
+        check_rounded(y, want, 1);
+        ds_tensor *dy = ds_cast(ds_randn(DS_F32, ds_shape(133, 2100)), dtypes[i]);
+        CHECK_INT(ds_backward_from(y, dy), DS_OK);
+        CHECK_INT(ds_backward_from(want, ds_cast(dy, DS_F32)), DS_OK);
+        for (int k = 0; k < 3; k++) check_rounded(ds_grad(half[k]), ds_grad(wide[k]), 1);
+        ds_scope_close(scope);
+    }
+}
+
+/* Maxima, their places and gradients: the very same as of float32, in any order of memory. */
+static void check_pooling(ds_tensor *x, bool last, bool relu)
+{
+    ds_tensor *pooled[2], *index[2], *leaf[2];
+    for (int i = 0; i < 2; i++) {
+        leaf[i] = ds_require_grad(i ? ds_cast(x, DS_F32) : ds_clone(x), true);
+        ds_tensor *in = ds_scale(leaf[i], 1); /* what an op made may wait for its ReLU */
+        if (last)
+            in = ds_permute(ds_contiguous(ds_permute(in, ds_shape(0, 2, 3, 1))),
+                            ds_shape(0, 3, 1, 2));
+        pooled[i] = ds_max_pool2d(relu ? ds_relu(in) : in, 2);
+        CHECK(ds_max_pool2d(ds_detach(in), 2, .indices = &index[i]) != NULL);
+        CHECK_INT(ds_backward(ds_sum(pooled[i])), DS_OK);
+    }
+    check_rounded(pooled[0], pooled[1], 0);
+    check_rounded(ds_grad(leaf[0]), ds_grad(leaf[1]), 0);
+    const int64_t *got = ds_data(index[0]), *want = ds_data(index[1]);
+    for (int64_t i = 0; i < ds_numel(index[0]); i++) CHECK_INT(got[i], want[i]);
+}
+
+static void pooling(void **state)
+{
+    (void)state;
+    const ds_dims shapes[] = {ds_shape(2, 3, 28, 28), ds_shape(1, 16, 11, 30),
+                              ds_shape(1, 2, 5, 3000), ds_shape(1, 1, 150, 14)};
+    for (int i = 0; i < 16; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *x = ds_randn(DS_F32, shapes[i % 4]);
+        check_pooling(ds_cast(x, i & 8 ? DS_F16 : DS_BF16), i & 4, i & 1);
+        check_pooling(ds_cast(x, i & 8 ? DS_F16 : DS_BF16), i & 4, !(i & 1));
+        ds_scope_close(scope);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(bytes_of_a_step), cmocka_unit_test(two_dtypes),
-          cmocka_unit_test(batch_norm_mixed))
+          cmocka_unit_test(batch_norm_mixed), cmocka_unit_test(large_products),
+          cmocka_unit_test(pooling))

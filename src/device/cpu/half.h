@@ -10,8 +10,8 @@
 
 ALWAYS_INLINE bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
 
-#define HALF_PIECE \
-    512 /* elements of a line that are converted at a time: they stay in the first cache */
+/* Elements of a line that are converted at a time: they stay in the first cache. */
+#define HALF_PIECE 512
 
 /* from and to do not overlap */
 ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
@@ -20,12 +20,15 @@ ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict 
 #if defined(DSI_ISA_avx512)
     for (; i + 16 <= n; i += 16)
         _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + i))));
-#endif
-#if defined(DSI_ISA_avx2) || defined(DSI_ISA_avx512)
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    _mm512_mask_storeu_ps(to + i, left, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(left, from + i)));
+#else
+#if defined(DSI_ISA_avx2)
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
 #endif
     for (; i < n; i++) to[i] = dsi_f16_to_f32(from[i]);
+#endif
 }
 
 ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict to, int64_t n)
@@ -35,13 +38,17 @@ ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict 
     for (; i + 16 <= n; i += 16)
         _mm256_storeu_si256((void *)(to + i),
                             _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
-#endif
-#if defined(DSI_ISA_avx2) || defined(DSI_ISA_avx512)
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    __m512 last = _mm512_maskz_loadu_ps(left, from + i);
+    _mm256_mask_storeu_epi16(to + i, left, _mm512_cvtps_ph(last, _MM_FROUND_TO_NEAREST_INT));
+#else
+#if defined(DSI_ISA_avx2)
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((void *)(to + i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
     for (; i < n; i++) to[i] = dsi_f32_to_f16(from[i]);
+#endif
 }
 
 /* bfloat16 is the upper half of a float: compilers make vectors of these two by themselves. */

@@ -153,43 +153,59 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
     }
 }
 
-#define HALF_ROW 1024 /* elements of a row of x that are made float at a time */
+#define HALF_BAND 4096 /* elements of x that are made float at a time */
 
-/* Windows q .. q + n - 1 of row p, of 16 bits: both rows of x as floats side by side, then as above. */
-static void half_quad(const Pool *o, int64_t at, int64_t p, int64_t q, int64_t n)
+/* Lines of 16 bits to floats without gaps, and back; a plane without gaps is one line. */
+static void band_to_floats(ds_dtype dtype, const uint16_t *from, int64_t step, int64_t rows,
+                           int64_t line, float *to)
+{
+    if (step == line) line *= rows, rows = 1;
+    for (int64_t i = 0; i < rows; i++) half_to_floats(dtype, from + i * step, to + i * line, line);
+}
+
+static void floats_to_band(ds_dtype dtype, const float *from, int64_t step, int64_t rows,
+                           int64_t line, uint16_t *to)
+{
+    if (step == line) line *= rows, rows = 1;
+    for (int64_t i = 0; i < rows; i++) floats_to_half(dtype, from + i * line, to + i * step, line);
+}
+
+/* Elements of a row that lie side by side: of one channel, or of all. */
+static int64_t row_elements(const Pool *o) { return o->x.s[1] == 1 ? o->W * o->C : o->W; }
+
+/* Rows p .. p + n - 1 of windows, of 16 bits: through floats that lie side by side. */
+static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
     bool channels = o->x.s[1] == 1;
-    int64_t pixel = channels ? o->C : 1, wide = 2 * n * pixel; /* elements */
-    float x[2 * HALF_ROW], y[HALF_ROW / 2];
-    for (int64_t i = 0; i < 2; i++)
-        half_to_floats(o->x.dtype, X(o, uint16_t, at) + (2 * p + i) * o->xh + 2 * q * o->xw,
-                       x + i * wide, wide);
+    int64_t line = row_elements(o), pixel = channels ? o->C : 1;
+    float x[HALF_BAND], y[HALF_BAND / 4];
+    band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
     QuadRow row = {.x = x,
                    .y = y,
-                   .index = I(o, at) + p * o->ih + q * o->iw,
-                   .below = wide,
+                   .index = I(o, at) + p * o->ih,
+                   .below = line,
                    .xw = pixel,
                    .yw = pixel,
                    .iw = o->iw,
-                   .at = (int32_t)(2 * p * o->W + 2 * q),
+                   .at = (int32_t)(2 * p * o->W),
                    .width = (int32_t)o->W,
                    .floor = o->c->relu ? 0 : -INFINITY};
-    if (channels)
-        quad_channels(&row, n, o->C);
-    else
-        quad_columns(&row, n);
-    floats_to_half(o->y.dtype, y, Y(o, uint16_t, at) + p * o->yh + q * o->yw, n * pixel);
+    for (int64_t i = 0; i < n; i++) {
+        if (channels)
+            quad_channels(&row, o->Q, o->C);
+        else
+            quad_columns(&row, o->Q);
+        row.x += 2 * line, row.y += o->Q * pixel, row.index += o->ih, row.at += 2 * row.width;
+    }
+    floats_to_band(o->y.dtype, y, o->yh, n, o->Q * pixel, Y(o, uint16_t, at) + p * o->yh);
 }
 
 static void max_quads_half(void *arg, int64_t begin, int64_t end)
 {
     const Pool *o = arg;
-    bool channels = o->x.s[1] == 1;
-    int64_t most = HALF_ROW / 2 / (channels ? o->C : 1); /* windows at a time */
+    int64_t most = HALF_BAND / 2 / row_elements(o), lanes = o->x.s[1] == 1 ? o->C : 1;
     for (int64_t i = begin; i < end; i++)
-        for (int64_t p = 0; p < o->P; p++)
-            for (int64_t q = 0; q < o->Q; q += most)
-                half_quad(o, channels ? i * o->C : i, p, q, min64(most, o->Q - q));
+        for (int64_t p = 0; p < o->P; p += most) half_band(o, i * lanes, p, min64(most, o->P - p));
 }
 
 static bool quads(const Pool *o)
@@ -201,9 +217,11 @@ static bool quads(const Pool *o)
     bool inside = 2 * o->P <= o->H && 2 * o->Q <= o->W; /* no window cut off by ceil_mode */
     bool columns = o->xw == 1 && o->yw == 1 && o->iw == 1;
     bool channels = o->x.s[1] == 1 && o->y.s[1] == 1 && o->index.s[1] == 1;
-    if (is_half(o->x.dtype)) /* pixels side by side, and at least one window at a time */
-        channels = channels && o->xw == o->C && o->yw == o->C && 2 * o->C <= HALF_ROW;
-    bool known = o->x.dtype == DS_F32 || is_half(o->x.dtype);
+    bool half = is_half(o->x.dtype);
+    if (half) /* pixels side by side, and room for a row of windows */
+        channels = channels && o->xw == o->C && o->yw == o->C;
+    if (half && 2 * row_elements(o) > HALF_BAND) return false;
+    bool known = o->x.dtype == DS_F32 || half;
     return known && inside && (columns || channels);
 }
 
