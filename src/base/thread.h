@@ -1,4 +1,4 @@
-/* base/thread.h: what a thread leaves behind when it ends.
+/* base/thread.h: what a thread leaves behind when it ends; how it spins.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_THREAD_H
 #define DSI_BASE_THREAD_H
@@ -9,5 +9,15 @@ typedef enum dsi_end { DSI_END_SCOPES, DSI_END_HANDLES, DSI_END_DEVICES, DSI_END
 /* Calls fn when this thread ends, in the order of `when`. The main thread's memory goes with the
  * process: fn is not called at exit. Adding the same fn again does nothing. */
 void dsi_at_thread_end(dsi_end when, void (*fn)(void));
+
+/* What a thread that spins does between two looks: its core's other thread, and its power, are spared. */
+static inline void dsi_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 #endif

@@ -74,15 +74,6 @@ static _Thread_local int limit;   /* threads of a job; 0: all there are */
 static _Thread_local pool *mine;  /* NULL until the first job that is worth it */
 static _Thread_local bool inside; /* this thread is running a part: what it starts runs inline */
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static int64_t now_ns(void)
 {
     struct timespec t;
@@ -117,7 +108,7 @@ static bool spin_for_work(pool *p)
     while (spent < SPIN_NS) {
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(&p->open, memory_order_relaxed)) return true;
-            relax();
+            dsi_relax();
         }
         spent = now_ns() - begun;
         if (spent > PATIENCE_NS) sched_yield(); /* to whoever has work: another rank, perhaps */
@@ -247,7 +238,7 @@ static void wait_for_helpers(pool *p, int parts)
 {
     int64_t patient_until = 0;
     for (int i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != parts; i++) {
-        relax();
+        dsi_relax();
         if (i % 32) continue;
         /* A helper that long in a part may have lost its processor: to us, perhaps. */
         int64_t now = now_ns();

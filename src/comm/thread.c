@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "base/trace.h"
 
 #include <errno.h>
@@ -82,15 +83,6 @@ typedef struct team {
     pthread_cond_t work;
     meeting *first_work, *last_work;
 } team;
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* ---- meetings ----------------------------------------------------------------------------------------- */
 
@@ -221,7 +213,7 @@ static bool spin(meeting *m, condition *met)
     while (spent < SPIN_NS * 1e-9) {
         for (int i = 0; i < 32; i++) {
             if (met(m)) return true;
-            relax();
+            dsi_relax();
         }
         if (atomic_load_explicit(&t->failed, memory_order_relaxed)) return met(m);
         spent = dsi_now() - begun;

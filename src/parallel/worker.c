@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -33,15 +34,6 @@ struct dsi_worker {
     pthread_cond_t changed;
 };
 
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void give_turn(dsi_worker *w, int to)
 {
     atomic_store(&w->turn, to);
@@ -57,7 +49,7 @@ static bool spin_while(dsi_worker *w, int turn)
     while (spent < SPIN_NS * 1e-9) {
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(&w->turn, memory_order_acquire) != turn) return true;
-            relax();
+            dsi_relax();
         }
         spent = dsi_now() - begun;
         if (spent > PATIENCE_NS * 1e-9) sched_yield();
