@@ -274,6 +274,9 @@ void dsi_zero_free(dsi_zero *z)
 static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
+    if (dsi_reduce_complete(z->reduce))
+        return all_or_none(z, dsi_fail(DS_ESTATE, "zero: a backward pass after the last one, "
+                                                  "without a step between"));
     if (z->o.deterministic) factor /= ds_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
     if (z->divided) dsi_zero3_backward(z->divided, true);
