@@ -43,7 +43,7 @@ struct dsi_reduce {
     ds_status status; /* of hooks, which return nothing */
 };
 
-/* ---- small arithmetic; 16 bits go through float32 and are rounded once ------------------------------------- */
+/* ---- small arithmetic: 16 bits are added in float32 and rounded once --------------------------------------- */
 
 static ds_tensor *as_float(ds_tensor *x)
 {
@@ -55,18 +55,17 @@ static ds_tensor *as_float(ds_tensor *x)
 /* x += y */
 static ds_status add(ds_tensor *x, ds_tensor *y)
 {
-    ds_tensor *a = as_float(x), *b = a ? as_float(y) : NULL;
-    if (!b || !dsi_run(a, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(a))) return ds_error_status();
+    bool same = x->dtype == y->dtype;
+    ds_tensor *a = same ? x : as_float(x), *b = same ? y : as_float(y);
+    if (!a || !b || !dsi_run(a, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(a))) return ds_error_status();
     return a == x ? DS_OK : dsi_copy(x, a);
 }
 
 /* x *= factor */
 static ds_status scale(ds_tensor *x, double factor)
 {
-    if (factor == 1) return DS_OK;
-    ds_tensor *a = as_float(x);
-    if (!a || !dsi_run(a, affine, factor, 0.0, dsi_v(a), dsi_v(a))) return ds_error_status();
-    return a == x ? DS_OK : dsi_copy(x, a);
+    if (factor == 1 || dsi_run(x, affine, factor, 0.0, dsi_v(x), dsi_v(x))) return DS_OK;
+    return ds_error_status();
 }
 
 static ds_status zero(ds_tensor *x)
