@@ -1,5 +1,5 @@
-/* tests/nn/half.c: networks in 16 bits: bytes of a training step beside float32's, gradients of 16 bits, and
- * what layers say of operands of two dtypes.
+/* tests/nn/half.c: networks in 16 bits: bytes of a training step and of activations beside float32's, gradients
+ * of 16 bits, and what layers and ops say of operands of two dtypes.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -21,21 +21,24 @@ static ds_module *deep(ds_dtype dtype)
     return m;
 }
 
-/* The most bytes that a step has in use: model, batch, activations, gradients. */
+/* The most bytes that a step has in use: model, batch, activations, gradients, momentum. */
 static size_t peak_of_step(ds_dtype dtype)
 {
     ds_seed(3);
     ds_scope *scope = ds_scope_open();
     ds_module *m = deep(dtype);
+    ds_optim *sgd = ds_optim_sgd(m, 0.01, .momentum = 0.9);
     ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), dtype);
     ds_tensor *y = ds_zeros(DS_I64, ds_shape(BATCH));
     ds_scope *step = ds_scope_open();
     ds_memory_reset_peak(cpu);
     CHECK_INT(ds_backward(ds_cross_entropy(ds_call(m, x), y)), DS_OK);
+    CHECK_INT(ds_optim_step(sgd), DS_OK);
     size_t peak = ds_memory_peak(cpu);
     for (int i = 0; i < ds_module_params(m); i++)
         CHECK_INT(ds_dtype_of(ds_grad(ds_module_param_at(m, i, NULL))), dtype);
     ds_scope_close(step);
+    ds_optim_free(sgd);
     ds_module_free(m);
     ds_scope_close(scope);
     return peak;
@@ -54,10 +57,66 @@ static void bytes_of_a_step(void **state)
     }
 }
 
+static ds_module *conv_net(ds_dtype dtype)
+{
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_conv2d(m, "0", 3, 16, 3, .padding = 1);
+    ds_nn_batch_norm2d(m, "1", 16);
+    ds_nn_relu(m, "2");
+    ds_nn_max_pool2d(m, "3", (ds_pool2d_opts){.kernel = 2});
+    ds_nn_conv2d(m, "4", 16, 32, 3, .padding = 1);
+    ds_nn_relu(m, "5");
+    ds_nn_max_pool2d(m, "6", (ds_pool2d_opts){.kernel = 2});
+    ds_nn_flatten(m, "7");
+    ds_nn_linear(m, "8", 32 * 8 * 8, CLASSES);
+    CHECK_INT(ds_module_to(m, dtype), DS_OK);
+    return m;
+}
+
+/* What forward leaves for backward. */
+static size_t activations(ds_dtype dtype)
+{
+    ds_seed(3);
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = conv_net(dtype);
+    ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(16, 3, 32, 32)), dtype);
+    ds_tensor *y = ds_zeros(DS_I64, ds_shape(16));
+    size_t before = ds_memory_allocated(cpu);
+    ds_tensor *loss = ds_cross_entropy(ds_call(m, x), y);
+    size_t kept = ds_memory_allocated(cpu) - before;
+    CHECK_INT(ds_backward(loss), DS_OK);
+    ds_module_free(m);
+    ds_scope_close(scope);
+    return kept;
+}
+
+static void bytes_of_activations(void **state)
+{
+    (void)state;
+    size_t wide = activations(DS_F32);
+    const ds_dtype dtypes[] = {DS_BF16, DS_F16};
+    for (int i = 0; i < 2; i++) {
+        size_t half = activations(dtypes[i]);
+        if (half * 100 >= wide * 70)
+            fail_msg("%s: forward keeps %zu bytes, float32's %zu: want less than 70 %%",
+                     ds_dtype_name(dtypes[i]), half, wide);
+    }
+}
+
 /* y of the layer named "layer" in "net" */
 static ds_tensor *call_layer(void *self, ds_tensor *x)
 {
     return ds_call(ds_module_child(ds_module_of(self), 0), x);
+}
+
+/* Nothing is made, and the message begins with `who`, names both dtypes and says what to do. */
+static void refused(const char *who, ds_tensor *y)
+{
+    const char *said = ds_error() ? ds_error() : "";
+    CHECK(!y);
+    if (strncmp(said, who, strlen(who))) fail_msg("\"%s\" does not begin with \"%s\"", said, who);
+    CHECK(strstr(said, "float32") && strstr(said, "float16") && strstr(said, "ds_cast"));
+    CHECK_ERROR("fp16.auto_cast");
 }
 
 static void two_dtypes(void **state)
@@ -73,14 +132,29 @@ static void two_dtypes(void **state)
         if (kind == 2) ds_nn_batch_norm2d(net, "layer", 4);
         if (kind == 3) ds_nn_layer_norm(net, "layer", ds_shape(4));
         CHECK_INT(ds_module_to(net, DS_BF16), DS_OK);
-        CHECK(!ds_call(net, ds_ones(DS_F32, shape)));
-        const char *said = ds_error() ? ds_error() : "";
-        if (strncmp(said, "net.layer: ", 11)) fail_msg("\"%s\" does not begin with the path", said);
-        CHECK(strstr(said, "float32") && strstr(said, "bfloat16") && strstr(said, "ds_cast"));
-        CHECK_ERROR("fp16.auto_cast");
+        refused("net.layer: ", ds_call(net, ds_ones(DS_F32, shape)));
         ds_module_free(net);
         ds_scope_close(scope);
     }
+}
+
+/* The weight is of 16 bits, or x is. */
+static void two_dtypes_in_ops(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    const ds_dtype dtypes[] = {DS_F16, DS_BF16};
+    for (int i = 0; i < 4; i++) {
+        ds_dtype a = i < 2 ? DS_F32 : dtypes[i % 2], b = i < 2 ? dtypes[i % 2] : DS_F32;
+        ds_tensor *x = ds_ones(a, ds_shape(2, 3)), *w = ds_ones(b, ds_shape(4, 3));
+        ds_tensor *image = ds_ones(a, ds_shape(1, 3, 4, 4)),
+                  *kernel = ds_ones(b, ds_shape(2, 3, 3, 3));
+        refused("linear: ", ds_linear(x, w, NULL));
+        refused("conv2d: ", ds_conv2d(image, kernel, NULL));
+        refused("matmul: ", ds_matmul(x, ds_transpose(w, 0, 1)));
+        refused("add: ", ds_add(x, ds_ones(b, ds_shape(3))));
+    }
+    ds_scope_close(scope);
 }
 
 /* A float32 weight and float32 statistics go with a 16-bit x, as mixed precision keeps them. */
@@ -172,6 +246,7 @@ static void pooling(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(bytes_of_a_step), cmocka_unit_test(two_dtypes),
+TEST_MAIN(cmocka_unit_test(bytes_of_a_step), cmocka_unit_test(bytes_of_activations),
+          cmocka_unit_test(two_dtypes), cmocka_unit_test(two_dtypes_in_ops),
           cmocka_unit_test(batch_norm_mixed), cmocka_unit_test(large_products),
           cmocka_unit_test(pooling))
