@@ -104,8 +104,9 @@ static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
 {
     ds_tensor *mean = o.running_mean, *var = o.running_var;
     o.running_mean = dsi_wide(mean), o.running_var = dsi_wide(var);
+    if (!o.running_mean || !o.running_var) return NULL;
     ds_tensor *y = ds_batch_norm_with(x, o);
-    if (!o.training) return y;
+    if (!y || !o.training) return y;
     bool copied = dsi_copy(mean, o.running_mean) == DS_OK && dsi_copy(var, o.running_var) == DS_OK;
     return dsi_if(copied, y);
 }

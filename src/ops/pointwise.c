@@ -108,6 +108,7 @@ static void div_backward(dsi_node *n, ds_tensor *dy)
     const ds_dims *a_shape = dsi_attr(n);
     ds_tensor *b = dsi_wide(dsi_saved(n, 0)), *y = dsi_wide(dsi_saved(n, 1));
     ds_tensor *da = ds_div(dsi_wide(dy), b);
+    if (!da) return;
     if (dsi_needs(n, 0)) dsi_give(n, 0, ds_cast(dsi_sum_to(da, *a_shape), dy->dtype));
     if (dsi_needs(n, 1))
         dsi_give(n, 1, ds_cast(dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape), dy->dtype));

@@ -204,11 +204,11 @@ static void null_passes(void **state)
 
 /* Forward and backward with the n-th allocation failing, for every n until none is left to fail: each
  * ends as a failure with DS_ENOMEM, and leaves no tensor. */
-static bool survives(const Case *c, int64_t n)
+static bool survives(const Case *c, ds_dtype dtype, int64_t n)
 {
     ds_scope *scope = ds_scope_open();
     ds_tensor *in[MAX_IN] = {NULL};
-    for (int k = 0; k < case_inputs(c->in); k++) in[k] = case_input(c->in, k, DS_F32);
+    for (int k = 0; k < case_inputs(c->in); k++) in[k] = case_input(c->in, k, dtype);
     dsi_cache_fail(n, false);
     ds_tensor *y = c->call(in);
     ds_status status = y ? DS_OK : ds_error_status();
@@ -230,12 +230,14 @@ static void failing_allocations(void **state)
     (void)state;
     int64_t tensors = ds_live_tensors(), total = 0;
     for (int i = 0; i < OP_CASES; i++) {
-        int64_t n = 1;
-        while (survives(&op_cases[i], n)) n++;
-        total += n - 1;
-        CHECK_INT(ds_live_tensors(), tensors);
+        for (ds_dtype dtype = DS_F32; dtype <= DS_BF16; dtype++) {
+            int64_t n = 1;
+            while (survives(&op_cases[i], dtype, n)) n++;
+            total += n - 1;
+            CHECK_INT(ds_live_tensors(), tensors);
+        }
     }
-    CHECK(total > 3 * OP_CASES);
+    CHECK(total > 12 * OP_CASES);
 }
 
 #define IN_SCOPE(test) cmocka_unit_test_setup_teardown(test, open_scope, close_scope)
