@@ -189,6 +189,24 @@ static bool make_monitor(ds_engine *e)
            ds_monitor_csv(e->monitor, c->csv_monitor.output_path, c->csv_monitor.job_name) == DS_OK;
 }
 
+#define MOST_OPS 32 /* of comms_logger.prof_ops */
+
+/* Collectives are timed from now on, so that those of the making of the parts count too. */
+static void start_comms_log(const ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    const char *ops[MOST_OPS];
+    int n = 0;
+    if (!c->comms_logger.enabled) return;
+    char *names = c->comms_logger.prof_ops ? dsi_strdup(c->comms_logger.prof_ops) : NULL,
+         *rest = NULL;
+    for (char *name = names ? strtok_r(names, ",", &rest) : NULL; name && n < MOST_OPS;
+         name = strtok_r(NULL, ",", &rest))
+        ops[n++] = name;
+    ds_comm_log_start(e->comm, c->comms_logger.verbose, c->comms_logger.prof_all ? NULL : ops, n);
+    dsi_free(names);
+}
+
 /* Data in the engine's dtype, a micro batch a turn, this rank's share of each global batch. */
 static ds_loader *make_loader(const ds_engine *e, ds_dataset *data, bool shuffle, int workers,
                               uint64_t seed)
@@ -214,6 +232,7 @@ static bool build(ds_engine *e, const ds_init *init)
     e->comm = init->comm ? init->comm : ds_world();
     if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
     if (!read_config(e, init)) return false;
+    start_comms_log(e);
     e->dtype = dsi_engine_zero_opts(e->config).dtype;
     if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();
     e->throughput = (dsi_throughput){.off = !e->config->throughput.enabled,

@@ -202,7 +202,8 @@ void dsi_config_free(dsi_config *c)
     for (int i = 0; i < dsi_config_rows(); i++) {
         const dsi_config_row *row = dsi_config_row_at(i);
         /* of the types that have fields only these two are allocated */
-        bool owned = row->type == DSI_KEY_TEXT || row->type == DSI_KEY_OBJECT;
+        bool owned = row->type == DSI_KEY_TEXT || row->type == DSI_KEY_OBJECT ||
+                     row->type == DSI_KEY_LIST;
         if (owned && row->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + row->field));
     }
     for (int i = 0; i < c->trees->warnings.n; i++) dsi_free(c->trees->warnings.at[i]);

@@ -73,6 +73,10 @@ typedef struct dsi_config {
 
     dsi_config_monitor tensorboard, csv_monitor;
     struct {
+        bool enabled, verbose, prof_all;
+        char *prof_ops; /* "all_reduce,broadcast"; NULL: none */
+    } comms_logger;
+    struct {
         bool enabled;
     } throughput; /* "timers.throughput" */
 

@@ -122,6 +122,15 @@ static json_t *as_type(const dsi_config_row *row, json_t *value)
 }
 
 /* Into the struct. What is null there is 0, NULL, or no dtype; DeepSpeed's None means the same. */
+/* ["a", "b"] -> "a,b"; NULL: an empty list. */
+static char *joined(const json_t *list)
+{
+    dsi_text t = {0};
+    for (size_t i = 0; i < json_array_size(list); i++)
+        dsi_text_add(&t, "%s%s", i ? "," : "", json_string_value(json_array_get(list, i)));
+    return t.s;
+}
+
 static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
 {
     void *field = (char *)c + row->field;
@@ -142,6 +151,9 @@ static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
         break;
     case DSI_KEY_TEXT:
         *(char **)field = json_is_string(value) ? dsi_strdup(json_string_value(value)) : NULL;
+        break;
+    case DSI_KEY_LIST:
+        *(char **)field = joined(value);
         break;
     case DSI_KEY_OBJECT:
         *(char **)field = json_is_object(value) ? json_dumps(value, JSON_COMPACT) : NULL;

@@ -249,11 +249,12 @@ NOP("comet.mode", TEXT, "null", "")
 
 /* ---- timers, profilers ---- */
 GROUP("comms_logger", NULL_NO, "a table of what ranks sent")
-NOP("comms_logger.enabled", BOOL, "false",
-    "what ranks send is not counted; DeepSpeed counts if the group is there at all")
-NOP("comms_logger.verbose", BOOL, "false", "")
-NOP("comms_logger.prof_all", BOOL, "true", "")
-NOP("comms_logger.prof_ops", LIST, "[]", "only these")
+ACT("comms_logger.enabled", BOOL, "false", comms_logger.enabled,
+    "time each collective, and print the table at the end; nothing overlaps then. (DeepSpeed does if the "
+    "group is there at all)")
+ACT("comms_logger.verbose", BOOL, "false", comms_logger.verbose, "a line for each collective")
+ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all, "all collectives, not only those of prof_ops")
+ACT("comms_logger.prof_ops", LIST, "[]", comms_logger.prof_ops, "only these: all_reduce, ...")
 NOP("comms_logger.debug", BOOL, "false", "name of the caller in each line")
 PICKY("timers", NULL_NO, "clocks of the engine")
 GROUP("timers.throughput", NULL_NO, "samples per second")

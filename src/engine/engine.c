@@ -56,6 +56,8 @@ void ds_engine_free(ds_engine *e)
 {
     if (!e) return;
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) failed(e);
+    if (e->config && e->config->comms_logger.enabled && !ds_error())
+        ds_comm_log_summary(e->comm, false);
     ds_loader_free(e->loader);
     dsi_zero_free(e->zero);
     dsi_ema_free(e->ema);

@@ -63,6 +63,12 @@ has runs/j/Train_Samples_grad_norm.csv '^80,'
 ls runs/t/events.out.tfevents.* >out 2>err
 has out 'events.out.tfevents'
 
+# ---- the log of collectives
+echo "$config, \"comms_logger\": {\"enabled\": true, \"prof_all\": false, \"prof_ops\": [\"all_reduce\"]}}" >c.json
+status 0 $sample --deepspeed_config c.json --max_steps 5 --no_eval
+has out '^Comm. Op            Message Size        Count '
+has_not out 'broadcast'
+
 # ---- save and load
 status 0 $sample --load a.safetensors --epochs 0
 has out 'Accuracy of the network'
