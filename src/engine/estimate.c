@@ -112,7 +112,13 @@ static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes
     ds_scope *scope = ds_scope_open();
     ds_status status = measure(&p, o, q);
     ds_scope_close(scope);
-    if (status == DS_OK) *e = dsi_estimate_pass(o, s, f, p.events.at, p.events.n);
+    if (status == DS_OK) {
+        *e = dsi_estimate_pass(o, s, f, p.events.at, p.events.n);
+        ds_dtype dtype = q->input->dtype <= DS_BF16 ? o->dtype : q->input->dtype;
+        int64_t bytes = dsi_numel(q->input->shape) * (int64_t)ds_dtype_size(dtype);
+        e->passing += bytes; /* the batch itself was there before */
+        e->peak += bytes;
+    }
     dsi_list_free(&p.events);
     dsi_flat_free(f);
     return status;
