@@ -39,6 +39,7 @@ typedef struct dsi_request {
     int64_t *counts; /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
     bool blocking;   /* the caller waits right away */
     bool inside;     /* ours: neither counted nor compared */
+    bool farewell;   /* the barrier at the end, which no other barrier is taken for */
 
     uint64_t number;     /* of this communicator, from 0 */
     double begun, ended; /* dsi_now() */
@@ -95,6 +96,7 @@ void dsi_comm_abort(ds_comm *c, const char *why);
  * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x. */
 double dsi_comm_volume(const ds_comm *c);
 
+bool dsi_launched_by_mpi(void); /* mpirun, srun, also of one rank */
 void dsi_comm_log_free(struct dsi_comm_log *log);
 void dsi_comm_log_add(dsi_request *r);      /* r has ended */
 bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */

@@ -42,6 +42,8 @@ static const char *launcher_library(void)
     return NULL;
 }
 
+bool dsi_launched_by_mpi(void) { return launcher_library() != NULL; }
+
 ds_status ds_init_distributed(void)
 {
     if (ds_is_distributed()) return DS_OK;

@@ -198,11 +198,11 @@ static ds_comm *mpi_split(ds_comm *c, int color, int key)
     return part.comm ? new_comm(&part) : NULL;
 }
 
-/* A rank whose last call failed waits for the others only a moment: they may wait for it elsewhere. */
+/* A rank whose last call failed waits for the others only a moment: they may wait for it elsewhere, and would
+ * not if its farewell were the barrier that they wait in. */
 static void say_goodbye(ds_comm *world)
 {
-    dsi_request r = {
-        .comm = world, .what = DSI_BARRIER, .number = world->begun++, .blocking = true};
+    dsi_request r = {.comm = world, .what = DSI_BARRIER, .farewell = true, .blocking = true};
     double limit = ds_error() ? GOODBYE_S : dsi_comm_timeout();
     mpi_start(&r);
     if (!look_until_done(r.own, limit)) {

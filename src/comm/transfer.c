@@ -28,6 +28,8 @@
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
+#define FAREWELL 3 /* a tag that no phase has: there are three, 0 to 2 */
+
 static size_t bytes_of(const dsi_transfer *t, int64_t n)
 {
     return (size_t)n * ds_dtype_size(t->r->dtype);
@@ -47,7 +49,7 @@ static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
     size_t left = bytes_of(t, n);
     /* what is received in one phase of a broadcast was sent in the other */
     int round = t->r->what == DSI_BROADCAST ? 0 : t->phase;
-    int tag = (int)(t->r->number % 8192) * 4 + round;
+    int tag = t->r->farewell ? FAREWELL : (int)(t->r->number % 8192) * 4 + round;
     do {
         size_t bytes = left < LONGEST ? left : LONGEST;
         dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};

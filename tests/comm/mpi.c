@@ -16,12 +16,12 @@
 
 /* ---- a rank --------------------------------------------------------------------------------------------- */
 
-/* The third collective of the last rank, where the others call all_reduce of 5000 float32. */
+/* The third collective of the last rank, where the others call all_reduce of 5000 float32, or barriers. */
 static int make_trouble(const char *trouble, ds_tensor *x)
 {
     if (!strcmp(trouble, "killed")) raise(SIGKILL);
     if (!strcmp(trouble, "returns")) return 0;
-    if (!strcmp(trouble, "fails")) {
+    if (!strcmp(trouble, "fails") || !strcmp(trouble, "barriers")) {
         ds_fail(DS_EIO, "read: the disk of this rank is gone");
         ds_destroy_process_group();
         return 1;
@@ -45,6 +45,9 @@ static int run_rank(const char *trouble)
     ds_tensor *x = ds_ones(DS_F32, ds_shape(5000));
     for (int i = 0; i < 5; i++) {
         if (i == 3 && rank == last && strcmp(trouble, "none") != 0) return make_trouble(trouble, x);
+        if (i == 3 && !strcmp(trouble, "barriers") &&
+            (ds_barrier(c) != DS_OK || ds_barrier(c) != DS_OK))
+            return 1;
         if (ds_all_reduce(c, x, DS_REDUCE_AVG) != DS_OK) return 1;
     }
     double item = ds_item(ds_mean(x));
@@ -121,6 +124,7 @@ static void check_mpi(const mpi *m)
         check_job(m, n, "", "killed", "");
         check_job(m, n, "", "returns", "ended without ds_destroy_process_group");
         check_job(m, n, "", "fails", "read: the disk of this rank is gone");
+        check_job(m, n, "", "barriers", "read: the disk of this rank is gone");
         check_job(m, n, "", "aborts", "train: the loss is NaN");
         check_job(m, n, "DS_TIMEOUT=1", "late",
                   n == 2 ? "nothing came from rank 1" : "nothing came from rank 3");
