@@ -142,8 +142,10 @@ static ds_status look_at(ds_engine *e, const ds_tensor *loss)
     bool must_be_finite = !e->config->fp16.enabled && e->config->on_nan == DSI_NAN_ERROR;
     if (!must_be_finite && !dsi_engine_watched(e)) return DS_OK;
     double value = ds_item(loss);
-    e->loss_sum += value / (double)e->config->gradient_accumulation_steps;
-    if (isfinite(value) || !must_be_finite) return DS_OK;
+    if (isfinite(value) || !must_be_finite) {
+        e->loss_sum += value / (double)e->config->gradient_accumulation_steps;
+        return DS_OK;
+    }
     return dsi_fail(DS_ESTATE,
                     "engine_backward: global step %lld: the loss is %g: training stops here "
                     "(a lower learning rate may help; \"on_nan\": \"continue\" goes on)",
@@ -161,6 +163,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     dsi_phase_start(e->timers, DSI_BWD);
     ds_status status = dsi_zero_backward(e->zero, loss, factor, last);
     dsi_phase_stop(e->timers, DSI_BWD);
+    dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_announce_memory(e, "after backward");
     e->went_backward = status == DS_OK;
     return status == DS_OK ? DS_OK : failed(e);

@@ -17,8 +17,8 @@
 
 typedef struct Timer {
     const char *name;
-    double begun, seconds;
-    int64_t count; /* starts with a stop */
+    double begun, seconds, last; /* last: from the last start to its stop */
+    int64_t count;               /* starts with a stop */
     bool running;
 } Timer;
 
@@ -43,15 +43,26 @@ static Timer *find(const dsi_timers *t, const char *name)
     return NULL;
 }
 
-static void start_at(dsi_timers *t, const char *name, double now)
+static Timer *find_or_add(dsi_timers *t, const char *name)
 {
     Timer *timer = find(t, name);
-    if (!timer) {
-        dsi_list_add(t, (Timer){.name = dsi_strdup(name)});
-        timer = &t->at[t->n - 1];
-    }
+    if (timer) return timer;
+    dsi_list_add(t, (Timer){.name = dsi_strdup(name)});
+    return &t->at[t->n - 1];
+}
+
+static void start_at(dsi_timers *t, const char *name, double now)
+{
+    Timer *timer = find_or_add(t, name);
     timer->begun = now;
     timer->running = true;
+}
+
+static void add_time(Timer *timer, double seconds)
+{
+    timer->last = seconds;
+    timer->seconds += seconds;
+    timer->count++;
 }
 
 static void stop_at(dsi_timers *t, const char *name, double now)
@@ -59,8 +70,7 @@ static void stop_at(dsi_timers *t, const char *name, double now)
     Timer *timer = find(t, name);
     if (!timer || !timer->running) return;
     timer->running = false;
-    timer->seconds += now - timer->begun;
-    timer->count++;
+    add_time(timer, now - timer->begun);
 }
 
 void dsi_timer_start(dsi_timers *t, const char *name)
@@ -121,6 +131,17 @@ void dsi_phase_stop(dsi_timers *t, dsi_phase phase)
     double now = dsi_now();
     stop_at(t, micro[phase], now);
     stop_at(t, global[phase], now);
+}
+
+void dsi_phase_split_backward(dsi_timers *t, double reducing)
+{
+    const Timer *all = find(t, micro[DSI_BWD]);
+    if (!all) return;
+    double inner = all->last - reducing;
+    add_time(find_or_add(t, micro[DSI_BWD_INNER]), inner);
+    add_time(find_or_add(t, global[DSI_BWD_INNER]), inner);
+    add_time(find_or_add(t, micro[DSI_BWD_ALLREDUCE]), reducing);
+    add_time(find_or_add(t, global[DSI_BWD_ALLREDUCE]), reducing);
 }
 
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase) { return dsi_timer_ms(t, global[phase]); }

@@ -4,6 +4,7 @@
 #include "reduce.h"
 
 #include "autograd/node.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "tree.h"
 
@@ -41,6 +42,7 @@ struct dsi_reduce {
     int next;         /* the first bucket that has not left in this pass */
     int arrived;      /* the first one that is still on its way */
     ds_status status; /* of hooks, which return nothing */
+    double seconds;   /* of this pass: spent on buckets that leave and arrive */
 };
 
 /* ---- small arithmetic: 16 bits are added in float32 and rounded once --------------------------------------- */
@@ -290,9 +292,11 @@ static ds_status leave_full(dsi_reduce *r, bool all)
 {
     ds_status status = DS_OK;
     while (status == DS_OK && r->next < r->f->units && (all || !r->bucket[r->next].missing)) {
+        double begun = dsi_now();
         ds_scope *scope = ds_scope_open();
         status = leave(r, r->next);
         ds_scope_close(scope);
+        r->seconds += dsi_now() - begun;
     }
     return status;
 }
@@ -307,7 +311,9 @@ static void ready(void *arg, ds_tensor *x)
     bool sends = r->tree || (r->comm && (r->last || r->o.partition));
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
+    double begun = dsi_now();
     r->status = make_room(r, k);
+    r->seconds += dsi_now() - begun;
     if (r->status == DS_OK && !adopt(l, x)) {
         r->status = open_bucket(r, k, bucket_dtype(r));
         if (r->status == DS_OK) r->status = move_in(l, x);
@@ -327,6 +333,7 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
     r->open = r->runs = true;
     r->last = last;
     r->next = r->arrived = 0;
+    r->seconds = 0;
     r->status = DS_OK;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].missing = r->f->unit[k].count;
     if (r->tree) dsi_tree_next(r->tree);
@@ -352,6 +359,7 @@ ds_status dsi_reduce_wait(dsi_reduce *r)
 }
 
 bool dsi_reduce_complete(const dsi_reduce *r) { return r->open && r->last; }
+double dsi_reduce_seconds(const dsi_reduce *r) { return r->seconds; }
 
 /* ---- the result ---------------------------------------------------------------------------------------------------- */
 

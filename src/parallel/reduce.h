@@ -47,6 +47,8 @@ ds_status dsi_reduce_wait(dsi_reduce *r); /* until all that left has arrived */
 bool dsi_reduce_complete(
     const dsi_reduce *r); /* a last pass came since the gradients were forgotten */
 
+double dsi_reduce_seconds(const dsi_reduce *r); /* of the last pass, spent on sending and waiting */
+
 /* After the last pass: the mean gradient of parameter i's own elements, a view in the current scope; NULL:
  * it has none, or on one rank no gradient came. */
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);

@@ -295,6 +295,11 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
     return status;
 }
 
+double dsi_zero_reducing(const dsi_zero *z)
+{
+    return z && z->reduce ? dsi_reduce_seconds(z->reduce) : 0;
+}
+
 void dsi_zero_zero_grad(dsi_zero *z)
 {
     if (!z) return;

@@ -57,6 +57,9 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
  * boundary; what is still to be reduced leaves during this pass. */
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last);
 
+/* Seconds of the last backward in which this rank sent gradients or waited for them. */
+double dsi_zero_reducing(const dsi_zero *z);
+
 typedef struct dsi_zero_step_result {
     double norm;     /* L2, of all ranks' mean gradient, before clipping; NaN if nobody needs it */
     bool overflow;   /* a gradient is inf or NaN on some rank: nothing was changed */
