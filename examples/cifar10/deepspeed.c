@@ -185,7 +185,7 @@ static Options read_options(int argc, char **argv)
 static char *own_config(const Options *o)
 {
     static const char form[] =
-        "{\"train_batch_size\": %lld, \"steps_per_print\": 2000,"
+        "{\"train_batch_size\": %lld, \"steps_per_print\": %d,"
         " \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999],"
         " \"eps\": 1e-8, \"weight_decay\": 3e-7}},"
         " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0,"
@@ -204,7 +204,7 @@ static char *own_config(const Options *o)
     size_t room = sizeof form + 64;
     char *text = malloc(room);
     if (!text) return NULL;
-    snprintf(text, room, form, (long long)(o->batch_size ? o->batch_size : 16),
+    snprintf(text, room, form, (long long)(o->batch_size ? o->batch_size : 16), o->quiet ? 0 : 2000,
              strcmp(dtype, "bf16") ? "false" : "true", strcmp(dtype, "fp16") ? "false" : "true",
              (long long)(o->stage < 0 ? 0 : o->stage));
     return text;
@@ -296,15 +296,19 @@ static double train_step(Program *p, Progress *bar, const ds_batch *b)
     return value;
 }
 
+static void show_epoch(const Program *p, Progress *bar, int64_t epoch)
+{
+    char title[64];
+    snprintf(title, sizeof title, "[ %03lld / %lld ]", (long long)epoch, (long long)p->o.epochs);
+    progress_title(bar, title);
+}
+
 static void train_epoch(Program *p, Progress *bar, int64_t epoch)
 {
     double running = 0, sum = 0; /* losses since the last line; of the epoch */
     int64_t i = 0, every = p->o.log_interval;
-    char title[64];
     ds_batch b;
-    snprintf(title, sizeof title, "[ %03lld / %lld ]", (long long)epoch + 1,
-             (long long)p->o.epochs);
-    progress_title(bar, title);
+    show_epoch(p, bar, epoch + 1);
     for (; more_steps(p) && ds_loader_next(p->train, &b); i++) {
         double loss = train_step(p, bar, &b);
         running += loss;
@@ -327,6 +331,7 @@ static void train(Program *p)
     if (p->first) p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm,loss_scale,skipped");
     progress_begin(&bar, p->first && !p->o.quiet, "it", p->o.epochs, "");
     bar.slow = true;
+    show_epoch(p, &bar, 0);
     for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
         train_epoch(p, &bar, epoch);
     ds_loader_stop(p->train);

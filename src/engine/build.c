@@ -65,6 +65,24 @@ static bool read_config(ds_engine *e, const ds_init *init)
     return e->config && same_everywhere(e);
 }
 
+/* What a launcher of another kind appends does not fit the world that was found: each process would train
+ * alone. */
+static bool check_arguments(const ds_init *init)
+{
+    const ds_arguments *a = init->args;
+    ds_comm *world = ds_world();
+    if (!a || !strcmp(ds_comm_backend(world), "thread")) return true;
+    if (a->deepspeed_mpi && !dsi_launched_by_mpi())
+        return dsi_refuse(
+                   "initialize: --deepspeed_mpi, but this process was not started by MPI: use "
+                   "mpirun -n N PROGRAM, or leave the option out") != NULL;
+    if (a->local_rank < 0 || a->local_rank == ds_comm_local_rank(world)) return true;
+    return dsi_refuse("initialize: --local_rank is %lld, but this process is rank %d of %d on its "
+                      "machine: use mpirun -n N PROGRAM or the deepspeed command, which set both",
+                      (long long)a->local_rank, ds_comm_local_rank(world),
+                      ds_comm_local_size(world)) != NULL;
+}
+
 /* ---- optimizer ----------------------------------------------------------------------------------------- */
 
 static bool make_optimizer(ds_engine *e, const ds_init *init)
@@ -231,7 +249,7 @@ static bool build(ds_engine *e, const ds_init *init)
 {
     e->comm = init->comm ? init->comm : ds_world();
     if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
-    if (!read_config(e, init)) return false;
+    if (!check_arguments(init) || !read_config(e, init)) return false;
     start_comms_log(e);
     e->dtype = dsi_engine_zero_opts(e->config).dtype;
     if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();

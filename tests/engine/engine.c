@@ -126,6 +126,22 @@ static void warm_up_uses_the_minimum_twice(void **state)
     ds_engine_free(e);
 }
 
+/* What "comms_logger" asks for. */
+static void the_log_of_collectives(void **state)
+{
+    (void)state;
+    ds_engine *e = engine_of("{\"train_batch_size\": 1, " SGD "}");
+    CHECK(ds_comm_log_summary(ds_engine_comm(e), false) == DS_ESTATE);
+    CHECK_ERROR("configure comms_logger");
+    ds_engine_free(e);
+    e = engine_of("{\"train_batch_size\": 1, " SGD
+                  ", \"comms_logger\": {\"enabled\": true, \"prof_all\": false, "
+                  "\"prof_ops\": [\"all_reduce\", \"broadcast\"]}}");
+    CHECK(e && turn(e, 1) == DS_OK);
+    CHECK(ds_comm_log_summary(ds_engine_comm(e), false) == DS_OK);
+    ds_engine_free(e);
+}
+
 /* ---- 16 bit -------------------------------------------------------------------------------------------- */
 
 #define FP16 \
@@ -390,9 +406,10 @@ static void averages(void **state)
 
 TEST_MAIN(cmocka_unit_test(forward_backward_step), cmocka_unit_test(accumulation),
           cmocka_unit_test(clipping), cmocka_unit_test(warm_up_uses_the_minimum_twice),
-          cmocka_unit_test(overflow_skips_the_step), cmocka_unit_test(growth_changes_no_update),
-          cmocka_unit_test(masters_are_float32), cmocka_unit_test(calls_out_of_order),
-          cmocka_unit_test(losses_that_are_none), cmocka_unit_test(inputs_of_another_dtype),
-          cmocka_unit_test(initialize_refuses), cmocka_unit_test(without_an_optimizer),
+          cmocka_unit_test(the_log_of_collectives), cmocka_unit_test(overflow_skips_the_step),
+          cmocka_unit_test(growth_changes_no_update), cmocka_unit_test(masters_are_float32),
+          cmocka_unit_test(calls_out_of_order), cmocka_unit_test(losses_that_are_none),
+          cmocka_unit_test(inputs_of_another_dtype), cmocka_unit_test(initialize_refuses),
+          cmocka_unit_test(without_an_optimizer),
           cmocka_unit_test(optimizer_and_schedule_of_ones_own), cmocka_unit_test(the_loader),
           cmocka_unit_test(averages))

@@ -42,6 +42,11 @@ has out 'DeepSpeedEngine configuration:'
 has out '  train_batch_size \.* 16$'
 status 0 $sample --deepspeed_config "$(base64 -w 0 <ds_config.json | tr '+/' '-_')" --max_steps 1 --no_eval
 
+echo "$config, \"wall_clock_breakdown\": true}" >timed.json
+status 0 $sample --deepspeed_config timed.json --max_steps 2 --no_eval
+has out 'time (ms) | fwd_microstep: .* | bwd_microstep: .* | bwd_inner_microstep: .* | bwd_allreduce_microstep: .* | step_microstep: '
+has out 'time (ms) | fwd: .* | bwd: .* | bwd_inner: .* | bwd_allreduce: .* | step: '
+
 # ---- precision
 for dtype in fp16 bf16; do
     status 0 $sample --dtype $dtype --max_steps 30 --trace t_$dtype.csv --save w.safetensors
@@ -69,6 +74,12 @@ status 0 $sample --deepspeed_config c.json --max_steps 5 --no_eval
 has out '^Comm. Op            Message Size        Count '
 has_not out 'broadcast'
 
+# ---- no step at all
+status 0 $sample --max_steps 0 --no_eval
+has err '^\[ 000 / 30 \]:   0%|'
+status 0 $sample --quiet --epochs 9 --no_eval
+lines out 0
+
 # ---- save and load
 status 0 $sample --load a.safetensors --epochs 0
 has out 'Accuracy of the network'
@@ -95,6 +106,10 @@ has err 'zero_optimization.reduce_bukcet_size.*did you mean.*reduce_bucket_size'
 echo "$config, \"tensorboard\": {\"enabled\": true, \"output_path\": \"/dev/null/x\"}}" >full.json
 status 1 $sample --deepspeed_config full.json --max_steps 2
 has err '/dev/null: '
+status 1 $sample --deepspeed --local_rank=1 --max_steps 1
+has err 'local_rank is 1, but this process is rank 0 of 1'
+status 1 $sample --deepspeed_mpi --max_steps 1
+has err 'deepspeed_mpi, but this process was not started by MPI'
 status 1 $sample --with_cuda
 has err 'no GPU'
 status 1 --data empty --no_download
