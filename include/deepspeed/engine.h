@@ -64,7 +64,8 @@ typedef struct ds_init {
     uint64_t seed; /* of its order */
 } ds_init;
 
-/* Model, data and optimizer are taken: the engine frees them, even when it refuses. Converts the model to
+/* Calls ds_init_distributed for a program that has not, whose last ds_engine_free then leaves the ranks. Model,
+ * data and optimizer are taken: the engine frees them, even when it refuses. Converts the model to
  * fp16 or bf16 if the config says so. */
 #define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
 DS_API ds_engine *ds_initialize_with(ds_init init);

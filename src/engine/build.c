@@ -11,6 +11,31 @@
 
 #include <string.h>
 
+/* ---- ranks --------------------------------------------------------------------------------------------- */
+
+static _Thread_local int engines; /* that live, since one of them made the world */
+
+/* As deepspeed.initialize: a program that has not made its world of ranks gets it here. The last engine
+ * leaves it, for such a program does not know of it. */
+static bool join(ds_engine *e, const ds_init *init)
+{
+    if (!init->comm && !engines && !ds_is_distributed()) {
+        if (ds_init_distributed() != DS_OK) return false;
+        engines = 1;
+        e->joined = true;
+    } else if (engines) {
+        engines++;
+        e->joined = true;
+    }
+    e->comm = init->comm ? init->comm : ds_world();
+    return true;
+}
+
+void dsi_engine_leave(const ds_engine *e)
+{
+    if (e->joined && !--engines) ds_destroy_process_group();
+}
+
 /* ---- configuration ------------------------------------------------------------------------------------- */
 
 static const char *config_text(const ds_init *init)
@@ -247,7 +272,7 @@ ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)
 
 static bool build(ds_engine *e, const ds_init *init)
 {
-    e->comm = init->comm ? init->comm : ds_world();
+    if (!join(e, init)) return false;
     if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
     if (!check_arguments(init) || !read_config(e, init)) return false;
     start_comms_log(e);

@@ -67,6 +67,7 @@ void ds_engine_free(ds_engine *e)
     ds_monitor_free(e->monitor);
     dsi_timers_free(e->timers);
     dsi_config_free(e->config);
+    dsi_engine_leave(e);
     dsi_free(e);
 }
 

@@ -16,6 +16,7 @@
 struct ds_engine {
     dsi_config *config;
     ds_comm *comm; /* borrowed */
+    bool joined;   /* the world is that of engines, see dsi_engine_leave */
     ds_module *model;
     ds_optim *optim;       /* NULL: an engine that only evaluates */
     ds_schedule *schedule; /* NULL: the learning rate stays */
@@ -42,6 +43,8 @@ struct ds_engine {
 
 /* engine/build.c: from the configuration to the parts; false, with the message, when something is refused. */
 bool dsi_engine_build(ds_engine *e, const ds_init *init);
+/* After its parts were freed: if the engine was the last that uses the world which one of them made, ends it. */
+void dsi_engine_leave(const ds_engine *e);
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
 /* Whether losses and norms are wanted for a monitor; the same on all ranks. */

@@ -126,6 +126,25 @@ static void warm_up_uses_the_minimum_twice(void **state)
     ds_engine_free(e);
 }
 
+/* A program that does not call ds_init_distributed must not train alone on each rank. */
+static void the_world_is_the_launchers(void **state)
+{
+    (void)state;
+    const char *config = "{\"train_batch_size\": 4, " SGD "}";
+    ds_engine *a = engine_of(config), *b = engine_of(config);
+    CHECK(a && b && ds_is_distributed());
+    ds_engine_free(a);
+    CHECK(ds_is_distributed());
+    CHECK(turn(b, 1) == DS_OK);
+    ds_engine_free(b);
+    CHECK(!ds_is_distributed());
+    setenv("WORLD_SIZE", "4", 1);
+    a = engine_of(config);
+    unsetenv("WORLD_SIZE");
+    CHECK(!a);
+    CHECK_ERROR("WORLD_SIZE is 4, but this process was not started by an MPI launcher");
+}
+
 /* What "comms_logger" asks for. */
 static void the_log_of_collectives(void **state)
 {
@@ -406,10 +425,10 @@ static void averages(void **state)
 
 TEST_MAIN(cmocka_unit_test(forward_backward_step), cmocka_unit_test(accumulation),
           cmocka_unit_test(clipping), cmocka_unit_test(warm_up_uses_the_minimum_twice),
-          cmocka_unit_test(the_log_of_collectives), cmocka_unit_test(overflow_skips_the_step),
-          cmocka_unit_test(growth_changes_no_update), cmocka_unit_test(masters_are_float32),
-          cmocka_unit_test(calls_out_of_order), cmocka_unit_test(losses_that_are_none),
-          cmocka_unit_test(inputs_of_another_dtype), cmocka_unit_test(initialize_refuses),
-          cmocka_unit_test(without_an_optimizer),
+          cmocka_unit_test(the_log_of_collectives), cmocka_unit_test(the_world_is_the_launchers),
+          cmocka_unit_test(overflow_skips_the_step), cmocka_unit_test(growth_changes_no_update),
+          cmocka_unit_test(masters_are_float32), cmocka_unit_test(calls_out_of_order),
+          cmocka_unit_test(losses_that_are_none), cmocka_unit_test(inputs_of_another_dtype),
+          cmocka_unit_test(initialize_refuses), cmocka_unit_test(without_an_optimizer),
           cmocka_unit_test(optimizer_and_schedule_of_ones_own), cmocka_unit_test(the_loader),
           cmocka_unit_test(averages))
