@@ -80,6 +80,9 @@ static ds_status prepare(ds_ddp *d, const ds_ddp_opts *o)
 ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
 {
     if (!module) return dsi_passed("ddp");
+    if (!opts.comm && !ds_is_distributed() && dsi_launched_by_mpi())
+        return dsi_refuse("ddp: this process has no ranks beside it yet: call "
+                          "ds_init_distributed() first");
     ds_comm *comm = opts.comm ? opts.comm : ds_world();
     if (!comm) return NULL;
     ds_ddp *d = dsi_alloc(sizeof *d);

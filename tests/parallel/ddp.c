@@ -151,5 +151,18 @@ static void a_failure_is_everybodys(void **state)
     CHECK_ERROR("ddp");
 }
 
+/* Under mpirun, without ds_init_distributed: each process would train alone. */
+static void no_world_yet(void **state)
+{
+    (void)state;
+    ds_module *net = net_new();
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    ds_ddp *ddp = ds_ddp_new(net);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    CHECK(!ddp);
+    CHECK_ERROR("call ds_init_distributed() first");
+    ds_module_free(net);
+}
+
 TEST_MAIN(cmocka_unit_test(as_a_single_process), cmocka_unit_test(unused_parameters_and_buffers),
-          cmocka_unit_test(a_failure_is_everybodys))
+          cmocka_unit_test(a_failure_is_everybodys), cmocka_unit_test(no_world_yet))
