@@ -223,9 +223,12 @@ void dsi_scratch_release(dsi_stream *s, void *p)
     (void)s;
     if (!p) return;
     while ((char *)p < (char *)top || (char *)p >= (char *)top + HEAD_BYTES + top->bytes) {
-        Block *b = top; /* what was taken after p lies here, and was released */
-        top = b->down;
-        free(b);
+        Block *b = top, *down = b->down; /* what was taken after p lies in b, and was released */
+        bool last = p == (char *)down + HEAD_BYTES && down->bytes < b->bytes;
+        if (last) b->down = down->down, b->used = 0;
+        top = last ? b : down;
+        free(last ? down : b);
+        if (last) return;
     }
     top->used = (size_t)((char *)p - ((char *)top + HEAD_BYTES));
 }

@@ -20,6 +20,24 @@
 /* The line `at` bytes behind p, which may lie outside of its memory. */
 #define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
 
+/* What moments that began at 0 add up to: 1 - beta^step. */
+typedef struct AdamSum {
+    int64_t step;
+    double m, v;
+} AdamSum;
+
+/* Powers take as long as a block of elements: those of a step that most parameters share are made once. */
+typedef struct AdamPass {
+    const dsi_adam *c;
+    AdamSum sum;
+} AdamPass;
+
+static AdamSum adam_sum(const dsi_adam *c, int64_t step)
+{
+    if (!c->bias_correction) return (AdamSum){step, 1, 1};
+    return (AdamSum){step, 1 - pow(c->beta1, (double)step), 1 - pow(c->beta2, (double)step)};
+}
+
 #define COPYSIGN(x, s) _Generic((x), float : copysignf, double : copysign)(x, s)
 
 #define T           float
@@ -153,7 +171,9 @@ ds_status KERNEL(sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x)
 ds_status KERNEL(adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x)
 {
     (void)s;
-    return run("adam", c, n, x, adam_f32, adam_f64);
+    if (n == 0) return DS_OK;
+    const AdamPass pass = {c, adam_sum(c, x[0].step)};
+    return run("adam", &pass, n, x, adam_f32, adam_f64);
 }
 
 ds_status KERNEL(adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x)

@@ -1,12 +1,14 @@
 /* device/cpu/wide.c: float32 copies of 16-bit operands, for one call of a kernel.
  *
- * They come from the device's storage, so that they count in its peak, and go when the call ends.
+ * Small ones lie in scratch memory, which the last call left in the caches; others come from the device's
+ * storage, so that they count in its peak. All go when the call ends.
  * SPDX-License-Identifier: MIT */
 #include "wide.h"
 
 #include "table.h"
 
 #define ALIGN 64
+#define SMALL ((size_t)1 << 20) /* bytes */
 
 /* The same elements as floats, without gaps, dimensions in v's order of memory; what v repeats is there
  * once. Without memory: its bytes -> *bytes. */
@@ -42,20 +44,25 @@ static dsi_view once(dsi_view v)
 
 bool in_f32_begin(in_f32 *c, dsi_stream *s, int n_out, int n, dsi_view *const *views)
 {
-    size_t bytes, room = 0;
+    dsi_view wide[MAX_OPERANDS];
+    size_t bytes[MAX_OPERANDS], room = 0;
     *c = (in_f32){.s = s};
-    for (int i = 0; i < n; i++)
-        if (views[i]->p && is_half(views[i]->dtype)) float_view(views[i], &bytes), room += bytes;
+    for (int i = 0; i < n; i++) {
+        if (!views[i]->p || !is_half(views[i]->dtype)) continue;
+        wide[i] = float_view(views[i], &bytes[i]);
+        room += bytes[i];
+    }
     c->bytes = room;
-    if (!(c->block = dsi_cache_alloc(s->device, room))) return false;
+    c->block = room <= SMALL ? dsi_scratch(s, room) : dsi_cache_alloc(s->device, room);
+    if (!c->block) return false;
 
     char *next = c->block;
     for (int i = 0; i < n; i++) {
         dsi_view half = *views[i];
         if (!half.p || !is_half(half.dtype)) continue;
-        *views[i] = float_view(&half, &bytes);
+        *views[i] = wide[i];
         views[i]->p = next;
-        next += bytes;
+        next += bytes[i];
         if (i < n_out) {
             c->out[c->n_out] = views[i];
             c->half[c->n_out++] = half;
@@ -70,6 +77,9 @@ ds_status in_f32_end(in_f32 *c, ds_status status)
 {
     for (int i = 0; status == DS_OK && i < c->n_out; i++)
         status = KERNEL(copy)(c->s, *c->out[i], c->half[i]);
-    dsi_cache_free(c->s->device, c->block, c->bytes);
+    if (c->bytes <= SMALL)
+        dsi_scratch_release(c->s, c->block);
+    else
+        dsi_cache_free(c->s->device, c->block, c->bytes);
     return status;
 }

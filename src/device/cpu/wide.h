@@ -12,7 +12,8 @@
 
 #include "half.h"
 
-#define MAX_OUTPUTS 3
+#define MAX_OUTPUTS  3
+#define MAX_OPERANDS 10
 
 typedef struct in_f32 {
     dsi_stream *s;
@@ -36,6 +37,7 @@ ds_status in_f32_end(in_f32 *c, ds_status status); /* rounds the outputs to wher
 #define IN_F32(s, n_out, call, ...) \
     do { \
         dsi_view *const views_[] = {__VA_ARGS__}; \
+        _Static_assert(sizeof views_ / sizeof *views_ <= MAX_OPERANDS, "operands of IN_F32"); \
         in_f32 c_; \
         if (!in_f32_begin(&c_, s, n_out, (int)(sizeof views_ / sizeof *views_), views_)) \
             return DS_ENOMEM; \
