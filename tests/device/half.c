@@ -1,0 +1,265 @@
+/* tests/device/half.c: kernels on 16-bit tensors: what float32 gives for the same elements, rounded once; for
+ * ordinary and special values, in several orders of memory, of no elements, and where a copy to float32
+ * finds no memory.
+ *
+ * A row is a call on views x[0..], y[0..]; the same call runs on float32 and on 16-bit views. Values of whole
+ * networks of ops are the business of tests/ops/values.c.
+ * SPDX-License-Identifier: MIT */
+#include "kernels.h"
+
+#define MAX_VIEWS 4
+
+typedef ds_status Call(const dsi_kernels *k, dsi_stream *s, const dsi_view *x, const dsi_view *y);
+
+typedef struct Row {
+    const char *name;
+    Call *call;
+    ds_dims x[MAX_VIEWS], y[MAX_VIEWS]; /* n == 0: no view */
+    unsigned whole;                     /* bits of views without a batch: x's, from bit 8 y's */
+    double places;                      /* in which sums may differ: of the last place of 16 bits */
+    bool tame;                          /* no infinities and NaNs: sums of them are not compared */
+} Row;
+
+/* ---- rows ---------------------------------------------------------------------------------------------- */
+
+#define CALL(name, ...) \
+    static ds_status name(const dsi_kernels *k, dsi_stream *s, const dsi_view *x, \
+                          const dsi_view *y) \
+    { \
+        return k->__VA_ARGS__; \
+    }
+#define UNARY(f)  CALL(f##_, f(s, x[0], y[0]))
+#define BINARY(f) CALL(f##_, f(s, x[0], x[1], y[0]))
+
+UNARY(abs)
+UNARY(exp)
+UNARY(log)
+UNARY(sqrt)
+UNARY(relu)
+UNARY(gelu)
+UNARY(gelu_tanh)
+UNARY(sigmoid)
+UNARY(tanh)
+UNARY(softmax)
+UNARY(log_softmax)
+UNARY(adaptive_avg_pool2d)
+UNARY(adaptive_avg_pool2d_dx)
+UNARY(sum_channels)
+BINARY(mul)
+BINARY(div)
+BINARY(relu_dx)
+BINARY(sigmoid_dx)
+BINARY(tanh_dx)
+BINARY(gelu_dx)
+BINARY(gelu_tanh_dx)
+BINARY(abs_dx)
+BINARY(softmax_dx)
+BINARY(log_softmax_dx)
+CALL(add_, add(s, -0.75, x[0], x[1], y[0]))
+CALL(affine_, affine(s, 1.5, -0.25, x[0], y[0]))
+CALL(square_, pow(s, 2, x[0], y[0]))
+CALL(root_, pow(s, 0.5, x[0], y[0]))
+CALL(sum_, sum(s, 0.5, x[0], y[0]))
+CALL(matmul_, matmul(s, x[0], x[1], x[2], y[0]))
+
+static const dsi_conv2d conv = {{1, 1}, {1, 1}, {1, 1}, 1};
+static const dsi_pool2d pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0, false};
+CALL(conv2d_, conv2d(s, &conv, x[0], x[1], x[2], y[0]))
+CALL(conv2d_dx_, conv2d_dx(s, &conv, x[0], x[1], y[0]))
+CALL(conv2d_dw_, conv2d_dw(s, &conv, x[0], x[1], y[0]))
+CALL(avg_pool2d_, avg_pool2d(s, &pool, x[0], y[0]))
+CALL(avg_pool2d_dx_, avg_pool2d_dx(s, &pool, x[0], y[0]))
+
+/* Maxima, and the gradient x[1] of them put to their places. */
+static ds_status max_pool2d_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                             const dsi_view *y)
+{
+    dsi_view index = y[0];
+    index.dtype = DS_I32;
+    index.p = calloc(3 * (size_t)view_count(&index) + 1, sizeof(int32_t)); /* gaps too */
+    ds_status status = k->max_pool2d(s, &pool, x[0], y[0], index);
+    if (status == DS_OK) status = k->max_pool2d_dx(s, x[1], index, y[1]);
+    free(index.p);
+    return status;
+}
+
+/* clang-format off */
+#define SHAPE(...) {sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), {__VA_ARGS__}}
+#define POINTWISE(f) {#f, f##_, {SHAPE(3, 5, 2, 37)}, {SHAPE(3, 5, 2, 37)}, 0, 0, false}
+#define OF_TWO(f) {#f, f##_, {SHAPE(3, 5, 2, 37), SHAPE(3, 5, 2, 37)}, {SHAPE(3, 5, 2, 37)}, 0, 0, false}
+static const Row rows[] = {
+    POINTWISE(abs), POINTWISE(exp), POINTWISE(log), POINTWISE(sqrt), POINTWISE(relu), POINTWISE(gelu),
+    POINTWISE(gelu_tanh), POINTWISE(sigmoid), POINTWISE(tanh), POINTWISE(affine), POINTWISE(square),
+    POINTWISE(root), OF_TWO(mul), OF_TWO(div), OF_TWO(relu_dx), OF_TWO(sigmoid_dx), OF_TWO(tanh_dx),
+    OF_TWO(gelu_dx), OF_TWO(gelu_tanh_dx), OF_TWO(abs_dx), OF_TWO(add),
+    {"long lines", tanh_, {SHAPE(2, 5000)}, {SHAPE(2, 5000)}, 0, 0, false},
+    {"softmax", softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},
+    {"log_softmax", log_softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},
+    {"softmax_dx", softmax_dx_, {SHAPE(4, 33, 3), SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, true},
+    {"log_softmax_dx", log_softmax_dx_, {SHAPE(4, 33, 3), SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, true},
+    {"sum of rows", sum_, {SHAPE(6, 300)}, {SHAPE(6, 1)}, 0, 1, true},
+    {"sum of columns", sum_, {SHAPE(7, 300)}, {SHAPE(1, 300)}, 1 << 8, 1, true},
+    {"sum", sum_, {SHAPE(4, 9, 700)}, {SHAPE(1, 1, 1)}, 1 << 8, 1, true},
+    {"sum_channels", sum_channels_, {SHAPE(3, 5, 7, 6)}, {SHAPE(5)}, 1 << 8, 1, true},
+    {"matmul", matmul_, {SHAPE(2, 9, 40), SHAPE(2, 40, 21), SHAPE(21)}, {SHAPE(2, 9, 21)}, 4, 1, true},
+    {"matmul, large", matmul_, {SHAPE(1, 90, 700), SHAPE(1, 700, 500), SHAPE(500)}, {SHAPE(1, 90, 500)}, 4, 1, true},
+    {"conv2d", conv2d_, {SHAPE(2, 4, 9, 8), SHAPE(6, 4, 3, 3), SHAPE(6)}, {SHAPE(2, 6, 9, 8)}, 6, 1, true},
+    {"conv2d_dx", conv2d_dx_, {SHAPE(2, 6, 9, 8), SHAPE(6, 4, 3, 3)}, {SHAPE(2, 4, 9, 8)}, 2, 1, true},
+    {"conv2d_dw", conv2d_dw_, {SHAPE(2, 6, 9, 8), SHAPE(2, 4, 9, 8)}, {SHAPE(6, 4, 3, 3)}, 1 << 8, 1, true},
+    {"conv2d, large", conv2d_, {SHAPE(8, 8, 64, 64), SHAPE(8, 8, 3, 3), SHAPE(8)}, {SHAPE(8, 8, 64, 64)}, 6, 1, true},
+    {"max_pool2d", max_pool2d_, {SHAPE(2, 6, 8, 14), SHAPE(2, 6, 4, 7)}, {SHAPE(2, 6, 4, 7), SHAPE(2, 6, 8, 14)}, 0, 0, false},
+    {"avg_pool2d", avg_pool2d_, {SHAPE(2, 3, 8, 6)}, {SHAPE(2, 3, 4, 3)}, 0, 0, true},
+    {"avg_pool2d_dx", avg_pool2d_dx_, {SHAPE(2, 3, 4, 3)}, {SHAPE(2, 3, 8, 6)}, 0, 0, true},
+    {"adaptive_avg_pool2d", adaptive_avg_pool2d_, {SHAPE(2, 3, 8, 6)}, {SHAPE(2, 3, 3, 2)}, 0, 0, true},
+    {"adaptive_avg_pool2d_dx", adaptive_avg_pool2d_dx_, {SHAPE(2, 3, 3, 2)}, {SHAPE(2, 3, 8, 6)}, 0, 0, true},
+};
+/* clang-format on */
+enum { ROWS = sizeof rows / sizeof *rows };
+
+/* ---- running a row in float32 and in 16 bits ------------------------------------------------------------ */
+
+typedef enum { ROW_MAJOR, CHANNELS_LAST, GAPS, ORDERS } Order;
+
+/* A view in `order`: rows of three dimensions and less stay as they are but for gaps; *block is to be freed. */
+static dsi_view laid_out(ds_dtype dtype, ds_dims d, Order order, void **block)
+{
+    static const int last[] = {0, 2, 3, 1};
+    ds_dims room = d;
+    if (order == GAPS && d.n) room.d[d.n - 1] = 2 * d.d[d.n - 1] + 1;
+    dsi_view v = view_new(dtype, room.n, room.d, order == CHANNELS_LAST && d.n == 4 ? last : NULL);
+    *block = v.p;
+    for (int i = 0; i < d.n; i++) v.d[i] = d.d[i];
+    if (order == GAPS && d.n) v.s[d.n - 1] *= 2;
+    return v;
+}
+
+typedef struct Side {
+    dsi_view v[2][MAX_VIEWS]; /* x's, y's */
+    void *block[2][MAX_VIEWS];
+} Side;
+
+static void new_side(Side *side, const Row *row, bool empty, ds_dtype dtype, Order order)
+{
+    *side = (Side){0};
+    for (int i = 0; i < 2 * MAX_VIEWS; i++) {
+        int y = i / MAX_VIEWS, at = i % MAX_VIEWS;
+        ds_dims d = y ? row->y[at] : row->x[at];
+        if (empty && !(row->whole >> (8 * y + at) & 1)) d.d[0] = 0;
+        if (d.n) side->v[y][at] = laid_out(dtype, d, order, &side->block[y][at]);
+    }
+}
+
+static void free_side(Side *side)
+{
+    for (int i = 0; i < 2 * MAX_VIEWS; i++) free(side->block[i / MAX_VIEWS][i % MAX_VIEWS]);
+}
+
+/* Values around 1, some of them large, tiny, denormal in 16 bits; without `tame` infinities and NaNs too. */
+static void fill_with(const dsi_view *v, uint64_t seed, bool tame)
+{
+    static const double special[] = {0.0, -0.0, 3e-6,     -7e-8,     1e-30,
+                                     300, -1e3, INFINITY, -INFINITY, NAN};
+    int n = (int)(sizeof special / sizeof *special) - (tame ? 5 : 0);
+    for (int64_t i = 0; i < view_count(v); i++) {
+        double x = 2 * next_random(&seed);
+        view_set(v, i, i % 5 == 3 ? special[i / 5 % n] : x);
+    }
+}
+
+/* The same elements on both sides: those that 16 bits have. */
+static void fill_sides(const dsi_kernels *k, dsi_stream *s, const Row *row, Side *wide, Side *half)
+{
+    for (int i = 0; i < MAX_VIEWS; i++) {
+        if (!row->x[i].n) continue;
+        fill_with(&wide->v[0][i], 7 + (uint64_t)i, row->tame);
+        CHECK_INT(k->copy(s, wide->v[0][i], half->v[0][i]), DS_OK);
+        CHECK_INT(k->copy(s, half->v[0][i], wide->v[0][i]), DS_OK);
+    }
+}
+
+static void compare(const dsi_kernels *k, dsi_stream *s, const Row *row, const dsi_view *want,
+                    const dsi_view *got)
+{
+    dsi_view rounded = view_new(got->dtype, got->n, got->d, NULL);
+    dsi_view w = view_new(DS_F32, got->n, got->d, NULL), g = view_new(DS_F32, got->n, got->d, NULL);
+    double place = got->dtype == DS_BF16 ? 0x1p-7 : 0x1p-10;
+    CHECK_INT(k->copy(s, *want, rounded), DS_OK);
+    CHECK_INT(k->copy(s, rounded, w), DS_OK);
+    CHECK_INT(k->copy(s, *got, g), DS_OK);
+    for (int64_t i = 0; i < view_count(got); i++) {
+        double a = view_get(&g, i), b = view_get(&w, i);
+        double most = row->places * place * (fabs(b) + 0x1p-14);
+        if (!(a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= most))
+            fail_msg("%s: %s element %lld is %.9g, want %.9g", row->name, ds_dtype_name(got->dtype),
+                     (long long)i, a, b);
+    }
+    view_free(&rounded), view_free(&w), view_free(&g);
+}
+
+static void run_row(const dsi_kernels *k, const Row *row, bool empty, ds_dtype dtype, Order order)
+{
+    dsi_stream *s = &dsi_device_current()->stream;
+    Side wide, half;
+    new_side(&wide, row, empty, DS_F32, ROW_MAJOR);
+    new_side(&half, row, empty, dtype, order);
+    fill_sides(k, s, row, &wide, &half);
+    CHECK_INT(row->call(k, s, wide.v[0], wide.v[1]), DS_OK);
+    CHECK_INT(row->call(k, s, half.v[0], half.v[1]), DS_OK);
+    for (int i = 0; i < MAX_VIEWS; i++)
+        if (row->y[i].n) compare(k, s, row, &wide.v[1][i], &half.v[1][i]);
+    free_side(&wide), free_side(&half);
+}
+
+static bool fits(const Row *row, Order order) /* softmax takes what is contiguous */
+{
+    return order == ROW_MAJOR || !strstr(row->name, "softmax");
+}
+
+static void as_float32_rounded_once(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < ROWS; i++)
+        for (Order order = ROW_MAJOR; order < ORDERS; order++) {
+            if (!fits(&rows[i], order)) continue;
+            run_row(k, &rows[i], false, DS_BF16, order);
+            run_row(k, &rows[i], false, DS_F16, order);
+        }
+}
+
+static void of_no_elements(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < ROWS; i++)
+        for (Order order = ROW_MAJOR; order < ORDERS; order++) {
+            if (!fits(&rows[i], order)) continue;
+            run_row(k, &rows[i], true, DS_BF16, order);
+            run_row(k, &rows[i], true, DS_F16, order);
+        }
+}
+
+/* A large convolution has its copies from the device's storage. */
+static void without_memory(void **state)
+{
+    (void)state;
+    dsi_stream *s = &dsi_device_current()->stream;
+    const Row *row = NULL;
+    for (int i = 0; i < ROWS; i++)
+        if (!strcmp(rows[i].name, "conv2d, large")) row = &rows[i];
+    FOR_EACH_ISA(k)
+    {
+        Side half;
+        size_t live = dsi_cache_live(s->device);
+        new_side(&half, row, false, DS_BF16, ROW_MAJOR);
+        dsi_cache_fail(1, false);
+        CHECK_INT(row->call(k, s, half.v[0], half.v[1]), DS_ENOMEM);
+        dsi_cache_fail(0, false);
+        CHECK_ERROR("memory");
+        CHECK_INT(dsi_cache_live(s->device), live);
+        free_side(&half);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(as_float32_rounded_once), cmocka_unit_test(of_no_elements),
+          cmocka_unit_test(without_memory))
