@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "optim/optim.h"
 
 #include <deepspeed/autograd.h>
 #include <deepspeed/checkpoint.h>
@@ -110,6 +111,19 @@ static bool check_arguments(const ds_init *init)
 
 /* ---- optimizer ----------------------------------------------------------------------------------------- */
 
+/* Masters and parts are told to the optimizer by the parameter's number in the model. */
+static bool check_parameters(const ds_engine *e)
+{
+    int n = e->optim ? dsi_optim_params(e->optim) : 0, i = 0;
+    if (!e->optim) return true;
+    while (i < n && e->optim->params[i].of == ds_module_param_at(e->model, i, NULL)) i++;
+    if (i == n && n == ds_module_params(e->model)) return true;
+    return dsi_refuse(
+               "initialize: the optimizer %s was made of another module than the model %s: make "
+               "it of the model",
+               ds_optim_name(e->optim), ds_module_name(e->model)) != NULL;
+}
+
 static bool make_optimizer(ds_engine *e, const ds_init *init)
 {
     const dsi_config *c = e->config;
@@ -120,7 +134,8 @@ static bool make_optimizer(ds_engine *e, const ds_init *init)
     } else if (init->make_optimizer) {
         dsi_log(DSI_INFO, "Using client callable to create basic optimizer");
         e->optim = init->make_optimizer(e->model, init->arg);
-        if (!e->optim) return dsi_passed("initialize: .make_optimizer") != NULL;
+        if (!e->optim && ds_error()) return false;
+        if (!e->optim) return dsi_refuse("initialize: .make_optimizer returned NULL") != NULL;
     } else if (c->optimizer.type) {
         dsi_log(DSI_INFO, "Using DeepSpeed Optimizer param name %s as basic optimizer",
                 c->optimizer.type);
@@ -284,8 +299,8 @@ static bool build(ds_engine *e, const ds_init *init)
     if (e->config->activation_checkpointing.profile)
         ds_checkpoint_configure((ds_checkpoint_opts){.profile = true});
     make_scaler(e);
-    return make_optimizer(e, init) && check_tested(e) && make_zero(e) && make_schedule(e, init) &&
-           make_monitor(e);
+    return make_optimizer(e, init) && check_parameters(e) && check_tested(e) && make_zero(e) &&
+           make_schedule(e, init) && make_monitor(e);
 }
 
 bool dsi_engine_build(ds_engine *e, const ds_init *init)

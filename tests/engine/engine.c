@@ -288,6 +288,13 @@ static ds_dataset *ones_new(void)
 }
 
 /* What was handed in is freed (ASan looks), nothing is half made, and all calls pass. */
+static ds_optim *no_optimizer(ds_module *model, void *arg)
+{
+    (void)model;
+    (void)arg;
+    return NULL;
+}
+
 static void initialize_refuses(void **state)
 {
     (void)state;
@@ -317,6 +324,15 @@ static void initialize_refuses(void **state)
     CHECK_ERROR("given twice");
     CHECK(!ds_initialize(.config = "{\"train_batch_size\": 1}"));
     ds_error_clear();
+
+    ds_module *other = line_new(1);
+    CHECK(!ds_initialize(.model = line_new(1), .config = "{\"train_batch_size\": 1}",
+                         .optimizer = ds_optim_sgd(other, 0.1)));
+    CHECK_ERROR("the optimizer sgd was made of another module than the model");
+    ds_module_free(other);
+    CHECK(!ds_initialize(.model = line_new(1), .config = "{\"train_batch_size\": 1}",
+                         .make_optimizer = no_optimizer));
+    CHECK_ERROR(".make_optimizer returned NULL");
 }
 
 static void without_an_optimizer(void **state)
