@@ -6,10 +6,22 @@
 #include "report.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- lines ---------------------------------------------------------------------------------------------- */
 
 #define MOST_GROUPS 64 /* of the optimizer, in a line */
+
+static bool has(const char *params, const char *text) { return params && strstr(params, text); }
+
+/* In Python betas of the configuration are a list, an optimizer's defaults and OneCycle's momenta are tuples. */
+static bool prints_tuples(const ds_engine *e)
+{
+    const dsi_config_named *o = &e->config->optimizer, *s = &e->config->scheduler;
+    bool cycle = s->type && !strcmp(s->type, "OneCycle") && e->schedule;
+    if (cycle && !has(s->params, "\"cycle_momentum\":false")) return true;
+    return !e->config_made || !has(o->params, "\"betas\":");
+}
 
 /* "step=10, skipped=0, lr=[0.001], mom=[[0.8, 0.999]]" */
 static void print_progress(const ds_engine *e)
@@ -25,7 +37,7 @@ static void print_progress(const ds_engine *e)
         mom[each * g] = each == 2 ? betas[0] : momentum;
         if (each == 2) mom[2 * g + 1] = betas[1];
     }
-    dsi_report_progress(e->global_steps, e->skipped_steps, groups, lr, mom, each, false);
+    dsi_report_progress(e->global_steps, e->skipped_steps, groups, lr, mom, each, prints_tuples(e));
 }
 
 void dsi_engine_announce_start(const ds_engine *e)

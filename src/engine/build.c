@@ -141,6 +141,7 @@ static bool make_optimizer(ds_engine *e, const ds_init *init)
                 c->optimizer.type);
         e->optim = ds_optim_by_name(e->model, c->optimizer.type, c->optimizer.params);
         if (!e->optim) return false;
+        e->config_made = true;
     }
     if (!e->optim && c->zero.stage > 0 && c->zero.stage < 3)
         return dsi_refuse("initialize: zero_optimization.stage %d partitions an optimizer, but "

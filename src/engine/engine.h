@@ -18,6 +18,7 @@ struct ds_engine {
     ds_comm *comm; /* borrowed */
     bool joined;   /* the world is that of engines, see dsi_engine_leave */
     ds_module *model;
+    bool config_made;      /* optim is the configuration's */
     ds_optim *optim;       /* NULL: an engine that only evaluates */
     ds_schedule *schedule; /* NULL: the learning rate stays */
     dsi_zero *zero;        /* what updates the parameters; NULL without an optimizer */

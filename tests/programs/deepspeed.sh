@@ -37,6 +37,8 @@ status 0 $sample --deepspeed_config ds_config.json --max_steps 20 --no_eval
 has out 'step=20, skipped=0, lr=\[0.001\], mom=\[\[0.8, 0.999\]\]$'
 has out 'RunningAvgSamplesPerSec='
 has_not out 'DeepSpeedEngine configuration'
+status 0 $sample --deepspeed_config '{"train_batch_size": 16, "steps_per_print": 2, "optimizer": {"type": "Adam"}}' --max_steps 2 --no_eval
+has out 'mom=\[(0.9, 0.999)\]$'
 DS_LOG=info "$program" $sample --deepspeed --deepspeed-config=ds_config.json --local_rank=0 --max_steps 1 --no_eval >out 2>err
 has out 'DeepSpeedEngine configuration:'
 has out '  train_batch_size \.* 16$'
