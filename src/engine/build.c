@@ -270,11 +270,18 @@ static void start_comms_log(const ds_engine *e)
 static ds_loader *make_loader(const ds_engine *e, ds_dataset *data, bool shuffle, int workers,
                               uint64_t seed)
 {
+    int64_t batch = e->config->train_micro_batch_size_per_gpu;
     if (e->dtype != DS_F32) data = ds_transform_cast(data, e->dtype);
-    return ds_loader_new(data, e->config->train_micro_batch_size_per_gpu, .shuffle = shuffle,
-                         .drop_last = e->config->dataloader_drop_last, .workers = workers,
-                         .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
-                         .seed = seed);
+    ds_loader *l = ds_loader_new(data, batch, .shuffle = shuffle,
+                                 .drop_last = e->config->dataloader_drop_last, .workers = workers,
+                                 .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
+                                 .seed = seed);
+    if (l && !ds_loader_len(l) && !ds_comm_rank(e->comm))
+        dsi_log(DSI_WARNING,
+                "the loader has no batch: a rank's data are less than its micro batch of %lld, and "
+                "dataloader_drop_last leaves such a rest out",
+                (long long)batch);
+    return l;
 }
 
 ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)

@@ -70,6 +70,10 @@ has runs/j/Train_Samples_grad_norm.csv '^80,'
 ls runs/t/events.out.tfevents.* >out 2>err
 has out 'events.out.tfevents'
 
+# ---- less data than a batch
+status 0 $sample --deepspeed_config '{"train_batch_size": 16, "dataloader_drop_last": true, "optimizer": {"type": "Adam"}}' --samples 3 -e 1 --no_eval
+has out 'WARNING.*the loader has no batch'
+
 # ---- the log of collectives
 echo "$config, \"comms_logger\": {\"enabled\": true, \"prof_all\": false, \"prof_ops\": [\"all_reduce\"]}}" >c.json
 status 0 $sample --deepspeed_config c.json --max_steps 5 --no_eval
