@@ -248,8 +248,16 @@ static ds_module *make_network(const Program *p)
     return net;
 }
 
+/* A mistake in the configuration is told before anything is downloaded. */
+static ds_status check_config(const Options *o)
+{
+    const char *config = o->deepspeed.deepspeed_config;
+    return config ? ds_config_check(config, ds_comm_size(ds_world()), NULL, NULL) : DS_OK;
+}
+
 static void make_engine(Program *p)
 {
+    if (check_config(&p->o) != DS_OK) return;
     ds_dataset *train = source_open_on_ranks(&p->o.source, DS_TRAIN, p->o.quiet), *test = NULL;
     if (train && !p->o.no_eval) test = source_open_on_ranks(&p->o.source, DS_TEST, true);
     if (ds_error()) {

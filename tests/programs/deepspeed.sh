@@ -107,7 +107,7 @@ has err 'train_batch_size'
 status 1 $sample --deepspeed_config none.json
 has err 'none.json'
 echo '{"train_batch_size": 16, "zero_optimization": {"reduce_bukcet_size": 5}}' >bad.json
-status 1 $sample --deepspeed_config bad.json
+status 1 --data empty --no_download --deepspeed_config bad.json
 has err 'zero_optimization.reduce_bukcet_size.*did you mean.*reduce_bucket_size'
 echo "$config, \"tensorboard\": {\"enabled\": true, \"output_path\": \"/dev/null/x\"}}" >full.json
 status 1 $sample --deepspeed_config full.json --max_steps 2
