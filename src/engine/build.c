@@ -199,10 +199,31 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
     };
 }
 
+/* What updates the parameters, in DeepSpeed's words. */
+static void announce_zero(const ds_engine *e, const dsi_zero_opts *o)
+{
+    const dsi_config *c = e->config;
+    if (o->stage) {
+        dsi_log(DSI_INFO, "Creating torch.%s ZeRO stage %d optimizer", ds_dtype_name(o->dtype),
+                o->stage);
+        dsi_log(DSI_INFO, "Reduce bucket size %lld", (long long)c->zero.reduce_bucket_size);
+        dsi_log(DSI_INFO, "Allgather bucket size %lld", (long long)c->zero.allgather_bucket_size);
+        dsi_log(DSI_INFO, "CPU Offload: %s", o->offload_optimizer ? "True" : "False");
+    } else if (c->bf16.enabled) {
+        dsi_log(DSI_INFO, "Creating BF16 optimizer");
+    } else if (c->fp16.enabled && c->fp16.loss_scale == 0) {
+        dsi_log(DSI_INFO, "Creating fp16 optimizer with dynamic loss scale");
+    } else if (c->fp16.enabled) {
+        dsi_log(DSI_INFO, "Creating fp16 optimizer with static loss scale: %g", c->fp16.loss_scale);
+    }
+    dsi_log(DSI_INFO, "DeepSpeed Final Optimizer = %s", ds_optim_name(e->optim));
+}
+
 static bool make_zero(ds_engine *e)
 {
     dsi_zero_opts o = dsi_engine_zero_opts(e->config);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
+    announce_zero(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     return e->zero != NULL;
 }
@@ -232,6 +253,8 @@ static bool make_schedule(ds_engine *e, const ds_init *init)
     if (!c->scheduler.type) return true;
     dsi_log(DSI_INFO, "DeepSpeed using configured LR scheduler = %s", c->scheduler.type);
     e->schedule = ds_schedule_by_name(e->optim, c->scheduler.type, c->scheduler.params);
+    if (e->schedule)
+        dsi_log(DSI_INFO, "DeepSpeed LR Scheduler = %s", ds_schedule_name(e->schedule));
     return e->schedule != NULL;
 }
 

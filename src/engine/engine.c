@@ -229,8 +229,8 @@ ds_status ds_engine_step(ds_engine *e)
     dsi_phase_start(e->timers, DSI_STEP);
     if (boundary) {
         status = update(e);
-        e->global_steps++;
-        e->global_samples += e->config->train_batch_size;
+        e->global_steps += status == DS_OK;
+        e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
     }
     dsi_phase_stop(e->timers, DSI_STEP);
     dsi_engine_announce_memory(e, "after step");
