@@ -50,7 +50,7 @@ static void add_multiples(dsi_text *t, int64_t n, int64_t unit)
 static void add_fixes(dsi_text *t, const batch *given)
 {
     const batch *g = given;
-    if (g->micro && g->steps) {
+    if (g->micro > 0 && g->steps > 0 && g->ranks > 0) {
         int64_t unit = g->micro * g->ranks, other = g->steps * g->ranks;
         if (g->train % unit == 0)
             dsi_text_add(t, "gradient_accumulation_steps %lld or ", (long long)(g->train / unit));

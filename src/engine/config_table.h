@@ -250,10 +250,12 @@ NOP("comet.mode", TEXT, "null", "")
 /* ---- timers, profilers ---- */
 GROUP("comms_logger", NULL_NO, "a table of what ranks sent")
 ACT("comms_logger.enabled", BOOL, "false", comms_logger.enabled,
-    "time each collective, and print the table at the end; nothing overlaps then. (DeepSpeed does if the "
+    "time each collective, and print the table at the end; nothing overlaps then. (DeepSpeed does "
+    "if the "
     "group is there at all)")
 ACT("comms_logger.verbose", BOOL, "false", comms_logger.verbose, "a line for each collective")
-ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all, "all collectives, not only those of prof_ops")
+ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all,
+    "all collectives, not only those of prof_ops")
 ACT("comms_logger.prof_ops", LIST, "[]", comms_logger.prof_ops, "only these: all_reduce, ...")
 NOP("comms_logger.debug", BOOL, "false", "name of the caller in each line")
 PICKY("timers", NULL_NO, "clocks of the engine")

@@ -16,9 +16,7 @@
 struct ds_engine {
     dsi_config *config;
     ds_comm *comm; /* borrowed */
-    bool joined;   /* the world is that of engines, see dsi_engine_leave */
     ds_module *model;
-    bool config_made;      /* optim is the configuration's */
     ds_optim *optim;       /* NULL: an engine that only evaluates */
     ds_schedule *schedule; /* NULL: the learning rate stays */
     dsi_zero *zero;        /* what updates the parameters; NULL without an optimizer */
@@ -28,18 +26,17 @@ struct ds_engine {
     ds_monitor *monitor;
     dsi_timers *timers; /* NULL: off */
     dsi_throughput throughput;
-    ds_dtype dtype; /* of parameters and activations */
 
     /* counters, as DeepSpeed's */
     int64_t micro_steps, global_steps, global_samples, skipped_steps;
 
-    /* of the step that runs */
+    double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
+    double norm;      /* of the last step: of all gradients, before clipping */
+    ds_dtype dtype;   /* of parameters and activations */
+    bool joined;      /* the world is that of engines, see dsi_engine_leave */
+    bool config_made; /* optim is the configuration's */
     bool went_backward; /* a backward waits for its step */
-    double loss_sum; /* of the micro steps since the last boundary, each divided by their number */
-
-    /* of the last step */
-    bool applied;
-    double norm; /* of all gradients, before clipping */
+    bool applied;       /* the last step updated */
 };
 
 /* engine/build.c: from the configuration to the parts; false, with the message, when something is refused. */

@@ -22,10 +22,7 @@ static inline bool dsi_is_16bit(const ds_tensor *x)
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
 
 /* A 16-bit x in float32, others as they are; NULL passes. */
-static inline ds_tensor *dsi_wide(ds_tensor *x)
-{
-    return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
-}
+static inline ds_tensor *dsi_wide(ds_tensor *x) { return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x; }
 
 /* For what a backward keeps beside x's elements (mean, lse): float32 for a 16-bit x. */
 static inline ds_tensor *dsi_new_wide(const ds_tensor *x, ds_dims shape)

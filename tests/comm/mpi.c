@@ -81,12 +81,15 @@ static bool have(const mpi *m)
     return system(text) == 0;
 }
 
+/* Each has a temporary folder of its own: Open MPI's jobs share one otherwise, and tidy it for each other. */
 static FILE *start_job(const mpi *m, int n, const char *env, const char *program)
 {
     char command[8192];
-    snprintf(command, sizeof command,
-             "env ASAN_OPTIONS=detect_leaks=0 %s timeout -k 5 60 %s -n %d %s/%s 2>&1 </dev/null",
-             env, m->mpirun, n, folder, program);
+    snprintf(
+        command, sizeof command,
+        "own=$(mktemp -d) && env ASAN_OPTIONS=detect_leaks=0 TMPDIR=$own %s "
+        "timeout -k 5 60 %s -n %d %s/%s 2>&1 </dev/null; status=$?; rm -rf \"$own\"; exit $status",
+        env, m->mpirun, n, folder, program);
     return popen(command, "r");
 }
 
