@@ -178,7 +178,8 @@ static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
     bool channels = o->x.s[1] == 1;
     int64_t line = row_elements(o), pixel = channels ? o->C : 1;
-    float x[HALF_BAND], y[HALF_BAND / 4];
+    float x[HALF_BAND],
+        y[HALF_BAND / 4] = {0}; /* all that is read is written: zeros for analyzers */
     band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
     QuadRow row = {.x = x,
                    .y = y,
