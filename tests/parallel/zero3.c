@@ -1,9 +1,8 @@
 /* tests/parallel/zero3.c: parameters divided among ranks: who may read them, what they take, steps that do not
  * go as the last one did.
  * SPDX-License-Identifier: MIT */
-#include "net.h"
+#include "model.h"
 
-#include "parallel/zero.h"
 #include "tensor/tensor.h"
 
 #define RANKS 3
@@ -15,34 +14,6 @@ static const dsi_zero_opts divided = {.stage = 3,
                                       .max_live = 1 << 20,
                                       .max_reuse_distance = 500};
 
-#define WANT(x) \
-    do { \
-        if (!(x)) \
-            return ds_fail(DS_ESTATE, "rank %d, line %d: not true: %s; %s", \
-                           ds_comm_rank(ds_world()), __LINE__, #x, ds_error() ? ds_error() : ""); \
-    } while (0)
-
-typedef struct Model {
-    ds_module *net;
-    ds_optim *optim;
-    dsi_zero *z;
-} Model;
-
-static Model model_new(const dsi_zero_opts *o)
-{
-    Model m = {.net = net_new()};
-    m.optim = ds_optim_adamw(m.net, 1e-2);
-    m.z = dsi_zero_new(m.net, m.optim, ds_world(), o);
-    return m;
-}
-
-static void model_free(Model *m)
-{
-    dsi_zero_free(m->z);
-    ds_optim_free(m->optim);
-    ds_module_free(m->net);
-}
-
 /* ---- reading and writing ------------------------------------------------------------------------------------ */
 
 static ds_status read_and_write(void *arg)
@@ -50,25 +21,25 @@ static ds_status read_and_write(void *arg)
     (void)arg;
     int rank = ds_comm_rank(ds_world());
     Model m = model_new(&divided);
-    WANT(m.z);
+    RANK_CHECK(m.z);
     ds_tensor *w = ds_module_param_at(m.net, 2, NULL); /* fc1.weight */
-    WANT(!w->storage && ds_size(w, 0) == 32 && ds_size(w, 1) == 80);
-    WANT(!ds_data(w) && strstr(ds_error(), "fc1.weight is divided among 3 ranks"));
-    WANT(strstr(ds_error(), "ds_gathered"));
+    RANK_CHECK(!w->storage && ds_size(w, 0) == 32 && ds_size(w, 1) == 80);
+    RANK_CHECK(!ds_data(w) && strstr(ds_error(), "fc1.weight is divided among 3 ranks"));
+    RANK_CHECK(strstr(ds_error(), "ds_gathered"));
     ds_error_clear();
-    WANT(!ds_mul(w, w) && ds_error());
+    RANK_CHECK(!ds_mul(w, w) && ds_error());
     ds_error_clear();
-    WANT(ds_gathered(&w, 1) == DS_OK && w->storage && ds_data(w));
+    RANK_CHECK(ds_gathered(&w, 1) == DS_OK && w->storage && ds_data(w));
     if (rank == 1) ds_init_constant(w, 0.25);
-    WANT(ds_gathered_end(&w, 1, 1) == DS_OK && !w->storage);
-    WANT(ds_gathered(&w, 1) == DS_OK && ds_gathered(&w, 1) == DS_OK); /* they nest */
-    WANT(((const float *)ds_data(w))[0] == 0.25f &&
-         ((const float *)ds_data(w))[32 * 80 - 1] == 0.25f);
-    WANT(ds_gathered_end(&w, 1, -1) == DS_OK && w->storage);
-    WANT(ds_gathered_end(&w, 1, -1) == DS_OK && !w->storage);
-    WANT(ds_gathered_end(&w, 1, -1) == DS_OK); /* once too often is nothing */
+    RANK_CHECK(ds_gathered_end(&w, 1, 1) == DS_OK && !w->storage);
+    RANK_CHECK(ds_gathered(&w, 1) == DS_OK && ds_gathered(&w, 1) == DS_OK); /* they nest */
+    RANK_CHECK(((const float *)ds_data(w))[0] == 0.25f &&
+               ((const float *)ds_data(w))[32 * 80 - 1] == 0.25f);
+    RANK_CHECK(ds_gathered_end(&w, 1, -1) == DS_OK && w->storage);
+    RANK_CHECK(ds_gathered_end(&w, 1, -1) == DS_OK && !w->storage);
+    RANK_CHECK(ds_gathered_end(&w, 1, -1) == DS_OK); /* once too often is nothing */
     ds_tensor *whole = dsi_zero_whole(m.z, 2);
-    WANT(whole && ((const float *)ds_data(whole))[7] == 0.25f);
+    RANK_CHECK(whole && ((const float *)ds_data(whole))[7] == 0.25f);
     model_free(&m);
     return DS_OK;
 }
@@ -96,20 +67,20 @@ static ds_status take_little(void *arg)
     dsi_zero_opts o = divided;
     o.max_reuse_distance = 0;
     Model m = model_new(&o);
-    WANT(m.z);
+    RANK_CHECK(m.z);
     int64_t n = ds_module_numel(m.net);
     for (int i = 0; i < 3; i++) {
         ds_scope *scope = ds_scope_open();
         ds_tensor *loss = loss_of(m.net, DS_F32, i * 8, 8);
-        WANT(present(m.net) <= 1); /* the last one, which backward needs first */
-        WANT(dsi_zero_backward(m.z, loss, 1, true) == DS_OK && present(m.net) == 0);
-        WANT(dsi_zero_step(m.z, 1, 0, false, false, NULL) == DS_OK && present(m.net) == 0);
+        RANK_CHECK(present(m.net) <= 1); /* the last one, which backward needs first */
+        RANK_CHECK(dsi_zero_backward(m.z, loss, 1, true) == DS_OK && present(m.net) == 0);
+        RANK_CHECK(dsi_zero_step(m.z, 1, 0, false, false, NULL) == DS_OK && present(m.net) == 0);
         ds_scope_close(scope);
     }
     dsi_zero_bytes bytes = dsi_zero_memory(m.z);
     int64_t most = 4 * (n / ranks + 32 * 7); /* 7 units filled up */
-    WANT(bytes.parameters >= 4 * n / ranks && bytes.parameters <= most);
-    WANT(bytes.gradients <= most && bytes.optimizer <= 2 * most + 8 * 6);
+    RANK_CHECK(bytes.parameters >= 4 * n / ranks && bytes.parameters <= most);
+    RANK_CHECK(bytes.gradients <= most && bytes.optimizer <= 2 * most + 8 * 6);
     model_free(&m);
     return DS_OK;
 }
@@ -134,32 +105,32 @@ static ds_status make_and_train(void *arg)
     static _Thread_local float x[ROOM];
     ds_scope *all = ds_scope_open();
     if (made->divided) {
-        WANT(ds_zero_init_with((ds_zero_init_opts){.dtype = DS_BF16}) == DS_OK);
-        WANT(ds_zero_init() != DS_OK);
+        RANK_CHECK(ds_zero_init_with((ds_zero_init_opts){.dtype = DS_BF16}) == DS_OK);
+        RANK_CHECK(ds_zero_init() != DS_OK);
         ds_error_clear();
     }
     ds_module *net = net_new();
     if (made->divided) {
         ds_tensor *w = ds_module_param_at(net, 0, NULL), *b = ds_module_param_at(net, 5, NULL);
         if (ds_comm_rank(ds_world())) ds_init_constant(b, 9); /* rank 0's values count */
-        WANT(present(net) == 1 && ds_init_constant(w, 0.125) && present(net) == 2);
-        WANT(ds_zero_init_end() == DS_OK && present(net) == 0);
-        WANT(!ds_data(w) && strstr(ds_error(), "ds_gathered"));
+        RANK_CHECK(present(net) == 1 && ds_init_constant(w, 0.125) && present(net) == 2);
+        RANK_CHECK(ds_zero_init_end() == DS_OK && present(net) == 0);
+        RANK_CHECK(!ds_data(w) && strstr(ds_error(), "ds_gathered"));
         ds_error_clear();
-        WANT(ds_gathered(&w, 1) == DS_OK && ds_data(w));
+        RANK_CHECK(ds_gathered(&w, 1) == DS_OK && ds_data(w));
         if (ds_comm_rank(ds_world()) == 1) ds_init_constant(w, 0.25);
-        WANT(ds_gathered_end(&w, 1, 1) == DS_OK && present(net) == 0);
+        RANK_CHECK(ds_gathered_end(&w, 1, 1) == DS_OK && present(net) == 0);
     } else {
         ds_init_constant(ds_module_param_at(net, 0, NULL), 0.25);
-        WANT(ds_module_to(net, DS_BF16) == DS_OK);
+        RANK_CHECK(ds_module_to(net, DS_BF16) == DS_OK);
     }
     ds_optim *optim = ds_optim_adamw(net, 1e-2);
     dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &made->o);
-    WANT(z);
+    RANK_CHECK(z);
     for (int i = 0; i < 3; i++) {
         ds_tensor *loss = loss_of(net, made->o.dtype, i * 8, 8);
-        WANT(dsi_zero_backward(z, loss, 1, true) == DS_OK);
-        WANT(dsi_zero_step(z, 1, 1, false, false, NULL) == DS_OK);
+        RANK_CHECK(dsi_zero_backward(z, loss, 1, true) == DS_OK);
+        RANK_CHECK(dsi_zero_step(z, 1, 1, false, false, NULL) == DS_OK);
     }
     int n = values(net, x, ROOM);
     if (ds_comm_rank(ds_world()) == 0) memcpy(made->x, x, (size_t)n * sizeof *x);
@@ -196,13 +167,13 @@ static ds_status make_for_nothing(void *arg)
     (void)arg;
     int64_t before = ds_live_tensors();
     ds_scope *scope = ds_scope_open();
-    WANT(ds_zero_init() == DS_OK);
+    RANK_CHECK(ds_zero_init() == DS_OK);
     ds_module *net = net_new();
-    WANT(ds_zero_init_end() == DS_OK && ds_zero_init_end() == DS_OK);
-    WANT(present(net) == (ds_comm_size(ds_world()) == 1 ? 6 : 0));
+    RANK_CHECK(ds_zero_init_end() == DS_OK && ds_zero_init_end() == DS_OK);
+    RANK_CHECK(present(net) == (ds_comm_size(ds_world()) == 1 ? 6 : 0));
     ds_module_free(net);
     ds_scope_close(scope);
-    WANT(ds_live_tensors() == before);
+    RANK_CHECK(ds_live_tensors() == before);
     return DS_OK;
 }
 
@@ -268,7 +239,7 @@ static ds_status turn_about(void *arg)
     ds_module *m = tangle_new();
     ds_optim *optim = ds_optim_sgd(m, 0.01, .momentum = 0.9);
     dsi_zero *z = dsi_zero_new(m, optim, ds_world(), &turns->o);
-    WANT(z);
+    RANK_CHECK(z);
     Tangle *t = ds_self(m);
     float row[6] = {1, -1, 0.5f, 2, 0, (float)ds_comm_rank(ds_world())};
     for (int i = 0; i < 24; i++) {
@@ -276,15 +247,15 @@ static ds_status turn_about(void *arg)
         t->turn = i < 9 ? i / 3 : i; /* some the same, then each another */
         ds_tensor *x = ds_from_data(DS_F32, ds_shape(1, 6), row);
         bool was = ds_set_grad(false);
-        WANT(i % 4 || ds_call(m, x)); /* an evaluation in between */
+        RANK_CHECK(i % 4 || ds_call(m, x)); /* an evaluation in between */
         ds_set_grad(was);
         for (int k = 0; k <= i % 2; k++)
-            WANT(dsi_zero_backward(z, ds_mean(ds_call(m, x)), 1, k == i % 2) == DS_OK);
-        WANT(dsi_zero_step(z, 1, 1, false, false, NULL) == DS_OK);
+            RANK_CHECK(dsi_zero_backward(z, ds_mean(ds_call(m, x)), 1, k == i % 2) == DS_OK);
+        RANK_CHECK(dsi_zero_step(z, 1, 1, false, false, NULL) == DS_OK);
         ds_scope_close(scope);
     }
     int n = values(m, turns->x, ROOM);
-    WANT(n == 36 + 2 * 42);
+    RANK_CHECK(n == 36 + 2 * 42);
     dsi_zero_free(z);
     ds_optim_free(optim);
     ds_scope_close(all);

@@ -1,18 +1,9 @@
 /* tests/parallel/zero_parts.c: what ranks decide together, and parts of parameters: overflow on one rank, what is
  * not used or not trained, whole parameters for checkpoints.
  * SPDX-License-Identifier: MIT */
-#include "net.h"
-
-#include "parallel/zero.h"
+#include "model.h"
 
 #define RANKS 3
-
-#define WANT(x) \
-    do { \
-        if (!(x)) \
-            return ds_fail(DS_ESTATE, "rank %d, line %d: not true: %s; %s", \
-                           ds_comm_rank(ds_world()), __LINE__, #x, ds_error() ? ds_error() : ""); \
-    } while (0)
 
 /* Runs body on three ranks for each stage, in float32 and bfloat16; it gets the options. */
 static void in_all_stages(ds_status (*body)(void *arg))
@@ -31,27 +22,6 @@ static void in_all_stages(ds_status (*body)(void *arg))
         }
 }
 
-typedef struct Model {
-    ds_module *net;
-    ds_optim *optim;
-    dsi_zero *z;
-} Model;
-
-static Model model_new(const dsi_zero_opts *o)
-{
-    Model m = {.net = net_new()};
-    m.optim = ds_optim_adamw(m.net, 1e-2);
-    m.z = dsi_zero_new(m.net, m.optim, ds_world(), o);
-    return m;
-}
-
-static void model_free(Model *m)
-{
-    dsi_zero_free(m->z);
-    ds_optim_free(m->optim);
-    ds_module_free(m->net);
-}
-
 /* ---- overflow ------------------------------------------------------------------------------------------- */
 
 static ds_status overflow_once(void *arg)
@@ -59,19 +29,19 @@ static ds_status overflow_once(void *arg)
     const dsi_zero_opts *o = arg;
     static _Thread_local float before[ROOM], after[ROOM];
     Model m = model_new(o);
-    WANT(m.z);
+    RANK_CHECK(m.z);
     dsi_zero_step_result r;
     int n = values(m.net, before, ROOM), rank = ds_comm_rank(ds_world());
     for (int i = 0; i < 3; i++) {
         ds_scope *scope = ds_scope_open();
         ds_tensor *loss = loss_of(m.net, o->dtype, 12 * i + 4 * rank, 4);
         double factor = i == 1 && rank == 2 ? INFINITY : 1; /* of one rank, once */
-        WANT(dsi_zero_backward(m.z, loss, factor, true) == DS_OK);
-        WANT(dsi_zero_step(m.z, 1, 1, true, false, &r) == DS_OK);
-        WANT(r.overflow == (i == 1) && isfinite(r.norm) == (i != 1));
-        WANT(i != 1 ? !r.bad : !strcmp(r.bad, "conv.weight"));
-        WANT(values(m.net, after, ROOM) == n);
-        WANT((memcmp(before, after, (size_t)n * sizeof(float)) == 0) == (i == 1));
+        RANK_CHECK(dsi_zero_backward(m.z, loss, factor, true) == DS_OK);
+        RANK_CHECK(dsi_zero_step(m.z, 1, 1, true, false, &r) == DS_OK);
+        RANK_CHECK(r.overflow == (i == 1) && isfinite(r.norm) == (i != 1));
+        RANK_CHECK(i != 1 ? !r.bad : !strcmp(r.bad, "conv.weight"));
+        RANK_CHECK(values(m.net, after, ROOM) == n);
+        RANK_CHECK((memcmp(before, after, (size_t)n * sizeof(float)) == 0) == (i == 1));
         memcpy(before, after, sizeof before);
         ds_scope_close(scope);
     }
@@ -116,21 +86,21 @@ static ds_status use_some(void *arg)
     for (int i = 0; i < 2; i++) ds_require_grad(ds_module_param_at(b->frozen, i, NULL), false);
     ds_optim *sgd = ds_optim_sgd(m, 0.75);
     dsi_zero *z = dsi_zero_new(m, sgd, ds_world(), &o);
-    WANT(z);
-    WANT(values(m, before, ROOM) == 60);
+    RANK_CHECK(z);
+    RANK_CHECK(values(m, before, ROOM) == 60);
     for (int k = 0; k < 2; k++) { /* the second pass of two, or neither, goes there */
         ds_tensor *x = ds_ones(o.dtype, ds_shape(2, 4));
         ds_tensor *y = k ? ds_call(b->frozen, ds_call(b->left, x)) : ds_call(m, x);
-        WANT(dsi_zero_backward(z, ds_sum(y), 1, k == 1) == DS_OK);
+        RANK_CHECK(dsi_zero_backward(z, ds_sum(y), 1, k == 1) == DS_OK);
     }
-    WANT(dsi_zero_step(z, 1, 0, false, false, NULL) == DS_OK);
-    WANT(values(m, after, ROOM) == 60);
+    RANK_CHECK(dsi_zero_step(z, 1, 0, false, false, NULL) == DS_OK);
+    RANK_CHECK(values(m, after, ROOM) == 60);
     for (int i = 0; i < 4; i++) /* right.bias: d sum / d bias is 2 on rank 1 */
-        WANT(fabsf(before[36 + i] - after[36 + i] - 0.75f * 2 / 3) < 4e-3f);
-    WANT(memcmp(before + 40, after + 40, 20 * sizeof(float)) == 0);
-    WANT(memcmp(before, after, 20 * sizeof(float)) != 0);
+        RANK_CHECK(fabsf(before[36 + i] - after[36 + i] - 0.75f * 2 / 3) < 4e-3f);
+    RANK_CHECK(memcmp(before + 40, after + 40, 20 * sizeof(float)) == 0);
+    RANK_CHECK(memcmp(before, after, 20 * sizeof(float)) != 0);
     ds_tensor *frozen = dsi_zero_whole(z, 4);
-    WANT(frozen && ds_size(frozen, 1) == 4 && !dsi_zero_part(z, 4));
+    RANK_CHECK(frozen && ds_size(frozen, 1) == 4 && !dsi_zero_part(z, 4));
     dsi_zero_free(z);
     ds_optim_free(sgd);
     ds_scope_close(scope);
@@ -155,24 +125,24 @@ static ds_status number_parts(void *arg)
     int64_t mine = 0;
     bool parts = o->stage > 0;
     Model m = model_new(o);
-    WANT(m.z);
+    RANK_CHECK(m.z);
     for (int i = 0; i < ds_module_params(m.net); i++) {
         ds_tensor *part = dsi_zero_part(m.z, i);
         mine += ds_numel(part);
-        WANT(!part || ds_dtype_of(part) == DS_F32);
+        RANK_CHECK(!part || ds_dtype_of(part) == DS_F32);
         if (part) ds_init_constant(part, parts ? rank + 1 : 7);
     }
-    WANT(parts ? mine < ds_module_numel(m.net) / 2 : mine == ds_module_numel(m.net));
-    WANT(dsi_zero_publish(m.z) == DS_OK);
+    RANK_CHECK(parts ? mine < ds_module_numel(m.net) / 2 : mine == ds_module_numel(m.net));
+    RANK_CHECK(dsi_zero_publish(m.z) == DS_OK);
     int n = values(m.net, model, ROOM);
-    WANT(n == ds_module_numel(m.net));
+    RANK_CHECK(n == ds_module_numel(m.net));
     for (int i = 0; i < ds_module_params(m.net); i++) {
         ds_tensor *whole = dsi_zero_whole(m.z, i);
         const float *w = ds_data(whole);
-        WANT(w && ds_ndim(whole) == ds_ndim(ds_module_param_at(m.net, i, NULL)));
+        RANK_CHECK(w && ds_ndim(whole) == ds_ndim(ds_module_param_at(m.net, i, NULL)));
         for (int64_t k = 0; k < ds_numel(whole); k++, at++) {
-            WANT(w[k] == model[at] && w[k] >= 1 && w[k] <= (parts ? (float)ranks : 7));
-            if (k) WANT(w[k] >= w[k - 1]); /* rank after rank */
+            RANK_CHECK(w[k] == model[at] && w[k] >= 1 && w[k] <= (parts ? (float)ranks : 7));
+            if (k) RANK_CHECK(w[k] >= w[k - 1]); /* rank after rank */
         }
     }
     model_free(&m);
@@ -191,10 +161,10 @@ static ds_status step_too_early(void *arg)
 {
     (void)arg;
     Model m = model_new(&(dsi_zero_opts){.stage = 2, .reduce_scatter = true});
-    WANT(m.z);
-    WANT(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, true) == DS_OK);
-    WANT(dsi_zero_step(m.z, 1, 0, false, false, NULL) == DS_OK);
-    WANT(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, false) == DS_OK);
+    RANK_CHECK(m.z);
+    RANK_CHECK(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, true) == DS_OK);
+    RANK_CHECK(dsi_zero_step(m.z, 1, 0, false, false, NULL) == DS_OK);
+    RANK_CHECK(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, false) == DS_OK);
     ds_status status = dsi_zero_step(m.z, 1, 0, false, false, NULL);
     model_free(&m);
     return status;
@@ -204,8 +174,8 @@ static ds_status pass_too_many(void *arg)
 {
     (void)arg;
     Model m = model_new(&(dsi_zero_opts){.stage = 1, .reduce_scatter = true});
-    WANT(m.z);
-    WANT(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, true) == DS_OK);
+    RANK_CHECK(m.z);
+    RANK_CHECK(dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, true) == DS_OK);
     ds_status status = dsi_zero_backward(m.z, loss_of(m.net, DS_F32, 0, 4), 1, true);
     model_free(&m);
     return status;
@@ -229,7 +199,7 @@ static ds_status try_lamb(void *arg)
     ds_optim *lamb = ds_optim_lamb(net, 1e-3);
     for (int stage = 0; stage <= 3; stage++) {
         dsi_zero *z = dsi_zero_new(net, lamb, ds_world(), &(dsi_zero_opts){.stage = stage});
-        WANT(stage ? !z && strstr(ds_error(), "LAMB") : z != NULL);
+        RANK_CHECK(stage ? !z && strstr(ds_error(), "LAMB") : z != NULL);
         ds_error_clear();
         dsi_zero_free(z);
     }
