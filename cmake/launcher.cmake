@@ -1,5 +1,23 @@
-# launcher/*.c is the program deepspeed.
+# launcher/*.c but main.c are the parts of the program deepspeed, which other commands and tests use too;
+# tools/NAME.c is the command NAME. Tools may look inside (src/).
 file(GLOB DS_LAUNCHER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/launcher/*.c)
-add_executable(launcher ${DS_LAUNCHER})
-target_link_libraries(launcher PRIVATE ds_options deepspeed_static)
+list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
+add_library(launcher_parts STATIC ${DS_LAUNCHER})
+target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PUBLIC deepspeed_static)
+
+add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c)
+target_include_directories(launcher PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(launcher PRIVATE ds_options launcher_parts)
 set_target_properties(launcher PROPERTIES OUTPUT_NAME deepspeed)
+
+file(GLOB DS_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
+set(DS_TOOLS "")
+foreach(source ${DS_TOOL_SOURCES})
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(${name} ${source})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PRIVATE ds_options launcher_parts PkgConfig::JANSSON m)
+    list(APPEND DS_TOOLS ${name})
+endforeach()

@@ -19,7 +19,7 @@ foreach(source ${DS_TEST_SOURCES})
     set(target test_${folder}_${name})
     add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${source})
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-    target_link_libraries(${target} PRIVATE ds_options $<TARGET_NAME_IF_EXISTS:test_helpers> examples_common deepspeed_static
+    target_link_libraries(${target} PRIVATE ds_options $<TARGET_NAME_IF_EXISTS:test_helpers> examples_common launcher_parts deepspeed_static
         PkgConfig::CMOCKA PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::CRYPTO PkgConfig::PNG Threads::Threads m)
     target_compile_definitions(${target} PRIVATE DS_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden"
         DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

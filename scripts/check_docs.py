@@ -52,6 +52,7 @@ def main(root, cc='cc'):
     root, bad, blocks = pathlib.Path(root), [], 0
     programs = {f'cifar10_{p.stem}' for p in (root / 'examples/cifar10').glob('*.c')}
     programs |= {f'bench_{p.stem}' for p in (root / 'bench').glob('*.c')}
+    programs |= {p.stem for p in (root / 'tools').glob('*.c')}
     programs |= {'deepspeed'} if (root / 'launcher').is_dir() else set()
     for document in documents(root):
         text, name = document.read_text(), document.relative_to(root)

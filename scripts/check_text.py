@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ('include', 'src', 'tests', 'bench', 'examples', 'scripts', 'cmake', 'docs', '.ci')
+FOLDERS = ('include', 'src', 'launcher', 'tools', 'tests', 'bench', 'examples', 'scripts', 'cmake', 'docs', '.ci')
 TEXT = ('.c', '.h', '.cu', '.cuh', '.py', '.sh', '.cmake', '.txt', '.md', '')
 LICENSED = ('.c', '.h', '.cu', '.cuh', '.py')
 
