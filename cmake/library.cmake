@@ -28,9 +28,10 @@ foreach(isa ${DS_ISAS})
 endforeach()
 
 add_library(ds_core OBJECT ${DS_SOURCES})
-target_link_libraries(ds_core PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CURL PkgConfig::ARCHIVE
-    PkgConfig::CRYPTO PkgConfig::PNG)
+target_link_libraries(ds_core PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PkgConfig::PNG)
 target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
+# Opened when first needed (src/base/library.h): only their headers.
+target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
 
 # The sample of CIFAR-10 is looked for where it will be installed, then in the source tree.
@@ -48,8 +49,8 @@ foreach(kind STATIC SHARED)
     string(TOLOWER ${kind} k)
     add_library(deepspeed_${k} ${kind} $<TARGET_OBJECTS:ds_core> ${DS_OBJECTS})
     target_include_directories(deepspeed_${k} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-    target_link_libraries(deepspeed_${k} PRIVATE PkgConfig::JANSSON PkgConfig::CURL PkgConfig::ARCHIVE
-        PkgConfig::CRYPTO PkgConfig::PNG Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
+    target_link_libraries(deepspeed_${k} PRIVATE PkgConfig::JANSSON PkgConfig::CRYPTO PkgConfig::PNG
+        Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
     set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
         SOVERSION 0)
 endforeach()

@@ -1,4 +1,4 @@
-/* data/extract.c: unpacking by libarchive, writing by ourselves.
+/* data/extract.c: unpacking by libarchive, which the first archive opens, writing by ourselves.
  *
  * An archive may name any path, so that the unpacker of a strange one must not believe it. What CIFAR-10
  * needs is one folder of a few plain files: everything else is refused by its name, and nothing has
@@ -7,6 +7,7 @@
 #include "extract.h"
 
 #include "base/error.h"
+#include "base/library.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -24,6 +25,42 @@
 #define MAX_BYTES ((int64_t)32 << 20)
 #define CHUNK     65536
 
+/* What is used of libarchive; each is the function archive_NAME. */
+#define FUNCTIONS(X) \
+    X(read_new) \
+    X(read_support_filter_gzip) \
+    X(read_support_filter_xz) \
+    X(read_support_filter_zstd) \
+    X(read_support_format_tar) \
+    X(read_open_filename) \
+    X(read_next_header) \
+    X(read_data) \
+    X(read_free) \
+    X(error_string) \
+    X(entry_pathname) \
+    X(entry_hardlink) \
+    X(entry_symlink) \
+    X(entry_filetype) \
+    X(entry_size)
+#define MEMBER(name) __typeof__(&archive_##name) name;
+#define NAME(name)   "archive_" #name,
+
+typedef struct unpacker {
+    struct {
+        FUNCTIONS(MEMBER)
+    } lib;
+    struct archive *a;
+    const char *path; /* of the archive */
+} unpacker;
+
+static bool open_library(unpacker *u)
+{
+    static const char *const names[] = {FUNCTIONS(NAME)};
+    static const char *const sonames[] = {"libarchive.so.13", "libarchive.so", NULL};
+    return dsi_library_open("extract", sonames, "libarchive13", names,
+                            sizeof names / sizeof names[0], &u->lib);
+}
+
 /* The name of a file directly inside folder `name`, "" for that folder (and "." outside of it), NULL
  * for any other path. */
 static const char *leaf_of(const char *path, const char *name)
@@ -37,16 +74,17 @@ static const char *leaf_of(const char *path, const char *name)
 }
 
 /* Is this entry one that belongs there? Its file's name, or "" for a folder -> *leaf. */
-static ds_status check_entry(struct archive_entry *e, const char *archive, const char *name,
+static ds_status check_entry(const unpacker *u, struct archive_entry *e, const char *name,
                              const char **leaf)
 {
-    const char *path = archive_entry_pathname(e);
+    const char *archive = u->path;
+    const char *path = u->lib.entry_pathname(e);
     *leaf = path ? leaf_of(path, name) : NULL;
     if (!*leaf)
         return dsi_fail(DS_EFORMAT, "extract: %s holds \"%s\", expected nothing but files in %s",
                         archive, path ? path : "?", name);
-    bool link = archive_entry_hardlink(e) || archive_entry_symlink(e);
-    mode_t kind = archive_entry_filetype(e);
+    bool link = u->lib.entry_hardlink(e) || u->lib.entry_symlink(e);
+    mode_t kind = u->lib.entry_filetype(e);
     if (link || kind != (**leaf ? AE_IFREG : AE_IFDIR))
         return dsi_fail(DS_EFORMAT, "extract: %s: \"%s\" is a %s, expected a plain file", archive,
                         path,
@@ -54,23 +92,23 @@ static ds_status check_entry(struct archive_entry *e, const char *archive, const
                         : kind == AE_IFDIR ? "folder"
                         : kind == AE_IFREG ? "file in the folder's place"
                                            : "device or pipe");
-    if (archive_entry_size(e) > MAX_BYTES)
+    if (u->lib.entry_size(e) > MAX_BYTES)
         return dsi_fail(DS_EFORMAT, "extract: %s: \"%s\" has %lld bytes, expected at most %lld",
-                        archive, path, (long long)archive_entry_size(e), (long long)MAX_BYTES);
+                        archive, path, (long long)u->lib.entry_size(e), (long long)MAX_BYTES);
     return DS_OK;
 }
 
-static ds_status read_failure(struct archive *a, const char *archive)
+static ds_status read_failure(const unpacker *u)
 {
-    const char *why = archive_error_string(a);
+    const char *why = u->lib.error_string(u->a);
     return dsi_fail(DS_EFORMAT,
                     "extract: %s cannot be unpacked: %s; remove it to have it fetched again",
-                    archive, why ? why : "damaged");
+                    u->path, why ? why : "damaged");
 }
 
 /* The data of the current entry -> path. Not synced, which takes seconds on a busy disk: whoever opens
  * the files checks their sizes, and the archive is still there. */
-static ds_status write_file(struct archive *a, const char *archive, const char *path)
+static ds_status write_file(const unpacker *u, const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
@@ -78,59 +116,66 @@ static ds_status write_file(struct archive *a, const char *archive, const char *
     char *chunk = dsi_alloc(CHUNK);
     ds_status status = DS_OK;
     la_ssize_t n = 0;
-    while (status == DS_OK && (n = archive_read_data(a, chunk, CHUNK)) > 0)
+    while (status == DS_OK && (n = u->lib.read_data(u->a, chunk, CHUNK)) > 0)
         for (la_ssize_t done = 0, k; done < n && status == DS_OK; done += k) {
             k = write(fd, chunk + done, (size_t)(n - done));
             if (k < 0 && errno != EINTR)
                 status = dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
             if (k < 0) k = 0;
         }
-    if (n < 0) status = read_failure(a, archive);
+    if (n < 0) status = read_failure(u);
     if (close(fd) != 0 && status == DS_OK)
         status = dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
     dsi_free(chunk);
     return status;
 }
 
-static ds_status extract_entry(struct archive *a, struct archive_entry *e, const char *archive,
-                               const char *into, const char *name, int *files)
+static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const char *into,
+                               const char *name, int *files)
 {
     const char *leaf;
-    ds_status status = check_entry(e, archive, name, &leaf);
+    ds_status status = check_entry(u, e, name, &leaf);
     if (status != DS_OK || !*leaf) return status;
     if (++*files > MAX_FILES)
-        return dsi_fail(DS_EFORMAT, "extract: %s holds more than %d files", archive, MAX_FILES);
+        return dsi_fail(DS_EFORMAT, "extract: %s holds more than %d files", u->path, MAX_FILES);
 
     dsi_text path = {0};
     dsi_text_add(&path, "%s/%s", into, name);
     if (mkdir(path.s, 0777) != 0 && errno != EEXIST)
         status = dsi_fail(DS_EIO, "extract: %s: %s", path.s, strerror(errno));
     dsi_text_add(&path, "/%s", leaf);
-    if (status == DS_OK) status = write_file(a, archive, path.s);
+    if (status == DS_OK) status = write_file(u, path.s);
     dsi_text_free(&path);
+    return status;
+}
+
+/* All entries of the archive, which is open. */
+static ds_status extract_all(const unpacker *u, const char *into, const char *name)
+{
+    ds_status status = DS_OK;
+    struct archive_entry *e;
+    int files = 0, got;
+    while (status == DS_OK && (got = u->lib.read_next_header(u->a, &e)) != ARCHIVE_EOF)
+        status = got < ARCHIVE_WARN ? read_failure(u) : extract_entry(u, e, into, name, &files);
+    if (status == DS_OK && !files)
+        status = dsi_fail(DS_EFORMAT, "extract: %s holds no %s", u->path, name);
     return status;
 }
 
 ds_status dsi_extract(const char *archive, const char *into, const char *name)
 {
-    ds_status status = DS_OK;
-    struct archive *a = archive_read_new();
-    struct archive_entry *e;
-    int files = 0, got;
+    unpacker u = {.path = archive};
+    if (!open_library(&u)) return DS_EIO;
+    struct archive *a = u.a = u.lib.read_new();
     if (!a) return dsi_fail(DS_ENOMEM, "extract: no memory to unpack %s", archive);
-    archive_read_support_filter_gzip(a);
-    archive_read_support_filter_xz(a);
-    archive_read_support_filter_zstd(a);
-    archive_read_support_format_tar(a);
-
-    if (archive_read_open_filename(a, archive, CHUNK) != ARCHIVE_OK)
-        status = read_failure(a, archive);
-    while (status == DS_OK && (got = archive_read_next_header(a, &e)) != ARCHIVE_EOF)
-        status = got < ARCHIVE_WARN ? read_failure(a, archive)
-                                    : extract_entry(a, e, archive, into, name, &files);
-    if (status == DS_OK && !files)
-        status = dsi_fail(DS_EFORMAT, "extract: %s holds no %s", archive, name);
-    archive_read_free(a);
+    u.lib.read_support_filter_gzip(a);
+    u.lib.read_support_filter_xz(a);
+    u.lib.read_support_filter_zstd(a);
+    u.lib.read_support_format_tar(a);
+    ds_status status = u.lib.read_open_filename(a, archive, CHUNK) == ARCHIVE_OK
+                           ? extract_all(&u, into, name)
+                           : read_failure(&u);
+    u.lib.read_free(a);
     return status;
 }
 

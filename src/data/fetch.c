@@ -9,17 +9,16 @@
  * RFC 9110, 13.1.5 (If-Range) and 14 (ranges)
  * SPDX-License-Identifier: MIT */
 #include "fetch.h"
+#include "curl.h"
 #include "progress.h"
 
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/text.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/evp.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +40,7 @@ typedef struct transfer {
     const char *url;
     char *part, *from; /* path.part and path.part.from */
     bool quiet;
+    const dsi_curl *lib;
     CURL *curl;
     int fd;
     int64_t have;         /* bytes of part */
@@ -137,8 +137,8 @@ static bool begin_body(transfer *t)
 {
     long code = 0;
     curl_off_t length = -1;
-    curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
-    curl_easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    t->lib->easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+    t->lib->easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
     t->begun = true;
     if (code == 206 && t->have > 0 && t->range_at == t->have) {
         t->resumed = true;
@@ -174,49 +174,50 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
     return n;
 }
 
-static void start_curl(void) { curl_global_init(CURL_GLOBAL_DEFAULT); }
-
 /* What is the same for all attempts. */
 static bool open_curl(transfer *t)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, start_curl);
-    CURL *c = t->curl = curl_easy_init();
-    if (!c) return false;
+    const dsi_curl *lib = t->lib = dsi_curl_open();
+    if (!lib) return false;
+    CURL *c = t->curl = lib->easy_init();
+    if (!c) {
+        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
+        return false;
+    }
 #if LIBCURL_VERSION_NUM >= 0x075500
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+    lib->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
+    lib->easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
 #else
-    curl_easy_setopt(c, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS | CURLPROTO_FILE);
-    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
+    lib->easy_setopt(c, CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS | CURLPROTO_FILE);
+    lib->easy_setopt(c, CURLOPT_REDIR_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS);
 #endif
-    curl_easy_setopt(c, CURLOPT_URL, t->url);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "deepspeed.c/" DS_VERSION);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, CONNECT_S);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, STALL_RATE);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, STALL_S);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, t->why);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, t);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
+    lib->easy_setopt(c, CURLOPT_URL, t->url);
+    lib->easy_setopt(c, CURLOPT_USERAGENT, "deepspeed.c/" DS_VERSION);
+    lib->easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    lib->easy_setopt(c, CURLOPT_MAXREDIRS, 10L);
+    lib->easy_setopt(c, CURLOPT_FAILONERROR, 1L);
+    lib->easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    lib->easy_setopt(c, CURLOPT_CONNECTTIMEOUT, CONNECT_S);
+    lib->easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, STALL_RATE);
+    lib->easy_setopt(c, CURLOPT_LOW_SPEED_TIME, STALL_S);
+    lib->easy_setopt(c, CURLOPT_ERRORBUFFER, t->why);
+    lib->easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    lib->easy_setopt(c, CURLOPT_HEADERDATA, t);
+    lib->easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    lib->easy_setopt(c, CURLOPT_WRITEDATA, t);
     return true;
 }
 
 /* A write to a connection that is gone must not end the program by SIGPIPE; curl's own way round it
  * would change the handler of the whole process. */
-static CURLcode perform_quietly(CURL *c)
+static CURLcode perform_quietly(const transfer *t)
 {
     sigset_t pipe, was, pending;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &pipe, &was);
-    CURLcode code = curl_easy_perform(c);
+    CURLcode code = t->lib->easy_perform(t->curl);
     while (!sigismember(&pending, SIGPIPE) && sigtimedwait(&pipe, NULL, &(struct timespec){0}) > 0)
         continue;
     pthread_sigmask(SIG_SETMASK, &was, NULL);
@@ -230,18 +231,18 @@ static CURLcode attempt(transfer *t)
     snprintf(range, sizeof range, "%lld-", (long long)t->have);
     snprintf(condition, sizeof condition, "If-Range: %s", t->mark);
     bool rest = t->have > 0 && strncasecmp(t->url, "file:", 5);
-    if (rest && *t->mark) headers = curl_slist_append(NULL, condition);
+    if (rest && *t->mark) headers = t->lib->slist_append(NULL, condition);
     /* not CURLOPT_RESUME_FROM, which takes an answer with the whole file for a failure */
-    curl_easy_setopt(t->curl, CURLOPT_RANGE, rest ? range : NULL);
-    curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, headers);
+    t->lib->easy_setopt(t->curl, CURLOPT_RANGE, rest ? range : NULL);
+    t->lib->easy_setopt(t->curl, CURLOPT_HTTPHEADER, headers);
 
     t->begun = t->odd_range = false;
     t->fresh[0] = t->why[0] = 0;
     t->range_at = -1;
-    CURLcode code = perform_quietly(t->curl);
+    CURLcode code = perform_quietly(t);
     dsi_progress_end(&t->bar, t->have, t->total);
-    curl_easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
-    curl_slist_free_all(headers);
+    t->lib->easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
+    t->lib->slist_free_all(headers);
     if (code == CURLE_OK && !t->begun && !begin_body(t))
         code = CURLE_WRITE_ERROR; /* an empty file */
     return code;
@@ -252,7 +253,7 @@ static CURLcode attempt(transfer *t)
 static long answer_code(const transfer *t)
 {
     long code = 0;
-    curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
+    t->lib->easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
     return code;
 }
 
@@ -279,7 +280,7 @@ static bool may_pass(const transfer *t, CURLcode code)
 /* The last attempt's failure, in one line. */
 static dsi_fetched report(const transfer *t, CURLcode code)
 {
-    const char *why = *t->why ? t->why : curl_easy_strerror(code);
+    const char *why = *t->why ? t->why : t->lib->easy_strerror(code);
     long long have = t->have;
     if (t->disk_errno) {
         dsi_fail(DS_EIO, "download: %s: %s after %lld bytes: make room or choose another folder",
@@ -342,7 +343,7 @@ static dsi_fetched transfer_all(transfer *t)
         if (!may_pass(t, code) || in_vain >= IN_VAIN) break;
         if (!t->quiet)
             fprintf(stderr, "The connection broke off at %.1f MB (%s): trying again\n",
-                    (double)t->have / 1e6, *t->why ? t->why : curl_easy_strerror(code));
+                    (double)t->have / 1e6, *t->why ? t->why : t->lib->easy_strerror(code));
         if (in_vain) wait_for(FIRST_WAIT * (1 << in_vain));
     }
     return report(t, code);
@@ -417,9 +418,7 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
     t.fd = open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (t.fd < 0) {
         dsi_fail(DS_EIO, "download: %s: %s", t.part, strerror(errno));
-    } else if (!open_curl(&t)) {
-        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
-    } else {
+    } else if (open_curl(&t)) {
         load_part(&t, md5 != NULL);
         got = transfer_all(&t);
         if (got == DSI_FETCHED) got = check(&t, md5, &again);
@@ -431,7 +430,7 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
         if (got == DSI_FETCHED) got = publish(&t, path);
         if (got != DSI_FETCHED && !t.have) unlink(t.part), unlink(t.from);
     }
-    if (t.curl) curl_easy_cleanup(t.curl);
+    if (t.curl) t.lib->easy_cleanup(t.curl);
     if (t.fd >= 0) close(t.fd);
     dsi_text_free(&part);
     dsi_text_free(&from);

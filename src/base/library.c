@@ -1,0 +1,32 @@
+/* base/library.c: see library.h.
+ * SPDX-License-Identifier: MIT */
+#include "library.h"
+
+#include "error.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+bool dsi_library_open(const char *who, const char *const *sonames, const char *package,
+                      const char *const *names, int n, void *to)
+{
+    void *library = NULL;
+    for (int i = 0; sonames[i] && !library; i++) library = dlopen(sonames[i], RTLD_NOW);
+    if (!library) {
+        const char *why = dlerror();
+        dsi_fail(DS_EIO, "%s: %s cannot be opened (%s); install the package %s", who, sonames[0],
+                 why ? why : "?", package);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        void *f = dlsym(library, names[i]);
+        if (!f) {
+            dsi_fail(DS_EIO, "%s: %s has no %s; install a newer package %s", who, sonames[0],
+                     names[i], package);
+            return false;
+        }
+        memcpy((char *)to + (size_t)i * sizeof f, &f,
+               sizeof f); /* C has no cast from data to functions */
+    }
+    return true;
+}

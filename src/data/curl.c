@@ -1,0 +1,36 @@
+/* data/curl.c: see curl.h. Opened and started once a process.
+ * SPDX-License-Identifier: MIT */
+#include "curl.h"
+
+#include "base/error.h"
+#include "base/library.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define NAME(name) "curl_" #name,
+static const char *const names[] = {DSI_CURL_FUNCTIONS(NAME)};
+/* Debian builds it with OpenSSL and with GnuTLS: the same functions. */
+static const char *const sonames[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
+
+static dsi_curl curl;
+static bool found;
+
+static void open_once(void)
+{
+    found = dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
+                             &curl) &&
+            curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+}
+
+const dsi_curl *dsi_curl_open(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, open_once);
+    if (found) return &curl;
+    dsi_curl again; /* the message may be another thread's */
+    if (dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
+                         &again))
+        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
+    return NULL;
+}
