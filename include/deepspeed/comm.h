@@ -77,10 +77,25 @@ DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
 /* returns when all ranks have called it */
 DS_API ds_status ds_barrier(ds_comm *c);
 
+/* ---- messages of two ranks --------------------------------------------------------------------------- */
+
+/* Rank `to` calls recv, `from` calls send, with tensors of the same dtype and number of elements; those
+ * between two ranks are taken in their order. send may wait until it is received: two ranks that send to
+ * each other begin with ds_isend or ds_irecv. Refuses a rank that is this one. */
+DS_API ds_status ds_send(ds_comm *c, ds_tensor *x, int to);
+DS_API ds_status ds_recv(ds_comm *c, ds_tensor *x, int from);
+
+/* Without waiting: until ds_message_wait, which frees it in any case, x is not changed by the sender and not
+ * looked at by the receiver. NULL with the message if it cannot begin. */
+typedef struct ds_message ds_message;
+DS_API ds_message *ds_isend(ds_comm *c, ds_tensor *x, int to);
+DS_API ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from);
+DS_API ds_status ds_message_wait(ds_message *m);
+
 /* Notes the time of each collective of c from now on, as DeepSpeed's comms_logger: of those whose names are in
- * ops (DeepSpeed's: "all_reduce", "all_gather_into_tensor", ...; NULL: all). verbose: prints a line for each, on
- * rank 0. Each collective is then waited for at once, so nothing overlaps. */
-DS_API void ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops);
+ * ops (DeepSpeed's: "all_reduce", "all_gather_into_tensor", "send", ...; NULL: all). verbose: prints a line for
+ * each, on rank 0. Each collective is then waited for at once, so nothing overlaps. Refuses unknown names. */
+DS_API ds_status ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops);
 /* Prints DeepSpeed's table of them on rank 0. show_straggler (then all ranks must call it): also how long ranks
  * waited for the slowest. */
 DS_API ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler);

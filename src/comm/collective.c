@@ -102,6 +102,18 @@ dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root)
     return start((dsi_request){IN_PLACE(DSI_BROADCAST, x), .root = root});
 }
 
+dsi_request *dsi_send_start(ds_comm *c, dsi_view x, int to)
+{
+    if (!views_fit(DSI_SEND, x, 1, x, 1)) return NULL;
+    return start((dsi_request){IN_PLACE(DSI_SEND, x), .root = to});
+}
+
+dsi_request *dsi_recv_start(ds_comm *c, dsi_view x, int from)
+{
+    if (!views_fit(DSI_RECV, x, 1, x, 1)) return NULL;
+    return start((dsi_request){IN_PLACE(DSI_RECV, x), .root = from});
+}
+
 /* ---- on tensors ------------------------------------------------------------------------------------- */
 
 /* A tensor operand: itself, or a row-major stand-in that is copied back. */
@@ -132,7 +144,8 @@ static ds_status run(const dsi_request *like, const operand *written)
 {
     dsi_request *r = dsi_request_start(like);
     ds_status status = r ? dsi_request_wait(r) : ds_error_status();
-    if (status == DS_OK && written->flat != written->x) status = ds_copy(written->x, written->flat);
+    bool brings = like->what != DSI_SEND && written->flat != written->x;
+    if (status == DS_OK && brings) status = ds_copy(written->x, written->flat);
     return status;
 }
 
@@ -285,4 +298,67 @@ ds_status ds_barrier(ds_comm *c)
 {
     dsi_request r = {.comm = or_world(c), .what = DSI_BARRIER, .blocking = true};
     return run(&r, &(operand){0});
+}
+
+/* ---- messages of two ranks ---------------------------------------------------------------------------- */
+
+ds_status ds_send(ds_comm *c, ds_tensor *x, int to)
+{
+    return in_place(or_world(c), x, (dsi_request){.what = DSI_SEND, .root = to});
+}
+
+ds_status ds_recv(ds_comm *c, ds_tensor *x, int from)
+{
+    return in_place(or_world(c), x, (dsi_request){.what = DSI_RECV, .root = from});
+}
+
+struct ds_message {
+    operand o; /* both tensors counted */
+    dsi_request *r;
+};
+
+static ds_message *begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_message *m = NULL;
+    operand o;
+    if (open_operand(&o, what, x, what == DSI_SEND, what == DSI_RECV)) {
+        dsi_request *r = dsi_request_start(&(dsi_request){.comm = c,
+                                                          .what = what,
+                                                          .dtype = x->dtype,
+                                                          .in = o.p,
+                                                          .out = o.p,
+                                                          .n = ds_numel(x),
+                                                          .root = peer});
+        if (r) {
+            m = dsi_alloc(sizeof *m);
+            *m = (ds_message){o, r};
+            dsi_ref(o.x);
+            dsi_ref(o.flat);
+        }
+    }
+    ds_scope_close(scope);
+    return m;
+}
+
+ds_message *ds_isend(ds_comm *c, ds_tensor *x, int to)
+{
+    return begin(or_world(c), x, DSI_SEND, to);
+}
+
+ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from)
+{
+    return begin(or_world(c), x, DSI_RECV, from);
+}
+
+ds_status ds_message_wait(ds_message *m)
+{
+    if (!m) return dsi_passed("message_wait"), ds_error_status();
+    bool received = m->r->what == DSI_RECV;
+    ds_status status = dsi_request_wait(m->r);
+    if (status == DS_OK && received && m->o.flat != m->o.x) status = ds_copy(m->o.x, m->o.flat);
+    dsi_unref(m->o.flat);
+    dsi_unref(m->o.x);
+    dsi_free(m);
+    return status;
 }

@@ -69,6 +69,7 @@ void ds_comm_free(ds_comm *c)
     while (c->oldest) dsi_request_wait(c->oldest);
     c->type->close(c);
     dsi_comm_log_free(c->log);
+    dsi_free(c->messages);
     dsi_free(c);
 }
 
@@ -108,7 +109,9 @@ static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduc
                                                    [DSI_ALL_TO_ALL] = "all_to_all",
                                                    [DSI_ALL_TO_ALL_ROWS] = "all_to_all_rows",
                                                    [DSI_BROADCAST] = "broadcast",
-                                                   [DSI_BARRIER] = "barrier"};
+                                                   [DSI_BARRIER] = "barrier",
+                                                   [DSI_SEND] = "send",
+                                                   [DSI_RECV] = "recv"};
 
 const char *dsi_collective_name(dsi_collective what) { return names[what]; }
 
@@ -131,13 +134,33 @@ const char *dsi_request_text(const dsi_request *r)
     if (r->what == DSI_BARRIER) return names[r->what];
     int n = snprintf(text, sizeof text, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
                      ds_dtype_name(r->dtype));
-    if (has_root(r->what)) snprintf(text + n, sizeof text - (size_t)n, " at root %d", r->root);
+    const char *at = r->what == DSI_SEND   ? "to rank"
+                     : r->what == DSI_RECV ? "from rank"
+                     : has_root(r->what)   ? "at root"
+                                           : NULL;
+    if (at) snprintf(text + n, sizeof text - (size_t)n, " %s %d", at, r->root);
     return text;
+}
+
+static ds_status check_message(const dsi_request *r)
+{
+    const char *name = names[r->what];
+    int size = r->comm->size;
+    if (size == 1)
+        return dsi_fail(DS_EINVAL, "%s: this communicator has one rank: there is no other one",
+                        name);
+    if (r->root < 0 || r->root >= size)
+        return dsi_fail(DS_EINVAL, "%s: there is no rank %d: ranks are 0 to %d", name, r->root,
+                        size - 1);
+    if (r->root == r->comm->rank)
+        return dsi_fail(DS_EINVAL, "%s: rank %d is this one: use ds_copy", name, r->root);
+    return DS_OK;
 }
 
 static ds_status check_request(const dsi_request *r)
 {
     const char *name = names[r->what];
+    if (dsi_is_message(r)) return check_message(r);
     if (has_root(r->what) && (r->root < 0 || r->root >= r->comm->size))
         return dsi_fail(DS_EINVAL, "%s: root is %d, but ranks are 0 to %d", name, r->root,
                         r->comm->size - 1);
@@ -154,12 +177,21 @@ static ds_status check_request(const dsi_request *r)
     return DS_OK;
 }
 
+/* Collectives are numbered alike on all ranks, messages on the two that they are between. */
+static uint64_t next_number(const dsi_request *r)
+{
+    ds_comm *c = r->comm;
+    if (!dsi_is_message(r)) return c->begun++;
+    if (!c->messages) c->messages = dsi_alloc(2 * (size_t)c->size * sizeof *c->messages);
+    return c->messages[(r->what == DSI_RECV) * c->size + r->root]++;
+}
+
 static ds_status begin(dsi_request *r)
 {
     ds_comm *c = r->comm;
     if (check_request(r) != DS_OK) return DS_EINVAL;
-    if (c->debug && !r->inside && !dsi_comm_agrees(r)) return DS_ECOMM;
-    r->number = c->begun++;
+    if (c->debug && !r->inside && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
+    r->number = next_number(r);
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     return c->type->start(r);
@@ -194,7 +226,8 @@ dsi_request *dsi_request_start(const dsi_request *like)
     r->before = c->newest;
     *(c->newest ? &c->newest->after : &c->oldest) = r;
     c->newest = r;
-    if (c->log && !r->inside) r->status = wait_and_count(r); /* its time is then its own */
+    /* its time is then its own; but two ranks that send to each other before they receive may do so */
+    if (c->log && !r->inside && (r->blocking || !dsi_is_message(r))) r->status = wait_and_count(r);
     return r;
 }
 

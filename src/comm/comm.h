@@ -7,6 +7,7 @@
 #ifndef DSI_COMM_COMM_H
 #define DSI_COMM_COMM_H
 
+#include "base/text.h"
 #include "device/device.h"
 
 #include <deepspeed/comm.h>
@@ -22,6 +23,8 @@ typedef enum dsi_collective {
     DSI_ALL_TO_ALL_ROWS,
     DSI_BROADCAST,
     DSI_BARRIER, /* no operands; dtype is float32 */
+    DSI_SEND,    /* of two ranks only, who call one each */
+    DSI_RECV,
     DSI_COLLECTIVES
 } dsi_collective;
 
@@ -35,13 +38,13 @@ typedef struct dsi_request {
     void *out; /* may be `in`, or the place in it, or around it, of this rank's own piece */
     int64_t n; /* elements; ALL_TO_ALL_ROWS: 0 */
     ds_redop op;
-    int root;
+    int root;        /* SEND, RECV: the other rank */
     int64_t *counts; /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
     bool blocking;   /* the caller waits right away */
     bool inside;     /* ours: neither counted nor compared */
     bool farewell;   /* the barrier at the end, which no other barrier is taken for */
 
-    uint64_t number;     /* of this communicator, from 0 */
+    uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
     bool waited;         /* with status, by start already: see ds_comm_log_start */
@@ -69,6 +72,7 @@ struct ds_comm {
     dsi_request *oldest, *newest; /* not yet waited for */
     bool debug;                   /* DS_DEBUG=comm: requests are compared first */
     uint64_t calls;               /* compared so far */
+    uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
     double sent;                  /* bytes; see dsi_comm_volume */
     struct dsi_comm_log *log;     /* NULL: off */
 };
@@ -82,6 +86,8 @@ dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_
 dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);
+dsi_request *dsi_send_start(ds_comm *c, dsi_view x, int to);
+dsi_request *dsi_recv_start(ds_comm *c, dsi_view x, int from);
 
 /* Frees r in any case. NULL passes on the failure that there is. */
 ds_status dsi_request_wait(dsi_request *r);
@@ -93,13 +99,17 @@ void dsi_comm_abort(ds_comm *c, const char *why);
 /* ---- counting: comm/log.c ----------------------------------------------------------------------------- */
 
 /* Bytes that this rank has sent by the ring algorithms' formulas, in p ranks: all_reduce 2 (p-1)/p of x,
- * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x. */
+ * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x,
+ * send all of it. */
 double dsi_comm_volume(const ds_comm *c);
 
 bool dsi_launched_by_mpi(void); /* mpirun, srun, also of one rank */
 void dsi_comm_log_free(struct dsi_comm_log *log);
 void dsi_comm_log_add(dsi_request *r);      /* r has ended */
 bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */
+
+/* Whether comms_logger can be asked for the operation of that name; if not, why is added to. */
+bool dsi_comm_log_knows(const char *op, dsi_text *why);
 
 /* ---- for backends ------------------------------------------------------------------------------------- */
 
@@ -118,6 +128,10 @@ void dsi_request_done(dsi_request *r);
 dsi_request *dsi_request_start(const dsi_request *r);
 
 const char *dsi_collective_name(dsi_collective what); /* "all_reduce" */
+static inline bool dsi_is_message(const dsi_request *r)
+{
+    return r->what == DSI_SEND || r->what == DSI_RECV;
+}
 /* "all_reduce(sum) of 4096 float32" in a thread-local buffer: for messages */
 const char *dsi_request_text(const dsi_request *r);
 double dsi_comm_timeout(void); /* seconds */

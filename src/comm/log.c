@@ -44,7 +44,49 @@ static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduc
                                                    [DSI_ALL_TO_ALL] = "all_to_all_single",
                                                    [DSI_ALL_TO_ALL_ROWS] = "all_to_all_single",
                                                    [DSI_BROADCAST] = "broadcast",
-                                                   [DSI_BARRIER] = "barrier"};
+                                                   [DSI_BARRIER] = "barrier",
+                                                   [DSI_SEND] = "send",
+                                                   [DSI_RECV] = "recv"};
+
+/* DeepSpeed's other names: what they are here; or "": an operation that is not here, of which there will be none. */
+static const char *const synonyms[][2] = {
+    {"all_gather", "all_gather_into_tensor"},
+    {"reduce_scatter", "reduce_scatter_tensor"},
+    {"all_to_all", "all_to_all_single"},
+    {"isend", "send"},
+    {"irecv", "recv"},
+    {"all_gather_coalesced", ""},
+    {"all_gather_object", ""},
+    {"all_reduce_coalesced", ""},
+    {"broadcast_object_list", ""},
+    {"inference_all_reduce", ""},
+    {"monitored_barrier", ""},
+};
+enum { SYNONYMS = sizeof synonyms / sizeof *synonyms };
+
+static bool is_called(dsi_collective what, const char *op)
+{
+    for (int i = 0; i < SYNONYMS; i++)
+        if (!strcmp(op, synonyms[i][0])) op = synonyms[i][1];
+    return !strcmp(op, names[what]);
+}
+
+bool dsi_comm_log_knows(const char *op, dsi_text *why)
+{
+    dsi_text list = {0};
+    bool known = false;
+    for (int what = 0; what < DSI_COLLECTIVES; what++) {
+        known = known || is_called((dsi_collective)what, op);
+        if (what != DSI_ALL_TO_ALL_ROWS) dsi_text_add(&list, "%s%s", what ? ", " : "", names[what]);
+    }
+    for (int i = 0; i < SYNONYMS; i++) known = known || !strcmp(op, synonyms[i][0]);
+    const char *near = known ? NULL : dsi_nearest(op, names, DSI_COLLECTIVES);
+    if (!known)
+        dsi_text_add(why, "there is no operation \"%s\"%s%s%s: expected some of %s", op,
+                     near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "", list.s);
+    dsi_text_free(&list);
+    return known;
+}
 
 /* ---- volume ------------------------------------------------------------------------------------------- */
 
@@ -72,6 +114,9 @@ static double sent_by(const dsi_request *r)
         return root ? (p - 1) * n * bytes : 0;
     case DSI_ALL_TO_ALL_ROWS:
         return elements_to_others(r) * bytes;
+    case DSI_SEND:
+        return n * bytes;
+    case DSI_RECV:
     case DSI_BARRIER:
         return 0;
     default:
@@ -165,17 +210,25 @@ void dsi_comm_log_add(dsi_request *r)
         names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
 }
 
-void ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
+ds_status ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
 {
+    dsi_text why = {0};
     if (!c) c = ds_world();
+    for (int i = 0; ops && i < n_ops; i++)
+        if (!dsi_comm_log_knows(ops[i], &why)) {
+            dsi_fail(DS_EINVAL, "comm_log_start: %s", why.s);
+            dsi_text_free(&why);
+            return DS_EINVAL;
+        }
     dsi_comm_log_free(c->log);
     c->log = dsi_alloc(sizeof *c->log);
     c->log->verbose = verbose;
     for (int what = 0; what < DSI_COLLECTIVES; what++) {
         c->log->wanted[what] = !ops;
         for (int i = 0; ops && i < n_ops; i++)
-            if (!strcmp(ops[i], names[what])) c->log->wanted[what] = true;
+            if (is_called((dsi_collective)what, ops[i])) c->log->wanted[what] = true;
     }
+    return DS_OK;
 }
 
 void dsi_comm_log_free(dsi_comm_log *log)

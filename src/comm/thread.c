@@ -9,6 +9,8 @@
  *     start    brings a request to meeting number k of the group; never waits
  *     wait     until the meeting is open, takes pieces, then waits for those that others have taken
  *
+ * send and recv meet in a group of two, which there is for each pair of ranks, from the one to the other.
+ *
  * A rank that waits takes pieces of its own meeting only, and every piece taken ends: so ranks may wait in
  * any order for what they began in the same order.
  *
@@ -58,7 +60,9 @@ typedef struct group {
     struct team *team;
     int refs; /* ranks that have not closed it, and meetings that the helper has */
     int size;
-    int *member; /* [size] ranks of the team */
+    int *member;         /* [size] ranks of the team */
+    int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
+    struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
     /* meetings number oldest .. newest-1; that of number k is ring[k % room], NULL when all have left */
     meeting **ring;
     uint64_t oldest, newest, room;
@@ -173,7 +177,7 @@ static int absent(const meeting *m, bool gone, dsi_text *ranks)
     dsi_text list = {0};
     for (int r = 0; r < g->size; r++) {
         if (m->of[r] || (gone && !g->team->gone[g->member[r]])) continue;
-        if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", r);
+        if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", g->called[r]);
         n++;
     }
     if (ranks) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
@@ -264,9 +268,43 @@ static void sleep_until_ended(meeting *m)
 static void group_free(group *g)
 {
     for (uint64_t k = g->oldest; k < g->newest; k++) dsi_free(g->ring[k % g->room]);
+    for (int k = 0; g->pair && k < g->size * g->size; k++)
+        if (g->pair[k]) group_free(g->pair[k]);
+    dsi_free(g->pair);
     dsi_free(g->ring);
     dsi_free(g->member);
+    dsi_free(g->called);
     dsi_free(g);
+}
+
+static group *group_new(team *t, int size)
+{
+    group *g = dsi_alloc(sizeof *g);
+    *g = (group){.team = t, .refs = size, .size = size};
+    g->member = dsi_alloc((size_t)size * sizeof *g->member);
+    g->called = dsi_alloc((size_t)size * sizeof *g->called);
+    for (int r = 0; r < size; r++) g->called[r] = r;
+    return g;
+}
+
+/* With the mutex held: where r's rank meets the others, and the number that it has there. */
+static group *group_of(const dsi_request *r, int *place)
+{
+    group *g = r->comm->own;
+    int ends[2] = {r->comm->rank, r->root};
+    *place = r->comm->rank;
+    if (!dsi_is_message(r)) return g;
+    *place = r->what == DSI_RECV;
+    if (*place) ends[0] = r->root, ends[1] = r->comm->rank;
+    if (!g->pair) g->pair = dsi_alloc((size_t)g->size * (size_t)g->size * sizeof *g->pair);
+    group **pair = &g->pair[ends[0] * g->size + ends[1]];
+    if (*pair) return *pair;
+    *pair = group_new(g->team, 2);
+    for (int k = 0; k < 2; k++) {
+        (*pair)->called[k] = ends[k];
+        (*pair)->member[k] = g->member[ends[k]];
+    }
+    return *pair;
 }
 
 /* ---- the helper --------------------------------------------------------------------------------------- */
@@ -320,21 +358,22 @@ static void open_meeting(meeting *m, const dsi_request *last)
         return;
     }
     m->pieces = dsi_pieces(last, m->group->size);
-    if (m->pieces > 1 && !last->blocking) give_to_helper(t, m);
+    if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) give_to_helper(t, m);
     atomic_store(&m->open, true);
 }
 
 static ds_status thread_start(dsi_request *r)
 {
-    group *g = r->comm->own;
-    team *t = g->team;
+    team *t = ((group *)r->comm->own)->team;
     pthread_mutex_lock(&t->mutex);
     ds_status status = DS_OK;
     bool last = false;
     if (!t->failed) {
+        int place;
+        group *g = group_of(r, &place);
         meeting *m = meeting_at(g, r->number);
         r->own = m;
-        m->of[r->comm->rank] = r;
+        m->of[place] = r;
         last = ++m->arrived == g->size;
         if (last) open_meeting(m, r);
     }
@@ -370,14 +409,6 @@ static ds_status thread_wait(dsi_request *r)
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------- */
-
-static group *group_new(team *t, int size)
-{
-    group *g = dsi_alloc(sizeof *g);
-    *g = (group){.team = t, .refs = size, .size = size};
-    g->member = dsi_alloc((size_t)size * sizeof *g->member);
-    return g;
-}
 
 static void thread_close(ds_comm *c)
 {

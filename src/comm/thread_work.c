@@ -7,6 +7,7 @@
  *     reduce_scatter, scatter_from         stretch q goes to rank q
  *     all_gather, gather_to                stretch q comes from rank q
  *     all_to_all                           stretch q = a size + b goes from a to b; one piece each
+ *     send and recv                        1 stretch, from of[0] to of[1]
  *
  * Reductions read a block of all ranks before they write it anywhere, so they may be in place.
  * SPDX-License-Identifier: MIT */
@@ -141,6 +142,9 @@ void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece)
         for (int k = 0; k < ranks; k++)
             move(out_at(of[k], begin), in_at(of[any->root], begin), count, any->dtype);
         break;
+    case DSI_SEND:
+        move(out_at(of[1], begin), in_at(any, begin), count, any->dtype);
+        break;
     default:
         all_to_all(&s);
         break;
@@ -151,6 +155,7 @@ void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece)
 
 static bool same(const dsi_request *a, const dsi_request *b)
 {
+    if (a->what == DSI_SEND) return a->dtype == b->dtype && a->n == b->n; /* b: its recv */
     return a->what == b->what && a->dtype == b->dtype && a->n == b->n && a->op == b->op &&
            a->root == b->root;
 }
@@ -159,9 +164,10 @@ bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t roo
 {
     for (int r = 1; r < ranks; r++)
         if (!same(of[0], of[r])) {
-            int n = snprintf(why, room, "ranks do not agree: rank 0 calls %s",
+            int n = snprintf(why, room, "ranks do not agree: rank %d calls %s", of[0]->comm->rank,
                              dsi_request_text(of[0]));
-            snprintf(why + n, room - (size_t)n, ", rank %d calls %s", r, dsi_request_text(of[r]));
+            snprintf(why + n, room - (size_t)n, ", rank %d calls %s", of[r]->comm->rank,
+                     dsi_request_text(of[r]));
             return false;
         }
     for (int a = 0; of[0]->counts && a < ranks; a++)

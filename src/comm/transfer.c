@@ -9,7 +9,7 @@
  *                     2 (p-1)/p of x. A small x goes to all at once: one round instead of two.
  *     reduce_scatter  piece q to rank q, which adds: (p-1)/p of in
  *     all_gather      in to all: (p-1)/p of out;  all_to_all likewise
- *     broadcast       along a binomial tree;  barrier: an empty message to all
+ *     broadcast       along a binomial tree;  barrier: an empty message to all;  send, recv: one message
  *
  * Reductions go by segments of SEGMENT bytes, which bounds the memory that what was received takes. A
  * collective is a list of phases: the messages of one are sent when those of the one before are all done. A
@@ -21,6 +21,7 @@
 #include "base/mem.h"
 #include "reduce.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,9 @@
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
-#define FAREWELL 3 /* a tag that no phase has: there are three, 0 to 2 */
+/* Tags that no phase has, of which there are three, 0 to 2. Messages with one tag keep their order. */
+#define FAREWELL 3
+#define MESSAGE  7
 
 static size_t bytes_of(const dsi_transfer *t, int64_t n)
 {
@@ -44,27 +47,32 @@ static char *out_at(const dsi_transfer *t, int64_t i) { return (char *)t->r->out
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
+static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank, int tag)
+{
+    dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};
+    dsi_list_add(&t->messages, m);
+    dsi_mpi_message *to = &t->messages.at[t->messages.n - 1].m;
+    const char *wrong = receives ? t->mpi->receive(t->comm, p, bytes, rank, tag, to)
+                                 : t->mpi->send(t->comm, p, bytes, rank, tag, to);
+    if (!wrong) return;
+    t->messages.n--;
+    dsi_text_add(&t->wrong, "%s rank %d: %s", receives ? "from" : "to", rank, wrong);
+}
+
 static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
 {
     size_t left = bytes_of(t, n);
     /* what is received in one phase of a broadcast was sent in the other */
     int round = t->r->what == DSI_BROADCAST ? 0 : t->phase;
-    int tag = t->r->farewell ? FAREWELL : (int)(t->r->number % 8192) * 4 + round;
+    int tag = t->r->farewell         ? FAREWELL
+              : dsi_is_message(t->r) ? MESSAGE
+                                     : (int)(t->r->number % 8192) * 4 + round;
     do {
         size_t bytes = left < LONGEST ? left : LONGEST;
-        dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};
-        dsi_list_add(&t->messages, m);
-        dsi_mpi_message *to = &t->messages.at[t->messages.n - 1].m;
-        const char *wrong = receives ? t->mpi->receive(t->comm, p, bytes, rank, tag, to)
-                                     : t->mpi->send(t->comm, p, bytes, rank, tag, to);
-        if (wrong) {
-            t->messages.n--;
-            dsi_text_add(&t->wrong, "%s rank %d: %s", receives ? "from" : "to", rank, wrong);
-            return;
-        }
+        post_bytes(t, receives, p, bytes, rank, tag);
         p += bytes;
         left -= bytes;
-    } while (left);
+    } while (left && !t->wrong.n);
 }
 
 static void send(dsi_transfer *t, const char *p, int64_t n, int to)
@@ -306,6 +314,34 @@ static bool barrier(dsi_transfer *t)
     return false;
 }
 
+/* In debug mode what it is goes before it, and is compared; collectives do so in debug.c. */
+static bool send_message(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    if (t->phase++) return true;
+    snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
+    if (r->comm->debug) post_bytes(t, false, t->said, sizeof t->said, r->root, MESSAGE);
+    if (!t->wrong.n) send(t, in_at(t, 0), r->n, r->root);
+    return false;
+}
+
+static bool receive_message(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    char wanted[sizeof t->said];
+    if (t->phase == 0 && !r->comm->debug) t->phase = 1;
+    if (t->phase == 0) {
+        post_bytes(t, true, t->said, sizeof t->said, r->root, MESSAGE);
+    } else if (t->phase == 1) {
+        snprintf(wanted, sizeof wanted, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
+        if (r->comm->debug && strcmp(wanted, t->said) != 0)
+            dsi_text_add(&t->wrong, "ranks do not agree: rank %d sends %.63s", r->root, t->said);
+        else
+            receive(t, out_at(t, 0), r->n, r->root);
+    }
+    return t->phase++ == 2;
+}
+
 static bool step(dsi_transfer *t)
 {
     switch (t->r->what) {
@@ -321,6 +357,10 @@ static bool step(dsi_transfer *t)
         return broadcast(t);
     case DSI_BARRIER:
         return barrier(t);
+    case DSI_SEND:
+        return send_message(t);
+    case DSI_RECV:
+        return receive_message(t);
     default:
         return exchange(t);
     }

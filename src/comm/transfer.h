@@ -32,6 +32,7 @@ typedef struct dsi_transfer {
         DSI_LIST(dsi_message)
     } messages; /* of this phase */
     dsi_spare temp;
+    char said[64];  /* DS_DEBUG=comm: what a message is, which goes before it */
     dsi_text wrong; /* why it cannot go on */
     bool finished;  /* or wrong */
     struct dsi_transfer *after;

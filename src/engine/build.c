@@ -274,19 +274,21 @@ static bool make_monitor(ds_engine *e)
 #define MOST_OPS 32 /* of comms_logger.prof_ops */
 
 /* Collectives are timed from now on, so that those of the making of the parts count too. */
-static void start_comms_log(const ds_engine *e)
+static bool start_comms_log(const ds_engine *e)
 {
     const dsi_config *c = e->config;
     const char *ops[MOST_OPS];
     int n = 0;
-    if (!c->comms_logger.enabled) return;
+    if (!c->comms_logger.enabled) return true;
     char *names = c->comms_logger.prof_ops ? dsi_strdup(c->comms_logger.prof_ops) : NULL,
          *rest = NULL;
     for (char *name = names ? strtok_r(names, ",", &rest) : NULL; name && n < MOST_OPS;
          name = strtok_r(NULL, ",", &rest))
         ops[n++] = name;
-    ds_comm_log_start(e->comm, c->comms_logger.verbose, c->comms_logger.prof_all ? NULL : ops, n);
+    ds_status status = ds_comm_log_start(e->comm, c->comms_logger.verbose,
+                                         c->comms_logger.prof_all ? NULL : ops, n);
     dsi_free(names);
+    return status == DS_OK;
 }
 
 /* Data in the engine's dtype, a micro batch a turn, this rank's share of each global batch. */
@@ -320,8 +322,7 @@ static bool build(ds_engine *e, const ds_init *init)
 {
     if (!join(e, init)) return false;
     if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
-    if (!check_arguments(init) || !read_config(e, init)) return false;
-    start_comms_log(e);
+    if (!check_arguments(init) || !read_config(e, init) || !start_comms_log(e)) return false;
     e->dtype = dsi_engine_zero_opts(e->config).dtype;
     if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();
     e->throughput = (dsi_throughput){.off = !e->config->throughput.enabled,

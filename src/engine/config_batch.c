@@ -9,6 +9,7 @@
 #include "config_parts.h"
 
 #include "base/mem.h"
+#include "comm/comm.h"
 
 #include <limits.h>
 #include <string.h>
@@ -213,12 +214,27 @@ static void check_named(dsi_config_reader *r, const char *group, dsi_config_name
     dsi_text_free(&path);
 }
 
+static void check_prof_ops(dsi_config_reader *r)
+{
+    json_t *ops = dsi_config_at(r->c->trees->resolved, "comms_logger.prof_ops"), *op;
+    size_t i;
+    json_array_foreach(ops, i, op)
+    {
+        dsi_text why = {0};
+        const char *name = json_string_value(op);
+        if (name && !dsi_comm_log_knows(name, &why))
+            dsi_config_wrong(r, "comms_logger.prof_ops", "%s", why.s);
+        dsi_text_free(&why);
+    }
+}
+
 void dsi_config_rules(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
     json_t *tree = c->trees->resolved;
     check_fp16(r);
     check_zero(r);
+    check_prof_ops(r);
     check_named(r, "optimizer", &c->optimizer);
     check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_at(tree, "optimizer.params.max_grad_norm"))

@@ -256,7 +256,7 @@ ACT("comms_logger.enabled", BOOL, "false", comms_logger.enabled,
 ACT("comms_logger.verbose", BOOL, "false", comms_logger.verbose, "a line for each collective")
 ACT("comms_logger.prof_all", BOOL, "true", comms_logger.prof_all,
     "all collectives, not only those of prof_ops")
-ACT("comms_logger.prof_ops", LIST, "[]", comms_logger.prof_ops, "only these: all_reduce, ...")
+ACT("comms_logger.prof_ops", LIST, "[]", comms_logger.prof_ops, "only these: all_reduce, send, ...")
 NOP("comms_logger.debug", BOOL, "false", "name of the caller in each line")
 PICKY("timers", NULL_NO, "clocks of the engine")
 GROUP("timers.throughput", NULL_NO, "samples per second")

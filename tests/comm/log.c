@@ -52,14 +52,14 @@ static ds_status logged(void *arg)
     return ds_comm_log_summary(c, all);
 }
 
-/* What the ranks print while they run `logged`; free() it. */
-static char *printed(bool all)
+/* What two ranks print while they run body; free() it. */
+static char *printed(ds_status (*body)(void *arg), void *arg)
 {
     FILE *file = tmpfile();
     fflush(stdout);
     int was = dup(STDOUT_FILENO);
     dup2(fileno(file), STDOUT_FILENO);
-    ds_status status = ds_run_ranks(2, logged, &all);
+    ds_status status = ds_run_ranks(2, body, arg);
     fflush(stdout);
     dup2(was, STDOUT_FILENO);
     close(was);
@@ -76,7 +76,8 @@ static char *printed(bool all)
 static void the_table_is_deepspeeds(void **state)
 {
     (void)state;
-    char *text = printed(true);
+    bool all = true;
+    char *text = printed(logged, &all);
     CHECK(strstr(text,
                  "Comm. Op            Message Size        Count               Total Latency(ms)   "
                  "Avg Latency(ms)     tput_avg (Gbps)     busbw_avg (Gbps)    \n"
@@ -94,10 +95,39 @@ static void the_table_is_deepspeeds(void **state)
                  "Total straggler(ms) Avg comm lat(ms)    Avg straggler(ms)   \nall_reduce\n"));
     free(text);
 
-    text = printed(false);
+    all = false;
+    text = printed(logged, &all);
     CHECK(strstr(text, "\nbroadcast\n") && !strstr(text, "barrier") && !strstr(text, "all_gather"));
     CHECK(!strstr(text, "comm op:") && !strstr(text, "straggler"));
     free(text);
 }
 
-TEST_MAIN(cmocka_unit_test(bytes_are_counted), cmocka_unit_test(the_table_is_deepspeeds))
+static ds_status two_messages(void *arg)
+{
+    const char *ops[] = {"isend", "recv", "all_gather_coalesced"};
+    ds_comm *c = ds_world();
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(1024)), *y = ds_zeros(DS_F32, ds_shape(1024));
+    (void)arg;
+    RANK_CHECK(ds_comm_log_start(c, false, ops, 3) == DS_OK);
+    /* neither waits for the other before it receives */
+    ds_message *m = ds_isend(c, x, 1 - ds_comm_rank(c));
+    RANK_CHECK(ds_recv(c, y, 1 - ds_comm_rank(c)) == DS_OK && ds_message_wait(m) == DS_OK);
+    return ds_comm_log_summary(c, false);
+}
+
+static void messages_and_unknown_names(void **state)
+{
+    const char *wrong[] = {"all_reduce", "allreduce"};
+    (void)state;
+    char *text = printed(two_messages, NULL);
+    CHECK(strstr(text, "\nrecv\n                    4.0 KB              1  "));
+    CHECK(strstr(text, "\nsend\n                    4.0 KB              1  "));
+    free(text);
+    CHECK_INT(ds_comm_log_start(NULL, false, wrong, 2), DS_EINVAL);
+    CHECK_ERROR(
+        "comm_log_start: there is no operation \"allreduce\" (did you mean \"all_reduce\"?): "
+        "expected some of all_reduce, reduce, reduce_scatter_tensor, ");
+}
+
+TEST_MAIN(cmocka_unit_test(bytes_are_counted), cmocka_unit_test(the_table_is_deepspeeds),
+          cmocka_unit_test(messages_and_unknown_names))

@@ -31,6 +31,7 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     if (!strcmp(trouble, "size"))
         ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
     if (!strcmp(trouble, "collective")) ds_broadcast(NULL, x, 0);
+    if (!strcmp(trouble, "no sender")) ds_recv(NULL, x, 0);
     return 1;
 }
 
@@ -124,6 +125,7 @@ static const trouble troubles[] = {
     {"DS_TIMEOUT=1", "late", "nothing came from rank %d"},
     {"", "size", "it calls another collective or another size"},
     {"DS_DEBUG=comm", "collective", "rank %d calls broadcast of 5000 float32 at root 0"},
+    {"DS_TIMEOUT=1", "'no sender'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank"},
     {"WORLD_SIZE=7", "none", "WORLD_SIZE is 7, but"},
 };
 
@@ -155,8 +157,10 @@ static void check_mpi(const mpi *m)
     for (int n = 1; n <= 4; n++) {
         check_good(m, n, "", "test_comm_mpi none");
         if (n != 3) check_good(m, n, "", "test_comm_collectives");
+        if (n > 1) check_good(m, n, "", "test_comm_messages");
     }
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");
+    check_good(m, 3, "DS_DEBUG=comm", "test_comm_messages");
     for (int n = 2; n <= 4; n += 2) check_troubles(m, n);
 }
 

@@ -90,6 +90,9 @@ static void types_and_ranges(void **state)
         {"{" B "'optimizer': {'type': 'Adam', 'params': [1]}}", "expected an object or null"},
         {"{" B "'comms_logger': {'prof_ops': 'all_reduce'}}", "expected a list of strings"},
         {"{" B "'comms_logger': {'prof_ops': [1]}}", "expected a list of strings, found a list"},
+        {"{" B "'comms_logger': {'prof_ops': ['send', 'alreduce']}}",
+         "\"comms_logger.prof_ops\": there is no operation \"alreduce\" (did you mean "
+         "\"all_reduce\"?)"},
         {"{" B "'sequence_parallel_size': 2}", "an integer that is 1 or null, found 2"},
     };
     refuses(cases, COUNT(cases));
