@@ -19,6 +19,7 @@ ds_library(CURL libcurl libcurl4-openssl-dev)
 ds_library(ARCHIVE libarchive libarchive-dev)
 ds_library(CRYPTO libcrypto libssl-dev)
 ds_library(PNG libpng libpng-dev)
+ds_library(ZLIB zlib zlib1g-dev)
 if(DS_MISSING)
     message(FATAL_ERROR "Libraries are missing. Debian, Ubuntu: apt-get install${DS_MISSING}\n"
         "./quickstart installs what the programs need, ./check what the tests need too.")

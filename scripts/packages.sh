@@ -41,6 +41,7 @@ need_build()
     need_library libarchive libarchive-dev archives
     need_library libcrypto libssl-dev checksums
     need_library libpng libpng-dev images
+    need_library zlib zlib1g-dev 'files of PyTorch'
     [ -s "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ -d /etc/pki/tls ] ||
         want ca-certificates 'https'
 }

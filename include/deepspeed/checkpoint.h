@@ -1,4 +1,15 @@
-/* deepspeed/checkpoint.h: state dicts to and from files.
+/* deepspeed/checkpoint.h: state dicts and nested values to and from files, as PyTorch and safetensors have
+ * them.
+ *
+ *     ds_state *state = ds_module_state(net);
+ *     ds_status status = ds_save(state, "net.pth");          torch.load("net.pth") reads it
+ *
+ *     ds_value *v = ds_value_load("checkpoint.pth");          what torch.save wrote
+ *     int64_t epoch;
+ *     ds_value_read_int(v, "epoch", &epoch);
+ *     ds_state *weights = ds_state_of_value(ds_value_get(v, "model_state_dict"));
+ *
+ * Nothing in a file is executed. docs/checkpoints.md says what is written, read and refused.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_CHECKPOINT_H
 #define DEEPSPEED_CHECKPOINT_H
@@ -9,18 +20,91 @@
 extern "C" {
 #endif
 
-/* A .safetensors file: written beside, synced, then renamed; what was there stays until then. Tensors
- * are written row-major in the order of the state dict. metadata: key, value, key, value, ..., NULL; or NULL. */
+/* ---- state dicts ----------------------------------------------------------------------------------- */
+
+/* By the end of the path: ".pth", ".pt", ".bin" as torch.save writes a state dict, ".safetensors". Written
+ * beside, synced, then renamed: what was there stays until then. */
+DS_API DS_MUST_CHECK ds_status ds_save(const ds_state *state, const char *path);
+
+/* The tensors lie on the CPU. Refuses a .pth whose top is no dict of tensors, and says what it holds. */
+DS_API ds_state *ds_load(const char *path);
+
+/* A .safetensors file. Tensors are written row-major in the order of the state dict. metadata: key, value,
+ * key, value, ..., NULL; or NULL. */
 DS_API DS_MUST_CHECK ds_status ds_safetensors_save(const ds_state *state, const char *path,
                                                    const char *const *metadata);
 
-/* Reads it, on the CPU. Refuses what the format forbids (holes, overlaps, trailing bytes, wrong sizes)
- * and what hides mistakes (a name twice, unknown fields); the message says which tensor. */
+/* Refuses what the format forbids (holes, overlaps, trailing bytes, wrong sizes) and what hides mistakes (a
+ * name twice, unknown fields); the message says which tensor. */
 DS_API ds_state *ds_safetensors_load(const char *path);
 
-/* By the end of the path: ".safetensors". */
-DS_API DS_MUST_CHECK ds_status ds_save(const ds_state *state, const char *path);
-DS_API ds_state *ds_load(const char *path);
+/* ---- nested values: what a .pth holds ---------------------------------------------------------------- */
+
+typedef enum ds_value_kind {
+    DS_VALUE_NONE,
+    DS_VALUE_BOOL,
+    DS_VALUE_INT,
+    DS_VALUE_FLOAT,
+    DS_VALUE_STRING, /* UTF-8 */
+    DS_VALUE_BYTES,
+    DS_VALUE_TENSOR,
+    DS_VALUE_LIST,
+    DS_VALUE_TUPLE,
+    DS_VALUE_DICT,
+    DS_VALUE_SET,
+    DS_VALUE_BIG_INT, /* beyond 64 bits: its text is its digits */
+    DS_VALUE_NAME     /* a constant of Python: its text is its name, "torch.float16" */
+} ds_value_kind;
+
+typedef struct ds_value ds_value;
+
+/* The caller's, until it is put into a list or dict, or freed. */
+DS_API ds_value *ds_value_none(void);
+DS_API ds_value *ds_value_bool(bool b);
+DS_API ds_value *ds_value_int(int64_t i);
+DS_API ds_value *ds_value_float(double f);
+DS_API ds_value *ds_value_string(const char *utf8);
+DS_API ds_value *ds_value_bytes(const void *bytes, size_t n);
+DS_API ds_value *ds_value_tensor(ds_tensor *x); /* keeps x */
+DS_API ds_value *ds_value_list(void);
+DS_API ds_value *ds_value_tuple(void);
+DS_API ds_value *ds_value_dict(void);
+DS_API void ds_value_free(ds_value *v); /* with all that is in it; NULL passes */
+
+/* These take the item, also when they fail: f(v, key, ds_value_tensor(x)) needs no other check. */
+DS_API ds_status ds_value_append(ds_value *list, ds_value *item);               /* a tuple too */
+DS_API ds_status ds_value_set(ds_value *dict, const char *key, ds_value *item); /* replaces */
+DS_API ds_status ds_value_set_int(ds_value *dict, int64_t key, ds_value *item);
+
+/* Borrowed; NULL, without a message, if there is none. */
+DS_API ds_value *ds_value_get(const ds_value *dict, const char *key);
+DS_API ds_value *ds_value_get_int(const ds_value *dict, int64_t key);
+/* By keys and positions with / between them: "optimizer_state_dict/param_groups/0/lr"; "" is v itself. */
+DS_API ds_value *ds_value_find(const ds_value *v, const char *path);
+
+DS_API ds_value_kind ds_value_kind_of(const ds_value *v); /* NULL is DS_VALUE_NONE */
+/* Python's name of its class: "int", "str", "OrderedDict", "Parameter", "Size" */
+DS_API const char *ds_value_class(const ds_value *v);
+DS_API int64_t ds_value_len(const ds_value *v);                    /* items; bytes of a text */
+DS_API ds_value *ds_value_at(const ds_value *v, int64_t i);        /* item i, of a dict too */
+DS_API ds_value *ds_value_key_at(const ds_value *dict, int64_t i); /* its key */
+/* Of a string, bytes, name or big int; ds_value_len bytes and a 0 behind them. NULL for other kinds. */
+DS_API const char *ds_value_text(const ds_value *v);
+
+/* What lies at path (see ds_value_find); a message names the path if nothing is there or something else.
+ * An int may be read as a float; the one element of a tensor as a number. Text and tensor are borrowed. */
+DS_API ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out);
+DS_API ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out);
+DS_API ds_status ds_value_read_float(const ds_value *v, const char *path, double *out);
+DS_API ds_status ds_value_read_string(const ds_value *v, const char *path, const char **out);
+DS_API ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **out);
+
+DS_API ds_value *ds_value_of_state(const ds_state *state);
+DS_API ds_state *ds_state_of_value(const ds_value *dict); /* NULL if it is no dict of tensors */
+
+/* As torch.save; torch.load(path, weights_only=True) reads it. Tensors that overlap in memory still do when
+ * they are loaded; of a view's memory only its own part is written. */
+DS_API DS_MUST_CHECK ds_status ds_value_save(const ds_value *v, const char *path);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include "crc.h"
 
 #include <string.h>
+#include <zlib.h>
 
 uint32_t dsi_crc32c_plain(uint32_t crc, const void *data, size_t n)
 {
@@ -51,3 +52,15 @@ uint32_t dsi_crc32c(uint32_t crc, const void *data, size_t n)
     return dsi_crc32c_plain(crc, data, n);
 }
 #endif
+
+/* ---- CRC-32 -------------------------------------------------------------------------------------------- */
+
+uint32_t dsi_crc32(uint32_t crc, const void *data, size_t n)
+{
+    return (uint32_t)crc32_z(crc, data, n);
+}
+
+uint32_t dsi_crc32_combine(uint32_t a, uint32_t b, size_t n_b)
+{
+    return (uint32_t)crc32_combine(a, b, (z_off_t)n_b);
+}

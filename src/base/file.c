@@ -80,7 +80,7 @@ char *dsi_file_read(const char *path, size_t *bytes)
 #define BUFFER (64 * 1024)
 
 struct dsi_file {
-    char *path, *temporary;
+    char *path, *temporary; /* temporary: what is written, and then renamed to path; path itself */
     int fd;
     int error; /* errno of the first failure, 0: none */
     size_t n;  /* bytes in buffer */
@@ -89,9 +89,21 @@ struct dsi_file {
 
 static void free_file(dsi_file *f)
 {
+    if (f->temporary != f->path) dsi_free(f->temporary);
     dsi_free(f->path);
-    dsi_free(f->temporary);
     dsi_free(f);
+}
+
+/* O_EXCL would refuse what a process of the same number left behind when it was killed. */
+static dsi_file *create(char *path, char *temporary)
+{
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    dsi_file *f = dsi_alloc(sizeof *f);
+    *f = (dsi_file){.path = path, .temporary = temporary, .fd = fd};
+    if (fd >= 0) return f;
+    io_error("write", temporary, errno);
+    free_file(f);
+    return NULL;
 }
 
 dsi_file *dsi_file_replace(const char *path)
@@ -99,18 +111,14 @@ dsi_file *dsi_file_replace(const char *path)
     if (!path) return dsi_refuse("write: the path is NULL");
     dsi_text name = {0};
     dsi_text_add(&name, "%s.tmp.%ld", path, (long)getpid());
-    /* O_EXCL would refuse what a process of the same number left behind when it was killed. */
-    int fd = open(name.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        io_error("write", name.s, errno);
-        dsi_text_free(&name);
-        return NULL;
-    }
-    dsi_file *f = dsi_alloc(sizeof *f);
-    f->path = dsi_strdup(path);
-    f->temporary = name.s;
-    f->fd = fd;
-    return f;
+    return create(dsi_strdup(path), name.s);
+}
+
+dsi_file *dsi_file_create(const char *path)
+{
+    if (!path) return dsi_refuse("write: the path is NULL");
+    char *copy = dsi_strdup(path);
+    return create(copy, copy);
 }
 
 static void write_out(dsi_file *f, const char *data, size_t bytes)
@@ -145,6 +153,8 @@ void dsi_file_write(dsi_file *f, const void *data, size_t bytes)
     }
 }
 
+bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
+
 /* The new name itself lies in the folder: it is safe only when that is. Not every file system can. */
 static void sync_folder(const char *path)
 {
@@ -166,13 +176,14 @@ ds_status dsi_file_commit(dsi_file *f)
     /* EINVAL: something that cannot be synced, as /dev/full and pipes */
     if (!f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;
     if (close(f->fd) && !f->error) f->error = errno;
-    if (!f->error && rename(f->temporary, f->path)) f->error = errno;
+    bool beside = f->temporary != f->path;
+    if (!f->error && beside && rename(f->temporary, f->path)) f->error = errno;
     ds_status status = DS_OK;
     if (f->error) {
         unlink(f->temporary);
         status = io_error("write", f->path, f->error);
     } else {
-        sync_folder(f->path);
+        if (beside) sync_folder(f->path);
     }
     free_file(f);
     return status;

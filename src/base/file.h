@@ -12,9 +12,12 @@ char *dsi_file_read(const char *path, size_t *bytes);
  * holds the old file or the whole new one. Errors stick: check the one of commit. */
 typedef struct dsi_file dsi_file;
 dsi_file *dsi_file_replace(const char *path);
+/* The same, but writes path itself: for a folder that is renamed as a whole. */
+dsi_file *dsi_file_create(const char *path);
 void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
-ds_status dsi_file_commit(dsi_file *f); /* frees f */
-void dsi_file_abandon(dsi_file *f);     /* removes what was written; frees f */
+bool dsi_file_failed(const dsi_file *f); /* no more need be written */
+ds_status dsi_file_commit(dsi_file *f);  /* frees f */
+void dsi_file_abandon(dsi_file *f);      /* removes what was written; frees f */
 
 ds_status dsi_mkdirs(const char *path); /* mkdir -p */
 bool dsi_file_exists(const char *path);

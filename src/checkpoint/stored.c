@@ -1,0 +1,283 @@
+/* checkpoint/stored.c: which memory is written for the tensors of a value: Note [Storages].
+ * SPDX-License-Identifier: MIT */
+#include "stored.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE_BYTES ((size_t)4 << 20)
+
+/* A tensor that lies in memory: the bytes that it spans. */
+typedef struct Span {
+    dsi_storage *memory;
+    int64_t begin, end; /* bytes of memory */
+    int tensor;         /* of dsi_stored.tensors */
+} Span;
+
+typedef struct Spans {
+    DSI_LIST(Span)
+} Spans;
+
+/* ---- walk ------------------------------------------------------------------------------------------------ */
+
+/* x's row, as it lies in memory. */
+static void add_in_memory(dsi_stored *s, Spans *spans, const ds_value *v, ds_tensor *x)
+{
+    dsi_view view = dsi_v(x); /* computes it, if it still waits */
+    int64_t size = (int64_t)ds_dtype_size(x->dtype), last = 0;
+    dsi_stored_tensor row = {.value = v, .dtype = x->dtype, .shape = x->shape};
+    for (int i = 0; i < x->shape.n; i++) {
+        row.stride[i] = x->stride[i];
+        last += (x->shape.d[i] - 1) * x->stride[i];
+    }
+    int64_t begin = (const char *)view.p - (const char *)x->storage->p;
+    dsi_list_add(spans, (Span){x->storage, begin, begin + (last + 1) * size, s->tensors.n});
+    dsi_list_add(&s->tensors, row);
+}
+
+/* x's row, as it will be written row-major: from another device, or from wherever its bytes are. */
+static void add_row_major(dsi_stored *s, ds_value *v, ds_dtype dtype, ds_dims shape)
+{
+    dsi_stored_tensor row = {.value = v, .dtype = dtype, .shape = shape, .storage = s->storages.n};
+    dsi_row_major(shape, row.stride);
+    dsi_list_add(&s->tensors, row);
+    dsi_list_add(&s->storages,
+                 (dsi_stored_storage){.dtype = dtype, .numel = dsi_numel(shape), .from = v});
+}
+
+static bool add_tensor(dsi_stored *s, Spans *spans, ds_value *v)
+{
+    ds_tensor *x = v->tensor.x;
+    const dsi_source *source = v->tensor.source;
+    if (!x) {
+        DSI_ASSERT(source);
+        add_row_major(s, v, source->dtype, source->shape);
+        return true;
+    }
+    if (dsi_make_dense(x) != DS_OK) return false;
+    bool here = x->storage && x->device->type->kind == DS_CPU && dsi_numel(x->shape);
+    if (here)
+        add_in_memory(s, spans, v, x);
+    else
+        add_row_major(s, v, x->dtype, x->shape);
+    return true;
+}
+
+static bool walk(dsi_stored *s, Spans *spans, const char *what, ds_value *v, int depth)
+{
+    if (depth > DSI_VALUE_DEPTH) {
+        dsi_fail(DS_EINVAL, "%s: lists lie in lists more than %d deep", what, DSI_VALUE_DEPTH);
+        return false;
+    }
+    if (v->kind == DS_VALUE_TENSOR) return add_tensor(s, spans, v);
+    int64_t n = v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES ? 0 : ds_value_len(v);
+    for (int64_t i = 0; i < n; i++) {
+        ds_value *item = ds_value_at(v, i);
+        if (item && !walk(s, spans, what, item, depth + 1)) return false;
+    }
+    return true;
+}
+
+/* ---- storages ---------------------------------------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b)
+{
+    const Span *x = a, *y = b;
+    uintptr_t p = (uintptr_t)x->memory, q = (uintptr_t)y->memory;
+    if (p != q) return p < q ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+/* Whether x alone would have to bring along more than its own bytes again. */
+static bool is_sparse(const dsi_stored_tensor *x, const Span *at)
+{
+    int64_t own = dsi_numel(x->shape) * (int64_t)ds_dtype_size(x->dtype);
+    return at->end - at->begin > 2 * own;
+}
+
+/* One storage for spans[0 .. n-1], which overlap, and end at byte `end`. */
+static void add_storage(dsi_stored *s, const Span *spans, int n, int64_t end)
+{
+    dsi_stored_tensor *first = &s->tensors.at[spans[0].tensor];
+    int64_t size = (int64_t)ds_dtype_size(first->dtype);
+    if (n == 1 && is_sparse(first, spans)) {
+        first->storage = s->storages.n;
+        dsi_row_major(first->shape, first->stride);
+        dsi_list_add(&s->storages,
+                     (dsi_stored_storage){.dtype = first->dtype,
+                                          .numel = dsi_numel(first->shape),
+                                          .from = (ds_value *)(uintptr_t)first->value});
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        dsi_stored_tensor *x = &s->tensors.at[spans[i].tensor];
+        x->storage = s->storages.n;
+        x->offset = (spans[i].begin - spans[0].begin) / size;
+    }
+    dsi_storage *memory = spans[0].memory;
+    memory->refs++;
+    dsi_list_add(&s->storages,
+                 (dsi_stored_storage){.dtype = first->dtype,
+                                      .numel = (end - spans[0].begin) / size,
+                                      .begin = (const char *)memory->p + spans[0].begin,
+                                      .memory = memory});
+}
+
+/* Views of one memory with different dtypes are rare: they do not stay shared. */
+static bool joins(const dsi_stored *s, const Span *first, const Span *next, int64_t end)
+{
+    return next->memory == first->memory && next->begin < end &&
+           s->tensors.at[next->tensor].dtype == s->tensors.at[first->tensor].dtype &&
+           (next->begin - first->begin) %
+                   (int64_t)ds_dtype_size(s->tensors.at[first->tensor].dtype) ==
+               0;
+}
+
+static void add_storages(dsi_stored *s, Spans *spans)
+{
+    if (spans->n) qsort(spans->at, (size_t)spans->n, sizeof *spans->at, by_place);
+    for (int i = 0, next; i < spans->n; i = next) {
+        int64_t end = spans->at[i].end;
+        for (next = i + 1; next < spans->n && joins(s, &spans->at[i], &spans->at[next], end);
+             next++)
+            if (spans->at[next].end > end) end = spans->at[next].end;
+        add_storage(s, &spans->at[i], next - i, end);
+    }
+}
+
+/* Storages are numbered in the order of the tensors: addresses, which differ from run to run, have no say in
+ * what the file holds. */
+static void number_storages(dsi_stored *s)
+{
+    int n = s->storages.n, used = 0;
+    int *number = dsi_alloc((size_t)n * sizeof *number);
+    dsi_stored_storage *sorted = dsi_alloc((size_t)n * sizeof *sorted);
+    for (int i = 0; i < s->tensors.n; i++) {
+        int *to = &number[s->tensors.at[i].storage];
+        if (!*to) {
+            sorted[used++] = s->storages.at[s->tensors.at[i].storage];
+            *to = used;
+        }
+        s->tensors.at[i].storage = *to - 1;
+    }
+    dsi_free(number);
+    dsi_free(s->storages.at);
+    s->storages.at = sorted;
+    s->storages.room = n;
+}
+
+bool dsi_stored_plan(dsi_stored *s, const char *what, ds_value *v)
+{
+    Spans spans = {0};
+    *s = (dsi_stored){0};
+    bool ok = walk(s, &spans, what, v, 0);
+    if (ok) {
+        add_storages(s, &spans);
+        number_storages(s);
+    }
+    dsi_list_free(&spans);
+    if (!ok) dsi_stored_free(s);
+    return ok;
+}
+
+void dsi_stored_free(dsi_stored *s)
+{
+    for (int i = 0; i < s->storages.n; i++) dsi_storage_unref(s->storages.at[i].memory);
+    dsi_list_free(&s->storages);
+    dsi_list_free(&s->tensors);
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------------- */
+
+typedef void Sink(void *arg, const void *data, size_t bytes);
+
+static void memory_bytes(const char *p, size_t bytes, Sink *sink, void *arg)
+{
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        sink(arg, p + at, n);
+    }
+}
+
+/* x, whose first dimension may be long, in copies of some of its rows. */
+static ds_status rows_bytes(ds_tensor *x, Sink *sink, void *arg)
+{
+    size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
+    int64_t rows = x->shape.n ? x->shape.d[0] : 1;
+    if (bytes > PIECE_BYTES && rows == 1 && x->shape.n > 1) {
+        ds_dims rest = {.n = x->shape.n - 1};
+        memcpy(rest.d, x->shape.d + 1, (size_t)rest.n * sizeof *rest.d);
+        ds_tensor *row = dsi_view_of(x, rest, x->stride + 1, x->offset);
+        return row ? rows_bytes(row, sink, arg) : ds_error_status();
+    }
+    int64_t some = bytes > PIECE_BYTES ? (int64_t)(PIECE_BYTES * (size_t)rows / bytes) : rows;
+    if (some < 1) some = 1;
+    for (int64_t at = 0; at < rows; at += some) {
+        ds_dims part = x->shape;
+        if (part.n) part.d[0] = rows - at < some ? rows - at : some;
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *view = dsi_view_of(x, part, x->stride,
+                                      x->offset + (part.n ? at * x->stride[0] : 0));
+        size_t part_bytes = (size_t)dsi_numel(part) * ds_dtype_size(x->dtype);
+        ds_status status = DS_OK;
+        if (view && part_bytes > 2 * PIECE_BYTES && part.n > 1) {
+            status = rows_bytes(view, sink, arg);
+        } else {
+            const void *p = view ? ds_data(view) : NULL;
+            if (p) sink(arg, p, part_bytes);
+            if (!p) status = ds_error_status();
+        }
+        ds_scope_close(scope);
+        if (status != DS_OK) return status;
+    }
+    return DS_OK;
+}
+
+ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
+{
+    size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
+    if (!bytes) return DS_OK;
+    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    ds_status status = DS_OK;
+    if (x->device->type->kind == DS_CPU && !dsi_is_contiguous(x)) {
+        status = rows_bytes(x, sink, arg);
+    } else {
+        const char *p = ds_data(x);
+        if (p) memory_bytes(p, bytes, sink, arg);
+        if (!p) status = ds_error_status();
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status source_bytes(const dsi_source *from, size_t bytes, Sink *sink, void *arg)
+{
+    if (!bytes) return DS_OK;
+    char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
+    if (!piece) return dsi_fail(DS_ENOMEM, "save: no memory to read %zu bytes", PIECE_BYTES);
+    ds_status status = DS_OK;
+    for (size_t at = 0, n; at < bytes && status == DS_OK; at += n) {
+        n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        status = from->read(from->arg, (int64_t)at, piece, n);
+        if (status == DS_OK) sink(arg, piece, n);
+    }
+    free(piece);
+    return status;
+}
+
+ds_status dsi_stored_bytes(const dsi_stored *s, int i, Sink *sink, void *arg)
+{
+    const dsi_stored_storage *at = &s->storages.at[i];
+    size_t bytes = (size_t)at->numel * ds_dtype_size(at->dtype);
+    if (at->begin) {
+        memory_bytes(at->begin, bytes, sink, arg);
+        return DS_OK;
+    }
+    if (at->from->tensor.x) return dsi_tensor_bytes(at->from->tensor.x, sink, arg);
+    return source_bytes(at->from->tensor.source, bytes, sink, arg);
+}

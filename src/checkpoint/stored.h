@@ -1,0 +1,52 @@
+/* checkpoint/stored.h: which memory is written for the tensors of a value.
+ *
+ * Note [Storages]
+ * A .pth holds storages, and tensors as views of them. torch.save writes each storage whole, also for a view
+ * of a thousandth of it. Here tensors that overlap in memory make one storage, from the first of their bytes
+ * to the last, and those that do not, though they lie in one buffer, make one each: so what was shared stays
+ * shared, and parameters in a flat buffer, or a slice of a large tensor, cost only their own bytes. A view
+ * that is alone and uses less than half of the bytes that it spans is written row-major.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_CHECKPOINT_STORED_H
+#define DSI_CHECKPOINT_STORED_H
+
+#include "value.h"
+
+typedef struct dsi_stored_tensor { /* how a tensor is a view of what is written */
+    const ds_value *value;
+    int storage;
+    ds_dtype dtype;
+    ds_dims shape;
+    int64_t offset, stride[DS_MAX_DIMS]; /* elements */
+} dsi_stored_tensor;
+
+typedef struct dsi_stored_storage {
+    ds_dtype dtype;
+    int64_t numel;
+    const char *begin;   /* its bytes; or NULL: those of `from`, row-major */
+    ds_value *from;      /* a value of the tree */
+    dsi_storage *memory; /* counted: begin lies there */
+} dsi_stored_storage;
+
+typedef struct dsi_stored {
+    struct {
+        DSI_LIST(dsi_stored_tensor)
+    } tensors; /* in the order of the walk */
+    struct {
+        DSI_LIST(dsi_stored_storage)
+    } storages;
+} dsi_stored;
+
+/* Plans what to write for v; false with the message, which begins with `what`. */
+bool dsi_stored_plan(dsi_stored *s, const char *what, ds_value *v);
+void dsi_stored_free(dsi_stored *s);
+
+/* Hands the bytes of storage i to sink in pieces of a few MiB. */
+ds_status dsi_stored_bytes(const dsi_stored *s, int i,
+                           void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
+
+/* The bytes of x in row-major order, likewise; of a tensor that is not row-major, copies of parts of it. */
+ds_status dsi_tensor_bytes(ds_tensor *x, void (*sink)(void *arg, const void *data, size_t bytes),
+                           void *arg);
+
+#endif

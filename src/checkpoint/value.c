@@ -1,0 +1,309 @@
+/* checkpoint/value.c: nested values: make, put together, free.
+ *
+ * A dict keeps the order of its keys, and finds them by a hash table of their numbers. Freeing goes by a
+ * work list: a file may have lists in lists as deep as it likes.
+ * SPDX-License-Identifier: MIT */
+#include "value.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* ---- make -------------------------------------------------------------------------------------------- */
+
+ds_value *dsi_value_new(int kind)
+{
+    ds_value *v = dsi_alloc(sizeof *v);
+    v->refs = 1;
+    v->kind = kind;
+    if (kind == DS_VALUE_DICT) v->dict = dsi_alloc(sizeof *v->dict);
+    return v;
+}
+
+ds_value *dsi_value_text(int kind, const void *bytes, size_t n)
+{
+    ds_value *v = dsi_value_new(kind);
+    v->text.s = dsi_alloc(n + 1);
+    if (n) memcpy(v->text.s, bytes, n);
+    v->text.n = n;
+    return v;
+}
+
+ds_value *dsi_value_ref(ds_value *v)
+{
+    if (v) v->refs++;
+    return v;
+}
+
+ds_value *ds_value_none(void) { return dsi_value_new(DS_VALUE_NONE); }
+ds_value *ds_value_list(void) { return dsi_value_new(DS_VALUE_LIST); }
+ds_value *ds_value_tuple(void) { return dsi_value_new(DS_VALUE_TUPLE); }
+ds_value *ds_value_dict(void) { return dsi_value_new(DS_VALUE_DICT); }
+
+ds_value *ds_value_bool(bool b)
+{
+    ds_value *v = dsi_value_new(DS_VALUE_BOOL);
+    v->b = b;
+    return v;
+}
+
+ds_value *ds_value_int(int64_t i)
+{
+    ds_value *v = dsi_value_new(DS_VALUE_INT);
+    v->i = i;
+    return v;
+}
+
+ds_value *ds_value_float(double f)
+{
+    ds_value *v = dsi_value_new(DS_VALUE_FLOAT);
+    v->f = f;
+    return v;
+}
+
+ds_value *ds_value_string(const char *utf8)
+{
+    if (!utf8) return dsi_passed("value_string");
+    return dsi_value_text(DS_VALUE_STRING, utf8, strlen(utf8));
+}
+
+ds_value *ds_value_bytes(const void *bytes, size_t n)
+{
+    if (!bytes && n) return dsi_passed("value_bytes");
+    return dsi_value_text(DS_VALUE_BYTES, bytes, n);
+}
+
+ds_value *ds_value_tensor(ds_tensor *x)
+{
+    if (!x) return dsi_passed("value_tensor");
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
+    v->tensor.x = dsi_ref(x);
+    return v;
+}
+
+ds_value *dsi_value_source(ds_dtype dtype, const int64_t *shape, int ndim,
+                           ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
+                           void *arg)
+{
+    DSI_ASSERT(ndim >= 0 && ndim <= DS_MAX_DIMS);
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
+    v->tensor.source = dsi_alloc(sizeof *v->tensor.source);
+    *v->tensor.source = (dsi_source){.dtype = dtype, .shape.n = ndim, .read = read, .arg = arg};
+    for (int i = 0; i < ndim; i++) v->tensor.source->shape.d[i] = shape[i];
+    return v;
+}
+
+/* ---- free -------------------------------------------------------------------------------------------- */
+
+/* Counts v down; if nobody holds it any more, the work list does. */
+static void let_go(dsi_value_items *dead, ds_value *v)
+{
+    if (v && --v->refs == 0) dsi_list_add(dead, v);
+}
+
+static void free_one(dsi_value_items *dead, ds_value *v)
+{
+    switch (v->kind) {
+    case DS_VALUE_STRING:
+    case DS_VALUE_BYTES:
+    case DS_VALUE_BIG_INT:
+    case DS_VALUE_NAME:
+        dsi_free(v->text.s);
+        break;
+    case DS_VALUE_LIST:
+    case DS_VALUE_TUPLE:
+    case DS_VALUE_SET:
+        for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
+        dsi_list_free(&v->items);
+        break;
+    case DS_VALUE_DICT:
+        for (int i = 0; i < v->dict->n; i++) {
+            let_go(dead, v->dict->at[i].key);
+            let_go(dead, v->dict->at[i].value);
+        }
+        dsi_list_free(v->dict);
+        dsi_free(v->dict->slot);
+        dsi_free(v->dict);
+        break;
+    case DS_VALUE_TENSOR:
+        dsi_unref(v->tensor.x);
+        dsi_free(v->tensor.source);
+        if (v->tensor.rebuilt) let_go(dead, v->tensor.rebuilt->storage);
+        dsi_free(v->tensor.rebuilt);
+        break;
+    default:
+        break;
+    }
+    dsi_free(v);
+}
+
+void ds_value_free(ds_value *v)
+{
+    dsi_value_items dead = {0};
+    let_go(&dead, v);
+    while (dead.n) free_one(&dead, dead.at[--dead.n]);
+    dsi_list_free(&dead);
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------- */
+
+ds_status ds_value_append(ds_value *list, ds_value *item)
+{
+    if (!list || !item) {
+        ds_value_free(item);
+        return dsi_passed("value_append"), DS_EINVAL;
+    }
+    if (list->kind != DS_VALUE_LIST && list->kind != DS_VALUE_TUPLE) {
+        ds_value_free(item);
+        return dsi_fail(DS_EINVAL, "value_append: to a value of class %s: expected a list or tuple",
+                        ds_value_class(list));
+    }
+    dsi_list_add(&list->items, item);
+    return DS_OK;
+}
+
+/* ---- dicts ------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) /* FNV-1a */
+{
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+/* False if v is no key. A tuple's items may be all but tuples: so this does not go deep. */
+static bool hash_key(const ds_value *v, uint64_t *h, bool in_tuple)
+{
+    *h = hash_bytes(*h, &v->kind, sizeof v->kind);
+    switch (v->kind) {
+    case DS_VALUE_NONE:
+        return true;
+    case DS_VALUE_BOOL:
+        *h = hash_bytes(*h, &v->b, sizeof v->b);
+        return true;
+    case DS_VALUE_INT:
+    case DS_VALUE_FLOAT:
+        *h = hash_bytes(*h, &v->i, sizeof v->i);
+        return true;
+    case DS_VALUE_STRING:
+    case DS_VALUE_BYTES:
+    case DS_VALUE_BIG_INT:
+    case DS_VALUE_NAME:
+        *h = hash_bytes(*h, v->text.s, v->text.n);
+        return true;
+    case DS_VALUE_TUPLE:
+        for (int i = 0; i < v->items.n && !in_tuple; i++)
+            if (!hash_key(v->items.at[i], h, true)) return false;
+        return !in_tuple;
+    default:
+        return false;
+    }
+}
+
+static bool equal_keys(const ds_value *a, const ds_value *b)
+{
+    if (a->kind != b->kind) return false;
+    switch (a->kind) {
+    case DS_VALUE_NONE:
+        return true;
+    case DS_VALUE_BOOL:
+        return a->b == b->b;
+    case DS_VALUE_INT:
+    case DS_VALUE_FLOAT:
+        return a->i == b->i;
+    case DS_VALUE_TUPLE:
+        if (a->items.n != b->items.n) return false;
+        for (int i = 0; i < a->items.n; i++)
+            if (!equal_keys(a->items.at[i], b->items.at[i])) return false;
+        return true;
+    default:
+        return a->text.n == b->text.n && !memcmp(a->text.s, b->text.s, a->text.n);
+    }
+}
+
+/* The slot of key, or the free one in which it would lie. */
+static size_t find_slot(const dsi_value_dict *d, const ds_value *key, uint64_t hash)
+{
+    size_t i = hash & (d->slots - 1);
+    for (; d->slot[i]; i = (i + 1) & (d->slots - 1)) {
+        const dsi_value_pair *p = &d->at[d->slot[i] - 1];
+        if (p->hash == hash && equal_keys(p->key, key)) break;
+    }
+    return i;
+}
+
+/* The table is never more than half full, also with one key more. */
+static void grow_table(dsi_value_dict *d)
+{
+    if (2 * ((size_t)d->n + 1) <= d->slots) return;
+    d->slots = d->slots ? 4 * d->slots : 16;
+    dsi_free(d->slot);
+    d->slot = dsi_alloc(d->slots * sizeof *d->slot);
+    for (int i = 0; i < d->n; i++) d->slot[find_slot(d, d->at[i].key, d->at[i].hash)] = i + 1;
+}
+
+ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
+{
+    uint64_t hash = 14695981039346656037u;
+    ds_status status = DS_OK;
+    if (!dict || !key || !item)
+        status = (dsi_passed("value_set"), DS_EINVAL);
+    else if (dict->kind != DS_VALUE_DICT)
+        status = dsi_fail(DS_EINVAL, "value_set: to a value of class %s: expected a dict",
+                          ds_value_class(dict));
+    else if (!hash_key(key, &hash, false))
+        status = dsi_fail(DS_EINVAL, "value_set: a value of class %s cannot be a key",
+                          ds_value_class(key));
+    if (status != DS_OK) {
+        ds_value_free(key);
+        ds_value_free(item);
+        return status;
+    }
+    dsi_value_dict *d = dict->dict;
+    grow_table(d);
+    size_t slot = find_slot(d, key, hash);
+    if (d->slot[slot]) {
+        dsi_value_pair *p = &d->at[d->slot[slot] - 1];
+        ds_value_free(p->value);
+        ds_value_free(key);
+        p->value = item;
+        return DS_OK;
+    }
+    dsi_list_add(d, (dsi_value_pair){key, item, hash});
+    d->slot[slot] = d->n;
+    return DS_OK;
+}
+
+ds_status ds_value_set(ds_value *dict, const char *key, ds_value *item)
+{
+    return dsi_value_put(dict, key ? ds_value_string(key) : NULL, item);
+}
+
+ds_status ds_value_set_int(ds_value *dict, int64_t key, ds_value *item)
+{
+    return dsi_value_put(dict, ds_value_int(key), item);
+}
+
+static ds_value *get(const ds_value *dict, const ds_value *key)
+{
+    if (!dict || dict->kind != DS_VALUE_DICT || !dict->dict->n) return NULL;
+    uint64_t hash = 14695981039346656037u;
+    hash_key(key, &hash, false);
+    const dsi_value_dict *d = dict->dict;
+    int at = d->slot[find_slot(d, key, hash)];
+    return at ? d->at[at - 1].value : NULL;
+}
+
+ds_value *ds_value_get(const ds_value *dict, const char *key)
+{
+    if (!key) return NULL;
+    size_t n = strlen(key);
+    ds_value k = {.kind = DS_VALUE_STRING, .text = {(char *)(uintptr_t)key, n}};
+    return get(dict, &k);
+}
+
+ds_value *ds_value_get_int(const ds_value *dict, int64_t key)
+{
+    ds_value k = {.kind = DS_VALUE_INT, .i = key};
+    return get(dict, &k);
+}

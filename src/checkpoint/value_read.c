@@ -1,0 +1,283 @@
+/* checkpoint/value_read.c: what is in a nested value: items, paths, typed reading, state dicts.
+ * SPDX-License-Identifier: MIT */
+#include "value.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_text(const ds_value *v)
+{
+    return v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES || v->kind == DS_VALUE_BIG_INT ||
+           v->kind == DS_VALUE_NAME;
+}
+
+static bool has_items(const ds_value *v)
+{
+    return v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET;
+}
+
+ds_value_kind ds_value_kind_of(const ds_value *v)
+{
+    return v ? (ds_value_kind)v->kind : DS_VALUE_NONE;
+}
+
+const char *ds_value_class(const ds_value *v)
+{
+    static const char *const names[] = {"NoneType", "bool",   "int",  "float", "str",
+                                        "bytes",    "Tensor", "list", "tuple", "dict",
+                                        "set",      "int",    "name"};
+    if (!v) return "NoneType";
+    if (v->class_name) return v->class_name;
+    return (size_t)v->kind < sizeof names / sizeof *names ? names[v->kind] : "global";
+}
+
+int64_t ds_value_len(const ds_value *v)
+{
+    if (!v) return 0;
+    if (is_text(v)) return (int64_t)v->text.n;
+    if (has_items(v)) return v->items.n;
+    return v->kind == DS_VALUE_DICT ? v->dict->n : 0;
+}
+
+ds_value *ds_value_at(const ds_value *v, int64_t i)
+{
+    if (!v || is_text(v) || i < 0 || i >= ds_value_len(v)) return NULL;
+    return v->kind == DS_VALUE_DICT ? v->dict->at[i].value : v->items.at[i];
+}
+
+ds_value *ds_value_key_at(const ds_value *dict, int64_t i)
+{
+    bool there = dict && dict->kind == DS_VALUE_DICT && i >= 0 && i < dict->dict->n;
+    return there ? dict->dict->at[i].key : NULL;
+}
+
+const char *ds_value_text(const ds_value *v) { return v && is_text(v) ? v->text.s : NULL; }
+
+/* ---- paths ------------------------------------------------------------------------------------------- */
+
+/* "12" -> 12; false if part is no number. */
+static bool whole_number(const char *part, int64_t *out)
+{
+    char *end;
+    size_t digits = strspn(part + (*part == '-'), "0123456789");
+    if (!digits || digits > 18) return false;
+    *out = strtoll(part, &end, 10);
+    return !*end;
+}
+
+static ds_value *step(const ds_value *v, const char *part)
+{
+    ds_value *item = ds_value_get(v, part);
+    int64_t i;
+    if (item || !v || !whole_number(part, &i)) return item;
+    return v->kind == DS_VALUE_DICT ? ds_value_get_int(v, i) : ds_value_at(v, i);
+}
+
+/* The value at path; the last one on the way to it, and how long the path to that one is. */
+static ds_value *walk(const ds_value *v, const char *path, const ds_value **last, size_t *known)
+{
+    char *copy = dsi_strdup(path);
+    const ds_value *at = v;
+    *known = 0;
+    *last = v;
+    for (char *part = copy; at && *part;) {
+        char *slash = strchr(part, '/');
+        if (slash) *slash = 0;
+        *last = at;
+        *known = part > copy ? (size_t)(part - copy) - 1 : 0;
+        at = step(at, part);
+        if (!slash) break;
+        part = slash + 1;
+    }
+    dsi_free(copy);
+    return (ds_value *)(uintptr_t)at;
+}
+
+ds_value *ds_value_find(const ds_value *v, const char *path)
+{
+    const ds_value *last;
+    size_t known;
+    return walk(v, path ? path : "", &last, &known);
+}
+
+/* ", there is: epoch, loss, ..." */
+static void add_keys(dsi_text *t, const ds_value *dict)
+{
+    int64_t n = ds_value_len(dict), shown = n < 8 ? n : 8;
+    for (int64_t i = 0; i < shown; i++) {
+        const ds_value *key = ds_value_key_at(dict, i);
+        dsi_text_add(t, "%s", i ? ", " : "");
+        if (key->kind == DS_VALUE_STRING)
+            dsi_text_add(t, "%.60s", key->text.s);
+        else if (key->kind == DS_VALUE_INT)
+            dsi_text_add(t, "%" PRId64, key->i);
+        else
+            dsi_text_add(t, "(a %s)", ds_value_class(key));
+    }
+    if (n > shown) dsi_text_add(t, ", ... (%" PRId64 " keys)", n);
+    if (!n) dsi_text_add(t, "nothing: it is empty");
+}
+
+static ds_status absent(const char *path, const ds_value *last, size_t known)
+{
+    dsi_text t = {0};
+    if (last && last->kind == DS_VALUE_DICT)
+        add_keys(&t, last);
+    else if (last && has_items(last))
+        dsi_text_add(&t, "%" PRId64 " items", ds_value_len(last));
+    else
+        dsi_text_add(&t, "a value of class %s", ds_value_class(last));
+    dsi_fail(DS_EINVAL, "value: there is no %s; %.*s%sholds %s", path, (int)known, path,
+             known ? " " : "what was given ", t.s);
+    dsi_text_free(&t);
+    return DS_EINVAL;
+}
+
+static const ds_value *reach(const ds_value *v, const char *path)
+{
+    const ds_value *last;
+    size_t known;
+    if (!v) return dsi_passed("value");
+    const ds_value *at = walk(v, path ? path : "", &last, &known);
+    if (!at) absent(path, last, known);
+    return at;
+}
+
+static ds_status other(const char *path, const ds_value *v, const char *wanted)
+{
+    return dsi_fail(DS_EINVAL, "value: %s is of class %s: expected %s",
+                    path && *path ? path : "the value", ds_value_class(v), wanted);
+}
+
+ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out)
+{
+    const ds_value *at = reach(v, path);
+    if (!at) return ds_error_status();
+    if (at->kind != DS_VALUE_BOOL) return other(path, at, "a bool");
+    *out = at->b;
+    return DS_OK;
+}
+
+/* A step count is a tensor in some optimizers, an int in others. */
+static bool one_element(const ds_value *v, double *out)
+{
+    if (v->kind != DS_VALUE_TENSOR || !v->tensor.x || ds_numel(v->tensor.x) != 1) return false;
+    *out = ds_item(v->tensor.x);
+    return true;
+}
+
+ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out)
+{
+    const ds_value *at = reach(v, path);
+    double x;
+    if (!at) return ds_error_status();
+    if (at->kind == DS_VALUE_INT) {
+        *out = at->i;
+    } else if (one_element(at, &x)) {
+        if (!(x > -9e15 && x < 9e15) || x != (double)(int64_t)x)
+            return dsi_fail(DS_EINVAL, "value: %s is a tensor of %g: expected a whole number",
+                            path ? path : "it", x);
+        *out = (int64_t)x;
+    } else {
+        return other(path, at, "an int");
+    }
+    return DS_OK;
+}
+
+ds_status ds_value_read_float(const ds_value *v, const char *path, double *out)
+{
+    const ds_value *at = reach(v, path);
+    if (!at) return ds_error_status();
+    if (at->kind == DS_VALUE_FLOAT)
+        *out = at->f;
+    else if (at->kind == DS_VALUE_INT)
+        *out = (double)at->i;
+    else if (!one_element(at, out))
+        return other(path, at, "a float");
+    return DS_OK;
+}
+
+ds_status ds_value_read_string(const ds_value *v, const char *path, const char **out)
+{
+    const ds_value *at = reach(v, path);
+    if (!at) return ds_error_status();
+    if (at->kind != DS_VALUE_STRING) return other(path, at, "a str");
+    *out = at->text.s;
+    return DS_OK;
+}
+
+/* Reads a source into memory, once. */
+static ds_status bring(ds_value *v)
+{
+    const dsi_source *from = v->tensor.source;
+    if (v->tensor.x) return DS_OK;
+    DSI_ASSERT(from);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), from->dtype, from->shape);
+    size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(from->dtype);
+    ds_status status = x ? DS_OK : ds_error_status();
+    if (x && bytes) status = from->read(from->arg, 0, ds_data_mut(x), bytes);
+    if (status == DS_OK) v->tensor.x = dsi_ref(x);
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **out)
+{
+    const ds_value *at = reach(v, path);
+    if (!at) return ds_error_status();
+    if (at->kind != DS_VALUE_TENSOR) return other(path, at, "a tensor");
+    ds_status status = bring((ds_value *)(uintptr_t)at);
+    if (status == DS_OK) *out = at->tensor.x;
+    return status;
+}
+
+/* ---- state dicts ------------------------------------------------------------------------------------- */
+
+ds_value *ds_value_of_state(const ds_state *state)
+{
+    if (!state) return dsi_passed("value_of_state");
+    ds_value *dict = ds_value_dict();
+    dict->class_name = "OrderedDict";
+    for (int i = 0; i < ds_state_len(state); i++)
+        ds_value_set(dict, ds_state_name(state, i), ds_value_tensor(ds_state_at(state, i)));
+    return dict;
+}
+
+static ds_status add_entry(ds_state *state, const ds_value *dict, int64_t i)
+{
+    const ds_value *key = ds_value_key_at(dict, i), *item = ds_value_at(dict, i);
+    bool named = key->kind == DS_VALUE_STRING;
+    if (!named || item->kind != DS_VALUE_TENSOR) {
+        dsi_text keys = {0};
+        add_keys(&keys, dict);
+        dsi_fail(DS_EINVAL,
+                 "state_of_value: no dict of tensors: %s is of class %s; it holds %s: "
+                 "ds_value_load and ds_value_get reach the state dict that may be in it",
+                 named ? key->text.s : "a key", ds_value_class(named ? item : key), keys.s);
+        dsi_text_free(&keys);
+        return DS_EINVAL;
+    }
+    ds_tensor *x = NULL;
+    ds_status status = ds_value_read_tensor(item, "", &x);
+    return status == DS_OK ? ds_state_set(state, key->text.s, x) : status;
+}
+
+ds_state *ds_state_of_value(const ds_value *dict)
+{
+    if (!dict) return dsi_passed("state_of_value");
+    if (dict->kind != DS_VALUE_DICT)
+        return dsi_refuse("state_of_value: a value of class %s: expected a dict of tensors",
+                          ds_value_class(dict));
+    ds_state *state = ds_state_new();
+    ds_status status = DS_OK;
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(dict); i++)
+        status = add_entry(state, dict, i);
+    if (status == DS_OK) return state;
+    ds_state_free(state);
+    return NULL;
+}
