@@ -10,6 +10,7 @@
  * says what each rank will need. They train nothing and start nothing.
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
+#include "rank.h"
 
 #include <deepspeed.h>
 
@@ -18,6 +19,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define STATUS_WRONG 2 /* of a configuration or a command line */
 
@@ -133,6 +135,7 @@ int main(int argc, char **argv)
         options, parse, "[PROGRAM [ARGUMENT...]]", "Looks at a DeepSpeed configuration.", NULL,
         NULL,    NULL};
     command c = {.world_size = 1};
+    if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = STATUS_WRONG;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c)) return STATUS_WRONG;

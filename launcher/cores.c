@@ -1,0 +1,184 @@
+/* launcher/cores.c: which processors a rank runs on.
+ *
+ * /sys is read by hand, as three short files say all that is needed: hwloc looks at caches and devices too, and
+ * takes longer for it than the whole start of a rank. Memory needs no binding: Linux puts a page on the node of
+ * the thread that first touches it. (numactl -m, which DeepSpeed uses, is forbidden in many containers.)
+ * SPDX-License-Identifier: MIT */
+#include "cores.h"
+
+#include "base/mem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 4096, CPUS = 8192 /* processors that a set can hold */ };
+
+void cores_free(cores *c)
+{
+    dsi_free(c->at);
+    *c = (cores){0};
+}
+
+static void add(cores *c, int cpu)
+{
+    c->at = dsi_realloc(c->at, (size_t)(c->n + 1) * sizeof *c->at);
+    c->at[c->n++] = cpu;
+}
+
+/* A number, with blanks around it; -1: there is none. */
+static int number(const char **s)
+{
+    char *end;
+    *s += strspn(*s, " \t");
+    if (!isdigit((unsigned char)**s)) return -1;
+    long n = strtol(*s, &end, 10);
+    *s = end + strspn(end, " \t\n");
+    return n < CPUS ? (int)n : -1;
+}
+
+bool cores_parse(const char *list, cores *c, char why[200])
+{
+    const char *s = list;
+    *c = (cores){0};
+    do {
+        int low = number(&s), high = low;
+        if (low >= 0 && *s == '-') s++, high = number(&s);
+        const char *wrong = low < 0 || high < 0 || (*s && *s != ',')
+                                ? "is not a number or FIRST-LAST"
+                            : high < low                     ? "ends before it begins"
+                            : c->n && low <= c->at[c->n - 1] ? "is not above the one before"
+                                                             : NULL;
+        if (wrong) {
+            snprintf(why, 200,
+                     "\"%.100s\": a part of it %s (0,2-5 are the processors 0, 2, 3, 4, 5)", list,
+                     wrong);
+            cores_free(c);
+            return false;
+        }
+        for (int cpu = low; cpu <= high; cpu++) add(c, cpu);
+    } while (*s++ == ',');
+    return true;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------------------- */
+
+static bool read_list(const char *path, cores *c)
+{
+    char line[MOST], why[200];
+    FILE *f = fopen(path, "r");
+    bool good = f && fgets(line, sizeof line, f) && cores_parse(line, c, why);
+    if (f) fclose(f);
+    return good;
+}
+
+/* Whether cpu is the first of the processors of its core that this process may use. */
+static bool first_of_core(int cpu, const cpu_set_t *may)
+{
+    char path[100];
+    cores siblings;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    if (!read_list(path, &siblings)) return true;
+    int first = cpu;
+    for (int i = siblings.n - 1; i >= 0; i--)
+        if (CPU_ISSET_S((size_t)siblings.at[i], CPUS / 8, may)) first = siblings.at[i];
+    cores_free(&siblings);
+    return first == cpu;
+}
+
+static cpu_set_t *allowed(void)
+{
+    cpu_set_t *set = dsi_alloc(CPUS / 8);
+    if (sched_getaffinity(0, CPUS / 8, set)) CPU_SET_S(0, CPUS / 8, set);
+    return set;
+}
+
+static void add_node(cores *c, const cores *of_node, cpu_set_t *may, int **node, int *n_nodes)
+{
+    int before = c->n;
+    for (int i = 0; i < of_node->n; i++) {
+        int cpu = of_node->at[i];
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && first_of_core(cpu, may)) add(c, cpu);
+    }
+    for (int i = 0; i < of_node->n; i++) CPU_CLR_S((size_t)of_node->at[i], CPUS / 8, may);
+    if (c->n == before) return;
+    *node = dsi_realloc(*node, (size_t)(*n_nodes + 1) * sizeof **node);
+    (*node)[(*n_nodes)++] = c->n - before;
+}
+
+void cores_of_machine(cores *c, int **node, int *n_nodes)
+{
+    cpu_set_t *may = allowed();
+    cores nodes = {0}, of_node = {0};
+    *c = (cores){0};
+    *node = NULL;
+    *n_nodes = 0;
+    read_list("/sys/devices/system/node/online", &nodes);
+    for (int k = 0; k < nodes.n; k++) {
+        char path[100];
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", nodes.at[k]);
+        if (!read_list(path, &of_node)) continue; /* one with memory alone */
+        add_node(c, &of_node, may, node, n_nodes);
+        cores_free(&of_node);
+    }
+    cores_free(&nodes);
+    /* what no node names: all, on a kernel that knows no nodes */
+    for (int cpu = 0; cpu < CPUS; cpu++)
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may)) add(&of_node, cpu);
+    add_node(c, &of_node, may, node, n_nodes);
+    cores_free(&of_node);
+    dsi_free(may);
+}
+
+bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, cores *share)
+{
+    int each = all->n / n, begin = each * r;
+    *share = (cores){0};
+    if (each < 1) return false;
+    if (n_nodes > 1 && n % n_nodes == 0) { /* equal parts of each node */
+        int ranks = n / n_nodes, mine = r / ranks, least = node[0];
+        for (int k = 1; k < n_nodes; k++) least = node[k] < least ? node[k] : least;
+        if (least / ranks >= 1) {
+            each = least / ranks;
+            begin = each * (r % ranks);
+            for (int k = 0; k < mine; k++) begin += node[k];
+        }
+    }
+    for (int i = 0; i < each; i++) add(share, all->at[begin + i]);
+    return true;
+}
+
+bool cores_bind(const char *list, int r, int n)
+{
+    cores all, share;
+    int *node = NULL, n_nodes = 0;
+    char why[200], threads[20];
+    if (list && !cores_parse(list, &all, why)) {
+        fprintf(stderr, "deepspeed: --bind_core_list %s\n", why);
+        return false;
+    }
+    if (!list) cores_of_machine(&all, &node, &n_nodes);
+    bool good = cores_share(&all, node, n_nodes, r, n, &share);
+    if (!good)
+        fprintf(stderr,
+                "deepspeed: --bind_cores_to_rank: %d cores for %d ranks: each needs one at least\n",
+                all.n, n);
+    cpu_set_t *set = dsi_alloc(CPUS / 8);
+    for (int i = 0; i < share.n; i++) CPU_SET_S((size_t)share.at[i], CPUS / 8, set);
+    if (good && sched_setaffinity(0, CPUS / 8, set)) {
+        fprintf(stderr,
+                "deepspeed: --bind_cores_to_rank: processors %d to %d of this machine: %s\n",
+                share.at[0], share.at[share.n - 1], strerror(errno));
+        good = false;
+    }
+    snprintf(threads, sizeof threads, "%d", share.n);
+    if (good) setenv("OMP_NUM_THREADS", threads, 1);
+    dsi_free(set);
+    dsi_free(node);
+    cores_free(&all);
+    cores_free(&share);
+    return good;
+}

@@ -1,0 +1,15 @@
+/* launcher/processes.h: the processes that came from this one.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_PROCESSES_H
+#define LAUNCHER_PROCESSES_H
+
+/* From now on processes below this one whose parent dies become its children, so that none gets lost. */
+void processes_adopt(void);
+
+/* Sends the signal to all processes below `root`, not to itself. Returns how many there are. */
+int processes_signal(int root, int signal);
+
+/* Ends all processes below this one, new ones too, and waits for them; at most about a second. */
+void processes_end(void);
+
+#endif

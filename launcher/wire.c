@@ -1,0 +1,188 @@
+/* launcher/wire.c: records between ranks and the launcher.
+ * SPDX-License-Identifier: MIT */
+#include "wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MARK     '\036'
+#define CHUNK    4096 /* what engines forward at a time */
+#define DRAIN_MS 1
+#define HEADER   48 /* MARK SECRET KIND RANK LENGTH, at most */
+
+int ending_status(const ending *e)
+{
+    if (e->error) return e->error == ENOENT ? 127 : 126;
+    return e->signal ? 128 + e->signal : e->code;
+}
+
+void wire_new_secret(char secret[WIRE_SECRET + 1])
+{
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != sizeof bits) {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        bits = (uint64_t)t.tv_nsec << 32 ^ (uint64_t)t.tv_sec << 16 ^ (uint64_t)getpid();
+    }
+    snprintf(secret, WIRE_SECRET + 1, "%016" PRIx64, bits);
+}
+
+size_t wire_address(const char *secret, void *sockaddr_un)
+{
+    struct sockaddr_un *a = sockaddr_un;
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+    int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "deepspeed-%s", secret);
+    return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n;
+}
+
+/* ---- sending --------------------------------------------------------------------------------------------- */
+
+/* Until the pipe has room in one chunk of the engine; what is no pipe is not waited for. */
+static void wait_until_drained(int fd, size_t n)
+{
+    int held;
+    struct pollfd p = {.fd = fd};
+    while (!ioctl(fd, FIONREAD, &held) && held > 0 && (size_t)held + n > CHUNK)
+        if (poll(&p, 1, DRAIN_MS) > 0 && p.revents & POLLERR) return; /* nobody reads */
+}
+
+static bool write_all(const wire *w, const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t done = w->socket ? send(w->fd, bytes, n, MSG_NOSIGNAL) : write(w->fd, bytes, n);
+        if (done < 0 && errno == EAGAIN) {
+            struct pollfd p = {.fd = w->fd, .events = POLLOUT};
+            poll(&p, 1, -1);
+        } else if (done < 0 && errno != EINTR) {
+            return false;
+        } else if (done > 0) {
+            bytes += done;
+            n -= (size_t)done;
+        }
+    }
+    return true;
+}
+
+bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n)
+{
+    char record[WIRE_RECORD];
+    const char *from = payload;
+    if (w->fd < 0) return true;
+    do {
+        size_t part = n < WIRE_PAYLOAD ? n : WIRE_PAYLOAD;
+        int head = snprintf(record, HEADER, "%c%s%c %d %zu\n", MARK, w->secret, kind, w->rank,
+                            part);
+        if (part) memcpy(record + head, from, part);
+        if (!w->socket) wait_until_drained(w->fd, (size_t)head + part);
+        if (!write_all(w, record, (size_t)head + part)) return false;
+        from += part;
+        n -= part;
+    } while (n);
+    return true;
+}
+
+bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number)
+{
+    char text[128];
+    size_t at = 0;
+    for (int i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, i ? " %d" : "%d", number[i]);
+    return wire_send(w, kind, text, at);
+}
+
+bool wire_send_ending(const wire *w, const ending *e)
+{
+    return wire_send_numbers(
+        w, WIRE_ENDED, 6,
+        (int[]){e->code, e->signal, e->error, e->asked, e->no_memory, e->process});
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+int wire_numbers(const char *payload, size_t bytes, int n, int *number)
+{
+    char text[128], *at = text, *end;
+    if (bytes >= sizeof text) return 0;
+    memcpy(text, payload, bytes);
+    text[bytes] = 0;
+    for (int i = 0; i < n; i++, at = end) {
+        number[i] = (int)strtol(at, &end, 10);
+        if (end == at) return i;
+    }
+    return n;
+}
+
+ending wire_ending(const char *payload, size_t bytes)
+{
+    int v[6] = {0};
+    wire_numbers(payload, bytes, 6, v);
+    return (ending){.code = v[0],
+                    .signal = v[1],
+                    .error = v[2],
+                    .asked = v[3] != 0,
+                    .no_memory = v[4] != 0,
+                    .process = v[5]};
+}
+
+/* How the bytes at s begin: with a record of the length returned, 0: with something else, -1: more is needed. */
+static long record_at(const wire_reader *r, const char *s, size_t n, wire_kind *kind, int *rank,
+                      size_t *payload)
+{
+    char head[HEADER + 1], c;
+    size_t same = n - 1 < WIRE_SECRET ? n - 1 : WIRE_SECRET;
+    if (*s != MARK || memcmp(s + 1, r->secret, same) != 0) return 0;
+    size_t look = n < HEADER ? n : HEADER;
+    const char *line = memchr(s, '\n', look);
+    if (!line) return look < HEADER ? -1 : 0;
+    size_t length = (size_t)(line - s);
+    memcpy(head, s, length);
+    head[length] = 0;
+    if (length < WIRE_SECRET + 2 ||
+        sscanf(head + 1 + WIRE_SECRET, "%c %d %zu", &c, rank, payload) != 3 ||
+        *payload > WIRE_PAYLOAD)
+        return 0;
+    *kind = (wire_kind)c;
+    return n < length + 1 + *payload ? -1 : (long)(length + 1 + *payload);
+}
+
+void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to)
+{
+    dsi_text_add_bytes(&r->held, bytes, n);
+    const char *s = r->held.s, *stop = s + r->held.n;
+    while (s < stop) {
+        wire_kind kind;
+        int rank;
+        size_t payload;
+        const char *mark = memchr(s, MARK, (size_t)(stop - s));
+        long length = mark ? record_at(r, mark, (size_t)(stop - mark), &kind, &rank, &payload) : 0;
+        const char *other_end = !mark ? stop : length == 0 ? mark + 1 : mark;
+        if (other_end > s) to->other(to->arg, s, (size_t)(other_end - s));
+        s = other_end;
+        if (length < 0) break;
+        if (length > 0) {
+            to->record(to->arg, kind, rank, mark + length - payload, payload);
+            s = mark + length;
+        }
+    }
+    size_t rest = (size_t)(stop - s);
+    memmove(r->held.s, s, rest);
+    r->held.n = rest;
+}
+
+void wire_finish(wire_reader *r, const wire_calls *to)
+{
+    if (r->held.n) to->other(to->arg, r->held.s, r->held.n);
+    dsi_text_free(&r->held);
+}
