@@ -11,13 +11,15 @@
 #define DEFAULT_HOSTFILE "/job/hostfile"
 enum { DEFAULT_PORT = 29500 };
 
-/* What ends up in a launch is in plan.h; these are the words as typed. Strings are argv's own; NULL: not
- * given; numbers: -1 if not given. */
+/* The words as typed; what follows from them is in plan.h. Strings are argv's own; NULL: not given;
+ * numbers: -1 if not given. */
 typedef struct options {
     /* resources */
     const char *hostfile, *include, *exclude;
-    int num_nodes; /* --num_nodes */
-    int num_gpus;  /* --num_gpus, --num_accelerators, --num_devs, --nproc_per_node */
+    int num_nodes;
+    int num_gpus;       /* --num_gpus, --num_accelerators: GPUs, which Slurm is asked for */
+    int num_devs;       /* --num_devs: ranks on each node, whatever they run on */
+    int nproc_per_node; /* torch.distributed.launch's: of CUDA_VISIBLE_DEVICES, if that is set */
 
     /* the same command typed on each node */
     int nnodes, node_rank;
@@ -28,9 +30,8 @@ typedef struct options {
     int join_timeout; /* seconds; 300 */
 
     /* how it is started */
-    const char *launcher; /* lower case is not assumed */
-    const char
-        *launcher_args; /* words for the engine, split as a shell would, but nothing is expanded */
+    const char *launcher;
+    const char *launcher_args; /* words for the engine */
     int ssh_port;
     bool force_multi, no_ssh_check, dry_run;
 
@@ -38,23 +39,26 @@ typedef struct options {
     bool no_local_rank, bind_cores_to_rank;
     const char *bind_core_list; /* "0,2-5" */
     const char *rank_log;       /* --enable_each_rank_log DIR */
-    bool tag_output;            /* ranks' lines begin with "[rank]: " */
+    bool tag_output;            /* ranks' lines begin with who says it */
 
     bool save_pid, quiet;
-    const char *log_level; /* debug, info (not given: that), warning, error, critical */
+    const char *log_level; /* debug, info, warning, error, critical */
 
     char **program; /* argv of the program as typed, NULL-ended; NULL if there is none */
 
-    /* deepspeed --check_config, --estimate_memory: main.c */
+    /* deepspeed --check_config, --estimate_memory */
     const char *check_config, *estimate_memory;
-    int world_size;
+    int world_size; /* 1 */
     int64_t params, largest, activations;
     bool json;
 } options;
 
-/* 0, or the status of the command after one message (or the help). */
-int args_parse(options *o, int argc, char **argv);
+/* Fills o. Ends the program, as argp does, after --help and --version, and with STATUS_WRONG after a message
+ * on stderr about what is wrong. */
+void args_parse(options *o, int argc, char **argv);
 
-bool args_quiet(const options *o); /* whether lines of level info are not printed */
+int args_per_node(
+    const options *o); /* ranks on each node by whichever option said it; -1: none did */
+bool args_silent(const options *o); /* lines of level info are not wanted */
 
 #endif

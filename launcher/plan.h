@@ -14,12 +14,8 @@
 #define LAUNCHER_PLAN_H
 
 #include "args.h"
-
-typedef struct ds_host {
-    char *name; /* as in the hostfile: worker-0, 10.0.0.1, user@worker-0 */
-    int *slots; /* [n_slots] device numbers, in the order of local ranks */
-    int n_slots;
-} ds_host;
+#include "hosts.h"
+#include "resources.h"
 
 typedef enum engine {
     ENGINE_DIRECT,  /* one rank on this machine: executed in place of the launcher, without MPI */
@@ -35,29 +31,38 @@ typedef struct launch_plan {
     options o;
     ds_host *hosts; /* [n_hosts] */
     int n_hosts, world_size;
+    origin from;
     char *world_info;  /* base64url of {"host": [slots]} */
-    char *master_addr; /* NULL until plan_reach: not known yet */
+    char *master_addr; /* NULL: not known yet (plan_reach), or for srun to find */
     engine engine;
-    bool hydra;  /* whether the program started is a hydra: its exit status is not to be trusted */
-    char *self;  /* path of this deepspeed */
-    char *agent; /* ENGINE_NODES: Open MPI's plm_rsh_agent; set it before plan_compose */
+    bool hydra;   /* the program started is a hydra, whose exit status is not to be trusted */
+    char *agent;  /* ENGINE_NODES: Open MPI's plm_rsh_agent; set it before plan_compose */
+    char *self;   /* path of this deepspeed */
+    char *folder; /* in which ranks run */
+
     char ***commands; /* [n_commands] argv of each process that this launcher starts, NULL-ended */
     int n_commands;   /* 0 for ENGINE_NODES on another node than 0 */
-    char **
-        environment; /* KEY=VALUE, NULL-ended: what ranks get beside what is theirs. The engine is started
-                          * with these in its environment; commands name those that must be forwarded */
-    char **removed; /* names that ranks do not get: CUDA_VISIBLE_DEVICES once it became --include */
+    /* KEY=VALUE, NULL-ended: what ranks get beside what is theirs. The engine is started with these in its
+     * environment, and its command names those that it must forward. */
+    char **environment;
+
+    char **launcher_words; /* of --launcher_args */
+    char *starter;         /* the program that commands[0] begins with: mpirun, srun... */
+    char *said;            /* lines of DeepSpeed's about what was decided */
 } launch_plan;
 
 /* Decides all but what only other machines can say. 0, or the status of the command after one message on
  * stderr. plan_free frees the plan either way. */
-int plan_make(launch_plan *p, int argc, char **argv);
-/* Asks the hosts: can they be reached by ssh, what is the first one's address. Then composes again. */
+int plan_decide(launch_plan *p, const options *o);
+int plan_make(launch_plan *p, int argc, char **argv); /* of a command line */
+/* Asks the hosts: can they be reached by ssh (not with --no_ssh_check), what is the first one's address. Then
+ * composes again. Same status as plan_make. */
 int plan_reach(launch_plan *p);
 /* world_size, world_info, environment, commands anew from the other fields: for whoever changes hosts (a
- * joiner says how many slots it has) or agent. */
+ * joiner says how many slots it has), master_addr or agent. */
 void plan_compose(launch_plan *p);
-int plan_print(const launch_plan *p); /* --dry_run: one JSON object on stdout */
+int plan_print(
+    const launch_plan *p); /* --dry_run: one JSON object on stdout; status of the command */
 void plan_free(launch_plan *p);
 
 /* announce.c: DeepSpeed's lines of what is known before the start: cmd =, WORLD INFO DICT, nnodes=,

@@ -46,7 +46,7 @@ has out '--check_config=FILE'
 status 0 --version
 has out 'deepspeed.c 0\.'
 status 2
-has err 'see deepspeed --help'
-status 2 train --deepspeed_config good.json
-has err 'not implemented'
+has err 'which program is to be started'
+status 2 --check_config good.json train
+has err 'starts nothing, so what is train?'
 finish

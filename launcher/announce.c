@@ -1,0 +1,92 @@
+/* launcher/announce.c: DeepSpeed's lines of what is known before the start.
+ *
+ * They have the form of DeepSpeed's logger, on stdout. DeepSpeed prints all of them on each node; here what is the same
+ * on all nodes is said once, and what is not has the host's name in front, as pdsh would put it.
+ * SPDX-License-Identifier: MIT */
+#include "plan.h"
+#include "words.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define SAY(host, ...) say(host, __LINE__, __VA_ARGS__)
+static void say(const char *host, int line, const char *format, ...) DS_PRINTF(3, 4);
+
+/* "worker-0: [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce] text" */
+static void say(const char *host, int line, const char *format, ...)
+{
+    struct timespec now;
+    struct tm day;
+    char date[32];
+    va_list args;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &day);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &day);
+    printf("%s%s[%s,%03d] [INFO] [announce.c:%d:plan_announce] ", host ? host : "",
+           host ? ": " : "", date, (int)(now.tv_nsec / 1000000), line);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+/* As Python prints a dict of lists; numbers: slots, or (first >= 0) ranks counted from first. */
+static void add_dict(dsi_text *t, const launch_plan *p, int first)
+{
+    int rank = first;
+    dsi_text_add(t, "{");
+    for (int i = 0; i < p->n_hosts; i++) {
+        dsi_text_add(t, "%s'%s': [", i ? ", " : "", p->hosts[i].name);
+        for (int k = 0; k < p->hosts[i].n_slots; k++)
+            dsi_text_add(t, "%s%d", k ? ", " : "", first < 0 ? p->hosts[i].slots[k] : rank++);
+        dsi_text_add(t, "]");
+    }
+    dsi_text_add(t, "}");
+}
+
+static void say_command(char *const *argv)
+{
+    dsi_text t = {0};
+    for (; *argv; argv++) {
+        if (t.n) dsi_text_add(&t, " ");
+        text_add_shell(&t, *argv);
+    }
+    SAY(NULL, "cmd = %s", t.s);
+    dsi_text_free(&t);
+}
+
+/* "worker-0: " before what is one node's among several. */
+static const char *node_prefix(const launch_plan *p, int node)
+{
+    return p->n_hosts > 1 ? p->hosts[node].name : NULL;
+}
+
+static void say_devices(const launch_plan *p, int node)
+{
+    const ds_host *h = &p->hosts[node];
+    dsi_text devices = {0};
+    for (int k = 0; k < h->n_slots; k++) dsi_text_add(&devices, "%s%d", k ? "," : "", h->slots[k]);
+    SAY(node_prefix(p, node), "Setting CUDA_VISIBLE_DEVICES=%s", devices.s ? devices.s : "");
+    dsi_text_free(&devices);
+}
+
+void plan_announce(const launch_plan *p)
+{
+    dsi_text slots = {0}, ranks = {0};
+    if (args_silent(&p->o)) return;
+    fputs(p->said, stdout);
+    for (int i = 0; i < p->n_commands; i++) say_command(p->commands[i]);
+    add_dict(&slots, p, -1);
+    add_dict(&ranks, p, 0);
+    SAY(NULL, "WORLD INFO DICT: %s", slots.s);
+    for (int i = 0; i < p->n_hosts; i++)
+        SAY(node_prefix(p, i), "nnodes=%d, num_local_procs=%d, node_rank=%d", p->n_hosts,
+            p->hosts[i].n_slots, i);
+    SAY(NULL, "global_rank_mapping=defaultdict(<class 'list'>, %s)", ranks.s);
+    SAY(NULL, "dist_world_size=%d", p->world_size);
+    for (int i = 0; i < p->n_hosts; i++) say_devices(p, i);
+    fflush(stdout);
+    dsi_text_free(&slots);
+    dsi_text_free(&ranks);
+}

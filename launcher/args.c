@@ -1,0 +1,306 @@
+/* launcher/args.c: the command line of deepspeed: one row an option.
+ *
+ * Options have DeepSpeed's names, with underscores or hyphens; those of torch.distributed.launch are there too. The
+ * first word that is no option is the program; from there on nothing is looked at. Options of DeepSpeed
+ * that have no meaning for compiled programs are rows too, each with the reason why it is refused, so that nobody
+ * believes that they did something.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "hosts.h"
+
+#include "base/mem.h"
+
+#include <deepspeed/types.h>
+
+#include <argp.h>
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum Kind {
+    TITLE,    /* of a group of options, for --help */
+    TEXT,     /* const char * */
+    NUMBER,   /* int, at least low, at most high */
+    BIG,      /* int64_t, at least low */
+    YES,      /* bool */
+    ACCEPTED, /* what it asks for is so anyway */
+    REFUSED,
+    HELP
+} Kind;
+
+typedef struct Flag {
+    const char *name;
+    Kind kind;
+    char letter;     /* -H, or 0 */
+    const char *arg; /* as --help calls it; NULL: takes none */
+    size_t at;       /* in options */
+    long low, high;
+    const char *help; /* NULL: hidden; of REFUSED: the reason */
+} Flag;
+
+#define AT(field) offsetof(options, field)
+#define COUNT(name, field, low, help) \
+    { \
+        name, NUMBER, 0, "N", AT(field), low, INT_MAX, help \
+    }
+#define PORT(name, field, help) \
+    { \
+        name, NUMBER, 0, "PORT", AT(field), 1, 65535, help \
+    }
+#define WORD(name, letter, arg, field, help) \
+    { \
+        name, TEXT, letter, arg, AT(field), 0, 0, help \
+    }
+#define SET(name, letter, field, help) \
+    { \
+        name, YES, letter, NULL, AT(field), 0, 0, help \
+    }
+#define SECTION(text) \
+    { \
+        NULL, TITLE, 0, NULL, 0, 0, 0, text \
+    }
+#define NO(name, arg, reason) \
+    { \
+        name, REFUSED, 0, arg, 0, 0, 0, reason \
+    }
+
+#define NOT_ELASTIC "the number of ranks does not change while a job runs"
+#define NO_RENDEZVOUS \
+    "there is no rendezvous service: use --nnodes, --node_rank, --master_addr, --master_port"
+
+static const Flag flags[] = {
+    SECTION("Where ranks run:"),
+    WORD("hostfile", 'H', "FILE", hostfile,
+         "Hosts, each on a line \"NAME slots=N\" (" DEFAULT_HOSTFILE ", if it is there)"),
+    WORD("include", 'i', "SPEC", include,
+         "Only these: NAME[:SLOT[,SLOT...]][@NAME...], such as worker-0@worker-1:0,2"),
+    WORD("exclude", 'e', "SPEC", exclude, "All but these, in the form of --include"),
+    COUNT("num_nodes", num_nodes, -1, "The first N hosts"),
+    {"num_gpus", NUMBER, 0, "N", AT(num_gpus), -1, MOST_SLOTS,
+     "N ranks on each host, on devices 0 to N-1; also --num_accelerators, and --num_devs, which "
+     "does not ask "
+     "Slurm for GPUs"},
+    {"num_accelerators", NUMBER, 0, "N", AT(num_gpus), -1, MOST_SLOTS, NULL},
+    {"num_devs", NUMBER, 0, "N", AT(num_devs), -1, MOST_SLOTS, NULL},
+    {"nproc_per_node", NUMBER, 0, "N", AT(nproc_per_node), 1, MOST_SLOTS,
+     "As torch.distributed.launch has it: N ranks, on the first devices of CUDA_VISIBLE_DEVICES"},
+
+    SECTION("The same command typed on each node, without ssh:"),
+    COUNT("nnodes", nnodes, 1, "The number of nodes"),
+    COUNT("node_rank", node_rank, -1, "Which of them this one is, from 0"),
+    SET("no_ssh", 0, no_ssh,
+        "The hostfile says which nodes there are; the command is typed on each"),
+    WORD("master_addr", 0, "ADDRESS", master_addr,
+         "Of node 0, where the others join it (first address of the first host)"),
+    PORT("master_port", master_port, "The port of --master_addr (29500)"),
+    WORD("join_secret_file", 0, "FILE", join_secret_file,
+         "What all nodes know and nobody else (or DS_JOIN_SECRET)"),
+    COUNT("join_timeout", join_timeout, 1, "Seconds until a missing node is an error (300)"),
+
+    SECTION("How they are started:"),
+    WORD(
+        "launcher", 0, "NAME", launcher,
+        "local, ssh, pdsh, openmpi, mpich, mvapich or slurm (local for one host, ssh for several)"),
+    WORD("launcher_args", 0, "WORDS", launcher_args, "More arguments for mpirun, mpiexec or srun"),
+    PORT("ssh_port", ssh_port, "Where the hosts' sshd listens"),
+    SET("force_multi", 0, force_multi, "One host of a hostfile is remote too"),
+    SET("no_ssh_check", 0, no_ssh_check, "Do not look first whether all hosts can be reached"),
+    SET("dry_run", 0, dry_run, "Start nothing; print resources, commands and environment as JSON"),
+
+    SECTION("What each rank gets:"),
+    SET("no_local_rank", 0, no_local_rank, "No --local_rank=N in front of its arguments"),
+    SET("use_env", 0, no_local_rank, NULL),
+    SET("bind_cores_to_rank", 0, bind_cores_to_rank, "Cores of its own"),
+    WORD("bind_core_list", 0, "LIST", bind_core_list,
+         "The cores of --bind_cores_to_rank: 0,2-5 (all)"),
+    WORD("enable_each_rank_log", 0, "DIR", rank_log,
+         "A log file in DIR in place of stdout, stderr"),
+    SET("tag_output", 0, tag_output, "Lines that begin with its number"),
+    SET("save_pid", 0, save_pid, "The launcher's process number in /tmp/PID.deepspeed"),
+    SET("quiet", 'q', quiet, "Nothing but errors from the launcher"),
+    WORD("log_level", 0, "LEVEL", log_level, "debug, info, warning, error or critical (info)"),
+    {"no_python", ACCEPTED, 0, NULL, 0, 0, 0, NULL},
+
+    SECTION("Looks at a configuration:"),
+    WORD("check_config", 0, "FILE", check_config,
+         "Print what FILE (or JSON text, or base64 of it) resolves to, every key with its value"),
+    COUNT("world_size", world_size, 1, "The ranks of --check_config and --estimate_memory (1)"),
+    WORD("estimate_memory", 0, "FILE", estimate_memory,
+         "Say how much memory training with FILE needs on each rank"),
+    {"params", BIG, 0, "N", AT(params), 1, 0, "The model of --estimate_memory has N parameters"},
+    {"largest", BIG, 0, "N", AT(largest), 1, 0,
+     "Its largest tensor has N of them (no more than a bucket)"},
+    {"activations", BIG, 0, "BYTES", AT(activations), 0, 0,
+     "Activations of a micro step take BYTES (0)"},
+    SET("json", 0, json, "Say what --estimate_memory says as JSON"),
+    SECTION(""),
+    {"help_", HELP, 'h', NULL, 0, 0, 0, NULL},
+
+    NO("module", NULL, "it names a Python module; give the path of a program"),
+    NO("venv_script", "FILE",
+       "programs here need no Python environment; variables go into .deepspeed_env"),
+    NO("autotuning", "MODE",
+       "there is no autotuner; deepspeed --estimate_memory says what fits, bench/run what is fast"),
+    NO("elastic_training", NULL, NOT_ELASTIC),
+    NO("min_elastic_nodes", "N", NOT_ELASTIC),
+    NO("max_elastic_nodes", "N", NOT_ELASTIC),
+    NO("max_restarts", "N", "what fails is not started again: load the last checkpoint"),
+    NO("rdzv_backend", "NAME", NO_RENDEZVOUS),
+    NO("rdzv_endpoint", "ADDRESS", NO_RENDEZVOUS),
+    NO("rdzv_id", "ID", NO_RENDEZVOUS),
+};
+enum { FLAGS = sizeof flags / sizeof *flags, FIRST_KEY = 256 };
+
+/* ---- one option --------------------------------------------------------------------------------------- */
+
+static int64_t number(struct argp_state *state, const Flag *f, const char *text, int64_t high)
+{
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (errno || *end || end == text || n < f->low || n > high) {
+        if (high < INT_MAX)
+            argp_error(state, "--%s %s: expected a number from %ld to %lld", f->name, text, f->low,
+                       (long long)high);
+        else
+            argp_error(state, "--%s %s: expected a number, at least %ld", f->name, text, f->low);
+    }
+    return n;
+}
+
+static void take(const Flag *f, char *arg, struct argp_state *state)
+{
+    char *field = (char *)state->input + f->at;
+    switch (f->kind) {
+    case TEXT:
+        *(const char **)field = arg;
+        break;
+    case NUMBER:
+        *(int *)field = (int)number(state, f, arg, f->high);
+        break;
+    case BIG:
+        *(int64_t *)field = number(state, f, arg, INT64_MAX);
+        break;
+    case YES:
+        *(bool *)field = true;
+        break;
+    case REFUSED:
+        argp_error(state, "--%s: %s", f->name, f->help);
+        break;
+    case HELP:
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+        break;
+    default:
+        break;
+    }
+}
+
+static void check(options *o, struct argp_state *state)
+{
+    static const char *const levels[] = {"debug", "info", "warning", "error", "critical"};
+    size_t i = 0;
+    while (i < 5 && strcmp(o->log_level, levels[i]) != 0) i++;
+    if (i == 5)
+        argp_error(state, "--log_level %s: expected debug, info, warning, error or critical",
+                   o->log_level);
+    if (o->rank_log && !strcmp(o->rank_log, "None")) o->rank_log = NULL; /* DeepSpeed's default */
+    if (o->check_config || o->estimate_memory) {
+        if (o->program)
+            argp_error(state, "--%s starts nothing, so what is %s?",
+                       o->check_config ? "check_config" : "estimate_memory", *o->program);
+        if (o->estimate_memory && !o->params)
+            argp_error(state, "--estimate_memory: of how many parameters? give --params N");
+    } else if (!o->program) {
+        argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    options *o = state->input;
+    if (key == ARGP_KEY_ARG) {
+        o->program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    }
+    if (key == ARGP_KEY_END) check(o, state);
+    for (int i = 0; i < FLAGS; i++)
+        if (key == FIRST_KEY + i || (flags[i].letter && key == flags[i].letter)) {
+            take(&flags[i], arg, state);
+            return 0;
+        }
+    return ARGP_ERR_UNKNOWN;
+}
+
+/* ---- all of them -------------------------------------------------------------------------------------- */
+
+/* argp's rows: each option, and hidden beside it the same with hyphens, whose names are written to `names`. */
+static void fill(struct argp_option *row, char *names)
+{
+    int group = 0;
+    for (int i = 0; i < FLAGS; i++) {
+        const Flag *f = &flags[i];
+        if (f->kind == TITLE) {
+            group++;
+            if (*f->help) *row++ = (struct argp_option){.doc = f->help, .group = group};
+            continue;
+        }
+        bool shown = f->help && f->kind != REFUSED;
+        int key = f->letter ? f->letter : FIRST_KEY + i;
+        const char *name = f->kind == HELP ? NULL : f->name;
+        *row++ = (struct argp_option){
+            name, key, f->arg, shown ? 0 : OPTION_HIDDEN, shown ? f->help : NULL, group};
+        if (!name || !strchr(name, '_')) continue;
+        strcpy(names, name);
+        for (char *c = names; (c = strchr(c, '_'));) *c = '-';
+        *row++ = (struct argp_option){names, key, f->arg, OPTION_HIDDEN, NULL, group};
+        names += strlen(names) + 1;
+    }
+}
+
+void args_parse(options *o, int argc, char **argv)
+{
+    *o = (options){.num_nodes = -1,
+                   .num_gpus = -1,
+                   .num_devs = -1,
+                   .nproc_per_node = -1,
+                   .nnodes = -1,
+                   .node_rank = -1,
+                   .master_port = DEFAULT_PORT,
+                   .join_timeout = 300,
+                   .ssh_port = -1,
+                   .log_level = "info",
+                   .world_size = 1};
+    size_t letters = 1;
+    for (int i = 0; i < FLAGS; i++) letters += flags[i].name ? strlen(flags[i].name) + 1 : 0;
+    char *names = dsi_alloc(letters);
+    struct argp_option *rows = dsi_alloc((2 * FLAGS + 1) * sizeof *rows);
+    fill(rows, names);
+    const struct argp argp = {
+        rows,
+        parse,
+        "PROGRAM [ARGUMENT...]",
+        "Starts PROGRAM on many devices, here or on many hosts. What follows PROGRAM is its own."
+        "\vBefore a start, --dry_run shows what would be started. docs/launcher.md tells the rest.",
+        NULL,
+        NULL,
+        NULL};
+    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_err_exit_status = STATUS_WRONG;
+    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, o);
+    dsi_free(rows);
+    dsi_free(names);
+}
+
+int args_per_node(const options *o)
+{
+    if (o->num_gpus >= 0) return o->num_gpus;
+    return o->num_devs >= 0 ? o->num_devs : o->nproc_per_node;
+}
+
+bool args_silent(const options *o)
+{
+    return o->quiet || (strcmp(o->log_level, "debug") != 0 && strcmp(o->log_level, "info") != 0);
+}

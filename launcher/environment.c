@@ -1,0 +1,154 @@
+/* launcher/environment.c: the variables that ranks on other machines get too.
+ *
+ * Those of this process by the beginning of their names, and those of .deepspeed_env, whose lines are KEY=VALUE: the
+ * value is all that stands behind the first =, byte for byte; nothing in it is expanded, and quotes are part of it.
+ * SPDX-License-Identifier: MIT */
+#include "environment.h"
+
+#include "base/error.h"
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* DeepSpeed's (MLFLOW, PYTHON, MV2, UCX; with GPUs NCCL, LD_LIBRARY, PATH), ours, and those of the MPIs, of their
+ * networks, and of the libraries that compute. */
+static const char *const forwarded[] = {
+    "NCCL",   "UCX", "DS_",  "CUDA_", "OMP_", "OMPI_MCA_", "MLFLOW",     "PYTHON", "MV2",
+    "MPICH_", "FI_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_LIBRARY", "PATH"};
+
+/* What each rank gets anew, and what no rank should know. */
+static const char *const kept_back[] = {"CUDA_VISIBLE_DEVICES", "DS_JOIN_SECRET"};
+
+/* Nodes of that platform set these for themselves (DeepSpeed's EXCLUDE_ENVS). */
+static const char *const kept_by_aisc[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
+
+static bool has_name(const char *entry, const char *name, size_t length)
+{
+    return !strncmp(entry, name, length) && entry[length] == '=';
+}
+
+static void set(words *w, const char *name, size_t length, const char *value, size_t bytes)
+{
+    dsi_text entry = {0};
+    dsi_text_add(&entry, "%.*s=", (int)length, name);
+    dsi_text_add_bytes(&entry, value, bytes);
+    for (int i = 0; i < w->n; i++)
+        if (has_name(w->at[i], name, length)) {
+            dsi_free(w->at[i]);
+            w->at[i] = entry.s;
+            return;
+        }
+    words_add(w, "%s", entry.s);
+    dsi_text_free(&entry);
+}
+
+void environment_set(words *w, const char *name, const char *value)
+{
+    set(w, name, strlen(name), value, strlen(value));
+}
+
+/* ---- of this process -------------------------------------------------------------------------------------- */
+
+static bool is_among(const char *entry, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (has_name(entry, names[i], strlen(names[i]))) return true;
+    return false;
+}
+
+static bool is_forwarded(const char *entry)
+{
+    if (is_among(entry, kept_back, sizeof kept_back / sizeof *kept_back)) return false;
+    if (getenv("AISC_JOB_NAME") &&
+        is_among(entry, kept_by_aisc, sizeof kept_by_aisc / sizeof *kept_by_aisc))
+        return false;
+    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
+        if (!strncmp(entry, forwarded[i], strlen(forwarded[i]))) return true;
+    return false;
+}
+
+/* ---- .deepspeed_env --------------------------------------------------------------------------------------- */
+
+static bool is_name(const char *s, size_t n)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_",
+                      digits[] = "0123456789";
+    for (size_t i = 0; i < n; i++)
+        if (!s[i] || (!strchr(letters, s[i]) && (!i || !strchr(digits, s[i])))) return false;
+    return n > 0;
+}
+
+ds_status environment_parse(words *w, const char *path, const char *text, size_t bytes)
+{
+    const char *end = text + bytes;
+    int number = 0;
+    for (const char *line = text, *next; line < end; line = next + 1) {
+        next = memchr(line, '\n', (size_t)(end - line));
+        if (!next) next = end;
+        number++;
+        const char *last = next > line && next[-1] == '\r' ? next - 1 : next, *name = line;
+        while (name < last && (*name == ' ' || *name == '\t')) name++;
+        if (name == last || *name == '#') continue;
+        const char *equals = memchr(name, '=', (size_t)(last - name));
+        if (!equals)
+            return dsi_fail(DS_EINVAL, "%s:%d: a line without =: expected NAME=VALUE", path,
+                            number);
+        const char *name_end = equals;
+        while (name_end > name && (name_end[-1] == ' ' || name_end[-1] == '\t')) name_end--;
+        if (!is_name(name, (size_t)(name_end - name)))
+            return dsi_fail(DS_EINVAL,
+                            "%s:%d: what stands before = is no name of a variable: "
+                            "expected NAME=VALUE",
+                            path, number);
+        size_t length = (size_t)(last - equals - 1);
+        if (memchr(equals, 0, length + 1))
+            return dsi_fail(DS_EINVAL, "%s:%d: a zero byte, which no variable can hold", path,
+                            number);
+        set(w, name, (size_t)(name_end - name), equals + 1, length);
+    }
+    return DS_OK;
+}
+
+static ds_status read_file(words *w, const char *path)
+{
+    size_t bytes;
+    char *text = dsi_file_read(path, &bytes);
+    if (!text) return DS_EIO;
+    ds_status status = environment_parse(w, path, text, bytes);
+    dsi_free(text);
+    return status;
+}
+
+static ds_status read_files(words *w)
+{
+    const char *asked = getenv("DS_ENV_FILE"), *home = getenv("HOME");
+    const char *name = asked && *asked ? asked : ".deepspeed_env";
+    bool absolute = *name == '/', found = false;
+    const char *folders[] = {home && *home ? home : ".", "."};
+    ds_status status = DS_OK;
+    for (int i = absolute || !home || !*home; i < 2 && status == DS_OK; i++) {
+        dsi_text path = {0};
+        dsi_text_add(&path, "%s%s%s", absolute ? "" : folders[i], absolute ? "" : "/", name);
+        if (dsi_file_exists(path.s)) {
+            found = true;
+            status = read_file(w, path.s);
+        }
+        dsi_text_free(&path);
+    }
+    if (status == DS_OK && asked && *asked && !found)
+        return dsi_fail(DS_EINVAL, "DS_ENV_FILE=%s: there is no such file%s", asked,
+                        absolute ? "" : " in the home folder or in this one");
+    return status;
+}
+
+ds_status environment_collect(words *w)
+{
+    for (char **e = environ; e && *e; e++) {
+        const char *equals = strchr(*e, '=');
+        if (equals && is_forwarded(*e))
+            set(w, *e, (size_t)(equals - *e), equals + 1, strlen(equals + 1));
+    }
+    return read_files(w);
+}

@@ -1,0 +1,25 @@
+/* launcher/here.h: this machine: its devices, its names and addresses, the programs on it.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_HERE_H
+#define LAUNCHER_HERE_H
+
+#include <deepspeed/types.h>
+
+/* How many ranks run here unless told: LOCAL_SIZE if it is set (as DeepSpeed on CPUs), else the NVIDIA GPUs that
+ * there are, else 1. *known: whether more than that cannot be. */
+int here_devices(bool *known);
+
+bool here_is(
+    const char
+        *host); /* whether this is a name or an address of this machine; user@ is no part of it */
+/* The first address that is not of the loopback, as hostname -I says it, or 127.0.0.1; to be freed (dsi_free). */
+char *here_address(void);
+
+/* All to be freed with dsi_free. */
+char *here_self(void);                   /* the path of this program */
+char *here_on_path(const char *program); /* NULL if PATH has no such executable */
+/* What is executed for a program's name as typed: a name without a slash is looked for in this folder, as python
+ * does, and then on PATH. NULL with the message, which begins with the name. */
+char *here_program(const char *name);
+
+#endif
