@@ -16,6 +16,7 @@
 #ifndef DEEPSPEED_ENGINE_H
 #define DEEPSPEED_ENGINE_H
 
+#include <deepspeed/checkpoint.h>
 #include <deepspeed/comm.h>
 #include <deepspeed/data.h>
 #include <deepspeed/monitor.h>
@@ -151,6 +152,30 @@ DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
 /* Evaluate with the averages: exchanges them with the parameters; the same call again exchanges back.
  * Training steps are refused in between. */
 DS_API ds_status ds_engine_swap_ema(ds_engine *e);
+
+/* ---- checkpoints: docs/checkpoints.md -------------------------------------------------------------------- */
+
+typedef struct ds_save_opts {
+    const char *dir;
+    const char *tag; /* NULL: "global_stepN" */
+    const ds_value
+        *client_state;   /* a dict of the program's own, borrowed: ds_engine_load gives it back */
+    bool no_latest;      /* DIR/latest stays as it is */
+    bool exclude_frozen; /* parameters that are not trained are left out */
+} ds_save_opts;
+
+/* All that goes on where it was, bit for bit: ds_engine_save(e, "checkpoints"), ds_engine_save(e, "checkpoints",
+ * .tag = "best"). In DeepSpeed's folders, files and names, below DIR/TAG. All ranks call it, at the end of a step that
+ * updates. DIR/TAG becomes visible when all is on the disk; after a failure, which is one of all ranks, what was there
+ * is as it was. With "checkpoint": {"async": true} it returns when the state has been copied, and the next save, or
+ * ds_engine_save_wait, tells how the writing went. */
+#define ds_engine_save(e, ...) ds_engine_save_with(e, (ds_save_opts){.dir = __VA_ARGS__})
+DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
+DS_API ds_status ds_engine_save_wait(ds_engine *e);
+
+/* The whole model in the engine's dtype as one file for inference: DIR/pytorch_model.bin if name is NULL, or a name that
+ * ends in .safetensors. All ranks call it. Stage 3 wants zero_optimization.stage3_gather_16bit_weights_on_model_save. */
+DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name);
 
 /* ---- memory, before anything is made ------------------------------------------------------------------- */
 

@@ -14,6 +14,8 @@
  * its workers (unused here), and with `shuffle` one more that seeds the order. So the numbers drawn
  * afterwards are PyTorch's too.
  * SPDX-License-Identifier: MIT */
+#include "loader.h"
+
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/prefetch.h"
@@ -324,6 +326,8 @@ void ds_loader_set_epoch(ds_loader *l, int64_t epoch)
     leave_epoch(l);
     l->epoch = epoch;
 }
+
+bool dsi_loader_begun(const ds_loader *l) { return l->seeded; }
 
 ds_loader_position ds_loader_tell(ds_loader *l)
 {

@@ -16,6 +16,7 @@
 #define DSI_CONFIG_NO_DTYPE (-1) /* of keys that name a dtype: not given */
 
 typedef enum dsi_offload { DSI_OFFLOAD_NONE, DSI_OFFLOAD_CPU, DSI_OFFLOAD_NVME } dsi_offload;
+typedef enum dsi_tag_validation { DSI_TAG_IGNORE, DSI_TAG_WARN, DSI_TAG_FAIL } dsi_tag_validation;
 typedef enum dsi_on_nan { DSI_NAN_ERROR, DSI_NAN_CONTINUE } dsi_on_nan;
 
 /* "optimizer" and "scheduler": the type's name and the text of the JSON object params, or NULL. */
@@ -35,6 +36,7 @@ typedef struct dsi_config_zero {
     /* stage 3, elements; the "stage3_" names lead here too */
     int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
     int64_t max_live_parameters, max_reuse_distance;
+    bool gather_16bit_weights_on_model_save;
     struct {
         int device; /* dsi_offload */
     } offload_optimizer;
@@ -83,6 +85,11 @@ typedef struct dsi_config {
     struct {
         bool profile;
     } activation_checkpointing;
+    struct {
+        int tag_validation; /* dsi_tag_validation */
+        bool async;
+        int64_t keep_last; /* 0: all */
+    } checkpoint;
 
     struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
 } dsi_config;

@@ -28,7 +28,8 @@ static const dsi_config_word on_nan[] = {
     {"error", DSI_NAN_ERROR}, {"continue", DSI_NAN_CONTINUE}, {0}};
 static const dsi_config_word devices[] = {
     {"none", DSI_OFFLOAD_NONE}, {"cpu", DSI_OFFLOAD_CPU}, {"nvme", DSI_OFFLOAD_NVME}, {0}};
-static const dsi_config_word validations[] = {{"IGNORE", 0}, {"WARN", 1}, {"FAIL", 2}, {0}};
+static const dsi_config_word validations[] = {
+    {"IGNORE", DSI_TAG_IGNORE}, {"WARN", DSI_TAG_WARN}, {"FAIL", DSI_TAG_FAIL}, {0}};
 static const dsi_config_word writers[] = {{"MOCK", 0}, {"PYTHON", 1}, {"FAST", 2}, {0}};
 static const dsi_config_word write_units[] = {{"REPLICA", 0}, {"SOCKET", 1}, {"MACHINE", 2}, {0}};
 static const dsi_config_word backends[] = {{"torch", 0}, {"liger", 1}, {0}};

@@ -176,8 +176,9 @@ ALSO("zero_optimization.stage3_max_live_parameters", "zero_optimization.max_live
 ACT("zero_optimization.max_reuse_distance", INT_FROM(0), "1000000000", zero.max_reuse_distance,
     "stage 3: keep what is used again within so many elements")
 ALSO("zero_optimization.stage3_max_reuse_distance", "zero_optimization.max_reuse_distance")
-NOP("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
-    "files have whole weights in any case")
+ACT("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
+    zero.gather_16bit_weights_on_model_save,
+    "stage 3: ds_engine_save_16bit_model puts the model together; else it refuses")
 ALSO("zero_optimization.stage3_gather_16bit_weights_on_model_save",
      "zero_optimization.gather_16bit_weights_on_model_save")
 OLD("zero_optimization.stage3_gather_fp16_weights_on_model_save",
@@ -285,10 +286,16 @@ NOP("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false",
 ACT("activation_checkpointing.profile", BOOL, "false", activation_checkpointing.profile,
     "a line with the time of each forward and backward of a checkpoint")
 PICKY("checkpoint", NULL_NO, "files of the engine's state")
-NOP("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"",
-    "the engine writes no checkpoints")
-NOP("checkpoint.load_universal", BOOL, "false", "the engine reads no checkpoints")
-NOP("checkpoint.use_node_local_storage", BOOL, "false", "the engine writes no checkpoints")
+ACT("checkpoint.tag_validation", ANY_CASE(validations), "\"WARN\"", checkpoint.tag_validation,
+    "when ranks save under different tags: rank 0's counts, with a warning or not, or all refuse")
+OURS("checkpoint.async", BOOL, "false", checkpoint.async,
+     "saves return when the state was copied; a thread writes it")
+OURS("checkpoint.keep_last", INT_FROM(0), "0", checkpoint.keep_last,
+     "older checkpoints of ours are removed after a save; 0: none")
+NOT("checkpoint.load_universal", BOOL, "false",
+    "every checkpoint loads on any number of ranks and stage: leave it out")
+NOP("checkpoint.use_node_local_storage", BOOL, "false",
+    "all ranks write to one folder, on a file system that they share")
 PICKY("checkpoint.parallel_write", NULL_NO, "of pipeline stages")
 NOP("checkpoint.parallel_write.pipeline_stage", BOOL, "false", "pipeline parallel only")
 NOP("checkpoint.checkpoint_serialization", BOOL, "true", "torch.save's form")

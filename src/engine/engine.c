@@ -55,6 +55,7 @@ ds_engine *ds_initialize_with(ds_init init)
 void ds_engine_free(ds_engine *e)
 {
     if (!e) return;
+    dsi_engine_end_behind(e);
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) failed(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
@@ -67,6 +68,7 @@ void ds_engine_free(ds_engine *e)
     ds_monitor_free(e->monitor);
     dsi_timers_free(e->timers);
     dsi_config_free(e->config);
+    dsi_free(e->loaded);
     dsi_engine_leave(e);
     dsi_free(e);
 }
@@ -233,6 +235,7 @@ ds_status ds_engine_step(ds_engine *e)
         e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
     }
     dsi_phase_stop(e->timers, DSI_STEP);
+    dsi_engine_look_behind(e);
     dsi_engine_announce_memory(e, "after step");
     e->micro_steps++;
     if (status == DS_OK) status = dsi_engine_announce_step(e, boundary);

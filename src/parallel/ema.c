@@ -196,6 +196,11 @@ bool dsi_ema_swapped(const dsi_ema *e) { return e && e->swapped; }
 
 /* ---- state dict -------------------------------------------------------------------------------------------- */
 
+ds_tensor *dsi_ema_part(const dsi_ema *e, int i) { return i < e->n ? e->at[i].average : NULL; }
+int64_t dsi_ema_updates(const dsi_ema *e) { return e->updates; }
+double dsi_ema_decay(const dsi_ema *e) { return e->decay; }
+void dsi_ema_set_updates(dsi_ema *e, int64_t updates) { e->updates = updates; }
+
 /* The shape of an entry: the parameter's if the average is of the whole. */
 static ds_dims entry_shape(const Average *a)
 {

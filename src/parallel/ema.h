@@ -38,4 +38,11 @@ ds_state *dsi_ema_state(const dsi_ema *e);
 /* Refuses missing or unknown names and other shapes, changing nothing. */
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state);
 
+/* For checkpoints: the average of what this rank has of parameter i, borrowed, NULL: nothing; how often it was
+ * averaged; and that it was so often, after the averages were written. */
+ds_tensor *dsi_ema_part(const dsi_ema *e, int i);
+int64_t dsi_ema_updates(const dsi_ema *e);
+double dsi_ema_decay(const dsi_ema *e);
+void dsi_ema_set_updates(dsi_ema *e, int64_t updates);
+
 #endif

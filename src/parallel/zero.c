@@ -467,6 +467,8 @@ static int find(const dsi_zero *z, int index)
     return -1;
 }
 
+const dsi_flat *dsi_zero_flat(const dsi_zero *z) { return z->flat; }
+
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
 {
     int k = find(z, i);

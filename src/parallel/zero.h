@@ -78,6 +78,8 @@ void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, 
 
 /* ---- for checkpoints and averages; i is that of ds_module_param_at ----------------------------------- */
 
+/* How the parameters lie, and which elements of each this rank updates (Note [Layout]); borrowed. */
+const dsi_flat *dsi_zero_flat(const dsi_zero *z);
 /* What this rank updates of parameter i: a float32 master or this rank's part of it, or, in float32, the
  * parameter itself. NULL: nothing. Borrowed. */
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i);

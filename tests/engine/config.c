@@ -351,7 +351,7 @@ static void old_names(void **state)
                               "'stage3_gather_fp16_weights_on_model_save': true}}");
     CHECK(c->bf16.enabled);
     CHECK_INT(c->zero.offload_optimizer.device, DSI_OFFLOAD_CPU);
-    CHECK_INT(c->trees->warnings.n, 5); /* four names, and one key that has no effect */
+    CHECK_INT(c->trees->warnings.n, 4); /* four names */
     dsi_config_free(c);
     c = must_read("{" B "'zero_optimization': true, 'allgather_size': 100}");
     CHECK_INT(c->zero.stage, 1);

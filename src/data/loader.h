@@ -1,0 +1,11 @@
+/* data/loader.h: what a checkpoint asks of a loader.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DATA_LOADER_H
+#define DSI_DATA_LOADER_H
+
+#include <deepspeed/data.h>
+
+/* Whether the order of its epoch is fixed; else ds_loader_tell would fix it, and draw a random number. */
+bool dsi_loader_begun(const ds_loader *l);
+
+#endif

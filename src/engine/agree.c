@@ -1,0 +1,75 @@
+/* engine/agree.c: a failure of one rank becomes one of all; texts of rank 0.
+ * SPDX-License-Identifier: MIT */
+#include "agree.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ROOM 1024 /* of a message */
+
+/* The n elements at p as an operand. */
+static dsi_view view(void *p, ds_dtype dtype, int64_t n)
+{
+    return (dsi_view){.p = p, .dtype = dtype, .n = 1, .d = {n}, .s = {1}};
+}
+
+static ds_status broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int root)
+{
+    return dsi_request_wait(dsi_broadcast_start(c, view(p, dtype, n), root));
+}
+
+static ds_status reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
+{
+    return dsi_request_wait(dsi_all_reduce_start(c, view(x, DS_I64, n), op));
+}
+
+ds_status dsi_agree(ds_comm *c, ds_status mine)
+{
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    if (size == 1) return mine;
+    char message[ROOM] = "", own[ROOM];
+    int64_t first = mine == DS_OK ? size : rank, status = mine;
+    snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? ds_error() : "");
+    if (reduce(c, &first, 1, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
+    if (first == size) return DS_OK;
+    if (first == rank) memcpy(message, own, sizeof message);
+    if (broadcast(c, &status, DS_I64, 1, (int)first) != DS_OK ||
+        broadcast(c, message, DS_U8, ROOM, (int)first) != DS_OK)
+        return ds_error_status();
+    message[ROOM - 1] = 0;
+    return dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
+}
+
+ds_status dsi_agree_text(ds_comm *c, const char *text, char **out)
+{
+    int64_t n = text ? (int64_t)strlen(text) : -1;
+    *out = NULL;
+    if (ds_comm_size(c) > 1 && broadcast(c, &n, DS_I64, 1, 0) != DS_OK) return ds_error_status();
+    if (n < 0) return DS_OK;
+    *out = dsi_alloc((size_t)n + 1);
+    if (ds_comm_rank(c) == 0) memcpy(*out, text, (size_t)n);
+    if (ds_comm_size(c) == 1 || !n) return DS_OK;
+    return broadcast(c, *out, DS_U8, n, 0);
+}
+
+static uint64_t hash_text(const char *s) /* FNV-1a */
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
+    return h;
+}
+
+ds_status dsi_agree_same(ds_comm *c, const char *text, bool *same)
+{
+    int64_t low = (int64_t)(hash_text(text) >> 1), high = low;
+    *same = true;
+    if (ds_comm_size(c) == 1) return DS_OK;
+    if (reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK || reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)
+        return ds_error_status();
+    *same = low == high;
+    return DS_OK;
+}
