@@ -145,6 +145,56 @@ DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2
 
 /* Calls its children in order. Children are made with the Sequential as parent and named "0", "1", ... */
 DS_API ds_module *ds_nn_sequential(ds_module *parent, const char *name);
+/* Holds its children, likewise named; it cannot be called. */
+DS_API ds_module *ds_nn_module_list(ds_module *parent, const char *name);
+
+/* ---- mixture of experts: deepspeed.moe.layer.MoE ---------------------------------------------------- */
+
+/* Makes an expert: a module with that parent and name, rows [n,hidden] -> [n,hidden]. */
+typedef ds_module *ds_expert_fn(ds_module *parent, const char *name, void *arg);
+
+typedef struct ds_moe_opts {
+    ds_expert_fn *expert;
+    void *arg;       /* of expert */
+    int num_experts; /* 0: 1 */
+    int ep_size; /* ranks that share the experts, a divisor of num_experts and of the ranks; 0: 1 */
+    int k;       /* experts of a token; 0: 1 */
+    double capacity_factor, eval_capacity_factor; /* 0: 1 */
+    int64_t min_capacity;                         /* 0: 4; -1: none */
+    bool use_residual; /* beside the experts a dense branch of its own, made by expert too */
+    const char *noisy_gate_policy; /* NULL or "None", "Jitter", "RSample": in training */
+    bool no_drop_tokens;           /* an expert takes all that come */
+    bool no_rts; /* k = 1: the first tokens stay, not random ones; so it is in evaluation anyway */
+    bool no_top2_2nd_expert_sampling; /* k = 2: the second expert is the second best, not drawn */
+    ds_comm *comm;                    /* that ep_size divides; NULL: ds_world() */
+} ds_moe_opts;
+
+/* Each token x[..., :] goes to the k experts that a gate in float32 finds best, as far as these have room:
+ *     capacity = max(ceil(tokens / num_experts * capacity_factor * k), min_capacity) tokens an expert
+ *     y = sum over its experts of weight expert(x); weights: the gate's softmax, for k > 1 divided by their sum
+ * What finds no room counts as 0. Called with one tensor, or with used_token [tokens] too: 0 for those that go
+ * nowhere (k = 1). For k = 1 there must be min_capacity tokens at least. With ep_size > 1 all ranks call it
+ * together, and their backward too: tokens travel to the ranks that have their experts.
+ *     ds_nn_moe(parent, "moe", 84, expert, .num_experts = 4, .ep_size = 2, .k = 1)
+ * Experts begin with equal values. State dict: DeepSpeed's names, an expert's number being that in the layer. */
+#define ds_nn_moe(parent, name, hidden, ...) \
+    ds_nn_moe_with(parent, name, hidden, (ds_moe_opts){.expert = __VA_ARGS__})
+DS_API ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden,
+                                 ds_moe_opts opts);
+
+/* The sum over the layers of m and below of their losses for balance in their last calls: float32 [], 1 for each
+ * layer that is balanced; 0 without a layer. Add it to what is trained, times 0.01, or nothing keeps experts from
+ * running empty. */
+DS_API ds_tensor *ds_moe_aux_loss(ds_module *m);
+
+/* Layers of m and below: their number, and the i-th one. */
+DS_API int ds_moe_layers(const ds_module *m);
+DS_API ds_module *ds_moe_layer(ds_module *m, int i);
+/* Of a layer's last call on this rank, int64 [num_experts], borrowed until the next one: tokens that chose each
+ * expert, before dropping; those that it took. And the room that each expert had. */
+DS_API ds_tensor *ds_moe_exp_counts(ds_module *layer);
+DS_API ds_tensor *ds_moe_taken_counts(ds_module *layer);
+DS_API int64_t ds_moe_capacity(const ds_module *layer);
 
 /* ---- initial values: torch.nn.init, in place; each returns x -------------------------------------- */
 

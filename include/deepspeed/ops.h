@@ -8,7 +8,7 @@
 #ifndef DEEPSPEED_OPS_H
 #define DEEPSPEED_OPS_H
 
-#include <deepspeed/tensor.h>
+#include <deepspeed/comm.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -172,6 +172,8 @@ DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
 /* rows of weight [V,D] named by indices int64 [...] -> [...,D]. The row padding_idx gets no gradient; -1: none. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
+/* torch.gather: y[i][k] = x[i][index[i][k]] along dim; index int64, of x's shape but for dim. */
+DS_API ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index);
 /* int64 [...] -> int64 [...,classes]; no gradient */
 DS_API ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes);
 
@@ -190,6 +192,21 @@ typedef struct ds_attention_opts {
 DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                     ds_attention_opts opts);
+
+/* ---- mixture of experts: rows to places, to other ranks, and back (ds_nn_moe is made of these) -------- */
+
+/* x [S,D], slots int64 [S,k] -> y [rows,D]: y[slots[s][j]] = x[s]; 0 in rows that nobody is sent to. A slot below
+ * 0 sends nothing. Refuses slots that are named twice. */
+DS_API ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows);
+/* The way back: x [N,D], slots [S,k], weights [S,k] or NULL (1) -> y [S,D], the sum over j of
+ * weights[s][j] x[slots[s][j]]. weights are float32 beside a 16-bit x, else of x's dtype. */
+DS_API ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights);
+
+/* ds_all_to_all_rows with a gradient, torch.distributed.nn.functional.all_to_all_single: the first to[0] rows of x
+ * go to rank 0, the next to[1] to rank 1, ...; y has from[0] rows of rank 0, from[1] of rank 1, ... All ranks of c
+ * (NULL: ds_world()) call it, and run the backward. */
+DS_API ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to,
+                                   const int64_t *from);
 
 #ifdef __cplusplus
 }

@@ -185,6 +185,27 @@ void dsi_give(dsi_node *n, int i, ds_tensor *g)
         n->given++;
 }
 
+/* Whether x can be written to: nobody else has it or its memory. */
+static bool is_own(const ds_tensor *x)
+{
+    return x && x->refs == 1 && !x->pooled[0] && x->storage && x->storage->refs == 1 &&
+           dsi_is_contiguous(x);
+}
+
+ds_tensor *dsi_give_room(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
+{
+    dsi_edge *e = &n->in[i];
+    ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;
+    n->given++;
+    if (is_own(*sum)) return *sum;
+    ds_tensor *room = dsi_new(like, shape);
+    bool done = *sum ? dsi_make_dense(*sum) == DS_OK && dsi_copy(room, *sum) == DS_OK
+                     : dsi_run(room, fill, 0.0, dsi_v(room));
+    if (!done) return NULL;
+    dsi_unref(*sum);
+    return *sum = dsi_ref(room);
+}
+
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 dsi_node *dsi_node_ref(dsi_node *n)

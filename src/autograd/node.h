@@ -38,6 +38,11 @@ bool dsi_needs(const dsi_node *n, int i);
 /* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
 void dsi_give(dsi_node *n, int i, ds_tensor *g);
 
+/* For who gives a part of the gradient of input i, which has this shape: the sum so far, zeros at first, row-major,
+ * to add to. So n parts cost as much as the whole, not n times as much. Counts as given; NULL, with the message,
+ * if there is no memory: then, and if the adding fails, dsi_give of NULL says so. */
+ds_tensor *dsi_give_room(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
+
 dsi_node *dsi_node_ref(dsi_node *n);
 void dsi_node_unref(dsi_node *n); /* frees without recursion */
 

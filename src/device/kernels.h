@@ -217,6 +217,19 @@ typedef struct dsi_kernels {
         dsi_view dw); /* dw[index[i],:] += dy[i,:], dw set to 0 first; rows `skip` left out */
     /* dx [outer,C,inner]: 0, but dx[o,index[o,i],i] = dy[o,i] */
     ds_status (*scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
+    /* y [outer,K,inner], y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner] */
+    ds_status (*gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y);
+    /* dx [outer,C,inner]: 0, then dx[o,index[o,k,i],i] += dy[o,k,i] in the order of k */
+    ds_status (*scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
+
+    /* ---- mixture of experts: slot int64 [S,k] names rows of the larger operand, each at most once; < 0: none.
+     * Unit stride along D. w [S,k] is float32 beside 16-bit rows ------------------------------------------ */
+    /* y [N,D]: 0, but y[slot[s,k],:] = w[s,k] x[s,:]; w optional: 1 */
+    ds_status (*dispatch)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
+    /* y[s,:] = sum over k of w[s,k] x[slot[s,k],:]; w optional: 1 */
+    ds_status (*combine)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
+    /* dw[s,k] = sum over d of dy[s,d] x[slot[s,k],d]; 0 where there is no slot */
+    ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
     /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S] optional, bool or q's dtype;
      * lse [B,L] = log of the sum of exp of a row's scores. Unit stride along D and E. A row whose scores

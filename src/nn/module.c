@@ -36,6 +36,7 @@ struct ds_module {
     Children children;
     Params params;
     const dsi_call_hooks *hooks; /* borrowed, or NULL */
+    const dsi_experts *experts;  /* the mark of this module or of one above it; borrowed, or NULL */
     bool eval;                   /* negated, so that a new module trains */
 };
 
@@ -103,6 +104,7 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     m->parent = parent;
     m->eval = parent->eval;
     m->hooks = parent->hooks;
+    m->experts = parent->experts;
     dsi_list_add(&parent->children, m);
     return m;
 }
@@ -162,7 +164,8 @@ void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg)
 ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 {
     ds_tensor *x = add_tensor(m, name, init, true);
-    if (x && on_param.fn && on_param.fn(on_param.arg, x) != DS_OK) return NULL;
+    bool shared = m && m->experts && m->experts->ep_size > 1; /* other ranks make other ones */
+    if (x && on_param.fn && !shared && on_param.fn(on_param.arg, x) != DS_OK) return NULL;
     return x;
 }
 
@@ -322,6 +325,58 @@ void ds_module_zero_grad(ds_module *m)
     if (!m) return;
     for (int i = 0; i < m->params.n; i++) ds_set_grad_of(m->params.at[i].x, NULL);
     for (int i = 0; i < m->children.n; i++) ds_module_zero_grad(m->children.at[i]);
+}
+
+/* ---- experts: Note [Experts] -------------------------------------------------------------------------- */
+
+void dsi_module_set_experts(ds_module *m, const dsi_experts *e)
+{
+    if (m) m->experts = e;
+}
+
+bool dsi_module_in_expert(const ds_module *m) { return m && m->experts; }
+
+const ds_module *dsi_module_root(const ds_module *m)
+{
+    while (m && m->parent) m = m->parent;
+    return m;
+}
+
+/* Whether m is the marked one, and not below it. */
+static bool has_experts(const ds_module *m)
+{
+    return m->experts && (!m->parent || m->parent->experts != m->experts);
+}
+
+int dsi_module_expert_layers(const ds_module *root)
+{
+    int n = root && has_experts(root);
+    for (int i = 0; i < ds_module_children(root); i++)
+        n += dsi_module_expert_layers(root->children.at[i]);
+    return n;
+}
+
+/* Whether x is m's or of one below; `layer` counts the marked ones on the way. */
+static bool find_expert(const ds_module *m, const ds_tensor *x, int *layer, dsi_expert *found)
+{
+    int mine = *layer;
+    for (int i = 0; i < m->params.n; i++)
+        if (m->params.at[i].x == x) return true;
+    for (int i = 0; i < m->children.n; i++) {
+        if (!find_expert(m->children.at[i], x, layer, found)) continue;
+        if (has_experts(m)) *found = (dsi_expert){mine, m->experts->first + i, m->experts};
+        return true;
+    }
+    *layer += has_experts(m);
+    return false;
+}
+
+dsi_expert dsi_module_expert_of(const ds_module *root, const ds_tensor *x)
+{
+    dsi_expert found = {0};
+    int layer = 0;
+    if (root && x) find_expert(root, x, &layer, &found);
+    return found;
 }
 
 /* ---- another dtype ----------------------------------------------------------------------------------- */

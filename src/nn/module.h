@@ -1,4 +1,5 @@
-/* nn/module.h: what those who run a tree of modules need of it: hooks around its calls.
+/* nn/module.h: what those who run a tree of modules need of it: hooks around its calls; which parts of it are
+ * experts.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_NN_MODULE_H
 #define DSI_NN_MODULE_H
@@ -16,8 +17,38 @@ typedef struct dsi_call_hooks {
 /* root and all modules below it, also those made later; hooks are borrowed. NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
-/* Calls fn for each parameter that this thread makes from now on; its layer may still be going to write its
- * first values. If fn fails so does ds_module_param. NULL: no more. */
+/* Calls fn for each parameter that this thread makes from now on, but for those of experts that ranks share;
+ * its layer may still be going to write its first values. If fn fails so does ds_module_param. NULL: no
+ * more. */
 void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
+
+/* ---- experts ------------------------------------------------------------------------------------------- */
+
+/* Note [Experts]
+ * The children of a module that has this mark are experts `first` .. of a layer's `all`: those that this rank
+ * has. Ranks r, r + ep_size, r + 2 ep_size .. have the same ones: they are its data group, in which an expert's
+ * gradients are reduced and its optimizer state is divided. ep_size ranks in a row have all experts between
+ * them: its expert group, in which tokens are exchanged. With ep_size 1 every rank has all experts, and they are
+ * parameters like any other. The names of children are the numbers of experts in the layer, so that a
+ * parameter has the same name however many ranks share them. */
+typedef struct dsi_experts {
+    int first, all, ep_size;
+    struct ds_comm *expert, *data; /* NULL: ep_size is 1 */
+} dsi_experts;
+
+/* m and all that is made below it later; e is borrowed. */
+void dsi_module_set_experts(ds_module *m, const dsi_experts *e);
+
+typedef struct dsi_expert {
+    int layer;             /* the how-manieth marked module of the tree */
+    int number;            /* of the expert in its layer: 0 .. of->all - 1 */
+    const dsi_experts *of; /* NULL: x belongs to no expert */
+} dsi_expert;
+
+/* Of which expert below root the parameter or buffer x is. */
+dsi_expert dsi_module_expert_of(const ds_module *root, const ds_tensor *x);
+int dsi_module_expert_layers(const ds_module *root);
+bool dsi_module_in_expert(const ds_module *m);
+const ds_module *dsi_module_root(const ds_module *m);
 
 #endif

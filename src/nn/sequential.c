@@ -1,4 +1,4 @@
-/* nn/sequential.c: Sequential.
+/* nn/sequential.c: modules that hold others: Sequential, ModuleList.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/nn.h>
 
@@ -12,5 +12,11 @@ static ds_tensor *sequential_forward(void *self, ds_tensor *x)
 ds_module *ds_nn_sequential(ds_module *parent, const char *name)
 {
     static const ds_module_type type = {"Sequential", 0, .forward = sequential_forward};
+    return ds_module_new(parent, name, &type);
+}
+
+ds_module *ds_nn_module_list(ds_module *parent, const char *name)
+{
+    static const ds_module_type type = {"ModuleList", 0, .forward = NULL};
     return ds_module_new(parent, name, &type);
 }

@@ -1,6 +1,7 @@
-/* ops/index.c: by index: rows of a table, one-hot codes, the place of a maximum.
+/* ops/index.c: by index: rows of a table, elements, one-hot codes, the place of a maximum.
  *
  * embedding  y[i,:] = w[index[i],:],             dw[index[i],:] += dy[i,:]
+ * gather     y[o,k,i] = x[o,index[o,k,i],i],     dx[o,index[o,k,i],i] += dy[o,k,i]
  * max        y = x[o,index[o,i],i], the largest,  dx there = dy, 0 elsewhere
  * SPDX-License-Identifier: MIT */
 #include "op.h"
@@ -70,6 +71,59 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 
     dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
     dsi_save(n, index), dsi_set_attr(n, &e, sizeof e);
+    return y;
+}
+
+/* ---- gather ------------------------------------------------------------------------------------------ */
+
+typedef struct Gather {
+    ds_dims x; /* shape */
+    int dim;
+} Gather;
+
+static void gather_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Gather *c = dsi_attr(n);
+    ds_tensor *index = dsi_saved(n, 0), *dx = dsi_new(dy, c->x), *g = ds_contiguous(dy);
+    bool done = dx && g &&
+                dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), dsi_v_around(index, c->dim),
+                        dsi_v_around(dx, c->dim));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_gather = {"gather", gather_backward, false};
+
+/* x's dimension dim, from the front; -1, with the message. */
+static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
+{
+    if (!dsi_want_float("gather", x)) return -1;
+    int at = dsi_want_dim("gather", x, dim);
+    ds_dims want = x->shape;
+    if (at < 0) return -1;
+    if (index->shape.n == want.n && want.n) want.d[at] = index->shape.d[at];
+    if (index->dtype == DS_I64 && index->device == x->device && want.n &&
+        dsi_same_shape(want, index->shape))
+        return at;
+    dsi_refuse("gather: x is %s, the index %s %s: expected int64 of x's shape but for dimension %d",
+               dsi_shape_text(x->shape), ds_dtype_name(index->dtype), dsi_shape_text(index->shape),
+               dim);
+    return -1;
+}
+
+ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
+{
+    if (!x || !index) return dsi_passed("gather");
+    if ((dim = gather_check(x, index, dim)) < 0) return NULL;
+    if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
+
+    ds_tensor *y = dsi_new(x, index->shape);
+
+    if (!y ||
+        !dsi_run(y, gather, dsi_v_around(x, dim), dsi_v_around(index, dim), dsi_v_around(y, dim)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_gather, y, x);
+    dsi_save(n, index), dsi_set_attr(n, &(Gather){x->shape, dim}, sizeof(Gather));
     return y;
 }
 

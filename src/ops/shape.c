@@ -222,14 +222,13 @@ static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end
     return dsi_view_of(x, shape, x->stride, x->offset + begin * x->stride[dim]);
 }
 
-/* dx = 0 with dy in its place. */
+/* dx += dy in its place. */
 static void slice_backward(dsi_node *n, ds_tensor *dy)
 {
     const Slice *s = dsi_attr(n);
-    ds_tensor *dx = dsi_new(dy, s->x);
-    bool done = dsi_run(dx, fill, 0.0, dsi_v(dx)) &&
-                dsi_copy(sliced(dx, s->dim, s->begin, s->begin + dy->shape.d[s->dim]), dy) == DS_OK;
-    dsi_give(n, 0, dsi_if(done, dx));
+    ds_tensor *dx = dsi_give_room(n, 0, dy, s->x);
+    ds_tensor *part = dx ? sliced(dx, s->dim, s->begin, s->begin + dy->shape.d[s->dim]) : NULL;
+    if (!dsi_run(part, add, 1.0, dsi_v(part), dsi_v(dy), dsi_v(part))) dsi_give(n, 0, NULL);
 }
 
 const dsi_op dsi_op_slice = {"slice", slice_backward, false};

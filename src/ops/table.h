@@ -40,6 +40,10 @@
     X(expand) \
     X(cat) \
     X(embedding) \
+    X(gather) \
+    X(dispatch) \
+    X(combine) \
+    X(exchange_rows) \
     X(dropout) \
     X(attention) \
     X(cast) \

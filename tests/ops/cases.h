@@ -144,6 +144,28 @@ CALL(cat, ds_cat(in, 3, 1))
 CALL(cat_same, ds_cat((ds_tensor *[]){in[0], in[1], in[0]}, 3, 0))
 CALL(stack, ds_stack(in, 2, -1))
 CALL(embedding, ds_embedding(in[0], in[1], -1))
+CALL(gather, ds_gather(in[0], 1, in[1]))
+
+/* [S,k] slots, all different, of which every seventh is none */
+static ds_tensor *case_slots(int64_t s, int64_t k)
+{
+    ds_tensor *slots = ds_zeros(DS_I64, ds_shape(s, k));
+    int64_t *p = slots ? ds_data_mut(slots) : NULL;
+    for (int64_t i = 0; p && i < s * k; i++) p[i] = i % 7 == 3 ? -1 : (i * 5 + 1) % (s * k);
+    return slots;
+}
+
+/* Beside 16 bits weights are float32. */
+static ds_tensor *call_combine_weighted(ds_tensor **in)
+{
+    ds_tensor *w = ds_dtype_of(in[1]) == DS_F64 ? in[1] : ds_cast(in[1], DS_F32);
+    return w ? ds_combine(in[0], case_slots(ds_size(in[0], 0) / 2, 2), w) : NULL;
+}
+
+CALL(dispatch, ds_dispatch(in[0], case_slots(ds_size(in[0], 0), 2), 2 * ds_size(in[0], 0) + 1))
+CALL(combine, ds_combine(in[0], case_slots(ds_size(in[0], 0) / 2, 2), NULL))
+CALL(exchange_rows,
+     ds_exchange_rows(in[0], NULL, ds_shape_of(in[0]).d, ds_shape_of(in[0]).d)) /* all to itself */
 CALL(dropout, (ds_seed(7), ds_dropout(in[0], 0.3, true)))
 CALL(attention, ds_attention(in[0], in[1], in[2]))
 CALL(attention_causal,
@@ -346,6 +368,13 @@ static const Case op_cases[] = {
     {"cat", "stack", call_stack, .in = {X(2, 2, 3), X(2, 2, 3)}},
     {"embedding", "", call_embedding, .in = {X(2, 7, 5), LABEL(7, 2, 3, 4)},
      .bench = {X(2, 10000, 256), LABEL(10000, 1, 2048)}},
+    {"gather", "", call_gather, .in = {X(3, 2, 5, 3), LABEL(5, 3, 2, 4, 3)},
+     .bench = {X(2, 65536, 8), LABEL(8, 2, 65536, 2)}},
+    {"dispatch", "", call_dispatch, .in = {X(2, 4, 5)}, .bench = {X(2, 2048, 512)}},
+    {"combine", "", call_combine, .in = {X(2, 8, 5)}},
+    {"combine", "weights", call_combine_weighted, .in = {X(2, 8, 37), X(2, 4, 2)},
+     .bench = {X(2, 4096, 512), X(2, 2048, 2)}},
+    {"exchange_rows", "one rank", call_exchange_rows, .in = {X(2, 4, 5)}, .element = element_same},
     {"dropout", "", call_dropout, .in = {X(2, 5, 8)}, .bench = LINE},
     {"attention", "", call_attention, .in = {X(4, 2, 2, 5, 4), X(4, 2, 2, 6, 4), X(4, 2, 2, 6, 3)},
      .bench = {X(3, 8, 256, 64), X(3, 8, 256, 64), X(3, 8, 256, 64)}, .flops = flops_attention},

@@ -171,6 +171,27 @@ static void shapes(void **state)
     CHECK(!ds_cat(none, 2, 0) && !ds_stack(none, 2, 0));
 }
 
+static void mixture_of_experts(void **state)
+{
+    (void)state;
+    const int64_t slot[] = {0, 2, 2, 3}, far[] = {0, 1, -1, 4}, rows[] = {3};
+    ds_tensor *i = ds_from_data(DS_I64, ds_shape(2, 2), slot),
+              *j = ds_from_data(DS_I64, ds_shape(2, 2), far);
+    ds_tensor *a = x(ds_shape(2, 5)), *b = x(ds_shape(4, 5)), *w = x(ds_shape(2, 1));
+    REFUSES(ds_gather(a, 1, x(ds_shape(2, 1))), "gather: ", "float32 [2, 1]: expected int64");
+    REFUSES(ds_gather(a, 0, labels(ds_shape(1, 4))), "gather: x is [2, 5]", "[1, 4]");
+    REFUSES(ds_gather(a, 2, labels(ds_shape(2, 1))), "gather: dimension 2", "-2 to 1");
+    REFUSES(ds_gather(a, 1, j), "gather: index -1 at [1, 0]", "outside 0..4");
+    REFUSES(ds_dispatch(a, i, 4), "dispatch: slot 2 of token 1", "another one's too");
+    REFUSES(ds_dispatch(a, j, 4), "dispatch: slot 4 of token 1", "outside of the rows");
+    REFUSES(ds_dispatch(b, j, 4), "dispatch: x is [4, 5]", "slots are [2, 2]");
+    REFUSES(ds_combine(a, a, NULL), "combine: ", "slots are float32");
+    REFUSES(ds_combine(b, j, w), "combine: weights are float32 [2, 1]", "[2, 2] as the slots");
+    REFUSES(ds_combine(a, j, NULL), "combine: slot 4", "outside of the rows");
+    REFUSES(ds_exchange_rows(ds_scalar(DS_F32, 1), NULL, rows, rows), "exchange_rows: ", "no rows");
+    REFUSES(ds_exchange_rows(a, NULL, rows, rows), "all_to_all_rows: in is [2, 5]", "3 in all");
+}
+
 static void attention(void **state)
 {
     (void)state;
@@ -244,5 +265,5 @@ static void failing_allocations(void **state)
 
 TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution), IN_SCOPE(pooling),
           IN_SCOPE(softmax_and_losses), IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices),
-          IN_SCOPE(shapes), IN_SCOPE(attention), IN_SCOPE(null_passes),
-          IN_SCOPE(failing_allocations))
+          IN_SCOPE(shapes), IN_SCOPE(mixture_of_experts), IN_SCOPE(attention),
+          IN_SCOPE(null_passes), IN_SCOPE(failing_allocations))

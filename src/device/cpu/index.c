@@ -34,6 +34,12 @@ static ds_status check(const job *j, int64_t n)
     return DS_OK;
 }
 
+/* Of an index [outer,K,inner]. */
+ALWAYS_INLINE int64_t place_of(const dsi_view *index, int64_t o, int64_t k, int64_t i)
+{
+    return ((const int64_t *)index->p)[o * index->s[0] + k * index->s[1] + i * index->s[2]];
+}
+
 /* ---- rows ----------------------------------------------------------------------------------------- */
 
 #define MOVE(bytes, type) \
@@ -123,16 +129,18 @@ SCATTER_MAX(uint16_t, 16)
 SCATTER_MAX(uint32_t, 32)
 SCATTER_MAX(uint64_t, 64)
 
-static ds_status check_places(const dsi_view *index, int64_t outer, int64_t classes, int64_t inner)
+/* index [outer,K,inner] names elements of a dimension of so many classes. */
+static ds_status check_places(const char *kernel, const dsi_view *index, int64_t classes)
 {
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < inner; i++) {
-            int64_t at = ((const int64_t *)index->p)[o * index->s[0] + i * index->s[1]];
-            if (at < 0 || at >= classes)
-                return dsi_fail(DS_EINVAL,
-                                "scatter_max: index %lld at [%lld, %lld] is outside 0..%lld",
-                                (long long)at, (long long)o, (long long)i, (long long)classes - 1);
-        }
+    for (int64_t o = 0; o < index->d[0]; o++)
+        for (int64_t k = 0; k < index->d[1]; k++)
+            for (int64_t i = 0; i < index->d[2]; i++) {
+                int64_t at = place_of(index, o, k, i);
+                if (at < 0 || at >= classes)
+                    return dsi_fail(DS_EINVAL, "%s: index %lld at [%lld, %lld] is outside 0..%lld",
+                                    kernel, (long long)at, (long long)o,
+                                    (long long)(k * index->d[2] + i), (long long)classes - 1);
+            }
     return DS_OK;
 }
 
@@ -141,7 +149,8 @@ ds_status KERNEL(scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_vi
     job j = {.w = dx, .index = index, .y = dy};
     size_t size = ds_dtype_size(dx.dtype);
     if (size < 2) return no_dtype("scatter_max", dx.dtype);
-    ds_status status = check_places(&index, dx.d[0], dx.d[1], dx.d[2]);
+    dsi_view places = {index.p, index.dtype, 3, {dx.d[0], 1, dx.d[2]}, {index.s[0], 0, index.s[1]}};
+    ds_status status = check_places("scatter_max", &places, dx.d[1]);
     if (!status) status = KERNEL(fill)(s, 0, dx);
     if (!status)
         dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dx.d[2] + 1) + 1,
@@ -149,5 +158,69 @@ ds_status KERNEL(scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_vi
                      : size == 4 ? scatter_max_32
                                  : scatter_max_64,
                      &j);
+    return status;
+}
+
+/* ---- elements ------------------------------------------------------------------------------------- */
+
+#define GATHER(T, suffix) \
+    static void gather_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *x = &j->w, *y = &j->y; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t k = 0; k < y->d[1]; k++) \
+                for (int64_t i = 0; i < y->d[2]; i++) { \
+                    const T *from = (const T *)x->p + o * x->s[0] + i * x->s[2]; \
+                    ((T *)y->p)[o * y->s[0] + k * y->s[1] + i * y->s[2]] = \
+                        from[place_of(&j->index, o, k, i) * x->s[1]]; \
+                } \
+    }
+GATHER(uint16_t, 16)
+GATHER(uint32_t, 32)
+GATHER(uint64_t, 64)
+
+ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
+{
+    job j = {.w = x, .index = index, .y = y};
+    size_t size = ds_dtype_size(x.dtype);
+    (void)s;
+    if (size < 2) return no_dtype("gather", x.dtype);
+    ds_status status = check_places("gather", &index, x.d[1]);
+    if (!status)
+        dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
+                     size == 2   ? gather_16
+                     : size == 4 ? gather_32
+                                 : gather_64,
+                     &j);
+    return status;
+}
+
+#define SCATTER_ADD(T, suffix) \
+    static void scatter_add_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *dx = &j->w, *dy = &j->y; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t k = 0; k < dy->d[1]; k++) \
+                for (int64_t i = 0; i < dy->d[2]; i++) { \
+                    T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
+                    to[place_of(&j->index, o, k, i) * dx->s[1]] += \
+                        ((const T *)dy->p)[o * dy->s[0] + k * dy->s[1] + i * dy->s[2]]; \
+                } \
+    }
+SCATTER_ADD(float, f32)
+SCATTER_ADD(double, f64)
+
+/* The index is that of a gather, which has looked at it. */
+ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
+    if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
+    job j = {.w = dx, .index = index, .y = dy};
+    ds_status status = KERNEL(fill)(s, 0, dx);
+    if (!status)
+        dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dy.d[1] * dy.d[2] + 1) + 1,
+                     dx.dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64, &j);
     return status;
 }

@@ -26,7 +26,8 @@
 #define NORM_KERNELS(X) /* norm.c */                                                               \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx)
 #define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
-#define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) /* index.c */
+#define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) X(gather) X(scatter_add) /* index.c */
+#define MOE_KERNELS(X)       X(dispatch) X(combine) X(combine_dw) /* moe.c */
 #define ATTENTION_KERNELS(X) X(attention) X(attention_dx) /* attention.c */
 #define OPTIM_KERNELS(X) X(sgd) X(adam) X(adagrad) X(rmsprop) X(adadelta) X(lion) X(lamb) /* optim.c */
 
@@ -40,6 +41,7 @@
     NORM_KERNELS(X)                                                                                \
     REDUCE_KERNELS(X)                                                                              \
     INDEX_KERNELS(X)                                                                               \
+    MOE_KERNELS(X)                                                                                 \
     ATTENTION_KERNELS(X)                                                                           \
     OPTIM_KERNELS(X)
 

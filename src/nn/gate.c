@@ -1,0 +1,365 @@
+/* nn/gate.c: Note [Gate] of gate.h: probabilities in ops, so that they have a gradient; choices, which have none,
+ * on the host.
+ * SPDX-License-Identifier: MIT */
+#include "gate.h"
+
+#include <deepspeed/autograd.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JITTER 0.01 /* half the width of its interval */
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+static dsi_decide decide_1, decide_2, decide_k;
+
+static bool refuse(const char *name, const char *why, long long value, long long limit)
+{
+    ds_fail(DS_EINVAL, why, name, value, limit);
+    return false;
+}
+
+/* 0 is the default of most; of min_capacity too, so that none is -1. */
+static void set_defaults(ds_moe_opts *o)
+{
+    if (!o->num_experts) o->num_experts = 1;
+    if (!o->ep_size) o->ep_size = 1;
+    if (!o->k) o->k = 1;
+    if (o->capacity_factor == 0) o->capacity_factor = 1;
+    if (o->eval_capacity_factor == 0) o->eval_capacity_factor = 1;
+    o->min_capacity = o->min_capacity == 0 ? 4 : o->min_capacity < 0 ? 0 : o->min_capacity;
+}
+
+static bool set_noise(dsi_gate *g, const char *name)
+{
+    const char *policy = g->o.noisy_gate_policy ? g->o.noisy_gate_policy : "None";
+    g->jitter = !strcmp(policy, "Jitter");
+    g->rsample = !strcmp(policy, "RSample");
+    if (g->jitter || g->rsample || !strcmp(policy, "None")) return true;
+    ds_fail(DS_EINVAL, "MoE %s: noisy_gate_policy is \"%s\": expected None, Jitter or RSample",
+            name, policy);
+    return false;
+}
+
+bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
+{
+    g->o = *opts;
+    set_defaults(&g->o);
+    const ds_moe_opts *o = &g->o;
+    if (o->num_experts < 1)
+        return refuse(name, "MoE %s: num_experts is %lld: expected at least %lld", o->num_experts,
+                      1);
+    if (o->ep_size < 1)
+        return refuse(name, "MoE %s: ep_size is %lld: expected at least %lld", o->ep_size, 1);
+    if (o->num_experts % o->ep_size)
+        return refuse(name,
+                      "MoE %s: num_experts is %lld: expected a multiple of ep_size, which is %lld",
+                      o->num_experts, o->ep_size);
+    if (o->k < 1 || o->k > o->num_experts)
+        return refuse(name, "MoE %s: k is %lld: expected 1 to num_experts, which is %lld", o->k,
+                      o->num_experts);
+    if (!(o->capacity_factor > 0) || !(o->eval_capacity_factor > 0)) {
+        ds_fail(DS_EINVAL,
+                "MoE %s: capacity_factor is %g, eval_capacity_factor %g: expected more than 0",
+                name, o->capacity_factor, o->eval_capacity_factor);
+        return false;
+    }
+    g->decide = o->k == 1 ? decide_1 : o->k == 2 ? decide_2 : decide_k;
+    return set_noise(g, name);
+}
+
+/* ---- probabilities ----------------------------------------------------------------------------------- */
+
+typedef struct Weights {
+    ds_tensor *weight; /* [experts, hidden] */
+} Weights;
+
+static bool is_16bit(const ds_tensor *x)
+{
+    return ds_dtype_of(x) == DS_F16 || ds_dtype_of(x) == DS_BF16;
+}
+
+static ds_tensor *wide(ds_tensor *x) { return is_16bit(x) ? ds_cast(x, DS_F32) : x; }
+
+static ds_tensor *wg_forward(void *self, ds_tensor *x)
+{
+    return ds_linear(x, wide(((Weights *)self)->weight), NULL);
+}
+
+static void wg_describe(void *self, FILE *to)
+{
+    const ds_tensor *w = ((Weights *)self)->weight;
+    fprintf(to, "in_features=%lld, out_features=%lld, bias=False", (long long)ds_size(w, 1),
+            (long long)ds_size(w, 0));
+}
+
+void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
+{
+    static const ds_module_type type = {"Linear", sizeof(Weights), .forward = wg_forward,
+                                        .describe = wg_describe};
+    g->wg = ds_module_new(parent, "wg", &type);
+    Weights *w = ds_self(g->wg);
+    w->weight = ds_module_param(g->wg, "weight",
+                                ds_empty(DS_F32, ds_shape(g->o.num_experts, hidden)));
+    ds_init_kaiming_uniform(w->weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
+}
+
+/* float32 [S,E] of -log(-log(u)) */
+static ds_tensor *gumbel(ds_dims shape)
+{
+    ds_tensor *u = ds_init_uniform(ds_empty(DS_F32, shape), FLT_EPSILON, 1 - FLT_EPSILON);
+    return ds_neg(ds_log(ds_neg(ds_log(u))));
+}
+
+/* ---- choices: shared --------------------------------------------------------------------------------- */
+
+/* The arrays behind a dsi_routes, and its sizes. */
+typedef struct Plan {
+    int64_t tokens;
+    int experts, k;
+    int64_t *expert, *place, *chosen, *first, *taken;
+} Plan;
+
+static bool open_plan(const dsi_gate *g, dsi_routes *r, Plan *p)
+{
+    *p = (Plan){.tokens = ds_size(r->expert, 0),
+                .experts = g->o.num_experts,
+                .k = g->o.k,
+                .expert = ds_data_mut(r->expert),
+                .place = ds_data_mut(r->place),
+                .chosen = ds_data_mut(r->chosen),
+                .first = ds_data_mut(r->first),
+                .taken = ds_data_mut(r->taken)};
+    return ds_error_status() == DS_OK;
+}
+
+/* As float32 computes it in DeepSpeed. */
+static int64_t capacity(const dsi_gate *g, const Plan *p)
+{
+    double factor = g->training ? g->o.capacity_factor : g->o.eval_capacity_factor;
+    int64_t most = 0;
+    if (g->o.no_drop_tokens) {
+        for (int e = 0; e < p->experts; e++)
+            if (p->chosen[e] > most) most = p->chosen[e];
+        return most;
+    }
+    float share = (float)((double)p->tokens / p->experts);
+    int64_t room = (int64_t)ceilf(share * (float)(factor * p->k));
+    return room > g->o.min_capacity ? room : g->o.min_capacity;
+}
+
+/* The largest of row[0..n-1], but for `except`; the first of equal ones. */
+static int best(const float *row, int n, int except)
+{
+    int at = except == 0 ? 1 : 0;
+    for (int e = at + 1; e < n; e++)
+        if (e != except && row[e] > row[at]) at = e;
+    return at;
+}
+
+/* ---- k = 1 ------------------------------------------------------------------------------------------- */
+
+/* Of the tokens that chose an expert `room` are taken: the first ones, or random ones (Knuth, The Art of
+ * Computer Programming, 3.4.2, algorithm S: each with the probability wanted / left). */
+static bool take(Plan *p, int64_t room, bool random)
+{
+    ds_tensor *counts = ds_empty(DS_I64, ds_shape(p->experts));
+    ds_tensor *draws = random ? ds_rand(DS_F32, ds_shape(p->tokens)) : NULL;
+    int64_t *left = counts ? ds_data_mut(counts) : NULL;
+    const float *u = draws ? ds_data(draws) : NULL;
+    if (!left || (random && !u)) return false;
+    memcpy(left, p->chosen, (size_t)p->experts * sizeof *left);
+    for (int64_t s = 0; s < p->tokens; s++) {
+        int64_t e = p->expert[s], wanted = room - p->taken[e];
+        if (p->place[s] < 0) continue;
+        bool lucky = !random || left[e] <= wanted || u[s] * (float)left[e] < (float)wanted;
+        p->place[s] = wanted > 0 && lucky ? p->taken[e]++ : -1;
+        left[e]--;
+    }
+    return true;
+}
+
+static bool decide_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
+                     dsi_routes *r)
+{
+    Plan p;
+    ds_tensor *by = probs;
+    if (g->rsample && g->training) by = ds_add(logits, gumbel(ds_shape_of(logits)));
+    const float *score = ds_data(by);
+    if (!open_plan(g, r, &p) || !score) return false;
+    if (p.tokens < g->o.min_capacity) {
+        ds_fail(DS_EINVAL,
+                "%lld tokens, but min_capacity is %lld: expected at least as many tokens: enlarge "
+                "the batch, or set min_capacity to -1 (none)",
+                (long long)p.tokens, (long long)g->o.min_capacity);
+        return false;
+    }
+    for (int64_t s = 0; s < p.tokens; s++) {
+        int e = best(score + s * p.experts, p.experts, -1);
+        bool goes = !used || used[s];
+        p.expert[s] = e;
+        p.place[s] = goes ? 0 : -1;
+        p.chosen[e] += goes;
+        p.first[e] += goes;
+    }
+    r->capacity = capacity(g, &p);
+    bool full = false;
+    for (int e = 0; e < p.experts; e++) full |= p.chosen[e] > r->capacity;
+    return take(&p, r->capacity, full && g->training && !g->o.no_rts);
+}
+
+/* ---- k = 2 ------------------------------------------------------------------------------------------- */
+
+static bool decide_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
+                     dsi_routes *r)
+{
+    Plan p;
+    (void)used;
+    bool sample = g->training && !g->o.no_top2_2nd_expert_sampling;
+    ds_tensor *rest = sample ? ds_add(logits, gumbel(ds_shape_of(logits))) : logits;
+    const float *score = ds_data(probs), *second = rest ? ds_data(rest) : NULL;
+    if (!open_plan(g, r, &p) || !score || !second) return false;
+    for (int64_t s = 0; s < p.tokens; s++) {
+        int a = best(score + s * p.experts, p.experts, -1);
+        int b = best(second + s * p.experts, p.experts, a);
+        p.expert[2 * s] = a, p.expert[2 * s + 1] = b;
+        p.first[a]++;
+        p.chosen[a]++, p.chosen[b]++;
+    }
+    r->capacity = capacity(g, &p);
+    for (int j = 0; j < 2; j++) /* every first choice before all second ones */
+        for (int64_t s = 0; s < p.tokens; s++) {
+            int64_t e = p.expert[2 * s + j];
+            p.place[2 * s + j] = p.taken[e] < r->capacity ? p.taken[e]++ : -1;
+        }
+    return true;
+}
+
+/* ---- k > 2 ------------------------------------------------------------------------------------------- */
+
+typedef struct Bid {
+    float p;
+    int64_t route; /* token k + choice */
+} Bid;
+
+static int largest_first(const void *x, const void *y)
+{
+    const Bid *a = x, *b = y;
+    if (a->p != b->p) return a->p < b->p ? 1 : -1;
+    return a->route < b->route ? -1 : a->route > b->route;
+}
+
+/* Of the routes to expert e the `room` most probable ones stay; the others get no place. */
+static bool outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->tokens * p->k; i++)
+        if (p->expert[i] == e) bid[n++] = (Bid){probs[i / p->k * p->experts + e], i};
+    qsort(bid, (size_t)n, sizeof *bid, largest_first);
+    for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
+    return true;
+}
+
+static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
+                     dsi_routes *r)
+{
+    Plan p;
+    const float *score = ds_data(probs);
+    (void)logits, (void)used;
+    if (!open_plan(g, r, &p) || !score) return false;
+    for (int64_t s = 0; s < p.tokens; s++)
+        for (int j = 0; j < p.k; j++) {
+            const float *row = score + s * p.experts;
+            int64_t *mine = p.expert + s * p.k;
+            int at = -1;
+            for (int e = 0; e < p.experts; e++) {
+                bool taken = false;
+                for (int i = 0; i < j; i++) taken |= mine[i] == e;
+                if (!taken && (at < 0 || row[e] > row[at])) at = e;
+            }
+            mine[j] = at;
+            p.first[at]++;
+            p.chosen[at]++;
+        }
+    r->capacity = capacity(g, &p);
+    int64_t routes = p.tokens * p.k;
+    ds_tensor *room = ds_empty(DS_U8, ds_shape(routes * (int64_t)sizeof(Bid)));
+    Bid *bid = room ? ds_data_mut(room) : NULL;
+    if (!bid && routes) return false;
+    for (int e = 0; e < p.experts; e++)
+        if (p.chosen[e] > r->capacity) outbid(&p, score, e, r->capacity, bid);
+    for (int64_t i = 0; i < routes; i++)
+        if (p.place[i] == 0) p.place[i] = p.taken[p.expert[i]]++;
+    return true;
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------- */
+
+/* E sum over e of mean(p_e) f_e */
+static ds_tensor *balance(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
+{
+    double tokens = (double)ds_size(p, 0), per = g->o.k > 2 ? g->o.k : 1;
+    ds_tensor *mean = ds_mean_with(p, (ds_reduce_opts){.dims = ds_shape(0)});
+    ds_tensor *f = ds_cast(r->first, ds_dtype_of(p));
+    return ds_scale(ds_sum(ds_mul(mean, f)), g->o.num_experts / (per * tokens));
+}
+
+/* The probabilities of the choices, of those that have a place divided by their sum. */
+static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
+{
+    ds_tensor *w = ds_gather(p, 1, r->expert);
+    if (g->o.k == 1) return w; /* without a place a weight is not looked at */
+    ds_tensor *kept = ds_lt(ds_like(r->place, -1), r->place);
+    w = ds_mul(w, ds_cast(kept, ds_dtype_of(p)));
+    ds_tensor *sum = ds_sum_with(w, (ds_reduce_opts){.dims = ds_shape(1), .keepdim = true});
+    ds_tensor *least = ds_like(sum, FLT_EPSILON);
+    return ds_div(w, ds_where(ds_lt(sum, least), least, sum));
+}
+
+static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
+{
+    r->expert = ds_zeros(DS_I64, ds_shape(tokens, g->o.k));
+    r->place = ds_zeros(DS_I64, ds_shape(tokens, g->o.k));
+    r->chosen = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
+    r->first = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
+    r->taken = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
+    return r->expert && r->place && r->chosen && r->first && r->taken;
+}
+
+/* The flags of the tokens as int64 [S]; false, with the message, if they do not fit. */
+static bool read_used(ds_tensor *used, int64_t tokens, const int64_t **out)
+{
+    *out = NULL;
+    if (!used) return true;
+    if (ds_numel(used) != tokens) {
+        ds_fail(DS_EINVAL, "used_token has %lld elements: expected one for each of %lld tokens",
+                (long long)ds_numel(used), (long long)tokens);
+        return false;
+    }
+    *out = ds_data(ds_cast(ds_detach(used), DS_I64));
+    return *out || !tokens;
+}
+
+bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_tensor **weights,
+                  ds_tensor **aux)
+{
+    int64_t tokens = ds_size(x, 0);
+    const int64_t *goes;
+    ds_tensor *in = wide(x);
+    if (g->jitter && g->training)
+        in = ds_mul(
+            in, ds_cast(ds_init_uniform(ds_empty(DS_F32, ds_shape_of(in)), 1 - JITTER, 1 + JITTER),
+                        ds_dtype_of(in)));
+    ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
+    if (!p || !open_routes(g, tokens, r) || !read_used(used, tokens, &goes)) return false;
+    bool was = ds_set_grad(false);
+    bool done = g->decide(g, ds_cast(logits, DS_F32), ds_cast(p, DS_F32), goes, r);
+    ds_set_grad(was);
+    if (!done) return false;
+    *weights = weigh(g, p, r);
+    *aux = balance(g, p, r);
+    return *weights && *aux;
+}

@@ -1,0 +1,403 @@
+/* nn/moe.c: MoE: a layer of experts, of which each token goes to k.
+ *
+ *     x [S,M] -gate-> routes, weights       (gate.c)
+ *             -dispatch->  rows of tokens, expert by expert
+ *             -exchange->  with ep_size > 1: to the ranks that have the experts
+ *             -experts->   each on its rows, as many as there are
+ *             -exchange, combine->  y [S,M], the answers times their weights
+ *
+ * Only rows that hold a token are moved, exchanged and computed: capacity says who is dropped, not how large
+ * anything is. An expert without a token gets a row of zeros, whose answer nobody takes: so it always has a
+ * gradient, if one of zeros, and whatever happens on its call happens on all ranks (stage 3 gathers then).
+ *
+ * Parameters are named as DeepSpeed's, but that experts keep their number in the layer on every rank; Note
+ * [Experts] of module.h says which ranks have which. All experts begin with the same values, as there.
+ * Source: DeepSpeed-MoE, arXiv 2201.05596 (residual layers: section 4.1).
+ * SPDX-License-Identifier: MIT */
+#include "moe.h"
+#include "gate.h"
+#include "module.h"
+
+#include <deepspeed/autograd.h>
+#include <deepspeed/comm.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Communicators that layers of one ep_size share. */
+typedef struct Groups {
+    ds_comm *world, *expert, *data;
+    int refs;
+} Groups;
+
+typedef struct MoE {
+    dsi_gate gate;
+    dsi_experts mark;
+    Groups *groups; /* NULL: ep_size is 1 */
+    int64_t hidden;
+    ds_module *experts;              /* its children are this rank's */
+    ds_module *mlp, *coefficient;    /* residual; else NULL */
+    ds_tensor *aux, *chosen, *taken; /* of the last call, kept */
+    int64_t capacity;
+} MoE;
+
+static int local_experts(const MoE *l) { return l->mark.all / l->mark.ep_size; }
+
+/* ---- forward ----------------------------------------------------------------------------------------- */
+
+/* n numbers that last as long as the call; NULL with the message. */
+static int64_t *numbers(int64_t n)
+{
+    ds_tensor *x = ds_zeros(DS_I64, ds_shape(n));
+    return x ? ds_data_mut(x) : NULL;
+}
+
+/* Where the rows of each of n experts begin, of which each has at least `least`: [n + 1]. */
+static int64_t *lay_out(const int64_t *rows, int n, int64_t least)
+{
+    int64_t *begin = rows ? numbers(n + 1) : NULL;
+    for (int e = 0; begin && e < n; e++)
+        begin[e + 1] = begin[e] + (rows[e] > least ? rows[e] : least);
+    return begin;
+}
+
+/* The experts one after the other, each on rows begin[e] .. begin[e + 1]. */
+static ds_tensor *call_each(const MoE *l, ds_tensor *rows, const int64_t *begin)
+{
+    int n = local_experts(l);
+    if (n == 1) return ds_call(ds_module_child(l->experts, 0), rows);
+    ds_tensor **answer = calloc((size_t)n, sizeof(ds_tensor *)), *all = NULL;
+    if (!answer) {
+        ds_fail(DS_ENOMEM, "no memory for a list of %d experts", n);
+        return NULL;
+    }
+    for (int e = 0; e < n; e++) {
+        answer[e] = ds_call(ds_module_child(l->experts, e),
+                            ds_slice(rows, 0, begin[e], begin[e + 1]));
+        if (!answer[e]) break;
+        if (e == n - 1) all = ds_cat(answer, n, 0);
+    }
+    free(answer);
+    return all;
+}
+
+static ds_tensor *run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
+{
+    ds_tensor *y = call_each(l, rows, begin);
+    if (!y || (ds_ndim(y) == 2 && ds_size(y, 0) == ds_size(rows, 0) && ds_size(y, 1) == l->hidden))
+        return y;
+    ds_fail(DS_EINVAL,
+            "the experts' answers have %d dimensions, %lld x %lld, for rows of %lld x %lld: "
+            "expected the same",
+            ds_ndim(y), (long long)ds_size(y, 0), (long long)ds_size(y, 1),
+            (long long)ds_size(rows, 0), (long long)l->hidden);
+    return NULL;
+}
+
+/* Slots [S,k]: the row of each choice, if experts' rows begin there. */
+static ds_tensor *slots_of(const dsi_routes *r, const int64_t *begin)
+{
+    ds_tensor *slots = begin ? ds_empty(DS_I64, ds_shape_of(r->expert)) : NULL;
+    int64_t *slot = slots ? ds_data_mut(slots) : NULL;
+    const int64_t *expert = ds_data(r->expert), *place = ds_data(r->place);
+    if (!slot || !expert || !place) return NULL;
+    for (int64_t i = 0; i < ds_numel(slots); i++)
+        slot[i] = place[i] < 0 ? -1 : begin[expert[i]] + place[i];
+    return slots;
+}
+
+/* Every expert is here. */
+static ds_tensor *through_own(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
+{
+    const int64_t *begin = lay_out(ds_data(r->taken), l->mark.all, 1);
+    ds_tensor *slots = slots_of(r, begin);
+    if (!slots) return NULL;
+    ds_tensor *rows = ds_dispatch(x, slots, begin[l->mark.all]);
+    return ds_combine(run_experts(l, rows, begin), slots, w);
+}
+
+/* Rows that came from all ranks, by rank and then by expert: count [ranks][n]. They are put in the order of
+ * experts, run, and put back. */
+static ds_tensor *run_arrived(const MoE *l, ds_tensor *rows, const int64_t *count)
+{
+    int n = local_experts(l), ranks = l->mark.ep_size;
+    int64_t *sum = numbers(n), at = 0;
+    if (!sum || !rows) return NULL;
+    for (int i = 0; i < ranks * n; i++) sum[i % n] += count[i];
+    int64_t *begin = lay_out(sum, n, 1);
+    if (!begin) return NULL;
+    if (n == 1 && sum[0] > 0) return run_experts(l, rows, begin);
+
+    ds_tensor *slots = ds_empty(DS_I64, ds_shape(ds_size(rows, 0), 1));
+    int64_t *slot = slots ? ds_data_mut(slots) : NULL, *next = lay_out(sum, n, 1);
+    if (!next || (!slot && ds_size(rows, 0))) return NULL;
+    for (int i = 0; i < ranks * n; i++)
+        for (int64_t k = 0; k < count[i]; k++) slot[at++] = next[i % n]++;
+    ds_tensor *sorted = ds_dispatch(rows, slots, begin[n]);
+    return ds_combine(run_experts(l, sorted, begin), slots, NULL);
+}
+
+/* Ranks share the experts: how many rows go where is exchanged first. */
+static ds_tensor *through_others(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
+{
+    int n = local_experts(l), all = l->mark.all;
+    ds_tensor *counts = ds_empty(DS_I64, ds_shape(all)); /* [ranks][n]: from each rank */
+    if (!counts || ds_all_to_all(l->mark.expert, counts, r->taken) != DS_OK) return NULL;
+    const int64_t *count = ds_data(counts), *taken = ds_data(r->taken);
+    int64_t *to = numbers(l->mark.ep_size), *from = numbers(l->mark.ep_size);
+    const int64_t *begin = lay_out(taken, all, 0);
+    ds_tensor *slots = slots_of(r, begin);
+    if (!count || !to || !from || !slots) return NULL;
+    for (int e = 0; e < all; e++) {
+        to[e / n] += taken[e];
+        from[e / n] += count[e];
+    }
+    ds_tensor *rows = ds_dispatch(x, slots, begin[all]);
+    ds_tensor *arrived = ds_exchange_rows(rows, l->mark.expert, to, from);
+    ds_tensor *answers = run_arrived(l, arrived, count);
+    return ds_combine(ds_exchange_rows(answers, l->mark.expert, from, to), slots, w);
+}
+
+/* c[...,0] y + c[...,1] mlp(x), c the softmax of two coefficients */
+static ds_tensor *mix(const MoE *l, ds_tensor *x, ds_tensor *y)
+{
+    ds_tensor *c = ds_softmax(ds_call(l->coefficient, x), -1);
+    return ds_add(ds_mul(y, ds_slice(c, -1, 0, 1)),
+                  ds_mul(ds_call(l->mlp, x), ds_slice(c, -1, 1, 2)));
+}
+
+static void keep(ds_tensor **at, ds_tensor *x)
+{
+    ds_drop(*at);
+    *at = ds_keep(x);
+}
+
+static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
+{
+    MoE *l = self;
+    ds_tensor *x = in[0], *w, *aux;
+    dsi_routes r;
+    if (n > 2 || !ds_numel(x) || ds_size(x, -1) != l->hidden) {
+        ds_fail(DS_EINVAL,
+                "MoE takes x [...,%lld] and perhaps used_token: it was given %d tensors, the first "
+                "of %lld elements, its last dimension %lld",
+                (long long)l->hidden, n, (long long)ds_numel(x), (long long)ds_size(x, -1));
+        return NULL;
+    }
+    if (!l->experts) return NULL; /* its constructor has refused */
+    ds_tensor *tokens = ds_reshape(x, ds_shape(-1, l->hidden));
+    l->gate.training = ds_module_training(ds_module_of(self));
+    if (!tokens || !dsi_gate_run(&l->gate, tokens, n == 2 ? in[1] : NULL, &r, &w, &aux))
+        return NULL;
+    if (!ds_recomputing()) {
+        keep(&l->aux, aux);
+        keep(&l->chosen, r.chosen);
+        keep(&l->taken, r.taken);
+        l->capacity = r.capacity;
+    }
+    ds_tensor *y = l->groups ? through_others(l, tokens, &r, w) : through_own(l, tokens, &r, w);
+    y = ds_reshape(y, ds_shape_of(x));
+    return l->coefficient ? mix(l, x, y) : y;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------ */
+
+static void moe_free(void *self);
+static void moe_describe(void *self, FILE *to);
+
+static const ds_module_type moe_type = {"MoE", sizeof(MoE), .forward_n = moe_forward,
+                                        .free = moe_free, .describe = moe_describe};
+
+static const MoE *layer(const ds_module *m)
+{
+    return ds_module_type_of(m) == &moe_type ? ds_self((ds_module *)m) : NULL;
+}
+
+int ds_moe_layers(const ds_module *m)
+{
+    int n = layer(m) != NULL;
+    for (int i = 0; i < ds_module_children(m); i++) n += ds_moe_layers(ds_module_child(m, i));
+    return n;
+}
+
+static ds_module *layer_at(ds_module *m, int *i)
+{
+    if (layer(m) && (*i)-- == 0) return m;
+    for (int k = 0; k < ds_module_children(m); k++) {
+        ds_module *found = layer_at(ds_module_child(m, k), i);
+        if (found) return found;
+    }
+    return NULL;
+}
+
+ds_module *ds_moe_layer(ds_module *m, int i) { return m && i >= 0 ? layer_at(m, &i) : NULL; }
+
+ds_tensor *ds_moe_aux_loss(ds_module *m)
+{
+    ds_tensor *sum = NULL;
+    if (!m) return NULL;
+    for (int i = 0; i < ds_moe_layers(m); i++) {
+        ds_tensor *aux = layer(ds_moe_layer(m, i))->aux;
+        if (aux) sum = sum ? ds_add(sum, aux) : aux;
+    }
+    return sum ? sum : ds_scalar(DS_F32, 0);
+}
+
+ds_tensor *ds_moe_exp_counts(ds_module *m) { return layer(m) ? layer(m)->chosen : NULL; }
+ds_tensor *ds_moe_taken_counts(ds_module *m) { return layer(m) ? layer(m)->taken : NULL; }
+int64_t ds_moe_capacity(const ds_module *m) { return layer(m) ? layer(m)->capacity : 0; }
+
+dsi_gate *dsi_moe_gate(ds_module *m) { return layer(m) ? &((MoE *)ds_self(m))->gate : NULL; }
+
+static void moe_describe(void *self, FILE *to)
+{
+    const MoE *l = self;
+    fprintf(to, "num_experts=%d, ep_size=%d, k=%d", l->mark.all, l->mark.ep_size, l->gate.o.k);
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------ */
+
+/* Those of a layer below m that shares its experts in the same way, if there is one. */
+static Groups *find_groups(const ds_module *m, int ep_size, const ds_comm *world)
+{
+    const MoE *l = layer(m);
+    if (l && l->groups && l->mark.ep_size == ep_size && l->groups->world == world) return l->groups;
+    for (int i = 0; i < ds_module_children(m); i++) {
+        Groups *found = find_groups(ds_module_child(m, i), ep_size, world);
+        if (found) return found;
+    }
+    return NULL;
+}
+
+static void leave_groups(Groups *g)
+{
+    if (!g || --g->refs) return;
+    ds_comm_free(g->expert);
+    ds_comm_free(g->data);
+    free(g);
+}
+
+/* Ranks 0 .. ep_size-1 have all experts between them, as have the next ones. All ranks call it. */
+static Groups *make_groups(ds_comm *world, int ep_size)
+{
+    int rank = ds_comm_rank(world);
+    Groups *g = calloc(1, sizeof *g);
+    if (!g) {
+        ds_fail(DS_ENOMEM, "MoE: no memory for its groups");
+        return NULL;
+    }
+    g->refs = 1;
+    g->world = world;
+    g->expert = ds_comm_split(world, rank / ep_size, rank);
+    g->data = g->expert ? ds_comm_split(world, rank % ep_size, rank) : NULL;
+    if (g->data) return g;
+    leave_groups(g);
+    return NULL;
+}
+
+static bool join_groups(MoE *l, const ds_module *m, const char *name)
+{
+    const ds_moe_opts *o = &l->gate.o;
+    if (o->ep_size == 1) return true;
+    ds_comm *world = o->comm ? o->comm : ds_world();
+    int ranks = ds_comm_size(world);
+    if (ranks % o->ep_size) {
+        ds_fail(DS_EINVAL,
+                "MoE %s: ep_size is %d, but there are %d ranks: expected a divisor of that%s", name,
+                o->ep_size, ranks,
+                ranks == 1 && !ds_is_distributed()
+                    ? " (ds_init_distributed() before the model is made brings the others)"
+                    : "");
+        return false;
+    }
+    l->groups = find_groups(dsi_module_root(m), o->ep_size, world);
+    if (l->groups)
+        l->groups->refs++;
+    else
+        l->groups = make_groups(world, o->ep_size);
+    if (!l->groups) return false;
+    l->mark.expert = l->groups->expert;
+    l->mark.data = l->groups->data;
+    return true;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------- */
+
+static void moe_free(void *self)
+{
+    MoE *l = self;
+    ds_drop(l->aux);
+    ds_drop(l->chosen);
+    ds_drop(l->taken);
+    leave_groups(l->groups);
+}
+
+/* The first one draws its values, the others draw the same ones again; so however many there are here, the
+ * generator goes on from one place. */
+static void make_experts(MoE *l, ds_module *list, ds_module *m)
+{
+    const ds_moe_opts *o = &l->gate.o;
+    ds_tensor *before = ds_rng_state();
+    for (int e = 0; e < local_experts(l) && !ds_error(); e++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", l->mark.first + e);
+        if (e) ds_set_rng_state(before);
+        if (!o->expert(list, name, o->arg) && !ds_error())
+            ds_fail(DS_EINVAL, "MoE %s: .expert returned NULL", ds_module_name(m));
+    }
+    if (o->use_residual && !ds_error()) {
+        ds_set_rng_state(before);
+        l->mlp = o->expert(m, "mlp", o->arg);
+    }
+    int made = ds_module_children(list);
+    if (!ds_error() && made != local_experts(l))
+        ds_fail(DS_EINVAL,
+                "MoE %s: .expert made %d modules below the parent that it was given: expected one "
+                "for each of %d experts",
+                ds_module_name(m), made, local_experts(l));
+    if (!ds_error()) l->experts = list;
+}
+
+static bool check(const MoE *l, const ds_module *m, const char *name, int64_t hidden)
+{
+    if (hidden < 1 || !l->gate.o.expert)
+        ds_fail(DS_EINVAL,
+                "MoE %s: hidden is %lld, .expert is %s: expected at least 1, and what "
+                "makes an expert",
+                name, (long long)hidden, l->gate.o.expert ? "given" : "NULL");
+    else if (dsi_module_in_expert(m))
+        ds_fail(DS_EINVAL,
+                "MoE %s: it lies inside of an expert: expected no layers of experts "
+                "there",
+                name);
+    else
+        return true;
+    return false;
+}
+
+ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, ds_moe_opts opts)
+{
+    static const ds_module_type layer_type = {"MOELayer", 0, .forward = NULL},
+                                gate_type = {"TopKGate", 0, .forward = NULL},
+                                experts_type = {"Experts", 0, .forward = NULL};
+    ds_module *m = ds_module_new(parent, name, &moe_type);
+    MoE *l = ds_self(m);
+    l->hidden = hidden;
+    if (!dsi_gate_open(&l->gate, name, &opts) || !check(l, m, name, hidden)) return m;
+    const ds_moe_opts *o = &l->gate.o;
+    l->mark = (dsi_experts){.all = o->num_experts, .ep_size = o->ep_size};
+    if (!join_groups(l, m, name)) return m;
+    l->mark.first = ds_comm_rank(l->mark.expert) * local_experts(l);
+
+    ds_scope *scope = ds_scope_open();
+    ds_module *inner = ds_module_new(m, "deepspeed_moe", &layer_type);
+    ds_module *gate = ds_module_new(inner, "gate", &gate_type);
+    ds_module *list = ds_nn_module_list(ds_module_new(inner, "experts", &experts_type),
+                                        "deepspeed_experts");
+    dsi_module_set_experts(list, &l->mark);
+    make_experts(l, list, m);
+    dsi_gate_make_wg(&l->gate, gate, hidden);
+    if (o->use_residual) l->coefficient = ds_nn_linear(m, "coefficient", hidden, 2);
+    ds_scope_close(scope);
+    return m;
+}

@@ -1,0 +1,11 @@
+/* nn/moe.h: inside of a layer of experts.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_NN_MOE_H
+#define DSI_NN_MOE_H
+
+#include "gate.h"
+
+/* The gate of a layer that ds_nn_moe made, for who decides in its place; NULL of other modules. */
+dsi_gate *dsi_moe_gate(ds_module *moe);
+
+#endif

@@ -1,0 +1,59 @@
+/* ops/collective.c: collectives that have a backward.
+ *
+ * exchange_rows  the rows of y are those that other ranks send; the gradient goes back the way they came
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct Exchange {
+    ds_comm *comm;  /* borrowed; alive until the backward */
+    ds_dims x;      /* shape */
+    int64_t rows[]; /* [size] to each rank, then [size] from each */
+} Exchange;
+
+static void exchange_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Exchange *e = dsi_attr(n);
+    ds_tensor *dx = dsi_new(dy, e->x), *g = ds_contiguous(dy);
+    const int64_t *to = e->rows, *from = e->rows + ds_comm_size(e->comm);
+    bool done = dx && g && ds_all_to_all_rows(e->comm, dx, to, g, from) == DS_OK;
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_exchange_rows = {"exchange_rows", exchange_backward, false};
+
+static void remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t *to,
+                     const int64_t *from)
+{
+    size_t bytes = (size_t)ds_comm_size(c) * sizeof *to;
+    Exchange *e = n ? dsi_alloc(sizeof *e + 2 * bytes) : NULL;
+    if (!n) return;
+    e->comm = c;
+    e->x = x->shape;
+    memcpy(e->rows, to, bytes);
+    memcpy(e->rows + ds_comm_size(c), from, bytes);
+    dsi_set_attr(n, e, sizeof *e + 2 * bytes);
+    dsi_free(e);
+}
+
+ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const int64_t *from)
+{
+    if (!x || !to || !from) return dsi_passed("exchange_rows");
+    if (!dsi_want_float("exchange_rows", x)) return NULL;
+    if (!x->shape.n) return dsi_refuse("exchange_rows: x is [], which has no rows");
+    if (!c) c = ds_world();
+    if (!(x = ds_contiguous(x)) || dsi_bring(x) != DS_OK) return NULL;
+
+    ds_dims shape = x->shape;
+    shape.d[0] = 0;
+    for (int r = 0; r < ds_comm_size(c); r++) shape.d[0] += from[r];
+    ds_tensor *y = dsi_new(x, shape);
+
+    if (!y || ds_all_to_all_rows(c, y, from, x, to) != DS_OK) return NULL;
+
+    remember(dsi_record(&dsi_op_exchange_rows, y, x), x, c, to, from);
+    return y;
+}

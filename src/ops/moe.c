@@ -1,0 +1,124 @@
+/* ops/moe.c: rows to places and back: what a mixture of experts does with tokens.
+ *
+ * dispatch  y[slot[s,j],:] = x[s,:],                   dx[s,:] = sum over j of dy[slot[s,j],:]
+ * combine   y[s,:] = sum over j of w[s,j] x[slot[s,j],:],  dx[slot[s,j],:] = w[s,j] dy[s,:],
+ *                                                      dw[s,j] = dy[s,:] . x[slot[s,j],:]
+ * Each is the other's backward, so both ways cost as much as the rows that are moved; GShard (arXiv
+ * 2006.16668) and DeepSpeed's first versions multiply by one-hot matrices [S,E,C] instead.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+#include "base/mem.h"
+
+/* contiguous x [S,D] with its slots [S,k] */
+static bool want_rows(const char *op, const ds_tensor *x, const ds_tensor *slots)
+{
+    if (!dsi_want_float(op, x)) return false;
+    if (x->shape.n == 2 && slots->shape.n == 2 && slots->dtype == DS_I64 &&
+        slots->device == x->device)
+        return true;
+    return dsi_refuse("%s: x is %s, slots are %s %s: expected [rows,D] and int64 [tokens,k]", op,
+                      dsi_shape_text(x->shape), ds_dtype_name(slots->dtype),
+                      dsi_shape_text(slots->shape));
+}
+
+/* Each slot is one of `rows`, or below 0; and named once. */
+static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
+{
+    const int64_t *slot = ds_data(slots);
+    if (!slot && dsi_numel(slots->shape)) return false;
+    bool *taken = dsi_alloc((size_t)rows + 1), fits = true;
+    for (int64_t i = 0, n = dsi_numel(slots->shape); fits && i < n; i++) {
+        if (slot[i] < 0) continue;
+        fits = slot[i] < rows && !taken[slot[i]];
+        if (!fits)
+            dsi_refuse("%s: slot %lld of token %lld is %s", op, (long long)slot[i],
+                       (long long)(i / slots->shape.d[1]),
+                       slot[i] < rows ? "another one's too" : "outside of the rows");
+        else
+            taken[slot[i]] = true;
+    }
+    dsi_free(taken);
+    return fits;
+}
+
+/* ---- dispatch ---------------------------------------------------------------------------------------- */
+
+static void dispatch_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *slots = dsi_saved(n, 0), *g = ds_contiguous(dy);
+    ds_tensor *dx = dsi_new(dy, ds_shape(slots->shape.d[0], dy->shape.d[1]));
+    bool done = dx && g && dsi_run(dx, combine, dsi_v(g), dsi_v(slots), dsi_v(NULL), dsi_v(dx));
+    dsi_give(n, 0, dsi_if(done, dx));
+}
+
+const dsi_op dsi_op_dispatch = {"dispatch", dispatch_backward, false};
+
+ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
+{
+    if (!x || !slots) return dsi_passed("dispatch");
+    if (!want_rows("dispatch", x, slots)) return NULL;
+    if (slots->shape.d[0] != x->shape.d[0] || rows < 0)
+        return dsi_refuse("dispatch: x is %s, slots are %s, for %lld rows: expected slots for each "
+                          "row of x",
+                          dsi_shape_text(x->shape), dsi_shape_text(slots->shape), (long long)rows);
+    if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
+    if (!slots_fit("dispatch", slots, rows)) return NULL;
+
+    ds_tensor *y = dsi_new(x, ds_shape(rows, x->shape.d[1]));
+
+    if (!y || !dsi_run(y, dispatch, dsi_v(x), dsi_v(slots), dsi_v(NULL), dsi_v(y))) return NULL;
+
+    dsi_save(dsi_record(&dsi_op_dispatch, y, x), slots);
+    return y;
+}
+
+/* ---- combine ----------------------------------------------------------------------------------------- */
+
+static void combine_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *slots = dsi_saved(n, 0), *w = dsi_saved(n, 1), *x = dsi_saved(n, 2);
+    const ds_dims *shape = dsi_attr(n);
+    ds_tensor *g = ds_contiguous(dy);
+    if (dsi_needs(n, 0)) {
+        ds_tensor *dx = dsi_new(dy, *shape);
+        bool done = dx && g && dsi_run(dx, dispatch, dsi_v(g), dsi_v(slots), dsi_v(w), dsi_v(dx));
+        dsi_give(n, 0, dsi_if(done, dx));
+    }
+    if (dsi_needs(n, 1)) {
+        ds_tensor *dw = dsi_new(w, slots->shape);
+        bool done = dw && g && dsi_run(dw, combine_dw, dsi_v(g), dsi_v(x), dsi_v(slots), dsi_v(dw));
+        dsi_give(n, 1, dsi_if(done, dw));
+    }
+}
+
+const dsi_op dsi_op_combine = {"combine", combine_backward, false};
+
+static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_tensor *w)
+{
+    ds_dtype dtype = dsi_is_16bit(x) ? DS_F32 : x->dtype;
+    if (!w ||
+        (w->dtype == dtype && w->device == x->device && dsi_same_shape(w->shape, slots->shape)))
+        return true;
+    return dsi_refuse("combine: weights are %s %s: expected %s %s as the slots",
+                      ds_dtype_name(w->dtype), dsi_shape_text(w->shape), ds_dtype_name(dtype),
+                      dsi_shape_text(slots->shape));
+}
+
+ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
+{
+    if (!x || !slots) return dsi_passed("combine");
+    if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
+    if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
+    if (weights && !(weights = ds_contiguous(weights))) return NULL;
+    if (!slots_fit("combine", slots, x->shape.d[0])) return NULL;
+
+    ds_tensor *y = dsi_new(x, ds_shape(slots->shape.d[0], x->shape.d[1]));
+
+    if (!y || !dsi_run(y, combine, dsi_v(x), dsi_v(slots), dsi_v(weights), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_combine, y, x, weights);
+    dsi_save(n, slots), dsi_save(n, weights), dsi_set_attr(n, &x->shape, sizeof x->shape);
+    if (n && dsi_needs(n, 1)) dsi_save(n, x);
+    return y;
+}
