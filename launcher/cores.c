@@ -40,7 +40,7 @@ static int number(const char **s)
     return n < CPUS ? (int)n : -1;
 }
 
-bool cores_parse(const char *list, cores *c, char why[200])
+bool cores_parse(const char *list, cores *c, dsi_text *why)
 {
     const char *s = list;
     *c = (cores){0};
@@ -53,9 +53,8 @@ bool cores_parse(const char *list, cores *c, char why[200])
                             : c->n && low <= c->at[c->n - 1] ? "is not above the one before"
                                                              : NULL;
         if (wrong) {
-            snprintf(why, 200,
-                     "\"%.100s\": a part of it %s (0,2-5 are the processors 0, 2, 3, 4, 5)", list,
-                     wrong);
+            dsi_text_add(why, "\"%s\": a part of it %s (0,2-5 are the processors 0, 2, 3, 4, 5)",
+                         list, wrong);
             cores_free(c);
             return false;
         }
@@ -68,9 +67,11 @@ bool cores_parse(const char *list, cores *c, char why[200])
 
 static bool read_list(const char *path, cores *c)
 {
-    char line[MOST], why[200];
+    char line[MOST];
+    dsi_text why = {0};
     FILE *f = fopen(path, "r");
-    bool good = f && fgets(line, sizeof line, f) && cores_parse(line, c, why);
+    bool good = f && fgets(line, sizeof line, f) && cores_parse(line, c, &why);
+    dsi_text_free(&why);
     if (f) fclose(f);
     return good;
 }
@@ -151,27 +152,22 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
     return true;
 }
 
-bool cores_bind(const char *list, int r, int n)
+bool cores_bind(const char *list, int r, int n, dsi_text *why)
 {
     cores all, share;
     int *node = NULL, n_nodes = 0;
-    char why[200], threads[20];
-    if (list && !cores_parse(list, &all, why)) {
-        fprintf(stderr, "deepspeed: --bind_core_list %s\n", why);
-        return false;
-    }
+    char threads[20];
+    if (list && !cores_parse(list, &all, why)) return false;
     if (!list) cores_of_machine(&all, &node, &n_nodes);
     bool good = cores_share(&all, node, n_nodes, r, n, &share);
     if (!good)
-        fprintf(stderr,
-                "deepspeed: --bind_cores_to_rank: %d cores for %d ranks: each needs one at least\n",
-                all.n, n);
+        dsi_text_add(why, "--bind_cores_to_rank: %d cores for %d ranks: each needs one at least",
+                     all.n, n);
     cpu_set_t *set = dsi_alloc(CPUS / 8);
     for (int i = 0; i < share.n; i++) CPU_SET_S((size_t)share.at[i], CPUS / 8, set);
     if (good && sched_setaffinity(0, CPUS / 8, set)) {
-        fprintf(stderr,
-                "deepspeed: --bind_cores_to_rank: processors %d to %d of this machine: %s\n",
-                share.at[0], share.at[share.n - 1], strerror(errno));
+        dsi_text_add(why, "--bind_cores_to_rank: processors %d to %d of this machine: %s",
+                     share.at[0], share.at[share.n - 1], strerror(errno));
         good = false;
     }
     snprintf(threads, sizeof threads, "%d", share.n);

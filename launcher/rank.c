@@ -14,10 +14,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -131,8 +132,7 @@ static bool make_folders(const char *path)
     return !mkdir(path, 0777) || errno == EEXIST;
 }
 
-/* -1 after one message. */
-static int open_log(const rank_options *o, const place *p)
+static int open_log(const rank_options *o, const place *p, dsi_text *why)
 {
     char now[40];
     dsi_text path = {0};
@@ -142,21 +142,20 @@ static int open_log(const rank_options *o, const place *p)
     dsi_text_add(&path, "%s/%s_rank%d.log", o->log_dir, o->log_time ? o->log_time : now, p->rank);
     int fd = make_folders(o->log_dir) ? open(path.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
                                       : -1;
-    if (fd < 0)
-        fprintf(stderr, "deepspeed: --enable_each_rank_log: %s: %s\n", path.s, strerror(errno));
+    if (fd < 0) dsi_text_add(why, "--enable_each_rank_log: %s: %s", path.s, strerror(errno));
     dsi_text_free(&path);
     return fd;
 }
 
-/* Folder, cores and environment. false after one message. */
-static bool prepare(const rank_options *o, const world *w, const place *p)
+/* Folder, cores and environment. */
+static bool prepare(const rank_options *o, const world *w, const place *p, dsi_text *why)
 {
     if (o->folder && chdir(o->folder)) {
-        fprintf(stderr, "deepspeed: %s: the working folder %s: %s\n", w->nodes[p->node].name,
-                o->folder, strerror(errno));
+        dsi_text_add(why, "%s: the working folder %s: %s", w->nodes[p->node].name, o->folder,
+                     strerror(errno));
         return false;
     }
-    if (o->bind && !cores_bind(o->core_list, p->local_rank, w->nodes[p->node].n_slots))
+    if (o->bind && !cores_bind(o->core_list, p->local_rank, w->nodes[p->node].n_slots, why))
         return false;
     set_environment(o, w, p);
     return true;
@@ -215,41 +214,55 @@ static bool open_link(const char *link, int rank, watched *w)
     return false;
 }
 
-static int fail(const watched *w, int status)
+/* Through the launcher, which says once what many ranks say. */
+static int fail(const watched *w, const dsi_text *why)
 {
-    wire_send_ending(&w->wire, &(ending){.code = status, .process = getpid()});
-    return status;
+    dsi_text line = {0};
+    dsi_text_add(&line, "deepspeed: %s\n", why->s ? why->s : "?");
+    if (w->wire.fd < 0) fputs(line.s, stderr);
+    wire_send(&w->wire, WIRE_ERR, line.s, line.n);
+    wire_send_ending(&w->wire, &(ending){.code = FAILED, .told = true, .process = getpid()});
+    dsi_text_free(&line);
+    return FAILED;
 }
 
 /* ---- in order -------------------------------------------------------------------------------------------- */
 
-static int start(const rank_options *o, const world *w, const place *p)
+static void use_log(int log, bool linked, watched *job)
+{
+    for (int i = 1; i < 3 && !linked; i++) dup2(log, i);
+    for (int i = 1; i < 3; i++)
+        if (job->std[i] >= 0) close(job->std[i]);
+    job->std[1] = log;
+    job->std[2] = fcntl(log, F_DUPFD_CLOEXEC, 3);
+    job->piped = false;
+}
+
+static int start(const rank_options *o, const world *w, bool alone, dsi_text *why)
 {
     watched job = {.wire = {.fd = -1}, .std = {-1, -1, -1}};
-    if (o->link && !open_link(o->link, p->rank, &job)) return FAILED;
-    if (!prepare(o, w, p)) return fail(&job, FAILED);
-    job.argv = arguments(o, p);
-    int log = o->log_dir ? open_log(o, p) : -1;
-    if (o->log_dir && log < 0) return fail(&job, FAILED);
-    if (log >= 0) {
-        for (int i = 1; i < 3; i++)
-            if (job.std[i] >= 0) close(job.std[i]);
-        job.std[1] = log;
-        job.std[2] = fcntl(log, F_DUPFD_CLOEXEC, 3);
-        job.piped = false;
-    }
-    if (o->link) return watch_program(&job);
-    for (int i = 1; i < 3 && log >= 0; i++) dup2(log, i);
-    return become_program(job.argv);
+    place p = {.rank = -1};
+    int log = -1;
+    bool good = alone || world_find_me(w, o->node, &p, why);
+    if (alone) p = (place){0};
+    if (o->link && !open_link(o->link, p.rank, &job)) return FAILED;
+    good = good && prepare(o, w, &p, why);
+    if (good && o->log_dir) good = (log = open_log(o, &p, why)) >= 0;
+    if (!good) return fail(&job, why);
+    if (log >= 0) use_log(log, o->link != NULL, &job);
+    job.argv = arguments(o, &p);
+    return o->link ? watch_program(&job) : become_program(job.argv);
 }
 
 static int start_at(int argc, char **argv, bool alone)
 {
     rank_options o;
     world w;
-    place p = {0};
+    dsi_text why = {0};
     if (!read_options(&o, argc, argv) || !world_read(&w, o.world_info)) return WRONG;
-    int status = alone || world_find_me(&w, o.node, &p) ? start(&o, &w, &p) : FAILED;
+    if (o.link) prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the engine */
+    int status = start(&o, &w, alone, &why);
+    dsi_text_free(&why);
     world_free(&w);
     return status;
 }

@@ -105,8 +105,8 @@ bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number)
 bool wire_send_ending(const wire *w, const ending *e)
 {
     return wire_send_numbers(
-        w, WIRE_ENDED, 6,
-        (int[]){e->code, e->signal, e->error, e->asked, e->no_memory, e->process});
+        w, WIRE_ENDED, 7,
+        (int[]){e->code, e->signal, e->error, e->asked, e->told, e->no_memory, e->process});
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
@@ -126,14 +126,16 @@ int wire_numbers(const char *payload, size_t bytes, int n, int *number)
 
 ending wire_ending(const char *payload, size_t bytes)
 {
-    int v[6] = {0};
-    wire_numbers(payload, bytes, 6, v);
+    int v[7] = {0};
+    wire_numbers(payload, bytes, 7, v);
     return (ending){.code = v[0],
                     .signal = v[1],
                     .error = v[2],
                     .asked = v[3] != 0,
-                    .no_memory = v[4] != 0,
-                    .process = v[5]};
+
+                    .told = v[4] != 0,
+                    .no_memory = v[5] != 0,
+                    .process = v[6]};
 }
 
 /* How the bytes at s begin: with a record of the length returned, 0: with something else, -1: more is needed. */

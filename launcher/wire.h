@@ -34,6 +34,7 @@ typedef struct ending {
     int code, signal; /* one of them, or both 0 */
     int error;        /* errno: it could not be executed */
     bool asked;       /* it had been told to end before */
+    bool told;        /* the cause has been printed */
     bool no_memory;   /* the kernel has killed something of its control group for want of memory */
     int process;
 } ending;

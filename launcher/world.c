@@ -138,7 +138,7 @@ void world_forget_engine(void)
     unsetenv("PMIX_RANK");
 }
 
-bool world_find_me(const world *w, int node, place *p)
+bool world_find_me(const world *w, int node, place *p, dsi_text *why)
 {
     int i = 0, expected = w->size, first = 0;
     while (i < ENGINES && (number(engines[i].rank) < 0 || number(engines[i].size) < 0)) i++;
@@ -146,7 +146,7 @@ bool world_find_me(const world *w, int node, place *p)
     int size = i < ENGINES ? number(engines[i].size) : 1;
     int local_rank = i < ENGINES ? number(engines[i].local_rank) : -1;
     if (node >= w->n_nodes) {
-        fprintf(stderr, "deepspeed: --node_rank=%d: there are %d nodes\n", node, w->n_nodes);
+        dsi_text_add(why, "--node_rank=%d: there are %d nodes", node, w->n_nodes);
         return false;
     }
     if (node >= 0) {
@@ -156,9 +156,9 @@ bool world_find_me(const world *w, int node, place *p)
     if (size != expected || rank >= size) {
         fprintf(
             stderr,
-            "deepspeed: %s says rank %d of %d, but there are to be %d: the processes were not "
+            "%s says rank %d of %d, but there are to be %d: the processes were not "
             "started by the engine that was meant to (srun: --mpi=pmix for Open MPI, --mpi=pmi2 "
-            "for MPICH)\n",
+            "for MPICH)",
             i < ENGINES ? engines[i].size : "the environment", rank, size, expected);
         return false;
     }
@@ -166,12 +166,11 @@ bool world_find_me(const world *w, int node, place *p)
     if (local_rank >= 0 && local_rank != p->local_rank) {
         char here[256] = "?";
         gethostname(here, sizeof here - 1);
-        fprintf(
-            stderr,
-            "deepspeed: %s says that rank %d is number %d on %s, but it is to be number %d on %s: "
-            "the engine dealt the ranks to hosts in another order\n",
-            engines[i].local_rank, p->rank, local_rank, here, p->local_rank,
-            w->nodes[p->node].name);
+        fprintf(stderr,
+                "%s says that rank %d is number %d on %s, but it is to be number %d on %s: "
+                "the engine dealt the ranks to hosts in another order",
+                engines[i].local_rank, p->rank, local_rank, here, p->local_rank,
+                w->nodes[p->node].name);
         return false;
     }
     return true;

@@ -3,6 +3,8 @@
 #ifndef LAUNCHER_WORLD_H
 #define LAUNCHER_WORLD_H
 
+#include "base/text.h"
+
 #include <stdbool.h>
 
 typedef struct world_node {
@@ -26,8 +28,8 @@ void world_free(world *w);
 
 place world_place(const world *w, int rank);
 /* This process's place, as the engine that started it says. node: -1, or the one whose ranks alone the engine
- * started. false after one message: the engine started another world. */
-bool world_find_me(const world *w, int node, place *p);
+ * started. false: the engine started another world, and `why` says how. */
+bool world_find_me(const world *w, int node, place *p, dsi_text *why);
 
 /* Takes what an engine said out of the environment: the launcher may have been started by one itself. */
 void world_forget_engine(void);

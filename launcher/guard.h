@@ -1,0 +1,20 @@
+/* launcher/guard.h: two processes that tidy up after each other.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_GUARD_H
+#define LAUNCHER_GUARD_H
+
+typedef struct guarded {
+    int (*work)(
+        void *
+            arg); /* returns the status of the command; signals of guard_signals are blocked in it */
+    void (*tidy)(void *arg); /* when work was killed, and all processes below are gone */
+    void *arg;
+    int signals; /* bit s: signal s is passed on to work */
+} guarded;
+
+/* Runs work in a process of its own, in a process group of its own. Signals that reach this one are passed on to
+ * it, unless they were ignored (nohup). If this process dies, work gets SIGTERM; if work dies, all below it is
+ * ended and tidied here. Returns the status. */
+int guard_run(const guarded *g);
+
+#endif

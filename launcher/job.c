@@ -1,0 +1,566 @@
+/* launcher/job.c: the processes of a job from their start to their end.
+ *
+ * The launcher waits for four things at once: signals, ranks on the socket (or their records in the stderr of the
+ * engine), the engine's text, and room on its own stdout. The first rank that fails without having been told to
+ * end is the cause of all that follows: its status becomes the launcher's. Then the others are told to end, have
+ * GRACE_S for it, and are killed; so it is when a signal comes, and a second signal kills at once.
+ *
+ * The exit status of an engine counts only against success: mpirun may say 1 for a rank's 3, and hydra 0 for
+ * anything. The job went well if each rank has said that it ended with 0 and the engine did so too.
+ * SPDX-License-Identifier: MIT */
+#include "job.h"
+
+#include "output.h"
+#include "processes.h"
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GRACE_S  5.0 /* between SIGTERM and SIGKILL */
+#define ENGINE_S 1.0 /* an engine ends the other ranks by itself, or is told to */
+#define LINGER_S \
+    1.0 /* what is still to come of ranks when their engine has ended, and to be written */
+#define HANG_S 10.0 /* an engine whose ranks have all ended well */
+#define TTY_S  0.1  /* Ctrl-C reaches a rank a moment before us */
+
+typedef enum phase { RUNNING, ENDING, KILLED } phase;
+
+typedef struct rank_state {
+    int process;
+    bool started, ended;
+    ending how;
+} rank_state;
+
+typedef struct line { /* a connection */
+    int fd, rank;     /* -1: not said yet */
+    wire_reader reader;
+} line;
+
+typedef struct engine_state {
+    int process, out, err; /* -1: ended, closed */
+    int status;
+    wire_reader reader;
+} engine_state;
+
+typedef struct running {
+    const job *j;
+    output *output;
+    rank_state *rank; /* [size] */
+    engine_state *engine;
+    struct {
+        DSI_LIST(line)
+    } lines;
+    int listener, signals;
+    int engines, started, ended, good; /* engines that run; ranks */
+    phase phase;
+    int signal;                 /* the user's */
+    int first;                  /* the rank that failed first; -1: none */
+    bool rank_lost;             /* one failed before it knew which it is */
+    bool engine_died;           /* before any rank failed */
+    double since, engine_since; /* of the phase; when the last engine ended; 0: not yet */
+    dsi_text held;              /* what the engine says about an end that is explained already */
+    dsi_text last;              /* line of ours that several ranks may say */
+    line *speaker;              /* whose bytes are being read */
+} running;
+
+/* ---- starting -------------------------------------------------------------------------------------------- */
+
+static bool listen_for_ranks(running *r)
+{
+    struct sockaddr_un address;
+    socklen_t n = (socklen_t)wire_address(r->j->secret, &address);
+    r->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return r->listener >= 0 && !bind(r->listener, (struct sockaddr *)&address, n) &&
+           !listen(r->listener, 512);
+}
+
+static void become_engine(char **argv, int in, int out, int err)
+{
+    sigset_t none;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    signal(SIGTTOU, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execvp(argv[0], argv);
+    fprintf(stderr, "deepspeed: %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+/* Ranks of this machine get stdin itself. Engines would stop if they read a terminal in the background. */
+static int stdin_of_engine(const job *j)
+{
+    bool real = !j->local && !isatty(STDIN_FILENO);
+    return real ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static bool start_engine(running *r, int k)
+{
+    int out[2], err[2], in = stdin_of_engine(r->j);
+    if (in < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) return false;
+    int process = fork();
+    if (process == 0) become_engine(r->j->commands[k], in, out[1], err[1]);
+    close(in);
+    close(out[1]);
+    close(err[1]);
+    r->engine[k] = (engine_state){.process = process, .out = out[0], .err = err[0]};
+    memcpy(r->engine[k].reader.secret, r->j->secret, sizeof r->j->secret);
+    if (process > 0) r->engines++;
+    return process > 0;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------------------- */
+
+static void order(running *r, int signal)
+{
+    for (int i = 0; i < r->lines.n; i++) {
+        wire w = {.fd = r->lines.at[i].fd, .socket = true};
+        memcpy(w.secret, r->j->secret, sizeof w.secret);
+        wire_send_numbers(&w, WIRE_ORDER, 1, &signal);
+    }
+}
+
+static void signal_engines(const running *r, int signal)
+{
+    for (int k = 0; k < r->j->n_commands; k++)
+        if (r->engine[k].process > 0) kill(r->engine[k].process, signal);
+}
+
+/* Ranks that are starting have no line yet: only the engine reaches them. */
+static void begin_end(running *r)
+{
+    if (r->phase != RUNNING) return;
+    r->phase = ENDING;
+    r->since = dsi_now();
+    order(r, SIGTERM);
+    if (r->signal && !r->j->local) signal_engines(r, SIGTERM);
+}
+
+static void kill_all(running *r)
+{
+    r->phase = KILLED;
+    r->since = dsi_now();
+    processes_signal(getpid(), SIGKILL);
+}
+
+static void take_signal(running *r)
+{
+    struct signalfd_siginfo info;
+    int status, pid;
+    if (read(r->signals, &info, sizeof info) != sizeof info) return;
+    int signal = (int)info.ssi_signo;
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+        order(r, signal);
+        if (!r->j->local) signal_engines(r, signal);
+    } else if (signal != SIGCHLD && r->signal) {
+        kill_all(r);
+    } else if (signal != SIGCHLD) {
+        r->signal = signal;
+        if (r->phase == ENDING && !r->j->local) signal_engines(r, SIGTERM);
+        begin_end(r);
+    }
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        for (int k = 0; k < r->j->n_commands; k++)
+            if (r->engine[k].process == pid) {
+                r->engine[k].process = -1;
+                r->engine[k].status = WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                                                          : WEXITSTATUS(status);
+                if (--r->engines == 0) r->engine_since = dsi_now();
+                r->engine_died = r->engine_died || r->phase == RUNNING;
+            }
+}
+
+/* ---- what ranks say -------------------------------------------------------------------------------------- */
+
+/* Whether a rank that was told to end shows more of the cause than another one. */
+static int weight(const ending *e) { return !e->asked ? 2 : e->signal ? 0 : 1; }
+
+static void note_ending(running *r, int rank, const ending *e)
+{
+    if (rank < 0) {
+        r->rank_lost = true;
+        begin_end(r);
+        return;
+    }
+    if (r->rank[rank].ended) return;
+    r->rank[rank].ended = true;
+    r->rank[rank].how = *e;
+    r->ended++;
+    if (ending_status(e) == 0) {
+        r->good++;
+        return;
+    }
+    if (r->first < 0 || weight(e) > weight(&r->rank[r->first].how)) r->first = rank;
+    begin_end(r);
+}
+
+static bool reaches_terminal(const job *j) { return j->prefix && isatty(STDOUT_FILENO); }
+
+/* What connect_socket (rank.c) waits for. */
+static void welcome(running *r, const line *l)
+{
+    bool piped = r->j->prefix != NULL;
+    int give[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
+    char record[WIRE_RECORD], numbers[60];
+    /* the guard's group, which is the shell's */
+    int n = snprintf(numbers, sizeof numbers, "%d %d %d", (int)getpgid(getppid()), piped,
+                     reaches_terminal(r->j));
+    n = snprintf(record, sizeof record, "\036%s%c %d %d\n%s", r->j->secret, WIRE_WELCOME, l->rank,
+                 n, numbers);
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof give)];
+    } control;
+    memset(&control, 0, sizeof control);
+    struct iovec bytes = {record, (size_t)n};
+    struct msghdr m = {.msg_iov = &bytes,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(sizeof give), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), give, sizeof give);
+    sendmsg(l->fd, &m, MSG_NOSIGNAL);
+    if (l->rank != 0) close(give[0]);
+}
+
+/* A message of ours that several ranks may say counts once. */
+static bool said_already(running *r, const char *text, size_t n)
+{
+    if (r->last.n == n && !memcmp(r->last.s, text, n)) return true;
+    r->last.n = 0;
+    dsi_text_add_bytes(&r->last, text, n);
+    return false;
+}
+
+static void take_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
+{
+    running *r = arg;
+    if (rank < -1 || rank >= r->j->size) return;
+    if (r->speaker && kind == WIRE_WELCOME) {
+        r->speaker->rank = rank;
+        welcome(r, r->speaker);
+        if (r->phase != RUNNING) order(r, SIGTERM);
+    } else if (kind == WIRE_STARTED && rank >= 0) {
+        r->rank[rank].started = true;
+        r->started++;
+        wire_numbers(payload, n, 1, &r->rank[rank].process);
+    } else if (kind == WIRE_OUT || (kind == WIRE_ERR && r->j->prefix && rank >= 0)) {
+        output_add(r->output, rank, kind == WIRE_OUT ? STDOUT_FILENO : STDERR_FILENO, payload, n);
+    } else if (kind == WIRE_ERR && !said_already(r, payload, n)) {
+        output_add(r->output, -1, STDERR_FILENO, payload, n);
+    } else if (kind == WIRE_ENDED) {
+        ending e = wire_ending(payload, n);
+        note_ending(r, rank, &e);
+    }
+}
+
+/* What the engine says: at once; but not what it says about a rank's end, which is said better below. */
+static void take_text(void *arg, const char *text, size_t n)
+{
+    running *r = arg;
+    if (r->phase == RUNNING || r->j->verbose)
+        output_add(r->output, -1, STDERR_FILENO, text, n);
+    else
+        dsi_text_add_bytes(&r->held, text, n);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+static void accept_ranks(running *r)
+{
+    int fd;
+    while ((fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        struct ucred who;
+        socklen_t n = sizeof who;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) || who.uid != getuid()) {
+            close(fd);
+            continue;
+        }
+        line l = {.fd = fd, .rank = -1};
+        memcpy(l.reader.secret, r->j->secret, sizeof l.reader.secret);
+        dsi_list_add(&r->lines, l);
+    }
+}
+
+/* A line that ends before the rank has said how: its start was killed, and the program with it. */
+static void close_line(running *r, line *l)
+{
+    if (l->rank >= 0 && !r->rank[l->rank].ended)
+        note_ending(r, l->rank,
+                    &(ending){.signal = SIGKILL,
+                              .asked = r->phase != RUNNING,
+                              .process = r->rank[l->rank].process});
+    close(l->fd);
+    dsi_text_free(&l->reader.held);
+    l->fd = -1;
+}
+
+static void read_line(running *r, int i)
+{
+    char bytes[WIRE_RECORD];
+    ssize_t n = recv(r->lines.at[i].fd, bytes, sizeof bytes, 0);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    const wire_calls calls = {take_record, take_text, r};
+    r->speaker = &r->lines.at[i];
+    if (n > 0)
+        wire_feed(&r->speaker->reader, bytes, (size_t)n, &calls);
+    else
+        close_line(r, r->speaker);
+    r->speaker = NULL;
+}
+
+/* Returns fd, or -1 at the end of the stream. */
+static int read_engine(running *r, engine_state *e, int fd, bool records)
+{
+    char bytes[1 << 16];
+    const wire_calls calls = {take_record, take_text, r};
+    ssize_t n = read(fd, bytes, sizeof bytes);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return fd;
+    if (n > 0 && records) wire_feed(&e->reader, bytes, (size_t)n, &calls);
+    if (n > 0 && !records) take_text(r, bytes, (size_t)n);
+    if (n > 0) return fd;
+    if (records) wire_finish(&e->reader, &calls);
+    close(fd);
+    return -1;
+}
+
+static int patience_ms(const running *r)
+{
+    double now = dsi_now(), until = now + 3600;
+    if (r->phase != RUNNING) until = r->since + GRACE_S;
+    if (r->phase != RUNNING && !r->j->local && r->engines && r->since + ENGINE_S > now)
+        until = r->since + ENGINE_S;
+    if (r->engine_since) until = r->engine_since + LINGER_S;
+    if (r->phase == RUNNING && r->ended == r->j->size) until = now + 1;
+    return until <= now ? 0 : (int)((until - now) * 1e3) + 1;
+}
+
+/* One turn: waits, and takes what has come. Nothing is read while nobody takes what ranks print. */
+static void turn(running *r)
+{
+    int n = r->lines.n, m = r->j->n_commands;
+    bool full = output_full(r->output) && r->phase == RUNNING;
+    struct pollfd *p = dsi_alloc((size_t)(4 + n + 2 * m) * sizeof *p);
+    p[0] = (struct pollfd){.fd = r->signals, .events = POLLIN};
+    p[1] = (struct pollfd){.fd = r->listener, .events = POLLIN};
+    output_poll(r->output, p + 2);
+    for (int i = 0; i < n; i++)
+        p[4 + i] = (struct pollfd){.fd = full ? -1 : r->lines.at[i].fd, .events = POLLIN};
+    for (int k = 0; k < m; k++) {
+        p[4 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].out, .events = POLLIN};
+        p[5 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].err, .events = POLLIN};
+    }
+    poll(p, (nfds_t)(4 + n + 2 * m), patience_ms(r));
+    output_write(r->output);
+    for (int i = 0; i < n; i++)
+        if (p[4 + i].revents) read_line(r, i);
+    for (int k = 0; k < m; k++) {
+        engine_state *e = &r->engine[k];
+        if (p[4 + n + 2 * k].revents) e->out = read_engine(r, e, e->out, false);
+        if (p[5 + n + 2 * k].revents) e->err = read_engine(r, e, e->err, true);
+    }
+    if (p[1].revents) accept_ranks(r);
+    if (p[0].revents) take_signal(r);
+    dsi_free(p);
+}
+
+/* ---- the course of things -------------------------------------------------------------------------------- */
+
+/* Whether nothing more is to come of ranks and engines. */
+static bool streams_ended(const running *r)
+{
+    for (int i = 0; i < r->lines.n; i++)
+        if (r->lines.at[i].fd >= 0) return false;
+    for (int k = 0; k < r->j->n_commands; k++)
+        if (r->engine[k].out >= 0 || r->engine[k].err >= 0) return false;
+    return true;
+}
+
+static bool lines_run(const running *r)
+{
+    for (int i = 0; i < r->lines.n; i++) {
+        const line *l = &r->lines.at[i];
+        if (l->fd >= 0 && (l->rank < 0 || !r->rank[l->rank].ended)) return true;
+    }
+    return false;
+}
+
+static bool over(running *r)
+{
+    double now = dsi_now();
+    if (!r->engines && streams_ended(r)) return true;
+    if (r->engine_since && now > r->engine_since + LINGER_S) return true;
+    if (r->phase == KILLED && now > r->since + LINGER_S) return true;
+    /* the engine has nothing left to do but to wonder at the end of its ranks */
+    if (r->phase != RUNNING && r->j->local && !lines_run(r)) {
+        order(r, 0);
+        return true;
+    }
+    return false;
+}
+
+static void watch_clock(running *r, double *all_ended)
+{
+    double now = dsi_now();
+    if (r->phase == RUNNING && r->ended == r->j->size && !*all_ended) *all_ended = now;
+    if (r->phase == RUNNING && *all_ended && now > *all_ended + HANG_S) kill_all(r);
+    if (r->phase == ENDING && !r->j->local && now > r->since + ENGINE_S && now < r->since + GRACE_S)
+        signal_engines(r, SIGTERM);
+    if (r->phase == ENDING && now > r->since + GRACE_S) kill_all(r);
+}
+
+/* A rank that died of the terminal's Ctrl-C says so before our own SIGINT has come. */
+static void wait_for_own_signal(running *r)
+{
+    int s = r->first >= 0 ? r->rank[r->first].how.signal : 0;
+    struct pollfd p = {.fd = r->signals, .events = POLLIN};
+    if (s != SIGINT && s != SIGHUP && s != SIGTERM) return;
+    double until = dsi_now() + TTY_S;
+    while (!r->signal && dsi_now() < until)
+        if (poll(&p, 1, (int)(TTY_S * 1e3)) > 0) take_signal(r);
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------ */
+
+static void tell_rank(const running *r, int rank, dsi_text *t)
+{
+    const ending *e = &r->rank[rank].how;
+    dsi_text_add(t, "deepspeed: rank %d on %s", rank, r->j->host[rank]);
+    if (e->error) {
+        dsi_text_add(t, ": %s: %s", r->j->program, strerror(e->error));
+        return;
+    }
+    dsi_text_add(t, " (process %d) ", e->process);
+    if (e->signal)
+        dsi_text_add(t, "was killed by signal %d (SIG%s)%s; ", e->signal, sigabbrev_np(e->signal),
+                     e->no_memory ? " for want of memory" : "");
+    dsi_text_add(t, "%s exits with return code = %d", r->j->program, ending_status(e));
+}
+
+static int engine_status(const running *r)
+{
+    for (int k = 0; k < r->j->n_commands; k++)
+        if (r->engine[k].status) return r->engine[k].status;
+    return 0;
+}
+
+/* The name of the program that the engine is. */
+static const char *engine_name(const running *r)
+{
+    const char *path = r->j->commands[0][0], *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int tell_engine(running *r, dsi_text *t)
+{
+    int status = engine_status(r);
+    if (r->good == r->j->size && status)
+        dsi_text_add(
+            t,
+            "deepspeed: %s exits with return code = %d, although each rank ended with 0: one that "
+            "uses MPI has not finalized it?",
+            engine_name(r), status);
+    else if (status)
+        dsi_text_add(t, "deepspeed: %s exits with return code = %d", engine_name(r), status);
+    else
+        dsi_text_add(t, "deepspeed: %s has ended, but %d of %d ranks never said how they did",
+                     engine_name(r), r->j->size - r->good, r->j->size);
+    return status ? status : 1;
+}
+
+/* The status, and its line on stderr. */
+static int conclude(running *r)
+{
+    dsi_text t = {0};
+    int status = 0;
+    bool of_rank = r->first >= 0 && (!r->engine_died || weight(&r->rank[r->first].how) == 2);
+    bool explained = r->signal || of_rank || r->rank_lost;
+    if (!explained && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
+    output_finish(r->output, LINGER_S);
+    if (r->signal) {
+        status = 128 + r->signal;
+        dsi_text_add(&t, "deepspeed: signal %d (SIG%s): all ranks are ended", r->signal,
+                     sigabbrev_np(r->signal));
+    } else if (of_rank) {
+        const ending *e = &r->rank[r->first].how;
+        status = ending_status(e);
+        tell_rank(r, r->first, &t);
+        if (weight(e) == 0 && engine_status(r)) status = engine_status(r);
+    } else if (r->rank_lost) {
+        status = 1;
+    } else if (r->good < r->j->size || engine_status(r)) {
+        status = tell_engine(r, &t);
+    }
+    if (t.n && !(of_rank && r->rank[r->first].how.told)) output_say(r->output, t.s);
+    output_finish(r->output, LINGER_S);
+    dsi_text_free(&t);
+    return status;
+}
+
+static void free_all(running *r)
+{
+    for (int i = 0; i < r->lines.n; i++)
+        if (r->lines.at[i].fd >= 0) close_line(r, &r->lines.at[i]);
+    dsi_list_free(&r->lines);
+    for (int k = 0; k < r->j->n_commands; k++) {
+        if (r->engine[k].out >= 0) close(r->engine[k].out);
+        if (r->engine[k].err >= 0) close(r->engine[k].err);
+        dsi_text_free(&r->engine[k].reader.held);
+    }
+    if (r->listener >= 0) close(r->listener);
+    close(r->signals);
+    output_free(r->output);
+    dsi_text_free(&r->held);
+    dsi_text_free(&r->last);
+    dsi_free(r->rank);
+    dsi_free(r->engine);
+}
+
+int job_run(const job *j)
+{
+    running r = {.j = j, .listener = -1, .first = -1};
+    double all_ended = 0;
+    sigset_t set;
+    sigprocmask(SIG_SETMASK, NULL, &set); /* what guard_run has blocked */
+    r.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    r.rank = dsi_alloc((size_t)j->size * sizeof *r.rank);
+    r.engine = dsi_alloc((size_t)j->n_commands * sizeof *r.engine);
+    r.output = output_new(j->size, j->prefix);
+    for (int k = 0; k < j->n_commands; k++)
+        r.engine[k] = (engine_state){.process = -1, .out = -1, .err = -1};
+    processes_adopt();
+    bool good = r.signals >= 0 && (!j->local || listen_for_ranks(&r));
+    for (int k = 0; k < j->n_commands && good; k++) good = start_engine(&r, k);
+    if (!good) {
+        fprintf(stderr, "deepspeed: starting %s: %s\n", j->commands[0][0], strerror(errno));
+        kill_all(&r);
+    }
+    while (good && !over(&r)) {
+        turn(&r);
+        watch_clock(&r, &all_ended);
+    }
+    wait_for_own_signal(&r);
+    processes_end();
+    int status = good ? conclude(&r) : 1;
+    free_all(&r);
+    return status;
+}

@@ -1,0 +1,194 @@
+/* launcher/output.c: what ranks print, line by line.
+ *
+ * A line is written as a whole, so that lines of ranks never mix; apart from prefixes the bytes of a rank are
+ * written as they came. In a terminal the beginning of a line is shown at once, for progress bars and
+ * questions: each carriage return is then followed by the prefix too, and whoever prints next begins a new line. In
+ * files a line waits for its end.
+ *
+ * Writing never waits: a reader that is asleep must not keep Ctrl-C from its work.
+ * SPDX-License-Identifier: MIT */
+#include "output.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { NOBODY = -2, LONGEST = 1 << 16, FULL = 1 << 20, PIECE = 4096 /* what a ready pipe takes */ };
+
+typedef struct target {
+    int fd;
+    bool terminal;
+    dsi_text waiting;
+    int open; /* whose line has begun and not ended: stream number, or NOBODY */
+} target;
+
+struct output {
+    int size;
+    const char *const *prefix;
+    target target[2];
+    bool one_screen; /* both are terminals: the cursor is one */
+    dsi_text *line;  /* [2 (size + 1)] what a stream has said of its line, and is not written yet */
+};
+
+output *output_new(int size, const char *const *prefix)
+{
+    output *o = dsi_alloc(sizeof *o);
+    *o = (output){.size = size, .prefix = prefix};
+    for (int i = 0; i < 2; i++)
+        o->target[i] = (target){.fd = 1 + i, .terminal = isatty(1 + i) == 1, .open = NOBODY};
+    o->one_screen = o->target[0].terminal && o->target[1].terminal;
+    o->line = dsi_alloc(2 * ((size_t)size + 1) * sizeof *o->line);
+    return o;
+}
+
+void output_free(output *o)
+{
+    if (!o) return;
+    for (int i = 0; i < 2 * (o->size + 1); i++) dsi_text_free(&o->line[i]);
+    for (int i = 0; i < 2; i++) dsi_text_free(&o->target[i].waiting);
+    dsi_free(o->line);
+    dsi_free(o);
+}
+
+/* ---- lines ----------------------------------------------------------------------------------------------- */
+
+static const char *prefix_of(const output *o, int stream)
+{
+    int rank = stream / 2 - 1;
+    return rank >= 0 && o->prefix ? o->prefix[rank] : "";
+}
+
+/* Whoever else stands in the middle of a line there leaves it. */
+static void leave_line(output *o, target *t, int stream)
+{
+    target *other = &o->target[t == o->target];
+    if (o->one_screen && other->open != NOBODY && other->open != stream) {
+        dsi_text_add(&other->waiting, "\n");
+        other->open = NOBODY;
+        output_write(o);
+    }
+    if (t->open == NOBODY || t->open == stream) return;
+    dsi_text_add(&t->waiting, "\n");
+    t->open = NOBODY;
+}
+
+/* Part of a line, or with its newline. */
+static void put(output *o, int stream, const char *s, size_t n)
+{
+    target *t = &o->target[stream % 2];
+    const char *prefix = prefix_of(o, stream);
+    leave_line(o, t, stream);
+    if (t->open == NOBODY) {
+        if (t->terminal && n > 1 && *s == '\r') s++, n--; /* we are there already */
+        dsi_text_add_bytes(&t->waiting, prefix, strlen(prefix));
+    }
+    for (const char *at = s, *stop = s + n; at < stop;) {
+        const char *back = t->terminal ? memchr(at, '\r', (size_t)(stop - at)) : NULL;
+        bool again = back && back + 1 < stop && back[1] != '\n';
+        const char *end = again ? back + 1 : stop;
+        dsi_text_add_bytes(&t->waiting, at, (size_t)(end - at));
+        if (again) dsi_text_add_bytes(&t->waiting, prefix, strlen(prefix));
+        at = end;
+    }
+    t->open = s[n - 1] == '\n' ? NOBODY : stream;
+}
+
+static void put_lines(output *o, int stream, bool all)
+{
+    dsi_text *line = &o->line[stream];
+    const char *s = line->s, *stop = s + line->n;
+    for (const char *end; s < stop && (end = memchr(s, '\n', (size_t)(stop - s))); s = end + 1)
+        put(o, stream, s, (size_t)(end + 1 - s));
+    /* a carriage return at the end may belong to a newline that is still to come */
+    const char *until = o->target[stream % 2].terminal && !all && stop > s && stop[-1] == '\r'
+                            ? stop - 1
+                            : stop;
+    bool show = all || o->target[stream % 2].terminal || stop - s > LONGEST;
+    if (show && until > s) {
+        put(o, stream, s, (size_t)(until - s));
+        s = until;
+    }
+    line->n = (size_t)(stop - s);
+    if (line->n) memmove(line->s, s, line->n);
+}
+
+void output_add(output *o, int rank, int fd, const char *bytes, size_t n)
+{
+    if (rank < -1 || rank >= o->size || !n) return;
+    int stream = 2 * (rank + 1) + (fd == STDERR_FILENO);
+    dsi_text_add_bytes(&o->line[stream], bytes, n);
+    put_lines(o, stream, false);
+    output_write(o);
+}
+
+/* Ranks may have written to the terminal behind our back. So many blanks end in the next line if the cursor is not
+ * at the beginning of one, and in the same if it is. */
+static void go_to_line(output *o)
+{
+    struct winsize w;
+    target *t = &o->target[1];
+    leave_line(o, t, NOBODY);
+    if (!t->terminal || ioctl(t->fd, TIOCGWINSZ, &w) || w.ws_col < 2) return;
+    dsi_text_add(&t->waiting, "%*s\r", w.ws_col - 1, "");
+}
+
+void output_say(output *o, const char *line)
+{
+    go_to_line(o);
+    dsi_text_add(&o->target[1].waiting, "%s\n", line);
+    output_write(o);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+void output_poll(const output *o, struct pollfd p[2])
+{
+    for (int i = 0; i < 2; i++)
+        p[i] = (struct pollfd){.fd = o->target[i].waiting.n ? o->target[i].fd : -1,
+                               .events = POLLOUT};
+}
+
+/* false: it takes no more now. */
+static bool write_piece(target *t)
+{
+    struct pollfd p = {.fd = t->fd, .events = POLLOUT};
+    if (poll(&p, 1, 0) <= 0) return false;
+    size_t n = t->waiting.n < PIECE ? t->waiting.n : PIECE;
+    ssize_t done = write(t->fd, t->waiting.s, n);
+    if (done < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (done < 0) done = (ssize_t)t->waiting.n; /* nobody reads any more */
+    t->waiting.n -= (size_t)done;
+    memmove(t->waiting.s, t->waiting.s + done, t->waiting.n);
+    return true;
+}
+
+void output_write(output *o)
+{
+    for (int i = 0; i < 2; i++)
+        while (o->target[i].waiting.n && write_piece(&o->target[i])) continue;
+}
+
+bool output_full(const output *o)
+{
+    return o->target[0].waiting.n > FULL || o->target[1].waiting.n > FULL;
+}
+
+void output_finish(output *o, double seconds)
+{
+    double until = dsi_now() + seconds;
+    for (int i = 0; i < 2 * (o->size + 1); i++)
+        if (o->line[i].n) put_lines(o, i, true);
+    output_write(o);
+    for (double left; (left = until - dsi_now()) > 0;) {
+        struct pollfd p[2];
+        output_poll(o, p);
+        if (p[0].fd < 0 && p[1].fd < 0) return;
+        poll(p, 2, (int)(left * 1e3) + 1);
+        output_write(o);
+    }
+}
