@@ -1,17 +1,40 @@
-# cmake --install build/release --prefix P: libraries, headers, programs, a pkg-config file.
+# cmake --install build/release --prefix P: libraries, headers, programs, what pkg-config and CMake find. The
+# components are the packages of cmake/package.cmake: runtime, dev, sample, openmpi, mpich.
 include(GNUInstallDirs)
-install(TARGETS deepspeed_static deepspeed_shared
-    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS launcher ${DS_TOOLS} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-    FILES_MATCHING PATTERN "*.h")
+include(CMakePackageConfigHelpers)
+install(TARGETS deepspeed_shared EXPORT deepspeed
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
+install(TARGETS deepspeed_static EXPORT deepspeed_static
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
+install(TARGETS launcher ${DS_TOOLS} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
-    install(TARGETS cifar10_${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(TARGETS cifar10_${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endforeach()
-# found from where the file lies, so that --prefix and moving the folder work
+foreach(name ${DS_MPIS})
+    install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed COMPONENT ${name})
+endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${DS_DATA_DIR} COMPONENT sample)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
+    FILES_MATCHING PATTERN "*.h")
+
+# Found from where the file lies, so that --prefix and moving the folder work.
 file(RELATIVE_PATH DS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed.pc.in deepspeed.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed.pc
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
+
+# find_package(deepspeed): deepspeed::deepspeed; with COMPONENTS static, deepspeed::static.
+set(DS_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
+set_target_properties(deepspeed_shared PROPERTIES EXPORT_NAME deepspeed)
+set_target_properties(deepspeed_static PROPERTIES EXPORT_NAME static)
+foreach(target deepspeed_shared deepspeed_static)
+    target_include_directories(${target} PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endforeach()
+foreach(set deepspeed deepspeed_static)
+    install(EXPORT ${set} NAMESPACE deepspeed:: FILE ${set}-targets.cmake DESTINATION ${DS_CMAKE_DIR} COMPONENT dev)
+endforeach()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed-config.cmake.in deepspeed-config.cmake @ONLY)
+write_basic_package_version_file(deepspeed-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed-config.cmake
+    ${CMAKE_CURRENT_BINARY_DIR}/deepspeed-config-version.cmake DESTINATION ${DS_CMAKE_DIR} COMPONENT dev)

@@ -43,7 +43,6 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/reduce.c PROPERTIES C
     $<$<CONFIG:Release>:-O3>) # which vectorises sums
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi_open.c PROPERTIES COMPILE_DEFINITIONS
     "DSI_PLUGIN_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/deepspeed\";DSI_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")
-install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${DS_DATA_DIR})
 
 foreach(kind STATIC SHARED)
     string(TOLOWER ${kind} k)

@@ -32,5 +32,4 @@ foreach(name ${DS_MPIS})
     target_include_directories(deepspeed_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(deepspeed_${name} PRIVATE ds_options
         $<IF:$<BOOL:${DS_MPI_TARGET}>,${DS_MPI_TARGET},PkgConfig::MPI_${name}>)
-    install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed)
 endforeach()

@@ -1,8 +1,9 @@
-# Flags for everything of ours: warnings, sanitizers, hidden symbols.
+# Flags for everything of ours: warnings, sanitizers, hidden symbols; variables of threads at fixed places, which the
+# shared library may have as long as they are small (dsi_thread_memory).
 add_library(ds_options INTERFACE)
 target_compile_options(ds_options INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
-    -Wwrite-strings -fvisibility=hidden)
+    -Wwrite-strings -fvisibility=hidden -ftls-model=initial-exec)
 target_compile_definitions(ds_options INTERFACE _GNU_SOURCE)
 target_include_directories(ds_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(DS_SANITIZE STREQUAL "address")

@@ -5,6 +5,8 @@
  * SPDX-License-Identifier: MIT */
 #include "error.h"
 
+#include "thread.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +14,8 @@
 
 #define MESSAGE_BYTES 1024
 
-static _Thread_local char message[MESSAGE_BYTES];
-static _Thread_local ds_status last; /* DS_OK: message is not set */
+static _Thread_local void *message;  /* MESSAGE_BYTES, from the first failure on */
+static _Thread_local ds_status last; /* DS_OK: there is no message */
 static _Thread_local const dsi_where *where;
 
 /* Writes "net.fc1: " into text; returns its length. */
@@ -28,10 +30,10 @@ static int write_path(char *text, size_t room)
 static void set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
 static void set(ds_status status, const char *format, va_list args)
 {
-    char fresh[MESSAGE_BYTES]; /* an argument may be the old message */
+    char fresh[MESSAGE_BYTES] = ""; /* an argument may be the old message */
     int n = write_path(fresh, MESSAGE_BYTES / 2);
     vsnprintf(fresh + n, (size_t)(MESSAGE_BYTES - n), format, args);
-    snprintf(message, sizeof message, "%s", fresh);
+    memcpy(dsi_thread_memory(&message, MESSAGE_BYTES), fresh, MESSAGE_BYTES);
     last = status;
 }
 

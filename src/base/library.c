@@ -5,6 +5,7 @@
 #include "error.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool dsi_library_open(const char *who, const char *const *sonames, const char *package,
@@ -29,4 +30,16 @@ bool dsi_library_open(const char *who, const char *const *sonames, const char *p
                sizeof f); /* C has no cast from data to functions */
     }
     return true;
+}
+
+char *dsi_own_folder(void)
+{
+    static const char here = 0;
+    Dl_info info;
+    char *path = NULL;
+    if (dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/'))
+        path = realpath(info.dli_fname, NULL);
+    if (!path) path = realpath("/proc/self/exe", NULL); /* a program found by PATH */
+    if (path) *strrchr(path, '/') = 0;
+    return path;
 }

@@ -13,4 +13,8 @@
 bool dsi_library_open(const char *who, const char *const *sonames, const char *package,
                       const char *const *names, int n, void *to);
 
+/* The folder of the program, or of the shared library, that this code is in; free() it. NULL: the system does
+ * not say. */
+char *dsi_own_folder(void);
+
 #endif

@@ -13,6 +13,8 @@
  * SPDX-License-Identifier: MIT */
 #include "rng.h"
 
+#include "thread.h"
+
 #include <deepspeed/types.h>
 
 #include <math.h>
@@ -276,17 +278,12 @@ _Static_assert(sizeof(TorchState) == DSI_RNG_STATE_BYTES, "as PyTorch's");
 
 /* ---- the thread's own --------------------------------------------------------------------------- */
 
-static _Thread_local dsi_rng mine;
-static _Thread_local bool seeded;
+static _Thread_local void *mine;
 
 dsi_rng *dsi_rng_default(void)
 {
-    if (!seeded) ds_seed(67280421310721);
-    return &mine;
+    if (!mine) ds_seed(67280421310721);
+    return mine;
 }
 
-void ds_seed(uint64_t seed)
-{
-    dsi_rng_seed(&mine, seed);
-    seeded = true;
-}
+void ds_seed(uint64_t seed) { dsi_rng_seed(dsi_thread_memory(&mine, sizeof(dsi_rng)), seed); }

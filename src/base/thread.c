@@ -1,4 +1,4 @@
-/* base/thread.c: what a thread leaves behind when it ends.
+/* base/thread.c: memory of a thread; what it leaves behind when it ends.
  * SPDX-License-Identifier: MIT */
 #include "thread.h"
 
@@ -13,6 +13,9 @@ typedef struct End {
 
 typedef struct Ends {
     DSI_LIST(End)
+    struct {
+        DSI_LIST(void **)
+    } slots; /* of dsi_thread_memory */
 } Ends;
 
 static pthread_key_t key;
@@ -24,13 +27,18 @@ static void run_ends(void *arg)
     for (int when = DSI_END_SCOPES; when <= DSI_END_MEMORY; when++)
         for (int i = ends->n - 1; i >= 0; i--)
             if (ends->at[i].when == (dsi_end)when) ends->at[i].fn();
+    for (int i = 0; i < ends->slots.n; i++) {
+        dsi_free(*ends->slots.at[i]);
+        *ends->slots.at[i] = NULL;
+    }
+    dsi_list_free(&ends->slots);
     dsi_list_free(ends);
     dsi_free(ends);
 }
 
 static void make_key(void) { pthread_key_create(&key, run_ends); }
 
-void dsi_at_thread_end(dsi_end when, void (*fn)(void))
+static Ends *ends_of_thread(void)
 {
     pthread_once(&once, make_key);
     Ends *ends = pthread_getspecific(key);
@@ -38,7 +46,22 @@ void dsi_at_thread_end(dsi_end when, void (*fn)(void))
         ends = dsi_alloc(sizeof *ends);
         pthread_setspecific(key, ends);
     }
+    return ends;
+}
+
+void dsi_at_thread_end(dsi_end when, void (*fn)(void))
+{
+    Ends *ends = ends_of_thread();
     for (int i = 0; i < ends->n; i++)
         if (ends->at[i].fn == fn) return;
     dsi_list_add(ends, (End){when, fn});
+}
+
+void *dsi_thread_memory(void **slot, size_t bytes)
+{
+    if (!*slot) {
+        *slot = dsi_alloc(bytes);
+        dsi_list_add(&ends_of_thread()->slots, slot);
+    }
+    return *slot;
 }

@@ -127,18 +127,20 @@ static bool has_root(dsi_collective what)
 
 const char *dsi_request_text(const dsi_request *r)
 {
-    static _Thread_local char text[128];
+    enum { ROOM = 128 };
+    static _Thread_local void *memory;
+    char *text = dsi_thread_memory(&memory, ROOM);
     static const char *const ops[] = {"sum", "avg", "max", "min"};
     char detail[32] = "";
     if (reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
     if (r->what == DSI_BARRIER) return names[r->what];
-    int n = snprintf(text, sizeof text, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
+    int n = snprintf(text, ROOM, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
                      ds_dtype_name(r->dtype));
     const char *at = r->what == DSI_SEND   ? "to rank"
                      : r->what == DSI_RECV ? "from rank"
                      : has_root(r->what)   ? "at root"
                                            : NULL;
-    if (at) snprintf(text + n, sizeof text - (size_t)n, " %s %d", at, r->root);
+    if (at) snprintf(text + n, ROOM - (size_t)n, " %s %d", at, r->root);
     return text;
 }
 

@@ -6,25 +6,13 @@
 #include "mpi_open.h"
 
 #include "base/error.h"
+#include "base/library.h"
 #include "base/text.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* The folder of what this code is in; free() it. NULL: the system does not say. */
-static char *own_folder(void)
-{
-    static const char here = 0;
-    Dl_info info;
-    char *path = NULL;
-    if (dladdr(&here, &info) && info.dli_fname && strchr(info.dli_fname, '/'))
-        path = realpath(info.dli_fname, NULL);
-    if (!path) path = realpath("/proc/self/exe", NULL); /* a program found by PATH */
-    if (path) *strrchr(path, '/') = 0;
-    return path;
-}
 
 /* Of the files that are there the first; all that were looked for go into `looked`. */
 static void *open_first(const char *const *folders, int n, const char *name, dsi_text *looked,
@@ -47,7 +35,7 @@ static void *open_first(const char *const *folders, int n, const char *name, dsi
 
 const dsi_mpi *dsi_mpi_open(const char *name)
 {
-    char *own = own_folder();
+    char *own = dsi_own_folder();
     const char *base = own ? own : ".";
     dsi_text of_library = {0}, of_program = {0}, looked = {0}, why = {0};
     dsi_text_add(&of_library, "%s/deepspeed", base);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/library.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -155,20 +156,35 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
-/* Where the archive of the sample is: told, installed, or in the source tree. */
-static const char *find_sample(void)
+/* Where the archive of the sample is: where we are told; near this library or program, in a tree that may have
+ * been moved; where it was to be installed; in the source tree. dsi_free() it; NULL with the message. */
+static char *find_sample(void)
 {
-    static const char *const places[] = {DSI_DATA_DIR "/" SAMPLE, DSI_ASSETS_DIR "/" SAMPLE};
+    static const struct {
+        bool near;
+        const char *folder;
+    } places[] = {{true, ""},
+                  {true, "/../share/deepspeed"},
+                  {true, "/../../share/deepspeed"},
+                  {false, DSI_DATA_DIR},
+                  {false, DSI_ASSETS_DIR}};
     const char *told = getenv("DS_CIFAR10_SAMPLE");
+    dsi_text path = {0};
     if (told && *told) {
-        if (dsi_file_exists(told)) return told;
+        dsi_text_add(&path, "%s", told);
+        if (dsi_file_exists(path.s)) return path.s;
+        dsi_text_free(&path);
         return dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
     }
-    for (size_t k = 0; k < sizeof places / sizeof *places; k++)
-        if (dsi_file_exists(places[k])) return places[k];
-    return dsi_refuse(
-        "cifar10: the built-in sample is not at %s: set DS_CIFAR10_SAMPLE to where " SAMPLE " is",
-        places[0]);
+    char *own = dsi_own_folder();
+    for (size_t k = 0; k < sizeof places / sizeof *places && !path.s; k++) {
+        dsi_text_add(&path, "%s%s/" SAMPLE, places[k].near && own ? own : "", places[k].folder);
+        if (!dsi_file_exists(path.s)) dsi_text_free(&path);
+    }
+    free(own);
+    return path.s ? path.s
+                  : dsi_refuse("cifar10: the built-in sample is not at " DSI_DATA_DIR "/" SAMPLE
+                               ": set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
 }
 
 char *dsi_cifar10_unpack_sample(const char *folder, bool quiet)
@@ -178,13 +194,14 @@ char *dsi_cifar10_unpack_sample(const char *folder, bool quiet)
     char *home = dsi_cifar10_path(folder, "cifar-10-sample");
     ds_status status = dsi_cifar10_find(home, &layout);
     if (status == DS_OK && layout == DSI_CIFAR10_NONE) {
-        const char *archive = find_sample();
+        char *archive = find_sample();
         status = archive ? lock_folder(&lock, home, quiet) : DS_EINVAL;
         if (status == DS_OK) {
             status = dsi_cifar10_find(home, &layout);
             if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = unpack(archive, home);
             dsi_lock_drop(&lock);
         }
+        dsi_free(archive);
     }
     if (status == DS_OK) return home;
     dsi_free(home);

@@ -16,7 +16,7 @@
 static const dsi_device_type *const types[] = {&dsi_cpu};
 
 #define N_TYPES     (int)(sizeof types / sizeof *types)
-#define MAX_DEVICES 64
+#define MAX_DEVICES 16 /* of a kind */
 
 static _Thread_local dsi_device *opened[N_TYPES][MAX_DEVICES];
 static _Thread_local ds_device current;

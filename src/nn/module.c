@@ -8,6 +8,7 @@
 
 #include "base/list.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
@@ -293,10 +294,11 @@ typedef struct Wanted {
 
 static bool note_path(void *arg, const char *path, const Param *p)
 {
-    static _Thread_local char text[512];
+    enum { ROOM = 512 };
+    static _Thread_local void *text;
     Wanted *wanted = arg;
     if (p->x != wanted->x) return true;
-    snprintf(text, sizeof text, "%s", path);
+    snprintf(dsi_thread_memory(&text, ROOM), ROOM, "%s", path);
     wanted->path = text;
     return false;
 }

@@ -45,10 +45,12 @@ int dsi_dim(int dim, int n)
 
 const char *dsi_shape_text(ds_dims shape)
 {
-    static _Thread_local char ring[4][DS_MAX_DIMS * 22 + 4];
+    enum { ROOM = DS_MAX_DIMS * 22 + 4, TEXTS = 4 }; /* texts that one message may hold */
+    static _Thread_local void *ring;
     static _Thread_local int next;
-    char *text = ring[next = (next + 1) % 4], *end = text + sizeof ring[0];
-    char *p = text + snprintf(text, sizeof ring[0], "[");
+    char *text = (char *)dsi_thread_memory(&ring, TEXTS * ROOM) +
+                 (next = (next + 1) % TEXTS) * ROOM;
+    char *p = text + snprintf(text, ROOM, "["), *end = text + ROOM;
     for (int i = 0; i < shape.n; i++)
         p += snprintf(p, (size_t)(end - p), "%s%lld", i ? ", " : "", (long long)shape.d[i]);
     snprintf(p, (size_t)(end - p), "]");

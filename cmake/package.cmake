@@ -1,0 +1,48 @@
+# cpack --config build/release/CPackConfig.cmake -B OUT: a .tar.gz and, where dpkg is, .deb packages.
+#
+#     deepspeed           library, commands, programs
+#     deepspeed-dev       headers, static library, what pkg-config and CMake find
+#     deepspeed-openmpi, deepspeed-mpich    ranks as processes: opened when started by that MPI
+#     deepspeed-sample    the small built-in part of CIFAR-10
+set(CPACK_PACKAGE_NAME deepspeed)
+set(CPACK_PACKAGE_VENDOR "deepspeed.c")
+set(CPACK_PACKAGE_CONTACT "deepspeed.c developers <deepspeed@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "DeepSpeed's training system in C")
+set(CPACK_PACKAGE_DESCRIPTION "The deepspeed command, libdeepspeed and the CIFAR-10 programs of the tutorials: training of small and
+ medium networks on one or many processes, without Python.")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR TGZ)
+set(CPACK_COMPONENTS_ALL runtime dev sample ${DS_MPIS})
+find_program(DS_DPKG dpkg)
+find_program(DS_SHLIBDEPS dpkg-shlibdeps)
+if(DS_DPKG)
+    list(APPEND CPACK_GENERATOR DEB)
+endif()
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+if(DS_SHLIBDEPS)
+    set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+    set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+endif()
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME deepspeed)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4, libarchive13, ca-certificates")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "deepspeed-openmpi | deepspeed-mpich")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION ${CPACK_PACKAGE_DESCRIPTION})
+set(CPACK_DEBIAN_DEV_PACKAGE_NAME deepspeed-dev)
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "deepspeed (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libjansson-dev, libssl-dev, libpng-dev")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers and the static library of deepspeed.c")
+set(CPACK_DEBIAN_SAMPLE_PACKAGE_NAME deepspeed-sample)
+set(CPACK_DEBIAN_SAMPLE_PACKAGE_SHLIBDEPS OFF)
+set(CPACK_COMPONENT_SAMPLE_DESCRIPTION "A small part of CIFAR-10, for first steps without a network")
+foreach(name ${DS_MPIS})
+    string(TOUPPER ${name} upper)
+    set(CPACK_DEBIAN_${upper}_PACKAGE_NAME deepspeed-${name})
+    set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "deepspeed (= ${PROJECT_VERSION})")
+    set(CPACK_COMPONENT_${upper}_DESCRIPTION "Ranks of deepspeed.c as processes of ${name}")
+endforeach()
+include(CPack)
