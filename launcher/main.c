@@ -16,6 +16,7 @@
 #include "estimate.h"
 #include "plan.h"
 #include "rank.h"
+#include "run.h"
 
 #include <deepspeed.h>
 
@@ -55,8 +56,7 @@ static int launch(launch_plan *p)
     int status = plan_reach(p);
     if (status) return status;
     plan_announce(p);
-    fprintf(stderr, "deepspeed: starting programs on many ranks is not implemented\n");
-    return STATUS_WRONG;
+    return run_plan(p);
 }
 
 int main(int argc, char **argv)

@@ -35,12 +35,14 @@ static ds_status find_hosts(launch_plan *p)
 static ds_status check_cores(const options *o)
 {
     cores list;
-    char why[200];
+    dsi_text why = {0};
+    ds_status status = DS_OK;
     if (!o->bind_core_list) return DS_OK;
-    if (!cores_parse(o->bind_core_list, &list, why))
-        return dsi_fail(DS_EINVAL, "--bind_core_list: %s", why);
+    if (!cores_parse(o->bind_core_list, &list, &why))
+        status = dsi_fail(DS_EINVAL, "--bind_core_list: %s", why.s);
+    dsi_text_free(&why);
     cores_free(&list);
-    return DS_OK;
+    return status;
 }
 
 static ds_status split_launcher_args(launch_plan *p)

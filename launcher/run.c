@@ -49,7 +49,6 @@ static void set_environment(const launch_plan *p)
         }
         dsi_free(copy);
     }
-    for (char **s = p->removed; s && *s; s++) unsetenv(*s);
 }
 
 /* ---- files of the job ------------------------------------------------------------------------------------ */
