@@ -20,6 +20,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INC
 
 # Found from where the file lies, so that --prefix and moving the folder work.
 file(RELATIVE_PATH DS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REPLACE ";" " " DS_PC_REQUIRES "${DS_MODULES}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed.pc.in deepspeed.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
@@ -33,6 +34,11 @@ foreach(target deepspeed_shared deepspeed_static)
 endforeach()
 foreach(set deepspeed deepspeed_static)
     install(EXPORT ${set} NAMESPACE deepspeed:: FILE ${set}-targets.cmake DESTINATION ${DS_CMAKE_DIR} COMPONENT dev)
+endforeach()
+set(DS_PKG_CHECKS "")
+foreach(target module IN ZIP_LISTS DS_LINKED DS_MODULES)
+    string(REPLACE "PkgConfig::" "" prefix ${target})
+    string(APPEND DS_PKG_CHECKS "    pkg_check_modules(${prefix} REQUIRED IMPORTED_TARGET ${module})\n")
 endforeach()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed-config.cmake.in deepspeed-config.cmake @ONLY)
 write_basic_package_version_file(deepspeed-config-version.cmake COMPATIBILITY SameMinorVersion)

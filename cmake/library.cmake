@@ -28,7 +28,7 @@ foreach(isa ${DS_ISAS})
 endforeach()
 
 add_library(ds_core OBJECT ${DS_SOURCES})
-target_link_libraries(ds_core PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PkgConfig::PNG PkgConfig::ZLIB)
+target_link_libraries(ds_core PRIVATE ds_options ${DS_LINKED})
 target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
 # Opened when first needed (src/base/library.h): only their headers.
 target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS})
@@ -48,8 +48,7 @@ foreach(kind STATIC SHARED)
     string(TOLOWER ${kind} k)
     add_library(deepspeed_${k} ${kind} $<TARGET_OBJECTS:ds_core> ${DS_OBJECTS})
     target_include_directories(deepspeed_${k} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
-    target_link_libraries(deepspeed_${k} PRIVATE PkgConfig::JANSSON PkgConfig::CRYPTO PkgConfig::PNG PkgConfig::ZLIB
-        Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
+    target_link_libraries(deepspeed_${k} PRIVATE ${DS_LINKED} Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
     set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
         SOVERSION 0)
 endforeach()
