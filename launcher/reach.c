@@ -159,14 +159,14 @@ static char *look_up(const char *host)
     return *text ? dsi_strdup(text) : NULL;
 }
 
-/* Asks all hosts but this one; the first is asked for its address if that is wanted. */
-static ds_status ask_all(launch_plan *p, bool wants_address)
+/* Asks the first n hosts, but not this machine; the first one for its address if that is wanted. */
+static ds_status ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
 {
-    Question *q = dsi_alloc((size_t)p->n_hosts * sizeof *q);
+    Question *q = dsi_alloc((size_t)n_hosts * sizeof *q);
     int n = 0;
     ds_status status = DS_OK;
     bool asked_first = false;
-    for (int i = 0; i < p->n_hosts; i++) {
+    for (int i = 0; i < n_hosts; i++) {
         if (here_is(p->hosts[i].name)) continue;
         q[n].host = p->hosts[i].name;
         ask(&q[n++], p, wants_address && i == 0);
@@ -186,17 +186,17 @@ static ds_status reach(launch_plan *p)
     bool by_ssh = p->engine == ENGINE_OPENMPI || p->engine == ENGINE_MPICH ||
                   p->engine == ENGINE_MVAPICH;
     bool wants_address = !p->master_addr && p->n_hosts && p->from != FROM_SRUN;
-    if (by_ssh && !p->o.no_ssh_check) {
-        ds_status status = ask_all(p, wants_address);
-        if (status != DS_OK) return status;
-    }
-    if (!wants_address) return DS_OK;
+    ds_status status = DS_OK;
+    if (by_ssh && !p->o.no_ssh_check) status = ask_hosts(p, p->n_hosts, wants_address);
+    if (status != DS_OK || !wants_address || p->master_addr) return status;
+
     const char *first = host_address(&p->hosts[0]);
-    if (!p->master_addr) p->master_addr = here_is(first) ? here_address() : look_up(first);
-    if (!p->master_addr)
+    p->master_addr = here_is(first) ? here_address() : look_up(first);
+    if (!p->master_addr && by_ssh && p->o.no_ssh_check) status = ask_hosts(p, 1, true);
+    if (status == DS_OK && !p->master_addr)
         return dsi_fail(DS_ECOMM, "%s: its address cannot be found; give it as --master_addr",
                         first);
-    return DS_OK;
+    return status;
 }
 
 int plan_reach(launch_plan *p)
