@@ -110,13 +110,14 @@ static void core_list(Reference *r, const json_t *c, size_t i)
     const json_t *want = json_object_get(c, "cores");
     const char *list = reference_text(c, "list", "");
     cores got;
-    char why[200];
-    bool good = cores_parse(list, &got, why);
+    dsi_text why = {0};
+    bool good = cores_parse(list, &got, &why);
     bool same = good == (want != NULL) && (size_t)(good ? got.n : 0) == json_array_size(want);
     for (int k = 0; good && same && k < got.n; k++)
         same = json_integer_value(json_array_get(want, (size_t)k)) == got.at[k];
-    if (!same) reference_fail(r, "case %zu: \"%s\" %s", i, list, good ? "differs" : why);
+    if (!same) reference_fail(r, "case %zu: \"%s\" %s", i, list, good ? "differs" : why.s);
     if (good) cores_free(&got);
+    dsi_text_free(&why);
 }
 
 /* ---- command lines: where we differ on purpose --------------------------------------------------------------- */
