@@ -106,6 +106,11 @@ DS_API ds_state *ds_state_of_value(const ds_value *dict); /* NULL if it is no di
  * they are loaded; of a view's memory only its own part is written. */
 DS_API DS_MUST_CHECK ds_status ds_value_save(const ds_value *v, const char *path);
 
+/* As torch.load, on the CPU, also of files older than PyTorch 1.6. Large files are mapped: tensors lie in the
+ * file's pages, which become private where they are written to. So do not overwrite such a file in place while
+ * its tensors live; to replace it by a rename, as the functions here do, is safe. */
+DS_API ds_value *ds_value_load(const char *path);
+
 #ifdef __cplusplus
 }
 #endif

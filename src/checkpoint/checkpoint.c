@@ -1,8 +1,7 @@
 /* checkpoint/checkpoint.c: which format a path names.
  * SPDX-License-Identifier: MIT */
-#include "base/error.h"
-
-#include <deepspeed/checkpoint.h>
+#include "base/text.h"
+#include "value.h"
 
 #include <string.h>
 
@@ -12,24 +11,63 @@ static bool ends_with(const char *path, const char *end)
     return n >= m && strcmp(path + n - m, end) == 0;
 }
 
+/* As torch.save's files are called; .bin is Hugging Face's. */
+static bool is_torch(const char *path)
+{
+    return ends_with(path, ".pth") || ends_with(path, ".pt") || ends_with(path, ".bin");
+}
+
 static ds_status unknown(const char *what, const char *path)
 {
     return dsi_fail(DS_EINVAL,
-                    "%s: %s: which format is meant? a path that ends in .safetensors says it", what,
-                    path);
+                    "%s: %s: which format is meant? a path that ends in .pth, .pt, .bin or "
+                    ".safetensors says it",
+                    what, path);
 }
 
 ds_status ds_save(const ds_state *state, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    if (!ends_with(path, ".safetensors")) return unknown("save", path);
-    return ds_safetensors_save(state, path, NULL);
+    if (ends_with(path, ".safetensors")) return ds_safetensors_save(state, path, NULL);
+    if (!is_torch(path)) return unknown("save", path);
+    ds_value *v = ds_value_of_state(state);
+    ds_status status = v ? ds_value_save(v, path) : ds_error_status();
+    ds_value_free(v);
+    return status;
+}
+
+/* A checkpoint of a training holds more than weights: which of its parts are some. */
+static ds_state *no_state(const char *path, const ds_value *v)
+{
+    dsi_text t = {0};
+    const char *within = NULL;
+    for (int64_t i = 0; i < ds_value_len(v) && ds_value_kind_of(v) == DS_VALUE_DICT && i < 12;
+         i++) {
+        const ds_value *key = ds_value_key_at(v, i), *item = ds_value_at(v, i);
+        const char *name = ds_value_kind_of(key) == DS_VALUE_STRING ? ds_value_text(key) : "a key";
+        dsi_text_add(&t, "%s%.60s (%s)", i ? ", " : "", name, ds_value_class(item));
+        const ds_value *first = ds_value_at(item, 0);
+        bool weights = ds_value_kind_of(item) == DS_VALUE_DICT && first &&
+                       ds_value_kind_of(first) == DS_VALUE_TENSOR;
+        if (weights && !within) within = name;
+    }
+    if (ds_value_kind_of(v) != DS_VALUE_DICT) dsi_text_add(&t, "a %s", ds_value_class(v));
+    dsi_fail(DS_EFORMAT, "load: %s is no state dict: it holds %s. ds_value_load reads it%s%.60s%s",
+             path, t.n ? t.s : "nothing",
+             within ? ", and ds_state_of_value(ds_value_get(value, \"" : "", within ? within : "",
+             within ? "\")) gives the weights" : "");
+    dsi_text_free(&t);
+    return NULL;
 }
 
 ds_state *ds_load(const char *path)
 {
     if (!path) return dsi_refuse("load: path is NULL");
     if (ends_with(path, ".safetensors")) return ds_safetensors_load(path);
-    unknown("load", path);
-    return NULL;
+    if (!is_torch(path)) return unknown("load", path), NULL;
+    ds_value *v = ds_value_load(path);
+    if (!v) return NULL;
+    ds_state *state = dsi_value_is_state(v) ? ds_state_of_value(v) : no_state(path, v);
+    ds_value_free(v);
+    return state;
 }

@@ -1,16 +1,87 @@
 /* checkpoint/pickle.h: the pickles that a .pth holds.
+ *
+ * Note [Pickles]
+ * A pickle is a program for a stack machine, which Python's own reader lets call any function that it names.
+ * Here nothing is called: the machine makes values, a table of names says which few of Python's classes and
+ * functions are known, and what they make of their arguments is written in C. A name outside of the table
+ * ends the reading, with the name in the message.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_PICKLE_H
 #define DSI_CHECKPOINT_PICKLE_H
 
+#include "base/map.h"
 #include "base/text.h"
 #include "stored.h"
 
 /* "torch.float32", and "FloatStorage", as torch has them. */
 const char *dsi_torch_dtype(ds_dtype dtype);
 const char *dsi_torch_storage(ds_dtype dtype);
+bool dsi_torch_dtype_named(const char *name, ds_dtype *out); /* false: none of ours */
 
 /* v as a pickle of protocol 2, its tensors as views of the planned storages. False with the message. */
 bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v, const dsi_stored *stored);
+
+/* ---- read ------------------------------------------------------------------------------------------------ */
+
+/* A storage that the pickle names: v->storage of a DSI_VALUE_STORAGE. Who reads the file finds its bytes. */
+typedef struct dsi_pickle_storage {
+    char *key;         /* "0", or "94081170312800" */
+    const char *dtype; /* "torch.float32"; NULL: untyped bytes; static */
+    int64_t numel;
+    ds_value *value; /* counted: the one that stands for it */
+    ds_tensor *flat; /* counted: its elements, [numel], once they are known */
+} dsi_pickle_storage;
+
+typedef struct dsi_unpickler {
+    const char *what; /* in front of messages */
+    const uint8_t *p; /* the pickle */
+    size_t bytes, at; /* of it; read so far */
+    size_t made;      /* bytes of values that calls made */
+    int protocol;
+    dsi_value_items stack;
+    struct {
+        DSI_LIST(int)
+    } marks;              /* heights of the stack */
+    dsi_value_items memo; /* NULL: not yet */
+    /* lists, dicts and sets that were made: one that holds itself is freed only by being emptied */
+    dsi_value_items holders;
+    bool failed; /* they are to be emptied */
+    struct {
+        DSI_LIST(dsi_pickle_storage *)
+    } storages; /* of all pickles that were read */
+    dsi_map by_key;
+} dsi_unpickler;
+
+/* The next pickle at u->p + u->at -> what it holds; NULL with the message. Tensors have no values yet. */
+ds_value *dsi_unpickle(dsi_unpickler *u);
+void dsi_unpickler_free(dsi_unpickler *u);
+
+/* ---- between the machine and what it knows of Python ------------------------------------------------------ */
+
+typedef struct dsi_pickle_global { /* a name that may be in a pickle */
+    const char *name;              /* "torch._utils._rebuild_tensor_v2" */
+    /* What a call of it gives, of args, a tuple; NULL with the message. NULL: it cannot be called. */
+    ds_value *(*call)(dsi_unpickler *u, const struct dsi_pickle_global *g, const ds_value *args);
+    const char *class_name; /* of what the call makes */
+    const char *dtype;      /* of a storage's class */
+} dsi_pickle_global;
+
+/* The name as a value; NULL with the message if it is not known. */
+ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name);
+/* What obj.__setstate__(state) makes of obj, in place. */
+bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state);
+/* The storage that a persistent id names. */
+ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id);
+
+/* What NumPy's scalars and arrays are made by. */
+ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state);
+
+/* "what: pickle, byte 123: ..."; always false. */
+bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...) DS_PRINTF(2, 3);
+/* A call is about to make so many bytes: a small pickle that asks for much more than itself is refused. */
+bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes);
 
 #endif

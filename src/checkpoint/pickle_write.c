@@ -168,6 +168,15 @@ const char *dsi_torch_dtype(ds_dtype dtype)
     return names[dtype];
 }
 
+bool dsi_torch_dtype_named(const char *name, ds_dtype *out)
+{
+    for (int i = 0; i < DS_DTYPES; i++) {
+        *out = (ds_dtype)i;
+        if (!strcmp(name, dsi_torch_dtype(*out))) return true;
+    }
+    return false;
+}
+
 const char *dsi_torch_storage(ds_dtype dtype)
 {
     static const char *const names[DS_DTYPES] = {

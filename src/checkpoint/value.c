@@ -101,8 +101,25 @@ static void let_go(dsi_value_items *dead, ds_value *v)
     if (v && --v->refs == 0) dsi_list_add(dead, v);
 }
 
+static void empty(dsi_value_items *dead, ds_value *v)
+{
+    if (v->kind == DS_VALUE_DICT) {
+        for (int i = 0; i < v->dict->n; i++) {
+            let_go(dead, v->dict->at[i].key);
+            let_go(dead, v->dict->at[i].value);
+        }
+        dsi_list_free(v->dict);
+        dsi_free(v->dict->slot);
+        *v->dict = (dsi_value_dict){0};
+    } else if (v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET) {
+        for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
+        dsi_list_free(&v->items);
+    }
+}
+
 static void free_one(dsi_value_items *dead, ds_value *v)
 {
+    empty(dead, v);
     switch (v->kind) {
     case DS_VALUE_STRING:
     case DS_VALUE_BYTES:
@@ -110,19 +127,7 @@ static void free_one(dsi_value_items *dead, ds_value *v)
     case DS_VALUE_NAME:
         dsi_free(v->text.s);
         break;
-    case DS_VALUE_LIST:
-    case DS_VALUE_TUPLE:
-    case DS_VALUE_SET:
-        for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
-        dsi_list_free(&v->items);
-        break;
     case DS_VALUE_DICT:
-        for (int i = 0; i < v->dict->n; i++) {
-            let_go(dead, v->dict->at[i].key);
-            let_go(dead, v->dict->at[i].value);
-        }
-        dsi_list_free(v->dict);
-        dsi_free(v->dict->slot);
         dsi_free(v->dict);
         break;
     case DS_VALUE_TENSOR:
@@ -137,12 +142,24 @@ static void free_one(dsi_value_items *dead, ds_value *v)
     dsi_free(v);
 }
 
+static void free_all(dsi_value_items *dead)
+{
+    while (dead->n) free_one(dead, dead->at[--dead->n]);
+    dsi_list_free(dead);
+}
+
 void ds_value_free(ds_value *v)
 {
     dsi_value_items dead = {0};
     let_go(&dead, v);
-    while (dead.n) free_one(&dead, dead.at[--dead.n]);
-    dsi_list_free(&dead);
+    free_all(&dead);
+}
+
+void dsi_value_clear(ds_value *v)
+{
+    dsi_value_items dead = {0};
+    empty(&dead, v);
+    free_all(&dead);
 }
 
 /* ---- lists ------------------------------------------------------------------------------------------- */

@@ -43,12 +43,14 @@ typedef struct dsi_value_pair {
 
 typedef struct dsi_value_items { /* of a list, tuple or set */
     DSI_LIST(ds_value *)
+    int64_t tree; /* the settling walk's: values in it and below */
 } dsi_value_items;
 
 typedef struct dsi_value_dict {
     DSI_LIST(dsi_value_pair)
     int *slot; /* [slots]: 1 + the pair that lies there, 0: none */
     size_t slots;
+    int64_t tree; /* as of a list */
 } dsi_value_dict;
 
 struct ds_value {
@@ -81,9 +83,12 @@ struct ds_value {
 ds_value *dsi_value_new(int kind);
 ds_value *dsi_value_text(int kind, const void *bytes, size_t n);
 ds_value *dsi_value_ref(ds_value *v);
+void dsi_value_clear(ds_value *v); /* of its items, if it has some */
 
 /* Takes key and item, and replaces what has an equal key. Refuses a key that Python could not hash. */
 ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item);
+
+bool dsi_value_is_state(const ds_value *v); /* a dict of names and tensors */
 
 /* A tensor whose bytes, row-major, come when they are wanted: read puts those from offset on at `to`. */
 ds_value *dsi_value_source(ds_dtype dtype, const int64_t *shape, int ndim,

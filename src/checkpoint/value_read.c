@@ -31,6 +31,8 @@ const char *ds_value_class(const ds_value *v)
                                         "bytes",    "Tensor", "list", "tuple", "dict",
                                         "set",      "int",    "name"};
     if (!v) return "NoneType";
+    if (v->kind == DS_VALUE_NAME && v->class_name && !strncmp(v->class_name, "torch.", 6))
+        return "dtype";
     if (v->class_name) return v->class_name;
     return (size_t)v->kind < sizeof names / sizeof *names ? names[v->kind] : "global";
 }
@@ -246,6 +248,15 @@ ds_value *ds_value_of_state(const ds_state *state)
     for (int i = 0; i < ds_state_len(state); i++)
         ds_value_set(dict, ds_state_name(state, i), ds_value_tensor(ds_state_at(state, i)));
     return dict;
+}
+
+bool dsi_value_is_state(const ds_value *v)
+{
+    bool ok = v->kind == DS_VALUE_DICT;
+    for (int i = 0; ok && i < v->dict->n; i++)
+        ok = v->dict->at[i].key->kind == DS_VALUE_STRING &&
+             v->dict->at[i].value->kind == DS_VALUE_TENSOR;
+    return ok;
 }
 
 static ds_status add_entry(ds_state *state, const ds_value *dict, int64_t i)

@@ -118,7 +118,10 @@ void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
     dsi_forget_relu(s);
-    if (!s->borrowed) dsi_cache_free(s->device, s->p, s->bytes);
+    if (s->release)
+        s->release(s->owner);
+    else if (!s->borrowed)
+        dsi_cache_free(s->device, s->p, s->bytes);
     dsi_pool_put(&storages, s);
 }
 
@@ -193,6 +196,22 @@ ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
     *x->storage = (dsi_storage){
         .refs = 1, .device = d, .p = v.p, .written = true, .borrowed = true};
     memcpy(x->stride, v.s, sizeof v.s);
+    return dsi_own(x);
+}
+
+ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
+                       void *owner)
+{
+    dsi_device *d = dsi_device_get((ds_device){DS_CPU, 0});
+    ds_tensor *x = new_handle(d, dtype, ds_shape(n));
+    x->storage = dsi_pool_get(&storages);
+    *x->storage = (dsi_storage){.refs = 1,
+                                .device = d,
+                                .p = p,
+                                .bytes = (size_t)n * ds_dtype_size(dtype),
+                                .release = release,
+                                .owner = owner};
+    x->stride[0] = 1;
     return dsi_own(x);
 }
 

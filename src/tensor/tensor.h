@@ -30,6 +30,8 @@ typedef struct dsi_storage {
     struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
     bool written;               /* somebody has had its address for writing */
     bool borrowed;              /* p is not its own: see dsi_borrow */
+    void (*release)(void *owner); /* of dsi_foreign, with the last handle; or NULL */
+    void *owner;
 } dsi_storage;
 
 /* What those who manage parameters (bucketed reduction, ZeRO) hang on a leaf; few tensors have it. */
@@ -87,6 +89,11 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 /* A tensor on memory that another thread's tensor owns, as v sees it, and keeps for as long as this one is
  * read. d: this thread's. */
 ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
+
+/* [n] elements at p in this process's memory, which belongs to owner, until release(owner): when the last handle
+ * on it goes. p is a multiple of 64, and 64 bytes behind the last element may be read. */
+ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
+                       void *owner);
 
 /* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
  * handle on y's: dtype, strides, offset. Both dense, of one shape. */

@@ -39,8 +39,7 @@ static void run(Reference *r)
     const char *file = reference_text(r->json, "file", "(several files)"),
                *end = strrchr(file, '.');
     if (!end || strcmp(end, ".safetensors") != 0) {
-        reference_skip(r, "%s: PyTorch's own format, and checkpoint folders, come on a later floor",
-                       file);
+        reference_skip(r, "%s: read by reference/pth", file);
         return;
     }
     char path[1024];

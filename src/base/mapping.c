@@ -1,0 +1,101 @@
+/* base/mapping.c: a whole file in memory.
+ *
+ * A large file is mapped, so that reading it costs no memory but the page cache's. Behind its last page lies
+ * one more of zeros: a vector that reads past the end of the last tensor meets memory. The mapping is private:
+ * who writes to it gets pages of its own. It survives that the file is replaced by a rename; a file that is
+ * made shorter in place takes its pages along (SIGBUS), so small files, where a copy costs nothing, are
+ * copied.
+ * SPDX-License-Identifier: MIT */
+#include "mapping.h"
+
+#include "error.h"
+#include "mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALIGN     64
+#define PAST_END  64 /* bytes that may be read behind the last */
+#define AHEAD     ((off_t)1 << 30)
+#define MAX_BYTES (SIZE_MAX / 4)
+
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static size_t mapped_bytes(size_t bytes) { return (bytes + page() - 1) / page() * page() + page(); }
+
+/* Room for the file and the page behind it, and then the file over its beginning. */
+static unsigned char *map(int fd, size_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_NORESERVE;
+    void *room = mmap(NULL, mapped_bytes(bytes), PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1,
+                      0);
+    if (room == MAP_FAILED) return NULL;
+    if (mmap(room, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) != MAP_FAILED)
+        return room;
+    int error = errno;
+    munmap(room, mapped_bytes(bytes));
+    errno = error;
+    return NULL;
+}
+
+static unsigned char *copy(int fd, size_t bytes)
+{
+    unsigned char *p = aligned_alloc(ALIGN, (bytes + PAST_END + ALIGN - 1) / ALIGN * ALIGN);
+    for (size_t at = 0; p && at < bytes;) {
+        ssize_t got = read(fd, p + at, bytes - at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) { /* an error, or the file became shorter */
+            if (!got) errno = EIO;
+            free(p);
+            return NULL;
+        }
+        at += (size_t)got;
+    }
+    if (p) memset(p + bytes, 0, PAST_END);
+    return p;
+}
+
+dsi_mapping *dsi_mapping_open(const char *what, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st)) {
+        dsi_fail(DS_EIO, "%s: %s: %s", what, path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return NULL;
+    }
+    if (!S_ISREG(st.st_mode) || (uintmax_t)st.st_size > MAX_BYTES) {
+        dsi_fail(DS_EIO, "%s: %s: %s", what, path,
+                 S_ISDIR(st.st_mode) ? "is a folder" : "not a regular file");
+        close(fd);
+        return NULL;
+    }
+    dsi_mapping *m = dsi_alloc(sizeof *m);
+    *m = (dsi_mapping){.bytes = (size_t)st.st_size, .refs = 1};
+    m->mapped = m->bytes >= DSI_MAPPED_BYTES;
+    posix_fadvise(fd, 0, st.st_size < AHEAD ? st.st_size : AHEAD, POSIX_FADV_SEQUENTIAL);
+    m->p = m->mapped ? map(fd, m->bytes) : copy(fd, m->bytes);
+    if (!m->p) {
+        dsi_fail(errno == ENOMEM ? DS_ENOMEM : DS_EIO, "%s: %s: %s", what, path, strerror(errno));
+        dsi_free(m);
+        m = NULL;
+    }
+    close(fd);
+    return m;
+}
+
+void dsi_mapping_unref(void *mapping)
+{
+    dsi_mapping *m = mapping;
+    if (!m || --m->refs > 0) return;
+    if (m->mapped)
+        munmap(m->p, mapped_bytes(m->bytes));
+    else
+        free(m->p);
+    dsi_free(m);
+}

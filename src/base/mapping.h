@@ -1,0 +1,25 @@
+/* base/mapping.h: a whole file in memory.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_BASE_MAPPING_H
+#define DSI_BASE_MAPPING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of a file that may be read, and written to: what is written stays in this process. They begin at a
+ * multiple of 64, and some bytes behind the last may be read too, as vectors do. */
+typedef struct dsi_mapping {
+    unsigned char *p;
+    size_t bytes;
+    bool mapped; /* the file's own pages; else a copy of a small file */
+    int refs;    /* of one thread */
+} dsi_mapping;
+
+/* Files from so many bytes on are mapped. */
+#define DSI_MAPPED_BYTES ((size_t)8 << 20)
+
+/* One count is the caller's; NULL with the message, which begins with `what`. */
+dsi_mapping *dsi_mapping_open(const char *what, const char *path);
+void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
+
+#endif

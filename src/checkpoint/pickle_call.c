@@ -1,0 +1,468 @@
+/* checkpoint/pickle_call.c: which of Python's names a pickle may hold, and what they make: Note [Pickles].
+ *
+ * What is known is what torch.load(weights_only=True) knows of plain tensors; beside it NumPy's scalars and
+ * arrays, argparse.Namespace, and the few classes that DeepSpeed leaves in its checkpoints, all of which
+ * become plain values: an object is a dict of its attributes, an enumeration its number.
+ * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
+#include "pickle.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+typedef dsi_pickle_global Global;
+
+/* ---- arguments --------------------------------------------------------------------------------------------- */
+
+static const ds_value *arg(const ds_value *args, int i)
+{
+    return i >= 0 && i < args->items.n ? args->items.at[i] : NULL;
+}
+
+static bool is_kind(const ds_value *v, int kind) { return v && v->kind == kind; }
+
+static ds_value *bad_args(dsi_unpickler *u, const Global *g)
+{
+    dsi_unpickle_wrong(u, "%s has other arguments than torch.save writes", g->name);
+    return NULL;
+}
+
+/* A tuple of ints as sizes or strides; false if it is not that. */
+static bool read_dims(const ds_value *v, ds_dims *out)
+{
+    if (!is_kind(v, DS_VALUE_TUPLE) || v->items.n > DS_MAX_DIMS) return false;
+    out->n = v->items.n;
+    for (int i = 0; i < out->n; i++) {
+        const ds_value *d = v->items.at[i];
+        if (d->kind != DS_VALUE_INT) return false;
+        out->d[i] = d->i;
+    }
+    return true;
+}
+
+/* ---- plain values -------------------------------------------------------------------------------------------- */
+
+/* dict(), OrderedDict(), also of a list of pairs. */
+static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *from = arg(args, args->items.n - 1);
+    ds_value *dict = ds_value_dict();
+    dict->class_name = g->class_name;
+    if (is_kind(from, DS_VALUE_LIST)) {
+        if (!dsi_unpickle_charge(u, (size_t)from->items.n * 64)) goto failed;
+        for (int i = 0; i < from->items.n; i++) {
+            const ds_value *pair = from->items.at[i];
+            bool two = (pair->kind == DS_VALUE_LIST || pair->kind == DS_VALUE_TUPLE) &&
+                       pair->items.n == 2;
+            if (!two || dsi_value_put(dict, dsi_value_ref(pair->items.at[0]),
+                                      dsi_value_ref(pair->items.at[1])) != DS_OK) {
+                bad_args(u, g);
+                goto failed;
+            }
+        }
+    } else if (is_kind(from, DS_VALUE_DICT)) { /* Counter({...}) */
+        if (!dsi_unpickle_charge(u, (size_t)from->dict->n * 64)) goto failed;
+        for (int i = 0; i < from->dict->n; i++)
+            if (dsi_value_put(dict, dsi_value_ref(from->dict->at[i].key),
+                              dsi_value_ref(from->dict->at[i].value)) != DS_OK)
+                goto failed;
+    } else if (from && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE) {
+        bad_args(u, g); /* a global: defaultdict's factory, which is not kept */
+        goto failed;
+    }
+    return dict;
+failed:
+    ds_value_free(dict);
+    return NULL;
+}
+
+static ds_value *copy_items(dsi_unpickler *u, const Global *g, const ds_value *args, int kind)
+{
+    const ds_value *from = arg(args, 0);
+    bool known = !from || from->kind == DS_VALUE_LIST || from->kind == DS_VALUE_TUPLE ||
+                 from->kind == DS_VALUE_SET;
+    if (!known) return bad_args(u, g);
+    if (from && !dsi_unpickle_charge(u, (size_t)from->items.n * sizeof from)) return NULL;
+    ds_value *v = dsi_value_new(kind);
+    v->class_name = g->class_name;
+    for (int i = 0; from && i < from->items.n; i++)
+        dsi_list_add(&v->items, dsi_value_ref(from->items.at[i]));
+    return v;
+}
+
+static ds_value *make_set(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    return copy_items(u, g, args, DS_VALUE_SET);
+}
+
+static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    return copy_items(u, g, args, DS_VALUE_TUPLE);
+}
+
+/* _codecs.encode("text of characters below 256", "latin1"), which is bytes; bytearray takes the same. */
+static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *text = arg(args, 0), *codec = arg(args, 1);
+    if (!text) return dsi_value_text(DS_VALUE_BYTES, NULL, 0);
+    bool latin = codec && codec->kind == DS_VALUE_STRING &&
+                 (!strcmp(codec->text.s, "latin1") || !strcmp(codec->text.s, "latin-1"));
+    bool plain = text->kind == DS_VALUE_BYTES && !codec;
+    if (!plain && !(text->kind == DS_VALUE_STRING && latin)) return bad_args(u, g);
+    if (!dsi_unpickle_charge(u, text->text.n)) return NULL;
+    ds_value *v = dsi_value_text(DS_VALUE_BYTES, text->text.s, text->text.n);
+    v->class_name = g->class_name;
+    if (plain) return v;
+    size_t n = 0;
+    for (size_t i = 0; i < text->text.n; i++) {
+        unsigned char c = (unsigned char)text->text.s[i];
+        if (c > 0xc3) {
+            ds_value_free(v);
+            return bad_args(u, g);
+        }
+        if (c >= 0xc0) c = (unsigned char)(c << 6 | (text->text.s[++i] & 0x3f));
+        v->text.s[n++] = (char)c;
+    }
+    v->text.s[n] = 0;
+    v->text.n = n;
+    return v;
+}
+
+/* torch.device("cuda", 0) -> the name "cuda:0" */
+static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *kind = arg(args, 0), *index = arg(args, 1);
+    if (!is_kind(kind, DS_VALUE_STRING) || (index && index->kind != DS_VALUE_INT))
+        return bad_args(u, g);
+    if (!dsi_unpickle_charge(u, kind->text.n)) return NULL;
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s", kind->text.s);
+    if (index) dsi_text_add(&t, ":%" PRId64, index->i);
+    ds_value *v = dsi_value_text(DS_VALUE_STRING, t.s, t.n);
+    v->class_name = g->class_name;
+    dsi_text_free(&t);
+    return v;
+}
+
+/* torch.serialization._get_layout("torch.strided"), torch._utils._get_... : the name itself. */
+static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *name = arg(args, 0);
+    if (!is_kind(name, DS_VALUE_STRING) || args->items.n != 1) return bad_args(u, g);
+    if (!dsi_unpickle_charge(u, name->text.n)) return NULL;
+    ds_value *v = dsi_value_text(DS_VALUE_NAME, name->text.s, name->text.n);
+    v->class_name = g->class_name;
+    return v;
+}
+
+/* An enumeration is its number. */
+static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *number = arg(args, 0);
+    if (!is_kind(number, DS_VALUE_INT) || args->items.n != 1) return bad_args(u, g);
+    ds_value *v = ds_value_int(number->i);
+    v->class_name = g->class_name;
+    return v;
+}
+
+/* An object of a class whose attributes come by BUILD. */
+static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    if (args->items.n) return bad_args(u, g);
+    ds_value *v = ds_value_dict();
+    v->class_name = g->class_name;
+    return v;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/* _rebuild_tensor(storage, offset, size, stride); _v2(..., requires_grad, hooks, metadata);
+ * _v3(..., requires_grad, hooks, dtype, metadata) */
+static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *storage = arg(args, 0), *offset = arg(args, 1), *flag = arg(args, 4);
+    bool v3 = strstr(g->name, "_v3") != NULL;
+    const ds_value *dtype = v3 ? arg(args, 6) : NULL;
+    dsi_rebuilt r = {0};
+    ds_dims stride = {0};
+    if (!is_kind(storage, DSI_VALUE_STORAGE) || !is_kind(offset, DS_VALUE_INT) ||
+        !read_dims(arg(args, 2), &r.shape) || !read_dims(arg(args, 3), &stride) ||
+        stride.n != r.shape.n || (flag && flag->kind != DS_VALUE_BOOL) ||
+        (v3 && !is_kind(dtype, DS_VALUE_NAME))) {
+        const ds_value *size = arg(args, 2);
+        if (is_kind(size, DS_VALUE_TUPLE) && size->items.n > DS_MAX_DIMS)
+            return dsi_unpickle_wrong(u, "a tensor of %d dimensions: at most %d work",
+                                      size->items.n, DS_MAX_DIMS),
+                   NULL;
+        return bad_args(u, g);
+    }
+    r.storage = dsi_value_ref((ds_value *)(uintptr_t)storage);
+    r.offset = offset->i;
+    memcpy(r.stride, stride.d, sizeof r.stride);
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
+    v->tensor.rebuilt = dsi_alloc(sizeof r);
+    *v->tensor.rebuilt = r;
+    v->tensor.rebuilt->dtype = v3 ? dtype->class_name : NULL;
+    v->requires_grad = flag && flag->b;
+    return v;
+}
+
+/* The same view again, so that what is said of one does not change the other. */
+static ds_value *copy_tensor(const ds_value *x)
+{
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
+    v->requires_grad = x->requires_grad;
+    v->class_name = x->class_name;
+    v->tensor.x = dsi_ref(x->tensor.x);
+    if (x->tensor.rebuilt) {
+        v->tensor.rebuilt = dsi_alloc(sizeof *v->tensor.rebuilt);
+        *v->tensor.rebuilt = *x->tensor.rebuilt;
+        dsi_value_ref(v->tensor.rebuilt->storage);
+    }
+    return v;
+}
+
+/* _rebuild_parameter(data, requires_grad, hooks), ..._with_state(..., state), Parameter(data, requires_grad) */
+static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *data = arg(args, 0), *flag = arg(args, 1);
+    if (!is_kind(data, DS_VALUE_TENSOR) || (flag && flag->kind != DS_VALUE_BOOL))
+        return bad_args(u, g);
+    if (!dsi_unpickle_charge(u, sizeof *data + sizeof *data->tensor.rebuilt)) return NULL;
+    ds_value *v = copy_tensor(data);
+    v->class_name = g->class_name;
+    v->requires_grad = !flag || flag->b;
+    return v;
+}
+
+/* _rebuild_from_type_v2(function, class, its arguments, state): a tensor that has attributes, or is of a class
+ * of its own. What is kept is the tensor. */
+static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    const ds_value *f = arg(args, 0), *of = arg(args, 1), *with = arg(args, 2);
+    bool plain = is_kind(f, DSI_VALUE_GLOBAL) && is_kind(of, DSI_VALUE_GLOBAL) &&
+                 is_kind(with, DS_VALUE_TUPLE) &&
+                 (f->global->call == make_tensor || f->global->call == make_parameter);
+    if (!plain) return bad_args(u, g);
+    return f->global->call(u, f->global, with);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------------- */
+
+#define STORAGE(name, type) \
+    { \
+        "torch." name "Storage", NULL, NULL, "torch." type \
+    }
+#define DTYPE(name) \
+    { \
+        "torch." name, NULL, "dtype", NULL \
+    }
+
+static const Global known[] = {
+    {"torch._utils._rebuild_tensor_v2", make_tensor, NULL, NULL},
+    {"torch._utils._rebuild_tensor", make_tensor, NULL, NULL},
+    {"torch._utils._rebuild_tensor_v3", make_tensor, NULL, NULL},
+    {"torch._utils._rebuild_parameter", make_parameter, "Parameter", NULL},
+    {"torch._utils._rebuild_parameter_with_state", make_parameter, "Parameter", NULL},
+    {"torch.nn.parameter.Parameter", make_parameter, "Parameter", NULL},
+    {"torch._tensor._rebuild_from_type_v2", make_from_type, NULL, NULL},
+    {"torch.Tensor", NULL, NULL, NULL},
+    {"torch.Size", make_size, "Size", NULL},
+    {"torch.device", make_device, "device", NULL},
+    {"torch.serialization._get_layout", make_named, "layout", NULL},
+    {"collections.OrderedDict", make_dict, "OrderedDict", NULL},
+    {"collections.Counter", make_dict, "Counter", NULL},
+    {"collections.defaultdict", make_dict, "defaultdict", NULL},
+    {"builtins.dict", make_dict, NULL, NULL},
+    {"builtins.list", NULL, NULL, NULL}, /* factories of defaultdict */
+    {"builtins.int", NULL, NULL, NULL},
+    {"builtins.float", NULL, NULL, NULL},
+    {"builtins.set", make_set, NULL, NULL},
+    {"builtins.frozenset", make_set, "frozenset", NULL},
+    {"builtins.bytes", make_bytes, NULL, NULL},
+    {"builtins.bytearray", make_bytes, "bytearray", NULL},
+    {"_codecs.encode", make_bytes, NULL, NULL},
+    {"argparse.Namespace", make_object, "Namespace", NULL},
+
+    {"numpy.dtype", dsi_numpy_dtype, "numpy.dtype", NULL},
+    {"numpy.ndarray", NULL, NULL, NULL},
+    {"numpy._core.multiarray.scalar", dsi_numpy_scalar, NULL, NULL},
+    {"numpy.core.multiarray.scalar", dsi_numpy_scalar, NULL, NULL},
+    {"numpy._core.multiarray._reconstruct", dsi_numpy_array, "ndarray", NULL},
+    {"numpy.core.multiarray._reconstruct", dsi_numpy_array, "ndarray", NULL},
+
+    {"deepspeed.runtime.fp16.loss_scaler.LossScaler", make_object, "LossScaler", NULL},
+    {"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", make_object, "DynamicLossScaler",
+     NULL},
+    {"deepspeed.utils.tensor_fragment.fragment_address", make_object, "fragment_address", NULL},
+    {"deepspeed.runtime.zero.config.ZeroStageEnum", make_number, "ZeroStageEnum", NULL},
+
+    STORAGE("Float", "float32"),
+    STORAGE("Double", "float64"),
+    STORAGE("Half", "float16"),
+    STORAGE("BFloat16", "bfloat16"),
+    STORAGE("Long", "int64"),
+    STORAGE("Int", "int32"),
+    STORAGE("Short", "int16"),
+    STORAGE("Char", "int8"),
+    STORAGE("Byte", "uint8"),
+    STORAGE("Bool", "bool"),
+    STORAGE("ComplexFloat", "complex64"),
+    STORAGE("ComplexDouble", "complex128"),
+    STORAGE("QInt8", "qint8"),
+    STORAGE("QUInt8", "quint8"),
+    STORAGE("QInt32", "qint32"),
+    {"torch.storage.UntypedStorage", NULL, NULL, ""},
+
+    DTYPE("float32"),
+    DTYPE("float64"),
+    DTYPE("float16"),
+    DTYPE("bfloat16"),
+    DTYPE("int64"),
+    DTYPE("int32"),
+    DTYPE("int16"),
+    DTYPE("int8"),
+    DTYPE("uint8"),
+    DTYPE("bool"),
+    DTYPE("uint16"),
+    DTYPE("uint32"),
+    DTYPE("uint64"),
+    DTYPE("complex32"),
+    DTYPE("complex64"),
+    DTYPE("complex128"),
+    DTYPE("float8_e4m3fn"),
+    DTYPE("float8_e4m3fnuz"),
+    DTYPE("float8_e5m2"),
+    DTYPE("float8_e5m2fnuz"),
+    DTYPE("float8_e8m0fnu"),
+    DTYPE("float4_e2m1fn_x2"),
+};
+
+/* What is refused by name, and what to do about it. */
+static void refuse(const dsi_unpickler *u, const char *name)
+{
+    if (!strncmp(name, "torch.nn.", 9) || strstr(name, "__main__.") == name)
+        dsi_unpickle_wrong(u,
+                           "it holds an object of class %s, which only Python can make: save the "
+                           "module's state_dict() instead of the module",
+                           name);
+    else if (!strncmp(name, "torch.", 6))
+        dsi_unpickle_wrong(u,
+                           "it wants %s, a kind of tensor that is not known here: save plain "
+                           "tensors (dense, not quantized)",
+                           name);
+    else
+        dsi_unpickle_wrong(
+            u,
+            "it wants Python's %s, which is not on the list of what is read; nothing "
+            "was run. If you trust the file, load it in Python and save what you "
+            "need of it as tensors, numbers, strings, lists and dicts",
+            name);
+}
+
+ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name)
+{
+    bool python2 = !strcmp(module, "__builtin__"), cuda = !strcmp(module, "torch.cuda");
+    bool storage = strlen(name) > 7 && !strcmp(name + strlen(name) - 7, "Storage");
+    dsi_text full = {0};
+    dsi_text_add(&full, "%.200s.%.200s",
+                 python2           ? "builtins"
+                 : cuda && storage ? "torch"
+                                   : module,
+                 name);
+    const Global *found = NULL;
+    for (size_t i = 0; i < sizeof known / sizeof *known && !found; i++)
+        if (!strcmp(known[i].name, full.s)) found = &known[i];
+    ds_value *v = NULL;
+    if (found && found->class_name && !strcmp(found->class_name, "dtype")) {
+        v = dsi_value_text(DS_VALUE_NAME, found->name, strlen(found->name));
+        v->class_name = found->name; /* for make_tensor; ds_value_class says "dtype" */
+    } else if (found) {
+        v = dsi_value_new(DSI_VALUE_GLOBAL);
+        v->global = found;
+    } else {
+        refuse(u, full.s);
+    }
+    dsi_text_free(&full);
+    return v;
+}
+
+/* ---- state ----------------------------------------------------------------------------------------------------- */
+
+/* The attributes of an object become the items of its dict. */
+static bool set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+{
+    if (state->kind == DS_VALUE_NONE) return true;
+    if (state->kind != DS_VALUE_DICT)
+        return dsi_unpickle_wrong(u, "the state of a %s is of class %s", ds_value_class(obj),
+                                  ds_value_class(state));
+    if (!dsi_unpickle_charge(u, (size_t)state->dict->n * 64)) return false;
+    for (int i = 0; i < state->dict->n; i++)
+        if (dsi_value_put(obj, dsi_value_ref(state->dict->at[i].key),
+                          dsi_value_ref(state->dict->at[i].value)) != DS_OK)
+            return dsi_unpickle_wrong(u, "an attribute of a %s", ds_value_class(obj));
+    return true;
+}
+
+bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+{
+    const char *class_name = ds_value_class(obj);
+    if (!strcmp(class_name, "OrderedDict"))
+        return true; /* _metadata of a module's state dict: versions of its layers, not kept */
+    if (!strcmp(class_name, "numpy.dtype") || !strcmp(class_name, "ndarray"))
+        return dsi_numpy_build(u, obj, state);
+    if (obj->kind == DS_VALUE_DICT && obj->class_name) return set_attributes(u, obj, state);
+    return dsi_unpickle_wrong(u, "a state for a value of class %s", class_name);
+}
+
+/* ---- storages ---------------------------------------------------------------------------------------------------- */
+
+/* One that was named before must be the same. */
+static ds_value *known_storage(dsi_unpickler *u, const dsi_pickle_storage *s, const char *dtype,
+                               int64_t numel)
+{
+    if (s->numel == numel && (s->dtype == dtype || (s->dtype && dtype && !strcmp(s->dtype, dtype))))
+        return dsi_value_ref(s->value);
+    dsi_unpickle_wrong(
+        u, "storage %.40s is %" PRId64 " elements of %s, and elsewhere %" PRId64 " of %s", s->key,
+        s->numel, s->dtype ? s->dtype : "bytes", numel, dtype ? dtype : "bytes");
+    return NULL;
+}
+
+/* ("storage", torch.FloatStorage, "0", "cpu", numel), and before PyTorch 1.6 with a sixth: None, or of which
+ * part of the storage it is a view, (key, offset, size). */
+ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
+{
+    bool tuple = is_kind(id, DS_VALUE_TUPLE) && id->items.n >= 5;
+    const ds_value *what = tuple ? arg(id, 0) : NULL, *type = tuple ? arg(id, 1) : NULL;
+    const ds_value *key = tuple ? arg(id, 2) : NULL, *numel = tuple ? arg(id, 4) : NULL;
+    const ds_value *view = tuple ? arg(id, 5) : NULL;
+    if (!is_kind(what, DS_VALUE_STRING) || strcmp(what->text.s, "storage") != 0 ||
+        !is_kind(type, DSI_VALUE_GLOBAL) || !type->global->dtype ||
+        !is_kind(key, DS_VALUE_STRING) || !is_kind(numel, DS_VALUE_INT) || numel->i < 0) {
+        dsi_unpickle_wrong(u, "a persistent id that does not name a storage%s%.40s",
+                           is_kind(what, DS_VALUE_STRING) ? ": " : "",
+                           is_kind(what, DS_VALUE_STRING) ? what->text.s : "");
+        return NULL;
+    }
+    if (view && view->kind != DS_VALUE_NONE) {
+        dsi_unpickle_wrong(u,
+                           "storage %.40s is a view of another one, as before PyTorch 0.4: load "
+                           "the file with a newer PyTorch and save it again",
+                           key->text.s);
+        return NULL;
+    }
+    const char *dtype = *type->global->dtype ? type->global->dtype : NULL;
+    const dsi_pickle_storage *s = dsi_map_get(&u->by_key, key->text.s);
+    if (s) return known_storage(u, s, dtype, numel->i);
+    if (!dsi_unpickle_charge(u, key->text.n)) return NULL;
+    dsi_pickle_storage *made = dsi_alloc(sizeof *made);
+    made->key = dsi_strdup(key->text.s);
+    made->dtype = dtype;
+    made->numel = numel->i;
+    made->value = dsi_value_new(DSI_VALUE_STORAGE);
+    made->value->storage = made;
+    dsi_list_add(&u->storages, made);
+    dsi_map_set(&u->by_key, made->key, made);
+    return dsi_value_ref(made->value);
+}

@@ -1,0 +1,496 @@
+/* checkpoint/pickle_read.c: the stack machine of Note [Pickles]: opcodes of protocols 2 to 5 in which values
+ * come. What is on the stack is counted; the memo counts too. Lists do not recurse: they lie on the stack.
+ * Source: Lib/pickletools.py of CPython.
+ * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
+#include "pickle.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_INT_BYTES 1024      /* of an int of any length: its digits cost the square of it */
+#define SMALL_BYTES   (1 << 20) /* that calls may make of any pickle */
+
+bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
+{
+    char text[700];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    dsi_fail(DS_EFORMAT, "%s: pickle, byte %zu: %s", u->what, u->at, text);
+    return false;
+}
+
+bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes)
+{
+    u->made += bytes;
+    if (bytes <= u->bytes * 16 && u->made <= u->bytes * 16 + SMALL_BYTES) return true;
+    return dsi_unpickle_wrong(u, "it makes more than 16 times its own size of %zu bytes", u->bytes);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------------------- */
+
+/* The next n bytes; NULL, with the message, if there are not so many. */
+static const uint8_t *take(dsi_unpickler *u, uint64_t n)
+{
+    if (n > u->bytes - u->at) {
+        dsi_unpickle_wrong(u, "wants %llu bytes more, %zu are there: it was cut off or damaged",
+                           (unsigned long long)n, u->bytes - u->at);
+        return NULL;
+    }
+    u->at += n;
+    return u->p + u->at - n;
+}
+
+static bool take_number(dsi_unpickler *u, int bytes, uint64_t *out)
+{
+    const uint8_t *p = take(u, (uint64_t)bytes);
+    *out = 0;
+    for (int i = bytes; p && i-- > 0;) *out = *out << 8 | p[i];
+    return p != NULL;
+}
+
+/* The text up to the end of the line, which takes the 0's place; NULL with the message. */
+static char *take_line(dsi_unpickler *u)
+{
+    const uint8_t *line = u->p + u->at, *end = memchr(line, '\n', u->bytes - u->at);
+    if (!end || memchr(line, 0, (size_t)(end - line))) {
+        dsi_unpickle_wrong(u, "a line of text has no end");
+        return NULL;
+    }
+    size_t n = (size_t)(end - line);
+    char *text = dsi_alloc(n + 1);
+    memcpy(text, line, n);
+    u->at += n + 1;
+    return text;
+}
+
+static bool is_utf8(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        uint8_t c = p[i++];
+        int more = c < 0x80 ? 0 : c >> 5 == 6 ? 1 : c >> 4 == 14 ? 2 : c >> 3 == 30 ? 3 : -1;
+        if (more < 0 || (size_t)more > n - i) return false;
+        uint32_t code = more ? c & (0x3fu >> more) : c;
+        for (int k = 0; k < more; k++) {
+            if (p[i] >> 6 != 2) return false;
+            code = code << 6 | (p[i++] & 0x3f);
+        }
+        static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+            return false;
+    }
+    return true;
+}
+
+/* ---- stack ------------------------------------------------------------------------------------------------- */
+
+/* Takes v; false if it is NULL, which has its message. New values that may come to hold themselves are noted. */
+static bool push(dsi_unpickler *u, ds_value *v)
+{
+    if (!v) return false;
+    bool holder = v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_DICT || v->kind == DS_VALUE_SET;
+    if (holder && v->refs == 1) dsi_list_add(&u->holders, dsi_value_ref(v));
+    dsi_list_add(&u->stack, v);
+    return true;
+}
+
+static int floor_of(const dsi_unpickler *u) { return u->marks.n ? u->marks.at[u->marks.n - 1] : 0; }
+
+/* Whether n values lie above the last mark. */
+static bool has(const dsi_unpickler *u, int n)
+{
+    return u->stack.n - floor_of(u) >= n || dsi_unpickle_wrong(u, "the stack is empty");
+}
+
+static ds_value *top(const dsi_unpickler *u, int depth)
+{
+    return u->stack.at[u->stack.n - 1 - depth];
+}
+
+static void drop(dsi_unpickler *u, int n)
+{
+    while (n-- > 0) ds_value_free(u->stack.at[--u->stack.n]);
+}
+
+/* How many values lie above the last mark, which goes; -1 with the message. */
+static int unmark(dsi_unpickler *u)
+{
+    if (!u->marks.n) {
+        dsi_unpickle_wrong(u, "a mark is missing");
+        return -1;
+    }
+    return u->stack.n - u->marks.at[--u->marks.n];
+}
+
+/* The uppermost n values become one of that kind. */
+static bool gather(dsi_unpickler *u, int kind, int n)
+{
+    if (n < 0 || !has(u, n)) return false;
+    ds_value *v = dsi_value_new(kind);
+    for (int i = n; i-- > 0;) dsi_list_add(&v->items, top(u, i));
+    u->stack.n -= n;
+    return push(u, v);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------ */
+
+static bool push_text(dsi_unpickler *u, int kind, int length_bytes)
+{
+    uint64_t n;
+    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
+    if (!p) return false;
+    if (kind == DS_VALUE_STRING && !is_utf8(p, n))
+        return dsi_unpickle_wrong(u, "a string of %llu bytes is not UTF-8", (unsigned long long)n);
+    return push(u, dsi_value_text(kind, p, n));
+}
+
+/* A str of Python 2, where text and bytes were one. */
+static bool push_old_string(dsi_unpickler *u, int length_bytes)
+{
+    uint64_t n;
+    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
+    return p && push(u, dsi_value_text(is_utf8(p, n) ? DS_VALUE_STRING : DS_VALUE_BYTES, p, n));
+}
+
+/* A two's complement of n bytes, lowest first, as decimal digits. */
+static ds_value *digits(const uint8_t *p, size_t n)
+{
+    uint8_t x[MAX_INT_BYTES];
+    bool minus = p[n - 1] & 0x80;
+    for (size_t i = 0, carry = 1; i < n; i++) { /* the absolute value */
+        size_t byte = minus ? (uint8_t)~p[i] + carry : p[i];
+        x[i] = (uint8_t)byte;
+        carry = minus ? byte >> 8 : 0;
+    }
+    char text[3 * MAX_INT_BYTES], *at = text + sizeof text;
+    while (n) {
+        unsigned rest = 0;
+        for (size_t i = n; i-- > 0;) {
+            rest = rest << 8 | x[i];
+            x[i] = (uint8_t)(rest / 10);
+            rest %= 10;
+        }
+        *--at = (char)('0' + rest);
+        while (n && !x[n - 1]) n--;
+    }
+    if (minus) *--at = '-';
+    return dsi_value_text(DS_VALUE_BIG_INT, at, (size_t)(text + sizeof text - at));
+}
+
+static bool push_long(dsi_unpickler *u, int length_bytes)
+{
+    uint64_t n, low = 0;
+    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
+    if (!p) return false;
+    if (n > MAX_INT_BYTES)
+        return dsi_unpickle_wrong(u, "an int of %llu bytes: at most %d are read",
+                                  (unsigned long long)n, MAX_INT_BYTES);
+    if (n > 8) return push(u, digits(p, n));
+    for (size_t i = 0; i < 8; i++) /* with the sign to the left */
+        low |= (uint64_t)(i < n ? p[i] : n && p[n - 1] & 0x80 ? 0xff : 0) << 8 * i;
+    return push(u, ds_value_int((int64_t)low));
+}
+
+static bool push_float(dsi_unpickler *u)
+{
+    const uint8_t *p = take(u, 8);
+    uint64_t bits = 0;
+    double f;
+    for (int i = 0; p && i < 8; i++) bits = bits << 8 | p[i];
+    memcpy(&f, &bits, sizeof f);
+    return p && push(u, ds_value_float(f));
+}
+
+static bool push_int(dsi_unpickler *u, int bytes)
+{
+    uint64_t x;
+    if (!take_number(u, bytes, &x)) return false;
+    return push(u, ds_value_int(bytes == 4 ? (int32_t)x : (int64_t)x));
+}
+
+/* ---- memo -------------------------------------------------------------------------------------------------- */
+
+/* Numbers are given one after the other, and each costs a byte at least. */
+static bool memo_put(dsi_unpickler *u, uint64_t i)
+{
+    if (!has(u, 1)) return false;
+    if (i > u->bytes) return dsi_unpickle_wrong(u, "memo number %llu", (unsigned long long)i);
+    while ((uint64_t)u->memo.n <= i) dsi_list_add(&u->memo, NULL);
+    ds_value_free(u->memo.at[i]);
+    u->memo.at[i] = dsi_value_ref(top(u, 0));
+    return true;
+}
+
+static bool memo_get(dsi_unpickler *u, uint64_t i)
+{
+    if (i >= (uint64_t)u->memo.n || !u->memo.at[i])
+        return dsi_unpickle_wrong(u, "memo number %llu was never given", (unsigned long long)i);
+    return push(u, dsi_value_ref(u->memo.at[i]));
+}
+
+/* ---- lists, dicts, sets -------------------------------------------------------------------------------------- */
+
+/* The uppermost n values go into the list or set below them. */
+static bool append(dsi_unpickler *u, int n, int kind)
+{
+    if (n < 0 || !has(u, n + 1)) return false;
+    ds_value *into = top(u, n);
+    if (into->kind != kind)
+        return dsi_unpickle_wrong(u, "an item for a value of class %s", ds_value_class(into));
+    for (int i = n; i-- > 0;) dsi_list_add(&into->items, top(u, i));
+    u->stack.n -= n;
+    return true;
+}
+
+/* The uppermost n values, keys and items, go into the dict below them. */
+static bool set_items(dsi_unpickler *u, int n)
+{
+    if (n < 0 || !has(u, n + 1)) return false;
+    ds_value *into = top(u, n);
+    if (n % 2 || into->kind != DS_VALUE_DICT)
+        return dsi_unpickle_wrong(u, "%d keys and items for a value of class %s", n,
+                                  ds_value_class(into));
+    for (int i = u->stack.n - n; i < u->stack.n; i += 2) {
+        ds_value *key = dsi_value_ref(u->stack.at[i]), *item = dsi_value_ref(u->stack.at[i + 1]);
+        if (dsi_value_put(into, key, item) != DS_OK)
+            return dsi_unpickle_wrong(u, "a key of class %s", ds_value_class(u->stack.at[i]));
+    }
+    drop(u, n);
+    return true;
+}
+
+/* ---- names and calls ------------------------------------------------------------------------------------------ */
+
+static bool global(dsi_unpickler *u)
+{
+    char *module = take_line(u), *name = module ? take_line(u) : NULL;
+    bool ok = name && push(u, dsi_pickle_global_of(u, module, name));
+    dsi_free(module);
+    dsi_free(name);
+    return ok;
+}
+
+static bool stack_global(dsi_unpickler *u)
+{
+    if (!has(u, 2)) return false;
+    const ds_value *module = top(u, 1), *name = top(u, 0);
+    if (module->kind != DS_VALUE_STRING || name->kind != DS_VALUE_STRING)
+        return dsi_unpickle_wrong(u, "a global's name is no string");
+    ds_value *v = dsi_pickle_global_of(u, module->text.s, name->text.s);
+    drop(u, v ? 2 : 0);
+    return push(u, v);
+}
+
+/* REDUCE and NEWOBJ: the callable and the tuple of its arguments become what the call gives. */
+static bool call(dsi_unpickler *u)
+{
+    if (!has(u, 2)) return false;
+    const ds_value *f = top(u, 1), *args = top(u, 0);
+    if (f->kind != DSI_VALUE_GLOBAL || args->kind != DS_VALUE_TUPLE)
+        return dsi_unpickle_wrong(u, "a call of a value of class %s", ds_value_class(f));
+    if (!f->global->call) return dsi_unpickle_wrong(u, "%s is called", f->global->name);
+    ds_value *v = f->global->call(u, f->global, args);
+    drop(u, v ? 2 : 0);
+    return push(u, v);
+}
+
+static bool build(dsi_unpickler *u)
+{
+    if (!has(u, 2) || !dsi_pickle_build(u, top(u, 1), top(u, 0))) return false;
+    drop(u, 1);
+    return true;
+}
+
+static bool persistent(dsi_unpickler *u)
+{
+    if (!has(u, 1)) return false;
+    ds_value *v = dsi_pickle_persistent(u, top(u, 0));
+    drop(u, v ? 1 : 0);
+    return push(u, v);
+}
+
+/* ---- opcodes --------------------------------------------------------------------------------------------------- */
+
+static bool protocol(dsi_unpickler *u)
+{
+    uint64_t x;
+    if (!take_number(u, 1, &x)) return false;
+    u->protocol = (int)x;
+    return x <= 5 || dsi_unpickle_wrong(u, "protocol %d: 2 to 5 are read", (int)x);
+}
+
+static bool with_number(dsi_unpickler *u, int bytes, bool (*f)(dsi_unpickler *u, uint64_t i))
+{
+    uint64_t i;
+    return take_number(u, bytes, &i) && f(u, i);
+}
+
+static bool mark(dsi_unpickler *u)
+{
+    dsi_list_add(&u->marks, u->stack.n);
+    return true;
+}
+
+static bool pop_mark(dsi_unpickler *u)
+{
+    int n = unmark(u);
+    drop(u, n);
+    return n >= 0;
+}
+
+static bool pop(dsi_unpickler *u)
+{
+    if (u->marks.n && floor_of(u) == u->stack.n) return pop_mark(u);
+    if (!has(u, 1)) return false;
+    drop(u, 1);
+    return true;
+}
+
+/* Opcodes that push a value of their own. */
+static bool run_value(dsi_unpickler *u, uint8_t code)
+{
+    switch (code) {
+    case 'N':
+        return push(u, ds_value_none());
+    case 0x88:
+    case 0x89:
+        return push(u, ds_value_bool(code == 0x88));
+    case 'K':
+        return push_int(u, 1);
+    case 'M':
+        return push_int(u, 2);
+    case 'J':
+        return push_int(u, 4);
+    case 0x8a: /* LONG1, LONG4 */
+    case 0x8b:
+        return push_long(u, code == 0x8a ? 1 : 4);
+    case 'G':
+        return push_float(u);
+    case 'X': /* BINUNICODE, SHORT_BINUNICODE, BINUNICODE8 */
+        return push_text(u, DS_VALUE_STRING, 4);
+    case 0x8c:
+        return push_text(u, DS_VALUE_STRING, 1);
+    case 0x8d:
+        return push_text(u, DS_VALUE_STRING, 8);
+    case 'B': /* BINBYTES, SHORT_BINBYTES, BINBYTES8, BYTEARRAY8 */
+        return push_text(u, DS_VALUE_BYTES, 4);
+    case 'C':
+        return push_text(u, DS_VALUE_BYTES, 1);
+    case 0x8e:
+    case 0x96:
+        return push_text(u, DS_VALUE_BYTES, 8);
+    case 'T': /* BINSTRING, SHORT_BINSTRING */
+    case 'U':
+        return push_old_string(u, code == 'T' ? 4 : 1);
+    case ')':
+        return gather(u, DS_VALUE_TUPLE, 0);
+    case ']':
+        return gather(u, DS_VALUE_LIST, 0);
+    case '}':
+        return push(u, ds_value_dict());
+    case 0x8f:
+        return gather(u, DS_VALUE_SET, 0);
+    default:
+        return dsi_unpickle_wrong(u, "opcode 0x%02x is not one that torch.save writes", code);
+    }
+}
+
+static bool run(dsi_unpickler *u, uint8_t code)
+{
+    switch (code) {
+    case 0x80:
+        return protocol(u);
+    case 0x95: /* FRAME: of so many bytes; nothing depends on it */
+        return take(u, 8) != NULL;
+    case '(':
+        return mark(u);
+    case '0':
+        return pop(u);
+    case '1':
+        return pop_mark(u);
+    case '2':
+        return has(u, 1) && push(u, dsi_value_ref(top(u, 0)));
+    case 'q':
+        return with_number(u, 1, memo_put);
+    case 'r':
+        return with_number(u, 4, memo_put);
+    case 0x94: /* MEMOIZE */
+        return memo_put(u, (uint64_t)u->memo.n);
+    case 'h':
+        return with_number(u, 1, memo_get);
+    case 'j':
+        return with_number(u, 4, memo_get);
+    case 't':
+        return gather(u, DS_VALUE_TUPLE, unmark(u));
+    case 0x85:
+    case 0x86:
+    case 0x87:
+        return gather(u, DS_VALUE_TUPLE, code - 0x84);
+    case 0x91: /* FROZENSET */
+        return gather(u, DS_VALUE_SET, unmark(u));
+    case 'a':
+        return append(u, 1, DS_VALUE_LIST);
+    case 'e':
+        return append(u, unmark(u), DS_VALUE_LIST);
+    case 0x90: /* ADDITEMS */
+        return append(u, unmark(u), DS_VALUE_SET);
+    case 's':
+        return set_items(u, 2);
+    case 'u':
+        return set_items(u, unmark(u));
+    case 'c':
+        return global(u);
+    case 0x93:
+        return stack_global(u);
+    case 'R':
+    case 0x81: /* REDUCE, NEWOBJ */
+        return call(u);
+    case 'b':
+        return build(u);
+    case 'Q':
+        return persistent(u);
+    default:
+        return run_value(u, code);
+    }
+}
+
+ds_value *dsi_unpickle(dsi_unpickler *u)
+{
+    const uint8_t *code;
+    bool ok = true;
+    while (ok && (code = take(u, 1)) && *code != '.') ok = run(u, *code);
+    ds_value *v = NULL;
+    if (ok && code && (u->stack.n != 1 || u->marks.n))
+        dsi_unpickle_wrong(u, "it ends with %d values on the stack", u->stack.n);
+    else if (ok && code)
+        v = dsi_value_ref(top(u, 0));
+    u->failed = !v;
+    drop(u, u->stack.n);
+    for (int i = 0; i < u->memo.n; i++) ds_value_free(u->memo.at[i]);
+    u->memo.n = u->marks.n = 0;
+    return v;
+}
+
+void dsi_unpickler_free(dsi_unpickler *u)
+{
+    for (int i = 0; i < u->holders.n; i++) {
+        if (u->failed) dsi_value_clear(u->holders.at[i]);
+        ds_value_free(u->holders.at[i]);
+    }
+    dsi_list_free(&u->holders);
+    for (int i = 0; i < u->storages.n; i++) {
+        dsi_pickle_storage *s = u->storages.at[i];
+        ds_value_free(s->value);
+        dsi_unref(s->flat);
+        dsi_free(s->key);
+        dsi_free(s);
+    }
+    dsi_list_free(&u->storages);
+    dsi_list_free(&u->stack);
+    dsi_list_free(&u->marks);
+    dsi_list_free(&u->memo);
+    dsi_map_free(&u->by_key);
+}

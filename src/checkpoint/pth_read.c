@@ -1,0 +1,326 @@
+/* checkpoint/pth_read.c: a file of torch.save: its pickle, and the bytes of its storages.
+ *
+ * Since PyTorch 1.6 a file is a zip archive (pth_write.c). Before it was
+ *
+ *     pickle    the number 0x1950a86a20f9469cfc6c
+ *     pickle    the number 1001
+ *     pickle    {"little_endian": True, ...}
+ *     pickle    the value
+ *     pickle    the keys of its storages, a list
+ *     8 bytes, elements        of each storage in the list's order: how many, and they
+ *
+ * The tensors of a large archive lie where the file is mapped; who saves must have aligned them, as PyTorch
+ * does since 1.6. Check sums of what the value uses are compared.
+ * SPDX-License-Identifier: MIT */
+#include "base/mapping.h"
+#include "base/mem.h"
+#include "settle.h"
+#include "zip.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC        "119547037146038801333356"
+#define BORROW_BYTES 4096 /* storages from so many bytes on stay where the file is mapped */
+#define ALIGN        64
+
+typedef struct Reader {
+    char *what; /* "load: net.pth" */
+    dsi_mapping *file;
+    dsi_unpickler u;
+    bool swapped; /* elements have their highest byte first */
+} Reader;
+
+static bool wrong(const Reader *r, const char *format, ...) DS_PRINTF(2, 3);
+static bool wrong(const Reader *r, const char *format, ...)
+{
+    dsi_text t = {0};
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&t, format, args);
+    va_end(args);
+    dsi_fail(DS_EFORMAT, "%s: %s", r->what, t.s);
+    dsi_text_free(&t);
+    return false;
+}
+
+/* ---- storages ------------------------------------------------------------------------------------------------ */
+
+static void swap_elements(unsigned char *p, int64_t n, size_t size)
+{
+    for (int64_t i = 0; i < n; i++, p += size)
+        for (size_t k = 0; k < size / 2; k++) {
+            unsigned char c = p[k];
+            p[k] = p[size - 1 - k];
+            p[size - 1 - k] = c;
+        }
+}
+
+/* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
+static bool are_bools(const unsigned char *p, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && p[i] <= 1) i++;
+    return i == n;
+}
+
+/* Makes s->flat of its bytes: where they lie, if they are part of a mapped file, or a copy. */
+static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const uint8_t *bytes,
+                 bool in_file)
+{
+    size_t size = ds_dtype_size(dtype), n = (size_t)s->numel * size;
+    if (dtype == DS_BOOL && !are_bools(bytes, s->numel))
+        return wrong(r, "storage %.40s: a bool is neither 0 nor 1", s->key);
+    ds_scope *scope = ds_scope_open();
+    bool borrow = in_file && r->file->mapped && !r->swapped && n >= BORROW_BYTES &&
+                  (uintptr_t)bytes % ALIGN == 0;
+    if (borrow) {
+        r->file->refs++;
+        s->flat = dsi_ref(
+            dsi_foreign(dtype, s->numel, (void *)(uintptr_t)bytes, dsi_mapping_unref, r->file));
+    } else {
+        ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype,
+                                  ds_shape(s->numel));
+        if (x && n) memcpy(ds_data_mut(x), bytes, n);
+        if (x && r->swapped) swap_elements(ds_data_mut(x), s->numel, size);
+        s->flat = dsi_ref(x);
+    }
+    ds_scope_close(scope);
+    return s->flat != NULL;
+}
+
+/* Whether s, of a dtype that is ours, has that many bytes; *known: whether it is ours. */
+static bool check_size(const Reader *r, const dsi_pickle_storage *s, uint64_t bytes,
+                       ds_dtype *dtype, bool *known)
+{
+    *known = s->dtype && dsi_torch_dtype_named(s->dtype, dtype);
+    if (!*known) return true; /* settling refuses the tensor, with its path */
+    size_t size = ds_dtype_size(*dtype);
+    if (bytes % size == 0 && bytes / size == (uint64_t)s->numel) return true;
+    return wrong(r, "storage %.40s has %" PRIu64 " bytes, %" PRId64 " elements of %s are expected",
+                 s->key, bytes, s->numel, s->dtype);
+}
+
+/* ---- archives ------------------------------------------------------------------------------------------------ */
+
+static const dsi_zip_entry_at *entry(const dsi_zip *z, const char *folder, const char *name)
+{
+    dsi_text path = {0};
+    dsi_text_add(&path, "%s/%s", folder, name);
+    const dsi_zip_entry_at *e = dsi_zip_find(z, path.s);
+    dsi_text_free(&path);
+    return e;
+}
+
+/* The folder that all entries lie in, to be freed; NULL with the message. */
+static char *find_folder(const Reader *r, const dsi_zip *z)
+{
+    for (int i = 0; i < z->n; i++) {
+        const char *slash = strchr(z->at[i].name, '/');
+        if (!slash || strcmp(slash, "/data.pkl") != 0) continue;
+        char *folder = dsi_strdup(z->at[i].name);
+        folder[slash - z->at[i].name] = 0;
+        if (!entry(z, folder, "constants.pkl")) return folder;
+        wrong(r,
+              "a program of TorchScript (torch.jit.save): save its state_dict() with torch.save");
+        dsi_free(folder);
+        return NULL;
+    }
+    wrong(r, "a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it");
+    return NULL;
+}
+
+/* The small entries that say how to read the others. */
+static bool read_form(Reader *r, const dsi_zip *z, const char *folder)
+{
+    const dsi_zip_entry_at *version = entry(z, folder, "version"),
+                           *order = entry(z, folder, "byteorder");
+    if (!version) return wrong(r, "there is no %.100s/version in the archive", folder);
+    uint8_t *text = dsi_zip_unpack(r->what, version);
+    if (!text) return false;
+    text[version->bytes] = 0;
+    long number = strtol((char *)text, NULL, 10);
+    free(text);
+    if (number < 1 || number > 10)
+        return wrong(r, "version %ld of the format: 1 to 10 are known", number);
+    if (!order) return true; /* it is younger than the format */
+    text = dsi_zip_unpack(r->what, order);
+    if (!text) return false;
+    r->swapped = order->bytes == 3 && !memcmp(text, "big", 3);
+    bool ok = r->swapped || (order->bytes == 6 && !memcmp(text, "little", 6));
+    free(text);
+    return ok || wrong(r, "the byte order is neither little nor big");
+}
+
+static bool read_storage(Reader *r, const dsi_zip *z, const char *folder, dsi_pickle_storage *s)
+{
+    dsi_text name = {0};
+    dsi_text_add(&name, "data/%s", s->key);
+    const dsi_zip_entry_at *e = entry(z, folder, name.s);
+    dsi_text_free(&name);
+    ds_dtype dtype = DS_F32;
+    bool known = false;
+    if (!e) return wrong(r, "storage data/%.40s is missing in the archive", s->key);
+    if (!check_size(r, s, e->bytes, &dtype, &known)) return false;
+    if (!known) return true;
+    if (!e->deflated) return dsi_zip_check(r->what, e) && fill(r, s, dtype, e->data, true);
+    uint8_t *bytes = dsi_zip_unpack(r->what, e);
+    bool ok = bytes && fill(r, s, dtype, bytes, false);
+    free(bytes);
+    return ok;
+}
+
+static ds_value *read_archive(Reader *r, const dsi_zip *z, const char *folder)
+{
+    const dsi_zip_entry_at *pickle = entry(z, folder, "data.pkl");
+    if (!read_form(r, z, folder)) return NULL;
+    uint8_t *bytes = dsi_zip_unpack(r->what, pickle);
+    if (!bytes) return NULL;
+    r->u.p = bytes;
+    r->u.bytes = pickle->bytes;
+    ds_value *v = dsi_unpickle(&r->u);
+    free(bytes);
+    bool ok = v != NULL;
+    for (int i = 0; ok && i < r->u.storages.n; i++)
+        ok = read_storage(r, z, folder, r->u.storages.at[i]);
+    if (ok) return v;
+    r->u.failed = true;
+    ds_value_free(v);
+    return NULL;
+}
+
+static ds_value *load_archive(Reader *r)
+{
+    dsi_zip z;
+    if (!dsi_zip_open(&z, r->what, r->file->p, r->file->bytes)) return NULL;
+    char *folder = find_folder(r, &z);
+    ds_value *v = folder ? read_archive(r, &z, folder) : NULL;
+    dsi_free(folder);
+    dsi_zip_close(&z);
+    return v;
+}
+
+/* ---- files before PyTorch 1.6 ---------------------------------------------------------------------------------- */
+
+/* What the file is, if it is none of ours. */
+static ds_value *not_ours(const Reader *r)
+{
+    const uint8_t *p = r->file->p;
+    size_t n = r->file->bytes;
+    if (!n)
+        wrong(r, "the file is empty");
+    else if (n > 262 && !memcmp(p + 257, "ustar", 5))
+        wrong(
+            r,
+            "a tar archive, as PyTorch 0.1 wrote: load it with a newer PyTorch and save it again");
+    else if (n > 8 && p[8] == '{' && !p[7])
+        wrong(r, "it looks like safetensors: give it a name that ends in .safetensors");
+    else
+        wrong(r, "not a file of torch.save: it begins neither as a zip archive nor as a pickle of "
+                 "PyTorch");
+    return NULL;
+}
+
+/* The next pickle is an int of those digits. */
+static bool expect(Reader *r, const char *digits)
+{
+    ds_value *v = dsi_unpickle(&r->u);
+    char small[24] = "";
+    if (v && v->kind == DS_VALUE_INT) snprintf(small, sizeof small, "%" PRId64, v->i);
+    const char *text = v && v->kind == DS_VALUE_BIG_INT ? v->text.s : small;
+    bool ok = !strcmp(text, digits);
+    ds_value_free(v);
+    return ok;
+}
+
+static bool read_system(Reader *r)
+{
+    ds_value *v = dsi_unpickle(&r->u);
+    if (!v) return false;
+    const ds_value *little = ds_value_get(v, "little_endian");
+    r->swapped = little && little->kind == DS_VALUE_BOOL && !little->b;
+    ds_value_free(v);
+    return true;
+}
+
+/* The elements of the storage that is called `key`, which come next. */
+static bool next_storage(Reader *r, const ds_value *key)
+{
+    dsi_unpickler *u = &r->u;
+    dsi_pickle_storage *s = key->kind == DS_VALUE_STRING ? dsi_map_get(&u->by_key, key->text.s)
+                                                         : NULL;
+    if (!s || s->flat) return wrong(r, "a storage that no tensor has named, or that came already");
+    uint64_t numel = 0, left = u->bytes - u->at;
+    for (int i = 8; left >= 8 && i-- > 0;) numel = numel << 8 | u->p[u->at + (size_t)i];
+    if (left < 8 || numel != (uint64_t)s->numel)
+        return wrong(r,
+                     left < 8 ? "it ends before storage %.40s"
+                              : "storage %.40s: its size is not "
+                                "what its tensors say",
+                     s->key);
+    ds_dtype dtype = DS_F32;
+    if (!s->dtype || !dsi_torch_dtype_named(s->dtype, &dtype))
+        return wrong(r, "storage %.40s is of %s, which there is not: convert it in Python", s->key,
+                     s->dtype ? s->dtype : "untyped bytes");
+    size_t size = ds_dtype_size(dtype);
+    if (numel > (left - 8) / size)
+        return wrong(r, "it ends within storage %.40s: it was cut off", s->key);
+    u->at += 8;
+    bool ok = fill(r, s, dtype, u->p + u->at, true);
+    u->at += (size_t)s->numel * size;
+    return ok;
+}
+
+static bool read_storages(Reader *r)
+{
+    ds_value *keys = dsi_unpickle(&r->u);
+    if (!keys) return false;
+    bool ok = keys->kind == DS_VALUE_LIST ||
+              wrong(r, "the keys of its storages are of class %s", ds_value_class(keys));
+    for (int64_t i = 0; ok && i < ds_value_len(keys); i++)
+        ok = next_storage(r, ds_value_at(keys, i));
+    ds_value_free(keys);
+    for (int i = 0; ok && i < r->u.storages.n; i++)
+        if (!r->u.storages.at[i]->flat)
+            ok = wrong(r, "storage %.40s is not in the file", r->u.storages.at[i]->key);
+    return ok;
+}
+
+static ds_value *load_old(Reader *r)
+{
+    r->u.p = r->file->p;
+    r->u.bytes = r->file->bytes;
+    if (r->u.bytes < 2 || r->u.p[0] != 0x80 || !expect(r, MAGIC)) return not_ours(r);
+    if (!expect(r, "1001")) return wrong(r, "a version of the old format that is not 1001"), NULL;
+    ds_value *v = read_system(r) ? dsi_unpickle(&r->u) : NULL;
+    if (!v || read_storages(r)) return v;
+    r->u.failed = true;
+    ds_value_free(v);
+    return NULL;
+}
+
+/* ---- load ------------------------------------------------------------------------------------------------------ */
+
+ds_value *ds_value_load(const char *path)
+{
+    if (!path) return dsi_refuse("load: path is NULL");
+    Reader r = {.file = dsi_mapping_open("load", path)};
+    if (!r.file) return NULL;
+    dsi_text what = {0};
+    dsi_text_add(&what, "load: %s", path);
+    r.what = what.s;
+    r.u.what = what.s;
+    bool archive = dsi_zip_looks_so(r.file->p, r.file->bytes);
+    ds_value *v = archive ? load_archive(&r) : load_old(&r);
+    if (v && !dsi_settle_values(r.what, v, r.file->bytes)) {
+        r.u.failed = true;
+        ds_value_free(v);
+        v = NULL;
+    }
+    dsi_unpickler_free(&r.u);
+    dsi_mapping_unref(r.file);
+    dsi_text_free(&what);
+    return v;
+}
