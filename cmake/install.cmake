@@ -18,6 +18,16 @@ install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${D
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
 
+# Manual pages (scripts/man_pages) and completions; bash looks for a file of the command's name.
+file(GLOB DS_MANUALS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/man/*.1)
+install(FILES ${DS_MANUALS} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
+foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel)
+    install(FILES ${PROJECT_SOURCE_DIR}/completions/deepspeed.bash RENAME ${command}
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT runtime)
+endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
+
 # Found from where the file lies, so that --prefix and moving the folder work.
 file(RELATIVE_PATH DS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REPLACE ";" " " DS_PC_REQUIRES "${DS_MODULES}")
