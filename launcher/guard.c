@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of those to pass on the ones that are not ignored, and SIGCHLD. */
+/* Those to pass on, and SIGCHLD; not SIGHUP where it is ignored (nohup). */
 static sigset_t watch_signals(const guarded *g)
 {
     sigset_t set;
@@ -25,8 +25,8 @@ static sigset_t watch_signals(const guarded *g)
     sigaddset(&set, SIGCHLD);
     for (int s = 1; s < 31; s++) {
         struct sigaction now;
-        if (g->signals >> s & 1 && !sigaction(s, NULL, &now) && now.sa_handler != SIG_IGN)
-            sigaddset(&set, s);
+        bool unwanted = s == SIGHUP && !sigaction(s, NULL, &now) && now.sa_handler == SIG_IGN;
+        if (g->signals >> s & 1 && !unwanted) sigaddset(&set, s);
     }
     return set;
 }

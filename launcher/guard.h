@@ -13,7 +13,7 @@ typedef struct guarded {
 } guarded;
 
 /* Runs work in a process of its own, in a process group of its own. Signals that reach this one are passed on to
- * it, unless they were ignored (nohup). If this process dies, work gets SIGTERM; if work dies, all below it is
+ * it, SIGHUP unless it was ignored (nohup). If this process dies, work gets SIGTERM; if work dies, all below it is
  * ended and tidied here. Returns the status. */
 int guard_run(const guarded *g);
 
