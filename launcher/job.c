@@ -189,8 +189,10 @@ static void take_signal(running *r)
 
 /* ---- what ranks say -------------------------------------------------------------------------------------- */
 
-/* Whether a rank that was told to end shows more of the cause than another one. */
-static int weight(const ending *e) { return !e->asked ? 2 : e->signal ? 0 : 1; }
+/* How much a failure says of the cause: that of a rank that failed by itself all; that of one that its engine told
+ * to end nothing, unless it exited instead: it may be the one that called MPI_Abort. */
+enum { NOTHING, LITTLE, ALL };
+static int weight(const ending *e) { return !e->asked ? ALL : e->signal ? NOTHING : LITTLE; }
 
 static void note_ending(running *r, int rank, const ending *e)
 {
@@ -301,14 +303,13 @@ static void accept_ranks(running *r)
     }
 }
 
-/* A line that ends before the rank has said how: its start was killed, and the program with it. */
+/* A line that ends before the rank has said how: its start was killed, by hydra most likely, which ends ranks so. */
 static void close_line(running *r, line *l)
 {
     if (l->rank >= 0 && !r->rank[l->rank].ended)
-        note_ending(r, l->rank,
-                    &(ending){.signal = SIGKILL,
-                              .asked = r->phase != RUNNING,
-                              .process = r->rank[l->rank].process});
+        note_ending(
+            r, l->rank,
+            &(ending){.signal = SIGKILL, .asked = true, .process = r->rank[l->rank].process});
     close(l->fd);
     dsi_text_free(&l->reader.held);
     l->fd = -1;
@@ -410,8 +411,11 @@ static bool over(running *r)
     if (!r->engines && streams_ended(r)) return true;
     if (r->engine_since && now > r->engine_since + LINGER_S) return true;
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
-    /* the engine has nothing left to do but to wonder at the end of its ranks */
-    if (r->phase != RUNNING && r->j->local && !lines_run(r)) {
+    /* the engine has nothing left to do but to wonder at the end of its ranks; or it knows the cause */
+    bool unknown = !r->signal && !r->rank_lost &&
+                   (r->first < 0 || weight(&r->rank[r->first].how) < ALL);
+    if (r->phase != RUNNING && r->j->local && !lines_run(r) &&
+        !(unknown && r->engines && now < r->since + ENGINE_S)) {
         order(r, 0);
         return true;
     }
@@ -480,11 +484,19 @@ static int tell_engine(running *r, dsi_text *t)
             "uses MPI has not finalized it?",
             engine_name(r), status);
     else if (status)
-        dsi_text_add(t, "deepspeed: %s exits with return code = %d", engine_name(r), status);
+        dsi_text_add(t, "deepspeed: %s %sexits with return code = %d", engine_name(r),
+                     r->ended > r->good ? "has ended the ranks and " : "", status);
     else
         dsi_text_add(t, "deepspeed: %s has ended, but %d of %d ranks never said how they did",
                      engine_name(r), r->j->size - r->good, r->j->size);
     return status ? status : 1;
+}
+
+/* Whether the first rank is the cause, as far as can be known. */
+static bool knows_rank(const running *r)
+{
+    int w = r->first < 0 ? NOTHING : weight(&r->rank[r->first].how);
+    return w == ALL || (w == LITTLE && !r->engine_died) || (r->first >= 0 && !engine_status(r));
 }
 
 /* The status, and its line on stderr. */
@@ -492,7 +504,7 @@ static int conclude(running *r)
 {
     dsi_text t = {0};
     int status = 0;
-    bool of_rank = r->first >= 0 && (!r->engine_died || weight(&r->rank[r->first].how) == 2);
+    bool of_rank = knows_rank(r);
     bool explained = r->signal || of_rank || r->rank_lost;
     if (!explained && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
     output_finish(r->output, LINGER_S);
@@ -504,7 +516,6 @@ static int conclude(running *r)
         const ending *e = &r->rank[r->first].how;
         status = ending_status(e);
         tell_rank(r, r->first, &t);
-        if (weight(e) == 0 && engine_status(r)) status = engine_status(r);
     } else if (r->rank_lost) {
         status = 1;
     } else if (r->good < r->j->size || engine_status(r)) {
