@@ -173,6 +173,25 @@ typedef struct ds_save_opts {
 DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
 DS_API ds_status ds_engine_save_wait(ds_engine *e);
 
+typedef struct ds_load_opts {
+    const char *dir;
+    const char
+        *tag; /* NULL: what DIR/latest names; if that is damaged, the newest one that is whole */
+    bool module_only;  /* only weights and buffers */
+    bool no_optimizer; /* neither moments nor averages */
+    bool no_schedule;
+    bool not_strict; /* names that only the model or only the checkpoint has are passed over */
+    ds_value **client_state; /* becomes the program's dict, to be freed with ds_value_free */
+} ds_load_opts;
+
+/* Goes on where the checkpoint was saved, by this library on any number of ranks in any stage and dtype, or by
+ * DeepSpeed: ds_engine_load(e, "checkpoints"). The engine is a new one with the same model and optimizer. All ranks
+ * call it. A failure changes nothing. */
+#define ds_engine_load(e, ...) ds_engine_load_with(e, (ds_load_opts){.dir = __VA_ARGS__})
+DS_API ds_status ds_engine_load_with(ds_engine *e, ds_load_opts opts);
+/* DIR/TAG of the last one that was loaded; NULL: none. Borrowed. */
+DS_API const char *ds_engine_loaded(const ds_engine *e);
+
 /* The whole model in the engine's dtype as one file for inference: DIR/pytorch_model.bin if name is NULL, or a name that
  * ends in .safetensors. All ranks call it. Stage 3 wants zero_optimization.stage3_gather_16bit_weights_on_model_save. */
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name);

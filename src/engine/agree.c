@@ -56,6 +56,11 @@ ds_status dsi_agree_text(ds_comm *c, const char *text, char **out)
     return broadcast(c, *out, DS_U8, n, 0);
 }
 
+ds_status dsi_agree_count(ds_comm *c, int64_t *n)
+{
+    return ds_comm_size(c) > 1 ? broadcast(c, n, DS_I64, 1, 0) : DS_OK;
+}
+
 static uint64_t hash_text(const char *s) /* FNV-1a */
 {
     uint64_t h = 0xcbf29ce484222325u;

@@ -12,6 +12,9 @@ ds_status dsi_agree(ds_comm *c, ds_status mine);
 /* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator alone. */
 ds_status dsi_agree_text(ds_comm *c, const char *text, char **out);
 
+/* Rank 0's number on all ranks. */
+ds_status dsi_agree_count(ds_comm *c, int64_t *n);
+
 /* Whether the text is the same on all ranks. */
 ds_status dsi_agree_same(ds_comm *c, const char *text, bool *same);
 

@@ -1,0 +1,352 @@
+/* engine/load_files.c: the files of a checkpoint of ours, as pieces of parameters: Note [Pieces].
+ * SPDX-License-Identifier: MIT */
+#include "load.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "folder.h"
+#include "save.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/autograd.h>
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- files --------------------------------------------------------------------------------------------- */
+
+const ds_value *dsi_load_open(dsi_loaded *l, const char *name)
+{
+    char *path = dsi_path_in(l->folder, name);
+    for (int i = 0; i < l->files.n; i++)
+        if (!strcmp(l->files.at[i].path, path)) {
+            dsi_free(path);
+            return l->files.at[i].value;
+        }
+    ds_value *v = ds_value_load(path);
+    if (v)
+        dsi_list_add(&l->files, (dsi_load_file){path, v});
+    else
+        dsi_free(path);
+    return v;
+}
+
+bool dsi_load_has(const dsi_loaded *l, const char *name)
+{
+    char *path = dsi_path_in(l->folder, name);
+    bool has = dsi_file_exists(path);
+    dsi_free(path);
+    return has;
+}
+
+const char *dsi_load_path_of(const dsi_loaded *l, const ds_value *file)
+{
+    for (int i = 0; i < l->files.n; i++)
+        if (l->files.at[i].value == file) return l->files.at[i].path;
+    return l->folder;
+}
+
+void dsi_loaded_free(dsi_loaded *l)
+{
+    for (int i = 0; i < l->params.n; i++) {
+        dsi_load_param *p = l->params.at[i].value;
+        dsi_list_free(p);
+        dsi_free(p);
+    }
+    dsi_map_free(&l->params);
+    for (int i = 0; i < l->files.n; i++) {
+        dsi_free(l->files.at[i].path);
+        ds_value_free(l->files.at[i].value);
+    }
+    dsi_list_free(&l->files);
+}
+
+/* ---- parameters and pieces ----------------------------------------------------------------------------- */
+
+dsi_load_param *dsi_load_param_of(const dsi_loaded *l, const char *name)
+{
+    return dsi_map_get(&l->params, name);
+}
+
+dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shape)
+{
+    dsi_load_param *p = dsi_load_param_of(l, name);
+    if (p && !dsi_same_shape(p->shape, shape))
+        return dsi_refuse("%s: %s is %s in one file, and %s in another", l->folder, name,
+                          dsi_shape_text(p->shape), dsi_shape_text(shape));
+    if (p) return p;
+    p = dsi_alloc(sizeof *p);
+    p->shape = shape;
+    dsi_map_set(&l->params, name, p);
+    return p;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end)
+{
+    int64_t n = 0;
+    for (int i = 0; i < p->n; i++) {
+        int64_t from = larger(begin, p->at[i].begin), to = smaller(end, p->at[i].end);
+        if (from < to && !strcmp(p->at[i].kind, kind)) n += to - from;
+    }
+    return n;
+}
+
+ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
+                        ds_tensor *to)
+{
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; status == DS_OK && i < p->n; i++) {
+        const dsi_load_piece *x = &p->at[i];
+        int64_t a = larger(begin, x->begin), b = smaller(end, x->end), at = x->at + a - x->begin;
+        if (a < b && !strcmp(x->kind, kind))
+            status = dsi_copy(dsi_flat_range(to, a - begin, b - begin),
+                              dsi_flat_range(x->x, at, at + b - a));
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+/* ---- what a file says ---------------------------------------------------------------------------------- */
+
+const ds_tensor *dsi_load_tensor(const ds_value *v, const char *path)
+{
+    ds_tensor *x;
+    if (ds_value_read_tensor(v, path, &x) != DS_OK) return NULL;
+    return dsi_is_contiguous(x) ? x : ds_contiguous(ds_detach(x));
+}
+
+ds_status dsi_load_shape(const ds_value *v, ds_dims *shape)
+{
+    int64_t n = ds_value_len(v), elements = 1;
+    ds_value_kind kind = ds_value_kind_of(v);
+    *shape = (ds_dims){0};
+    if ((kind != DS_VALUE_TUPLE && kind != DS_VALUE_LIST) || n > DS_MAX_DIMS)
+        return dsi_fail(DS_EFORMAT, "a shape is %s: expected up to %d sizes", ds_value_class(v),
+                        DS_MAX_DIMS);
+    for (; shape->n < n; shape->n++) {
+        int64_t d;
+        if (ds_value_read_int(ds_value_at(v, shape->n), "", &d) != DS_OK) return ds_error_status();
+        if (d < 0 || (d && elements > ((int64_t)1 << 48) / d))
+            return dsi_fail(DS_EFORMAT, "a shape has a size of %lld", (long long)d);
+        shape->d[shape->n] = d;
+        elements *= d;
+    }
+    return DS_OK;
+}
+
+ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t begin, int64_t end,
+                          int64_t at)
+{
+    ds_status status = DS_OK;
+    if (begin >= end) return DS_OK;
+    for (int i = -2; status == DS_OK && i < ds_value_len(g->state); i++) {
+        const ds_value *from = i == -2   ? g->weights
+                               : i == -1 ? g->averages
+                                         : ds_value_at(g->state, i);
+        const char *kind = i == -2   ? DSI_LOAD_WEIGHTS
+                           : i == -1 ? DSI_LOAD_AVERAGE
+                                     : ds_value_text(ds_value_key_at(g->state, i));
+        if (ds_value_kind_of(from) != DS_VALUE_TENSOR || !kind || !strcmp(kind, "step")) continue;
+        const ds_tensor *x = dsi_load_tensor(from, "");
+        if (!x) return ds_error_status();
+        if (begin < 0 || end > dsi_numel(p->shape) || at < 0 ||
+            at > dsi_numel(x->shape) - (end - begin))
+            return dsi_fail(DS_EFORMAT,
+                            "elements %lld to %lld of a parameter %s do not lie from %lld on in a "
+                            "tensor %s of %s",
+                            (long long)begin, (long long)end, dsi_shape_text(p->shape),
+                            (long long)at, dsi_shape_text(x->shape), kind);
+        dsi_list_add(p, (dsi_load_piece){kind, begin, end, x, at});
+    }
+    return status;
+}
+
+/* ---- shards of ours: Note [Shards] --------------------------------------------------------------------- */
+
+/* One parameter of a group: its elements lie from *at on in each tensor of the group. */
+static ds_status read_entry(dsi_loaded *l, const ds_value *entry, const dsi_load_group *g,
+                            int64_t *at)
+{
+    const char *name;
+    int64_t begin, end, step;
+    ds_dims shape;
+    ds_status status = ds_value_read_string(entry, "name", &name);
+    if (status == DS_OK) status = dsi_load_shape(ds_value_get(entry, "shape"), &shape);
+    if (status == DS_OK) status = ds_value_read_int(entry, "begin", &begin);
+    if (status == DS_OK) status = ds_value_read_int(entry, "end", &end);
+    if (status == DS_OK) status = ds_value_read_int(entry, "step", &step);
+    dsi_load_param *p = status == DS_OK ? dsi_load_add_param(l, name, shape) : NULL;
+    if (!p) return ds_error_status();
+    p->step = step > p->step ? step : p->step;
+    status = dsi_load_pieces(p, g, begin, end, *at);
+    *at += end - begin;
+    return status;
+}
+
+static ds_status read_shard(dsi_loaded *l, const ds_value *file)
+{
+    const ds_value *groups = ds_value_find(file, DSI_OWN_KEY "/groups"),
+                   *o = ds_value_get(file, "optimizer_state_dict"),
+                   *weights = ds_value_get(o, "single_partition_of_fp32_groups"),
+                   *states = ds_value_find(o, "base_optimizer_state/state"),
+                   *averages = ds_value_find(file, DSI_OWN_KEY "/averages");
+    ds_status status = DS_OK;
+    if (!groups || !weights || !states)
+        return dsi_fail(DS_EFORMAT, "it is no shard of an optimizer's state");
+    for (int64_t g = 0; status == DS_OK && g < ds_value_len(groups); g++) {
+        const ds_value *group = ds_value_at(groups, g);
+        dsi_load_group from = {ds_value_at(weights, g), ds_value_get_int(states, g),
+                               ds_value_at(averages, g)};
+        int64_t at = 0;
+        for (int64_t i = 0; status == DS_OK && i < ds_value_len(group); i++)
+            status = read_entry(l, ds_value_at(group, i), &from, &at);
+    }
+    return status;
+}
+
+/* Puts the file in front of a message about its content. */
+ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status status)
+{
+    char why[1024];
+    if (status == DS_OK) return DS_OK;
+    snprintf(why, sizeof why, "%s", ds_error());
+    return dsi_fail(status, "%s: %s", dsi_load_path_of(l, file), why);
+}
+
+static ds_status read_shards(dsi_loaded *l, int64_t shards)
+{
+    ds_status status = DS_OK;
+    bool bf16 = dsi_load_has(l, "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt");
+    for (int64_t r = 0; status == DS_OK && r < shards; r++) {
+        dsi_text name = {0};
+        dsi_text_add(&name, "%szero_pp_rank_%lld_mp_rank_00_optim_states.pt", bf16 ? "bf16_" : "",
+                     (long long)r);
+        const ds_value *file = dsi_load_open(l, name.s);
+        dsi_text_free(&name);
+        status = file ? dsi_load_in(l, file, read_shard(l, file)) : ds_error_status();
+    }
+    return status;
+}
+
+/* ---- the state in one file ----------------------------------------------------------------------------- */
+
+ds_status dsi_load_weights(dsi_loaded *l)
+{
+    const ds_value *module = ds_value_get(l->model, "module"),
+                   *shapes = ds_value_get(l->model, "param_shapes");
+    ds_status status = DS_OK;
+    for (int64_t g = 0; status == DS_OK && g < ds_value_len(shapes); g++) {
+        const ds_value *group = ds_value_at(shapes, g);
+        for (int64_t i = 0; status == DS_OK && i < ds_value_len(group); i++) {
+            const char *name = ds_value_text(ds_value_key_at(group, i));
+            ds_dims shape;
+            if (!name) return dsi_fail(DS_EFORMAT, "param_shapes has a key that is no name");
+            if (dsi_load_shape(ds_value_at(group, i), &shape) != DS_OK) return ds_error_status();
+            dsi_load_param *p = dsi_load_add_param(l, name, shape);
+            const dsi_load_group from = {.weights = ds_value_get(module, name)};
+            status = p ? dsi_load_pieces(p, &from, 0, dsi_numel(shape), 0) : ds_error_status();
+        }
+    }
+    return status;
+}
+
+/* The float32 masters that stand beside fp16's parameters, in the order of param_shapes. */
+static ds_status read_masters(dsi_loaded *l, const ds_value *masters)
+{
+    const ds_value *shapes = ds_value_get(l->model, "param_shapes");
+    ds_status status = DS_OK;
+    for (int64_t g = 0; status == DS_OK && g < ds_value_len(shapes); g++) {
+        const ds_value *group = ds_value_at(shapes, g), *values = ds_value_at(masters, g);
+        for (int64_t i = 0; status == DS_OK && i < ds_value_len(group); i++) {
+            const char *name = ds_value_text(ds_value_key_at(group, i));
+            ds_dims shape;
+            if (!name || dsi_load_shape(ds_value_at(group, i), &shape) != DS_OK) return DS_EFORMAT;
+            dsi_load_param *p = dsi_load_add_param(l, name, shape);
+            const dsi_load_group from = {.weights = ds_value_at(values, i)};
+            status = p ? dsi_load_pieces(p, &from, 0, dsi_numel(shape), 0) : ds_error_status();
+        }
+    }
+    return status;
+}
+
+static ds_status read_whole(dsi_loaded *l)
+{
+    const ds_value *optimizer = ds_value_get(l->model, "optimizer"),
+                   *masters = ds_value_get(optimizer, "fp32_groups"),
+                   *dict = masters ? ds_value_get(optimizer, "optimizer_state_dict") : optimizer,
+                   *states = ds_value_get(dict, "state"),
+                   *names = ds_value_find(l->own, "optimizer/params"),
+                   *averages = ds_value_find(l->own, "ema/averages");
+    ds_status status = masters ? read_masters(l, masters) : dsi_load_weights(l);
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(names); i++) {
+        const char *name = ds_value_text(ds_value_at(names, i));
+        dsi_load_param *p = name ? dsi_load_param_of(l, name) : NULL;
+        dsi_load_group from = {.state = ds_value_get_int(states, i),
+                               .averages = ds_value_get(averages, name)};
+        if (!p) continue; /* it is not trained */
+        if (ds_value_get(from.state, "step"))
+            status = ds_value_read_int(from.state, "step", &p->step);
+        if (status == DS_OK) status = dsi_load_pieces(p, &from, 0, dsi_numel(p->shape), 0);
+    }
+    return status;
+}
+
+/* ---- the folder ---------------------------------------------------------------------------------------- */
+
+/* Of stage 3 each rank has a file; a rank that there was not then takes the first one's. */
+static const ds_value *open_of_rank(dsi_loaded *l, const char *format, int rank)
+{
+    dsi_text mine = {0}, first = {0};
+    dsi_text_add(&mine, format, rank);
+    dsi_text_add(&first, format, 0);
+    const ds_value *v = dsi_load_open(l, dsi_load_has(l, mine.s) ? mine.s : first.s);
+    dsi_text_free(&mine);
+    dsi_text_free(&first);
+    return v;
+}
+
+static ds_status read_head(dsi_loaded *l, int64_t *shards)
+{
+    int64_t format;
+    ds_status status = ds_value_read_int(l->own, "format", &format);
+    if (status == DS_OK && format > DSI_FORMAT)
+        return dsi_fail(DS_EFORMAT,
+                        "its format is %lld, of a later version of this library: this one knows %d",
+                        (long long)format, DSI_FORMAT);
+    if (status == DS_OK) status = ds_value_read_int(l->own, "shards", shards);
+    if (status == DS_OK) status = ds_value_read_int(l->own, "ranks", &l->ranks);
+    l->has_optimizer = ds_value_kind_of(ds_value_get(l->own, "optimizer")) == DS_VALUE_DICT;
+    return status;
+}
+
+static ds_status read_ours(dsi_loaded *l, int rank)
+{
+    int64_t shards;
+    ds_status status = dsi_load_in(l, l->model, read_head(l, &shards));
+    if (status != DS_OK) return status;
+    l->rank = open_of_rank(l, "rank_%d_states.pt", rank);
+    if (!l->rank) return ds_error_status();
+    if (shards) return read_shards(l, shards);
+    return l->has_optimizer ? dsi_load_in(l, l->model, read_whole(l)) : DS_OK;
+}
+
+ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optimizer)
+{
+    l->folder = folder;
+    bool divided = !dsi_load_has(l, "mp_rank_00_model_states.pt") &&
+                   dsi_load_has(l, "zero_pp_rank_0_mp_rank_00_model_states.pt");
+    l->model = divided ? open_of_rank(l, "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank)
+                       : dsi_load_open(l, "mp_rank_00_model_states.pt");
+    if (!l->model) return ds_error_status();
+    if (ds_value_kind_of(ds_value_get(l->model, "module")) != DS_VALUE_DICT)
+        return dsi_load_in(
+            l, l->model,
+            dsi_fail(DS_EFORMAT, "there is no \"module\" in it: it holds no states of a model"));
+    l->own = ds_value_get(l->model, DSI_OWN_KEY);
+    return l->own ? read_ours(l, rank) : dsi_load_deepspeed(l, optimizer);
+}

@@ -1,0 +1,110 @@
+/* tests/engine/resume.c: a run that was saved, freed and loaded goes on as one that was not, bit for bit: every stage
+ * and dtype, with accumulation, on one rank and on three.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+#include "run.h"
+
+typedef struct Cut {
+    RunPlan plan;
+    int at;                     /* step; an epoch has 4 */
+    RunResult whole[4], cut[4]; /* of each rank */
+} Cut;
+
+static ds_status one_run(RunPlan plan, int64_t steps, RunResult *r)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_engine *e = run_engine(&plan);
+    ds_status status = e ? DS_OK : ds_error_status();
+    if (status == DS_OK && plan.load) status = ds_engine_load(e, plan.dir);
+    if (status == DS_OK) status = run_steps(e, steps, r);
+    if (status == DS_OK && plan.save) status = ds_engine_save(e, plan.dir);
+    if (status == DS_OK && !plan.save) status = run_end(e, r);
+    ds_engine_free(e);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status whole_and_cut(void *arg)
+{
+    Cut *c = arg;
+    int rank = ds_comm_rank(ds_world());
+    RunPlan p = c->plan, first = p, second = p;
+    first.save = second.load = true;
+    second.seed = 99; /* other weights, other numbers: nothing of it may stay */
+    ds_status status = one_run(p, 7, &c->whole[rank]);
+    if (status == DS_OK) status = one_run(first, c->at, &c->cut[rank]);
+    if (status == DS_OK) status = one_run(second, 7, &c->cut[rank]);
+    return status;
+}
+
+static void check_equal(const Cut *c, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        const RunResult *a = &c->whole[r], *b = &c->cut[r];
+        for (int i = 0; i < 7; i++)
+            if (a->loss[i] != b->loss[i])
+                fail_msg("stage %d, %s, %d ranks: step %d: %.17g, cut %.17g", c->plan.stage,
+                         c->plan.dtype, ranks, i, a->loss[i], b->loss[i]);
+        CHECK_INT(a->n, b->n);
+        for (int i = 0; i < a->n; i++)
+            if (memcmp(&a->x[i], &b->x[i], sizeof a->x[i]) != 0)
+                fail_msg("stage %d, %s, %d ranks, rank %d: number %d of %d is %.17g, cut %.17g",
+                         c->plan.stage, c->plan.dtype, ranks, r, i, a->n, a->x[i], b->x[i]);
+    }
+}
+
+static void resume(int ranks, int at, RunPlan plan)
+{
+    static Cut c;
+    memset(&c, 0, sizeof c);
+    c.plan = plan;
+    c.at = at;
+    c.plan.seed = 1;
+    c.plan.dir = folder_make();
+    CHECK_INT(ds_run_ranks(ranks, whole_and_cut, &c), DS_OK);
+    check_equal(&c, ranks);
+    folder_remove();
+}
+
+static void one_dtype(const char *dtype)
+{
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 1; ranks <= 3; ranks += 2)
+            resume(ranks, 3 + stage % 3,
+                   (RunPlan){.stage = stage, .accumulate = stage % 2 + 1, .dtype = dtype});
+}
+
+static void float32(void **state) { (void)state, one_dtype("fp32"); }
+static void float16(void **state) { (void)state, one_dtype("fp16"); }
+static void bfloat16(void **state) { (void)state, one_dtype("bf16"); }
+
+static void other_optimizers(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"SGD", "Adagrad", "Lion", "Lamb", "NAdam", "RMSprop"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        resume(1, 3,
+               (RunPlan){.stage = (int)i % 2,
+                         .accumulate = 1,
+                         .dtype = i % 3 ? "bf16" : "fp32",
+                         .optim = names[i]});
+}
+
+static void behind(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        resume(2, 4,
+               (RunPlan){.stage = stage,
+                         .accumulate = 1,
+                         .dtype = "bf16",
+                         .more = "\"checkpoint\": {\"async\": true},"});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(float32), cmocka_unit_test(float16), cmocka_unit_test(bfloat16),
+        cmocka_unit_test(other_optimizers), cmocka_unit_test(behind)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
