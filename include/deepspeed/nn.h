@@ -76,7 +76,8 @@ DS_API ds_status ds_module_to(ds_module *m, ds_dtype dtype);
 /* Parameters and buffers by PyTorch's names: a new state dict that shares their memory. */
 DS_API ds_state *ds_module_state(const ds_module *m);
 
-/* Copies values in; refuses missing or unknown names and other shapes, all named, changing nothing. */
+/* Copies values in; refuses missing or unknown names and other shapes, all named, changing nothing. Experts that
+ * other ranks have are not unknown: a whole state dict fits on every rank. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
 
 /* The tree, as PyTorch prints a model:

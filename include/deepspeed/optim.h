@@ -162,6 +162,10 @@ DS_API int ds_optim_add_group(ds_optim *o,
                               void *arg);
 /* The same with a list of parameters; refuses one that is not in group 0. */
 DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
+
+/* split_params_into_different_moe_groups_for_optimizer: the parameters of experts (ds_nn_moe) leave groups that have
+ * others too, for new ones with the same values, behind all. Their number. ds_initialize does it by itself. */
+DS_API int ds_optim_split_experts(ds_optim *o, const ds_module *model);
 DS_API int ds_optim_groups(const ds_optim *o);
 DS_API int ds_optim_group_of(const ds_optim *o, const char *path); /* -1: no such parameter */
 

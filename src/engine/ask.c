@@ -1,4 +1,4 @@
-/* engine/ask.c: what an engine answers about itself; its state dict; its averages.
+/* engine/ask.c: what an engine answers about itself; its averages.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -60,26 +60,7 @@ double ds_engine_gradient_clipping(const ds_engine *e)
 }
 int64_t ds_engine_steps_per_print(const ds_engine *e) { return e ? e->config->steps_per_print : 0; }
 
-/* ---- state dict, averages -------------------------------------------------------------------------------- */
-
-/* The model's names with whole parameters: gathered, where each rank has a part. */
-ds_state *ds_engine_state(ds_engine *e, bool masters)
-{
-    if (!e) return dsi_passed("engine_state");
-    ds_state *state = ds_module_state(e->model);
-    ds_scope *scope = ds_scope_open();
-    ds_status status = DS_OK;
-    for (int i = 0; e->zero && status == DS_OK && i < ds_module_params(e->model); i++) {
-        const char *path;
-        ds_tensor *p = ds_module_param_at(e->model, i, &path), *whole = dsi_zero_whole(e->zero, i);
-        if (whole && !masters) whole = ds_cast(whole, p->dtype);
-        status = whole ? ds_state_set(state, path, whole) : ds_error_status();
-    }
-    ds_scope_close(scope);
-    if (status == DS_OK) return state;
-    ds_state_free(state);
-    return NULL;
-}
+/* ---- averages -------------------------------------------------------------------------------------------- */
 
 static ds_tensor *part(void *zero, int i) { return dsi_zero_part(zero, i); }
 static ds_status publish(void *zero) { return dsi_zero_publish(zero); }

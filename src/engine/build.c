@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "nn/moe.h"
 #include "optim/optim.h"
 
 #include <deepspeed/autograd.h>
@@ -219,9 +220,22 @@ static void announce_zero(const ds_engine *e, const dsi_zero_opts *o)
     dsi_log(DSI_INFO, "DeepSpeed Final Optimizer = %s", ds_optim_name(e->optim));
 }
 
+/* DeepSpeed's line for each layer of experts. */
+static void announce_experts(const ds_engine *e)
+{
+    for (int i = 0; i < ds_moe_layers(e->model); i++) {
+        dsi_experts x = dsi_moe_experts(ds_moe_layer(e->model, i));
+        dsi_log(DSI_INFO,
+                "MoE layer with num_experts: %d | num_local_experts: %d | expert_parallel_size: %d",
+                x.all, x.all / x.ep_size, x.ep_size);
+    }
+}
+
 static bool make_zero(ds_engine *e)
 {
     dsi_zero_opts o = dsi_engine_zero_opts(e->config);
+    announce_experts(e);
+    if (e->optim) ds_optim_split_experts(e->optim, e->model);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
     announce_zero(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);

@@ -14,6 +14,7 @@
 #include <deepspeed/autograd.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Param {
@@ -427,8 +428,25 @@ ds_state *ds_module_state(const ds_module *m)
     return state;
 }
 
+/* Whether name is that of an expert that m's layer has on another rank: "..list.7.weight". */
+static bool is_elsewhere(const ds_module *m, const char *name)
+{
+    char *end;
+    size_t length = strcspn(name, ".");
+    if (has_experts(m)) {
+        long number = strtol(name, &end, 10);
+        return end > name && *end == '.' && number >= 0 && number < m->experts->all;
+    }
+    for (int i = 0; i < m->children.n; i++) {
+        const ds_module *child = m->children.at[i];
+        if (!strncmp(child->name, name, length) && !child->name[length] && name[length])
+            return is_elsewhere(child, name + length + 1);
+    }
+    return false;
+}
+
 /* Everything that does not fit, in one message. */
-static void compare(const ds_state *want, const ds_state *got, dsi_text *bad)
+static void compare(const ds_module *m, const ds_state *want, const ds_state *got, dsi_text *bad)
 {
     for (int i = 0; i < ds_state_len(want); i++) {
         const char *name = ds_state_name(want, i);
@@ -441,7 +459,7 @@ static void compare(const ds_state *want, const ds_state *got, dsi_text *bad)
                          dsi_shape_text(g->shape), dsi_shape_text(w->shape));
     }
     for (int i = 0; i < ds_state_len(got); i++)
-        if (!ds_state_get(want, ds_state_name(got, i)))
+        if (!ds_state_get(want, ds_state_name(got, i)) && !is_elsewhere(m, ds_state_name(got, i)))
             dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", ds_state_name(got, i));
 }
 
@@ -450,7 +468,7 @@ ds_status ds_module_load(ds_module *m, const ds_state *state)
     if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
     ds_state *mine = ds_module_state(m);
     dsi_text bad = {0};
-    compare(mine, state, &bad);
+    compare(m, mine, state, &bad);
     ds_status status = DS_OK;
     if (bad.n) status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)

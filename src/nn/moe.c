@@ -238,7 +238,7 @@ ds_tensor *ds_moe_aux_loss(ds_module *m)
     if (!m) return NULL;
     for (int i = 0; i < ds_moe_layers(m); i++) {
         ds_tensor *aux = layer(ds_moe_layer(m, i))->aux;
-        if (aux) sum = sum ? ds_add(sum, aux) : aux;
+        if (aux) sum = sum ? ds_add(sum, aux) : ds_scale(aux, 1); /* it outlives the next call */
     }
     return sum ? sum : ds_scalar(DS_F32, 0);
 }
@@ -248,6 +248,11 @@ ds_tensor *ds_moe_taken_counts(ds_module *m) { return layer(m) ? layer(m)->taken
 int64_t ds_moe_capacity(const ds_module *m) { return layer(m) ? layer(m)->capacity : 0; }
 
 dsi_gate *dsi_moe_gate(ds_module *m) { return layer(m) ? &((MoE *)ds_self(m))->gate : NULL; }
+
+dsi_experts dsi_moe_experts(const ds_module *m)
+{
+    return layer(m) ? layer(m)->mark : (dsi_experts){0};
+}
 
 static void moe_describe(void *self, FILE *to)
 {

@@ -2,16 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
+#include "nn/module.h"
+
 #include <string.h>
 
 /* ---- making -------------------------------------------------------------------------------------------- */
 
-/* Moves the n parameters whose number is in `picked` into a new group. */
-static int new_group(ds_optim *o, const int *picked, int n)
+/* Moves the n parameters whose number is in `picked` into a new group with the values of group `like`. */
+static int new_group(ds_optim *o, int like, const int *picked, int n)
 {
     int group = o->n_groups++;
     o->groups = dsi_realloc(o->groups, (size_t)o->n_groups * sizeof *o->groups);
-    o->groups[group] = o->groups[0];
+    o->groups[group] = o->groups[like];
     for (int i = 0; i < n; i++) o->params[picked[i]].group = group;
     return group;
 }
@@ -23,7 +25,7 @@ int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, co
     int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
     for (int i = 0; i < o->n; i++)
         if (!o->params[i].group && pick(arg, o->params[i].path, o->params[i].of)) picked[n++] = i;
-    int group = n ? new_group(o, picked, n) : -1;
+    int group = n ? new_group(o, 0, picked, n) : -1;
     if (!n) dsi_refuse("%s: none of group 0 was picked for a new group", o->type->name);
     dsi_free(picked);
     return group;
@@ -54,9 +56,26 @@ int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
     if (n < 1) return dsi_refuse("%s: %d parameters for a new group", o->type->name, n), -1;
     int *picked = dsi_alloc((size_t)n * sizeof *picked), found = 0;
     while (found < n && (picked[found] = find(o, params[found], picked, found)) >= 0) found++;
-    int group = found == n ? new_group(o, picked, n) : -1;
+    int group = found == n ? new_group(o, 0, picked, n) : -1;
     dsi_free(picked);
     return group;
+}
+
+int ds_optim_split_experts(ds_optim *o, const ds_module *model)
+{
+    if (!o || !model) return dsi_passed("optim_split_experts"), 0;
+    int *picked = dsi_alloc((size_t)o->n * sizeof *picked), groups = o->n_groups;
+    for (int g = 0; g < groups; g++) {
+        int all = 0, experts = 0;
+        for (int i = 0; i < o->n; i++) {
+            if (o->params[i].group != g) continue;
+            all++;
+            if (dsi_module_expert_of(model, o->params[i].of).of) picked[experts++] = i;
+        }
+        if (experts && experts < all) new_group(o, g, picked, experts);
+    }
+    dsi_free(picked);
+    return o->n_groups - groups;
 }
 
 /* ---- asking and setting -------------------------------------------------------------------------------- */

@@ -11,16 +11,21 @@
 
 #define BUCKET_BYTES (25 << 20) /* PyTorch's default */
 
-typedef struct Tensors {
-    DSI_LIST(ds_tensor *)
-} Tensors;
+typedef struct Buffer {
+    ds_tensor *x;  /* counted */
+    ds_comm *comm; /* of those that have it; borrowed */
+} Buffer;
+
+typedef struct Buffers {
+    DSI_LIST(Buffer)
+} Buffers;
 
 struct ds_ddp {
     ds_module *module; /* borrowed */
     ds_comm *comm;     /* borrowed; NULL: one rank */
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: one rank */
-    Tensors buffers;    /* broadcast before a forward; counted */
+    Buffers buffers;    /* broadcast before a forward */
     bool no_sync;
 };
 
@@ -38,36 +43,37 @@ static bool is_parameter(const ds_module *m, const ds_tensor *x)
     return false;
 }
 
-static ds_status broadcast(const ds_ddp *d, ds_tensor *const *x, int n)
+static ds_status broadcast(const Buffers *b)
 {
     ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && i < n; i++) status = ds_broadcast(d->comm, x[i], 0);
+    for (int i = 0; status == DS_OK && i < b->n; i++)
+        status = ds_broadcast(b->at[i].comm, b->at[i].x, 0);
     return status;
 }
 
-/* Everything of rank 0 everywhere; and notes which tensors are buffers. */
-static ds_status begin_equal(ds_ddp *d, bool keep_buffers)
+static void note_buffers(ds_ddp *d)
 {
     ds_state *state = ds_module_state(d->module);
-    ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
+    for (int i = 0; i < ds_state_len(state); i++) {
         ds_tensor *x = ds_state_at(state, i);
-        status = broadcast(d, &x, 1);
-        if (keep_buffers && !is_parameter(d->module, x)) dsi_list_add(&d->buffers, ds_keep(x));
+        Buffer b = {x, dsi_flat_comm_of(d->module, x, d->comm)};
+        if (is_parameter(d->module, x)) continue;
+        ds_keep(x);
+        dsi_list_add(&d->buffers, b);
     }
     ds_state_free(state);
-    return status;
 }
 
 static ds_status prepare(ds_ddp *d, const ds_ddp_opts *o)
 {
-    ds_status status = begin_equal(d, !o->no_broadcast_buffers);
-    if (status != DS_OK) return status;
+    if (dsi_flat_begin_equal(d->module, d->comm, NULL) != DS_OK) return ds_error_status();
+    if (!o->no_broadcast_buffers) note_buffers(d);
     size_t bytes = o->bucket_bytes ? (size_t)o->bucket_bytes : BUCKET_BYTES;
     ds_dtype dtype = ds_dtype_of(ds_module_param_at(d->module, 0, NULL));
     d->flat = dsi_flat_new(d->module,
                            &(dsi_flat_opts){.rank = ds_comm_rank(d->comm),
                                             .ranks = ds_comm_size(d->comm),
+                                            .comm = d->comm,
                                             .bucket = (int64_t)(bytes / ds_dtype_size(dtype)),
                                             .alone = INT64_MAX,
                                             .together = INT64_MAX});
@@ -101,7 +107,7 @@ void ds_ddp_free(ds_ddp *d)
     if (!d) return;
     dsi_reduce_free(d->reduce);
     dsi_flat_free(d->flat);
-    for (int i = 0; i < d->buffers.n; i++) ds_drop(d->buffers.at[i]);
+    for (int i = 0; i < d->buffers.n; i++) ds_drop(d->buffers.at[i].x);
     dsi_list_free(&d->buffers);
     dsi_free(d);
 }
@@ -120,7 +126,7 @@ ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
     if (!d) return dsi_passed("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
-    if (send && all_or_none(d, broadcast(d, d->buffers.at, d->buffers.n)) != DS_OK) return NULL;
+    if (send && all_or_none(d, broadcast(&d->buffers)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
 }
 

@@ -3,15 +3,55 @@
 #include "flat.h"
 
 #include "base/mem.h"
+#include "nn/module.h"
 
 #include <deepspeed/autograd.h>
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+/* ---- who has what ------------------------------------------------------------------------------------- */
+
+/* The experts that x belongs to, if ranks share them. */
+static const dsi_experts *shared(const ds_module *model, const ds_tensor *x)
+{
+    const dsi_experts *e = dsi_module_expert_of(model, x).of;
+    return e && e->ep_size > 1 ? e : NULL;
+}
+
+ds_comm *dsi_flat_comm_of(const ds_module *model, const ds_tensor *x, ds_comm *comm)
+{
+    const dsi_experts *e = shared(model, x);
+    return e ? e->data : comm;
+}
+
+ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
+                               bool (*skip)(const ds_tensor *x))
+{
+    ds_state *state = ds_module_state(model);
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
+        ds_tensor *x = ds_state_at(state, i);
+        if (!skip || !skip(x)) status = ds_broadcast(dsi_flat_comm_of(model, x, comm), x, 0);
+    }
+    ds_state_free(state);
+    return status;
+}
+
 /* ---- the layout ---------------------------------------------------------------------------------------- */
 
+/* Tokens are exchanged, and gradients divided, among as many ranks as the layer was made for. */
+static bool fits(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
+{
+    const dsi_experts *e = shared(model, f->param[i].x);
+    int made_for = e ? e->ep_size * ds_comm_size(e->data) : 0;
+    if (!e || !o->comm || made_for == o->ranks) return true;
+    return dsi_refuse("zero: %s is of experts that %d of %d ranks share, but here are %d ranks: "
+                      "expected the communicator with which the layer was made",
+                      dsi_flat_path(f, model, i), e->ep_size, made_for, o->ranks) != NULL;
+}
+
 /* The trained parameters, last one first. */
-static bool list_params(dsi_flat *f, ds_module *model)
+static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
 {
     int count = ds_module_params(model);
     f->param = dsi_alloc((size_t)count * sizeof *f->param);
@@ -22,6 +62,7 @@ static bool list_params(dsi_flat *f, ds_module *model)
         if (x->device != f->param[0].x->device)
             return dsi_refuse("zero: %s is on another device than the last parameter",
                               dsi_flat_path(f, model, f->n - 1)) != NULL;
+        if (!fits(f, model, f->n - 1, o)) return false;
     }
     if (f->n) return true;
     return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model)) !=
@@ -31,28 +72,45 @@ static bool list_params(dsi_flat *f, ds_module *model)
 static void close_unit(dsi_flat *f)
 {
     dsi_flat_unit *u = &f->unit[f->units++];
-    u->n = round_up(u->n, (int64_t)f->ranks * DSI_FLAT_ALIGN);
-    u->slice = u->n / f->ranks;
+    u->n = round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
+    u->slice = u->n / u->ranks;
     u->base = f->total;
-    u->own_at = u->base / f->ranks;
+    u->own_at = f->own;
     f->total += u->n;
+    f->own += f->partition ? u->slice : u->n;
 }
 
-static void deal_out(dsi_flat *f, const dsi_flat_opts *o)
+/* A unit for such parameters, still without one. */
+static void open_unit(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e, int first)
+{
+    dsi_flat_unit *u = &f->unit[f->units];
+    int share = e && o->ranks % e->ep_size == 0 ? e->ep_size : 1;
+    *u = (dsi_flat_unit){.first = first,
+                         .rank = o->rank / share,
+                         .ranks = o->ranks / share,
+                         .comm = share > 1 && o->comm ? e->data : o->comm};
+    f->shared |= share > 1;
+}
+
+static void deal_out(dsi_flat *f, const ds_module *model, const dsi_flat_opts *o)
 {
     bool closed = true;
     int64_t together = 0;
+    const dsi_experts *last = NULL;
     f->unit = dsi_alloc((size_t)f->n * sizeof *f->unit);
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
         bool alone = p->n > o->alone || p->n > o->together - together;
+        const dsi_experts *e = shared(model, p->x);
+        ds_comm *had = last ? last->data : NULL, *has = e ? e->data : NULL;
         if (!alone) together += p->n;
-        if (!closed && (alone || f->unit[f->units].n + p->n > o->bucket)) {
+        if (!closed && (alone || has != had || f->unit[f->units].n + p->n > o->bucket)) {
             close_unit(f);
             closed = true;
         }
+        last = e;
         dsi_flat_unit *u = &f->unit[f->units];
-        if (closed) u->first = i;
+        if (closed) open_unit(f, o, e, i);
         p->unit = f->units;
         p->at = u->n;
         u->n = round_up(u->n + p->n, DSI_FLAT_ALIGN);
@@ -79,12 +137,11 @@ void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_
 
 static void find_own(dsi_flat *f)
 {
-    f->own = f->partition ? f->total / f->ranks : f->total;
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
         const dsi_flat_unit *u = &f->unit[p->unit];
-        dsi_flat_part_of(f, i, f->rank, &p->begin, &p->end);
-        p->own_at = f->partition ? u->own_at + p->at + p->begin - f->rank * u->slice
+        dsi_flat_part_of(f, i, u->rank, &p->begin, &p->end);
+        p->own_at = f->partition ? u->own_at + p->at + p->begin - u->rank * u->slice
                                  : u->base + p->at;
     }
 }
@@ -95,11 +152,11 @@ dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o)
     f->rank = o->rank;
     f->ranks = o->ranks;
     f->partition = o->partition;
-    if (!list_params(f, model)) {
+    if (!list_params(f, model, o)) {
         dsi_flat_free(f);
         return NULL;
     }
-    deal_out(f, o);
+    deal_out(f, model, o);
     find_own(f);
     return f;
 }

@@ -2,8 +2,9 @@
  *
  * Note [Layout]
  * A model's trained parameters, the last one first, as backward completes their gradients, are dealt out to
- * units: what one collective moves. Each parameter begins at a multiple of DSI_FLAT_ALIGN elements, a unit
- * ends at one of ranks * DSI_FLAT_ALIGN, and is cut into as many slices as there are ranks:
+ * units: what one collective moves among the ranks that have the same parameters: all of them, or, for experts
+ * that ranks share, those of one data group (Note [Experts] of nn/module.h). Each parameter begins at a multiple of DSI_FLAT_ALIGN elements, a unit
+ * ends at one of ranks * DSI_FLAT_ALIGN, and is cut into as many slices as there are such ranks:
  *
  *     | fc3.bias fc3.weight fc2.bias .. | fc1.weight                      | ..      2 units,
  *     |  rank 0  |  rank 1  |  rank 2   |  rank 0  |  rank 1   |  rank 2  | ..      3 ranks
@@ -18,6 +19,7 @@
 
 #include "tensor/tensor.h"
 
+#include <deepspeed/comm.h>
 #include <deepspeed/nn.h>
 
 #define DSI_FLAT_ALIGN 32 /* elements: 64 bytes in 16 bits */
@@ -34,24 +36,28 @@ typedef struct dsi_flat_param {
 typedef struct dsi_flat_unit {
     int first, count; /* parameters first .. first + count - 1 */
     bool alone;       /* the one parameter is large: opts.alone */
+    int rank, ranks;  /* among those that have these parameters */
+    ds_comm *comm;    /* of them; borrowed */
     int64_t n;        /* elements, gaps included */
     int64_t slice;    /* n / ranks */
     int64_t base;     /* elements of the units before it */
-    int64_t own_at;   /* where the own slice lies in an own buffer: base / ranks */
+    int64_t own_at;   /* where the own slice lies in an own buffer */
 } dsi_flat_unit;
 
 typedef struct dsi_flat {
-    int rank, ranks;
+    int rank, ranks; /* of all */
     bool partition;
+    bool shared; /* there are units of a data group */
     int n, units;
     dsi_flat_param *param; /* [n] */
     dsi_flat_unit *unit;   /* [units] */
     int64_t total;         /* elements of all units */
-    int64_t own;           /* elements of an own buffer: total, or total / ranks */
+    int64_t own;           /* elements of an own buffer: total, or all own slices */
 } dsi_flat;
 
 typedef struct dsi_flat_opts {
     int rank, ranks;
+    ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
     bool partition; /* own: the slice; else everything */
     int64_t bucket; /* elements of a unit of several parameters, at most */
     /* A parameter of more than `alone` elements is a unit by itself, and so are those that come after
@@ -76,8 +82,15 @@ ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole);
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
 
-/* Which elements of parameter i are rank's own. */
+/* Which elements of parameter i are the own ones of a rank of its unit. */
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
+
+/* Rank 0's parameters and buffers everywhere; those of shared experts: of the first rank that has them. What
+ * `skip` says, or nothing if it is NULL, is left out. */
+ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
+                               bool (*skip)(const ds_tensor *x));
+/* The ranks that have x: comm, or those of its data group. */
+ds_comm *dsi_flat_comm_of(const ds_module *model, const ds_tensor *x, ds_comm *comm);
 
 /* Path of parameter i, for messages; valid until the next call. */
 const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i);

@@ -113,8 +113,14 @@ static ds_tensor *own_slice(const dsi_reduce *r, int k)
 
 static ds_tensor *slice_of(const dsi_reduce *r, int k, const ds_tensor *full)
 {
-    int64_t slice = r->f->unit[k].slice;
-    return dsi_flat_range(full, r->f->rank * slice, (r->f->rank + 1) * slice);
+    const dsi_flat_unit *u = &r->f->unit[k];
+    return dsi_flat_range(full, u->rank * u->slice, (u->rank + 1) * u->slice);
+}
+
+/* What the sum of unit k is multiplied by: a mean is one over the ranks that have it, of all the ranks. */
+static double factor_after(const dsi_reduce *r, int k)
+{
+    return r->op == DS_REDUCE_AVG ? (double)r->f->unit[k].ranks / r->f->ranks : r->after;
 }
 
 static ds_status add_slice(dsi_reduce *r, int k)
@@ -122,7 +128,7 @@ static ds_status add_slice(dsi_reduce *r, int k)
     Bucket *b = &r->bucket[k];
     if (r->tree) return dsi_tree_add(r->tree, k, b->pieces);
     ds_tensor *own = own_slice(r, k), *sum = b->direct ? own : slice_of(r, k, b->wire);
-    ds_status status = scale(sum, r->after);
+    ds_status status = scale(sum, factor_after(r, k));
     if (status == DS_OK && !b->direct) status = b->added ? add(own, sum) : dsi_copy(own, sum);
     b->added = true;
     return status;
@@ -146,7 +152,7 @@ static ds_status keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     ds_tensor *sum = scatters(r) ? slice_of(r, k, b->wire) : b->wire;
-    if (scale(sum, r->after) != DS_OK) return ds_error_status();
+    if (scale(sum, factor_after(r, k)) != DS_OK) return ds_error_status();
     if (b->wire == b->full) return DS_OK;
     return dsi_copy(scatters(r) ? slice_of(r, k, b->full) : b->full, sum);
 }
@@ -268,10 +274,11 @@ static dsi_request *send(dsi_reduce *r, int k)
     Bucket *b = &r->bucket[k];
     if (r->tree) return exchange(r, b);
     dsi_view v = dsi_v(b->wire);
-    if (!scatters(r)) return dsi_all_reduce_start(r->comm, v, r->op);
+    ds_comm *comm = r->f->unit[k].comm;
+    if (!scatters(r)) return dsi_all_reduce_start(comm, v, r->op);
     b->direct = r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
     return dsi_reduce_scatter_start(
-        r->comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
+        comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
 }
 
 static ds_status leave(dsi_reduce *r, int k)

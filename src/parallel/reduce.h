@@ -13,7 +13,8 @@
  *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
  *                this rank adds its own slice to what it has. There are two at a time
  *
- * The result is the mean over ranks. Every element is summed alone, in the order of ranks (comm.h), so that
+ * The result is the mean over all ranks: of an expert that not all of them have, the sum over those that have it,
+ * whose tokens are those of all, divided by the number of all. Every element is summed alone, in the order of ranks (comm.h), so that
  * neither the kind of collective nor the size of buckets changes a bit.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_REDUCE_H

@@ -46,7 +46,7 @@ static ds_status add(ds_tensor *x, const ds_tensor *y)
 static ds_tensor *slice_of(const dsi_tree *t, int l, int k)
 {
     const dsi_flat_unit *u = &t->f->unit[k];
-    return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->n / t->f->ranks);
+    return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->slice);
 }
 
 static ds_status open_level(dsi_tree *t, int l)

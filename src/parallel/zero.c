@@ -23,6 +23,8 @@
 #include "zero3.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 struct dsi_zero {
     ds_module *model; /* these three are borrowed */
@@ -70,18 +72,6 @@ static ds_status check(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
     return DS_OK;
 }
 
-/* Rank 0's parameters and buffers everywhere. */
-static ds_status broadcast(const dsi_zero *z)
-{
-    ds_state *state = ds_module_state(z->model);
-    ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++)
-        if (!dsi_is_shard(ds_state_at(state, i)))
-            status = ds_broadcast(z->comm, ds_state_at(state, i), 0);
-    ds_state_free(state);
-    return status;
-}
-
 dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 {
     int64_t bucket = o->reduce_bucket ? o->reduce_bucket : DSI_ZERO_BUCKET;
@@ -99,8 +89,12 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 static ds_status lay_out(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, ds_comm_rank(z->comm), ranks);
+    o.comm = z->comm;
     z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
+    if (z->o.deterministic && z->flat->shared)
+        return dsi_fail(DS_EINVAL, "zero: deterministic: the bits of experts that ranks share "
+                                   "depend on how many tokens come together: use ep_size 1");
     z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
     if (!o.partition) return DS_OK;
@@ -215,7 +209,7 @@ static ds_status prepare(dsi_zero *z)
 {
     ds_status status = convert_shards(z);
     if (status == DS_OK) status = ds_module_to(z->model, z->o.dtype);
-    if (status == DS_OK && z->comm) status = broadcast(z);
+    if (status == DS_OK && z->comm) status = dsi_flat_begin_equal(z->model, z->comm, dsi_is_shard);
     if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
     if (status == DS_OK) status = join_shards(z);
     if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
@@ -350,6 +344,28 @@ static ds_status global_norm(dsi_zero *z, double *norm)
     return z->comm ? dsi_norm_over(z->comm, z->sums, norm) : DS_OK;
 }
 
+#define PATH 256 /* bytes */
+
+/* z->bad is the path of the first of all ranks' parameters; an expert has another one on each rank. */
+static ds_status agree_on_bad(dsi_zero *z, int64_t first)
+{
+    int n = z->flat->n, ranks = ds_comm_size(z->comm);
+    int64_t where = first * ranks + ds_comm_rank(z->comm);
+    char path[PATH] = "";
+    if (first < n) snprintf(path, PATH, "%s", dsi_flat_path(z->flat, z->model, n - 1 - (int)first));
+    if (z->comm) {
+        ds_tensor *x = ds_from_data(DS_I64, ds_shape(1), &where);
+        if (ds_all_reduce(z->comm, x, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
+        where = *(const int64_t *)ds_data(x);
+        if (where / ranks == n) return DS_OK;
+        ds_tensor *text = ds_from_data(DS_U8, ds_shape(PATH), path);
+        if (ds_broadcast(z->comm, text, (int)(where % ranks)) != DS_OK) return ds_error_status();
+        memcpy(path, ds_data(text), PATH);
+    }
+    z->bad = *path ? dsi_strdup(path) : NULL;
+    return DS_OK;
+}
+
 /* The first parameter, in the model's order, whose gradient is not finite on some rank: z->bad. */
 static ds_status find_bad(dsi_zero *z)
 {
@@ -361,14 +377,9 @@ static ds_status find_bad(dsi_zero *z)
         if (g && (!v.p || dsi_norm_of(g, 1, &v, &norm) != DS_OK)) return ds_error_status();
         if (!isfinite(norm)) first = z->flat->n - 1 - i;
     }
-    ds_tensor *x = ds_from_data(DS_I64, ds_shape(1), &first);
-    if (z->comm && ds_all_reduce(z->comm, x, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
-    first = (int64_t)ds_item(x);
     dsi_free(z->bad);
-    z->bad = first < z->flat->n
-                 ? dsi_strdup(dsi_flat_path(z->flat, z->model, z->flat->n - 1 - (int)first))
-                 : NULL;
-    return DS_OK;
+    z->bad = NULL;
+    return agree_on_bad(z, first);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
@@ -387,12 +398,13 @@ static ds_status gather_units(dsi_zero *z)
     ds_status status = DS_OK;
     int begun = 0;
     for (; status == DS_OK && begun < f->units; begun++) {
-        int64_t slice = f->unit[begun].slice, at = f->rank * slice;
+        const dsi_flat_unit *u = &f->unit[begun];
+        int64_t at = u->rank * u->slice;
         ds_tensor *all = z->unit[begun];
         z->gathers[begun] = NULL;
         if (!all) continue;
         z->gathers[begun] = dsi_all_gather_start(
-            z->comm, dsi_v(dsi_flat_range(all, at, at + slice)), dsi_v(all));
+            u->comm, dsi_v(dsi_flat_range(all, at, at + u->slice)), dsi_v(all));
         if (!z->gathers[begun]) status = ds_error_status();
     }
     for (int k = 0; k < begun; k++)
@@ -492,10 +504,11 @@ static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
     ds_status status = z->part[k] ? dsi_copy(dsi_flat_own_in(f, k, whole), z->part[k]) : DS_OK;
-    for (int r = 0; status == DS_OK && z->unit && r < f->ranks; r++) {
+    const dsi_flat_unit *u = &f->unit[f->param[k].unit];
+    for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;
         dsi_flat_part_of(f, k, r, &begin, &end);
-        if (begin < end) status = ds_broadcast(z->comm, dsi_flat_range(whole, begin, end), r);
+        if (begin < end) status = ds_broadcast(u->comm, dsi_flat_range(whole, begin, end), r);
     }
     return status;
 }

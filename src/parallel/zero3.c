@@ -73,7 +73,7 @@ static ds_status start(Unit *u)
     dsi_zero3 *z = u->z;
     ds_tensor *all = dsi_new(z->home, ds_shape(flat_unit(u)->n));
     if (!all) return ds_error_status();
-    u->request = dsi_all_gather_start(z->comm, dsi_v(home_slice(u)), dsi_v(all));
+    u->request = dsi_all_gather_start(flat_unit(u)->comm, dsi_v(home_slice(u)), dsi_v(all));
     if (!u->request) return ds_error_status();
     u->coming = dsi_ref(all);
     z->live += flat_unit(u)->n;
@@ -238,7 +238,7 @@ static ds_status fetch(void *arg, ds_tensor *x)
         return dsi_fail(DS_ESTATE,
                         "zero: %s is divided among %d ranks (stage 3): read it between ds_gathered "
                         "and ds_gathered_end, on all ranks",
-                        dsi_flat_path(z->f, z->model, u->param), z->f->ranks);
+                        dsi_flat_path(z->f, z->model, u->param), flat_unit(u)->ranks);
     ds_status status = bring(u);
     u->pinned = status == DS_OK;
     return status;
@@ -307,11 +307,13 @@ ds_status ds_gathered(ds_tensor **params, int n)
     return status;
 }
 
-/* What the modifier has written to x goes home, on all ranks. */
+/* What the modifier has written to x goes home, on all ranks; of a shared expert, what the ranks that stand in its
+ * place among those that have the same ones have written. */
 static ds_status send_home(Unit *u, int modifier)
 {
     ds_tensor *x = param(u), *part = dsi_zero3_part(u->z, u->param);
-    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(u->z->comm, x, modifier) != DS_OK)
+    int root = modifier / (u->z->f->ranks / flat_unit(u)->ranks);
+    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(flat_unit(u)->comm, x, root) != DS_OK)
         return ds_error_status();
     return part ? dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) : DS_OK;
 }

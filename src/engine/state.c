@@ -1,0 +1,104 @@
+/* engine/state.c: the model's state dict, whole on every rank: parameters that ranks divide are gathered, and so are
+ * experts that they share.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include "base/text.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/autograd.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The model's names with whole parameters, but only the experts of this rank. */
+static ds_state *own_state(ds_engine *e, bool masters)
+{
+    ds_state *state = ds_module_state(e->model);
+    ds_status status = DS_OK;
+    for (int i = 0; e->zero && status == DS_OK && i < ds_module_params(e->model); i++) {
+        const char *path;
+        ds_tensor *p = ds_module_param_at(e->model, i, &path), *whole = dsi_zero_whole(e->zero, i);
+        if (whole && !masters) whole = ds_cast(whole, p->dtype);
+        status = whole ? ds_state_set(state, path, whole) : ds_error_status();
+    }
+    if (status == DS_OK) return state;
+    ds_state_free(state);
+    return NULL;
+}
+
+/* ---- experts of other ranks: Note [Experts] of nn/module.h --------------------------------------------- */
+
+/* "..deepspeed_experts.N.rest" with another number. */
+static void write_name(dsi_text *to, const char *name, int number)
+{
+    static const char list[] = "deepspeed_experts.";
+    const char *digits = strstr(name, list) + sizeof list - 1;
+    to->n = 0;
+    dsi_text_add(to, "%.*s%d%s", (int)(digits - name), name, number,
+                 digits + strspn(digits, "0123456789"));
+}
+
+/* Entries begin .. end-1 of `own` are this rank's experts of one layer: all ranks' to `whole`, by number. */
+static ds_status add_layer(ds_state *whole, const ds_state *own, int begin, int end,
+                           const dsi_expert *first)
+{
+    const dsi_experts *of = first->of;
+    int rank = ds_comm_rank(of->expert), here = of->all / of->ep_size, n = end - begin;
+    ds_tensor **all = calloc((size_t)n, sizeof(ds_tensor *));
+    dsi_text name = {0};
+    ds_status status = all ? DS_OK : dsi_fail(DS_ENOMEM, "engine_state: no memory");
+    for (int i = 0; status == DS_OK && i < n; i++) {
+        ds_tensor *x = ds_state_at(own, begin + i);
+        all[i] = dsi_new(x, ds_shape(of->ep_size, dsi_numel(x->shape)));
+        status = all[i] ? ds_all_gather(of->expert, all[i], x) : ds_error_status();
+    }
+    for (int i = 0; status == DS_OK && i < n * of->ep_size; i++) {
+        int r = i / n, at = i % n;
+        ds_tensor *x = ds_reshape(ds_select(all[at], 0, r), ds_state_at(own, begin + at)->shape);
+        int number = first->number + at / (n / here) + (r - rank) * here;
+        write_name(&name, ds_state_name(own, begin + at), number);
+        status = x ? ds_state_set(whole, name.s, x) : ds_error_status();
+    }
+    dsi_text_free(&name);
+    free(all);
+    return status;
+}
+
+/* `own` with the experts of the other ranks among those of this one. */
+static ds_state *with_all_experts(const ds_module *model, const ds_state *own)
+{
+    ds_state *in_model = ds_module_state(model), *whole = ds_state_new();
+    ds_status status = DS_OK;
+    bool was = ds_set_grad(false);
+    int end = 0;
+    for (int i = 0; status == DS_OK && i < ds_state_len(own); i = end) {
+        dsi_expert e = dsi_module_expert_of(model, ds_state_at(in_model, i)), other = e;
+        bool shared = e.of && e.of->ep_size > 1;
+        for (end = i + 1; shared && end < ds_state_len(own); end++) {
+            other = dsi_module_expert_of(model, ds_state_at(in_model, end));
+            if (!other.of || other.layer != e.layer) break;
+        }
+        status = shared ? add_layer(whole, own, i, end, &e)
+                        : ds_state_set(whole, ds_state_name(own, i), ds_state_at(own, i));
+    }
+    ds_set_grad(was);
+    ds_state_free(in_model);
+    if (status == DS_OK) return whole;
+    ds_state_free(whole);
+    return NULL;
+}
+
+ds_state *ds_engine_state(ds_engine *e, bool masters)
+{
+    if (!e) return dsi_passed("engine_state");
+    ds_scope *scope = ds_scope_open();
+    ds_state *own = own_state(e, masters), *whole = own;
+    if (own && ds_comm_size(e->comm) > 1) {
+        whole = with_all_experts(e->model, own);
+        ds_state_free(own);
+    }
+    ds_scope_close(scope);
+    return whole;
+}
