@@ -58,7 +58,7 @@ need_checks()
     need_tool python3 python3-minimal 'checks of the tree'
     need_tool clang-format clang-format 'form'
     need_tool clang-tidy clang-tidy 'bugs'
-    if command -v apt-get >/dev/null; then 
+    if command -v apt-get >/dev/null; then
         need_tool dpkg-shlibdeps dpkg-dev 'what packages depend on'
         need_tool file file 'the same'
     fi
