@@ -6,6 +6,7 @@
 #ifndef DEEPSPEED_OPTIM_H
 #define DEEPSPEED_OPTIM_H
 
+#include <deepspeed/checkpoint.h>
 #include <deepspeed/nn.h>
 
 #ifdef __cplusplus
@@ -140,6 +141,13 @@ DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw" */
 DS_API ds_state *ds_optim_state(const ds_optim *o);
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
 
+/* As torch.optim has it: {"state": {0: {"step": ..., "exp_avg": ...}, ...}, "param_groups": [{"lr": ..., "params": [0,
+ * 1, ...]}]}, parameters numbered group by group. What is written there, torch.optim's load_state_dict takes. */
+DS_API ds_value *ds_optim_state_dict(ds_optim *o);
+/* Takes what ds_optim_state_dict or torch.optim's state_dict gave, hyper-parameters too. Groups must have as many
+ * parameters as there; changes nothing if it refuses. */
+DS_API DS_MUST_CHECK ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict);
+
 /* An optimizer as in the "optimizer" block of a DeepSpeed configuration: type is "Adam", "AdamW", "Adagrad",
  * "Lamb", "Lion" in any case of letters, or torch.optim's "SGD", "RMSprop", "NAdam", ... as they stand; params
  * its JSON object, or NULL. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless adam_w_mode is
@@ -195,6 +203,20 @@ typedef struct ds_optim_update {
     ds_tensor *copy; /* .mixed: NULL, or of 16 bits, p's values to be copied there; else NULL */
 } ds_optim_update;
 
+/* An option that all groups share, as ds_optim_state_dict has it. */
+typedef enum ds_option_kind {
+    DS_OPTION_DOUBLE,
+    DS_OPTION_BOOL,
+    DS_OPTION_NONE, /* torch.optim's, of no meaning here: None */
+    DS_OPTION_FALSE /* the same: False */
+} ds_option_kind;
+
+typedef struct ds_optim_option {
+    const char *name; /* "eps" */
+    ds_option_kind kind;
+    size_t offset; /* of a double or bool in the type's struct */
+} ds_optim_option;
+
 typedef struct ds_optim_type {
     const char *name; /* in front of messages */
     size_t self_size; /* bytes of your struct, zeroed for you */
@@ -211,6 +233,12 @@ typedef struct ds_optim_type {
     bool whole; /* elements of a parameter depend on each other: ranks may not update parts of it */
     bool mixed; /* step takes a 16-bit grad beside a float32 p, grad_scale, and copy; else it is
                  * spared them, at the price of passes of their own */
+    /* optional: options beside ds_optim_values; the last one's name is NULL */
+    const ds_optim_option *options;
+    bool no_step; /* the state dict has no step, as torch.optim.SGD's */
+    /* optional: a number of a parameter that follows from its step, which torch keeps all the same */
+    const char *derived;
+    double (*derive)(void *self, const ds_optim_values *v, int64_t step);
 } ds_optim_type;
 
 /* An optimizer of model's parameters, all with these values at first. The type stays yours. */
@@ -247,6 +275,10 @@ DS_API void ds_schedule_step(ds_schedule *s);
  * checkpoint was made. */
 DS_API int64_t ds_schedule_last(const ds_schedule *s);
 DS_API ds_status ds_schedule_set_last(ds_schedule *s, int64_t it);
+/* {"last_batch_iteration": ...} as DeepSpeed's; of torch's schedules {"last_epoch": ..., "_last_lr": ...}. Either can
+ * be loaded. */
+DS_API ds_value *ds_schedule_state_dict(const ds_schedule *s);
+DS_API ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict);
 DS_API double ds_schedule_lr(const ds_schedule *s, int group); /* of the next update */
 DS_API const char *ds_schedule_name(const ds_schedule *s);     /* of its type */
 DS_API void ds_schedule_free(ds_schedule *s);

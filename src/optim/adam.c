@@ -15,11 +15,23 @@ static bool uses(const void *self, const ds_optim_values *v, int i)
     return i < 2 || ((const dsi_adam *)self)->amsgrad;
 }
 
+static const ds_optim_option options[] = {
+    {"eps", DS_OPTION_DOUBLE, offsetof(dsi_adam, eps)},
+    {"amsgrad", DS_OPTION_BOOL, offsetof(dsi_adam, amsgrad)},
+    {"maximize", DS_OPTION_BOOL, offsetof(dsi_adam, maximize)},
+    {"bias_correction", DS_OPTION_BOOL, offsetof(dsi_adam, bias_correction)}, /* DeepSpeed's */
+    {"decoupled_weight_decay", DS_OPTION_BOOL, offsetof(dsi_adam, decoupled)},
+    {"foreach", DS_OPTION_NONE, 0},
+    {"capturable", DS_OPTION_FALSE, 0},
+    {"differentiable", DS_OPTION_FALSE, 0},
+    {"fused", DS_OPTION_NONE, 0},
+    {0}};
+
 #define ADAM_TYPE(called) \
     { \
         .name = called, .self_size = sizeof(dsi_adam), \
         .moment = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .step_n = step, .uses = uses, \
-        .has_betas = true, .mixed = true \
+        .has_betas = true, .mixed = true, .options = options \
     }
 
 static ds_optim *make(const ds_optim_type *type, ds_module *model, ds_adam_opts o, bool decoupled)

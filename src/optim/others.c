@@ -20,13 +20,24 @@ static ds_status adagrad_step(void *self, const ds_optim_values *v, const ds_opt
     DSI_OPTIM_RUN(adagrad, &c, x, n);
 }
 
+static const ds_optim_option adagrad_options[] = {
+    {"lr_decay", DS_OPTION_DOUBLE, offsetof(Adagrad, c.lr_decay)},
+    {"eps", DS_OPTION_DOUBLE, offsetof(Adagrad, c.eps)},
+    {"initial_accumulator_value", DS_OPTION_DOUBLE, offsetof(Adagrad, initial)},
+    {"maximize", DS_OPTION_BOOL, offsetof(Adagrad, c.maximize)},
+    {"foreach", DS_OPTION_NONE, 0},
+    {"differentiable", DS_OPTION_FALSE, 0},
+    {"fused", DS_OPTION_NONE, 0},
+    {0}};
+
 ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts o)
 {
     static const ds_optim_type type = {.name = "adagrad",
                                        .self_size = sizeof(Adagrad),
                                        .moment = {NULL, "sum"},
                                        .step_n = adagrad_step,
-                                       .mixed = true};
+                                       .mixed = true,
+                                       .options = adagrad_options};
     o.eps = dsi_optim_default(o.eps, 1e-10);
     if (!dsi_optim_not_negative("adagrad", "lr", o.lr) ||
         !dsi_optim_not_negative("adagrad", "lr_decay", o.lr_decay) ||
@@ -55,6 +66,16 @@ static bool rmsprop_uses(const void *self, const ds_optim_values *v, int i)
     return i == 0 ? v->momentum != 0 : i == 1 || ((const dsi_rmsprop *)self)->centered;
 }
 
+static const ds_optim_option rmsprop_options[] = {
+    {"alpha", DS_OPTION_DOUBLE, offsetof(dsi_rmsprop, alpha)},
+    {"eps", DS_OPTION_DOUBLE, offsetof(dsi_rmsprop, eps)},
+    {"centered", DS_OPTION_BOOL, offsetof(dsi_rmsprop, centered)},
+    {"maximize", DS_OPTION_BOOL, offsetof(dsi_rmsprop, maximize)},
+    {"foreach", DS_OPTION_NONE, 0},
+    {"capturable", DS_OPTION_FALSE, 0},
+    {"differentiable", DS_OPTION_FALSE, 0},
+    {0}};
+
 ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
 {
     static const ds_optim_type type = {.name = "rmsprop",
@@ -63,7 +84,8 @@ ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
                                        .step_n = rmsprop_step,
                                        .uses = rmsprop_uses,
                                        .has_momentum = true,
-                                       .mixed = true};
+                                       .mixed = true,
+                                       .options = rmsprop_options};
     o.alpha = dsi_optim_default(o.alpha, 0.99);
     o.eps = dsi_optim_default(o.eps, 1e-8);
     if (!dsi_optim_not_negative("rmsprop", "lr", o.lr) ||
@@ -88,13 +110,23 @@ static ds_status adadelta_step(void *self, const ds_optim_values *v, const ds_op
     DSI_OPTIM_RUN(adadelta, &c, x, n);
 }
 
+static const ds_optim_option adadelta_options[] = {
+    {"rho", DS_OPTION_DOUBLE, offsetof(dsi_adadelta, rho)},
+    {"eps", DS_OPTION_DOUBLE, offsetof(dsi_adadelta, eps)},
+    {"maximize", DS_OPTION_BOOL, offsetof(dsi_adadelta, maximize)},
+    {"foreach", DS_OPTION_NONE, 0},
+    {"capturable", DS_OPTION_FALSE, 0},
+    {"differentiable", DS_OPTION_FALSE, 0},
+    {0}};
+
 ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts o)
 {
     static const ds_optim_type type = {.name = "adadelta",
                                        .self_size = sizeof(dsi_adadelta),
                                        .moment = {"acc_delta", "square_avg"},
                                        .step_n = adadelta_step,
-                                       .mixed = true};
+                                       .mixed = true,
+                                       .options = adadelta_options};
     o.rho = dsi_optim_default(o.rho, 0.9);
     o.eps = dsi_optim_default(o.eps, 1e-6);
     if (!dsi_optim_not_negative("adadelta", "lr", o.lr) ||
@@ -144,6 +176,14 @@ static ds_status lamb_step(void *self, const ds_optim_values *v, const ds_optim_
     DSI_OPTIM_RUN(lamb, &c, x, n);
 }
 
+static const ds_optim_option lamb_options[] = {
+    {"eps", DS_OPTION_DOUBLE, offsetof(dsi_lamb, eps)},
+    {"max_coeff", DS_OPTION_DOUBLE, offsetof(dsi_lamb, max_coeff)},
+    {"min_coeff", DS_OPTION_DOUBLE, offsetof(dsi_lamb, min_coeff)},
+    {"bias_correction", DS_OPTION_BOOL, offsetof(dsi_lamb, bias_correction)},
+    {"eps_inside_sqrt", DS_OPTION_BOOL, offsetof(dsi_lamb, eps_inside_sqrt)},
+    {0}};
+
 ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
 {
     static const ds_optim_type type = {.name = "lamb",
@@ -152,7 +192,8 @@ ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
                                        .step_n = lamb_step,
                                        .has_betas = true,
                                        .whole = true,
-                                       .mixed = true};
+                                       .mixed = true,
+                                       .options = lamb_options};
     o.beta1 = dsi_optim_default(o.beta1, 0.9);
     o.beta2 = dsi_optim_default(o.beta2, 0.999);
     o.eps = dsi_optim_default(o.eps, 1e-8);

@@ -68,6 +68,43 @@ ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
     return DS_OK;
 }
 
+/* ---- state dicts --------------------------------------------------------------------------------------- */
+
+static bool is_of(const ds_schedule *s, const dsi_schedule_entry *family)
+{
+    while (family->name && strcmp(family->name, s->type->name) != 0) family++;
+    return family->name != NULL;
+}
+
+/* torch's epoch 0 is that of the first rates, DeepSpeed's iteration -1. */
+ds_value *ds_schedule_state_dict(const ds_schedule *s)
+{
+    if (!s) return dsi_passed("schedule_state_dict");
+    ds_value *dict = ds_value_dict();
+    if (!s->type->name || !is_of(s, dsi_schedules_torch)) {
+        ds_value_set(dict, "last_batch_iteration", ds_value_int(s->last));
+        return dict;
+    }
+    ds_value *rates = ds_value_list();
+    for (int g = 0; g < ds_optim_groups(s->o); g++)
+        ds_value_append(rates, ds_value_float(ds_optim_group_lr(s->o, g)));
+    ds_value_set(dict, "last_epoch", ds_value_int(s->last + 1));
+    ds_value_set(dict, "_step_count", ds_value_int(s->last + 2));
+    ds_value_set(dict, "_last_lr", rates);
+    return dict;
+}
+
+ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict)
+{
+    int64_t last = -1;
+    if (!s || !state_dict) return dsi_passed("schedule_load_state_dict"), DS_EINVAL;
+    bool torch = !ds_value_get(state_dict, "last_batch_iteration");
+    ds_status status = ds_value_read_int(state_dict, torch ? "last_epoch" : "last_batch_iteration",
+                                         &last);
+    if (status != DS_OK) return status;
+    return ds_schedule_set_last(s, torch ? last - 1 : last);
+}
+
 /* ---- for the families -------------------------------------------------------------------------------- */
 
 ds_schedule *dsi_schedule_read(ds_schedule *s, ds_optim *o, const char *name,

@@ -15,6 +15,15 @@ static bool uses(const void *self, const ds_optim_values *v, int i)
     return v->momentum != 0;
 }
 
+static const ds_optim_option options[] = {
+    {"dampening", DS_OPTION_DOUBLE, offsetof(dsi_sgd, dampening)},
+    {"nesterov", DS_OPTION_BOOL, offsetof(dsi_sgd, nesterov)},
+    {"maximize", DS_OPTION_BOOL, offsetof(dsi_sgd, maximize)},
+    {"foreach", DS_OPTION_NONE, 0},
+    {"differentiable", DS_OPTION_FALSE, 0},
+    {"fused", DS_OPTION_NONE, 0},
+    {0}};
+
 ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
 {
     static const ds_optim_type type = {.name = "sgd",
@@ -23,7 +32,9 @@ ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
                                        .step_n = step,
                                        .uses = uses,
                                        .has_momentum = true,
-                                       .mixed = true};
+                                       .mixed = true,
+                                       .options = options,
+                                       .no_step = true};
     if (!dsi_optim_not_negative("sgd", "lr", o.lr) ||
         !dsi_optim_not_negative("sgd", "momentum", o.momentum) ||
         !dsi_optim_not_negative("sgd", "weight_decay", o.weight_decay))

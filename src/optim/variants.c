@@ -125,24 +125,57 @@ static ds_optim *make(const ds_optim_type *type, ds_module *model, ds_adam_varia
     return dsi_optim_with(model, type, v, &self);
 }
 
+#define COMMON \
+    {"eps", DS_OPTION_DOUBLE, offsetof(Variant, eps)}, \
+        {"maximize", DS_OPTION_BOOL, offsetof(Variant, maximize)}, {"foreach", DS_OPTION_NONE, 0}, \
+        {"capturable", DS_OPTION_FALSE, 0}, \
+    { \
+        "differentiable", DS_OPTION_FALSE, 0 \
+    }
+#define DECOUPLED \
+    { \
+        "decoupled_weight_decay", DS_OPTION_BOOL, offsetof(Variant, decoupled) \
+    }
+
+static const ds_optim_option adamax_options[] = {COMMON, {0}};
+static const ds_optim_option radam_options[] = {COMMON, DECOUPLED, {0}};
+static const ds_optim_option nadam_options[] = {
+    COMMON,
+    DECOUPLED,
+    {"momentum_decay", DS_OPTION_DOUBLE, offsetof(Variant, momentum_decay)},
+    {0}};
+
+static double nadam_product(void *self, const ds_optim_values *v, int64_t step)
+{
+    Variant s = *(Variant *)self;
+    return mu_product(&s, v->betas[0], step);
+}
+
 ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts opts)
 {
     static const ds_optim_type type = {
-        "adamax", sizeof(Variant), {"exp_avg", "exp_inf"}, .step = adamax, .has_betas = true};
+        "adamax",       sizeof(Variant),   {"exp_avg", "exp_inf"},
+        .step = adamax, .has_betas = true, .options = adamax_options};
     if (opts.decoupled) return dsi_refuse("adamax: its weight decay is part of the gradient");
     return make(&type, model, opts);
 }
 
 ds_optim *ds_optim_nadam_with(ds_module *model, ds_adam_variant_opts opts)
 {
-    static const ds_optim_type type = {
-        "nadam", sizeof(Variant), {"exp_avg", "exp_avg_sq"}, .step = nadam, .has_betas = true};
+    static const ds_optim_type type = {"nadam",
+                                       sizeof(Variant),
+                                       {"exp_avg", "exp_avg_sq"},
+                                       .step = nadam,
+                                       .has_betas = true,
+                                       .options = nadam_options,
+                                       .derived = "mu_product",
+                                       .derive = nadam_product};
     return make(&type, model, opts);
 }
 
 ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts opts)
 {
-    static const ds_optim_type type = {
-        "radam", sizeof(Variant), {"exp_avg", "exp_avg_sq"}, .step = radam, .has_betas = true};
+    static const ds_optim_type type = {"radam",       sizeof(Variant),   {"exp_avg", "exp_avg_sq"},
+                                       .step = radam, .has_betas = true, .options = radam_options};
     return make(&type, model, opts);
 }
