@@ -213,8 +213,6 @@ static void note_ending(running *r, int rank, const ending *e)
     begin_end(r);
 }
 
-static bool reaches_terminal(const job *j) { return j->prefix && isatty(STDOUT_FILENO); }
-
 /* What connect_socket (rank.c) waits for. */
 static void welcome(running *r, const line *l)
 {
@@ -223,7 +221,7 @@ static void welcome(running *r, const line *l)
     char record[WIRE_RECORD], numbers[60];
     /* the guard's group, which is the shell's */
     int n = snprintf(numbers, sizeof numbers, "%d %d %d", (int)getpgid(getppid()), piped,
-                     reaches_terminal(r->j));
+                     r->j->columns);
     n = snprintf(record, sizeof record, "\036%s%c %d %d\n%s", r->j->secret, WIRE_WELCOME, l->rank,
                  n, numbers);
     union {

@@ -12,6 +12,7 @@ typedef struct job {
     const char *const *host; /* [size] where they are to run */
     const char *const
         *prefix; /* [size] of their lines; NULL: they write to the launcher's stdout themselves */
+    int columns; /* of the terminal, less the prefix; 0: output goes elsewhere */
     const char *program; /* for messages */
     char secret[WIRE_SECRET + 1];
     bool

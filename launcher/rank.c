@@ -189,7 +189,7 @@ static bool connect_socket(watched *w)
         return false;
     w->group = numbers[0];
     w->piped = numbers[1];
-    w->terminal = numbers[2];
+    w->columns = numbers[2];
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (c && c->cmsg_type == SCM_RIGHTS) memcpy(w->std, CMSG_DATA(c), sizeof w->std);
     return true;
@@ -203,8 +203,9 @@ static bool open_link(const char *link, int rank, watched *w)
     if (colon) snprintf(w->wire.secret, sizeof w->wire.secret, "%s", colon + 1);
     w->wire.socket = strncmp(link, "socket:", 7) == 0;
     w->piped = !w->wire.socket;
-    w->terminal = strstr(link, ":terminal") != NULL;
     if (!w->wire.socket) {
+        const char *columns = colon ? strchr(colon + 1, ':') : NULL;
+        w->columns = columns ? atoi(columns + 1) : 0;
         /* a copy of its own: the program must not keep the engine's pipe open when this process ends */
         w->wire.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
         return true;

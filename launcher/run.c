@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,8 +113,8 @@ static char **link_command(char **argv, const job *j)
         linked[at++] = dsi_strdup(argv[i]);
         if (found || strcmp(argv[i], "--rank_start") != 0) continue;
         found = 1;
-        snprintf(text, sizeof text, "--link=%s:%s%s", j->local ? "socket" : "stderr", j->secret,
-                 !j->local && isatty(STDOUT_FILENO) ? ":terminal" : "");
+        snprintf(text, sizeof text, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret,
+                 j->columns);
         linked[at++] = dsi_strdup(text);
         snprintf(text, sizeof text, "--log_time=%s", now);
         linked[at++] = dsi_strdup(text);
@@ -137,6 +138,18 @@ static void name_ranks(run *r)
         }
 }
 
+/* Of the terminal that stdout and stderr are, less the longest prefix; 0: they are not one. */
+static int columns_left(const run *r)
+{
+    struct winsize w;
+    size_t longest = 0;
+    if (!isatty(STDOUT_FILENO) || !isatty(STDERR_FILENO) || ioctl(STDERR_FILENO, TIOCGWINSZ, &w))
+        return 0;
+    for (int i = 0; i < r->p->world_size; i++)
+        if (strlen(r->prefix[i]) > longest) longest = strlen(r->prefix[i]);
+    return w.ws_col > longest + 20 ? w.ws_col - (int)longest : 80;
+}
+
 static void make_job(run *r)
 {
     const launch_plan *p = r->p;
@@ -146,6 +159,7 @@ static void make_job(run *r)
                    .size = p->world_size,
                    .host = r->host,
                    .prefix = !local || p->o.tag_output ? (const char *const *)r->prefix : NULL,
+                   .columns = columns_left(r),
                    .program = p->o.program[0],
                    .local = local,
                    .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};

@@ -70,19 +70,25 @@ typedef struct pipes {
     int out[2], err[2], error[2];
 } pipes;
 
-static bool make_pipes(const watched *w, pipes *p)
+/* A terminal that changes nothing of what is written to it, or a pipe. */
+static bool make_pipe(int columns, int fd[2])
 {
     struct termios raw = {0};
-    *p = (pipes){{-1, -1}, {-1, -1}, {-1, -1}};
-    if (pipe2(p->error, O_CLOEXEC)) return false;
-    if (!w->piped) return true;
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    if (!columns) return !pipe2(fd, O_CLOEXEC);
     cfmakeraw(&raw);
     raw.c_cflag |= CREAD;
-    int failed = w->terminal ? openpty(&p->out[0], &p->out[1], NULL, &raw, NULL)
-                             : pipe2(p->out, O_CLOEXEC);
-    if (failed || pipe2(p->err, O_CLOEXEC)) return false;
-    fcntl(p->out[0], F_SETFD, FD_CLOEXEC);
+    if (openpty(&fd[0], &fd[1], NULL, &raw, &size)) return false;
+    fcntl(fd[0], F_SETFD, FD_CLOEXEC);
+    fcntl(fd[1], F_SETFD, FD_CLOEXEC);
     return true;
+}
+
+static bool make_pipes(const watched *w, pipes *p)
+{
+    *p = (pipes){{-1, -1}, {-1, -1}, {-1, -1}};
+    return make_pipe(0, p->error) &&
+           (!w->piped || (make_pipe(w->columns, p->out) && make_pipe(w->columns, p->err)));
 }
 
 static void child(const watched *w, const pipes *p, int parent)

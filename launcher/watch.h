@@ -10,9 +10,8 @@ typedef struct watched {
     wire wire;
     int std[3]; /* what its stdin, stdout, stderr become; -1: they stay */
     bool piped; /* its output goes over the wire, line by line, instead */
-    bool
-        terminal; /* a piped stdout looks like a terminal, so that programs write each line at once */
-    int group;    /* the process group to join; 0: none */
+    int columns; /* what is piped looks like a terminal of so many, and bars are shown; 0: like a pipe */
+    int group; /* the process group to join; 0: none */
 } watched;
 
 /* Starts it, passes its output and signals on, ends what it leaves behind, reports how it ended, and returns
