@@ -516,7 +516,7 @@ static int conclude(running *r)
         tell_rank(r, r->first, &t);
     } else if (r->rank_lost) {
         status = 1;
-    } else if (r->good < r->j->size || engine_status(r)) {
+    } else if (r->good < r->j->size || (engine_status(r) && !r->j->hydra)) {
         status = tell_engine(r, &t);
     }
     if (t.n && !(of_rank && r->rank[r->first].how.told)) output_say(r->output, t.s);

@@ -17,6 +17,7 @@ typedef struct job {
     char secret[WIRE_SECRET + 1];
     bool
         local; /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
+    bool hydra;   /* its status says nothing: it dies of SIGPIPE now and then when all is well */
     bool verbose; /* what the engine says is shown in any case */
 } job;
 
