@@ -5,7 +5,7 @@ list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
 add_library(launcher_parts STATIC ${DS_LAUNCHER})
 target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PUBLIC deepspeed_static)
+target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PUBLIC deepspeed_static)
 
 add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c)
 target_include_directories(launcher PRIVATE ${PROJECT_SOURCE_DIR}/src)

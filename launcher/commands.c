@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engines.h"
 #include "environment.h"
+#include "meeting.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -92,19 +93,24 @@ static void add_agent(words *w, const launch_plan *p)
     else
         add_mca(w, p, "plm_rsh_agent", asks(p, "pdsh") ? "pdsh -S -N -R ssh -w" : ssh.s);
     add_mca(w, p, "plm_rsh_no_tree_spawn", "1"); /* hosts need not reach each other by ssh */
+    if (p->engine == ENGINE_NODES) add_mca(w, p, "if_base_do_not_resolve", "1");
     if (p->engine == ENGINE_NODES && !has_word(p, "--leave-session-attached"))
         words_add(w, "--leave-session-attached"); /* orted stays a child of the node that joined */
     dsi_text_free(&ssh);
 }
 
-/* node0:2,node1:2 */
+/* node0:2,node1:2. Nodes that have joined are known by numbers: what they call themselves may be a name of this
+ * machine here, or of all of them. */
 static void add_host_list(words *w, const launch_plan *p)
 {
     dsi_text list = {0};
-    for (int i = 0; i < p->n_hosts; i++)
+    for (int i = 0; i < p->n_hosts; i++) {
+        const char *name = p->hosts[i].name;
+        char numbered[NODE_NAME];
+        if (p->engine == ENGINE_NODES) name = i ? node_name(numbered, i) : "localhost";
         if (p->hosts[i].n_slots)
-            dsi_text_add(&list, "%s%s:%d", list.n ? "," : "", p->hosts[i].name,
-                         p->hosts[i].n_slots);
+            dsi_text_add(&list, "%s%s:%d", list.n ? "," : "", name, p->hosts[i].n_slots);
+    }
     words_add(w, "%s", list.s ? list.s : "");
     dsi_text_free(&list);
 }

@@ -70,6 +70,7 @@ typedef struct running {
     int signal;                 /* the user's */
     int first;                  /* the rank that failed first; -1: none */
     bool rank_lost;             /* one failed before it knew which it is */
+    bool node_lost;             /* said already; what ranks say about it is not the cause */
     bool engine_died;           /* before any rank failed */
     double since, engine_since; /* of the phase; when the last engine ended; 0: not yet */
     dsi_text held;              /* what the engine says about an end that is explained already */
@@ -283,6 +284,19 @@ static void take_text(void *arg, const char *text, size_t n)
         dsi_text_add_bytes(&r->held, text, n);
 }
 
+static void take_loss(running *r)
+{
+    char text[600];
+    ssize_t n = read(r->j->lost, text, sizeof text - 1);
+    if (n <= 0 || r->node_lost) return;
+    text[n] = 0;
+    text[strcspn(text, "\n")] = 0;
+    output_say(r->output, text);
+    r->node_lost = true;
+    begin_end(r);
+    signal_engines(r, SIGTERM);
+}
+
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
 static void accept_ranks(running *r)
@@ -361,6 +375,7 @@ static void turn(running *r)
     struct pollfd *p = dsi_alloc((size_t)(4 + n + 2 * m) * sizeof *p);
     p[0] = (struct pollfd){.fd = r->signals, .events = POLLIN};
     p[1] = (struct pollfd){.fd = r->listener, .events = POLLIN};
+    if (r->j->lost && !r->node_lost) p[1].fd = r->j->lost; /* ranks elsewhere: nobody listens */
     output_poll(r->output, p + 2);
     for (int i = 0; i < n; i++)
         p[4 + i] = (struct pollfd){.fd = full ? -1 : r->lines.at[i].fd, .events = POLLIN};
@@ -377,7 +392,8 @@ static void turn(running *r)
         if (p[4 + n + 2 * k].revents) e->out = read_engine(r, e, e->out, false);
         if (p[5 + n + 2 * k].revents) e->err = read_engine(r, e, e->err, true);
     }
-    if (p[1].revents) accept_ranks(r);
+    if (p[1].revents && p[1].fd == r->listener) accept_ranks(r);
+    if (p[1].revents && p[1].fd == r->j->lost) take_loss(r);
     if (p[0].revents) take_signal(r);
     dsi_free(p);
 }
@@ -502,8 +518,8 @@ static int conclude(running *r)
 {
     dsi_text t = {0};
     int status = 0;
-    bool of_rank = knows_rank(r);
-    bool explained = r->signal || of_rank || r->rank_lost;
+    bool of_rank = !r->node_lost && knows_rank(r);
+    bool explained = r->signal || of_rank || r->rank_lost || r->node_lost;
     if (!explained && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
     output_finish(r->output, LINGER_S);
     if (r->signal) {
@@ -514,7 +530,7 @@ static int conclude(running *r)
         const ending *e = &r->rank[r->first].how;
         status = ending_status(e);
         tell_rank(r, r->first, &t);
-    } else if (r->rank_lost) {
+    } else if (r->rank_lost || r->node_lost) {
         status = 1;
     } else if (r->good < r->j->size || (engine_status(r) && !r->j->hydra)) {
         status = tell_engine(r, &t);

@@ -18,6 +18,7 @@ typedef struct job {
     bool
         local; /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
     bool hydra;   /* its status says nothing: it dies of SIGPIPE now and then when all is well */
+    int lost;     /* a line comes from this descriptor when a node is lost; 0: none */
     bool verbose; /* what the engine says is shown in any case */
 } job;
 

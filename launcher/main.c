@@ -14,6 +14,7 @@
  * says what each rank will need.
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
+#include "join.h"
 #include "plan.h"
 #include "rank.h"
 #include "run.h"
@@ -53,6 +54,7 @@ static int estimate(const options *o)
 static int launch(launch_plan *p)
 {
     if (p->o.dry_run) return plan_print(p);
+    if (p->engine == ENGINE_NODES) return join_nodes(p);
     int status = plan_reach(p);
     if (status) return status;
     plan_announce(p);
@@ -63,6 +65,7 @@ int main(int argc, char **argv)
 {
     options o;
     if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "--join_agent")) return join_agent(argc, argv);
     args_parse(&o, argc, argv);
     if (o.check_config) return check(&o);
     if (o.estimate_memory) return estimate(&o);

@@ -37,6 +37,7 @@ typedef struct launch_plan {
     engine engine;
     bool hydra;   /* the program started is a hydra, whose exit status is not to be trusted */
     char *agent;  /* ENGINE_NODES: Open MPI's plm_rsh_agent; set it before plan_compose */
+    int lost;     /* ENGINE_NODES: a line comes from this descriptor when a node is lost; 0: none */
     char *self;   /* path of this deepspeed */
     char *folder; /* in which ranks run */
 

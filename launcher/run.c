@@ -163,6 +163,7 @@ static void make_job(run *r)
                    .program = p->o.program[0],
                    .local = local,
                    .hydra = p->hydra,
+                   .lost = p->lost,
                    .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
     wire_new_secret(r->job.secret);
     r->job.commands = dsi_alloc((size_t)p->n_commands * sizeof *r->job.commands);
