@@ -10,9 +10,12 @@
  * SPDX-License-Identifier: MIT */
 #include "watch.h"
 
+#include "here.h"
+
 #include "processes.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,9 +59,19 @@ static long out_of_memory(void)
     return n;
 }
 
+/* Returns only if it cannot be executed, with errno. */
+static void execute(char **argv)
+{
+    char *path = here_program(argv[0]);
+    execvp(path ? path : argv[0], argv);
+    int error = errno;
+    dsi_free(path);
+    errno = error;
+}
+
 int become_program(char **argv)
 {
-    execvp(argv[0], argv);
+    execute(argv);
     ending e = {.error = errno};
     fprintf(stderr, "deepspeed: %s: %s\n", argv[0], strerror(errno));
     return ending_status(&e);
@@ -103,7 +116,7 @@ static void child(const watched *w, const pipes *p, int parent)
         if (give[i] >= 0) dup2(give[i], i);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execvp(w->argv[0], w->argv);
+    execute(w->argv);
     int error = errno;
     if (write(p->error[1], &error, sizeof error) < 0) _exit(126);
     _exit(127);
