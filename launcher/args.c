@@ -260,7 +260,7 @@ static void fill(struct argp_option *row, char *names)
     }
 }
 
-void args_parse(options *o, int argc, char **argv)
+void args_read(options *o, int argc, char **argv)
 {
     *o = (options){.num_nodes = -1,
                    .num_gpus = -1,

@@ -55,7 +55,7 @@ typedef struct options {
 
 /* Fills o. Ends the program, as argp does, after --help and --version, and with STATUS_WRONG after a message
  * on stderr about what is wrong. */
-void args_parse(options *o, int argc, char **argv);
+void args_read(options *o, int argc, char **argv);
 
 int args_per_node(
     const options *o); /* ranks on each node by whichever option said it; -1: none did */

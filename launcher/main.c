@@ -66,7 +66,7 @@ int main(int argc, char **argv)
     options o;
     if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "--join_agent")) return join_agent(argc, argv);
-    args_parse(&o, argc, argv);
+    args_read(&o, argc, argv);
     if (o.check_config) return check(&o);
     if (o.estimate_memory) return estimate(&o);
     launch_plan p;

@@ -113,7 +113,7 @@ static ds_status decide(launch_plan *p)
 int plan_make(launch_plan *p, int argc, char **argv)
 {
     options o;
-    args_parse(&o, argc, argv);
+    args_read(&o, argc, argv);
     return plan_decide(p, &o);
 }
 

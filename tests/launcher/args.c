@@ -1,0 +1,99 @@
+/* tests/launcher/args.c: the ways in which options are written, and which are refused.
+ * SPDX-License-Identifier: MIT */
+#include "dry.h"
+
+static options parsed(const char *const *argv)
+{
+    options o;
+    int argc = 0;
+    while (argv[argc]) argc++;
+    args_read(&o, argc, (char **)argv);
+    return o;
+}
+
+static void spelling(void **state)
+{
+    (void)state;
+    const char *const argv[] = {"deepspeed",
+                                "--num-nodes",
+                                "2",
+                                "--master_port=1234",
+                                "--no-ssh-check",
+                                "-H",
+                                "hosts",
+                                "-i",
+                                "a:1",
+                                "-q",
+                                "--nnodes=3",
+                                "--enable-each-rank-log",
+                                "d",
+                                "--ssh_port",
+                                "22",
+                                "--launcher_args",
+                                "--mca x 'y z'",
+                                "--num_acc=5",
+                                "train",
+                                "--num-nodes",
+                                "9",
+                                "-q",
+                                "--",
+                                "",
+                                NULL};
+    options o = parsed(argv);
+    CHECK_INT(o.num_nodes, 2);
+    CHECK_INT(o.master_port, 1234);
+    CHECK_INT(o.nnodes, 3);
+    CHECK_INT(o.ssh_port, 22);
+    CHECK_INT(args_per_node(&o), 5);
+    CHECK(o.no_ssh_check && o.quiet && !o.dry_run && args_silent(&o));
+    CHECK(!strcmp(o.hostfile, "hosts") && !strcmp(o.include, "a:1") && !o.exclude);
+    CHECK(!strcmp(o.rank_log, "d") && !strcmp(o.launcher_args, "--mca x 'y z'"));
+    CHECK((const char *const *)o.program == &argv[18]);
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    options o = parsed((const char *const[]){"deepspeed", "--enable_each_rank_log=None",
+                                             "--no_python", "--use_env", "train", NULL});
+    CHECK(!o.hostfile && !o.include && !o.launcher && !o.master_addr && !o.rank_log);
+    CHECK_INT(o.num_nodes, -1);
+    CHECK_INT(o.node_rank, -1);
+    CHECK_INT(args_per_node(&o), -1);
+    CHECK_INT(o.master_port, 29500);
+    CHECK(o.no_local_rank && !args_silent(&o));
+}
+
+/* What stands behind -- is the program too, whatever it looks like. */
+static void dashes(void **state)
+{
+    (void)state;
+    const char *const argv[] = {"deepspeed", "--num_gpus=2", "--", "--odd", "-q", NULL};
+    options o = parsed(argv);
+    CHECK((const char *const *)o.program == &argv[3] && !o.quiet);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    REFUSED("which program", "--num_gpus", "2");
+    REFUSED("--num_gpus two: expected a number from -1 to 65536", "--num_gpus", "two", "train");
+    REFUSED("--num_gpus 70000", "--num-gpus=70000", "train");
+    REFUSED("--master_port 0: expected a number from 1 to 65535", "--master_port=0", "train");
+    REFUSED("--nnodes 0: expected a number, at least 1", "--nnodes=0", "train");
+    REFUSED("--node_rank 1x", "--node_rank=1x", "train");
+    REFUSED("--num_nodes 99999999999", "--num_nodes=99999999999", "train");
+    REFUSED("--log_level loud: expected debug", "--log_level=loud", "train");
+    REFUSED("--module: it names a Python module", "--module", "train");
+    REFUSED("--autotuning: there is no autotuner", "--autotuning=run", "train");
+    REFUSED("--elastic_training: the number of ranks", "--elastic-training", "train");
+    REFUSED("--venv_script: programs here need no Python", "--venv_script=x", "train");
+    REFUSED("--rdzv_backend: there is no rendezvous service", "--rdzv-backend=c10d", "train");
+    REFUSED("--check_config starts nothing, so what is train?", "--check_config=x", "train");
+    REFUSED("of how many parameters", "--estimate_memory=x");
+    REFUSED("--num_gpus", "--num_gpus");
+    REFUSED("unrecognized option '--no_such'", "--no_such", "train");
+}
+
+TEST_MAIN(cmocka_unit_test(spelling), cmocka_unit_test(defaults), cmocka_unit_test(dashes),
+          cmocka_unit_test_setup_teardown(refused, dry_begin, dry_end))
