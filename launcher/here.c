@@ -150,10 +150,11 @@ static char *refuse(const char *name, const char *path)
 
 char *here_program(const char *name)
 {
+    if (!*name) return dsi_refuse("the name of the program is empty");
     dsi_text path = {0};
     dsi_text_add(&path, "%s%s", strchr(name, '/') ? "" : "./", name);
     if (is_program(path.s)) return path.s;
-    char *found = strchr(name, '/') || !*name ? NULL : here_on_path(name);
+    char *found = strchr(name, '/') ? NULL : here_on_path(name);
     if (!found) refuse(name, path.s);
     dsi_text_free(&path);
     return found;

@@ -1,0 +1,75 @@
+/* tests/launcher/reach.c: what is asked of hosts before anything is started, with stand-ins for ssh.
+ * SPDX-License-Identifier: MIT */
+#include "dry.h"
+
+static int begin(void **state)
+{
+    dry_begin(state);
+    dry_write("hosts", "nohost-a.invalid slots=1\nnohost-b.invalid slots=1\nlocalhost slots=1\n",
+              0600);
+    dry_set("ASKED", folder_path("asked"));
+    dry_program("ssh", "echo \"$@\" >>\"$ASKED\"; echo '10.1.2.3 fe80::1'");
+    return 0;
+}
+
+static char *asked(void)
+{
+    static char text[2000];
+    FILE *f = fopen(folder_path("asked"), "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    unlink(folder_path("asked"));
+    return text;
+}
+
+static void all_are_asked(void **state)
+{
+    (void)state;
+    HAS(dry_command(reached("-H", "hosts", "--ssh_port=7", "train")), "--master_addr=10.1.2.3 ");
+    const char *lines = asked();
+    HAS(lines, "-o BatchMode=yes -o ConnectTimeout=10 -p 7 nohost-a.invalid hostname -I\n");
+    HAS(lines, "nohost-b.invalid true\n");
+    HAS_NOT(lines, "localhost"); /* this machine */
+    HAS(dry_command(reached("-H", "hosts", "--master_addr=10.9.9.9", "train")),
+        "--master_addr=10.9.9.9 ");
+    HAS(asked(), "nohost-a.invalid true\n");
+}
+
+static void not_asked(void **state)
+{
+    (void)state;
+    HAS(dry_command(reached("-H", "hosts", "--no_ssh_check", "--master_addr=10.9.9.9", "train")),
+        "10.9.9.9");
+    CHECK(!*asked());
+    HAS(dry_command(reached("-H", "hosts", "--no_ssh_check", "train")), "--master_addr=10.1.2.3 ");
+    HAS(asked(), "nohost-a.invalid hostname -I\n"); /* no name service knows it */
+    HAS(dry_command(reached("--num_gpus=2", "train")), "--master_addr=127.0.0.1");
+    CHECK(!*asked());
+    HAS_NOT(dry_command(reached("-H", "hosts", "-i", "localhost", "--force_multi", "train")),
+            "--master_addr=localhost");
+    CHECK(!*asked());
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    dry_program("ssh",
+                "case $* in *nohost-b*) echo 'Permission denied (publickey).' >&2; exit 255; esac");
+    dry_refused(
+        reached("-H", "hosts", "train"),
+        "nohost-b.invalid of hosts was not reachable via ssh (Permission denied (publickey).)",
+        __LINE__);
+    dry_program("ssh",
+                "exit 3"); /* the host's own status: it was reached; but it has no hostname -I */
+    dry_refused(reached("-H", "hosts", "train"),
+                "nohost-a.invalid: its address cannot be found; give it as --master_addr",
+                __LINE__);
+    HAS(dry_command(reached("-H", "hosts", "--master_addr=m", "train")), "--master_addr=m ");
+    dry_program("ssh", "kill -9 $$");
+    HAS(dry_command(reached("-H", "hosts", "--no_ssh_check", "--master_addr=m", "train")),
+        "--master_addr=m ");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
+TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(refused))
