@@ -73,12 +73,15 @@ static void tidy(void *arg)
 static void make_folders(run *r)
 {
     const char *tmp = getenv("TMPDIR");
-    if (!r->job.local) return; /* other machines would not have it */
+    /* other machines would not have it: "local" is of mpirun alone */
+    const char *base = r->job.local ? "OMPI_MCA_orte_tmpdir_base"
+                                    : "OMPI_MCA_orte_local_tmpdir_base";
     snprintf(r->folder, sizeof r->folder, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    snprintf(r->shared, sizeof r->shared, "/dev/shm/deepspeed.XXXXXX");
     if (!mkdtemp(r->folder)) *r->folder = 0;
+    if (*r->folder && !getenv("OMPI_MCA_orte_tmpdir_base")) setenv(base, r->folder, 0);
+    if (!r->job.local) return;
+    snprintf(r->shared, sizeof r->shared, "/dev/shm/deepspeed.XXXXXX");
     if (!mkdtemp(r->shared)) *r->shared = 0;
-    if (*r->folder) setenv("OMPI_MCA_orte_tmpdir_base", r->folder, 0);
     if (!*r->shared) return;
     setenv("OMPI_MCA_btl_vader_backing_directory", r->shared, 0);
     setenv("OMPI_MCA_osc_sm_backing_directory", r->shared, 0);
