@@ -3,12 +3,12 @@
  * They have the form of DeepSpeed's logger, on stdout. DeepSpeed prints all of them on each node; here what is the same
  * on all nodes is said once, and what is not has the host's name in front, as pdsh would put it.
  * SPDX-License-Identifier: MIT */
+#include "info.h"
 #include "plan.h"
 #include "words.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define SAY(host, ...) say(host, __LINE__, __VA_ARGS__)
 static void say(const char *host, int line, const char *format, ...) DS_PRINTF(3, 4);
@@ -16,19 +16,14 @@ static void say(const char *host, int line, const char *format, ...) DS_PRINTF(3
 /* "worker-0: [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce] text" */
 static void say(const char *host, int line, const char *format, ...)
 {
-    struct timespec now;
-    struct tm day;
-    char date[32];
     va_list args;
-    clock_gettime(CLOCK_REALTIME, &now);
-    localtime_r(&now.tv_sec, &day);
-    strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &day);
-    printf("%s%s[%s,%03d] [INFO] [announce.c:%d:plan_announce] ", host ? host : "",
-           host ? ": " : "", date, (int)(now.tv_nsec / 1000000), line);
+    dsi_text t = {0};
+    info_begin_at(&t, __FILE__, line, "plan_announce");
     va_start(args, format);
-    vprintf(format, args);
+    dsi_text_add_args(&t, format, args);
     va_end(args);
-    putchar('\n');
+    printf("%s%s%s\n", host ? host : "", host ? ": " : "", t.s);
+    dsi_text_free(&t);
 }
 
 /* As Python prints a dict of lists; numbers: slots, or (first >= 0) ranks counted from first. */

@@ -4,14 +4,14 @@
  * engine), the engine's text, and room on its own stdout. The first rank that fails without having been told to
  * end is the cause of all that follows: its status becomes the launcher's. Then the others are told to end, have
  * GRACE_S for it, and are killed; so it is when a signal comes, and a second signal kills at once.
- *
- * The exit status of an engine counts only against success: mpirun may say 1 for a rank's 3, and hydra 0 for
- * anything. The job went well if each rank has said that it ended with 0 and the engine did so too.
+ * What came of it is said by verdict.c.
  * SPDX-License-Identifier: MIT */
 #include "job.h"
 
+#include "info.h"
 #include "output.h"
 #include "processes.h"
+#include "verdict.h"
 
 #include "base/clock.h"
 #include "base/list.h"
@@ -39,12 +39,6 @@
 
 typedef enum phase { RUNNING, ENDING, KILLED } phase;
 
-typedef struct rank_state {
-    int process;
-    bool started, ended;
-    ending how;
-} rank_state;
-
 typedef struct line { /* a connection */
     int fd, rank;     /* -1: not said yet */
     wire_reader reader;
@@ -52,26 +46,21 @@ typedef struct line { /* a connection */
 
 typedef struct engine_state {
     int process, out, err; /* -1: ended, closed */
-    int status;
     wire_reader reader;
 } engine_state;
 
 typedef struct running {
     const job *j;
     output *output;
-    rank_state *rank; /* [size] */
+    facts f;
     engine_state *engine;
     struct {
         DSI_LIST(line)
     } lines;
     int listener, signals;
-    int engines, started, ended, good; /* engines that run; ranks */
+    int engines; /* that run */
     phase phase;
-    int signal;                 /* the user's */
-    int first;                  /* the rank that failed first; -1: none */
-    bool rank_lost;             /* one failed before it knew which it is */
-    bool node_lost;             /* said already; what ranks say about it is not the cause */
-    bool engine_died;           /* before any rank failed */
+    bool told_engines;
     double since, engine_since; /* of the phase; when the last engine ended; 0: not yet */
     dsi_text held;              /* what the engine says about an end that is explained already */
     dsi_text last;              /* line of ours that several ranks may say */
@@ -151,7 +140,7 @@ static void begin_end(running *r)
     r->phase = ENDING;
     r->since = dsi_now();
     order(r, SIGTERM);
-    if (r->signal && !r->j->local) signal_engines(r, SIGTERM);
+    if (r->f.signal && !r->j->local) signal_engines(r, SIGTERM);
 }
 
 static void kill_all(running *r)
@@ -159,6 +148,14 @@ static void kill_all(running *r)
     r->phase = KILLED;
     r->since = dsi_now();
     processes_signal(getpid(), SIGKILL);
+}
+
+static void note_engine(running *r, int status)
+{
+    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (!r->f.engine_status) r->f.engine_status = code;
+    r->f.engine_died = r->f.engine_died || r->phase == RUNNING;
+    if (--r->engines == 0) r->engine_since = dsi_now();
 }
 
 static void take_signal(running *r)
@@ -170,10 +167,10 @@ static void take_signal(running *r)
     if (signal == SIGUSR1 || signal == SIGUSR2) {
         order(r, signal);
         if (!r->j->local) signal_engines(r, signal);
-    } else if (signal != SIGCHLD && r->signal) {
+    } else if (signal != SIGCHLD && r->f.signal) {
         kill_all(r);
     } else if (signal != SIGCHLD) {
-        r->signal = signal;
+        r->f.signal = signal;
         if (r->phase == ENDING && !r->j->local) signal_engines(r, SIGTERM);
         begin_end(r);
     }
@@ -181,37 +178,46 @@ static void take_signal(running *r)
         for (int k = 0; k < r->j->n_commands; k++)
             if (r->engine[k].process == pid) {
                 r->engine[k].process = -1;
-                r->engine[k].status = WIFSIGNALED(status) ? 128 + WTERMSIG(status)
-                                                          : WEXITSTATUS(status);
-                if (--r->engines == 0) r->engine_since = dsi_now();
-                r->engine_died = r->engine_died || r->phase == RUNNING;
+                note_engine(r, status);
             }
 }
 
 /* ---- what ranks say -------------------------------------------------------------------------------------- */
 
-/* How much a failure says of the cause: that of a rank that failed by itself all; that of one that its engine told
- * to end nothing, unless it exited instead: it may be the one that called MPI_Abort. */
-enum { NOTHING, LITTLE, ALL };
-static int weight(const ending *e) { return !e->asked ? ALL : e->signal ? NOTHING : LITTLE; }
+/* "process 17 spawned with command: ..." */
+static void inform(running *r, const char *before, int process, const char *after, size_t n)
+{
+    dsi_text t = {0};
+    if (r->j->quiet) return;
+    info_begin(&t);
+    dsi_text_add(&t, "%s %d ", before, process);
+    dsi_text_add_bytes(&t, after, n);
+    dsi_text_add(&t, "\n");
+    output_add(r->output, -1, STDOUT_FILENO, t.s, t.n);
+    dsi_text_free(&t);
+}
 
 static void note_ending(running *r, int rank, const ending *e)
 {
-    if (rank < 0) {
-        r->rank_lost = true;
+    static const char exits[] = "exits successfully.";
+    if (rank < 0)
+        r->f.rank_lost = true;
+    else
+        facts_note(&r->f, rank, e);
+    if (rank < 0 || ending_status(e))
         begin_end(r);
-        return;
-    }
-    if (r->rank[rank].ended) return;
-    r->rank[rank].ended = true;
-    r->rank[rank].how = *e;
-    r->ended++;
-    if (ending_status(e) == 0) {
-        r->good++;
-        return;
-    }
-    if (r->first < 0 || weight(e) > weight(&r->rank[r->first].how)) r->first = rank;
-    begin_end(r);
+    else
+        inform(r, "Process", e->process, exits, strlen(exits));
+}
+
+/* The number of the process, and its words. */
+static void note_start(running *r, int rank, const char *payload, size_t n)
+{
+    int process = 0;
+    const char *words = memchr(payload, ' ', n);
+    wire_numbers(payload, n, 1, &process);
+    r->f.rank[rank].process = process;
+    if (words) inform(r, "process", process, words + 1, n - (size_t)(words + 1 - payload));
 }
 
 /* What connect_socket (rank.c) waits for. */
@@ -261,9 +267,7 @@ static void take_record(void *arg, wire_kind kind, int rank, const char *payload
         welcome(r, r->speaker);
         if (r->phase != RUNNING) order(r, SIGTERM);
     } else if (kind == WIRE_STARTED && rank >= 0) {
-        r->rank[rank].started = true;
-        r->started++;
-        wire_numbers(payload, n, 1, &r->rank[rank].process);
+        note_start(r, rank, payload, n);
     } else if (kind == WIRE_OUT || (kind == WIRE_ERR && r->j->prefix && rank >= 0)) {
         output_add(r->output, rank, kind == WIRE_OUT ? STDOUT_FILENO : STDERR_FILENO, payload, n);
     } else if (kind == WIRE_ERR && !said_already(r, payload, n)) {
@@ -284,15 +288,16 @@ static void take_text(void *arg, const char *text, size_t n)
         dsi_text_add_bytes(&r->held, text, n);
 }
 
+/* The line about a node that is lost; what its ranks and the engine say of it is not the cause. */
 static void take_loss(running *r)
 {
     char text[600];
     ssize_t n = read(r->j->lost, text, sizeof text - 1);
-    if (n <= 0 || r->node_lost) return;
+    if (n <= 0 || r->f.node_lost) return;
     text[n] = 0;
     text[strcspn(text, "\n")] = 0;
     output_say(r->output, text);
-    r->node_lost = true;
+    r->f.node_lost = true;
     begin_end(r);
     signal_engines(r, SIGTERM);
 }
@@ -318,10 +323,10 @@ static void accept_ranks(running *r)
 /* A line that ends before the rank has said how: its start was killed, by hydra most likely, which ends ranks so. */
 static void close_line(running *r, line *l)
 {
-    if (l->rank >= 0 && !r->rank[l->rank].ended)
+    if (l->rank >= 0 && !r->f.rank[l->rank].ended)
         note_ending(
             r, l->rank,
-            &(ending){.signal = SIGKILL, .asked = true, .process = r->rank[l->rank].process});
+            &(ending){.signal = SIGKILL, .asked = true, .process = r->f.rank[l->rank].process});
     close(l->fd);
     dsi_text_free(&l->reader.held);
     l->fd = -1;
@@ -363,7 +368,7 @@ static int patience_ms(const running *r)
     if (r->phase != RUNNING && !r->j->local && r->engines && r->since + ENGINE_S > now)
         until = r->since + ENGINE_S;
     if (r->engine_since) until = r->engine_since + LINGER_S;
-    if (r->phase == RUNNING && r->ended == r->j->size) until = now + 1;
+    if (r->phase == RUNNING && r->f.ended == r->j->size) until = now + 1;
     return until <= now ? 0 : (int)((until - now) * 1e3) + 1;
 }
 
@@ -375,7 +380,7 @@ static void turn(running *r)
     struct pollfd *p = dsi_alloc((size_t)(4 + n + 2 * m) * sizeof *p);
     p[0] = (struct pollfd){.fd = r->signals, .events = POLLIN};
     p[1] = (struct pollfd){.fd = r->listener, .events = POLLIN};
-    if (r->j->lost && !r->node_lost) p[1].fd = r->j->lost; /* ranks elsewhere: nobody listens */
+    if (r->j->lost && !r->f.node_lost) p[1].fd = r->j->lost; /* ranks elsewhere: nobody listens */
     output_poll(r->output, p + 2);
     for (int i = 0; i < n; i++)
         p[4 + i] = (struct pollfd){.fd = full ? -1 : r->lines.at[i].fd, .events = POLLIN};
@@ -414,7 +419,7 @@ static bool lines_run(const running *r)
 {
     for (int i = 0; i < r->lines.n; i++) {
         const line *l = &r->lines.at[i];
-        if (l->fd >= 0 && (l->rank < 0 || !r->rank[l->rank].ended)) return true;
+        if (l->fd >= 0 && (l->rank < 0 || !r->f.rank[l->rank].ended)) return true;
     }
     return false;
 }
@@ -426,8 +431,7 @@ static bool over(running *r)
     if (r->engine_since && now > r->engine_since + LINGER_S) return true;
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
     /* the engine has nothing left to do but to wonder at the end of its ranks; or it knows the cause */
-    bool unknown = !r->signal && !r->rank_lost &&
-                   (r->first < 0 || weight(&r->rank[r->first].how) < ALL);
+    bool unknown = !verdict_is_clear(&r->f);
     if (r->phase != RUNNING && r->j->local && !lines_run(r) &&
         !(unknown && r->engines && now < r->since + ENGINE_S)) {
         order(r, 0);
@@ -439,105 +443,43 @@ static bool over(running *r)
 static void watch_clock(running *r, double *all_ended)
 {
     double now = dsi_now();
-    if (r->phase == RUNNING && r->ended == r->j->size && !*all_ended) *all_ended = now;
-    if (r->phase == RUNNING && *all_ended && now > *all_ended + HANG_S) kill_all(r);
-    if (r->phase == ENDING && !r->j->local && now > r->since + ENGINE_S && now < r->since + GRACE_S)
+    bool running_on = r->phase == RUNNING && r->f.ended == r->j->size;
+    if (running_on && !*all_ended) *all_ended = now;
+    if (running_on && now > *all_ended + HANG_S) {
+        r->f.engine_hung = true;
+        kill_all(r);
+    }
+    if (r->phase == ENDING && !r->j->local && !r->told_engines && now > r->since + ENGINE_S) {
+        r->told_engines = true;
         signal_engines(r, SIGTERM);
+    }
     if (r->phase == ENDING && now > r->since + GRACE_S) kill_all(r);
 }
 
 /* A rank that died of the terminal's Ctrl-C says so before our own SIGINT has come. */
 static void wait_for_own_signal(running *r)
 {
-    int s = r->first >= 0 ? r->rank[r->first].how.signal : 0;
+    int s = r->f.first >= 0 ? r->f.rank[r->f.first].how.signal : 0;
     struct pollfd p = {.fd = r->signals, .events = POLLIN};
     if (s != SIGINT && s != SIGHUP && s != SIGTERM) return;
     double until = dsi_now() + TTY_S;
-    while (!r->signal && dsi_now() < until)
+    while (!r->f.signal && dsi_now() < until)
         if (poll(&p, 1, (int)(TTY_S * 1e3)) > 0) take_signal(r);
 }
 
-/* ---- the result ------------------------------------------------------------------------------------------ */
-
-static void tell_rank(const running *r, int rank, dsi_text *t)
-{
-    const ending *e = &r->rank[rank].how;
-    dsi_text_add(t, "deepspeed: rank %d on %s", rank, r->j->host[rank]);
-    if (e->error) {
-        dsi_text_add(t, ": %s: %s", r->j->program, strerror(e->error));
-        return;
-    }
-    dsi_text_add(t, " (process %d) ", e->process);
-    if (e->signal)
-        dsi_text_add(t, "was killed by signal %d (SIG%s)%s; ", e->signal, sigabbrev_np(e->signal),
-                     e->no_memory ? " for want of memory" : "");
-    dsi_text_add(t, "%s exits with return code = %d", r->j->program, ending_status(e));
-}
-
-static int engine_status(const running *r)
-{
-    for (int k = 0; k < r->j->n_commands; k++)
-        if (r->engine[k].status) return r->engine[k].status;
-    return 0;
-}
-
-/* The name of the program that the engine is. */
-static const char *engine_name(const running *r)
-{
-    const char *path = r->j->commands[0][0], *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static int tell_engine(running *r, dsi_text *t)
-{
-    int status = engine_status(r);
-    if (r->good == r->j->size && status)
-        dsi_text_add(
-            t,
-            "deepspeed: %s exits with return code = %d, although each rank ended with 0: one that "
-            "uses MPI has not finalized it?",
-            engine_name(r), status);
-    else if (status)
-        dsi_text_add(t, "deepspeed: %s %sexits with return code = %d", engine_name(r),
-                     r->ended > r->good ? "has ended the ranks and " : "", status);
-    else
-        dsi_text_add(t, "deepspeed: %s has ended, but %d of %d ranks never said how they did",
-                     engine_name(r), r->j->size - r->good, r->j->size);
-    return status ? status : 1;
-}
-
-/* Whether the first rank is the cause, as far as can be known. */
-static bool knows_rank(const running *r)
-{
-    int w = r->first < 0 ? NOTHING : weight(&r->rank[r->first].how);
-    return w == ALL || (w == LITTLE && !r->engine_died) || (r->first >= 0 && !engine_status(r));
-}
+/* ---- the end --------------------------------------------------------------------------------------------- */
 
 /* The status, and its line on stderr. */
 static int conclude(running *r)
 {
-    dsi_text t = {0};
-    int status = 0;
-    bool of_rank = !r->node_lost && knows_rank(r);
-    bool explained = r->signal || of_rank || r->rank_lost || r->node_lost;
-    if (!explained && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
+    dsi_text why = {0};
+    int status = verdict(&r->f, r->j, &why);
+    bool clear = verdict_is_clear(&r->f) || !status;
+    if (!clear && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
     output_finish(r->output, LINGER_S);
-    if (r->signal) {
-        status = 128 + r->signal;
-        dsi_text_add(&t, "deepspeed: signal %d (SIG%s): all ranks are ended", r->signal,
-                     sigabbrev_np(r->signal));
-    } else if (of_rank) {
-        const ending *e = &r->rank[r->first].how;
-        status = ending_status(e);
-        tell_rank(r, r->first, &t);
-    } else if (r->rank_lost || r->node_lost) {
-        status = 1;
-    } else if (r->good < r->j->size || (engine_status(r) && !r->j->hydra)) {
-        status = tell_engine(r, &t);
-    }
-    if (t.n && !(of_rank && r->rank[r->first].how.told)) output_say(r->output, t.s);
+    if (why.n) output_say(r->output, why.s);
     output_finish(r->output, LINGER_S);
-    dsi_text_free(&t);
+    dsi_text_free(&why);
     return status;
 }
 
@@ -556,18 +498,18 @@ static void free_all(running *r)
     output_free(r->output);
     dsi_text_free(&r->held);
     dsi_text_free(&r->last);
-    dsi_free(r->rank);
+    dsi_free(r->f.rank);
     dsi_free(r->engine);
 }
 
 int job_run(const job *j)
 {
-    running r = {.j = j, .listener = -1, .first = -1};
+    running r = {.j = j, .listener = -1, .f = {.first = -1}};
     double all_ended = 0;
     sigset_t set;
     sigprocmask(SIG_SETMASK, NULL, &set); /* what guard_run has blocked */
     r.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    r.rank = dsi_alloc((size_t)j->size * sizeof *r.rank);
+    r.f.rank = dsi_alloc((size_t)j->size * sizeof *r.f.rank);
     r.engine = dsi_alloc((size_t)j->n_commands * sizeof *r.engine);
     r.output = output_new(j->size, j->prefix);
     for (int k = 0; k < j->n_commands; k++)

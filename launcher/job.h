@@ -19,6 +19,7 @@ typedef struct job {
         local; /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
     bool hydra;   /* its status says nothing: it dies of SIGPIPE now and then when all is well */
     int lost;     /* a line comes from this descriptor when a node is lost; 0: none */
+    bool quiet;   /* no lines of DeepSpeed's logger */
     bool verbose; /* what the engine says is shown in any case */
 } job;
 

@@ -167,6 +167,7 @@ static void make_job(run *r)
                    .local = local,
                    .hydra = p->hydra,
                    .lost = p->lost,
+                   .quiet = args_silent(&p->o),
                    .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
     wire_new_secret(r->job.secret);
     r->job.commands = dsi_alloc((size_t)p->n_commands * sizeof *r->job.commands);

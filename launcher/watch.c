@@ -11,8 +11,8 @@
 #include "watch.h"
 
 #include "here.h"
-
 #include "processes.h"
+#include "words.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -128,6 +128,18 @@ static void close_all(int n, const int *fd)
         if (fd[i] >= 0) close(fd[i]);
 }
 
+static void tell_start(const watch *s)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%d spawned with command:", s->program);
+    for (char **word = s->w->argv; *word; word++) {
+        dsi_text_add(&t, " ");
+        text_add_shell(&t, *word);
+    }
+    wire_send(&s->w->wire, WIRE_STARTED, t.s, t.n < WIRE_PAYLOAD ? t.n : WIRE_PAYLOAD);
+    dsi_text_free(&t);
+}
+
 static bool start(watch *s)
 {
     pipes p;
@@ -152,7 +164,7 @@ static bool start(watch *s)
     s->err = p.err[0];
     s->error_pipe = p.error[0];
     s->how.process = s->program;
-    wire_send_numbers(&s->w->wire, WIRE_STARTED, 1, &s->program);
+    tell_start(s);
     return true;
 }
 

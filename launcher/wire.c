@@ -114,7 +114,7 @@ bool wire_send_ending(const wire *w, const ending *e)
 int wire_numbers(const char *payload, size_t bytes, int n, int *number)
 {
     char text[128], *at = text, *end;
-    if (bytes >= sizeof text) return 0;
+    if (bytes >= sizeof text) bytes = sizeof text - 1;
     memcpy(text, payload, bytes);
     text[bytes] = 0;
     for (int i = 0; i < n; i++, at = end) {

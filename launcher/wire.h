@@ -20,7 +20,7 @@
 enum { WIRE_SECRET = 16, WIRE_PAYLOAD = 3072, WIRE_RECORD = WIRE_PAYLOAD + 64 };
 
 typedef enum wire_kind {
-    WIRE_STARTED = 's', /* number of the process */
+    WIRE_STARTED = 's', /* number of the process, "spawned with command: ", its words */
     WIRE_OUT = 'o',     /* bytes of stdout */
     WIRE_ERR = 'e',     /* bytes of stderr */
     WIRE_ENDED = 'x',   /* an ending */
@@ -54,7 +54,7 @@ bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n);
 bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number);
 bool wire_send_ending(const wire *w, const ending *e);
 
-/* Numbers of a payload, as many as there are, at most n. */
+/* Numbers at the beginning of a payload, as many as there are, at most n. */
 int wire_numbers(const char *payload, size_t bytes, int n, int *number);
 ending wire_ending(const char *payload, size_t bytes);
 
