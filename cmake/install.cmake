@@ -14,7 +14,8 @@ endforeach()
 foreach(name ${DS_MPIS})
     install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed COMPONENT ${name})
 endforeach()
-install(FILES ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz DESTINATION ${DS_DATA_DIR} COMPONENT sample)
+install(CODE "file(ARCHIVE_EXTRACT INPUT ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz
+    DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample\")" COMPONENT sample)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
 

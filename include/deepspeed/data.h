@@ -127,7 +127,7 @@ typedef struct ds_cifar10_opts {
     bool download;   /* fetch cifar-10-binary.tar.gz if the folder has no CIFAR-10, and unpack it */
     bool quiet;      /* print nothing */
     bool raw;        /* samples as uint8 [3,32,32]; else float32 (x/255 - 0.5)/0.5 */
-    /* not the full set but the built-in sample, unpacked to folder/cifar-10-sample */
+    /* not the full set but the built-in sample: as installed, or unpacked to folder/cifar-10-sample */
     bool sample;
     /* The sample instead of the full set if the folder has none and, with .download, the network or
      * the home page does not give it. Damaged data, a full disk or a mirror that answers with

@@ -100,7 +100,7 @@ static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **hom
     }
     if (status != DS_OK) return status;
 
-    *home = sample ? dsi_cifar10_unpack_sample(folder, o->quiet) : dsi_strdup(folder);
+    *home = sample ? dsi_cifar10_sample(folder, o->quiet) : dsi_strdup(folder);
     return !*home ? ds_error_status() : sample ? dsi_cifar10_find(*home, layout) : DS_OK;
 }
 

@@ -25,9 +25,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MD5     "c32a1d4ab5d03f1284b67883e8d87530"
-#define ARCHIVE "cifar-10-binary.tar.gz"
-#define SAMPLE  "cifar10-sample.tar.xz"
+#define MD5           "c32a1d4ab5d03f1284b67883e8d87530"
+#define ARCHIVE       "cifar-10-binary.tar.gz"
+#define SAMPLE        "cifar10-sample.tar.xz"
+#define SAMPLE_FOLDER "cifar-10-sample"
 
 const char *dsi_cifar10_url(const char *url)
 {
@@ -156,9 +157,9 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
-/* Where the archive of the sample is: where we are told; near this library or program, in a tree that may have
- * been moved; where it was to be installed; in the source tree. dsi_free() it; NULL with the message. */
-static char *find_sample(void)
+/* `name` near this library or program, in a tree that may have been moved; where it was to be installed; in the
+ * source tree. dsi_free() it; NULL, without a message: nowhere. */
+static char *find_installed(const char *name)
 {
     static const struct {
         bool near;
@@ -168,40 +169,58 @@ static char *find_sample(void)
                   {true, "/../../share/deepspeed"},
                   {false, DSI_DATA_DIR},
                   {false, DSI_ASSETS_DIR}};
-    const char *told = getenv("DS_CIFAR10_SAMPLE");
-    dsi_text path = {0};
-    if (told && *told) {
-        dsi_text_add(&path, "%s", told);
-        if (dsi_file_exists(path.s)) return path.s;
-        dsi_text_free(&path);
-        return dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
-    }
     char *own = dsi_own_folder();
+    dsi_text path = {0};
     for (size_t k = 0; k < sizeof places / sizeof *places && !path.s; k++) {
-        dsi_text_add(&path, "%s%s/" SAMPLE, places[k].near && own ? own : "", places[k].folder);
+        dsi_text_add(&path, "%s%s/%s", places[k].near && own ? own : "", places[k].folder, name);
         if (!dsi_file_exists(path.s)) dsi_text_free(&path);
     }
     free(own);
-    return path.s ? path.s
-                  : dsi_refuse("cifar10: the built-in sample is not at " DSI_DATA_DIR "/" SAMPLE
-                               ": set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
+    return path.s;
 }
 
-char *dsi_cifar10_unpack_sample(const char *folder, bool quiet)
+/* The archive of the sample: where we are told, or where it was installed. dsi_free() it; NULL with the message. */
+static char *find_archive(void)
+{
+    const char *told = getenv("DS_CIFAR10_SAMPLE");
+    if (told && *told)
+        return dsi_file_exists(told)
+                   ? dsi_strdup(told)
+                   : dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
+    char *path = find_installed(SAMPLE);
+    return path ? path
+                : dsi_refuse("cifar10: the built-in sample is not at " DSI_DATA_DIR "/" SAMPLE
+                             ": set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
+}
+
+/* The sample's archive -> home, unless another process was faster. */
+static ds_status unpack_sample(const char *home, bool quiet)
 {
     dsi_cifar10_layout layout;
     dsi_lock lock;
-    char *home = dsi_cifar10_path(folder, "cifar-10-sample");
+    char *archive = find_archive();
+    ds_status status = archive ? lock_folder(&lock, home, quiet) : DS_EINVAL;
+    if (status == DS_OK) {
+        status = dsi_cifar10_find(home, &layout);
+        if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = unpack(archive, home);
+        dsi_lock_drop(&lock);
+    }
+    dsi_free(archive);
+    return status;
+}
+
+char *dsi_cifar10_sample(const char *folder, bool quiet)
+{
+    dsi_cifar10_layout layout;
+    char *home = dsi_cifar10_path(folder, SAMPLE_FOLDER);
     ds_status status = dsi_cifar10_find(home, &layout);
     if (status == DS_OK && layout == DSI_CIFAR10_NONE) {
-        char *archive = find_sample();
-        status = archive ? lock_folder(&lock, home, quiet) : DS_EINVAL;
-        if (status == DS_OK) {
-            status = dsi_cifar10_find(home, &layout);
-            if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = unpack(archive, home);
-            dsi_lock_drop(&lock);
+        char *ready = getenv("DS_CIFAR10_SAMPLE") ? NULL : find_installed(SAMPLE_FOLDER);
+        if (ready) {
+            dsi_free(home);
+            return ready;
         }
-        dsi_free(archive);
+        status = unpack_sample(home, quiet);
     }
     if (status == DS_OK) return home;
     dsi_free(home);

@@ -10,9 +10,9 @@
 /* Downloads and unpacks the archive into folder. One process does, others wait and find it there. */
 dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet);
 
-/* Unpacks the built-in sample into folder/cifar-10-sample, unless it is there; that path, for
- * dsi_free, or NULL. */
-char *dsi_cifar10_unpack_sample(const char *folder, bool quiet);
+/* The folder of the built-in sample, for dsi_free, or NULL: one that was installed, or folder/cifar-10-sample, into
+ * which it is unpacked unless it is there. */
+char *dsi_cifar10_sample(const char *folder, bool quiet);
 
 const char *dsi_cifar10_url(const char *url); /* url, $DS_CIFAR10_URL, or the home page's */
 
