@@ -1,0 +1,191 @@
+/* tests/engine/save_faults.c: the k-th call of the file system fails while a checkpoint is written, one k after the other:
+ * no space, a failing disk, half a write. Whatever failed, what loads afterwards is the checkpoint from before or,
+ * whole, the new one; and the next save succeeds.
+ *
+ * The calls are found here in place of libc's: what the program itself defines comes first.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+#include "run.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- calls that fail ----------------------------------------------------------------------------------- */
+
+static atomic_int count, fails_at; /* calls so far; which one fails, 0: none */
+static int with;                   /* errno; 0: a short write, then ENOSPC */
+
+static bool fails(void)
+{
+    if (!atomic_load(&fails_at) || atomic_fetch_add(&count, 1) + 1 != atomic_load(&fails_at))
+        return false;
+    errno = with ? with : ENOSPC;
+    return true;
+}
+
+#define REAL(name, type) \
+    static type real; \
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, name)
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    typedef ssize_t (*write_fn)(int, const void *, size_t);
+    REAL("write", write_fn);
+    if (fd <= 2 || !fails()) return real(fd, data, n);
+    return !with && n > 1 ? real(fd, data, n / 2) : -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
+{
+    typedef ssize_t (*pwrite_fn)(int, const void *, size_t, off_t);
+    REAL("pwrite", pwrite_fn);
+    if (!fails()) return real(fd, data, n, at);
+    return !with && n > 1 ? real(fd, data, n / 2, at) : -1;
+}
+
+/* Not done: a test does not wait for the disk. */
+int fsync(int fd)
+{
+    (void)fd;
+    return fails() ? -1 : 0;
+}
+
+int rename(const char *from, const char *to)
+{
+    typedef int (*rename_fn)(const char *, const char *);
+    REAL("rename", rename_fn);
+    return fails() ? -1 : real(from, to);
+}
+
+int renameat2(int a, const char *from, int b, const char *to, unsigned int flags)
+{
+    typedef int (*renameat2_fn)(int, const char *, int, const char *, unsigned int);
+    REAL("renameat2", renameat2_fn);
+    return fails() ? -1 : real(a, from, b, to, flags);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    typedef int (*mkdir_fn)(const char *, mode_t);
+    REAL("mkdir", mkdir_fn);
+    return fails() ? -1 : real(path, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+    typedef int (*open_fn)(const char *, int, ...);
+    REAL("open", open_fn);
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    return fails() ? -1 : real(path, flags, mode);
+}
+
+/* ---- the test ------------------------------------------------------------------------------------------ */
+
+static ds_engine *engine_of(const RunPlan *p)
+{
+    ds_engine *e = run_engine(p);
+    CHECK(e);
+    return e;
+}
+
+/* What a new engine has that loads the folder's latest. */
+static void what_loads(const RunPlan *p, RunResult *r)
+{
+    RunPlan fresh = *p;
+    fresh.seed = 55;
+    ds_engine *e = engine_of(&fresh);
+    CHECK(ds_engine_load(e, p->dir) == DS_OK);
+    CHECK(run_end(e, r) == DS_OK);
+    r->n--; /* the next random number: this thread's, for both engines */
+    ds_engine_free(e);
+}
+
+static bool same(const RunResult *a, const RunResult *b)
+{
+    return a->n == b->n && !memcmp(a->x, b->x, (size_t)a->n * sizeof *a->x);
+}
+
+/* Saves after one step and after two, the second time with call k failing (0: none). Whether so many were made. */
+static bool save_twice(const RunPlan *p, const char *before, const char *tag, int k,
+                       ds_status *second)
+{
+    RunResult r;
+    ds_engine *e = engine_of(p);
+    CHECK(run_steps(e, 1, &r) == DS_OK);
+    CHECK(ds_engine_save(e, p->dir, .tag = before) == DS_OK && ds_engine_save_wait(e) == DS_OK);
+    CHECK(run_steps(e, 2, &r) == DS_OK);
+    atomic_store(&count, 0), atomic_store(&fails_at, k);
+    *second = ds_engine_save(e, p->dir, .tag = tag);
+    if (*second == DS_OK) *second = ds_engine_save_wait(e);
+    bool made = atomic_load(&count) >= k;
+    atomic_store(&fails_at, 0);
+    if (*second != DS_OK) CHECK_ERROR("engine_save: ");
+    ds_engine_free(e);
+    return made;
+}
+
+/* The first save has the tag `before`, the second one, which fails, `tag`. */
+static void fail_one_after_the_other(const char *before, const char *tag, int error,
+                                     const char *more)
+{
+    static RunResult old, new, r;
+    RunPlan p = {.stage = 1, .accumulate = 1, .dtype = "bf16", .seed = 1, .more = more};
+    ds_status status = DS_OK;
+    with = error;
+    p.dir = folder_make();
+    save_twice(&p, before, "b", 0, &status);
+    what_loads(&p, &new);
+    folder_remove();
+    bool made = true;
+    for (int k = 1; made; k++) {
+        CHECK(k < 1000);
+        p.dir = folder_make();
+        made = save_twice(&p, before, tag, k, &status);
+        what_loads(&p, &r);
+        if (k == 1) old = r; /* nothing was done */
+        if (!same(&r, &new) && (status == DS_OK || !same(&r, &old)))
+            fail_msg("call %d fails: what loads is neither old nor new", k);
+        /* what it left is in nobody's way */
+        if (k % 8 == 1) save_twice(&p, before, tag, 0, &status), what_loads(&p, &r);
+        CHECK(k % 8 != 1 || (status == DS_OK && same(&r, &new)));
+        folder_remove();
+    }
+    CHECK(!same(&old, &new));
+}
+
+static void no_space(void **state)
+{
+    (void)state, fail_one_after_the_other("a", "b", ENOSPC, NULL);
+}
+static void bad_disk(void **state) { (void)state, fail_one_after_the_other("a", "b", EIO, NULL); }
+static void short_writes(void **state) { (void)state, fail_one_after_the_other("a", "b", 0, NULL); }
+static void same_tag(void **state) { (void)state, fail_one_after_the_other("a", "a", EIO, NULL); }
+
+/* A file system that cannot exchange two names says EINVAL there. */
+static void no_exchange(void **state)
+{
+    (void)state, fail_one_after_the_other("a", "a", EINVAL, NULL);
+}
+
+static void behind(void **state)
+{
+    (void)state;
+    fail_one_after_the_other("a", "b", ENOSPC,
+                             "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
+}
+
+int main(void)
+{
+    if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_space),     cmocka_unit_test(bad_disk),
+                                       cmocka_unit_test(short_writes), cmocka_unit_test(same_tag),
+                                       cmocka_unit_test(no_exchange),  cmocka_unit_test(behind)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
