@@ -41,19 +41,16 @@ ds_status dsi_tag_check(const char *tag)
                     tag, DSI_MOST_TAG);
 }
 
-char *dsi_path_in(const char *folder, const char *name)
-{
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s/%s", folder, name);
-    return t.s;
-}
-
+/* dir/MARKtag, without a second slash. */
 static char *hidden(const char *dir, const char *mark, const char *tag)
 {
     dsi_text t = {0};
-    dsi_text_add(&t, "%s/%s%s", dir, mark, tag);
+    size_t n = strlen(dir);
+    dsi_text_add(&t, "%s%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", mark, tag);
     return t.s;
 }
+
+char *dsi_path_in(const char *folder, const char *name) { return hidden(folder, "", name); }
 
 char *dsi_folder_saving(const char *dir, const char *tag) { return hidden(dir, SAVING, tag); }
 

@@ -77,6 +77,7 @@ static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
     ds_status status = dsi_agree(e->comm, told(first && !mine ? ds_error_status() : DS_OK));
+    *folder = NULL;
     if (status == DS_OK) status = dsi_agree_text(e->comm, mine, folder);
     if (status == DS_OK)
         status = dsi_agree(e->comm,
@@ -84,22 +85,29 @@ static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
     return status;
 }
 
-/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. */
+/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. None: a message. */
 typedef struct Candidates {
-    char *latest;
-    dsi_folders all;
-    int next; /* -1: latest */
+    DSI_LIST(char *)
 } Candidates;
 
-static char *next_candidate(Candidates *c, const char *dir)
+static void list_candidates(Candidates *c, const char *dir, char *why, size_t room)
 {
-    while (c->next < c->all.n) {
-        int i = c->next++;
-        if (i < 0 && c->latest) return dsi_folder_find(dir, c->latest);
-        if (i >= 0 && (!c->latest || strcmp(c->latest, c->all.at[i].tag) != 0))
-            return dsi_folder_find(dir, c->all.at[i].tag);
-    }
-    return NULL;
+    dsi_folders all = dsi_folder_list(dir);
+    char *latest = dsi_folder_latest(dir);
+    if (!latest && all.n) snprintf(why, room, "engine_load: %s", ds_error());
+    if (latest) dsi_list_add(c, latest);
+    for (int i = 0; i < all.n; i++)
+        if (!latest || strcmp(latest, all.at[i].tag) != 0)
+            dsi_list_add(c, dsi_strdup(all.at[i].tag));
+    if (c->n)
+        ds_error_clear();
+    else
+        dsi_fail(DS_EIO,
+                 "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
+                 "ds_engine_save wrote: "
+                 "say which .tag is meant",
+                 dir, dir);
+    dsi_folders_free(&all);
 }
 
 /* The newest one that is whole; what was wrong with newer ones is said. */
@@ -107,36 +115,27 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
     char why[1024] = "";
-    Candidates c = {.next = -1};
-    if (first) {
-        c.all = dsi_folder_list(dir);
-        c.latest = dsi_folder_latest(dir);
-        if (!c.latest && c.all.n) snprintf(why, sizeof why, "%s", ds_error());
-        if (!c.latest && !c.all.n)
-            dsi_fail(DS_EIO,
-                     "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
-                     "ds_engine_save wrote: say which .tag is meant",
-                     dir, dir);
-        else
-            ds_error_clear();
-    }
-    ds_status status = DS_OK;
-    for (int64_t more = 1; more;) {
+    Candidates c = {0};
+    if (first) list_candidates(&c, dir, why, sizeof why);
+    int64_t n = c.n;
+    ds_status status = dsi_agree_count(e->comm, &n);
+    if (status == DS_OK && n == 0) status = dsi_agree(e->comm, first ? ds_error_status() : DS_OK);
+    for (int64_t i = 0; status == DS_OK && i < n; i++) {
+        char *mine = first ? dsi_folder_find(dir, c.at[i]) : NULL;
         dsi_free(*folder);
-        *folder = NULL;
-        char *mine = first && !ds_error() ? next_candidate(&c, dir) : NULL;
         status = try_folder(e, mine, folder);
         dsi_free(mine);
         if (status == DS_OK || status == DS_ECOMM) break;
-        more = c.next < c.all.n;
-        if (dsi_agree_count(e->comm, &more) != DS_OK || !more) break;
         if (!*why) snprintf(why, sizeof why, "%s", ds_error());
+        if (i + 1 == n) dsi_fail(status, "%s", why); /* of the first one */
+        if (i + 1 == n) break;
         ds_error_clear();
+        status = DS_OK;
     }
     if (status == DS_OK && *why && first)
         dsi_log(DSI_WARNING, "%s: %s is loaded instead", why, *folder);
-    dsi_folders_free(&c.all);
-    dsi_free(c.latest);
+    for (int i = 0; i < c.n; i++) dsi_free(c.at[i]);
+    dsi_list_free(&c);
     return status;
 }
 
