@@ -47,7 +47,7 @@ static void put(dsi_zip_writer *w, const void *data, size_t bytes)
 
 static void add(dsi_text *t, uint64_t value, int bytes)
 {
-    for (int i = 0; i < bytes; i++) dsi_text_add_bytes(t, &(char){(char)(value >> 8 * i)}, 1);
+    for (int i = 0; i < bytes; i++, value >>= 8) dsi_text_add_bytes(t, &(char){(char)value}, 1);
 }
 
 static uint32_t narrow(uint64_t x) { return x < MAX_32 ? (uint32_t)x : MAX_32; }

@@ -4,6 +4,7 @@
 #include "folder.h"
 #include "run.h"
 
+#include "base/mem.h"
 #include "engine/engine.h"
 #include "optim/optim.h"
 
@@ -101,6 +102,7 @@ static void from(int ranks, int stage)
     p.save = true;
     run_on(ranks, p, &saved);
     for (int to = 0; to < 16; to++) {
+        if (DSI_SANITIZED && (to + stage) % 4) continue; /* each run takes long there */
         RunPlan q = p;
         int on = to / 4 + 1;
         q.stage = to % 4;
