@@ -89,7 +89,9 @@ static ds_status parse_line(ds_hosts *h, Place at, const char *line, size_t n)
     if (*line == '-') return refuse(at, line, n, "a name of a host that begins with -");
     if (hosts_find(h, line, name)) return refuse(at, line, n, "this host was named before");
     hosts_add(h, line, name, (int)slots);
-    return DS_OK;
+    /* ranks are told in JSON */
+    return text_is_utf8(h->at[h->n - 1].name) ? DS_OK
+                                              : refuse(at, line, n, "a name that is not UTF-8");
 }
 
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes)

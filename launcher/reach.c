@@ -205,6 +205,6 @@ int plan_reach(launch_plan *p)
         plan_compose(p);
         return 0;
     }
-    fprintf(stderr, "deepspeed: %s\n", ds_error());
+    plan_complain("");
     return EXIT_FAILURE;
 }

@@ -53,6 +53,7 @@ static void files(void **state)
                                          "65536 slots");
     SAYS("a\0b slots=1", "hosts:1: \"a\": a zero byte");
     SAYS("a\x1b[31m x\n", "hosts:1: \"a\\u001b[31m x\": expected NAME slots=N");
+    SAYS("\xff\xc3\xa9 slots=1\n", "hosts:1: \"\\udcff\\u00e9 slots=1\": a name that is not UTF-8");
     SAYS("# nobody\n", "hosts: it names no host; expected lines such as: worker-0 slots=4");
     SAYS("", "hosts: it names no host; expected lines such as: worker-0 slots=4");
     ds_hosts h = {0};

@@ -106,6 +106,8 @@ static void several_hosts(void **state)
     REFUSED("--include and --exclude say it all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
     REFUSED("--hostfile: read missing: No such file", "-H", "missing", "train");
     REFUSED("no slot is left", "-H", "two", "-e", "w0@w1", "train");
+    REFUSED("--include a\\x0ab\\x1b[1m: there is no host", "-H", "two", "--include=a\nb\x1b[1m",
+            "train");
     REFUSED("--bind_core_list: \"3-1\"", "--bind_core_list=3-1", "train");
 }
 
