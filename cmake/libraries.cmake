@@ -26,6 +26,7 @@ ds_library(ARCHIVE libarchive libarchive-dev opened)
 ds_library(CRYPTO libcrypto libssl-dev)
 ds_library(PNG libpng libpng-dev)
 ds_library(ZLIB zlib zlib1g-dev)
+pkg_check_modules(URING QUIET liburing) # optional: its header; it is opened when first needed
 if(DS_MISSING)
     message(FATAL_ERROR "Libraries are missing. Debian, Ubuntu: apt-get install${DS_MISSING}\n"
         "./quickstart installs what the programs need, ./check what the tests need too.")

@@ -41,6 +41,10 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROP
     "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\";DSI_ASSETS_DIR=\"${PROJECT_SOURCE_DIR}/assets\"")
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/reduce.c PROPERTIES COMPILE_OPTIONS
     $<$<CONFIG:Release>:-O3>) # which vectorises sums
+if(URING_FOUND)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/aio_ring.c PROPERTIES COMPILE_DEFINITIONS
+        DSI_HAVE_URING INCLUDE_DIRECTORIES "${URING_INCLUDE_DIRS}")
+endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi_open.c PROPERTIES COMPILE_DEFINITIONS
     "DSI_PLUGIN_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/deepspeed\";DSI_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")
 

@@ -45,7 +45,9 @@ int estimate_memory(const ds_estimate_opts *opts, bool json)
         {"model state", "model_state", "", m.parameters + m.gradients + m.optimizer},
         {"passing", "passing", "activations, a new gradient, buckets that are reduced", m.passing},
         {"gathered", "gathered", "parameters of other ranks", m.gathered},
-        {"peak", "peak", "", m.peak}};
+        {"peak", "peak", "", m.peak},
+        {"file", "file", "offload to nvme: on disk, of which optimizer is what is in memory",
+         m.file}};
     (json ? print_json : print_table)(opts, &m, line, (int)(sizeof line / sizeof *line));
     if (fflush(stdout) == 0) return EXIT_SUCCESS;
     perror("deepspeed: stdout");

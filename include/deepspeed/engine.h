@@ -207,6 +207,7 @@ typedef struct ds_memory_estimate {
     int64_t passing;  /* at the worst moment of a pass: activations, a new gradient, buckets */
     int64_t gathered; /* stage 3: parameters of other ranks */
     int64_t peak;     /* all of that */
+    int64_t file;     /* offload to nvme: on disk, of which optimizer is what is in memory */
 } ds_memory_estimate;
 
 typedef struct ds_estimate_opts {

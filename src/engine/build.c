@@ -176,6 +176,28 @@ static ds_dtype accumulation_dtype(const dsi_config *c, ds_dtype dtype)
     return c->bf16.enabled && !c->zero.stage ? DS_F32 : dtype;
 }
 
+/* What "nvme" says; without nvme_path: nothing. */
+static dsi_offload_opts file_opts(const dsi_config *c)
+{
+    const int64_t most = 1 << 20; /* elements of a block: more does not make a disk faster */
+    bool files = c->zero.offload_optimizer.device == DSI_OFFLOAD_NVME;
+    return (dsi_offload_opts){
+        .nvme_path = files ? c->zero.offload_optimizer.nvme_path : NULL,
+        .buffer_count = (int)c->zero.offload_optimizer.buffer_count,
+        .buffer_size = c->zero.sub_group_size < most ? c->zero.sub_group_size : most,
+        .pin_memory = c->zero.offload_optimizer.pin_memory,
+        .pipeline_read = c->zero.offload_optimizer.pipeline_read,
+        .pipeline_write = c->zero.offload_optimizer.pipeline_write,
+        .fast_init = c->zero.offload_optimizer.fast_init,
+        .in_memory = 1 - c->zero.offload_optimizer.ratio,
+        .aio = {.block_size = c->aio.block_size,
+                .queue_depth = (int)c->aio.queue_depth,
+                .threads = (int)c->aio.intra_op_parallelism,
+                .single_submit = c->aio.single_submit,
+                .in_batches = !c->aio.overlap_events},
+    };
+}
+
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
 {
     ds_dtype dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
@@ -197,6 +219,7 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
         .max_live = c->zero.max_live_parameters,
         .max_reuse_distance = c->zero.max_reuse_distance,
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
+        .files = file_opts(c),
     };
 }
 
@@ -237,6 +260,9 @@ static bool make_zero(ds_engine *e)
     announce_experts(e);
     if (e->optim) ds_optim_split_experts(e->optim, e->model);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
+    if (e->config->zero.offload_optimizer.device == DSI_OFFLOAD_NVME && !o.files.nvme_path)
+        return dsi_refuse("initialize: zero_optimization.offload_optimizer.device is \"nvme\", but "
+                          "there is no nvme_path: name a folder on that disk") != NULL;
     announce_zero(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     return e->zero != NULL;

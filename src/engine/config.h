@@ -15,7 +15,11 @@
 
 #define DSI_CONFIG_NO_DTYPE (-1) /* of keys that name a dtype: not given */
 
-typedef enum dsi_offload { DSI_OFFLOAD_NONE, DSI_OFFLOAD_CPU, DSI_OFFLOAD_NVME } dsi_offload;
+typedef enum dsi_offload_device {
+    DSI_OFFLOAD_NONE,
+    DSI_OFFLOAD_CPU,
+    DSI_OFFLOAD_NVME
+} dsi_offload_device;
 typedef enum dsi_tag_validation { DSI_TAG_IGNORE, DSI_TAG_WARN, DSI_TAG_FAIL } dsi_tag_validation;
 typedef enum dsi_on_nan { DSI_NAN_ERROR, DSI_NAN_CONTINUE } dsi_on_nan;
 
@@ -37,8 +41,13 @@ typedef struct dsi_config_zero {
     int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
     int64_t max_live_parameters, max_reuse_distance;
     bool gather_16bit_weights_on_model_save;
+    int64_t sub_group_size;
     struct {
-        int device; /* dsi_offload */
+        int device; /* dsi_offload_device */
+        char *nvme_path;
+        int64_t buffer_count;
+        bool pin_memory, pipeline_read, pipeline_write, fast_init;
+        double ratio;
     } offload_optimizer;
 } dsi_config_zero;
 
@@ -90,6 +99,11 @@ typedef struct dsi_config {
         bool async;
         int64_t keep_last; /* 0: all */
     } checkpoint;
+
+    struct {
+        int64_t block_size, queue_depth, intra_op_parallelism;
+        bool single_submit, overlap_events;
+    } aio;
 
     struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
 } dsi_config;

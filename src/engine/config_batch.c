@@ -178,7 +178,6 @@ static void check_zero(dsi_config_reader *r)
                          "false goes with ZeRO stages 1 and 2 only; this is stage %lld",
                          (long long)c->zero.stage);
     check_nvme(r, "zero_optimization.offload_param.device");
-    check_nvme(r, "zero_optimization.offload_optimizer.device");
 }
 
 /* Others read params; that nobody fills in an "auto" there is known here. */

@@ -139,22 +139,33 @@ GROUP("zero_optimization.offload_optimizer", NULL_FIRST,
       "where masters and moments lie, and the step runs; null: with the parameters")
 ACT("zero_optimization.offload_optimizer.device", WORD(devices), "\"none\"",
     zero.offload_optimizer.device,
-    "none, cpu (host memory), nvme (here: host memory too, and said)")
-NOP("zero_optimization.offload_optimizer.nvme_path", TEXT, "null", "no files are used")
-NOP("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4", "no files are used")
-NOP("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
-    "page-locked memory is for GPUs")
-NOP("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false", "no files are used")
-NOP("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false", "no files are used")
-NOP("zero_optimization.offload_optimizer.fast_init", BOOL, "false", "how nvme files are made")
-NOP("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
-    "all of it is offloaded; below 1 in stage 3 only")
+    "none, cpu (host memory), nvme (a file a rank)")
+ACT("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
+    zero.offload_optimizer.nvme_path, "nvme: a folder that is there")
+ACT("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4",
+    zero.offload_optimizer.buffer_count,
+    "nvme: blocks of masters and moments in memory during a step")
+ACT("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
+    zero.offload_optimizer.pin_memory,
+    "nvme: the kernel keeps those blocks in its tables")
+ACT("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false",
+    zero.offload_optimizer.pipeline_read,
+    "nvme: read the next blocks while one is updated")
+ACT("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false",
+    zero.offload_optimizer.pipeline_write,
+    "nvme: go on while a block is being written")
+ACT("zero_optimization.offload_optimizer.fast_init", BOOL, "false",
+    zero.offload_optimizer.fast_init,
+    "nvme: do not write the zeros of moments at first")
+ACT("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
+    zero.offload_optimizer.ratio,
+    "nvme: share that is in the file, below 1 in stage 3 only; cpu: it is the same memory")
 NOP("zero_optimization.offload_optimizer.super_offload", BOOL, "false", "Grace Hopper machines")
 NOP("zero_optimization.offload_optimizer.cpuadam_cores_perc", NUMBER_IN(0, 1), "0.8",
     "only with super_offload")
 NOT("zero_optimization.zenflow", OBJECT, "null", "delayed updates are another algorithm")
-NOP("zero_optimization.sub_group_size", INT_FROM(0), "1000000000",
-    "elements of one tile of stage 3's step")
+ACT("zero_optimization.sub_group_size", INT_FROM(0), "1000000000", zero.sub_group_size,
+    "offload_optimizer to nvme: elements of a block, at most; and at most 2^20")
 OLD("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer")
 OLD("zero_optimization.cpu_offload_param", "zero_optimization.offload_param")
 NOP("zero_optimization.cpu_offload_use_pin_memory", BOOL, "null",
@@ -309,13 +320,16 @@ NOP("checkpoint.writer.data_parallel", ANY_CASE(write_units), "null", "")
 NOP("checkpoint.writer.io_multiplier", INT_FROM(1), "1", "")
 NOT("datastates_ckpt", ANY, "null", "another checkpoint library")
 PICKY("aio", NULL_EMPTY, "files of nvme offload")
-NOP("aio.block_size", INT_FROM(1), "1048576", "no files are used")
-NOP("aio.queue_depth", INT_FROM(1), "8", "no files are used")
-NOP("aio.intra_op_parallelism", INT_FROM(1), "1", "no files are used")
+ACT("aio.block_size", INT_FROM(1), "1048576", aio.block_size, "nvme: bytes of a request")
+ACT("aio.queue_depth", INT_FROM(1), "8", aio.queue_depth, "nvme: requests on their way at a time")
+ACT("aio.intra_op_parallelism", INT_FROM(1), "1", aio.intra_op_parallelism,
+    "nvme: threads, where io_uring is not allowed")
 NOP("aio.thread_count", INT_FROM(1), "1",
     "DeepSpeed's documentation has it, its code does not: intra_op_parallelism")
-NOP("aio.single_submit", BOOL, "false", "no files are used")
-NOP("aio.overlap_events", BOOL, "true", "no files are used")
+ACT("aio.single_submit", BOOL, "false", aio.single_submit,
+    "nvme: the kernel is told of requests one by one")
+ACT("aio.overlap_events", BOOL, "true", aio.overlap_events,
+    "nvme: new requests begin while others are on their way")
 NOT("aio.use_gds", BOOL, "false", "needs a GPU, in DeepSpeed too")
 
 /* ---- other ways to be parallel ---- */

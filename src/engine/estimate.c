@@ -175,7 +175,8 @@ ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts q)
                                     .optimizer = e.optimizer,
                                     .passing = e.passing,
                                     .gathered = e.gathered,
-                                    .peak = e.peak};
+                                    .peak = e.peak,
+                                    .file = e.file};
     dsi_config_free(c);
     return status;
 }

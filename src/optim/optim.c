@@ -159,6 +159,11 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
     ds_dtype dtype = x->p->dtype == DS_F64 ? DS_F64 : DS_F32;
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++) {
         if (x->moment[k] || !dsi_optim_uses(o, x->group, k)) continue;
+        if (o->keeper) {
+            x->moment[k] = dsi_ref(o->keeper(o->keeper_arg, (int)(x - o->params), k));
+            if (!x->moment[k]) return ds_error_status();
+            continue;
+        }
         ds_tensor *t = dsi_new_dtype(x->p, dtype, x->p->shape);
         if (!dsi_run(t, fill, 0.0, dsi_v(t))) return ds_error_status();
         x->moment[k] = dsi_ref(t);
@@ -250,6 +255,78 @@ ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
     ds_set_grad(was);
     ds_scope_close(scope);
     return status;
+}
+
+/* ---- a step in pieces ------------------------------------------------------------------------------------ */
+
+void dsi_optim_keep(ds_optim *o, ds_tensor *(*keeper)(void *arg, int i, int k), void *arg)
+{
+    o->keeper = keeper;
+    o->keeper_arg = arg;
+}
+
+/* As many elements of row-major x, from `begin` on, as `like` has, with its shape. */
+static ds_tensor *piece_of(const ds_tensor *x, int64_t begin, const ds_tensor *like)
+{
+    int64_t stride[DS_MAX_DIMS];
+    dsi_row_major(like->shape, stride);
+    return dsi_view_of(x, like->shape, stride, x->offset + begin);
+}
+
+static bool fill_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, ds_optim_update *u)
+{
+    const dsi_optim_param *of = &o->params[x->i];
+    ds_tensor *g = dense_grad(o, of);
+    if (g) g = piece_of(g, x->begin, x->p);
+    if (g && !o->type->mixed) g = plain_grad(x->p, g, g_scale);
+    if (!g) return false;
+    *u = (ds_optim_update){.path = of->path, .p = x->p, .grad = g, .step = of->step + 1};
+    memcpy(u->moment, x->moment, sizeof u->moment);
+    u->grad_scale = o->type->mixed ? g_scale : 1;
+    u->copy = o->type->mixed && of->low ? piece_of(of->low, x->begin, x->p) : NULL;
+    return true;
+}
+
+static ds_status step_pieces(ds_optim *o, int group, const dsi_optim_piece *x, int n,
+                             double g_scale)
+{
+    const ds_optim_type *type = o->type;
+    ds_optim_update *u = dsi_alloc((size_t)n * sizeof *u);
+    ds_status status = DS_OK;
+    int count = 0;
+    for (int i = 0; status == DS_OK && i < n; i++) {
+        if (o->params[x[i].i].group != group) continue;
+        if (!fill_update(o, &x[i], g_scale, &u[count++])) status = ds_error_status();
+    }
+    if (type->step_n && status == DS_OK && count)
+        status = type->step_n(o->self, &o->groups[group], u, count);
+    for (int i = 0; !type->step_n && status == DS_OK && i < count; i++)
+        status = type->step(o->self, &o->groups[group], &u[i]);
+    dsi_free(u);
+    for (int i = 0; !type->mixed && status == DS_OK && i < n; i++) {
+        ds_tensor *low = o->params[x[i].i].low;
+        if (low && o->params[x[i].i].group == group)
+            status = dsi_copy(piece_of(low, x[i].begin, x[i].p), x[i].p);
+    }
+    return status;
+}
+
+ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale)
+{
+    ds_scope *scope = ds_scope_open();
+    bool was = ds_set_grad(false);
+    ds_status status = DS_OK;
+    for (int g = 0; status == DS_OK && g < o->n_groups; g++)
+        status = step_pieces(o, g, x, n, g_scale);
+    ds_set_grad(was);
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status dsi_optim_count(ds_optim *o, int i)
+{
+    o->params[i].step++;
+    return dsi_optim_make_moments(o, &o->params[i]);
 }
 
 static void *memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }

@@ -31,6 +31,9 @@ struct ds_optim {
     ds_optim_values *groups;  /* [n_groups] */
     ds_optim_update *updates; /* [n]: those of one step, group by group */
     int *updated;             /* [n]: which parameters they are */
+    /* dsi_optim_keep; NULL: moments are made in memory */
+    ds_tensor *(*keeper)(void *arg, int i, int k);
+    void *keeper_arg;
 };
 
 /* Whether moment i is needed by parameters of that group. */
@@ -52,6 +55,23 @@ bool dsi_optim_needs_whole(const ds_optim *o);
 
 /* ds_optim_step with each gradient times g_scale. */
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale);
+
+/* ---- for who keeps them in files ------------------------------------------------------------------------- */
+
+/* Moments that are needed are asked for, moment k of parameter i, zero at first, where they would be made. */
+void dsi_optim_keep(ds_optim *o, ds_tensor *(*keeper)(void *arg, int i, int k), void *arg);
+
+/* Elements of parameter i, from `begin` on, and their moments, in memory for a moment. p: 1-D, or all of it. */
+typedef struct dsi_optim_piece {
+    int i;
+    int64_t begin;
+    ds_tensor *p, *moment[DS_OPTIM_MOMENTS];
+} dsi_optim_piece;
+
+/* A step in pieces. Parameters have a gradient, of which the piece's elements are read; so many elements of
+ * their 16-bit copies are written. After the last piece of a parameter: dsi_optim_count. */
+ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale);
+ds_status dsi_optim_count(ds_optim *o, int i);
 
 /* ---- for the built-in ones ------------------------------------------------------------------------------- */
 

@@ -31,6 +31,10 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
     bool masters = o->dtype != DS_F32 || o->offload_optimizer;
     int64_t words = s->moments + masters;
     dsi_estimate e = {.optimizer = n.own * words * (int64_t)sizeof(float)};
+    if (o->files.nvme_path) {
+        e.file = e.optimizer;
+        e.optimizer = dsi_offload_needs(&o->files, n.own, s->moments + 1);
+    }
     e.parameters = (n.all - n.divided) * size_of(o->dtype);
     if (n.divided) e.parameters += n.own * size_of(o->dtype);
     e.gradients = (partitions(o, s) ? n.own : n.all) * size_of(gradient_dtype(o, s));

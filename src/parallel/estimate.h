@@ -23,6 +23,7 @@ typedef struct dsi_estimate {
     int64_t passing; /* activations, a gradient, buckets: at the worst moment of a pass */
     int64_t gathered;
     int64_t peak;
+    int64_t file; /* bytes on disk, of which `optimizer` is what is in memory; else 0 */
 } dsi_estimate;
 
 /* What the model state depends on besides the options. */

@@ -3,8 +3,8 @@
  *
  * What the optimizer updates, for each parameter (Note [Layout] says which elements are a rank's own):
  *   float32   the parameter itself, or the own part of its memory;
- *   16 bits   a float32 master of them in one flat buffer, beside which the parameter is the copy that the
- *             optimizer writes; gradients stay 16-bit, and are widened as the optimizer reads them.
+ *   16 bits   a float32 master of them in one flat buffer, or in a file, beside which the parameter is the copy
+ *             that the optimizer writes; gradients stay 16-bit, and are widened as the optimizer reads them.
  * On one rank gradients stay where backward made them and nothing is copied; on several they come from
  * buckets (reduce.h). Unscaling and clipping are one factor that the optimizer multiplies gradients by as it
  * reads them.
@@ -15,6 +15,7 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/trace.h"
 #include "norm.h"
 #include "optim/optim.h"
@@ -37,7 +38,8 @@ struct dsi_zero {
     ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
     dsi_zero3 *divided;    /* what has the other parameters; or NULL */
-    ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own */
+    ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own, or */
+    dsi_offload *files;    /* has them, and the moments */
     ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_view *views;       /* [n]: room for the gradients of one step */
     ds_tensor *sums;       /* float64 [ranks + 1], counted: of squares: all ranks', this one's */
@@ -174,13 +176,28 @@ static ds_status make_masters(dsi_zero *z)
     return DS_OK;
 }
 
+static ds_tensor *model_part(void *z, int i) { return own_part(z, i); }
+
+static ds_status make_files(dsi_zero *z)
+{
+    dsi_text folder = {0};
+    dsi_text_add(&folder, "%s/zero_stage_%d", z->o.files.nvme_path, z->o.stage);
+    z->files = dsi_offload_new(z->flat, z->optim, folder.s, &z->o.files,
+                               (dsi_offload_model){model_part, z});
+    dsi_text_free(&folder);
+    return z->files ? DS_OK : ds_error_status();
+}
+
 /* Says to the optimizer what it updates. */
 static ds_status set_parts(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
+    bool apart = z->masters || z->files;
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *x = f->param[i].x, *mine = z->unit || z->masters ? own_part(z, i) : x;
-        z->part[i] = dsi_ref(z->masters ? dsi_flat_in_own(f, i, z->masters) : mine);
+        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? own_part(z, i) : x;
+        z->part[i] = dsi_ref(z->files     ? dsi_offload_part(z->files, i)
+                             : z->masters ? dsi_flat_in_own(f, i, z->masters)
+                                          : mine);
         if (z->part[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
                                                    z->o.dtype == DS_F32 ? NULL : mine) != DS_OK)
             return ds_error_status();
@@ -214,7 +231,9 @@ static ds_status prepare(dsi_zero *z)
     if (status == DS_OK) status = join_shards(z);
     if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
-    if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
+    if (status == DS_OK && z->o.files.nvme_path)
+        status = make_files(z);
+    else if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
         status = make_masters(z);
     if (status == DS_OK) status = set_parts(z);
     bool sums = z->comm || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
@@ -252,6 +271,7 @@ void dsi_zero_free(dsi_zero *z)
     dsi_zero3_free(z->divided);
     for (int i = 0; z->flat && z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
     for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
+    dsi_offload_free(z->files);
     dsi_unref(z->masters);
     dsi_unref(z->sums);
     dsi_flat_free(z->flat);
@@ -426,7 +446,9 @@ static ds_status gather(dsi_zero *z)
 static ds_status update(dsi_zero *z, double scale)
 {
     dsi_trace_begin("optimizer");
-    ds_status status = dsi_optim_step_scaled(z->optim, scale);
+    ds_status status = z->files
+                           ? dsi_offload_step(z->files, scale, (dsi_offload_model){model_part, z})
+                           : dsi_optim_step_scaled(z->optim, scale);
     dsi_trace_end();
     return status == DS_OK ? gather(z) : status;
 }
@@ -487,13 +509,24 @@ ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
     return k < 0 ? NULL : z->part[k];
 }
 
+ds_status dsi_zero_let_go(dsi_zero *z, int i, bool changed)
+{
+    int k = find(z, i);
+    if (k < 0 || !z->files) return DS_OK;
+    if (changed) return dsi_offload_store(z->files, k);
+    dsi_offload_let_go(z->files, k);
+    return DS_OK;
+}
+
 ds_status dsi_zero_publish(dsi_zero *z)
 {
     if (!z) return dsi_passed("zero_publish"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
     ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
-    for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
+    for (int i = 0; status == DS_OK && (z->masters || z->files) && i < z->flat->n; i++) {
         if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
+        if (status == DS_OK && z->files) status = dsi_offload_store(z->files, i);
+    }
     if (status == DS_OK) status = gather(z);
     ds_scope_close(scope);
     return all_or_none(z, status);
@@ -503,7 +536,9 @@ ds_status dsi_zero_publish(dsi_zero *z)
 static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
+    bool brings = z->files && !dsi_offload_is_here(z->files, k);
     ds_status status = z->part[k] ? dsi_copy(dsi_flat_own_in(f, k, whole), z->part[k]) : DS_OK;
+    if (brings) dsi_offload_let_go(z->files, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;
@@ -536,6 +571,11 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
             bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
     if (z->divided) bytes.parameters += dsi_zero3_bytes(z->divided);
     bytes.gradients = z->comm ? dsi_reduce_bytes(z->reduce) : bytes.parameters;
+    if (z->files) {
+        bytes.optimizer = dsi_offload_memory(z->files);
+        bytes.file = dsi_offload_file(z->files);
+        return bytes;
+    }
     if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);
     ds_state *moments = ds_optim_state(z->optim);
     for (int i = 0; i < ds_state_len(moments); i++) {

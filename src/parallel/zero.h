@@ -13,6 +13,7 @@
 #define DSI_PARALLEL_ZERO_H
 
 #include "flat.h"
+#include "offload.h"
 
 #include <deepspeed/comm.h>
 #include <deepspeed/optim.h>
@@ -41,7 +42,8 @@ typedef struct dsi_zero_opts {
      * in the same order: Note [Fixed tree]. Gradients are reduced in every pass; stage 0 works as stage 1. */
     bool deterministic;
 
-    bool offload_optimizer; /* masters and moments in host memory, apart from the parameters */
+    bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
+    dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
 } dsi_zero_opts;
 
 /* How parameters lie and who owns them (Note [Layout]). */
@@ -81,8 +83,12 @@ void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, 
 /* How the parameters lie, and which elements of each this rank updates (Note [Layout]); borrowed. */
 const dsi_flat *dsi_zero_flat(const dsi_zero *z);
 /* What this rank updates of parameter i: a float32 master or this rank's part of it, or, in float32, the
- * parameter itself. NULL: nothing. Borrowed. */
+ * parameter itself. NULL: nothing. Borrowed. It and the optimizer's moments may lie in a file: reading them
+ * brings them, and there they stay until the next step; who goes through all of them lets each go. */
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
+/* The part of parameter i and its moments are not looked at any more; changed: they were written. Does nothing
+ * where they are in memory anyway. */
+ds_status dsi_zero_let_go(dsi_zero *z, int i, bool changed);
 /* After parts were changed by somebody else: writes them to the parameters of the model, on all ranks, which
  * all call it. */
 ds_status dsi_zero_publish(dsi_zero *z);
@@ -93,7 +99,8 @@ ds_tensor *dsi_zero_whole(dsi_zero *z, int i);
 /* Model state of this rank, in bytes: what ZeRO divides by the number of ranks. */
 typedef struct dsi_zero_bytes {
     int64_t parameters, gradients; /* parameters: as the model sees them */
-    int64_t optimizer;             /* masters and moments */
+    int64_t optimizer;             /* masters and moments; or what a step has of them in memory */
+    int64_t file;                  /* where they are then */
 } dsi_zero_bytes;
 
 dsi_zero_bytes dsi_zero_memory(const dsi_zero *z);

@@ -1,0 +1,162 @@
+/* base/aio_ring.c: requests that the kernel runs: io_uring, by liburing, which is opened when it is needed.
+ *
+ * There are queue_depth slots. A turn fills the free ones, tells the kernel, and takes what has ended. Whatever
+ * is not as it should be when the ring is made (no library, a kernel or a container that refuses) means that
+ * there is none; what happens to a request later is that request's failure.
+ * SPDX-License-Identifier: MIT */
+#include "aio_engine.h"
+
+#include "error.h"
+#include "library.h"
+#include "mem.h"
+
+#include <errno.h>
+
+#ifndef DSI_HAVE_URING
+
+dsi_ring *dsi_ring_new(const dsi_aio_opts *o) { return (void)o, NULL; }
+void dsi_ring_free(dsi_ring *g) { (void)g; }
+bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n)
+{
+    return (void)g, (void)p, (void)bytes, (void)n, false;
+}
+void dsi_ring_turn(dsi_ring *g, dsi_aio *a, bool wait) { (void)g, (void)a, (void)wait; }
+
+#else
+
+#include <liburing.h>
+
+/* In the order of `names`. */
+typedef struct Functions {
+    int (*queue_init)(unsigned entries, struct io_uring *ring, unsigned flags);
+    void (*queue_exit)(struct io_uring *ring);
+    struct io_uring_sqe *(*get_sqe)(struct io_uring *ring);
+    int (*submit_and_wait)(struct io_uring *ring, unsigned n);
+    int (*register_buffers)(struct io_uring *ring, const struct iovec *p, unsigned n);
+} Functions;
+
+static const char *const names[] = {"io_uring_queue_init", "io_uring_queue_exit",
+                                    "io_uring_get_sqe", "io_uring_submit_and_wait",
+                                    "io_uring_register_buffers"};
+static const char *const sonames[] = {"liburing.so.2", "liburing.so.1", NULL};
+
+typedef struct Slot {
+    dsi_aio_request r;
+    bool used; /* it is on its way */
+} Slot;
+
+struct dsi_ring {
+    Functions f;
+    struct io_uring ring;
+    int depth, flying;
+    bool one_by_one, in_batches;
+    Slot *slot; /* [depth] */
+    struct iovec *pinned;
+    int n_pinned;
+};
+
+dsi_ring *dsi_ring_new(const dsi_aio_opts *o)
+{
+    dsi_ring *g = dsi_alloc(sizeof *g);
+    bool clean = !ds_error(), open = dsi_library_open("aio", sonames, "liburing2", names, 5, &g->f);
+    if (!open && clean) ds_error_clear(); /* threads do it */
+    if (!open || g->f.queue_init((unsigned)o->queue_depth, &g->ring, 0) < 0) {
+        dsi_free(g);
+        return NULL;
+    }
+    g->depth = o->queue_depth;
+    g->one_by_one = o->single_submit;
+    g->in_batches = o->in_batches;
+    g->slot = dsi_alloc((size_t)g->depth * sizeof *g->slot);
+    return g;
+}
+
+void dsi_ring_free(dsi_ring *g)
+{
+    if (!g) return;
+    g->f.queue_exit(&g->ring);
+    dsi_free(g->slot);
+    dsi_free(g->pinned);
+    dsi_free(g);
+}
+
+bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n)
+{
+    g->pinned = dsi_realloc(g->pinned, (size_t)n * sizeof *g->pinned);
+    for (int i = 0; i < n; i++) g->pinned[i] = (struct iovec){p[i], bytes};
+    g->n_pinned = g->f.register_buffers(&g->ring, g->pinned, (unsigned)n) ? 0 : n;
+    return g->n_pinned > 0;
+}
+
+/* Which pinned memory the request lies in; -1: none. */
+static int pinned_at(const dsi_ring *g, const dsi_aio_request *r)
+{
+    for (int i = 0; i < g->n_pinned; i++) {
+        const char *p = g->pinned[i].iov_base;
+        if (r->p >= p && r->p + r->bytes <= p + g->pinned[i].iov_len) return i;
+    }
+    return -1;
+}
+
+/* There is an entry for each slot. */
+static void tell(dsi_ring *g, Slot *s)
+{
+    struct io_uring_sqe *e = g->f.get_sqe(&g->ring);
+    const dsi_aio_request *r = &s->r;
+    int fd = r->op->file->fd, at = pinned_at(g, r);
+    unsigned n = (unsigned)r->bytes;
+    uint64_t place = (uint64_t)r->at;
+    if (at >= 0 && r->op->write)
+        io_uring_prep_write_fixed(e, fd, r->p, n, place, at);
+    else if (at >= 0)
+        io_uring_prep_read_fixed(e, fd, r->p, n, place, at);
+    else if (r->op->write)
+        io_uring_prep_write(e, fd, r->p, n, place);
+    else
+        io_uring_prep_read(e, fd, r->p, n, place);
+    io_uring_sqe_set_data(e, s);
+    if (!s->used) g->flying++;
+    s->used = true;
+    if (g->one_by_one) g->f.submit_and_wait(&g->ring, 0);
+}
+
+static void fill(dsi_ring *g, dsi_aio *a)
+{
+    if (g->in_batches && g->flying) return;
+    for (int i = 0; i < g->depth; i++)
+        if (!g->slot[i].used) {
+            if (!dsi_aio_next(a, &g->slot[i].r)) return;
+            tell(g, &g->slot[i]);
+        }
+}
+
+/* What has ended; whether anything had. */
+static bool take(dsi_ring *g)
+{
+    struct io_uring_cqe *e;
+    unsigned head, n = 0;
+    io_uring_for_each_cqe(&g->ring, head, e)
+    {
+        Slot *s = io_uring_cqe_get_data(e);
+        n++;
+        if (dsi_aio_done(&s->r, e->res)) {
+            tell(g, s);
+        } else {
+            s->used = false;
+            g->flying--;
+        }
+    }
+    io_uring_cq_advance(&g->ring, n);
+    return n > 0;
+}
+
+void dsi_ring_turn(dsi_ring *g, dsi_aio *a, bool wait)
+{
+    if (take(g)) wait = false;
+    fill(g, a);
+    g->f.submit_and_wait(&g->ring, wait && g->flying);
+    if (take(g)) fill(g, a);
+    g->f.submit_and_wait(&g->ring, 0);
+}
+
+#endif

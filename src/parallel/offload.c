@@ -1,0 +1,533 @@
+/* parallel/offload.c: masters and moments of a rank in a file: Note [Offload].
+ * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, sections 5.1 and 6.3.
+ * SPDX-License-Identifier: MIT */
+#include "offload.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "base/trace.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#define WORD        ((int64_t)sizeof(float))
+#define ALIGN_WORDS (DSI_AIO_ALIGN / WORD)
+#define DEFAULT     ((int64_t)1 << 20) /* elements of a block */
+
+typedef struct Block {
+    int64_t begin, end; /* own elements */
+    int64_t room;       /* elements from one word's stretch to the next one's */
+    int64_t at;         /* in the file, bytes */
+    int first;          /* of `mine`: with elements in it */
+    ds_tensor *memory;  /* counted; NULL: it is in the file */
+} Block;
+
+typedef struct Buffer {
+    ds_tensor *t;  /* counted */
+    dsi_aio_op op; /* of the block that is in it */
+} Buffer;
+
+/* A master or a moment for who does not know of files. */
+typedef struct Item {
+    dsi_offload *o;
+    int i, word;
+    ds_tensor *x; /* counted; NULL: no element is this rank's */
+} Item;
+
+struct dsi_offload {
+    const dsi_flat *f;
+    int *mine,
+        n_mine; /* parameters of the layout with elements of this rank, in their order in own buffers */
+    ds_optim *optim;
+    dsi_offload_opts o;
+    int words, word_of[DS_OPTIM_MOMENTS]; /* 0: that moment is not used */
+    Block *block;
+    int blocks, in_file; /* the first in_file of them */
+    int64_t capacity;    /* elements of a buffer */
+    Buffer *buffer;
+    int buffers;
+    int held; /* outside of steps: the block in buffer 0; -1: none */
+    bool dirty;
+    dsi_aio *aio;
+    dsi_aio_file file;
+    Item *item; /* [f->n][words] */
+    int64_t read, written;
+};
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t own_elements(const dsi_flat *f, int i)
+{
+    return f->param[i].end - f->param[i].begin;
+}
+static int64_t own_end(const dsi_flat *f, int i) { return f->param[i].own_at + own_elements(f, i); }
+
+/* ---- blocks --------------------------------------------------------------------------------------------- */
+
+static int64_t block_size(const dsi_offload_opts *o, int64_t own)
+{
+    return least(o->buffer_size > 0 ? o->buffer_size : DEFAULT, most(own, 1));
+}
+
+static int64_t in_memory(const dsi_offload_opts *o, int64_t blocks)
+{
+    return (int64_t)floor((double)blocks * o->in_memory + 1e-9);
+}
+
+int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words)
+{
+    int64_t size = block_size(o, own), blocks = (own + size - 1) / size,
+            memory = in_memory(o, blocks), file = most(blocks - memory, 1);
+    int64_t each = round_up(size, ALIGN_WORDS) * words + ALIGN_WORDS;
+    return (memory + least(most(o->buffer_count, 1), file)) * each * WORD;
+}
+
+static void add_block(dsi_offload *o, int64_t begin, int64_t end)
+{
+    int64_t at = o->blocks
+                     ? o->block[o->blocks - 1].at + o->block[o->blocks - 1].room * o->words * WORD
+                     : 0;
+    Block b = {.begin = begin, .end = end, .at = at, .room = round_up(end - begin, ALIGN_WORDS)};
+    while (b.first + 1 < o->n_mine && own_end(o->f, o->mine[b.first]) <= begin) b.first++;
+    o->capacity = most(o->capacity, b.room * o->words);
+    o->block = dsi_realloc(o->block, (size_t)(o->blocks + 1) * sizeof *o->block);
+    o->block[o->blocks++] = b;
+}
+
+/* Rules that know whole parameters have them in one block, however large. */
+static void cut(dsi_offload *o)
+{
+    const dsi_flat *f = o->f;
+    int64_t size = block_size(&o->o, f->own), begin = 0;
+    bool whole = dsi_optim_needs_whole(o->optim);
+    for (int k = 0; whole && k < o->n_mine; k++) {
+        int i = o->mine[k];
+        if (f->param[i].own_at == begin || own_end(f, i) - begin <= size) continue;
+        add_block(o, begin, f->param[i].own_at);
+        begin = f->param[i].own_at;
+    }
+    for (; !whole && begin + size < f->own; begin += size) add_block(o, begin, begin + size);
+    add_block(o, begin, f->own);
+    o->in_file = o->blocks - (int)in_memory(&o->o, o->blocks);
+}
+
+/* Elements of t before the first that a file may be read to. */
+static int64_t aligned(const ds_tensor *t)
+{
+    uintptr_t p = (uintptr_t)t->storage->p;
+    return (int64_t)(round_up((int64_t)p, DSI_AIO_ALIGN) - (int64_t)p) / WORD;
+}
+
+/* Own elements from `from` on of a word of block b, which lies in t. */
+static ds_tensor *place(const ds_tensor *t, const Block *b, int word, int64_t from, ds_dims shape)
+{
+    int64_t stride[DS_MAX_DIMS];
+    dsi_row_major(shape, stride);
+    return dsi_view_of(t, shape, stride, aligned(t) + word * b->room + from - b->begin);
+}
+
+static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *t = dsi_ref(
+        dsi_new_on(o->f->param[0].x->device, DS_F32, ds_shape(elements + ALIGN_WORDS)));
+    if (t && !dsi_run(t, fill, 0.0, dsi_v(t))) {
+        dsi_unref(t);
+        t = NULL;
+    }
+    ds_scope_close(scope);
+    return t;
+}
+
+/* ---- input and output ----------------------------------------------------------------------------------- */
+
+static void start(dsi_offload *o, int k, Buffer *u, bool write, int words)
+{
+    const Block *b = &o->block[k];
+    u->op = (dsi_aio_op){.file = &o->file,
+                         .write = write,
+                         .p = (float *)u->t->storage->p + aligned(u->t),
+                         .bytes = (size_t)(b->room * words * WORD),
+                         .at = b->at};
+    *(write ? &o->written : &o->read) += (int64_t)u->op.bytes;
+    dsi_aio_start(o->aio, &u->op);
+}
+
+static ds_status wait_for(dsi_offload *o, Buffer *u)
+{
+    if (!u->op.runs) return DS_OK;
+    dsi_trace_begin("wait for file");
+    ds_status status = dsi_aio_wait(o->aio, &u->op);
+    dsi_trace_end();
+    return status;
+}
+
+static ds_status wait_for_all(dsi_offload *o)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; i < o->buffers; i++)
+        if (wait_for(o, &o->buffer[i]) != DS_OK) status = ds_error_status();
+    return status;
+}
+
+static Buffer *buffer_of(const dsi_offload *o, int k) { return &o->buffer[k % o->buffers]; }
+
+/* ---- outside of steps: the block in buffer 0 ------------------------------------------------------------ */
+
+static ds_status flush(dsi_offload *o)
+{
+    if (!o->dirty) return DS_OK;
+    start(o, o->held, &o->buffer[0], true, o->words);
+    o->dirty = false;
+    return wait_for(o, &o->buffer[0]);
+}
+
+/* What has block k in memory; NULL with the message. */
+static ds_tensor *hold(dsi_offload *o, int k)
+{
+    if (o->block[k].memory) return o->block[k].memory;
+    if (o->held == k) return o->buffer[0].t;
+    if (flush(o) != DS_OK || wait_for_all(o) != DS_OK) return NULL;
+    o->held = -1;
+    start(o, k, &o->buffer[0], false, o->words);
+    if (wait_for(o, &o->buffer[0]) != DS_OK) return NULL;
+    o->held = k;
+    return o->buffer[0].t;
+}
+
+/* The item's elements between x, which has its shape, and the blocks. */
+static ds_status copy_item(const Item *it, ds_tensor *x, bool to_blocks)
+{
+    dsi_offload *o = it->o;
+    int64_t at = o->f->param[it->i].own_at, end = own_end(o->f, it->i);
+    for (int k = 0; k < o->blocks; k++) {
+        const Block *b = &o->block[k];
+        int64_t from = most(at, b->begin), to = least(end, b->end);
+        if (from >= to) continue;
+        ds_tensor *t = hold(o, k);
+        if (!t) return ds_error_status();
+        ds_tensor *there = place(t, b, it->word, from, ds_shape(to - from)),
+                  *here = dsi_flat_range(x, from - at, to - at);
+        if (dsi_copy(to_blocks ? there : here, to_blocks ? here : there) != DS_OK)
+            return ds_error_status();
+        if (to_blocks && !b->memory) o->dirty = true;
+    }
+    return DS_OK;
+}
+
+static ds_status fetch(void *arg, ds_tensor *x)
+{
+    const Item *it = arg;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *t = dsi_new_on(x->device, DS_F32, x->shape);
+    ds_status status = t ? copy_item(it, t, false) : ds_error_status();
+    if (status == DS_OK) dsi_become(x, t);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status store_item(const Item *it)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_status status = copy_item(it, it->x, true);
+    ds_scope_close(scope);
+    if (status == DS_OK) dsi_release_storage(it->x);
+    return status;
+}
+
+static Item *item_of(const dsi_offload *o, int i, int word)
+{
+    return &o->item[i * o->words + word];
+}
+
+void dsi_offload_let_go(dsi_offload *o, int i)
+{
+    int begin = i < 0 ? 0 : i * o->words, end = i < 0 ? o->f->n * o->words : begin + o->words;
+    for (int k = begin; k < end; k++)
+        if (o->item[k].x) dsi_release_storage(o->item[k].x);
+}
+
+ds_status dsi_offload_store(dsi_offload *o, int i)
+{
+    ds_status status = DS_OK;
+    int begin = i < 0 ? 0 : i * o->words, end = i < 0 ? o->f->n * o->words : begin + o->words;
+    for (int k = begin; status == DS_OK && k < end; k++)
+        if (o->item[k].x && o->item[k].x->storage) status = store_item(&o->item[k]);
+    return status;
+}
+
+ds_tensor *dsi_offload_part(const dsi_offload *o, int i) { return item_of(o, i, 0)->x; }
+
+bool dsi_offload_is_here(const dsi_offload *o, int i)
+{
+    return item_of(o, i, 0)->x && item_of(o, i, 0)->x->storage;
+}
+
+/* dsi_optim_keep: moment k of the optimizer's parameter `index` */
+static ds_tensor *moment(void *arg, int index, int k)
+{
+    const dsi_offload *o = arg;
+    int i = 0;
+    while (i < o->f->n && o->f->param[i].index != index) i++;
+    if (i < o->f->n && o->word_of[k]) return item_of(o, i, o->word_of[k])->x;
+    return dsi_refuse("offload: %s began to use a moment that the file has no place for",
+                      ds_optim_name(o->optim));
+}
+
+/* ---- the step ------------------------------------------------------------------------------------------- */
+
+/* The pieces in block b of parameters that have a gradient -> how many. */
+static int list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
+                       dsi_optim_piece *pieces)
+{
+    const dsi_flat *f = o->f;
+    bool whole = dsi_optim_needs_whole(o->optim);
+    int n = 0;
+    for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
+        int i = o->mine[j];
+        ds_tensor *x = dsi_offload_part(o, i);
+        int64_t at = f->param[i].own_at, from = most(at, b->begin),
+                to = least(own_end(f, i), b->end);
+        if (from >= to || !ds_grad(x)) continue;
+        dsi_optim_piece *p = &pieces[n++];
+        ds_dims shape = whole ? x->shape : ds_shape(to - from);
+        *p = (dsi_optim_piece){.i = i, .begin = from - at, .p = place(t, b, 0, from, shape)};
+        for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
+            if (o->word_of[k]) p->moment[k] = place(t, b, o->word_of[k], from, shape);
+    }
+    return n;
+}
+
+/* In float32 the masters to the model; and parameters whose last piece it was have been updated. */
+static ds_status finish_piece(const dsi_offload *o, const dsi_optim_piece *p, int i,
+                              dsi_offload_model model)
+{
+    int64_t end = p->begin + dsi_numel(p->p->shape);
+    ds_status status = DS_OK;
+    if (o->f->param[i].x->dtype == DS_F32)
+        status = dsi_copy(dsi_flat_range(model.part(model.arg, i), p->begin, end),
+                          dsi_flat_range(p->p, 0, end - p->begin));
+    if (status == DS_OK && end == own_elements(o->f, i))
+        status = dsi_optim_count(o->optim, o->f->param[i].index);
+    return status;
+}
+
+static ds_status update(dsi_offload *o, const Block *b, const ds_tensor *t, double g_scale,
+                        dsi_offload_model model)
+{
+    ds_scope *scope = ds_scope_open();
+    dsi_optim_piece *pieces = dsi_alloc((size_t)o->f->n * sizeof *pieces);
+    int *of = dsi_alloc((size_t)o->f->n * sizeof *of), n = list_pieces(o, b, t, pieces);
+    for (int k = 0; k < n; k++) {
+        of[k] = pieces[k].i;
+        pieces[k].i = o->f->param[of[k]].index;
+    }
+    ds_status status = dsi_optim_step_pieces(o->optim, pieces, n, g_scale);
+    for (int k = 0; status == DS_OK && k < n; k++)
+        status = finish_piece(o, &pieces[k], of[k], model);
+    dsi_free(pieces);
+    dsi_free(of);
+    ds_scope_close(scope);
+    return status;
+}
+
+/* One block of the file is in each of: being read, updated, being written. */
+static ds_status step_file(dsi_offload *o, double g_scale, dsi_offload_model model)
+{
+    int ahead = !o->o.pipeline_read ? 0 : o->buffers > 2 ? o->buffers - 2 : o->buffers - 1;
+    ds_status status = DS_OK;
+    for (int k = 0, next = 0; status == DS_OK && k < o->in_file; k++) {
+        for (; status == DS_OK && next <= k + ahead && next < o->in_file; next++) {
+            status = wait_for(o, buffer_of(o, next)); /* until it is written */
+            if (status == DS_OK) start(o, next, buffer_of(o, next), false, o->words);
+        }
+        Buffer *u = buffer_of(o, k);
+        if (status == DS_OK) status = wait_for(o, u);
+        if (status == DS_OK) status = update(o, &o->block[k], u->t, g_scale, model);
+        if (status != DS_OK) break;
+        start(o, k, u, true, o->words);
+        if (!o->o.pipeline_write) status = wait_for(o, u);
+    }
+    return status;
+}
+
+ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model)
+{
+    ds_status status = dsi_offload_store(o, -1);
+    if (status == DS_OK) status = flush(o);
+    if (status == DS_OK) status = wait_for_all(o); /* what the last step has written */
+    o->held = -1;
+    if (status == DS_OK) status = step_file(o, g_scale, model);
+    for (int k = o->in_file; status == DS_OK && k < o->blocks; k++)
+        status = update(o, &o->block[k], o->block[k].memory, g_scale, model);
+    if (status != DS_OK) wait_for_all(o);
+    return status;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static void choose_words(dsi_offload *o)
+{
+    o->words = 1;
+    for (int k = 0; k < DS_OPTIM_MOMENTS; k++) {
+        bool used = false;
+        for (int g = 0; g < ds_optim_groups(o->optim); g++)
+            used = used || dsi_optim_uses(o->optim, g, k);
+        o->word_of[k] = used ? o->words++ : 0;
+    }
+}
+
+static ds_status make_items(dsi_offload *o)
+{
+    const dsi_flat *f = o->f;
+    o->item = dsi_alloc((size_t)(f->n * o->words) * sizeof *o->item);
+    for (int i = 0; i < f->n; i++) {
+        int64_t n = own_elements(f, i);
+        for (int w = 0; n && w < o->words; w++) {
+            Item *it = item_of(o, i, w);
+            ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
+            ds_scope *scope = ds_scope_open();
+            /* of no elements, so that it takes no memory even now */
+            ds_tensor *x = dsi_new_on(f->param[i].x->device, DS_F32, ds_shape(0));
+            if (x) {
+                dsi_release_storage(x);
+                x->shape = shape;
+                dsi_row_major(shape, x->stride);
+                *it = (Item){o, i, w, dsi_ref(x)};
+                dsi_absent_hook(x, fetch, it);
+            }
+            ds_scope_close(scope);
+            if (!x) return ds_error_status();
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status open_file(dsi_offload *o, const char *folder)
+{
+    const Block *last = &o->block[o->blocks - 1];
+    int64_t bytes = o->in_file < o->blocks ? o->block[o->in_file].at
+                                           : last->at + last->room * o->words * WORD;
+    dsi_text name = {0};
+    dsi_text_add(&name, "optimizer_rank%d_%lld_%lx", o->f->rank, (long long)getpid(),
+                 (unsigned long)(uintptr_t)o);
+    ds_status status = dsi_aio_file_open(&o->file, "offload_optimizer", folder, name.s, bytes);
+    dsi_text_free(&name);
+    return status;
+}
+
+static ds_status make_memory(dsi_offload *o)
+{
+    void **p = dsi_alloc((size_t)o->buffers * sizeof *p);
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < o->buffers; i++) {
+        ds_tensor *t = o->buffer[i].t = new_memory(o, o->capacity);
+        if (t)
+            p[i] = (float *)t->storage->p + aligned(t);
+        else
+            status = ds_error_status();
+    }
+    if (status == DS_OK && o->o.pin_memory)
+        dsi_aio_pin(o->aio, p, (size_t)(o->capacity * WORD), o->buffers);
+    dsi_free(p);
+    for (int k = o->in_file; status == DS_OK && k < o->blocks; k++) {
+        Block *b = &o->block[k];
+        b->memory = new_memory(o, b->room * o->words);
+        if (!b->memory) status = ds_error_status();
+    }
+    return status;
+}
+
+/* Masters with the model's values, into t, where all else is 0. */
+static ds_status fill_block(const dsi_offload *o, const Block *b, ds_tensor *t,
+                            dsi_offload_model model)
+{
+    const dsi_flat *f = o->f;
+    if (!dsi_run(t, fill, 0.0, dsi_v(t))) return ds_error_status();
+    for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
+        int i = o->mine[j];
+        int64_t at = f->param[i].own_at, from = most(at, b->begin),
+                to = least(own_end(f, i), b->end);
+        if (from >= to) continue;
+        ds_tensor *x = dsi_flat_range(model.part(model.arg, i), from - at, to - at);
+        if (dsi_copy(place(t, b, 0, from, ds_shape(to - from)), x) != DS_OK)
+            return ds_error_status();
+    }
+    return DS_OK;
+}
+
+static ds_status fill_all(dsi_offload *o, dsi_offload_model model)
+{
+    ds_status status = DS_OK;
+    for (int k = 0; status == DS_OK && k < o->blocks; k++) {
+        Block *b = &o->block[k];
+        Buffer *u = buffer_of(o, k);
+        ds_scope *scope = ds_scope_open();
+        if (!b->memory) status = wait_for(o, u);
+        if (status == DS_OK) status = fill_block(o, b, b->memory ? b->memory : u->t, model);
+        if (status == DS_OK && !b->memory) start(o, k, u, true, o->o.fast_init ? 1 : o->words);
+        ds_scope_close(scope);
+    }
+    return wait_for_all(o) == DS_OK ? status : ds_error_status();
+}
+
+dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *folder,
+                             const dsi_offload_opts *opts, dsi_offload_model model)
+{
+    dsi_offload *o = dsi_alloc(sizeof *o);
+    *o = (dsi_offload){.f = f, .optim = optim, .o = *opts, .held = -1, .file.fd = -1};
+    choose_words(o);
+    o->mine = dsi_alloc((size_t)f->n * sizeof *o->mine);
+    for (int i = 0; i < f->n; i++)
+        if (own_elements(f, i)) o->mine[o->n_mine++] = i;
+    cut(o);
+    o->buffers = (int)least(most(opts->buffer_count, 1), most(o->in_file, 1));
+    o->buffer = dsi_alloc((size_t)o->buffers * sizeof *o->buffer);
+    o->aio = dsi_aio_new(&opts->aio);
+    dsi_optim_keep(optim, moment, o);
+    if (open_file(o, folder) == DS_OK && make_memory(o) == DS_OK && fill_all(o, model) == DS_OK &&
+        make_items(o) == DS_OK)
+        return o;
+    dsi_offload_free(o);
+    return NULL;
+}
+
+void dsi_offload_free(dsi_offload *o)
+{
+    if (!o) return;
+    wait_for_all(o);
+    dsi_optim_keep(o->optim, NULL, NULL);
+    for (int k = 0; o->item && k < o->f->n * o->words; k++) {
+        if (!o->item[k].x) continue;
+        dsi_absent_hook(o->item[k].x, NULL, NULL);
+        dsi_unref(o->item[k].x);
+    }
+    for (int i = 0; i < o->buffers; i++) dsi_unref(o->buffer[i].t);
+    for (int k = 0; k < o->blocks; k++) dsi_unref(o->block[k].memory);
+    dsi_aio_free(o->aio);
+    dsi_aio_file_close(&o->file);
+    dsi_free(o->mine);
+    dsi_free(o->item);
+    dsi_free(o->buffer);
+    dsi_free(o->block);
+    dsi_free(o);
+}
+
+int64_t dsi_offload_memory(const dsi_offload *o)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < o->buffers; i++) bytes += (int64_t)o->buffer[i].t->storage->bytes;
+    for (int k = o->in_file; k < o->blocks; k++)
+        bytes += (int64_t)o->block[k].memory->storage->bytes;
+    return bytes;
+}
+
+int64_t dsi_offload_file(const dsi_offload *o) { return o->in_file ? o->file.bytes : 0; }
+
+void dsi_offload_moved(const dsi_offload *o, int64_t *read, int64_t *written)
+{
+    *read = o->read;
+    *written = o->written;
+}

@@ -1,0 +1,72 @@
+/* parallel/offload.h: masters and moments of a rank in a file, of which a step has a few pieces in memory.
+ *
+ * Note [Offload]
+ * A rank's own elements (flat.h) are cut into blocks. A block is one stretch of the file: its masters, then each
+ * moment, float32:
+ *
+ *     | masters moments .. of block 0 | masters moments .. of block 1 | ..
+ *
+ * A step takes block after block through a few buffers: read ahead of the optimizer, written behind it,
+ *
+ *     read    0 1 2 3 4 ..            buffer 0  block 0, 4, 8 ..
+ *     update      0 1 2 3 ..          buffer 1  block 1, 5, 9 ..
+ *     write         0 1 2 ..
+ *
+ * and what it computes has the bits that it has in memory, for rules know each element alone; for those that do
+ * not, a block holds whole parameters. Gradients and the model's parameters lie in memory as ever.
+ *
+ * Outside of a step, who reads a master or a moment (checkpoints, averages) finds a tensor whose storage is away
+ * and has it brought (tensor/absent.c): all of them can be read and written as if they were in memory, and are,
+ * until dsi_offload_let_go or dsi_offload_store.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_OFFLOAD_H
+#define DSI_PARALLEL_OFFLOAD_H
+
+#include "base/aio.h"
+#include "flat.h"
+#include "optim/optim.h"
+
+/* As the keys of offload_optimizer of that name. */
+typedef struct dsi_offload_opts {
+    const char *nvme_path; /* a folder that is there */
+    int buffer_count;      /* 0: 1 */
+    int64_t buffer_size;   /* elements of a block; 0: 2^20 */
+    bool pin_memory, pipeline_read, pipeline_write;
+    bool fast_init;   /* the moments' zeros are not written */
+    double in_memory; /* share of the blocks that are never in the file: 1 - ratio */
+    dsi_aio_opts aio;
+} dsi_offload_opts;
+
+typedef struct dsi_offload dsi_offload;
+
+/* A parameter's own elements as the model has them, of any dtype; i is that of the layout. */
+typedef struct dsi_offload_model {
+    ds_tensor *(*part)(void *arg, int i);
+    void *arg;
+} dsi_offload_model;
+
+/* Makes the file with masters of the model's values, and moments of 0, and takes over the optimizer's moments.
+ * folder: of nvme_path. Borrows f and optim. NULL with the message: no room on the disk, .. */
+dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *folder,
+                             const dsi_offload_opts *o, dsi_offload_model model);
+void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
+
+/* The master of parameter i of the layout; NULL: this rank has none of it. Its storage is away. */
+ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
+
+/* The optimizer's step with the gradients of the parts. In float32 each part goes to the model's too; in 16
+ * bits the optimizer has been told where (dsi_optim_set_param). */
+ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
+
+/* What was brought of parameter i goes: without what was written to it; or to the file. i -1: of all. */
+void dsi_offload_let_go(dsi_offload *o, int i);
+ds_status dsi_offload_store(dsi_offload *o, int i);
+bool dsi_offload_is_here(const dsi_offload *o, int i); /* part i has its storage */
+
+/* Bytes of memory that it would take for that many own elements and words: a master, and moments. */
+int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words);
+int64_t dsi_offload_memory(const dsi_offload *o); /* bytes of buffers and blocks */
+int64_t dsi_offload_file(const dsi_offload *o);   /* bytes */
+void dsi_offload_moved(const dsi_offload *o, int64_t *read, int64_t *written); /* bytes so far */
+
+#endif

@@ -1,0 +1,302 @@
+/* tests/parallel/offload.c: masters and moments in files: the bits that they give in memory, whatever the stage,
+ * dtype, rule, buffers and engine; what is brought for checkpoints; trouble with disks.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+#include "net.h"
+#include "ranks.h"
+
+#include "parallel/zero.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#define BATCH 24 /* samples of a step, on all ranks */
+#define RANKS 3
+
+typedef enum Rule { ADAMW, AMSGRAD, SGD, LION, RMSPROP, ADAMAX, RULES, LAMB = RULES } Rule;
+
+typedef struct Run {
+    dsi_zero_opts o;
+    Rule rule;
+    int steps;
+    bool reads; /* between steps all is read */
+    float x[RANKS][ROOM];
+    int n;
+    dsi_zero_bytes bytes; /* of rank 0 */
+} Run;
+
+static ds_optim *optim_of(Rule rule, ds_module *m)
+{
+    switch (rule) {
+    case ADAMW:
+        return ds_optim_adamw(m, 1e-3, .weight_decay = 0.01);
+    case AMSGRAD:
+        return ds_optim_adam(m, 1e-3, .amsgrad = true);
+    case SGD:
+        return ds_optim_sgd(m, 0.05, .momentum = 0.9);
+    case LION:
+        return ds_optim_lion(m, 1e-4);
+    case RMSPROP:
+        return ds_optim_rmsprop(m, 1e-3);
+    case ADAMAX:
+        return ds_optim_adamax(m, 1e-3);
+    default:
+        return ds_optim_lamb(m, 1e-3);
+    }
+}
+
+/* Biases, in a group of their own, decay less. */
+static bool is_bias(void *arg, const char *path, const ds_tensor *p)
+{
+    (void)arg, (void)p;
+    return strstr(path, "bias");
+}
+
+static ds_status read_all(dsi_zero *z, const ds_optim *optim)
+{
+    for (int i = 0; i < 6; i++) {
+        ds_tensor *x = dsi_zero_part(z, i);
+        RANK_CHECK(!x || isfinite(ds_item(ds_sum(ds_detach(x)))));
+        RANK_CHECK(dsi_zero_let_go(z, i, i % 2) == DS_OK);
+    }
+    ds_state *state = ds_optim_state(optim);
+    for (int i = 0; i < ds_state_len(state); i++)
+        RANK_CHECK(isfinite(ds_item(ds_sum(ds_cast(ds_state_at(state, i), DS_F64)))));
+    ds_state_free(state);
+    return DS_OK;
+}
+
+static ds_status train(void *arg)
+{
+    Run *run = arg;
+    int rank = ds_comm_rank(ds_world()), n = BATCH / ds_comm_size(ds_world());
+    ds_module *net = net_new();
+    ds_optim *optim = optim_of(run->rule, net);
+    ds_optim_set_group_weight_decay(optim, ds_optim_add_group(optim, is_bias, NULL), 1e-3);
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->o);
+    ds_status status = z ? DS_OK : ds_error_status();
+    for (int i = 0; status == DS_OK && i < run->steps; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *loss = loss_of(net, run->o.dtype, i * BATCH + rank * n, n);
+        status = dsi_zero_backward(z, loss, 1, true);
+        if (status == DS_OK) status = dsi_zero_step(z, 1, 0.5, false, true, NULL);
+        if (status == DS_OK && run->reads) status = read_all(z, optim);
+        ds_scope_close(scope);
+    }
+    if (status == DS_OK && rank == 0) run->bytes = dsi_zero_memory(z);
+    if (status == DS_OK && rank == 0) run->n = values(net, run->x[0], ROOM);
+    if (status == DS_OK && rank) values(net, run->x[rank], ROOM);
+    dsi_zero_free(z);
+    ds_optim_free(optim);
+    ds_module_free(net);
+    return status;
+}
+
+static void run_on(int ranks, Run *run)
+{
+    if (ds_run_ranks(ranks, train, run) != DS_OK) fail_msg("%s", ds_error());
+    CHECK(run->n > 2900);
+}
+
+/* With files as `files` says, in the bits of the run without. */
+static void same_bits(int ranks, const Run *want, Run *got, dsi_offload_opts files)
+{
+    files.nvme_path = folder_path("");
+    got->o = want->o;
+    got->o.files = files;
+    got->rule = want->rule;
+    got->steps = want->steps;
+    run_on(ranks, got);
+    if (memcmp(want->x[0], got->x[0], (size_t)want->n * sizeof(float)))
+        fail_msg("%d ranks, stage %d, %s, rule %d, buffers %d of %lld: other bits", ranks,
+                 want->o.stage, ds_dtype_name(want->o.dtype), want->rule, files.buffer_count,
+                 (long long)files.buffer_size);
+    CHECK(got->bytes.file > 0);
+}
+
+static const dsi_offload_opts ways[] = {
+    {0},
+    {.buffer_count = 1, .buffer_size = 333},
+    {.buffer_count = 2, .buffer_size = 100, .pipeline_read = true, .pin_memory = true},
+    {.buffer_count = 4, .buffer_size = 129, .pipeline_write = true, .fast_init = true},
+    {.buffer_count = 5,
+     .buffer_size = 64,
+     .pipeline_read = true,
+     .pipeline_write = true,
+     .in_memory = 0.4,
+     .aio = {.block_size = 4096, .queue_depth = 2, .single_submit = true}},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static Run *runs[2];
+
+/* In some of the ways, from `first` on. */
+static void compare(int ranks, dsi_zero_opts o, Rule rule, int first, int last)
+{
+    Run *want = runs[0], *got = runs[1];
+    o.reduce_scatter = o.overlap_comm = true;
+    o.reduce_bucket = 700;
+    o.persistence_threshold = o.stage == 3 ? 50 : 0;
+    o.model_persistence_threshold = o.max_live = INT64_MAX;
+    *want = (Run){.o = o, .rule = rule, .steps = 3};
+    run_on(ranks, want);
+    for (int k = first; k <= last; k++) {
+        got->reads = k % 2;
+        same_bits(ranks, want, got, ways[k]);
+    }
+}
+
+static void every_stage_and_dtype(void **state)
+{
+    static const ds_dtype dtypes[] = {DS_F32, DS_BF16, DS_F16};
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int k = 0; k < 3; k++) {
+            dsi_zero_opts o = {.stage = stage, .dtype = dtypes[k]};
+            o.accum_dtype = o.comm_dtype = o.dtype;
+            compare(k == 1 ? 2 : 3, o, ADAMW, k, WAYS - 1);
+            if (stage == 0) compare(1, o, ADAMW, 1, 2);
+        }
+}
+
+static void every_rule(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < RULES; rule++) {
+        int way = 1 + rule % (WAYS - 1);
+        compare(2, (dsi_zero_opts){.stage = 2}, (Rule)rule, way, way);
+        compare(2,
+                (dsi_zero_opts){
+                    .stage = 3, .dtype = DS_BF16, .accum_dtype = DS_BF16, .comm_dtype = DS_BF16},
+                (Rule)rule, way, way);
+    }
+    compare(2, (dsi_zero_opts){.stage = 0}, LAMB, 0, WAYS - 1); /* whole parameters in a block */
+}
+
+static void threads_in_place_of_the_kernel(void **state)
+{
+    (void)state;
+    setenv("DS_AIO", "threads", 1);
+    compare(3, (dsi_zero_opts){.stage = 2}, ADAMW, 0, WAYS - 1);
+    unsetenv("DS_AIO");
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------------------- */
+
+static ds_status one_step(dsi_zero *z, ds_module *net, int i)
+{
+    ds_scope *scope = ds_scope_open();
+    int rank = ds_comm_rank(ds_world());
+    ds_status status = dsi_zero_backward(z, loss_of(net, DS_F32, i * BATCH + rank * 8, 8), 1, true);
+    if (status == DS_OK) status = dsi_zero_step(z, 1, 0, false, false, NULL);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_tensor *copy_of(ds_tensor *x) { return ds_clone(ds_detach(x)); }
+
+/* What was read after one step, and written back after three, makes steps two and three again: parts, moments,
+ * counts, and the model by publish. */
+static ds_status there_and_back(void *arg)
+{
+    static _Thread_local float want[ROOM], got[ROOM];
+    dsi_zero_opts o = {.stage = *(int *)arg, .max_live = INT64_MAX};
+    o.files = (dsi_offload_opts){.nvme_path = folder_path(""), .buffer_size = 200};
+    ds_scope *scope = ds_scope_open();
+    ds_module *net = net_new();
+    ds_optim *optim = ds_optim_adamw(net, 1e-2);
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &o);
+    RANK_CHECK(z && one_step(z, net, 0) == DS_OK);
+
+    ds_tensor *part[6];
+    ds_state *state = ds_optim_state(optim), *kept = ds_state_new();
+    for (int i = 0; i < 6; i++) {
+        part[i] = dsi_zero_part(z, i) ? copy_of(dsi_zero_part(z, i)) : NULL;
+        RANK_CHECK(dsi_zero_let_go(z, i, false) == DS_OK);
+    }
+    for (int i = 0; i < ds_state_len(state); i++)
+        RANK_CHECK(ds_state_set(kept, ds_state_name(state, i), copy_of(ds_state_at(state, i))) ==
+                   DS_OK);
+    ds_state_free(state);
+    ds_tensor *whole = dsi_zero_whole(z, 2);
+    RANK_CHECK(whole && ds_numel(whole) == 2560);
+
+    RANK_CHECK(one_step(z, net, 1) == DS_OK && one_step(z, net, 2) == DS_OK);
+    int n = values(net, want, ROOM);
+    for (int i = 0; i < 6; i++) {
+        if (part[i]) RANK_CHECK(ds_copy(dsi_zero_part(z, i), part[i]) == DS_OK);
+        if (i % 2) RANK_CHECK(dsi_zero_let_go(z, i, true) == DS_OK);
+    }
+    RANK_CHECK(ds_optim_load(optim, kept) == DS_OK && dsi_zero_publish(z) == DS_OK);
+    RANK_CHECK(values(net, got, ROOM) == n && memcmp(want, got, sizeof got) != 0);
+    RANK_CHECK(one_step(z, net, 1) == DS_OK && one_step(z, net, 2) == DS_OK);
+    RANK_CHECK(values(net, got, ROOM) == n && !memcmp(want, got, (size_t)n * sizeof(float)));
+
+    ds_state_free(kept);
+    dsi_zero_free(z);
+    ds_optim_free(optim);
+    ds_module_free(net);
+    ds_scope_close(scope);
+    return DS_OK;
+}
+
+static void read_and_written_like_memory(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 1; ranks <= 3; ranks++)
+            if (ds_run_ranks(ranks, there_and_back, &stage) != DS_OK)
+                fail_msg("stage %d, %d ranks: %s", stage, ranks, ds_error());
+}
+
+/* ---- memory, and disks in trouble ------------------------------------------------------------------------- */
+
+static void memory_is_that_of_buffers(void **state)
+{
+    Run *run = runs[0];
+    (void)state;
+    *run = (Run){.o = {.files = {.nvme_path = folder_path(""), .buffer_count = 2}}, .steps = 1};
+    run->o.files.buffer_size = 100;
+    run_on(1, run);
+    CHECK(run->bytes.optimizer < 2 * (3 * 4096 + 4096) + 200);
+    CHECK(run->bytes.file >= 12 * run->n && run->bytes.file % 4096 == 0);
+}
+
+static void nothing_is_left(void **state)
+{
+    (void)state;
+    DIR *d = opendir(folder_path(""));
+    for (struct dirent *e; (e = readdir(d));) CHECK(e->d_name[0] == '.');
+    closedir(d);
+}
+
+static void disks_in_trouble(void **state)
+{
+    Run *run = runs[0];
+    (void)state;
+    *run = (Run){.o = {.stage = 1, .files = {.nvme_path = "/no/such/disk"}}, .steps = 1};
+    CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
+    CHECK_ERROR("offload_optimizer: there is no folder /no/such/disk: make it, or name another");
+    if (!access("/dev/full", F_OK)) {
+        run->o.files.nvme_path = "/dev/full"; /* no folder at all */
+        CHECK_INT(ds_run_ranks(1, train, run), DS_EIO);
+        CHECK_ERROR("there is no folder /dev/full");
+    }
+}
+
+int main(void)
+{
+    runs[0] = calloc(1, sizeof(Run)), runs[1] = calloc(1, sizeof(Run));
+    if (!folder_make() || !runs[0] || !runs[1]) return 1;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_stage_and_dtype),
+                                       cmocka_unit_test(every_rule),
+                                       cmocka_unit_test(threads_in_place_of_the_kernel),
+                                       cmocka_unit_test(nothing_is_left),
+                                       cmocka_unit_test(read_and_written_like_memory),
+                                       cmocka_unit_test(memory_is_that_of_buffers),
+                                       cmocka_unit_test(disks_in_trouble)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    folder_remove();
+    free(runs[0]), free(runs[1]);
+    return failed;
+}
