@@ -138,25 +138,20 @@ NOP("zero_optimization.offload_param.pin_memory", BOOL, "true", "page-locked mem
 GROUP("zero_optimization.offload_optimizer", NULL_FIRST,
       "where masters and moments lie, and the step runs; null: with the parameters")
 ACT("zero_optimization.offload_optimizer.device", WORD(devices), "\"none\"",
-    zero.offload_optimizer.device,
-    "none, cpu (host memory), nvme (a file a rank)")
-ACT("zero_optimization.offload_optimizer.nvme_path", TEXT, "null",
-    zero.offload_optimizer.nvme_path, "nvme: a folder that is there")
+    zero.offload_optimizer.device, "none, cpu (host memory), nvme (a file a rank)")
+ACT("zero_optimization.offload_optimizer.nvme_path", TEXT, "null", zero.offload_optimizer.nvme_path,
+    "nvme: a folder that is there")
 ACT("zero_optimization.offload_optimizer.buffer_count", INT_FROM(0), "4",
     zero.offload_optimizer.buffer_count,
     "nvme: blocks of masters and moments in memory during a step")
 ACT("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
-    zero.offload_optimizer.pin_memory,
-    "nvme: the kernel keeps those blocks in its tables")
+    zero.offload_optimizer.pin_memory, "nvme: the kernel keeps those blocks in its tables")
 ACT("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false",
-    zero.offload_optimizer.pipeline_read,
-    "nvme: read the next blocks while one is updated")
+    zero.offload_optimizer.pipeline_read, "nvme: read the next blocks while one is updated")
 ACT("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false",
-    zero.offload_optimizer.pipeline_write,
-    "nvme: go on while a block is being written")
+    zero.offload_optimizer.pipeline_write, "nvme: go on while a block is being written")
 ACT("zero_optimization.offload_optimizer.fast_init", BOOL, "false",
-    zero.offload_optimizer.fast_init,
-    "nvme: do not write the zeros of moments at first")
+    zero.offload_optimizer.fast_init, "nvme: do not write the zeros of moments at first")
 ACT("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",
     zero.offload_optimizer.ratio,
     "nvme: share that is in the file, below 1 in stage 3 only; cpu: it is the same memory")
