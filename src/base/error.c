@@ -33,6 +33,9 @@ static void set(ds_status status, const char *format, va_list args)
     char fresh[MESSAGE_BYTES] = ""; /* an argument may be the old message */
     int n = write_path(fresh, MESSAGE_BYTES / 2);
     vsnprintf(fresh + n, (size_t)(MESSAGE_BYTES - n), format, args);
+    /* One line, whatever the names in a file may hold. */
+    for (char *c = fresh; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127) *c = *c == '\t' ? ' ' : '?';
     memcpy(dsi_thread_memory(&message, MESSAGE_BYTES), fresh, MESSAGE_BYTES);
     last = status;
 }
