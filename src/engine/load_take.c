@@ -66,6 +66,7 @@ static ds_status take_model(const dsi_loaded *l, ds_engine *e)
         if (part)
             status = take_weights(l, dsi_flat_path(f, e->model, k), f->param[k].begin,
                                   f->param[k].end, part);
+        if (status == DS_OK) status = dsi_zero_let_go(e->zero, f->param[k].index, true);
     }
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         ds_tensor *x = ds_state_at(state, i);
@@ -95,7 +96,7 @@ static ds_status take_moments(const dsi_loaded *l, ds_engine *e, const dsi_flat_
         else if (!dsi_run(x->moment[i], fill, 0.0, dsi_v(x->moment[i])))
             status = ds_error_status();
     }
-    return status;
+    return status == DS_OK && e->zero ? dsi_zero_let_go(e->zero, f->index, true) : status;
 }
 
 /* The groups' own values: of ours, or of torch.optim's dict that DeepSpeed keeps. */

@@ -26,7 +26,8 @@
 /* A tensor that is written from where its elements lie: the parameters of a unit end to end, without a copy; or, once
  * it was copied, from that. */
 typedef struct dsi_piece {
-    const char *p; /* NULL: zeros */
+    const char *p; /* NULL: x; or zeros */
+    ds_tensor *x;  /* counted: in a file, and brought while it is written; or NULL */
     size_t bytes;
 } dsi_piece;
 

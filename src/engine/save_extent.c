@@ -19,7 +19,7 @@ dsi_extent *dsi_extent_new(dsi_extents *all)
 static void add(dsi_extent *s, const void *p, size_t bytes)
 {
     if (!bytes) return;
-    dsi_list_add(s, (dsi_piece){p, bytes});
+    dsi_list_add(s, (dsi_piece){.p = p, .bytes = bytes});
     s->bytes += bytes;
 }
 
@@ -27,6 +27,11 @@ ds_status dsi_extent_add(dsi_extent *s, const ds_tensor *x)
 {
     if (!x) return dsi_passed("engine_save"), DS_EINVAL;
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
+    if (bytes && !x->storage && x->hooks && x->hooks->fetch) { /* all at once need not fit */
+        dsi_list_add(s, (dsi_piece){.x = dsi_ref(x->hooks->self), .bytes = bytes});
+        s->bytes += bytes;
+        return DS_OK;
+    }
     const void *p = bytes ? dsi_v(x).p : NULL;
     if (bytes && !p) return ds_error_status();
     add(s, p, bytes);
@@ -34,6 +39,20 @@ ds_status dsi_extent_add(dsi_extent *s, const ds_tensor *x)
 }
 
 void dsi_extent_add_zeros(dsi_extent *s, size_t bytes) { add(s, NULL, bytes); }
+
+/* n bytes of a piece, from `from` on. */
+static ds_status read_piece(const dsi_piece *x, size_t from, char *out, size_t n)
+{
+    if (!x->p && !x->x) {
+        memset(out, 0, n);
+        return DS_OK;
+    }
+    if (x->x && dsi_bring(x->x) != DS_OK) return ds_error_status();
+    const char *p = x->x ? dsi_v(x->x).p : x->p;
+    memcpy(out, p + from, n);
+    if (x->x && from + n == x->bytes) dsi_release_storage(x->x);
+    return DS_OK;
+}
 
 /* Bytes offset .. offset + bytes - 1, for the writer. */
 static ds_status read_extent(void *arg, int64_t offset, void *to, size_t bytes)
@@ -52,10 +71,7 @@ static ds_status read_extent(void *arg, int64_t offset, void *to, size_t bytes)
             continue;
         }
         size_t n = x->bytes - skip < bytes ? x->bytes - skip : bytes;
-        if (x->p)
-            memcpy(out, x->p + skip, n);
-        else
-            memset(out, 0, n);
+        if (read_piece(x, skip, out, n) != DS_OK) return ds_error_status();
         out += n;
         bytes -= n;
         skip = 0;
@@ -93,7 +109,10 @@ ds_status dsi_extents_copy(dsi_extents *all)
                 "engine_save: no memory for the copy that is written behind (%lld MB): leave "
                 "\"checkpoint\": {\"async\": true} out",
                 (long long)(dsi_extents_bytes(all) >> 20));
-        read_extent(s, 0, copy, s->bytes);
+        if (read_extent(s, 0, copy, s->bytes) != DS_OK) {
+            free(copy);
+            return ds_error_status();
+        }
         s->copy = copy;
     }
     return DS_OK;
@@ -102,6 +121,7 @@ ds_status dsi_extents_copy(dsi_extents *all)
 void dsi_extents_free(dsi_extents *all)
 {
     for (int i = 0; i < all->n; i++) {
+        for (int k = 0; k < all->at[i]->n; k++) dsi_unref(all->at[i]->at[k].x);
         dsi_list_free(all->at[i]);
         free(all->at[i]->copy);
         dsi_free(all->at[i]);

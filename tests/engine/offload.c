@@ -8,6 +8,8 @@ enum { STEPS = 4, WIDTH = 40, BATCH = 4, LOSSES = 2 * STEPS };
 
 typedef struct Run {
     char config[1500];
+    const char *dir;     /* NULL: neither is saved nor loaded */
+    bool loads;          /* and goes on from the middle */
     double loss[LOSSES]; /* of rank 0 */
 } Run;
 
@@ -29,7 +31,10 @@ static ds_status train(void *arg)
     ds_module *net = net_new();
     ds_engine *e = ds_initialize(.model = net, .config = run->config);
     if (!e || ds_engine_use_ema(e, 0.5) != DS_OK) return ds_error_status();
-    for (int i = 0; i < LOSSES; i++) {
+    if (run->loads && ds_engine_load(e, run->dir) != DS_OK) return ds_error_status();
+    for (int i = run->loads ? STEPS : 0; i < LOSSES; i++) {
+        if (i == STEPS && run->dir && !run->loads && ds_engine_save(e, run->dir) != DS_OK)
+            return ds_error_status();
         ds_scope *scope = ds_scope_open();
         ds_seed((uint64_t)(100 + 8 * i + rank));
         ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), ds_engine_dtype(e));
@@ -84,9 +89,30 @@ static void files_change_nothing(void **state)
         }
 }
 
+/* Saved from a file and from memory, read to memory and to a file. */
+static void checkpoints_do_not_know(void **state)
+{
+    char files[1000];
+    (void)state;
+    snprintf(files, sizeof files,
+             ", \"sub_group_size\": 300, \"offload_optimizer\": {\"device\": \"nvme\", "
+             "\"nvme_path\": \"%s\"}",
+             folder_path(""));
+    for (int stage = 1; stage <= 3; stage++)
+        for (int k = 0; k < 2; k++) {
+            Run whole = {.dir = folder_path(k ? "file" : "memory")}, cut = whole;
+            configure(&whole, 2, stage, "\"fp16\": {\"enabled\": true}, ", k ? files : "");
+            configure(&cut, 2, stage, "\"fp16\": {\"enabled\": true}, ", k ? "" : files);
+            cut.loads = true;
+            run_on(2, &whole);
+            run_on(2, &cut);
+            for (int i = STEPS; i < LOSSES; i++) CHECK_CLOSE(cut.loss[i], whole.loss[i], 0);
+        }
+}
+
 static void what_is_missing_is_said(void **state)
 {
-    Run run;
+    Run run = {0};
     (void)state;
     configure(&run, 1, 2, "", ", \"offload_optimizer\": {\"device\": \"nvme\"}");
     CHECK_INT(ds_run_ranks(1, train, &run), DS_EINVAL);
@@ -100,6 +126,7 @@ static void what_is_missing_is_said(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(files_change_nothing),
+                                       cmocka_unit_test(checkpoints_do_not_know),
                                        cmocka_unit_test(what_is_missing_is_said)};
     if (!folder_make()) return 1;
     setenv("DS_LOG", "error", 1);
