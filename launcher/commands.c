@@ -206,6 +206,7 @@ static void add_srun(words *w, const launch_plan *p)
     words_add(w, "-n");
     words_add(w, "%d", p->world_size);
     words_add(w, "--ntasks-per-node=%d", p->hosts[0].n_slots);
+    if (!has_word(p, "--distribution")) words_add(w, "--distribution=block"); /* host by host */
     words_add(w, "--nodes");
     words_add(w, "%d", p->n_hosts);
     if (p->from != FROM_SRUN) {

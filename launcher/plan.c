@@ -18,20 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-void plan_complain(const char *before)
-{
-    dsi_text t = {0};
-    dsi_text_add(&t, "deepspeed: %s", before);
-    for (const char *s = ds_error() ? ds_error() : ""; *s; s++) {
-        if ((unsigned char)*s < ' ' || *s == 127)
-            dsi_text_add(&t, "\\x%02x", (unsigned)*s);
-        else
-            dsi_text_add_bytes(&t, s, 1);
-    }
-    fprintf(stderr, "%s\n", t.s);
-    dsi_text_free(&t);
-}
-
 /* ---- deciding ---------------------------------------------------------------------------------------------- */
 
 static ds_status find_hosts(launch_plan *p)
@@ -80,7 +66,7 @@ static ds_status collect_environment(launch_plan *p)
 static ds_status unless_dry(const launch_plan *p, ds_status status)
 {
     if (status == DS_OK || !p->o.dry_run) return status;
-    plan_complain("it would not start: ");
+    fprintf(stderr, "deepspeed: it would not start: %s\n", ds_error());
     ds_error_clear();
     return DS_OK;
 }
@@ -135,7 +121,7 @@ int plan_decide(launch_plan *p, const options *o)
 {
     *p = (launch_plan){.o = *o};
     if (decide(p) == DS_OK) return 0;
-    plan_complain("");
+    fprintf(stderr, "deepspeed: %s\n", ds_error());
     return STATUS_WRONG;
 }
 

@@ -65,8 +65,6 @@ void plan_compose(launch_plan *p);
 int plan_print(
     const launch_plan *p); /* --dry_run: one JSON object on stdout; status of the command */
 void plan_free(launch_plan *p);
-/* "deepspeed: ", before, and ds_error() as one line on stderr, whatever a file or a host has put into it. */
-void plan_complain(const char *before);
 
 /* announce.c: DeepSpeed's lines of what is known before the start: cmd =, WORLD INFO DICT, nnodes=,
  * global_rank_mapping=, dist_world_size=, Setting CUDA_VISIBLE_DEVICES=. Nothing under --quiet. */

@@ -6,6 +6,7 @@
 #include "rank.h"
 
 #include "cores.h"
+#include "hosts.h"
 #include "watch.h"
 #include "world.h"
 
@@ -53,7 +54,7 @@ static bool read_options(rank_options *o, int argc, char **argv)
                                           {"log_level", 1, NULL, SKIP},
                                           {"link", 1, NULL, LINK},
                                           {0}};
-    *o = (rank_options){.master_addr = "127.0.0.1", .master_port = "29500", .node = -1};
+    *o = (rank_options){.master_port = "29500", .node = -1};
     optind = 0; /* glibc: begin anew */
     for (int key; (key = getopt_long(argc, argv, "+", names, NULL)) != -1;) {
         const char **text = key == WORLD      ? &o->world_info
@@ -86,6 +87,14 @@ static void set_number(const char *name, int n)
     setenv(name, text, 1);
 }
 
+/* Where rank 0 is, if the launcher could not know: the first node of Slurm's step. Lives as long as the process. */
+static const char *find_master(void)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST");
+    ds_hosts h = {0};
+    return list && hosts_expand(&h, list, 1) == DS_OK ? h.at[0].name : "127.0.0.1";
+}
+
 static void set_environment(const rank_options *o, const world *w, const place *p)
 {
     const world_node *node = &w->nodes[p->node];
@@ -98,7 +107,7 @@ static void set_environment(const rank_options *o, const world *w, const place *
     set_number("LOCAL_SIZE", node->n_slots);
     set_number("CROSS_RANK", p->node);
     set_number("CROSS_SIZE", w->n_nodes);
-    setenv("MASTER_ADDR", o->master_addr, 1);
+    setenv("MASTER_ADDR", o->master_addr ? o->master_addr : find_master(), 1);
     setenv("MASTER_PORT", o->master_port, 1);
     setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
     dsi_text_free(&devices);

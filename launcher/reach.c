@@ -205,6 +205,6 @@ int plan_reach(launch_plan *p)
         plan_compose(p);
         return 0;
     }
-    plan_complain("");
+    fprintf(stderr, "deepspeed: %s\n", ds_error());
     return EXIT_FAILURE;
 }

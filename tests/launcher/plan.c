@@ -106,8 +106,7 @@ static void several_hosts(void **state)
     REFUSED("--include and --exclude say it all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
     REFUSED("--hostfile: read missing: No such file", "-H", "missing", "train");
     REFUSED("no slot is left", "-H", "two", "-e", "w0@w1", "train");
-    REFUSED("--include a\\x0ab\\x1b[1m: there is no host", "-H", "two", "--include=a\nb\x1b[1m",
-            "train");
+    REFUSED("--include a?b?[1m: there is no host", "-H", "two", "--include=a\nb\x1b[1m", "train");
     REFUSED("--bind_core_list: \"3-1\"", "--bind_core_list=3-1", "train");
 }
 
@@ -179,13 +178,14 @@ static void slurm(void **state)
 {
     (void)state;
     const char *c = dry_command(dry("--launcher=slurm", "--num_nodes=2", "--num_gpus=4", "train"));
-    HAS(c,
-        "srun -K1 --mpi=pmix -n 8 --ntasks-per-node=4 --nodes 2 --gpus-per-node 4 --export=ALL ");
+    HAS(c, "srun -K1 --mpi=pmix -n 8 --ntasks-per-node=4 --distribution=block --nodes 2 "
+           "--gpus-per-node 4 --export=ALL ");
     HAS_NOT(c, "--nodelist");
     HAS_NOT(c, "--master_addr");
     HAS_NOT(dry_command(dry("--launcher=slurm", "--num_devs=4", "train")), "--gpus-per-node");
     HAS(dry_command(dry("--launcher=slurm", "--launcher_args=--mpi=pmi2 -p gpu", "train")),
-        "srun -K1 -n 1 --ntasks-per-node=1 --nodes 1 --mpi=pmi2 -p gpu --export=ALL ");
+        "srun -K1 -n 1 --ntasks-per-node=1 --distribution=block --nodes 1 --mpi=pmi2 -p gpu "
+        "--export=ALL ");
     HAS(dry_command(dry("-H", "two", "--launcher=slurm", "train")), "--nodes 2 --nodelist w0,w1 ");
     REFUSED("w0 has 1 slots and w1 has 3", "-H", "odd", "--launcher=slurm", "train");
     REFUSED("slot 1 of w0 cannot be asked for", "-H", "two", "--launcher=slurm", "-i", "w0:1",
@@ -194,7 +194,7 @@ static void slurm(void **state)
     dry_set("SLURM_JOB_NODELIST", "gpu[08-09]");
     dry_set("SLURM_TASKS_PER_NODE", "3(x2)");
     c = dry_command(dry("--launcher=slurm", "train"));
-    HAS(c, "-n 6 --ntasks-per-node=3 --nodes 2 --nodelist gpu08,gpu09 ");
+    HAS(c, "-n 6 --ntasks-per-node=3 --distribution=block --nodes 2 --nodelist gpu08,gpu09 ");
     HAS(c, "--master_addr=gpu08 ");
     HAS(dry_resources(dry("--launcher=slurm", "-e", "gpu08", "train")), "{\"gpu09\": [0, 1, 2]}");
     dry_set("SLURM_JOB_NODELIST", "gpu[08-");
