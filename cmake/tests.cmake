@@ -29,7 +29,7 @@ endforeach()
 
 # These start jobs of 2 and 4 processes.
 set_tests_properties(comm/mpi PROPERTIES LABELS "comm;mpi")
-add_dependencies(test_comm_mpi test_comm_collectives test_comm_messages)
+add_dependencies(test_comm_mpi test_comm_collectives test_comm_messages test_engine_moe)
 foreach(mpi ${DS_MPIS})
     add_dependencies(test_comm_mpi deepspeed_${mpi})
 endforeach()

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "classify.h"
+#include "experts.h"
 #include "progress.h"
 #include "source.h"
 #include "trace.h"
@@ -15,6 +16,7 @@ const char *argp_program_version = "cifar10_deepspeed (deepspeed.c) " DS_VERSION
 
 typedef struct Options {
     Source source;
+    Experts experts;
     ds_arguments deepspeed;
     const char *dtype, *save, *load, *trace;
     int64_t epochs, batch_size, stage, threads, max_steps, log_interval;
@@ -30,14 +32,6 @@ enum {
     LOG_INTERVAL,
     DTYPE,
     STAGE,
-    MOE,
-    EP_WORLD_SIZE,
-    NUM_EXPERTS,
-    MLP_TYPE,
-    TOP_K,
-    MIN_CAPACITY,
-    NOISY_GATE_POLICY,
-    MOE_PARAM_GROUP,
     SEED,
     THREADS,
     MAX_STEPS,
@@ -59,15 +53,6 @@ static const struct argp_option options[] = {
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
-    {0, 0, 0, 0, "Mixture of experts (not there yet):", 3},
-    {"moe", MOE, 0, 0, "use layers of experts", 0},
-    {"ep-world-size", EP_WORLD_SIZE, "N", 0, "ranks that share the experts", 0},
-    {"num-experts", NUM_EXPERTS, "N", 0, "experts, a number for each layer", 0},
-    {"mlp-type", MLP_TYPE, "TYPE", 0, "standard or residual", 0},
-    {"top-k", TOP_K, "N", 0, "experts for each token", 0},
-    {"min-capacity", MIN_CAPACITY, "N", 0, "tokens that an expert takes at least", 0},
-    {"noisy-gate-policy", NOISY_GATE_POLICY, "TYPE", 0, "None, RSample or Jitter", 0},
-    {"moe-param-group", MOE_PARAM_GROUP, 0, 0, "a parameter group for the experts", 0},
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
     {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
@@ -125,7 +110,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &o->source;
-        state->child_inputs[1] = &o->deepspeed;
+        state->child_inputs[1] = &o->experts;
+        state->child_inputs[2] = &o->deepspeed;
         return 0;
     case DTYPE:
         o->dtype = one_of(state, "dtype", arg, dtypes);
@@ -151,21 +137,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case QUIET:
         o->quiet = true;
         return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "unexpected argument \"%s\"", arg);
-        return 0;
     default:
-        if (key >= MOE && key <= MOE_PARAM_GROUP)
-            argp_error(state,
-                       "this version has no mixture of experts: leave --moe and its options out");
         return parse_number(key, arg, state, o);
     }
 }
 
 static Options read_options(int argc, char **argv)
 {
-    const struct argp_child children[] = {
-        {&source_argp, 0, "Data:", 1}, {ds_add_config_arguments(), 0, "DeepSpeed:", 5}, {0}};
+    const struct argp_child children[] = {{&source_argp, 0, "Data:", 1},
+                                          {&experts_argp, 0, "Mixture of experts:", 3},
+                                          {ds_add_config_arguments(), 0, "DeepSpeed:", 5},
+                                          {0}};
     const struct argp argp = {options,
                               parse,
                               NULL,
@@ -239,7 +221,7 @@ typedef struct Program {
 
 static ds_module *make_network(const Program *p)
 {
-    ds_module *net = net_new();
+    ds_module *net = p->o.experts.on ? experts_net(&p->o.experts) : net_new();
     if (!p->o.load) return net;
     ds_state *state = ds_load(p->o.load);
     if (state && ds_module_load(net, state) == DS_OK && p->first && !p->o.quiet)
@@ -292,7 +274,8 @@ static double train_step(Program *p, Progress *bar, const ds_batch *b)
 {
     double lr = ds_engine_lr(p->engine), scale = ds_engine_loss_scale(p->engine);
     ds_tensor *loss = ds_cross_entropy(ds_engine_forward(p->engine, b->x), b->y);
-    ds_engine_backward(p->engine, loss);
+    experts_count(&p->o.experts, ds_engine_module(p->engine));
+    ds_engine_backward(p->engine, experts_loss(&p->o.experts, ds_engine_module(p->engine), loss));
     if (will_print(p->engine)) progress_hide(bar);
     ds_engine_step(p->engine);
     double value = ds_item(loss);
@@ -347,6 +330,7 @@ static void train(Program *p)
     progress_end(&bar);
     trace_close(p->trace, p->o.trace);
     if (!ds_error() && p->first && !p->o.quiet) printf("Finished Training\n");
+    if (!p->o.quiet) experts_print(&p->o.experts, p->first);
 }
 
 /* The weights as they were trained: the float32 masters of fp16 and bf16. */
@@ -394,6 +378,7 @@ int main(int argc, char **argv)
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     if (ds_error()) fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
     int status = ds_error() != NULL;
+    experts_free(&p.o.experts);
     ds_loader_free(p.test);
     ds_engine_free(p.engine);
     ds_destroy_process_group();

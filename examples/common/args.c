@@ -18,7 +18,7 @@ error_t args_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) hyphens(argv[i]);
     argp_err_exit_status = 2;
-    return argp_parse(argp, argc, argv, 0, NULL, input);
+    return argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input);
 }
 
 int64_t args_int(struct argp_state *state, const char *name, const char *arg, int64_t low,

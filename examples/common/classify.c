@@ -6,7 +6,9 @@
 #include <string.h>
 
 typedef struct Net {
-    ds_module *conv1, *conv2, *fc1, *fc2, *fc3;
+    ds_module *conv1, *conv2, *fc1, *fc2;
+    ds_module *experts; /* a list of layers; or NULL */
+    ds_module *last;
 } Net;
 
 static ds_tensor *net_forward(void *self, ds_tensor *x)
@@ -17,10 +19,13 @@ static ds_tensor *net_forward(void *self, ds_tensor *x)
     x = ds_flatten(x, 1);
     x = ds_relu(ds_call(net->fc1, x));
     x = ds_relu(ds_call(net->fc2, x));
-    return ds_call(net->fc3, x);
+    for (int i = 0; i < ds_module_children(net->experts); i++)
+        x = ds_call(ds_module_child(net->experts, i), x);
+    return ds_call(net->last, x);
 }
 
-ds_module *net_new(void)
+/* All but what comes behind fc2. */
+static ds_module *features(void)
 {
     static const ds_module_type type = {"Net", sizeof(Net), .forward = net_forward};
     ds_module *m = ds_module_new(NULL, "net", &type);
@@ -29,7 +34,38 @@ ds_module *net_new(void)
     net->conv2 = ds_nn_conv2d(m, "conv2", 6, 16, 5);
     net->fc1 = ds_nn_linear(m, "fc1", 16 * 5 * 5, 120);
     net->fc2 = ds_nn_linear(m, "fc2", 120, 84);
-    net->fc3 = ds_nn_linear(m, "fc3", 84, 10);
+    return m;
+}
+
+ds_module *net_new(void)
+{
+    ds_module *m = features();
+    Net *net = ds_self(m);
+    net->last = ds_nn_linear(m, "fc3", 84, 10);
+    return m;
+}
+
+static ds_module *expert(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(parent, name, 84, 84);
+}
+
+ds_module *net_new_moe(const int *num_experts, int layers, const ds_moe_opts *opts)
+{
+    ds_module *m = features();
+    Net *net = ds_self(m);
+    net->experts = ds_nn_module_list(m, "moe_layer_list");
+    for (int i = 0; i < layers; i++) {
+        char name[16];
+        ds_moe_opts o = *opts;
+        o.expert = expert;
+        o.num_experts = num_experts[i];
+        if (o.eval_capacity_factor == 0) o.eval_capacity_factor = num_experts[i]; /* for all */
+        snprintf(name, sizeof name, "%d", i);
+        ds_nn_moe_with(net->experts, name, 84, o);
+    }
+    net->last = ds_nn_linear(m, "fc4", 84, 10);
     return m;
 }
 

@@ -246,7 +246,7 @@ static void announce_zero(const ds_engine *e, const dsi_zero_opts *o)
 /* DeepSpeed's line for each layer of experts. */
 static void announce_experts(const ds_engine *e)
 {
-    for (int i = 0; i < ds_moe_layers(e->model); i++) {
+    for (int i = 0; !ds_error() && i < ds_moe_layers(e->model); i++) {
         dsi_experts x = dsi_moe_experts(ds_moe_layer(e->model, i));
         dsi_log(DSI_INFO,
                 "MoE layer with num_experts: %d | num_local_experts: %d | expert_parallel_size: %d",

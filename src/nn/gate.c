@@ -192,8 +192,8 @@ static bool decide_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, con
     if (!open_plan(g, r, &p) || !score) return false;
     if (p.tokens < g->o.min_capacity) {
         ds_fail(DS_EINVAL,
-                "%lld tokens, but min_capacity is %lld: expected at least as many tokens: enlarge "
-                "the batch, or set min_capacity to -1 (none)",
+                "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
+                "larger batch, or a lower min_capacity",
                 (long long)p.tokens, (long long)g->o.min_capacity);
         return false;
     }

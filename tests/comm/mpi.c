@@ -1,4 +1,4 @@
-/* tests/comm/mpi.c: ranks as processes. Runs tests/comm/collectives under each MPI that is here, and itself
+/* tests/comm/mpi.c: ranks as processes. Runs tests/comm/collectives and others under each MPI that is here, and itself
  * with trouble of every kind: the job must end, not with status 0, and say why.
  *
  *     test_comm_mpi             the tests
@@ -158,6 +158,7 @@ static void check_mpi(const mpi *m)
         check_good(m, n, "", "test_comm_mpi none");
         if (n != 3) check_good(m, n, "", "test_comm_collectives");
         if (n > 1) check_good(m, n, "", "test_comm_messages");
+        if (n % 2 == 0) check_good(m, n, "", "test_engine_moe");
     }
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");
     check_good(m, 3, "DS_DEBUG=comm", "test_comm_messages");

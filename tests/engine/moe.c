@@ -1,5 +1,6 @@
 /* tests/engine/moe.c: training with experts that ranks share: the parameters of a single process, whatever the stage,
- * ep_size, k; their norm, clipping, groups; what is refused. Under mpirun the ranks are its processes.
+ * ep_size, k; their norm, clipping, groups; what is refused. Under mpirun the ranks are its processes, and only the
+ * first plan runs.
  * SPDX-License-Identifier: MIT */
 #include "nn/moe.h"
 #include "optim/optim.h"
@@ -185,7 +186,7 @@ static void compare(const Run *want, const Run *got, int ranks, double tolerance
 
 static bool runs_on(int ranks) { return !under_mpirun() || ds_comm_size(ds_world()) == ranks; }
 
-/* Every way to share the experts, at every stage, beside one process that adds up the same micro batches. */
+/* Ways to share the experts, at every stage, beside one process that adds up the same micro batches. */
 static void check_plan(Plan plan, double tolerance)
 {
     static const int ranks[] = {2, 2, 4, 4, 4}, ep_size[] = {1, 2, 1, 2, 4};
@@ -193,7 +194,7 @@ static void check_plan(Plan plan, double tolerance)
     plan.ep_size = 1;
     want->plan = plan;
     run_on(1, want);
-    for (int i = 0; i < 5; i++)
+    for (int i = plan.k == 1 && !plan.dtype ? 0 : 3; i < 5; i++)
         for (int stage = 0; stage <= 3 && runs_on(ranks[i]); stage++) {
             got->plan = plan;
             got->plan.stage = stage;
@@ -205,12 +206,13 @@ static void check_plan(Plan plan, double tolerance)
     free(want), free(got);
 }
 
-static const Plan plain = {.k = 1, .experts = 4, .steps = 6};
+static const Plan plain = {.k = 1, .experts = 4, .steps = 4};
 
 static void as_one_process(void **state)
 {
     (void)state;
     check_plan(plain, 2e-6);
+    if (under_mpirun()) return;
     Plan p = plain;
     p.k = 2, p.residual = true;
     check_plan(p, 2e-6);
@@ -274,7 +276,6 @@ static ds_status refused(void *arg)
 static void bad_sharing(void **state)
 {
     (void)state;
-    if (under_mpirun()) return;
     CHECK_INT(ds_run_ranks(3, refused, &(Plan){.ep_size = 2, .k = 1, .experts = 4}), DS_EINVAL);
     CHECK_ERROR("MoE moe: ep_size is 2, but there are 3 ranks: expected a divisor");
     refused(&(Plan){.ep_size = 2, .k = 1, .experts = 4});
@@ -287,11 +288,13 @@ static void bad_sharing(void **state)
 
 int main(void)
 {
-    if (under_mpirun() && ds_init_distributed() != DS_OK) return 1;
+    const struct CMUnitTest processes[] = {cmocka_unit_test(as_one_process)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_one_process), cmocka_unit_test(clipped), cmocka_unit_test(in_16_bits),
         cmocka_unit_test(experts_have_groups), cmocka_unit_test(bad_sharing)};
-    int failures = cmocka_run_group_tests(tests, NULL, NULL);
-    if (under_mpirun()) ds_destroy_process_group();
+    if (!under_mpirun()) return cmocka_run_group_tests(tests, NULL, NULL);
+    if (ds_init_distributed() != DS_OK) return 1;
+    int failures = cmocka_run_group_tests(processes, NULL, NULL);
+    ds_destroy_process_group();
     return failures;
 }

@@ -329,7 +329,7 @@ static void bad_calls(void **state)
     CHECK(!ds_call(moe, tokens(0)));
     CHECK_ERROR("of 0 elements");
     CHECK(!ds_call(moe, tokens(3)));
-    CHECK_ERROR("moe: 3 tokens, but min_capacity is 4");
+    CHECK_ERROR("moe: MoE: 3 tokens, but min_capacity is 4");
     CHECK(!ds_call(moe, tokens(8), ds_ones(DS_I64, ds_shape(7))));
     CHECK_ERROR("used_token has 7 elements: expected one for each of 8 tokens");
     CHECK(!ds_call(other, tokens(8)));

@@ -100,8 +100,8 @@ status 2 --dtype fp8
 has err '"fp8": expected fp32, fp16 or bf16'
 status 2 --stage 4
 has err 'stage: 4 is outside 0 to 3'
-status 2 --moe
-has err 'mixture of experts'
+status 2 extra
+has err 'unexpected argument "extra"'
 status 1 $sample --deepspeed_config ds_config.json -b 4
 has err 'train_batch_size'
 status 1 $sample --deepspeed_config none.json

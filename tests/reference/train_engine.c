@@ -3,7 +3,7 @@
  * many ranks, as threads, as the run had processes.
  *
  * Where DeepSpeed has a fault, the rule is ours, and the run is compared as far as the fault does not reach:
- * see comparable. In float32 a near-tie of two values in a pooling window may fall the other way (see
+ * see comparable. Networks with experts also have their loss for balance compared. In float32 a near-tie of two values in a pooling window may fall the other way (see
  * train.c): the gradient norm of that step tells, and what follows is compared more loosely.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -21,8 +21,8 @@ static ds_dataset *images;
 
 /* What a rank saw; filled by its thread, compared by the main one. */
 typedef struct Seen {
-    double loss[MAX_STEPS], lr[MAX_STEPS], lr_after[MAX_STEPS], norm[MAX_STEPS], scale[MAX_STEPS],
-        skipped[MAX_STEPS];
+    double loss[MAX_STEPS], aux[MAX_STEPS], lr[MAX_STEPS], lr_after[MAX_STEPS], norm[MAX_STEPS],
+        scale[MAX_STEPS], skipped[MAX_STEPS];
     int64_t micro_steps, updates;
     float *weights; /* all of them, in the order of the state dict; masters */
 } Seen;
@@ -30,8 +30,10 @@ typedef struct Seen {
 typedef struct Run {
     Reference *r;
     char *config;
-    const ds_state *init;
+    const ds_state *init, *rest; /* rest: what a network with experts has besides; or NULL */
+    const json_t *moe;           /* options of its layer; or NULL */
     int64_t gas;
+    double aux_weight;
     int world;
     Seen *seen; /* [world] */
 } Run;
@@ -46,13 +48,41 @@ static int64_t read_index(const json_t *list, int64_t *index)
     return n;
 }
 
-/* The initial weights were read on another thread: their values are copied. */
-static ds_module *load_net(const ds_state *init)
+/* With experts: a network of the example with one layer of them. */
+static ds_module *make_net(const json_t *moe)
 {
-    ds_module *net = net_new();
+    int experts = (int)reference_int(moe, "num_experts", 1);
+    int64_t least = reference_int(moe, "min_capacity", 4);
+    ds_moe_opts o = {
+        .ep_size = (int)reference_int(moe, "ep_size", 1),
+        .k = (int)reference_int(moe, "k", 1),
+        .min_capacity = least ? least : -1,
+        .use_residual = reference_bool(moe, "use_residual", false),
+        .noisy_gate_policy = reference_text(moe, "noisy_gate_policy", NULL),
+        .no_rts = !reference_bool(moe, "use_rts", true),
+        .no_top2_2nd_expert_sampling = !reference_bool(moe, "top2_2nd_expert_sampling", true)};
+    return moe ? net_new_moe(&experts, 1, &o) : net_new();
+}
+
+/* The case's name for what ours calls so: its layer is "moe". */
+static const char *given_name(const char *name, char *room, size_t bytes)
+{
+    static const char ours[] = "moe_layer_list.0";
+    if (strncmp(name, ours, sizeof ours - 1) != 0) return name;
+    snprintf(room, bytes, "moe%s", name + sizeof ours - 1);
+    return room;
+}
+
+/* The initial weights were read on another thread: their values are copied. */
+static ds_module *load_net(const Run *run)
+{
+    char room[256];
+    ds_module *net = make_net(run->moe);
     ds_state *own = ds_module_state(net);
     for (int i = 0; i < ds_state_len(own); i++) {
-        ds_tensor *to = ds_state_at(own, i), *from = ds_state_get(init, ds_state_name(own, i));
+        const char *name = given_name(ds_state_name(own, i), room, sizeof room);
+        ds_tensor *to = ds_state_at(own, i), *from = ds_state_get(run->rest, name);
+        if (!from) from = ds_state_get(run->init, name);
         if (from && ds_numel(from) == ds_numel(to))
             memcpy(ds_data_mut(to), ds_data(from), (size_t)ds_numel(to) * sizeof(float));
         else
@@ -62,14 +92,20 @@ static ds_module *load_net(const ds_state *init)
     return net;
 }
 
-static void one_step(ds_engine *e, Seen *seen, const json_t *list)
+static void one_step(ds_engine *e, const Run *run, Seen *seen, const json_t *list)
 {
     int64_t index[MAX_IMAGES], n = read_index(list, index), t = seen->updates;
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = NULL, *y = NULL;
     sample_batch(images, index, n, &x, &y);
     ds_tensor *loss = ds_cross_entropy(ds_engine_forward(e, ds_cast(x, ds_engine_dtype(e))), y);
-    seen->loss[seen->micro_steps++] = ds_item(loss);
+    seen->loss[seen->micro_steps] = ds_item(loss);
+    if (run->moe) {
+        ds_tensor *aux = ds_moe_aux_loss(ds_engine_module(e));
+        seen->aux[seen->micro_steps] = ds_item(aux);
+        loss = ds_add(loss, ds_scale(aux, run->aux_weight));
+    }
+    seen->micro_steps++;
     bool boundary = ds_engine_is_gradient_accumulation_boundary(e);
     seen->lr[t] = ds_engine_lr(e);
     seen->scale[t] = ds_engine_loss_scale(e);
@@ -102,9 +138,9 @@ static ds_status rank(void *arg)
     int me = ds_comm_rank(ds_world());
     Seen *seen = &run->seen[me];
     const json_t *steps = json_array_get(json_object_get(run->r->json, "index"), (size_t)me);
-    ds_engine *e = ds_initialize(.model = load_net(run->init), .config = run->config);
+    ds_engine *e = ds_initialize(.model = load_net(run), .config = run->config);
     for (size_t m = 0; e && m < json_array_size(steps) && m < MAX_STEPS && !ds_error(); m++)
-        one_step(e, seen, json_array_get(steps, m));
+        one_step(e, run, seen, json_array_get(steps, m));
     if (!ds_error()) keep_weights(e, seen);
     ds_status status = ds_error_status();
     ds_engine_free(e);
@@ -192,6 +228,7 @@ static double compare_rank(Run *run, int me)
     compare(run, me, "loss", s->loss, 0, first, atol_first, 0);
     compare(run, me, "loss", s->loss, first, micro, atol, 0);
     compare(run, me, "loss", s->loss, micro, least(upto * run->gas, s->micro_steps), 1e-3, 0);
+    compare(run, me, "moe_l_aux", s->aux, 0, run->moe ? micro : 0, atol, 1e-5);
     compare(run, me, norm_key(run), s->norm, 0, tie, 0, rtol);
     compare(run, me, norm_key(run), s->norm, tie, upto, 0, 0.05);
     compare(run, me, "lr", s->lr, 0, s->updates, 0, 1e-15);
@@ -207,11 +244,12 @@ static void compare_weights(Run *run, double times)
                   reference_double(json_object_get(run->r->json, "tolerance"), "weights_atol", 0);
     const json_t *probes = json_object_get(run->r->json, "master_probe");
     if (!probes) probes = json_object_get(run->r->json, "final_probe");
-    ds_module *net = net_new();
+    char room[256];
+    ds_module *net = make_net(run->moe);
     ds_state *names = ds_module_state(net);
     const float *w = run->seen[0].weights;
     for (int i = 0; i < ds_state_len(names); i++) {
-        const char *name = ds_state_name(names, i);
+        const char *name = given_name(ds_state_name(names, i), room, sizeof room);
         const json_t *probe = json_object_get(probes, name), *at = json_object_get(probe, "at");
         for (size_t k = 0; k < json_array_size(at); k++)
             reference_number_within(
@@ -227,11 +265,16 @@ static void compare_weights(Run *run, double times)
 static void run_engine(Reference *r)
 {
     Run run = {.r = r,
+               .moe = json_object_get(r->json, "moe"),
+               .aux_weight = reference_double(r->json, "l_aux_coefficient", 0),
                .gas = reference_int(r->json, "gas", 1),
                .world = (int)reference_int(r->json, "world", 1)};
-    const char *file = reference_text(r->json, "init", NULL);
-    ds_state *init = file ? reference_load(r, file) : NULL;
+    const char *file = reference_text(r->json, "init", NULL),
+               *more = reference_text(r->json, "init_rest", NULL);
+    ds_state *init = file ? reference_load(r, file) : NULL,
+             *rest = more ? reference_load(r, more) : NULL;
     run.init = init;
+    run.rest = rest;
     run.config = json_dumps(json_object_get(r->json, "ds_config"), 0);
     if (!init || !run.config || run.world > MAX_WORLD) {
         reference_fail(r, "the case is not understood");
@@ -249,6 +292,7 @@ static void run_engine(Reference *r)
     }
     free(run.config);
     ds_state_free(init);
+    ds_state_free(rest);
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------- */
@@ -256,10 +300,7 @@ static void run_engine(Reference *r)
 static void run_case(Reference *r)
 {
     if (strcmp(reference_text(r->json, "engine", ""), "deepspeed") != 0) return;
-    if (json_object_get(r->json, "moe"))
-        reference_skip(r, "mixture of experts is not there yet");
-    else
-        run_engine(r);
+    run_engine(r);
 }
 
 static void runs(void **state)
