@@ -3,7 +3,7 @@
  * The launcher waits for four things at once: signals, ranks on the socket (or their records in the stderr of the
  * engine), the engine's text, and room on its own stdout. The first rank that fails without having been told to
  * end is the cause of all that follows: its status becomes the launcher's. Then the others are told to end, have
- * GRACE_S for it, and are killed; so it is when a signal comes, and a second signal kills at once.
+ * processes_grace() for it, and are killed; so it is when a signal comes, and a second signal kills at once.
  * What came of it is said by verdict.c.
  * SPDX-License-Identifier: MIT */
 #include "job.h"
@@ -30,7 +30,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GRACE_S  5.0 /* between SIGTERM and SIGKILL */
 #define ENGINE_S 1.0 /* an engine ends the other ranks by itself, or is told to */
 #define LINGER_S \
     1.0 /* what is still to come of ranks when their engine has ended, and to be written */
@@ -364,7 +363,7 @@ static int read_engine(running *r, engine_state *e, int fd, bool records)
 static int patience_ms(const running *r)
 {
     double now = dsi_now(), until = now + 3600;
-    if (r->phase != RUNNING) until = r->since + GRACE_S;
+    if (r->phase != RUNNING) until = r->since + processes_grace();
     if (r->phase != RUNNING && !r->j->local && r->engines && r->since + ENGINE_S > now)
         until = r->since + ENGINE_S;
     if (r->engine_since) until = r->engine_since + LINGER_S;
@@ -453,7 +452,7 @@ static void watch_clock(running *r, double *all_ended)
         r->told_engines = true;
         signal_engines(r, SIGTERM);
     }
-    if (r->phase == ENDING && now > r->since + GRACE_S) kill_all(r);
+    if (r->phase == ENDING && now > r->since + processes_grace()) kill_all(r);
 }
 
 /* A rank that died of the terminal's Ctrl-C says so before our own SIGINT has come. */

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define GRACE_S 5.0
 enum { TURNS = 200, TURN_US = 5000 };
 
 typedef struct process {
@@ -86,6 +87,14 @@ int processes_signal(int root, int signal)
         if (t.at[i].below && kill(t.at[i].pid, signal) == 0) n++;
     dsi_list_free(&t);
     return n;
+}
+
+double processes_grace(void)
+{
+    const char *text = getenv("DS_GRACE");
+    char *end;
+    double s = text ? strtod(text, &end) : -1;
+    return text && end > text && s >= 0 && s <= 3600 ? s : GRACE_S;
 }
 
 void processes_end(void)

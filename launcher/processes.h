@@ -9,6 +9,9 @@ void processes_adopt(void);
 /* Sends the signal to all processes below `root`, not to itself. Returns how many there are. */
 int processes_signal(int root, int signal);
 
+/* Seconds between SIGTERM and SIGKILL: DS_GRACE, or 5. */
+double processes_grace(void);
+
 /* Ends all processes below this one, new ones too, and waits for them; at most about a second. */
 void processes_end(void);
 

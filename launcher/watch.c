@@ -33,7 +33,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define GRACE_S  5.0  /* between SIGTERM and SIGKILL */
+#define AGAIN_S  1.0
 #define LAST_S   0.5  /* for what is in the pipes when the program has ended */
 #define LEAVE_S  20.0 /* a rank that failed waits for the launcher to have ended the others */
 #define OOM_FILE "/sys/fs/cgroup/memory.events"
@@ -175,7 +175,7 @@ static void order(watch *s, int signal)
 {
     if (s->ended) return;
     s->asked = s->asked || signal == SIGTERM || signal == SIGKILL;
-    if (signal == SIGTERM && !s->kill_at) s->kill_at = dsi_now() + GRACE_S;
+    if (signal == SIGTERM && !s->kill_at) s->kill_at = dsi_now() + processes_grace();
     kill(s->program, signal);
 }
 
@@ -255,7 +255,7 @@ static void turn(watch *s)
     if (p[0].revents) take_signal(s);
     if (s->kill_at && !s->ended && dsi_now() > s->kill_at) {
         processes_signal(getpid(), SIGKILL);
-        s->kill_at = dsi_now() + GRACE_S;
+        s->kill_at = dsi_now() + AGAIN_S;
     }
 }
 

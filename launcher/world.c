@@ -154,8 +154,8 @@ bool world_find_me(const world *w, int node, place *p, dsi_text *why)
         for (int k = 0; k < node; k++) first += w->nodes[k].n_slots;
     }
     if (size != expected || rank >= size) {
-        fprintf(
-            stderr,
+        dsi_text_add(
+            why,
             "%s says rank %d of %d, but there are to be %d: the processes were not "
             "started by the engine that was meant to (srun: --mpi=pmix for Open MPI, --mpi=pmi2 "
             "for MPICH)",
@@ -166,11 +166,11 @@ bool world_find_me(const world *w, int node, place *p, dsi_text *why)
     if (local_rank >= 0 && local_rank != p->local_rank) {
         char here[256] = "?";
         gethostname(here, sizeof here - 1);
-        fprintf(stderr,
-                "%s says that rank %d is number %d on %s, but it is to be number %d on %s: "
-                "the engine dealt the ranks to hosts in another order",
-                engines[i].local_rank, p->rank, local_rank, here, p->local_rank,
-                w->nodes[p->node].name);
+        dsi_text_add(why,
+                     "%s says that rank %d is number %d on %s, but it is to be number %d on %s: "
+                     "the engine dealt the ranks to hosts in another order",
+                     engines[i].local_rank, p->rank, local_rank, here, p->local_rank,
+                     w->nodes[p->node].name);
         return false;
     }
     return true;
