@@ -1,0 +1,206 @@
+#!/bin/bash
+# tests/programs/launcher.sh BINARY_DIR: deepspeed starts ranks on this machine with each MPI that is here: what they
+# get, what is printed, how it ends, and that nothing stays behind.
+# SPDX-License-Identifier: MIT
+set -u
+binary=$1
+program=$1/deepspeed
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+export TMPDIR=$work/tmp DS_GRACE=0.3
+mkdir -p "$TMPDIR"
+
+# A rank. Its name is of this run, so that its processes can be found.
+rank=./rank_of_$$
+cat >$rank <<'END'
+#!/bin/bash
+case $1 in --local_rank=*) shift ;; esac
+what=$1 who=$2 how=${3-}
+case $what in
+show) echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_SIZE $CROSS_RANK $CROSS_SIZE $MASTER_ADDR $MASTER_PORT $CUDA_VISIBLE_DEVICES" ;;
+words) shift && for word; do printf '<%s>' "$word"; done >words.$RANK && printf '%s' "$DS_NASTY" >nasty.$RANK ;;
+lines) for i in 1 2 3; do echo "line $i of $RANK"; echo "err $i" >&2; done; printf 'a\tend without newline' ;;
+input) if [ "$RANK" = 0 ]; then read -r line && echo "got $line"; else read -r line || echo "none"; fi ;;
+closed) { echo x; } 2>/dev/null || touch "closed.$RANK" ;;
+cores) taskset -pc $$ | sed "s/.*: /$RANK: /;s/$/ $OMP_NUM_THREADS/" ;;
+child) (trap '' TERM HUP; exec -a "$0" sleep 100) & ;;
+end)
+    touch "started.$RANK"
+    [ "$RANK" = "$who" ] || exec -a "$0" sleep 100
+    while [ ! -e started.0 ] || [ ! -e started.1 ]; do sleep 0.01; done
+    case $how in
+    KILL | SEGV) kill -$how $$ ;;
+    *) exit "$how" ;;
+    esac
+    ;;
+wait) touch "started.$RANK" && exec -a "$0" sleep 100 ;;
+deaf) trap '' TERM INT HUP && touch "started.$RANK" && while :; do sleep 0.05; done ;;
+esac
+exit 0
+END
+printf '#!/none/such\n' >broken
+chmod +x $rank broken
+
+# Nothing of this run is left: processes, temporary files, shared memory.
+gone()
+{
+    for _ in $(seq 100); do
+        # shellcheck disable=SC2009
+        left=$(ps -eo args | grep "rank_of_$$" | grep -v grep)
+        files=$(ls -A "$TMPDIR")
+        if [ -z "$left$files" ]; then
+            pass
+            return
+        fi
+        sleep 0.02
+    done
+    echo "$left" >out
+    echo "$files" >err
+    fail "left behind after $1"
+}
+
+started()
+{
+    for _ in $(seq 200); do
+        if [ -e started.0 ] && [ -e started.1 ]; then return; fi
+        sleep 0.02
+    done
+}
+
+# signal WANT NAME BEHAVIOUR SIGNAL [SIGNAL]: of the launcher, once both ranks run
+signal()
+{
+    rm -f started.*
+    env --default-signal=INT setsid "$program" -q $mpi --num_devs 2 $rank "$3" 0 >out 2>err </dev/null &
+    launcher=$!
+    started
+    kill "-$4" $launcher
+    if [ $# -gt 4 ]; then sleep 0.05 && kill "-$5" $launcher; fi
+    wait $launcher 2>/dev/null
+    got=$?
+    if [ $got -eq "$1" ]; then pass; else fail "status $got, want $1: $2"; fi
+    gone "$2"
+}
+
+nasty=' a  "b" '\''c'\'' ; $x `y` \ % * = ~ # & | < > ( ) { } [ ] ! ? é'$'\n''end'
+
+run()
+{
+    # ---- what ranks get
+    status 0 -q $mpi --num_devs 2 --master_port 12345 $rank show 0
+    has out '^0 0 2 2 0 1 127.0.0.1 12345 0,1$'
+    has out '^1 1 2 2 0 1 127.0.0.1 12345 0,1$'
+    lines out 2
+    lines err 0
+    DS_NASTY=$nasty status 0 -q $mpi --num_devs 2 --no_local_rank $rank words "$nasty" '' --
+    printf '<%s>' "$nasty" '' -- >want
+    printf '%s' "$nasty" >want_env
+    same want words.0
+    same want words.1
+    same want_env nasty.1
+    status 0 -q $mpi --num_devs 2 --bind_core_list 0,1 $rank cores 0
+    if [ "$(nproc)" -ge 2 ] && taskset -c 0,1 true 2>/dev/null; then
+        has out '^0: 0 1$'
+        has out '^1: 1 1$'
+    fi
+    echo "a line" >in
+    "$program" -q $mpi --num_devs 2 $rank input 0 >out 2>err <in
+    has out '^got a line$'
+    has out '^none$'
+    "$program" -q $mpi --num_devs 2 $rank closed 0 >&- 2>err </dev/null
+    if [ -e closed.0 ] && [ -e closed.1 ]; then pass; else fail "a closed stdout is open"; fi
+
+    # ---- what they print
+    status 0 -q $mpi --num_devs 2 --tag_output $rank lines 0
+    for i in 0 1; do
+        grep "^\[rank $i\]: " out | sed "s/^\[rank $i\]: //" >lines.$i
+        printf 'line %s of %s\n' 1 $i 2 $i 3 $i >want
+        printf 'a\tend without newline' >>want
+        printf '%s' "$(cat lines.$i)" >got
+        same want got
+        if [ "$(grep -c "^\[rank $i\]: err [123]$" err)" -eq 3 ]; then pass; else fail "stderr of rank $i"; fi
+    done
+    status 0 -q $mpi --num_devs 2 --enable_each_rank_log logs/of $rank lines 0
+    lines out 0
+    for i in 0 1; do
+        cat logs/of/[0-9]*_rank$i.log >log
+        has log "line 3 of $i"
+        has log 'err 3'
+    done
+    if [ "$(ls logs/of | grep -c '^[0-9]\{14\}_rank[01]\.log$')" -eq 2 ]; then pass; else fail "names of logs"; fi
+    rm -rf logs
+    status 0 $mpi --num_devs 2 $rank none 0
+    has out 'process [0-9]* spawned with command: .* --local_rank=1 none 0$'
+    has out 'Process [0-9]* exits successfully.$'
+    # ---- a program of ours: the same numbers from both MPIs
+    status 0 -q $mpi --num_gpus 2 "$binary/cifar10_deepspeed" --deepspeed --sample --data d --seed 1 --max-steps 5 --no-eval --trace trace.csv
+    if [ -e first.csv ]; then same trace.csv first.csv; else mv trace.csv first.csv; fi
+
+    # ---- how it ends
+    rm -f started.*
+    status 3 -q $mpi --num_devs 2 $rank end 1 3
+    has err '^deepspeed: rank 1 on localhost (process [0-9]*) .* exits with return code = 3$'
+    lines err 1
+    gone "exit 3"
+    rm -f started.*
+    status 137 -q $mpi --num_devs 2 $rank end 0 KILL
+    has err '^deepspeed: rank 0 on localhost (process [0-9]*) was killed by signal 9 (SIGKILL)'
+    lines err 1
+    gone "a killed rank"
+    status 127 -q $mpi --num_devs 2 ./broken
+    lines err 1
+    has err '^deepspeed: rank [01] on localhost: ./broken: No such file or directory$'
+    status 0 -q $mpi --num_devs 2 $rank child 0
+    gone "what a rank left"
+    signal 130 "Ctrl-C" wait INT
+    has err '^deepspeed: signal 2 (SIGINT): all ranks are ended$'
+    signal 143 TERM wait TERM
+    signal 129 HUP wait HUP
+    signal 143 "a rank that does not end" deaf TERM
+    DS_GRACE=100 signal 130 "a second Ctrl-C" deaf INT INT
+    signal 137 "a killed launcher" deaf KILL
+}
+
+if [ -e "$binary/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
+    mpi=
+    run
+    # the process that watches is killed
+    rm -f started.*
+    "$program" -q --num_devs 2 $rank wait 0 >out 2>err </dev/null &
+    launcher=$!
+    started
+    kill -KILL "$(ps -o pid= --ppid $launcher)"
+    wait $launcher
+    if [ $? -eq 137 ]; then pass; else fail "status when the watcher is killed"; fi
+    has err 'the launcher was killed by signal 9'
+    gone "a killed watcher"
+fi
+if [ -e "$binary/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null; then
+    mpi=--launcher=mpich
+    run
+fi
+
+# ---- one rank: no MPI, no process between
+mpi=
+status 0 -q --num_devs 1 $rank show 0
+has out '^0 0 1 1 0 1 127.0.0.1 29500 0$'
+status 3 -q --num_devs 1 --no_local_rank /bin/sh -c 'exit 3'
+"$program" -q --num_devs 1 --no_local_rank /bin/sh -c 'echo $$' >out 2>err &
+launcher=$!
+wait $launcher
+if [ "$(cat out)" = $launcher ]; then pass; else fail "one rank is not executed directly"; fi
+status 0 -q --num_devs 1 --enable_each_rank_log logs $rank lines 0
+cat logs/*_rank0.log >log
+has log 'line 3 of 0'
+status 1 -q --num_devs 1 --enable_each_rank_log /dev/null/x $rank lines 0
+has err '^deepspeed: --enable_each_rank_log: /dev/null/x'
+lines err 1
+"$program" -q --num_devs 1 --save_pid --no_local_rank /bin/sh -c 'ls /tmp/*.deepspeed' >out 2>err &
+launcher=$!
+wait $launcher
+has out "/tmp/$launcher.deepspeed"
+none /tmp/$launcher.deepspeed
+status 127 -q --num_devs 1 ./broken
+has err '^deepspeed: ./broken: No such file or directory$'
+gone "one rank"
+
+finish
