@@ -18,8 +18,8 @@ typedef struct Options {
     Source source;
     Experts experts;
     ds_arguments deepspeed;
-    const char *dtype, *save, *load, *trace;
-    int64_t epochs, batch_size, stage, threads, max_steps, log_interval;
+    const char *dtype, *save, *load, *trace, *save_dir, *load_dir, *load_tag;
+    int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval;
     uint64_t seed;
     bool has_seed, use_ema, with_cuda, no_eval, quiet;
 } Options;
@@ -37,6 +37,10 @@ enum {
     MAX_STEPS,
     SAVE,
     LOAD,
+    SAVE_DIR,
+    SAVE_INTERVAL,
+    LOAD_DIR,
+    LOAD_TAG,
     NO_EVAL,
     TRACE,
     QUIET
@@ -56,6 +60,10 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
     {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
+    {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints there, from which training goes on", 0},
+    {"save-interval", SAVE_INTERVAL, "N", 0, "every N steps (once an epoch), and at the end", 0},
+    {"load-dir", LOAD_DIR, "DIR", 0, "go on from the newest checkpoint there", 0},
+    {"load-tag", LOAD_TAG, "TAG", 0, "from that one (what DIR/latest names)", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0,
      "write step,loss,lr,grad_norm,loss_scale,skipped of every step (.csv)", 0},
@@ -91,6 +99,9 @@ static error_t parse_number(int key, char *arg, struct argp_state *state, Option
     case MAX_STEPS:
         o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
         return 0;
+    case SAVE_INTERVAL:
+        o->save_interval = args_int(state, "save-interval", arg, 1, INT64_MAX);
+        return 0;
     case LOG_INTERVAL:
         o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
         return 0;
@@ -121,6 +132,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case LOAD:
         o->load = arg;
+        return 0;
+    case SAVE_DIR:
+        o->save_dir = arg;
+        return 0;
+    case LOAD_DIR:
+        o->load_dir = arg;
+        return 0;
+    case LOAD_TAG:
+        o->load_tag = arg;
         return 0;
     case TRACE:
         o->trace = arg;
@@ -204,6 +224,12 @@ static void check_options(const Options *o)
         ds_fail(DS_EINVAL,
                 "%s is a matter of the configuration %s: leave the option out, or the file", twice,
                 file);
+    if (o->load && o->load_dir)
+        ds_fail(DS_EINVAL, "--load and --load-dir: the checkpoint has weights already: give one");
+    if (o->save_interval && !o->save_dir)
+        ds_fail(DS_EINVAL, "--save-interval: where to? give --save-dir DIR too");
+    if (o->load_tag && !o->load_dir)
+        ds_fail(DS_EINVAL, "--load-tag: of which folder? give --load-dir DIR too");
     if (o->with_cuda && !ds_device_count(DS_CUDA))
         ds_fail(DS_EDEVICE, "--with-cuda: there is no GPU that this build can use");
 }
@@ -215,8 +241,10 @@ typedef struct Program {
     ds_engine *engine;
     ds_loader *train, *test;
     FILE *trace;
-    bool first; /* rank 0, which prints */
-    int64_t step;
+    bool first;          /* rank 0, which prints */
+    bool due;            /* a checkpoint, at the next update */
+    int64_t step, saved; /* micro steps; global steps at the last save */
+    double running, sum; /* losses since the last line; of the epoch */
 } Program;
 
 static ds_module *make_network(const Program *p)
@@ -294,43 +322,98 @@ static void show_epoch(const Program *p, Progress *bar, int64_t epoch)
     progress_title(bar, title);
 }
 
+/* With what the lines to come are made of. All ranks. */
+static void save_checkpoint(Program *p, Progress *bar)
+{
+    ds_value *client = ds_value_dict();
+    if (ds_value_set(client, "running_loss", ds_value_float(p->running)) == DS_OK &&
+        ds_value_set(client, "epoch_loss", ds_value_float(p->sum)) == DS_OK &&
+        ds_engine_save(p->engine, p->o.save_dir, .client_state = client) == DS_OK)
+        p->saved = ds_engine_global_steps(p->engine);
+    ds_value_free(client);
+    if (ds_error() || !p->first || p->o.quiet) return;
+    progress_hide(bar);
+    printf("Saved %s/global_step%lld\n", p->o.save_dir, (long long)p->saved);
+    fflush(stdout);
+}
+
+/* When it is time, at the end of an update: gradients that are half a sum are not saved. */
+static void save_if_due(Program *p, Progress *bar)
+{
+    int64_t steps = ds_engine_global_steps(p->engine), every = p->o.save_interval;
+    bool half = ds_engine_micro_steps(p->engine) %
+                    ds_engine_gradient_accumulation_steps(p->engine) !=
+                0;
+    if (every && steps > p->saved && steps % every == 0) p->due = true;
+    if (ds_error() || !p->o.save_dir || !p->due || half || steps == p->saved) return;
+    save_checkpoint(p, bar);
+    p->due = false;
+}
+
 static void train_epoch(Program *p, Progress *bar, int64_t epoch)
 {
-    double running = 0, sum = 0; /* losses since the last line; of the epoch */
-    int64_t i = 0, every = p->o.log_interval;
+    int64_t i = ds_loader_tell(p->train).batch, every = p->o.log_interval;
     ds_batch b;
     show_epoch(p, bar, epoch + 1);
     for (; more_steps(p) && ds_loader_next(p->train, &b); i++) {
         double loss = train_step(p, bar, &b);
-        running += loss;
-        sum += loss;
-        progress_add(bar, 0, sum / (double)(i + 1));
-        if (i % every != every - 1) continue;
-        progress_hide(bar);
-        if (p->first && !p->o.quiet)
-            printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
-                   running / (double)every);
-        fflush(stdout);
-        running = 0;
+        p->running += loss;
+        p->sum += loss;
+        progress_add(bar, 0, p->sum / (double)(i + 1));
+        if (i % every == every - 1) {
+            progress_hide(bar);
+            if (p->first && !p->o.quiet)
+                printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
+                       p->running / (double)every);
+            fflush(stdout);
+            p->running = 0;
+        }
+        save_if_due(p, bar);
     }
-    if (!ds_error()) progress_add(bar, 1, i ? sum / (double)i : 0);
+    if (ds_error()) return;
+    progress_add(bar, 1, i ? p->sum / (double)i : 0);
+    if (!more_steps(p)) return;
+    p->running = p->sum = 0;
+    p->due = p->due || !p->o.save_interval;
+    save_if_due(p, bar);
 }
 
 static void train(Program *p)
 {
     Progress bar;
     if (p->first) p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm,loss_scale,skipped");
-    progress_begin(&bar, p->first && !p->o.quiet, "it", p->o.epochs, "");
+    progress_begin(&bar, p->first && !p->o.quiet, "it", p->o.epochs - ds_loader_epoch(p->train),
+                   "");
     bar.slow = true;
     show_epoch(p, &bar, 0);
-    for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
-        train_epoch(p, &bar, epoch);
+    while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error())
+        train_epoch(p, &bar, ds_loader_epoch(p->train));
+    p->due = true; /* the last steps */
+    save_if_due(p, &bar);
+    if (!ds_error()) ds_engine_save_wait(p->engine);
     ds_loader_stop(p->train);
     bar.last_line = p->first && !p->o.quiet && !ds_error();
     progress_end(&bar);
     trace_close(p->trace, p->o.trace);
     if (!ds_error() && p->first && !p->o.quiet) printf("Finished Training\n");
     if (!p->o.quiet) experts_print(&p->o.experts, p->first);
+}
+
+/* Where an earlier run was saved, this one goes on. */
+static void load_checkpoint(Program *p)
+{
+    ds_value *client = NULL;
+    if (!p->o.load_dir || ds_error()) return;
+    ds_engine_load(p->engine, p->o.load_dir, .tag = p->o.load_tag, .client_state = &client);
+    if (ds_value_get(client, "running_loss"))
+        ds_value_read_float(client, "running_loss", &p->running);
+    if (ds_value_get(client, "epoch_loss")) ds_value_read_float(client, "epoch_loss", &p->sum);
+    ds_value_free(client);
+    p->step = ds_engine_micro_steps(p->engine);
+    p->saved = ds_engine_global_steps(p->engine);
+    if (!ds_error() && p->first && !p->o.quiet)
+        printf("Loaded %s: %lld steps, epoch %lld\n", ds_engine_loaded(p->engine),
+               (long long)p->saved, (long long)ds_loader_epoch(p->train) + 1);
 }
 
 /* The weights as they were trained: the float32 masters of fp16 and bf16. */
@@ -366,6 +449,7 @@ static void run(Program *p)
     p->first = ds_comm_rank(ds_world()) == 0;
     if (p->o.has_seed) ds_seed(p->o.seed);
     make_engine(p);
+    load_checkpoint(p);
     if (!ds_error()) train(p);
     save(p);
     test(p);

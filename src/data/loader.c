@@ -328,6 +328,8 @@ void ds_loader_set_epoch(ds_loader *l, int64_t epoch)
 }
 
 bool dsi_loader_begun(const ds_loader *l) { return l->seeded; }
+uint64_t dsi_loader_seed(const ds_loader *l) { return l->o.seed; }
+void dsi_loader_set_seed(ds_loader *l, uint64_t seed) { l->o.seed = seed; }
 
 ds_loader_position ds_loader_tell(ds_loader *l)
 {

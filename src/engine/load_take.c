@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "data/loader.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
@@ -233,6 +234,8 @@ static ds_status take_place(const dsi_loaded *l, ds_engine *e)
     int64_t before = int_or(l->own, "train_micro_batch_size_per_gpu", 1) * l->ranks;
     int64_t now = e->config->train_micro_batch_size_per_gpu * ds_comm_size(e->comm),
             samples = batch * before;
+    dsi_loader_set_seed(e->loader,
+                        (uint64_t)int_or(v, "base_seed", (int64_t)dsi_loader_seed(e->loader)));
     if (!bool_or(v, "begun", false)) {
         ds_loader_set_epoch(e->loader, epoch);
         return DS_OK;

@@ -378,6 +378,7 @@ static ds_value *loader_place(Maker *m)
     dsi_put(m, v, "batch", ds_value_int(at.batch));
     dsi_put(m, v, "seed", ds_value_int((int64_t)at.seed));
     dsi_put(m, v, "begun", ds_value_bool(begun));
+    dsi_put(m, v, "base_seed", ds_value_int((int64_t)dsi_loader_seed(m->e->loader)));
     return v;
 }
 

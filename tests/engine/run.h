@@ -91,7 +91,7 @@ static inline ds_engine *run_engine(const RunPlan *p)
         strcmp(p->dtype, "bf16") ? "false" : "true", strcmp(p->dtype, "fp16") ? "false" : "true",
         p->plain ? 8 : 20 /* overflows at first */, p->stage);
     ds_engine *e = ds_initialize(.model = run_net(p->plain, p->seed), .training_data = run_data(),
-                                 .config = text, .seed = 3);
+                                 .config = text, .seed = p->seed + 3);
     if (e && !p->plain) ds_engine_use_ema(e, 0.9);
     return e;
 }
