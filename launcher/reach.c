@@ -181,10 +181,25 @@ static ds_status ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
     return status;
 }
 
+/* One host that is left of a hostfile is this machine, as DeepSpeed has it; if it has another name, that is worth a
+ * line. */
+static void stay(launch_plan *p)
+{
+    const char *name = p->hosts[0].name;
+    if (!p->master_addr) p->master_addr = here_address();
+    if (!args_silent(&p->o) && !here_is(name))
+        fprintf(stderr,
+                "deepspeed: the ranks of %s are started on this machine, as no other host is left; "
+                "--force_multi starts them there\n",
+                name);
+}
+
 static ds_status reach(launch_plan *p)
 {
     bool by_ssh = p->engine == ENGINE_OPENMPI || p->engine == ENGINE_MPICH ||
                   p->engine == ENGINE_MVAPICH;
+    bool local = p->engine == ENGINE_DIRECT || p->engine == ENGINE_LOCAL;
+    if (local && p->from == FROM_HOSTFILE) stay(p);
     bool wants_address = !p->master_addr && p->n_hosts && p->from != FROM_SRUN;
     ds_status status = DS_OK;
     if (by_ssh && !p->o.no_ssh_check) status = ask_hosts(p, p->n_hosts, wants_address);

@@ -51,6 +51,21 @@ static void not_asked(void **state)
     CHECK(!*asked());
 }
 
+/* One host that is left is this machine, whatever its name. */
+static void one_is_left(void **state)
+{
+    (void)state;
+    Dry d = reached("-H", "hosts", "-i", "nohost-a.invalid", "train");
+    HAS(d.err, "the ranks of nohost-a.invalid are started on this machine");
+    const char *c = dry_command(d);
+    HAS(c, "--master_addr=");
+    HAS_NOT(c, "mpirun");
+    CHECK(!*asked());
+    d = reached("-H", "hosts", "-i", "localhost", "train");
+    CHECK(!d.status && !*d.err);
+    json_decref(d.json);
+}
+
 static void refused(void **state)
 {
     (void)state;
@@ -72,4 +87,4 @@ static void refused(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
-TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(refused))
+TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused))
