@@ -153,6 +153,13 @@ void dsi_file_write(dsi_file *f, const void *data, size_t bytes)
     }
 }
 
+/* Not a device that was there before, as /dev/full. */
+static void remove_written(const dsi_file *f)
+{
+    struct stat s;
+    if (lstat(f->temporary, &s) == 0 && S_ISREG(s.st_mode)) unlink(f->temporary);
+}
+
 bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
 
 /* The new name itself lies in the folder: it is safe only when that is. Not every file system can. */
@@ -180,7 +187,7 @@ ds_status dsi_file_commit(dsi_file *f)
     if (!f->error && beside && rename(f->temporary, f->path)) f->error = errno;
     ds_status status = DS_OK;
     if (f->error) {
-        unlink(f->temporary);
+        remove_written(f);
         status = io_error("write", f->path, f->error);
     } else {
         if (beside) sync_folder(f->path);
@@ -193,7 +200,7 @@ void dsi_file_abandon(dsi_file *f)
 {
     if (!f) return;
     close(f->fd);
-    unlink(f->temporary);
+    remove_written(f);
     free_file(f);
 }
 

@@ -16,7 +16,7 @@ typedef struct dsi_mapping {
 } dsi_mapping;
 
 /* Files from so many bytes on are mapped. */
-#define DSI_MAPPED_BYTES ((size_t)8 << 20)
+#define DSI_MAPPED_BYTES ((size_t)1 << 20)
 
 /* One count is the caller's; NULL with the message, which begins with `what`. */
 dsi_mapping *dsi_mapping_open(const char *what, const char *path);

@@ -102,17 +102,8 @@ static bool is_sparse(const dsi_stored_tensor *x, const Span *at)
 /* One storage for spans[0 .. n-1], which overlap, and end at byte `end`. */
 static void add_storage(dsi_stored *s, const Span *spans, int n, int64_t end)
 {
-    dsi_stored_tensor *first = &s->tensors.at[spans[0].tensor];
+    const dsi_stored_tensor *first = &s->tensors.at[spans[0].tensor];
     int64_t size = (int64_t)ds_dtype_size(first->dtype);
-    if (n == 1 && is_sparse(first, spans)) {
-        first->storage = s->storages.n;
-        dsi_row_major(first->shape, first->stride);
-        dsi_list_add(&s->storages,
-                     (dsi_stored_storage){.dtype = first->dtype,
-                                          .numel = dsi_numel(first->shape),
-                                          .from = (ds_value *)(uintptr_t)first->value});
-        return;
-    }
     for (int i = 0; i < n; i++) {
         dsi_stored_tensor *x = &s->tensors.at[spans[i].tensor];
         x->storage = s->storages.n;
@@ -128,25 +119,66 @@ static void add_storage(dsi_stored *s, const Span *spans, int n, int64_t end)
 }
 
 /* Views of one memory with different dtypes are rare: they do not stay shared. */
-static bool joins(const dsi_stored *s, const Span *first, const Span *next, int64_t end)
+static bool same_memory(const dsi_stored *s, const Span *a, const Span *b)
 {
-    return next->memory == first->memory && next->begin < end &&
-           s->tensors.at[next->tensor].dtype == s->tensors.at[first->tensor].dtype &&
-           (next->begin - first->begin) %
-                   (int64_t)ds_dtype_size(s->tensors.at[first->tensor].dtype) ==
-               0;
+    ds_dtype dtype = s->tensors.at[a->tensor].dtype;
+    return a->memory == b->memory && s->tensors.at[b->tensor].dtype == dtype &&
+           (b->begin - a->begin) % (int64_t)ds_dtype_size(dtype) == 0;
+}
+
+/* Those of spans[from .. n-1] that overlap, one after the other, from the first on -> behind the last. */
+static int overlapping(const dsi_stored *s, const Spans *spans, int from, int64_t *end)
+{
+    int next = from + 1;
+    *end = spans->at[from].end;
+    for (; next < spans->n && spans->at[next].begin < *end; next++) {
+        if (!same_memory(s, &spans->at[from], &spans->at[next])) break;
+        if (spans->at[next].end > *end) *end = spans->at[next].end;
+    }
+    return next;
+}
+
+/* Of the sparse views, those that lie in what is written anyhow are views of that; the others are written by
+ * themselves. Both lists are in the order of places. */
+static void add_sparse(dsi_stored *s, const Spans *sparse, const Spans *written)
+{
+    for (int i = 0, k = 0; i < sparse->n; i++) {
+        const Span *x = &sparse->at[i];
+        dsi_stored_tensor *row = &s->tensors.at[x->tensor];
+        while (k + 1 < written->n && by_place(&written->at[k + 1], x) <= 0) k++;
+        const Span *in = k < written->n ? &written->at[k] : NULL;
+        if (in && in->begin <= x->begin && x->end <= in->end && same_memory(s, in, x)) {
+            row->storage = s->tensors.at[in->tensor].storage;
+            row->offset = (x->begin - in->begin) / (int64_t)ds_dtype_size(row->dtype);
+            continue;
+        }
+        row->storage = s->storages.n;
+        dsi_row_major(row->shape, row->stride);
+        dsi_list_add(&s->storages, (dsi_stored_storage){.dtype = row->dtype,
+                                                        .numel = dsi_numel(row->shape),
+                                                        .from = (ds_value *)(uintptr_t)row->value});
+    }
 }
 
 static void add_storages(dsi_stored *s, Spans *spans)
 {
+    Spans dense = {0}, sparse = {0}, written = {0};
     if (spans->n) qsort(spans->at, (size_t)spans->n, sizeof *spans->at, by_place);
-    for (int i = 0, next; i < spans->n; i = next) {
-        int64_t end = spans->at[i].end;
-        for (next = i + 1; next < spans->n && joins(s, &spans->at[i], &spans->at[next], end);
-             next++)
-            if (spans->at[next].end > end) end = spans->at[next].end;
-        add_storage(s, &spans->at[i], next - i, end);
+    for (int i = 0; i < spans->n; i++) {
+        bool few = is_sparse(&s->tensors.at[spans->at[i].tensor], &spans->at[i]);
+        dsi_list_add(few ? &sparse : &dense, spans->at[i]);
     }
+    for (int i = 0, next; i < dense.n; i = next) {
+        int64_t end;
+        next = overlapping(s, &dense, i, &end);
+        add_storage(s, &dense.at[i], next - i, end);
+        dsi_list_add(&written,
+                     (Span){dense.at[i].memory, dense.at[i].begin, end, dense.at[i].tensor});
+    }
+    add_sparse(s, &sparse, &written);
+    dsi_list_free(&dense);
+    dsi_list_free(&sparse);
+    dsi_list_free(&written);
 }
 
 /* Storages are numbered in the order of the tensors: addresses, which differ from run to run, have no say in

@@ -5,7 +5,8 @@
  * of a thousandth of it. Here tensors that overlap in memory make one storage, from the first of their bytes
  * to the last, and those that do not, though they lie in one buffer, make one each: so what was shared stays
  * shared, and parameters in a flat buffer, or a slice of a large tensor, cost only their own bytes. A view
- * that is alone and uses less than half of the bytes that it spans is written row-major.
+ * that uses less than half of the bytes that it spans, a column, does not make those between part of the file: it
+ * is a view of what is written anyhow, or is written row-major.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_STORED_H
 #define DSI_CHECKPOINT_STORED_H

@@ -1,0 +1,423 @@
+/* tests/checkpoint/pth.c: what is saved is loaded; storages are shared as they were; what is malformed is refused,
+ * with a reason; a save that fails leaves the old file as it was. Files of PyTorch's own: tests/reference/pth.c,
+ * tests/checkpoint/peer.c.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "folder.h"
+
+#include "base/crc.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "checkpoint/value.h"
+#include "checkpoint/zip.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- round trips ------------------------------------------------------------------------------------------- */
+
+static int make(void **unused)
+{
+    (void)unused;
+    return folder_make() ? 0 : -1;
+}
+
+static int clean(void **unused)
+{
+    (void)unused;
+    folder_remove();
+    return 0;
+}
+
+static ds_tensor *at(const ds_value *v, const char *path)
+{
+    ds_tensor *x = NULL;
+    CHECK_INT(ds_value_read_tensor(v, path, &x), DS_OK);
+    return x;
+}
+
+static ds_value *reload(const ds_value *v)
+{
+    CHECK_INT(ds_value_save(v, folder_path("x.pth")), DS_OK);
+    ds_value *w = ds_value_load(folder_path("x.pth"));
+    CHECK(w != NULL);
+    return w;
+}
+
+static int64_t file_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? st.st_size : -1;
+}
+
+static void same(ds_tensor *a, ds_tensor *b)
+{
+    CHECK_INT(ds_dtype_of(a), ds_dtype_of(b));
+    CHECK_INT(ds_ndim(a), ds_ndim(b));
+    for (int i = 0; i < ds_ndim(b); i++) CHECK_INT(ds_size(a, i), ds_size(b, i));
+    CHECK(!memcmp(ds_data(a), ds_data(b), (size_t)ds_numel(b) * ds_dtype_size(ds_dtype_of(b))));
+}
+
+static void dtypes(void **unused)
+{
+    (void)unused;
+    ds_value *v = ds_value_dict();
+    for (int d = 0; d < DS_DTYPES; d++) {
+        ds_tensor *x = ds_cast(ds_arange(DS_F32, 0, 6, 1), (ds_dtype)d);
+        ds_value_set_int(v, d, ds_value_tensor(ds_reshape(x, ds_shape(3, 2))));
+    }
+    ds_value_set(v, "scalar", ds_value_tensor(ds_scalar(DS_F64, 0.5)));
+    ds_value_set(v, "empty", ds_value_tensor(ds_zeros(DS_I64, ds_shape(0, 3))));
+    ds_value *w = reload(v);
+    for (int d = 0; d < DS_DTYPES; d++) {
+        char path[4];
+        snprintf(path, sizeof path, "%d", d);
+        same(at(w, path), at(v, path));
+    }
+    same(at(w, "scalar"), at(v, "scalar"));
+    same(at(w, "empty"), at(v, "empty"));
+    ds_value_free(v);
+    ds_value_free(w);
+}
+
+/* Tied weights stay tied; slices of a large tensor cost their own bytes; strides stay. */
+static void views(void **unused)
+{
+    (void)unused;
+    ds_tensor *big = ds_reshape(ds_arange(DS_F32, 0, 30000, 1), ds_shape(100, 300));
+    ds_value *v = ds_value_dict();
+    ds_value_set(v, "row", ds_value_tensor(ds_slice(big, 0, 7, 8)));
+    ds_value_set(v, "next", ds_value_tensor(ds_slice(big, 0, 8, 9)));
+    ds_value_set(v, "column", ds_value_tensor(ds_slice(big, 1, 7, 8)));
+    ds_tensor *tied = ds_randn(DS_F32, ds_shape(4, 6));
+    ds_value_set(v, "w", ds_value_tensor(tied));
+    ds_value_set(v, "wt", ds_value_tensor(ds_transpose(tied, 0, 1)));
+    ds_value_set(v, "w0", ds_value_tensor(ds_slice(tied, 0, 2, 4)));
+    ds_value_set(v, "one",
+                 ds_value_tensor(ds_expand(ds_ones(DS_F32, ds_shape(1)), ds_shape(1000))));
+    ds_value *w = reload(v);
+    static const char *const names[] = {"row", "next", "column", "w", "wt", "w0", "one"};
+    for (int i = 0; i < 7; i++) same(at(w, names[i]), at(v, names[i]));
+    CHECK(at(w, "w")->storage == at(w, "wt")->storage &&
+          at(w, "w")->storage == at(w, "w0")->storage);
+    CHECK(at(w, "row")->storage != at(w, "next")->storage); /* neighbours do not overlap */
+    CHECK_INT(at(w, "wt")->stride[0], 1);
+    CHECK_INT(at(w, "column")->stride[0], 1); /* alone and sparse: row-major */
+    CHECK_INT(at(w, "one")->stride[0], 0);
+    CHECK(file_bytes(folder_path("x.pth")) < 10000);
+    ds_value_free(v);
+    ds_value_free(w);
+}
+
+/* A file large enough to be mapped: its tensors are written to, and the file stays as it is. */
+static void mapped(void **unused)
+{
+    (void)unused;
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(3, 100, 1024));
+    ds_state *state = ds_state_new();
+    ds_state_set(state, "x", x);
+    ds_state_set(state, "n", ds_scalar(DS_I64, 5));
+    CHECK_INT(ds_save(state, folder_path("big.pth")), DS_OK);
+    size_t before = ds_memory_allocated((ds_device){DS_CPU, 0});
+    ds_state *a = ds_load(folder_path("big.pth"));
+    CHECK(a != NULL);
+    CHECK(ds_memory_allocated((ds_device){DS_CPU, 0}) - before < 4096);
+    ds_tensor *y = ds_keep(ds_state_get(a, "x"));
+    CHECK((uintptr_t)ds_data(y) % 64 == 0);
+    ds_state_free(a); /* the mapping lives with its tensors */
+    same(y, x);
+    ((float *)ds_data_mut(y))[5] += 1;
+    ds_state *b = ds_load(folder_path("big.pth"));
+    same(ds_state_get(b, "x"), x);
+    ds_state_free(b);
+    CHECK_INT(ds_save(state, folder_path("big.pth")), DS_OK); /* replaced under the mapping */
+    CHECK_CLOSE(((const float *)ds_data(y))[6], ((const float *)ds_data(x))[6], 0);
+    ds_drop(y);
+    ds_state_free(state);
+}
+
+static void equal_files(void **unused)
+{
+    (void)unused;
+    char *file[2];
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        ds_value *v = ds_value_dict();
+        for (int k = 0; k < 20; k++)
+            ds_value_set_int(v, k, ds_value_tensor(ds_full(DS_F32, ds_shape(5 + k), k)));
+        uint32_t crc = 0;
+        CHECK_INT(dsi_pth_write(v, folder_path("crc.pth"), &crc), DS_OK);
+        file[i] = dsi_file_read(folder_path("crc.pth"), &bytes[i]);
+        CHECK_INT(crc, dsi_crc32(0, file[i], bytes[i]));
+        ds_value_free(v);
+    }
+    CHECK_INT(bytes[0], bytes[1]);
+    CHECK(!memcmp(file[0], file[1], bytes[0]));
+    dsi_free(file[0]);
+    dsi_free(file[1]);
+}
+
+static void not_saved(void **unused)
+{
+    (void)unused;
+    ds_state *state = ds_state_new();
+    ds_state_set(state, "x", ds_ones(DS_F32, ds_shape(2)));
+    CHECK_INT(ds_save(state, folder_path("net.pth")), DS_OK);
+    CHECK_INT(ds_save(state, folder_path("net.onnx")), DS_EINVAL);
+    CHECK_ERROR("ends in .pth, .pt, .bin or .safetensors");
+    CHECK_INT(ds_save(state, folder_path("none/net.pth")), DS_EIO);
+    CHECK_ERROR("No such file or directory");
+    CHECK_INT(ds_value_save(NULL, folder_path("net.pth")), DS_EINVAL);
+    ds_error_clear();
+    ds_value *v = ds_value_of_state(state);
+    CHECK_INT(dsi_pth_write(v, "/dev/full", NULL), DS_EIO);
+    CHECK_ERROR("write /dev/full: No space left on device");
+    ds_value_free(v);
+    ds_state_free(state);
+    state = ds_load(folder_path("net.pth"));
+    CHECK_INT(ds_state_len(state), 1);
+    ds_state_free(state);
+    CHECK(!ds_load(folder_path("absent.pth")));
+    CHECK_ERROR("absent.pth: No such file or directory");
+    CHECK(!ds_load(folder_path("")));
+    CHECK_ERROR("which format is meant?");
+}
+
+static void no_state_dict(void **unused)
+{
+    (void)unused;
+    ds_value *v = ds_value_dict();
+    ds_state *state = ds_state_new();
+    ds_state_set(state, "w", ds_ones(DS_F32, ds_shape(2)));
+    ds_value_set(v, "epoch", ds_value_int(3));
+    ds_value_set(v, "model_state_dict", ds_value_of_state(state));
+    CHECK_INT(ds_value_save(v, folder_path("x.pt")), DS_OK);
+    CHECK(!ds_load(folder_path("x.pt")));
+    CHECK_ERROR(
+        "is no state dict: it holds epoch (int), model_state_dict (OrderedDict). ds_value_load "
+        "reads it, and ds_state_of_value(ds_value_get(value, \"model_state_dict\")) gives the "
+        "weights");
+    ds_value_free(v);
+    ds_state_free(state);
+}
+
+/* ---- malformed files --------------------------------------------------------------------------------------- */
+
+static void write_file(const char *path, const void *data, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(data, 1, n, f) == n && fclose(f) == 0);
+}
+
+static void cut_and_spoilt(void **unused)
+{
+    (void)unused;
+    ds_value *v = ds_value_dict();
+    ds_value_set(v, "w", ds_value_tensor(ds_arange(DS_F32, 0, 10, 1)));
+    ds_value_set(v, "n", ds_value_int(3));
+    CHECK_INT(ds_value_save(v, folder_path("whole.pth")), DS_OK);
+    ds_value_free(v);
+    size_t n;
+    char *bytes = dsi_file_read(folder_path("whole.pth"), &n);
+    const char *path = folder_path("spoilt.pth");
+    for (size_t i = 0; i < n; i++) {
+        write_file(path, bytes, i);
+        ds_value *w = ds_value_load(path);
+        if (w) fail_msg("cut after %zu of %zu bytes it loads", i, n);
+        CHECK_INT(ds_error_status(), DS_EFORMAT);
+    }
+    int loads = 0;
+    for (size_t i = 0; i < n; i++) { /* padding, times and lengths that nobody needs may change */
+        bytes[i] ^= 0x40;
+        write_file(path, bytes, n);
+        ds_value *w = ds_value_load(path);
+        loads += w != NULL;
+        if (!w) CHECK_INT(ds_error_status(), DS_EFORMAT);
+        if (w) CHECK_CLOSE(ds_item(ds_slice(at(w, "w"), 0, 9, 10)), 9, 0);
+        ds_value_free(w);
+        bytes[i] ^= 0x40;
+    }
+    CHECK(loads < (int)n * 2 / 3);
+    ds_error_clear();
+    dsi_free(bytes);
+}
+
+/* The message with which an archive of this pickle is refused, or "" if it loads. */
+static const char *pickled(const char *pickle, size_t n)
+{
+    static char message[1100];
+    dsi_file *f = dsi_file_replace(folder_path("p.pth"));
+    dsi_zip_writer *w = dsi_zip_write_begin(f);
+    dsi_zip_entry(w, "a/data.pkl", pickle, n);
+    dsi_zip_entry(w, "a/version", "3\n", 2);
+    dsi_zip_entry(w, "a/data/0", "\0\0\0\0\0\0\200?", 8); /* two floats */
+    dsi_zip_write_end(w);
+    CHECK_INT(dsi_file_commit(f), DS_OK);
+    ds_value *v = ds_value_load(folder_path("p.pth"));
+    snprintf(message, sizeof message, "%s", v ? "" : ds_error());
+    ds_error_clear();
+    ds_value_free(v);
+    return message;
+}
+
+#define CHECK_PICKLE(pickle, part) \
+    do { \
+        const char *said = pickled(pickle, sizeof(pickle) - 1); \
+        if (!strstr(said, part) || (!*(part) && *said)) \
+            fail_msg("%s:%d: \"%s\", want \"%s\"", __FILE__, __LINE__, said, part); \
+    } while (0)
+
+#define TENSOR(type, rest) \
+    "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n" type \
+    "\nX\1\0\0\0" \
+    "0X\3\0\0\0cpuK\2tQ" rest "\x89}tRs."
+
+static void pickles(void **unused)
+{
+    (void)unused;
+    CHECK_PICKLE("\x80\2}.", "");
+    CHECK_PICKLE("\x80\4]\x94\x8c\1x\x94"
+                 "ah\1a.",
+                 ""); /* memo, lists */
+    CHECK_PICKLE("\x80\2(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0"
+                 "7X\3\0\0\0cpuK\2tQ0N.",
+                 "storage data/7 is missing");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\0K\2\x85K\1\x85"), "");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\1K\2\x85K\1\x85"),
+                 "w [2] at element 1 is outside of its storage of 2");
+    CHECK_PICKLE(TENSOR("FloatStorage", "J\377\377\377\377K\2\x85K\1\x85"),
+                 "outside of its storage");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\0K\2\x85J\377\377\377\377\x85"),
+                 "outside of its storage");
+    CHECK_PICKLE(TENSOR("FloatStorage",
+                        "K\0J\377\377\377\177\x85\x8a\10\377\377\377\377\377\377\377\177\x85"),
+                 "outside of its storage");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\0J\377\377\377\177J\377\377\377\177\x86K\0K\0\x86"),
+                 "repeats 2 elements to more bytes than are read");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\0K\2\x85K\1K\1\x86"),
+                 "other arguments than torch.save writes");
+    CHECK_PICKLE(TENSOR("DoubleStorage", "K\0K\2\x85K\1\x85"),
+                 "storage 0 has 8 bytes, 2 elements of torch.float64 are expected");
+    CHECK_PICKLE(TENSOR("ComplexFloatStorage", "K\0K\2\x85K\1\x85"),
+                 "w is a tensor of torch.complex64, which there is not");
+    CHECK_PICKLE("\x80\2cos\nsystem\nX\2\0\0\0ls\x85R.",
+                 "it wants Python's os.system, which is not on the list");
+    CHECK_PICKLE("\x80\4\x8c\5posix\x8c\6system\x93.", "it wants Python's posix.system");
+    CHECK_PICKLE("\x80\2c__builtin__\neval\n.", "it wants Python's builtins.eval");
+    CHECK_PICKLE("\x80\2ctorch.nn.modules.linear\nLinear\n)\x81}b.",
+                 "it holds an object of class torch.nn.modules.linear.Linear, which only Python "
+                 "can make: save the module's state_dict()");
+    CHECK_PICKLE("\x80\2ctorch._utils\n_rebuild_qtensor\n.",
+                 "it wants torch._utils._rebuild_qtensor, a kind of tensor that is not known here");
+    CHECK_PICKLE("\x80\2ccollections\nOrderedDict\n.",
+                 "is collections.OrderedDict itself, no value");
+    CHECK_PICKLE("\x80\2ctorch\nTensor\n)R.", "torch.Tensor is called");
+    CHECK_PICKLE("\x80\2]q\0h\0a.", "is a list or dict that holds itself");
+    CHECK_PICKLE("\x80\2]q\0}X\1\0\0\0kh\0sa.", "that holds itself");
+    CHECK_PICKLE("\x80\2K\1R.", "the stack is empty");
+    CHECK_PICKLE("\x80\2K\1)R.", "a call of a value of class int");
+    CHECK_PICKLE("\x80\2e.", "a mark is missing");
+    CHECK_PICKLE("\x80\2h\7.", "memo number 7 was never given");
+    CHECK_PICKLE("\x80\2Nr\377\377\377\377.", "memo number 4294967295");
+    CHECK_PICKLE("\x80\2X\377\377\377\177x.", "wants 2147483647 bytes more");
+    CHECK_PICKLE("\x80\4\x8d\377\377\377\377\377\377\377\377x.", "bytes more");
+    CHECK_PICKLE("\x80\2X\2\0\0\0\300\200.", "is not UTF-8");
+    CHECK_PICKLE("\x80\2}]K\1s.", "a key of class list");
+    CHECK_PICKLE("\x80\2NK\1a.", "an item for a value of class NoneType");
+    CHECK_PICKLE("\x80\2NN.", "it ends with 2 values on the stack");
+    CHECK_PICKLE("\x80\2N", "it was cut off or damaged");
+    CHECK_PICKLE("\x80\11N.", "protocol 9");
+    CHECK_PICKLE("\x80\2Pnone\n.", "opcode 0x50 is not one that torch.save writes");
+    CHECK_PICKLE("\x80\2(X\6\0\0\0moduletQ.", "a persistent id that does not name a storage");
+    CHECK_PICKLE("\x80\2X\1\0\0\0xQ.", "a persistent id that does not name a storage");
+    CHECK_PICKLE("\x80\2cno end", "a line of text has no end");
+}
+
+/* Small files that ask for much: a list of two lists of two lists ..., an endless depth, copies of copies. */
+static void bombs(void **unused)
+{
+    (void)unused;
+    char pickle[9000] = "\x80\2(]q\0";
+    size_t n = 6;
+    for (int i = 1; i < 40; i++) { /* [x, x] of the one before */
+        const char list[] = {']', '(', 'h', (char)(i - 1), 'h', (char)(i - 1), 'e', 'q', (char)i};
+        memcpy(pickle + n, list, sizeof list);
+        n += sizeof list;
+    }
+    memcpy(pickle + n, "t.", 2);
+    const char *said = pickled(pickle, n + 2);
+    CHECK(strstr(said, "holds the same lists again and again") != NULL);
+
+    memset(pickle, ']', sizeof pickle);
+    memcpy(pickle, "\x80\2", 2);
+    memset(pickle + 4000, 'a', 3997);
+    pickle[7997] = '.';
+    said = pickled(pickle, 7998);
+    CHECK(strstr(said, "lies more than 500 lists deep") != NULL);
+
+    char all[9000]; /* a string of 3 KB, encoded again and again */
+    memcpy(all, "\x80\2(X\270\13\0\0", 8);
+    size_t m = 8;
+    memset(all + m, 'x', 3000);
+    m += 3000;
+    memcpy(all + m, "q\0c_codecs\nencode\nq\1X\6\0\0\0latin1q\2", 33);
+    m += 33;
+    for (int i = 0; i < 600; i++, m += 8) memcpy(all + m, "h\1h\0h\2\x86R", 8);
+    memcpy(all + m, "t.", 2);
+    said = pickled(all, m + 2);
+    CHECK(strstr(said, "it makes more than 16 times its own size") != NULL);
+}
+
+/* ---- archives ------------------------------------------------------------------------------------------------ */
+
+static const char *archived(const char *const *entries, int n)
+{
+    static char message[1100];
+    dsi_file *f = dsi_file_replace(folder_path("z.pth"));
+    dsi_zip_writer *w = dsi_zip_write_begin(f);
+    for (int i = 0; i < n; i += 2)
+        dsi_zip_entry(w, entries[i], entries[i + 1], strlen(entries[i + 1]));
+    dsi_zip_write_end(w);
+    CHECK_INT(dsi_file_commit(f), DS_OK);
+    ds_value *v = ds_value_load(folder_path("z.pth"));
+    snprintf(message, sizeof message, "%s", v ? "" : ds_error());
+    ds_error_clear();
+    ds_value_free(v);
+    return message;
+}
+
+#define CHECK_ARCHIVE(part, ...) \
+    do { \
+        const char *const list[] = {__VA_ARGS__}; \
+        const char *said = archived(list, (int)(sizeof list / sizeof *list)); \
+        if (!strstr(said, part) || (!*(part) && *said)) \
+            fail_msg("%s:%d: \"%s\", want \"%s\"", __FILE__, __LINE__, said, part); \
+    } while (0)
+
+static void archives(void **unused)
+{
+    (void)unused;
+    CHECK_ARCHIVE("", "a/data.pkl", "\x80\2}.", "a/version", "3\n");
+    CHECK_ARCHIVE("", "a/data.pkl", "\x80\2}.", "a/version", "10", "a/byteorder", "big");
+    CHECK_ARCHIVE("there is no a/version", "a/data.pkl", "\x80\2}.");
+    CHECK_ARCHIVE("version 11 of the format", "a/data.pkl", "\x80\2}.", "a/version", "11");
+    CHECK_ARCHIVE("byte order is neither", "a/data.pkl", "\x80\2}.", "a/version", "3",
+                  "a/byteorder", "mixed");
+    CHECK_ARCHIVE("there is no FOLDER/data.pkl", "data.pkl", "\x80\2}.", "version", "3");
+    CHECK_ARCHIVE("there is no FOLDER/data.pkl", "a/b", "x");
+    CHECK_ARCHIVE("a program of TorchScript", "a/data.pkl", "\x80\2}.", "a/constants.pkl",
+                  "\x80\2).", "a/version", "3");
+    CHECK_ARCHIVE("entry a/version is there twice", "a/data.pkl", "\x80\2}.", "a/version", "3",
+                  "a/version", "4");
+}
+
+TEST_MAIN(cmocka_unit_test_setup_teardown(dtypes, make, clean),
+          cmocka_unit_test_setup_teardown(views, make, clean),
+          cmocka_unit_test_setup_teardown(mapped, make, clean),
+          cmocka_unit_test_setup_teardown(equal_files, make, clean),
+          cmocka_unit_test_setup_teardown(not_saved, make, clean),
+          cmocka_unit_test_setup_teardown(no_state_dict, make, clean),
+          cmocka_unit_test_setup_teardown(cut_and_spoilt, make, clean),
+          cmocka_unit_test_setup_teardown(pickles, make, clean),
+          cmocka_unit_test_setup_teardown(bombs, make, clean),
+          cmocka_unit_test_setup_teardown(archives, make, clean))
