@@ -26,7 +26,14 @@ extern "C" {
  * beside, synced, then renamed: what was there stays until then. */
 DS_API DS_MUST_CHECK ds_status ds_save(const ds_state *state, const char *path);
 
-/* The tensors lie on the CPU. Refuses a .pth whose top is no dict of tensors, and says what it holds. */
+/* The same in files of at most max_bytes of tensors, model-00001-of-00002.safetensors (.bin) for the path
+ * model.safetensors, and model.safetensors.index.json, which says where each tensor is; one file if all fit. */
+DS_API DS_MUST_CHECK ds_status ds_save_sharded(const ds_state *state, const char *path,
+                                               int64_t max_bytes);
+
+/* The tensors lie on the CPU; those of a large file in its pages (see ds_value_load). Also an index of shards, by
+ * its own path or by that of the whole file. Refuses a .pth whose top is no dict of tensors, and says what it
+ * holds. */
 DS_API ds_state *ds_load(const char *path);
 
 /* A .safetensors file. Tensors are written row-major in the order of the state dict. metadata: key, value,

@@ -1,5 +1,8 @@
 /* checkpoint/checkpoint.c: which format a path names.
  * SPDX-License-Identifier: MIT */
+#include "checkpoint.h"
+
+#include "base/file.h"
 #include "base/text.h"
 #include "value.h"
 
@@ -63,6 +66,13 @@ static ds_state *no_state(const char *path, const ds_value *v)
 ds_state *ds_load(const char *path)
 {
     if (!path) return dsi_refuse("load: path is NULL");
+    if (dsi_shards_is_index(path)) return dsi_shards_load(path);
+    dsi_text index = {0}; /* of a file that is not there in one piece */
+    dsi_text_add(&index, "%s.index.json", path);
+    bool sharded = !dsi_file_exists(path) && dsi_file_exists(index.s);
+    ds_state *parts = sharded ? dsi_shards_load(index.s) : NULL;
+    dsi_text_free(&index);
+    if (sharded) return parts;
     if (ends_with(path, ".safetensors")) return ds_safetensors_load(path);
     if (!is_torch(path)) return unknown("load", path), NULL;
     ds_value *v = ds_value_load(path);

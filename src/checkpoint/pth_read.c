@@ -9,8 +9,8 @@
  *     pickle    the keys of its storages, a list
  *     8 bytes, elements        of each storage in the list's order: how many, and they
  *
- * The tensors of a large archive lie where the file is mapped; who saves must have aligned them, as PyTorch
- * does since 1.6. Check sums of what the value uses are compared.
+ * The tensors of a large file lie where it is mapped, if their elements are aligned there, as in archives that
+ * PyTorch wrote. Check sums of what the value uses are compared.
  * SPDX-License-Identifier: MIT */
 #include "base/mapping.h"
 #include "base/mem.h"
@@ -24,7 +24,6 @@
 
 #define MAGIC        "119547037146038801333356"
 #define BORROW_BYTES 4096 /* storages from so many bytes on stay where the file is mapped */
-#define ALIGN        64
 
 typedef struct Reader {
     char *what; /* "load: net.pth" */
@@ -75,7 +74,7 @@ static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const u
         return wrong(r, "storage %.40s: a bool is neither 0 nor 1", s->key);
     ds_scope *scope = ds_scope_open();
     bool borrow = in_file && r->file->mapped && !r->swapped && n >= BORROW_BYTES &&
-                  (uintptr_t)bytes % ALIGN == 0;
+                  (uintptr_t)bytes % size == 0;
     if (borrow) {
         r->file->refs++;
         s->flat = dsi_ref(

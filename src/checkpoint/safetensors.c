@@ -11,22 +11,21 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
-#include "base/list.h"
-#include "tensor/tensor.h"
+#include "base/mapping.h"
+#include "stored.h"
 
 #include <deepspeed/checkpoint.h>
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define MAX_HEADER 100000000 /* bytes; the format's own limit */
 #define METADATA   "__metadata__"
+#define ALIGN      64 /* of the data we write, for who maps them; the format asks for 8 */
 
 typedef struct Entry { /* what the header says of one tensor */
     const char *name;  /* the header's */
@@ -128,7 +127,7 @@ static char *header_text(const ds_state *state, const char *path, const char *co
     json_decref(header);
     if (status == DS_OK && !text)
         dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
-    if (text && strlen(text) > MAX_HEADER - 8) {
+    if (text && strlen(text) > MAX_HEADER - ALIGN) {
         dsi_fail(DS_EINVAL,
                  "safetensors: %s: the header of %d tensors has %zu bytes, the format takes %d",
                  path, ds_state_len(state), strlen(text), MAX_HEADER);
@@ -140,13 +139,15 @@ static char *header_text(const ds_state *state, const char *path, const char *co
 
 static void write_header(dsi_file *f, const char *text)
 {
-    size_t n = strlen(text), padded = (n + 7) / 8 * 8;
+    size_t n = strlen(text), padding = (ALIGN - (n + 8) % ALIGN) % ALIGN;
     unsigned char length[8];
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(padded >> 8 * i);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((n + padding) >> 8 * i);
     dsi_file_write(f, length, sizeof length);
     dsi_file_write(f, text, n);
-    dsi_file_write(f, "        ", padded - n);
+    while (padding--) dsi_file_write(f, " ", 1);
 }
+
+static void write_piece(void *f, const void *data, size_t bytes) { dsi_file_write(f, data, bytes); }
 
 ds_status ds_safetensors_save(const ds_state *state, const char *path, const char *const *metadata)
 {
@@ -162,19 +163,12 @@ ds_status ds_safetensors_save(const ds_state *state, const char *path, const cha
     free(header);
     if (!f) return ds_error_status();
 
-    for (int i = 0; i < ds_state_len(state); i++) {
-        ds_scope *scope = ds_scope_open(); /* of a row-major copy */
-        ds_tensor *x = ds_state_at(state, i);
-        size_t bytes = (size_t)bytes_of(ds_dtype_of(x), ds_shape_of(x));
-        const void *data = bytes ? ds_data(x) : NULL;
-        if (data) dsi_file_write(f, data, bytes);
-        ds_scope_close(scope);
-        if (bytes && !data) {
-            dsi_file_abandon(f);
-            return ds_error_status();
-        }
-    }
-    return dsi_file_commit(f);
+    ds_status status = DS_OK;
+    for (int i = 0; i < ds_state_len(state) && status == DS_OK && !dsi_file_failed(f); i++)
+        status = dsi_tensor_bytes(ds_state_at(state, i), write_piece, f);
+    if (status == DS_OK) return dsi_file_commit(f);
+    dsi_file_abandon(f);
+    return status;
 }
 
 /* ---- read: the header ----------------------------------------------------------------------------- */
@@ -313,38 +307,29 @@ static bool parse_header(const char *path, json_t *header, int64_t data_bytes, E
     return check_cover(path, all, data_bytes);
 }
 
-/* Reads length and header of a file of file_bytes; leaves f at the data. *data_bytes: what follows. */
-static json_t *read_header(FILE *f, const char *path, int64_t file_bytes, int64_t *data_bytes)
+/* The header of the file; *data: where what follows it begins. */
+static json_t *read_header(const dsi_mapping *file, const char *path, size_t *data)
 {
-    unsigned char length[8];
-    if (fread(length, 1, sizeof length, f) != sizeof length) {
-        wrong(path, NULL, "has %" PRId64 " bytes, too short for a header", file_bytes);
-        return NULL;
-    }
     uint64_t n = 0;
-    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << 8 * i;
-    if (n > MAX_HEADER || (int64_t)n > file_bytes - 8) {
-        wrong(path, NULL,
-              "claims a header of %" PRIu64 " bytes, has %" PRId64
-              " behind its length (at most %d)",
-              n, file_bytes - 8, MAX_HEADER);
+    if (file->bytes < 8) {
+        wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
         return NULL;
     }
-    *data_bytes = file_bytes - 8 - (int64_t)n;
-
-    char *text = malloc(n ? n : 1);
+    for (int i = 0; i < 8; i++) n |= (uint64_t)file->p[i] << 8 * i;
+    if (n > MAX_HEADER || n > file->bytes - 8) {
+        wrong(path, NULL,
+              "claims a header of %" PRIu64 " bytes, has %zu behind its length (at most %d)", n,
+              file->bytes - 8, MAX_HEADER);
+        return NULL;
+    }
+    *data = 8 + (size_t)n;
     json_t *header = NULL;
     json_error_t error;
-    if (!text)
-        dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for a header of %" PRIu64 " bytes", path,
-                 n);
-    else if (fread(text, 1, n, f) != n)
-        wrong(path, NULL, "ends within its header");
-    else if (!n || text[0] != '{')
+    const char *text = (const char *)file->p + 8;
+    if (!n || text[0] != '{')
         wrong(path, NULL, "its header does not begin with {");
     else if (!(header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error)))
         wrong(path, NULL, "its header is not JSON: %s at byte %d", error.text, error.position);
-    free(text);
     return header;
 }
 
@@ -358,35 +343,38 @@ static bool are_bools(const unsigned char *p, size_t n)
     return true;
 }
 
-/* The tensor of e, in the current scope; NULL with the message. data: where the file's data begin. */
-static ds_tensor *read_tensor(FILE *f, const char *path, const Entry *e, off_t data)
+/* The tensor of e, whose bytes are at p, in the current scope: where the file is mapped, or a copy; NULL with
+ * the message. */
+static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *e, unsigned char *p)
 {
-    size_t bytes = (size_t)(e->end - e->begin);
-    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), e->dtype, e->shape);
-    if (!x || !bytes) return x;
-    void *p = ds_data_mut(x);
-    if (fseeko(f, data + e->begin, SEEK_SET) != 0 || fread(p, 1, bytes, f) != bytes) {
-        dsi_fail(DS_EIO, "safetensors: %s: tensor %.100s: %s", path, e->name,
-                 ferror(f) ? strerror(errno) : "the file became shorter while it was read");
-        return NULL;
-    }
+    size_t bytes = (size_t)(e->end - e->begin), size = ds_dtype_size(e->dtype);
     if (e->dtype == DS_BOOL && !are_bools(p, bytes)) {
         wrong(path, e->name, "a BOOL is neither 0 nor 1");
         return NULL;
     }
+    if (file->mapped && bytes && (uintptr_t)p % size == 0) {
+        int64_t stride[DS_MAX_DIMS];
+        dsi_row_major(e->shape, stride);
+        file->refs++;
+        ds_tensor *flat = dsi_foreign(e->dtype, (int64_t)(bytes / size), p, dsi_mapping_unref,
+                                      file);
+        return dsi_view_of(flat, e->shape, stride, 0);
+    }
+    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), e->dtype, e->shape);
+    if (x && bytes) memcpy(ds_data_mut(x), p, bytes);
     return x;
 }
 
-/* The tensors as state; the file is at its data's first byte. */
-static ds_state *read_tensors(FILE *f, const char *path, const Entries *all)
+/* The tensors as state. */
+static ds_state *read_tensors(dsi_mapping *file, const char *path, const Entries *all, size_t data)
 {
-    off_t data = ftello(f);
     ds_state *state = ds_state_new();
     bool ok = true;
     for (int i = 0; ok && i < all->n; i++) {
+        const Entry *e = &all->at[i];
         ds_scope *scope = ds_scope_open();
-        ds_tensor *x = read_tensor(f, path, &all->at[i], data);
-        ok = x && ds_state_set(state, all->at[i].name, x) == DS_OK;
+        ds_tensor *x = read_tensor(file, path, e, file->p + data + e->begin);
+        ok = x && ds_state_set(state, e->name, x) == DS_OK;
         ds_scope_close(scope);
     }
     if (ok) return state;
@@ -397,20 +385,16 @@ static ds_state *read_tensors(FILE *f, const char *path, const Entries *all)
 ds_state *ds_safetensors_load(const char *path)
 {
     if (!path) return dsi_refuse("safetensors: path is NULL");
-    FILE *f = fopen(path, "rb");
-    struct stat st = {0};
-    if (!f || fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
-        dsi_fail(DS_EIO, "safetensors: %s: %s", path, f ? "not a regular file" : strerror(errno));
-        if (f) fclose(f);
-        return NULL;
-    }
+    dsi_mapping *file = dsi_mapping_open("safetensors", path);
+    if (!file) return NULL;
     ds_state *state = NULL;
     Entries all = {0};
-    int64_t data_bytes;
-    json_t *header = read_header(f, path, st.st_size, &data_bytes);
-    if (header && parse_header(path, header, data_bytes, &all)) state = read_tensors(f, path, &all);
+    size_t data = 0;
+    json_t *header = read_header(file, path, &data);
+    if (header && parse_header(path, header, (int64_t)(file->bytes - data), &all))
+        state = read_tensors(file, path, &all, data);
     dsi_list_free(&all);
     json_decref(header);
-    fclose(f);
+    dsi_mapping_unref(file);
     return state;
 }

@@ -91,7 +91,7 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
 
 /* [n] elements at p in this process's memory, which belongs to owner, until release(owner): when the last handle
- * on it goes. p is a multiple of 64, and 64 bytes behind the last element may be read. */
+ * on it goes. Elements are aligned, and 64 bytes behind the last one may be read. */
 ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
                        void *owner);
 

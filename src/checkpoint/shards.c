@@ -1,0 +1,192 @@
+/* checkpoint/shards.c: a state dict in several files, and the index that says which tensor is in which, as Hugging
+ * Face's models are stored.
+ *
+ *     model.safetensors.index.json        {"metadata": {"total_size": BYTES}, "weight_map": {NAME: FILE, ...}}
+ *     model-00001-of-00002.safetensors    or pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin
+ *
+ * The index is written last: it never names a file that is not there.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "checkpoint.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX ".index.json"
+
+bool dsi_shards_is_index(const char *path)
+{
+    size_t n = strlen(path), m = strlen(INDEX);
+    return n > m && strcmp(path + n - m, INDEX) == 0;
+}
+
+/* ---- write ------------------------------------------------------------------------------------------------ */
+
+static int64_t bytes_of(const ds_tensor *x)
+{
+    return ds_numel(x) * (int64_t)ds_dtype_size(ds_dtype_of(x));
+}
+
+/* The number of the shard that tensor i goes to, for all i; -> how many shards there are. A tensor larger
+ * than a shard has one for itself. */
+static int plan(const ds_state *state, int64_t most, int *shard)
+{
+    int64_t full = 0;
+    int n = 0;
+    for (int i = 0; i < ds_state_len(state); i++) {
+        int64_t bytes = bytes_of(ds_state_at(state, i));
+        if (full && full + bytes > most) n++, full = 0;
+        full += bytes;
+        shard[i] = n;
+    }
+    return n + 1;
+}
+
+/* "model.safetensors", 0, 2 -> "model-00001-of-00002.safetensors" */
+static void add_shard_name(dsi_text *t, const char *path, int i, int n)
+{
+    const char *dot = strrchr(path, '.');
+    dsi_text_add(t, "%.*s-%05d-of-%05d%s", (int)(dot - path), path, i + 1, n, dot);
+}
+
+static ds_status save_shard(const ds_state *state, const char *path, const int *shard, int k, int n,
+                            json_t *map)
+{
+    dsi_text name = {0};
+    add_shard_name(&name, path, k, n);
+    const char *slash = strrchr(name.s, '/'), *file = slash ? slash + 1 : name.s;
+    ds_state *part = ds_state_new();
+    for (int i = 0; i < ds_state_len(state); i++) {
+        if (shard[i] != k) continue;
+        ds_state_set(part, ds_state_name(state, i), ds_state_at(state, i));
+        json_object_set_new(map, ds_state_name(state, i), json_string(file));
+    }
+    ds_status status = ds_save(part, name.s);
+    ds_state_free(part);
+    dsi_text_free(&name);
+    return status;
+}
+
+static ds_status save_index(const char *path, json_t *map, int64_t total)
+{
+    json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total,
+                              "weight_map", map);
+    char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
+    json_decref(index);
+    if (!text) return dsi_fail(DS_EINVAL, "save: %s: a tensor's name is not UTF-8", path);
+    dsi_text name = {0};
+    dsi_text_add(&name, "%s" INDEX, path);
+    dsi_file *f = dsi_file_replace(name.s);
+    dsi_file_write(f, text, strlen(text));
+    dsi_file_write(f, "\n", 1);
+    ds_status status = f ? dsi_file_commit(f) : ds_error_status();
+    dsi_text_free(&name);
+    free(text);
+    return status;
+}
+
+ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_bytes)
+{
+    if (!state || !path) return dsi_passed("save"), DS_EINVAL;
+    if (max_bytes < 1 || !strrchr(path, '.'))
+        return dsi_fail(DS_EINVAL,
+                        "save: %s in files of %" PRId64 " bytes: expected a path that ends in "
+                        ".safetensors or .bin, and at least 1 byte",
+                        path, max_bytes);
+    int *shard = dsi_alloc((size_t)ds_state_len(state) * sizeof *shard);
+    int n = plan(state, max_bytes, shard);
+    ds_status status = DS_OK;
+    if (n == 1) {
+        status = ds_save(state, path);
+    } else {
+        json_t *map = json_object();
+        int64_t total = 0;
+        for (int i = 0; i < ds_state_len(state); i++) total += bytes_of(ds_state_at(state, i));
+        for (int k = 0; k < n && status == DS_OK; k++)
+            status = save_shard(state, path, shard, k, n, map);
+        if (status == DS_OK) status = save_index(path, map, total);
+        json_decref(map);
+    }
+    dsi_free(shard);
+    return status;
+}
+
+/* ---- read ------------------------------------------------------------------------------------------------- */
+
+/* "weight_map" of the index, or NULL with the message. */
+static json_t *read_map(const char *path)
+{
+    size_t bytes = 0;
+    json_error_t error;
+    char *text = dsi_file_read(path, &bytes);
+    if (!text) return NULL;
+    json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    dsi_free(text);
+    if (!index) {
+        dsi_fail(DS_EFORMAT, "load: %s: is not JSON: %s at line %d", path, error.text, error.line);
+        return NULL;
+    }
+    json_t *map = json_incref(json_object_get(index, "weight_map"));
+    json_decref(index);
+    if (json_is_object(map)) return map;
+    json_decref(map);
+    dsi_fail(DS_EFORMAT, "load: %s: there is no \"weight_map\" {tensor: file} in it", path);
+    return NULL;
+}
+
+/* The shard that a tensor is in, loaded once; NULL with the message. */
+static ds_state *open_shard(dsi_map *opened, const char *path, const char *tensor, const char *file)
+{
+    if (!file || !*file || strchr(file, '/')) {
+        dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s: its file is no name of a file beside it",
+                 path, tensor);
+        return NULL;
+    }
+    ds_state *state = dsi_map_get(opened, file);
+    if (state) return state;
+    const char *slash = strrchr(path, '/');
+    dsi_text name = {0};
+    dsi_text_add(&name, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, file);
+    if (dsi_shards_is_index(name.s))
+        dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s is in an index", path, tensor);
+    else
+        state = ds_load(name.s);
+    if (state) dsi_map_set(opened, file, state);
+    dsi_text_free(&name);
+    return state;
+}
+
+ds_state *dsi_shards_load(const char *path)
+{
+    json_t *map = read_map(path), *file;
+    if (!map) return NULL;
+    dsi_map opened = {0};
+    ds_state *state = ds_state_new();
+    bool ok = true;
+    const char *name;
+    json_object_foreach(map, name, file)
+    {
+        const ds_state *shard = open_shard(&opened, path, name, json_string_value(file));
+        ds_tensor *x = ds_state_get(shard, name);
+        if (shard && !x)
+            dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s is not in %s", path, name,
+                     json_string_value(file));
+        ok = x && ds_state_set(state, name, x) == DS_OK;
+        if (!ok) break;
+    }
+    for (int i = 0; i < opened.n; i++) ds_state_free(opened.at[i].value);
+    dsi_map_free(&opened);
+    json_decref(map);
+    if (ok) return state;
+    ds_state_free(state);
+    return NULL;
+}
