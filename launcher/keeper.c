@@ -7,6 +7,7 @@
 #include "meeting.h"
 
 #include "processes.h"
+#include "world.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ static void make_folder(char *folder, size_t n)
         if (!mkdtemp(folder)) *folder = 0;
     }
     if (!*folder) return;
-    setenv("OMPI_MCA_orte_tmpdir_base", folder, 0);
+    world_set_tmpdir(folder);
     setenv("OMPI_MCA_btl_vader_backing_directory", folder, 0);
     setenv("OMPI_MCA_osc_sm_backing_directory", folder, 0);
 }

@@ -110,7 +110,7 @@ static void set_environment(const rank_options *o, const world *w, const place *
     setenv("MASTER_ADDR", o->master_addr ? o->master_addr : find_master(), 1);
     setenv("MASTER_PORT", o->master_port, 1);
     setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
-    unsetenv("OMPI_MCA_orte_local_tmpdir_base"); /* mpirun's own: ranks with both refuse to start */
+    world_restore_tmpdir();
     dsi_text_free(&devices);
 }
 

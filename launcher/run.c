@@ -69,19 +69,22 @@ static void tidy(void *arg)
     if (*r->pid_file) unlink(r->pid_file);
 }
 
-/* Where a folder cannot be made, Open MPI uses what it always does. */
+/* Where a folder cannot be made, Open MPI uses what it always does. On other machines there is none: what mpirun
+ * sets for itself it would set for them. */
 static void make_folders(run *r)
 {
     const char *tmp = getenv("TMPDIR");
-    /* other machines would not have it: "local" is of mpirun alone */
-    const char *base = r->job.local ? "OMPI_MCA_orte_tmpdir_base"
-                                    : "OMPI_MCA_orte_local_tmpdir_base";
+    bool openmpi = r->p->engine == ENGINE_OPENMPI || r->p->engine == ENGINE_NODES;
+    if (!r->job.local && !openmpi) return;
     snprintf(r->folder, sizeof r->folder, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(r->folder)) *r->folder = 0;
-    if (*r->folder && !getenv("OMPI_MCA_orte_tmpdir_base")) setenv(base, r->folder, 0);
-    if (!r->job.local) return;
+    if (!r->job.local) {
+        if (*r->folder) world_set_tmpdir(r->folder);
+        return;
+    }
     snprintf(r->shared, sizeof r->shared, "/dev/shm/deepspeed.XXXXXX");
     if (!mkdtemp(r->shared)) *r->shared = 0;
+    if (*r->folder) setenv("OMPI_MCA_orte_tmpdir_base", r->folder, 0);
     if (!*r->shared) return;
     setenv("OMPI_MCA_btl_vader_backing_directory", r->shared, 0);
     setenv("OMPI_MCA_osc_sm_backing_directory", r->shared, 0);

@@ -175,3 +175,23 @@ bool world_find_me(const world *w, int node, place *p, dsi_text *why)
     }
     return true;
 }
+
+#define TMPDIR_WAS "DEEPSPEED_TMPDIR" /* "": it was not set */
+
+void world_set_tmpdir(const char *folder)
+{
+    const char *was = getenv("TMPDIR");
+    setenv(TMPDIR_WAS, was ? was : "", 1);
+    setenv("TMPDIR", folder, 1);
+}
+
+void world_restore_tmpdir(void)
+{
+    const char *was = getenv(TMPDIR_WAS);
+    if (!was) return;
+    if (*was)
+        setenv("TMPDIR", was, 1);
+    else
+        unsetenv("TMPDIR");
+    unsetenv(TMPDIR_WAS);
+}
