@@ -32,8 +32,8 @@ static void there_and_back(void **unused)
 {
     (void)unused;
     static const char *const names[][3] = {
-        {"model.safetensors", "model.safetensors.index.json", "model-00002-of-00005.safetensors"},
-        {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-00005-of-00005.bin"}};
+        {"model.safetensors", "model.safetensors.index.json", "model-00002-of-00006.safetensors"},
+        {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-00005-of-00006.bin"}};
     for (int k = 0; k < 2; k++) {
         folder_make();
         ds_state *state = sample(), *again;
@@ -88,7 +88,7 @@ static void refused(void **unused)
     CHECK_INT(ds_save_sharded(state, path, 0), DS_EINVAL);
     CHECK_ERROR("at least 1 byte");
     CHECK_INT(ds_save_sharded(state, folder_path("none/m.safetensors"), 100), DS_EIO);
-    CHECK_ERROR("none/m-00001-of-00005.safetensors");
+    CHECK_ERROR("none/m-00001-of-00006.safetensors");
     ds_state_free(state);
     folder_remove();
 }
