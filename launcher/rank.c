@@ -8,6 +8,7 @@
 #include "cores.h"
 #include "hosts.h"
 #include "watch.h"
+#include "words.h"
 #include "world.h"
 
 #include "base/mem.h"
@@ -114,20 +115,14 @@ static void set_environment(const rank_options *o, const world *w, const place *
     dsi_text_free(&devices);
 }
 
-/* PROGRAM --local_rank=N ARGS: where DeepSpeed puts it. Lives as long as the process. */
-static char **arguments(const rank_options *o, const place *p)
+/* PROGRAM --local_rank=N ARGS: where DeepSpeed puts it. */
+static words arguments(const rank_options *o, const place *p)
 {
-    int n = 0, at = 1;
-    while (o->program[n]) n++;
-    char **argv = dsi_alloc((size_t)(n + 2) * sizeof *argv);
-    argv[0] = o->program[0];
-    if (!o->no_local_rank) {
-        char text[40];
-        snprintf(text, sizeof text, "--local_rank=%d", p->local_rank);
-        argv[at++] = dsi_strdup(text);
-    }
-    for (int i = 1; i < n; i++) argv[at++] = o->program[i];
-    return argv;
+    words w = {0};
+    words_add(&w, "%s", o->program[0]);
+    if (!o->no_local_rank) words_add(&w, "--local_rank=%d", p->local_rank);
+    words_add_all(&w, o->program + 1);
+    return w;
 }
 
 static bool make_folders(const char *path)
@@ -261,8 +256,11 @@ static int start(const rank_options *o, const world *w, bool alone, dsi_text *wh
     if (good && o->log_dir) good = (log = open_log(o, &p, why)) >= 0;
     if (!good) return fail(&job, why);
     if (log >= 0) use_log(log, o->link != NULL, &job);
-    job.argv = arguments(o, &p);
-    return o->link ? watch_program(&job) : become_program(job.argv);
+    words argv = arguments(o, &p);
+    job.argv = argv.at;
+    int status = o->link ? watch_program(&job) : become_program(job.argv);
+    words_free(&argv);
+    return status;
 }
 
 static int start_at(int argc, char **argv, bool alone)

@@ -102,6 +102,7 @@ static void long_text(void **state)
         CHECK(came > 0 && came <= 4096);
         wire_feed(&r, bytes, (size_t)came, &calls);
     }
+    wire_finish(&r, &calls);
     CHECK_INT(got.n, sizeof text + 3 * strlen("<o 1: >"));
     dsi_text_free(&got);
     close(from);

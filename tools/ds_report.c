@@ -1,0 +1,360 @@
+/* tools/ds_report.c: what this build and this machine can do.
+ *
+ *     ds_report [--hide_operator_status] [--hide_errors_and_warnings]
+ *
+ * In the form of DeepSpeed's report: parts, whether they are installed here and whether they work on this machine;
+ * then versions, devices and limits. Warnings are about what makes training fail or slow later.
+ * SPDX-License-Identifier: MIT */
+#include "here.h"
+
+#include "base/library.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "comm/mpi_open.h"
+#include "device/cpu/cpu.h"
+
+#include <deepspeed.h>
+
+#include <argp.h>
+#include <dirent.h>
+#include <errno.h>
+#include <gnu/libc-version.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DOTS  23 /* DeepSpeed's columns */
+#define DOTS2 11
+#define LINE  "--------------------------------------------------"
+#define MB    (1024.0 * 1024.0)
+#define GB    (1024.0 * MB)
+
+enum { LEAST_SHARED_MB = 512, LEAST_FILES = 4096, LEAST_LOCKED_KB = 64 };
+
+typedef struct report {
+    bool hide_parts, hide_warnings, colors;
+    dsi_text warnings;
+} report;
+
+/* ---- the form -------------------------------------------------------------------------------------------- */
+
+static const char *mark(const report *r, bool good, const char *yes)
+{
+    static _Thread_local char text[32];
+    snprintf(text, sizeof text, "%s[%s]%s",
+             !r->colors ? ""
+             : good     ? "\033[92m"
+                        : "\033[93m",
+             good ? yes : "NO", r->colors ? "\033[0m" : "");
+    return text;
+}
+
+static void dots(const char *name, int columns)
+{
+    printf("%s ", name);
+    for (int i = (int)strlen(name); i < columns; i++) putchar('.');
+    putchar(' ');
+}
+
+static void part(const report *r, const char *name, bool installed, bool compatible)
+{
+    dots(name, DOTS);
+    fputs(mark(r, installed, "YES"), stdout);
+    putchar(' ');
+    for (int i = installed ? 5 : 4; i < 9 + DOTS2 - 9 + 4; i++) putchar('.');
+    printf(" %s\n", mark(r, compatible, "OKAY"));
+}
+
+static void fact(const char *name, const char *format, ...) DS_PRINTF(2, 3);
+static void fact(const char *name, const char *format, ...)
+{
+    va_list args;
+    dots(name, DOTS);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+static void warn(report *r, const char *format, ...) DS_PRINTF(2, 3);
+static void warn(report *r, const char *format, ...)
+{
+    va_list args;
+    dsi_text_add(&r->warnings, "[WARNING] ");
+    va_start(args, format);
+    dsi_text_add_args(&r->warnings, format, args);
+    va_end(args);
+    dsi_text_add(&r->warnings, "\n");
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------- */
+
+/* What stands behind "Key:   ", or the whole line. */
+static const char *after_key(const char *text)
+{
+    const char *colon = strchr(text, ':');
+    const char *s = colon ? colon + 1 : text;
+    return s + strspn(s, " \t");
+}
+
+/* The line of the command's output that holds `with` (NULL: the first); "" if there is none. */
+static const char *line_of(const char *command, const char *with)
+{
+    static _Thread_local char line[300];
+    char text[300];
+    *line = 0;
+    FILE *f = popen(command, "r");
+    while (f && fgets(text, sizeof text, f)) {
+        text[strcspn(text, "\n")] = 0;
+        if (!*line && (!with || strstr(text, with)))
+            snprintf(line, sizeof line, "%s", after_key(text));
+    }
+    if (f) pclose(f);
+    return line;
+}
+
+/* What follows the key and its colon in a file of /proc; "" if it is not there. */
+static const char *value_in(const char *path, const char *key)
+{
+    static _Thread_local char line[4096];
+    FILE *f = fopen(path, "r");
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f)) found = !strncmp(line, key, strlen(key));
+    if (f) fclose(f);
+    const char *colon = found ? strchr(line, ':') : NULL;
+    line[strcspn(line, "\n")] = 0;
+    return colon ? colon + 1 + strspn(colon + 1, " \t") : "";
+}
+
+static bool on_path(const char *program)
+{
+    char *path = here_on_path(program);
+    dsi_free(path);
+    return path != NULL;
+}
+
+static int count_nodes(void)
+{
+    int n = 0;
+    DIR *d = opendir("/sys/devices/system/node");
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += !strncmp(e->d_name, "node", 4) && e->d_name[4] >= '0' && e->d_name[4] <= '9';
+    if (d) closedir(d);
+    return n ? n : 1;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------------------- */
+
+/* Each set that the kernels are compiled for, and whether this processor has it. */
+static void report_kernels(const report *r)
+{
+    static const char *const sets[] = {"generic", "avx2", "avx512"};
+#if defined(__x86_64__)
+    const bool here[] = {true, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+                         __builtin_cpu_supports("avx512f")};
+    const int n = 3;
+#else
+    const bool here[] = {true};
+    const int n = 1;
+#endif
+    for (int i = 0; i < n; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "kernels %s", sets[i]);
+        part(r, name, true, here[i]);
+    }
+}
+
+/* NULL if the library opens, else why not. In a process of its own: MPI libraries start threads, take signals, and
+ * do not stand each other. */
+static const char *try_open(const char *library)
+{
+    static _Thread_local char why[600];
+    int end[2], status;
+    fflush(stdout);
+    if (pipe(end)) return strerror(errno);
+    int child = fork();
+    if (child == 0) {
+        const char *text = dsi_mpi_open(library) ? "" : ds_error();
+        _exit(write(end[1], text, strlen(text)) < 0);
+    }
+    close(end[1]);
+    ssize_t n = read(end[0], why, sizeof why - 1);
+    why[n > 0 ? n : 0] = 0;
+    close(end[0]);
+    bool ended = waitpid(child, &status, 0) == child && WIFEXITED(status);
+    return !ended ? "it ends the program" : *why ? why : NULL;
+}
+
+static void report_mpi(report *r, const char *library, const char *starter)
+{
+    char name[40];
+    const char *why = try_open(library);
+    bool opened = !why, started = on_path(starter);
+    snprintf(name, sizeof name, "ranks %s", library);
+    part(r, name, opened, opened && started);
+    if (opened && !started)
+        warn(r, "libdeepspeed_%s.so is here, but not %s, which starts its ranks", library, starter);
+    if (!opened && started)
+        warn(r, "%s is here, but libdeepspeed_%s.so cannot be opened: %s", starter, library, why);
+}
+
+/* Optimizer states in files (zero_optimization.offload_optimizer): without it they are read by threads. */
+static void report_uring(report *r)
+{
+    static const char *const names[] = {"liburing.so.2", "liburing.so.1", NULL};
+    static const char *const function = "io_uring_queue_init";
+    void *found;
+    bool opened = dsi_library_open("ds_report", names, "liburing2", &function, 1, &found);
+    part(r, "files io_uring", opened, opened);
+    ds_error_clear();
+}
+
+static void report_parts(report *r)
+{
+    puts(LINE);
+    puts("deepspeed.c part report");
+    puts(LINE);
+    dots("part name", DOTS);
+    fputs("installed ", stdout);
+    for (int i = 9; i < DOTS2; i++) putchar('.');
+    puts(" compatible");
+    puts(LINE);
+    report_kernels(r);
+    part(r, "ranks thread", true, true);
+    report_mpi(r, "openmpi", "mpirun");
+    report_mpi(r, "mpich", "mpiexec.hydra");
+    report_uring(r);
+    part(r, "nccl", false, false);
+    part(r, "cuda", false, access("/dev/nvidiactl", F_OK) == 0);
+    puts(LINE);
+}
+
+/* ---- facts ----------------------------------------------------------------------------------------------- */
+
+static void report_build(void)
+{
+    char *self = here_self();
+    char *slash = self ? strrchr(self, '/') : NULL;
+    if (slash) *slash = 0;
+    fact("deepspeed.c version", "%s", DS_VERSION);
+    fact("deepspeed.c path", "%s", self ? self : "?");
+#if defined(__clang__)
+    fact("compiler", "%s", __VERSION__);
+#else
+    fact("compiler", "gcc %s", __VERSION__);
+#endif
+    fact("C library", "glibc %s", gnu_get_libc_version());
+    dsi_free(self);
+}
+
+static void report_processor(report *r)
+{
+    struct utsname u;
+    cpu_set_t set;
+    const char *isa = dsi_cpu_isa();
+    if (!uname(&u)) fact("system", "%s %s %s", u.sysname, u.release, u.machine);
+    fact("processor", "%s", value_in("/proc/cpuinfo", "model name"));
+    fact("instruction set", "%s", isa ? isa : ds_error());
+    fact("processors", "%ld, of which this shell may use %d; %d NUMA node%s",
+         sysconf(_SC_NPROCESSORS_ONLN),
+         sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set), count_nodes(),
+         count_nodes() == 1 ? "" : "s");
+    double total = atof(value_in("/proc/meminfo", "MemTotal")) * 1024;
+    double free_now = atof(value_in("/proc/meminfo", "MemAvailable")) * 1024;
+    fact("memory", "%.1f GB, %.1f GB of it available", total / GB, free_now / GB);
+    if (free_now < GB) warn(r, "less than 1 GB of memory is available");
+}
+
+static void report_limit(const char *name, int which, double unit, const char *unit_name)
+{
+    struct rlimit l;
+    if (getrlimit((__rlimit_resource_t)which, &l)) return;
+    if (l.rlim_cur == RLIM_INFINITY)
+        fact(name, "unlimited");
+    else
+        fact(name, "%.0f%s", (double)l.rlim_cur / unit, unit_name);
+}
+
+static void report_limits(report *r)
+{
+    struct statvfs s;
+    struct rlimit l;
+    if (!statvfs("/dev/shm", &s)) {
+        double size = (double)s.f_blocks * (double)s.f_frsize;
+        fact("/dev/shm", "%.2f GB, %.2f GB of it free", size / GB,
+             (double)s.f_bavail * (double)s.f_frsize / GB);
+        if (size < LEAST_SHARED_MB * MB)
+            warn(r,
+                 "/dev/shm has less than %d MB, and ranks of one machine meet there; in a "
+                 "container, "
+                 "start it with --shm-size=1g or --ipc=host",
+                 LEAST_SHARED_MB);
+    } else {
+        warn(r, "there is no /dev/shm, where ranks of one machine meet");
+    }
+    report_limit("locked memory", RLIMIT_MEMLOCK, 1024, " KB");
+    report_limit("open files", RLIMIT_NOFILE, 1, "");
+    report_limit("processes", RLIMIT_NPROC, 1, "");
+    if (!getrlimit(RLIMIT_NOFILE, &l) && l.rlim_cur < LEAST_FILES)
+        warn(r, "%d open files are few for many ranks: ulimit -n %d", (int)l.rlim_cur, LEAST_FILES);
+    if (!getrlimit(RLIMIT_MEMLOCK, &l) && l.rlim_cur < LEAST_LOCKED_KB * 1024)
+        warn(
+            r,
+            "so little memory can be locked that fast networks will not work: ulimit -l unlimited");
+}
+
+static void report_programs(void)
+{
+    fact("Open MPI", "%s", on_path("mpirun") ? line_of("mpirun --version 2>&1", "MPI") : "none");
+    fact("MPICH", "%s",
+         on_path("mpiexec.hydra") ? line_of("mpiexec.hydra --version 2>&1", "Version:") : "none");
+    fact("Slurm", "%s", on_path("srun") ? line_of("srun --version 2>&1", NULL) : "none");
+    fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
+         on_path("ssh") ? "here" : "none");
+    fact(
+        "GPUs", "%s",
+        on_path("nvidia-smi")
+            ? line_of("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1", NULL)
+            : "none");
+    fact("NCCL", "none in this build");
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    report *r = state->input;
+    if (key == 'o') r->hide_parts = true;
+    if (key == 'w') r->hide_warnings = true;
+    if (key == ARGP_KEY_ARG) argp_error(state, "\"%s\": expected no argument", arg);
+    return key == 'o' || key == 'w' ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"hide_operator_status", 'o', NULL, 0, "Leave out which parts there are", 0},
+        {"hide-operator-status", 'o', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"hide_errors_and_warnings", 'w', NULL, 0, "Leave out warnings", 0},
+        {"hide-errors-and-warnings", 'w', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {0}};
+    const struct argp argp = {options, parse, "",  "Says what this build and this machine can do.",
+                              NULL,    NULL,  NULL};
+    report r = {.colors = isatty(STDOUT_FILENO) == 1};
+    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_err_exit_status = 2;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &r)) return 2;
+    if (!r.hide_parts) report_parts(&r);
+    puts("deepspeed.c general environment info:");
+    report_build();
+    report_processor(&r);
+    report_limits(&r);
+    report_programs();
+    if (!r.hide_warnings && r.warnings.n) fputs(r.warnings.s, stdout);
+    dsi_text_free(&r.warnings);
+    return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+}
