@@ -14,6 +14,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(DS_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mbmi -mbmi2
         -mprefer-vector-width=512)
 endif()
+set(DS_FAST $<$<CONFIG:Release>:-O3>)
+if(DS_SANITIZE)
+    set(DS_FAST "") # takes a compiler twice the time, and finds no more
+endif()
 set(DS_OBJECTS "")
 set(DS_ISA_DEFINES "")
 foreach(isa ${DS_ISAS})
@@ -22,7 +26,10 @@ foreach(isa ${DS_ISAS})
     target_include_directories(kernels_${isa} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(kernels_${isa} PRIVATE DSI_ISA=${isa} DSI_ISA_${isa})
     target_compile_options(kernels_${isa} PRIVATE ${DS_FLAGS_${isa}} -ffp-contract=fast -fno-math-errno
-        -fno-trapping-math $<$<CONFIG:Release>:-O3>)
+        -fno-trapping-math ${DS_FAST})
+    if(DS_SANITIZE STREQUAL "address" AND NOT isa STREQUAL "generic")
+        target_compile_options(kernels_${isa} PRIVATE -fno-sanitize=undefined) # the same source: seen in generic
+    endif()
     list(APPEND DS_OBJECTS $<TARGET_OBJECTS:kernels_${isa}>)
     list(APPEND DS_ISA_DEFINES DSI_HAVE_${isa})
 endforeach()
@@ -40,7 +47,7 @@ set(DS_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepspeed)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROPERTIES COMPILE_DEFINITIONS
     "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\";DSI_ASSETS_DIR=\"${PROJECT_SOURCE_DIR}/assets\"")
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/reduce.c PROPERTIES COMPILE_OPTIONS
-    $<$<CONFIG:Release>:-O3>) # which vectorises sums
+    "${DS_FAST}") # which vectorises sums
 if(URING_FOUND)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/aio_ring.c PROPERTIES COMPILE_DEFINITIONS
         DSI_HAVE_URING INCLUDE_DIRECTORIES "${URING_INCLUDE_DIRS}")

@@ -4,7 +4,8 @@
 usage: check_tidy.py BUILD_FOLDER [CLANG_TIDY]
 
 Takes the flags from BUILD_FOLDER/compile_commands.json. The kernels stand there once for each
-instruction set; here they are read once, with the flags of the last.
+instruction set; here they are read once, with the flags of the last. The analyzer follows fewer paths than
+it would by itself, in a third of the time; DS_TIDY_NODES=225000 takes all of them.
 SPDX-License-Identifier: MIT
 """
 import concurrent.futures
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+NODES = os.environ.get('DS_TIDY_NODES', '75000')
 KNOWS = pathlib.Path(__file__).resolve().parent / 'analyzer.h'
 
 
@@ -26,8 +28,9 @@ def main(build, tidy='clang-tidy'):
         (pathlib.Path(folder) / 'compile_commands.json').write_text(json.dumps(list(by_file.values())))
 
         def run(path):
+            paths = [f'--extra-arg={word}' for word in ('-Xclang', '-analyzer-config', '-Xclang', f'max-nodes={NODES}')]
             knows = [] if path.endswith('base/error.c') else ['--extra-arg=-include', f'--extra-arg={KNOWS}']
-            done = subprocess.run([tidy, '--quiet', '-p', folder, *knows, path], text=True,
+            done = subprocess.run([tidy, '--quiet', '-p', folder, *paths, *knows, path], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             said = [line.replace(f'{os.getcwd()}/', '') for line in done.stdout.splitlines() if re.search(': (warning|error): ', line)]
             return said or ([done.stderr] if done.returncode else [])

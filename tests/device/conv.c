@@ -182,6 +182,7 @@ static void every_case(void (*run)(const Isa *, const Truth *, ds_dtype, Order, 
     for (int i = 0; i < n; i++)
         for (int in = 0; in < ORDERS; in++)
             for (int result = 0; result < ORDERS; result++) {
+                if (quick() && result == (in + 1) % ORDERS) continue;
                 run(&isa[i], t, DS_F32, (Order)in, (Order)result);
                 if (in == result) run(&isa[i], t, DS_F64, (Order)in, (Order)result);
             }

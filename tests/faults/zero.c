@@ -76,7 +76,7 @@ static void each_fails(Fault f)
     CHECK(!f.left[0] && !f.left[1]);
     int64_t count = f.count;
     CHECK(count > 50);
-    for (int64_t n = 1; n <= count; n++) {
+    for (int64_t n = 1; n <= count; n += quick() ? 3 : 1) {
         f.at = n;
         ds_status status = ds_run_ranks(2, body, &f);
         if (status == DS_OK || f.left[0] || f.left[1])
