@@ -66,11 +66,23 @@ static void say_devices(const launch_plan *p, int node)
     dsi_text_free(&devices);
 }
 
+static void say_workers(const launch_plan *p)
+{
+    dsi_text names = {0};
+    for (int i = 0; i < p->n_hosts; i++)
+        dsi_text_add(&names, "%s%s", i ? "," : "", p->hosts[i].name);
+    if (!p->o.master_addr && p->master_addr)
+        SAY(NULL, "Using IP address of %s for node %s", p->master_addr, p->hosts[0].name);
+    SAY(NULL, "Running on the following workers: %s", names.s);
+    dsi_text_free(&names);
+}
+
 void plan_announce(const launch_plan *p)
 {
     dsi_text slots = {0}, ranks = {0};
     if (args_silent(&p->o)) return;
     fputs(p->said, stdout);
+    if (p->n_hosts > 1) say_workers(p);
     for (int i = 0; i < p->n_commands; i++) say_command(p->commands[i]);
     add_dict(&slots, p, -1);
     add_dict(&ranks, p, 0);

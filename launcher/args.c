@@ -287,6 +287,8 @@ void args_read(options *o, int argc, char **argv)
         NULL,
         NULL,
         NULL};
+    char *slash = strrchr(argv[0], '/');
+    if (slash) argv[0] = slash + 1; /* getopt begins its messages with it */
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = STATUS_WRONG;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, o);

@@ -88,13 +88,23 @@ bool here_is(const char *host)
     return here;
 }
 
+/* Bridges of containers and virtual machines have the same address on every host. */
+static bool is_bridge(const char *interface)
+{
+    static const char *const names[] = {"docker", "podman", "virbr", "br-", "cni"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(interface, names[i], strlen(names[i]))) return true;
+    return false;
+}
+
 char *here_address(void)
 {
     struct ifaddrs *own = NULL;
     char text[INET_ADDRSTRLEN] = "127.0.0.1";
     if (getifaddrs(&own) == 0)
         for (struct ifaddrs *i = own; i; i = i->ifa_next) {
-            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK))
+            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
+                (i->ifa_flags & IFF_LOOPBACK) || is_bridge(i->ifa_name))
                 continue;
             inet_ntop(AF_INET, &((struct sockaddr_in *)i->ifa_addr)->sin_addr, text, sizeof text);
             break;

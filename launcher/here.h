@@ -12,7 +12,7 @@ int here_devices(bool *known);
 bool here_is(
     const char
         *host); /* whether this is a name or an address of this machine; user@ is no part of it */
-/* The first address that is not of the loopback, as hostname -I says it, or 127.0.0.1; to be freed (dsi_free). */
+/* The first address that is neither of the loopback nor of a bridge, or 127.0.0.1; to be freed (dsi_free). */
 char *here_address(void);
 
 /* All to be freed with dsi_free. */

@@ -75,7 +75,8 @@ static inline int dry_end(void **state)
     return 0;
 }
 
-static inline int dry_child(int argc, char **argv, bool reach)
+/* In the child: the folder, the environment, and files for what is printed. */
+static inline int dry_enter(void)
 {
     clearenv();
     setenv("PATH", folder_path("bin"), 1);
@@ -83,8 +84,12 @@ static inline int dry_child(int argc, char **argv, bool reach)
     setenv("RES_OPTIONS", "timeout:1 attempts:1", 1);
     for (int i = 0; i < DRY_VARIABLES && dry_environment[i].name; i++)
         setenv(dry_environment[i].name, dry_environment[i].value, 1);
-    if (chdir(folder_path("")) || !freopen("out", "w", stdout) || !freopen("err", "w", stderr))
-        return 99;
+    return chdir(folder_path("")) || !freopen("out", "w", stdout) || !freopen("err", "w", stderr);
+}
+
+static inline int dry_child(int argc, char **argv, bool reach)
+{
+    if (dry_enter()) return 99;
     launch_plan p;
     int status = plan_make(&p, argc, argv);
     if (!status && reach) status = plan_reach(&p);
