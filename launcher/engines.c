@@ -207,9 +207,30 @@ ds_status engine_look(launch_plan *p)
     }
 }
 
+/* Words that make an engine write something into what its ranks write: from other machines that is how they tell
+ * the launcher what goes on. */
+static ds_status check_words(const launch_plan *p)
+{
+    static const char *const marks[] = {"--tag-output",      "-tag-output", "--timestamp-output",
+                                        "-timestamp-output", "--xml",       "-xml",
+                                        "-prepend-rank",     "--label",     "-l",
+                                        "-outfile-pattern"};
+    for (char **a = p->launcher_words; a && *a; a++)
+        for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+            if (!strcmp(*a, marks[i]))
+                return dsi_fail(
+                    DS_EINVAL,
+                    "--launcher_args: %s changes what ranks say, which the launcher reads; "
+                    "--tag_output and --enable_each_rank_log do that here",
+                    *a);
+    return DS_OK;
+}
+
 /* Both MPIs split their lists of hosts at commas and colons; Open MPI looks names up as they are. */
 ds_status engine_accepts(const launch_plan *p)
 {
+    ds_status status = p->engine > ENGINE_LOCAL ? check_words(p) : DS_OK;
+    if (status != DS_OK) return status;
     bool listed = p->engine == ENGINE_OPENMPI || p->engine == ENGINE_MPICH ||
                   p->engine == ENGINE_MVAPICH;
     for (int i = 0; listed && i < p->n_hosts; i++)

@@ -11,7 +11,7 @@ ds_status engine_choose(launch_plan *p);
 /* Sets p->starter to the program to run, and p->hydra. Where it is missing: the message says which program was
  * looked for and which package has it, and p->starter is its usual name. */
 ds_status engine_look(launch_plan *p);
-/* Whether the engine can start ranks on hosts of these names and slots. */
+/* Whether the engine can start ranks on hosts of these names and slots, with the words of --launcher_args. */
 ds_status engine_accepts(const launch_plan *p);
 
 /* The argv of the process that starts all ranks, or (ENGINE_DIRECT) that is the only one. */

@@ -123,6 +123,8 @@ static void users_words(void **state)
     HAS_NOT(dry_command(dry("--num_gpus=2", "train")), "--mca btl");
     HAS_NOT(dry_command(dry("-H", "two", "--launcher_args=--mca btl_tcp_if_include eth0", "train")),
             "btl_tcp_if_exclude");
+    REFUSED("--launcher_args: --tag-output changes what ranks say", "-H", "two",
+            "--launcher_args=-x A --tag-output", "train");
     REFUSED("--launcher_args: a quote", "--launcher_args='x", "train");
 }
 
