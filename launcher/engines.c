@@ -213,8 +213,7 @@ static ds_status check_words(const launch_plan *p)
 {
     static const char *const marks[] = {"--tag-output",      "-tag-output", "--timestamp-output",
                                         "-timestamp-output", "--xml",       "-xml",
-                                        "-prepend-rank",     "--label",     "-l",
-                                        "-outfile-pattern"};
+                                        "-prepend-rank",     "--label",     "-l"};
     for (char **a = p->launcher_words; a && *a; a++)
         for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
             if (!strcmp(*a, marks[i]))
