@@ -28,13 +28,17 @@ static ds_status unknown(const char *what, const char *path)
                     what, path);
 }
 
-ds_status ds_save(const ds_state *state, const char *path)
+ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    if (ends_with(path, ".safetensors")) return ds_safetensors_save(state, path, NULL);
-    if (!is_torch(path)) return unknown("save", path);
+    if (ends_with(path, ".safetensors")) return dsi_safetensors_save_dict(dict, path, NULL);
+    return is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);
+}
+
+ds_status ds_save(const ds_state *state, const char *path)
+{
     ds_value *v = ds_value_of_state(state);
-    ds_status status = v ? ds_value_save(v, path) : ds_error_status();
+    ds_status status = v ? dsi_save_dict(v, path) : ds_error_status();
     ds_value_free(v);
     return status;
 }

@@ -8,4 +8,11 @@
 bool dsi_shards_is_index(const char *path); /* "model.safetensors.index.json" */
 ds_state *dsi_shards_load(const char *path);
 
+/* A dict of names and tensors, some of which may be sources (value.h), as ds_save, ds_save_sharded and
+ * ds_safetensors_save write a state dict. */
+ds_status dsi_save_dict(const ds_value *dict, const char *path);
+ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes);
+ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
+                                    const char *const *metadata);
+
 #endif

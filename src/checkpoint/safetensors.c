@@ -12,9 +12,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mapping.h"
+#include "checkpoint.h"
 #include "stored.h"
-
-#include <deepspeed/checkpoint.h>
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -95,15 +94,15 @@ static ds_status add_metadata(json_t *header, const char *path, const char *cons
 }
 
 /* The header's row of x, whose bytes begin at *at; moves *at behind them. */
-static ds_status add_tensor(json_t *header, const char *path, const char *name, ds_tensor *x,
+static ds_status add_tensor(json_t *header, const char *path, const char *name, const ds_value *x,
                             int64_t *at)
 {
-    ds_dims shape = ds_shape_of(x);
-    int64_t end = *at + bytes_of(ds_dtype_of(x), shape);
+    ds_dims shape = dsi_value_shape(x);
+    int64_t end = *at + dsi_value_size(x);
     json_t *dims = json_array();
     for (int i = 0; i < shape.n; i++) json_array_append_new(dims, json_integer(shape.d[i]));
-    json_t *row = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_names[ds_dtype_of(x)], "shape",
-                            dims, "data_offsets", (json_int_t)*at, (json_int_t)end);
+    json_t *row = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_names[dsi_value_dtype(x)],
+                            "shape", dims, "data_offsets", (json_int_t)*at, (json_int_t)end);
     if (strcmp(name, METADATA) == 0) {
         json_decref(row);
         return dsi_fail(DS_EINVAL, "safetensors: %s: a tensor cannot be named " METADATA, path);
@@ -115,13 +114,14 @@ static ds_status add_tensor(json_t *header, const char *path, const char *name, 
 }
 
 /* The header as text, to be freed; NULL with the message. */
-static char *header_text(const ds_state *state, const char *path, const char *const *metadata)
+static char *header_text(const ds_value *dict, const char *path, const char *const *metadata)
 {
     json_t *header = json_object();
     int64_t at = 0;
     ds_status status = metadata && metadata[0] ? add_metadata(header, path, metadata) : DS_OK;
-    for (int i = 0; status == DS_OK && i < ds_state_len(state); i++)
-        status = add_tensor(header, path, ds_state_name(state, i), ds_state_at(state, i), &at);
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(dict); i++)
+        status = add_tensor(header, path, ds_value_text(ds_value_key_at(dict, i)),
+                            ds_value_at(dict, i), &at);
 
     char *text = status == DS_OK ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
@@ -129,8 +129,9 @@ static char *header_text(const ds_state *state, const char *path, const char *co
         dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
     if (text && strlen(text) > MAX_HEADER - ALIGN) {
         dsi_fail(DS_EINVAL,
-                 "safetensors: %s: the header of %d tensors has %zu bytes, the format takes %d",
-                 path, ds_state_len(state), strlen(text), MAX_HEADER);
+                 "safetensors: %s: the header of %" PRId64
+                 " tensors has %zu bytes, the format takes %d",
+                 path, ds_value_len(dict), strlen(text), MAX_HEADER);
         free(text);
         return NULL;
     }
@@ -149,14 +150,10 @@ static void write_header(dsi_file *f, const char *text)
 
 static void write_piece(void *f, const void *data, size_t bytes) { dsi_file_write(f, data, bytes); }
 
-ds_status ds_safetensors_save(const ds_state *state, const char *path, const char *const *metadata)
+ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
+                                    const char *const *metadata)
 {
-    if (!path) return dsi_fail(DS_EINVAL, "safetensors: path is NULL");
-    if (!state) {
-        dsi_passed("safetensors");
-        return ds_error_status();
-    }
-    char *header = header_text(state, path, metadata);
+    char *header = header_text(dict, path, metadata);
     if (!header) return ds_error_status();
     dsi_file *f = dsi_file_replace(path);
     if (f) write_header(f, header);
@@ -164,10 +161,23 @@ ds_status ds_safetensors_save(const ds_state *state, const char *path, const cha
     if (!f) return ds_error_status();
 
     ds_status status = DS_OK;
-    for (int i = 0; i < ds_state_len(state) && status == DS_OK && !dsi_file_failed(f); i++)
-        status = dsi_tensor_bytes(ds_state_at(state, i), write_piece, f);
+    for (int64_t i = 0; i < ds_value_len(dict) && status == DS_OK && !dsi_file_failed(f); i++)
+        status = dsi_value_bytes(ds_value_at(dict, i), write_piece, f);
     if (status == DS_OK) return dsi_file_commit(f);
     dsi_file_abandon(f);
+    return status;
+}
+
+ds_status ds_safetensors_save(const ds_state *state, const char *path, const char *const *metadata)
+{
+    if (!path) return dsi_fail(DS_EINVAL, "safetensors: path is NULL");
+    if (!state) {
+        dsi_passed("safetensors");
+        return ds_error_status();
+    }
+    ds_value *dict = ds_value_of_state(state);
+    ds_status status = dsi_safetensors_save_dict(dict, path, metadata);
+    ds_value_free(dict);
     return status;
 }
 

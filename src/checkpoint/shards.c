@@ -12,9 +12,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint.h"
-#include "tensor/tensor.h"
-
-#include <deepspeed/checkpoint.h>
+#include "stored.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -31,19 +29,14 @@ bool dsi_shards_is_index(const char *path)
 
 /* ---- write ------------------------------------------------------------------------------------------------ */
 
-static int64_t bytes_of(const ds_tensor *x)
-{
-    return ds_numel(x) * (int64_t)ds_dtype_size(ds_dtype_of(x));
-}
-
 /* The number of the shard that tensor i goes to, for all i; -> how many shards there are. A tensor larger
  * than a shard has one for itself. */
-static int plan(const ds_state *state, int64_t most, int *shard)
+static int plan(const ds_value *dict, int64_t most, int *shard)
 {
     int64_t full = 0;
     int n = 0;
-    for (int i = 0; i < ds_state_len(state); i++) {
-        int64_t bytes = bytes_of(ds_state_at(state, i));
+    for (int64_t i = 0; i < ds_value_len(dict); i++) {
+        int64_t bytes = dsi_value_size(ds_value_at(dict, i));
         if (full && full + bytes > most) n++, full = 0;
         full += bytes;
         shard[i] = n;
@@ -58,20 +51,22 @@ static void add_shard_name(dsi_text *t, const char *path, int i, int n)
     dsi_text_add(t, "%.*s-%05d-of-%05d%s", (int)(dot - path), path, i + 1, n, dot);
 }
 
-static ds_status save_shard(const ds_state *state, const char *path, const int *shard, int k, int n,
+static ds_status save_shard(const ds_value *dict, const char *path, const int *shard, int k, int n,
                             json_t *map)
 {
     dsi_text name = {0};
     add_shard_name(&name, path, k, n);
     const char *slash = strrchr(name.s, '/'), *file = slash ? slash + 1 : name.s;
-    ds_state *part = ds_state_new();
-    for (int i = 0; i < ds_state_len(state); i++) {
+    ds_value *part = ds_value_dict();
+    part->class_name = "OrderedDict";
+    for (int64_t i = 0; i < ds_value_len(dict); i++) {
         if (shard[i] != k) continue;
-        ds_state_set(part, ds_state_name(state, i), ds_state_at(state, i));
-        json_object_set_new(map, ds_state_name(state, i), json_string(file));
+        const char *key = ds_value_text(ds_value_key_at(dict, i));
+        ds_value_set(part, key, dsi_value_ref(ds_value_at(dict, i)));
+        json_object_set_new(map, key, json_string(file));
     }
-    ds_status status = ds_save(part, name.s);
-    ds_state_free(part);
+    ds_status status = dsi_save_dict(part, name.s);
+    ds_value_free(part);
     dsi_text_free(&name);
     return status;
 }
@@ -94,29 +89,38 @@ static ds_status save_index(const char *path, json_t *map, int64_t total)
     return status;
 }
 
-ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_bytes)
+ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes)
 {
-    if (!state || !path) return dsi_passed("save"), DS_EINVAL;
+    if (!dict || !path) return dsi_passed("save"), DS_EINVAL;
     if (max_bytes < 1 || !strrchr(path, '.'))
         return dsi_fail(DS_EINVAL,
                         "save: %s in files of %" PRId64 " bytes: expected a path that ends in "
                         ".safetensors or .bin, and at least 1 byte",
                         path, max_bytes);
-    int *shard = dsi_alloc((size_t)ds_state_len(state) * sizeof *shard);
-    int n = plan(state, max_bytes, shard);
+    int *shard = dsi_alloc((size_t)ds_value_len(dict) * sizeof *shard);
+    int n = plan(dict, max_bytes, shard);
     ds_status status = DS_OK;
     if (n == 1) {
-        status = ds_save(state, path);
+        status = dsi_save_dict(dict, path);
     } else {
         json_t *map = json_object();
         int64_t total = 0;
-        for (int i = 0; i < ds_state_len(state); i++) total += bytes_of(ds_state_at(state, i));
+        for (int64_t i = 0; i < ds_value_len(dict); i++)
+            total += dsi_value_size(ds_value_at(dict, i));
         for (int k = 0; k < n && status == DS_OK; k++)
-            status = save_shard(state, path, shard, k, n, map);
+            status = save_shard(dict, path, shard, k, n, map);
         if (status == DS_OK) status = save_index(path, map, total);
         json_decref(map);
     }
     dsi_free(shard);
+    return status;
+}
+
+ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_bytes)
+{
+    ds_value *dict = state && path ? ds_value_of_state(state) : NULL;
+    ds_status status = dsi_save_dict_sharded(dict, path, max_bytes);
+    ds_value_free(dict);
     return status;
 }
 

@@ -43,7 +43,10 @@ static void add_row_major(dsi_stored *s, ds_value *v, ds_dtype dtype, ds_dims sh
 {
     dsi_stored_tensor row = {.value = v, .dtype = dtype, .shape = shape, .storage = s->storages.n};
     dsi_row_major(shape, row.stride);
+    for (int i = 0; v->refs > 1 && i < s->storages.n; i++) /* a value that is there twice */
+        if (s->storages.at[i].from == v) row.storage = i;
     dsi_list_add(&s->tensors, row);
+    if (row.storage < s->storages.n) return;
     dsi_list_add(&s->storages,
                  (dsi_stored_storage){.dtype = dtype, .numel = dsi_numel(shape), .from = v});
 }
@@ -302,14 +305,31 @@ static ds_status source_bytes(const dsi_source *from, size_t bytes, Sink *sink, 
     return status;
 }
 
+ds_dtype dsi_value_dtype(const ds_value *v)
+{
+    return v->tensor.x ? v->tensor.x->dtype : v->tensor.source->dtype;
+}
+
+ds_dims dsi_value_shape(const ds_value *v)
+{
+    return v->tensor.x ? v->tensor.x->shape : v->tensor.source->shape;
+}
+
+int64_t dsi_value_size(const ds_value *v)
+{
+    return dsi_numel(dsi_value_shape(v)) * (int64_t)ds_dtype_size(dsi_value_dtype(v));
+}
+
+ds_status dsi_value_bytes(const ds_value *v, Sink *sink, void *arg)
+{
+    if (v->tensor.x) return dsi_tensor_bytes(v->tensor.x, sink, arg);
+    return source_bytes(v->tensor.source, (size_t)dsi_value_size(v), sink, arg);
+}
+
 ds_status dsi_stored_bytes(const dsi_stored *s, int i, Sink *sink, void *arg)
 {
     const dsi_stored_storage *at = &s->storages.at[i];
-    size_t bytes = (size_t)at->numel * ds_dtype_size(at->dtype);
-    if (at->begin) {
-        memory_bytes(at->begin, bytes, sink, arg);
-        return DS_OK;
-    }
-    if (at->from->tensor.x) return dsi_tensor_bytes(at->from->tensor.x, sink, arg);
-    return source_bytes(at->from->tensor.source, bytes, sink, arg);
+    if (!at->begin) return dsi_value_bytes(at->from, sink, arg);
+    memory_bytes(at->begin, (size_t)at->numel * ds_dtype_size(at->dtype), sink, arg);
+    return DS_OK;
 }

@@ -50,4 +50,11 @@ ds_status dsi_stored_bytes(const dsi_stored *s, int i,
 ds_status dsi_tensor_bytes(ds_tensor *x, void (*sink)(void *arg, const void *data, size_t bytes),
                            void *arg);
 
+/* Of a tensor's value, which may be a source. */
+ds_dtype dsi_value_dtype(const ds_value *v);
+ds_dims dsi_value_shape(const ds_value *v);
+int64_t dsi_value_size(const ds_value *v); /* bytes */
+ds_status dsi_value_bytes(const ds_value *v,
+                          void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
+
 #endif
