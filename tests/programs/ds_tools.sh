@@ -1,0 +1,89 @@
+#!/bin/sh
+# tests/programs/ds_tools.sh BINARY_DIR: ds_report, ds_ssh (with a stand-in for ssh), ds_bench as a user runs them.
+# SPDX-License-Identifier: MIT
+set -u
+binary=$1
+program=$binary/ds_report
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+export ASAN_OPTIONS=detect_leaks=0 # of MPI libraries
+
+# ---- ds_report
+status 0
+has out '^kernels generic \.* \[YES\] \.* \[OKAY\]$'
+has out '^ranks thread \.* \[YES\] \.* \[OKAY\]$'
+has out '^deepspeed.c version \.* [0-9]'
+has out '^/dev/shm \.* .*GB of it free$'
+has out '^open files \.* '
+status 0 --hide_operator_status --hide-errors-and-warnings
+has_not out 'kernels generic'
+has_not out 'WARNING'
+(ulimit -n 100 && "$program") >out 2>err
+has out '^\[WARNING\] 100 open files are few'
+status 2 --bogus
+status 2 word
+
+# ---- ds_ssh: lines with names, the largest status
+program=$binary/ds_ssh
+mkdir bin
+cat >bin/ssh <<'END'
+#!/bin/sh
+for host; do
+    shift
+    case $host in -*) ;; *) break ;; esac
+done
+shift # --
+printf 'half '
+sleep 0.1
+echo "of $host: $*"
+echo "for $host" >&2
+case $host in
+a) exit 0 ;;
+b) exit 7 ;;
+*) exit 3 ;;
+esac
+END
+chmod +x bin/ssh
+printf '# hosts\na slots=1\nb slots=2\n\nc slots=1\n' >hosts
+PATH=$PWD/bin:$PATH
+status 7 -f hosts echo -n 'two words'
+has out '^a: half of a: echo -n two words$'
+has out '^c: half of c: echo -n two words$'
+has err '^b: for b$'
+lines out 3
+lines err 3
+status 3 -H hosts --exclude b true
+lines out 2
+status 0 --hostfile hosts --include a uptime
+lines out 1
+status 2 -H none true
+has err 'none: No such file'
+status 2 -H hosts
+has err 'which command'
+status 2 -H hosts --include x true
+has err "x"
+
+# ---- ds_bench: as threads, and as ranks
+program=$binary/ds_bench
+status 0 --ranks 2 --trials 2 --warmups 1 --maxsize 8
+has out '^2 ranks, thread; memory copies'
+has out '^---- Performance of all_reduce on 2 devices -*$'
+has out '^---- Performance of pt2pt on 2 devices -*$'
+has out '^1 KB  *256x4  *[0-9.]* [um]s  *[0-9.]*  *[0-9.]*  *[0-9.]*$'
+status 0 --ranks 3 --trials 2 --warmups 0 --maxsize 3 --scan --raw --bw-unit GBps --dtype torch.bfloat16 --all-gather
+has out '^6  *3x2 '
+has out 'BusBW (GBps)'
+has_not out 'all_reduce'
+lines out 10
+if [ -e "$binary/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null; then
+    program=$binary/deepspeed
+    status 0 -q --launcher mpich --num_devs 2 "$binary/ds_bench" --trials 2 --maxsize 6 --broadcast
+    has out '^2 ranks, mpi; '
+    has out '^256 B  *64x4 '
+fi
+program=$binary/ds_bench
+status 2 --dtype int7
+has err 'expected float32'
+status 2 --ranks 1
+status 2 word
+
+finish

@@ -1,0 +1,386 @@
+/* tools/ds_bench.c: latency and bandwidth of collectives by size, beside what a memory copy reaches.
+ *
+ *     ds_bench [--ranks N]                      ranks as threads
+ *     deepspeed --num_devs N ds_bench           ranks as processes; mpirun -n N ds_bench too
+ *
+ * Options and tables are those of DeepSpeed's ds_bench where they mean something here. A row is the median of
+ * --trials calls, on the slowest rank. Throughput counts the bytes as DeepSpeed does (all_reduce: twice those of the
+ * tensor); bus bandwidth is what an ideal ring would have to carry on each link, as in NCCL's tests. The last column
+ * is bus bandwidth in parts of the bandwidth of memory copies that all ranks of a machine make at once; more than 1
+ * is what stays in the caches.
+ * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
+
+#include <deepspeed.h>
+
+#include <argp.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum kind {
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    BROADCAST,
+    PT2PT,
+    KINDS
+} kind;
+
+static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                    "all_to_all", "broadcast",  "pt2pt"};
+
+enum {
+    RANKS = 256,
+    DTYPE,
+    TRIALS,
+    WARMUPS,
+    MAXSIZE,
+    MINSIZE,
+    UNIT,
+    SCAN,
+    RAW,
+    LOCAL_RANK,
+    FIRST_KIND
+};
+
+typedef struct plan {
+    bool wanted[KINDS], scan, raw, bytes; /* bytes: GBps instead of Gbps */
+    ds_dtype dtype;
+    int64_t ranks, trials, warmups, maxsize, minsize,
+        local_rank; /* sizes: powers of two, of elements */
+    double copy;    /* bytes a second and rank */
+} plan;
+
+/* ---- one call -------------------------------------------------------------------------------------------- */
+
+/* small: a rank's piece of what is n elements on all */
+typedef struct buffers {
+    ds_tensor *whole, *other, *small;
+} buffers;
+
+static ds_status point_to_point(const buffers *b)
+{
+    int rank = ds_comm_rank(ds_world());
+    if (rank == 0) {
+        ds_status sent = ds_send(NULL, b->whole, 1);
+        return sent == DS_OK ? ds_recv(NULL, b->whole, 1) : sent;
+    }
+    if (rank != 1) return DS_OK;
+    ds_status came = ds_recv(NULL, b->whole, 0);
+    return came == DS_OK ? ds_send(NULL, b->whole, 0) : came;
+}
+
+static ds_status run(kind k, const buffers *b)
+{
+    switch (k) {
+    case ALL_REDUCE:
+        return ds_all_reduce(NULL, b->whole, DS_REDUCE_SUM);
+    case ALL_GATHER:
+        return ds_all_gather(NULL, b->whole, b->small);
+    case REDUCE_SCATTER:
+        return ds_reduce_scatter(NULL, b->small, b->whole, DS_REDUCE_SUM);
+    case ALL_TO_ALL:
+        return ds_all_to_all(NULL, b->other, b->whole);
+    case BROADCAST:
+        return ds_broadcast(NULL, b->whole, 0);
+    default:
+        return point_to_point(b);
+    }
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of a call, the median, on the slowest rank; negative: it failed. */
+static double time_of(const plan *p, kind k, int64_t elements)
+{
+    int64_t ranks = ds_comm_size(ds_world());
+    ds_scope *scope = ds_scope_open();
+    const buffers b = {.whole = ds_zeros(p->dtype, ds_shape(elements)),
+                       .other = k == ALL_TO_ALL ? ds_zeros(p->dtype, ds_shape(elements)) : NULL,
+                       .small = ds_zeros(p->dtype, ds_shape(elements / ranks))};
+    double *took = malloc((size_t)p->trials * sizeof *took);
+    ds_status status = took && !ds_error() ? DS_OK : DS_ENOMEM;
+    for (int64_t i = -p->warmups; i < p->trials && status == DS_OK; i++) {
+        status = ds_barrier(NULL);
+        double begun = dsi_now();
+        if (status == DS_OK) status = run(k, &b);
+        if (i >= 0) took[i] = (dsi_now() - begun) / (k == PT2PT ? 2 : 1);
+    }
+    double median = -1;
+    if (status == DS_OK) {
+        qsort(took, (size_t)p->trials, sizeof *took, ascending);
+        ds_tensor *slowest = ds_full(DS_F64, ds_shape(1), took[p->trials / 2]);
+        status = ds_all_reduce(NULL, slowest, DS_REDUCE_MAX);
+        median = status == DS_OK ? ds_item(slowest) : -1;
+    }
+    free(took);
+    ds_scope_close(scope);
+    return median;
+}
+
+/* ---- tables ---------------------------------------------------------------------------------------------- */
+
+/* DeepSpeed's two rates, bytes a second. bytes: of the whole tensor. */
+static void rates(kind k, double bytes, double seconds, int ranks, double *throughput, double *bus)
+{
+    double share = (ranks - 1.0) / ranks;
+    *throughput = (k == ALL_REDUCE ? 2 : 1) * bytes / seconds;
+    *bus = bytes / seconds *
+           (k == ALL_REDUCE                ? 2 * share
+            : k == BROADCAST || k == PT2PT ? 1
+                                           : share);
+}
+
+static void print_header(const plan *p, kind k, int ranks)
+{
+    const char *unit = p->bytes ? "GBps" : "Gbps";
+    char throughput[40], bus[40];
+    snprintf(throughput, sizeof throughput, "Throughput (%s)", unit);
+    snprintf(bus, sizeof bus, "BusBW (%s)", unit);
+    printf("\n---- Performance of %s on %d devices "
+           "---------------------------------------------------------\n\n",
+           names[k], k == PT2PT ? 2 : ranks);
+    printf("%-20s %-25s %-20s %-20s %-20s %s\n", "Size (Bytes)", "Description",
+           p->raw ? "Duration (us)" : "Duration", throughput, bus, "of memory copy");
+    puts("-----------------------------------------------------------------------------------------"
+         "---"
+         "--------");
+}
+
+static void add_size(char *text, size_t n, double bytes)
+{
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
+    int u = 0;
+    for (; bytes >= 1024 && u < 4; u++) bytes /= 1024;
+    snprintf(text, n, "%.4g %s", bytes, units[u]);
+}
+
+static void add_duration(char *text, size_t n, double s)
+{
+    if (s < 1e-3)
+        snprintf(text, n, "%.2f us", s * 1e6);
+    else if (s < 1)
+        snprintf(text, n, "%.2f ms", s * 1e3);
+    else
+        snprintf(text, n, "%.2f s", s);
+}
+
+static void print_row(const plan *p, kind k, int64_t elements, double seconds)
+{
+    char size[40], what[60], duration[40];
+    size_t each = ds_dtype_size(p->dtype);
+    double bytes = (double)elements * (double)each, throughput, bus, unit = p->bytes ? 1e9 : 1.25e8;
+    rates(k, bytes, seconds, ds_comm_size(ds_world()), &throughput, &bus);
+    add_size(size, sizeof size, bytes);
+    add_duration(duration, sizeof duration, seconds);
+    if (p->raw) snprintf(size, sizeof size, "%.0f", bytes);
+    if (p->raw) snprintf(duration, sizeof duration, "%.2f", seconds * 1e6);
+    snprintf(what, sizeof what, "%lldx%zu", (long long)elements, each);
+    printf("%-20s %-25s %-20s %-20.3f %-20.3f %.2f\n", size, what, duration, throughput / unit,
+           bus / unit, bus / p->copy);
+    fflush(stdout);
+}
+
+static ds_status table(const plan *p, kind k)
+{
+    int ranks = ds_comm_size(ds_world());
+    bool first = ds_comm_rank(ds_world()) == 0;
+    if (first) print_header(p, k, ranks);
+    for (int64_t power = p->scan ? p->minsize : p->maxsize; power <= p->maxsize; power++) {
+        int64_t elements = ((int64_t)1 << power) / ranks * ranks;
+        if (elements < ranks) elements = ranks;
+        double s = time_of(p, k, elements);
+        if (s < 0) return ds_error_status();
+        if (first) print_row(p, k, elements, s);
+    }
+    return DS_OK;
+}
+
+/* Of all ranks at once: bytes that one of them reads and writes again in a second. */
+static ds_status measure_copies(plan *p)
+{
+    enum { BYTES = 32 << 20, TIMES = 8 };
+    char *a = malloc(BYTES), *b = malloc(BYTES);
+    if (!a || !b) {
+        free(a);
+        free(b);
+        return ds_fail(DS_ENOMEM, "ds_bench: no memory for two buffers of %d bytes", BYTES);
+    }
+    memset(a, 1, BYTES);
+    memset(b, 2, BYTES);
+    ds_status status = ds_barrier(NULL);
+    double best = HUGE_VAL;
+    for (int i = 0; i < TIMES; i++) {
+        double begun = dsi_now();
+        memcpy(i % 2 ? a : b, i % 2 ? b : a, BYTES);
+        __asm__ volatile("" ::"r"(a), "r"(b) : "memory");
+        best = fmin(best, dsi_now() - begun);
+    }
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *rate = ds_full(DS_F64, ds_shape(1), (double)BYTES / best);
+    if (status == DS_OK) status = ds_all_reduce(NULL, rate, DS_REDUCE_AVG);
+    p->copy = ds_item(rate);
+    ds_scope_close(scope);
+    free(a);
+    free(b);
+    return status;
+}
+
+static ds_status bench(void *arg)
+{
+    plan p = *(const plan *)arg; /* ranks may be threads */
+    ds_status status = measure_copies(&p);
+    ds_comm *world = ds_world();
+    bool any = false;
+    for (int k = 0; k < KINDS; k++) any = any || p.wanted[k];
+    if (status == DS_OK && ds_comm_rank(world) == 0)
+        printf("%d ranks, %s; memory copies of all at once: %.2f GB/s each\n", ds_comm_size(world),
+               ds_comm_backend(world), p.copy * 1e-9);
+    for (int k = 0; k < KINDS && status == DS_OK; k++)
+        if (!any || p.wanted[k]) status = table(&p, (kind)k);
+    return status;
+}
+
+/* ---- the command line ------------------------------------------------------------------------------------ */
+
+static int64_t number(struct argp_state *state, const char *arg, int64_t low, int64_t high)
+{
+    char *end;
+    errno = 0;
+    long long n = strtoll(arg, &end, 10);
+    if (errno || *end || end == arg || n < low || n > high)
+        argp_error(state, "\"%s\": expected a number, %lld to %lld", arg, (long long)low,
+                   (long long)high);
+    return n;
+}
+
+static ds_dtype dtype_of(struct argp_state *state, const char *name)
+{
+    static const ds_dtype all[] = {DS_F32, DS_F64, DS_F16, DS_BF16, DS_I64, DS_I32};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *prefix = "torch.";
+        const char *short_name = strncmp(name, prefix, strlen(prefix)) ? name
+                                                                       : name + strlen(prefix);
+        if (!strcmp(short_name, ds_dtype_name(all[i]))) return all[i];
+    }
+    argp_error(state, "--dtype %s: expected float32, float64, float16, bfloat16, int64 or int32",
+               name);
+    return DS_F32;
+}
+
+static bool unit_of(struct argp_state *state, const char *name)
+{
+    if (strcmp(name, "GBps") != 0 && strcmp(name, "Gbps") != 0)
+        argp_error(state, "--bw_unit %s: expected Gbps or GBps", name);
+    return name[1] == 'B';
+}
+
+static error_t parse_number(int key, char *arg, struct argp_state *state)
+{
+    plan *p = state->input;
+    switch (key) {
+    case RANKS:
+        p->ranks = number(state, arg, 2, 64);
+        return 0;
+    case TRIALS:
+        p->trials = number(state, arg, 1, 1000000);
+        return 0;
+    case WARMUPS:
+        p->warmups = number(state, arg, 0, 1000000);
+        return 0;
+    case MAXSIZE:
+        p->maxsize = number(state, arg, 0, 34);
+        return 0;
+    case MINSIZE:
+        p->minsize = number(state, arg, 0, 34);
+        return 0;
+    case LOCAL_RANK: /* launchers append it; the communicator knows */
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    plan *p = state->input;
+    if (key >= FIRST_KIND && key < FIRST_KIND + KINDS) {
+        p->wanted[key - FIRST_KIND] = true;
+        return 0;
+    }
+    switch (key) {
+    case DTYPE:
+        p->dtype = dtype_of(state, arg);
+        return 0;
+    case UNIT:
+        p->bytes = unit_of(state, arg);
+        return 0;
+    case SCAN:
+        p->scan = true;
+        return 0;
+    case RAW:
+        p->raw = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "\"%s\": expected no argument", arg);
+        return 0;
+    default:
+        return parse_number(key, arg, state);
+    }
+}
+
+static int64_t default_ranks(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 2 ? 2 : n > 4 ? 4 : n;
+}
+
+static int complain(void)
+{
+    fprintf(stderr, "%s\n", ds_error());
+    return EXIT_FAILURE;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option rows[] = {
+        {"all-reduce", FIRST_KIND + ALL_REDUCE, NULL, 0, "Only these of all: all_reduce", 0},
+        {"all-gather", FIRST_KIND + ALL_GATHER, NULL, 0, "all_gather", 0},
+        {"reduce-scatter", FIRST_KIND + REDUCE_SCATTER, NULL, 0, "reduce_scatter", 0},
+        {"all-to-all", FIRST_KIND + ALL_TO_ALL, NULL, 0, "all_to_all", 0},
+        {"broadcast", FIRST_KIND + BROADCAST, NULL, 0, "broadcast", 0},
+        {"pt2pt", FIRST_KIND + PT2PT, NULL, 0, "A message from rank 0 to 1 and back, halved", 0},
+        {"scan", SCAN, NULL, 0, "All sizes from --minsize on, not only the largest", 1},
+        {"maxsize", MAXSIZE, "N", 0, "2^N elements (24)", 1},
+        {"minsize", MINSIZE, "N", 0, "2^N elements (0)", 1},
+        {"dtype", DTYPE, "TYPE", 0, "float32 (and so on)", 1},
+        {"trials", TRIALS, "N", 0, "Calls of a row (20)", 1},
+        {"warmups", WARMUPS, "N", 0, "Calls before them (5)", 1},
+        {"ranks", RANKS, "N", 0, "Threads, where no launcher started ranks", 1},
+        {"raw", RAW, NULL, 0, "Bytes and microseconds as plain numbers", 2},
+        {"bw_unit", UNIT, "UNIT", 0, "Gbps (bits) or GBps (bytes)", 2},
+        {"bw-unit", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 2},
+        {"local_rank", LOCAL_RANK, "N", OPTION_HIDDEN, NULL, 0},
+        {0}};
+    const struct argp argp = {rows, parse, "", "Measures collectives.", NULL, NULL, NULL};
+    plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
+    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_err_exit_status = 2;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &p)) return 2;
+    if (p.minsize > p.maxsize) p.minsize = p.maxsize;
+    if (ds_init_distributed() != DS_OK) return complain();
+    ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)
+                                                    : ds_run_ranks((int)p.ranks, bench, &p);
+    int code = status == DS_OK && !fflush(stdout) ? EXIT_SUCCESS : complain();
+    ds_destroy_process_group();
+    return code;
+}

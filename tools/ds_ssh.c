@@ -1,0 +1,204 @@
+/* tools/ds_ssh.c: a command on all hosts of a hostfile.
+ *
+ *     ds_ssh [-f HOSTFILE] [--include ...] [--exclude ...] COMMAND [ARGUMENT...]
+ *
+ * runs COMMAND, joined by blanks and read by the shell over there as ssh does it, on all hosts at once, and prints
+ * each line with the host's name in front. The status is the largest of the hosts'; 255 is ssh's own for one that
+ * cannot be reached. ssh is run for each host; pdsh is not needed.
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "hosts.h"
+#include "output.h"
+#include "select.h"
+#include "words.h"
+
+#include "base/mem.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PATIENCE_S 10.0 /* for whoever reads what we print */
+
+enum { CONNECT_S = 10 };
+
+typedef struct remote {
+    int process, fd[2]; /* of its stdout and stderr; -1: at its end */
+} remote;
+
+typedef struct command {
+    const char *hostfile, *include, *exclude;
+    int port;
+    char **words;
+} command;
+
+static void become_ssh(const command *c, const char *host, const int *out, const int *err)
+{
+    words argv = {0};
+    int null = open("/dev/null", O_RDONLY);
+    words_add(&argv, "ssh");
+    words_add(&argv, "-oBatchMode=yes");
+    words_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
+    if (c->port) words_add(&argv, "-p%d", c->port);
+    words_add(&argv, "%s", host);
+    words_add(&argv, "--");
+    words_add_all(&argv, c->words);
+    dup2(null, STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    execvp("ssh", argv.at);
+    fprintf(stderr, "ssh: %s\n", strerror(errno));
+    _exit(255);
+}
+
+static bool start(remote *r, const command *c, const char *host)
+{
+    int out[2], err[2];
+    *r = (remote){.process = -1, .fd = {-1, -1}};
+    if (pipe2(out, O_CLOEXEC)) return false;
+    if (pipe2(err, O_CLOEXEC)) {
+        close(out[0]);
+        close(out[1]);
+        return false;
+    }
+    r->process = fork();
+    if (r->process == 0) become_ssh(c, host, out, err);
+    close(out[1]);
+    close(err[1]);
+    r->fd[0] = out[0];
+    r->fd[1] = err[0];
+    return r->process > 0;
+}
+
+static void take(remote *r, int host, int stream, output *o)
+{
+    char bytes[1 << 16];
+    ssize_t n = read(r->fd[stream], bytes, sizeof bytes);
+    if (n < 0 && errno == EINTR) return;
+    if (n > 0) {
+        output_add(o, host, 1 + stream, bytes, (size_t)n);
+        return;
+    }
+    close(r->fd[stream]);
+    r->fd[stream] = -1;
+}
+
+/* Until all streams have ended. */
+static void pass_output(remote *r, int n, output *o)
+{
+    struct pollfd *p = dsi_alloc((size_t)(2 * n + 2) * sizeof *p);
+    for (;;) {
+        bool open = false;
+        for (int i = 0; i < 2 * n; i++) {
+            p[i] = (struct pollfd){.fd = output_full(o) ? -1 : r[i / 2].fd[i % 2],
+                                   .events = POLLIN};
+            open = open || r[i / 2].fd[i % 2] >= 0;
+        }
+        if (!open) break;
+        output_poll(o, p + 2 * n);
+        poll(p, (nfds_t)(2 * n + 2), -1);
+        output_write(o);
+        for (int i = 0; i < 2 * n; i++)
+            if (p[i].fd >= 0 && p[i].revents) take(&r[i / 2], i / 2, i % 2, o);
+    }
+    dsi_free(p);
+}
+
+/* The largest status. */
+static int wait_for_all(const remote *r, int n)
+{
+    int largest = 0;
+    for (int i = 0; i < n; i++) {
+        int status = 0, code = 255;
+        if (r[i].process > 0 && waitpid(r[i].process, &status, 0) == r[i].process)
+            code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        if (code > largest) largest = code;
+    }
+    return largest;
+}
+
+static int run(const command *c, const ds_hosts *h)
+{
+    remote *r = dsi_alloc((size_t)h->n * sizeof *r);
+    char **prefix = dsi_alloc((size_t)h->n * sizeof *prefix);
+    for (int i = 0; i < h->n; i++) {
+        dsi_text t = {0};
+        dsi_text_add(&t, "%s: ", h->at[i].name);
+        prefix[i] = t.s;
+    }
+    output *o = output_new(h->n, (const char *const *)prefix);
+    for (int i = 0; i < h->n; i++)
+        if (!start(&r[i], c, h->at[i].name))
+            fprintf(stderr, "ds_ssh: %s: %s\n", h->at[i].name, strerror(errno));
+    pass_output(r, h->n, o);
+    output_finish(o, PATIENCE_S);
+    output_free(o);
+    int status = wait_for_all(r, h->n);
+    for (int i = 0; i < h->n; i++) dsi_free(prefix[i]);
+    dsi_free(prefix);
+    dsi_free(r);
+    return status;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    command *c = state->input;
+    char *end;
+    switch (key) {
+    case 'f':
+    case 'H':
+        c->hostfile = arg;
+        return 0;
+    case 'i':
+        c->include = arg;
+        return 0;
+    case 'e':
+        c->exclude = arg;
+        return 0;
+    case 'p':
+        c->port = (int)strtol(arg, &end, 10);
+        if (*end || end == arg || c->port < 1 || c->port > 65535)
+            argp_error(state, "--ssh_port %s: expected a port, 1 to 65535", arg);
+        return 0;
+    case ARGP_KEY_ARGS: /* what follows the first word is the command's own */
+        c->words = state->argv + state->next;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which command?");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option rows[] = {
+        {"hostfile", 'H', "FILE", 0, "Hosts, one \"NAME slots=N\" a line (" DEFAULT_HOSTFILE ")",
+         0},
+        {NULL, 'f', "FILE", OPTION_HIDDEN, NULL, 0},
+        {"include", 'i', "HOSTS", 0, "Only these: NAME@NAME...", 0},
+        {"exclude", 'e', "HOSTS", 0, "All but these", 0},
+        {"ssh_port", 'p', "PORT", 0, "ssh's port", 0},
+        {"ssh-port", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {0}};
+    const struct argp argp = {
+        rows, parse, "COMMAND [ARGUMENT...]", "Runs COMMAND on all hosts.", NULL, NULL, NULL};
+    command c = {.hostfile = DEFAULT_HOSTFILE};
+    ds_hosts h = {0};
+    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_err_exit_status = STATUS_WRONG;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c)) return STATUS_WRONG;
+    int status = STATUS_WRONG;
+    if (hosts_read(&h, c.hostfile) == DS_OK && select_hosts(&h, c.include, c.exclude) == DS_OK)
+        status = run(&c, &h);
+    else
+        fprintf(stderr, "ds_ssh: %s\n", ds_error());
+    hosts_free(&h);
+    return status;
+}
