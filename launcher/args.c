@@ -155,6 +155,7 @@ enum { FLAGS = sizeof flags / sizeof *flags, FIRST_KEY = 256 };
 
 /* ---- one option --------------------------------------------------------------------------------------- */
 
+/* argp_error ends the program, with two lines: what is wrong, and that --help helps. */
 static int64_t number(struct argp_state *state, const Flag *f, const char *text, int64_t high)
 {
     char *end;
@@ -197,6 +198,7 @@ static void take(const Flag *f, char *arg, struct argp_state *state)
     }
 }
 
+/* What no single option shows. */
 static void check(options *o, struct argp_state *state)
 {
     static const char *const levels[] = {"debug", "info", "warning", "error", "critical"};

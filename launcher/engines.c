@@ -63,6 +63,7 @@ static ds_status check_slurm(const launch_plan *p)
     return DS_OK;
 }
 
+/* The same command is typed on each node: which one is this, and where do they meet? */
 static ds_status choose_nodes(launch_plan *p, const char *launcher)
 {
     const options *o = &p->o;
@@ -92,10 +93,10 @@ ds_status engine_choose(launch_plan *p)
         ds_status status = check_slurm(p);
         if (status != DS_OK) return status;
     }
-    bool named = p->from == FROM_HOSTFILE || p->from == FROM_SLURM || p->from == FROM_SRUN;
+    bool slurms = p->from == FROM_SLURM || p->from == FROM_SRUN; /* never this machine */
     p->engine = p->world_size > 1 ? ENGINE_LOCAL : ENGINE_DIRECT;
     if (resources_per_node(&p->o, p->from == FROM_HOSTFILE)) return choose_nodes(p, l->name);
-    if (p->n_hosts < 2 && !p->o.force_multi && (p->from == FROM_HOSTFILE || !named)) return DS_OK;
+    if (p->n_hosts < 2 && !p->o.force_multi && !slurms) return DS_OK;
     p->engine = l->several;
     if (l->several == ENGINE_LOCAL)
         return dsi_fail(DS_EINVAL,
@@ -138,6 +139,7 @@ static const char *find_mpich(void)
     return NULL;
 }
 
+/* commands[0] begins with what was found, or else, for a dry run, with its usual name. */
 static ds_status start_with(launch_plan *p, const char *found, const char *usual,
                             const char *package)
 {
@@ -168,6 +170,7 @@ static bool asks(const launch_plan *p, const char *launcher)
     return p->o.launcher && !strcasecmp(p->o.launcher, launcher);
 }
 
+/* mpirun, and what it starts processes on other hosts with. */
 static ds_status look_openmpi(launch_plan *p)
 {
     ds_status status = start_with(p, find_openmpi(), "mpirun",

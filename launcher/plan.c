@@ -20,6 +20,7 @@
 
 /* ---- deciding ---------------------------------------------------------------------------------------------- */
 
+/* Hosts, slots and what DeepSpeed says of them. */
 static ds_status find_hosts(launch_plan *p)
 {
     ds_hosts h = {0};
@@ -32,6 +33,7 @@ static ds_status find_hosts(launch_plan *p)
     return status;
 }
 
+/* Each rank will read the list; a mistake in it is told once, and before anything runs. */
 static ds_status check_cores(const options *o)
 {
     cores list;
@@ -88,16 +90,17 @@ static char *first_guess(const launch_plan *p)
     return NULL;
 }
 
+/* What depends on nothing but what was typed comes first, then files, then what is installed. */
 static ds_status decide(launch_plan *p)
 {
     char folder[PATH_MAX];
     p->self = here_self();
     p->folder = dsi_strdup(getcwd(folder, sizeof folder) ? folder : ".");
     p->agent = dsi_strdup(p->self);
-    ds_status status = find_hosts(p);
-    if (status == DS_OK) status = engine_choose(p);
-    if (status == DS_OK) status = split_launcher_args(p);
+    ds_status status = split_launcher_args(p);
     if (status == DS_OK) status = check_cores(&p->o);
+    if (status == DS_OK) status = find_hosts(p);
+    if (status == DS_OK) status = engine_choose(p);
     if (status == DS_OK) status = collect_environment(p);
     if (status == DS_OK) status = unless_dry(p, look_for_program(p));
     if (status == DS_OK) status = unless_dry(p, engine_look(p));
@@ -175,6 +178,7 @@ void plan_free(launch_plan *p)
 
 /* ---- showing ----------------------------------------------------------------------------------------------- */
 
+/* jansson would refuse bytes that are not UTF-8, which arguments and variables may hold: so by hand. */
 static void add_commands(dsi_text *t, const launch_plan *p)
 {
     for (int i = 0; i < p->n_commands; i++) {

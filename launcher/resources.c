@@ -167,6 +167,19 @@ static ds_status find(ds_hosts *h, origin *from, dsi_text *said, const options *
     return from_machine(h, said, o);
 }
 
+/* More ranks than slots are what was asked for, as in DeepSpeed; on GPUs it is seldom what was meant. */
+static void tell_overuse(const ds_hosts *h, origin from, dsi_text *said, int per_node)
+{
+    bool known = true;
+    if (from == FROM_MACHINE) here_devices(&known);
+    for (int i = 0; known && i < h->n && (from == FROM_MACHINE || from == FROM_HOSTFILE); i++)
+        if (h->at[i].n_slots < per_node) {
+            dsi_text_add(said, "%s has %d slot%s, on which %d ranks will run\n", h->at[i].name,
+                         h->at[i].n_slots, h->at[i].n_slots == 1 ? "" : "s", per_node);
+            return;
+        }
+}
+
 ds_status resources_find(ds_hosts *h, origin *from, dsi_text *said, const options *o)
 {
     bool filtered = is_set(o->include) || is_set(o->exclude);
@@ -176,6 +189,8 @@ ds_status resources_find(ds_hosts *h, origin *from, dsi_text *said, const option
     ds_status status = find(h, from, said, o);
     if (status == DS_OK) status = select_hosts(h, o->include, o->exclude);
     if (status != DS_OK) return status;
-    select_counts(h, nodes_asked(o), args_per_node(o));
+    select_counts(h, nodes_asked(o), -1);
+    tell_overuse(h, *from, said, args_per_node(o));
+    select_counts(h, -1, args_per_node(o));
     return DS_OK;
 }

@@ -55,6 +55,10 @@ static void one_machine(void **state)
               "dist_world_size=2\n"
               "Setting CUDA_VISIBLE_DEVICES=2,5\n");
     HAS(ANNOUNCED("--num_gpus=1", "train"), "Detected VISIBLE_DEVICES=5,2 but ignoring it because");
+    dry_set("CUDA_VISIBLE_DEVICES", "");
+    dry_set("LOCAL_SIZE", "2");
+    HAS(ANNOUNCED("--num_gpus=3", "train"), "localhost has 2 slots, on which 3 ranks will run\n");
+    HAS_NOT(ANNOUNCED("--num_gpus=2", "train"), "slots");
     CHECK(!*ANNOUNCED("-q", "train"));
     CHECK(!*ANNOUNCED("--log_level=warning", "train"));
 }
