@@ -176,6 +176,15 @@ static ds_dtype accumulation_dtype(const dsi_config *c, ds_dtype dtype)
     return c->bf16.enabled && !c->zero.stage ? DS_F32 : dtype;
 }
 
+static dsi_aio_opts aio_opts(const dsi_config *c)
+{
+    return (dsi_aio_opts){.block_size = c->aio.block_size,
+                          .queue_depth = (int)c->aio.queue_depth,
+                          .threads = (int)c->aio.intra_op_parallelism,
+                          .single_submit = c->aio.single_submit,
+                          .in_batches = !c->aio.overlap_events};
+}
+
 /* What "nvme" says; without nvme_path: nothing. */
 static dsi_offload_opts file_opts(const dsi_config *c)
 {
@@ -190,11 +199,20 @@ static dsi_offload_opts file_opts(const dsi_config *c)
         .pipeline_write = c->zero.offload_optimizer.pipeline_write,
         .fast_init = c->zero.offload_optimizer.fast_init,
         .in_memory = 1 - c->zero.offload_optimizer.ratio,
-        .aio = {.block_size = c->aio.block_size,
-                .queue_depth = (int)c->aio.queue_depth,
-                .threads = (int)c->aio.intra_op_parallelism,
-                .single_submit = c->aio.single_submit,
-                .in_batches = !c->aio.overlap_events},
+        .aio = aio_opts(c),
+    };
+}
+
+static dsi_home_opts param_file_opts(const dsi_config *c)
+{
+    bool files = c->zero.offload_param.device == DSI_OFFLOAD_NVME;
+    return (dsi_home_opts){
+        .nvme_path = files ? c->zero.offload_param.nvme_path : NULL,
+        .buffer_count = (int)c->zero.offload_param.buffer_count,
+        .buffer_size = c->zero.offload_param.buffer_size,
+        .max_in_cpu = c->zero.offload_param.max_in_cpu,
+        .pin_memory = c->zero.offload_param.pin_memory,
+        .aio = aio_opts(c),
     };
 }
 
@@ -220,6 +238,7 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
         .max_reuse_distance = c->zero.max_reuse_distance,
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
         .files = file_opts(c),
+        .param_files = param_file_opts(c),
     };
 }
 
@@ -260,9 +279,16 @@ static bool make_zero(ds_engine *e)
     announce_experts(e);
     if (e->optim) ds_optim_split_experts(e->optim, e->model);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
-    if (e->config->zero.offload_optimizer.device == DSI_OFFLOAD_NVME && !o.files.nvme_path)
-        return dsi_refuse("initialize: zero_optimization.offload_optimizer.device is \"nvme\", but "
-                          "there is no nvme_path: name a folder on that disk") != NULL;
+    const dsi_config_zero *c = &e->config->zero;
+    const char *lacks = c->offload_optimizer.device == DSI_OFFLOAD_NVME && !o.files.nvme_path
+                            ? "offload_optimizer"
+                        : c->offload_param.device == DSI_OFFLOAD_NVME && !o.param_files.nvme_path
+                            ? "offload_param"
+                            : NULL;
+    if (lacks)
+        return dsi_refuse("initialize: zero_optimization.%s.device is \"nvme\", but there is no "
+                          "nvme_path: name a folder on that disk",
+                          lacks) != NULL;
     announce_zero(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     return e->zero != NULL;

@@ -49,6 +49,12 @@ typedef struct dsi_config_zero {
         bool pin_memory, pipeline_read, pipeline_write, fast_init;
         double ratio;
     } offload_optimizer;
+    struct {
+        int device; /* dsi_offload_device */
+        char *nvme_path;
+        int64_t buffer_count, buffer_size, max_in_cpu;
+        bool pin_memory;
+    } offload_param;
 } dsi_config_zero;
 
 typedef struct dsi_config {

@@ -149,15 +149,6 @@ static void check_fp16(dsi_config_reader *r)
                          (long long)c->fp16.min_loss_scale);
 }
 
-/* Files that would be host memory are asked for: results are the same, and the memory is not. */
-static void check_nvme(dsi_config_reader *r, const char *path)
-{
-    const char *device = json_string_value(dsi_config_at(r->c->trees->resolved, path));
-    if (device && !strcmp(device, "nvme"))
-        dsi_config_warn(r, "\"%s\": \"nvme\" keeps everything in host memory; no files are used",
-                        path);
-}
-
 static void check_zero(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
@@ -177,7 +168,6 @@ static void check_zero(dsi_config_reader *r)
         dsi_config_wrong(r, "zero_optimization.compute_grad_norm",
                          "false goes with ZeRO stages 1 and 2 only; this is stage %lld",
                          (long long)c->zero.stage);
-    check_nvme(r, "zero_optimization.offload_param.device");
 }
 
 /* Others read params; that nobody fills in an "auto" there is known here. */

@@ -128,13 +128,18 @@ NOP("zero_optimization.load_from_fp32_weights", BOOL, "true",
 NOP("zero_optimization.elastic_checkpoint", BOOL, "false", "gone from DeepSpeed's stage 3")
 GROUP("zero_optimization.offload_param", NULL_FIRST,
       "stage 3: where parameters wait; null: nowhere")
-NOP("zero_optimization.offload_param.device", WORD(devices), "\"none\"",
-    "parameters are in host memory in any case; no files are used")
-NOP("zero_optimization.offload_param.nvme_path", TEXT, "null", "no files are used")
-NOP("zero_optimization.offload_param.buffer_count", INT_FROM(0), "5", "no files are used")
-NOP("zero_optimization.offload_param.buffer_size", INT_FROM(0), "100000000", "no files are used")
-NOP("zero_optimization.offload_param.max_in_cpu", INT_FROM(0), "1000000000", "no files are used")
-NOP("zero_optimization.offload_param.pin_memory", BOOL, "true", "page-locked memory is for GPUs")
+ACT("zero_optimization.offload_param.device", WORD(devices), "\"none\"", zero.offload_param.device,
+    "cpu: they are in host memory in any case; nvme: a file a rank")
+ACT("zero_optimization.offload_param.nvme_path", TEXT, "null", zero.offload_param.nvme_path,
+    "nvme: a folder that is there")
+ACT("zero_optimization.offload_param.buffer_count", INT_FROM(0), "5",
+    zero.offload_param.buffer_count, "nvme: slices in memory at a time")
+ACT("zero_optimization.offload_param.buffer_size", INT_FROM(0), "100000000",
+    zero.offload_param.buffer_size, "nvme: elements of a slice, at most")
+ACT("zero_optimization.offload_param.max_in_cpu", INT_FROM(0), "1000000000",
+    zero.offload_param.max_in_cpu, "nvme: elements of a rank that stay in memory")
+ACT("zero_optimization.offload_param.pin_memory", BOOL, "true", zero.offload_param.pin_memory,
+    "nvme: the kernel keeps the buffers in its tables")
 GROUP("zero_optimization.offload_optimizer", NULL_FIRST,
       "where masters and moments lie, and the step runs; null: with the parameters")
 ACT("zero_optimization.offload_optimizer.device", WORD(devices), "\"none\"",

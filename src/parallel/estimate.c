@@ -11,9 +11,10 @@ static int64_t size_of(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype); }
 
 /* ---- model state ----------------------------------------------------------------------------------------- */
 
-/* Elements: of all parameters; of a rank's own buffers; of those that are divided at stage 3. */
+/* Elements: of all parameters; of a rank's own buffers; of those that are divided at stage 3, and the longest slice
+ * of one. */
 typedef struct Elements {
-    int64_t all, own, divided;
+    int64_t all, own, divided, slice;
 } Elements;
 
 static ds_dtype gradient_dtype(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
@@ -26,9 +27,12 @@ static bool partitions(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
     return o->stage >= 2 && s->ranks > 1;
 }
 
+/* Of stage 3, this rank's slices in files: of one rank too. */
+static bool away(const dsi_zero_opts *o) { return o->stage == 3 && o->param_files.nvme_path; }
+
 static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s, Elements n)
 {
-    bool masters = o->dtype != DS_F32 || o->offload_optimizer;
+    bool masters = o->dtype != DS_F32 || o->offload_optimizer || away(o);
     int64_t words = s->moments + masters;
     dsi_estimate e = {.optimizer = n.own * words * (int64_t)sizeof(float)};
     if (o->files.nvme_path) {
@@ -36,7 +40,13 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
         e.optimizer = dsi_offload_needs(&o->files, n.own, s->moments + 1);
     }
     e.parameters = (n.all - n.divided) * size_of(o->dtype);
-    if (n.divided) e.parameters += n.own * size_of(o->dtype);
+    if (n.divided && away(o)) {
+        int64_t in_memory = n.own < o->param_files.max_in_cpu ? n.own : o->param_files.max_in_cpu;
+        e.parameters += dsi_home_needs(&o->param_files, n.own, n.slice, o->dtype);
+        e.file += (n.own - in_memory) * size_of(o->dtype);
+    } else if (n.divided) {
+        e.parameters += n.own * size_of(o->dtype);
+    }
     e.gradients = (partitions(o, s) ? n.own : n.all) * size_of(gradient_dtype(o, s));
     return e;
 }
@@ -73,7 +83,8 @@ dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_
     int64_t largest = least(s->largest ? s->largest : bucket, s->params);
     Elements n = {.all = s->params, .own = s->params};
     if (o->stage && ranks > 1) n.own = (s->params + ranks - 1) / ranks;
-    if (o->stage == 3 && ranks > 1) n.divided = s->params;
+    if (o->stage == 3 && (ranks > 1 || away(o))) n.divided = s->params;
+    n.slice = (largest + ranks - 1) / ranks;
     dsi_estimate e = state_of(o, s, n);
     bucket = n.divided ? largest : most(bucket, largest); /* a divided parameter has its own */
     e.passing = s->activations + copies_sent(o, s, s->params, bucket);
@@ -155,6 +166,7 @@ dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes 
         if (!f->unit[p->unit].alone) continue;
         elements.divided += p->n;
         largest = most(largest, p->n);
+        elements.slice = most(elements.slice, f->unit[p->unit].slice);
     }
     dsi_estimate result = state_of(o, s, elements);
     result.passing = partitions(o, s) ? follow(o, f, e, n)

@@ -300,17 +300,21 @@ static int list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
     return n;
 }
 
-/* In float32 the masters to the model; and parameters whose last piece it was have been updated. */
+/* The masters to the model, where the optimizer has not written them: in float32, and to parameters in files; and
+ * parameters whose last piece it was have been updated. */
 static ds_status finish_piece(const dsi_offload *o, const dsi_optim_piece *p, int i,
                               dsi_offload_model model)
 {
     int64_t end = p->begin + dsi_numel(p->p->shape);
     ds_status status = DS_OK;
-    if (o->f->param[i].x->dtype == DS_F32)
-        status = dsi_copy(dsi_flat_range(model.part(model.arg, i), p->begin, end),
+    bool last = end == own_elements(o->f, i);
+    if (!o->optim->params[o->f->param[i].index].low) {
+        ds_tensor *part = model.part(model.arg, i, true);
+        status = dsi_copy(dsi_flat_range(part, p->begin, end),
                           dsi_flat_range(p->p, 0, end - p->begin));
-    if (status == DS_OK && end == own_elements(o->f, i))
-        status = dsi_optim_count(o->optim, o->f->param[i].index);
+        if (status == DS_OK && last) status = model.done(model.arg, i, true);
+    }
+    if (status == DS_OK && last) status = dsi_optim_count(o->optim, o->f->param[i].index);
     return status;
 }
 
@@ -389,15 +393,8 @@ static ds_status make_items(dsi_offload *o)
             Item *it = item_of(o, i, w);
             ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
             ds_scope *scope = ds_scope_open();
-            /* of no elements, so that it takes no memory even now */
-            ds_tensor *x = dsi_new_on(f->param[i].x->device, DS_F32, ds_shape(0));
-            if (x) {
-                dsi_release_storage(x);
-                x->shape = shape;
-                dsi_row_major(shape, x->stride);
-                *it = (Item){o, i, w, dsi_ref(x)};
-                dsi_absent_hook(x, fetch, it);
-            }
+            ds_tensor *x = dsi_new_absent(f->param[i].x->device, DS_F32, shape, fetch, it);
+            *it = (Item){o, i, w, dsi_ref(x)};
             ds_scope_close(scope);
             if (!x) return ds_error_status();
         }
@@ -451,8 +448,9 @@ static ds_status fill_block(const dsi_offload *o, const Block *b, ds_tensor *t,
         int64_t at = f->param[i].own_at, from = most(at, b->begin),
                 to = least(own_end(f, i), b->end);
         if (from >= to) continue;
-        ds_tensor *x = dsi_flat_range(model.part(model.arg, i), from - at, to - at);
-        if (dsi_copy(place(t, b, 0, from, ds_shape(to - from)), x) != DS_OK)
+        ds_tensor *x = dsi_flat_range(model.part(model.arg, i, false), from - at, to - at);
+        if (dsi_copy(place(t, b, 0, from, ds_shape(to - from)), x) != DS_OK ||
+            (to == own_end(f, i) && model.done(model.arg, i, false) != DS_OK))
             return ds_error_status();
     }
     return DS_OK;

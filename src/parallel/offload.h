@@ -39,9 +39,11 @@ typedef struct dsi_offload_opts {
 
 typedef struct dsi_offload dsi_offload;
 
-/* A parameter's own elements as the model has them, of any dtype; i is that of the layout. */
+/* A parameter's own elements as the model has them, of any dtype, to be read or, all of them, written; until they
+ * are done. i is that of the layout. */
 typedef struct dsi_offload_model {
-    ds_tensor *(*part)(void *arg, int i);
+    ds_tensor *(*part)(void *arg, int i, bool write);
+    ds_status (*done)(void *arg, int i, bool write);
     void *arg;
 } dsi_offload_model;
 
@@ -54,8 +56,8 @@ void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
 /* The master of parameter i of the layout; NULL: this rank has none of it. Its storage is away. */
 ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
 
-/* The optimizer's step with the gradients of the parts. In float32 each part goes to the model's too; in 16
- * bits the optimizer has been told where (dsi_optim_set_param). */
+/* The optimizer's step with the gradients of the parts. Each part goes to the model's too, unless the optimizer
+ * has been told to write it in 16 bits (dsi_optim_set_param). */
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
 
 /* What was brought of parameter i goes: without what was written to it; or to the file. i -1: of all. */

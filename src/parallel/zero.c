@@ -30,7 +30,8 @@
 struct dsi_zero {
     ds_module *model; /* these three are borrowed */
     ds_optim *optim;
-    ds_comm *comm; /* NULL: one rank */
+    ds_comm *comm;  /* NULL: one rank */
+    ds_comm *alone; /* where a single rank gathers from its file */
     dsi_zero_opts o;
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
@@ -78,7 +79,9 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 {
     int64_t bucket = o->reduce_bucket ? o->reduce_bucket : DSI_ZERO_BUCKET;
     int64_t gather = o->allgather_bucket ? o->allgather_bucket : DSI_ZERO_BUCKET;
-    bool partition = o->stage > 0 && ranks > 1, divide = o->stage == 3 && ranks > 1;
+    bool away = o->stage == 3 && o->param_files.nvme_path; /* from one rank too */
+    bool partition = (o->stage > 0 && ranks > 1) || away;
+    bool divide = o->stage == 3 && (ranks > 1 || away);
     if (partition && gather < bucket) bucket = gather;
     return (dsi_flat_opts){.rank = rank,
                            .ranks = ranks,
@@ -91,7 +94,7 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 static ds_status lay_out(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, ds_comm_rank(z->comm), ranks);
-    o.comm = z->comm;
+    o.comm = z->comm ? z->comm : ranks == 1 ? z->alone : NULL;
     z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
     if (z->o.deterministic && z->flat->shared)
@@ -129,12 +132,24 @@ static ds_status join_shards(const dsi_zero *z)
     return status;
 }
 
+/* Where DeepSpeed has its files; to be freed. NULL passes. */
+static char *folder_in(const dsi_zero *z, const char *nvme_path)
+{
+    dsi_text folder = {0};
+    if (nvme_path) dsi_text_add(&folder, "%s/zero_stage_%d", nvme_path, z->o.stage);
+    return folder.s;
+}
+
 static ds_status divide(dsi_zero *z)
 {
-    z->divided = dsi_zero3_new(z->model, z->flat, z->comm,
-                               &(dsi_zero3_opts){.prefetch = z->o.prefetch_bucket,
-                                                 .max_live = z->o.max_live,
-                                                 .max_reuse_distance = z->o.max_reuse_distance});
+    dsi_zero3_opts o = {.prefetch = z->o.prefetch_bucket,
+                        .max_live = z->o.max_live,
+                        .max_reuse_distance = z->o.max_reuse_distance,
+                        .files = z->o.param_files};
+    char *folder = folder_in(z, o.files.nvme_path);
+    o.files.nvme_path = folder;
+    z->divided = dsi_zero3_new(z->model, z->flat, z->comm, &o);
+    dsi_free(folder);
     return z->divided ? DS_OK : ds_error_status();
 }
 
@@ -162,6 +177,9 @@ static ds_tensor *own_part(const dsi_zero *z, int i)
                                                                  : dsi_flat_in_param(z->flat, i);
 }
 
+/* Whether the model's own elements of parameter i are in a file. */
+static bool is_away(const dsi_zero *z, int i) { return dsi_zero3_in_file(z->divided, i); }
+
 /* The masters, with the values of the parameters, which are rounded already: as DeepSpeed begins. */
 static ds_status make_masters(dsi_zero *z)
 {
@@ -172,19 +190,37 @@ static ds_status make_masters(dsi_zero *z)
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_own(f, i, masters);
         if (to && dsi_copy(to, own_part(z, i)) != DS_OK) return ds_error_status();
+        if (is_away(z, i)) dsi_zero3_let_go(z->divided, i);
     }
     return DS_OK;
 }
 
-static ds_tensor *model_part(void *z, int i) { return own_part(z, i); }
+static ds_tensor *open_part(void *arg, int i, bool write)
+{
+    const dsi_zero *z = arg;
+    if (write && is_away(z, i) && dsi_zero3_blank(z->divided, i) != DS_OK) return NULL;
+    return own_part(z, i);
+}
+
+static ds_status close_part(void *arg, int i, bool write)
+{
+    const dsi_zero *z = arg;
+    if (!is_away(z, i)) return DS_OK;
+    if (write) return dsi_zero3_store(z->divided, i);
+    dsi_zero3_let_go(z->divided, i);
+    return DS_OK;
+}
+
+static dsi_offload_model model_of(dsi_zero *z)
+{
+    return (dsi_offload_model){open_part, close_part, z};
+}
 
 static ds_status make_files(dsi_zero *z)
 {
-    dsi_text folder = {0};
-    dsi_text_add(&folder, "%s/zero_stage_%d", z->o.files.nvme_path, z->o.stage);
-    z->files = dsi_offload_new(z->flat, z->optim, folder.s, &z->o.files,
-                               (dsi_offload_model){model_part, z});
-    dsi_text_free(&folder);
+    char *folder = folder_in(z, z->o.files.nvme_path);
+    z->files = dsi_offload_new(z->flat, z->optim, folder, &z->o.files, model_of(z));
+    dsi_free(folder);
     return z->files ? DS_OK : ds_error_status();
 }
 
@@ -198,8 +234,9 @@ static ds_status set_parts(dsi_zero *z)
         z->part[i] = dsi_ref(z->files     ? dsi_offload_part(z->files, i)
                              : z->masters ? dsi_flat_in_own(f, i, z->masters)
                                           : mine);
-        if (z->part[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
-                                                   z->o.dtype == DS_F32 ? NULL : mine) != DS_OK)
+        if (z->part[i] != x &&
+            dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
+                                z->o.dtype == DS_F32 || is_away(z, i) ? NULL : mine) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;
@@ -233,10 +270,11 @@ static ds_status prepare(dsi_zero *z)
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
     if (status == DS_OK && z->o.files.nvme_path)
         status = make_files(z);
-    else if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer))
+    else if (status == DS_OK &&
+             (z->o.dtype != DS_F32 || z->o.offload_optimizer || z->o.param_files.nvme_path))
         status = make_masters(z);
     if (status == DS_OK) status = set_parts(z);
-    bool sums = z->comm || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
+    bool sums = z->comm || z->divided || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
     if (status == DS_OK && sums) status = start_reduction(z);
     return status;
 }
@@ -248,6 +286,7 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     z->model = model;
     z->optim = optim;
     z->comm = ds_comm_size(comm) > 1 ? comm : NULL;
+    z->alone = comm ? comm : ds_world();
     z->o = *o;
     if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
     if (check(&z->o, optim, ds_comm_size(comm)) != DS_OK) {
@@ -432,12 +471,19 @@ static ds_status gather_units(dsi_zero *z)
     return status;
 }
 
+static ds_status copy_master(dsi_zero *z, int i)
+{
+    ds_tensor *mine = open_part(z, i, true);
+    ds_status status = dsi_copy(mine, z->part[i]);
+    return status == DS_OK ? close_part(z, i, true) : status;
+}
+
 /* The parts have changed: the model's parameters too, where they are whole. */
 static ds_status gather(dsi_zero *z)
 {
     ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && z->masters && z->o.dtype == DS_F32 && i < z->flat->n; i++)
-        if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
+    for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
+        if (z->part[i] && (z->o.dtype == DS_F32 || is_away(z, i))) status = copy_master(z, i);
     if (status == DS_OK && z->unit) status = gather_units(z);
     if (status == DS_OK && z->divided) dsi_zero3_changed(z->divided);
     return status;
@@ -446,9 +492,8 @@ static ds_status gather(dsi_zero *z)
 static ds_status update(dsi_zero *z, double scale)
 {
     dsi_trace_begin("optimizer");
-    ds_status status = z->files
-                           ? dsi_offload_step(z->files, scale, (dsi_offload_model){model_part, z})
-                           : dsi_optim_step_scaled(z->optim, scale);
+    ds_status status = z->files ? dsi_offload_step(z->files, scale, model_of(z))
+                                : dsi_optim_step_scaled(z->optim, scale);
     dsi_trace_end();
     return status == DS_OK ? gather(z) : status;
 }
@@ -524,7 +569,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     ds_scope *scope = ds_scope_open();
     ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
     for (int i = 0; status == DS_OK && (z->masters || z->files) && i < z->flat->n; i++) {
-        if (z->part[i]) status = dsi_copy(own_part(z, i), z->part[i]);
+        if (z->part[i]) status = copy_master(z, i);
         if (status == DS_OK && z->files) status = dsi_offload_store(z->files, i);
     }
     if (status == DS_OK) status = gather(z);
@@ -569,11 +614,14 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
     for (int i = 0; i < z->flat->n; i++)
         if (!dsi_zero3_divides(z->divided, z->flat->param[i].unit))
             bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
-    if (z->divided) bytes.parameters += dsi_zero3_bytes(z->divided);
+    if (z->divided) {
+        bytes.parameters += dsi_zero3_bytes(z->divided);
+        bytes.file = dsi_zero3_file(z->divided);
+    }
     bytes.gradients = z->comm ? dsi_reduce_bytes(z->reduce) : bytes.parameters;
     if (z->files) {
         bytes.optimizer = dsi_offload_memory(z->files);
-        bytes.file = dsi_offload_file(z->files);
+        bytes.file += dsi_offload_file(z->files);
         return bytes;
     }
     if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);

@@ -13,6 +13,7 @@
 #define DSI_PARALLEL_ZERO_H
 
 #include "flat.h"
+#include "home.h"
 #include "offload.h"
 
 #include <deepspeed/comm.h>
@@ -44,6 +45,7 @@ typedef struct dsi_zero_opts {
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
+    dsi_home_opts param_files; /* stage 3: likewise this rank's slices: Note [Home]; masters are apart then */
 } dsi_zero_opts;
 
 /* How parameters lie and who owns them (Note [Layout]). */
@@ -100,7 +102,7 @@ ds_tensor *dsi_zero_whole(dsi_zero *z, int i);
 typedef struct dsi_zero_bytes {
     int64_t parameters, gradients; /* parameters: as the model sees them */
     int64_t optimizer;             /* masters and moments; or what a step has of them in memory */
-    int64_t file;                  /* where they are then */
+    int64_t file;                  /* where they are then; and parameters */
 } dsi_zero_bytes;
 
 dsi_zero_bytes dsi_zero_memory(const dsi_zero *z);

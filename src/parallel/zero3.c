@@ -23,6 +23,8 @@ typedef struct Unit {
     int users;            /* calls that run and need it, ds_gathered */
     bool pinned;          /* somebody holds its address: not to be let go before it was used */
     ds_tensor *coming;    /* [n] of the unit, being gathered; counted */
+    ds_tensor *part;      /* the own elements, if home is a file: their storage is away; counted */
+    bool reading;         /* the slice was asked for ahead */
     dsi_request *request; /* of it */
 } Unit;
 
@@ -39,7 +41,9 @@ struct dsi_zero3 {
     ds_comm *comm;
     dsi_zero3_opts o;
     dsi_call_hooks hooks;
-    ds_tensor *home; /* [f->own], counted: this rank's slices */
+    ds_tensor *home; /* [own elements of units before in_file], counted: this rank's slices */
+    int in_file;     /* units from this one on are at home in a file; else f->units */
+    dsi_home *file;  /* or NULL */
     Unit *unit;      /* [f->units] */
     struct {
         DSI_LIST(Owner)
@@ -61,10 +65,30 @@ struct dsi_zero3 {
 static const dsi_flat_unit *flat_unit(const Unit *u) { return &u->z->f->unit[u->k]; }
 static ds_tensor *param(const Unit *u) { return u->z->f->param[u->param].x; }
 
-static ds_tensor *home_slice(const Unit *u)
+static bool in_file(const Unit *u) { return u->k >= u->z->in_file; }
+
+static ds_status finish(Unit *u);
+
+/* Where all buffers are busy, gathers that began earlier come to an end. */
+static bool make_buffer(const Unit *u)
+{
+    dsi_zero3 *z = u->z;
+    for (int k = z->in_file; k < z->f->units && !dsi_home_has_room(z->file, u->k); k++)
+        if (z->unit[k].request && finish(&z->unit[k]) != DS_OK) return false;
+    return true;
+}
+
+/* Until close_slice nobody writes it. */
+static ds_tensor *open_slice(const Unit *u)
 {
     const dsi_flat_unit *l = flat_unit(u);
-    return dsi_flat_range(u->z->home, l->own_at, l->own_at + l->slice);
+    if (!in_file(u)) return dsi_flat_range(u->z->home, l->own_at, l->own_at + l->slice);
+    return make_buffer(u) ? dsi_home_open(u->z->file, u->k) : NULL;
+}
+
+static void close_slice(const Unit *u)
+{
+    if (in_file(u)) dsi_home_close(u->z->file, u->k);
 }
 
 static ds_status start(Unit *u)
@@ -73,7 +97,11 @@ static ds_status start(Unit *u)
     dsi_zero3 *z = u->z;
     ds_tensor *all = dsi_new(z->home, ds_shape(flat_unit(u)->n));
     if (!all) return ds_error_status();
-    u->request = dsi_all_gather_start(flat_unit(u)->comm, dsi_v(home_slice(u)), dsi_v(all));
+    ds_tensor *slice = open_slice(u);
+    if (!slice) return ds_error_status();
+    u->reading = false;
+    u->request = dsi_all_gather_start(flat_unit(u)->comm, dsi_v(slice), dsi_v(all));
+    if (!u->request) close_slice(u);
     if (!u->request) return ds_error_status();
     u->coming = dsi_ref(all);
     z->live += flat_unit(u)->n;
@@ -91,6 +119,7 @@ static ds_status finish(Unit *u)
     if (!u->request) return DS_OK;
     ds_status status = dsi_request_wait(u->request);
     u->request = NULL;
+    close_slice(u);
     if (status == DS_OK) {
         dsi_become(param(u), dsi_flat_in_unit(u->z->f, u->param, u->coming));
         u->present = true;
@@ -142,6 +171,7 @@ static bool traced(const dsi_zero3 *z) { return z->backward || ds_grad_enabled()
 static ds_status prefetch(dsi_zero3 *z)
 {
     int64_t ahead = 0;
+    int buffers = z->o.files.buffer_count; /* of which one is for who does not look ahead */
     for (int t = z->at; z->follows && t < z->trace.n; t++) {
         Unit *u = &z->unit[z->trace.at[t]];
         int64_t n = flat_unit(u)->n;
@@ -149,6 +179,12 @@ static ds_status prefetch(dsi_zero3 *z)
         if (ahead > z->o.prefetch) break;
         if (u->present || u->request) continue;
         if (z->live + n > z->o.max_live) break;
+        if (in_file(u) && --buffers < 1) break;
+        if (in_file(u) && !u->reading) {
+            dsi_home_ahead(z->file, u->k);
+            u->reading = true; /* on all ranks, whether there was a buffer or not */
+            continue;
+        }
         ds_scope *scope = ds_scope_open();
         ds_status status = start(u);
         ds_scope_close(scope);
@@ -270,6 +306,7 @@ ds_status dsi_zero3_settle(dsi_zero3 *z)
         if (!u->request) continue;
         if (dsi_request_wait(u->request) != DS_OK) status = ds_error_status();
         u->request = NULL;
+        close_slice(u);
         forget_coming(u);
         z->live -= flat_unit(u)->n;
     }
@@ -283,6 +320,7 @@ void dsi_zero3_changed(dsi_zero3 *z)
     z->trace.n = z->at; /* a step that ended early was another one */
     z->follows = z->at > 0;
     z->at = 0;
+    for (int k = 0; k < z->f->units; k++) z->unit[k].reading = false;
 }
 
 /* ---- access for users ----------------------------------------------------------------------------------- */
@@ -313,9 +351,11 @@ static ds_status send_home(Unit *u, int modifier)
 {
     ds_tensor *x = param(u), *part = dsi_zero3_part(u->z, u->param);
     int root = modifier / (u->z->f->ranks / flat_unit(u)->ranks);
-    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(flat_unit(u)->comm, x, root) != DS_OK)
+    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(flat_unit(u)->comm, x, root) != DS_OK ||
+        dsi_zero3_blank(u->z, u->param) != DS_OK ||
+        (part && dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) != DS_OK))
         return ds_error_status();
-    return part ? dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) : DS_OK;
+    return dsi_zero3_store(u->z, u->param);
 }
 
 ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
@@ -336,6 +376,27 @@ ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
+static ds_status fetch_part(void *arg, ds_tensor *x)
+{
+    const Unit *u = arg;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *slice = open_slice(u), *t = slice ? dsi_new(slice, x->shape) : NULL;
+    int64_t n = dsi_numel(x->shape);
+    ds_status status = t ? dsi_copy(dsi_flat_range(t, 0, n), dsi_flat_range(slice, 0, n))
+                         : ds_error_status();
+    if (slice) close_slice(u);
+    if (status == DS_OK) dsi_become(x, t);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_tensor *new_part(Unit *u, int64_t n)
+{
+    const ds_tensor *x = param(u);
+    ds_dims shape = n == dsi_numel(x->shape) ? x->shape : ds_shape(n);
+    return dsi_new_absent(x->device, x->dtype, shape, fetch_part, u);
+}
+
 /* The own slice of a unit's parameter goes home, and the parameter away. */
 static ds_status divide(dsi_zero3 *z, int k)
 {
@@ -343,12 +404,16 @@ static ds_status divide(dsi_zero3 *z, int k)
     Unit *u = &z->unit[k];
     *u = (Unit){.z = z, .k = k, .param = f->unit[k].first};
     if (!f->unit[k].alone) return DS_OK;
-    ds_tensor *x = param(u), *part = dsi_flat_in_own(f, u->param, z->home);
+    ds_tensor *x = param(u);
+    int64_t n = f->param[u->param].end - f->param[u->param].begin;
     bool shard = dsi_is_shard(x);
-    if (part) {
-        int64_t n = ds_numel(part);
+    if (n) {
         ds_tensor *from = shard ? dsi_shard_part(x) : dsi_flat_in_param(f, u->param);
-        if (dsi_copy(dsi_flat_range(part, 0, n), dsi_flat_range(from, 0, n)) != DS_OK)
+        from = dsi_flat_range(from, 0, n);
+        ds_tensor *part = in_file(u) ? NULL : dsi_flat_in_own(f, u->param, z->home);
+        if (in_file(u)) u->part = dsi_ref(new_part(u, n));
+        if (in_file(u) ? !u->part || dsi_home_write(z->file, k, from) != DS_OK
+                       : dsi_copy(dsi_flat_range(part, 0, n), from) != DS_OK)
             return ds_error_status();
     }
     if (shard) dsi_shard_drop(x);
@@ -378,12 +443,30 @@ static void add_owner(dsi_zero3 *z, const ds_module *m)
         dsi_free(o.unit);
 }
 
+/* The first units, up to max_in_cpu elements, in memory, and the others in a file, if there is to be one. */
+static ds_status make_home(dsi_zero3 *z)
+{
+    const dsi_flat *f = z->f;
+    const ds_tensor *like = f->param[0].x;
+    const dsi_home_opts *o = &z->o.files;
+    int64_t left = o->nvme_path ? o->max_in_cpu : INT64_MAX;
+    for (int k = 0; k < f->units && z->in_file == k; k++) {
+        if (f->unit[k].alone) left -= f->unit[k].slice;
+        if (left >= 0) z->in_file++;
+    }
+    bool files = z->in_file < f->units;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *home = dsi_new_on(like->device, like->dtype,
+                                 ds_shape(files ? f->unit[z->in_file].own_at : f->own));
+    if (dsi_run(home, fill, 0.0, dsi_v(home))) z->home = dsi_ref(home);
+    ds_scope_close(scope);
+    if (z->home && files) z->file = dsi_home_new(f, z->model, z->in_file, o->nvme_path, o);
+    return z->home && (z->file || !files) ? DS_OK : ds_error_status();
+}
+
 static ds_status prepare(dsi_zero3 *z)
 {
-    ds_tensor *like = z->f->param[0].x;
-    ds_tensor *home = dsi_new_on(like->device, like->dtype, ds_shape(z->f->own));
-    if (!dsi_run(home, fill, 0.0, dsi_v(home))) return ds_error_status();
-    z->home = dsi_ref(home);
+    if (make_home(z) != DS_OK) return ds_error_status();
     for (int k = 0; k < z->f->units; k++) {
         ds_scope *scope = ds_scope_open();
         ds_status status = divide(z, k);
@@ -419,6 +502,8 @@ void dsi_zero3_free(dsi_zero3 *z)
         Unit *u = &z->unit[k];
         if (u->request) dsi_request_wait(u->request);
         forget_coming(u);
+        if (u->part) dsi_absent_hook(u->part, NULL, NULL);
+        dsi_unref(u->part);
         if (!u->divided) continue;
         dsi_absent_hook(param(u), NULL, NULL);
         dsi_after_use_hook(param(u), NULL, NULL);
@@ -426,6 +511,7 @@ void dsi_zero3_free(dsi_zero3 *z)
     for (int i = 0; i < z->owners.n; i++) dsi_free(z->owners.at[i].unit);
     dsi_list_free(&z->owners);
     dsi_list_free(&z->trace);
+    dsi_home_free(z->file);
     dsi_unref(z->home);
     dsi_free(z->unit);
     dsi_free(z);
@@ -433,12 +519,52 @@ void dsi_zero3_free(dsi_zero3 *z)
 
 ds_tensor *dsi_zero3_part(const dsi_zero3 *z, int i)
 {
-    return dsi_zero3_divides(z, z->f->param[i].unit) ? dsi_flat_in_own(z->f, i, z->home) : NULL;
+    const Unit *u = &z->unit[z->f->param[i].unit];
+    if (!u->divided) return NULL;
+    return in_file(u) ? u->part : dsi_flat_in_own(z->f, i, z->home);
+}
+
+bool dsi_zero3_in_file(const dsi_zero3 *z, int i)
+{
+    return z && z->unit[z->f->param[i].unit].part;
+}
+
+ds_status dsi_zero3_blank(const dsi_zero3 *z, int i)
+{
+    ds_tensor *x = z->unit[z->f->param[i].unit].part;
+    if (!x || x->storage) return DS_OK;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *t = dsi_new_on(x->device, x->dtype, x->shape);
+    if (t) dsi_become(x, t);
+    ds_scope_close(scope);
+    return t ? DS_OK : ds_error_status();
+}
+
+ds_status dsi_zero3_store(const dsi_zero3 *z, int i)
+{
+    const Unit *u = &z->unit[z->f->param[i].unit];
+    if (!u->part || !u->part->storage) return DS_OK;
+    if (!make_buffer(u) || dsi_home_write(z->file, u->k, u->part) != DS_OK)
+        return ds_error_status();
+    dsi_release_storage(u->part);
+    return DS_OK;
+}
+
+void dsi_zero3_let_go(const dsi_zero3 *z, int i)
+{
+    ds_tensor *x = z->unit[z->f->param[i].unit].part;
+    if (x) dsi_release_storage(x);
 }
 
 bool dsi_zero3_divides(const dsi_zero3 *z, int unit) { return z && z->unit[unit].divided; }
 
 int64_t dsi_zero3_bytes(const dsi_zero3 *z)
 {
-    return (int64_t)ds_dtype_size(z->home->dtype) * dsi_numel(z->home->shape);
+    int64_t buffers = z->file ? dsi_home_memory(z->file) : 0;
+    return (int64_t)ds_dtype_size(z->home->dtype) * dsi_numel(z->home->shape) + buffers;
+}
+
+int64_t dsi_zero3_file(const dsi_zero3 *z)
+{
+    return z->file ? dsi_home_file(z->file) : 0;
 }

@@ -38,6 +38,18 @@ void dsi_absent_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), 
     h->fetch_arg = arg;
 }
 
+ds_tensor *dsi_new_absent(dsi_device *d, ds_dtype dtype, ds_dims shape,
+                          ds_status (*fetch)(void *arg, ds_tensor *x), void *arg)
+{
+    ds_tensor *x = dsi_new_on(d, dtype, ds_shape(0)); /* so that it takes no memory even now */
+    if (!x) return NULL;
+    dsi_release_storage(x);
+    x->shape = shape;
+    dsi_row_major(shape, x->stride);
+    dsi_absent_hook(x, fetch, arg);
+    return x;
+}
+
 ds_status dsi_bring(const ds_tensor *x)
 {
     if (!x || x->storage || x->pooled[0]) return DS_OK;

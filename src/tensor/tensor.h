@@ -102,6 +102,9 @@ void dsi_become(ds_tensor *x, const ds_tensor *y);
 /* x gives up its storage and keeps all else; fetch brings it back when somebody reads x: it makes x become a
  * row-major tensor that has the values, or says why not. NULL removes it. Note [Absent tensors] */
 void dsi_release_storage(ds_tensor *x);
+/* A tensor that begins so: row-major, of that shape. */
+ds_tensor *dsi_new_absent(dsi_device *d, ds_dtype dtype, ds_dims shape,
+                          ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
 void dsi_absent_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
 ds_status
 dsi_bring(const ds_tensor *x); /* x has its storage now, or there is a message; NULL passes */

@@ -74,11 +74,12 @@ static void files_change_nothing(void **state)
     static const char *const precisions[] = {"", "\"bf16\": {\"enabled\": true}, "};
     static const char form[] =
         ", \"sub_group_size\": 500, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
-        "\"%s\", \"pipeline_read\": true, \"pipeline_write\": true, \"buffer_count\": 3}";
+        "\"%s\", \"pipeline_read\": true, \"pipeline_write\": true, \"buffer_count\": 3}, "
+        "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}";
     Run want = {0}, got = {0};
     char zero[1000];
     (void)state;
-    snprintf(zero, sizeof zero, form, folder_path(""));
+    snprintf(zero, sizeof zero, form, folder_path(""), folder_path(""));
     for (int stage = 1; stage <= 3; stage++)
         for (int p = 0; p < 2; p++) {
             configure(&want, 2, stage, precisions[p], "");
@@ -96,16 +97,20 @@ static void checkpoints_do_not_know(void **state)
     (void)state;
     snprintf(files, sizeof files,
              ", \"sub_group_size\": 300, \"offload_optimizer\": {\"device\": \"nvme\", "
+             "\"nvme_path\": \"%s\"}, \"offload_param\": {\"device\": \"nvme\", \"max_in_cpu\": 0, "
              "\"nvme_path\": \"%s\"}",
-             folder_path(""));
-    for (int stage = 1; stage <= 3; stage++)
+             folder_path(""), folder_path(""));
+    for (int stage = 1; stage <= 4; stage++)
         for (int k = 0; k < 2; k++) {
+            int ranks = stage < 4 ? 2 : 1;
             Run whole = {.dir = folder_path(k ? "file" : "memory")}, cut = whole;
-            configure(&whole, 2, stage, "\"fp16\": {\"enabled\": true}, ", k ? files : "");
-            configure(&cut, 2, stage, "\"fp16\": {\"enabled\": true}, ", k ? "" : files);
+            configure(&whole, ranks, stage < 4 ? stage : 3, "\"fp16\": {\"enabled\": true}, ",
+                      k ? files : "");
+            configure(&cut, ranks, stage < 4 ? stage : 3, "\"fp16\": {\"enabled\": true}, ",
+                      k ? "" : files);
             cut.loads = true;
-            run_on(2, &whole);
-            run_on(2, &cut);
+            run_on(ranks, &whole);
+            run_on(ranks, &cut);
             for (int i = STEPS; i < LOSSES; i++) CHECK_CLOSE(cut.loss[i], whole.loss[i], 0);
         }
 }

@@ -181,6 +181,71 @@ static void threads_in_place_of_the_kernel(void **state)
     unsetenv("DS_AIO");
 }
 
+/* ---- parameters ------------------------------------------------------------------------------------------- */
+
+static const dsi_home_opts homes[] = {
+    {.buffer_count = 1, .buffer_size = 3000},
+    {.buffer_count = 2, .buffer_size = 3000, .max_in_cpu = 700},
+    {.buffer_count = 5, .buffer_size = 3000, .pin_memory = true},
+};
+
+/* Masters in memory or in a file too, whatever is gathered ahead. */
+static void parameters_in_files(void **state)
+{
+    static const ds_dtype dtypes[] = {DS_F32, DS_BF16, DS_F16};
+    Run *want = runs[0], *got = runs[1];
+    (void)state;
+    for (int k = 0; k < 12; k++) {
+        dsi_zero_opts o = {.stage = 3, .dtype = dtypes[(k + k / 3) % 3], .reduce_scatter = true};
+        o.accum_dtype = o.comm_dtype = o.dtype;
+        o.max_live = k % 2 ? 2700 : INT64_MAX;
+        o.prefetch_bucket = k % 4 > 1 ? INT64_MAX : 0;
+        o.max_reuse_distance = k % 4 ? 0 : INT64_MAX;
+        int ranks = 1 + k % 3;
+        *want = (Run){.o = o, .steps = 3};
+        run_on(ranks, want);
+        *got = *want;
+        got->o.param_files = homes[k / 4];
+        got->o.param_files.nvme_path = folder_path("");
+        got->o.files = ways[k % WAYS];
+        if (k % 3) got->o.files.nvme_path = folder_path("");
+        run_on(ranks, got);
+        if (memcmp(want->x[0], got->x[0], (size_t)want->n * sizeof(float)))
+            fail_msg("offload_param, number %d: other bits", k);
+        CHECK(got->bytes.file > 0 && got->bytes.file % 4096 == 0);
+    }
+}
+
+/* What a user writes into a gathered parameter goes to the file. */
+static ds_status write_one(void *arg)
+{
+    dsi_zero_opts o = {.stage = 3, .max_live = INT64_MAX, .offload_optimizer = true};
+    ds_module *net = net_new();
+    ds_optim *optim = ds_optim_sgd(net, 0.1);
+    ds_scope *scope = ds_scope_open();
+    (void)arg;
+    o.param_files = homes[0];
+    o.param_files.nvme_path = folder_path("");
+    dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &o);
+    ds_tensor *w = ds_module_param_at(net, 2, NULL);
+    RANK_CHECK(z && ds_gathered(&w, 1) == DS_OK);
+    if (ds_comm_rank(ds_world()) == 1) ds_init_constant(w, 0.5);
+    RANK_CHECK(ds_gathered_end(&w, 1, 1) == DS_OK && ds_gathered(&w, 1) == DS_OK);
+    RANK_CHECK(ds_item(ds_sum(ds_detach(w))) == 0.5 * 2560);
+    RANK_CHECK(ds_gathered_end(&w, 1, -1) == DS_OK);
+    dsi_zero_free(z);
+    ds_optim_free(optim);
+    ds_scope_close(scope);
+    ds_module_free(net);
+    return DS_OK;
+}
+
+static void gathered_and_written(void **state)
+{
+    (void)state;
+    if (ds_run_ranks(3, write_one, NULL) != DS_OK) fail_msg("%s", ds_error());
+}
+
 /* ---- checkpoints ----------------------------------------------------------------------------------------- */
 
 static ds_status one_step(dsi_zero *z, ds_module *net, int i)
@@ -277,6 +342,12 @@ static void disks_in_trouble(void **state)
     *run = (Run){.o = {.stage = 1, .files = {.nvme_path = "/no/such/disk"}}, .steps = 1};
     CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
     CHECK_ERROR("offload_optimizer: there is no folder /no/such/disk: make it, or name another");
+    *run = (Run){.o = {.stage = 3, .param_files = {.nvme_path = folder_path("")}}, .steps = 1};
+    run->o.param_files.buffer_size = 100;
+    CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
+    CHECK_ERROR(
+        "offload_param: fc2.weight has 128 elements on each rank, but buffer_size is 100: set it");
+    *run = (Run){.o = {.stage = 1}, .steps = 1};
     if (!access("/dev/full", F_OK)) {
         run->o.files.nvme_path = "/dev/full"; /* no folder at all */
         CHECK_INT(ds_run_ranks(1, train, run), DS_EIO);
@@ -287,10 +358,14 @@ static void disks_in_trouble(void **state)
 int main(void)
 {
     runs[0] = calloc(1, sizeof(Run)), runs[1] = calloc(1, sizeof(Run));
+    /* a disk would make it slow, and no more */
+    if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
     if (!folder_make() || !runs[0] || !runs[1]) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_stage_and_dtype),
                                        cmocka_unit_test(every_rule),
                                        cmocka_unit_test(threads_in_place_of_the_kernel),
+                                       cmocka_unit_test(parameters_in_files),
+                                       cmocka_unit_test(gathered_and_written),
                                        cmocka_unit_test(nothing_is_left),
                                        cmocka_unit_test(read_and_written_like_memory),
                                        cmocka_unit_test(memory_is_that_of_buffers),
