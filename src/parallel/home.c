@@ -20,7 +20,7 @@ typedef struct Buffer {
 
 struct dsi_home {
     const dsi_flat *f;
-    int64_t *at; /* [f->units]: places in the file, bytes; -1: it is not there */
+    int64_t *at;             /* [f->units]: places in the file, bytes; -1: it is not there */
     int64_t capacity, bytes; /* of a buffer: elements; of the file */
     Buffer *buffer;
     int buffers;
@@ -65,8 +65,7 @@ static Buffer *oldest(const dsi_home *h, bool ahead_too)
     for (int i = 0; i < h->buffers; i++) {
         Buffer *b = &h->buffer[i];
         if (b->users || (b->ahead && !ahead_too)) continue;
-        if (!best || b->ahead < best->ahead ||
-            (b->ahead == best->ahead && b->stamp < best->stamp))
+        if (!best || b->ahead < best->ahead || (b->ahead == best->ahead && b->stamp < best->stamp))
             best = b;
     }
     return best;
