@@ -1,4 +1,4 @@
-/* engine/load_others.c: what DeepSpeed itself saved (0.14 to 0.19), as pieces of parameters.
+/* engine/load_others.c: what DeepSpeed itself saved (tried with 0.19.8), as pieces of parameters.
  *
  *   stage 0        "optimizer" in the model file: torch.optim's state, a parameter after the other; with fp16 the state
  *                  of a flat tensor a group, or of lists of masters

@@ -1,0 +1,115 @@
+/* tests/engine/others.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in every stage:
+ * weights and moments are its own, to the bit.
+ *
+ * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with WarmupLR;
+ * expected.pth has what safe_get_full_fp32_param and safe_get_full_optimizer_state said.
+ * SPDX-License-Identifier: MIT */
+#include "ranks.h"
+
+#include "engine/engine.h"
+#include "optim/optim.h"
+
+typedef struct Job {
+    const char *dir, *dtype;
+    int stage;
+} Job;
+
+static ds_module *net(void)
+{
+    ds_seed(77);
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 5, 7);
+    ds_nn_relu(m, "1");
+    ds_nn_linear(m, "2", 7, 3);
+    return m;
+}
+
+static ds_engine *engine_of(const Job *j)
+{
+    char text[700];
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 12, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": "
+             "0.01}},"
+             "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 5, "
+             "\"warmup_max_lr\": 0.01}},"
+             "\"bf16\": {\"enabled\": %s},"
+             "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 10}}",
+             strcmp(j->dtype, "bf16") ? "false" : "true", j->stage);
+    return ds_initialize(.model = net(), .config = text);
+}
+
+/* The own elements of x are those of the whole tensor of that name. */
+static bool is_part(const ds_state *want, const char *name, const dsi_flat_param *p,
+                    const ds_tensor *x)
+{
+    const ds_tensor *w = ds_state_get(want, name);
+    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+    return w && x &&
+           !memcmp((const float *)ds_data((ds_tensor *)w) + p->begin, ds_data((ds_tensor *)x),
+                   bytes);
+}
+
+static ds_status check_param(const ds_engine *e, const ds_state *want, int k)
+{
+    const dsi_flat *f = dsi_zero_flat(e->zero);
+    const dsi_flat_param *p = &f->param[k];
+    const dsi_optim_param *x = &e->optim->params[p->index];
+    char m[100], v[100];
+    const char *name = dsi_flat_path(f, e->model, k);
+    if (p->begin == p->end) return DS_OK;
+    snprintf(m, sizeof m, "%s.exp_avg", name);
+    snprintf(v, sizeof v, "%s.exp_avg_sq", name);
+    RANK_CHECK(is_part(want, name, p, x->p) && is_part(want, m, p, x->moment[0]) &&
+               is_part(want, v, p, x->moment[1]));
+    RANK_CHECK(x->step == 3 ||
+               x->step == 4); /* stage 0 of bf16 counts an empty step at the start */
+    return DS_OK;
+}
+
+static ds_status load(void *arg)
+{
+    const Job *j = arg;
+    char path[600];
+    const char *note;
+    ds_value *client = NULL;
+    ds_engine *e = engine_of(j);
+    RANK_CHECK(e && ds_engine_load(e, j->dir, .client_state = &client) == DS_OK);
+    RANK_CHECK(ds_value_read_string(client, "note", &note) == DS_OK && !strcmp(note, "client"));
+    RANK_CHECK(ds_value_len(client) == 2 && ds_engine_global_steps(e) == 3);
+    RANK_CHECK(fabs(ds_engine_lr(e) - 0.006826061944859854) < 1e-12);
+    snprintf(path, sizeof path, "%s/expected.pth", j->dir);
+    ds_state *want = ds_load(path);
+    ds_status status = want ? DS_OK : ds_error_status();
+    for (int k = 0; status == DS_OK && k < dsi_zero_flat(e->zero)->n; k++)
+        status = check_param(e, want, k);
+    ds_state_free(want);
+    ds_value_free(client);
+    ds_engine_free(e);
+    return status;
+}
+
+static void folder(const char *name)
+{
+    char dir[500];
+    snprintf(dir, sizeof dir, DS_GOLDEN "/deepspeed/%s", name);
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            Job j = {dir, strstr(name, "bf16") ? "bf16" : "fp32", stage};
+            if (ds_run_ranks(ranks, load, &j) != DS_OK)
+                fail_msg("%s in stage %d on %d ranks: %s", name, stage, ranks, ds_error());
+        }
+}
+
+static void stage_0(void **state) { (void)state, folder("s0_w2_fp32"); }
+static void stage_0_bf16(void **state) { (void)state, folder("s0_w2_bf16"); }
+static void stage_1(void **state) { (void)state, folder("s1_w2_fp32"); }
+static void stage_2_bf16(void **state) { (void)state, folder("s2_w2_bf16"); }
+static void stage_3(void **state) { (void)state, folder("s3_w2_fp32"); }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stage_0), cmocka_unit_test(stage_0_bf16),
+                                       cmocka_unit_test(stage_1), cmocka_unit_test(stage_2_bf16),
+                                       cmocka_unit_test(stage_3)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
