@@ -54,6 +54,7 @@ typedef struct dsi_loaded {
     const ds_value *rank;  /* rank_R_states.pt of this rank; NULL: there is none */
     int64_t ranks;         /* it was saved on */
     dsi_map params;        /* names -> dsi_load_param */
+    dsi_map experts;       /* names -> tensors in files of experts: Note [Expert files] */
     bool has_optimizer;
 } dsi_loaded;
 
@@ -70,11 +71,14 @@ typedef struct dsi_load_group {
     const ds_value *weights, *state, *averages; /* state: {"exp_avg": tensor, ..., "step": ...} */
 } dsi_load_group;
 
-/* Elements begin .. end of p lie from `at` on in each tensor of g. */
+/* Elements begin .. end of p lie from `at` on in each tensor of g. What is there already is passed over: files of
+ * several ranks may have the same. */
 ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t begin, int64_t end,
                           int64_t at);
-/* The weights of all parameters in param_shapes, from the model itself. */
-ds_status dsi_load_weights(dsi_loaded *l);
+/* The weights of all parameters in a file's param_shapes, from the model itself. */
+ds_status dsi_load_weights(dsi_loaded *l, const ds_value *file);
+/* A parameter or buffer as the model file has it, or an expert's file; NULL: none has. */
+const ds_value *dsi_load_whole(const dsi_loaded *l, const char *name);
 
 /* A file of the folder; NULL with the message. */
 const ds_value *dsi_load_open(dsi_loaded *l, const char *name);

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "nn/moe.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
@@ -54,7 +55,7 @@ void dsi_load_own_range(const ds_engine *e, const ds_tensor *x, int64_t *begin, 
 static bool saved_shape(const dsi_loaded *l, const char *name, ds_dims *shape)
 {
     const dsi_load_param *p = dsi_load_param_of(l, name);
-    const ds_value *v = ds_value_get(ds_value_get(l->model, "module"), name);
+    const ds_value *v = dsi_load_whole(l, name);
     ds_tensor *x;
     if (p) {
         *shape = p->shape;
@@ -69,7 +70,7 @@ static ds_status check_tensor(const dsi_loaded *l, const ds_engine *e, const cha
                               const ds_tensor *x)
 {
     const dsi_load_param *p = dsi_load_param_of(l, name);
-    const ds_value *whole = ds_value_get(ds_value_get(l->model, "module"), name);
+    const ds_value *whole = dsi_load_whole(l, name);
     int64_t begin, end;
     ds_dims shape;
     ds_tensor *saved;
@@ -87,6 +88,20 @@ static ds_status check_tensor(const dsi_loaded *l, const ds_engine *e, const cha
                     (long long)begin, (long long)end, name);
 }
 
+/* Of experts a rank has some: whether the others are as many is seen in the number of all. */
+static ds_status check_experts(const dsi_loaded *l, const ds_engine *e)
+{
+    const ds_value *saved = ds_value_get(l->model, "num_experts");
+    for (int i = 0; i < ds_moe_layers(e->model) && i < ds_value_len(saved); i++) {
+        int64_t n, all = dsi_moe_experts(ds_moe_layer(e->model, i)).all;
+        if (ds_value_read_int(ds_value_at(saved, i), "", &n) != DS_OK) return ds_error_status();
+        if (n != all)
+            return dsi_fail(DS_EINVAL, "%s has %lld experts in layer %d, the model %lld",
+                            dsi_load_path_of(l, l->model), (long long)n, i, (long long)all);
+    }
+    return DS_OK;
+}
+
 static ds_status check_model(const dsi_loaded *l, const ds_engine *e, bool strict)
 {
     ds_state *state = ds_module_state(e->model);
@@ -95,7 +110,7 @@ static ds_status check_model(const dsi_loaded *l, const ds_engine *e, bool stric
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
-        if (!ds_value_get(module, name) && !dsi_load_param_of(l, name))
+        if (!dsi_load_whole(l, name) && !dsi_load_param_of(l, name))
             add_name(&missing, name);
         else
             status = check_tensor(l, e, name, ds_state_at(state, i));
@@ -151,6 +166,7 @@ static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e)
 
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o)
 {
+    if (check_experts(l, e) != DS_OK) return ds_error_status();
     ds_status status = check_model(l, e, !o->not_strict);
     bool optimizer = e->zero && !o->module_only && !o->no_optimizer;
     return status == DS_OK && optimizer ? check_optimizer(l, e) : status;

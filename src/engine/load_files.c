@@ -55,6 +55,7 @@ void dsi_loaded_free(dsi_loaded *l)
         dsi_free(p);
     }
     dsi_map_free(&l->params);
+    dsi_map_free(&l->experts);
     for (int i = 0; i < l->files.n; i++) {
         dsi_free(l->files.at[i].path);
         ds_value_free(l->files.at[i].value);
@@ -152,6 +153,7 @@ ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t be
                            : i == -1 ? DSI_LOAD_AVERAGE
                                      : ds_value_text(ds_value_key_at(g->state, i));
         if (ds_value_kind_of(from) != DS_VALUE_TENSOR || !kind || !strcmp(kind, "step")) continue;
+        if (dsi_load_covered(p, kind, begin, end) == end - begin) continue;
         const ds_tensor *x = dsi_load_tensor(from, "");
         if (!x) return ds_error_status();
         if (begin < 0 || end > dsi_numel(p->shape) || at < 0 ||
@@ -235,10 +237,15 @@ static ds_status read_shards(dsi_loaded *l, int64_t shards)
 
 /* ---- the state in one file ----------------------------------------------------------------------------- */
 
-ds_status dsi_load_weights(dsi_loaded *l)
+const ds_value *dsi_load_whole(const dsi_loaded *l, const char *name)
 {
-    const ds_value *module = ds_value_get(l->model, "module"),
-                   *shapes = ds_value_get(l->model, "param_shapes");
+    const ds_value *v = ds_value_get(ds_value_get(l->model, "module"), name);
+    return v ? v : dsi_map_get(&l->experts, name);
+}
+
+ds_status dsi_load_weights(dsi_loaded *l, const ds_value *file)
+{
+    const ds_value *shapes = ds_value_get(file, "param_shapes");
     ds_status status = DS_OK;
     for (int64_t g = 0; status == DS_OK && g < ds_value_len(shapes); g++) {
         const ds_value *group = ds_value_at(shapes, g);
@@ -248,7 +255,7 @@ ds_status dsi_load_weights(dsi_loaded *l)
             if (!name) return dsi_fail(DS_EFORMAT, "param_shapes has a key that is no name");
             if (dsi_load_shape(ds_value_at(group, i), &shape) != DS_OK) return ds_error_status();
             dsi_load_param *p = dsi_load_add_param(l, name, shape);
-            const dsi_load_group from = {.weights = ds_value_get(module, name)};
+            const dsi_load_group from = {.weights = dsi_load_whole(l, name)};
             status = p ? dsi_load_pieces(p, &from, 0, dsi_numel(shape), 0) : ds_error_status();
         }
     }
@@ -256,9 +263,9 @@ ds_status dsi_load_weights(dsi_loaded *l)
 }
 
 /* The float32 masters that stand beside fp16's parameters, in the order of param_shapes. */
-static ds_status read_masters(dsi_loaded *l, const ds_value *masters)
+static ds_status read_masters(dsi_loaded *l, const ds_value *file, const ds_value *masters)
 {
-    const ds_value *shapes = ds_value_get(l->model, "param_shapes");
+    const ds_value *shapes = ds_value_get(file, "param_shapes");
     ds_status status = DS_OK;
     for (int64_t g = 0; status == DS_OK && g < ds_value_len(shapes); g++) {
         const ds_value *group = ds_value_at(shapes, g), *values = ds_value_at(masters, g);
@@ -274,15 +281,16 @@ static ds_status read_masters(dsi_loaded *l, const ds_value *masters)
     return status;
 }
 
-static ds_status read_whole(dsi_loaded *l)
+/* The state of the optimizer in file, the model's or an expert-parallel rank's; own: what is ours in it. */
+static ds_status read_whole(dsi_loaded *l, const ds_value *file, const ds_value *own)
 {
-    const ds_value *optimizer = ds_value_get(l->model, "optimizer"),
+    const ds_value *optimizer = ds_value_get(file, "optimizer"),
                    *masters = ds_value_get(optimizer, "fp32_groups"),
                    *dict = masters ? ds_value_get(optimizer, "optimizer_state_dict") : optimizer,
                    *states = ds_value_get(dict, "state"),
-                   *names = ds_value_find(l->own, "optimizer/params"),
-                   *averages = ds_value_find(l->own, "ema/averages");
-    ds_status status = masters ? read_masters(l, masters) : dsi_load_weights(l);
+                   *names = ds_value_find(own, "optimizer/params"),
+                   *averages = ds_value_find(own, "ema/averages");
+    ds_status status = masters ? read_masters(l, file, masters) : dsi_load_weights(l, file);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(names); i++) {
         const char *name = ds_value_text(ds_value_at(names, i));
         dsi_load_param *p = name ? dsi_load_param_of(l, name) : NULL;
@@ -292,6 +300,60 @@ static ds_status read_whole(dsi_loaded *l)
         if (ds_value_get(from.state, "step"))
             status = ds_value_read_int(from.state, "step", &p->step);
         if (status == DS_OK) status = dsi_load_pieces(p, &from, 0, dsi_numel(p->shape), 0);
+    }
+    return status;
+}
+
+#define EXPP "expp_rank_%d_mp_rank_00_optim_states.pt"
+
+/* Note [Expert files]: the state of all ranks that have parameters between them. */
+static ds_status read_each_whole(dsi_loaded *l)
+{
+    ds_status status = DS_OK;
+    bool more = true;
+    for (int r = 0; status == DS_OK && more; r++) {
+        dsi_text name = {0};
+        dsi_text_add(&name, EXPP, r);
+        more = dsi_load_has(l, name.s);
+        const ds_value *file = more ? dsi_load_open(l, name.s) : NULL;
+        dsi_text_free(&name);
+        if (more && !file) status = ds_error_status();
+        if (file)
+            status = dsi_load_in(l, file, read_whole(l, file, ds_value_get(file, DSI_OWN_KEY)));
+    }
+    return status;
+}
+
+/* ---- experts ------------------------------------------------------------------------------------------- */
+
+static ds_status note_expert(dsi_loaded *l, const char *name)
+{
+    const ds_value *file = dsi_load_open(l, name);
+    if (!file) return ds_error_status();
+    for (int64_t i = 0; i < ds_value_len(file); i++) {
+        const char *key = ds_value_text(ds_value_key_at(file, i));
+        if (!key || ds_value_kind_of(ds_value_at(file, i)) != DS_VALUE_TENSOR)
+            return dsi_load_in(l, file, dsi_fail(DS_EFORMAT, "it has other things than tensors"));
+        dsi_map_set(&l->experts, key, (void *)(uintptr_t)ds_value_at(file, i));
+    }
+    return DS_OK;
+}
+
+/* Of stage 3 there may be none: all is in the shards. */
+static ds_status note_experts(dsi_loaded *l)
+{
+    const ds_value *layers = ds_value_get(l->model, "num_experts");
+    ds_status status = DS_OK;
+    for (int64_t k = 0; status == DS_OK && k < ds_value_len(layers); k++) {
+        int64_t n;
+        status = dsi_load_in(l, l->model, ds_value_read_int(ds_value_at(layers, k), "", &n));
+        for (int64_t e = 0; status == DS_OK && e < n; e++) {
+            dsi_text name = {0};
+            dsi_text_add(&name, "layer_%lld_expert_%lld_mp_rank_00_model_states.pt", (long long)k,
+                         (long long)e);
+            if (dsi_load_has(l, name.s)) status = note_expert(l, name.s);
+            dsi_text_free(&name);
+        }
     }
     return status;
 }
@@ -332,7 +394,9 @@ static ds_status read_ours(dsi_loaded *l, int rank)
     l->rank = open_of_rank(l, "rank_%d_states.pt", rank);
     if (!l->rank) return ds_error_status();
     if (shards) return read_shards(l, shards);
-    return l->has_optimizer ? dsi_load_in(l, l->model, read_whole(l)) : DS_OK;
+    if (!l->has_optimizer) return DS_OK;
+    if (ds_value_get(l->model, "num_experts")) return read_each_whole(l);
+    return dsi_load_in(l, l->model, read_whole(l, l->model, l->own));
 }
 
 ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optimizer)
@@ -348,5 +412,6 @@ ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optim
             l, l->model,
             dsi_fail(DS_EFORMAT, "there is no \"module\" in it: it holds no states of a model"));
     l->own = ds_value_get(l->model, DSI_OWN_KEY);
+    if (note_experts(l) != DS_OK) return ds_error_status();
     return l->own ? read_ours(l, rank) : dsi_load_deepspeed(l, optimizer);
 }

@@ -48,7 +48,7 @@ static ds_status take_weights(const dsi_loaded *l, const char *name, int64_t beg
 {
     const dsi_load_param *p = dsi_load_param_of(l, name);
     const ds_value *own = ds_value_get(ds_value_get(l->rank, "buffers"), name),
-                   *whole = own ? own : ds_value_get(ds_value_get(l->model, "module"), name);
+                   *whole = own ? own : dsi_load_whole(l, name);
     if (p && dsi_load_covered(p, DSI_LOAD_WEIGHTS, begin, end) == end - begin)
         return dsi_load_copy(p, DSI_LOAD_WEIGHTS, begin, end, to);
     if (!whole) return DS_OK; /* passed over: .not_strict */

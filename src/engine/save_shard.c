@@ -208,7 +208,8 @@ ds_value *dsi_save_shard(Maker *m)
         dsi_append(m, parts, packed(m, group, master, 0));
         dsi_append(m, paddings, ds_value_int(0));
         dsi_append(m, alignments, none);
-        dsi_append(m, counts, ds_value_int(m->flat->partition ? m->flat->ranks : 1));
+        const dsi_flat_unit *unit = &m->flat->unit[m->flat->param[group->at[0]].unit];
+        dsi_append(m, counts, ds_value_int(m->flat->partition ? unit->ranks : 1));
         dsi_append(m, slices, slice_mapping(m, group));
         dsi_append(m, groups, describe_group(m, group));
         if (e->ema) dsi_append(m, averages, packed(m, group, average, 0));

@@ -10,6 +10,7 @@
  *     [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt    a shard, stages 1 to 3 and bf16
  *         optimizer_state_dict: base_optimizer_state, single_partition_of_fp32_groups, param_slice_mappings, ...
  *         deepspeed_c       parameters and elements of each group; averages
+ *     layer_L_expert_E_mp_rank_00_model_states.pt, expp_rank_R_mp_rank_00_optim_states.pt    Note [Expert files]
  *     rank_R_states.pt                                    random numbers, place in the data, buffers of other ranks
  *
  * SPDX-License-Identifier: MIT */
@@ -66,7 +67,7 @@ static ds_value *whole_optimizer_state(Maker *m)
 
 static int index_of(const Maker *m, int k) { return m->flat->param[k].index; }
 
-static ds_value *names_by_number(Maker *m)
+ds_value *dsi_save_names(Maker *m)
 {
     const ds_optim *o = m->e->optim;
     ds_value *names = ds_value_list();
@@ -104,7 +105,7 @@ static ds_value *fp16_optimizer(Maker *m)
     return v;
 }
 
-static ds_value *optimizer(Maker *m)
+ds_value *dsi_save_optimizer(Maker *m)
 {
     if (!m->e->zero || dsi_save_sharded(m->e)) return ds_value_none();
     return m->e->config->fp16.enabled ? fp16_optimizer(m) : whole_optimizer_state(m);
@@ -120,10 +121,15 @@ static int trained(const Maker *m, const ds_tensor *x)
     return -1;
 }
 
-/* Of a parameter that is divided only an empty tensor stands here, as DeepSpeed has it. */
-static ds_value *tensor_value(Maker *m, const ds_tensor *x)
+bool dsi_save_divided(const Maker *m, const ds_tensor *x)
 {
-    if (m->e->config->zero.stage == 3 && trained(m, x) >= 0)
+    return m->e->config->zero.stage == 3 && trained(m, x) >= 0;
+}
+
+/* Of a parameter that is divided only an empty tensor stands here, as DeepSpeed has it. */
+ds_value *dsi_save_tensor(Maker *m, const ds_tensor *x)
+{
+    if (dsi_save_divided(m, x))
         return dsi_extent_value(dsi_extent_new(&m->f->extents), x->dtype, ds_shape(0));
     return dsi_extent_of(&m->f->extents, x);
 }
@@ -144,17 +150,19 @@ static void put_module(Maker *m, ds_value *to)
         const char *name = ds_state_name(state, i);
         const ds_tensor *x = ds_state_at(state, i);
         bool param = is_param(m->e->model, x), stays = param && m->flat && trained(m, x) < 0;
-        if (stays && m->o->exclude_frozen) continue;
-        dsi_put(m, module, name, tensor_value(m, x));
+        if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
+        dsi_put(m, module, name, dsi_save_tensor(m, x));
         if (!param) dsi_append(m, buffers, ds_value_string(name));
         if (!stays) continue;
         dsi_put(m, shapes, name, dsi_save_shape(m, x->shape));
-        dsi_put(m, frozen, name, tensor_value(m, x));
+        dsi_put(m, frozen, name, dsi_save_tensor(m, x));
     }
     ds_state_free(state);
     dsi_put(m, to, "module", module);
     dsi_put(m, to, "buffer_names", buffers);
-    dsi_put(m, to, "optimizer", optimizer(m));
+    bool apart = dsi_save_has_experts(m->e);
+    dsi_put(m, to, "optimizer", apart ? ds_value_none() : dsi_save_optimizer(m));
+    if (apart) dsi_put(m, to, "num_experts", dsi_save_num_experts(m));
     dsi_put(m, to, "param_shapes", dsi_save_param_shapes(m));
     dsi_put(m, to, "frozen_param_shapes", shapes);
     dsi_put(m, to, "shared_params", ds_value_dict());
@@ -197,7 +205,7 @@ static ds_value *own_optimizer(Maker *m)
         if (o->type->moment[i]) dsi_append(m, moments, ds_value_string(o->type->moment[i]));
     dsi_put(m, v, "groups", groups);
     dsi_put(m, v, "moments", moments);
-    dsi_put(m, v, "params", names_by_number(m));
+    dsi_put(m, v, "params", dsi_save_names(m));
     return v;
 }
 
@@ -211,18 +219,23 @@ static ds_value *own_schedule(Maker *m)
     return v;
 }
 
+ds_value *dsi_save_averages(Maker *m)
+{
+    ds_value *all = ds_value_dict();
+    for (int k = m->flat->n - 1; k >= 0; k--)
+        dsi_put(m, all, dsi_save_path(m, k),
+                dsi_extent_of(&m->f->extents, dsi_ema_part(m->e->ema, index_of(m, k))));
+    return all;
+}
+
 static ds_value *own_averages(Maker *m)
 {
     if (!m->e->ema || !m->flat) return ds_value_none();
     ds_value *v = ds_value_dict();
     dsi_put(m, v, "decay", ds_value_float(dsi_ema_decay(m->e->ema)));
     dsi_put(m, v, "updates", ds_value_int(dsi_ema_updates(m->e->ema)));
-    if (dsi_save_sharded(m->e)) return v; /* they are in the shards */
-    ds_value *all = ds_value_dict();
-    for (int k = m->flat->n - 1; k >= 0; k--)
-        dsi_put(m, all, dsi_save_path(m, k),
-                dsi_extent_of(&m->f->extents, dsi_ema_part(m->e->ema, index_of(m, k))));
-    dsi_put(m, v, "averages", all);
+    bool elsewhere = dsi_save_sharded(m->e) || dsi_save_has_experts(m->e);
+    if (!elsewhere) dsi_put(m, v, "averages", dsi_save_averages(m));
     return v;
 }
 
@@ -238,7 +251,7 @@ static ds_value *own_part(Maker *m)
     dsi_put(m, v, "shards",
             ds_value_int(!dsi_save_sharded(e) ? 0
                          : m->flat->partition ? m->flat->ranks
-                                              : 1));
+                                              : dsi_save_writers(e)));
     dsi_put(m, v, "train_batch_size", ds_value_int(e->config->train_batch_size));
     dsi_put(m, v, "train_micro_batch_size_per_gpu",
             ds_value_int(e->config->train_micro_batch_size_per_gpu));
@@ -390,7 +403,7 @@ static ds_value *own_buffers(Maker *m)
     ds_state *state = ds_module_state(m->e->model);
     for (int i = 0; i < ds_state_len(state); i++)
         if (!is_param(m->e->model, ds_state_at(state, i)))
-            dsi_put(m, v, ds_state_name(state, i), tensor_value(m, ds_state_at(state, i)));
+            dsi_put(m, v, ds_state_name(state, i), dsi_save_tensor(m, ds_state_at(state, i)));
     ds_state_free(state);
     return v;
 }
@@ -407,10 +420,13 @@ static ds_value *rank_states(Maker *m)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
-static void add_file(Maker *m, ds_value *value, const char *format, int rank)
+void dsi_save_add_file(Maker *m, ds_value *value, const char *format, ...)
 {
     dsi_text name = {0};
-    dsi_text_add(&name, format, rank);
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&name, format, args);
+    va_end(args);
     dsi_list_add(m->f, (dsi_save_file){name.s, value});
     if (!value) m->status = ds_error_status();
 }
@@ -421,15 +437,17 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
     Maker m = {.f = f, .e = e, .o = o, .flat = e->zero ? dsi_zero_flat(e->zero) : NULL};
     if (m.flat) dsi_save_make_groups(&m);
     if (e->config->zero.stage == 3)
-        add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
+        dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
     else if (rank == 0)
-        add_file(&m, model_states(&m), "mp_rank_%02d_model_states.pt", 0);
-    if (dsi_save_sharded(e) && (rank == 0 || m.flat->partition))
-        add_file(&m, dsi_save_shard(&m),
-                 e->config->bf16.enabled ? "bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt"
-                                         : "zero_pp_rank_%d_mp_rank_00_optim_states.pt",
-                 rank);
-    add_file(&m, rank_states(&m), "rank_%d_states.pt", rank);
+        dsi_save_add_file(&m, model_states(&m), "mp_rank_00_model_states.pt");
+    if (dsi_save_sharded(e) && (rank < dsi_save_writers(e) || m.flat->partition))
+        dsi_save_add_file(&m, dsi_save_shard(&m),
+                          e->config->bf16.enabled
+                              ? "bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt"
+                              : "zero_pp_rank_%d_mp_rank_00_optim_states.pt",
+                          rank);
+    dsi_save_experts(&m);
+    dsi_save_add_file(&m, rank_states(&m), "rank_%d_states.pt", rank);
     dsi_save_free_groups(&m);
     return m.status;
 }

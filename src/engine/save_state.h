@@ -1,4 +1,5 @@
-/* engine/save_state.h: what the files that make a checkpoint's values share (save_state.c, save_shard.c).
+/* engine/save_state.h: what the files that make a checkpoint's values share (save_state.c, save_shard.c,
+ * save_experts.c).
  *
  * Note [Shards]
  * A group of a shard is what DeepSpeed calls a parameter group: the parameters of one unit (flat.h) that share an
@@ -53,5 +54,28 @@ ds_value *dsi_save_group_values(dsi_save_maker *m,
                                 int group); /* what a group of the optimizer has of its own */
 ds_value *dsi_save_shard(dsi_save_maker *m);
 ds_value *dsi_save_config(dsi_save_maker *m); /* the user's */
+/* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which that numbers
+ * them; all averages. */
+ds_value *dsi_save_tensor(dsi_save_maker *m, const ds_tensor *x);
+ds_value *dsi_save_optimizer(dsi_save_maker *m);
+ds_value *dsi_save_names(dsi_save_maker *m);
+ds_value *dsi_save_averages(dsi_save_maker *m);
+bool dsi_save_divided(const dsi_save_maker *m,
+                      const ds_tensor *x); /* its values are in the shards alone */
+void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, ...) DS_PRINTF(3, 4);
+
+/* ---- experts: save_experts.c --------------------------------------------------------------------------- */
+
+/* Note [Expert files]
+ * A model with experts (Note [Experts] of nn/module.h) has these in files of their own, whatever ranks share them,
+ * each written by the first rank that has it. What is not cut into shards, the state of the optimizer, is
+ * written by the ranks that have all experts between them, each for its own parameters; what several
+ * have is read once. */
+bool dsi_save_has_experts(const ds_engine *e);
+bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
+/* So many ranks, the first ones, have all parameters between them: the largest ep_size, or 1. */
+int dsi_save_writers(const ds_engine *e);
+ds_value *dsi_save_num_experts(dsi_save_maker *m); /* of each layer */
+void dsi_save_experts(dsi_save_maker *m);          /* adds the files that this rank writes */
 
 #endif

@@ -3,8 +3,11 @@
  * first plan runs.
  * SPDX-License-Identifier: MIT */
 #include "nn/moe.h"
+#include "folder.h"
 #include "optim/optim.h"
 #include "ranks.h"
+
+#include <unistd.h>
 
 #define MICRO   12   /* tokens of a rank in a step */
 #define BATCHES 4    /* micro batches of a step, on all ranks together */
@@ -18,6 +21,8 @@ typedef struct Plan {
     bool residual, keep_all, norm, adam;
     double clip;
     const char *dtype;
+    const char *save,
+        *load; /* a folder: saved after half of the steps; loaded before the second half */
 } Plan;
 
 typedef struct Net {
@@ -146,7 +151,15 @@ static ds_status train(void *arg)
     int rank = ds_comm_rank(ds_world());
     ds_engine *e = engine_of(&run->plan);
     ds_status status = e ? DS_OK : ds_error_status();
-    for (int i = 0; status == DS_OK && i < run->plan.steps; i++) status = one_step(e, i);
+    int steps = run->plan.steps, from = run->plan.load ? steps / 2 : 0;
+    if (status == DS_OK && run->plan.load) status = ds_engine_load(e, run->plan.load);
+    if (status == DS_OK && ds_engine_global_steps(e) != from)
+        status = ds_fail(DS_ESTATE, "%lld steps", (long long)ds_engine_global_steps(e));
+    for (int i = from; status == DS_OK && i < steps; i++) {
+        status = one_step(e, i);
+        if (status == DS_OK && run->plan.save && i + 1 == steps / 2)
+            status = ds_engine_save(e, run->plan.save);
+    }
     if (status == DS_OK) {
         run->norm[rank] = ds_engine_global_grad_norm(e);
         int n = keep_values(e, run->x[rank]), groups = ds_optim_groups(ds_engine_optimizer(e));
@@ -239,6 +252,55 @@ static void in_16_bits(void **state)
     check_plan(p, 2e-2);
 }
 
+/* ---- checkpoints ------------------------------------------------------------------------------------------ */
+
+static bool is_there(const char *folder, const char *file)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/global_step2/%s", folder, file);
+    return access(path, R_OK) == 0;
+}
+
+/* Saved by one sharing at one stage, gone on with by another. */
+static void resume(Plan plan, int from_ranks, int from_ep, int from_stage, int ranks, int ep,
+                   int stage)
+{
+    const char *folder = folder_make();
+    Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
+    want->plan = got->plan = plan;
+    want->plan.save = got->plan.load = folder;
+    want->plan.ep_size = from_ep, want->plan.stage = from_stage;
+    got->plan.ep_size = ep, got->plan.stage = stage;
+    run_on(from_ranks, want);
+    CHECK(from_stage == 3 || (is_there(folder, "layer_0_expert_0_mp_rank_00_model_states.pt") &&
+                              is_there(folder, "layer_0_expert_3_mp_rank_00_model_states.pt")));
+    CHECK(!is_there(folder, "layer_0_expert_4_mp_rank_00_model_states.pt"));
+    bool shards = from_stage || plan.dtype;
+    CHECK(is_there(folder, "expp_rank_0_mp_rank_00_optim_states.pt") == !shards);
+    if (from_ep > 1) CHECK(is_there(folder, "expp_rank_1_mp_rank_00_optim_states.pt") == !shards);
+    run_on(ranks, got);
+    compare(want, got, ranks, plan.dtype ? 2e-2 : 2e-5);
+    folder_remove();
+    free(want), free(got);
+}
+
+static void checkpoints_fit_other_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks, ep, stage;
+    } at[] = {{1, 1, 0}, {2, 2, 0}, {4, 2, 1}, {4, 4, 2}, {4, 2, 3}, {2, 1, 1}};
+    Plan p = {.k = 1, .experts = 4, .steps = 4, .adam = true, .norm = true, .clip = 0.5};
+    for (int i = 0; i < 6; i++) {
+        int j = (i + 1) % 6, k = (i + 3) % 6;
+        resume(p, at[i].ranks, at[i].ep, at[i].stage, at[j].ranks, at[j].ep, at[j].stage);
+        resume(p, at[i].ranks, at[i].ep, at[i].stage, at[k].ranks, at[k].ep, at[k].stage);
+    }
+    p.dtype = "bf16";
+    resume(p, 2, 2, 0, 4, 4, 2);
+    resume(p, 4, 2, 2, 2, 1, 0);
+}
+
 /* ---- groups of parameters ------------------------------------------------------------------------------------ */
 
 static void experts_have_groups(void **state)
@@ -290,7 +352,8 @@ int main(void)
 {
     const struct CMUnitTest processes[] = {cmocka_unit_test(as_one_process)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_one_process), cmocka_unit_test(clipped), cmocka_unit_test(in_16_bits),
+        cmocka_unit_test(as_one_process),      cmocka_unit_test(clipped),
+        cmocka_unit_test(in_16_bits),          cmocka_unit_test(checkpoints_fit_other_ranks),
         cmocka_unit_test(experts_have_groups), cmocka_unit_test(bad_sharing)};
     if (!under_mpirun()) return cmocka_run_group_tests(tests, NULL, NULL);
     if (ds_init_distributed() != DS_OK) return 1;
