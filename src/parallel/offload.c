@@ -51,7 +51,6 @@ struct dsi_offload {
     dsi_aio *aio;
     dsi_aio_file file;
     Item *item; /* [f->n][words] */
-    int64_t read, written;
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -151,7 +150,6 @@ static void start(dsi_offload *o, int k, Buffer *u, bool write, int words)
                          .p = (float *)u->t->storage->p + aligned(u->t),
                          .bytes = (size_t)(b->room * words * WORD),
                          .at = b->at};
-    *(write ? &o->written : &o->read) += (int64_t)u->op.bytes;
     dsi_aio_start(o->aio, &u->op);
 }
 
@@ -523,9 +521,3 @@ int64_t dsi_offload_memory(const dsi_offload *o)
 }
 
 int64_t dsi_offload_file(const dsi_offload *o) { return o->in_file ? o->file.bytes : 0; }
-
-void dsi_offload_moved(const dsi_offload *o, int64_t *read, int64_t *written)
-{
-    *read = o->read;
-    *written = o->written;
-}

@@ -69,6 +69,5 @@ bool dsi_offload_is_here(const dsi_offload *o, int i); /* part i has its storage
 int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words);
 int64_t dsi_offload_memory(const dsi_offload *o); /* bytes of buffers and blocks */
 int64_t dsi_offload_file(const dsi_offload *o);   /* bytes */
-void dsi_offload_moved(const dsi_offload *o, int64_t *read, int64_t *written); /* bytes so far */
 
 #endif
