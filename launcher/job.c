@@ -427,6 +427,7 @@ static bool over(running *r)
 {
     double now = dsi_now();
     if (!r->engines && streams_ended(r)) return true;
+    if (r->engine_since && output_full(r->output) && !r->f.signal) r->engine_since = now;
     if (r->engine_since && now > r->engine_since + LINGER_S) return true;
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
     /* the engine has nothing left to do but to wonder at the end of its ranks; or it knows the cause */
@@ -468,14 +469,28 @@ static void wait_for_own_signal(running *r)
 
 /* ---- the end --------------------------------------------------------------------------------------------- */
 
+/* Whoever reads what ranks have printed takes the time that it needs, unless a signal comes. */
+static void write_all(running *r)
+{
+    output_end_lines(r->output);
+    while (!r->f.signal) {
+        struct pollfd p[3] = {[2] = {.fd = r->signals, .events = POLLIN}};
+        output_poll(r->output, p);
+        if (p[0].fd < 0 && p[1].fd < 0) return;
+        poll(p, 3, -1);
+        output_write(r->output);
+        if (p[2].revents) take_signal(r);
+    }
+}
+
 /* The status, and its line on stderr. */
 static int conclude(running *r)
 {
     dsi_text why = {0};
+    write_all(r);
     int status = verdict(&r->f, r->j, &why);
     bool clear = verdict_is_clear(&r->f) || !status;
     if (!clear && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
-    output_finish(r->output, LINGER_S);
     if (why.n) output_say(r->output, why.s);
     output_finish(r->output, LINGER_S);
     dsi_text_free(&why);

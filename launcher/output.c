@@ -24,7 +24,8 @@ typedef struct target {
     int fd;
     bool terminal;
     dsi_text waiting;
-    int open; /* whose line has begun and not ended: stream number, or NOBODY */
+    size_t written; /* of it */
+    int open;       /* whose line has begun and not ended: stream number, or NOBODY */
 } target;
 
 struct output {
@@ -146,11 +147,12 @@ void output_say(output *o, const char *line)
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
+static size_t left(const target *t) { return t->waiting.n - t->written; }
+
 void output_poll(const output *o, struct pollfd p[2])
 {
     for (int i = 0; i < 2; i++)
-        p[i] = (struct pollfd){.fd = o->target[i].waiting.n ? o->target[i].fd : -1,
-                               .events = POLLOUT};
+        p[i] = (struct pollfd){.fd = left(&o->target[i]) ? o->target[i].fd : -1, .events = POLLOUT};
 }
 
 /* false: it takes no more now. */
@@ -158,37 +160,47 @@ static bool write_piece(target *t)
 {
     struct pollfd p = {.fd = t->fd, .events = POLLOUT};
     if (poll(&p, 1, 0) <= 0) return false;
-    size_t n = t->waiting.n < PIECE ? t->waiting.n : PIECE;
-    ssize_t done = write(t->fd, t->waiting.s, n);
+    size_t n = left(t) < PIECE ? left(t) : PIECE;
+    ssize_t done = write(t->fd, t->waiting.s + t->written, n);
     if (done < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (done < 0) done = (ssize_t)t->waiting.n; /* nobody reads any more */
-    t->waiting.n -= (size_t)done;
-    memmove(t->waiting.s, t->waiting.s + done, t->waiting.n);
+    if (done < 0) done = (ssize_t)left(t); /* nobody reads any more */
+    t->written += (size_t)done;
     return true;
 }
 
 void output_write(output *o)
 {
-    for (int i = 0; i < 2; i++)
-        while (o->target[i].waiting.n && write_piece(&o->target[i])) continue;
+    for (int i = 0; i < 2; i++) {
+        target *t = &o->target[i];
+        while (left(t) && write_piece(t)) continue;
+        if (left(t) && t->written < FULL) continue;
+        t->waiting.n = left(t);
+        if (t->waiting.n) memmove(t->waiting.s, t->waiting.s + t->written, t->waiting.n);
+        t->written = 0;
+    }
 }
 
 bool output_full(const output *o)
 {
-    return o->target[0].waiting.n > FULL || o->target[1].waiting.n > FULL;
+    return left(&o->target[0]) > FULL || left(&o->target[1]) > FULL;
+}
+
+void output_end_lines(output *o)
+{
+    for (int i = 0; i < 2 * (o->size + 1); i++)
+        if (o->line[i].n) put_lines(o, i, true);
+    output_write(o);
 }
 
 void output_finish(output *o, double seconds)
 {
     double until = dsi_now() + seconds;
-    for (int i = 0; i < 2 * (o->size + 1); i++)
-        if (o->line[i].n) put_lines(o, i, true);
-    output_write(o);
-    for (double left; (left = until - dsi_now()) > 0;) {
+    output_end_lines(o);
+    for (double rest; (rest = until - dsi_now()) > 0;) {
         struct pollfd p[2];
         output_poll(o, p);
         if (p[0].fd < 0 && p[1].fd < 0) return;
-        poll(p, 2, (int)(left * 1e3) + 1);
+        poll(p, 2, (int)(rest * 1e3) + 1);
         output_write(o);
     }
 }

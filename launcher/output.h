@@ -23,7 +23,8 @@ void output_poll(const output *o, struct pollfd p[2]);
 void output_write(output *o);
 bool output_full(const output *o);
 
-/* Lines without an end too; waits at most so many seconds for whoever reads. */
+void output_end_lines(output *o); /* what ranks have begun will not go on */
+/* The same, and waits at most so many seconds for whoever reads. */
 void output_finish(output *o, double seconds);
 
 #endif
