@@ -2,7 +2,6 @@
  *
  *     ds_engine_save     save.c          the order of things among ranks, and what goes wrong
  *       what is written  save_state.c    a rank's files as nested values, under DeepSpeed's names
- *                        save_experts.c  experts, each once
  *                        save_experts.c  experts, each in a file of its own
  *                        save_extent.c   tensors of these values: pieces of memory, or a copy of it
  *       how              save_write.c    files to the disk, on this thread or on one of its own

@@ -348,13 +348,38 @@ static void bad_sharing(void **state)
     CHECK_ERROR("MoE moe: k is 4: expected 1 to num_experts, which is 3");
 }
 
+/* ---- trouble ------------------------------------------------------------------------------------------------- */
+
+/* The last rank gives its experts what they do not take: the others, which wait for its tokens, hear of it. */
+static ds_status troubled(void *arg)
+{
+    int last = ds_comm_rank(ds_world()) == ds_comm_size(ds_world()) - 1;
+    ds_engine *e = engine_of(arg);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(MICRO, last ? 5 : 6));
+    ds_tensor *loss = ds_sum(ds_engine_forward(e, x));
+    ds_status status = ds_engine_backward(e, loss);
+    if (ds_error_status() != DS_OK) status = ds_error_status();
+    ds_scope_close(scope);
+    ds_engine_free(e);
+    return status;
+}
+
+static void a_rank_fails(void **state)
+{
+    (void)state;
+    CHECK(ds_run_ranks(4, troubled, &(Plan){.ep_size = 2, .k = 1, .experts = 4}) != DS_OK);
+    CHECK_ERROR("rank 3: net.in: linear: x is [12, 5]");
+}
+
 int main(void)
 {
     const struct CMUnitTest processes[] = {cmocka_unit_test(as_one_process)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_one_process),      cmocka_unit_test(clipped),
         cmocka_unit_test(in_16_bits),          cmocka_unit_test(checkpoints_fit_other_ranks),
-        cmocka_unit_test(experts_have_groups), cmocka_unit_test(bad_sharing)};
+        cmocka_unit_test(experts_have_groups), cmocka_unit_test(bad_sharing),
+        cmocka_unit_test(a_rank_fails)};
     if (!under_mpirun()) return cmocka_run_group_tests(tests, NULL, NULL);
     if (ds_init_distributed() != DS_OK) return 1;
     int failures = cmocka_run_group_tests(processes, NULL, NULL);
