@@ -516,13 +516,23 @@ static void free_all(running *r)
     dsi_free(r->engine);
 }
 
+/* Those that guard_run has blocked for us; others may be blocked for reasons of whoever started the launcher. */
+static int open_signals(void)
+{
+    static const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+    sigset_t blocked, set;
+    sigemptyset(&set);
+    sigprocmask(SIG_SETMASK, NULL, &blocked);
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (sigismember(&blocked, ours[i])) sigaddset(&set, ours[i]);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
 int job_run(const job *j)
 {
     running r = {.j = j, .listener = -1, .f = {.first = -1}};
     double all_ended = 0;
-    sigset_t set;
-    sigprocmask(SIG_SETMASK, NULL, &set); /* what guard_run has blocked */
-    r.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    r.signals = open_signals();
     r.f.rank = dsi_alloc((size_t)j->size * sizeof *r.f.rank);
     r.engine = dsi_alloc((size_t)j->n_commands * sizeof *r.engine);
     r.output = output_new(j->size, j->prefix);

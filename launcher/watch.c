@@ -145,6 +145,7 @@ static bool start(watch *s)
     pipes p;
     sigset_t mask;
     sigemptyset(&mask);
+    signal(SIGCHLD, SIG_DFL);
     const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) sigaddset(&mask, ours[i]);
     sigprocmask(SIG_BLOCK, &mask, NULL);
