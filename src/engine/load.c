@@ -156,7 +156,6 @@ static bool is_engines(const char *key)
     static const char *const names[] = {"module",
                                         "buffer_names",
                                         "optimizer",
-                                        "num_experts",
                                         "param_shapes",
                                         "frozen_param_shapes",
                                         "shared_params",

@@ -151,16 +151,35 @@ static ds_status check_moments(const dsi_loaded *l, const ds_engine *e, const ds
     return DS_OK;
 }
 
-static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e)
+/* Averages are all there, or none. */
+static ds_status check_average(const dsi_loaded *l, const dsi_flat_param *f, const char *name)
 {
+    const dsi_load_param *p = dsi_load_param_of(l, name);
+    if (!p || dsi_load_covered(p, DSI_LOAD_AVERAGE, f->begin, f->end) == f->end - f->begin)
+        return DS_OK;
+    return dsi_fail(DS_EFORMAT, "%s: some of the averages of %s are in no file", l->folder, name);
+}
+
+static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e, bool strict)
+{
+    bool averages = e->ema && ds_value_kind_of(ds_value_get(l->own, "ema")) == DS_VALUE_DICT;
     const dsi_flat *f = dsi_zero_flat(e->zero);
     ds_status status = DS_OK;
     if (!l->has_optimizer)
         return dsi_fail(DS_EINVAL,
                         "%s has no state of an optimizer: .no_optimizer loads the weights without",
                         dsi_load_path_of(l, l->model));
-    for (int k = 0; status == DS_OK && k < f->n; k++)
-        status = check_moments(l, e, &f->param[k], dsi_flat_path(f, e->model, k));
+    for (int k = 0; status == DS_OK && k < f->n; k++) {
+        const char *name = dsi_flat_path(f, e->model, k);
+        if (strict && !dsi_load_param_of(l, name))
+            return dsi_fail(
+                DS_EINVAL,
+                "%s has no state of the optimizer for %s: .no_optimizer loads the weights without, "
+                ".not_strict what there is",
+                l->folder, name);
+        status = check_moments(l, e, &f->param[k], name);
+        if (status == DS_OK && averages) status = check_average(l, &f->param[k], name);
+    }
     return status;
 }
 
@@ -169,5 +188,5 @@ ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_
     if (check_experts(l, e) != DS_OK) return ds_error_status();
     ds_status status = check_model(l, e, !o->not_strict);
     bool optimizer = e->zero && !o->module_only && !o->no_optimizer;
-    return status == DS_OK && optimizer ? check_optimizer(l, e) : status;
+    return status == DS_OK && optimizer ? check_optimizer(l, e, !o->not_strict) : status;
 }

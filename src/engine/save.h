@@ -27,28 +27,30 @@
 /* A tensor that is written from where its elements lie: the parameters of a unit end to end, without a copy; or, once
  * it was copied, from that. */
 typedef struct dsi_piece {
-    const char *p; /* NULL: x; or zeros */
-    ds_tensor *x;  /* counted: in a file, and brought while it is written; or NULL */
+    ds_tensor *x; /* counted; NULL: zeros */
     size_t bytes;
+    int param; /* of ds_module_param_at: to be let go when it was read (dsi_zero_let_go); -1: none */
 } dsi_piece;
 
 typedef struct dsi_extent {
     DSI_LIST(dsi_piece)
     size_t bytes;
-    char *copy; /* NULL: none */
+    dsi_zero *zero; /* whose parts they are; or NULL */
+    char *copy;     /* NULL: none */
 } dsi_extent;
 
 typedef struct dsi_extents {
     DSI_LIST(dsi_extent *)
+    dsi_zero *zero;
 } dsi_extents;
 
 dsi_extent *dsi_extent_new(dsi_extents *all);
 /* The elements of row-major x, which stays as it is until the extent was copied, or written. */
-ds_status dsi_extent_add(dsi_extent *s, const ds_tensor *x);
+ds_status dsi_extent_add(dsi_extent *s, ds_tensor *x, int param);
 void dsi_extent_add_zeros(dsi_extent *s, size_t bytes);
 ds_value *dsi_extent_value(dsi_extent *s, ds_dtype dtype, ds_dims shape);
 /* x as one extent. NULL passes. */
-ds_value *dsi_extent_of(dsi_extents *all, const ds_tensor *x);
+ds_value *dsi_extent_of(dsi_extents *all, ds_tensor *x, int param);
 
 size_t dsi_extents_bytes(const dsi_extents *all);
 /* From now on the extents are copies: what they were made of may change. */

@@ -57,7 +57,7 @@ static void add_experts(Maker *m)
     ds_value *one = NULL;
     dsi_expert last = {0};
     for (int i = 0; i <= ds_state_len(state); i++) {
-        const ds_tensor *x = i < ds_state_len(state) ? ds_state_at(state, i) : NULL;
+        ds_tensor *x = i < ds_state_len(state) ? ds_state_at(state, i) : NULL;
         dsi_expert e = dsi_module_expert_of(m->e->model, x);
         if (one && (!e.of || e.layer != last.layer || e.number != last.number)) {
             dsi_save_add_file(m, one, "layer_%d_expert_%d_mp_rank_00_model_states.pt", last.layer,

@@ -12,46 +12,39 @@
 dsi_extent *dsi_extent_new(dsi_extents *all)
 {
     dsi_extent *s = dsi_alloc(sizeof *s);
+    s->zero = all->zero;
     dsi_list_add(all, s);
     return s;
 }
 
-static void add(dsi_extent *s, const void *p, size_t bytes)
+static void add(dsi_extent *s, ds_tensor *x, size_t bytes, int param)
 {
     if (!bytes) return;
-    dsi_list_add(s, (dsi_piece){.p = p, .bytes = bytes});
+    dsi_list_add(s, (dsi_piece){dsi_ref(x), bytes, param});
     s->bytes += bytes;
 }
 
-ds_status dsi_extent_add(dsi_extent *s, const ds_tensor *x)
+ds_status dsi_extent_add(dsi_extent *s, ds_tensor *x, int param)
 {
     if (!x) return dsi_passed("engine_save"), DS_EINVAL;
-    size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
-    if (bytes && !x->storage && x->hooks && x->hooks->fetch) { /* all at once need not fit */
-        dsi_list_add(s, (dsi_piece){.x = dsi_ref(x->hooks->self), .bytes = bytes});
-        s->bytes += bytes;
-        return DS_OK;
-    }
-    const void *p = bytes ? dsi_v(x).p : NULL;
-    if (bytes && !p) return ds_error_status();
-    add(s, p, bytes);
+    add(s, x, (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype), param);
     return DS_OK;
 }
 
-void dsi_extent_add_zeros(dsi_extent *s, size_t bytes) { add(s, NULL, bytes); }
+void dsi_extent_add_zeros(dsi_extent *s, size_t bytes) { add(s, NULL, bytes, -1); }
 
-/* n bytes of a piece, from `from` on. */
-static ds_status read_piece(const dsi_piece *x, size_t from, char *out, size_t n)
+/* Bytes skip .. skip + n - 1 of a piece. What lies in a file is brought, and goes after its last byte. */
+static ds_status read_piece(const dsi_extent *s, const dsi_piece *x, size_t skip, char *to,
+                            size_t n)
 {
-    if (!x->p && !x->x) {
-        memset(out, 0, n);
-        return DS_OK;
-    }
-    if (x->x && dsi_bring(x->x) != DS_OK) return ds_error_status();
-    const char *p = x->x ? dsi_v(x->x).p : x->p;
-    memcpy(out, p + from, n);
-    if (x->x && from + n == x->bytes) dsi_release_storage(x->x);
-    return DS_OK;
+    const char *p = x->x ? dsi_v(x->x).p : NULL;
+    if (x->x && !p) return ds_error_status();
+    if (p)
+        memcpy(to, p + skip, n);
+    else
+        memset(to, 0, n);
+    bool ends = x->param >= 0 && skip + n == x->bytes;
+    return ends && s->zero ? dsi_zero_let_go(s->zero, x->param, false) : DS_OK;
 }
 
 /* Bytes offset .. offset + bytes - 1, for the writer. */
@@ -71,7 +64,8 @@ static ds_status read_extent(void *arg, int64_t offset, void *to, size_t bytes)
             continue;
         }
         size_t n = x->bytes - skip < bytes ? x->bytes - skip : bytes;
-        if (read_piece(x, skip, out, n) != DS_OK) return ds_error_status();
+        ds_status status = read_piece(s, x, skip, out, n);
+        if (status != DS_OK) return status;
         out += n;
         bytes -= n;
         skip = 0;
@@ -84,11 +78,11 @@ ds_value *dsi_extent_value(dsi_extent *s, ds_dtype dtype, ds_dims shape)
     return dsi_value_source(dtype, shape.d, shape.n, read_extent, s);
 }
 
-ds_value *dsi_extent_of(dsi_extents *all, const ds_tensor *x)
+ds_value *dsi_extent_of(dsi_extents *all, ds_tensor *x, int param)
 {
     if (!x) return dsi_passed("engine_save");
     dsi_extent *s = dsi_extent_new(all);
-    return dsi_extent_add(s, x) == DS_OK ? dsi_extent_value(s, x->dtype, x->shape) : NULL;
+    return dsi_extent_add(s, x, param) == DS_OK ? dsi_extent_value(s, x->dtype, x->shape) : NULL;
 }
 
 size_t dsi_extents_bytes(const dsi_extents *all)
@@ -96,6 +90,12 @@ size_t dsi_extents_bytes(const dsi_extents *all)
     size_t bytes = 0;
     for (int i = 0; i < all->n; i++) bytes += all->at[i]->bytes;
     return bytes;
+}
+
+static void drop_pieces(dsi_extent *s)
+{
+    for (int i = 0; i < s->n; i++) dsi_unref(s->at[i].x);
+    dsi_list_free(s);
 }
 
 ds_status dsi_extents_copy(dsi_extents *all)
@@ -114,6 +114,7 @@ ds_status dsi_extents_copy(dsi_extents *all)
             return ds_error_status();
         }
         s->copy = copy;
+        drop_pieces(s);
     }
     return DS_OK;
 }
@@ -121,8 +122,7 @@ ds_status dsi_extents_copy(dsi_extents *all)
 void dsi_extents_free(dsi_extents *all)
 {
     for (int i = 0; i < all->n; i++) {
-        for (int k = 0; k < all->at[i]->n; k++) dsi_unref(all->at[i]->at[k].x);
-        dsi_list_free(all->at[i]);
+        drop_pieces(all->at[i]);
         free(all->at[i]->copy);
         dsi_free(all->at[i]);
     }

@@ -66,34 +66,34 @@ ds_value *dsi_save_param_shapes(Maker *m)
 
 /* The own elements of a group, of what `of` says. */
 static ds_value *packed(Maker *m, const dsi_save_group *g,
-                        const ds_tensor *(*of)(const Maker *m, int k, int which), int which)
+                        ds_tensor *(*of)(const Maker *m, int k, int which), int which)
 {
     dsi_extent *s = dsi_extent_new(&m->f->extents);
     int64_t n = 0;
     for (int i = 0; i < g->n; i++) {
         const dsi_flat_param *p = &m->flat->param[g->at[i]];
-        const ds_tensor *x = p->begin < p->end ? of(m, g->at[i], which) : NULL;
+        ds_tensor *x = p->begin < p->end ? of(m, g->at[i], which) : NULL;
         n += p->end - p->begin;
         if (!x)
             dsi_extent_add_zeros(s, (size_t)(p->end - p->begin) * sizeof(float));
-        else if (dsi_extent_add(s, x) != DS_OK)
+        else if (dsi_extent_add(s, x, p->index) != DS_OK)
             m->status = ds_error_status();
     }
     return dsi_extent_value(s, DS_F32, ds_shape(n));
 }
 
-static const ds_tensor *master(const Maker *m, int k, int which)
+static ds_tensor *master(const Maker *m, int k, int which)
 {
     (void)which;
     return dsi_zero_part(m->e->zero, m->flat->param[k].index);
 }
 
-static const ds_tensor *moment(const Maker *m, int k, int which)
+static ds_tensor *moment(const Maker *m, int k, int which)
 {
     return m->e->optim->params[m->flat->param[k].index].moment[which];
 }
 
-static const ds_tensor *average(const Maker *m, int k, int which)
+static ds_tensor *average(const Maker *m, int k, int which)
 {
     (void)which;
     return dsi_ema_part(m->e->ema, m->flat->param[k].index);

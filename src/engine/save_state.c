@@ -31,14 +31,14 @@ typedef dsi_save_maker Maker;
 /* ---- the optimizer, whole ------------------------------------------------------------------------------- */
 
 /* {"step", "exp_avg", ...} of a parameter that was updated; else {}. */
-static ds_value *state_of(Maker *m, const dsi_optim_param *x)
+static ds_value *state_of(Maker *m, const dsi_optim_param *x, int param)
 {
     ds_value *v = ds_value_dict();
     if (x->step) dsi_put(m, v, "step", ds_value_int(x->step));
     for (int i = 0; x->step && i < DS_OPTIM_MOMENTS; i++)
         if (x->moment[i])
             dsi_put(m, v, m->e->optim->type->moment[i],
-                    dsi_extent_of(&m->f->extents, x->moment[i]));
+                    dsi_extent_of(&m->f->extents, x->moment[i], param));
     return v;
 }
 
@@ -53,7 +53,7 @@ static ds_value *whole_optimizer_state(Maker *m)
         for (int i = 0; i < o->n; i++) {
             if (o->params[i].group != g) continue;
             if (o->params[i].step &&
-                ds_value_set_int(state, number, state_of(m, &o->params[i])) != DS_OK)
+                ds_value_set_int(state, number, state_of(m, &o->params[i], i)) != DS_OK)
                 m->status = ds_error_status();
             dsi_append(m, params, ds_value_int(number++));
         }
@@ -65,7 +65,13 @@ static ds_value *whole_optimizer_state(Maker *m)
     return v;
 }
 
-static int index_of(const Maker *m, int k) { return m->flat->param[k].index; }
+/* The master of parameter k of the layout, or its average. */
+static ds_value *trained_value(Maker *m, int k, bool average)
+{
+    int i = m->flat->param[k].index;
+    return dsi_extent_of(&m->f->extents,
+                         average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
+}
 
 ds_value *dsi_save_names(Maker *m)
 {
@@ -94,10 +100,7 @@ static ds_value *fp16_optimizer(Maker *m)
     for (int g = 0; g < m->groups.n; g++) {
         ds_value *group = ds_value_list();
         for (int i = 0; i < m->groups.at[g].n; i++)
-            dsi_append(
-                m, group,
-                dsi_extent_of(&m->f->extents,
-                              dsi_zero_part(m->e->zero, index_of(m, m->groups.at[g].at[i]))));
+            dsi_append(m, group, trained_value(m, m->groups.at[g].at[i], false));
         dsi_append(m, all, group);
     }
     dsi_put(m, v, "fp32_groups", all);
@@ -127,11 +130,11 @@ bool dsi_save_divided(const Maker *m, const ds_tensor *x)
 }
 
 /* Of a parameter that is divided only an empty tensor stands here, as DeepSpeed has it. */
-ds_value *dsi_save_tensor(Maker *m, const ds_tensor *x)
+ds_value *dsi_save_tensor(Maker *m, ds_tensor *x)
 {
     if (dsi_save_divided(m, x))
         return dsi_extent_value(dsi_extent_new(&m->f->extents), x->dtype, ds_shape(0));
-    return dsi_extent_of(&m->f->extents, x);
+    return dsi_extent_of(&m->f->extents, x, -1);
 }
 
 static bool is_param(const ds_module *model, const ds_tensor *x)
@@ -148,7 +151,7 @@ static void put_module(Maker *m, ds_value *to)
              *frozen = ds_value_dict();
     for (int i = 0; i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
-        const ds_tensor *x = ds_state_at(state, i);
+        ds_tensor *x = ds_state_at(state, i);
         bool param = is_param(m->e->model, x), stays = param && m->flat && trained(m, x) < 0;
         if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
         dsi_put(m, module, name, dsi_save_tensor(m, x));
@@ -223,8 +226,7 @@ ds_value *dsi_save_averages(Maker *m)
 {
     ds_value *all = ds_value_dict();
     for (int k = m->flat->n - 1; k >= 0; k--)
-        dsi_put(m, all, dsi_save_path(m, k),
-                dsi_extent_of(&m->f->extents, dsi_ema_part(m->e->ema, index_of(m, k))));
+        dsi_put(m, all, dsi_save_path(m, k), trained_value(m, k, true));
     return all;
 }
 
@@ -309,7 +311,7 @@ static ds_value *copy_value(Maker *m, const ds_value *v)
     switch (ds_value_kind_of(v)) {
     case DS_VALUE_TENSOR:
         return ds_value_read_tensor(v, "", &x) == DS_OK
-                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)))
+                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)), -1)
                    : NULL;
     case DS_VALUE_LIST:
     case DS_VALUE_TUPLE:
@@ -412,7 +414,7 @@ static ds_value *rank_states(Maker *m)
 {
     ds_value *v = ds_value_dict();
     dsi_put(m, v, "format", ds_value_int(DSI_FORMAT));
-    dsi_put(m, v, "rng_state", dsi_extent_of(&m->f->extents, ds_rng_state()));
+    dsi_put(m, v, "rng_state", dsi_extent_of(&m->f->extents, ds_rng_state(), -1));
     dsi_put(m, v, "loader", loader_place(m));
     dsi_put(m, v, "buffers", own_buffers(m));
     return v;
@@ -435,6 +437,7 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
 {
     int rank = ds_comm_rank(e->comm);
     Maker m = {.f = f, .e = e, .o = o, .flat = e->zero ? dsi_zero_flat(e->zero) : NULL};
+    f->extents.zero = e->zero;
     if (m.flat) dsi_save_make_groups(&m);
     if (e->config->zero.stage == 3)
         dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);

@@ -56,7 +56,7 @@ ds_value *dsi_save_shard(dsi_save_maker *m);
 ds_value *dsi_save_config(dsi_save_maker *m); /* the user's */
 /* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which that numbers
  * them; all averages. */
-ds_value *dsi_save_tensor(dsi_save_maker *m, const ds_tensor *x);
+ds_value *dsi_save_tensor(dsi_save_maker *m, ds_tensor *x);
 ds_value *dsi_save_optimizer(dsi_save_maker *m);
 ds_value *dsi_save_names(dsi_save_maker *m);
 ds_value *dsi_save_averages(dsi_save_maker *m);

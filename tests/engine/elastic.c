@@ -121,6 +121,74 @@ static void on(int ranks)
     for (int stage = 0; stage <= 3; stage++) from(ranks, stage);
 }
 
+/* ---- experts ------------------------------------------------------------------------------------------- */
+
+typedef struct Shared {
+    RunPlan plan;
+    RunResult r; /* rank 0's */
+    int n;       /* numbers of the state when it was saved, or loaded */
+    double state[RUN_ROOM], next[2];
+} Shared;
+
+static ds_status run_shared(void *arg)
+{
+    Shared *s = arg;
+    RunResult r = {0};
+    ds_engine *e = run_engine(&s->plan);
+    ds_status status = e ? DS_OK : ds_error_status();
+    if (status == DS_OK && s->plan.load) status = ds_engine_load(e, s->plan.dir);
+    if (status == DS_OK) status = run_steps(e, 3, &r);
+    ds_state *state = status == DS_OK ? ds_engine_state(e, true) : NULL;
+    if (state) status = run_note(&r, state);
+    if (state && ds_comm_rank(ds_world()) == 0) {
+        s->n = r.n;
+        memcpy(s->state, r.x, sizeof s->state);
+    }
+    ds_state_free(state);
+    if (status == DS_OK && s->plan.save) status = ds_engine_save(e, s->plan.dir);
+    if (status == DS_OK) status = run_steps(e, 5, &r);
+    if (ds_comm_rank(ds_world()) == 0) memcpy(s->next, r.loss + 3, sizeof s->next);
+    ds_engine_free(e);
+    return status;
+}
+
+static void share(int ranks, Shared *s)
+{
+    if (ds_run_ranks(ranks, run_shared, s) != DS_OK)
+        fail_msg("stage %d, %d of %d ranks share experts: %s", s->plan.stage, s->plan.ep_size,
+                 ranks, ds_error());
+}
+
+/* Saved by 2 ranks that share experts, or 4 of which each two do; loaded by others. */
+static void experts(void **state)
+{
+    (void)state;
+    static Shared saved, loaded;
+    static const int to[][3] = {
+        {1, 1, 0}, {2, 2, 1}, {4, 2, 2}, {4, 4, 0}, {2, 1, 1}}; /* ranks, sharing, stage */
+    for (int stage = 0; stage <= 2; stage++) {
+        saved = (Shared){.plan = {.stage = stage,
+                                  .accumulate = 1,
+                                  .dtype = "fp32",
+                                  .plain = true,
+                                  .seed = 1,
+                                  .ep_size = 2,
+                                  .dir = folder_make(),
+                                  .save = true}};
+        share(stage == 1 ? 4 : 2, &saved);
+        for (int i = 0; i < 5; i++) {
+            loaded = saved;
+            loaded.plan.save = false, loaded.plan.load = true, loaded.plan.seed = 50;
+            loaded.plan.ep_size = to[i][1], loaded.plan.stage = to[i][2];
+            share(to[i][0], &loaded);
+            CHECK_INT(loaded.n, saved.n);
+            CHECK(!memcmp(loaded.state, saved.state, (size_t)saved.n * sizeof(double)));
+            for (int k = 0; k < 2; k++) CHECK_CLOSE(loaded.next[k], saved.next[k], 2e-5);
+        }
+        folder_remove();
+    }
+}
+
 static void from_1(void **state) { (void)state, on(1); }
 static void from_2(void **state) { (void)state, on(2); }
 static void from_3(void **state) { (void)state, on(3); }
@@ -131,6 +199,7 @@ int main(void)
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {cmocka_unit_test(from_1), cmocka_unit_test(from_2),
-                                       cmocka_unit_test(from_3), cmocka_unit_test(from_4)};
+                                       cmocka_unit_test(from_3), cmocka_unit_test(from_4),
+                                       cmocka_unit_test(experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,12 +103,45 @@ static void behind(void **state)
                          .more = "\"checkpoint\": {\"async\": true},"});
 }
 
+/* Experts that ranks share, in stages that have them. */
+static void experts(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 2; stage++)
+        for (int ep = 1; ep <= 2; ep++)
+            resume(stage == 1 ? 4 : 2, 4,
+                   (RunPlan){.stage = stage,
+                             .accumulate = 1,
+                             .dtype = ep == 1 ? "bf16" : "fp32",
+                             .ep_size = ep});
+}
+
+/* Masters and moments, and parameters, that lie in files. */
+static void offloaded(void **state)
+{
+    (void)state;
+    char zero[1024];
+    for (int stage = 1; stage <= 3; stage++) {
+        snprintf(zero, sizeof zero,
+                 "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, %s",
+                 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
+                 stage == 3 ? "\"offload_param\": {\"device\": \"cpu\"}," : "");
+        resume(2, 3,
+               (RunPlan){.stage = stage,
+                         .accumulate = 1,
+                         .dtype = "bf16",
+                         .zero = zero,
+                         .more = stage == 2 ? "\"checkpoint\": {\"async\": true}," : NULL});
+    }
+}
+
 int main(void)
 {
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float32), cmocka_unit_test(float16), cmocka_unit_test(bfloat16),
-        cmocka_unit_test(other_optimizers), cmocka_unit_test(behind)};
+        cmocka_unit_test(float32),          cmocka_unit_test(float16), cmocka_unit_test(bfloat16),
+        cmocka_unit_test(other_optimizers), cmocka_unit_test(behind),  cmocka_unit_test(experts),
+        cmocka_unit_test(offloaded)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,13 +8,15 @@
 
 #define RUN_SAMPLES 96
 #define RUN_BATCH   24   /* of a step, on all ranks */
-#define RUN_ROOM    8192 /* numbers of a run */
+#define RUN_ROOM    16384 /* numbers of a run */
 
 typedef struct RunPlan {
     int stage, accumulate, steps;
     const char *dtype; /* "bf16", "fp16", "fp32" */
     const char *optim; /* NULL: AdamW */
     const char *more;  /* of the configuration: "\"checkpoint\": {...}," */
+    const char *zero;  /* of zero_optimization, likewise */
+    int ep_size;       /* ranks that share 4 experts; 0: there are none */
     bool plain;        /* no dropout, and no averages: for ranks that change */
     const char *dir;   /* to load from, and to save to */
     bool load, save;
@@ -28,7 +30,7 @@ typedef struct RunResult {
 } RunResult;
 
 typedef struct RunNet {
-    ds_module *conv, *norm, *drop, *fc1, *fc2;
+    ds_module *conv, *norm, *drop, *fc1, *moe, *fc2;
 } RunNet;
 
 static inline ds_tensor *run_forward(void *self, ds_tensor *x)
@@ -38,10 +40,17 @@ static inline ds_tensor *run_forward(void *self, ds_tensor *x)
     if (net->norm) x = ds_call(net->norm, x);
     x = ds_flatten(ds_relu(x), 1);
     if (net->drop) x = ds_call(net->drop, x);
-    return ds_call(net->fc2, ds_relu(ds_call(net->fc1, x)));
+    x = ds_relu(ds_call(net->fc1, x));
+    return ds_call(net->fc2, net->moe ? ds_add(x, ds_call(net->moe, x)) : x);
 }
 
-static inline ds_module *run_net(bool plain, uint64_t seed)
+static inline ds_module *run_expert(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(parent, name, 19, 19);
+}
+
+static inline ds_module *run_net(bool plain, int ep_size, uint64_t seed)
 {
     static const ds_module_type type = {"RunNet", sizeof(RunNet), .forward = run_forward};
     ds_seed(seed);
@@ -51,6 +60,10 @@ static inline ds_module *run_net(bool plain, uint64_t seed)
     if (!plain) net->norm = ds_nn_batch_norm2d(m, "norm", 4);
     if (!plain) net->drop = ds_nn_dropout(m, "drop", 0.2);
     net->fc1 = ds_nn_linear(m, "fc1", 144, 19);
+    if (ep_size)
+        net->moe = ds_nn_moe(m, "moe", 19, run_expert, .num_experts = 4, .ep_size = ep_size, .k = 1,
+                             .no_drop_tokens = true, .no_rts = true,
+                             .noisy_gate_policy = plain ? NULL : "Jitter");
     net->fc2 = ds_nn_linear(m, "fc2", 19, 5);
     return m;
 }
@@ -84,14 +97,14 @@ static inline ds_engine *run_engine(const RunPlan *p)
         "\"warmup_num_steps\": 8}},"
         "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s, \"initial_scale_power\": %d, "
         "\"loss_scale_window\": 3, \"hysteresis\": 1},"
-        "\"zero_allow_untested_optimizer\": true, \"zero_optimization\": {\"stage\": %d, "
+        "\"zero_allow_untested_optimizer\": true, \"zero_optimization\": {\"stage\": %d, %s "
         "\"stage3_param_persistence_threshold\": 100, \"reduce_bucket_size\": 400, "
         "\"allgather_bucket_size\": 400}}",
         RUN_BATCH, p->accumulate, p->more ? p->more : "", p->optim ? p->optim : "AdamW",
         strcmp(p->dtype, "bf16") ? "false" : "true", strcmp(p->dtype, "fp16") ? "false" : "true",
-        p->plain ? 8 : 20 /* overflows at first */, p->stage);
-    ds_engine *e = ds_initialize(.model = run_net(p->plain, p->seed), .training_data = run_data(),
-                                 .config = text, .seed = p->seed + 3);
+        p->plain ? 8 : 20 /* overflows at first */, p->stage, p->zero ? p->zero : "");
+    ds_engine *e = ds_initialize(.model = run_net(p->plain, p->ep_size, p->seed),
+                                 .training_data = run_data(), .config = text, .seed = p->seed + 3);
     if (e && !p->plain) ds_engine_use_ema(e, 0.9);
     return e;
 }
