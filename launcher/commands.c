@@ -157,6 +157,9 @@ static void add_mpirun(words *w, const launch_plan *p)
             add_mca(w, p, "btl_tcp_if_exclude", "lo,docker0,podman0,virbr0");
         if (!is_set_by_user(p, "oob_tcp_if_include"))
             add_mca(w, p, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
+        add_mca(w, p, "oob_tcp_keepalive_time", "10"); /* a cut network is noticed in 20 s, */
+        add_mca(w, p, "oob_tcp_keepalive_intvl", "3"); /* by mpirun and by orted */
+        add_mca(w, p, "oob_tcp_keepalive_probes", "3");
         words_add(w, "-H");
         add_host_list(w, p);
     } else {
