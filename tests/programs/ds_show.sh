@@ -1,0 +1,66 @@
+#!/bin/sh
+# tests/programs/ds_show.sh BINARY_DIR: ds_show on good files, broken ones and folders; its output is JSON that says
+# what PyTorch says of the same files.
+# SPDX-License-Identifier: MIT
+set -u
+bin=$(cd "$1" && pwd)
+program=$bin/ds_show
+golden=$(cd "$(dirname "$0")/../golden/pth" && pwd)
+compare=$(cd "$(dirname "$0")" && pwd)/common/compare_show.py
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+
+# ---- files, beside what torch.load finds in them
+for json in "$golden"/*.json; do
+    python3 "$compare" "$program" "$golden" "$json" >out 2>err
+    if [ $? -eq 0 ]; then pass; else fail "$json"; fi
+done
+
+status 0 "$golden/net.pth"
+has out '{"path": "/conv1.weight", "dtype": "float32", "shape": \[6, 3, 5, 5\], "sum": [-0-9.]*, "first_values": \['
+lines err 0
+mv out whole
+status 0 --no-sums "$golden/net.pth"
+has_not out '"sum"'
+
+# ---- broken files: status 2, one line, nothing on stdout
+for file in truncated.pth not_a_checkpoint.pth whole_module.pth wrong_crc.pth overlap.safetensors short_data.safetensors \
+    header_too_long.safetensors; do
+    status 2 "$golden/$file"
+    lines err 1
+    has err "$file"
+    lines out 0
+done
+status 2 nothing.pth
+has err 'nothing.pth: No such file'
+: >empty.pth
+status 2 empty.pth
+has err 'the file is empty'
+status 2
+has err 'expected FILE or FOLDER'
+status 2 one two
+status 2 --tag x "$golden/net.pth"
+has err 'is no folder of checkpoints'
+"$program" "$golden/net.pth" >/dev/full 2>err
+if [ $? -eq 1 ]; then pass; else fail "a full disk is no failure"; fi
+
+# ---- folders: DeepSpeed's and ours
+status 0 "$golden/ds_checkpoint_zero2_w2"
+has out '"name": "global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"'
+has out '"path": "/param_shapes/0/2.bias", "value": "torch.Size(\[3\])", "class": "Size"'
+"$bin/cifar10_deepspeed" --sample --data d --max_steps 1 --no_eval --quiet --save_dir c --stage 1 >out 2>err
+"$bin/cifar10_deepspeed" --sample --data d --max_steps 2 --no_eval --quiet --load_dir c --save_dir c >out 2>err
+status 0 c
+has out '"name": "latest", "bytes": 12, "text": "global_step2"}'
+has out '"name": "global_step1/rank_0_states.pt"'
+if python3 -c 'import json; json.load(open("out"))'; then pass; else fail "not JSON"; fi
+status 0 c --tag global_step2
+has_not out global_step1
+status 2 c -t global_step9
+has err 'there is no file in it'
+truncate -s 2000 c/global_step1/mp_rank_00_model_states.pt
+status 2 c
+has err 'global_step1/mp_rank_00_model_states.pt: .*cut off'
+lines out 0
+status 0 --help
+has out 'FILE|FOLDER'
+finish
