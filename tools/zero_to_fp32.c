@@ -1,0 +1,460 @@
+/* tools/zero_to_fp32.c: the weights of a checkpoint in float32, in one file, for programs that know nothing of ranks.
+ *
+ *     zero_to_fp32 CHECKPOINT_DIR OUT [-t TAG] [--max_shard_size 5GB] [--safe_serialization]
+ *                  [--exclude_frozen_parameters] [-d]
+ *
+ * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of DeepSpeed itself, of every stage. A
+ * weight is a set of pieces in mapped files (Note [Pieces] in engine/load.h), which are put together while they are
+ * written, a few MiB at a time: so it needs no memory for the model.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/stored.h"
+#include "engine/folder.h"
+#include "engine/load.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed.h>
+
+#include <argp.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEFAULT_SHARD 5000000000 /* bytes */
+
+typedef struct Options {
+    const char *dir, *out, *tag;
+    int64_t most; /* bytes of a shard */
+    bool safe, no_frozen, debug;
+} Options;
+
+/* Where the float32 elements of one tensor come from: pieces, or a tensor of another dtype, or parts one after
+ * the other, the rest of the last one being padding. */
+typedef struct Origin {
+    const dsi_load_param *pieces;
+    struct {
+        DSI_LIST(const ds_tensor *)
+    } parts;
+} Origin;
+
+typedef struct Export {
+    const Options *o;
+    dsi_loaded l;
+    ds_value *dict;
+    struct {
+        DSI_LIST(Origin *)
+    } origins;
+    int trained, frozen; /* tensors */
+    int64_t trained_elements, frozen_elements;
+} Export;
+
+/* ---- elements of a tensor -------------------------------------------------------------------------------- */
+
+static ds_status copy_parts(const Origin *from, int64_t begin, int64_t end, ds_tensor *to)
+{
+    ds_status status = DS_OK;
+    int64_t at = 0;
+    for (int i = 0; status == DS_OK && i < from->parts.n; i++) {
+        const ds_tensor *x = from->parts.at[i];
+        int64_t n = dsi_numel(x->shape), a = begin > at ? begin : at,
+                b = end < at + n ? end : at + n;
+        if (a < b)
+            status = dsi_copy(dsi_flat_range(to, a - begin, b - begin),
+                              dsi_flat_range(x, a - at, b - at));
+        at += n;
+    }
+    return status;
+}
+
+/* The source's elements from byte `offset` on; pieces of the writer are whole elements. */
+static ds_status read_elements(void *arg, int64_t offset, void *to, size_t bytes)
+{
+    const Origin *from = arg;
+    int64_t size = (int64_t)sizeof(float), begin = offset / size, n = (int64_t)bytes / size;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_empty(DS_F32, ds_shape(n));
+    ds_status status = !x ? ds_error_status()
+                       : from->pieces
+                           ? dsi_load_copy(from->pieces, DSI_LOAD_WEIGHTS, begin, begin + n, x)
+                           : copy_parts(from, begin, begin + n, x);
+    if (status == DS_OK) memcpy(to, ds_data(x), bytes);
+    ds_scope_close(scope);
+    return status;
+}
+
+static Origin *add_origin(Export *e)
+{
+    Origin *from = dsi_alloc(sizeof *from);
+    dsi_list_add(&e->origins, from);
+    return from;
+}
+
+static ds_value *source(Origin *from, ds_dims shape)
+{
+    return dsi_value_source(DS_F32, shape.d, shape.n, read_elements, from);
+}
+
+static void say_tensor(const Export *e, const char *name, ds_dims shape)
+{
+    if (e->o->debug)
+        printf("%s full shape: %s unpartitioned numel %" PRId64 "\n", name, dsi_shape_text(shape),
+               dsi_numel(shape));
+}
+
+/* ---- kinds of tensors ------------------------------------------------------------------------------------ */
+
+static ds_status add_trained(Export *e, const char *name, const dsi_load_param *p)
+{
+    int64_t n = dsi_numel(p->shape), has = dsi_load_covered(p, DSI_LOAD_WEIGHTS, 0, n);
+    if (has != n)
+        return dsi_fail(DS_EFORMAT,
+                        "%s: consumed %" PRId64 " numels out of %" PRId64
+                        " of %s: a shard is missing, or of another checkpoint",
+                        e->l.folder, has, n, name);
+    Origin *from = add_origin(e);
+    from->pieces = p;
+    e->trained++;
+    e->trained_elements += n;
+    say_tensor(e, name, p->shape);
+    return ds_value_set(e->dict, name, source(from, p->shape));
+}
+
+/* A tensor of the model as it lies there, floating point in float32. */
+static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
+{
+    ds_dtype dtype = dsi_value_dtype(v);
+    say_tensor(e, name, dsi_value_shape(v));
+    if (dtype != DS_F16 && dtype != DS_BF16 && dtype != DS_F64)
+        return ds_value_set(e->dict, name, dsi_value_ref(v));
+    const ds_tensor *x = dsi_load_tensor(v, "");
+    if (!x) return ds_error_status();
+    Origin *from = add_origin(e);
+    dsi_list_add(&from->parts, x);
+    return ds_value_set(e->dict, name, source(from, x->shape));
+}
+
+/* Stages 0 to 2 have frozen parameters whole; of stage 3 each rank's file has its part. */
+static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
+{
+    Origin *from = add_origin(e);
+    int64_t has = 0, ranks = e->l.ranks;
+    ds_dims dims;
+    if (dsi_load_shape(shape, &dims) != DS_OK) return ds_error_status();
+    for (int64_t r = 0; has < dsi_numel(dims) && r < ranks; r++) {
+        dsi_text file = {0};
+        dsi_text_add(&file, "zero_pp_rank_%" PRId64 "_mp_rank_00_model_states.pt", r);
+        const ds_value *model = r ? dsi_load_open(&e->l, file.s) : e->l.model;
+        dsi_text_free(&file);
+        const ds_value *all = ds_value_get(model, "frozen_param_fragments");
+        const ds_tensor *x = model ? dsi_load_tensor(ds_value_get(all, name), "") : NULL;
+        if (!x) return ds_error_status();
+        dsi_list_add(&from->parts, x);
+        has += dsi_numel(x->shape);
+    }
+    if (has < dsi_numel(dims))
+        return dsi_fail(DS_EFORMAT, "%s: frozen parameter %s has %" PRId64 " elements of %s",
+                        e->l.folder, name, has, dsi_shape_text(dims));
+    e->frozen++;
+    e->frozen_elements += dsi_numel(dims);
+    say_tensor(e, name, dims);
+    return ds_value_set(e->dict, name, source(from, dims));
+}
+
+/* ---- the dict -------------------------------------------------------------------------------------------- */
+
+static ds_status add_tensor(Export *e, const char *name, ds_value *v)
+{
+    const dsi_load_param *p = dsi_load_param_of(&e->l, name);
+    const ds_value *frozen = ds_value_find(e->l.model, "frozen_param_shapes");
+    const ds_value *shape = ds_value_get(frozen, name);
+    if (p) return add_trained(e, name, p);
+    if (shape) return e->o->no_frozen ? DS_OK : add_frozen(e, name, shape);
+    return ds_value_kind_of(v) == DS_VALUE_TENSOR ? add_as_it_is(e, name, v) : DS_OK;
+}
+
+/* Names that share a parameter: {alias: name}. */
+static ds_status add_shared(Export *e, const ds_value *shared)
+{
+    ds_status status = DS_OK;
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(shared); i++) {
+        const char *alias = ds_value_text(ds_value_key_at(shared, i)),
+                   *name = ds_value_text(ds_value_at(shared, i));
+        ds_value *v = name ? ds_value_get(e->dict, name) : NULL;
+        if (alias && v) status = ds_value_set(e->dict, alias, dsi_value_ref(v));
+    }
+    return status;
+}
+
+/* layer_L_expert_E_...: DeepSpeed keeps experts in files of their own, in the dtype of the model. */
+static ds_status add_experts(Export *e)
+{
+    glob_t files = {0};
+    ds_status status = DS_OK;
+    char *pattern = dsi_path_in(e->l.folder, "layer_*_expert_*_model_states.pt");
+    bool found = glob(pattern, 0, NULL, &files) == 0;
+    for (size_t i = 0; found && status == DS_OK && i < files.gl_pathc; i++) {
+        const ds_value *v = dsi_load_open(&e->l, strrchr(files.gl_pathv[i], '/') + 1);
+        if (!v) status = ds_error_status();
+        for (int64_t k = 0; status == DS_OK && k < ds_value_len(v); k++) {
+            const char *name = ds_value_text(ds_value_key_at(v, k));
+            ds_value *x = ds_value_at(v, k);
+            if (name && !ds_value_get(e->dict, name) && ds_value_kind_of(x) == DS_VALUE_TENSOR)
+                status = add_as_it_is(e, name, x);
+        }
+    }
+    if (found) globfree(&files);
+    dsi_free(pattern);
+    return status;
+}
+
+static ds_status make_dict(Export *e)
+{
+    const ds_value *module = ds_value_get(e->l.model, "module"),
+                   *shared = ds_value_get(e->l.model, "shared_params");
+    ds_status status = DS_OK;
+    e->dict = ds_value_dict();
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(module); i++) {
+        const char *name = ds_value_text(ds_value_key_at(module, i));
+        if (name && !ds_value_get(shared, name))
+            status = add_tensor(e, name, ds_value_at(module, i));
+    }
+    for (int i = 0; status == DS_OK && i < e->l.params.n; i++)
+        if (!ds_value_get(e->dict, e->l.params.at[i].name))
+            status = add_trained(e, e->l.params.at[i].name, e->l.params.at[i].value);
+    if (status == DS_OK) status = add_shared(e, shared);
+    return status == DS_OK ? add_experts(e) : status;
+}
+
+/* ---- what was found -------------------------------------------------------------------------------------- */
+
+static int64_t stage_of(const dsi_loaded *l)
+{
+    int64_t stage = 0;
+    if (l->own) return ds_value_read_int(l->own, "zero_stage", &stage) == DS_OK ? stage : 0;
+    for (int i = 0; i < l->files.n; i++) {
+        const ds_value *v = ds_value_find(l->files.at[i].value, "optimizer_state_dict/zero_stage");
+        if (v && ds_value_read_int(v, "", &stage) == DS_OK) return stage;
+    }
+    return 0;
+}
+
+/* Shards of a run on more ranks, left in the folder, would be taken for parts of this one. */
+static ds_status check_shards(const Export *e)
+{
+    glob_t files = {0};
+    int64_t expected = e->l.ranks, found = 0;
+    if (e->l.own) ds_value_read_int(e->l.own, "shards", &expected);
+    char *pattern = dsi_path_in(e->l.folder, "*zero_pp_rank_*optim_states.pt");
+    if (glob(pattern, 0, NULL, &files) == 0) {
+        found = (int64_t)files.gl_pathc;
+        globfree(&files);
+    }
+    dsi_free(pattern);
+    if (found <= expected) return DS_OK;
+    return dsi_fail(DS_EFORMAT,
+                    "Expected %" PRId64 " of '*_optim_states.pt' under '%s' but found %" PRId64
+                    " files. Possibly due to an overwrite of an old checkpoint",
+                    expected, e->l.folder, found);
+}
+
+static void say_what(const Export *e)
+{
+    const char *version = ds_value_text(ds_value_get(e->l.model, "ds_version"));
+    if (version) printf("Parsing checkpoint created by deepspeed==%s\n", version);
+    printf("Detected checkpoint of type zero stage %" PRId64 ", world_size: %" PRId64 "\n",
+           stage_of(&e->l), e->l.ranks);
+    if (!e->l.params.n)
+        printf("There are no float32 masters in it: weights are those of the model\n");
+}
+
+static void say_counts(const Export *e)
+{
+    if (e->frozen)
+        printf("Reconstructed Frozen fp32 state dict with %d params %" PRId64 " elements\n",
+               e->frozen, e->frozen_elements);
+    printf("Reconstructed %sfp32 state dict with %d params %" PRId64 " elements\n",
+           stage_of(&e->l) == 3 ? "Trainable " : "", e->trained, e->trained_elements);
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------- */
+
+static bool has_end(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+    return n > m && !strcmp(path + n - m, end);
+}
+
+static bool is_file_name(const char *out)
+{
+    return has_end(out, ".pth") || has_end(out, ".pt") || has_end(out, ".bin") ||
+           has_end(out, ".safetensors");
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+/* The checkpoint's folder, to be freed; NULL with the message. */
+static char *find_folder(const Options *o)
+{
+    if (!is_folder(o->dir)) return dsi_refuse("Directory '%s' doesn't exist", o->dir);
+    char *latest = dsi_path_in(o->dir, "latest"),
+         *model = dsi_path_in(o->dir, "mp_rank_00_model_states.pt"),
+         *divided = dsi_path_in(o->dir, "zero_pp_rank_0_mp_rank_00_model_states.pt");
+    bool named = o->tag || dsi_file_exists(latest),
+         itself = dsi_file_exists(model) || dsi_file_exists(divided);
+    char *tag = o->tag  ? dsi_strdup(o->tag)
+                : named ? dsi_folder_latest(o->dir)
+                        : NULL,
+         *folder = NULL;
+    if (tag) folder = dsi_path_in(o->dir, tag);
+    if (tag && !is_folder(folder)) {
+        dsi_refuse("Directory '%s' doesn't exist", folder);
+        dsi_free(folder);
+        folder = NULL;
+    }
+    if (!named && itself) folder = dsi_strdup(o->dir);
+    if (!named && !itself) dsi_refuse("Unable to find 'latest' file at %s", latest);
+    dsi_free(tag), dsi_free(latest), dsi_free(model), dsi_free(divided);
+    return folder;
+}
+
+static ds_status write_out(const Export *e)
+{
+    const Options *o = e->o;
+    if (is_file_name(o->out)) return dsi_save_dict_sharded(e->dict, o->out, o->most);
+    char *path = dsi_path_in(o->out, o->safe ? "model.safetensors" : "pytorch_model.bin");
+    ds_status status = dsi_mkdirs(o->out);
+    if (status == DS_OK) status = dsi_save_dict_sharded(e->dict, path, o->most);
+    dsi_free(path);
+    return status;
+}
+
+static ds_status convert(Export *e, const char *folder)
+{
+    printf("Processing zero checkpoint '%s'\n", folder);
+    fflush(stdout);
+    ds_status status = dsi_load_files(&e->l, folder, 0, true);
+    if (status == DS_OK) status = check_shards(e);
+    if (status != DS_OK) return status;
+    say_what(e);
+    status = make_dict(e);
+    if (status == DS_OK) say_counts(e);
+    return status == DS_OK ? write_out(e) : status;
+}
+
+static ds_status run(const Options *o)
+{
+    Export e = {.o = o};
+    char *folder = find_folder(o);
+    if (!folder) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    ds_status status = convert(&e, folder);
+    ds_value_free(e.dict);
+    for (int i = 0; i < e.origins.n; i++) {
+        dsi_list_free(&e.origins.at[i]->parts);
+        dsi_free(e.origins.at[i]);
+    }
+    dsi_list_free(&e.origins);
+    dsi_loaded_free(&e.l);
+    ds_scope_close(scope);
+    dsi_free(folder);
+    return status;
+}
+
+/* ---- options --------------------------------------------------------------------------------------------- */
+
+/* "5GB" -> 5000000000, "1MiB" -> 1048576; 0: neither. */
+static int64_t parse_bytes(const char *text)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"", 1},       {"KB", 1e3},      {"MB", 1e6},         {"GB", 1e9},    {"TB", 1e12},
+                 {"KIB", 1024}, {"MIB", 1048576}, {"GIB", 1073741824}, {"TIB", 0x1p40}};
+    char *end;
+    double x = strtod(text, &end);
+    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
+        if (!strcasecmp(end, units[i].unit) && x * units[i].bytes >= 1 &&
+            x * units[i].bytes < 0x1p62)
+            return (int64_t)(x * units[i].bytes);
+    return 0;
+}
+
+enum { MAX_SHARD = 256, SAFE, NO_FROZEN };
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    Options *o = state->input;
+    switch (key) {
+    case MAX_SHARD:
+        o->most = parse_bytes(arg);
+        if (!o->most)
+            argp_error(state, "--max_shard_size %s: expected a size such as 5GB or 200MB", arg);
+        return 0;
+    case SAFE:
+        o->safe = true;
+        return 0;
+    case NO_FROZEN:
+        o->no_frozen = true;
+        return 0;
+    case 't':
+        o->tag = arg;
+        return 0;
+    case 'd':
+        o->debug = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num == 0) o->dir = arg;
+        if (state->arg_num == 1) o->out = arg;
+        if (state->arg_num > 1) argp_error(state, "\"%s\": expected two arguments", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->out) argp_error(state, "expected CHECKPOINT_DIR and OUT");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"tag", 't', "TAG", 0, "The checkpoint of this name, not the one that `latest` names", 0},
+        {"max_shard_size", MAX_SHARD, "SIZE", 0, "Of a file, e.g. 200MB; more make several (5GB)",
+         0},
+        {"max-shard-size", MAX_SHARD, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"safe_serialization", SAFE, NULL, 0, "Write model.safetensors, not pytorch_model.bin", 0},
+        {"safe-serialization", SAFE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"exclude_frozen_parameters", NO_FROZEN, NULL, 0, "Only what was trained", 0},
+        {"exclude-frozen-parameters", NO_FROZEN, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"debug", 'd', NULL, 0, "Say each tensor", 0},
+        {0}};
+    const struct argp argp = {
+        options,
+        parse,
+        "CHECKPOINT_DIR OUT",
+        "Puts the float32 weights of a checkpoint together, of deepspeed.c or DeepSpeed, any stage "
+        "and number of "
+        "ranks.\vOUT is a folder, or a file if it ends in .pth, .pt, .bin or .safetensors.",
+        NULL,
+        NULL,
+        NULL};
+    Options o = {.most = DEFAULT_SHARD};
+    argp_program_version = "zero_to_fp32 (deepspeed.c) " DS_VERSION;
+    argp_err_exit_status = 2;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
+    if (run(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+    fflush(stdout);
+    fprintf(stderr, "zero_to_fp32: %s\n", ds_error());
+    return EXIT_FAILURE;
+}
