@@ -13,9 +13,9 @@ static int begin(void **state)
 
 static const char *const *arguments(const json_t *command)
 {
-    static const char *words[64];
+    static const char *words[128];
     size_t n = 0;
-    for (size_t i = 0; i < json_array_size(command) && n < 63; i++)
+    for (size_t i = 0; i < json_array_size(command) && n < 127; i++)
         words[n++] = json_string_value(json_array_get(command, i));
     words[n] = NULL;
     return words;
