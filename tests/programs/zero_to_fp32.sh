@@ -1,0 +1,113 @@
+#!/bin/sh
+# tests/programs/zero_to_fp32.sh BINARY_DIR: weights from checkpoints of every stage, of 1 and 2 ranks, of deepspeed.c
+# and of DeepSpeed; beside what the program saved, and with torch and DeepSpeed in $DS_PEER_PYTHON beside their script.
+# SPDX-License-Identifier: MIT
+set -u
+bin=$(cd "$1" && pwd)
+program=$bin/zero_to_fp32
+here=$(cd "$(dirname "$0")" && pwd)
+golden=$here/../golden/pth
+. "$here/common/checks.sh"
+
+peer=${DS_PEER_PYTHON:-python3}
+"$peer" "$here/common/compare_fp32.py" >peer 2>&1 || peer=
+[ "$peer" ] || echo "torch or DeepSpeed is not here: nothing is compared with its script"
+
+# beside FOLDER FILE: FILE is what DeepSpeed's own script makes of FOLDER; it knows shards only
+beside()
+{
+    [ "$peer" ] || return 0
+    "$peer" "$here/common/compare_fp32.py" "$@" >out 2>err
+    if [ $? -eq 0 ]; then pass; else fail "$1 beside DeepSpeed's script"; fi
+}
+
+mpirun="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca plm isolated --mca pml ob1
+    --mca btl self,vader,tcp --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo -np 2"
+TMPDIR=$work && export TMPDIR # what Open MPI leaves goes too
+if ! command -v mpirun.openmpi >/dev/null || [ ! -f "$bin/libdeepspeed_openmpi.so" ]; then mpirun=; fi
+train() { # FOLDER OPTION...
+    folder=$1
+    shift
+    $start "$bin/cifar10_deepspeed" --sample --data d --seed 1 --no_eval --quiet --max_steps 3 --save_dir "$folder" \
+        --save "$folder.safetensors" "$@" >out 2>err </dev/null || fail "training for $folder"
+}
+
+# ---- every stage: what the program itself saved; with 16 bits the masters, which stages do not change
+start=
+train s0
+train s1 --stage 1
+start=$mpirun
+for stage in 2 3; do train s$stage --stage $stage; done
+for folder in s0 s1 s2 s3; do
+    status 0 $folder $folder.out.safetensors
+    has out '^Reconstructed .*fp32 state dict with 10 params 62006 elements$'
+    same $folder.out.safetensors $folder.safetensors
+done
+has out "^Processing zero checkpoint 's3/global_step3'\$"
+has out "^Detected checkpoint of type zero stage 3, world_size: [12]$"
+start=$mpirun
+for stage in 0 2 3; do train b$stage --dtype bf16 --stage $stage; done
+train h0 --dtype fp16
+train h1 --dtype fp16 --stage 1
+for folder in b0 b2 b3 h0 h1; do status 0 $folder $folder.out; done
+same b0.out/pytorch_model.bin b2.out/pytorch_model.bin
+same b0.out/pytorch_model.bin b3.out/pytorch_model.bin
+same h0.out/pytorch_model.bin h1.out/pytorch_model.bin
+for folder in s1 s2 b2 h1; do
+    "$program" $folder $folder.pth >out 2>err
+    beside $folder $folder.pth
+done
+
+# ---- experts come from the files that they are in
+train m --moe --num_experts 2 --stage 2 ${mpirun:+--ep_world_size 2}
+status 0 m m.out.pth
+"$bin/ds_show" m.safetensors | sed 's/.*"path": \("[^"]*"\).*"sum": \([-0-9.e]*\).*/\1 \2/;/^"/!d' | sort >a
+"$bin/ds_show" m.out.pth | sed 's/.*"path": \("[^"]*"\).*"sum": \([-0-9.e]*\).*/\1 \2/;/^"/!d' | sort >b
+same a b
+
+# ---- DeepSpeed's folders
+status 0 "$golden/ds_checkpoint_zero2_w2" z2 -t global_step3 --debug
+has out '^Parsing checkpoint created by deepspeed==0.19.8$'
+has out '^0.weight full shape: \[4, 5\] unpartitioned numel 20$'
+has out '^Reconstructed fp32 state dict with 4 params 39 elements$'
+beside "$golden/ds_checkpoint_zero2_w2" z2/pytorch_model.bin global_step3
+status 0 "$golden/ds_checkpoint_zero0/global_step3" z0.pth
+
+# ---- several files
+status 0 s0 many --max_shard_size 100KB --safe_serialization
+ls many >out
+has out '^model.safetensors.index.json$'
+has out '^model-00001-of-0000[0-9].safetensors$'
+"$bin/ds_show" many/model.safetensors.index.json | sed 1d >a
+"$bin/ds_show" s0.safetensors | sed 1d >b
+same a b
+
+# ---- mistakes
+status 1 nowhere o
+has err "Directory 'nowhere' doesn't exist"
+status 1 d o
+has err "Unable to find 'latest' file at d/latest"
+status 1 s0 o -t nothing
+has err "Directory 's0/nothing' doesn't exist"
+status 2 s0
+has err 'expected CHECKPOINT_DIR and OUT'
+status 2 s0 o --max-shard-size 5XB
+has err 'max_shard_size 5XB: expected a size such as 5GB'
+: >file
+status 1 s0 file
+has err 'file'
+if [ "$mpirun" ]; then
+    mv s3/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt s2/global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt
+    status 1 s2 o
+    has err "Expected 2 of '\*_optim_states.pt' under 's2/global_step3' but found 3 files"
+    status 1 s3 o
+    has err 'zero_pp_rank_1_mp_rank_00_optim_states.pt: No such file'
+fi
+truncate -s 100000 s1/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt
+status 1 s1 o
+has err 'zero_pp_rank_0_mp_rank_00_optim_states.pt: .*cut off'
+lines err 1
+none o
+status 0 --help
+has out 'exclude_frozen_parameters'
+finish
