@@ -3,7 +3,7 @@
  * The launcher waits for four things at once: signals, ranks on the socket (or their records in the stderr of the
  * engine), the engine's text, and room on its own stdout. The first rank that fails without having been told to
  * end is the cause of all that follows: its status becomes the launcher's. Then the others are told to end, have
- * processes_grace() for it, and are killed; so it is when a signal comes, and a second signal kills at once.
+ * some seconds for it, and are killed; so it is when a signal comes, and a second signal kills at once.
  * What came of it is said by verdict.c.
  * SPDX-License-Identifier: MIT */
 #include "job.h"
@@ -31,17 +31,17 @@
 #include <unistd.h>
 
 #define ENGINE_S 1.0 /* an engine ends the other ranks by itself, or is told to */
-#define LINGER_S \
-    1.0 /* what is still to come of ranks when their engine has ended, and to be written */
-#define HANG_S 10.0 /* an engine whose ranks have all ended well */
-#define TTY_S  0.1  /* Ctrl-C reaches a rank a moment before us */
+#define LINGER_S 1.0 /* for what is still to come when an engine has ended, and to be written */
+#define REMOTE_S 3.0
+#define HANG_S   10.0 /* an engine whose ranks have all ended well */
+#define TTY_S    0.1  /* Ctrl-C reaches a rank a moment before us */
 
 typedef enum phase { RUNNING, ENDING, KILLED } phase;
 
-typedef struct line { /* a connection */
+typedef struct peer { /* a rank's connection */
     int fd, rank;     /* -1: not said yet */
     wire_reader reader;
-} line;
+} peer;
 
 typedef struct engine_state {
     int process, out, err; /* -1: ended, closed */
@@ -54,8 +54,8 @@ typedef struct running {
     facts f;
     engine_state *engine;
     struct {
-        DSI_LIST(line)
-    } lines;
+        DSI_LIST(peer)
+    } peers;
     int listener, signals;
     int engines; /* that run */
     phase phase;
@@ -63,7 +63,7 @@ typedef struct running {
     double since, engine_since; /* of the phase; when the last engine ended; 0: not yet */
     dsi_text held;              /* what the engine says about an end that is explained already */
     dsi_text last;              /* line of ours that several ranks may say */
-    line *speaker;              /* whose bytes are being read */
+    peer *speaker;              /* whose bytes are being read */
 } running;
 
 /* ---- starting -------------------------------------------------------------------------------------------- */
@@ -119,8 +119,8 @@ static bool start_engine(running *r, int k)
 
 static void order(running *r, int signal)
 {
-    for (int i = 0; i < r->lines.n; i++) {
-        wire w = {.fd = r->lines.at[i].fd, .socket = true};
+    for (int i = 0; i < r->peers.n; i++) {
+        wire w = {.fd = r->peers.at[i].fd, .socket = true};
         memcpy(w.secret, r->j->secret, sizeof w.secret);
         wire_send_numbers(&w, WIRE_ORDER, 1, &signal);
     }
@@ -132,7 +132,6 @@ static void signal_engines(const running *r, int signal)
         if (r->engine[k].process > 0) kill(r->engine[k].process, signal);
 }
 
-/* Ranks that are starting have no line yet: only the engine reaches them. */
 static void begin_end(running *r)
 {
     if (r->phase != RUNNING) return;
@@ -140,6 +139,14 @@ static void begin_end(running *r)
     r->since = dsi_now();
     order(r, SIGTERM);
     if (r->f.signal && !r->j->local) signal_engines(r, SIGTERM);
+}
+
+/* When what has not ended is killed. mpirun and its like take a while to end ranks on other machines. */
+static double end_of_grace(const running *r)
+{
+    double grace = processes_grace();
+    if (r->j->local) return r->since + grace;
+    return r->since + (grace > REMOTE_S ? grace : REMOTE_S) + (r->f.signal ? 0 : ENGINE_S);
 }
 
 static void kill_all(running *r)
@@ -220,7 +227,7 @@ static void note_start(running *r, int rank, const char *payload, size_t n)
 }
 
 /* What connect_socket (rank.c) waits for. */
-static void welcome(running *r, const line *l)
+static void welcome(running *r, const peer *l)
 {
     bool piped = r->j->prefix != NULL;
     int give[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
@@ -313,14 +320,14 @@ static void accept_ranks(running *r)
             close(fd);
             continue;
         }
-        line l = {.fd = fd, .rank = -1};
+        peer l = {.fd = fd, .rank = -1};
         memcpy(l.reader.secret, r->j->secret, sizeof l.reader.secret);
-        dsi_list_add(&r->lines, l);
+        dsi_list_add(&r->peers, l);
     }
 }
 
-/* A line that ends before the rank has said how: its start was killed, by hydra most likely, which ends ranks so. */
-static void close_line(running *r, line *l)
+/* One that ends before the rank has said how: its start was killed, by hydra most likely, which ends ranks so. */
+static void close_peer(running *r, peer *l)
 {
     if (l->rank >= 0 && !r->f.rank[l->rank].ended)
         note_ending(
@@ -331,17 +338,17 @@ static void close_line(running *r, line *l)
     l->fd = -1;
 }
 
-static void read_line(running *r, int i)
+static void read_peer(running *r, int i)
 {
     char bytes[WIRE_RECORD];
-    ssize_t n = recv(r->lines.at[i].fd, bytes, sizeof bytes, 0);
+    ssize_t n = recv(r->peers.at[i].fd, bytes, sizeof bytes, 0);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
     const wire_calls calls = {take_record, take_text, r};
-    r->speaker = &r->lines.at[i];
+    r->speaker = &r->peers.at[i];
     if (n > 0)
         wire_feed(&r->speaker->reader, bytes, (size_t)n, &calls);
     else
-        close_line(r, r->speaker);
+        close_peer(r, r->speaker);
     r->speaker = NULL;
 }
 
@@ -363,8 +370,9 @@ static int read_engine(running *r, engine_state *e, int fd, bool records)
 static int patience_ms(const running *r)
 {
     double now = dsi_now(), until = now + 3600;
-    if (r->phase != RUNNING) until = r->since + processes_grace();
-    if (r->phase != RUNNING && !r->j->local && r->engines && r->since + ENGINE_S > now)
+    if (r->phase == ENDING) until = end_of_grace(r);
+    if (r->phase == KILLED) until = r->since + LINGER_S;
+    if (r->phase == ENDING && !r->j->local && r->engines && r->since + ENGINE_S > now)
         until = r->since + ENGINE_S;
     if (r->engine_since) until = r->engine_since + LINGER_S;
     if (r->phase == RUNNING && r->f.ended == r->j->size) until = now + 1;
@@ -374,7 +382,7 @@ static int patience_ms(const running *r)
 /* One turn: waits, and takes what has come. Nothing is read while nobody takes what ranks print. */
 static void turn(running *r)
 {
-    int n = r->lines.n, m = r->j->n_commands;
+    int n = r->peers.n, m = r->j->n_commands;
     bool full = output_full(r->output) && r->phase == RUNNING;
     struct pollfd *p = dsi_alloc((size_t)(4 + n + 2 * m) * sizeof *p);
     p[0] = (struct pollfd){.fd = r->signals, .events = POLLIN};
@@ -382,7 +390,7 @@ static void turn(running *r)
     if (r->j->lost && !r->f.node_lost) p[1].fd = r->j->lost; /* ranks elsewhere: nobody listens */
     output_poll(r->output, p + 2);
     for (int i = 0; i < n; i++)
-        p[4 + i] = (struct pollfd){.fd = full ? -1 : r->lines.at[i].fd, .events = POLLIN};
+        p[4 + i] = (struct pollfd){.fd = full ? -1 : r->peers.at[i].fd, .events = POLLIN};
     for (int k = 0; k < m; k++) {
         p[4 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].out, .events = POLLIN};
         p[5 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].err, .events = POLLIN};
@@ -390,7 +398,7 @@ static void turn(running *r)
     poll(p, (nfds_t)(4 + n + 2 * m), patience_ms(r));
     output_write(r->output);
     for (int i = 0; i < n; i++)
-        if (p[4 + i].revents) read_line(r, i);
+        if (p[4 + i].revents) read_peer(r, i);
     for (int k = 0; k < m; k++) {
         engine_state *e = &r->engine[k];
         if (p[4 + n + 2 * k].revents) e->out = read_engine(r, e, e->out, false);
@@ -407,17 +415,17 @@ static void turn(running *r)
 /* Whether nothing more is to come of ranks and engines. */
 static bool streams_ended(const running *r)
 {
-    for (int i = 0; i < r->lines.n; i++)
-        if (r->lines.at[i].fd >= 0) return false;
+    for (int i = 0; i < r->peers.n; i++)
+        if (r->peers.at[i].fd >= 0) return false;
     for (int k = 0; k < r->j->n_commands; k++)
         if (r->engine[k].out >= 0 || r->engine[k].err >= 0) return false;
     return true;
 }
 
-static bool lines_run(const running *r)
+static bool peers_run(const running *r)
 {
-    for (int i = 0; i < r->lines.n; i++) {
-        const line *l = &r->lines.at[i];
+    for (int i = 0; i < r->peers.n; i++) {
+        const peer *l = &r->peers.at[i];
         if (l->fd >= 0 && (l->rank < 0 || !r->f.rank[l->rank].ended)) return true;
     }
     return false;
@@ -432,7 +440,7 @@ static bool over(running *r)
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
     /* the engine has nothing left to do but to wonder at the end of its ranks; or it knows the cause */
     bool unknown = !verdict_is_clear(&r->f);
-    if (r->phase != RUNNING && r->j->local && !lines_run(r) &&
+    if (r->phase != RUNNING && r->j->local && !peers_run(r) &&
         !(unknown && r->engines && now < r->since + ENGINE_S)) {
         order(r, 0);
         return true;
@@ -453,7 +461,7 @@ static void watch_clock(running *r, double *all_ended)
         r->told_engines = true;
         signal_engines(r, SIGTERM);
     }
-    if (r->phase == ENDING && now > r->since + processes_grace()) kill_all(r);
+    if (r->phase == ENDING && now > end_of_grace(r)) kill_all(r);
 }
 
 /* A rank that died of the terminal's Ctrl-C says so before our own SIGINT has come. */
@@ -499,9 +507,9 @@ static int conclude(running *r)
 
 static void free_all(running *r)
 {
-    for (int i = 0; i < r->lines.n; i++)
-        if (r->lines.at[i].fd >= 0) close_line(r, &r->lines.at[i]);
-    dsi_list_free(&r->lines);
+    for (int i = 0; i < r->peers.n; i++)
+        if (r->peers.at[i].fd >= 0) close_peer(r, &r->peers.at[i]);
+    dsi_list_free(&r->peers);
     for (int k = 0; k < r->j->n_commands; k++) {
         if (r->engine[k].out >= 0) close(r->engine[k].out);
         if (r->engine[k].err >= 0) close(r->engine[k].err);
