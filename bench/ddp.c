@@ -6,7 +6,7 @@
  *
  * The kinds take turns in blocks of steps, so that a slow moment of the machine meets all; the median of the
  * blocks counts. "plain" is one rank's loop without any reduction, on as many ranks: what communication
- * costs is the difference. Prints a line of JSON for each kind.
+ * costs is the difference; "deterministic" is stage 2 with that key. Prints a line of JSON for each kind.
  * SPDX-License-Identifier: MIT */
 #include "classify.h"
 
@@ -83,9 +83,9 @@ static ds_optim *make_optim(ds_module *m, const Options *o)
 
 /* ---- kinds ------------------------------------------------------------------------------------------------- */
 
-enum { PLAIN, DDP, STAGE_0, KINDS = STAGE_0 + 4 };
-static const char *const kind_name[KINDS] = {"plain",   "ddp",     "stage 0",
-                                             "stage 1", "stage 2", "stage 3"};
+enum { PLAIN, DDP, STAGE_0, FIXED = STAGE_0 + 4, KINDS };
+static const char *const kind_name[KINDS] = {"plain",   "ddp",     "stage 0",      "stage 1",
+                                             "stage 2", "stage 3", "deterministic"};
 
 typedef struct Kind {
     ds_module *net; /* of plain and ddp */
@@ -95,19 +95,20 @@ typedef struct Kind {
     double *seconds; /* [blocks], of a step */
 } Kind;
 
-static ds_engine *make_engine(const Options *o, int stage)
+static ds_engine *make_engine(const Options *o, int stage, bool deterministic)
 {
-    const char
-        *form = "{\"train_batch_size\": %d, \"gradient_clipping\": 0, \"on_nan\": \"continue\","
-                " \"zero_allow_untested_optimizer\": true, \"fp16\": {\"enabled\": %s},"
-                " \"bf16\": {\"enabled\": %s}, \"optimizer\": {\"type\": \"%s\", \"params\": %s},"
-                " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": true,"
-                " \"reduce_bucket_size\": 6553600, \"allgather_bucket_size\": 6553600}}";
+    const char *form =
+        "{\"train_batch_size\": %d, \"gradient_clipping\": 0, \"on_nan\": \"continue\","
+        " \"zero_allow_untested_optimizer\": true, \"fp16\": {\"enabled\": %s},"
+        " \"bf16\": {\"enabled\": %s}, \"optimizer\": {\"type\": \"%s\", \"params\": %s},"
+        " \"zero_optimization\": {\"stage\": %d, \"overlap_comm\": true, \"deterministic\": %s,"
+        " \"reduce_bucket_size\": 6553600, \"allgather_bucket_size\": 6553600}}";
     char config[1000];
     snprintf(config, sizeof config, form, o->batch * ds_comm_size(ds_world()),
              strcmp(o->dtype, "fp16") ? "false" : "true",
              strcmp(o->dtype, "bf16") ? "false" : "true", is_mlp(o) ? "AdamW" : "SGD",
-             is_mlp(o) ? "{\"lr\": 0.0001}" : "{\"lr\": 0.001, \"momentum\": 0.9}", stage);
+             is_mlp(o) ? "{\"lr\": 0.0001}" : "{\"lr\": 0.001, \"momentum\": 0.9}", stage,
+             deterministic ? "true" : "false");
     return ds_initialize(.model = make_net(o), .config = config);
 }
 
@@ -115,7 +116,7 @@ static void make_kind(Kind *k, int kind, const Options *o)
 {
     k->seconds = calloc((size_t)o->blocks, sizeof *k->seconds);
     if (kind >= STAGE_0) {
-        k->engine = make_engine(o, kind - STAGE_0);
+        k->engine = make_engine(o, kind == FIXED ? 2 : kind - STAGE_0, kind == FIXED);
         return;
     }
     k->net = make_net(o);

@@ -127,7 +127,7 @@ static bool has_root(dsi_collective what)
 
 const char *dsi_request_text(const dsi_request *r)
 {
-    enum { ROOM = 128 };
+    enum { ROOM = 192 };
     static _Thread_local void *memory;
     char *text = dsi_thread_memory(&memory, ROOM);
     static const char *const ops[] = {"sum", "avg", "max", "min"};
@@ -141,6 +141,7 @@ const char *dsi_request_text(const dsi_request *r)
                      : has_root(r->what)   ? "at root"
                                            : NULL;
     if (at) snprintf(text + n, ROOM - (size_t)n, " %s %d", at, r->root);
+    if (r->purpose) snprintf(text + n, ROOM - (size_t)n, " (%s)", r->purpose);
     return text;
 }
 

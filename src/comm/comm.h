@@ -38,11 +38,12 @@ typedef struct dsi_request {
     void *out; /* may be `in`, or the place in it, or around it, of this rank's own piece */
     int64_t n; /* elements; ALL_TO_ALL_ROWS: 0 */
     ds_redop op;
-    int root;        /* SEND, RECV: the other rank */
-    int64_t *counts; /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
-    bool blocking;   /* the caller waits right away */
-    bool inside;     /* ours: neither counted nor compared */
-    bool farewell;   /* the barrier at the end, which no other barrier is taken for */
+    int root;            /* SEND, RECV: the other rank */
+    const char *purpose; /* for messages; or NULL */
+    int64_t *counts;     /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
+    bool blocking;       /* the caller waits right away */
+    bool inside;         /* ours: neither counted nor compared */
+    bool farewell;       /* the barrier at the end, which no other barrier is taken for */
 
     uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEXT_BYTES 128
+#define TEXT_BYTES 192
 
 bool dsi_comm_agrees(const dsi_request *r)
 {

@@ -147,7 +147,11 @@ static void make_order(ds_loader *l)
         for (int64_t i = 0; i < l->len; i++) all[i] = i;
     }
     if (!shared) return;
-    dsi_order_of_rank(all, l->len, l->o.rank, l->o.ranks, l->order, l->samples);
+    if (l->o.global_batch)
+        dsi_order_of_batches(all, l->len, l->o.batch_size, l->o.rank, l->o.ranks, l->order,
+                             l->samples);
+    else
+        dsi_order_of_rank(all, l->len, l->o.rank, l->o.ranks, l->order, l->samples);
     dsi_free(all);
 }
 
@@ -196,6 +200,12 @@ static bool can_load(ds_dataset *data, const ds_loader_opts *o, int64_t len)
     if (o->ranks < 0 || o->rank < 0 || o->rank >= (o->ranks ? o->ranks : 1))
         return dsi_refuse("loader of %s: there is no rank %d of %d", name, o->rank, o->ranks) !=
                NULL;
+    int64_t turn = o->batch_size * o->ranks; /* of all ranks */
+    if (o->global_batch && (!turn || o->global_batch < 0 || o->global_batch % turn))
+        return dsi_refuse(
+                   "loader of %s: global_batch is %lld: expected a multiple of batch_size times "
+                   "ranks, which is %lld",
+                   name, (long long)o->global_batch, (long long)turn) != NULL;
     if (len < 1) return dsi_refuse("loader of %s: it has no samples", name) != NULL;
     return true;
 }
@@ -210,6 +220,14 @@ static int count_slots(const ds_loader *l)
     int64_t ahead = (int64_t)(AHEAD_BYTES / bytes), least = 2 * (int64_t)l->o.workers;
     if (ahead > AHEAD_MOST) ahead = AHEAD_MOST;
     return (int)(ahead > least ? ahead : least) + 1;
+}
+
+static int64_t samples_of_rank(const ds_loader_opts *o, int64_t len)
+{
+    if (!o->ranks) return len;
+    if (!o->global_batch) return dsi_order_share(len, o->ranks, false);
+    int64_t steps = (len + (o->drop_last ? 0 : o->global_batch - 1)) / o->global_batch;
+    return steps * o->global_batch / o->ranks;
 }
 
 ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
@@ -227,7 +245,7 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
         const ds_field *field = ds_dataset_field(data, f);
         l->row_bytes[f] = (size_t)dsi_numel(field->shape) * ds_dtype_size(field->dtype);
     }
-    l->samples = opts.ranks > 0 ? dsi_order_share(len, opts.ranks, false) : len;
+    l->samples = samples_of_rank(&opts, len);
     int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
     l->batches = whole + (rest && !opts.drop_last);
     l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;

@@ -32,3 +32,10 @@ void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, i
 {
     for (int64_t i = 0; i < n; i++) share[i] = order[(rank + i * ranks) % len];
 }
+
+void dsi_order_of_batches(const int64_t *order, int64_t len, int64_t batch, int rank, int ranks,
+                          int64_t *share, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        share[i] = order[((i / batch * ranks + rank) * batch + i % batch) % len];
+}

@@ -14,5 +14,8 @@ int64_t dsi_order_share(int64_t len, int ranks, bool drop_last);
 /* order[0..len-1] -> share[0..dsi_order_share() - 1], every ranks-th from `rank` on. */
 void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, int64_t *share,
                        int64_t n);
+/* The same in stretches of `batch`, of which every ranks-th is the rank's. */
+void dsi_order_of_batches(const int64_t *order, int64_t len, int64_t batch, int rank, int ranks,
+                          int64_t *share, int64_t n);
 
 #endif

@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include "base/log.h"
+#include "comm/comm.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -78,12 +79,17 @@ static ds_status mean_loss(const ds_engine *e, double *loss)
 {
     *loss = e->loss_sum;
     if (ds_comm_size(e->comm) == 1) return DS_OK;
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *mean = ds_scalar(DS_F64, e->loss_sum);
-    ds_status status = ds_all_reduce(e->comm, mean, DS_REDUCE_AVG);
-    if (status == DS_OK) *loss = ds_item(mean);
-    ds_scope_close(scope);
-    return status;
+    dsi_request mean = {.comm = e->comm,
+                        .what = DSI_ALL_REDUCE,
+                        .dtype = DS_F64,
+                        .in = loss,
+                        .out = loss,
+                        .n = 1,
+                        .op = DS_REDUCE_AVG,
+                        .blocking = true,
+                        .purpose = "the loss for the monitor: add sinks on all ranks alike"};
+    dsi_request *r = dsi_request_start(&mean);
+    return r ? dsi_request_wait(r) : ds_error_status();
 }
 
 typedef struct Scalar {

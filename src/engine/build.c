@@ -236,6 +236,7 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
         .model_persistence_threshold = c->zero.model_persistence_threshold,
         .max_live = c->zero.max_live_parameters,
         .max_reuse_distance = c->zero.max_reuse_distance,
+        .deterministic = c->zero.deterministic,
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
         .files = file_opts(c),
         .param_files = param_file_opts(c),
@@ -363,10 +364,11 @@ static ds_loader *make_loader(const ds_engine *e, ds_dataset *data, bool shuffle
 {
     int64_t batch = e->config->train_micro_batch_size_per_gpu;
     if (e->dtype != DS_F32) data = ds_transform_cast(data, e->dtype);
-    ds_loader *l = ds_loader_new(data, batch, .shuffle = shuffle,
-                                 .drop_last = e->config->dataloader_drop_last, .workers = workers,
-                                 .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
-                                 .seed = seed);
+    ds_loader *l = ds_loader_new(
+        data, batch, .shuffle = shuffle, .drop_last = e->config->dataloader_drop_last,
+        .workers = workers, .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
+        .seed = seed,
+        .global_batch = e->config->zero.deterministic ? e->config->train_batch_size : 0);
     if (l && !ds_loader_len(l) && !ds_comm_rank(e->comm))
         dsi_log(DSI_WARNING,
                 "the loader has no batch: a rank's data are less than its micro batch of %lld, and "

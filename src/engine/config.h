@@ -42,6 +42,7 @@ typedef struct dsi_config_zero {
     int64_t max_live_parameters, max_reuse_distance;
     bool gather_16bit_weights_on_model_save;
     int64_t sub_group_size;
+    bool deterministic;
     struct {
         int device; /* dsi_offload_device */
         char *nvme_path;

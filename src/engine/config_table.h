@@ -164,6 +164,8 @@ NOP("zero_optimization.offload_optimizer.super_offload", BOOL, "false", "Grace H
 NOP("zero_optimization.offload_optimizer.cpuadam_cores_perc", NUMBER_IN(0, 1), "0.8",
     "only with super_offload")
 NOT("zero_optimization.zenflow", OBJECT, "null", "delayed updates are another algorithm")
+OURS("zero_optimization.deterministic", BOOL, "false", zero.deterministic,
+     "the same bits on 1, 2, 4, 8 .. ranks, for the same train_batch_size and micro batch")
 ACT("zero_optimization.sub_group_size", INT_FROM(0), "1000000000", zero.sub_group_size,
     "offload_optimizer to nvme: elements of a block, at most; and at most 2^20")
 OLD("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer")

@@ -352,6 +352,31 @@ static void ranks_share_the_data_set(void **state)
     }
 }
 
+/* A global batch has the same samples on any ranks, in micro batches that are the same, too. */
+static void global_batches_are_those_of_one_rank(void **state)
+{
+    (void)state;
+    enum { N = 21, BATCH = 3, GLOBAL = 12 };
+    for (int drop = 0; drop < 2; drop++) {
+        int64_t want[2 * N], n = 0;
+        for (int ranks = 1; ranks <= 4; ranks *= 2)
+            for (int rank = 0; rank < ranks; rank++) {
+                ds_loader *l = ds_loader_new(lines_new(N), BATCH, .rank = rank, .ranks = ranks,
+                                             .shuffle = true, .seed = 9, .global_batch = GLOBAL,
+                                             .drop_last = drop);
+                CHECK_INT(ds_loader_len(l) * ranks, drop ? 4 : 8);
+                ds_batch b;
+                for (int64_t k = rank; ds_loader_next(l, &b); k += ranks)
+                    for (int64_t i = 0; i < BATCH; i++) {
+                        if (ranks == 1) want[n++] = b.index[i];
+                        CHECK_INT(b.index[i], want[k * BATCH + i]);
+                    }
+                ds_loader_free(l);
+            }
+        CHECK_INT(n, drop ? 12 : 24);
+    }
+}
+
 static void wrong_options_are_refused(void **state)
 {
     (void)state;
@@ -367,6 +392,8 @@ static void wrong_options_are_refused(void **state)
     CHECK_ERROR("prefetch is -1");
     CHECK(!ds_loader_new(lines_new(10), 4, .rank = 2, .ranks = 2));
     CHECK_ERROR("no rank 2 of 2");
+    CHECK(!ds_loader_new(lines_new(10), 4, .ranks = 2, .global_batch = 12));
+    CHECK_ERROR("global_batch is 12: expected a multiple of batch_size times ranks, which is 8");
     CHECK(!ds_loader_new(lines_new(10), 4, .rank = 1));
     CHECK_ERROR("no rank 1 of 0");
     CHECK(!ds_loader_new(lines_new(0), 4));
@@ -452,5 +479,7 @@ TEST_MAIN(cmocka_unit_test(failed_memory_is_an_ordinary_failure),
           cmocka_unit_test(failures_come_with_their_batch),
           cmocka_unit_test(loops_end_at_a_failure), cmocka_unit_test(epochs_can_be_left_early),
           cmocka_unit_test(positions_are_resumed), cmocka_unit_test(wrong_positions_are_refused),
-          cmocka_unit_test(ranks_share_the_data_set), cmocka_unit_test(wrong_options_are_refused),
-          cmocka_unit_test(null_is_passed), cmocka_unit_test(prefetch_is_bounded))
+          cmocka_unit_test(ranks_share_the_data_set),
+          cmocka_unit_test(global_batches_are_those_of_one_rank),
+          cmocka_unit_test(wrong_options_are_refused), cmocka_unit_test(null_is_passed),
+          cmocka_unit_test(prefetch_is_bounded))

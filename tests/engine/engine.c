@@ -439,8 +439,38 @@ static void averages(void **state)
     ds_engine_free(e);
 }
 
-TEST_MAIN(cmocka_unit_test(forward_backward_step), cmocka_unit_test(accumulation),
-          cmocka_unit_test(clipping), cmocka_unit_test(warm_up_uses_the_minimum_twice),
+/* A sink on one rank only: the message says what is wrong, not only which collectives met. */
+static ds_status swallow(void *self, const char *tag, double value, int64_t step)
+{
+    (void)self, (void)tag, (void)value, (void)step;
+    return DS_OK;
+}
+
+static ds_status sink_of_one(void *arg)
+{
+    static const ds_sink_type type = {.name = "mine", .write = swallow};
+    ds_engine *e = engine_of("{\"train_batch_size\": 2, " OFF ", " SGD "}");
+    bool all = *(bool *)arg;
+    if (e && (all || ds_comm_rank(ds_world()) == 0)) ds_monitor_add(ds_engine_monitor(e), &type);
+    ds_status status = e ? DS_OK : ds_error_status();
+    for (int i = 0; i < 3 && status == DS_OK; i++) status = turn(e, 1);
+    ds_engine_free(e);
+    return status;
+}
+
+static void sinks_are_added_on_all_ranks(void **state)
+{
+    bool all = true;
+    (void)state;
+    CHECK_INT(ds_run_ranks(2, sink_of_one, &all), DS_OK);
+    all = false;
+    CHECK_INT(ds_run_ranks(2, sink_of_one, &all), DS_ECOMM);
+    CHECK_ERROR("(the loss for the monitor: add sinks on all ranks alike)");
+}
+
+TEST_MAIN(cmocka_unit_test(forward_backward_step), cmocka_unit_test(sinks_are_added_on_all_ranks),
+          cmocka_unit_test(accumulation), cmocka_unit_test(clipping),
+          cmocka_unit_test(warm_up_uses_the_minimum_twice),
           cmocka_unit_test(the_log_of_collectives), cmocka_unit_test(the_world_is_the_launchers),
           cmocka_unit_test(overflow_skips_the_step), cmocka_unit_test(growth_changes_no_update),
           cmocka_unit_test(masters_are_float32), cmocka_unit_test(calls_out_of_order),

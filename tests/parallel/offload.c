@@ -13,6 +13,8 @@
 #define BATCH 24 /* samples of a step, on all ranks */
 #define RANKS 3
 
+static const char *folder; /* of all files */
+
 typedef enum Rule { ADAMW, AMSGRAD, SGD, LION, RMSPROP, ADAMAX, RULES, LAMB = RULES } Rule;
 
 typedef struct Run {
@@ -101,7 +103,7 @@ static void run_on(int ranks, Run *run)
 /* With files as `files` says, in the bits of the run without. */
 static void same_bits(int ranks, const Run *want, Run *got, dsi_offload_opts files)
 {
-    files.nvme_path = folder_path("");
+    files.nvme_path = folder;
     got->o = want->o;
     got->o.files = files;
     got->rule = want->rule;
@@ -206,9 +208,9 @@ static void parameters_in_files(void **state)
         run_on(ranks, want);
         *got = *want;
         got->o.param_files = homes[k / 4];
-        got->o.param_files.nvme_path = folder_path("");
+        got->o.param_files.nvme_path = folder;
         got->o.files = ways[k % WAYS];
-        if (k % 3) got->o.files.nvme_path = folder_path("");
+        if (k % 3) got->o.files.nvme_path = folder;
         run_on(ranks, got);
         if (memcmp(want->x[0], got->x[0], (size_t)want->n * sizeof(float)))
             fail_msg("offload_param, number %d: other bits", k);
@@ -225,7 +227,7 @@ static ds_status write_one(void *arg)
     ds_scope *scope = ds_scope_open();
     (void)arg;
     o.param_files = homes[0];
-    o.param_files.nvme_path = folder_path("");
+    o.param_files.nvme_path = folder;
     dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &o);
     ds_tensor *w = ds_module_param_at(net, 2, NULL);
     RANK_CHECK(z && ds_gathered(&w, 1) == DS_OK);
@@ -266,7 +268,7 @@ static ds_status there_and_back(void *arg)
 {
     static _Thread_local float want[ROOM], got[ROOM];
     dsi_zero_opts o = {.stage = *(int *)arg, .max_live = INT64_MAX};
-    o.files = (dsi_offload_opts){.nvme_path = folder_path(""), .buffer_size = 200};
+    o.files = (dsi_offload_opts){.nvme_path = folder, .buffer_size = 200};
     ds_scope *scope = ds_scope_open();
     ds_module *net = net_new();
     ds_optim *optim = ds_optim_adamw(net, 1e-2);
@@ -320,7 +322,7 @@ static void memory_is_that_of_buffers(void **state)
 {
     Run *run = runs[0];
     (void)state;
-    *run = (Run){.o = {.files = {.nvme_path = folder_path(""), .buffer_count = 2}}, .steps = 1};
+    *run = (Run){.o = {.files = {.nvme_path = folder, .buffer_count = 2}}, .steps = 1};
     run->o.files.buffer_size = 100;
     run_on(1, run);
     CHECK(run->bytes.optimizer < 2 * (3 * 4096 + 4096) + 200);
@@ -330,7 +332,7 @@ static void memory_is_that_of_buffers(void **state)
 static void nothing_is_left(void **state)
 {
     (void)state;
-    DIR *d = opendir(folder_path(""));
+    DIR *d = opendir(folder);
     for (struct dirent *e; (e = readdir(d));) CHECK(e->d_name[0] == '.');
     closedir(d);
 }
@@ -342,7 +344,7 @@ static void disks_in_trouble(void **state)
     *run = (Run){.o = {.stage = 1, .files = {.nvme_path = "/no/such/disk"}}, .steps = 1};
     CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
     CHECK_ERROR("offload_optimizer: there is no folder /no/such/disk: make it, or name another");
-    *run = (Run){.o = {.stage = 3, .param_files = {.nvme_path = folder_path("")}}, .steps = 1};
+    *run = (Run){.o = {.stage = 3, .param_files = {.nvme_path = folder}}, .steps = 1};
     run->o.param_files.buffer_size = 100;
     CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
     CHECK_ERROR(
@@ -360,7 +362,8 @@ int main(void)
     runs[0] = calloc(1, sizeof(Run)), runs[1] = calloc(1, sizeof(Run));
     /* a disk would make it slow, and no more */
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    if (!folder_make() || !runs[0] || !runs[1]) return 1;
+    folder = folder_make();
+    if (!folder || !runs[0] || !runs[1]) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_stage_and_dtype),
                                        cmocka_unit_test(every_rule),
                                        cmocka_unit_test(threads_in_place_of_the_kernel),
