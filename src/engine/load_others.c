@@ -234,6 +234,19 @@ static ds_status entries_of_module(dsi_loaded *l, Entries *to)
     return DS_OK;
 }
 
+/* Those of experts, which are a group behind the others' one: by layer and number, as their files are. */
+static ds_status entries_of_experts(dsi_loaded *l, Entries *to)
+{
+    for (int i = 0; i < l->experts.n; i++) {
+        const ds_value *v = l->experts.at[i].value;
+        const ds_tensor *x = dsi_load_tensor(v, "");
+        dsi_load_param *p = x ? dsi_load_add_param(l, l->experts.at[i].name, x->shape) : NULL;
+        if (!p) return ds_error_status();
+        dsi_list_add(to, (Entry){p, dsi_numel(x->shape), 0, v});
+    }
+    return DS_OK;
+}
+
 /* {0: {"step", "exp_avg"}, 1: ...}: a parameter each; its weights: masters (a list), or the module's. */
 static ds_status read_each(const Entries *of, const ds_value *states, const ds_value *masters)
 {
@@ -272,13 +285,15 @@ static ds_status read_whole(dsi_loaded *l, const ds_value *optimizer)
                    *states = ds_value_get(base, "state");
     int64_t groups = ds_value_len(ds_value_get(base, "param_groups"));
     Entries of = {0};
-    if (groups > 1)
+    bool experts = groups == 2 && l->experts.n && !flat && !each;
+    if (groups > 1 && !experts)
         return dsi_fail(DS_EFORMAT,
                         "its optimizer has %lld groups of parameters, and the file does not say "
                         "which are in which: "
                         "load it with .no_optimizer",
                         (long long)groups);
     ds_status status = entries_of_module(l, &of);
+    if (status == DS_OK && experts) status = entries_of_experts(l, &of);
     if (status == DS_OK && flat)
         status = read_flat(&of, states, ds_value_at(flat, 0));
     else if (status == DS_OK)
