@@ -174,6 +174,7 @@ static bool is_engines(const char *key)
                                         "ds_config",
                                         "ds_version",
                                         "num_experts",
+                                        "ds_autoep_layers",
                                         DSI_OWN_KEY};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], key)) return true;

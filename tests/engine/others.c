@@ -2,6 +2,7 @@
  * weights and moments are its own, to the bit.
  *
  * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with WarmupLR;
+ * sSTAGE_wRANKS_moe: Linear(5, 4), a layer of two experts, which two ranks share, Linear(4, 3);
  * expected.pth has what safe_get_full_fp32_param and safe_get_full_optimizer_state said.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
@@ -11,13 +12,25 @@
 
 typedef struct Job {
     const char *dir, *dtype;
-    int stage;
+    int stage, ep_size; /* ep_size 0: without experts */
 } Job;
 
-static ds_module *net(void)
+static ds_module *expert(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(parent, name, 4, 4);
+}
+
+static ds_module *net(const Job *j)
 {
     ds_seed(77);
     ds_module *m = ds_nn_sequential(NULL, "net");
+    if (j->ep_size) {
+        ds_nn_linear(m, "0", 5, 4);
+        ds_nn_moe(m, "1", 4, expert, .num_experts = 2, .ep_size = j->ep_size);
+        ds_nn_linear(m, "2", 4, 3);
+        return m;
+    }
     ds_nn_linear(m, "0", 5, 7);
     ds_nn_relu(m, "1");
     ds_nn_linear(m, "2", 7, 3);
@@ -35,7 +48,7 @@ static ds_engine *engine_of(const Job *j)
              "\"bf16\": {\"enabled\": %s},"
              "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 10}}",
              strcmp(j->dtype, "bf16") ? "false" : "true", j->stage);
-    return ds_initialize(.model = net(), .config = text);
+    return ds_initialize(.model = net(j), .config = text);
 }
 
 /* The own elements of x are those of the whole tensor of that name. */
@@ -94,7 +107,10 @@ static void folder(const char *name)
     snprintf(dir, sizeof dir, DS_GOLDEN "/deepspeed/%s", name);
     for (int stage = 0; stage <= 3; stage++)
         for (int ranks = 1; ranks <= 3; ranks++) {
-            Job j = {dir, strstr(name, "bf16") ? "bf16" : "fp32", stage};
+            Job j = {dir, strstr(name, "bf16") ? "bf16" : "fp32", stage,
+                     !strstr(name, "moe") ? 0
+                     : ranks % 2          ? 1
+                                          : 2};
             if (ds_run_ranks(ranks, load, &j) != DS_OK)
                 fail_msg("%s in stage %d on %d ranks: %s", name, stage, ranks, ds_error());
         }
@@ -106,10 +122,18 @@ static void stage_1(void **state) { (void)state, folder("s1_w2_fp32"); }
 static void stage_2_bf16(void **state) { (void)state, folder("s2_w2_bf16"); }
 static void stage_3(void **state) { (void)state, folder("s3_w2_fp32"); }
 
+static void experts(void **state)
+{
+    (void)state;
+    folder("s0_w1_moe");
+    folder("s0_w2_moe");
+    folder("s1_w2_moe");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stage_0), cmocka_unit_test(stage_0_bf16),
                                        cmocka_unit_test(stage_1), cmocka_unit_test(stage_2_bf16),
-                                       cmocka_unit_test(stage_3)};
+                                       cmocka_unit_test(stage_3), cmocka_unit_test(experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
