@@ -78,12 +78,15 @@ char *dsi_file_read(const char *path, size_t *bytes)
 /* ---- replace ------------------------------------------------------------------------------------- */
 
 #define BUFFER (64 * 1024)
+#define AHEAD \
+    (8 << 20) /* so many bytes are on their way to the disk while the next ones are made */
 
 struct dsi_file {
     char *path, *temporary; /* temporary: what is written, and then renamed to path; path itself */
     int fd;
-    int error; /* errno of the first failure, 0: none */
-    size_t n;  /* bytes in buffer */
+    int error;              /* errno of the first failure, 0: none */
+    size_t n;               /* bytes in buffer */
+    off_t written, started; /* bytes; of these, on their way to the disk */
     char buffer[BUFFER];
 };
 
@@ -132,7 +135,12 @@ static void write_out(dsi_file *f, const char *data, size_t bytes)
         }
         data += put;
         bytes -= (size_t)put;
+        f->written += put;
     }
+    if (f->written - f->started < AHEAD) return;
+    /* a hint: what comes of it is seen by fsync */
+    (void)sync_file_range(f->fd, f->started, f->written - f->started, SYNC_FILE_RANGE_WRITE);
+    f->started = f->written;
 }
 
 static void flush(dsi_file *f)

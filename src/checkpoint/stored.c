@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)4 << 20)
+#define PIECE_BYTES ((size_t)1 << 20)
 
 /* A tensor that lies in memory: the bytes that it spans. */
 typedef struct Span {

@@ -42,4 +42,31 @@ static void parts_make_the_whole(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(values_of_rfc_3720), cmocka_unit_test(parts_make_the_whole))
+/* Bit by bit, as it is defined: the polynomial 0xEDB88320 in a register that shifts down. */
+static uint32_t crc32_by_bits(uint32_t crc, const unsigned char *p, size_t n)
+{
+    crc = ~crc;
+    for (; n; n--) {
+        crc ^= *p++;
+        for (int i = 0; i < 8; i++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+    }
+    return ~crc;
+}
+
+static void crc32_of_any_length(void **state)
+{
+    (void)state;
+    unsigned char b[400];
+    for (size_t i = 0; i < sizeof b; i++) b[i] = (unsigned char)(i * i + 7 * i);
+    CHECK_INT(dsi_crc32(0, "123456789", 9), 0xcbf43926);
+    for (size_t n = 0; n + 5 <= sizeof b; n++) {
+        CHECK_INT(dsi_crc32(0, b + n % 5, n), crc32_by_bits(0, b + n % 5, n));
+        CHECK_INT(dsi_crc32(77, b, n), crc32_by_bits(77, b, n));
+        CHECK_INT(dsi_crc32_combine(dsi_crc32(0, b, n / 3), dsi_crc32(0, b + n / 3, n - n / 3),
+                                    n - n / 3),
+                  dsi_crc32(0, b, n));
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(crc32_of_any_length), cmocka_unit_test(values_of_rfc_3720),
+          cmocka_unit_test(parts_make_the_whole))
