@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define MARK     '\036'
+#define ESCAPE   '\035'
 #define CHUNK    4096 /* what engines forward at a time */
 #define DRAIN_MS 1
 #define HEADER   48 /* MARK SECRET KIND RANK LENGTH, at most */
@@ -75,18 +76,45 @@ static bool write_all(const wire *w, const char *bytes, size_t n)
     return true;
 }
 
+/* As much of the bytes as a line takes. Returns how many those are; *n: of the line. */
+static size_t encode(char to[WIRE_LINE], size_t *n, const char *from, size_t bytes)
+{
+    size_t taken = 0;
+    for (*n = 0; taken < bytes && *n < WIRE_LINE - 1; taken++) {
+        char c = from[taken];
+        bool plain = c != '\n' && c != ESCAPE;
+        if (!plain) to[(*n)++] = ESCAPE;
+        to[(*n)++] = plain ? c : c == '\n' ? 'n' : 'e';
+    }
+    return taken;
+}
+
+/* In place. Returns how many bytes there are now. */
+static size_t decode(char *s, size_t n)
+{
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool plain = s[i] != ESCAPE || i + 1 == n;
+        s[m++] = plain ? s[i] : s[++i] == 'n' ? '\n' : ESCAPE;
+    }
+    return m;
+}
+
 bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n)
 {
-    char record[WIRE_RECORD];
+    char record[WIRE_RECORD], line[WIRE_LINE];
     const char *from = payload;
     if (w->fd < 0) return true;
     do {
-        size_t part = n < WIRE_PAYLOAD ? n : WIRE_PAYLOAD;
-        int head = snprintf(record, HEADER, "%c%s%c %d %zu\n", MARK, w->secret, kind, w->rank,
-                            part);
-        if (part) memcpy(record + head, from, part);
-        if (!w->socket) wait_until_drained(w->fd, (size_t)head + part);
-        if (!write_all(w, record, (size_t)head + part)) return false;
+        size_t part = n < WIRE_PAYLOAD ? n : WIRE_PAYLOAD, length = part;
+        if (!w->socket) part = encode(line, &length, from, n);
+        int head = snprintf(record, HEADER, "%c%s%c %d %zu%c", MARK, w->secret, kind, w->rank,
+                            length, w->socket ? '\n' : ':');
+        if (length) memcpy(record + head, w->socket ? from : line, length);
+        size_t all = (size_t)head + length;
+        if (!w->socket) record[all++] = '\n';
+        if (!w->socket) wait_until_drained(w->fd, all);
+        if (!write_all(w, record, all)) return false;
         from += part;
         n -= part;
     } while (n);
@@ -138,43 +166,51 @@ ending wire_ending(const char *payload, size_t bytes)
                     .process = v[6]};
 }
 
+typedef struct found {
+    wire_kind kind;
+    int rank;
+    size_t head, payload; /* bytes */
+    bool line;
+} found;
+
 /* How the bytes at s begin: with a record of the length returned, 0: with something else, -1: more is needed. */
-static long record_at(const wire_reader *r, const char *s, size_t n, wire_kind *kind, int *rank,
-                      size_t *payload)
+static long record_at(const wire_reader *r, const char *s, size_t n, found *f)
 {
     char head[HEADER + 1], c;
-    size_t same = n - 1 < WIRE_SECRET ? n - 1 : WIRE_SECRET;
+    size_t same = n - 1 < WIRE_SECRET ? n - 1 : WIRE_SECRET, length = 0;
     if (*s != MARK || memcmp(s + 1, r->secret, same) != 0) return 0;
     size_t look = n < HEADER ? n : HEADER;
-    const char *line = memchr(s, '\n', look);
-    if (!line) return look < HEADER ? -1 : 0;
-    size_t length = (size_t)(line - s);
+    while (length < look && s[length] != '\n' && s[length] != ':') length++;
+    if (length == look) return look < HEADER ? -1 : 0;
     memcpy(head, s, length);
     head[length] = 0;
     if (length < WIRE_SECRET + 2 ||
-        sscanf(head + 1 + WIRE_SECRET, "%c %d %zu", &c, rank, payload) != 3 ||
-        *payload > WIRE_PAYLOAD)
+        sscanf(head + 1 + WIRE_SECRET, "%c %d %zu", &c, &f->rank, &f->payload) != 3 ||
+        f->payload > WIRE_PAYLOAD)
         return 0;
-    *kind = (wire_kind)c;
-    return n < length + 1 + *payload ? -1 : (long)(length + 1 + *payload);
+    f->kind = (wire_kind)c;
+    f->line = s[length] == ':';
+    f->head = length + 1;
+    size_t all = f->head + f->payload + (f->line ? 1 : 0);
+    return n < all ? -1 : (long)all;
 }
 
 void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to)
 {
     dsi_text_add_bytes(&r->held, bytes, n);
-    const char *s = r->held.s, *stop = s + r->held.n;
+    char *s = r->held.s, *stop = s + r->held.n;
     while (s < stop) {
-        wire_kind kind;
-        int rank;
-        size_t payload;
-        const char *mark = memchr(s, MARK, (size_t)(stop - s));
-        long length = mark ? record_at(r, mark, (size_t)(stop - mark), &kind, &rank, &payload) : 0;
-        const char *other_end = !mark ? stop : length == 0 ? mark + 1 : mark;
+        found f;
+        char *mark = memchr(s, MARK, (size_t)(stop - s));
+        long length = mark ? record_at(r, mark, (size_t)(stop - mark), &f) : 0;
+        char *other_end = !mark ? stop : length == 0 ? mark + 1 : mark;
         if (other_end > s) to->other(to->arg, s, (size_t)(other_end - s));
         s = other_end;
         if (length < 0) break;
         if (length > 0) {
-            to->record(to->arg, kind, rank, mark + length - payload, payload);
+            char *payload = mark + f.head;
+            to->record(to->arg, f.kind, f.rank, payload,
+                       f.line ? decode(payload, f.payload) : f.payload);
             s = mark + length;
         }
     }

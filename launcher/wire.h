@@ -2,11 +2,13 @@
  *
  * Records in a stream of bytes:
  *
- *     \036 SECRET KIND RANK LENGTH \n    then LENGTH bytes
+ *     \036 SECRET KIND RANK LENGTH \n    then LENGTH bytes           through a socket
+ *     \036 SECRET KIND RANK LENGTH :     then LENGTH bytes and \n    in a stream: a line without newlines
  *
  * On one machine they go through a Unix socket. From other machines the one way back that every engine has is
  * the stderr of ranks: records stand there among what the engine and its agents say, and a secret of the job
- * tells them apart. A record is no longer than what a pipe takes at once, and waits until the pipe holds so
+ * tells them apart. There a record is one line of less than 1024 bytes, with \n and \035 written as two bytes, \035n and
+ * \035e: srun deals in such lines, those of different ranks in any order. It is no longer than what a pipe takes at once, and waits until the pipe holds so
  * little that an engine, which forwards at most 4096 bytes at a time, does not cut it in two.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_WIRE_H
@@ -17,7 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { WIRE_SECRET = 16, WIRE_PAYLOAD = 3072, WIRE_RECORD = WIRE_PAYLOAD + 64 };
+enum { WIRE_SECRET = 16, WIRE_PAYLOAD = 3072, WIRE_LINE = 900, WIRE_RECORD = WIRE_PAYLOAD + 64 };
 
 typedef enum wire_kind {
     WIRE_STARTED = 's', /* number of the process, "spawned with command: ", its words */

@@ -43,7 +43,7 @@ static void any_cut(void **state)
     char bytes[2000];
     make(&r, &w, 3, &from);
     CHECK(write(w.fd, "mpirun says\036 that\n", 18) == 18);
-    CHECK(wire_send(&w, WIRE_OUT, "a\nb\036c", 5));
+    CHECK(wire_send(&w, WIRE_OUT, "a\nb\036\035c\n", 7));
     CHECK(write(w.fd, "\036more", 5) == 5);
     CHECK(wire_send_numbers(&w, WIRE_ORDER, 2, (int[]){15, -1}));
     CHECK(wire_send(&w, WIRE_ERR, NULL, 0));
@@ -54,8 +54,8 @@ static void any_cut(void **state)
         wire_feed(&r, bytes, cut, &calls);
         wire_feed(&r, bytes + cut, n - cut, &calls);
         wire_finish(&r, &calls);
-        assert_string_equal(got.s,
-                            "mpirun says\036 that\n<o 3: a\nb\036c>\036more<k 3: 15 -1><e 3: >");
+        assert_string_equal(
+            got.s, "mpirun says\036 that\n<o 3: a\nb\036\035c\n>\036more<k 3: 15 -1><e 3: >");
         dsi_text_free(&got);
     }
     close(from);
@@ -82,6 +82,34 @@ static void other_secret(void **state)
     close(w.fd);
 }
 
+/* Lines of several ranks, in any order, as srun passes them on. */
+static void lines(void **state)
+{
+    (void)state;
+    wire_reader r;
+    wire w;
+    int from;
+    char a[2000], b[2000];
+    dsi_text got = {0};
+    const wire_calls calls = {note_record, note_other, &got};
+    make(&r, &w, 0, &from);
+    CHECK(wire_send(&w, WIRE_OUT, "1\n2\n", 4));
+    size_t n = (size_t)drain(from, a, sizeof a);
+    w.rank = 1;
+    CHECK(wire_send(&w, WIRE_OUT, "\n\n", 2));
+    size_t m = (size_t)drain(from, b, sizeof b);
+    CHECK(memchr(a, '\n', n) == a + n - 1 && memchr(b, '\n', m) == b + m - 1);
+    CHECK(n < 1024 && m < 1024);
+    wire_feed(&r, b, m, &calls);
+    wire_feed(&r, "srun: error\n", 12, &calls);
+    wire_feed(&r, a, n, &calls);
+    wire_finish(&r, &calls);
+    assert_string_equal(got.s, "<o 1: \n\n>srun: error\n<o 0: 1\n2\n>");
+    dsi_text_free(&got);
+    close(from);
+    close(w.fd);
+}
+
 /* More than a record holds becomes several, none longer than what an engine forwards at once. */
 static void long_text(void **state)
 {
@@ -103,7 +131,7 @@ static void long_text(void **state)
         wire_feed(&r, bytes, (size_t)came, &calls);
     }
     wire_finish(&r, &calls);
-    CHECK_INT(got.n, sizeof text + 3 * strlen("<o 1: >"));
+    CHECK_INT(got.n, sizeof text + 9 * strlen("<o 1: >"));
     dsi_text_free(&got);
     close(from);
     close(w.fd);
@@ -121,7 +149,7 @@ static void endings(void **state)
     CHECK(wire_send_ending(&w, &e));
     size_t n = (size_t)drain(from, bytes, sizeof bytes - 1);
     bytes[n] = 0;
-    const char *payload = strchr(bytes, '\n') + 1;
+    const char *payload = strchr(bytes, ':') + 1;
     ending got = wire_ending(payload, strlen(payload));
     CHECK_INT(got.signal, 9);
     CHECK(got.asked && got.no_memory && !got.told);
@@ -135,4 +163,4 @@ static void endings(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(any_cut), cmocka_unit_test(other_secret), cmocka_unit_test(long_text),
-          cmocka_unit_test(endings))
+          cmocka_unit_test(lines), cmocka_unit_test(endings))
