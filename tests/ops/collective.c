@@ -1,0 +1,95 @@
+/* tests/ops/collective.c: collectives that have a backward, on several ranks; and what a layer of experts sends.
+ * SPDX-License-Identifier: MIT */
+#include "ranks.h"
+
+#include "comm/comm.h"
+#include "nn/moe.h"
+
+/* Rank a sends a + 2 b rows of the value 10 a + b to rank b; d loss / d x of a row is what its receiver made it. */
+static ds_status exchange(void *arg)
+{
+    (void)arg;
+    int me = ds_comm_rank(ds_world()), ranks = ds_comm_size(ds_world());
+    int64_t to[8], from[8], rows = 0, got = 0, at = 0;
+    float values[3 * 8 * 24];
+    for (int r = 0; r < ranks; r++) {
+        to[r] = me + 2 * r;
+        from[r] = r + 2 * me;
+        rows += to[r];
+        got += from[r];
+        for (int64_t i = 0; i < 3 * to[r]; i++) values[at++] = (float)(10 * me + r);
+    }
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_from_data(DS_F32, ds_shape(rows, 3), values), true);
+    ds_tensor *y = ds_exchange_rows(x, NULL, to, from);
+    RANK_CHECK(y && ds_size(y, 0) == got && ds_size(y, 1) == 3);
+    const float *v = ds_data(y);
+    at = 0;
+    for (int r = 0; r < ranks; r++)
+        for (int64_t i = 0; i < 3 * from[r]; i++) RANK_CHECK(v[at++] == (float)(10 * r + me));
+    RANK_CHECK(ds_backward(ds_sum(ds_scale(y, me + 1))) == DS_OK);
+    const float *g = ds_data(ds_grad(x));
+    at = 0;
+    for (int r = 0; r < ranks; r++)
+        for (int64_t i = 0; i < 3 * to[r]; i++) RANK_CHECK(g[at++] == (float)(r + 1));
+    ds_scope_close(scope);
+    return DS_OK;
+}
+
+static void rows_go_and_gradients_come_back(void **state)
+{
+    (void)state;
+    TEST_RANKS(exchange, NULL);
+}
+
+/* ---- a layer of experts ---------------------------------------------------------------------------------- */
+
+#define TOKENS 24
+#define HIDDEN 16
+#define K      2
+
+static ds_module *expert(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(parent, name, HIDDEN, HIDDEN);
+}
+
+/* Each way, forward and backward, sends the rows that were kept for experts of other ranks, and no more. The numbers
+ * of rows go once. */
+static ds_status send(void *arg)
+{
+    (void)arg;
+    int ranks = ds_comm_size(ds_world());
+    ds_seed(3 + (uint64_t)ds_comm_rank(ds_world()));
+    ds_module *moe = ds_nn_moe(NULL, "moe", HIDDEN, expert, .num_experts = 24, .ep_size = ranks,
+                               .k = K);
+    ds_comm *c = dsi_moe_experts(moe).expert;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_randn(DS_F32, ds_shape(TOKENS, HIDDEN)), true);
+    double before = c ? dsi_comm_volume(c) : 0;
+    RANK_CHECK(ds_backward(ds_sum(ds_call(moe, x))) == DS_OK);
+    const int64_t *taken = ds_data(ds_moe_taken_counts(moe));
+    int64_t kept = 0, leaving = 0;
+    for (int e = 0; e < 24; e++) {
+        kept += taken[e];
+        leaving += e / (24 / ranks) == ds_comm_rank(c) ? 0 : taken[e];
+    }
+    RANK_CHECK(kept <= TOKENS * K && kept > TOKENS * K / 2);
+    double sums[] = {c ? dsi_comm_volume(c) - before : 0, (double)leaving};
+    ds_tensor *all = ds_from_data(DS_F64, ds_shape(2), sums);
+    RANK_CHECK(ds_all_reduce(NULL, all, DS_REDUCE_SUM) == DS_OK);
+    const double *v = ds_data(all);
+    RANK_CHECK(v[0] == 4 * v[1] * HIDDEN * sizeof(float) + 24.0 * (ranks - 1) * sizeof(int64_t));
+    ds_scope_close(scope);
+    ds_module_free(moe);
+    return DS_OK;
+}
+
+static void experts_send_what_they_keep(void **state)
+{
+    (void)state;
+    TEST_RANKS(send, NULL);
+}
+
+TEST_MAIN(cmocka_unit_test(rows_go_and_gradients_come_back),
+          cmocka_unit_test(experts_send_what_they_keep))
