@@ -10,6 +10,7 @@ set(tensors src/tensor/*.c src/device/*.c src/device/cpu/memory.c) # with the ke
 set(DS_FUZZ_pickle src/checkpoint/*.c ${tensors})
 set(DS_FUZZ_zip ${DS_FUZZ_pickle})
 set(DS_FUZZ_safetensors ${DS_FUZZ_pickle})
+set(DS_FUZZ_latest src/engine/folder.c src/engine/manifest.c)
 
 file(GLOB DS_FUZZERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*.c)
 foreach(source ${DS_FUZZERS})

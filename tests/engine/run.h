@@ -7,7 +7,7 @@
 #include "ranks.h"
 
 #define RUN_SAMPLES 96
-#define RUN_BATCH   24   /* of a step, on all ranks */
+#define RUN_BATCH   24    /* of a step, on all ranks */
 #define RUN_ROOM    16384 /* numbers of a run */
 
 typedef struct RunPlan {
