@@ -19,6 +19,7 @@
 typedef struct Plan {
     int stage, ep_size, k, experts, steps;
     bool residual, keep_all, norm, adam;
+    bool divided; /* parameters are divided as they are made */
     double clip;
     const char *dtype;
     const char *save,
@@ -114,7 +115,10 @@ static ds_engine *engine_of(const Plan *p)
              "\"stage3_param_persistence_threshold\": 20, \"compute_grad_norm\": true}}",
              MICRO, MICRO * BATCHES, p->clip, p->adam ? "Adam" : "SGD", p->adam ? 1e-3 : 0.2,
              p->dtype && !strcmp(p->dtype, "bf16") ? "true" : "false", p->stage);
-    return ds_initialize(.model = net_new(p), .config = config);
+    if (p->divided) ds_zero_init();
+    ds_module *net = net_new(p);
+    if (p->divided) ds_zero_init_end();
+    return ds_initialize(.model = net, .config = config);
 }
 
 static ds_status one_step(ds_engine *e, int step)
@@ -229,7 +233,7 @@ static void as_one_process(void **state)
     Plan p = plain;
     p.k = 2, p.residual = true;
     check_plan(p, 2e-6);
-    p.k = 3, p.keep_all = true, p.norm = true;
+    p.k = 3, p.keep_all = true, p.norm = true, p.divided = true;
     check_plan(p, 4e-6);
 }
 
