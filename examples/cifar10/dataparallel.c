@@ -10,23 +10,16 @@
 const char *argp_program_version = "cifar10_dataparallel (deepspeed.c) " DS_VERSION;
 
 typedef struct Program {
-    Training t;
+    Training t; /* first: it stands for the program in parse */
     int replicas;
     ds_data_parallel *parallel;
 } Program;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-enum { BATCH_SIZE = 256, THREADS, DEVICE_IDS };
+enum { DEVICE_IDS = TRAINING_OWN_KEYS };
 
 #define MAX_IDS 64
-
-static const struct argp_option options[] = {
-    {"batch-size", BATCH_SIZE, "N", 0, "images in a batch, over all devices (4)", 2},
-    {"threads", THREADS, "N", 0, "threads of the kernels, divided among the devices (one each)", 2},
-    {"device-ids", DEVICE_IDS, "LIST", 0,
-     "devices that share each batch, as 0,1,2 (0,1); on a CPU their number counts", 2},
-    {0}};
 
 /* "0,1" -> 2: different whole numbers. */
 static int count_ids(struct argp_state *state, const char *list)
@@ -50,36 +43,23 @@ static int count_ids(struct argp_state *state, const char *list)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Program *p = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &p->t;
-        return 0;
-    case BATCH_SIZE:
-        p->t.batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
-        return 0;
-    case THREADS:
-        p->t.threads = args_int(state, "threads", arg, 1, 1024);
-        return 0;
-    case DEVICE_IDS:
-        p->replicas = count_ids(state, arg);
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "unexpected argument \"%s\"", arg);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (key != DEVICE_IDS) return ARGP_ERR_UNKNOWN;
+    p->replicas = count_ids(state, arg);
+    return 0;
 }
 
-static const struct argp_child children[] = {{&training_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {options,
-                                 parse,
-                                 NULL,
-                                 "Train the tutorial's network on CIFAR-10 with DataParallel: "
-                                 "one process, several replicas.",
-                                 children,
-                                 NULL,
-                                 NULL};
+static const struct argp_option options[] = {
+    {"device-ids", DEVICE_IDS, "LIST", 0,
+     "devices that share each batch, as 0,1,2 (0,1); on a CPU their number counts", 2},
+    {0}};
+
+static const TrainingUsage usage = {
+    .about = "Train the tutorial's network on CIFAR-10 with DataParallel: one process, several "
+             "replicas.",
+    .batch_size = "images in a batch, over all devices (4)",
+    .threads = "threads of the kernels, divided among the devices (one each)",
+    .more = options,
+    .parse = parse};
 
 /* ---- training ---------------------------------------------------------------------------------------- */
 
@@ -103,16 +83,17 @@ static void run(Program *p)
 {
     Training *t = &p->t;
     if (ds_set_threads((int)t->threads) != DS_OK) return;
-    ds_seed(t->seed);
+    ds_seed((uint64_t)t->seed);
     t->train = ds_loader_new(source_open(&t->source, DS_TRAIN, t->quiet), t->batch_size,
                              .shuffle = !t->source.no_shuffle, .workers = (int)t->source.workers,
-                             .seed = t->seed);
+                             .seed = (uint64_t)t->seed);
     if (!t->no_eval && !ds_error())
         t->test = ds_loader_new(source_open(&t->source, DS_TEST, true), 100);
     if (ds_error()) return;
     t->net = net_new();
     p->parallel = ds_data_parallel_new(t->net, p->replicas, make_replica, NULL);
     t->sgd = ds_optim_sgd(t->net, t->lr, .momentum = t->momentum);
+    training_load(t);
     if (!ds_error()) training_run(t, step, p);
     training_test(t);
 }
@@ -120,7 +101,7 @@ static void run(Program *p)
 int main(int argc, char **argv)
 {
     Program p = {.replicas = 2};
-    if (args_parse(&argp, argc, argv, &p) != 0) exit(2);
+    training_options(&p.t, &usage, argc, argv);
     run(&p);
     ds_data_parallel_free(p.parallel);
     return training_end(&p.t, "cifar10_dataparallel");

@@ -7,6 +7,7 @@
 #include "progress.h"
 #include "source.h"
 #include "trace.h"
+#include "weights.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -20,8 +21,8 @@ typedef struct Options {
     ds_arguments deepspeed;
     const char *dtype, *save, *load, *trace, *save_dir, *load_dir, *load_tag;
     int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval;
-    uint64_t seed;
-    bool has_seed, use_ema, with_cuda, no_eval, quiet;
+    int64_t seed; /* -1: the library's own */
+    bool use_ema, with_cuda, no_eval, quiet;
 } Options;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
@@ -58,8 +59,8 @@ static const struct argp_option options[] = {
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {0, 0, 0, 0, "Results:", 4},
-    {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
-    {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
+    {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights there: .pth, .safetensors", 0},
     {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints there, from which training goes on", 0},
     {"save-interval", SAVE_INTERVAL, "N", 0, "every N steps (once an epoch), and at the end", 0},
     {"load-dir", LOAD_DIR, "DIR", 0, "go on from the newest checkpoint there", 0},
@@ -81,38 +82,25 @@ static const char *one_of(struct argp_state *state, const char *option, char *ar
     return NULL;
 }
 
-static error_t parse_number(int key, char *arg, struct argp_state *state, Options *o)
-{
-    switch (key) {
-    case 'e':
-        o->epochs = args_int(state, "epochs", arg, 0, 1000000000);
-        return 0;
-    case 'b':
-        o->batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
-        return 0;
-    case STAGE:
-        o->stage = args_int(state, "stage", arg, 0, 3);
-        return 0;
-    case THREADS:
-        o->threads = args_int(state, "threads", arg, 1, 1024);
-        return 0;
-    case MAX_STEPS:
-        o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
-        return 0;
-    case SAVE_INTERVAL:
-        o->save_interval = args_int(state, "save-interval", arg, 1, INT64_MAX);
-        return 0;
-    case LOG_INTERVAL:
-        o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
-        return 0;
-    case SEED:
-        o->seed = (uint64_t)args_int(state, "seed", arg, 0, INT64_MAX);
-        o->has_seed = true;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
+static const ArgsField fields[] = {ARGS_WHOLE('e', Options, epochs, 0, ARGS_COUNT),
+                                   ARGS_WHOLE('b', Options, batch_size, 1, ARGS_COUNT),
+                                   ARGS_WHOLE(STAGE, Options, stage, 0, 3),
+                                   ARGS_WHOLE(SEED, Options, seed, 0, INT64_MAX),
+                                   ARGS_WHOLE(THREADS, Options, threads, 1, 1024),
+                                   ARGS_WHOLE(MAX_STEPS, Options, max_steps, 0, INT64_MAX),
+                                   ARGS_WHOLE(SAVE_INTERVAL, Options, save_interval, 1, INT64_MAX),
+                                   ARGS_WHOLE(LOG_INTERVAL, Options, log_interval, 1, INT64_MAX),
+                                   ARGS_TEXT(SAVE, Options, save),
+                                   ARGS_TEXT(LOAD, Options, load),
+                                   ARGS_TEXT(SAVE_DIR, Options, save_dir),
+                                   ARGS_TEXT(LOAD_DIR, Options, load_dir),
+                                   ARGS_TEXT(LOAD_TAG, Options, load_tag),
+                                   ARGS_TEXT(TRACE, Options, trace),
+                                   ARGS_FLAG(USE_EMA, Options, use_ema),
+                                   ARGS_FLAG(WITH_CUDA, Options, with_cuda),
+                                   ARGS_FLAG(NO_EVAL, Options, no_eval),
+                                   ARGS_FLAG(QUIET, Options, quiet),
+                                   {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -127,38 +115,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case DTYPE:
         o->dtype = one_of(state, "dtype", arg, dtypes);
         return 0;
-    case SAVE:
-        o->save = arg;
-        return 0;
-    case LOAD:
-        o->load = arg;
-        return 0;
-    case SAVE_DIR:
-        o->save_dir = arg;
-        return 0;
-    case LOAD_DIR:
-        o->load_dir = arg;
-        return 0;
-    case LOAD_TAG:
-        o->load_tag = arg;
-        return 0;
-    case TRACE:
-        o->trace = arg;
-        return 0;
-    case USE_EMA:
-        o->use_ema = true;
-        return 0;
-    case WITH_CUDA:
-        o->with_cuda = true;
-        return 0;
-    case NO_EVAL:
-        o->no_eval = true;
-        return 0;
-    case QUIET:
-        o->quiet = true;
-        return 0;
     default:
-        return parse_number(key, arg, state, o);
+        return args_store(state, options, fields, key, arg, o);
     }
 }
 
@@ -176,7 +134,8 @@ static Options read_options(int argc, char **argv)
                               children,
                               NULL,
                               NULL};
-    Options o = {.epochs = 30, .threads = 1, .max_steps = -1, .log_interval = 2000, .stage = -1};
+    Options o = {
+        .epochs = 30, .threads = 1, .max_steps = -1, .log_interval = 2000, .stage = -1, .seed = -1};
     if (args_parse(&argp, argc, argv, &o) != 0) exit(2);
     return o;
 }
@@ -251,7 +210,7 @@ static ds_module *make_network(const Program *p)
 {
     ds_module *net = p->o.experts.on ? experts_net(&p->o.experts) : net_new();
     if (!p->o.load) return net;
-    ds_state *state = ds_load(p->o.load);
+    ds_state *state = weights_load(p->o.load);
     if (state && ds_module_load(net, state) == DS_OK && p->first && !p->o.quiet)
         printf("Loaded %s\n", p->o.load);
     ds_state_free(state);
@@ -278,7 +237,8 @@ static void make_engine(Program *p)
     char *config = p->o.deepspeed.deepspeed_config ? NULL : own_config(&p->o);
     p->engine = ds_initialize(.model = make_network(p), .training_data = train, .config = config,
                               .args = &p->o.deepspeed, .no_shuffle = p->o.source.no_shuffle,
-                              .workers = (int)p->o.source.workers, .seed = p->o.seed);
+                              .workers = (int)p->o.source.workers,
+                              .seed = p->o.seed < 0 ? 0 : (uint64_t)p->o.seed);
     free(config);
     p->train = ds_engine_loader(p->engine);
     if (test) p->test = ds_engine_io(p->engine, test, false);
@@ -447,7 +407,7 @@ static void run(Program *p)
     if (ds_error() || ds_init_distributed() != DS_OK || ds_set_threads((int)p->o.threads) != DS_OK)
         return;
     p->first = ds_comm_rank(ds_world()) == 0;
-    if (p->o.has_seed) ds_seed(p->o.seed);
+    if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     make_engine(p);
     load_checkpoint(p);
     if (!ds_error()) train(p);

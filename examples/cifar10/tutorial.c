@@ -6,6 +6,7 @@
 #include "progress.h"
 #include "source.h"
 #include "trace.h"
+#include "weights.h"
 
 #include <errno.h>
 #include <math.h>
@@ -19,9 +20,9 @@ typedef struct Options {
     Source source;
     const char *device, *save, *load, *show, *trace;
     int64_t epochs, batch_size, threads, max_steps, log_interval;
+    int64_t seed; /* -1: the library's own */
     double lr, momentum;
-    uint64_t seed;
-    bool has_seed, eval, no_eval, quiet;
+    bool eval, no_eval, quiet;
 } Options;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
@@ -56,8 +57,8 @@ static const struct argp_option options[] = {
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
     {0, 0, 0, 0, "Results:", 3},
-    {"load", LOAD, "FILE", 0, "start from these weights (.safetensors)", 0},
-    {"save", SAVE, "FILE", 0, "write the trained weights (.safetensors)", 0},
+    {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights there (./cifar_net.pth)", 0},
     {"eval", EVAL, 0, 0, "only test, without training", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"show", SHOW, "FILE", 0, "write the images of the first batch as one picture (.png)", 0},
@@ -66,77 +67,30 @@ static const struct argp_option options[] = {
     {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
     {0}};
 
-static error_t parse_number(int key, char *arg, struct argp_state *state, Options *o)
-{
-    switch (key) {
-    case EPOCHS:
-        o->epochs = args_int(state, "epochs", arg, 0, 1000000000);
-        break;
-    case BATCH_SIZE:
-        o->batch_size = args_int(state, "batch-size", arg, 1, 1000000000);
-        break;
-    case LR:
-        o->lr = args_double(state, "lr", arg, 0, HUGE_VAL);
-        break;
-    case MOMENTUM:
-        o->momentum = args_double(state, "momentum", arg, 0, HUGE_VAL);
-        break;
-    case THREADS:
-        o->threads = args_int(state, "threads", arg, 1, 1024);
-        break;
-    case MAX_STEPS:
-        o->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
-        break;
-    case LOG_INTERVAL:
-        o->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
-        break;
-    case SEED:
-        o->seed = (uint64_t)args_int(state, "seed", arg, 0, INT64_MAX);
-        o->has_seed = true;
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
-}
+static const ArgsField fields[] = {ARGS_WHOLE(EPOCHS, Options, epochs, 0, ARGS_COUNT),
+                                   ARGS_WHOLE(BATCH_SIZE, Options, batch_size, 1, ARGS_COUNT),
+                                   ARGS_REAL(LR, Options, lr),
+                                   ARGS_REAL(MOMENTUM, Options, momentum),
+                                   ARGS_WHOLE(SEED, Options, seed, 0, INT64_MAX),
+                                   ARGS_WHOLE(THREADS, Options, threads, 1, 1024),
+                                   ARGS_WHOLE(MAX_STEPS, Options, max_steps, 0, INT64_MAX),
+                                   ARGS_WHOLE(LOG_INTERVAL, Options, log_interval, 1, INT64_MAX),
+                                   ARGS_TEXT(DEVICE, Options, device),
+                                   ARGS_TEXT(SAVE, Options, save),
+                                   ARGS_TEXT(LOAD, Options, load),
+                                   ARGS_TEXT(SHOW, Options, show),
+                                   ARGS_TEXT(TRACE, Options, trace),
+                                   ARGS_FLAG(EVAL, Options, eval),
+                                   ARGS_FLAG(NO_EVAL, Options, no_eval),
+                                   ARGS_FLAG(QUIET, Options, quiet),
+                                   {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Options *o = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &o->source;
-        break;
-    case DEVICE:
-        o->device = arg;
-        break;
-    case SAVE:
-        o->save = arg;
-        break;
-    case LOAD:
-        o->load = arg;
-        break;
-    case SHOW:
-        o->show = arg;
-        break;
-    case TRACE:
-        o->trace = arg;
-        break;
-    case EVAL:
-        o->eval = true;
-        break;
-    case NO_EVAL:
-        o->no_eval = true;
-        break;
-    case QUIET:
-        o->quiet = true;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "unexpected argument \"%s\"", arg);
-        break;
-    default:
-        return parse_number(key, arg, state, o);
-    }
+    if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument \"%s\"", arg);
+    if (key != ARGP_KEY_INIT) return args_store(state, options, fields, key, arg, o);
+    state->child_inputs[0] = &o->source;
     return 0;
 }
 
@@ -153,6 +107,7 @@ static Options read_options(int argc, char **argv)
                  .momentum = 0.9,
                  .threads = 1,
                  .max_steps = -1,
+                 .seed = -1,
                  .log_interval = 2000};
     if (args_parse(&argp, argc, argv, &o) != 0) exit(2);
     return o;
@@ -193,7 +148,7 @@ static void make_network(Program *p)
 {
     p->net = net_new();
     if (p->o.load) {
-        ds_state *state = ds_load(p->o.load);
+        ds_state *state = weights_load(p->o.load);
         if (state && ds_module_load(p->net, state) == DS_OK && !p->o.quiet)
             printf("Loaded %s\n", p->o.load);
         ds_state_free(state);
@@ -262,9 +217,11 @@ static void train(Program *p)
 
 static void save(Program *p)
 {
-    if (!p->o.save || ds_error()) return;
+    const char *path = p->o.save;
+    if (!path && !p->o.eval) path = "./cifar_net.pth";
+    if (!path || ds_error()) return;
     ds_state *state = ds_module_state(p->net);
-    if (ds_save(state, p->o.save) == DS_OK && !p->o.quiet) printf("Saved %s\n", p->o.save);
+    if (ds_save(state, path) == DS_OK && !p->o.quiet) printf("Saved %s\n", path);
     ds_state_free(state);
 }
 
@@ -294,7 +251,7 @@ static void run(Program *p)
     ds_device device;
     if (ds_device_parse(p->o.device, &device) != DS_OK || ds_set_device(device) != DS_OK) return;
     if (ds_set_threads((int)p->o.threads) != DS_OK) return;
-    if (p->o.has_seed) ds_seed(p->o.seed);
+    if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     load_data(p);
     if (!ds_error()) show_batch(p);
     if (!ds_error()) make_network(p);

@@ -46,3 +46,33 @@ double args_double(struct argp_state *state, const char *name, const char *arg, 
         argp_error(state, "--%s: %g is outside %g to %g", name, x, low, high);
     return x;
 }
+
+static const char *name_of(const struct argp_option *options, int key)
+{
+    while (options->key != key) options++;
+    return options->name;
+}
+
+error_t args_store(struct argp_state *state, const struct argp_option *options,
+                   const ArgsField *fields, int key, char *arg, void *into)
+{
+    const ArgsField *f = fields;
+    while (f->key && f->key != key) f++;
+    if (!f->key) return ARGP_ERR_UNKNOWN;
+    void *to = (char *)into + f->at;
+    switch (f->kind) {
+    case ARGS_INT64:
+        *(int64_t *)to = args_int(state, name_of(options, key), arg, f->low, f->high);
+        break;
+    case ARGS_POSITIVE:
+        *(double *)to = args_double(state, name_of(options, key), arg, 0, HUGE_VAL);
+        break;
+    case ARGS_STRING:
+        *(const char **)to = arg;
+        break;
+    case ARGS_BOOL:
+        *(bool *)to = true;
+        break;
+    }
+    return 0;
+}

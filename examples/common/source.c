@@ -18,40 +18,22 @@ static const struct argp_option options[] = {
     {"workers", WORKERS, "N", 0, "threads that load batches ahead (0: none)", 0},
     {0}};
 
+static const ArgsField fields[] = {ARGS_TEXT(DATA, Source, data),
+                                   ARGS_TEXT(DATA_URL, Source, url),
+                                   ARGS_FLAG(NO_DOWNLOAD, Source, no_download),
+                                   ARGS_FLAG(SAMPLE, Source, sample),
+                                   ARGS_FLAG(SAMPLE_IF_OFFLINE, Source, sample_if_offline),
+                                   ARGS_WHOLE(SAMPLES, Source, samples, 1, INT64_MAX),
+                                   ARGS_FLAG(NO_SHUFFLE, Source, no_shuffle),
+                                   ARGS_WHOLE(WORKERS, Source, workers, 0, 256),
+                                   {0}};
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Source *s = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        *s = (Source){.data = "./data"};
-        return 0;
-    case DATA:
-        s->data = arg;
-        return 0;
-    case DATA_URL:
-        s->url = arg;
-        return 0;
-    case NO_DOWNLOAD:
-        s->no_download = true;
-        return 0;
-    case SAMPLE:
-        s->sample = true;
-        return 0;
-    case SAMPLE_IF_OFFLINE:
-        s->sample_if_offline = true;
-        return 0;
-    case SAMPLES:
-        s->samples = args_int(state, "samples", arg, 1, INT64_MAX);
-        return 0;
-    case NO_SHUFFLE:
-        s->no_shuffle = true;
-        return 0;
-    case WORKERS:
-        s->workers = args_int(state, "workers", arg, 0, 256);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (key != ARGP_KEY_INIT) return args_store(state, options, fields, key, arg, s);
+    *s = (Source){.data = "./data"};
+    return 0;
 }
 
 const struct argp source_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};

@@ -4,19 +4,23 @@
 
 #include "args.h"
 #include "trace.h"
+#include "weights.h"
 
 #include <errno.h>
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
 enum {
     EPOCHS = 256,
+    BATCH_SIZE,
+    THREADS,
     LR,
     MOMENTUM,
     SEED,
     MAX_STEPS,
+    LOAD,
     SAVE_STEP_INTERVAL,
     SAVE_DIR,
     NO_EVAL,
@@ -33,8 +37,10 @@ static const struct argp_option options[] = {
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling (0)", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
     {0, 0, 0, 0, "Results:", 3},
+    {"load", LOAD, "FILE", 0,
+     "go on from cifar_net_step_K.pth, at the begin of its epoch; or start from weights", 0},
     {"save-step-interval", SAVE_STEP_INTERVAL, "N", 0,
-     "write cifar_net_step_K.safetensors every N steps, on rank 0", 0},
+     "write cifar_net_step_K.pth every N steps, on rank 0", 0},
     {"save-dir", SAVE_DIR, "DIR", 0, "where (the current folder)", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step of rank 0 (.csv)", 0},
@@ -42,100 +48,116 @@ static const struct argp_option options[] = {
     {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
     {0}};
 
-static const Training defaults = {.epochs = 2,
-                                  .batch_size = 4,
-                                  .lr = 0.001,
-                                  .momentum = 0.9,
-                                  .threads = 1,
-                                  .max_steps = -1,
-                                  .log_interval = 2000,
-                                  .folder = ".",
-                                  .first = true};
+static const ArgsField fields[] = {
+    ARGS_WHOLE(EPOCHS, Training, epochs, 0, ARGS_COUNT),
+    ARGS_WHOLE(BATCH_SIZE, Training, batch_size, 1, ARGS_COUNT),
+    ARGS_WHOLE(THREADS, Training, threads, 1, 1024),
+    ARGS_REAL(LR, Training, lr),
+    ARGS_REAL(MOMENTUM, Training, momentum),
+    ARGS_WHOLE(SEED, Training, seed, 0, INT64_MAX),
+    ARGS_WHOLE(MAX_STEPS, Training, max_steps, 0, INT64_MAX),
+    ARGS_WHOLE(SAVE_STEP_INTERVAL, Training, save_step_interval, 1, INT64_MAX),
+    ARGS_WHOLE(LOG_INTERVAL, Training, log_interval, 1, INT64_MAX),
+    ARGS_TEXT(LOAD, Training, load),
+    ARGS_TEXT(SAVE_DIR, Training, folder),
+    ARGS_TEXT(TRACE, Training, trace),
+    ARGS_FLAG(NO_EVAL, Training, no_eval),
+    ARGS_FLAG(QUIET, Training, quiet),
+    {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Training *t = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        *t = defaults;
-        state->child_inputs[0] = &t->source;
-        return 0;
-    case EPOCHS:
-        t->epochs = args_int(state, "epochs", arg, 0, 1000000000);
-        return 0;
-    case LR:
-        t->lr = args_double(state, "lr", arg, 0, HUGE_VAL);
-        return 0;
-    case MOMENTUM:
-        t->momentum = args_double(state, "momentum", arg, 0, HUGE_VAL);
-        return 0;
-    case SEED:
-        t->seed = (uint64_t)args_int(state, "seed", arg, 0, INT64_MAX);
-        return 0;
-    case MAX_STEPS:
-        t->max_steps = args_int(state, "max-steps", arg, 0, INT64_MAX);
-        return 0;
-    case SAVE_STEP_INTERVAL:
-        t->save_step_interval = args_int(state, "save-step-interval", arg, 1, INT64_MAX);
-        return 0;
-    case SAVE_DIR:
-        t->folder = arg;
-        return 0;
-    case LOG_INTERVAL:
-        t->log_interval = args_int(state, "log-interval", arg, 1, INT64_MAX);
-        return 0;
-    case TRACE:
-        t->trace = arg;
-        return 0;
-    case NO_EVAL:
-        t->no_eval = true;
-        return 0;
-    case QUIET:
-        t->quiet = true;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument \"%s\"", arg);
+    if (key == ARGP_KEY_INIT) state->child_inputs[0] = &t->source;
+    return args_store(state, options, fields, key, arg, t);
 }
 
-static const struct argp_child children[] = {{&source_argp, 0, "Data:", 1}, {0}};
-const struct argp training_argp = {options, parse, NULL, NULL, children, NULL, NULL};
+/* Those whose help is the program's. */
+static const struct argp_option worded[] = {
+    {"batch-size", BATCH_SIZE, "N", 0, NULL, 2}, {"threads", THREADS, "N", 0, NULL, 2}, {0}};
 
-/* ---- the loop ---------------------------------------------------------------------------------------- */
-
-static void add_below(ds_state *all, const char *prefix, const ds_state *part)
+static error_t parse_worded(int key, char *arg, struct argp_state *state)
 {
-    char name[512];
-    for (int i = 0; i < ds_state_len(part); i++) {
-        snprintf(name, sizeof name, "%s.%s", prefix, ds_state_name(part, i));
-        ds_state_set(all, name, ds_state_at(part, i));
-    }
+    Training *t = state->input;
+    if (key != ARGP_KEY_INIT) return args_store(state, worded, fields, key, arg, t);
+    for (int i = 0; i < 2; i++) state->child_inputs[i] = t;
+    return 0;
 }
 
-/* cifar_net_step_K: what a run needs to go on: epoch, loss, weights, the optimizer's state. */
-static void save_step(const Training *t, int64_t epoch, double loss)
+void training_options(Training *t, const TrainingUsage *usage, int argc, char **argv)
+{
+    struct argp_option rows[3];
+    memcpy(rows, worded, sizeof rows);
+    rows[0].doc = usage->batch_size;
+    rows[1].doc = usage->threads;
+    const struct argp_child data[] = {{&source_argp, 0, "Data:", 1}, {0}};
+    const struct argp shared = {options, parse, NULL, NULL, data, NULL, NULL},
+                      own = {usage->more, usage->parse, NULL, NULL, NULL, NULL, NULL};
+    const struct argp_child children[] = {{&shared, 0, NULL, 0}, {&own, 0, NULL, 0}, {0}};
+    const struct argp argp = {rows, parse_worded, NULL, usage->about, children, NULL, NULL};
+    t->epochs = 2;
+    t->batch_size = 4;
+    t->lr = 0.001;
+    t->momentum = 0.9;
+    t->threads = 1;
+    t->max_steps = -1;
+    t->log_interval = 2000;
+    t->folder = ".";
+    t->first = true;
+    if (args_parse(&argp, argc, argv, t) != 0) exit(2);
+}
+
+/* ---- saved steps -------------------------------------------------------------------------------------- */
+
+/* cifar_net_step_K.pth: what a run needs to go on, in the tutorials' words. */
+static void save_step(const Training *t, double loss)
 {
     char path[4096];
-    ds_scope *scope = ds_scope_open();
-    ds_state *all = ds_state_new(), *net = ds_module_state(t->net), *sgd = ds_optim_state(t->sgd);
-    ds_state_set(all, "epoch", ds_scalar(DS_I64, (double)epoch));
-    ds_state_set(all, "loss", ds_scalar(DS_F64, loss));
-    add_below(all, "model_state_dict", net);
-    add_below(all, "optimizer_state_dict", sgd);
-    snprintf(path, sizeof path, "%s/cifar_net_step_%lld.safetensors", t->folder,
-             (long long)t->step);
-    if (!ds_error() && ds_save(all, path) == DS_OK && !t->quiet) printf("Saved %s\n", path);
-    ds_state_free(all), ds_state_free(net), ds_state_free(sgd);
-    ds_scope_close(scope);
+    snprintf(path, sizeof path, "%s/cifar_net_step_%lld.pth", t->folder, (long long)t->step);
+    ds_state *net = ds_module_state(t->net);
+    ds_value *all = ds_value_dict();
+    ds_value_set(all, "epoch", ds_value_int(t->epoch));
+    ds_value_set(all, "model_state_dict", ds_value_of_state(net));
+    ds_value_set(all, "optimizer_state_dict", ds_optim_state_dict(t->sgd));
+    ds_value_set(all, "loss", ds_value_float(loss));
+    if (!ds_error() && ds_value_save(all, path) == DS_OK && !t->quiet) printf("Saved %s\n", path);
+    ds_value_free(all);
+    ds_state_free(net);
 }
+
+static void load_optimizer(Training *t)
+{
+    ds_value *all = ds_value_load(t->load);
+    const ds_value *sgd = ds_value_get(all, "optimizer_state_dict");
+    ds_status status = sgd ? ds_optim_load_state_dict(t->sgd, sgd) : DS_OK;
+    if (status == DS_OK && ds_value_get(all, "epoch"))
+        status = ds_value_read_int(all, "epoch", &t->epoch);
+    if (status == DS_OK && t->epoch < 0)
+        ds_fail(DS_EFORMAT, "%s: epoch is %lld: expected 0 or more", t->load, (long long)t->epoch);
+    ds_value_free(all);
+}
+
+void training_load(Training *t)
+{
+    if (!t->load || ds_error()) return;
+    ds_state *weights = weights_load(t->load);
+    const char *end = strrchr(t->load, '.');
+    bool torch = end && strcmp(end, ".safetensors") != 0;
+    if (weights && ds_module_load(t->net, weights) == DS_OK && torch) load_optimizer(t);
+    ds_state_free(weights);
+    if (!ds_error() && t->first && !t->quiet)
+        printf("Loaded %s: epoch %lld\n", t->load, (long long)t->epoch + 1);
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------------- */
 
 static bool more_steps(const Training *t)
 {
     return !ds_error() && (t->max_steps < 0 || t->step < t->max_steps);
 }
 
-static double one_step(Training *t, training_step *step, void *program, const ds_batch *b,
-                       int64_t epoch)
+static double one_step(Training *t, training_step *step, void *program, const ds_batch *b)
 {
     double loss = step(program, b);
     t->step++;
@@ -143,19 +165,19 @@ static double one_step(Training *t, training_step *step, void *program, const ds
         fprintf(t->trace_file, "%lld,%.9g,%.9g,%.9g\n", (long long)t->step, loss,
                 ds_optim_lr(t->sgd), ds_grad_norm(t->net));
     bool saves = t->first && t->save_step_interval && t->step % t->save_step_interval == 0;
-    if (saves && !ds_error()) save_step(t, epoch, loss);
+    if (saves && !ds_error()) save_step(t, loss);
     return loss;
 }
 
-static void run_epoch(Training *t, training_step *step, void *program, int64_t epoch)
+static void run_epoch(Training *t, training_step *step, void *program)
 {
     double running = 0;
     ds_batch b;
     for (int64_t i = 0; more_steps(t) && ds_loader_next(t->train, &b); i++) {
-        running += one_step(t, step, program, &b, epoch);
+        running += one_step(t, step, program, &b);
         if (i % t->log_interval != t->log_interval - 1) continue;
         if (t->first && !t->quiet)
-            printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
+            printf("[%lld, %5lld] loss: %.3f\n", (long long)t->epoch + 1, (long long)i + 1,
                    running / (double)t->log_interval);
         fflush(stdout);
         running = 0;
@@ -165,8 +187,8 @@ static void run_epoch(Training *t, training_step *step, void *program, int64_t e
 void training_run(Training *t, training_step *step, void *program)
 {
     if (t->first) t->trace_file = trace_open(t->trace, "step,loss,lr,grad_norm");
-    for (int64_t epoch = 0; epoch < t->epochs && more_steps(t); epoch++)
-        run_epoch(t, step, program, epoch);
+    if (t->epoch) ds_loader_set_epoch(t->train, t->epoch);
+    for (; t->epoch < t->epochs && more_steps(t); t->epoch++) run_epoch(t, step, program);
     ds_loader_stop(t->train);
     trace_close(t->trace_file, t->trace);
     if (!ds_error() && t->first && !t->quiet) printf("Finished Training\n");

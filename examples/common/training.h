@@ -1,5 +1,5 @@
 /* examples/common/training.h: what cifar10_ddp and cifar10_dataparallel share: options, the turns of the loop,
- * the files that are saved on the way, the test. What a step is, each program says itself.
+ * the files that are saved on the way and loaded to go on, the test. What a step is, each program says itself.
  * SPDX-License-Identifier: MIT */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
@@ -7,15 +7,16 @@
 #include "classify.h"
 #include "source.h"
 
+#include <argp.h>
 #include <stdio.h>
 
 typedef struct Training {
     /* the options */
     Source source;
-    const char *trace, *folder;
+    const char *trace, *folder, *load;
     int64_t epochs, batch_size, threads, max_steps, log_interval, save_step_interval;
+    int64_t seed;
     double lr, momentum;
-    uint64_t seed;
     bool no_eval, quiet;
 
     /* the program's; training_free frees them */
@@ -25,16 +26,28 @@ typedef struct Training {
     bool first; /* the rank that prints and saves */
 
     FILE *trace_file;
-    int64_t step;
+    int64_t step, epoch; /* done */
 } Training;
 
-/* The options as a child parser; its input is a Training, whose options it sets to the defaults first. The
- * program adds the options whose meaning is its own: --batch-size and --threads. */
-extern const struct argp training_argp;
+/* What is a program's own in its options. */
+typedef struct TrainingUsage {
+    const char *about, *batch_size, *threads; /* help: of the program, of two options */
+    const struct argp_option
+        *more; /* options of its own, and their parser, whose input is the Training */
+    error_t (*parse)(int key, char *arg, struct argp_state *state);
+} TrainingUsage;
+
+/* Numbers from here on are free for the keys of a program's own options. */
+enum { TRAINING_OWN_KEYS = 1024 };
+
+/* Reads the command line; a mistake in it ends the program. */
+void training_options(Training *t, const TrainingUsage *usage, int argc, char **argv);
 
 /* Forward, backward, update; the loss. */
 typedef double training_step(void *program, const ds_batch *b);
 
+/* Goes on from what --load names: weights, and of a cifar_net_step_K.pth the optimizer and the epoch too. */
+void training_load(Training *t);
 /* All epochs: prints, traces and saves what the options say. Failures stand in ds_error(). */
 void training_run(Training *t, training_step *step, void *program);
 void training_test(const Training *t);

@@ -3,18 +3,22 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_dataparallel
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
+
+show=$1/ds_show
+. "$here/common/saved_step.sh"
 
 sample="--sample --data d --seed 1"
 
 status 0 $sample --device_ids 0,1 --max_steps 200 --log-interval 100 --trace t.csv --save_step_interval 100
 has out '^\[1,   100\] loss: 2\.3'
-has out '^Saved \./cifar_net_step_100\.safetensors$'
+has out '^Saved \./cifar_net_step_100\.pth$'
 has out '^Finished Training$'
 has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
-has cifar_net_step_200.safetensors 'model_state_dict.conv1.weight'
-has cifar_net_step_200.safetensors 'optimizer_state_dict.momentum_buffer.fc3.bias'
-has cifar_net_step_200.safetensors '"epoch"'
+check_saved_step
+status 0 $sample --load cifar_net_step_200.pth --max_steps 2 --no_eval
+has out '^Loaded cifar_net_step_200.pth: epoch 1$'
 lines t.csv 201
 
 # ---- the batch is the total: losses and norms as with one device

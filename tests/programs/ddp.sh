@@ -3,19 +3,29 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_ddp
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
+
+show=$1/ds_show
+. "$here/common/saved_step.sh"
 
 sample="--sample --data d --seed 1"
 
 status 0 $sample --max_steps 200 --log-interval 100 --trace t.csv --save_step_interval 100
 has out '^\[1,   100\] loss: 2\.3'
-has out '^Saved \./cifar_net_step_100\.safetensors$'
+has out '^Saved \./cifar_net_step_100\.pth$'
 has out '^Finished Training$'
 has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
-has cifar_net_step_200.safetensors 'model_state_dict.conv1.weight'
-has cifar_net_step_200.safetensors 'optimizer_state_dict.momentum_buffer.fc3.bias'
-has cifar_net_step_200.safetensors '"epoch"'
 lines t.csv 201
+check_saved_step
+
+# ---- goes on from a saved step: the epoch begins again, with what was learned
+status 0 $sample --load cifar_net_step_200.pth --max_steps 2 --no_eval --log_interval 1
+has out '^Loaded cifar_net_step_200.pth: epoch 1$'
+lines out 4
+"$1/cifar10_tutorial" $sample --load cifar_net_step_200.pth --eval --quiet >a 2>err
+status 0 $sample --load cifar_net_step_200.pth --epochs 0 --quiet
+same a out
 
 # ---- a launcher's option, a seed, workers
 status 0 $sample --local_rank=0 --max_steps 20 --no_eval --quiet --trace t1.csv
@@ -29,6 +39,14 @@ status 2 --epochs many
 has err '"many" is not a whole number'
 status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such
 has err 'no/such'
+status 2 --batch-size 0
+has err 'batch-size: 0 is outside'
+status 2 stray
+has err 'unexpected argument "stray"'
+status 1 $sample --load none.pth
+has err 'none.pth: No such file'
+status 1 $sample --load t.csv
+has err 't.csv'
 status 1 --data empty --no_download
 lines err 1
 

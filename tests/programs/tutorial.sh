@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_tutorial
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
 
 sample="--sample --data d --seed 1"
 
@@ -35,6 +36,21 @@ same b.safetensors c.safetensors
 status 0 $sample --load a.safetensors --eval --save e.safetensors
 same a.safetensors e.safetensors
 has out 'Accuracy of the network'
+
+# ---- as the tutorial: ./cifar_net.pth, which PyTorch loads, and one of PyTorch's gives PyTorch's accuracy
+status 0 $sample --max_steps 2 --no_eval
+has out '^Saved ./cifar_net.pth$'
+status 0 $sample --load cifar_net.pth --eval --quiet
+torch=${DS_PEER_PYTHON:-python3}
+if "$torch" -c 'import torch' 2>/dev/null; then
+    "$torch" "$here/common/peer_net.py" train d torch.pth >want 2>err
+    status 0 $sample --load torch.pth --eval --quiet
+    sed -n 's/^Accuracy of [ a-z]* : *\([0-9]*\) %$/\1/p' out | tr '\n' ' ' | sed 's/ $//' >got
+    echo >>got
+    # one image in a hundred of a class may fall to the other side
+    paste -d ' ' want got | awk '{ for (i = 1; i <= 10; i++) if (($i - $(i + 10))^2 > 1) exit 1; exit NF != 20 }'
+    if [ $? -eq 0 ]; then pass; else fail "PyTorch: $(cat want), here: $(cat got)"; fi
+fi
 
 # ---- small data: fewer images than a batch
 status 0 $sample --samples 3 --batch_size 16 --epochs 2 --trace t3.csv --no_shuffle --no_eval

@@ -1,0 +1,22 @@
+/* examples/common/weights.c: weights from the files that programs here and in PyTorch save.
+ * SPDX-License-Identifier: MIT */
+#include "weights.h"
+
+#include <string.h>
+
+/* What torch.save wrote may hold more than a state dict. */
+static bool is_torch(const char *path)
+{
+    const char *end = strrchr(path, '.');
+    return end && (!strcmp(end, ".pth") || !strcmp(end, ".pt") || !strcmp(end, ".bin"));
+}
+
+ds_state *weights_load(const char *path)
+{
+    ds_value *v = is_torch(path) ? ds_value_load(path) : NULL;
+    if (!v && is_torch(path)) return NULL;
+    const ds_value *weights = ds_value_get(v, "model_state_dict");
+    ds_state *state = weights ? ds_state_of_value(weights) : ds_load(path);
+    ds_value_free(v);
+    return state;
+}
