@@ -7,9 +7,9 @@
  *
  * On one machine they go through a Unix socket. From other machines the one way back that every engine has is
  * the stderr of ranks: records stand there among what the engine and its agents say, and a secret of the job
- * tells them apart. There a record is one line of less than 1024 bytes, with \n and \035 written as two bytes, \035n and
- * \035e: srun deals in such lines, those of different ranks in any order. It is no longer than what a pipe takes at once, and waits until the pipe holds so
- * little that an engine, which forwards at most 4096 bytes at a time, does not cut it in two.
+ * tells them apart. There a record is one line of less than 1024 bytes, with \n and \035 written as two bytes, \035n
+ * and \035e: srun deals in such lines, those of different ranks in any order. And it waits until the pipe holds so
+ * little that mpirun, which forwards at most 4096 bytes at a time, does not cut it in two.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_WIRE_H
 #define LAUNCHER_WIRE_H
