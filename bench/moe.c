@@ -113,8 +113,8 @@ static ds_status measure(void *arg)
     const Options *o = arg;
     ds_scope *scope = ds_scope_open();
     ds_seed(1);
-    ds_module *moe = ds_nn_moe(NULL, "moe", o->hidden, expert, .arg = arg, .num_experts = o->experts,
-                               .ep_size = o->ranks, .k = o->k);
+    ds_module *moe = ds_nn_moe(NULL, "moe", o->hidden, expert, .arg = arg,
+                               .num_experts = o->experts, .ep_size = o->ranks, .k = o->k);
     ds_module *alone = ds_nn_module_list(NULL, "experts");
     for (int e = 0; e < o->experts; e++) {
         char name[16];
