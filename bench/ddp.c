@@ -9,6 +9,7 @@
  * costs is the difference; "deterministic" is stage 2 with that key. Prints a line of JSON for each kind.
  * SPDX-License-Identifier: MIT */
 #include "classify.h"
+#include "mlp.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -65,14 +66,8 @@ static bool is_mlp(const Options *o) { return !strcmp(o->net, "mlp"); }
 static ds_module *make_net(const Options *o)
 {
     if (!is_mlp(o)) return net_new();
-    ds_module *m = ds_nn_sequential(NULL, "mlp");
-    for (int i = 0; i < LAYERS; i++) {
-        char name[2][8];
-        snprintf(name[0], sizeof *name, "fc%d", i);
-        snprintf(name[1], sizeof *name, "relu%d", i);
-        ds_nn_linear(m, name[0], WIDTH, WIDTH);
-        if (i < LAYERS - 1) ds_nn_relu(m, name[1]);
-    }
+    ds_module *m = mlp_new(LAYERS - 1, WIDTH, ds_nn_relu);
+    ds_nn_linear(m, "last", WIDTH, WIDTH);
     return m;
 }
 

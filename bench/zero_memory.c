@@ -16,6 +16,7 @@
  * Fails if the model state is off by more than 5 %, or the peak by more than 10 %.
  * SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
+#include "mlp.h"
 
 #include <deepspeed.h>
 
@@ -98,19 +99,6 @@ static void write_config(Run *r, int ranks)
              2 * bucket, bucket, r->o->offload && r->stage ? "cpu" : "none");
 }
 
-static ds_module *mlp(const Options *o)
-{
-    ds_module *m = ds_nn_sequential(NULL, "mlp");
-    for (int i = 0; i < o->layers; i++) {
-        char name[2][16];
-        snprintf(name[0], sizeof *name, "fc%d", i);
-        snprintf(name[1], sizeof *name, "relu%d", i);
-        ds_nn_linear(m, name[0], o->width, o->width);
-        ds_nn_relu(m, name[1]);
-    }
-    return m;
-}
-
 static int64_t count(const Options *o) { return (int64_t)o->layers * o->width * (o->width + 1); }
 
 static void train_step(ds_engine *e, const Options *o)
@@ -164,7 +152,7 @@ static void estimate(const Run *r, int ranks, int64_t *value)
     const Options *o = r->o;
     ds_memory_estimate numbers, model;
     ds_scope *scope = ds_scope_open();
-    ds_module *m = mlp(o);
+    ds_module *m = mlp_new(o->layers, o->width, ds_nn_relu);
     ds_estimate_memory(&numbers, .config = r->config, .world_size = ranks, .params = count(o),
                        .largest = (int64_t)o->width * o->width);
     ds_estimate_memory(&model, .config = r->config, .world_size = ranks, .model = m,
@@ -186,7 +174,8 @@ static ds_status run_one(Run *r, bool *close)
     ds_scope *scope = ds_scope_open();
     ds_seed(1);
     if (first) estimate(r, ranks, value);
-    ds_engine *e = ds_initialize(.model = mlp(r->o), .config = r->config);
+    ds_engine *e = ds_initialize(.model = mlp_new(r->o->layers, r->o->width, ds_nn_relu),
+                                 .config = r->config);
     for (int i = 0; i < r->o->steps && !ds_error(); i++) {
         ds_memory_reset_peak(cpu);
         sent = dsi_comm_volume(ds_world());

@@ -1,5 +1,6 @@
 /* tests/engine/estimate.c: what ds_estimate_memory says beside what an engine then takes.
  * SPDX-License-Identifier: MIT */
+#include "mlp.h"
 #include "ranks.h"
 
 #include "engine/engine.h"
@@ -7,19 +8,6 @@
 enum { WIDTH = 256, LAYERS = 8, BATCH = 16 };
 
 static const ds_device cpu = {DS_CPU, 0};
-
-static ds_module *mlp(void)
-{
-    ds_module *m = ds_nn_sequential(NULL, "mlp");
-    for (int i = 0; i < LAYERS; i++) {
-        char name[2][8];
-        snprintf(name[0], sizeof *name, "fc%d", i);
-        snprintf(name[1], sizeof *name, "relu%d", i);
-        ds_nn_linear(m, name[0], WIDTH, WIDTH);
-        ds_nn_relu(m, name[1]);
-    }
-    return m;
-}
 
 typedef struct Case {
     int stage, steps;  /* steps: of accumulation */
@@ -79,7 +67,7 @@ static ds_status as_measured(void *arg)
     ds_memory_estimate said = {0};
     write_config(c, config, sizeof config);
     ds_scope *scope = ds_scope_open();
-    ds_module *m = mlp();
+    ds_module *m = mlp_new(LAYERS, WIDTH, ds_nn_relu);
     ds_estimate_memory(&said, .config = config, .world_size = ranks, .model = m,
                        .input = ds_randn(DS_F32, ds_shape(BATCH, WIDTH)));
     ds_engine *e = ds_initialize(.model = m, .config = config);

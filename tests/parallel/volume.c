@@ -1,6 +1,7 @@
 /* tests/parallel/volume.c: bytes that a rank sends in a step, as the communicator counts them: with P bytes of
  * parameters in N ranks 2 P (N-1)/N in stages 0 to 2, and 3 P (N-1)/N in stage 3, which gathers twice.
  * SPDX-License-Identifier: MIT */
+#include "mlp.h"
 #include "ranks.h"
 
 #include "comm/comm.h"
@@ -8,19 +9,6 @@
 
 enum { WIDTH = 128, LAYERS = 60, BATCH = 4 };
 #define PARAMS ((double)LAYERS * WIDTH * (WIDTH + 1))
-
-static ds_module *mlp(void)
-{
-    ds_module *m = ds_nn_sequential(NULL, "mlp");
-    for (int i = 0; i < LAYERS; i++) {
-        char name[2][8];
-        snprintf(name[0], sizeof *name, "fc%d", i);
-        snprintf(name[1], sizeof *name, "gelu%d", i);
-        ds_nn_linear(m, name[0], WIDTH, WIDTH);
-        ds_nn_gelu(m, name[1]);
-    }
-    return m;
-}
 
 static ds_status step(dsi_zero *z, ds_module *m, ds_dtype dtype, int passes)
 {
@@ -48,7 +36,7 @@ static ds_status counted(void *arg)
     int ranks = ds_comm_size(ds_world());
     double before = 0, bytes = PARAMS * (double)ds_dtype_size(c->dtype) * (ranks - 1) / ranks;
     ds_scope *scope = ds_scope_open();
-    ds_module *m = mlp();
+    ds_module *m = mlp_new(LAYERS, WIDTH, ds_nn_gelu);
     ds_optim *optim = ds_optim_adamw(m, 1e-3);
     dsi_zero_opts o = {.stage = c->stage,
                        .dtype = c->dtype,
