@@ -114,14 +114,16 @@ static void at_once(const Options *o, double mb)
         step(e, o->hidden);
     }
     double extra = peak_mb() - before;
+    before = peak_mb();
     for (int i = 0; i < o->saves && !ds_error(); i++) {
         double begin = now();
         ds_engine_load(e, o->dir);
         load[i] = now() - begin;
     }
     if (!ds_error())
-        printf("\"save_mb_s\": %.0f, \"load_mb_s\": %.0f, \"save_extra_mb\": %.1f, ",
-               mb / median(save, o->saves), mb / median(load, o->saves), extra);
+        printf("\"save_mb_s\": %.0f, \"load_mb_s\": %.0f, \"save_extra_mb\": %.1f, "
+               "\"load_extra_mb\": %.1f, ",
+               mb / median(save, o->saves), mb / median(load, o->saves), extra, peak_mb() - before);
     ds_engine_free(e);
 }
 

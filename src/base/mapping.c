@@ -99,3 +99,11 @@ void dsi_mapping_unref(void *mapping)
         free(m->p);
     dsi_free(m);
 }
+
+void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n)
+{
+    if (!m || !m->mapped) return;
+    size_t at = (size_t)((const unsigned char *)bytes - m->p);
+    size_t begin = (at + page() - 1) / page() * page(), end = (at + n) / page() * page();
+    if (begin < end) (void)madvise(m->p + begin, end - begin, MADV_DONTNEED); /* a hint */
+}

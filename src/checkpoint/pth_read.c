@@ -164,7 +164,7 @@ static bool read_storage(Reader *r, const dsi_zip *z, const char *folder, dsi_pi
     if (!e) return wrong(r, "storage data/%.40s is missing in the archive", s->key);
     if (!check_size(r, s, e->bytes, &dtype, &known)) return false;
     if (!known) return true;
-    if (!e->deflated) return dsi_zip_check(r->what, e) && fill(r, s, dtype, e->data, true);
+    if (!e->deflated) return dsi_zip_check(r->what, e, r->file) && fill(r, s, dtype, e->data, true);
     uint8_t *bytes = dsi_zip_unpack(r->what, e);
     bool ok = bytes && fill(r, s, dtype, bytes, false);
     free(bytes);

@@ -29,7 +29,8 @@
 #define ROW_BYTES     46
 #define HEADER_BYTES  30
 #define MAX_32        0xffffffffu
-#define MAX_RATIO     1032 /* of deflate: what a byte can become */
+#define CHECKED       ((size_t)8 << 20) /* bytes of a mapped file that are in memory at a time */
+#define MAX_RATIO     1032              /* of deflate: what a byte can become */
 
 typedef struct Archive {
     const char *what;
@@ -287,9 +288,14 @@ static bool wrong_sum(const char *what, const dsi_zip_entry_at *e, uint32_t is)
         e->name, (unsigned)is, (unsigned)e->crc);
 }
 
-bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e)
+bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, const dsi_mapping *file)
 {
-    uint32_t crc = dsi_crc32(0, e->data, e->bytes);
+    uint32_t crc = 0;
+    for (size_t at = 0, n; at < e->bytes; at += n) {
+        n = e->bytes - at < CHECKED ? e->bytes - at : CHECKED;
+        crc = dsi_crc32(crc, e->data + at, n);
+        dsi_mapping_forget(file, e->data + at, n);
+    }
     return crc == e->crc || wrong_sum(what, e, crc);
 }
 

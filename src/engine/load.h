@@ -93,6 +93,8 @@ ds_status dsi_load_shape(const ds_value *v, ds_dims *shape);
 /* load_others.c: parameters and pieces of what DeepSpeed saved; without its optimizer, where the weights are whole. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
+/* Elements at .. at + n - 1 of row-major x, of a file, to row-major `to`; what was read is let go. */
+ds_status dsi_load_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
 /* Elements of [begin, end) that pieces of that kind have. */
 int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end);
 /* Copies elements [begin, end) to row-major `to`, which has so many. */

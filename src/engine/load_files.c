@@ -3,6 +3,7 @@
 #include "load.h"
 
 #include "base/file.h"
+#include "base/mapping.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "folder.h"
@@ -13,6 +14,8 @@
 
 #include <stdio.h>
 #include <string.h>
+
+#define AT_A_TIME ((int64_t)2 << 20) /* elements of a file that are in memory */
 
 /* ---- files --------------------------------------------------------------------------------------------- */
 
@@ -96,6 +99,22 @@ int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begi
     return n;
 }
 
+ds_status dsi_load_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to)
+{
+    const dsi_storage *s = x->storage;
+    bool in_file = s && s->release == dsi_mapping_unref;
+    size_t size = ds_dtype_size(x->dtype);
+    ds_status status = DS_OK;
+    for (int64_t done = 0, some; status == DS_OK && done < n; done += some) {
+        some = n - done < AT_A_TIME ? n - done : AT_A_TIME;
+        const char *from = s ? (const char *)s->p + (size_t)(x->offset + at + done) * size : NULL;
+        status = dsi_copy(dsi_flat_range(to, done, done + some),
+                          dsi_flat_range(x, at + done, at + done + some));
+        if (in_file) dsi_mapping_forget(s->owner, from, (size_t)some * size);
+    }
+    return status;
+}
+
 ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
                         ds_tensor *to)
 {
@@ -103,10 +122,10 @@ ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < p->n; i++) {
         const dsi_load_piece *x = &p->at[i];
-        int64_t a = larger(begin, x->begin), b = smaller(end, x->end), at = x->at + a - x->begin;
+        int64_t a = larger(begin, x->begin), b = smaller(end, x->end);
         if (a < b && !strcmp(x->kind, kind))
-            status = dsi_copy(dsi_flat_range(to, a - begin, b - begin),
-                              dsi_flat_range(x->x, at, at + b - a));
+            status = dsi_load_range(x->x, x->at + a - x->begin, b - a,
+                                    dsi_flat_range(to, a - begin, b - begin));
     }
     ds_scope_close(scope);
     return status;

@@ -53,7 +53,8 @@ static ds_status take_weights(const dsi_loaded *l, const char *name, int64_t beg
         return dsi_load_copy(p, DSI_LOAD_WEIGHTS, begin, end, to);
     if (!whole) return DS_OK; /* passed over: .not_strict */
     const ds_tensor *x = dsi_load_tensor(whole, "");
-    return dsi_copy(dsi_flat_range(to, 0, end - begin), dsi_flat_range(x, begin, end));
+    return x ? dsi_load_range(x, begin, end - begin, dsi_flat_range(to, 0, end - begin))
+             : ds_error_status();
 }
 
 /* What ZeRO keeps apart is written there, and published; the rest where it is. */
