@@ -15,10 +15,11 @@
 
 #include <math.h>
 
-#define COLUMNS 256 /* outputs summed together */
-#define ROWS    256 /* lines whose sum is kept in T: 64 additions an element */
-#define GATHER  512 /* elements of a line that is not dense, at a time */
-#define PARTS   64  /* of one long line */
+#define COLUMNS 256  /* outputs summed together */
+#define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
+#define GATHER  512  /* elements of a line that is not dense, at a time */
+#define PARTS   64   /* of one long line */
+#define AHEAD   4096 /* bytes: the page that the hardware does not fetch ahead by itself */
 
 typedef struct {
     int n;
