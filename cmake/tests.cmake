@@ -93,6 +93,14 @@ if(DS_EXAMPLES)
     endforeach()
 endif()
 
+# tests/launcher/cluster and slurm make hosts of namespaces, which takes root; skipped elsewhere.
+if(NOT DS_SANITIZE AND DS_EXAMPLES)
+    foreach(script cluster slurm)
+        add_test(NAME launcher/${script} COMMAND ${PROJECT_SOURCE_DIR}/tests/launcher/${script} ${PROJECT_BINARY_DIR})
+        set_tests_properties(launcher/${script} PROPERTIES LABELS launcher TIMEOUT 300 SKIP_RETURN_CODE 77)
+    endforeach()
+endif()
+
 # Keys of ds_config.json that are said to be acted on are read somewhere.
 if(Python3_FOUND)
     add_test(NAME house/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py

@@ -55,6 +55,13 @@ need_checks()
     need_tool mpirun.openmpi openmpi-bin 'starts them'
     need_library mpich libmpich-dev 'the other MPI'
     need_tool mpiexec.mpich mpich 'starts its ranks'
+    need_tool ip iproute2 'hosts of namespaces'
+    need_tool nsenter util-linux 'enters them'
+    need_tool ssh openssh-client 'starts ranks there'
+    # a system with services would start one, which nobody asked for
+    [ -x /usr/sbin/sshd ] || [ -d /run/systemd/system ] || want openssh-server 'lets them in'
+    need_tool pdsh pdsh 'the other way'
+    need_tool ps procps 'sees what is left'
     need_tool c++ g++ 'headers as C++'
     need_tool python3 python3-minimal 'checks of the tree'
     need_tool clang-format clang-format 'form'

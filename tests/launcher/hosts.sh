@@ -61,7 +61,7 @@ hosts_share()
 # The keys and files of ssh, if it is there.
 hosts_share_ssh()
 {
-    command -v sshd >/dev/null || return 0
+    if ! command -v sshd >/dev/null || ! command -v ssh-keygen >/dev/null; then return; fi
     ssh-keygen -q -t ed25519 -N '' -C cluster -f /run/hosts/id_ed25519 || return 1
     for k in $hosts_all; do
         ssh-keygen -q -t ed25519 -N '' -C "node$k" -f "/run/hosts/host_key$k" || return 1
