@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define ALIGN     64
+#define HUGE_PAGE ((size_t)2 << 20)
 #define PAST_END  64 /* bytes that may be read behind the last */
 #define AHEAD     ((off_t)1 << 30)
 #define MAX_BYTES (SIZE_MAX / 4)
@@ -60,8 +62,9 @@ static unsigned char *copy(int fd, size_t bytes)
     return p;
 }
 
-dsi_mapping *dsi_mapping_open(const char *what, const char *path)
+dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *kept)
 {
+    if (kept) *kept = -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 || fstat(fd, &st)) {
@@ -85,7 +88,10 @@ dsi_mapping *dsi_mapping_open(const char *what, const char *path)
         dsi_free(m);
         m = NULL;
     }
-    close(fd);
+    if (m && kept)
+        *kept = fd;
+    else
+        close(fd);
     return m;
 }
 

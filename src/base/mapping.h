@@ -18,8 +18,9 @@ typedef struct dsi_mapping {
 /* Files from so many bytes on are mapped. */
 #define DSI_MAPPED_BYTES ((size_t)1 << 20)
 
-/* One count is the caller's; NULL with the message, which begins with `what`. */
-dsi_mapping *dsi_mapping_open(const char *what, const char *path);
+/* One count is the caller's; NULL with the message, which begins with `what`. *fd, if fd is not NULL: the file
+ * itself, for the caller to close. */
+dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *fd);
 void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
 
 /* The pages that lie in these bytes of m, which nobody has written to, need not be in memory any more: who reads them

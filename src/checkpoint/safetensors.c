@@ -395,7 +395,7 @@ static ds_state *read_tensors(dsi_mapping *file, const char *path, const Entries
 ds_state *ds_safetensors_load(const char *path)
 {
     if (!path) return dsi_refuse("safetensors: path is NULL");
-    dsi_mapping *file = dsi_mapping_open("safetensors", path);
+    dsi_mapping *file = dsi_mapping_open("safetensors", path, NULL);
     if (!file) return NULL;
     ds_state *state = NULL;
     Entries all = {0};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1 << 20)
+#define PIECE_BYTES ((size_t)1 << 20) /* which a write finds in the cache after the check sum */
 
 /* A tensor that lies in memory: the bytes that it spans. */
 typedef struct Span {

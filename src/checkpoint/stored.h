@@ -42,7 +42,7 @@ typedef struct dsi_stored {
 bool dsi_stored_plan(dsi_stored *s, const char *what, ds_value *v);
 void dsi_stored_free(dsi_stored *s);
 
-/* Hands the bytes of storage i to sink in pieces of a few MiB. */
+/* Hands the bytes of storage i to sink in pieces of about a MiB. */
 ds_status dsi_stored_bytes(const dsi_stored *s, int i,
                            void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
 

@@ -29,8 +29,7 @@
 #define ROW_BYTES     46
 #define HEADER_BYTES  30
 #define MAX_32        0xffffffffu
-#define CHECKED       ((size_t)8 << 20) /* bytes of a mapped file that are in memory at a time */
-#define MAX_RATIO     1032              /* of deflate: what a byte can become */
+#define MAX_RATIO     1032 /* of deflate: what a byte can become */
 
 typedef struct Archive {
     const char *what;
@@ -278,25 +277,15 @@ const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 
 /* ---- data ------------------------------------------------------------------------------------------------ */
 
-static bool wrong_sum(const char *what, const dsi_zip_entry_at *e, uint32_t is)
+bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
 {
+    if (crc == e->crc) return true;
     return damaged(
         what,
         "entry %.100s is damaged: its CRC is %08x, the archive says %08x (if the file was "
         "written without check sums, torch.serialization.set_crc32_options(False), save "
         "it again with them)",
-        e->name, (unsigned)is, (unsigned)e->crc);
-}
-
-bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, const dsi_mapping *file)
-{
-    uint32_t crc = 0;
-    for (size_t at = 0, n; at < e->bytes; at += n) {
-        n = e->bytes - at < CHECKED ? e->bytes - at : CHECKED;
-        crc = dsi_crc32(crc, e->data + at, n);
-        dsi_mapping_forget(file, e->data + at, n);
-    }
-    return crc == e->crc || wrong_sum(what, e, crc);
+        e->name, (unsigned)crc, (unsigned)e->crc);
 }
 
 static bool inflate_all(const dsi_zip_entry_at *e, uint8_t *to)
@@ -324,9 +313,7 @@ uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e)
     }
     bool ok = e->deflated ? inflate_all(e, p) : (memcpy(p, e->data, e->bytes), true);
     if (!ok) damaged(what, "entry %.100s does not unpack to %zu bytes", e->name, e->bytes);
-    uint32_t crc = ok ? dsi_crc32(0, p, e->bytes) : 0;
-    if (ok && crc != e->crc) ok = wrong_sum(what, e, crc);
-    if (ok) return p;
+    if (ok && dsi_zip_check(what, e, dsi_crc32(0, p, e->bytes))) return p;
     free(p);
     return NULL;
 }

@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "base/list.h"
 #include "base/map.h"
-#include "base/mapping.h"
 
 /* ---- write: stored entries, whose data begin at multiples of 64 bytes of the file --------------------- */
 
@@ -46,8 +45,8 @@ void dsi_zip_close(dsi_zip *z);
 const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z,
                                      const char *name); /* NULL if there is none */
 
-/* Whether the data of e have its check sum; false with the message. */
-bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, const dsi_mapping *file);
+/* Whether crc, of the data of e, is its check sum; false with the message. */
+bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc);
 /* The bytes of e unpacked, to be freed; NULL with the message. */
 uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e);
 

@@ -201,6 +201,45 @@ static void no_state_dict(void **unused)
     ds_state_free(state);
 }
 
+/* A tensor of more than 4 GiB, and entries behind it: zip64. It takes 5 GB of disk, so only where $DS_TEST_LARGE names
+ * a folder for it. */
+#define LARGE ((int64_t)4300 << 20)
+
+static ds_status count_up(void *arg, int64_t offset, void *to, size_t bytes)
+{
+    (void)arg;
+    for (size_t i = 0; i < bytes; i++)
+        ((uint8_t *)to)[i] = (uint8_t)(((uint64_t)offset + i) * 2654435761u >> 24);
+    return DS_OK;
+}
+
+static void large(void **unused)
+{
+    (void)unused;
+    const char *folder = getenv("DS_TEST_LARGE");
+    if (!folder || !*folder) skip();
+    char path[1000];
+    snprintf(path, sizeof path, "%s/large.pth", folder);
+    const int64_t shape[] = {LARGE / 1024, 1024};
+    ds_value *v = ds_value_dict();
+    ds_value_set(v, "before", ds_value_tensor(ds_ones(DS_F32, ds_shape(3))));
+    ds_value_set(v, "large", dsi_value_source(DS_U8, shape, 2, count_up, NULL));
+    ds_value_set(v, "after", ds_value_tensor(ds_full(DS_F64, ds_shape(5), 7)));
+    CHECK_INT(ds_value_save(v, path), DS_OK);
+    ds_value_free(v);
+    v = ds_value_load(path);
+    CHECK(v != NULL);
+    CHECK_CLOSE(ds_item(ds_slice(at(v, "after"), 0, 4, 5)), 7, 0);
+    CHECK_INT(ds_numel(at(v, "large")), LARGE);
+    const uint8_t *p = ds_data(at(v, "large"));
+    uint8_t want;
+    for (int64_t i = 0; i < LARGE; i += 123456789) {
+        count_up(NULL, i, &want, 1);
+        CHECK_INT(p[i], want);
+    }
+    ds_value_free(v);
+}
+
 /* ---- malformed files --------------------------------------------------------------------------------------- */
 
 static void write_file(const char *path, const void *data, size_t n)
@@ -416,7 +455,7 @@ TEST_MAIN(cmocka_unit_test_setup_teardown(dtypes, make, clean),
           cmocka_unit_test_setup_teardown(mapped, make, clean),
           cmocka_unit_test_setup_teardown(equal_files, make, clean),
           cmocka_unit_test_setup_teardown(not_saved, make, clean),
-          cmocka_unit_test_setup_teardown(no_state_dict, make, clean),
+          cmocka_unit_test_setup_teardown(no_state_dict, make, clean), cmocka_unit_test(large),
           cmocka_unit_test_setup_teardown(cut_and_spoilt, make, clean),
           cmocka_unit_test_setup_teardown(pickles, make, clean),
           cmocka_unit_test_setup_teardown(bombs, make, clean),
