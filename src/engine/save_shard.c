@@ -5,6 +5,8 @@
 #include "checkpoint/value.h"
 #include "optim/optim.h"
 
+#include <string.h>
+
 typedef dsi_save_maker Maker;
 
 /* ---- groups: Note [Shards] ----------------------------------------------------------------------------- */
@@ -101,22 +103,15 @@ static ds_tensor *average(const Maker *m, int k, int which)
 
 /* ---- the optimizer ------------------------------------------------------------------------------------- */
 
-/* What a group of the optimizer has of its own. */
+/* What a group of the optimizer has of its own: as torch.optim has it, without its parameters. */
 ds_value *dsi_save_group_values(Maker *m, int group)
 {
-    ds_optim *o = m->e->optim;
+    const ds_value *from = ds_value_at(ds_value_get(m->optimizer, "param_groups"), group);
     ds_value *v = ds_value_dict();
-    double betas[2], momentum;
-    dsi_put(m, v, "lr", ds_value_float(ds_optim_group_lr(o, group)));
-    if (ds_optim_group_betas(o, group, betas)) {
-        ds_value *pair = ds_value_tuple();
-        dsi_append(m, pair, ds_value_float(betas[0]));
-        dsi_append(m, pair, ds_value_float(betas[1]));
-        dsi_put(m, v, "betas", pair);
+    for (int64_t i = 0; i < ds_value_len(from); i++) {
+        const char *key = ds_value_text(ds_value_key_at(from, i));
+        if (strcmp(key, "params") != 0) dsi_put(m, v, key, dsi_value_ref(ds_value_at(from, i)));
     }
-    if (ds_optim_group_momentum(o, group, &momentum))
-        dsi_put(m, v, "momentum", ds_value_float(momentum));
-    dsi_put(m, v, "weight_decay", ds_value_float(ds_optim_group_weight_decay(o, group)));
     return v;
 }
 

@@ -28,42 +28,40 @@
 
 typedef dsi_save_maker Maker;
 
-/* ---- the optimizer, whole ------------------------------------------------------------------------------- */
+/* ---- values of others ---------------------------------------------------------------------------------- */
 
-/* {"step", "exp_avg", ...} of a parameter that was updated; else {}. */
-static ds_value *state_of(Maker *m, const dsi_optim_param *x, int param)
+/* A copy, whose tensors are written from where they are. */
+static ds_value *copy_value(Maker *m, const ds_value *v)
 {
-    ds_value *v = ds_value_dict();
-    if (x->step) dsi_put(m, v, "step", ds_value_int(x->step));
-    for (int i = 0; x->step && i < DS_OPTIM_MOMENTS; i++)
-        if (x->moment[i])
-            dsi_put(m, v, m->e->optim->type->moment[i],
-                    dsi_extent_of(&m->f->extents, x->moment[i], param));
-    return v;
-}
-
-/* As torch.optim's: parameters are numbered group by group. */
-static ds_value *whole_optimizer_state(Maker *m)
-{
-    const ds_optim *o = m->e->optim;
-    ds_value *v = ds_value_dict(), *state = ds_value_dict(), *groups = ds_value_list();
-    int64_t number = 0;
-    for (int g = 0; g < o->n_groups; g++) {
-        ds_value *values = dsi_save_group_values(m, g), *params = ds_value_list();
-        for (int i = 0; i < o->n; i++) {
-            if (o->params[i].group != g) continue;
-            if (o->params[i].step &&
-                ds_value_set_int(state, number, state_of(m, &o->params[i], i)) != DS_OK)
+    ds_value *copy;
+    ds_tensor *x;
+    switch (ds_value_kind_of(v)) {
+    case DS_VALUE_TENSOR:
+        return ds_value_read_tensor(v, "", &x) == DS_OK
+                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)), -1)
+                   : NULL;
+    case DS_VALUE_LIST:
+    case DS_VALUE_TUPLE:
+    case DS_VALUE_SET:
+        copy = dsi_value_new((int)ds_value_kind_of(v));
+        for (int64_t i = 0; i < ds_value_len(v); i++)
+            dsi_append(m, copy, copy_value(m, ds_value_at(v, i)));
+        break;
+    case DS_VALUE_DICT:
+        copy = ds_value_dict();
+        for (int64_t i = 0; i < ds_value_len(v); i++)
+            if (dsi_value_put(copy, copy_value(m, ds_value_key_at(v, i)),
+                              copy_value(m, ds_value_at(v, i))) != DS_OK)
                 m->status = ds_error_status();
-            dsi_append(m, params, ds_value_int(number++));
-        }
-        dsi_put(m, values, "params", params);
-        dsi_append(m, groups, values);
+        break;
+    default: /* values that nobody changes */
+        return dsi_value_ref((ds_value *)v);
     }
-    dsi_put(m, v, "state", state);
-    dsi_put(m, v, "param_groups", groups);
-    return v;
+    copy->class_name = v->class_name;
+    return copy;
 }
+
+/* ---- the optimizer, whole ------------------------------------------------------------------------------- */
 
 /* The master of parameter k of the layout, or its average. */
 static ds_value *trained_value(Maker *m, int k, bool average)
@@ -96,7 +94,7 @@ static ds_value *fp16_optimizer(Maker *m)
         dsi_put(m, v, "scale_factor", ds_value_float(2));
         dsi_put(m, v, "scale_window", ds_value_int(s->window));
     }
-    dsi_put(m, v, "optimizer_state_dict", whole_optimizer_state(m));
+    dsi_put(m, v, "optimizer_state_dict", copy_value(m, m->optimizer));
     for (int g = 0; g < m->groups.n; g++) {
         ds_value *group = ds_value_list();
         for (int i = 0; i < m->groups.at[g].n; i++)
@@ -111,7 +109,7 @@ static ds_value *fp16_optimizer(Maker *m)
 ds_value *dsi_save_optimizer(Maker *m)
 {
     if (!m->e->zero || dsi_save_sharded(m->e)) return ds_value_none();
-    return m->e->config->fp16.enabled ? fp16_optimizer(m) : whole_optimizer_state(m);
+    return m->e->config->fp16.enabled ? fp16_optimizer(m) : copy_value(m, m->optimizer);
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
@@ -303,37 +301,6 @@ static ds_value *json_value(Maker *m, const json_t *j)
 
 ds_value *dsi_save_config(Maker *m) { return json_value(m, m->e->config->trees->given); }
 
-/* A copy of what a client gave, whose tensors are written from where they are. */
-static ds_value *copy_value(Maker *m, const ds_value *v)
-{
-    ds_value *copy;
-    ds_tensor *x;
-    switch (ds_value_kind_of(v)) {
-    case DS_VALUE_TENSOR:
-        return ds_value_read_tensor(v, "", &x) == DS_OK
-                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)), -1)
-                   : NULL;
-    case DS_VALUE_LIST:
-    case DS_VALUE_TUPLE:
-    case DS_VALUE_SET:
-        copy = dsi_value_new((int)ds_value_kind_of(v));
-        for (int64_t i = 0; i < ds_value_len(v); i++)
-            dsi_append(m, copy, copy_value(m, ds_value_at(v, i)));
-        break;
-    case DS_VALUE_DICT:
-        copy = ds_value_dict();
-        for (int64_t i = 0; i < ds_value_len(v); i++)
-            if (dsi_value_put(copy, copy_value(m, ds_value_key_at(v, i)),
-                              copy_value(m, ds_value_at(v, i))) != DS_OK)
-                m->status = ds_error_status();
-        break;
-    default: /* values that nobody changes */
-        return dsi_value_ref((ds_value *)v);
-    }
-    copy->class_name = v->class_name;
-    return copy;
-}
-
 /* DeepSpeed's and ours; a client state may not have them. */
 static void put_client_state(Maker *m, ds_value *to)
 {
@@ -438,6 +405,7 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
     int rank = ds_comm_rank(e->comm);
     Maker m = {.f = f, .e = e, .o = o, .flat = e->zero ? dsi_zero_flat(e->zero) : NULL};
     f->extents.zero = e->zero;
+    if (e->optim && !(m.optimizer = ds_optim_state_dict(e->optim))) return ds_error_status();
     if (m.flat) dsi_save_make_groups(&m);
     if (e->config->zero.stage == 3)
         dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
@@ -452,6 +420,7 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
     dsi_save_experts(&m);
     dsi_save_add_file(&m, rank_states(&m), "rank_%d_states.pt", rank);
     dsi_save_free_groups(&m);
+    ds_value_free(m.optimizer);
     return m.status;
 }
 

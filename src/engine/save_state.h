@@ -25,6 +25,7 @@ typedef struct dsi_save_maker {
     ds_engine *e;
     const ds_save_opts *o;
     const dsi_flat *flat; /* NULL: nothing is trained */
+    ds_value *optimizer;  /* ds_optim_state_dict; NULL: there is none */
     struct {
         DSI_LIST(dsi_save_group)
     } groups;
