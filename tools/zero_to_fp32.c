@@ -169,6 +169,16 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 
 /* ---- the dict -------------------------------------------------------------------------------------------- */
 
+static bool is_buffer(const Export *e, const char *name)
+{
+    const ds_value *names = ds_value_get(e->l.model, "buffer_names");
+    for (int64_t i = 0; i < ds_value_len(names); i++) {
+        const char *is = ds_value_text(ds_value_at(names, i));
+        if (is && !strcmp(is, name)) return true;
+    }
+    return false;
+}
+
 static ds_status add_tensor(Export *e, const char *name, ds_value *v)
 {
     const dsi_load_param *p = dsi_load_param_of(&e->l, name);
@@ -176,7 +186,12 @@ static ds_status add_tensor(Export *e, const char *name, ds_value *v)
     const ds_value *shape = ds_value_get(frozen, name);
     if (p) return add_trained(e, name, p);
     if (shape) return e->o->no_frozen ? DS_OK : add_frozen(e, name, shape);
-    return ds_value_kind_of(v) == DS_VALUE_TENSOR ? add_as_it_is(e, name, v) : DS_OK;
+    if (ds_value_kind_of(v) != DS_VALUE_TENSOR) return DS_OK;
+    if (!e->l.params.n && !is_buffer(e, name)) {
+        e->trained++;
+        e->trained_elements += dsi_numel(dsi_value_shape(v));
+    }
+    return add_as_it_is(e, name, v);
 }
 
 /* Names that share a parameter: {alias: name}. */
@@ -339,11 +354,24 @@ static ds_status write_out(const Export *e)
     return status;
 }
 
+/* Where the model file has the optimizer too, weights can do without it: it may have groups of parameters that
+ * nothing names. */
+static ds_status load(Export *e, const char *folder)
+{
+    ds_status status = dsi_load_files(&e->l, folder, 0, true);
+    bool whole = ds_value_kind_of(ds_value_get(e->l.model, "optimizer")) == DS_VALUE_DICT;
+    if (status == DS_OK || e->l.own || !whole) return status;
+    ds_error_clear();
+    dsi_loaded_free(&e->l);
+    e->l = (dsi_loaded){0};
+    return dsi_load_files(&e->l, folder, 0, false);
+}
+
 static ds_status convert(Export *e, const char *folder)
 {
     printf("Processing zero checkpoint '%s'\n", folder);
     fflush(stdout);
-    ds_status status = dsi_load_files(&e->l, folder, 0, true);
+    ds_status status = load(e, folder);
     if (status == DS_OK) status = check_shards(e);
     if (status != DS_OK) return status;
     say_what(e);

@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 
-enum { WIDTH = 256, LAYERS = 8, BATCH = 16 };
+enum { WIDTH = 160, LAYERS = 8, BATCH = 8 };
 
 static const ds_device cpu = {DS_CPU, 0};
 

@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 #include "parallel/zero.h"
 
-enum { WIDTH = 128, LAYERS = 60, BATCH = 4 };
+enum { WIDTH = 128, LAYERS = 24, BATCH = 4 };
 #define PARAMS ((double)LAYERS * WIDTH * (WIDTH + 1))
 
 static ds_status step(dsi_zero *z, ds_module *m, ds_dtype dtype, int passes)
