@@ -61,7 +61,7 @@ ds_status dsi_agree_count(ds_comm *c, int64_t *n)
     return ds_comm_size(c) > 1 ? broadcast(c, n, DS_I64, 1, 0) : DS_OK;
 }
 
-static uint64_t hash_text(const char *s) /* FNV-1a */
+uint64_t dsi_agree_hash(const char *s) /* FNV-1a */
 {
     uint64_t h = 0xcbf29ce484222325u;
     while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
@@ -70,7 +70,7 @@ static uint64_t hash_text(const char *s) /* FNV-1a */
 
 ds_status dsi_agree_same(ds_comm *c, const char *text, bool *same)
 {
-    int64_t low = (int64_t)(hash_text(text) >> 1), high = low;
+    int64_t low = (int64_t)(dsi_agree_hash(text) >> 1), high = low;
     *same = true;
     if (ds_comm_size(c) == 1) return DS_OK;
     if (reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK || reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)

@@ -15,6 +15,8 @@ ds_status dsi_agree_text(ds_comm *c, const char *text, char **out);
 /* Rank 0's number on all ranks. */
 ds_status dsi_agree_count(ds_comm *c, int64_t *n);
 
+uint64_t dsi_agree_hash(const char *text); /* texts that differ are taken to have different ones */
+
 /* Whether the text is the same on all ranks. */
 ds_status dsi_agree_same(ds_comm *c, const char *text, bool *same);
 

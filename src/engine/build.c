@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
+#include "agree.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "nn/moe.h"
@@ -53,20 +54,13 @@ static const char *config_text(const ds_init *init)
     return init->config ? init->config : from_args;
 }
 
-static uint64_t hash_text(const char *s) /* FNV-1a */
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
-    return h;
-}
-
 /* Ranks that were given different files would wait for each other in different places. */
 static bool same_everywhere(const ds_engine *e)
 {
     int size = ds_comm_size(e->comm);
     if (size == 1) return true;
     char *json = dsi_config_json(e->config);
-    int64_t mine = (int64_t)hash_text(json);
+    int64_t mine = (int64_t)dsi_agree_hash(json);
     dsi_free(json);
     ds_scope *scope = ds_scope_open();
     ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));

@@ -5,6 +5,7 @@
 #include "run.h"
 
 #include "engine/folder.h"
+#include "tensor/tensor.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -333,6 +334,57 @@ static void parts_only(void **state)
     folder_remove();
 }
 
+/* A parameter that is not trained stands beside the others, or is left out. */
+static ds_engine *frozen_engine(int stage, double bias)
+{
+    ds_module *m = run_net(true, 0, 1);
+    for (int i = 0; i < ds_module_params(m); i++) {
+        const char *path;
+        ds_tensor *x = ds_module_param_at(m, i, &path);
+        if (strcmp(path, "fc1.bias") != 0) continue;
+        ds_init_constant(x, bias);
+        x->requires_grad = false;
+    }
+    char text[300];
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"Adam\"}, "
+             "\"zero_optimization\": {\"stage\": %d}}",
+             stage);
+    ds_engine *e = ds_initialize(.model = m, .config = text);
+    CHECK(e);
+    return e;
+}
+
+static double frozen_value(ds_engine *e)
+{
+    ds_state *s = ds_engine_state(e, false);
+    double x = ds_item(ds_sum(ds_state_get(s, "fc1.bias"))) / 19;
+    ds_state_free(s);
+    return x;
+}
+
+static void frozen(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        folder_make();
+        ds_engine *e = frozen_engine(stage, 0.5), *other = frozen_engine(3 - stage, 0.25);
+        CHECK(ds_engine_save(e, folder_path("")) == DS_OK);
+        CHECK(ds_engine_save(e, folder_path(""), .tag = "without", .exclude_frozen = true) ==
+              DS_OK);
+        CHECK(ds_engine_load(other, folder_path(""), .tag = "without") == DS_EINVAL);
+        CHECK_ERROR("has no fc1.bias, which the model has");
+        CHECK(ds_engine_load(other, folder_path(""), .tag = "without", .not_strict = true) ==
+              DS_OK);
+        CHECK_CLOSE(frozen_value(other), 0.25, 1e-6);
+        CHECK(ds_engine_load(other, folder_path(""), .tag = "global_step0") == DS_OK);
+        CHECK_CLOSE(frozen_value(other), 0.5, 1e-6);
+        ds_engine_free(e);
+        ds_engine_free(other);
+        folder_remove();
+    }
+}
+
 /* ---- what the program puts in -------------------------------------------------------------------------- */
 
 static void client_state(void **state)
@@ -545,6 +597,7 @@ int main(void)
                                        cmocka_unit_test(latest_is_damaged),
                                        cmocka_unit_test(other_models),
                                        cmocka_unit_test(parts_only),
+                                       cmocka_unit_test(frozen),
                                        cmocka_unit_test(client_state),
                                        cmocka_unit_test(between_micro_steps),
                                        cmocka_unit_test(averages_in_place),

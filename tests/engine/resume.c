@@ -103,6 +103,18 @@ static void behind(void **state)
                          .more = "\"checkpoint\": {\"async\": true},"});
 }
 
+/* Stage 0 works as stage 1 there. */
+static void deterministic(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage += 3)
+        resume(2, 3,
+               (RunPlan){.stage = stage,
+                         .accumulate = 2,
+                         .dtype = "bf16",
+                         .zero = "\"deterministic\": true,"});
+}
+
 /* Experts that ranks share, in stages that have them. */
 static void experts(void **state)
 {
@@ -140,8 +152,9 @@ int main(void)
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float32),          cmocka_unit_test(float16), cmocka_unit_test(bfloat16),
-        cmocka_unit_test(other_optimizers), cmocka_unit_test(behind),  cmocka_unit_test(experts),
-        cmocka_unit_test(offloaded)};
+        cmocka_unit_test(float32),   cmocka_unit_test(float16),
+        cmocka_unit_test(bfloat16),  cmocka_unit_test(other_optimizers),
+        cmocka_unit_test(behind),    cmocka_unit_test(experts),
+        cmocka_unit_test(offloaded), cmocka_unit_test(deterministic)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,9 +57,14 @@ has out 'global_step100/manifest is missing.*: c/global_step80 is loaded instead
 has out '^Loaded c/global_step80'
 
 # ---- killed
-cat >k.json <<'END'
-{"train_batch_size": 16, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2}, "checkpoint": {"keep_last": 3}}
+behind=false
+for name in k0 k1; do # k1: written behind the training
+    cat >$name.json <<END
+{"train_batch_size": 16, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2},
+ "checkpoint": {"keep_last": 3, "async": $behind}}
 END
+    behind=true
+done
 
 # kill_once FOLDER SEED COMMAND...: runs it; when it has saved, and up to 0.1 s more, kills it, or for a command that
 # starts ranks one of them; then loads what is there
@@ -68,7 +73,7 @@ kill_once()
     folder=$1 seed=$2
     shift 2
     : >started
-    "$@" $sample -e 99 --quiet --save_dir "$folder" --save_interval 1 --deepspeed_config k.json >killed 2>&1 </dev/null &
+    "$@" $sample -e 99 --quiet --save_dir "$folder" --save_interval 1 --deepspeed_config k$((seed % 2)).json >killed 2>&1 </dev/null &
     job=$!
     for i in $(seq 500); do
         if [ "$folder/latest" -nt started ]; then break; fi
