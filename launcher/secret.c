@@ -56,11 +56,11 @@ bool secret_read(dsi_text *secret, const char *file)
     if (value) unsetenv("DS_JOIN_SECRET");
     if (file && !read_file(secret, file)) return false;
     if (secret->n && secret->n < SECRET_SHORT)
-        fprintf(
-            stderr,
-            "deepspeed: the secret has %zu characters: who listens on the network could find it "
-            "by trying; better 32 of openssl rand -hex 16\n",
-            secret->n);
+        fprintf(stderr,
+                "deepspeed: the secret is only %zu bytes long: who listens on the network could "
+                "find it "
+                "by trying; better 32 of openssl rand -hex 16\n",
+                secret->n);
     return true;
 }
 
