@@ -23,6 +23,7 @@ typedef struct ds_ddp_opts {
 /* torch.nn.parallel.DistributedDataParallel: every rank begins with the parameters and buffers of rank 0;
  * ds_ddp_backward leaves the mean of all ranks' gradients in ds_grad(p) of every parameter that requires one
  * (zeros, if no rank used it), sent in buckets while backward goes on. A plain ds_optim does the rest.
+ * Of experts that ranks share (ds_nn_moe) the same goes for the ranks that have them.
  * Borrows the module. On one rank it does nothing at all. */
 DS_API ds_ddp *ds_ddp_new(ds_module *module);
 DS_API ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts);

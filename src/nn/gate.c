@@ -133,7 +133,7 @@ static bool open_plan(const dsi_gate *g, dsi_routes *r, Plan *p)
                 .chosen = ds_data_mut(r->chosen),
                 .first = ds_data_mut(r->first),
                 .taken = ds_data_mut(r->taken)};
-    return ds_error_status() == DS_OK;
+    return p->expert && p->place && p->chosen && p->first && p->taken;
 }
 
 /* As float32 computes it in DeepSpeed. */
@@ -253,14 +253,13 @@ static int largest_first(const void *x, const void *y)
 }
 
 /* Of the routes to expert e the `room` most probable ones stay; the others get no place. */
-static bool outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
+static void outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < p->tokens * p->k; i++)
         if (p->expert[i] == e) bid[n++] = (Bid){probs[i / p->k * p->experts + e], i};
     qsort(bid, (size_t)n, sizeof *bid, largest_first);
     for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
-    return true;
 }
 
 static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
@@ -288,7 +287,7 @@ static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, con
     int64_t routes = p.tokens * p.k;
     ds_tensor *room = ds_empty(DS_U8, ds_shape(routes * (int64_t)sizeof(Bid)));
     Bid *bid = room ? ds_data_mut(room) : NULL;
-    if (!bid && routes) return false;
+    if (!bid) return false;
     for (int e = 0; e < p.experts; e++)
         if (p.chosen[e] > r->capacity) outbid(&p, score, e, r->capacity, bid);
     for (int64_t i = 0; i < routes; i++)

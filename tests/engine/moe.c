@@ -90,15 +90,21 @@ typedef struct Run {
 static double value_of(int64_t i) { return sin(0.37 * (double)i * (double)(i % 13 + 1)); }
 
 /* Micro batch b of a step. */
-static ds_tensor *loss_of(ds_engine *e, int step, int b)
+static void batch_of(int step, int b, ds_dtype dtype, ds_tensor **in, ds_tensor **labels)
 {
     float x[MICRO * 6];
     int64_t y[MICRO], from = ((int64_t)step * BATCHES + b) * MICRO;
     for (int64_t i = 0; i < MICRO * 6; i++) x[i] = (float)(value_of(from * 6 + i) + 0.3 * b);
     for (int64_t i = 0; i < MICRO; i++) y[i] = (from + i * i) % 5;
-    ds_tensor *in = ds_cast(ds_from_data(DS_F32, ds_shape(MICRO, 6), x), ds_engine_dtype(e));
-    ds_tensor *loss = ds_cross_entropy(ds_engine_forward(e, in),
-                                       ds_from_data(DS_I64, ds_shape(MICRO), y));
+    *in = ds_cast(ds_from_data(DS_F32, ds_shape(MICRO, 6), x), dtype);
+    *labels = ds_from_data(DS_I64, ds_shape(MICRO), y);
+}
+
+static ds_tensor *loss_of(ds_engine *e, int step, int b)
+{
+    ds_tensor *in, *labels;
+    batch_of(step, b, ds_engine_dtype(e), &in, &labels);
+    ds_tensor *loss = ds_cross_entropy(ds_engine_forward(e, in), labels);
     ds_tensor *aux = ds_moe_aux_loss(ds_engine_module(e));
     return ds_add(ds_cast(loss, DS_F32), ds_scale(aux, 0.1));
 }
@@ -256,6 +262,65 @@ static void in_16_bits(void **state)
     check_plan(p, 2e-2);
 }
 
+/* ---- without the engine ------------------------------------------------------------------------------------ */
+
+static ds_tensor *plain_loss(ds_ddp *ddp, int step, int b)
+{
+    ds_tensor *x, *y;
+    batch_of(step, b, DS_F32, &x, &y);
+    ds_tensor *loss = ds_cross_entropy(ds_ddp_call(ddp, x), y);
+    return ds_add(loss, ds_scale(ds_moe_aux_loss(ds_ddp_module(ddp)), 0.1));
+}
+
+/* Where the parameter of that name begins among the whole parameters; -1: nowhere. */
+static int64_t place_of(const ds_state *whole, const char *name)
+{
+    int64_t at = 0;
+    for (int i = 0; i < ds_state_len(whole); at += ds_numel(ds_state_at(whole, i++)))
+        if (!strcmp(ds_state_name(whole, i), name)) return at;
+    return -1;
+}
+
+static ds_status train_ddp(void *arg)
+{
+    const Run *want = arg;
+    Plan all = want->plan, mine = want->plan;
+    mine.ep_size = 2;
+    ds_module *net = net_new(&mine), *like = net_new(&all);
+    ds_ddp *ddp = ds_ddp_new(net);
+    ds_optim *sgd = ds_optim_sgd(net, 0.2);
+    for (int i = 0; i < mine.steps && !ds_error(); i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_optim_zero_grad(sgd);
+        ds_ddp_backward(ddp, plain_loss(ddp, i, ds_comm_rank(ds_world())));
+        ds_optim_step(sgd);
+        ds_scope_close(scope);
+    }
+    ds_state *whole = ds_module_state(like);
+    for (int i = 0; i < ds_module_params(net); i++) {
+        const char *path;
+        ds_tensor *p = ds_module_param_at(net, i, &path);
+        const float *x = ds_data(p), *w = want->x[0] + place_of(whole, path);
+        for (int64_t k = 0; k < ds_numel(p); k++) RANK_CHECK(fabs((double)x[k] - w[k]) < 2e-6);
+    }
+    ds_state_free(whole);
+    ds_optim_free(sgd);
+    ds_ddp_free(ddp);
+    ds_module_free(net);
+    ds_module_free(like);
+    return ds_error_status();
+}
+
+static void under_ddp(void **state)
+{
+    (void)state;
+    Run *want = calloc(1, sizeof *want);
+    want->plan = (Plan){.k = 1, .experts = 4, .steps = 4, .ep_size = 1};
+    run_on(1, want);
+    if (ds_run_ranks(BATCHES, train_ddp, want) != DS_OK) fail_msg("%s", ds_error());
+    free(want);
+}
+
 /* ---- checkpoints ------------------------------------------------------------------------------------------ */
 
 static bool is_there(const char *folder, const char *file)
@@ -380,10 +445,10 @@ int main(void)
 {
     const struct CMUnitTest processes[] = {cmocka_unit_test(as_one_process)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_one_process),      cmocka_unit_test(clipped),
-        cmocka_unit_test(in_16_bits),          cmocka_unit_test(checkpoints_fit_other_ranks),
-        cmocka_unit_test(experts_have_groups), cmocka_unit_test(bad_sharing),
-        cmocka_unit_test(a_rank_fails)};
+        cmocka_unit_test(as_one_process), cmocka_unit_test(clipped),
+        cmocka_unit_test(in_16_bits),     cmocka_unit_test(checkpoints_fit_other_ranks),
+        cmocka_unit_test(under_ddp),      cmocka_unit_test(experts_have_groups),
+        cmocka_unit_test(bad_sharing),    cmocka_unit_test(a_rank_fails)};
     if (!under_mpirun()) return cmocka_run_group_tests(tests, NULL, NULL);
     if (ds_init_distributed() != DS_OK) return 1;
     int failures = cmocka_run_group_tests(processes, NULL, NULL);
