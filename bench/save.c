@@ -1,8 +1,8 @@
-/* bench/save.c: what a checkpoint costs: saving and loading in MB/s, the memory that it takes besides, and, written
- * behind, how long a step waits for it and how much slower steps are meanwhile.
+/* bench/save.c: what a checkpoint costs: saving and loading in MB/s, the memory that it takes besides,
+ * and, written behind, how long a step waits for it and how much slower steps are meanwhile.
  *
- * The model has layers of hidden x hidden, AdamW: its state is 12 bytes a parameter (1 GB: --hidden 5400). One line of
- * JSON. Beside it: dd if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
+ * The model has layers of hidden x hidden, AdamW: its state is 12 bytes a parameter (1 GB: --hidden
+ * 5400). One line of JSON. Beside it: dd if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
  * SPDX-License-Identifier: MIT */
 #include <deepspeed.h>
 

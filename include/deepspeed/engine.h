@@ -164,11 +164,11 @@ typedef struct ds_save_opts {
     bool exclude_frozen; /* parameters that are not trained are left out */
 } ds_save_opts;
 
-/* All that goes on where it was, bit for bit: ds_engine_save(e, "checkpoints"), ds_engine_save(e, "checkpoints",
- * .tag = "best"). In DeepSpeed's folders, files and names, below DIR/TAG. All ranks call it, at the end of a step that
- * updates. DIR/TAG becomes visible when all is on the disk; after a failure, which is one of all ranks, what was there
- * is as it was. With "checkpoint": {"async": true} it returns when the state has been copied, and the next save, or
- * ds_engine_save_wait, tells how the writing went. */
+/* All that goes on where it was, bit for bit: ds_engine_save(e, "checkpoints"), ds_engine_save(e,
+ * "checkpoints", .tag = "best"). In DeepSpeed's folders, files and names, below DIR/TAG. All ranks call it, at
+ * the end of a step that updates. DIR/TAG becomes visible when all is on the disk; after a failure, which is
+ * one of all ranks, what was there is as it was. With "checkpoint": {"async": true} it returns when the state
+ * has been copied, and the next save, or ds_engine_save_wait, tells how the writing went. */
 #define ds_engine_save(e, ...) ds_engine_save_with(e, (ds_save_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
 DS_API ds_status ds_engine_save_wait(ds_engine *e);
@@ -185,15 +185,16 @@ typedef struct ds_load_opts {
 } ds_load_opts;
 
 /* Goes on where the checkpoint was saved, by this library on any number of ranks in any stage and dtype, or by
- * DeepSpeed: ds_engine_load(e, "checkpoints"). The engine is a new one with the same model and optimizer. All ranks
- * call it. A failure changes nothing. */
+ * DeepSpeed: ds_engine_load(e, "checkpoints"). The engine is a new one with the same model and optimizer. All
+ * ranks call it. A failure changes nothing. */
 #define ds_engine_load(e, ...) ds_engine_load_with(e, (ds_load_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_load_with(ds_engine *e, ds_load_opts opts);
 /* DIR/TAG of the last one that was loaded; NULL: none. Borrowed. */
 DS_API const char *ds_engine_loaded(const ds_engine *e);
 
-/* The whole model in the engine's dtype as one file for inference: DIR/pytorch_model.bin if name is NULL, or a name that
- * ends in .safetensors. All ranks call it. Stage 3 wants zero_optimization.stage3_gather_16bit_weights_on_model_save. */
+/* The whole model in the engine's dtype as one file for inference: DIR/pytorch_model.bin if name is NULL, or a
+ * name that ends in .safetensors. All ranks call it. Stage 3 wants
+ * zero_optimization.stage3_gather_16bit_weights_on_model_save. */
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name);
 
 /* ---- memory, before anything is made ------------------------------------------------------------------- */

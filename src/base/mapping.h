@@ -23,8 +23,8 @@ typedef struct dsi_mapping {
 dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *fd);
 void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
 
-/* The pages that lie in these bytes of m, which nobody has written to, need not be in memory any more: who reads them
- * again has them from the file. NULL passes. */
+/* The pages that lie in these bytes of m, which nobody has written to, need not be in memory any more: who
+ * reads them again has them from the file. NULL passes. */
 void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n);
 
 #endif

@@ -5,11 +5,12 @@
 
 #include <deepspeed/comm.h>
 
-/* All ranks call it, each with how it went for itself: DS_OK, or dsi_fail's status. Returns DS_OK if it went well on
- * all, else the status of the first rank that failed, with its message, on all. */
+/* All ranks call it, each with how it went for itself: DS_OK, or dsi_fail's status. Returns DS_OK if it
+ * went well on all, else the status of the first rank that failed, with its message, on all. */
 ds_status dsi_agree(ds_comm *c, ds_status mine);
 
-/* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator alone. */
+/* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator
+ * alone. */
 ds_status dsi_agree_text(ds_comm *c, const char *text, char **out);
 
 /* Rank 0's number on all ranks. */

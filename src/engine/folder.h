@@ -1,4 +1,5 @@
-/* engine/folder.h: checkpoints in a folder: one that is written becomes visible as a whole, or not at all.
+/* engine/folder.h: checkpoints in a folder: one that is written becomes visible as a whole, or not at
+ * all.
  *
  * Note [Whole checkpoints]
  *
@@ -8,13 +9,14 @@
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
  *     DIR/.removing-TAG/      one that is being removed
  *
- * Files are written to .saving-TAG and brought to the disk one by one; each rank then writes the list of its own,
- * manifest.RANK. When all ranks have, rank 0 makes one `manifest` of them, brings the folder to the disk and gives it
- * its name: that is the one step that either happened or did not. `latest` is replaced after it, in the same
- * manner. Whatever happens at any byte, DIR/TAG has a manifest and all of its files, or is not there.
+ * Files are written to .saving-TAG and brought to the disk one by one; each rank then writes the list of
+ * its own, manifest.RANK. When all ranks have, rank 0 makes one `manifest` of them, brings the folder to
+ * the disk and gives it its name: that is the one step that either happened or did not. `latest` is
+ * replaced after it, in the same manner. Whatever happens at any byte, DIR/TAG has a manifest and all of
+ * its files, or is not there.
  *
- * Hidden folders of these names are left by a save that was killed; the next one removes them. The calls that
- * write are rank 0's alone.
+ * Hidden folders of these names are left by a save that was killed; the next one removes them. The calls
+ * that write are rank 0's alone.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_FOLDER_H
 #define DSI_ENGINE_FOLDER_H
@@ -23,20 +25,22 @@
 
 #define DSI_MOST_TAG 200 /* letters: names are made of it */
 
-/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end, "latest". */
+/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end,
+ * "latest". */
 ds_status dsi_tag_check(const char *tag);
 
 char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
 char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_part(const char *saving, int rank); /* manifest.RANK */
 
-/* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to replace a folder that is no checkpoint of
- * ours. */
+/* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to replace a folder that is no
+ * checkpoint of ours. */
 ds_status dsi_folder_begin(const char *dir, const char *tag);
 /* All ranks have written: the manifest, then the name. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);
 ds_status dsi_folder_set_latest(const char *dir, const char *tag);
-/* Removes the oldest checkpoints of ours until `keep` are left; never that of tag, or that of `latest`. */
+/* Removes the oldest checkpoints of ours until `keep` are left; never that of tag, or that of
+ * `latest`. */
 ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);

@@ -9,7 +9,8 @@
  *   each     checks names, shapes, elements, moments                        agree: up to here nothing has changed
  *   each     takes weights, moments, averages, schedule, scale, counters, place in the data, random numbers
  *
- * A folder without a manifest is DeepSpeed's, unless it has files that only we write: then it was not copied whole.
+ * A folder without a manifest is DeepSpeed's, unless it has files that only we write: then it was not
+ * copied whole.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -85,7 +86,8 @@ static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
     return status;
 }
 
-/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. None: a message. */
+/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. None: a
+ * message. */
 typedef struct Candidates {
     DSI_LIST(char *)
 } Candidates;

@@ -6,11 +6,11 @@
  *       whether it fits  load_check.c    nothing is changed before that is known, on all ranks
  *       what is taken    load_take.c     into the engine
  *
- * Note [Pieces]
- * Every tensor of a parameter (its float32 weights, each moment, its average) is a set of pieces: elements begin .. end
- * lie from `at` on in a tensor of some file. Whoever saved, on N ranks and in any stage, said which piece it had; whoever
- * loads, on M ranks and in any stage, copies what it needs of them, out of mapped files. So no state is put
- * together anywhere, and a rank needs the memory of its own part alone.
+ * Note [Pieces] Every tensor of a parameter (its float32 weights, each moment, its average) is a set of
+ * pieces: elements begin .. end lie from `at` on in a tensor of some file. Whoever saved, on N ranks and
+ * in any stage, said which piece it had; whoever loads, on M ranks and in any stage, copies what it needs
+ * of them, out of mapped files. So no state is put together anywhere, and a rank needs the memory of its
+ * own part alone.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_LOAD_H
 #define DSI_ENGINE_LOAD_H
@@ -58,12 +58,14 @@ typedef struct dsi_loaded {
     bool has_optimizer;
 } dsi_loaded;
 
-/* The files of a folder, mapped; optimizer: its state is wanted. On failure what was read is in l, to be freed too. */
+/* The files of a folder, mapped; optimizer: its state is wanted. On failure what was read is in l, to be
+ * freed too. */
 ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optimizer);
 void dsi_loaded_free(dsi_loaded *l);
 
 dsi_load_param *dsi_load_param_of(const dsi_loaded *l, const char *name); /* NULL: none */
-/* The parameter of that name, made if it is new; NULL, with the message, if it has another shape already. */
+/* The parameter of that name, made if it is new; NULL, with the message, if it has another shape
+ * already. */
 dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shape);
 
 /* Tensors of one group of parameters in a file; each may be absent. */
@@ -71,8 +73,8 @@ typedef struct dsi_load_group {
     const ds_value *weights, *state, *averages; /* state: {"exp_avg": tensor, ..., "step": ...} */
 } dsi_load_group;
 
-/* Elements begin .. end of p lie from `at` on in each tensor of g. What is there already is passed over: files of
- * several ranks may have the same. */
+/* Elements begin .. end of p lie from `at` on in each tensor of g. What is there already is passed over:
+ * files of several ranks may have the same. */
 ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t begin, int64_t end,
                           int64_t at);
 /* The weights of all parameters in a file's param_shapes, from the model itself. */
@@ -90,7 +92,8 @@ ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status statu
 const ds_tensor *dsi_load_tensor(const ds_value *v, const char *path);
 ds_status dsi_load_shape(const ds_value *v, ds_dims *shape);
 
-/* load_others.c: parameters and pieces of what DeepSpeed saved; without its optimizer, where the weights are whole. */
+/* load_others.c: parameters and pieces of what DeepSpeed saved; without its optimizer, where the weights
+ * are whole. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
 /* Elements at .. at + n - 1 of row-major x, of a file, to row-major `to`; what was read is let go. */

@@ -1,5 +1,5 @@
-/* engine/load_check.c: whether a checkpoint fits the engine: names, shapes, elements, moments; before anything is
- * changed.
+/* engine/load_check.c: whether a checkpoint fits the engine: names, shapes, elements, moments; before
+ * anything is changed.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 

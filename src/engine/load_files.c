@@ -300,7 +300,8 @@ static ds_status read_masters(dsi_loaded *l, const ds_value *file, const ds_valu
     return status;
 }
 
-/* The state of the optimizer in file, the model's or an expert-parallel rank's; own: what is ours in it. */
+/* The state of the optimizer in file, the model's or an expert-parallel rank's; own: what is ours in
+ * it. */
 static ds_status read_whole(dsi_loaded *l, const ds_value *file, const ds_value *own)
 {
     const ds_value *optimizer = ds_value_get(file, "optimizer"),

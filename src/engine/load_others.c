@@ -300,7 +300,8 @@ static ds_status entries_of_module(dsi_loaded *l, Entries *to)
     return DS_OK;
 }
 
-/* Those of a rank's experts, which are a group behind the others' one: by layer and number, as their files are. */
+/* Those of a rank's experts, which are a group behind the others' one: by layer and number, as their
+ * files are. */
 static ds_status entries_of_experts(dsi_loaded *l, Share share, Entries *to)
 {
     for (int i = 0; i < l->experts.n; i++) {
@@ -371,7 +372,8 @@ static ds_status read_whole(dsi_loaded *l, const ds_value *optimizer)
     return status;
 }
 
-/* Of a model with experts: two groups, the second one of experts; a file for each rank that has some of them. */
+/* Of a model with experts: two groups, the second one of experts; a file for each rank that has some of
+ * them. */
 static ds_status read_expert_rank(dsi_loaded *l, const ds_value *optimizer, int64_t rank,
                                   int64_t *parts)
 {

@@ -42,7 +42,8 @@ static bool bool_or(const ds_value *v, const char *path, bool otherwise)
 
 /* ---- weights and buffers ------------------------------------------------------------------------------- */
 
-/* Elements begin .. end of a tensor of the model to `to`, of any dtype: from the float32 weights, if there are some. */
+/* Elements begin .. end of a tensor of the model to `to`, of any dtype: from the float32 weights, if
+ * there are some. */
 static ds_status take_weights(const dsi_loaded *l, const char *name, int64_t begin, int64_t end,
                               ds_tensor *to)
 {
@@ -210,8 +211,8 @@ static void take_counters(const dsi_loaded *l, ds_engine *e)
 
 /* ---- what each rank has of its own --------------------------------------------------------------------- */
 
-/* The same numbers on as many ranks as before; a rank that there was not begins with some that depend on those of the
- * first one, and on which rank it is. */
+/* The same numbers on as many ranks as before; a rank that there was not begins with some that depend on
+ * those of the first one, and on which rank it is. */
 static ds_status take_random(const dsi_loaded *l, int rank)
 {
     const ds_tensor *state = l->rank ? dsi_load_tensor(l->rank, "rng_state") : NULL;

@@ -1,5 +1,5 @@
-/* engine/manifest.h: what a checkpoint's folder holds: a file, written last, that names the others with their sizes and
- * check sums. A folder without it was not finished.
+/* engine/manifest.h: what a checkpoint's folder holds: a file, written last, that names the others with
+ * their sizes and check sums. A folder without it was not finished.
  *
  *     deepspeed.c checkpoint 1
  *     serial 7
@@ -40,7 +40,8 @@ ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
 ds_status dsi_manifest_read(dsi_manifest *m, const char *path);
 
-/* Files part, part + parts, ... of m in folder: whether they are there, as large as they were, unchanged. */
+/* Files part, part + parts, ... of m in folder: whether they are there, as large as they were,
+ * unchanged. */
 ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts);
 
 #endif

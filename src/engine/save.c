@@ -10,12 +10,12 @@
  *   each     writes its files and the list of them           agree       (behind: a copy of the values, later)
  *   rank 0   manifest, name, latest, old ones                agree       (behind: when it has all lists)
  *
- * "Agree" is dsi_agree: a failure of one rank is from there on a failure of all. Nothing that was there before is
- * touched until the new checkpoint has its name (folder.h), so that a failure, or the end of the program, at
- * any place leaves it as it was.
+ * "Agree" is dsi_agree: a failure of one rank is from there on a failure of all. Nothing that was there
+ * before is touched until the new checkpoint has its name (folder.h), so that a failure, or the end of
+ * the program, at any place leaves it as it was.
  *
- * Between micro steps gradients are half a sum, which lies on each rank in the buffers of its stage: a save there is
- * refused. DeepSpeed saves and forgets them.
+ * Between micro steps gradients are half a sum, which lies on each rank in the buffers of its stage: a
+ * save there is refused. DeepSpeed saves and forgets them.
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -102,7 +102,8 @@ static ds_status check(const ds_engine *e, const ds_save_opts *o)
     return DS_OK;
 }
 
-/* One tag on all ranks: rank 0's. checkpoint.tag_validation says what happens if others had another one. */
+/* One tag on all ranks: rank 0's. checkpoint.tag_validation says what happens if others had another
+ * one. */
 static ds_status agree_on_tag(const ds_engine *e, const char *mine, char **tag)
 {
     bool same;

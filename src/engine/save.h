@@ -24,8 +24,8 @@
 
 /* ---- tensors as pieces of memory ----------------------------------------------------------------------- */
 
-/* A tensor that is written from where its elements lie: the parameters of a unit end to end, without a copy; or, once
- * it was copied, from that. */
+/* A tensor that is written from where its elements lie: the parameters of a unit end to end, without a
+ * copy; or, once it was copied, from that. */
 typedef struct dsi_piece {
     ds_tensor *x; /* counted; NULL: zeros */
     size_t bytes;

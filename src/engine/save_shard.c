@@ -127,7 +127,8 @@ static bool has_moment(const Maker *m, const dsi_save_group *g, int which)
     return false;
 }
 
-/* {"state": {g: {"step", "exp_avg", ...}}, "param_groups": [...]}: a group is one parameter to torch.optim. */
+/* {"state": {g: {"step", "exp_avg", ...}}, "param_groups": [...]}: a group is one parameter to
+ * torch.optim. */
 static ds_value *base_optimizer_state(Maker *m)
 {
     ds_value *v = ds_value_dict(), *state = ds_value_dict(), *groups = ds_value_list();

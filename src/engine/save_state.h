@@ -1,12 +1,12 @@
 /* engine/save_state.h: what the files that make a checkpoint's values share (save_state.c, save_shard.c,
  * save_experts.c).
  *
- * Note [Shards]
- * A group of a shard is what DeepSpeed calls a parameter group: the parameters of one unit (flat.h) that share an
- * optimizer's group, end to end, without gaps; a rank's shard has those elements of it that the rank owns. As a
- * unit is cut into slices in the order of ranks, the shards of a group, one after the other, are the whole group:
- * so DeepSpeed's zero_to_fp32.py puts parameters together, at every stage. It is how stages 1 and 2 are
- * cut, and zero_stage in a shard says no more than that (1 or 2); the stage of the run is in deepspeed_c.
+ * Note [Shards] A group of a shard is what DeepSpeed calls a parameter group: the parameters of one unit
+ * (flat.h) that share an optimizer's group, end to end, without gaps; a rank's shard has those elements
+ * of it that the rank owns. As a unit is cut into slices in the order of ranks, the shards of a group,
+ * one after the other, are the whole group: so DeepSpeed's zero_to_fp32.py puts parameters together, at
+ * every stage. It is how stages 1 and 2 are cut, and zero_stage in a shard says no more than that (1 or
+ * 2); the stage of the run is in deepspeed_c.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_SAVE_STATE_H
 #define DSI_ENGINE_SAVE_STATE_H
@@ -55,8 +55,8 @@ ds_value *dsi_save_group_values(dsi_save_maker *m,
                                 int group); /* what a group of the optimizer has of its own */
 ds_value *dsi_save_shard(dsi_save_maker *m);
 ds_value *dsi_save_config(dsi_save_maker *m); /* the user's */
-/* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which that numbers
- * them; all averages. */
+/* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which
+ * that numbers them; all averages. */
 ds_value *dsi_save_tensor(dsi_save_maker *m, ds_tensor *x);
 ds_value *dsi_save_optimizer(dsi_save_maker *m);
 ds_value *dsi_save_names(dsi_save_maker *m);
@@ -67,11 +67,10 @@ void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, .
 
 /* ---- experts: save_experts.c --------------------------------------------------------------------------- */
 
-/* Note [Expert files]
- * A model with experts (Note [Experts] of nn/module.h) has these in files of their own, whatever ranks share them,
- * each written by the first rank that has it. What is not cut into shards, the state of the optimizer, is
- * written by the ranks that have all experts between them, each for its own parameters; what several
- * have is read once. */
+/* Note [Expert files] A model with experts (Note [Experts] of nn/module.h) has these in files of their
+ * own, whatever ranks share them, each written by the first rank that has it. What is not cut into
+ * shards, the state of the optimizer, is written by the ranks that have all experts between them, each
+ * for its own parameters; what several have is read once. */
 bool dsi_save_has_experts(const ds_engine *e);
 bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
 /* So many ranks, the first ones, have all parameters between them: the largest ep_size, or 1. */

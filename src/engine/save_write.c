@@ -1,7 +1,8 @@
 /* engine/save_write.c: a rank's files to the disk, at once or behind the training.
  *
- * Written behind, nothing is sent between ranks: each writer leaves the list of its files (folder.h), or why there is
- * none, in the folder where all write, and rank 0's looks there until it has the lists of all.
+ * Written behind, nothing is sent between ranks: each writer leaves the list of its files (folder.h), or
+ * why there is none, in the folder where all write, and rank 0's looks there until it has the lists of
+ * all.
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 

@@ -1,5 +1,5 @@
-/* tests/engine/checkpoint.c: what a folder of checkpoints holds and keeps; damaged ones; what is refused, by file and
- * tensor; on which ranks.
+/* tests/engine/checkpoint.c: what a folder of checkpoints holds and keeps; damaged ones; what is refused,
+ * by file and tensor; on which ranks.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"

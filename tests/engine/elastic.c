@@ -1,5 +1,5 @@
-/* tests/engine/elastic.c: what 1 to 4 ranks saved in one stage and dtype, 1 to 4 ranks load in another: equal weights and
- * moments to the bit, the same place in the data, the same next loss.
+/* tests/engine/elastic.c: what 1 to 4 ranks saved in one stage and dtype, 1 to 4 ranks load in another:
+ * equal weights and moments to the bit, the same place in the data, the same next loss.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"

@@ -1,8 +1,8 @@
-/* tests/engine/others.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in every stage:
- * weights and moments are its own, to the bit.
+/* tests/engine/others.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in
+ * every stage: weights and moments are its own, to the bit.
  *
- * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with WarmupLR;
- * sSTAGE_wRANKS_moe: Linear(5, 4), a layer of two experts, which two ranks share, Linear(4, 3);
+ * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with
+ * WarmupLR; sSTAGE_wRANKS_moe: Linear(5, 4), a layer of two experts, which two ranks share, Linear(4, 3);
  * expected.pth has what safe_get_full_fp32_param and safe_get_full_optimizer_state said.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"

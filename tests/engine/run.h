@@ -1,5 +1,6 @@
-/* tests/engine/run.h: a training run on each rank of ds_world() that can be cut in two: a net with running statistics
- * and dropout, shuffled data, a schedule, averages; and what must be equal afterwards, in one list of numbers.
+/* tests/engine/run.h: a training run on each rank of ds_world() that can be cut in two: a net with
+ * running statistics and dropout, shuffled data, a schedule, averages; and what must be equal afterwards,
+ * in one list of numbers.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_ENGINE_RUN_H
 #define TESTS_ENGINE_RUN_H

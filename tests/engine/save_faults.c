@@ -1,6 +1,6 @@
-/* tests/engine/save_faults.c: the k-th call of the file system fails while a checkpoint is written, one k after the other:
- * no space, a failing disk, half a write. Whatever failed, what loads afterwards is the checkpoint from before or,
- * whole, the new one; and the next save succeeds.
+/* tests/engine/save_faults.c: the k-th call of the file system fails while a checkpoint is written, one k
+ * after the other: no space, a failing disk, half a write. Whatever failed, what loads afterwards is the
+ * checkpoint from before or, whole, the new one; and the next save succeeds.
  *
  * The calls are found here in place of libc's: what the program itself defines comes first.
  * SPDX-License-Identifier: MIT */
@@ -114,7 +114,8 @@ static bool same(const RunResult *a, const RunResult *b)
     return a->n == b->n && !memcmp(a->x, b->x, (size_t)a->n * sizeof *a->x);
 }
 
-/* Saves after one step and after two, the second time with call k failing (0: none). Whether so many were made. */
+/* Saves after one step and after two, the second time with call k failing (0: none). Whether so many were
+ * made. */
 static bool save_twice(const RunPlan *p, const char *before, const char *tag, int k,
                        ds_status *second)
 {
