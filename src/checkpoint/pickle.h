@@ -77,6 +77,7 @@ ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id);
 ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state);
 
 /* "what: pickle, byte 123: ..."; always false. */

@@ -290,6 +290,8 @@ static const Global known[] = {
     {"numpy.core.multiarray.scalar", dsi_numpy_scalar, NULL, NULL},
     {"numpy._core.multiarray._reconstruct", dsi_numpy_array, "ndarray", NULL},
     {"numpy.core.multiarray._reconstruct", dsi_numpy_array, "ndarray", NULL},
+    {"numpy._core.numeric._frombuffer", dsi_numpy_frombuffer, "ndarray", NULL},
+    {"numpy.core.numeric._frombuffer", dsi_numpy_frombuffer, "ndarray", NULL},
 
     {"deepspeed.runtime.fp16.loss_scaler.LossScaler", make_object, "LossScaler", NULL},
     {"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", make_object, "DynamicLossScaler",

@@ -3,6 +3,7 @@
  *     dtype("f8", False, True), state (3, "<", None, ...)                     the byte order
  *     scalar(dtype, b"...")                                                   a number
  *     _reconstruct(ndarray, (0,), b"b"), state (1, shape, dtype, fortran, b"...")
+ *     _frombuffer(b"...", dtype, shape, "C")
  *
  * A scalar becomes a number, an array a tensor of its own.
  * SPDX-License-Identifier: MIT */
@@ -131,43 +132,68 @@ static bool shape_of(const ds_value *v, ds_dims *shape, int64_t *n)
     return true;
 }
 
-static bool build_array(dsi_unpickler *u, ds_value *array, const ds_value *state)
+/* The array of these bytes as a counted tensor; NULL with the message. */
+static ds_tensor *array_of(dsi_unpickler *u, const ds_value *sizes, const ds_value *dtype,
+                           bool fortran, const ds_value *bytes)
 {
     bool swapped = false;
     int64_t n = 0;
     ds_dims shape = {0};
-    if (array->kind != DS_VALUE_NAME || state->items.n != 5 ||
-        !shape_of(state->items.at[1], &shape, &n) || state->items.at[3]->kind != DS_VALUE_BOOL)
-        return dsi_unpickle_wrong(u, "an array of NumPy whose state is not that of one");
-    const Type *t = type_of(u, state->items.at[2], &swapped);
-    const ds_value *bytes = state->items.at[4];
-    if (!t) return false;
+    if (!shape_of(sizes, &shape, &n))
+        return dsi_unpickle_wrong(u, "an array of NumPy whose shape is none"), NULL;
+    const Type *t = type_of(u, dtype, &swapped);
+    if (!t) return NULL;
     size_t size = ds_dtype_size(t->dtype);
     if (bytes->kind != DS_VALUE_BYTES || bytes->text.n / size != (uint64_t)n ||
         bytes->text.n % size)
-        return dsi_unpickle_wrong(u, "an array of NumPy has other data than its shape says");
-    if (!dsi_unpickle_charge(u, bytes->text.n)) return false;
+        return dsi_unpickle_wrong(u, "an array of NumPy has other data than its shape says"), NULL;
+    if (!dsi_unpickle_charge(u, bytes->text.n)) return NULL;
     for (size_t i = 0; t->dtype == DS_BOOL && i < bytes->text.n; i++)
         if ((unsigned char)bytes->text.s[i] > 1)
-            return dsi_unpickle_wrong(u, "a bool is neither 0 nor 1");
+            return dsi_unpickle_wrong(u, "a bool is neither 0 nor 1"), NULL;
 
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), t->dtype, ds_shape(n));
     if (x) put_elements(ds_data_mut(x), bytes->text.s, n, size, swapped);
     int64_t stride[DS_MAX_DIMS] = {0}, step = 1;
     dsi_row_major(shape, stride);
-    for (int i = 0; state->items.at[3]->b && i < shape.n; i++) { /* Fortran's order */
+    for (int i = 0; fortran && i < shape.n; i++) {
         stride[i] = step;
         step *= shape.d[i];
     }
     x = dsi_ref(dsi_view_of(x, shape, stride, 0));
     ds_scope_close(scope);
+    return x;
+}
+
+/* (version, shape, dtype, whether in Fortran's order, bytes) */
+static bool build_array(dsi_unpickler *u, ds_value *array, const ds_value *state)
+{
+    if (array->kind != DS_VALUE_NAME || state->items.n != 5 ||
+        state->items.at[3]->kind != DS_VALUE_BOOL)
+        return dsi_unpickle_wrong(u, "an array of NumPy whose state is not that of one");
+    ds_value *const *at = state->items.at;
+    ds_tensor *x = array_of(u, at[1], at[2], at[3]->b, at[4]);
     if (!x) return false;
     dsi_free(array->text.s);
     array->kind = DS_VALUE_TENSOR;
     memset(&array->tensor, 0, sizeof array->tensor);
     array->tensor.x = x;
     return true;
+}
+
+/* _frombuffer(bytes, dtype, shape, "C" or "F"): of protocol 5 */
+ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
+{
+    ds_value *const *at = args->items.at;
+    if (args->items.n != 4 || at[3]->kind != DS_VALUE_STRING)
+        return dsi_unpickle_wrong(u, "%s has other arguments than NumPy writes", g->name), NULL;
+    ds_tensor *x = array_of(u, at[2], at[1], !strcmp(at[3]->text.s, "F"), at[0]);
+    if (!x) return NULL;
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
+    v->class_name = g->class_name;
+    v->tensor.x = x;
+    return v;
 }
 
 bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)

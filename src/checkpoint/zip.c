@@ -246,6 +246,14 @@ static bool add_entry(dsi_zip *z, const Archive *a, const Row *r)
     return ok;
 }
 
+/* torch.serialization.set_crc32_options(False) leaves them all 0. */
+static void find_unchecked(dsi_zip *z)
+{
+    uint32_t any = 0;
+    for (int i = 0; i < z->n; i++) any |= z->at[i].crc;
+    for (int i = 0; i < z->n; i++) z->at[i].unchecked = !any;
+}
+
 bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t bytes)
 {
     Archive a = {.what = what, .p = file, .bytes = bytes};
@@ -259,6 +267,7 @@ bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t byte
         if (ok && !folder) ok = add_entry(z, &a, &row);
     }
     if (ok) ok = no_overlap(z, what);
+    if (ok) find_unchecked(z);
     if (!ok) dsi_zip_close(z);
     return ok;
 }
@@ -279,13 +288,9 @@ const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 
 bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
 {
-    if (crc == e->crc) return true;
-    return damaged(
-        what,
-        "entry %.100s is damaged: its CRC is %08x, the archive says %08x (if the file was "
-        "written without check sums, torch.serialization.set_crc32_options(False), save "
-        "it again with them)",
-        e->name, (unsigned)crc, (unsigned)e->crc);
+    if (crc == e->crc || e->unchecked) return true;
+    return damaged(what, "entry %.100s is damaged: its CRC is %08x, the archive says %08x", e->name,
+                   (unsigned)crc, (unsigned)e->crc);
 }
 
 static bool inflate_all(const dsi_zip_entry_at *e, uint8_t *to)

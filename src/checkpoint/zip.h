@@ -27,7 +27,7 @@ typedef struct dsi_zip_entry_at {
     const uint8_t *data;
     size_t bytes, packed; /* as it is, and in the archive: they differ if it is deflated */
     uint32_t crc;
-    bool deflated;
+    bool deflated, unchecked; /* unchecked: there is no check sum */
 } dsi_zip_entry_at;
 
 typedef struct dsi_zip {
