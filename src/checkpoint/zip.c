@@ -261,7 +261,7 @@ bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t byte
     bool ok = read_end(&a);
     size_t at = a.directory;
     for (uint64_t i = 0; ok && i < a.entries; i++) {
-        Row row;
+        Row row = {0};
         ok = read_row(&a, &at, &row);
         bool folder = ok && row.name_bytes && row.name[row.name_bytes - 1] == '/';
         if (ok && !folder) ok = add_entry(z, &a, &row);

@@ -51,7 +51,7 @@ ds_status dsi_agree_text(ds_comm *c, const char *text, char **out)
     if (ds_comm_size(c) > 1 && broadcast(c, &n, DS_I64, 1, 0) != DS_OK) return ds_error_status();
     if (n < 0) return DS_OK;
     *out = dsi_alloc((size_t)n + 1);
-    if (ds_comm_rank(c) == 0) memcpy(*out, text, (size_t)n);
+    if (ds_comm_rank(c) == 0 && text) memcpy(*out, text, (size_t)n);
     if (ds_comm_size(c) == 1 || !n) return DS_OK;
     return broadcast(c, *out, DS_U8, n, 0);
 }

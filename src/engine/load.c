@@ -123,7 +123,7 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
     ds_status status = dsi_agree_count(e->comm, &n);
     if (status == DS_OK && n == 0) status = dsi_agree(e->comm, first ? ds_error_status() : DS_OK);
     for (int64_t i = 0; status == DS_OK && i < n; i++) {
-        char *mine = first ? dsi_folder_find(dir, c.at[i]) : NULL;
+        char *mine = first && c.at ? dsi_folder_find(dir, c.at[i]) : NULL;
         dsi_free(*folder);
         status = try_folder(e, mine, folder);
         dsi_free(mine);

@@ -167,12 +167,13 @@ static ds_status read_flat_shard(dsi_loaded *l, const ds_value *file, int64_t ra
         const dsi_load_group from = {.weights = ds_value_at(weights, g),
                                      .state = ds_value_get_int(states, g)};
         const ds_tensor *x = dsi_load_tensor(from.weights, "");
+        if (!x) return ds_error_status();
         Share share = share_of(file, g, rank, shards);
         int64_t *before = &taken[g * shards + share.part];
-        status = x ? entries_of(l, g, paddings, share, &of) : ds_error_status();
+        status = entries_of(l, g, paddings, share, &of);
         if (status == DS_OK) status = take_step(from.state, &of);
         if (status == DS_OK) status = read_part(&of, &from, *before, dsi_numel(x->shape));
-        if (x) *before += dsi_numel(x->shape);
+        *before += dsi_numel(x->shape);
         dsi_list_free(&of);
     }
     return status;

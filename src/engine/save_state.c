@@ -249,9 +249,9 @@ static ds_value *own_part(Maker *m)
     dsi_put(m, v, "dtype", ds_value_string(ds_dtype_name(e->dtype)));
     dsi_put(m, v, "ranks", ds_value_int(ds_comm_size(e->comm)));
     dsi_put(m, v, "shards",
-            ds_value_int(!dsi_save_sharded(e) ? 0
-                         : m->flat->partition ? m->flat->ranks
-                                              : dsi_save_writers(e)));
+            ds_value_int(!dsi_save_sharded(e) || !m->flat ? 0
+                         : m->flat->partition             ? m->flat->ranks
+                                                          : dsi_save_writers(e)));
     dsi_put(m, v, "train_batch_size", ds_value_int(e->config->train_batch_size));
     dsi_put(m, v, "train_micro_batch_size_per_gpu",
             ds_value_int(e->config->train_micro_batch_size_per_gpu));
@@ -411,7 +411,7 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
         dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
     else if (rank == 0)
         dsi_save_add_file(&m, model_states(&m), "mp_rank_00_model_states.pt");
-    if (dsi_save_sharded(e) && (rank < dsi_save_writers(e) || m.flat->partition))
+    if (dsi_save_sharded(e) && m.flat && (rank < dsi_save_writers(e) || m.flat->partition))
         dsi_save_add_file(&m, dsi_save_shard(&m),
                           e->config->bf16.enabled
                               ? "bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt"

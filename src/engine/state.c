@@ -74,10 +74,10 @@ static ds_state *with_all_experts(const ds_module *model, const ds_state *own)
     bool was = ds_set_grad(false);
     int end = 0;
     for (int i = 0; status == DS_OK && i < ds_state_len(own); i = end) {
-        dsi_expert e = dsi_module_expert_of(model, ds_state_at(in_model, i)), other = e;
+        dsi_expert e = dsi_module_expert_of(model, ds_state_at(in_model, i));
         bool shared = e.of && e.of->ep_size > 1;
         for (end = i + 1; shared && end < ds_state_len(own); end++) {
-            other = dsi_module_expert_of(model, ds_state_at(in_model, end));
+            dsi_expert other = dsi_module_expert_of(model, ds_state_at(in_model, end));
             if (!other.of || other.layer != e.layer) break;
         }
         status = shared ? add_layer(whole, own, i, end, &e)

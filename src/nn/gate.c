@@ -258,7 +258,7 @@ static void outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
     int64_t n = 0;
     for (int64_t i = 0; i < p->tokens * p->k; i++)
         if (p->expert[i] == e) bid[n++] = (Bid){probs[i / p->k * p->experts + e], i};
-    qsort(bid, (size_t)n, sizeof *bid, largest_first);
+    if (n) qsort(bid, (size_t)n, sizeof *bid, largest_first);
     for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
 }
 

@@ -353,7 +353,8 @@ static bool has_experts(const ds_module *m)
 
 int dsi_module_expert_layers(const ds_module *root)
 {
-    int n = root && has_experts(root);
+    if (!root) return 0;
+    int n = has_experts(root);
     for (int i = 0; i < ds_module_children(root); i++)
         n += dsi_module_expert_layers(root->children.at[i]);
     return n;

@@ -131,7 +131,7 @@ static ds_tensor *run_arrived(const MoE *l, ds_tensor *rows, const int64_t *coun
     ds_tensor *slots = ds_empty(DS_I64, ds_shape(ds_size(rows, 0), 1));
     int64_t *slot = slots ? ds_data_mut(slots) : NULL, *next = lay_out(sum, n, 1);
     if (!next || (!slot && ds_size(rows, 0))) return NULL;
-    for (int i = 0; i < ranks * n; i++)
+    for (int i = 0; slot && i < ranks * n; i++)
         for (int64_t k = 0; k < count[i]; k++) slot[at++] = next[i % n]++;
     ds_tensor *sorted = ds_dispatch(rows, slots, begin[n]);
     return ds_combine(run_experts(l, sorted, begin), slots, NULL);

@@ -28,7 +28,7 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
     const int64_t *slot = ds_data(slots);
     if (!slot && dsi_numel(slots->shape)) return false;
     bool *taken = dsi_alloc((size_t)rows + 1), fits = true;
-    for (int64_t i = 0, n = dsi_numel(slots->shape); fits && i < n; i++) {
+    for (int64_t i = 0, n = dsi_numel(slots->shape); slot && fits && i < n; i++) {
         if (slot[i] < 0) continue;
         fits = slot[i] < rows && !taken[slot[i]];
         if (!fits)

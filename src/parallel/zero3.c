@@ -524,10 +524,7 @@ ds_tensor *dsi_zero3_part(const dsi_zero3 *z, int i)
     return in_file(u) ? u->part : dsi_flat_in_own(z->f, i, z->home);
 }
 
-bool dsi_zero3_in_file(const dsi_zero3 *z, int i)
-{
-    return z && z->unit[z->f->param[i].unit].part;
-}
+bool dsi_zero3_in_file(const dsi_zero3 *z, int i) { return z && z->unit[z->f->param[i].unit].part; }
 
 ds_status dsi_zero3_blank(const dsi_zero3 *z, int i)
 {
@@ -564,7 +561,4 @@ int64_t dsi_zero3_bytes(const dsi_zero3 *z)
     return (int64_t)ds_dtype_size(z->home->dtype) * dsi_numel(z->home->shape) + buffers;
 }
 
-int64_t dsi_zero3_file(const dsi_zero3 *z)
-{
-    return z->file ? dsi_home_file(z->file) : 0;
-}
+int64_t dsi_zero3_file(const dsi_zero3 *z) { return z->file ? dsi_home_file(z->file) : 0; }
