@@ -10,6 +10,7 @@ program=$build/deepspeed
 mkdir build && ln -s "$build" build/release
 ln -s "$root/examples" examples
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export ASAN_OPTIONS=detect_leaks=0 # of MPI libraries
 
 sed -n '/^```sh$/,/^```$/p' "$root/docs/tutorial-cifar10.md" | grep '^build' >commands
 while read -r line; do
