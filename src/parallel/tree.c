@@ -38,9 +38,10 @@ void dsi_tree_next(dsi_tree *t)
     t->runs = true;
 }
 
-static ds_status add(ds_tensor *x, const ds_tensor *y)
+/* to = x + y */
+static ds_status add(const ds_tensor *x, const ds_tensor *y, const ds_tensor *to)
 {
-    return dsi_run(x, add, 1.0, dsi_v(x), dsi_v(y), dsi_v(x)) ? DS_OK : ds_error_status();
+    return dsi_run(x, add, 1.0, dsi_v(x), dsi_v(y), dsi_v(to)) ? DS_OK : ds_error_status();
 }
 
 static ds_tensor *slice_of(const dsi_tree *t, int l, int k)
@@ -56,8 +57,14 @@ static ds_status open_level(dsi_tree *t, int l)
     return t->level[l] ? DS_OK : ds_error_status();
 }
 
-/* The pieces added up across ranks, pair by pair, into the first of them: float32 [slice]. */
-static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces)
+static ds_tensor *piece(const ds_tensor *pieces, int64_t slice, int i)
+{
+    return dsi_flat_range(pieces, i * slice, (i + 1) * slice);
+}
+
+/* The pieces added up across ranks, pair by pair: float32 [slice], in `to` or, if that is NULL or there is nothing to
+ * add, in the first of them. */
+static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
 {
     int64_t slice = dsi_numel(pieces->shape) / f->ranks;
     if (pieces->dtype != DS_F32) {
@@ -65,23 +72,31 @@ static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces)
         if (dsi_copy(wide, pieces) != DS_OK) return NULL;
         pieces = wide;
     }
+    ds_tensor *sum = piece(pieces, slice, 0);
     for (int step = 1; step < f->ranks; step *= 2)
-        for (int i = 0; i + step < f->ranks; i += 2 * step)
-            if (add(dsi_flat_range(pieces, i * slice, (i + 1) * slice),
-                    dsi_flat_range(pieces, (i + step) * slice, (i + step + 1) * slice)) != DS_OK)
-                return NULL;
-    return dsi_flat_range(pieces, 0, slice);
+        for (int i = 0; i + step < f->ranks; i += 2 * step) {
+            ds_tensor *x = piece(pieces, slice, i), *place = x;
+            if (i == 0 && 2 * step >= f->ranks && to) place = sum = to; /* the last one */
+            if (add(x, piece(pieces, slice, i + step), place) != DS_OK) return NULL;
+        }
+    return sum;
 }
 
+/* The last addition writes where the sum stays. */
 ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces)
 {
-    ds_tensor *sum = across(t->f, pieces);
-    int l = 0;
+    int level = 0;
+    while (t->done >> level & 1) level++;
+    DSI_ASSERT(level < LEVELS);
+    if (open_level(t, level) != DS_OK) return ds_error_status();
+    ds_tensor *to = slice_of(t, level, k), *sum = across(t->f, pieces, level ? NULL : to);
     if (!sum) return ds_error_status();
-    for (; t->done >> l & 1; l++)
-        if (add(sum, slice_of(t, l, k)) != DS_OK) return ds_error_status();
-    DSI_ASSERT(l < LEVELS);
-    return open_level(t, l) == DS_OK ? dsi_copy(slice_of(t, l, k), sum) : ds_error_status();
+    for (int l = 0; l < level; l++) {
+        ds_tensor *place = l == level - 1 ? to : sum;
+        if (add(sum, slice_of(t, l, k), place) != DS_OK) return ds_error_status();
+        sum = place;
+    }
+    return sum == to ? DS_OK : dsi_copy(to, sum);
 }
 
 /* What waits for a neighbour that does not come is added from the lowest level up. */
@@ -92,7 +107,7 @@ ds_tensor *dsi_tree_total(dsi_tree *t)
     while (!(passes >> lowest & 1)) lowest++;
     for (int l = top = lowest; l < LEVELS; l++) {
         if (!(passes >> l & 1) || l == lowest) continue;
-        if (add(t->level[l], t->level[top]) != DS_OK) return NULL;
+        if (add(t->level[l], t->level[top], t->level[l]) != DS_OK) return NULL;
         top = l;
     }
     t->done = (int64_t)1 << top;
