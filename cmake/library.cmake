@@ -6,6 +6,8 @@ list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
 list(REMOVE_ITEM DS_SOURCES ${DS_KERNELS})
 list(REMOVE_ITEM DS_SOURCES ${PROJECT_SOURCE_DIR}/src/comm/mpi_plugin.c) # mpi.cmake
 
+include(cmake/cuda.cmake)
+
 set(DS_ISAS generic)
 set(DS_FLAGS_generic "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -40,6 +42,10 @@ target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
 # Opened when first needed (src/base/library.h): only their headers.
 target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
+if(DS_CUDA_VERSION)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/device.c PROPERTIES COMPILE_DEFINITIONS DSI_HAVE_CUDA)
+    set_source_files_properties(${DS_CUDA_SOURCES} PROPERTIES INCLUDE_DIRECTORIES ${DS_CUDA_INCLUDE})
+endif()
 
 # The sample of CIFAR-10 is looked for where it will be installed, then in the source tree.
 include(GNUInstallDirs)

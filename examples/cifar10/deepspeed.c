@@ -189,8 +189,8 @@ static void check_options(const Options *o)
         ds_fail(DS_EINVAL, "--save-interval: where to? give --save-dir DIR too");
     if (o->load_tag && !o->load_dir)
         ds_fail(DS_EINVAL, "--load-tag: of which folder? give --load-dir DIR too");
-    if (o->with_cuda && !ds_device_count(DS_CUDA))
-        ds_fail(DS_EDEVICE, "--with-cuda: there is no GPU that this build can use");
+    ds_device gpu; /* of this rank */
+    if (o->with_cuda && ds_device_parse("cuda", &gpu) == DS_OK) ds_set_device(gpu);
 }
 
 /* ---- one program: what main's steps share -------------------------------------------------------------- */

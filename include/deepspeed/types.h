@@ -78,7 +78,8 @@ typedef struct ds_device {
     int index;
 } ds_device;
 
-/* "cpu", "cuda" or "cuda:1" -> *out. Refuses other names and devices that are not there. */
+/* "cpu", "cuda" or "cuda:1" -> *out. "cuda" is the GPU of this rank: the one with its local rank's number.
+ * Refuses other names and devices that are not there. */
 DS_API ds_status ds_device_parse(const char *name, ds_device *out);
 DS_API const char *ds_device_name(ds_device device); /* "cpu", "cuda:0" */
 DS_API int ds_device_count(ds_device_kind kind);

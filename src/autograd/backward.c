@@ -27,6 +27,10 @@ ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
     if (grad && !dsi_same_shape(leaf->shape, grad->shape))
         return dsi_fail(DS_EINVAL, "set_grad_of: a gradient of shape %s for a leaf of shape %s",
                         dsi_shape_text(grad->shape), dsi_shape_text(leaf->shape));
+    if (grad && grad->device != leaf->device)
+        return dsi_fail(DS_EINVAL, "set_grad_of: a gradient on %s for a leaf on %s",
+                        ds_device_name(dsi_device_id(grad->device)),
+                        ds_device_name(dsi_device_id(leaf->device)));
     dsi_ref(grad);
     dsi_unref(leaf->grad);
     leaf->grad = grad;
@@ -282,10 +286,12 @@ ds_status ds_backward(ds_tensor *loss) { return dsi_backward_scaled(loss, 1.0); 
 ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
 {
     if (!y || !dy) return dsi_passed("backward_from"), DS_EINVAL;
-    if (!dsi_same_shape(y->shape, dy->shape) || y->dtype != dy->dtype)
-        return dsi_fail(DS_EINVAL, "backward_from: dy is %s %s, y is %s %s: expected the same",
+    if (!dsi_same_shape(y->shape, dy->shape) || y->dtype != dy->dtype || y->device != dy->device)
+        return dsi_fail(DS_EINVAL,
+                        "backward_from: dy is %s %s on %s, y is %s %s on %s: expected the same",
                         ds_dtype_name(dy->dtype), dsi_shape_text(dy->shape),
-                        ds_dtype_name(y->dtype), dsi_shape_text(y->shape));
+                        ds_device_name(dsi_device_id(dy->device)), ds_dtype_name(y->dtype),
+                        dsi_shape_text(y->shape), ds_device_name(dsi_device_id(y->device)));
     ds_scope *scope = ds_scope_open();
     ds_status status = start(y, dy);
     ds_scope_close(scope);

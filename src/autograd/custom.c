@@ -10,7 +10,9 @@
 typedef struct Attr {
     const ds_op *op;
     int n;
-    ds_dims shape[DS_MAX_OP_INPUTS]; /* of the inputs, to check what the user's backward gives */
+    /* of the inputs, to check what the user's backward gives */
+    ds_dims shape[DS_MAX_OP_INPUTS];
+    dsi_device *device[DS_MAX_OP_INPUTS];
 } Attr;
 
 struct ds_ctx {
@@ -63,6 +65,11 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
                      "%s: its backward gave a gradient of shape %s for input %d of shape %s",
                      a->op->name, dsi_shape_text(g[i]->shape), i, dsi_shape_text(a->shape[i]));
             g[i] = NULL;
+        } else if (g[i]->device != a->device[i]) {
+            dsi_fail(DS_EINVAL, "%s: its backward gave a gradient on %s for input %d on %s",
+                     a->op->name, ds_device_name(dsi_device_id(g[i]->device)), i,
+                     ds_device_name(dsi_device_id(a->device[i])));
+            g[i] = NULL;
         }
         dsi_give(n, i, g[i]);
     }
@@ -97,7 +104,7 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
     dsi_node *node = dsi_record_n(&dsi_op_custom, y, in, n);
     if (node) {
         Attr a = {.op = op, .n = n};
-        for (int i = 0; i < n; i++) a.shape[i] = in[i]->shape;
+        for (int i = 0; i < n; i++) a.shape[i] = in[i]->shape, a.device[i] = in[i]->device;
         dsi_set_attr(node, &a, sizeof a);
     }
     for (int i = 0; i < ctx.n_saved; i++) {

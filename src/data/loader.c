@@ -269,7 +269,7 @@ void ds_loader_free(ds_loader *l)
     dsi_free(l);
 }
 
-static void hand_out(ds_loader *l, const slot *s, ds_batch *out)
+static bool hand_out(ds_loader *l, const slot *s, ds_batch *out)
 {
     int64_t b = l->next, n = batch_len(l, b);
     l->turn = ds_scope_open();
@@ -277,12 +277,14 @@ static void hand_out(ds_loader *l, const slot *s, ds_batch *out)
     for (int f = 0; f < l->n_fields; f++) {
         ds_dims shape = s->field[f]->shape;
         shape.d[0] = n;
-        out->field[f] = dsi_view_of(s->field[f], shape, s->field[f]->stride, 0);
+        out->field[f] = dsi_to_current(dsi_view_of(s->field[f], shape, s->field[f]->stride, 0));
+        if (!out->field[f]) return false;
     }
     out->x = out->field[0];
     out->y = out->field[1];
     out->size = n;
     out->index = l->order + b * l->o.batch_size;
+    return true;
 }
 
 /* Ends the turn and gives its slot back, with memory of its own again. */
@@ -319,7 +321,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
     l->unreleased = l->next;
     bool ok = s->status == DS_OK;
     if (ok)
-        hand_out(l, s, out);
+        ok = hand_out(l, s, out);
     else
         dsi_fail(s->status, "%s", s->message);
     l->next++; /* a batch that failed is left out if the caller goes on */

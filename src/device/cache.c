@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MAX_BYTES ((size_t)1 << 46)
@@ -101,6 +102,20 @@ static dsi_cache *cache_of(dsi_device *d)
     return d->cache;
 }
 
+/* The message. A device that can say how full it is may say instead that it is broken. */
+static void *no_memory(dsi_device *d, size_t bytes)
+{
+    size_t unused, all;
+    char room[64] = "";
+    if (d->type->room) {
+        if (d->type->room(d, &unused, &all) != DS_OK) return NULL;
+        snprintf(room, sizeof room, ", %zu of its %zu are free", unused, all);
+    }
+    dsi_fail(DS_ENOMEM, "no memory for %zu bytes on %s: %zu are in use, the most so far was %zu%s",
+             bytes, ds_device_name(dsi_device_id(d)), d->cache->use.live, d->cache->peak, room);
+    return NULL;
+}
+
 void *dsi_cache_alloc(dsi_device *d, size_t bytes)
 {
     dsi_cache *c = cache_of(d);
@@ -110,12 +125,7 @@ void *dsi_cache_alloc(dsi_device *d, size_t bytes)
         Stack *stack = &c->free[class_of(bytes, &rounded)];
         p = stack->n ? stack->at[--stack->n] : fresh(d, rounded);
     }
-    if (!p) {
-        dsi_fail(DS_ENOMEM,
-                 "no memory for %zu bytes on %s: %zu are in use, the most so far was %zu", bytes,
-                 d->type->name, c->use.live, c->peak);
-        return NULL;
-    }
+    if (!p) return no_memory(d, bytes);
     c->use.live += bytes;
     if (c->use.live > c->use.peak_live) c->use.peak_live = c->use.live;
     if (c->use.live > c->peak) c->peak = c->use.live;

@@ -9,30 +9,41 @@
 #include "base/mem.h"
 #include "base/thread.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const dsi_device_type *const types[] = {&dsi_cpu};
+/* By kind. NULL: not in this build. */
+static const dsi_device_type *const types[] = {
+    [DS_CPU] = &dsi_cpu,
+#ifdef DSI_HAVE_CUDA
+    [DS_CUDA] = &dsi_cuda,
+#else
+    [DS_CUDA] = NULL,
+#endif
+};
 
-#define N_TYPES     (int)(sizeof types / sizeof *types)
+#define KINDS       (int)(sizeof types / sizeof *types)
 #define MAX_DEVICES 16 /* of a kind */
 
-static _Thread_local dsi_device *opened[N_TYPES][MAX_DEVICES];
+static _Thread_local dsi_device *opened[KINDS][MAX_DEVICES];
 static _Thread_local ds_device current;
+static _Thread_local const dsi_device_type *pretended; /* dsi_device_pretend */
 
-static int row_of(ds_device_kind kind)
+static const dsi_device_type *type_of(ds_device_kind kind)
 {
-    for (int t = 0; t < N_TYPES; t++)
-        if (types[t]->kind == kind) return t;
-    return -1;
+    if (pretended && pretended->kind == kind) return pretended;
+    return (unsigned)kind < KINDS ? types[kind] : NULL;
 }
+
+void dsi_device_pretend(const dsi_device_type *type) { pretended = type; }
 
 static const char *kind_name(ds_device_kind kind) { return kind == DS_CPU ? "cpu" : "cuda"; }
 
 static void close_devices(void)
 {
-    for (int t = 0; t < N_TYPES; t++)
+    for (int t = 0; t < KINDS; t++)
         for (int i = 0; i < MAX_DEVICES; i++) {
             dsi_device *d = opened[t][i];
             if (!d) continue;
@@ -44,44 +55,104 @@ static void close_devices(void)
         }
 }
 
-static dsi_device *open_device(int t, int index)
+const char *dsi_device_why_none(ds_device_kind kind)
+{
+    const dsi_device_type *type = type_of(kind);
+    if (type) return type->why_none ? type->why_none() : "";
+    return "this build is without CUDA (cmake says so where it finds no cuda.h; docs/gpu.md): use "
+           "the CPU";
+}
+
+/* There is such a device; else false, with the message. */
+static bool is_there(ds_device which)
+{
+    const char *kind = kind_name(which.kind), *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int count = ds_device_count(which.kind);
+    if (count > MAX_DEVICES) count = MAX_DEVICES;
+    if (which.index >= 0 && which.index < count) return true;
+    if (!count)
+        dsi_fail(DS_EDEVICE, "device %s:%d: %s", kind, which.index,
+                 dsi_device_why_none(which.kind));
+    else if (count == 1)
+        dsi_fail(DS_EDEVICE, "device %s:%d: there is 1 %s device here, which has index 0%s%s", kind,
+                 which.index, kind, visible && which.kind ? "; CUDA_VISIBLE_DEVICES is " : "",
+                 visible && which.kind ? visible : "");
+    else
+        dsi_fail(DS_EDEVICE, "device %s:%d: there are %d %s devices here, %s:0 to %s:%d%s%s", kind,
+                 which.index, count, kind, kind, kind, count - 1,
+                 visible && which.kind ? "; CUDA_VISIBLE_DEVICES is " : "",
+                 visible && which.kind ? visible : "");
+    return false;
+}
+
+static dsi_device *open_device(ds_device which)
 {
     dsi_device *d = dsi_alloc(sizeof *d);
-    d->type = types[t];
-    d->index = index;
+    d->type = type_of(which.kind);
+    d->index = which.index;
     d->stream.device = d;
-    if (d->type->open(d, index) != DS_OK) {
+    if (d->type->open(d, which.index) != DS_OK) {
         dsi_free(d);
         return NULL;
     }
     dsi_at_thread_end(DSI_END_DEVICES, close_devices);
-    return opened[t][index] = d;
+    return opened[which.kind][which.index] = d;
 }
 
 dsi_device *dsi_device_get(ds_device which)
 {
-    int t = row_of(which.kind);
-    if (t >= 0 && which.index >= 0 && which.index < MAX_DEVICES && opened[t][which.index])
-        return opened[t][which.index];
-    int count = ds_device_count(which.kind);
-    if (t < 0 || which.index < 0 || which.index >= count || which.index >= MAX_DEVICES) {
-        dsi_fail(DS_EDEVICE, "device %s:%d: this %s has %d %s device%s", kind_name(which.kind),
-                 which.index, t < 0 ? "build" : "machine", count, kind_name(which.kind),
-                 count == 1 ? "" : "s");
-        return NULL;
-    }
-    return open_device(t, which.index);
+    bool in_table = (unsigned)which.kind < KINDS && (unsigned)which.index < MAX_DEVICES;
+    if (in_table && opened[which.kind][which.index]) return opened[which.kind][which.index];
+    return is_there(which) ? open_device(which) : NULL;
 }
 
 dsi_device *dsi_device_current(void) { return dsi_device_get(current); }
 ds_device dsi_device_id(const dsi_device *d) { return (ds_device){d->type->kind, d->index}; }
 
-ds_status dsi_no_kernel(const dsi_device *d, const char *kernel)
+ds_status dsi_device_describe(ds_device which, char *text, size_t room)
 {
-    return dsi_fail(DS_EDEVICE, "%s: %s has no such kernel", kernel, d->type->name);
+    if (!is_there(which)) return ds_error_status();
+    const dsi_device_type *type = type_of(which.kind);
+    if (type->describe) return type->describe(which.index, text, room);
+    snprintf(text, room, "%s", type->name);
+    return DS_OK;
+}
+
+ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
+{
+    return dsi_fail(DS_EDEVICE,
+                    "%s: no %s kernel for %s: this version computes on the CPU (without "
+                    "--device cuda, --with_cuda)",
+                    kernel, d->type->name, ds_dtype_name(dtype));
 }
 
 /* ---- public ----------------------------------------------------------------------------------------- */
+
+/* The rank on its machine, as launchers say it: deepspeed, torchrun; Open MPI; MPICH and Intel MPI; Slurm. */
+static int local_rank(void)
+{
+    static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank && *rank) return atoi(rank);
+    }
+    return 0;
+}
+
+/* "cuda": each rank of a machine has one of its own. */
+static ds_status device_of_rank(ds_device *out)
+{
+    int rank = local_rank(), count = ds_device_count(DS_CUDA);
+    *out = (ds_device){DS_CUDA, rank};
+    if (count && rank >= count)
+        return dsi_fail(DS_EDEVICE,
+                        "device cuda: local rank %d has no GPU of its own, there %s %d here: start "
+                        "at most %d rank%s on this machine (deepspeed --num_gpus %d)",
+                        rank, count == 1 ? "is" : "are", count, count, count == 1 ? "" : "s",
+                        count);
+    return is_there(*out) ? DS_OK : ds_error_status();
+}
 
 ds_status ds_device_parse(const char *name, ds_device *out)
 {
@@ -89,6 +160,7 @@ ds_status ds_device_parse(const char *name, ds_device *out)
     int index = 0;
     const char *rest = name;
     if (!name) return dsi_fail(DS_EINVAL, "device: the name is NULL");
+    if (!strcmp(name, "cuda")) return device_of_rank(out);
     if (!strncmp(name, "cpu", 3)) {
         rest = name + 3;
     } else if (!strncmp(name, "cuda", 4)) {
@@ -100,31 +172,28 @@ ds_status ds_device_parse(const char *name, ds_device *out)
     if (*rest) {
         char *end;
         long n = strtol(rest + 1, &end, 10);
-        if (*rest != ':' || end == rest + 1 || *end || n < 0 || n >= MAX_DEVICES)
+        if (*rest != ':' || end == rest + 1 || *end || n < 0 || n > INT_MAX)
             return dsi_fail(DS_EINVAL, "device \"%s\": expected cpu, cuda or cuda:N", name);
         index = (int)n;
     }
-    int count = ds_device_count(kind);
-    if (index >= count)
-        return dsi_fail(DS_EDEVICE, "device \"%s\": %s", name,
-                        row_of(kind) < 0 ? "this build is without CUDA: use --device cpu"
-                                         : "there is no such device here");
     *out = (ds_device){kind, index};
-    return DS_OK;
+    return is_there(*out) ? DS_OK : ds_error_status();
 }
 
 const char *ds_device_name(ds_device device)
 {
-    static _Thread_local char text[32];
+    static _Thread_local char ring[2][32]; /* one message may name two */
+    static _Thread_local int next;
     if (device.kind == DS_CPU) return "cpu";
-    snprintf(text, sizeof text, "%s:%d", kind_name(device.kind), device.index);
+    char *text = ring[next = !next];
+    snprintf(text, sizeof ring[0], "%s:%d", kind_name(device.kind), device.index);
     return text;
 }
 
 int ds_device_count(ds_device_kind kind)
 {
-    int t = row_of(kind);
-    return t < 0 ? 0 : types[t]->count();
+    const dsi_device_type *type = type_of(kind);
+    return type ? type->count() : 0;
 }
 
 ds_status ds_set_device(ds_device device)

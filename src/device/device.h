@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 
+/* A point in a stream's order; all 0 at first. */
 typedef struct dsi_event {
     void *handle;
 } dsi_event;
@@ -13,17 +14,26 @@ typedef struct dsi_event {
 typedef struct dsi_device_type {
     const char *name; /* "cpu", "cuda" */
     ds_device_kind kind;
-    int (*count)(void);                          /* 0: none here */
-    ds_status (*open)(dsi_device *d, int index); /* sets d->kernels */
+    int (*count)(void);            /* 0: none here */
+    const char *(*why_none)(void); /* then: one line; NULL for a kind that every machine has */
+    ds_status (*describe)(int index, char *text, size_t room); /* optional: name, size */
+    ds_status (*open)(dsi_device *d, int index);               /* sets d->kernels */
     void (*close)(dsi_device *d);
-    void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full */
+    void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full, or broken */
     void (*free)(dsi_device *d, void *p);
+    ds_status (*room)(dsi_device *d, size_t *unused, size_t *all); /* bytes; optional; it says
+                                                                      that a device is broken */
+    void *(*alloc_host)(dsi_device *d, size_t bytes); /* pinned: its copies need no detour */
+    void (*free_host)(dsi_device *d, void *p);
     ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host,
                          size_t bytes); /* finished on return */
     ds_status (*copy_out)(dsi_stream *s, void *host, const void *src,
                           size_t bytes); /* finished on return */
-    ds_status (*record)(dsi_stream *s, dsi_event *e);
-    ds_status (*wait)(dsi_stream *s, dsi_event *e);
+    /* from a device of this kind, another one or the same; within one it is only ordered on s */
+    ds_status (*copy)(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes);
+    ds_status (*record)(dsi_stream *s, dsi_event *e); /* may be recorded again */
+    ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
+    void (*forget)(dsi_device *d, dsi_event *e);      /* frees what record made */
     ds_status (*sync)(dsi_stream *s);
 } dsi_device_type;
 
@@ -31,6 +41,7 @@ struct dsi_device {
     const dsi_device_type *type;
     int index;
     const dsi_kernels *kernels;
+    void *own;         /* of its kind */
     dsi_stream stream; /* of this thread */
     struct dsi_cache *cache;
     struct dsi_stand_in *stand_ins; /* tensor/absent.c */
@@ -41,7 +52,16 @@ dsi_device *dsi_device_get(ds_device which);
 dsi_device *dsi_device_current(void);
 ds_device dsi_device_id(const dsi_device *d);
 
-extern const dsi_device_type dsi_cpu;
+extern const dsi_device_type dsi_cpu, dsi_cuda; /* the latter where DSI_HAVE_CUDA */
+
+/* One line about a device that is there, without opening it: "NVIDIA H100, 79.6 GB, ..." */
+ds_status dsi_device_describe(ds_device which, char *text, size_t room);
+/* Why there is none of a kind, in one line, if ds_device_count is 0. */
+const char *dsi_device_why_none(ds_device_kind kind);
+
+/* For tests: to this thread `type` is from now on the one of its kind; NULL: as it was. No device of that kind is
+ * open. */
+void dsi_device_pretend(const dsi_device_type *type);
 
 /* ---- device/cache.c: storage of this thread on a device, freed blocks kept for the next step -------- */
 
@@ -73,6 +93,6 @@ void dsi_scratch_release(dsi_stream *s, void *p);
 
 /* ---- running a kernel ---------------------------------------------------------------------------------- */
 
-ds_status dsi_no_kernel(const dsi_device *d, const char *kernel);
+ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel);
 
 #endif

@@ -96,14 +96,12 @@ const dsi_op dsi_op_gather = {"gather", gather_backward, false};
 /* x's dimension dim, from the front; -1, with the message. */
 static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 {
-    if (!dsi_want_float("gather", x)) return -1;
+    if (!dsi_want_float("gather", x) || !dsi_same_device("gather", x, index)) return -1;
     int at = dsi_want_dim("gather", x, dim);
     ds_dims want = x->shape;
     if (at < 0) return -1;
     if (index->shape.n == want.n && want.n) want.d[at] = index->shape.d[at];
-    if (index->dtype == DS_I64 && index->device == x->device && want.n &&
-        dsi_same_shape(want, index->shape))
-        return at;
+    if (index->dtype == DS_I64 && want.n && dsi_same_shape(want, index->shape)) return at;
     dsi_refuse("gather: x is %s, the index %s %s: expected int64 of x's shape but for dimension %d",
                dsi_shape_text(x->shape), ds_dtype_name(index->dtype), dsi_shape_text(index->shape),
                dim);

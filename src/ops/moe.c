@@ -13,10 +13,8 @@
 /* contiguous x [S,D] with its slots [S,k] */
 static bool want_rows(const char *op, const ds_tensor *x, const ds_tensor *slots)
 {
-    if (!dsi_want_float(op, x)) return false;
-    if (x->shape.n == 2 && slots->shape.n == 2 && slots->dtype == DS_I64 &&
-        slots->device == x->device)
-        return true;
+    if (!dsi_want_float(op, x) || !dsi_same_device(op, x, slots)) return false;
+    if (x->shape.n == 2 && slots->shape.n == 2 && slots->dtype == DS_I64) return true;
     return dsi_refuse("%s: x is %s, slots are %s %s: expected [rows,D] and int64 [tokens,k]", op,
                       dsi_shape_text(x->shape), ds_dtype_name(slots->dtype),
                       dsi_shape_text(slots->shape));
@@ -97,9 +95,8 @@ const dsi_op dsi_op_combine = {"combine", combine_backward, false};
 static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_tensor *w)
 {
     ds_dtype dtype = dsi_is_16bit(x) ? DS_F32 : x->dtype;
-    if (!w ||
-        (w->dtype == dtype && w->device == x->device && dsi_same_shape(w->shape, slots->shape)))
-        return true;
+    if (!dsi_same_device("combine", x, w)) return false;
+    if (!w || (w->dtype == dtype && dsi_same_shape(w->shape, slots->shape))) return true;
     return dsi_refuse("combine: weights are %s %s: expected %s %s as the slots",
                       ds_dtype_name(w->dtype), dsi_shape_text(w->shape), ds_dtype_name(dtype),
                       dsi_shape_text(slots->shape));

@@ -12,8 +12,16 @@ bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
             op, ds_dtype_name(a->dtype), dsi_shape_text(a->shape), ds_dtype_name(b->dtype),
             dsi_shape_text(b->shape));
     return dsi_refuse("%s: operands are %s on %s and %s on %s: expected the same dtype and device",
-                      op, ds_dtype_name(a->dtype), a->device->type->name, ds_dtype_name(b->dtype),
-                      b->device->type->name);
+                      op, ds_dtype_name(a->dtype), ds_device_name(dsi_device_id(a->device)),
+                      ds_dtype_name(b->dtype), ds_device_name(dsi_device_id(b->device)));
+}
+
+bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
+{
+    if (!a || !b || a->device == b->device) return true;
+    return dsi_refuse("%s: operands are on %s and %s: expected the same device (ds_to)", op,
+                      ds_device_name(dsi_device_id(a->device)),
+                      ds_device_name(dsi_device_id(b->device)));
 }
 
 bool dsi_want_float(const char *op, const ds_tensor *x)

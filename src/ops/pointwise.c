@@ -168,7 +168,8 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
     if (!c || !a || !b) return dsi_passed("where");
     if (c->dtype != DS_BOOL)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
-    if (!binary_check("where", a, b, &ab) || !dsi_broadcast("where", c->shape, ab, &shape))
+    if (!dsi_same_device("where", c, a) || !binary_check("where", a, b, &ab) ||
+        !dsi_broadcast("where", c->shape, ab, &shape))
         return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);

@@ -57,6 +57,26 @@ static void find_parameters(ds_data_parallel *dp)
     }
 }
 
+/* Replicas are threads that read each other's memory. */
+static bool on_the_host(ds_tensor *const *x, int n, const char *what)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i]->device->type->kind != DS_CPU)
+            return dsi_refuse("data_parallel: the %s on %s: replicas are threads on the CPU; for "
+                              "GPUs start one rank on each (ds_ddp_new)",
+                              what, ds_device_name(dsi_device_id(x[i]->device)));
+    return true;
+}
+
+static bool model_on_the_host(const ds_data_parallel *dp)
+{
+    for (int i = 0; i < dp->slots; i++) {
+        ds_tensor *x = model_tensor(dp, i);
+        if (!on_the_host(&x, 1, "model is")) return false;
+    }
+    return true;
+}
+
 ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
                                        ds_module *(*make)(void *arg), void *arg)
 {
@@ -74,6 +94,10 @@ ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
     dp->aside = dsi_alloc(slots * sizeof *dp->aside);
     dp->first = dsi_alloc(slots * sizeof *dp->first);
     find_parameters(dp);
+    if (replicas > 1 && !model_on_the_host(dp)) {
+        ds_data_parallel_free(dp);
+        return NULL;
+    }
     for (int r = 1; r < replicas; r++) {
         dp->buffer[r] = dsi_alloc(slots * sizeof **dp->buffer);
         dp->replica[r] = dsi_replica_new(r, dp->replica[0], make, arg);
@@ -461,6 +485,7 @@ ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
     int64_t samples = in[0]->shape.d[0];
     int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */
     if (chunk == samples) return ds_call_n(dp->replica[0]->module, in, n);
+    if (!on_the_host(in, n, "input is")) return NULL;
     Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
     ds_status status = prepare(c, in);
     if (status == DS_OK) status = run_parts(c, dsi_replica_forward);

@@ -16,18 +16,31 @@ static bool broadcasts_to(ds_dims from, ds_dims to)
     return true;
 }
 
-/* Both on one device: a kernel. Across: through the host, both row-major. */
+/* Elements that lie the same on both sides. */
+static bool is_plain(const ds_tensor *dst, const ds_tensor *src)
+{
+    return dst->dtype == src->dtype && dsi_same_shape(dst->shape, src->shape) &&
+           ((dsi_is_contiguous(dst) && dsi_is_contiguous(src)) ||
+            (dsi_same_layout(dst, src) && dsi_is_dense(dst)));
+}
+
+/* Both on one device: a kernel, or here where it has none. Across: plain ones only. */
 static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 {
-    if (!dsi_is_contiguous(dst) || !dsi_is_contiguous(src) || dst->dtype != src->dtype)
+    dsi_device *to = dst->device, *from = src->device;
+    if (!is_plain(dst, src))
         return dsi_fail(DS_EDEVICE,
-                        "copy: from %s to %s both sides must be contiguous and of one dtype",
-                        src->device->type->name, dst->device->type->name);
+                        "copy: %s %s from %s to %s %s on %s: expected one dtype and shape, both "
+                        "contiguous",
+                        ds_dtype_name(src->dtype), dsi_shape_text(src->shape),
+                        ds_device_name(dsi_device_id(from)), ds_dtype_name(dst->dtype),
+                        dsi_shape_text(dst->shape), ds_device_name(dsi_device_id(to)));
     size_t bytes = (size_t)dsi_numel(dst->shape) * ds_dtype_size(dst->dtype);
-    bool in = src->device->type->kind == DS_CPU;
-    return in ? dst->device->type->copy_in(&dst->device->stream, dsi_v(dst).p, dsi_v(src).p, bytes)
-              : src->device->type->copy_out(&src->device->stream, dsi_v(dst).p, dsi_v(src).p,
-                                            bytes);
+    void *p = dsi_v(dst).p;
+    const void *q = dsi_v(src).p;
+    if (from->type->kind == DS_CPU) return to->type->copy_in(&to->stream, p, q, bytes);
+    if (to->type->kind == DS_CPU) return from->type->copy_out(&from->stream, p, q, bytes);
+    return to->type->copy(&to->stream, p, from, q, bytes);
 }
 
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
@@ -38,7 +51,8 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
                         dsi_shape_text(dst->shape));
     if (dsi_bring(dst) != DS_OK || dsi_bring(src) != DS_OK) return ds_error_status();
     if (dst->storage->reader) dsi_settle(dst->storage->reader);
-    if (dst->device->type != src->device->type) return copy_across(dst, src);
+    if (dst->device != src->device) return copy_across(dst, src);
+    if (!dst->device->kernels->copy && is_plain(dst, src)) return copy_across(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
                                                                          : ds_error_status();
 }
@@ -50,6 +64,14 @@ ds_status ds_copy(ds_tensor *dst, ds_tensor *src)
                         "copy: the destination was made by an op that recorded a gradient; "
                         "ds_detach it first");
     return dsi_copy(dst, src);
+}
+
+ds_tensor *dsi_to_current(ds_tensor *x)
+{
+    dsi_device *d = x ? dsi_device_current() : NULL;
+    if (!d || d == x->device) return d ? x : NULL;
+    ds_tensor *y = dsi_new_on(d, x->dtype, x->shape);
+    return dsi_copy(y, x) == DS_OK ? y : NULL;
 }
 
 /* Element i of host memory as a double. */
@@ -101,8 +123,8 @@ const void *ds_data(ds_tensor *x)
     if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
     bool host = x->device->type->kind == DS_CPU;
     if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
-    ds_tensor *y = dsi_new(x, x->shape);
-    if (dsi_copy(y, x) != DS_OK) return NULL;
+    ds_tensor *y = dsi_is_contiguous(x) ? x : dsi_new(x, x->shape);
+    if (y != x && dsi_copy(y, x) != DS_OK) return NULL;
     if (host) return dsi_v(y).p;
     ds_tensor *z = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), x->dtype, x->shape);
     return dsi_copy(z, y) == DS_OK ? dsi_v(z).p : NULL;
@@ -112,7 +134,11 @@ void *ds_data_mut(ds_tensor *x)
 {
     if (!x) return dsi_passed("data_mut");
     if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
-    if (x->device->type->kind != DS_CPU || !dsi_is_contiguous(x))
+    if (x->device->type->kind != DS_CPU)
+        return dsi_refuse("data_mut: x %s is on %s, not in host memory: write to a copy on the CPU "
+                          "(ds_to), and ds_copy it back",
+                          dsi_shape_text(x->shape), ds_device_name(dsi_device_id(x->device)));
+    if (!dsi_is_contiguous(x))
         return dsi_refuse(
             "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",
             dsi_shape_text(x->shape));

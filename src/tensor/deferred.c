@@ -16,7 +16,7 @@
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
-    bool fixed = s && !s->reader && !s->written && !x->requires_grad;
+    bool fixed = s && !s->reader && !s->written && !x->requires_grad && x->device->kernels->relu;
     if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype == DS_F64 || !dsi_same_layout(x, y))
         return false;
     y->storage->relu_of = dsi_ref(x);

@@ -168,12 +168,15 @@ dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape,
 /* dst (any strides) = src converted, broadcast. */
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 
+/* Row-major x, or a copy of it, on the current device. NULL passes. */
+ds_tensor *dsi_to_current(ds_tensor *x);
+
 /* Calls a kernel of t's device: dsi_run(y, relu, dsi_v(x), dsi_v(y)). False, with the message, if t is
  * NULL, the device has no such kernel, it failed, or it read a tensor that could not be brought. */
 #define dsi_run(t, kernel, ...) \
     ((t) && (t)->device->kernels->kernel \
          ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
                (!(t)->device->stand_ins || dsi_end_stand_ins((t)->device)) \
-         : ((t) && dsi_no_kernel((t)->device, #kernel) == DS_OK))
+         : ((t) && dsi_no_kernel((t)->device, (t)->dtype, #kernel) == DS_OK))
 
 #endif

@@ -116,7 +116,7 @@ static void names_of_devices(void **state)
     CHECK(ds_device_parse("cuda:x", &d) != DS_OK);
     CHECK_ERROR("expected cpu, cuda or cuda:N");
     CHECK(ds_device_parse("cpu:1", &d) != DS_OK);
-    CHECK_ERROR("no such device");
+    CHECK_ERROR("device cpu:1: there is 1 cpu device here, which has index 0");
     if (!ds_device_count(DS_CUDA)) {
         CHECK(ds_device_parse("cuda", &d) != DS_OK);
         CHECK_ERROR("cuda");

@@ -117,7 +117,7 @@ has err 'local_rank is 1, but this process is rank 0 of 1'
 status 1 $sample --deepspeed_mpi --max_steps 1
 has err 'deepspeed_mpi, but this process was not started by MPI'
 status 1 $sample --with_cuda
-has err 'no GPU'
+has err 'device cuda:0: '
 status 1 --data empty --no_download
 lines err 1
 

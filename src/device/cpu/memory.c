@@ -103,12 +103,25 @@ static ds_status copy(dsi_stream *s, void *dst, const void *src, size_t bytes)
     return DS_OK;
 }
 
+static ds_status copy_here(dsi_stream *s, void *dst, dsi_device *from, const void *src,
+                           size_t bytes)
+{
+    (void)from;
+    return copy(s, dst, src, bytes);
+}
+
 /* The CPU's stream is the calling thread: what was started is finished. */
 static ds_status event(dsi_stream *s, dsi_event *e)
 {
     (void)s;
     (void)e;
     return DS_OK;
+}
+
+static void forget(dsi_device *d, dsi_event *e)
+{
+    (void)d;
+    (void)e;
 }
 
 static ds_status sync(dsi_stream *s)
@@ -124,9 +137,13 @@ const dsi_device_type dsi_cpu = {
     .open = open_cpu,
     .alloc = alloc,
     .free = free_memory,
+    .alloc_host = alloc,
+    .free_host = free_memory,
     .copy_in = copy,
     .copy_out = copy,
+    .copy = copy_here,
     .record = event,
     .wait = event,
+    .forget = forget,
     .sync = sync,
 };

@@ -1,0 +1,117 @@
+/* device/cuda/driver.c: see driver.h. What keeps it from starting is found once, and said to each who asks.
+ * SPDX-License-Identifier: MIT */
+#include "driver.h"
+
+#include "base/error.h"
+#include "base/library.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define TEXT(x)            #x
+#define NAME(ours, theirs) TEXT(theirs), /* after the header's macros */
+static const char *const names[] = {DSI_CUDA_FUNCTIONS(NAME)};
+static const char *const sonames[] = {"libcuda.so.1", NULL};
+
+#define N_NAMES      (int)(sizeof names / sizeof *names)
+#define WHY_BYTES    512
+#define MAJOR(v)     ((v) / 1000) /* 12040 is CUDA 12.4 */
+#define MINOR(v)     ((v) % 1000 / 10)
+#define PACKAGE      "with NVIDIA's driver (Debian: libcuda1), or use the CPU"
+#define UNSET_TO_SEE "CUDA_VISIBLE_DEVICES is \"%s\": unset it to see all"
+
+static struct {
+    pthread_once_t once;
+    dsi_cuda_driver f;
+    int count;
+    char why[WHY_BYTES]; /* if count is 0 */
+} driver = {.once = PTHREAD_ONCE_INIT};
+
+static void why(const char *format, ...) DS_PRINTF(1, 2);
+static void why(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(driver.why, sizeof driver.why, format, args);
+    va_end(args);
+}
+
+/* dsi_library_open, whose message becomes the reason why there is no device. */
+static bool open_functions(const char *const *name, int n, void *to)
+{
+    bool clean = !ds_error();
+    if (dsi_library_open("no NVIDIA driver", sonames, PACKAGE, name, n, to)) return true;
+    why("%s", ds_error());
+    if (clean) ds_error_clear();
+    return false;
+}
+
+/* Drivers run what was built for an older toolkit, or for another minor version of their own. */
+static bool new_enough(void)
+{
+    static const char *const name = TEXT(cuDriverGetVersion);
+    __typeof__(&cuDriverGetVersion) ask;
+    int version = 0;
+    if (!open_functions(&name, 1, &ask)) return false;
+    ask(&version);
+    if (MAJOR(version) >= MAJOR(CUDA_VERSION)) return true;
+    why("the NVIDIA driver is for CUDA %d.%d and this build for CUDA %d: install a newer driver, "
+        "build with an older toolkit, or use the CPU",
+        MAJOR(version), MINOR(version), MAJOR(CUDA_VERSION));
+    return false;
+}
+
+static void say_no_gpu(const char *error)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible)
+        why("the NVIDIA driver shows no GPU (%s); " UNSET_TO_SEE, error, visible);
+    else
+        why("the NVIDIA driver finds no GPU (%s): in a container, start it with --gpus all; else "
+            "use the CPU",
+            error);
+}
+
+static void open_once(void)
+{
+    if (!new_enough() || !open_functions(names, N_NAMES, &driver.f)) return;
+    CUresult result = driver.f.init(0);
+    if (result == CUDA_SUCCESS) result = driver.f.device_count(&driver.count);
+    const char *error = "an error without a name", *text = "?";
+    if (result != CUDA_SUCCESS) {
+        driver.count = 0;
+        driver.f.error_name(result, &error);
+        driver.f.error_text(result, &text);
+    }
+    if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && !driver.count))
+        say_no_gpu(result ? error : "it counts 0");
+    else if (result != CUDA_SUCCESS)
+        why("the NVIDIA driver does not start: %s (%s); see what nvidia-smi says, or use the CPU",
+            text, error);
+}
+
+const dsi_cuda_driver *dsi_cuda_open(void)
+{
+    pthread_once(&driver.once, open_once);
+    return driver.count ? &driver.f : NULL;
+}
+
+int dsi_cuda_count(void) { return dsi_cuda_open() ? driver.count : 0; }
+
+const char *dsi_cuda_why_none(void)
+{
+    dsi_cuda_open();
+    return driver.why;
+}
+
+ds_status dsi_cuda_check(int index, CUresult result, const char *what)
+{
+    const char *name = NULL, *text = NULL;
+    if (result == CUDA_SUCCESS) return DS_OK;
+    driver.f.error_name(result, &name);
+    driver.f.error_text(result, &text);
+    return dsi_fail(DS_EDEVICE, "cuda:%d: %s: %s (%s)", index, what, text ? text : "unknown error",
+                    name ? name : "an error without a name");
+}

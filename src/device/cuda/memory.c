@@ -1,0 +1,221 @@
+/* device/cuda/memory.c: an NVIDIA GPU as a device: its memory, pinned memory of the host, copies, streams, events.
+ *
+ * A thread's handle on a GPU has one stream of its own, on which everything happens in order: allocation and release
+ * too where the driver has memory pools, so that neither waits for kernels. The context is the one that the GPU's
+ * users in this process share; a thread may hold several GPUs, so each call enters its own.
+ * SPDX-License-Identifier: MIT */
+#include "driver.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+
+typedef struct Gpu {
+    const dsi_cuda_driver *f;
+    CUdevice device;
+    CUcontext context;
+    bool pools;
+} Gpu;
+
+static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
+
+/* The GPU behind d, whose context is then this thread's. What is wrong with a context, the call that follows says. */
+static Gpu *enter(const dsi_device *d)
+{
+    Gpu *g = d->own;
+    g->f->context_enter(g->context);
+    return g;
+}
+
+/* ---- the device ------------------------------------------------------------------------------------------ */
+
+static bool attribute(const Gpu *g, CUdevice_attribute which, int *value)
+{
+    *value = 0;
+    return g->f->device_attribute(value, which, g->device) == CUDA_SUCCESS;
+}
+
+static void close_gpu(dsi_device *d)
+{
+    Gpu *g = enter(d);
+    if (d->stream.handle) {
+        g->f->stream_sync(d->stream.handle); /* what was released last */
+        g->f->stream_free(d->stream.handle);
+    }
+    g->f->context_enter(NULL);
+    g->f->context_release(g->device);
+    dsi_free(g);
+    d->own = NULL;
+}
+
+static ds_status open_gpu(dsi_device *d, int index)
+{
+    Gpu *g = dsi_alloc(sizeof *g);
+    CUstream stream = NULL;
+    int pools;
+    g->f = dsi_cuda_open();
+    CUresult result = g->f->device_get(&g->device, index);
+    if (result == CUDA_SUCCESS) result = g->f->context_retain(&g->context, g->device);
+    if (result != CUDA_SUCCESS) {
+        dsi_free(g);
+        return dsi_cuda_check(index, result, "this GPU cannot be used");
+    }
+    d->own = g;
+    attribute(g, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &pools);
+    g->pools = pools != 0;
+    result = enter(d)->f->stream_new(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) {
+        close_gpu(d);
+        return dsi_cuda_check(index, result, "a stream");
+    }
+    d->stream.handle = stream;
+    d->kernels = &dsi_cuda_kernels;
+    return DS_OK;
+}
+
+/* Without a context, which takes some hundred megabytes of the GPU. */
+static ds_status describe(int index, char *text, size_t room)
+{
+    char name[128] = "?";
+    size_t bytes = 0;
+    Gpu g = {.f = dsi_cuda_open()};
+    int major, minor;
+    CUresult result = g.f->device_get(&g.device, index);
+    if (result == CUDA_SUCCESS) result = g.f->device_name(name, sizeof name, g.device);
+    if (result == CUDA_SUCCESS) result = g.f->device_bytes(&bytes, g.device);
+    attribute(&g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major);
+    attribute(&g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor);
+    snprintf(text, room, "%s, %.1f GB, compute capability %d.%d", name,
+             (double)bytes / (double)((size_t)1 << 30), major, minor);
+    return dsi_cuda_check(index, result, "its name");
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
+static void *alloc(dsi_device *d, size_t bytes)
+{
+    Gpu *g = enter(d);
+    CUdeviceptr p = 0;
+    CUresult result = g->pools ? g->f->alloc_async(&p, bytes, d->stream.handle)
+                               : g->f->alloc(&p, bytes);
+    return result == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
+}
+
+/* What goes wrong here has gone wrong before, and a later call says it. */
+static void free_memory(dsi_device *d, void *p)
+{
+    Gpu *g = enter(d);
+    if (g->pools)
+        g->f->free_async(address(p), d->stream.handle);
+    else
+        g->f->free(address(p));
+}
+
+static ds_status room(dsi_device *d, size_t *unused, size_t *all)
+{
+    return dsi_cuda_check(d->index, enter(d)->f->memory_info(unused, all), "its memory");
+}
+
+static void *alloc_host(dsi_device *d, size_t bytes)
+{
+    void *p = NULL;
+    CUresult result = enter(d)->f->alloc_host(&p, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    return result == CUDA_SUCCESS ? p : NULL;
+}
+
+static void free_host(dsi_device *d, void *p) { enter(d)->f->free_host(p); }
+
+/* ---- copies ---------------------------------------------------------------------------------------------- */
+
+static ds_status sync(dsi_stream *s)
+{
+    CUresult result = enter(s->device)->f->stream_sync(s->handle);
+    return dsi_cuda_check(s->device->index, result, "waiting for its stream");
+}
+
+static ds_status finished(dsi_stream *s, CUresult started, const char *what)
+{
+    ds_status status = dsi_cuda_check(s->device->index, started, what);
+    return status == DS_OK ? sync(s) : status;
+}
+
+static ds_status copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    CUresult result = enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
+    return finished(s, result, "copying to it");
+}
+
+static ds_status copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    CUresult result = enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
+    return finished(s, result, "copying from it");
+}
+
+/* Between two GPUs both streams are waited for: src is complete before, and may be released after. */
+static ds_status copy(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    dsi_device *to = s->device;
+    if (from == to)
+        return dsi_cuda_check(
+            to->index, enter(to)->f->copy(address(dst), address(src), bytes, s->handle), "copying");
+    ds_status status = sync(&from->stream);
+    if (status != DS_OK) return status;
+    const Gpu *a = from->own, *b = enter(to);
+    CUresult result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
+                                      s->handle);
+    return finished(s, result, "copying from another GPU");
+}
+
+/* ---- events ---------------------------------------------------------------------------------------------- */
+
+static ds_status record(dsi_stream *s, dsi_event *e)
+{
+    Gpu *g = enter(s->device);
+    CUevent event = e->handle;
+    CUresult result = CUDA_SUCCESS;
+    if (!event) result = g->f->event_new(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        e->handle = event;
+        result = g->f->event_record(event, s->handle);
+    }
+    return dsi_cuda_check(s->device->index, result, "an event");
+}
+
+static ds_status wait_event(dsi_stream *s, dsi_event *e)
+{
+    if (!e->handle) return DS_OK; /* never recorded */
+    CUresult result = enter(s->device)->f->stream_wait(s->handle, e->handle, 0);
+    return dsi_cuda_check(s->device->index, result, "waiting for an event");
+}
+
+static void forget(dsi_device *d, dsi_event *e)
+{
+    if (e->handle) enter(d)->f->event_free(e->handle);
+    e->handle = NULL;
+}
+
+const dsi_device_type dsi_cuda = {
+    .name = "cuda",
+    .kind = DS_CUDA,
+    .count = dsi_cuda_count,
+    .why_none = dsi_cuda_why_none,
+    .describe = describe,
+    .open = open_gpu,
+    .close = close_gpu,
+    .alloc = alloc,
+    .free = free_memory,
+    .room = room,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .copy = copy,
+    .record = record,
+    .wait = wait_event,
+    .forget = forget,
+    .sync = sync,
+};

@@ -1,0 +1,294 @@
+/* tests/device/cuda.c: the CUDA device over a driver that pretends to have GPUs (fake/libcuda.c): all of it runs on
+ * machines without one, and what goes wrong with drivers and GPUs can be had at will.
+ * SPDX-License-Identifier: MIT */
+#include "device/gpu.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef FAKE_LIBCUDA
+
+static void *fake;
+static int (*live)(void); /* what the driver has handed out and not got back */
+
+/* NAME=value in the environment; NULL: nothing */
+static void set(const char *setting)
+{
+    char name[64];
+    if (!setting) return;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(setting, "="), setting);
+    setenv(name, strchr(setting, '=') + 1, 1);
+}
+
+/* body in a process of its own, where nobody has asked for a GPU yet, with settings as NAME=value. */
+static void apart(CMUnitTestFunction body, const char *a, const char *b)
+{
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        set(a);
+        set(b);
+        const struct CMUnitTest one[] = {{a ? a : "apart", body, NULL, NULL, NULL}};
+        _exit(cmocka_run_group_tests_name("apart", one, NULL, NULL));
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Each way of asking for a GPU says the same. */
+static void none_because(const char *why)
+{
+    ds_device d;
+    CHECK_INT(ds_device_count(DS_CUDA), 0);
+    CHECK(!ds_error());
+    CHECK(ds_device_parse("cuda", &d) != DS_OK);
+    CHECK_INT(ds_error_status(), DS_EDEVICE);
+    CHECK(!strchr(ds_error(), '\n'));
+    CHECK_ERROR(why);
+    CHECK(ds_device_parse("cuda:1", &d) != DS_OK);
+    CHECK_ERROR("device cuda:1: ");
+    CHECK(ds_set_device((ds_device){DS_CUDA, 0}) != DS_OK);
+    CHECK_ERROR(why);
+    CHECK(ds_current_device().kind == DS_CPU);
+}
+
+static void has_none(void **state)
+{
+    (void)state;
+    none_because("device cuda:0: the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE): in a "
+                 "container, start it with --gpus all; else use the CPU");
+}
+
+static void counts_none(void **state)
+{
+    (void)state;
+    none_because("the NVIDIA driver finds no GPU (it counts 0)");
+}
+
+static void hides_all(void **state)
+{
+    (void)state;
+    none_because("shows no GPU (CUDA_ERROR_NO_DEVICE); CUDA_VISIBLE_DEVICES is \"7\": unset it to "
+                 "see all");
+}
+
+static void is_broken(void **state)
+{
+    (void)state;
+    none_because("the NVIDIA driver does not start: an error of the fake (CUDA_ERROR_UNKNOWN); see "
+                 "what nvidia-smi says, or use the CPU");
+}
+
+static void is_old(void **state)
+{
+    (void)state;
+    none_because("the NVIDIA driver is for CUDA 11.8 and this build for CUDA 1");
+}
+
+static void drivers_that_do_not_start(void **state)
+{
+    (void)state;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    apart(has_none, "FAKE_CUDA_FAIL=cuInit=100", NULL);
+    apart(counts_none, "FAKE_CUDA_COUNT=0", NULL);
+    apart(hides_all, "FAKE_CUDA_FAIL=cuInit=100", "CUDA_VISIBLE_DEVICES=7");
+    apart(is_broken, "FAKE_CUDA_FAIL=cuInit=999", NULL);
+    apart(is_old, "FAKE_CUDA_VERSION=11080", NULL);
+}
+
+static void two_are_here(void **state)
+{
+    (void)state;
+    ds_device d;
+    CHECK_INT(ds_device_count(DS_CUDA), 2);
+    CHECK_INT(ds_device_parse("cuda", &d), DS_OK);
+    CHECK(d.kind == DS_CUDA && d.index == 0);
+    CHECK_INT(ds_device_parse("cuda:1", &d), DS_OK);
+    CHECK_INT(d.index, 1);
+    CHECK(ds_device_parse("cuda:2", &d) != DS_OK);
+    CHECK_ERROR("device cuda:2: there are 2 cuda devices here, cuda:0 to cuda:1; "
+                "CUDA_VISIBLE_DEVICES is 4,5");
+    setenv("LOCAL_RANK", "1", 1);
+    CHECK_INT(ds_device_parse("cuda", &d), DS_OK);
+    CHECK_INT(d.index, 1);
+    setenv("LOCAL_RANK", "2", 1);
+    CHECK(ds_device_parse("cuda", &d) != DS_OK);
+    CHECK_ERROR(
+        "device cuda: local rank 2 has no GPU of its own, there are 2 here: start at most 2 "
+        "ranks on this machine (deepspeed --num_gpus 2)");
+    CHECK_INT(ds_device_parse("cuda:0", &d), DS_OK); /* who names one gets it */
+    unsetenv("LOCAL_RANK");
+}
+
+static void cannot_be_opened(void **state)
+{
+    (void)state;
+    CHECK(ds_set_device((ds_device){DS_CUDA, 1}) != DS_OK);
+    CHECK_ERROR("cuda:1: this GPU cannot be used: an error of the fake "
+                "(CUDA_ERROR_DEVICE_UNAVAILABLE)");
+    CHECK(ds_current_device().kind == DS_CPU);
+    CHECK_INT(live(), 0);
+}
+
+static void has_no_stream(void **state)
+{
+    (void)state;
+    CHECK(ds_set_device((ds_device){DS_CUDA, 0}) != DS_OK);
+    CHECK_ERROR("cuda:0: a stream: an error of the fake (CUDA_ERROR_OUT_OF_MEMORY)");
+    CHECK_INT(live(), 0);
+}
+
+static void devices(void **state)
+{
+    (void)state;
+    apart(two_are_here, "CUDA_VISIBLE_DEVICES=4,5", NULL);
+    apart(cannot_be_opened, "FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46", NULL);
+    apart(has_no_stream, "FAKE_CUDA_FAIL=cuStreamCreate=2", NULL);
+}
+
+static void without_pools(void **state)
+{
+    tensors_go_everywhere(state);
+    blocks_are_kept(state);
+    more_than_it_has(state);
+}
+
+static void older_gpus(void **state)
+{
+    (void)state;
+    apart(without_pools, "FAKE_CUDA_POOLS=0", NULL);
+}
+
+/* Blocks that lie unused are given back before an allocation fails. */
+static void a_full_gpu(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    for (size_t mb = 1; mb < 6; mb++) {
+        void *p = dsi_cache_alloc(d, mb << 20);
+        CHECK(p);
+        dsi_cache_free(d, p, mb << 20);
+    }
+    CHECK(!dsi_cache_alloc(d, 9 << 20));
+    CHECK_ERROR("no memory for 9437184 bytes on cuda:0: 0 are in use, the most so far was 5242880, "
+                "8388608 of its 8388608 are free");
+}
+
+static void a_failing_copy(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = given((ds_device){DS_CUDA, 0});
+    setenv("FAKE_CUDA_FAIL", "cuMemcpyDtoHAsync_v2=1", 1);
+    CHECK(!ds_data(x));
+    CHECK_ERROR("cuda:0: copying from it: an error of the fake (CUDA_ERROR_INVALID_VALUE)");
+    CHECK(isnan(ds_item(ds_select(x, 0, 1))));
+    CHECK_ERROR("copying from it");
+    setenv("FAKE_CUDA_FAIL", "cuMemcpyHtoDAsync_v2=1", 1);
+    CHECK(!ds_to(ds_ones(DS_F32, ds_shape(3)), (ds_device){DS_CUDA, 0}, DS_F32));
+    CHECK_ERROR("cuda:0: copying to it: ");
+    setenv("FAKE_CUDA_FAIL", "cuMemcpyPeerAsync=1", 1);
+    CHECK(!ds_to(x, (ds_device){DS_CUDA, 1}, DS_F32));
+    CHECK_ERROR("cuda:1: copying from another GPU: ");
+    setenv("FAKE_CUDA_FAIL", "cuMemcpyDtoDAsync_v2=1", 1);
+    CHECK(!ds_clone(x));
+    CHECK_ERROR("cuda:0: copying: ");
+    setenv("FAKE_CUDA_FAIL", "cuStreamSynchronize=700", 1);
+    CHECK(!ds_data(x));
+    CHECK_ERROR("cuda:0: waiting for its stream: an illegal memory access was encountered "
+                "(CUDA_ERROR_ILLEGAL_ADDRESS)");
+    unsetenv("FAKE_CUDA_FAIL");
+    check_given(x);
+    ds_scope_close(scope);
+}
+
+/* After a fault of a kernel every call of the driver fails; it is not taken for a lack of memory. */
+static void a_broken_gpu(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = given((ds_device){DS_CUDA, 0});
+    setenv("FAKE_CUDA_FAIL", "all=700", 1);
+    CHECK(!ds_clone(x));
+    CHECK_INT(ds_error_status(), DS_EDEVICE);
+    CHECK_ERROR("cuda:0: its memory: an illegal memory access was encountered");
+    ds_scope_close(scope);
+    unsetenv("FAKE_CUDA_FAIL");
+}
+
+static void failures(void **state)
+{
+    (void)state;
+    apart(a_full_gpu, "FAKE_CUDA_BYTES=8388608", NULL);
+    apart(a_failing_copy, NULL, NULL);
+    apart(a_broken_gpu, NULL, NULL);
+}
+
+static void *one_thread(void *arg)
+{
+    (void)arg;
+    tensors_go_everywhere(NULL);
+    events_order_streams(NULL);
+    return NULL;
+}
+
+/* Threads have handles of their own, which go with them, and all that they held of the driver. */
+static void threads_leave_nothing(void **state)
+{
+    (void)state;
+    int before = live();
+    pthread_t thread[3];
+    for (int i = 0; i < 3; i++) CHECK(!pthread_create(&thread[i], NULL, one_thread, NULL));
+    for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
+    CHECK_INT(live(), before);
+}
+
+/* Before the driver that pretends is there. */
+static void no_driver(void **state)
+{
+    (void)state;
+    void *real = dlopen("libcuda.so.1", RTLD_NOW);
+    if (real) return; /* it has one */
+    none_because("device cuda:0: no NVIDIA driver: libcuda.so.1 cannot be opened");
+    ds_set_device((ds_device){DS_CUDA, 0});
+    CHECK_ERROR("install the package with NVIDIA's driver (Debian: libcuda1), or use the CPU");
+}
+
+static void machines_without_a_driver(void **state)
+{
+    (void)state;
+    apart(no_driver, NULL, NULL);
+    fake = dlopen(FAKE_LIBCUDA, RTLD_NOW); /* whoever asks for libcuda.so.1 now gets this one */
+    CHECK(fake);
+    void *f = dlsym(fake, "fake_cuda_live");
+    memcpy(&live, &f, sizeof f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(machines_without_a_driver), /* first */
+        cmocka_unit_test(drivers_that_do_not_start),
+        cmocka_unit_test(devices),
+        cmocka_unit_test(older_gpus),
+        cmocka_unit_test(failures),
+        GPU_TESTS,
+        cmocka_unit_test(threads_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+int main(void)
+{
+    ds_device d;
+    CHECK(ds_device_parse("cuda", &d) != DS_OK);
+    CHECK_ERROR("device cuda:0: this build is without CUDA");
+    puts("skipped: this build is without CUDA");
+    return 77;
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* tests/device/gpu.h: what memory, copies, streams and events of a GPU must do: with the driver that is here (gpu.c),
+ * and with one that pretends (cuda.c).
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_DEVICE_GPU_H
+#define TESTS_DEVICE_GPU_H
+
+#include "check.h"
+
+#include "base/mem.h"
+#include "device/device.h"
+
+enum { N = 100003 };
+
+static float *numbers(void)
+{
+    float *x = malloc(N * sizeof *x);
+    for (int i = 0; i < N; i++) x[i] = (float)i * 0.5f;
+    return x;
+}
+
+/* [N] on a device; the same numbers every time */
+static ds_tensor *given(ds_device device)
+{
+    float *x = numbers();
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_tensor *t = ds_from_data(DS_F32, ds_shape(N), x);
+    CHECK_INT(ds_set_device((ds_device){DS_CPU, 0}), DS_OK);
+    free(x);
+    CHECK(t && ds_device_of(t).kind == device.kind && ds_device_of(t).index == device.index);
+    return t;
+}
+
+static void check_given(ds_tensor *t)
+{
+    float *x = numbers();
+    const float *got = ds_data(t);
+    CHECK(got && !memcmp(got, x, N * sizeof *x));
+    free(x);
+}
+
+static void tensors_go_everywhere(void **state)
+{
+    (void)state;
+    int n = ds_device_count(DS_CUDA);
+    ds_device cpu = {DS_CPU, 0}, first = {DS_CUDA, 0}, last = {DS_CUDA, n - 1};
+    size_t before = ds_memory_allocated(first);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = given(first);
+    check_given(x);
+    check_given(ds_to(given(cpu), first, DS_F32));
+    check_given(ds_to(x, cpu, DS_F32));
+    check_given(ds_clone(x));
+    check_given(ds_to(ds_to(x, last, DS_F32), cpu, DS_F32));
+    CHECK_CLOSE(ds_item(ds_select(x, 0, 77)), 38.5, 0);
+    CHECK(ds_memory_allocated(first) >= before + 3 * N * sizeof(float));
+    ds_scope_close(scope);
+    CHECK_INT(ds_memory_allocated(first), before);
+}
+
+/* A block that was freed is taken again, and what is not used can be given back. */
+static void blocks_are_kept(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    void *p = dsi_cache_alloc(d, 12345);
+    CHECK(p && (uintptr_t)p % 64 == 0);
+    dsi_cache_free(d, p, 12345);
+    void *q = dsi_cache_alloc(d, 12344);
+    CHECK(q == p || DSI_SANITIZED);
+    dsi_cache_free(d, q, 12344);
+    dsi_cache_empty(d);
+    CHECK_INT(dsi_cache_use(d).held, 0);
+}
+
+static void pinned_memory(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    int *p = d->type->alloc_host(d, 4096), *q = d->type->alloc_host(d, 4096);
+    void *there = dsi_cache_alloc(d, 4096);
+    CHECK(p && q && there);
+    for (int i = 0; i < 1024; i++) p[i] = i, q[i] = 0;
+    CHECK_INT(d->type->copy_in(&d->stream, there, p, 4096), DS_OK);
+    CHECK_INT(d->type->copy_out(&d->stream, q, there, 4096), DS_OK);
+    CHECK(!memcmp(p, q, 4096));
+    d->type->free_host(d, p);
+    d->type->free_host(d, q);
+    dsi_cache_free(d, there, 4096);
+}
+
+static void events_order_streams(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    dsi_event e = {0};
+    CHECK_INT(d->type->wait(&d->stream, &e), DS_OK); /* never recorded: nothing to wait for */
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(d->type->record(&d->stream, &e), DS_OK);
+        CHECK(e.handle);
+        CHECK_INT(d->type->wait(&d->stream, &e), DS_OK);
+    }
+    CHECK_INT(d->type->sync(&d->stream), DS_OK);
+    d->type->forget(d, &e);
+    CHECK(!e.handle);
+}
+
+static void what_it_is(void **state)
+{
+    (void)state;
+    char text[200];
+    size_t unused = 0, all = 0;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    CHECK_INT(dsi_device_describe((ds_device){DS_CUDA, 0}, text, sizeof text), DS_OK);
+    CHECK(strstr(text, " GB, compute capability "));
+    CHECK_INT(d->type->room(d, &unused, &all), DS_OK);
+    CHECK(unused <= all && all > 0);
+    CHECK(dsi_device_describe((ds_device){DS_CUDA, 15}, text, sizeof text) != DS_OK);
+    CHECK_ERROR("device cuda:15: there ");
+}
+
+static void more_than_it_has(void **state)
+{
+    (void)state;
+    char text[100];
+    size_t unused, all;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    CHECK_INT(d->type->room(d, &unused, &all), DS_OK);
+    CHECK(!dsi_cache_alloc(d, 2 * all));
+    CHECK_INT(ds_error_status(), DS_ENOMEM);
+    snprintf(text, sizeof text, " of its %zu are free", all);
+    CHECK(strstr(ds_error(), text));
+    snprintf(text, sizeof text, "no memory for %zu bytes on cuda:0", 2 * all);
+    CHECK_ERROR(text);
+    void *p = dsi_cache_alloc(d, 64); /* and goes on */
+    CHECK(p);
+    dsi_cache_free(d, p, 64);
+}
+
+static void ops_refuse(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    CHECK(!ds_relu(given((ds_device){DS_CUDA, 0})));
+    CHECK_ERROR("relu: no cuda kernel for float32");
+    ds_scope_close(scope);
+}
+
+/* clang-format off */
+#define GPU_TESTS \
+    cmocka_unit_test(tensors_go_everywhere), cmocka_unit_test(blocks_are_kept), \
+    cmocka_unit_test(pinned_memory), cmocka_unit_test(events_order_streams), cmocka_unit_test(what_it_is), \
+    cmocka_unit_test(more_than_it_has), cmocka_unit_test(ops_refuse)
+/* clang-format on */
+
+#endif
