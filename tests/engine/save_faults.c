@@ -184,11 +184,73 @@ static void behind(void **state)
                              "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
 }
 
+/* ---- several ranks ------------------------------------------------------------------------------------- */
+
+typedef struct Ranks {
+    RunPlan plan;
+    int k;
+    ds_status saved[3];
+    int64_t loaded[3]; /* global steps of what loads afterwards */
+} Ranks;
+
+static ds_status save_on_ranks(void *arg)
+{
+    Ranks *r = arg;
+    RunResult result;
+    int rank = ds_comm_rank(ds_world());
+    ds_engine *e = run_engine(&r->plan), *fresh = NULL;
+    RANK_CHECK(e && run_steps(e, 1, &result) == DS_OK && ds_engine_save(e, r->plan.dir) == DS_OK);
+    RANK_CHECK(ds_engine_save_wait(e) == DS_OK && run_steps(e, 2, &result) == DS_OK);
+    if (rank == 0) atomic_store(&count, 0), atomic_store(&fails_at, r->k);
+    RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
+    r->saved[rank] = ds_engine_save(e, r->plan.dir);
+    if (r->saved[rank] == DS_OK) r->saved[rank] = ds_engine_save_wait(e);
+    RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
+    if (rank == 0) atomic_store(&fails_at, 0);
+    if (r->saved[rank] != DS_OK) RANK_CHECK(ds_error() && strstr(ds_error(), "engine_save: "));
+    ds_error_clear();
+    fresh = run_engine(&r->plan);
+    RANK_CHECK(fresh && ds_engine_load(fresh, r->plan.dir) == DS_OK);
+    r->loaded[rank] = ds_engine_global_steps(fresh);
+    ds_engine_free(fresh);
+    ds_engine_free(e);
+    return DS_OK;
+}
+
+/* Which call fails on which rank is a matter of chance: all ranks hear of it, and none waits for ever. */
+static void on_ranks(const char *more)
+{
+    bool made = true;
+    with = EIO;
+    for (int k = 1; made; k += DSI_SANITIZED ? 17 : 7) {
+        Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1, .more = more},
+                   .k = k};
+        r.plan.dir = folder_make();
+        if (ds_run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
+        for (int i = 0; i < 3; i++) {
+            CHECK_INT(r.saved[i], r.saved[0]);
+            CHECK_INT(r.loaded[i], r.loaded[0]);
+        }
+        CHECK(r.loaded[0] == 2 || (r.loaded[0] == 1 && r.saved[0] != DS_OK));
+        made = atomic_load(&count) >= k;
+        folder_remove();
+    }
+}
+
+static void three_ranks(void **state) { (void)state, on_ranks(NULL); }
+
+static void three_ranks_behind(void **state)
+{
+    (void)state, on_ranks("\"checkpoint\": {\"async\": true},");
+}
+
 int main(void)
 {
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_space),     cmocka_unit_test(bad_disk),
-                                       cmocka_unit_test(short_writes), cmocka_unit_test(same_tag),
-                                       cmocka_unit_test(no_exchange),  cmocka_unit_test(behind)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_space),     cmocka_unit_test(bad_disk),
+        cmocka_unit_test(short_writes), cmocka_unit_test(same_tag),
+        cmocka_unit_test(no_exchange),  cmocka_unit_test(behind),
+        cmocka_unit_test(three_ranks),  cmocka_unit_test(three_ranks_behind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
