@@ -42,36 +42,38 @@ static bool read_dims(const ds_value *v, ds_dims *out)
 
 /* ---- plain values -------------------------------------------------------------------------------------------- */
 
-/* dict(), OrderedDict(), also of a list of pairs. */
+static bool put_pair(ds_value *dict, ds_value *key, ds_value *item)
+{
+    return dsi_value_put(dict, dsi_value_ref(key), dsi_value_ref(item)) == DS_OK;
+}
+
+/* Of a list of pairs, or of another dict. */
+static bool put_all(dsi_unpickler *u, const Global *g, ds_value *dict, const ds_value *from)
+{
+    bool list = from->kind == DS_VALUE_LIST;
+    int n = list ? from->items.n : from->dict->n;
+    if (!dsi_unpickle_charge(u, (size_t)n * sizeof(dsi_value_pair))) return false;
+    for (int i = 0; i < n; i++) {
+        ds_value *pair = list ? from->items.at[i] : NULL;
+        bool two = !list || ((pair->kind == DS_VALUE_LIST || pair->kind == DS_VALUE_TUPLE) &&
+                             pair->items.n == 2);
+        bool ok = two && (list ? put_pair(dict, pair->items.at[0], pair->items.at[1])
+                               : put_pair(dict, from->dict->at[i].key, from->dict->at[i].value));
+        if (!ok) return bad_args(u, g) != NULL;
+    }
+    return true;
+}
+
+/* dict(), OrderedDict(), also of a list of pairs; Counter({...}); defaultdict(list), whose factory is not kept. */
 static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *from = arg(args, args->items.n - 1);
+    bool some = is_kind(from, DS_VALUE_LIST) || is_kind(from, DS_VALUE_DICT);
+    if (from && !some && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE)
+        return bad_args(u, g);
     ds_value *dict = ds_value_dict();
     dict->class_name = g->class_name;
-    if (is_kind(from, DS_VALUE_LIST)) {
-        if (!dsi_unpickle_charge(u, (size_t)from->items.n * 64)) goto failed;
-        for (int i = 0; i < from->items.n; i++) {
-            const ds_value *pair = from->items.at[i];
-            bool two = (pair->kind == DS_VALUE_LIST || pair->kind == DS_VALUE_TUPLE) &&
-                       pair->items.n == 2;
-            if (!two || dsi_value_put(dict, dsi_value_ref(pair->items.at[0]),
-                                      dsi_value_ref(pair->items.at[1])) != DS_OK) {
-                bad_args(u, g);
-                goto failed;
-            }
-        }
-    } else if (is_kind(from, DS_VALUE_DICT)) { /* Counter({...}) */
-        if (!dsi_unpickle_charge(u, (size_t)from->dict->n * 64)) goto failed;
-        for (int i = 0; i < from->dict->n; i++)
-            if (dsi_value_put(dict, dsi_value_ref(from->dict->at[i].key),
-                              dsi_value_ref(from->dict->at[i].value)) != DS_OK)
-                goto failed;
-    } else if (from && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE) {
-        bad_args(u, g); /* a global: defaultdict's factory, which is not kept */
-        goto failed;
-    }
-    return dict;
-failed:
+    if (!some || put_all(u, g, dict, from)) return dict;
     ds_value_free(dict);
     return NULL;
 }

@@ -1,8 +1,8 @@
 /* checkpoint/pickle_write.c: a nested value as a pickle, in the opcodes that torch.load(weights_only=True)
  * reads: those of protocol 2 that torch.save itself uses.
  *
- * What comes again is named by its number in the memo: classes and functions, the strings "storage" and
- * "cpu". A list that is in two places is written twice; tensors stay shared by their storage.
+ * What comes again is named by its number in the memo: classes and functions, texts. A list that is in two
+ * places is written twice; tensors stay shared by their storage.
  * Source: Lib/pickletools.py of CPython; torch/serialization.py, torch/_utils.py.
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
@@ -305,6 +305,27 @@ static bool dict(Pickler *p, const ds_value *v)
     return true;
 }
 
+static bool text(Pickler *p, const ds_value *v)
+{
+    if (v->kind == DS_VALUE_BIG_INT) return big_integer(p, v);
+    if (v->kind == DS_VALUE_BYTES)
+        byte_string(p, v);
+    else
+        string(p, v->text.s, v->text.n);
+    return true;
+}
+
+/* One that several lists hold is written once. */
+static bool shared_text(Pickler *p, const ds_value *v)
+{
+    char address[32];
+    snprintf(address, sizeof address, "%p", (const void *)v);
+    if (recall(p, address)) return true;
+    if (!text(p, v)) return false;
+    remember(p, address);
+    return true;
+}
+
 static bool value(Pickler *p, const ds_value *v)
 {
     switch (v->kind) {
@@ -317,11 +338,9 @@ static bool value(Pickler *p, const ds_value *v)
     case DS_VALUE_FLOAT:
         return real(p, v->f), true;
     case DS_VALUE_STRING:
-        return string(p, v->text.s, v->text.n), true;
     case DS_VALUE_BYTES:
-        return byte_string(p, v), true;
     case DS_VALUE_BIG_INT:
-        return big_integer(p, v);
+        return v->refs > 1 ? shared_text(p, v) : text(p, v);
     case DS_VALUE_NAME:
         return name(p, v), true;
     case DS_VALUE_TENSOR:

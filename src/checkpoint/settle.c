@@ -1,8 +1,8 @@
 /* checkpoint/settle.c: values that were read become what the caller gets.
  *
  * What the file names twice is one value that two lists hold. The walk goes into each once (`seen`), and
- * reckons how large the tree would be: a list of two lists of two lists ... is small in the file and endless
- * for who walks over it.
+ * reckons how large and how deep the tree is: a list of two lists of two lists ... is small in the file and
+ * endless for who walks over it.
  * SPDX-License-Identifier: MIT */
 #include "settle.h"
 
@@ -111,36 +111,47 @@ static bool settle_item(Walk *w, const ds_value *v, int64_t i, int depth)
     return true;
 }
 
-/* Values in v, itself included, as a tree: what was walked over already counts again. */
-static int64_t tree_size(const ds_value *v)
+static bool has_items(const ds_value *v)
 {
-    return v->kind == DS_VALUE_DICT ? v->dict->tree
-           : v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET
-               ? v->items.tree
-               : 1;
+    return v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET ||
+           v->kind == DS_VALUE_DICT;
+}
+
+/* Of a value that was walked over. */
+static dsi_value_extent extent_of(const ds_value *v)
+{
+    if (!has_items(v)) return (dsi_value_extent){1, 0};
+    return v->kind == DS_VALUE_DICT ? v->dict->extent : v->items.extent;
+}
+
+static bool too_deep(const Walk *w)
+{
+    return wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
 }
 
 static bool settle_items(Walk *w, ds_value *v, int depth)
 {
-    if (depth >= DSI_VALUE_DEPTH) return wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
-    int64_t size = 1;
+    if (depth >= DSI_VALUE_DEPTH) return too_deep(w);
+    dsi_value_extent all = {1, 0};
     for (int64_t i = 0; i < ds_value_len(v); i++) {
         if (!settle_item(w, v, i, depth + 1)) return false;
-        size += tree_size(ds_value_at(v, i));
-        if (size > w->max_values)
+        dsi_value_extent one = extent_of(ds_value_at(v, i));
+        all.values += one.values;
+        if (one.height + 1 > all.height) all.height = one.height + 1;
+        if (all.values > w->max_values)
             return wrong(w, "holds the same lists again and again: more than %" PRId64 " values",
                          w->max_values);
     }
     if (v->kind == DS_VALUE_DICT)
-        v->dict->tree = size;
+        v->dict->extent = all;
     else
-        v->items.tree = size;
+        v->items.extent = all;
     return true;
 }
 
 static bool settle(Walk *w, ds_value *v, int depth)
 {
-    if (v->seen == DONE) return true;
+    if (v->seen == DONE) return depth + extent_of(v).height <= DSI_VALUE_DEPTH || too_deep(w);
     if (v->seen == UNDER_WAY) return wrong(w, "is a list or dict that holds itself");
     v->seen = UNDER_WAY;
     bool ok = true;

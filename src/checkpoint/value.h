@@ -41,16 +41,21 @@ typedef struct dsi_value_pair {
     uint64_t hash;
 } dsi_value_pair;
 
+typedef struct dsi_value_extent { /* of a value with items: what settling finds */
+    int64_t values;               /* in it and below, as a tree */
+    int height;                   /* lists in lists below it */
+} dsi_value_extent;
+
 typedef struct dsi_value_items { /* of a list, tuple or set */
     DSI_LIST(ds_value *)
-    int64_t tree; /* the settling walk's: values in it and below */
+    dsi_value_extent extent;
 } dsi_value_items;
 
 typedef struct dsi_value_dict {
     DSI_LIST(dsi_value_pair)
     int *slot; /* [slots]: 1 + the pair that lies there, 0: none */
     size_t slots;
-    int64_t tree; /* as of a list */
+    dsi_value_extent extent;
 } dsi_value_dict;
 
 struct ds_value {

@@ -387,6 +387,25 @@ static void bombs(void **unused)
     const char *said = pickled(pickle, n + 2);
     CHECK(strstr(said, "holds the same lists again and again") != NULL);
 
+    /* ten lists, each of which is 100 deep and has the one before in it */
+    n = 3;
+    for (int k = 0; k < 10; k++) {
+        memset(pickle + n, ']', 100);
+        n += 100;
+        if (k) {
+            const char before[] = {'h', (char)(k - 1), 'a'};
+            memcpy(pickle + n, before, 3);
+            n += 3;
+        }
+        memset(pickle + n, 'a', 99);
+        n += 99;
+        pickle[n++] = 'q';
+        pickle[n++] = (char)k;
+    }
+    memcpy(pickle + n, "t.", 2);
+    said = pickled(pickle, n + 2);
+    CHECK(strstr(said, "lies more than 500 lists deep") != NULL);
+
     memset(pickle, ']', sizeof pickle);
     memcpy(pickle, "\x80\2", 2);
     memset(pickle + 4000, 'a', 3997);
