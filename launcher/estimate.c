@@ -48,7 +48,8 @@ int estimate_memory(const ds_estimate_opts *opts, bool json)
         {"peak", "peak", "", m.peak},
         {"file", "file", "offload to nvme: on disk, of which optimizer is what is in memory",
          m.file}};
-    (json ? print_json : print_table)(opts, &m, line, (int)(sizeof line / sizeof *line));
+    int n = (int)(sizeof line / sizeof *line) - !m.file; /* the last line is for files */
+    (json ? print_json : print_table)(opts, &m, line, n);
     if (fflush(stdout) == 0) return EXIT_SUCCESS;
     perror("deepspeed: stdout");
     return EXIT_FAILURE;

@@ -5,6 +5,7 @@
 #include "net.h"
 #include "ranks.h"
 
+#include "parallel/estimate.h"
 #include "parallel/zero.h"
 
 #include <dirent.h>
@@ -327,6 +328,8 @@ static void memory_is_that_of_buffers(void **state)
     run_on(1, run);
     CHECK(run->bytes.optimizer < 2 * (3 * 4096 + 4096) + 200);
     CHECK(run->bytes.file >= 12 * run->n && run->bytes.file % 4096 == 0);
+    dsi_estimate_sizes s = {.ranks = 1, .moments = 2, .params = run->n};
+    CHECK_INT(dsi_estimate_sizes_only(&run->o, &s).optimizer, run->bytes.optimizer);
 }
 
 static void nothing_is_left(void **state)
