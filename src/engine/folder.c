@@ -28,7 +28,9 @@ static ds_status io_error(const char *doing, const char *path)
 
 /* ---- names --------------------------------------------------------------------------------------------- */
 
-ds_status dsi_tag_check(const char *tag)
+/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end,
+ * "latest". */
+static ds_status check_tag(const char *tag)
 {
     size_t n = strlen(tag);
     bool good = n > 0 && n <= DSI_MOST_TAG && tag[0] != '.' && strcmp(tag, "latest") != 0;
@@ -167,7 +169,7 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name)
         return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
     memcpy(tag, text, n);
     tag[n] = 0;
-    if (dsi_tag_check(tag) == DS_OK) return dsi_strdup(tag);
+    if (check_tag(tag) == DS_OK) return dsi_strdup(tag);
     ds_error_clear();
     return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
 }
@@ -185,7 +187,7 @@ char *dsi_folder_latest(const char *dir)
 
 char *dsi_folder_find(const char *dir, const char *tag)
 {
-    if (dsi_tag_check(tag) != DS_OK) return NULL;
+    if (check_tag(tag) != DS_OK) return NULL;
     char *path = dsi_path_in(dir, tag), *old = hidden(dir, OLD, tag);
     bool there = is_folder(path), was = !there && is_folder(old);
     dsi_free(was ? path : old);
@@ -213,7 +215,7 @@ static ds_status sweep_one(void *arg, const char *dir, const char *name)
 
 ds_status dsi_folder_begin(const char *dir, const char *tag)
 {
-    ds_status status = dsi_tag_check(tag);
+    ds_status status = check_tag(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
     if (status == DS_OK) status = each_name(dir, sweep_one, NULL);
     if (status != DS_OK) return status;

@@ -25,10 +25,6 @@
 
 #define DSI_MOST_TAG 200 /* letters: names are made of it */
 
-/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end,
- * "latest". */
-ds_status dsi_tag_check(const char *tag);
-
 char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
 char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_part(const char *saving, int rank); /* manifest.RANK */

@@ -77,8 +77,6 @@ typedef struct dsi_load_group {
  * files of several ranks may have the same. */
 ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t begin, int64_t end,
                           int64_t at);
-/* The weights of all parameters in a file's param_shapes, from the model itself. */
-ds_status dsi_load_weights(dsi_loaded *l, const ds_value *file);
 /* A parameter or buffer as the model file has it, or an expert's file; NULL: none has. */
 const ds_value *dsi_load_whole(const dsi_loaded *l, const char *name);
 
@@ -104,8 +102,6 @@ int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begi
 ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
                         ds_tensor *to);
 
-/* The elements of a tensor of the model that this rank has. */
-void dsi_load_own_range(const ds_engine *e, const ds_tensor *x, int64_t *begin, int64_t *end);
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o);
 ds_status dsi_load_take(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o);
 

@@ -39,7 +39,8 @@ static ds_status refuse_names(const dsi_loaded *l, const Names *missing, const N
 
 /* ---- weights and buffers ------------------------------------------------------------------------------- */
 
-void dsi_load_own_range(const ds_engine *e, const ds_tensor *x, int64_t *begin, int64_t *end)
+/* The elements of a tensor of the model that this rank has. */
+static void own_range(const ds_engine *e, const ds_tensor *x, int64_t *begin, int64_t *end)
 {
     const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
     *begin = 0;
@@ -79,7 +80,7 @@ static ds_status check_tensor(const dsi_loaded *l, const ds_engine *e, const cha
         return dsi_fail(DS_EINVAL, "%s: %s is %s, but %s in the model",
                         dsi_load_path_of(l, l->model), name, dsi_shape_text(shape),
                         dsi_shape_text(x->shape));
-    dsi_load_own_range(e, x, &begin, &end);
+    own_range(e, x, &begin, &end);
     if (p && dsi_load_covered(p, DSI_LOAD_WEIGHTS, begin, end) == end - begin) return DS_OK;
     if (whole && ds_value_read_tensor(whole, "", &saved) == DS_OK &&
         dsi_same_shape(saved->shape, x->shape))

@@ -262,7 +262,8 @@ const ds_value *dsi_load_whole(const dsi_loaded *l, const char *name)
     return v ? v : dsi_map_get(&l->experts, name);
 }
 
-ds_status dsi_load_weights(dsi_loaded *l, const ds_value *file)
+/* The weights of all parameters in a file's param_shapes, from the model itself. */
+static ds_status read_weights(dsi_loaded *l, const ds_value *file)
 {
     const ds_value *shapes = ds_value_get(file, "param_shapes");
     ds_status status = DS_OK;
@@ -310,7 +311,7 @@ static ds_status read_whole(dsi_loaded *l, const ds_value *file, const ds_value 
                    *states = ds_value_get(dict, "state"),
                    *names = ds_value_find(own, "optimizer/params"),
                    *averages = ds_value_find(own, "ema/averages");
-    ds_status status = masters ? read_masters(l, file, masters) : dsi_load_weights(l, file);
+    ds_status status = masters ? read_masters(l, file, masters) : read_weights(l, file);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(names); i++) {
         const char *name = ds_value_text(ds_value_at(names, i));
         dsi_load_param *p = name ? dsi_load_param_of(l, name) : NULL;

@@ -52,7 +52,6 @@ ds_value *dsi_extent_value(dsi_extent *s, ds_dtype dtype, ds_dims shape);
 /* x as one extent. NULL passes. */
 ds_value *dsi_extent_of(dsi_extents *all, ds_tensor *x, int param);
 
-size_t dsi_extents_bytes(const dsi_extents *all);
 /* From now on the extents are copies: what they were made of may change. */
 ds_status dsi_extents_copy(dsi_extents *all);
 void dsi_extents_free(dsi_extents *all);

@@ -88,7 +88,7 @@ ds_value *dsi_extent_of(dsi_extents *all, ds_tensor *x, int param)
     return dsi_extent_add(s, x, param) == DS_OK ? dsi_extent_value(s, x->dtype, x->shape) : NULL;
 }
 
-size_t dsi_extents_bytes(const dsi_extents *all)
+static size_t bytes_of(const dsi_extents *all)
 {
     size_t bytes = 0;
     for (int i = 0; i < all->n; i++) bytes += all->at[i]->bytes;
@@ -121,7 +121,7 @@ ds_status dsi_extents_copy(dsi_extents *all)
                 DS_ENOMEM,
                 "engine_save: no memory for the copy that is written behind (%lld MB): leave "
                 "\"checkpoint\": {\"async\": true} out",
-                (long long)(dsi_extents_bytes(all) >> 20));
+                (long long)(bytes_of(all) >> 20));
         if (read_extent(s, 0, copy, s->bytes) != DS_OK) {
             free(copy);
             return ds_error_status();
