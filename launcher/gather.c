@@ -16,9 +16,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,7 +37,8 @@ typedef struct gathering {
         DSI_LIST(channel *)
     } strangers;
     int joined, ready, warnings;
-    dsi_text wrong; /* why the start ends */
+    int signals, signal; /* the user's; 0: none came */
+    dsi_text wrong;      /* why the start ends */
 } gathering;
 
 /* Of strangers and their secrets; not without end, as anybody can cause them. */
@@ -230,12 +233,22 @@ static void turn_node(gathering *g, int k)
     channel_close(&n->c);
 }
 
+static void take_signal(gathering *g)
+{
+    struct signalfd_siginfo info;
+    if (read(g->signals, &info, sizeof info) != sizeof info || g->wrong.n) return;
+    if (info.ssi_signo == SIGCHLD) return;
+    g->signal = (int)info.ssi_signo;
+    dsi_text_add(&g->wrong, "node 0 was ended by signal %d (SIG%s)", g->signal,
+                 sigabbrev_np(g->signal));
+}
+
 /* ---- turns ----------------------------------------------------------------------------------------------- */
 
 static void turn(gathering *g, double until)
 {
     int strangers = g->strangers.n, nodes = g->m->p->n_hosts, kept = 0;
-    struct pollfd *p = dsi_alloc((size_t)(1 + strangers + nodes) * sizeof *p);
+    struct pollfd *p = dsi_alloc((size_t)(2 + strangers + nodes) * sizeof *p);
     double left = until - dsi_now();
     p[0] = (struct pollfd){.fd = g->listener, .events = POLLIN};
     for (int i = 0; i < strangers; i++)
@@ -244,7 +257,8 @@ static void turn(gathering *g, double until)
     for (int k = 0; k < nodes; k++)
         p[1 + strangers + k] = (struct pollfd){.fd = g->m->nodes[k].c.fd,
                                                .events = channel_events(&g->m->nodes[k].c)};
-    poll(p, (nfds_t)(1 + strangers + nodes),
+    p[1 + strangers + nodes] = (struct pollfd){.fd = g->signals, .events = POLLIN};
+    poll(p, (nfds_t)(2 + strangers + nodes),
          left > 0.5 ? 500
          : left > 0 ? (int)(1e3 * left) + 1
                     : 0);
@@ -258,6 +272,7 @@ static void turn(gathering *g, double until)
     for (int k = 1; k < nodes; k++)
         if (g->m->nodes[k].joined) turn_node(g, k);
     if (p[0].revents) accept_strangers(g);
+    if (p[1 + strangers + nodes].revents) take_signal(g);
     dsi_free(p);
 }
 
@@ -302,13 +317,17 @@ int gather_nodes(meeting *m)
 {
     gathering g = {.m = m, .listener = -1};
     const launch_plan *p = m->p;
+    sigset_t was;
     if (!open_listener(&g)) return EXIT_FAILURE;
+    g.signals = signals_take(&was);
     if (!args_silent(&p->o))
         fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", p->n_hosts - 1,
                 p->n_hosts > 2 ? "s" : "", m->address, p->o.master_port);
     wait_for_all(&g);
     if (!g.wrong.n) ask_all(&g);
     close(g.listener);
+    close(g.signals);
+    sigprocmask(SIG_SETMASK, &was, NULL);
     for (int i = 0; i < g.strangers.n; i++) {
         channel_close(g.strangers.at[i]);
         dsi_free(g.strangers.at[i]);
@@ -321,5 +340,5 @@ int gather_nodes(meeting *m)
         channel_flush(&m->nodes[k].c, FAREWELL_S);
     }
     dsi_text_free(&g.wrong);
-    return EXIT_FAILURE;
+    return g.signal ? 128 + g.signal : EXIT_FAILURE;
 }

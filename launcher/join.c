@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 
 const char *node_name(char name[NODE_NAME], int k)
@@ -33,6 +34,20 @@ void program_text(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTE
     }
     secret_digest(digest, all.s, all.n);
     dsi_text_free(&all);
+}
+
+int signals_take(sigset_t *was)
+{
+    const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < 4; i++) {
+        struct sigaction now;
+        if (ours[i] == SIGCHLD || (!sigaction(ours[i], NULL, &now) && now.sa_handler != SIG_IGN))
+            sigaddset(&set, ours[i]);
+    }
+    sigprocmask(SIG_BLOCK, &set, was);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 static bool is_loopback(const struct sockaddr *a)

@@ -255,8 +255,9 @@ static void look_for_end(joiner *j)
     int n = snprintf(text, sizeof text, "%d", status);
     channel_send(&j->c, SAY_EXITED, text, (size_t)n);
     j->running = false;
-    close(j->k.hold);
-    close(j->k.out);
+    if (status == 128 + SIGKILL)
+        processes_end(); /* it was killed itself: what it kept is ours now */
+    keeper_tidy(&j->k);
 }
 
 static void leave(joiner *j, int signal)
@@ -304,8 +305,9 @@ static int work(joiner *j)
     while (!j->ended || (j->running && dsi_now() < j->kill_at)) turn(j);
     if (j->running) {
         close(j->k.hold);
-        close(j->k.out);
+        j->k.hold = -1;
         waitpid(j->k.process, NULL, 0);
+        keeper_tidy(&j->k);
     }
     processes_end();
     channel_flush(&j->c, 0.5);
@@ -315,16 +317,8 @@ static int work(joiner *j)
 int joiner_run(meeting *m)
 {
     joiner j = {.m = m, .c = {.fd = -1, .state = CHANNEL_CLOSED}};
-    const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
-    sigset_t set, was;
-    sigemptyset(&set);
-    for (int i = 0; i < 4; i++) {
-        struct sigaction now;
-        if (ours[i] == SIGCHLD || (!sigaction(ours[i], NULL, &now) && now.sa_handler != SIG_IGN))
-            sigaddset(&set, ours[i]);
-    }
-    sigprocmask(SIG_BLOCK, &set, &was);
-    j.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    sigset_t was;
+    j.signals = signals_take(&was);
     processes_adopt();
     int status = come_there(&j);
     if (!status) status = work(&j);

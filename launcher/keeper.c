@@ -33,10 +33,13 @@ static void make_folder(char *folder, size_t n)
 {
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, n, "/dev/shm/deepspeed.XXXXXX");
-    if (!mkdtemp(folder)) {
-        snprintf(folder, n, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-        if (!mkdtemp(folder)) *folder = 0;
-    }
+    if (mkdtemp(folder)) return;
+    snprintf(folder, n, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder)) *folder = 0;
+}
+
+static void use_folder(const char *folder)
+{
     if (!*folder) return;
     world_set_tmpdir(folder);
     setenv("OMPI_MCA_btl_vader_backing_directory", folder, 0);
@@ -78,9 +81,8 @@ static int wait_for(int shell, int hold)
     return 128 + SIGKILL;
 }
 
-static void keep(const char *command, int hold, int out)
+static void keep(const char *command, const char *folder, int hold, int out)
 {
-    char folder[4096];
     sigset_t all;
     /* the connection to node 0 ends with the caller, not with this */
     int high = fcntl(out, F_DUPFD, 10);
@@ -93,7 +95,7 @@ static void keep(const char *command, int hold, int out)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     processes_adopt();
-    make_folder(folder, sizeof folder);
+    use_folder(folder);
     int shell = fork();
     if (shell == 0) run_shell(command, out);
     close(out);
@@ -106,7 +108,7 @@ static void keep(const char *command, int hold, int out)
 bool keeper_start(keeper *k, const char *command, size_t n)
 {
     int out[2], hold[2];
-    *k = (keeper){-1, -1, -1};
+    *k = (keeper){-1, -1, -1, ""};
     if (pipe2(out, O_CLOEXEC)) return false;
     if (pipe2(hold, O_CLOEXEC)) {
         close(out[0]);
@@ -115,11 +117,12 @@ bool keeper_start(keeper *k, const char *command, size_t n)
     }
     dsi_text line = {0};
     dsi_text_add_bytes(&line, command, n);
+    make_folder(k->folder, sizeof k->folder);
     k->process = fork();
     if (k->process == 0) {
         close(hold[1]);
         close(out[0]);
-        keep(line.s, hold[0], out[1]);
+        keep(line.s, k->folder, hold[0], out[1]);
     }
     dsi_text_free(&line);
     close(out[1]);
@@ -127,8 +130,13 @@ bool keeper_start(keeper *k, const char *command, size_t n)
     k->out = out[0];
     k->hold = hold[1];
     fcntl(k->out, F_SETFL, O_NONBLOCK);
-    if (k->process > 0) return true;
+    if (k->process < 0) keeper_tidy(k);
+    return k->process > 0;
+}
+
+void keeper_tidy(keeper *k)
+{
     close(k->out);
     close(k->hold);
-    return false;
+    if (*k->folder) nftw(k->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }

@@ -21,6 +21,8 @@
 #include "channel.h"
 #include "plan.h"
 
+#include <signal.h>
+
 enum {
     SAY_HELLO = 'h',
     SAY_WELCOME = 'w',
@@ -58,6 +60,9 @@ const char *node_name(char name[NODE_NAME], int k); /* returns name */
 /* The program as typed: its text for messages, a digest of all its bytes to compare. */
 void program_text(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTES + 1]);
 
+/* A descriptor that SIGINT, SIGTERM, SIGHUP (those that are not ignored) and SIGCHLD come from. */
+int signals_take(sigset_t *was);
+
 /* gather.c, node 0: waits for all others. 0, or the status after one message, which the others got too. */
 int gather_nodes(meeting *m);
 /* hub.c, node 0: runs the job. */
@@ -69,7 +74,9 @@ int joiner_run(meeting *m);
  * ends everything below it, and removes its folder, however it ends. */
 typedef struct keeper {
     int process, out, hold;
+    char folder[256]; /* "": none */
 } keeper;
 bool keeper_start(keeper *k, const char *command, size_t n);
+void keeper_tidy(keeper *k); /* closes, and removes what a keeper that was killed has left */
 
 #endif
