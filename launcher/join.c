@@ -38,14 +38,13 @@ void program_text(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTE
 
 int signals_take(sigset_t *was)
 {
-    const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    struct sigaction hangup;
     sigset_t set;
     sigemptyset(&set);
-    for (int i = 0; i < 4; i++) {
-        struct sigaction now;
-        if (ours[i] == SIGCHLD || (!sigaction(ours[i], NULL, &now) && now.sa_handler != SIG_IGN))
-            sigaddset(&set, ours[i]);
-    }
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGCHLD);
+    if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, was);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }

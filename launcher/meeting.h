@@ -60,7 +60,7 @@ const char *node_name(char name[NODE_NAME], int k); /* returns name */
 /* The program as typed: its text for messages, a digest of all its bytes to compare. */
 void program_text(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTES + 1]);
 
-/* A descriptor that SIGINT, SIGTERM, SIGHUP (those that are not ignored) and SIGCHLD come from. */
+/* A descriptor that SIGINT, SIGTERM, SIGHUP (not under nohup) and SIGCHLD come from. */
 int signals_take(sigset_t *was);
 
 /* gather.c, node 0: waits for all others. 0, or the status after one message, which the others got too. */
