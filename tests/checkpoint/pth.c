@@ -11,6 +11,8 @@
 #include "checkpoint/value.h"
 #include "checkpoint/zip.h"
 
+#include <archive.h>
+#include <archive_entry.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -281,6 +283,23 @@ static void cut_and_spoilt(void **unused)
     dsi_free(bytes);
 }
 
+/* A file from before PyTorch 1.6. */
+static void cut_old(void **unused)
+{
+    (void)unused;
+    size_t n;
+    char *bytes = dsi_file_read(DS_GOLDEN "/pth/legacy_views.pth", &n);
+    CHECK(bytes != NULL);
+    for (size_t i = 0; i < n; i++) {
+        write_file(folder_path("cut.pth"), bytes, i);
+        if (ds_value_load(folder_path("cut.pth")))
+            fail_msg("cut after %zu of %zu bytes it loads", i, n);
+        CHECK_INT(ds_error_status(), DS_EFORMAT);
+    }
+    ds_error_clear();
+    dsi_free(bytes);
+}
+
 /* The message with which an archive of this pickle is refused, or "" if it loads. */
 static const char *pickled(const char *pickle, size_t n)
 {
@@ -469,13 +488,52 @@ static void archives(void **unused)
                   "a/version", "4");
 }
 
-TEST_MAIN(cmocka_unit_test_setup_teardown(dtypes, make, clean),
+/* By a tool that compresses, and does not align: libarchive. */
+static void repacked(void **unused)
+{
+    (void)unused;
+    static const char pickle[] = TENSOR("FloatStorage", "K\0K\2\x85K\1\x85");
+    static const struct {
+        const char *name, *data;
+        size_t bytes;
+    } entries[] = {{"a/data.pkl", pickle, sizeof pickle - 1},
+                   {"a/version", "3\n", 2},
+                   {"a/data/0", "\0\0\200?\0\0\200?", 8}};
+    for (int stored = 0; stored < 2; stored++) {
+        struct archive *z = archive_write_new();
+        archive_write_set_format_zip(z);
+        CHECK_INT(stored ? archive_write_zip_set_compression_store(z)
+                         : archive_write_zip_set_compression_deflate(z),
+                  ARCHIVE_OK);
+        CHECK_INT(archive_write_open_filename(z, folder_path("r.pth")), ARCHIVE_OK);
+        for (int i = 0; i < 3; i++) {
+            struct archive_entry *e = archive_entry_new();
+            archive_entry_set_pathname(e, entries[i].name);
+            archive_entry_set_filetype(e, AE_IFREG);
+            archive_entry_set_perm(e, 0644);
+            if (!stored) archive_entry_set_size(e, (la_int64_t)entries[i].bytes);
+            CHECK_INT(archive_write_header(z, e), ARCHIVE_OK);
+            CHECK(archive_write_data(z, entries[i].data, entries[i].bytes) >= 0);
+            archive_entry_free(e);
+        }
+        CHECK_INT(archive_write_close(z), ARCHIVE_OK);
+        archive_write_free(z);
+        ds_value *v = ds_value_load(folder_path("r.pth"));
+        CHECK(v != NULL);
+        CHECK_CLOSE(ds_item(ds_slice(at(v, "w"), 0, 1, 2)), 1, 0);
+        ds_value_free(v);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test_setup_teardown(repacked, make, clean),
+          cmocka_unit_test_setup_teardown(dtypes, make, clean),
           cmocka_unit_test_setup_teardown(views, make, clean),
           cmocka_unit_test_setup_teardown(mapped, make, clean),
           cmocka_unit_test_setup_teardown(equal_files, make, clean),
           cmocka_unit_test_setup_teardown(not_saved, make, clean),
           cmocka_unit_test_setup_teardown(no_state_dict, make, clean), cmocka_unit_test(large),
           cmocka_unit_test_setup_teardown(cut_and_spoilt, make, clean),
+          cmocka_unit_test_setup_teardown(cut_old, make, clean),
           cmocka_unit_test_setup_teardown(pickles, make, clean),
           cmocka_unit_test_setup_teardown(bombs, make, clean),
           cmocka_unit_test_setup_teardown(archives, make, clean))
