@@ -38,14 +38,6 @@ static void make_folder(char *folder, size_t n)
     if (!mkdtemp(folder)) *folder = 0;
 }
 
-static void use_folder(const char *folder)
-{
-    if (!*folder) return;
-    world_set_tmpdir(folder);
-    setenv("OMPI_MCA_btl_vader_backing_directory", folder, 0);
-    setenv("OMPI_MCA_osc_sm_backing_directory", folder, 0);
-}
-
 static void run_shell(const char *command, int out)
 {
     sigset_t none;
@@ -95,7 +87,7 @@ static void keep(const char *command, const char *folder, int hold, int out)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     processes_adopt();
-    use_folder(folder);
+    world_set_folders(folder, folder);
     int shell = fork();
     if (shell == 0) run_shell(command, out);
     close(out);

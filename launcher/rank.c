@@ -111,7 +111,7 @@ static void set_environment(const rank_options *o, const world *w, const place *
     setenv("MASTER_ADDR", o->master_addr ? o->master_addr : find_master(), 1);
     setenv("MASTER_PORT", o->master_port, 1);
     setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
-    world_restore_tmpdir();
+    world_take_folders();
     dsi_text_free(&devices);
 }
 

@@ -78,12 +78,12 @@ static void make_folders(run *r)
     if (!r->job.local && !openmpi) return;
     snprintf(r->folder, sizeof r->folder, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(r->folder)) *r->folder = 0;
-    if (!r->job.local) {
-        if (*r->folder) world_set_tmpdir(r->folder);
-        return;
-    }
     snprintf(r->shared, sizeof r->shared, "/dev/shm/deepspeed.XXXXXX");
     if (!mkdtemp(r->shared)) *r->shared = 0;
+    if (!r->job.local) {
+        world_set_folders(r->folder, r->shared);
+        return;
+    }
     if (*r->folder) setenv("OMPI_MCA_orte_tmpdir_base", r->folder, 0);
     if (!*r->shared) return;
     setenv("OMPI_MCA_btl_vader_backing_directory", r->shared, 0);

@@ -176,18 +176,27 @@ bool world_find_me(const world *w, int node, place *p, dsi_text *why)
     return true;
 }
 
+/* No engine forwards these to other machines. */
 #define TMPDIR_WAS "DEEPSPEED_TMPDIR" /* "": it was not set */
+#define SHARED     "DEEPSPEED_SHARED"
 
-void world_set_tmpdir(const char *folder)
+void world_set_folders(const char *tmpdir, const char *shared)
 {
     const char *was = getenv("TMPDIR");
+    if (*shared) setenv(SHARED, shared, 1);
+    if (!*tmpdir) return;
     setenv(TMPDIR_WAS, was ? was : "", 1);
-    setenv("TMPDIR", folder, 1);
+    setenv("TMPDIR", tmpdir, 1);
 }
 
-void world_restore_tmpdir(void)
+void world_take_folders(void)
 {
-    const char *was = getenv(TMPDIR_WAS);
+    const char *was = getenv(TMPDIR_WAS), *shared = getenv(SHARED);
+    if (shared) {
+        setenv("OMPI_MCA_btl_vader_backing_directory", shared, 0);
+        setenv("OMPI_MCA_osc_sm_backing_directory", shared, 0);
+        unsetenv(SHARED);
+    }
     if (!was) return;
     if (*was)
         setenv("TMPDIR", was, 1);

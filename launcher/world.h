@@ -34,8 +34,9 @@ bool world_find_me(const world *w, int node, place *p, dsi_text *why);
 /* Takes what an engine said out of the environment: the launcher may have been started by one itself. */
 void world_forget_engine(void);
 
-/* TMPDIR for mpirun or orted alone: ranks below it put back what it was. */
-void world_set_tmpdir(const char *folder);
-void world_restore_tmpdir(void);
+/* On this machine alone: TMPDIR for mpirun or orted (ranks put back what it was), and a folder for the shared
+ * memory of ranks; "": what is usual. */
+void world_set_folders(const char *tmpdir, const char *shared);
+void world_take_folders(void); /* in a rank */
 
 #endif
