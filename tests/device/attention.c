@@ -1,8 +1,8 @@
 /* tests/device/attention.c: attention and its gradients, for every instruction set and dtype, beside the
  * softmax of all scores written down plainly in double precision.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
-#include "device/cpu/cpu.h"
+#include "kernels.h"
+
 #include "device/device.h"
 
 enum { NO_MASK, BOOL_MASK, FLOAT_MASK, CAUSAL };
@@ -173,10 +173,8 @@ static void compare(const Problem *p)
 
 static void each_isa(Case c)
 {
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
-        if (!k) continue;
+    FOR_EACH_ISA(k)
+    {
         Problem one = new_problem(c), more = new_problem(c);
         run(&one, k);
         compare(&one);

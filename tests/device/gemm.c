@@ -1,11 +1,9 @@
 /* tests/device/gemm.c: matmul of every instruction set, at odd sizes and strides, beside a plain sum.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
-#include "check.h"
-#include "device/cpu/cpu.h"
-#include "device/device.h"
+#include "kernels.h"
 
-static const char *const isas[] = {"generic", "avx2", "avx512"};
+#include "device/device.h"
 
 /* How a matrix lies: row-major, column-major, or every third element of rows that are too long. */
 enum { ROWS, COLS, SPARSE, LAYOUTS };
@@ -104,9 +102,9 @@ static void run_case(const Case *c, const dsi_kernels *kernels)
 
 static void each_isa(const Case *cases, size_t n)
 {
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *kernels = dsi_cpu_kernels_of(isas[q]);
-        for (size_t i = 0; kernels && i < n; i++) run_case(&cases[i], kernels);
+    FOR_EACH_ISA(kernels)
+    {
+        for (size_t i = 0; i < n; i++) run_case(&cases[i], kernels);
     }
 }
 
@@ -162,9 +160,8 @@ static void nothing_to_sum(void **state)
 static void not_finite(void **state)
 {
     (void)state;
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *kernels = dsi_cpu_kernels_of(isas[q]);
-        if (!kernels) continue;
+    FOR_EACH_ISA(kernels)
+    {
         float a[2] = {0, 1}, b[8] = {INFINITY, 1, 2, NAN, 3, 4, 5, 6}, y[4];
         dsi_view av = {a, DS_F32, 3, {1, 1, 2}, {2, 2, 1}},
                  bv = {b, DS_F32, 3, {1, 2, 3}, {8, 4, 1}};

@@ -2,8 +2,8 @@
  * beside the rule written down plainly in double precision.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
-#include "check.h"
-#include "device/cpu/cpu.h"
+#include "kernels.h"
+
 #include "device/device.h"
 
 #define SPANS 4
@@ -295,10 +295,9 @@ static void check_case(const Case *c, const dsi_kernels *k, ds_dtype dtype, doub
 
 static void check_dtype(ds_dtype dtype, double tol)
 {
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
-        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++)
+    FOR_EACH_ISA(k)
+    {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             check_case(&cases[i], k, dtype, tol);
     }
 }
@@ -348,10 +347,9 @@ static void check_master(const Case *c, const dsi_kernels *k, ds_dtype half)
 static void masters(void **state)
 {
     (void)state;
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
-        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++) {
+    FOR_EACH_ISA(k)
+    {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             check_master(&cases[i], k, DS_F16);
             check_master(&cases[i], k, DS_BF16);
         }
@@ -393,10 +391,9 @@ static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
 static void parts_are_the_whole(void **state)
 {
     (void)state;
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
-    for (size_t q = 0; q < sizeof isas / sizeof *isas; q++) {
-        const dsi_kernels *k = dsi_cpu_kernels_of(isas[q]);
-        for (size_t i = 0; k && i < sizeof cases / sizeof *cases; i++) {
+    FOR_EACH_ISA(k)
+    {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             if (cases[i].kind == LAMB) continue;
             check_parts(&cases[i], k, DS_F32);
             check_parts(&cases[i], k, DS_BF16);
