@@ -21,7 +21,7 @@
 
 typedef enum Kind {
     TITLE,    /* of a group of options, for --help */
-    TEXT,     /* const char * */
+    TEXT,     /* const char *, of low bytes at least; empty: as if it were not given */
     NUMBER,   /* int, at least low, at most high */
     BIG,      /* int64_t, at least low */
     YES,      /* bool */
@@ -51,6 +51,11 @@ typedef struct Flag {
     }
 #define WORD(name, letter, arg, field, help) \
     { \
+        name, TEXT, letter, arg, AT(field), 1, 0, help \
+    }
+/* whose default in DeepSpeed is "", so that scripts give it */
+#define MAYBE(name, letter, arg, field, help) \
+    { \
         name, TEXT, letter, arg, AT(field), 0, 0, help \
     }
 #define SET(name, letter, field, help) \
@@ -74,9 +79,9 @@ static const Flag flags[] = {
     SECTION("Where ranks run:"),
     WORD("hostfile", 'H', "FILE", hostfile,
          "Hosts, each on a line \"NAME slots=N\" (" DEFAULT_HOSTFILE ", if it is there)"),
-    WORD("include", 'i', "SPEC", include,
-         "Only these: NAME[:SLOT[,SLOT...]][@NAME...], such as worker-0@worker-1:0,2"),
-    WORD("exclude", 'e', "SPEC", exclude, "All but these, in the form of --include"),
+    MAYBE("include", 'i', "SPEC", include,
+          "Only these: NAME[:SLOT[,SLOT...]][@NAME...], such as worker-0@worker-1:0,2"),
+    MAYBE("exclude", 'e', "SPEC", exclude, "All but these, in the form of --include"),
     COUNT("num_nodes", num_nodes, -1, "The first N hosts"),
     {"num_gpus", NUMBER, 0, "N", AT(num_gpus), -1, MOST_SLOTS,
      "N ranks on each host, on devices 0 to N-1; also --num_accelerators, and --num_devs, which "
@@ -92,8 +97,8 @@ static const Flag flags[] = {
     COUNT("node_rank", node_rank, -1, "Which of them this one is, from 0"),
     SET("no_ssh", 0, no_ssh,
         "The hostfile says which nodes there are; the command is typed on each"),
-    WORD("master_addr", 0, "ADDRESS", master_addr,
-         "Of node 0, where the others join it (first address of the first host)"),
+    MAYBE("master_addr", 0, "ADDRESS", master_addr,
+          "Of node 0, where the others join it (first address of the first host)"),
     PORT("master_port", master_port, "The port of --master_addr (29500)"),
     WORD("join_secret_file", 0, "FILE", join_secret_file,
          "What all nodes know and nobody else (or DS_JOIN_SECRET)"),
@@ -103,7 +108,7 @@ static const Flag flags[] = {
     WORD(
         "launcher", 0, "NAME", launcher,
         "local, ssh, pdsh, openmpi, mpich, mvapich or slurm (local for one host, ssh for several)"),
-    WORD("launcher_args", 0, "WORDS", launcher_args, "More arguments for mpirun, mpiexec or srun"),
+    MAYBE("launcher_args", 0, "WORDS", launcher_args, "More arguments for mpirun, mpiexec or srun"),
     PORT("ssh_port", ssh_port, "Where the hosts' sshd listens"),
     SET("force_multi", 0, force_multi, "One host of a hostfile is remote too"),
     SET("no_ssh_check", 0, no_ssh_check, "Do not look first whether all hosts can be reached"),
@@ -176,7 +181,9 @@ static void take(const Flag *f, char *arg, struct argp_state *state)
     char *field = (char *)state->input + f->at;
     switch (f->kind) {
     case TEXT:
-        *(const char **)field = arg;
+        if (!*arg && f->low)
+            argp_error(state, "--%s: expected %s, which is empty", f->name, f->arg);
+        *(const char **)field = *arg ? arg : NULL;
         break;
     case NUMBER:
         *(int *)field = (int)number(state, f, arg, f->high);
@@ -198,6 +205,46 @@ static void take(const Flag *f, char *arg, struct argp_state *state)
     }
 }
 
+/* What looks at a configuration starts nothing, and what starts ranks looks at none. */
+static void check_looking(const options *o, struct argp_state *state)
+{
+    const char *looks = o->check_config      ? "check_config"
+                        : o->estimate_memory ? "estimate_memory"
+                                             : NULL;
+    bool of_model = o->params || o->largest || o->activations;
+    if (o->check_config && o->estimate_memory)
+        argp_error(state, "--check_config and --estimate_memory: expected one of them");
+    if (looks && o->program)
+        argp_error(state, "--%s starts nothing, so what is %s?", looks, *o->program);
+    if (o->estimate_memory && !o->params)
+        argp_error(state, "--estimate_memory: of how many parameters? give --params N");
+    if (of_model && !o->estimate_memory)
+        argp_error(state, "--params, --largest and --activations belong to --estimate_memory");
+    if (o->json && !looks) argp_error(state, "--json belongs to --estimate_memory");
+    if (o->world_size && !looks)
+        argp_error(state,
+                   "--world_size belongs to --check_config and --estimate_memory; --num_gpus, "
+                   "--num_devs say how many ranks are started");
+    if (!looks && !o->program)
+        argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
+}
+
+/* Options that say the same thing, and not the same number. */
+static void check_counts(const options *o, struct argp_state *state)
+{
+    const struct {
+        const char *one, *other;
+        int n, m;
+    } pair[] = {{"num_gpus", "num_devs", o->num_gpus, o->num_devs},
+                {"num_gpus", "nproc_per_node", o->num_gpus, o->nproc_per_node},
+                {"num_devs", "nproc_per_node", o->num_devs, o->nproc_per_node},
+                {"num_nodes", "nnodes", o->num_nodes, o->nnodes}};
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
+        if (pair[i].n > 0 && pair[i].m > 0 && pair[i].n != pair[i].m)
+            argp_error(state, "--%s %d and --%s %d: expected one of them", pair[i].one, pair[i].n,
+                       pair[i].other, pair[i].m);
+}
+
 /* What no single option shows. */
 static void check(options *o, struct argp_state *state)
 {
@@ -207,16 +254,10 @@ static void check(options *o, struct argp_state *state)
     if (i == 5)
         argp_error(state, "--log_level %s: expected debug, info, warning, error or critical",
                    o->log_level);
+    check_counts(o, state);
+    check_looking(o, state);
     if (o->rank_log && !strcmp(o->rank_log, "None")) o->rank_log = NULL; /* DeepSpeed's default */
-    if (o->check_config || o->estimate_memory) {
-        if (o->program)
-            argp_error(state, "--%s starts nothing, so what is %s?",
-                       o->check_config ? "check_config" : "estimate_memory", *o->program);
-        if (o->estimate_memory && !o->params)
-            argp_error(state, "--estimate_memory: of how many parameters? give --params N");
-    } else if (!o->program) {
-        argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
-    }
+    if (!o->world_size) o->world_size = 1;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -273,8 +314,7 @@ void args_read(options *o, int argc, char **argv)
                    .master_port = DEFAULT_PORT,
                    .join_timeout = 300,
                    .ssh_port = -1,
-                   .log_level = "info",
-                   .world_size = 1};
+                   .log_level = "info"};
     size_t letters = 1;
     for (int i = 0; i < FLAGS; i++) letters += flags[i].name ? strlen(flags[i].name) + 1 : 0;
     char *names = dsi_alloc(letters);

@@ -67,6 +67,8 @@ static bool is_set_by_user(const launch_plan *p, const char *parameter)
     dsi_text name = {0};
     dsi_text_add(&name, "OMPI_MCA_%s", parameter);
     bool set = getenv(name.s) != NULL;
+    for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
+        set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
     dsi_text_free(&name);
     for (char **a = p->launcher_words; a && *a && a[1]; a++)
         set = set || (strstr(*a, "mca") && **a == '-' && !strcmp(a[1], parameter));

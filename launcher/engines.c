@@ -96,6 +96,9 @@ ds_status engine_choose(launch_plan *p)
     bool slurms = p->from == FROM_SLURM || p->from == FROM_SRUN; /* never this machine */
     p->engine = p->world_size > 1 ? ENGINE_LOCAL : ENGINE_DIRECT;
     if (resources_per_node(&p->o, p->from == FROM_HOSTFILE)) return choose_nodes(p, l->name);
+    if (p->o.node_rank > 0) /* ignored, each node would train alone */
+        return dsi_fail(DS_EINVAL, "--node_rank %d: of how many nodes? give --nnodes",
+                        p->o.node_rank);
     if (p->n_hosts < 2 && !p->o.force_multi && !slurms) return DS_OK;
     p->engine = l->several;
     if (l->several == ENGINE_LOCAL)

@@ -203,7 +203,8 @@ int run_plan(launch_plan *p)
     run r = {.p = p};
     keep_standard_files();
     set_environment(p);
-    if (p->engine == ENGINE_DIRECT && !p->o.save_pid) return rank_start_alone(p->commands[0]);
+    if (p->engine == ENGINE_DIRECT && !p->o.save_pid && !p->o.tag_output)
+        return rank_start_alone(p->commands[0]);
     world_forget_engine();
     make_job(&r);
     int status = 1;

@@ -24,7 +24,7 @@ static void spelling(void **state)
                                 "-i",
                                 "a:1",
                                 "-q",
-                                "--nnodes=3",
+                                "--nnodes=2",
                                 "--enable-each-rank-log",
                                 "d",
                                 "--ssh_port",
@@ -42,7 +42,7 @@ static void spelling(void **state)
     options o = parsed(argv);
     CHECK_INT(o.num_nodes, 2);
     CHECK_INT(o.master_port, 1234);
-    CHECK_INT(o.nnodes, 3);
+    CHECK_INT(o.nnodes, 2);
     CHECK_INT(o.ssh_port, 22);
     CHECK_INT(args_per_node(&o), 5);
     CHECK(o.no_ssh_check && o.quiet && !o.dry_run && args_silent(&o));
@@ -55,7 +55,8 @@ static void defaults(void **state)
 {
     (void)state;
     options o = parsed((const char *const[]){"deepspeed", "--enable_each_rank_log=None",
-                                             "--no_python", "--use_env", "train", NULL});
+                                             "--no_python", "--use_env",
+                                             "--include=", "--master_addr", "", "train", NULL});
     CHECK(!o.hostfile && !o.include && !o.launcher && !o.master_addr && !o.rank_log);
     CHECK_INT(o.num_nodes, -1);
     CHECK_INT(o.node_rank, -1);
@@ -91,6 +92,16 @@ static void refused(void **state)
     REFUSED("--rdzv_backend: there is no rendezvous service", "--rdzv-backend=c10d", "train");
     REFUSED("--check_config starts nothing, so what is train?", "--check_config=x", "train");
     REFUSED("of how many parameters", "--estimate_memory=x");
+    REFUSED("--check_config and --estimate_memory", "--check_config=x", "--estimate_memory=x");
+    REFUSED("--world_size belongs to", "--world_size=3", "train");
+    REFUSED("--params, --largest and", "--params=3", "train");
+    REFUSED("--params, --largest and", "--largest=3", "--check_config=x");
+    REFUSED("--json belongs to", "--json", "train");
+    REFUSED("--num_gpus 2 and --num_devs 3", "--num_gpus=2", "--num_devs=3", "train");
+    REFUSED("--num_devs 3 and --nproc_per_node 2", "--num_devs=3", "--nproc_per_node=2", "train");
+    REFUSED("--num_nodes 2 and --nnodes 3", "--num_nodes=2", "--nnodes=3", "train");
+    REFUSED("--hostfile: expected FILE, which is empty", "--hostfile=", "train");
+    REFUSED("--enable_each_rank_log: expected DIR", "--enable_each_rank_log=", "train");
     REFUSED("--num_gpus", "--num_gpus");
     REFUSED("unrecognized option '--no_such'", "--no_such", "train");
 }

@@ -102,6 +102,8 @@ static void several_hosts(void **state)
             "train");
     REFUSED("--launcher xyzzy: it is unknown: expected local, ssh", "--launcher=xyzzy", "train");
     REFUSED("--launcher impi: Intel MPI", "--launcher=impi", "train");
+    REFUSED("--node_rank 1: of how many nodes? give --nnodes", "--node_rank=1", "--master_addr=w0",
+            "train");
     REFUSED("--num_nodes 2: there is no hostfile", "--num_nodes=2", "train");
     REFUSED("--include and --exclude say it all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
     REFUSED("--hostfile: read missing: No such file", "-H", "missing", "train");
@@ -121,6 +123,8 @@ static void users_words(void **state)
     HAS_NOT(c, "--bind-to none");
     dry_set("OMPI_MCA_btl", "self,tcp");
     HAS_NOT(dry_command(dry("--num_gpus=2", "train")), "--mca btl");
+    dry_write(".deepspeed_env", "OMPI_MCA_osc=sm\n", 0600);
+    HAS_NOT(dry_command(dry("--num_gpus=2", "train")), "--mca osc");
     HAS_NOT(dry_command(dry("-H", "two", "--launcher_args=--mca btl_tcp_if_include eth0", "train")),
             "btl_tcp_if_exclude");
     REFUSED("--launcher_args: --tag-output changes what ranks say", "-H", "two",

@@ -202,6 +202,8 @@ if [ "$(cat out)" = $launcher ]; then pass; else fail "one rank is not executed 
 status 0 -q --num_devs 1 --enable_each_rank_log logs $rank lines 0
 cat logs/*_rank0.log >log
 has log 'line 3 of 0'
+status 0 -q --num_devs 1 --tag_output $rank lines 0
+has out '^\[rank 0\]: line 3 of 0$'
 status 1 -q --num_devs 1 --enable_each_rank_log /dev/null/x $rank lines 0
 has err '^deepspeed: --enable_each_rank_log: /dev/null/x'
 lines err 1
