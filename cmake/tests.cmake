@@ -117,7 +117,7 @@ endif()
 if(NOT DS_SANITIZE AND DS_EXAMPLES)
     foreach(script cluster slurm)
         add_test(NAME launcher/${script} COMMAND ${PROJECT_SOURCE_DIR}/tests/launcher/${script} ${PROJECT_BINARY_DIR})
-        set_tests_properties(launcher/${script} PROPERTIES LABELS launcher TIMEOUT 300 SKIP_RETURN_CODE 77)
+        set_tests_properties(launcher/${script} PROPERTIES LABELS "launcher;mpi" TIMEOUT 300 SKIP_RETURN_CODE 77)
     endforeach()
 endif()
 

@@ -173,8 +173,8 @@ static void turn(hub *h)
 
 static void run_hub(hub *h)
 {
-    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-    for (int i = 0; i < 5; i++) signal(ignored[i], SIG_IGN); /* the launcher gets them, too */
+    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGUSR1, SIGUSR2};
+    for (int i = 0; i < 6; i++) signal(ignored[i], SIG_IGN); /* the launcher gets them, too */
     double until = 0;
     while (!h->over || (any_node(h) && dsi_now() < until)) {
         turn(h);
