@@ -10,11 +10,15 @@ _Static_assert(sizeof(MPI_Request) <= sizeof(dsi_mpi_message), "a request fits i
 
 static _Thread_local char text[MPI_MAX_ERROR_STRING];
 
+/* The first line: others are where in the library it was noticed. */
 static const char *said(int error)
 {
     int n;
     if (error == MPI_SUCCESS) return NULL;
     if (MPI_Error_string(error, text, &n) != MPI_SUCCESS) return "an error without a description";
+    text[strcspn(text, "\n")] = 0;
+    char *stack = strstr(text, ", error stack:");
+    if (stack) *stack = 0;
     return text;
 }
 
@@ -41,6 +45,14 @@ static const char *split_machines(MPI_Comm comm, dsi_mpi_place *p)
     return said(error);
 }
 
+/* What goes wrong with a request, in MPI_Test, belongs to no communicator: MPI_COMM_SELF's handler has it since
+ * MPI 4, MPI_COMM_WORLD's before. They would end this process before anybody has said why. */
+static int return_errors(void)
+{
+    int error = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    return error ? error : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+}
+
 static const char *plugin_init(dsi_mpi_place *world)
 {
     int level;
@@ -48,7 +60,8 @@ static const char *plugin_init(dsi_mpi_place *world)
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (error) return said(error);
     if (level < MPI_THREAD_SERIALIZED) return "it cannot be called from more than one thread";
-    error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    error = return_errors();
+    if (!error) error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     if (error) return said(error);
     const char *wrong = place(comm, world);
     return wrong ? wrong : split_machines(comm, world);

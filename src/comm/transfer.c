@@ -47,6 +47,8 @@ static char *out_at(const dsi_transfer *t, int64_t i) { return (char *)t->r->out
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
+#define DISAGREES "calls another collective or another size"
+
 static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank, int tag)
 {
     dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};
@@ -56,7 +58,11 @@ static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, in
                                  : t->mpi->send(t->comm, p, bytes, rank, tag, to);
     if (!wrong) return;
     t->messages.n--;
-    dsi_text_add(&t->wrong, "%s rank %d: %s", receives ? "from" : "to", rank, wrong);
+    /* a receive finds at once that what has come already is too long for it */
+    if (receives)
+        dsi_text_add(&t->wrong, "rank %d, which " DISAGREES ": %s", rank, wrong);
+    else
+        dsi_text_add(&t->wrong, "to rank %d: %s", rank, wrong);
 }
 
 static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
@@ -94,18 +100,14 @@ static bool all_done(dsi_transfer *t)
         if (m->done) continue;
         const char *wrong = t->mpi->test(&m->m, &m->done, &received);
         if (wrong) {
-            dsi_text_add(&t->wrong, "rank %d, which calls another collective or another size: %s",
-                         m->rank, wrong);
+            dsi_text_add(&t->wrong, "rank %d, which " DISAGREES ": %s", m->rank, wrong);
             return false;
         }
         if (!m->done) {
             all = false;
         } else if (m->receives && received != m->bytes) {
-            dsi_text_add(
-                &t->wrong,
-                "rank %d sent %zu bytes where %zu were expected: it calls another collective or "
-                "another size",
-                m->rank, received, m->bytes);
+            dsi_text_add(&t->wrong, "rank %d sent %zu bytes where %zu were expected: it " DISAGREES,
+                         m->rank, received, m->bytes);
             return false;
         }
     }

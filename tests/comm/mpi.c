@@ -28,10 +28,11 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     }
     if (!strcmp(trouble, "aborts")) dsi_comm_abort(NULL, "train: the loss is NaN");
     if (!strcmp(trouble, "late")) sleep(100);
-    if (!strcmp(trouble, "size"))
+    if (!strcmp(trouble, "late size")) usleep(500000); /* what comes has come by then */
+    if (strstr(trouble, "size"))
         ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
     if (!strcmp(trouble, "collective")) ds_broadcast(NULL, x, 0);
-    if (!strcmp(trouble, "no sender")) ds_recv(NULL, x, 0);
+    if (!strcmp(trouble, "no sender") || !strcmp(trouble, "message")) ds_recv(NULL, x, 0);
     return 1;
 }
 
@@ -49,6 +50,8 @@ static int run_rank(const char *trouble)
         if (i == 3 && !strcmp(trouble, "barriers") &&
             (ds_barrier(c) != DS_OK || ds_barrier(c) != DS_OK))
             return 1;
+        if (i == 3 && !strcmp(trouble, "message") && rank == 0)
+            ds_send(c, ds_ones(DS_F32, ds_shape(6000)), last);
         if (ds_all_reduce(c, x, DS_REDUCE_AVG) != DS_OK) return 1;
     }
     double item = ds_item(ds_mean(x));
@@ -123,7 +126,10 @@ static const trouble troubles[] = {
     {"", "barriers", "read: the disk of this rank is gone"},
     {"", "aborts", "train: the loss is NaN"},
     {"DS_TIMEOUT=1", "late", "nothing came from rank %d"},
-    {"", "size", "it calls another collective or another size"},
+    {"", "size", "calls another collective or another size"},
+    {"", "'late size'", "calls another collective or another size"},
+    {"DS_DEBUG=comm", "message",
+     "recv of 5000 float32 from rank 0: ranks do not agree: rank 0 sends 6000 float32"},
     {"DS_DEBUG=comm", "collective", "rank %d calls broadcast of 5000 float32 at root 0"},
     {"DS_TIMEOUT=1", "'no sender'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank"},
     {"WORLD_SIZE=7", "none", "WORLD_SIZE is 7, but"},
