@@ -330,18 +330,27 @@ static bool send_message(dsi_transfer *t)
 static bool receive_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
+    if (t->phase++) return true;
+    if (r->comm->debug) post_bytes(t, true, t->said, sizeof t->said, r->root, MESSAGE);
+    if (!t->wrong.n) receive(t, out_at(t, 0), r->n, r->root);
+    return false;
+}
+
+/* Both are received at once, for the next receive from that rank may be posted before they come. So what was
+ * said explains what is wrong with the rest. */
+static void compare_message(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
     char wanted[sizeof t->said];
-    if (t->phase == 0 && !r->comm->debug) t->phase = 1;
-    if (t->phase == 0) {
-        post_bytes(t, true, t->said, sizeof t->said, r->root, MESSAGE);
-    } else if (t->phase == 1) {
-        snprintf(wanted, sizeof wanted, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
-        if (r->comm->debug && strcmp(wanted, t->said) != 0)
-            dsi_text_add(&t->wrong, "ranks do not agree: rank %d sends %.63s", r->root, t->said);
-        else
-            receive(t, out_at(t, 0), r->n, r->root);
-    }
-    return t->phase++ == 2;
+    if (r->what != DSI_RECV || !r->comm->debug || !t->messages.n) return;
+    dsi_message *first = &t->messages.at[0];
+    size_t received;
+    if (!first->done && t->mpi->test(&first->m, &first->done, &received)) return;
+    if (!first->done) return;
+    snprintf(wanted, sizeof wanted, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
+    if (!strcmp(wanted, t->said)) return;
+    dsi_text_free(&t->wrong);
+    dsi_text_add(&t->wrong, "ranks do not agree: rank %d sends %.63s", r->root, t->said);
 }
 
 static bool step(dsi_transfer *t)
@@ -372,9 +381,11 @@ void dsi_transfer_advance(dsi_transfer *t)
 {
     while (!t->finished) {
         bool done = all_done(t);
-        if (done) {
+        compare_message(t);
+        if (done && !t->wrong.n) {
             t->messages.n = 0;
             t->finished = step(t);
+            compare_message(t);
         }
         if (t->wrong.n)
             t->finished = true;

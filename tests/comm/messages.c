@@ -89,6 +89,34 @@ static void messages_that_do_not_wait(void **state)
     TEST_RANKS(all_at_once, NULL);
 }
 
+/* Several from one rank at a time, waited for in another order. */
+static ds_status several(void *arg)
+{
+    enum { MOST = 40 };
+    ds_message *way[MOST];
+    ds_tensor *x[MOST];
+    (void)arg;
+    int last = size() - 1;
+    bool sends = rank() == 0, receives = last && rank() == last;
+    for (int i = 0; i < MOST && (sends || receives) && last; i++) {
+        int64_t n = i % 3 ? 5 + i : 20000 + i;
+        x[i] = sends ? ds_full(DS_F32, ds_shape(n), i) : ds_zeros(DS_F32, ds_shape(n));
+        way[i] = sends ? ds_isend(NULL, x[i], last) : ds_irecv(NULL, x[i], 0);
+        RANK_CHECK(way[i] != NULL);
+    }
+    for (int i = MOST - 1; i >= 0 && (sends || receives) && last; i--) {
+        RANK_CHECK(ds_message_wait(way[i]) == DS_OK);
+        RANK_CHECK(ds_item(ds_mean(x[i])) == i);
+    }
+    return ds_barrier(NULL);
+}
+
+static void several_messages_of_one_rank(void **state)
+{
+    (void)state;
+    TEST_RANKS(several, NULL);
+}
+
 /* Messages keep their order; columns of a matrix go and come; a group has ranks of its own. */
 static ds_status ordered(void *arg)
 {
@@ -164,7 +192,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ring_of_messages), cmocka_unit_test(messages_that_do_not_wait),
-        cmocka_unit_test(messages_keep_their_order), cmocka_unit_test(trouble_is_named)};
+        cmocka_unit_test(several_messages_of_one_rank), cmocka_unit_test(messages_keep_their_order),
+        cmocka_unit_test(trouble_is_named)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_destroy_process_group();
     return failed;
