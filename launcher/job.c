@@ -231,10 +231,12 @@ static void welcome(running *r, const peer *l)
 {
     bool piped = r->j->prefix != NULL;
     int give[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
+    struct sigaction hangup = {0};
+    sigaction(SIGHUP, NULL, &hangup);
     char record[WIRE_RECORD], numbers[60];
     /* the guard's group, which is the shell's */
-    int n = snprintf(numbers, sizeof numbers, "%d %d %d", (int)getpgid(getppid()), piped,
-                     r->j->columns);
+    int n = snprintf(numbers, sizeof numbers, "%d %d %d %d", (int)getpgid(getppid()), piped,
+                     r->j->columns, hangup.sa_handler == SIG_IGN);
     n = snprintf(record, sizeof record, "\036%s%c %d %d\n%s", r->j->secret, WIRE_WELCOME, l->rank,
                  n, numbers);
     union {

@@ -168,13 +168,13 @@ static bool prepare(const rank_options *o, const world *w, const place *p, dsi_t
 
 /* ---- the launcher ---------------------------------------------------------------------------------------- */
 
-/* Connects, and gets what the launcher sends: its group, whether output is piped, its stdin (rank 0), stdout and
- * stderr. */
+/* Connects, and gets what the launcher sends: its group, whether output is piped, the columns of its terminal, whether
+ * it ignores SIGHUP, its stdin (rank 0), stdout and stderr. */
 static bool connect_socket(watched *w)
 {
     struct sockaddr_un address;
     socklen_t length = (socklen_t)wire_address(w->wire.secret, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), numbers[3] = {0};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), numbers[4] = {0};
     char record[WIRE_RECORD];
     union {
         struct cmsghdr align;
@@ -190,11 +190,12 @@ static bool connect_socket(watched *w)
     if (!wire_send(&w->wire, WIRE_WELCOME, NULL, 0)) return false; /* which rank this is */
     ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
     const char *line = n > 0 ? memchr(record, '\n', (size_t)n) : NULL;
-    if (!line || wire_numbers(line + 1, (size_t)(record + n - line - 1), 3, numbers) != 3)
+    if (!line || wire_numbers(line + 1, (size_t)(record + n - line - 1), 4, numbers) != 4)
         return false;
     w->group = numbers[0];
     w->piped = numbers[1];
     w->columns = numbers[2];
+    w->nohup = numbers[3];
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (c && c->cmsg_type == SCM_RIGHTS) memcpy(w->std, CMSG_DATA(c), sizeof w->std);
     return true;

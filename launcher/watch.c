@@ -114,6 +114,7 @@ static void child(const watched *w, const pipes *p, int parent)
                          w->piped ? p->err[1] : w->std[2]};
     for (int i = 0; i < 3; i++)
         if (give[i] >= 0) dup2(give[i], i);
+    if (w->nohup) signal(SIGHUP, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execute(w->argv);

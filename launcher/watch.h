@@ -11,7 +11,8 @@ typedef struct watched {
     int std[3]; /* what its stdin, stdout, stderr become; -1: they stay */
     bool piped; /* its output goes over the wire, line by line, instead */
     int columns; /* what is piped looks like a terminal of so many, and bars are shown; 0: like a pipe */
-    int group; /* the process group to join; 0: none */
+    int group;  /* the process group to join; 0: none */
+    bool nohup; /* the launcher ignores SIGHUP, and so does the program: engines undo that */
 } watched;
 
 /* Starts it, passes its output and signals on, ends what it leaves behind, reports how it ended, and returns

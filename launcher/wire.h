@@ -27,7 +27,8 @@ typedef enum wire_kind {
     WIRE_ERR = 'e',     /* bytes of stderr */
     WIRE_ENDED = 'x',   /* an ending */
     WIRE_WELCOME =
-        'w', /* launcher to rank, on connecting: the process group to join, 1 or 0: pipe the output */
+        'w', /* launcher to rank, on connecting: the process group to join, 1 or 0: pipe the output,
+              * columns of the terminal, 1 or 0: ignore SIGHUP */
     WIRE_ORDER = 'k' /* launcher to rank: a signal for the program; 0: leave */
 } wire_kind;
 

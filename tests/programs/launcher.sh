@@ -167,6 +167,15 @@ run_once()
     has err '^deepspeed: rank [01] on localhost: ./broken: No such file or directory$'
     signal 129 HUP wait HUP
     DS_GRACE=100 signal 130 "a second Ctrl-C" deaf INT INT
+    # a terminal that goes away takes its foreground group, and nohup keeps out of that
+    rm -f started.*
+    setsid nohup "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'touch started.$RANK; sleep 0.3; echo $RANK' >out 2>err </dev/null &
+    launcher=$!
+    started
+    kill -HUP -- -$launcher
+    wait $launcher
+    if [ $? -eq 0 ]; then pass; else fail "nohup"; fi
+    lines out 2
     # the process that watches is killed
     rm -f started.*
     "$program" -q $mpi --num_devs 2 $rank wait 0 >out 2>err </dev/null &
