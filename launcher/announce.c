@@ -3,6 +3,7 @@
  * They have the form of DeepSpeed's logger, on stdout. DeepSpeed prints all of them on each node; here what is the same
  * on all nodes is said once, and what is not has the host's name in front, as pdsh would put it.
  * SPDX-License-Identifier: MIT */
+#include "here.h"
 #include "info.h"
 #include "plan.h"
 #include "words.h"
@@ -61,6 +62,7 @@ static void say_devices(const launch_plan *p, int node)
 {
     const ds_host *h = &p->hosts[node];
     dsi_text devices = {0};
+    if (p->from == FROM_MACHINE && here_gpus_hidden()) return;
     for (int k = 0; k < h->n_slots; k++) dsi_text_add(&devices, "%s%d", k ? "," : "", h->slots[k]);
     SAY(node_prefix(p, node), "Setting CUDA_VISIBLE_DEVICES=%s", devices.s ? devices.s : "");
     dsi_text_free(&devices);

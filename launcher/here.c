@@ -37,13 +37,18 @@ static int count_gpus(void)
     return n;
 }
 
+bool here_gpus_hidden(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    return visible && (!*visible || !strcmp(visible, "-1"));
+}
+
 int here_devices(bool *known)
 {
-    const char *size = getenv("LOCAL_SIZE"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *size = getenv("LOCAL_SIZE");
     *known = true;
     if (size && *size && !size[strspn(size, "0123456789")] && strlen(size) < 6) return atoi(size);
-    bool hidden = visible && (!*visible || !strcmp(visible, "-1"));
-    int gpus = hidden ? 0 : count_gpus();
+    int gpus = here_gpus_hidden() ? 0 : count_gpus();
     *known = gpus > 0;
     return gpus ? gpus : 1;
 }

@@ -9,6 +9,9 @@
  * there are, else 1. *known: whether more than that cannot be. */
 int here_devices(bool *known);
 
+/* Whether CUDA_VISIBLE_DEVICES hides all of them: it is empty or -1. */
+bool here_gpus_hidden(void);
+
 bool here_is(
     const char
         *host); /* whether this is a name or an address of this machine; user@ is no part of it */

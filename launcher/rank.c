@@ -6,6 +6,7 @@
 #include "rank.h"
 
 #include "cores.h"
+#include "here.h"
 #include "hosts.h"
 #include "watch.h"
 #include "words.h"
@@ -110,7 +111,7 @@ static void set_environment(const rank_options *o, const world *w, const place *
     set_number("CROSS_SIZE", w->n_nodes);
     setenv("MASTER_ADDR", o->master_addr ? o->master_addr : find_master(), 1);
     setenv("MASTER_PORT", o->master_port, 1);
-    setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
+    if (!here_gpus_hidden()) setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
     world_take_folders();
     dsi_text_free(&devices);
 }

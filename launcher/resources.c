@@ -88,8 +88,7 @@ static ds_status from_machine(ds_hosts *h, dsi_text *said, const options *o)
     if (!devices) return dsi_fail(DS_EINVAL, "no device: LOCAL_SIZE is 0");
     hosts_add(h, "localhost", strlen("localhost"), devices);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    return is_set(visible) && strcmp(visible, "-1") != 0 ? from_visible(h, said, o, visible, known)
-                                                         : DS_OK;
+    return visible && !here_gpus_hidden() ? from_visible(h, said, o, visible, known) : DS_OK;
 }
 
 /* ---- nodes without names ------------------------------------------------------------------------------------ */

@@ -203,6 +203,11 @@ fi
 mpi=
 status 0 -q --num_devs 1 $rank show 0
 has out '^0 0 1 1 0 1 127.0.0.1 29500 0$'
+for hidden in '' -1; do # from GPUs, for ranks on the CPU
+    CUDA_VISIBLE_DEVICES=$hidden status 0 --num_devs 1 --no_local_rank /bin/sh -c 'echo "<$CUDA_VISIBLE_DEVICES>"'
+    has out "^<$hidden>$"
+    if grep -q "Setting CUDA_VISIBLE_DEVICES" out; then fail "hidden GPUs"; else pass; fi
+done
 status 3 -q --num_devs 1 --no_local_rank /bin/sh -c 'exit 3'
 "$program" -q --num_devs 1 --no_local_rank /bin/sh -c 'echo $$' >out 2>err &
 launcher=$!
