@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -100,6 +101,22 @@ static bool save_pid(run *r)
     if (good) return true;
     fprintf(stderr, "deepspeed: --save_pid: %s: %s\n", r->pid_file, strerror(errno));
     *r->pid_file = 0;
+    return false;
+}
+
+/* Open MPI's mpirun holds four files for each rank here, and hangs without them. What is not needed the limit keeps. */
+static bool allow_files(const launch_plan *p)
+{
+    struct rlimit files;
+    rlim_t needed = 32 + 5 * (rlim_t)p->world_size;
+    if (p->engine != ENGINE_LOCAL || getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= needed)
+        return true;
+    files.rlim_cur = needed;
+    if (needed <= files.rlim_max && !setrlimit(RLIMIT_NOFILE, &files)) return true;
+    fprintf(stderr,
+            "deepspeed: %d ranks need %llu open files here, and at most %llu are allowed (ulimit "
+            "-Hn)\n",
+            p->world_size, (unsigned long long)needed, (unsigned long long)files.rlim_max);
     return false;
 }
 
@@ -205,6 +222,7 @@ int run_plan(launch_plan *p)
     set_environment(p);
     if (p->engine == ENGINE_DIRECT && !p->o.save_pid && !p->o.tag_output)
         return rank_start_alone(p->commands[0]);
+    if (!allow_files(p)) return 1;
     world_forget_engine();
     make_job(&r);
     int status = 1;

@@ -167,6 +167,11 @@ run_once()
     has err '^deepspeed: rank [01] on localhost: ./broken: No such file or directory$'
     signal 129 HUP wait HUP
     DS_GRACE=100 signal 130 "a second Ctrl-C" deaf INT INT
+    # few open files: the limit is raised, or it is said
+    (ulimit -S -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) || fail "few files"
+    lines out 8
+    (ulimit -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) && fail "too few files"
+    has err '^deepspeed: 8 ranks need 72 open files here, and at most 40 are allowed (ulimit -Hn)$'
     # a terminal that goes away takes its foreground group, and nohup keeps out of that
     rm -f started.*
     setsid nohup "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'touch started.$RANK; sleep 0.3; echo $RANK' >out 2>err </dev/null &
