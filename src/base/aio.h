@@ -49,14 +49,14 @@ typedef struct dsi_aio dsi_aio;
 
 typedef struct dsi_aio_op {
     const dsi_aio_file *file;
-    bool write;
     void *p;
     size_t bytes;
     int64_t at;
+    bool write;
     /* ours */
-    size_t cut, left; /* bytes that requests were made of; that have not been done */
-    int error;        /* errno of a request */
     bool runs;
+    int error;        /* errno of a request */
+    size_t cut, left; /* bytes that requests were made of; that have not been done */
     struct dsi_aio_op *after;
 } dsi_aio_op;
 

@@ -177,7 +177,7 @@ static ds_status in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r
     if ((!in || open_operand(&i, r.what, in, true, false)) &&
         (!out || open_operand(&o, r.what, out, false, true))) {
         r.comm = c;
-        r.dtype = in ? in->dtype : out->dtype;
+        r.dtype = i.x ? i.x->dtype : o.x ? o.x->dtype : DS_F32;
         r.in = i.p;
         r.out = o.p;
         r.blocking = true;

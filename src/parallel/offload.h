@@ -29,12 +29,12 @@
 /* As the keys of offload_optimizer of that name. */
 typedef struct dsi_offload_opts {
     const char *nvme_path; /* a folder that is there */
-    int buffer_count;      /* 0: 1 */
     int64_t buffer_size;   /* elements of a block; 0: 2^20 */
-    bool pin_memory, pipeline_read, pipeline_write;
-    bool fast_init;   /* the moments' zeros are not written */
-    double in_memory; /* share of the blocks that are never in the file: 1 - ratio */
+    double in_memory;      /* share of the blocks that are never in the file: 1 - ratio */
     dsi_aio_opts aio;
+    int buffer_count; /* 0: 1 */
+    bool pin_memory, pipeline_read, pipeline_write;
+    bool fast_init; /* the moments' zeros are not written */
 } dsi_offload_opts;
 
 typedef struct dsi_offload dsi_offload;

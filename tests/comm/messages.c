@@ -61,7 +61,7 @@ static ds_status all_at_once(void *arg)
 {
     enum { MOST = 8, N = 30000 };
     ds_message *sent[MOST] = {0}, *coming[MOST] = {0};
-    ds_tensor *got[MOST], *x = ds_ones(DS_F32, ds_shape(3));
+    ds_tensor *got[MOST] = {0}, *x = ds_ones(DS_F32, ds_shape(3));
     (void)arg;
     for (int q = 0; q < size(); q++) {
         if (q == rank()) continue;

@@ -296,7 +296,7 @@ static ds_status there_and_back(void *arg)
         if (i % 2) RANK_CHECK(dsi_zero_let_go(z, i, true) == DS_OK);
     }
     RANK_CHECK(ds_optim_load(optim, kept) == DS_OK && dsi_zero_publish(z) == DS_OK);
-    RANK_CHECK(values(net, got, ROOM) == n && memcmp(want, got, sizeof got) != 0);
+    RANK_CHECK(values(net, got, ROOM) == n && memcmp(want, got, (size_t)n * sizeof(float)) != 0);
     RANK_CHECK(one_step(z, net, 1) == DS_OK && one_step(z, net, 2) == DS_OK);
     RANK_CHECK(values(net, got, ROOM) == n && !memcmp(want, got, (size_t)n * sizeof(float)));
 
