@@ -44,7 +44,8 @@ target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUD
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
 if(DS_CUDA_VERSION)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/device.c PROPERTIES COMPILE_DEFINITIONS DSI_HAVE_CUDA)
-    set_source_files_properties(${DS_CUDA_SOURCES} PROPERTIES INCLUDE_DIRECTORIES ${DS_CUDA_INCLUDE})
+    set_source_files_properties(${DS_CUDA_SOURCES} PROPERTIES
+        COMPILE_OPTIONS "-isystem;${DS_CUDA_INCLUDE}")
 endif()
 
 # The sample of CIFAR-10 is looked for where it will be installed, then in the source tree.

@@ -61,7 +61,7 @@ foreach(name cuda gpu)
 endforeach()
 if(DS_CUDA_VERSION)
     add_library(fake_libcuda MODULE ${PROJECT_SOURCE_DIR}/tests/device/fake/libcuda.c)
-    target_include_directories(fake_libcuda PRIVATE ${DS_CUDA_INCLUDE})
+    target_include_directories(fake_libcuda SYSTEM PRIVATE ${DS_CUDA_INCLUDE})
     target_link_libraries(fake_libcuda PRIVATE ds_options Threads::Threads)
     target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
     set_target_properties(fake_libcuda PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1

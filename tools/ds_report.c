@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "comm/mpi_open.h"
 #include "device/cpu/cpu.h"
+#include "device/device.h"
 
 #include <deepspeed.h>
 
@@ -231,7 +232,8 @@ static void report_parts(report *r)
     report_mpi(r, "mpich", "mpiexec.hydra");
     report_uring(r);
     part(r, "nccl", false, false);
-    part(r, "cuda", false, access("/dev/nvidiactl", F_OK) == 0);
+    part(r, "cuda memory, copies", dsi_device_built(DS_CUDA), ds_device_count(DS_CUDA) > 0);
+    part(r, "cuda kernels", false, ds_device_count(DS_CUDA) > 0);
     puts(LINE);
 }
 
@@ -317,12 +319,24 @@ static void report_programs(void)
     fact("Slurm", "%s", on_path("srun") ? line_of("srun --version 2>&1", NULL) : "none");
     fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
          on_path("ssh") ? "here" : "none");
-    fact(
-        "GPUs", "%s",
-        on_path("nvidia-smi")
-            ? line_of("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1", NULL)
-            : "none");
     fact("NCCL", "none in this build");
+}
+
+/* As this build sees them; and the driver's version, which its own command knows. */
+static void report_gpus(report *r)
+{
+    char text[200];
+    int n = ds_device_count(DS_CUDA);
+    const char *smi = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1";
+    fact("NVIDIA driver", "%s", on_path("nvidia-smi") ? line_of(smi, NULL) : "none");
+    if (!n) fact("GPUs", "none: %s", dsi_device_why_none(DS_CUDA));
+    for (int i = 0; i < n; i++) {
+        ds_device gpu = {DS_CUDA, i};
+        bool known = dsi_device_describe(gpu, text, sizeof text) == DS_OK;
+        fact(ds_device_name(gpu), "%s", known ? text : ds_error());
+        ds_error_clear();
+    }
+    if (n) warn(r, "this version trains on the CPU: it has no kernels for GPUs (docs/gpu.md)");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -354,6 +368,7 @@ int main(int argc, char **argv)
     report_processor(&r);
     report_limits(&r);
     report_programs();
+    report_gpus(&r);
     if (!r.hide_warnings && r.warnings.n) fputs(r.warnings.s, stdout);
     dsi_text_free(&r.warnings);
     return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;

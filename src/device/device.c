@@ -55,12 +55,13 @@ static void close_devices(void)
         }
 }
 
+bool dsi_device_built(ds_device_kind kind) { return type_of(kind) != NULL; }
+
 const char *dsi_device_why_none(ds_device_kind kind)
 {
     const dsi_device_type *type = type_of(kind);
     if (type) return type->why_none ? type->why_none() : "";
-    return "this build is without CUDA (cmake says so where it finds no cuda.h; docs/gpu.md): use "
-           "the CPU";
+    return "this build is without CUDA (cmake found no cuda.h; docs/gpu.md): use the CPU";
 }
 
 /* There is such a device; else false, with the message. */
@@ -148,7 +149,8 @@ static ds_status device_of_rank(ds_device *out)
     if (count && rank >= count)
         return dsi_fail(DS_EDEVICE,
                         "device cuda: local rank %d has no GPU of its own, there %s %d here: start "
-                        "at most %d rank%s on this machine (deepspeed --num_gpus %d)",
+                        "at most %d rank%s on this machine (deepspeed --num_gpus %d), or name a "
+                        "device, as cuda:0",
                         rank, count == 1 ? "is" : "are", count, count, count == 1 ? "" : "s",
                         count);
     return is_there(*out) ? DS_OK : ds_error_status();

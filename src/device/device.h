@@ -56,6 +56,7 @@ extern const dsi_device_type dsi_cpu, dsi_cuda; /* the latter where DSI_HAVE_CUD
 
 /* One line about a device that is there, without opening it: "NVIDIA H100, 79.6 GB, ..." */
 ds_status dsi_device_describe(ds_device which, char *text, size_t room);
+bool dsi_device_built(ds_device_kind kind); /* this build knows the kind */
 /* Why there is none of a kind, in one line, if ds_device_count is 0. */
 const char *dsi_device_why_none(ds_device_kind kind);
 

@@ -1,14 +1,14 @@
 /* tests/device/cuda.c: the CUDA device over a driver that pretends to have GPUs (fake/libcuda.c): all of it runs on
  * machines without one, and what goes wrong with drivers and GPUs can be had at will.
  * SPDX-License-Identifier: MIT */
+#ifdef FAKE_LIBCUDA
+
 #include "device/gpu.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#ifdef FAKE_LIBCUDA
 
 static void *fake;
 static int (*live)(void); /* what the driver has handed out and not got back */
@@ -117,7 +117,7 @@ static void two_are_here(void **state)
     CHECK(ds_device_parse("cuda", &d) != DS_OK);
     CHECK_ERROR(
         "device cuda: local rank 2 has no GPU of its own, there are 2 here: start at most 2 "
-        "ranks on this machine (deepspeed --num_gpus 2)");
+        "ranks on this machine (deepspeed --num_gpus 2), or name a device, as cuda:0");
     CHECK_INT(ds_device_parse("cuda:0", &d), DS_OK); /* who names one gets it */
     unsetenv("LOCAL_RANK");
 }
@@ -281,6 +281,8 @@ int main(void)
 }
 
 #else
+
+#include "check.h"
 
 int main(void)
 {

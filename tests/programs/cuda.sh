@@ -29,6 +29,15 @@ has err 'device "gpu": expected cpu, cuda or cuda:N'
 status 1 $sample --device cuda:x
 has err 'device "cuda:x": expected cpu, cuda or cuda:N'
 
+export ASAN_OPTIONS=detect_leaks=0 # of MPI libraries, which the report opens
+program=$1/ds_report
+status 0
+has out '^cuda memory, copies \.* .*\[[A-Z]*\]$'
+if [ ! -e /dev/nvidiactl ]; then
+    has out '^GPUs \.* none: .*use the CPU$'
+fi
+program=$tutorial
+
 if [ ! -e "$fake/libcuda.so.1" ]; then
     finish
     exit
@@ -54,6 +63,15 @@ status 1 FAKE_CUDA_FAIL=cuInit=999 $run $sample --device cuda
 has err 'the NVIDIA driver does not start: .*(CUDA_ERROR_UNKNOWN); see what nvidia-smi says'
 status 1 LOCAL_RANK=2 $run $sample --device cuda
 has err 'local rank 2 has no GPU of its own, there are 2 here: start at most 2 ranks on this machine'
+
+run=$1/ds_report
+status 0 $run
+has out '^cuda memory, copies \.* \[YES\] \.* \[OKAY\]$'
+has out '^cuda kernels \.* \[NO\]'
+has out '^cuda:0 \.* Fake 0, 1\.0 GB, compute capability 9\.0$'
+has out '^cuda:1 \.* Fake 1'
+has out '^\[WARNING\] this version trains on the CPU'
+run=$tutorial
 
 # ---- tensors go there, and the first op says that it cannot compute
 status 1 $run $sample --device cuda
