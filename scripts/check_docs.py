@@ -17,7 +17,7 @@ import sys
 
 BLOCK = re.compile(r'^(?P<mark><!-- compiles -->\n+)?```(?P<kind>c|sh)\n(?P<text>.*?)^```$', re.M | re.S)
 LINK = re.compile(r'\]\((?!https?:|#)([^)#\s]+)')
-ORDINARY = {'cmake', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 'clang', 'cd', 'python3', 'export', 'sudo', 'apt-get',
+ORDINARY = {'cmake', 'cpack', 'doxygen', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 'clang', 'cd', 'python3', 'export', 'sudo', 'apt-get',
             'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed'}
 WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-fsyntax-only']
 
