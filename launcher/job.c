@@ -408,6 +408,8 @@ static void turn(running *r)
     }
     poll(p, (nfds_t)(4 + n + 2 * m), patience_ms(r));
     output_write(r->output);
+    r->f.unwritten = output_error(r->output);
+    if (r->f.unwritten == EPIPE) begin_end(r);
     for (int i = 0; i < n; i++)
         if (p[4 + i].revents) read_peer(r, i);
     for (int k = 0; k < m; k++) {
@@ -507,6 +509,7 @@ static int conclude(running *r)
 {
     dsi_text why = {0};
     write_all(r);
+    r->f.unwritten = output_error(r->output);
     int status = verdict(&r->f, r->j, &why);
     bool clear = verdict_is_clear(&r->f) || !status;
     if (!clear && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);

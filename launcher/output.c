@@ -22,6 +22,7 @@ enum { NOBODY = -2, LONGEST = 1 << 16, FULL = 1 << 20, PIECE = 4096 /* what a re
 
 typedef struct target {
     int fd;
+    int error; /* errno of the first write that was refused */
     bool terminal;
     dsi_text waiting;
     size_t written; /* of it */
@@ -163,7 +164,10 @@ static bool write_piece(target *t)
     size_t n = left(t) < PIECE ? left(t) : PIECE;
     ssize_t done = write(t->fd, t->waiting.s + t->written, n);
     if (done < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (done < 0) done = (ssize_t)left(t); /* nobody reads any more */
+    if (done < 0) {
+        if (!t->error && errno != EBADF) t->error = errno;
+        done = (ssize_t)left(t); /* nobody takes it any more */
+    }
     t->written += (size_t)done;
     return true;
 }
@@ -178,6 +182,11 @@ void output_write(output *o)
         if (t->waiting.n) memmove(t->waiting.s, t->waiting.s + t->written, t->waiting.n);
         t->written = 0;
     }
+}
+
+int output_error(const output *o)
+{
+    return o->target[0].error ? o->target[0].error : o->target[1].error;
 }
 
 bool output_full(const output *o)

@@ -22,6 +22,9 @@ void output_say(output *o, const char *line);
 void output_poll(const output *o, struct pollfd p[2]);
 void output_write(output *o);
 bool output_full(const output *o);
+/* errno of the first write that was refused, and its bytes lost; 0: none. A stream that was closed from the start
+ * is not meant. */
+int output_error(const output *o);
 
 void output_end_lines(output *o); /* what ranks have begun will not go on */
 /* The same, and waits at most so many seconds for whoever reads. */

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "verdict.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 /* How much a failure says of the cause. */
@@ -34,7 +36,7 @@ static bool knows_rank(const facts *f)
 
 bool verdict_is_clear(const facts *f)
 {
-    return f->signal || f->node_lost || f->rank_lost ||
+    return f->signal || f->node_lost || f->rank_lost || f->unwritten == EPIPE ||
            (f->first >= 0 && weight(&f->rank[f->first].how) == ALL);
 }
 
@@ -86,6 +88,15 @@ static int tell_engine(const facts *f, const job *j, dsi_text *t)
     return status ? status : 1;
 }
 
+/* Lost output is a failure, but one that other failures explain better. */
+static int tell_unwritten(int error, dsi_text *t)
+{
+    bool broken = error == EPIPE;
+    dsi_text_add(t, "deepspeed: what ranks printed could not be written: %s%s", strerror(error),
+                 broken ? "; all ranks are ended" : "");
+    return broken ? 128 + SIGPIPE : 1;
+}
+
 int verdict(const facts *f, const job *j, dsi_text *line)
 {
     if (f->signal) {
@@ -95,6 +106,8 @@ int verdict(const facts *f, const job *j, dsi_text *line)
         return 128 + f->signal;
     }
     if (f->node_lost) return 1;
+    bool rank_failed = f->first >= 0 && weight(&f->rank[f->first].how) == ALL;
+    if (f->unwritten == EPIPE && !rank_failed) return tell_unwritten(EPIPE, line);
     if (knows_rank(f)) {
         const ending *e = &f->rank[f->first].how;
         if (!e->told) tell_rank(j, f->first, e, line);
@@ -103,8 +116,8 @@ int verdict(const facts *f, const job *j, dsi_text *line)
     if (f->rank_lost) return 1;
     if (f->good < j->size || (f->engine_status && !j->hydra && !f->engine_hung))
         return tell_engine(f, j, line);
-    if (f->engine_hung)
+    if (f->engine_hung && !f->unwritten)
         dsi_text_add(line, "deepspeed: %s did not end after its ranks, and was killed",
                      engine_name(j));
-    return 0;
+    return f->unwritten ? tell_unwritten(f->unwritten, line) : 0;
 }

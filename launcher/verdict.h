@@ -22,6 +22,7 @@ typedef struct facts {
     int engine_status;
     bool engine_died; /* before a rank had failed */
     bool engine_hung; /* after all ranks had ended well */
+    int unwritten; /* errno: what ranks printed was not taken; EPIPE ends them, as a shell's pipe does */
 } facts;
 
 void facts_note(facts *f, int rank, const ending *e);

@@ -137,8 +137,10 @@ static int run(const command *c, const ds_hosts *h)
             fprintf(stderr, "ds_ssh: %s: %s\n", h->at[i].name, strerror(errno));
     pass_output(r, h->n, o);
     output_finish(o, PATIENCE_S);
+    bool lost = output_error(o);
     output_free(o);
     int status = wait_for_all(r, h->n);
+    if (!status && lost) status = EXIT_FAILURE;
     for (int i = 0; i < h->n; i++) dsi_free(prefix[i]);
     dsi_free(prefix);
     dsi_free(r);

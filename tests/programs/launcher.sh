@@ -167,6 +167,14 @@ run_once()
     has err '^deepspeed: rank [01] on localhost: ./broken: No such file or directory$'
     signal 129 HUP wait HUP
     DS_GRACE=100 signal 130 "a second Ctrl-C" deaf INT INT
+    # what they print is not taken
+    "$program" -q $mpi --num_devs 2 --tag_output $rank lines 0 >/dev/full 2>err
+    if [ $? -eq 1 ]; then pass; else fail "a full device"; fi
+    has err '^deepspeed: what ranks printed could not be written: No space left on device$'
+    ("$program" -q $mpi --num_devs 2 --tag_output --no_local_rank "$(command -v yes)" 2>err; echo $? >got) | head -1 >out
+    has got '^141$'
+    has err '^deepspeed: what ranks printed could not be written: Broken pipe; all ranks are ended$'
+    gone "a reader that left"
     # few open files: the limit is raised, or it is said
     (ulimit -S -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) || fail "few files"
     lines out 8
