@@ -147,7 +147,9 @@ static int64_t capacity(const dsi_gate *g, const Plan *p)
         return most;
     }
     float share = (float)((double)p->tokens / p->experts);
-    int64_t room = (int64_t)ceilf(share * (float)(factor * p->k));
+    float places = ceilf(share * (float)(factor * p->k));
+    int64_t all = p->tokens * p->k; /* a factor may be infinite */
+    int64_t room = places < 0x1p62F ? (int64_t)places : all;
     return room > g->o.min_capacity ? room : g->o.min_capacity;
 }
 
@@ -258,6 +260,8 @@ static void outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
     int64_t n = 0;
     for (int64_t i = 0; i < p->tokens * p->k; i++)
         if (p->expert[i] == e) bid[n++] = (Bid){probs[i / p->k * p->experts + e], i};
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(bid[i].p)) bid[i].p = -1; /* of a step that overflows: NaN has no order */
     if (n) qsort(bid, (size_t)n, sizeof *bid, largest_first);
     for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
 }

@@ -138,6 +138,28 @@ static void full_experts_drop(void **state)
     ds_module_free(moe);
 }
 
+/* As many as there are, however many may come; and NaN, as before a loss scale fits, is no trouble. */
+static void infinite_factors_and_nan(void **state)
+{
+    (void)state;
+    for (int k = 1; k <= 3; k++) {
+        ds_module *moe = MOE(.num_experts = 4, .k = k, .capacity_factor = INFINITY);
+        lean_to_first(moe);
+        ds_scope *scope = ds_scope_open();
+        CHECK(ds_call(moe, positive(16)));
+        CHECK_INT(total(ds_moe_taken_counts(moe)), 16 * k);
+        ds_scope_close(scope);
+        ds_module_free(moe);
+
+        moe = MOE(.num_experts = 4, .k = k);
+        scope = ds_scope_open();
+        CHECK(ds_call(moe, ds_full(DS_F32, ds_shape(64, 4), NAN)));
+        CHECK_INT(number(ds_moe_taken_counts(moe), 0), 16 * k);
+        ds_scope_close(scope);
+        ds_module_free(moe);
+    }
+}
+
 /* Which places of 16 tokens have an answer. */
 static unsigned answered(ds_module *moe, ds_tensor *x)
 {
@@ -371,8 +393,9 @@ static void whole_state_dicts_fit(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(names), cmocka_unit_test(layers_are_counted),
-          cmocka_unit_test(full_experts_drop), cmocka_unit_test(random_tokens_stay),
-          cmocka_unit_test(sampling_follows_p), cmocka_unit_test(jitter_moves_the_gate_alone),
-          cmocka_unit_test(fewer_tokens_than_room), cmocka_unit_test(gradients_are_right),
-          cmocka_unit_test(recomputed), cmocka_unit_test(in_16_bits), cmocka_unit_test(bad_options),
-          cmocka_unit_test(bad_calls), cmocka_unit_test(whole_state_dicts_fit))
+          cmocka_unit_test(full_experts_drop), cmocka_unit_test(infinite_factors_and_nan),
+          cmocka_unit_test(random_tokens_stay), cmocka_unit_test(sampling_follows_p),
+          cmocka_unit_test(jitter_moves_the_gate_alone), cmocka_unit_test(fewer_tokens_than_room),
+          cmocka_unit_test(gradients_are_right), cmocka_unit_test(recomputed),
+          cmocka_unit_test(in_16_bits), cmocka_unit_test(bad_options), cmocka_unit_test(bad_calls),
+          cmocka_unit_test(whole_state_dicts_fit))
