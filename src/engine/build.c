@@ -268,6 +268,11 @@ static void announce_experts(const ds_engine *e)
     }
 }
 
+static bool lacks_path(int device, const char *path)
+{
+    return device == DSI_OFFLOAD_NVME && (!path || !*path); /* "" would be the root */
+}
+
 static bool make_zero(ds_engine *e)
 {
     dsi_zero_opts o = dsi_engine_zero_opts(e->config);
@@ -275,9 +280,9 @@ static bool make_zero(ds_engine *e)
     if (e->optim) ds_optim_split_experts(e->optim, e->model);
     if (!e->optim) return ds_module_to(e->model, e->dtype) == DS_OK;
     const dsi_config_zero *c = &e->config->zero;
-    const char *lacks = c->offload_optimizer.device == DSI_OFFLOAD_NVME && !o.files.nvme_path
+    const char *lacks = lacks_path(c->offload_optimizer.device, o.files.nvme_path)
                             ? "offload_optimizer"
-                        : c->offload_param.device == DSI_OFFLOAD_NVME && !o.param_files.nvme_path
+                        : lacks_path(c->offload_param.device, o.param_files.nvme_path)
                             ? "offload_param"
                             : NULL;
     if (lacks)
