@@ -252,13 +252,14 @@ static ds_status bench(void *arg)
 
 /* ---- the command line ------------------------------------------------------------------------------------ */
 
-static int64_t number(struct argp_state *state, const char *arg, int64_t low, int64_t high)
+static int64_t number(struct argp_state *state, const char *option, const char *arg, int64_t low,
+                      int64_t high)
 {
     char *end;
     errno = 0;
     long long n = strtoll(arg, &end, 10);
     if (errno || *end || end == arg || n < low || n > high)
-        argp_error(state, "\"%s\": expected a number, %lld to %lld", arg, (long long)low,
+        argp_error(state, "--%s %s: expected a number, %lld to %lld", option, arg, (long long)low,
                    (long long)high);
     return n;
 }
@@ -289,19 +290,19 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     plan *p = state->input;
     switch (key) {
     case RANKS:
-        p->ranks = number(state, arg, 2, 64);
+        p->ranks = number(state, "ranks", arg, 2, 64);
         return 0;
     case TRIALS:
-        p->trials = number(state, arg, 1, 1000000);
+        p->trials = number(state, "trials", arg, 1, 1000000);
         return 0;
     case WARMUPS:
-        p->warmups = number(state, arg, 0, 1000000);
+        p->warmups = number(state, "warmups", arg, 0, 1000000);
         return 0;
     case MAXSIZE:
-        p->maxsize = number(state, arg, 0, 34);
+        p->maxsize = number(state, "maxsize", arg, 0, 34);
         return 0;
     case MINSIZE:
-        p->minsize = number(state, arg, 0, 34);
+        p->minsize = number(state, "minsize", arg, 0, 34);
         return 0;
     case LOCAL_RANK: /* launchers append it; the communicator knows */
         return 0;
@@ -380,7 +381,11 @@ int main(int argc, char **argv)
     if (ds_init_distributed() != DS_OK) return complain();
     ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)
                                                     : ds_run_ranks((int)p.ranks, bench, &p);
-    int code = status == DS_OK && !fflush(stdout) ? EXIT_SUCCESS : complain();
+    int code = status == DS_OK ? EXIT_SUCCESS : complain();
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "ds_bench: stdout: not all of it could be written\n");
+        code = EXIT_FAILURE;
+    }
     ds_destroy_process_group();
     return code;
 }

@@ -311,12 +311,20 @@ static void report_limits(report *r)
             "so little memory can be locked that fast networks will not work: ulimit -l unlimited");
 }
 
+/* srun says its version only where it finds a cluster's configuration. */
+static const char *slurm(void)
+{
+    if (!on_path("srun")) return "none";
+    const char *version = line_of("srun --version 2>/dev/null", NULL);
+    return *version ? version : "srun is here, but no configuration of a cluster";
+}
+
 static void report_programs(void)
 {
     fact("Open MPI", "%s", on_path("mpirun") ? line_of("mpirun --version 2>&1", "MPI") : "none");
     fact("MPICH", "%s",
          on_path("mpiexec.hydra") ? line_of("mpiexec.hydra --version 2>&1", "Version:") : "none");
-    fact("Slurm", "%s", on_path("srun") ? line_of("srun --version 2>&1", NULL) : "none");
+    fact("Slurm", "%s", slurm());
     fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
          on_path("ssh") ? "here" : "none");
     fact("NCCL", "none in this build");

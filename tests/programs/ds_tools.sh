@@ -84,6 +84,10 @@ program=$binary/ds_bench
 status 2 --dtype int7
 has err 'expected float32'
 status 2 --ranks 1
+has err '^ds_bench: --ranks 1: expected a number, 2 to 64$'
 status 2 word
+"$program" --ranks 2 --trials 1 --maxsize 3 --broadcast >/dev/full 2>err
+if [ $? -eq 1 ]; then pass; else fail "ds_bench on a full device"; fi
+has err '^ds_bench: stdout: not all of it could be written$'
 
 finish
