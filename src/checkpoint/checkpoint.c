@@ -31,7 +31,10 @@ static ds_status unknown(const char *what, const char *path)
 ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    if (ends_with(path, ".safetensors")) return dsi_safetensors_save_dict(dict, path, NULL);
+    if (ends_with(path, ".safetensors")) {
+        static const char *const format[] = {"format", "pt", NULL}; /* transformers wants to be told */
+        return dsi_safetensors_save_dict(dict, path, format);
+    }
     return is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);
 }
 
