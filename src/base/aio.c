@@ -45,13 +45,19 @@ static ds_status no_room(const dsi_aio_file *f, const char *who, const char *fol
                     who, f->path, (long long)f->bytes, folder, (long long)free);
 }
 
+static int64_t free_bytes(const dsi_aio_file *f)
+{
+    struct statvfs s;
+    return fstatvfs(f->fd, &s) ? -1 : (int64_t)s.f_bavail * (int64_t)s.f_frsize;
+}
+
 /* The file's blocks; where a file system cannot reserve them, the free ones are counted. */
 static ds_status reserve(const dsi_aio_file *f, const char *who, const char *folder)
 {
-    struct statvfs s;
-    int64_t free = -1;
-    if (!fstatvfs(f->fd, &s)) free = (int64_t)s.f_bavail * (int64_t)s.f_frsize;
+    int64_t free = free_bytes(f);
     int error = posix_fallocate(f->fd, 0, f->bytes);
+    if (error && free >= f->bytes && !ftruncate(f->fd, 0))
+        free = free_bytes(f); /* others took it */
     if (error == ENOSPC || error == EFBIG || (error && free >= 0 && free < f->bytes))
         return no_room(f, who, folder, free);
     if (error && ftruncate(f->fd, f->bytes))
