@@ -106,10 +106,14 @@ static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *ar
 static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *text = arg(args, 0), *codec = arg(args, 1);
-    if (!text) return dsi_value_text(DS_VALUE_BYTES, NULL, 0);
     bool latin = codec && codec->kind == DS_VALUE_STRING &&
                  (!strcmp(codec->text.s, "latin1") || !strcmp(codec->text.s, "latin-1"));
-    bool plain = text->kind == DS_VALUE_BYTES && !codec;
+    bool plain = is_kind(text, DS_VALUE_BYTES) && !codec;
+    if (!text) { /* bytes(), bytearray() */
+        ds_value *v = dsi_value_text(DS_VALUE_BYTES, NULL, 0);
+        v->class_name = g->class_name;
+        return v;
+    }
     if (!plain && !(text->kind == DS_VALUE_STRING && latin)) return bad_args(u, g);
     if (!dsi_unpickle_charge(u, text->text.n)) return NULL;
     ds_value *v = dsi_value_text(DS_VALUE_BYTES, text->text.s, text->text.n);
@@ -340,6 +344,9 @@ static const Global known[] = {
     DTYPE("float8_e5m2fnuz"),
     DTYPE("float8_e8m0fnu"),
     DTYPE("float4_e2m1fn_x2"),
+    DTYPE("qint8"),
+    DTYPE("quint8"),
+    DTYPE("qint32"),
 };
 
 /* What is refused by name, and what to do about it. */

@@ -349,6 +349,13 @@ static bool pop(dsi_unpickler *u)
     return true;
 }
 
+/* What was just pushed is of a class that shares a kind with another one. */
+static bool name_class(dsi_unpickler *u, const char *class_name)
+{
+    top(u, 0)->class_name = class_name;
+    return true;
+}
+
 /* Opcodes that push a value of their own. */
 static bool run_value(dsi_unpickler *u, uint8_t code)
 {
@@ -380,8 +387,9 @@ static bool run_value(dsi_unpickler *u, uint8_t code)
     case 'C':
         return push_text(u, DS_VALUE_BYTES, 1);
     case 0x8e:
-    case 0x96:
         return push_text(u, DS_VALUE_BYTES, 8);
+    case 0x96:
+        return push_text(u, DS_VALUE_BYTES, 8) && name_class(u, "bytearray");
     case 'T': /* BINSTRING, SHORT_BINSTRING */
     case 'U':
         return push_old_string(u, code == 'T' ? 4 : 1);
@@ -430,7 +438,7 @@ static bool run(dsi_unpickler *u, uint8_t code)
     case 0x87:
         return gather(u, DS_VALUE_TUPLE, code - 0x84);
     case 0x91: /* FROZENSET */
-        return gather(u, DS_VALUE_SET, unmark(u));
+        return gather(u, DS_VALUE_SET, unmark(u)) && name_class(u, "frozenset");
     case 'a':
         return append(u, 1, DS_VALUE_LIST);
     case 'e':

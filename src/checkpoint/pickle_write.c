@@ -145,9 +145,16 @@ static void byte_string(Pickler *p, const ds_value *v)
     dsi_text_free(&t);
 }
 
-/* "torch.float16" */
+/* "torch.float16"; "torch.strided", which torch.load takes from a function only */
 static void name(Pickler *p, const ds_value *v)
 {
+    if (v->class_name && !strcmp(v->class_name, "layout")) {
+        global(p, "torch.serialization\n_get_layout\n");
+        known_string(p, v->text.s);
+        op(p, '\x85'); /* TUPLE1 */
+        op(p, 'R');
+        return;
+    }
     const char *dot = strrchr(v->text.s, '.');
     dsi_text lines = {0};
     dsi_text_add(&lines, "%.*s\n%s\n", dot ? (int)(dot - v->text.s) : 0, v->text.s,

@@ -136,6 +136,17 @@ static char *find_folder(const Reader *r, const dsi_zip *z)
     return NULL;
 }
 
+/* PyTorch refuses what lies beside the folder too: which of two folders is meant, nobody knows. */
+static bool all_in(const Reader *r, const dsi_zip *z, const char *folder)
+{
+    size_t n = strlen(folder);
+    for (int i = 0; i < z->n; i++)
+        if (strncmp(z->at[i].name, folder, n) != 0 || z->at[i].name[n] != '/')
+            return wrong(r, "entry %.100s of the archive is not in its folder %.100s",
+                         z->at[i].name, folder);
+    return true;
+}
+
 /* The small entries that say how to read the others. */
 static bool read_form(Reader *r, const dsi_zip *z, const char *folder)
 {
@@ -213,7 +224,7 @@ static bool read_storage(Reader *r, const dsi_zip *z, const char *folder, dsi_pi
 static ds_value *read_archive(Reader *r, const dsi_zip *z, const char *folder)
 {
     const dsi_zip_entry_at *pickle = entry(z, folder, "data.pkl");
-    if (!read_form(r, z, folder)) return NULL;
+    if (!all_in(r, z, folder) || !read_form(r, z, folder)) return NULL;
     uint8_t *bytes = dsi_zip_unpack(r->what, pickle);
     if (!bytes) return NULL;
     r->u.p = bytes;

@@ -49,7 +49,8 @@ static bool inside(const dsi_rebuilt *r, int64_t stored, int64_t *numel)
         int64_t d = r->shape.d[i];
         if (d < 0 || r->stride[i] < 0 || __builtin_mul_overflow(*numel, d, numel)) return false;
     }
-    if (!*numel) return r->offset <= stored;
+    if (!*numel)
+        return true; /* PyTorch keeps where it began: x[12:, 1:] begins behind its storage */
     for (int i = 0; i < r->shape.n; i++)
         if (__builtin_mul_overflow(r->shape.d[i] - 1, r->stride[i], &span) ||
             __builtin_add_overflow(last, span, &last))
@@ -79,7 +80,7 @@ static bool settle_tensor(Walk *w, ds_value *v)
         return wrong(w, "%s repeats %" PRId64 " elements to more bytes than are read",
                      dsi_shape_text(r->shape), s->numel);
     ds_scope *scope = ds_scope_open();
-    v->tensor.x = dsi_ref(dsi_view_of(s->flat, r->shape, r->stride, r->offset));
+    v->tensor.x = dsi_ref(dsi_view_of(s->flat, r->shape, r->stride, numel ? r->offset : 0));
     ds_scope_close(scope);
     ds_value_free(r->storage);
     dsi_free(v->tensor.rebuilt);

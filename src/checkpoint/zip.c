@@ -64,15 +64,20 @@ bool dsi_zip_looks_so(const uint8_t *file, size_t bytes)
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-/* The old end's place, or -1: it is 22 bytes and a comment, with which the file ends. */
+/* The old end's place, or -1: it is 22 bytes and a comment, with which the file ends. Bytes that something put
+ * behind it are no harm: without such an end the last one counts, as for PyTorch. */
 static int64_t find_end(const Archive *a)
 {
     if (a->bytes < END_BYTES) return -1;
     size_t last = a->bytes - END_BYTES, first = last > 0xffff ? last - 0xffff : 0;
-    for (size_t at = last + 1; at-- > first;)
-        if (!memcmp(a->p + at, "PK\5\6", 4) && get(a->p + at + 20, 2) == last - at)
-            return (int64_t)at;
-    return -1;
+    int64_t followed = -1;
+    for (size_t at = last + 1; at-- > first;) {
+        if (memcmp(a->p + at, "PK\5\6", 4) != 0) continue;
+        size_t comment = get(a->p + at + 20, 2);
+        if (comment == last - at) return (int64_t)at;
+        if (followed < 0 && comment < last - at) followed = (int64_t)at;
+    }
+    return followed;
 }
 
 /* What the old end has no room for. */

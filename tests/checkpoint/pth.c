@@ -341,6 +341,7 @@ static void pickles(void **unused)
                  "7X\3\0\0\0cpuK\2tQ0N.",
                  "storage data/7 is missing");
     CHECK_PICKLE(TENSOR("FloatStorage", "K\0K\2\x85K\1\x85"), "");
+    CHECK_PICKLE(TENSOR("FloatStorage", "K\11K\0\x85K\1\x85"), ""); /* empty, behind its storage */
     CHECK_PICKLE(TENSOR("FloatStorage", "K\1K\2\x85K\1\x85"),
                  "w [2] at element 1 is outside of its storage of 2");
     CHECK_PICKLE(TENSOR("FloatStorage", "J\377\377\377\377K\2\x85K\1\x85"),
@@ -389,6 +390,52 @@ static void pickles(void **unused)
     CHECK_PICKLE("\x80\2(X\6\0\0\0moduletQ.", "a persistent id that does not name a storage");
     CHECK_PICKLE("\x80\2X\1\0\0\0xQ.", "a persistent id that does not name a storage");
     CHECK_PICKLE("\x80\2cno end", "a line of text has no end");
+}
+
+static void check_class(const ds_value *v, int64_t i, const char *want)
+{
+    assert_string_equal(ds_value_class(ds_value_at(v, i)), want);
+}
+
+/* Classes that have opcodes or calls of their own; also of what is written again. */
+static void classes(void **unused)
+{
+    (void)unused;
+    CHECK_PICKLE("\x80\5(\x96\1\0\0\0\0\0\0\0x(K\1\x91"
+                 "c__builtin__\nbytearray\n)Rctorch\nquint8\n"
+                 "ctorch.serialization\n_get_layout\nX\15\0\0\0torch.strided\x85Rt.",
+                 "");
+    ds_value *v = ds_value_load(folder_path("p.pth"));
+    check_class(v, 0, "bytearray");
+    check_class(v, 1, "frozenset");
+    check_class(v, 2, "bytearray");
+    check_class(v, 3, "dtype");
+    check_class(v, 4, "layout");
+    CHECK_INT(ds_value_save(v, folder_path("again.pth")), DS_OK);
+    ds_value_free(v);
+    v = ds_value_load(folder_path("again.pth"));
+    check_class(v, 4, "layout");
+    assert_string_equal(ds_value_text(ds_value_at(v, 4)), "torch.strided");
+    ds_value_free(v);
+}
+
+/* Bytes behind the archive, which PyTorch does not mind; an end cut short is none. */
+static void followed(void **unused)
+{
+    (void)unused;
+    size_t n, room = 300;
+    CHECK_PICKLE("\x80\2}.", "");
+    char *bytes = dsi_file_read(folder_path("p.pth"), &n), *more = calloc(1, n + room);
+    memcpy(more, bytes, n);
+    write_file(folder_path("p.pth"), more, n + room);
+    ds_value *v = ds_value_load(folder_path("p.pth"));
+    CHECK(v != NULL);
+    ds_value_free(v);
+    write_file(folder_path("p.pth"), more, n - 1);
+    CHECK(ds_value_load(folder_path("p.pth")) == NULL);
+    ds_error_clear();
+    dsi_free(bytes);
+    free(more);
 }
 
 /* Small files that ask for much: a list of two lists of two lists ..., an endless depth, copies of copies. */
@@ -484,6 +531,8 @@ static void archives(void **unused)
     CHECK_ARCHIVE("there is no FOLDER/data.pkl", "a/b", "x");
     CHECK_ARCHIVE("a program of TorchScript", "a/data.pkl", "\x80\2}.", "a/constants.pkl",
                   "\x80\2).", "a/version", "3");
+    CHECK_ARCHIVE("entry b/data.pkl of the archive is not in its folder a", "a/data.pkl",
+                  "\x80\2}.", "a/version", "3", "b/data.pkl", "\x80\2N.");
     CHECK_ARCHIVE("entry a/version is there twice", "a/data.pkl", "\x80\2}.", "a/version", "3",
                   "a/version", "4");
 }
@@ -535,5 +584,7 @@ TEST_MAIN(cmocka_unit_test_setup_teardown(repacked, make, clean),
           cmocka_unit_test_setup_teardown(cut_and_spoilt, make, clean),
           cmocka_unit_test_setup_teardown(cut_old, make, clean),
           cmocka_unit_test_setup_teardown(pickles, make, clean),
+          cmocka_unit_test_setup_teardown(classes, make, clean),
+          cmocka_unit_test_setup_teardown(followed, make, clean),
           cmocka_unit_test_setup_teardown(bombs, make, clean),
           cmocka_unit_test_setup_teardown(archives, make, clean))
