@@ -32,7 +32,8 @@ ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
     if (ends_with(path, ".safetensors")) {
-        static const char *const format[] = {"format", "pt", NULL}; /* transformers wants to be told */
+        static const char *const format[] = {"format", "pt",
+                                             NULL}; /* transformers wants to be told */
         return dsi_safetensors_save_dict(dict, path, format);
     }
     return is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);

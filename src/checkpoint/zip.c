@@ -238,7 +238,7 @@ static bool no_overlap(const dsi_zip *z, const char *what)
 static bool add_entry(dsi_zip *z, const Archive *a, const Row *r)
 {
     char *name = dsi_alloc(r->name_bytes + 1);
-    memcpy(name, r->name, r->name_bytes);
+    if (r->name) memcpy(name, r->name, r->name_bytes);
     dsi_zip_entry_at e;
     bool ok = read_header(a, r, name, &e);
     if (ok && dsi_map_set(&z->names, name, (void *)(uintptr_t)(z->n + 1)))
