@@ -117,10 +117,12 @@ static bool all_done(dsi_transfer *t)
 void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks)
 {
     dsi_text list = {0};
-    int n = 0;
+    int n = 0, last = -1; /* several messages of one rank follow each other */
     for (int i = 0; i < t->messages.n; i++) {
         const dsi_message *m = &t->messages.at[i];
-        if (m->receives && !m->done) dsi_text_add(&list, "%s%d", n++ ? ", " : " ", m->rank);
+        if (!m->receives || m->done || m->rank == last) continue;
+        dsi_text_add(&list, "%s%d", n++ ? ", " : " ", m->rank);
+        last = m->rank;
     }
     if (n) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
     dsi_text_free(&list);

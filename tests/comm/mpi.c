@@ -32,7 +32,8 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     if (strstr(trouble, "size"))
         ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
     if (!strcmp(trouble, "collective")) ds_broadcast(NULL, x, 0);
-    if (!strcmp(trouble, "no sender") || !strcmp(trouble, "message")) ds_recv(NULL, x, 0);
+    if (!strcmp(trouble, "no message")) setenv("DS_TIMEOUT", "1", 1); /* of this rank alone */
+    if (!strcmp(trouble, "message") || !strncmp(trouble, "no ", 3)) ds_recv(NULL, x, 0);
     return 1;
 }
 
@@ -132,6 +133,7 @@ static const trouble troubles[] = {
      "recv of 5000 float32 from rank 0: ranks do not agree: rank 0 sends 6000 float32"},
     {"DS_DEBUG=comm", "collective", "rank %d calls broadcast of 5000 float32 at root 0"},
     {"DS_TIMEOUT=1", "'no sender'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank"},
+    {"DS_DEBUG=comm", "'no message'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank 0\n"},
     {"WORLD_SIZE=7", "none", "WORLD_SIZE is 7, but"},
 };
 
