@@ -4,9 +4,10 @@
  * The model has layers of hidden x hidden, AdamW: its state is 12 bytes a parameter (1 GB: --hidden
  * 5400). One line of JSON. Beside it: dd if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
  * SPDX-License-Identifier: MIT */
+#include "args.h"
+
 #include <deepspeed.h>
 
-#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 
 typedef struct Options {
-    int hidden, layers, saves;
+    int64_t hidden, layers, saves;
     const char *dir, *dtype;
 } Options;
 
@@ -27,22 +28,16 @@ static const struct argp_option options[] = {
     {"dtype", 't', "TYPE", 0, "fp32, bf16 (fp32)", 0},
     {0}};
 
+static const ArgsField fields[] = {ARGS_WHOLE('w', Options, hidden, 1, ARGS_COUNT),
+                                   ARGS_WHOLE('l', Options, layers, 1, ARGS_COUNT),
+                                   ARGS_WHOLE('n', Options, saves, 1, ARGS_COUNT),
+                                   ARGS_TEXT('d', Options, dir),
+                                   ARGS_TEXT('t', Options, dtype),
+                                   {0}};
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    Options *o = state->input;
-    int *const number = key == 'w'   ? &o->hidden
-                        : key == 'l' ? &o->layers
-                        : key == 'n' ? &o->saves
-                                     : NULL;
-    if (key == 'd')
-        o->dir = arg;
-    else if (key == 't')
-        o->dtype = arg;
-    else if (!number)
-        return ARGP_ERR_UNKNOWN;
-    else if ((*number = atoi(arg)) < 1)
-        argp_error(state, "\"%s\": expected a number of 1 or more", arg);
-    return 0;
+    return args_store(state, options, fields, key, arg, state->input);
 }
 
 static double now(void)
