@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -213,10 +214,26 @@ static ds_status sweep_one(void *arg, const char *dir, const char *name)
     return status;
 }
 
-ds_status dsi_folder_begin(const char *dir, const char *tag)
+/* Two jobs that save to one folder would sweep each other's work. The lock ends with the process at the latest. */
+static ds_status lock_folder(const char *dir, int *lock)
 {
+    *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return io_error("open", dir);
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return DS_OK;
+    bool taken = errno == EWOULDBLOCK;
+    close(*lock);
+    *lock = -1;
+    return taken ? dsi_fail(DS_ESTATE,
+                            "another job is saving to %s: give each job a folder of its own", dir)
+                 : DS_OK;
+}
+
+ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
+{
+    *lock = -1;
     ds_status status = check_tag(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
+    if (status == DS_OK) status = lock_folder(dir, lock);
     if (status == DS_OK) status = each_name(dir, sweep_one, NULL);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);

@@ -30,8 +30,9 @@ char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_part(const char *saving, int rank); /* manifest.RANK */
 
 /* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to replace a folder that is no
- * checkpoint of ours. */
-ds_status dsi_folder_begin(const char *dir, const char *tag);
+ * checkpoint of ours, and a dir to which another job saves now: *lock, to be closed when this save has ended,
+ * keeps others out (-1 where the file system has no locks). */
+ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
 /* All ranks have written: the manifest, then the name. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);
 ds_status dsi_folder_set_latest(const char *dir, const char *tag);

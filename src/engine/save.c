@@ -152,7 +152,8 @@ static dsi_save_job *new_job(const ds_engine *e, const ds_save_opts *o, char *ta
                         .ranks = ds_comm_size(e->comm),
                         .step = e->global_steps,
                         .keep_last = e->config->checkpoint.keep_last,
-                        .latest = !o->no_latest};
+                        .latest = !o->no_latest,
+                        .lock = -1};
     return j;
 }
 
@@ -183,7 +184,8 @@ static ds_status run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
     bool first = j->rank == 0;
-    ds_status status = dsi_agree(e->comm, told(first ? dsi_folder_begin(j->dir, j->tag) : DS_OK));
+    ds_status status = dsi_agree(e->comm,
+                                 told(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
     bool begun = status == DS_OK;
     if (begun) status = dsi_agree(e->comm, told(gather(j, e, o)));
     if (status == DS_OK && e->config->checkpoint.async) {

@@ -83,6 +83,7 @@ typedef struct dsi_save_job {
     int rank, ranks;
     int64_t step, keep_last;
     bool latest; /* to be named in `latest` */
+    int lock;    /* of the folder, on rank 0; -1: none */
     dsi_save_files files;
 } dsi_save_job;
 

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 void dsi_save_job_free(dsi_save_job *j)
 {
@@ -29,6 +30,7 @@ void dsi_save_job_free(dsi_save_job *j)
     dsi_free(j->dir);
     dsi_free(j->tag);
     dsi_free(j->saving);
+    if (j->lock >= 0) close(j->lock);
     dsi_free(j);
 }
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -184,6 +185,24 @@ static void behind(void **state)
                              "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
 }
 
+/* Whoever saves holds a lock on the folder: another job would sweep its files away. */
+static void another_job_saves_there(void **state)
+{
+    (void)state;
+    RunPlan p = {.stage = 1, .accumulate = 1, .dtype = "fp32", .seed = 1, .dir = folder_make()};
+    RunResult r;
+    ds_engine *e = engine_of(&p);
+    CHECK(run_steps(e, 1, &r) == DS_OK && ds_engine_save(e, p.dir) == DS_OK);
+    int other = open(p.dir, O_RDONLY | O_DIRECTORY);
+    CHECK(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
+    CHECK(ds_engine_save(e, p.dir, .tag = "mine") == DS_ESTATE);
+    CHECK_ERROR("another job is saving to");
+    close(other);
+    CHECK(ds_engine_save(e, p.dir, .tag = "mine") == DS_OK);
+    ds_engine_free(e);
+    folder_remove();
+}
+
 /* ---- several ranks ------------------------------------------------------------------------------------- */
 
 typedef struct Ranks {
@@ -247,10 +266,14 @@ static void three_ranks_behind(void **state)
 int main(void)
 {
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_space),     cmocka_unit_test(bad_disk),
-        cmocka_unit_test(short_writes), cmocka_unit_test(same_tag),
-        cmocka_unit_test(no_exchange),  cmocka_unit_test(behind),
-        cmocka_unit_test(three_ranks),  cmocka_unit_test(three_ranks_behind)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_space),
+                                       cmocka_unit_test(bad_disk),
+                                       cmocka_unit_test(short_writes),
+                                       cmocka_unit_test(same_tag),
+                                       cmocka_unit_test(no_exchange),
+                                       cmocka_unit_test(behind),
+                                       cmocka_unit_test(another_job_saves_there),
+                                       cmocka_unit_test(three_ranks),
+                                       cmocka_unit_test(three_ranks_behind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
