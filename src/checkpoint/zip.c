@@ -238,7 +238,7 @@ static bool no_overlap(const dsi_zip *z, const char *what)
 static bool add_entry(dsi_zip *z, const Archive *a, const Row *r)
 {
     char *name = dsi_alloc(r->name_bytes + 1);
-    if (r->name) memcpy(name, r->name, r->name_bytes);
+    memcpy(name, r->name, r->name_bytes);
     dsi_zip_entry_at e;
     bool ok = read_header(a, r, name, &e);
     if (ok && dsi_map_set(&z->names, name, (void *)(uintptr_t)(z->n + 1)))
@@ -266,7 +266,7 @@ bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t byte
     bool ok = read_end(&a);
     size_t at = a.directory;
     for (uint64_t i = 0; ok && i < a.entries; i++) {
-        Row row = {0};
+        Row row = {.name = (const uint8_t *)""};
         ok = read_row(&a, &at, &row);
         bool folder = ok && row.name_bytes && row.name[row.name_bytes - 1] == '/';
         if (ok && !folder) ok = add_entry(z, &a, &row);
