@@ -109,6 +109,9 @@ void dsi_comm_log_free(struct dsi_comm_log *log);
 void dsi_comm_log_add(dsi_request *r);      /* r has ended */
 bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */
 
+/* comm/names.c: DeepSpeed's name of each; whether an operation is called op, by that name or another one. */
+extern const char *const dsi_comm_names[DSI_COLLECTIVES];
+bool dsi_comm_is_called(dsi_collective what, const char *op);
 /* Whether comms_logger can be asked for the operation of that name; if not, why is added to. */
 bool dsi_comm_log_knows(const char *op, dsi_text *why);
 

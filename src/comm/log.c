@@ -35,59 +35,6 @@ typedef struct dsi_comm_log {
     } records; /* by operation in the order of first use, then by size */
 } dsi_comm_log;
 
-static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduce",
-                                                   [DSI_REDUCE] = "reduce",
-                                                   [DSI_REDUCE_SCATTER] = "reduce_scatter_tensor",
-                                                   [DSI_ALL_GATHER] = "all_gather_into_tensor",
-                                                   [DSI_GATHER] = "gather",
-                                                   [DSI_SCATTER] = "scatter",
-                                                   [DSI_ALL_TO_ALL] = "all_to_all_single",
-                                                   [DSI_ALL_TO_ALL_ROWS] = "all_to_all_single",
-                                                   [DSI_BROADCAST] = "broadcast",
-                                                   [DSI_BARRIER] = "barrier",
-                                                   [DSI_SEND] = "send",
-                                                   [DSI_RECV] = "recv"};
-
-/* DeepSpeed's other names: what they are here; or "": an operation that is not here, of which there will be none. */
-static const char *const synonyms[][2] = {
-    {"all_gather", "all_gather_into_tensor"},
-    {"reduce_scatter", "reduce_scatter_tensor"},
-    {"all_to_all", "all_to_all_single"},
-    {"isend", "send"},
-    {"irecv", "recv"},
-    {"all_gather_coalesced", ""},
-    {"all_gather_object", ""},
-    {"all_reduce_coalesced", ""},
-    {"broadcast_object_list", ""},
-    {"inference_all_reduce", ""},
-    {"monitored_barrier", ""},
-};
-enum { SYNONYMS = sizeof synonyms / sizeof *synonyms };
-
-static bool is_called(dsi_collective what, const char *op)
-{
-    for (int i = 0; i < SYNONYMS; i++)
-        if (!strcmp(op, synonyms[i][0])) op = synonyms[i][1];
-    return !strcmp(op, names[what]);
-}
-
-bool dsi_comm_log_knows(const char *op, dsi_text *why)
-{
-    dsi_text list = {0};
-    bool known = false;
-    for (int what = 0; what < DSI_COLLECTIVES; what++) {
-        known = known || is_called((dsi_collective)what, op);
-        if (what != DSI_ALL_TO_ALL_ROWS) dsi_text_add(&list, "%s%s", what ? ", " : "", names[what]);
-    }
-    for (int i = 0; i < SYNONYMS; i++) known = known || !strcmp(op, synonyms[i][0]);
-    const char *near = known ? NULL : dsi_nearest(op, names, DSI_COLLECTIVES);
-    if (!known)
-        dsi_text_add(why, "there is no operation \"%s\"%s%s%s: expected some of %s", op,
-                     near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "", list.s);
-    dsi_text_free(&list);
-    return known;
-}
-
 /* ---- volume ------------------------------------------------------------------------------------------- */
 
 static double elements_to_others(const dsi_request *r)
@@ -177,7 +124,9 @@ static record *record_of(dsi_comm_log *log, dsi_collective what, double bytes)
     int at = 0, last = -1; /* of the same operation */
     for (int i = 0; i < log->records.n; i++) {
         record *k = &log->records.at[i];
-        if (names[k->what] != names[what] && strcmp(names[k->what], names[what]) != 0) continue;
+        if (dsi_comm_names[k->what] != dsi_comm_names[what] &&
+            strcmp(dsi_comm_names[k->what], dsi_comm_names[what]) != 0)
+            continue;
         if (k->bytes == bytes) return k;
         last = i;
         if (k->bytes < bytes)
@@ -207,7 +156,7 @@ void dsi_comm_log_add(dsi_request *r)
     dsi_log(
         DSI_ASKED,
         "comm op: %s | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw (Gbps): %.2f",
-        names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
+        dsi_comm_names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
 }
 
 ds_status ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
@@ -226,7 +175,7 @@ ds_status ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, in
     for (int what = 0; what < DSI_COLLECTIVES; what++) {
         c->log->wanted[what] = !ops;
         for (int i = 0; ops && i < n_ops; i++)
-            if (is_called((dsi_collective)what, ops[i])) c->log->wanted[what] = true;
+            if (dsi_comm_is_called((dsi_collective)what, ops[i])) c->log->wanted[what] = true;
     }
     return DS_OK;
 }
@@ -309,8 +258,9 @@ static ds_status add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
 
 static void add_name(dsi_text *t, const dsi_comm_log *log, int i)
 {
-    const char *name = names[log->records.at[i].what];
-    if (!i || strcmp(name, names[log->records.at[i - 1].what]) != 0) dsi_text_add(t, "%s\n", name);
+    const char *name = dsi_comm_names[log->records.at[i].what];
+    if (!i || strcmp(name, dsi_comm_names[log->records.at[i - 1].what]) != 0)
+        dsi_text_add(t, "%s\n", name);
 }
 
 ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler)
