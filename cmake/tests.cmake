@@ -131,6 +131,6 @@ endif()
 # What the shared library shows: every function of the public headers, and nothing else.
 if(Python3_FOUND AND NOT DS_SANITIZE)
     add_test(NAME house/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
-        $<TARGET_FILE:deepspeed_shared> ${PROJECT_SOURCE_DIR}/include)
+        $<TARGET_FILE:deepspeed_shared> ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/scripts/symbols.txt)
     set_tests_properties(house/symbols PROPERTIES LABELS house)
 endif()
