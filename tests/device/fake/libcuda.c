@@ -167,7 +167,7 @@ SHOWN CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 SHOWN CUresult cuCtxSetCurrent(CUcontext context)
 {
     int gpu = context ? (int)((char *)context - contexts) : -1;
-    NEED(gpu < 0 || gpus[gpu].retained, INVALID_CONTEXT);
+    NEED(gpu < 0 || __atomic_load_n(&gpus[gpu].retained, __ATOMIC_SEQ_CST), INVALID_CONTEXT);
     now = gpu;
     return CUDA_SUCCESS;
 }
