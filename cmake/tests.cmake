@@ -128,6 +128,12 @@ if(Python3_FOUND)
     set_tests_properties(house/config PROPERTIES LABELS house)
 endif()
 
+# Manual pages have the options that the commands say they have.
+if(DS_EXAMPLES AND NOT DS_SANITIZE)
+    add_test(NAME house/manual COMMAND ${PROJECT_SOURCE_DIR}/scripts/man_pages --check ${PROJECT_BINARY_DIR})
+    set_tests_properties(house/manual PROPERTIES LABELS house)
+endif()
+
 # What the shared library shows: every function of the public headers, and nothing else.
 if(Python3_FOUND AND NOT DS_SANITIZE)
     add_test(NAME house/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
