@@ -8,13 +8,14 @@
  * others use the disk too. Memory: what the process has more at its peak,
  * without the pages of mapped files, which are the cache's. $DS_PEER_PYTHON: a python with torch (python3).
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
+
 #include <deepspeed.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TENSORS    64
@@ -24,13 +25,6 @@ enum { WRITE, COLD, WARM, COLUMNS };
 enum { DD, PTH, SAFETENSORS, TORCH, ROWS };
 static const char *const rows[ROWS] = {"dd", ".pth", ".safetensors", "torch"};
 static const char *const files[ROWS] = {"dd.bin", "x.pth", "x.safetensors", "torch.pth"};
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A line of /proc/self/status in MiB: "VmHWM:", "RssAnon:". */
 static double status_mib(const char *key)
@@ -64,8 +58,8 @@ static double command(const char *format, const char *a, const char *b, long n)
 {
     char text[2000];
     snprintf(text, sizeof text, format, a, b, n);
-    double begin = now();
-    return system(text) == 0 ? now() - begin : -1;
+    double begin = dsi_now();
+    return system(text) == 0 ? dsi_now() - begin : -1;
 }
 
 static ds_state *state_of(int64_t mib)
@@ -99,22 +93,22 @@ static double saved_mib, loaded_mib; /* the most memory that one took */
 static double save(ds_state *state, const char *path)
 {
     reset_peak();
-    double before = status_mib("VmRSS:"), begin = now();
+    double before = status_mib("VmRSS:"), begin = dsi_now();
     if (ds_save(state, path) != DS_OK) return -1;
-    double seconds = now() - begin, more = status_mib("VmHWM:") - before;
+    double seconds = dsi_now() - begin, more = status_mib("VmHWM:") - before;
     if (more > saved_mib) saved_mib = more;
     return seconds;
 }
 
 static double load(const char *path)
 {
-    double before = status_mib("RssAnon:"), begin = now();
+    double before = status_mib("RssAnon:"), begin = dsi_now();
     ds_state *state = ds_load(path);
     if (!state) return -1;
     bool checked = strstr(path, ".pth") != NULL; /* every byte went into its check sum */
     volatile uint64_t sum = checked ? 0 : look_at(state);
     (void)sum;
-    double seconds = now() - begin, more = status_mib("RssAnon:") - before;
+    double seconds = dsi_now() - begin, more = status_mib("RssAnon:") - before;
     if (more > loaded_mib) loaded_mib = more;
     ds_state_free(state);
     return seconds;

@@ -6,12 +6,12 @@
  * The two take turns in blocks of steps, so that a slow moment of the machine meets both; the median of the
  * blocks counts. Prints a line of JSON for each batch size.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "classify.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 typedef struct Options {
     int batch, replicas, samples, blocks;
@@ -35,13 +35,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
       : key == 's' ? &o->samples
                    : &o->blocks) = n;
     return 0;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static ds_module *make_replica(void *arg)
@@ -76,7 +69,7 @@ static void side_free(Side *s)
 static double block(const Side *s, ds_tensor *x, ds_tensor *y, int samples)
 {
     int steps = samples / (int)ds_size(x, 0) + 1;
-    double begin = now();
+    double begin = dsi_now();
     for (int i = 0; i < steps; i++) {
         ds_scope *turn = ds_scope_open();
         ds_optim_zero_grad(s->sgd);
@@ -85,7 +78,7 @@ static double block(const Side *s, ds_tensor *x, ds_tensor *y, int samples)
         ds_optim_step(s->sgd);
         ds_scope_close(turn);
     }
-    return steps * (double)ds_size(x, 0) / (now() - begin);
+    return steps * (double)ds_size(x, 0) / (dsi_now() - begin);
 }
 
 static int smaller(const void *a, const void *b)

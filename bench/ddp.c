@@ -8,6 +8,7 @@
  * blocks counts. "plain" is one rank's loop without any reduction, on as many ranks: what communication
  * costs is the difference; "deterministic" is stage 2 with that key. Prints a line of JSON for each kind.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "classify.h"
 #include "mlp.h"
 
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct Options {
     int ranks, batch, steps, blocks;
@@ -48,13 +48,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     else if ((*number = atoi(arg)) < 1)
         argp_error(state, "\"%s\": expected a number of 1 or more", arg);
     return 0;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- networks ---------------------------------------------------------------------------------------------- */
@@ -151,10 +144,10 @@ static void step(const Kind *k, ds_tensor *x, ds_tensor *y)
 static double block(const Kind *k, ds_tensor *x, ds_tensor *y, int steps)
 {
     ds_barrier(NULL);
-    double begin = now();
+    double begin = dsi_now();
     for (int i = 0; i < steps && !ds_error(); i++) step(k, x, y);
     ds_barrier(NULL);
-    return (now() - begin) / steps;
+    return (dsi_now() - begin) / steps;
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------------- */

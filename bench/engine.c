@@ -4,12 +4,12 @@
  * The two take turns in blocks of steps, so that a slow moment of the machine meets both; the median of the
  * blocks counts. Prints one line of JSON.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "classify.h"
 
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 typedef struct Options {
     int batch, steps, blocks;
@@ -37,16 +37,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double plain_block(ds_module *net, ds_optim *adamw, ds_tensor *x, ds_tensor *y, int steps)
 {
-    double begin = now();
+    double begin = dsi_now();
     for (int i = 0; i < steps; i++) {
         ds_scope *turn = ds_scope_open();
         ds_optim_zero_grad(adamw);
@@ -57,12 +50,12 @@ static double plain_block(ds_module *net, ds_optim *adamw, ds_tensor *x, ds_tens
         ds_item(loss);
         ds_scope_close(turn);
     }
-    return (now() - begin) / steps;
+    return (dsi_now() - begin) / steps;
 }
 
 static double engine_block(ds_engine *engine, ds_tensor *x, ds_tensor *y, int steps)
 {
-    double begin = now();
+    double begin = dsi_now();
     for (int i = 0; i < steps; i++) {
         ds_scope *turn = ds_scope_open();
         ds_tensor *loss = ds_cross_entropy(ds_engine_forward(engine, x), y);
@@ -71,7 +64,7 @@ static double engine_block(ds_engine *engine, ds_tensor *x, ds_tensor *y, int st
         ds_item(loss);
         ds_scope_close(turn);
     }
-    return (now() - begin) / steps;
+    return (dsi_now() - begin) / steps;
 }
 
 static int smaller(const void *a, const void *b)

@@ -6,6 +6,7 @@
  * on one thread. Each figure is the best of 15 runs of 3 ms or more: what neighbours on the machine take
  * away is not the kernel's.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 
@@ -13,14 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- the peak: independent multiply-adds in registers --------------------------------------------------- */
 
@@ -33,10 +26,10 @@ static double now(void)
     { \
         V a[CHAINS], m = set(x); \
         for (int i = 0; i < CHAINS; i++) a[i] = set((float)i); \
-        double t = now(), sum = 0; \
+        double t = dsi_now(), sum = 0; \
         for (int n = 0; n < ROUNDS; n++) \
             _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) a[i] = fma(a[i], m, m); \
-        t = now() - t; \
+        t = dsi_now() - t; \
         for (int i = 0; i < CHAINS; i++) sum += (double)a[i][0]; \
         return sum == 1 ? 0 : 2.0 * (lanes)*CHAINS * ROUNDS / t / 1e9; \
     }
@@ -110,14 +103,14 @@ static void run_blas(const Bench *x, const Row *r)
 
 static double seconds(const Bench *x, const Row *r, void (*run)(const Bench *, const Row *))
 {
-    double best = now();
+    double best = dsi_now();
     run(x, r);
-    best = now() - best;
+    best = dsi_now() - best;
     int times = 1 + (int)(0.003 / (best + 1e-7));
     for (int i = 0; i < 15; i++) {
-        double t = now();
+        double t = dsi_now();
         for (int k = 0; k < times; k++) run(x, r);
-        t = (now() - t) / times;
+        t = (dsi_now() - t) / times;
         if (t < best) best = t;
     }
     return best;

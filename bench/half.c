@@ -5,6 +5,7 @@
  * says of itself; "kept", what forward leaves for backward; "peak", the most that forward and backward took
  * above what was there before them, gradients included; the median step in milliseconds.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "classify.h"
 #include "engine/engine.h"
 
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const ds_device cpu = {DS_CPU, 0};
 
@@ -38,13 +38,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     if ((o->steps = atoi(arg)) < 1)
         argp_error(state, "\"%s\": expected a number of 1 or more", arg);
     return 0;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static int smaller(const void *a, const void *b)
@@ -123,9 +116,9 @@ static void measure(const Net *net, const char *dtype, int steps)
     ds_tensor *x = e ? ds_cast(ds_rand(DS_F32, net->in), ds_engine_dtype(e)) : NULL;
     ds_tensor *y = ds_randint(DS_I64, 0, 10, ds_shape(net->in.d[0]));
     for (int i = -2; i < steps && e && !ds_error(); i++) { /* the first two are a warm-up */
-        double begin = now();
+        double begin = dsi_now();
         step(e, x, y, i == -1 ? &row : NULL);
-        if (i >= 0) ms[i] = 1e3 * (now() - begin);
+        if (i >= 0) ms[i] = 1e3 * (dsi_now() - begin);
     }
     if (e && !ds_error()) {
         qsort(ms, (size_t)steps, sizeof *ms, smaller);

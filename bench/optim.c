@@ -3,20 +3,13 @@
  *
  * DS_CPU chooses the instruction set. Each figure is the best of 15 runs.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 typedef struct Bench {
     const dsi_kernels *kernels;
@@ -79,14 +72,14 @@ static const struct {
 
 static double seconds(const Bench *b, void (*run)(const Bench *b))
 {
-    double best = now();
+    double best = dsi_now();
     run(b);
-    best = now() - best;
+    best = dsi_now() - best;
     int times = 1 + (int)(0.003 / (best + 1e-7));
     for (int i = 0; i < 15; i++) {
-        double t = now();
+        double t = dsi_now();
         for (int k = 0; k < times; k++) run(b);
-        t = (now() - t) / times;
+        t = (dsi_now() - t) / times;
         if (t < best) best = t;
     }
     return best;

@@ -3,19 +3,13 @@
  *
  * "parts 0" is without checkpoints. Each time is the best of 7 steps.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
+
 #include <deepspeed.h>
 
 #include <stdio.h>
-#include <time.h>
 
 static const ds_device cpu = {DS_CPU, 0};
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- networks: a list of layers of equal cost --------------------------------------------------------- */
 
@@ -104,9 +98,9 @@ static bool measure(const Net *net, int parts, double *plain_ms)
     ds_memory_reset_peak(cpu);
     double best = 1e9;
     for (int i = 0; i < 7 && status == DS_OK; i++) {
-        double start = now();
+        double start = dsi_now();
         status = step(m, x, parts);
-        double t = 1e3 * (now() - start);
+        double t = 1e3 * (dsi_now() - start);
         if (t < best) best = t;
     }
     if (!parts) *plain_ms = best;

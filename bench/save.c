@@ -5,6 +5,7 @@
  * 5400). One line of JSON. Beside it: dd if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
  * SPDX-License-Identifier: MIT */
 #include "args.h"
+#include "base/clock.h"
 
 #include <deepspeed.h>
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 typedef struct Options {
     int64_t hidden, layers, saves;
@@ -38,13 +38,6 @@ static const ArgsField fields[] = {ARGS_WHOLE('w', Options, hidden, 1, ARGS_COUN
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     return args_store(state, options, fields, key, arg, state->input);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static double peak_mb(void)
@@ -85,13 +78,13 @@ static ds_engine *engine_of(const Options *o, bool behind)
 /* Seconds of a step. */
 static double step(ds_engine *e, int hidden)
 {
-    double begin = now();
+    double begin = dsi_now();
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = ds_full(ds_engine_dtype(e), ds_shape(4, hidden), 0.5);
     ds_engine_backward(e, ds_mean(ds_engine_forward(e, x)));
     ds_engine_step(e);
     ds_scope_close(scope);
-    return now() - begin;
+    return dsi_now() - begin;
 }
 
 #define MOST 100
@@ -103,17 +96,17 @@ static void at_once(const Options *o, double mb)
     step(e, o->hidden);
     double before = peak_mb();
     for (int i = 0; i < o->saves && !ds_error(); i++) {
-        double begin = now();
+        double begin = dsi_now();
         ds_engine_save(e, o->dir);
-        save[i] = now() - begin;
+        save[i] = dsi_now() - begin;
         step(e, o->hidden);
     }
     double extra = peak_mb() - before;
     before = peak_mb();
     for (int i = 0; i < o->saves && !ds_error(); i++) {
-        double begin = now();
+        double begin = dsi_now();
         ds_engine_load(e, o->dir);
-        load[i] = now() - begin;
+        load[i] = dsi_now() - begin;
     }
     if (!ds_error())
         printf("\"save_mb_s\": %.0f, \"load_mb_s\": %.0f, \"save_extra_mb\": %.1f, "
@@ -130,12 +123,12 @@ static void behind(const Options *o)
     step(e, o->hidden);
     for (int i = 0; i < o->saves && !ds_error(); i++) {
         plain[i] = step(e, o->hidden);
-        double begin = now();
+        double begin = dsi_now();
         ds_engine_save(e, o->dir);
-        call[i] = now() - begin;
+        call[i] = dsi_now() - begin;
         during[i] = step(e, o->hidden);
         ds_engine_save_wait(e);
-        all[i] = now() - begin;
+        all[i] = dsi_now() - begin;
     }
     if (!ds_error())
         printf("\"behind_call_ms\": %.1f, \"step_ms\": %.1f, \"step_meanwhile_ms\": %.1f, "

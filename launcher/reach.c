@@ -7,6 +7,7 @@
 #include "engines.h"
 #include "here.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #include <errno.h>
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LIMIT_MS = 15000, SSH_LIMIT_S = 10, SSH_FAILED = 255 };
@@ -33,12 +33,7 @@ typedef struct Question {
     int status; /* of the process, or -1: ended by us */
 } Question;
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+static int64_t now_ms(void) { return (int64_t)(dsi_now() * 1000); }
 
 /* ---- asking ------------------------------------------------------------------------------------------------ */
 

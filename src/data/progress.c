@@ -2,19 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #include "progress.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define EVERY 0.1 /* seconds between two drawings */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Three digits and the unit: 9.99k, 76.7M, 170M. */
 static const char *amount(char text[16], double x)
@@ -83,20 +77,20 @@ static void draw(dsi_progress *p, int64_t done, int64_t total, double at)
 
 void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet)
 {
-    *p = (dsi_progress){.on = !quiet && isatty(STDERR_FILENO), .begun = now(), .first = done};
+    *p = (dsi_progress){.on = !quiet && isatty(STDERR_FILENO), .begun = dsi_now(), .first = done};
     p->shown = p->begun; /* a rate of nothing says nothing */
 }
 
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)
 {
-    double at = p->on ? now() : 0;
+    double at = p->on ? dsi_now() : 0;
     if (p->on && at - p->shown >= EVERY) draw(p, done, total, at);
 }
 
 void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total)
 {
     if (!p->on) return;
-    draw(p, done, total, now());
+    draw(p, done, total, dsi_now());
     fputc('\n', stderr);
     p->on = false;
 }
