@@ -6,7 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engines.h"
 
-#include "here.h"
+#include "program.h"
 
 #include "base/error.h"
 
@@ -114,7 +114,7 @@ ds_status engine_choose(launch_plan *p)
 /* Whether `program` of PATH is MPICH's, or of its family. NULL-safe; false too if it is not there. */
 static bool is_hydra(const char *program)
 {
-    char *path = here_on_path(program), target[PATH_MAX] = "";
+    char *path = program_on_path(program), target[PATH_MAX] = "";
     const char *name = path && realpath(path, target) ? strrchr(target, '/') : NULL;
     bool hydra = name && (strstr(name, "hydra") || strstr(name, "mpich"));
     dsi_free(path);
@@ -123,7 +123,7 @@ static bool is_hydra(const char *program)
 
 static bool is_there(const char *program)
 {
-    char *path = here_on_path(program);
+    char *path = program_on_path(program);
     dsi_free(path);
     return path != NULL;
 }
@@ -157,7 +157,7 @@ static ds_status start_with(launch_plan *p, const char *found, const char *usual
 /* MVAPICH's mpiexec stands beside its mpiname, which no other MPI has. */
 static ds_status look_mvapich(launch_plan *p)
 {
-    char *mpiname = here_on_path("mpiname"), *slash = mpiname ? strrchr(mpiname, '/') : NULL;
+    char *mpiname = program_on_path("mpiname"), *slash = mpiname ? strrchr(mpiname, '/') : NULL;
     dsi_text path = {0};
     if (slash) dsi_text_add(&path, "%.*s/mpiexec", (int)(slash - mpiname), mpiname);
     dsi_free(p->starter);

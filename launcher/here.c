@@ -1,4 +1,4 @@
-/* launcher/here.c: this machine: its devices, its names and addresses, the programs on it.
+/* launcher/here.c: this machine: its devices, its names and addresses.
  * SPDX-License-Identifier: MIT */
 #include "here.h"
 
@@ -118,7 +118,7 @@ char *here_address(void)
     return dsi_strdup(text);
 }
 
-/* ---- programs ------------------------------------------------------------------------------------------- */
+/* ---- this program --------------------------------------------------------------------------------------- */
 
 char *here_self(void)
 {
@@ -127,50 +127,4 @@ char *here_self(void)
     if (n < 0) return dsi_strdup("deepspeed");
     path[n] = 0;
     return dsi_strdup(path);
-}
-
-static bool is_program(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISREG(s.st_mode) && access(path, X_OK) == 0;
-}
-
-char *here_on_path(const char *program)
-{
-    const char *path = getenv("PATH");
-    if (!path) path = "/usr/bin:/bin";
-    for (const char *s = path;; s++) {
-        size_t n = strcspn(s, ":");
-        dsi_text t = {0};
-        dsi_text_add(&t, "%.*s%s%s", (int)n, s, n ? "/" : "./", program);
-        if (is_program(t.s)) return t.s;
-        dsi_text_free(&t);
-        s += n;
-        if (!*s) return NULL;
-    }
-}
-
-/* Why path cannot be executed. */
-static char *refuse(const char *name, const char *path)
-{
-    struct stat s;
-    if (stat(path, &s) != 0)
-        return dsi_refuse("%s: there is no such program %s", name,
-                          errno != ENOENT     ? strerror(errno)
-                          : strchr(name, '/') ? "here"
-                                              : "in this folder or on PATH");
-    if (S_ISDIR(s.st_mode)) return dsi_refuse("%s: it is a folder, not a program", name);
-    return dsi_refuse("%s: it is not executable; a program is expected (chmod +x %s)", name, name);
-}
-
-char *here_program(const char *name)
-{
-    if (!*name) return dsi_refuse("the name of the program is empty");
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s%s", strchr(name, '/') ? "" : "./", name);
-    if (is_program(path.s)) return path.s;
-    char *found = strchr(name, '/') ? NULL : here_on_path(name);
-    if (!found) refuse(name, path.s);
-    dsi_text_free(&path);
-    return found;
 }

@@ -1,4 +1,4 @@
-/* launcher/here.h: this machine: its devices, its names and addresses, the programs on it.
+/* launcher/here.h: this machine: its devices, its names and addresses.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_HERE_H
 #define LAUNCHER_HERE_H
@@ -18,11 +18,6 @@ bool here_is(
 /* The first address that is neither of the loopback nor of a bridge, or 127.0.0.1; to be freed (dsi_free). */
 char *here_address(void);
 
-/* All to be freed with dsi_free. */
-char *here_self(void);                   /* the path of this program */
-char *here_on_path(const char *program); /* NULL if PATH has no such executable */
-/* What is executed for a program's name as typed: a name without a slash is looked for in this folder, as python
- * does, and then on PATH. NULL with the message, which begins with the name. */
-char *here_program(const char *name);
+char *here_self(void); /* the path of this program; to be freed with dsi_free */
 
 #endif

@@ -9,6 +9,7 @@
 #include "engines.h"
 #include "environment.h"
 #include "here.h"
+#include "program.h"
 
 #include "base/error.h"
 
@@ -73,12 +74,13 @@ static ds_status unless_dry(const launch_plan *p, ds_status status)
     return DS_OK;
 }
 
-static ds_status look_for_program(const launch_plan *p)
+static ds_status look_for_program(launch_plan *p)
 {
-    char *path = here_program(p->o.program[0]);
-    ds_status status = path ? DS_OK : DS_EINVAL;
+    int unfit;
+    char *path = program_find(p->o.program[0], &unfit);
+    if (!path && !p->o.dry_run) p->wrong = unfit;
     dsi_free(path);
-    return status;
+    return path ? DS_OK : DS_EINVAL;
 }
 
 /* MASTER_ADDR as far as it can be told from here. */
@@ -122,10 +124,10 @@ int plan_make(launch_plan *p, int argc, char **argv)
 
 int plan_decide(launch_plan *p, const options *o)
 {
-    *p = (launch_plan){.o = *o};
+    *p = (launch_plan){.o = *o, .wrong = STATUS_WRONG};
     if (decide(p) == DS_OK) return 0;
     fprintf(stderr, "deepspeed: %s\n", ds_error());
-    return STATUS_WRONG;
+    return p->wrong;
 }
 
 /* ---- composing --------------------------------------------------------------------------------------------- */

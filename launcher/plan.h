@@ -50,6 +50,7 @@ typedef struct launch_plan {
     char **launcher_words; /* of --launcher_args */
     char *starter;         /* the program that commands[0] begins with: mpirun, srun... */
     char *said;            /* lines of DeepSpeed's about what was decided */
+    int wrong;             /* the status of the command, if there is no plan */
 } launch_plan;
 
 /* Decides all but what only other machines can say. 0, or the status of the command after one message on

@@ -10,8 +10,8 @@
  * SPDX-License-Identifier: MIT */
 #include "watch.h"
 
-#include "here.h"
 #include "processes.h"
+#include "program.h"
 #include "words.h"
 
 #include "base/clock.h"
@@ -59,22 +59,12 @@ static long out_of_memory(void)
     return n;
 }
 
-/* Returns only if it cannot be executed, with errno. */
-static void execute(char **argv)
-{
-    char *path = here_program(argv[0]);
-    execvp(path ? path : argv[0], argv);
-    int error = errno;
-    dsi_free(path);
-    errno = error;
-}
-
 int become_program(char **argv)
 {
-    execute(argv);
-    ending e = {.error = errno};
-    fprintf(stderr, "deepspeed: %s: %s\n", argv[0], strerror(errno));
-    return ending_status(&e);
+    program_execute(argv);
+    int status = program_explain(argv[0], errno);
+    fprintf(stderr, "deepspeed: %s\n", ds_error());
+    return status;
 }
 
 /* ---- starting -------------------------------------------------------------------------------------------- */
@@ -117,7 +107,7 @@ static void child(const watched *w, const pipes *p, int parent)
     if (w->nohup) signal(SIGHUP, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execute(w->argv);
+    program_execute(w->argv);
     int error = errno;
     if (write(p->error[1], &error, sizeof error) < 0) _exit(126);
     _exit(127);
@@ -276,6 +266,16 @@ static void wait_for_leave(watch *s)
     }
 }
 
+/* This host's file, so here; the launcher says once what many ranks say. */
+static void tell_unfit(watch *s)
+{
+    dsi_text line = {0};
+    program_explain(s->w->argv[0], s->how.error);
+    dsi_text_add(&line, "deepspeed: %s\n", ds_error());
+    s->how.told = wire_send(&s->w->wire, WIRE_ERR, line.s, line.n);
+    dsi_text_free(&line);
+}
+
 int watch_program(const watched *w)
 {
     watch s = {.w = w, .out = -1, .err = -1, .killed_before = out_of_memory()};
@@ -284,6 +284,7 @@ int watch_program(const watched *w)
         while (!over(&s)) turn(&s);
         close_all(4, (int[]){s.out, s.err, s.error_pipe, s.signals});
     }
+    if (s.how.error) tell_unfit(&s);
     wire_send_ending(&w->wire, &s.how);
     if (ending_status(&s.how)) wait_for_leave(&s);
     processes_end();

@@ -6,6 +6,7 @@
  * then versions, devices and limits. Warnings are about what makes training fail or slow later.
  * SPDX-License-Identifier: MIT */
 #include "here.h"
+#include "program.h"
 
 #include "base/library.h"
 #include "base/mem.h"
@@ -135,7 +136,7 @@ static const char *value_in(const char *path, const char *key)
 
 static bool on_path(const char *program)
 {
-    char *path = here_on_path(program);
+    char *path = program_on_path(program);
     dsi_free(path);
     return path != NULL;
 }

@@ -216,6 +216,10 @@ static void missing(void **state)
     REFUSED("two: it is not executable", "two");
     REFUSED("bin: it is a folder", "bin");
     REFUSED("the name of the program is empty", "");
+    dry_write("broken", "#!/none/such\n", 0755);
+    REFUSED("its interpreter is not: line 1 names /none/such", "--num_gpus=2", "broken");
+    CHECK_INT(dry("broken").status, 127);
+    CHECK_INT(dry("two").status, 126);
     Dry d = dry("--dry_run", "trian", "x");
     CHECK(!d.status && d.json);
     HAS(d.err, "deepspeed: it would not start: trian: there is no such program");

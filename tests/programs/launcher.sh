@@ -38,7 +38,8 @@ esac
 exit 0
 END
 printf '#!/none/such\n' >broken
-chmod +x $rank broken
+printf '\0\0' >foreign # as a program of another machine, for the kernel
+chmod +x $rank broken foreign
 
 # Nothing of this run is left: processes, temporary files, shared memory.
 gone()
@@ -164,7 +165,10 @@ run_once()
     # ---- how it ends
     status 127 -q $mpi --num_devs 2 ./broken
     lines err 1
-    has err '^deepspeed: rank [01] on localhost: ./broken: No such file or directory$'
+    has err '^deepspeed: ./broken: the file is there, but its interpreter is not: line 1 names /none/such, which does not exist$'
+    status 126 -q $mpi --num_devs 2 ./foreign
+    lines err 1
+    has err '^deepspeed: ./foreign: it is neither a program of this machine nor a script (file ./foreign)$'
     signal 129 HUP wait HUP
     DS_GRACE=100 signal 130 "a second Ctrl-C" deaf INT INT
     # what they print is not taken
@@ -240,7 +244,7 @@ wait $launcher
 has out "/tmp/$launcher.deepspeed"
 none /tmp/$launcher.deepspeed
 status 127 -q --num_devs 1 ./broken
-has err '^deepspeed: ./broken: No such file or directory$'
+has err '^deepspeed: ./broken: the file is there, but its interpreter is not: line 1 names /none/such, which does not exist$'
 gone "one rank"
 
 finish
