@@ -179,6 +179,16 @@ static void tell_overuse(const ds_hosts *h, origin from, dsi_text *said, int per
         }
 }
 
+/* DeepSpeed keeps a host with slots=0: its address may become MASTER_ADDR, though no rank is there to answer. Not
+ * where a number of ranks a host is asked for, which hosts get whatever they have. */
+static void leave_out_empty(ds_hosts *h, dsi_text *said)
+{
+    for (int i = 0; i < h->n; i++)
+        if (!h->at[i].n_slots)
+            dsi_text_add(said, "%s has no slots (slots=0), and is left out\n", h->at[i].name);
+    select_some(h);
+}
+
 ds_status resources_find(ds_hosts *h, origin *from, dsi_text *said, const options *o)
 {
     bool filtered = is_set(o->include) || is_set(o->exclude);
@@ -188,6 +198,7 @@ ds_status resources_find(ds_hosts *h, origin *from, dsi_text *said, const option
     ds_status status = find(h, from, said, o);
     if (status == DS_OK) status = select_hosts(h, o->include, o->exclude);
     if (status != DS_OK) return status;
+    if (args_per_node(o) <= 0) leave_out_empty(h, said);
     select_counts(h, nodes_asked(o), -1);
     tell_overuse(h, *from, said, args_per_node(o));
     select_counts(h, -1, args_per_node(o));

@@ -106,7 +106,7 @@ static void keep_slots(ds_host *h, const Choice *c, bool include)
     if (n) qsort(h->slots, (size_t)n, sizeof *h->slots, ascending);
 }
 
-static void drop_empty(ds_hosts *h)
+void select_some(ds_hosts *h)
 {
     int n = 0;
     for (int i = 0; i < h->n; i++) {
@@ -145,7 +145,7 @@ ds_status select_hosts(ds_hosts *h, const char *include, const char *exclude)
         if (status == DS_OK) keep_slots(&h->at[i], &f.choice[i], in);
         dsi_list_free(&f.choice[i]);
     }
-    if (status == DS_OK) drop_empty(h);
+    if (status == DS_OK) select_some(h);
     dsi_free(f.choice);
     return status;
 }

@@ -207,6 +207,19 @@ static void slurm(void **state)
     REFUSED("SLURM_JOB_NODELIST: gpu[08-: expected", "--launcher=slurm", "train");
 }
 
+/* A host without slots is no place for MASTER_ADDR; but one to which ranks are given by number has them. */
+static void empty_hosts(void **state)
+{
+    (void)state;
+    dry_write("empty", "w0 slots=0\nw1 slots=1\nw2 slots=2\n", 0600);
+    HAS(dry_resources(dry("-H", "empty", "train")), "{\"w1\": [0], \"w2\": [0, 1]}");
+    HAS(dry_command(dry("--dry_run", "-H", "empty", "train")), "--master_addr=w1 ");
+    HAS(dry_resources(dry("-H", "empty", "--num_nodes=1", "train")), "{\"w1\": [0]}");
+    HAS(dry_resources(dry("-H", "empty", "--num_gpus=1", "train")), "{\"w0\": [0], \"w1\": [0]");
+    dry_write("empty", "w0 slots=0\n", 0600);
+    REFUSED("no slot is left", "-H", "empty", "train");
+}
+
 /* A start refuses what is missing; a dry run says so and goes on. */
 static void missing(void **state)
 {
@@ -261,4 +274,5 @@ static void names(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
 TEST_MAIN(TEST(program_words), TEST(one_machine), TEST(root), TEST(several_hosts),
-          TEST(users_words), TEST(devices), TEST(nodes), TEST(slurm), TEST(missing), TEST(names))
+          TEST(users_words), TEST(devices), TEST(nodes), TEST(slurm), TEST(empty_hosts),
+          TEST(missing), TEST(names))
