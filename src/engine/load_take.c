@@ -178,16 +178,29 @@ static ds_status take_schedule(const dsi_loaded *l, ds_engine *e)
     return e->schedule ? ds_schedule_set_last(e->schedule, last) : DS_OK;
 }
 
+/* DeepSpeed's: an object in each shard, of which attributes were read and nothing was run; in stage 0, which has no
+ * shards, the same names stand in the optimizer's dict. */
+static const ds_value *others_scaler(const dsi_loaded *l)
+{
+    for (int i = 0; i < l->files.n; i++) {
+        const ds_value *v = ds_value_find(l->files.at[i].value, "optimizer_state_dict/loss_scaler");
+        if (ds_value_kind_of(v) == DS_VALUE_DICT) return v;
+    }
+    return ds_value_get(l->model, "optimizer");
+}
+
+/* How far the scale has come; window, hysteresis and minimum are the configuration's. */
 static void take_scaler(const dsi_loaded *l, dsi_scaler *s)
 {
-    const ds_value *v = ds_value_get(l->own, "loss_scaler"),
-                   *theirs = ds_value_get(l->model, "optimizer");
-    if (!s->dynamic || !bool_or(v, "dynamic", v == NULL)) return;
+    const ds_value *v = ds_value_get(l->own, "loss_scaler"), *theirs = v ? NULL : others_scaler(l);
+    bool dynamic = bool_or(theirs, "dynamic", bool_or(theirs, "dynamic_loss_scale", true));
+    if (!s->dynamic || !bool_or(v, "dynamic", dynamic)) return;
     s->scale = fmax(float_or(v, "scale", float_or(theirs, "cur_scale", s->scale)), s->min_scale);
     s->iter = int_or(v, "iter", int_or(theirs, "cur_iter", s->iter));
     s->last_overflow = int_or(v, "last_overflow",
                               int_or(theirs, "last_overflow_iter", s->last_overflow));
-    s->hysteresis_left = int_or(v, "hysteresis_left", s->hysteresis_left);
+    s->hysteresis_left = int_or(v, "hysteresis_left",
+                                int_or(theirs, "cur_hysteresis", s->hysteresis_left));
     s->skipped = int_or(v, "skipped", s->skipped);
 }
 
