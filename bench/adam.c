@@ -8,6 +8,7 @@
  * that all meet the same machine; medians of 9. With one thread the time is the thread's own, so that a
  * neighbour on its core does not count.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "base/work.h"
 #include "optim/optim.h"
 
@@ -15,7 +16,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #ifdef __SSE__
 #include <xmmintrin.h>
 #endif
@@ -58,12 +58,7 @@ static void streamed_pieces(void *arg, int64_t begin, int64_t end)
 #endif
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(ds_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return ds_threads() == 1 ? dsi_thread_time() : dsi_now(); }
 
 static double time_triad(const Triad *t, void (*pieces)(void *arg, int64_t begin, int64_t end))
 {

@@ -6,6 +6,7 @@
  *
  * DS_CPU=generic|avx2|avx512 chooses the instruction set.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "device/device.h"
 
 #include <deepspeed.h>
@@ -13,18 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+static double now_us(void) { return dsi_now() * 1e6; }
 
 /* ---- the core's peak: independent FMAs in registers, GFLOP/s ------------------------------------------- */
 

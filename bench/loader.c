@@ -2,21 +2,17 @@
  *
  * Samples are images of CIFAR-10's size in memory, to_float and normalize over them.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
+
 #include <deepspeed.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define PIXELS 3072
 #define IMAGES 10000
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+static double now_us(void) { return dsi_now() * 1e6; }
 
 typedef struct images {
     uint8_t *pixels;

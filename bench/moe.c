@@ -6,6 +6,7 @@
  * One line of JSON: medians of the thread's own time, so that a neighbour on its core does not count, and the bytes
  * that a rank has sent in one forward and backward, by the formula of comm.h (0 on one rank).
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "comm/comm.h"
 
 #include <deepspeed.h>
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define STEPS 21
 #define WARM  3
@@ -63,13 +63,6 @@ static ds_module *expert(ds_module *parent, const char *name, void *arg)
     return m;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -80,7 +73,7 @@ static int ascending(const void *a, const void *b)
 static double one_pass(const Options *o, ds_module *moe, ds_module *alone, ds_tensor *x)
 {
     ds_scope *scope = ds_scope_open();
-    double begin = now();
+    double begin = dsi_thread_time();
     if (moe) {
         ds_tensor *y = ds_call(moe, x), *aux = ds_moe_aux_loss(moe);
         ds_backward(ds_add(ds_sum(y), ds_scale(aux, 0.01)));
@@ -92,7 +85,7 @@ static double one_pass(const Options *o, ds_module *moe, ds_module *alone, ds_te
         ds_tensor *y = ds_call(ds_module_child(alone, e), part);
         ds_backward_from(y, ds_like(y, 1));
     }
-    double seconds = now() - begin;
+    double seconds = dsi_thread_time() - begin;
     ds_module_zero_grad(moe ? moe : alone);
     ds_set_grad_of(x, NULL);
     ds_scope_close(scope);

@@ -3,12 +3,12 @@
  *
  * DS_CPU=generic|avx2|avx512 chooses the instruction set.
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "device/cpu/cpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define C    6 /* channels of the images */
 #define MOST ((int64_t)C << 21)
@@ -123,12 +123,7 @@ static const struct {
     {"batch_stats nhwc", batch_stats, 8},
 };
 
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
+static double now_ns(void) { return dsi_now() * 1e9; }
 
 /* The best of some runs of a few hundred microseconds: ns a call. */
 static double best_ns(void (*run)(const bench *t), const bench *t)

@@ -1,18 +1,13 @@
 /* bench/work.c: what a fork and a join cost: helpers awake, helpers asleep, and beside one thread.
  * SPDX-License-Identifier: MIT */
 #include "base/work.h"
+#include "base/clock.h"
 
 #include <deepspeed.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+static double now_us(void) { return dsi_now() * 1e6; }
 
 /* n times some work of about a quarter of a nanosecond each */
 static void spin(void *arg, int64_t begin, int64_t end)

@@ -12,4 +12,5 @@ static double seconds(clockid_t clock)
 }
 
 double dsi_now(void) { return seconds(CLOCK_MONOTONIC); }
+double dsi_thread_time(void) { return seconds(CLOCK_THREAD_CPUTIME_ID); }
 double dsi_wall_time(void) { return seconds(CLOCK_REALTIME); }
