@@ -126,6 +126,10 @@ if(Python3_FOUND)
     add_test(NAME house/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py
         ${PROJECT_SOURCE_DIR})
     set_tests_properties(house/config PROPERTIES LABELS house)
+    # Environment variables that programs read are those of docs/environment.md.
+    add_test(NAME house/environment COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_environment.py
+        ${PROJECT_SOURCE_DIR})
+    set_tests_properties(house/environment PROPERTIES LABELS house)
 endif()
 
 # Manual pages have the options that the commands say they have.

@@ -113,7 +113,7 @@ static void slurm(const char *list)
     char *number = strpbrk(list, "0123456789") ? strstr(list, "-") : NULL;
     if (number && strspn(number + 1, "0123456789") > 3)
         return; /* a million hosts: fine, but slow */
-    is_good(hosts_expand(&h, list, 1));
+    is_good(hosts_expand(&h, "list", list, 1));
     hosts_free(&h);
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "base/variable.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -45,9 +46,12 @@ bool here_gpus_hidden(void)
 
 int here_devices(bool *known)
 {
-    const char *size = getenv("LOCAL_SIZE");
+    static const dsi_variable local_size = {"LOCAL_SIZE", "a number of ranks, from 0 to 65536",
+                                            .most = 65536, .whole = true};
+    double size = -1;
     *known = true;
-    if (size && *size && !size[strspn(size, "0123456789")] && strlen(size) < 6) return atoi(size);
+    if (dsi_variable_number(&local_size, &size) != DS_OK) return -1;
+    if (size >= 0) return (int)size;
     int gpus = here_gpus_hidden() ? 0 : count_gpus();
     *known = gpus > 0;
     return gpus ? gpus : 1;

@@ -6,7 +6,7 @@
 #include <deepspeed/types.h>
 
 /* How many ranks run here unless told: LOCAL_SIZE if it is set (as DeepSpeed on CPUs), else the NVIDIA GPUs that
- * there are, else 1. *known: whether more than that cannot be. */
+ * there are, else 1; -1 with the message if it is wrong. *known: whether more than that cannot be. */
 int here_devices(bool *known);
 
 /* Whether CUDA_VISIBLE_DEVICES hides all of them: it is empty or -1. */

@@ -131,10 +131,9 @@ ds_status hosts_read(ds_hosts *h, const char *path)
 
 enum { MOST_HOSTS = 1 << 20, MOST_BRACKETS = 4 };
 
-static ds_status refuse_list(const char *list)
+static ds_status refuse_list(const char *variable, const char *list)
 {
-    return dsi_fail(DS_EINVAL, "SLURM_JOB_NODELIST: %s: expected names such as gpu[01-03,7],login",
-                    list);
+    return dsi_fail(DS_EINVAL, "%s=%s: expected names such as gpu[01-03,7],login", variable, list);
 }
 
 /* A number and how many digits it is written with. */
@@ -183,14 +182,15 @@ static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_
     return good;
 }
 
-ds_status hosts_expand(ds_hosts *h, const char *list, int n_slots)
+ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int n_slots)
 {
     for (const char *s = list; *s;) {
         size_t n = 0;
         for (int inside = 0; s[n] && (inside || s[n] != ','); n++)
             inside = s[n] == '[' || (inside && s[n] != ']');
-        if (!n || *s == '-' || !expand_item(h, "", s, n, n_slots, 0)) return refuse_list(list);
+        if (!n || *s == '-' || !expand_item(h, "", s, n, n_slots, 0))
+            return refuse_list(variable, list);
         s += n + (s[n] == ',');
     }
-    return h->n ? DS_OK : refuse_list(list);
+    return h->n ? DS_OK : refuse_list(variable, list);
 }

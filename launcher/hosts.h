@@ -30,8 +30,9 @@ void hosts_free(ds_hosts *h);
 ds_status hosts_read(ds_hosts *h, const char *path);
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes);
 
-/* Slurm's short form of names: "gpu[01-03,7],login", "rack[0-1]n[1-2]". Each gets n_slots. */
-ds_status hosts_expand(ds_hosts *h, const char *list, int n_slots);
+/* Slurm's short form of names, the value of that variable: "gpu[01-03,7],login", "rack[0-1]n[1-2]". Each gets
+ * n_slots. */
+ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int n_slots);
 
 /* What each rank is told: base64url of {"worker-0": [0, 1]}, letter for letter as Python's json writes it. */
 char *hosts_json(const ds_host *hosts, int n);

@@ -7,7 +7,9 @@
 #include "engines.h"
 #include "meeting.h"
 
+#include "base/error.h"
 #include "base/mem.h"
+#include "base/variable.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -70,13 +72,11 @@ static bool stays_here(const char *name)
 
 static bool read_silence(double *silence)
 {
-    const char *text = getenv("DS_JOIN_SILENCE");
-    char *end;
+    static const dsi_variable v = {"DS_JOIN_SILENCE", "seconds, from 3 to 86400", .least = 3,
+                                   .most = 86400};
     *silence = DEFAULT_SILENCE_S;
-    if (!text || !*text) return true;
-    *silence = strtod(text, &end);
-    if (!*end && *silence >= 3 && *silence <= 86400) return true;
-    fprintf(stderr, "deepspeed: DS_JOIN_SILENCE=%s: expected seconds, from 3 to 86400\n", text);
+    if (dsi_variable_number(&v, silence) == DS_OK) return true;
+    fprintf(stderr, "deepspeed: %s\n", ds_error());
     return false;
 }
 

@@ -9,6 +9,7 @@
 #include "engines.h"
 #include "environment.h"
 #include "here.h"
+#include "processes.h"
 #include "program.h"
 
 #include "base/error.h"
@@ -101,6 +102,7 @@ static ds_status decide(launch_plan *p)
     p->agent = dsi_strdup(p->self);
     ds_status status = split_launcher_args(p);
     if (status == DS_OK) status = check_cores(&p->o);
+    if (status == DS_OK) status = processes_check_grace();
     if (status == DS_OK) status = find_hosts(p);
     if (status == DS_OK) status = engine_choose(p);
     if (status == DS_OK) status = collect_environment(p);

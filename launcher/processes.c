@@ -3,6 +3,7 @@
 #include "processes.h"
 
 #include "base/list.h"
+#include "base/variable.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -89,13 +90,11 @@ int processes_signal(int root, int signal)
     return n;
 }
 
-double processes_grace(void)
-{
-    const char *text = getenv("DS_GRACE");
-    char *end;
-    double s = text ? strtod(text, &end) : -1;
-    return text && end > text && s >= 0 && s <= 3600 ? s : GRACE_S;
-}
+static const dsi_variable grace = {"DS_GRACE", "seconds, from 0 to 3600", .most = 3600};
+
+double processes_grace(void) { return dsi_variable_or(&grace, GRACE_S); }
+
+ds_status processes_check_grace(void) { return dsi_variable_number(&grace, &(double){0}); }
 
 void processes_end(void)
 {

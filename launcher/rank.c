@@ -90,14 +90,19 @@ static void set_number(const char *name, int n)
 }
 
 /* Where rank 0 is, if the launcher could not know: the first node of Slurm's step. Lives as long as the process. */
-static const char *find_master(void)
+static const char *find_master(const rank_options *o, dsi_text *why)
 {
     const char *list = getenv("SLURM_STEP_NODELIST");
     ds_hosts h = {0};
-    return list && hosts_expand(&h, list, 1) == DS_OK ? h.at[0].name : "127.0.0.1";
+    if (o->master_addr) return o->master_addr;
+    if (!list) return "127.0.0.1";
+    if (hosts_expand(&h, "SLURM_STEP_NODELIST", list, 1) == DS_OK) return h.at[0].name;
+    dsi_text_add(why, "%s", ds_error());
+    return NULL;
 }
 
-static void set_environment(const rank_options *o, const world *w, const place *p)
+static void set_environment(const rank_options *o, const world *w, const place *p,
+                            const char *master)
 {
     const world_node *node = &w->nodes[p->node];
     dsi_text devices = {0};
@@ -109,7 +114,7 @@ static void set_environment(const rank_options *o, const world *w, const place *
     set_number("LOCAL_SIZE", node->n_slots);
     set_number("CROSS_RANK", p->node);
     set_number("CROSS_SIZE", w->n_nodes);
-    setenv("MASTER_ADDR", o->master_addr ? o->master_addr : find_master(), 1);
+    setenv("MASTER_ADDR", master, 1);
     setenv("MASTER_PORT", o->master_port, 1);
     if (!here_gpus_hidden()) setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
     world_take_folders();
@@ -163,8 +168,9 @@ static bool prepare(const rank_options *o, const world *w, const place *p, dsi_t
     }
     if (o->bind && !cores_bind(o->core_list, p->local_rank, w->nodes[p->node].n_slots, why))
         return false;
-    set_environment(o, w, p);
-    return true;
+    const char *master = find_master(o, why);
+    if (master) set_environment(o, w, p, master);
+    return master != NULL;
 }
 
 /* ---- the launcher ---------------------------------------------------------------------------------------- */

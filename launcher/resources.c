@@ -85,6 +85,7 @@ static ds_status from_machine(ds_hosts *h, dsi_text *said, const options *o)
 {
     bool known;
     int devices = here_devices(&known);
+    if (devices < 0) return DS_EINVAL;
     if (!devices) return dsi_fail(DS_EINVAL, "no device: LOCAL_SIZE is 0");
     hosts_add(h, "localhost", strlen("localhost"), devices);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -119,11 +120,20 @@ static ds_status from_nodes(ds_hosts *h, dsi_text *said, const options *o)
 
 /* ---- Slurm -------------------------------------------------------------------------------------------------- */
 
-/* "4", or "4(x2)" where all nodes have as many; 0 if it says nothing of the kind. */
-static int slurm_number(const char *name)
+/* "4", or "4(x2)" where all nodes have as many; 0 if they have not ("4(x2),3"), or nothing is said. */
+static ds_status slurm_number(const char *name, int *n)
 {
     const char *text = getenv(name);
-    return text && !strchr(text, ',') ? atoi(text) : 0;
+    char *end = NULL;
+    long slots = text ? strtol(text, &end, 10) : 0;
+    *n = 0;
+    if (!text || !*text) return DS_OK;
+    if (end == text || !strchr("(,", *end) || slots < 1 || slots > MOST_SLOTS)
+        return dsi_fail(DS_EINVAL,
+                        "%s=%s: expected how many tasks or GPUs a node has, as 4 or 4(x2)", name,
+                        text);
+    if (!strchr(text, ',')) *n = (int)slots;
+    return DS_OK;
 }
 
 static ds_status from_slurm(ds_hosts *h, origin *from, const options *o)
@@ -131,12 +141,14 @@ static ds_status from_slurm(ds_hosts *h, origin *from, const options *o)
     static const char *const names[] = {"SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE",
                                         "SLURM_TASKS_PER_NODE"};
     const char *list = getenv("SLURM_JOB_NODELIST");
+    ds_status status = DS_OK;
     int slots = 0;
     *from = list ? FROM_SLURM : FROM_SRUN;
-    for (size_t i = 0; list && slots < 1 && i < sizeof names / sizeof *names; i++)
-        slots = slurm_number(names[i]);
-    if (slots < 1 || slots > MOST_SLOTS) slots = 1;
-    if (list) return hosts_expand(h, list, slots);
+    for (size_t i = 0; list && !slots && status == DS_OK && i < sizeof names / sizeof *names; i++)
+        status = slurm_number(names[i], &slots);
+    if (status != DS_OK) return status;
+    if (!slots) slots = 1;
+    if (list) return hosts_expand(h, "SLURM_JOB_NODELIST", list, slots);
     add_nameless(h, nodes_asked(o) > 0 ? nodes_asked(o) : 1, slots);
     return DS_OK;
 }

@@ -10,6 +10,7 @@
 #include "file.h"
 #include "mem.h"
 #include "text.h"
+#include "variable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -188,14 +189,15 @@ static void start_threads(dsi_aio *a)
 dsi_aio *dsi_aio_new(const dsi_aio_opts *o)
 {
     dsi_aio *a = dsi_alloc(sizeof *a);
-    const char *wanted = getenv("DS_AIO");
+    static const char *const ways[] = {"io_uring", "threads", NULL};
+    bool wants_ring = dsi_variable_word_or("DS_AIO", ways, 0, "io_uring is used") == 0;
     a->o = *o;
     if (a->o.block_size <= 0) a->o.block_size = 1 << 20;
     a->o.block_size = (a->o.block_size + DSI_AIO_ALIGN - 1) / DSI_AIO_ALIGN * DSI_AIO_ALIGN;
     if (a->o.block_size > 1 << 30) a->o.block_size = 1 << 30;
     if (a->o.queue_depth <= 0) a->o.queue_depth = 8;
     if (a->o.threads <= 0) a->o.threads = 1;
-    if (!wanted || strcmp(wanted, "threads") != 0) a->ring = dsi_ring_new(&a->o);
+    if (wants_ring) a->ring = dsi_ring_new(&a->o);
     pthread_mutex_init(&a->mutex, NULL);
     pthread_cond_init(&a->work, NULL);
     pthread_cond_init(&a->changed, NULL);

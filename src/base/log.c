@@ -33,7 +33,7 @@ static void read_level(void)
             least_level = i;
             return;
         }
-    dsi_log(DSI_WARNING, "DS_LOG=%s is none of debug, info, warning, error; taken as warning",
+    dsi_log(DSI_WARNING, "DS_LOG=%s: expected debug, info, warning or error; warning is used",
             asked);
 }
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/trace.h"
+#include "base/variable.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,9 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
     *c = (ds_comm){.type = type, .rank = rank, .size = size, .own = own};
     c->local_rank = rank;
     c->local_size = size;
-    const char *debug = getenv("DS_DEBUG");
-    c->debug = size > 1 && !type->compares && debug && strstr(debug, "comm");
+    static const char *const checks[] = {"comm", NULL};
+    int check = size > 1 ? dsi_variable_word_or("DS_DEBUG", checks, -1, "nothing is compared") : -1;
+    c->debug = check == 0 && !type->compares;
     return c;
 }
 
@@ -91,11 +93,23 @@ void dsi_comm_abort(ds_comm *c, const char *why)
     c->type->abort(c, why);
 }
 
+#define DEFAULT_TIMEOUT_S 1800.0
+static const dsi_variable timeout_seconds = {"DS_TIMEOUT", "seconds, from 0.001 to 1e9",
+                                             .least = 1e-3, .most = 1e9},
+                          timeout_minutes = {"DEEPSPEED_TIMEOUT", "minutes, from 0.001 to 1e7",
+                                             .least = 1e-3, .most = 1e7};
+
 double dsi_comm_timeout(void)
 {
-    const char *seconds = getenv("DS_TIMEOUT"), *minutes = getenv("DEEPSPEED_TIMEOUT");
-    double t = seconds ? atof(seconds) : minutes ? 60 * atof(minutes) : 0;
-    return t > 0 ? t : 1800;
+    double minutes = dsi_variable_or(&timeout_minutes, DEFAULT_TIMEOUT_S / 60);
+    return dsi_variable_or(&timeout_seconds, 60 * minutes);
+}
+
+ds_status dsi_comm_check_timeout(void)
+{
+    double ignored;
+    ds_status status = dsi_variable_number(&timeout_seconds, &ignored);
+    return status == DS_OK ? dsi_variable_number(&timeout_minutes, &ignored) : status;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------- */

@@ -138,6 +138,7 @@ static inline bool dsi_is_message(const dsi_request *r)
 }
 /* "all_reduce(sum) of 4096 float32" in a thread-local buffer: for messages */
 const char *dsi_request_text(const dsi_request *r);
-double dsi_comm_timeout(void); /* seconds */
+double dsi_comm_timeout(void);          /* seconds: DS_TIMEOUT; with a warning if it is none */
+ds_status dsi_comm_check_timeout(void); /* for who can still refuse it */
 
 #endif

@@ -12,27 +12,43 @@
 #include "comm.h"
 
 #include "base/error.h"
+#include "base/variable.h"
 
 #include <stdlib.h>
 
-/* The variable as a number; 0 if it is not set. */
-static int number(const char *name)
+/* The variable as a number of ranks; 0 if it is not set. */
+static ds_status number(const char *name, int *ranks)
 {
-    const char *text = getenv(name);
-    return text ? atoi(text) : 0;
+    const dsi_variable v = {name, "a number of ranks, from 1", .least = 1, .most = INT32_MAX,
+                            .whole = true};
+    double n = 0;
+    ds_status status = dsi_variable_number(&v, &n);
+    *ranks = (int)n;
+    return status;
 }
 
 /* How many ranks there should be by `*name`, the first variable that says so; 0: none does. */
-static int expected_size(const char **name)
+static ds_status expected_size(const char **name, int *size)
 {
     static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                         "SLURM_STEP_NUM_TASKS"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        int size = number(names[i]);
+    ds_status status = DS_OK;
+    *size = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !*size && status == DS_OK; i++) {
         *name = names[i];
-        if (size > 0) return size;
+        status = number(names[i], size);
     }
-    return 0;
+    return status;
+}
+
+/* Whether the launcher itself says that it started a single rank. */
+static ds_status started_alone(bool *alone)
+{
+    int openmpi, mpich = 0;
+    ds_status status = number("OMPI_COMM_WORLD_SIZE", &openmpi);
+    if (status == DS_OK) status = number("PMI_SIZE", &mpich);
+    *alone = openmpi == 1 || mpich == 1;
+    return status;
 }
 
 static const char *launcher_library(void)
@@ -48,14 +64,19 @@ ds_status ds_init_distributed(void)
 {
     if (ds_is_distributed()) return DS_OK;
     const char *library = launcher_library(), *name;
-    int size = expected_size(&name);
+    int size;
+    bool alone;
+    ds_status status = expected_size(&name, &size);
+    if (status == DS_OK) status = started_alone(&alone);
+    if (status == DS_OK) status = dsi_comm_check_timeout();
+    if (status != DS_OK) return dsi_fail(status, "init_distributed: %s", ds_error());
     if (!library && size > 1)
         return dsi_fail(
             DS_ECOMM,
             "init_distributed: %s is %d, but this process was not started by an MPI "
             "launcher: use mpirun -n %d PROGRAM, srun --mpi=pmix, or the deepspeed command",
             name, size, size);
-    if (!library || number("OMPI_COMM_WORLD_SIZE") == 1 || number("PMI_SIZE") == 1) {
+    if (!library || alone) {
         if (size > 1)
             return dsi_fail(DS_ECOMM, "init_distributed: %s is %d, but the launcher started 1 rank",
                             name, size);

@@ -59,7 +59,7 @@ static void keep_sizes(void)
 {
 #ifdef OPEN_MPI
     const char *debug = getenv("DS_DEBUG");
-    if (debug && strstr(debug, "comm"))
+    if (debug && !strcmp(debug, "comm"))
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 #endif
 }

@@ -215,7 +215,8 @@ char *dsi_cifar10_sample(const char *folder, bool quiet)
     char *home = dsi_cifar10_path(folder, SAMPLE_FOLDER);
     ds_status status = dsi_cifar10_find(home, &layout);
     if (status == DS_OK && layout == DSI_CIFAR10_NONE) {
-        char *ready = getenv("DS_CIFAR10_SAMPLE") ? NULL : find_installed(SAMPLE_FOLDER);
+        const char *told = getenv("DS_CIFAR10_SAMPLE");
+        char *ready = told && *told ? NULL : find_installed(SAMPLE_FOLDER);
         if (ready) {
             dsi_free(home);
             return ready;

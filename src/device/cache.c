@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/list.h"
 #include "base/thread.h"
+#include "base/variable.h"
 #include "device.h"
 
 #include <stdio.h>
@@ -48,8 +49,10 @@ int64_t dsi_cache_fail(int64_t n, bool always)
 static bool must_fail(void)
 {
     if (!fault.asked_environment) {
-        const char *n = getenv("DS_FAIL_ALLOC");
-        dsi_cache_fail(n ? atoll(n) : 0, false);
+        static const dsi_variable variable = {"DS_FAIL_ALLOC",
+                                              "a whole number, the allocation that fails",
+                                              .most = 1e15, .whole = true};
+        dsi_cache_fail((int64_t)dsi_variable_or(&variable, 0), false);
     }
     fault.seen++;
     if (!fault.on || --fault.left > 0) return false;

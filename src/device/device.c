@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "base/variable.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -130,21 +131,29 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
 /* ---- public ----------------------------------------------------------------------------------------- */
 
 /* The rank on its machine, as launchers say it: deepspeed, torchrun; Open MPI; MPICH and Intel MPI; Slurm. */
-static int local_rank(void)
+static ds_status local_rank(int *rank)
 {
     static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "MPI_LOCALRANKID", "SLURM_LOCALID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *rank = getenv(names[i]);
-        if (rank && *rank) return atoi(rank);
+        const dsi_variable v = {names[i], "a rank's number on its machine, from 0",
+                                .most = INT32_MAX, .whole = true};
+        double n = -1;
+        ds_status status = dsi_variable_number(&v, &n);
+        *rank = (int)n;
+        if (status != DS_OK) return dsi_fail(status, "device cuda: %s", ds_error());
+        if (n >= 0) return DS_OK;
     }
-    return 0;
+    *rank = 0;
+    return DS_OK;
 }
 
 /* "cuda": each rank of a machine has one of its own. */
 static ds_status device_of_rank(ds_device *out)
 {
-    int rank = local_rank(), count = ds_device_count(DS_CUDA);
+    int rank, count = ds_device_count(DS_CUDA);
+    ds_status status = local_rank(&rank);
+    if (status != DS_OK) return status;
     *out = (ds_device){DS_CUDA, rank};
     if (count && rank >= count)
         return dsi_fail(DS_EDEVICE,

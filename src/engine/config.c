@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/variable.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -156,8 +157,11 @@ static bool parse(dsi_config_reader *r, const char *text, size_t n)
 
 static void read_given(dsi_config_reader *r)
 {
-    const char *unknown = getenv("DS_CONFIG_UNKNOWN");
-    r->soft = unknown && !strcmp(unknown, "warn");
+    static const char *const ways[] = {"error", "warn", NULL};
+    int way = 0;
+    if (dsi_variable_word("DS_CONFIG_UNKNOWN", ways, &way) != DS_OK)
+        dsi_config_wrong(r, NULL, "%s", ds_error());
+    r->soft = way == 1;
     dsi_config_resolve(r);
     /* What follows compares keys with one another, and needs values that are right by themselves. */
     if (!r->n_errors) dsi_config_batch(r);

@@ -206,7 +206,14 @@ static void alone(void **state)
     CHECK_INT(ds_init_distributed(), DS_ECOMM);
     CHECK_ERROR(
         "WORLD_SIZE is 4, but this process was not started by an MPI launcher: use mpirun -n 4");
+    setenv("WORLD_SIZE", "two", 1);
+    CHECK_INT(ds_init_distributed(), DS_EINVAL);
+    CHECK_ERROR("init_distributed: WORLD_SIZE=two: expected a number of ranks, from 1");
     setenv("WORLD_SIZE", "1", 1);
+    setenv("DS_TIMEOUT", "never", 1);
+    CHECK_INT(ds_init_distributed(), DS_EINVAL);
+    CHECK_ERROR("init_distributed: DS_TIMEOUT=never: expected seconds, from 0.001 to 1e9");
+    unsetenv("DS_TIMEOUT");
     CHECK_INT(ds_init_distributed(), DS_OK);
     CHECK_INT(ds_init_distributed(), DS_OK);
     CHECK(ds_is_distributed());

@@ -394,6 +394,9 @@ static void unknown_keys_softened(void **state)
     dsi_config *c = must_read("{" B "'nonsense': 1, 'fp16': {'enable': true}}");
     has_warning(c, "unknown keys are left out: \"nonsense\", \"fp16.enable\"");
     dsi_config_free(c);
+    setenv("DS_CONFIG_UNKNOWN", "ignore", 1);
+    CHECK(!dsi_config_read("{\"train_batch_size\": 1}", 1));
+    CHECK_ERROR("DS_CONFIG_UNKNOWN=ignore: expected error or warn");
     unsetenv("DS_CONFIG_UNKNOWN");
 }
 

@@ -66,7 +66,7 @@ static void files(void **state)
 static const char *expanded(const char *list)
 {
     ds_hosts h = {0};
-    ds_status status = hosts_expand(&h, list, 1);
+    ds_status status = hosts_expand(&h, "SLURM_JOB_NODELIST", list, 1);
     return shown(status, &h);
 }
 
@@ -87,7 +87,7 @@ static void slurm_lists(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char want[200];
         snprintf(want, sizeof want,
-                 "SLURM_JOB_NODELIST: %s: expected names such as gpu[01-03,7],login", wrong[i]);
+                 "SLURM_JOB_NODELIST=%s: expected names such as gpu[01-03,7],login", wrong[i]);
         says(expanded(wrong[i]), want);
     }
 }

@@ -152,6 +152,10 @@ static void devices(void **state)
     dry_set("CUDA_VISIBLE_DEVICES", "");
     dry_set("LOCAL_SIZE", "0");
     REFUSED("no device: LOCAL_SIZE is 0", "train");
+    dry_set("LOCAL_SIZE", "all");
+    REFUSED("LOCAL_SIZE=all: expected a number of ranks, from 0 to 65536", "train");
+    dry_set("DS_GRACE", "-1");
+    REFUSED("DS_GRACE=-1: expected seconds, from 0 to 3600", "train");
 }
 
 static void nodes(void **state)
@@ -203,8 +207,12 @@ static void slurm(void **state)
     HAS(c, "-n 6 --ntasks-per-node=3 --distribution=block --nodes 2 --nodelist gpu08,gpu09 ");
     HAS(c, "--master_addr=gpu08 ");
     HAS(dry_resources(dry("--launcher=slurm", "-e", "gpu08", "train")), "{\"gpu09\": [0, 1, 2]}");
+    dry_set("SLURM_TASKS_PER_NODE", "x3");
+    REFUSED("SLURM_TASKS_PER_NODE=x3: expected how many", "--launcher=slurm", "train");
+    dry_set("SLURM_TASKS_PER_NODE", "4(x2),3");
+    HAS(dry_resources(dry("--launcher=slurm", "train")), "{\"gpu08\": [0], \"gpu09\": [0]}");
     dry_set("SLURM_JOB_NODELIST", "gpu[08-");
-    REFUSED("SLURM_JOB_NODELIST: gpu[08-: expected", "--launcher=slurm", "train");
+    REFUSED("SLURM_JOB_NODELIST=gpu[08-: expected", "--launcher=slurm", "train");
 }
 
 /* A host without slots is no place for MASTER_ADDR; but one to which ranks are given by number has them. */
