@@ -66,8 +66,7 @@ static ds_status copy_parts(const Origin *from, int64_t begin, int64_t end, ds_t
         int64_t n = dsi_numel(x->shape), a = begin > at ? begin : at,
                 b = end < at + n ? end : at + n;
         if (a < b)
-            status = dsi_copy(dsi_flat_range(to, a - begin, b - begin),
-                              dsi_flat_range(x, a - at, b - at));
+            status = dsi_load_range(x, a - at, b - a, dsi_flat_range(to, a - begin, b - begin));
         at += n;
     }
     return status;
@@ -358,13 +357,17 @@ static ds_status write_out(const Export *e)
  * nothing names. */
 static ds_status load(Export *e, const char *folder)
 {
-    ds_status status = dsi_load_files(&e->l, folder, 0, true);
+    dsi_load_reader reader = {.ranks = 1, .optimizer = true};
+    ds_status status = dsi_load_verify(folder, 0, 1);
+    if (status != DS_OK) return status;
+    status = dsi_load_files(&e->l, folder, &reader);
     bool whole = ds_value_kind_of(ds_value_get(e->l.model, "optimizer")) == DS_VALUE_DICT;
     if (status == DS_OK || e->l.own || !whole) return status;
     ds_error_clear();
     dsi_loaded_free(&e->l);
     e->l = (dsi_loaded){0};
-    return dsi_load_files(&e->l, folder, 0, false);
+    reader.optimizer = false;
+    return dsi_load_files(&e->l, folder, &reader);
 }
 
 static ds_status convert(Export *e, const char *folder)

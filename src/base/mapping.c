@@ -113,3 +113,21 @@ void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n)
     size_t begin = (at + page() - 1) / page() * page(), end = (at + n) / page() * page();
     if (begin < end) (void)madvise(m->p + begin, end - begin, MADV_DONTNEED); /* a hint */
 }
+
+void dsi_mapping_pick(const dsi_mapping *m)
+{
+    if (m && m->mapped) (void)madvise(m->p, m->bytes, MADV_RANDOM); /* no reading around a fault */
+}
+
+void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n)
+{
+    if (!m || !m->mapped || !n) return;
+    size_t at = (size_t)((const unsigned char *)bytes - m->p), begin = at / page() * page();
+    (void)madvise(m->p + begin, at + n - begin, MADV_WILLNEED);
+}
+
+static _Thread_local int64_t bytes_read;
+
+int64_t dsi_bytes_read(void) { return bytes_read; }
+
+void dsi_count_read(size_t n) { bytes_read += (int64_t)n; }

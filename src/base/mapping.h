@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Bytes of a file that may be read, and written to: what is written stays in this process. They begin at a
  * multiple of 64, and some bytes behind the last may be read too, as vectors do. */
@@ -26,5 +27,14 @@ void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
 /* The pages that lie in these bytes of m, which nobody has written to, need not be in memory any more: who
  * reads them again has them from the file. NULL passes. */
 void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n);
+
+/* Of m only some parts will be read, each of which dsi_mapping_want names first: the disk is asked for them, and for
+ * nothing around them. NULL passes. */
+void dsi_mapping_pick(const dsi_mapping *m);
+void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n);
+
+/* How many bytes this thread has read of files that hold tensors, as their readers count them. */
+int64_t dsi_bytes_read(void);
+void dsi_count_read(size_t n);
 
 #endif

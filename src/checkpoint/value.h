@@ -100,6 +100,12 @@ ds_value *dsi_value_source(ds_dtype dtype, const int64_t *shape, int ndim,
                            ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
                            void *arg);
 
+/* As ds_value_load, of a file whose check sums were compared already: only what says where tensors lie is read, and
+ * they when somebody looks at them; partly: at parts of them, which are named first (dsi_mapping_want). */
+ds_value *dsi_pth_open(const char *path, bool partly);
+/* Compares the check sums of an archive, which is read once; of what is none there are none. */
+ds_status dsi_pth_check(const char *path);
+
 /* Writes v as ds_value_save, but to path itself, which is synced and not renamed. *crc (or NULL): CRC-32 of
  * the whole file (dsi_crc32). */
 ds_status dsi_pth_write(const ds_value *v, const char *path, uint32_t *crc);

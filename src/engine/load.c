@@ -5,7 +5,7 @@
  *   each     is there an engine that can take it?                           agree
  *   rank 0   names a folder: the tag's; else latest's; else the newest
  *   each     its share of the files is as the manifest says                 agree; without a tag the next newest is tried
- *   each     reads the values, finds the pieces of its part                 agree
+ *   each     finds the pieces of its part, opening no more files than that  agree
  *   each     checks names, shapes, elements, moments                        agree: up to here nothing has changed
  *   each     takes weights, moments, averages, schedule, scale, counters, place in the data, random numbers
  *
@@ -54,25 +54,6 @@ static ds_status check(const ds_engine *e, const ds_load_opts *o)
 
 /* ---- whole or not -------------------------------------------------------------------------------------- */
 
-static ds_status verify(const char *folder, int part, int parts)
-{
-    char *manifest = dsi_path_in(folder, DSI_MANIFEST),
-         *ours = dsi_path_in(folder, "rank_0_states.pt");
-    dsi_manifest m = {0};
-    ds_status status = DS_OK;
-    if (dsi_file_exists(manifest)) {
-        status = dsi_manifest_read(&m, manifest);
-        if (status == DS_OK) status = dsi_manifest_verify(&m, folder, part, parts);
-    } else if (dsi_file_exists(ours)) {
-        status = dsi_fail(DS_EFORMAT, "%s is missing: the checkpoint was not copied whole",
-                          manifest);
-    }
-    dsi_manifest_free(&m);
-    dsi_free(manifest);
-    dsi_free(ours);
-    return status;
-}
-
 /* Rank 0's folder (NULL: it has none, and a message) on all ranks, and whether it is whole. */
 static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
 {
@@ -81,8 +62,8 @@ static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
     *folder = NULL;
     if (status == DS_OK) status = dsi_agree_text(e->comm, mine, folder);
     if (status == DS_OK)
-        status = dsi_agree(e->comm,
-                           told(verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
+        status = dsi_agree(
+            e->comm, told(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
     return status;
 }
 
@@ -204,7 +185,11 @@ static ds_status load_from(ds_engine *e, const ds_load_opts *o, const char *fold
     dsi_loaded l = {0};
     ds_scope *scope = ds_scope_open();
     bool optimizer = e->zero && !o->module_only && !o->no_optimizer;
-    ds_status status = dsi_load_files(&l, folder, ds_comm_rank(e->comm), optimizer);
+    const dsi_load_reader reader = {.rank = ds_comm_rank(e->comm),
+                                    .ranks = ds_comm_size(e->comm),
+                                    .optimizer = optimizer,
+                                    .engine = e};
+    ds_status status = dsi_load_files(&l, folder, &reader);
     if (status == DS_OK) status = dsi_load_check(&l, e, o);
     status = dsi_agree(e->comm, told(status));
     if (status == DS_OK) status = dsi_agree(e->comm, told(dsi_load_take(&l, e, o)));

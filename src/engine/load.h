@@ -1,6 +1,7 @@
 /* engine/load.h: what the files of ds_engine_load share.
  *
- *     ds_engine_load     load.c          which checkpoint, whole or not; the order of things among ranks
+ *     ds_engine_load     load.c          which checkpoint; the order of things among ranks
+ *       whole or not     load_verify.c
  *       what there is    load_files.c    files -> parameters, each with pieces of its tensors (Note [Pieces])
  *                        load_others.c   the same from what DeepSpeed itself saved
  *       whether it fits  load_check.c    nothing is changed before that is known, on all ranks
@@ -9,8 +10,9 @@
  * Note [Pieces] Every tensor of a parameter (its float32 weights, each moment, its average) is a set of
  * pieces: elements begin .. end lie from `at` on in a tensor of some file. Whoever saved, on N ranks and
  * in any stage, said which piece it had; whoever loads, on M ranks and in any stage, copies what it needs
- * of them, out of mapped files. So no state is put together anywhere, and a rank needs the memory of its
- * own part alone.
+ * of them, out of mapped files. So no state is put together anywhere, a rank needs the memory of its own
+ * part alone, and reads no other bytes: shards are opened from that one on in which its part must lie, until all of
+ * it is covered.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_LOAD_H
 #define DSI_ENGINE_LOAD_H
@@ -46,6 +48,7 @@ typedef struct dsi_load_file {
 
 typedef struct dsi_loaded {
     const char *folder; /* borrowed */
+    bool partly;        /* of its files' tensors only some are read */
     struct {
         DSI_LIST(dsi_load_file)
     } files;
@@ -58,9 +61,19 @@ typedef struct dsi_loaded {
     bool has_optimizer;
 } dsi_loaded;
 
-/* The files of a folder, mapped; optimizer: its state is wanted. On failure what was read is in l, to be
- * freed too. */
-ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optimizer);
+/* Who reads. */
+typedef struct dsi_load_reader {
+    int rank, ranks;
+    bool optimizer; /* its state is wanted */
+    const ds_engine
+        *engine; /* its part of the parameters is enough; NULL: all of them are wanted */
+} dsi_load_reader;
+
+/* Whether the part-th of so many shares of a folder's files is as it was written. */
+ds_status dsi_load_verify(const char *folder, int part, int parts);
+
+/* The files of a folder that was verified, mapped. On failure what was read is in l, to be freed too. */
+ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who);
 void dsi_loaded_free(dsi_loaded *l);
 
 dsi_load_param *dsi_load_param_of(const dsi_loaded *l, const char *name); /* NULL: none */
@@ -102,6 +115,8 @@ int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begi
 ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
                         ds_tensor *to);
 
+/* Whether the part of e is covered: its weights, with `optimizer` its moments, and averages if it has some. */
+bool dsi_load_enough(const dsi_loaded *l, const ds_engine *e, bool optimizer);
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o);
 ds_status dsi_load_take(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o);
 

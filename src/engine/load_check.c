@@ -184,6 +184,30 @@ static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e, bool s
     return status;
 }
 
+/* ---- the part of a rank ---------------------------------------------------------------------------------- */
+
+static bool covers(const dsi_load_param *p, const char *kind, const dsi_flat_param *f)
+{
+    return dsi_load_covered(p, kind, f->begin, f->end) == f->end - f->begin;
+}
+
+bool dsi_load_enough(const dsi_loaded *l, const ds_engine *e, bool optimizer)
+{
+    const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
+    bool averages = optimizer && e->ema &&
+                    ds_value_kind_of(ds_value_get(l->own, "ema")) == DS_VALUE_DICT;
+    for (int k = 0; f && k < f->n; k++) {
+        const dsi_load_param *p = dsi_load_param_of(l, dsi_flat_path(f, e->model, k));
+        if (!p || !covers(p, DSI_LOAD_WEIGHTS, &f->param[k])) return false;
+        if (averages && !covers(p, DSI_LOAD_AVERAGE, &f->param[k])) return false;
+        for (int i = 0; optimizer && p->step && i < DS_OPTIM_MOMENTS; i++)
+            if (dsi_optim_uses(e->optim, e->optim->params[f->param[k].index].group, i) &&
+                !covers(p, e->optim->type->moment[i], &f->param[k]))
+                return false;
+    }
+    return f != NULL;
+}
+
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o)
 {
     if (check_experts(l, e) != DS_OK) return ds_error_status();

@@ -27,7 +27,7 @@ const ds_value *dsi_load_open(dsi_loaded *l, const char *name)
             dsi_free(path);
             return l->files.at[i].value;
         }
-    ds_value *v = ds_value_load(path);
+    ds_value *v = dsi_pth_open(path, l->partly);
     if (v)
         dsi_list_add(&l->files, (dsi_load_file){path, v});
     else
@@ -108,6 +108,8 @@ ds_status dsi_load_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *t
     for (int64_t done = 0, some; status == DS_OK && done < n; done += some) {
         some = n - done < AT_A_TIME ? n - done : AT_A_TIME;
         const char *from = s ? (const char *)s->p + (size_t)(x->offset + at + done) * size : NULL;
+        if (in_file) dsi_mapping_want(s->owner, from, (size_t)some * size);
+        if (in_file) dsi_count_read((size_t)some * size);
         status = dsi_copy(dsi_flat_range(to, done, done + some),
                           dsi_flat_range(x, at + done, at + done + some));
         if (in_file) dsi_mapping_forget(s->owner, from, (size_t)some * size);
@@ -239,11 +241,29 @@ ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status statu
     return dsi_fail(status, "%s: %s", dsi_load_path_of(l, file), why);
 }
 
-static ds_status read_shards(dsi_loaded *l, int64_t shards)
+/* The i-th shard to look at: those nearest to the middle of the reader's part come first, on both sides of it. */
+static int64_t nearest_shard(int64_t shards, const dsi_load_reader *who, int64_t i)
+{
+    int64_t twice = 2 * (int64_t)who->ranks, middle = (2 * (int64_t)who->rank + 1) * shards,
+            first = middle / twice, low = first - 1, high = first + 1;
+    if (!i) return first;
+    for (bool up = 2 * (middle % twice) >= twice;; up = !up, i--) {
+        bool take_high = low < 0 || (high < shards && up);
+        if (i == 1) return take_high ? high : low;
+        if (take_high)
+            high++;
+        else
+            low--;
+    }
+}
+
+static ds_status read_shards(dsi_loaded *l, int64_t shards, const dsi_load_reader *who)
 {
     ds_status status = DS_OK;
     bool bf16 = dsi_load_has(l, "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt");
-    for (int64_t r = 0; status == DS_OK && r < shards; r++) {
+    for (int64_t i = 0; status == DS_OK && i < shards; i++) {
+        if (who->engine && dsi_load_enough(l, who->engine, who->optimizer)) break;
+        int64_t r = who->engine ? nearest_shard(shards, who, i) : i;
         dsi_text name = {0};
         dsi_text_add(&name, "%szero_pp_rank_%lld_mp_rank_00_optim_states.pt", bf16 ? "bf16_" : "",
                      (long long)r);
@@ -407,25 +427,26 @@ static ds_status read_head(dsi_loaded *l, int64_t *shards)
     return status;
 }
 
-static ds_status read_ours(dsi_loaded *l, int rank)
+static ds_status read_ours(dsi_loaded *l, const dsi_load_reader *who)
 {
     int64_t shards;
     ds_status status = dsi_load_in(l, l->model, read_head(l, &shards));
     if (status != DS_OK) return status;
-    l->rank = open_of_rank(l, "rank_%d_states.pt", rank);
+    l->rank = open_of_rank(l, "rank_%d_states.pt", who->rank);
     if (!l->rank) return ds_error_status();
-    if (shards) return read_shards(l, shards);
+    if (shards) return read_shards(l, shards, who);
     if (!l->has_optimizer) return DS_OK;
     if (ds_value_get(l->model, "num_experts")) return read_each_whole(l);
     return dsi_load_in(l, l->model, read_whole(l, l->model, l->own));
 }
 
-ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optimizer)
+ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who)
 {
     l->folder = folder;
+    l->partly = who->engine != NULL;
     bool divided = !dsi_load_has(l, "mp_rank_00_model_states.pt") &&
                    dsi_load_has(l, "zero_pp_rank_0_mp_rank_00_model_states.pt");
-    l->model = divided ? open_of_rank(l, "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank)
+    l->model = divided ? open_of_rank(l, "zero_pp_rank_%d_mp_rank_00_model_states.pt", who->rank)
                        : dsi_load_open(l, "mp_rank_00_model_states.pt");
     if (!l->model) return ds_error_status();
     if (ds_value_kind_of(ds_value_get(l->model, "module")) != DS_VALUE_DICT)
@@ -434,5 +455,5 @@ ds_status dsi_load_files(dsi_loaded *l, const char *folder, int rank, bool optim
             dsi_fail(DS_EFORMAT, "there is no \"module\" in it: it holds no states of a model"));
     l->own = ds_value_get(l->model, DSI_OWN_KEY);
     if (note_experts(l) != DS_OK) return ds_error_status();
-    return l->own ? read_ours(l, rank) : dsi_load_deepspeed(l, optimizer);
+    return l->own ? read_ours(l, who) : dsi_load_deepspeed(l, who->optimizer);
 }

@@ -5,11 +5,13 @@
 #include "base/crc.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/mapping.h"
 #include "base/mem.h"
 #include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -156,6 +158,7 @@ static ds_status sum_of(int fd, const char *path, uint32_t *crc)
     do {
         got = read(fd, chunk, CHUNK);
         if (got > 0) *crc = dsi_crc32(*crc, chunk, (size_t)got);
+        if (got > 0) dsi_count_read((size_t)got);
         if (got < 0 && errno != EINTR)
             status = dsi_fail(DS_EIO, "read %s: %s", path, strerror(errno));
     } while (status == DS_OK && got != 0);
@@ -190,9 +193,20 @@ static ds_status verify(const dsi_manifest_file *f, const char *folder)
     return status;
 }
 
+int dsi_manifest_share(const char *name, int i, int parts)
+{
+    const char *at = strstr(name, "pp_rank_"); /* zero_pp_rank_R_..., expp_rank_R_... */
+    long rank = at                          ? strtol(at + 8, NULL, 10)
+                : strncmp(name, "rank_", 5) ? i
+                                            : strtol(name + 5, NULL, 10);
+    return rank < 0 ? 0 : (int)(rank % parts);
+}
+
 ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts)
 {
-    for (int i = part; i < m->n; i += parts)
-        if (verify(&m->at[i], folder) != DS_OK) return ds_error_status();
+    for (int i = 0; i < m->n; i++)
+        if (dsi_manifest_share(m->at[i].name, i, parts) == part &&
+            verify(&m->at[i], folder) != DS_OK)
+            return ds_error_status();
     return DS_OK;
 }

@@ -40,8 +40,11 @@ ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
 ds_status dsi_manifest_read(dsi_manifest *m, const char *path);
 
-/* Files part, part + parts, ... of m in folder: whether they are there, as large as they were,
+/* The part-th of so many shares of m's files in folder: whether they are there, as large as they were,
  * unchanged. */
 ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts);
+
+/* In which share the i-th file is: that of the rank that wrote it, who reads it again on as many ranks. */
+int dsi_manifest_share(const char *name, int i, int parts);
 
 #endif

@@ -117,9 +117,33 @@ if [ "$mpirun" ]; then
     status 1 s3 o
     has err 'zero_pp_rank_1_mp_rank_00_optim_states.pt: No such file'
 fi
-truncate -s 100000 s1/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt
+
+# ---- damage: what the manifest says is compared before anything is merged
+shard=zero_pp_rank_0_mp_rank_00_optim_states.pt
+start=
+train s1later --stage 1 --seed 2
+cp -r s1 s1mixed
+cp s1later/global_step3/$shard s1mixed/global_step3/$shard
+status 1 s1mixed o
+has err "$shard is damaged: its check sum is"
+none o
+cp -r s1 s1spoilt
+printf X | dd of=s1spoilt/global_step3/$shard bs=1 seek=300000 conv=notrunc 2>err
+status 1 s1spoilt o
+has err "$shard is damaged: its check sum is"
+cp -r s1 s1listless
+rm s1listless/global_step3/manifest
+status 1 s1listless o
+has err 'manifest is missing: the checkpoint was not copied whole'
+cp -r "$golden/ds_checkpoint_zero2_w2" z2spoilt
+other=z2spoilt/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt
+at=$(grep -abo 'data/0FB' $other | head -n 1 | cut -d: -f1)
+printf X | dd of=$other bs=1 seek=$((at + 74)) conv=notrunc 2>err
+status 1 z2spoilt o -t global_step3
+has err "$other: entry .*data/0 is damaged: its CRC is"
+truncate -s 100000 s1/global_step3/$shard
 status 1 s1 o
-has err 'zero_pp_rank_0_mp_rank_00_optim_states.pt: .*cut off'
+has err "$shard has 100000 bytes: [0-9]* were written"
 lines err 1
 none o
 status 0 --help
