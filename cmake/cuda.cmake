@@ -9,7 +9,7 @@ set(DS_CUDA_WHY_NOT "DS_CUDA is OFF")
 if(DS_CUDA)
     find_path(DS_CUDA_INCLUDE cuda.h PATHS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda /opt/cuda
         PATH_SUFFIXES include targets/x86_64-linux/include)
-    set(DS_CUDA_WHY_NOT "no cuda.h (Debian, Ubuntu: nvidia-cuda-dev; or -DDS_CUDA_INCLUDE=FOLDER)")
+    set(DS_CUDA_WHY_NOT "no cuda.h (the toolkit's, of CUDA 12 or 13; -DDS_CUDA_INCLUDE=FOLDER says where)")
     if(DS_CUDA_INCLUDE)
         file(STRINGS ${DS_CUDA_INCLUDE}/cuda.h line REGEX "^#define CUDA_VERSION [0-9]+")
         string(REGEX MATCH "[0-9]+" number "${line}")
