@@ -11,7 +11,14 @@ foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
     install(TARGETS cifar10_${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endforeach()
+# All that a user runs, without tests and benchmarks: what ./quickstart builds.
+add_custom_target(programs DEPENDS launcher ${DS_TOOLS})
+foreach(source ${DS_PROGRAMS})
+    get_filename_component(name ${source} NAME_WE)
+    add_dependencies(programs cifar10_${name})
+endforeach()
 foreach(name ${DS_MPIS})
+    add_dependencies(programs deepspeed_${name})
     install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed COMPONENT ${name})
 endforeach()
 install(CODE "file(ARCHIVE_EXTRACT INPUT ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz
@@ -26,6 +33,8 @@ foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10
     install(FILES ${PROJECT_SOURCE_DIR}/completions/deepspeed.bash RENAME ${command}
         DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT runtime)
 endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deepspeed COMPONENT runtime)
 install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
     DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
 

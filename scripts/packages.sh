@@ -78,10 +78,11 @@ megabytes_installed()
     { dpkg-query -W -f '${Installed-Size}\n' 2>/dev/null || echo 0; } | awk '{ n += $1 } END { print int(n / 1024) }'
 }
 
-# install_missing: all that need_... found to be missing; sets installed_mb. 0 if nothing is missing now.
+# install_missing: all that need_... found to be missing; sets installed_mb and fetched_mb. 0 if nothing is missing now.
 install_missing()
 {
     installed_mb=0
+    fetched_mb=0
     [ "$missing" ] || return 0
     if ! command -v apt-get >/dev/null 2>&1; then
         echo "Missing:$missing (names of Debian's packages). This system has no apt-get: please install" \
@@ -106,6 +107,8 @@ install_missing()
         rm -f "$apt_log"
         return 1
     fi
+    fetched_mb=$(sed -n 's/^Need to get \([0-9.]*\) \([kMG]*\)B.*/\1 \2/p' "$apt_log" |
+        awk '{ n = $1 * ($2 == "G" ? 1000 : $2 == "M" ? 1 : 0.001) } END { printf "%.0f", n }')
     rm -f "$apt_log"
     installed_mb=$(($(megabytes_installed) - before))
 }
