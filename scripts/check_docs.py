@@ -1,25 +1,32 @@
 #!/usr/bin/env python3
 """Check that the examples in the documents are true.
 
-usage: check_docs.py ROOT [CC]
+usage: check_docs.py [--list] ROOT [CC]    --list: every block, and what tries it
 
-In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and src/*/README.md:
-- a ```c block with a main function compiles as it stands, and so does, behind #include <deepspeed.h>,
-  a block after a line "<!-- compiles -->";
-- the first word of each command in a ```sh block is a file of the tree or an ordinary command;
-- a link to a file of the tree leads to one.
+In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of folders each block of code is tried:
+- ```c compiles: as it stands if it includes something, else behind #include <deepspeed.h>. After a line
+  "<!-- in: DECLARATIONS -->" it is the body of a function that has these parameters;
+- ```sh: the first word of each command is a file of the tree or an ordinary command, and the tests run them
+  (tests/programs/documents.sh, in README.md and docs). So it does with a block without a language that begins with
+  "$ COMMAND": what follows has the form of what the command prints;
+- ```json is JSON, and the same test reads it as a configuration;
+- any block after a line "<!-- tried by FILE -->" is tried by that file; one after "<!-- output -->" is for reading.
+A link to a file of the tree leads to one, and one to a heading leads to it.
 SPDX-License-Identifier: MIT
 """
+import json
 import pathlib
 import re
 import subprocess
 import sys
 
-BLOCK = re.compile(r'^(?P<mark><!-- compiles -->\n+)?```(?P<kind>c|sh)\n(?P<text>.*?)^```$', re.M | re.S)
-LINK = re.compile(r'\]\((?!https?:|#)([^)#\s]+)')
+BLOCK = re.compile(r'^(?:<!-- (?P<mark>in:|tried by|output)(?P<what>[^\n]*?) ?-->\n+)?```(?P<kind>\w*)\n(?P<text>.*?)^```$',
+                   re.M | re.S)
+LINK = re.compile(r'\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)')
 ORDINARY = {'cmake', 'cpack', 'doxygen', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 'clang', 'cd', 'python3', 'export', 'sudo', 'apt-get',
             'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed'}
-WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-fsyntax-only']
+WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-unused-variable', '-fsyntax-only']
+RUNNER = 'tests/programs/documents.sh'
 
 
 def documents(root):
@@ -27,7 +34,9 @@ def documents(root):
         yield from sorted(root.glob(pattern))
 
 
-def compile_error(root, cc, text):
+def compile_error(root, cc, text, parameters):
+    if parameters:
+        text = f'static void block({parameters})\n{{\n{text}}}\n'
     if '#include <deepspeed' not in text:
         text = '#include <deepspeed.h>\n' + text
     run = subprocess.run([cc, *WARNINGS, f'-I{root}/include', '-x', 'c', '-'], input=text, text=True,
@@ -48,36 +57,81 @@ def commands(text):
                 yield words[0]
 
 
-def main(root, cc='cc'):
-    root, bad, blocks = pathlib.Path(root), [], 0
-    programs = {f'cifar10_{p.stem}' for p in (root / 'examples/cifar10').glob('*.c')}
-    programs |= {f'bench_{p.stem}' for p in (root / 'bench').glob('*.c')}
-    programs |= {p.stem for p in (root / 'tools').glob('*.c')}
-    programs |= {'deepspeed'} if (root / 'launcher').is_dir() else set()
-    for document in documents(root):
-        text, name = document.read_text(), document.relative_to(root)
-        for target in LINK.findall(text):
-            if not (document.parent / target).exists():
-                bad.append(f'{name}: a link leads to {target}, which is not there')
+class Tree:
+    def __init__(self, root, cc):
+        self.root, self.cc = pathlib.Path(root), cc
+        programs = {f'cifar10_{p.stem}' for p in (self.root / 'examples/cifar10').glob('*.c')}
+        programs |= {f'bench_{p.stem}' for p in (self.root / 'bench').glob('*.c')}
+        programs |= {p.stem for p in (self.root / 'tools').glob('*.c')}
+        self.programs = programs | {'deepspeed'}
+
+    def unknown(self, text):
+        """What a block of commands begins with that is neither in the tree nor on a system."""
+        for word in commands(text):
+            if word in ORDINARY or word.split('/')[-1] in self.programs:
+                continue
+            if not ('/' in word and (self.root / word).is_file()):
+                return f'{word}: neither a file of the tree nor an ordinary command'
+        return ''
+
+    def block(self, name, block):
+        """(what tries it, what is wrong) of a block of the document called name."""
+        mark, what, kind, text = block['mark'], block['what'].strip() if block['what'] else '', block['kind'], block['text']
+        read_by_runner = name == 'README.md' or name.startswith('docs/')
+        if kind == 'c':
+            return 'the compiler', compile_error(self.root, self.cc, text, what if mark == 'in:' else '')
+        if mark == 'output':
+            return 'nothing: output', ''
+        if mark == 'tried by':
+            return what, '' if (self.root / what).is_file() else f'tried by {what}, which is not there'
+        if kind == 'sh' or not kind and text.startswith('$ '):
+            lines = text if kind else text.split('\n')[0]
+            return RUNNER if read_by_runner else 'its first words', self.unknown(lines)
+        if kind == 'json':
+            try:
+                json.loads(text)
+            except ValueError as error:
+                return RUNNER, f'not JSON: {error}'
+            return RUNNER, ''
+        return '', f'a block of {kind or "no language"} that nothing tries'
+
+
+def anchors(document):
+    """The headings of a document as links name them."""
+    text = re.sub(r'^```.*?^```$', '', document.read_text(), flags=re.M | re.S)
+    for heading in re.findall(r'^#+ (.*)$', text, re.M):
+        heading = re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).lower()
+        yield '#' + re.sub(r'[^\w\- ]', '', heading).replace(' ', '-')
+
+
+def broken_links(document, text):
+    for target, anchor in LINK.findall(text):
+        place = document.parent / target if target else document
+        if not place.exists():
+            yield f'a link leads to {target}, which is not there'
+        elif anchor and place.suffix == '.md' and anchor not in anchors(place):
+            yield f'a link leads to {target}{anchor}: there is no such heading'
+
+
+def main(listed, root, cc='cc'):
+    tree, bad, blocks = Tree(root, cc), [], 0
+    for document in documents(tree.root):
+        text, name = document.read_text(), str(document.relative_to(tree.root))
+        bad += [f'{name}: {wrong}' for wrong in broken_links(document, text)]
         for block in BLOCK.finditer(text):
             at = f"{name}:{text.count(chr(10), 0, block.start('text')) + 1}"
-            if block['kind'] == 'c':
-                if not block['mark'] and not re.search(r'\bint main\(', block['text']):
-                    continue
-                error = compile_error(root, cc, block['text'])
-                bad += [f'{at}: does not compile: {error}'] if error else []
-            else:
-                for word in commands(block['text']):
-                    if '/' in word and word.split('/')[-1] in programs or word in ORDINARY:
-                        continue
-                    if not ('/' in word and (root / word).is_file()):
-                        bad.append(f'{at}: {word}: neither a file of the tree nor an ordinary command')
+            by, wrong = tree.block(name, block)
+            if listed:
+                print(f"{at:40} {block['kind'] or '-':8} {by}")
+            if wrong:
+                bad.append(f'{at}: {wrong}')
             blocks += 1
     print('\n'.join(bad) or f'documents: {blocks} blocks, all good')
     return bool(bad)
 
 
 if __name__ == '__main__':
-    if len(sys.argv) not in (2, 3):
+    arguments = [a for a in sys.argv[1:] if a != '--list']
+    if len(arguments) not in (1, 2):
         sys.exit(__doc__)
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main('--list' in sys.argv, *arguments))
