@@ -354,8 +354,8 @@ static int complain(void)
 int main(int argc, char **argv)
 {
     static const struct argp_option rows[] = {
-        {"all-reduce", FIRST_KIND + ALL_REDUCE, NULL, 0, "Only these of all: all_reduce", 0},
-        {"all-gather", FIRST_KIND + ALL_GATHER, NULL, 0, "all_gather", 0},
+        {"all-reduce", FIRST_KIND + ALL_REDUCE, NULL, 0, "all_reduce", 0},
+        {"all-gather", FIRST_KIND + ALL_GATHER, NULL, 0, "Only these of all: all_gather", 0},
         {"reduce-scatter", FIRST_KIND + REDUCE_SCATTER, NULL, 0, "reduce_scatter", 0},
         {"all-to-all", FIRST_KIND + ALL_TO_ALL, NULL, 0, "all_to_all", 0},
         {"broadcast", FIRST_KIND + BROADCAST, NULL, 0, "broadcast", 0},
