@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
+#include <errno.h>
+#include <signal.h>
+
 static int begin(void **state)
 {
     dry_begin(state);
@@ -86,5 +89,39 @@ static void refused(void **state)
         "--master_addr=m ");
 }
 
+/* What ControlPersist leaves behind holds the pipe for good; that is no answer that does not come. */
+static void masters(void **state)
+{
+    (void)state;
+    dry_program("ssh", "echo 10.1.2.3; exec /bin/sh -c '/bin/sleep 60 & echo $! >>\"$ASKED\"'");
+    HAS(dry_command(reached("-H", "hosts", "train")), "--master_addr=10.1.2.3 ");
+    for (char *s = asked(); *s;) kill((pid_t)strtol(s, &s, 10), SIGKILL), s += *s == '\n';
+}
+
+/* A signal for the launcher alone, while ssh hangs. */
+static void interrupted(void **state)
+{
+    (void)state;
+    int status;
+    dry_program("ssh", "echo $$ >>\"$ASKED\"; /bin/sleep 60");
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid)
+        exit(dry_child(
+            4,
+            (char *[]){(char *)"deepspeed", (char *)"-H", (char *)"hosts", (char *)"train", NULL},
+            true));
+    struct stat st;
+    while (stat(folder_path("asked"), &st) || st.st_size < 4) usleep(1000);
+    kill(pid, SIGTERM);
+    CHECK_INT(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM);
+    for (char *s = asked(); *s; s += *s == '\n') {
+        errno = 0;
+        CHECK(kill((pid_t)strtol(s, &s, 10), 0) == -1 && errno == ESRCH);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
-TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused))
+TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused), TEST(masters),
+          TEST(interrupted))
