@@ -56,19 +56,20 @@ static const struct argp_option options[] = {
     {"use-ema", USE_EMA, 0, 0, "test with an exponential moving average of the weights", 0},
     {"with-cuda", WITH_CUDA, 0, 0, "train on a GPU", 0},
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling", 0},
-    {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
+    {"max-steps", MAX_STEPS, "N", 0, "stop after N steps of the optimizer", 0},
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
     {"save", SAVE, "FILE", 0, "write the trained weights there: .pth, .safetensors", 0},
     {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints there, from which training goes on", 0},
-    {"save-interval", SAVE_INTERVAL, "N", 0, "every N steps (once an epoch), and at the end", 0},
+    {"save-interval", SAVE_INTERVAL, "N", 0,
+     "every N steps of the optimizer (once an epoch), and at the end", 0},
     {"load-dir", LOAD_DIR, "DIR", 0, "go on from the newest checkpoint there", 0},
     {"load-tag", LOAD_TAG, "TAG", 0, "from that one (what DIR/latest names)", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0,
-     "write step,loss,lr,grad_norm,loss_scale,skipped of every step (.csv)", 0},
-    {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
+     "write step,loss,lr,grad_norm,loss_scale,skipped of every batch (.csv)", 0},
+    {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N batches (2000)", 0},
     {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
     {0}};
 
@@ -247,7 +248,12 @@ static void make_engine(Program *p)
 
 /* ---- training ------------------------------------------------------------------------------------------ */
 
-static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step < p->o.max_steps; }
+/* Steps are the optimizer's, as those of --save-interval and of the configuration: each takes as many batches as
+ * gradients are added up of. So training never stops with a sum that is not used. */
+static bool more_steps(const Program *p)
+{
+    return p->o.max_steps < 0 || ds_engine_global_steps(p->engine) < p->o.max_steps;
+}
 
 /* Whether the step to come ends with lines of the engine: the bar makes room for them. */
 static bool will_print(const ds_engine *e)

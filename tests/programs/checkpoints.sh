@@ -32,10 +32,15 @@ status 0 $sample -e 1 --use_ema --load_dir e --max_steps 6
 
 # ---- between the micro steps of an update it waits for the end of it
 config='{"train_batch_size": 32, "gradient_accumulation_steps": 2, "optimizer": {"type": "Adam"}, "checkpoint": {"async": true, "keep_last": 2}}'
-status 0 $sample --deepspeed_config "$config" --max_steps 15 --save_dir g --save_interval 2
+status 0 $sample --deepspeed_config "$config" --max_steps 7 --save_dir g --save_interval 2 --trace g.csv
+lines g.csv 15 # a step takes two batches
 ls g >out
 has out '^global_step6$'
+has out '^global_step7$'
 lines out 3
+status 0 $sample --deepspeed_config "$config" --max_steps 8 --load_dir g --trace g.csv --no_eval
+has out '^Loaded g/global_step7: 7 steps'
+lines g.csv 3
 
 # ---- mistakes
 status 1 $sample --load_dir nowhere
