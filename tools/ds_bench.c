@@ -44,6 +44,12 @@ enum {
     UNIT,
     SCAN,
     RAW,
+    MEMORY,
+    BACKEND,
+    DEVICE,
+    DIST,
+    ASYNC,
+    DEBUG,
     LOCAL_RANK,
     FIRST_KIND
 };
@@ -51,10 +57,13 @@ enum {
 typedef struct plan {
     bool wanted[KINDS], scan, raw, bytes; /* bytes: GBps instead of Gbps */
     ds_dtype dtype;
-    int64_t ranks, trials, warmups, maxsize, minsize,
-        local_rank; /* sizes: powers of two, of elements */
-    double copy;    /* bytes a second and rank */
+    int64_t ranks, trials, warmups, maxsize, minsize; /* sizes: powers of two, of elements */
+    double memory;       /* the part of it that one size is to fill; 0: maxsize says the size */
+    const char *backend; /* NULL: whatever the ranks are */
+    double copy;         /* bytes a second and rank */
 } plan;
+
+enum { MOST_POWER = 34 };
 
 /* ---- one call -------------------------------------------------------------------------------------------- */
 
@@ -190,12 +199,32 @@ static void print_row(const plan *p, kind k, int64_t elements, double seconds)
     fflush(stdout);
 }
 
+/* Bytes of this machine, or of what its control group may use. */
+static double memory_here(void)
+{
+    double pages = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), limit = pages;
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
+    if (f && fscanf(f, "%lf", &limit) != 1) limit = pages; /* "max" */
+    if (f) fclose(f);
+    return limit < pages ? limit : pages;
+}
+
+/* --mem-factor: the largest power of two whose tensors, on all ranks of the machine, fit into that part of it. */
+static int64_t fitting_size(const plan *p, kind k)
+{
+    double tensors = k == ALL_TO_ALL ? 2 : k == ALL_GATHER || k == REDUCE_SCATTER ? 1.5 : 1;
+    double room = memory_here() * p->memory / ds_comm_local_size(ds_world()) / tensors;
+    double power = floor(log2(room / (double)ds_dtype_size(p->dtype)));
+    return power < 0 ? 0 : power > MOST_POWER ? MOST_POWER : (int64_t)power;
+}
+
 static ds_status table(const plan *p, kind k)
 {
     int ranks = ds_comm_size(ds_world());
     bool first = ds_comm_rank(ds_world()) == 0;
+    int64_t largest = p->memory > 0 ? fitting_size(p, k) : p->maxsize;
     if (first) print_header(p, k, ranks);
-    for (int64_t power = p->scan ? p->minsize : p->maxsize; power <= p->maxsize; power++) {
+    for (int64_t power = p->scan ? p->minsize : largest; power <= largest; power++) {
         int64_t elements = ((int64_t)1 << power) / ranks * ranks;
         if (elements < ranks) elements = ranks;
         double s = time_of(p, k, elements);
@@ -238,9 +267,9 @@ static ds_status measure_copies(plan *p)
 static ds_status bench(void *arg)
 {
     plan p = *(const plan *)arg; /* ranks may be threads */
-    ds_status status = measure_copies(&p);
     ds_comm *world = ds_world();
     bool any = false;
+    ds_status status = measure_copies(&p);
     for (int k = 0; k < KINDS; k++) any = any || p.wanted[k];
     if (status == DS_OK && ds_comm_rank(world) == 0)
         printf("%d ranks, %s; memory copies of all at once: %.2f GB/s each\n", ds_comm_size(world),
@@ -299,15 +328,55 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
         p->warmups = number(state, "warmups", arg, 0, 1000000);
         return 0;
     case MAXSIZE:
-        p->maxsize = number(state, "maxsize", arg, 0, 34);
+        p->maxsize = number(state, "maxsize", arg, 0, MOST_POWER);
         return 0;
     case MINSIZE:
-        p->minsize = number(state, "minsize", arg, 0, 34);
+        p->minsize = number(state, "minsize", arg, 0, MOST_POWER);
         return 0;
     case LOCAL_RANK: /* launchers append it; the communicator knows */
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double part_of(struct argp_state *state, const char *arg)
+{
+    char *end;
+    double part = strtod(arg, &end);
+    if (end == arg || *end || !(part > 0 && part <= 0.9))
+        argp_error(state, "--mem-factor %s: expected a part of the memory, up to 0.9", arg);
+    return part;
+}
+
+/* Options of DeepSpeed's that choose among what there is not here. */
+static error_t parse_choice(int key, char *arg, struct argp_state *state)
+{
+    plan *p = state->input;
+    switch (key) {
+    case BACKEND:
+        p->backend = arg;
+        if (strcmp(arg, "mpi") != 0 && strcmp(arg, "thread") != 0)
+            argp_error(state, "--backend %s: expected mpi or thread", arg);
+        return 0;
+    case DEVICE:
+        if (strcmp(arg, "cpu") != 0)
+            argp_error(state, "--device %s: expected cpu, on which collectives run here", arg);
+        return 0;
+    case DIST:
+        if (strcmp(arg, "deepspeed") != 0)
+            argp_error(state, "--dist %s: expected deepspeed; there is no PyTorch here", arg);
+        return 0;
+    case ASYNC:
+        argp_error(state,
+                   "--async-op: each call is waited for here, as a row is how long one takes");
+        return 0;
+    case DEBUG:
+        argp_error(state, "--debug: nothing more is printed here; DS_DEBUG=comm compares what "
+                          "ranks call");
+        return 0;
+    default:
+        return parse_number(key, arg, state);
     }
 }
 
@@ -334,9 +403,28 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_ARG:
         argp_error(state, "\"%s\": expected no argument", arg);
         return 0;
+    case MEMORY:
+        p->memory = part_of(state, arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (p->memory > 0 && p->scan)
+            argp_error(state, "--mem-factor and --scan: expected one size, or all of them");
+        return 0;
     default:
-        return parse_number(key, arg, state);
+        return parse_choice(key, arg, state);
     }
+}
+
+/* Whether the ranks are of the kind that --backend names. */
+static ds_status check_backend(const plan *p)
+{
+    const char *is = ds_comm_size(ds_world()) > 1 ? ds_comm_backend(ds_world()) : "thread";
+    if (!p->backend || !strcmp(p->backend, is)) return DS_OK;
+    return ds_fail(
+        DS_EINVAL,
+        "ds_bench: --backend %s: the ranks would be of %s: deepspeed and mpirun start mpi's "
+        "(deepspeed --num_devs 2 ds_bench), ds_bench alone has threads",
+        p->backend, is);
 }
 
 static int64_t default_ranks(void)
@@ -363,10 +451,18 @@ int main(int argc, char **argv)
         {"scan", SCAN, NULL, 0, "All sizes from --minsize on, not only the largest", 1},
         {"maxsize", MAXSIZE, "N", 0, "2^N elements (24)", 1},
         {"minsize", MINSIZE, "N", 0, "2^N elements (0)", 1},
+        {"mem-factor", MEMORY, "F", 0, "Instead: a size that fills so much of the memory, 0 to 0.9",
+         1},
+        {"mem_factor", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 1},
         {"dtype", DTYPE, "TYPE", 0, "float32 (and so on)", 1},
         {"trials", TRIALS, "N", 0, "Calls of a row (20)", 1},
         {"warmups", WARMUPS, "N", 0, "Calls before them (5)", 1},
         {"ranks", RANKS, "N", 0, "Threads, where no launcher started ranks", 1},
+        {"backend", BACKEND, "NAME", 0, "Refuse other ranks: mpi or thread", 1},
+        {"device", DEVICE, "NAME", 0, "cpu, the only one", 1},
+        {"dist", DIST, "NAME", OPTION_HIDDEN, NULL, 1},
+        {"async-op", ASYNC, NULL, OPTION_HIDDEN, NULL, 1},
+        {"debug", DEBUG, NULL, OPTION_HIDDEN, NULL, 1},
         {"raw", RAW, NULL, 0, "Bytes and microseconds as plain numbers", 2},
         {"bw_unit", UNIT, "UNIT", 0, "Gbps (bits) or GBps (bytes)", 2},
         {"bw-unit", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 2},
@@ -378,7 +474,7 @@ int main(int argc, char **argv)
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &p)) return 2;
     if (p.minsize > p.maxsize) p.minsize = p.maxsize;
-    if (ds_init_distributed() != DS_OK) return complain();
+    if (ds_init_distributed() != DS_OK || check_backend(&p) != DS_OK) return complain();
     ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)
                                                     : ds_run_ranks((int)p.ranks, bench, &p);
     int code = status == DS_OK ? EXIT_SUCCESS : complain();

@@ -83,6 +83,14 @@ fi
 program=$binary/ds_bench
 status 2 --dtype int7
 has err 'expected float32'
+status 0 --ranks 2 --trials 1 --warmups 0 --mem-factor 1e-5 --broadcast --device cpu --dist deepspeed --backend thread --raw
+has out '^[0-9]*  *[0-9]*x4 '
+status 1 --ranks 2 --backend mpi
+has err '^ds_bench: --backend mpi: the ranks would be of thread: '
+for refused in '--mem-factor 2' '--mem-factor 0.1 --scan' '--backend nccl' '--device cuda' '--dist torch' --async-op --debug; do
+    status 2 $refused
+    has err "^ds_bench: ${refused%% *}[ :]"
+done
 status 2 --ranks 1
 has err '^ds_bench: --ranks 1: expected a number, 2 to 64$'
 status 2 word
