@@ -16,7 +16,9 @@ ds_state *weights_load(const char *path)
     ds_value *v = is_torch(path) ? ds_value_load(path) : NULL;
     if (!v && is_torch(path)) return NULL;
     const ds_value *weights = ds_value_get(v, "model_state_dict");
+    if (!weights) weights = ds_value_get(v, "state_dict"); /* of PyTorch's ImageNet example */
     ds_state *state = weights ? ds_state_of_value(weights) : ds_load(path);
     ds_value_free(v);
+    if (state) (void)ds_state_strip_prefix(state, "module."); /* of DistributedDataParallel */
     return state;
 }

@@ -96,6 +96,12 @@ DS_API ds_tensor *ds_state_get(const ds_state *state, const char *name);
 DS_API int ds_state_len(const ds_state *state);
 DS_API const char *ds_state_name(const ds_state *state, int i);
 DS_API ds_tensor *ds_state_at(const ds_state *state, int i);
+/* Takes prefix off the names that begin with it, as torch's consume_prefix_in_state_dict_if_present: "module." of what
+ * was saved from DistributedDataParallel or DataParallel, "_orig_mod." of a compiled module. Refuses, changing
+ * nothing, if two tensors would have one name, or one none. */
+DS_API ds_status ds_state_strip_prefix(ds_state *state, const char *prefix);
+/* Puts it in front of all names. */
+DS_API ds_status ds_state_add_prefix(ds_state *state, const char *prefix);
 
 #ifdef __cplusplus
 }

@@ -464,6 +464,59 @@ static void compare(const ds_module *m, const ds_state *want, const ds_state *go
             dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", ds_state_name(got, i));
 }
 
+/* The length of "module.", where "module.fc1.weight" is a name of one and "fc1.weight" of the other; 0: no two names are
+ * so. */
+static size_t prefix_of(const ds_state *longer, const ds_state *shorter)
+{
+    for (int i = 0; i < ds_state_len(longer); i++) {
+        const char *name = ds_state_name(longer, i);
+        for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.'))
+            if (ds_state_get(shorter, dot + 1)) return (size_t)(dot + 1 - name);
+    }
+    return 0;
+}
+
+static int count_beginning(const ds_state *state, const char *with, size_t n)
+{
+    int count = 0;
+    for (int i = 0; i < ds_state_len(state); i++)
+        count += !strncmp(ds_state_name(state, i), with, n);
+    return count;
+}
+
+/* The prefix that all names of `longer` have and none of `shorter`; its length, or 0. */
+static size_t common_prefix(const ds_state *longer, const ds_state *shorter)
+{
+    size_t n = prefix_of(longer, shorter);
+    const char *name = ds_state_name(longer, 0);
+    bool all = n && count_beginning(longer, name, n) == ds_state_len(longer);
+    return all && !count_beginning(shorter, name, n) ? n : 0;
+}
+
+/* Why no name fits, and which call helps; false: it is not that. */
+static bool explain_prefix(const ds_module *m, const ds_state *want, const ds_state *got)
+{
+    size_t more = common_prefix(got, want), less = more ? 0 : common_prefix(want, got);
+    const char *name = ds_state_name(more ? got : want, 0);
+    if (more)
+        dsi_fail(DS_EINVAL,
+                 "%s: the state dict does not fit: all its names begin with \"%.*s\"%s, those of "
+                 "the module do "
+                 "not: ds_state_strip_prefix(state, \"%.*s\") takes it off",
+                 m->name, (int)more, name,
+                 strncmp(name, "module.", 7)
+                     ? ""
+                     : ", as DistributedDataParallel and DataParallel save them",
+                 (int)more, name);
+    if (less)
+        dsi_fail(DS_EINVAL,
+                 "%s: the state dict does not fit: all names of the module begin with \"%.*s\", "
+                 "those of the "
+                 "state dict do not: ds_state_add_prefix(state, \"%.*s\") puts it there",
+                 m->name, (int)less, name, (int)less, name);
+    return more || less;
+}
+
 ds_status ds_module_load(ds_module *m, const ds_state *state)
 {
     if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
@@ -471,7 +524,10 @@ ds_status ds_module_load(ds_module *m, const ds_state *state)
     dsi_text bad = {0};
     compare(m, mine, state, &bad);
     ds_status status = DS_OK;
-    if (bad.n) status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
+    if (bad.n && explain_prefix(m, mine, state))
+        status = DS_EINVAL;
+    else if (bad.n)
+        status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)
         status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
     dsi_text_free(&bad);

@@ -2,7 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "tensor.h"
+
+#include <string.h>
 
 struct ds_state {
     dsi_map map; /* values: ds_tensor */
@@ -41,4 +44,42 @@ const char *ds_state_name(const ds_state *state, int i)
 ds_tensor *ds_state_at(const ds_state *state, int i)
 {
     return state && i >= 0 && i < state->map.n ? state->map.at[i].value : NULL;
+}
+
+/* ---- prefixes ---------------------------------------------------------------------------------------- */
+
+ds_status ds_state_strip_prefix(ds_state *state, const char *prefix)
+{
+    if (!state || !prefix) return dsi_passed("state_strip_prefix"), DS_EINVAL;
+    size_t n = strlen(prefix);
+    dsi_map to = {0};
+    for (int i = 0; i < state->map.n; i++) {
+        const char *name = state->map.at[i].name,
+                   *rest = strncmp(name, prefix, n) ? name : name + n;
+        if (*rest && !dsi_map_set(&to, rest, state->map.at[i].value)) continue;
+        dsi_map_free(&to);
+        return *rest ? dsi_fail(DS_EINVAL,
+                                "state_strip_prefix: without \"%s\" two tensors are called %s",
+                                prefix, rest)
+                     : dsi_fail(DS_EINVAL,
+                                "state_strip_prefix: \"%s\" is the whole name of a tensor", prefix);
+    }
+    dsi_map_free(&state->map);
+    state->map = to;
+    return DS_OK;
+}
+
+ds_status ds_state_add_prefix(ds_state *state, const char *prefix)
+{
+    if (!state || !prefix) return dsi_passed("state_add_prefix"), DS_EINVAL;
+    dsi_map to = {0};
+    for (int i = 0; i < state->map.n; i++) {
+        dsi_text name = {0};
+        dsi_text_add(&name, "%s%s", prefix, state->map.at[i].name);
+        dsi_map_set(&to, name.s, state->map.at[i].value);
+        dsi_text_free(&name);
+    }
+    dsi_map_free(&state->map);
+    state->map = to;
+    return DS_OK;
 }

@@ -120,6 +120,48 @@ static void loading_is_all_or_nothing(void **state)
     ds_scope_close(s);
 }
 
+/* Names of DistributedDataParallel's, and of a module that is wrapped in another one. */
+static void prefixes_are_named(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = pair("b", 4), *outer = ds_nn_sequential(NULL, "outer");
+    ds_nn_linear(ds_nn_sequential(outer, "module"), "a", 5, 4);
+    ds_state *d = ds_module_state(m);
+    CHECK_INT(ds_state_add_prefix(d, "module."), DS_OK);
+    CHECK(!strcmp(ds_state_name(d, 0), "module.a.weight"));
+    CHECK(ds_module_load(m, d) != DS_OK);
+    CHECK_ERROR("net: the state dict does not fit: all its names begin with \"module.\", as "
+                "DistributedDataParallel and DataParallel save them");
+    CHECK(ds_module_load(m, d) != DS_OK);
+    CHECK_ERROR("ds_state_strip_prefix(state, \"module.\") takes it off");
+    CHECK_INT(ds_state_strip_prefix(d, "module."), DS_OK);
+    CHECK_INT(ds_state_strip_prefix(d, "module."), DS_OK); /* there is none */
+    CHECK_INT(ds_module_load(m, d), DS_OK);
+    ds_state_add_prefix(d, "_orig_mod.");
+    CHECK(ds_module_load(m, d) != DS_OK);
+    CHECK_ERROR("begin with \"_orig_mod.\", those of the module do not");
+    ds_state_set(d, "x", ds_ones(DS_F32, ds_shape(1))); /* not all of them */
+    CHECK(ds_module_load(m, d) != DS_OK);
+    CHECK_ERROR("missing a.weight");
+    ds_state_free(d);
+
+    d = ds_module_state(outer);
+    CHECK_INT(ds_state_strip_prefix(d, "module."), DS_OK);
+    CHECK(ds_module_load(outer, d) != DS_OK);
+    CHECK_ERROR("ds_state_add_prefix(state, \"module.\") puts it there");
+    ds_state_set(d, "module.a.bias", ds_ones(DS_F32, ds_shape(1)));
+    CHECK(ds_state_strip_prefix(d, "module.") != DS_OK);
+    CHECK_ERROR("without \"module.\" two tensors are called a.bias");
+    CHECK(ds_state_strip_prefix(d, "a.weight") != DS_OK);
+    CHECK_ERROR("\"a.weight\" is the whole name of a tensor");
+    CHECK_INT(ds_state_len(d), 3);
+    ds_state_free(d);
+    ds_module_free(outer);
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
 static void modes_reach_all(void **state)
 {
     (void)state;
@@ -253,6 +295,6 @@ static void to_half_the_memory(void **state)
 
 TEST_MAIN(cmocka_unit_test(names_and_numbers), cmocka_unit_test(call_leaves_one_tensor),
           cmocka_unit_test(a_wrong_width_names_the_module), cmocka_unit_test(bad_names),
-          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(modes_reach_all),
-          cmocka_unit_test(hooks_stand_around_each_call),
+          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(prefixes_are_named),
+          cmocka_unit_test(modes_reach_all), cmocka_unit_test(hooks_stand_around_each_call),
           cmocka_unit_test(to_another_dtype_handles_stay), cmocka_unit_test(to_half_the_memory))
