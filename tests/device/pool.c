@@ -23,6 +23,8 @@ static const Case cases[] = {
     {1, 8, 12, 13, POOL(3, 2, 1, 3, 1, 0, 2, 3), 0},
     {2, 1, 6, 6, POOL(3, 3, 3, 3, 0, 0, 1, 1), 0},
     {1, 2, 5, 5, POOL(5, 5, 5, 5, 0, 0, 1, 1), 0},
+    {2, 3, 8, 8, POOL(8, 8, 8, 8, 0, 0, 1, 1), 0}, /* the whole plane */
+    {2, 3, 4, 9, POOL(3, 2, 1, 2, 1, 0, 1, 1), 0},
     {2, 2, 7, 7, POOL(4, 4, 3, 3, 2, 2, 1, 1), 1},
 };
 #define N_CASES (int)(sizeof cases / sizeof *cases)

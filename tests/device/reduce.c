@@ -132,6 +132,37 @@ static void maxima_are_the_first_and_nan_wins(void **state)
     }
 }
 
+/* Of rows of 1 to 130 elements with many ties, and a NaN or two in some: along memory, and across it. */
+static void maxima_of_long_rows(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int order = 0; order < 2; order++)
+        for (int64_t n = 1; n <= 130; n += n < 40 ? 1 : 30) {
+            dsi_view x = view_new(DS_F32, 3, (int64_t[]){7, n, 5},
+                                  order ? (int[]){0, 2, 1} : (int[]){0, 1, 2});
+            dsi_view y = view_new(DS_F32, 2, (int64_t[]){7, 5}, NULL);
+            dsi_view index = view_new(DS_I64, 2, (int64_t[]){7, 5}, NULL);
+            view_random(&x, (uint64_t)n);
+            for (int64_t i = 0; i < 35 * n; i++) {
+                double v = round(2 * view_get(&x, i));
+                view_set(&x, i, i % 97 == 13 || i % 71 == 5 ? NAN : v);
+            }
+            CHECK_INT(k->max(NULL, x, y, index), DS_OK);
+            for (int64_t row = 0; row < 35; row++) {
+                int64_t first = row / 5 * n * 5 + row % 5, at = 0;
+                double most = view_get(&x, first);
+                for (int64_t c = 1; c < n && !isnan(most); c++) {
+                    double v = view_get(&x, first + c * 5);
+                    if (!(v <= most)) most = v, at = c;
+                }
+                CHECK_CLOSE(view_get(&y, row), most, 0);
+                CHECK_INT(*(int64_t *)view_at(&index, row), at);
+            }
+            view_free(&x), view_free(&y), view_free(&index);
+        }
+}
+
 static void norms_of_several_views(void **state)
 {
     (void)state;
@@ -199,5 +230,5 @@ TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
           cmocka_unit_test(long_sums_stay_exact),
           cmocka_unit_test(nan_and_infinity_pass_through_sums),
           cmocka_unit_test(maxima_are_the_first_and_nan_wins),
-          cmocka_unit_test(norms_of_several_views),
+          cmocka_unit_test(maxima_of_long_rows), cmocka_unit_test(norms_of_several_views),
           cmocka_unit_test(sums_do_not_depend_on_threads_or_instruction_set))

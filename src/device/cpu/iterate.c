@@ -62,7 +62,12 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
 
 #define GATHER(bytes, type) \
     case bytes: \
-        for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
+        if (stride == 0) { /* one value repeated: a loop of stores that is vectorised */ \
+            const type value = *(const type *)from; \
+            for (int64_t i = 0; i < n; i++) ((type *)to)[i] = value; \
+        } else { \
+            for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
+        } \
         break
 static void gather(int64_t size, int64_t n, void *to, const char *from, int64_t stride)
 {

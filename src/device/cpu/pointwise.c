@@ -92,21 +92,18 @@ static ds_status run(const char *kernel, ds_dtype dtype, walk_line *line32, walk
         return RUN(name, x.dtype, NULL, 2, &x, &y); \
     }
 
-#define SQRT_HALF       0.70710678118654752440 /* sqrt(1/2) */
 #define SQRT_2_OVER_PI  0.79788456080286535588
 #define INV_SQRT_2_PI   0.39894228040143267794 /* 1 / sqrt(2 pi) */
 #define GELU_CUBIC      0.044715
 #define AS(x, constant) ((__typeof__(x))(constant)) /* a constant of x's type */
 
-/* Phi(x), the normal distribution, and what gelu_tanh has in its place, doubled */
-#define TWO_PHI(x)    (1 + ERF((x)*AS(x, SQRT_HALF)))
 #define TANH_INNER(x) (AS(x, SQRT_2_OVER_PI) * ((x) + AS(x, GELU_CUBIC) * (x) * (x) * (x)))
 
 UNARY(abs, ABS(x))
 UNARY(exp, EXP(x))
 UNARY(log, LOG(x))
 UNARY(sqrt, SQRT(x))
-UNARY(gelu, AS(x, 0.5) * x * TWO_PHI(x))
+UNARY(gelu, x *NORMAL(x))
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(tanh, TANH(x))
@@ -153,7 +150,7 @@ BINARY(sigmoid_dx, a *b *(1 - b))
 BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
 /* (x Phi(x))' = Phi(x) + x phi(x), phi the normal density */
-BINARY(gelu_dx, a *(AS(b, 0.5) * TWO_PHI(b) + b * AS(b, INV_SQRT_2_PI) * EXP(AS(b, -0.5) * b * b)))
+BINARY(gelu_dx, a *(NORMAL(b) + b * AS(b, INV_SQRT_2_PI) * EXP_NORMAL(AS(b, -0.5) * (b * b))))
 
 #define GELU_TANH_DX(T, suffix) \
     ALWAYS_INLINE T gelu_tanh_slope_##suffix(T x) \

@@ -2,6 +2,7 @@
  *
  * Planes (one channel of one sample) are independent: they are what threads divide.
  * SPDX-License-Identifier: MIT */
+#include "lines.h"
 #include "pool_quad.h"
 #include "table.h"
 #include "wide.h"
@@ -16,8 +17,10 @@ typedef struct {
 
 /* One pooling of all planes; x may be dx, y may be dy. */
 typedef struct Pool {
-    const dsi_pool2d *c;                                         /* NULL: adaptive */
-    Window (*window)(const struct Pool *o, int axis, int64_t i); /* of output i along an axis */
+    const dsi_pool2d *c;          /* NULL: adaptive */
+    const Window *rows, *columns; /* averages: [P], [Q] */
+    bool whole;                   /* averages: of each plane, which is one line */
+    bool pairs; /* averages: columns are neighbours in memory, windows two of them */
     int64_t C, H, W, P, Q;
     int64_t xh, xw, yh, yw, ih, iw; /* strides in a plane */
     dsi_view x, y, index;
@@ -60,7 +63,6 @@ static int64_t divisor(const Pool *o, Window v, Window h)
 static Pool pool_of(const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index)
 {
     return (Pool){.c = c,
-                  .window = c ? window_fixed : window_adaptive,
                   .C = x.d[1],
                   .H = x.d[2],
                   .W = x.d[3],
@@ -77,54 +79,79 @@ static Pool pool_of(const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index)
                   .index = index};
 }
 
-/* Calls f_f32 or f_f64 with plane i of x and y (and the index). */
+/* Where plane i of x, y or the index begins. */
 static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
 {
+    if (v->s[0] == channels * v->s[1]) return i * v->s[1]; /* without a division */
     return i / channels * v->s[0] + i % channels * v->s[1];
 }
 #define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
 #define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
 #define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
 
-static void max_planes(void *arg, int64_t begin, int64_t end)
+/* Channels of a pixel are neighbours in x and y. */
+static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
+
+/* As above, and in the index; for gradients, pixels of x are one line. */
+static bool max_by_pixels(const Pool *o)
 {
-    const Pool *o = arg;
-    for (int64_t i = begin; i < end; i++)
-        if (o->x.dtype == DS_F32)
-            max_plane_f32(o, X(o, float, i), Y(o, float, i), I(o, i));
-        else
-            max_plane_f64(o, X(o, double, i), Y(o, double, i), I(o, i));
+    return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
 }
 
-static void max_planes_dx(void *arg, int64_t begin, int64_t end)
-{
-    const Pool *o = arg;
-    for (int64_t i = begin; i < end; i++)
-        if (o->x.dtype == DS_F32)
-            max_plane_dx_f32(o, Y(o, float, i), I(o, i), X(o, float, i));
-        else
-            max_plane_dx_f64(o, Y(o, double, i), I(o, i), X(o, double, i));
-}
+/* Samples begin .. end-1, or planes. */
+#define PARTS(T, suffix) \
+    static void maxima_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const Pool *o = arg; \
+        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
+            if (max_by_pixels(o)) \
+                max_pixels_##suffix(o, X(o, T, n), Y(o, T, n), I(o, n)); \
+            else \
+                max_plane_##suffix(o, X(o, T, i), Y(o, T, i), I(o, i)); \
+        } \
+    } \
+    static void maxima_dx_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const Pool *o = arg; \
+        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
+            if (max_by_pixels(o)) \
+                max_pixels_dx_##suffix(o, Y(o, T, n), I(o, n), X(o, T, n)); \
+            else \
+                max_plane_dx_##suffix(o, Y(o, T, i), I(o, i), X(o, T, i)); \
+        } \
+    } \
+    static void means_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const Pool *o = arg; \
+        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
+            if (o->whole) \
+                *Y(o, T, i) = sum_run_##suffix(X(o, T, i), o->H * o->W, 1) / (T)(o->H * o->W); \
+            else if (by_pixels(o)) \
+                mean_pixels_##suffix(o, X(o, T, n), Y(o, T, n)); \
+            else \
+                mean_plane_##suffix(o, X(o, T, i), Y(o, T, i)); \
+        } \
+    } \
+    static void means_dx_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const Pool *o = arg; \
+        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
+            if (o->whole) \
+                fill_run_##suffix(X(o, T, i), o->H * o->W, *Y(o, T, i) / (T)(o->H * o->W)); \
+            else if (by_pixels(o)) \
+                mean_pixels_dx_##suffix(o, Y(o, T, n), X(o, T, n)); \
+            else \
+                mean_plane_dx_##suffix(o, Y(o, T, i), X(o, T, i)); \
+        } \
+    }
+PARTS(float, f32)
+PARTS(double, f64)
 
-static void mean_planes(void *arg, int64_t begin, int64_t end)
-{
-    const Pool *o = arg;
-    for (int64_t i = begin; i < end; i++)
-        if (o->x.dtype == DS_F32)
-            mean_plane_f32(o, X(o, float, i), Y(o, float, i));
-        else
-            mean_plane_f64(o, X(o, double, i), Y(o, double, i));
-}
-
-static void mean_planes_dx(void *arg, int64_t begin, int64_t end)
-{
-    const Pool *o = arg;
-    for (int64_t i = begin; i < end; i++)
-        if (o->x.dtype == DS_F32)
-            mean_plane_dx_f32(o, Y(o, float, i), X(o, float, i));
-        else
-            mean_plane_dx_f64(o, Y(o, double, i), X(o, double, i));
-}
+typedef void Part(void *arg, int64_t begin, int64_t end);
+static Part *const maxima[] = {maxima_f32, maxima_f64}, *const maxima_dx[] = {maxima_dx_f32,
+                                                                              maxima_dx_f64};
+static Part *const means[] = {means_f32, means_f64}, *const means_dx[] = {means_dx_f32,
+                                                                          means_dx_f64};
 
 /* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes (or, if the channels are
  * neighbours, of all samples). */
@@ -226,13 +253,43 @@ static bool quads(const Pool *o)
     return known && inside && (columns || channels);
 }
 
-/* x, y (or dx, dy) and the loop over their planes */
-static ds_status run(const char *name, Pool o, void (*body)(void *, int64_t, int64_t))
+/* All samples or planes, by part[0] for float32, part[1] for float64 */
+static ds_status run(const char *name, Pool o, Part *const *part, bool pixels)
 {
     if (o.x.dtype != DS_F32 && o.x.dtype != DS_F64) return no_dtype(name, o.x.dtype);
-    int64_t work = o.H * o.W + o.P * o.Q; /* elements a plane, about one a nanosecond */
-    dsi_parallel(o.x.d[0] * o.C, 1 + 20000 / (work + 1), body, &o);
+    int64_t each = pixels ? o.C : 1;               /* planes done at once */
+    int64_t work = (o.H * o.W + o.P * o.Q) * each; /* elements, up to a nanosecond each */
+    dsi_parallel(o.x.d[0] * o.C / each, 1 + 20000 / (work + 1), part[o.x.dtype == DS_F64], &o);
     return DS_OK;
+}
+
+static ds_status run_maxima(const char *name, Pool o, Part *const *part)
+{
+    return run(name, o, part, max_by_pixels(&o));
+}
+
+/* For averages windows are worked out once. */
+static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const *part)
+{
+    Window *windows = dsi_scratch(s, (size_t)(o.P + o.Q) * sizeof *windows);
+    if (!windows) return DS_ENOMEM;
+    for (int64_t i = 0; i < o.P + o.Q; i++) {
+        int axis = i >= o.P;
+        int64_t at = axis ? i - o.P : i;
+        windows[i] = o.c ? window_fixed(&o, axis, at) : window_adaptive(&o, axis, at);
+    }
+    o.rows = windows, o.columns = windows + o.P;
+    const Window *v = windows, *h = o.columns;
+    o.whole = o.P * o.Q == 1 && !by_pixels(&o) && o.xw == 1 && o.xh == o.W &&
+              v->end - v->begin == o.H && h->end - h->begin == o.W &&
+              divisor(&o, *v, *h) == o.H * o.W;
+    o.pairs = o.xw == 1 && o.yw == 1;
+    for (int64_t q = 0; q < o.Q; q++)
+        o.pairs &= o.columns[q].begin == 2 * q && o.columns[q].end == 2 * q + 2 &&
+                   o.columns[q].padded == 2;
+    ds_status status = run(name, o, part, by_pixels(&o));
+    dsi_scratch_release(s, windows);
+    return status;
 }
 
 ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
@@ -241,7 +298,7 @@ ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi
     Pool o = pool_of(c, x, y, index);
     bool half = is_half(x.dtype), by_quads = quads(&o);
     if (half && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
-    if (!by_quads) return run("max_pool2d", o, max_planes);
+    if (!by_quads) return run_maxima("max_pool2d", o, maxima);
     int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
     dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
                  half ? max_quads_half : max_quads, &o);
@@ -251,36 +308,36 @@ ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi
 ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(max_pool2d_dx)(s, dy, index, dx), &dx, &dy);
-    return run("max_pool2d_dx", pool_of(NULL, dx, dy, index), max_planes_dx);
+    return run_maxima("max_pool2d_dx", pool_of(NULL, dx, dy, index), maxima_dx);
 }
 
 ds_status KERNEL(pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y)
 {
     dsi_pooled g = *x;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(pooled_to_dense)(s, &g, y), &y, &g.value);
-    return run("pooled_to_dense", pool_of(NULL, y, x->value, x->index), max_planes_dx);
+    return run_maxima("pooled_to_dense", pool_of(NULL, y, x->value, x->index), maxima_dx);
 }
 
 ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
 {
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d)(s, c, x, y), &y, &x);
-    return run("avg_pool2d", pool_of(c, x, y, (dsi_view){0}), mean_planes);
+    return run_means(s, "avg_pool2d", pool_of(c, x, y, (dsi_view){0}), means);
 }
 
 ds_status KERNEL(avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d_dx)(s, c, dy, dx), &dx, &dy);
-    return run("avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), mean_planes_dx);
+    return run_means(s, "avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), means_dx);
 }
 
 ds_status KERNEL(adaptive_avg_pool2d)(dsi_stream *s, dsi_view x, dsi_view y)
 {
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d)(s, x, y), &y, &x);
-    return run("adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), mean_planes);
+    return run_means(s, "adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), means);
 }
 
 ds_status KERNEL(adaptive_avg_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d_dx)(s, dy, dx), &dx, &dy);
-    return run("adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), mean_planes_dx);
+    return run_means(s, "adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), means_dx);
 }

@@ -262,8 +262,13 @@ ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("max", x.dtype);
     if (n == 0) return DS_OK;
     if (x.d[1] == 0) return dsi_fail(DS_EINVAL, "max: the dimension has no elements");
-    dsi_parallel(n, PARALLEL_ELEMENTS / x.d[1] + 1, x.dtype == DS_F32 ? max_rows_f32 : max_rows_f64,
-                 &m);
+    bool f32 = x.dtype == DS_F32;
+    if (x.s[2] == 1 && x.d[2] > 1 && x.d[1] < INT32_MAX)
+        dsi_parallel(x.d[0] * ((x.d[2] + COLUMNS - 1) / COLUMNS),
+                     PARALLEL_ELEMENTS / x.d[1] / COLUMNS + 1,
+                     f32 ? max_columns_f32 : max_columns_f64, &m);
+    else
+        dsi_parallel(n, PARALLEL_ELEMENTS / x.d[1] + 1, f32 ? max_rows_f32 : max_rows_f64, &m);
     return DS_OK;
 }
 
