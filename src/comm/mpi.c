@@ -33,6 +33,7 @@
 
 typedef struct job {
     const dsi_mpi *mpi;
+    int most_tag;
     ds_comm *world;
     pthread_mutex_t mutex;
     dsi_transfer *first, *last; /* under way, oldest first */
@@ -66,14 +67,18 @@ static void check(const char *what, const char *wrong)
 
 /* ---- transfers: with the mutex held -------------------------------------------------------------------- */
 
+static void end_wrong(job *j, const dsi_transfer *t)
+{
+    dsi_text why = {0};
+    dsi_text_add(&why, "%s: %s", dsi_request_text(t->r), t->wrong.s);
+    end_job(j, why.s);
+}
+
 static void advance_all(job *j)
 {
     for (dsi_transfer *t = j->first; t; t = t->after) {
         dsi_transfer_advance(t);
-        if (!t->wrong.n) continue;
-        dsi_text why = {0};
-        dsi_text_add(&why, "%s: %s", dsi_request_text(t->r), t->wrong.s);
-        end_job(j, why.s);
+        if (t->wrong.n) end_wrong(j, t);
     }
 }
 
@@ -123,7 +128,8 @@ static ds_status mpi_start(dsi_request *r)
 {
     job *j = the_job;
     dsi_transfer *t = dsi_alloc(sizeof *t);
-    *t = (dsi_transfer){.r = r, .mpi = j->mpi, .comm = r->comm->own, .spare = &j->spare};
+    *t = (dsi_transfer){
+        .r = r, .mpi = j->mpi, .comm = r->comm->own, .most_tag = j->most_tag, .spare = &j->spare};
     r->own = t;
     pthread_mutex_lock(&j->mutex);
     *(j->last ? &j->last->after : &j->first) = t;
@@ -146,6 +152,15 @@ static void give_up(dsi_transfer *t, double waited)
     end_job(the_job, why.s);
 }
 
+/* It takes long: has something else come than what it waits for? */
+static void look_for_others(dsi_transfer *t)
+{
+    pthread_mutex_lock(&the_job->mutex);
+    dsi_transfer_look(t);
+    if (t->wrong.n) end_wrong(the_job, t);
+    pthread_mutex_unlock(&the_job->mutex);
+}
+
 /* Looks at it until it is done; false: it was not within `limit` seconds. */
 static bool look_until_done(dsi_transfer *t, double limit)
 {
@@ -159,9 +174,10 @@ static bool look_until_done(dsi_transfer *t, double limit)
         if (done) return true;
         double spent = dsi_now() - begun;
         if (spent > limit) return false;
-        if (spent > SPIN_S)
+        if (spent > SPIN_S) {
+            look_for_others(t);
             usleep(NAP_US);
-        else if (spent > PATIENCE_S)
+        } else if (spent > PATIENCE_S)
             sched_yield();
     }
 }
@@ -260,7 +276,7 @@ ds_comm *dsi_mpi_world(const char *library)
         return NULL;
     }
     job *j = dsi_alloc(sizeof *j);
-    *j = (job){.mpi = mpi, .world = new_comm(&place)};
+    *j = (job){.mpi = mpi, .most_tag = place.most_tag, .world = new_comm(&place)};
     pthread_mutex_init(&j->mutex, NULL);
     pthread_cond_init(&j->work, NULL);
     start_helper(j, place.local_size);

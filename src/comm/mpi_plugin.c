@@ -53,22 +53,18 @@ static int return_errors(void)
     return error ? error : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
-/* DS_DEBUG=comm finds receives of another size than what comes. Open MPI 4.1 copies such a message whole, past the end
- * of what was given to receive it, where it reads the sender's memory itself: then it may not. */
-static void keep_sizes(void)
+/* At least 32767. */
+static int find_most_tag(void)
 {
-#ifdef OPEN_MPI
-    const char *debug = getenv("DS_DEBUG");
-    if (debug && !strcmp(debug, "comm"))
-        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-#endif
+    int *most = NULL, set = 0;
+    int error = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &set);
+    return !error && set && most ? *most : 32767;
 }
 
 static const char *plugin_init(dsi_mpi_place *world)
 {
     int level;
     MPI_Comm comm;
-    keep_sizes();
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (error) return said(error);
     if (level < MPI_THREAD_SERIALIZED) return "it cannot be called from more than one thread";
@@ -76,6 +72,7 @@ static const char *plugin_init(dsi_mpi_place *world)
     if (!error) error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     if (error) return said(error);
     const char *wrong = place(comm, world);
+    world->most_tag = find_most_tag();
     return wrong ? wrong : split_machines(comm, world);
 }
 
@@ -121,11 +118,22 @@ static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
     return said(error);
 }
 
+static const char *plugin_look(void *comm, int from, int *tag, size_t *bytes)
+{
+    int flag = 0, count = 0;
+    MPI_Status status;
+    int error = MPI_Iprobe(from, MPI_ANY_TAG, *(MPI_Comm *)comm, &flag, &status);
+    if (!error && flag) error = MPI_Get_count(&status, MPI_BYTE, &count);
+    *tag = !error && flag ? status.MPI_TAG : -1;
+    *bytes = (size_t)count;
+    return said(error);
+}
+
 static const char *plugin_finalize(void) { return said(MPI_Finalize()); }
 
 static void plugin_abort(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
 
 extern const dsi_mpi dsi_mpi_plugin;
 __attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
-    DSI_MPI_VERSION, plugin_init, plugin_split,    plugin_free, plugin_send,
-    plugin_receive,  plugin_test, plugin_finalize, plugin_abort};
+    DSI_MPI_VERSION, plugin_init, plugin_split, plugin_free,     plugin_send,
+    plugin_receive,  plugin_test, plugin_look,  plugin_finalize, plugin_abort};

@@ -14,6 +14,11 @@
  * Reductions go by segments of SEGMENT bytes, which bounds the memory that what was received takes. A
  * collective is a list of phases: the messages of one are sent when those of the one before are all done. A
  * phase has a tag of its own, since ranks come to the phases of several collectives in different orders.
+ *
+ * Note [Sizes]: a message's tag has its place (which collective, which phase, which message) in the low bits and
+ * its size, as far as bits are left, above them. So one of another size than what is received never meets that
+ * receive: Open MPI 4.1 would copy all of it out of the sender's memory, past the end of what was given. Whoever waits
+ * long looks whether something with the right place and another size has come. That costs a message nothing.
  * SPDX-License-Identifier: MIT */
 #include "transfer.h"
 
@@ -29,9 +34,26 @@
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
-/* Tags that no phase has, of which there are three, 0 to 2. Messages with one tag keep their order. */
-#define FAREWELL 3
-#define MESSAGE  7
+/* Places: four a number, of which the phases of a collective have 0 to 2. The last one of number 0 is the farewell's,
+ * those of the others are messages'. What has one tag keeps its order. */
+enum { NUMBERS = 8192, PLACES = 4 * NUMBERS, FAREWELL = 3 };
+
+static int place_of(const dsi_request *r, int phase)
+{
+    int number = (int)(r->number % NUMBERS), message = 1 + (int)(r->number % (NUMBERS - 1));
+    if (r->farewell) return FAREWELL;
+    if (dsi_is_message(r)) return 4 * message + 3;
+    /* what is received in one phase of a broadcast was sent in the other */
+    return 4 * number + (r->what == DSI_BROADCAST ? 0 : phase);
+}
+
+/* Sizes that are told apart are those that differ by no multiple of `sizes`. */
+static int tag_of(const dsi_transfer *t, size_t bytes)
+{
+    int64_t sizes = ((int64_t)t->most_tag + 1) / PLACES;
+    int64_t size = sizes > 1 ? (int64_t)(bytes % (uint64_t)(sizes - 1)) : 0;
+    return (int)(size * PLACES) + place_of(t->r, t->phase);
+}
 
 static size_t bytes_of(const dsi_transfer *t, int64_t n)
 {
@@ -49,9 +71,10 @@ static char *out_at(const dsi_transfer *t, int64_t i) { return (char *)t->r->out
 
 #define DISAGREES "calls another collective or another size"
 
-static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank, int tag)
+static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank)
 {
-    dsi_message m = {.rank = rank, .receives = receives, .bytes = bytes};
+    int tag = tag_of(t, bytes);
+    dsi_message m = {.rank = rank, .tag = tag, .receives = receives, .bytes = bytes};
     dsi_list_add(&t->messages, m);
     dsi_mpi_message *to = &t->messages.at[t->messages.n - 1].m;
     const char *wrong = receives ? t->mpi->receive(t->comm, p, bytes, rank, tag, to)
@@ -68,14 +91,9 @@ static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, in
 static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
 {
     size_t left = bytes_of(t, n);
-    /* what is received in one phase of a broadcast was sent in the other */
-    int round = t->r->what == DSI_BROADCAST ? 0 : t->phase;
-    int tag = t->r->farewell         ? FAREWELL
-              : dsi_is_message(t->r) ? MESSAGE
-                                     : (int)(t->r->number % 8192) * 4 + round;
     do {
         size_t bytes = left < LONGEST ? left : LONGEST;
-        post_bytes(t, receives, p, bytes, rank, tag);
+        post_bytes(t, receives, p, bytes, rank);
         p += bytes;
         left -= bytes;
     } while (left && !t->wrong.n);
@@ -89,6 +107,12 @@ static void send(dsi_transfer *t, const char *p, int64_t n, int to)
 }
 
 static void receive(dsi_transfer *t, char *p, int64_t n, int from) { post(t, true, p, n, from); }
+
+static void say_size(dsi_transfer *t, const dsi_message *m, size_t came)
+{
+    dsi_text_add(&t->wrong, "rank %d sent %zu bytes where %zu were expected: it " DISAGREES,
+                 m->rank, came, m->bytes);
+}
 
 /* What has come, or gone; whether that is all. */
 static bool all_done(dsi_transfer *t)
@@ -106,12 +130,27 @@ static bool all_done(dsi_transfer *t)
         if (!m->done) {
             all = false;
         } else if (m->receives && received != m->bytes) {
-            dsi_text_add(&t->wrong, "rank %d sent %zu bytes where %zu were expected: it " DISAGREES,
-                         m->rank, received, m->bytes);
+            say_size(t, m, received);
             return false;
         }
     }
     return all;
+}
+
+void dsi_transfer_look(dsi_transfer *t)
+{
+    for (int i = 0; i < t->messages.n && !t->wrong.n; i++) {
+        dsi_message *m = &t->messages.at[i];
+        size_t bytes, received;
+        int tag;
+        if (!m->receives || m->done || t->mpi->look(t->comm, m->rank, &tag, &bytes)) continue;
+        if (tag < 0 || tag % PLACES != m->tag % PLACES || tag == m->tag) continue;
+        /* what has come while we looked may be what is waited for, and then this is the next one */
+        if (t->mpi->test(&m->m, &m->done, &received) || !m->done)
+            say_size(t, m, bytes);
+        else if (received != m->bytes)
+            say_size(t, m, received);
+    }
 }
 
 void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks)
@@ -324,7 +363,7 @@ static bool send_message(dsi_transfer *t)
     const dsi_request *r = t->r;
     if (t->phase++) return true;
     snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
-    if (r->comm->debug) post_bytes(t, false, t->said, sizeof t->said, r->root, MESSAGE);
+    if (r->comm->debug) post_bytes(t, false, t->said, sizeof t->said, r->root);
     if (!t->wrong.n) send(t, in_at(t, 0), r->n, r->root);
     return false;
 }
@@ -333,7 +372,7 @@ static bool receive_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     if (t->phase++) return true;
-    if (r->comm->debug) post_bytes(t, true, t->said, sizeof t->said, r->root, MESSAGE);
+    if (r->comm->debug) post_bytes(t, true, t->said, sizeof t->said, r->root);
     if (!t->wrong.n) receive(t, out_at(t, 0), r->n, r->root);
     return false;
 }

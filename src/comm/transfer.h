@@ -10,7 +10,7 @@
 
 typedef struct dsi_message {
     dsi_mpi_message m;
-    int rank;
+    int rank, tag;
     bool receives, done;
     size_t bytes;
 } dsi_message;
@@ -25,6 +25,7 @@ typedef struct dsi_transfer {
     dsi_request *r;
     const dsi_mpi *mpi;
     void *comm;
+    int most_tag;
     dsi_spare *spare;
     int phase;  /* of the segment */
     int64_t at; /* first element of the segment */
@@ -40,6 +41,8 @@ typedef struct dsi_transfer {
 
 /* Goes on as far as it can without waiting. */
 void dsi_transfer_advance(dsi_transfer *t);
+/* Whether what it waits for has come with another size: then t->wrong. Costs more than to advance. */
+void dsi_transfer_look(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
 
 /* "s 1, 3": the ranks from which messages are missing now; "" if none */

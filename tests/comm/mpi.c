@@ -129,6 +129,7 @@ static const trouble troubles[] = {
     {"DS_TIMEOUT=1", "late", "nothing came from rank %d"},
     {"", "size", "calls another collective or another size"},
     {"", "'late size'", "calls another collective or another size"},
+    {"", "message", "recv of 5000 float32 from rank 0: rank 0 sent 24000 bytes where 20000 were"},
     {"DS_DEBUG=comm", "message",
      "recv of 5000 float32 from rank 0: ranks do not agree: rank 0 sends 6000 float32"},
     {"DS_DEBUG=comm", "collective", "rank %d calls broadcast of 5000 float32 at root 0"},
