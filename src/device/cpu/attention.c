@@ -3,17 +3,21 @@
  * ROWS queries go over the keys KEYS at a time. Forward keeps each row's maximum and sum so far, and
  * scales what it has when the maximum grows; it leaves lse = log of the row's sum, from which backward
  * makes the softmax of any block again (Dao et al., arXiv:2205.14135). Products run on the tiles of
- * tile.h. Forward is divided by blocks of rows; backward, where all rows add to dk and dv, by batch.
+ * tile.h, which want a block of keys (and, backward, of values) transposed: all are, once, before the first
+ * row, unless rows are few. Forward is divided by blocks of rows; backward, where all rows add to dk and dv,
+ * by batch.
  *
  * A row that attends to nothing (its scores are all -inf) gives 0, and no gradient, as in PyTorch.
  * SPDX-License-Identifier: MIT */
+#include "lines.h"
 #include "table.h"
 #include "tile.h"
 #include "vmath.h"
 #include "wide.h"
 
-#define ROWS        16
-#define KEYS        64
+#define ROWS        32
+#define KEYS        96  /* whole tiles of every instruction set */
+#define FEW_ROWS    8   /* for which transposing costs as much as it helps */
 #define GRAIN_FLOPS 5e5 /* of a part of a parallel loop */
 
 typedef struct {
@@ -21,6 +25,7 @@ typedef struct {
     bool causal;
     dsi_view q, k, v, mask, y, lse;
     dsi_view dy, dq, dk, dv; /* backward */
+    float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
 } job;
 
 /* The keys that one of the rows before `end` attends to come before this one. */
@@ -29,20 +34,35 @@ static int64_t keys_seen(const job *x, int64_t end)
     return x->causal && end < x->k.d[1] ? end : x->k.d[1];
 }
 
-/* s[r][c] = a_r b_c, rows of depth elements; s has rows of KEYS */
-static void products_f32(const float *a, int64_t am, const float *b, int64_t bn, int64_t depth,
-                         float *s, int64_t rows, int64_t cols)
+static int64_t key_blocks(const dsi_view *k) { return (k->d[1] + KEYS - 1) / KEYS; }
+
+/* s[r][c] = a_r b_c, where b are rows of k from `key` on, or of v; s has rows of KEYS. */
+static void products_f32(const dsi_view *k, const float *transposed, int64_t batch, int64_t key,
+                         const float *a, int64_t am, float *s, int64_t rows, int64_t cols)
 {
-    dots((dot_operands){a, b, am, bn, depth, NULL, s, KEYS}, rows, cols);
+    int64_t depth = k->d[2];
+    if (!transposed) {
+        const float *b = (const float *)k->p + batch * k->s[0] + key * k->s[1];
+        dots((dot_operands){a, b, am, k->s[1], depth, NULL, s, KEYS}, rows, cols);
+        return;
+    }
+    const float *b = transposed + (batch * key_blocks(k) + key / KEYS) * depth * KEYS;
+    for (int64_t j = 0; j < cols; j += TILE_COLS) {
+        tile_operands t = {a, am, 1, b + j, KEYS, depth, NULL, s + j, KEYS, false, TILE_ROWS * am};
+        tile(t, rows, (int)(cols - j < TILE_COLS ? cols - j : TILE_COLS));
+    }
 }
 
-static void products_f64(const double *a, int64_t am, const double *b, int64_t bn, int64_t depth,
-                         double *s, int64_t rows, int64_t cols)
+static void products_f64(const dsi_view *k, const float *transposed, int64_t batch, int64_t key,
+                         const double *a, int64_t am, double *s, int64_t rows, int64_t cols)
 {
+    const double *b = (const double *)k->p + batch * k->s[0] + key * k->s[1];
+    int64_t bn = k->s[1], depth = k->d[2];
+    (void)transposed;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
             double sum = 0;
-            for (int64_t k = 0; k < depth; k++) sum += a[r * am + k] * b[c * bn + k];
+            for (int64_t i = 0; i < depth; i++) sum += a[r * am + i] * b[c * bn + i];
             s[r * KEYS + c] = sum;
         }
 }
@@ -51,9 +71,11 @@ static void products_f64(const double *a, int64_t am, const double *b, int64_t b
 static void add_products_f32(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
                              int64_t depth, float *y, int64_t ym, int64_t rows, int64_t cols)
 {
-    for (int64_t j = 0; j < cols; j += TILE_COLS) {
+    int64_t tiles = (cols + TILE_COLS - 1) / TILE_COLS, vectors = (cols + VF - 1) / VF;
+    int64_t width = (vectors + tiles - 1) / tiles * VF; /* none is much narrower than the others */
+    for (int64_t j = 0; j < cols; j += width) {
         tile_operands t = {a, am, ak, b + j, bk, depth, NULL, y + j, ym, true, TILE_ROWS * am};
-        tile(t, rows, (int)(cols - j < TILE_COLS ? cols - j : TILE_COLS));
+        tile(t, rows, (int)(cols - j < width ? cols - j : width));
     }
 }
 
@@ -63,6 +85,48 @@ static void add_products_f64(const double *a, int64_t am, int64_t ak, const doub
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = 0; k < depth; k++)
             for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
+}
+
+/* Of a block's row: as in lines.h, but in whole vectors, since a row is short. NaNs are passed over. */
+static float row_max_f32(int64_t n, const float *x)
+{
+    vf m = vf_set(-INFINITY);
+    float lane[VF], max = -INFINITY;
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
+    vf_store(lane, m);
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int half = VF / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++)
+            lane[j] = lane[j] > lane[j + half] ? lane[j] : lane[j + half];
+    return lane[0] > max ? lane[0] : max;
+}
+
+static float row_sum_f32(int64_t n, const float *x)
+{
+    vf a = vf_zero(), b = vf_zero();
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF)
+        a = vf_add(a, vf_load(x + i)), b = vf_add(b, vf_load(x + i + VF));
+    for (; i < n; i += VF) a = vf_add(a, vf_load_n(x + i, n - i < VF ? (int)(n - i) : VF));
+    return vf_sum(vf_add(a, b));
+}
+
+static double row_max_f64(int64_t n, const double *x) { return max_line_f64(n, x); }
+static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x); }
+
+static float dot_f32(const float *a, const float *b, int64_t n)
+{
+    float sum;
+    dots((dot_operands){a, b, n, n, n, NULL, &sum, 1}, 1, 1);
+    return sum;
+}
+
+static double dot_f64(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
 }
 
 #define T           float
@@ -106,6 +170,33 @@ static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
     return false;
 }
 
+/* k [B,S,D] -> to [B, blocks, D, KEYS] */
+static ds_status transpose(dsi_stream *s, const dsi_view *k, float *to)
+{
+    int64_t whole = k->d[1] / KEYS, left = k->d[1] % KEYS, depth = k->d[2], block = depth * KEYS;
+    int64_t each = key_blocks(k) * block;
+    dsi_view x = {
+        k->p, DS_F32, 4, {k->d[0], whole, depth, KEYS}, {k->s[0], KEYS * k->s[1], 1, k->s[1]}};
+    dsi_view y = {to, DS_F32, 4, {k->d[0], whole, depth, KEYS}, {each, block, KEYS, 1}};
+    ds_status status = whole ? KERNEL(copy)(s, x, y) : DS_OK;
+    x.p = (float *)k->p + whole * KEYS * k->s[1], y.p = to + whole * block;
+    x.d[1] = y.d[1] = 1, x.d[3] = y.d[3] = left;
+    return status == DS_OK && left ? KERNEL(copy)(s, x, y) : status;
+}
+
+/* Transposed keys, and values if `back`, in scratch memory that is to be released: x->keys. */
+static ds_status transpose_all(dsi_stream *s, job *x, bool back)
+{
+    if (x->q.dtype != DS_F32 || x->q.d[1] < FEW_ROWS) return DS_OK;
+    int64_t keys = x->k.d[0] * key_blocks(&x->k) * KEYS;
+    x->keys = dsi_scratch(s, (size_t)(keys * (x->k.d[2] + (back ? x->v.d[2] : 0))) * sizeof(float));
+    if (!x->keys) return DS_ENOMEM;
+    ds_status status = transpose(s, &x->k, x->keys);
+    if (!back || status) return status;
+    x->values = x->keys + keys * x->k.d[2];
+    return transpose(s, &x->v, x->values);
+}
+
 /* of one row of queries */
 static double flops(const job *x)
 {
@@ -125,8 +216,11 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
         !unit_stride("attention", "v", &v) || !unit_stride("attention", "y", &y))
         return DS_EINVAL;
     int64_t items = q.d[0] * ((q.d[1] + ROWS - 1) / ROWS);
-    dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / ROWS / (flops(&x) + 1)), run_forward, &x);
-    return DS_OK;
+    ds_status status = transpose_all(s, &x, false);
+    if (!status)
+        dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / ROWS / (flops(&x) + 1)), run_forward, &x);
+    dsi_scratch_release(s, x.keys);
+    return status;
 }
 
 ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
@@ -136,13 +230,15 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
     if (is_half(q.dtype))
         IN_F32(s, 3, KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
                &dq, &dk, &dv, &dy, &q, &k, &v, &mask, &y);
-    job x = {scale, causal, q, k, v, mask, y, lse, dy, dq, dk, dv};
+    job x = {scale, causal, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention_dx", q.dtype);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!unit_stride("attention_dx", names[i], all[i])) return DS_EINVAL;
     double each = flops(&x) * (double)q.d[1] * 2.5;
-    dsi_parallel(q.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);
-    return DS_OK;
+    ds_status status = transpose_all(s, &x, true);
+    if (!status) dsi_parallel(q.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);
+    dsi_scratch_release(s, x.keys);
+    return status;
 }
