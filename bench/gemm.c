@@ -1,10 +1,11 @@
-/* bench/gemm.c: matrix products: GF/s, and the share of this core's measured peak.
+/* bench/gemm.c: matrix products: GF/s, the share of this core's measured peak, and a BLAS beside it.
  *
  *     bench_gemm [text]     only the rows whose name holds text
  *
- * DS_CPU chooses the instruction set. If libopenblas.so.0 is installed, its sgemm is timed beside ours,
- * on one thread. Each figure is the best of 15 runs of 3 ms or more: what neighbours on the machine take
- * away is not the kernel's.
+ * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names a shared library that has sgemm_
+ * (libopenblas.so.0; PyTorch's libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in turns of
+ * 3 ms or more, in one process and on the same memory, and the last column is the median of the turns' ratios, above 1
+ * where ours is faster.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "device/cpu/cpu.h"
@@ -68,10 +69,13 @@ typedef struct Row {
     const char *name;
     int m, n, k;
     bool transposed_a, transposed_b;
+    int batch; /* 0: 1 */
 } Row;
 
-typedef void Sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
-                   int lda, const float *b, int ldb, float beta, float *y, int ldy);
+/* BLAS in Fortran's manner: its matrices lie column by column. */
+typedef void Sgemm(const char *ta, const char *tb, const int *m, const int *n, const int *k,
+                   const float *alpha, const float *a, const int *lda, const float *b,
+                   const int *ldb, const float *beta, float *y, const int *ldy);
 
 typedef struct Bench {
     const dsi_kernels *kernels;
@@ -80,95 +84,143 @@ typedef struct Bench {
     double peak;
 } Bench;
 
-static dsi_view matrix(float *p, int rows, int cols, bool transposed)
+static dsi_view matrices(float *p, const Row *r, int rows, int cols, bool transposed)
 {
-    return (dsi_view){
-        p, DS_F32, 3, {1, rows, cols}, {0, transposed ? 1 : cols, transposed ? rows : 1}};
+    int64_t row = transposed ? 1 : cols, col = transposed ? rows : 1;
+    return (dsi_view){p, DS_F32, 3, {r->batch, rows, cols}, {(int64_t)rows * cols, row, col}};
 }
 
 static void run_ours(const Bench *x, const Row *r)
 {
-    x->kernels->matmul(&dsi_device_current()->stream, matrix(x->a, r->m, r->k, r->transposed_a),
-                       matrix(x->b, r->k, r->n, r->transposed_b), (dsi_view){0},
-                       matrix(x->y, r->m, r->n, false));
+    x->kernels->matmul(&dsi_device_current()->stream,
+                       matrices(x->a, r, r->m, r->k, r->transposed_a),
+                       matrices(x->b, r, r->k, r->n, r->transposed_b), (dsi_view){0},
+                       matrices(x->y, r, r->m, r->n, false));
 }
 
+/* y^T = b^T a^T */
 static void run_blas(const Bench *x, const Row *r)
 {
-    enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 };
-    x->blas(ROW_MAJOR, r->transposed_a ? TRANSPOSED : AS_IS, r->transposed_b ? TRANSPOSED : AS_IS,
-            r->m, r->n, r->k, 1, x->a, r->transposed_a ? r->m : r->k, x->b,
-            r->transposed_b ? r->k : r->n, 0, x->y, r->n);
+    const float one = 1, zero = 0;
+    const size_t m = (size_t)r->m, n = (size_t)r->n, k = (size_t)r->k;
+    for (size_t i = 0; i < (size_t)r->batch; i++)
+        x->blas(r->transposed_b ? "T" : "N", r->transposed_a ? "T" : "N", &r->n, &r->m, &r->k, &one,
+                x->b + i * k * n, r->transposed_b ? &r->k : &r->n, x->a + i * m * k,
+                r->transposed_a ? &r->m : &r->k, &zero, x->y + i * m * n, &r->n);
 }
 
-static double seconds(const Bench *x, const Row *r, void (*run)(const Bench *, const Row *))
+typedef void Run(const Bench *, const Row *);
+
+static double seconds(const Bench *x, const Row *r, Run *run, int times)
 {
-    double best = dsi_now();
-    run(x, r);
-    best = dsi_now() - best;
-    int times = 1 + (int)(0.003 / (best + 1e-7));
-    for (int i = 0; i < 15; i++) {
-        double t = dsi_now();
-        for (int k = 0; k < times; k++) run(x, r);
-        t = (dsi_now() - t) / times;
-        if (t < best) best = t;
+    double t = dsi_now();
+    for (int i = 0; i < times; i++) run(x, r);
+    return (dsi_now() - t) / times;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return x[n / 2];
+}
+
+#define TURNS 15
+
+static void bench(const Bench *x, const char *only, Row r)
+{
+    if (!strstr(r.name, only)) return;
+    if (!r.batch) r.batch = 1;
+    Run *runs[] = {run_ours, run_blas};
+    int who = x->blas ? 2 : 1, times[2];
+    double t[2][TURNS], ratio[TURNS];
+    for (int w = 0; w < who; w++) {
+        seconds(x, &r, runs[w], 1);
+        times[w] = 1 + (int)(0.003 / (seconds(x, &r, runs[w], 1) + 1e-7));
     }
-    return best;
-}
-
-static void bench(const Bench *x, const Row *r)
-{
-    double flops = 2.0 * r->m * r->n * r->k, ours = seconds(x, r, run_ours);
-    printf("%-12s %c%c %5d %5d %5d  %9.2f us %7.1f GF/s %4.0f %%", r->name,
-           r->transposed_a ? 'T' : 'N', r->transposed_b ? 'T' : 'N', r->m, r->n, r->k, ours * 1e6,
-           flops / ours / 1e9, 100 * flops / ours / 1e9 / x->peak);
-    if (x->blas) printf("  %7.1f GF/s", flops / seconds(x, r, run_blas) / 1e9);
+    for (int i = 0; i < TURNS; i++) {
+        for (int w = 0; w < who; w++) t[w][i] = seconds(x, &r, runs[w], times[w]);
+        ratio[i] = x->blas ? t[1][i] / t[0][i] : 0;
+    }
+    double gf = 2e-9 * r.batch * r.m * r.n * r.k, ours = median(t[0], TURNS);
+    printf("%-12s %c%c", r.name, r.transposed_a ? 'T' : 'N', r.transposed_b ? 'T' : 'N');
+    if (r.batch > 1) printf(" %d x", r.batch);
+    printf(" %5d %5d %5d  %10.2f us %7.1f GF/s %4.0f %%", r.m, r.n, r.k, ours * 1e6, gf / ours,
+           100 * gf / ours / x->peak);
+    if (x->blas) printf("  %7.1f GF/s %6.2f", gf / median(t[1], TURNS), median(ratio, TURNS));
     printf("\n");
 }
 
-/* The linear layers of the tutorial network at one batch size. */
-static void bench_layers(const Bench *x, int batch, const char *only)
+/* A linear layer at one batch size: forward, dx and dw. */
+static void bench_layer(const Bench *x, const char *only, const char *layer, int batch, int in,
+                        int out)
 {
-    static const int in[] = {400, 120, 84}, out[] = {120, 84, 10};
-    for (int i = 0; i < 3; i++) {
-        char name[3][16];
-        snprintf(name[0], sizeof name[0], "fc%d", i + 1);
-        snprintf(name[1], sizeof name[1], "fc%d_dx", i + 1);
-        snprintf(name[2], sizeof name[2], "fc%d_dw", i + 1);
-        Row rows[] = {{name[0], batch, out[i], in[i], false, true},
-                      {name[1], batch, in[i], out[i], false, false},
-                      {name[2], out[i], in[i], batch, true, false}};
-        for (int k = 0; k < 3; k++)
-            if (strstr(rows[k].name, only)) bench(x, &rows[k]);
+    char name[3][24];
+    snprintf(name[0], sizeof name[0], "%s", layer);
+    snprintf(name[1], sizeof name[1], "%s_dx", layer);
+    snprintf(name[2], sizeof name[2], "%s_dw", layer);
+    bench(x, only, (Row){name[0], batch, out, in, false, true, 1});
+    bench(x, only, (Row){name[1], batch, in, out, false, false, 1});
+    bench(x, only, (Row){name[2], out, in, batch, true, false, 1});
+}
+
+static void bench_all(const Bench *x, const char *only)
+{
+    static const int batches[] = {4, 16, 32, 128, 512}, wide[] = {16, 64, 128, 256, 512},
+                     sides[] = {128, 256, 512, 1024, 2048}, tokens[] = {64, 128, 512};
+    bench(x, only, (Row){"tile", 96, 48, 128, false, false, 1}); /* all in the first cache */
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+        bench_layer(x, only, "fc1", batches[i], 400, 120);
+        bench_layer(x, only, "fc2", batches[i], 120, 84);
+        bench_layer(x, only, "fc3", batches[i], 84, 10);
+    }
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        for (int t = 0; t < 3; t++)
+            bench(x, only, (Row){"square", sides[i], sides[i], sides[i], t == 2, t == 1, 1});
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        bench_layer(x, only, "mlp", wide[i], 1600, 1600);
+        bench_layer(x, only, "wide", wide[i], 1024, 4096);
+    }
+    for (int i = 256; i <= 2048; i *= 8) {
+        bench_layer(x, only, "expert", i, 512, 512);
+        bench_layer(x, only, "expert", i, 512, 2048);
+    }
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        bench(x, only, (Row){"scores", tokens[i], tokens[i], 64, false, true, 64});
+        bench(x, only, (Row){"attend", tokens[i], 64, tokens[i], false, false, 64});
+        bench(x, only, (Row){"attend_dv", tokens[i], 64, tokens[i], true, false, 64});
     }
 }
 
 int main(int argc, char **argv)
 {
-    static const int batches[] = {4, 16, 32, 128, 512}, sides[] = {128, 256, 512, 1024, 2048};
-    const char *only = argc > 1 ? argv[1] : "", *isa = dsi_cpu_isa();
+    const char *only = argc > 1 ? argv[1] : "", *isa = dsi_cpu_isa(), *blas = getenv("DS_BLAS"),
+               *threads = getenv("DS_THREADS");
     if (!isa) return fprintf(stderr, "%s\n", ds_error()), 1;
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
-    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    setenv("OMP_NUM_THREADS", "1", 0);
+    void *library = dlopen(blas ? blas : "libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!library && blas) return fprintf(stderr, "bench_gemm: %s\n", dlerror()), 1;
     Bench x = {.kernels = dsi_cpu_kernels_of(isa), .peak = peak_of(isa)};
-    if (library) *(void **)&x.blas = dlsym(library, "cblas_sgemm");
-    const size_t room = 2048 * 2048;
-    x.a = aligned_alloc(64, room * sizeof *x.a);
-    x.b = aligned_alloc(64, room * sizeof *x.b);
-    x.y = aligned_alloc(64, room * sizeof *x.y);
-    if (!x.a || !x.b || !x.y) return fprintf(stderr, "no memory\n"), 1;
-    for (size_t i = 0; i < room; i++) x.a[i] = x.b[i] = (float)(i % 11) / 11;
+    if (library) *(void **)&x.blas = dlsym(library, "sgemm_");
+    if (threads) ds_set_threads(atoi(threads));
 
-    printf("%s, peak %.1f GF/s%s\n", isa, x.peak, x.blas ? "; last column: OpenBLAS" : "");
-    const Row tile = {"tile", 96, 48, 128, false, false}; /* whole tiles, all in the first cache */
-    if (strstr(tile.name, only)) bench(&x, &tile);
-    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
-        bench_layers(&x, batches[i], only);
-    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
-        for (int t = 0; t < 3; t++) {
-            Row r = {"square", sides[i], sides[i], sides[i], t == 2, t == 1};
-            if (strstr(r.name, only)) bench(&x, &r);
-        }
-    free(x.a), free(x.b), free(x.y);
+    const size_t room = (size_t)1 << 24; /* 64 matrices 512 x 512 */
+    dsi_device *device = dsi_device_current();
+    float **all[] = {&x.a, &x.b, &x.y};
+    for (int i = 0; i < 3; i++) {
+        *all[i] = dsi_cache_alloc(device, room * sizeof(float));
+        if (!*all[i]) return fprintf(stderr, "%s\n", ds_error()), 1;
+        for (size_t j = 0; j < room; j++) (*all[i])[j] = (float)(j % 11) / 11;
+    }
+    printf("%s, peak %.1f GF/s%s\n", isa, x.peak,
+           x.blas ? "; then BLAS, and how many times as fast we are" : "");
+    bench_all(&x, only);
+    for (int i = 0; i < 3; i++) dsi_cache_free(device, *all[i], room * sizeof(float));
     return 0;
 }

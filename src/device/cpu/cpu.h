@@ -13,4 +13,7 @@ const dsi_kernels *dsi_cpu_kernels_of(const char *isa);
  * names one that cannot run here. */
 const char *dsi_cpu_isa(void);
 
+/* Bytes of the second cache, of one core. */
+int64_t dsi_cpu_l2_bytes(void);
+
 #endif

@@ -2,33 +2,42 @@
  *
  * float32 goes tile by tile (tile.h). A tile reads a number by number and b along N, so a row-major b
  * and any a (products NN and TN) need no packing while b fits a cache. What does not lie so, or is
- * large, is packed first, a block of K_BLOCK x SIDE at a time (few rows of NT: dot products instead):
+ * large, is packed first (gemm_pack.c), K_BLOCK elements deep (few rows of NT: dot products instead):
  *
- *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     one panel stays in the first cache
- *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     ROW_BLOCK rows stay in the second
+ *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     as many as fill half of the second cache
+ *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     one stays in the first; packed if its rows do not lie so
  *
- * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.) Each element of y
- * is a sum in the order of k within one thread: results do not depend on the number of threads.
+ *     for SIDE rows, for K_BLOCK of k:     pack a
+ *         for the columns of those panels: pack b
+ *             for each group of rows, for each panel: tile
+ *
+ * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008, with the roles of the caches as in
+ * BLIS.) The panels stream from the second cache at 2/3 of what it gives; in turn y is written along its rows, and
+ * K_BLOCK can be so long that reading y again for each block of k costs little. Each element of y is a sum in the order
+ * of k within one thread: results depend neither on the number of threads nor on the sizes of caches.
  *
  * Of 16-bit matrices, small ones are copied to float32 as they are; others become float32 on their way
  * into packed blocks, so that no copy of them is ever whole. A block of outputs is kept in float32 until
  * its sums are complete. float64 serves gradient checks and takes plain loops.
  * SPDX-License-Identifier: MIT */
+#include "cpu.h"
+#include "gemm_pack.h"
 #include "table.h"
 #include "tile.h"
 #include "wide.h"
 
-#include <string.h>
-
-#define K_BLOCK     (TILE_COLS > 24 ? 192 : 384)
+#define K_BLOCK     256
 #define ROW_BLOCK   (10 * TILE_ROWS)
-#define SIDE        2048   /* rows, and columns, that are packed at a time */
+#define FEW_ROWS    (12 * TILE_ROWS) /* for fewer, a panel of b stays in the first cache */
+#define SIDE        2048   /* rows that are packed at a time, and columns of a block of 16-bit y */
 #define LARGE_BYTES 524288 /* of b: beyond it, unpacked reads miss the second cache */
+#define FAR_BYTES   262144 /* of y: beyond it, lines of it are asked for ahead */
 #define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
 
-/* Element (i, j) is p[i row + j col]. */
+/* Element (i, j) is p[i row + j col], of float32 unless dtype says that it has 16 bits. */
 typedef struct Matrix {
-    float *p;
+    void *p;
+    ds_dtype dtype;
     int64_t batch, row, col;
 } Matrix;
 
@@ -42,222 +51,160 @@ typedef struct Product {
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* ---- packing -------------------------------------------------------------------------------------- */
-
-/* n vectors of k elements, `across` apart, their elements `along` apart -> panels of `width` vectors. */
-typedef struct Packing {
-    const float *from;
-    int64_t across, along, n, k;
-    int width;
-    float *to;            /* [panels][k][width] */
-    const uint16_t *half; /* in from's place, of 16 bits; or NULL */
-    ds_dtype dtype;       /* of these */
-} Packing;
-
-typedef float Quad __attribute__((__vector_size__(16)));
-
-/* Elements of a (0 to 3) and b (4 to 7): clang's word for it, which gcc has from version 12 on. */
-#ifdef __has_builtin
-#if __has_builtin(__builtin_shufflevector)
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#endif
-#endif
-#ifndef SHUFFLE
-typedef int Lanes __attribute__((__vector_size__(16)));
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})
-#endif
-
-/* 4 vectors of 4 elements -> 4 rows of the panel. */
-ALWAYS_INLINE void pack_4x4(const float *from, int64_t across, float *to, int width)
+static Matrix moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 {
-    Quad r[4];
-    for (int i = 0; i < 4; i++) memcpy(&r[i], from + i * across, sizeof r[i]);
-    Quad lo01 = SHUFFLE(r[0], r[1], 0, 4, 1, 5);
-    Quad hi01 = SHUFFLE(r[0], r[1], 2, 6, 3, 7);
-    Quad lo23 = SHUFFLE(r[2], r[3], 0, 4, 1, 5);
-    Quad hi23 = SHUFFLE(r[2], r[3], 2, 6, 3, 7);
-    r[0] = SHUFFLE(lo01, lo23, 0, 1, 4, 5);
-    r[1] = SHUFFLE(lo01, lo23, 2, 3, 6, 7);
-    r[2] = SHUFFLE(hi01, hi23, 0, 1, 4, 5);
-    r[3] = SHUFFLE(hi01, hi23, 2, 3, 6, 7);
-    for (int i = 0; i < 4; i++) memcpy(to + i * width, &r[i], sizeof r[i]);
+    int64_t by = batch * x.batch + i * x.row + j * x.col;
+    x.p = (char *)x.p + by * (is_half(x.dtype) ? 2 : 4);
+    return x;
 }
 
-static void pack_panel(const Packing *x, const float *from, float *to, int n)
-{
-    int64_t k = 0;
-    if (x->across == 1) {
-        for (; k < x->k; k++)
-            memcpy(to + k * x->width, from + k * x->along, (size_t)n * sizeof *to);
-        return;
-    }
-    if (x->along == 1)
-        for (; k + 4 <= x->k; k += 4) {
-            int i = 0;
-            for (; i + 4 <= n; i += 4)
-                pack_4x4(from + i * x->across + k, x->across, to + k * x->width + i, x->width);
-            for (; i < n; i++)
-                for (int j = 0; j < 4; j++)
-                    to[(k + j) * x->width + i] = from[i * x->across + k + j];
-        }
-    for (; k < x->k; k++)
-        for (int i = 0; i < n; i++) to[k * x->width + i] = from[i * x->across + k * x->along];
-}
-
-#define HALF_K 64 /* elements of a vector that are made float at a time */
-
-static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, int n)
-{
-    float wide[TILE_COLS * HALF_K]; /* [n][HALF_K] */
-    if (x->across == 1) {
-        for (int64_t k = 0; k < x->k; k++)
-            half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);
-        return;
-    }
-    for (int64_t k = 0; k < x->k; k += HALF_K) {
-        Packing part = {wide, HALF_K, 1, n, min(HALF_K, x->k - k), x->width, NULL, NULL, DS_F32};
-        for (int i = 0; i < n; i++) {
-            const uint16_t *vector = from + i * x->across + k * x->along;
-            uint16_t dense[HALF_K];
-            for (int64_t j = 0; j < part.k && x->along != 1; j++) dense[j] = vector[j * x->along];
-            half_to_floats(x->dtype, x->along == 1 ? vector : dense, wide + i * HALF_K, part.k);
-        }
-        pack_panel(&part, wide, to + k * x->width, n);
-    }
-}
-
-static void pack_panels(void *arg, int64_t begin, int64_t end)
-{
-    const Packing *x = arg;
-    for (int64_t p = begin; p < end; p++) {
-        int n = (int)min(x->width, x->n - p * x->width);
-        int64_t at = p * x->width * x->across;
-        float *to = x->to + p * x->width * x->k;
-        if (x->half)
-            pack_half_panel(x, x->half + at, to, n);
-        else
-            pack_panel(x, x->from + at, to, n);
-    }
-}
-
-static void pack(Packing x)
-{
-    int64_t panels = ceil_div(x.n, x.width);
-    dsi_parallel(panels, 1 + 16384 / (x.width * x.k + 1), pack_panels, &x);
-}
-
-/* ---- a block of the product: k elements of SIDE x SIDE outputs ------------------------------------- */
+/* ---- a block of the product -------------------------------------------------------------------------- */
 
 typedef struct Block {
     Product of;                 /* m, n, k and pointers are those of the block */
     float *packed_a, *packed_b; /* NULL: read in place */
-    bool dots;
+    int64_t rows, panels;       /* of an item of the parallel loop */
+    int64_t down, across;       /* items */
+    bool dots, far;
 } Block;
 
-/* `rows` rows from `row` on, of the panel of columns from j on. */
-static void run_panel(const Block *x, const Product *p, int64_t row, int64_t rows, int64_t j)
+/* The lines of a tile of y, before its sums begin, which take longer than the lines are on their way. */
+static void ask_for(const float *y, int64_t row, int64_t rows, int cols)
 {
+    for (int64_t i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j += 16) __builtin_prefetch(y + i * row + j, 1);
+}
+
+/* `rows` rows from `row` on, of the panel of columns from j on. */
+static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
+{
+    const Product *p = &x->of;
     int cols = (int)min(TILE_COLS, p->n - j);
-    const float *a = p->a.p + row * p->a.row, *bias = p->bias ? p->bias + j : NULL;
-    float *y = p->y.p + row * p->y.row + j;
+    const float *a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row;
+    const float *b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col;
+    const float *bias = p->bias ? p->bias + j : NULL;
+    float *y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
     if (x->dots) {
-        const float *b = p->b.p + j * p->b.col;
         dots((dot_operands){a, b, p->a.row, p->b.col, p->k, bias, y, p->y.row}, rows, cols);
         return;
     }
-    tile_operands t = {a, p->a.row, p->a.col, p->b.p + j,          p->b.row, p->k, bias,
-                       y, p->y.row, p->add,   TILE_ROWS * p->a.row};
+    if (x->far) ask_for(y, p->y.row, rows, cols);
+    tile_operands t = {a, p->a.row, p->a.col, b, p->b.row, p->k, bias, y, p->y.row, p->add, 0};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
-    if (x->packed_a) {
-        t.a = x->packed_a + row * p->k; /* row is a multiple of TILE_ROWS */
-        t.am = 1, t.ak = TILE_ROWS;
-        t.a_tile = TILE_ROWS * p->k;
-    }
+    if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
+    t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
     tile(t, rows, cols);
 }
 
-/* Item: a panel of one block of rows of one batch, panels fastest, so that the rows stay in cache. */
+/* One panel stays in the first cache while all rows go past it; of several, each group of rows does. */
+static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
+{
+    int64_t last_row = min(row + x->rows, x->of.m);
+    int64_t last_col = min(col + x->panels * TILE_COLS, x->of.n);
+    int64_t step = x->panels == 1 && !x->far ? x->rows : TILE_ROWS;
+    for (; row < last_row; row += step)
+        for (int64_t j = col; j < last_col; j += TILE_COLS)
+            run_panel(x, batch, row, min(step, last_row - row), j);
+}
+
+/* Item: so many rows and panels of one batch, panels fastest. */
 static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
-    const Product *p = &x->of;
-    int64_t panels = ceil_div(p->n, TILE_COLS), blocks = ceil_div(p->m, ROW_BLOCK);
+    int64_t down = begin / x->across, across = begin % x->across;
+    int64_t batch = down / x->down;
+    down %= x->down;
     for (int64_t item = begin; item < end; item++) {
-        int64_t batch = item / (panels * blocks);
-        int64_t row = item / panels % blocks * ROW_BLOCK, j = item % panels * TILE_COLS;
-        Product one = *p;
-        one.a.p += batch * p->a.batch;
-        one.b.p += batch * p->b.batch;
-        one.y.p += batch * p->y.batch;
-        run_panel(x, &one, row, min(ROW_BLOCK, p->m - row), j);
+        run_item(x, batch, down * x->rows, across * x->panels * TILE_COLS);
+        if (++across == x->across) across = 0, down++;
+        if (down == x->down) down = 0, batch++;
     }
 }
 
 static void multiply(Block *x)
 {
     const Product *p = &x->of;
-    int64_t items = p->batch * ceil_div(p->n, TILE_COLS) * ceil_div(p->m, ROW_BLOCK);
-    double flops = 2.0 * (double)min(p->m, ROW_BLOCK) * TILE_COLS * (double)p->k;
-    dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
-}
-
-static void run_block(Block *x)
-{
-    const Product *p = &x->of;
-    if (x->packed_b)
-        pack((Packing){.from = p->b.p,
-                       .across = p->b.col,
-                       .along = p->b.row,
-                       .n = p->n,
-                       .k = p->k,
-                       .width = TILE_COLS,
-                       .to = x->packed_b});
-    if (x->packed_a)
-        pack((Packing){.from = p->a.p,
-                       .across = p->a.row,
-                       .along = p->a.col,
-                       .n = p->m,
-                       .k = p->k,
-                       .width = TILE_ROWS,
-                       .to = x->packed_a});
-    multiply(x);
+    x->down = ceil_div(p->m, x->rows);
+    x->across = ceil_div(p->n, x->panels * TILE_COLS);
+    double flops = 2.0 * (double)(min(p->m, x->rows) * x->panels * TILE_COLS) * (double)p->k;
+    x->far = p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES;
+    dsi_parallel(p->batch * x->down * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
 }
 
 /* ---- the product: blocks over k, and over m and n where they are packed ------------------------------ */
 
-static void run_k(const Product *p, float *packed_a, float *packed_b)
+/* Of the sums of `whole`, those over k from `from` on. */
+static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
 {
-    int64_t blocks = p->k > 0 ? ceil_div(p->k, K_BLOCK) : 1, each = ceil_div(p->k, blocks);
-    for (int64_t k = 0, first = 1; k < p->k || first; k += each, first = 0) {
-        Block x = {*p, packed_a, packed_b, false};
-        x.of.k = min(each, p->k - k);
-        x.of.a.p += k * p->a.col;
-        x.of.b.p += k * p->b.row;
-        x.of.add = p->add || !first;
-        run_block(&x);
+    part->k = min(k, whole->k - from);
+    part->a = moved(whole->a, 0, 0, from);
+    part->b = moved(whole->b, 0, from, 0);
+    part->add = whole->add || from > 0;
+}
+
+static int64_t depth(int64_t k) { return k > K_BLOCK ? ceil_div(k, ceil_div(k, K_BLOCK)) : k; }
+
+static void run_in_place(const Product *p, bool dots)
+{
+    int64_t each = dots ? p->k : depth(p->k), k = 0;
+    Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots};
+    do {
+        set_k(&x.of, p, k, each);
+        multiply(&x);
+        k += each;
+    } while (k < p->k);
+}
+
+/* One block of k: all rows of p, and as many columns at a time as packed_b holds. */
+static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
+{
+    if (packed_a)
+        pack_vectors(
+            (Packing){p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a});
+    for (int64_t j = 0; j < p->n; j += width) {
+        Block x = {*p, packed_a, packed_b, TILE_ROWS, ceil_div(width, TILE_COLS),
+                   0,  0,        false,    false};
+        x.of.n = min(width, p->n - j);
+        x.of.b = moved(p->b, 0, 0, j);
+        x.of.y = moved(p->y, 0, 0, j);
+        if (p->bias) x.of.bias += j;
+        if (p->m < FEW_ROWS) x.rows = p->m, x.panels = 1;
+        pack_vectors(
+            (Packing){x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b});
+        multiply(&x);
     }
+}
+
+/* Columns whose panels fill half of the second cache. */
+static int64_t panel_columns(void)
+{
+    int64_t panels = dsi_cpu_l2_bytes() / 2 / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
+    return (panels < 2 ? 2 : panels) * TILE_COLS;
 }
 
 static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 {
-    int64_t k = min(p->k, K_BLOCK), m = min(p->m, SIDE), n = min(p->n, SIDE);
-    int64_t b_size = ceil_div(n, TILE_COLS) * TILE_COLS * k;
-    int64_t a_size = pack_a ? ceil_div(m, TILE_ROWS) * TILE_ROWS * k : 0;
+    int64_t each = depth(p->k), m = min(p->m, SIDE), width = min(p->n, panel_columns());
+    int64_t b_size = ceil_div(width, TILE_COLS) * TILE_COLS * each;
+    int64_t a_size = pack_a ? ceil_div(m, TILE_ROWS) * TILE_ROWS * each : 0;
     float *packed = dsi_scratch(s, (size_t)(a_size + b_size) * sizeof *packed);
     if (!packed) return DS_ENOMEM;
     for (int64_t batch = 0; batch < p->batch; batch++)
-        for (int64_t j = 0; j < p->n; j += SIDE)
-            for (int64_t i = 0; i < p->m; i += SIDE) {
-                Product x = *p;
-                x.batch = 1;
-                x.m = min(SIDE, p->m - i);
-                x.n = min(SIDE, p->n - j);
-                x.a.p += batch * p->a.batch + i * p->a.row;
-                x.b.p += batch * p->b.batch + j * p->b.col;
-                x.y.p += batch * p->y.batch + i * p->y.row + j;
-                if (p->bias) x.bias += j;
-                run_k(&x, pack_a ? packed + b_size : NULL, packed);
-            }
+        for (int64_t i = 0; i < p->m; i += SIDE) {
+            Product x = *p;
+            x.m = min(SIDE, p->m - i);
+            x.batch = 1;
+            x.a = moved(p->a, batch, i, 0);
+            x.b = moved(p->b, batch, 0, 0);
+            x.y = moved(p->y, batch, i, 0);
+            Product part = x;
+            int64_t k = 0;
+            do {
+                set_k(&part, &x, k, each);
+                run_k(&part, width, pack_a ? packed + b_size : NULL, packed);
+                k += each;
+            } while (k < p->k);
+        }
     dsi_scratch_release(s, packed);
     return DS_OK;
 }
@@ -266,15 +213,12 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 static ds_status run(dsi_stream *s, const Product *p)
 {
     bool large = p->k * p->n * (int64_t)sizeof(float) > LARGE_BYTES && p->m > TILE_ROWS;
-    if (p->b.col == 1 && !large) {
-        run_k(p, NULL, NULL);
-    } else if (p->b.row == 1 && p->a.col == 1 && !p->add && p->m <= 8 + p->k / 8) {
-        Block x = {*p, NULL, NULL, true};
-        run_block(&x);
-    } else {
-        return run_packed(s, p, large);
+    bool dots = p->b.row == 1 && p->a.col == 1 && !p->add && p->m <= 8 + p->k / 8;
+    if (dots || (p->b.col == 1 && !large)) {
+        run_in_place(p, p->b.col != 1 || large);
+        return DS_OK;
     }
-    return DS_OK;
+    return run_packed(s, p, p->a.col != 1);
 }
 
 /* ---- y that has no unit stride along n ---------------------------------------------------------------- */
@@ -284,7 +228,7 @@ static void copy_rows(const Product *p, const float *from, int64_t from_batch, i
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t i = 0; i < p->m; i++)
             for (int64_t j = 0; j < p->n; j++)
-                p->y.p[b * p->y.batch + i * p->y.row + j * p->y.col] =
+                ((float *)p->y.p)[b * p->y.batch + i * p->y.row + j * p->y.col] =
                     from[b * from_batch + i * from_row + j];
 }
 
@@ -304,100 +248,58 @@ static ds_status run_copied(dsi_stream *s, const Product *p)
     float *dense = dsi_scratch(s, (size_t)(p->batch * p->m * p->n) * sizeof *dense);
     if (!dense) return DS_ENOMEM;
     Product d = *p;
-    d.y = (Matrix){dense, p->m * p->n, p->n, 1};
+    d.y = (Matrix){dense, DS_F32, p->m * p->n, p->n, 1};
     ds_status status = run(s, &d);
     if (status == DS_OK) copy_rows(p, dense, p->m * p->n, p->n);
     dsi_scratch_release(s, dense);
     return status;
 }
 
-static ds_status matmul_f32(dsi_stream *s, Product p)
+static ds_status matmul_f32(dsi_stream *s, Product *p)
 {
     /* one matrix of B M rows, where that is the same */
-    if (p.b.batch == 0 && p.a.batch == p.m * p.a.row && p.y.batch == p.m * p.y.row) {
-        p.m *= p.batch;
-        p.batch = 1;
+    if (p->b.batch == 0 && p->a.batch == p->m * p->a.row && p->y.batch == p->m * p->y.row) {
+        p->m *= p->batch;
+        p->batch = 1;
     }
-    if (p.y.col == 1 || p.n == 1) {
-        p.y.col = 1;
-        return run(s, &p);
+    if (p->y.col == 1 || p->n == 1) {
+        p->y.col = 1;
+        return run(s, p);
     }
-    return p.y.row == 1 ? run_transposed(s, &p) : run_copied(s, &p);
+    return p->y.row == 1 ? run_transposed(s, p) : run_copied(s, p);
 }
 
 /* ---- 16 bits ------------------------------------------------------------------------------------------- */
 
-#define SMALL_HALF \
-    131072 /* elements of the matrices of one product, that are copied to float32 whole */
+/* elements of the matrices of one product, that are copied to float32 whole */
+#define SMALL_HALF 131072
 
-/* Rows row .. row + n - 1 (columns, if they are b's) of k elements from k0 on, packed. */
-static void pack_half(const dsi_view *v, int vectors, int64_t batch, int64_t first, int64_t n,
-                      int64_t k0, int64_t k, int width, float *to)
+/* All sums of a block of SIDE x SIDE outputs in float32, then rounded to their place. */
+static ds_status matmul_half(dsi_stream *s, const Product *p)
 {
-    int along = 3 - vectors;
-    pack((Packing){.half = (const uint16_t *)v->p + batch * v->s[0] + first * v->s[vectors] +
-                           k0 * v->s[along],
-                   .dtype = v->dtype,
-                   .across = v->s[vectors],
-                   .along = v->s[along],
-                   .n = n,
-                   .k = k,
-                   .width = width,
-                   .to = to});
-}
-
-/* y [m, n] from (batch, i, j) on: all of its sums in float32 in `sums`, then rounded to its place. */
-static void half_block(dsi_stream *s, const dsi_view *a, const dsi_view *b, const float *bias,
-                       dsi_view y, const int64_t at[3], float *packed_a, float *packed_b,
-                       float *sums)
-{
-    int64_t m = y.d[1], n = y.d[2], k = a->d[2];
-    int64_t blocks = k > 0 ? ceil_div(k, K_BLOCK) : 1, each = ceil_div(k, blocks);
-    for (int64_t k0 = 0, first = 1; k0 < k || first; k0 += each, first = 0) {
-        int64_t part = min(each, k - k0);
-        Block x = {{.batch = 1,
-                    .m = m,
-                    .n = n,
-                    .k = part,
-                    .y = {sums, 0, n, 1},
-                    .bias = bias,
-                    .add = !first},
-                   packed_a,
-                   packed_b,
-                   false};
-        pack_half(b, 2, at[0], at[2], n, k0, part, TILE_COLS, packed_b);
-        pack_half(a, 1, at[0], at[1], m, k0, part, TILE_ROWS, packed_a);
-        multiply(&x);
-    }
-    dsi_view done = {sums, DS_F32, 3, {1, m, n}, {0, n, 1}};
-    KERNEL(copy)(s, done, y);
-}
-
-static ds_status matmul_half(dsi_stream *s, const dsi_view *a, const dsi_view *b,
-                             const dsi_view *bias, const dsi_view *y)
-{
-    int64_t m = min(y->d[1], SIDE), n = min(y->d[2], SIDE), k = min(a->d[2], K_BLOCK);
-    int64_t a_size = ceil_div(m, TILE_ROWS) * TILE_ROWS * k;
-    int64_t b_size = ceil_div(n, TILE_COLS) * TILE_COLS * k;
-    size_t room = (size_t)(a_size + b_size + m * n + y->d[2]);
-    float *packed = dsi_scratch(s, room * sizeof *packed);
-    if (!packed) return DS_ENOMEM;
-    float *sums = packed + a_size + b_size, *terms = bias->p ? sums + m * n : NULL;
-    if (terms) KERNEL(copy)(s, *bias, (dsi_view){terms, DS_F32, 1, {y->d[2]}, {1}});
-    for (int64_t batch = 0; batch < y->d[0]; batch++)
-        for (int64_t j = 0; j < y->d[2]; j += SIDE)
-            for (int64_t i = 0; i < y->d[1]; i += SIDE) {
-                dsi_view part = *y;
-                part.p = (char *)y->p + (batch * y->s[0] + i * y->s[1] + j * y->s[2]) *
-                                            (int64_t)ds_dtype_size(y->dtype);
-                part.d[0] = 1;
-                part.d[1] = min(SIDE, y->d[1] - i);
-                part.d[2] = min(SIDE, y->d[2] - j);
-                half_block(s, a, b, terms ? terms + j : NULL, part, (int64_t[]){batch, i, j},
-                           packed, packed + a_size, sums);
+    int64_t m = min(p->m, SIDE), n = min(p->n, SIDE);
+    float *sums = dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
+    if (!sums) return DS_ENOMEM;
+    ds_status status = DS_OK;
+    for (int64_t batch = 0; batch < p->batch; batch++)
+        for (int64_t j = 0; j < p->n; j += SIDE)
+            for (int64_t i = 0; i < p->m && status == DS_OK; i += SIDE) {
+                Product x = *p;
+                x.batch = 1;
+                x.m = min(SIDE, p->m - i);
+                x.n = min(SIDE, p->n - j);
+                x.a = moved(p->a, batch, i, 0);
+                x.b = moved(p->b, batch, 0, j);
+                x.y = (Matrix){sums, DS_F32, 0, x.n, 1};
+                if (p->bias) x.bias += j;
+                status = run_packed(s, &x, true);
+                Matrix y = moved(p->y, batch, i, j);
+                KERNEL(copy)
+                (s, (dsi_view){sums, DS_F32, 2, {x.m, x.n}, {x.n, 1}},
+                 (dsi_view){y.p, y.dtype, 2, {x.m, x.n}, {y.row, y.col}});
             }
-    dsi_scratch_release(s, packed);
-    return DS_OK;
+    dsi_scratch_release(s, sums);
+    return status;
 }
 
 /* ---- float64 ------------------------------------------------------------------------------------------- */
@@ -425,17 +327,23 @@ static void plain_rows(void *arg, int64_t begin, int64_t end)
 
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
-static Matrix matrix(const dsi_view *v) { return (Matrix){v->p, v->s[0], v->s[1], v->s[2]}; }
+static Matrix matrix(const dsi_view *v)
+{
+    return (Matrix){v->p, v->dtype, v->s[0], v->s[1], v->s[2]};
+}
+
+static ds_status matmul_any(dsi_stream *s, Product *p)
+{
+    return is_half(p->a.dtype) ? matmul_half(s, p) : matmul_f32(s, p);
+}
 
 ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
-    if (is_half(a.dtype)) {
-        if (m * n + m * k + k * n <= SMALL_HALF)
-            IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
-        return matmul_half(s, &a, &b, &bias, &y);
-    }
-    if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype("matmul", y.dtype);
+    if (is_half(a.dtype) && m * n + m * k + k * n <= SMALL_HALF)
+        IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
+    if (!is_half(a.dtype) && y.dtype != DS_F32 && y.dtype != DS_F64)
+        return no_dtype("matmul", y.dtype);
     if (!y.d[0] || !m || !n) return DS_OK;
     if (y.dtype == DS_F64) {
         Plain x = {a, b, bias, y};
@@ -444,13 +352,13 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
         return DS_OK;
     }
     Product p = {y.d[0], m, n, k, matrix(&a), matrix(&b), matrix(&y), bias.p, false};
-    if (!bias.p || bias.s[0] == 1 || n == 1) return matmul_f32(s, p);
+    if (!bias.p || (bias.dtype == DS_F32 && (bias.s[0] == 1 || n == 1))) return matmul_any(s, &p);
 
     float *dense = dsi_scratch(s, (size_t)n * sizeof *dense);
     if (!dense) return DS_ENOMEM;
-    for (int64_t j = 0; j < n; j++) dense[j] = ((const float *)bias.p)[j * bias.s[0]];
+    KERNEL(copy)(s, bias, (dsi_view){dense, DS_F32, 1, {n}, {1}});
     p.bias = dense;
-    ds_status status = matmul_f32(s, p);
+    ds_status status = matmul_any(s, &p);
     dsi_scratch_release(s, dense);
     return status;
 }
