@@ -64,6 +64,12 @@ void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void
     dsi_hooks *h = dsi_hooks_of(leaf);
     h->ready = fn;
     h->ready_arg = arg;
+    h->place = NULL;
+}
+
+void dsi_leaf_place(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf))
+{
+    if (leaf && leaf->hooks) leaf->hooks->place = place;
 }
 
 void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg)

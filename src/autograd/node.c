@@ -132,9 +132,11 @@ static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tens
     return dsi_run(sum, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum)) ? DS_OK : ds_error_status();
 }
 
-/* A fresh tensor that nobody else will look at can become the sum itself; others are copied. */
+/* A fresh tensor that nobody else will look at can become the sum itself, and so does one that lies where the leaf
+ * wants it; others are copied. */
 static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
 {
+    if (leaf->hooks && leaf->hooks->placed == g) return g;
     if (dsi_make_dense(g) != DS_OK) return NULL;
     bool fresh = g->refs == 1 && g->storage->refs == 1 && dsi_is_contiguous(g) &&
                  g->dtype == leaf->dtype;
@@ -183,6 +185,16 @@ void dsi_give(dsi_node *n, int i, ds_tensor *g)
         n->failed = true;
     else
         n->given++;
+    if (e->leaf && e->leaf->hooks) e->leaf->hooks->placed = NULL;
+}
+
+ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
+{
+    ds_tensor *leaf = n->in[i].leaf;
+    dsi_hooks *h = leaf && !leaf->grad ? leaf->hooks : NULL;
+    ds_tensor *place = h && h->place ? h->place(h->ready_arg, leaf) : NULL;
+    if (!place) return dsi_new(like, shape);
+    return h->placed = place;
 }
 
 /* Whether x can be written to: nobody else has it or its memory. */

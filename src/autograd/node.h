@@ -43,6 +43,10 @@ void dsi_give(dsi_node *n, int i, ds_tensor *g);
  * if there is no memory: then, and if the adding fails, dsi_give of NULL says so. */
 ds_tensor *dsi_give_room(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
+/* For an op that writes the whole gradient of input i, which has this shape: row-major memory for it, of like's dtype
+ * and on its device: new, or where a leaf wants its first gradient of a pass (dsi_leaf_place). To be given next. */
+ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
+
 dsi_node *dsi_node_ref(dsi_node *n);
 void dsi_node_unref(dsi_node *n); /* frees without recursion */
 
@@ -53,6 +57,10 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
  * given; leaves in the order in which that happens. fn may take the gradient away (ds_set_grad_of). A pass
  * that fails runs none for leaves that are not complete. NULL fn removes the hook. */
 void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
+
+/* place, with the hook's arg, says where the first gradient of a pass is to be written, so that it need not be copied
+ * there: row-major, of the leaf's shape and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
+void dsi_leaf_place(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
 
 /* fn runs after the backward of each node that saved x itself, for whoever brought its storage for that. */
 void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);

@@ -59,10 +59,10 @@ static dsi_request *start(dsi_request r) { return dsi_request_start(&r); }
 #define IN_OUT(collective, count) \
     .comm = c, .what = (collective), .dtype = in.dtype, .in = in.p, .out = out.p, .n = (count)
 
-dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op)
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares)
 {
     if (!views_fit(DSI_ALL_REDUCE, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op});
+    return start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op, .squares = squares});
 }
 
 dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root)
@@ -71,10 +71,12 @@ dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root)
     return start((dsi_request){IN_PLACE(DSI_REDUCE, x), .op = op, .root = root});
 }
 
-dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op)
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
+                                      double *squares)
 {
     if (!views_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return NULL;
-    return start((dsi_request){IN_OUT(DSI_REDUCE_SCATTER, numel(out)), .op = op});
+    return start(
+        (dsi_request){IN_OUT(DSI_REDUCE_SCATTER, numel(out)), .op = op, .squares = squares});
 }
 
 dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out)

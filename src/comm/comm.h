@@ -39,6 +39,7 @@ typedef struct dsi_request {
     int64_t n; /* elements; ALL_TO_ALL_ROWS: 0 */
     ds_redop op;
     int root;            /* SEND, RECV: the other rank */
+    double *squares;     /* see dsi_all_reduce_start; or NULL */
     const char *purpose; /* for messages; or NULL */
     int64_t *counts;     /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
     bool blocking;       /* the caller waits right away */
@@ -80,10 +81,14 @@ struct ds_comm {
 
 /* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
 
-/* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait. */
-dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op); /* in place */
+/* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait.
+ * squares, if not NULL: grow by the squares of the result's elements (floats), of each on one rank only, before
+ * wait returns; summed over the ranks they are those of all. All ranks want them, or none. */
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op,
+                                  double *squares); /* in place */
 dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root);
-dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op);
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
+                                      double *squares);
 dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);

@@ -1,4 +1,4 @@
-/* comm/reduce.c: what ranks add up, block by block in the first cache.
+/* comm/reduce.c: what ranks add up: float32 by a kernel, other types block by block in the first cache.
  *
  * The order is that of `in`, whatever thread does it: so each run gives the same bits. Conversions of 16-bit
  * floats are the CPU's copy kernels, which know the processor's instructions.
@@ -9,6 +9,8 @@
 #include "device/device.h"
 
 #include <string.h>
+
+#define BLOCK 1024 /* elements */
 
 /* A NaN on any rank is a NaN for all. */
 #define MAX_REAL(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
@@ -76,10 +78,16 @@ static void average(ds_dtype dtype, int64_t n, int ranks, void *sum)
     }
 }
 
-static void convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
+static dsi_device *host(void)
 {
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
     DSI_ASSERT(cpu); /* the tensors lie on it */
+    return cpu;
+}
+
+static void convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
+{
+    dsi_device *cpu = host();
     dsi_view in = {.dtype = from, .n = 1, .d = {n}, .s = {1}}, out = in;
     memcpy(&in.p, &x, sizeof x); /* a view's memory is not const */
     out.p = y;
@@ -88,27 +96,84 @@ static void convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *
     DSI_ASSERT(status == DS_OK);
 }
 
-static void reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
-                        void *acc)
+#define LANES 8 /* sums that grow side by side */
+
+#define SQUARES(name, type) \
+    static double name(int64_t n, const type *x) \
+    { \
+        double sum[LANES] = {0}, total = 0; \
+        int64_t i = 0; \
+        for (; i + LANES <= n; i += LANES) \
+            for (int k = 0; k < LANES; k++) sum[k] += (double)x[i + k] * (double)x[i + k]; \
+        for (; i < n; i++) total += (double)x[i] * (double)x[i]; \
+        for (int k = 0; k < LANES; k++) total += sum[k]; \
+        return total; \
+    }
+
+SQUARES(squares_f32, float)
+SQUARES(squares_f64, double)
+
+static double squares_of(ds_dtype dtype, int64_t n, const void *x)
 {
-    float sum[DSI_REDUCE_BLOCK], x[DSI_REDUCE_BLOCK];
-    convert(n, dtype, in[0], DS_F32, sum);
+    float wide[BLOCK];
+    if (dtype == DS_F64) return squares_f64(n, x);
+    convert(n, dtype, x, DS_F32,
+            wide); /* as it was rounded: what is too large for 16 bits is inf */
+    return squares_f32(n, wide);
+}
+
+static const void *bytes_on(const void *p, size_t bytes) { return (const char *)p + bytes; }
+
+static void reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, size_t at,
+                        int64_t n, void *acc)
+{
+    float sum[BLOCK], x[BLOCK];
+    convert(n, dtype, bytes_on(in[0], at), DS_F32, sum);
     for (int r = 1; r < ranks; r++) {
-        convert(n, dtype, in[r], DS_F32, x);
+        convert(n, dtype, bytes_on(in[r], at), DS_F32, x);
         combine_f32(op, n, sum, x);
     }
     if (op == DS_REDUCE_AVG) average(DS_F32, n, ranks, sum);
     convert(n, DS_F32, sum, dtype, acc);
 }
 
-void dsi_reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
-                      void *acc)
+/* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc has room for a block of any dtype. */
+static void reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, size_t at,
+                         int64_t n, void *acc)
 {
     if (dtype == DS_F16 || dtype == DS_BF16) {
-        reduce_half(dtype, op, ranks, in, n, acc);
+        reduce_half(dtype, op, ranks, in, at, n, acc);
         return;
     }
-    memcpy(acc, in[0], (size_t)n * ds_dtype_size(dtype));
-    for (int r = 1; r < ranks; r++) combine(dtype, op, n, acc, in[r]);
+    memcpy(acc, bytes_on(in[0], at), (size_t)n * ds_dtype_size(dtype));
+    for (int r = 1; r < ranks; r++) combine(dtype, op, n, acc, bytes_on(in[r], at));
     if (op == DS_REDUCE_AVG) average(dtype, n, ranks, acc);
+}
+
+/* One pass over memory. */
+static void sum_floats(ds_redop op, int ranks, const void *const *in, int64_t n, int outs,
+                       void *const *out, double *squares)
+{
+    dsi_device *cpu = host();
+    ds_status status = cpu->kernels->sum_ranks(&cpu->stream, op == DS_REDUCE_AVG, ranks, in, n,
+                                               outs, out, squares);
+    DSI_ASSERT(status == DS_OK);
+}
+
+void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
+                      int outs, void *const *out, double *squares)
+{
+    double acc[BLOCK]; /* of any dtype */
+    size_t size = ds_dtype_size(dtype);
+    if (dtype == DS_F32 && (op == DS_REDUCE_SUM || op == DS_REDUCE_AVG)) {
+        sum_floats(op, ranks, in, n, outs, out, squares);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t count = n - i < BLOCK ? n - i : BLOCK;
+        reduce_block(dtype, op, ranks, in, (size_t)i * size, count, acc);
+        for (int k = 0; k < outs; k++)
+            memcpy((char *)out[k] + (size_t)i * size, acc, (size_t)count * size);
+        if (squares) *squares += squares_of(dtype, count, acc);
+    }
 }

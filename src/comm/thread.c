@@ -52,6 +52,7 @@ typedef struct meeting {
     int64_t pieces;
     _Atomic bool open, ended;
     _Atomic int64_t next, done; /* pieces */
+    double *squares;            /* [pieces]; NULL: nobody wants them */
     struct meeting *behind;     /* in the helper's list */
     dsi_request *of[];          /* [size] */
 } meeting;
@@ -116,6 +117,12 @@ static meeting *meeting_at(group *g, uint64_t number)
     return *m;
 }
 
+static void free_meeting(meeting *m)
+{
+    if (m) dsi_free(m->squares);
+    dsi_free(m);
+}
+
 /* Frees m if nobody will look at it again. */
 static void release_meeting(meeting *m)
 {
@@ -123,7 +130,7 @@ static void release_meeting(meeting *m)
     if (m->users || m->left < g->size) return;
     g->ring[m->number % g->room] = NULL;
     while (g->oldest < g->newest && !g->ring[g->oldest % g->room]) g->oldest++;
-    dsi_free(m);
+    free_meeting(m);
 }
 
 static void wake_all(team *t)
@@ -137,6 +144,8 @@ static void wake_all(team *t)
 /* All pieces are done. */
 static void end_meeting(meeting *m)
 {
+    for (int64_t p = 0; m->squares && p < m->pieces; p++)
+        *m->of[dsi_piece_owner(m->of[0], p)]->squares += m->squares[p];
     for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
     atomic_store(&m->ended, true);
     wake_all(m->group->team);
@@ -147,7 +156,7 @@ static void work_at(meeting *m)
 {
     int64_t piece, pieces = m->pieces;
     while ((piece = atomic_fetch_add(&m->next, 1)) < pieces) {
-        dsi_run_piece(m->of, m->group->size, piece);
+        dsi_run_piece(m->of, m->group->size, piece, m->squares ? &m->squares[piece] : NULL);
         if (atomic_fetch_add(&m->done, 1) + 1 == pieces) end_meeting(m);
     }
 }
@@ -267,7 +276,7 @@ static void sleep_until_ended(meeting *m)
 
 static void group_free(group *g)
 {
-    for (uint64_t k = g->oldest; k < g->newest; k++) dsi_free(g->ring[k % g->room]);
+    for (uint64_t k = g->oldest; k < g->newest; k++) free_meeting(g->ring[k % g->room]);
     for (int k = 0; g->pair && k < g->size * g->size; k++)
         if (g->pair[k]) group_free(g->pair[k]);
     dsi_free(g->pair);
@@ -358,6 +367,7 @@ static void open_meeting(meeting *m, const dsi_request *last)
         return;
     }
     m->pieces = dsi_pieces(last, m->group->size);
+    if (last->squares) m->squares = dsi_alloc((size_t)m->pieces * sizeof *m->squares);
     if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) give_to_helper(t, m);
     atomic_store(&m->open, true);
 }

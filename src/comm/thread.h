@@ -8,7 +8,10 @@
 /* of[r] is the request of rank r; all describe the same collective. Pieces may be run by any threads, at
  * the same time and in any order; when all have been run, the collective is done on all ranks. */
 int64_t dsi_pieces(const dsi_request *any, int ranks);
-void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece);
+void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares);
+
+/* Whose squares those of the piece are: one rank's, of each piece. */
+int dsi_piece_owner(const dsi_request *any, int64_t piece);
 
 /* False, with two of them in the message, if they do not describe the same collective. */
 bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room);

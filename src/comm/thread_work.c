@@ -71,17 +71,14 @@ static void move(char *to, const char *from, int64_t n, ds_dtype dtype)
 }
 
 /* The sum of the stretch, `first` elements on in every rank's input, to out[to] of ranks from .. to-1. */
-static void reduce(const stretch *s, int64_t in_first, int from, int to)
+static void reduce(const stretch *s, int64_t in_first, int from, int to, double *squares)
 {
     const dsi_request *r = s->of[0];
     const void *in[MAX_RANKS];
-    double acc[DSI_REDUCE_BLOCK]; /* of any dtype */
-    for (int64_t i = s->begin; i < s->end; i += DSI_REDUCE_BLOCK) {
-        int64_t n = s->end - i < DSI_REDUCE_BLOCK ? s->end - i : DSI_REDUCE_BLOCK;
-        for (int k = 0; k < s->ranks; k++) in[k] = in_at(s->of[k], in_first + i);
-        dsi_reduce_block(r->dtype, r->op, s->ranks, in, n, acc);
-        for (int k = from; k < to; k++) move(out_at(s->of[k], i), (char *)acc, n, r->dtype);
-    }
+    void *out[MAX_RANKS];
+    for (int k = 0; k < s->ranks; k++) in[k] = in_at(s->of[k], in_first + s->begin);
+    for (int k = from; k < to; k++) out[k - from] = out_at(s->of[k], s->begin);
+    dsi_reduce_ranks(r->dtype, r->op, s->ranks, in, s->end - s->begin, to - from, out, squares);
 }
 
 static void gather(const stretch *s, int from, int to)
@@ -112,7 +109,12 @@ static void all_to_all(const stretch *s)
     move(out_at(to, place), in_at(from, source), n, from->dtype);
 }
 
-void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece)
+int dsi_piece_owner(const dsi_request *any, int64_t piece)
+{
+    return any->what == DSI_REDUCE_SCATTER ? (int)(piece / ((any->n + PIECE - 1) / PIECE)) : 0;
+}
+
+void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares)
 {
     const dsi_request *any = of[0];
     int64_t each = whole(any) ? 1 : (any->n + PIECE - 1) / PIECE;
@@ -121,13 +123,13 @@ void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece)
     int64_t count = end - begin;
     switch (any->what) {
     case DSI_ALL_REDUCE:
-        reduce(&s, 0, 0, ranks);
+        reduce(&s, 0, 0, ranks, squares);
         break;
     case DSI_REDUCE:
-        reduce(&s, 0, any->root, any->root + 1);
+        reduce(&s, 0, any->root, any->root + 1, NULL);
         break;
     case DSI_REDUCE_SCATTER:
-        reduce(&s, s.q * any->n, s.q, s.q + 1);
+        reduce(&s, s.q * any->n, s.q, s.q + 1, squares);
         break;
     case DSI_ALL_GATHER:
         gather(&s, 0, ranks);

@@ -185,21 +185,16 @@ static char *temp(dsi_transfer *t, int64_t n)
     return t->temp.p;
 }
 
-/* out = the sum of own and of what lies in temp, n elements of each rank */
-static void sum(dsi_transfer *t, const char *own, int64_t n, char *out)
+/* out = the sum of own and of what lies in temp, n elements of each rank; alone: no other rank adds them up */
+static void sum(dsi_transfer *t, const char *own, int64_t n, char *out, bool alone)
 {
     const dsi_request *r = t->r;
     const ds_comm *c = r->comm;
     const void **in = dsi_alloc((size_t)c->size * sizeof *in);
-    double acc[DSI_REDUCE_BLOCK]; /* of any dtype */
-    for (int64_t i = 0; i < n; i += DSI_REDUCE_BLOCK) {
-        int64_t count = n - i < DSI_REDUCE_BLOCK ? n - i : DSI_REDUCE_BLOCK;
-        for (int q = 0; q < c->size; q++)
-            in[q] = q == c->rank ? own + bytes_of(t, i)
-                                 : (char *)t->temp.p + bytes_of(t, (int64_t)q * n + i);
-        dsi_reduce_block(r->dtype, r->op, c->size, in, count, acc);
-        memcpy(out + bytes_of(t, i), acc, bytes_of(t, count));
-    }
+    void *to = out;
+    for (int q = 0; q < c->size; q++)
+        in[q] = q == c->rank ? own : (char *)t->temp.p + bytes_of(t, q * n);
+    dsi_reduce_ranks(r->dtype, r->op, c->size, in, n, 1, &to, alone ? r->squares : NULL);
     dsi_free(in);
 }
 
@@ -232,7 +227,7 @@ static bool all_to_one_sum(dsi_transfer *t, bool here)
         t->phase = 1;
         return false;
     }
-    if (here) sum(t, in_at(t, t->at), n, out_at(t, t->at));
+    if (here) sum(t, in_at(t, t->at), n, out_at(t, t->at), c->rank == 0);
     t->at += n;
     t->phase = 0;
     return t->at >= t->r->n;
@@ -253,7 +248,7 @@ static bool all_reduce(dsi_transfer *t)
             if (room) receive(t, room + bytes_of(t, q * mine_n), mine_n, q);
         }
     } else if (t->phase == 1) {
-        sum(t, in_at(t, t->at + mine), mine_n, out_at(t, t->at + mine));
+        sum(t, in_at(t, t->at + mine), mine_n, out_at(t, t->at + mine), true);
         EACH_OTHER(q, c)
         {
             int64_t slice = n * q / c->size;
@@ -283,7 +278,7 @@ static bool reduce_scatter(dsi_transfer *t)
         t->phase = 1;
         return false;
     }
-    sum(t, in_at(t, c->rank * t->r->n + t->at), n, out_at(t, t->at));
+    sum(t, in_at(t, c->rank * t->r->n + t->at), n, out_at(t, t->at), true);
     t->at += n;
     t->phase = 0;
     return t->at >= t->r->n;

@@ -208,6 +208,10 @@ typedef struct dsi_kernels {
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
     ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
                       double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
+    /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i] in that order, for k < outs and i < n; average: divided by ranks. Host
+     * memory; y[k] may be an x. *squares, if not NULL, grows by the squares of the result, in double. */
+    ds_status (*sum_ranks)(dsi_stream *s, bool average, int ranks, const void *const *x, int64_t n,
+                           int outs, void *const *y, double *squares);
 
     /* ---- by index -------------------------------------------------------------------------------------- */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index,

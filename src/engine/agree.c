@@ -24,7 +24,7 @@ static ds_status broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int r
 
 static ds_status reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
 {
-    return dsi_request_wait(dsi_all_reduce_start(c, view(x, DS_I64, n), op));
+    return dsi_request_wait(dsi_all_reduce_start(c, view(x, DS_I64, n), op, NULL));
 }
 
 ds_status dsi_agree(ds_comm *c, ds_status mine)

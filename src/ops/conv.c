@@ -27,13 +27,14 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
         dsi_give(n, 0, dsi_if(done, dx));
     }
     if (dsi_needs(n, 1)) {
-        ds_tensor *dw = dsi_new_like(w); /* [K,C/groups,R,S] */
+        ds_tensor *dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape)
+                                             : dsi_new_like(w); /* [K,C/groups,R,S] */
         bool done = pooled ? dsi_run(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
                            : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
         dsi_give(n, 1, dsi_if(done, dw));
     }
     if (dsi_needs(n, 2)) {
-        ds_tensor *db = dsi_new(w, ds_shape(w->shape.d[0]));
+        ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
         dsi_give(n, 2, dsi_if(dsi_run(db, sum_channels, dsi_v(values), dsi_v(db)), db));
     }
 }

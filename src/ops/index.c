@@ -30,7 +30,8 @@ static dsi_view rows(const ds_tensor *y, int64_t width)
 static void embedding_backward(dsi_node *n, ds_tensor *dy)
 {
     const Embedding *e = dsi_attr(n);
-    ds_tensor *index = dsi_saved(n, 0), *dw = dsi_new(dy, e->weight), *g = ds_contiguous(dy);
+    ds_tensor *index = dsi_saved(n, 0), *dw = dsi_new_grad(n, 0, dy, e->weight);
+    ds_tensor *g = ds_contiguous(dy);
     bool done = dw && g &&
                 dsi_run(dw, scatter_rows, rows(g, e->weight.d[1]), flat(index), e->padding_idx,
                         dsi_v(dw));

@@ -139,12 +139,12 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
         dsi_give(n, 0, dsi_if(done, dx));
     }
     if (dsi_needs(n, 1)) {
-        ds_tensor *dw = dsi_new(w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
+        ds_tensor *dw = dsi_new_grad(n, 1, w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
         bool done = dw && dsi_run(dw, matmul, matrix_t(dy), matrix(x), none, matrix(dw));
         dsi_give(n, 1, dsi_if(done, dw));
     }
     if (dsi_needs(n, 2)) {
-        ds_tensor *db = dsi_new(w, ds_shape(w->shape.d[0]));
+        ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
         bool done = db &&
                     dsi_run(db, sum, 1.0, dsi_v(dy), dsi_v_shape(db, ds_shape(1, db->shape.d[0])));
         dsi_give(n, 2, dsi_if(done, db));

@@ -23,11 +23,11 @@ ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *
     return n == 0 || dsi_run(x, norm, 2.0, n, lines, norm) ? DS_OK : ds_error_status();
 }
 
-ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double *norm)
+ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double squares, double *norm)
 {
     int ranks = ds_comm_size(comm);
     double *sums = ds_data_mut(room), total = 0;
-    sums[ranks] = *norm * *norm;
+    sums[ranks] = squares;
     if (ds_all_gather(comm, dsi_flat_range(room, 0, ranks),
                       dsi_flat_range(room, ranks, ranks + 1)) != DS_OK)
         return ds_error_status();

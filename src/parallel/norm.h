@@ -1,8 +1,8 @@
 /* parallel/norm.h: the norm of the gradients of all ranks.
  *
  * Note [Norm]
- * Each rank adds the squares of its own slices, in double, also where it has all gradients; the sums are
- * gathered and added in the order of ranks. So every rank has the same norm and takes the same decisions,
+ * Of each gradient's elements one rank adds the squares, in double: as it adds up the gradients of all ranks, while
+ * they are in its cache, or else in a pass over its own slices. The sums are gathered and added in the order of ranks. So every rank has the same norm and takes the same decisions,
  * and stages differ by no more than the rounding of a double, which is lost when the factor becomes a
  * float. The norm is not finite just when a gradient is inf or NaN: it is the search for overflow too.
  * Which parameter it was is asked only then.
@@ -19,7 +19,7 @@ dsi_view dsi_norm_line(ds_tensor *g);
 /* The L2 norm of n lines of one dtype on x's device. */
 ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *norm);
 
-/* *norm of this rank -> that of all. room: float64 [ranks + 1]. */
-ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double *norm);
+/* *norm of all ranks, of this one's squares. room: float64 [ranks + 1]. */
+ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double squares, double *norm);
 
 #endif

@@ -23,6 +23,8 @@ typedef struct Bucket {
     int missing;          /* parameters without a gradient of this pass */
     bool added;           /* partition: the own slice has a gradient of an earlier pass */
     bool direct;          /* partition: the sum is on its way to the own slice */
+    bool counted;         /* `squares` are, or will be, those of the sum as it is kept */
+    double squares;
 } Bucket;
 
 struct dsi_reduce {
@@ -211,11 +213,19 @@ static ds_status move_in(Leaf *l, ds_tensor *x)
     ds_tensor *g = ds_grad(x),
               *place = dsi_flat_in_unit(f, l->i, l->r->bucket[f->param[l->i].unit].full);
     ds_status status = dsi_make_dense(g);
-    if (status == DS_OK && g->storage != place->storage) /* DDP leaves it there, to be added to */
+    /* else backward wrote it there, or DDP left it there, to be added to */
+    if (status == DS_OK && g->storage != place->storage)
         status = l->holds ? add(place, g) : dsi_copy(place, g);
     l->holds = true;
     ds_set_grad_of(x, NULL);
     return status;
+}
+
+/* Whether the leaf's gradient is, or becomes, all of its bucket. */
+static bool fills_bucket(const Leaf *l)
+{
+    const dsi_flat_param *p = &l->r->f->param[l->i];
+    return p->n == l->r->f->unit[p->unit].n;
 }
 
 /* A gradient that fills a bucket becomes the bucket, without a copy. */
@@ -225,7 +235,7 @@ static bool adopt(Leaf *l, ds_tensor *x)
     const dsi_flat_param *p = &r->f->param[l->i];
     Bucket *b = &r->bucket[p->unit];
     ds_tensor *g = ds_grad(x);
-    if (p->n != r->f->unit[p->unit].n || l->holds || g->dtype != bucket_dtype(r) || g->pooled[0] ||
+    if (!fills_bucket(l) || l->holds || g->dtype != bucket_dtype(r) || g->pooled[0] ||
         g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
         return false;
     dsi_unref(b->full);
@@ -276,10 +286,15 @@ static dsi_request *send(dsi_reduce *r, int k)
     if (r->tree) return exchange(r, b);
     dsi_view v = dsi_v(b->wire);
     ds_comm *comm = r->f->unit[k].comm;
-    if (!scatters(r)) return dsi_all_reduce_start(comm, v, r->op);
-    b->direct = r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
+    b->direct = scatters(r) && r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
+    /* as it arrives it is kept: neither rounded again, nor scaled, nor added to */
+    b->counted = r->o.squares && factor_after(r, k) == 1 &&
+                 (r->o.partition ? b->direct : b->wire == b->full);
+    b->squares = 0;
+    double *squares = b->counted ? &b->squares : NULL;
+    if (!scatters(r)) return dsi_all_reduce_start(comm, v, r->op, squares);
     return dsi_reduce_scatter_start(
-        comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op);
+        comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op, squares);
 }
 
 static ds_status leave(dsi_reduce *r, int k)
@@ -311,6 +326,35 @@ static ds_status leave_full(dsi_reduce *r, bool all)
 
 /* ---- during the pass ----------------------------------------------------------------------------------------------- */
 
+/* Waits, where bucket k must come after others. */
+static void await_room(dsi_reduce *r, int k)
+{
+    double begun = dsi_now();
+    r->status = make_room(r, k);
+    r->seconds += dsi_now() - begun;
+}
+
+/* At once: a rank that leaves out a bucket must not begin another collective in its place. */
+static void tell_failure(const dsi_reduce *r)
+{
+    if (r->status != DS_OK && r->comm) dsi_comm_abort(r->comm, ds_error());
+}
+
+/* Backward writes a gradient right into its bucket. */
+static ds_tensor *place(void *arg, ds_tensor *x)
+{
+    Leaf *l = arg;
+    dsi_reduce *r = l->r;
+    int k = r->f->param[l->i].unit;
+    if (!r->runs || r->status != DS_OK || !r->comm || l->holds || fills_bucket(l) ||
+        bucket_dtype(r) != x->dtype)
+        return NULL;
+    await_room(r, k);
+    if (r->status == DS_OK) r->status = open_bucket(r, k, x->dtype);
+    tell_failure(r);
+    return r->status == DS_OK ? dsi_flat_in_unit(r->f, l->i, r->bucket[k].full) : NULL;
+}
+
 /* On one rank backward itself adds up what is added up in its own dtype, and it stays where it is. */
 static void ready(void *arg, ds_tensor *x)
 {
@@ -319,9 +363,7 @@ static void ready(void *arg, ds_tensor *x)
     bool sends = r->tree || (r->comm && (r->last || r->o.partition));
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
-    double begun = dsi_now();
-    r->status = make_room(r, k);
-    r->seconds += dsi_now() - begun;
+    await_room(r, k);
     if (r->status == DS_OK && !adopt(l, x)) {
         r->status = open_bucket(r, k, bucket_dtype(r));
         if (r->status == DS_OK) r->status = move_in(l, x);
@@ -330,8 +372,7 @@ static void ready(void *arg, ds_tensor *x)
         r->bucket[k].missing--;
         r->status = leave_full(r, false);
     }
-    /* at once: a rank that leaves out a bucket must not begin another collective in its place */
-    if (r->status != DS_OK && r->comm) dsi_comm_abort(r->comm, ds_error());
+    tell_failure(r);
 }
 
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
@@ -383,14 +424,18 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)
     return dsi_flat_own_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
 }
 
-int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views)
+int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
 {
-    if (r->o.partition) {
-        views[0] = dsi_v(r->own);
-        return 1;
+    int n = 0;
+    *squares = 0;
+    for (int k = 0; k < r->f->units; k++) {
+        const Bucket *b = &r->bucket[k];
+        if (b->counted)
+            *squares += b->squares;
+        else
+            views[n++] = dsi_v(r->o.partition ? own_slice(r, k) : slice_of(r, k, b->full));
     }
-    for (int k = 0; k < r->f->units; k++) views[k] = dsi_v(slice_of(r, k, r->bucket[k].full));
-    return r->f->units;
+    return n;
 }
 
 void dsi_reduce_forget(dsi_reduce *r)
@@ -439,6 +484,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     for (int i = 0; i < f->n; i++) {
         r->leaf[i] = (Leaf){r, i, false};
         dsi_leaf_hook(f->param[i].x, ready, &r->leaf[i]);
+        dsi_leaf_place(f->param[i].x, place);
     }
     return r;
 }

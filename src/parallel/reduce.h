@@ -1,8 +1,8 @@
 /* parallel/reduce.h: gradients of several ranks, summed while backward goes on.
  *
  * Note [Buckets]
- * A bucket is a unit of the layout (flat.h). When backward has completed a parameter's gradient, a hook
- * copies it to its place in the bucket and lets the original go; a bucket that is full leaves: one
+ * A bucket is a unit of the layout (flat.h). Backward writes a parameter's gradient to its place in the bucket (or a
+ * hook copies what an op has made elsewhere); a bucket that is full leaves: one
  * all_reduce or reduce_scatter is begun and backward goes on. Buckets leave in their order on every rank,
  * whatever the order in which they fill. Those that lack a parameter when the pass ends (it was not used on
  * this rank) leave then, with zeros.
@@ -29,6 +29,7 @@ typedef struct dsi_reduce_opts {
     bool overlap;     /* else a bucket is waited for as soon as it has left */
     bool prescale;    /* divide by the number of ranks before the sum, not after it */
     double predivide; /* with f: by f before, by ranks / f after; 0: 1 */
+    bool squares;     /* the sums' are added up on the way, where they can be: dsi_reduce_slices */
     bool tree; /* the bits do not depend on the number of ranks: Note [Fixed tree]; partition */
     ds_dtype accum; /* what gradients of several passes are added up in */
     ds_dtype comm;  /* on the wire */
@@ -53,8 +54,9 @@ double dsi_reduce_seconds(const dsi_reduce *r); /* of the last pass, spent on se
 /* After the last pass: the mean gradient of parameter i's own elements, a view in the current scope; NULL:
  * it has none, or on one rank no gradient came. */
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
-/* The own slices of all gradients, at most units, without what lies between parameters but zeros. */
-int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views);
+/* The own slices of all gradients, at most units, without what lies between parameters but zeros; but *squares for
+ * those whose squares are there. These are of some elements on this rank, of each on one of the ranks. */
+int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares);
 
 void dsi_reduce_forget(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
 int64_t dsi_reduce_bytes(const dsi_reduce *r); /* of that memory */

@@ -249,6 +249,7 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .tree = z->o.deterministic,
                                                   .all_reduce = !z->o.reduce_scatter,
                                                   .overlap = z->o.overlap_comm,
+                                                  .squares = true,
                                                   .prescale = z->o.prescale,
                                                   .predivide = z->o.predivide,
                                                   .accum = z->o.accum_dtype,
@@ -397,10 +398,11 @@ static int lines_of_parts(const dsi_zero *z)
 
 static ds_status global_norm(dsi_zero *z, double *norm)
 {
-    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views) : lines_of_parts(z);
+    double counted = 0; /* squares */
+    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views, &counted) : lines_of_parts(z);
     if (n < 0 || dsi_norm_of(z->flat->param[0].x, n, z->views, norm) != DS_OK)
         return ds_error_status();
-    return z->comm ? dsi_norm_over(z->comm, z->sums, norm) : DS_OK;
+    return z->comm ? dsi_norm_over(z->comm, z->sums, *norm * *norm + counted, norm) : DS_OK;
 }
 
 #define PATH 256 /* bytes */

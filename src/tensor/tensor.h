@@ -39,6 +39,9 @@ typedef struct dsi_hooks {
     /* dsi_leaf_hook */
     void (*ready)(void *arg, struct ds_tensor *leaf);
     void *ready_arg;
+    /* dsi_leaf_place */
+    struct ds_tensor *(*place)(void *ready_arg, struct ds_tensor *leaf);
+    struct ds_tensor *placed; /* what it said, until the gradient is given; borrowed */
     int uses;   /* edges to this leaf whose nodes the running backward has still to pass */
     bool given; /* one that has passed gave a gradient */
     /* dsi_after_use_hook */

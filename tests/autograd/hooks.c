@@ -127,6 +127,51 @@ static void a_failure_leaves_no_trace(void **state)
     ds_scope_close(s);
 }
 
+/* ---- where gradients are written ------------------------------------------------------------------------ */
+
+typedef struct Shelf {
+    ds_tensor *place; /* NULL: none */
+    int asked, copies;
+} Shelf;
+
+static ds_tensor *shelf_place(void *arg, ds_tensor *leaf)
+{
+    Shelf *shelf = arg;
+    CHECK(!ds_grad(leaf)); /* there is one to be added to */
+    shelf->asked++;
+    return shelf->place ? dsi_alias(shelf->place) : NULL;
+}
+
+static void shelf_ready(void *arg, ds_tensor *leaf)
+{
+    Shelf *shelf = arg;
+    if (!shelf->place || ds_grad(leaf)->storage != shelf->place->storage) shelf->copies++;
+}
+
+/* w is used by two ops: the first writes to its place, the second adds to it there. */
+static void a_gradient_is_written_to_its_place(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *w = ds_require_grad(ds_full(DS_F32, ds_shape(3, 2), 1.5), true);
+    ds_tensor *x = ds_full(DS_F32, ds_shape(4, 2), 2.0);
+    Shelf shelf = {dsi_new(w, w->shape), 0, 0};
+    dsi_leaf_hook(w, shelf_ready, &shelf);
+    dsi_leaf_place(w, shelf_place);
+    for (int pass = 1; pass <= 3; pass++) {
+        bool placed = pass < 3;
+        if (!placed) shelf.place = NULL;
+        ds_tensor *y = ds_add(ds_linear(x, w, NULL), ds_linear(x, w, NULL));
+        CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+        CHECK_INT(shelf.asked, pass);
+        CHECK_INT(shelf.copies, !placed);
+        CHECK_CLOSE(((const float *)ds_data(ds_grad(w)))[5], 16, 0); /* 2 ops x 4 rows x 2 */
+        if (placed) CHECK(ds_data(ds_grad(w)) == ds_data(shelf.place));
+        ds_set_grad_of(w, NULL);
+    }
+    ds_scope_close(s);
+}
+
 static void take_away(void *arg, ds_tensor *leaf)
 {
     *(double *)arg += ds_item(ds_grad(leaf));
@@ -209,5 +254,6 @@ static void the_seed_is_the_factor(void **state)
 TEST_MAIN(cmocka_unit_test(they_fire_in_the_order_of_completion),
           cmocka_unit_test(who_is_not_reached_stays_silent),
           cmocka_unit_test(a_failure_leaves_no_trace),
+          cmocka_unit_test(a_gradient_is_written_to_its_place),
           cmocka_unit_test(a_hook_may_take_the_gradient),
           cmocka_unit_test(used_tensors_are_told_of), cmocka_unit_test(the_seed_is_the_factor))

@@ -103,6 +103,68 @@ static ds_status reductions(void *arg)
     return DS_OK;
 }
 
+/* ---- the squares of a sum, on the way ------------------------------------------------------------------ */
+
+/* What all ranks have counted for a reduction of [n size] elements of dtype, of which this one has `mine`. */
+static ds_status squares_of(ds_dtype dtype, int64_t n, bool scatter, double *all)
+{
+    ds_comm *c = ds_world();
+    int rank = ds_comm_rank(c), size = ds_comm_size(c);
+    double mine = 0.25; /* they are added to what is there */
+    ds_tensor *x = filled(dtype, n * size, rank, 0);
+    dsi_view in = dsi_v(x), part = dsi_v(dsi_new(x, ds_shape(n)));
+    dsi_request *r = scatter ? dsi_reduce_scatter_start(c, in, part, DS_REDUCE_AVG, &mine)
+                             : dsi_all_reduce_start(c, in, DS_REDUCE_AVG, &mine);
+    RANK_CHECK(dsi_request_wait(r) == DS_OK);
+    ds_tensor *sum = ds_scalar(DS_F64, mine - 0.25);
+    RANK_CHECK(ds_all_reduce(c, sum, DS_REDUCE_SUM) == DS_OK);
+    *all = ds_item(sum);
+    return DS_OK;
+}
+
+static double plain_squares(ds_dtype dtype, int64_t n, int ranks)
+{
+    ds_tensor *x = ds_empty(DS_F64, ds_shape(n));
+    double *p = ds_data_mut(x), sum = 0;
+    for (int64_t i = 0; i < n; i++) p[i] = reduced(dtype, DS_REDUCE_AVG, ranks, i);
+    const double *rounded = doubles(ds_cast(x, dtype)); /* as everybody has it */
+    for (int64_t i = 0; i < n; i++) sum += rounded[i] * rounded[i];
+    return sum;
+}
+
+static ds_status squares(void *arg)
+{
+    (void)arg;
+    int size = ds_comm_size(ds_world());
+    for (int dtype = DS_F32; dtype <= DS_BF16; dtype++)
+        for (int k = 0; k < 2 * SIZES; k++) {
+            ds_scope *scope = ds_scope_open();
+            int64_t n = sizes[k / 2];
+            double got = NAN, want = plain_squares((ds_dtype)dtype, n * size, size);
+            ds_status status = squares_of((ds_dtype)dtype, n, k % 2, &got);
+            bool good = fabs(got - want) <= 1e-6 * want; /* a mean of three is rounded */
+            ds_scope_close(scope);
+            if (status != DS_OK) return status;
+            RANK_CHECK(good);
+        }
+    return DS_OK;
+}
+
+/* What float16 cannot hold is inf there, and so are the squares of it. */
+static ds_status squares_of_what_overflows(void *arg)
+{
+    (void)arg;
+    int size = ds_comm_size(ds_world());
+    double mine = 0;
+    ds_tensor *x = ds_full(DS_F16, ds_shape(3000), 60000.0);
+    dsi_request *r = dsi_all_reduce_start(ds_world(), dsi_v(x), DS_REDUCE_SUM, &mine);
+    RANK_CHECK(dsi_request_wait(r) == DS_OK);
+    ds_tensor *all = ds_scalar(DS_F64, mine);
+    RANK_CHECK(ds_all_reduce(NULL, all, DS_REDUCE_SUM) == DS_OK);
+    RANK_CHECK(isinf(ds_item(all)) == (size > 1));
+    return DS_OK;
+}
+
 /* ---- moves -------------------------------------------------------------------------------------------- */
 
 static ds_status gathers(ds_dtype dtype, int64_t n)
@@ -208,7 +270,7 @@ static ds_status requests(void *arg)
     dsi_request *r[N];
     for (int i = 0; i < N; i++) {
         x[i] = filled(DS_F32, i % 2 ? EACH : 5, rank, i);
-        r[i] = dsi_all_reduce_start(c, dsi_v(x[i]), DS_REDUCE_SUM);
+        r[i] = dsi_all_reduce_start(c, dsi_v(x[i]), DS_REDUCE_SUM, NULL);
         RANK_CHECK(r[i]);
     }
     for (int k = 0; k < N; k++) {
@@ -234,7 +296,8 @@ static ds_status in_place(void *arg)
     dsi_view all = dsi_v(x), part = all;
     part.d[0] = N;
     part.p = (float *)all.p + (int64_t)rank * N;
-    RANK_CHECK(dsi_request_wait(dsi_reduce_scatter_start(c, all, part, DS_REDUCE_SUM)) == DS_OK);
+    RANK_CHECK(dsi_request_wait(dsi_reduce_scatter_start(c, all, part, DS_REDUCE_SUM, NULL)) ==
+               DS_OK);
     RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, part, all)) == DS_OK);
     const double *got = doubles(x);
     for (int64_t i = 0; i < (int64_t)N * size; i++)
@@ -301,7 +364,7 @@ static dsi_request *take_off(flight *f, ds_comm *c, uint32_t random, int64_t i)
     f->x = ds_keep(filled(DS_F32, n, ds_comm_rank(c), i));
     f->out = ds_keep(ds_empty(DS_F32, ds_shape(f->what ? 0 : n * ds_comm_size(c))));
     if (f->what == 0) f->r = dsi_all_gather_start(c, dsi_v(f->x), dsi_v(f->out));
-    if (f->what == 1) f->r = dsi_all_reduce_start(c, dsi_v(f->x), DS_REDUCE_SUM);
+    if (f->what == 1) f->r = dsi_all_reduce_start(c, dsi_v(f->x), DS_REDUCE_SUM, NULL);
     if (f->what == 2) f->r = dsi_broadcast_start(c, dsi_v(f->x), ds_comm_size(c) - 1);
     return f->r;
 }
@@ -414,6 +477,8 @@ static ds_status refusals(void *arg)
         TEST_RANKS(name, NULL); \
     }
 EACH_RANK(reductions)
+EACH_RANK(squares)
+EACH_RANK(squares_of_what_overflows)
 EACH_RANK(moves)
 EACH_RANK(layouts)
 EACH_RANK(requests)
@@ -425,12 +490,17 @@ EACH_RANK(refusals)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reductions), cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_layouts),    cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_in_place),   cmocka_unit_test(test_one_order),
-        cmocka_unit_test(test_mixture),    cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reductions),
+                                       cmocka_unit_test(test_squares),
+                                       cmocka_unit_test(test_squares_of_what_overflows),
+                                       cmocka_unit_test(test_moves),
+                                       cmocka_unit_test(test_layouts),
+                                       cmocka_unit_test(test_requests),
+                                       cmocka_unit_test(test_in_place),
+                                       cmocka_unit_test(test_one_order),
+                                       cmocka_unit_test(test_mixture),
+                                       cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_refusals)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_destroy_process_group();
     return failed;

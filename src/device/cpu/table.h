@@ -26,6 +26,7 @@
 #define NORM_KERNELS(X) /* norm.c */                                                               \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx)
 #define REDUCE_KERNELS(X)    X(sum) X(max) X(norm) /* reduce.c */
+#define RANKS_KERNELS(X)     X(sum_ranks) /* ranks.c */
 #define INDEX_KERNELS(X)     X(gather_rows) X(scatter_rows) X(scatter_max) X(gather) X(scatter_add) /* index.c */
 #define MOE_KERNELS(X)       X(dispatch) X(combine) X(combine_dw) /* moe.c */
 #define ATTENTION_KERNELS(X) X(attention) X(attention_dx) /* attention.c */
@@ -40,6 +41,7 @@
     SOFTMAX_KERNELS(X)                                                                             \
     NORM_KERNELS(X)                                                                                \
     REDUCE_KERNELS(X)                                                                              \
+    RANKS_KERNELS(X)                                                                               \
     INDEX_KERNELS(X)                                                                               \
     MOE_KERNELS(X)                                                                                 \
     ATTENTION_KERNELS(X)                                                                           \
