@@ -86,7 +86,8 @@ DS_API ds_status ds_send(ds_comm *c, ds_tensor *x, int to);
 DS_API ds_status ds_recv(ds_comm *c, ds_tensor *x, int from);
 
 /* Without waiting: until ds_message_wait, which frees it in any case, x is not changed by the sender and not
- * looked at by the receiver. NULL with the message if it cannot begin. */
+ * looked at by the receiver. NULL with the message if it cannot begin. What nobody waits for is waited for, and
+ * freed, when its communicator ends (ds_comm_free, ds_destroy_process_group); DS_DEBUG=comm names it. */
 typedef struct ds_message ds_message;
 DS_API ds_message *ds_isend(ds_comm *c, ds_tensor *x, int to);
 DS_API ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from);

@@ -335,6 +335,7 @@ static ds_message *begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer
         if (r) {
             m = dsi_alloc(sizeof *m);
             *m = (ds_message){o, r};
+            r->message = m;
             dsi_ref(o.x);
             dsi_ref(o.flat);
         }

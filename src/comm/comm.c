@@ -59,8 +59,21 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
     c->local_size = size;
     static const char *const checks[] = {"comm", NULL};
     int check = size > 1 ? dsi_variable_word_or("DS_DEBUG", checks, -1, "nothing is compared") : -1;
-    c->debug = check == 0 && !type->compares;
+    c->debug = check == 0;
+    c->compares = c->debug && !type->compares;
     return c;
+}
+
+/* Its operands are there until it has ended, whoever has forgotten it: the other rank may not have. */
+static void end_request(dsi_request *r)
+{
+    if (r->comm->debug && r->message)
+        dsi_log(DSI_WARNING, "%s, number %llu, was never waited for (ds_message_wait): it is now",
+                dsi_request_text(r), (unsigned long long)r->number);
+    if (r->message)
+        ds_message_wait(r->message);
+    else
+        dsi_request_wait(r);
 }
 
 void ds_comm_free(ds_comm *c)
@@ -68,7 +81,7 @@ void ds_comm_free(ds_comm *c)
     if (!c) return;
     /* Whoever began it did not wait: because it failed, then others may never come either. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
-    while (c->oldest) dsi_request_wait(c->oldest);
+    while (c->oldest) end_request(c->oldest);
     c->type->close(c);
     dsi_comm_log_free(c->log);
     dsi_free(c->messages);
@@ -207,7 +220,7 @@ static ds_status begin(dsi_request *r)
 {
     ds_comm *c = r->comm;
     if (check_request(r) != DS_OK) return DS_EINVAL;
-    if (c->debug && !r->inside && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
+    if (c->compares && !r->inside && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
     r->number = next_number(r);
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);

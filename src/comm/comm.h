@@ -49,6 +49,7 @@ typedef struct dsi_request {
     uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
+    ds_message *message; /* what the caller of isend or irecv has of it; or NULL */
     bool waited;         /* with status, by start already: see ds_comm_log_start */
     ds_status status;
     struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
@@ -72,7 +73,8 @@ struct ds_comm {
     void *own;
     uint64_t begun;               /* requests so far */
     dsi_request *oldest, *newest; /* not yet waited for */
-    bool debug;                   /* DS_DEBUG=comm: requests are compared first */
+    bool debug;                   /* DS_DEBUG=comm: mistakes are told that harm nobody */
+    bool compares;                /* and requests are compared first */
     uint64_t calls;               /* compared so far */
     uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
     double sent;                  /* bytes; see dsi_comm_volume */

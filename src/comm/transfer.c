@@ -358,7 +358,7 @@ static bool send_message(dsi_transfer *t)
     const dsi_request *r = t->r;
     if (t->phase++) return true;
     snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
-    if (r->comm->debug) post_bytes(t, false, t->said, sizeof t->said, r->root);
+    if (r->comm->compares) post_bytes(t, false, t->said, sizeof t->said, r->root);
     if (!t->wrong.n) send(t, in_at(t, 0), r->n, r->root);
     return false;
 }
@@ -367,7 +367,7 @@ static bool receive_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     if (t->phase++) return true;
-    if (r->comm->debug) post_bytes(t, true, t->said, sizeof t->said, r->root);
+    if (r->comm->compares) post_bytes(t, true, t->said, sizeof t->said, r->root);
     if (!t->wrong.n) receive(t, out_at(t, 0), r->n, r->root);
     return false;
 }
@@ -378,7 +378,7 @@ static void compare_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     char wanted[sizeof t->said];
-    if (r->what != DSI_RECV || !r->comm->debug || !t->messages.n) return;
+    if (r->what != DSI_RECV || !r->comm->compares || !t->messages.n) return;
     dsi_message *first = &t->messages.at[0];
     size_t received;
     if (!first->done && t->mpi->test(&first->m, &first->done, &received)) return;

@@ -1,5 +1,6 @@
 /* tests/comm/messages.c: send and recv between two ranks; the same under mpirun.
  * SPDX-License-Identifier: MIT */
+#include "caught.h"
 #include "comm/comm.h"
 #include "ranks.h"
 #include "tensor/tensor.h"
@@ -142,6 +143,46 @@ static void messages_keep_their_order(void **state)
     TEST_RANKS(ordered, NULL);
 }
 
+/* Nobody waits: the communicator does when it ends, and what was sent is there. */
+static ds_status forgotten(void *arg)
+{
+    (void)arg;
+    if (size() < 2) return DS_OK;
+    int to = (rank() + 1) % size(), from = (rank() + size() - 1) % size();
+    ds_comm *c = ds_comm_split(NULL, 0, rank());
+    ds_tensor *got = ds_zeros(DS_F32, ds_shape(4, 30000)),
+              *x = ds_full(DS_F32, ds_shape(30000), rank());
+    for (int i = 0; i < 3; i++) {
+        ds_scope *scope = ds_scope_open(); /* the handles of slices end here */
+        RANK_CHECK(ds_isend(c, x, to) && ds_irecv(c, ds_select(got, 0, i), from));
+        ds_scope_close(scope);
+    }
+    ds_comm_free(c);
+    RANK_CHECK(ds_item(ds_mean(got)) == 0.75 * from);
+    RANK_CHECK(ds_isend(NULL, x, to) && ds_irecv(NULL, ds_zeros(DS_F32, ds_shape(30000)), from));
+    return DS_OK;
+}
+
+static void forgotten_messages_are_ended(void **state)
+{
+    (void)state;
+    TEST_RANKS(forgotten, NULL);
+}
+
+static void forget_on_threads(void) { ds_run_ranks(2, forgotten, NULL); }
+
+static void forgotten_messages_are_named(void **state)
+{
+    (void)state;
+    if (under_mpirun()) skip();
+    setenv("DS_DEBUG", "comm", 1);
+    const char *s = caught_of(NULL, forget_on_threads);
+    unsetenv("DS_DEBUG");
+    CHECK(strstr(s, "[Rank 0] send of 30000 float32 to rank 1, number 2, was never waited for "
+                    "(ds_message_wait): it is now\n"));
+    CHECK(strstr(s, "[Rank 1] recv of 30000 float32 from rank 0, number 0, was never waited for"));
+}
+
 /* ---- refusals and trouble; not under mpirun, where trouble ends the job ------------------------------------ */
 
 static ds_status refusals(void *arg)
@@ -190,10 +231,13 @@ static void trouble_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ring_of_messages), cmocka_unit_test(messages_that_do_not_wait),
-        cmocka_unit_test(several_messages_of_one_rank), cmocka_unit_test(messages_keep_their_order),
-        cmocka_unit_test(trouble_is_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_ring_of_messages),
+                                       cmocka_unit_test(messages_that_do_not_wait),
+                                       cmocka_unit_test(several_messages_of_one_rank),
+                                       cmocka_unit_test(messages_keep_their_order),
+                                       cmocka_unit_test(forgotten_messages_are_ended),
+                                       cmocka_unit_test(forgotten_messages_are_named),
+                                       cmocka_unit_test(trouble_is_named)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_destroy_process_group();
     return failed;
