@@ -39,6 +39,11 @@ DS_API ds_tensor *ds_detach(ds_tensor *x);
 typedef ds_tensor *ds_checkpoint_fn(void *arg, ds_tensor **in, int n);
 DS_API ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n);
 
+/* Called by such an fn: x, made in it, is an output too, as a layer's own loss is: gradients that x gets come
+ * through the checkpoint as well. fn names as many, in the same order, both times. x is not kept by this (ds_keep).
+ * Elsewhere it does nothing. Returns x. */
+DS_API ds_tensor *ds_checkpoint_output(ds_tensor *x);
+
 /* True while such an fn runs again: what counts the batches that pass, as batch normalisation's running
  * statistics do, leaves them alone then. */
 DS_API bool ds_recomputing(void);

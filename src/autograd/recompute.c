@@ -12,6 +12,13 @@
  *
  * Because a watched leaf is an edge, its hook waits for the checkpoint, and then for the last of its uses in
  * there. Checkpoints inside of one are nothing while it is watched, and nodes of their own when it runs again.
+ *
+ * Note [More outputs]
+ * A tensor that the function names by ds_checkpoint_output, a loss of a layer inside for example, gets a small node
+ * above the checkpoint's. As it is newer than that and older than all who use the outputs, it passes when the
+ * checkpoint's own gradient is complete and before it is used: it leaves its gradient with the checkpoint. The second
+ * run names the same tensors in the same order; then one node joins those that were used, and passes all gradients at
+ * once. If nobody used the result itself, that is not among them.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,19 +27,60 @@
 
 #include <string.h>
 
+/* The gradient of one output that was named. */
+typedef struct Given {
+    int output;
+    ds_tensor *dy; /* counted */
+} Given;
+
+/* In the order of naming, counted. */
+typedef struct Outputs {
+    DSI_LIST(ds_tensor *)
+} Outputs;
+
 typedef struct Segment {
     ds_checkpoint_fn *fn;
     void *arg;
     ds_dims shape; /* of the result */
     ds_dtype dtype;
     dsi_rng rng; /* before it ran */
+    int n_outputs;
+    struct {
+        DSI_LIST(Given)
+    } given;
+    bool no_dy; /* nobody used the result: its gradient is none */
 } Segment;
 
 static _Thread_local ds_checkpoint_opts config;
 static _Thread_local bool configured;
 static _Thread_local bool again;
+static _Thread_local Outputs *named; /* of the innermost function that runs; NULL: none */
 
 bool ds_recomputing(void) { return again; }
+
+ds_tensor *ds_checkpoint_output(ds_tensor *x)
+{
+    if (!x) return dsi_passed("checkpoint_output");
+    if (named) dsi_list_add(named, dsi_ref(x));
+    return x;
+}
+
+static void forget_outputs(Outputs *o)
+{
+    for (int i = 0; i < o->n; i++) dsi_unref(o->at[i]);
+    dsi_list_free(o);
+}
+
+/* fn, whose outputs come into `o`; for a checkpoint around this one they are its own too. */
+static ds_tensor *run_naming(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n, Outputs *o)
+{
+    Outputs *outer = named;
+    named = o;
+    ds_tensor *y = fn(arg, in, n);
+    named = outer;
+    for (int i = 0; outer && i < o->n; i++) dsi_list_add(outer, dsi_ref(o->at[i]));
+    return y;
+}
 
 /* ---- as deepspeed.checkpointing.configure -------------------------------------------------------------- */
 
@@ -69,14 +117,14 @@ static void stop_clock(const char *what, double start)
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
 /* The result of the second run, which belongs to the current scope; the generator stays where it is. */
-static ds_tensor *run_again(dsi_node *n, Segment *s)
+static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
 {
     dsi_rng *rng = dsi_rng_default(), now = *rng;
     bool outer = again;
     *rng = s->rng;
     again = true;
     bool was = ds_set_grad(true);
-    ds_tensor *y = s->fn(s->arg, n->saved, n->n_saved);
+    ds_tensor *y = run_naming(s->fn, s->arg, n->saved, n->n_saved, outputs);
     ds_set_grad(was);
     again = outer;
     *rng = now;
@@ -86,26 +134,102 @@ static ds_tensor *run_again(dsi_node *n, Segment *s)
                           "expected the same",
                           ds_dtype_name(y->dtype), dsi_shape_text(y->shape),
                           ds_dtype_name(s->dtype), dsi_shape_text(s->shape));
+    if (outputs->n != s->n_outputs)
+        return dsi_refuse("checkpoint: the function named %d outputs when it ran again, %d before: "
+                          "expected the same",
+                          outputs->n, s->n_outputs);
     if (!y->node)
         return dsi_refuse("checkpoint: what the function gave when it ran again has no graph: "
                           "expected one, as before");
     return y;
 }
 
+static void join_backward(dsi_node *n, ds_tensor *dy)
+{
+    (void)dy;
+    for (int i = 0; i < n->n_in; i++) dsi_give(n, i, ((ds_tensor **)n->attr)[i]);
+}
+
+static const dsi_op dsi_op_join = {"outputs of a checkpoint", join_backward, .takes_pooled = true};
+
+/* One node on all outputs that have a gradient, new; or NULL with the message. The gradients stay in n. */
+static dsi_node *join(const Segment *s, ds_tensor *y, const Outputs *outputs, ds_tensor *dy)
+{
+    struct {
+        DSI_LIST(ds_tensor *)
+    } roots = {0}, gradients = {0};
+    if (!s->no_dy) {
+        dsi_list_add(&roots, y);
+        dsi_list_add(&gradients, dy);
+    }
+    for (int i = 0; i < s->given.n; i++) {
+        dsi_list_add(&roots, outputs->at[s->given.at[i].output]);
+        dsi_list_add(&gradients, s->given.at[i].dy);
+    }
+    bool was = ds_set_grad(true), same = true;
+    dsi_node *node = dsi_record_n(&dsi_op_join, dsi_alias(y), roots.at, roots.n);
+    ds_set_grad(was);
+    for (int i = 0; i < roots.n; i++)
+        same = same && roots.at[i]->node &&
+               dsi_same_shape(roots.at[i]->shape, gradients.at[i]->shape);
+    if (same)
+        dsi_set_attr(node, gradients.at, (size_t)gradients.n * sizeof *gradients.at);
+    else
+        dsi_refuse("checkpoint: the function named another output when it ran again: expected the "
+                   "same");
+    dsi_list_free(&roots);
+    dsi_list_free(&gradients);
+    return same ? dsi_node_ref(node) : NULL;
+}
+
+/* What the second run has made; counted. */
+static dsi_node *find_root(dsi_node *n, ds_tensor *dy)
+{
+    Segment *s = n->attr;
+    Outputs outputs = {0};
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = run_again(n, s, &outputs);
+    dsi_node *root = !y ? NULL : s->given.n ? join(s, y, &outputs, dy) : dsi_node_ref(y->node);
+    forget_outputs(&outputs);
+    ds_scope_close(scope); /* what nobody saved goes */
+    return root;
+}
+
 static void checkpoint_backward(dsi_node *n, ds_tensor *dy)
 {
     double start = start_clock();
     uint64_t oldest = dsi_node_next_seq();
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *y = run_again(n, n->attr);
-    dsi_node *root = y ? dsi_node_ref(y->node) : NULL;
-    ds_scope_close(scope); /* what nobody saved goes */
+    dsi_node *root = find_root(n, dy);
     if (!root || dsi_backward_inside(n, root, dy, oldest) != DS_OK) n->failed = true;
     dsi_node_unref(root);
     stop_clock("backward", start);
 }
 
 static const dsi_op dsi_op_checkpoint = {"checkpoint", checkpoint_backward, .takes_pooled = true};
+
+static void checkpoint_forget(dsi_node *n)
+{
+    Segment *s = n->attr;
+    for (int i = 0; i < s->given.n; i++) dsi_unref(s->given.at[i].dy);
+    dsi_list_free(&s->given);
+}
+
+/* Of an output's own node, whose only input is the checkpoint's. */
+static void output_backward(dsi_node *n, ds_tensor *dy)
+{
+    dsi_node *checkpoint = n->in[0].node;
+    Segment *s = checkpoint->attr;
+    if (!checkpoint->dy) {
+        s->no_dy = true;
+        dsi_give(n, 0, dy); /* any: so that it passes */
+    } else
+        n->given++;
+    if (checkpoint->spent) return; /* as it will say */
+    const Given given = {*(const int *)n->attr, dsi_ref(dy)};
+    dsi_list_add(&s->given, given);
+}
+
+static const dsi_op dsi_op_output = {"output of a checkpoint", output_backward, false};
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
@@ -122,11 +246,11 @@ static const dsi_op dsi_op_inside = {"inside of a checkpoint", inside_backward,
                                      .takes_pooled = true};
 
 static ds_tensor *run_watched(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n,
-                              dsi_watch *watch)
+                              dsi_watch *watch, Outputs *outputs)
 {
     ds_scope *scope = ds_scope_open();
     dsi_watch_set(watch);
-    ds_tensor *y = fn(arg, in, n);
+    ds_tensor *y = run_naming(fn, arg, in, n, outputs);
     dsi_watch_set(NULL);
     return dsi_scope_return(scope, dsi_ref(y));
 }
@@ -138,6 +262,19 @@ static void record(const Segment *s, ds_tensor *y, ds_tensor **in, int n, const 
     dsi_node *node = dsi_record_n(&dsi_op_checkpoint, y, outside->at, outside->n);
     for (int i = 0; i < n; i++) dsi_save(node, in[i]);
     dsi_set_attr(node, s, sizeof *s);
+    dsi_set_forget(node, checkpoint_forget);
+}
+
+/* The outputs that were named hang on y's node, instead of on what stands for all that is inside. */
+static void record_outputs(ds_tensor *y, const Outputs *outputs, const dsi_node *inside)
+{
+    for (int i = 0; i < outputs->n; i++) {
+        ds_tensor *x = outputs->at[i];
+        if (x == y || x->node != inside) continue;
+        dsi_node_unref(x->node);
+        x->node = NULL;
+        dsi_set_attr(dsi_record(&dsi_op_output, x, y), &i, sizeof i);
+    }
 }
 
 ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
@@ -152,12 +289,16 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
     double start = start_clock();
     Segment s = {.fn = fn, .arg = arg, .rng = *dsi_rng_default()};
     dsi_watch watch = {.inside = dsi_node_new(&dsi_op_inside, 0)};
-    ds_tensor *y = run_watched(fn, arg, in, n, &watch);
+    Outputs outputs = {0};
+    ds_tensor *y = run_watched(fn, arg, in, n, &watch, &outputs);
     if (!y) dsi_passed("checkpoint");
     if (y && y->node == watch.inside) {
         s.shape = y->shape, s.dtype = y->dtype;
+        s.n_outputs = outputs.n;
         record(&s, y, in, n, &watch);
+        record_outputs(y, &outputs, watch.inside);
     }
+    forget_outputs(&outputs);
     for (int i = 0; i < watch.n; i++) dsi_unref(watch.at[i]);
     dsi_list_free(&watch);
     dsi_node_unref(watch.inside);

@@ -189,6 +189,7 @@ static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
     l->gate.training = ds_module_training(ds_module_of(self));
     if (!tokens || !dsi_gate_run(&l->gate, tokens, n == 2 ? in[1] : NULL, &r, &w, &aux))
         return NULL;
+    ds_checkpoint_output(aux);
     if (!ds_recomputing()) {
         keep(&l->aux, aux);
         keep(&l->chosen, r.chosen);

@@ -444,6 +444,70 @@ static void count(void *arg, ds_tensor *leaf)
 }
 
 /* Each allocation of a step fails in turn: one message, nothing left behind, and the next step is whole. */
+/* ---- outputs beside the result ------------------------------------------------------------------------- */
+
+/* y = x^2, and exp(x) by name, `forgets` it the second time. */
+typedef struct Two {
+    ds_tensor *other; /* kept, of the first run */
+    bool forgets;
+} Two;
+
+static ds_tensor *two(void *arg, ds_tensor **in, int n)
+{
+    (void)n;
+    Two *t = arg;
+    ds_tensor *other = ds_exp(in[0]);
+    if (!ds_recomputing() || !t->forgets) ds_checkpoint_output(other);
+    if (!ds_recomputing()) t->other = ds_keep(other);
+    return other ? ds_mul(in[0], in[0]) : NULL;
+}
+
+/* d/dx (f y + g other) at 3; `f` or `g` 0: not used. */
+static ds_status two_backward(Two *t, ds_tensor *x, double f, double g)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = ds_checkpoint(two, t, &x, 1), *loss = NULL;
+    if (f != 0) loss = ds_scale(y, f);
+    if (g != 0) loss = loss ? ds_add_scaled(loss, t->other, g) : ds_scale(t->other, g);
+    ds_status status = ds_backward(loss);
+    ds_drop(t->other);
+    t->other = NULL;
+    ds_scope_close(scope);
+    return status;
+}
+
+static void named_outputs(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_scalar(DS_F64, 3), true);
+    CHECK(ds_checkpoint_output(x) == x && !ds_checkpoint_output(NULL));
+    ds_error_clear();
+    for (int how = 1; how < 4; how++) {
+        Two t = {0};
+        double f = how & 1 ? 2 : 0, g = how & 2 ? 5 : 0;
+        ds_set_grad_of(x, NULL);
+        CHECK_INT(two_backward(&t, x, f, g), DS_OK);
+        CHECK_CLOSE(ds_item(ds_grad(x)), f * 6 + g * exp(3), 1e-12);
+        for (int64_t n = 1, used = n; used >= n; n++) {
+            int64_t tensors = ds_live_tensors();
+            dsi_cache_empty(dsi_device_get(cpu));
+            dsi_cache_fail(n, false);
+            ds_set_grad_of(x, NULL);
+            bool good = two_backward(&t, x, f, g) == DS_OK;
+            used = dsi_cache_fail(0, false);
+            CHECK(good == (used < n));
+            ds_error_clear();
+            ds_set_grad_of(x, NULL);
+            CHECK(ds_live_tensors() <= tensors);
+        }
+        t.forgets = true;
+        CHECK(two_backward(&t, x, f, g) != DS_OK);
+        CHECK_ERROR("checkpoint: the function named 0 outputs when it ran again, 1 before");
+    }
+    ds_scope_close(s);
+}
+
 static void no_memory_anywhere(void **state)
 {
     (void)state;
@@ -512,4 +576,5 @@ TEST_MAIN(cmocka_unit_test(a_net_learns_the_same), cmocka_unit_test(inputs_of_al
           cmocka_unit_test(memory_is_that_of_one_part), cmocka_unit_test(graphs_leave_nothing),
           cmocka_unit_test(hooks_wait_for_the_last_use),
           cmocka_unit_test(a_second_run_that_differs_is_named), cmocka_unit_test(refusals),
-          cmocka_unit_test(no_memory_anywhere), cmocka_unit_test(configuration))
+          cmocka_unit_test(named_outputs), cmocka_unit_test(no_memory_anywhere),
+          cmocka_unit_test(configuration))
