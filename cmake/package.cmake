@@ -33,8 +33,9 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4, libarch
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "deepspeed-openmpi | deepspeed-mpich")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION ${CPACK_PACKAGE_DESCRIPTION})
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME deepspeed-dev)
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "deepspeed (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "libjansson-dev, libssl-dev, libpng-dev, zlib1g-dev")
+# pkg-config wants what deepspeed.pc requires, for the static library, even where it is not used
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
+    "deepspeed (= ${PROJECT_VERSION}), libjansson-dev, libssl-dev, libpng-dev, zlib1g-dev")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers and the static library of deepspeed.c")
 set(CPACK_DEBIAN_SAMPLE_PACKAGE_NAME deepspeed-sample)
 set(CPACK_DEBIAN_SAMPLE_PACKAGE_SHLIBDEPS OFF)

@@ -155,7 +155,7 @@ DS_API ds_tensor *ds_argmax(ds_tensor *x, int dim);
 
 /* one -1 is found; a view where it can be */
 DS_API ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape);
-DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim); /* dimensions from_dim.. become one */
+DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim); /* from_dim and all after it become one */
 DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);    /* inclusive */
 DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order);                     /* view */
 DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);              /* view */

@@ -189,8 +189,8 @@ static char *find_archive(void)
                    : dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
     char *path = find_installed(SAMPLE);
     return path ? path
-                : dsi_refuse("cifar10: the built-in sample is not at " DSI_DATA_DIR "/" SAMPLE
-                             ": set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
+                : dsi_refuse("cifar10: the built-in sample is not installed: install the package "
+                             "deepspeed-sample, or set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
 }
 
 /* The sample's archive -> home, unless another process was faster. */
