@@ -11,7 +11,7 @@ In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of f
   "$ COMMAND": what follows has the form of what the command prints;
 - ```json is JSON, and the same test reads it as a configuration;
 - any block after a line "<!-- tried by FILE -->" is tried by that file; one after "<!-- output -->" is for reading.
-A link to a file of the tree leads to one, and one to a heading leads to it.
+A link to a file of the tree leads to one, and one to a heading leads to it. A `ds_name` is in a public header, or a command.
 SPDX-License-Identifier: MIT
 """
 import json
@@ -24,7 +24,7 @@ BLOCK = re.compile(r'^(?:<!-- (?P<mark>in:|tried by|output)(?P<what>[^\n]*?) ?--
                    re.M | re.S)
 LINK = re.compile(r'\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)')
 ORDINARY = {'cmake', 'cpack', 'doxygen', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 'clang', 'cd', 'python3', 'export', 'sudo', 'apt-get',
-            'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed'}
+            'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed', './net'}
 WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-unused-variable', '-fsyntax-only']
 RUNNER = 'tests/programs/documents.sh'
 
@@ -113,11 +113,19 @@ def broken_links(document, text):
             yield f'a link leads to {target}{anchor}: there is no such heading'
 
 
+def unknown_names(tree, text):
+    """Names of the library that no header has; ds_x, ds_x_with stand for any, as does ds_example."""
+    headers = ''.join(p.read_text() for p in tree.root.glob('include/**/*.h'))
+    known = set(re.findall(r'\bds_\w+', headers)) | tree.programs | {'ds_x', 'ds_x_with', 'ds_example'}
+    return sorted(set(re.findall(r'\bds_[a-z0-9_]+\b', text)) - known)
+
+
 def main(listed, root, cc='cc'):
     tree, bad, blocks = Tree(root, cc), [], 0
     for document in documents(tree.root):
         text, name = document.read_text(), str(document.relative_to(tree.root))
         bad += [f'{name}: {wrong}' for wrong in broken_links(document, text)]
+        bad += [f'{name}: {word} is in no header' for word in unknown_names(tree, text)]
         for block in BLOCK.finditer(text):
             at = f"{name}:{text.count(chr(10), 0, block.start('text')) + 1}"
             by, wrong = tree.block(name, block)
