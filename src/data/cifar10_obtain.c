@@ -118,6 +118,9 @@ static dsi_fetched get_archive(const char *path, const char *url, const char *md
     if (right && md5) {
         if (dsi_md5(path, hex) != DS_OK) return DSI_FETCH_LOCAL;
         right = !strcasecmp(hex, md5);
+        if (!right && !quiet)
+            printf("%s has the md5 %s, expected %s: it is damaged, or another file\n", path, hex,
+                   md5);
     }
     if (right) return DSI_FETCHED;
     if (!strstr(url, "://")) {
