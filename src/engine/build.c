@@ -182,12 +182,15 @@ static dsi_aio_opts aio_opts(const dsi_config *c)
 /* What "nvme" says; without nvme_path: nothing. */
 static dsi_offload_opts file_opts(const dsi_config *c)
 {
-    const int64_t most = 1 << 20; /* elements of a block: more does not make a disk faster */
+    /* elements of a block: more does not make a disk faster, and less than a page of a file is a page all the same */
+    const int64_t most = 1 << 20, least = DSI_AIO_ALIGN / 4, asked = c->zero.sub_group_size;
     bool files = c->zero.offload_optimizer.device == DSI_OFFLOAD_NVME;
     return (dsi_offload_opts){
         .nvme_path = files ? c->zero.offload_optimizer.nvme_path : NULL,
         .buffer_count = (int)c->zero.offload_optimizer.buffer_count,
-        .buffer_size = c->zero.sub_group_size < most ? c->zero.sub_group_size : most,
+        .buffer_size = asked > most             ? most
+                       : asked && asked < least ? least
+                                                : asked,
         .pin_memory = c->zero.offload_optimizer.pin_memory,
         .pipeline_read = c->zero.offload_optimizer.pipeline_read,
         .pipeline_write = c->zero.offload_optimizer.pipeline_write,

@@ -1,4 +1,4 @@
-/* engine/config_table.c: the rows of config_table.h, and what can be asked about one.
+/* engine/config_table.c: the rows of config_table.h and config_table_others.h, and what can be asked about one.
  *
  * Rows are found by walking over all of them. There are five hundred, a configuration has thirty keys and is
  * read once: an index would be more to read than it saves.
@@ -47,6 +47,7 @@ static const dsi_config_word tuners[] = {{"gridsearch", 0}, {"random", 1}, {"mod
 #define INT                  .type = DSI_KEY_INT, LIMITS(-INFINITY, INFINITY)
 #define INT_FROM(low)        .type = DSI_KEY_INT, LIMITS(low, INFINITY)
 #define INT_IN(low, high)    .type = DSI_KEY_INT, LIMITS(low, high)
+#define COUNT_FROM(low)      INT_IN(low, INT32_MAX) /* of things: the reader's is an int */
 #define NUMBER               .type = DSI_KEY_NUMBER, LIMITS(-INFINITY, INFINITY)
 #define NUMBER_FROM(low)     .type = DSI_KEY_NUMBER, LIMITS(low, INFINITY)
 #define NUMBER_ABOVE(low)    .type = DSI_KEY_NUMBER, LIMITS(low, INFINITY), .open_min = true
@@ -78,6 +79,7 @@ static const dsi_config_word tuners[] = {{"gridsearch", 0}, {"random", 1}, {"mod
 
 static const dsi_config_row rows[] = {
 #include "config_table.h"
+#include "config_table_others.h"
 };
 
 int dsi_config_rows(void) { return (int)(sizeof rows / sizeof *rows); }

@@ -23,7 +23,7 @@ struct dsi_home {
     int64_t *at;             /* [f->units]: places in the file, bytes; -1: it is not there */
     int64_t capacity, bytes; /* of a buffer: elements; of the file */
     Buffer *buffer;
-    int buffers;
+    int buffers, in_file; /* in_file: units */
     uint64_t clock;
     bool failed; /* a slice was not written, or not read: there is none to rely on */
     dsi_aio *aio;
@@ -167,6 +167,7 @@ static ds_status give_places(dsi_home *h, const ds_module *model, int first, con
         h->at[k] = h->bytes;
         h->bytes += round_up(slice * size, DSI_AIO_ALIGN);
         h->capacity = most(h->capacity, slice);
+        h->in_file++;
     }
     return DS_OK;
 }
@@ -176,7 +177,7 @@ static ds_status make_buffers(dsi_home *h, const dsi_home_opts *o)
     const ds_tensor *like = h->f->param[0].x;
     int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(like->dtype);
     int64_t n = round_up(h->capacity, room);
-    int wanted = o->buffer_count > 0 ? o->buffer_count : 1;
+    int wanted = (int)least(most(o->buffer_count, 1), most(h->in_file, 1));
     void **p = dsi_alloc((size_t)wanted * sizeof *p);
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();

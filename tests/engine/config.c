@@ -93,6 +93,16 @@ static void types_and_ranges(void **state)
         {"{" B "'comms_logger': {'prof_ops': ['send', 'alreduce']}}",
          "\"comms_logger.prof_ops\": there is no operation \"alreduce\" (did you mean "
          "\"all_reduce\"?)"},
+        {"{" B "'zero_optimization': {'offload_param': {'buffer_count': 2147483648}}}",
+         "\"zero_optimization.offload_param.buffer_count\": expected an integer from 0 to "
+         "2147483647, "
+         "found 2147483648"},
+        {"{" B "'zero_optimization': {'offload_optimizer': {'buffer_count': 1e18}}}",
+         "\"zero_optimization.offload_optimizer.buffer_count\": expected an integer from 0 to"},
+        {"{" B "'aio': {'queue_depth': 4294967304}}",
+         "\"aio.queue_depth\": expected an integer from 1"},
+        {"{" B "'aio': {'intra_op_parallelism': 4294967297}}",
+         "\"aio.intra_op_parallelism\": expected"},
         {"{" B "'sequence_parallel_size': 2}", "an integer that is 1 or null, found 2"},
     };
     refuses(cases, COUNT(cases));

@@ -4,6 +4,8 @@
 #include "folder.h"
 #include "ranks.h"
 
+#include "engine/engine.h"
+
 enum { STEPS = 4, WIDTH = 40, BATCH = 4, LOSSES = 2 * STEPS };
 
 typedef struct Run {
@@ -115,6 +117,25 @@ static void checkpoints_do_not_know(void **state)
         }
 }
 
+/* A block of less than a page would make the file many times as long, and each update as many requests. */
+static void blocks_are_not_too_small(void **state)
+{
+    static const int64_t cases[][2] = {
+        {0, 0}, {1, 1024}, {1023, 1024}, {1025, 1025}, {1000000000, 1 << 20}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        snprintf(text, sizeof text,
+                 "{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": 1, "
+                 "\"sub_group_size\": %lld}}",
+                 (long long)cases[i][0]);
+        dsi_config *c = dsi_config_read(text, 1);
+        CHECK(c != NULL);
+        CHECK_INT(dsi_engine_zero_opts(c).files.buffer_size, cases[i][1]);
+        dsi_config_free(c);
+    }
+}
+
 static void what_is_missing_is_said(void **state)
 {
     Run run = {0};
@@ -134,9 +155,9 @@ static void what_is_missing_is_said(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(files_change_nothing),
-                                       cmocka_unit_test(checkpoints_do_not_know),
-                                       cmocka_unit_test(what_is_missing_is_said)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_change_nothing), cmocka_unit_test(checkpoints_do_not_know),
+        cmocka_unit_test(blocks_are_not_too_small), cmocka_unit_test(what_is_missing_is_said)};
     if (!folder_make()) return 1;
     setenv("DS_LOG", "error", 1);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
