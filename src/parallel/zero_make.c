@@ -1,0 +1,284 @@
+/* parallel/zero_make.c: ZeRO is set up: the model converted and equal on all ranks, its parameters laid out, divided or
+ * joined, masters and files made, and the optimizer told what it updates. zero.c goes on from there.
+ * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
+#include "base/text.h"
+#include "optim/optim.h"
+#include "shard.h"
+#include "zero_state.h"
+
+ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status)
+{
+    if (status != DS_OK && z->comm) dsi_comm_abort(z->comm, ds_error());
+    return status;
+}
+
+/* ---- parameters as the model has them -------------------------------------------------------------------- */
+
+ds_tensor *dsi_zero_own_part(const dsi_zero *z, int i)
+{
+    return dsi_zero3_divides(z->divided, z->flat->param[i].unit) ? dsi_zero3_part(z->divided, i)
+                                                                 : dsi_flat_in_param(z->flat, i);
+}
+
+bool dsi_zero_is_away(const dsi_zero *z, int i) { return dsi_zero3_in_file(z->divided, i); }
+
+ds_tensor *dsi_zero_open_part(void *arg, int i, bool write)
+{
+    const dsi_zero *z = arg;
+    if (write && dsi_zero_is_away(z, i) && dsi_zero3_blank(z->divided, i) != DS_OK) return NULL;
+    return dsi_zero_own_part(z, i);
+}
+
+ds_status dsi_zero_close_part(void *arg, int i, bool write)
+{
+    const dsi_zero *z = arg;
+    if (!dsi_zero_is_away(z, i)) return DS_OK;
+    if (write) return dsi_zero3_store(z->divided, i);
+    dsi_zero3_let_go(z->divided, i);
+    return DS_OK;
+}
+
+dsi_offload_model dsi_zero_model(dsi_zero *z)
+{
+    return (dsi_offload_model){dsi_zero_open_part, dsi_zero_close_part, z};
+}
+
+/* ---- making -------------------------------------------------------------------------------------------- */
+
+static ds_status check(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
+{
+    if (o->stage < 0 || o->stage > 3)
+        return dsi_fail(DS_EINVAL, "zero: stage is %d: expected 0 to 3", o->stage);
+    if (o->dtype != DS_F32 && o->dtype != DS_F16 && o->dtype != DS_BF16)
+        return dsi_fail(DS_EINVAL, "zero: dtype is %s: expected float32, float16 or bfloat16",
+                        ds_dtype_name(o->dtype));
+    if (o->accum_dtype != DS_F32 && o->accum_dtype != o->dtype)
+        return dsi_fail(DS_EINVAL, "zero: gradients of %s cannot be added up in %s: expected %s",
+                        ds_dtype_name(o->dtype), ds_dtype_name(o->accum_dtype),
+                        o->dtype == DS_F32 ? "float32" : "float32 or the model's dtype");
+    if (o->stage > 0 && ranks > 1 && dsi_optim_needs_whole(optim))
+        return dsi_fail(DS_EINVAL,
+                        "zero: this optimizer needs whole parameters (LAMB's trust ratio), but "
+                        "stage %d gives it parts: use stage 0",
+                        o->stage);
+    return DS_OK;
+}
+
+dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
+{
+    int64_t bucket = o->reduce_bucket ? o->reduce_bucket : DSI_ZERO_BUCKET;
+    int64_t gather = o->allgather_bucket ? o->allgather_bucket : DSI_ZERO_BUCKET;
+    bool away = o->stage == 3 && o->param_files.nvme_path; /* from one rank too */
+    bool partition = (o->stage > 0 && ranks > 1) || away;
+    bool divide = o->stage == 3 && (ranks > 1 || away);
+    if (partition && gather < bucket) bucket = gather;
+    return (dsi_flat_opts){.rank = rank,
+                           .ranks = ranks,
+                           .partition = partition,
+                           .bucket = bucket,
+                           .alone = divide ? o->persistence_threshold : INT64_MAX,
+                           .together = divide ? o->model_persistence_threshold : INT64_MAX};
+}
+
+static ds_status lay_out(dsi_zero *z, int ranks)
+{
+    dsi_flat_opts o = dsi_zero_layout(&z->o, ds_comm_rank(z->comm), ranks);
+    o.comm = z->comm ? z->comm : ranks == 1 ? z->alone : NULL;
+    z->flat = dsi_flat_new(z->model, &o);
+    if (!z->flat) return ds_error_status();
+    if (z->o.deterministic && z->flat->shared)
+        return dsi_fail(DS_EINVAL, "zero: deterministic: the bits of experts that ranks share "
+                                   "depend on how many tokens come together: use ep_size 1");
+    z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
+    z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
+    if (!o.partition) return DS_OK;
+    z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
+    z->gathers = dsi_alloc((size_t)z->flat->units * sizeof *z->gathers);
+    return DS_OK;
+}
+
+/* What ds_zero_init has divided: in the model's dtype; whole, where it will not be divided. */
+static ds_status convert_shards(const dsi_zero *z)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_module_params(z->model); i++) {
+        ds_tensor *x = ds_module_param_at(z->model, i, NULL);
+        if (dsi_is_shard(x)) status = dsi_shard_to(x, z->o.dtype);
+    }
+    return status;
+}
+
+static ds_status join_shards(const dsi_zero *z)
+{
+    const dsi_flat *f = z->flat;
+    ds_status status = DS_OK;
+    for (int i = 0, k; status == DS_OK && i < ds_module_params(z->model); i++) {
+        ds_tensor *x = ds_module_param_at(z->model, i, NULL);
+        for (k = 0; k < f->n && f->param[k].x != x;) k++;
+        bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].alone;
+        if (dsi_is_shard(x) && !stays) status = dsi_shard_join(x);
+    }
+    return status;
+}
+
+/* Where DeepSpeed has its files; to be freed. NULL passes. */
+static char *folder_in(const dsi_zero *z, const char *nvme_path)
+{
+    dsi_text folder = {0};
+    if (nvme_path) dsi_text_add(&folder, "%s/zero_stage_%d", nvme_path, z->o.stage);
+    return folder.s;
+}
+
+static ds_status divide(dsi_zero *z)
+{
+    dsi_zero3_opts o = {.prefetch = z->o.prefetch_bucket,
+                        .max_live = z->o.max_live,
+                        .max_reuse_distance = z->o.max_reuse_distance,
+                        .files = z->o.param_files};
+    char *folder = folder_in(z, o.files.nvme_path);
+    o.files.nvme_path = folder;
+    z->divided = dsi_zero3_new(z->model, z->flat, z->comm, &o);
+    dsi_free(folder);
+    return z->divided ? DS_OK : ds_error_status();
+}
+
+/* The parameters of a unit into one piece of memory, where all_gather finds them. */
+static ds_status join_unit(dsi_zero *z, int k)
+{
+    const dsi_flat *f = z->flat;
+    const dsi_flat_unit *u = &f->unit[k];
+    if (dsi_zero3_divides(z->divided, k)) return DS_OK;
+    ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
+    if (!dsi_run(all, fill, 0.0, dsi_v(all))) return ds_error_status();
+    z->unit[k] = dsi_ref(all);
+    for (int i = u->first; i < u->first + u->count; i++) {
+        ds_tensor *place = dsi_flat_in_unit(f, i, all);
+        if (dsi_copy(place, f->param[i].x) != DS_OK) return ds_error_status();
+        dsi_become(f->param[i].x, place);
+    }
+    return DS_OK;
+}
+
+/* The masters, with the values of the parameters, which are rounded already: as DeepSpeed begins. */
+static ds_status make_masters(dsi_zero *z)
+{
+    const dsi_flat *f = z->flat;
+    ds_tensor *masters = dsi_new_on(f->param[0].x->device, DS_F32, ds_shape(f->own));
+    if (!dsi_run(masters, fill, 0.0, dsi_v(masters))) return ds_error_status();
+    z->masters = dsi_ref(masters);
+    for (int i = 0; i < f->n; i++) {
+        ds_tensor *to = dsi_flat_in_own(f, i, masters);
+        if (to && dsi_copy(to, dsi_zero_own_part(z, i)) != DS_OK) return ds_error_status();
+        if (dsi_zero_is_away(z, i)) dsi_zero3_let_go(z->divided, i);
+    }
+    return DS_OK;
+}
+
+static ds_status make_files(dsi_zero *z)
+{
+    char *folder = folder_in(z, z->o.files.nvme_path);
+    z->files = dsi_offload_new(z->flat, z->optim, folder, &z->o.files, dsi_zero_model(z));
+    dsi_free(folder);
+    return z->files ? DS_OK : ds_error_status();
+}
+
+/* Says to the optimizer what it updates. */
+static ds_status set_parts(dsi_zero *z)
+{
+    const dsi_flat *f = z->flat;
+    bool apart = z->masters || z->files;
+    for (int i = 0; i < f->n; i++) {
+        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_own_part(z, i) : x;
+        z->part[i] = dsi_ref(z->files     ? dsi_offload_part(z->files, i)
+                             : z->masters ? dsi_flat_in_own(f, i, z->masters)
+                                          : mine);
+        if (z->part[i] != x &&
+            dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
+                                z->o.dtype == DS_F32 || dsi_zero_is_away(z, i) ? NULL : mine) !=
+                DS_OK)
+            return ds_error_status();
+    }
+    return DS_OK;
+}
+
+static ds_status start_reduction(dsi_zero *z)
+{
+    z->reduce = dsi_reduce_new(z->flat, z->comm,
+                               &(dsi_reduce_opts){.partition = z->o.stage >= 2,
+                                                  .tree = z->o.deterministic,
+                                                  .all_reduce = !z->o.reduce_scatter,
+                                                  .overlap = z->o.overlap_comm,
+                                                  .squares = true,
+                                                  .prescale = z->o.prescale,
+                                                  .predivide = z->o.predivide,
+                                                  .accum = z->o.accum_dtype,
+                                                  .comm = z->o.comm_dtype});
+    if (!z->comm) return DS_OK;
+    z->sums = dsi_ref(
+        dsi_new_on(z->flat->param[0].x->device, DS_F64, ds_shape(ds_comm_size(z->comm) + 1)));
+    return z->sums ? DS_OK : ds_error_status();
+}
+
+static ds_status prepare(dsi_zero *z)
+{
+    ds_status status = convert_shards(z);
+    if (status == DS_OK) status = ds_module_to(z->model, z->o.dtype);
+    if (status == DS_OK && z->comm) status = dsi_flat_begin_equal(z->model, z->comm, dsi_is_shard);
+    if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
+    if (status == DS_OK) status = join_shards(z);
+    if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
+    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
+    if (status == DS_OK && z->o.files.nvme_path)
+        status = make_files(z);
+    else if (status == DS_OK &&
+             (z->o.dtype != DS_F32 || z->o.offload_optimizer || z->o.param_files.nvme_path))
+        status = make_masters(z);
+    if (status == DS_OK) status = set_parts(z);
+    bool sums = z->comm || z->divided || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
+    if (status == DS_OK && sums) status = start_reduction(z);
+    return status;
+}
+
+dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o)
+{
+    if (!model || !optim) return dsi_passed("zero");
+    dsi_zero *z = dsi_alloc(sizeof *z);
+    z->model = model;
+    z->optim = optim;
+    z->comm = ds_comm_size(comm) > 1 ? comm : NULL;
+    z->alone = comm ? comm : ds_world();
+    z->o = *o;
+    if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
+    if (check(&z->o, optim, ds_comm_size(comm)) != DS_OK) {
+        dsi_free(z);
+        return NULL;
+    }
+    ds_scope *scope = ds_scope_open();
+    ds_status status = dsi_zero_all_or_none(z, prepare(z));
+    ds_scope_close(scope);
+    /* what the model was made in is of other sizes than what a step needs */
+    if (z->flat) dsi_cache_empty(z->flat->param[0].x->device);
+    if (status == DS_OK) return z;
+    dsi_zero_free(z);
+    return NULL;
+}
+
+void dsi_zero_free(dsi_zero *z)
+{
+    if (!z) return;
+    dsi_reduce_free(z->reduce);
+    dsi_zero3_free(z->divided);
+    for (int i = 0; z->flat && z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
+    for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
+    dsi_offload_free(z->files);
+    dsi_unref(z->masters);
+    dsi_unref(z->sums);
+    dsi_flat_free(z->flat);
+    dsi_free(z->part);
+    dsi_free(z->unit);
+    dsi_free(z->gathers);
+    dsi_free(z->views);
+    dsi_free(z->bad);
+    dsi_free(z);
+}

@@ -1,0 +1,42 @@
+/* parallel/zero_state.h: what zero.c and zero_make.c share: one rank's side of ZeRO, and its parameters as the model
+ * has them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_ZERO_STATE_H
+#define DSI_PARALLEL_ZERO_STATE_H
+
+#include "reduce.h"
+#include "zero.h"
+#include "zero3.h"
+
+struct dsi_zero {
+    ds_module *model; /* these three are borrowed */
+    ds_optim *optim;
+    ds_comm *comm;  /* NULL: one rank */
+    ds_comm *alone; /* where a single rank gathers from its file */
+    dsi_zero_opts o;
+    dsi_flat *flat;
+    dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
+    /* Memory of the parameters that are gathered after a step, counted: [units]; or NULL. */
+    ds_tensor **unit;
+    dsi_request **gathers; /* [units]: those of one step */
+    dsi_zero3 *divided;    /* what has the other parameters; or NULL */
+    ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own, or */
+    dsi_offload *files;    /* has them, and the moments */
+    ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
+    dsi_view *views;       /* [n]: room for the gradients of one step */
+    ds_tensor *sums;       /* float64 [ranks + 1], counted: of squares: all ranks', this one's */
+    char *bad;
+};
+
+/* A failure of one rank is one of all: its message, and no rank waits for ever. */
+ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status);
+
+/* This rank's elements of parameter i as the model has them; NULL: none. */
+ds_tensor *dsi_zero_own_part(const dsi_zero *z, int i);
+/* Whether the model's own elements of parameter i are in a file; then they are there between these two. */
+bool dsi_zero_is_away(const dsi_zero *z, int i);
+ds_tensor *dsi_zero_open_part(void *zero, int i, bool write);
+ds_status dsi_zero_close_part(void *zero, int i, bool write);
+dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
+
+#endif
