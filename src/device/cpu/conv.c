@@ -6,6 +6,9 @@
  *     conv_dx.c        dx of a gradient in pooled form
  *     conv_list.h      the gradients of a pooled form that are not 0
  *     conv_pack.c      one sample rearranged: planes with a border, pixels side by side
+ *     conv_winograd.c  3x3 of unit stride with many channels
+ *     conv_point.c     1x1: matrix products
+ *     conv_depth.c     a group a channel
  *     conv_plain.h     plain loops: float64
  *
  * SPDX-License-Identifier: MIT */
@@ -17,10 +20,41 @@
 #define PLAIN(name) name##_f64
 #include "conv_plain.h"
 
+/* float32, by the way that fits best */
+static ds_status forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                         dsi_view y)
+{
+    ds_status status;
+    if (winograd_forward(s, c, x, w, b, y, &status)) return status;
+    if (point_forward(s, c, x, w, b, y, &status)) return status;
+    if (depth_forward(s, c, x, w, b, y, &status)) return status;
+    return conv_forward(s, c, x, w, b, y);
+}
+
+static ds_status gradient_of_x(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                               dsi_view dx)
+{
+    ds_status status;
+    if (winograd_dx(s, c, dy, w, dx, &status)) return status;
+    if (point_dx(s, c, dy, w, dx, &status)) return status;
+    if (depth_dx(s, c, dy, w, dx, &status)) return status;
+    return conv_dx(s, c, dy, w, dx);
+}
+
+static ds_status gradient_of_w(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                               dsi_view dw)
+{
+    ds_status status;
+    if (winograd_dw(s, c, dy, x, dw, &status)) return status;
+    if (point_dw(s, c, dy, x, dw, &status)) return status;
+    if (depth_dw(s, c, dy, x, dw, &status)) return status;
+    return conv_dw(s, c, dy, x, dw);
+}
+
 ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                          dsi_view y)
 {
-    if (y.dtype == DS_F32) return conv_forward(s, c, x, w, b, y);
+    if (y.dtype == DS_F32) return forward(s, c, x, w, b, y);
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
     conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
@@ -30,7 +64,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
 ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
                             dsi_view dx)
 {
-    if (dx.dtype == DS_F32) return conv_dx(s, c, dy, w, dx);
+    if (dx.dtype == DS_F32) return gradient_of_x(s, c, dy, w, dx);
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
     zero_f64(&dx);
@@ -41,7 +75,7 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
 ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                             dsi_view dw)
 {
-    if (dw.dtype == DS_F32) return conv_dw(s, c, dy, x, dw);
+    if (dw.dtype == DS_F32) return gradient_of_w(s, c, dy, x, dw);
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
     zero_f64(&dw);

@@ -109,4 +109,50 @@ ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, d
 ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
                          dsi_view dw);
 
+/* [N,C,H,W] with the channels side by side: v itself, or room for it at `copy`, of so many floats. */
+static inline dsi_view pixels(dsi_view v, float *copy)
+{
+    if (v.s[1] == 1) return v;
+    v.p = copy;
+    v.s[0] = v.d[1] * v.d[2] * v.d[3], v.s[1] = 1, v.s[2] = v.d[1] * v.d[3], v.s[3] = v.d[1];
+    return v;
+}
+
+static inline int64_t copy_floats(const dsi_view *v)
+{
+    return v->s[1] == 1 ? 0 : round_up(view_numel(v), VF);
+}
+
+/* ---- ways for some shapes: false where they do not fit, else *status --------------------------------------- */
+
+#define point_forward KERNEL(conv_point_forward)
+#define point_dx      KERNEL(conv_point_dx)
+#define point_dw      KERNEL(conv_point_dw)
+bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                   dsi_view y, ds_status *status);
+bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+              ds_status *status);
+bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+              ds_status *status);
+
+#define depth_forward KERNEL(conv_depth_forward)
+#define depth_dx      KERNEL(conv_depth_dx)
+#define depth_dw      KERNEL(conv_depth_dw)
+bool depth_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                   dsi_view y, ds_status *status);
+bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+              ds_status *status);
+bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+              ds_status *status);
+
+#define winograd_forward KERNEL(conv_winograd_forward)
+#define winograd_dx      KERNEL(conv_winograd_dx)
+#define winograd_dw      KERNEL(conv_winograd_dw)
+bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                      dsi_view y, ds_status *status);
+bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+                 ds_status *status);
+bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+                 ds_status *status);
+
 #endif
