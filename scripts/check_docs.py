@@ -24,7 +24,7 @@ BLOCK = re.compile(r'^(?:<!-- (?P<mark>in:|tried by|output)(?P<what>[^\n]*?) ?--
                    re.M | re.S)
 LINK = re.compile(r'\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)')
 ORDINARY = {'cmake', 'cpack', 'doxygen', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 'clang', 'cd', 'python3', 'export', 'sudo', 'apt-get',
-            'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed', './net'}
+            'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed', './net', 'ldconfig'}
 WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-unused-variable', '-fsyntax-only']
 RUNNER = 'tests/programs/documents.sh'
 
