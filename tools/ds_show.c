@@ -1,6 +1,6 @@
 /* tools/ds_show.c: what a file of weights or a checkpoint's folder holds, as JSON. Nothing in it is executed.
  *
- *     ds_show FILE|FOLDER [-t TAG] [--no_sums]
+ *     ds_show FILE|FOLDER [-t TAG] [--no_sums] [--objects]
  *
  * A file (.pth, .pt, .bin, .safetensors, an index of shards) is {"file", "contents"}, a folder {"folder", "files"}.
  * Contents are leaves with their path: a tensor with dtype, shape, the sum of its elements and the first of them; or a
@@ -34,7 +34,7 @@ enum { FIRST = 8, MOST_TEXT = 1 << 16, DEEPEST_FOLDER = 3 };
 
 typedef struct Show {
     const char *path, *tag;
-    bool no_sums;
+    bool no_sums, objects;
     dsi_text out;
     bool first; /* nothing stands in the list yet */
 } Show;
@@ -184,12 +184,15 @@ static void add_value(Show *s, const ds_value *v)
     }
 }
 
-/* As Python's repr, of what may be a key or lie in a set: numbers, text, tuples of them. */
+/* As Python's repr, of what may be a key or lie in a set: numbers, text, tuples of them; an object by what it was made
+ * of. */
 static void add_repr(dsi_text *t, const ds_value *v, int depth)
 {
     Show plain = {0};
     ds_value_kind kind = ds_value_kind_of(v);
-    bool tuple = kind == DS_VALUE_TUPLE, text = kind == DS_VALUE_STRING;
+    bool object = kind == DS_VALUE_OBJECT, tuple = object || kind == DS_VALUE_TUPLE,
+         text = kind == DS_VALUE_STRING;
+    if (object) dsi_text_add(t, "%s", ds_value_class(v));
     if (!tuple && kind != DS_VALUE_SET) {
         add_value(&plain, v);
         dsi_text_add(t, text ? "'%s'" : "%s", text ? ds_value_text(v) : plain.out.s);
@@ -204,11 +207,18 @@ static void add_repr(dsi_text *t, const ds_value *v, int depth)
     dsi_text_add(t, tuple ? ")" : "}");
 }
 
-/* torch.Size([4, 5]), or a set: one thing to who reads it. */
+/* torch.Size([4, 5]), a complex number, a set: one thing to who reads it. */
+static bool is_whole(const ds_value *v)
+{
+    ds_value_kind kind = ds_value_kind_of(v);
+    return kind == DS_VALUE_SET ||
+           (kind == DS_VALUE_TUPLE && strcmp(ds_value_class(v), "tuple") != 0);
+}
+
 static bool add_whole(Show *s, const ds_value *v)
 {
     bool size = !strcmp(ds_value_class(v), "Size");
-    if (!size && ds_value_kind_of(v) != DS_VALUE_SET) return false;
+    if (!is_whole(v)) return false;
     dsi_text text = {0}, json = {0};
     add_repr(&text, v, 0);
     if (size) dsi_text_add(&json, "torch.Size([%.*s])", (int)text.n - 2, text.s + 1);
@@ -223,7 +233,8 @@ static bool add_whole(Show *s, const ds_value *v)
 static bool is_parent(const ds_value *v)
 {
     ds_value_kind kind = ds_value_kind_of(v);
-    return kind == DS_VALUE_LIST || kind == DS_VALUE_TUPLE || kind == DS_VALUE_DICT;
+    return kind == DS_VALUE_LIST || kind == DS_VALUE_TUPLE || kind == DS_VALUE_DICT ||
+           kind == DS_VALUE_OBJECT;
 }
 
 static void add_plain(Show *s, const ds_value *v)
@@ -253,6 +264,17 @@ static ds_status add_leaf(Show *s, const ds_value *v, const char *path, int inde
     return status;
 }
 
+/* Its attributes follow. */
+static void add_object(Show *s, const ds_value *v, const char *path, int indent)
+{
+    next_item(s, indent);
+    dsi_text_add(&s->out, "{\"path\": ");
+    text_add_json(&s->out, path);
+    dsi_text_add(&s->out, ", \"object\": ");
+    text_add_json(&s->out, ds_value_class(v));
+    dsi_text_add(&s->out, "}");
+}
+
 /* "/key" behind the path: keys as they are, positions of a list's items. */
 static void add_key(dsi_text *path, const ds_value *v, int64_t i)
 {
@@ -269,7 +291,9 @@ static void add_key(dsi_text *path, const ds_value *v, int64_t i)
 static ds_status add_contents(Show *s, const ds_value *v, dsi_text *path, int indent)
 {
     ds_status status = DS_OK;
-    if (!is_parent(v) || !ds_value_len(v) || !strcmp(ds_value_class(v), "Size"))
+    if (ds_value_kind_of(v) == DS_VALUE_OBJECT) add_object(s, v, path->s ? path->s : "", indent);
+    if (ds_value_kind_of(v) == DS_VALUE_OBJECT && !ds_value_len(v)) return DS_OK;
+    if (!is_parent(v) || !ds_value_len(v) || is_whole(v))
         return add_leaf(s, v, path->s ? path->s : "", indent);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(v); i++) {
         size_t n = path->n;
@@ -303,7 +327,9 @@ static ds_status add_file(Show *s, const char *path, int indent)
 {
     ds_scope *scope = ds_scope_open();
     ds_state *state = is_state(path) ? ds_load(path) : NULL;
-    ds_value *v = state ? ds_value_of_state(state) : is_state(path) ? NULL : ds_value_load(path);
+    ds_value *v = state            ? ds_value_of_state(state)
+                  : is_state(path) ? NULL
+                                   : ds_value_load(path, .objects = s->objects);
     dsi_text at = {0};
     dsi_text_add(&s->out, "\"contents\": [");
     s->first = true;
@@ -406,17 +432,19 @@ static ds_status show(Show *s)
 
 /* ---- options --------------------------------------------------------------------------------------------- */
 
-enum { NO_SUMS = 256 };
+enum { NO_SUMS = 256, OBJECTS };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Show *s = state->input;
     if (key == NO_SUMS) s->no_sums = true;
+    if (key == OBJECTS) s->objects = true;
     if (key == 't') s->tag = arg;
     if (key == ARGP_KEY_ARG && s->path) argp_error(state, "\"%s\": expected one path", arg);
     if (key == ARGP_KEY_ARG) s->path = arg;
     if (key == ARGP_KEY_END && !s->path) argp_error(state, "expected FILE or FOLDER");
-    return key == NO_SUMS || key == 't' || key == ARGP_KEY_ARG || key == ARGP_KEY_END
+    return key == NO_SUMS || key == OBJECTS || key == 't' || key == ARGP_KEY_ARG ||
+                   key == ARGP_KEY_END
                ? 0
                : ARGP_ERR_UNKNOWN;
 }
@@ -428,6 +456,10 @@ int main(int argc, char **argv)
         {"no_sums", NO_SUMS, NULL, 0,
          "Only the first elements of each tensor: quick on large files", 0},
         {"no-sums", NO_SUMS, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"objects", OBJECTS, NULL, 0,
+         "Objects of classes that are not known too: their names and attributes, as they stand in "
+         "the file",
+         0},
         {0}};
     const struct argp argp = {
         options,

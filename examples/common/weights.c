@@ -13,7 +13,7 @@ static bool is_torch(const char *path)
 
 ds_state *weights_load(const char *path)
 {
-    ds_value *v = is_torch(path) ? ds_value_load(path) : NULL;
+    ds_value *v = is_torch(path) ? ds_value_load(path, .objects = true) : NULL;
     if (!v && is_torch(path)) return NULL;
     const ds_value *weights = ds_value_get(v, "model_state_dict");
     if (!weights) weights = ds_value_get(v, "state_dict"); /* of PyTorch's ImageNet example */

@@ -60,7 +60,8 @@ typedef enum ds_value_kind {
     DS_VALUE_DICT,
     DS_VALUE_SET,
     DS_VALUE_BIG_INT, /* beyond 64 bits: its text is its digits */
-    DS_VALUE_NAME     /* a constant of Python: its text is its name, "torch.float16" */
+    DS_VALUE_NAME,    /* a constant of Python: its text is its name, "torch.float16" */
+    DS_VALUE_OBJECT   /* of a class that is not known here: ds_value_load's .objects */
 } ds_value_kind;
 
 typedef struct ds_value ds_value;
@@ -113,10 +114,19 @@ DS_API ds_state *ds_state_of_value(const ds_value *dict); /* NULL if it is no di
  * they are loaded; of a view's memory only its own part is written. */
 DS_API DS_MUST_CHECK ds_status ds_value_save(const ds_value *v, const char *path);
 
+typedef struct ds_value_load_opts {
+    const char *path;
+    /* Objects of classes that are not known here, functions and tensors of other kinds do not end the reading: each is
+     * a DS_VALUE_OBJECT. ds_value_class is its name ("omegaconf.dictconfig.DictConfig"); keys and paths reach its
+     * attributes, and by 0, 1, ... what it was made of, as they stand in the file. Nothing is run for them either. */
+    bool objects;
+} ds_value_load_opts;
+
 /* As torch.load, on the CPU, also of files older than PyTorch 1.6. Large files are mapped: tensors lie in the
  * file's pages, which become private where they are written to. So do not overwrite such a file in place while
  * its tensors live; to replace it by a rename, as the functions here do, is safe. */
-DS_API ds_value *ds_value_load(const char *path);
+#define ds_value_load(...) ds_value_load_with((ds_value_load_opts){.path = __VA_ARGS__})
+DS_API ds_value *ds_value_load_with(ds_value_load_opts opts);
 
 #ifdef __cplusplus
 }

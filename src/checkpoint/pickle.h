@@ -4,7 +4,8 @@
  * A pickle is a program for a stack machine, which Python's own reader lets call any function that it names.
  * Here nothing is called: the machine makes values, a table of names says which few of Python's classes and
  * functions are known, and what they make of their arguments is written in C. A name outside of the table
- * ends the reading, with the name in the message.
+ * ends the reading, with the name in the message; or, if the caller wants what can be read, a call of it makes a
+ * DS_VALUE_OBJECT, which has that name and the arguments.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_PICKLE_H
 #define DSI_CHECKPOINT_PICKLE_H
@@ -38,6 +39,8 @@ typedef struct dsi_unpickler {
     size_t bytes, at; /* of it; read so far */
     size_t made;      /* bytes of values that calls made */
     int protocol;
+    bool objects; /* what is not known becomes an object */
+    bool bomb;    /* it asks for much more than it is: no objects then */
     dsi_value_items stack;
     struct {
         DSI_LIST(int)
@@ -50,6 +53,7 @@ typedef struct dsi_unpickler {
         DSI_LIST(dsi_pickle_storage *)
     } storages; /* of all pickles that were read */
     dsi_map by_key;
+    dsi_map unknown; /* names outside of the table -> what they are */
 } dsi_unpickler;
 
 /* The next pickle at u->p + u->at -> what it holds; NULL with the message. Tensors have no values yet. */
@@ -66,8 +70,11 @@ typedef struct dsi_pickle_global { /* a name that may be in a pickle */
     const char *dtype;      /* of a storage's class */
 } dsi_pickle_global;
 
+void dsi_pickle_free_unknown(dsi_unpickler *u);
 /* The name as a value; NULL with the message if it is not known. */
 ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name);
+/* What a call of f with these arguments, a tuple, gives; NULL with the message. */
+ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *args);
 /* What obj.__setstate__(state) makes of obj, in place. */
 bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state);
 /* The storage that a persistent id names. */
@@ -79,6 +86,19 @@ ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const d
 ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state);
+
+/* Objects of Python's library: pickle_objects.c */
+ds_value *dsi_object_tuple(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_complex(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_decimal(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_path(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_timedelta(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_timezone(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+ds_value *dsi_object_datetime(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
+/* One of the class of that name, a string, which is not known, made of args; an item for it, as if it were a list; what its __setstate__ would get. */
+ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *args);
+bool dsi_object_append(dsi_unpickler *u, ds_value *object, ds_value *item);
+bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state);
 
 /* "what: pickle, byte 123: ..."; always false. */
 bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...) DS_PRINTF(2, 3);

@@ -97,6 +97,11 @@ static ds_value *make_set(dsi_unpickler *u, const Global *g, const ds_value *arg
     return copy_items(u, g, args, DS_VALUE_SET);
 }
 
+static ds_value *make_deque(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    return copy_items(u, g, args, DS_VALUE_LIST);
+}
+
 static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     return copy_items(u, g, args, DS_VALUE_TUPLE);
@@ -264,6 +269,12 @@ static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_valu
         "torch." name, NULL, "dtype", NULL \
     }
 
+#define PATHS(name) \
+    {"pathlib." name, dsi_object_path, name, NULL}, \
+    { \
+        "pathlib._local." name, dsi_object_path, name, NULL /* Python 3.13's */ \
+    }
+
 static const Global known[] = {
     {"torch._utils._rebuild_tensor_v2", make_tensor, NULL, NULL},
     {"torch._utils._rebuild_tensor", make_tensor, NULL, NULL},
@@ -289,6 +300,22 @@ static const Global known[] = {
     {"builtins.bytearray", make_bytes, "bytearray", NULL},
     {"_codecs.encode", make_bytes, NULL, NULL},
     {"argparse.Namespace", make_object, "Namespace", NULL},
+    {"types.SimpleNamespace", make_object, "SimpleNamespace", NULL},
+    {"builtins.complex", dsi_object_complex, "complex", NULL},
+    {"builtins.xrange", dsi_object_tuple, "range", NULL}, /* Python 2's, which protocol 2 names */
+    {"builtins.range", dsi_object_tuple, "range", NULL},
+    {"builtins.slice", dsi_object_tuple, "slice", NULL},
+    {"collections.deque", make_deque, "deque", NULL},
+    {"datetime.date", dsi_object_datetime, "date", NULL},
+    {"datetime.time", dsi_object_datetime, "time", NULL},
+    {"datetime.datetime", dsi_object_datetime, "datetime", NULL},
+    {"datetime.timedelta", dsi_object_timedelta, "timedelta", NULL},
+    {"datetime.timezone", dsi_object_timezone, "timezone", NULL},
+    {"decimal.Decimal", dsi_object_decimal, "Decimal", NULL},
+    PATHS("PosixPath"),
+    PATHS("PurePosixPath"),
+    PATHS("WindowsPath"),
+    PATHS("PureWindowsPath"),
 
     {"numpy.dtype", dsi_numpy_dtype, "numpy.dtype", NULL},
     {"numpy.ndarray", NULL, NULL, NULL},
@@ -352,23 +379,66 @@ static const Global known[] = {
 /* What is refused by name, and what to do about it. */
 static void refuse(const dsi_unpickler *u, const char *name)
 {
+    static const char rest[] =
+        ".objects = true of ds_value_load (ds_show --objects) reads the rest of it";
     if (!strncmp(name, "torch.nn.", 9) || strstr(name, "__main__.") == name)
         dsi_unpickle_wrong(u,
                            "it holds an object of class %s, which only Python can make: save the "
-                           "module's state_dict() instead of the module",
-                           name);
+                           "module's state_dict() instead of the module; %s",
+                           name, rest);
     else if (!strncmp(name, "torch.", 6))
         dsi_unpickle_wrong(u,
                            "it wants %s, a kind of tensor that is not known here: save plain "
-                           "tensors (dense, not quantized)",
-                           name);
+                           "tensors (dense, not quantized); %s",
+                           name, rest);
     else
         dsi_unpickle_wrong(
             u,
             "it wants Python's %s, which is not on the list of what is read; nothing "
-            "was run. If you trust the file, load it in Python and save what you "
+            "was run. %s; or load it in Python and save what you "
             "need of it as tensors, numbers, strings, lists and dicts",
-            name);
+            name, rest);
+}
+
+static const Global *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i].name, name)) return &known[i];
+    return NULL;
+}
+
+/* A name outside of the table. */
+typedef struct Unknown {
+    Global global; /* is first */
+    ds_value *name;
+} Unknown;
+
+static ds_value *make_unknown(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    return dsi_object_unknown(u, ((const Unknown *)g)->name, args);
+}
+
+/* That name as one that makes objects; NULL with the message if none are wanted. */
+static const Global *unknown(dsi_unpickler *u, const char *name)
+{
+    Unknown *x = dsi_map_get(&u->unknown, name);
+    if (x) return &x->global;
+    if (!u->objects) return refuse(u, name), NULL;
+    x = dsi_alloc(sizeof *x);
+    x->name = ds_value_string(name);
+    x->global = (Global){.name = x->name->text.s, .call = make_unknown};
+    dsi_map_set(&u->unknown, name, x);
+    return &x->global;
+}
+
+void dsi_pickle_free_unknown(dsi_unpickler *u)
+{
+    for (int i = 0; i < u->unknown.n; i++) {
+        Unknown *x = u->unknown.at[i].value;
+        ds_value_free(x->name);
+        dsi_free(x);
+    }
+    dsi_map_free(&u->unknown);
 }
 
 ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name)
@@ -381,9 +451,8 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
                  : cuda && storage ? "torch"
                                    : module,
                  name);
-    const Global *found = NULL;
-    for (size_t i = 0; i < sizeof known / sizeof *known && !found; i++)
-        if (!strcmp(known[i].name, full.s)) found = &known[i];
+    const Global *found = find(full.s);
+    if (!found) found = unknown(u, full.s);
     ds_value *v = NULL;
     if (found && found->class_name && !strcmp(found->class_name, "dtype")) {
         v = dsi_value_text(DS_VALUE_NAME, found->name, strlen(found->name));
@@ -391,10 +460,35 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
     } else if (found) {
         v = dsi_value_new(DSI_VALUE_GLOBAL);
         v->global = found;
-    } else {
-        refuse(u, full.s);
     }
     dsi_text_free(&full);
+    return v;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
+
+/* Whether the failure that was just met may be passed over: what it is about becomes an object. */
+static bool forgive(const dsi_unpickler *u, bool had_failed)
+{
+    if (!u->objects || u->bomb) return false;
+    if (!had_failed) ds_error_clear();
+    return true;
+}
+
+ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *args)
+{
+    bool had_failed = ds_error() != NULL;
+    if (f->kind == DS_VALUE_OBJECT && u->objects) /* of what a call gave, a function perhaps */
+        return dsi_object_unknown(u, f->dict->name, args);
+    if (f->kind != DSI_VALUE_GLOBAL)
+        return dsi_unpickle_wrong(u, "a call of a value of class %s", ds_value_class(f)), NULL;
+    ds_value *v = f->global->call ? f->global->call(u, f->global, args) : NULL;
+    if (v) return v;
+    if (!f->global->call) dsi_unpickle_wrong(u, "%s is called", f->global->name);
+    if (!forgive(u, had_failed)) return NULL;
+    ds_value *name = ds_value_string(f->global->name);
+    v = dsi_object_unknown(u, name, args);
+    ds_value_free(name);
     return v;
 }
 
@@ -415,15 +509,29 @@ static bool set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *stat
     return true;
 }
 
-bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+static bool build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     const char *class_name = ds_value_class(obj);
+    if (obj->kind == DS_VALUE_OBJECT) return dsi_object_build(u, obj, state);
     if (!strcmp(class_name, "OrderedDict"))
         return true; /* _metadata of a module's state dict: versions of its layers, not kept */
     if (!strcmp(class_name, "numpy.dtype") || !strcmp(class_name, "ndarray"))
         return dsi_numpy_build(u, obj, state);
     if (obj->kind == DS_VALUE_DICT && obj->class_name) return set_attributes(u, obj, state);
     return dsi_unpickle_wrong(u, "a state for a value of class %s", class_name);
+}
+
+bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+{
+    bool had_failed = ds_error() != NULL,
+         waits = obj->kind == DS_VALUE_NAME; /* an array of NumPy */
+    if (build(u, obj, state)) return true;
+    if (obj->kind == DS_VALUE_TENSOR)
+        return forgive(u, had_failed); /* what else it has is not kept */
+    if ((!waits && obj->kind != DS_VALUE_DICT) || !forgive(u, had_failed)) return false;
+    dsi_value_become_object(obj, ds_value_class(obj));
+    if (waits) dsi_list_add(&u->holders, dsi_value_ref(obj));
+    return dsi_object_build(u, obj, state);
 }
 
 /* ---- storages ---------------------------------------------------------------------------------------------------- */

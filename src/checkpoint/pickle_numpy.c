@@ -5,7 +5,7 @@
  *     _reconstruct(ndarray, (0,), b"b"), state (1, shape, dtype, fortran, b"...")
  *     _frombuffer(b"...", dtype, shape, "C")
  *
- * A scalar becomes a number, an array a tensor of its own.
+ * A scalar becomes a number, a text or a complex number, an array a tensor of its own.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "base/mem.h"
@@ -15,10 +15,13 @@
 #include <string.h>
 
 typedef struct Type {
-    const char *code; /* NumPy's */
-    ds_dtype dtype;
+    const char
+        *code; /* NumPy's, without the byte order; its digits are the bytes of an element there */
+    ds_dtype dtype; /* here, where integers without a sign are wider */
     const char *name;
 } Type;
+
+static size_t size_of(const Type *t) { return (size_t)(t->code[1] - '0'); }
 
 /* "<f8" -> its row; NULL with the message. */
 static const Type *type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
@@ -26,16 +29,20 @@ static const Type *type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
     static const Type types[] = {
         {"f4", DS_F32, "float32"}, {"f8", DS_F64, "float64"}, {"f2", DS_F16, "float16"},
         {"i8", DS_I64, "int64"},   {"i4", DS_I32, "int32"},   {"i2", DS_I16, "int16"},
-        {"i1", DS_I8, "int8"},     {"u1", DS_U8, "uint8"},    {"b1", DS_BOOL, "bool"}};
+        {"i1", DS_I8, "int8"},     {"u1", DS_U8, "uint8"},    {"b1", DS_BOOL, "bool"},
+        {"u2", DS_I32, "uint16"},  {"u4", DS_I64, "uint32"},  {"u8", DS_I64, "uint64"}};
     if (!v || v->kind != DS_VALUE_NAME || strcmp(ds_value_class(v), "numpy.dtype") != 0) {
         dsi_unpickle_wrong(u, "a NumPy value without its dtype");
         return NULL;
     }
-    const char *code = v->text.s + (v->text.n > 2);
+    const char *code = v->text.s + (v->text.n > 2 && strchr("<>|=", v->text.s[0]) != NULL);
     *swapped = v->text.s[0] == '>';
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(code, types[i].code)) return &types[i];
-    dsi_unpickle_wrong(u, "NumPy's dtype %.20s: f2 f4 f8 i1 i2 i4 i8 u1 b1 are read", v->text.s);
+    dsi_unpickle_wrong(u,
+                       "NumPy's dtype %.20s: f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 b1 are read, of "
+                       "scalars c8 c16 U S too",
+                       v->text.s);
     return NULL;
 }
 
@@ -57,8 +64,8 @@ static bool build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state
     const ds_value *order = state->items.n > 1 ? state->items.at[1] : NULL;
     if (!order || order->kind != DS_VALUE_STRING || order->text.n != 1)
         return dsi_unpickle_wrong(u, "a NumPy dtype without byte order");
-    if (dtype->text.n > 2) return true; /* it is said already */
-    char text[8];
+    if (strchr("<>|=", dtype->text.s[0])) return true; /* it is said already */
+    char text[24];
     int n = snprintf(text, sizeof text, "%s%s", order->text.s, dtype->text.s);
     dsi_free(dtype->text.s);
     dtype->text.s = dsi_strdup(text);
@@ -66,46 +73,128 @@ static bool build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state
     return true;
 }
 
-/* n elements, turned around if they come with their highest byte first. */
-static void put_elements(void *to, const char *from, int64_t n, size_t size, bool swapped)
+/* The i-th element, of size bytes, lowest byte first. */
+static uint64_t bits_at(const char *from, int64_t i, size_t size, bool swapped)
 {
-    unsigned char *p = to;
-    if (n) memcpy(p, from, (size_t)n * size);
-    for (int64_t i = 0; swapped && i < n; i++, p += size)
-        for (size_t k = 0; k < size / 2; k++) {
-            unsigned char c = p[k];
-            p[k] = p[size - 1 - k];
-            p[size - 1 - k] = c;
+    const unsigned char *p = (const unsigned char *)from + (size_t)i * size;
+    uint64_t x = 0;
+    for (size_t k = 0; k < size; k++) x |= (uint64_t)p[swapped ? size - 1 - k : k] << 8 * k;
+    return x;
+}
+
+/* n elements of t, as they are here; false if one is too large. */
+static bool put_elements(void *to, const Type *t, const char *from, int64_t n, bool swapped)
+{
+    size_t size = size_of(t), room = ds_dtype_size(t->dtype);
+    if (room == size && !swapped && t->code[0] != 'u') {
+        if (n) memcpy(to, from, (size_t)n * size);
+        return true;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t x = bits_at(from, i, size, swapped);
+        if (t->code[0] == 'u' && x > INT64_MAX) return false;
+        memcpy((char *)to + (size_t)i * room, &x, room);
+    }
+    return true;
+}
+
+static double real_of(uint64_t bits, size_t size)
+{
+    float f;
+    double d;
+    uint32_t low = (uint32_t)bits;
+    memcpy(&f, &low, sizeof f);
+    memcpy(&d, &bits, sizeof d);
+    return size == 2 ? (double)dsi_f16_to_f32((uint16_t)bits) : size == 4 ? (double)f : d;
+}
+
+/* ---- scalars --------------------------------------------------------------------------------------------------- */
+
+/* "<c8": a tuple of class complex64, as Python's complex is one. */
+static ds_value *complex_of(const char *from, size_t size, bool swapped)
+{
+    ds_value *v = ds_value_tuple();
+    v->class_name = size == 4 ? "complex64" : "complex128";
+    for (int i = 0; i < 2; i++)
+        dsi_list_add(&v->items, ds_value_float(real_of(bits_at(from, i, size, swapped), size)));
+    return v;
+}
+
+/* "<U5": characters of four bytes each, zeros behind the last; NULL with the message. */
+static ds_value *characters_of(dsi_unpickler *u, const ds_value *bytes, bool swapped)
+{
+    dsi_text t = {0};
+    if (!dsi_unpickle_charge(u, bytes->text.n)) return NULL;
+    for (int64_t i = 0; i < (int64_t)(bytes->text.n / 4); i++) {
+        uint64_t c = bits_at(bytes->text.s, i, 4, swapped);
+        if (!c) break;
+        if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) {
+            dsi_text_free(&t);
+            return dsi_unpickle_wrong(u, "a text of NumPy has a character %llx",
+                                      (unsigned long long)c),
+                   NULL;
         }
+        char p[4] = {(char)(0xf0 | c >> 18), (char)(0x80 | (c >> 12 & 0x3f)),
+                     (char)(0x80 | (c >> 6 & 0x3f)), (char)(0x80 | (c & 0x3f))};
+        int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+        if (n == 1) p[3] = (char)c;
+        if (n == 2) p[2] = (char)(0xc0 | c >> 6);
+        if (n == 3) p[1] = (char)(0xe0 | c >> 12);
+        dsi_text_add_bytes(&t, p + 4 - n, (size_t)n);
+    }
+    ds_value *v = dsi_value_text(DS_VALUE_STRING, t.s, t.n);
+    v->class_name = "str_";
+    dsi_text_free(&t);
+    return v;
+}
+
+/* One that is no number of ours: text, bytes, a complex number; NULL: neither. */
+static ds_value *special(dsi_unpickler *u, const ds_value *dtype, const ds_value *bytes)
+{
+    bool known = dtype && dtype->kind == DS_VALUE_NAME &&
+                 !strcmp(ds_value_class(dtype), "numpy.dtype") && bytes &&
+                 bytes->kind == DS_VALUE_BYTES && dtype->text.n > 1;
+    if (!known) return NULL;
+    bool swapped = dtype->text.s[0] == '>';
+    const char *code = dtype->text.s + (strchr("<>|=", dtype->text.s[0]) != NULL);
+    if (*code == 'U' && bytes->text.n % 4 == 0) return characters_of(u, bytes, swapped);
+    if (*code == 'S' && dsi_unpickle_charge(u, bytes->text.n))
+        return dsi_value_text(DS_VALUE_BYTES, bytes->text.s, bytes->text.n);
+    if (!strcmp(code, "c8") && bytes->text.n == 8) return complex_of(bytes->text.s, 4, swapped);
+    if (!strcmp(code, "c16") && bytes->text.n == 16) return complex_of(bytes->text.s, 8, swapped);
+    return NULL;
 }
 
 ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     bool swapped = false;
-    const Type *t = type_of(u, args->items.n ? args->items.at[0] : NULL, &swapped);
-    const ds_value *bytes = args->items.n > 1 ? args->items.at[1] : NULL;
+    const ds_value *dtype = args->items.n ? args->items.at[0] : NULL,
+                   *bytes = args->items.n > 1 ? args->items.at[1] : NULL;
+    ds_value *other = special(u, dtype, bytes);
+    if (other) return other;
+    const Type *t = type_of(u, dtype, &swapped);
     if (!t) return NULL;
-    size_t size = ds_dtype_size(t->dtype);
+    size_t size = size_of(t);
     if (!bytes || bytes->kind != DS_VALUE_BYTES || bytes->text.n != size) {
         dsi_unpickle_wrong(u, "%s: a %s has not %zu bytes", g->name, t->name, size);
         return NULL;
     }
-    uint64_t room = 0;
-    put_elements(&room, bytes->text.s, 1, size, swapped);
+    uint64_t bits = bits_at(bytes->text.s, 0, size, swapped);
+    if (!strcmp(t->code, "u8") && bits > INT64_MAX) {
+        char digits[24];
+        int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)bits);
+        return dsi_value_text(DS_VALUE_BIG_INT, digits, (size_t)n);
+    }
     int shift = 64 - 8 * (int)size; /* for the sign */
-    float f;
-    double d;
-    memcpy(&f, &room, sizeof f);
-    memcpy(&d, &room, sizeof d);
-    ds_value *v = t->dtype == DS_F32    ? ds_value_float(f)
-                  : t->dtype == DS_F64  ? ds_value_float(d)
-                  : t->dtype == DS_F16  ? ds_value_float(dsi_f16_to_f32((uint16_t)room))
-                  : t->dtype == DS_BOOL ? ds_value_bool(room != 0)
-                  : t->dtype == DS_U8   ? ds_value_int((int64_t)room)
-                                        : ds_value_int((int64_t)(room << shift) >> shift);
+    ds_value *v = t->code[0] == 'f'   ? ds_value_float(real_of(bits, size))
+                  : t->code[0] == 'b' ? ds_value_bool(bits != 0)
+                  : t->code[0] == 'u' ? ds_value_int((int64_t)bits)
+                                      : ds_value_int((int64_t)(bits << shift) >> shift);
     v->class_name = t->name;
     return v;
 }
+
+/* ---- arrays ---------------------------------------------------------------------------------------------------- */
 
 /* An array that waits for its state: an empty name. */
 ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
@@ -143,25 +232,28 @@ static ds_tensor *array_of(dsi_unpickler *u, const ds_value *sizes, const ds_val
         return dsi_unpickle_wrong(u, "an array of NumPy whose shape is none"), NULL;
     const Type *t = type_of(u, dtype, &swapped);
     if (!t) return NULL;
-    size_t size = ds_dtype_size(t->dtype);
+    size_t size = size_of(t);
     if (bytes->kind != DS_VALUE_BYTES || bytes->text.n / size != (uint64_t)n ||
         bytes->text.n % size)
         return dsi_unpickle_wrong(u, "an array of NumPy has other data than its shape says"), NULL;
-    if (!dsi_unpickle_charge(u, bytes->text.n)) return NULL;
+    if (!dsi_unpickle_charge(u, bytes->text.n / size * ds_dtype_size(t->dtype))) return NULL;
     for (size_t i = 0; t->dtype == DS_BOOL && i < bytes->text.n; i++)
         if ((unsigned char)bytes->text.s[i] > 1)
             return dsi_unpickle_wrong(u, "a bool is neither 0 nor 1"), NULL;
 
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), t->dtype, ds_shape(n));
-    if (x) put_elements(ds_data_mut(x), bytes->text.s, n, size, swapped);
+    bool fits = x && put_elements(ds_data_mut(x), t, bytes->text.s, n, swapped);
+    if (x && !fits)
+        dsi_unpickle_wrong(u, "an array of %s has elements from 2^63 on, which there are not",
+                           t->name);
     int64_t stride[DS_MAX_DIMS] = {0}, step = 1;
     dsi_row_major(shape, stride);
     for (int i = 0; fortran && i < shape.n; i++) {
         stride[i] = step;
         step *= shape.d[i];
     }
-    x = dsi_ref(dsi_view_of(x, shape, stride, 0));
+    x = fits ? dsi_ref(dsi_view_of(x, shape, stride, 0)) : NULL;
     ds_scope_close(scope);
     return x;
 }

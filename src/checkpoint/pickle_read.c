@@ -27,6 +27,7 @@ bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes)
 {
     u->made += bytes;
     if (bytes <= u->bytes * 16 && u->made <= u->bytes * 16 + SMALL_BYTES) return true;
+    u->bomb = true;
     return dsi_unpickle_wrong(u, "it makes more than 16 times its own size of %zu bytes", u->bytes);
 }
 
@@ -91,7 +92,7 @@ static bool is_utf8(const uint8_t *p, size_t n)
 static bool push(dsi_unpickler *u, ds_value *v)
 {
     if (!v) return false;
-    bool holder = v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_DICT || v->kind == DS_VALUE_SET;
+    bool holder = v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_SET || dsi_value_has_keys(v);
     if (holder && v->refs == 1) dsi_list_add(&u->holders, dsi_value_ref(v));
     dsi_list_add(&u->stack, v);
     return true;
@@ -238,6 +239,13 @@ static bool append(dsi_unpickler *u, int n, int kind)
 {
     if (n < 0 || !has(u, n + 1)) return false;
     ds_value *into = top(u, n);
+    bool object = into->kind == DS_VALUE_OBJECT;
+    for (int i = n; object && i-- > 0;)
+        if (!dsi_object_append(u, into, top(u, i))) return false;
+    if (object) {
+        drop(u, n);
+        return true;
+    }
     if (into->kind != kind)
         return dsi_unpickle_wrong(u, "an item for a value of class %s", ds_value_class(into));
     for (int i = n; i-- > 0;) dsi_list_add(&into->items, top(u, i));
@@ -245,15 +253,28 @@ static bool append(dsi_unpickler *u, int n, int kind)
     return true;
 }
 
+/* A key that is none here, a frozenset, becomes an object that holds it. */
+static bool wrap_key(dsi_unpickler *u, int i)
+{
+    ds_value *key = u->stack.at[i];
+    if (!u->objects)
+        return dsi_unpickle_wrong(u, "a key of class %s, which is not read", ds_value_class(key));
+    u->stack.at[i] = dsi_value_object(ds_value_string(ds_value_class(key)));
+    bool ok = dsi_object_append(u, u->stack.at[i], key);
+    ds_value_free(key);
+    return ok;
+}
+
 /* The uppermost n values, keys and items, go into the dict below them. */
 static bool set_items(dsi_unpickler *u, int n)
 {
     if (n < 0 || !has(u, n + 1)) return false;
     ds_value *into = top(u, n);
-    if (n % 2 || into->kind != DS_VALUE_DICT)
+    if (n % 2 || !dsi_value_has_keys(into))
         return dsi_unpickle_wrong(u, "%d keys and items for a value of class %s", n,
                                   ds_value_class(into));
     for (int i = u->stack.n - n; i < u->stack.n; i += 2) {
+        if (!dsi_value_is_key(u->stack.at[i]) && !wrap_key(u, i)) return false;
         ds_value *key = dsi_value_ref(u->stack.at[i]), *item = dsi_value_ref(u->stack.at[i + 1]);
         if (dsi_value_put(into, key, item) != DS_OK)
             return dsi_unpickle_wrong(u, "a key of class %s", ds_value_class(u->stack.at[i]));
@@ -289,12 +310,22 @@ static bool call(dsi_unpickler *u)
 {
     if (!has(u, 2)) return false;
     const ds_value *f = top(u, 1), *args = top(u, 0);
-    if (f->kind != DSI_VALUE_GLOBAL || args->kind != DS_VALUE_TUPLE)
-        return dsi_unpickle_wrong(u, "a call of a value of class %s", ds_value_class(f));
-    if (!f->global->call) return dsi_unpickle_wrong(u, "%s is called", f->global->name);
-    ds_value *v = f->global->call(u, f->global, args);
+    if (args->kind != DS_VALUE_TUPLE)
+        return dsi_unpickle_wrong(u, "arguments of class %s", ds_value_class(args));
+    ds_value *v = dsi_pickle_call(u, f, args);
     drop(u, v ? 2 : 0);
     return push(u, v);
+}
+
+/* NEWOBJ_EX: with named arguments, which only an object that is not known takes: as attributes. */
+static bool call_named(dsi_unpickler *u)
+{
+    if (!has(u, 3)) return false;
+    ds_value *named = dsi_value_ref(top(u, 0));
+    drop(u, 1);
+    bool ok = call(u) && (!ds_value_len(named) || dsi_pickle_build(u, top(u, 0), named));
+    ds_value_free(named);
+    return ok;
 }
 
 static bool build(dsi_unpickler *u)
@@ -456,6 +487,8 @@ static bool run(dsi_unpickler *u, uint8_t code)
     case 'R':
     case 0x81: /* REDUCE, NEWOBJ */
         return call(u);
+    case 0x92: /* NEWOBJ_EX */
+        return call_named(u);
     case 'b':
         return build(u);
     case 'Q':
@@ -485,7 +518,8 @@ ds_value *dsi_unpickle(dsi_unpickler *u)
 void dsi_unpickler_free(dsi_unpickler *u)
 {
     for (int i = 0; i < u->holders.n; i++) {
-        if (u->failed) dsi_value_clear(u->holders.at[i]);
+        bool reached = u->holders.at[i]->seen != 0; /* it is part of what the caller gets */
+        if (u->failed || !reached) dsi_value_clear(u->holders.at[i]);
         ds_value_free(u->holders.at[i]);
     }
     dsi_list_free(&u->holders);
@@ -501,4 +535,5 @@ void dsi_unpickler_free(dsi_unpickler *u)
     dsi_list_free(&u->marks);
     dsi_list_free(&u->memo);
     dsi_map_free(&u->by_key);
+    dsi_pickle_free_unknown(u);
 }

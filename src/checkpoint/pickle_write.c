@@ -277,14 +277,17 @@ static bool list(Pickler *p, const ds_value *v)
 static bool tuple(Pickler *p, const ds_value *v)
 {
     bool size = v->class_name && !strcmp(v->class_name, "Size");
+    bool complex = v->class_name && !strncmp(v->class_name, "complex", 7) && v->items.n == 2;
     if (size) {
         global(p, "torch\nSize\n");
         op(p, '(');
     }
+    if (complex) global(p, "__builtin__\ncomplex\n");
     if (v->items.n) op(p, '(');
     if (!items(p, v)) return false;
     op(p, v->items.n ? 't' : ')');
-    if (size) op(p, 't'), op(p, 'R');
+    if (size) op(p, 't');
+    if (size || complex) op(p, 'R');
     return true;
 }
 

@@ -101,12 +101,13 @@ static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const u
 static bool check_size(const Reader *r, const dsi_pickle_storage *s, uint64_t bytes,
                        ds_dtype *dtype, bool *known)
 {
-    *known = s->dtype && dsi_torch_dtype_named(s->dtype, dtype);
+    *dtype = DS_U8;
+    *known = s->dtype ? dsi_torch_dtype_named(s->dtype, dtype) : !r->swapped;
     if (!*known) return true; /* settling refuses the tensor, with its path */
     size_t size = ds_dtype_size(*dtype);
     if (bytes % size == 0 && bytes / size == (uint64_t)s->numel) return true;
     return wrong(r, "storage %.40s has %" PRIu64 " bytes, %" PRId64 " elements of %s are expected",
-                 s->key, bytes, s->numel, s->dtype);
+                 s->key, bytes, s->numel, s->dtype ? s->dtype : "bytes");
 }
 
 /* ---- archives ------------------------------------------------------------------------------------------------ */
@@ -378,15 +379,15 @@ static void end(Reader *r, dsi_text *what)
     dsi_text_free(what);
 }
 
-static ds_value *load(const char *path, bool trusted, bool partly)
+static ds_value *load(const char *path, bool trusted, bool partly, bool objects)
 {
-    Reader r = {.trusted = trusted};
+    Reader r = {.trusted = trusted, .u.objects = objects};
     dsi_text what = {0};
     if (!begin(&r, path, &what)) return NULL;
     if (partly) dsi_mapping_pick(r.file);
     bool archive = dsi_zip_looks_so(r.file->p, r.file->bytes);
     ds_value *v = archive ? load_archive(&r) : load_old(&r);
-    if (v && !dsi_settle_values(r.what, v, r.file->bytes)) {
+    if (v && !dsi_settle_values(r.what, v, r.file->bytes, r.u.objects)) {
         r.u.failed = true;
         ds_value_free(v);
         v = NULL;
@@ -395,12 +396,12 @@ static ds_value *load(const char *path, bool trusted, bool partly)
     return v;
 }
 
-ds_value *ds_value_load(const char *path)
+ds_value *ds_value_load_with(ds_value_load_opts o)
 {
-    return path ? load(path, false, false) : dsi_refuse("load: path is NULL");
+    return o.path ? load(o.path, false, false, o.objects) : dsi_refuse("load: path is NULL");
 }
 
-ds_value *dsi_pth_open(const char *path, bool partly) { return load(path, true, partly); }
+ds_value *dsi_pth_open(const char *path, bool partly) { return load(path, true, partly, true); }
 
 ds_status dsi_pth_check(const char *path)
 {

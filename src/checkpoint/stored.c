@@ -76,9 +76,16 @@ static bool walk(dsi_stored *s, Spans *spans, const char *what, ds_value *v, int
         return false;
     }
     if (v->kind == DS_VALUE_TENSOR) return add_tensor(s, spans, v);
+    if (v->kind == DS_VALUE_OBJECT) {
+        dsi_fail(DS_EINVAL,
+                 "%s: an object of %s is not written: leave it out, or write what you need of it",
+                 what, ds_value_class(v));
+        return false;
+    }
     int64_t n = v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES ? 0 : ds_value_len(v);
     for (int64_t i = 0; i < n; i++) {
-        ds_value *item = ds_value_at(v, i);
+        ds_value *item = ds_value_at(v, i), *key = ds_value_key_at(v, i);
+        if (key && !walk(s, spans, what, key, depth + 1)) return false; /* it may hold an object */
         if (item && !walk(s, spans, what, item, depth + 1)) return false;
     }
     return true;

@@ -16,7 +16,7 @@ ds_value *dsi_value_new(int kind)
     ds_value *v = dsi_alloc(sizeof *v);
     v->refs = 1;
     v->kind = kind;
-    if (kind == DS_VALUE_DICT) v->dict = dsi_alloc(sizeof *v->dict);
+    if (dsi_value_has_keys(v)) v->dict = dsi_alloc(sizeof *v->dict);
     return v;
 }
 
@@ -93,6 +93,28 @@ ds_value *dsi_value_source(ds_dtype dtype, const int64_t *shape, int ndim,
     return v;
 }
 
+ds_value *dsi_value_object(ds_value *class_name)
+{
+    ds_value *v = dsi_value_new(DS_VALUE_OBJECT);
+    v->dict->name = class_name;
+    return v;
+}
+
+void dsi_value_become_object(ds_value *v, const char *class_name)
+{
+    ds_value *name = ds_value_string(class_name), /* it may be v's own text */
+        *was = v->kind == DS_VALUE_DICT ? NULL : dsi_value_new(DS_VALUE_NONE);
+    if (was) {
+        *was = *v;
+        was->refs = 1;
+        v->dict = dsi_alloc(sizeof *v->dict);
+    }
+    v->kind = DS_VALUE_OBJECT;
+    v->class_name = NULL;
+    v->dict->name = name;
+    ds_value_free(was);
+}
+
 /* ---- free -------------------------------------------------------------------------------------------- */
 
 /* Counts v down; if nobody holds it any more, the work list does. */
@@ -103,14 +125,14 @@ static void let_go(dsi_value_items *dead, ds_value *v)
 
 static void empty(dsi_value_items *dead, ds_value *v)
 {
-    if (v->kind == DS_VALUE_DICT) {
+    if (dsi_value_has_keys(v)) {
         for (int i = 0; i < v->dict->n; i++) {
             let_go(dead, v->dict->at[i].key);
             let_go(dead, v->dict->at[i].value);
         }
         dsi_list_free(v->dict);
         dsi_free(v->dict->slot);
-        *v->dict = (dsi_value_dict){0};
+        *v->dict = (dsi_value_dict){.name = v->dict->name};
     } else if (v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET) {
         for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
         dsi_list_free(&v->items);
@@ -128,6 +150,8 @@ static void free_one(dsi_value_items *dead, ds_value *v)
         dsi_free(v->text.s);
         break;
     case DS_VALUE_DICT:
+    case DS_VALUE_OBJECT:
+        let_go(dead, v->dict->name);
         dsi_free(v->dict);
         break;
     case DS_VALUE_TENSOR:
@@ -188,8 +212,10 @@ static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) /* FNV-1a */
     return h;
 }
 
-/* False if v is no key. A tuple's items may be all but tuples: so this does not go deep. */
-static bool hash_key(const ds_value *v, uint64_t *h, bool in_tuple)
+#define KEY_DEPTH 8 /* tuples in tuples */
+
+/* False if v is no key. */
+static bool hash_key(const ds_value *v, uint64_t *h, int depth)
 {
     *h = hash_bytes(*h, &v->kind, sizeof v->kind);
     switch (v->kind) {
@@ -209,12 +235,21 @@ static bool hash_key(const ds_value *v, uint64_t *h, bool in_tuple)
         *h = hash_bytes(*h, v->text.s, v->text.n);
         return true;
     case DS_VALUE_TUPLE:
-        for (int i = 0; i < v->items.n && !in_tuple; i++)
-            if (!hash_key(v->items.at[i], h, true)) return false;
-        return !in_tuple;
+        for (int i = 0; i < v->items.n && depth < KEY_DEPTH; i++)
+            if (!hash_key(v->items.at[i], h, depth + 1)) return false;
+        return depth < KEY_DEPTH;
+    case DS_VALUE_OBJECT: /* itself: what makes two equal, its class would know */
+        *h = hash_bytes(*h, &v, sizeof v);
+        return true;
     default:
         return false;
     }
+}
+
+bool dsi_value_is_key(const ds_value *v)
+{
+    uint64_t hash = 0;
+    return hash_key(v, &hash, 0);
 }
 
 static bool equal_keys(const ds_value *a, const ds_value *b)
@@ -233,6 +268,8 @@ static bool equal_keys(const ds_value *a, const ds_value *b)
         for (int i = 0; i < a->items.n; i++)
             if (!equal_keys(a->items.at[i], b->items.at[i])) return false;
         return true;
+    case DS_VALUE_OBJECT:
+        return a == b;
     default:
         return a->text.n == b->text.n && !memcmp(a->text.s, b->text.s, a->text.n);
     }
@@ -265,10 +302,10 @@ ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
     ds_status status = DS_OK;
     if (!dict || !key || !item)
         status = (dsi_passed("value_set"), DS_EINVAL);
-    else if (dict->kind != DS_VALUE_DICT)
+    else if (!dsi_value_has_keys(dict))
         status = dsi_fail(DS_EINVAL, "value_set: to a value of class %s: expected a dict",
                           ds_value_class(dict));
-    else if (!hash_key(key, &hash, false))
+    else if (!hash_key(key, &hash, 0))
         status = dsi_fail(DS_EINVAL, "value_set: a value of class %s cannot be a key",
                           ds_value_class(key));
     if (status != DS_OK) {
@@ -303,9 +340,9 @@ ds_status ds_value_set_int(ds_value *dict, int64_t key, ds_value *item)
 
 static ds_value *get(const ds_value *dict, const ds_value *key)
 {
-    if (!dict || dict->kind != DS_VALUE_DICT || !dict->dict->n) return NULL;
+    if (!dict || !dsi_value_has_keys(dict) || !dict->dict->n) return NULL;
     uint64_t hash = 14695981039346656037u;
-    hash_key(key, &hash, false);
+    hash_key(key, &hash, 0);
     const dsi_value_dict *d = dict->dict;
     int at = d->slot[find_slot(d, key, hash)];
     return at ? d->at[at - 1].value : NULL;

@@ -56,6 +56,8 @@ typedef struct dsi_value_dict {
     int *slot; /* [slots]: 1 + the pair that lies there, 0: none */
     size_t slots;
     dsi_value_extent extent;
+    ds_value *name; /* of an object's class, a string, counted */
+    int64_t items;  /* of an object: its arguments, and what was appended to it */
 } dsi_value_dict;
 
 struct ds_value {
@@ -74,8 +76,8 @@ struct ds_value {
             size_t n;
         } text;
         dsi_value_items items;
-        dsi_value_dict *dict;
-        struct { /* x, or what it is to be made of */
+        dsi_value_dict *dict; /* of an object too */
+        struct {              /* x, or what it is to be made of */
             ds_tensor *x;
             dsi_source *source;
             dsi_rebuilt *rebuilt;
@@ -89,7 +91,17 @@ ds_value *dsi_value_new(int kind);
 ds_value *dsi_value_text(int kind, const void *bytes, size_t n);
 ds_value *dsi_value_ref(ds_value *v);
 void dsi_value_clear(ds_value *v); /* of its items, if it has some */
+/* An object of the class of that name; takes the string. */
+ds_value *dsi_value_object(ds_value *class_name);
+/* v, whatever it was, becomes an object without attributes; a dict keeps its items as such. */
+void dsi_value_become_object(ds_value *v, const char *class_name);
 
+static inline bool dsi_value_has_keys(const ds_value *v)
+{
+    return v->kind == DS_VALUE_DICT || v->kind == DS_VALUE_OBJECT;
+}
+
+bool dsi_value_is_key(const ds_value *v);
 /* Takes key and item, and replaces what has an equal key. Refuses a key that Python could not hash. */
 ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item);
 

@@ -30,6 +30,7 @@ const char *ds_value_class(const ds_value *v)
     static const char *const names[] = {"NoneType", "bool",   "int",  "float", "str",
                                         "bytes",    "Tensor", "list", "tuple", "dict",
                                         "set",      "int",    "name"};
+    if (v && v->kind == DS_VALUE_OBJECT) return v->dict->name->text.s;
     if (!v) return "NoneType";
     if (v->kind == DS_VALUE_NAME && v->class_name && !strncmp(v->class_name, "torch.", 6))
         return "dtype";
@@ -42,18 +43,18 @@ int64_t ds_value_len(const ds_value *v)
     if (!v) return 0;
     if (is_text(v)) return (int64_t)v->text.n;
     if (has_items(v)) return v->items.n;
-    return v->kind == DS_VALUE_DICT ? v->dict->n : 0;
+    return dsi_value_has_keys(v) ? v->dict->n : 0;
 }
 
 ds_value *ds_value_at(const ds_value *v, int64_t i)
 {
     if (!v || is_text(v) || i < 0 || i >= ds_value_len(v)) return NULL;
-    return v->kind == DS_VALUE_DICT ? v->dict->at[i].value : v->items.at[i];
+    return dsi_value_has_keys(v) ? v->dict->at[i].value : v->items.at[i];
 }
 
 ds_value *ds_value_key_at(const ds_value *dict, int64_t i)
 {
-    bool there = dict && dict->kind == DS_VALUE_DICT && i >= 0 && i < dict->dict->n;
+    bool there = dict && dsi_value_has_keys(dict) && i >= 0 && i < dict->dict->n;
     return there ? dict->dict->at[i].key : NULL;
 }
 
@@ -76,7 +77,7 @@ static ds_value *step(const ds_value *v, const char *part)
     ds_value *item = ds_value_get(v, part);
     int64_t i;
     if (item || !v || !whole_number(part, &i)) return item;
-    return v->kind == DS_VALUE_DICT ? ds_value_get_int(v, i) : ds_value_at(v, i);
+    return dsi_value_has_keys(v) ? ds_value_get_int(v, i) : ds_value_at(v, i);
 }
 
 /* The value at path; the last one on the way to it, and how long the path to that one is. */
@@ -127,7 +128,7 @@ static void add_keys(dsi_text *t, const ds_value *dict)
 static ds_status absent(const char *path, const ds_value *last, size_t known)
 {
     dsi_text t = {0};
-    if (last && last->kind == DS_VALUE_DICT)
+    if (last && dsi_value_has_keys(last))
         add_keys(&t, last);
     else if (last && has_items(last))
         dsi_text_add(&t, "%" PRId64 " items", ds_value_len(last));

@@ -132,6 +132,9 @@ static void torch_reads_ours(void **unused)
     CHECK_INT(ds_save(state, folder_path("state.pth")), DS_OK);
     CHECK_INT(ds_save(state, folder_path("state.safetensors")), DS_OK);
     ds_state_free(state);
+    v = ds_value_load(DS_GOLDEN "/objects/known.pth");
+    CHECK_INT(ds_value_save(v, folder_path("known.pth")), DS_OK);
+    ds_value_free(v);
     for (size_t i = 0; i < N_OPTIMIZERS; i++) save_optimizer(optimizers[i]);
     int status = peer("read", folder);
     folder_remove();
@@ -196,6 +199,34 @@ static void load_optimizer(const char *const *row)
     ds_module_free(m);
 }
 
+/* What objects() of peer.py is here. */
+static void check_objects(const ds_value *v)
+{
+    static const char *const texts[][2] = {{"path", "/a/b"},
+                                           {"dt", "2024-05-01T12:34:56.000789+00:00"},
+                                           {"dec", "1.50"},
+                                           {"str_", "hi"}};
+    static const struct {
+        const char *path;
+        double want;
+    } numbers[] = {{"ns/lr", 0.5}, {"sns/lr", 0.5}, {"cplx/1", 2}, {"td", 60},
+                   {"deque/1", 2}, {"range/2", 2},  {"frac/0", 1}};
+    const char *text = "";
+    double x = 0;
+    ds_tensor *t = NULL;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (ds_value_read_string(v, texts[i][0], &text) != DS_OK || strcmp(text, texts[i][1]) != 0)
+            fail_msg("%s is \"%s\"", texts[i][0], text);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (ds_value_read_float(v, numbers[i].path, &x) != DS_OK || x != numbers[i].want)
+            fail_msg("%s is %g", numbers[i].path, x);
+    CHECK(ds_value_read_tensor(v, "u16", &t) == DS_OK && ((const int32_t *)ds_data(t))[1] == 65535);
+    CHECK(ds_value_read_tensor(v, "np", &t) == DS_OK && ((const int64_t *)ds_data(t))[2] == 2);
+    CHECK(ds_value_read_tensor(v, "module/_parameters/weight", &t) == DS_OK && ds_numel(t) == 2);
+    CHECK(!strcmp(ds_value_class(ds_value_get(v, "frac")), "fractions.Fraction"));
+    CHECK_INT(ds_value_kind_of(ds_value_get(v, "f8")), DS_VALUE_OBJECT);
+}
+
 static void we_read_torchs(void **unused)
 {
     (void)unused;
@@ -216,6 +247,14 @@ static void we_read_torchs(void **unused)
         ds_value_free(v);
     }
     ds_value_free(want);
+    for (int protocol = 2; protocol <= 5; protocol++) {
+        char name[20];
+        snprintf(name, sizeof name, "objects%d.pth", protocol);
+        ds_value *v = ds_value_load(folder_path(name), .objects = true);
+        if (!v) fail_msg("%s: %s", name, ds_error());
+        check_objects(v);
+        ds_value_free(v);
+    }
     for (size_t i = 0; i < N_OPTIMIZERS; i++) load_optimizer(optimizers[i]);
     folder_remove();
 }

@@ -46,6 +46,18 @@ def zoo():
             **{d: torch.arange(6).reshape(2, 3).to(getattr(torch, d)) for d in DTYPES}}
 
 
+def objects():
+    """What else lies in a training's files; strings are what each becomes here."""
+    import argparse, collections, datetime, decimal, fractions, pathlib, types
+    import numpy as np
+    return {"ns": argparse.Namespace(lr=0.5), "sns": types.SimpleNamespace(lr=0.5), "path": pathlib.Path("/a/b"),
+            "dt": datetime.datetime(2024, 5, 1, 12, 34, 56, 789, tzinfo=datetime.timezone.utc), "cplx": 1 + 2j,
+            "td": datetime.timedelta(minutes=1), "dec": decimal.Decimal("1.50"), "deque": collections.deque([1, 2], 5),
+            "key": {(1, (2, "a")): 3}, "u16": torch.tensor([1, 65535], dtype=torch.uint16), "str_": np.str_("hi"),
+            "np": np.arange(3, dtype=np.uint32), "range": range(1, 9, 2), "frac": fractions.Fraction(1, 3),
+            "f8": torch.ones(2).to(torch.float8_e4m3fn), "module": torch.nn.Linear(2, 1)}
+
+
 def same(a, b, path):
     if isinstance(b, torch.Tensor):
         check(isinstance(a, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b), path)
@@ -68,6 +80,9 @@ def read(folder):
     check(z["flat"].untyped_storage().data_ptr() == z["tail"].untyped_storage().data_ptr(), "shared storage")
     z = torch.load(f"{folder}/zoo.pth", mmap=True, weights_only=True)
     same(z, zoo(), "zoo, mapped")
+    z = torch.load(f"{folder}/known.pth", weights_only=True)
+    check(z["cplx"] == 1 + 2j and z["npscalars"][7] == 1 + 2j, "complex numbers")
+    check(z["tkey"] == {(1, (2, "a")): 3} and z["path"] == "/a/b/c.txt" and z["rng"] == (1, 10, 2), "objects, saved again")
     state = torch.load(f"{folder}/state.pth", weights_only=True)
     check(type(state).__name__ == "OrderedDict", "a state dict is an OrderedDict")
     for name, options in OPTIMIZERS.items():
@@ -93,6 +108,8 @@ def read(folder):
 
 def write(folder):
     torch.save(zoo(), f"{folder}/zoo.pth")
+    for protocol in (2, 3, 4, 5):
+        torch.save(objects(), f"{folder}/objects{protocol}.pth", pickle_protocol=protocol)
     torch.save(zoo(), f"{folder}/zoo_old.pth", _use_new_zipfile_serialization=False)
     for protocol in (3, 4, 5):
         torch.save(zoo(), f"{folder}/zoo{protocol}.pth", pickle_protocol=protocol)

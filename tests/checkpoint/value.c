@@ -112,10 +112,17 @@ static void taken(void **unused)
     ds_error_clear();
     CHECK_INT(dsi_value_put(dict, ds_value_list(), ds_value_int(1)), DS_EINVAL);
     CHECK_ERROR("a value of class list cannot be a key");
-    ds_value_append(tuple, ds_value_tuple());
-    CHECK_INT(dsi_value_put(dict, tuple, ds_value_int(1)), DS_EINVAL);
-    CHECK_ERROR("cannot be a key");
-    CHECK_INT(ds_value_len(dict), 0);
+    for (int deep = 1; deep < 12; deep++) { /* tuples in tuples */
+        ds_value *outer = ds_value_tuple();
+        ds_value_append(outer, tuple);
+        tuple = outer;
+        bool fits = deep < 8;
+        CHECK_INT(dsi_value_put(dict, dsi_value_ref(tuple), ds_value_int(1)),
+                  fits ? DS_OK : DS_EINVAL);
+        if (!fits) CHECK_ERROR("cannot be a key");
+    }
+    ds_value_free(tuple);
+    CHECK_INT(ds_value_len(dict), 7);
     ds_value_free(i);
     ds_value_free(dict);
     ds_value_free(NULL);
