@@ -64,6 +64,7 @@ need_checks()
     need_tool ps procps 'sees what is left'
     need_tool c++ g++ 'headers as C++'
     need_tool python3 python3-minimal 'checks of the tree'
+    need_tool pip3 python3-pip 'cuda.h'
     need_tool clang-format clang-format 'form'
     need_tool clang-tidy clang-tidy 'bugs'
     if command -v apt-get >/dev/null; then
