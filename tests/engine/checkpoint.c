@@ -5,7 +5,6 @@
 #include "run.h"
 
 #include "engine/folder.h"
-#include "tensor/tensor.h"
 
 #include <dirent.h>
 #include <signal.h>
