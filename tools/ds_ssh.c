@@ -17,9 +17,12 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,8 +30,11 @@
 
 enum { CONNECT_S = 10 };
 
+/* An ssh. It has ended when it has, not when nobody holds its stdout any more: with ControlPersist in the user's
+ * configuration a process of its own goes on. */
 typedef struct remote {
-    int process, fd[2]; /* of its stdout and stderr; -1: at its end */
+    int process, fd[2]; /* 0: it has ended; of its stdout and stderr; -1: at its end */
+    int code;           /* its status, then */
 } remote;
 
 typedef struct command {
@@ -40,7 +46,10 @@ typedef struct command {
 static void become_ssh(const command *c, const char *host, const int *out, const int *err)
 {
     words argv = {0};
+    sigset_t none;
     int null = open("/dev/null", O_RDONLY);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     words_add(&argv, "ssh");
     words_add(&argv, "-oBatchMode=yes");
     words_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
@@ -59,7 +68,7 @@ static void become_ssh(const command *c, const char *host, const int *out, const
 static bool start(remote *r, const command *c, const char *host)
 {
     int out[2], err[2];
-    *r = (remote){.process = -1, .fd = {-1, -1}};
+    *r = (remote){.fd = {-1, -1}, .code = 255};
     if (pipe2(out, O_CLOEXEC)) return false;
     if (pipe2(err, O_CLOEXEC)) {
         close(out[0]);
@@ -72,14 +81,27 @@ static bool start(remote *r, const command *c, const char *host)
     close(err[1]);
     r->fd[0] = out[0];
     r->fd[1] = err[0];
-    return r->process > 0;
+    for (int i = 0; i < 2; i++) fcntl(r->fd[i], F_SETFL, O_NONBLOCK);
+    if (r->process > 0) return true;
+    r->process = 0;
+    return false;
+}
+
+static void note_ends(remote *r, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int status;
+        if (!r[i].process || waitpid(r[i].process, &status, WNOHANG) != r[i].process) continue;
+        r[i].process = 0;
+        r[i].code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
 }
 
 static void take(remote *r, int host, int stream, output *o)
 {
     char bytes[1 << 16];
     ssize_t n = read(r->fd[stream], bytes, sizeof bytes);
-    if (n < 0 && errno == EINTR) return;
+    if (n < 0 && (errno == EINTR || (errno == EAGAIN && r->process))) return;
     if (n > 0) {
         output_add(o, host, 1 + stream, bytes, (size_t)n);
         return;
@@ -88,38 +110,40 @@ static void take(remote *r, int host, int stream, output *o)
     r->fd[stream] = -1;
 }
 
-/* Until all streams have ended. */
-static void pass_output(remote *r, int n, output *o)
+/* Until all have ended, and all that they said is taken. */
+static void pass_output(remote *r, int n, output *o, int ends)
 {
-    struct pollfd *p = dsi_alloc((size_t)(2 * n + 2) * sizeof *p);
+    struct pollfd *p = dsi_alloc((size_t)(2 * n + 3) * sizeof *p);
+    struct signalfd_siginfo info;
     for (;;) {
-        bool open = false;
+        bool open = false, ended = false, full = output_full(o);
         for (int i = 0; i < 2 * n; i++) {
-            p[i] = (struct pollfd){.fd = output_full(o) ? -1 : r[i / 2].fd[i % 2],
-                                   .events = POLLIN};
-            open = open || r[i / 2].fd[i % 2] >= 0;
+            int fd = r[i / 2].fd[i % 2];
+            p[i] = (struct pollfd){.fd = full ? -1 : fd, .events = POLLIN};
+            open = open || fd >= 0 || r[i / 2].process;
+            ended = ended || (fd >= 0 && !r[i / 2].process);
         }
         if (!open) break;
-        output_poll(o, p + 2 * n);
-        poll(p, (nfds_t)(2 * n + 2), -1);
+        p[2 * n] = (struct pollfd){.fd = ends, .events = POLLIN};
+        output_poll(o, p + 2 * n + 1);
+        poll(p, (nfds_t)(2 * n + 3), ended && !full ? 0 : -1);
         output_write(o);
+        if (read(ends, &info, sizeof info) == sizeof info) note_ends(r, n);
         for (int i = 0; i < 2 * n; i++)
-            if (p[i].fd >= 0 && p[i].revents) take(&r[i / 2], i / 2, i % 2, o);
+            if (p[i].fd >= 0 && (p[i].revents || !r[i / 2].process))
+                take(&r[i / 2], i / 2, i % 2, o);
     }
     dsi_free(p);
 }
 
-/* The largest status. */
-static int wait_for_all(const remote *r, int n)
+static int watch_ends(void)
 {
-    int largest = 0;
-    for (int i = 0; i < n; i++) {
-        int status = 0, code = 255;
-        if (r[i].process > 0 && waitpid(r[i].process, &status, 0) == r[i].process)
-            code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-        if (code > largest) largest = code;
-    }
-    return largest;
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 static int run(const command *c, const ds_hosts *h)
@@ -132,14 +156,18 @@ static int run(const command *c, const ds_hosts *h)
         prefix[i] = t.s;
     }
     output *o = output_new(h->n, (const char *const *)prefix);
+    int ends = watch_ends();
     for (int i = 0; i < h->n; i++)
         if (!start(&r[i], c, h->at[i].name))
             fprintf(stderr, "ds_ssh: %s: %s\n", h->at[i].name, strerror(errno));
-    pass_output(r, h->n, o);
+    pass_output(r, h->n, o, ends);
+    close(ends);
     output_finish(o, PATIENCE_S);
     bool lost = output_error(o);
     output_free(o);
-    int status = wait_for_all(r, h->n);
+    int status = 0;
+    for (int i = 0; i < h->n; i++)
+        if (r[i].code > status) status = r[i].code;
     if (!status && lost) status = EXIT_FAILURE;
     for (int i = 0; i < h->n; i++) dsi_free(prefix[i]);
     dsi_free(prefix);

@@ -55,6 +55,13 @@ status 3 -H hosts --exclude b true
 lines out 2
 status 0 --hostfile hosts --include a uptime
 lines out 1
+# a master process that ControlPersist leaves behind holds the streams
+sed -i '1a sleep 60 & echo $! >>masters' bin/ssh
+status 7 -f hosts echo -n 'two words'
+lines out 3
+lines err 3
+kill $(cat masters)
+sed -i 2d bin/ssh
 status 2 -H none true
 has err 'none: No such file'
 status 2 -H hosts
