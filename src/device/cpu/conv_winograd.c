@@ -24,7 +24,7 @@
 static __attribute__((__unused__)) void dots(dot_operands t, int64_t rows, int64_t cols);
 
 #define POSITIONS   16
-#define FLOATS      524288 /* of V and M in a block of tiles */
+#define FLOATS      131072 /* of V and M in a block of tiles */
 #define ROWS        64     /* of a product that one thread does at a time */
 #define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
 
@@ -144,19 +144,79 @@ static float *u_at(const Job *o, int64_t in, int64_t out)
     return o->u + (out / o->width * o->C + in) * o->width + out % o->width;
 }
 
+/* to[j][i] = from[i step + j]: VF rows become columns. */
+static void transpose(const float *from, int64_t step, float *to, int64_t to_step)
+{
+#if defined(DSI_ISA_avx512)
+    __m512 r[16], t[16];
+    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * step);
+    UNROLL for (int i = 0; i < 16; i += 2)
+    {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#define PAIR(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
+    UNROLL for (int i = 0; i < 16; i += 4)
+    {
+        r[i] = PAIR(_mm512_unpacklo_pd, t[i], t[i + 2]);
+        r[i + 1] = PAIR(_mm512_unpackhi_pd, t[i], t[i + 2]);
+        r[i + 2] = PAIR(_mm512_unpacklo_pd, t[i + 1], t[i + 3]);
+        r[i + 3] = PAIR(_mm512_unpackhi_pd, t[i + 1], t[i + 3]);
+    }
+#undef PAIR
+    /* r[4 i + j], quarter q: column 4 q + j of rows 4 i .. 4 i + 3 */
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        __m512 even0 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88),
+               odd0 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+        __m512 even1 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88),
+               odd1 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+        _mm512_storeu_ps(to + j * to_step, _mm512_shuffle_f32x4(even0, even1, 0x88));
+        _mm512_storeu_ps(to + (4 + j) * to_step, _mm512_shuffle_f32x4(odd0, odd1, 0x88));
+        _mm512_storeu_ps(to + (8 + j) * to_step, _mm512_shuffle_f32x4(even0, even1, 0xdd));
+        _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(odd0, odd1, 0xdd));
+    }
+#else
+    UNROLL for (int i = 0; i < VF; i++) UNROLL for (int j = 0; j < VF; j++)
+        to[j * to_step + i] = from[i * step + j];
+#endif
+}
+
+#define LANES \
+    (10 * VF) /* vectors that load_kernels writes: 9 VF, and what a transposition has too many */
+
+/* The kernels from VF input channels on to as many output channels: lanes[9 i + j][l] is element j of (in + i,
+ * out + l). A weight has the kernels of an output channel (of an input channel, if turned) one after the other. */
+static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANES][VF])
+{
+    const float *w = o->w + in * o->win + out * o->wout;
+    if (!o->turned) {
+        for (int f = 0; f < 9; f++) transpose(w + f * VF, o->wout, lanes[f * VF], VF);
+        return;
+    }
+    for (int i = 0; i < VF; i++, w += o->win) {
+        bool last = in + i == o->C - 1 && out + VF == o->K; /* behind it may be nothing to read */
+        if (VF >= 9 && !last) {
+            transpose(w, 9, lanes[9 * i],
+                      VF); /* of rows of 9: the vectors behind are the next one's */
+            continue;
+        }
+        for (int l = 0; l < VF; l++)
+            UNROLL for (int j = 0; j < 9; j++) lanes[9 * i + j][l] = w[l * 9 + j];
+    }
+}
+
 /* Vectors begin .. end-1 of output channels. */
 static void transform_weights(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
+    float lanes[LANES][VF];
     for (int64_t out = begin * VF; out < end * VF; out += VF)
         for (int64_t in = 0; in < o->C; in++) {
-            const float *w = o->w + in * o->win + out * o->wout;
-            float lanes[9][VF];
             vf g[3][3], u[4][4];
-            for (int l = 0; l < VF; l++)
-                UNROLL for (int j = 0; j < 9; j++) lanes[j][l] = w[l * o->wout + j];
+            if (in % VF == 0) load_kernels(o, in, out, lanes);
             UNROLL for (int j = 0; j < 9; j++)
-                g[j / 3][j % 3] = vf_load(lanes[o->turned ? 8 - j : j]);
+                g[j / 3][j % 3] = vf_load(lanes[9 * (in % VF) + (o->turned ? 8 - j : j)]);
             to_u(g, u);
             float *to = u_at(o, in, out);
             UNROLL for (int i = 0; i < POSITIONS; i++) vf_store(to + i * o->ustep, u[i / 4][i % 4]);
@@ -167,18 +227,18 @@ static void transform_weights(void *arg, int64_t begin, int64_t end)
 static void gather_weights(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
-    float *dw = (float *)(uintptr_t)o->w;
+    float *dw = (float *)(uintptr_t)o->w, lanes[9 * VF][VF];
     for (int64_t out = begin * VF; out < end * VF; out += VF)
         for (int64_t in = 0; in < o->C; in++) {
             const float *from = o->u + in * o->K + out;
-            float *to = dw + in * o->win + out * o->wout, lanes[9][VF];
             vf g[3][3], u[4][4];
             UNROLL for (int i = 0; i < POSITIONS; i++)
                 u[i / 4][i % 4] = vf_load(from + i * o->ustep);
             from_u(u, g);
-            UNROLL for (int j = 0; j < 9; j++) vf_store(lanes[j], g[j / 3][j % 3]);
-            for (int l = 0; l < VF; l++)
-                UNROLL for (int j = 0; j < 9; j++) to[l * o->wout + j] = lanes[j][l];
+            UNROLL for (int j = 0; j < 9; j++) vf_store(lanes[9 * (in % VF) + j], g[j / 3][j % 3]);
+            if (in % VF != VF - 1) continue;
+            float *to = dw + (in - VF + 1) * o->win + out * o->wout;
+            for (int f = 0; f < 9; f++) transpose(lanes[f * VF], VF, to + f * VF, o->wout);
         }
 }
 
@@ -319,10 +379,11 @@ static void add_products(void *arg, int64_t begin, int64_t end)
 static bool fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, const dsi_view *y)
 {
     int64_t C = w->d[1], K = w->d[0];
-    bool plain = c->groups == 1 && w->d[2] == 3 && w->d[3] == 3 && w->s[3] == 1 && w->s[2] == 3;
+    bool plain = c->groups == 1 && w->d[2] == 3 && w->d[3] == 3 && w->s[3] == 1 && w->s[2] == 3 &&
+                 w->s[1] == 9;
     for (int i = 0; i < 2; i++)
         plain &= c->stride[i] == 1 && c->dilation[i] == 1 && c->padding[i] <= 2;
-    return plain && C % VF == 0 && K % VF == 0 && C >= 32 && K >= 32 && y->d[2] >= 2 &&
+    return plain && C % VF == 0 && K % VF == 0 && C >= 16 && K >= 16 && y->d[2] >= 2 &&
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
