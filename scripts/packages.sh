@@ -99,7 +99,7 @@ install_missing()
             return 1
         fi
     fi
-    echo "Installs ${missing_why%, }."
+    echo "Installs ${missing_why%, }." | fold -s -w 100
     before=$(megabytes_installed)
     apt_log=$(mktemp)
     if ! apt update || ! apt install --no-install-recommends $missing; then

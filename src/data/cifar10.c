@@ -59,7 +59,7 @@ static ds_dataset *make(dsi_cifar10 *files, bool raw)
 
 /* ---- which folder --------------------------------------------------------------------------------- */
 
-/* Why the sample must do, in one paragraph; then *layout is NONE and the sample is next. False: it is a
+/* Why the sample must do, and what would help; then *layout is NONE and the sample is next. False: it is a
  * failure to be reported. */
 static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_opts *o)
 {
@@ -67,13 +67,13 @@ static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_
     if (!o->fallback_sample || got == DSI_FETCH_LOCAL) return false;
     if (got == DSI_FETCH_ANSWER && !home_page) return false;
     if (!o->quiet)
-        fprintf(stderr,
-                "CIFAR-10 is not in %s and cannot be had now (%s). To train on all of it, run this "
-                "again with "
-                "a network, name a mirror or a file:// in DS_CIFAR10_URL, or put "
-                "cifar-10-binary.tar.gz into "
-                "%s. Going on with the built-in sample.\n",
-                folder, ds_error(), folder);
+        fprintf(
+            stderr,
+            "CIFAR-10 is not in %s and cannot be had now:\n  %s\n"
+            "To train on all of it, run this again with a network, name a mirror or a file:// in\n"
+            "DS_CIFAR10_URL, or put cifar-10-binary.tar.gz into %s.\n"
+            "Going on with the built-in sample.\n",
+            folder, ds_error(), folder);
     ds_error_clear();
     return true;
 }
