@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "mapping.h"
 
+#include "crc.h"
 #include "error.h"
 #include "mem.h"
 
@@ -24,7 +25,12 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define PAST_END  64 /* bytes that may be read behind the last */
 #define AHEAD     ((off_t)1 << 30)
+#define PIECE     ((size_t)2 << 20)
 #define MAX_BYTES (SIZE_MAX / 4)
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* of Linux 5.14 */
+#endif
 
 static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
@@ -124,6 +130,43 @@ void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n)
     if (!m || !m->mapped || !n) return;
     size_t at = (size_t)((const unsigned char *)bytes - m->p), begin = at / page() * page();
     (void)madvise(m->p + begin, at + n - begin, MADV_WILLNEED);
+}
+
+/* By pread, which says what is wrong. */
+static bool sum_read(int fd, size_t at, size_t n, uint32_t *crc)
+{
+    unsigned char *piece = dsi_alloc(n);
+    ssize_t got = 1;
+    for (size_t done = 0; got > 0 && done < n; done += (size_t)got) {
+        do {
+            got = pread(fd, piece, n - done, (off_t)(at + done));
+        } while (got < 0 && errno == EINTR);
+        if (got > 0) *crc = dsi_crc32(*crc, piece, (size_t)got);
+        if (!got) errno = 0;
+    }
+    int error = errno;
+    dsi_free(piece);
+    errno = error;
+    return got > 0;
+}
+
+/* Where they are mapped, which costs no copy. Their pages are asked for first, a piece at a time: that fails where touching
+ * one would be a signal. */
+bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, uint32_t *crc)
+{
+    bool good = true;
+    *crc = 0;
+    for (size_t some; good && n; n -= some, at += some) {
+        some = n < PIECE ? n : PIECE;
+        size_t begin = at / page() * page();
+        bool there = !m->mapped || !madvise(m->p + begin, at + some - begin, MADV_POPULATE_READ);
+        if (there)
+            *crc = dsi_crc32(*crc, m->p + at, some);
+        else
+            good = sum_read(fd, at, some, crc);
+        if (good) dsi_count_read(some);
+    }
+    return good;
 }
 
 static _Thread_local int64_t bytes_read;

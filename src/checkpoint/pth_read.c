@@ -26,7 +26,6 @@
 #include <unistd.h>
 
 #define MAGIC        "119547037146038801333356"
-#define PIECE_BYTES  ((size_t)256 << 10)
 #define BORROW_BYTES 4096 /* storages from so many bytes on stay where the file is mapped */
 
 typedef struct Reader {
@@ -172,36 +171,12 @@ static bool read_form(Reader *r, const dsi_zip *z, const char *folder)
     return ok || wrong(r, "the byte order is neither little nor big");
 }
 
-/* The data's check sum. They are read once, in pieces that stay in the processor's cache: that costs less than to
- * meet their pages one by one in the mapping, and the disk is asked for the next ones in time. */
+/* The data's check sum. */
 static bool sum_of(const Reader *r, const dsi_zip_entry_at *e, uint32_t *crc)
 {
-    *crc = 0;
-    if (!r->file->mapped) {
-        *crc = dsi_crc32(0, e->data, e->bytes);
-        dsi_count_read(e->bytes);
-        return true;
-    }
-    unsigned char *piece = dsi_alloc(PIECE_BYTES);
-    off_t at = e->data - r->file->p;
-    size_t left = e->bytes;
-    ssize_t got = 1;
-    while (left && got > 0) {
-        got = pread(r->fd, piece, left < PIECE_BYTES ? left : PIECE_BYTES, at);
-        if (got < 0 && errno == EINTR) {
-            got = 1; /* once more */
-            continue;
-        }
-        if (got <= 0) break;
-        *crc = dsi_crc32(*crc, piece, (size_t)got);
-        at += got;
-        left -= (size_t)got;
-    }
-    dsi_free(piece);
-    dsi_count_read(e->bytes - left);
-    if (!left) return true;
+    if (dsi_mapping_sum(r->file, r->fd, (size_t)(e->data - r->file->p), e->bytes, crc)) return true;
     dsi_fail(DS_EIO, "%s: entry %.100s: %s", r->what, e->name,
-             got < 0 ? strerror(errno) : "the file became shorter while it was read");
+             errno ? strerror(errno) : "the file became shorter while it was read");
     return false;
 }
 

@@ -10,16 +10,13 @@
 #include "base/text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEAD        "deepspeed.c checkpoint 1\n"
 #define MOST_FILES  (1 << 20)
 #define MOST_NUMBER ((int64_t)1 << 60)
-#define CHUNK       (1 << 20)
 
 void dsi_manifest_add(dsi_manifest *m, const char *name, int64_t bytes, uint32_t crc)
 {
@@ -149,32 +146,15 @@ ds_status dsi_manifest_read(dsi_manifest *m, const char *path)
 
 /* ---- comparing ----------------------------------------------------------------------------------------- */
 
-static ds_status sum_of(int fd, const char *path, uint32_t *crc)
+static ds_status verify_open(const dsi_mapping *m, int fd, const char *path,
+                             const dsi_manifest_file *f)
 {
-    char *chunk = dsi_alloc(CHUNK);
-    ds_status status = DS_OK;
-    ssize_t got = 0;
-    *crc = 0;
-    do {
-        got = read(fd, chunk, CHUNK);
-        if (got > 0) *crc = dsi_crc32(*crc, chunk, (size_t)got);
-        if (got > 0) dsi_count_read((size_t)got);
-        if (got < 0 && errno != EINTR)
-            status = dsi_fail(DS_EIO, "read %s: %s", path, strerror(errno));
-    } while (status == DS_OK && got != 0);
-    dsi_free(chunk);
-    return status;
-}
-
-static ds_status verify_open(int fd, const char *path, const dsi_manifest_file *f)
-{
-    struct stat s;
     uint32_t crc;
-    if (fstat(fd, &s)) return dsi_fail(DS_EIO, "read %s: %s", path, strerror(errno));
-    if (s.st_size != f->bytes)
+    if ((int64_t)m->bytes != f->bytes)
         return dsi_fail(DS_EFORMAT, "%s has %lld bytes: %lld were written", path,
-                        (long long)s.st_size, (long long)f->bytes);
-    if (sum_of(fd, path, &crc) != DS_OK) return ds_error_status();
+                        (long long)m->bytes, (long long)f->bytes);
+    if (!dsi_mapping_sum(m, fd, 0, m->bytes, &crc))
+        return dsi_fail(DS_EIO, "read %s: %s", path, errno ? strerror(errno) : "it became shorter");
     if (crc == f->crc) return DS_OK;
     return dsi_fail(DS_EFORMAT,
                     "%s is damaged: its check sum is %08x, that of what was written %08x", path,
@@ -184,11 +164,12 @@ static ds_status verify_open(int fd, const char *path, const dsi_manifest_file *
 static ds_status verify(const dsi_manifest_file *f, const char *folder)
 {
     dsi_text path = {0};
+    int fd;
     dsi_text_add(&path, "%s/%s", folder, f->name);
-    int fd = open(path.s, O_RDONLY | O_CLOEXEC);
-    ds_status status = fd < 0 ? dsi_fail(DS_EIO, "read %s: %s", path.s, strerror(errno))
-                              : verify_open(fd, path.s, f);
-    if (fd >= 0) close(fd);
+    dsi_mapping *m = dsi_mapping_open("read", path.s, &fd);
+    ds_status status = m ? verify_open(m, fd, path.s, f) : ds_error_status();
+    if (m) close(fd);
+    dsi_mapping_unref(m);
     dsi_text_free(&path);
     return status;
 }

@@ -4,8 +4,10 @@
 #include "check.h"
 #include "folder.h"
 
+#include "base/crc.h"
 #include "base/mapping.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 static void write_file(const char *path, size_t n)
@@ -49,6 +51,33 @@ static void read_and_written(void **unused)
     folder_remove();
 }
 
+/* The check sum of any part; of a file that became shorter, a failure and no signal. */
+static void sums(void **unused)
+{
+    (void)unused;
+    static const size_t sizes[] = {10, DSI_MAPPED_BYTES, 5 * DSI_MAPPED_BYTES + 12345};
+    folder_make();
+    for (size_t k = 0; k < 3; k++) {
+        const char *path = folder_path("f");
+        int fd;
+        uint32_t crc = 0;
+        write_file(path, sizes[k]);
+        dsi_mapping *m = dsi_mapping_open("test", path, &fd);
+        for (size_t at = 0; at < 9; at += 4) {
+            CHECK(dsi_mapping_sum(m, fd, at, m->bytes - at - 1, &crc));
+            CHECK_INT(crc, dsi_crc32(0, m->p + at, m->bytes - at - 1));
+        }
+        CHECK(dsi_mapping_sum(m, fd, 3, 0, &crc) && crc == 0);
+        if (m->mapped) {
+            CHECK_INT(truncate(path, 4096), 0);
+            CHECK(!dsi_mapping_sum(m, fd, 0, m->bytes, &crc) && errno == 0);
+        }
+        close(fd);
+        dsi_mapping_unref(m);
+    }
+    folder_remove();
+}
+
 static void refused(void **unused)
 {
     (void)unused;
@@ -62,4 +91,4 @@ static void refused(void **unused)
     folder_remove();
 }
 
-TEST_MAIN(cmocka_unit_test(read_and_written), cmocka_unit_test(refused))
+TEST_MAIN(cmocka_unit_test(read_and_written), cmocka_unit_test(sums), cmocka_unit_test(refused))
