@@ -42,7 +42,6 @@
 #define SPIN_NS     50000
 #define PATIENCE_NS 2000 /* how long to spin before offering the processor at each turn */
 #define WHY_BYTES   1024
-#define MAX_RANKS   1024
 
 typedef struct meeting {
     struct group *group;
@@ -144,8 +143,7 @@ static void wake_all(team *t)
 /* All pieces are done. */
 static void end_meeting(meeting *m)
 {
-    for (int64_t p = 0; m->squares && p < m->pieces; p++)
-        *m->of[dsi_piece_owner(m->of[0], p)]->squares += m->squares[p];
+    if (m->squares) dsi_give_squares(m->of, m->pieces, m->squares);
     for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
     atomic_store(&m->ended, true);
     wake_all(m->group->team);
@@ -569,8 +567,9 @@ static void team_close(team *t)
 
 ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
 {
-    if (n < 1 || n > MAX_RANKS)
-        return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n, MAX_RANKS);
+    if (n < 1 || n > DSI_THREAD_RANKS)
+        return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n,
+                        DSI_THREAD_RANKS);
     team t;
     team_open(&t, n);
     group *world = group_new(&t, n);

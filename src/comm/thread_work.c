@@ -17,8 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE     16384 /* elements */
-#define MAX_RANKS 1024
+#define PIECE 16384 /* elements */
 
 typedef struct stretch {
     dsi_request *const *of;
@@ -74,8 +73,8 @@ static void move(char *to, const char *from, int64_t n, ds_dtype dtype)
 static void reduce(const stretch *s, int64_t in_first, int from, int to, double *squares)
 {
     const dsi_request *r = s->of[0];
-    const void *in[MAX_RANKS];
-    void *out[MAX_RANKS];
+    const void *in[DSI_THREAD_RANKS];
+    void *out[DSI_THREAD_RANKS];
     for (int k = 0; k < s->ranks; k++) in[k] = in_at(s->of[k], in_first + s->begin);
     for (int k = from; k < to; k++) out[k - from] = out_at(s->of[k], s->begin);
     dsi_reduce_ranks(r->dtype, r->op, s->ranks, in, s->end - s->begin, to - from, out, squares);
@@ -109,9 +108,11 @@ static void all_to_all(const stretch *s)
     move(out_at(to, place), in_at(from, source), n, from->dtype);
 }
 
-int dsi_piece_owner(const dsi_request *any, int64_t piece)
+void dsi_give_squares(dsi_request *const *of, int64_t pieces, const double *squares)
 {
-    return any->what == DSI_REDUCE_SCATTER ? (int)(piece / ((any->n + PIECE - 1) / PIECE)) : 0;
+    bool scatters = of[0]->what == DSI_REDUCE_SCATTER;
+    int64_t each = (of[0]->n + PIECE - 1) / PIECE;
+    for (int64_t p = 0; p < pieces; p++) *of[scatters ? p / each : 0]->squares += squares[p];
 }
 
 void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares)
