@@ -1,6 +1,7 @@
 /* device/cpu/conv_pack.c: one sample rearranged for the convolution's tiles, and back.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "conv_transpose.h"
 
 #include <string.h>
 
@@ -23,19 +24,39 @@ static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t ph
             to[f * each + i] = j >= first && j < last ? x[(r.col0 + j) * step] : 0;
 }
 
+/* One row of all channels, which lie side by side, whole vectors of them: squares of pixels and channels. */
+static void pack_row_of_pixels(const dsi_view *x, const float *from, Rect r, int64_t phases,
+                               float *to, int64_t plane)
+{
+    int64_t each = planes_pitch(r, phases) / phases, step = x->s[3];
+    int64_t first = max64(0, -r.col0), last = max64(first, min64(r.cols, x->d[3] - r.col0));
+    for (int64_t c = 0; c < x->d[1]; c++)
+        memset(to + c * plane, 0, (size_t)(each * phases) * sizeof *to);
+    for (int64_t f = 0; f < phases; f++) {
+        int64_t i = (max64(0, first - f) + phases - 1) / phases;
+        int64_t end = (max64(0, last - f) + phases - 1) / phases;
+        for (; i < end; i += VF)
+            for (int64_t c = 0; c < x->d[1]; c += VF)
+                transpose(from + (r.col0 + f + i * phases) * step + c, phases * step,
+                          (int)min64(VF, end - i), to + c * plane + f * each + i, plane);
+    }
+}
+
 void pack_planes(const dsi_view *x, int64_t n, Rect r, int64_t phases, float *to, int64_t plane)
 {
-    int64_t pitch = planes_pitch(r, phases);
-    for (int64_t c = 0; c < x->d[1]; c++)
-        for (int64_t i = 0; i < r.rows; i++) {
-            int64_t h = r.row0 + i;
-            float *row = to + c * plane + i * pitch;
-            const float *from = (const float *)x->p + n * x->s[0] + c * x->s[1] + h * x->s[2];
-            if (h >= 0 && h < x->d[2])
-                pack_row(from, x->s[3], x->d[3], r, phases, row);
-            else
-                memset(row, 0, (size_t)pitch * sizeof *row);
-        }
+    int64_t pitch = planes_pitch(r, phases), C = x->d[1];
+    bool pixels = x->s[1] == 1 && C % VF == 0;
+    for (int64_t i = 0; i < r.rows; i++) {
+        int64_t h = r.row0 + i;
+        const float *from = (const float *)x->p + n * x->s[0] + h * x->s[2];
+        float *row = to + i * pitch;
+        bool inside = h >= 0 && h < x->d[2];
+        if (inside && pixels) pack_row_of_pixels(x, from, r, phases, row, plane);
+        for (int64_t c = 0; c < C && inside && !pixels; c++)
+            pack_row(from + c * x->s[1], x->s[3], x->d[3], r, phases, row + c * plane);
+        for (int64_t c = 0; c < C && !inside; c++)
+            memset(row + c * plane, 0, (size_t)pitch * sizeof *to);
+    }
 }
 
 /* ---- planes <-> pixels ------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
  * not side by side are copied.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "conv_transpose.h"
 #include "table.h"
 #include "tile.h"
 
@@ -144,44 +145,6 @@ static float *u_at(const Job *o, int64_t in, int64_t out)
     return o->u + (out / o->width * o->C + in) * o->width + out % o->width;
 }
 
-/* to[j][i] = from[i step + j]: VF rows become columns. */
-static void transpose(const float *from, int64_t step, float *to, int64_t to_step)
-{
-#if defined(DSI_ISA_avx512)
-    __m512 r[16], t[16];
-    UNROLL for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * step);
-    UNROLL for (int i = 0; i < 16; i += 2)
-    {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-#define PAIR(f, a, b) _mm512_castpd_ps(f(_mm512_castps_pd(a), _mm512_castps_pd(b)))
-    UNROLL for (int i = 0; i < 16; i += 4)
-    {
-        r[i] = PAIR(_mm512_unpacklo_pd, t[i], t[i + 2]);
-        r[i + 1] = PAIR(_mm512_unpackhi_pd, t[i], t[i + 2]);
-        r[i + 2] = PAIR(_mm512_unpacklo_pd, t[i + 1], t[i + 3]);
-        r[i + 3] = PAIR(_mm512_unpackhi_pd, t[i + 1], t[i + 3]);
-    }
-#undef PAIR
-    /* r[4 i + j], quarter q: column 4 q + j of rows 4 i .. 4 i + 3 */
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        __m512 even0 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88),
-               odd0 = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
-        __m512 even1 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88),
-               odd1 = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-        _mm512_storeu_ps(to + j * to_step, _mm512_shuffle_f32x4(even0, even1, 0x88));
-        _mm512_storeu_ps(to + (4 + j) * to_step, _mm512_shuffle_f32x4(odd0, odd1, 0x88));
-        _mm512_storeu_ps(to + (8 + j) * to_step, _mm512_shuffle_f32x4(even0, even1, 0xdd));
-        _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(odd0, odd1, 0xdd));
-    }
-#else
-    UNROLL for (int i = 0; i < VF; i++) UNROLL for (int j = 0; j < VF; j++)
-        to[j * to_step + i] = from[i * step + j];
-#endif
-}
-
 #define LANES \
     (10 * VF) /* vectors that load_kernels writes: 9 VF, and what a transposition has too many */
 
@@ -191,13 +154,13 @@ static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANE
 {
     const float *w = o->w + in * o->win + out * o->wout;
     if (!o->turned) {
-        for (int f = 0; f < 9; f++) transpose(w + f * VF, o->wout, lanes[f * VF], VF);
+        for (int f = 0; f < 9; f++) transpose(w + f * VF, o->wout, VF, lanes[f * VF], VF);
         return;
     }
     for (int i = 0; i < VF; i++, w += o->win) {
         bool last = in + i == o->C - 1 && out + VF == o->K; /* behind it may be nothing to read */
         if (VF >= 9 && !last) {
-            transpose(w, 9, lanes[9 * i],
+            transpose(w, 9, VF, lanes[9 * i],
                       VF); /* of rows of 9: the vectors behind are the next one's */
             continue;
         }
@@ -238,7 +201,7 @@ static void gather_weights(void *arg, int64_t begin, int64_t end)
             UNROLL for (int j = 0; j < 9; j++) vf_store(lanes[9 * (in % VF) + j], g[j / 3][j % 3]);
             if (in % VF != VF - 1) continue;
             float *to = dw + (in - VF + 1) * o->win + out * o->wout;
-            for (int f = 0; f < 9; f++) transpose(lanes[f * VF], VF, to + f * VF, o->wout);
+            for (int f = 0; f < 9; f++) transpose(lanes[f * VF], VF, VF, to + f * VF, o->wout);
         }
 }
 

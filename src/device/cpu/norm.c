@@ -12,10 +12,11 @@
 
 #include <string.h>
 
-#define CHANNELS 128  /* at a time */
-#define ROWS     64   /* whose sum is kept in T */
-#define BLOCK    1024 /* elements of a line whose sum is kept in T */
-#define BUFFER   512
+#define CHANNELS     128  /* at a time */
+#define NORM_COLUMNS 512  /* at a time, of a layer norm's dw: rows are read in long runs */
+#define ROWS         64   /* whose sum is kept in T */
+#define BLOCK        1024 /* elements of a line whose sum is kept in T */
+#define BUFFER       512
 
 typedef struct {
     dsi_view dy, x, y; /* y: the output, dx on the way back */
