@@ -7,7 +7,15 @@ target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PUBLIC deepspeed_static)
 
-add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c)
+# Commands that compute next to nothing take the portable kernels in place of those of each instruction set, which are
+# half of a program: src/device/cpu/memory.c chooses, and is theirs, not that of the library.
+add_library(portable OBJECT ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
+target_link_libraries(portable PRIVATE ds_options)
+target_include_directories(portable PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(portable PRIVATE ${DS_ISA_DEFINES} dsi_cpu_kernels_avx2=dsi_cpu_kernels_generic
+    dsi_cpu_kernels_avx512=dsi_cpu_kernels_generic)
+
+add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c $<TARGET_OBJECTS:portable>)
 target_include_directories(launcher PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(launcher PRIVATE ds_options launcher_parts)
 set_target_properties(launcher PROPERTIES OUTPUT_NAME deepspeed)
@@ -16,7 +24,7 @@ file(GLOB DS_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
 set(DS_TOOLS "")
 foreach(source ${DS_TOOL_SOURCES})
     get_filename_component(name ${source} NAME_WE)
-    add_executable(${name} ${source})
+    add_executable(${name} ${source} $<$<IN_LIST:${name},ds_show;zero_to_fp32>:$<TARGET_OBJECTS:portable>>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PRIVATE ds_options launcher_parts PkgConfig::JANSSON m)
     list(APPEND DS_TOOLS ${name})
