@@ -1,6 +1,6 @@
 /* bench/gemm.c: matrix products: GF/s, the share of this core's measured peak, and a BLAS beside it.
  *
- *     bench_gemm [text]     only the rows whose name holds text
+ *     bench_gemm [text]     only the rows whose first words hold text
  *
  * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names a shared library that has sgemm_
  * (libopenblas.so.0; PyTorch's libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in turns of
@@ -69,7 +69,7 @@ typedef struct Row {
     const char *name;
     int m, n, k;
     bool transposed_a, transposed_b;
-    int batch; /* 0: 1 */
+    int batch;
 } Row;
 
 /* BLAS in Fortran's manner: its matrices lie column by column. */
@@ -82,6 +82,7 @@ typedef struct Bench {
     Sgemm *blas; /* or NULL */
     float *a, *b, *y;
     double peak;
+    int threads;
 } Bench;
 
 static dsi_view matrices(float *p, const Row *r, int rows, int cols, bool transposed)
@@ -111,11 +112,14 @@ static void run_blas(const Bench *x, const Row *r)
 
 typedef void Run(const Bench *, const Row *);
 
+/* Of one thread, the processor's time: what others run on the core meanwhile does not count. */
+static double clock_of(const Bench *x) { return x->threads > 1 ? dsi_now() : dsi_thread_time(); }
+
 static double seconds(const Bench *x, const Row *r, Run *run, int times)
 {
-    double t = dsi_now();
+    double t = clock_of(x);
     for (int i = 0; i < times; i++) run(x, r);
-    return (dsi_now() - t) / times;
+    return (clock_of(x) - t) / times;
 }
 
 static int ascending(const void *a, const void *b)
@@ -134,8 +138,12 @@ static double median(double *x, int n)
 
 static void bench(const Bench *x, const char *only, Row r)
 {
-    if (!strstr(r.name, only)) return;
-    if (!r.batch) r.batch = 1;
+    char label[64];
+    int n = snprintf(label, sizeof label, "%-10s %c%c", r.name, r.transposed_a ? 'T' : 'N',
+                     r.transposed_b ? 'T' : 'N');
+    if (r.batch > 1) n += snprintf(label + n, sizeof label - (size_t)n, " %d x", r.batch);
+    snprintf(label + n, sizeof label - (size_t)n, " %d %d %d", r.m, r.n, r.k);
+    if (!strstr(label, only)) return;
     Run *runs[] = {run_ours, run_blas};
     int who = x->blas ? 2 : 1, times[2];
     double t[2][TURNS], ratio[TURNS];
@@ -148,9 +156,7 @@ static void bench(const Bench *x, const char *only, Row r)
         ratio[i] = x->blas ? t[1][i] / t[0][i] : 0;
     }
     double gf = 2e-9 * r.batch * r.m * r.n * r.k, ours = median(t[0], TURNS);
-    printf("%-12s %c%c", r.name, r.transposed_a ? 'T' : 'N', r.transposed_b ? 'T' : 'N');
-    if (r.batch > 1) printf(" %d x", r.batch);
-    printf(" %5d %5d %5d  %10.2f us %7.1f GF/s %4.0f %%", r.m, r.n, r.k, ours * 1e6, gf / ours,
+    printf("%-30s %10.2f us %7.1f GF/s %4.0f %%", label, ours * 1e6, gf / ours,
            100 * gf / ours / x->peak);
     if (x->blas) printf("  %7.1f GF/s %6.2f", gf / median(t[1], TURNS), median(ratio, TURNS));
     printf("\n");
@@ -208,7 +214,8 @@ int main(int argc, char **argv)
     if (!library && blas) return fprintf(stderr, "bench_gemm: %s\n", dlerror()), 1;
     Bench x = {.kernels = dsi_cpu_kernels_of(isa), .peak = peak_of(isa)};
     if (library) *(void **)&x.blas = dlsym(library, "sgemm_");
-    if (threads) ds_set_threads(atoi(threads));
+    x.threads = threads ? atoi(threads) : 1;
+    ds_set_threads(x.threads);
 
     const size_t room = (size_t)1 << 24; /* 64 matrices 512 x 512 */
     dsi_device *device = dsi_device_current();

@@ -4,7 +4,7 @@
  * and any a (products NN and TN) need no packing while b fits a cache. What does not lie so, or is
  * large, is packed first (gemm_pack.c), K_BLOCK elements deep (few rows of NT: dot products instead):
  *
- *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     as many as fill half of the second cache
+ *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     as many as fill a quarter of the second cache
  *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     one stays in the first; packed if its rows do not lie so
  *
  *     for SIDE rows, for K_BLOCK of k:     pack a
@@ -26,11 +26,11 @@
 #include "tile.h"
 #include "wide.h"
 
-#define K_BLOCK     256
+#define K_BLOCK     384
 #define ROW_BLOCK   (10 * TILE_ROWS)
-#define FEW_ROWS    (12 * TILE_ROWS) /* for fewer, a panel of b stays in the first cache */
+#define ITEMS       32     /* of a block, so that threads can share it evenly */
 #define SIDE        2048   /* rows that are packed at a time, and columns of a block of 16-bit y */
-#define LARGE_BYTES 524288 /* of b: beyond it, unpacked reads miss the second cache */
+#define SPARSE      65536  /* numbers that a is spread over, if not along k: too many to be near */
 #define FAR_BYTES   262144 /* of y: beyond it, lines of it are asked for ahead */
 #define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
 
@@ -158,27 +158,29 @@ static void run_in_place(const Product *p, bool dots)
 /* One block of k: all rows of p, and as many columns at a time as packed_b holds. */
 static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
 {
-    if (packed_a)
-        pack_vectors(
-            (Packing){p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a});
+    int64_t panels = ceil_div(width, TILE_COLS), groups = ceil_div(p->m, TILE_ROWS);
+    Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a};
+    if (packed_a) pack_vectors(&a);
     for (int64_t j = 0; j < p->n; j += width) {
-        Block x = {*p, packed_a, packed_b, TILE_ROWS, ceil_div(width, TILE_COLS),
-                   0,  0,        false,    false};
+        Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
         x.of.n = min(width, p->n - j);
         x.of.b = moved(p->b, 0, 0, j);
         x.of.y = moved(p->y, 0, 0, j);
         if (p->bias) x.of.bias += j;
-        if (p->m < FEW_ROWS) x.rows = p->m, x.panels = 1;
-        pack_vectors(
-            (Packing){x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b});
+        x.panels = groups < ITEMS ? ceil_div(panels * groups, ITEMS) : panels;
+        Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
+        pack_vectors(&b);
         multiply(&x);
     }
 }
 
-/* Columns whose panels fill half of the second cache. */
+/* Room for what is used again and again, beside what passes. */
+static int64_t quarter_of_l2(void) { return dsi_cpu_l2_bytes() / 4; }
+
+/* Columns whose panels fill it. */
 static int64_t panel_columns(void)
 {
-    int64_t panels = dsi_cpu_l2_bytes() / 2 / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
+    int64_t panels = quarter_of_l2() / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
     return (panels < 2 ? 2 : panels) * TILE_COLS;
 }
 
@@ -212,10 +214,16 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 /* y has unit stride along n here. */
 static ds_status run(dsi_stream *s, const Product *p)
 {
-    bool large = p->k * p->n * (int64_t)sizeof(float) > LARGE_BYTES && p->m > TILE_ROWS;
-    bool dots = p->b.row == 1 && p->a.col == 1 && !p->add && p->m <= 8 + p->k / 8;
-    if (dots || (p->b.col == 1 && !large)) {
-        run_in_place(p, p->b.col != 1 || large);
+    bool one = p->n == 1, few = p->m <= min(8 + p->k / 8, 64);
+    if (p->b.row == 1 && p->a.col == 1 && !p->add && (one || (few && p->b.col != 1))) {
+        run_in_place(p, true);
+        return DS_OK;
+    }
+    /* b, and an a whose rows do not lie along k, would be read from far away, again and again */
+    bool far_b = p->m > TILE_ROWS && p->k * p->n * (int64_t)sizeof(float) > quarter_of_l2();
+    bool far_a = p->a.col != 1 && p->n > TILE_COLS && p->k * p->a.col > SPARSE;
+    if (p->b.col == 1 && !far_b && !far_a) {
+        run_in_place(p, false);
         return DS_OK;
     }
     return run_packed(s, p, p->a.col != 1);

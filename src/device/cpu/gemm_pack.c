@@ -10,15 +10,26 @@
 
 #include <string.h>
 
-#define LINE  16 /* floats of a cache line */
-#define AHEAD 16 /* rows of a panel that are asked for ahead of their turn */
-#define GROUP 4  /* panels that are packed at a time, if they are narrow and lie along a line */
+#define LINE   16                     /* floats of a cache line */
+#define AHEAD  16                     /* rows of a panel that are asked for ahead of their turn */
+#define GROUPS (2 * LINE / TILE_ROWS) /* of rows of a, packed at a time: whole lines of it */
 
 static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
-typedef float Quad __attribute__((__vector_size__(16)));
+/* ---- squares of VF x VF elements, transposed ------------------------------------------------------------ */
 
-/* Elements of a (0 to 3) and b (4 to 7): clang's word for it, which gcc has from version 12 on. */
+/* In each quarter of a and b, whose elements are 0 to 3 and 4 to 7: */
+#if defined(DSI_ISA_avx512)
+#define LOW           _mm512_unpacklo_ps            /* 0 4 1 5 */
+#define HIGH          _mm512_unpackhi_ps            /* 2 6 3 7 */
+#define PAIRS_0(a, b) _mm512_shuffle_ps(a, b, 0x44) /* 0 1 4 5 */
+#define PAIRS_1(a, b) _mm512_shuffle_ps(a, b, 0xee) /* 2 3 6 7 */
+#elif defined(DSI_ISA_avx2)
+#define LOW           _mm256_unpacklo_ps
+#define HIGH          _mm256_unpackhi_ps
+#define PAIRS_0(a, b) _mm256_shuffle_ps(a, b, 0x44)
+#define PAIRS_1(a, b) _mm256_shuffle_ps(a, b, 0xee)
+#else /* clang's word for it, which gcc has from version 12 on */
 #ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -28,64 +39,96 @@ typedef float Quad __attribute__((__vector_size__(16)));
 typedef int Lanes __attribute__((__vector_size__(16)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})
 #endif
+#define LOW(a, b)     SHUFFLE(a, b, 0, 4, 1, 5)
+#define HIGH(a, b)    SHUFFLE(a, b, 2, 6, 3, 7)
+#define PAIRS_0(a, b) SHUFFLE(a, b, 0, 1, 4, 5)
+#define PAIRS_1(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
+#endif
 
-/* 4 vectors of 4 elements -> 4 rows of the panel. */
-ALWAYS_INLINE void pack_4x4(const float *from, int64_t across, float *to, int width)
+/* 4 x 4 in each quarter: quarter q of r[i] is elements 4 q .. 4 q + 3 of vector i -> of r[j], element 4 q + j of
+ * vectors 0 .. 3. */
+ALWAYS_INLINE void transpose_quarters(vf r[4])
 {
-    Quad r[4];
-    for (int i = 0; i < 4; i++) memcpy(&r[i], from + i * across, sizeof r[i]);
-    Quad lo01 = SHUFFLE(r[0], r[1], 0, 4, 1, 5);
-    Quad hi01 = SHUFFLE(r[0], r[1], 2, 6, 3, 7);
-    Quad lo23 = SHUFFLE(r[2], r[3], 0, 4, 1, 5);
-    Quad hi23 = SHUFFLE(r[2], r[3], 2, 6, 3, 7);
-    r[0] = SHUFFLE(lo01, lo23, 0, 1, 4, 5);
-    r[1] = SHUFFLE(lo01, lo23, 2, 3, 6, 7);
-    r[2] = SHUFFLE(hi01, hi23, 0, 1, 4, 5);
-    r[3] = SHUFFLE(hi01, hi23, 2, 3, 6, 7);
-    for (int i = 0; i < 4; i++) memcpy(to + i * width, &r[i], sizeof r[i]);
+    vf low01 = LOW(r[0], r[1]), high01 = HIGH(r[0], r[1]);
+    vf low23 = LOW(r[2], r[3]), high23 = HIGH(r[2], r[3]);
+    r[0] = PAIRS_0(low01, low23), r[1] = PAIRS_1(low01, low23);
+    r[2] = PAIRS_0(high01, high23), r[3] = PAIRS_1(high01, high23);
 }
+
+/* VF vectors of VF elements -> VF rows of the panel. Each vector is read once, by whole lines if VF is a line: where
+ * `across` is a power of two, VF lines may not fit the one set of the first cache that all fall into. */
+ALWAYS_INLINE void pack_square(const float *from, int64_t across, float *to, int width)
+{
+    vf r[VF];
+    UNROLL for (int i = 0; i < VF; i++) r[i] = vf_load(from + i * across);
+    UNROLL for (int i = 0; i < VF; i += 4) transpose_quarters(r + i);
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+#if defined(DSI_ISA_avx512)
+        vf a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44); /* quarters 0 1 of each */
+        vf b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);
+        vf c = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xee); /* 2 3 */
+        vf d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xee);
+        vf_store(to + j * width, _mm512_shuffle_f32x4(a, b, 0x88));
+        vf_store(to + (4 + j) * width, _mm512_shuffle_f32x4(a, b, 0xdd));
+        vf_store(to + (8 + j) * width, _mm512_shuffle_f32x4(c, d, 0x88));
+        vf_store(to + (12 + j) * width, _mm512_shuffle_f32x4(c, d, 0xdd));
+#elif defined(DSI_ISA_avx2)
+        vf_store(to + j * width, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
+        vf_store(to + (4 + j) * width, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
+#else
+        vf_store(to + j * width, r[j]);
+#endif
+    }
+}
+
+/* ---- a panel ------------------------------------------------------------------------------------------ */
 
 /* Vectors along lines: [n][k] -> [k][width], a line of each vector at a time. */
 static void pack_along(const Packing *x, const float *from, float *to, int n)
 {
-    const int64_t across = x->across;
-    int64_t k = 0;
-    for (; k + 4 <= x->k; k += LINE) {
-        int64_t end = min(k + LINE, x->k / 4 * 4);
-        int i = 0;
-        for (; i + 4 <= n; i += 4) {
-            for (int j = 0; j < 4; j++) __builtin_prefetch(from + (i + j) * across + k + 2 * LINE);
-            for (int64_t q = k; q < end; q += 4)
-                pack_4x4(from + i * across + q, across, to + q * x->width + i, x->width);
+    const int64_t across = x->across, squares = x->k / VF * VF;
+    const int width = x->width, full = n / VF * VF;
+    for (int64_t k = 0; k < squares; k += LINE) {
+        int64_t end = min(k + LINE, squares);
+        for (int i = 0; i < full; i += VF) {
+            if (k + 4 * LINE < squares)
+                for (int j = 0; j < VF; j++)
+                    __builtin_prefetch(from + (i + j) * across + k + 4 * LINE);
+            for (int64_t q = k; q < end; q += VF)
+                pack_square(from + i * across + q, across, to + q * width + i, width);
         }
-        for (; i < n; i++)
-            for (int64_t q = k; q < end; q++) to[q * x->width + i] = from[i * across + q];
+        for (int i = full; i < n; i++)
+            for (int64_t q = k; q < end; q++) to[q * width + i] = from[i * across + q];
     }
-    for (k = x->k / 4 * 4; k < x->k; k++)
-        for (int i = 0; i < n; i++) to[k * x->width + i] = from[i * across + k];
+    for (int64_t k = squares; k < x->k; k++)
+        for (int i = 0; i < n; i++) to[k * width + i] = from[i * across + k];
 }
 
-/* Vectors across lines: [k][n] -> [k][width]. */
-ALWAYS_INLINE void copy_rows(const Packing *x, const float *from, float *to, int n)
+/* Vectors across lines: [k][n] -> [k][width] of `panels` panels, all of the same n. */
+ALWAYS_INLINE void copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
 {
     for (int64_t k = 0; k < x->k; k++) {
         const float *row = from + k * x->along;
-        for (int i = 0; i < n; i += LINE) __builtin_prefetch(row + AHEAD * x->along + i);
-        memcpy(to + k * x->width, row, (size_t)n * sizeof *to);
+        if (k + AHEAD < x->k)
+            for (int i = 0; i < n * panels; i += LINE)
+                __builtin_prefetch(row + AHEAD * x->along + i);
+        for (int p = 0; p < panels; p++)
+            memcpy(to + (p * x->k + k) * x->width, row + p * n, (size_t)n * sizeof *to);
     }
 }
 
 static void pack_across(const Packing *x, const float *from, float *to, int n)
 {
     if (n == TILE_COLS)
-        copy_rows(x, from, to, TILE_COLS);
+        copy_rows(x, from, to, TILE_COLS, 1);
     else if (n == TILE_ROWS)
-        copy_rows(x, from, to, TILE_ROWS);
+        copy_rows(x, from, to, TILE_ROWS, 1);
     else
-        copy_rows(x, from, to, n);
+        copy_rows(x, from, to, n, 1);
 }
 
-static void pack_panel(const Packing *x, const float *from, float *to, int n)
+static void pack_floats(const Packing *x, const float *from, float *to, int n)
 {
     if (x->across == 1) {
         pack_across(x, from, to, n);
@@ -115,26 +158,34 @@ static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, i
             for (int64_t j = 0; j < part.k && x->along != 1; j++) dense[j] = vector[j * x->along];
             half_to_floats(x->dtype, x->along == 1 ? vector : dense, wide + i * HALF_K, part.k);
         }
-        pack_panel(&part, wide, to + k * x->width, n);
+        pack_floats(&part, wide, to + k * x->width, n);
     }
+}
+
+static void pack_panel(const Packing *x, int64_t panel)
+{
+    int n = (int)min(x->width, x->n - panel * x->width);
+    int64_t at = panel * x->width * x->across;
+    float *to = x->to + panel * x->width * x->k;
+    if (is_half(x->dtype))
+        pack_half_panel(x, (const uint16_t *)x->from + at, to, n);
+    else
+        pack_floats(x, (const float *)x->from + at, to, n);
 }
 
 static void pack_panels(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
-    for (int64_t p = begin; p < end; p++) {
-        int n = (int)min(x->width, x->n - p * x->width);
-        int64_t at = p * x->width * x->across;
-        float *to = x->to + p * x->width * x->k;
-        if (is_half(x->dtype))
-            pack_half_panel(x, (const uint16_t *)x->from + at, to, n);
-        else
-            pack_panel(x, (const float *)x->from + at, to, n);
-    }
+    int64_t p = begin;
+    if (x->across == 1 && x->width == TILE_ROWS && !is_half(x->dtype))
+        for (; p + GROUPS <= end && (p + GROUPS) * x->width <= x->n; p += GROUPS)
+            copy_rows(x, (const float *)x->from + p * x->width, x->to + p * x->width * x->k,
+                      TILE_ROWS, GROUPS);
+    for (; p < end; p++) pack_panel(x, p);
 }
 
-void pack_vectors(Packing x)
+void pack_vectors(const Packing *x)
 {
-    int64_t panels = (x.n + x.width - 1) / x.width;
-    dsi_parallel(panels, 1 + 16384 / (x.width * x.k + 1), pack_panels, &x);
+    int64_t panels = (x->n + x->width - 1) / x->width;
+    dsi_parallel(panels, 1 + 16384 / (x->width * x->k + 1), pack_panels, (void *)x);
 }

@@ -17,6 +17,5 @@ typedef struct Packing {
     float *to; /* [panels][k][width] */
 } Packing;
 
-void pack_vectors(Packing x);
-
+void pack_vectors(const Packing *x);
 #endif
