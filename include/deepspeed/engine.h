@@ -91,6 +91,16 @@ DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 DS_API ds_status ds_engine_step(ds_engine *e);
 DS_API void ds_engine_zero_grad(ds_engine *e);
 
+/* From now on the program says which micro step is the last one of an update, before its backward; on all ranks
+ * alike. So a group that is cut short by the end of the data becomes an update too (docs/engine.md), and
+ * backward may be called again without a step in between while it is false. */
+DS_API void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary);
+
+/* Batch sizes from the next update on, on all ranks alike; refused between the micro steps of one. The first
+ * changes gradient_accumulation_steps, the second the total. Loaders that are there keep their micro batch. */
+DS_API ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n);
+DS_API ds_status ds_engine_set_train_micro_batch_size(ds_engine *e, int64_t n);
+
 DS_API void ds_engine_train(ds_engine *e, bool training); /* the model's mode; at first training */
 DS_API void ds_engine_eval(ds_engine *e);
 

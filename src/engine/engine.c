@@ -113,18 +113,13 @@ void ds_engine_eval(ds_engine *e) { ds_engine_train(e, false); }
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
-bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e)
-{
-    return e && (e->micro_steps + 1) % e->config->gradient_accumulation_steps == 0;
-}
-
 static ds_status check_backward(const ds_engine *e, const ds_tensor *loss)
 {
     if (!e->zero)
         return dsi_fail(DS_ESTATE,
                         "engine_backward: there is no optimizer: name one in the configuration "
                         "(\"optimizer\"), or give .optimizer to ds_initialize");
-    if (e->went_backward)
+    if (e->went_backward && (e->went_last || e->ends == DSI_ENDS_COUNTED))
         return dsi_fail(DS_ESTATE,
                         "engine_backward: called twice: call ds_engine_step(engine) after each "
                         "backward (for two losses, add them)");
@@ -169,6 +164,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_announce_memory(e, "after backward");
     e->went_backward = status == DS_OK;
+    e->went_last = last;
     return status == DS_OK ? DS_OK : failed(e);
 }
 
@@ -223,9 +219,16 @@ ds_status ds_engine_step(ds_engine *e)
                  "engine_step: there is no gradient: call ds_engine_backward(engine, loss) first");
         return failed(e);
     }
+    bool boundary = ds_engine_is_gradient_accumulation_boundary(e);
+    if (boundary != e->went_last) {
+        dsi_fail(DS_ESTATE,
+                 "engine_step: ds_engine_set_gradient_accumulation_boundary(engine, %s) came after "
+                 "the backward: it goes before it",
+                 boundary ? "true" : "false");
+        return failed(e);
+    }
     e->went_backward = false;
     e->applied = false;
-    bool boundary = ds_engine_is_gradient_accumulation_boundary(e);
     ds_status status = DS_OK;
     dsi_engine_announce_memory(e, "before step");
     dsi_phase_start(e->timers, DSI_STEP);
@@ -238,6 +241,7 @@ ds_status ds_engine_step(ds_engine *e)
     dsi_engine_look_behind(e);
     dsi_engine_announce_memory(e, "after step");
     e->micro_steps++;
+    e->accumulated = boundary ? 0 : e->accumulated + 1;
     if (status == DS_OK) status = dsi_engine_announce_step(e, boundary);
     if (boundary) e->loss_sum = 0;
     return status == DS_OK ? DS_OK : failed(e);

@@ -13,6 +13,13 @@
 
 #include <deepspeed/engine.h>
 
+/* Who says whether the micro step that runs is the last one of an update. */
+typedef enum dsi_ends {
+    DSI_ENDS_COUNTED, /* the engine, by gradient_accumulation_steps */
+    DSI_ENDS_NOW,     /* the program: it is */
+    DSI_ENDS_LATER    /* the program: it is not */
+} dsi_ends;
+
 struct ds_engine {
     dsi_config *config;
     ds_comm *comm; /* borrowed */
@@ -32,6 +39,8 @@ struct ds_engine {
 
     /* counters, as DeepSpeed's */
     int64_t micro_steps, global_steps, global_samples, skipped_steps;
+    int64_t accumulated; /* micro steps since the last update */
+    dsi_ends ends;
 
     double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
     double norm;      /* of the last step: of all gradients, before clipping */
@@ -39,6 +48,7 @@ struct ds_engine {
     bool joined;      /* the world is that of engines, see dsi_engine_leave */
     bool config_made; /* optim is the configuration's */
     bool went_backward; /* a backward waits for its step */
+    bool went_last;     /* and it was the last one of an update */
     bool applied;       /* the last step updated */
 };
 

@@ -39,7 +39,7 @@ static ds_status check(const ds_engine *e, const ds_load_opts *o)
     if (ds_error()) return ds_error_status();
     if (!o->dir || !*o->dir)
         return dsi_fail(DS_EINVAL, "engine_load: there is no folder to load from");
-    if (e->went_backward || e->micro_steps % e->config->gradient_accumulation_steps)
+    if (e->went_backward || e->accumulated)
         return dsi_fail(
             DS_ESTATE,
             "engine_load: between the micro steps of an update: load before training, or at the "

@@ -84,13 +84,13 @@ static ds_status check(const ds_engine *e, const ds_save_opts *o)
         return dsi_fail(
             DS_ESTATE,
             "engine_save: between ds_engine_backward and ds_engine_step: save after the step");
-    if (e->micro_steps % steps)
+    if (e->accumulated)
         return dsi_fail(DS_ESTATE,
                         "engine_save: micro step %lld of %lld of an update: gradients that are "
                         "half a sum are not "
                         "saved: save when ds_engine_is_gradient_accumulation_boundary was true for "
                         "the last step",
-                        (long long)(e->micro_steps % steps), (long long)steps);
+                        (long long)e->accumulated, (long long)steps);
     if (dsi_ema_swapped(e->ema))
         return dsi_fail(
             DS_ESTATE,

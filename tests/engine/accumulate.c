@@ -1,0 +1,184 @@
+/* tests/engine/accumulate.c: updates that the program ends, and batch sizes that change, in each stage. The
+ * model is y = sum(w x) of four weights with SGD of rate 1, so that an update is minus the mean gradient.
+ * SPDX-License-Identifier: MIT */
+#include "ranks.h"
+
+typedef struct Dot {
+    ds_tensor *w; /* [4] */
+} Dot;
+
+static ds_tensor *dot_forward(void *self, ds_tensor *x)
+{
+    Dot *d = self;
+    return ds_mul(x, d->w);
+}
+
+/* Micro batches of one sample, so many of them an update. */
+static ds_engine *engine_of(int stage, int accumulate, const char *more)
+{
+    static const ds_module_type type = {"Dot", sizeof(Dot), .forward = dot_forward};
+    char config[400];
+    ds_module *m = ds_module_new(NULL, "dot", &type);
+    ((Dot *)ds_self(m))->w = ds_module_param(m, "w", ds_zeros(DS_F32, ds_shape(4)));
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %d, "
+             "\"gradient_clipping\": 0, \"zero_allow_untested_optimizer\": true, "
+             "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 1}}, "
+             "\"zero_optimization\": {\"stage\": %d%s}}",
+             accumulate, stage, more);
+    return ds_initialize(.model = m, .config = config);
+}
+
+static ds_status back(ds_engine *e, double x)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *in = ds_full(DS_F32, ds_shape(4), x);
+    ds_status status = ds_engine_backward(e, ds_sum(ds_engine_forward(e, in)));
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status turn(ds_engine *e, double x)
+{
+    ds_status status = back(e, x);
+    return status == DS_OK ? ds_engine_step(e) : status;
+}
+
+static double weight(ds_engine *e)
+{
+    ds_state *s = ds_engine_state(e, true);
+    const float *w = ds_data(ds_state_get(s, "w"));
+    double last = w ? w[3] : NAN;
+    ds_state_free(s);
+    return last;
+}
+
+/* ---- updates that the program ends ---------------------------------------------------------------------- */
+
+/* Seven micro batches in groups of three: the rest of one becomes an update, of its sum by three. */
+static ds_status a_short_last_group(void *arg)
+{
+    int stage = *(int *)arg;
+    ds_engine *e = engine_of(stage, 3, "");
+    RANK_CHECK(e);
+    for (int epoch = 1; epoch <= 2; epoch++) {
+        for (int i = 0; i < 7; i++) {
+            bool ends = i % 3 == 2 || i == 6;
+            ds_engine_set_gradient_accumulation_boundary(e, ends);
+            RANK_CHECK(ds_engine_is_gradient_accumulation_boundary(e) == ends);
+            RANK_CHECK(turn(e, 3 + ds_engine_global_rank(e)) == DS_OK);
+            RANK_CHECK(ds_engine_was_step_applied(e) == ends);
+        }
+        double x = 3 + (ds_engine_world_size(e) - 1) / 2.0;
+        RANK_CHECK(fabs(weight(e) + epoch * x * 7 / 3) < 1e-5);
+        RANK_CHECK(ds_engine_global_steps(e) == 3 * epoch);
+        RANK_CHECK(ds_engine_micro_steps(e) == 7 * epoch);
+    }
+    ds_engine_free(e);
+    return DS_OK;
+}
+
+/* DeepSpeed's documented manner: backward and backward, then one step. */
+static ds_status one_step_for_all(void *arg)
+{
+    int stage = *(int *)arg;
+    ds_engine *e = engine_of(stage, 3, "");
+    RANK_CHECK(e);
+    for (int update = 1; update <= 2; update++) {
+        ds_engine_set_gradient_accumulation_boundary(e, false);
+        RANK_CHECK(back(e, 1) == DS_OK && back(e, 2) == DS_OK);
+        ds_engine_set_gradient_accumulation_boundary(e, true);
+        RANK_CHECK(back(e, 3) == DS_OK && ds_engine_step(e) == DS_OK);
+        RANK_CHECK(fabs(weight(e) + 2 * update) < 1e-6);
+        RANK_CHECK(ds_engine_global_steps(e) == update);
+    }
+    ds_engine_free(e);
+    return DS_OK;
+}
+
+static void the_program_says_where(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        TEST_RANKS(a_short_last_group, &stage);
+        TEST_RANKS(one_step_for_all, &stage);
+    }
+}
+
+static void said_too_late(void **state)
+{
+    (void)state;
+    ds_engine *e = engine_of(0, 2, "");
+    ds_engine_set_gradient_accumulation_boundary(e, false);
+    CHECK(back(e, 1) == DS_OK);
+    ds_engine_set_gradient_accumulation_boundary(e, true);
+    CHECK(ds_engine_step(e) == DS_ESTATE);
+    CHECK_ERROR("(engine, true) came after the backward");
+    CHECK(back(e, 1) == DS_OK);
+    CHECK(back(e, 1) == DS_ESTATE); /* the last one was */
+    CHECK_ERROR("called twice");
+    CHECK(ds_engine_step(e) == DS_OK);
+    CHECK_CLOSE(weight(e), -1, 1e-7);
+    ds_engine_free(e);
+    ds_engine_set_gradient_accumulation_boundary(NULL, true);
+    CHECK(!ds_engine_is_gradient_accumulation_boundary(NULL));
+}
+
+/* ---- batch sizes that change ---------------------------------------------------------------------------- */
+
+/* Groups of two, then of three, then of one: each whole. */
+static ds_status other_groups(void *arg)
+{
+    int stage = *(int *)arg;
+    const int sizes[] = {2, 3, 1};
+    ds_engine *e = engine_of(stage, 2, "");
+    RANK_CHECK(e);
+    int ranks = ds_engine_world_size(e);
+    for (int k = 0; k < 3; k++) {
+        RANK_CHECK(ds_engine_set_train_batch_size(e, (int64_t)sizes[k] * ranks) == DS_OK);
+        RANK_CHECK(ds_engine_gradient_accumulation_steps(e) == sizes[k]);
+        RANK_CHECK(ds_engine_train_micro_batch_size_per_gpu(e) == 1);
+        int64_t samples = ds_engine_global_samples(e);
+        for (int i = 0; i < sizes[k]; i++) RANK_CHECK(turn(e, 1) == DS_OK);
+        RANK_CHECK(ds_engine_was_step_applied(e));
+        RANK_CHECK(fabs(weight(e) + k + 1) < 1e-6);
+        RANK_CHECK(ds_engine_global_samples(e) == samples + (int64_t)sizes[k] * ranks);
+    }
+    ds_engine_free(e);
+    return DS_OK;
+}
+
+static void groups_of_another_size(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) TEST_RANKS(other_groups, &stage);
+}
+
+static void sizes_that_cannot_be(void **state)
+{
+    (void)state;
+    ds_engine *e = engine_of(0, 2, "");
+    CHECK(ds_engine_set_train_micro_batch_size(e, 4) == DS_OK);
+    CHECK_INT(ds_engine_train_batch_size(e), 8);
+    CHECK_INT(ds_engine_gradient_accumulation_steps(e), 2);
+    CHECK(ds_engine_set_train_batch_size(e, 6) == DS_EINVAL);
+    CHECK_ERROR("6 is no multiple of 4 (train_micro_batch_size_per_gpu) * 1 (ranks)");
+    CHECK(ds_engine_set_train_batch_size(e, 0) == DS_EINVAL);
+    CHECK_ERROR("0 is no multiple");
+    CHECK(ds_engine_set_train_micro_batch_size(e, 0) == DS_EINVAL);
+    CHECK_ERROR("expected 1 to");
+    CHECK(turn(e, 1) == DS_OK);
+    CHECK(ds_engine_set_train_batch_size(e, 4) == DS_ESTATE);
+    CHECK_ERROR("1 of 2 micro steps of an update are done");
+    CHECK_INT(ds_engine_train_batch_size(e), 8);
+    ds_engine_free(e);
+    e = engine_of(2, 2, ", \"deterministic\": true");
+    CHECK(ds_engine_set_train_batch_size(e, 4) == DS_ESTATE);
+    CHECK_ERROR("deterministic");
+    ds_engine_free(e);
+    CHECK(ds_engine_set_train_batch_size(NULL, 4) == DS_EINVAL);
+    ds_error_clear();
+}
+
+TEST_MAIN(cmocka_unit_test(the_program_says_where), cmocka_unit_test(said_too_late),
+          cmocka_unit_test(groups_of_another_size), cmocka_unit_test(sizes_that_cannot_be))
