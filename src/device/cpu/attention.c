@@ -91,15 +91,19 @@ static void add_products_f64(const double *a, int64_t am, int64_t ak, const doub
 static float row_max_f32(int64_t n, const float *x)
 {
     vf m = vf_set(-INFINITY);
-    float lane[VF], max = -INFINITY;
+    float max;
     int64_t i = 0;
     for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
+#if defined(DSI_ISA_avx512)
+    max = _mm512_reduce_max_ps(m);
+#else
+    float lane[VF];
     vf_store(lane, m);
+    max = lane[0];
+    for (int j = 1; j < VF; j++) max = lane[j] > max ? lane[j] : max;
+#endif
     for (; i < n; i++) max = x[i] > max ? x[i] : max;
-    for (int half = VF / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++)
-            lane[j] = lane[j] > lane[j + half] ? lane[j] : lane[j + half];
-    return lane[0] > max ? lane[0] : max;
+    return max;
 }
 
 static float row_sum_f32(int64_t n, const float *x)
