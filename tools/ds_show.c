@@ -307,20 +307,9 @@ static ds_status add_contents(Show *s, const ds_value *v, dsi_text *path, int in
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-static bool has_end(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && !strcmp(path + n - m, end);
-}
-
-static bool is_torch(const char *path)
-{
-    return has_end(path, ".pth") || has_end(path, ".pt") || has_end(path, ".bin");
-}
-
 static bool is_state(const char *path)
 {
-    return has_end(path, ".safetensors") || dsi_shards_is_index(path);
+    return dsi_ends_with(path, ".safetensors") || dsi_shards_is_index(path);
 }
 
 static ds_status add_file(Show *s, const char *path, int indent)
@@ -367,7 +356,7 @@ static ds_status add_file_of_folder(Show *s, const char *path, const char *name,
     if (!strcmp(name, "latest")) {
         dsi_text_add(&s->out, ", ");
         status = add_latest(s, path);
-    } else if (is_torch(path) || has_end(path, ".safetensors")) {
+    } else if (dsi_is_torch(path) || dsi_ends_with(path, ".safetensors")) {
         dsi_text_add(&s->out, ", ");
         status = add_file(s, path, 2);
     }

@@ -25,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define DEFAULT_SHARD 5000000000 /* bytes */
 
@@ -168,16 +167,6 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 
 /* ---- the dict -------------------------------------------------------------------------------------------- */
 
-static bool is_buffer(const Export *e, const char *name)
-{
-    const ds_value *names = ds_value_get(e->l.model, "buffer_names");
-    for (int64_t i = 0; i < ds_value_len(names); i++) {
-        const char *is = ds_value_text(ds_value_at(names, i));
-        if (is && !strcmp(is, name)) return true;
-    }
-    return false;
-}
-
 static ds_status add_tensor(Export *e, const char *name, ds_value *v)
 {
     const dsi_load_param *p = dsi_load_param_of(&e->l, name);
@@ -186,7 +175,7 @@ static ds_status add_tensor(Export *e, const char *name, ds_value *v)
     if (p) return add_trained(e, name, p);
     if (shape) return e->o->no_frozen ? DS_OK : add_frozen(e, name, shape);
     if (ds_value_kind_of(v) != DS_VALUE_TENSOR) return DS_OK;
-    if (!e->l.params.n && !is_buffer(e, name)) {
+    if (!e->l.params.n && !dsi_load_is_buffer(&e->l, name)) {
         e->trained++;
         e->trained_elements += dsi_numel(dsi_value_shape(v));
     }
@@ -299,28 +288,15 @@ static void say_counts(const Export *e)
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-static bool has_end(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && !strcmp(path + n - m, end);
-}
-
 static bool is_file_name(const char *out)
 {
-    return has_end(out, ".pth") || has_end(out, ".pt") || has_end(out, ".bin") ||
-           has_end(out, ".safetensors");
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    return dsi_is_torch(out) || dsi_ends_with(out, ".safetensors");
 }
 
 /* The checkpoint's folder, to be freed; NULL with the message. */
 static char *find_folder(const Options *o)
 {
-    if (!is_folder(o->dir)) return dsi_refuse("Directory '%s' doesn't exist", o->dir);
+    if (!dsi_is_folder(o->dir)) return dsi_refuse("Directory '%s' doesn't exist", o->dir);
     char *latest = dsi_path_in(o->dir, "latest"),
          *model = dsi_path_in(o->dir, "mp_rank_00_model_states.pt"),
          *divided = dsi_path_in(o->dir, "zero_pp_rank_0_mp_rank_00_model_states.pt");
@@ -331,7 +307,7 @@ static char *find_folder(const Options *o)
                         : NULL,
          *folder = NULL;
     if (tag) folder = dsi_path_in(o->dir, tag);
-    if (tag && !is_folder(folder)) {
+    if (tag && !dsi_is_folder(folder)) {
         dsi_refuse("Directory '%s' doesn't exist", folder);
         dsi_free(folder);
         folder = NULL;

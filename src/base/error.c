@@ -49,6 +49,14 @@ ds_status dsi_fail(ds_status status, const char *format, ...)
     return status;
 }
 
+ds_status dsi_fail_in(const char *front, ds_status status)
+{
+    size_t n = strlen(front);
+    const char *why = ds_error();
+    bool there = why && !strncmp(why, front, n) && why[n] == ':';
+    return status == DS_OK || !why || there ? status : dsi_fail(status, "%s: %s", front, why);
+}
+
 ds_status ds_fail(ds_status status, const char *format, ...)
 {
     va_list args;

@@ -8,6 +8,9 @@
 /* Sets the message and returns status: for functions that return ds_status. */
 ds_status dsi_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
 
+/* Puts "front: " in front of a failure's message, unless it is there; returns status. */
+ds_status dsi_fail_in(const char *front, ds_status status);
+
 /* Sets the message (DS_EINVAL) and returns NULL: for functions that make things. */
 void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 

@@ -31,6 +31,12 @@ bool dsi_file_exists(const char *path)
     return path && stat(path, &s) == 0;
 }
 
+bool dsi_is_folder(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
 /* ---- read ---------------------------------------------------------------------------------------- */
 
 /* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does not work. */

@@ -21,5 +21,6 @@ void dsi_file_abandon(dsi_file *f);      /* removes what was written; frees f */
 
 ds_status dsi_mkdirs(const char *path); /* mkdir -p */
 bool dsi_file_exists(const char *path);
+bool dsi_is_folder(const char *path);
 
 #endif

@@ -59,6 +59,12 @@ void dsi_text_free(dsi_text *t)
     *t = (dsi_text){0};
 }
 
+bool dsi_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
 /* The decimal number 0.d1 d2 ... dn times 10^point. */

@@ -8,16 +8,9 @@
 
 #include <string.h>
 
-static bool ends_with(const char *path, const char *end)
+bool dsi_is_torch(const char *path)
 {
-    size_t n = strlen(path), m = strlen(end);
-    return n >= m && strcmp(path + n - m, end) == 0;
-}
-
-/* As torch.save's files are called; .bin is Hugging Face's. */
-static bool is_torch(const char *path)
-{
-    return ends_with(path, ".pth") || ends_with(path, ".pt") || ends_with(path, ".bin");
+    return dsi_ends_with(path, ".pth") || dsi_ends_with(path, ".pt") || dsi_ends_with(path, ".bin");
 }
 
 static ds_status unknown(const char *what, const char *path)
@@ -31,12 +24,12 @@ static ds_status unknown(const char *what, const char *path)
 ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    if (ends_with(path, ".safetensors")) {
+    if (dsi_ends_with(path, ".safetensors")) {
         static const char *const format[] = {"format", "pt",
                                              NULL}; /* transformers wants to be told */
         return dsi_safetensors_save_dict(dict, path, format);
     }
-    return is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);
+    return dsi_is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);
 }
 
 ds_status ds_save(const ds_state *state, const char *path)
@@ -81,8 +74,8 @@ ds_state *ds_load(const char *path)
     ds_state *parts = sharded ? dsi_shards_load(index.s) : NULL;
     dsi_text_free(&index);
     if (sharded) return parts;
-    if (ends_with(path, ".safetensors")) return ds_safetensors_load(path);
-    if (!is_torch(path)) return unknown("load", path), NULL;
+    if (dsi_ends_with(path, ".safetensors")) return ds_safetensors_load(path);
+    if (!dsi_is_torch(path)) return unknown("load", path), NULL;
     ds_value *v = ds_value_load(path);
     if (!v) return NULL;
     ds_state *state = dsi_value_is_state(v) ? ds_state_of_value(v) : no_state(path, v);

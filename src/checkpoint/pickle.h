@@ -71,6 +71,12 @@ typedef struct dsi_pickle_global { /* a name that may be in a pickle */
 } dsi_pickle_global;
 
 void dsi_pickle_free_unknown(dsi_unpickler *u);
+/* The i-th argument of a call; NULL: there are not so many. */
+static inline const ds_value *dsi_pickle_arg(const ds_value *args, int i)
+{
+    return i >= 0 && i < args->items.n ? args->items.at[i] : NULL;
+}
+
 /* The name as a value; NULL with the message if it is not known. */
 ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name);
 /* What a call of f with these arguments, a tuple, gives; NULL with the message. */

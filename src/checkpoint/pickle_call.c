@@ -14,11 +14,6 @@ typedef dsi_pickle_global Global;
 
 /* ---- arguments --------------------------------------------------------------------------------------------- */
 
-static const ds_value *arg(const ds_value *args, int i)
-{
-    return i >= 0 && i < args->items.n ? args->items.at[i] : NULL;
-}
-
 static bool is_kind(const ds_value *v, int kind) { return v && v->kind == kind; }
 
 static ds_value *bad_args(dsi_unpickler *u, const Global *g)
@@ -67,7 +62,7 @@ static bool put_all(dsi_unpickler *u, const Global *g, ds_value *dict, const ds_
 /* dict(), OrderedDict(), also of a list of pairs; Counter({...}); defaultdict(list), whose factory is not kept. */
 static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *from = arg(args, args->items.n - 1);
+    const ds_value *from = dsi_pickle_arg(args, args->items.n - 1);
     bool some = is_kind(from, DS_VALUE_LIST) || is_kind(from, DS_VALUE_DICT);
     if (from && !some && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE)
         return bad_args(u, g);
@@ -80,7 +75,7 @@ static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *ar
 
 static ds_value *copy_items(dsi_unpickler *u, const Global *g, const ds_value *args, int kind)
 {
-    const ds_value *from = arg(args, 0);
+    const ds_value *from = dsi_pickle_arg(args, 0);
     bool known = !from || from->kind == DS_VALUE_LIST || from->kind == DS_VALUE_TUPLE ||
                  from->kind == DS_VALUE_SET;
     if (!known) return bad_args(u, g);
@@ -110,7 +105,7 @@ static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *ar
 /* _codecs.encode("text of characters below 256", "latin1"), which is bytes; bytearray takes the same. */
 static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *text = arg(args, 0), *codec = arg(args, 1);
+    const ds_value *text = dsi_pickle_arg(args, 0), *codec = dsi_pickle_arg(args, 1);
     bool latin = codec && codec->kind == DS_VALUE_STRING &&
                  (!strcmp(codec->text.s, "latin1") || !strcmp(codec->text.s, "latin-1"));
     bool plain = is_kind(text, DS_VALUE_BYTES) && !codec;
@@ -142,7 +137,7 @@ static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *a
 /* torch.device("cuda", 0) -> the name "cuda:0" */
 static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *kind = arg(args, 0), *index = arg(args, 1);
+    const ds_value *kind = dsi_pickle_arg(args, 0), *index = dsi_pickle_arg(args, 1);
     if (!is_kind(kind, DS_VALUE_STRING) || (index && index->kind != DS_VALUE_INT))
         return bad_args(u, g);
     if (!dsi_unpickle_charge(u, kind->text.n)) return NULL;
@@ -158,7 +153,7 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
 /* torch.serialization._get_layout("torch.strided"), torch._utils._get_... : the name itself. */
 static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *name = arg(args, 0);
+    const ds_value *name = dsi_pickle_arg(args, 0);
     if (!is_kind(name, DS_VALUE_STRING) || args->items.n != 1) return bad_args(u, g);
     if (!dsi_unpickle_charge(u, name->text.n)) return NULL;
     ds_value *v = dsi_value_text(DS_VALUE_NAME, name->text.s, name->text.n);
@@ -169,7 +164,7 @@ static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *a
 /* An enumeration is its number. */
 static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *number = arg(args, 0);
+    const ds_value *number = dsi_pickle_arg(args, 0);
     if (!is_kind(number, DS_VALUE_INT) || args->items.n != 1) return bad_args(u, g);
     ds_value *v = ds_value_int(number->i);
     v->class_name = g->class_name;
@@ -191,16 +186,17 @@ static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *
  * _v3(..., requires_grad, hooks, dtype, metadata) */
 static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *storage = arg(args, 0), *offset = arg(args, 1), *flag = arg(args, 4);
+    const ds_value *storage = dsi_pickle_arg(args, 0), *offset = dsi_pickle_arg(args, 1),
+                   *flag = dsi_pickle_arg(args, 4);
     bool v3 = strstr(g->name, "_v3") != NULL;
-    const ds_value *dtype = v3 ? arg(args, 6) : NULL;
+    const ds_value *dtype = v3 ? dsi_pickle_arg(args, 6) : NULL;
     dsi_rebuilt r = {0};
     ds_dims stride = {0};
     if (!is_kind(storage, DSI_VALUE_STORAGE) || !is_kind(offset, DS_VALUE_INT) ||
-        !read_dims(arg(args, 2), &r.shape) || !read_dims(arg(args, 3), &stride) ||
-        stride.n != r.shape.n || (flag && flag->kind != DS_VALUE_BOOL) ||
-        (v3 && !is_kind(dtype, DS_VALUE_NAME))) {
-        const ds_value *size = arg(args, 2);
+        !read_dims(dsi_pickle_arg(args, 2), &r.shape) ||
+        !read_dims(dsi_pickle_arg(args, 3), &stride) || stride.n != r.shape.n ||
+        (flag && flag->kind != DS_VALUE_BOOL) || (v3 && !is_kind(dtype, DS_VALUE_NAME))) {
+        const ds_value *size = dsi_pickle_arg(args, 2);
         if (is_kind(size, DS_VALUE_TUPLE) && size->items.n > DS_MAX_DIMS)
             return dsi_unpickle_wrong(u, "a tensor of %d dimensions: at most %d work",
                                       size->items.n, DS_MAX_DIMS),
@@ -236,7 +232,7 @@ static ds_value *copy_tensor(const ds_value *x)
 /* _rebuild_parameter(data, requires_grad, hooks), ..._with_state(..., state), Parameter(data, requires_grad) */
 static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *data = arg(args, 0), *flag = arg(args, 1);
+    const ds_value *data = dsi_pickle_arg(args, 0), *flag = dsi_pickle_arg(args, 1);
     if (!is_kind(data, DS_VALUE_TENSOR) || (flag && flag->kind != DS_VALUE_BOOL))
         return bad_args(u, g);
     if (!dsi_unpickle_charge(u, sizeof *data + sizeof *data->tensor.rebuilt)) return NULL;
@@ -250,7 +246,8 @@ static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_valu
  * of its own. What is kept is the tensor. */
 static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *f = arg(args, 0), *of = arg(args, 1), *with = arg(args, 2);
+    const ds_value *f = dsi_pickle_arg(args, 0), *of = dsi_pickle_arg(args, 1),
+                   *with = dsi_pickle_arg(args, 2);
     bool plain = is_kind(f, DSI_VALUE_GLOBAL) && is_kind(of, DSI_VALUE_GLOBAL) &&
                  is_kind(with, DS_VALUE_TUPLE) &&
                  (f->global->call == make_tensor || f->global->call == make_parameter);
@@ -553,9 +550,11 @@ static ds_value *known_storage(dsi_unpickler *u, const dsi_pickle_storage *s, co
 ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
 {
     bool tuple = is_kind(id, DS_VALUE_TUPLE) && id->items.n >= 5;
-    const ds_value *what = tuple ? arg(id, 0) : NULL, *type = tuple ? arg(id, 1) : NULL;
-    const ds_value *key = tuple ? arg(id, 2) : NULL, *numel = tuple ? arg(id, 4) : NULL;
-    const ds_value *view = tuple ? arg(id, 5) : NULL;
+    const ds_value *what = tuple ? dsi_pickle_arg(id, 0) : NULL,
+                   *type = tuple ? dsi_pickle_arg(id, 1) : NULL;
+    const ds_value *key = tuple ? dsi_pickle_arg(id, 2) : NULL,
+                   *numel = tuple ? dsi_pickle_arg(id, 4) : NULL;
+    const ds_value *view = tuple ? dsi_pickle_arg(id, 5) : NULL;
     if (!is_kind(what, DS_VALUE_STRING) || strcmp(what->text.s, "storage") != 0 ||
         !is_kind(type, DSI_VALUE_GLOBAL) || !type->global->dtype ||
         !is_kind(key, DS_VALUE_STRING) || !is_kind(numel, DS_VALUE_INT) || numel->i < 0) {

@@ -21,11 +21,6 @@
 
 typedef dsi_pickle_global Global;
 
-static const ds_value *arg(const ds_value *args, int i)
-{
-    return i < args->items.n ? args->items.at[i] : NULL;
-}
-
 static ds_value *bad_args(dsi_unpickler *u, const Global *g)
 {
     dsi_unpickle_wrong(u, "%s has other arguments than Python writes", g->name);
@@ -53,14 +48,14 @@ ds_value *dsi_object_tuple(dsi_unpickler *u, const Global *g, const ds_value *ar
 
 ds_value *dsi_object_complex(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *re = arg(args, 0), *im = arg(args, 1);
+    const ds_value *re = dsi_pickle_arg(args, 0), *im = dsi_pickle_arg(args, 1);
     bool good = args->items.n == 2 && re->kind == DS_VALUE_FLOAT && im->kind == DS_VALUE_FLOAT;
     return good ? dsi_object_tuple(u, g, args) : bad_args(u, g);
 }
 
 ds_value *dsi_object_decimal(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *digits = arg(args, 0);
+    const ds_value *digits = dsi_pickle_arg(args, 0);
     if (args->items.n != 1 || digits->kind != DS_VALUE_STRING) return bad_args(u, g);
     return dsi_unpickle_charge(u, digits->text.n) ? text_of(g, digits->text.s) : NULL;
 }
@@ -100,8 +95,8 @@ static bool number(const ds_value *v, double *x)
 ds_value *dsi_object_timedelta(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     double days, seconds, micro;
-    if (args->items.n != 3 || !number(arg(args, 0), &days) || !number(arg(args, 1), &seconds) ||
-        !number(arg(args, 2), &micro))
+    if (args->items.n != 3 || !number(dsi_pickle_arg(args, 0), &days) ||
+        !number(dsi_pickle_arg(args, 1), &seconds) || !number(dsi_pickle_arg(args, 2), &micro))
         return bad_args(u, g);
     ds_value *v = ds_value_float(days * 86400 + seconds + micro / 1e6);
     v->class_name = g->class_name;
@@ -112,7 +107,7 @@ ds_value *dsi_object_timedelta(dsi_unpickler *u, const Global *g, const ds_value
 ds_value *dsi_object_timezone(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     double seconds;
-    const ds_value *offset = arg(args, 0);
+    const ds_value *offset = dsi_pickle_arg(args, 0);
     if (!number(offset, &seconds) || fabs(seconds) >= 86400) return bad_args(u, g);
     ds_value *v = ds_value_float(seconds);
     v->class_name = g->class_name;
@@ -139,7 +134,7 @@ static void add_time(dsi_text *t, const unsigned char *p)
 /* date: 4 bytes, year (2), month, day; time: 6; datetime: both, with that bit at the month. A zone may follow. */
 ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    const ds_value *bytes = arg(args, 0), *zone = arg(args, 1);
+    const ds_value *bytes = dsi_pickle_arg(args, 0), *zone = dsi_pickle_arg(args, 1);
     size_t want = strstr(g->name, ".date") ? strstr(g->name, ".datetime") ? 10 : 4 : 6;
     bool zoned = zone && zone->kind == DS_VALUE_FLOAT && zone->class_name &&
                  !strcmp(zone->class_name, "timezone");

@@ -240,16 +240,10 @@ static bool settle_item(Walk *w, ds_value *v, int64_t i, int depth)
     return true;
 }
 
-static bool has_items(const ds_value *v)
-{
-    return v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET ||
-           dsi_value_has_keys(v);
-}
-
 /* Of a value that was walked over. */
 static dsi_value_extent extent_of(const ds_value *v)
 {
-    if (!has_items(v)) return (dsi_value_extent){1, 0};
+    if (!dsi_value_has_items(v) && !dsi_value_has_keys(v)) return (dsi_value_extent){1, 0};
     return dsi_value_has_keys(v) ? v->dict->extent : v->items.extent;
 }
 

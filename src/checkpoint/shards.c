@@ -21,11 +21,7 @@
 
 #define INDEX ".index.json"
 
-bool dsi_shards_is_index(const char *path)
-{
-    size_t n = strlen(path), m = strlen(INDEX);
-    return n > m && strcmp(path + n - m, INDEX) == 0;
-}
+bool dsi_shards_is_index(const char *path) { return dsi_ends_with(path, INDEX); }
 
 /* ---- write ------------------------------------------------------------------------------------------------ */
 

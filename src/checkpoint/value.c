@@ -133,7 +133,7 @@ static void empty(dsi_value_items *dead, ds_value *v)
         dsi_list_free(v->dict);
         dsi_free(v->dict->slot);
         *v->dict = (dsi_value_dict){.name = v->dict->name};
-    } else if (v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET) {
+    } else if (dsi_value_has_items(v)) {
         for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
         dsi_list_free(&v->items);
     }

@@ -96,6 +96,11 @@ ds_value *dsi_value_object(ds_value *class_name);
 /* v, whatever it was, becomes an object without attributes; a dict keeps its items as such. */
 void dsi_value_become_object(ds_value *v, const char *class_name);
 
+static inline bool dsi_value_has_items(const ds_value *v) /* in `items` */
+{
+    return v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET;
+}
+
 static inline bool dsi_value_has_keys(const ds_value *v)
 {
     return v->kind == DS_VALUE_DICT || v->kind == DS_VALUE_OBJECT;

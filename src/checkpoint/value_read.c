@@ -15,11 +15,6 @@ static bool is_text(const ds_value *v)
            v->kind == DS_VALUE_NAME;
 }
 
-static bool has_items(const ds_value *v)
-{
-    return v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_TUPLE || v->kind == DS_VALUE_SET;
-}
-
 ds_value_kind ds_value_kind_of(const ds_value *v)
 {
     return v ? (ds_value_kind)v->kind : DS_VALUE_NONE;
@@ -42,7 +37,7 @@ int64_t ds_value_len(const ds_value *v)
 {
     if (!v) return 0;
     if (is_text(v)) return (int64_t)v->text.n;
-    if (has_items(v)) return v->items.n;
+    if (dsi_value_has_items(v)) return v->items.n;
     return dsi_value_has_keys(v) ? v->dict->n : 0;
 }
 
@@ -130,7 +125,7 @@ static ds_status absent(const char *path, const ds_value *last, size_t known)
     dsi_text t = {0};
     if (last && dsi_value_has_keys(last))
         add_keys(&t, last);
-    else if (last && has_items(last))
+    else if (last && dsi_value_has_items(last))
         dsi_text_add(&t, "%" PRId64 " items", ds_value_len(last));
     else
         dsi_text_add(&t, "a value of class %s", ds_value_class(last));

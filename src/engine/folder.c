@@ -68,12 +68,6 @@ static bool begins(const char *s, const char *with) { return strncmp(s, with, st
 
 /* ---- folders ------------------------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path)
-{
-    struct stat s;
-    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-}
-
 /* Brings names that were made or changed in a folder to the disk. */
 static ds_status sync_folder(const char *path)
 {
@@ -190,7 +184,7 @@ char *dsi_folder_find(const char *dir, const char *tag)
 {
     if (check_tag(tag) != DS_OK) return NULL;
     char *path = dsi_path_in(dir, tag), *old = hidden(dir, OLD, tag);
-    bool there = is_folder(path), was = !there && is_folder(old);
+    bool there = dsi_is_folder(path), was = !there && dsi_is_folder(old);
     dsi_free(was ? path : old);
     if (there || was) return was ? old : path;
     dsi_refuse("there is no folder %s", path);
@@ -208,7 +202,8 @@ static ds_status sweep_one(void *arg, const char *dir, const char *name)
     bool old = begins(name, OLD);
     if (!dead && !old) return DS_OK;
     char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
-    ds_status status = old && !is_folder(final) ? rename_folder(path, final) : remove_tree(path);
+    ds_status status = old && !dsi_is_folder(final) ? rename_folder(path, final)
+                                                    : remove_tree(path);
     dsi_free(path);
     dsi_free(final);
     return status;
@@ -308,7 +303,7 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
     ds_status status = seal(dir, saving, ranks, step);
-    if (status == DS_OK && is_folder(final))
+    if (status == DS_OK && dsi_is_folder(final))
         status = replace(dir, tag, saving, final);
     else if (status == DS_OK && (status = rename_folder(saving, final)) == DS_OK)
         status = sync_folder(dir);

@@ -103,6 +103,8 @@ ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status statu
 const ds_tensor *dsi_load_tensor(const ds_value *v, const char *path);
 ds_status dsi_load_shape(const ds_value *v, ds_dims *shape);
 
+bool dsi_load_is_buffer(const dsi_loaded *l, const char *name); /* as the model file says */
+
 /* load_others.c: parameters and pieces of what DeepSpeed saved; without its optimizer, where the weights
  * are whole. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);

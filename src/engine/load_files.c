@@ -235,10 +235,7 @@ static ds_status read_shard(dsi_loaded *l, const ds_value *file)
 /* Puts the file in front of a message about its content. */
 ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status status)
 {
-    char why[1024];
-    if (status == DS_OK) return DS_OK;
-    snprintf(why, sizeof why, "%s", ds_error());
-    return dsi_fail(status, "%s: %s", dsi_load_path_of(l, file), why);
+    return dsi_fail_in(dsi_load_path_of(l, file), status);
 }
 
 /* The i-th shard to look at: those nearest to the middle of the reader's part come first, on both sides of it. */

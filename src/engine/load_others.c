@@ -274,7 +274,7 @@ static ds_status read_shards(dsi_loaded *l)
 
 /* ---- stage 0 ------------------------------------------------------------------------------------------- */
 
-static bool is_buffer(const dsi_loaded *l, const char *name)
+bool dsi_load_is_buffer(const dsi_loaded *l, const char *name)
 {
     const ds_value *names = ds_value_get(l->model, "buffer_names");
     for (int64_t i = 0; i < ds_value_len(names); i++) {
@@ -291,7 +291,7 @@ static ds_status entries_of_module(dsi_loaded *l, Entries *to)
     for (int64_t i = 0; i < ds_value_len(module); i++) {
         const char *name = ds_value_text(ds_value_key_at(module, i));
         if (!name || ds_value_kind_of(ds_value_at(module, i)) != DS_VALUE_TENSOR ||
-            is_buffer(l, name))
+            dsi_load_is_buffer(l, name))
             continue;
         const ds_tensor *x = dsi_load_tensor(ds_value_at(module, i), "");
         dsi_load_param *p = x ? dsi_load_add_param(l, name, x->shape) : NULL;

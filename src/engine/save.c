@@ -63,16 +63,7 @@ ds_status ds_engine_save_wait(ds_engine *e)
 
 /* ---- what is to be agreed on --------------------------------------------------------------------------- */
 
-/* Puts "engine_save: " in front of a message from below. */
-static ds_status told(ds_status status)
-{
-    static const char front[] = "engine_save: ";
-    char why[1024];
-    if (status == DS_OK || !ds_error() || !strncmp(ds_error(), front, sizeof front - 1))
-        return status;
-    snprintf(why, sizeof why, "%s", ds_error());
-    return dsi_fail(status, "%s%s", front, why);
-}
+static ds_status told(ds_status status) { return dsi_fail_in("engine_save", status); }
 
 static ds_status check(const ds_engine *e, const ds_save_opts *o)
 {

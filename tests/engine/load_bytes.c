@@ -104,7 +104,7 @@ static void count(int from, int stage)
     Job saved = {.dir = folder_make(), .stage = stage, .save = true};
     run_on(from, &saved);
     int64_t all = bytes_of(saved.dir), shards = stage ? from : 0;
-    for (int ranks = 1; ranks <= RANKS; ranks += ranks)
+    for (int ranks = quick() ? from : 1; ranks <= RANKS; ranks += ranks)
         for (int to = 0; to <= 3; to += ranks == from ? 1 : 3) {
             Job j = {.dir = saved.dir, .stage = to};
             run_on(ranks, &j);

@@ -21,6 +21,23 @@ mv out whole
 status 0 --no-sums "$golden/net.pth"
 has_not out '"sum"'
 
+# ---- objects that are not known: only if they are wanted
+objects=$(dirname "$golden")/objects
+status 0 "$objects/known.pth"
+has out '{"path": "/cplx", "value": "(1.0, 2.0)", "class": "complex"}'
+has out '{"path": "/dt", "value": "2024-05-01T12:34:56.000789", "class": "datetime"}'
+status 2 "$objects/unknown.pth"
+has err "it wants Python's zoo.Cfg, .*nothing was run.*ds_show --objects"
+lines err 1
+status 0 --objects "$objects/unknown.pth"
+has out '{"path": "/dc", "object": "zoo.Cfg"}'
+has out '{"path": "/dc/lr", "value": 0.1, "class": "float"}'
+has out '{"path": "/ekey/zoo.Color(1)", "value": 1, "class": "int"}'
+has out '{"path": "/model_state_dict/bias", "dtype": "float32", "shape": \[2\]'
+status 0 --objects "$golden/whole_module.pth"
+has out '"path": "/.*weight", "dtype": "float32"'
+if python3 -c 'import json; json.load(open("out"))'; then pass; else fail "not JSON"; fi
+
 # ---- broken files: status 2, one line, nothing on stdout
 for file in truncated.pth not_a_checkpoint.pth whole_module.pth wrong_crc.pth overlap.safetensors short_data.safetensors \
     header_too_long.safetensors; do

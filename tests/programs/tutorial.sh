@@ -50,6 +50,22 @@ if "$torch" -c 'import torch' 2>/dev/null; then
     # one image in a hundred of a class may fall to the other side
     paste -d ' ' want got | awk '{ for (i = 1; i <= 10; i++) if (($i - $(i + 10))^2 > 1) exit 1; exit NF != 20 }'
     if [ $? -eq 0 ]; then pass; else fail "PyTorch: $(cat want), here: $(cat got)"; fi
+
+    # of DataParallel, beside an object that nobody here knows
+    cp out plain
+    "$torch" - <<'END' 2>err
+import fractions, torch
+d = torch.load("torch.pth")
+net = torch.nn.Module()
+for name, x in d.items():
+    layer, part = name.split(".")
+    if not hasattr(net, layer):
+        setattr(net, layer, torch.nn.Module())
+    getattr(net, layer).register_parameter(part, torch.nn.Parameter(x))
+torch.save({"model_state_dict": torch.nn.DataParallel(net).state_dict(), "best": fractions.Fraction(1, 2)}, "parallel.pth")
+END
+    status 0 $sample --load parallel.pth --eval --quiet
+    same out plain
 fi
 
 # ---- small data: fewer images than a batch
