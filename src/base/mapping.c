@@ -152,7 +152,7 @@ static bool sum_read(int fd, size_t at, size_t n, uint32_t *crc)
 
 /* Where they are mapped, which costs no copy. Their pages are asked for first, a piece at a time: that fails where touching
  * one would be a signal. */
-bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, uint32_t *crc)
+bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool forget, uint32_t *crc)
 {
     bool good = true;
     *crc = 0;
@@ -165,6 +165,7 @@ bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, uint32_t
         else
             good = sum_read(fd, at, some, crc);
         if (good) dsi_count_read(some);
+        if (forget) dsi_mapping_forget(m, m->p + at, some);
     }
     return good;
 }

@@ -34,8 +34,8 @@ void dsi_mapping_pick(const dsi_mapping *m);
 void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n);
 
 /* CRC-32 of n bytes of m from `at` on, whose file is open as fd; false, with errno (0: the file became shorter), if they
- * cannot be read: looking at them would be the end of the program. */
-bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, uint32_t *crc);
+ * cannot be read: looking at them would be the end of the program. forget: their pages, as dsi_mapping_forget. */
+bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool forget, uint32_t *crc);
 
 /* How many bytes this thread has read of files that hold tensors, as their readers count them. */
 int64_t dsi_bytes_read(void);

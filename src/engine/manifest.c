@@ -153,7 +153,7 @@ static ds_status verify_open(const dsi_mapping *m, int fd, const char *path,
     if ((int64_t)m->bytes != f->bytes)
         return dsi_fail(DS_EFORMAT, "%s has %lld bytes: %lld were written", path,
                         (long long)m->bytes, (long long)f->bytes);
-    if (!dsi_mapping_sum(m, fd, 0, m->bytes, &crc))
+    if (!dsi_mapping_sum(m, fd, 0, m->bytes, true, &crc))
         return dsi_fail(DS_EIO, "read %s: %s", path, errno ? strerror(errno) : "it became shorter");
     if (crc == f->crc) return DS_OK;
     return dsi_fail(DS_EFORMAT,
