@@ -375,6 +375,9 @@ static bool array(scan *c)
 static bool document(scan *c)
 {
     const char *zero = memchr(c->s->text, 0, c->s->n);
+    if (zero && c->s->n > 2 &&
+        (!memcmp(c->s->text, "\xFF\xFE", 2) || !memcmp(c->s->text, "\xFE\xFF", 2)))
+        return wrong_at(c, 0, "the text is UTF-16; expected UTF-8");
     if (zero) return wrong_at(c, (size_t)(zero - c->s->text), "a byte that is 0; this is no text");
     if (c->s->n >= 3 && !memcmp(c->s->text, "\xEF\xBB\xBF", 3)) c->at = 3;
     if (!skip(c)) return false;
@@ -397,12 +400,32 @@ static void add_path(dsi_text *t, const dsi_syntax *s, int key)
     dsi_text_add_bytes(t, s->json.s + k->from, k->upto - k->from);
 }
 
+/* jansson's words for what is about its own options, or is not what a user sees; NULL: as they stand. */
+static const char *plainly(const json_error_t *e)
+{
+    switch (json_error_code(e)) {
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return "\\u0000 cannot be in a string";
+    case json_error_numeric_overflow:
+        return "the number is too large";
+    case json_error_invalid_utf8:
+        return "a byte that is not UTF-8";
+    default:
+        return NULL;
+    }
+}
+
 /* What jansson found, in places of the user's text. Its position is that of the next byte it would read; its
  * own text may end with bytes of the JSON, with quotes and escapes that the user did not write. */
 static void explain(scan *c, const json_error_t *e)
 {
     const dsi_syntax *s = c->s;
     size_t json = e->position > 0 ? (size_t)e->position - 1 : 0;
+    if (plainly(e)) {
+        wrong_at(c, origin(s, json), "%s", plainly(e));
+        return;
+    }
     if (json_error_code(e) != json_error_duplicate_key) {
         const char *near = strstr(e->text,
                                   " near '"); /* bytes that may be cut inside of a character */

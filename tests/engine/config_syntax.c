@@ -84,9 +84,9 @@ static void places(void **state)
          "line 1 column 13: ':' is missing"}, /* characters, not bytes */
         {"{\"a\": \"\\q\"}", "line 1 column 9: invalid escape"},
         {"{\"a\": \"\\ud800\"}", "line 1 column"},
-        {"{\"a\": \"\\u0000\"}", "line 1 column"},
-        {"{\n\"a\": \"\xFF\"}", "line 2 column"},
-        {"{\"a\": 1e999}", "line 1 column"},
+        {"{\"a\": \"\\u0000\"}", "line 1 column 14: \\u0000 cannot be in a string"},
+        {"{\n\"a\": \"\xFF\"}", "line 2 column 6: a byte that is not UTF-8"},
+        {"{\"a\": 1e999}", "line 1 column 11: the number is too large"},
         {"{\"a\": {\"b\": 1,\n \"b\": 2}}",
          "line 2 column 2: the key \"a.b\" stands here a second time"},
         {"{a: 1\n 'a': 2}", "line 2 column 2: the key \"a\" stands here a second time"},
@@ -107,6 +107,9 @@ static void zero_bytes_and_depth(void **state)
     dsi_text error = {0};
     CHECK(!compact("{\"a\":\n 1\0}", 10, &error));
     CHECK(strstr(error.s, "line 2 column 3: a byte that is 0"));
+    dsi_text_free(&error);
+    CHECK(!compact("\xFF\xFE{\0}\0", 6, &error));
+    CHECK(strstr(error.s, "the text is UTF-16; expected UTF-8"));
     dsi_text_free(&error);
 
     char deep[2000];
