@@ -203,6 +203,7 @@ static ds_status update(ds_engine *e)
         e->skipped_steps++;
         dsi_engine_announce_overflow(e, r.bad);
     } else {
+        dsi_phases_log_update(e->timers, (int)c->zero.stage, r.gather_s, r.gradients_s, r.update_s);
         if (e->schedule) ds_schedule_step(e->schedule);
         if (e->ema) status = dsi_ema_update(e->ema);
     }
@@ -239,10 +240,10 @@ ds_status ds_engine_step(ds_engine *e)
     }
     dsi_phase_stop(e->timers, DSI_STEP);
     dsi_engine_look_behind(e);
-    dsi_engine_announce_memory(e, "after step");
     e->micro_steps++;
     e->accumulated = boundary ? 0 : e->accumulated + 1;
     if (status == DS_OK) status = dsi_engine_announce_step(e, boundary);
+    dsi_engine_announce_memory(e, "after step");
     if (boundary) e->loss_sum = 0;
     return status == DS_OK ? DS_OK : failed(e);
 }

@@ -144,6 +144,18 @@ void dsi_phase_split_backward(dsi_timers *t, double reducing)
     add_time(find_or_add(t, global[DSI_BWD_ALLREDUCE]), reducing);
 }
 
+void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
+                           double update)
+{
+    static const char *const name[] = {"optimizer_allgather", "optimizer_gradients",
+                                       "optimizer_step"};
+    const double seconds[] = {allgather, gradients, update};
+    int first = stage == 3 ? 2 : 0; /* there parameters are gathered in forward */
+    if (!t || !stage) return;
+    for (int i = first; i < 3; i++) add_time(find_or_add(t, name[i]), seconds[i]);
+    dsi_timers_log(t, 3 - first, name + first);
+}
+
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase) { return dsi_timer_ms(t, global[phase]); }
 void dsi_phases_log_micro(dsi_timers *t) { dsi_timers_log(t, DSI_PHASES, micro); }
 void dsi_phases_log_global(dsi_timers *t) { dsi_timers_log(t, DSI_PHASES, global); }

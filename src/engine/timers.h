@@ -38,6 +38,9 @@ void dsi_phase_start(dsi_timers *t, dsi_phase phase);
 void dsi_phase_stop(dsi_timers *t, dsi_phase phase);
 /* Of the BWD that has just stopped so many seconds were BWD_ALLREDUCE; BWD_INNER is the rest. */
 void dsi_phase_split_backward(dsi_timers *t, double reducing);
+/* An update of ZeRO's: the line of its parts, in the names of that stage; stage 0 has none. */
+void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
+                           double update);
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase); /* since the last boundary */
 void dsi_phases_log_micro(dsi_timers *t);                  /* at the end of each ds_engine_step */
 void dsi_phases_log_global(dsi_timers *t);                 /* after it, at a boundary */

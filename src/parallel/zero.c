@@ -14,6 +14,7 @@
 #include "zero_state.h"
 
 #include "autograd/node.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/trace.h"
 #include "norm.h"
@@ -193,13 +194,24 @@ static ds_status gather(dsi_zero *z)
     return status;
 }
 
-static ds_status update(dsi_zero *z, double scale)
+/* Seconds since *from, which becomes now. */
+static double lap(double *from)
+{
+    double now = dsi_now(), seconds = now - *from;
+    *from = now;
+    return seconds;
+}
+
+static ds_status update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
 {
     dsi_trace_begin("optimizer");
     ds_status status = z->files ? dsi_offload_step(z->files, scale, dsi_zero_model(z))
                                 : dsi_optim_step_scaled(z->optim, scale);
     dsi_trace_end();
-    return status == DS_OK ? gather(z) : status;
+    out->update_s = lap(from);
+    if (status == DS_OK) status = gather(z);
+    out->gather_s = lap(from);
+    return status;
 }
 
 static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
@@ -209,6 +221,7 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
     if (z->reduce && !dsi_reduce_complete(z->reduce))
         return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
+    double from = dsi_now();
     if (hand_over(z) != DS_OK) return ds_error_status();
     if (max_norm > 0 || check_overflow || want_norm) {
         if (global_norm(z, &out->norm) != DS_OK) return ds_error_status();
@@ -223,7 +236,8 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
         return status;
     }
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
-    return update(z, scale);
+    out->gradients_s = lap(&from);
+    return update(z, scale, &from, out);
 }
 
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,

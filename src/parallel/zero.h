@@ -69,6 +69,7 @@ typedef struct dsi_zero_step_result {
     double norm;     /* L2, of all ranks' mean gradient, before clipping; NaN if nobody needs it */
     bool overflow;   /* a gradient is inf or NaN on some rank: nothing was changed */
     const char *bad; /* path of the first such parameter, until the next step; else NULL */
+    double gradients_s, update_s, gather_s; /* seconds: norm and hand-over, optimizer, gathering */
 } dsi_zero_step_result;
 
 /* Waits for the reduction. Gradients are loss_scale times too large. If one is inf or NaN on any rank and

@@ -135,6 +135,26 @@ static void phases_have_deepspeeds_names(void **state)
     CHECK_CLOSE(fwd[2], global_fwd, 0.006);
 }
 
+static void use_updates(void)
+{
+    dsi_timers *t = dsi_timers_new();
+    dsi_phases_log_update(t, 0, 1, 2, 3);
+    dsi_phases_log_update(t, 2, 0.001, 0.0025, 0.25);
+    dsi_phases_log_update(t, 3, 0.001, 0.0025, 0.25);
+    dsi_phases_log_update(NULL, 1, 1, 2, 3);
+    dsi_timers_free(t);
+}
+
+static void updates_have_deepspeeds_names(void **state)
+{
+    (void)state;
+    const char *s = caught_of(NULL, use_updates);
+    CHECK_INT(lines(s), 2);
+    assert_string_equal(text_of_line(s, 0), "time (ms) | optimizer_allgather: 1.00 | "
+                                            "optimizer_gradients: 2.50 | optimizer_step: 250.00");
+    assert_string_equal(text_of_line(s, 1), "time (ms) | optimizer_step: 250.00");
+}
+
 static void use_none(void)
 {
     dsi_timer_start(NULL, "a");
@@ -221,6 +241,7 @@ static void throughput_can_be_quiet(void **state)
 
 TEST_MAIN(cmocka_unit_test(times_add_up), cmocka_unit_test(a_second_start_begins_anew),
           cmocka_unit_test(names_are_told_in_their_order),
+          cmocka_unit_test(updates_have_deepspeeds_names),
           cmocka_unit_test(phases_have_deepspeeds_names), cmocka_unit_test(no_timers_say_nothing),
           cmocka_unit_test(throughput_starts_after_two_steps),
           cmocka_unit_test(throughput_prints_each_nth_step),
