@@ -1,6 +1,6 @@
 /* bench/gemm.c: matrix products: GF/s, the share of this core's measured peak, and a BLAS beside it.
  *
- *     bench_gemm [text]     only the rows whose first words hold text
+ *     bench_gemm [text [dtype]]     only the rows whose first words hold text; "-": as bench/peer_gemm.py asks
  *
  * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names a shared library that has sgemm_
  * (libopenblas.so.0; PyTorch's libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in turns of
@@ -66,7 +66,7 @@ static double peak_of(const char *isa)
 
 /* a and b are row-major, or, transposed, the rows of their transpose are. */
 typedef struct Row {
-    const char *name;
+    char name[12];
     int m, n, k;
     bool transposed_a, transposed_b;
     int batch;
@@ -83,20 +83,22 @@ typedef struct Bench {
     float *a, *b, *y;
     double peak;
     int threads;
+    ds_dtype dtype;
 } Bench;
 
-static dsi_view matrices(float *p, const Row *r, int rows, int cols, bool transposed)
+static dsi_view matrices(const Bench *x, float *p, const Row *r, int rows, int cols,
+                         bool transposed)
 {
     int64_t row = transposed ? 1 : cols, col = transposed ? rows : 1;
-    return (dsi_view){p, DS_F32, 3, {r->batch, rows, cols}, {(int64_t)rows * cols, row, col}};
+    return (dsi_view){p, x->dtype, 3, {r->batch, rows, cols}, {(int64_t)rows * cols, row, col}};
 }
 
 static void run_ours(const Bench *x, const Row *r)
 {
     x->kernels->matmul(&dsi_device_current()->stream,
-                       matrices(x->a, r, r->m, r->k, r->transposed_a),
-                       matrices(x->b, r, r->k, r->n, r->transposed_b), (dsi_view){0},
-                       matrices(x->y, r, r->m, r->n, false));
+                       matrices(x, x->a, r, r->m, r->k, r->transposed_a),
+                       matrices(x, x->b, r, r->k, r->n, r->transposed_b), (dsi_view){0},
+                       matrices(x, x->y, r, r->m, r->n, false));
 }
 
 /* y^T = b^T a^T */
@@ -136,84 +138,122 @@ static double median(double *x, int n)
 
 #define TURNS 15
 
-static void bench(const Bench *x, const char *only, Row r)
+/* How many make 3 ms; the first of all is not counted. */
+static int times_of(const Bench *x, const Row *r, Run *run)
+{
+    seconds(x, r, run, 1);
+    return 1 + (int)(0.003 / (seconds(x, r, run, 1) + 1e-7));
+}
+
+static void bench(const Bench *x, const char *only, const Row *r)
 {
     char label[64];
-    int n = snprintf(label, sizeof label, "%-10s %c%c", r.name, r.transposed_a ? 'T' : 'N',
-                     r.transposed_b ? 'T' : 'N');
-    if (r.batch > 1) n += snprintf(label + n, sizeof label - (size_t)n, " %d x", r.batch);
-    snprintf(label + n, sizeof label - (size_t)n, " %d %d %d", r.m, r.n, r.k);
+    int n = snprintf(label, sizeof label, "%-10s %c%c", r->name, r->transposed_a ? 'T' : 'N',
+                     r->transposed_b ? 'T' : 'N');
+    if (r->batch > 1) n += snprintf(label + n, sizeof label - (size_t)n, " %d x", r->batch);
+    snprintf(label + n, sizeof label - (size_t)n, " %d %d %d", r->m, r->n, r->k);
     if (!strstr(label, only)) return;
     Run *runs[] = {run_ours, run_blas};
     int who = x->blas ? 2 : 1, times[2];
     double t[2][TURNS], ratio[TURNS];
-    for (int w = 0; w < who; w++) {
-        seconds(x, &r, runs[w], 1);
-        times[w] = 1 + (int)(0.003 / (seconds(x, &r, runs[w], 1) + 1e-7));
-    }
+    for (int w = 0; w < who; w++) times[w] = times_of(x, r, runs[w]);
     for (int i = 0; i < TURNS; i++) {
-        for (int w = 0; w < who; w++) t[w][i] = seconds(x, &r, runs[w], times[w]);
+        for (int w = 0; w < who; w++) t[w][i] = seconds(x, r, runs[w], times[w]);
         ratio[i] = x->blas ? t[1][i] / t[0][i] : 0;
     }
-    double gf = 2e-9 * r.batch * r.m * r.n * r.k, ours = median(t[0], TURNS);
+    double gf = 2e-9 * r->batch * r->m * r->n * r->k, ours = median(t[0], TURNS);
     printf("%-30s %10.2f us %7.1f GF/s %4.0f %%", label, ours * 1e6, gf / ours,
            100 * gf / ours / x->peak);
     if (x->blas) printf("  %7.1f GF/s %6.2f", gf / median(t[1], TURNS), median(ratio, TURNS));
     printf("\n");
 }
 
-/* A linear layer at one batch size: forward, dx and dw. */
-static void bench_layer(const Bench *x, const char *only, const char *layer, int batch, int in,
-                        int out)
+/* Answers bench/peer_gemm.py: how many rows there are, row i, a turn of it. */
+static void serve(const Bench *x, const Row *rows, int count)
 {
-    char name[3][24];
-    snprintf(name[0], sizeof name[0], "%s", layer);
-    snprintf(name[1], sizeof name[1], "%s_dx", layer);
-    snprintf(name[2], sizeof name[2], "%s_dw", layer);
-    bench(x, only, (Row){name[0], batch, out, in, false, true, 1});
-    bench(x, only, (Row){name[1], batch, in, out, false, false, 1});
-    bench(x, only, (Row){name[2], out, in, batch, true, false, 1});
+    char line[64];
+    const Row *r = rows;
+    int i = 0, times = 1;
+    while (fgets(line, sizeof line, stdin)) {
+        if (!strcmp(line, "rows\n")) {
+            printf("%d\n", count);
+        } else if (sscanf(line, "row %d", &i) == 1 && i >= 0 && i < count) {
+            r = &rows[i];
+            times = 0;
+            printf("%s %d %d %d %d %d %d\n", r->name, r->batch, r->m, r->n, r->k, r->transposed_a,
+                   r->transposed_b);
+        } else {
+            if (!times) times = times_of(x, r, run_ours);
+            printf("%.9f\n", seconds(x, r, run_ours, times));
+        }
+        fflush(stdout);
+    }
 }
 
-static void bench_all(const Bench *x, const char *only)
+/* ---- which ---------------------------------------------------------------------------------------------- */
+
+typedef struct Rows {
+    Row row[128];
+    int n;
+} Rows;
+
+static void add(Rows *r, const char *name, Row row)
+{
+    snprintf(row.name, sizeof row.name, "%s", name);
+    r->row[r->n++] = row;
+}
+
+/* A linear layer at one batch size: forward, dx and dw. */
+static void add_layer(Rows *r, const char *name, int batch, int in, int out)
+{
+    char dx[12], dw[12];
+    snprintf(dx, sizeof dx, "%s_dx", name);
+    snprintf(dw, sizeof dw, "%s_dw", name);
+    add(r, name, (Row){"", batch, out, in, false, true, 1});
+    add(r, dx, (Row){"", batch, in, out, false, false, 1});
+    add(r, dw, (Row){"", out, in, batch, true, false, 1});
+}
+
+static void add_all(Rows *r)
 {
     static const int batches[] = {4, 16, 32, 128, 512}, wide[] = {16, 64, 128, 256, 512},
-                     sides[] = {128, 256, 512, 1024, 2048}, tokens[] = {64, 128, 512};
-    bench(x, only, (Row){"tile", 96, 48, 128, false, false, 1}); /* all in the first cache */
+                     tokens[] = {64, 128, 512};
+    add(r, "tile", (Row){"", 96, 48, 128, false, false, 1}); /* all in the first cache */
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
-        bench_layer(x, only, "fc1", batches[i], 400, 120);
-        bench_layer(x, only, "fc2", batches[i], 120, 84);
-        bench_layer(x, only, "fc3", batches[i], 84, 10);
+        add_layer(r, "fc1", batches[i], 400, 120);
+        add_layer(r, "fc2", batches[i], 120, 84);
+        add_layer(r, "fc3", batches[i], 84, 10);
     }
-    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+    for (int side = 128; side <= 2048; side *= 2)
         for (int t = 0; t < 3; t++)
-            bench(x, only, (Row){"square", sides[i], sides[i], sides[i], t == 2, t == 1, 1});
+            add(r, "square", (Row){"", side, side, side, t == 2, t == 1, 1});
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
-        bench_layer(x, only, "mlp", wide[i], 1600, 1600);
-        bench_layer(x, only, "wide", wide[i], 1024, 4096);
+        add_layer(r, "mlp", wide[i], 1600, 1600);
+        add_layer(r, "wide", wide[i], 1024, 4096);
     }
     for (int i = 256; i <= 2048; i *= 8) {
-        bench_layer(x, only, "expert", i, 512, 512);
-        bench_layer(x, only, "expert", i, 512, 2048);
+        add_layer(r, "expert", i, 512, 512);
+        add_layer(r, "expert", i, 512, 2048);
     }
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-        bench(x, only, (Row){"scores", tokens[i], tokens[i], 64, false, true, 64});
-        bench(x, only, (Row){"attend", tokens[i], 64, tokens[i], false, false, 64});
-        bench(x, only, (Row){"attend_dv", tokens[i], 64, tokens[i], true, false, 64});
+        add(r, "scores", (Row){"", tokens[i], tokens[i], 64, false, true, 64});
+        add(r, "attend", (Row){"", tokens[i], 64, tokens[i], false, false, 64});
+        add(r, "attend_dv", (Row){"", tokens[i], 64, tokens[i], true, false, 64});
     }
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : "", *isa = dsi_cpu_isa(), *blas = getenv("DS_BLAS"),
-               *threads = getenv("DS_THREADS");
+    const char *only = argc > 1 ? argv[1] : "", *dtype = argc > 2 ? argv[2] : "float32",
+               *isa = dsi_cpu_isa(), *blas = getenv("DS_BLAS"), *threads = getenv("DS_THREADS");
     if (!isa) return fprintf(stderr, "%s\n", ds_error()), 1;
     setenv("OPENBLAS_NUM_THREADS", "1", 0);
     setenv("OMP_NUM_THREADS", "1", 0);
     void *library = dlopen(blas ? blas : "libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!library && blas) return fprintf(stderr, "bench_gemm: %s\n", dlerror()), 1;
     Bench x = {.kernels = dsi_cpu_kernels_of(isa), .peak = peak_of(isa)};
-    if (library) *(void **)&x.blas = dlsym(library, "sgemm_");
+    while (strcmp(dtype, ds_dtype_name(x.dtype)) && x.dtype < DS_BF16) x.dtype++;
+    if (library && x.dtype == DS_F32) *(void **)&x.blas = dlsym(library, "sgemm_");
     x.threads = threads ? atoi(threads) : 1;
     ds_set_threads(x.threads);
 
@@ -224,10 +264,18 @@ int main(int argc, char **argv)
         *all[i] = dsi_cache_alloc(device, room * sizeof(float));
         if (!*all[i]) return fprintf(stderr, "%s\n", ds_error()), 1;
         for (size_t j = 0; j < room; j++) (*all[i])[j] = (float)(j % 11) / 11;
+        for (size_t j = 0; j < room && x.dtype != DS_F32; j++)
+            ((uint16_t *)*all[i])[j] = (uint16_t)(0x3800 + j % 11 * 64); /* 0.5 or less than 1e-4 */
     }
-    printf("%s, peak %.1f GF/s%s\n", isa, x.peak,
-           x.blas ? "; then BLAS, and how many times as fast we are" : "");
-    bench_all(&x, only);
+    Rows rows = {.n = 0};
+    add_all(&rows);
+    if (!strcmp(only, "-")) {
+        serve(&x, rows.row, rows.n);
+    } else {
+        printf("%s, peak %.1f GF/s%s\n", isa, x.peak,
+               x.blas ? "; then BLAS, and how many times as fast we are" : "");
+        for (int i = 0; i < rows.n; i++) bench(&x, only, &rows.row[i]);
+    }
     for (int i = 0; i < 3; i++) dsi_cache_free(device, *all[i], room * sizeof(float));
     return 0;
 }

@@ -140,8 +140,20 @@ static void large(void **state)
                  {1, 130, 120, 400, ROWS, COLS, ROWS, true, false, DS_F32},
                  {1, 2100, 20, 3, ROWS, COLS, ROWS, true, false, DS_F32}, /* more than one side */
                  {1, 20, 2100, 3, ROWS, COLS, ROWS, true, false, DS_F32},
-                 {40, 16, 24, 32, ROWS, COLS, ROWS, false, false, DS_F32}},
-        7);
+                 {40, 16, 24, 32, ROWS, COLS, ROWS, false, false, DS_F32},
+                 {1, 250, 60, 300, COLS, ROWS, ROWS, true, false, DS_F32}, /* only a is far */
+                 {2, 41, 300, 515, COLS, COLS, COLS, true, false, DS_F32}},
+        9);
+}
+
+static void vectors(void **state)
+{
+    (void)state;
+    each_isa((Case[]){{1, 71, 1, 309, ROWS, ROWS, ROWS, true, false, DS_F32},
+                      {2, 71, 1, 30, COLS, ROWS, ROWS, false, false, DS_F32},
+                      {1, 1, 71, 309, ROWS, COLS, ROWS, true, false, DS_F32},
+                      {1, 71, 1, 309, ROWS, SPARSE, SPARSE, true, false, DS_F32}},
+             4);
 }
 
 static void nothing_to_sum(void **state)
@@ -184,5 +196,5 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(all_sizes_small), cmocka_unit_test(all_layouts), cmocka_unit_test(large),
-          cmocka_unit_test(nothing_to_sum), cmocka_unit_test(not_finite),
+          cmocka_unit_test(vectors), cmocka_unit_test(nothing_to_sum), cmocka_unit_test(not_finite),
           cmocka_unit_test(refusals))
