@@ -68,13 +68,6 @@ typedef struct Block {
     bool dots, far;
 } Block;
 
-/* The lines of a tile of y, before its sums begin, which take longer than the lines are on their way. */
-static void ask_for(const float *y, int64_t row, int64_t rows, int cols)
-{
-    for (int64_t i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j += 16) __builtin_prefetch(y + i * row + j, 1);
-}
-
 /* `rows` rows from `row` on, of the panel of columns from j on. */
 static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
 {
@@ -88,7 +81,6 @@ static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, 
         dots((dot_operands){a, b, p->a.row, p->b.col, p->k, bias, y, p->y.row}, rows, cols);
         return;
     }
-    if (x->far) ask_for(y, p->y.row, rows, cols);
     tile_operands t = {a, p->a.row, p->a.col, b, p->b.row, p->k, bias, y, p->y.row, p->add, 0};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
     if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
@@ -96,15 +88,31 @@ static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, 
     tile(t, rows, cols);
 }
 
-/* One panel stays in the first cache while all rows go past it; of several, each group of rows does. */
+/* The lines of a tile of y. */
+static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
+{
+    const float *y = (const float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
+    int64_t rows = min(TILE_ROWS, p->m - row), cols = min(TILE_COLS, p->n - j);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < cols; c += 16) __builtin_prefetch(y + i * p->y.row + c, 1);
+}
+
+/* One panel stays in the first cache while all rows go past it; of several, each group of rows does. Of a y that is
+ * far, the lines of the next tile are asked for before each. */
 static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
 {
     int64_t last_row = min(row + x->rows, x->of.m);
     int64_t last_col = min(col + x->panels * TILE_COLS, x->of.n);
-    int64_t step = x->panels == 1 && !x->far ? x->rows : TILE_ROWS;
+    int64_t step = x->panels == 1 ? x->rows : TILE_ROWS;
     for (; row < last_row; row += step)
-        for (int64_t j = col; j < last_col; j += TILE_COLS)
+        for (int64_t j = col; j < last_col; j += TILE_COLS) {
+            bool more = j + TILE_COLS < last_col;
+            if (x->far && more)
+                ask_for(&x->of, batch, row, j + TILE_COLS);
+            else if (x->far && row + step < x->of.m)
+                ask_for(&x->of, batch, row + step, col);
             run_panel(x, batch, row, min(step, last_row - row), j);
+        }
 }
 
 /* Item: so many rows and panels of one batch, panels fastest. */
@@ -127,7 +135,6 @@ static void multiply(Block *x)
     x->down = ceil_div(p->m, x->rows);
     x->across = ceil_div(p->n, x->panels * TILE_COLS);
     double flops = 2.0 * (double)(min(p->m, x->rows) * x->panels * TILE_COLS) * (double)p->k;
-    x->far = p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES;
     dsi_parallel(p->batch * x->down * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
 }
 
@@ -142,12 +149,16 @@ static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
     part->add = whole->add || from > 0;
 }
 
+/* y lies in no near cache. */
+static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
+
 static int64_t depth(int64_t k) { return k > K_BLOCK ? ceil_div(k, ceil_div(k, K_BLOCK)) : k; }
 
 static void run_in_place(const Product *p, bool dots)
 {
     int64_t each = dots ? p->k : depth(p->k), k = 0;
-    Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots};
+    Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
+    if (x.far) x.rows = TILE_ROWS, x.panels = ceil_div(p->n, TILE_COLS);
     do {
         set_k(&x.of, p, k, each);
         multiply(&x);
@@ -164,6 +175,7 @@ static void run_k(const Product *p, int64_t width, float *packed_a, float *packe
     for (int64_t j = 0; j < p->n; j += width) {
         Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
         x.of.n = min(width, p->n - j);
+        x.far = is_far(p);
         x.of.b = moved(p->b, 0, 0, j);
         x.of.y = moved(p->y, 0, 0, j);
         if (p->bias) x.of.bias += j;
