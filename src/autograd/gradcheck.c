@@ -83,6 +83,7 @@ static ds_status check_input(const Check *c, int k)
 ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *arg, ds_tensor **in,
                        int n, ds_gradcheck_opts opts)
 {
+    if (!f || (n > 0 && !in)) return dsi_passed("gradcheck"), DS_EINVAL;
     Check c = {f, arg, in, n, opts};
     if (!c.o.eps) c.o.eps = 1e-6;
     if (!c.o.atol) c.o.atol = 1e-5;

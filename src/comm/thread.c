@@ -570,6 +570,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
     if (n < 1 || n > DSI_THREAD_RANKS)
         return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n,
                         DSI_THREAD_RANKS);
+    if (!body) return dsi_passed("run_ranks"), DS_EINVAL;
     team t;
     team_open(&t, n);
     group *world = group_new(&t, n);

@@ -337,6 +337,7 @@ static bool join(ds_tensor *y, ds_tensor **x, const Cat *c)
 ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("cat: %d operands: expected at least one", n);
+    if (!x) return dsi_passed("cat");
     for (int i = 0; i < n; i++)
         if (!x[i]) return dsi_passed("cat");
     if (!x[0]->shape.n) return dsi_refuse("cat: operand 0 is []: expected at least one dimension");
@@ -361,6 +362,7 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 ds_tensor *ds_stack(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("stack: %d operands: expected at least one", n);
+    if (!x) return dsi_passed("stack");
     ds_tensor **tall = dsi_alloc((size_t)n * sizeof *tall), *y = NULL;
     bool right = true;
     for (int i = 0; i < n && right; i++) {

@@ -334,6 +334,7 @@ static Unit *unit_of(ds_tensor *x)
 
 ds_status ds_gathered(ds_tensor **params, int n)
 {
+    if (n > 0 && !params) return dsi_passed("gathered"), DS_EINVAL;
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < n; i++) {
         Unit *u = unit_of(params[i]);
@@ -360,6 +361,7 @@ static ds_status send_home(Unit *u, int modifier)
 
 ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
 {
+    if (n > 0 && !params) return dsi_passed("gathered_end"), DS_EINVAL;
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < n; i++) {
