@@ -117,7 +117,7 @@ static ds_status measure(void *arg)
     ds_tensor *x = ds_require_grad(ds_randn(DS_F32, ds_shape(o->tokens, o->hidden)), true);
     double least = median_pass(o, NULL, alone, x), layer = median_pass(o, moe, NULL, x);
     ds_tensor *wanted = ds_moe_exp_counts(moe), *taken = ds_moe_taken_counts(moe);
-    if (!ds_error() && !ds_comm_rank(NULL) && ds_comm_rank(ds_world()) == 0)
+    if (!ds_error() && ds_comm_rank(ds_world()) == 0)
         printf("{\"bench\": \"moe\", \"kind\": \"ours\", \"expert\": \"%s\", \"tokens\": %lld, "
                "\"hidden\": %lld, \"experts\": %d, \"k\": %d, \"ranks\": %d, \"ms\": %.3f, "
                "\"experts_alone_ms\": %.3f, \"taken\": %.0f, \"of\": %.0f}\n",

@@ -30,7 +30,7 @@ DS_API bool ds_is_distributed(void); /* whether one of them did */
  * process of several that ends without it ends the job. */
 DS_API void ds_destroy_process_group(void);
 
-/* Of NULL the answer is rank 0 of 1. "local": among the ranks of this machine. */
+/* c NULL is ds_world(). "local": among the ranks of this machine. */
 DS_API int ds_comm_rank(const ds_comm *c);
 DS_API int ds_comm_size(const ds_comm *c);
 DS_API int ds_comm_local_rank(const ds_comm *c);

@@ -94,11 +94,13 @@ ds_comm *ds_comm_split(ds_comm *c, int color, int key)
     return c->type->split(c, color < 0 ? -1 : color, key);
 }
 
-int ds_comm_rank(const ds_comm *c) { return c ? c->rank : 0; }
-int ds_comm_size(const ds_comm *c) { return c ? c->size : 1; }
-int ds_comm_local_rank(const ds_comm *c) { return c ? c->local_rank : 0; }
-int ds_comm_local_size(const ds_comm *c) { return c ? c->local_size : 1; }
-const char *ds_comm_backend(const ds_comm *c) { return c ? c->type->name : dsi_comm_self.name; }
+static const ds_comm *or_world(const ds_comm *c) { return c ? c : ds_world(); }
+
+int ds_comm_rank(const ds_comm *c) { return or_world(c)->rank; }
+int ds_comm_size(const ds_comm *c) { return or_world(c)->size; }
+int ds_comm_local_rank(const ds_comm *c) { return or_world(c)->local_rank; }
+int ds_comm_local_size(const ds_comm *c) { return or_world(c)->local_size; }
+const char *ds_comm_backend(const ds_comm *c) { return or_world(c)->type->name; }
 
 void dsi_comm_abort(ds_comm *c, const char *why)
 {

@@ -81,6 +81,10 @@ struct ds_comm {
     struct dsi_comm_log *log;     /* NULL: off */
 };
 
+/* Where NULL says that there is no company, not that ds_world() is meant. */
+static inline int dsi_comm_rank(const ds_comm *c) { return c ? c->rank : 0; }
+static inline int dsi_comm_size(const ds_comm *c) { return c ? c->size : 1; }
+
 /* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
 
 /* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait.

@@ -40,7 +40,7 @@ ds_value *dsi_save_num_experts(Maker *m)
 /* Whether this rank is the first one that has the experts. */
 static bool writes(const Maker *m, const dsi_experts *of)
 {
-    return of->ep_size == 1 ? ds_comm_rank(m->e->comm) == 0 : ds_comm_rank(of->data) == 0;
+    return of->ep_size == 1 ? ds_comm_rank(m->e->comm) == 0 : dsi_comm_rank(of->data) == 0;
 }
 
 static bool is_left_out(const Maker *m, const ds_tensor *x)

@@ -4,6 +4,7 @@
 #include "engine.h"
 
 #include "base/text.h"
+#include "comm/comm.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -45,7 +46,7 @@ static ds_status add_layer(ds_state *whole, const ds_state *own, int begin, int 
                            const dsi_expert *first)
 {
     const dsi_experts *of = first->of;
-    int rank = ds_comm_rank(of->expert), here = of->all / of->ep_size, n = end - begin;
+    int rank = dsi_comm_rank(of->expert), here = of->all / of->ep_size, n = end - begin;
     ds_tensor **all = calloc((size_t)n, sizeof(ds_tensor *));
     dsi_text name = {0};
     ds_status status = all ? DS_OK : dsi_fail(DS_ENOMEM, "engine_state: no memory");

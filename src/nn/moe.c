@@ -393,7 +393,7 @@ ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, d
     const ds_moe_opts *o = &l->gate.o;
     l->mark = (dsi_experts){.all = o->num_experts, .ep_size = o->ep_size};
     if (!join_groups(l, m, name)) return m;
-    l->mark.first = ds_comm_rank(l->mark.expert) * local_experts(l);
+    if (l->mark.expert) l->mark.first = ds_comm_rank(l->mark.expert) * local_experts(l);
 
     ds_scope *scope = ds_scope_open();
     ds_module *inner = ds_module_new(m, "deepspeed_moe", &layer_type);

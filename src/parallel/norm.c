@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "norm.h"
 
+#include "comm/comm.h"
 #include "flat.h"
 
 #include <deepspeed/autograd.h>
@@ -25,7 +26,7 @@ ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *
 
 ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double squares, double *norm)
 {
-    int ranks = ds_comm_size(comm);
+    int ranks = dsi_comm_size(comm);
     double *sums = ds_data_mut(room), total = 0;
     sums[ranks] = squares;
     if (ds_all_gather(comm, dsi_flat_range(room, 0, ranks),

@@ -33,7 +33,7 @@ static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last
         return dsi_zero_all_or_none(z,
                                     dsi_fail(DS_ESTATE, "zero: a backward pass after the last one, "
                                                         "without a step between"));
-    if (z->o.deterministic) factor /= ds_comm_size(z->comm);
+    if (z->o.deterministic) factor /= dsi_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
     if (z->divided) dsi_zero3_backward(z->divided, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
@@ -112,8 +112,8 @@ static ds_status global_norm(dsi_zero *z, double *norm)
 /* z->bad is the path of the first of all ranks' parameters; an expert has another one on each rank. */
 static ds_status agree_on_bad(dsi_zero *z, int64_t first)
 {
-    int n = z->flat->n, ranks = ds_comm_size(z->comm);
-    int64_t where = first * ranks + ds_comm_rank(z->comm);
+    int n = z->flat->n, ranks = dsi_comm_size(z->comm);
+    int64_t where = first * ranks + dsi_comm_rank(z->comm);
     char path[PATH] = "";
     if (first < n) snprintf(path, PATH, "%s", dsi_flat_path(z->flat, z->model, n - 1 - (int)first));
     if (z->comm) {

@@ -83,7 +83,7 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 
 static ds_status lay_out(dsi_zero *z, int ranks)
 {
-    dsi_flat_opts o = dsi_zero_layout(&z->o, ds_comm_rank(z->comm), ranks);
+    dsi_flat_opts o = dsi_zero_layout(&z->o, dsi_comm_rank(z->comm), ranks);
     o.comm = z->comm ? z->comm : ranks == 1 ? z->alone : NULL;
     z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
@@ -216,7 +216,7 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .comm = z->o.comm_dtype});
     if (!z->comm) return DS_OK;
     z->sums = dsi_ref(
-        dsi_new_on(z->flat->param[0].x->device, DS_F64, ds_shape(ds_comm_size(z->comm) + 1)));
+        dsi_new_on(z->flat->param[0].x->device, DS_F64, ds_shape(dsi_comm_size(z->comm) + 1)));
     return z->sums ? DS_OK : ds_error_status();
 }
 
@@ -225,7 +225,7 @@ static ds_status prepare(dsi_zero *z)
     ds_status status = convert_shards(z);
     if (status == DS_OK) status = ds_module_to(z->model, z->o.dtype);
     if (status == DS_OK && z->comm) status = dsi_flat_begin_equal(z->model, z->comm, dsi_is_shard);
-    if (status == DS_OK) status = lay_out(z, ds_comm_size(z->comm));
+    if (status == DS_OK) status = lay_out(z, dsi_comm_size(z->comm));
     if (status == DS_OK) status = join_shards(z);
     if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
@@ -246,11 +246,11 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     dsi_zero *z = dsi_alloc(sizeof *z);
     z->model = model;
     z->optim = optim;
-    z->comm = ds_comm_size(comm) > 1 ? comm : NULL;
+    z->comm = dsi_comm_size(comm) > 1 ? comm : NULL;
     z->alone = comm ? comm : ds_world();
     z->o = *o;
     if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
-    if (check(&z->o, optim, ds_comm_size(comm)) != DS_OK) {
+    if (check(&z->o, optim, dsi_comm_size(comm)) != DS_OK) {
         dsi_free(z);
         return NULL;
     }
