@@ -1,8 +1,8 @@
 /* deepspeed/nn.h: modules: a tree that owns layers and parameters; the built-in layers; initial values.
  *
- * A constructor takes parent and name: the parent frees the child, the names joined by dots are the key
- * in the state dict ("fc1.weight": the root's own name is left out, as in PyTorch), and the path in
- * every message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a name twice, say) the
+ * A constructor takes parent and name (which is copied): the parent frees the child, the names joined by
+ * dots are the key in the state dict ("fc1.weight": the root's own name is left out, as in PyTorch), and the
+ * path in every message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a name twice, say) the
  * module is there but ds_error() is set, so that constructors need no check of their own.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_H
@@ -76,7 +76,7 @@ DS_API ds_status ds_module_to(ds_module *m, ds_dtype dtype);
 /* Parameters and buffers by PyTorch's names: a new state dict that shares their memory. */
 DS_API ds_state *ds_module_state(const ds_module *m);
 
-/* Copies values in; refuses missing or unknown names and other shapes, all named, changing nothing. Experts that
+/* Copies values in; refuses missing or unknown names and other shapes, naming them, changing nothing. Experts that
  * other ranks have are not unknown: a whole state dict fits on every rank. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
 

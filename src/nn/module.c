@@ -40,6 +40,7 @@ struct ds_module {
     const dsi_call_hooks *hooks; /* borrowed, or NULL */
     const dsi_experts *experts;  /* the mark of this module or of one above it; borrowed, or NULL */
     bool eval;                   /* negated, so that a new module trains */
+    bool taken;                  /* an engine frees it */
 };
 
 #define HEAD_BYTES ((sizeof(ds_module) + 63) / 64 * 64)
@@ -98,8 +99,10 @@ static void check_name(const ds_module *m, const char *name)
 
 ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
 {
-    ds_module *m = dsi_alloc(HEAD_BYTES + type->self_size);
-    m->type = type;
+    static const ds_module_type none = {.name = "Module"};
+    if (!type) dsi_passed("module_new");
+    ds_module *m = dsi_alloc(HEAD_BYTES + (type ? type->self_size : 0));
+    m->type = type ? type : &none;
     m->name = dsi_strdup(name ? name : "");
     if (!parent) return m;
     check_name(parent, m->name);
@@ -111,11 +114,10 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     return m;
 }
 
-void ds_module_free(ds_module *m)
+static void free_tree(ds_module *m)
 {
-    if (!m) return;
     if (m->type->free) m->type->free(ds_self(m));
-    for (int i = 0; i < m->children.n; i++) ds_module_free(m->children.at[i]);
+    for (int i = 0; i < m->children.n; i++) free_tree(m->children.at[i]);
     dsi_list_free(&m->children);
     for (int i = 0; i < m->params.n; i++) {
         dsi_free(m->params.at[i].name);
@@ -124,6 +126,26 @@ void ds_module_free(ds_module *m)
     dsi_list_free(&m->params);
     dsi_free(m->name);
     dsi_free(m);
+}
+
+void ds_module_free(ds_module *m)
+{
+    if (!m) return;
+    if (!m->parent && !m->taken) {
+        free_tree(m);
+        return;
+    }
+    char path[256];
+    write_path(m, path, sizeof path);
+    dsi_fail(DS_ESTATE, "module_free: %s belongs to %s, which frees it", path,
+             m->parent ? m->parent->name : "an engine");
+}
+
+bool dsi_module_take(ds_module *m, bool taken)
+{
+    bool was = m && m->taken;
+    if (m) m->taken = taken;
+    return was;
 }
 
 /* Whether nobody but its scope has seen init: then it is the parameter, and its memory belongs to this one
@@ -446,22 +468,38 @@ static bool is_elsewhere(const ds_module *m, const char *name)
     return false;
 }
 
-/* Everything that does not fit, in one message. */
+#define NAMED 6 /* of each kind: another model's hundreds of names say no more */
+
+static void add_rest(dsi_text *bad, int n, const char *kind)
+{
+    if (n > NAMED) dsi_text_add(bad, "; %d more %s", n - NAMED, kind);
+}
+
+/* What does not fit, in one message. */
 static void compare(const ds_module *m, const ds_state *want, const ds_state *got, dsi_text *bad)
 {
+    int missing = 0, other = 0, unknown = 0;
     for (int i = 0; i < ds_state_len(want); i++) {
         const char *name = ds_state_name(want, i);
         ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
-        if (!g)
-            dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name,
-                         dsi_shape_text(w->shape));
-        else if (!dsi_same_shape(w->shape, g->shape))
-            dsi_text_add(bad, "%s%s is %s, expected %s", bad->n ? "; " : "", name,
-                         dsi_shape_text(g->shape), dsi_shape_text(w->shape));
+        if (g || missing++ >= NAMED) continue;
+        dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name, dsi_shape_text(w->shape));
     }
-    for (int i = 0; i < ds_state_len(got); i++)
-        if (!ds_state_get(want, ds_state_name(got, i)) && !is_elsewhere(m, ds_state_name(got, i)))
-            dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", ds_state_name(got, i));
+    add_rest(bad, missing, "missing");
+    for (int i = 0; i < ds_state_len(want); i++) {
+        const char *name = ds_state_name(want, i);
+        ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
+        if (!g || dsi_same_shape(w->shape, g->shape) || other++ >= NAMED) continue;
+        dsi_text_add(bad, "%s%s is %s, expected %s", bad->n ? "; " : "", name,
+                     dsi_shape_text(g->shape), dsi_shape_text(w->shape));
+    }
+    add_rest(bad, other, "of other shapes");
+    for (int i = 0; i < ds_state_len(got); i++) {
+        const char *name = ds_state_name(got, i);
+        if (ds_state_get(want, name) || is_elsewhere(m, name) || unknown++ >= NAMED) continue;
+        dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", name);
+    }
+    add_rest(bad, unknown, "unknown");
 }
 
 /* The length of "module.", where "module.fc1.weight" is a name of one and "fc1.weight" of the other; 0: no two names are

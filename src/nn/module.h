@@ -17,6 +17,9 @@ typedef struct dsi_call_hooks {
 /* root and all modules below it, also those made later; hooks are borrowed. NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
+/* Whether an engine has m, so that nobody else may free it. Returns what it was. */
+bool dsi_module_take(ds_module *m, bool taken);
+
 /* Calls fn for each parameter that this thread makes from now on, but for those of experts that ranks share;
  * its layer may still be going to write its first values. If fn fails so does ds_module_param. NULL: no
  * more. */

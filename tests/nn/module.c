@@ -120,6 +120,51 @@ static void loading_is_all_or_nothing(void **state)
     ds_scope_close(s);
 }
 
+/* Another model's weights: some of each kind are named, the others counted. */
+static void much_that_does_not_fit(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = ds_nn_sequential(NULL, "net"), *other = ds_nn_sequential(NULL, "other");
+    for (int i = 0; i < 10; i++) {
+        char name[8], low[8];
+        snprintf(name, sizeof name, "%d", i);
+        snprintf(low, sizeof low, "a%d", i);
+        ds_nn_linear(m, name, 2, 3, .no_bias = true);
+        ds_nn_linear(other, low, 2, 3, .no_bias = true);
+        ds_nn_linear(other, name, 2, 4, .no_bias = true);
+    }
+    ds_state *d = ds_module_state(other), *less = ds_state_new();
+    CHECK(ds_module_load(m, d) != DS_OK);
+    CHECK(strstr(ds_error(), "5.weight is [4, 2], expected [3, 2]; 4 more of other shapes"));
+    CHECK_ERROR("unknown a5.weight; 4 more unknown");
+    ds_state_set(less, "x", ds_ones(DS_F32, ds_shape(1)));
+    CHECK(ds_module_load(m, less) != DS_OK);
+    CHECK(!strstr(ds_error(), "missing 6.weight"));
+    CHECK_ERROR("missing 5.weight [3, 2]; 4 more missing; unknown x");
+    ds_state_free(d);
+    ds_state_free(less);
+    ds_module_free(m);
+    ds_module_free(other);
+    ds_scope_close(s);
+}
+
+/* Of a tree only the root can be freed, and a module without a type is one that cannot be called. */
+static void not_ones_own(void **state)
+{
+    (void)state;
+    ds_module *m = pair("b", 4);
+    ds_module_free(ds_module_child(m, 0));
+    CHECK_ERROR("module_free: net.a belongs to net, which frees it");
+    CHECK_INT(ds_module_children(m), 2);
+    ds_module_free(m);
+    m = ds_module_new(NULL, "none", NULL);
+    CHECK_ERROR("module_new: an operand is NULL");
+    CHECK(m && !ds_call(m, ds_ones(DS_F32, ds_shape(1))));
+    CHECK_ERROR("has no forward");
+    ds_module_free(m);
+}
+
 /* Names of DistributedDataParallel's, and of a module that is wrapped in another one. */
 static void prefixes_are_named(void **state)
 {
@@ -295,6 +340,7 @@ static void to_half_the_memory(void **state)
 
 TEST_MAIN(cmocka_unit_test(names_and_numbers), cmocka_unit_test(call_leaves_one_tensor),
           cmocka_unit_test(a_wrong_width_names_the_module), cmocka_unit_test(bad_names),
-          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(prefixes_are_named),
+          cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(much_that_does_not_fit),
+          cmocka_unit_test(not_ones_own), cmocka_unit_test(prefixes_are_named),
           cmocka_unit_test(modes_reach_all), cmocka_unit_test(hooks_stand_around_each_call),
           cmocka_unit_test(to_another_dtype_handles_stay), cmocka_unit_test(to_half_the_memory))
