@@ -53,6 +53,7 @@ struct ds_loader {
     dsi_prefetch *prefetch; /* NULL: batches are made in ds_loader_next */
 
     int64_t epoch;      /* that runs, or that begins at the next call */
+    bool taken;         /* an engine frees it */
     bool running;       /* order holds this epoch's */
     bool seeded;        /* seed is this epoch's, though it may not run yet */
     uint64_t seed;      /* of its order */
@@ -259,6 +260,10 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 void ds_loader_free(ds_loader *l)
 {
     if (!l) return;
+    if (l->taken) {
+        dsi_fail(DS_ESTATE, "loader_free: the loader belongs to an engine, which frees it");
+        return;
+    }
     leave_epoch(l);
     dsi_prefetch_free(l->prefetch);
     for (int k = 0; k < l->n_slots; k++)
@@ -267,6 +272,11 @@ void ds_loader_free(ds_loader *l)
     dsi_free(l->slots);
     dsi_free(l->order);
     dsi_free(l);
+}
+
+void dsi_loader_take(ds_loader *l, bool taken)
+{
+    if (l) l->taken = taken;
 }
 
 static bool hand_out(ds_loader *l, const slot *s, ds_batch *out)

@@ -27,6 +27,22 @@ static ds_status reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
     return dsi_request_wait(dsi_all_reduce_start(c, view(x, DS_I64, n), op, NULL));
 }
 
+/* The least number. Who saves on rank 0 alone, as one may without ranks, waits here. */
+static ds_status find_first(ds_comm *c, int64_t *number)
+{
+    dsi_request least = {.comm = c,
+                         .what = DSI_ALL_REDUCE,
+                         .dtype = DS_I64,
+                         .in = number,
+                         .out = number,
+                         .n = 1,
+                         .op = DS_REDUCE_MIN,
+                         .blocking = true,
+                         .purpose = "all ranks call ds_engine_save and ds_engine_load, not one"};
+    dsi_request *r = dsi_request_start(&least);
+    return r ? dsi_request_wait(r) : ds_error_status();
+}
+
 ds_status dsi_agree(ds_comm *c, ds_status mine)
 {
     int rank = ds_comm_rank(c), size = ds_comm_size(c);
@@ -34,7 +50,7 @@ ds_status dsi_agree(ds_comm *c, ds_status mine)
     char message[ROOM] = "", own[ROOM];
     int64_t first = mine == DS_OK ? size : rank, status = mine;
     snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? ds_error() : "");
-    if (reduce(c, &first, 1, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
+    if (find_first(c, &first) != DS_OK) return ds_error_status();
     if (first == size) return DS_OK;
     if (first == rank) memcpy(message, own, sizeof message);
     if (broadcast(c, &status, DS_I64, 1, (int)first) != DS_OK ||

@@ -54,28 +54,45 @@ static const char *config_text(const ds_init *init)
     return init->config ? init->config : from_args;
 }
 
-/* Ranks that were given different files would wait for each other in different places. */
-static bool same_everywhere(const ds_engine *e)
+/* The first rank whose number is not rank 0's, and the two numbers; 0: there is none; -1: the collective failed. */
+static int odd_rank(const ds_engine *e, int64_t mine, int64_t two[2])
 {
-    int size = ds_comm_size(e->comm);
-    if (size == 1) return true;
-    char *json = dsi_config_json(e->config);
-    int64_t mine = (int64_t)dsi_agree_hash(json);
-    dsi_free(json);
+    int size = ds_comm_size(e->comm), odd = 0;
+    if (size == 1) return 0;
     ds_scope *scope = ds_scope_open();
     ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));
-    bool same = ds_all_gather(e->comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) == DS_OK;
-    const int64_t *hash = same ? ds_data(all) : NULL;
-    for (int r = 1; same && hash && r < size; r++) {
-        if (hash[r] == hash[0]) continue;
-        dsi_fail(DS_EINVAL,
-                 "initialize: rank %d has another configuration than rank 0: give all ranks the "
-                 "same file",
-                 r);
-        same = false;
-    }
+    bool done = ds_all_gather(e->comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) == DS_OK;
+    const int64_t *of = done ? ds_data(all) : NULL;
+    for (int r = 1; of && !odd && r < size; r++)
+        if (of[r] != of[0]) two[0] = of[0], two[1] = of[r], odd = r;
     ds_scope_close(scope);
-    return same && hash;
+    return of ? odd : -1;
+}
+
+/* Ranks that were given different files would wait for each other in different places. */
+static bool same_config(const ds_engine *e)
+{
+    char *json = dsi_config_json(e->config);
+    int64_t two[2];
+    int odd = odd_rank(e, (int64_t)dsi_agree_hash(json), two);
+    dsi_free(json);
+    if (odd > 0)
+        dsi_refuse("initialize: rank %d has another configuration than rank 0: give all ranks the "
+                   "same file",
+                   odd);
+    return !odd;
+}
+
+/* With fewer samples a rank would leave the epoch while others wait for it. */
+static bool same_data(const ds_engine *e, ds_dataset *data)
+{
+    int64_t two[2];
+    int odd = odd_rank(e, data ? ds_dataset_len(data) : 0, two);
+    if (odd > 0)
+        dsi_refuse("initialize: rank %d has %lld samples of training data, rank 0 has %lld: give "
+                   "all ranks the same data set: the loader takes each rank's part of it",
+                   odd, (long long)two[1], (long long)two[0]);
+    return !odd;
 }
 
 static bool read_config(ds_engine *e, const ds_init *init)
@@ -83,7 +100,7 @@ static bool read_config(ds_engine *e, const ds_init *init)
     const char *text = config_text(init);
     if (!text) return false;
     e->config = dsi_config_read(text, ds_comm_size(e->comm));
-    return e->config && same_everywhere(e);
+    return e->config && same_config(e);
 }
 
 /* What a launcher of another kind appends does not fit the world that was found: each process would train
@@ -388,10 +405,25 @@ ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
+/* There is one, and it is not another engine's, which would free it too. */
+static bool check_model(ds_engine *e)
+{
+    bool taken = dsi_module_take(e->model, false), both = e->optim && e->optim->taken;
+    dsi_module_take(e->model, taken);
+    if (!e->model && !ds_error())
+        dsi_refuse("initialize: .model is NULL: ds_initialize(.model = net, ...)");
+    else if (taken || both)
+        dsi_refuse("initialize: the %s belongs to another engine: each engine needs its own",
+                   taken ? "model" : "optimizer");
+    if (taken) e->model = NULL;
+    if (both) e->optim = NULL;
+    return e->model && !both;
+}
+
 static bool build(ds_engine *e, const ds_init *init)
 {
     if (!join(e, init)) return false;
-    if (!e->comm || !e->model) return dsi_passed("initialize: .model") != NULL;
+    if (!e->comm || !check_model(e)) return false;
     if (!check_arguments(init) || !read_config(e, init) || !start_comms_log(e)) return false;
     e->dtype = dsi_engine_zero_opts(e->config).dtype;
     if (e->config->wall_clock_breakdown) e->timers = dsi_timers_new();
@@ -407,7 +439,7 @@ static bool build(ds_engine *e, const ds_init *init)
 
 bool dsi_engine_build(ds_engine *e, const ds_init *init)
 {
-    if (!build(e, init)) {
+    if (!build(e, init) || !same_data(e, init->training_data)) {
         ds_dataset_free(init->training_data);
         return false;
     }

@@ -24,6 +24,9 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "data/loader.h"
+#include "nn/module.h"
+#include "optim/optim.h"
 
 #include <math.h>
 
@@ -36,6 +39,14 @@ static ds_status failed(const ds_engine *e)
     return ds_error_status();
 }
 
+/* While it lives nobody else frees its parts, nor does another engine get them. */
+static void take_parts(const ds_engine *e, bool taken)
+{
+    dsi_module_take(e->model, taken);
+    dsi_loader_take(e->loader, taken);
+    if (e->optim) e->optim->taken = taken;
+}
+
 ds_engine *ds_initialize_with(ds_init init)
 {
     ds_engine *e = dsi_alloc(sizeof *e);
@@ -44,6 +55,7 @@ ds_engine *ds_initialize_with(ds_init init)
     e->norm = NAN;
     dsi_scaler_static(&e->scaler, 1);
     if (dsi_engine_build(e, &init)) {
+        take_parts(e, true);
         dsi_engine_announce_start(e);
         return e;
     }
@@ -59,6 +71,7 @@ void ds_engine_free(ds_engine *e)
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) failed(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
+    take_parts(e, false);
     ds_loader_free(e->loader);
     dsi_zero_free(e->zero);
     dsi_ema_free(e->ema);

@@ -91,6 +91,10 @@ static void drop_moments(dsi_optim_param *x)
 void ds_optim_free(ds_optim *o)
 {
     if (!o) return;
+    if (o->taken) {
+        dsi_fail(DS_ESTATE, "optim_free: %s belongs to an engine, which frees it", o->type->name);
+        return;
+    }
     if (o->type->free) o->type->free(o->self);
     for (int i = 0; i < o->n; i++) {
         dsi_unref(o->params[i].of);

@@ -34,6 +34,7 @@ struct ds_optim {
     /* dsi_optim_keep; NULL: moments are made in memory */
     ds_tensor *(*keeper)(void *arg, int i, int k);
     void *keeper_arg;
+    bool taken; /* an engine frees it */
 };
 
 /* Whether moment i is needed by parameters of that group. */

@@ -3,7 +3,9 @@
 #include "flat.h"
 
 #include "base/mem.h"
+#include "comm/comm.h"
 #include "nn/module.h"
+#include "same.h"
 
 #include <deepspeed/autograd.h>
 
@@ -27,8 +29,8 @@ ds_comm *dsi_flat_comm_of(const ds_module *model, const ds_tensor *x, ds_comm *c
 ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
                                bool (*skip)(const ds_tensor *x))
 {
+    ds_status status = dsi_same_model(model, comm);
     ds_state *state = ds_module_state(model);
-    ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         ds_tensor *x = ds_state_at(state, i);
         if (!skip || !skip(x)) status = ds_broadcast(dsi_flat_comm_of(model, x, comm), x, 0);
@@ -43,7 +45,7 @@ ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
 static bool fits(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
 {
     const dsi_experts *e = shared(model, f->param[i].x);
-    int made_for = e ? e->ep_size * ds_comm_size(e->data) : 0;
+    int made_for = e ? e->ep_size * dsi_comm_size(e->data) : 0;
     if (!e || !o->comm || made_for == o->ranks) return true;
     return dsi_refuse("zero: %s is of experts that %d of %d ranks share, but here are %d ranks: "
                       "expected the communicator with which the layer was made",

@@ -468,9 +468,33 @@ static void sinks_are_added_on_all_ranks(void **state)
     CHECK_ERROR("(the loss for the monitor: add sinks on all ranks alike)");
 }
 
-TEST_MAIN(cmocka_unit_test(forward_backward_step), cmocka_unit_test(sinks_are_added_on_all_ranks),
-          cmocka_unit_test(accumulation), cmocka_unit_test(clipping),
-          cmocka_unit_test(warm_up_uses_the_minimum_twice),
+/* Freed by who thinks that they are still his, before the engine and while it trains on. */
+static void parts_stay_the_engines(void **state)
+{
+    (void)state;
+    ds_tensor *x[] = {ds_ones(DS_F32, ds_shape(2, 1))};
+    ds_engine *e = ds_initialize(.model = line_new(1), .training_data = ds_tensor_dataset(x, 1),
+                                 .config = "{\"train_batch_size\": 1, " SGD "}");
+    ds_loader_free(ds_engine_loader(e));
+    CHECK_ERROR("loader_free: the loader belongs to an engine, which frees it");
+    ds_optim_free(ds_engine_optimizer(e));
+    CHECK_ERROR("optim_free: sgd belongs to an engine, which frees it");
+    ds_module_free(ds_engine_module(e));
+    CHECK_ERROR("module_free: line belongs to an engine, which frees it");
+    CHECK(!ds_initialize(.model = ds_engine_module(e), .config = "{\"train_batch_size\": 1}"));
+    CHECK_ERROR("initialize: the model belongs to another engine: each engine needs its own");
+    CHECK(!ds_initialize(.model = line_new(1), .optimizer = ds_engine_optimizer(e),
+                         .config = "{\"train_batch_size\": 1}"));
+    CHECK_ERROR("initialize: the optimizer belongs to another engine");
+    CHECK(!ds_initialize(.config = "{\"train_batch_size\": 1}"));
+    CHECK_ERROR("initialize: .model is NULL");
+    CHECK_INT(turn(e, 1), DS_OK);
+    ds_engine_free(e);
+}
+
+TEST_MAIN(cmocka_unit_test(parts_stay_the_engines), cmocka_unit_test(forward_backward_step),
+          cmocka_unit_test(sinks_are_added_on_all_ranks), cmocka_unit_test(accumulation),
+          cmocka_unit_test(clipping), cmocka_unit_test(warm_up_uses_the_minimum_twice),
           cmocka_unit_test(the_log_of_collectives), cmocka_unit_test(the_world_is_the_launchers),
           cmocka_unit_test(overflow_skips_the_step), cmocka_unit_test(growth_changes_no_update),
           cmocka_unit_test(masters_are_float32), cmocka_unit_test(calls_out_of_order),
