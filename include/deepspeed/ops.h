@@ -141,6 +141,7 @@ typedef struct ds_reduce_opts {
     bool keepdim;
 } ds_reduce_opts;
 
+/* Of floating-point tensors: a sum of comparisons is ds_sum(ds_cast(ds_eq(a, b), DS_F32)). */
 DS_API ds_tensor *ds_sum(ds_tensor *x); /* of all elements -> [] */
 DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_mean(ds_tensor *x);
