@@ -1,19 +1,20 @@
 /* device/cpu/gemm.c: matrix products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N], any strides.
  *
  * float32 goes tile by tile (tile.h). A tile reads a number by number and b along N, so a row-major b
- * and any a (products NN and TN) need no packing while b fits a cache. What does not lie so, or is
+ * and any a (products NN and TN) need no packing while both are near. What does not lie so, or is
  * large, is packed first (gemm_pack.c), K_BLOCK elements deep (few rows of NT: dot products instead):
  *
- *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     as many as fill a quarter of the second cache
- *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     one stays in the first; packed if its rows do not lie so
+ *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     they fill a quarter of the second cache
+ *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     only if its rows do not lie along k
  *
  *     for SIDE rows, for K_BLOCK of k:     pack a
  *         for the columns of those panels: pack b
  *             for each group of rows, for each panel: tile
  *
- * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008, with the roles of the caches as in
- * BLIS.) The panels stream from the second cache at 2/3 of what it gives; in turn y is written along its rows, and
- * K_BLOCK can be so long that reading y again for each block of k costs little. Each element of y is a sum in the order
+ * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008, with the roles of
+ * the caches as in BLIS.) A group of rows stays in the first cache and the panels stream past it from
+ * the second. So y is written along its rows, a tile's lines asked for ahead, and K_BLOCK can be so
+ * long that reading y again for each block of k costs little. Each element of y is a sum in the order
  * of k within one thread: results depend neither on the number of threads nor on the sizes of caches.
  *
  * Of 16-bit matrices, small ones are copied to float32 as they are; others become float32 on their way
