@@ -122,6 +122,10 @@ DS_API ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle);
 /* A new state dict of the model's parameters and buffers, whole, on every rank, which all call it. masters:
  * in float32 as they are trained, not in the engine's dtype. */
 DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
+/* Weights and buffers from such a state dict, to where they are trained; moments and averages stay. All ranks call
+ * it with the same values; a state dict that does not fit changes nothing. (ds_module_load writes what the model
+ * computes with: where masters are apart from it, in 16 bit and with offload, the next step undoes that.) */
+DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
 /* ---- asking ------------------------------------------------------------------------------------------- */
 

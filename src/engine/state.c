@@ -1,7 +1,9 @@
 /* engine/state.c: the model's state dict, whole on every rank: parameters that ranks divide are gathered, and so are
- * experts that they share.
+ * experts that they share; and the way back, to where the parameters are trained.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
+
+#include "agree.h"
 
 #include "base/text.h"
 #include "comm/comm.h"
@@ -102,4 +104,53 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
     }
     ds_scope_close(scope);
     return whole;
+}
+
+/* ---- the way back -------------------------------------------------------------------------------------- */
+
+/* Parameter k of the layout: the elements that this rank updates. */
+static ds_status load_part(const ds_engine *e, const dsi_flat *f, int k, const ds_state *state)
+{
+    ds_tensor *part = dsi_zero_part(e->zero, f->param[k].index);
+    ds_tensor *whole = ds_state_get(state, dsi_flat_path(f, e->model, k));
+    ds_status status = DS_OK;
+    if (part) {
+        ds_tensor *x = ds_contiguous(whole);
+        status = x ? dsi_copy(part, dsi_flat_own_in(f, k, x)) : ds_error_status();
+    }
+    ds_status gone = dsi_zero_let_go(e->zero, f->param[k].index, true);
+    return status == DS_OK ? gone : status;
+}
+
+static ds_status load_all(const ds_engine *e, const ds_state *mine, const ds_state *state)
+{
+    const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
+    ds_status status = DS_OK;
+    for (int k = 0; f && status == DS_OK && k < f->n; k++) status = load_part(e, f, k, state);
+    for (int i = 0; status == DS_OK && i < ds_state_len(mine); i++) {
+        ds_tensor *x = ds_state_at(mine, i);
+        bool apart = false;
+        for (int k = 0; f && k < f->n; k++) apart = apart || f->param[k].x == x;
+        if (!apart) status = dsi_copy(x, ds_state_get(state, ds_state_name(mine, i)));
+    }
+    return status;
+}
+
+ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
+{
+    if (!e) return dsi_passed("engine_load_state"), DS_EINVAL;
+    ds_scope *scope = ds_scope_open();
+    ds_state *mine = ds_module_state(e->model);
+    ds_status status = !state ? (dsi_passed("engine_load_state"), DS_EINVAL)
+                       : dsi_ema_swapped(e->ema)
+                           ? dsi_fail(DS_ESTATE, "engine_load_state: the parameters are the "
+                                                 "averaged ones: ds_engine_swap_ema(engine) "
+                                                 "exchanges them back")
+                           : dsi_module_check_state(e->model, mine, state);
+    status = dsi_agree(e->comm, status);
+    if (status == DS_OK) status = dsi_agree(e->comm, load_all(e, mine, state));
+    if (status == DS_OK && e->zero) status = dsi_zero_publish(e->zero);
+    ds_state_free(mine);
+    ds_scope_close(scope);
+    return status;
 }

@@ -555,10 +555,8 @@ static bool explain_prefix(const ds_module *m, const ds_state *want, const ds_st
     return more || less;
 }
 
-ds_status ds_module_load(ds_module *m, const ds_state *state)
+ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state)
 {
-    if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
-    ds_state *mine = ds_module_state(m);
     dsi_text bad = {0};
     compare(m, mine, state, &bad);
     ds_status status = DS_OK;
@@ -566,9 +564,17 @@ ds_status ds_module_load(ds_module *m, const ds_state *state)
         status = DS_EINVAL;
     else if (bad.n)
         status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
+    dsi_text_free(&bad);
+    return status;
+}
+
+ds_status ds_module_load(ds_module *m, const ds_state *state)
+{
+    if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
+    ds_state *mine = ds_module_state(m);
+    ds_status status = dsi_module_check_state(m, mine, state);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)
         status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
-    dsi_text_free(&bad);
     ds_state_free(mine);
     return status;
 }

@@ -54,4 +54,7 @@ int dsi_module_expert_layers(const ds_module *root);
 bool dsi_module_in_expert(const ds_module *m);
 const ds_module *dsi_module_root(const ds_module *m);
 
+/* Whether a state dict fits m, whose own is `mine`: names, but for experts of other ranks, and shapes. */
+ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state);
+
 #endif
