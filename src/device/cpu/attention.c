@@ -9,6 +9,7 @@
  *
  * A row that attends to nothing (its scores are all -inf) gives 0, and no gradient, as in PyTorch.
  * SPDX-License-Identifier: MIT */
+#include "dots.h"
 #include "lines.h"
 #include "table.h"
 #include "tile.h"

@@ -21,9 +21,6 @@
 #include "table.h"
 #include "tile.h"
 
-/* of tile.h, not needed here */
-static __attribute__((__unused__)) void dots(dot_operands t, int64_t rows, int64_t cols);
-
 #define POSITIONS   16
 #define FLOATS      131072 /* of V and M in a block of tiles */
 #define ROWS        64     /* of a product that one thread does at a time */

@@ -22,6 +22,7 @@
  * its sums are complete. float64 serves gradient checks and takes plain loops.
  * SPDX-License-Identifier: MIT */
 #include "cpu.h"
+#include "dots.h"
 #include "gemm_pack.h"
 #include "table.h"
 #include "tile.h"
