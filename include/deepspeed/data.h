@@ -81,6 +81,8 @@ typedef struct ds_loader_opts {
      * epoch alone; ranks 0: all samples in the loader's own order. */
     int rank, ranks;
     uint64_t seed; /* the DistributedSampler's */
+    bool
+        drop_uneven; /* its drop_last: what is no turn of all ranks is left out; else the first samples make it up */
     /* Distributed, not in the DistributedSampler's order: the epoch is cut into batches as they are, of which rank
      * r has numbers r, r + ranks, .., and is repeated until it is whole ones of so many samples (drop_last: the
      * rest is left out). The samples of such a global batch, and of its parts, do not depend on ranks. 0: off. */

@@ -226,7 +226,7 @@ static int count_slots(const ds_loader *l)
 static int64_t samples_of_rank(const ds_loader_opts *o, int64_t len)
 {
     if (!o->ranks) return len;
-    if (!o->global_batch) return dsi_order_share(len, o->ranks, false);
+    if (!o->global_batch) return dsi_order_share(len, o->ranks, o->drop_uneven);
     int64_t steps = (len + (o->drop_last ? 0 : o->global_batch - 1)) / o->global_batch;
     return steps * o->global_batch / o->ranks;
 }

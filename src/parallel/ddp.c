@@ -146,6 +146,7 @@ ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
     if (!d || !loss) return dsi_passed("ddp_backward"), DS_EINVAL;
     if (!d->comm || d->no_sync) return ds_backward(loss);
+    dsi_reduce_spare_kept(d->reduce);
     ds_status status = dsi_reduce_begin(d->reduce, true);
     if (status == DS_OK) status = ds_backward(loss);
     if (status == DS_OK) status = dsi_reduce_end(d->reduce);

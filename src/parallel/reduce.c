@@ -375,6 +375,22 @@ static void ready(void *arg, ds_tensor *x)
     tell_failure(r);
 }
 
+void dsi_reduce_spare_kept(dsi_reduce *r)
+{
+    for (int k = 0; k < r->f->units; k++) {
+        const dsi_flat_unit *u = &r->f->unit[k];
+        Bucket *b = &r->bucket[k];
+        int known = 1;
+        for (int i = u->first; b->full && i < u->first + u->count; i++) {
+            const ds_tensor *g = ds_grad(r->f->param[i].x);
+            known += g && g->storage == b->full->storage;
+        }
+        if (!b->full || b->full->storage->refs == known) continue;
+        dsi_unref(b->full);
+        b->full = NULL;
+    }
+}
+
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
 {
     if (dsi_reduce_wait(r) != DS_OK) return ds_error_status();

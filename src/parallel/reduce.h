@@ -41,6 +41,9 @@ typedef struct dsi_reduce dsi_reduce;
 dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_opts *o);
 void dsi_reduce_free(dsi_reduce *r);
 
+/* Lets go of memory of earlier gradients of which somebody has kept a part, besides parameters: the next ones lie elsewhere. */
+void dsi_reduce_spare_kept(dsi_reduce *r);
+
 /* Around a backward pass; last: gradients are complete with it. */
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
 ds_status dsi_reduce_end(dsi_reduce *r);  /* of a pass that did not fail */

@@ -300,7 +300,8 @@ static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
     bool brings = z->files && !dsi_offload_is_here(z->files, k);
-    ds_status status = z->part[k] ? dsi_copy(dsi_flat_own_in(f, k, whole), z->part[k]) : DS_OK;
+    ds_tensor *own = dsi_flat_own_in(f, k, whole); /* NULL: none of its elements, if it has any */
+    ds_status status = own && z->part[k] ? dsi_copy(own, z->part[k]) : DS_OK;
     if (brings) dsi_offload_let_go(z->files, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {

@@ -147,14 +147,61 @@ static void offloaded(void **state)
     }
 }
 
+/* ---- a parameter without elements ------------------------------------------------------------------------ */
+
+static ds_engine *engine_with_none(int stage, const char *dtype)
+{
+    char text[400];
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 12, \"bf16\": {\"enabled\": %s}, \"optimizer\": {\"type\": "
+             "\"Adam\"}, "
+             "\"zero_optimization\": {\"stage\": %d, \"stage3_param_persistence_threshold\": 0}}",
+             strcmp(dtype, "bf16") ? "false" : "true", stage);
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 5, 7);
+    ds_module_param(ds_nn_relu(m, "1"), "none", ds_zeros(DS_F32, ds_shape(0, 3)));
+    ds_nn_linear(m, "2", 7, 3);
+    return ds_initialize(.model = m, .config = text);
+}
+
+static ds_status none_comes_back(void *arg)
+{
+    for (int i = 0; i < 8; i++) {
+        ds_engine *e = engine_with_none(i / 2, i % 2 ? "bf16" : "fp32");
+        RANK_CHECK(e);
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *x = ds_ones(ds_engine_dtype(e), ds_shape(2, 5));
+        RANK_CHECK(ds_engine_backward(e, ds_mean(ds_engine_forward(e, x))) == DS_OK);
+        RANK_CHECK(ds_engine_step(e) == DS_OK);
+        ds_state *state = ds_engine_state(e, true);
+        RANK_CHECK(ds_numel(ds_state_get(state, "1.none")) == 0 && ds_state_len(state) == 5);
+        RANK_CHECK(ds_engine_save(e, *(const char **)arg) == DS_OK);
+        RANK_CHECK(ds_engine_load(e, *(const char **)arg) == DS_OK);
+        ds_state_free(state);
+        ds_scope_close(scope);
+        ds_engine_free(e);
+    }
+    return DS_OK;
+}
+
+static void no_elements(void **state)
+{
+    (void)state;
+    const char *dir = folder_make();
+    for (int ranks = 1; ranks <= 3; ranks++)
+        CHECK_INT(ds_run_ranks(ranks, none_comes_back, &dir), DS_OK);
+    folder_remove();
+}
+
 int main(void)
 {
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float32),   cmocka_unit_test(float16),
-        cmocka_unit_test(bfloat16),  cmocka_unit_test(other_optimizers),
-        cmocka_unit_test(behind),    cmocka_unit_test(experts),
-        cmocka_unit_test(offloaded), cmocka_unit_test(deterministic)};
+        cmocka_unit_test(float32),    cmocka_unit_test(float16),
+        cmocka_unit_test(bfloat16),   cmocka_unit_test(other_optimizers),
+        cmocka_unit_test(behind),     cmocka_unit_test(experts),
+        cmocka_unit_test(offloaded),  cmocka_unit_test(deterministic),
+        cmocka_unit_test(no_elements)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,6 +125,42 @@ static void unused_parameters_and_buffers(void **state)
         CHECK_INT(ds_run_ranks(ranks, use_some, NULL), DS_OK);
 }
 
+/* ---- gradients that the program keeps ---------------------------------------------------------------------- */
+
+/* As on one rank, a gradient that is kept over zero_grad is not written to again. */
+static ds_status keep_one(void *arg)
+{
+    (void)arg;
+    ds_module *net = net_new();
+    ds_ddp *ddp = ds_ddp_new(net);
+    ds_tensor *kept = NULL, *last = ds_module_param_at(net, 5, NULL); /* fc2.bias */
+    float was = 0;
+    bool right = true;
+    for (int i = 0; ddp && i < 2; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module_zero_grad(net);
+        right &= ds_ddp_backward(ddp, loss_of(net, DS_F32, 8 * i, 8)) == DS_OK;
+        const float *g = ds_data(ds_grad(last));
+        if (i == 0) {
+            kept = ds_keep(ds_grad(last));
+            was = g ? *g : 0;
+        }
+        right &= g && (i == 0 || *g != was);
+        ds_scope_close(scope);
+    }
+    right &= kept && was != 0 && *(const float *)ds_data(kept) == was;
+    ds_drop(kept);
+    ds_ddp_free(ddp);
+    ds_module_free(net);
+    return right ? DS_OK : ds_fail(DS_ESTATE, "a kept gradient has changed: %s", ds_error());
+}
+
+static void kept_gradients_stay(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++) CHECK_INT(ds_run_ranks(ranks, keep_one, NULL), DS_OK);
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------- */
 
 static ds_status one_fails(void *arg)
@@ -165,4 +201,5 @@ static void no_world_yet(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(as_a_single_process), cmocka_unit_test(unused_parameters_and_buffers),
-          cmocka_unit_test(a_failure_is_everybodys), cmocka_unit_test(no_world_yet))
+          cmocka_unit_test(kept_gradients_stay), cmocka_unit_test(a_failure_is_everybodys),
+          cmocka_unit_test(no_world_yet))

@@ -220,19 +220,21 @@ static void check_random_sampler(Reference *r, const json_t *c)
 
 /* ---- distributed_sampler ------------------------------------------------------------------------- */
 
-/* The public loader is the DistributedSampler without drop_last; the rest is asked of the order alone. */
 static void check_rank_loader(Reference *r, const json_t *c, const json_t *epoch, int rank,
                               const json_t *want)
 {
     int64_t len = int_of(c, "length");
     ds_loader *l = ds_loader_new(
         numbers_new(len), len + 1, .rank = rank, .ranks = (int)int_of(c, "world"),
-        .shuffle = json_is_true(member(c, "shuffle")), .seed = (uint64_t)int_of(c, "seed"));
+        .shuffle = json_is_true(member(c, "shuffle")), .seed = (uint64_t)int_of(c, "seed"),
+        .drop_uneven = json_is_true(member(c, "drop_last")));
     ds_loader_set_epoch(l, int_of(epoch, "epoch"));
     ds_batch b;
-    CHECK(ds_loader_next(l, &b));
-    CHECK_INT(b.size, (int64_t)json_array_size(want));
-    check_i64(r, want, ds_data(b.x), "the loader of a rank");
+    if (json_array_size(want)) {
+        CHECK(ds_loader_next(l, &b));
+        CHECK_INT(b.size, (int64_t)json_array_size(want));
+        check_i64(r, want, ds_data(b.x), "the loader of a rank");
+    }
     CHECK(!ds_loader_next(l, &b));
     CHECK(!ds_error());
     ds_loader_free(l);
@@ -266,8 +268,7 @@ static void check_ranks(Reference *r, const json_t *c)
         json_array_foreach(member(epoch, "ranks"), rank, want)
         {
             check_rank_order(r, c, epoch, (int)rank, want);
-            if (!json_is_true(member(c, "drop_last")))
-                check_rank_loader(r, c, epoch, (int)rank, want);
+            check_rank_loader(r, c, epoch, (int)rank, want);
         }
     }
 }
