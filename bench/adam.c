@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/work.h"
+#include "median.h"
 #include "optim/optim.h"
 
 #include <deepspeed.h>
@@ -92,18 +93,6 @@ static Adam make(int64_t n, bool half)
     return (Adam){m, o};
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *t)
-{
-    qsort(t, ROUNDS, sizeof *t, ascending);
-    return t[ROUNDS / 2];
-}
-
 static void print_row(const char *name, int64_t n, double bytes, double t, double triad)
 {
     double rate = bytes * (double)n / t / 1e9;
@@ -122,12 +111,13 @@ static void measure(int64_t n, int threads, const Triad *triad, const Adam *plai
         t[2][i] = time_adam(plain);
         t[3][i] = time_adam(half);
     }
-    double one = median(t[0]), other = median(t[1]), best = one < other ? one : other;
+    double one = median(t[0], ROUNDS), other = median(t[1], ROUNDS),
+           best = one < other ? one : other;
     printf("%lld parameters, %d of %d threads\n", (long long)n, ds_threads(), threads);
     print_row("triad", n, 12, one, best);
     print_row("triad, stores past the caches", n, 12, other, best);
-    print_row("adamw, float32", n, 28, median(t[2]), best);
-    print_row("adamw, masters, bfloat16 g and copy", n, 28, median(t[3]), best);
+    print_row("adamw, float32", n, 28, median(t[2], ROUNDS), best);
+    print_row("adamw, masters, bfloat16 g and copy", n, 28, median(t[3], ROUNDS), best);
 }
 
 int main(int argc, char **argv)

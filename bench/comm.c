@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "comm/comm.h"
 #include "base/clock.h"
+#include "median.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed.h>
@@ -54,12 +55,6 @@ static double bus_share(kind k, int ranks)
     return k == ALL_REDUCE ? 2 * share : k == BROADCAST ? 1 : share;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median over repeats, in seconds. */
 static double time_of(kind k, ds_dtype dtype, int64_t bytes)
 {
@@ -76,11 +71,10 @@ static double time_of(kind k, ds_dtype dtype, int64_t bytes)
         if (run(k, x, y, part) != DS_OK) fprintf(stderr, "%s\n", ds_error());
         if (i >= 0) took[i] = dsi_now() - begun;
     }
-    qsort(took, (size_t)repeats, sizeof *took, ascending);
-    double median = took[repeats / 2];
+    double middle = median(took, repeats);
     free(took);
     ds_scope_close(scope);
-    return median;
+    return middle;
 }
 
 static ds_status table(void *arg)

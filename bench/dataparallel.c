@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
+#include "median.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -79,18 +80,6 @@ static double block(const Side *s, ds_tensor *x, ds_tensor *y, int samples)
         ds_scope_close(turn);
     }
     return steps * (double)ds_size(x, 0) / (dsi_now() - begin);
-}
-
-static int smaller(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, smaller);
-    return x[n / 2];
 }
 
 static void compare(const Options *o, int batch)

@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
+#include "median.h"
 #include "mlp.h"
 
 #include <argp.h>
@@ -152,26 +153,19 @@ static double block(const Kind *k, ds_tensor *x, ds_tensor *y, int steps)
 
 /* ---- all of it ----------------------------------------------------------------------------------------------- */
 
-static int smaller(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print(Kind *kinds, const Options *o)
 {
     int ranks = ds_comm_size(ds_world());
     double ddp = 0;
     for (int k = 0; k < KINDS; k++) {
-        qsort(kinds[k].seconds, (size_t)o->blocks, sizeof(double), smaller);
-        double median = kinds[k].seconds[o->blocks / 2];
-        if (k == DDP) ddp = median;
+        double middle = median(kinds[k].seconds, o->blocks);
+        if (k == DDP) ddp = middle;
         printf("{\"bench\": \"ddp\", \"kind\": \"%s\", \"net\": \"%s\", \"dtype\": \"%s\","
                " \"backend\": \"%s\", \"ranks\": %d, \"batch\": %d, \"us_per_step\": %.1f,"
                " \"samples_per_s\": %.0f, \"beside_ddp\": %.3f}\n",
                kind_name[k], o->net, k < STAGE_0 ? "fp32" : o->dtype, ds_comm_backend(ds_world()),
-               ranks, o->batch, 1e6 * median, o->batch * ranks / median,
-               ddp > 0 ? median / ddp : 0);
+               ranks, o->batch, 1e6 * middle, o->batch * ranks / middle,
+               ddp > 0 ? middle / ddp : 0);
     }
 }
 

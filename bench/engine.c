@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
+#include "median.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -65,18 +66,6 @@ static double engine_block(ds_engine *engine, ds_tensor *x, ds_tensor *y, int st
         ds_scope_close(turn);
     }
     return (dsi_now() - begin) / steps;
-}
-
-static int smaller(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, smaller);
-    return x[n / 2];
 }
 
 static ds_engine *make_engine(const Options *o)

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "device/cpu/cpu.h"
 #include "device/device.h"
+#include "median.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -122,18 +123,6 @@ static double seconds(const Bench *x, const Row *r, Run *run, int times)
     double t = clock_of(x);
     for (int i = 0; i < times; i++) run(x, r);
     return (clock_of(x) - t) / times;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, ascending);
-    return x[n / 2];
 }
 
 #define TURNS 15

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "classify.h"
 #include "engine/engine.h"
+#include "median.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -38,12 +39,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     if ((o->steps = atoi(arg)) < 1)
         argp_error(state, "\"%s\": expected a number of 1 or more", arg);
     return 0;
-}
-
-static int smaller(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* ---- networks ------------------------------------------------------------------------------------------ */
@@ -121,11 +116,10 @@ static void measure(const Net *net, const char *dtype, int steps)
         if (i >= 0) ms[i] = 1e3 * (dsi_now() - begin);
     }
     if (e && !ds_error()) {
-        qsort(ms, (size_t)steps, sizeof *ms, smaller);
         printf("%-9s %-5s %12lld %12lld %12lld %12lld %12lld %10.3f\n", net->name, dtype,
                (long long)row.state.parameters, (long long)row.state.gradients,
                (long long)row.state.optimizer, (long long)row.kept, (long long)row.peak,
-               ms[steps / 2]);
+               median(ms, steps));
         fflush(stdout);
     }
     free(ms);

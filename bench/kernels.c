@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "device/device.h"
+#include "median.h"
 
 #include <deepspeed.h>
 
@@ -203,12 +204,6 @@ static void stage(Net *o, int which)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Medians over turns of the step. */
 static void bench_net(const dsi_kernels *k, dsi_stream *s, int64_t N, double peak)
 {
@@ -227,8 +222,7 @@ static void bench_net(const dsi_kernels *k, dsi_stream *s, int64_t N, double pea
     }
     printf("batch %lld\n", (long long)N);
     for (int i = 0; i <= STAGES; i++) {
-        qsort(us[i], TURNS, sizeof us[i][0], by_value);
-        double t = us[i][TURNS / 2] / (double)N;
+        double t = median(us[i], TURNS) / (double)N;
         printf("  %-18s %8.3f us a sample", i < STAGES ? stages[i].name : "all", t);
         if (i < STAGES && stages[i].mflop > 0)
             printf(" %8.1f GF/s %5.1f %%", stages[i].mflop / t * 1e3,

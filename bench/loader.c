@@ -3,6 +3,7 @@
  * Samples are images of CIFAR-10's size in memory, to_float and normalize over them.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
+#include "median.h"
 
 #include <deepspeed.h>
 #include <stdio.h>
@@ -47,12 +48,6 @@ static ds_dataset *images_new(void)
     return ds_transform_normalize(ds_transform_to_float(d), 1, &half, &half);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void row(int64_t batch, int workers, double step_us)
 {
     enum { MOST = 20000 };
@@ -69,9 +64,9 @@ static void row(int64_t batch, int workers, double step_us)
         while (now_us() - start < took[n - 1] + step_us) {}
     }
     ds_loader_free(l);
-    qsort(took, (size_t)n, sizeof *took, ascending);
+    double middle = median(took, n);
     printf("%6lld %8d %9.0f %11.2f %9.2f %9.2f %15.2f\n", (long long)batch, workers, step_us,
-           took[n / 2], total / n, took[n - 1 - n / 100], took[n / 2] / (double)batch);
+           middle, total / n, took[n - 1 - n / 100], middle / (double)batch);
 }
 
 int main(void)

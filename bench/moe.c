@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "median.h"
 
 #include <deepspeed.h>
 
@@ -63,12 +64,6 @@ static ds_module *expert(ds_module *parent, const char *name, void *arg)
     return m;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Seconds of a pass of the layer, or of its experts on equal shares of k rows a token. */
 static double one_pass(const Options *o, ds_module *moe, ds_module *alone, ds_tensor *x)
 {
@@ -97,8 +92,7 @@ static double median_pass(const Options *o, ds_module *moe, ds_module *alone, ds
     double t[STEPS];
     for (int i = 0; i < WARM; i++) one_pass(o, moe, alone, x);
     for (int i = 0; i < STEPS; i++) t[i] = one_pass(o, moe, alone, x);
-    qsort(t, STEPS, sizeof *t, ascending);
-    return t[STEPS / 2];
+    return median(t, STEPS);
 }
 
 static ds_status measure(void *arg)

@@ -7,6 +7,7 @@
  *                                               with the two times in microseconds
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
+#include "median.h"
 #include "ops_network.h"
 
 #include <stdio.h>
@@ -67,12 +68,6 @@ static bool turn(const Bench *b, bool backward)
     return right;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Microseconds a call; 0 when it fails. */
 static double time_us(const Bench *b, bool backward, int n_samples)
 {
@@ -91,8 +86,7 @@ static double time_us(const Bench *b, bool backward, int n_samples)
         else
             samples[s] = (now_us() - begin) / calls;
     }
-    qsort(samples, (size_t)n_samples, sizeof *samples, by_size);
-    return samples[n_samples / 2];
+    return median(samples, n_samples);
 }
 
 /* [N,C,H,W] that lies as [N,H,W,C] */

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "base/clock.h"
+#include "median.h"
 
 #include <deepspeed.h>
 
@@ -45,18 +46,6 @@ static double peak_mb(void)
     struct rusage r;
     getrusage(RUSAGE_SELF, &r);
     return (double)r.ru_maxrss / 1024;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return x[n / 2];
 }
 
 static ds_engine *engine_of(const Options *o, bool behind)

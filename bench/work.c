@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/work.h"
 #include "base/clock.h"
+#include "median.h"
 
 #include <deepspeed.h>
 #include <stdio.h>
@@ -16,12 +17,6 @@ static void spin(void *arg, int64_t begin, int64_t end)
     for (volatile int64_t i = begin; i < end; i = i + 1) {}
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median time of a job of n items, `pause_us` after the one before. */
 static double job_us(int64_t n, int64_t grain, double pause_us, int repeats)
 {
@@ -33,10 +28,9 @@ static double job_us(int64_t n, int64_t grain, double pause_us, int repeats)
         dsi_parallel(n, grain, spin, NULL);
         took[i] = now_us() - start;
     }
-    qsort(took, (size_t)repeats, sizeof *took, ascending);
-    double median = took[repeats / 2];
+    double middle = median(took, repeats);
     free(took);
-    return median;
+    return middle;
 }
 
 int main(void)
