@@ -2,10 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
 
+#include "base/int.h"
 #include "base/mem.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t size_of(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype); }
 
@@ -54,10 +52,10 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
 /* What of a step's parameters is gathered at a time. at_once: elements of the largest. */
 static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once)
 {
-    int64_t whole = most(at_once, 1), ahead = o->prefetch_bucket / whole * whole;
+    int64_t whole = dsi_max(at_once, 1), ahead = o->prefetch_bucket / whole * whole;
     int64_t again = o->max_reuse_distance / 2; /* from the end of a forward there and back */
-    int64_t n = least(most(ahead, again), o->max_live);
-    return least(most(n, at_once), divided) * size_of(o->dtype);
+    int64_t n = dsi_min(dsi_max(ahead, again), o->max_live);
+    return dsi_min(dsi_max(n, at_once), divided) * size_of(o->dtype);
 }
 
 /* Copies of buckets in the dtype that is sent, if it is another one. `bucket`: elements of the largest. */
@@ -67,7 +65,7 @@ static int64_t copies_sent(const dsi_zero_opts *o, const dsi_estimate_sizes *s, 
     ds_dtype dtype = partitions(o, s) ? o->dtype : gradient_dtype(o, s);
     if (s->ranks == 1 || dtype == o->comm_dtype) return 0;
     int64_t n = partitions(o, s) ? 2 * bucket : o->overlap_comm ? all : bucket;
-    return least(n, all) * size_of(o->comm_dtype);
+    return dsi_min(n, all) * size_of(o->comm_dtype);
 }
 
 static void add_up(dsi_estimate *e)
@@ -80,15 +78,15 @@ static void add_up(dsi_estimate *e)
 dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
 {
     int64_t ranks = s->ranks, bucket = dsi_zero_layout(o, 0, s->ranks).bucket;
-    int64_t largest = least(s->largest ? s->largest : bucket, s->params);
+    int64_t largest = dsi_min(s->largest ? s->largest : bucket, s->params);
     Elements n = {.all = s->params, .own = s->params};
     if (o->stage && ranks > 1) n.own = (s->params + ranks - 1) / ranks;
     if (o->stage == 3 && (ranks > 1 || away(o))) n.divided = s->params;
     n.slice = (largest + ranks - 1) / ranks;
     dsi_estimate e = state_of(o, s, n);
-    bucket = n.divided ? largest : most(bucket, largest); /* a divided parameter has its own */
+    bucket = n.divided ? largest : dsi_max(bucket, largest); /* a divided parameter has its own */
     e.passing = s->activations + copies_sent(o, s, s->params, bucket);
-    if (partitions(o, s)) e.passing += least(2 * bucket, s->params) * size_of(o->dtype);
+    if (partitions(o, s)) e.passing += dsi_min(2 * bucket, s->params) * size_of(o->dtype);
     if (ranks > 1) e.passing += largest * size_of(o->dtype);
     if (n.divided) e.gathered = gathered(o, n.divided, largest);
     add_up(&e);
@@ -130,10 +128,10 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_flat *f, const dsi_pass_
     for (int j = 0; j < n; j++) {
         int k = f->param[e[j].i].unit;
         bool becomes_it = f->unit[k].n == f->param[e[j].i].n; /* the gradient itself */
-        worst = most(worst, e[j].peak + b.bytes);
+        worst = dsi_max(worst, e[j].peak + b.bytes);
         open_bucket(&b, k);
         int64_t copied = becomes_it ? b.bytes - f->unit[k].n * b.size : b.bytes;
-        worst = most(worst, e[j].live + copied);
+        worst = dsi_max(worst, e[j].live + copied);
         fill_bucket(&b, k);
     }
     dsi_free(b.missing);
@@ -148,10 +146,10 @@ static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *
 {
     int64_t worst = 0, made = 0, counted = s->ranks == 1 && !s->accumulates ? state->gradients : 0;
     for (int j = 0; j < n; j++) {
-        worst = most(worst, e[j].peak + made);
+        worst = dsi_max(worst, e[j].peak + made);
         if (counted) made += f->param[e[j].i].n * size_of(o->dtype);
     }
-    return most(worst - counted, 0);
+    return dsi_max(worst - counted, 0);
 }
 
 dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
@@ -162,11 +160,11 @@ dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes 
     for (int i = 0; i < f->n; i++) {
         const dsi_flat_param *p = &f->param[i];
         elements.all += p->n;
-        bucket = most(bucket, f->unit[p->unit].n);
+        bucket = dsi_max(bucket, f->unit[p->unit].n);
         if (!f->unit[p->unit].alone) continue;
         elements.divided += p->n;
-        largest = most(largest, p->n);
-        elements.slice = most(elements.slice, f->unit[p->unit].slice);
+        largest = dsi_max(largest, p->n);
+        elements.slice = dsi_max(elements.slice, f->unit[p->unit].slice);
     }
     dsi_estimate result = state_of(o, s, elements);
     result.passing = partitions(o, s) ? follow(o, f, e, n)

@@ -2,14 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #include "flat.h"
 
+#include "base/int.h"
 #include "base/mem.h"
 #include "comm/comm.h"
 #include "nn/module.h"
 #include "same.h"
 
 #include <deepspeed/autograd.h>
-
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* ---- who has what ------------------------------------------------------------------------------------- */
 
@@ -74,7 +73,7 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
 static void close_unit(dsi_flat *f)
 {
     dsi_flat_unit *u = &f->unit[f->units++];
-    u->n = round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
+    u->n = dsi_round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
     u->slice = u->n / u->ranks;
     u->base = f->total;
     u->own_at = f->own;
@@ -115,7 +114,7 @@ static void deal_out(dsi_flat *f, const ds_module *model, const dsi_flat_opts *o
         if (closed) open_unit(f, o, e, i);
         p->unit = f->units;
         p->at = u->n;
-        u->n = round_up(u->n + p->n, DSI_FLAT_ALIGN);
+        u->n = dsi_round_up(u->n + p->n, DSI_FLAT_ALIGN);
         u->count++;
         u->alone = alone;
         closed = alone;

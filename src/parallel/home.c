@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "home.h"
 
+#include "base/int.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/trace.h"
@@ -30,17 +31,13 @@ struct dsi_home {
     dsi_aio_file file;
 };
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t element(const dsi_home *h) { return (int64_t)ds_dtype_size(h->buffer->t->dtype); }
 
 /* Elements of t before the first that a file may be read to. */
 static int64_t aligned(const ds_tensor *t)
 {
     int64_t p = (int64_t)(uintptr_t)t->storage->p;
-    return (round_up(p, DSI_AIO_ALIGN) - p) / (int64_t)ds_dtype_size(t->dtype);
+    return (dsi_round_up(p, DSI_AIO_ALIGN) - p) / (int64_t)ds_dtype_size(t->dtype);
 }
 
 static ds_tensor *slice_in(const dsi_home *h, const Buffer *b, int k)
@@ -73,7 +70,7 @@ static Buffer *oldest(const dsi_home *h, bool ahead_too)
 
 static void start(dsi_home *h, Buffer *b, bool write)
 {
-    int64_t bytes = round_up(h->f->unit[b->unit].slice * element(h), DSI_AIO_ALIGN);
+    int64_t bytes = dsi_round_up(h->f->unit[b->unit].slice * element(h), DSI_AIO_ALIGN);
     b->op = (dsi_aio_op){.file = &h->file,
                          .write = write,
                          .p = (char *)b->t->storage->p + aligned(b->t) * element(h),
@@ -165,8 +162,8 @@ static ds_status give_places(dsi_home *h, const ds_module *model, int first, con
                             dsi_flat_path(f, model, f->unit[k].first), (long long)slice,
                             (long long)o->buffer_size, (long long)slice);
         h->at[k] = h->bytes;
-        h->bytes += round_up(slice * size, DSI_AIO_ALIGN);
-        h->capacity = most(h->capacity, slice);
+        h->bytes += dsi_round_up(slice * size, DSI_AIO_ALIGN);
+        h->capacity = dsi_max(h->capacity, slice);
         h->in_file++;
     }
     return DS_OK;
@@ -176,8 +173,8 @@ static ds_status make_buffers(dsi_home *h, const dsi_home_opts *o)
 {
     const ds_tensor *like = h->f->param[0].x;
     int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(like->dtype);
-    int64_t n = round_up(h->capacity, room);
-    int wanted = (int)least(most(o->buffer_count, 1), most(h->in_file, 1));
+    int64_t n = dsi_round_up(h->capacity, room);
+    int wanted = (int)dsi_min(dsi_max(o->buffer_count, 1), dsi_max(h->in_file, 1));
     void **p = dsi_alloc((size_t)wanted * sizeof *p);
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
@@ -241,8 +238,8 @@ int64_t dsi_home_file(const dsi_home *h) { return h->file.bytes; }
 
 int64_t dsi_home_needs(const dsi_home_opts *o, int64_t own, int64_t longest, ds_dtype dtype)
 {
-    int64_t size = (int64_t)ds_dtype_size(dtype), in_memory = least(own, o->max_in_cpu);
-    int64_t buffer = round_up(longest * size, DSI_AIO_ALIGN) + DSI_AIO_ALIGN;
+    int64_t size = (int64_t)ds_dtype_size(dtype), in_memory = dsi_min(own, o->max_in_cpu);
+    int64_t buffer = dsi_round_up(longest * size, DSI_AIO_ALIGN) + DSI_AIO_ALIGN;
     if (in_memory == own) return own * size;
     return in_memory * size + (o->buffer_count > 0 ? o->buffer_count : 1) * buffer;
 }

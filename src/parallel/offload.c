@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "offload.h"
 
+#include "base/int.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/trace.h"
@@ -36,8 +37,8 @@ typedef struct Item {
 
 struct dsi_offload {
     const dsi_flat *f;
-    int *mine,
-        n_mine; /* parameters of the layout with elements of this rank, in their order in own buffers */
+    /* parameters of the layout with elements of this rank, in their order in own buffers */
+    int *mine, n_mine;
     ds_optim *optim;
     dsi_offload_opts o;
     int words, word_of[DS_OPTIM_MOMENTS]; /* 0: that moment is not used */
@@ -53,10 +54,6 @@ struct dsi_offload {
     Item *item; /* [f->n][words] */
 };
 
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t own_elements(const dsi_flat *f, int i)
 {
     return f->param[i].end - f->param[i].begin;
@@ -67,7 +64,7 @@ static int64_t own_end(const dsi_flat *f, int i) { return f->param[i].own_at + o
 
 static int64_t block_size(const dsi_offload_opts *o, int64_t own)
 {
-    return least(o->buffer_size > 0 ? o->buffer_size : DEFAULT, most(own, 1));
+    return dsi_min(o->buffer_size > 0 ? o->buffer_size : DEFAULT, dsi_max(own, 1));
 }
 
 static int64_t in_memory(const dsi_offload_opts *o, int64_t blocks)
@@ -78,9 +75,9 @@ static int64_t in_memory(const dsi_offload_opts *o, int64_t blocks)
 int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words)
 {
     int64_t size = block_size(o, own), blocks = (own + size - 1) / size,
-            memory = in_memory(o, blocks), file = most(blocks - memory, 1);
-    int64_t each = round_up(size, ALIGN_WORDS) * words + ALIGN_WORDS;
-    return (memory + least(most(o->buffer_count, 1), file)) * each * WORD;
+            memory = in_memory(o, blocks), file = dsi_max(blocks - memory, 1);
+    int64_t each = dsi_round_up(size, ALIGN_WORDS) * words + ALIGN_WORDS;
+    return (memory + dsi_min(dsi_max(o->buffer_count, 1), file)) * each * WORD;
 }
 
 static void add_block(dsi_offload *o, int64_t begin, int64_t end)
@@ -88,9 +85,10 @@ static void add_block(dsi_offload *o, int64_t begin, int64_t end)
     int64_t at = o->blocks
                      ? o->block[o->blocks - 1].at + o->block[o->blocks - 1].room * o->words * WORD
                      : 0;
-    Block b = {.begin = begin, .end = end, .at = at, .room = round_up(end - begin, ALIGN_WORDS)};
+    Block b = {
+        .begin = begin, .end = end, .at = at, .room = dsi_round_up(end - begin, ALIGN_WORDS)};
     while (b.first + 1 < o->n_mine && own_end(o->f, o->mine[b.first]) <= begin) b.first++;
-    o->capacity = most(o->capacity, b.room * o->words);
+    o->capacity = dsi_max(o->capacity, b.room * o->words);
     o->block = dsi_realloc(o->block, (size_t)(o->blocks + 1) * sizeof *o->block);
     o->block[o->blocks++] = b;
 }
@@ -116,7 +114,7 @@ static void cut(dsi_offload *o)
 static int64_t aligned(const ds_tensor *t)
 {
     uintptr_t p = (uintptr_t)t->storage->p;
-    return (int64_t)(round_up((int64_t)p, DSI_AIO_ALIGN) - (int64_t)p) / WORD;
+    return (int64_t)(dsi_round_up((int64_t)p, DSI_AIO_ALIGN) - (int64_t)p) / WORD;
 }
 
 /* Own elements from `from` on of a word of block b, which lies in t. */
@@ -202,7 +200,7 @@ static ds_status copy_item(const Item *it, ds_tensor *x, bool to_blocks)
     int64_t at = o->f->param[it->i].own_at, end = own_end(o->f, it->i);
     for (int k = 0; k < o->blocks; k++) {
         const Block *b = &o->block[k];
-        int64_t from = most(at, b->begin), to = least(end, b->end);
+        int64_t from = dsi_max(at, b->begin), to = dsi_min(end, b->end);
         if (from >= to) continue;
         ds_tensor *t = hold(o, k);
         if (!t) return ds_error_status();
@@ -286,8 +284,8 @@ static int list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
     for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
         int i = o->mine[j];
         ds_tensor *x = dsi_offload_part(o, i);
-        int64_t at = f->param[i].own_at, from = most(at, b->begin),
-                to = least(own_end(f, i), b->end);
+        int64_t at = f->param[i].own_at, from = dsi_max(at, b->begin),
+                to = dsi_min(own_end(f, i), b->end);
         if (from >= to || !ds_grad(x)) continue;
         dsi_optim_piece *p = &pieces[n++];
         ds_dims shape = whole ? x->shape : ds_shape(to - from);
@@ -443,8 +441,8 @@ static ds_status fill_block(const dsi_offload *o, const Block *b, ds_tensor *t,
     if (!dsi_run(t, fill, 0.0, dsi_v(t))) return ds_error_status();
     for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
         int i = o->mine[j];
-        int64_t at = f->param[i].own_at, from = most(at, b->begin),
-                to = least(own_end(f, i), b->end);
+        int64_t at = f->param[i].own_at, from = dsi_max(at, b->begin),
+                to = dsi_min(own_end(f, i), b->end);
         if (from >= to) continue;
         ds_tensor *x = dsi_flat_range(model.part(model.arg, i, false), from - at, to - at);
         if (dsi_copy(place(t, b, 0, from, ds_shape(to - from)), x) != DS_OK ||
@@ -479,7 +477,7 @@ dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *fol
     for (int i = 0; i < f->n; i++)
         if (own_elements(f, i)) o->mine[o->n_mine++] = i;
     cut(o);
-    o->buffers = (int)least(most(opts->buffer_count, 1), most(o->in_file, 1));
+    o->buffers = (int)dsi_min(dsi_max(opts->buffer_count, 1), dsi_max(o->in_file, 1));
     o->buffer = dsi_alloc((size_t)o->buffers * sizeof *o->buffer);
     o->aio = dsi_aio_new(&opts->aio);
     dsi_optim_keep(optim, moment, o);
