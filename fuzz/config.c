@@ -54,8 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     dsi_syntax_free(&s);
     dsi_text_free(&error);
 
-    char *text = dsi_alloc(
-        n + 2); /* a blank in front and a line's end behind: never the path of a file */
+    /* a blank in front and a line's end behind: never the path of a file */
+    char *text = dsi_alloc(n + 2);
     text[0] = '\n';
     memcpy(text + 1, data + 1, n - 1);
     whole(text, ranks);

@@ -57,8 +57,8 @@ typedef struct options {
  * on stderr about what is wrong. */
 void args_read(options *o, int argc, char **argv);
 
-int args_per_node(
-    const options *o); /* ranks on each node by whichever option said it; -1: none did */
+/* ranks on each node by whichever option said it; -1: none did */
+int args_per_node(const options *o);
 bool args_silent(const options *o); /* lines of level info are not wanted */
 
 #endif

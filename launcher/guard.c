@@ -55,8 +55,8 @@ static int after_death(const guarded *g, int signal)
 int guard_run(const guarded *g)
 {
     sigset_t set = watch_signals(g), was;
-    signal(SIGCHLD,
-           SIG_DFL); /* whoever started us may have ignored it, and children would vanish */
+    /* whoever started us may have ignored it, and children would vanish */
+    signal(SIGCHLD, SIG_DFL);
     processes_adopt();
     fflush(NULL);
     sigprocmask(SIG_BLOCK, &set, &was);

@@ -4,9 +4,8 @@
 #define LAUNCHER_GUARD_H
 
 typedef struct guarded {
-    int (*work)(
-        void *
-            arg); /* returns the status of the command; signals of guard_signals are blocked in it */
+    /* returns the status of the command; signals of guard_signals are blocked in it */
+    int (*work)(void *arg);
     void (*tidy)(void *arg); /* when work was killed, and all processes below are gone */
     void *arg;
     int signals; /* bit s: signal s is passed on to work */

@@ -12,9 +12,8 @@ int here_devices(bool *known);
 /* Whether CUDA_VISIBLE_DEVICES hides all of them: it is empty or -1. */
 bool here_gpus_hidden(void);
 
-bool here_is(
-    const char
-        *host); /* whether this is a name or an address of this machine; user@ is no part of it */
+/* whether this is a name or an address of this machine; user@ is no part of it */
+bool here_is(const char *host);
 /* The first address that is neither of the loopback nor of a bridge, or 127.0.0.1; to be freed (dsi_free). */
 char *here_address(void);
 

@@ -10,13 +10,13 @@ typedef struct job {
     int n_commands;
     int size;                /* ranks */
     const char *const *host; /* [size] where they are to run */
-    const char *const
-        *prefix; /* [size] of their lines; NULL: they write to the launcher's stdout themselves */
-    int columns; /* of the terminal, less the prefix; 0: output goes elsewhere */
+    /* [size] of their lines; NULL: they write to the launcher's stdout themselves */
+    const char *const *prefix;
+    int columns;         /* of the terminal, less the prefix; 0: output goes elsewhere */
     const char *program; /* for messages */
     char secret[WIRE_SECRET + 1];
-    bool
-        local; /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
+    /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
+    bool local;
     bool hydra;   /* its status says nothing: it dies of SIGPIPE now and then when all is well */
     int lost;     /* a line comes from this descriptor when a node is lost; 0: none */
     bool quiet;   /* no lines of DeepSpeed's logger */

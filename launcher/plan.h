@@ -63,8 +63,8 @@ int plan_reach(launch_plan *p);
 /* world_size, world_info, environment, commands anew from the other fields: for whoever changes hosts (a
  * joiner says how many slots it has), master_addr or agent. */
 void plan_compose(launch_plan *p);
-int plan_print(
-    const launch_plan *p); /* --dry_run: one JSON object on stdout; status of the command */
+/* --dry_run: one JSON object on stdout; status of the command */
+int plan_print(const launch_plan *p);
 void plan_free(launch_plan *p);
 
 /* announce.c: DeepSpeed's lines of what is known before the start: cmd =, WORLD INFO DICT, nnodes=,

@@ -74,8 +74,8 @@ typedef struct wire_calls {
 } wire_calls;
 
 void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to);
-void wire_finish(wire_reader *r,
-                 const wire_calls *to); /* the stream has ended; frees what r holds */
+/* the stream has ended; frees what r holds */
+void wire_finish(wire_reader *r, const wire_calls *to);
 
 /* The name of the job's socket, in the abstract namespace: no file is left behind. Returns its length. */
 size_t wire_address(const char *secret, void *sockaddr_un);

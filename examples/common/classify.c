@@ -99,8 +99,8 @@ static void sum_over_ranks(Accuracy *a)
 static void count_share(ds_module *net, ds_loader *test, Accuracy *a)
 {
     int64_t all = ds_dataset_len(ds_loader_dataset(test)), ranks = ds_comm_size(ds_world());
-    int64_t number = ds_comm_rank(
-        ds_world()); /* of the image, as a DistributedSampler deals them */
+    /* of the image, as a DistributedSampler deals them */
+    int64_t number = ds_comm_rank(ds_world());
     ds_batch b;
     while (ds_loader_next(test, &b)) {
         const int64_t *label = ds_data(b.y);

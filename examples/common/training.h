@@ -32,8 +32,8 @@ typedef struct Training {
 /* What is a program's own in its options. */
 typedef struct TrainingUsage {
     const char *about, *batch_size, *threads; /* help: of the program, of two options */
-    const struct argp_option
-        *more; /* options of its own, and their parser, whose input is the Training */
+    /* options of its own, and their parser, whose input is the Training */
+    const struct argp_option *more;
     error_t (*parse)(int key, char *arg, struct argp_state *state);
 } TrainingUsage;
 

@@ -21,8 +21,8 @@ static ds_tensor *swish_forward(ds_ctx *ctx, ds_tensor **in, int n)
 static void swish_backward(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in)
 {
     ds_tensor *x = ds_ctx_saved(ctx, 0), *s = ds_ctx_saved(ctx, 1);
-    ds_tensor *slope = ds_add(s,
-                              ds_mul(ds_mul(x, s), ds_sub(ds_like(s, 1), s))); /* s + x s (1 - s) */
+    /* s + x s (1 - s) */
+    ds_tensor *slope = ds_add(s, ds_mul(ds_mul(x, s), ds_sub(ds_like(s, 1), s)));
     grad_in[0] = ds_mul(grad, slope);
 }
 

@@ -48,9 +48,9 @@ DS_API const struct argp *ds_add_config_arguments(void);
 
 typedef struct ds_init {
     ds_module *model;
-    ds_dataset
-        *training_data; /* NULL: the program loads for itself, and there is no ds_engine_loader */
-    const char *config; /* path of a DeepSpeed JSON, the JSON itself, or its base64 */
+    /* NULL: the program loads for itself, and there is no ds_engine_loader */
+    ds_dataset *training_data;
+    const char *config;       /* path of a DeepSpeed JSON, the JSON itself, or its base64 */
     const ds_arguments *args; /* its deepspeed_config in place of .config */
     /* One of the program's own in place of the config's; one of each pair. A schedule is made for the
      * optimizer it is given, so that it can only be made here. */
@@ -137,18 +137,18 @@ DS_API int ds_engine_world_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
-DS_API bool
-ds_engine_is_gradient_accumulation_boundary(const ds_engine *e); /* of the micro step that runs */
-DS_API bool
-ds_engine_was_step_applied(const ds_engine *e); /* false between boundaries, after an overflow */
+/* of the micro step that runs */
+DS_API bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e);
+/* false between boundaries, after an overflow */
+DS_API bool ds_engine_was_step_applied(const ds_engine *e);
 DS_API int64_t ds_engine_global_steps(const ds_engine *e); /* boundaries so far, skipped ones too */
 DS_API int64_t ds_engine_micro_steps(const ds_engine *e);
 DS_API int64_t ds_engine_global_samples(const ds_engine *e);
 DS_API int64_t ds_engine_skipped_steps(const ds_engine *e);
-DS_API double
-ds_engine_lr(const ds_engine *e); /* of the first parameter group, for the next update */
-DS_API void ds_engine_set_lr(ds_engine *e,
-                             double lr); /* all groups; until the schedule's next step */
+/* of the first parameter group, for the next update */
+DS_API double ds_engine_lr(const ds_engine *e);
+/* Of all groups, until the schedule's next step. */
+DS_API void ds_engine_set_lr(ds_engine *e, double lr);
 DS_API double ds_engine_loss_scale(const ds_engine *e); /* 1 without fp16 */
 /* L2 norm of all gradients of the last step, before clipping, over all ranks; inf where it was skipped. NaN
  * before the first step, and if nothing needs it and zero_optimization.compute_grad_norm is false. */
@@ -172,8 +172,8 @@ DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 typedef struct ds_save_opts {
     const char *dir;
     const char *tag; /* NULL: "global_stepN" */
-    const ds_value
-        *client_state;   /* a dict of the program's own, borrowed: ds_engine_load gives it back */
+    /* a dict of the program's own, borrowed: ds_engine_load gives it back */
+    const ds_value *client_state;
     bool no_latest;      /* DIR/latest stays as it is */
     bool exclude_frozen; /* parameters that are not trained are left out */
 } ds_save_opts;
@@ -189,8 +189,8 @@ DS_API ds_status ds_engine_save_wait(ds_engine *e);
 
 typedef struct ds_load_opts {
     const char *dir;
-    const char
-        *tag; /* NULL: what DIR/latest names; if that is damaged, the newest one that is whole */
+    /* NULL: what DIR/latest names; if that is damaged, the newest one that is whole */
+    const char *tag;
     bool module_only;  /* only weights and buffers */
     bool no_optimizer; /* neither moments nor averages */
     bool no_schedule;
@@ -217,8 +217,8 @@ typedef struct ds_memory_estimate {
     int stage;
     ds_dtype dtype; /* of parameters, gradients, activations */
     /* bytes of one rank */
-    int64_t parameters, gradients,
-        optimizer;    /* model state; optimizer: moments and float32 masters */
+    /* model state; optimizer: moments and float32 masters */
+    int64_t parameters, gradients, optimizer;
     int64_t passing;  /* at the worst moment of a pass: activations, a new gradient, buckets */
     int64_t gathered; /* stage 3: parameters of other ranks */
     int64_t peak;     /* all of that */

@@ -4,8 +4,8 @@
 #define DSI_BASE_CLOCK_H
 
 double dsi_now(void); /* seconds since some moment; never goes back: for lengths of time */
-double dsi_thread_time(
-    void); /* seconds that this thread has run: a neighbour on its core does not count */
+/* seconds that this thread has run: a neighbour on its core does not count */
+double dsi_thread_time(void);
 double dsi_wall_time(void); /* seconds since 1970: for files and messages */
 
 #endif

@@ -26,8 +26,8 @@ bool dsi_library_open(const char *who, const char *const *sonames, const char *p
                      names[i], package);
             return false;
         }
-        memcpy((char *)to + (size_t)i * sizeof f, &f,
-               sizeof f); /* C has no cast from data to functions */
+        /* C has no cast from data to functions */
+        memcpy((char *)to + (size_t)i * sizeof f, &f, sizeof f);
     }
     return true;
 }

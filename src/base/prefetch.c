@@ -88,8 +88,8 @@ dsi_prefetch *dsi_prefetch_new(int workers, int places,
     sigset_t all, was; /* signals are for the program's own threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    while (p->workers < workers &&
-           !pthread_create(&p->thread[p->workers], NULL, worker_main, p)) /* fewer will do */
+    /* fewer than asked for will do */
+    while (p->workers < workers && !pthread_create(&p->thread[p->workers], NULL, worker_main, p))
         p->workers++;
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     if (p->workers) return p;

@@ -89,9 +89,9 @@ static inline int dsi_comm_size(const ds_comm *c) { return c ? c->size : 1; }
 
 /* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait.
  * squares, if not NULL: grow by the squares of the result's elements (floats), of each on one rank only, before
- * wait returns; summed over the ranks they are those of all. All ranks want them, or none. */
-dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op,
-                                  double *squares); /* in place */
+ * wait returns; summed over the ranks they are those of all. All ranks want them, or none. all_reduce is in
+ * place. */
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares);
 dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root);
 dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
                                       double *squares);

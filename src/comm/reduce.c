@@ -117,8 +117,8 @@ static double squares_of(ds_dtype dtype, int64_t n, const void *x)
 {
     float wide[BLOCK];
     if (dtype == DS_F64) return squares_f64(n, x);
-    convert(n, dtype, x, DS_F32,
-            wide); /* as it was rounded: what is too large for 16 bits is inf */
+    /* as it was rounded: what is too large for 16 bits is inf */
+    convert(n, dtype, x, DS_F32, wide);
     return squares_f32(n, wide);
 }
 

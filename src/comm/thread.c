@@ -71,8 +71,8 @@ typedef struct group {
 /* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in groups and meetings too. */
 typedef struct team {
     pthread_mutex_t mutex;
-    pthread_cond_t
-        changed; /* a meeting has opened or ended, a rank has gone, the team has failed */
+    /* a meeting has opened or ended, a rank has gone, the team has failed */
+    pthread_cond_t changed;
     _Atomic int sleepers;
     int size;
     bool *gone;   /* [size] ranks whose body has returned */

@@ -138,8 +138,8 @@ static ds_status check_labels(const dsi_cifar10_file *f)
 static ds_status open_file(dsi_cifar10_file *f, dsi_cifar10_layout layout)
 {
     struct stat st;
-    f->fd = open(f->path,
-                 O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo is refused, not waited for */
+    /* a fifo is refused, not waited for */
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (f->fd < 0)
         return dsi_fail(DS_EIO, "cifar10: %s: %s; expected a batch of %lld images", f->path,
                         strerror(errno), (long long)f->n);

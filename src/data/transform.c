@@ -411,8 +411,8 @@ typedef struct cast {
     ds_dataset *data;
     ds_dtype to;
     ds_dtype from[DS_MAX_FIELDS];
-    int64_t
-        n[DS_MAX_FIELDS]; /* elements of a field to convert; 0: it is written where it belongs */
+    /* elements of a field to convert; 0: it is written where it belongs */
+    int64_t n[DS_MAX_FIELDS];
     size_t at[DS_MAX_FIELDS]; /* where the inner data set writes it, bytes into a sample's memory */
     size_t bytes;             /* of that memory */
 } cast;

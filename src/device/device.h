@@ -25,10 +25,10 @@ typedef struct dsi_device_type {
                                                                       that a device is broken */
     void *(*alloc_host)(dsi_device *d, size_t bytes); /* pinned: its copies need no detour */
     void (*free_host)(dsi_device *d, void *p);
-    ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host,
-                         size_t bytes); /* finished on return */
-    ds_status (*copy_out)(dsi_stream *s, void *host, const void *src,
-                          size_t bytes); /* finished on return */
+    /* finished on return */
+    ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);
+    /* finished on return */
+    ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes);
     /* from a device of this kind, another one or the same; within one it is only ordered on s */
     ds_status (*copy)(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes);
     ds_status (*record)(dsi_stream *s, dsi_event *e); /* may be recorded again */

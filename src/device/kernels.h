@@ -120,11 +120,11 @@ typedef struct dsi_kernels {
     ds_status (*fill)(dsi_stream *s, double value, dsi_view y);
 
     /* ---- pointwise ------------------------------------------------------------------------------ */
-    ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b,
-                     dsi_view y); /* a + alpha b; y may be a */
-    dsi_binary *mul, *div;        /* y may be a or b */
-    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x,
-                        dsi_view y); /* factor x + term; y may be x */
+    /* a + alpha b; y may be a */
+    ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view y);
+    dsi_binary *mul, *div; /* y may be a or b */
+    /* factor x + term; y may be x */
+    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y);
     ds_status (*pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y);
     dsi_binary *eq, *lt; /* y: bool; a, b any dtype */
     ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y); /* c: bool */
@@ -155,14 +155,14 @@ typedef struct dsi_kernels {
                                   dsi_view w, dsi_view dx);
     ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                   dsi_view x, dsi_view dw);
-    ds_status (*sum_channels)(dsi_stream *s, dsi_view x,
-                              dsi_view y); /* y[c] = sum over n,h,w of x[n,c,h,w] */
+    /* y[c] = sum over n,h,w of x[n,c,h,w] */
+    ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
 
     /* ---- pooling: x [N,C,H,W] -> y [N,C,P,Q]; index int32 of y's shape and strides ---------------- */
     ds_status (*max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                             dsi_view index);
-    ds_status (*max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index,
-                               dsi_view dx); /* dx[index] += dy, else 0 */
+    /* dx[index] += dy, else 0 */
+    ds_status (*max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
     ds_status (*pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y);
     ds_status (*avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y);
     ds_status (*avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx);
@@ -185,8 +185,8 @@ typedef struct dsi_kernels {
 
     /* ---- normalisation ------------------------------------------------------------------------------ */
     /* x, y [N,C,I]; weight, bias, mean, rstd [C]; weight and bias optional */
-    ds_status (*batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean,
-                             dsi_view var); /* biased variance */
+    /* biased variance */
+    ds_status (*batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
     /* y = (x - mean) rstd weight + bias; rstd is given */
     ds_status (*batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                             dsi_view weight, dsi_view bias, dsi_view y);
@@ -206,16 +206,16 @@ typedef struct dsi_kernels {
     /* over dimension 1 of [outer,C,inner]: the first maximum and its index (int64) [outer,inner]; NaN wins;
      * y optional */
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
-    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x,
-                      double *out); /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
+    /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
+    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out);
     /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i] in that order, for k < outs and i < n; average: divided by ranks. Host
      * memory; y[k] may be an x. *squares, if not NULL, grows by the squares of the result, in double. */
     ds_status (*sum_ranks)(dsi_stream *s, bool average, int ranks, const void *const *x, int64_t n,
                            int outs, void *const *y, double *squares);
 
     /* ---- by index -------------------------------------------------------------------------------------- */
-    ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index,
-                             dsi_view y); /* y[i,:] = w[index[i],:] */
+    /* y[i,:] = w[index[i],:] */
+    ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
     ds_status (*scatter_rows)(
         dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
         dsi_view dw); /* dw[index[i],:] += dy[i,:], dw set to 0 first; rows `skip` left out */
@@ -246,13 +246,13 @@ typedef struct dsi_kernels {
 
     /* ---- optimizers: one fused pass over all spans. g below is g_scale times the span's ---------------- */
     ds_status (*sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x); /* m: momentum */
-    ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n,
-                      const dsi_span *x); /* m, v, vmax: amsgrad */
+    /* m, v, vmax: amsgrad */
+    ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x);
     ds_status (*adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x); /* v */
-    ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n,
-                         const dsi_span *x); /* v; m: momentum; vmax: mean g */
-    ds_status (*adadelta)(dsi_stream *s, const dsi_adadelta *c, int n,
-                          const dsi_span *x); /* m: mean of delta^2; v */
+    /* v; m: momentum; vmax: mean g */
+    ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x);
+    /* m: mean of delta^2; v */
+    ds_status (*adadelta)(dsi_stream *s, const dsi_adadelta *c, int n, const dsi_span *x);
     ds_status (*lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x); /* m */
     ds_status (*lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x); /* m, v */
 } dsi_kernels;

@@ -124,8 +124,8 @@ static ds_status send_scalars(ds_engine *e)
         const Scalar *s = &scalars[i];
         if (!s->sent || ds_monitor_write(e->monitor, s->tag, s->value, e->global_samples) == DS_OK)
             continue;
-        dsi_log(DSI_WARNING, "%s: training goes on without it",
-                ds_error()); /* said once: it is closed */
+        /* said once: it is closed */
+        dsi_log(DSI_WARNING, "%s: training goes on without it", ds_error());
         ds_error_clear();
     }
     return DS_OK;

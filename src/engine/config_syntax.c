@@ -427,8 +427,8 @@ static void explain(scan *c, const json_error_t *e)
         return;
     }
     if (json_error_code(e) != json_error_duplicate_key) {
-        const char *near = strstr(e->text,
-                                  " near '"); /* bytes that may be cut inside of a character */
+        /* bytes that may be cut inside of a character */
+        const char *near = strstr(e->text, " near '");
         int n = near ? (int)(near - e->text) : (int)strlen(e->text);
         wrong_at(c, origin(s, json), "%.*s", n, e->text);
         return;

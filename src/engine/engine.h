@@ -71,9 +71,9 @@ void dsi_engine_end_behind(ds_engine *e);
 
 /* engine/announce.c: what is printed, and sent to the monitor. */
 void dsi_engine_announce_start(const ds_engine *e);
-void dsi_engine_announce_overflow(const ds_engine *e,
-                                  const char *bad);              /* before the scaler is told */
-ds_status dsi_engine_announce_step(ds_engine *e, bool boundary); /* after all is counted */
+/* before the scaler is told */
+void dsi_engine_announce_overflow(const ds_engine *e, const char *bad);
+ds_status dsi_engine_announce_step(ds_engine *e, bool boundary);        /* after all is counted */
 void dsi_engine_announce_memory(const ds_engine *e, const char *where); /* if memory_breakdown */
 
 #endif

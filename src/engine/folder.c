@@ -248,8 +248,8 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
 void dsi_folder_abandon(const char *dir, const char *tag)
 {
     char *saving = dsi_folder_saving(dir, tag);
-    (void)nftw(saving, remove_entry, 8,
-               FTW_DEPTH | FTW_PHYS); /* the failure to tell is another one */
+    /* the failure to tell is another one */
+    (void)nftw(saving, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     dsi_free(saving);
 }
 

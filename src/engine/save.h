@@ -96,8 +96,8 @@ ds_status dsi_save_publish(const dsi_save_job *j);
 /* The same on a thread of its own, which takes j; rank 0's waits for the lists of the others. */
 typedef struct dsi_save_behind dsi_save_behind;
 dsi_save_behind *dsi_save_behind_start(dsi_save_job *j);
-const char *
-dsi_save_behind_why(const dsi_save_behind *b); /* it has ended, and failed: why; else NULL */
+/* it has ended, and failed: why; else NULL */
+const char *dsi_save_behind_why(const dsi_save_behind *b);
 void dsi_save_behind_wait(dsi_save_behind *b);
 void dsi_save_behind_free(dsi_save_behind *b);
 

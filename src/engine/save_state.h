@@ -51,8 +51,8 @@ void dsi_save_make_groups(dsi_save_maker *m);
 void dsi_save_free_groups(dsi_save_maker *m);
 ds_value *dsi_save_shape(dsi_save_maker *m, ds_dims shape); /* a torch.Size */
 ds_value *dsi_save_param_shapes(dsi_save_maker *m);
-ds_value *dsi_save_group_values(dsi_save_maker *m,
-                                int group); /* what a group of the optimizer has of its own */
+/* what a group of the optimizer has of its own */
+ds_value *dsi_save_group_values(dsi_save_maker *m, int group);
 ds_value *dsi_save_shard(dsi_save_maker *m);
 ds_value *dsi_save_config(dsi_save_maker *m); /* the user's */
 /* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which
@@ -61,8 +61,8 @@ ds_value *dsi_save_tensor(dsi_save_maker *m, ds_tensor *x);
 ds_value *dsi_save_optimizer(dsi_save_maker *m);
 ds_value *dsi_save_names(dsi_save_maker *m);
 ds_value *dsi_save_averages(dsi_save_maker *m);
-bool dsi_save_divided(const dsi_save_maker *m,
-                      const ds_tensor *x); /* its values are in the shards alone */
+/* its values are in the shards alone */
+bool dsi_save_divided(const dsi_save_maker *m, const ds_tensor *x);
 void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, ...) DS_PRINTF(3, 4);
 
 /* ---- experts: save_experts.c --------------------------------------------------------------------------- */

@@ -62,7 +62,7 @@ typedef struct dsi_throughput {
 void dsi_throughput_start(dsi_throughput *t); /* at the begin of each forward in training */
 /* At the end of each step; every steps_per_print global steps the line "epoch=0/micro_step=..". */
 void dsi_throughput_stop(dsi_throughput *t, bool global_step);
-double
-dsi_throughput_average(const dsi_throughput *t); /* samples per second; 0 before the third step */
+/* samples per second; 0 before the third step */
+double dsi_throughput_average(const dsi_throughput *t);
 
 #endif

@@ -46,8 +46,8 @@ ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std)
 typedef struct truncation {
     double mean, std;
     float low, high;
-    float *x, *fresh,
-        *chance; /* [n] each; chance: where little of the bell lies between the bounds */
+    /* [n] each; chance: where little of the bell lies between the bounds */
+    float *x, *fresh, *chance;
     int64_t n;
 } truncation;
 

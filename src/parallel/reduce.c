@@ -16,8 +16,8 @@ typedef struct Leaf {
 
 typedef struct Bucket {
     ds_tensor *full; /* [n] of its unit; counted; NULL: not there */
-    ds_tensor
-        *wire; /* what is sent: full itself, or a copy; counted; NULL: nothing is on its way */
+    /* what is sent: full itself, or a copy; counted; NULL: nothing is on its way */
+    ds_tensor *wire;
     dsi_request *request; /* NULL: none */
     ds_tensor *pieces;    /* tree: [ranks][slice], on its way; counted */
     int missing;          /* parameters without a gradient of this pass */

@@ -49,8 +49,8 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
 ds_status dsi_reduce_end(dsi_reduce *r);  /* of a pass that did not fail */
 ds_status dsi_reduce_wait(dsi_reduce *r); /* until all that left has arrived */
 
-bool dsi_reduce_complete(
-    const dsi_reduce *r); /* a last pass came since the gradients were forgotten */
+/* a last pass came since the gradients were forgotten */
+bool dsi_reduce_complete(const dsi_reduce *r);
 
 double dsi_reduce_seconds(const dsi_reduce *r); /* of the last pass, spent on sending and waiting */
 

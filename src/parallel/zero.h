@@ -45,8 +45,8 @@ typedef struct dsi_zero_opts {
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
-    dsi_home_opts
-        param_files; /* stage 3: likewise this rank's slices: Note [Home]; masters are apart then */
+    /* stage 3: likewise this rank's slices: Note [Home]; masters are apart then */
+    dsi_home_opts param_files;
 } dsi_zero_opts;
 
 /* How parameters lie and who owns them (Note [Layout]). */

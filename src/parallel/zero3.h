@@ -40,8 +40,8 @@ void dsi_zero3_free(dsi_zero3 *z); /* divided parameters stay without storage */
  * file, reading them brings them, and dsi_zero3_store writes them back and lets them go. */
 ds_tensor *dsi_zero3_part(const dsi_zero3 *z, int i);
 bool dsi_zero3_in_file(const dsi_zero3 *z, int i);
-ds_status dsi_zero3_blank(const dsi_zero3 *z,
-                          int i); /* brings memory without values, to be written */
+/* brings memory without values, to be written */
+ds_status dsi_zero3_blank(const dsi_zero3 *z, int i);
 ds_status dsi_zero3_store(const dsi_zero3 *z, int i);
 void dsi_zero3_let_go(const dsi_zero3 *z, int i); /* without writing */
 bool dsi_zero3_divides(const dsi_zero3 *z, int unit);

@@ -109,8 +109,8 @@ void dsi_release_storage(ds_tensor *x);
 ds_tensor *dsi_new_absent(dsi_device *d, ds_dtype dtype, ds_dims shape,
                           ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
 void dsi_absent_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
-ds_status
-dsi_bring(const ds_tensor *x); /* x has its storage now, or there is a message; NULL passes */
+/* x has its storage now, or there is a message; NULL passes */
+ds_status dsi_bring(const ds_tensor *x);
 
 /* x's hooks, made if it has none; and how many tensors of this thread have some. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
