@@ -137,15 +137,15 @@ DS_API int ds_engine_world_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
-/* of the micro step that runs */
+/* Whether the micro step that runs ends an update. */
 DS_API bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e);
-/* false between boundaries, after an overflow */
+/* Whether the last step updated: not between boundaries, nor after an overflow. */
 DS_API bool ds_engine_was_step_applied(const ds_engine *e);
 DS_API int64_t ds_engine_global_steps(const ds_engine *e); /* boundaries so far, skipped ones too */
 DS_API int64_t ds_engine_micro_steps(const ds_engine *e);
 DS_API int64_t ds_engine_global_samples(const ds_engine *e);
 DS_API int64_t ds_engine_skipped_steps(const ds_engine *e);
-/* of the first parameter group, for the next update */
+/* Of the first parameter group, for the next update. */
 DS_API double ds_engine_lr(const ds_engine *e);
 /* Of all groups, until the schedule's next step. */
 DS_API void ds_engine_set_lr(ds_engine *e, double lr);

@@ -54,7 +54,7 @@ typedef struct ds_sink_type {
 
 /* Returns your struct, to be filled in; NULL, with the message, for a type without name or write. */
 DS_API void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type);
-/* that were added, those too that have failed since */
+/* How many were added, with those that have failed since. */
 DS_API int ds_monitor_sinks(const ds_monitor *m);
 
 #ifdef __cplusplus

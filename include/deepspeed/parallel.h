@@ -28,7 +28,7 @@ typedef struct ds_ddp_opts {
 DS_API ds_ddp *ds_ddp_new(ds_module *module);
 DS_API ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts);
 DS_API void ds_ddp_free(ds_ddp *d);
-/* borrowed; its state dict is that of one process */
+/* What was wrapped, borrowed; its state dict is that of one process. */
 DS_API ds_module *ds_ddp_module(const ds_ddp *d);
 
 /* ds_call of the module; in training with the buffers of rank 0. */

@@ -71,8 +71,7 @@ typedef struct group {
 /* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in groups and meetings too. */
 typedef struct team {
     pthread_mutex_t mutex;
-    /* a meeting has opened or ended, a rank has gone, the team has failed */
-    pthread_cond_t changed;
+    pthread_cond_t changed; /* a meeting opened or ended, a rank went, the team failed */
     _Atomic int sleepers;
     int size;
     bool *gone;   /* [size] ranks whose body has returned */
