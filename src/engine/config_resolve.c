@@ -277,6 +277,13 @@ static void unknown(dsi_config_reader *r, const char *pattern, const char *path,
             "lets a file have others)");
 }
 
+/* "_comment", "//": notes, as people write them where JSON has no comments. DeepSpeed passes over them at the top
+ * only. */
+static bool is_note(const char *group, const char *name)
+{
+    return !*group && (*name == '_' || !strncmp(name, "//", 2));
+}
+
 /* Every key that the user has must have a row, which is not one of those that are gone. */
 static void check_keys(dsi_config_reader *r, const char *pattern, const char *group,
                        const json_t *given)
@@ -288,9 +295,9 @@ static void check_keys(dsi_config_reader *r, const char *pattern, const char *gr
         char *path = join(group, name);
         char *known = join(pattern, name); /* the group may have been given by another name */
         const dsi_config_row *row = strchr(name, '.') ? NULL : dsi_config_find(known);
-        if (!row || !*name)
+        if ((!row || !*name) && !is_note(pattern, name))
             unknown(r, pattern, path, name);
-        else if (row->mark == DSI_KEY_GONE)
+        else if (row && row->mark == DSI_KEY_GONE)
             dsi_config_wrong(r, path, "gone from DeepSpeed, and not here either: %s; leave it out",
                              row->help);
         dsi_free(known);

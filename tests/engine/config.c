@@ -134,6 +134,7 @@ static void names(void **state)
         {"{" B "'zero_optimization': {'offload_optimizer': {'devise': 'cpu'}}}",
          "\"zero_optimization.offload_optimizer.devise\": did you mean \"device\"?"},
         {"{" B "'completely_unheard_of': 1}", "there is no such key"},
+        {"{" B "'fp16': {'_comment': 1}}", "\"fp16._comment\": there is no such key"},
         {"{" B "'fp16.enabled': true}", "\"fp16.enabled\": keys do not nest by dots"},
         {"{" B "'': 1}", "\"\": there is no such key"},
         {"{" B "'timers': {'throughput': {'enable': true}}}", "did you mean \"enabled\"?"},
@@ -160,6 +161,14 @@ static void names(void **state)
          "\"zero_optimization.stage3_prefetch_bucket_size\": expected an integer"},
     };
     refuses(cases, COUNT(cases));
+}
+
+static void notes(void **state)
+{
+    (void)state;
+    dsi_config *c = must_read("{" B "'_comment': 'two of them', '//': {'stage': 3}}");
+    CHECK_INT(c->zero.stage, 0);
+    dsi_config_free(c);
 }
 
 static void automatic(void **state)
@@ -439,8 +448,9 @@ static void named_by_the_user(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(types_and_ranges), cmocka_unit_test(counts), cmocka_unit_test(names),
-          cmocka_unit_test(automatic), cmocka_unit_test(rules), cmocka_unit_test(several_at_once),
-          cmocka_unit_test(batch_sizes), cmocka_unit_test(batch_mismatches),
-          cmocka_unit_test(values), cmocka_unit_test(defaults), cmocka_unit_test(resolved_again),
-          cmocka_unit_test(old_names), cmocka_unit_test(without_effect),
-          cmocka_unit_test(unknown_keys_softened), cmocka_unit_test(named_by_the_user))
+          cmocka_unit_test(notes), cmocka_unit_test(automatic), cmocka_unit_test(rules),
+          cmocka_unit_test(several_at_once), cmocka_unit_test(batch_sizes),
+          cmocka_unit_test(batch_mismatches), cmocka_unit_test(values), cmocka_unit_test(defaults),
+          cmocka_unit_test(resolved_again), cmocka_unit_test(old_names),
+          cmocka_unit_test(without_effect), cmocka_unit_test(unknown_keys_softened),
+          cmocka_unit_test(named_by_the_user))
