@@ -24,15 +24,20 @@ ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *
     return n == 0 || dsi_run(x, norm, 2.0, n, lines, norm) ? DS_OK : ds_error_status();
 }
 
-ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double squares, double *norm)
+dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares)
 {
-    int ranks = dsi_comm_size(comm);
-    double *sums = ds_data_mut(room), total = 0;
-    sums[ranks] = squares;
-    if (ds_all_gather(comm, dsi_flat_range(room, 0, ranks),
-                      dsi_flat_range(room, ranks, ranks + 1)) != DS_OK)
-        return ds_error_status();
-    for (int r = 0; r < ranks; r++) total += sums[r];
+    int64_t ranks = dsi_comm_size(comm);
+    ((double *)ds_data_mut(room))[ranks] = squares;
+    return dsi_all_gather_start(comm, dsi_v(dsi_flat_range(room, ranks, ranks + 1)),
+                                dsi_v(dsi_flat_range(room, 0, ranks)));
+}
+
+ds_status dsi_norm_take(dsi_request *sent, ds_tensor *room, double *norm)
+{
+    const double *sums = ds_data(room);
+    double total = 0;
+    if (dsi_request_wait(sent) != DS_OK) return ds_error_status();
+    for (int64_t r = 0; r < ds_numel(room) - 1; r++) total += sums[r];
     *norm = sqrt(total);
     return DS_OK;
 }

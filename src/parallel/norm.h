@@ -2,10 +2,11 @@
  *
  * Note [Norm]
  * Of each gradient's elements one rank adds the squares, in double: as it adds up the gradients of all ranks, while
- * they are in its cache, or else in a pass over its own slices. The sums are gathered and added in the order of ranks. So every rank has the same norm and takes the same decisions,
- * and stages differ by no more than the rounding of a double, which is lost when the factor becomes a
- * float. The norm is not finite just when a gradient is inf or NaN: it is the search for overflow too.
- * Which parameter it was is asked only then.
+ * they are in its registers, or else in a pass over its own slices. The sums are gathered and added in the order of
+ * ranks. So every rank has the same norm and takes the same decisions, and stages differ by no more than the
+ * rounding of a double, which is lost when the factor becomes a float. The norm is not finite just when a gradient
+ * is inf or NaN: it is the search for overflow too. Which parameter it was is asked only then. Where nothing is
+ * decided by it, it travels while the parameters are updated.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_NORM_H
 #define DSI_PARALLEL_NORM_H
@@ -19,7 +20,9 @@ dsi_view dsi_norm_line(ds_tensor *g);
 /* The L2 norm of n lines of one dtype on x's device. */
 ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *norm);
 
-/* *norm of all ranks, of this one's squares. room: float64 [ranks + 1]. */
-ds_status dsi_norm_over(ds_comm *comm, ds_tensor *room, double squares, double *norm);
+/* This rank's squares to all others; NULL with the message. room: float64 [ranks + 1], until the norm is taken. */
+dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares);
+/* *norm of all ranks, when theirs have come. */
+ds_status dsi_norm_take(dsi_request *sent, ds_tensor *room, double *norm);
 
 #endif

@@ -98,13 +98,25 @@ static int lines_of_parts(const dsi_zero *z)
     return n;
 }
 
-static ds_status global_norm(dsi_zero *z, double *norm)
+/* The norm of all gradients, on its way: this rank's squares are sent, or on one rank it is there. */
+static ds_status send_norm(dsi_zero *z, dsi_request **sent, double *norm)
 {
     double counted = 0; /* squares */
     int n = z->comm ? dsi_reduce_slices(z->reduce, z->views, &counted) : lines_of_parts(z);
     if (n < 0 || dsi_norm_of(z->flat->param[0].x, n, z->views, norm) != DS_OK)
         return ds_error_status();
-    return z->comm ? dsi_norm_over(z->comm, z->sums, *norm * *norm + counted, norm) : DS_OK;
+    if (!z->comm) return DS_OK;
+    *sent = dsi_norm_send(z->comm, z->sums, *norm * *norm + counted);
+    return *sent ? DS_OK : ds_error_status();
+}
+
+/* Of unscaled gradients. */
+static ds_status take_norm(dsi_zero *z, dsi_request **sent, double scale, double *norm)
+{
+    ds_status status = *sent ? dsi_norm_take(*sent, z->sums, norm) : DS_OK;
+    *sent = NULL;
+    *norm *= scale;
+    return status;
 }
 
 #define PATH 256 /* bytes */
@@ -214,30 +226,38 @@ static ds_status update(dsi_zero *z, double scale, double *from, dsi_zero_step_r
     return status;
 }
 
+static ds_status skip(dsi_zero *z, dsi_zero_step_result *out)
+{
+    ds_status status = find_bad(z);
+    if (z->divided) dsi_zero3_changed(z->divided);
+    out->overflow = true;
+    out->bad = z->bad;
+    return status;
+}
+
 static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                       bool want_norm, dsi_zero_step_result *out)
 {
-    double scale = 1 / loss_scale;
+    double unscale = 1 / loss_scale, scale = unscale;
+    bool decides = max_norm > 0 || check_overflow;
+    dsi_request *sent = NULL;
     if (z->reduce && !dsi_reduce_complete(z->reduce))
         return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     double from = dsi_now();
     if (hand_over(z) != DS_OK) return ds_error_status();
-    if (max_norm > 0 || check_overflow || want_norm) {
-        if (global_norm(z, &out->norm) != DS_OK) return ds_error_status();
-        out->norm *= scale;
-    }
-    if (z->divided && dsi_zero3_settle(z->divided) != DS_OK) return ds_error_status();
-    if (check_overflow && !isfinite(out->norm)) {
-        ds_status status = find_bad(z);
-        if (z->divided) dsi_zero3_changed(z->divided);
-        out->overflow = true;
-        out->bad = z->bad;
-        return status;
-    }
+    if ((decides || want_norm) && send_norm(z, &sent, &out->norm) != DS_OK)
+        return ds_error_status();
+    if (decides && take_norm(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
+    ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
+    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
     out->gradients_s = lap(&from);
-    return update(z, scale, &from, out);
+    if (status == DS_OK) status = update(z, scale, &from, out);
+    /* after a failure too: others read what this rank has sent */
+    bool left = want_norm && !decides;
+    if (left && take_norm(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
+    return status;
 }
 
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
