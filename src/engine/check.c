@@ -12,13 +12,16 @@
 #include "base/mem.h"
 #include "config_parts.h"
 
-/* Whether the optimizer and the schedule can be made: their options are known to those who make them. */
+/* Whether the optimizer and the schedule can be made: their options are known to those who make them. A schedule
+ * for an optimizer of the program's is tried with Adam. */
 static ds_status check_parts(const dsi_config *c)
 {
-    if (!c->optimizer.type) return DS_OK;
+    bool named = c->optimizer.type != NULL;
+    if (!named && !c->scheduler.type) return DS_OK;
     ds_scope *scope = ds_scope_open();
     ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
-    ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
+    ds_optim *optim = ds_optim_by_name(any, named ? c->optimizer.type : "Adam",
+                                       named ? c->optimizer.params : NULL);
     ds_schedule *schedule = optim && c->scheduler.type
                                 ? ds_schedule_by_name(optim, c->scheduler.type, c->scheduler.params)
                                 : NULL;

@@ -168,17 +168,31 @@ static const Type types[] = {
 #define TORCH_ADAMW " lr betas eps weight_decay amsgrad maximize adam_w_mode torch_adam " WAYS
 #define TORCH_ADAM  " decoupled_weight_decay " TORCH_ADAMW
 
+/* The type whose class in DeepSpeed or torch has that name, as "FusedAdam"; or NULL. */
+static const char *type_of_class(const char *name)
+{
+    static const char *const before[] = {"Fused", "DeepSpeedCPU", "CPU", "torch.optim."};
+    for (size_t k = 0; k < sizeof before / sizeof *before; k++) {
+        size_t n = strlen(before[k]);
+        for (int i = 0; i < TYPES && !strncasecmp(name, before[k], n); i++)
+            if (!types[i].refuse && !strcasecmp(types[i].name, name + n)) return types[i].name;
+    }
+    return NULL;
+}
+
 static const Type *find_type(const char *name)
 {
     const char *names[TYPES];
+    int n = 0;
     for (int i = 0; i < TYPES; i++) {
         const Type *t = &types[i];
-        names[i] = t->name;
+        if (!t->refuse) names[n++] = t->name;
         if ((t->own ? strcasecmp : strcmp)(t->name, name) != 0) continue;
         if (!t->refuse) return t;
         return dsi_refuse("optimizer.type \"%s\": %s", name, t->refuse);
     }
-    const char *near = dsi_nearest(name, names, TYPES);
+    const char *near = type_of_class(name);
+    if (!near) near = dsi_nearest(name, names, n);
     if (near)
         return dsi_refuse("optimizer.type \"%s\": there is no such optimizer; did you mean \"%s\"?",
                           name, near);

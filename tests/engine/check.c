@@ -22,6 +22,10 @@ static void check_without_an_engine(void **state)
         "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lrr\": 1}}}";
     CHECK_INT(ds_config_check(lrr, 1, &resolved, &warnings), DS_EINVAL);
     CHECK_ERROR("optimizer.params.lrr: did you mean \"lr\"?");
+    const char *alone =
+        "{\"train_batch_size\": 8, \"scheduler\": {\"type\": \"WarmupLRR\", \"params\": {}}}";
+    CHECK_INT(ds_config_check(alone, 1, &resolved, &warnings), DS_EINVAL);
+    CHECK_ERROR("did you mean \"WarmupLR\"?");
     ds_error_clear();
 }
 

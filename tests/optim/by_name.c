@@ -87,6 +87,10 @@ static void refused_types(void **state)
     refused(m, "sgd", NULL,
             "optimizer.type \"sgd\": there is no such optimizer; did you mean \"SGD\"?");
     refused(m, "Adma", NULL, "did you mean \"Adam\"?");
+    refused(m, "FusedAdam", NULL, "did you mean \"Adam\"?");
+    refused(m, "DeepSpeedCPULion", NULL, "did you mean \"Lion\"?");
+    refused(m, "torch.optim.SGD", NULL, "did you mean \"SGD\"?");
+    refused(m, "CPUMuon", NULL, "there is no such optimizer");
     refused(m, "NoSuchOptimizer", NULL, "there are Adam, AdamW");
     refused(m, "onebitadam", NULL, "optimizer.type \"onebitadam\": it compresses");
     refused(m, "ZeroOneAdam", NULL, "one bit");
