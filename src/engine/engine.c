@@ -44,6 +44,7 @@ static void take_parts(const ds_engine *e, bool taken)
 {
     dsi_module_take(e->model, taken);
     dsi_loader_take(e->loader, taken);
+    dsi_schedule_take(e->schedule, taken);
     if (e->optim) e->optim->taken = taken;
 }
 

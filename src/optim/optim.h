@@ -37,6 +37,9 @@ struct ds_optim {
     bool taken; /* an engine frees it */
 };
 
+/* Whether an engine has s, so that nobody else may free it. */
+void dsi_schedule_take(ds_schedule *s, bool taken);
+
 /* Whether moment i is needed by parameters of that group. */
 bool dsi_optim_uses(const ds_optim *o, int group, int i);
 /* Those that x needs and has not yet: zeros. */

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "optim.h"
 
 #include <string.h>
 
@@ -18,6 +19,7 @@ struct ds_schedule {
     ds_optim *o; /* borrowed */
     int64_t last;
     void *self;
+    bool taken; /* an engine frees it */
 };
 
 /* ---- the handle -------------------------------------------------------------------------------------- */
@@ -29,16 +31,26 @@ ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
         return dsi_refuse("schedule_new: the type %s has no apply",
                           type->name ? type->name : "(no name)");
     ds_schedule *s = dsi_alloc(sizeof *s);
-    *s = (ds_schedule){type, o, -1, dsi_alloc(type->self_size ? type->self_size : 1)};
+    *s = (ds_schedule){type, o, -1, dsi_alloc(type->self_size ? type->self_size : 1), false};
     return s;
 }
 
 void ds_schedule_free(ds_schedule *s)
 {
     if (!s) return;
+    if (s->taken) {
+        dsi_fail(DS_ESTATE, "schedule_free: %s belongs to an engine, which frees it",
+                 s->type->name);
+        return;
+    }
     if (s->type->free) s->type->free(s->self);
     dsi_free(s->self);
     dsi_free(s);
+}
+
+void dsi_schedule_take(ds_schedule *s, bool taken)
+{
+    if (s) s->taken = taken;
 }
 
 void *ds_schedule_self(ds_schedule *s) { return s ? s->self : NULL; }

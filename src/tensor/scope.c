@@ -5,6 +5,7 @@
  * a training step opens about ten of them.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "tensor.h"
 
@@ -17,6 +18,8 @@ struct ds_scope {
 static _Thread_local ds_scope *current;
 static _Thread_local ds_scope *unused;
 static _Thread_local uint64_t opened; /* scopes since this thread began */
+
+#define MANY 100000 /* tensors of a thread's first scope */
 
 static void drop_all(ds_scope *s)
 {
@@ -100,11 +103,21 @@ void dsi_scope_close_if(ds_scope *scope, uint64_t number)
     if (scope && is_open(scope) && scope->number == number) ds_scope_close(scope);
 }
 
+/* A loop of one's own in which nobody opens a scope: memory grows with each turn, and nothing else says why. */
+static void warn_of_many(void)
+{
+    dsi_log(DSI_WARNING,
+            "%d tensors were made outside of any scope, where they stay until this thread ends: a "
+            "loop without a loader has ds_scope *s = ds_scope_open(); ... ds_scope_close(s);",
+            MANY);
+}
+
 ds_tensor *dsi_own(ds_tensor *x)
 {
     if (!x) return NULL;
     open_bottom();
     dsi_list_add(current, x);
+    if (current->n == MANY && !current->up) warn_of_many();
     return x;
 }
 

@@ -474,7 +474,10 @@ static void parts_stay_the_engines(void **state)
     (void)state;
     ds_tensor *x[] = {ds_ones(DS_F32, ds_shape(2, 1))};
     ds_engine *e = ds_initialize(.model = line_new(1), .training_data = ds_tensor_dataset(x, 1),
-                                 .config = "{\"train_batch_size\": 1, " SGD "}");
+                                 .config = "{\"train_batch_size\": 1, " SGD
+                                           ", \"scheduler\": {\"type\": \"WarmupLR\"}}");
+    ds_schedule_free(ds_engine_lr_scheduler(e));
+    CHECK_ERROR("schedule_free: WarmupLR belongs to an engine, which frees it");
     ds_loader_free(ds_engine_loader(e));
     CHECK_ERROR("loader_free: the loader belongs to an engine, which frees it");
     ds_optim_free(ds_engine_optimizer(e));

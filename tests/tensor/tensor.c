@@ -1,6 +1,7 @@
 /* tests/tensor/tensor.c: handles, scopes, views, copies, state dicts.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
+#include "caught.h"
 #include "check.h"
 
 #include <pthread.h>
@@ -39,6 +40,36 @@ static void closing_closes_those_inside(void **state)
     CHECK_INT(ds_live_tensors(), before);
     ds_scope_close(b);
     CHECK_ERROR("scope_close: this scope is not open");
+}
+
+static void make_many(void)
+{
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(1));
+    for (int i = 0; i < 100100; i++) ds_detach(x);
+}
+
+static void make_many_in_scopes(void)
+{
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(1));
+    ds_scope *turn = NULL;
+    for (int i = 0; i < 100100; i++) {
+        if (i % 100 == 0) {
+            ds_scope_close(turn);
+            turn = ds_scope_open();
+        }
+        ds_detach(x);
+    }
+}
+
+/* A loop of one's own without a scope is told so, once. */
+static void a_loop_without_scopes(void **state)
+{
+    (void)state;
+    const char *said = caught_of(NULL, make_many),
+               *first = strstr(said, "100000 tensors were made outside of any scope");
+    CHECK(first && strstr(first, "ds_scope_open()"));
+    CHECK(first && !strstr(first + 1, "100000 tensors were made"));
+    CHECK(!*caught_of(NULL, make_many_in_scopes));
 }
 
 static void result_moves_outside(void **state)
@@ -201,8 +232,9 @@ static void borrowed_memory(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(borrowed_memory), cmocka_unit_test(scopes_own_what_is_made),
-          cmocka_unit_test(closing_closes_those_inside), cmocka_unit_test(result_moves_outside),
-          cmocka_unit_test(views_share_memory), cmocka_unit_test(channels_last_is_an_order),
-          cmocka_unit_test(items), cmocka_unit_test(copies_convert_and_broadcast),
-          cmocka_unit_test(shapes_that_are_none), cmocka_unit_test(state_dicts_keep_order),
-          cmocka_unit_test(one_becomes_another), cmocka_unit_test(a_thread_leaves_nothing))
+          cmocka_unit_test(closing_closes_those_inside), cmocka_unit_test(a_loop_without_scopes),
+          cmocka_unit_test(result_moves_outside), cmocka_unit_test(views_share_memory),
+          cmocka_unit_test(channels_last_is_an_order), cmocka_unit_test(items),
+          cmocka_unit_test(copies_convert_and_broadcast), cmocka_unit_test(shapes_that_are_none),
+          cmocka_unit_test(state_dicts_keep_order), cmocka_unit_test(one_becomes_another),
+          cmocka_unit_test(a_thread_leaves_nothing))
