@@ -44,12 +44,22 @@ static void products_f32(const dsi_view *k, const float *transposed, int64_t bat
     int64_t depth = k->d[2];
     if (!transposed) {
         const float *b = (const float *)k->p + batch * k->s[0] + key * k->s[1];
-        dots((dot_operands){a, b, am, k->s[1], depth, NULL, s, KEYS}, rows, cols);
+        dots(
+            (dot_operands){.a = a, .b = b, .am = am, .bn = k->s[1], .k = depth, .y = s, .ym = KEYS},
+            rows, cols);
         return;
     }
     const float *b = transposed + (batch * key_blocks(k) + key / KEYS) * depth * KEYS;
     for (int64_t j = 0; j < cols; j += TILE_COLS) {
-        tile_operands t = {a, am, 1, b + j, KEYS, depth, NULL, s + j, KEYS, false, TILE_ROWS * am};
+        tile_operands t = {.a = a,
+                           .am = am,
+                           .ak = 1,
+                           .b = b + j,
+                           .bk = KEYS,
+                           .k = depth,
+                           .y = s + j,
+                           .ym = KEYS,
+                           .a_tile = TILE_ROWS * am};
         tile(t, rows, (int)(cols - j < TILE_COLS ? cols - j : TILE_COLS));
     }
 }
@@ -75,7 +85,16 @@ static void add_products_f32(const float *a, int64_t am, int64_t ak, const float
     int64_t tiles = (cols + TILE_COLS - 1) / TILE_COLS, vectors = (cols + VF - 1) / VF;
     int64_t width = (vectors + tiles - 1) / tiles * VF; /* none is much narrower than the others */
     for (int64_t j = 0; j < cols; j += width) {
-        tile_operands t = {a, am, ak, b + j, bk, depth, NULL, y + j, ym, true, TILE_ROWS * am};
+        tile_operands t = {.a = a,
+                           .am = am,
+                           .ak = ak,
+                           .b = b + j,
+                           .bk = bk,
+                           .k = depth,
+                           .y = y + j,
+                           .ym = ym,
+                           .add = true,
+                           .a_tile = TILE_ROWS * am};
         tile(t, rows, (int)(cols - j < width ? cols - j : width));
     }
 }
@@ -123,7 +142,7 @@ static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x
 static float dot_f32(const float *a, const float *b, int64_t n)
 {
     float sum;
-    dots((dot_operands){a, b, n, n, n, NULL, &sum, 1}, 1, 1);
+    dots((dot_operands){.a = a, .b = b, .k = n, .y = &sum}, 1, 1);
     return sum;
 }
 

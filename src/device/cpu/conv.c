@@ -174,8 +174,8 @@ static void sum_planes(void *arg, int64_t begin, int64_t end)
 static void sum_blocks(void *arg, int64_t begin, int64_t end)
 {
     const dsi_view *x = &((Sum *)arg)->x, *y = &((Sum *)arg)->y;
-    for (int64_t c = begin * VF; c < min64(end * VF, x->d[1]); c += VF) {
-        int lanes = (int)min64(VF, x->d[1] - c);
+    for (int64_t c = begin * VF; c < dsi_min(end * VF, x->d[1]); c += VF) {
+        int lanes = (int)dsi_min(VF, x->d[1] - c);
         double sum[VF] = {0};
         for (int64_t n = 0; n < x->d[0]; n++) {
             float one[VF];

@@ -3,13 +3,10 @@
 #ifndef DSI_DEVICE_CPU_CONV_H
 #define DSI_DEVICE_CPU_CONV_H
 
+#include "base/int.h"
 #include "isa.h"
 
 #include <stdatomic.h>
-
-static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* How a kernel's work is cut for threads: into quanta of about 10 us, as dsi_parallel wants them. Each
  * call of its body takes a slot of its own, with memory to work in. */
@@ -20,8 +17,8 @@ typedef struct {
 
 static inline void cut_work(Cut *o, double ns)
 {
-    o->quanta = max64(1, (int64_t)(ns / 10000));
-    o->slots = min64(ds_threads(), o->quanta);
+    o->quanta = dsi_max(1, (int64_t)(ns / 10000));
+    o->slots = dsi_min(ds_threads(), o->quanta);
     atomic_init(&o->taken, 0);
 }
 
@@ -120,7 +117,7 @@ static inline dsi_view pixels(dsi_view v, float *copy)
 
 static inline int64_t copy_floats(const dsi_view *v)
 {
-    return v->s[1] == 1 ? 0 : round_up(view_numel(v), VF);
+    return v->s[1] == 1 ? 0 : dsi_round_up(view_numel(v), VF);
 }
 
 /* ---- ways for some shapes: false where they do not fit, else *status --------------------------------------- */

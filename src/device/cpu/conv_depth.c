@@ -16,8 +16,8 @@ typedef struct {
     dsi_view x, y; /* source and result (dw: input and gradient), channels side by side */
     int64_t C, R, S;
     int64_t padded; /* channels, in whole vectors */
-    int64_t *row,
-        *col; /* row[i R + r]: of x, for row i of y and kernel row r; -1: none. col likewise */
+    /* row[i R + r]: of x, for row i of y and kernel row r; -1: none. col likewise */
+    int64_t *row, *col;
     float *w, *bias; /* [R S][padded], [padded] */
     dsi_view dw;
 } Job;
@@ -27,7 +27,7 @@ static bool fits(const dsi_conv2d *c, const dsi_view *w)
     return c->groups > 1 && w->d[1] == 1 && w->d[0] == c->groups;
 }
 
-static int lanes_from(const Job *o, int64_t c) { return (int)min64(VF, o->C - c); }
+static int lanes_from(const Job *o, int64_t c) { return (int)dsi_min(VF, o->C - c); }
 
 /* ---- y, dx ----------------------------------------------------------------------------------------------------- */
 
@@ -89,8 +89,8 @@ static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs
 static ds_status prepare(dsi_stream *s, Job *o, const dsi_view *x, const dsi_view *y,
                          const dsi_view *w)
 {
-    o->C = x->d[1], o->R = w->d[2], o->S = w->d[3], o->padded = round_up(o->C, VF);
-    int64_t table = round_up(2 * (y->d[2] * o->R + y->d[3] * o->S), 16); /* in floats */
+    o->C = x->d[1], o->R = w->d[2], o->S = w->d[3], o->padded = dsi_round_up(o->C, VF);
+    int64_t table = dsi_round_up(2 * (y->d[2] * o->R + y->d[3] * o->S), 16); /* in floats */
     int64_t floats = (o->R * o->S + 1) * o->padded, copies = copy_floats(x) + copy_floats(y);
     o->w = dsi_scratch(s, (size_t)(floats + table + copies) * sizeof(float));
     if (!o->w) return DS_ENOMEM;
@@ -212,7 +212,7 @@ static void units_of_dw(void *arg, int64_t begin, int64_t end)
     const Job *o = arg;
     for (int64_t unit = begin; unit < end; unit++)
         for (int64_t v = 0, taps; v < o->S; v += taps) {
-            taps = min64(MAX_TAPS, o->S - v);
+            taps = dsi_min(MAX_TAPS, o->S - v);
             dw_taps(o, unit / o->R * VF, unit % o->R, v, (int)taps);
         }
 }

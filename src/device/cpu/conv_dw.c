@@ -90,7 +90,7 @@ static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const
         List entries = collect(o->pooled, &o->places, n, k, list, o->list);
         const float *xg = x + k / (o->K / o->c->groups) * l->C;
         for (int64_t i = 0, m; i < l->count; i += m) {
-            m = min64(MAX_LINES, l->count - i);
+            m = dsi_min(MAX_LINES, l->count - i);
             int64_t at[MAX_LINES];
             for (int64_t j = 0; j < m; j++) at[j] = line_at(l, i + j);
             for (int64_t v = 0; v < l->padded; v += 2 * VF)
@@ -177,11 +177,11 @@ static void sample_dense(const Job *o, int64_t k0, int64_t k1, const float *x, c
     const Lines *l = &o->lines;
     int64_t per = o->K / o->c->groups;
     /* some rows at a time: those of x stay in the first cache */
-    int64_t rows = max64(max64(1, 4096 / l->row), 1 + 64 / o->Q);
+    int64_t rows = dsi_max(dsi_max(1, 4096 / l->row), 1 + 64 / o->Q);
     for (int64_t p = 0; p < o->P; p += rows) {
-        Pixels px = {min64(rows, o->P - p), o->Q, l->row, l->pixel, yrow, ypixel};
+        Pixels px = {dsi_min(rows, o->P - p), o->Q, l->row, l->pixel, yrow, ypixel};
         for (int64_t k = k0, last; k < k1; k = last) {
-            last = min64(k1, (k / per + 1) * per);
+            last = dsi_min(k1, (k / per + 1) * per);
             dense_rows(o, k, last, &px, x + p * l->row + k / per * l->C, dy + p * yrow, dw);
         }
     }
@@ -242,21 +242,23 @@ static ds_status run(dsi_stream *s, Job *o)
     o->x_mix = mix_to_pixels(o->x.d[1]);
     o->dy_mix = mix_to_pixels(o->dy ? o->K : 0);
     o->size = o->K * l->count * l->padded;
-    o->chunks = max64(1, min64(min64(MAX_CHUNKS, o->N / 2), ((int64_t)4 << 20) / (o->size + 1)));
+    o->chunks = dsi_max(1,
+                        dsi_min(dsi_min(MAX_CHUNKS, o->N / 2), ((int64_t)4 << 20) / (o->size + 1)));
     int64_t outputs = o->pooled ? o->pooled->value.d[2] * o->pooled->value.d[3] : o->P * o->Q;
     double ns = (double)o->size * (double)outputs * (double)o->N / VF / 2;
     cut_work(&o->cut, ns);
-    o->k_parts = o->cut.slots > 1 ? min64(o->K, (2 * o->cut.slots + o->chunks - 1) / o->chunks) : 1;
-    o->x_floats = round_up(l->rect.rows * l->rect.cols * o->x.d[1] + l->padded, 16);
-    o->list = round_up(outputs + LIST_SLACK, 16);
+    o->k_parts = o->cut.slots > 1 ? dsi_min(o->K, (2 * o->cut.slots + o->chunks - 1) / o->chunks)
+                                  : 1;
+    o->x_floats = dsi_round_up(l->rect.rows * l->rect.cols * o->x.d[1] + l->padded, 16);
+    o->list = dsi_round_up(outputs + LIST_SLACK, 16);
     bool as_is = o->dy && o->dy->s[1] == 1;
     o->dy_floats = o->pooled || as_is ? 0 : o->P * o->Q * o->K;
-    o->work_bytes = round_up(
+    o->work_bytes = dsi_round_up(
         (o->x_floats + (o->pooled ? 5 * o->list : o->dy_floats)) * (int64_t)sizeof(float), 64);
 
     bool small = o->P * o->Q < 1 << 20;
-    int64_t table = o->pooled && !small ? round_up(o->P * o->Q, 16) : 0;
-    int64_t line = round_up(l->count * l->length, 16);
+    int64_t table = o->pooled && !small ? dsi_round_up(o->P * o->Q, 16) : 0;
+    int64_t line = dsi_round_up(l->count * l->length, 16);
     int64_t bytes = (o->chunks * o->size + table + line) * (int64_t)sizeof(float) +
                     o->cut.slots * o->work_bytes;
     o->partial = dsi_scratch(s, (size_t)bytes);

@@ -115,7 +115,7 @@ static void add_place(const Job *o, uint64_t bits, const float *g, const float *
 {
     const Lines *l = &o->lines;
     for (int64_t i = 0, m; i < l->count; i += m) {
-        m = min64(MAX_LINES, l->count - i);
+        m = dsi_min(MAX_LINES, l->count - i);
         for (int64_t v = 0; v < l->padded; v += 2 * VF)
             place_tiles[m - 1][l->padded - v > VF](bits, g, w + i * l->padded + v,
                                                    l->count * l->padded, l->padded, dx + v,
@@ -148,7 +148,7 @@ static void add_sample(const Job *o, int64_t n, float *dx)
             const int32_t *at = (const int32_t *)i->p + n * i->s[0] + p * i->s[2] + q * i->s[3];
             for (int64_t k = 0, m, last = per, first = 0; k < o->K; k += m) {
                 if (k == last) last += per, first += o->lines.C; /* the next group */
-                m = min64(LANES, last - k);                      /* to the end of the group */
+                m = dsi_min(LANES, last - k);                    /* to the end of the group */
                 for (int64_t j = 0; j < m && !line; j++) {
                     g[j] = value[(k + j) * v->s[1]];
                     index[j] = at[(k + j) * i->s[1]];
@@ -194,12 +194,12 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
              .K = w.d[0],
              .lines = lines_of(c, &dx, &w, dy->h, dy->w)};
     const Lines *l = &o.lines;
-    int64_t weights = o.K * l->count * l->padded, table = round_up(dy->h * dy->w, 16);
+    int64_t weights = o.K * l->count * l->padded, table = dsi_round_up(dy->h * dy->w, 16);
     double ns = (double)weights * (double)(dx.d[0] * dy->value.d[2] * dy->value.d[3]) / VF / 2;
     cut_work(&o.cut, ns);
-    o.sample_floats = round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
-    int64_t lines = round_up(2 * l->count, 16); /* in floats */
-    int64_t line = round_up(l->count * l->length, 16);
+    o.sample_floats = dsi_round_up(l->rect.rows * l->rect.cols * dx.d[1] + l->padded, 16);
+    int64_t lines = dsi_round_up(2 * l->count, 16); /* in floats */
+    int64_t line = dsi_round_up(l->count * l->length, 16);
     int64_t floats = weights + lines + table + line + o.cut.slots * o.sample_floats;
     o.weights = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o.weights) return DS_ENOMEM;

@@ -59,7 +59,7 @@ static void pack_weights(const Job *o)
             b[k] = o->bias && k < o->K ? o->bias[(g * o->K + k) * o->bk] : 0;
         for (int64_t k = 0, n; k < o->K; k += n) {
             n = block_of(o, k);
-            int64_t valid = min64(n, o->K - k);
+            int64_t valid = dsi_min(n, o->K - k);
             const float *from = o->weights + g * o->wgroup + k * o->wk;
             for (int64_t t = 0; t < o->T; t++, to += n) {
                 const float *wt = from + o->wtap[t];
@@ -85,7 +85,7 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
     for (int64_t p = p0; p < p1; p += rows) {
         /* the last of an odd number of rows is done twice, or with the one before it */
         bool twice = rows == 2 && p1 - p0 == 1;
-        int64_t at = rows == 2 && !twice ? min64(p, p1 - 2) : p;
+        int64_t at = rows == 2 && !twice ? dsi_min(p, p1 - 2) : p;
         int64_t xrow = twice ? 0 : o->xrow, yp = twice ? 0 : o->yp;
         for (int64_t part = 0, q = 0, m; part < parts; part++, q += m) {
             m = o->Q / parts + (part < o->Q % parts);
@@ -97,7 +97,7 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
                 continue;
             }
             run(taps, from, xrow, tile, m * n, n);
-            int64_t valid = min64(n, o->K - k);
+            int64_t valid = dsi_min(n, o->K - k);
             for (int r = 0; r < rows; r++)
                 for (int64_t i = 0; i < valid; i++)
                     for (int64_t j = 0; j < m; j++)
@@ -118,7 +118,7 @@ static void row_ends(const Job *o, const Taps *taps, int64_t n, const float *x, 
     for (int64_t p = p0; p < p1;) {
         int vectors = p1 - p >= 2 * MAX_VECTORS ? MAX_VECTORS : 1;
         for (int i = 0; i < 2 * vectors; i++, p++) {
-            int64_t row = min64(p, p1 - 1); /* the last of an odd number is done twice */
+            int64_t row = dsi_min(p, p1 - 1); /* the last of an odd number is done twice */
             from[i] = x + row * o->xrow + q;
             to[i] = y + row * o->yp + q;
         }
@@ -134,13 +134,13 @@ static void pixel_rows(const Job *o, const Taps *taps, int64_t n, const float *x
     float *to[MAX_VECTORS], *out[MAX_VECTORS];
     bool half = ends_in_half(o), direct = half || (o->yq == 1 && o->Q >= VF);
     int64_t each = half ? o->Q / VF : (o->Q + VF - 1) / VF, left = (p1 - p0) * each, p = p0, i = 0;
-    int lanes = (int)min64(VF, o->Q);
+    int lanes = (int)dsi_min(VF, o->Q);
     if (half) row_ends(o, taps, n, x, y, p0, p1);
     while (left > 0) {
         int vectors = left >= MAX_VECTORS ? MAX_VECTORS : 1;
         for (int v = 0; v < vectors; v++) {
-            int64_t q = max64(0,
-                              min64(i * VF, o->Q - VF)); /* the last may overlap the one before */
+            /* the last may overlap the one before */
+            int64_t q = dsi_max(0, dsi_min(i * VF, o->Q - VF));
             from[v] = x + p * o->xrow + q;
             out[v] = y + p * o->yp + q * o->yq;
             to[v] = direct ? out[v] : tile + v * n * VF;
@@ -196,8 +196,8 @@ static void run_share(void *arg, int64_t begin, int64_t end)
 /* Vectors of pixels or of channels? Compares the lanes that each would compute. */
 static bool prefer_pixels(const Job *o)
 {
-    double by_pixel = (double)o->K * (double)(ends_in_half(o) ? o->Q : round_up(o->Q, VF));
-    double by_channel = (double)round_up(o->K, VF) * (double)o->Q;
+    double by_pixel = (double)o->K * (double)(ends_in_half(o) ? o->Q : dsi_round_up(o->Q, VF));
+    double by_channel = (double)dsi_round_up(o->K, VF) * (double)o->Q;
     if (o->K < 4) by_pixel *= 1.5;   /* few chains of sums */
     if (o->yq != 1) by_pixel *= 1.1; /* results are copied once more */
     if (o->yk != 1) by_channel *= 1.1;
@@ -210,13 +210,13 @@ static void choose_source(Job *o)
     Rect r = o->rect;
     bool same = r.row0 >= 0 && r.col0 >= 0 && r.row0 + r.rows <= o->x.d[2] &&
                 r.col0 + r.cols <= o->x.d[3];
-    bool aliased = o->x.d[1] > 8 &&
-                   o->x.s[1] % 1024 == 0; /* all planes in the same lines of the cache */
+    /* all planes in the same lines of the cache */
+    bool aliased = o->x.d[1] > 8 && o->x.s[1] % 1024 == 0;
     o->packed = !same || o->phases != 1 || o->x.s[3] != 1 || aliased || (o->by_pixel && o->Q < VF);
     o->pitch = o->packed ? planes_pitch(r, o->phases) : o->x.s[2];
     o->plane = o->packed ? r.rows * o->pitch : o->x.s[1];
     if (o->packed && o->plane % 1024 == 0) o->plane += 16;
-    o->source_size = o->packed ? round_up(o->x.d[1] * o->plane + VF, 16) : 0;
+    o->source_size = o->packed ? dsi_round_up(o->x.d[1] * o->plane + VF, 16) : 0;
 }
 
 /* Rows are divided where samples are too few. */
@@ -228,7 +228,7 @@ static void divide(Job *o)
     int64_t threads = o->cut.slots;
     o->row_blocks = threads == 1 || o->N >= 4 * threads
                         ? 1
-                        : min64(o->P, 4 * threads / max64(1, o->N) + 1);
+                        : dsi_min(o->P, 4 * threads / dsi_max(1, o->N) + 1);
 }
 
 static ds_status run(dsi_stream *s, Job *o)
@@ -248,7 +248,7 @@ static ds_status run(dsi_stream *s, Job *o)
 static void round_channels(Job *o)
 {
     o->by_pixel = prefer_pixels(o);
-    o->padded_k = o->by_pixel ? o->K : round_up(o->K, VF);
+    o->padded_k = o->by_pixel ? o->K : dsi_round_up(o->K, VF);
 }
 
 ds_status conv_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
@@ -320,7 +320,7 @@ static void reach(Axis x, int64_t a, int64_t *low, int64_t *high)
     int64_t at;
     *low = INT64_MAX, *high = INT64_MIN;
     for (int64_t r = 0; r < x.taps; r++)
-        if (tap_at(x, a, r, &at)) *low = min64(*low, at), *high = max64(*high, at);
+        if (tap_at(x, a, r, &at)) *low = dsi_min(*low, at), *high = dsi_max(*high, at);
     if (*low > *high) *low = *high = 0;
 }
 

@@ -19,8 +19,8 @@ typedef struct {
 /* Output h W + w lies at h row + w pixel. */
 typedef struct {
     int32_t width, row, pixel;
-    const int32_t
-        *table; /* of every output; NULL: worked out in float32, exact below 2^20 outputs */
+    /* of every output; NULL: worked out in float32, exact below 2^20 outputs */
+    const int32_t *table;
 } Places;
 
 static inline void find_places(const Places *o, const int32_t *restrict index, int64_t n,

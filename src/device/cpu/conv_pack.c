@@ -1,16 +1,16 @@
 /* device/cpu/conv_pack.c: one sample rearranged for the convolution's tiles, and back.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
-#include "conv_transpose.h"
+#include "transpose.h"
 
 #include <string.h>
 
-int64_t planes_pitch(Rect r, int64_t phases) { return round_up(r.cols, phases); }
+int64_t planes_pitch(Rect r, int64_t phases) { return dsi_round_up(r.cols, phases); }
 
 /* One row of r: what lies inside x, zeros around it. */
 static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t phases, float *to)
 {
-    int64_t first = max64(0, -r.col0), last = max64(first, min64(r.cols, W - r.col0));
+    int64_t first = dsi_max(0, -r.col0), last = dsi_max(first, dsi_min(r.cols, W - r.col0));
     if (phases == 1 && step == 1) {
         for (int64_t j = 0; j < first; j++) to[j] = 0;
         if (last > first)
@@ -29,16 +29,16 @@ static void pack_row_of_pixels(const dsi_view *x, const float *from, Rect r, int
                                float *to, int64_t plane)
 {
     int64_t each = planes_pitch(r, phases) / phases, step = x->s[3];
-    int64_t first = max64(0, -r.col0), last = max64(first, min64(r.cols, x->d[3] - r.col0));
+    int64_t first = dsi_max(0, -r.col0), last = dsi_max(first, dsi_min(r.cols, x->d[3] - r.col0));
     for (int64_t c = 0; c < x->d[1]; c++)
         memset(to + c * plane, 0, (size_t)(each * phases) * sizeof *to);
     for (int64_t f = 0; f < phases; f++) {
-        int64_t i = (max64(0, first - f) + phases - 1) / phases;
-        int64_t end = (max64(0, last - f) + phases - 1) / phases;
+        int64_t i = (dsi_max(0, first - f) + phases - 1) / phases;
+        int64_t end = (dsi_max(0, last - f) + phases - 1) / phases;
         for (; i < end; i += VF)
             for (int64_t c = 0; c < x->d[1]; c += VF)
                 transpose(from + (r.col0 + f + i * phases) * step + c, phases * step,
-                          (int)min64(VF, end - i), to + c * plane + f * each + i, plane);
+                          (int)dsi_min(VF, end - i), to + c * plane + f * each + i, plane);
     }
 }
 
@@ -187,9 +187,9 @@ typedef struct {
 
 static Inside inside(const dsi_view *x, Rect r)
 {
-    Inside i = {max64(0, -r.row0), 0, max64(0, -r.col0), 0};
-    i.rows = max64(0, min64(r.rows, x->d[2] - r.row0) - i.row);
-    i.cols = max64(0, min64(r.cols, x->d[3] - r.col0) - i.col);
+    Inside i = {dsi_max(0, -r.row0), 0, dsi_max(0, -r.col0), 0};
+    i.rows = dsi_max(0, dsi_min(r.rows, x->d[2] - r.row0) - i.row);
+    i.cols = dsi_max(0, dsi_min(r.cols, x->d[3] - r.col0) - i.col);
     return i;
 }
 
@@ -245,12 +245,12 @@ Lines lines_of(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, int64_
                .R = R,
                .S = S,
                .C = C};
-    o.padded = round_up(o.length, VF);
+    o.padded = dsi_round_up(o.length, VF);
     o.rect.row0 = -c->padding[0], o.rect.col0 = -c->padding[1];
-    o.rect.rows = max64((P - 1) * c->stride[0] + (R - 1) * c->dilation[0] + 1,
-                        x->d[2] + c->padding[0]);
-    o.rect.cols = max64((Q - 1) * c->stride[1] + (S - 1) * c->dilation[1] + 1,
-                        x->d[3] + c->padding[1]);
+    o.rect.rows = dsi_max((P - 1) * c->stride[0] + (R - 1) * c->dilation[0] + 1,
+                          x->d[2] + c->padding[0]);
+    o.rect.cols = dsi_max((Q - 1) * c->stride[1] + (S - 1) * c->dilation[1] + 1,
+                          x->d[3] + c->padding[1]);
     o.pixel = c->stride[1] * x->d[1];
     o.row = c->stride[0] * o.rect.cols * x->d[1];
     o.step[0] = c->dilation[0] * o.rect.cols * x->d[1];

@@ -17,9 +17,9 @@
  * not side by side are copied.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
-#include "conv_transpose.h"
 #include "table.h"
 #include "tile.h"
+#include "transpose.h"
 
 #define POSITIONS   16
 #define FLOATS      131072 /* of V and M in a block of tiles */
@@ -32,7 +32,8 @@ typedef struct {
     int64_t down, across, tiles; /* tiles along a sample, and in all */
     dsi_view x, y;               /* channels side by side */
     const float *bias;           /* or NULL */
-    int64_t bk, block;           /* tiles of a block */
+    int64_t bk;                  /* from one bias to the next */
+    int64_t block;               /* tiles that are done at a time */
     int64_t panels, width;       /* of U's columns */
     int64_t ustep, vstep, mstep; /* from position to position */
     float *u, *v, *m;            /* [16][panels][C][width], [16][block][C], [16][block][K] */
@@ -157,8 +158,8 @@ static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANE
     for (int i = 0; i < VF; i++, w += o->win) {
         bool last = in + i == o->C - 1 && out + VF == o->K; /* behind it may be nothing to read */
         if (VF >= 9 && !last) {
-            transpose(w, 9, VF, lanes[9 * i],
-                      VF); /* of rows of 9: the vectors behind are the next one's */
+            /* rows of 9 as if they had VF: what is too many, the next one writes over */
+            transpose(w, 9, VF, lanes[9 * i], VF);
             continue;
         }
         for (int l = 0; l < VF; l++)
@@ -306,13 +307,20 @@ static void make_products(void *arg, int64_t begin, int64_t end)
     const Job *o = arg;
     int64_t parts = row_parts(o->count);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t i = unit / parts, row = unit % parts * ROWS, rows = min64(ROWS, o->count - row);
+        int64_t i = unit / parts, row = unit % parts * ROWS, rows = dsi_min(ROWS, o->count - row);
         const float *a = o->v + i * o->vstep + row * o->C, *b = o->u + i * o->ustep;
         float *y = o->m + i * o->mstep + row * o->K;
         for (int64_t k = 0; k < o->K; k += o->width, b += o->C * o->width) {
-            tile_operands t = {a,    o->C,  1,    b,     o->width,        o->C,
-                               NULL, y + k, o->K, false, TILE_ROWS * o->C};
-            tile(t, rows, (int)min64(o->width, o->K - k));
+            tile_operands t = {.a = a,
+                               .am = o->C,
+                               .ak = 1,
+                               .b = b,
+                               .bk = o->width,
+                               .k = o->C,
+                               .y = y + k,
+                               .ym = o->K,
+                               .a_tile = TILE_ROWS * o->C};
+            tile(t, rows, (int)dsi_min(o->width, o->K - k));
         }
     }
 }
@@ -322,13 +330,21 @@ static void add_products(void *arg, int64_t begin, int64_t end)
     const Job *o = arg;
     int64_t parts = row_parts(o->C);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t i = unit / parts, row = unit % parts * ROWS, rows = min64(ROWS, o->C - row);
+        int64_t i = unit / parts, row = unit % parts * ROWS, rows = dsi_min(ROWS, o->C - row);
         const float *a = o->v + i * o->vstep + row, *b = o->m + i * o->mstep;
         float *y = o->u + i * o->ustep + row * o->K;
         for (int64_t k = 0; k < o->K; k += o->width) {
-            tile_operands t = {a,    1,     o->C, b + k,        o->K,     o->count,
-                               NULL, y + k, o->K, o->first > 0, TILE_ROWS};
-            tile(t, rows, (int)min64(o->width, o->K - k));
+            tile_operands t = {.a = a,
+                               .am = 1,
+                               .ak = o->C,
+                               .b = b + k,
+                               .bk = o->K,
+                               .k = o->count,
+                               .y = y + k,
+                               .ym = o->K,
+                               .add = o->first > 0,
+                               .a_tile = TILE_ROWS};
+            tile(t, rows, (int)dsi_min(o->width, o->K - k));
         }
     }
 }
@@ -347,15 +363,16 @@ static bool fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, cons
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* Sizes, and memory: release o->u. x, y as the caller's views have them; *spare: room for their copies. */
+/* Sizes, and memory for all, copies of x and y too where their channels are not side by side: release o->u. */
 static ds_status prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
     o->N = x.d[0], o->C = x.d[1], o->H = x.d[2], o->W = x.d[3];
     o->K = y.d[1], o->P = y.d[2], o->Q = y.d[3];
     o->down = (o->P + 1) / 2, o->across = (o->Q + 1) / 2, o->tiles = o->N * o->down * o->across;
-    o->block = min64(round_up(o->tiles, 8), max64(32, FLOATS / POSITIONS / (o->C + o->K) / 8 * 8));
+    o->block = dsi_min(dsi_round_up(o->tiles, 8),
+                       dsi_max(32, FLOATS / POSITIONS / (o->C + o->K) / 8 * 8));
     o->panels = (o->K + TILE_COLS - 1) / TILE_COLS;
-    o->width = round_up((o->K + o->panels - 1) / o->panels, VF);
+    o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
     /* a line more than a power of two: positions do not fall on the same places of the cache */
     o->ustep = o->panels * o->width * o->C + 16;
@@ -381,7 +398,7 @@ static ds_status run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
     double C = (double)o->C, K = (double)o->K;
     if (!status) dsi_parallel(o->K / VF, grain(200 * VF * C), transform_weights, o);
     for (o->first = 0; !status && o->first < o->tiles; o->first += o->block) {
-        o->count = min64(o->block, o->tiles - o->first);
+        o->count = dsi_min(o->block, o->tiles - o->first);
         dsi_parallel(o->count, grain(200 * C), make_v, o);
         dsi_parallel(POSITIONS * row_parts(o->count), grain(2 * ROWS * C * K), make_products, o);
         dsi_parallel(o->count, grain(200 * K), make_y, o);
@@ -429,7 +446,7 @@ bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, ds
     if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
     double C = (double)o.C, K = (double)o.K;
     for (o.first = 0; !*status && o.first < o.tiles; o.first += o.block) {
-        o.count = min64(o.block, o.tiles - o.first);
+        o.count = dsi_min(o.block, o.tiles - o.first);
         dsi_parallel(o.count, grain(200 * C), make_v, &o);
         dsi_parallel(o.count, grain(100 * K), make_m, &o);
         dsi_parallel(POSITIONS * row_parts(o.C), grain(2 * (double)o.count * ROWS * K),

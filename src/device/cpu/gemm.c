@@ -21,6 +21,7 @@
  * into packed blocks, so that no copy of them is ever whole. A block of outputs is kept in float32 until
  * its sums are complete. float64 serves gradient checks and takes plain loops.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "cpu.h"
 #include "dots.h"
 #include "gemm_pack.h"
@@ -50,9 +51,6 @@ typedef struct Product {
     bool add;          /* to what y holds */
 } Product;
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static Matrix moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 {
     int64_t by = batch * x.batch + i * x.row + j * x.col;
@@ -74,16 +72,33 @@ typedef struct Block {
 static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
 {
     const Product *p = &x->of;
-    int cols = (int)min(TILE_COLS, p->n - j);
+    int cols = (int)dsi_min(TILE_COLS, p->n - j);
     const float *a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row;
     const float *b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col;
     const float *bias = p->bias ? p->bias + j : NULL;
     float *y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
     if (x->dots) {
-        dots((dot_operands){a, b, p->a.row, p->b.col, p->k, bias, y, p->y.row}, rows, cols);
+        dots((dot_operands){.a = a,
+                            .b = b,
+                            .am = p->a.row,
+                            .bn = p->b.col,
+                            .k = p->k,
+                            .bias = bias,
+                            .y = y,
+                            .ym = p->y.row},
+             rows, cols);
         return;
     }
-    tile_operands t = {a, p->a.row, p->a.col, b, p->b.row, p->k, bias, y, p->y.row, p->add, 0};
+    tile_operands t = {.a = a,
+                       .am = p->a.row,
+                       .ak = p->a.col,
+                       .b = b,
+                       .bk = p->b.row,
+                       .k = p->k,
+                       .bias = bias,
+                       .y = y,
+                       .ym = p->y.row,
+                       .add = p->add};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
     if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
     t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
@@ -94,7 +109,7 @@ static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, 
 static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
 {
     const float *y = (const float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
-    int64_t rows = min(TILE_ROWS, p->m - row), cols = min(TILE_COLS, p->n - j);
+    int64_t rows = dsi_min(TILE_ROWS, p->m - row), cols = dsi_min(TILE_COLS, p->n - j);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < cols; c += 16) __builtin_prefetch(y + i * p->y.row + c, 1);
 }
@@ -103,8 +118,8 @@ static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
  * far, the lines of the next tile are asked for before each. */
 static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
 {
-    int64_t last_row = min(row + x->rows, x->of.m);
-    int64_t last_col = min(col + x->panels * TILE_COLS, x->of.n);
+    int64_t last_row = dsi_min(row + x->rows, x->of.m);
+    int64_t last_col = dsi_min(col + x->panels * TILE_COLS, x->of.n);
     int64_t step = x->panels == 1 ? x->rows : TILE_ROWS;
     for (; row < last_row; row += step)
         for (int64_t j = col; j < last_col; j += TILE_COLS) {
@@ -113,7 +128,7 @@ static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
                 ask_for(&x->of, batch, row, j + TILE_COLS);
             else if (x->far && row + step < x->of.m)
                 ask_for(&x->of, batch, row + step, col);
-            run_panel(x, batch, row, min(step, last_row - row), j);
+            run_panel(x, batch, row, dsi_min(step, last_row - row), j);
         }
 }
 
@@ -134,9 +149,9 @@ static void run_items(void *arg, int64_t begin, int64_t end)
 static void multiply(Block *x)
 {
     const Product *p = &x->of;
-    x->down = ceil_div(p->m, x->rows);
-    x->across = ceil_div(p->n, x->panels * TILE_COLS);
-    double flops = 2.0 * (double)(min(p->m, x->rows) * x->panels * TILE_COLS) * (double)p->k;
+    x->down = dsi_div_up(p->m, x->rows);
+    x->across = dsi_div_up(p->n, x->panels * TILE_COLS);
+    double flops = 2.0 * (double)(dsi_min(p->m, x->rows) * x->panels * TILE_COLS) * (double)p->k;
     dsi_parallel(p->batch * x->down * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
 }
 
@@ -145,7 +160,7 @@ static void multiply(Block *x)
 /* Of the sums of `whole`, those over k from `from` on. */
 static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
 {
-    part->k = min(k, whole->k - from);
+    part->k = dsi_min(k, whole->k - from);
     part->a = moved(whole->a, 0, 0, from);
     part->b = moved(whole->b, 0, from, 0);
     part->add = whole->add || from > 0;
@@ -154,13 +169,13 @@ static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
 /* y lies in no near cache. */
 static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
 
-static int64_t depth(int64_t k) { return k > K_BLOCK ? ceil_div(k, ceil_div(k, K_BLOCK)) : k; }
+static int64_t depth(int64_t k) { return k > K_BLOCK ? dsi_div_up(k, dsi_div_up(k, K_BLOCK)) : k; }
 
 static void run_in_place(const Product *p, bool dots)
 {
     int64_t each = dots ? p->k : depth(p->k), k = 0;
     Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
-    if (x.far) x.rows = TILE_ROWS, x.panels = ceil_div(p->n, TILE_COLS);
+    if (x.far) x.rows = TILE_ROWS, x.panels = dsi_div_up(p->n, TILE_COLS);
     do {
         set_k(&x.of, p, k, each);
         multiply(&x);
@@ -171,17 +186,17 @@ static void run_in_place(const Product *p, bool dots)
 /* One block of k: all rows of p, and as many columns at a time as packed_b holds. */
 static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
 {
-    int64_t panels = ceil_div(width, TILE_COLS), groups = ceil_div(p->m, TILE_ROWS);
+    int64_t panels = dsi_div_up(width, TILE_COLS), groups = dsi_div_up(p->m, TILE_ROWS);
     Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a};
     if (packed_a) pack_vectors(&a);
     for (int64_t j = 0; j < p->n; j += width) {
         Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
-        x.of.n = min(width, p->n - j);
+        x.of.n = dsi_min(width, p->n - j);
         x.far = is_far(p);
         x.of.b = moved(p->b, 0, 0, j);
         x.of.y = moved(p->y, 0, 0, j);
         if (p->bias) x.of.bias += j;
-        x.panels = groups < ITEMS ? ceil_div(panels * groups, ITEMS) : panels;
+        x.panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
         Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
         pack_vectors(&b);
         multiply(&x);
@@ -200,15 +215,15 @@ static int64_t panel_columns(void)
 
 static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 {
-    int64_t each = depth(p->k), m = min(p->m, SIDE), width = min(p->n, panel_columns());
-    int64_t b_size = ceil_div(width, TILE_COLS) * TILE_COLS * each;
-    int64_t a_size = pack_a ? ceil_div(m, TILE_ROWS) * TILE_ROWS * each : 0;
+    int64_t each = depth(p->k), m = dsi_min(p->m, SIDE), width = dsi_min(p->n, panel_columns());
+    int64_t b_size = dsi_div_up(width, TILE_COLS) * TILE_COLS * each;
+    int64_t a_size = pack_a ? dsi_div_up(m, TILE_ROWS) * TILE_ROWS * each : 0;
     float *packed = dsi_scratch(s, (size_t)(a_size + b_size) * sizeof *packed);
     if (!packed) return DS_ENOMEM;
     for (int64_t batch = 0; batch < p->batch; batch++)
         for (int64_t i = 0; i < p->m; i += SIDE) {
             Product x = *p;
-            x.m = min(SIDE, p->m - i);
+            x.m = dsi_min(SIDE, p->m - i);
             x.batch = 1;
             x.a = moved(p->a, batch, i, 0);
             x.b = moved(p->b, batch, 0, 0);
@@ -228,7 +243,7 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 /* y has unit stride along n here. */
 static ds_status run(dsi_stream *s, const Product *p)
 {
-    bool one = p->n == 1, few = p->m <= min(8 + p->k / 8, 64);
+    bool one = p->n == 1, few = p->m <= dsi_min(8 + p->k / 8, 64);
     if (p->b.row == 1 && p->a.col == 1 && !p->add && (one || (few && p->b.col != 1))) {
         run_in_place(p, true);
         return DS_OK;
@@ -299,7 +314,7 @@ static ds_status matmul_f32(dsi_stream *s, Product *p)
 /* All sums of a block of SIDE x SIDE outputs in float32, then rounded to their place. */
 static ds_status matmul_half(dsi_stream *s, const Product *p)
 {
-    int64_t m = min(p->m, SIDE), n = min(p->n, SIDE);
+    int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, SIDE);
     float *sums = dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
     if (!sums) return DS_ENOMEM;
     ds_status status = DS_OK;
@@ -308,8 +323,8 @@ static ds_status matmul_half(dsi_stream *s, const Product *p)
             for (int64_t i = 0; i < p->m && status == DS_OK; i += SIDE) {
                 Product x = *p;
                 x.batch = 1;
-                x.m = min(SIDE, p->m - i);
-                x.n = min(SIDE, p->n - j);
+                x.m = dsi_min(SIDE, p->m - i);
+                x.n = dsi_min(SIDE, p->n - j);
                 x.a = moved(p->a, batch, i, 0);
                 x.b = moved(p->b, batch, 0, j);
                 x.y = (Matrix){sums, DS_F32, 0, x.n, 1};

@@ -5,82 +5,17 @@
  * them: the lines needed next are asked for here.
  * SPDX-License-Identifier: MIT */
 #include "gemm_pack.h"
+
+#include "base/int.h"
 #include "half.h"
 #include "tile_size.h"
+#include "transpose.h"
 
 #include <string.h>
 
 #define LINE   16                     /* floats of a cache line */
 #define AHEAD  16                     /* rows of a panel that are asked for ahead of their turn */
 #define GROUPS (2 * LINE / TILE_ROWS) /* of rows of a, packed at a time: whole lines of it */
-
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* ---- squares of VF x VF elements, transposed ------------------------------------------------------------ */
-
-/* In each quarter of a and b, whose elements are 0 to 3 and 4 to 7: */
-#if defined(DSI_ISA_avx512)
-#define LOW           _mm512_unpacklo_ps            /* 0 4 1 5 */
-#define HIGH          _mm512_unpackhi_ps            /* 2 6 3 7 */
-#define PAIRS_0(a, b) _mm512_shuffle_ps(a, b, 0x44) /* 0 1 4 5 */
-#define PAIRS_1(a, b) _mm512_shuffle_ps(a, b, 0xee) /* 2 3 6 7 */
-#elif defined(DSI_ISA_avx2)
-#define LOW           _mm256_unpacklo_ps
-#define HIGH          _mm256_unpackhi_ps
-#define PAIRS_0(a, b) _mm256_shuffle_ps(a, b, 0x44)
-#define PAIRS_1(a, b) _mm256_shuffle_ps(a, b, 0xee)
-#else /* clang's word for it, which gcc has from version 12 on */
-#ifdef __has_builtin
-#if __has_builtin(__builtin_shufflevector)
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#endif
-#endif
-#ifndef SHUFFLE
-typedef int Lanes __attribute__((__vector_size__(16)));
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Lanes){__VA_ARGS__})
-#endif
-#define LOW(a, b)     SHUFFLE(a, b, 0, 4, 1, 5)
-#define HIGH(a, b)    SHUFFLE(a, b, 2, 6, 3, 7)
-#define PAIRS_0(a, b) SHUFFLE(a, b, 0, 1, 4, 5)
-#define PAIRS_1(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
-#endif
-
-/* 4 x 4 in each quarter: quarter q of r[i] is elements 4 q .. 4 q + 3 of vector i -> of r[j], element 4 q + j of
- * vectors 0 .. 3. */
-ALWAYS_INLINE void transpose_quarters(vf r[4])
-{
-    vf low01 = LOW(r[0], r[1]), high01 = HIGH(r[0], r[1]);
-    vf low23 = LOW(r[2], r[3]), high23 = HIGH(r[2], r[3]);
-    r[0] = PAIRS_0(low01, low23), r[1] = PAIRS_1(low01, low23);
-    r[2] = PAIRS_0(high01, high23), r[3] = PAIRS_1(high01, high23);
-}
-
-/* VF vectors of VF elements -> VF rows of the panel. Each vector is read once, by whole lines if VF is a line: where
- * `across` is a power of two, VF lines may not fit the one set of the first cache that all fall into. */
-ALWAYS_INLINE void pack_square(const float *from, int64_t across, float *to, int width)
-{
-    vf r[VF];
-    UNROLL for (int i = 0; i < VF; i++) r[i] = vf_load(from + i * across);
-    UNROLL for (int i = 0; i < VF; i += 4) transpose_quarters(r + i);
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-#if defined(DSI_ISA_avx512)
-        vf a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44); /* quarters 0 1 of each */
-        vf b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);
-        vf c = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xee); /* 2 3 */
-        vf d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xee);
-        vf_store(to + j * width, _mm512_shuffle_f32x4(a, b, 0x88));
-        vf_store(to + (4 + j) * width, _mm512_shuffle_f32x4(a, b, 0xdd));
-        vf_store(to + (8 + j) * width, _mm512_shuffle_f32x4(c, d, 0x88));
-        vf_store(to + (12 + j) * width, _mm512_shuffle_f32x4(c, d, 0xdd));
-#elif defined(DSI_ISA_avx2)
-        vf_store(to + j * width, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20));
-        vf_store(to + (4 + j) * width, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31));
-#else
-        vf_store(to + j * width, r[j]);
-#endif
-    }
-}
 
 /* ---- a panel ------------------------------------------------------------------------------------------ */
 
@@ -90,13 +25,13 @@ static void pack_along(const Packing *x, const float *from, float *to, int n)
     const int64_t across = x->across, squares = x->k / VF * VF;
     const int width = x->width, full = n / VF * VF;
     for (int64_t k = 0; k < squares; k += LINE) {
-        int64_t end = min(k + LINE, squares);
+        int64_t end = dsi_min(k + LINE, squares);
         for (int i = 0; i < full; i += VF) {
             if (k + 4 * LINE < squares)
                 for (int j = 0; j < VF; j++)
                     __builtin_prefetch(from + (i + j) * across + k + 4 * LINE);
             for (int64_t q = k; q < end; q += VF)
-                pack_square(from + i * across + q, across, to + q * width + i, width);
+                transpose(from + i * across + q, across, VF, to + q * width + i, width);
         }
         for (int i = full; i < n; i++)
             for (int64_t q = k; q < end; q++) to[q * width + i] = from[i * across + q];
@@ -151,7 +86,7 @@ static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, i
         return;
     }
     for (int64_t k = 0; k < x->k; k += HALF_K) {
-        Packing part = {NULL, DS_F32, HALF_K, 1, n, min(HALF_K, x->k - k), x->width, NULL};
+        Packing part = {NULL, DS_F32, HALF_K, 1, n, dsi_min(HALF_K, x->k - k), x->width, NULL};
         for (int i = 0; i < n; i++) {
             const uint16_t *vector = from + i * x->across + k * x->along;
             uint16_t dense[HALF_K];
@@ -164,7 +99,7 @@ static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, i
 
 static void pack_panel(const Packing *x, int64_t panel)
 {
-    int n = (int)min(x->width, x->n - panel * x->width);
+    int n = (int)dsi_min(x->width, x->n - panel * x->width);
     int64_t at = panel * x->width * x->across;
     float *to = x->to + panel * x->width * x->k;
     if (is_half(x->dtype))

@@ -10,8 +10,8 @@
 #include <string.h>
 
 typedef struct {
-    dsi_view w, index,
-        y; /* w [V,D], index [N], y [N,D]; or dx [outer,C,inner], index, dy [outer,inner] */
+    /* w [V,D], index [N], y [N,D]; or dx [outer,C,inner], index, dy [outer,inner] */
+    dsi_view w, index, y;
     int64_t skip;
     int64_t size; /* bytes of an element */
 } job;

@@ -10,8 +10,8 @@
 #include <string.h>
 
 typedef struct {
-    dsi_view x, slot, w,
-        y;        /* x, y [rows,D], unit stride along D; slot int64 [S,k]; w [S,k] or absent */
+    /* x, y [rows,D], unit stride along D; slot int64 [S,k]; w [S,k] or absent */
+    dsi_view x, slot, w, y;
     int64_t size; /* bytes of an element */
 } job;
 

@@ -2,6 +2,7 @@
  *
  * Planes (one channel of one sample) are independent: they are what threads divide.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "lines.h"
 #include "pool_quad.h"
 #include "table.h"
@@ -26,15 +27,12 @@ typedef struct Pool {
     dsi_view x, y, index;
 } Pool;
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static Window window_fixed(const Pool *o, int axis, int64_t i)
 {
     const dsi_pool2d *c = o->c;
     int64_t length = axis ? o->W : o->H, begin = i * c->stride[axis] - c->padding[axis];
-    int64_t end = min64(begin + c->kernel[axis], length + c->padding[axis]);
-    return (Window){max64(begin, 0), min64(end, length), end - begin};
+    int64_t end = dsi_min(begin + c->kernel[axis], length + c->padding[axis]);
+    return (Window){dsi_max(begin, 0), dsi_min(end, length), end - begin};
 }
 
 static Window window_adaptive(const Pool *o, int axis, int64_t i)
@@ -47,8 +45,27 @@ static Window window_adaptive(const Pool *o, int axis, int64_t i)
 static int64_t divisor(const Pool *o, Window v, Window h)
 {
     if (o->c && o->c->divisor) return o->c->divisor;
-    if (o->c && o->c->exclude_pad) return max64((v.end - v.begin) * (h.end - h.begin), 1);
+    if (o->c && o->c->exclude_pad) return dsi_max((v.end - v.begin) * (h.end - h.begin), 1);
     return v.padded * h.padded;
+}
+
+/* Where plane i of x, y or the index begins. */
+static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
+{
+    if (v->s[0] == channels * v->s[1]) return i * v->s[1]; /* without a division */
+    return i / channels * v->s[0] + i % channels * v->s[1];
+}
+#define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
+#define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
+#define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
+
+/* Channels of a pixel are neighbours in x and y. */
+static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
+
+/* As above, and in the index; for gradients, pixels of x are one line. */
+static bool max_by_pixels(const Pool *o)
+{
+    return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
 }
 
 #define REAL        double
@@ -79,79 +96,11 @@ static Pool pool_of(const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index)
                   .index = index};
 }
 
-/* Where plane i of x, y or the index begins. */
-static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
-{
-    if (v->s[0] == channels * v->s[1]) return i * v->s[1]; /* without a division */
-    return i / channels * v->s[0] + i % channels * v->s[1];
-}
-#define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
-#define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
-#define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
-
-/* Channels of a pixel are neighbours in x and y. */
-static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
-
-/* As above, and in the index; for gradients, pixels of x are one line. */
-static bool max_by_pixels(const Pool *o)
-{
-    return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
-}
-
-/* Samples begin .. end-1, or planes. */
-#define PARTS(T, suffix) \
-    static void maxima_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const Pool *o = arg; \
-        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
-            if (max_by_pixels(o)) \
-                max_pixels_##suffix(o, X(o, T, n), Y(o, T, n), I(o, n)); \
-            else \
-                max_plane_##suffix(o, X(o, T, i), Y(o, T, i), I(o, i)); \
-        } \
-    } \
-    static void maxima_dx_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const Pool *o = arg; \
-        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
-            if (max_by_pixels(o)) \
-                max_pixels_dx_##suffix(o, Y(o, T, n), I(o, n), X(o, T, n)); \
-            else \
-                max_plane_dx_##suffix(o, Y(o, T, i), I(o, i), X(o, T, i)); \
-        } \
-    } \
-    static void means_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const Pool *o = arg; \
-        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
-            if (o->whole) \
-                *Y(o, T, i) = sum_run_##suffix(X(o, T, i), o->H * o->W, 1) / (T)(o->H * o->W); \
-            else if (by_pixels(o)) \
-                mean_pixels_##suffix(o, X(o, T, n), Y(o, T, n)); \
-            else \
-                mean_plane_##suffix(o, X(o, T, i), Y(o, T, i)); \
-        } \
-    } \
-    static void means_dx_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const Pool *o = arg; \
-        for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) { \
-            if (o->whole) \
-                fill_run_##suffix(X(o, T, i), o->H * o->W, *Y(o, T, i) / (T)(o->H * o->W)); \
-            else if (by_pixels(o)) \
-                mean_pixels_dx_##suffix(o, Y(o, T, n), X(o, T, n)); \
-            else \
-                mean_plane_dx_##suffix(o, Y(o, T, i), X(o, T, i)); \
-        } \
-    }
-PARTS(float, f32)
-PARTS(double, f64)
-
 typedef void Part(void *arg, int64_t begin, int64_t end);
-static Part *const maxima[] = {maxima_f32, maxima_f64}, *const maxima_dx[] = {maxima_dx_f32,
-                                                                              maxima_dx_f64};
-static Part *const means[] = {means_f32, means_f64}, *const means_dx[] = {means_dx_f32,
-                                                                          means_dx_f64};
+static Part *const maxima[] = {maxima_f32, maxima_f64};
+static Part *const maxima_dx[] = {maxima_dx_f32, maxima_dx_f64};
+static Part *const means[] = {means_f32, means_f64};
+static Part *const means_dx[] = {means_dx_f32, means_dx_f64};
 
 /* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes (or, if the channels are
  * neighbours, of all samples). */
@@ -205,8 +154,8 @@ static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
     bool channels = o->x.s[1] == 1;
     int64_t line = row_elements(o), pixel = channels ? o->C : 1;
-    float x[HALF_BAND],
-        y[HALF_BAND / 4] = {0}; /* all that is read is written: zeros for analyzers */
+    /* all that is read is written: zeros for analyzers */
+    float x[HALF_BAND], y[HALF_BAND / 4] = {0};
     band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
     QuadRow row = {.x = x,
                    .y = y,
@@ -233,7 +182,8 @@ static void max_quads_half(void *arg, int64_t begin, int64_t end)
     const Pool *o = arg;
     int64_t most = HALF_BAND / 2 / row_elements(o), lanes = o->x.s[1] == 1 ? o->C : 1;
     for (int64_t i = begin; i < end; i++)
-        for (int64_t p = 0; p < o->P; p += most) half_band(o, i * lanes, p, min64(most, o->P - p));
+        for (int64_t p = 0; p < o->P; p += most)
+            half_band(o, i * lanes, p, dsi_min(most, o->P - p));
 }
 
 static bool quads(const Pool *o)

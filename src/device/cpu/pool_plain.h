@@ -11,8 +11,8 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
             int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
-            int64_t h1 = min64(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
-            int64_t w1 = min64(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
+            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
+            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
             while (h0 < 0) h0 += c->dilation[0];
             while (w0 < 0) w0 += c->dilation[1];
             REAL max = -(REAL)INFINITY;
@@ -45,8 +45,8 @@ static void PLAIN(max_pixels)(const Pool *o, const REAL *x, REAL *y, int32_t *in
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
             int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
-            int64_t h1 = min64(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
-            int64_t w1 = min64(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
+            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
+            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
             while (h0 < 0) h0 += c->dilation[0];
             while (w0 < 0) w0 += c->dilation[1];
             REAL *max = y + p * o->yh + q * o->yw;
@@ -201,4 +201,54 @@ static void PLAIN(mean_pixels_dx)(const Pool *o, const REAL *dy, REAL *dx)
                     for (int64_t c = 0; c < o->C; c++) to[c] += g[c] * factor;
                 }
         }
+}
+
+/* ---- parts of a parallel loop: samples begin .. end-1 where channels are neighbours, else planes ---------------- */
+
+static void PLAIN(maxima)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (max_by_pixels(o))
+            PLAIN(max_pixels)(o, X(o, REAL, n), Y(o, REAL, n), I(o, n));
+        else
+            PLAIN(max_plane)(o, X(o, REAL, i), Y(o, REAL, i), I(o, i));
+    }
+}
+
+static void PLAIN(maxima_dx)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (max_by_pixels(o))
+            PLAIN(max_pixels_dx)(o, Y(o, REAL, n), I(o, n), X(o, REAL, n));
+        else
+            PLAIN(max_plane_dx)(o, Y(o, REAL, i), I(o, i), X(o, REAL, i));
+    }
+}
+
+static void PLAIN(means)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (o->whole)
+            *Y(o, REAL, i) = PLAIN(sum_run)(X(o, REAL, i), o->H * o->W, 1) / (REAL)(o->H * o->W);
+        else if (by_pixels(o))
+            PLAIN(mean_pixels)(o, X(o, REAL, n), Y(o, REAL, n));
+        else
+            PLAIN(mean_plane)(o, X(o, REAL, i), Y(o, REAL, i));
+    }
+}
+
+static void PLAIN(means_dx)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (o->whole)
+            PLAIN(fill_run)(X(o, REAL, i), o->H * o->W, *Y(o, REAL, i) / (REAL)(o->H * o->W));
+        else if (by_pixels(o))
+            PLAIN(mean_pixels_dx)(o, Y(o, REAL, n), X(o, REAL, n));
+        else
+            PLAIN(mean_plane_dx)(o, Y(o, REAL, i), X(o, REAL, i));
+    }
 }
