@@ -16,6 +16,14 @@
 
 /* ---- a rank --------------------------------------------------------------------------------------------- */
 
+/* n float32 of each rank */
+static ds_status gather(int64_t n)
+{
+    ds_comm *c = ds_world();
+    return ds_all_gather(c, ds_empty(DS_F32, ds_shape(ds_comm_size(c), n)),
+                         ds_ones(DS_F32, ds_shape(n)));
+}
+
 /* The third collective of the last rank, where the others call all_reduce of 5000 float32, or barriers. */
 static int make_trouble(const char *trouble, ds_tensor *x)
 {
@@ -31,6 +39,7 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     if (!strcmp(trouble, "late size")) usleep(500000); /* what comes has come by then */
     if (strstr(trouble, "size"))
         ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
+    if (strstr(trouble, "gather")) gather(2);
     if (!strcmp(trouble, "collective")) ds_broadcast(NULL, x, 0);
     if (!strcmp(trouble, "no message")) setenv("DS_TIMEOUT", "1", 1); /* of this rank alone */
     if (!strcmp(trouble, "message") || !strncmp(trouble, "no ", 3)) ds_recv(NULL, x, 0);
@@ -51,6 +60,7 @@ static int run_rank(const char *trouble)
         if (i == 3 && !strcmp(trouble, "barriers") &&
             (ds_barrier(c) != DS_OK || ds_barrier(c) != DS_OK))
             return 1;
+        if (i == 3 && !strcmp(trouble, "far gather") && gather(131072) != DS_OK) return 1;
         if (i == 3 && !strcmp(trouble, "message") && rank == 0)
             ds_send(c, ds_ones(DS_F32, ds_shape(6000)), last);
         if (ds_all_reduce(c, x, DS_REDUCE_AVG) != DS_OK) return 1;
@@ -129,6 +139,8 @@ static const trouble troubles[] = {
     {"DS_TIMEOUT=1", "late", "nothing came from rank %d"},
     {"", "size", "calls another collective or another size"},
     {"", "'late size'", "calls another collective or another size"},
+    {"", "gather", "calls another collective or another size"},
+    {"", "'far gather'", "calls another collective or another size"}, /* 8 bytes, not 2^19 */
     {"", "message", "recv of 5000 float32 from rank 0: rank 0 sent 24000 bytes where 20000 were"},
     {"DS_DEBUG=comm", "message",
      "recv of 5000 float32 from rank 0: ranks do not agree: rank 0 sends 6000 float32"},
