@@ -25,8 +25,8 @@ ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
     if (dsi_ends_with(path, ".safetensors")) {
-        static const char *const format[] = {"format", "pt",
-                                             NULL}; /* transformers wants to be told */
+        /* transformers wants to be told */
+        static const char *const format[] = {"format", "pt", NULL};
         return dsi_safetensors_save_dict(dict, path, format);
     }
     return dsi_is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);

@@ -110,5 +110,7 @@ bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state)
 bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...) DS_PRINTF(2, 3);
 /* A call is about to make so many bytes: a small pickle that asks for much more than itself is refused. */
 bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes);
+#define DSI_PAIR_CHARGE \
+    ((size_t)64) /* of a key with its value, about: the pair, its place, a key that is made */
 
 #endif

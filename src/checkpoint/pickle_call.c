@@ -498,7 +498,7 @@ static bool set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *stat
     if (state->kind != DS_VALUE_DICT)
         return dsi_unpickle_wrong(u, "the state of a %s is of class %s", ds_value_class(obj),
                                   ds_value_class(state));
-    if (!dsi_unpickle_charge(u, (size_t)state->dict->n * 64)) return false;
+    if (!dsi_unpickle_charge(u, (size_t)state->dict->n * DSI_PAIR_CHARGE)) return false;
     for (int i = 0; i < state->dict->n; i++)
         if (dsi_value_put(obj, dsi_value_ref(state->dict->at[i].key),
                           dsi_value_ref(state->dict->at[i].value)) != DS_OK)

@@ -15,8 +15,8 @@
 #include <string.h>
 
 typedef struct Type {
-    const char
-        *code; /* NumPy's, without the byte order; its digits are the bytes of an element there */
+    /* NumPy's, without the byte order; its digits are the bytes of an element there */
+    const char *code;
     ds_dtype dtype; /* here, where integers without a sign are wider */
     const char *name;
 } Type;

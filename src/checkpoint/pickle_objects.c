@@ -155,13 +155,13 @@ ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value 
 
 bool dsi_object_append(dsi_unpickler *u, ds_value *object, ds_value *item)
 {
-    return dsi_unpickle_charge(u, 64) &&
+    return dsi_unpickle_charge(u, DSI_PAIR_CHARGE) &&
            dsi_value_put(object, ds_value_int(object->dict->items++), dsi_value_ref(item)) == DS_OK;
 }
 
 ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *args)
 {
-    if (!dsi_unpickle_charge(u, (size_t)args->items.n * 64)) return NULL;
+    if (!dsi_unpickle_charge(u, (size_t)args->items.n * DSI_PAIR_CHARGE)) return NULL;
     ds_value *v = dsi_value_object(dsi_value_ref(name));
     for (int i = 0; i < args->items.n; i++)
         (void)dsi_value_put(v, ds_value_int(v->dict->items++), dsi_value_ref(args->items.at[i]));
@@ -173,7 +173,7 @@ bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state)
 {
     if (state->kind == DS_VALUE_NONE) return true;
     if (state->kind == DS_VALUE_DICT) {
-        if (!dsi_unpickle_charge(u, (size_t)state->dict->n * 64)) return false;
+        if (!dsi_unpickle_charge(u, (size_t)state->dict->n * DSI_PAIR_CHARGE)) return false;
         for (int i = 0; i < state->dict->n; i++)
             (void)dsi_value_put(object, dsi_value_ref(state->dict->at[i].key),
                                 dsi_value_ref(state->dict->at[i].value));

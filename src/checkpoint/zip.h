@@ -42,8 +42,8 @@ bool dsi_zip_looks_so(const uint8_t *file, size_t bytes);
  * caller's. Data are not looked at. */
 bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t bytes);
 void dsi_zip_close(dsi_zip *z);
-const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z,
-                                     const char *name); /* NULL if there is none */
+/* NULL if there is none */
+const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name);
 
 /* Whether crc, of the data of e, is its check sum; false with the message. */
 bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc);

@@ -65,8 +65,8 @@ typedef struct dsi_loaded {
 typedef struct dsi_load_reader {
     int rank, ranks;
     bool optimizer; /* its state is wanted */
-    const ds_engine
-        *engine; /* its part of the parameters is enough; NULL: all of them are wanted */
+    /* its part of the parameters is enough; NULL: all of them are wanted */
+    const ds_engine *engine;
 } dsi_load_reader;
 
 /* Whether the part-th of so many shares of a folder's files is as it was written. */

@@ -130,6 +130,12 @@ static ds_status check_model(const dsi_loaded *l, const ds_engine *e, bool stric
 
 /* ---- the optimizer ------------------------------------------------------------------------------------- */
 
+/* Whether all elements of that kind that this rank has are in some file. */
+static bool covers(const dsi_load_param *p, const char *kind, const dsi_flat_param *f)
+{
+    return dsi_load_covered(p, kind, f->begin, f->end) == f->end - f->begin;
+}
+
 static ds_status check_moments(const dsi_loaded *l, const ds_engine *e, const dsi_flat_param *f,
                                const char *name)
 {
@@ -138,8 +144,7 @@ static ds_status check_moments(const dsi_loaded *l, const ds_engine *e, const ds
     const char *saved = NULL;
     for (int i = 0; p && p->step && i < DS_OPTIM_MOMENTS; i++) {
         if (!dsi_optim_uses(o, o->params[f->index].group, i)) continue;
-        if (dsi_load_covered(p, o->type->moment[i], f->begin, f->end) == f->end - f->begin)
-            continue;
+        if (covers(p, o->type->moment[i], f)) continue;
         if (ds_value_find(l->own, "optimizer/name"))
             (void)ds_value_read_string(l->own, "optimizer/name", &saved);
         return dsi_fail(DS_EINVAL,
@@ -152,18 +157,23 @@ static ds_status check_moments(const dsi_loaded *l, const ds_engine *e, const ds
     return DS_OK;
 }
 
+/* Whether both sides have averages. */
+static bool has_averages(const dsi_loaded *l, const ds_engine *e)
+{
+    return e->ema && ds_value_kind_of(ds_value_get(l->own, "ema")) == DS_VALUE_DICT;
+}
+
 /* Averages are all there, or none. */
 static ds_status check_average(const dsi_loaded *l, const dsi_flat_param *f, const char *name)
 {
     const dsi_load_param *p = dsi_load_param_of(l, name);
-    if (!p || dsi_load_covered(p, DSI_LOAD_AVERAGE, f->begin, f->end) == f->end - f->begin)
-        return DS_OK;
+    if (!p || covers(p, DSI_LOAD_AVERAGE, f)) return DS_OK;
     return dsi_fail(DS_EFORMAT, "%s: some of the averages of %s are in no file", l->folder, name);
 }
 
 static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e, bool strict)
 {
-    bool averages = e->ema && ds_value_kind_of(ds_value_get(l->own, "ema")) == DS_VALUE_DICT;
+    bool averages = has_averages(l, e);
     const dsi_flat *f = dsi_zero_flat(e->zero);
     ds_status status = DS_OK;
     if (!l->has_optimizer)
@@ -186,16 +196,10 @@ static ds_status check_optimizer(const dsi_loaded *l, const ds_engine *e, bool s
 
 /* ---- the part of a rank ---------------------------------------------------------------------------------- */
 
-static bool covers(const dsi_load_param *p, const char *kind, const dsi_flat_param *f)
-{
-    return dsi_load_covered(p, kind, f->begin, f->end) == f->end - f->begin;
-}
-
 bool dsi_load_enough(const dsi_loaded *l, const ds_engine *e, bool optimizer)
 {
     const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
-    bool averages = optimizer && e->ema &&
-                    ds_value_kind_of(ds_value_get(l->own, "ema")) == DS_VALUE_DICT;
+    bool averages = optimizer && has_averages(l, e);
     for (int k = 0; f && k < f->n; k++) {
         const dsi_load_param *p = dsi_load_param_of(l, dsi_flat_path(f, e->model, k));
         if (!p || !covers(p, DSI_LOAD_WEIGHTS, &f->param[k])) return false;

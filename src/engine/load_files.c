@@ -3,6 +3,7 @@
 #include "load.h"
 
 #include "base/file.h"
+#include "base/int.h"
 #include "base/mapping.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -86,14 +87,11 @@ dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shap
     return p;
 }
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end)
 {
     int64_t n = 0;
     for (int i = 0; i < p->n; i++) {
-        int64_t from = larger(begin, p->at[i].begin), to = smaller(end, p->at[i].end);
+        int64_t from = dsi_max(begin, p->at[i].begin), to = dsi_min(end, p->at[i].end);
         if (from < to && !strcmp(p->at[i].kind, kind)) n += to - from;
     }
     return n;
@@ -109,7 +107,7 @@ ds_status dsi_load_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *t
         some = n - done < AT_A_TIME ? n - done : AT_A_TIME;
         const char *from = s ? (const char *)s->p + (size_t)(x->offset + at + done) * size : NULL;
         if (in_file)
-            dsi_mapping_want(s->owner, from, (size_t)smaller(n - done, 2 * AT_A_TIME) * size);
+            dsi_mapping_want(s->owner, from, (size_t)dsi_min(n - done, 2 * AT_A_TIME) * size);
         if (in_file) dsi_count_read((size_t)some * size);
         status = dsi_copy(dsi_flat_range(to, done, done + some),
                           dsi_flat_range(x, at + done, at + done + some));
@@ -125,7 +123,7 @@ ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < p->n; i++) {
         const dsi_load_piece *x = &p->at[i];
-        int64_t a = larger(begin, x->begin), b = smaller(end, x->end);
+        int64_t a = dsi_max(begin, x->begin), b = dsi_min(end, x->end);
         if (a < b && !strcmp(x->kind, kind))
             status = dsi_load_range(x->x, x->at + a - x->begin, b - a,
                                     dsi_flat_range(to, a - begin, b - begin));
