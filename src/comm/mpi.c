@@ -27,9 +27,8 @@
 #define NAP_US     50
 #define FORWARD_US 200000 /* what a launcher needs to pass a line on before it ends the job */
 /* Ranks that fail alike do not all end the job at once, over which Open MPI's mpirun would crash. */
-#define TURN_US   100000
-#define TURNS     10
-#define GOODBYE_S 5 /* how long a rank that failed waits for the others at the end */
+#define TURN_US 100000
+#define TURNS   10
 
 typedef struct job {
     const dsi_mpi *mpi;
@@ -219,7 +218,7 @@ static ds_comm *mpi_split(ds_comm *c, int color, int key)
 static void say_goodbye(ds_comm *world)
 {
     dsi_request r = {.comm = world, .what = DSI_BARRIER, .farewell = true, .blocking = true};
-    double limit = ds_error() ? GOODBYE_S : dsi_comm_timeout();
+    double limit = ds_error() ? DSI_GOODBYE_S : dsi_comm_timeout();
     mpi_start(&r);
     if (!look_until_done(r.own, limit)) {
         if (ds_error()) end_job(the_job, ds_error());

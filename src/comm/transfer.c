@@ -22,6 +22,7 @@
  * SPDX-License-Identifier: MIT */
 #include "transfer.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "reduce.h"
@@ -149,6 +150,14 @@ static bool is_other(const dsi_transfer *t, const dsi_message *m, int tag)
            mine % 4 != 3;
 }
 
+/* A rank that leaves because it failed ends the job within DSI_GOODBYE_S, with its message; another says nothing. */
+static void wait_for_cause(dsi_transfer *t, const dsi_message *m)
+{
+    if (!t->left) t->left = dsi_now();
+    if (dsi_now() - t->left > DSI_GOODBYE_S + 1)
+        dsi_text_add(&t->wrong, "rank %d has left (ds_destroy_process_group) without it", m->rank);
+}
+
 void dsi_transfer_look(dsi_transfer *t)
 {
     for (int i = 0; i < t->messages.n && !t->wrong.n; i++) {
@@ -156,14 +165,16 @@ void dsi_transfer_look(dsi_transfer *t)
         size_t bytes, received;
         int tag;
         if (!m->receives || m->done || t->mpi->look(t->comm, m->rank, &tag, &bytes)) continue;
-        if (tag < 0) continue;
+        if (tag < 0 || tag == m->tag) continue;
         if (is_other(t, m, tag)) dsi_text_add(&t->wrong, "rank %d " DISAGREES, m->rank);
-        if (tag % PLACES != m->tag % PLACES || tag == m->tag) continue;
+        bool left = tag % PLACES == FAREWELL && !t->r->farewell;
+        if (tag % PLACES != m->tag % PLACES && !left) continue;
         /* what has come while we looked may be what is waited for, and then this is the next one */
-        if (t->mpi->test(&m->m, &m->done, &received) || !m->done)
-            say_size(t, m, bytes);
-        else if (received != m->bytes)
-            say_size(t, m, received);
+        bool missing = t->mpi->test(&m->m, &m->done, &received) || !m->done;
+        if (missing && left)
+            wait_for_cause(t, m);
+        else if (!left && (missing || received != m->bytes))
+            say_size(t, m, missing ? bytes : received);
     }
 }
 

@@ -8,6 +8,8 @@
 #include "comm.h"
 #include "mpi.h"
 
+#define DSI_GOODBYE_S 2 /* how long a rank that failed waits for the others at the end */
+
 typedef struct dsi_message {
     dsi_mpi_message m;
     int rank, tag;
@@ -36,6 +38,7 @@ typedef struct dsi_transfer {
     char said[64];  /* DS_DEBUG=comm: what a message is, which goes before it */
     dsi_text wrong; /* why it cannot go on */
     bool finished;  /* or wrong */
+    double left;    /* when a farewell was seen of a rank that it waits for; 0: none was */
     struct dsi_transfer *after;
 } dsi_transfer;
 

@@ -34,6 +34,7 @@ static int make_trouble(const char *trouble, ds_tensor *x)
         ds_destroy_process_group();
         return 1;
     }
+    if (!strcmp(trouble, "leaves")) ds_destroy_process_group();
     if (!strcmp(trouble, "aborts")) dsi_comm_abort(NULL, "train: the loss is NaN");
     if (!strcmp(trouble, "late")) sleep(100);
     if (!strcmp(trouble, "late size")) usleep(500000); /* what comes has come by then */
@@ -148,6 +149,7 @@ static const trouble troubles[] = {
     {"DS_TIMEOUT=1", "'no sender'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank"},
     {"DS_DEBUG=comm", "'no message'", "is stuck for 1 s (DS_TIMEOUT); nothing came from rank 0\n"},
     {"WORLD_SIZE=7", "none", "WORLD_SIZE is 7, but"},
+    {"", "leaves", "rank %d has left (ds_destroy_process_group) without it"}, /* takes seconds */
 };
 
 #define TROUBLES ((int)(sizeof troubles / sizeof *troubles))
@@ -157,11 +159,12 @@ static void check_troubles(const mpi *m, int n)
 {
     FILE *job[TROUBLES];
     char text[256], said[20000];
-    for (int i = 0; i < TROUBLES; i++) {
+    int troubled = n == 2 ? TROUBLES : TROUBLES - 1;
+    for (int i = 0; i < troubled; i++) {
         snprintf(text, sizeof text, "test_comm_mpi %s", troubles[i].name);
         job[i] = start_job(m, n, troubles[i].env, text);
     }
-    for (int i = 0; i < TROUBLES; i++) {
+    for (int i = 0; i < troubled; i++) {
         int status = end_job(job[i], said, sizeof said);
         const char *part = troubles[i].part, *rank = strstr(part, "%d");
         snprintf(text, sizeof text, "%s", part);
