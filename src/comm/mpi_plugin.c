@@ -135,5 +135,14 @@ static void plugin_abort(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
 
 extern const dsi_mpi dsi_mpi_plugin;
 __attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
-    DSI_MPI_VERSION, plugin_init, plugin_split, plugin_free,     plugin_send,
-    plugin_receive,  plugin_test, plugin_look,  plugin_finalize, plugin_abort};
+    .version = DSI_MPI_VERSION,
+    .init = plugin_init,
+    .split = plugin_split,
+    .free = plugin_free,
+    .send = plugin_send,
+    .receive = plugin_receive,
+    .test = plugin_test,
+    .look = plugin_look,
+    .finalize = plugin_finalize,
+    .abort = plugin_abort,
+};
