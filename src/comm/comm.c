@@ -231,7 +231,9 @@ static ds_status begin(dsi_request *r)
 
 void dsi_request_done(dsi_request *r)
 {
-    if (dsi_trace_on()) dsi_trace_async_end(dsi_request_text(r), (uint64_t)(uintptr_t)r);
+    /* a farewell has not begun as others do */
+    if (dsi_trace_on() && !r->farewell)
+        dsi_trace_async_end(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     r->ended = dsi_now();
 }
 

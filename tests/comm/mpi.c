@@ -186,6 +186,10 @@ static void check_mpi(const mpi *m)
         if (n % 2 == 0) check_good(m, n, "", "test_engine_moe");
     }
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");
+    /* each request that ends in a trace has begun there */
+    check_good(
+        m, 2, "DS_TRACE=$own/t",
+        "test_comm_mpi none && awk '/\"b\"/ {b++} /\"e\"/ {e++} END {exit !b || b != e}' $own/t*");
     check_good(m, 3, "DS_DEBUG=comm", "test_comm_messages");
     for (int n = 2 * step; n <= 4; n += 2) check_troubles(m, n);
 }
