@@ -35,6 +35,12 @@ foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deepspeed COMPONENT runtime)
+# What one reads to write a program, as it lies in the tree, so that its links lead somewhere.
+set(DS_DOC_DIR ${CMAKE_INSTALL_DATADIR}/doc/deepspeed)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${DS_DOC_DIR} COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${DS_DOC_DIR} COMPONENT dev
+    FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/outside DESTINATION ${DS_DOC_DIR}/examples COMPONENT dev)
 install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
     DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
 
