@@ -55,7 +55,7 @@ static double peak_of(const char *isa)
         double (*run)(float) = peak_generic;
 #ifdef __x86_64__
         if (!strcmp(isa, "avx2")) run = peak_avx2;
-        if (!strcmp(isa, "avx512")) run = peak_avx512;
+        if (!strcmp(isa, "avx512") || !strcmp(isa, "amx")) run = peak_avx512;
 #endif
         double got = run(0.5f);
         if (got > best) best = got;

@@ -45,7 +45,7 @@ foreach(source ${DS_TEST_SOURCES})
     endif()
     # The same values from the kernels of every instruction set; skipped, with the library's message, where
     # the processor lacks one.
-    foreach(isa ${DS_ISAS})
+    foreach(isa ${DS_ISAS} amx)
         add_test(NAME ${folder}/${name}.${isa} COMMAND ${target})
         set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT 600
             ENVIRONMENT "DS_CPU=${isa};${DS_TEST_ENVIRONMENT}"

@@ -156,19 +156,16 @@ static int count_nodes(void)
 /* Each set that the kernels are compiled for, and whether this processor has it. */
 static void report_kernels(const report *r)
 {
-    static const char *const sets[] = {"generic", "avx2", "avx512"};
+    static const char *const sets[] = {"generic", "avx2", "avx512", "amx"};
 #if defined(__x86_64__)
-    const bool here[] = {true, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-                         __builtin_cpu_supports("avx512f")};
-    const int n = 3;
+    const int n = 4;
 #else
-    const bool here[] = {true};
     const int n = 1;
 #endif
     for (int i = 0; i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "kernels %s", sets[i]);
-        part(r, name, true, here[i]);
+        part(r, name, true, dsi_cpu_kernels_of(sets[i]) != NULL);
     }
 }
 

@@ -251,7 +251,7 @@ static void without_memory(void **state)
     {
         Side half;
         size_t live = dsi_cache_live(s->device);
-        new_side(&half, row, false, DS_BF16, ROW_MAJOR);
+        new_side(&half, row, false, DS_F16, ROW_MAJOR);
         dsi_cache_fail(1, false);
         CHECK_INT(row->call(k, s, half.v[0], half.v[1]), DS_ENOMEM);
         dsi_cache_fail(0, false);

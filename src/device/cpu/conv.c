@@ -9,6 +9,7 @@
  *     conv_winograd.c  3x3 of unit stride with many channels
  *     conv_point.c     1x1: matrix products
  *     conv_depth.c     a group a channel
+ *     conv_amx.c       bfloat16 by the matrix unit: products of unfolded images
  *     conv_plain.h     plain loops: float64
  *
  * SPDX-License-Identifier: MIT */
@@ -54,7 +55,9 @@ static ds_status gradient_of_w(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, 
 ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                          dsi_view y)
 {
+    ds_status status;
     if (y.dtype == DS_F32) return forward(s, c, x, w, b, y);
+    if (amx_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
     conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
@@ -64,7 +67,9 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
 ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
                             dsi_view dx)
 {
+    ds_status status;
     if (dx.dtype == DS_F32) return gradient_of_x(s, c, dy, w, dx);
+    if (amx_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
     zero_f64(&dx);
@@ -75,7 +80,9 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
 ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                             dsi_view dw)
 {
+    ds_status status;
     if (dw.dtype == DS_F32) return gradient_of_w(s, c, dy, x, dw);
+    if (amx_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
     zero_f64(&dw);

@@ -132,6 +132,17 @@ bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
 bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status);
 
+/* bfloat16 */
+#define amx_forward KERNEL(conv_amx_forward)
+#define amx_dx      KERNEL(conv_amx_dx)
+#define amx_dw      KERNEL(conv_amx_dw)
+bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y,
+                 ds_status *status);
+bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+            ds_status *status);
+bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+            ds_status *status);
+
 #define depth_forward KERNEL(conv_depth_forward)
 #define depth_dx      KERNEL(conv_depth_dx)
 #define depth_dw      KERNEL(conv_depth_dw)

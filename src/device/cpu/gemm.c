@@ -17,13 +17,15 @@
  * long that reading y again for each block of k costs little. Each element of y is a sum in the order
  * of k within one thread: results depend neither on the number of threads nor on the sizes of caches.
  *
- * Of 16-bit matrices, small ones are copied to float32 as they are; others become float32 on their way
- * into packed blocks, so that no copy of them is ever whole. A block of outputs is kept in float32 until
- * its sums are complete. float64 serves gradient checks and takes plain loops.
+ * bfloat16 goes to the processor's matrix unit, where there is one (gemm_amx.c). Of other 16-bit matrices, small
+ * ones are copied to float32 as they are; large ones become float32 on their way into packed blocks, so that
+ * no copy of them is ever whole. A block of outputs is kept in float32 until its sums are complete. float64
+ * serves gradient checks and takes plain loops.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "cpu.h"
 #include "dots.h"
+#include "gemm_amx.h"
 #include "gemm_pack.h"
 #include "table.h"
 #include "tile.h"
@@ -377,6 +379,7 @@ static ds_status matmul_any(dsi_stream *s, Product *p)
 ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
+    if (a.dtype == DS_BF16 && y.d[0] && amx_takes(m, n, k)) return amx_matmul(s, a, b, bias, y);
     if (is_half(a.dtype) && m * n + m * k + k * n <= SMALL_HALF)
         IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
     if (!is_half(a.dtype) && y.dtype != DS_F32 && y.dtype != DS_F64)

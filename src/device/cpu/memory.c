@@ -8,6 +8,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+
 extern const dsi_kernels dsi_cpu_kernels_generic;
 #ifdef DSI_HAVE_avx2
 extern const dsi_kernels dsi_cpu_kernels_avx2;
@@ -28,6 +33,48 @@ static bool has_avx512(void)
 #endif
 static bool has_generic(void) { return true; }
 
+/* ---- the matrix unit, AMX ------------------------------------------------------------------------------ */
+
+#if defined(DSI_HAVE_avx512) && defined(__linux__) && defined(SYS_arch_prctl)
+/* The unit with bfloat16, its tiles saved by the system, and the system's leave to use them, which it gives to a
+ * process that asks (Linux 5.16, Documentation/arch/x86/xstate.rst). */
+static bool ask_for_amx(void)
+{
+    enum { OSXSAVE = 1 << 27, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    enum { TILES = 18, STATES = 0x60000, ARCH_REQ_XCOMP_PERM = 0x1023 };
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE))
+        return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & AVX512_BF16)) return false;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & STATES) != STATES) return false;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILES) == 0;
+}
+
+/* Asked once. */
+static bool has_amx(void)
+{
+    static _Atomic int asked; /* 1: no, 2: yes */
+    if (!asked) asked = 1 + (has_avx512() && ask_for_amx());
+    return asked == 2;
+}
+#elif defined(DSI_HAVE_avx512)
+static bool has_amx(void) { return false; }
+#endif
+
+bool dsi_cpu_amx(void)
+{
+    static _Atomic int chosen; /* 1: no, 2: yes */
+    if (!chosen) {
+        const char *isa = dsi_cpu_isa();
+        chosen = 1 + (isa && !strcmp(isa, "amx"));
+    }
+    return chosen == 2;
+}
+
+/* ---- sets of instructions ------------------------------------------------------------------------------ */
+
 /* best first */
 static const struct {
     const char *name;
@@ -35,6 +82,7 @@ static const struct {
     bool (*has)(void);
 } isas[] = {
 #ifdef DSI_HAVE_avx512
+    {"amx", &dsi_cpu_kernels_avx512, has_amx},
     {"avx512", &dsi_cpu_kernels_avx512, has_avx512},
 #endif
 #ifdef DSI_HAVE_avx2
@@ -59,9 +107,9 @@ const char *dsi_cpu_isa(void)
         if (isas[i].has() && (!wish || !*wish || !strcmp(wish, isas[i].name))) return isas[i].name;
     for (int i = 0; i < N_ISAS; i++)
         if (isas[i].has())
-            return dsi_refuse(
-                "DS_CPU=%s: expected generic, avx2 or avx512; the best this processor has is %s",
-                wish, isas[i].name);
+            return dsi_refuse("DS_CPU=%s: expected generic, avx2, avx512 or amx; the best this "
+                              "processor has is %s",
+                              wish, isas[i].name);
     return NULL;
 }
 

@@ -51,6 +51,30 @@ ALWAYS_INLINE void transpose_quarters(vf r[4])
 #undef PAIRS_0
 #undef PAIRS_1
 
+/* Element j of r[i] -> element i of r[j]. */
+ALWAYS_INLINE void transpose_square(vf r[VF])
+{
+    UNROLL for (int i = 0; i < VF; i += 4) transpose_quarters(r + i);
+#if defined(DSI_ISA_avx512)
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        vf a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44); /* quarters 0 1 of each */
+        vf b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);
+        vf c = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xee); /* 2 3 */
+        vf d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xee);
+        r[j] = _mm512_shuffle_f32x4(a, b, 0x88), r[4 + j] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        r[8 + j] = _mm512_shuffle_f32x4(c, d, 0x88), r[12 + j] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+#elif defined(DSI_ISA_avx2)
+    UNROLL for (int j = 0; j < 4; j++)
+    {
+        vf low = r[j], high = r[4 + j];
+        r[j] = _mm256_permute2f128_ps(low, high, 0x20);
+        r[4 + j] = _mm256_permute2f128_ps(low, high, 0x31);
+    }
+#endif
+}
+
 ALWAYS_INLINE void store_lanes(float *to, vf v, int n)
 {
     if (n == VF)
@@ -64,26 +88,8 @@ ALWAYS_INLINE void transpose(const float *from, int64_t step, int n, float *to, 
 {
     vf r[VF];
     UNROLL for (int i = 0; i < VF; i++) r[i] = i < n ? vf_load(from + i * step) : vf_zero();
-    UNROLL for (int i = 0; i < VF; i += 4) transpose_quarters(r + i);
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        float *at = to + j * to_step;
-#if defined(DSI_ISA_avx512)
-        vf a = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x44); /* quarters 0 1 of each */
-        vf b = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x44);
-        vf c = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xee); /* 2 3 */
-        vf d = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xee);
-        store_lanes(at, _mm512_shuffle_f32x4(a, b, 0x88), n);
-        store_lanes(at + 4 * to_step, _mm512_shuffle_f32x4(a, b, 0xdd), n);
-        store_lanes(at + 8 * to_step, _mm512_shuffle_f32x4(c, d, 0x88), n);
-        store_lanes(at + 12 * to_step, _mm512_shuffle_f32x4(c, d, 0xdd), n);
-#elif defined(DSI_ISA_avx2)
-        store_lanes(at, _mm256_permute2f128_ps(r[j], r[4 + j], 0x20), n);
-        store_lanes(at + 4 * to_step, _mm256_permute2f128_ps(r[j], r[4 + j], 0x31), n);
-#else
-        store_lanes(at, r[j], n);
-#endif
-    }
+    transpose_square(r);
+    UNROLL for (int j = 0; j < VF; j++) store_lanes(to + j * to_step, r[j], n);
 }
 
 #endif
