@@ -17,7 +17,7 @@ static const Case cases[] = {
     {2, 11, 13, 10, 32, 3, 2, {{2, 3}, {1, 1}, {1, 1}, 1}, true},
     {3, 32, 8, 9, 33, 3, 3, {{1, 1}, {2, 3}, {2, 3}, 1}, true},
     {2, 8, 15, 16, 40, 5, 7, {{1, 2}, {2, 3}, {1, 1}, 1}, false},
-    {1, 32, 40, 40, 16, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}, true}, /* several blocks of rows */
+    {1, 32, 26, 40, 16, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}, true}, /* several blocks of rows */
     {1, 64, 20, 43, 8, 5, 5, {{1, 1}, {2, 2}, {1, 1}, 1}, true},  /* also of dw */
     {3, 16, 10, 9, 40, 1, 1, {{1, 1}, {0, 0}, {1, 1}, 1}, true},
     {3, 24, 10, 9, 40, 1, 1, {{2, 2}, {0, 0}, {1, 1}, 1}, true},
@@ -128,8 +128,8 @@ static void beside_float64(void **state)
         skip();
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        run_case(&cases[i], planes);
-        run_case(&cases[i], pixels);
+        if (!quick() || i % 2) run_case(&cases[i], planes);
+        if (!quick() || i % 2 == 0) run_case(&cases[i], pixels);
     }
 }
 
