@@ -11,7 +11,7 @@ static ds_status self_start(dsi_request *r)
     if (r->what == DSI_ALL_TO_ALL_ROWS) bytes = (size_t)r->counts[0] * ds_dtype_size(r->dtype);
     if (bytes && r->in && r->out != r->in) memmove(r->out, r->in, bytes);
     const void *x = r->out;
-    if (r->squares) dsi_reduce_ranks(r->dtype, DS_REDUCE_SUM, 1, &x, r->n, 0, NULL, r->squares);
+    if (r->squares) dsi_reduce_ranks(r->dtype, DS_REDUCE_SUM, 1, &x, r->n, 1, &r->out, r->squares);
     return DS_OK;
 }
 

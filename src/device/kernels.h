@@ -208,8 +208,9 @@ typedef struct dsi_kernels {
     ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
     /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
     ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out);
-    /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i] in that order, for k < outs and i < n; average: divided by ranks. Host
-     * memory; y[k] may be an x. *squares, if not NULL, grows by the squares of the result, in double. */
+    /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i] in that order, for k < outs, 1 or more, and i < n; average:
+     * divided by ranks. Host memory; y[k] may be an x. *squares, if not NULL, grows by the squares of the result,
+     * in double. */
     ds_status (*sum_ranks)(dsi_stream *s, bool average, int ranks, const void *const *x, int64_t n,
                            int outs, void *const *y, double *squares);
 

@@ -1,14 +1,19 @@
 /* device/cpu/ranks.c: what several ranks have in memory that one thread sees, added up in one pass.
  *
- * It waits for memory, so that all there is to do with a sum is done while it is in registers: the mean, its
- * squares, and its way to everybody who wants it. STEP elements of every rank are read before any is written.
+ * It waits for memory, so that all there is to do with a sum is done at once: the mean, its squares, and its way to
+ * everybody who wants it. STEP elements of every rank are read before any is written.
  * SPDX-License-Identifier: MIT */
 #include "table.h"
 
 #define VECTORS 4
 #define STEP    (VECTORS * VF)
 
-typedef double wide __attribute__((__vector_size__(VF * sizeof(double))));
+/* Doubles of one register, and as many floats, which become doubles as they are loaded. */
+typedef double Wide __attribute__((__vector_size__(VF / 2 * sizeof(double))));
+typedef float Narrow __attribute__((__vector_size__(VF / 2 * sizeof(float)),
+                                    __aligned__(sizeof(float)), __may_alias__));
+
+#define SUMS (2 * VECTORS)
 
 typedef struct {
     int ranks, outs;
@@ -27,7 +32,7 @@ ALWAYS_INLINE vf mean(const job *j, vf sum)
     return vf_mul(sum, vf_set(j->by));
 }
 
-ALWAYS_INLINE void one_step(const job *j, int64_t i, wide *squares)
+ALWAYS_INLINE void one_step(const job *j, int64_t i, Wide *squares)
 {
     vf sum[VECTORS];
     UNROLL
@@ -44,9 +49,10 @@ ALWAYS_INLINE void one_step(const job *j, int64_t i, wide *squares)
         UNROLL
         for (int v = 0; v < VECTORS; v++) vf_store(y + v * VF, sum[v]);
     }
+    const Narrow *y = (const Narrow *)(const void *)(out(j, 0) + i);
     UNROLL
-    for (int v = 0; squares && v < VECTORS; v++) {
-        wide w = __builtin_convertvector(sum[v], wide);
+    for (int v = 0; squares && v < SUMS; v++) {
+        Wide w = __builtin_convertvector(y[v], Wide);
         squares[v] += w * w;
     }
 }
@@ -72,7 +78,7 @@ ds_status KERNEL(sum_ranks)(dsi_stream *s, bool average, int ranks, const void *
     bool exact = (ranks & (ranks - 1)) == 0; /* 1 / ranks is */
     float by = !average ? 1 : exact ? 1 / (float)ranks : (float)ranks;
     job j = {ranks, outs, x, y, by, average && !exact};
-    wide part[VECTORS] = {{0}};
+    Wide part[SUMS] = {{0}};
     int64_t i = 0;
     if (squares)
         for (; i + STEP <= n; i += STEP) one_step(&j, i, part);
@@ -80,8 +86,9 @@ ds_status KERNEL(sum_ranks)(dsi_stream *s, bool average, int ranks, const void *
         for (; i + STEP <= n; i += STEP) one_step(&j, i, NULL);
     double last = rest(&j, i, n);
     if (!squares) return DS_OK;
-    wide sum = (part[0] + part[1]) + (part[2] + part[3]);
-    for (int k = 0; k < VF; k++) last += sum[k];
+    Wide sum = ((part[0] + part[1]) + (part[2] + part[3])) +
+               ((part[4] + part[5]) + (part[6] + part[7]));
+    for (int k = 0; k < VF / 2; k++) last += sum[k];
     *squares += last;
     return DS_OK;
 }
