@@ -425,7 +425,7 @@ static ds_status read_head(dsi_loaded *l, int64_t *shards)
 
 static ds_status read_ours(dsi_loaded *l, const dsi_load_reader *who)
 {
-    int64_t shards;
+    int64_t shards = 0;
     ds_status status = dsi_load_in(l, l->model, read_head(l, &shards));
     if (status != DS_OK) return status;
     l->rank = open_of_rank(l, "rank_%d_states.pt", who->rank);

@@ -64,7 +64,7 @@ static dsi_view dense_like(dsi_stream *s, dsi_view v)
 bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                    dsi_view y, ds_status *status)
 {
-    dsi_view a, to, copy = {0}, seen = strided(c, x, &y);
+    dsi_view a = {0}, to = {0}, copy = {0}, seen = strided(c, x, &y);
     if (!is_point(c, &w) || !matrix_of(&y, &to)) return false;
     *status = DS_OK;
     if (!matrix_of(&seen, &a)) {
@@ -81,7 +81,7 @@ bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, d
 bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
               ds_status *status)
 {
-    dsi_view g, to, seen = strided(c, dx, &dy), copy = {0};
+    dsi_view g = {0}, to = {0}, seen = strided(c, dx, &dy), copy = {0};
     bool all = c->stride[0] == 1 && c->stride[1] == 1;
     if (!is_point(c, &w) || !matrix_of(&dy, &g)) return false;
     *status = all ? DS_OK : KERNEL(fill)(s, 0, dx);
@@ -101,7 +101,7 @@ bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
 bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status)
 {
-    dsi_view g, a, copy = {0}, seen = strided(c, x, &dy);
+    dsi_view g = {0}, a = {0}, copy = {0}, seen = strided(c, x, &dy);
     if (!is_point(c, &dw) || !matrix_of(&dy, &g) || g.d[0] != 1) return false;
     *status = DS_OK;
     if (!matrix_of(&seen, &a) || a.d[0] != 1) {
