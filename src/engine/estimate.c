@@ -36,6 +36,8 @@ typedef struct Pass {
     const dsi_flat *f;
     dsi_device *device;
     int64_t before; /* bytes */
+    bool asked;     /* the op that runs has, where to write a gradient; */
+    int64_t peak;   /* until then */
     struct {
         DSI_LIST(dsi_pass_event)
     } events;
@@ -44,14 +46,38 @@ typedef struct Pass {
 typedef struct Leaf {
     Pass *pass;
     int i;
+    bool placed;
 } Leaf;
+
+static int64_t peak_of(const Pass *p)
+{
+    return (int64_t)dsi_cache_use(p->device).peak_live - p->before;
+}
+
+/* It gets no place, but the moment is known: of the first gradient of an op. */
+static ds_tensor *ask(void *arg, ds_tensor *x)
+{
+    (void)x;
+    Leaf *l = arg;
+    Pass *p = l->pass;
+    l->placed = true;
+    if (p->asked) return NULL;
+    p->asked = true;
+    p->peak = peak_of(p);
+    dsi_cache_restart_peaks(p->device);
+    return NULL;
+}
 
 static void complete(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     Pass *p = l->pass;
-    dsi_cache_usage use = dsi_cache_use(p->device);
-    dsi_pass_event e = {l->i, (int64_t)use.peak_live - p->before, (int64_t)use.live - p->before};
+    dsi_pass_event e = {.i = l->i,
+                        .placed = l->placed,
+                        .before = p->asked ? p->peak : 0,
+                        .peak = peak_of(p),
+                        .live = (int64_t)dsi_cache_use(p->device).live - p->before};
+    p->asked = false;
     dsi_list_add(&p->events, e);
     ds_set_grad_of(x, NULL);
     dsi_cache_restart_peaks(p->device);
@@ -61,8 +87,9 @@ static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
 {
     Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
     for (int i = 0; i < p->f->n; i++) {
-        leaf[i] = (Leaf){p, i};
+        leaf[i] = (Leaf){.pass = p, .i = i};
         dsi_leaf_hook(p->f->param[i].x, complete, &leaf[i]);
+        dsi_leaf_place(p->f->param[i].x, ask);
     }
     ds_scope *scope = ds_scope_open();
     dsi_cache_restart_peaks(p->device);

@@ -118,8 +118,18 @@ static void fill_bucket(Buckets *b, int k)
     while (b->next < b->f->units && b->missing[b->next] == 0) b->next++;
 }
 
+/* Bytes of the event's gradient that its bucket has, in place of memory of its own. */
+static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const dsi_pass_event *e,
+                         int64_t size)
+{
+    const dsi_flat_param *p = &f->param[e->i];
+    bool becomes_it = f->unit[p->unit].n == p->n; /* the gradient becomes the bucket */
+    return s->ranks > 1 && e->placed && !becomes_it ? p->n * size : 0;
+}
+
 /* The most that activations, gradients and buckets take at a moment of the pass. */
-static int64_t follow(const dsi_zero_opts *o, const dsi_flat *f, const dsi_pass_event *e, int n)
+static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const dsi_flat *f,
+                      const dsi_pass_event *e, int n)
 {
     Buckets b = {.f = f, .size = size_of(o->dtype)};
     int64_t worst = 0;
@@ -127,11 +137,13 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_flat *f, const dsi_pass_
     for (int k = 0; k < f->units; k++) b.missing[k] = f->unit[k].count;
     for (int j = 0; j < n; j++) {
         int k = f->param[e[j].i].unit;
-        bool becomes_it = f->unit[k].n == f->param[e[j].i].n; /* the gradient itself */
-        worst = dsi_max(worst, e[j].peak + b.bytes);
+        int64_t held = in_bucket(s, f, &e[j], b.size);
+        worst = dsi_max(worst, (held ? e[j].before : dsi_max(e[j].before, e[j].peak)) + b.bytes);
         open_bucket(&b, k);
+        if (held) worst = dsi_max(worst, e[j].peak - held + b.bytes);
+        bool becomes_it = f->unit[k].n == f->param[e[j].i].n;
         int64_t copied = becomes_it ? b.bytes - f->unit[k].n * b.size : b.bytes;
-        worst = dsi_max(worst, e[j].live + copied);
+        worst = dsi_max(worst, e[j].live - held + copied);
         fill_bucket(&b, k);
     }
     dsi_free(b.missing);
@@ -146,7 +158,8 @@ static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *
 {
     int64_t worst = 0, made = 0, counted = s->ranks == 1 && !s->accumulates ? state->gradients : 0;
     for (int j = 0; j < n; j++) {
-        worst = dsi_max(worst, e[j].peak + made);
+        int64_t held = s->accumulates ? 0 : in_bucket(s, f, &e[j], size_of(o->dtype));
+        worst = dsi_max(worst, dsi_max(e[j].before, e[j].peak - held) + made);
         if (counted) made += f->param[e[j].i].n * size_of(o->dtype);
     }
     return dsi_max(worst - counted, 0);
@@ -167,7 +180,7 @@ dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes 
         elements.slice = dsi_max(elements.slice, f->unit[p->unit].slice);
     }
     dsi_estimate result = state_of(o, s, elements);
-    result.passing = partitions(o, s) ? follow(o, f, e, n)
+    result.passing = partitions(o, s) ? follow(o, s, f, e, n)
                                       : follow_gradients(&result, o, s, f, e, n);
     result.passing += copies_sent(o, s, elements.all, bucket);
     if (elements.divided) result.gathered = gathered(o, elements.divided, largest);

@@ -41,8 +41,11 @@ dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_
  * forward, without the gradients of earlier events. */
 typedef struct dsi_pass_event {
     int i;
-    int64_t peak; /* since the event before, or the pass's begin */
-    int64_t live; /* now, with this gradient */
+    bool
+        placed; /* its op asked where to write it (dsi_new_grad), for which there is a bucket on several ranks */
+    int64_t before; /* then: the peak until it asked, */
+    int64_t peak;   /* since the event before, or the pass's begin, or since it asked */
+    int64_t live;   /* now, with this gradient */
 } dsi_pass_event;
 
 /* f: the layout (dsi_zero_layout) of the model, of which a pass had these events. s->params, largest and
