@@ -44,7 +44,8 @@ typedef struct dsi_transfer {
 
 /* Goes on as far as it can without waiting. */
 void dsi_transfer_advance(dsi_transfer *t);
-/* Whether what it waits for has come with another size: then t->wrong. Costs more than to advance. */
+/* Whether something else has come than what it waits for: another size, another collective, a farewell: then t->wrong.
+ * Costs more than to advance. */
 void dsi_transfer_look(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
 

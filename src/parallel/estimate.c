@@ -122,9 +122,8 @@ static void fill_bucket(Buckets *b, int k)
 static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const dsi_pass_event *e,
                          int64_t size)
 {
-    const dsi_flat_param *p = &f->param[e->i];
-    bool becomes_it = f->unit[p->unit].n == p->n; /* the gradient becomes the bucket */
-    return s->ranks > 1 && e->placed && !becomes_it ? p->n * size : 0;
+    bool becomes_it = dsi_flat_fills_unit(f, e->i); /* the gradient, its bucket */
+    return s->ranks > 1 && e->placed && !becomes_it ? f->param[e->i].n * size : 0;
 }
 
 /* The most that activations, gradients and buckets take at a moment of the pass. */
@@ -141,7 +140,7 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const
         worst = dsi_max(worst, (held ? e[j].before : dsi_max(e[j].before, e[j].peak)) + b.bytes);
         open_bucket(&b, k);
         if (held) worst = dsi_max(worst, e[j].peak - held + b.bytes);
-        bool becomes_it = f->unit[k].n == f->param[e[j].i].n;
+        bool becomes_it = dsi_flat_fills_unit(f, e[j].i);
         int64_t copied = becomes_it ? b.bytes - f->unit[k].n * b.size : b.bytes;
         worst = dsi_max(worst, e[j].live - held + copied);
         fill_bucket(&b, k);

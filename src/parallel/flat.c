@@ -128,6 +128,11 @@ static int64_t within(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
+bool dsi_flat_fills_unit(const dsi_flat *f, int i)
+{
+    return f->param[i].n == f->unit[f->param[i].unit].n;
+}
+
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end)
 {
     const dsi_flat_param *p = &f->param[i];

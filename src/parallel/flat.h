@@ -82,6 +82,9 @@ ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole);
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
 
+/* Whether parameter i is all of its unit. */
+bool dsi_flat_fills_unit(const dsi_flat *f, int i);
+
 /* Which elements of parameter i are the own ones of a rank of its unit. */
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
 

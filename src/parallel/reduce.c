@@ -221,13 +221,6 @@ static ds_status move_in(Leaf *l, ds_tensor *x)
     return status;
 }
 
-/* Whether the leaf's gradient is, or becomes, all of its bucket. */
-static bool fills_bucket(const Leaf *l)
-{
-    const dsi_flat_param *p = &l->r->f->param[l->i];
-    return p->n == l->r->f->unit[p->unit].n;
-}
-
 /* A gradient that fills a bucket becomes the bucket, without a copy. */
 static bool adopt(Leaf *l, ds_tensor *x)
 {
@@ -235,8 +228,8 @@ static bool adopt(Leaf *l, ds_tensor *x)
     const dsi_flat_param *p = &r->f->param[l->i];
     Bucket *b = &r->bucket[p->unit];
     ds_tensor *g = ds_grad(x);
-    if (!fills_bucket(l) || l->holds || g->dtype != bucket_dtype(r) || g->pooled[0] ||
-        g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
+    if (!dsi_flat_fills_unit(r->f, l->i) || l->holds || g->dtype != bucket_dtype(r) ||
+        g->pooled[0] || g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
         return false;
     dsi_unref(b->full);
     b->full = dsi_ref(dsi_flat_range(g, 0, p->n));
@@ -346,7 +339,7 @@ static ds_tensor *place(void *arg, ds_tensor *x)
     Leaf *l = arg;
     dsi_reduce *r = l->r;
     int k = r->f->param[l->i].unit;
-    if (!r->runs || r->status != DS_OK || !r->comm || l->holds || fills_bucket(l) ||
+    if (!r->runs || r->status != DS_OK || !r->comm || l->holds || dsi_flat_fills_unit(r->f, l->i) ||
         bucket_dtype(r) != x->dtype)
         return NULL;
     await_room(r, k);

@@ -30,23 +30,30 @@ ALWAYS_INLINE float power_of_two(int32_t k)
     return x;
 }
 
-/* exp(x) = 2^k exp(r), r = x - k log 2 in [-log(2)/2, log(2)/2].
+/* exp(x) = 2^k exp(r), r = x - k log 2 in [-log(2)/2, log(2)/2]: exp(r), and k.
  * k is rounded by adding 1.5 2^23, which leaves it in the low bits. log 2 is split, so that k times its
- * first part is exact. 2^k is applied in two halves: the result may be denormal or infinite. */
-ALWAYS_INLINE float exp_f32(float x)
+ * first part is exact. */
+ALWAYS_INLINE float exp_parts(float x, int32_t *k)
 {
     const float round = 0x1.8p23f;
-    x = x > 89.0f ? 89.0f : x;     /* infinity from here on; a NaN passes */
-    x = x < -104.0f ? -104.0f : x; /* 0 */
     float t = x * 1.44269504f + round;
-    int32_t k = (int32_t)(float_bits(t) - float_bits(round));
+    *k = (int32_t)(float_bits(t) - float_bits(round));
     float n = t - round, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 0.001381459968f;
     p = p * r + 0.008368730039f;
     p = p * r + 0.04166838887f;
     p = p * r + 0.1666652052f;
     p = p * r + 0.4999999344f;
-    p = p * (r * r) + r + 1.0f;
+    return p * (r * r) + r + 1.0f;
+}
+
+/* 2^k is applied in two halves: the result may be denormal or infinite. */
+ALWAYS_INLINE float exp_f32(float x)
+{
+    x = x > 89.0f ? 89.0f : x;     /* infinity from here on; a NaN passes */
+    x = x < -104.0f ? -104.0f : x; /* 0 */
+    int32_t k;
+    float p = exp_parts(x, &k);
     int32_t half = k >> 1;
     return p * power_of_two(half) * power_of_two(k - half);
 }
@@ -54,16 +61,8 @@ ALWAYS_INLINE float exp_f32(float x)
 /* The same for x <= 88, where no result is denormal but counts as 0: one power of two, and one bound. */
 ALWAYS_INLINE float exp_normal_f32(float x)
 {
-    const float round = 0x1.8p23f;
-    float t = x * 1.44269504f + round;
-    int32_t k = (int32_t)(float_bits(t) - float_bits(round));
-    float n = t - round, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 0.001381459968f;
-    p = p * r + 0.008368730039f;
-    p = p * r + 0.04166838887f;
-    p = p * r + 0.1666652052f;
-    p = p * r + 0.4999999344f;
-    p = p * (r * r) + r + 1.0f;
+    int32_t k;
+    float p = exp_parts(x, &k);
     float y = p * power_of_two(k);
     return x < -87.0f ? 0 : y;
 }
