@@ -1,6 +1,7 @@
 # launcher/*.c but main.c are the parts of the program deepspeed, which other commands and tests use too;
 # tools/NAME.c is the command NAME. Tools may look inside (src/).
-file(GLOB DS_LAUNCHER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/launcher/*.c)
+file(GLOB DS_LAUNCHER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/launcher/*.c
+    ${PROJECT_SOURCE_DIR}/launcher/*/*.c)
 list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
 add_library(launcher_parts STATIC ${DS_LAUNCHER})
 target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher

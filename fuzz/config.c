@@ -5,7 +5,7 @@
  * scripts/fuzz config 300
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
-#include "engine/config_parts.h"
+#include "config/parts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,9 +5,9 @@
  * bytes 1 into hostfile, filter, environment, words, Slurm's list.
  * scripts/fuzz hostfile 300
  * SPDX-License-Identifier: MIT */
+#include "argv.h"
 #include "environment.h"
 #include "select.h"
-#include "words.h"
 #include "world.h"
 
 #include "base/error.h"

@@ -4,7 +4,7 @@
  *
  * scripts/fuzz latest 300
  * SPDX-License-Identifier: MIT */
-#include "engine/folder.h"
+#include "engine/checkpoint/folder.h"
 
 #include "base/mem.h"
 

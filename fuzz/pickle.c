@@ -7,7 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
-#include "checkpoint/settle.h"
+#include "checkpoint/resolve.h"
 
 #define MOST_ELEMENTS 4096 /* of a storage that is made up */
 
@@ -47,7 +47,7 @@ static ds_value *unpickle(const uint8_t *data, size_t n, bool objects)
     dsi_unpickler u = {.what = "fuzz", .p = data, .bytes = n, .objects = objects};
     ds_value *v = dsi_unpickle(&u);
     if (v) make_up(&u);
-    if (v && !dsi_settle_values("fuzz", v, n, objects)) {
+    if (v && !dsi_resolve_tensors("fuzz", v, n, objects)) {
         u.failed = true;
         ds_value_free(v);
         v = NULL;

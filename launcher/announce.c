@@ -3,10 +3,10 @@
  * They have the form of DeepSpeed's logger, on stdout. DeepSpeed prints all of them on each node; here what is the same
  * on all nodes is said once, and what is not has the host's name in front, as pdsh would put it.
  * SPDX-License-Identifier: MIT */
-#include "here.h"
+#include "argv.h"
 #include "info.h"
+#include "local_host.h"
 #include "plan.h"
-#include "words.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef LAUNCHER_ENVIRONMENT_H
 #define LAUNCHER_ENVIRONMENT_H
 
-#include "words.h"
+#include "argv.h"
 
 /* KEY=VALUE of this process whose names begin as what is forwarded (environment.c has the list), then the lines
  * of .deepspeed_env (DS_ENV_FILE) in the home folder and in this one. A later value takes an earlier one's place.

@@ -5,7 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "hosts.h"
 
-#include "words.h"
+#include "argv.h"
 
 #include "base/error.h"
 #include "base/file.h"

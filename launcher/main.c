@@ -14,7 +14,7 @@
  * says what each rank will need.
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
-#include "join.h"
+#include "join/join.h"
 #include "plan.h"
 #include "rank.h"
 #include "run.h"

@@ -6,11 +6,11 @@
 #include "plan.h"
 
 #include "cores.h"
-#include "engines.h"
 #include "environment.h"
-#include "here.h"
+#include "local_host.h"
 #include "processes.h"
 #include "program.h"
+#include "runner.h"
 
 #include "base/error.h"
 

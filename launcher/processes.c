@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "processes.h"
 
+#include "base/env.h"
 #include "base/list.h"
-#include "base/variable.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -90,11 +90,11 @@ int processes_signal(int root, int signal)
     return n;
 }
 
-static const dsi_variable grace = {"DS_GRACE", "seconds, from 0 to 3600", .most = 3600};
+static const dsi_env grace = {"DS_GRACE", "seconds, from 0 to 3600", .most = 3600};
 
-double processes_grace(void) { return dsi_variable_or(&grace, GRACE_S); }
+double processes_grace(void) { return dsi_env_number_or(&grace, GRACE_S); }
 
-ds_status processes_check_grace(void) { return dsi_variable_number(&grace, &(double){0}); }
+ds_status processes_check_grace(void) { return dsi_env_number(&grace, &(double){0}); }
 
 void processes_end(void)
 {

@@ -5,11 +5,11 @@
  * SPDX-License-Identifier: MIT */
 #include "rank.h"
 
+#include "argv.h"
 #include "cores.h"
-#include "here.h"
 #include "hosts.h"
-#include "watch.h"
-#include "words.h"
+#include "local_host.h"
+#include "rank_monitor.h"
 #include "world.h"
 
 #include "base/mem.h"

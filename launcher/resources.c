@@ -5,7 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "resources.h"
 
-#include "here.h"
+#include "local_host.h"
 #include "select.h"
 
 #include "base/error.h"

@@ -6,9 +6,9 @@
  * SPDX-License-Identifier: MIT */
 #include "run.h"
 
-#include "guard.h"
 #include "job.h"
 #include "rank.h"
+#include "supervisor.h"
 #include "world.h"
 
 #include "base/mem.h"

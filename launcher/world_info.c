@@ -3,8 +3,8 @@
  * The text is DeepSpeed's, urlsafe_b64encode(json.dumps({"worker-0": [0, 1]})), so that what is printed and passed on
  * can be compared with it.
  * SPDX-License-Identifier: MIT */
+#include "argv.h"
 #include "hosts.h"
-#include "words.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
 
 usage: check_config.py ROOT
 
-A row ACT(path, type, default, field, ...) or OURS(...) of src/engine/config_table*.h names a field of dsi_config. Some
-file of src/ other than src/engine/config* must read it: "->zero.stage" or ".zero.stage".
+A row ACT(path, type, default, field, ...) or OURS(...) of src/config/table*.h names a field of dsi_config. Some
+file of src/ outside src/config must read it: "->zero.stage" or ".zero.stage".
 SPDX-License-Identifier: MIT
 """
 import pathlib
@@ -23,14 +23,14 @@ def fields(table):
 
 def main(root):
     root = pathlib.Path(root)
-    table = '\n'.join(p.read_text() for p in sorted((root / 'src/engine').glob('config_table*.h')))
+    table = '\n'.join(p.read_text() for p in sorted((root / 'src/config').glob('table*.h')))
     text = '\n'.join(p.read_text() for p in sorted((root / 'src').rglob('*.[ch]'))
-                     if not (p.parent.name == 'engine' and p.name.startswith('config')))
+                     if p.parent.name != 'config')
     rows = list(fields(table))
     bad = [path for path, field in rows
            if not field or not re.search(rf'(?:->|\.){re.escape(field)}\b', text)]
     for path in bad:
-        print(f'src/engine/config_table*.h: "{path}" is said to be acted on, but nothing reads it')
+        print(f'src/config/table*.h: "{path}" is said to be acted on, but nothing reads it')
     if not bad:
         print(f'config: {len(rows)} keys are acted on, and read')
     return bool(bad)

@@ -3,7 +3,7 @@
 
 usage: check_environment.py ROOT
 
-Read is what stands in a getenv or a dsi_variable, or has a name that only variables have. A list of names that is passed
+Read is what stands in a getenv or a dsi_env, or has a name that only variables have. A list of names that is passed
 to getenv one by one is found by these names.
 SPDX-License-Identifier: MIT
 """
@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-READ = re.compile(r'(?:getenv\(|dsi_variable_word(?:_or)?\(|dsi_variable \w+ = \{)\s*"([A-Z][A-Z0-9_]+)"')
+READ = re.compile(r'(?:getenv\(|dsi_env_word(?:_or)?\(|dsi_env \w+ = \{)\s*"([A-Z][A-Z0-9_]+)"')
 NAMED = re.compile(r'"((?:DEEPSPEED|OMPI_COMM_WORLD|OMPI_MCA_\w+_tcp_if|PMIX?|SLURM|MV2_COMM_WORLD|MPI_LOCALRANKID|LOCAL|WORLD_SIZE)'
                    r'(?:_\w+)?)"')
 LISTED = re.compile(r'`([A-Z][A-Za-z0-9_]+)`')

@@ -5,7 +5,7 @@
  * In the form of DeepSpeed's report: parts, whether they are installed here and whether they work on this machine;
  * then versions, devices and limits. Warnings are about what makes training fail or slow later.
  * SPDX-License-Identifier: MIT */
-#include "here.h"
+#include "local_host.h"
 #include "program.h"
 
 #include "base/library.h"

@@ -8,6 +8,7 @@
  * files are equal. Tensors stay in the mapped file and are read a few MiB at a time. The text is printed once all of
  * it is known: with status 2, one line on stderr is all there is.
  * SPDX-License-Identifier: MIT */
+#include "argv.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/half.h"
@@ -15,9 +16,8 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/stored.h"
-#include "engine/folder.h"
+#include "engine/checkpoint/folder.h"
 #include "tensor/tensor.h"
-#include "words.h"
 
 #include <deepspeed.h>
 
@@ -356,7 +356,7 @@ static ds_status add_file_of_folder(Show *s, const char *path, const char *name,
     if (!strcmp(name, "latest")) {
         dsi_text_add(&s->out, ", ");
         status = add_latest(s, path);
-    } else if (dsi_is_torch(path) || dsi_ends_with(path, ".safetensors")) {
+    } else if (dsi_is_pth(path) || dsi_ends_with(path, ".safetensors")) {
         dsi_text_add(&s->out, ", ");
         status = add_file(s, path, 2);
     }

@@ -7,10 +7,10 @@
  * cannot be reached. ssh is run for each host; pdsh is not needed.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
+#include "argv.h"
 #include "hosts.h"
 #include "output.h"
 #include "select.h"
-#include "words.h"
 
 #include "base/mem.h"
 

@@ -4,7 +4,7 @@
  *                  [--exclude_frozen_parameters] [-d]
  *
  * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of DeepSpeed itself, of every stage. A
- * weight is a set of pieces in mapped files (Note [Pieces] in engine/load.h), which are put together while they are
+ * weight is a set of pieces in mapped files (Note [Pieces] in engine/checkpoint/load.h), which are put together while they are
  * written, a few MiB at a time: so it needs no memory for the model.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
@@ -13,8 +13,8 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/stored.h"
-#include "engine/folder.h"
-#include "engine/load.h"
+#include "engine/checkpoint/folder.h"
+#include "engine/checkpoint/load.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed.h>
@@ -290,7 +290,7 @@ static void say_counts(const Export *e)
 
 static bool is_file_name(const char *out)
 {
-    return dsi_is_torch(out) || dsi_ends_with(out, ".safetensors");
+    return dsi_is_pth(out) || dsi_ends_with(out, ".safetensors");
 }
 
 /* The checkpoint's folder, to be freed; NULL with the message. */

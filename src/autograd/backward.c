@@ -23,7 +23,7 @@ bool ds_requires_grad(const ds_tensor *x) { return x && (x->requires_grad || x->
 
 ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
 {
-    if (!leaf) return dsi_passed("set_grad_of"), DS_EINVAL;
+    if (!leaf) return dsi_null_operand("set_grad_of"), DS_EINVAL;
     if (grad && !dsi_same_shape(leaf->shape, grad->shape))
         return dsi_fail(DS_EINVAL, "set_grad_of: a gradient of shape %s for a leaf of shape %s",
                         dsi_shape_text(grad->shape), dsi_shape_text(leaf->shape));
@@ -39,7 +39,7 @@ ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
 
 ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
 {
-    if (!leaf) return dsi_passed("require_grad");
+    if (!leaf) return dsi_null_operand("require_grad");
     if (leaf->node)
         return dsi_refuse("require_grad: x %s is no leaf: an op made it",
                           dsi_shape_text(leaf->shape));
@@ -52,13 +52,13 @@ ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
 
 ds_tensor *ds_detach(ds_tensor *x)
 {
-    if (!x) return dsi_passed("detach");
+    if (!x) return dsi_null_operand("detach");
     return dsi_alias(x);
 }
 
 /* ---- hooks of leaves ---------------------------------------------------------------------------------- */
 
-void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg)
+void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg)
 {
     if (!leaf || (!fn && !leaf->hooks)) return;
     dsi_hooks *h = dsi_hooks_of(leaf);
@@ -67,12 +67,12 @@ void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void
     h->place = NULL;
 }
 
-void dsi_leaf_place(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf))
+void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf))
 {
     if (leaf && leaf->hooks) leaf->hooks->place = place;
 }
 
-void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg)
+void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg)
 {
     if (!x || (!fn && !x->hooks)) return;
     dsi_hooks *h = dsi_hooks_of(x);
@@ -273,7 +273,7 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
 
 ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
 {
-    if (!loss) return dsi_passed("backward"), DS_EINVAL;
+    if (!loss) return dsi_null_operand("backward"), DS_EINVAL;
     if (dsi_numel(loss->shape) != 1)
         return dsi_fail(DS_EINVAL,
                         "backward: the loss is %s: expected one element (use ds_mean, ds_sum, or "
@@ -291,7 +291,7 @@ ds_status ds_backward(ds_tensor *loss) { return dsi_backward_scaled(loss, 1.0); 
 
 ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
 {
-    if (!y || !dy) return dsi_passed("backward_from"), DS_EINVAL;
+    if (!y || !dy) return dsi_null_operand("backward_from"), DS_EINVAL;
     if (!dsi_same_shape(y->shape, dy->shape) || y->dtype != dy->dtype || y->device != dy->device)
         return dsi_fail(DS_EINVAL,
                         "backward_from: dy is %s %s on %s, y is %s %s on %s: expected the same",

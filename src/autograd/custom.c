@@ -38,13 +38,13 @@ void ds_ctx_save(ds_ctx *ctx, ds_tensor *x)
 
 ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i)
 {
-    if (ctx->node) return i >= 0 ? dsi_saved(ctx->node, i) : NULL;
+    if (ctx->node) return i >= 0 ? dsi_saved_tensor(ctx->node, i) : NULL;
     return i >= 0 && i < ctx->n_saved ? ctx->saved[i] : NULL;
 }
 
 bool ds_ctx_needs(ds_ctx *ctx, int i)
 {
-    if (ctx->node) return i >= 0 && dsi_needs(ctx->node, i);
+    if (ctx->node) return i >= 0 && dsi_needs_input_grad(ctx->node, i);
     return i >= 0 && i < ctx->n && ds_requires_grad(ctx->in[i]);
 }
 
@@ -55,7 +55,7 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *g[DS_MAX_OP_INPUTS] = {NULL};
     a->op->backward(&ctx, dy, g);
     for (int i = 0; i < a->n; i++) {
-        if (!dsi_needs(n, i)) continue;
+        if (!dsi_needs_input_grad(n, i)) continue;
         if (!g[i]) {
             if (!ds_error())
                 dsi_fail(DS_EINVAL, "%s: its backward gave no gradient for input %d", a->op->name,
@@ -71,7 +71,7 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
                      ds_device_name(dsi_device_id(a->device[i])));
             g[i] = NULL;
         }
-        dsi_give(n, i, g[i]);
+        dsi_accumulate_grad(n, i, g[i]);
     }
 }
 
@@ -97,10 +97,10 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
     if (n < 0 || n > DS_MAX_OP_INPUTS)
         return dsi_refuse("%s: %d inputs: expected at most %d", op->name, n, DS_MAX_OP_INPUTS);
     for (int i = 0; i < n; i++)
-        if (!in[i]) return dsi_passed(op->name);
+        if (!in[i]) return dsi_null_operand(op->name);
     ds_ctx ctx = {.in = in, .n = n};
     ds_tensor *y = forward(op, &ctx);
-    if (!y) dsi_passed(op->name);
+    if (!y) dsi_null_operand(op->name);
     dsi_node *node = dsi_record_n(&dsi_op_custom, y, in, n);
     if (node) {
         Attr a = {.op = op, .n = n};
@@ -108,7 +108,7 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
         dsi_set_attr(node, &a, sizeof a);
     }
     for (int i = 0; i < ctx.n_saved; i++) {
-        dsi_save(node, ctx.saved[i]);
+        dsi_save_for_backward(node, ctx.saved[i]);
         dsi_unref(ctx.saved[i]);
     }
     return y;

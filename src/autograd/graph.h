@@ -15,7 +15,7 @@ typedef struct dsi_edge { /* at most one of the two */
 } dsi_edge;
 
 struct dsi_node {
-    dsi_maker maker; /* first: all that a tensor knows of its node */
+    dsi_grad_fn maker; /* first: all that a tensor knows of its node */
     int refs;
     const dsi_op *op;
     uint64_t seq;

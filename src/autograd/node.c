@@ -87,7 +87,7 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
     return node;
 }
 
-void dsi_save(dsi_node *n, ds_tensor *x)
+void dsi_save_for_backward(dsi_node *n, ds_tensor *x)
 {
     if (!n) return;
     if (n->n_saved == NEAR) { /* rare: more than the struct has room for */
@@ -107,19 +107,22 @@ void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes)
     memcpy(n->attr, attr, bytes);
 }
 
-void dsi_set_forget(dsi_node *n, void (*forget)(dsi_node *n))
+void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n))
 {
     if (n) n->forget = forget;
 }
 
-ds_tensor *dsi_saved(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
+ds_tensor *dsi_saved_tensor(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
 const void *dsi_attr(dsi_node *n) { return n->attr; }
-bool dsi_needs(const dsi_node *n, int i) { return i < n->n_in && (n->in[i].node || n->in[i].leaf); }
+bool dsi_needs_input_grad(const dsi_node *n, int i)
+{
+    return i < n->n_in && (n->in[i].node || n->in[i].leaf);
+}
 
 int dsi_node_wanted(const dsi_node *n)
 {
     int count = 0;
-    for (int i = 0; i < n->n_in; i++) count += dsi_needs(n, i);
+    for (int i = 0; i < n->n_in; i++) count += dsi_needs_input_grad(n, i);
     return count;
 }
 
@@ -177,9 +180,9 @@ static ds_status add_to_node(dsi_node *to, ds_tensor *g)
     return DS_OK;
 }
 
-void dsi_give(dsi_node *n, int i, ds_tensor *g)
+void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g)
 {
-    if (!dsi_needs(n, i)) return;
+    if (!dsi_needs_input_grad(n, i)) return;
     dsi_edge *e = &n->in[i];
     if (!g || (e->node ? add_to_node(e->node, g) : dsi_add_to_leaf(e->leaf, g)) != DS_OK)
         n->failed = true;
@@ -204,7 +207,7 @@ static bool is_own(const ds_tensor *x)
            dsi_is_contiguous(x);
 }
 
-ds_tensor *dsi_give_room(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
+ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
 {
     dsi_edge *e = &n->in[i];
     ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;

@@ -10,7 +10,7 @@
 /* What backward knows of an op. The graph holds a pointer to it: no enum, no switch. */
 typedef struct dsi_op {
     const char *name;
-    /* Calls dsi_give(n, i, gradient of input i) for each i with dsi_needs(n, i). dy has the output's shape. */
+    /* Calls dsi_accumulate_grad(n, i, gradient of input i) for each i with dsi_needs_input_grad(n, i). dy has the output's shape. */
     void (*backward)(dsi_node *n, ds_tensor *dy);
     bool takes_pooled; /* backward copes with dy->pooled; else dy is made dense first */
 } dsi_op;
@@ -25,26 +25,26 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
 
 /* For backward: a NULL node does nothing, so that no caller need ask. x may be NULL. Saving y, the
  * node's own output, saves a second handle on its storage. */
-void dsi_save(dsi_node *n, ds_tensor *x);
+void dsi_save_for_backward(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
-ds_tensor *dsi_saved(dsi_node *n, int i);                       /* borrowed */
+ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
 /* forget runs once, when what n saved goes: after its backward, or with a node that never has one. For what
  * backward needs and the node cannot hold. */
-void dsi_set_forget(dsi_node *n, void (*forget)(dsi_node *n));
+void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n));
 
-bool dsi_needs(const dsi_node *n, int i);
+bool dsi_needs_input_grad(const dsi_node *n, int i);
 /* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
-void dsi_give(dsi_node *n, int i, ds_tensor *g);
+void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
 /* For who gives a part of the gradient of input i, which has this shape: the sum so far, zeros at first, row-major,
  * to add to. So n parts cost as much as the whole, not n times as much. Counts as given; NULL, with the message,
- * if there is no memory: then, and if the adding fails, dsi_give of NULL says so. */
-ds_tensor *dsi_give_room(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
+ * if there is no memory: then, and if the adding fails, dsi_accumulate_grad of NULL says so. */
+ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 /* For an op that writes the whole gradient of input i, which has this shape: row-major memory for it, of like's dtype
- * and on its device: new, or where a leaf wants its first gradient of a pass (dsi_leaf_place). To be given next. */
+ * and on its device: new, or where a leaf wants its first gradient of a pass (dsi_set_grad_buffer_hook). To be given next. */
 ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 dsi_node *dsi_node_ref(dsi_node *n);
@@ -56,14 +56,14 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
 /* fn runs once in each backward pass that gives leaf a gradient, when all uses of leaf in this pass have
  * given; leaves in the order in which that happens. fn may take the gradient away (ds_set_grad_of). A pass
  * that fails runs none for leaves that are not complete. NULL fn removes the hook. */
-void dsi_leaf_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
+void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
 
 /* place, with the hook's arg, says where the first gradient of a pass is to be written, so that it need not be copied
  * there: row-major, of the leaf's shape and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
-void dsi_leaf_place(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
+void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
 
 /* fn runs after the backward of each node that saved x itself, for whoever brought its storage for that. */
-void dsi_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);
+void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);
 
 /* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */
 bool dsi_wants_grad(ds_tensor *const *in, int n);

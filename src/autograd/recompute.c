@@ -60,7 +60,7 @@ bool ds_recomputing(void) { return again; }
 
 ds_tensor *ds_checkpoint_output(ds_tensor *x)
 {
-    if (!x) return dsi_passed("checkpoint_output");
+    if (!x) return dsi_null_operand("checkpoint_output");
     if (named) dsi_list_add(named, dsi_ref(x));
     return x;
 }
@@ -111,7 +111,8 @@ static double start_clock(void) { return config.profile ? dsi_now() : 0; }
 
 static void stop_clock(const char *what, double start)
 {
-    if (config.profile) dsi_log(DSI_ASKED, "time (ms) | %s: %.2f", what, 1e3 * (dsi_now() - start));
+    if (config.profile)
+        dsi_log(DSI_REQUESTED, "time (ms) | %s: %.2f", what, 1e3 * (dsi_now() - start));
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
@@ -128,7 +129,7 @@ static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
     ds_set_grad(was);
     again = outer;
     *rng = now;
-    if (!y) return dsi_passed("checkpoint");
+    if (!y) return dsi_null_operand("checkpoint");
     if (!dsi_same_shape(y->shape, s->shape) || y->dtype != s->dtype)
         return dsi_refuse("checkpoint: the function gave %s %s when it ran again, %s %s before: "
                           "expected the same",
@@ -147,7 +148,7 @@ static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
 static void join_backward(dsi_node *n, ds_tensor *dy)
 {
     (void)dy;
-    for (int i = 0; i < n->n_in; i++) dsi_give(n, i, ((ds_tensor **)n->attr)[i]);
+    for (int i = 0; i < n->n_in; i++) dsi_accumulate_grad(n, i, ((ds_tensor **)n->attr)[i]);
 }
 
 static const dsi_op dsi_op_join = {"outputs of a checkpoint", join_backward, .takes_pooled = true};
@@ -221,7 +222,7 @@ static void output_backward(dsi_node *n, ds_tensor *dy)
     Segment *s = checkpoint->attr;
     if (!checkpoint->dy) {
         s->no_dy = true;
-        dsi_give(n, 0, dy); /* any: so that it passes */
+        dsi_accumulate_grad(n, 0, dy); /* any: so that it passes */
     } else
         n->given++;
     if (checkpoint->spent) return; /* as it will say */
@@ -260,9 +261,9 @@ static void record(const Segment *s, ds_tensor *y, ds_tensor **in, int n, const 
     dsi_node_unref(y->node);
     y->node = NULL;
     dsi_node *node = dsi_record_n(&dsi_op_checkpoint, y, outside->at, outside->n);
-    for (int i = 0; i < n; i++) dsi_save(node, in[i]);
+    for (int i = 0; i < n; i++) dsi_save_for_backward(node, in[i]);
     dsi_set_attr(node, s, sizeof *s);
-    dsi_set_forget(node, checkpoint_forget);
+    dsi_set_free_attr(node, checkpoint_forget);
 }
 
 /* The outputs that were named hang on y's node, instead of on what stands for all that is inside. */
@@ -283,7 +284,7 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
     if (n < 0 || n > MAX_SAVED)
         return dsi_refuse("checkpoint: %d inputs: expected at most %d", n, MAX_SAVED);
     for (int i = 0; i < n; i++)
-        if (!in[i]) return dsi_passed("checkpoint");
+        if (!in[i]) return dsi_null_operand("checkpoint");
     if (!ds_grad_enabled() || dsi_watching()) return fn(arg, in, n);
 
     double start = start_clock();
@@ -291,7 +292,7 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
     dsi_watch watch = {.inside = dsi_node_new(&dsi_op_inside, 0)};
     Outputs outputs = {0};
     ds_tensor *y = run_watched(fn, arg, in, n, &watch, &outputs);
-    if (!y) dsi_passed("checkpoint");
+    if (!y) dsi_null_operand("checkpoint");
     if (y && y->node == watch.inside) {
         s.shape = y->shape, s.dtype = y->dtype;
         s.n_outputs = outputs.n;

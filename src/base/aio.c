@@ -6,11 +6,11 @@
  * SPDX-License-Identifier: MIT */
 #include "aio_engine.h"
 
+#include "env.h"
 #include "error.h"
 #include "file.h"
 #include "mem.h"
 #include "text.h"
-#include "variable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -190,7 +190,7 @@ dsi_aio *dsi_aio_new(const dsi_aio_opts *o)
 {
     dsi_aio *a = dsi_alloc(sizeof *a);
     static const char *const ways[] = {"io_uring", "threads", NULL};
-    bool wants_ring = dsi_variable_word_or("DS_AIO", ways, 0, "io_uring is used") == 0;
+    bool wants_ring = dsi_env_word_or("DS_AIO", ways, 0, "io_uring is used") == 0;
     a->o = *o;
     if (a->o.block_size <= 0) a->o.block_size = 1 << 20;
     a->o.block_size = (a->o.block_size + DSI_AIO_ALIGN - 1) / DSI_AIO_ALIGN * DSI_AIO_ALIGN;

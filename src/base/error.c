@@ -16,7 +16,7 @@
 
 static _Thread_local void *message;  /* MESSAGE_BYTES, from the first failure on */
 static _Thread_local ds_status last; /* DS_OK: there is no message */
-static _Thread_local const dsi_where *where;
+static _Thread_local const dsi_error_context *where;
 
 /* Writes "net.fc1: " into text; returns its length. */
 static int write_path(char *text, size_t room)
@@ -75,7 +75,7 @@ void *dsi_refuse(const char *format, ...)
     return NULL;
 }
 
-void *dsi_passed(const char *what)
+void *dsi_null_operand(const char *what)
 {
     if (last == DS_OK) dsi_fail(DS_EINVAL, "%s: an operand is NULL", what);
     return NULL;
@@ -85,14 +85,14 @@ const char *ds_error(void) { return last == DS_OK ? NULL : message; }
 ds_status ds_error_status(void) { return last; }
 void ds_error_clear(void) { last = DS_OK; }
 
-const dsi_where *dsi_where_enter(const dsi_where *here)
+const dsi_error_context *dsi_error_context_enter(const dsi_error_context *here)
 {
-    const dsi_where *was = where;
+    const dsi_error_context *was = where;
     where = here;
     return was;
 }
 
-void dsi_where_leave(const dsi_where *was) { where = was; }
+void dsi_error_context_leave(const dsi_error_context *was) { where = was; }
 
 void dsi_broken(const char *what, const char *file, int line)
 {

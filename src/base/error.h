@@ -15,17 +15,18 @@ ds_status dsi_fail_in(const char *front, ds_status status);
 void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 
 /* An operand is NULL: keeps the message that there is, or says that `what` was given NULL. */
-void *dsi_passed(const char *what);
+void *dsi_null_operand(const char *what);
 
 /* What runs now, for the front of each message ("net.fc1"); a stack frame, so that entering costs
  * nothing: the text is written only when something fails. */
-typedef struct dsi_where {
+typedef struct dsi_error_context {
     void (*write)(const void *what, char *text, size_t room);
     const void *what;
-} dsi_where;
+} dsi_error_context;
 
-const dsi_where *dsi_where_enter(const dsi_where *here); /* returns what it was */
-void dsi_where_leave(const dsi_where *was);
+const dsi_error_context *
+dsi_error_context_enter(const dsi_error_context *here); /* returns what it was */
+void dsi_error_context_leave(const dsi_error_context *was);
 
 /* A broken invariant of our own: ends the program with file and line. Never for what a user can cause. */
 #define DSI_ASSERT(x) ((x) ? (void)0 : dsi_broken(#x, __FILE__, __LINE__))

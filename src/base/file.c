@@ -192,7 +192,7 @@ static void sync_folder(const char *path)
 
 ds_status dsi_file_commit(dsi_file *f)
 {
-    if (!f) return dsi_passed("write"), DS_EIO;
+    if (!f) return dsi_null_operand("write"), DS_EIO;
     flush(f);
     /* EINVAL: something that cannot be synced, as /dev/full and pipes */
     if (!f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;

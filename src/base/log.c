@@ -41,7 +41,7 @@ bool dsi_log_on(dsi_level level)
 {
     if (least_level < 0) read_level();
     if (level == DSI_WARNING || level == DSI_ERROR) return (int)level >= least_level;
-    return !rank && (level == DSI_ASKED || (int)level >= least_level);
+    return !rank && (level == DSI_REQUESTED || (int)level >= least_level);
 }
 
 void dsi_log_set_rank(int r) { rank = r; }

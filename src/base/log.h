@@ -8,9 +8,9 @@
 
 #include <deepspeed/types.h>
 
-/* DSI_ASKED is what a config key asked for (steps_per_print, wall_clock_breakdown, memory_breakdown):
+/* DSI_REQUESTED is what a config key asked for (steps_per_print, wall_clock_breakdown, memory_breakdown):
  * printed as [INFO] whatever DS_LOG says. */
-typedef enum dsi_level { DSI_DEBUG, DSI_INFO, DSI_WARNING, DSI_ERROR, DSI_ASKED } dsi_level;
+typedef enum dsi_level { DSI_DEBUG, DSI_INFO, DSI_WARNING, DSI_ERROR, DSI_REQUESTED } dsi_level;
 
 /* Prints the line if it is at or above DS_LOG (debug, info, warning, error; at first warning). DEBUG,
  * INFO and ASKED are for rank 0 alone; a warning or an error comes from the rank that has it. */

@@ -112,7 +112,7 @@ void dsi_mapping_unref(void *mapping)
     dsi_free(m);
 }
 
-void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n)
+void dsi_mapping_drop_pages(const dsi_mapping *m, const void *bytes, size_t n)
 {
     if (!m || !m->mapped) return;
     size_t at = (size_t)((const unsigned char *)bytes - m->p);
@@ -165,7 +165,7 @@ bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool for
         else
             good = sum_read(fd, at, some, crc);
         if (good) dsi_count_read(some);
-        if (forget) dsi_mapping_forget(m, m->p + at, some);
+        if (forget) dsi_mapping_drop_pages(m, m->p + at, some);
     }
     return good;
 }

@@ -26,7 +26,7 @@ void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
 
 /* The pages that lie in these bytes of m, which nobody has written to, need not be in memory any more: who
  * reads them again has them from the file. NULL passes. */
-void dsi_mapping_forget(const dsi_mapping *m, const void *bytes, size_t n);
+void dsi_mapping_drop_pages(const dsi_mapping *m, const void *bytes, size_t n);
 
 /* Of m only some parts will be read, each of which dsi_mapping_want names first: the disk is asked for them, and for
  * nothing around them. NULL passes. */
@@ -34,7 +34,7 @@ void dsi_mapping_pick(const dsi_mapping *m);
 void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n);
 
 /* CRC-32 of n bytes of m from `at` on, whose file is open as fd; false, with errno (0: the file became shorter), if they
- * cannot be read: looking at them would be the end of the program. forget: their pages, as dsi_mapping_forget. */
+ * cannot be read: looking at them would be the end of the program. forget: their pages, as dsi_mapping_drop_pages. */
 bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool forget, uint32_t *crc);
 
 /* How many bytes this thread has read of files that hold tensors, as their readers count them. */

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-bool dsi_is_torch(const char *path)
+bool dsi_is_pth(const char *path)
 {
     return dsi_ends_with(path, ".pth") || dsi_ends_with(path, ".pt") || dsi_ends_with(path, ".bin");
 }
@@ -29,7 +29,7 @@ ds_status dsi_save_dict(const ds_value *dict, const char *path)
         static const char *const format[] = {"format", "pt", NULL};
         return dsi_safetensors_save_dict(dict, path, format);
     }
-    return dsi_is_torch(path) ? ds_value_save(dict, path) : unknown("save", path);
+    return dsi_is_pth(path) ? ds_value_save(dict, path) : unknown("save", path);
 }
 
 ds_status ds_save(const ds_state *state, const char *path)
@@ -75,7 +75,7 @@ ds_state *ds_load(const char *path)
     dsi_text_free(&index);
     if (sharded) return parts;
     if (dsi_ends_with(path, ".safetensors")) return ds_safetensors_load(path);
-    if (!dsi_is_torch(path)) return unknown("load", path), NULL;
+    if (!dsi_is_pth(path)) return unknown("load", path), NULL;
     ds_value *v = ds_value_load(path);
     if (!v) return NULL;
     ds_state *state = dsi_value_is_state(v) ? ds_state_of_value(v) : no_state(path, v);

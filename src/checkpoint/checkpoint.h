@@ -6,7 +6,7 @@
 #include <deepspeed/checkpoint.h>
 
 /* Whether it is called as torch.save's files are: .pth, .pt, and .bin, which is Hugging Face's. */
-bool dsi_is_torch(const char *path);
+bool dsi_is_pth(const char *path);
 bool dsi_shards_is_index(const char *path); /* "model.safetensors.index.json" */
 ds_state *dsi_shards_load(const char *path);
 

@@ -15,7 +15,7 @@
 #include "base/crc.h"
 #include "base/mapping.h"
 #include "base/mem.h"
-#include "settle.h"
+#include "resolve.h"
 #include "zip.h"
 
 #include <errno.h>
@@ -84,7 +84,7 @@ static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const u
     if (borrow) {
         r->file->refs++;
         s->flat = dsi_ref(
-            dsi_foreign(dtype, s->numel, (void *)(uintptr_t)bytes, dsi_mapping_unref, r->file));
+            dsi_from_blob(dtype, s->numel, (void *)(uintptr_t)bytes, dsi_mapping_unref, r->file));
     } else {
         ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype,
                                   ds_shape(s->numel));
@@ -364,7 +364,7 @@ static ds_value *load(const char *path, bool trusted, bool partly, bool objects)
     if (partly) dsi_mapping_pick(r.file);
     bool archive = dsi_zip_looks_so(r.file->p, r.file->bytes);
     ds_value *v = archive ? load_archive(&r) : load_old(&r);
-    if (v && !dsi_settle_values(r.what, v, r.file->bytes, r.u.objects)) {
+    if (v && !dsi_resolve_tensors(r.what, v, r.file->bytes, r.u.objects)) {
         r.u.failed = true;
         ds_value_free(v);
         v = NULL;

@@ -172,7 +172,7 @@ ds_status ds_safetensors_save(const ds_state *state, const char *path, const cha
 {
     if (!path) return dsi_fail(DS_EINVAL, "safetensors: path is NULL");
     if (!state) {
-        dsi_passed("safetensors");
+        dsi_null_operand("safetensors");
         return ds_error_status();
     }
     ds_value *dict = ds_value_of_state(state);
@@ -366,8 +366,8 @@ static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *
         int64_t stride[DS_MAX_DIMS];
         dsi_row_major(e->shape, stride);
         file->refs++;
-        ds_tensor *flat = dsi_foreign(e->dtype, (int64_t)(bytes / size), p, dsi_mapping_unref,
-                                      file);
+        ds_tensor *flat = dsi_from_blob(e->dtype, (int64_t)(bytes / size), p, dsi_mapping_unref,
+                                        file);
         return dsi_view_of(flat, e->shape, stride, 0);
     }
     ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), e->dtype, e->shape);

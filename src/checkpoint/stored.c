@@ -283,7 +283,7 @@ ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
 {
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
     if (!bytes) return DS_OK;
-    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return ds_error_status();
+    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
     if (x->device->type->kind == DS_CPU && !dsi_is_contiguous(x)) {

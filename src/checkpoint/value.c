@@ -63,19 +63,19 @@ ds_value *ds_value_float(double f)
 
 ds_value *ds_value_string(const char *utf8)
 {
-    if (!utf8) return dsi_passed("value_string");
+    if (!utf8) return dsi_null_operand("value_string");
     return dsi_value_text(DS_VALUE_STRING, utf8, strlen(utf8));
 }
 
 ds_value *ds_value_bytes(const void *bytes, size_t n)
 {
-    if (!bytes && n) return dsi_passed("value_bytes");
+    if (!bytes && n) return dsi_null_operand("value_bytes");
     return dsi_value_text(DS_VALUE_BYTES, bytes, n);
 }
 
 ds_value *ds_value_tensor(ds_tensor *x)
 {
-    if (!x) return dsi_passed("value_tensor");
+    if (!x) return dsi_null_operand("value_tensor");
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
     v->tensor.x = dsi_ref(x);
     return v;
@@ -192,7 +192,7 @@ ds_status ds_value_append(ds_value *list, ds_value *item)
 {
     if (!list || !item) {
         ds_value_free(item);
-        return dsi_passed("value_append"), DS_EINVAL;
+        return dsi_null_operand("value_append"), DS_EINVAL;
     }
     if (list->kind != DS_VALUE_LIST && list->kind != DS_VALUE_TUPLE) {
         ds_value_free(item);
@@ -301,7 +301,7 @@ ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
     uint64_t hash = 14695981039346656037u;
     ds_status status = DS_OK;
     if (!dict || !key || !item)
-        status = (dsi_passed("value_set"), DS_EINVAL);
+        status = (dsi_null_operand("value_set"), DS_EINVAL);
     else if (!dsi_value_has_keys(dict))
         status = dsi_fail(DS_EINVAL, "value_set: to a value of class %s: expected a dict",
                           ds_value_class(dict));

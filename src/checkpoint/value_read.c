@@ -139,7 +139,7 @@ static const ds_value *reach(const ds_value *v, const char *path)
 {
     const ds_value *last;
     size_t known;
-    if (!v) return dsi_passed("value");
+    if (!v) return dsi_null_operand("value");
     const ds_value *at = walk(v, path ? path : "", &last, &known);
     if (!at) absent(path, last, known);
     return at;
@@ -238,7 +238,7 @@ ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **
 
 ds_value *ds_value_of_state(const ds_state *state)
 {
-    if (!state) return dsi_passed("value_of_state");
+    if (!state) return dsi_null_operand("value_of_state");
     ds_value *dict = ds_value_dict();
     dict->class_name = "OrderedDict";
     for (int i = 0; i < ds_state_len(state); i++)
@@ -276,7 +276,7 @@ static ds_status add_entry(ds_state *state, const ds_value *dict, int64_t i)
 
 ds_state *ds_state_of_value(const ds_value *dict)
 {
-    if (!dict) return dsi_passed("state_of_value");
+    if (!dict) return dsi_null_operand("state_of_value");
     if (dict->kind != DS_VALUE_DICT)
         return dsi_refuse("state_of_value: a value of class %s: expected a dict of tensors",
                           ds_value_class(dict));

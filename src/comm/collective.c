@@ -127,7 +127,7 @@ typedef struct operand {
 static bool open_operand(operand *o, dsi_collective what, ds_tensor *x, bool read, bool written)
 {
     const char *name = dsi_collective_name(what);
-    if (!x) return dsi_passed(name);
+    if (!x) return dsi_null_operand(name);
     *o = (operand){.x = x, .flat = x};
     if (x->device->type->kind != DS_CPU)
         return dsi_refuse("%s: a tensor on %s; this communicator takes tensors on the CPU", name,
@@ -212,7 +212,7 @@ ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root)
 static bool tensors_fit(dsi_collective what, const ds_tensor *in, int in_pieces,
                         const ds_tensor *out, int out_pieces)
 {
-    if (!in || !out) return dsi_passed(dsi_collective_name(what));
+    if (!in || !out) return dsi_null_operand(dsi_collective_name(what));
     return fit(what, in->dtype, ds_numel(in), in_pieces, out->dtype, ds_numel(out), out_pieces);
 }
 
@@ -234,7 +234,7 @@ ds_status ds_all_gather(ds_comm *c, ds_tensor *out, ds_tensor *in)
 ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
     c = or_world(c);
-    if (!in) return dsi_passed("gather_to"), ds_error_status();
+    if (!in) return dsi_null_operand("gather_to"), ds_error_status();
     if (c->rank != root)
         out = NULL;
     else if (!tensors_fit(DSI_GATHER, in, 1, out, c->size))
@@ -245,7 +245,7 @@ ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
     c = or_world(c);
-    if (!out) return dsi_passed("scatter_from"), ds_error_status();
+    if (!out) return dsi_null_operand("scatter_from"), ds_error_status();
     if (c->rank != root)
         in = NULL;
     else if (!tensors_fit(DSI_SCATTER, in, c->size, out, 1))
@@ -283,7 +283,7 @@ ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows
 {
     c = or_world(c);
     if (!in || !out || !in_rows || !out_rows)
-        return dsi_passed("all_to_all_rows"), ds_error_status();
+        return dsi_null_operand("all_to_all_rows"), ds_error_status();
     if (in->dtype != out->dtype)
         return dsi_fail(DS_EINVAL, "all_to_all_rows: in is %s, but out is %s",
                         ds_dtype_name(in->dtype), ds_dtype_name(out->dtype));
@@ -356,7 +356,7 @@ ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from)
 
 ds_status ds_message_wait(ds_message *m)
 {
-    if (!m) return dsi_passed("message_wait"), ds_error_status();
+    if (!m) return dsi_null_operand("message_wait"), ds_error_status();
     bool received = m->r->what == DSI_RECV;
     ds_status status = dsi_request_wait(m->r);
     if (status == DS_OK && received && m->o.flat != m->o.x) status = ds_copy(m->o.x, m->o.flat);

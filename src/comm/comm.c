@@ -5,12 +5,12 @@
 #include "comm.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/trace.h"
-#include "base/variable.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
     c->local_rank = rank;
     c->local_size = size;
     static const char *const checks[] = {"comm", NULL};
-    int check = size > 1 ? dsi_variable_word_or("DS_DEBUG", checks, -1, "nothing is compared") : -1;
+    int check = size > 1 ? dsi_env_word_or("DS_DEBUG", checks, -1, "nothing is compared") : -1;
     c->debug = check == 0;
     c->compares = c->debug && !type->compares;
     return c;
@@ -109,22 +109,22 @@ void dsi_comm_abort(ds_comm *c, const char *why)
 }
 
 #define DEFAULT_TIMEOUT_S 1800.0
-static const dsi_variable timeout_seconds = {"DS_TIMEOUT", "seconds, from 0.001 to 1e9",
-                                             .least = 1e-3, .most = 1e9},
-                          timeout_minutes = {"DEEPSPEED_TIMEOUT", "minutes, from 0.001 to 1e7",
-                                             .least = 1e-3, .most = 1e7};
+static const dsi_env timeout_seconds = {"DS_TIMEOUT", "seconds, from 0.001 to 1e9", .least = 1e-3,
+                                        .most = 1e9},
+                     timeout_minutes = {"DEEPSPEED_TIMEOUT", "minutes, from 0.001 to 1e7",
+                                        .least = 1e-3, .most = 1e7};
 
 double dsi_comm_timeout(void)
 {
-    double minutes = dsi_variable_or(&timeout_minutes, DEFAULT_TIMEOUT_S / 60);
-    return dsi_variable_or(&timeout_seconds, 60 * minutes);
+    double minutes = dsi_env_number_or(&timeout_minutes, DEFAULT_TIMEOUT_S / 60);
+    return dsi_env_number_or(&timeout_seconds, 60 * minutes);
 }
 
 ds_status dsi_comm_check_timeout(void)
 {
     double ignored;
-    ds_status status = dsi_variable_number(&timeout_seconds, &ignored);
-    return status == DS_OK ? dsi_variable_number(&timeout_minutes, &ignored) : status;
+    ds_status status = dsi_env_number(&timeout_seconds, &ignored);
+    return status == DS_OK ? dsi_env_number(&timeout_minutes, &ignored) : status;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------- */
@@ -267,7 +267,7 @@ dsi_request *dsi_request_start(const dsi_request *like)
 
 ds_status dsi_request_wait(dsi_request *r)
 {
-    if (!r) return dsi_passed("request_wait"), ds_error_status();
+    if (!r) return dsi_null_operand("request_wait"), ds_error_status();
     ds_comm *c = r->comm;
     ds_status status = r->waited ? r->status : wait_and_count(r);
     *(r->before ? &r->before->after : &c->oldest) = r->after;

@@ -11,18 +11,18 @@
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
+#include "base/env.h"
 #include "base/error.h"
-#include "base/variable.h"
 
 #include <stdlib.h>
 
 /* The variable as a number of ranks; 0 if it is not set. */
 static ds_status number(const char *name, int *ranks)
 {
-    const dsi_variable v = {name, "a number of ranks, from 1", .least = 1, .most = INT32_MAX,
-                            .whole = true};
+    const dsi_env v = {name, "a number of ranks, from 1", .least = 1, .most = INT32_MAX,
+                       .whole = true};
     double n = 0;
-    ds_status status = dsi_variable_number(&v, &n);
+    ds_status status = dsi_env_number(&v, &n);
     *ranks = (int)n;
     return status;
 }

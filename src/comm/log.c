@@ -154,7 +154,7 @@ void dsi_comm_log_add(dsi_request *r)
     char size[32];
     bandwidth b = bandwidth_of(r->what, bytes, seconds, c->size);
     dsi_log(
-        DSI_ASKED,
+        DSI_REQUESTED,
         "comm op: %s | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw (Gbps): %.2f",
         dsi_comm_names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
 }

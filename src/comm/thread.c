@@ -142,7 +142,7 @@ static void wake_all(team *t)
 /* All pieces are done. */
 static void end_meeting(meeting *m)
 {
-    if (m->squares) dsi_give_squares(m->of, m->pieces, m->squares);
+    if (m->squares) dsi_request_add_squares(m->of, m->pieces, m->squares);
     for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
     atomic_store(&m->ended, true);
     wake_all(m->group->team);
@@ -569,7 +569,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
     if (n < 1 || n > DSI_THREAD_RANKS)
         return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n,
                         DSI_THREAD_RANKS);
-    if (!body) return dsi_passed("run_ranks"), DS_EINVAL;
+    if (!body) return dsi_null_operand("run_ranks"), DS_EINVAL;
     team t;
     team_open(&t, n);
     group *world = group_new(&t, n);

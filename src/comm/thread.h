@@ -13,7 +13,7 @@ int64_t dsi_pieces(const dsi_request *any, int ranks);
 void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares);
 
 /* squares [pieces] to the requests that want them: those of each piece to one rank. */
-void dsi_give_squares(dsi_request *const *of, int64_t pieces, const double *squares);
+void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const double *squares);
 
 /* False, with two of them in the message, if they do not describe the same collective. */
 bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room);

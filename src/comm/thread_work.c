@@ -108,7 +108,7 @@ static void all_to_all(const stretch *s)
     move(out_at(to, place), in_at(from, source), n, from->dtype);
 }
 
-void dsi_give_squares(dsi_request *const *of, int64_t pieces, const double *squares)
+void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const double *squares)
 {
     bool scatters = of[0]->what == DSI_REDUCE_SCATTER;
     int64_t each = (of[0]->n + PIECE - 1) / PIECE;

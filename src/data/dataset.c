@@ -81,7 +81,7 @@ const char *ds_dataset_name(const ds_dataset *d)
 
 ds_status ds_dataset_get(ds_dataset *d, int64_t i, void **field)
 {
-    if (!d) return dsi_passed("dataset_get"), DS_EINVAL;
+    if (!d) return dsi_null_operand("dataset_get"), DS_EINVAL;
     int64_t n = d->type->len(d->self);
     if (i < 0 || i >= n)
         return dsi_fail(DS_EINVAL, "%s: there is no sample %lld: it has %lld", ds_dataset_name(d),
@@ -125,7 +125,7 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
 {
     static const ds_dataset_type type = {"Subset", sizeof(subset), subset_len, subset_get,
                                          subset_free};
-    if (!d) return dsi_passed("subset");
+    if (!d) return dsi_null_operand("subset");
     if (begin < 0 || n < 0) {
         dsi_refuse("subset: begin %lld, n %lld: neither may be negative", (long long)begin,
                    (long long)n);
@@ -188,7 +188,7 @@ ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
     if (!x || n < 1 || n > DS_MAX_FIELDS)
         return dsi_refuse("tensor_dataset: %d tensors, expected 1 to %d", n, DS_MAX_FIELDS);
     for (int f = 0; f < n; f++) {
-        if (!x[f]) return dsi_passed("tensor_dataset");
+        if (!x[f]) return dsi_null_operand("tensor_dataset");
         ds_dims shape = ds_shape_of(x[f]);
         if (shape.n < 1 || shape.d[0] != ds_size(x[0], 0))
             return dsi_refuse("tensor_dataset: tensor %d has %lld rows, tensor 0 has %lld", f,

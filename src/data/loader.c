@@ -233,7 +233,7 @@ static int64_t samples_of_rank(const ds_loader_opts *o, int64_t len)
 
 ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 {
-    if (!data) return dsi_passed("loader");
+    if (!data) return dsi_null_operand("loader");
     int64_t len = ds_dataset_len(data);
     if (!can_load(data, &opts, len)) {
         ds_dataset_free(data);
@@ -312,7 +312,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
     if (!out) return dsi_refuse("loader_next: out is NULL") != NULL;
     *out = (ds_batch){0};
-    if (!l) return dsi_passed("loader_next") != NULL;
+    if (!l) return dsi_null_operand("loader_next") != NULL;
     end_turn(l);
     if (ds_error()) return false; /* what failed in the turn ends the loop */
     if (release(l) != DS_OK) return false;
@@ -370,7 +370,7 @@ ds_loader_position ds_loader_tell(ds_loader *l)
 
 ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
 {
-    if (!l) return dsi_passed("loader_seek"), DS_EINVAL;
+    if (!l) return dsi_null_operand("loader_seek"), DS_EINVAL;
     if (position.epoch < 0 || position.batch < 0 || position.batch > l->batches)
         return dsi_fail(
             DS_EINVAL, "loader_seek: epoch %lld, batch %lld: expected a batch of 0 to %lld",

@@ -4,10 +4,10 @@
  * fit those of the next; a class is a stack of free blocks. When the device is full, unused blocks are
  * given back and the allocation is tried once more.
  * SPDX-License-Identifier: MIT */
+#include "base/env.h"
 #include "base/error.h"
 #include "base/list.h"
 #include "base/thread.h"
-#include "base/variable.h"
 #include "device.h"
 
 #include <stdio.h>
@@ -49,10 +49,10 @@ int64_t dsi_cache_fail(int64_t n, bool always)
 static bool must_fail(void)
 {
     if (!fault.asked_environment) {
-        static const dsi_variable variable = {"DS_FAIL_ALLOC",
-                                              "a whole number, the allocation that fails",
-                                              .most = 1e15, .whole = true};
-        dsi_cache_fail((int64_t)dsi_variable_or(&variable, 0), false);
+        static const dsi_env variable = {"DS_FAIL_ALLOC",
+                                         "a whole number, the allocation that fails", .most = 1e15,
+                                         .whole = true};
+        dsi_cache_fail((int64_t)dsi_env_number_or(&variable, 0), false);
     }
     fault.seen++;
     if (!fault.on || --fault.left > 0) return false;

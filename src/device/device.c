@@ -5,10 +5,10 @@
  * SPDX-License-Identifier: MIT */
 #include "device.h"
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "base/variable.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -136,10 +136,10 @@ static ds_status local_rank(int *rank)
     static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "MPI_LOCALRANKID", "SLURM_LOCALID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const dsi_variable v = {names[i], "a rank's number on its machine, from 0",
-                                .most = INT32_MAX, .whole = true};
+        const dsi_env v = {names[i], "a rank's number on its machine, from 0", .most = INT32_MAX,
+                           .whole = true};
         double n = -1;
-        ds_status status = dsi_variable_number(&v, &n);
+        ds_status status = dsi_env_number(&v, &n);
         *rank = (int)n;
         if (status != DS_OK) return dsi_fail(status, "device cuda: %s", ds_error());
         if (n >= 0) return DS_OK;

@@ -7,18 +7,18 @@
 
 /* All ranks call it, each with how it went for itself: DS_OK, or dsi_fail's status. Returns DS_OK if it
  * went well on all, else the status of the first rank that failed, with its message, on all. */
-ds_status dsi_agree(ds_comm *c, ds_status mine);
+ds_status dsi_sync_status(ds_comm *c, ds_status mine);
 
 /* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator
  * alone. */
-ds_status dsi_agree_text(ds_comm *c, const char *text, char **out);
+ds_status dsi_same_text(ds_comm *c, const char *text, char **out);
 
 /* Rank 0's number on all ranks. */
-ds_status dsi_agree_count(ds_comm *c, int64_t *n);
+ds_status dsi_same_count(ds_comm *c, int64_t *n);
 
-uint64_t dsi_agree_hash(const char *text); /* texts that differ are taken to have different ones */
+uint64_t dsi_same_hash(const char *text); /* texts that differ are taken to have different ones */
 
 /* Whether the text is the same on all ranks. */
-ds_status dsi_agree_same(ds_comm *c, const char *text, bool *same);
+ds_status dsi_sync_same(ds_comm *c, const char *text, bool *same);
 
 #endif

@@ -67,7 +67,7 @@ void dsi_engine_announce_overflow(const ds_engine *e, const char *bad)
         dsi_scaler_overflow_text(&e->scaler, rank, &line);
     else
         dsi_text_add(&line, "[deepspeed] OVERFLOW! Rank %d Skipping step.", rank);
-    dsi_log(DSI_ASKED, "%s (inf or NaN in the gradient of %s)", line.s,
+    dsi_log(DSI_REQUESTED, "%s (inf or NaN in the gradient of %s)", line.s,
             bad ? bad : "another rank's parameter");
     dsi_text_free(&line);
 }

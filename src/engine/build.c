@@ -74,7 +74,7 @@ static bool same_config(const ds_engine *e)
 {
     char *json = dsi_config_json(e->config);
     int64_t two[2];
-    int odd = odd_rank(e, (int64_t)dsi_agree_hash(json), two);
+    int odd = odd_rank(e, (int64_t)dsi_same_hash(json), two);
     dsi_free(json);
     if (odd > 0)
         dsi_refuse("initialize: rank %d has another configuration than rank 0: give all ranks the "
@@ -217,10 +217,10 @@ static dsi_offload_opts file_opts(const dsi_config *c)
     };
 }
 
-static dsi_home_opts param_file_opts(const dsi_config *c)
+static dsi_param_swap_opts param_file_opts(const dsi_config *c)
 {
     bool files = c->zero.offload_param.device == DSI_OFFLOAD_NVME;
-    return (dsi_home_opts){
+    return (dsi_param_swap_opts){
         .nvme_path = files ? c->zero.offload_param.nvme_path : NULL,
         .buffer_count = (int)c->zero.offload_param.buffer_count,
         .buffer_size = c->zero.offload_param.buffer_size,
@@ -334,7 +334,7 @@ static bool make_schedule(ds_engine *e, const ds_init *init)
     if (init->make_lr_scheduler) {
         dsi_log(DSI_INFO, "DeepSpeed using client callable to create LR scheduler");
         e->schedule = init->make_lr_scheduler(e->optim, init->arg);
-        return e->schedule || dsi_passed("initialize: .make_lr_scheduler") != NULL;
+        return e->schedule || dsi_null_operand("initialize: .make_lr_scheduler") != NULL;
     }
     if (!c->scheduler.type) return true;
     dsi_log(DSI_INFO, "DeepSpeed using configured LR scheduler = %s", c->scheduler.type);
@@ -400,7 +400,7 @@ ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)
 {
     if (e) return make_loader(e, data, shuffle, 0, 0);
     ds_dataset_free(data);
-    return dsi_passed("engine_io");
+    return dsi_null_operand("engine_io");
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */

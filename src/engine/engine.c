@@ -68,7 +68,7 @@ ds_engine *ds_initialize_with(ds_init init)
 void ds_engine_free(ds_engine *e)
 {
     if (!e) return;
-    dsi_engine_end_behind(e);
+    dsi_engine_end_async_save(e);
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) failed(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
@@ -103,12 +103,12 @@ static ds_tensor *input(const ds_engine *e, ds_tensor *x)
 
 ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
 {
-    if (!e) return dsi_passed("engine_forward");
+    if (!e) return dsi_null_operand("engine_forward");
     ds_tensor *cast[DS_MAX_OP_INPUTS];
     if (n > DS_MAX_OP_INPUTS)
         return dsi_refuse("engine_forward: %d inputs: expected at most %d", n, DS_MAX_OP_INPUTS);
     for (int i = 0; i < n; i++)
-        if (!(cast[i] = input(e, in[i]))) return dsi_passed("engine_forward");
+        if (!(cast[i] = input(e, in[i]))) return dsi_null_operand("engine_forward");
     dsi_engine_announce_memory(e, "before forward");
     if (ds_module_training(e->model)) dsi_throughput_start(&e->throughput);
     dsi_phase_start(e->timers, DSI_FWD);
@@ -166,7 +166,7 @@ static ds_status look_at(ds_engine *e, const ds_tensor *loss)
 
 ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
 {
-    if (!e || !loss) return dsi_passed("engine_backward"), DS_EINVAL;
+    if (!e || !loss) return dsi_null_operand("engine_backward"), DS_EINVAL;
     if (check_backward(e, loss) != DS_OK || look_at(e, loss) != DS_OK) return failed(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);
     double factor = e->scaler.scale / (double)e->config->gradient_accumulation_steps;
@@ -227,7 +227,7 @@ static ds_status update(ds_engine *e)
 
 ds_status ds_engine_step(ds_engine *e)
 {
-    if (!e) return dsi_passed("engine_step"), DS_EINVAL;
+    if (!e) return dsi_null_operand("engine_step"), DS_EINVAL;
     if (ds_error()) return ds_error_status(); /* of this turn: half a gradient is not applied */
     if (!e->went_backward) {
         dsi_fail(DS_ESTATE,
@@ -253,7 +253,7 @@ ds_status ds_engine_step(ds_engine *e)
         e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
     }
     dsi_phase_stop(e->timers, DSI_STEP);
-    dsi_engine_look_behind(e);
+    dsi_engine_poll_async_save(e);
     e->micro_steps++;
     e->accumulated = boundary ? 0 : e->accumulated + 1;
     if (status == DS_OK) status = dsi_engine_announce_step(e, boundary);

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
-#include "config.h"
+#include "config/config.h"
 #include "parallel/ema.h"
 #include "parallel/scaler.h"
 #include "parallel/zero.h"
@@ -33,9 +33,9 @@ struct ds_engine {
     ds_monitor *monitor;
     dsi_timers *timers; /* NULL: off */
     dsi_throughput throughput;
-    struct dsi_save_behind *behind; /* a checkpoint that is being written; NULL: none */
-    bool behind_told;               /* its failure was printed */
-    char *loaded;                   /* folder of the last checkpoint that was loaded */
+    struct dsi_async_save *behind; /* a checkpoint that is being written; NULL: none */
+    bool behind_told;              /* its failure was printed */
+    char *loaded;                  /* folder of the last checkpoint that was loaded */
 
     /* counters, as DeepSpeed's */
     int64_t micro_steps, global_steps, global_samples, skipped_steps;
@@ -65,9 +65,9 @@ static inline bool dsi_engine_watched(const ds_engine *e)
            ds_monitor_sinks(e->monitor) > 0;
 }
 
-/* engine/save.c: in ds_engine_step, and before the engine is freed: what is written behind. */
-void dsi_engine_look_behind(ds_engine *e);
-void dsi_engine_end_behind(ds_engine *e);
+/* engine/checkpoint/save.c: in ds_engine_step, and before the engine is freed: what is written behind. */
+void dsi_engine_poll_async_save(ds_engine *e);
+void dsi_engine_end_async_save(ds_engine *e);
 
 /* engine/announce.c: what is printed, and sent to the monitor. */
 void dsi_engine_announce_start(const ds_engine *e);

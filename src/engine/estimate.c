@@ -88,8 +88,8 @@ static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
     Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
     for (int i = 0; i < p->f->n; i++) {
         leaf[i] = (Leaf){.pass = p, .i = i};
-        dsi_leaf_hook(p->f->param[i].x, complete, &leaf[i]);
-        dsi_leaf_place(p->f->param[i].x, ask);
+        dsi_set_grad_ready_hook(p->f->param[i].x, complete, &leaf[i]);
+        dsi_set_grad_buffer_hook(p->f->param[i].x, ask);
     }
     ds_scope *scope = ds_scope_open();
     dsi_cache_restart_peaks(p->device);
@@ -97,7 +97,7 @@ static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
     ds_tensor *y = ds_call(model, input);
     ds_status status = y ? dsi_backward_scaled(ds_mean(y), 1) : ds_error_status();
     ds_scope_close(scope);
-    for (int i = 0; i < p->f->n; i++) dsi_leaf_hook(p->f->param[i].x, NULL, NULL);
+    for (int i = 0; i < p->f->n; i++) dsi_set_grad_ready_hook(p->f->param[i].x, NULL, NULL);
     dsi_free(leaf);
     return status;
 }
@@ -188,7 +188,7 @@ static ds_status check(const ds_estimate_opts *q)
 
 ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts q)
 {
-    if (!out) return dsi_passed("estimate_memory"), DS_EINVAL;
+    if (!out) return dsi_null_operand("estimate_memory"), DS_EINVAL;
     *out = (ds_memory_estimate){0};
     if (check(&q) != DS_OK) return ds_error_status();
     dsi_config *c = dsi_config_read(q.config, q.world_size ? q.world_size : 1);

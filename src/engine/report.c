@@ -38,7 +38,7 @@ void dsi_report_progress(int64_t step, int64_t skipped, int groups, const double
         add_list(&t, mom + g * each, each);
         dsi_text_add(&t, "%s", each == 1 ? "" : tuple ? ")" : "]");
     }
-    dsi_log(DSI_ASKED, "%s]", t.s);
+    dsi_log(DSI_REQUESTED, "%s]", t.s);
     dsi_text_free(&t);
 }
 
@@ -78,23 +78,23 @@ static void log_machine(void)
     dsi_text_add_rounded(&t, m.used_bytes / GB, 2);
     dsi_text_add(&t, " GB, percent = ");
     dsi_text_add_rounded(&t, m.percent, 1);
-    dsi_log(DSI_ASKED, "%s%%", t.s);
+    dsi_log(DSI_REQUESTED, "%s%%", t.s);
     dsi_text_free(&t);
 }
 
 void dsi_report_memory(const char *message)
 {
-    if (!dsi_log_on(DSI_ASKED)) return;
+    if (!dsi_log_on(DSI_REQUESTED)) return;
     dsi_cache_usage use = dsi_cache_use(dsi_device_current());
     dsi_text t = {0};
-    dsi_log(DSI_ASKED, "%s", message);
+    dsi_log(DSI_REQUESTED, "%s", message);
     dsi_text_add(&t, "MA ");
     dsi_text_add_rounded(&t, (double)use.live / GB, 2);
     dsi_text_add(&t, " GB         Max_MA ");
     dsi_text_add_rounded(&t, (double)use.peak_live / GB, 2);
     dsi_text_add(&t, " GB         CA ");
     dsi_text_add_rounded(&t, (double)use.held / GB, 2);
-    dsi_log(DSI_ASKED, "%s GB         Max_CA %.0f GB ", t.s, rint((double)use.peak_held / GB));
+    dsi_log(DSI_REQUESTED, "%s GB         Max_CA %.0f GB ", t.s, rint((double)use.peak_held / GB));
     dsi_text_free(&t);
     log_machine();
     dsi_cache_restart_peaks(dsi_device_current());

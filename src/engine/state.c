@@ -95,7 +95,7 @@ static ds_state *with_all_experts(const ds_module *model, const ds_state *own)
 
 ds_state *ds_engine_state(ds_engine *e, bool masters)
 {
-    if (!e) return dsi_passed("engine_state");
+    if (!e) return dsi_null_operand("engine_state");
     ds_scope *scope = ds_scope_open();
     ds_state *own = own_state(e, masters), *whole = own;
     if (own && ds_comm_size(e->comm) > 1) {
@@ -118,7 +118,7 @@ static ds_status load_part(const ds_engine *e, const dsi_flat *f, int k, const d
         ds_tensor *x = ds_contiguous(whole);
         status = x ? dsi_copy(part, dsi_flat_own_in(f, k, x)) : ds_error_status();
     }
-    ds_status gone = dsi_zero_let_go(e->zero, f->param[k].index, true);
+    ds_status gone = dsi_zero_release(e->zero, f->param[k].index, true);
     return status == DS_OK ? gone : status;
 }
 
@@ -138,17 +138,17 @@ static ds_status load_all(const ds_engine *e, const ds_state *mine, const ds_sta
 
 ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
 {
-    if (!e) return dsi_passed("engine_load_state"), DS_EINVAL;
+    if (!e) return dsi_null_operand("engine_load_state"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
     ds_state *mine = ds_module_state(e->model);
-    ds_status status = !state ? (dsi_passed("engine_load_state"), DS_EINVAL)
+    ds_status status = !state ? (dsi_null_operand("engine_load_state"), DS_EINVAL)
                        : dsi_ema_swapped(e->ema)
                            ? dsi_fail(DS_ESTATE, "engine_load_state: the parameters are the "
                                                  "averaged ones: ds_engine_swap_ema(engine) "
                                                  "exchanges them back")
                            : dsi_module_check_state(e->model, mine, state);
-    status = dsi_agree(e->comm, status);
-    if (status == DS_OK) status = dsi_agree(e->comm, load_all(e, mine, state));
+    status = dsi_sync_status(e->comm, status);
+    if (status == DS_OK) status = dsi_sync_status(e->comm, load_all(e, mine, state));
     if (status == DS_OK && e->zero) status = dsi_zero_publish(e->zero);
     ds_state_free(mine);
     ds_scope_close(scope);

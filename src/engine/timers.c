@@ -106,7 +106,7 @@ void dsi_timers_log(dsi_timers *t, int n, const char *const *names)
         dsi_text_add(&line, " | %s: %.2f", names[i], 1e3 * timer->seconds);
         *timer = (Timer){.name = timer->name};
     }
-    dsi_log(DSI_ASKED, "%s", line.s);
+    dsi_log(DSI_REQUESTED, "%s", line.s);
     dsi_text_free(&line);
 }
 
@@ -193,7 +193,7 @@ static void log_throughput(const dsi_throughput *t)
     dsi_text_add_rounded(&line, (double)ds_memory_allocated(device) / GB, 2);
     dsi_text_add(&line, "GB, MaxMemAllocated=");
     dsi_text_add_rounded(&line, (double)ds_memory_peak(device) / GB, 2);
-    dsi_log(DSI_ASKED, "%sGB", line.s);
+    dsi_log(DSI_REQUESTED, "%sGB", line.s);
     dsi_text_free(&line);
 }
 

@@ -37,7 +37,7 @@ ds_monitor *ds_monitor_new(void)
 
 void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type)
 {
-    if (!m || !type) return dsi_passed("monitor_add");
+    if (!m || !type) return dsi_null_operand("monitor_add");
     if (!type->name || !type->write)
         return dsi_refuse("monitor_add: a sink needs a name and a write function");
     Sink s = {type, dsi_alloc(type->self_size ? type->self_size : 1)};
@@ -78,7 +78,7 @@ static ds_status told(ds_status worst, dsi_text *why)
 
 ds_status ds_monitor_flush(ds_monitor *m)
 {
-    if (!m) return dsi_passed("monitor_flush"), ds_error_status();
+    if (!m) return dsi_null_operand("monitor_flush"), ds_error_status();
     ds_status worst = DS_OK;
     dsi_text why = {0};
     for (int i = m->n - 1; i >= 0; i--) {
@@ -113,7 +113,7 @@ static bool is_utf8(const char *text)
 
 ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
 {
-    if (!m || !tag) return dsi_passed("monitor_write"), ds_error_status();
+    if (!m || !tag) return dsi_null_operand("monitor_write"), ds_error_status();
     if (!*tag) return dsi_fail(DS_EINVAL, "monitor_write: the tag is empty");
     if (!is_utf8(tag))
         return dsi_fail(DS_EINVAL, "monitor_write: tag \"%.100s\" is not UTF-8", tag);

@@ -12,7 +12,7 @@
 
 static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 {
-    if (!x) return dsi_passed(what) != NULL;
+    if (!x) return dsi_null_operand(what) != NULL;
     if (x->shape.n < 2)
         return dsi_refuse("%s: x is %s: fans need at least 2 dimensions", what,
                           dsi_shape_text(x->shape)) != NULL;
@@ -25,7 +25,7 @@ static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 
 ds_tensor *ds_init_constant(ds_tensor *x, double value)
 {
-    if (!x) return dsi_passed("init_constant");
+    if (!x) return dsi_null_operand("init_constant");
     return dsi_run(x, fill, value, dsi_v(x)) ? x : NULL;
 }
 
@@ -97,7 +97,7 @@ static void tighten(truncation *t)
 
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
 {
-    if (!x) return dsi_passed("init_trunc_normal");
+    if (!x) return dsi_null_operand("init_trunc_normal");
     if (x->dtype > DS_BF16)
         return dsi_refuse("init_trunc_normal: x is %s, expected a floating dtype",
                           ds_dtype_name(x->dtype));

@@ -100,7 +100,7 @@ static void check_name(const ds_module *m, const char *name)
 ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
 {
     static const ds_module_type none = {.name = "Module"};
-    if (!type) dsi_passed("module_new");
+    if (!type) dsi_null_operand("module_new");
     ds_module *m = dsi_alloc(HEAD_BYTES + (type ? type->self_size : 0));
     m->type = type ? type : &none;
     m->name = dsi_strdup(name ? name : "");
@@ -160,7 +160,7 @@ static bool is_fresh(const ds_tensor *init)
  * away. */
 static ds_tensor *add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
 {
-    if (!m || !init) return dsi_passed("module_param");
+    if (!m || !init) return dsi_null_operand("module_param");
     check_name(m, name);
     ds_tensor *x = NULL;
     if (dsi_is_contiguous(init)) {
@@ -220,16 +220,16 @@ static ds_tensor *hooked_forward(ds_module *m, ds_tensor **in, int n)
 
 ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
 {
-    if (!m) return dsi_passed("call");
+    if (!m) return dsi_null_operand("call");
     for (int i = 0; i < n; i++)
-        if (!in[i]) return dsi_passed(m->name);
-    dsi_where here = {write_path, m};
-    const dsi_where *was = dsi_where_enter(&here);
+        if (!in[i]) return dsi_null_operand(m->name);
+    dsi_error_context here = {write_path, m};
+    const dsi_error_context *was = dsi_error_context_enter(&here);
     ds_scope *scope = ds_scope_open();
     ds_tensor *y = m->hooks ? hooked_forward(m, in, n) : forward(m, in, n);
-    if (!y) dsi_passed("forward");
+    if (!y) dsi_null_operand("forward");
     y = dsi_scope_return(scope, dsi_ref(y));
-    dsi_where_leave(was);
+    dsi_error_context_leave(was);
     return y;
 }
 
@@ -237,7 +237,7 @@ static ds_tensor *call(void *module, ds_tensor **in, int n) { return ds_call_n(m
 
 ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n)
 {
-    return m ? ds_checkpoint(call, m, in, n) : dsi_passed("checkpoint_call");
+    return m ? ds_checkpoint(call, m, in, n) : dsi_null_operand("checkpoint_call");
 }
 
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
@@ -413,14 +413,14 @@ static ds_status convert(ds_tensor *x, ds_dtype dtype)
     if (!x || x->dtype == dtype || x->dtype > DS_BF16) return DS_OK;
     ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);
     if (dsi_copy(y, x) != DS_OK) return ds_error_status();
-    dsi_become(x, y);
+    dsi_tensor_set_data(x, y);
     return DS_OK;
 }
 
 /* Tensor by tensor, so that memory never holds the module twice. */
 ds_status ds_module_to(ds_module *m, ds_dtype dtype)
 {
-    if (!m) return dsi_passed("module_to"), DS_EINVAL;
+    if (!m) return dsi_null_operand("module_to"), DS_EINVAL;
     if ((unsigned)dtype > DS_BF16)
         return dsi_fail(DS_EINVAL, "module_to: %s: expected a floating-point dtype",
                         ds_dtype_name(dtype));
@@ -570,7 +570,7 @@ ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const
 
 ds_status ds_module_load(ds_module *m, const ds_state *state)
 {
-    if (!m || !state) return dsi_passed("module_load"), DS_EINVAL;
+    if (!m || !state) return dsi_null_operand("module_load"), DS_EINVAL;
     ds_state *mine = ds_module_state(m);
     ds_status status = dsi_module_check_state(m, mine, state);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)

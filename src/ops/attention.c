@@ -17,8 +17,9 @@ typedef struct Attention {
 static void attention_backward(dsi_node *n, ds_tensor *dy)
 {
     const Attention *a = dsi_attr(n);
-    ds_tensor *q = dsi_saved(n, 0), *k = dsi_saved(n, 1), *v = dsi_saved(n, 2);
-    ds_tensor *y = dsi_saved(n, 3), *lse = dsi_saved(n, 4), *mask = dsi_saved(n, 5);
+    ds_tensor *q = dsi_saved_tensor(n, 0), *k = dsi_saved_tensor(n, 1), *v = dsi_saved_tensor(n, 2);
+    ds_tensor *y = dsi_saved_tensor(n, 3), *lse = dsi_saved_tensor(n, 4),
+              *mask = dsi_saved_tensor(n, 5);
     /* one kernel gives all three: they share the scores, which are the larger part of the work */
     ds_tensor *g = ds_contiguous(dy);
     ds_tensor *dq = dsi_new(q, q->shape), *dk = dsi_new(k, k->shape), *dv = dsi_new(v, v->shape);
@@ -27,9 +28,9 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
                         dsi_v_matrices(k), dsi_v_matrices(v),
                         mask ? dsi_v_matrices(mask) : dsi_v(NULL), dsi_v_matrices(y), dsi_v(lse),
                         dsi_v_matrices(dq), dsi_v_matrices(dk), dsi_v_matrices(dv));
-    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_if(done, dq));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_if(done, dk));
-    if (dsi_needs(n, 2)) dsi_give(n, 2, dsi_if(done, dv));
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_result_if(done, dq));
+    if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, dsi_result_if(done, dk));
+    if (dsi_needs_input_grad(n, 2)) dsi_accumulate_grad(n, 2, dsi_result_if(done, dv));
 }
 
 const dsi_op dsi_op_attention = {"attention", attention_backward, false};
@@ -75,15 +76,15 @@ static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask
  * gradient of the scores, which the kernel never stores. */
 static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
 {
-    ds_tensor *kt = ds_transpose(dsi_wide(k), -2, -1);
-    ds_tensor *scores = ds_scale(ds_matmul(dsi_wide(q), kt), scale); /* [...,L,S] */
-    ds_tensor *p = ds_softmax(ds_add(scores, dsi_wide(mask)), -1);
-    return ds_cast(ds_matmul(p, dsi_wide(v)), q->dtype);
+    ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
+    ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
+    ds_tensor *p = ds_softmax(ds_add(scores, dsi_upcast(mask)), -1);
+    return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
 
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
-    if (!q || !k || !v) return dsi_passed("attention");
+    if (!q || !k || !v) return dsi_null_operand("attention");
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
@@ -96,8 +97,8 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     dsi_view queries = dsi_v_matrices(q);
     ds_dims shape = q->shape;
     shape.d[last] = v->shape.d[last];
-    ds_tensor *y = dsi_new(q, shape);                                       /* [...,L,E] */
-    ds_tensor *lse = dsi_new_wide(q, ds_shape(queries.d[0], queries.d[1])); /* [B,L] */
+    ds_tensor *y = dsi_new(q, shape);                                         /* [...,L,E] */
+    ds_tensor *lse = dsi_new_upcast(q, ds_shape(queries.d[0], queries.d[1])); /* [B,L] */
 
     if (!y || !lse) return NULL;
     if (!dsi_run(y, attention, a.scale, a.causal, queries, dsi_v_matrices(k), dsi_v_matrices(v),
@@ -105,8 +106,9 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_attention, y, q, k, v);
-    dsi_save(n, q), dsi_save(n, k), dsi_save(n, v), dsi_save(n, y), dsi_save(n, lse);
-    dsi_save(n, o.mask), dsi_set_attr(n, &a, sizeof a);
+    dsi_save_for_backward(n, q), dsi_save_for_backward(n, k), dsi_save_for_backward(n, v),
+        dsi_save_for_backward(n, y), dsi_save_for_backward(n, lse);
+    dsi_save_for_backward(n, o.mask), dsi_set_attr(n, &a, sizeof a);
     return y;
 }
 

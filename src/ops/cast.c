@@ -14,7 +14,7 @@ typedef struct From {
 static void cast_backward(dsi_node *n, ds_tensor *dy)
 {
     const From *from = dsi_attr(n);
-    dsi_give(n, 0, ds_to(dy, from->device, from->dtype));
+    dsi_accumulate_grad(n, 0, ds_to(dy, from->device, from->dtype));
 }
 
 const dsi_op dsi_op_cast = {"cast", cast_backward, false};
@@ -41,7 +41,7 @@ static ds_tensor *moved(ds_tensor *x, dsi_device *to, ds_dtype dtype)
 
 ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
 {
-    if (!x) return dsi_passed("to");
+    if (!x) return dsi_null_operand("to");
     dsi_device *to = dsi_device_get(device);
     if (!to) return NULL;
     if (to == x->device && x->dtype == dtype) return x;
@@ -56,14 +56,14 @@ ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
 
 ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype)
 {
-    if (!x) return dsi_passed("cast");
+    if (!x) return dsi_null_operand("cast");
     if (x->dtype == dtype) return x;
     return ds_to(x, dsi_device_id(x->device), dtype);
 }
 
 /* ---- copies of the same values ----------------------------------------------------------------------- */
 
-static void clone_backward(dsi_node *n, ds_tensor *dy) { dsi_give(n, 0, dsi_alias(dy)); }
+static void clone_backward(dsi_node *n, ds_tensor *dy) { dsi_accumulate_grad(n, 0, dsi_alias(dy)); }
 
 const dsi_op dsi_op_clone = {"clone", clone_backward, false};
 
@@ -77,13 +77,13 @@ static ds_tensor *copied(ds_tensor *y, ds_tensor *x)
 
 ds_tensor *ds_clone(ds_tensor *x)
 {
-    if (!x) return dsi_passed("clone");
+    if (!x) return dsi_null_operand("clone");
     return copied(dsi_new_like(x), x);
 }
 
 ds_tensor *ds_contiguous(ds_tensor *x)
 {
-    if (!x) return dsi_passed("contiguous");
+    if (!x) return dsi_null_operand("contiguous");
     if (dsi_is_contiguous(x)) return x;
     return copied(dsi_new(x, x->shape), x);
 }

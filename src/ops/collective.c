@@ -20,7 +20,7 @@ static void exchange_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *dx = dsi_new(dy, e->x), *g = ds_contiguous(dy);
     const int64_t *to = e->rows, *from = e->rows + ds_comm_size(e->comm);
     bool done = dx && g && ds_all_to_all_rows(e->comm, dx, to, g, from) == DS_OK;
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_exchange_rows = {"exchange_rows", exchange_backward, false};
@@ -41,11 +41,11 @@ static void remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t 
 
 ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const int64_t *from)
 {
-    if (!x || !to || !from) return dsi_passed("exchange_rows");
+    if (!x || !to || !from) return dsi_null_operand("exchange_rows");
     if (!dsi_want_float("exchange_rows", x)) return NULL;
     if (!x->shape.n) return dsi_refuse("exchange_rows: x is [], which has no rows");
     if (!c) c = ds_world();
-    if (!(x = ds_contiguous(x)) || dsi_bring(x) != DS_OK) return NULL;
+    if (!(x = ds_contiguous(x)) || dsi_materialize(x) != DS_OK) return NULL;
 
     ds_dims shape = x->shape;
     shape.d[0] = 0;

@@ -14,28 +14,29 @@
 static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);
-    ds_tensor *x = dsi_saved(n, 0), *w = dsi_saved(n, 1);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
     bool pooled = dy->pooled[0];
     ds_tensor *values = pooled ? dy->pooled[0] : dy; /* all of dy that is not zero */
     dsi_pooled p;
     if (pooled) p = dsi_pooled_view(dy);
 
-    if (dsi_needs(n, 0)) {
+    if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new_like(x); /* [N,C,H,W] in x's order of memory */
         bool done = pooled ? dsi_run(dx, conv2d_dx_pooled, c, &p, dsi_v(w), dsi_v(dx))
                            : dsi_run(dx, conv2d_dx, c, dsi_v(dy), dsi_v(w), dsi_v(dx));
-        dsi_give(n, 0, dsi_if(done, dx));
+        dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    if (dsi_needs(n, 1)) {
+    if (dsi_needs_input_grad(n, 1)) {
         ds_tensor *dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape)
                                              : dsi_new_like(w); /* [K,C/groups,R,S] */
         bool done = pooled ? dsi_run(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
                            : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
-        dsi_give(n, 1, dsi_if(done, dw));
+        dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     }
-    if (dsi_needs(n, 2)) {
+    if (dsi_needs_input_grad(n, 2)) {
         ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
-        dsi_give(n, 2, dsi_if(dsi_run(db, sum_channels, dsi_v(values), dsi_v(db)), db));
+        dsi_accumulate_grad(n, 2,
+                            dsi_result_if(dsi_run(db, sum_channels, dsi_v(values), dsi_v(db)), db));
     }
 }
 
@@ -107,7 +108,7 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
     dsi_conv2d c;
     ds_dims out;
-    if (!x || !w) return dsi_passed("conv2d");
+    if (!x || !w) return dsi_null_operand("conv2d");
     if (!conv2d_check(x, w, o, &c, &out)) return NULL;
 
     ds_tensor *y = new_output(x, out);
@@ -115,6 +116,6 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
     if (!dsi_run(y, conv2d, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_conv2d, y, x, w, o.bias);
-    dsi_save(n, x), dsi_save(n, w), dsi_set_attr(n, &c, sizeof c);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, w), dsi_set_attr(n, &c, sizeof c);
     return y;
 }

@@ -10,12 +10,12 @@
 static ds_tensor *masked(const ds_tensor *x, const ds_tensor *keep, double factor)
 {
     ds_tensor *y = dsi_new_like(x);
-    return dsi_if(dsi_run(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y)), y);
+    return dsi_result_if(dsi_run(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y)), y);
 }
 
 static void dropout_backward(dsi_node *n, ds_tensor *dy)
 {
-    dsi_give(n, 0, masked(dy, dsi_saved(n, 0), *(const double *)dsi_attr(n)));
+    dsi_accumulate_grad(n, 0, masked(dy, dsi_saved_tensor(n, 0), *(const double *)dsi_attr(n)));
 }
 
 const dsi_op dsi_op_dropout = {"dropout", dropout_backward, false};
@@ -34,7 +34,7 @@ static ds_tensor *draw(const ds_tensor *x, double p)
 
 ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
 {
-    if (!x) return dsi_passed("dropout");
+    if (!x) return dsi_null_operand("dropout");
     if (!dsi_want_float("dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout: p is %g: expected 0 to 1", p);
     if (!training || p == 0) return x;
@@ -45,6 +45,6 @@ ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
     ds_tensor *y = keep ? masked(x, keep, factor) : NULL;
 
     dsi_node *n = dsi_record(&dsi_op_dropout, y, x);
-    dsi_save(n, keep), dsi_set_attr(n, &factor, sizeof factor);
+    dsi_save_for_backward(n, keep), dsi_set_attr(n, &factor, sizeof factor);
     return y;
 }

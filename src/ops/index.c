@@ -30,12 +30,12 @@ static dsi_view rows(const ds_tensor *y, int64_t width)
 static void embedding_backward(dsi_node *n, ds_tensor *dy)
 {
     const Embedding *e = dsi_attr(n);
-    ds_tensor *index = dsi_saved(n, 0), *dw = dsi_new_grad(n, 0, dy, e->weight);
+    ds_tensor *index = dsi_saved_tensor(n, 0), *dw = dsi_new_grad(n, 0, dy, e->weight);
     ds_tensor *g = ds_contiguous(dy);
     bool done = dw && g &&
                 dsi_run(dw, scatter_rows, rows(g, e->weight.d[1]), flat(index), e->padding_idx,
                         dsi_v(dw));
-    dsi_give(n, 0, dsi_if(done, dw));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dw));
 }
 
 const dsi_op dsi_op_embedding = {"embedding", embedding_backward, false};
@@ -59,7 +59,7 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
 
 ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
-    if (!w || !index) return dsi_passed("embedding");
+    if (!w || !index) return dsi_null_operand("embedding");
     if (!embedding_check(w, index, padding_idx)) return NULL;
     if (!(index = ds_contiguous(index))) return NULL;
 
@@ -71,7 +71,7 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
     if (!y || !dsi_run(y, gather_rows, dsi_v(w), flat(index), rows(y, w->shape.d[1]))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
-    dsi_save(n, index), dsi_set_attr(n, &e, sizeof e);
+    dsi_save_for_backward(n, index), dsi_set_attr(n, &e, sizeof e);
     return y;
 }
 
@@ -85,11 +85,11 @@ typedef struct Gather {
 static void gather_backward(dsi_node *n, ds_tensor *dy)
 {
     const Gather *c = dsi_attr(n);
-    ds_tensor *index = dsi_saved(n, 0), *dx = dsi_new(dy, c->x), *g = ds_contiguous(dy);
+    ds_tensor *index = dsi_saved_tensor(n, 0), *dx = dsi_new(dy, c->x), *g = ds_contiguous(dy);
     bool done = dx && g &&
                 dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), dsi_v_around(index, c->dim),
                         dsi_v_around(dx, c->dim));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_gather = {"gather", gather_backward, false};
@@ -111,7 +111,7 @@ static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 
 ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 {
-    if (!x || !index) return dsi_passed("gather");
+    if (!x || !index) return dsi_null_operand("gather");
     if ((dim = gather_check(x, index, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
 
@@ -122,7 +122,7 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_gather, y, x);
-    dsi_save(n, index), dsi_set_attr(n, &(Gather){x->shape, dim}, sizeof(Gather));
+    dsi_save_for_backward(n, index), dsi_set_attr(n, &(Gather){x->shape, dim}, sizeof(Gather));
     return y;
 }
 
@@ -141,7 +141,7 @@ static bool labels_in_range(ds_tensor *labels, int64_t classes)
 
 ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
 {
-    if (!labels) return dsi_passed("one_hot");
+    if (!labels) return dsi_null_operand("one_hot");
     if (labels->dtype != DS_I64 || labels->shape.n == DS_MAX_DIMS || classes < 1)
         return dsi_refuse("one_hot: labels are %s %s, classes %lld: expected int64 of at most %d "
                           "dimensions, and at least 1 class",
@@ -176,13 +176,13 @@ typedef struct Max {
 static void max_backward(dsi_node *n, ds_tensor *dy)
 {
     const Max *m = dsi_attr(n);
-    ds_tensor *index = dsi_saved(n, 0), *dx = dsi_new(dy, m->x), *g = ds_contiguous(dy);
+    ds_tensor *index = dsi_saved_tensor(n, 0), *dx = dsi_new(dy, m->x), *g = ds_contiguous(dy);
     bool done = false;
     if (dx && g) {
         dsi_view v = dsi_v_around(dx, m->dim);
         done = dsi_run(dx, scatter_max, dsi_v_shape(g, left(&v)), dsi_v_shape(index, left(&v)), v);
     }
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_max = {"max", max_backward, false};
@@ -194,7 +194,7 @@ static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
     ds_tensor *index = dsi_new_dtype(x, DS_I64, shape);
     if (!index) return NULL;
     dsi_view values = y ? dsi_v_shape(y, left(&v)) : dsi_v(NULL);
-    return dsi_if(dsi_run(index, max, v, values, dsi_v_shape(index, left(&v))), index);
+    return dsi_result_if(dsi_run(index, max, v, values, dsi_v_shape(index, left(&v))), index);
 }
 
 /* dim from the front; -1, with the message: of nothing there is no maximum. */
@@ -209,7 +209,7 @@ static int max_check(const char *op, const ds_tensor *x, int dim)
 
 ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
-    if (!x) return dsi_passed("max");
+    if (!x) return dsi_null_operand("max");
     if ((dim = max_check("max", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
 
@@ -220,13 +220,13 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
     if (!index) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_max, y, x);
-    dsi_save(n, index), dsi_set_attr(n, &(Max){x->shape, dim}, sizeof(Max));
+    dsi_save_for_backward(n, index), dsi_set_attr(n, &(Max){x->shape, dim}, sizeof(Max));
     return y;
 }
 
 ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_passed("argmax");
+    if (!x) return dsi_null_operand("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
     return find_max(x, dim, without(x->shape, dim, false), NULL);

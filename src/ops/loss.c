@@ -35,13 +35,14 @@ static dsi_view loss_view(const ds_tensor *loss, const dsi_cross_entropy *c, ds_
 static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_cross_entropy *c = dsi_attr(n);
-    ds_tensor *x = dsi_saved(n, 0), *label = dsi_saved(n, 1), *weight = dsi_saved(n, 2);
-    Views v = views(x, label, dsi_saved(n, 3));
+    ds_tensor *x = dsi_saved_tensor(n, 0), *label = dsi_saved_tensor(n, 1),
+              *weight = dsi_saved_tensor(n, 2);
+    Views v = views(x, label, dsi_saved_tensor(n, 3));
     ds_tensor *dx = dsi_new(x, x->shape), *g = ds_contiguous(dy);
     bool done = dx && g &&
                 dsi_run(dx, cross_entropy_dx, c, loss_view(g, c, v.ni), v.x, v.label, dsi_v(weight),
                         v.lse, v.divisor, dsi_v_around(dx, 1));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_cross_entropy = {"cross_entropy", cross_entropy_backward, false};
@@ -82,7 +83,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
 
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
-    if (!x || !label) return dsi_passed("cross_entropy");
+    if (!x || !label) return dsi_null_operand("cross_entropy");
     if (!cross_entropy_check(x, label, o)) return NULL;
     x = ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label) return NULL;
@@ -92,7 +93,7 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
 
     /* backward takes lse: softmax(x) is exp(x - lse), and need not be stored */
     ds_tensor *loss = dsi_new(x, o.reduction == DS_NONE ? label->shape : (ds_dims){0});
-    ds_tensor *kept = dsi_new_wide(x, ds_shape(dsi_numel(label->shape) + 1));
+    ds_tensor *kept = dsi_new_upcast(x, ds_shape(dsi_numel(label->shape) + 1));
 
     if (!loss || !kept) return NULL;
     Views v = views(x, label, kept);
@@ -101,7 +102,8 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_cross_entropy, loss, x);
-    dsi_save(n, x), dsi_save(n, label), dsi_save(n, o.weight), dsi_save(n, kept);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, label),
+        dsi_save_for_backward(n, o.weight), dsi_save_for_backward(n, kept);
     dsi_set_attr(n, &c, sizeof c);
     return loss;
 }
@@ -115,7 +117,7 @@ ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
 
 ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
-    if (!x || !y) return dsi_passed("mse_loss");
+    if (!x || !y) return dsi_null_operand("mse_loss");
     if (!dsi_want_float("mse_loss", x) || !dsi_same_kind("mse_loss", x, y)) return NULL;
     if (!dsi_same_shape(x->shape, y->shape))
         return dsi_refuse("mse_loss: x is %s, y is %s: expected the same", dsi_shape_text(x->shape),

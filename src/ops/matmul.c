@@ -51,7 +51,7 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype
 
     ds_tensor *wa = batched(a, shape), *wb = batched(b, shape), *y = dsi_new_dtype(a, dtype, shape);
     if (!wa || !wb || !y) return NULL;
-    return dsi_if(
+    return dsi_result_if(
         dsi_run(y, matmul, dsi_v_matrices(wa), dsi_v_matrices(wb), dsi_v(NULL), dsi_v_matrices(y)),
         y);
 }
@@ -70,9 +70,11 @@ static ds_tensor *gradient_of(const ds_tensor *x, const ds_tensor *dy, const ds_
 
 static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
-    if (dsi_needs(n, 0)) dsi_give(n, 0, gradient_of(a, dy, dy, transposed(b)));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, gradient_of(b, dy, transposed(a), dy));
+    ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    if (dsi_needs_input_grad(n, 0))
+        dsi_accumulate_grad(n, 0, gradient_of(a, dy, dy, transposed(b)));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, gradient_of(b, dy, transposed(a), dy));
 }
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, false};
@@ -89,7 +91,7 @@ static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
 
 ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 {
-    if (!a || !b) return dsi_passed("matmul");
+    if (!a || !b) return dsi_null_operand("matmul");
     if (!dsi_want_float("matmul", a) || !dsi_same_kind("matmul", a, b)) return NULL;
     if (!a->shape.n || !b->shape.n)
         return dsi_refuse("matmul: a is %s, b is %s: expected at least one dimension each",
@@ -103,7 +105,7 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
     ds_tensor *y = product(a, b, a->dtype); /* [...,M,N] */
 
     dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
-    dsi_save(n, a), dsi_save(n, b);
+    dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
     return y;
 }
 
@@ -130,24 +132,24 @@ static dsi_view matrix_t(const ds_tensor *x)
 
 static void linear_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *x = dsi_saved(n, 0), *w = dsi_saved(n, 1);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
     dsi_view none = dsi_v(NULL);
 
-    if (dsi_needs(n, 0)) {
+    if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] w [out,in] */
         bool done = dx && dsi_run(dx, matmul, matrix(dy), matrix(w), none, matrix(dx));
-        dsi_give(n, 0, dsi_if(done, dx));
+        dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    if (dsi_needs(n, 1)) {
+    if (dsi_needs_input_grad(n, 1)) {
         ds_tensor *dw = dsi_new_grad(n, 1, w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
         bool done = dw && dsi_run(dw, matmul, matrix_t(dy), matrix(x), none, matrix(dw));
-        dsi_give(n, 1, dsi_if(done, dw));
+        dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     }
-    if (dsi_needs(n, 2)) {
+    if (dsi_needs_input_grad(n, 2)) {
         ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
         bool done = db &&
                     dsi_run(db, sum, 1.0, dsi_v(dy), dsi_v_shape(db, ds_shape(1, db->shape.d[0])));
-        dsi_give(n, 2, dsi_if(done, db));
+        dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
     }
 }
 
@@ -183,7 +185,7 @@ static ds_tensor *linear_folded(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 
 ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
-    if (!x || !w) return dsi_passed("linear");
+    if (!x || !w) return dsi_null_operand("linear");
     if (!linear_check(x, w, b)) return NULL;
     if (x->shape.n != 2) return linear_folded(x, w, b);
 
@@ -192,6 +194,6 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
     if (!y || !dsi_run(y, matmul, matrix(x), matrix_t(w), dsi_v(b), matrix(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_linear, y, x, w, b);
-    dsi_save(n, x), dsi_save(n, w);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);
     return y;
 }

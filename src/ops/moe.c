@@ -44,17 +44,17 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
 
 static void dispatch_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *slots = dsi_saved(n, 0), *g = ds_contiguous(dy);
+    ds_tensor *slots = dsi_saved_tensor(n, 0), *g = ds_contiguous(dy);
     ds_tensor *dx = dsi_new(dy, ds_shape(slots->shape.d[0], dy->shape.d[1]));
     bool done = dx && g && dsi_run(dx, combine, dsi_v(g), dsi_v(slots), dsi_v(NULL), dsi_v(dx));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_dispatch = {"dispatch", dispatch_backward, false};
 
 ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 {
-    if (!x || !slots) return dsi_passed("dispatch");
+    if (!x || !slots) return dsi_null_operand("dispatch");
     if (!want_rows("dispatch", x, slots)) return NULL;
     if (slots->shape.d[0] != x->shape.d[0] || rows < 0)
         return dsi_refuse("dispatch: x is %s, slots are %s, for %lld rows: expected slots for each "
@@ -67,7 +67,7 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 
     if (!y || !dsi_run(y, dispatch, dsi_v(x), dsi_v(slots), dsi_v(NULL), dsi_v(y))) return NULL;
 
-    dsi_save(dsi_record(&dsi_op_dispatch, y, x), slots);
+    dsi_save_for_backward(dsi_record(&dsi_op_dispatch, y, x), slots);
     return y;
 }
 
@@ -75,18 +75,19 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 
 static void combine_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *slots = dsi_saved(n, 0), *w = dsi_saved(n, 1), *x = dsi_saved(n, 2);
+    ds_tensor *slots = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1),
+              *x = dsi_saved_tensor(n, 2);
     const ds_dims *shape = dsi_attr(n);
     ds_tensor *g = ds_contiguous(dy);
-    if (dsi_needs(n, 0)) {
+    if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new(dy, *shape);
         bool done = dx && g && dsi_run(dx, dispatch, dsi_v(g), dsi_v(slots), dsi_v(w), dsi_v(dx));
-        dsi_give(n, 0, dsi_if(done, dx));
+        dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    if (dsi_needs(n, 1)) {
+    if (dsi_needs_input_grad(n, 1)) {
         ds_tensor *dw = dsi_new(w, slots->shape);
         bool done = dw && g && dsi_run(dw, combine_dw, dsi_v(g), dsi_v(x), dsi_v(slots), dsi_v(dw));
-        dsi_give(n, 1, dsi_if(done, dw));
+        dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     }
 }
 
@@ -104,7 +105,7 @@ static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_te
 
 ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
 {
-    if (!x || !slots) return dsi_passed("combine");
+    if (!x || !slots) return dsi_null_operand("combine");
     if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
     if (weights && !(weights = ds_contiguous(weights))) return NULL;
@@ -115,7 +116,8 @@ ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
     if (!y || !dsi_run(y, combine, dsi_v(x), dsi_v(slots), dsi_v(weights), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_combine, y, x, weights);
-    dsi_save(n, slots), dsi_save(n, weights), dsi_set_attr(n, &x->shape, sizeof x->shape);
-    if (n && dsi_needs(n, 1)) dsi_save(n, x);
+    dsi_save_for_backward(n, slots), dsi_save_for_backward(n, weights),
+        dsi_set_attr(n, &x->shape, sizeof x->shape);
+    if (n && dsi_needs_input_grad(n, 1)) dsi_save_for_backward(n, x);
     return y;
 }

@@ -32,7 +32,8 @@ static ds_tensor *with_channels(ds_tensor *x)
 static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *dw,
                       const ds_tensor *db)
 {
-    return (dx || !dsi_needs(n, 0)) && (dw || !dsi_needs(n, 1)) && (db || !dsi_needs(n, 2));
+    return (dx || !dsi_needs_input_grad(n, 0)) && (dw || !dsi_needs_input_grad(n, 1)) &&
+           (db || !dsi_needs_input_grad(n, 2));
 }
 
 typedef struct BatchNorm {
@@ -43,18 +44,19 @@ typedef struct BatchNorm {
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const BatchNorm *o = dsi_attr(n);
-    ds_tensor *x = dsi_saved(n, 0), *mean = dsi_saved(n, 1), *rstd = dsi_saved(n, 2);
-    ds_tensor *weight = dsi_saved(n, 3), *g = with_channels(dy);
-    ds_tensor *dx = dsi_needs(n, 0) ? dsi_new_like(x) : NULL;
-    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new_dtype(mean, o->weight, mean->shape) : NULL;
-    ds_tensor *db = dsi_needs(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
+    ds_tensor *x = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
+              *rstd = dsi_saved_tensor(n, 2);
+    ds_tensor *weight = dsi_saved_tensor(n, 3), *g = with_channels(dy);
+    ds_tensor *dx = dsi_needs_input_grad(n, 0) ? dsi_new_like(x) : NULL;
+    ds_tensor *dw = dsi_needs_input_grad(n, 1) ? dsi_new_dtype(mean, o->weight, mean->shape) : NULL;
+    ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, batch_norm_dx, o->batch, channels(g), channels(x), dsi_v(mean),
                         dsi_v(rstd), dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw),
                         dsi_v(db));
-    dsi_give(n, 0, dsi_if(done, dx));
-    dsi_give(n, 1, dsi_if(done, dw));
-    dsi_give(n, 2, dsi_if(done, db));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+    dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
+    dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
 const dsi_op dsi_op_batch_norm = {"batch_norm", batch_norm_backward, false};
@@ -103,12 +105,12 @@ static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds
 static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
 {
     ds_tensor *mean = o.running_mean, *var = o.running_var;
-    o.running_mean = dsi_wide(mean), o.running_var = dsi_wide(var);
+    o.running_mean = dsi_upcast(mean), o.running_var = dsi_upcast(var);
     if (!o.running_mean || !o.running_var) return NULL;
     ds_tensor *y = ds_batch_norm_with(x, o);
     if (!y || !o.training) return y;
     bool copied = dsi_copy(mean, o.running_mean) == DS_OK && dsi_copy(var, o.running_var) == DS_OK;
-    return dsi_if(copied, y);
+    return dsi_result_if(copied, y);
 }
 
 /* Mean and 1 / sqrt(var + eps), [C], that this call normalises with -> *mean, *rstd: those of the batch,
@@ -117,11 +119,11 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
                        ds_tensor **rstd)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
-    ds_tensor *var = o.running_var, *shifted = dsi_new_wide(x, c);
-    *rstd = dsi_new_wide(x, c);
+    ds_tensor *var = o.running_var, *shifted = dsi_new_upcast(x, c);
+    *rstd = dsi_new_upcast(x, c);
     *mean = o.running_mean;
     if (batch) {
-        *mean = dsi_new_wide(x, c), var = dsi_new_wide(x, c);
+        *mean = dsi_new_upcast(x, c), var = dsi_new_upcast(x, c);
         if (!*mean || !dsi_run(var, batch_stats, channels(x), dsi_v(*mean), dsi_v(var)))
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
@@ -135,7 +137,7 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 {
     bool batch = o.training || !o.running_mean;
-    if (!x) return dsi_passed("batch_norm");
+    if (!x) return dsi_null_operand("batch_norm");
     if (!dsi_want_float("batch_norm", x)) return NULL;
     if (!batch_norm_check(x, o, batch)) return NULL;
     if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
@@ -153,7 +155,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 
     /* without batch, mean is the running one itself: later training moves it, as it does in PyTorch */
     dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
-    dsi_save(n, x), dsi_save(n, mean), dsi_save(n, rstd), dsi_save(n, o.weight);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rstd),
+        dsi_save_for_backward(n, o.weight);
     ds_dtype w = o.weight ? o.weight->dtype : x->dtype, b = o.bias ? o.bias->dtype : x->dtype;
     dsi_set_attr(n, &(BatchNorm){batch, w, b}, sizeof(BatchNorm));
     return y;
@@ -186,21 +189,23 @@ static dsi_view half(const ds_tensor *stats, int which)
 static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     int n_dims = *(const int *)dsi_attr(n);
-    ds_tensor *x = dsi_saved(n, 0), *stats = dsi_saved(n, 1), *weight = dsi_saved(n, 2);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *stats = dsi_saved_tensor(n, 1),
+              *weight = dsi_saved_tensor(n, 2);
     ds_dims md = row_shape(x, n_dims), w_shape = {.n = n_dims};
     for (int i = 0; i < n_dims; i++) w_shape.d[i] = x->shape.d[x->shape.n - n_dims + i];
     dsi_view mean = half(stats, 0), rstd = half(stats, 1);
 
-    ds_tensor *g = ds_contiguous(dy), *dx = dsi_needs(n, 0) ? dsi_new(x, x->shape) : NULL;
-    ds_tensor *dw = dsi_needs(n, 1) ? dsi_new(x, w_shape) : NULL;
-    ds_tensor *db = dsi_needs(n, 2) ? dsi_new(x, w_shape) : NULL;
+    ds_tensor *g = ds_contiguous(dy),
+              *dx = dsi_needs_input_grad(n, 0) ? dsi_new(x, x->shape) : NULL;
+    ds_tensor *dw = dsi_needs_input_grad(n, 1) ? dsi_new(x, w_shape) : NULL;
+    ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new(x, w_shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, layer_norm_dx, dsi_v_shape(g, md), dsi_v_shape(x, md),
                         row(weight, md.d[1]), mean, rstd, dx ? dsi_v_shape(dx, md) : dsi_v(NULL),
                         row(dw, md.d[1]), row(db, md.d[1]));
-    dsi_give(n, 0, dsi_if(done, dx));
-    dsi_give(n, 1, dsi_if(done, dw));
-    dsi_give(n, 2, dsi_if(done, db));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+    dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
+    dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
 const dsi_op dsi_op_layer_norm = {"layer_norm", layer_norm_backward, false};
@@ -219,7 +224,7 @@ static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, 
 
 ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
 {
-    if (!x) return dsi_passed("layer_norm");
+    if (!x) return dsi_null_operand("layer_norm");
     if (!dsi_want_float("layer_norm", x)) return NULL;
     if (n_dims < 1 || n_dims > x->shape.n)
         return dsi_refuse("layer_norm: over %d dimensions of x %s", n_dims,
@@ -231,7 +236,8 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     if (bias) bias = ds_contiguous(bias);
 
     ds_dims md = x ? row_shape(x, n_dims) : (ds_dims){0};
-    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL, *stats = dsi_new_wide(y, ds_shape(2, md.d[0]));
+    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL,
+              *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
     if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),
@@ -239,7 +245,7 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_layer_norm, y, x, weight, bias);
-    dsi_save(n, x), dsi_save(n, stats), dsi_save(n, weight);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, stats), dsi_save_for_backward(n, weight);
     dsi_set_attr(n, &n_dims, sizeof n_dims);
     return y;
 }

@@ -13,7 +13,7 @@
 #include <deepspeed/ops.h>
 
 /* x is float16 or bfloat16. Kernels compute these in float32 and round once, so that an op of one kernel
- * need not ask. What takes several kernels does it in float32 between dsi_wide and ds_cast. */
+ * need not ask. What takes several kernels does it in float32 between dsi_upcast and ds_cast. */
 static inline bool dsi_is_16bit(const ds_tensor *x)
 {
     return x && (x->dtype == DS_F16 || x->dtype == DS_BF16);
@@ -22,10 +22,13 @@ static inline bool dsi_is_16bit(const ds_tensor *x)
 static inline bool dsi_is_float(const ds_tensor *x) { return x->dtype <= DS_BF16; }
 
 /* A 16-bit x in float32, others as they are; NULL passes. */
-static inline ds_tensor *dsi_wide(ds_tensor *x) { return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x; }
+static inline ds_tensor *dsi_upcast(ds_tensor *x)
+{
+    return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
+}
 
 /* For what a backward keeps beside x's elements (mean, lse): float32 for a 16-bit x. */
-static inline ds_tensor *dsi_new_wide(const ds_tensor *x, ds_dims shape)
+static inline ds_tensor *dsi_new_upcast(const ds_tensor *x, ds_dims shape)
 {
     return x ? dsi_new_dtype(x, dsi_is_16bit(x) ? DS_F32 : x->dtype, shape) : NULL;
 }
@@ -45,8 +48,8 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);
 /* g summed to `shape`, from which it was broadcast: the gradient of a broadcast input. Never g itself. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
 
-/* x, if the kernel that fills it ran; else NULL, which is what dsi_give and callers take for a failure. */
-#define dsi_if(ran, x) ((ran) ? (x) : NULL)
+/* x, if the kernel that fills it ran; else NULL, which is what dsi_accumulate_grad and callers take for a failure. */
+#define dsi_result_if(ran, x) ((ran) ? (x) : NULL)
 
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);

@@ -32,16 +32,16 @@ static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims sha
 static ds_tensor *scaled(const ds_tensor *x, double factor)
 {
     ds_tensor *y = dsi_new_like(x);
-    return dsi_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
+    return dsi_result_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
 }
 
 static void add_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
-    if (dsi_needs(n, 0)) dsi_give(n, 0, dsi_sum_to(dy, o->a));
-    if (!dsi_needs(n, 1)) return;
-    ds_tensor *g = o->alpha == 1 ? dy : ds_scale(dsi_wide(dy), o->alpha);
-    dsi_give(n, 1, ds_cast(dsi_sum_to(g, o->b), dy->dtype));
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_sum_to(dy, o->a));
+    if (!dsi_needs_input_grad(n, 1)) return;
+    ds_tensor *g = o->alpha == 1 ? dy : ds_scale(dsi_upcast(dy), o->alpha);
+    dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(g, o->b), dy->dtype));
 }
 
 const dsi_op dsi_op_add = {"add", add_backward, false};
@@ -51,7 +51,7 @@ static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 {
     Binary o = {.alpha = alpha};
     ds_dims shape;
-    if (!a || !b) return dsi_passed(op);
+    if (!a || !b) return dsi_null_operand(op);
     if (!binary_check(op, a, b, &shape)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -75,14 +75,14 @@ ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
 static ds_tensor *product_to(ds_tensor *dy, ds_tensor *x, ds_dims shape)
 {
     if (dsi_same_shape(dy->shape, shape)) return ds_mul(dy, x);
-    return ds_cast(dsi_sum_to(ds_mul(dsi_wide(dy), dsi_wide(x)), shape), dy->dtype);
+    return ds_cast(dsi_sum_to(ds_mul(dsi_upcast(dy), dsi_upcast(x)), shape), dy->dtype);
 }
 
 static void mul_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *a = dsi_saved(n, 0), *b = dsi_saved(n, 1);
-    if (dsi_needs(n, 0)) dsi_give(n, 0, product_to(dy, b, a->shape));
-    if (dsi_needs(n, 1)) dsi_give(n, 1, product_to(dy, a, b->shape));
+    ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, product_to(dy, b, a->shape));
+    if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, product_to(dy, a, b->shape));
 }
 
 const dsi_op dsi_op_mul = {"mul", mul_backward, false};
@@ -90,7 +90,7 @@ const dsi_op dsi_op_mul = {"mul", mul_backward, false};
 ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
-    if (!a || !b) return dsi_passed("mul");
+    if (!a || !b) return dsi_null_operand("mul");
     if (!binary_check("mul", a, b, &shape)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -98,7 +98,7 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
     if (!dsi_run(y, mul, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_mul, y, a, b);
-    dsi_save(n, a), dsi_save(n, b);
+    dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
     return y;
 }
 
@@ -106,12 +106,13 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 static void div_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *a_shape = dsi_attr(n);
-    ds_tensor *b = dsi_wide(dsi_saved(n, 0)), *y = dsi_wide(dsi_saved(n, 1));
-    ds_tensor *da = ds_div(dsi_wide(dy), b);
+    ds_tensor *b = dsi_upcast(dsi_saved_tensor(n, 0)), *y = dsi_upcast(dsi_saved_tensor(n, 1));
+    ds_tensor *da = ds_div(dsi_upcast(dy), b);
     if (!da) return;
-    if (dsi_needs(n, 0)) dsi_give(n, 0, ds_cast(dsi_sum_to(da, *a_shape), dy->dtype));
-    if (dsi_needs(n, 1))
-        dsi_give(n, 1, ds_cast(dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape), dy->dtype));
+    if (dsi_needs_input_grad(n, 0))
+        dsi_accumulate_grad(n, 0, ds_cast(dsi_sum_to(da, *a_shape), dy->dtype));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape), dy->dtype));
 }
 
 const dsi_op dsi_op_div = {"div", div_backward, false};
@@ -119,7 +120,7 @@ const dsi_op dsi_op_div = {"div", div_backward, false};
 ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
-    if (!a || !b) return dsi_passed("div");
+    if (!a || !b) return dsi_null_operand("div");
     if (!binary_check("div", a, b, &shape)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -127,7 +128,7 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     if (!dsi_run(y, div, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_div, y, a, b);
-    dsi_save(n, b), dsi_save(n, y);
+    dsi_save_for_backward(n, b), dsi_save_for_backward(n, y);
     dsi_set_attr(n, &a->shape, sizeof a->shape);
     return y;
 }
@@ -136,13 +137,14 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 static ds_tensor *compare(const char *op, ds_tensor *a, ds_tensor *b, bool equal)
 {
     ds_dims shape;
-    if (!a || !b) return dsi_passed(op);
+    if (!a || !b) return dsi_null_operand(op);
     if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
 
     ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
 
     dsi_view va = dsi_v_expand(a, shape), vb = dsi_v_expand(b, shape);
-    return dsi_if(equal ? dsi_run(y, eq, va, vb, dsi_v(y)) : dsi_run(y, lt, va, vb, dsi_v(y)), y);
+    return dsi_result_if(
+        equal ? dsi_run(y, eq, va, vb, dsi_v(y)) : dsi_run(y, lt, va, vb, dsi_v(y)), y);
 }
 
 ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare("eq", a, b, true); }
@@ -154,10 +156,12 @@ ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare("lt", a, b, false)
 static void where_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
-    ds_tensor *c = dsi_saved(n, 0), *zero = dsi_new(dy, (ds_dims){0});
+    ds_tensor *c = dsi_saved_tensor(n, 0), *zero = dsi_new(dy, (ds_dims){0});
     if (!dsi_run(zero, fill, 0.0, dsi_v(zero))) zero = NULL;
-    if (dsi_needs(n, 1)) dsi_give(n, 1, dsi_sum_to(ds_where(c, dy, zero), o->a));
-    if (dsi_needs(n, 2)) dsi_give(n, 2, dsi_sum_to(ds_where(c, zero, dy), o->b));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, dsi_sum_to(ds_where(c, dy, zero), o->a));
+    if (dsi_needs_input_grad(n, 2))
+        dsi_accumulate_grad(n, 2, dsi_sum_to(ds_where(c, zero, dy), o->b));
 }
 
 const dsi_op dsi_op_where = {"where", where_backward, false};
@@ -165,7 +169,7 @@ const dsi_op dsi_op_where = {"where", where_backward, false};
 ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 {
     ds_dims ab, shape;
-    if (!c || !a || !b) return dsi_passed("where");
+    if (!c || !a || !b) return dsi_null_operand("where");
     if (c->dtype != DS_BOOL)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
     if (!dsi_same_device("where", c, a) || !binary_check("where", a, b, &ab) ||
@@ -179,7 +183,7 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_where, y, NULL, a, b);
-    dsi_save(n, c);
+    dsi_save_for_backward(n, c);
     dsi_set_attr(n, &(Binary){.a = a->shape, .b = b->shape}, sizeof(Binary));
     return y;
 }
@@ -189,7 +193,7 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 static void affine_backward(dsi_node *n, ds_tensor *dy)
 {
     double factor = *(const double *)dsi_attr(n);
-    dsi_give(n, 0, factor == 1 ? dsi_alias(dy) : ds_scale(dy, factor));
+    dsi_accumulate_grad(n, 0, factor == 1 ? dsi_alias(dy) : ds_scale(dy, factor));
 }
 
 const dsi_op dsi_op_affine = {"affine", affine_backward, false};
@@ -197,7 +201,7 @@ const dsi_op dsi_op_affine = {"affine", affine_backward, false};
 /* factor x + term */
 static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
 {
-    if (!x) return dsi_passed(op);
+    if (!x) return dsi_null_operand(op);
     if (!dsi_want_float(op, x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -216,20 +220,20 @@ ds_tensor *ds_neg(ds_tensor *x) { return affine("neg", x, -1, 0); }
 static void pow_backward(dsi_node *n, ds_tensor *dy)
 {
     double e = *(const double *)dsi_attr(n);
-    ds_tensor *x = dsi_saved(n, 0);
+    ds_tensor *x = dsi_saved_tensor(n, 0);
     if (e == 0) {
-        dsi_give(n, 0, ds_like(x, 0));
+        dsi_accumulate_grad(n, 0, ds_like(x, 0));
         return;
     }
-    ds_tensor *slope = scaled(ds_pow(dsi_wide(x), e - 1), e);
-    dsi_give(n, 0, ds_cast(ds_mul(dsi_wide(dy), slope), dy->dtype));
+    ds_tensor *slope = scaled(ds_pow(dsi_upcast(x), e - 1), e);
+    dsi_accumulate_grad(n, 0, ds_cast(ds_mul(dsi_upcast(dy), slope), dy->dtype));
 }
 
 const dsi_op dsi_op_pow = {"pow", pow_backward, false};
 
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
-    if (!x) return dsi_passed("pow");
+    if (!x) return dsi_null_operand("pow");
     if (!dsi_want_float("pow", x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -237,7 +241,7 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
     if (!dsi_run(y, pow, exponent, dsi_v(x), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_pow, y, x);
-    dsi_save(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
+    dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
     return y;
 }
 
@@ -248,8 +252,8 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 #define UNARY(f, kept, DX) \
     static void f##_backward(dsi_node *n, ds_tensor *dy) \
     { \
-        ds_tensor *kept = dsi_saved(n, 0), *dx = dsi_new_like(kept); \
-        dsi_give(n, 0, dsi_if(DX, dx)); \
+        ds_tensor *kept = dsi_saved_tensor(n, 0), *dx = dsi_new_like(kept); \
+        dsi_accumulate_grad(n, 0, dsi_result_if(DX, dx)); \
     } \
 \
     const dsi_op dsi_op_##f = {#f, f##_backward, false}; \
@@ -258,14 +262,14 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 #define UNARY_FORWARD(f, kept) \
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
-        if (!x) return dsi_passed(#f); \
+        if (!x) return dsi_null_operand(#f); \
         if (!dsi_want_float(#f, x)) return NULL; \
 \
         ds_tensor *y = dsi_new_like(x); \
 \
         if (!dsi_run(y, f, dsi_v(x), dsi_v(y))) return NULL; \
 \
-        dsi_save(dsi_record(&dsi_op_##f, y, x), kept); \
+        dsi_save_for_backward(dsi_record(&dsi_op_##f, y, x), kept); \
         return y; \
     }
 
@@ -298,18 +302,19 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
 static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
     if (dy->pooled[0]) {
-        dsi_give(n, 0, relu_dx_pooled(dy));
+        dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
         return;
     }
-    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new_like(y);
-    dsi_give(n, 0, dsi_if(dsi_run(dx, relu_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)), dx));
+    ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new_like(y);
+    dsi_accumulate_grad(n, 0,
+                        dsi_result_if(dsi_run(dx, relu_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)), dx));
 }
 
 const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true};
 
 ds_tensor *ds_relu(ds_tensor *x)
 {
-    if (!x) return dsi_passed("relu");
+    if (!x) return dsi_null_operand("relu");
     if (!dsi_want_float("relu", x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -317,6 +322,6 @@ ds_tensor *ds_relu(ds_tensor *x)
     if (!y) return NULL;
     if (!dsi_defer_relu(y, x) && !dsi_run(y, relu, dsi_v(x), dsi_v(y))) return NULL;
 
-    dsi_save(dsi_record(&dsi_op_relu, y, x), y);
+    dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);
     return y;
 }

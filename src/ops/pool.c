@@ -82,14 +82,15 @@ static bool overlap(const dsi_pool2d *c)
 static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);
-    ds_tensor *y = dsi_saved(n, 0), *index = dsi_saved(n, 1);
+    ds_tensor *y = dsi_saved_tensor(n, 0), *index = dsi_saved_tensor(n, 1);
     if (!overlap(&p->c)) {
         ds_dims shape = ds_shape(dy->shape.d[0], dy->shape.d[1], p->h, p->w);
-        dsi_give(n, 0, dsi_new_pooled(dy, y, index, shape));
+        dsi_accumulate_grad(n, 0, dsi_new_pooled(dy, y, index, shape));
         return;
     }
     ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
-    dsi_give(n, 0, dsi_if(dsi_run(dx, max_pool2d_dx, dsi_v(dy), dsi_v(index), dsi_v(dx)), dx));
+    dsi_accumulate_grad(
+        n, 0, dsi_result_if(dsi_run(dx, max_pool2d_dx, dsi_v(dy), dsi_v(index), dsi_v(dx)), dx));
 }
 
 const dsi_op dsi_op_max_pool2d = {"max_pool2d", max_pool2d_backward, false};
@@ -115,7 +116,7 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     Pool p;
     int64_t out[2];
     if (o.indices) *o.indices = NULL;
-    if (!x) return dsi_passed("max_pool2d");
+    if (!x) return dsi_null_operand("max_pool2d");
     if (x->shape.n == 3) return max_pool2d_single(x, o);
     if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
     if (p.h * p.w > INT32_MAX)
@@ -134,7 +135,7 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 
     /* y is saved for relu's backward below, which asks whether the maximum was positive */
     dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);
-    dsi_save(n, y), dsi_save(n, index), dsi_set_attr(n, &p, sizeof p);
+    dsi_save_for_backward(n, y), dsi_save_for_backward(n, index), dsi_set_attr(n, &p, sizeof p);
     return y;
 }
 
@@ -144,7 +145,8 @@ static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);
     ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
-    dsi_give(n, 0, dsi_if(dsi_run(dx, avg_pool2d_dx, &p->c, dsi_v(dy), dsi_v(dx)), dx));
+    dsi_accumulate_grad(n, 0,
+                        dsi_result_if(dsi_run(dx, avg_pool2d_dx, &p->c, dsi_v(dy), dsi_v(dx)), dx));
 }
 
 const dsi_op dsi_op_avg_pool2d = {"avg_pool2d", avg_pool2d_backward, false};
@@ -153,7 +155,7 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
     int64_t out[2];
-    if (!x) return dsi_passed("avg_pool2d");
+    if (!x) return dsi_null_operand("avg_pool2d");
     if (o.dilation > 1 || o.dilation_w > 1 || o.indices)
         return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
     if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
@@ -172,7 +174,8 @@ static void adaptive_avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);
     ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
-    dsi_give(n, 0, dsi_if(dsi_run(dx, adaptive_avg_pool2d_dx, dsi_v(dy), dsi_v(dx)), dx));
+    dsi_accumulate_grad(
+        n, 0, dsi_result_if(dsi_run(dx, adaptive_avg_pool2d_dx, dsi_v(dy), dsi_v(dx)), dx));
 }
 
 const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", adaptive_avg_pool2d_backward,
@@ -180,7 +183,7 @@ const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", adaptive_avg_p
 
 ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
-    if (!x) return dsi_passed("adaptive_avg_pool2d");
+    if (!x) return dsi_null_operand("adaptive_avg_pool2d");
     if (!dsi_want_float("adaptive_avg_pool2d", x)) return NULL;
     if (x->shape.n != 4 || h < 1 || w < 1 || !dsi_numel(x->shape))
         return dsi_refuse(

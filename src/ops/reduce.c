@@ -36,7 +36,7 @@ static void sum_backward(dsi_node *n, ds_tensor *dy)
     const Sum *s = dsi_attr(n);
     ds_tensor *g = ds_contiguous(dy), *dx = dsi_new(dy, s->x);
     bool done = g && dsi_run(dx, affine, s->factor, 0.0, repeated(g, s), dsi_v(dx));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_sum = {"sum", sum_backward, false};
@@ -60,7 +60,7 @@ static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
 static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
 {
     Sum s;
-    if (!x) return dsi_passed(op);
+    if (!x) return dsi_null_operand(op);
     if (!sum_check(op, x, o.dims, &s)) return NULL;
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)

@@ -49,7 +49,7 @@ static ds_tensor *reshaped(ds_tensor *x, ds_dims shape)
 static void reshape_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
-    dsi_give(n, 0, reshaped(dy, *x_shape));
+    dsi_accumulate_grad(n, 0, reshaped(dy, *x_shape));
 }
 
 const dsi_op dsi_op_reshape = {"reshape", reshape_backward, false};
@@ -90,7 +90,7 @@ static bool solve(const ds_tensor *x, ds_dims *shape)
 
 ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 {
-    if (!x) return dsi_passed("reshape");
+    if (!x) return dsi_null_operand("reshape");
     if (!solve(x, &shape)) return NULL;
     ds_tensor *y = reshaped(x, shape);
     return y ? record_reshape(y, x) : NULL;
@@ -98,7 +98,7 @@ ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 
 ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim)
 {
-    if (!x) return dsi_passed("flatten");
+    if (!x) return dsi_null_operand("flatten");
     int from = dsi_want_dim("flatten", x, from_dim), to = dsi_want_dim("flatten", x, to_dim);
     if (from < 0 || to < 0) return NULL;
     if (from > to)
@@ -121,7 +121,7 @@ ds_tensor *ds_flatten(ds_tensor *x, int from_dim) { return ds_flatten_range(x, f
 
 ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_passed("unsqueeze");
+    if (!x) return dsi_null_operand("unsqueeze");
     int n = x->shape.n, at = dsi_dim(dim, n + 1);
     if (at < 0 || n == DS_MAX_DIMS)
         return dsi_refuse("unsqueeze: dimension %d for x %s: expected %d to %d, of at most %d "
@@ -139,7 +139,7 @@ ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
 
 ds_tensor *ds_squeeze(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_passed("squeeze");
+    if (!x) return dsi_null_operand("squeeze");
     int at = dsi_want_dim("squeeze", x, dim);
     if (at < 0) return NULL;
     if (!x->shape.n || x->shape.d[at] != 1) return x; /* as in PyTorch: nothing to do */
@@ -172,14 +172,14 @@ static void permute_backward(dsi_node *n, ds_tensor *dy)
     const ds_dims *order = dsi_attr(n);
     ds_dims back = {.n = order->n}; /* the inverse order */
     for (int i = 0; i < order->n; i++) back.d[order->d[i]] = i;
-    dsi_give(n, 0, permuted(dy, back));
+    dsi_accumulate_grad(n, 0, permuted(dy, back));
 }
 
 const dsi_op dsi_op_permute = {"permute", permute_backward, false};
 
 ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 {
-    if (!x) return dsi_passed("permute");
+    if (!x) return dsi_null_operand("permute");
     bool fits = order.n == x->shape.n, seen[DS_MAX_DIMS] = {false};
     ds_dims given = order;
     for (int i = 0; fits && i < order.n; i++) {
@@ -198,7 +198,7 @@ ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 
 ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1)
 {
-    if (!x) return dsi_passed("transpose");
+    if (!x) return dsi_null_operand("transpose");
     int a = dsi_want_dim("transpose", x, dim0), b = dsi_want_dim("transpose", x, dim1);
     if (a < 0 || b < 0) return NULL;
     ds_dims order = {.n = x->shape.n};
@@ -226,16 +226,17 @@ static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end
 static void slice_backward(dsi_node *n, ds_tensor *dy)
 {
     const Slice *s = dsi_attr(n);
-    ds_tensor *dx = dsi_give_room(n, 0, dy, s->x);
+    ds_tensor *dx = dsi_grad_buffer(n, 0, dy, s->x);
     ds_tensor *part = dx ? sliced(dx, s->dim, s->begin, s->begin + dy->shape.d[s->dim]) : NULL;
-    if (!dsi_run(part, add, 1.0, dsi_v(part), dsi_v(dy), dsi_v(part))) dsi_give(n, 0, NULL);
+    if (!dsi_run(part, add, 1.0, dsi_v(part), dsi_v(dy), dsi_v(part)))
+        dsi_accumulate_grad(n, 0, NULL);
 }
 
 const dsi_op dsi_op_slice = {"slice", slice_backward, false};
 
 ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
-    if (!x) return dsi_passed("slice");
+    if (!x) return dsi_null_operand("slice");
     if (!x->shape.n) return dsi_refuse("slice: x is [], which has no dimension to cut");
     Slice s = {.x = x->shape, .dim = dsi_want_dim("slice", x, dim), .begin = begin};
     if (s.dim < 0) return NULL;
@@ -251,7 +252,7 @@ ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 
 ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 {
-    if (!x) return dsi_passed("select");
+    if (!x) return dsi_null_operand("select");
     if (!x->shape.n) return dsi_refuse("select: x is [], which has no dimension to choose from");
     int at = dsi_want_dim("select", x, dim);
     if (at < 0) return NULL;
@@ -269,14 +270,14 @@ ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 static void expand_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
-    dsi_give(n, 0, dsi_sum_to(dy, *x_shape));
+    dsi_accumulate_grad(n, 0, dsi_sum_to(dy, *x_shape));
 }
 
 const dsi_op dsi_op_expand = {"expand", expand_backward, false};
 
 ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
 {
-    if (!x) return dsi_passed("expand");
+    if (!x) return dsi_null_operand("expand");
     int missing = shape.n - x->shape.n;
     ds_dims given = shape;
     bool fits = missing >= 0 && shape.n <= DS_MAX_DIMS;
@@ -306,7 +307,8 @@ static void cat_backward(dsi_node *n, ds_tensor *dy)
 {
     const Cat *c = dsi_attr(n);
     for (int i = 0; i < c->n; i++)
-        if (dsi_needs(n, i)) dsi_give(n, i, sliced(dy, c->dim, c->begin[i], c->begin[i + 1]));
+        if (dsi_needs_input_grad(n, i))
+            dsi_accumulate_grad(n, i, sliced(dy, c->dim, c->begin[i], c->begin[i + 1]));
 }
 
 const dsi_op dsi_op_cat = {"cat", cat_backward, false};
@@ -337,9 +339,9 @@ static bool join(ds_tensor *y, ds_tensor **x, const Cat *c)
 ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("cat: %d operands: expected at least one", n);
-    if (!x) return dsi_passed("cat");
+    if (!x) return dsi_null_operand("cat");
     for (int i = 0; i < n; i++)
-        if (!x[i]) return dsi_passed("cat");
+        if (!x[i]) return dsi_null_operand("cat");
     if (!x[0]->shape.n) return dsi_refuse("cat: operand 0 is []: expected at least one dimension");
     dim = dsi_want_dim("cat", x[0], dim);
     if (dim < 0 || !cat_check(x, n, dim)) return NULL;
@@ -362,13 +364,13 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 ds_tensor *ds_stack(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("stack: %d operands: expected at least one", n);
-    if (!x) return dsi_passed("stack");
+    if (!x) return dsi_null_operand("stack");
     ds_tensor **tall = dsi_alloc((size_t)n * sizeof *tall), *y = NULL;
     bool right = true;
     for (int i = 0; i < n && right; i++) {
         right = x[i] && (i == 0 || dsi_same_shape(x[0]->shape, x[i]->shape));
         if (!x[i])
-            dsi_passed("stack");
+            dsi_null_operand("stack");
         else if (!right)
             dsi_refuse("stack: operand 0 is %s, operand %d is %s: expected the same",
                        dsi_shape_text(x[0]->shape), i, dsi_shape_text(x[i]->shape));

@@ -8,18 +8,18 @@
 static void softmax_backward(dsi_node *n, ds_tensor *dy)
 {
     int dim = *(const int *)dsi_attr(n);
-    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
+    ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
     bool done = dx && g &&
                 dsi_run(dx, softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
                         dsi_v_around(dx, dim));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_softmax = {"softmax", softmax_backward, false};
 
 ds_tensor *ds_softmax(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_passed("softmax");
+    if (!x) return dsi_null_operand("softmax");
     if (!dsi_want_float("softmax", x) || (dim = dsi_want_dim("softmax", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
 
@@ -28,25 +28,25 @@ ds_tensor *ds_softmax(ds_tensor *x, int dim)
     if (!y || !dsi_run(y, softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_softmax, y, x);
-    dsi_save(n, y), dsi_set_attr(n, &dim, sizeof dim);
+    dsi_save_for_backward(n, y), dsi_set_attr(n, &dim, sizeof dim);
     return y;
 }
 
 static void log_softmax_backward(dsi_node *n, ds_tensor *dy)
 {
     int dim = *(const int *)dsi_attr(n);
-    ds_tensor *y = dsi_saved(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
+    ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
     bool done = dx && g &&
                 dsi_run(dx, log_softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
                         dsi_v_around(dx, dim));
-    dsi_give(n, 0, dsi_if(done, dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_log_softmax = {"log_softmax", log_softmax_backward, false};
 
 ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_passed("log_softmax");
+    if (!x) return dsi_null_operand("log_softmax");
     if (!dsi_want_float("log_softmax", x) || (dim = dsi_want_dim("log_softmax", x, dim)) < 0)
         return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
@@ -56,6 +56,6 @@ ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
     if (!y || !dsi_run(y, log_softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_log_softmax, y, x);
-    dsi_save(n, y), dsi_set_attr(n, &dim, sizeof dim);
+    dsi_save_for_backward(n, y), dsi_set_attr(n, &dim, sizeof dim);
     return y;
 }

@@ -339,7 +339,7 @@ static bool read_params(const Type *t, const char *text, json_t *object, Params 
 
 ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params)
 {
-    if (!model || !type) return dsi_passed("optim_by_name");
+    if (!model || !type) return dsi_null_operand("optim_by_name");
     const Type *t = find_type(type);
     if (!t) return NULL;
     json_t *object = params ? json_loads(params, 0, NULL) : NULL; /* to look ahead */

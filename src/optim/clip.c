@@ -48,13 +48,13 @@ static double clip(ds_module *m, bool scale, double max_norm, double p)
 
 double ds_grad_norm(ds_module *m)
 {
-    if (!m) return dsi_passed("grad_norm"), NAN;
+    if (!m) return dsi_null_operand("grad_norm"), NAN;
     return clip(m, false, 0, 2);
 }
 
 double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
 {
-    if (!m) return dsi_passed("clip_grad_norm"), NAN;
+    if (!m) return dsi_null_operand("clip_grad_norm"), NAN;
     if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
         return dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type),
                NAN;

@@ -21,7 +21,7 @@ static int new_group(ds_optim *o, int like, const int *picked, int n)
 int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                        void *arg)
 {
-    if (!o || !pick) return dsi_passed("optim_add_group"), -1;
+    if (!o || !pick) return dsi_null_operand("optim_add_group"), -1;
     int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
     for (int i = 0; i < o->n; i++)
         if (!o->params[i].group && pick(arg, o->params[i].path, o->params[i].of)) picked[n++] = i;
@@ -52,7 +52,7 @@ static int find(const ds_optim *o, const ds_tensor *p, const int *picked, int n)
 
 int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
 {
-    if (!o || !params) return dsi_passed("optim_add_group_of"), -1;
+    if (!o || !params) return dsi_null_operand("optim_add_group_of"), -1;
     if (n < 1) return dsi_refuse("%s: %d parameters for a new group", o->type->name, n), -1;
     int *picked = dsi_alloc((size_t)n * sizeof *picked), found = 0;
     while (found < n && (picked[found] = find(o, params[found], picked, found)) >= 0) found++;
@@ -63,7 +63,7 @@ int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
 
 int ds_optim_split_experts(ds_optim *o, const ds_module *model)
 {
-    if (!o || !model) return dsi_passed("optim_split_experts"), 0;
+    if (!o || !model) return dsi_null_operand("optim_split_experts"), 0;
     int *picked = dsi_alloc((size_t)o->n * sizeof *picked), groups = o->n_groups;
     for (int g = 0; g < groups; g++) {
         int all = 0, experts = 0;

@@ -44,7 +44,7 @@ static bool check_param(const char *optim, const ds_tensor *p, const char *path,
 
 ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values)
 {
-    if (!model || !type) return dsi_passed(type && type->name ? type->name : "optim_new");
+    if (!model || !type) return dsi_null_operand(type && type->name ? type->name : "optim_new");
     if (!type->name) return dsi_refuse("optim_new: the type has no name");
     if (!type->step && !type->step_n) return dsi_refuse("%s: the type has no step", type->name);
     int n = ds_module_params(model);
@@ -131,7 +131,7 @@ static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16
 
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
 {
-    if (!o) return dsi_passed("optim_set_param"), DS_EINVAL;
+    if (!o) return dsi_null_operand("optim_set_param"), DS_EINVAL;
     const char *name = o->type->name;
     if (i < 0 || i >= o->n)
         return dsi_fail(DS_EINVAL, "%s: there is no parameter %d of %d", name, i, o->n);
@@ -246,7 +246,7 @@ ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
 
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
-    if (!o) return dsi_passed("optim_step"), DS_EINVAL;
+    if (!o) return dsi_null_operand("optim_step"), DS_EINVAL;
     ds_scope *scope = ds_scope_open(); /* of copies of gradients, and of what a type makes */
     bool was = ds_set_grad(false);
     int n = 0;

@@ -26,7 +26,7 @@ struct ds_schedule {
 
 ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
 {
-    if (!o || !type) return dsi_passed("schedule_new");
+    if (!o || !type) return dsi_null_operand("schedule_new");
     if (!type->apply)
         return dsi_refuse("schedule_new: the type %s has no apply",
                           type->name ? type->name : "(no name)");
@@ -71,7 +71,7 @@ void ds_schedule_step(ds_schedule *s)
 
 ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 {
-    if (!s) return dsi_passed("schedule_set_last"), DS_EINVAL;
+    if (!s) return dsi_null_operand("schedule_set_last"), DS_EINVAL;
     if (it < -1 || it > MOST_STEPS)
         return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 to 2^40",
                         (long long)it);
@@ -91,7 +91,7 @@ static bool is_of(const ds_schedule *s, const dsi_schedule_entry *family)
 /* torch's epoch 0 is that of the first rates, DeepSpeed's iteration -1. */
 ds_value *ds_schedule_state_dict(const ds_schedule *s)
 {
-    if (!s) return dsi_passed("schedule_state_dict");
+    if (!s) return dsi_null_operand("schedule_state_dict");
     ds_value *dict = ds_value_dict();
     if (!s->type->name || !is_of(s, dsi_schedules_torch)) {
         ds_value_set(dict, "last_batch_iteration", ds_value_int(s->last));
@@ -109,7 +109,7 @@ ds_value *ds_schedule_state_dict(const ds_schedule *s)
 ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict)
 {
     int64_t last = -1;
-    if (!s || !state_dict) return dsi_passed("schedule_load_state_dict"), DS_EINVAL;
+    if (!s || !state_dict) return dsi_null_operand("schedule_load_state_dict"), DS_EINVAL;
     bool torch = !ds_value_get(state_dict, "last_batch_iteration");
     ds_status status = ds_value_read_int(state_dict, torch ? "last_epoch" : "last_batch_iteration",
                                          &last);
@@ -198,7 +198,7 @@ static ds_schedule *unknown(const char *type)
 
 ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json)
 {
-    if (!o || !type) return dsi_passed("schedule_by_name");
+    if (!o || !type) return dsi_null_operand("schedule_by_name");
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
         for (const dsi_schedule_entry *e = families[f]; e->name; e++)
             if (!strcmp(e->name, type)) return e->make(o, e->name, params_json);

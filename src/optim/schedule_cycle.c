@@ -125,7 +125,7 @@ static ds_schedule *cycle_begin(ds_schedule *s, ds_optim *o, Cycle *c, int64_t l
     c->second = isnan(second) ? c->first : second;
     c->stairs[1] = second_stairs == INT64_MIN ? c->stairs[0] : second_stairs;
     if (c->momentum && !ds_optim_group_betas(o, 0, betas)) {
-        if (dsi_log_on(DSI_ASKED)) /* rank 0: the others would say the same */
+        if (dsi_log_on(DSI_REQUESTED)) /* rank 0: the others would say the same */
             dsi_log(DSI_WARNING, "cycle_momentum is off: the optimizer has no betas");
         c->momentum = false;
     }

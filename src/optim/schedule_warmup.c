@@ -87,7 +87,7 @@ static ds_schedule *begin(ds_schedule *s, Warmup *w, int64_t last)
 {
     if (w->steps < 2) w->steps = 2;
     w->inverse_log = 1 / log((double)w->steps);
-    bool warns = dsi_log_on(DSI_ASKED); /* rank 0: the others would say the same */
+    bool warns = dsi_log_on(DSI_REQUESTED); /* rank 0: the others would say the same */
     if (warns && w->total < (double)w->steps)
         dsi_log(DSI_WARNING, "total_num_steps %g is less than warmup_num_steps %lld", w->total,
                 (long long)w->steps);

@@ -18,7 +18,7 @@ static ds_status add_entry(ds_state *state, const char *kind, const char *path, 
 /* A parameter that was never updated has no entries. */
 ds_state *ds_optim_state(const ds_optim *o)
 {
-    if (!o) return dsi_passed("optim_state");
+    if (!o) return dsi_null_operand("optim_state");
     ds_state *state = ds_state_new();
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
@@ -104,7 +104,7 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
 /* Parameters that the state does not name begin anew. */
 ds_status ds_optim_load(ds_optim *o, const ds_state *state)
 {
-    if (!o || !state) return dsi_passed("optim_load"), DS_EINVAL;
+    if (!o || !state) return dsi_null_operand("optim_load"), DS_EINVAL;
     for (int i = 0; i < ds_state_len(state); i++) {
         ds_status status = check_entry(o, ds_state_name(state, i), ds_state_at(state, i));
         if (status != DS_OK) return status;

@@ -79,7 +79,7 @@ static int64_t add_group(const ds_optim *o, int g, ds_value *groups, int64_t fir
 
 ds_value *ds_optim_state_dict(ds_optim *o)
 {
-    if (!o) return dsi_passed("optim_state_dict");
+    if (!o) return dsi_null_operand("optim_state_dict");
     ds_value *dict = ds_value_dict(), *state = ds_value_dict(), *groups = ds_value_list();
     ds_value_set(dict, "state", state);
     ds_value_set(dict, "param_groups", groups);
@@ -250,7 +250,7 @@ static ds_status read_all(ds_optim *o, const ds_value *state, const ds_value *gr
 
 ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict)
 {
-    if (!o || !state_dict) return dsi_passed("optim_load_state_dict"), DS_EINVAL;
+    if (!o || !state_dict) return dsi_null_operand("optim_load_state_dict"), DS_EINVAL;
     const ds_value *state = ds_value_get(state_dict, "state"),
                    *groups = ds_value_get(state_dict, "param_groups");
     if (ds_value_kind_of(state) != DS_VALUE_DICT || ds_value_kind_of(groups) != DS_VALUE_LIST)

@@ -125,7 +125,7 @@ static char *params_of(const ds_tuning_arguments *a, int schedule)
 
 ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *a)
 {
-    if (!o || !a) return dsi_passed("tuning_schedule");
+    if (!o || !a) return dsi_null_operand("tuning_schedule");
     if (!a->lr_schedule) return dsi_refuse("tuning_schedule: no --lr_schedule was given");
     for (int i = 0; i < SCHEDULES; i++) {
         if (strcmp(a->lr_schedule, schedules[i]) != 0) continue;

@@ -80,7 +80,7 @@ static bool model_on_the_host(const ds_data_parallel *dp)
 ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
                                        ds_module *(*make)(void *arg), void *arg)
 {
-    if (!module) return dsi_passed("data_parallel");
+    if (!module) return dsi_null_operand("data_parallel");
     if (replicas < 1 || replicas > MAX_REPLICAS)
         return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
     if (replicas > 1 && !make) return dsi_refuse("data_parallel: make is NULL");
@@ -112,7 +112,7 @@ ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
 static void forget_shares(Call *c)
 {
     for (int r = 0; r < c->parts; r++) {
-        dsi_replica_forget(c->dp->replica[r], c->share[r]);
+        dsi_replica_free_graph(c->dp->replica[r], c->share[r]);
         c->share[r] = NULL;
     }
 }
@@ -360,7 +360,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
     const ds_data_parallel *dp = c->dp;
     const ds_tensor *p = model_tensor(dp, slot);
     bool narrow = p->dtype == DS_F16 || p->dtype == DS_BF16;
-    ds_tensor *sum = dsi_own(dp->first[slot]);
+    ds_tensor *sum = dsi_scope_add(dp->first[slot]);
     dp->first[slot] = NULL;
     if (narrow && sum) {
         ds_tensor *wide = dsi_new_dtype(p, DS_F32, p->shape);
@@ -412,9 +412,10 @@ static void put_gradients_back(const ds_data_parallel *dp)
 static void give_gradients(dsi_node *n, const Call *c)
 {
     for (int j = 0; j < c->n; j++)
-        if (dsi_needs(n, j)) dsi_give(n, j, join_dx(c, j));
+        if (dsi_needs_input_grad(n, j)) dsi_accumulate_grad(n, j, join_dx(c, j));
     for (int i = 0; i < c->dp->slots; i++)
-        if (dsi_needs(n, c->n + i)) dsi_give(n, c->n + i, sum_over_replicas(c, i));
+        if (dsi_needs_input_grad(n, c->n + i))
+            dsi_accumulate_grad(n, c->n + i, sum_over_replicas(c, i));
 }
 
 static void backward(dsi_node *n, ds_tensor *dy)
@@ -449,7 +450,7 @@ static bool check_inputs(ds_tensor **in, int n)
     if (n < 1 || n > DSI_MAX_INPUTS)
         return dsi_refuse("data_parallel: %d inputs: expected 1 to %d", n, DSI_MAX_INPUTS);
     for (int j = 0; j < n; j++) {
-        if (!in[j]) return dsi_passed("data_parallel");
+        if (!in[j]) return dsi_null_operand("data_parallel");
         if (!in[j]->shape.n || in[j]->shape.d[0] != in[0]->shape.d[0])
             return dsi_refuse("data_parallel: input %d is %s, input 0 %s: expected as many "
                               "samples in dimension 0",
@@ -475,12 +476,12 @@ static void record(Call *c, ds_tensor **in, ds_tensor *y)
         return;
     }
     dsi_set_attr(node, &c, sizeof(Call *));
-    dsi_set_forget(node, forget);
+    dsi_set_free_attr(node, forget);
 }
 
 ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
 {
-    if (!dp) return dsi_passed("data_parallel_call");
+    if (!dp) return dsi_null_operand("data_parallel_call");
     if (!check_inputs(in, n)) return NULL;
     int64_t samples = in[0]->shape.d[0];
     int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */

@@ -85,7 +85,7 @@ static ds_status prepare(ds_ddp *d, const ds_ddp_opts *o)
 
 ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
 {
-    if (!module) return dsi_passed("ddp");
+    if (!module) return dsi_null_operand("ddp");
     if (!opts.comm && !ds_is_distributed() && dsi_launched_by_mpi())
         return dsi_refuse("ddp: this process has no ranks beside it yet: call "
                           "ds_init_distributed() first");
@@ -124,7 +124,7 @@ bool ds_ddp_set_sync(ds_ddp *d, bool on)
 
 ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
-    if (!d) return dsi_passed("ddp_call");
+    if (!d) return dsi_null_operand("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
     if (send && all_or_none(d, broadcast(&d->buffers)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
@@ -138,13 +138,13 @@ static ds_status hand_over(const ds_ddp *d)
     for (int i = 0; status == DS_OK && i < d->flat->n; i++)
         status = ds_set_grad_of(d->flat->param[i].x, dsi_reduce_grad(d->reduce, i));
     ds_scope_close(scope);
-    dsi_reduce_forget(d->reduce);
+    dsi_reduce_reset(d->reduce);
     return status;
 }
 
 ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
-    if (!d || !loss) return dsi_passed("ddp_backward"), DS_EINVAL;
+    if (!d || !loss) return dsi_null_operand("ddp_backward"), DS_EINVAL;
     if (!d->comm || d->no_sync) return ds_backward(loss);
     dsi_reduce_spare_kept(d->reduce);
     ds_status status = dsi_reduce_begin(d->reduce, true);

@@ -40,7 +40,7 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
     e.parameters = (n.all - n.divided) * size_of(o->dtype);
     if (n.divided && away(o)) {
         int64_t in_memory = n.own < o->param_files.max_in_cpu ? n.own : o->param_files.max_in_cpu;
-        e.parameters += dsi_home_needs(&o->param_files, n.own, n.slice, o->dtype);
+        e.parameters += dsi_param_swap_needs(&o->param_files, n.own, n.slice, o->dtype);
         e.file += (n.own - in_memory) * size_of(o->dtype);
     } else if (n.divided) {
         e.parameters += n.own * size_of(o->dtype);

@@ -219,7 +219,7 @@ static ds_status fetch(void *arg, ds_tensor *x)
     ds_scope *scope = ds_scope_open();
     ds_tensor *t = dsi_new_on(x->device, DS_F32, x->shape);
     ds_status status = t ? copy_item(it, t, false) : ds_error_status();
-    if (status == DS_OK) dsi_become(x, t);
+    if (status == DS_OK) dsi_tensor_set_data(x, t);
     ds_scope_close(scope);
     return status;
 }
@@ -238,7 +238,7 @@ static Item *item_of(const dsi_offload *o, int i, int word)
     return &o->item[i * o->words + word];
 }
 
-void dsi_offload_let_go(dsi_offload *o, int i)
+void dsi_offload_release(dsi_offload *o, int i)
 {
     int begin = i < 0 ? 0 : i * o->words, end = i < 0 ? o->f->n * o->words : begin + o->words;
     for (int k = begin; k < end; k++)
@@ -389,7 +389,7 @@ static ds_status make_items(dsi_offload *o)
             Item *it = item_of(o, i, w);
             ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
             ds_scope *scope = ds_scope_open();
-            ds_tensor *x = dsi_new_absent(f->param[i].x->device, DS_F32, shape, fetch, it);
+            ds_tensor *x = dsi_new_lazy(f->param[i].x->device, DS_F32, shape, fetch, it);
             *it = (Item){o, i, w, dsi_ref(x)};
             ds_scope_close(scope);
             if (!x) return ds_error_status();
@@ -495,7 +495,7 @@ void dsi_offload_free(dsi_offload *o)
     dsi_optim_keep(o->optim, NULL, NULL);
     for (int k = 0; o->item && k < o->f->n * o->words; k++) {
         if (!o->item[k].x) continue;
-        dsi_absent_hook(o->item[k].x, NULL, NULL);
+        dsi_set_materialize_hook(o->item[k].x, NULL, NULL);
         dsi_unref(o->item[k].x);
     }
     for (int i = 0; i < o->buffers; i++) dsi_unref(o->buffer[i].t);

@@ -16,8 +16,8 @@
  * not, a block holds whole parameters. Gradients and the model's parameters lie in memory as ever.
  *
  * Outside of a step, who reads a master or a moment (checkpoints, averages) finds a tensor whose storage is away
- * and has it brought (tensor/absent.c): all of them can be read and written as if they were in memory, and are,
- * until dsi_offload_let_go or dsi_offload_store.
+ * and has it brought (tensor/lazy.c): all of them can be read and written as if they were in memory, and are,
+ * until dsi_offload_release or dsi_offload_store.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_OFFLOAD_H
 #define DSI_PARALLEL_OFFLOAD_H
@@ -61,7 +61,7 @@ ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
 
 /* What was brought of parameter i goes: without what was written to it; or to the file. i -1: of all. */
-void dsi_offload_let_go(dsi_offload *o, int i);
+void dsi_offload_release(dsi_offload *o, int i);
 ds_status dsi_offload_store(dsi_offload *o, int i);
 bool dsi_offload_is_here(const dsi_offload *o, int i); /* part i has its storage */
 

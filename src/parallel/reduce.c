@@ -447,10 +447,10 @@ int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
     return n;
 }
 
-void dsi_reduce_forget(dsi_reduce *r)
+void dsi_reduce_reset(dsi_reduce *r)
 {
     r->open = r->alone = false;
-    if (r->tree) dsi_tree_forget(r->tree);
+    if (r->tree) dsi_tree_reset(r->tree);
     for (int i = 0; i < r->f->n; i++) r->leaf[i].holds = false;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].added = false;
 }
@@ -492,8 +492,8 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
     for (int i = 0; i < f->n; i++) {
         r->leaf[i] = (Leaf){r, i, false};
-        dsi_leaf_hook(f->param[i].x, ready, &r->leaf[i]);
-        dsi_leaf_place(f->param[i].x, place);
+        dsi_set_grad_ready_hook(f->param[i].x, ready, &r->leaf[i]);
+        dsi_set_grad_buffer_hook(f->param[i].x, place);
     }
     return r;
 }
@@ -501,7 +501,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
 void dsi_reduce_free(dsi_reduce *r)
 {
     if (!r) return;
-    for (int i = 0; i < r->f->n; i++) dsi_leaf_hook(r->f->param[i].x, NULL, NULL);
+    for (int i = 0; i < r->f->n; i++) dsi_set_grad_ready_hook(r->f->param[i].x, NULL, NULL);
     for (int k = 0; k < r->f->units; k++) {
         if (r->bucket[k].request) dsi_request_wait(r->bucket[k].request); /* its memory goes now */
         dsi_unref(r->bucket[k].wire);

@@ -61,7 +61,7 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
  * those whose squares are there. These are of some elements on this rank, of each on one of the ranks. */
 int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares);
 
-void dsi_reduce_forget(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
+void dsi_reduce_reset(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
 int64_t dsi_reduce_bytes(const dsi_reduce *r); /* of that memory */
 
 #endif

@@ -39,7 +39,8 @@ static void find_memory(dsi_replica *r)
     for (int i = 0; i < ds_state_len(r->tensors); i++) {
         ds_tensor *x = ds_state_at(r->tensors, i);
         x->requires_grad = r->trained[i];
-        if (!lies_there(x, &r->memory[i])) dsi_become(x, dsi_borrow(x->device, r->memory[i]));
+        if (!lies_there(x, &r->memory[i]))
+            dsi_tensor_set_data(x, dsi_borrow(x->device, r->memory[i]));
     }
 }
 
@@ -145,7 +146,7 @@ void dsi_replica_wait(dsi_replica *r)
         dsi_worker_wait(r->worker);
 }
 
-void dsi_replica_forget(dsi_replica *r, dsi_share *share)
+void dsi_replica_free_graph(dsi_replica *r, dsi_share *share)
 {
     if (!share) return;
     if (!r->worker) {

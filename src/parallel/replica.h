@@ -70,6 +70,6 @@ void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r));
 void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
 
 /* share, of a call of this replica, goes: now, or before the replica's next job. */
-void dsi_replica_forget(dsi_replica *r, dsi_share *share);
+void dsi_replica_free_graph(dsi_replica *r, dsi_share *share);
 
 #endif

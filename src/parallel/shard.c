@@ -60,7 +60,7 @@ static ds_status bring(Shard *s)
     if (status == DS_OK) {
         int64_t stride[DS_MAX_DIMS];
         dsi_row_major(s->x->shape, stride);
-        dsi_become(s->x, dsi_view_of(all, s->x->shape, stride, 0));
+        dsi_tensor_set_data(s->x, dsi_view_of(all, s->x->shape, stride, 0));
     }
     ds_scope_close(scope);
     return all_or_none(s->comm, status);
@@ -83,7 +83,7 @@ static ds_status divide(Shard *s)
     if (x->dtype != making.dtype && x->dtype <= DS_BF16) {
         ds_tensor *y = dsi_new_dtype(x, making.dtype, x->shape);
         if (dsi_copy(y, x) != DS_OK) return ds_error_status();
-        dsi_become(x, y);
+        dsi_tensor_set_data(x, y);
     }
     if (!s->part) {
         ds_tensor *part = dsi_new(x, ds_shape(s->slice));
@@ -145,7 +145,7 @@ static ds_status made(void *arg, ds_tensor *x)
     Shard *s = dsi_alloc(sizeof *s);
     *s = (Shard){.x = x, .comm = making.comm, .n = ds_numel(x), .pending = true};
     s->slice = (s->n + unit - 1) / unit * DSI_FLAT_ALIGN;
-    dsi_absent_hook(x, fetch, s);
+    dsi_set_materialize_hook(x, fetch, s);
     x->hooks->gone = forget;
     dsi_list_add(&making.pending, s);
     return DS_OK;
@@ -223,6 +223,6 @@ void dsi_shard_drop(ds_tensor *x)
 {
     Shard *s = shard_of(x);
     x->hooks->gone = NULL;
-    dsi_absent_hook(x, NULL, NULL);
+    dsi_set_materialize_hook(x, NULL, NULL);
     forget(s);
 }

@@ -26,7 +26,7 @@ void dsi_tree_free(dsi_tree *t)
     dsi_free(t);
 }
 
-void dsi_tree_forget(dsi_tree *t)
+void dsi_tree_reset(dsi_tree *t)
 {
     t->done = 0;
     t->runs = false;

@@ -28,7 +28,7 @@ void dsi_tree_next(dsi_tree *t); /* a pass begins: the next micro step */
 ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces);
 /* The sum of all passes, float32 [f->own], borrowed; NULL with the message. More passes may follow. */
 ds_tensor *dsi_tree_total(dsi_tree *t);
-void dsi_tree_forget(dsi_tree *t);
+void dsi_tree_reset(dsi_tree *t);
 int64_t dsi_tree_bytes(const dsi_tree *t);
 
 #endif

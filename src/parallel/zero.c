@@ -44,7 +44,7 @@ static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last
 
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    if (!z) return dsi_passed("zero_backward"), DS_EINVAL;
+    if (!z) return dsi_null_operand("zero_backward"), DS_EINVAL;
     dsi_trace_begin("backward");
     ds_status status = backward(z, loss, factor, last);
     dsi_trace_end();
@@ -63,7 +63,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
         ds_set_grad_of(z->flat->param[i].x, NULL);
         if (z->part[i]) ds_set_grad_of(z->part[i], NULL);
     }
-    if (z->reduce) dsi_reduce_forget(z->reduce);
+    if (z->reduce) dsi_reduce_reset(z->reduce);
 }
 
 /* The gradient of parameter i's own elements, dense; NULL: none. */
@@ -249,7 +249,7 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
     if ((decides || want_norm) && send_norm(z, &sent, &out->norm) != DS_OK)
         return ds_error_status();
     if (decides && take_norm(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
-    ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
+    ds_status status = z->divided ? dsi_zero3_wait_gathers(z->divided) : DS_OK;
     if (status == DS_OK && check_overflow && !isfinite(out->norm)) return skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
     out->gradients_s = lap(&from);
@@ -263,7 +263,7 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                         bool want_norm, dsi_zero_step_result *out)
 {
-    if (!z) return dsi_passed("zero_step"), DS_EINVAL;
+    if (!z) return dsi_null_operand("zero_step"), DS_EINVAL;
     dsi_zero_step_result result = {.norm = NAN};
     ds_scope *scope = ds_scope_open();
     dsi_trace_begin("step");
@@ -292,20 +292,20 @@ ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
     return k < 0 ? NULL : z->part[k];
 }
 
-ds_status dsi_zero_let_go(dsi_zero *z, int i, bool changed)
+ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
 {
     int k = find(z, i);
     if (k < 0 || !z->files) return DS_OK;
     if (changed) return dsi_offload_store(z->files, k);
-    dsi_offload_let_go(z->files, k);
+    dsi_offload_release(z->files, k);
     return DS_OK;
 }
 
 ds_status dsi_zero_publish(dsi_zero *z)
 {
-    if (!z) return dsi_passed("zero_publish"), DS_EINVAL;
+    if (!z) return dsi_null_operand("zero_publish"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
-    ds_status status = z->divided ? dsi_zero3_settle(z->divided) : DS_OK;
+    ds_status status = z->divided ? dsi_zero3_wait_gathers(z->divided) : DS_OK;
     for (int i = 0; status == DS_OK && (z->masters || z->files) && i < z->flat->n; i++) {
         if (z->part[i]) status = copy_master(z, i);
         if (status == DS_OK && z->files) status = dsi_offload_store(z->files, i);
@@ -322,7 +322,7 @@ static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
     bool brings = z->files && !dsi_offload_is_here(z->files, k);
     ds_tensor *own = dsi_flat_own_in(f, k, whole); /* NULL: none of its elements, if it has any */
     ds_status status = own && z->part[k] ? dsi_copy(own, z->part[k]) : DS_OK;
-    if (brings) dsi_offload_let_go(z->files, k);
+    if (brings) dsi_offload_release(z->files, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;

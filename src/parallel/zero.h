@@ -13,8 +13,8 @@
 #define DSI_PARALLEL_ZERO_H
 
 #include "flat.h"
-#include "home.h"
 #include "offload.h"
+#include "param_swap.h"
 
 #include <deepspeed/comm.h>
 #include <deepspeed/optim.h>
@@ -46,7 +46,7 @@ typedef struct dsi_zero_opts {
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
     /* stage 3: likewise this rank's slices: Note [Home]; masters are apart then */
-    dsi_home_opts param_files;
+    dsi_param_swap_opts param_files;
 } dsi_zero_opts;
 
 /* How parameters lie and who owns them (Note [Layout]). */
@@ -92,7 +92,7 @@ const dsi_flat *dsi_zero_flat(const dsi_zero *z);
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
 /* The part of parameter i and its moments are not looked at any more; changed: they were written. Does nothing
  * where they are in memory anyway. */
-ds_status dsi_zero_let_go(dsi_zero *z, int i, bool changed);
+ds_status dsi_zero_release(dsi_zero *z, int i, bool changed);
 /* After parts were changed by somebody else: writes them to the parameters of the model, on all ranks, which
  * all call it. */
 ds_status dsi_zero_publish(dsi_zero *z);

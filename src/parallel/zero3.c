@@ -41,10 +41,10 @@ struct dsi_zero3 {
     ds_comm *comm;
     dsi_zero3_opts o;
     dsi_call_hooks hooks;
-    ds_tensor *home; /* [own elements of units before in_file], counted: this rank's slices */
-    int in_file;     /* units from this one on are at home in a file; else f->units */
-    dsi_home *file;  /* or NULL */
-    Unit *unit;      /* [f->units] */
+    ds_tensor *home;      /* [own elements of units before in_file], counted: this rank's slices */
+    int in_file;          /* units from this one on are at home in a file; else f->units */
+    dsi_param_swap *file; /* or NULL */
+    Unit *unit;           /* [f->units] */
     struct {
         DSI_LIST(Owner)
     } owners; /* by address */
@@ -73,7 +73,7 @@ static ds_status finish(Unit *u);
 static bool make_buffer(const Unit *u)
 {
     dsi_zero3 *z = u->z;
-    for (int k = z->in_file; k < z->f->units && !dsi_home_has_room(z->file, u->k); k++)
+    for (int k = z->in_file; k < z->f->units && !dsi_param_swap_has_room(z->file, u->k); k++)
         if (z->unit[k].request && finish(&z->unit[k]) != DS_OK) return false;
     return true;
 }
@@ -83,12 +83,12 @@ static ds_tensor *open_slice(const Unit *u)
 {
     const dsi_flat_unit *l = flat_unit(u);
     if (!in_file(u)) return dsi_flat_range(u->z->home, l->own_at, l->own_at + l->slice);
-    return make_buffer(u) ? dsi_home_open(u->z->file, u->k) : NULL;
+    return make_buffer(u) ? dsi_param_swap_open(u->z->file, u->k) : NULL;
 }
 
 static void close_slice(const Unit *u)
 {
-    if (in_file(u)) dsi_home_close(u->z->file, u->k);
+    if (in_file(u)) dsi_param_swap_close(u->z->file, u->k);
 }
 
 static ds_status start(Unit *u)
@@ -121,7 +121,7 @@ static ds_status finish(Unit *u)
     u->request = NULL;
     close_slice(u);
     if (status == DS_OK) {
-        dsi_become(param(u), dsi_flat_in_unit(u->z->f, u->param, u->coming));
+        dsi_tensor_set_data(param(u), dsi_flat_in_unit(u->z->f, u->param, u->coming));
         u->present = true;
     } else {
         u->z->live -= flat_unit(u)->n;
@@ -181,7 +181,7 @@ static ds_status prefetch(dsi_zero3 *z)
         if (z->live + n > z->o.max_live) break;
         if (in_file(u) && --buffers < 1) break;
         if (in_file(u) && !u->reading) {
-            dsi_home_ahead(z->file, u->k);
+            dsi_param_swap_ahead(z->file, u->k);
             u->reading = true; /* on all ranks, whether there was a buffer or not */
             continue;
         }
@@ -298,7 +298,7 @@ void dsi_zero3_backward(dsi_zero3 *z, bool runs)
 }
 
 /* Other ranks read our slices until these gathers end. */
-ds_status dsi_zero3_settle(dsi_zero3 *z)
+ds_status dsi_zero3_wait_gathers(dsi_zero3 *z)
 {
     ds_status status = DS_OK;
     for (int k = 0; k < z->f->units; k++) {
@@ -334,7 +334,7 @@ static Unit *unit_of(ds_tensor *x)
 
 ds_status ds_gathered(ds_tensor **params, int n)
 {
-    if (n > 0 && !params) return dsi_passed("gathered"), DS_EINVAL;
+    if (n > 0 && !params) return dsi_null_operand("gathered"), DS_EINVAL;
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < n; i++) {
         Unit *u = unit_of(params[i]);
@@ -352,7 +352,8 @@ static ds_status send_home(Unit *u, int modifier)
 {
     ds_tensor *x = param(u), *part = dsi_zero3_part(u->z, u->param);
     int root = modifier / (u->z->f->ranks / flat_unit(u)->ranks);
-    if (dsi_zero3_settle(u->z) != DS_OK || ds_broadcast(flat_unit(u)->comm, x, root) != DS_OK ||
+    if (dsi_zero3_wait_gathers(u->z) != DS_OK ||
+        ds_broadcast(flat_unit(u)->comm, x, root) != DS_OK ||
         dsi_zero3_blank(u->z, u->param) != DS_OK ||
         (part && dsi_copy(part, dsi_flat_own_in(u->z->f, u->param, x)) != DS_OK))
         return ds_error_status();
@@ -361,7 +362,7 @@ static ds_status send_home(Unit *u, int modifier)
 
 ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
 {
-    if (n > 0 && !params) return dsi_passed("gathered_end"), DS_EINVAL;
+    if (n > 0 && !params) return dsi_null_operand("gathered_end"), DS_EINVAL;
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < n; i++) {
@@ -387,7 +388,7 @@ static ds_status fetch_part(void *arg, ds_tensor *x)
     ds_status status = t ? dsi_copy(dsi_flat_range(t, 0, n), dsi_flat_range(slice, 0, n))
                          : ds_error_status();
     if (slice) close_slice(u);
-    if (status == DS_OK) dsi_become(x, t);
+    if (status == DS_OK) dsi_tensor_set_data(x, t);
     ds_scope_close(scope);
     return status;
 }
@@ -396,7 +397,7 @@ static ds_tensor *new_part(Unit *u, int64_t n)
 {
     const ds_tensor *x = param(u);
     ds_dims shape = n == dsi_numel(x->shape) ? x->shape : ds_shape(n);
-    return dsi_new_absent(x->device, x->dtype, shape, fetch_part, u);
+    return dsi_new_lazy(x->device, x->dtype, shape, fetch_part, u);
 }
 
 /* The own slice of a unit's parameter goes home, and the parameter away. */
@@ -414,15 +415,15 @@ static ds_status divide(dsi_zero3 *z, int k)
         from = dsi_flat_range(from, 0, n);
         ds_tensor *part = in_file(u) ? NULL : dsi_flat_in_own(f, u->param, z->home);
         if (in_file(u)) u->part = dsi_ref(new_part(u, n));
-        if (in_file(u) ? !u->part || dsi_home_write(z->file, k, from) != DS_OK
+        if (in_file(u) ? !u->part || dsi_param_swap_write(z->file, k, from) != DS_OK
                        : dsi_copy(dsi_flat_range(part, 0, n), from) != DS_OK)
             return ds_error_status();
     }
     if (shard) dsi_shard_drop(x);
     u->divided = true;
     dsi_release_storage(x);
-    dsi_absent_hook(x, fetch, u);
-    dsi_after_use_hook(x, after_use, u);
+    dsi_set_materialize_hook(x, fetch, u);
+    dsi_set_after_use_hook(x, after_use, u);
     return DS_OK;
 }
 
@@ -450,7 +451,7 @@ static ds_status make_home(dsi_zero3 *z)
 {
     const dsi_flat *f = z->f;
     const ds_tensor *like = f->param[0].x;
-    const dsi_home_opts *o = &z->o.files;
+    const dsi_param_swap_opts *o = &z->o.files;
     int64_t left = o->nvme_path ? o->max_in_cpu : INT64_MAX;
     for (int k = 0; k < f->units && z->in_file == k; k++) {
         if (f->unit[k].alone) left -= f->unit[k].slice;
@@ -462,7 +463,7 @@ static ds_status make_home(dsi_zero3 *z)
                                  ds_shape(files ? f->unit[z->in_file].own_at : f->own));
     if (dsi_run(home, fill, 0.0, dsi_v(home))) z->home = dsi_ref(home);
     ds_scope_close(scope);
-    if (z->home && files) z->file = dsi_home_new(f, z->model, z->in_file, o->nvme_path, o);
+    if (z->home && files) z->file = dsi_param_swap_new(f, z->model, z->in_file, o->nvme_path, o);
     return z->home && (z->file || !files) ? DS_OK : ds_error_status();
 }
 
@@ -504,16 +505,16 @@ void dsi_zero3_free(dsi_zero3 *z)
         Unit *u = &z->unit[k];
         if (u->request) dsi_request_wait(u->request);
         forget_coming(u);
-        if (u->part) dsi_absent_hook(u->part, NULL, NULL);
+        if (u->part) dsi_set_materialize_hook(u->part, NULL, NULL);
         dsi_unref(u->part);
         if (!u->divided) continue;
-        dsi_absent_hook(param(u), NULL, NULL);
-        dsi_after_use_hook(param(u), NULL, NULL);
+        dsi_set_materialize_hook(param(u), NULL, NULL);
+        dsi_set_after_use_hook(param(u), NULL, NULL);
     }
     for (int i = 0; i < z->owners.n; i++) dsi_free(z->owners.at[i].unit);
     dsi_list_free(&z->owners);
     dsi_list_free(&z->trace);
-    dsi_home_free(z->file);
+    dsi_param_swap_free(z->file);
     dsi_unref(z->home);
     dsi_free(z->unit);
     dsi_free(z);
@@ -534,7 +535,7 @@ ds_status dsi_zero3_blank(const dsi_zero3 *z, int i)
     if (!x || x->storage) return DS_OK;
     ds_scope *scope = ds_scope_open();
     ds_tensor *t = dsi_new_on(x->device, x->dtype, x->shape);
-    if (t) dsi_become(x, t);
+    if (t) dsi_tensor_set_data(x, t);
     ds_scope_close(scope);
     return t ? DS_OK : ds_error_status();
 }
@@ -543,13 +544,13 @@ ds_status dsi_zero3_store(const dsi_zero3 *z, int i)
 {
     const Unit *u = &z->unit[z->f->param[i].unit];
     if (!u->part || !u->part->storage) return DS_OK;
-    if (!make_buffer(u) || dsi_home_write(z->file, u->k, u->part) != DS_OK)
+    if (!make_buffer(u) || dsi_param_swap_write(z->file, u->k, u->part) != DS_OK)
         return ds_error_status();
     dsi_release_storage(u->part);
     return DS_OK;
 }
 
-void dsi_zero3_let_go(const dsi_zero3 *z, int i)
+void dsi_zero3_release(const dsi_zero3 *z, int i)
 {
     ds_tensor *x = z->unit[z->f->param[i].unit].part;
     if (x) dsi_release_storage(x);
@@ -559,8 +560,8 @@ bool dsi_zero3_divides(const dsi_zero3 *z, int unit) { return z && z->unit[unit]
 
 int64_t dsi_zero3_bytes(const dsi_zero3 *z)
 {
-    int64_t buffers = z->file ? dsi_home_memory(z->file) : 0;
+    int64_t buffers = z->file ? dsi_param_swap_memory(z->file) : 0;
     return (int64_t)ds_dtype_size(z->home->dtype) * dsi_numel(z->home->shape) + buffers;
 }
 
-int64_t dsi_zero3_file(const dsi_zero3 *z) { return z->file ? dsi_home_file(z->file) : 0; }
+int64_t dsi_zero3_file(const dsi_zero3 *z) { return z->file ? dsi_param_swap_file(z->file) : 0; }

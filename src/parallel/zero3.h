@@ -6,7 +6,7 @@
  *
  *     forward    before a module's call its own parameters are gathered, after it they are let go
  *     backward   a node that reads a parameter which it saved finds no storage, and has it gathered
- *                (dsi_absent_hook); when the node has passed it is let go (dsi_after_use_hook)
+ *                (dsi_set_materialize_hook); when the node has passed it is let go (dsi_set_after_use_hook)
  *     else       who reads one is told of ds_gathered: a gather that only some ranks begin never ends
  *
  * The uses of one step are the trace by which the next one prefetches: from each use on, what comes next is
@@ -21,11 +21,11 @@
 
 #include "comm/comm.h"
 #include "flat.h"
-#include "home.h"
+#include "param_swap.h"
 
 typedef struct dsi_zero3_opts {
     int64_t prefetch, max_live, max_reuse_distance; /* elements */
-    dsi_home_opts files;                            /* nvme_path NULL: all is at home in memory */
+    dsi_param_swap_opts files;                      /* nvme_path NULL: all is at home in memory */
 } dsi_zero3_opts;
 
 typedef struct dsi_zero3 dsi_zero3;
@@ -43,14 +43,14 @@ bool dsi_zero3_in_file(const dsi_zero3 *z, int i);
 /* brings memory without values, to be written */
 ds_status dsi_zero3_blank(const dsi_zero3 *z, int i);
 ds_status dsi_zero3_store(const dsi_zero3 *z, int i);
-void dsi_zero3_let_go(const dsi_zero3 *z, int i); /* without writing */
+void dsi_zero3_release(const dsi_zero3 *z, int i); /* without writing */
 bool dsi_zero3_divides(const dsi_zero3 *z, int unit);
 
 /* Around a backward pass, and after it: what it has brought is let go. */
 void dsi_zero3_backward(dsi_zero3 *z, bool runs);
 /* Around a change of the parts: ends what is being gathered ahead; then forgets what is gathered, and begins
  * the trace anew. */
-ds_status dsi_zero3_settle(dsi_zero3 *z);
+ds_status dsi_zero3_wait_gathers(dsi_zero3 *z);
 void dsi_zero3_changed(dsi_zero3 *z);
 
 int64_t dsi_zero3_bytes(const dsi_zero3 *z); /* at home, in memory */

@@ -35,7 +35,7 @@ ds_status dsi_zero_close_part(void *arg, int i, bool write)
     const dsi_zero *z = arg;
     if (!dsi_zero_is_away(z, i)) return DS_OK;
     if (write) return dsi_zero3_store(z->divided, i);
-    dsi_zero3_let_go(z->divided, i);
+    dsi_zero3_release(z->divided, i);
     return DS_OK;
 }
 
@@ -155,7 +155,7 @@ static ds_status join_unit(dsi_zero *z, int k)
     for (int i = u->first; i < u->first + u->count; i++) {
         ds_tensor *place = dsi_flat_in_unit(f, i, all);
         if (dsi_copy(place, f->param[i].x) != DS_OK) return ds_error_status();
-        dsi_become(f->param[i].x, place);
+        dsi_tensor_set_data(f->param[i].x, place);
     }
     return DS_OK;
 }
@@ -170,7 +170,7 @@ static ds_status make_masters(dsi_zero *z)
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_own(f, i, masters);
         if (to && dsi_copy(to, dsi_zero_own_part(z, i)) != DS_OK) return ds_error_status();
-        if (dsi_zero_is_away(z, i)) dsi_zero3_let_go(z->divided, i);
+        if (dsi_zero_is_away(z, i)) dsi_zero3_release(z->divided, i);
     }
     return DS_OK;
 }
@@ -242,7 +242,7 @@ static ds_status prepare(dsi_zero *z)
 
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o)
 {
-    if (!model || !optim) return dsi_passed("zero");
+    if (!model || !optim) return dsi_null_operand("zero");
     dsi_zero *z = dsi_alloc(sizeof *z);
     z->model = model;
     z->optim = optim;

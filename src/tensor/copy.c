@@ -45,12 +45,12 @@ static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
 {
-    if (!dst || !src) return dsi_passed("copy"), DS_EINVAL;
+    if (!dst || !src) return dsi_null_operand("copy"), DS_EINVAL;
     if (!broadcasts_to(src->shape, dst->shape))
         return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
                         dsi_shape_text(dst->shape));
-    if (dsi_bring(dst) != DS_OK || dsi_bring(src) != DS_OK) return ds_error_status();
-    if (dst->storage->reader) dsi_settle(dst->storage->reader);
+    if (dsi_materialize(dst) != DS_OK || dsi_materialize(src) != DS_OK) return ds_error_status();
+    if (dst->storage->reader) dsi_flush_relu(dst->storage->reader);
     if (dst->device != src->device) return copy_across(dst, src);
     if (!dst->device->kernels->copy && is_plain(dst, src)) return copy_across(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
@@ -108,7 +108,7 @@ double ds_item(const ds_tensor *x)
         dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
         return NAN;
     }
-    if (dsi_bring(x) != DS_OK || !x->storage) return NAN;
+    if (dsi_materialize(x) != DS_OK || !x->storage) return NAN;
     dsi_view v = dsi_v(x);
     if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
     double room;
@@ -119,8 +119,8 @@ double ds_item(const ds_tensor *x)
 
 const void *ds_data(ds_tensor *x)
 {
-    if (!x) return dsi_passed("data");
-    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
+    if (!x) return dsi_null_operand("data");
+    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
     bool host = x->device->type->kind == DS_CPU;
     if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
     ds_tensor *y = dsi_is_contiguous(x) ? x : dsi_new(x, x->shape);
@@ -132,8 +132,8 @@ const void *ds_data(ds_tensor *x)
 
 void *ds_data_mut(ds_tensor *x)
 {
-    if (!x) return dsi_passed("data_mut");
-    if (dsi_make_dense(x) != DS_OK || dsi_bring(x) != DS_OK) return NULL;
+    if (!x) return dsi_null_operand("data_mut");
+    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
     if (x->device->type->kind != DS_CPU)
         return dsi_refuse("data_mut: x %s is on %s, not in host memory: write to a copy on the CPU "
                           "(ds_to), and ds_copy it back",
@@ -142,7 +142,7 @@ void *ds_data_mut(ds_tensor *x)
         return dsi_refuse(
             "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",
             dsi_shape_text(x->shape));
-    if (x->storage->reader) dsi_settle(x->storage->reader);
+    if (x->storage->reader) dsi_flush_relu(x->storage->reader);
     x->storage->written = true;
     return dsi_v(x).p;
 }

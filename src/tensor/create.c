@@ -29,7 +29,7 @@ ds_tensor *ds_scalar(ds_dtype dtype, double value) { return ds_full(dtype, (ds_d
 
 ds_tensor *ds_like(const ds_tensor *x, double value)
 {
-    if (!x) return dsi_passed("like");
+    if (!x) return dsi_null_operand("like");
     return fill(dsi_new_like(x), value);
 }
 
@@ -85,10 +85,10 @@ typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
 static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64, double a,
                        double b)
 {
-    if (!x) return dsi_passed(what);
+    if (!x) return dsi_null_operand(what);
     if (x->dtype > DS_BF16)
         return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
-    if (dsi_bring(x) != DS_OK) return NULL;
+    if (dsi_materialize(x) != DS_OK) return NULL;
     ds_tensor *host = host_side(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
     if (!host) return NULL;
     int64_t n = dsi_numel(x->shape);
@@ -174,7 +174,7 @@ ds_tensor *ds_rng_state(void)
 
 ds_status ds_set_rng_state(ds_tensor *state)
 {
-    if (!state) return dsi_passed("set_rng_state"), DS_EINVAL;
+    if (!state) return dsi_null_operand("set_rng_state"), DS_EINVAL;
     if (state->dtype != DS_U8 || state->shape.n != 1 || state->shape.d[0] != DSI_RNG_STATE_BYTES)
         return dsi_fail(DS_EINVAL, "set_rng_state: the state is %s %s: expected uint8 [%d]",
                         ds_dtype_name(state->dtype), dsi_shape_text(state->shape),

@@ -30,7 +30,7 @@ ds_tensor *dsi_deferred_relu(const ds_tensor *y)
     return x && !y->offset && dsi_same_layout(x, y) ? x : NULL;
 }
 
-void dsi_forget_relu(dsi_storage *s)
+void dsi_drop_deferred_relu(dsi_storage *s)
 {
     ds_tensor *x = s->relu_of;
     if (!x) return;
@@ -39,10 +39,10 @@ void dsi_forget_relu(dsi_storage *s)
     dsi_unref(x);
 }
 
-void dsi_settle(dsi_storage *s)
+void dsi_flush_relu(dsi_storage *s)
 {
     ds_tensor *x = dsi_ref(s->relu_of);
-    dsi_forget_relu(s);
+    dsi_drop_deferred_relu(s);
     dsi_view from = dsi_v(x), to = from;
     to.p = s->p;
     ds_status status = s->device->kernels->relu(&s->device->stream, from, to);

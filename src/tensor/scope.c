@@ -112,7 +112,7 @@ static void warn_of_many(void)
             MANY);
 }
 
-ds_tensor *dsi_own(ds_tensor *x)
+ds_tensor *dsi_scope_add(ds_tensor *x)
 {
     if (!x) return NULL;
     open_bottom();
@@ -124,5 +124,5 @@ ds_tensor *dsi_own(ds_tensor *x)
 ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x)
 {
     ds_scope_close(scope);
-    return dsi_own(x);
+    return dsi_scope_add(x);
 }

@@ -117,7 +117,7 @@ static dsi_storage *new_storage(dsi_device *d, size_t bytes)
 void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
-    dsi_forget_relu(s);
+    dsi_drop_deferred_relu(s);
     if (s->release)
         s->release(s->owner);
     else if (!s->borrowed)
@@ -134,7 +134,7 @@ ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape)
     ds_tensor *x = new_handle(d, dtype, shape);
     x->storage = storage;
     dsi_row_major(shape, x->stride);
-    return dsi_own(x);
+    return dsi_scope_add(x);
 }
 
 ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape)
@@ -168,7 +168,7 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 {
     if (!x) return NULL;
     if (!x->storage && x->hooks) { /* absent: row-major from 0, as it comes back, somewhere */
-        if (dsi_bring(x) != DS_OK) return NULL;
+        if (dsi_materialize(x) != DS_OK) return NULL;
         offset += x->offset;
     }
     ds_tensor *y = new_handle(x->device, x->dtype, shape);
@@ -176,7 +176,7 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
     if (y->storage) y->storage->refs++;
     memcpy(y->stride, stride, (size_t)shape.n * sizeof *stride);
     y->offset = offset;
-    return dsi_own(y);
+    return dsi_scope_add(y);
 }
 
 ds_tensor *dsi_alias(const ds_tensor *x)
@@ -196,11 +196,11 @@ ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
     *x->storage = (dsi_storage){
         .refs = 1, .device = d, .p = v.p, .written = true, .borrowed = true};
     memcpy(x->stride, v.s, sizeof v.s);
-    return dsi_own(x);
+    return dsi_scope_add(x);
 }
 
-ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
-                       void *owner)
+ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
+                         void *owner)
 {
     dsi_device *d = dsi_device_get((ds_device){DS_CPU, 0});
     ds_tensor *x = new_handle(d, dtype, ds_shape(n));
@@ -212,7 +212,7 @@ ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void 
                                 .release = release,
                                 .owner = owner};
     x->stride[0] = 1;
-    return dsi_own(x);
+    return dsi_scope_add(x);
 }
 
 ds_tensor *dsi_ref(ds_tensor *x)
@@ -227,7 +227,7 @@ void dsi_unref(ds_tensor *x)
     dsi_storage_unref(x->storage);
     dsi_unref(x->grad);
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
-    if (x->node) ((dsi_maker *)x->node)->unref(x->node);
+    if (x->node) ((dsi_grad_fn *)x->node)->unref(x->node);
     if (x->hooks) {
         if (x->hooks->gone) x->hooks->gone(x->hooks->fetch_arg);
         dsi_free(x->hooks);
@@ -237,10 +237,10 @@ void dsi_unref(ds_tensor *x)
     live--;
 }
 
-void dsi_become(ds_tensor *x, const ds_tensor *y)
+void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
 {
     DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && !y->pooled[0]);
-    if (x->storage && x->storage->reader) dsi_settle(x->storage->reader); /* it reads by x */
+    if (x->storage && x->storage->reader) dsi_flush_relu(x->storage->reader); /* it reads by x */
     if (y->storage) y->storage->refs++;
     dsi_storage_unref(x->storage);
     x->storage = y->storage;
@@ -354,9 +354,9 @@ dsi_view dsi_v(const ds_tensor *x)
         return v;
     }
     dsi_storage *s = x->storage;
-    if (!s && dsi_bring(x) == DS_OK) s = x->storage;
-    if (s && s->relu_of) dsi_settle(s);
-    v.p = s ? (char *)s->p + x->offset * (int64_t)dtypes[x->dtype].size : dsi_make_stand_in(x);
+    if (!s && dsi_materialize(x) == DS_OK) s = x->storage;
+    if (s && s->relu_of) dsi_flush_relu(s);
+    v.p = s ? (char *)s->p + x->offset * (int64_t)dtypes[x->dtype].size : dsi_make_placeholder(x);
     v.dtype = x->dtype;
     v.n = x->shape.n;
     for (int i = 0; i < x->shape.n; i++) {

@@ -13,12 +13,12 @@
 
 #include <deepspeed/tensor.h>
 
-typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_maker */
+typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_grad_fn */
 
 /* All that this floor must know of the node that made a tensor: how to stop counting on it. */
-typedef struct dsi_maker {
+typedef struct dsi_grad_fn {
     void (*unref)(dsi_node *node);
-} dsi_maker;
+} dsi_grad_fn;
 
 typedef struct dsi_storage {
     int refs;
@@ -30,24 +30,24 @@ typedef struct dsi_storage {
     struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
     bool written;               /* somebody has had its address for writing */
     bool borrowed;              /* p is not its own: see dsi_borrow */
-    void (*release)(void *owner); /* of dsi_foreign, with the last handle; or NULL */
+    void (*release)(void *owner); /* of dsi_from_blob, with the last handle; or NULL */
     void *owner;
 } dsi_storage;
 
 /* What those who manage parameters (bucketed reduction, ZeRO) hang on a leaf; few tensors have it. */
 typedef struct dsi_hooks {
-    /* dsi_leaf_hook */
+    /* dsi_set_grad_ready_hook */
     void (*ready)(void *arg, struct ds_tensor *leaf);
     void *ready_arg;
-    /* dsi_leaf_place */
+    /* dsi_set_grad_buffer_hook */
     struct ds_tensor *(*place)(void *ready_arg, struct ds_tensor *leaf);
     struct ds_tensor *placed; /* what it said, until the gradient is given; borrowed */
     int uses;   /* edges to this leaf whose nodes the running backward has still to pass */
     bool given; /* one that has passed gave a gradient */
-    /* dsi_after_use_hook */
+    /* dsi_set_after_use_hook */
     void (*used)(void *arg, struct ds_tensor *x);
     void *used_arg;
-    /* dsi_absent_hook */
+    /* dsi_set_materialize_hook */
     ds_status (*fetch)(void *arg, struct ds_tensor *x);
     void *fetch_arg;
     void (*gone)(void *fetch_arg); /* the tensor is freed; optional */
@@ -95,22 +95,22 @@ ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
 
 /* [n] elements at p in this process's memory, which belongs to owner, until release(owner): when the last handle
  * on it goes. Elements are aligned, and 64 bytes behind the last one may be read. */
-ds_tensor *dsi_foreign(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
-                       void *owner);
+ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
+                         void *owner);
 
 /* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
  * handle on y's: dtype, strides, offset. Both dense, of one shape. */
-void dsi_become(ds_tensor *x, const ds_tensor *y);
+void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y);
 
 /* x gives up its storage and keeps all else; fetch brings it back when somebody reads x: it makes x become a
  * row-major tensor that has the values, or says why not. NULL removes it. Note [Absent tensors] */
 void dsi_release_storage(ds_tensor *x);
 /* A tensor that begins so: row-major, of that shape. */
-ds_tensor *dsi_new_absent(dsi_device *d, ds_dtype dtype, ds_dims shape,
-                          ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
-void dsi_absent_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
+ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
+                        ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
+void dsi_set_materialize_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
 /* x has its storage now, or there is a message; NULL passes */
-ds_status dsi_bring(const ds_tensor *x);
+ds_status dsi_materialize(const ds_tensor *x);
 
 /* x's hooks, made if it has none; and how many tensors of this thread have some. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
@@ -124,12 +124,12 @@ dsi_pooled dsi_pooled_view(const ds_tensor *x);
 /* y, new and of x's layout, is to be x's ReLU: true if it may wait for who reads it. */
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
 ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y still waits; else NULL */
-void dsi_settle(dsi_storage *s);                  /* computes it; there is one */
-void dsi_forget_relu(dsi_storage *s);             /* there may be one */
+void dsi_flush_relu(dsi_storage *s);              /* computes it; there is one */
+void dsi_drop_deferred_relu(dsi_storage *s);      /* there may be one */
 
-ds_tensor *dsi_ref(ds_tensor *x); /* NULL passes */
-void dsi_unref(ds_tensor *x);     /* NULL passes */
-ds_tensor *dsi_own(ds_tensor *x); /* gives one count of x to the current scope; returns x */
+ds_tensor *dsi_ref(ds_tensor *x);       /* NULL passes */
+void dsi_unref(ds_tensor *x);           /* NULL passes */
+ds_tensor *dsi_scope_add(ds_tensor *x); /* gives one count of x to the current scope; returns x */
 void dsi_storage_unref(dsi_storage *s);
 
 /* ---- scopes -------------------------------------------------------------------------------------------- */
@@ -163,8 +163,8 @@ const char *dsi_shape_text(ds_dims shape);
 
 /* x as kernels see it; a view with p == NULL for NULL. */
 dsi_view dsi_v(const ds_tensor *x);
-void *dsi_make_stand_in(const ds_tensor *x);              /* of dsi_v */
-bool dsi_end_stand_ins(dsi_device *d);                    /* of dsi_run; false */
+void *dsi_make_placeholder(const ds_tensor *x);           /* of dsi_v */
+bool dsi_free_placeholders(dsi_device *d);                /* of dsi_run; false */
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
@@ -179,7 +179,7 @@ ds_tensor *dsi_to_current(ds_tensor *x);
 #define dsi_run(t, kernel, ...) \
     ((t) && (t)->device->kernels->kernel \
          ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
-               (!(t)->device->stand_ins || dsi_end_stand_ins((t)->device)) \
+               (!(t)->device->stand_ins || dsi_free_placeholders((t)->device)) \
          : ((t) && dsi_no_kernel((t)->device, (t)->dtype, #kernel) == DS_OK))
 
 #endif

@@ -31,7 +31,7 @@ static Leaf hooked(Log *log, char name, double value)
     return (Leaf){log, ds_require_grad(ds_scalar(DS_F64, value), true), name};
 }
 
-static void watch(Leaf *l) { dsi_leaf_hook(l->x, note, l); }
+static void watch(Leaf *l) { dsi_set_grad_ready_hook(l->x, note, l); }
 
 #define CHECK_ORDER(log, want) \
     CHECK(!strncmp((log).names, want, sizeof want) && (log).n == sizeof want - 1)
@@ -55,7 +55,7 @@ static void they_fire_in_the_order_of_completion(void **state)
         CHECK_CLOSE(log.grad[2], pass * 59, 0);
         memset(&log, 0, sizeof log);
     }
-    dsi_leaf_hook(b.x, NULL, NULL);
+    dsi_set_grad_ready_hook(b.x, NULL, NULL);
     CHECK_INT(ds_backward(ds_mul(b.x, a.x)), DS_OK);
     CHECK_ORDER(log, "a");
     ds_scope_close(s);
@@ -156,8 +156,8 @@ static void a_gradient_is_written_to_its_place(void **state)
     ds_tensor *w = ds_require_grad(ds_full(DS_F32, ds_shape(3, 2), 1.5), true);
     ds_tensor *x = ds_full(DS_F32, ds_shape(4, 2), 2.0);
     Shelf shelf = {dsi_new(w, w->shape), 0, 0};
-    dsi_leaf_hook(w, shelf_ready, &shelf);
-    dsi_leaf_place(w, shelf_place);
+    dsi_set_grad_ready_hook(w, shelf_ready, &shelf);
+    dsi_set_grad_buffer_hook(w, shelf_place);
     for (int pass = 1; pass <= 3; pass++) {
         bool placed = pass < 3;
         if (!placed) shelf.place = NULL;
@@ -184,7 +184,7 @@ static void a_hook_may_take_the_gradient(void **state)
     ds_scope *s = ds_scope_open();
     double taken = 0;
     ds_tensor *x = ds_require_grad(ds_scalar(DS_F64, 3), true);
-    dsi_leaf_hook(x, take_away, &taken);
+    dsi_set_grad_ready_hook(x, take_away, &taken);
     for (int i = 0; i < 3; i++) CHECK_INT(ds_backward(ds_mul(x, x)), DS_OK);
     CHECK_CLOSE(taken, 18, 0);
     CHECK(!ds_grad(x));
@@ -202,7 +202,7 @@ static ds_status come(void *arg, ds_tensor *x)
 {
     Guest *g = arg;
     strcat(g->log, "+");
-    dsi_become(x, g->values);
+    dsi_tensor_set_data(x, g->values);
     return DS_OK;
 }
 
@@ -222,15 +222,15 @@ static void used_tensors_are_told_of(void **state)
     ds_tensor *w = ds_require_grad(ds_randn(DS_F64, ds_shape(3, 3)), true);
     ds_tensor *frozen = ds_randn(DS_F64, ds_shape(3, 3)), *x = ds_randn(DS_F64, ds_shape(2, 3));
     Guest g = {ds_clone(ds_detach(w)), log}, f = {ds_clone(frozen), log};
-    dsi_absent_hook(w, come, &g), dsi_after_use_hook(w, go, &g);
-    dsi_absent_hook(frozen, come, &f), dsi_after_use_hook(frozen, go, &f);
+    dsi_set_materialize_hook(w, come, &g), dsi_set_after_use_hook(w, go, &g);
+    dsi_set_materialize_hook(frozen, come, &f), dsi_set_after_use_hook(frozen, go, &f);
     ds_tensor *y = ds_linear(ds_linear(ds_linear(x, w, NULL), frozen, NULL), w, NULL);
     go(&g, w), go(&f, frozen);
     strcat(log, "|");
     CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
     /* twice w, in between frozen; for the first layer's weight gradient its values are not read */
     CHECK(!strcmp(log, "--|+-+-"));
-    dsi_after_use_hook(w, NULL, NULL);
+    dsi_set_after_use_hook(w, NULL, NULL);
     ds_scope_close(s);
 }
 

@@ -320,7 +320,8 @@ static void hooks_wait_for_the_last_use(void **state)
     Leaves l = {ds_require_grad(ds_scalar(DS_F64, 2), true),
                 ds_require_grad(ds_scalar(DS_F64, 3), true)};
     static char a[] = "a", b[] = "b", of_x[] = "x";
-    dsi_leaf_hook(l.a, note, a), dsi_leaf_hook(l.b, note, b), dsi_leaf_hook(x, note, of_x);
+    dsi_set_grad_ready_hook(l.a, note, a), dsi_set_grad_ready_hook(l.b, note, b),
+        dsi_set_grad_ready_hook(x, note, of_x);
     for (int pass = 1; pass <= 2; pass++) {
         memset(&fired, 0, sizeof fired);
         ds_tensor *y = ds_checkpoint(square, NULL, &l.a, 1);                /* a^2 */
@@ -372,7 +373,7 @@ static void a_second_run_that_differs_is_named(void **state)
     ds_scope *s = ds_scope_open();
     ds_tensor *x = ds_require_grad(ds_scalar(DS_F64, 3), true);
     static char name[] = "x";
-    dsi_leaf_hook(x, note, name);
+    dsi_set_grad_ready_hook(x, note, name);
     for (int how = FAILS; how <= LOOKS_ELSEWHERE; how++) {
         memset(&fired, 0, sizeof fired);
         Fickle f = {.how = how, .elsewhere = ds_mul(x, x)};
@@ -515,7 +516,8 @@ static void no_memory_anywhere(void **state)
     ds_module *m = net_new(true, true);
     ds_tensor *x = ds_randn(DS_F32, ds_shape(4, 3, 12, 12));
     int params = ds_module_params(m);
-    for (int i = 0; i < params; i++) dsi_leaf_hook(ds_module_param_at(m, i, NULL), count, NULL);
+    for (int i = 0; i < params; i++)
+        dsi_set_grad_ready_hook(ds_module_param_at(m, i, NULL), count, NULL);
     for (int64_t n = 1;; n++) {
         ds_module_zero_grad(m);
         completed = 0;

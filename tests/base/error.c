@@ -10,14 +10,14 @@ static void stays_until_cleared(void **state)
     (void)state;
     CHECK(!ds_error());
     CHECK_INT(dsi_fail(DS_EIO, "file %s: gone", "x"), DS_EIO);
-    CHECK(!dsi_passed("op")); /* keeps what there is */
+    CHECK(!dsi_null_operand("op")); /* keeps what there is */
     CHECK(!strcmp(ds_error(), "file x: gone"));
     CHECK_INT(ds_error_status(), DS_EIO);
     CHECK(!dsi_refuse("fresh %d", 2));
     CHECK(!strcmp(ds_error(), "fresh 2"));
     ds_error_clear();
     CHECK(!ds_error());
-    CHECK(!dsi_passed("relu"));
+    CHECK(!dsi_null_operand("relu"));
     CHECK_ERROR("relu: an operand is NULL");
 }
 
@@ -60,11 +60,11 @@ static void write_net(const void *what, char *text, size_t room)
 static void begins_with_the_path(void **state)
 {
     (void)state;
-    dsi_where here = {write_net, "net.fc1"};
-    const dsi_where *was = dsi_where_enter(&here);
+    dsi_error_context here = {write_net, "net.fc1"};
+    const dsi_error_context *was = dsi_error_context_enter(&here);
     dsi_refuse("linear: no");
     CHECK(!strcmp(ds_error(), "net.fc1: linear: no"));
-    dsi_where_leave(was);
+    dsi_error_context_leave(was);
     dsi_refuse("linear: no");
     CHECK(!strcmp(ds_error(), "linear: no"));
     ds_error_clear();

@@ -73,7 +73,7 @@ static void say_all(void)
     dsi_log(DSI_INFO, "an info line");
     dsi_log(DSI_WARNING, "a warning line");
     dsi_log(DSI_ERROR, "an error line");
-    dsi_log(DSI_ASKED, "an asked line");
+    dsi_log(DSI_REQUESTED, "an asked line");
 }
 
 static void say_all_as_rank_3(void)
@@ -129,7 +129,7 @@ static void an_unknown_level_is_named(void **state)
 static void say_if_on(void)
 {
     printf("%d%d%d%d%d", dsi_log_on(DSI_DEBUG), dsi_log_on(DSI_INFO), dsi_log_on(DSI_WARNING),
-           dsi_log_on(DSI_ERROR), dsi_log_on(DSI_ASKED));
+           dsi_log_on(DSI_ERROR), dsi_log_on(DSI_REQUESTED));
 }
 
 static void levels_can_be_asked_for(void **state)

@@ -42,7 +42,7 @@ static void read_and_written(void **unused)
         if (m->bytes) CHECK_INT(other->p[m->bytes - 1], (m->bytes - 1) * 7 & 255);
         dsi_mapping_pick(other);
         dsi_mapping_want(other, other->p + 5, other->bytes - 5);
-        dsi_mapping_forget(other, other->p, other->bytes);
+        dsi_mapping_drop_pages(other, other->p, other->bytes);
         if (m->bytes) CHECK_INT(other->p[m->bytes - 1], (m->bytes - 1) * 7 & 255);
         dsi_mapping_unref(other);
         dsi_mapping_unref(m);

@@ -1,18 +1,18 @@
 /* tests/base/variable.c: what environment variables say, and what is said of what they cannot.
  * SPDX-License-Identifier: MIT */
-#include "base/variable.h"
+#include "base/env.h"
 
 #include "caught.h"
 #include "check.h"
 
-static const dsi_variable number = {"DS_X", "a number, from -1 to 4", .least = -1, .most = 4},
-                          whole = {"DS_X", "a whole number, from 0", .most = 1e15, .whole = true};
+static const dsi_env number = {"DS_X", "a number, from -1 to 4", .least = -1, .most = 4},
+                     whole = {"DS_X", "a whole number, from 0", .most = 1e15, .whole = true};
 
-static double read_as(const dsi_variable *v, const char *text)
+static double read_as(const dsi_env *v, const char *text)
 {
     double x = 77;
     text ? setenv(v->name, text, 1) : unsetenv(v->name);
-    return dsi_variable_number(v, &x) == DS_OK ? x : -77;
+    return dsi_env_number(v, &x) == DS_OK ? x : -77;
 }
 
 static void numbers(void **state)
@@ -41,10 +41,10 @@ static void words(void **state)
     (void)state;
     int which = 7;
     setenv("DS_X", "third", 1);
-    CHECK_INT(dsi_variable_word("DS_X", ways, &which), DS_OK);
+    CHECK_INT(dsi_env_word("DS_X", ways, &which), DS_OK);
     CHECK_INT(which, 2);
     setenv("DS_X", "Third", 1);
-    CHECK_INT(dsi_variable_word("DS_X", ways, &which), DS_EINVAL);
+    CHECK_INT(dsi_env_word("DS_X", ways, &which), DS_EINVAL);
     CHECK_ERROR("DS_X=Third: expected one, other or third");
     CHECK_INT(which, 2);
 }
@@ -52,10 +52,10 @@ static void words(void **state)
 static void warn(void)
 {
     setenv("DS_X", "soon", 1);
-    CHECK_CLOSE(dsi_variable_or(&number, 3), 3, 0);
-    CHECK_CLOSE(dsi_variable_or(&number, 3), 3, 0);
+    CHECK_CLOSE(dsi_env_number_or(&number, 3), 3, 0);
+    CHECK_CLOSE(dsi_env_number_or(&number, 3), 3, 0);
     setenv("DS_Y", "both", 1);
-    CHECK_INT(dsi_variable_word_or("DS_Y", ways, 1, "other is used"), 1);
+    CHECK_INT(dsi_env_word_or("DS_Y", ways, 1, "other is used"), 1);
     CHECK(!ds_error());
 }
 

@@ -4,7 +4,7 @@
 #include "folder.h"
 #include "run.h"
 
-#include "engine/folder.h"
+#include "engine/checkpoint/folder.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "check.h"
-#include "engine/config_parts.h"
+#include "config/parts.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

@@ -1,4 +1,4 @@
-/* tests/engine/config_docs.c: docs/config.md has the keys of src/engine/config_table.h, as they are.
+/* tests/engine/config_docs.c: docs/config.md has the keys of src/config/table.h, as they are.
  *
  * Between the two marks of the document stands what this program makes of the table. It fails if they
  * differ; scripts/config_docs writes them anew.
@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "check.h"
-#include "engine/config_row.h"
+#include "config/row.h"
 
 #include <ctype.h>
 
@@ -126,7 +126,8 @@ static void keys_are_the_tables(void **state)
     if (getenv("DS_RENEW"))
         write_document(&should);
     else if (strcmp(is, should.s) != 0)
-        fail_msg("docs/config.md is not what config_table.h says; renew it: scripts/config_docs");
+        fail_msg(
+            "docs/config.md is not what src/config/table.h says; renew it: scripts/config_docs");
     dsi_text_free(&should);
     dsi_free(is);
 }

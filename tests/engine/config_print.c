@@ -1,9 +1,9 @@
-/* tests/engine/config_print.c: DeepSpeed's lines about a configuration, and when they are printed.
+/* tests/engine/print.c: DeepSpeed's lines about a configuration, and when they are printed.
  * SPDX-License-Identifier: MIT */
 #include "base/log.h"
 #include "caught.h"
 #include "check.h"
-#include "engine/config.h"
+#include "config/config.h"
 
 static const char *const text =
     "{\"train_batch_size\": 16, \"steps_per_print\": 2000, \"gradient_clipping\": 1.0,"
@@ -36,7 +36,7 @@ static void block(void **state)
     (void)state;
     rank = 0;
     const char *s = caught_of("info", print);
-    CHECK(strstr(s, "[INFO] [config_print.c:"));
+    CHECK(strstr(s, "[INFO] [print.c:"));
     CHECK(strstr(s, "] DeepSpeedEngine configuration:\n"));
     has(s, "bfloat16_config",
         "enabled=False immediate_grad_update=False check_grad_overflow=True "

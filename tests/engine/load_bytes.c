@@ -5,7 +5,7 @@
 #include "ranks.h"
 
 #include "base/mapping.h"
-#include "engine/load.h"
+#include "engine/checkpoint/load.h"
 
 #include <glob.h>
 #include <sys/stat.h>

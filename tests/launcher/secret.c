@@ -1,8 +1,8 @@
-/* tests/launcher/secret.c: what nodes prove to each other, and what they refuse (launcher/secret.c, channel.c).
+/* tests/launcher/secret.c: what nodes prove to each other, and what they refuse (launcher/join/secret.c, channel.c).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
-#include "channel.h"
+#include "join/channel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
-#include "words.h"
+#include "argv.h"
 
 #include "base/mem.h"
 

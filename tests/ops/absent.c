@@ -18,7 +18,7 @@ static ds_status fetch(void *arg, ds_tensor *x)
     Away *a = arg;
     a->fetched++;
     if (a->refuse) return ds_fail(DS_ESTATE, "parameter is partitioned: use ds_gathered");
-    dsi_become(x, a->values);
+    dsi_tensor_set_data(x, a->values);
     return DS_OK;
 }
 
@@ -30,7 +30,7 @@ static void release(ds_tensor *x, Away *a)
         a->values = ds_reshape(part, ds_shape_of(x));
         CHECK_INT(ds_copy(a->values, ds_detach(x)), DS_OK);
     }
-    dsi_absent_hook(x, fetch, a);
+    dsi_set_materialize_hook(x, fetch, a);
     dsi_release_storage(x);
 }
 
@@ -163,7 +163,7 @@ static void others_say_so(void **state)
     release(one, &away);
     CHECK_CLOSE(*(const float *)ds_data(one), 5, 0);
     CHECK_INT(away.fetched, 2);
-    dsi_absent_hook(one, NULL, NULL);
+    dsi_set_materialize_hook(one, NULL, NULL);
     dsi_release_storage(one);
     CHECK(!ds_data(one));
     ds_error_clear();

@@ -369,14 +369,14 @@ static void hooks(void **state)
     Probe *p = ds_self(m);
     int count = 0;
     ds_data_parallel *dp = ds_data_parallel_new(m, 3, probe_new, NULL);
-    dsi_leaf_hook(p->w, count_hook, &count);
+    dsi_set_grad_ready_hook(p->w, count_hook, &count);
     what = PRODUCT;
     ds_tensor *x = column(6, one_to_8);
     ds_tensor *y = ds_add(ds_sum(ds_data_parallel_call(dp, x)), ds_sum(p->w));
     CHECK_INT(ds_backward(y), DS_OK);
     CHECK_INT(count, 1);
     CHECK_CLOSE(at(ds_grad(p->w), 0), 22, 0);
-    dsi_leaf_hook(p->w, NULL, NULL);
+    dsi_set_grad_ready_hook(p->w, NULL, NULL);
     ds_data_parallel_free(dp);
     ds_module_free(m);
     ds_scope_close(scope);

@@ -60,7 +60,7 @@ static ds_status read_all(dsi_zero *z, const ds_optim *optim)
     for (int i = 0; i < 6; i++) {
         ds_tensor *x = dsi_zero_part(z, i);
         RANK_CHECK(!x || isfinite(ds_item(ds_sum(ds_detach(x)))));
-        RANK_CHECK(dsi_zero_let_go(z, i, i % 2) == DS_OK);
+        RANK_CHECK(dsi_zero_release(z, i, i % 2) == DS_OK);
     }
     ds_state *state = ds_optim_state(optim);
     for (int i = 0; i < ds_state_len(state); i++)
@@ -186,7 +186,7 @@ static void threads_in_place_of_the_kernel(void **state)
 
 /* ---- parameters ------------------------------------------------------------------------------------------- */
 
-static const dsi_home_opts homes[] = {
+static const dsi_param_swap_opts homes[] = {
     {.buffer_count = 1, .buffer_size = 3000},
     {.buffer_count = 2, .buffer_size = 3000, .max_in_cpu = 700},
     {.buffer_count = 5, .buffer_size = 3000, .pin_memory = true},
@@ -280,7 +280,7 @@ static ds_status there_and_back(void *arg)
     ds_state *state = ds_optim_state(optim), *kept = ds_state_new();
     for (int i = 0; i < 6; i++) {
         part[i] = dsi_zero_part(z, i) ? copy_of(dsi_zero_part(z, i)) : NULL;
-        RANK_CHECK(dsi_zero_let_go(z, i, false) == DS_OK);
+        RANK_CHECK(dsi_zero_release(z, i, false) == DS_OK);
     }
     for (int i = 0; i < ds_state_len(state); i++)
         RANK_CHECK(ds_state_set(kept, ds_state_name(state, i), copy_of(ds_state_at(state, i))) ==
@@ -293,7 +293,7 @@ static ds_status there_and_back(void *arg)
     int n = values(net, want, ROOM);
     for (int i = 0; i < 6; i++) {
         if (part[i]) RANK_CHECK(ds_copy(dsi_zero_part(z, i), part[i]) == DS_OK);
-        if (i % 2) RANK_CHECK(dsi_zero_let_go(z, i, true) == DS_OK);
+        if (i % 2) RANK_CHECK(dsi_zero_release(z, i, true) == DS_OK);
     }
     RANK_CHECK(ds_optim_load(optim, kept) == DS_OK && dsi_zero_publish(z) == DS_OK);
     RANK_CHECK(values(net, got, ROOM) == n && memcmp(want, got, (size_t)n * sizeof(float)) != 0);

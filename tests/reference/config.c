@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "engine/config_parts.h"
+#include "config/parts.h"
 
 #include <strings.h>
 #include <unistd.h>

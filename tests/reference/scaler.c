@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "parallel/scaler.h"
 #include "check.h"
-#include "engine/config.h"
+#include "config/config.h"
 #include "reference.h"
 
 /* The configuration with that block, and no more than it needs besides. */

@@ -6,7 +6,7 @@
 #ifndef DSI_DEVICE_CPU_TABLE_H
 #define DSI_DEVICE_CPU_TABLE_H
 
-#include "isa.h"
+#include "device/cpu/simd/isa.h"
 
 /* clang-format off */
 #define COPY_KERNELS(X)      X(copy) X(fill) /* copy.c */

@@ -1,0 +1,344 @@
+/* launcher/join/gather.c: node 0 until all other nodes are there.
+ *
+ * Whoever connects is a stranger until it has proved the secret and said who it is, within HELLO_S: one that says
+ * nothing holds up nobody, and of too many at once the oldest has to go. A node that proved the secret but was
+ * started otherwise than this one is a mistake that no waiting mends: it ends the start, on all nodes.
+ * SPDX-License-Identifier: MIT */
+#include "session.h"
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HELLO_S    10.0 /* from connecting to having said who it is */
+#define READY_S    30.0 /* for looking whether all is there that the job needs */
+#define FAREWELL_S 1.0
+
+enum { STRANGERS = 64, WARNINGS = 20 };
+
+typedef struct gathering {
+    meeting *m;
+    int listener;
+    struct {
+        DSI_LIST(channel *)
+    } strangers;
+    int joined, ready, warnings;
+    int signals, signal; /* the user's; 0: none came */
+    dsi_text wrong;      /* why the start ends */
+} gathering;
+
+/* Of strangers and their secrets; not without end, as anybody can cause them. */
+static void warn(gathering *g, const channel *c)
+{
+    if (++g->warnings > WARNINGS) return;
+    fprintf(stderr, "deepspeed: refused %s: %s\n", c->peer, c->why);
+}
+
+/* ---- where they meet ------------------------------------------------------------------------------------- */
+
+static int listen_at(const struct addrinfo *a)
+{
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 512)) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* At the address itself, or, where that belongs to something in front of this machine, at all of its own. */
+static bool open_listener(gathering *g)
+{
+    const launch_plan *p = g->m->p;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *list = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%d", p->o.master_port);
+    int wrong = getaddrinfo(g->m->address, port, &hints, &list);
+    if (wrong) {
+        fprintf(stderr, "deepspeed: --master_addr %s: %s\n", g->m->address, gai_strerror(wrong));
+        return false;
+    }
+    g->listener = listen_at(list);
+    freeaddrinfo(list);
+    if (g->listener < 0 && errno == EADDRNOTAVAIL && !getaddrinfo(NULL, port, &hints, &list)) {
+        g->listener = listen_at(list);
+        freeaddrinfo(list);
+    }
+    if (g->listener >= 0) return true;
+    fprintf(stderr, "deepspeed: waiting for nodes at %s, port %d: %s%s\n", g->m->address,
+            p->o.master_port, strerror(errno),
+            errno == EADDRINUSE ? "; another --master_port on all nodes?" : "");
+    return false;
+}
+
+static void accept_strangers(gathering *g)
+{
+    int fd;
+    while ((fd = accept4(g->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+        if (g->strangers.n == STRANGERS) {
+            channel_close(g->strangers.at[0]);
+            dsi_free(g->strangers.at[0]);
+            memmove(g->strangers.at, g->strangers.at + 1,
+                    (size_t)--g->strangers.n * sizeof *g->strangers.at);
+        }
+        channel *c = dsi_alloc(sizeof *c);
+        channel_begin(c, fd, false, &g->m->secret);
+        dsi_list_add(&g->strangers, c);
+    }
+}
+
+/* ---- who comes ------------------------------------------------------------------------------------------- */
+
+typedef struct hello {
+    int rank, nodes;
+    const char *version, *host, *program, *digest;
+    json_t *slots;
+} hello;
+
+static bool read_hello(hello *h, json_t *j)
+{
+    *h = (hello){0};
+    return j &&
+           !json_unpack(j, "{s:i, s:i, s:s, s:s, s:s, s:s, s:o}", "node_rank", &h->rank, "nnodes",
+                        &h->nodes, "version", &h->version, "host", &h->host, "program", &h->program,
+                        "digest", &h->digest, "slots", &h->slots) &&
+           json_is_array(h->slots);
+}
+
+/* What is different from this node, if anything is. */
+static void compare(gathering *g, const hello *h, dsi_text *wrong)
+{
+    const launch_plan *p = g->m->p;
+    dsi_text mine = {0};
+    char digest[2 * SECRET_BYTES + 1];
+    program_text(p->o.program, &mine, digest);
+    if (strcmp(h->version, DS_VERSION) != 0)
+        dsi_text_add(wrong, "it is deepspeed.c %s, node 0 is %s", h->version, DS_VERSION);
+    else if (h->nodes != p->n_hosts)
+        dsi_text_add(wrong, "it was told of %d nodes, node 0 of %d", h->nodes, p->n_hosts);
+    else if (h->rank < 1 || h->rank >= p->n_hosts)
+        dsi_text_add(wrong, "expected --node_rank 1 to %d", p->n_hosts - 1);
+    else if (strcmp(digest, h->digest) != 0)
+        dsi_text_add(wrong, "it is to run \"%s\", node 0 \"%s\"", h->program, mine.s);
+    else if (g->m->nodes[h->rank].joined)
+        dsi_text_add(wrong, "%s (%s) has that --node_rank already", g->m->nodes[h->rank].host,
+                     g->m->nodes[h->rank].c.peer);
+    dsi_text_free(&mine);
+}
+
+static void take_slots(ds_host *host, json_t *slots)
+{
+    int n = (int)json_array_size(slots);
+    dsi_free(host->slots);
+    host->slots = dsi_alloc(((size_t)n + 1) * sizeof *host->slots);
+    host->n_slots = n;
+    for (int i = 0; i < n; i++)
+        host->slots[i] = (int)json_integer_value(json_array_get(slots, (size_t)i));
+}
+
+static void welcome(gathering *g, channel *c, const hello *h)
+{
+    node_state *n = &g->m->nodes[h->rank];
+    char text[60];
+    channel_close(&n->c);
+    n->c = *c;
+    n->joined = true;
+    snprintf(n->host, sizeof n->host, "%s", h->host);
+    take_slots(&g->m->p->hosts[h->rank], h->slots);
+    int length = snprintf(text, sizeof text, "{\"silence\": %.3g}", g->m->silence);
+    channel_send(&n->c, SAY_WELCOME, text, (size_t)length);
+    g->joined++;
+    if (!args_silent(&g->m->p->o))
+        fprintf(stderr, "deepspeed: node %d of %d is %s (%s)\n", h->rank, g->m->p->n_hosts, n->host,
+                n->c.peer);
+}
+
+/* false: the stranger is one no more. */
+static bool meet(gathering *g, channel *c, const message *m)
+{
+    dsi_text wrong = {0};
+    json_t *j = m->kind == SAY_HELLO ? json_loadb(m->bytes, m->n, 0, NULL) : NULL;
+    hello h;
+    bool good = read_hello(&h, j);
+    if (good) compare(g, &h, &wrong);
+    if (good && !wrong.n) {
+        welcome(g, c, &h);
+        json_decref(j);
+        return false;
+    }
+    if (good)
+        dsi_text_add(&g->wrong, "node %d on %s (%s) does not fit: %s", h.rank, h.host, c->peer,
+                     wrong.s);
+    else
+        dsi_text_add(&g->wrong, "a node at %s speaks another language", c->peer);
+    channel_send(c, SAY_REFUSED, g->wrong.s, g->wrong.n);
+    channel_flush(c, FAREWELL_S);
+    channel_close(c);
+    dsi_text_free(&wrong);
+    json_decref(j);
+    return false;
+}
+
+static bool turn_stranger(gathering *g, channel *c)
+{
+    message m;
+    channel_turn(c);
+    if (channel_next(c, &m)) return meet(g, c, &m);
+    bool late = dsi_now() > c->begun + HELLO_S;
+    if (c->state != CHANNEL_CLOSED && !late) return true;
+    if (c->state == CHANNEL_CLOSED && (c->end != CHANNEL_LEFT || c->in.n)) warn(g, c);
+    channel_close(c);
+    return false;
+}
+
+/* One that goes before the job begins may come again. */
+static void turn_node(gathering *g, int k)
+{
+    node_state *n = &g->m->nodes[k];
+    message m;
+    channel_turn(&n->c);
+    channel_beat(&n->c, g->m->silence);
+    while (channel_next(&n->c, &m)) {
+        if (m.kind == SAY_READY && !n->ready) {
+            n->ready = true;
+            g->ready++;
+        } else if (m.kind == SAY_REFUSED) {
+            dsi_text_add(&g->wrong, "node %d on %s: %s", k, n->host, m.bytes);
+        } else if (m.kind == SAY_LEAVING) {
+            snprintf(n->c.why, sizeof n->c.why, "%s", m.bytes);
+        }
+    }
+    if (n->c.state != CHANNEL_CLOSED) return;
+    fprintf(stderr, "deepspeed: node %d on %s has gone (%s); waiting for it again\n", k, n->host,
+            n->c.why);
+    n->joined = n->ready = false;
+    g->joined--;
+    channel_close(&n->c);
+}
+
+static void take_signal(gathering *g)
+{
+    struct signalfd_siginfo info;
+    if (read(g->signals, &info, sizeof info) != sizeof info || g->wrong.n) return;
+    if (info.ssi_signo == SIGCHLD) return;
+    g->signal = (int)info.ssi_signo;
+    dsi_text_add(&g->wrong, "node 0 was ended by signal %d (SIG%s)", g->signal,
+                 sigabbrev_np(g->signal));
+}
+
+/* ---- turns ----------------------------------------------------------------------------------------------- */
+
+static void turn(gathering *g, double until)
+{
+    int strangers = g->strangers.n, nodes = g->m->p->n_hosts, kept = 0;
+    struct pollfd *p = dsi_alloc((size_t)(2 + strangers + nodes) * sizeof *p);
+    double left = until - dsi_now();
+    p[0] = (struct pollfd){.fd = g->listener, .events = POLLIN};
+    for (int i = 0; i < strangers; i++)
+        p[1 + i] = (struct pollfd){.fd = g->strangers.at[i]->fd,
+                                   .events = channel_events(g->strangers.at[i])};
+    for (int k = 0; k < nodes; k++)
+        p[1 + strangers + k] = (struct pollfd){.fd = g->m->nodes[k].c.fd,
+                                               .events = channel_events(&g->m->nodes[k].c)};
+    p[1 + strangers + nodes] = (struct pollfd){.fd = g->signals, .events = POLLIN};
+    poll(p, (nfds_t)(2 + strangers + nodes),
+         left > 0.5 ? 500
+         : left > 0 ? (int)(1e3 * left) + 1
+                    : 0);
+    for (int i = 0; i < strangers; i++) {
+        if (turn_stranger(g, g->strangers.at[i]))
+            g->strangers.at[kept++] = g->strangers.at[i];
+        else
+            dsi_free(g->strangers.at[i]);
+    }
+    g->strangers.n = kept;
+    for (int k = 1; k < nodes; k++)
+        if (g->m->nodes[k].joined) turn_node(g, k);
+    if (p[0].revents) accept_strangers(g);
+    if (p[1 + strangers + nodes].revents) take_signal(g);
+    dsi_free(p);
+}
+
+static void wait_for_all(gathering *g)
+{
+    const launch_plan *p = g->m->p;
+    double until = dsi_now() + p->o.join_timeout;
+    dsi_text missing = {0};
+    int n = 0;
+    while (g->joined < p->n_hosts - 1 && !g->wrong.n && dsi_now() < until) turn(g, until);
+    if (g->joined == p->n_hosts - 1 || g->wrong.n) return;
+    for (int k = 1; k < p->n_hosts; k++)
+        if (!g->m->nodes[k].joined) dsi_text_add(&missing, n++ ? ", %d" : "%d", k);
+    dsi_text_add(&g->wrong,
+                 "node%s %s of %d did not come to %s, port %d within %d s (--join_timeout)",
+                 n > 1 ? "s" : "", missing.s, p->n_hosts, g->m->address, p->o.master_port,
+                 p->o.join_timeout);
+    dsi_text_free(&missing);
+}
+
+/* From here on a node that goes is missed. */
+static void ask_all(gathering *g)
+{
+    const launch_plan *p = g->m->p;
+    json_t *j = json_object();
+    json_object_set_new(j, "folder", json_stringn_nocheck(p->folder, strlen(p->folder)));
+    json_object_set_new(j, "deepspeed", json_stringn_nocheck(p->self, strlen(p->self)));
+    char *text = json_dumps(j, JSON_COMPACT);
+    for (int k = 1; k < p->n_hosts && text; k++)
+        channel_send(&g->m->nodes[k].c, SAY_START, text, strlen(text));
+    free(text);
+    json_decref(j);
+    double until = dsi_now() + READY_S;
+    while (g->ready < p->n_hosts - 1 && g->joined == p->n_hosts - 1 && !g->wrong.n &&
+           dsi_now() < until)
+        turn(g, until);
+    if (g->ready == p->n_hosts - 1 || g->wrong.n) return;
+    dsi_text_add(&g->wrong, "not all of the %d nodes are ready", p->n_hosts);
+}
+
+int gather_nodes(meeting *m)
+{
+    gathering g = {.m = m, .listener = -1};
+    const launch_plan *p = m->p;
+    sigset_t was;
+    if (!open_listener(&g)) return EXIT_FAILURE;
+    g.signals = signals_take(&was);
+    if (!args_silent(&p->o))
+        fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", p->n_hosts - 1,
+                p->n_hosts > 2 ? "s" : "", m->address, p->o.master_port);
+    wait_for_all(&g);
+    if (!g.wrong.n) ask_all(&g);
+    close(g.listener);
+    close(g.signals);
+    sigprocmask(SIG_SETMASK, &was, NULL);
+    for (int i = 0; i < g.strangers.n; i++) {
+        channel_close(g.strangers.at[i]);
+        dsi_free(g.strangers.at[i]);
+    }
+    dsi_list_free(&g.strangers);
+    if (!g.wrong.n) return 0;
+    fprintf(stderr, "deepspeed: %s\n", g.wrong.s);
+    for (int k = 1; k < p->n_hosts; k++) {
+        channel_send(&m->nodes[k].c, SAY_REFUSED, g.wrong.s, g.wrong.n);
+        channel_flush(&m->nodes[k].c, FAREWELL_S);
+    }
+    dsi_text_free(&g.wrong);
+    return g.signal ? 128 + g.signal : EXIT_FAILURE;
+}

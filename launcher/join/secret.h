@@ -1,0 +1,33 @@
+/* launcher/join/secret.h: what the nodes of a job know, and others do not.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_SECRET_H
+#define LAUNCHER_SECRET_H
+
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SECRET_BYTES = 32, SECRET_SHORT = 16 };
+
+/* Of `file`, or of DS_JOIN_SECRET if that is NULL, which is taken out of the environment: ranks and commands do
+ * not get it. Without either, secret->n is 0. false after one message. */
+bool secret_read(dsi_text *secret, const char *file);
+void secret_free(dsi_text *secret); /* overwrites it */
+
+typedef struct secret_part {
+    const void *bytes;
+    size_t n;
+} secret_part;
+
+/* HMAC-SHA256 (RFC 2104) over the parts, one after the other. */
+void secret_mac(uint8_t mac[SECRET_BYTES], const void *key, size_t n_key, const secret_part *part,
+                int n_parts);
+/* In a time that says nothing about where they differ. */
+bool secret_equal(const uint8_t a[SECRET_BYTES], const uint8_t b[SECRET_BYTES]);
+bool secret_random(uint8_t bytes[SECRET_BYTES]); /* false: the system gives none */
+/* SHA-256 as 64 hexadecimal digits. */
+void secret_digest(char hex[2 * SECRET_BYTES + 1], const void *bytes, size_t n);
+
+#endif

@@ -1,0 +1,134 @@
+/* launcher/local_host.c: this machine: its devices, its names and addresses.
+ * SPDX-License-Identifier: MIT */
+#include "local_host.h"
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- devices -------------------------------------------------------------------------------------------- */
+
+/* /dev/nvidia0, /dev/nvidia1...: what a container was given is there too, and nothing has to be opened. */
+static int count_gpus(void)
+{
+    static const char prefix[] = "nvidia";
+    int n = 0;
+    DIR *dev = opendir("/dev");
+    for (struct dirent *e; dev && (e = readdir(dev));) {
+        const char *number = e->d_name + sizeof prefix - 1;
+        if (!strncmp(e->d_name, prefix, sizeof prefix - 1) && *number &&
+            !number[strspn(number, "0123456789")])
+            n++;
+    }
+    if (dev) closedir(dev);
+    return n;
+}
+
+bool here_gpus_hidden(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    return visible && (!*visible || !strcmp(visible, "-1"));
+}
+
+int here_devices(bool *known)
+{
+    static const dsi_env local_size = {"LOCAL_SIZE", "a number of ranks, from 0 to 65536",
+                                       .most = 65536, .whole = true};
+    double size = -1;
+    *known = true;
+    if (dsi_env_number(&local_size, &size) != DS_OK) return -1;
+    if (size >= 0) return (int)size;
+    int gpus = here_gpus_hidden() ? 0 : count_gpus();
+    *known = gpus > 0;
+    return gpus ? gpus : 1;
+}
+
+/* ---- names and addresses -------------------------------------------------------------------------------- */
+
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+    if (!a || !b || a->sa_family != b->sa_family) return false;
+    if (a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    return a->sa_family == AF_INET6 &&
+           !memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                   &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr));
+}
+
+static bool is_own_name(const char *host)
+{
+    char name[256] = "";
+    if (!strcmp(host, "localhost") || !strcmp(host, "::1") || !strncmp(host, "127.", 4))
+        return true;
+    gethostname(name, sizeof name - 1);
+    size_t shorter = strcspn(name, ".");
+    return !strcmp(host, name) || (strlen(host) == shorter && !strncmp(host, name, shorter));
+}
+
+bool here_is(const char *host)
+{
+    const char *at = strrchr(host, '@');
+    if (at) host = at + 1;
+    if (is_own_name(host)) return true;
+    struct addrinfo *found = NULL;
+    struct ifaddrs *own = NULL;
+    bool here = false;
+    if (getaddrinfo(host, NULL, NULL, &found) == 0 && getifaddrs(&own) == 0)
+        for (struct ifaddrs *i = own; i && !here; i = i->ifa_next)
+            for (struct addrinfo *a = found; a && !here; a = a->ai_next)
+                here = same_address(a->ai_addr, i->ifa_addr);
+    if (own) freeifaddrs(own);
+    if (found) freeaddrinfo(found);
+    return here;
+}
+
+/* Bridges of containers and virtual machines have the same address on every host. */
+static bool is_bridge(const char *interface)
+{
+    static const char *const names[] = {"docker", "podman", "virbr", "br-", "cni"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(interface, names[i], strlen(names[i]))) return true;
+    return false;
+}
+
+char *here_address(void)
+{
+    struct ifaddrs *own = NULL;
+    char text[INET_ADDRSTRLEN] = "127.0.0.1";
+    if (getifaddrs(&own) == 0)
+        for (struct ifaddrs *i = own; i; i = i->ifa_next) {
+            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET ||
+                (i->ifa_flags & IFF_LOOPBACK) || is_bridge(i->ifa_name))
+                continue;
+            inet_ntop(AF_INET, &((struct sockaddr_in *)i->ifa_addr)->sin_addr, text, sizeof text);
+            break;
+        }
+    if (own) freeifaddrs(own);
+    return dsi_strdup(text);
+}
+
+/* ---- this program --------------------------------------------------------------------------------------- */
+
+char *here_self(void)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n < 0) return dsi_strdup("deepspeed");
+    path[n] = 0;
+    return dsi_strdup(path);
+}

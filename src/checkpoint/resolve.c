@@ -1,0 +1,317 @@
+/* checkpoint/resolve.c: values that were read become what the caller gets.
+ *
+ * What the file names twice is one value that two lists hold. The walk goes into each once (`seen`), and
+ * reckons how large and how deep the tree is: a list of two lists of two lists ... is small in the file and
+ * endless for who walks over it.
+ * SPDX-License-Identifier: MIT */
+#include "resolve.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define MANY       ((int64_t)1 << 20) /* values that any file may hold */
+#define MANY_BYTES ((int64_t)1 << 30) /* that any tensor may have, by repeating its elements */
+
+enum { NEW, UNDER_WAY, DONE };
+
+typedef struct Walk {
+    const char *what;
+    dsi_text path;
+    int64_t max_values;
+    int64_t file_bytes;
+    int64_t widened; /* bytes that integers took which are wider here than there */
+    bool bomb;       /* they are too many */
+    bool objects;    /* what is no value here becomes an object */
+} Walk;
+
+static bool wrong(const Walk *w, const char *format, ...) DS_PRINTF(2, 3);
+static bool wrong(const Walk *w, const char *format, ...)
+{
+    dsi_text t = {0};
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&t, format, args);
+    va_end(args);
+    bool top = !w->path.n;
+    dsi_fail(DS_EFORMAT, "%s: %.300s %s", w->what, top ? "what it holds" : w->path.s, t.s);
+    dsi_text_free(&t);
+    return false;
+}
+
+/* What is no value here, and was just refused, becomes an object of that class, if objects are wanted. */
+static bool refused(const Walk *w, ds_value *v, const char *class_name, bool had_failed)
+{
+    if (!w->objects) return false;
+    if (!had_failed) ds_error_clear();
+    dsi_value_become_object(v, class_name);
+    return true;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------- */
+
+/* Whether the view lies in its storage; *numel: its elements. */
+static bool inside(const dsi_rebuilt *r, int64_t stored, int64_t *numel)
+{
+    int64_t last = r->offset, span;
+    *numel = 1;
+    if (r->offset < 0) return false;
+    for (int i = 0; i < r->shape.n; i++) {
+        int64_t d = r->shape.d[i];
+        if (d < 0 || r->stride[i] < 0 || __builtin_mul_overflow(*numel, d, numel)) return false;
+    }
+    if (!*numel)
+        return true; /* PyTorch keeps where it began: x[12:, 1:] begins behind its storage */
+    for (int i = 0; i < r->shape.n; i++)
+        if (__builtin_mul_overflow(r->shape.d[i] - 1, r->stride[i], &span) ||
+            __builtin_add_overflow(last, span, &last))
+            return false;
+    return last < stored;
+}
+
+/* ---- integers without a sign ------------------------------------------------------------------------------------ */
+
+typedef struct Wide { /* what becomes of uint16 and its like, which lie in storages of bytes */
+    const char *name;
+    size_t size;
+    ds_dtype to;
+} Wide;
+
+static const Wide *wide_of(const dsi_rebuilt *r, const dsi_pickle_storage *s)
+{
+    static const Wide all[] = {
+        {"torch.uint16", 2, DS_I32}, {"torch.uint32", 4, DS_I64}, {"torch.uint64", 8, DS_I64}};
+    for (size_t i = 0; r->dtype && !s->dtype && s->flat && i < sizeof all / sizeof *all; i++)
+        if (!strcmp(all[i].name, r->dtype)) return &all[i];
+    return NULL;
+}
+
+/* Of a kind that there is not here. */
+static bool is_foreign(const dsi_rebuilt *r, const dsi_pickle_storage *s)
+{
+    if (wide_of(r, s)) return false;
+    return !s->flat || !s->dtype || (r->dtype && strcmp(r->dtype, s->dtype) != 0);
+}
+
+/* Elements of r, row-major; false if one is 2^63 or more. */
+static bool widen(const dsi_rebuilt *r, const unsigned char *from, const Wide *wide, ds_tensor *to)
+{
+    int64_t at[DS_MAX_DIMS] = {0}, offset = r->offset, n = ds_numel(to);
+    void *p = ds_data_mut(to);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t x = 0;
+        memcpy(&x, from + (size_t)offset * wide->size, wide->size); /* lowest byte first */
+        if (x > INT64_MAX) return false;
+        if (wide->to == DS_I32)
+            ((int32_t *)p)[i] = (int32_t)x;
+        else
+            ((int64_t *)p)[i] = (int64_t)x;
+        for (int d = r->shape.n; d-- > 0;) { /* the next place */
+            offset += r->stride[d];
+            if (++at[d] < r->shape.d[d]) break;
+            offset -= at[d] * r->stride[d];
+            at[d] = 0;
+        }
+    }
+    return true;
+}
+
+static bool settle_wide(Walk *w, ds_value *v, const Wide *wide, int64_t numel)
+{
+    const dsi_rebuilt *r = v->tensor.rebuilt;
+    const dsi_pickle_storage *s = r->storage->storage;
+    w->widened += numel * (int64_t)ds_dtype_size(wide->to);
+    w->bomb = w->widened > MANY + 16 * w->file_bytes;
+    if (w->bomb) return wrong(w, "repeats elements to more bytes than are read");
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), wide->to, r->shape);
+    bool fits = x && widen(r, ds_data(s->flat), wide, x);
+    if (x && !fits)
+        wrong(w, "is a tensor of %s with elements from 2^63 on, which there are not", r->dtype);
+    if (fits) v->tensor.x = dsi_ref(x);
+    ds_scope_close(scope);
+    return fits;
+}
+
+/* ---- views -------------------------------------------------------------------------------------------------------- */
+
+static void forget_rebuilt(ds_value *v)
+{
+    ds_value_free(v->tensor.rebuilt->storage);
+    dsi_free(v->tensor.rebuilt);
+    v->tensor.rebuilt = NULL;
+}
+
+static bool settle_tensor(Walk *w, ds_value *v)
+{
+    const dsi_rebuilt *r = v->tensor.rebuilt;
+    if (!r) return true;
+    const dsi_pickle_storage *s = r->storage->storage;
+    const char *dtype = r->dtype ? r->dtype : s->dtype;
+    const Wide *wide = wide_of(r, s);
+    if (is_foreign(r, s))
+        return wrong(w,
+                     "is a tensor of %s, which there is not: float64, 32, 16, bfloat16, int64, 32, "
+                     "16, 8, uint8 and bool are read, uint16, 32 and 64 as wider ones. Convert it "
+                     "in Python with "
+                     "x.to(...) and save it again",
+                     dtype ? dtype : "untyped bytes");
+    int64_t numel, stored = wide ? s->numel / (int64_t)wide->size : s->numel;
+    if (!inside(r, stored, &numel))
+        return wrong(w, "%s at element %" PRId64 " is outside of its storage of %" PRId64,
+                     dsi_shape_text(r->shape), r->offset, stored);
+    int64_t bytes, most = MANY_BYTES + 16 * w->file_bytes;
+    if (__builtin_mul_overflow(numel, (int64_t)ds_dtype_size(wide ? wide->to : s->flat->dtype),
+                               &bytes) ||
+        bytes > most)
+        return wrong(w, "%s repeats %" PRId64 " elements to more bytes than are read",
+                     dsi_shape_text(r->shape), stored);
+    if (wide) {
+        if (!settle_wide(w, v, wide, numel)) return false;
+    } else {
+        ds_scope *scope = ds_scope_open();
+        v->tensor.x = dsi_ref(dsi_view_of(s->flat, r->shape, r->stride, numel ? r->offset : 0));
+        ds_scope_close(scope);
+    }
+    forget_rebuilt(v);
+    return v->tensor.x != NULL;
+}
+
+/* One that is no tensor here says which it is there: "dtype" and "shape". */
+static bool settle_tensor_or_object(Walk *w, ds_value *v)
+{
+    bool had_failed = ds_error() != NULL;
+    if (settle_tensor(w, v)) return true;
+    const dsi_rebuilt *r = v->tensor.rebuilt;
+    const dsi_pickle_storage *s = r ? r->storage->storage : NULL;
+    if (!s || w->bomb || !(is_foreign(r, s) || wide_of(r, s))) return false;
+    const char *dtype = r->dtype ? r->dtype : s->dtype;
+    ds_value *name = dsi_value_text(DS_VALUE_NAME, dtype ? dtype : "", dtype ? strlen(dtype) : 0),
+             *shape = ds_value_tuple();
+    for (int i = 0; i < r->shape.n; i++) dsi_list_add(&shape->items, ds_value_int(r->shape.d[i]));
+    bool ok = refused(w, v, "torch.Tensor", had_failed);
+    if (ok) {
+        name->class_name = dtype;
+        (void)ds_value_set(v, "dtype", name);
+        (void)ds_value_set(v, "shape", shape);
+    } else {
+        ds_value_free(name);
+        ds_value_free(shape);
+    }
+    return ok;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------ */
+
+static bool settle(Walk *w, ds_value *v, int depth);
+
+/* An item of v that it is itself a part of, or a storage, which tensors are made of, becomes an object of its own. */
+static void no_loop(ds_value *v, int64_t i)
+{
+    ds_value **item = dsi_value_has_keys(v) ? &v->dict->at[i].value : &v->items.at[i];
+    bool storage = (*item)->kind == DSI_VALUE_STORAGE;
+    if (!storage && (*item)->seen != UNDER_WAY) return;
+    ds_value *was = *item;
+    *item = dsi_value_object(ds_value_string(storage ? "torch.UntypedStorage" : "..."));
+    ds_value_free(was);
+}
+
+/* Item i of v, with its key at the end of the path. */
+static bool settle_item(Walk *w, ds_value *v, int64_t i, int depth)
+{
+    size_t n = w->path.n;
+    const ds_value *key = ds_value_key_at(v, i);
+    const char *slash = n ? "/" : "";
+    if (key && key->kind == DS_VALUE_STRING)
+        dsi_text_add(&w->path, "%s%.200s", slash, key->text.s);
+    else if (key && key->kind == DS_VALUE_INT)
+        dsi_text_add(&w->path, "%s%" PRId64, slash, key->i);
+    else if (key)
+        dsi_text_add(&w->path, "%s(a %s)", slash, ds_value_class(key));
+    else
+        dsi_text_add(&w->path, "%s%" PRId64, slash, i);
+    bool compound = key && (key->kind == DS_VALUE_TUPLE || key->kind == DS_VALUE_OBJECT);
+    if (compound && !settle(w, ds_value_key_at(v, i), depth)) return false;
+    if (w->objects) no_loop(v, i);
+    if (!settle(w, ds_value_at(v, i), depth)) return false;
+    w->path.n = n;
+    if (w->path.s) w->path.s[n] = 0;
+    return true;
+}
+
+/* Of a value that was walked over. */
+static dsi_value_extent extent_of(const ds_value *v)
+{
+    if (!dsi_value_has_items(v) && !dsi_value_has_keys(v)) return (dsi_value_extent){1, 0};
+    return dsi_value_has_keys(v) ? v->dict->extent : v->items.extent;
+}
+
+static bool too_deep(const Walk *w)
+{
+    return wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
+}
+
+static bool settle_items(Walk *w, ds_value *v, int depth)
+{
+    if (depth >= DSI_VALUE_DEPTH) return too_deep(w);
+    dsi_value_extent all = {1, 0};
+    for (int64_t i = 0; i < ds_value_len(v); i++) {
+        if (!settle_item(w, v, i, depth + 1)) return false;
+        dsi_value_extent one = extent_of(ds_value_at(v, i));
+        all.values += one.values;
+        if (one.height + 1 > all.height) all.height = one.height + 1;
+        if (all.values > w->max_values)
+            return wrong(w, "holds the same lists again and again: more than %" PRId64 " values",
+                         w->max_values);
+    }
+    if (dsi_value_has_keys(v))
+        v->dict->extent = all;
+    else
+        v->items.extent = all;
+    return true;
+}
+
+static bool settle(Walk *w, ds_value *v, int depth)
+{
+    if (v->seen == DONE) return depth + extent_of(v).height <= DSI_VALUE_DEPTH || too_deep(w);
+    if (v->seen == UNDER_WAY) return wrong(w, "is a list or dict that holds itself");
+    v->seen = UNDER_WAY;
+    bool ok = true, had_failed = ds_error() != NULL;
+    switch (v->kind) {
+    case DS_VALUE_LIST:
+    case DS_VALUE_TUPLE:
+    case DS_VALUE_SET:
+    case DS_VALUE_DICT:
+    case DS_VALUE_OBJECT:
+        ok = settle_items(w, v, depth);
+        break;
+    case DS_VALUE_TENSOR:
+        ok = settle_tensor_or_object(w, v);
+        break;
+    case DS_VALUE_NAME:
+        ok = v->text.n || wrong(w, "is an array of NumPy without data") ||
+             refused(w, v, "numpy.ndarray", had_failed);
+        break;
+    case DSI_VALUE_GLOBAL:
+        ok = wrong(w, "is %s itself, no value", v->global->name) ||
+             refused(w, v, v->global->name, had_failed);
+        break;
+    case DSI_VALUE_STORAGE:
+        ok = wrong(w, "is a bare storage: save tensors");
+        break;
+    default:
+        break;
+    }
+    v->seen = DONE;
+    return ok;
+}
+
+bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool objects)
+{
+    Walk w = {.what = what, .file_bytes = (int64_t)file_bytes, .objects = objects};
+    w.max_values = MANY + 16 * w.file_bytes;
+    bool ok = settle(&w, v, 0);
+    dsi_text_free(&w.path);
+    return ok;
+}

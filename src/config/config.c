@@ -1,0 +1,219 @@
+/* config/config.c: a configuration from its text to the struct: load, parse, resolve, check.
+ *
+ * Reading goes on after a mistake, so that one run names all of them: a queue on a cluster is a slow way to
+ * find four typing errors. Only a text that cannot be parsed at all ends it at once, for nothing can be
+ * said about the rest. Warnings are kept, not printed: a check prints them elsewhere than an engine, and of
+ * an engine's ranks one does.
+ * SPDX-License-Identifier: MIT */
+#include "parts.h"
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ERROR_BYTES 700 /* of all errors together: ds_error() is one line, and not endless */
+
+/* ---- errors and warnings ------------------------------------------------------------------------- */
+
+/* A user's own text in a message of one line. */
+static void add_clean(dsi_text *t, const char *s, size_t most)
+{
+    size_t n = strlen(s), shown = n < most ? n : most;
+    while (shown < n && (s[shown] & 0xC0) == 0x80) shown--; /* whole characters */
+    for (size_t i = 0; i < shown; i++)
+        if ((unsigned char)s[i] < 0x20)
+            dsi_text_add(t, "\\x%02x", s[i]);
+        else
+            dsi_text_add_bytes(t, s + i, 1);
+    if (shown < n) dsi_text_add(t, "...");
+}
+
+void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format, ...)
+{
+    r->n_errors++;
+    if (r->errors.n > ERROR_BYTES) {
+        r->n_more++;
+        return;
+    }
+    /* A derived value, or a key that is missing, has no line. */
+    int line = path ? dsi_syntax_line(&r->syntax, path) : 0;
+    if (r->errors.n) dsi_text_add(&r->errors, "; ");
+    if (line) dsi_text_add(&r->errors, "line %d: ", line);
+    if (path) {
+        dsi_text_add(&r->errors, "\"");
+        add_clean(&r->errors, path, 200);
+        dsi_text_add(&r->errors, "\": ");
+    }
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&r->errors, format, args);
+    va_end(args);
+}
+
+void dsi_config_warn(dsi_config_reader *r, const char *format, ...)
+{
+    dsi_text t = {0};
+    va_list args;
+    dsi_text_add(&t, "config: %s: ", r->name);
+    va_start(args, format);
+    dsi_text_add_args(&t, format, args);
+    va_end(args);
+    dsi_list_add(&r->c->trees->warnings, t.s);
+}
+
+void dsi_config_describe(dsi_text *t, const json_t *value)
+{
+    if (json_is_string(value)) {
+        dsi_text_add(t, "the string \"");
+        add_clean(t, json_string_value(value), 80);
+        dsi_text_add(t, "\"");
+    } else if (json_is_integer(value)) {
+        dsi_text_add(t, "%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        dsi_text_add_double(t, json_real_value(value));
+    } else {
+        dsi_text_add(t, "%s",
+                     json_is_object(value)  ? "an object"
+                     : json_is_array(value) ? "a list"
+                     : json_is_null(value)  ? "null"
+                     : json_is_true(value)  ? "true"
+                                            : "false");
+    }
+}
+
+/* ---- trees --------------------------------------------------------------------------------------- */
+
+json_t *dsi_config_at(const json_t *tree, const char *path)
+{
+    const json_t *at = tree;
+    while (at && *path) {
+        size_t n = strcspn(path, ".");
+        at = json_object_getn(at, path, n);
+        path += n + (path[n] == '.');
+    }
+    return (json_t *)at;
+}
+
+void dsi_config_put(json_t *tree, const char *path, json_t *value)
+{
+    const char *dot = strrchr(path, '.');
+    if (!dot) {
+        json_object_set_new(tree, path, value);
+        return;
+    }
+    size_t n = (size_t)(dot - path);
+    char *group = dsi_alloc(n + 1);
+    memcpy(group, path, n);
+    json_object_set_new(dsi_config_at(tree, group), dot + 1, value);
+    dsi_free(group);
+}
+
+/* As Hjson's reader does: 5e8 and 2.0 are integers, everywhere, up to 1e10. Larger ones stay real numbers,
+ * which keys of integers take too; the difference shows only in what is printed. */
+static json_t *with_integers(json_t *value)
+{
+    const double largest = 1e10;
+    const char *key;
+    json_t *inner;
+    size_t i;
+    void *next;
+    if (json_is_real(value)) {
+        double x = json_real_value(value);
+        if (fabs(x) < largest && x == trunc(x)) return json_integer((json_int_t)x);
+    } else if (json_is_object(value)) {
+        json_object_foreach_safe(value, next, key, inner)
+        {
+            json_object_set_new(value, key, with_integers(inner));
+        }
+    } else if (json_is_array(value)) {
+        json_array_foreach(value, i, inner) json_array_set_new(value, i, with_integers(inner));
+    }
+    return json_incref(value);
+}
+
+/* ---- read ---------------------------------------------------------------------------------------- */
+
+/* Into given; false with the message. */
+static bool parse(dsi_config_reader *r, const char *text, size_t n)
+{
+    dsi_text error = {0};
+    json_t *parsed = dsi_syntax_parse(&r->syntax, text, n, &error);
+    if (!parsed) {
+        dsi_fail(DS_EFORMAT, "config: %s: %s", r->name, error.s);
+    } else if (!json_is_object(parsed)) {
+        dsi_config_describe(&error, parsed);
+        dsi_refuse("config: %s: expected an object { ... } of keys, found %s", r->name, error.s);
+    } else {
+        r->c->trees->given = with_integers(parsed);
+    }
+    json_decref(parsed);
+    dsi_text_free(&error);
+    return r->c->trees->given;
+}
+
+static void read_given(dsi_config_reader *r)
+{
+    static const char *const ways[] = {"error", "warn", NULL};
+    int way = 0;
+    if (dsi_env_word("DS_CONFIG_UNKNOWN", ways, &way) != DS_OK)
+        dsi_config_wrong(r, NULL, "%s", ds_error());
+    r->soft = way == 1;
+    dsi_config_resolve(r);
+    /* What follows compares keys with one another, and needs values that are right by themselves. */
+    if (!r->n_errors) dsi_config_batch(r);
+    if (!r->n_errors) dsi_config_rules(r);
+    if (r->unknown.n) dsi_config_warn(r, "unknown keys are left out: %s", r->unknown.s);
+    if (r->ignored.n)
+        dsi_config_warn(r, "known, but without effect here (docs/config.md says why): %s",
+                        r->ignored.s);
+    if (!r->n_errors) return;
+    if (r->n_more) dsi_text_add(&r->errors, "; and %d more", r->n_more);
+    dsi_refuse("config: %s: %s", r->name, r->errors.s);
+}
+
+dsi_config *dsi_config_read(const char *text, int world_size)
+{
+    if (!text) return dsi_refuse("config: neither a file nor a text is given");
+    if (world_size < 1) return dsi_refuse("config: for %d ranks; at least 1 is needed", world_size);
+    size_t n = 0;
+    char *name = NULL, *loaded = dsi_config_load(text, &n, &name);
+    if (!loaded) return NULL;
+    dsi_config *c = dsi_alloc(sizeof *c);
+    c->trees = dsi_alloc(sizeof *c->trees);
+    c->world_size = world_size;
+    dsi_config_reader r = {.c = c, .name = name};
+    bool ok = parse(&r, loaded, n);
+    if (ok) read_given(&r);
+    ok = ok && !r.n_errors;
+    dsi_syntax_free(&r.syntax);
+    dsi_text_free(&r.errors);
+    dsi_text_free(&r.ignored);
+    dsi_text_free(&r.unknown);
+    dsi_free(loaded);
+    dsi_free(name);
+    if (ok) return c;
+    dsi_config_free(c);
+    return NULL;
+}
+
+void dsi_config_free(dsi_config *c)
+{
+    if (!c) return;
+    for (int i = 0; i < dsi_config_rows(); i++) {
+        const dsi_config_row *row = dsi_config_row_at(i);
+        /* of the types that have fields only these two are allocated */
+        bool owned = row->type == DSI_KEY_TEXT || row->type == DSI_KEY_OBJECT ||
+                     row->type == DSI_KEY_LIST;
+        if (owned && row->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + row->field));
+    }
+    for (int i = 0; i < c->trees->warnings.n; i++) dsi_free(c->trees->warnings.at[i]);
+    dsi_list_free(&c->trees->warnings);
+    json_decref(c->trees->given);
+    json_decref(c->trees->resolved);
+    dsi_free(c->trees);
+    dsi_free(c);
+}

@@ -1,0 +1,130 @@
+/* config/config.h: ds_config.json, read, checked against the table of keys, and resolved for a number of
+ * ranks. The struct is nested as the file is; it holds what some part of the library acts on. Every other
+ * key that DeepSpeed knows is checked too, and stands in dsi_config_json.
+ *
+ *     text (file, JSON, base64)  -> load.c    -> bytes
+ *     comments, bare keys, ...   -> syntax.c  -> JSON, every key with its line
+ *     values                     -> resolve.c -> a tree with every key, by table.h
+ *     keys about one another     -> batch.c   -> batch sizes, and the struct below
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_CONFIG_CONFIG_H
+#define DSI_CONFIG_CONFIG_H
+
+#include <deepspeed/types.h>
+
+#define DSI_CONFIG_NO_DTYPE (-1) /* of keys that name a dtype: not given */
+
+typedef enum dsi_offload_device {
+    DSI_OFFLOAD_NONE,
+    DSI_OFFLOAD_CPU,
+    DSI_OFFLOAD_NVME
+} dsi_offload_device;
+typedef enum dsi_tag_validation { DSI_TAG_IGNORE, DSI_TAG_WARN, DSI_TAG_FAIL } dsi_tag_validation;
+typedef enum dsi_on_nan { DSI_NAN_ERROR, DSI_NAN_CONTINUE } dsi_on_nan;
+
+/* "optimizer" and "scheduler": the type's name and the text of the JSON object params, or NULL. */
+typedef struct dsi_config_named {
+    char *type, *params;
+} dsi_config_named;
+
+typedef struct dsi_config_monitor {
+    bool enabled;
+    char *output_path, *job_name;
+} dsi_config_monitor;
+
+typedef struct dsi_config_zero {
+    int64_t stage;
+    bool reduce_scatter, overlap_comm, compute_grad_norm;
+    int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
+    /* stage 3, elements; the "stage3_" names lead here too */
+    int64_t prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
+    int64_t max_live_parameters, max_reuse_distance;
+    bool gather_16bit_weights_on_model_save;
+    int64_t sub_group_size;
+    bool deterministic;
+    struct {
+        int device; /* dsi_offload_device */
+        char *nvme_path;
+        int64_t buffer_count;
+        bool pin_memory, pipeline_read, pipeline_write, fast_init;
+        double ratio;
+    } offload_optimizer;
+    struct {
+        int device; /* dsi_offload_device */
+        char *nvme_path;
+        int64_t buffer_count, buffer_size, max_in_cpu;
+        bool pin_memory;
+    } offload_param;
+} dsi_config_zero;
+
+typedef struct dsi_config {
+    int world_size; /* what it was resolved for */
+    /* always resolved: train = micro * accumulation * world_size */
+    int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+
+    int64_t steps_per_print; /* 0: no lines */
+    bool wall_clock_breakdown, memory_breakdown;
+    double gradient_clipping; /* largest norm; 0: off */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+    bool gradient_sum;           /* "gradient_allreduce_op": "sum" */
+    int communication_data_type; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE: the model's */
+    bool dataloader_drop_last, zero_allow_untested_optimizer;
+    int on_nan; /* dsi_on_nan: what a loss that is not a number does in float32 and bfloat16 */
+
+    dsi_config_named optimizer, scheduler;
+    struct {
+        bool enabled, auto_cast;
+        double loss_scale; /* 0: dynamic */
+        int64_t initial_scale_power, loss_scale_window, hysteresis;
+        bool consecutive_hysteresis;
+        int64_t min_loss_scale;
+    } fp16;
+    struct {
+        bool enabled, check_grad_overflow;
+    } bf16;
+    struct {
+        int grad_accum_dtype; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE */
+    } data_types;
+    dsi_config_zero zero;
+
+    dsi_config_monitor tensorboard, csv_monitor;
+    struct {
+        bool enabled, verbose, prof_all;
+        char *prof_ops; /* "all_reduce,broadcast"; NULL: none */
+    } comms_logger;
+    struct {
+        bool enabled;
+    } throughput; /* "timers.throughput" */
+
+    struct {
+        bool profile;
+    } activation_checkpointing;
+    struct {
+        int tag_validation; /* dsi_tag_validation */
+        bool async;
+        int64_t keep_last; /* 0: all */
+    } checkpoint;
+
+    struct {
+        int64_t block_size, queue_depth, intra_op_parallelism;
+        bool single_submit, overlap_events;
+    } aio;
+
+    struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
+} dsi_config;
+
+/* From the path of a file, from JSON text, or from (urlsafe) base64 of JSON text, for that many ranks.
+ * NULL with the message, which names every key that cannot be. */
+dsi_config *dsi_config_read(const char *text, int world_size);
+void dsi_config_free(dsi_config *c);
+
+/* The resolved configuration: every key with its value. To be freed with dsi_free. */
+char *dsi_config_json(const dsi_config *c);
+
+/* On rank 0: a WARNING for each old key and one for keys that have no effect here; then, at INFO,
+ * DeepSpeed's "DeepSpeedEngine configuration:" with every value, and the user's JSON. */
+void dsi_config_print(const dsi_config *c);
+
+#endif

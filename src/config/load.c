@@ -1,0 +1,105 @@
+/* config/load.c: where the text of a configuration comes from: itself, a file, or base64.
+ *
+ * DeepSpeed's launcher hands a configuration to its children as urlsafe base64 (RFC 4648, section 5), and
+ * DeepSpeed takes an argument that names no file for such text. So do we, but only if it decodes to
+ * something that can be JSON: a mistyped file name should be called that.
+ * SPDX-License-Identifier: MIT */
+#include "parts.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MOST_BYTES (16 << 20) /* of a file: what is larger is no configuration */
+
+static int digit(char ch)
+{
+    if (ch >= 'A' && ch <= 'Z') return ch - 'A';
+    if (ch >= 'a' && ch <= 'z') return ch - 'a' + 26;
+    if (ch >= '0' && ch <= '9') return ch - '0' + 52;
+    if (ch == '-' || ch == '+') return 62;
+    return ch == '_' || ch == '/' ? 63 : -1;
+}
+
+/* The bytes and a final 0, or NULL if s is not base64 of either alphabet. */
+static char *decode(const char *s, size_t *n)
+{
+    size_t length = strlen(s), body = length;
+    while (body && length - body < 2 && s[body - 1] == '=') body--;
+    if (!body || length % 4) return NULL;
+    char *out = dsi_alloc(length / 4 * 3 + 1);
+    unsigned bits = 0;
+    *n = 0;
+    for (size_t i = 0; i < body; i++) {
+        int d = digit(s[i]);
+        if (d < 0) {
+            dsi_free(out);
+            return NULL;
+        }
+        bits = bits << 6 | (unsigned)d;
+        if (i % 4) out[(*n)++] = (char)(bits >> (6 - 2 * (i % 4)) & 0xFF);
+    }
+    out[*n] = 0;
+    return out;
+}
+
+/* What cannot be the path of a file that anybody has: an object, a list, or several lines. */
+static bool is_text(const char *s)
+{
+    const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");
+    return *begin == '{' || *begin == '[' || strpbrk(s, "\r\n");
+}
+
+static char *load_file(const char *path, const struct stat *s, size_t *n)
+{
+    if (S_ISDIR(s->st_mode))
+        return dsi_refuse("config: %s is a directory; expected a JSON file", path);
+    if (!S_ISREG(s->st_mode) && !S_ISFIFO(s->st_mode)) /* a device may never end */
+        return dsi_refuse("config: %s is neither a file nor a pipe", path);
+    if (s->st_size > MOST_BYTES)
+        return dsi_refuse("config: %s has %lld bytes; a configuration has at most %d", path,
+                          (long long)s->st_size, MOST_BYTES);
+    return dsi_file_read(path, n);
+}
+
+static char *load_base64(const char *text, size_t *n)
+{
+    char *decoded = decode(text, n);
+    if (decoded && (is_text(decoded) || strchr(decoded, ':'))) return decoded;
+    dsi_free(decoded);
+    return NULL;
+}
+
+char *dsi_config_load(const char *path_or_text, size_t *n, char **name)
+{
+    struct stat s;
+    char *text = NULL;
+    const char *called = path_or_text;
+    int missing = stat(path_or_text, &s) == 0 ? 0 : errno;
+    if (!*path_or_text) return dsi_refuse("config: the path of the file is empty");
+    if (is_text(path_or_text)) {
+        called = "the given text";
+        *n = strlen(path_or_text);
+        text = dsi_strdup(path_or_text);
+    } else if (!missing) {
+        text = load_file(path_or_text, &s, n);
+        if (!text) return NULL;
+    } else if ((text = load_base64(path_or_text, n))) {
+        called = "the base64 text";
+    } else {
+        dsi_fail(DS_EIO,
+                 "config: %.200s: %s; expected the path of a file, JSON text, or base64 of it",
+                 path_or_text, strerror(missing));
+        return NULL;
+    }
+    if (!*n) {
+        dsi_free(text);
+        return dsi_refuse("config: %s is empty; expected an object { ... } of keys", called);
+    }
+    *name = dsi_strdup(called);
+    return text;
+}

@@ -1,0 +1,42 @@
+/* config/syntax.h: the text of a configuration as strict JSON, with the origin of every byte.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_CONFIG_SYNTAX_H
+#define DSI_CONFIG_SYNTAX_H
+
+#include "base/list.h"
+#include "base/text.h"
+
+#include <jansson.h>
+
+/* A key of the text. */
+typedef struct dsi_syntax_key {
+    int parent;        /* the key whose value it stands in, or -1 */
+    size_t at;         /* in the text */
+    size_t from, upto; /* its name without quotes, in the JSON */
+} dsi_syntax_key;
+
+typedef struct dsi_syntax_token {
+    size_t json, text; /* where it stands in the one and in the other */
+} dsi_syntax_token;
+
+typedef struct dsi_syntax {
+    const char *text; /* borrowed */
+    size_t n;
+    dsi_text json;
+    struct {
+        DSI_LIST(dsi_syntax_key)
+    } keys;
+    struct {
+        DSI_LIST(dsi_syntax_token)
+    } tokens; /* in their order */
+} dsi_syntax;
+
+/* Parses n bytes of text. NULL with "line 3 column 7: ..." added to error. The syntax serves for places
+ * afterwards; free it in any case. */
+json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error);
+void dsi_syntax_free(dsi_syntax *s);
+
+/* The line, from 1, of the key with that path ("fp16.enabled"), or 0 if the text does not have it. */
+int dsi_syntax_line(const dsi_syntax *s, const char *path);
+
+#endif

@@ -1,0 +1,268 @@
+/* device/cpu/attention/attention.c: scaled dot product attention, without ever holding the scores [L,S].
+ *
+ * ROWS queries go over the keys KEYS at a time. Forward keeps each row's maximum and sum so far, and
+ * scales what it has when the maximum grows; it leaves lse = log of the row's sum, from which backward
+ * makes the softmax of any block again (Dao et al., arXiv:2205.14135). Products run on the tiles of
+ * tile.h, which want a block of keys (and, backward, of values) transposed: all are, once, before the first
+ * row, unless rows are few. Forward is divided by blocks of rows; backward, where all rows add to dk and dv,
+ * by batch.
+ *
+ * A row that attends to nothing (its scores are all -inf) gives 0, and no gradient, as in PyTorch.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/gemm/dots.h"
+#include "device/cpu/gemm/tile.h"
+#include "device/cpu/reduce/lines.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/simd/vmath.h"
+#include "device/cpu/table.h"
+
+#define ROWS        32
+#define KEYS        96  /* whole tiles of every instruction set */
+#define FEW_ROWS    8   /* for which transposing costs as much as it helps */
+#define GRAIN_FLOPS 5e5 /* of a part of a parallel loop */
+
+typedef struct {
+    double scale;
+    bool causal;
+    dsi_view q, k, v, mask, y, lse;
+    dsi_view dy, dq, dk, dv; /* backward */
+    float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
+} job;
+
+/* The keys that one of the rows before `end` attends to come before this one. */
+static int64_t keys_seen(const job *x, int64_t end)
+{
+    return x->causal && end < x->k.d[1] ? end : x->k.d[1];
+}
+
+static int64_t key_blocks(const dsi_view *k) { return (k->d[1] + KEYS - 1) / KEYS; }
+
+/* s[r][c] = a_r b_c, where b are rows of k from `key` on, or of v; s has rows of KEYS. */
+static void products_f32(const dsi_view *k, const float *transposed, int64_t batch, int64_t key,
+                         const float *a, int64_t am, float *s, int64_t rows, int64_t cols)
+{
+    int64_t depth = k->d[2];
+    if (!transposed) {
+        const float *b = (const float *)k->p + batch * k->s[0] + key * k->s[1];
+        dots(
+            (dot_operands){.a = a, .b = b, .am = am, .bn = k->s[1], .k = depth, .y = s, .ym = KEYS},
+            rows, cols);
+        return;
+    }
+    const float *b = transposed + (batch * key_blocks(k) + key / KEYS) * depth * KEYS;
+    for (int64_t j = 0; j < cols; j += TILE_COLS) {
+        tile_operands t = {.a = a,
+                           .am = am,
+                           .ak = 1,
+                           .b = b + j,
+                           .bk = KEYS,
+                           .k = depth,
+                           .y = s + j,
+                           .ym = KEYS,
+                           .a_tile = TILE_ROWS * am};
+        tile(t, rows, (int)(cols - j < TILE_COLS ? cols - j : TILE_COLS));
+    }
+}
+
+static void products_f64(const dsi_view *k, const float *transposed, int64_t batch, int64_t key,
+                         const double *a, int64_t am, double *s, int64_t rows, int64_t cols)
+{
+    const double *b = (const double *)k->p + batch * k->s[0] + key * k->s[1];
+    int64_t bn = k->s[1], depth = k->d[2];
+    (void)transposed;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            double sum = 0;
+            for (int64_t i = 0; i < depth; i++) sum += a[r * am + i] * b[c * bn + i];
+            s[r * KEYS + c] = sum;
+        }
+}
+
+/* y[i][j] += sum over k of a[i am + k ak] b[k bk + j] */
+static void add_products_f32(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
+                             int64_t depth, float *y, int64_t ym, int64_t rows, int64_t cols)
+{
+    int64_t tiles = (cols + TILE_COLS - 1) / TILE_COLS, vectors = (cols + VF - 1) / VF;
+    int64_t width = (vectors + tiles - 1) / tiles * VF; /* none is much narrower than the others */
+    for (int64_t j = 0; j < cols; j += width) {
+        tile_operands t = {.a = a,
+                           .am = am,
+                           .ak = ak,
+                           .b = b + j,
+                           .bk = bk,
+                           .k = depth,
+                           .y = y + j,
+                           .ym = ym,
+                           .add = true,
+                           .a_tile = TILE_ROWS * am};
+        tile(t, rows, (int)(cols - j < width ? cols - j : width));
+    }
+}
+
+static void add_products_f64(const double *a, int64_t am, int64_t ak, const double *b, int64_t bk,
+                             int64_t depth, double *y, int64_t ym, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
+}
+
+/* Of a block's row: as in lines.h, but in whole vectors, since a row is short. NaNs are passed over. */
+static float row_max_f32(int64_t n, const float *x)
+{
+    vf m = vf_set(-INFINITY);
+    float max;
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
+#if defined(DSI_ISA_avx512)
+    max = _mm512_reduce_max_ps(m);
+#else
+    float lane[VF];
+    vf_store(lane, m);
+    max = lane[0];
+    for (int j = 1; j < VF; j++) max = lane[j] > max ? lane[j] : max;
+#endif
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static float row_sum_f32(int64_t n, const float *x)
+{
+    vf a = vf_zero(), b = vf_zero();
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF)
+        a = vf_add(a, vf_load(x + i)), b = vf_add(b, vf_load(x + i + VF));
+    for (; i < n; i += VF) a = vf_add(a, vf_load_n(x + i, n - i < VF ? (int)(n - i) : VF));
+    return vf_sum(vf_add(a, b));
+}
+
+static double row_max_f64(int64_t n, const double *x) { return max_line_f64(n, x); }
+static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x); }
+
+static float dot_f32(const float *a, const float *b, int64_t n)
+{
+    float sum;
+    dots((dot_operands){.a = a, .b = b, .k = n, .y = &sum}, 1, 1);
+    return sum;
+}
+
+static double dot_f64(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+#define T           float
+#define NAMED(name) name##_f32
+#include "attention.inc"
+#define T           double
+#define NAMED(name) name##_f64
+#include "attention.inc"
+
+/* ---- the kernels ----------------------------------------------------------------------------------------- */
+
+static void run_forward(void *arg, int64_t begin, int64_t end)
+{
+    const job *x = arg;
+    int64_t length = x->q.d[1], blocks = (length + ROWS - 1) / ROWS;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i % blocks * ROWS, rows = length - row < ROWS ? length - row : ROWS;
+        if (x->q.dtype == DS_F32)
+            forward_f32(x, i / blocks, row, rows);
+        else
+            forward_f64(x, i / blocks, row, rows);
+    }
+}
+
+static void run_backward(void *arg, int64_t begin, int64_t end)
+{
+    const job *x = arg;
+    for (int64_t batch = begin; batch < end; batch++) {
+        if (x->q.dtype == DS_F32)
+            backward_f32(x, batch);
+        else
+            backward_f64(x, batch);
+    }
+}
+
+static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
+{
+    if (v->s[2] == 1 || v->d[2] < 2) return true;
+    dsi_fail(DS_EINVAL, "%s: %s has stride %lld along its last dimension: expected 1", kernel, name,
+             (long long)v->s[2]);
+    return false;
+}
+
+/* k [B,S,D] -> to [B, blocks, D, KEYS] */
+static ds_status transpose(dsi_stream *s, const dsi_view *k, float *to)
+{
+    int64_t whole = k->d[1] / KEYS, left = k->d[1] % KEYS, depth = k->d[2], block = depth * KEYS;
+    int64_t each = key_blocks(k) * block;
+    dsi_view x = {
+        k->p, DS_F32, 4, {k->d[0], whole, depth, KEYS}, {k->s[0], KEYS * k->s[1], 1, k->s[1]}};
+    dsi_view y = {to, DS_F32, 4, {k->d[0], whole, depth, KEYS}, {each, block, KEYS, 1}};
+    ds_status status = whole ? KERNEL(copy)(s, x, y) : DS_OK;
+    x.p = (float *)k->p + whole * KEYS * k->s[1], y.p = to + whole * block;
+    x.d[1] = y.d[1] = 1, x.d[3] = y.d[3] = left;
+    return status == DS_OK && left ? KERNEL(copy)(s, x, y) : status;
+}
+
+/* Transposed keys, and values if `back`, in scratch memory that is to be released: x->keys. */
+static ds_status transpose_all(dsi_stream *s, job *x, bool back)
+{
+    if (x->q.dtype != DS_F32 || x->q.d[1] < FEW_ROWS) return DS_OK;
+    int64_t keys = x->k.d[0] * key_blocks(&x->k) * KEYS;
+    x->keys = dsi_scratch(s, (size_t)(keys * (x->k.d[2] + (back ? x->v.d[2] : 0))) * sizeof(float));
+    if (!x->keys) return DS_ENOMEM;
+    ds_status status = transpose(s, &x->k, x->keys);
+    if (!back || status) return status;
+    x->values = x->keys + keys * x->k.d[2];
+    return transpose(s, &x->v, x->values);
+}
+
+/* of one row of queries */
+static double flops(const job *x)
+{
+    return 2 * (double)x->k.d[1] * (double)(x->q.d[2] + x->v.d[2] + 1);
+}
+
+ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+                            dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
+{
+    if (is_half(q.dtype))
+        IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k, &v,
+               &mask);
+    job x = {
+        .scale = scale, .causal = causal, .q = q, .k = k, .v = v, .mask = mask, .y = y, .lse = lse};
+    if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
+    if (!unit_stride("attention", "q", &q) || !unit_stride("attention", "k", &k) ||
+        !unit_stride("attention", "v", &v) || !unit_stride("attention", "y", &y))
+        return DS_EINVAL;
+    int64_t items = q.d[0] * ((q.d[1] + ROWS - 1) / ROWS);
+    ds_status status = transpose_all(s, &x, false);
+    if (!status)
+        dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / ROWS / (flops(&x) + 1)), run_forward, &x);
+    dsi_scratch_release(s, x.keys);
+    return status;
+}
+
+ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+                               dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                               dsi_view dq, dsi_view dk, dsi_view dv)
+{
+    if (is_half(q.dtype))
+        IN_F32(s, 3, KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
+               &dq, &dk, &dv, &dy, &q, &k, &v, &mask, &y);
+    job x = {scale, causal, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
+    const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
+    static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
+    if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention_dx", q.dtype);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!unit_stride("attention_dx", names[i], all[i])) return DS_EINVAL;
+    double each = flops(&x) * (double)q.d[1] * 2.5;
+    ds_status status = transpose_all(s, &x, true);
+    if (!status) dsi_parallel(q.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);
+    dsi_scratch_release(s, x.keys);
+    return status;
+}

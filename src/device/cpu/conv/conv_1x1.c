@@ -1,0 +1,115 @@
+/* device/cpu/conv/conv_1x1.c: 1x1 convolutions without padding, as matrix products.
+ *
+ * A 1x1 kernel mixes the channels of each pixel alone: y [pixels, K] = x [pixels, C] w^T. Where the pixels of an
+ * image, or of all, are a line in memory, that is one call of the matrix product; a stride takes every
+ * n-th pixel, copied first.
+ * SPDX-License-Identifier: MIT */
+#include "conv.h"
+#include "device/cpu/table.h"
+
+static bool is_point(const dsi_conv2d *c, const dsi_view *w)
+{
+    return c->groups == 1 && w->d[2] == 1 && w->d[3] == 1 && !c->padding[0] && !c->padding[1];
+}
+
+/* The rows of a matrix, a pixel each: [1, N H W, C], or [N, H W, C] if samples do not run on; false if not even
+ * the pixels of a sample do. */
+static bool matrix_of(const dsi_view *v, dsi_view *m)
+{
+    int64_t pixels = v->d[2] * v->d[3], step = v->d[3] > 1 ? v->s[3] : v->s[2];
+    if (v->d[2] > 1 && v->s[2] != v->d[3] * step) return false;
+    *m = (dsi_view){v->p, v->dtype, 3, {v->d[0], pixels, v->d[1]}, {v->s[0], step, v->s[1]}};
+    if (v->s[0] == pixels * step) m->d[0] = 1, m->d[1] = v->d[0] * pixels, m->s[0] = 0;
+    return true;
+}
+
+/* One line of all pixels as a matrix a sample, where the other operand has no such line. */
+static void by_samples(dsi_view *m, const dsi_view *y)
+{
+    int64_t pixels = y->d[2] * y->d[3];
+    if (m->d[0] == 1) m->s[0] = pixels * m->s[1];
+    m->d[0] = y->d[0], m->d[1] = pixels;
+}
+
+static dsi_view turned(dsi_view m)
+{
+    int64_t d = m.d[1], s = m.s[1];
+    m.d[1] = m.d[2], m.s[1] = m.s[2];
+    m.d[2] = d, m.s[2] = s;
+    return m;
+}
+
+/* w [K,C,1,1] as [batch, K, C], the same for each */
+static dsi_view weights_of(const dsi_view *w, int64_t batch)
+{
+    return (dsi_view){w->p, w->dtype, 3, {batch, w->d[0], w->d[1]}, {0, w->s[0], w->s[1]}};
+}
+
+/* Every stride-th pixel of x. */
+static dsi_view strided(const dsi_conv2d *c, dsi_view x, const dsi_view *y)
+{
+    for (int i = 0; i < 2; i++) x.d[2 + i] = y->d[2 + i], x.s[2 + i] *= c->stride[i];
+    return x;
+}
+
+/* The same densely, channels side by side, in scratch memory: release its p. */
+static dsi_view dense_like(dsi_stream *s, dsi_view v)
+{
+    int64_t C = v.d[1];
+    v.s[0] = v.d[2] * v.d[3] * C, v.s[1] = 1, v.s[2] = v.d[3] * C, v.s[3] = C;
+    v.p = dsi_scratch(s, (size_t)view_numel(&v) * sizeof(float));
+    return v;
+}
+
+bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                   dsi_view y, ds_status *status)
+{
+    dsi_view a = {0}, to = {0}, copy = {0}, seen = strided(c, x, &y);
+    if (!is_point(c, &w) || !matrix_of(&y, &to)) return false;
+    *status = DS_OK;
+    if (!matrix_of(&seen, &a)) {
+        copy = dense_like(s, seen);
+        *status = copy.p ? KERNEL(copy)(s, seen, copy) : DS_ENOMEM;
+        matrix_of(&copy, &a);
+    }
+    if (a.d[0] != to.d[0]) by_samples(&a, &y), by_samples(&to, &y);
+    if (!*status) *status = KERNEL(matmul)(s, a, turned(weights_of(&w, a.d[0])), b, to);
+    dsi_scratch_release(s, copy.p);
+    return true;
+}
+
+bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+              ds_status *status)
+{
+    dsi_view g = {0}, to = {0}, seen = strided(c, dx, &dy), copy = {0};
+    bool all = c->stride[0] == 1 && c->stride[1] == 1;
+    if (!is_point(c, &w) || !matrix_of(&dy, &g)) return false;
+    *status = all ? DS_OK : KERNEL(fill)(s, 0, dx);
+    if (!matrix_of(&seen, &to)) {
+        copy = dense_like(s, seen);
+        if (!copy.p) *status = DS_ENOMEM;
+        matrix_of(&copy, &to);
+    }
+    if (g.d[0] != to.d[0]) by_samples(&g, &dy), by_samples(&to, &dy);
+    if (!*status) *status = KERNEL(matmul)(s, g, weights_of(&w, g.d[0]), (dsi_view){0}, to);
+    if (!*status && copy.p) *status = KERNEL(copy)(s, copy, seen);
+    dsi_scratch_release(s, copy.p);
+    return true;
+}
+
+/* Where all pixels are one line: else sums over samples would go through memory. */
+bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+              ds_status *status)
+{
+    dsi_view g = {0}, a = {0}, copy = {0}, seen = strided(c, x, &dy);
+    if (!is_point(c, &dw) || !matrix_of(&dy, &g) || g.d[0] != 1) return false;
+    *status = DS_OK;
+    if (!matrix_of(&seen, &a) || a.d[0] != 1) {
+        copy = dense_like(s, seen);
+        *status = copy.p ? KERNEL(copy)(s, seen, copy) : DS_ENOMEM;
+        matrix_of(&copy, &a);
+    }
+    if (!*status) *status = KERNEL(matmul)(s, turned(g), a, (dsi_view){0}, weights_of(&dw, 1));
+    dsi_scratch_release(s, copy.p);
+    return true;
+}

@@ -1,0 +1,404 @@
+/* device/cpu/gemm/gemm.c: matrix products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N], any strides.
+ *
+ * float32 goes tile by tile (tile.h). A tile reads a number by number and b along N, so a row-major b
+ * and any a (products NN and TN) need no packing while both are near. What does not lie so, or is
+ * large, is packed first (gemm_pack.c), K_BLOCK elements deep (few rows of NT: dot products instead):
+ *
+ *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     they fill a quarter of the second cache
+ *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     only if its rows do not lie along k
+ *
+ *     for SIDE rows, for K_BLOCK of k:     pack a
+ *         for the columns of those panels: pack b
+ *             for each group of rows, for each panel: tile
+ *
+ * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008, with the roles of
+ * the caches as in BLIS.) A group of rows stays in the first cache and the panels stream past it from
+ * the second. So y is written along its rows, a tile's lines asked for ahead, and K_BLOCK can be so
+ * long that reading y again for each block of k costs little. Each element of y is a sum in the order
+ * of k within one thread: results depend neither on the number of threads nor on the sizes of caches.
+ *
+ * bfloat16 goes to the processor's matrix unit, where there is one (gemm_amx.c). Of other 16-bit matrices, small
+ * ones are copied to float32 as they are; large ones become float32 on their way into packed blocks, so that
+ * no copy of them is ever whole. A block of outputs is kept in float32 until its sums are complete. float64
+ * serves gradient checks and takes plain loops.
+ * SPDX-License-Identifier: MIT */
+#include "base/int.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/table.h"
+#include "dots.h"
+#include "gemm_amx.h"
+#include "gemm_pack.h"
+#include "tile.h"
+
+#define K_BLOCK     384
+#define ROW_BLOCK   (10 * TILE_ROWS)
+#define ITEMS       32     /* of a block, so that threads can share it evenly */
+#define SIDE        2048   /* rows that are packed at a time, and columns of a block of 16-bit y */
+#define SPARSE      65536  /* numbers that a is spread over, if not along k: too many to be near */
+#define FAR_BYTES   262144 /* of y: beyond it, lines of it are asked for ahead */
+#define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
+
+/* Element (i, j) is p[i row + j col], of float32 unless dtype says that it has 16 bits. */
+typedef struct Matrix {
+    void *p;
+    ds_dtype dtype;
+    int64_t batch, row, col;
+} Matrix;
+
+typedef struct Product {
+    int64_t batch, m, n, k;
+    Matrix a, b, y;
+    const float *bias; /* unit stride; or NULL */
+    bool add;          /* to what y holds */
+} Product;
+
+static Matrix moved(Matrix x, int64_t batch, int64_t i, int64_t j)
+{
+    int64_t by = batch * x.batch + i * x.row + j * x.col;
+    x.p = (char *)x.p + by * (is_half(x.dtype) ? 2 : 4);
+    return x;
+}
+
+/* ---- a block of the product -------------------------------------------------------------------------- */
+
+typedef struct Block {
+    Product of;                 /* m, n, k and pointers are those of the block */
+    float *packed_a, *packed_b; /* NULL: read in place */
+    int64_t rows, panels;       /* of an item of the parallel loop */
+    int64_t down, across;       /* items */
+    bool dots, far;
+} Block;
+
+/* `rows` rows from `row` on, of the panel of columns from j on. */
+static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
+{
+    const Product *p = &x->of;
+    int cols = (int)dsi_min(TILE_COLS, p->n - j);
+    const float *a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row;
+    const float *b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col;
+    const float *bias = p->bias ? p->bias + j : NULL;
+    float *y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
+    if (x->dots) {
+        dots((dot_operands){.a = a,
+                            .b = b,
+                            .am = p->a.row,
+                            .bn = p->b.col,
+                            .k = p->k,
+                            .bias = bias,
+                            .y = y,
+                            .ym = p->y.row},
+             rows, cols);
+        return;
+    }
+    tile_operands t = {.a = a,
+                       .am = p->a.row,
+                       .ak = p->a.col,
+                       .b = b,
+                       .bk = p->b.row,
+                       .k = p->k,
+                       .bias = bias,
+                       .y = y,
+                       .ym = p->y.row,
+                       .add = p->add};
+    if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
+    if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
+    t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
+    tile(t, rows, cols);
+}
+
+/* The lines of a tile of y. */
+static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
+{
+    const float *y = (const float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
+    int64_t rows = dsi_min(TILE_ROWS, p->m - row), cols = dsi_min(TILE_COLS, p->n - j);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < cols; c += 16) __builtin_prefetch(y + i * p->y.row + c, 1);
+}
+
+/* One panel stays in the first cache while all rows go past it; of several, each group of rows does. Of a y that is
+ * far, the lines of the next tile are asked for before each. */
+static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
+{
+    int64_t last_row = dsi_min(row + x->rows, x->of.m);
+    int64_t last_col = dsi_min(col + x->panels * TILE_COLS, x->of.n);
+    int64_t step = x->panels == 1 ? x->rows : TILE_ROWS;
+    for (; row < last_row; row += step)
+        for (int64_t j = col; j < last_col; j += TILE_COLS) {
+            bool more = j + TILE_COLS < last_col;
+            if (x->far && more)
+                ask_for(&x->of, batch, row, j + TILE_COLS);
+            else if (x->far && row + step < x->of.m)
+                ask_for(&x->of, batch, row + step, col);
+            run_panel(x, batch, row, dsi_min(step, last_row - row), j);
+        }
+}
+
+/* Item: so many rows and panels of one batch, panels fastest. */
+static void run_items(void *arg, int64_t begin, int64_t end)
+{
+    const Block *x = arg;
+    int64_t down = begin / x->across, across = begin % x->across;
+    int64_t batch = down / x->down;
+    down %= x->down;
+    for (int64_t item = begin; item < end; item++) {
+        run_item(x, batch, down * x->rows, across * x->panels * TILE_COLS);
+        if (++across == x->across) across = 0, down++;
+        if (down == x->down) down = 0, batch++;
+    }
+}
+
+static void multiply(Block *x)
+{
+    const Product *p = &x->of;
+    x->down = dsi_div_up(p->m, x->rows);
+    x->across = dsi_div_up(p->n, x->panels * TILE_COLS);
+    double flops = 2.0 * (double)(dsi_min(p->m, x->rows) * x->panels * TILE_COLS) * (double)p->k;
+    dsi_parallel(p->batch * x->down * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
+}
+
+/* ---- the product: blocks over k, and over m and n where they are packed ------------------------------ */
+
+/* Of the sums of `whole`, those over k from `from` on. */
+static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
+{
+    part->k = dsi_min(k, whole->k - from);
+    part->a = moved(whole->a, 0, 0, from);
+    part->b = moved(whole->b, 0, from, 0);
+    part->add = whole->add || from > 0;
+}
+
+/* y lies in no near cache. */
+static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
+
+static int64_t depth(int64_t k) { return k > K_BLOCK ? dsi_div_up(k, dsi_div_up(k, K_BLOCK)) : k; }
+
+static void run_in_place(const Product *p, bool dots)
+{
+    int64_t each = dots ? p->k : depth(p->k), k = 0;
+    Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
+    if (x.far) x.rows = TILE_ROWS, x.panels = dsi_div_up(p->n, TILE_COLS);
+    do {
+        set_k(&x.of, p, k, each);
+        multiply(&x);
+        k += each;
+    } while (k < p->k);
+}
+
+/* One block of k: all rows of p, and as many columns at a time as packed_b holds. */
+static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
+{
+    int64_t panels = dsi_div_up(width, TILE_COLS), groups = dsi_div_up(p->m, TILE_ROWS);
+    Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a};
+    if (packed_a) pack_vectors(&a);
+    for (int64_t j = 0; j < p->n; j += width) {
+        Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
+        x.of.n = dsi_min(width, p->n - j);
+        x.far = is_far(p);
+        x.of.b = moved(p->b, 0, 0, j);
+        x.of.y = moved(p->y, 0, 0, j);
+        if (p->bias) x.of.bias += j;
+        x.panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
+        Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
+        pack_vectors(&b);
+        multiply(&x);
+    }
+}
+
+/* Room for what is used again and again, beside what passes. */
+static int64_t quarter_of_l2(void) { return dsi_cpu_l2_bytes() / 4; }
+
+/* Columns whose panels fill it. */
+static int64_t panel_columns(void)
+{
+    int64_t panels = quarter_of_l2() / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
+    return (panels < 2 ? 2 : panels) * TILE_COLS;
+}
+
+static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
+{
+    int64_t each = depth(p->k), m = dsi_min(p->m, SIDE), width = dsi_min(p->n, panel_columns());
+    int64_t b_size = dsi_div_up(width, TILE_COLS) * TILE_COLS * each;
+    int64_t a_size = pack_a ? dsi_div_up(m, TILE_ROWS) * TILE_ROWS * each : 0;
+    float *packed = dsi_scratch(s, (size_t)(a_size + b_size) * sizeof *packed);
+    if (!packed) return DS_ENOMEM;
+    for (int64_t batch = 0; batch < p->batch; batch++)
+        for (int64_t i = 0; i < p->m; i += SIDE) {
+            Product x = *p;
+            x.m = dsi_min(SIDE, p->m - i);
+            x.batch = 1;
+            x.a = moved(p->a, batch, i, 0);
+            x.b = moved(p->b, batch, 0, 0);
+            x.y = moved(p->y, batch, i, 0);
+            Product part = x;
+            int64_t k = 0;
+            do {
+                set_k(&part, &x, k, each);
+                run_k(&part, width, pack_a ? packed + b_size : NULL, packed);
+                k += each;
+            } while (k < p->k);
+        }
+    dsi_scratch_release(s, packed);
+    return DS_OK;
+}
+
+/* y has unit stride along n here. */
+static ds_status run(dsi_stream *s, const Product *p)
+{
+    bool one = p->n == 1, few = p->m <= dsi_min(8 + p->k / 8, 64);
+    if (p->b.row == 1 && p->a.col == 1 && !p->add && (one || (few && p->b.col != 1))) {
+        run_in_place(p, true);
+        return DS_OK;
+    }
+    /* b, and an a whose rows do not lie along k, would be read from far away, again and again */
+    bool far_b = p->m > TILE_ROWS && p->k * p->n * (int64_t)sizeof(float) > quarter_of_l2();
+    bool far_a = p->a.col != 1 && p->n > TILE_COLS && p->k * p->a.col > SPARSE;
+    if (p->b.col == 1 && !far_b && !far_a) {
+        run_in_place(p, false);
+        return DS_OK;
+    }
+    return run_packed(s, p, p->a.col != 1);
+}
+
+/* ---- y that has no unit stride along n ---------------------------------------------------------------- */
+
+static void copy_rows(const Product *p, const float *from, int64_t from_batch, int64_t from_row)
+{
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                ((float *)p->y.p)[b * p->y.batch + i * p->y.row + j * p->y.col] =
+                    from[b * from_batch + i * from_row + j];
+}
+
+/* y^T = b^T a^T, which adds a bias of rows: it is written first. */
+static ds_status run_transposed(dsi_stream *s, const Product *p)
+{
+    Product t = {p->batch, p->n, p->m, p->k, p->b, p->a, p->y, NULL, p->bias != NULL};
+    t.a.row = p->b.col, t.a.col = p->b.row;
+    t.b.row = p->a.col, t.b.col = p->a.row;
+    t.y.row = p->y.col, t.y.col = 1;
+    if (p->bias) copy_rows(p, p->bias, 0, 0);
+    return run(s, &t);
+}
+
+static ds_status run_copied(dsi_stream *s, const Product *p)
+{
+    float *dense = dsi_scratch(s, (size_t)(p->batch * p->m * p->n) * sizeof *dense);
+    if (!dense) return DS_ENOMEM;
+    Product d = *p;
+    d.y = (Matrix){dense, DS_F32, p->m * p->n, p->n, 1};
+    ds_status status = run(s, &d);
+    if (status == DS_OK) copy_rows(p, dense, p->m * p->n, p->n);
+    dsi_scratch_release(s, dense);
+    return status;
+}
+
+static ds_status matmul_f32(dsi_stream *s, Product *p)
+{
+    /* one matrix of B M rows, where that is the same */
+    if (p->b.batch == 0 && p->a.batch == p->m * p->a.row && p->y.batch == p->m * p->y.row) {
+        p->m *= p->batch;
+        p->batch = 1;
+    }
+    if (p->y.col == 1 || p->n == 1) {
+        p->y.col = 1;
+        return run(s, p);
+    }
+    return p->y.row == 1 ? run_transposed(s, p) : run_copied(s, p);
+}
+
+/* ---- 16 bits ------------------------------------------------------------------------------------------- */
+
+/* elements of the matrices of one product, that are copied to float32 whole */
+#define SMALL_HALF 131072
+
+/* All sums of a block of SIDE x SIDE outputs in float32, then rounded to their place. */
+static ds_status matmul_half(dsi_stream *s, const Product *p)
+{
+    int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, SIDE);
+    float *sums = dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
+    if (!sums) return DS_ENOMEM;
+    ds_status status = DS_OK;
+    for (int64_t batch = 0; batch < p->batch; batch++)
+        for (int64_t j = 0; j < p->n; j += SIDE)
+            for (int64_t i = 0; i < p->m && status == DS_OK; i += SIDE) {
+                Product x = *p;
+                x.batch = 1;
+                x.m = dsi_min(SIDE, p->m - i);
+                x.n = dsi_min(SIDE, p->n - j);
+                x.a = moved(p->a, batch, i, 0);
+                x.b = moved(p->b, batch, 0, j);
+                x.y = (Matrix){sums, DS_F32, 0, x.n, 1};
+                if (p->bias) x.bias += j;
+                status = run_packed(s, &x, true);
+                Matrix y = moved(p->y, batch, i, j);
+                KERNEL(copy)
+                (s, (dsi_view){sums, DS_F32, 2, {x.m, x.n}, {x.n, 1}},
+                 (dsi_view){y.p, y.dtype, 2, {x.m, x.n}, {y.row, y.col}});
+            }
+    dsi_scratch_release(s, sums);
+    return status;
+}
+
+/* ---- float64 ------------------------------------------------------------------------------------------- */
+
+typedef struct Plain {
+    dsi_view a, b, bias, y;
+} Plain;
+
+static void plain_rows(void *arg, int64_t begin, int64_t end)
+{
+    const Plain *x = arg;
+    const int64_t *as = x->a.s, *bs = x->b.s, *ys = x->y.s;
+    int64_t m = x->y.d[1], n = x->y.d[2], depth = x->a.d[2];
+    for (int64_t r = begin; r < end; r++) {
+        const double *a = (const double *)x->a.p + r / m * as[0] + r % m * as[1];
+        const double *b = (const double *)x->b.p + r / m * bs[0], *bias = x->bias.p;
+        double *y = (double *)x->y.p + r / m * ys[0] + r % m * ys[1];
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < depth; k++) sum += a[k * as[2]] * b[k * bs[1] + j * bs[2]];
+            y[j * ys[2]] = bias ? sum + bias[j * x->bias.s[0]] : sum;
+        }
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------ */
+
+static Matrix matrix(const dsi_view *v)
+{
+    return (Matrix){v->p, v->dtype, v->s[0], v->s[1], v->s[2]};
+}
+
+static ds_status matmul_any(dsi_stream *s, Product *p)
+{
+    return is_half(p->a.dtype) ? matmul_half(s, p) : matmul_f32(s, p);
+}
+
+ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+{
+    int64_t m = y.d[1], n = y.d[2], k = a.d[2];
+    if (a.dtype == DS_BF16 && y.d[0] && amx_takes(m, n, k)) return amx_matmul(s, a, b, bias, y);
+    if (is_half(a.dtype) && m * n + m * k + k * n <= SMALL_HALF)
+        IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
+    if (!is_half(a.dtype) && y.dtype != DS_F32 && y.dtype != DS_F64)
+        return no_dtype("matmul", y.dtype);
+    if (!y.d[0] || !m || !n) return DS_OK;
+    if (y.dtype == DS_F64) {
+        Plain x = {a, b, bias, y};
+        dsi_parallel(y.d[0] * m, 1 + (int64_t)(GRAIN_FLOPS / 8 / (double)(n * k + 1)), plain_rows,
+                     &x);
+        return DS_OK;
+    }
+    Product p = {y.d[0], m, n, k, matrix(&a), matrix(&b), matrix(&y), bias.p, false};
+    if (!bias.p || (bias.dtype == DS_F32 && (bias.s[0] == 1 || n == 1))) return matmul_any(s, &p);
+
+    float *dense = dsi_scratch(s, (size_t)n * sizeof *dense);
+    if (!dense) return DS_ENOMEM;
+    KERNEL(copy)(s, bias, (dsi_view){dense, DS_F32, 1, {n}, {1}});
+    p.bias = dense;
+    ds_status status = matmul_any(s, &p);
+    dsi_scratch_release(s, dense);
+    return status;
+}

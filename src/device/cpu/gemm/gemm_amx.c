@@ -1,0 +1,404 @@
+/* device/cpu/gemm/gemm_amx.c: products of bfloat16 matrices by AMX: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N].
+ *
+ * The unit has eight tiles of 16 lines of 64 bytes; one instruction adds to a tile of 16 x 16 float32 sums the product
+ * of 16 rows of a, 32 elements deep, and 16 columns of b, whose elements lie two and two along k. Four tiles of sums,
+ * fed by two of a and two of b, make SIDE x SIDE elements of y:
+ *
+ *     a -> groups of SIDE rows     [steps][2][16 rows][32 k]
+ *     b -> panels of SIDE columns  [steps][2][16 pairs of k][16 columns][2]
+ *
+ * both with zeros beyond their ends. As in gemm.c, panels that fill half of the second cache meet one group of rows
+ * after another. Where k is long, it goes in blocks, between which sums wait in memory.
+ *
+ * Each element is a float32 sum in the order of k, in blocks that depend on K alone: not on threads, caches or M and N. The
+ * unit rounds to nearest and takes subnormal numbers, operands and sums, for 0, whatever the processor's modes say.
+ *
+ * Intel, Architectures Optimization Reference Manual, chapter on AMX; the system's part is in memory.c.
+ * SPDX-License-Identifier: MIT */
+#include "gemm_amx.h"
+
+#include "base/int.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/transpose.h"
+#include "device/cpu/table.h"
+
+#include <string.h>
+
+#if defined(DSI_ISA_avx512) && defined(__linux__) && \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+
+#define LINES       16 /* of a tile */
+#define DEEP        32 /* elements of a line of a or b */
+#define SIDE        32 /* of the square of y that four tiles hold */
+#define STEP        (SIDE * DEEP)
+#define K_BLOCK     2048 /* a multiple of DEEP */
+#define PAGE        2048 /* elements */
+#define BLOCK       2048 /* rows and columns of y whose sums may wait */
+#define ITEMS       32   /* of a block, so that threads can share it evenly */
+#define GRAIN_FLOPS 4e6
+#define WORTH       16384 /* m n k from which packing pays */
+
+#define USES_TILES __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
+/* The compiler does not know what the instructions on tiles read. */
+#define MEMORY_IS_WRITTEN() __asm__ volatile("" ::: "memory")
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+/* n vectors of k elements: rows of a, or columns of b. */
+typedef struct Packing {
+    const uint16_t *from;
+    int64_t across, along, n, k;
+    bool pairs; /* as b */
+    uint16_t *to;
+} Packing;
+
+/* Line i: vector i. */
+static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf line[LINES])
+{
+    __mmask32 deep = k < DEEP ? (1u << k) - 1 : ~0u;
+    for (int i = 0; i < LINES; i++)
+        line[i] = i < n ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(deep, from + i * across))
+                        : vf_zero();
+}
+
+/* Line p: elements 2 p and 2 p + 1 of each vector. */
+static void load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
+{
+    __mmask16 wide = (__mmask16)((1u << n) - 1);
+    for (int p = 0; p < LINES; p++) {
+        const uint16_t *at = from + 2 * p * along;
+        __builtin_prefetch(at + DEEP * along), __builtin_prefetch(at + (DEEP + 1) * along);
+        __m256i even = _mm256_maskz_loadu_epi16(2 * p < k ? wide : 0, at);
+        __m256i odd = _mm256_maskz_loadu_epi16(2 * p + 1 < k ? wide : 0, at + along);
+        __m512i pair = _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+        line[p] = _mm512_castsi512_ps(pair);
+    }
+}
+
+/* Up to LINES vectors and DEEP elements. */
+static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint16_t *to)
+{
+    vf line[LINES];
+    bool pairs = x->along != 1 && x->across == 1;
+    if (pairs) {
+        load_pairs(from, x->along, n, k, line);
+    } else if (x->along == 1) {
+        load_vectors(from, x->across, n, k, line);
+    } else {
+        uint16_t dense[LINES * DEEP];
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < k; j++) dense[i * DEEP + j] = from[i * x->across + j * x->along];
+        load_vectors(dense, DEEP, n, k, line);
+    }
+    if (pairs != x->pairs) transpose_square(line);
+    for (int i = 0; i < LINES; i++) _mm512_storeu_ps(to + i * DEEP, line[i]);
+}
+
+/* SIDE vectors, DEEP elements from k on. */
+static void pack_step(const Packing *x, int64_t part, int64_t k)
+{
+    const uint16_t *from = x->from + part * SIDE * x->across + k * x->along;
+    uint16_t *to = x->to + (part * dsi_div_up(x->k, DEEP) + k / DEEP) * STEP;
+    int n = (int)dsi_min(SIDE, x->n - part * SIDE), deep = (int)dsi_min(DEEP, x->k - k);
+    pack_tile(x, from, n < LINES ? n : LINES, deep, to);
+    if (n > LINES)
+        pack_tile(x, from + LINES * x->across, n - LINES, deep, to + STEP / 2);
+    else
+        memset(to + STEP / 2, 0, STEP / 2 * sizeof *to);
+}
+
+/* In the order of memory. */
+static void pack_parts(void *arg, int64_t begin, int64_t end)
+{
+    const Packing *x = arg;
+    if (x->across == 1)
+        for (int64_t k = 0; k < x->k; k += DEEP)
+            for (int64_t part = begin; part < end; part++) pack_step(x, part, k);
+    else
+        for (int64_t part = begin; part < end; part++)
+            for (int64_t k = 0; k < x->k; k += DEEP) pack_step(x, part, k);
+}
+
+static void pack(const Packing *x)
+{
+    dsi_parallel(dsi_div_up(x->n, SIDE), 1 + 32768 / (SIDE * x->k), pack_parts, (void *)x);
+}
+
+/* ---- a square of y -------------------------------------------------------------------------------------- */
+
+typedef struct Product {
+    int64_t batch, m, n, k;
+    dsi_view a, b, y;
+    const float *bias;
+    bool bias_of_rows;
+} Product;
+
+/* A block of y, and a block of k of its sums. */
+typedef struct Block {
+    Product of; /* m, n, k and pointers are those of the block */
+    const uint16_t *a, *packed_b;
+    int64_t a_line, a_step,
+        a_lower; /* elements from row to row, to the next DEEP of k, to the lower LINES rows */
+    float *sums; /* [groups][panels] squares, or NULL: k is whole */
+    bool direct; /* a is read in place */
+    bool first, last;
+    int64_t sums_row; /* panels of a group */
+    int64_t panels;   /* of an item of the parallel loop */
+    int64_t across;   /* items */
+} Block;
+
+/* Rounds a line of n sums to its place. */
+USES_TILES static void put_line(const dsi_view *y, int64_t at, __m512 low, __m512 high, int n)
+{
+    __mmask32 wide = n < SIDE ? (1u << n) - 1 : ~0u;
+    if (y->dtype == DS_F32 && y->s[2] == 1) {
+        float *to = (float *)y->p + at;
+        _mm512_mask_storeu_ps(to, (__mmask16)wide, low);
+        _mm512_mask_storeu_ps(to + 16, (__mmask16)(wide >> 16), high);
+        return;
+    }
+    __m512i half = (__m512i)_mm512_cvtne2ps_pbh(high, low);
+    if (y->dtype != DS_F32 && y->s[2] == 1) {
+        _mm512_mask_storeu_epi16((uint16_t *)y->p + at, wide, half);
+        return;
+    }
+    float floats[SIDE];
+    uint16_t halves[SIDE];
+    _mm512_storeu_ps(floats, low), _mm512_storeu_ps(floats + 16, high);
+    _mm512_storeu_si512(halves, half);
+    for (int j = 0; j < n; j++)
+        if (y->dtype == DS_F32)
+            ((float *)y->p)[at + j * y->s[2]] = floats[j];
+        else
+            ((uint16_t *)y->p)[at + j * y->s[2]] = halves[j];
+}
+
+/* The sums of a square, with their bias, to y. */
+USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, const float *sums)
+{
+    int rows = (int)dsi_min(SIDE, p->m - row), cols = (int)dsi_min(SIDE, p->n - col);
+    __m512 low = _mm512_setzero_ps(), high = low;
+    if (p->bias && !p->bias_of_rows) { /* it ends with zeros */
+        low = _mm512_loadu_ps(p->bias + col);
+        high = _mm512_loadu_ps(p->bias + col + 16);
+    }
+    for (int i = 0; i < rows; i++) {
+        if (p->bias_of_rows) low = high = _mm512_set1_ps(p->bias[row + i]);
+        __m512 left = _mm512_loadu_ps(sums + i * SIDE),
+               right = _mm512_loadu_ps(sums + i * SIDE + 16);
+        if (p->bias) left = _mm512_add_ps(left, low), right = _mm512_add_ps(right, high);
+        put_line(&p->y, (row + i) * p->y.s[1] + col * p->y.s[2], left, right, cols);
+    }
+}
+
+#define LINE_BYTES (SIDE * sizeof(float)) /* of a square of sums */
+
+USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
+{
+    int64_t steps = dsi_div_up(x->of.k, DEEP);
+    const uint16_t *b = x->packed_b + col * steps * DEEP;
+    const uint16_t *a = x->a + row * (x->direct ? x->a_line : steps * DEEP);
+    float here[SIDE * SIDE], *sums = here;
+    if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
+    MEMORY_IS_WRITTEN();
+    if (x->first) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums, LINE_BYTES);
+        _tile_loadd(1, sums + 16, LINE_BYTES);
+        _tile_loadd(2, sums + 16 * SIDE, LINE_BYTES);
+        _tile_loadd(3, sums + 16 * SIDE + 16, LINE_BYTES);
+    }
+    bool lower = x->of.m - row > LINES; /* else the second half of the rows is zeros */
+    const int64_t a_bytes = x->a_line * (int64_t)sizeof *a;
+    for (int64_t i = 0; i < steps; i++, a += x->a_step, b += STEP) {
+        _tile_loadd(4, a, a_bytes);
+        _tile_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + STEP / 2, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!lower) continue;
+        _tile_loadd(5, a + x->a_lower, a_bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, LINE_BYTES);
+    _tile_stored(1, sums + 16, LINE_BYTES);
+    _tile_stored(2, sums + 16 * SIDE, LINE_BYTES);
+    _tile_stored(3, sums + 16 * SIDE + 16, LINE_BYTES);
+    MEMORY_IS_WRITTEN();
+    if (x->last) put_square(&x->of, row, col, sums);
+}
+
+/* What ldtilecfg reads. */
+typedef struct Tiles {
+    uint8_t palette, start, zero[14];
+    uint16_t line_bytes[16];
+    uint8_t lines[16];
+} Tiles;
+
+/* Item: so many panels of a group of rows, panels fastest. */
+USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
+{
+    const Block *x = arg;
+    Tiles tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) tiles.line_bytes[i] = 64, tiles.lines[i] = LINES;
+    MEMORY_IS_WRITTEN();
+    _tile_loadconfig(&tiles);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t row = item / x->across * SIDE, col = item % x->across * x->panels * SIDE;
+        int64_t last = dsi_min(col + x->panels * SIDE, x->of.n);
+        for (; col < last; col += SIDE) run_square(x, row, col);
+    }
+    _tile_release(); /* what threads keep in tiles, the system has to save */
+}
+
+static void multiply(Block *x)
+{
+    int64_t groups = dsi_div_up(x->of.m, SIDE), panels = dsi_div_up(x->of.n, SIDE);
+    x->panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
+    x->across = dsi_div_up(panels, x->panels);
+    double flops = 2.0 * (double)(SIDE * x->panels * SIDE) * (double)x->of.k;
+    dsi_parallel(groups * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
+}
+
+/* ---- the product ---------------------------------------------------------------------------------------- */
+
+static dsi_view moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
+{
+    int64_t by = batch * v.s[0] + i * v.s[1] + j * v.s[2];
+    v.p = (char *)v.p + by * (int64_t)ds_dtype_size(v.dtype);
+    return v;
+}
+
+/* Elements of a block of k: depends on k alone. */
+static int64_t depth(int64_t k)
+{
+    return dsi_round_up(dsi_div_up(k, dsi_div_up(k, K_BLOCK)), DEEP);
+}
+
+/* Columns whose panels of that depth fill half of the second cache. */
+static int64_t panel_columns(int64_t each)
+{
+    int64_t panels = dsi_cpu_l2_bytes() / 2 / (each * SIDE * (int64_t)sizeof(uint16_t));
+    return (panels < 1 ? 1 : panels) * SIDE;
+}
+
+typedef struct Room {
+    int64_t each, width; /* of k; columns of packed_b */
+    uint16_t *b, *a;     /* packed; a is NULL: read in place */
+    float *sums;
+} Room;
+
+/* One block of y. */
+static void run_block(const Product *p, const Room *room)
+{
+    for (int64_t k = 0; k < p->k; k += room->each) {
+        Block x = {*p, room->a, room->b, DEEP, STEP, STEP / 2, .direct = !room->a};
+        x.first = k == 0, x.last = k + room->each >= p->k;
+        x.of.k = dsi_min(room->each, p->k - k);
+        dsi_view a = moved(p->a, 0, 0, k), b = moved(p->b, 0, k, 0);
+        if (x.direct)
+            x.a = a.p, x.a_line = a.s[1], x.a_step = DEEP, x.a_lower = LINES * a.s[1];
+        else
+            pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, room->a});
+        for (int64_t j = 0; j < p->n; j += room->width) {
+            x.of.n = dsi_min(room->width, p->n - j);
+            x.of.y = moved(p->y, 0, 0, j);
+            if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
+            x.sums_row = dsi_div_up(p->n, SIDE);
+            if (room->sums) x.sums = room->sums + j * SIDE;
+            pack(&(Packing){moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true, room->b});
+            multiply(&x);
+        }
+    }
+}
+
+/* Whether tiles of a can be read as it lies. Lines whole pages apart would push each other out of the first cache: those
+ * that are used often are packed. */
+static bool reads_in_place(const Product *p)
+{
+    bool whole = p->a.s[2] == 1 && p->m % SIDE == 0 && p->k % DEEP == 0;
+    return whole && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
+}
+
+static ds_status run(dsi_stream *s, const Product *p)
+{
+    Room room = {.each = depth(p->k)};
+    bool direct = reads_in_place(p);
+    int64_t m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
+            n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE);
+    room.width = dsi_min(n, panel_columns(room.each));
+    int64_t halves = ((direct ? 0 : m) + room.width) * room.each,
+            sums = room.each < p->k ? m * n : 0;
+    room.b = dsi_scratch(s, (size_t)halves * sizeof *room.b + (size_t)sums * sizeof *room.sums);
+    if (!room.b) return DS_ENOMEM;
+    if (!direct) room.a = room.b + room.width * room.each;
+    if (sums) room.sums = (float *)(room.b + halves);
+    for (int64_t batch = 0; batch < p->batch; batch++)
+        for (int64_t j = 0; j < p->n; j += BLOCK)
+            for (int64_t i = 0; i < p->m; i += BLOCK) {
+                Product x = *p;
+                x.m = dsi_min(BLOCK, p->m - i), x.n = dsi_min(BLOCK, p->n - j);
+                x.a = moved(p->a, batch, i, 0);
+                x.b = moved(p->b, batch, 0, j);
+                x.y = moved(p->y, batch, i, j);
+                if (p->bias) x.bias += p->bias_of_rows ? i : j;
+                run_block(&x, &room);
+            }
+    dsi_scratch_release(s, room.b);
+    return DS_OK;
+}
+
+static dsi_view turned(dsi_view v)
+{
+    int64_t d = v.d[1], step = v.s[1];
+    v.d[1] = v.d[2], v.s[1] = v.s[2];
+    v.d[2] = d, v.s[2] = step;
+    return v;
+}
+
+bool amx_takes(int64_t m, int64_t n, int64_t k) { return k && m * n * k >= WORTH && dsi_cpu_amx(); }
+
+ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+{
+    /* one matrix of B M rows, where that is the same */
+    if (b.s[0] == 0 && a.s[0] == y.d[1] * a.s[1] && y.s[0] == y.d[1] * y.s[1])
+        y.d[1] *= y.d[0], y.d[0] = 1;
+    Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false};
+    if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T, whose rows lie so */
+        p = (Product){y.d[0], y.d[2], y.d[1], a.d[2], turned(b), turned(a), turned(y), NULL, true};
+    p.bias_of_rows = p.bias_of_rows && bias.p;
+    if (!bias.p) return run(s, &p);
+
+    int64_t n = y.d[2];
+    float *dense = dsi_scratch(s, (size_t)(n + SIDE) * sizeof *dense);
+    if (!dense) return DS_ENOMEM;
+    memset(dense + n, 0, SIDE * sizeof *dense);
+    KERNEL(copy)(s, bias, (dsi_view){dense, DS_F32, 1, {n}, {1}});
+    p.bias = dense;
+    ds_status status = run(s, &p);
+    dsi_scratch_release(s, dense);
+    return status;
+}
+
+#else /* another processor, system or an older compiler */
+
+bool amx_takes(int64_t m, int64_t n, int64_t k)
+{
+    (void)m, (void)n, (void)k;
+    return false;
+}
+
+ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+{
+    (void)s, (void)a, (void)b, (void)bias;
+    return no_dtype("matmul", y.dtype);
+}
+
+#endif

@@ -1,0 +1,126 @@
+/* device/cpu/gemm/gemm_pack.c: packing: vectors that lie anyhow -> panels [k][width] of float32, which a tile reads in
+ * one stream.
+ *
+ * A vector's neighbours across lie a row, often a page, apart, so that no prefetcher of the processor follows
+ * them: the lines needed next are asked for here.
+ * SPDX-License-Identifier: MIT */
+#include "gemm_pack.h"
+
+#include "base/int.h"
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/transpose.h"
+#include "tile_size.h"
+
+#include <string.h>
+
+#define LINE   16                     /* floats of a cache line */
+#define AHEAD  16                     /* rows of a panel that are asked for ahead of their turn */
+#define GROUPS (2 * LINE / TILE_ROWS) /* of rows of a, packed at a time: whole lines of it */
+
+/* ---- a panel ------------------------------------------------------------------------------------------ */
+
+/* Vectors along lines: [n][k] -> [k][width], a line of each vector at a time. */
+static void pack_along(const Packing *x, const float *from, float *to, int n)
+{
+    const int64_t across = x->across, squares = x->k / VF * VF;
+    const int width = x->width, full = n / VF * VF;
+    for (int64_t k = 0; k < squares; k += LINE) {
+        int64_t end = dsi_min(k + LINE, squares);
+        for (int i = 0; i < full; i += VF) {
+            if (k + 4 * LINE < squares)
+                for (int j = 0; j < VF; j++)
+                    __builtin_prefetch(from + (i + j) * across + k + 4 * LINE);
+            for (int64_t q = k; q < end; q += VF)
+                transpose(from + i * across + q, across, VF, to + q * width + i, width);
+        }
+        for (int i = full; i < n; i++)
+            for (int64_t q = k; q < end; q++) to[q * width + i] = from[i * across + q];
+    }
+    for (int64_t k = squares; k < x->k; k++)
+        for (int i = 0; i < n; i++) to[k * width + i] = from[i * across + k];
+}
+
+/* Vectors across lines: [k][n] -> [k][width] of `panels` panels, all of the same n. */
+ALWAYS_INLINE void copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
+{
+    for (int64_t k = 0; k < x->k; k++) {
+        const float *row = from + k * x->along;
+        if (k + AHEAD < x->k)
+            for (int i = 0; i < n * panels; i += LINE)
+                __builtin_prefetch(row + AHEAD * x->along + i);
+        for (int p = 0; p < panels; p++)
+            memcpy(to + (p * x->k + k) * x->width, row + p * n, (size_t)n * sizeof *to);
+    }
+}
+
+static void pack_across(const Packing *x, const float *from, float *to, int n)
+{
+    if (n == TILE_COLS)
+        copy_rows(x, from, to, TILE_COLS, 1);
+    else if (n == TILE_ROWS)
+        copy_rows(x, from, to, TILE_ROWS, 1);
+    else
+        copy_rows(x, from, to, n, 1);
+}
+
+static void pack_floats(const Packing *x, const float *from, float *to, int n)
+{
+    if (x->across == 1) {
+        pack_across(x, from, to, n);
+    } else if (x->along == 1) {
+        pack_along(x, from, to, n);
+    } else {
+        for (int64_t k = 0; k < x->k; k++)
+            for (int i = 0; i < n; i++) to[k * x->width + i] = from[i * x->across + k * x->along];
+    }
+}
+
+#define HALF_K 64 /* elements of a vector that are made float at a time */
+
+static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, int n)
+{
+    float wide[TILE_COLS * HALF_K]; /* [n][HALF_K] */
+    if (x->across == 1) {
+        for (int64_t k = 0; k < x->k; k++)
+            half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);
+        return;
+    }
+    for (int64_t k = 0; k < x->k; k += HALF_K) {
+        Packing part = {NULL, DS_F32, HALF_K, 1, n, dsi_min(HALF_K, x->k - k), x->width, NULL};
+        for (int i = 0; i < n; i++) {
+            const uint16_t *vector = from + i * x->across + k * x->along;
+            uint16_t dense[HALF_K];
+            for (int64_t j = 0; j < part.k && x->along != 1; j++) dense[j] = vector[j * x->along];
+            half_to_floats(x->dtype, x->along == 1 ? vector : dense, wide + i * HALF_K, part.k);
+        }
+        pack_floats(&part, wide, to + k * x->width, n);
+    }
+}
+
+static void pack_panel(const Packing *x, int64_t panel)
+{
+    int n = (int)dsi_min(x->width, x->n - panel * x->width);
+    int64_t at = panel * x->width * x->across;
+    float *to = x->to + panel * x->width * x->k;
+    if (is_half(x->dtype))
+        pack_half_panel(x, (const uint16_t *)x->from + at, to, n);
+    else
+        pack_floats(x, (const float *)x->from + at, to, n);
+}
+
+static void pack_panels(void *arg, int64_t begin, int64_t end)
+{
+    const Packing *x = arg;
+    int64_t p = begin;
+    if (x->across == 1 && x->width == TILE_ROWS && !is_half(x->dtype))
+        for (; p + GROUPS <= end && (p + GROUPS) * x->width <= x->n; p += GROUPS)
+            copy_rows(x, (const float *)x->from + p * x->width, x->to + p * x->width * x->k,
+                      TILE_ROWS, GROUPS);
+    for (; p < end; p++) pack_panel(x, p);
+}
+
+void pack_vectors(const Packing *x)
+{
+    int64_t panels = (x->n + x->width - 1) / x->width;
+    dsi_parallel(panels, 1 + 16384 / (x->width * x->k + 1), pack_panels, (void *)x);
+}

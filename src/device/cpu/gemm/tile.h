@@ -1,0 +1,106 @@
+/* device/cpu/gemm/tile.h: register tiles: R x C outputs of a product, kept in registers over all of k.
+ *
+ *     y[i][j] = bias[j] or y[i][j] or 0, + sum over k of a[i am + k ak] b[k bk + j]
+ *
+ * b and y are read and written along j, VF lanes at a time; a is read one number at a time, so its
+ * strides do not matter. R and the number of vectors are constants where tile_n is inlined: unless
+ * every loop over accumulators is unrolled, gcc keeps them in memory and two thirds of the speed are
+ * lost.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_GEMM_TILE_H
+#define DSI_DEVICE_CPU_GEMM_TILE_H
+
+#include "tile_size.h"
+
+typedef struct tile_operands {
+    const float *a;
+    int64_t am, ak;
+    const float *b;
+    int64_t bk, k;
+    const float *bias; /* NULL: none */
+    float *y;
+    int64_t ym;
+    bool add;       /* to what y holds */
+    int64_t a_tile; /* from one tile's a to that of the tile below */
+} tile_operands;
+
+/* `count` tiles below each other. last: lanes of the last vector; VF unless `edge`. */
+ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_operands *t,
+                          int last, int64_t count)
+{
+    const int64_t am = t->am, ak = t->ak, bk = t->bk, ym = t->ym;
+    for (int64_t n = 0; n < count; n++) {
+        vf acc[TILE_ROWS][TILE_VECTORS];
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_zero();
+
+        /* One number k ak moves along all rows. Where registers are few, a pointer serves three rows: the
+         * others are at x86's base + stride and base + 2 stride. */
+        const float *a0 = t->a + n * t->a_tile, *b = t->b;
+        const float *a[TILE_ROWS];
+        UNROLL for (int i = 0; i < R; i += PER_POINTER) a[i / PER_POINTER] = a0 + i * am;
+        for (int64_t k = t->k, ka = 0; k > 0; k--, ka += ak) {
+            vf bv[TILE_VECTORS];
+            UNROLL for (int v = 0; v < V; v++)
+            {
+                bv[v] = edge && v == V - 1 ? vf_load_n(b + v * VF, last) : vf_load(b + v * VF);
+                IN_REGISTER(bv[v]);
+            }
+            UNROLL for (int i = 0; i < R; i++)
+            {
+                vf av = vf_set(a[i / PER_POINTER][i % PER_POINTER * am + ka]);
+                UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
+            }
+            b += bk;
+        }
+
+        float *y = t->y + n * R * ym;
+        const float *more = t->add ? y : t->bias;
+        const int64_t step = t->add ? ym : 0;
+        if (more) UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+            {
+                const float *p = more + i * step + v * VF;
+                acc[i][v] = vf_add(acc[i][v], edge && v == V - 1 ? vf_load_n(p, last) : vf_load(p));
+            }
+        UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+        {
+            if (edge && v == V - 1)
+                vf_store_n(y + i * ym + v * VF, acc[i][v], last);
+            else
+                vf_store(y + i * ym + v * VF, acc[i][v]);
+        }
+    }
+}
+
+ALWAYS_INLINE void tile_rows(const int R, const tile_operands *t, int cols, int64_t count)
+{
+    if (cols == TILE_COLS)
+        tile_n(R, TILE_VECTORS, false, t, VF, count);
+    else if (cols > 2 * VF)
+        tile_n(R, TILE_VECTORS, true, t, cols - 2 * VF, count);
+    else if (cols > VF)
+        tile_n(R, 2, true, t, cols - VF, count);
+    else
+        tile_n(R, 1, true, t, cols, count);
+}
+
+/* `rows` rows of y, cols <= TILE_COLS; a_tile is the distance of TILE_ROWS rows of a. */
+static void tile(tile_operands t, int64_t rows, int cols)
+{
+    int64_t whole = rows / TILE_ROWS, left = rows % TILE_ROWS;
+    if (whole) tile_rows(TILE_ROWS, &t, cols, whole);
+    t.a += whole * t.a_tile;
+    t.y += whole * TILE_ROWS * t.ym;
+#if TILE_ROWS == 8
+    if (left >= 4) {
+        tile_rows(4, &t, cols, 1);
+        t.a += 4 * t.am;
+        t.y += 4 * t.ym;
+        left -= 4;
+    }
+#endif
+    if (left == 3) tile_rows(3, &t, cols, 1);
+    if (left == 2) tile_rows(2, &t, cols, 1);
+    if (left == 1) tile_rows(1, &t, cols, 1);
+}
+
+#endif

@@ -1,0 +1,246 @@
+/* device/cpu/index/index.c: rows and elements named by an index.
+ *
+ * Gathering moves bytes, whatever they mean. scatter_rows adds in the order of the index, so that the sum
+ * of a row that is named twice does not depend on the threads: they share the columns.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/table.h"
+
+#include <string.h>
+
+typedef struct {
+    /* w [V,D], index [N], y [N,D]; or dx [outer,C,inner], index, dy [outer,inner] */
+    dsi_view w, index, y;
+    int64_t skip;
+    int64_t size; /* bytes of an element */
+} job;
+
+ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
+{
+    return ((const int64_t *)j->index.p)[i * j->index.s[0]];
+}
+
+/* The rows of a table are what an embedding is made of: the message is its. */
+static ds_status check(const job *j, int64_t n)
+{
+    int64_t rows = j->w.d[0];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = index_of(j, i);
+        if (at < 0 || at >= rows)
+            return dsi_fail(DS_EINVAL, "embedding: index %lld at position %lld is outside 0..%lld",
+                            (long long)at, (long long)i, (long long)rows - 1);
+    }
+    return DS_OK;
+}
+
+/* Of an index [outer,K,inner]. */
+ALWAYS_INLINE int64_t place_of(const dsi_view *index, int64_t o, int64_t k, int64_t i)
+{
+    return ((const int64_t *)index->p)[o * index->s[0] + k * index->s[1] + i * index->s[2]];
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------- */
+
+#define MOVE(bytes, type) \
+    case bytes: \
+        for (int64_t c = 0; c < n; c++) ((type *)y)[c * sy] = ((const type *)x)[c * sx]; \
+        break
+static void move_row(int64_t size, int64_t n, const char *x, int64_t sx, char *y, int64_t sy)
+{
+    if (sx == 1 && sy == 1) {
+        memcpy(y, x, (size_t)(n * size));
+        return;
+    }
+    switch (size) {
+        MOVE(1, uint8_t);
+        MOVE(2, uint16_t);
+        MOVE(4, uint32_t);
+        MOVE(8, uint64_t);
+    }
+}
+
+static void gather_part(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    for (int64_t i = begin; i < end; i++)
+        move_row(j->size, j->y.d[1], (const char *)j->w.p + index_of(j, i) * j->w.s[0] * j->size,
+                 j->w.s[1], (char *)j->y.p + i * j->y.s[0] * j->size, j->y.s[1]);
+}
+
+ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y)
+{
+    job j = {.w = w, .index = index, .y = y, .size = (int64_t)ds_dtype_size(w.dtype)};
+    (void)s;
+    ds_status status = check(&j, y.d[0]);
+    if (!status) dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] + 1) + 1, gather_part, &j);
+    return status;
+}
+
+/* Columns begin .. end-1 of dw, all rows: first 0, then the sums. */
+#define SCATTER_ROWS(T, suffix) \
+    static void scatter_rows_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *w = &j->w, *dy = &j->y; \
+        for (int64_t v = 0; v < w->d[0]; v++) \
+            for (int64_t c = begin; c < end; c++) ((T *)w->p)[v * w->s[0] + c * w->s[1]] = 0; \
+        for (int64_t i = 0; i < dy->d[0]; i++) { \
+            if (index_of(j, i) == j->skip) continue; \
+            T *to = (T *)w->p + index_of(j, i) * w->s[0]; \
+            const T *from = (const T *)dy->p + i * dy->s[0]; \
+            if (w->s[1] == 1 && dy->s[1] == 1) \
+                for (int64_t c = begin; c < end; c++) to[c] += from[c]; \
+            else \
+                for (int64_t c = begin; c < end; c++) to[c * w->s[1]] += from[c * dy->s[1]]; \
+        } \
+    }
+SCATTER_ROWS(float, f32)
+SCATTER_ROWS(double, f64)
+
+ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
+                               dsi_view dw)
+{
+    if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(scatter_rows)(s, dy, index, skip, dw), &dw, &dy);
+    if (dy.dtype != DS_F32 && dy.dtype != DS_F64) return no_dtype("scatter_rows", dy.dtype);
+    job j = {.w = dw, .index = index, .y = dy, .skip = skip};
+    ds_status status = check(&j, dy.d[0]);
+    if (!status)
+        dsi_parallel(dw.d[1], PARALLEL_ELEMENTS / (dw.d[0] + dy.d[0] + 1) + 16,
+                     dy.dtype == DS_F32 ? scatter_rows_f32 : scatter_rows_f64, &j);
+    return status;
+}
+
+/* ---- maxima --------------------------------------------------------------------------------------- */
+
+#define SCATTER_MAX(T, suffix) \
+    static void scatter_max_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *dx = &j->w, *dy = &j->y, *index = &j->index; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t i = 0; i < dx->d[2]; i++) { \
+                int64_t at = ((const int64_t *)index->p)[o * index->s[0] + i * index->s[1]]; \
+                T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
+                to[at * dx->s[1]] = ((const T *)dy->p)[o * dy->s[0] + i * dy->s[1]]; \
+            } \
+    }
+SCATTER_MAX(uint16_t, 16)
+SCATTER_MAX(uint32_t, 32)
+SCATTER_MAX(uint64_t, 64)
+
+/* True if all of the index is in 0 .. classes-1. Without a branch an element, and in one long line if it lies so. */
+static bool all_inside(dsi_view v, int64_t classes)
+{
+    bool outside = false;
+    if (v.d[2] == 1) v.d[2] = v.d[1], v.s[2] = v.s[1], v.d[1] = 1;
+    if (v.d[1] == 1 && v.s[0] == v.d[2] * v.s[2]) v.d[2] *= v.d[0], v.d[0] = 1;
+    for (int64_t o = 0; o < v.d[0]; o++)
+        for (int64_t k = 0; k < v.d[1]; k++) {
+            const int64_t *line = (const int64_t *)v.p + o * v.s[0] + k * v.s[1];
+            for (int64_t i = 0; i < v.d[2]; i++)
+                outside |= (uint64_t)line[i * v.s[2]] >= (uint64_t)classes;
+        }
+    return !outside;
+}
+
+/* index [outer,K,inner] names elements of a dimension of so many classes. */
+static ds_status check_places(const char *kernel, const dsi_view *index, int64_t classes)
+{
+    if (all_inside(*index, classes)) return DS_OK;
+    for (int64_t o = 0; o < index->d[0]; o++)
+        for (int64_t k = 0; k < index->d[1]; k++)
+            for (int64_t i = 0; i < index->d[2]; i++) {
+                int64_t at = place_of(index, o, k, i);
+                if (at < 0 || at >= classes)
+                    return dsi_fail(DS_EINVAL, "%s: index %lld at [%lld, %lld] is outside 0..%lld",
+                                    kernel, (long long)at, (long long)o,
+                                    (long long)(k * index->d[2] + i), (long long)classes - 1);
+            }
+    return DS_OK;
+}
+
+ds_status KERNEL(scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    job j = {.w = dx, .index = index, .y = dy};
+    size_t size = ds_dtype_size(dx.dtype);
+    if (size < 2) return no_dtype("scatter_max", dx.dtype);
+    dsi_view places = {index.p, index.dtype, 3, {dx.d[0], 1, dx.d[2]}, {index.s[0], 0, index.s[1]}};
+    ds_status status = check_places("scatter_max", &places, dx.d[1]);
+    if (!status) status = KERNEL(fill)(s, 0, dx);
+    if (!status)
+        dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dx.d[2] + 1) + 1,
+                     size == 2   ? scatter_max_16
+                     : size == 4 ? scatter_max_32
+                                 : scatter_max_64,
+                     &j);
+    return status;
+}
+
+/* ---- elements ------------------------------------------------------------------------------------- */
+
+#define GATHER(T, suffix) \
+    static void gather_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *x = &j->w, *y = &j->y; \
+        const int64_t xs = x->s[1], ys = y->s[1], at = j->index.s[1], K = y->d[1]; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t i = 0; i < y->d[2]; i++) { \
+                const T *from = (const T *)x->p + o * x->s[0] + i * x->s[2]; \
+                const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
+                                       i * j->index.s[2]; \
+                T *to = (T *)y->p + o * y->s[0] + i * y->s[2]; \
+                for (int64_t k = 0; k < K; k++) to[k * ys] = from[place[k * at] * xs]; \
+            } \
+    }
+GATHER(uint16_t, 16)
+GATHER(uint32_t, 32)
+GATHER(uint64_t, 64)
+
+ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
+{
+    job j = {.w = x, .index = index, .y = y};
+    size_t size = ds_dtype_size(x.dtype);
+    (void)s;
+    if (size < 2) return no_dtype("gather", x.dtype);
+    ds_status status = check_places("gather", &index, x.d[1]);
+    if (!status)
+        dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
+                     size == 2   ? gather_16
+                     : size == 4 ? gather_32
+                                 : gather_64,
+                     &j);
+    return status;
+}
+
+#define SCATTER_ADD(T, suffix) \
+    static void scatter_add_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *dx = &j->w, *dy = &j->y; \
+        const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], K = dy->d[1]; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t i = 0; i < dy->d[2]; i++) { \
+                T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
+                const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
+                                       i * j->index.s[2]; \
+                const T *from = (const T *)dy->p + o * dy->s[0] + i * dy->s[2]; \
+                for (int64_t k = 0; k < K; k++) to[place[k * at] * xs] += from[k * ys]; \
+            } \
+    }
+SCATTER_ADD(float, f32)
+SCATTER_ADD(double, f64)
+
+/* The index is that of a gather, which has looked at it. */
+ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
+    if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
+    job j = {.w = dx, .index = index, .y = dy};
+    ds_status status = KERNEL(fill)(s, 0, dx);
+    if (!status)
+        dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dy.d[1] * dy.d[2] + 1) + 1,
+                     dx.dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64, &j);
+    return status;
+}

@@ -1,0 +1,294 @@
+/* device/cpu/optim/optim.c: one step of an optimizer over all parameters: a pass over memory, in fixed pieces.
+ *
+ * The rules are in optim.inc, for float and for double. 16-bit parameters, gradients and copies
+ * go through them in blocks that fit the first cache: made float, updated, rounded once, so that memory is
+ * still passed once.
+ * A piece is PIECE elements of one parameter, whatever the number of threads. All rules but LAMB's are
+ * pointwise; LAMB needs |p| and |u| of a whole parameter, so it passes twice, and adds the sums of
+ * pieces in their order.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/vmath.h"
+#include "device/cpu/table.h"
+
+#define PIECE 1024
+#define GRAIN 256 /* pieces: 3 MB; less lies in the caller's own cache, where helpers are slower */
+#define BLOCK 512 /* p and g as floats: 4 KB */
+#define STRIP 64
+#define AHEAD 2048 /* bytes */
+
+/* The line `at` bytes behind p, which may lie outside of its memory. */
+#define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
+
+/* What moments that began at 0 add up to: 1 - beta^step. */
+typedef struct AdamSum {
+    int64_t step;
+    double m, v;
+} AdamSum;
+
+/* Powers take as long as a block of elements: those of a step that most parameters share are made once. */
+typedef struct AdamPass {
+    const dsi_adam *c;
+    AdamSum sum;
+} AdamPass;
+
+static AdamSum adam_sum(const dsi_adam *c, int64_t step)
+{
+    if (!c->bias_correction) return (AdamSum){step, 1, 1};
+    return (AdamSum){step, 1 - pow(c->beta1, (double)step), 1 - pow(c->beta2, (double)step)};
+}
+
+#define COPYSIGN(x, s) _Generic((x), float : copysignf, double : copysign)(x, s)
+
+#define T           float
+#define NAMED(name) name##_f32
+#include "optim.inc"
+#define T           double
+#define NAMED(name) name##_f64
+#include "optim.inc"
+
+typedef void Rule(const void *options, const dsi_span *x, int64_t begin, int64_t end);
+
+typedef struct Pass {
+    const void *options;
+    int n;
+    const dsi_span *x;
+    Rule *f32, *f64;
+} Pass;
+
+static int64_t pieces(const dsi_span *x) { return (x->n + PIECE - 1) / PIECE; }
+
+static int64_t all_pieces(int n, const dsi_span *x)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += pieces(&x[i]);
+    return sum;
+}
+
+static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
+{
+    for (int i = 0; i < n; i++) {
+        if (x[i].dtype > DS_BF16) return no_dtype(kernel, x[i].dtype);
+        bool master = x[i].dtype == DS_F32;
+        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a gradient of %s", kernel,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].g_dtype));
+        if (x[i].low && !(master && is_half(x[i].low_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a copy of %s", kernel,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].low_dtype));
+    }
+    return DS_OK;
+}
+
+/* ---- 16 bits in blocks ------------------------------------------------------------------------------- */
+
+typedef struct Block {
+    float p[BLOCK], g[BLOCK];
+} Block;
+
+static bool needs_blocks(const dsi_span *x)
+{
+    return is_half(x->dtype) || is_half(x->g_dtype) || x->low;
+}
+
+/* Elements at .. at + n - 1 of x as a float span: in place where they are float, else converted into b. */
+static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
+{
+    dsi_span f = *x;
+    f.dtype = f.g_dtype = DS_F32;
+    f.n = n;
+    f.p = b->p, f.g = b->g;
+    if (is_half(x->dtype))
+        half_to_floats(x->dtype, (const uint16_t *)x->p + at, b->p, n);
+    else
+        f.p = (float *)x->p + at;
+    if (is_half(x->g_dtype))
+        half_to_floats(x->g_dtype, (const uint16_t *)x->g + at, b->g, n);
+    else
+        f.g = (const float *)x->g + at;
+    if (x->m) f.m = (float *)x->m + at;
+    if (x->v) f.v = (float *)x->v + at;
+    if (x->vmax) f.vmax = (float *)x->vmax + at;
+    return f;
+}
+
+static void end_block(const dsi_span *x, int64_t at, const dsi_span *f)
+{
+    if (is_half(x->dtype)) floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
+    if (x->low) floats_to_half(x->low_dtype, f->p, (uint16_t *)x->low + at, f->n);
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------ */
+
+static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t end)
+{
+    Block b;
+    if (x->dtype == DS_F64)
+        pass->f64(pass->options, x, begin, end);
+    else if (!needs_blocks(x))
+        pass->f32(pass->options, x, begin, end);
+    else
+        for (int64_t i = begin; i < end; i += BLOCK) {
+            dsi_span f = begin_block(x, i, end - i < BLOCK ? end - i : BLOCK, &b);
+            pass->f32(pass->options, &f, 0, f.n);
+            end_block(x, i, &f);
+        }
+}
+
+/* Pieces begin .. end - 1 of all parameters, counted through. A moment without new gradients decays to
+ * the smallest denormal and, rounded to nearest, stays there: so these count as 0. */
+static void run_pieces(void *arg, int64_t begin, int64_t end)
+{
+    const Pass *pass = arg;
+    unsigned was = denormals_off();
+    int64_t first = 0;
+    for (int i = 0; i < pass->n && first < end; i++) {
+        const dsi_span *x = &pass->x[i];
+        int64_t count = pieces(x), from = begin > first ? begin - first : 0;
+        int64_t to = end - first < count ? end - first : count;
+        if (from < to) apply(pass, x, from * PIECE, to * PIECE < x->n ? to * PIECE : x->n);
+        first += count;
+    }
+    denormals_on(was);
+}
+
+static ds_status run(const char *kernel, const void *options, int n, const dsi_span *x, Rule *f32,
+                     Rule *f64)
+{
+    ds_status status = check_dtypes(kernel, n, x);
+    if (status != DS_OK) return status;
+    Pass pass = {options, n, x, f32, f64};
+    dsi_parallel(all_pieces(n, x), GRAIN, run_pieces, &pass);
+    return DS_OK;
+}
+
+ds_status KERNEL(sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("sgd", c, n, x, sgd_f32, sgd_f64);
+}
+
+ds_status KERNEL(adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x)
+{
+    (void)s;
+    if (n == 0) return DS_OK;
+    const AdamPass pass = {c, adam_sum(c, x[0].step)};
+    return run("adam", &pass, n, x, adam_f32, adam_f64);
+}
+
+ds_status KERNEL(adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("adagrad", c, n, x, adagrad_f32, adagrad_f64);
+}
+
+ds_status KERNEL(rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("rmsprop", c, n, x, rmsprop_f32, rmsprop_f64);
+}
+
+ds_status KERNEL(adadelta)(dsi_stream *s, const dsi_adadelta *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("adadelta", c, n, x, adadelta_f32, adadelta_f64);
+}
+
+ds_status KERNEL(lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x)
+{
+    (void)s;
+    return run("lion", c, n, x, lion_f32, lion_f64);
+}
+
+/* ---- LAMB ---------------------------------------------------------------------------------------------- */
+
+typedef struct Lamb {
+    const dsi_lamb *c;
+    int n;
+    const dsi_span *x;
+    double *sums;  /* [pieces][2]: of p^2, of u^2 */
+    double *rates; /* [n]: lr, corrected, times the trust ratio; NULL in the first half */
+} Lamb;
+
+/* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first half. */
+static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double *sums)
+{
+    const dsi_span *x = &l->x[i];
+    if (x->dtype == DS_F32 && !needs_blocks(x)) {
+        if (sums)
+            lamb_moments_f32(l->c, x, begin, end, sums);
+        else
+            lamb_apply_f32(l->c, x, begin, end, l->rates[i]);
+    } else if (x->dtype == DS_F64) {
+        if (sums)
+            lamb_moments_f64(l->c, x, begin, end, sums);
+        else
+            lamb_apply_f64(l->c, x, begin, end, l->rates[i]);
+    } else {
+        Block b;
+        for (int64_t at = begin; at < end; at += BLOCK) {
+            dsi_span f = begin_block(x, at, end - at < BLOCK ? end - at : BLOCK, &b);
+            if (sums)
+                lamb_moments_f32(l->c, &f, 0, f.n, sums);
+            else
+                lamb_apply_f32(l->c, &f, 0, f.n, l->rates[i]);
+            if (!sums) end_block(x, at, &f);
+        }
+    }
+}
+
+static void lamb_pieces(void *arg, int64_t begin, int64_t end)
+{
+    const Lamb *l = arg;
+    int64_t first = 0;
+    for (int i = 0; i < l->n && first < end; i++) {
+        int64_t count = pieces(&l->x[i]);
+        for (int64_t q = begin > first ? begin : first; q < end && q < first + count; q++) {
+            int64_t at = (q - first) * PIECE;
+            int64_t to = at + PIECE < l->x[i].n ? at + PIECE : l->x[i].n;
+            lamb_piece(l, i, at, to, l->rates ? NULL : l->sums + 2 * q);
+        }
+        first += count;
+    }
+}
+
+/* |p| / |u| within its bounds; 1 where there is none. */
+static double trust(const dsi_lamb *c, double p2, double u2)
+{
+    if (!(p2 > 0) || !(u2 > 0)) return 1;
+    double ratio = sqrt(p2) / sqrt(u2);
+    return ratio > c->max_coeff ? c->max_coeff : ratio < c->min_coeff ? c->min_coeff : ratio;
+}
+
+/* The bias correction of both moments, as in DeepSpeed's kernel: outside of u, and of eps. */
+static double lamb_rate(const dsi_lamb *c, int64_t step)
+{
+    if (!c->bias_correction) return c->lr;
+    double t = (double)step;
+    return c->lr * sqrt(1 - pow(c->beta2, t)) / (1 - pow(c->beta1, t));
+}
+
+ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
+{
+    ds_status status = check_dtypes("lamb", n, x);
+    if (status != DS_OK) return status;
+    int64_t count = all_pieces(n, x);
+    double *memory = dsi_scratch(s, (size_t)(2 * count + n) * sizeof *memory);
+    if (!memory) return DS_ENOMEM;
+
+    Lamb l = {c, n, x, memory, NULL};
+    for (int64_t i = 0; i < 2 * count; i++) memory[i] = 0;
+    dsi_parallel(count, GRAIN, lamb_pieces, &l);
+
+    double *rates = memory + 2 * count;
+    const double *sums = memory;
+    for (int i = 0; i < n; i++) {
+        double p2 = 0, u2 = 0;
+        for (int64_t q = 0; q < pieces(&x[i]); q++, sums += 2) p2 += sums[0], u2 += sums[1];
+        rates[i] = lamb_rate(c, x[i].step) * trust(c, p2, u2);
+    }
+    l.rates = rates;
+    dsi_parallel(count, GRAIN, lamb_pieces, &l);
+    dsi_scratch_release(s, memory);
+    return DS_OK;
+}

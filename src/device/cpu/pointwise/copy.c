@@ -1,0 +1,315 @@
+/* device/cpu/pointwise/copy.c: copies between any dtypes and strides, and fill.
+ *
+ * A conversion goes over one of four middle types, by pieces that stay in the first cache:
+ *   float16, bfloat16, float32 -> float;  float64 -> double;  int64 -> int64;  smaller -> int32
+ * so that 10 x 10 pairs need 6 loops that load and 4 x 10 that store, each vectorised.
+ *
+ * Floats become integers as on x86 in PyTorch: truncated; NaN and what does not fit gives the smallest
+ * integer of the conversion (int32 for int32 and below, int64 for int64 and uint8), then wraps.
+ *
+ * A transposed copy (NCHW to NHWC, a matrix) goes by square tiles: reads run along the input's rows,
+ * writes along the output's, and the tile lies in the first cache between them.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/table.h"
+
+#include <string.h>
+
+#define PIECE 512 /* elements converted at a time */
+#define TILE  32
+
+enum { MID_F32, MID_F64, MID_I64, MID_I32, MIDS };
+
+static const uint8_t mid_of[DS_DTYPES] = {
+    [DS_F32] = MID_F32, [DS_F64] = MID_F64,  [DS_F16] = MID_F32, [DS_BF16] = MID_F32,
+    [DS_I64] = MID_I64, [DS_I32] = MID_I32,  [DS_I16] = MID_I32, [DS_I8] = MID_I32,
+    [DS_U8] = MID_I32,  [DS_BOOL] = MID_I32,
+};
+
+static const uint8_t dtype_of_mid[MIDS] = {
+    [MID_F32] = DS_F32, [MID_F64] = DS_F64, [MID_I64] = DS_I64, [MID_I32] = DS_I32};
+
+typedef void convert_fn(int64_t n, const void *from, void *to);
+
+/* ---- one element ---------------------------------------------------------------------------------- */
+
+/* The bounds are powers of two, exact in float and double; a NaN is not inside. */
+#define WHOLE_32(x) ((x) >= -0x1p31 && (x) < 0x1p31 ? (int32_t)(x) : INT32_MIN)
+#define WHOLE_64(x) ((x) >= -0x1p63 && (x) < 0x1p63 ? (int64_t)(x) : INT64_MIN)
+
+#define SAME(x)     (x)
+#define TO_F16(x)   dsi_f32_to_f16((float)(x))
+#define TO_BF16(x)  dsi_f32_to_bf16((float)(x))
+#define TO_BOOL(x)  ((x) != 0)
+#define TO_U8_F(x)  ((uint8_t)WHOLE_64(x))
+#define TO_I8_F(x)  ((int8_t)WHOLE_32(x))
+#define TO_I16_F(x) ((int16_t)WHOLE_32(x))
+
+/* ---- loops ---------------------------------------------------------------------------------------- */
+
+#define CONVERT(name, from_type, to_type, expr) \
+    static void name(int64_t n, const void *from, void *to) \
+    { \
+        const from_type *restrict x = from; \
+        to_type *restrict y = to; \
+        for (int64_t i = 0; i < n; i++) y[i] = (to_type)expr(x[i]); \
+    }
+
+CONVERT(load_i16, int16_t, int32_t, SAME)
+CONVERT(load_i8, int8_t, int32_t, SAME)
+CONVERT(load_u8, uint8_t, int32_t, SAME)
+
+/* The nine stores of a middle type; its own dtype is a memcpy. */
+#define STORES_TO_FLOAT(mid, type) \
+    CONVERT(mid##_to_f32, type, float, SAME) \
+    CONVERT(mid##_to_f64, type, double, SAME) \
+    CONVERT(mid##_to_bool, type, uint8_t, TO_BOOL)
+#define STORES_TO_INT(mid, type, i64, i32, i16, i8, u8) \
+    CONVERT(mid##_to_i64, type, int64_t, i64) \
+    CONVERT(mid##_to_i32, type, int32_t, i32) \
+    CONVERT(mid##_to_i16, type, int16_t, i16) \
+    CONVERT(mid##_to_i8, type, int8_t, i8) \
+    CONVERT(mid##_to_u8, type, uint8_t, u8)
+
+STORES_TO_FLOAT(f32, float)
+STORES_TO_FLOAT(f64, double)
+STORES_TO_FLOAT(i64, int64_t)
+STORES_TO_FLOAT(i32, int32_t)
+STORES_TO_INT(f32, float, WHOLE_64, WHOLE_32, TO_I16_F, TO_I8_F, TO_U8_F)
+STORES_TO_INT(f64, double, WHOLE_64, WHOLE_32, TO_I16_F, TO_I8_F, TO_U8_F)
+STORES_TO_INT(i64, int64_t, SAME, SAME, SAME, SAME, SAME)
+STORES_TO_INT(i32, int32_t, SAME, SAME, SAME, SAME, SAME)
+
+/* Floats and their halves go by the processor's own conversions. */
+#define CONVERT_HALF(name, from_type, to_type, line) \
+    static void name(int64_t n, const void *from, void *to) \
+    { \
+        line((const from_type *)from, (to_type *)to, n); \
+    }
+CONVERT_HALF(load_f16, uint16_t, float, f16_to_floats)
+CONVERT_HALF(load_bf16, uint16_t, float, bf16_to_floats)
+CONVERT_HALF(f32_to_f16, float, uint16_t, floats_to_f16)
+CONVERT_HALF(f32_to_bf16, float, uint16_t, floats_to_bf16)
+
+#define STORES_TO_HALF(mid, type) \
+    CONVERT(mid##_to_f16, type, uint16_t, TO_F16) \
+    CONVERT(mid##_to_bf16, type, uint16_t, TO_BF16)
+STORES_TO_HALF(f64, double)
+STORES_TO_HALF(i64, int64_t)
+STORES_TO_HALF(i32, int32_t)
+
+static convert_fn *const loads[DS_DTYPES] = {
+    /* those without a row are of their middle type */
+    [DS_F16] = load_f16, [DS_BF16] = load_bf16, [DS_I16] = load_i16,
+    [DS_I8] = load_i8,   [DS_U8] = load_u8,     [DS_BOOL] = load_u8,
+};
+
+#define STORE_ROW(mid) \
+    { \
+        [DS_F32] = mid##_to_f32, [DS_F64] = mid##_to_f64, [DS_F16] = mid##_to_f16, \
+        [DS_BF16] = mid##_to_bf16, [DS_I64] = mid##_to_i64, [DS_I32] = mid##_to_i32, \
+        [DS_I16] = mid##_to_i16, [DS_I8] = mid##_to_i8, [DS_U8] = mid##_to_u8, \
+        [DS_BOOL] = mid##_to_bool, \
+    }
+static convert_fn *const stores[MIDS][DS_DTYPES] = {
+    [MID_F32] = STORE_ROW(f32),
+    [MID_F64] = STORE_ROW(f64),
+    [MID_I64] = STORE_ROW(i64),
+    [MID_I32] = STORE_ROW(i32),
+};
+
+/* ---- dense lines ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t from_size, to_size; /* bytes of an element */
+    convert_fn *load, *store;   /* load NULL: x is of its middle type */
+    bool same;                  /* one dtype: bytes are moved */
+    bool loaded;                /* y is of the middle type: load does it all */
+} conversion;
+
+static conversion conversion_of(ds_dtype from, ds_dtype to)
+{
+    return (conversion){
+        .from_size = (int64_t)ds_dtype_size(from),
+        .to_size = (int64_t)ds_dtype_size(to),
+        .load = loads[from],
+        .store = stores[mid_of[from]][to],
+        .same = from == to,
+        .loaded = loads[from] && to == dtype_of_mid[mid_of[from]],
+    };
+}
+
+static void convert(const conversion *c, int64_t n, const char *x, char *y)
+{
+    int64_t mid[PIECE]; /* room for the widest */
+    if (c->same) {
+        memcpy(y, x, (size_t)(n * c->to_size));
+    } else if (c->loaded) {
+        c->load(n, x, y);
+    } else if (!c->load) {
+        c->store(n, x, y);
+    } else {
+        for (int64_t i = 0; i < n; i += PIECE) {
+            int64_t m = n - i < PIECE ? n - i : PIECE;
+            c->load(m, x + i * c->from_size, mid);
+            c->store(m, mid, y + i * c->to_size);
+        }
+    }
+}
+
+static void copy_line(const void *arg, int64_t n, void *const *p) { convert(arg, n, p[0], p[1]); }
+
+/* ---- transposed copies ---------------------------------------------------------------------------- */
+
+/* y[r, c] = x[c, r] for a tile of rows x cols; strides in elements; x's columns and y's rows are dense.
+ * The longer side is the inner loop. */
+#define TRANSPOSE(bytes, type) \
+    case bytes: { \
+        const type *restrict from = x; \
+        type *restrict to = y; \
+        if (cols < rows) \
+            for (int64_t c = 0; c < cols; c++) \
+                for (int64_t r = 0; r < rows; r++) to[r * sy + c] = from[c * sx + r]; \
+        else \
+            for (int64_t r = 0; r < rows; r++) \
+                for (int64_t c = 0; c < cols; c++) to[r * sy + c] = from[c * sx + r]; \
+    } break
+static void transpose(int64_t size, int64_t rows, int64_t cols, const void *x, int64_t sx, void *y,
+                      int64_t sy)
+{
+    switch (size) {
+        TRANSPOSE(1, uint8_t);
+        TRANSPOSE(2, uint16_t);
+        TRANSPOSE(4, uint32_t);
+        TRANSPOSE(8, uint64_t);
+    }
+}
+
+typedef struct {
+    const conversion *c;
+    int n; /* outer dimensions */
+    int64_t d[DS_MAX_DIMS], sx[DS_MAX_DIMS], sy[DS_MAX_DIMS];
+    int64_t rows, cols;             /* of y: along rows x is dense, along cols y is */
+    int64_t row_stride, col_stride; /* elements: y's from row to row, x's from column to column */
+    const char *x;
+    char *y;
+} transposition;
+
+/* One tile, converted on its way where dtypes differ. */
+static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const char *x, char *y)
+{
+    const conversion *c = t->c;
+    int64_t tile[TILE * TILE]; /* room for the widest */
+
+    if (c->same) {
+        transpose(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
+        return;
+    }
+    for (int64_t i = 0; i < cols; i++)
+        convert(c, rows, x + i * t->col_stride * c->from_size,
+                (char *)tile + i * TILE * c->to_size);
+    transpose(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
+}
+
+/* Bands of TILE rows, begin .. end-1, counted over the outer dimensions too. */
+static void copy_bands(void *arg, int64_t begin, int64_t end)
+{
+    const transposition *t = arg;
+    int64_t bands = (t->rows + TILE - 1) / TILE;
+
+    for (int64_t k = begin; k < end; k++) {
+        const char *x = t->x;
+        char *y = t->y;
+        int64_t rest = k / bands, r = k % bands * TILE;
+        for (int i = t->n - 1; i >= 0; i--) {
+            x += rest % t->d[i] * t->sx[i];
+            y += rest % t->d[i] * t->sy[i];
+            rest /= t->d[i];
+        }
+        x += r * t->c->from_size;
+        y += r * t->row_stride * t->c->to_size;
+        int64_t rows = t->rows - r < TILE ? t->rows - r : TILE;
+        for (int64_t c = 0; c < t->cols; c += TILE)
+            copy_tile(t, rows, t->cols - c < TILE ? t->cols - c : TILE,
+                      x + c * t->col_stride * t->c->from_size, y + c * t->c->to_size);
+    }
+}
+
+/* If y is dense along its inner dimension and x along another one: copies by tiles, true. */
+static bool copy_transposed(const walk *w, const conversion *c)
+{
+    int in = w->n - 1, rows = -1;
+    int64_t lines = 1;
+    transposition t = {.c = c, .x = w->p[0], .y = w->p[1]};
+
+    if (w->s[1][in] != c->to_size || w->s[0][in] == c->from_size || w->s[0][in] == 0) return false;
+    for (int i = 0; i < in; i++)
+        if (w->s[0][i] == c->from_size) rows = i;
+    if (rows < 0) return false;
+
+    t.rows = w->d[rows], t.row_stride = w->s[1][rows] / c->to_size;
+    t.cols = w->d[in], t.col_stride = w->s[0][in] / c->from_size;
+    for (int i = 0; i < in; i++) {
+        if (i == rows) continue;
+        t.d[t.n] = w->d[i], t.sx[t.n] = w->s[0][i], t.sy[t.n] = w->s[1][i];
+        lines *= t.d[t.n++];
+    }
+    if (t.rows == 0 || t.cols == 0) return true;
+    int64_t bands = (t.rows + TILE - 1) / TILE, band = t.rows / bands * t.cols;
+    if (lines) dsi_parallel(lines * bands, PARALLEL_ELEMENTS / band + 1, copy_bands, &t);
+    return true;
+}
+
+ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    const dsi_view *const views[] = {&x, &y};
+    conversion c = conversion_of(x.dtype, y.dtype);
+    walk w;
+
+    (void)s;
+    walk_plan(&w, 2, views);
+    if (!copy_transposed(&w, &c)) walk_run(&w, copy_line, &c);
+    return DS_OK;
+}
+
+/* ---- fill ----------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t size;
+    bool zero;      /* all bits */
+    uint64_t value; /* in the first bytes, as in memory */
+} pattern;
+
+#define FILL(bytes, type) \
+    case bytes: { \
+        type v, *y = p[0]; \
+        memcpy(&v, &f->value, sizeof v); \
+        for (int64_t i = 0; i < n; i++) y[i] = v; \
+    } break
+static void fill_line(const void *arg, int64_t n, void *const *p)
+{
+    const pattern *f = arg;
+    if (f->zero) {
+        memset(p[0], 0, (size_t)(n * f->size));
+        return;
+    }
+    switch (f->size) {
+        FILL(1, uint8_t);
+        FILL(2, uint16_t);
+        FILL(4, uint32_t);
+        FILL(8, uint64_t);
+    }
+}
+
+ds_status KERNEL(fill)(dsi_stream *s, double value, dsi_view y)
+{
+    pattern f = {.size = (int64_t)ds_dtype_size(y.dtype)};
+
+    (void)s;
+    conversion c = conversion_of(DS_F64, y.dtype);
+    convert(&c, 1, (const char *)&value, (char *)&f.value);
+    f.zero = f.value == 0;
+    WALK(fill_line, &f, &y);
+    return DS_OK;
+}

@@ -1,0 +1,293 @@
+/* device/cpu/pool/pool.c: max, average and adaptive average pooling.
+ *
+ * Planes (one channel of one sample) are independent: they are what threads divide.
+ * SPDX-License-Identifier: MIT */
+#include "base/int.h"
+#include "device/cpu/reduce/lines.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/table.h"
+#include "pool_quad.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    int64_t begin, end; /* inside the plane */
+    int64_t padded;     /* length that counts padding */
+} Window;
+
+/* One pooling of all planes; x may be dx, y may be dy. */
+typedef struct Pool {
+    const dsi_pool2d *c;          /* NULL: adaptive */
+    const Window *rows, *columns; /* averages: [P], [Q] */
+    bool whole;                   /* averages: of each plane, which is one line */
+    bool pairs; /* averages: columns are neighbours in memory, windows two of them */
+    int64_t C, H, W, P, Q;
+    int64_t xh, xw, yh, yw, ih, iw; /* strides in a plane */
+    dsi_view x, y, index;
+} Pool;
+
+static Window window_fixed(const Pool *o, int axis, int64_t i)
+{
+    const dsi_pool2d *c = o->c;
+    int64_t length = axis ? o->W : o->H, begin = i * c->stride[axis] - c->padding[axis];
+    int64_t end = dsi_min(begin + c->kernel[axis], length + c->padding[axis]);
+    return (Window){dsi_max(begin, 0), dsi_min(end, length), end - begin};
+}
+
+static Window window_adaptive(const Pool *o, int axis, int64_t i)
+{
+    int64_t in = axis ? o->W : o->H, out = axis ? o->Q : o->P;
+    int64_t begin = i * in / out, end = ((i + 1) * in + out - 1) / out;
+    return (Window){begin, end, end - begin};
+}
+
+static int64_t divisor(const Pool *o, Window v, Window h)
+{
+    if (o->c && o->c->divisor) return o->c->divisor;
+    if (o->c && o->c->exclude_pad) return dsi_max((v.end - v.begin) * (h.end - h.begin), 1);
+    return v.padded * h.padded;
+}
+
+/* Where plane i of x, y or the index begins. */
+static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
+{
+    if (v->s[0] == channels * v->s[1]) return i * v->s[1]; /* without a division */
+    return i / channels * v->s[0] + i % channels * v->s[1];
+}
+#define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
+#define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
+#define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
+
+/* Channels of a pixel are neighbours in x and y. */
+static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
+
+/* As above, and in the index; for gradients, pixels of x are one line. */
+static bool max_by_pixels(const Pool *o)
+{
+    return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
+}
+
+#define REAL        double
+#define PLAIN(name) name##_f64
+#include "pool_plain.h"
+#undef REAL
+#undef PLAIN
+#define REAL        float
+#define PLAIN(name) name##_f32
+#include "pool_plain.h"
+
+static Pool pool_of(const dsi_pool2d *c, dsi_view x, dsi_view y, dsi_view index)
+{
+    return (Pool){.c = c,
+                  .C = x.d[1],
+                  .H = x.d[2],
+                  .W = x.d[3],
+                  .P = y.d[2],
+                  .Q = y.d[3],
+                  .xh = x.s[2],
+                  .xw = x.s[3],
+                  .yh = y.s[2],
+                  .yw = y.s[3],
+                  .ih = index.s[2],
+                  .iw = index.s[3],
+                  .x = x,
+                  .y = y,
+                  .index = index};
+}
+
+typedef void Part(void *arg, int64_t begin, int64_t end);
+static Part *const maxima[] = {maxima_f32, maxima_f64};
+static Part *const maxima_dx[] = {maxima_dx_f32, maxima_dx_f64};
+static Part *const means[] = {means_f32, means_f64};
+static Part *const means_dx[] = {means_dx_f32, means_dx_f64};
+
+/* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes (or, if the channels are
+ * neighbours, of all samples). */
+static void max_quads(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    bool channels = o->x.s[1] == 1;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t at = channels ? i * o->C : i; /* plane */
+        QuadRow row = {.x = X(o, float, at),
+                       .y = Y(o, float, at),
+                       .index = I(o, at),
+                       .below = o->xh,
+                       .xw = o->xw,
+                       .yw = o->yw,
+                       .iw = o->iw,
+                       .width = (int32_t)o->W,
+                       .floor = o->c->relu ? 0 : -INFINITY};
+        for (int64_t p = 0; p < o->P; p++) {
+            if (channels)
+                quad_channels(&row, o->Q, o->C);
+            else
+                quad_columns(&row, o->Q);
+            row.x += 2 * o->xh, row.y += o->yh, row.index += o->ih, row.at += 2 * row.width;
+        }
+    }
+}
+
+#define HALF_BAND 4096 /* elements of x that are made float at a time */
+
+/* Lines of 16 bits to floats without gaps, and back; a plane without gaps is one line. */
+static void band_to_floats(ds_dtype dtype, const uint16_t *from, int64_t step, int64_t rows,
+                           int64_t line, float *to)
+{
+    if (step == line) line *= rows, rows = 1;
+    for (int64_t i = 0; i < rows; i++) half_to_floats(dtype, from + i * step, to + i * line, line);
+}
+
+static void floats_to_band(ds_dtype dtype, const float *from, int64_t step, int64_t rows,
+                           int64_t line, uint16_t *to)
+{
+    if (step == line) line *= rows, rows = 1;
+    for (int64_t i = 0; i < rows; i++) floats_to_half(dtype, from + i * line, to + i * step, line);
+}
+
+/* Elements of a row that lie side by side: of one channel, or of all. */
+static int64_t row_elements(const Pool *o) { return o->x.s[1] == 1 ? o->W * o->C : o->W; }
+
+/* Rows p .. p + n - 1 of windows, of 16 bits: through floats that lie side by side. */
+static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
+{
+    bool channels = o->x.s[1] == 1;
+    int64_t line = row_elements(o), pixel = channels ? o->C : 1;
+    /* all that is read is written: zeros for analyzers */
+    float x[HALF_BAND], y[HALF_BAND / 4] = {0};
+    band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
+    QuadRow row = {.x = x,
+                   .y = y,
+                   .index = I(o, at) + p * o->ih,
+                   .below = line,
+                   .xw = pixel,
+                   .yw = pixel,
+                   .iw = o->iw,
+                   .at = (int32_t)(2 * p * o->W),
+                   .width = (int32_t)o->W,
+                   .floor = o->c->relu ? 0 : -INFINITY};
+    for (int64_t i = 0; i < n; i++) {
+        if (channels)
+            quad_channels(&row, o->Q, o->C);
+        else
+            quad_columns(&row, o->Q);
+        row.x += 2 * line, row.y += o->Q * pixel, row.index += o->ih, row.at += 2 * row.width;
+    }
+    floats_to_band(o->y.dtype, y, o->yh, n, o->Q * pixel, Y(o, uint16_t, at) + p * o->yh);
+}
+
+static void max_quads_half(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    int64_t most = HALF_BAND / 2 / row_elements(o), lanes = o->x.s[1] == 1 ? o->C : 1;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t p = 0; p < o->P; p += most)
+            half_band(o, i * lanes, p, dsi_min(most, o->P - p));
+}
+
+static bool quads(const Pool *o)
+{
+    const dsi_pool2d *c = o->c;
+    for (int i = 0; i < 2; i++)
+        if (c->kernel[i] != 2 || c->stride[i] != 2 || c->padding[i] || c->dilation[i] != 1)
+            return false;
+    bool inside = 2 * o->P <= o->H && 2 * o->Q <= o->W; /* no window cut off by ceil_mode */
+    bool columns = o->xw == 1 && o->yw == 1 && o->iw == 1;
+    bool channels = o->x.s[1] == 1 && o->y.s[1] == 1 && o->index.s[1] == 1;
+    bool half = is_half(o->x.dtype);
+    if (half) /* pixels side by side, and room for a row of windows */
+        channels = channels && o->xw == o->C && o->yw == o->C;
+    if (half && 2 * row_elements(o) > HALF_BAND) return false;
+    bool known = o->x.dtype == DS_F32 || half;
+    return known && inside && (columns || channels);
+}
+
+/* All samples or planes, by part[0] for float32, part[1] for float64 */
+static ds_status run(const char *name, Pool o, Part *const *part, bool pixels)
+{
+    if (o.x.dtype != DS_F32 && o.x.dtype != DS_F64) return no_dtype(name, o.x.dtype);
+    int64_t each = pixels ? o.C : 1;               /* planes done at once */
+    int64_t work = (o.H * o.W + o.P * o.Q) * each; /* elements, up to a nanosecond each */
+    dsi_parallel(o.x.d[0] * o.C / each, 1 + 20000 / (work + 1), part[o.x.dtype == DS_F64], &o);
+    return DS_OK;
+}
+
+static ds_status run_maxima(const char *name, Pool o, Part *const *part)
+{
+    return run(name, o, part, max_by_pixels(&o));
+}
+
+/* For averages windows are worked out once. */
+static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const *part)
+{
+    Window *windows = dsi_scratch(s, (size_t)(o.P + o.Q) * sizeof *windows);
+    if (!windows) return DS_ENOMEM;
+    for (int64_t i = 0; i < o.P + o.Q; i++) {
+        int axis = i >= o.P;
+        int64_t at = axis ? i - o.P : i;
+        windows[i] = o.c ? window_fixed(&o, axis, at) : window_adaptive(&o, axis, at);
+    }
+    o.rows = windows, o.columns = windows + o.P;
+    const Window *v = windows, *h = o.columns;
+    o.whole = o.P * o.Q == 1 && !by_pixels(&o) && o.xw == 1 && o.xh == o.W &&
+              v->end - v->begin == o.H && h->end - h->begin == o.W &&
+              divisor(&o, *v, *h) == o.H * o.W;
+    o.pairs = o.xw == 1 && o.yw == 1;
+    for (int64_t q = 0; q < o.Q; q++)
+        o.pairs &= o.columns[q].begin == 2 * q && o.columns[q].end == 2 * q + 2 &&
+                   o.columns[q].padded == 2;
+    ds_status status = run(name, o, part, by_pixels(&o));
+    dsi_scratch_release(s, windows);
+    return status;
+}
+
+ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                             dsi_view index)
+{
+    Pool o = pool_of(c, x, y, index);
+    bool half = is_half(x.dtype), by_quads = quads(&o);
+    if (half && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
+    if (!by_quads) return run_maxima("max_pool2d", o, maxima);
+    int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
+    dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
+                 half ? max_quads_half : max_quads, &o);
+    return DS_OK;
+}
+
+ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(max_pool2d_dx)(s, dy, index, dx), &dx, &dy);
+    return run_maxima("max_pool2d_dx", pool_of(NULL, dx, dy, index), maxima_dx);
+}
+
+ds_status KERNEL(pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y)
+{
+    dsi_pooled g = *x;
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(pooled_to_dense)(s, &g, y), &y, &g.value);
+    return run_maxima("pooled_to_dense", pool_of(NULL, y, x->value, x->index), maxima_dx);
+}
+
+ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
+{
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d)(s, c, x, y), &y, &x);
+    return run_means(s, "avg_pool2d", pool_of(c, x, y, (dsi_view){0}), means);
+}
+
+ds_status KERNEL(avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d_dx)(s, c, dy, dx), &dx, &dy);
+    return run_means(s, "avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), means_dx);
+}
+
+ds_status KERNEL(adaptive_avg_pool2d)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d)(s, x, y), &y, &x);
+    return run_means(s, "adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), means);
+}
+
+ds_status KERNEL(adaptive_avg_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d_dx)(s, dy, dx), &dx, &dy);
+    return run_means(s, "adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), means_dx);
+}

@@ -1,0 +1,254 @@
+/* device/cpu/pool/pool_plain.h: pooling of planes by plain loops, for one element type.
+ *
+ * Included with REAL = the type and PLAIN(name) = its functions' names. A plane is one channel of one
+ * sample; strides in elements.
+ * SPDX-License-Identifier: MIT */
+
+/* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is never chosen. */
+static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
+{
+    const dsi_pool2d *c = o->c;
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
+            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
+            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
+            while (h0 < 0) h0 += c->dilation[0];
+            while (w0 < 0) w0 += c->dilation[1];
+            REAL max = -(REAL)INFINITY;
+            int64_t at = h0 * o->W + w0;
+            for (int64_t h = h0; h < h1; h += c->dilation[0])
+                for (int64_t w = w0; w < w1; w += c->dilation[1]) {
+                    REAL v = x[h * o->xh + w * o->xw];
+                    if (v > max || v != v) max = v, at = h * o->W + w;
+                }
+            y[p * o->yh + q * o->yw] = max < 0 && c->relu ? 0 : max;
+            index[p * o->ih + q * o->iw] = (int32_t)at;
+        }
+}
+
+/* Takes the maxima so far and one pixel's line of C channels. */
+static void PLAIN(max_line_of)(int64_t C, const REAL *restrict x, int32_t place, REAL *restrict max,
+                               int32_t *restrict at)
+{
+    for (int64_t c = 0; c < C; c++) {
+        bool more = (x[c] > max[c]) | (x[c] != x[c]);
+        at[c] = more ? place : at[c];
+        max[c] = more ? x[c] : max[c];
+    }
+}
+
+/* All channels of a sample, where they are neighbours in x, y and index. */
+static void PLAIN(max_pixels)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
+{
+    const dsi_pool2d *c = o->c;
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
+            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
+            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
+            while (h0 < 0) h0 += c->dilation[0];
+            while (w0 < 0) w0 += c->dilation[1];
+            REAL *max = y + p * o->yh + q * o->yw;
+            int32_t *at = index + p * o->ih + q * o->iw;
+            for (int64_t k = 0; k < o->C; k++)
+                max[k] = -(REAL)INFINITY, at[k] = (int32_t)(h0 * o->W + w0);
+            for (int64_t h = h0; h < h1; h += c->dilation[0])
+                for (int64_t w = w0; w < w1; w += c->dilation[1]) PLAIN(max_line_of)
+            (o->C, x + h * o->xh + w * o->xw, (int32_t)(h * o->W + w), max, at);
+            for (int64_t k = 0; k < o->C && c->relu; k++) max[k] = max[k] < 0 ? 0 : max[k];
+        }
+}
+
+/* The same of the gradient; x has no gaps between rows. */
+static void PLAIN(max_pixels_dx)(const Pool *o, const REAL *dy, const int32_t *index, REAL *dx)
+{
+    for (int64_t i = 0; i < o->H * o->W; i++)
+        for (int64_t c = 0; c < o->C; c++) dx[i * o->xw + c] = 0;
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            const int32_t *at = index + p * o->ih + q * o->iw;
+            const REAL *g = dy + p * o->yh + q * o->yw;
+            for (int64_t c = 0; c < o->C; c++) dx[at[c] * o->xw + c] += g[c];
+        }
+}
+
+/* dx = 0, then dx[index] += dy: windows may overlap */
+static void PLAIN(max_plane_dx)(const Pool *o, const REAL *dy, const int32_t *index, REAL *dx)
+{
+    bool rows = o->xh != o->W * o->xw; /* else the plane is one line, and no division is needed */
+    for (int64_t h = 0; h < o->H; h++)
+        for (int64_t w = 0; w < o->W; w++) dx[h * o->xh + w * o->xw] = 0;
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            int64_t at = index[p * o->ih + q * o->iw], h = rows ? at / o->W : 0;
+            dx[h * o->xh + (at - h * o->W) * o->xw] += dy[p * o->yh + q * o->yw];
+        }
+}
+
+/* The sum of n elements, `step` apart. */
+static inline REAL PLAIN(sum_run)(const REAL *x, int64_t n, int64_t step)
+{
+    if (step == 1 && n >= 64) return (REAL)PLAIN(sum_line)(n, x);
+    if (step == 1 && n >= 8) return PLAIN(sum_short)(n, x);
+    REAL sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i * step];
+    return sum;
+}
+
+static inline void PLAIN(fill_run)(REAL *x, int64_t n, REAL value)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = value;
+}
+
+/* Windows two apart, each two wide, of a plane whose columns are neighbours: vectors of them. */
+static void PLAIN(mean_pairs)(const Pool *o, const REAL *x, REAL *y)
+{
+    for (int64_t p = 0; p < o->P; p++) {
+        Window v = o->rows[p];
+        REAL *restrict to = y + p * o->yh, factor = 1 / (REAL)divisor(o, v, o->columns[0]);
+        for (int64_t q = 0; q < o->Q; q++) to[q] = 0;
+        for (int64_t i = v.begin; i < v.end; i++) {
+            const REAL *row = x + i * o->xh;
+            for (int64_t q = 0; q < o->Q; q++) to[q] += row[2 * q] + row[2 * q + 1];
+        }
+        for (int64_t q = 0; q < o->Q; q++) to[q] *= factor;
+    }
+}
+
+static void PLAIN(mean_pairs_dx)(const Pool *o, const REAL *dy, REAL *dx)
+{
+    for (int64_t p = 0; p < o->P; p++) {
+        Window v = o->rows[p];
+        const REAL *g = dy + p * o->yh, factor = 1 / (REAL)divisor(o, v, o->columns[0]);
+        for (int64_t i = v.begin; i < v.end; i++) {
+            REAL *restrict row = dx + i * o->xh;
+            for (int64_t q = 0; q < o->Q; q++) {
+                REAL each = g[q] * factor;
+                row[2 * q] += each, row[2 * q + 1] += each;
+            }
+        }
+    }
+}
+
+/* The mean of each window. */
+static void PLAIN(mean_plane)(const Pool *o, const REAL *x, REAL *y)
+{
+    if (o->pairs) {
+        PLAIN(mean_pairs)(o, x, y);
+        return;
+    }
+    bool gaps = o->xh != o->W * o->xw; /* between rows; else whole rows of a window are one run */
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            Window v = o->rows[p], h = o->columns[q];
+            int64_t rows = v.end - v.begin, width = h.end - h.begin;
+            if (!gaps && width == o->W) width *= rows, rows = rows > 0;
+            const REAL *from = x + v.begin * o->xh + h.begin * o->xw;
+            REAL sum = 0;
+            for (int64_t i = 0; i < rows; i++)
+                sum += PLAIN(sum_run)(from + i * o->xh, width, o->xw);
+            y[p * o->yh + q * o->yw] = sum / (REAL)divisor(o, v, h);
+        }
+}
+
+static void PLAIN(mean_plane_dx)(const Pool *o, const REAL *dy, REAL *dx)
+{
+    for (int64_t h = 0; h < o->H; h++)
+        for (int64_t w = 0; w < o->W; w++) dx[h * o->xh + w * o->xw] = 0;
+    if (o->pairs) {
+        PLAIN(mean_pairs_dx)(o, dy, dx);
+        return;
+    }
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            Window v = o->rows[p], h = o->columns[q];
+            REAL g = dy[p * o->yh + q * o->yw] / (REAL)divisor(o, v, h);
+            for (int64_t i = v.begin; i < v.end; i++)
+                for (int64_t j = h.begin; j < h.end; j++) dx[i * o->xh + j * o->xw] += g;
+        }
+}
+
+/* All channels of a sample, where they are neighbours: a pixel's are one line. */
+static void PLAIN(mean_pixels)(const Pool *o, const REAL *x, REAL *y)
+{
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            Window v = o->rows[p], h = o->columns[q];
+            REAL *restrict to = y + p * o->yh + q * o->yw, factor = 1 / (REAL)divisor(o, v, h);
+            for (int64_t c = 0; c < o->C; c++) to[c] = 0;
+            for (int64_t i = v.begin; i < v.end; i++)
+                for (int64_t j = h.begin; j < h.end; j++) {
+                    const REAL *from = x + i * o->xh + j * o->xw;
+                    for (int64_t c = 0; c < o->C; c++) to[c] += from[c];
+                }
+            for (int64_t c = 0; c < o->C; c++) to[c] *= factor;
+        }
+}
+
+static void PLAIN(mean_pixels_dx)(const Pool *o, const REAL *dy, REAL *dx)
+{
+    for (int64_t h = 0; h < o->H; h++)
+        for (int64_t w = 0; w < o->W; w++)
+            for (int64_t c = 0; c < o->C; c++) dx[h * o->xh + w * o->xw + c] = 0;
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q++) {
+            Window v = o->rows[p], h = o->columns[q];
+            const REAL *g = dy + p * o->yh + q * o->yw, factor = 1 / (REAL)divisor(o, v, h);
+            for (int64_t i = v.begin; i < v.end; i++)
+                for (int64_t j = h.begin; j < h.end; j++) {
+                    REAL *restrict to = dx + i * o->xh + j * o->xw;
+                    for (int64_t c = 0; c < o->C; c++) to[c] += g[c] * factor;
+                }
+        }
+}
+
+/* ---- parts of a parallel loop: samples begin .. end-1 where channels are neighbours, else planes ---------------- */
+
+static void PLAIN(maxima)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (max_by_pixels(o))
+            PLAIN(max_pixels)(o, X(o, REAL, n), Y(o, REAL, n), I(o, n));
+        else
+            PLAIN(max_plane)(o, X(o, REAL, i), Y(o, REAL, i), I(o, i));
+    }
+}
+
+static void PLAIN(maxima_dx)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (max_by_pixels(o))
+            PLAIN(max_pixels_dx)(o, Y(o, REAL, n), I(o, n), X(o, REAL, n));
+        else
+            PLAIN(max_plane_dx)(o, Y(o, REAL, i), I(o, i), X(o, REAL, i));
+    }
+}
+
+static void PLAIN(means)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (o->whole)
+            *Y(o, REAL, i) = PLAIN(sum_run)(X(o, REAL, i), o->H * o->W, 1) / (REAL)(o->H * o->W);
+        else if (by_pixels(o))
+            PLAIN(mean_pixels)(o, X(o, REAL, n), Y(o, REAL, n));
+        else
+            PLAIN(mean_plane)(o, X(o, REAL, i), Y(o, REAL, i));
+    }
+}
+
+static void PLAIN(means_dx)(void *arg, int64_t begin, int64_t end)
+{
+    const Pool *o = arg;
+    for (int64_t i = begin, n = begin * o->C; i < end; i++, n += o->C) {
+        if (o->whole)
+            PLAIN(fill_run)(X(o, REAL, i), o->H * o->W, *Y(o, REAL, i) / (REAL)(o->H * o->W));
+        else if (by_pixels(o))
+            PLAIN(mean_pixels_dx)(o, Y(o, REAL, n), X(o, REAL, n));
+        else
+            PLAIN(mean_plane_dx)(o, Y(o, REAL, i), X(o, REAL, i));
+    }
+}

@@ -1,0 +1,301 @@
+/* device/cpu/reduce/reduce.c: sums over any dimensions, maxima, norms.
+ *
+ * The dimensions of x are ordered as they lie in memory; neighbours that are both kept or both summed,
+ * and run on, are joined. Then the inner one is either
+ *   summed  every output is a sum of dense lines (a row's sum, a sum of everything), or
+ *   kept    outputs that are neighbours are summed together, line upon line (a bias gradient).
+ * Partial sums of at most 4096 elements are in T, their totals in double. The order of a sum depends on
+ * shapes and strides alone: threads share outputs, or the fixed parts of one long line. 16-bit lines are
+ * made float piece by piece, as those that are not dense are gathered.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/table.h"
+#include "lines.h"
+
+#include <math.h>
+
+#define COLUMNS 256  /* outputs summed together */
+#define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
+#define GATHER  512  /* elements of a line that is not dense, at a time */
+#define PARTS   64   /* of one long line */
+#define AHEAD   4096 /* bytes: the page that the hardware does not fetch ahead by itself */
+
+typedef struct {
+    int n;
+    int64_t d[DS_MAX_DIMS], s[DS_MAX_DIMS];
+} dims;
+
+typedef struct {
+    const char *x;
+    char *y;
+    double factor;
+    dims summed, kept_x, kept_y; /* without the inner dimension; strides in elements of x or y */
+    int64_t lines, outputs;      /* their sizes */
+    int64_t inner, inner_x, inner_y;
+    bool inner_summed;
+} plan;
+
+typedef struct {
+    dsi_view x;        /* [outer, C, inner] */
+    dsi_view y, index; /* [outer, inner] */
+} maxima;
+
+/* Offset of the k-th element, counted in row-major order. */
+ALWAYS_INLINE int64_t offset(const dims *v, int64_t k)
+{
+    int64_t sum = 0;
+    if (v->n == 0) return 0;
+    for (int i = v->n - 1; i > 0; i--) {
+        sum += k % v->d[i] * v->s[i];
+        k /= v->d[i];
+    }
+    return sum + k * v->s[0];
+}
+
+ALWAYS_INLINE int64_t line_offset(const plan *p, int64_t line) { return offset(&p->summed, line); }
+
+/* The larger one; NaN if either is. */
+ALWAYS_INLINE double larger(double a, double b) { return a >= b || a != a ? a : b; }
+
+#define T           float
+#define NAMED(name) name##_f32
+#include "reduce.inc"
+#define T           double
+#define NAMED(name) name##_f64
+#include "reduce.inc"
+
+/* 16-bit elements, `stride` apart, as floats. */
+#define GATHER_HALF(suffix, to_floats) \
+    static void gather_##suffix(int64_t n, const void *from, int64_t stride, void *to) \
+    { \
+        const uint16_t *x = from; \
+        uint16_t dense[GATHER]; \
+        for (int64_t i = 0; i < n && stride != 1; i++) dense[i] = x[i * stride]; \
+        to_floats(stride == 1 ? x : dense, to, n); \
+    }
+GATHER_HALF(f16, f16_to_floats)
+GATHER_HALF(bf16, bf16_to_floats)
+
+/* ---- the plan ------------------------------------------------------------------------------------- */
+
+static void add_dim(dims *v, int64_t d, int64_t s)
+{
+    v->d[v->n] = d;
+    v->s[v->n++] = s;
+}
+
+/* y has size 1 where x is summed; y->p == NULL: all of x is. */
+static plan plan_of(const dsi_view *x, const dsi_view *y)
+{
+    plan p = {.x = x->p,
+              .y = y->p,
+              .lines = 1,
+              .outputs = 1,
+              .inner = 1,
+              .inner_x = 1,
+              .inner_summed = true};
+    int64_t d[DS_MAX_DIMS], sx[DS_MAX_DIMS], sy[DS_MAX_DIMS]; /* sy -1: summed */
+    int order[DS_MAX_DIMS], n = 0, m = 0;
+
+    for (int i = 0; i < x->n; i++) { /* insertion sort by x's strides, largest first */
+        if (x->d[i] == 1) continue;
+        int at = n++;
+        for (; at > 0 && x->s[order[at - 1]] < x->s[i]; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+    for (int k = 0; k < n; k++) {
+        int i = order[k];
+        int64_t step = y->p && y->d[i] != 1 ? y->s[i] : -1;
+        bool joins = m > 0 && sx[m - 1] == x->s[i] * x->d[i] &&
+                     (step < 0 ? sy[m - 1] < 0 : sy[m - 1] == step * x->d[i]);
+        if (!joins) d[m++] = 1;
+        d[m - 1] *= x->d[i], sx[m - 1] = x->s[i], sy[m - 1] = step;
+    }
+    for (int i = 0; i < m; i++) {
+        if (i == m - 1) {
+            p.inner = d[i], p.inner_x = sx[i], p.inner_y = sy[i], p.inner_summed = sy[i] < 0;
+        } else if (sy[i] < 0) {
+            add_dim(&p.summed, d[i], sx[i]);
+            p.lines *= d[i];
+        } else {
+            add_dim(&p.kept_x, d[i], sx[i]);
+            add_dim(&p.kept_y, d[i], sy[i]);
+            p.outputs *= d[i];
+        }
+    }
+    return p;
+}
+
+/* ---- lines to one number -------------------------------------------------------------------------- */
+
+typedef struct {
+    double (*line)(int64_t n, const void *x); /* of a dense line */
+    void (*gather)(int64_t n, const void *from, int64_t stride, void *to);
+    int64_t size;     /* bytes of an element */
+    int64_t out_size; /* of y's */
+    bool largest;     /* lines are combined by the larger, else by the sum */
+    bool half;        /* dense lines are gathered too */
+} fold;
+
+static fold half_fold(fold f, ds_dtype dtype)
+{
+    f.gather = dtype == DS_F16 ? gather_f16 : gather_bf16;
+    f.size = 2;
+    f.half = true;
+    return f;
+}
+
+static double combine(const fold *f, double a, double b)
+{
+    return f->largest ? larger(a, b) : a + b;
+}
+
+static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
+{
+    double buf[GATHER], total = 0;
+    if (stride == 1 && !f->half) return f->line(n, x);
+    for (int64_t i = 0; i < n; i += GATHER) {
+        int64_t m = n - i < GATHER ? n - i : GATHER;
+        f->gather(m, x + i * stride * f->size, stride, buf);
+        total = combine(f, total, f->line(m, buf));
+    }
+    return total;
+}
+
+typedef struct {
+    const plan *p;
+    const fold *f;
+    int64_t part_length;
+    double part[PARTS];
+} fold_job;
+
+static void fold_parts(void *arg, int64_t begin, int64_t end)
+{
+    fold_job *j = arg;
+    const plan *p = j->p;
+    for (int64_t k = begin; k < end; k++) {
+        int64_t first = k * j->part_length, left = p->inner - first;
+        j->part[k] = fold_line(j->f, left < j->part_length ? left : j->part_length,
+                               p->x + first * p->inner_x * j->f->size, p->inner_x);
+    }
+}
+
+/* All lines of one output, whose first element is x. */
+static double fold_lines(const plan *p, const fold *f, const char *x)
+{
+    double total = 0;
+    for (int64_t line = 0; line < p->lines; line++)
+        total = combine(f, total,
+                        fold_line(f, p->inner, x + line_offset(p, line) * f->size, p->inner_x));
+    return total;
+}
+
+/* All of x, of which nothing is kept. A single long line goes in parts, whatever the threads. */
+static double fold_all(const plan *p, const fold *f)
+{
+    fold_job j = {.p = p, .f = f};
+    double total = 0;
+    if (p->lines != 1 || p->inner < 2 * PARALLEL_ELEMENTS) return fold_lines(p, f, p->x);
+    j.part_length = (p->inner / PARTS + LINE_BLOCK) / LINE_BLOCK * LINE_BLOCK;
+    int64_t parts = (p->inner + j.part_length - 1) / j.part_length;
+    dsi_parallel(parts, PARALLEL_ELEMENTS / j.part_length + 1, fold_parts, &j);
+    for (int64_t k = 0; k < parts; k++) total = combine(f, total, j.part[k]);
+    return total;
+}
+
+/* ---- sum ------------------------------------------------------------------------------------------ */
+
+static void put(char *y, int64_t size, double value)
+{
+    if (size == 4)
+        *(float *)y = (float)value;
+    else
+        *(double *)y = value;
+}
+
+static void sum_rows(void *arg, int64_t begin, int64_t end)
+{
+    const fold_job *j = arg;
+    const plan *p = j->p;
+    int64_t size = j->f->out_size;
+    for (int64_t k = begin; k < end; k++)
+        put(p->y + offset(&p->kept_y, k) * size, size,
+            p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
+}
+
+ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
+{
+    static const fold f32 = {sum_of_f32, gather_f32, 4, 4, false, false};
+    static const fold f64 = {sum_of_f64, gather_f64, 8, 8, false, false};
+    bool half = is_half(x.dtype), single = x.dtype == DS_F32 || half;
+    fold f = half ? half_fold(f32, x.dtype) : single ? f32 : f64;
+
+    if (!single && x.dtype != DS_F64) return no_dtype("sum", x.dtype);
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(sum)(s, factor, x, y), &y);
+    if (view_numel(&y) == 0) return DS_OK;
+    plan p = plan_of(&x, &y);
+    p.factor = factor;
+    if (half && !p.inner_summed) IN_F32(s, 0, KERNEL(sum)(s, factor, x, y), &x);
+    if (p.inner_summed && p.outputs == 1) {
+        put(p.y, f.out_size, factor * fold_all(&p, &f));
+    } else if (p.inner_summed) {
+        fold_job j = {.p = &p, .f = &f};
+        dsi_parallel(p.outputs, PARALLEL_ELEMENTS / (p.lines * p.inner + 1) + 1, sum_rows, &j);
+    } else {
+        int64_t units = p.outputs * ((p.inner + COLUMNS - 1) / COLUMNS);
+        int64_t unit = p.lines * (p.inner < COLUMNS ? p.inner : COLUMNS);
+        dsi_parallel(units, PARALLEL_ELEMENTS / (unit + 1) + 1,
+                     single ? sum_columns_f32 : sum_columns_f64, &p);
+    }
+    return DS_OK;
+}
+
+/* ---- max, norm ------------------------------------------------------------------------------------ */
+
+ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
+{
+    maxima m = {x, y, index};
+    int64_t n = x.d[0] * x.d[2];
+
+    if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(max)(s, x, y, index), &y, &x);
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("max", x.dtype);
+    if (n == 0) return DS_OK;
+    if (x.d[1] == 0) return dsi_fail(DS_EINVAL, "max: the dimension has no elements");
+    bool f32 = x.dtype == DS_F32;
+    if (x.s[2] == 1 && x.d[2] > 1 && x.d[1] < INT32_MAX)
+        dsi_parallel(x.d[0] * ((x.d[2] + COLUMNS - 1) / COLUMNS),
+                     PARALLEL_ELEMENTS / x.d[1] / COLUMNS + 1,
+                     f32 ? max_columns_f32 : max_columns_f64, &m);
+    else
+        dsi_parallel(n, PARALLEL_ELEMENTS / x.d[1] + 1, f32 ? max_rows_f32 : max_rows_f64, &m);
+    return DS_OK;
+}
+
+ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out)
+{
+    static const fold folds[3][2] = {
+        {{sum_of_absolutes_f32, gather_f32, 4, 0, false, false},
+         {sum_of_absolutes_f64, gather_f64, 8, 0, false, false}},
+        {{sum_of_squares_f32, gather_f32, 4, 0, false, false},
+         {sum_of_squares_f64, gather_f64, 8, 0, false, false}},
+        {{largest_absolute_f32, gather_f32, 4, 0, true, false},
+         {largest_absolute_f64, gather_f64, 8, 0, true, false}},
+    };
+    const dsi_view nothing = {0};
+    int kind = p == 1 ? 0 : p == 2 ? 1 : 2;
+    double total = 0;
+
+    (void)s;
+    if (kind == 2 && !(p == (double)INFINITY))
+        return dsi_fail(DS_EINVAL, "norm: p is %g, expected 1, 2 or infinity", p);
+    for (int i = 0; i < n; i++) {
+        if (x[i].dtype > DS_BF16) return no_dtype("norm", x[i].dtype);
+        fold f = folds[kind][x[i].dtype == DS_F64];
+        if (is_half(x[i].dtype)) f = half_fold(f, x[i].dtype);
+        plan all = plan_of(&x[i], &nothing);
+        total = combine(&f, total, fold_all(&all, &f));
+    }
+    *out = kind == 1 ? sqrt(total) : total;
+    return DS_OK;
+}

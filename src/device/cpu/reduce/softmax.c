@@ -1,0 +1,224 @@
+/* device/cpu/reduce/softmax.c: softmax, its logarithm, cross entropy, over dimension 1 of [outer, C, inner].
+ *
+ * A row is the C elements of one (outer, inner). Rows are taken in blocks that fit in a buffer, gathered
+ * if they are not dense, so that exp, which is most of the work, runs over long lines even where C is
+ * 10. A row longer than the buffer goes through it in pieces, once for its maximum, once for the sum
+ * of exp(x - max), once for the result. The row's sum does not depend on the block it is in.
+ *
+ * A NaN makes its row NaN; so does a row of nothing but -inf, as in PyTorch.
+ * SPDX-License-Identifier: MIT */
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/simd/upcast.h"
+#include "device/cpu/simd/vmath.h"
+#include "device/cpu/table.h"
+#include "lines.h"
+
+enum { MEAN, SUM, NONE }; /* ds_reduction */
+
+#define BUFFER 1024 /* elements */
+#define PARTS  64   /* of a sum over many rows; their bounds depend on the sizes alone */
+
+typedef struct {
+    void *p;
+    int64_t outer, columns, inner;
+    int64_t step[2], column; /* strides of outer and inner, and of the columns; elements */
+    bool dense;              /* rows follow each other without gaps */
+} rows;
+
+static rows rows_of(const dsi_view *v)
+{
+    return (rows){
+        .p = v->p,
+        .outer = v->d[0],
+        .columns = v->d[1],
+        .inner = v->d[2],
+        .step = {v->s[0], v->s[2]},
+        .column = v->s[1],
+        .dense = v->d[2] == 1 && (v->s[1] == 1 || v->d[1] == 1) &&
+                 (v->s[0] == v->d[1] || v->d[0] == 1),
+    };
+}
+
+ALWAYS_INLINE int64_t row_offset(const rows *v, int64_t row)
+{
+    return v->inner == 1 ? row * v->step[0]
+                         : row / v->inner * v->step[0] + row % v->inner * v->step[1];
+}
+
+ALWAYS_INLINE int64_t piece(int64_t left) { return left < BUFFER ? left : BUFFER; }
+
+/* Offset of a row's element in a view [N, I] */
+ALWAYS_INLINE int64_t place_of(const dsi_view *v, int64_t row)
+{
+    return v->d[1] == 1 ? row * v->s[0] : row / v->d[1] * v->s[0] + row % v->d[1] * v->s[1];
+}
+
+typedef struct {
+    rows dy, x, y;
+    bool log;
+} job;
+
+typedef struct {
+    const dsi_cross_entropy *c;
+    rows x, dx;
+    dsi_view label, weight, loss, lse; /* loss: its gradient on the way back */
+    int64_t n_rows, part_rows;
+    double part[PARTS];
+    double scale;      /* that the loss was divided by */
+    double weight_sum; /* of all classes */
+} entropy;
+
+ALWAYS_INLINE int64_t label_of(const entropy *e, int64_t row)
+{
+    return ((const int64_t *)e->label.p)[place_of(&e->label, row)];
+}
+
+#define T           float
+#define NAMED(name) name##_f32
+#include "softmax.inc"
+#define T           double
+#define NAMED(name) name##_f64
+#include "softmax.inc"
+
+typedef void body(void *arg, int64_t begin, int64_t end);
+
+/* Runs f over n rows of k elements, on several threads where they are worth it. */
+static void for_rows(int64_t n, int64_t k, body *f, void *arg)
+{
+    if (n > 0 && k > 0) dsi_parallel(n, PARALLEL_ELEMENTS / k + 1, f, arg);
+}
+
+/* ---- softmax -------------------------------------------------------------------------------------- */
+
+static ds_status run_softmax(const char *kernel, bool log, dsi_view x, dsi_view y)
+{
+    job j = {.x = rows_of(&x), .y = rows_of(&y), .log = log};
+    bool is_long = j.x.columns > BUFFER;
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype(kernel, x.dtype);
+    body *f = x.dtype == DS_F32 ? (is_long ? softmax_long_rows_f32 : softmax_rows_f32)
+                                : (is_long ? softmax_long_rows_f64 : softmax_rows_f64);
+    for_rows(j.x.outer * j.x.inner, j.x.columns, f, &j);
+    return DS_OK;
+}
+
+static ds_status run_softmax_dx(const char *kernel, bool log, dsi_view dy, dsi_view y, dsi_view dx)
+{
+    job j = {.dy = rows_of(&dy), .x = rows_of(&y), .y = rows_of(&dx), .log = log};
+    if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype(kernel, y.dtype);
+    for_rows(j.x.outer * j.x.inner, j.x.columns,
+             y.dtype == DS_F32 ? softmax_dx_rows_f32 : softmax_dx_rows_f64, &j);
+    return DS_OK;
+}
+
+ds_status KERNEL(softmax)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, x, y), &y, &x);
+    return run_softmax("softmax", false, x, y);
+}
+
+ds_status KERNEL(log_softmax)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(log_softmax)(s, x, y), &y, &x);
+    return run_softmax("log_softmax", true, x, y);
+}
+
+ds_status KERNEL(softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
+    return run_softmax_dx("softmax_dx", false, dy, y, dx);
+}
+
+ds_status KERNEL(log_softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
+{
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(log_softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
+    return run_softmax_dx("log_softmax_dx", true, dy, y, dx);
+}
+
+/* ---- cross entropy -------------------------------------------------------------------------------- */
+
+static double value(const dsi_view *v, int64_t offset)
+{
+    return v->dtype == DS_F32 ? (double)((const float *)v->p)[offset]
+                              : ((const double *)v->p)[offset];
+}
+
+static void set_value(const dsi_view *v, double x)
+{
+    if (v->dtype == DS_F32)
+        *(float *)v->p = (float)x;
+    else
+        *(double *)v->p = x;
+}
+
+/* Refuses labels that are no class; *used = sum of the weights of those not ignored. */
+static ds_status check_labels(const entropy *e, double *used)
+{
+    *used = 0;
+    for (int64_t row = 0; row < e->n_rows; row++) {
+        int64_t label = label_of(e, row);
+        if (label == e->c->ignore_index) continue;
+        if (label < 0 || label >= e->x.columns)
+            return dsi_fail(DS_EINVAL, "cross_entropy: label %lld at index %lld is outside 0..%lld",
+                            (long long)label, (long long)row, (long long)e->x.columns - 1);
+        *used += e->weight.p ? value(&e->weight, label * e->weight.s[0]) : 1;
+    }
+    return DS_OK;
+}
+
+ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
+                                dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
+                                dsi_view divisor)
+{
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(cross_entropy)(s, c, x, label, weight, loss, lse, divisor), &loss, &x,
+               &weight);
+    entropy e = {
+        .c = c, .x = rows_of(&x), .label = label, .weight = weight, .loss = loss, .lse = lse};
+    double used, total = 0;
+
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy", x.dtype);
+    if (e.x.columns == 0) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
+    e.n_rows = e.x.outer * e.x.inner;
+    ds_status status = check_labels(&e, &used);
+    if (status) return status;
+    e.scale = c->reduction == MEAN ? used : 1;
+
+    bool small = e.n_rows * e.x.columns < 2 * PARALLEL_ELEMENTS;
+    e.part_rows = small ? e.n_rows : (e.n_rows + PARTS - 1) / PARTS;
+    if (e.n_rows > 0) {
+        int64_t parts = (e.n_rows + e.part_rows - 1) / e.part_rows;
+        dsi_parallel(parts, PARALLEL_ELEMENTS / (e.part_rows * e.x.columns) + 1,
+                     x.dtype == DS_F32 ? loss_parts_f32 : loss_parts_f64, &e);
+        for (int64_t i = 0; i < parts; i++) total += e.part[i];
+    }
+    if (c->reduction != NONE) set_value(&loss, total / e.scale); /* 0 / 0 where all are ignored */
+    set_value(&divisor, e.scale);
+    return DS_OK;
+}
+
+ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                                   dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
+                                   dsi_view divisor, dsi_view dx)
+{
+    if (is_half(x.dtype))
+        IN_F32(s, 1, KERNEL(cross_entropy_dx)(s, c, dloss, x, label, weight, lse, divisor, dx), &dx,
+               &dloss, &x, &weight);
+    entropy e = {.c = c,
+                 .x = rows_of(&x),
+                 .dx = rows_of(&dx),
+                 .label = label,
+                 .weight = weight,
+                 .loss = dloss,
+                 .lse = lse};
+
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_dx", x.dtype);
+    e.scale = value(&divisor, 0);
+    e.weight_sum = (double)e.x.columns;
+    if (weight.p) {
+        e.weight_sum = 0;
+        for (int64_t i = 0; i < e.x.columns; i++) e.weight_sum += value(&weight, i * weight.s[0]);
+    }
+    for_rows(e.x.outer * e.x.inner, e.x.columns,
+             x.dtype == DS_F32 ? entropy_dx_rows_f32 : entropy_dx_rows_f64, &e);
+    return DS_OK;
+}

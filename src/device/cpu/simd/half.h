@@ -1,0 +1,81 @@
+/* device/cpu/simd/half.h: lines of float16 or bfloat16 to float and back, rounded to nearest even: by the
+ * processor's own conversion where the instruction set has it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_SIMD_HALF_H
+#define DSI_DEVICE_CPU_SIMD_HALF_H
+
+#include "isa.h"
+
+#include "base/half.h"
+
+ALWAYS_INLINE bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
+/* Elements of a line that are converted at a time: they stay in the first cache. */
+#define HALF_PIECE 512
+
+/* from and to do not overlap */
+ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
+{
+    int64_t i = 0;
+#if defined(DSI_ISA_avx512)
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + i))));
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    _mm512_mask_storeu_ps(to + i, left, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(left, from + i)));
+#else
+#if defined(DSI_ISA_avx2)
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+#endif
+    for (; i < n; i++) to[i] = dsi_f16_to_f32(from[i]);
+#endif
+}
+
+ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict to, int64_t n)
+{
+    int64_t i = 0;
+#if defined(DSI_ISA_avx512)
+    for (; i + 16 <= n; i += 16)
+        _mm256_storeu_si256((void *)(to + i),
+                            _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    __m512 last = _mm512_maskz_loadu_ps(left, from + i);
+    _mm256_mask_storeu_epi16(to + i, left, _mm512_cvtps_ph(last, _MM_FROUND_TO_NEAREST_INT));
+#else
+#if defined(DSI_ISA_avx2)
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((void *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++) to[i] = dsi_f32_to_f16(from[i]);
+#endif
+}
+
+/* bfloat16 is the upper half of a float: compilers make vectors of these two by themselves. */
+ALWAYS_INLINE void bf16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);
+}
+
+ALWAYS_INLINE void floats_to_bf16(const float *restrict from, uint16_t *restrict to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_bf16(from[i]);
+}
+
+static inline void half_to_floats(ds_dtype dtype, const uint16_t *from, float *to, int64_t n)
+{
+    if (dtype == DS_BF16)
+        bf16_to_floats(from, to, n);
+    else
+        f16_to_floats(from, to, n);
+}
+
+static inline void floats_to_half(ds_dtype dtype, const float *from, uint16_t *to, int64_t n)
+{
+    if (dtype == DS_BF16)
+        floats_to_bf16(from, to, n);
+    else
+        floats_to_f16(from, to, n);
+}
+
+#endif

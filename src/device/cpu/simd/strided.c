@@ -1,0 +1,189 @@
+/* device/cpu/simd/strided.c: walks over several views of one shape, line by line.
+ * SPDX-License-Identifier: MIT */
+#include "strided.h"
+
+#include <string.h>
+
+#define STAGE \
+    256 /* elements of a line that are staged at a time: buffers stay in the first cache */
+#define BLOCK 4096 /* elements by which a single long line is divided among threads */
+
+/* True if outer dimension `o` continues inner dimension `i` in every view. */
+static bool runs_on(const walk *w, int o, int i)
+{
+    for (int v = 0; v < w->n_views; v++)
+        if (w->s[v][o] != w->s[v][i] * w->d[i]) return false;
+    return true;
+}
+
+void walk_plan(walk *w, int n_views, const dsi_view *const *views)
+{
+    const dsi_view *y = views[n_views - 1];
+    int order[DS_MAX_DIMS], n = 0;
+    bool empty = false;
+
+    /* insertion sort by the output's strides, largest first; equal ones stay in order */
+    for (int i = 0; i < y->n; i++) {
+        if (y->d[i] == 1) continue;
+        if (y->d[i] == 0) empty = true;
+        int at = n++;
+        for (; at > 0 && y->s[order[at - 1]] < y->s[i]; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+    if (empty) n = 0; /* nothing to walk over, by strides that may be beyond an int64 in bytes */
+    w->n_views = n_views;
+    for (int v = 0; v < n_views; v++) {
+        w->p[v] = views[v]->p;
+        w->size[v] = (int64_t)ds_dtype_size(views[v]->dtype);
+    }
+
+    /* from the inside out, joining what runs on; filled from the end of the arrays */
+    int first = DS_MAX_DIMS;
+    for (int i = n - 1; i >= 0; i--) {
+        first--;
+        w->d[first] = y->d[order[i]];
+        for (int v = 0; v < n_views; v++) w->s[v][first] = views[v]->s[order[i]] * w->size[v];
+        if (first < DS_MAX_DIMS - 1 && runs_on(w, first, first + 1)) {
+            w->d[first + 1] *= w->d[first];
+            first++;
+        }
+    }
+    w->n = DS_MAX_DIMS - first;
+    for (int i = 0; i < w->n && first > 0; i++) {
+        w->d[i] = w->d[first + i];
+        for (int v = 0; v < n_views; v++) w->s[v][i] = w->s[v][first + i];
+    }
+    if (w->n == 0) { /* one element, or none */
+        w->n = 1;
+        w->d[0] = !empty;
+        for (int v = 0; v < n_views; v++) w->s[v][0] = w->size[v];
+    }
+}
+
+#define GATHER(bytes, type) \
+    case bytes: \
+        if (stride == 0) { /* one value repeated: a loop of stores that is vectorised */ \
+            const type value = *(const type *)from; \
+            for (int64_t i = 0; i < n; i++) ((type *)to)[i] = value; \
+        } else { \
+            for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
+        } \
+        break
+static void gather(int64_t size, int64_t n, void *to, const char *from, int64_t stride)
+{
+    switch (size) {
+        GATHER(1, uint8_t);
+        GATHER(2, uint16_t);
+        GATHER(4, uint32_t);
+        GATHER(8, uint64_t);
+    }
+}
+
+#define SCATTER(bytes, type) \
+    case bytes: \
+        for (int64_t i = 0; i < n; i++) *(type *)(to + i * stride) = ((const type *)from)[i]; \
+        break
+static void scatter(int64_t size, int64_t n, char *to, const void *from, int64_t stride)
+{
+    switch (size) {
+        SCATTER(1, uint8_t);
+        SCATTER(2, uint16_t);
+        SCATTER(4, uint32_t);
+        SCATTER(8, uint64_t);
+    }
+}
+
+/* One line of n elements at p, of which some view is not dense. */
+static void run_staged(const walk *w, walk_line *line, const void *arg, int64_t n, char *const *p)
+{
+    uint64_t stage[WALK_VIEWS][STAGE];
+    int inner = w->n - 1, out = w->n_views - 1;
+
+    for (int64_t i = 0; i < n; i += STAGE) {
+        int64_t m = n - i < STAGE ? n - i : STAGE;
+        void *at[WALK_VIEWS];
+        for (int v = 0; v <= out; v++) {
+            int64_t stride = w->s[v][inner];
+            char *here = p[v] + i * stride;
+            at[v] = stride == w->size[v] ? (void *)here : stage[v];
+            bool filled = v == out || (stride == 0 && i > 0);
+            if (at[v] != here && !filled) gather(w->size[v], m, stage[v], here, stride);
+        }
+        line(arg, m, at);
+        if (at[out] == stage[out])
+            scatter(w->size[out], m, p[out] + i * w->s[out][inner], stage[out], w->s[out][inner]);
+    }
+}
+
+typedef struct {
+    const walk *w;
+    walk_line *line;
+    const void *arg;
+    bool dense; /* every view's inner stride is one element */
+} run;
+
+/* Lines begin .. end-1, counted over the outer dimensions. */
+static void run_lines(void *arg, int64_t begin, int64_t end)
+{
+    const run *r = arg;
+    const walk *w = r->w;
+    int inner = w->n - 1;
+    int64_t at[DS_MAX_DIMS];
+    char *p[WALK_VIEWS];
+
+    memcpy(p, w->p, sizeof p);
+    for (int64_t i = inner - 1, rest = begin; i >= 0; i--) {
+        at[i] = rest % w->d[i];
+        rest /= w->d[i];
+        for (int v = 0; v < w->n_views; v++) p[v] += at[i] * w->s[v][i];
+    }
+    for (int64_t k = begin; k < end; k++) {
+        if (r->dense)
+            r->line(r->arg, w->d[inner], (void *const *)p);
+        else
+            run_staged(w, r->line, r->arg, w->d[inner], p);
+        for (int i = inner - 1; i >= 0; i--) { /* the next line, as an odometer */
+            for (int v = 0; v < w->n_views; v++) p[v] += w->s[v][i];
+            if (++at[i] < w->d[i]) break;
+            at[i] = 0;
+            for (int v = 0; v < w->n_views; v++) p[v] -= w->d[i] * w->s[v][i];
+        }
+    }
+}
+
+/* Blocks begin .. end-1 of the only line. */
+static void run_blocks(void *arg, int64_t begin, int64_t end)
+{
+    const run *r = arg;
+    const walk *w = r->w;
+    int64_t first = begin * BLOCK, last = end * BLOCK < w->d[0] ? end * BLOCK : w->d[0];
+    char *p[WALK_VIEWS];
+
+    for (int v = 0; v < w->n_views; v++) p[v] = w->p[v] + first * w->s[v][0];
+    if (r->dense)
+        r->line(r->arg, last - first, (void *const *)p);
+    else
+        run_staged(w, r->line, r->arg, last - first, p);
+}
+
+void walk_run(const walk *w, walk_line *line, const void *arg)
+{
+    int inner = w->n - 1;
+    int64_t lines = 1;
+    run r = {w, line, arg, true};
+
+    for (int i = 0; i < inner; i++) lines *= w->d[i];
+    if (lines == 0 || w->d[inner] == 0) return;
+    for (int v = 0; v < w->n_views; v++) r.dense &= w->s[v][inner] == w->size[v];
+
+    if (lines * w->d[inner] < 2 * PARALLEL_ELEMENTS) {
+        if (inner == 0 && r.dense)
+            line(arg, w->d[0], (void *const *)w->p);
+        else
+            run_lines(&r, 0, lines);
+    } else if (inner == 0) {
+        dsi_parallel((w->d[0] + BLOCK - 1) / BLOCK, PARALLEL_ELEMENTS / BLOCK + 1, run_blocks, &r);
+    } else {
+        dsi_parallel(lines, PARALLEL_ELEMENTS / w->d[inner] + 1, run_lines, &r);
+    }
+}

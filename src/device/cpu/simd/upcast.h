@@ -1,0 +1,47 @@
+/* device/cpu/simd/upcast.h: kernels for 16-bit tensors.
+ *
+ * Note [16-bit kernels]
+ * Arithmetic is in float32; what is stored has 16 bits and is rounded once. A kernel does it in one of
+ * three ways: by the bits (relu, and all that only moves elements); piece by piece in the first cache
+ * (pointwise, sums, norms, pooling, the packing of products: half.h); or, where neither was worth its lines,
+ * IN_F32: itself, called for float32 copies of its operands.
+ * Statistics that a backward gets from its forward (mean, rstd, lse, divisor) are float32.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DEVICE_CPU_SIMD_UPCAST_H
+#define DSI_DEVICE_CPU_SIMD_UPCAST_H
+
+#include "half.h"
+
+#define MAX_OUTPUTS  3
+#define MAX_OPERANDS 10
+
+typedef struct in_f32 {
+    dsi_stream *s;
+    void *block; /* that the copies lie in */
+    size_t bytes;
+    int n_out;
+    dsi_view *out[MAX_OUTPUTS], half[MAX_OUTPUTS]; /* as they are now, as they were */
+} in_f32;
+
+#define in_f32_begin KERNEL(dsi_in_f32_begin)
+#define in_f32_end   KERNEL(dsi_in_f32_end)
+
+/* Replaces the 16-bit ones among n views, of which the first n_out are outputs, by float32 ones that lie
+ * in memory in the same order; absent views and those of other dtypes stay. False with the message. */
+bool in_f32_begin(in_f32 *c, dsi_stream *s, int n_out, int n, dsi_view *const *views);
+ds_status in_f32_end(in_f32 *c, ds_status status); /* rounds the outputs to where they belong */
+
+/* For the head of a kernel: returns what `call`, the kernel itself, gives for float32 copies:
+ *     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, x, y), &y, &x);
+ * Outputs come first. */
+#define IN_F32(s, n_out, call, ...) \
+    do { \
+        dsi_view *const views_[] = {__VA_ARGS__}; \
+        _Static_assert(sizeof views_ / sizeof *views_ <= MAX_OPERANDS, "operands of IN_F32"); \
+        in_f32 c_; \
+        if (!in_f32_begin(&c_, s, n_out, (int)(sizeof views_ / sizeof *views_), views_)) \
+            return DS_ENOMEM; \
+        return in_f32_end(&c_, call); \
+    } while (0)
+
+#endif

@@ -1,0 +1,343 @@
+/* engine/checkpoint/folder.c: Note [Whole checkpoints] of folder.h.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SAVING   ".saving-"
+#define OLD      ".old-"
+#define REMOVING ".removing-"
+
+static ds_status io_error(const char *doing, const char *path)
+{
+    return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(errno));
+}
+
+/* ---- names --------------------------------------------------------------------------------------------- */
+
+/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end,
+ * "latest". */
+static ds_status check_tag(const char *tag)
+{
+    size_t n = strlen(tag);
+    bool good = n > 0 && n <= DSI_MOST_TAG && tag[0] != '.' && strcmp(tag, "latest") != 0;
+    for (const char *c = tag; good && *c; c++) good = *c != '/' && (unsigned char)*c >= ' ';
+    if (good) return DS_OK;
+    return dsi_fail(DS_EINVAL,
+                    "the tag is \"%.80s\": expected the name of a folder, of 1 to %d letters, "
+                    "without a slash or "
+                    "a dot in front, and not \"latest\"",
+                    tag, DSI_MOST_TAG);
+}
+
+/* dir/MARKtag, without a second slash. */
+static char *hidden(const char *dir, const char *mark, const char *tag)
+{
+    dsi_text t = {0};
+    size_t n = strlen(dir);
+    dsi_text_add(&t, "%s%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", mark, tag);
+    return t.s;
+}
+
+char *dsi_path_in(const char *folder, const char *name) { return hidden(folder, "", name); }
+
+char *dsi_folder_saving(const char *dir, const char *tag) { return hidden(dir, SAVING, tag); }
+
+char *dsi_folder_part(const char *saving, int rank)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s/" DSI_MANIFEST ".%d", saving, rank);
+    return t.s;
+}
+
+static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
+
+/* ---- folders ------------------------------------------------------------------------------------------- */
+
+/* Brings names that were made or changed in a folder to the disk. */
+static ds_status sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* EINVAL: file systems that cannot */
+    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+    ds_status status = good ? DS_OK : io_error("sync", path);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
+static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *where)
+{
+    (void)s, (void)type, (void)where;
+    return remove(path);
+}
+
+static ds_status remove_tree(const char *path)
+{
+    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return DS_OK;
+    return io_error("remove", path);
+}
+
+static ds_status rename_folder(const char *from, const char *to)
+{
+    return rename(from, to) == 0 ? DS_OK : io_error("rename", from);
+}
+
+static bool is_checkpoint(const char *folder)
+{
+    char *manifest = dsi_path_in(folder, DSI_MANIFEST);
+    bool is = dsi_file_exists(manifest);
+    dsi_free(manifest);
+    return is;
+}
+
+/* Calls fn for each name in dir; a folder that cannot be read has none. */
+static ds_status each_name(const char *dir,
+                           ds_status (*fn)(void *arg, const char *dir, const char *name), void *arg)
+{
+    ds_status status = DS_OK;
+    DIR *d = opendir(dir);
+    const struct dirent *entry;
+    while (d && status == DS_OK && (entry = readdir(d))) status = fn(arg, dir, entry->d_name);
+    if (d) closedir(d);
+    return status;
+}
+
+/* ---- what there is --------------------------------------------------------------------------------------- */
+
+static ds_status list_one(void *arg, const char *dir, const char *name)
+{
+    dsi_folders *all = arg;
+    dsi_manifest m;
+    if (name[0] == '.') return DS_OK;
+    char *folder = dsi_path_in(dir, name), *manifest = dsi_path_in(folder, DSI_MANIFEST);
+    if (dsi_file_exists(manifest)) {
+        /* one that is damaged has no number: it is the oldest */
+        bool good = dsi_manifest_read(&m, manifest) == DS_OK;
+        if (!good) ds_error_clear();
+        dsi_list_add(all, (struct dsi_folder_entry){dsi_strdup(name), good ? m.serial : 0});
+        dsi_manifest_free(&m);
+    }
+    dsi_free(manifest);
+    dsi_free(folder);
+    return DS_OK;
+}
+
+static int newer_first(const void *a, const void *b)
+{
+    const struct dsi_folder_entry *x = a, *y = b;
+    return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(x->tag, y->tag);
+}
+
+dsi_folders dsi_folder_list(const char *dir)
+{
+    dsi_folders all = {0};
+    each_name(dir, list_one, &all);
+    if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, newer_first);
+    return all;
+}
+
+void dsi_folders_free(dsi_folders *f)
+{
+    for (int i = 0; i < f->n; i++) dsi_free(f->at[i].tag);
+    dsi_list_free(f);
+}
+
+char *dsi_latest_parse(const char *text, size_t n, const char *name)
+{
+    char tag[DSI_MOST_TAG + 1];
+    while (n && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) n--;
+    if (n > DSI_MOST_TAG || memchr(text, 0, n))
+        return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
+    memcpy(tag, text, n);
+    tag[n] = 0;
+    if (check_tag(tag) == DS_OK) return dsi_strdup(tag);
+    ds_error_clear();
+    return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
+}
+
+char *dsi_folder_latest(const char *dir)
+{
+    char *path = dsi_path_in(dir, "latest"), *tag = NULL;
+    size_t n;
+    char *text = dsi_file_read(path, &n);
+    if (text) tag = dsi_latest_parse(text, n, path);
+    dsi_free(text);
+    dsi_free(path);
+    return tag;
+}
+
+char *dsi_folder_find(const char *dir, const char *tag)
+{
+    if (check_tag(tag) != DS_OK) return NULL;
+    char *path = dsi_path_in(dir, tag), *old = hidden(dir, OLD, tag);
+    bool there = dsi_is_folder(path), was = !there && dsi_is_folder(old);
+    dsi_free(was ? path : old);
+    if (there || was) return was ? old : path;
+    dsi_refuse("there is no folder %s", path);
+    dsi_free(path);
+    return NULL;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
+
+/* What a save that was killed left in the folder. */
+static ds_status sweep_one(void *arg, const char *dir, const char *name)
+{
+    (void)arg;
+    bool dead = begins(name, SAVING) || begins(name, REMOVING) || begins(name, "latest.tmp.");
+    bool old = begins(name, OLD);
+    if (!dead && !old) return DS_OK;
+    char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
+    ds_status status = old && !dsi_is_folder(final) ? rename_folder(path, final)
+                                                    : remove_tree(path);
+    dsi_free(path);
+    dsi_free(final);
+    return status;
+}
+
+/* Two jobs that save to one folder would sweep each other's work. The lock ends with the process at the latest. */
+static ds_status lock_folder(const char *dir, int *lock)
+{
+    *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return io_error("open", dir);
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return DS_OK;
+    bool taken = errno == EWOULDBLOCK;
+    close(*lock);
+    *lock = -1;
+    return taken ? dsi_fail(DS_ESTATE,
+                            "another job is saving to %s: give each job a folder of its own", dir)
+                 : DS_OK;
+}
+
+ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
+{
+    *lock = -1;
+    ds_status status = check_tag(tag);
+    if (status == DS_OK) status = dsi_mkdirs(dir);
+    if (status == DS_OK) status = lock_folder(dir, lock);
+    if (status == DS_OK) status = each_name(dir, sweep_one, NULL);
+    if (status != DS_OK) return status;
+    char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
+    if (dsi_file_exists(final) && !is_checkpoint(final))
+        status = dsi_fail(
+            DS_EINVAL,
+            "%s is there already and was not written by this library: choose another tag, or "
+            "remove it",
+            final);
+    else if (mkdir(saving, 0777))
+        status = io_error("mkdir", saving);
+    dsi_free(final);
+    dsi_free(saving);
+    return status;
+}
+
+void dsi_folder_abandon(const char *dir, const char *tag)
+{
+    char *saving = dsi_folder_saving(dir, tag);
+    /* the failure to tell is another one */
+    (void)nftw(saving, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    dsi_free(saving);
+}
+
+/* Adds what rank r has written, and removes its list. */
+static ds_status take_part(dsi_manifest *all, const char *saving, int r)
+{
+    dsi_manifest m;
+    char *path = dsi_folder_part(saving, r);
+    ds_status status = dsi_manifest_read(&m, path);
+    for (int i = 0; status == DS_OK && i < m.n; i++)
+        dsi_manifest_add(all, m.at[i].name, m.at[i].bytes, m.at[i].crc);
+    if (status == DS_OK && unlink(path)) status = io_error("remove", path);
+    dsi_manifest_free(&m);
+    dsi_free(path);
+    return status;
+}
+
+static ds_status seal(const char *dir, const char *saving, int ranks, int64_t step)
+{
+    dsi_folders before = dsi_folder_list(dir);
+    dsi_manifest all = {
+        .serial = before.n ? before.at[0].serial + 1 : 1, .ranks = ranks, .step = step};
+    ds_status status = DS_OK;
+    for (int r = 0; status == DS_OK && r < ranks; r++) status = take_part(&all, saving, r);
+    char *path = dsi_path_in(saving, DSI_MANIFEST);
+    if (status == DS_OK) status = dsi_manifest_write(&all, path);
+    if (status == DS_OK) status = sync_folder(saving);
+    dsi_free(path);
+    dsi_manifest_free(&all);
+    dsi_folders_free(&before);
+    return status;
+}
+
+/* In place of a checkpoint of the same tag, which goes. */
+static ds_status replace(const char *dir, const char *tag, const char *saving, const char *final)
+{
+    if (renameat2(AT_FDCWD, saving, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
+        return sync_folder(dir) == DS_OK ? remove_tree(saving) : DS_EIO;
+    if (errno != EINVAL && errno != ENOSYS) return io_error("rename", saving);
+    char *old = hidden(dir, OLD, tag);
+    ds_status status = rename_folder(final, old);
+    if (status == DS_OK && (status = rename_folder(saving, final)) != DS_OK)
+        (void)rename(old, final);
+    if (status == DS_OK) status = sync_folder(dir);
+    if (status == DS_OK) status = remove_tree(old);
+    dsi_free(old);
+    return status;
+}
+
+ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step)
+{
+    char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
+    ds_status status = seal(dir, saving, ranks, step);
+    if (status == DS_OK && dsi_is_folder(final))
+        status = replace(dir, tag, saving, final);
+    else if (status == DS_OK && (status = rename_folder(saving, final)) == DS_OK)
+        status = sync_folder(dir);
+    dsi_free(saving);
+    dsi_free(final);
+    return status;
+}
+
+ds_status dsi_folder_set_latest(const char *dir, const char *tag)
+{
+    char *path = dsi_path_in(dir, "latest");
+    dsi_file *f = dsi_file_replace(path);
+    dsi_file_write(f, tag, strlen(tag));
+    ds_status status = dsi_file_commit(f);
+    dsi_free(path);
+    return status;
+}
+
+ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
+{
+    dsi_folders all = dsi_folder_list(dir);
+    char *latest = dsi_folder_latest(dir);
+    ds_status status = DS_OK;
+    if (!latest) ds_error_clear();
+    for (int i = all.n - 1; status == DS_OK && i >= 0 && i >= keep; i--) {
+        const char *name = all.at[i].tag;
+        if (!strcmp(name, tag) || (latest && !strcmp(name, latest))) continue;
+        char *path = dsi_path_in(dir, name), *going = hidden(dir, REMOVING, name);
+        status = rename_folder(path, going);
+        if (status == DS_OK) status = remove_tree(going);
+        dsi_free(path);
+        dsi_free(going);
+    }
+    dsi_free(latest);
+    dsi_folders_free(&all);
+    return status;
+}

@@ -1,0 +1,217 @@
+/* engine/checkpoint/load.c: ds_engine_load: which checkpoint, and the order of things among ranks.
+ *
+ * Note [One load, told once]
+ *
+ *   each     is there an engine that can take it?                           agree
+ *   rank 0   names a folder: the tag's; else latest's; else the newest
+ *   each     its share of the files is as the manifest says                 agree; without a tag the next newest is tried
+ *   each     finds the pieces of its part, opening no more files than that  agree
+ *   each     checks names, shapes, elements, moments                        agree: up to here nothing has changed
+ *   each     takes weights, moments, averages, schedule, scale, counters, place in the data, random numbers
+ *
+ * A folder without a manifest is DeepSpeed's, unless it has files that only we write: then it was not
+ * copied whole.
+ * SPDX-License-Identifier: MIT */
+#include "load.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/agree.h"
+#include "folder.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static ds_status told(ds_status status) { return dsi_fail_in("engine_load", status); }
+
+static ds_status check(const ds_engine *e, const ds_load_opts *o)
+{
+    if (ds_error()) return ds_error_status();
+    if (!o->dir || !*o->dir)
+        return dsi_fail(DS_EINVAL, "engine_load: there is no folder to load from");
+    if (e->went_backward || e->accumulated)
+        return dsi_fail(
+            DS_ESTATE,
+            "engine_load: between the micro steps of an update: load before training, or at the "
+            "end of a step that updates");
+    if (dsi_ema_swapped(e->ema))
+        return dsi_fail(
+            DS_ESTATE,
+            "engine_load: the parameters are the averaged ones: ds_engine_swap_ema(engine) "
+            "exchanges them back");
+    return DS_OK;
+}
+
+/* ---- whole or not -------------------------------------------------------------------------------------- */
+
+/* Rank 0's folder (NULL: it has none, and a message) on all ranks, and whether it is whole. */
+static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
+{
+    bool first = ds_comm_rank(e->comm) == 0;
+    ds_status status = dsi_sync_status(e->comm, told(first && !mine ? ds_error_status() : DS_OK));
+    *folder = NULL;
+    if (status == DS_OK) status = dsi_same_text(e->comm, mine, folder);
+    if (status == DS_OK)
+        status = dsi_sync_status(
+            e->comm, told(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
+    return status;
+}
+
+/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. None: a
+ * message. */
+typedef struct Candidates {
+    DSI_LIST(char *)
+} Candidates;
+
+static void list_candidates(Candidates *c, const char *dir, char *why, size_t room)
+{
+    dsi_folders all = dsi_folder_list(dir);
+    char *latest = dsi_folder_latest(dir);
+    if (!latest && all.n) snprintf(why, room, "engine_load: %s", ds_error());
+    if (latest) dsi_list_add(c, latest);
+    for (int i = 0; i < all.n; i++)
+        if (!latest || strcmp(latest, all.at[i].tag) != 0)
+            dsi_list_add(c, dsi_strdup(all.at[i].tag));
+    if (c->n)
+        ds_error_clear();
+    else
+        dsi_fail(DS_EIO,
+                 "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
+                 "ds_engine_save wrote: "
+                 "say which .tag is meant",
+                 dir, dir);
+    dsi_folders_free(&all);
+}
+
+/* The newest one that is whole; what was wrong with newer ones is said. */
+static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
+{
+    bool first = ds_comm_rank(e->comm) == 0;
+    char why[1024] = "";
+    Candidates c = {0};
+    if (first) list_candidates(&c, dir, why, sizeof why);
+    int64_t n = c.n;
+    ds_status status = dsi_same_count(e->comm, &n);
+    if (status == DS_OK && n == 0)
+        status = dsi_sync_status(e->comm, first ? ds_error_status() : DS_OK);
+    for (int64_t i = 0; status == DS_OK && i < n; i++) {
+        char *mine = first && c.at ? dsi_folder_find(dir, c.at[i]) : NULL;
+        dsi_free(*folder);
+        status = try_folder(e, mine, folder);
+        dsi_free(mine);
+        if (status == DS_OK || status == DS_ECOMM) break;
+        if (!*why) snprintf(why, sizeof why, "%s", ds_error());
+        if (i + 1 == n) dsi_fail(status, "%s", why); /* of the first one */
+        if (i + 1 == n) break;
+        ds_error_clear();
+        status = DS_OK;
+    }
+    if (status == DS_OK && *why && first)
+        dsi_log(DSI_WARNING, "%s: %s is loaded instead", why, *folder);
+    for (int i = 0; i < c.n; i++) dsi_free(c.at[i]);
+    dsi_list_free(&c);
+    return status;
+}
+
+static ds_status find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
+{
+    if (!o->tag) return find_newest(e, o->dir, folder);
+    char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;
+    ds_status status = try_folder(e, mine, folder);
+    dsi_free(mine);
+    return status;
+}
+
+/* ---- what the program had put in ----------------------------------------------------------------------- */
+
+/* Keys of the model file that are DeepSpeed's and ours. */
+static bool is_engines(const char *key)
+{
+    static const char *const names[] = {"module",
+                                        "buffer_names",
+                                        "optimizer",
+                                        "param_shapes",
+                                        "frozen_param_shapes",
+                                        "shared_params",
+                                        "frozen_param_fragments",
+                                        "lr_scheduler",
+                                        "data_sampler",
+                                        "random_ltd",
+                                        "sparse_tensor_module_names",
+                                        "csr_tensor_module_names",
+                                        "skipped_steps",
+                                        "global_steps",
+                                        "global_samples",
+                                        "dp_world_size",
+                                        "mp_world_size",
+                                        "checkpoint_parallel_dimensions",
+                                        "ds_config",
+                                        "ds_version",
+                                        "num_experts",
+                                        "ds_autoep_layers",
+                                        DSI_OWN_KEY};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], key)) return true;
+    return false;
+}
+
+static ds_value *client_state(const dsi_loaded *l)
+{
+    ds_value *v = ds_value_dict();
+    for (int64_t i = 0; i < ds_value_len(l->model); i++) {
+        const char *key = ds_value_text(ds_value_key_at(l->model, i));
+        if (key && !is_engines(key) &&
+            ds_value_set(v, key, dsi_value_ref(ds_value_at(l->model, i))) != DS_OK) {
+            ds_value_free(v);
+            return NULL;
+        }
+    }
+    return v;
+}
+
+/* ---- the load ------------------------------------------------------------------------------------------ */
+
+static ds_status load_from(ds_engine *e, const ds_load_opts *o, const char *folder)
+{
+    dsi_loaded l = {0};
+    ds_scope *scope = ds_scope_open();
+    bool optimizer = e->zero && !o->module_only && !o->no_optimizer;
+    const dsi_load_reader reader = {.rank = ds_comm_rank(e->comm),
+                                    .ranks = ds_comm_size(e->comm),
+                                    .optimizer = optimizer,
+                                    .engine = e};
+    ds_status status = dsi_load_files(&l, folder, &reader);
+    if (status == DS_OK) status = dsi_load_check(&l, e, o);
+    status = dsi_sync_status(e->comm, told(status));
+    if (status == DS_OK) status = dsi_sync_status(e->comm, told(dsi_load_take(&l, e, o)));
+    if (status == DS_OK && o->client_state) {
+        *o->client_state = client_state(&l);
+        if (!*o->client_state) status = ds_error_status();
+    }
+    ds_scope_close(scope);
+    dsi_loaded_free(&l);
+    return status;
+}
+
+ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
+{
+    if (!e) return dsi_null_operand("engine_load"), DS_EINVAL;
+    char *folder = NULL;
+    if (o.client_state) *o.client_state = NULL;
+    ds_status status = ds_engine_save_wait(e);
+    if (status == DS_OK) status = dsi_sync_status(e->comm, check(e, &o));
+    if (status == DS_OK) status = find_folder(e, &o, &folder);
+    if (status == DS_OK) dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
+    if (status == DS_OK) status = load_from(e, &o, folder);
+    if (status != DS_OK) {
+        dsi_free(folder);
+        return status;
+    }
+    dsi_log(DSI_INFO, "[Torch] Loaded checkpoint from %s.", folder);
+    dsi_free(e->loaded);
+    e->loaded = folder;
+    return DS_OK;
+}
+
+const char *ds_engine_loaded(const ds_engine *e) { return e ? e->loaded : NULL; }

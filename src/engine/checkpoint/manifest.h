@@ -1,0 +1,50 @@
+/* engine/checkpoint/manifest.h: what a checkpoint's folder holds: a file, written last, that names the others with
+ * their sizes and check sums. A folder without it was not finished.
+ *
+ *     deepspeed.c checkpoint 1
+ *     serial 7
+ *     ranks 4
+ *     step 120
+ *     file 1a2b3c4d 123456 mp_rank_00_model_states.pt
+ *     end 5e6f7a8b
+ *
+ * Sums are CRC-32, eight hexadecimal digits; the last one is that of the lines before it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_ENGINE_CHECKPOINT_MANIFEST_H
+#define DSI_ENGINE_CHECKPOINT_MANIFEST_H
+
+#include "base/list.h"
+
+#include <deepspeed/types.h>
+
+#define DSI_MANIFEST "manifest"
+
+typedef struct dsi_manifest_file {
+    char *name;
+    int64_t bytes;
+    uint32_t crc;
+} dsi_manifest_file;
+
+typedef struct dsi_manifest {
+    int64_t serial; /* of the checkpoints of a folder: grows from one to the next */
+    int64_t ranks, step;
+    DSI_LIST(dsi_manifest_file)
+} dsi_manifest;
+
+void dsi_manifest_add(dsi_manifest *m, const char *name, int64_t bytes, uint32_t crc);
+void dsi_manifest_free(dsi_manifest *m);
+
+/* To path, whole or not at all. */
+ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
+/* Believes nothing; name is what messages call the text. On failure m is empty. */
+ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
+ds_status dsi_manifest_read(dsi_manifest *m, const char *path);
+
+/* The part-th of so many shares of m's files in folder: whether they are there, as large as they were,
+ * unchanged. */
+ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts);
+
+/* In which share the i-th file is: that of the rank that wrote it, who reads it again on as many ranks. */
+int dsi_manifest_share(const char *name, int i, int parts);
+
+#endif

@@ -1,0 +1,231 @@
+/* engine/checkpoint/save.c: ds_engine_save: the order of things among ranks.
+ *
+ * Note [One save, told once]
+ *
+ *   all      what was written behind before has ended?       its failure is this call's
+ *   each     can this state be saved?                        agree
+ *   all      one folder and one tag, which are rank 0's
+ *   rank 0   sweeps the folder, makes .saving-TAG            agree
+ *   each     gathers its values                              agree
+ *   each     writes its files and the list of them           agree       (behind: a copy of the values, later)
+ *   rank 0   manifest, name, latest, old ones                agree       (behind: when it has all lists)
+ *
+ * "Agree" is dsi_sync_status: a failure of one rank is from there on a failure of all. Nothing that was there
+ * before is touched until the new checkpoint has its name (folder.h), so that a failure, or the end of
+ * the program, at any place leaves it as it was.
+ *
+ * Between micro steps gradients are half a sum, which lies on each rank in the buffers of its stage: a
+ * save there is refused. DeepSpeed saves and forgets them.
+ * SPDX-License-Identifier: MIT */
+#include "save.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "engine/agree.h"
+#include "folder.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what was written behind --------------------------------------------------------------------------- */
+
+void dsi_engine_poll_async_save(ds_engine *e)
+{
+    const char *why = e->behind && !e->behind_told ? dsi_async_save_error(e->behind) : NULL;
+    if (!why) return;
+    dsi_log(DSI_ERROR, "%s", why);
+    e->behind_told = true;
+}
+
+void dsi_engine_end_async_save(ds_engine *e)
+{
+    if (!e->behind) return;
+    dsi_async_save_wait(e->behind);
+    dsi_engine_poll_async_save(e);
+    dsi_async_save_free(e->behind);
+    e->behind = NULL;
+}
+
+ds_status ds_engine_save_wait(ds_engine *e)
+{
+    if (!e) return dsi_null_operand("engine_save_wait"), DS_EINVAL;
+    if (!e->behind) return DS_OK;
+    dsi_async_save_wait(e->behind);
+    const char *why = dsi_async_save_error(e->behind);
+    ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
+    dsi_async_save_free(e->behind);
+    e->behind = NULL;
+    e->behind_told = false;
+    return dsi_sync_status(e->comm, status);
+}
+
+/* ---- what is to be agreed on --------------------------------------------------------------------------- */
+
+static ds_status told(ds_status status) { return dsi_fail_in("engine_save", status); }
+
+static ds_status check(const ds_engine *e, const ds_save_opts *o)
+{
+    int64_t steps = e->config->gradient_accumulation_steps;
+    if (ds_error()) return ds_error_status();
+    if (!o->dir || !*o->dir)
+        return dsi_fail(DS_EINVAL, "engine_save: there is no folder to save to");
+    if (e->went_backward)
+        return dsi_fail(
+            DS_ESTATE,
+            "engine_save: between ds_engine_backward and ds_engine_step: save after the step");
+    if (e->accumulated)
+        return dsi_fail(DS_ESTATE,
+                        "engine_save: micro step %lld of %lld of an update: gradients that are "
+                        "half a sum are not "
+                        "saved: save when ds_engine_is_gradient_accumulation_boundary was true for "
+                        "the last step",
+                        (long long)e->accumulated, (long long)steps);
+    if (dsi_ema_swapped(e->ema))
+        return dsi_fail(
+            DS_ESTATE,
+            "engine_save: the parameters are the averaged ones: ds_engine_swap_ema(engine) "
+            "exchanges them back");
+    if (o->client_state && ds_value_kind_of(o->client_state) != DS_VALUE_DICT)
+        return dsi_fail(DS_EINVAL, "engine_save: client_state is no dict, but %s",
+                        ds_value_class(o->client_state));
+    return DS_OK;
+}
+
+/* One tag on all ranks: rank 0's. checkpoint.tag_validation says what happens if others had another
+ * one. */
+static ds_status agree_on_tag(const ds_engine *e, const char *mine, char **tag)
+{
+    bool same;
+    ds_status status = dsi_sync_same(e->comm, mine, &same);
+    if (status == DS_OK && !same && e->config->checkpoint.tag_validation == DSI_TAG_FAIL)
+        return dsi_fail(
+            DS_EINVAL,
+            "engine_save: the tag is \"%.80s\" on rank %d and not the same on all ranks "
+            "(checkpoint.tag_validation is FAIL)",
+            mine, ds_comm_rank(e->comm));
+    if (status == DS_OK) status = dsi_same_text(e->comm, mine, tag);
+    if (status == DS_OK && !same && e->config->checkpoint.tag_validation == DSI_TAG_WARN &&
+        !ds_comm_rank(e->comm))
+        dsi_log(
+            DSI_WARNING,
+            "[rank=0] The checkpoint tag name '%s' is not consistent across all ranks: it is taken "
+            "for all",
+            *tag);
+    return status;
+}
+
+static ds_status agree_on_place(const ds_engine *e, const ds_save_opts *o, char **tag)
+{
+    bool same;
+    dsi_text own = {0};
+    ds_status status = dsi_sync_same(e->comm, o->dir, &same);
+    if (status == DS_OK && !same)
+        return dsi_fail(DS_EINVAL,
+                        "engine_save: the folder is %s on rank %d and not the same on all ranks",
+                        o->dir, ds_comm_rank(e->comm));
+    dsi_text_add(&own, "global_step%lld", (long long)e->global_steps);
+    if (status == DS_OK) status = agree_on_tag(e, o->tag ? o->tag : own.s, tag);
+    dsi_text_free(&own);
+    return status;
+}
+
+/* ---- the save ------------------------------------------------------------------------------------------ */
+
+static dsi_save_job *new_job(const ds_engine *e, const ds_save_opts *o, char *tag)
+{
+    dsi_save_job *j = dsi_alloc(sizeof *j);
+    *j = (dsi_save_job){.dir = dsi_strdup(o->dir),
+                        .tag = tag,
+                        .saving = dsi_folder_saving(o->dir, tag),
+                        .rank = ds_comm_rank(e->comm),
+                        .ranks = ds_comm_size(e->comm),
+                        .step = e->global_steps,
+                        .keep_last = e->config->checkpoint.keep_last,
+                        .latest = !o->no_latest,
+                        .lock = -1};
+    return j;
+}
+
+/* This rank's values, and their copy if they are written behind. */
+static ds_status gather(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
+{
+    if (!dsi_file_exists(j->saving))
+        return dsi_fail(DS_EIO,
+                        "engine_save: rank 0 made %s, and this rank does not see it: the folder "
+                        "must be on a file "
+                        "system that all ranks share",
+                        j->saving);
+    ds_status status = dsi_save_files_make(&j->files, e, o);
+    if (status == DS_OK && e->config->checkpoint.async)
+        status = dsi_extents_copy(&j->files.extents);
+    return status;
+}
+
+static ds_status write_now(const dsi_save_job *j, ds_comm *comm)
+{
+    ds_status status = dsi_sync_status(comm, told(dsi_save_write(j)));
+    if (status != DS_OK) return status;
+    return dsi_sync_status(comm, told(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
+}
+
+/* From the folder on. Takes j. */
+static ds_status run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
+{
+    ds_scope *scope = ds_scope_open();
+    bool first = j->rank == 0;
+    ds_status status = dsi_sync_status(
+        e->comm, told(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
+    bool begun = status == DS_OK;
+    if (begun) status = dsi_sync_status(e->comm, told(gather(j, e, o)));
+    if (status == DS_OK && e->config->checkpoint.async) {
+        e->behind = dsi_async_save_start(j);
+        j = NULL;
+    } else if (status == DS_OK) {
+        status = write_now(j, e->comm);
+    }
+    if (status != DS_OK && begun && first) dsi_folder_abandon(j->dir, j->tag);
+    dsi_save_job_free(j);
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
+{
+    if (!e) return dsi_null_operand("engine_save"), DS_EINVAL;
+    char *tag = NULL;
+    ds_status status = ds_engine_save_wait(e);
+    if (status == DS_OK) status = dsi_sync_status(e->comm, check(e, &o));
+    if (status == DS_OK) status = agree_on_place(e, &o, &tag);
+    if (status != DS_OK) {
+        dsi_free(tag);
+        return status;
+    }
+    dsi_log(DSI_INFO, "Saving model checkpoint: %s/%s", o.dir, tag);
+    status = run(e, &o, new_job(e, &o, tag));
+    if (status == DS_OK && !e->behind) dsi_log(DSI_INFO, "zero checkpoint saved %s", o.dir);
+    return status;
+}
+
+/* ---- the model for inference --------------------------------------------------------------------------- */
+
+ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name)
+{
+    if (!e || !dir) return dsi_null_operand("engine_save_16bit_model"), DS_EINVAL;
+    if (!name) name = "pytorch_model.bin";
+    if (e->config->zero.stage == 3 && !e->config->zero.gather_16bit_weights_on_model_save)
+        return dsi_fail(DS_ESTATE,
+                        "engine_save_16bit_model: did not save the model %s/%s because "
+                        "zero_optimization.stage3_gather_16bit_weights_on_model_save is false",
+                        dir, name);
+    ds_state *state = ds_engine_state(e, false);
+    if (!state) return ds_error_status();
+    char *path = dsi_path_in(dir, name);
+    ds_status status = DS_OK;
+    if (ds_comm_rank(e->comm) == 0 && (status = dsi_mkdirs(dir)) == DS_OK)
+        status = ds_save(state, path);
+    dsi_free(path);
+    ds_state_free(state);
+    return dsi_sync_status(e->comm, status);
+}

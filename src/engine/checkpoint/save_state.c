@@ -1,0 +1,437 @@
+/* engine/checkpoint/save_state.c: what the files of a checkpoint hold, as nested values under DeepSpeed's names.
+ *
+ *     mp_rank_00_model_states.pt                          rank 0; stage 3: zero_pp_rank_R_..., every rank
+ *         module            parameters and buffers in the model's dtype (stage 3: empty ones, see the shards)
+ *         optimizer         stage 0 but for bf16: torch.optim's state; with fp16 in FP16_UnfusedOptimizer's form
+ *         param_shapes      of each group of a shard, in its order; buffer_names, frozen_param_..., shared_params
+ *         lr_scheduler, global_steps, global_samples, skipped_steps, dp_world_size, ds_config, ds_version, ...
+ *         deepspeed_c       what DeepSpeed has no name for
+ *         ...               the caller's client_state
+ *     [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt    a shard, stages 1 to 3 and bf16
+ *         optimizer_state_dict: base_optimizer_state, single_partition_of_fp32_groups, param_slice_mappings, ...
+ *         deepspeed_c       parameters and elements of each group; averages
+ *     layer_L_expert_E_mp_rank_00_model_states.pt, expp_rank_R_mp_rank_00_optim_states.pt    Note [Expert files]
+ *     rank_R_states.pt                                    random numbers, place in the data, buffers of other ranks
+ *
+ * SPDX-License-Identifier: MIT */
+#include "save_state.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "checkpoint/value.h"
+#include "config/parts.h"
+#include "data/loader.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+typedef dsi_save_maker Maker;
+
+/* ---- values of others ---------------------------------------------------------------------------------- */
+
+/* A copy, whose tensors are written from where they are. */
+static ds_value *copy_value(Maker *m, const ds_value *v)
+{
+    ds_value *copy;
+    ds_tensor *x;
+    switch (ds_value_kind_of(v)) {
+    case DS_VALUE_TENSOR:
+        return ds_value_read_tensor(v, "", &x) == DS_OK
+                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)), -1)
+                   : NULL;
+    case DS_VALUE_LIST:
+    case DS_VALUE_TUPLE:
+    case DS_VALUE_SET:
+        copy = dsi_value_new((int)ds_value_kind_of(v));
+        for (int64_t i = 0; i < ds_value_len(v); i++)
+            dsi_state_append(m, copy, copy_value(m, ds_value_at(v, i)));
+        break;
+    case DS_VALUE_DICT:
+        copy = ds_value_dict();
+        for (int64_t i = 0; i < ds_value_len(v); i++)
+            if (dsi_value_put(copy, copy_value(m, ds_value_key_at(v, i)),
+                              copy_value(m, ds_value_at(v, i))) != DS_OK)
+                m->status = ds_error_status();
+        break;
+    default: /* values that nobody changes */
+        return dsi_value_ref((ds_value *)v);
+    }
+    copy->class_name = v->class_name;
+    return copy;
+}
+
+/* ---- the optimizer, whole ------------------------------------------------------------------------------- */
+
+/* The master of parameter k of the layout, or its average. */
+static ds_value *trained_value(Maker *m, int k, bool average)
+{
+    int i = m->flat->param[k].index;
+    return dsi_extent_of(&m->f->extents,
+                         average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
+}
+
+ds_value *dsi_save_names(Maker *m)
+{
+    const ds_optim *o = m->e->optim;
+    ds_value *names = ds_value_list();
+    for (int g = 0; g < o->n_groups; g++)
+        for (int i = 0; i < o->n; i++)
+            if (o->params[i].group == g)
+                dsi_state_append(m, names, ds_value_string(o->params[i].path));
+    return names;
+}
+
+/* FP16_UnfusedOptimizer's dict: what it is made of, and the float32 masters. */
+static ds_value *fp16_optimizer(Maker *m)
+{
+    const dsi_scaler *s = &m->e->scaler;
+    ds_value *v = ds_value_dict(), *all = ds_value_list();
+    dsi_state_put(m, v, "dynamic_loss_scale", ds_value_bool(s->dynamic));
+    dsi_state_put(m, v, "cur_scale", ds_value_float(s->scale));
+    dsi_state_put(m, v, "cur_iter", ds_value_int(s->iter));
+    if (s->dynamic) {
+        dsi_state_put(m, v, "last_overflow_iter", ds_value_int(s->last_overflow));
+        dsi_state_put(m, v, "scale_factor", ds_value_float(2));
+        dsi_state_put(m, v, "scale_window", ds_value_int(s->window));
+    }
+    dsi_state_put(m, v, "optimizer_state_dict", copy_value(m, m->optimizer));
+    for (int g = 0; g < m->groups.n; g++) {
+        ds_value *group = ds_value_list();
+        for (int i = 0; i < m->groups.at[g].n; i++)
+            dsi_state_append(m, group, trained_value(m, m->groups.at[g].at[i], false));
+        dsi_state_append(m, all, group);
+    }
+    dsi_state_put(m, v, "fp32_groups", all);
+    dsi_state_put(m, v, "clip_grad", ds_value_float(m->e->config->gradient_clipping));
+    return v;
+}
+
+ds_value *dsi_save_optimizer(Maker *m)
+{
+    if (!m->e->zero || dsi_save_sharded(m->e)) return ds_value_none();
+    return m->e->config->fp16.enabled ? fp16_optimizer(m) : copy_value(m, m->optimizer);
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------- */
+
+/* Which parameter of the layout x is; -1: none, it is not trained. */
+static int trained(const Maker *m, const ds_tensor *x)
+{
+    for (int k = 0; m->flat && k < m->flat->n; k++)
+        if (m->flat->param[k].x == x) return k;
+    return -1;
+}
+
+bool dsi_save_divided(const Maker *m, const ds_tensor *x)
+{
+    return m->e->config->zero.stage == 3 && trained(m, x) >= 0;
+}
+
+/* Of a parameter that is divided only an empty tensor stands here, as DeepSpeed has it. */
+ds_value *dsi_save_tensor(Maker *m, ds_tensor *x)
+{
+    if (dsi_save_divided(m, x))
+        return dsi_extent_value(dsi_extent_new(&m->f->extents), x->dtype, ds_shape(0));
+    return dsi_extent_of(&m->f->extents, x, -1);
+}
+
+static bool is_param(const ds_module *model, const ds_tensor *x)
+{
+    for (int i = 0; i < ds_module_params(model); i++)
+        if (ds_module_param_at(model, i, NULL) == x) return true;
+    return false;
+}
+
+static void put_module(Maker *m, ds_value *to)
+{
+    ds_state *state = ds_module_state(m->e->model);
+    ds_value *module = ds_value_dict(), *buffers = ds_value_list(), *shapes = ds_value_dict(),
+             *frozen = ds_value_dict();
+    for (int i = 0; i < ds_state_len(state); i++) {
+        const char *name = ds_state_name(state, i);
+        ds_tensor *x = ds_state_at(state, i);
+        bool param = is_param(m->e->model, x), stays = param && m->flat && trained(m, x) < 0;
+        if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
+        dsi_state_put(m, module, name, dsi_save_tensor(m, x));
+        if (!param) dsi_state_append(m, buffers, ds_value_string(name));
+        if (!stays) continue;
+        dsi_state_put(m, shapes, name, dsi_save_shape(m, x->shape));
+        dsi_state_put(m, frozen, name, dsi_save_tensor(m, x));
+    }
+    ds_state_free(state);
+    dsi_state_put(m, to, "module", module);
+    dsi_state_put(m, to, "buffer_names", buffers);
+    bool apart = dsi_save_has_experts(m->e);
+    dsi_state_put(m, to, "optimizer", apart ? ds_value_none() : dsi_save_optimizer(m));
+    if (apart) dsi_state_put(m, to, "num_experts", dsi_save_num_experts(m));
+    dsi_state_put(m, to, "param_shapes", dsi_save_param_shapes(m));
+    dsi_state_put(m, to, "frozen_param_shapes", shapes);
+    dsi_state_put(m, to, "shared_params", ds_value_dict());
+    dsi_state_put(m, to, "frozen_param_fragments", frozen);
+}
+
+/* ---- our own part of the model file -------------------------------------------------------------------- */
+
+static ds_value *scaler(Maker *m)
+{
+    const dsi_scaler *s = &m->e->scaler;
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "scale", ds_value_float(s->scale));
+    dsi_state_put(m, v, "dynamic", ds_value_bool(s->dynamic));
+    dsi_state_put(m, v, "hysteresis_left", ds_value_int(s->hysteresis_left));
+    dsi_state_put(m, v, "iter", ds_value_int(s->iter));
+    dsi_state_put(m, v, "last_overflow", ds_value_int(s->last_overflow));
+    dsi_state_put(m, v, "skipped", ds_value_int(s->skipped));
+    return v;
+}
+
+static ds_value *throughput(Maker *m)
+{
+    const dsi_throughput *t = &m->e->throughput;
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "epoch", ds_value_int(t->epoch));
+    dsi_state_put(m, v, "micro_step", ds_value_int(t->micro_step));
+    dsi_state_put(m, v, "global_step", ds_value_int(t->global_step));
+    dsi_state_put(m, v, "total_seconds", ds_value_float(t->total_seconds));
+    return v;
+}
+
+static ds_value *own_optimizer(Maker *m)
+{
+    ds_value *v = ds_value_dict(), *groups = ds_value_list(), *moments = ds_value_list();
+    const ds_optim *o = m->e->optim;
+    dsi_state_put(m, v, "name", ds_value_string(ds_optim_name(o)));
+    for (int g = 0; g < o->n_groups; g++) dsi_state_append(m, groups, dsi_save_group_values(m, g));
+    for (int i = 0; i < DS_OPTIM_MOMENTS; i++)
+        if (o->type->moment[i]) dsi_state_append(m, moments, ds_value_string(o->type->moment[i]));
+    dsi_state_put(m, v, "groups", groups);
+    dsi_state_put(m, v, "moments", moments);
+    dsi_state_put(m, v, "params", dsi_save_names(m));
+    return v;
+}
+
+static ds_value *own_schedule(Maker *m)
+{
+    if (!m->e->schedule) return ds_value_none();
+    ds_value *v = ds_value_dict();
+    const char *name = ds_schedule_name(m->e->schedule);
+    dsi_state_put(m, v, "name", name ? ds_value_string(name) : ds_value_none());
+    dsi_state_put(m, v, "last", ds_value_int(ds_schedule_last(m->e->schedule)));
+    return v;
+}
+
+ds_value *dsi_save_averages(Maker *m)
+{
+    ds_value *all = ds_value_dict();
+    for (int k = m->flat->n - 1; k >= 0; k--)
+        dsi_state_put(m, all, dsi_save_path(m, k), trained_value(m, k, true));
+    return all;
+}
+
+static ds_value *own_averages(Maker *m)
+{
+    if (!m->e->ema || !m->flat) return ds_value_none();
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "decay", ds_value_float(dsi_ema_decay(m->e->ema)));
+    dsi_state_put(m, v, "updates", ds_value_int(dsi_ema_updates(m->e->ema)));
+    bool elsewhere = dsi_save_sharded(m->e) || dsi_save_has_experts(m->e);
+    if (!elsewhere) dsi_state_put(m, v, "averages", dsi_save_averages(m));
+    return v;
+}
+
+static ds_value *own_part(Maker *m)
+{
+    const ds_engine *e = m->e;
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "format", ds_value_int(DSI_FORMAT));
+    dsi_state_put(m, v, "version", ds_value_string(DS_VERSION));
+    dsi_state_put(m, v, "zero_stage", ds_value_int(e->config->zero.stage));
+    dsi_state_put(m, v, "dtype", ds_value_string(ds_dtype_name(e->dtype)));
+    dsi_state_put(m, v, "ranks", ds_value_int(ds_comm_size(e->comm)));
+    dsi_state_put(m, v, "shards",
+                  ds_value_int(!dsi_save_sharded(e) || !m->flat ? 0
+                               : m->flat->partition             ? m->flat->ranks
+                                                                : dsi_save_writers(e)));
+    dsi_state_put(m, v, "train_batch_size", ds_value_int(e->config->train_batch_size));
+    dsi_state_put(m, v, "train_micro_batch_size_per_gpu",
+                  ds_value_int(e->config->train_micro_batch_size_per_gpu));
+    dsi_state_put(m, v, "gradient_accumulation_steps",
+                  ds_value_int(e->config->gradient_accumulation_steps));
+    dsi_state_put(m, v, "micro_steps", ds_value_int(e->micro_steps));
+    dsi_state_put(m, v, "grad_norm", ds_value_float(e->norm));
+    dsi_state_put(m, v, "step_applied", ds_value_bool(e->applied));
+    dsi_state_put(m, v, "loss_scaler", scaler(m));
+    dsi_state_put(m, v, "throughput", throughput(m));
+    dsi_state_put(m, v, "lr_scheduler", own_schedule(m));
+    dsi_state_put(m, v, "optimizer", e->optim ? own_optimizer(m) : ds_value_none());
+    dsi_state_put(m, v, "ema", own_averages(m));
+    return v;
+}
+
+/* ---- the model file ------------------------------------------------------------------------------------ */
+
+static ds_value *json_value(Maker *m, const json_t *j)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+    switch (json_typeof(j)) {
+    case JSON_OBJECT: {
+        ds_value *v = ds_value_dict();
+        json_object_foreach((json_t *)j, key, item) dsi_state_put(m, v, key, json_value(m, item));
+        return v;
+    }
+    case JSON_ARRAY: {
+        ds_value *v = ds_value_list();
+        json_array_foreach((json_t *)j, i, item) dsi_state_append(m, v, json_value(m, item));
+        return v;
+    }
+    case JSON_STRING:
+        return ds_value_string(json_string_value(j));
+    case JSON_INTEGER:
+        return ds_value_int(json_integer_value(j));
+    case JSON_REAL:
+        return ds_value_float(json_real_value(j));
+    case JSON_NULL:
+        return ds_value_none();
+    default:
+        return ds_value_bool(json_is_true(j));
+    }
+}
+
+ds_value *dsi_save_config(Maker *m) { return json_value(m, m->e->config->trees->given); }
+
+/* DeepSpeed's and ours; a client state may not have them. */
+static void put_client_state(Maker *m, ds_value *to)
+{
+    const ds_value *client = m->o->client_state;
+    for (int64_t i = 0; client && m->status == DS_OK && i < ds_value_len(client); i++) {
+        const ds_value *name = ds_value_key_at(client, i);
+        const char *key = ds_value_kind_of(name) == DS_VALUE_STRING ? ds_value_text(name) : NULL;
+        if (!key || ds_value_get(to, key))
+            m->status = dsi_fail(
+                DS_EINVAL,
+                "engine_save: client_state has the key \"%.80s\", which is the engine's: "
+                "call it otherwise",
+                key ? key : "(a number)");
+        else
+            dsi_state_put(m, to, key, copy_value(m, ds_value_at(client, i)));
+    }
+}
+
+static ds_value *model_states(Maker *m)
+{
+    const ds_engine *e = m->e;
+    ds_value *v = ds_value_dict(), *dims = ds_value_dict(), *schedule = ds_value_none();
+    put_module(m, v);
+    if (e->schedule) {
+        ds_value_free(schedule);
+        schedule = ds_value_dict();
+        dsi_state_put(m, schedule, "last_batch_iteration",
+                      ds_value_int(ds_schedule_last(e->schedule)));
+    }
+    dsi_state_put(m, v, "lr_scheduler", schedule);
+    dsi_state_put(m, v, "data_sampler", ds_value_none());
+    dsi_state_put(m, v, "random_ltd", ds_value_none());
+    dsi_state_put(m, v, "skipped_steps", ds_value_int(e->skipped_steps));
+    dsi_state_put(m, v, "global_steps", ds_value_int(e->global_steps));
+    dsi_state_put(m, v, "global_samples", ds_value_int(e->global_samples));
+    dsi_state_put(m, v, "dp_world_size", ds_value_int(ds_comm_size(e->comm)));
+    dsi_state_put(m, v, "mp_world_size", ds_value_int(1));
+    dsi_state_put(m, dims, "pp_degree", ds_value_int(1));
+    dsi_state_put(m, dims, "tp_degree", ds_value_int(1));
+    dsi_state_put(m, v, "checkpoint_parallel_dimensions", dims);
+    dsi_state_put(m, v, "ds_config", dsi_save_config(m));
+    dsi_state_put(m, v, "ds_version", ds_value_string(DSI_DS_VERSION));
+    dsi_state_put(m, v, DSI_OWN_KEY, own_part(m));
+    put_client_state(m, v);
+    return v;
+}
+
+/* ---- what each rank has of its own --------------------------------------------------------------------- */
+
+static ds_value *loader_place(Maker *m)
+{
+    if (!m->e->loader) return ds_value_none();
+    bool begun = dsi_loader_begun(m->e->loader);
+    ds_loader_position at = {ds_loader_epoch(m->e->loader), 0, 0};
+    if (begun) at = ds_loader_tell(m->e->loader); /* of an epoch to come it would draw a number */
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "epoch", ds_value_int(at.epoch));
+    dsi_state_put(m, v, "batch", ds_value_int(at.batch));
+    dsi_state_put(m, v, "seed", ds_value_int((int64_t)at.seed));
+    dsi_state_put(m, v, "begun", ds_value_bool(begun));
+    dsi_state_put(m, v, "base_seed", ds_value_int((int64_t)dsi_loader_seed(m->e->loader)));
+    return v;
+}
+
+/* Running statistics differ from rank to rank; rank 0's are in the model file. */
+static ds_value *own_buffers(Maker *m)
+{
+    ds_value *v = ds_value_dict();
+    if (ds_comm_rank(m->e->comm) == 0 || m->e->config->zero.stage == 3) return v;
+    ds_state *state = ds_module_state(m->e->model);
+    for (int i = 0; i < ds_state_len(state); i++)
+        if (!is_param(m->e->model, ds_state_at(state, i)))
+            dsi_state_put(m, v, ds_state_name(state, i), dsi_save_tensor(m, ds_state_at(state, i)));
+    ds_state_free(state);
+    return v;
+}
+
+static ds_value *rank_states(Maker *m)
+{
+    ds_value *v = ds_value_dict();
+    dsi_state_put(m, v, "format", ds_value_int(DSI_FORMAT));
+    dsi_state_put(m, v, "rng_state", dsi_extent_of(&m->f->extents, ds_rng_state(), -1));
+    dsi_state_put(m, v, "loader", loader_place(m));
+    dsi_state_put(m, v, "buffers", own_buffers(m));
+    return v;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+void dsi_save_add_file(Maker *m, ds_value *value, const char *format, ...)
+{
+    dsi_text name = {0};
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&name, format, args);
+    va_end(args);
+    dsi_list_add(m->f, (dsi_save_file){name.s, value});
+    if (!value) m->status = ds_error_status();
+}
+
+ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opts *o)
+{
+    int rank = ds_comm_rank(e->comm);
+    Maker m = {.f = f, .e = e, .o = o, .flat = e->zero ? dsi_zero_flat(e->zero) : NULL};
+    f->extents.zero = e->zero;
+    if (e->optim && !(m.optimizer = ds_optim_state_dict(e->optim))) return ds_error_status();
+    if (m.flat) dsi_save_make_groups(&m);
+    if (e->config->zero.stage == 3)
+        dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
+    else if (rank == 0)
+        dsi_save_add_file(&m, model_states(&m), "mp_rank_00_model_states.pt");
+    if (dsi_save_sharded(e) && m.flat && (rank < dsi_save_writers(e) || m.flat->partition))
+        dsi_save_add_file(&m, dsi_save_shard(&m),
+                          e->config->bf16.enabled
+                              ? "bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt"
+                              : "zero_pp_rank_%d_mp_rank_00_optim_states.pt",
+                          rank);
+    dsi_save_experts(&m);
+    dsi_save_add_file(&m, rank_states(&m), "rank_%d_states.pt", rank);
+    dsi_save_free_groups(&m);
+    ds_value_free(m.optimizer);
+    return m.status;
+}
+
+void dsi_save_files_free(dsi_save_files *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        dsi_free(f->at[i].name);
+        ds_value_free(f->at[i].value);
+    }
+    dsi_list_free(f);
+    dsi_extents_free(&f->extents);
+}

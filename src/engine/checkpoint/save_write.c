@@ -1,0 +1,184 @@
+/* engine/checkpoint/save_write.c: a rank's files to the disk, at once or behind the training.
+ *
+ * Written behind, nothing is sent between ranks: each writer leaves the list of its files (folder.h), or
+ * why there is none, in the folder where all write, and rank 0's looks there until it has the lists of
+ * all.
+ * SPDX-License-Identifier: MIT */
+#include "save.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "checkpoint/value.h"
+#include "folder.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+void dsi_save_job_free(dsi_save_job *j)
+{
+    if (!j) return;
+    dsi_save_files_free(&j->files);
+    dsi_free(j->dir);
+    dsi_free(j->tag);
+    dsi_free(j->saving);
+    if (j->lock >= 0) close(j->lock);
+    dsi_free(j);
+}
+
+/* ---- the files ----------------------------------------------------------------------------------------- */
+
+static ds_status write_file(const dsi_save_job *j, const dsi_save_file *f, dsi_manifest *list)
+{
+    char *path = dsi_path_in(j->saving, f->name);
+    struct stat s;
+    uint32_t crc;
+    ds_status status = dsi_pth_write(f->value, path, &crc);
+    if (status == DS_OK && stat(path, &s))
+        status = dsi_fail(DS_EIO, "write %s: %s", path, strerror(errno));
+    if (status == DS_OK) dsi_manifest_add(list, f->name, s.st_size, crc);
+    dsi_free(path);
+    return status;
+}
+
+ds_status dsi_save_write(const dsi_save_job *j)
+{
+    dsi_manifest list = {.ranks = j->ranks, .step = j->step};
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < j->files.n; i++)
+        status = write_file(j, &j->files.at[i], &list);
+    char *path = dsi_folder_part(j->saving, j->rank);
+    if (status == DS_OK) status = dsi_manifest_write(&list, path);
+    dsi_free(path);
+    dsi_manifest_free(&list);
+    return status;
+}
+
+ds_status dsi_save_publish(const dsi_save_job *j)
+{
+    ds_status status = dsi_folder_publish(j->dir, j->tag, j->ranks, j->step);
+    if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, j->tag);
+    if (status != DS_OK || !j->keep_last) return status;
+    if (dsi_folder_prune(j->dir, j->keep_last, j->tag) == DS_OK) return DS_OK;
+    /* the checkpoint is there all the same */
+    dsi_log(DSI_WARNING, "an old checkpoint stays: %s", ds_error());
+    ds_error_clear();
+    return DS_OK;
+}
+
+/* ---- behind -------------------------------------------------------------------------------------------- */
+
+struct dsi_async_save {
+    dsi_save_job *job;
+    pthread_t thread;
+    bool joined;
+    double limit;     /* seconds for the other ranks */
+    atomic_bool done; /* then: */
+    char why[768];    /* it failed; "": it did not */
+};
+
+static char *why_path(const dsi_save_job *j, int rank)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s/failed.%d", j->saving, rank);
+    return t.s;
+}
+
+/* This rank has failed: rank 0 finds out why. Where even that cannot be written, by its patience. */
+static void leave_why(const dsi_save_job *j)
+{
+    char why[512], *path = why_path(j, j->rank);
+    snprintf(why, sizeof why, "%s", ds_error());
+    dsi_file *f = dsi_file_replace(path);
+    dsi_file_write(f, why, strlen(why));
+    (void)dsi_file_commit(f);
+    dsi_fail(DS_EIO, "%s", why);
+    dsi_free(path);
+}
+
+/* Whether rank r has ended, and how. */
+static bool has_ended(const dsi_save_job *j, int r, ds_status *status)
+{
+    char *list = dsi_folder_part(j->saving, r), *why = why_path(j, r);
+    bool good = dsi_file_exists(list), bad = !good && dsi_file_exists(why);
+    if (bad) {
+        char *text = dsi_file_read(why, NULL);
+        *status = dsi_fail(DS_EIO, "%s (rank %d)", text ? text : "it failed", r);
+        dsi_free(text);
+    }
+    dsi_free(list);
+    dsi_free(why);
+    return good || bad;
+}
+
+static ds_status wait_for_all(const dsi_async_save *b)
+{
+    const dsi_save_job *j = b->job;
+    double end = dsi_now() + b->limit;
+    ds_status status = DS_OK;
+    for (int r = 1; status == DS_OK && r < j->ranks; r++) {
+        for (long ms = 1; !has_ended(j, r, &status); ms = ms < 50 ? 2 * ms : ms) {
+            if (dsi_now() > end)
+                return dsi_fail(DS_EIO,
+                                "rank %d has not written its part of %s in %.0f s (DS_TIMEOUT)", r,
+                                j->saving, b->limit);
+            nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+        }
+    }
+    return status;
+}
+
+static void *write_behind(void *arg)
+{
+    dsi_async_save *b = arg;
+    const dsi_save_job *j = b->job;
+    ds_status status = dsi_save_write(j);
+    if (j->rank == 0) {
+        if (status == DS_OK) status = wait_for_all(b);
+        if (status == DS_OK) status = dsi_save_publish(j);
+        if (status != DS_OK) dsi_folder_abandon(j->dir, j->tag);
+    } else if (status != DS_OK) {
+        leave_why(j);
+    }
+    if (status != DS_OK)
+        snprintf(b->why, sizeof b->why, "engine_save: %s, written behind: %s", j->tag, ds_error());
+    ds_error_clear();
+    atomic_store(&b->done, true);
+    return NULL;
+}
+
+dsi_async_save *dsi_async_save_start(dsi_save_job *j)
+{
+    dsi_async_save *b = dsi_alloc(sizeof *b);
+    b->job = j;
+    b->limit = dsi_comm_timeout();
+    b->joined = pthread_create(&b->thread, NULL, write_behind, b) != 0;
+    if (b->joined) write_behind(b); /* no thread is to be had: not behind, then */
+    return b;
+}
+
+const char *dsi_async_save_error(const dsi_async_save *b)
+{
+    return atomic_load(&b->done) && b->why[0] ? b->why : NULL;
+}
+
+void dsi_async_save_wait(dsi_async_save *b)
+{
+    if (!b->joined) pthread_join(b->thread, NULL);
+    b->joined = true;
+}
+
+void dsi_async_save_free(dsi_async_save *b)
+{
+    dsi_async_save_wait(b);
+    dsi_save_job_free(b->job);
+    dsi_free(b);
+}

@@ -1,0 +1,56 @@
+/* engine/config_check.c: a configuration without training: what an engine would make of it.
+ *
+ * Optimizer and schedule are made once, for a model of two numbers: their options are known only to those
+ * who make them, and an error found here is one less after an hour in a queue.
+ * SPDX-License-Identifier: MIT */
+#include <deepspeed/config.h>
+#include <deepspeed/nn.h>
+#include <deepspeed/optim.h>
+#include <deepspeed/tensor.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "config/parts.h"
+
+/* Whether the optimizer and the schedule can be made: their options are known to those who make them. A schedule
+ * for an optimizer of the program's is tried with Adam. */
+static ds_status check_parts(const dsi_config *c)
+{
+    bool named = c->optimizer.type != NULL;
+    if (!named && !c->scheduler.type) return DS_OK;
+    ds_scope *scope = ds_scope_open();
+    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
+    ds_optim *optim = ds_optim_by_name(any, named ? c->optimizer.type : "Adam",
+                                       named ? c->optimizer.params : NULL);
+    ds_schedule *schedule = optim && c->scheduler.type
+                                ? ds_schedule_by_name(optim, c->scheduler.type, c->scheduler.params)
+                                : NULL;
+    bool good = optim && (schedule || !c->scheduler.type);
+    ds_schedule_free(schedule);
+    ds_optim_free(optim);
+    ds_module_free(any);
+    ds_scope_close(scope);
+    return good ? DS_OK : ds_error_status();
+}
+
+ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
+{
+    dsi_config *c = dsi_config_read(config, world_size);
+    if (c && check_parts(c) != DS_OK) {
+        dsi_config_free(c);
+        c = NULL;
+    }
+    if (resolved) *resolved = c ? dsi_config_json(c) : NULL;
+    if (warnings) *warnings = NULL;
+    if (!c) return ds_error_status();
+    dsi_text lines = {0};
+    for (int i = 0; i < c->trees->warnings.n; i++)
+        dsi_text_add(&lines, "%s\n", c->trees->warnings.at[i]);
+    if (!lines.s) lines.s = dsi_strdup("");
+    if (warnings)
+        *warnings = lines.s;
+    else
+        dsi_text_free(&lines);
+    dsi_config_free(c);
+    return DS_OK;
+}

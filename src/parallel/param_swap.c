@@ -1,0 +1,253 @@
+/* parallel/param_swap.c: slices of divided parameters in a file: Note [Home].
+ * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, section 6.
+ * SPDX-License-Identifier: MIT */
+#include "param_swap.h"
+
+#include "base/int.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "base/trace.h"
+
+#include <unistd.h>
+
+typedef struct Buffer {
+    ds_tensor *t;   /* [capacity + room to align], counted */
+    int unit;       /* whose slice it has, or is to have; -1: none */
+    int users;      /* that have it open */
+    bool ahead;     /* it was read ahead, and nobody has opened it yet */
+    uint64_t stamp; /* of its last use */
+    dsi_aio_op op;
+} Buffer;
+
+struct dsi_param_swap {
+    const dsi_flat *f;
+    int64_t *at;             /* [f->units]: places in the file, bytes; -1: it is not there */
+    int64_t capacity, bytes; /* of a buffer: elements; of the file */
+    Buffer *buffer;
+    int buffers, in_file; /* in_file: units */
+    uint64_t clock;
+    bool failed; /* a slice was not written, or not read: there is none to rely on */
+    dsi_aio *aio;
+    dsi_aio_file file;
+};
+
+static int64_t element(const dsi_param_swap *h)
+{
+    return (int64_t)ds_dtype_size(h->buffer->t->dtype);
+}
+
+/* Elements of t before the first that a file may be read to. */
+static int64_t aligned(const ds_tensor *t)
+{
+    int64_t p = (int64_t)(uintptr_t)t->storage->p;
+    return (dsi_round_up(p, DSI_AIO_ALIGN) - p) / (int64_t)ds_dtype_size(t->dtype);
+}
+
+static ds_tensor *slice_in(const dsi_param_swap *h, const Buffer *b, int k)
+{
+    int64_t from = aligned(b->t);
+    return dsi_flat_range(b->t, from, from + h->f->unit[k].slice);
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------- */
+
+static Buffer *buffer_with(const dsi_param_swap *h, int k)
+{
+    for (int i = 0; i < h->buffers; i++)
+        if (h->buffer[i].unit == k) return &h->buffer[i];
+    return NULL;
+}
+
+/* The one that was used longest ago, of those that nobody has open; rather one that was not read ahead. */
+static Buffer *oldest(const dsi_param_swap *h, bool ahead_too)
+{
+    Buffer *best = NULL;
+    for (int i = 0; i < h->buffers; i++) {
+        Buffer *b = &h->buffer[i];
+        if (b->users || (b->ahead && !ahead_too)) continue;
+        if (!best || b->ahead < best->ahead || (b->ahead == best->ahead && b->stamp < best->stamp))
+            best = b;
+    }
+    return best;
+}
+
+static void start(dsi_param_swap *h, Buffer *b, bool write)
+{
+    int64_t bytes = dsi_round_up(h->f->unit[b->unit].slice * element(h), DSI_AIO_ALIGN);
+    b->op = (dsi_aio_op){.file = &h->file,
+                         .write = write,
+                         .p = (char *)b->t->storage->p + aligned(b->t) * element(h),
+                         .bytes = (size_t)bytes,
+                         .at = h->at[b->unit]};
+    b->stamp = ++h->clock;
+    dsi_aio_start(h->aio, &b->op);
+}
+
+/* What is in b, or on its way to the file, has arrived; if not, b has nothing. */
+static ds_status settle(dsi_param_swap *h, Buffer *b)
+{
+    if (!b->op.runs) return DS_OK;
+    dsi_trace_begin("wait for file");
+    ds_status status = dsi_aio_wait(h->aio, &b->op);
+    dsi_trace_end();
+    if (status != DS_OK) b->unit = -1, h->failed = true;
+    return status;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------- */
+
+bool dsi_param_swap_has_room(const dsi_param_swap *h, int k)
+{
+    return buffer_with(h, k) || oldest(h, true);
+}
+
+static Buffer *read_slice(dsi_param_swap *h, int k, bool ahead)
+{
+    Buffer *b = oldest(h, !ahead);
+    if (!b || settle(h, b) != DS_OK) return NULL;
+    b->unit = k;
+    b->ahead = ahead;
+    start(h, b, false);
+    return b;
+}
+
+void dsi_param_swap_ahead(dsi_param_swap *h, int k)
+{
+    if (!h->failed && !buffer_with(h, k)) read_slice(h, k, true);
+    dsi_aio_poke(h->aio);
+}
+
+ds_tensor *dsi_param_swap_open(dsi_param_swap *h, int k)
+{
+    Buffer *b = h->failed ? NULL : buffer_with(h, k);
+    if (h->failed && !ds_error()) dsi_fail(DS_EIO, "offload_param: %s has failed", h->file.path);
+    if (!b && !h->failed) b = read_slice(h, k, false);
+    if (!b || settle(h, b) != DS_OK) return NULL;
+    b->users++;
+    b->ahead = false;
+    b->stamp = ++h->clock;
+    return slice_in(h, b, k);
+}
+
+void dsi_param_swap_close(dsi_param_swap *h, int k) { buffer_with(h, k)->users--; }
+
+/* ---- writing -------------------------------------------------------------------------------------------- */
+
+ds_status dsi_param_swap_write(dsi_param_swap *h, int k, const ds_tensor *x)
+{
+    Buffer *b = buffer_with(h, k);
+    if (!b) b = oldest(h, true);
+    DSI_ASSERT(b && !b->users);
+    if (settle(h, b) != DS_OK) return ds_error_status();
+    int64_t n = dsi_numel(x->shape);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *slice = slice_in(h, b, k);
+    ds_status status = dsi_copy(dsi_flat_range(slice, 0, n), dsi_flat_range(x, 0, n));
+    ds_scope_close(scope);
+    b->unit = status == DS_OK ? k : -1;
+    b->ahead = false;
+    if (status == DS_OK) start(h, b, true);
+    return status;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static ds_status give_places(dsi_param_swap *h, const ds_module *model, int first,
+                             const dsi_param_swap_opts *o)
+{
+    const dsi_flat *f = h->f;
+    int64_t size = (int64_t)ds_dtype_size(f->param[0].x->dtype);
+    h->at = dsi_alloc((size_t)f->units * sizeof *h->at);
+    for (int k = 0; k < f->units; k++) {
+        int64_t slice = f->unit[k].slice;
+        h->at[k] = -1;
+        if (k < first || !f->unit[k].alone) continue;
+        if (slice > o->buffer_size)
+            return dsi_fail(DS_EINVAL,
+                            "offload_param: %s has %lld elements on each rank, but buffer_size is "
+                            "%lld: set it to at least %lld",
+                            dsi_flat_path(f, model, f->unit[k].first), (long long)slice,
+                            (long long)o->buffer_size, (long long)slice);
+        h->at[k] = h->bytes;
+        h->bytes += dsi_round_up(slice * size, DSI_AIO_ALIGN);
+        h->capacity = dsi_max(h->capacity, slice);
+        h->in_file++;
+    }
+    return DS_OK;
+}
+
+static ds_status make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o)
+{
+    const ds_tensor *like = h->f->param[0].x;
+    int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(like->dtype);
+    int64_t n = dsi_round_up(h->capacity, room);
+    int wanted = (int)dsi_min(dsi_max(o->buffer_count, 1), dsi_max(h->in_file, 1));
+    void **p = dsi_alloc((size_t)wanted * sizeof *p);
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    h->buffer = dsi_alloc((size_t)wanted * sizeof *h->buffer);
+    for (; status == DS_OK && h->buffers < wanted; h->buffers++) {
+        ds_tensor *t = dsi_new(like, ds_shape(n + room));
+        if (!dsi_run(t, fill, 0.0, dsi_v(t))) {
+            status = ds_error_status();
+            break;
+        }
+        h->buffer[h->buffers] = (Buffer){.t = dsi_ref(t), .unit = -1};
+        p[h->buffers] = (char *)t->storage->p + aligned(t) * (int64_t)ds_dtype_size(t->dtype);
+    }
+    ds_scope_close(scope);
+    if (status == DS_OK && o->pin_memory)
+        dsi_aio_pin(h->aio, p, (size_t)n * ds_dtype_size(like->dtype), h->buffers);
+    dsi_free(p);
+    return status;
+}
+
+dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, int first,
+                                   const char *folder, const dsi_param_swap_opts *o)
+{
+    dsi_param_swap *h = dsi_alloc(sizeof *h);
+    dsi_text name = {0};
+    h->f = f;
+    h->file.fd = -1;
+    h->aio = dsi_aio_new(&o->aio);
+    dsi_text_add(&name, "param_rank%d_%lld_%lx", f->rank, (long long)getpid(),
+                 (unsigned long)(uintptr_t)h);
+    ds_status status = give_places(h, model, first, o);
+    if (status == DS_OK)
+        status = dsi_aio_file_open(&h->file, "offload_param", folder, name.s, h->bytes);
+    if (status == DS_OK) status = make_buffers(h, o);
+    dsi_text_free(&name);
+    if (status == DS_OK) return h;
+    dsi_param_swap_free(h);
+    return NULL;
+}
+
+void dsi_param_swap_free(dsi_param_swap *h)
+{
+    if (!h) return;
+    for (int i = 0; i < h->buffers; i++) {
+        settle(h, &h->buffer[i]);
+        dsi_unref(h->buffer[i].t);
+    }
+    dsi_aio_free(h->aio);
+    dsi_aio_file_close(&h->file);
+    dsi_free(h->buffer);
+    dsi_free(h->at);
+    dsi_free(h);
+}
+
+int64_t dsi_param_swap_memory(const dsi_param_swap *h)
+{
+    return h->buffers * (int64_t)h->buffer->t->storage->bytes;
+}
+
+int64_t dsi_param_swap_file(const dsi_param_swap *h) { return h->file.bytes; }
+
+int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t own, int64_t longest,
+                             ds_dtype dtype)
+{
+    int64_t size = (int64_t)ds_dtype_size(dtype), in_memory = dsi_min(own, o->max_in_cpu);
+    int64_t buffer = dsi_round_up(longest * size, DSI_AIO_ALIGN) + DSI_AIO_ALIGN;
+    if (in_memory == own) return own * size;
+    return in_memory * size + (o->buffer_count > 0 ? o->buffer_count : 1) * buffer;
+}
