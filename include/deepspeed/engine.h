@@ -232,8 +232,9 @@ typedef struct ds_estimate_opts {
     int64_t largest;     /* elements of the largest parameter; 0: no larger than a bucket */
     int64_t activations; /* bytes that a micro step needs besides */
     /* In place of these three a model and a micro batch for it: one forward and backward is run and
-     * measured, with the mean of what the model returns as its loss. Both are borrowed; the model, which
-     * no engine has yet, is as before afterwards, without gradients. */
+     * measured, with the mean of what the model returns as its loss. Both are borrowed. No engine
+     * may have the model yet. Afterwards the model, its gradients, this thread's generator and its
+     * memory peaks are what they were. */
     ds_module *model;
     ds_tensor *input;
 } ds_estimate_opts;

@@ -175,6 +175,21 @@ void dsi_cache_restart_peaks(dsi_device *d)
     d->cache->use.peak_held = d->cache->use.held;
 }
 
+dsi_cache_peaks dsi_cache_get_peaks(const dsi_device *d)
+{
+    if (!d->cache) return (dsi_cache_peaks){0};
+    return (dsi_cache_peaks){d->cache->peak, d->cache->use.peak_live, d->cache->use.peak_held};
+}
+
+void dsi_cache_set_peaks(dsi_device *d, dsi_cache_peaks peaks)
+{
+    dsi_cache *c = d->cache;
+    if (!c) return;
+    c->peak = peaks.peak > c->use.live ? peaks.peak : c->use.live;
+    c->use.peak_live = peaks.peak_live > c->use.live ? peaks.peak_live : c->use.live;
+    c->use.peak_held = peaks.peak_held > c->use.held ? peaks.peak_held : c->use.held;
+}
+
 void dsi_cache_reset_peak(dsi_device *d)
 {
     if (d->cache) d->cache->peak = d->cache->use.live;

@@ -83,6 +83,13 @@ typedef struct dsi_cache_usage {
 dsi_cache_usage dsi_cache_use(const dsi_device *d);
 void dsi_cache_restart_peaks(dsi_device *d);
 
+/* All three peaks, and back: around a measurement whose memory is not the program's own use. */
+typedef struct dsi_cache_peaks {
+    size_t peak, peak_live, peak_held;
+} dsi_cache_peaks;
+dsi_cache_peaks dsi_cache_get_peaks(const dsi_device *d);
+void dsi_cache_set_peaks(dsi_device *d, dsi_cache_peaks peaks); /* none below what is there now */
+
 /* Fault injection for tests: the n-th allocation from now on fails, and every one after it when
  * `always`; 0 switches it off. Also DS_FAIL_ALLOC=n in the environment. Returns allocations seen. */
 int64_t dsi_cache_fail(int64_t n, bool always);

@@ -1,7 +1,9 @@
 /* engine/config_check.c: a configuration without training: what an engine would make of it.
  *
- * Optimizer and schedule are made once, for a model of two numbers: their options are known only to those
- * who make them, and an error found here is one less after an hour in a queue.
+ * Optimizer and schedule are made once, for a model without elements, because only
+ * their constructors know their options: an error found here is one less after an
+ * hour in a queue. The check leaves the thread as it was: a program that checks
+ * its configuration first trains exactly as one that does not.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/config.h>
 #include <deepspeed/nn.h>
@@ -11,6 +13,14 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "config/parts.h"
+#include "engine.h"
+
+ds_module *dsi_trial_model(void)
+{
+    ds_module *m = ds_nn_sequential(NULL, "model");
+    ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(0)));
+    return m;
+}
 
 /* Whether the optimizer and the schedule can be made: their options are known to those who make them. A schedule
  * for an optimizer of the program's is tried with Adam. */
@@ -19,7 +29,7 @@ static ds_status check_parts(const dsi_config *c)
     bool named = c->optimizer.type != NULL;
     if (!named && !c->scheduler.type) return DS_OK;
     ds_scope *scope = ds_scope_open();
-    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
+    ds_module *any = dsi_trial_model();
     ds_optim *optim = ds_optim_by_name(any, named ? c->optimizer.type : "Adam",
                                        named ? c->optimizer.params : NULL);
     ds_schedule *schedule = optim && c->scheduler.type

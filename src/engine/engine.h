@@ -58,6 +58,11 @@ bool dsi_engine_build(ds_engine *e, const ds_init *init);
 void dsi_engine_leave(const ds_engine *e);
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
+/* engine/config_check.c: a model whose one parameter has no elements, for an optimizer that is made
+ * only to check its options. It takes no memory of the device and draws nothing from the
+ * thread's generator. To be freed with ds_module_free. */
+ds_module *dsi_trial_model(void);
+
 /* Whether losses and norms are wanted for a monitor; the same on all ranks. */
 static inline bool dsi_engine_watched(const ds_engine *e)
 {

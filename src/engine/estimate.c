@@ -1,7 +1,10 @@
 /* engine/estimate.c: the memory of a rank, from a configuration: Note [Estimate] of parallel/estimate.h.
  *
- * With a model one forward and backward runs as the engine would run it, in its dtype. Hooks note what lies
- * in memory whenever a gradient is complete, and let that go; afterwards the model is what it was.
+ * With a model one forward and backward runs as the engine would run it, in its dtype. Hooks note
+ * how much memory is in use whenever a gradient is complete, and free that gradient.
+ *
+ * Invariants: afterwards the model (values, dtype, gradients), the thread's generator and the
+ * device's peaks are what they were, also when the pass fails.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -20,7 +23,7 @@ static int moments_of(const dsi_config *c)
     if (!c->optimizer.type) return 0;
     int n = 0;
     ds_scope *scope = ds_scope_open();
-    ds_module *any = ds_nn_linear(NULL, "model", 1, 1);
+    ds_module *any = dsi_trial_model();
     ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
     for (int i = 0; optim && i < DS_OPTIM_MOMENTS; i++) n += dsi_optim_uses(optim, 0, i);
     if (!optim) n = -1;
@@ -114,18 +117,40 @@ static ds_state *copy_values(ds_module *model)
     return copy;
 }
 
+/* The model's gradients, [f->n], some NULL: while the pass runs the model has none. */
+static ds_tensor **take_gradients(const dsi_flat *f)
+{
+    ds_tensor **grad = dsi_alloc((size_t)f->n * sizeof *grad);
+    for (int i = 0; i < f->n; i++) {
+        grad[i] = dsi_ref(ds_grad(f->param[i].x));
+        ds_set_grad_of(f->param[i].x, NULL);
+    }
+    return grad;
+}
+
+static void return_gradients(const dsi_flat *f, ds_tensor **grad)
+{
+    for (int i = 0; i < f->n; i++) {
+        ds_set_grad_of(f->param[i].x, grad[i]);
+        dsi_unref(grad[i]);
+    }
+    dsi_free(grad);
+}
+
 static ds_status measure(Pass *p, const dsi_zero_opts *o, const ds_estimate_opts *q)
 {
     ds_dtype was = ds_dtype_of(ds_module_param_at(q->model, 0, NULL));
-    dsi_rng random = *dsi_rng_default();
+    dsi_rng generator = *dsi_rng_default();
+    ds_tensor **gradients = take_gradients(p->f);
     ds_state *values = copy_values(q->model);
     ds_status status = ds_error() ? ds_error_status() : ds_module_to(q->model, o->dtype);
     ds_tensor *x = q->input->dtype <= DS_BF16 ? ds_cast(q->input, o->dtype) : q->input;
     if (status == DS_OK) status = run_pass(p, q->model, x);
     if (ds_module_to(q->model, was) != DS_OK || ds_module_load(q->model, values) != DS_OK)
         status = ds_error_status();
-    *dsi_rng_default() = random;
     ds_state_free(values);
+    return_gradients(p->f, gradients);
+    *dsi_rng_default() = generator;
     return status;
 }
 
@@ -136,9 +161,11 @@ static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes
     dsi_flat *f = dsi_flat_new(q->model, &layout);
     if (!f) return ds_error_status();
     Pass p = {.f = f, .device = f->param[0].x->device};
+    dsi_cache_peaks peaks = dsi_cache_get_peaks(p.device);
     ds_scope *scope = ds_scope_open();
     ds_status status = measure(&p, o, q);
     ds_scope_close(scope);
+    dsi_cache_set_peaks(p.device, peaks);
     if (status == DS_OK) {
         *e = dsi_estimate_pass(o, s, f, p.events.at, p.events.n);
         ds_dtype dtype = q->input->dtype <= DS_BF16 ? o->dtype : q->input->dtype;

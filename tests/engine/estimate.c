@@ -175,6 +175,33 @@ static void leaves_the_model_as_it_was(void **state)
     ds_scope_close(scope);
 }
 
+/* The thread's generator and peak of memory, and the model's gradients, are what they were. */
+static void leaves_the_thread_as_it_was(void **state)
+{
+    (void)state;
+    const char *config = "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"Adam\"},"
+                         " \"bf16\": {\"enabled\": true}}";
+    ds_memory_estimate said;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = mlp_new(2, WIDTH, ds_nn_relu);
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(4, WIDTH)), *p = ds_module_param_at(m, 0, NULL);
+    ds_backward(ds_mean(ds_call(m, x)));
+    ds_tensor *grad = ds_grad(p), *grad_before = ds_clone(grad);
+    ds_randn(DS_F32, ds_shape(3)); /* the fourth value waits in the generator */
+    ds_tensor *before = ds_rng_state();
+    ds_memory_reset_peak(cpu);
+    size_t peak = ds_memory_peak(cpu);
+    CHECK_INT(ds_estimate_memory(&said, .config = config, .params = 1000), DS_OK);
+    CHECK_INT(ds_estimate_memory(&said, .config = config, .model = m, .input = x), DS_OK);
+    CHECK_INT(ds_memory_peak(cpu), peak);
+    CHECK_INT(memcmp(ds_data(before), ds_data(ds_rng_state()), (size_t)ds_numel(before)), 0);
+    CHECK(ds_grad(p) == grad);
+    CHECK_INT(memcmp(ds_data(grad), ds_data(grad_before), (size_t)ds_numel(grad) * sizeof(float)),
+              0);
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 static void refuses(void **state)
 {
     (void)state;
@@ -204,4 +231,5 @@ static void refuses(void **state)
 
 TEST_MAIN(cmocka_unit_test(every_stage_and_dtype), cmocka_unit_test(accumulation),
           cmocka_unit_test(offloaded_optimizer), cmocka_unit_test(formulas),
-          cmocka_unit_test(leaves_the_model_as_it_was), cmocka_unit_test(refuses))
+          cmocka_unit_test(leaves_the_model_as_it_was),
+          cmocka_unit_test(leaves_the_thread_as_it_was), cmocka_unit_test(refuses))

@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_deepspeed
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
 
 sample="--sample --data d --seed 1"
 config='{"train_batch_size": 16, "steps_per_print": 10, "gradient_clipping": 1.0,
@@ -31,6 +32,12 @@ lines out 0
 lines err 0
 same t1.csv t2.csv
 same b.safetensors c.safetensors
+
+# ---- options, and a file of the same values: the same training
+status 0 $sample --max-steps 50 --no-eval --quiet --trace t3.csv --save d.safetensors \
+    --deepspeed_config "$here/../../examples/cifar10/ds_config.json"
+same t1.csv t3.csv
+same b.safetensors d.safetensors
 
 # ---- the configuration from a file, with DeepSpeed's lines where it asks for them
 status 0 $sample --deepspeed_config ds_config.json --max_steps 20 --no_eval
