@@ -18,12 +18,12 @@ typedef struct Nodes {
 
 /* ---- leaves ------------------------------------------------------------------------------------------ */
 
-ds_tensor *ds_grad(const ds_tensor *leaf) { return leaf ? leaf->grad : NULL; }
+ds_tensor *ds_grad(const ds_tensor *leaf) { return dsi_live(leaf, "grad") ? leaf->grad : NULL; }
 bool ds_requires_grad(const ds_tensor *x) { return x && (x->requires_grad || x->node); }
 
 ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
 {
-    if (!leaf) return dsi_null_operand("set_grad_of"), DS_EINVAL;
+    if (!dsi_live(leaf, "set_grad_of")) return dsi_null_argument("set_grad_of");
     if (grad && !dsi_same_shape(leaf->shape, grad->shape))
         return dsi_fail(DS_EINVAL, "set_grad_of: a gradient of shape %s for a leaf of shape %s",
                         dsi_shape_text(grad->shape), dsi_shape_text(leaf->shape));
@@ -39,7 +39,7 @@ ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
 
 ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
 {
-    if (!leaf) return dsi_null_operand("require_grad");
+    if (!dsi_live(leaf, "require_grad")) return dsi_null_operand("require_grad");
     if (leaf->node)
         return dsi_refuse("require_grad: x %s is no leaf: an op made it",
                           dsi_shape_text(leaf->shape));
@@ -52,7 +52,7 @@ ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
 
 ds_tensor *ds_detach(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("detach");
+    if (!dsi_live(x, "detach")) return dsi_null_operand("detach");
     return dsi_alias(x);
 }
 
@@ -273,7 +273,7 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
 
 ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
 {
-    if (!loss) return dsi_null_operand("backward"), DS_EINVAL;
+    if (!dsi_live(loss, "backward")) return dsi_null_argument("backward");
     if (dsi_numel(loss->shape) != 1)
         return dsi_fail(DS_EINVAL,
                         "backward: the loss is %s: expected one element (use ds_mean, ds_sum, or "
@@ -291,7 +291,8 @@ ds_status ds_backward(ds_tensor *loss) { return dsi_backward_scaled(loss, 1.0); 
 
 ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
 {
-    if (!y || !dy) return dsi_null_operand("backward_from"), DS_EINVAL;
+    if (!dsi_live(y, "backward_from") || !dsi_live(dy, "backward_from"))
+        return dsi_null_argument("backward_from");
     if (!dsi_same_shape(y->shape, dy->shape) || y->dtype != dy->dtype || y->device != dy->device)
         return dsi_fail(DS_EINVAL,
                         "backward_from: dy is %s %s on %s, y is %s %s on %s: expected the same",

@@ -81,6 +81,12 @@ void *dsi_null_operand(const char *what)
     return NULL;
 }
 
+ds_status dsi_null_argument(const char *what)
+{
+    dsi_null_operand(what);
+    return last;
+}
+
 const char *ds_error(void) { return last == DS_OK ? NULL : message; }
 ds_status ds_error_status(void) { return last; }
 void ds_error_clear(void) { last = DS_OK; }
@@ -93,6 +99,12 @@ const dsi_error_context *dsi_error_context_enter(const dsi_error_context *here)
 }
 
 void dsi_error_context_leave(const dsi_error_context *was) { where = was; }
+
+void dsi_error_context_path(char *text, size_t room)
+{
+    text[0] = 0;
+    if (where) where->write(where->what, text, room);
+}
 
 void dsi_broken(const char *what, const char *file, int line)
 {

@@ -16,6 +16,8 @@ void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 
 /* An operand is NULL: keeps the message that there is, or says that `what` was given NULL. */
 void *dsi_null_operand(const char *what);
+/* The same for functions that return ds_status: the status of that message. */
+ds_status dsi_null_argument(const char *what);
 
 /* What runs now, for the front of each message ("net.fc1"); a stack frame, so that entering costs
  * nothing: the text is written only when something fails. */
@@ -27,6 +29,8 @@ typedef struct dsi_error_context {
 const dsi_error_context *
 dsi_error_context_enter(const dsi_error_context *here); /* returns what it was */
 void dsi_error_context_leave(const dsi_error_context *was);
+/* The path of what runs now, "net.fc1", or "". */
+void dsi_error_context_path(char *text, size_t room);
 
 /* A broken invariant of our own: ends the program with file and line. Never for what a user can cause. */
 #define DSI_ASSERT(x) ((x) ? (void)0 : dsi_broken(#x, __FILE__, __LINE__))

@@ -23,6 +23,7 @@
 #include "engine.h"
 
 #include "autograd/node.h"
+#include "base/handle.h"
 #include "base/mem.h"
 #include "data/loader.h"
 #include "nn/module.h"
@@ -61,7 +62,9 @@ ds_engine *ds_initialize_with(ds_init init)
         return e;
     }
     if (e->comm) failed(e);
+    const char *was = dsi_handle_reason("ds_initialize, which was refused and frees what it took");
     ds_engine_free(e);
+    dsi_handle_reason_end(was);
     return NULL;
 }
 
@@ -72,6 +75,7 @@ void ds_engine_free(ds_engine *e)
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) failed(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
+    const char *was = dsi_handle_reason("ds_engine_free");
     take_parts(e, false);
     ds_loader_free(e->loader);
     dsi_zero_free(e->zero);
@@ -84,6 +88,7 @@ void ds_engine_free(ds_engine *e)
     dsi_config_free(e->config);
     dsi_free(e->loaded);
     dsi_engine_leave(e);
+    dsi_handle_reason_end(was);
     dsi_free(e);
 }
 

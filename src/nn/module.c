@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "module.h"
 
+#include "base/handle.h"
 #include "base/list.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -97,6 +98,15 @@ static void check_name(const ds_module *m, const char *name)
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
+static void module_describe(const void *p, char *text, size_t room)
+{
+    const ds_module *m = p;
+    snprintf(text, room, "%s (%s)", m->name, m->type->name);
+}
+
+static const dsi_handle_kind module_kind = {
+    "module", module_describe, "a module that was handed to ds_initialize belongs to it"};
+
 ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
 {
     static const ds_module_type none = {.name = "Module"};
@@ -104,6 +114,8 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     ds_module *m = dsi_alloc(HEAD_BYTES + (type ? type->self_size : 0));
     m->type = type ? type : &none;
     m->name = dsi_strdup(name ? name : "");
+    dsi_handle_call("module_new");
+    dsi_handle_made(m, &module_kind);
     if (!parent) return m;
     check_name(parent, m->name);
     m->parent = parent;
@@ -116,6 +128,7 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
 
 static void free_tree(ds_module *m)
 {
+    bool quarantined = dsi_handle_freed(m);
     if (m->type->free) m->type->free(ds_self(m));
     for (int i = 0; i < m->children.n; i++) free_tree(m->children.at[i]);
     dsi_list_free(&m->children);
@@ -125,14 +138,16 @@ static void free_tree(ds_module *m)
     }
     dsi_list_free(&m->params);
     dsi_free(m->name);
-    dsi_free(m);
+    if (!quarantined) dsi_free(m);
 }
 
 void ds_module_free(ds_module *m)
 {
-    if (!m) return;
+    if (!dsi_live(m, "module_free")) return;
     if (!m->parent && !m->taken) {
+        const char *was = dsi_handle_reason("ds_module_free");
         free_tree(m);
+        dsi_handle_reason_end(was);
         return;
     }
     char path[256];
@@ -220,7 +235,7 @@ static ds_tensor *hooked_forward(ds_module *m, ds_tensor **in, int n)
 
 ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
 {
-    if (!m) return dsi_null_operand("call");
+    if (!dsi_live(m, "call")) return dsi_null_operand("call");
     for (int i = 0; i < n; i++)
         if (!in[i]) return dsi_null_operand(m->name);
     dsi_error_context here = {write_path, m};

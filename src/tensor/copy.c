@@ -103,7 +103,7 @@ static double element(const void *p, ds_dtype dtype, int64_t i)
 
 double ds_item(const ds_tensor *x)
 {
-    if (!x) return NAN;
+    if (!dsi_live(x, "item")) return NAN;
     if (dsi_numel(x->shape) != 1) {
         dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
         return NAN;
@@ -119,7 +119,7 @@ double ds_item(const ds_tensor *x)
 
 const void *ds_data(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("data");
+    if (!dsi_live(x, "data")) return dsi_null_operand("data");
     if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
     bool host = x->device->type->kind == DS_CPU;
     if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
@@ -132,7 +132,7 @@ const void *ds_data(ds_tensor *x)
 
 void *ds_data_mut(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("data_mut");
+    if (!dsi_live(x, "data_mut")) return dsi_null_operand("data_mut");
     if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
     if (x->device->type->kind != DS_CPU)
         return dsi_refuse("data_mut: x %s is on %s, not in host memory: write to a copy on the CPU "

@@ -15,21 +15,32 @@ static ds_tensor *fill(ds_tensor *x, double value)
 
 ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape)
 {
+    dsi_handle_call("empty");
     return dsi_new_on(dsi_device_current(), dtype, shape);
+}
+
+static ds_tensor *new_filled(const char *call, ds_dtype dtype, ds_dims shape, double value)
+{
+    dsi_handle_call(call);
+    return fill(dsi_new_on(dsi_device_current(), dtype, shape), value);
 }
 
 ds_tensor *ds_full(ds_dtype dtype, ds_dims shape, double value)
 {
-    return fill(ds_empty(dtype, shape), value);
+    return new_filled("full", dtype, shape, value);
 }
 
-ds_tensor *ds_zeros(ds_dtype dtype, ds_dims shape) { return ds_full(dtype, shape, 0); }
-ds_tensor *ds_ones(ds_dtype dtype, ds_dims shape) { return ds_full(dtype, shape, 1); }
-ds_tensor *ds_scalar(ds_dtype dtype, double value) { return ds_full(dtype, (ds_dims){0}, value); }
+ds_tensor *ds_zeros(ds_dtype dtype, ds_dims shape) { return new_filled("zeros", dtype, shape, 0); }
+ds_tensor *ds_ones(ds_dtype dtype, ds_dims shape) { return new_filled("ones", dtype, shape, 1); }
+
+ds_tensor *ds_scalar(ds_dtype dtype, double value)
+{
+    return new_filled("scalar", dtype, (ds_dims){0}, value);
+}
 
 ds_tensor *ds_like(const ds_tensor *x, double value)
 {
-    if (!x) return dsi_null_operand("like");
+    if (!dsi_live(x, "like")) return dsi_null_operand("like");
     return fill(dsi_new_like(x), value);
 }
 
@@ -55,6 +66,7 @@ static ds_tensor *to_device(ds_tensor *x, ds_tensor *host)
 
 ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
 {
+    dsi_handle_call("arange");
     double n = ceil((end - begin) / step);
     if (!(step != 0 && n >= 0 && n < 9e18))
         return dsi_refuse("arange: no way from %g to %g in steps of %g", begin, end, step);
@@ -67,6 +79,7 @@ ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
 
 ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)
 {
+    dsi_handle_call("from_data");
     ds_tensor *x = ds_empty(dtype, shape);
     if (!x) return NULL;
     size_t bytes = (size_t)dsi_numel(shape) * ds_dtype_size(dtype);
@@ -114,11 +127,13 @@ ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double s
 
 ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape)
 {
+    dsi_handle_call("rand");
     return dsi_fill_uniform("rand", ds_empty(dtype, shape), 0, 1);
 }
 
 ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape)
 {
+    dsi_handle_call("randn");
     return dsi_fill_normal("randn", ds_empty(dtype, shape), 0, 1);
 }
 
@@ -143,6 +158,7 @@ static bool holds(ds_dtype dtype, int64_t low, int64_t high)
 
 ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape)
 {
+    dsi_handle_call("randint");
     if (low >= high)
         return dsi_refuse("randint: no integers from %lld to below %lld", (long long)low,
                           (long long)high);
@@ -158,6 +174,7 @@ ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape)
 
 ds_tensor *ds_randperm(int64_t n)
 {
+    dsi_handle_call("randperm");
     if (n < 0) return dsi_refuse("randperm: n is %lld, expected at least 0", (long long)n);
     ds_tensor *x = ds_empty(DS_I64, ds_shape(n)), *host = host_side(x, DS_I64);
     if (!host) return NULL;

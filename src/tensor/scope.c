@@ -23,7 +23,9 @@ static _Thread_local uint64_t opened; /* scopes since this thread began */
 
 static void drop_all(ds_scope *s)
 {
+    const char *was = dsi_handle_reason("the end of its scope");
     while (s->n) dsi_unref(s->at[--s->n]);
+    dsi_handle_reason_end(was);
 }
 
 static void end_of_thread(void)

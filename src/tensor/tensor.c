@@ -89,6 +89,15 @@ static void clear_pools(void)
     dsi_pool_clear(&storages);
 }
 
+static void tensor_describe(const void *p, char *text, size_t room)
+{
+    const ds_tensor *x = p;
+    snprintf(text, room, "%s %s", ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
+}
+
+static const dsi_handle_kind tensor_kind = {"tensor", tensor_describe,
+                                            "ds_keep(x) keeps a tensor until ds_drop(x)"};
+
 static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
 {
     if (!watched) {
@@ -102,6 +111,7 @@ static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
     x->shape = shape;
     x->device = d;
     live++;
+    dsi_handle_made(x, &tensor_kind);
     return x;
 }
 
@@ -224,6 +234,7 @@ ds_tensor *dsi_ref(ds_tensor *x)
 void dsi_unref(ds_tensor *x)
 {
     if (!x || --x->refs > 0) return;
+    bool quarantined = dsi_handle_freed(x);
     dsi_storage_unref(x->storage);
     dsi_unref(x->grad);
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
@@ -233,7 +244,7 @@ void dsi_unref(ds_tensor *x)
         dsi_free(x->hooks);
         hooked--;
     }
-    dsi_pool_put(&tensors, x);
+    if (!quarantined) dsi_pool_put(&tensors, x);
     live--;
 }
 
@@ -263,8 +274,27 @@ dsi_hooks *dsi_hooks_of(ds_tensor *x)
 int dsi_hooked_tensors(void) { return hooked; }
 
 int64_t ds_live_tensors(void) { return live; }
-ds_tensor *ds_keep(ds_tensor *x) { return dsi_ref(x); }
-void ds_drop(ds_tensor *x) { dsi_unref(x); }
+
+ds_tensor *ds_keep(ds_tensor *x)
+{
+    if (!dsi_live(x, "keep")) return NULL;
+    x->keeps++;
+    return dsi_ref(x);
+}
+
+void ds_drop(ds_tensor *x)
+{
+    if (!dsi_live(x, "drop")) return;
+    if (x->keeps < 1) {
+        dsi_fail(DS_ESTATE, "drop: %s %s is not kept: each ds_drop(x) ends one ds_keep(x)",
+                 ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
+        return;
+    }
+    x->keeps--;
+    const char *was = dsi_handle_reason("ds_drop");
+    dsi_unref(x);
+    dsi_handle_reason_end(was);
+}
 
 /* ---- asking ------------------------------------------------------------------------------------------ */
 
@@ -327,18 +357,21 @@ bool dsi_is_channels_last(const ds_tensor *x)
            (d[0] == 1 || s[0] == d[2] * d[3] * d[1]);
 }
 
-ds_dtype ds_dtype_of(const ds_tensor *x) { return x ? x->dtype : DS_F32; }
+ds_dtype ds_dtype_of(const ds_tensor *x) { return dsi_live(x, "dtype_of") ? x->dtype : DS_F32; }
 ds_device ds_device_of(const ds_tensor *x)
 {
-    return x ? dsi_device_id(x->device) : (ds_device){DS_CPU, 0};
+    return dsi_live(x, "device_of") ? dsi_device_id(x->device) : (ds_device){DS_CPU, 0};
 }
-ds_dims ds_shape_of(const ds_tensor *x) { return x ? x->shape : (ds_dims){0}; }
-int ds_ndim(const ds_tensor *x) { return x ? x->shape.n : 0; }
-int64_t ds_numel(const ds_tensor *x) { return x ? dsi_numel(x->shape) : 0; }
+ds_dims ds_shape_of(const ds_tensor *x)
+{
+    return dsi_live(x, "shape_of") ? x->shape : (ds_dims){0};
+}
+int ds_ndim(const ds_tensor *x) { return dsi_live(x, "ndim") ? x->shape.n : 0; }
+int64_t ds_numel(const ds_tensor *x) { return dsi_live(x, "numel") ? dsi_numel(x->shape) : 0; }
 
 int64_t ds_size(const ds_tensor *x, int dim)
 {
-    int i = x ? dsi_dim(dim, x->shape.n) : -1;
+    int i = dsi_live(x, "size") ? dsi_dim(dim, x->shape.n) : -1;
     return i < 0 ? 0 : x->shape.d[i];
 }
 

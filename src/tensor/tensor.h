@@ -9,6 +9,7 @@
 #define DSI_TENSOR_TENSOR_H
 
 #include "base/error.h"
+#include "base/handle.h"
 #include "device/device.h"
 
 #include <deepspeed/tensor.h>
@@ -56,6 +57,7 @@ typedef struct dsi_hooks {
 
 struct ds_tensor {
     int refs;
+    int keeps; /* of refs, those by ds_keep: each ends with one ds_drop */
     ds_dtype dtype;
     ds_dims shape;
     int64_t stride[DS_MAX_DIMS]; /* elements */

@@ -1,0 +1,39 @@
+/* tests/engine/handles.c: a model that ds_initialize took and freed is named
+ * when the program uses it again (Note [Handle checks] in base/handle.h).
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+static void model_after_a_refusal(void **state)
+{
+    (void)state;
+    ds_module *net = ds_nn_linear(NULL, "net", 3, 2);
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(1, 3));
+    CHECK(!ds_initialize(.model = net, .config = "{\"no_such_key\": 1}"));
+    ds_error_clear();
+    CHECK(!ds_call(net, x));
+    CHECK_ERROR("call: this module net (Linear) has ended: freed by ds_initialize, which was "
+                "refused and frees what it took");
+    ds_module_free(net);
+    CHECK_ERROR("module_free: this module net (Linear) has ended");
+}
+
+static void model_after_its_engine(void **state)
+{
+    (void)state;
+    ds_module *net = ds_nn_linear(NULL, "net", 3, 2);
+    ds_engine *engine = ds_initialize(.model = net, .config = "{\"train_batch_size\": 1}");
+    CHECK(engine);
+    ds_engine_free(engine);
+    ds_module_free(net);
+    CHECK_ERROR("module_free: this module net (Linear) has ended: freed by ds_engine_free");
+}
+
+int main(void)
+{
+    setenv("DS_CHECK_HANDLES", "1", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model_after_a_refusal),
+        cmocka_unit_test(model_after_its_engine),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
