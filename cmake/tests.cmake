@@ -85,7 +85,7 @@ if(TARGET test_comm_mpi)
     endforeach()
 endif()
 
-# Each public header alone, as C11 and as C++17. The label of what checks the tree itself is "house".
+# Each public header alone, as C11 and as C++17. Tests of the tree itself have the label "tree".
 file(GLOB DS_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/include/deepspeed/*.h)
 if(DS_SANITIZE)
@@ -95,12 +95,12 @@ find_program(DS_CXX NAMES c++ g++ clang++)
 foreach(header ${DS_HEADERS})
     add_test(NAME headers/c11/${header} COMMAND ${CMAKE_C_COMPILER} -std=c11 -Wall -Wextra -Wpedantic
         -Werror -fsyntax-only -I${PROJECT_SOURCE_DIR}/include -x c ${PROJECT_SOURCE_DIR}/include/${header})
-    set_tests_properties(headers/c11/${header} PROPERTIES LABELS house)
+    set_tests_properties(headers/c11/${header} PROPERTIES LABELS tree)
     if(DS_CXX)
         add_test(NAME headers/c++17/${header} COMMAND ${DS_CXX} -std=c++17 -Wall -Wextra -Wpedantic
             -Werror -fsyntax-only -I${PROJECT_SOURCE_DIR}/include -x c++
             ${PROJECT_SOURCE_DIR}/include/${header})
-        set_tests_properties(headers/c++17/${header} PROPERTIES LABELS house)
+        set_tests_properties(headers/c++17/${header} PROPERTIES LABELS tree)
     endif()
 endforeach()
 # tests/programs/NAME.sh runs the programs as a user does.
@@ -123,24 +123,24 @@ endif()
 
 # Keys of ds_config.json that are said to be acted on are read somewhere.
 if(Python3_FOUND)
-    add_test(NAME house/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py
+    add_test(NAME tree/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py
         ${PROJECT_SOURCE_DIR})
-    set_tests_properties(house/config PROPERTIES LABELS house)
+    set_tests_properties(tree/config PROPERTIES LABELS tree)
     # Environment variables that programs read are those of docs/environment.md.
-    add_test(NAME house/environment COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_environment.py
+    add_test(NAME tree/environment COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_environment.py
         ${PROJECT_SOURCE_DIR})
-    set_tests_properties(house/environment PROPERTIES LABELS house)
+    set_tests_properties(tree/environment PROPERTIES LABELS tree)
 endif()
 
 # Manual pages have the options that the commands say they have.
 if(DS_EXAMPLES AND NOT DS_SANITIZE)
-    add_test(NAME house/manual COMMAND ${PROJECT_SOURCE_DIR}/scripts/man_pages --check ${PROJECT_BINARY_DIR})
-    set_tests_properties(house/manual PROPERTIES LABELS house)
+    add_test(NAME tree/manual COMMAND ${PROJECT_SOURCE_DIR}/scripts/man_pages --check ${PROJECT_BINARY_DIR})
+    set_tests_properties(tree/manual PROPERTIES LABELS tree)
 endif()
 
 # What the shared library shows: every function of the public headers, and nothing else.
 if(Python3_FOUND AND NOT DS_SANITIZE)
-    add_test(NAME house/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
+    add_test(NAME tree/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
         $<TARGET_FILE:deepspeed_shared> ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/scripts/symbols.txt)
-    set_tests_properties(house/symbols PROPERTIES LABELS house)
+    set_tests_properties(tree/symbols PROPERTIES LABELS tree)
 endif()
