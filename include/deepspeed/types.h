@@ -30,13 +30,18 @@ typedef enum ds_status {
     DS_ESTATE = -7   /* a call at the wrong moment */
 } ds_status;
 
-/* This thread's last failure in one line, or NULL if there was none since ds_error_clear. It begins
- * with the path of the module that was running ("net.fc1: linear: ..."). Valid until the next failure. */
+/* The message of this thread's first failure since ds_error_clear, or NULL if nothing has failed. One
+ * line, which begins with the path of the module that was running ("net.fc1: linear: ..."). If others
+ * followed, it ends in their number: "... (and 2 more failures)". A call that is given NULL because an
+ * earlier one has failed is not counted. Owned by the library; valid until the next failure, the next call
+ * of ds_error or ds_error_clear on this thread. */
 DS_API const char *ds_error(void);
-DS_API ds_status ds_error_status(void);
-DS_API void ds_error_clear(void);
+DS_API ds_status ds_error_status(void); /* of that failure; DS_OK: nothing has failed */
+DS_API void ds_error_clear(void);       /* forgets all failures of this thread */
 
-/* For types of one's own: sets ds_error() and returns status. */
+/* Reports a failure from a type, op or data set that you wrote; returns status (DS_ESTATE in place of
+ * DS_OK). format and the arguments after it are printf's; line breaks become '?'. To add context to the
+ * failure that there is, quote it: ds_fail(DS_EIO, "vocabulary: %s", ds_error()) is not counted as another. */
 DS_API ds_status ds_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
 
 /* ---- element types, shapes ---------------------------------------------------------------------- */

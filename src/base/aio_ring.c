@@ -58,8 +58,9 @@ struct dsi_ring {
 dsi_ring *dsi_ring_new(const dsi_aio_opts *o)
 {
     dsi_ring *g = dsi_alloc(sizeof *g);
-    bool clean = !ds_error(), open = dsi_library_open("aio", sonames, "liburing2", names, 5, &g->f);
-    if (!open && clean) ds_error_clear(); /* threads do it */
+    int before = dsi_error_count();
+    bool open = dsi_library_open("aio", sonames, "liburing2", names, 5, &g->f);
+    dsi_error_forget(before); /* threads do it */
     if (!open || g->f.queue_init((unsigned)o->queue_depth, &g->ring, 0) < 0) {
         dsi_free(g);
         return NULL;

@@ -1,7 +1,10 @@
-/* base/error.c: the thread's last failure, and the three ways to report one.
+/* base/error.c: the thread's failures since ds_error_clear: the first one, the latest one, and how many.
  *
- * A message is written once, by the function that decides which failure it is, and starts with the
- * path of the modules that were running. It stays until the next fresh failure or ds_error_clear.
+ * The function that decides which failure it is writes the message, once. Callers may add context by a
+ * message that quotes the latest one (dsi_error_latest), which stays the same failure.
+ *
+ * Invariants: all state belongs to one thread. n_failures is 0 if and only if ds_error() is NULL; then both
+ * texts are stale. n_failures is 1: first and latest are equal. A text is one line and ends within its array.
  * SPDX-License-Identifier: MIT */
 #include "error.h"
 
@@ -13,13 +16,20 @@
 #include <string.h>
 
 #define MESSAGE_BYTES 1024
+#define QUOTE_BYTES   200 /* of a message that a quote has at least: what quotes it may cut it */
 
-static _Thread_local void *message;  /* MESSAGE_BYTES, from the first failure on */
-static _Thread_local ds_status last; /* DS_OK: there is no message */
+typedef struct Messages {
+    char first[MESSAGE_BYTES], latest[MESSAGE_BYTES];
+    char told[MESSAGE_BYTES + 40]; /* what ds_error returns if several have failed */
+} Messages;
+
+static _Thread_local void *messages; /* a Messages, from the first failure on */
+static _Thread_local int n_failures;
+static _Thread_local ds_status first_status;
 static _Thread_local const dsi_error_context *where;
 
 /* Writes "net.fc1: " into text; returns its length. */
-static int write_path(char *text, size_t room)
+static int error_write_path(char *text, size_t room)
 {
     text[0] = 0;
     if (!where) return 0;
@@ -27,24 +37,42 @@ static int write_path(char *text, size_t room)
     return (int)strlen(strcat(text, ": "));
 }
 
-static void set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
-static void set(ds_status status, const char *format, va_list args)
+/* Whether `message` tells of the failure `old` with more context: "a.json: no such file" and
+ * "config: a.json: no such file". The same text again is another failure. */
+static bool error_quotes(const char *message, const char *old)
 {
-    char fresh[MESSAGE_BYTES] = ""; /* an argument may be the old message */
-    int n = write_path(fresh, MESSAGE_BYTES / 2);
-    vsnprintf(fresh + n, (size_t)(MESSAGE_BYTES - n), format, args);
+    char quote[QUOTE_BYTES + 1];
+    snprintf(quote, sizeof quote, "%.*s", QUOTE_BYTES, old);
+    return strstr(message, quote) && strcmp(message, old) != 0;
+}
+
+static void error_set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
+static void error_set(ds_status status, const char *format, va_list args)
+{
+    char message[MESSAGE_BYTES] = ""; /* an argument may be an old message */
+    int n = error_write_path(message, MESSAGE_BYTES / 2);
+    vsnprintf(message + n, (size_t)(MESSAGE_BYTES - n), format, args);
     /* One line, whatever the names in a file may hold. */
-    for (char *c = fresh; *c; c++)
+    for (char *c = message; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 127) *c = *c == '\t' ? ' ' : '?';
-    memcpy(dsi_thread_memory(&message, MESSAGE_BYTES), fresh, MESSAGE_BYTES);
-    last = status;
+
+    Messages *m = dsi_thread_memory(&messages, sizeof *m);
+    bool more_of_latest = n_failures && error_quotes(message, m->latest);
+    bool more_of_first = n_failures && error_quotes(message, m->first);
+    if (!more_of_latest && !more_of_first) n_failures++;
+    if (n_failures > 1 && *m->told && strstr(message, m->told))
+        n_failures = 1; /* it says the rest */
+    memcpy(m->latest, message, MESSAGE_BYTES);
+    if (n_failures > 1 && !more_of_first) return;
+    memcpy(m->first, message, MESSAGE_BYTES);
+    first_status = status;
 }
 
 ds_status dsi_fail(ds_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    set(status, format, args);
+    error_set(status, format, args);
     va_end(args);
     return status;
 }
@@ -52,44 +80,63 @@ ds_status dsi_fail(ds_status status, const char *format, ...)
 ds_status dsi_fail_in(const char *front, ds_status status)
 {
     size_t n = strlen(front);
-    const char *why = ds_error();
+    const char *why = dsi_error_latest();
     bool there = why && !strncmp(why, front, n) && why[n] == ':';
     return status == DS_OK || !why || there ? status : dsi_fail(status, "%s: %s", front, why);
 }
 
 ds_status ds_fail(ds_status status, const char *format, ...)
 {
+    if (status == DS_OK) status = DS_ESTATE;
     va_list args;
     va_start(args, format);
-    set(status == DS_OK ? DS_ESTATE : status, format, args);
+    error_set(status, format, args);
     va_end(args);
-    return last;
+    return status;
 }
 
 void *dsi_refuse(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    set(DS_EINVAL, format, args);
+    error_set(DS_EINVAL, format, args);
     va_end(args);
     return NULL;
 }
 
 void *dsi_null_operand(const char *what)
 {
-    if (last == DS_OK) dsi_fail(DS_EINVAL, "%s: an operand is NULL", what);
+    if (!n_failures) dsi_fail(DS_EINVAL, "%s: an operand is NULL", what);
     return NULL;
 }
 
 ds_status dsi_null_argument(const char *what)
 {
     dsi_null_operand(what);
-    return last;
+    return first_status;
 }
 
-const char *ds_error(void) { return last == DS_OK ? NULL : message; }
-ds_status ds_error_status(void) { return last; }
-void ds_error_clear(void) { last = DS_OK; }
+const char *ds_error(void)
+{
+    Messages *m = messages;
+    if (n_failures <= 1) return n_failures ? m->first : NULL;
+    snprintf(m->told, sizeof m->told, "%s (and %d more failure%s)", m->first, n_failures - 1,
+             n_failures > 2 ? "s" : "");
+    return m->told;
+}
+
+ds_status ds_error_status(void) { return n_failures ? first_status : DS_OK; }
+void ds_error_clear(void) { n_failures = 0; }
+int dsi_error_count(void) { return n_failures; }
+const char *dsi_error_latest(void) { return n_failures ? ((Messages *)messages)->latest : NULL; }
+
+void dsi_error_forget(int count)
+{
+    Messages *m = messages;
+    if (n_failures <= count) return;
+    n_failures = count;
+    if (count) memcpy(m->latest, m->first, MESSAGE_BYTES);
+}
 
 const dsi_error_context *dsi_error_context_enter(const dsi_error_context *here)
 {

@@ -465,16 +465,16 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
 /* Whether the failure that was just met may be passed over: what it is about becomes an object. */
-static bool forgive(const dsi_unpickler *u, bool had_failed)
+static bool forgive(const dsi_unpickler *u, int before)
 {
     if (!u->objects || u->bomb) return false;
-    if (!had_failed) ds_error_clear();
+    dsi_error_forget(before);
     return true;
 }
 
 ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *args)
 {
-    bool had_failed = ds_error() != NULL;
+    int before = dsi_error_count();
     if (f->kind == DS_VALUE_OBJECT && u->objects) /* of what a call gave, a function perhaps */
         return dsi_object_unknown(u, f->dict->name, args);
     if (f->kind != DSI_VALUE_GLOBAL)
@@ -482,7 +482,7 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
     ds_value *v = f->global->call ? f->global->call(u, f->global, args) : NULL;
     if (v) return v;
     if (!f->global->call) dsi_unpickle_wrong(u, "%s is called", f->global->name);
-    if (!forgive(u, had_failed)) return NULL;
+    if (!forgive(u, before)) return NULL;
     ds_value *name = ds_value_string(f->global->name);
     v = dsi_object_unknown(u, name, args);
     ds_value_free(name);
@@ -520,12 +520,11 @@ static bool build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 
 bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
-    bool had_failed = ds_error() != NULL,
-         waits = obj->kind == DS_VALUE_NAME; /* an array of NumPy */
+    int before = dsi_error_count();
+    bool waits = obj->kind == DS_VALUE_NAME; /* an array of NumPy */
     if (build(u, obj, state)) return true;
-    if (obj->kind == DS_VALUE_TENSOR)
-        return forgive(u, had_failed); /* what else it has is not kept */
-    if ((!waits && obj->kind != DS_VALUE_DICT) || !forgive(u, had_failed)) return false;
+    if (obj->kind == DS_VALUE_TENSOR) return forgive(u, before); /* what else it has is not kept */
+    if ((!waits && obj->kind != DS_VALUE_DICT) || !forgive(u, before)) return false;
     dsi_value_become_object(obj, ds_value_class(obj));
     if (waits) dsi_list_add(&u->holders, dsi_value_ref(obj));
     return dsi_object_build(u, obj, state);

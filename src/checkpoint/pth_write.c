@@ -53,7 +53,7 @@ static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_st
 static ds_status save(const ds_value *v, const char *path, dsi_file *(*open)(const char *path),
                       uint32_t *crc)
 {
-    if (!v) return dsi_null_operand("save"), DS_EINVAL;
+    if (!v) return dsi_null_argument("save");
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
     dsi_stored stored;
     dsi_text what = {0}, pickle = {0};

@@ -41,10 +41,10 @@ static bool wrong(const Walk *w, const char *format, ...)
 }
 
 /* What is no value here, and was just refused, becomes an object of that class, if objects are wanted. */
-static bool refused(const Walk *w, ds_value *v, const char *class_name, bool had_failed)
+static bool refused(const Walk *w, ds_value *v, const char *class_name, int before)
 {
     if (!w->objects) return false;
-    if (!had_failed) ds_error_clear();
+    dsi_error_forget(before);
     dsi_value_become_object(v, class_name);
     return true;
 }
@@ -181,7 +181,7 @@ static bool settle_tensor(Walk *w, ds_value *v)
 /* One that is no tensor here says which it is there: "dtype" and "shape". */
 static bool settle_tensor_or_object(Walk *w, ds_value *v)
 {
-    bool had_failed = ds_error() != NULL;
+    int before = dsi_error_count();
     if (settle_tensor(w, v)) return true;
     const dsi_rebuilt *r = v->tensor.rebuilt;
     const dsi_pickle_storage *s = r ? r->storage->storage : NULL;
@@ -190,7 +190,7 @@ static bool settle_tensor_or_object(Walk *w, ds_value *v)
     ds_value *name = dsi_value_text(DS_VALUE_NAME, dtype ? dtype : "", dtype ? strlen(dtype) : 0),
              *shape = ds_value_tuple();
     for (int i = 0; i < r->shape.n; i++) dsi_list_add(&shape->items, ds_value_int(r->shape.d[i]));
-    bool ok = refused(w, v, "torch.Tensor", had_failed);
+    bool ok = refused(w, v, "torch.Tensor", before);
     if (ok) {
         name->class_name = dtype;
         (void)ds_value_set(v, "dtype", name);
@@ -277,7 +277,8 @@ static bool settle(Walk *w, ds_value *v, int depth)
     if (v->seen == DONE) return depth + extent_of(v).height <= DSI_VALUE_DEPTH || too_deep(w);
     if (v->seen == UNDER_WAY) return wrong(w, "is a list or dict that holds itself");
     v->seen = UNDER_WAY;
-    bool ok = true, had_failed = ds_error() != NULL;
+    bool ok = true;
+    int before = dsi_error_count();
     switch (v->kind) {
     case DS_VALUE_LIST:
     case DS_VALUE_TUPLE:
@@ -291,11 +292,11 @@ static bool settle(Walk *w, ds_value *v, int depth)
         break;
     case DS_VALUE_NAME:
         ok = v->text.n || wrong(w, "is an array of NumPy without data") ||
-             refused(w, v, "numpy.ndarray", had_failed);
+             refused(w, v, "numpy.ndarray", before);
         break;
     case DSI_VALUE_GLOBAL:
         ok = wrong(w, "is %s itself, no value", v->global->name) ||
-             refused(w, v, v->global->name, had_failed);
+             refused(w, v, v->global->name, before);
         break;
     case DSI_VALUE_STORAGE:
         ok = wrong(w, "is a bare storage: save tensors");

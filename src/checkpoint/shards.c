@@ -87,7 +87,7 @@ static ds_status save_index(const char *path, json_t *map, int64_t total)
 
 ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes)
 {
-    if (!dict || !path) return dsi_null_operand("save"), DS_EINVAL;
+    if (!dict || !path) return dsi_null_argument("save");
     if (max_bytes < 1 || !strrchr(path, '.'))
         return dsi_fail(DS_EINVAL,
                         "save: %s in files of %" PRId64 " bytes: expected a path that ends in "

@@ -192,7 +192,7 @@ ds_status ds_value_append(ds_value *list, ds_value *item)
 {
     if (!list || !item) {
         ds_value_free(item);
-        return dsi_null_operand("value_append"), DS_EINVAL;
+        return dsi_null_argument("value_append");
     }
     if (list->kind != DS_VALUE_LIST && list->kind != DS_VALUE_TUPLE) {
         ds_value_free(item);
@@ -301,7 +301,7 @@ ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
     uint64_t hash = 14695981039346656037u;
     ds_status status = DS_OK;
     if (!dict || !key || !item)
-        status = (dsi_null_operand("value_set"), DS_EINVAL);
+        status = dsi_null_argument("value_set");
     else if (!dsi_value_has_keys(dict))
         status = dsi_fail(DS_EINVAL, "value_set: to a value of class %s: expected a dict",
                           ds_value_class(dict));

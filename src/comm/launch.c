@@ -69,7 +69,7 @@ ds_status ds_init_distributed(void)
     ds_status status = expected_size(&name, &size);
     if (status == DS_OK) status = started_alone(&alone);
     if (status == DS_OK) status = dsi_comm_check_timeout();
-    if (status != DS_OK) return dsi_fail(status, "init_distributed: %s", ds_error());
+    if (status != DS_OK) return dsi_fail(status, "init_distributed: %s", dsi_error_latest());
     if (!library && size > 1)
         return dsi_fail(
             DS_ECOMM,

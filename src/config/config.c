@@ -160,7 +160,7 @@ static void read_given(dsi_config_reader *r)
     static const char *const ways[] = {"error", "warn", NULL};
     int way = 0;
     if (dsi_env_word("DS_CONFIG_UNKNOWN", ways, &way) != DS_OK)
-        dsi_config_wrong(r, NULL, "%s", ds_error());
+        dsi_config_wrong(r, NULL, "%s", dsi_error_latest());
     r->soft = way == 1;
     dsi_config_resolve(r);
     /* What follows compares keys with one another, and needs values that are right by themselves. */

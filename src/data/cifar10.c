@@ -61,7 +61,7 @@ static ds_dataset *make(dsi_cifar10 *files, bool raw)
 
 /* Why the sample must do, and what would help; then *layout is NONE and the sample is next. False: it is a
  * failure to be reported. */
-static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_opts *o)
+static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_opts *o, int before)
 {
     bool home_page = !strcmp(dsi_cifar10_url(o->url), DSI_CIFAR10_HOME);
     if (!o->fallback_sample || got == DSI_FETCH_LOCAL) return false;
@@ -73,8 +73,8 @@ static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_
             "To train on all of it, run this again with a network, name a mirror or a file:// in\n"
             "DS_CIFAR10_URL, or put cifar-10-binary.tar.gz into %s.\n"
             "Going on with the built-in sample.\n",
-            folder, ds_error(), folder);
-    ds_error_clear();
+            folder, dsi_error_latest(), folder);
+    dsi_error_forget(before);
     return true;
 }
 
@@ -83,6 +83,7 @@ static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **hom
                         dsi_cifar10_layout *layout)
 {
     bool sample = o->sample;
+    int before = dsi_error_count();
     ds_status status = sample ? DS_OK : dsi_cifar10_find(folder, layout);
     if (!sample && status == DS_OK && *layout == DSI_CIFAR10_NONE) {
         dsi_fetched got = DSI_FETCH_NETWORK;
@@ -93,7 +94,7 @@ static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **hom
                      "cifar10: %s has neither cifar-10-batches-bin nor cifar-10-batches-py: unpack "
                      "cifar-10-binary.tar.gz there, or let it be downloaded",
                      folder);
-        sample = got != DSI_FETCHED && may_fall_back(folder, got, o);
+        sample = got != DSI_FETCHED && may_fall_back(folder, got, o, before);
         status = got == DSI_FETCHED ? dsi_cifar10_find(folder, layout)
                  : sample           ? DS_OK
                                     : ds_error_status();
@@ -114,8 +115,9 @@ static void announce(const dsi_cifar10 *files, const char *home, dsi_cifar10_lay
     }
     if (!files->sample) return;
     dsi_cifar10 other;
+    int before = dsi_error_count();
     if (dsi_cifar10_open(&other, home, layout, split == DS_TRAIN ? DS_TEST : DS_TRAIN) != DS_OK) {
-        ds_error_clear(); /* a sample may be of one split */
+        dsi_error_forget(before); /* a sample may be of one split */
         other.files = 0;
     }
     long long n = dsi_cifar10_len(files), m = dsi_cifar10_len(&other);

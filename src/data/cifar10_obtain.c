@@ -77,8 +77,8 @@ static ds_status unpack(const char *archive, const char *folder)
     ds_status status = dsi_mkdirs(room);
     if (status == DS_OK) status = dsi_extract(archive, room, name);
     if (status == DS_OK && check_both(room) != DS_OK) {
-        status = ds_error_status(); /* its message names files that go away now */
-        dsi_fail(status, "cifar10: %s is not CIFAR-10: %s", archive, ds_error());
+        status = ds_error_status(); /* its message names files that are removed now */
+        dsi_fail(status, "cifar10: %s is not CIFAR-10: %s", archive, dsi_error_latest());
     }
     if (status == DS_OK && rename(from, to) != 0)
         status = dsi_fail(DS_EIO, "cifar10: %s: %s", to, strerror(errno));

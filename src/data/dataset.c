@@ -81,7 +81,7 @@ const char *ds_dataset_name(const ds_dataset *d)
 
 ds_status ds_dataset_get(ds_dataset *d, int64_t i, void **field)
 {
-    if (!d) return dsi_null_operand("dataset_get"), DS_EINVAL;
+    if (!d) return dsi_null_argument("dataset_get");
     int64_t n = d->type->len(d->self);
     if (i < 0 || i >= n)
         return dsi_fail(DS_EINVAL, "%s: there is no sample %lld: it has %lld", ds_dataset_name(d),

@@ -410,6 +410,7 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
 {
     dsi_text part = {0}, from = {0};
     bool again = false;
+    int before = dsi_error_count();
     dsi_text_add(&part, "%s.part", path);
     dsi_text_add(&from, "%s.part.from", path);
     transfer t = {.url = url, .part = part.s, .from = from.s, .quiet = quiet};
@@ -423,7 +424,7 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
         got = transfer_all(&t);
         if (got == DSI_FETCHED) got = check(&t, md5, &again);
         if (again) {
-            ds_error_clear();
+            dsi_error_forget(before);
             got = transfer_all(&t);
             if (got == DSI_FETCHED) got = check(&t, md5, &again);
         }

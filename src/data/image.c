@@ -95,7 +95,7 @@ static ds_status write_png(const grid *g, const char *path)
 ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
 {
     grid g = {0};
-    if (!images) return dsi_null_operand("save_image_grid"), ds_error_status();
+    if (!images) return dsi_null_argument("save_image_grid");
     if (!path) return dsi_fail(DS_EINVAL, "save_image_grid: the path is NULL");
     ds_status status = plan(&g, images, columns);
     if (status != DS_OK) return status;

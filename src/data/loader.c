@@ -82,13 +82,15 @@ static void fill(void *arg, int64_t b, int place)
     s->status = DS_OK;
     for (int f = 0; f < l->n_fields; f++) row[f] = s->data[f];
     for (int64_t i = 0; i < n; i++) {
+        int before = dsi_error_count();
         ds_status status = ds_dataset_get(l->data, index[i], row);
         if (status != DS_OK) {
-            const char *why = ds_error() ? ds_error() : "its get failed and did not say why";
+            bool told = dsi_error_count() > before;
+            const char *why = told ? dsi_error_latest() : "its get failed and did not say why";
             s->status = status;
             snprintf(s->message, sizeof s->message, "loader: sample %lld of %s: %s",
                      (long long)index[i], ds_dataset_name(l->data), why);
-            ds_error_clear(); /* a worker's own; the consumer says it when this batch's turn comes */
+            dsi_error_forget(before); /* the consumer reports it when it takes this batch */
             return;
         }
         for (int f = 0; f < l->n_fields; f++) row[f] = (char *)row[f] + l->row_bytes[f];
@@ -370,7 +372,7 @@ ds_loader_position ds_loader_tell(ds_loader *l)
 
 ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
 {
-    if (!l) return dsi_null_operand("loader_seek"), DS_EINVAL;
+    if (!l) return dsi_null_argument("loader_seek");
     if (position.epoch < 0 || position.batch < 0 || position.batch > l->batches)
         return dsi_fail(
             DS_EINVAL, "loader_seek: epoch %lld, batch %lld: expected a batch of 0 to %lld",

@@ -141,7 +141,7 @@ static ds_status local_rank(int *rank)
         double n = -1;
         ds_status status = dsi_env_number(&v, &n);
         *rank = (int)n;
-        if (status != DS_OK) return dsi_fail(status, "device cuda: %s", ds_error());
+        if (status != DS_OK) return dsi_fail(status, "device cuda: %s", dsi_error_latest());
         if (n >= 0) return DS_OK;
     }
     *rank = 0;

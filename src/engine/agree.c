@@ -49,7 +49,7 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine)
     if (size == 1) return mine;
     char message[ROOM] = "", own[ROOM];
     int64_t first = mine == DS_OK ? size : rank, status = mine;
-    snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? ds_error() : "");
+    snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? dsi_error_latest() : "");
     if (find_first(c, &first) != DS_OK) return ds_error_status();
     if (first == size) return DS_OK;
     if (first == rank) memcpy(message, own, sizeof message);

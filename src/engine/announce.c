@@ -122,11 +122,12 @@ static ds_status send_scalars(ds_engine *e)
     if (status != DS_OK || ds_comm_rank(e->comm) != 0) return status;
     for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
         const Scalar *s = &scalars[i];
+        int before = dsi_error_count();
         if (!s->sent || ds_monitor_write(e->monitor, s->tag, s->value, e->global_samples) == DS_OK)
             continue;
         /* said once: it is closed */
-        dsi_log(DSI_WARNING, "%s: training goes on without it", ds_error());
-        ds_error_clear();
+        dsi_log(DSI_WARNING, "%s: training goes on without it", dsi_error_latest());
+        dsi_error_forget(before);
     }
     return DS_OK;
 }

@@ -123,7 +123,7 @@ static void csv_free(void *self)
 ds_status ds_monitor_csv(ds_monitor *m, const char *output_path, const char *job_name)
 {
     static const ds_sink_type type = {"csv_monitor", sizeof(Csv), csv_write, csv_flush, csv_free};
-    if (!m) return dsi_null_operand("monitor_csv"), ds_error_status();
+    if (!m) return dsi_null_argument("monitor_csv");
     char *folder = dsi_monitor_folder("csv_monitor", output_path, job_name);
     if (!folder) return ds_error_status();
     Csv *c = ds_monitor_add(m, &type);

@@ -54,16 +54,18 @@ static void free_sink(Sink *s)
     dsi_free(s->self);
 }
 
-/* Closes sink i, which returned that, and adds why to the text. */
-static void close_failed(ds_monitor *m, int i, ds_status status, dsi_text *why)
+/* Closes sink i, which returned that, and adds why to the text. Its own message, if it has set one, is
+ * forgotten: there were `before` failures before. */
+static void close_failed(ds_monitor *m, int i, ds_status status, int before, dsi_text *why)
 {
-    const char *name = m->at[i].type->name, *message = ds_error();
+    const char *name = m->at[i].type->name;
+    const char *message = dsi_error_count() > before ? dsi_error_latest() : NULL;
     dsi_text_add(why, "%s%s is closed: ", why->n ? "; " : "monitor: ", name);
     if (message)
         dsi_text_add(why, "%s", message);
     else
         dsi_text_add(why, "it returned %d", (int)status);
-    ds_error_clear(); /* so that a next one without a message does not get this one's */
+    dsi_error_forget(before);
     free_sink(&m->at[i]);
     memmove(&m->at[i], &m->at[i + 1], (size_t)(m->n - i - 1) * sizeof *m->at);
     m->n--;
@@ -78,15 +80,16 @@ static ds_status told(ds_status worst, dsi_text *why)
 
 ds_status ds_monitor_flush(ds_monitor *m)
 {
-    if (!m) return dsi_null_operand("monitor_flush"), ds_error_status();
+    if (!m) return dsi_null_argument("monitor_flush");
     ds_status worst = DS_OK;
     dsi_text why = {0};
     for (int i = m->n - 1; i >= 0; i--) {
         Sink *s = &m->at[i];
+        int before = dsi_error_count();
         ds_status status = s->type->flush ? s->type->flush(s->self) : DS_OK;
         if (status == DS_OK) continue;
         worst = status;
-        close_failed(m, i, status, &why);
+        close_failed(m, i, status, before, &why);
     }
     m->flushed = dsi_now();
     return told(worst, &why);
@@ -113,17 +116,18 @@ static bool is_utf8(const char *text)
 
 ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
 {
-    if (!m || !tag) return dsi_null_operand("monitor_write"), ds_error_status();
+    if (!m || !tag) return dsi_null_argument("monitor_write");
     if (!*tag) return dsi_fail(DS_EINVAL, "monitor_write: the tag is empty");
     if (!is_utf8(tag))
         return dsi_fail(DS_EINVAL, "monitor_write: tag \"%.100s\" is not UTF-8", tag);
     ds_status worst = DS_OK;
     dsi_text why = {0};
     for (int i = m->n - 1; i >= 0; i--) {
+        int before = dsi_error_count();
         ds_status status = m->at[i].type->write(m->at[i].self, tag, value, step);
         if (status == DS_OK) continue;
         worst = status;
-        close_failed(m, i, status, &why);
+        close_failed(m, i, status, before, &why);
     }
     if (worst != DS_OK) return told(worst, &why);
     return dsi_now() - m->flushed < FLUSH_SECONDS ? DS_OK : ds_monitor_flush(m);
@@ -147,7 +151,7 @@ char *dsi_monitor_folder(const char *who, const char *output_path, const char *j
     dsi_text_add(&folder, "%s", job_name ? job_name : "DeepSpeedJobName");
     if (!folder.n) dsi_text_add(&folder, ".");
     if (dsi_mkdirs(folder.s) != DS_OK) {
-        dsi_fail(ds_error_status(), "%s: %s", who, ds_error());
+        dsi_fail_in(who, ds_error_status());
     } else if (access(folder.s, W_OK | X_OK)) {
         dsi_fail(DS_EIO, "%s: write to folder %s: %s", who, folder.s, strerror(errno));
     } else {

@@ -165,7 +165,7 @@ ds_status ds_monitor_tensorboard(ds_monitor *m, const char *output_path, const c
 {
     static const ds_sink_type type = {"tensorboard", sizeof(Board), board_write, board_flush,
                                       board_free};
-    if (!m) return dsi_null_operand("monitor_tensorboard"), ds_error_status();
+    if (!m) return dsi_null_argument("monitor_tensorboard");
     char *folder = dsi_monitor_folder("tensorboard", output_path, job_name);
     if (!folder) return ds_error_status();
     dsi_text path = {0};

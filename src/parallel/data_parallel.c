@@ -102,7 +102,7 @@ ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
         dp->buffer[r] = dsi_alloc(slots * sizeof **dp->buffer);
         dp->replica[r] = dsi_replica_new(r, dp->replica[0], make, arg);
         if (dp->replica[r]) continue;
-        dsi_fail(ds_error_status(), "data_parallel: %s", ds_error());
+        dsi_fail_in("data_parallel", ds_error_status());
         ds_data_parallel_free(dp);
         return NULL;
     }

@@ -1,32 +1,74 @@
-/* tests/base/error.c: the thread's last failure.
+/* tests/base/error.c: the thread's first failure, the latest, and how many.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "check.h"
 
 #include <pthread.h>
 
-static void stays_until_cleared(void **state)
+static void the_first_stays_until_cleared(void **state)
 {
     (void)state;
-    CHECK(!ds_error());
+    CHECK(!ds_error() && !dsi_error_latest());
     CHECK_INT(dsi_fail(DS_EIO, "file %s: gone", "x"), DS_EIO);
-    CHECK(!dsi_null_operand("op")); /* keeps what there is */
+    CHECK(!dsi_null_operand("op")); /* a consequence, which is not counted */
+    CHECK_INT(dsi_null_argument("op"), DS_EIO);
     CHECK(!strcmp(ds_error(), "file x: gone"));
-    CHECK_INT(ds_error_status(), DS_EIO);
     CHECK(!dsi_refuse("fresh %d", 2));
-    CHECK(!strcmp(ds_error(), "fresh 2"));
+    CHECK(!strcmp(ds_error(), "file x: gone (and 1 more failure)"));
+    CHECK(!strcmp(dsi_error_latest(), "fresh 2"));
+    CHECK_INT(ds_fail(DS_ECOMM, "fresh 2"), DS_ECOMM); /* the same text again is another failure */
+    CHECK(!strcmp(ds_error(), "file x: gone (and 2 more failures)"));
+    CHECK_INT(ds_error_status(), DS_EIO);
     ds_error_clear();
-    CHECK(!ds_error());
+    CHECK(!ds_error() && !dsi_error_latest());
+    CHECK_INT(ds_error_status(), DS_OK);
     CHECK(!dsi_null_operand("relu"));
     CHECK_ERROR("relu: an operand is NULL");
+    CHECK_INT(dsi_null_argument("relu"), DS_EINVAL);
+    CHECK_INT(ds_fail(DS_OK, "no status"), DS_ESTATE);
+    ds_error_clear();
 }
 
-static void may_quote_itself(void **state)
+/* Who quotes a failure tells of the same one. */
+static void a_quote_adds_context(void **state)
 {
     (void)state;
+    dsi_fail(DS_EIO, "a.json: gone");
+    dsi_fail(DS_EFORMAT, "config: %s", dsi_error_latest());
+    CHECK(!strcmp(ds_error(), "config: a.json: gone"));
+    CHECK_INT(ds_error_status(), DS_EFORMAT);
+    dsi_fail(DS_EIO, "b.json: gone");
+    CHECK_INT(dsi_fail_in("load", DS_EIO), DS_EIO);
+    CHECK_INT(dsi_fail_in("load", DS_EIO), DS_EIO); /* is there */
+    CHECK(!strcmp(dsi_error_latest(), "load: b.json: gone"));
+    CHECK(!strcmp(ds_error(), "config: a.json: gone (and 1 more failure)"));
+    ds_fail(DS_EIO, "mine: %s", ds_error()); /* as a user may write */
+    CHECK(!strcmp(ds_error(), "mine: config: a.json: gone (and 1 more failure)"));
+    ds_error_clear();
+
+    char path[301] = {0}; /* a quote may be cut */
+    memset(path, 'x', 300);
+    dsi_fail(DS_EIO, "%s: gone", path);
+    dsi_fail(DS_EIO, "load: %.250s", ds_error());
+    CHECK(!strncmp(ds_error(), "load: xxx", 9) && !strstr(ds_error(), "more"));
+    ds_error_clear();
+}
+
+static void what_has_another_way_is_forgotten(void **state)
+{
+    (void)state;
+    int before = dsi_error_count();
+    dsi_fail(DS_EIO, "no ring");
+    dsi_error_forget(before);
+    CHECK(!ds_error());
     dsi_fail(DS_EIO, "first");
-    dsi_fail(DS_EIO, "second after %s", ds_error());
-    CHECK_ERROR("second after first");
+    before = dsi_error_count();
+    dsi_fail(DS_EIO, "one way");
+    dsi_fail(DS_EIO, "another way");
+    dsi_error_forget(before);
+    CHECK(!strcmp(ds_error(), "first") && !strcmp(dsi_error_latest(), "first"));
+    dsi_error_forget(before);
+    CHECK_ERROR("first");
 }
 
 static void long_texts_are_cut(void **state)
@@ -65,11 +107,12 @@ static void begins_with_the_path(void **state)
     dsi_refuse("linear: no");
     CHECK(!strcmp(ds_error(), "net.fc1: linear: no"));
     dsi_error_context_leave(was);
+    ds_error_clear();
     dsi_refuse("linear: no");
     CHECK(!strcmp(ds_error(), "linear: no"));
     ds_error_clear();
 }
 
-TEST_MAIN(cmocka_unit_test(stays_until_cleared), cmocka_unit_test(may_quote_itself),
-          cmocka_unit_test(long_texts_are_cut), cmocka_unit_test(belongs_to_a_thread),
-          cmocka_unit_test(begins_with_the_path))
+TEST_MAIN(cmocka_unit_test(the_first_stays_until_cleared), cmocka_unit_test(a_quote_adds_context),
+          cmocka_unit_test(what_has_another_way_is_forgotten), cmocka_unit_test(long_texts_are_cut),
+          cmocka_unit_test(belongs_to_a_thread), cmocka_unit_test(begins_with_the_path))

@@ -173,6 +173,7 @@ static void sources(void **state)
     check_refused(file_of("c.json", "{\"train_batch_size\": }"),
                   "c.json: line 1 column 22: found '}'");
     CHECK(!dsi_config_read(folder_path("c.json"), 1) && ds_error_status() == DS_EFORMAT);
+    ds_error_clear();
     check_refused(file_of("d.json", ""), "d.json is empty");
     check_refused(file_of("e.json", "[1, 2]"), "expected an object { ... } of keys, found a list");
     check_refused(folder_path("no.json"), "No such file or directory; expected the path of a file");

@@ -217,6 +217,7 @@ static void null_passes(void **state)
         ds_error_clear();
         if (op_cases[i].call(in)) fail_msg("%s (%s) of NULL", op_cases[i].op, op_cases[i].name);
         CHECK(ds_error());
+        ds_error_clear();
         ds_fail(DS_EINVAL, "the first failure");
         CHECK(!op_cases[i].call(in));
         CHECK_ERROR("the first failure");

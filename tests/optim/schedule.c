@@ -293,6 +293,7 @@ static void documented(void **state)
     CHECK(page);
     Bench b = open_bench();
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        ds_error_clear();
         char names[1000], quoted[100], *rest = NULL;
         CHECK(!ds_schedule_by_name(b.o, types[i], "{\"?\": 1}"));
         snprintf(names, sizeof names, "%s", strstr(ds_error(), " takes ") + 7);

@@ -41,10 +41,10 @@ static void why(const char *format, ...)
 /* dsi_library_open, whose message becomes the reason why there is no device. */
 static bool open_functions(const char *const *name, int n, void *to)
 {
-    bool clean = !ds_error();
+    int before = dsi_error_count();
     if (dsi_library_open("no NVIDIA driver", sonames, PACKAGE, name, n, to)) return true;
-    why("%s", ds_error());
-    if (clean) ds_error_clear();
+    why("%s", dsi_error_latest());
+    dsi_error_forget(before);
     return false;
 }
 

@@ -126,8 +126,9 @@ static ds_status list_one(void *arg, const char *dir, const char *name)
     char *folder = dsi_path_in(dir, name), *manifest = dsi_path_in(folder, DSI_MANIFEST);
     if (dsi_file_exists(manifest)) {
         /* one that is damaged has no number: it is the oldest */
+        int before = dsi_error_count();
         bool good = dsi_manifest_read(&m, manifest) == DS_OK;
-        if (!good) ds_error_clear();
+        dsi_error_forget(before);
         dsi_list_add(all, (struct dsi_folder_entry){dsi_strdup(name), good ? m.serial : 0});
         dsi_manifest_free(&m);
     }
@@ -164,8 +165,9 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name)
         return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
     memcpy(tag, text, n);
     tag[n] = 0;
+    int before = dsi_error_count();
     if (check_tag(tag) == DS_OK) return dsi_strdup(tag);
-    ds_error_clear();
+    dsi_error_forget(before);
     return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
 }
 
@@ -325,9 +327,10 @@ ds_status dsi_folder_set_latest(const char *dir, const char *tag)
 ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
 {
     dsi_folders all = dsi_folder_list(dir);
+    int before = dsi_error_count();
     char *latest = dsi_folder_latest(dir);
     ds_status status = DS_OK;
-    if (!latest) ds_error_clear();
+    dsi_error_forget(before);
     for (int i = all.n - 1; status == DS_OK && i >= 0 && i >= keep; i--) {
         const char *name = all.at[i].tag;
         if (!strcmp(name, tag) || (latest && !strcmp(name, latest))) continue;

@@ -67,15 +67,15 @@ typedef struct Candidates {
 static void list_candidates(Candidates *c, const char *dir, char *why, size_t room)
 {
     dsi_folders all = dsi_folder_list(dir);
+    int before = dsi_error_count();
     char *latest = dsi_folder_latest(dir);
-    if (!latest && all.n) snprintf(why, room, "engine_load: %s", ds_error());
+    if (!latest && all.n) snprintf(why, room, "engine_load: %s", dsi_error_latest());
     if (latest) dsi_list_add(c, latest);
     for (int i = 0; i < all.n; i++)
         if (!latest || strcmp(latest, all.at[i].tag) != 0)
             dsi_list_add(c, dsi_strdup(all.at[i].tag));
-    if (c->n)
-        ds_error_clear();
-    else
+    dsi_error_forget(before);
+    if (!c->n)
         dsi_fail(DS_EIO,
                  "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
                  "ds_engine_save wrote: "
@@ -90,6 +90,7 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
     bool first = ds_comm_rank(e->comm) == 0;
     char why[1024] = "";
     Candidates c = {0};
+    int before = dsi_error_count();
     if (first) list_candidates(&c, dir, why, sizeof why);
     int64_t n = c.n;
     ds_status status = dsi_same_count(e->comm, &n);
@@ -101,11 +102,9 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
         status = try_folder(e, mine, folder);
         dsi_free(mine);
         if (status == DS_OK || status == DS_ECOMM) break;
-        if (!*why) snprintf(why, sizeof why, "%s", ds_error());
-        if (i + 1 == n) dsi_fail(status, "%s", why); /* of the first one */
-        if (i + 1 == n) break;
-        ds_error_clear();
-        status = DS_OK;
+        if (!*why) snprintf(why, sizeof why, "%s", dsi_error_latest());
+        dsi_error_forget(before);
+        status = i + 1 < n ? DS_OK : dsi_fail(status, "%s", why); /* of the first one */
     }
     if (status == DS_OK && *why && first)
         dsi_log(DSI_WARNING, "%s: %s is loaded instead", why, *folder);

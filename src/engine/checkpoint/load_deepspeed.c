@@ -220,11 +220,12 @@ static int64_t count_shards(const dsi_loaded *l, const ds_value *first)
 {
     const ds_value *count = ds_value_find(first, "optimizer_state_dict/partition_count");
     int64_t most = 0, n = 0;
+    int before = dsi_error_count();
     if (ds_value_kind_of(count) == DS_VALUE_INT && ds_value_read_int(count, "", &most) == DS_OK)
         return most;
     for (int64_t g = 0; g < ds_value_len(count); g++)
         if (ds_value_read_int(ds_value_at(count, g), "", &n) == DS_OK && n > most) most = n;
-    ds_error_clear();
+    dsi_error_forget(before);
     return most ? most : l->ranks;
 }
 

@@ -67,10 +67,11 @@ ds_status dsi_save_publish(const dsi_save_job *j)
     ds_status status = dsi_folder_publish(j->dir, j->tag, j->ranks, j->step);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, j->tag);
     if (status != DS_OK || !j->keep_last) return status;
+    int before = dsi_error_count();
     if (dsi_folder_prune(j->dir, j->keep_last, j->tag) == DS_OK) return DS_OK;
     /* the checkpoint is there all the same */
-    dsi_log(DSI_WARNING, "an old checkpoint stays: %s", ds_error());
-    ds_error_clear();
+    dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
+    dsi_error_forget(before);
     return DS_OK;
 }
 
