@@ -5,7 +5,7 @@
  * scripts/fuzz config 300
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
-#include "config/parts.h"
+#include "config/reader.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * accumulation step. As in DeepSpeed the equation is checked afterwards: a division with a remainder is
  * an error, whose message has the numbers and what would fit.
  * SPDX-License-Identifier: MIT */
-#include "parts.h"
+#include "reader.h"
 
 #include "base/mem.h"
 #include "comm/comm.h"
@@ -24,7 +24,7 @@ typedef struct batch {
 } batch;
 
 /* DeepSpeed's order of divisions; any remainder shows when the product is compared. */
-static void fill(batch *b)
+static void batch_derive(batch *b)
 {
     if (b->train && b->micro && b->steps) return;
     if (b->train && b->micro) {
@@ -39,7 +39,7 @@ static void fill(batch *b)
 }
 
 /* The multiples of `unit` on both sides of n: "4 or 8". */
-static void add_multiples(dsi_text *t, int64_t n, int64_t unit)
+static void batch_add_multiples(dsi_text *t, int64_t n, int64_t unit)
 {
     int64_t below = unit > 0 ? n / unit * unit : 0;
     if (below) dsi_text_add(t, "%lld or ", (long long)below);
@@ -48,7 +48,7 @@ static void add_multiples(dsi_text *t, int64_t n, int64_t unit)
 
 /* What would fit, one key changed: of all three given, first the one that DeepSpeed's documents tell to leave
  * out; else the total, which is then the only one that can give way. given: what the user gave. */
-static void add_fixes(dsi_text *t, const batch *given)
+static void batch_add_fixes(dsi_text *t, const batch *given)
 {
     const batch *g = given;
     if (g->micro > 0 && g->steps > 0 && g->ranks > 0) {
@@ -63,25 +63,25 @@ static void add_fixes(dsi_text *t, const batch *given)
     }
     int64_t unit = g->ranks * (g->micro ? g->micro : g->steps ? g->steps : 1);
     dsi_text_add(t, "train_batch_size ");
-    add_multiples(t, g->train, unit);
+    batch_add_multiples(t, g->train, unit);
     dsi_text_add(t, " fits");
 }
 
-static void mismatch(dsi_config_reader *r, const batch *b, const batch *given)
+static void batch_add_mismatch(dsi_config_reader *r, const batch *b, const batch *given)
 {
     dsi_text fixes = {0};
-    add_fixes(&fixes, given);
+    batch_add_fixes(&fixes, given);
     const char *how[] = {given->train ? "" : ", derived", given->micro ? "" : ", derived",
                          given->steps ? "" : ", derived"};
-    dsi_config_wrong(r, names[0], "%lld is not %lld (%s%s) * %lld (%s%s) * %lld (ranks) = %lld; %s",
-                     (long long)b->train, (long long)b->micro, names[1], how[1],
-                     (long long)b->steps, names[2], how[2], (long long)b->ranks,
-                     (long long)(b->micro * b->steps * b->ranks), fixes.s);
+    dsi_config_add_error(
+        r, names[0], "%lld is not %lld (%s%s) * %lld (%s%s) * %lld (ranks) = %lld; %s",
+        (long long)b->train, (long long)b->micro, names[1], how[1], (long long)b->steps, names[2],
+        how[2], (long long)b->ranks, (long long)(b->micro * b->steps * b->ranks), fixes.s);
     dsi_text_free(&fixes);
 }
 
 /* Whether a * b * c stays an integer of 64 bits; 0 counts as 1. */
-static bool fits(int64_t a, int64_t b, int64_t c)
+static bool batch_product_fits(int64_t a, int64_t b, int64_t c)
 {
     int64_t x;
     return !__builtin_mul_overflow(a ? a : 1, b ? b : 1, &x) &&
@@ -89,7 +89,7 @@ static bool fits(int64_t a, int64_t b, int64_t c)
 }
 
 /* The first batch key that is "auto", or NULL. */
-static const char *automatic(const json_t *given)
+static const char *batch_find_auto(const json_t *given)
 {
     for (int i = 0; i < 3; i++) {
         const char *s = json_string_value(json_object_get(given, names[i]));
@@ -98,80 +98,81 @@ static const char *automatic(const json_t *given)
     return NULL;
 }
 
-void dsi_config_batch(dsi_config_reader *r)
+void dsi_config_resolve_batch(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
     const batch given = {c->train_batch_size, c->train_micro_batch_size_per_gpu,
                          c->gradient_accumulation_steps, c->world_size};
     batch b = given;
     if (!b.train && !b.micro) {
-        const char *key = automatic(c->trees->given);
-        dsi_config_wrong(r, key,
-                         "%strain_batch_size or train_micro_batch_size_per_gpu must be given",
-                         key ? "\"auto\" cannot be worked out: " : "");
+        const char *key = batch_find_auto(c->trees->given);
+        dsi_config_add_error(r, key,
+                             "%strain_batch_size or train_micro_batch_size_per_gpu must be given",
+                             key ? "\"auto\" cannot be worked out: " : "");
         return;
     }
-    if (!fits(b.micro, b.steps, b.ranks) || b.train > INT64_MAX / 2) {
-        dsi_config_wrong(r, NULL, "the batch sizes are beyond 64 bits");
+    if (!batch_product_fits(b.micro, b.steps, b.ranks) || b.train > INT64_MAX / 2) {
+        dsi_config_add_error(r, NULL, "the batch sizes are beyond 64 bits");
         return;
     }
-    fill(&b);
+    batch_derive(&b);
     if (b.train != b.micro * b.steps * b.ranks || !b.train) {
-        mismatch(r, &b, &given);
+        batch_add_mismatch(r, &b, &given);
         return;
     }
     c->train_batch_size = b.train;
     c->train_micro_batch_size_per_gpu = b.micro;
     c->gradient_accumulation_steps = b.steps;
     json_t *tree = c->trees->resolved;
-    dsi_config_put(tree, "train_batch_size", json_integer(b.train));
-    dsi_config_put(tree, "train_micro_batch_size_per_gpu", json_integer(b.micro));
-    dsi_config_put(tree, "gradient_accumulation_steps", json_integer(b.steps));
+    dsi_config_tree_set(tree, "train_batch_size", json_integer(b.train));
+    dsi_config_tree_set(tree, "train_micro_batch_size_per_gpu", json_integer(b.micro));
+    dsi_config_tree_set(tree, "gradient_accumulation_steps", json_integer(b.steps));
 }
 
 /* ---- rules between keys -------------------------------------------------------------------------- */
 
 /* The scaler divides by the window, and a least scale of 0 would let the scale vanish. Without a dynamic scale
  * nobody looks at either, so files that have them at 0 pass, as in DeepSpeed. */
-static void check_fp16(dsi_config_reader *r)
+static void rules_check_fp16(dsi_config_reader *r)
 {
     const dsi_config *c = r->c;
     if (c->fp16.enabled && c->bf16.enabled)
-        dsi_config_wrong(r, "fp16.enabled", "fp16 and bf16 cannot both be enabled");
+        dsi_config_add_error(r, "fp16.enabled", "fp16 and bf16 cannot both be enabled");
     if (!c->fp16.enabled || c->fp16.loss_scale != 0) return;
     if (c->fp16.loss_scale_window < 1)
-        dsi_config_wrong(r, "fp16.loss_scale_window",
-                         "expected an integer of at least 1 with a dynamic scale, found %lld",
-                         (long long)c->fp16.loss_scale_window);
+        dsi_config_add_error(r, "fp16.loss_scale_window",
+                             "expected an integer of at least 1 with a dynamic scale, found %lld",
+                             (long long)c->fp16.loss_scale_window);
     if (c->fp16.min_loss_scale < 1)
-        dsi_config_wrong(r, "fp16.min_loss_scale",
-                         "expected an integer of at least 1 with a dynamic scale, found %lld",
-                         (long long)c->fp16.min_loss_scale);
+        dsi_config_add_error(r, "fp16.min_loss_scale",
+                             "expected an integer of at least 1 with a dynamic scale, found %lld",
+                             (long long)c->fp16.min_loss_scale);
 }
 
-static void check_zero(dsi_config_reader *r)
+static void rules_check_zero(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
     json_t *tree = c->trees->resolved;
-    if (json_is_null(dsi_config_at(tree, "zero_optimization.overlap_comm"))) {
+    if (json_is_null(dsi_config_tree_get(tree, "zero_optimization.overlap_comm"))) {
         c->zero.overlap_comm = c->zero.stage == 3;
-        dsi_config_put(tree, "zero_optimization.overlap_comm", json_boolean(c->zero.overlap_comm));
+        dsi_config_tree_set(tree, "zero_optimization.overlap_comm",
+                            json_boolean(c->zero.overlap_comm));
     }
     if (c->gradient_sum && c->zero.stage == 3)
-        dsi_config_wrong(r, "gradient_allreduce_op", "sum does not go with ZeRO stage 3");
-    json_t *ratio = dsi_config_at(tree, "zero_optimization.offload_optimizer.ratio");
+        dsi_config_add_error(r, "gradient_allreduce_op", "sum does not go with ZeRO stage 3");
+    json_t *ratio = dsi_config_tree_get(tree, "zero_optimization.offload_optimizer.ratio");
     if (ratio && json_number_value(ratio) < 1 && c->zero.stage != 3)
-        dsi_config_wrong(r, "zero_optimization.offload_optimizer.ratio",
-                         "below 1 goes with ZeRO stage 3 only; this is stage %lld",
-                         (long long)c->zero.stage);
+        dsi_config_add_error(r, "zero_optimization.offload_optimizer.ratio",
+                             "below 1 goes with ZeRO stage 3 only; this is stage %lld",
+                             (long long)c->zero.stage);
     if (!c->zero.compute_grad_norm && (c->zero.stage < 1 || c->zero.stage > 2))
-        dsi_config_wrong(r, "zero_optimization.compute_grad_norm",
-                         "false goes with ZeRO stages 1 and 2 only; this is stage %lld",
-                         (long long)c->zero.stage);
+        dsi_config_add_error(r, "zero_optimization.compute_grad_norm",
+                             "false goes with ZeRO stages 1 and 2 only; this is stage %lld",
+                             (long long)c->zero.stage);
 }
 
 /* Others read params; that nobody fills in an "auto" there is known here. */
-static void refuse_auto(dsi_config_reader *r, const char *group, const json_t *params)
+static void rules_refuse_auto(dsi_config_reader *r, const char *group, const json_t *params)
 {
     const char *name;
     json_t *value;
@@ -181,56 +182,57 @@ static void refuse_auto(dsi_config_reader *r, const char *group, const json_t *p
         if (!s || strcmp(s, "auto")) continue;
         dsi_text path = {0};
         dsi_text_add(&path, "%s.params.%s", group, name);
-        dsi_config_wrong(r, path.s, "\"auto\": set a value, or leave the key out for its default");
+        dsi_config_add_error(r, path.s,
+                             "\"auto\": set a value, or leave the key out for its default");
         dsi_text_free(&path);
     }
 }
 
 /* "optimizer" or "scheduler": parameters of nothing are dropped, as in DeepSpeed, but not silently. */
-static void check_named(dsi_config_reader *r, const char *group, dsi_config_named *named)
+static void rules_check_named(dsi_config_reader *r, const char *group, dsi_config_named *named)
 {
     dsi_text path = {0};
     dsi_text_add(&path, "%s.params", group);
-    json_t *params = dsi_config_at(r->c->trees->resolved, path.s);
+    json_t *params = dsi_config_tree_get(r->c->trees->resolved, path.s);
     if (!named->type && named->params) {
-        dsi_config_warn(r, "\"%s.params\" has no effect without \"%s.type\"", group, group);
+        dsi_config_add_warning(r, "\"%s.params\" has no effect without \"%s.type\"", group, group);
         dsi_free(named->params);
         named->params = NULL;
-        dsi_config_put(r->c->trees->resolved, path.s, json_null());
+        dsi_config_tree_set(r->c->trees->resolved, path.s, json_null());
     } else {
-        refuse_auto(r, group, params);
+        rules_refuse_auto(r, group, params);
     }
     dsi_text_free(&path);
 }
 
-static void check_prof_ops(dsi_config_reader *r)
+static void rules_check_prof_ops(dsi_config_reader *r)
 {
-    json_t *ops = dsi_config_at(r->c->trees->resolved, "comms_logger.prof_ops"), *op;
+    json_t *ops = dsi_config_tree_get(r->c->trees->resolved, "comms_logger.prof_ops"), *op;
     size_t i;
     json_array_foreach(ops, i, op)
     {
         dsi_text why = {0};
         const char *name = json_string_value(op);
         if (name && !dsi_comm_log_knows(name, &why))
-            dsi_config_wrong(r, "comms_logger.prof_ops", "%s", why.s);
+            dsi_config_add_error(r, "comms_logger.prof_ops", "%s", why.s);
         dsi_text_free(&why);
     }
 }
 
-void dsi_config_rules(dsi_config_reader *r)
+void dsi_config_check_rules(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
     json_t *tree = c->trees->resolved;
-    check_fp16(r);
-    check_zero(r);
-    check_prof_ops(r);
-    check_named(r, "optimizer", &c->optimizer);
-    check_named(r, "scheduler", &c->scheduler);
-    if (dsi_config_at(tree, "optimizer.params.max_grad_norm"))
-        dsi_config_wrong(r, "optimizer.params.max_grad_norm", "use \"gradient_clipping\"");
+    rules_check_fp16(r);
+    rules_check_zero(r);
+    rules_check_prof_ops(r);
+    rules_check_named(r, "optimizer", &c->optimizer);
+    rules_check_named(r, "scheduler", &c->scheduler);
+    if (dsi_config_tree_get(tree, "optimizer.params.max_grad_norm"))
+        dsi_config_add_error(r, "optimizer.params.max_grad_norm", "use \"gradient_clipping\"");
     /* DeepSpeed's profiler switches its timers on; a file that relies on it keeps its lines. */
-    if (json_is_true(dsi_config_at(tree, "flops_profiler.enabled"))) {
+    if (c->flops_profiler.enabled) {
         c->wall_clock_breakdown = true;
-        dsi_config_put(tree, "wall_clock_breakdown", json_true());
+        dsi_config_tree_set(tree, "wall_clock_breakdown", json_true());
     }
 }

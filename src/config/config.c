@@ -5,7 +5,7 @@
  * said about the rest. Warnings are kept, not printed: a check prints them elsewhere than an engine, and of
  * an engine's ranks one does.
  * SPDX-License-Identifier: MIT */
-#include "parts.h"
+#include "reader.h"
 
 #include "base/env.h"
 #include "base/error.h"
@@ -20,7 +20,7 @@
 /* ---- errors and warnings ------------------------------------------------------------------------- */
 
 /* A user's own text in a message of one line. */
-static void add_clean(dsi_text *t, const char *s, size_t most)
+static void text_add_clean(dsi_text *t, const char *s, size_t most)
 {
     size_t n = strlen(s), shown = n < most ? n : most;
     while (shown < n && (s[shown] & 0xC0) == 0x80) shown--; /* whole characters */
@@ -32,7 +32,7 @@ static void add_clean(dsi_text *t, const char *s, size_t most)
     if (shown < n) dsi_text_add(t, "...");
 }
 
-void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format, ...)
+void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *format, ...)
 {
     r->n_errors++;
     if (r->errors.n > ERROR_BYTES) {
@@ -45,7 +45,7 @@ void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format
     if (line) dsi_text_add(&r->errors, "line %d: ", line);
     if (path) {
         dsi_text_add(&r->errors, "\"");
-        add_clean(&r->errors, path, 200);
+        text_add_clean(&r->errors, path, 200);
         dsi_text_add(&r->errors, "\": ");
     }
     va_list args;
@@ -54,7 +54,7 @@ void dsi_config_wrong(dsi_config_reader *r, const char *path, const char *format
     va_end(args);
 }
 
-void dsi_config_warn(dsi_config_reader *r, const char *format, ...)
+void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...)
 {
     dsi_text t = {0};
     va_list args;
@@ -65,11 +65,11 @@ void dsi_config_warn(dsi_config_reader *r, const char *format, ...)
     dsi_list_add(&r->c->trees->warnings, t.s);
 }
 
-void dsi_config_describe(dsi_text *t, const json_t *value)
+void dsi_config_describe_value(dsi_text *t, const json_t *value)
 {
     if (json_is_string(value)) {
         dsi_text_add(t, "the string \"");
-        add_clean(t, json_string_value(value), 80);
+        text_add_clean(t, json_string_value(value), 80);
         dsi_text_add(t, "\"");
     } else if (json_is_integer(value)) {
         dsi_text_add(t, "%lld", (long long)json_integer_value(value));
@@ -87,7 +87,7 @@ void dsi_config_describe(dsi_text *t, const json_t *value)
 
 /* ---- trees --------------------------------------------------------------------------------------- */
 
-json_t *dsi_config_at(const json_t *tree, const char *path)
+json_t *dsi_config_tree_get(const json_t *tree, const char *path)
 {
     const json_t *at = tree;
     while (at && *path) {
@@ -98,7 +98,7 @@ json_t *dsi_config_at(const json_t *tree, const char *path)
     return (json_t *)at;
 }
 
-void dsi_config_put(json_t *tree, const char *path, json_t *value)
+void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
 {
     const char *dot = strrchr(path, '.');
     if (!dot) {
@@ -108,13 +108,13 @@ void dsi_config_put(json_t *tree, const char *path, json_t *value)
     size_t n = (size_t)(dot - path);
     char *group = dsi_alloc(n + 1);
     memcpy(group, path, n);
-    json_object_set_new(dsi_config_at(tree, group), dot + 1, value);
+    json_object_set_new(dsi_config_tree_get(tree, group), dot + 1, value);
     dsi_free(group);
 }
 
 /* As Hjson's reader does: 5e8 and 2.0 are integers, everywhere, up to 1e10. Larger ones stay real numbers,
  * which keys of integers take too; the difference shows only in what is printed. */
-static json_t *with_integers(json_t *value)
+static json_t *tree_with_integers(json_t *value)
 {
     const double largest = 1e10;
     const char *key;
@@ -127,10 +127,10 @@ static json_t *with_integers(json_t *value)
     } else if (json_is_object(value)) {
         json_object_foreach_safe(value, next, key, inner)
         {
-            json_object_set_new(value, key, with_integers(inner));
+            json_object_set_new(value, key, tree_with_integers(inner));
         }
     } else if (json_is_array(value)) {
-        json_array_foreach(value, i, inner) json_array_set_new(value, i, with_integers(inner));
+        json_array_foreach(value, i, inner) json_array_set_new(value, i, tree_with_integers(inner));
     }
     return json_incref(value);
 }
@@ -138,38 +138,38 @@ static json_t *with_integers(json_t *value)
 /* ---- read ---------------------------------------------------------------------------------------- */
 
 /* Into given; false with the message. */
-static bool parse(dsi_config_reader *r, const char *text, size_t n)
+static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
 {
     dsi_text error = {0};
     json_t *parsed = dsi_syntax_parse(&r->syntax, text, n, &error);
     if (!parsed) {
         dsi_fail(DS_EFORMAT, "config: %s: %s", r->name, error.s);
     } else if (!json_is_object(parsed)) {
-        dsi_config_describe(&error, parsed);
+        dsi_config_describe_value(&error, parsed);
         dsi_refuse("config: %s: expected an object { ... } of keys, found %s", r->name, error.s);
     } else {
-        r->c->trees->given = with_integers(parsed);
+        r->c->trees->given = tree_with_integers(parsed);
     }
     json_decref(parsed);
     dsi_text_free(&error);
     return r->c->trees->given;
 }
 
-static void read_given(dsi_config_reader *r)
+static void reader_resolve(dsi_config_reader *r)
 {
     static const char *const ways[] = {"error", "warn", NULL};
     int way = 0;
     if (dsi_env_word("DS_CONFIG_UNKNOWN", ways, &way) != DS_OK)
-        dsi_config_wrong(r, NULL, "%s", dsi_error_latest());
-    r->soft = way == 1;
+        dsi_config_add_error(r, NULL, "%s", dsi_error_latest());
+    r->unknown_warns = way == 1;
     dsi_config_resolve(r);
     /* What follows compares keys with one another, and needs values that are right by themselves. */
-    if (!r->n_errors) dsi_config_batch(r);
-    if (!r->n_errors) dsi_config_rules(r);
-    if (r->unknown.n) dsi_config_warn(r, "unknown keys are left out: %s", r->unknown.s);
+    if (!r->n_errors) dsi_config_resolve_batch(r);
+    if (!r->n_errors) dsi_config_check_rules(r);
+    if (r->unknown.n) dsi_config_add_warning(r, "unknown keys are left out: %s", r->unknown.s);
     if (r->ignored.n)
-        dsi_config_warn(r, "known, but without effect here (docs/config.md says why): %s",
-                        r->ignored.s);
+        dsi_config_add_warning(r, "known, but without effect here (docs/config.md says why): %s",
+                               r->ignored.s);
     if (!r->n_errors) return;
     if (r->n_more) dsi_text_add(&r->errors, "; and %d more", r->n_more);
     dsi_refuse("config: %s: %s", r->name, r->errors.s);
@@ -180,14 +180,14 @@ dsi_config *dsi_config_read(const char *text, int world_size)
     if (!text) return dsi_refuse("config: neither a file nor a text is given");
     if (world_size < 1) return dsi_refuse("config: for %d ranks; at least 1 is needed", world_size);
     size_t n = 0;
-    char *name = NULL, *loaded = dsi_config_load(text, &n, &name);
+    char *name = NULL, *loaded = dsi_config_load_text(text, &n, &name);
     if (!loaded) return NULL;
     dsi_config *c = dsi_alloc(sizeof *c);
     c->trees = dsi_alloc(sizeof *c->trees);
     c->world_size = world_size;
     dsi_config_reader r = {.c = c, .name = name};
-    bool ok = parse(&r, loaded, n);
-    if (ok) read_given(&r);
+    bool ok = reader_parse(&r, loaded, n);
+    if (ok) reader_resolve(&r);
     ok = ok && !r.n_errors;
     dsi_syntax_free(&r.syntax);
     dsi_text_free(&r.errors);
@@ -203,12 +203,12 @@ dsi_config *dsi_config_read(const char *text, int world_size)
 void dsi_config_free(dsi_config *c)
 {
     if (!c) return;
-    for (int i = 0; i < dsi_config_rows(); i++) {
-        const dsi_config_row *row = dsi_config_row_at(i);
+    for (int i = 0; i < dsi_config_key_count(); i++) {
+        const dsi_config_key *key = dsi_config_key_at(i);
         /* of the types that have fields only these two are allocated */
-        bool owned = row->type == DSI_KEY_TEXT || row->type == DSI_KEY_OBJECT ||
-                     row->type == DSI_KEY_LIST;
-        if (owned && row->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + row->field));
+        bool owned = key->type == DSI_KEY_TEXT || key->type == DSI_KEY_OBJECT ||
+                     key->type == DSI_KEY_LIST;
+        if (owned && key->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + key->field));
     }
     for (int i = 0; i < c->trees->warnings.n; i++) dsi_free(c->trees->warnings.at[i]);
     dsi_list_free(&c->trees->warnings);

@@ -97,6 +97,9 @@ typedef struct dsi_config {
     struct {
         bool enabled;
     } throughput; /* "timers.throughput" */
+    struct {
+        bool enabled; /* turns wall_clock_breakdown on */
+    } flops_profiler;
 
     struct {
         bool profile;

@@ -4,7 +4,7 @@
  * DeepSpeed takes an argument that names no file for such text. So do we, but only if it decodes to
  * something that can be JSON: a mistyped file name should be called that.
  * SPDX-License-Identifier: MIT */
-#include "parts.h"
+#include "reader.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -16,7 +16,7 @@
 
 #define MOST_BYTES (16 << 20) /* of a file: what is larger is no configuration */
 
-static int digit(char ch)
+static int base64_digit(char ch)
 {
     if (ch >= 'A' && ch <= 'Z') return ch - 'A';
     if (ch >= 'a' && ch <= 'z') return ch - 'a' + 26;
@@ -26,7 +26,7 @@ static int digit(char ch)
 }
 
 /* The bytes and a final 0, or NULL if s is not base64 of either alphabet. */
-static char *decode(const char *s, size_t *n)
+static char *base64_decode(const char *s, size_t *n)
 {
     size_t length = strlen(s), body = length;
     while (body && length - body < 2 && s[body - 1] == '=') body--;
@@ -35,7 +35,7 @@ static char *decode(const char *s, size_t *n)
     unsigned bits = 0;
     *n = 0;
     for (size_t i = 0; i < body; i++) {
-        int d = digit(s[i]);
+        int d = base64_digit(s[i]);
         if (d < 0) {
             dsi_free(out);
             return NULL;
@@ -48,13 +48,13 @@ static char *decode(const char *s, size_t *n)
 }
 
 /* What cannot be the path of a file that anybody has: an object, a list, or several lines. */
-static bool is_text(const char *s)
+static bool is_json_text(const char *s)
 {
     const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");
     return *begin == '{' || *begin == '[' || strpbrk(s, "\r\n");
 }
 
-static char *load_file(const char *path, const struct stat *s, size_t *n)
+static char *text_from_file(const char *path, const struct stat *s, size_t *n)
 {
     if (S_ISDIR(s->st_mode))
         return dsi_refuse("config: %s is a directory; expected a JSON file", path);
@@ -66,29 +66,29 @@ static char *load_file(const char *path, const struct stat *s, size_t *n)
     return dsi_file_read(path, n);
 }
 
-static char *load_base64(const char *text, size_t *n)
+static char *text_from_base64(const char *text, size_t *n)
 {
-    char *decoded = decode(text, n);
-    if (decoded && (is_text(decoded) || strchr(decoded, ':'))) return decoded;
+    char *decoded = base64_decode(text, n);
+    if (decoded && (is_json_text(decoded) || strchr(decoded, ':'))) return decoded;
     dsi_free(decoded);
     return NULL;
 }
 
-char *dsi_config_load(const char *path_or_text, size_t *n, char **name)
+char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name)
 {
     struct stat s;
     char *text = NULL;
     const char *called = path_or_text;
     int missing = stat(path_or_text, &s) == 0 ? 0 : errno;
     if (!*path_or_text) return dsi_refuse("config: the path of the file is empty");
-    if (is_text(path_or_text)) {
+    if (is_json_text(path_or_text)) {
         called = "the given text";
         *n = strlen(path_or_text);
         text = dsi_strdup(path_or_text);
     } else if (!missing) {
-        text = load_file(path_or_text, &s, n);
+        text = text_from_file(path_or_text, &s, n);
         if (!text) return NULL;
-    } else if ((text = load_base64(path_or_text, n))) {
+    } else if ((text = text_from_base64(path_or_text, n))) {
         called = "the base64 text";
     } else {
         dsi_fail(DS_EIO,

@@ -4,7 +4,7 @@
  * groups in that of pydantic (enabled=False loss_scale=0.0), some as JSON. Tools read these lines, so
  * names and forms are kept; `lines` says which key is behind which attribute.
  * SPDX-License-Identifier: MIT */
-#include "parts.h"
+#include "reader.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -17,16 +17,16 @@
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-static void add_spaces(dsi_text *t, int level) { dsi_text_add(t, "%*s", level * INDENT, ""); }
+static void text_add_spaces(dsi_text *t, int level) { dsi_text_add(t, "%*s", level * INDENT, ""); }
 
-static void add_json_string(dsi_text *t, const json_t *value)
+static void json_add_string(dsi_text *t, const json_t *value)
 {
     char *s = json_dumps(value, JSON_ENCODE_ANY);
     dsi_text_add(t, "%s", s);
     free(s);
 }
 
-static void add_number(dsi_text *t, const json_t *value)
+static void json_add_number(dsi_text *t, const json_t *value)
 {
     if (json_is_integer(value))
         dsi_text_add(t, "%lld", (long long)json_integer_value(value));
@@ -37,7 +37,7 @@ static void add_number(dsi_text *t, const json_t *value)
 /* JSON with the fewest digits: jansson writes 0.10000000000000001, and people compare these by eye.
  * scientific: numbers above 1000 as 2.000000e+03, commas with a blank behind, lists on one line, which is
  * what DeepSpeed's encoder makes. */
-static void add_json(dsi_text *t, const json_t *value, int level, bool scientific)
+static void json_add(dsi_text *t, const json_t *value, int level, bool scientific)
 {
     const char *key;
     json_t *inner;
@@ -49,15 +49,15 @@ static void add_json(dsi_text *t, const json_t *value, int level, bool scientifi
         {
             json_t *name = json_string(key);
             dsi_text_add(t, "%s\n", i++ ? comma : "");
-            add_spaces(t, level + 1);
-            add_json_string(t, name);
+            text_add_spaces(t, level + 1);
+            json_add_string(t, name);
             dsi_text_add(t, ": ");
-            add_json(t, inner, level + 1, scientific);
+            json_add(t, inner, level + 1, scientific);
             json_decref(name);
         }
         if (i || scientific) {
             dsi_text_add(t, "\n");
-            add_spaces(t, level);
+            text_add_spaces(t, level);
         }
         dsi_text_add(t, "}");
     } else if (json_is_array(value)) {
@@ -65,22 +65,22 @@ static void add_json(dsi_text *t, const json_t *value, int level, bool scientifi
         json_array_foreach(value, i, inner)
         {
             dsi_text_add(t, "%s", i ? ", " : "");
-            add_json(t, inner, scientific ? 0 : level, scientific);
+            json_add(t, inner, scientific ? 0 : level, scientific);
         }
         dsi_text_add(t, "]");
     } else if (json_is_number(value)) {
         if (scientific && json_number_value(value) > 1e3)
             dsi_text_add(t, "%e", json_number_value(value));
         else
-            add_number(t, value);
+            json_add_number(t, value);
     } else {
-        add_json_string(t, value);
+        json_add_string(t, value);
     }
 }
 
-static void add_python(dsi_text *t, const json_t *value);
+static void python_add(dsi_text *t, const json_t *value);
 
-static void add_python_string(dsi_text *t, const char *s)
+static void python_add_string(dsi_text *t, const char *s)
 {
     char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';
     dsi_text_add_bytes(t, &quote, 1);
@@ -94,7 +94,7 @@ static void add_python_string(dsi_text *t, const char *s)
     dsi_text_add_bytes(t, &quote, 1);
 }
 
-static void add_python_items(dsi_text *t, const json_t *value)
+static void python_add_items(dsi_text *t, const json_t *value)
 {
     const char *key;
     json_t *inner;
@@ -103,36 +103,36 @@ static void add_python_items(dsi_text *t, const json_t *value)
     json_array_foreach(value, i, inner)
     {
         dsi_text_add(t, "%s", i ? ", " : "");
-        add_python(t, inner);
+        python_add(t, inner);
     }
     i = 0;
     json_object_foreach((json_t *)value, key, inner)
     {
         dsi_text_add(t, "%s", i++ ? ", " : "");
-        add_python_string(t, key);
+        python_add_string(t, key);
         dsi_text_add(t, ": ");
-        add_python(t, inner);
+        python_add(t, inner);
     }
     dsi_text_add(t, json_is_object(value) ? "}" : "]");
 }
 
 /* repr(value): True, None, 'text', [0.8, 0.999], {'lr': 0.001} */
-static void add_python(dsi_text *t, const json_t *value)
+static void python_add(dsi_text *t, const json_t *value)
 {
     if (json_is_string(value))
-        add_python_string(t, json_string_value(value));
+        python_add_string(t, json_string_value(value));
     else if (json_is_number(value))
-        add_number(t, value);
+        json_add_number(t, value);
     else if (json_is_boolean(value))
         dsi_text_add(t, json_is_true(value) ? "True" : "False");
     else if (json_is_object(value) || json_is_array(value))
-        add_python_items(t, value);
+        python_add_items(t, value);
     else
         dsi_text_add(t, "None");
 }
 
 /* str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
-static void add_model(dsi_text *t, const json_t *group, const char *between)
+static void pydantic_add(dsi_text *t, const json_t *group, const char *between)
 {
     static const struct {
         const char *key, *model;
@@ -155,10 +155,10 @@ static void add_model(dsi_text *t, const json_t *group, const char *between)
         dsi_text_add(t, "%s%s=", n++ ? between : "", key);
         if (model) {
             dsi_text_add(t, "%s(", model);
-            add_model(t, value, ", ");
+            pydantic_add(t, value, ", ");
             dsi_text_add(t, ")");
         } else {
-            add_python(t, value);
+            python_add(t, value);
         }
     }
 }
@@ -249,9 +249,9 @@ static const struct {
     {"zero_optimization_stage", "zero_optimization.stage", PLAIN},
 };
 
-static const char *python_bool(bool x) { return x ? "True" : "False"; }
+static const char *line_bool(bool x) { return x ? "True" : "False"; }
 
-static void add_dtype(dsi_text *t, const json_t *value)
+static void line_add_dtype(dsi_text *t, const json_t *value)
 {
     static const char *const names[][2] = {{"fp32", "float32"},
                                            {"float", "float32"},
@@ -265,7 +265,7 @@ static void add_dtype(dsi_text *t, const json_t *value)
 }
 
 /* DeepSpeed lowers the names that it knows itself; others are torch's classes. */
-static void add_optimizer(dsi_text *t, const char *type)
+static void line_add_optimizer(dsi_text *t, const char *type)
 {
     static const char *const own[] = {"adam", "adamw", "adagrad", "lamb", "lion"};
     for (size_t i = 0; type && i < sizeof own / sizeof *own; i++)
@@ -274,43 +274,43 @@ static void add_optimizer(dsi_text *t, const char *type)
 }
 
 /* One attribute there, four groups in the file. */
-static void add_monitors(dsi_text *t, const json_t *tree)
+static void line_add_monitors(dsi_text *t, const json_t *tree)
 {
     static const char *const groups[] = {"tensorboard", "comet", "wandb", "csv_monitor"};
     json_t *all = json_object();
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         json_object_set(all, groups[i], json_object_get(tree, groups[i]));
-    add_model(t, all, " ");
+    pydantic_add(t, all, " ");
     json_decref(all);
 }
 
-static void add_value(dsi_text *t, const dsi_config *c, const json_t *value, form f)
+static void line_add_value(dsi_text *t, const dsi_config *c, const json_t *value, form f)
 {
     const char *s = json_string_value(value);
     switch (f) {
     case MODEL:
-        add_model(t, value, " ");
+        pydantic_add(t, value, " ");
         break;
     case OBJECT:
-        add_json(t, value, 0, true);
+        json_add(t, value, 0, true);
         break;
     case DTYPE:
-        add_dtype(t, value);
+        line_add_dtype(t, value);
         break;
     case LOWER:
-        add_optimizer(t, s);
+        line_add_optimizer(t, s);
         break;
     case MONITORS:
-        add_monitors(t, c->trees->resolved);
+        line_add_monitors(t, c->trees->resolved);
         break;
     case ABOVE_0:
-        dsi_text_add(t, "%s", python_bool(json_integer_value(value) > 0));
+        dsi_text_add(t, "%s", line_bool(json_integer_value(value) > 0));
         break;
     case NOT_IGNORE:
-        dsi_text_add(t, "%s", python_bool(strcmp(s, "IGNORE") != 0));
+        dsi_text_add(t, "%s", line_bool(strcmp(s, "IGNORE") != 0));
         break;
     case IS_FAIL:
-        dsi_text_add(t, "%s", python_bool(!strcmp(s, "FAIL")));
+        dsi_text_add(t, "%s", line_bool(!strcmp(s, "FAIL")));
         break;
     case RANK:
         dsi_text_add(t, "0");
@@ -322,7 +322,7 @@ static void add_value(dsi_text *t, const dsi_config *c, const json_t *value, for
         if (s)
             dsi_text_add(t, "%s", s);
         else
-            add_python(t, value);
+            python_add(t, value);
     }
 }
 
@@ -337,17 +337,17 @@ void dsi_config_print(const dsi_config *c)
     dsi_log(DSI_INFO, "DeepSpeedEngine configuration:");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         dsi_text value = {0};
-        const json_t *given = dsi_config_at(trees->given, lines[i].path);
-        const json_t *v = dsi_config_at(trees->resolved, lines[i].path);
+        const json_t *given = dsi_config_tree_get(trees->given, lines[i].path);
+        const json_t *v = dsi_config_tree_get(trees->resolved, lines[i].path);
         if (json_is_real(v) && given) v = given; /* an untyped 1.0 of the user is 1 there */
         int n = (int)strlen(lines[i].name), dots = n < COLUMN ? COLUMN - n : 0;
-        add_value(&value, c, v, lines[i].form);
+        line_add_value(&value, c, v, lines[i].form);
         dsi_log(DSI_INFO, "  %s %.*s %s", lines[i].name, dots, ".............................",
                 value.s ? value.s : "");
         dsi_text_free(&value);
     }
     dsi_text json = {0};
-    add_json(&json, trees->given, 0, true);
+    json_add(&json, trees->given, 0, true);
     dsi_log(DSI_INFO, "  json = %s", json.s);
     dsi_text_free(&json);
 }
@@ -355,6 +355,6 @@ void dsi_config_print(const dsi_config *c)
 char *dsi_config_json(const dsi_config *c)
 {
     dsi_text t = {0};
-    add_json(&t, c->trees->resolved, 0, false);
+    json_add(&t, c->trees->resolved, 0, false);
     return t.s;
 }

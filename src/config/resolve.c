@@ -1,10 +1,15 @@
-/* config/resolve.c: the user's values against the rows of the table.
+/* config/resolve.c: the user's values checked against the table of keys.
  *
- * The tree that results has every key: the user's value if it has the row's type and lies in its range,
- * else the default. Groups are gone through row by row, so keys stand in the order of the table. What is
- * wrong is noted and the walk goes on: one run names all mistakes.
+ * The resulting tree has every key: the user's value if it has the key's type
+ * and is in its range, else the default. Groups are resolved in the order of
+ * the table. A mistake is noted and the others are still found.
+ *
+ * Invariants: resolve_group reads `given` (NULL: the group is absent) and
+ * returns a new tree; fields of dsi_config are set even where a group is null,
+ * to their defaults. `path` is as the user wrote it, for messages; `group` is
+ * the same place under the keys' own names, which the table knows.
  * SPDX-License-Identifier: MIT */
-#include "parts.h"
+#include "reader.h"
 
 #include "base/mem.h"
 
@@ -12,65 +17,68 @@
 #include <string.h>
 #include <strings.h>
 
-/* pattern: the group's path in the table, where "*" is a name of the user's; path: the same as the user wrote
- * it, for messages. given: NULL if it is not there. */
-static json_t *resolve_group(dsi_config_reader *r, const char *pattern, const char *path,
+static json_t *resolve_group(dsi_config_reader *r, const dsi_config_key *of, const char *path,
                              const json_t *given);
 
-static char *join(const char *group, const char *name)
+static char *path_join(const char *group, const char *name)
 {
     dsi_text t = {0};
     dsi_text_add(&t, "%s%s%s", group, *group ? "." : "", name);
     return t.s;
 }
 
-static json_t *default_of(const dsi_config_row *row)
+static json_t *key_default(const dsi_config_key *key)
 {
-    return json_loads(row->def, JSON_DECODE_ANY, NULL);
+    return json_loads(key->def, JSON_DECODE_ANY, NULL);
+}
+
+static bool is_auto(const json_t *value)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), "auto");
 }
 
 /* ---- one value ----------------------------------------------------------------------------------- */
 
-static json_t *mismatch(dsi_config_reader *r, const dsi_config_row *row, const char *path,
-                        const json_t *value)
+static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+                         const json_t *value)
 {
     dsi_text found = {0};
-    char *expects = dsi_config_expects(row);
-    dsi_config_describe(&found, value);
-    dsi_config_wrong(r, path, "expected %s, found %s", expects, found.s);
+    char *expects = dsi_config_key_expects(key);
+    dsi_config_describe_value(&found, value);
+    dsi_config_add_error(r, path, "expected %s, found %s", expects, found.s);
     dsi_text_free(&found);
     dsi_free(expects);
-    return NULL;
 }
 
-static bool in_range(const dsi_config_row *row, double x)
+static bool value_in_range(const dsi_config_key *key, double x)
 {
-    return (row->open_min ? x > row->min : x >= row->min) && x <= row->max;
+    return (key->open_min ? x > key->min : x >= key->min) && x <= key->max;
 }
 
 /* An integer, or a real number that is one (1e12), of 64 bits. Integers above 2^53 lose their last digits in
  * the comparison with the range, whose ends are far from there. */
-static json_t *as_integer(const dsi_config_row *row, json_t *value)
+static json_t *value_as_integer(const dsi_config_key *key, json_t *value)
 {
     const double limit = 9223372036854775808.0; /* 2^63 */
     if (json_is_real(value)) {
         double x = json_real_value(value);
-        if (x != trunc(x) || x < -limit || x >= limit || !in_range(row, x)) return NULL;
+        if (x != trunc(x) || x < -limit || x >= limit || !value_in_range(key, x)) return NULL;
         return json_integer((json_int_t)x);
     }
-    if (!json_is_integer(value) || !in_range(row, (double)json_integer_value(value))) return NULL;
+    if (!json_is_integer(value) || !value_in_range(key, (double)json_integer_value(value)))
+        return NULL;
     return json_incref(value);
 }
 
-static json_t *as_number(const dsi_config_row *row, json_t *value)
+static json_t *value_as_number(const dsi_config_key *key, json_t *value)
 {
-    if (!json_is_number(value) || !in_range(row, json_number_value(value))) return NULL;
+    if (!json_is_number(value) || !value_in_range(key, json_number_value(value))) return NULL;
     return json_real(json_number_value(value));
 }
 
 /* 0 and 1 are what many generators of JSON write. "true" in quotes is refused: DeepSpeed takes it in some
  * groups, and takes "false" for true in others. */
-static json_t *as_bool(json_t *value)
+static json_t *value_as_bool(json_t *value)
 {
     if (json_is_boolean(value)) return json_incref(value);
     if (!json_is_integer(value)) return NULL;
@@ -78,15 +86,15 @@ static json_t *as_bool(json_t *value)
     return x == 0 || x == 1 ? json_boolean(x) : NULL;
 }
 
-static const dsi_config_word *word_of(const dsi_config_row *row, const json_t *value)
+static const dsi_config_word *key_word(const dsi_config_key *key, const json_t *value)
 {
     const char *s = json_string_value(value);
-    for (const dsi_config_word *w = row->words; s && w->word; w++)
-        if (row->any_case ? !strcasecmp(s, w->word) : !strcmp(s, w->word)) return w;
+    for (const dsi_config_word *w = key->words; s && w->word; w++)
+        if (key->any_case ? !strcasecmp(s, w->word) : !strcmp(s, w->word)) return w;
     return NULL;
 }
 
-static json_t *as_list(json_t *value)
+static json_t *value_as_list(json_t *value)
 {
     size_t i;
     json_t *item;
@@ -97,23 +105,23 @@ static json_t *as_list(json_t *value)
 
 /* The value as the row wants it, a new reference; NULL if it cannot be. null is a value of the keys whose
  * default it is, and of no others. */
-static json_t *as_type(const dsi_config_row *row, json_t *value)
+static json_t *value_as_type(const dsi_config_key *key, json_t *value)
 {
     const dsi_config_word *w;
-    if (json_is_null(value) && !strcmp(row->def, "null")) return json_null();
-    switch (row->type) {
+    if (json_is_null(value) && !strcmp(key->def, "null")) return json_null();
+    switch (key->type) {
     case DSI_KEY_BOOL:
-        return as_bool(value);
+        return value_as_bool(value);
     case DSI_KEY_INT:
-        return as_integer(row, value);
+        return value_as_integer(key, value);
     case DSI_KEY_NUMBER:
-        return as_number(row, value);
+        return value_as_number(key, value);
     case DSI_KEY_TEXT:
         return json_is_string(value) ? json_incref(value) : NULL;
     case DSI_KEY_WORD:
-        return (w = word_of(row, value)) ? json_string(w->word) : NULL;
+        return (w = key_word(key, value)) ? json_string(w->word) : NULL;
     case DSI_KEY_LIST:
-        return as_list(value);
+        return value_as_list(value);
     case DSI_KEY_OBJECT:
         return json_is_object(value) ? json_incref(value) : NULL;
     default:
@@ -121,9 +129,8 @@ static json_t *as_type(const dsi_config_row *row, json_t *value)
     }
 }
 
-/* Into the struct. What is null there is 0, NULL, or no dtype; DeepSpeed's None means the same. */
 /* ["a", "b"] -> "a,b"; NULL: an empty list. */
-static char *joined(const json_t *list)
+static char *list_join(const json_t *list)
 {
     dsi_text t = {0};
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -131,11 +138,12 @@ static char *joined(const json_t *list)
     return t.s;
 }
 
-static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
+/* null becomes 0, NULL, or no dtype; DeepSpeed's None means the same. */
+static void store_value(dsi_config *c, const dsi_config_key *key, const json_t *value)
 {
-    void *field = (char *)c + row->field;
+    void *field = (char *)c + key->field;
     const dsi_config_word *w;
-    switch (row->type) {
+    switch (key->type) {
     case DSI_KEY_BOOL:
         *(bool *)field = json_is_true(value);
         break;
@@ -146,14 +154,14 @@ static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
         *(double *)field = json_number_value(value);
         break;
     case DSI_KEY_WORD:
-        w = word_of(row, value);
+        w = key_word(key, value);
         *(int *)field = w ? w->value : DSI_CONFIG_NO_DTYPE;
         break;
     case DSI_KEY_TEXT:
         *(char **)field = json_is_string(value) ? dsi_strdup(json_string_value(value)) : NULL;
         break;
     case DSI_KEY_LIST:
-        *(char **)field = joined(value);
+        *(char **)field = list_join(value);
         break;
     case DSI_KEY_OBJECT:
         *(char **)field = json_is_object(value) ? json_dumps(value, JSON_COMPACT) : NULL;
@@ -163,56 +171,84 @@ static void store(dsi_config *c, const dsi_config_row *row, const json_t *value)
     }
 }
 
-/* "auto" of the user: the default, or an error by name. */
-static json_t *automatic(dsi_config_reader *r, const dsi_config_row *row, const char *path)
-{
-    if (dsi_config_auto_of(row) == DSI_AUTO_NAMED)
-        dsi_config_wrong(r, path,
-                         "\"auto\" is filled in by trainers around DeepSpeed; nobody does so here: "
-                         "set a value, or leave the key out for %s",
-                         row->def);
-    return NULL;
-}
-
-/* A key at its default asks for nothing, whatever becomes of it here: files that spell out all keys are
- * common, and must not drown what matters. */
-static void mark(dsi_config_reader *r, const dsi_config_row *row, const char *path,
-                 const json_t *value, const json_t *def)
-{
-    if (json_is_number(value) && json_number_value(value) == json_number_value(def)) return;
-    if (json_equal(value, def)) return;
-    if (row->mark == DSI_KEY_IGNORED)
-        dsi_text_add(&r->ignored, "%s%s", r->ignored.n ? ", " : "", path);
-    if (row->mark == DSI_KEY_REFUSED)
-        dsi_config_wrong(r, path, "is not supported (%s); leave it out", row->help);
-}
-
-static json_t *resolve_value(dsi_config_reader *r, const dsi_config_row *row, const char *path,
+static json_t *resolve_value(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                              json_t *given)
 {
-    json_t *def = default_of(row), *value = NULL;
-    const char *s = json_string_value(given);
-    bool takes_any = row->type == DSI_KEY_ANY || row->type == DSI_KEY_TEXT;
-    if (given && json_equal(given, def)) /* "auto", where it is the default */
-        value = json_incref(def);
-    else if (given && s && !strcmp(s, "auto") &&
-             !(takes_any && dsi_config_auto_of(row) == DSI_AUTO_NAMED))
-        value = automatic(r, row, path);
-    else if (given && !(value = as_type(row, given)))
-        mismatch(r, row, path, given);
-    if (value)
-        mark(r, row, path, value, def);
-    else
-        value = json_incref(def);
-    if (row->field != DSI_NO_FIELD) store(r->c, row, value);
-    json_decref(def);
+    json_t *value = NULL;
+    bool text_auto = key->type == DSI_KEY_TEXT && dsi_config_key_auto(key) == DSI_AUTO_ERROR;
+    if (is_auto(given) && !text_auto) {
+        if (dsi_config_key_auto(key) == DSI_AUTO_ERROR)
+            dsi_config_add_error(r, path,
+                                 "\"auto\" is for trainers around DeepSpeed to fill in, and no "
+                                 "trainer did: set a value, or leave the key out for %s",
+                                 key->def);
+    } else if (given && !(value = value_as_type(key, given))) {
+        add_mismatch(r, key, path, given);
+    }
+    if (!value) value = key_default(key);
+    store_value(r->c, key, value);
     return value;
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------- */
+/* ---- keys that never act ---- */
 
-/* Case and hyphens are the commonest slips. */
-static char *in_lower_case(const char *name)
+/* Numbers compare by value, and 0 and 1 are false and true. */
+static bool value_equals(const json_t *a, const json_t *b)
+{
+    if (json_is_boolean(b) && json_is_integer(a)) return json_integer_value(a) == json_is_true(b);
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+static void add_ignored(dsi_config_reader *r, const char *path)
+{
+    dsi_text_add(&r->ignored, "%s%s", r->ignored.n ? ", " : "", path);
+}
+
+/* A key at its default, or null, requests nothing and is not mentioned. */
+static json_t *resolve_inactive(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+                                json_t *given)
+{
+    json_t *def = key_default(key);
+    bool unsupported = key->mark == DSI_KEY_UNSUPPORTED;
+    bool asks_nothing = !given || json_is_null(given) || value_equals(given, def) ||
+                        (is_auto(given) &&
+                         (!unsupported || dsi_config_key_auto(key) == DSI_AUTO_DEFAULT));
+    if (asks_nothing) return def;
+    if (unsupported) {
+        dsi_config_add_error(r, path, "is not supported (%s); leave it out", key->help);
+        return def;
+    }
+    json_decref(def);
+    if (*key->help) add_ignored(r, path); /* else its group is named */
+    return json_incref(given);
+}
+
+/* The rest of an ignored group is kept as the user wrote it. The group is named
+ * in the warning if it requests something and no outer group is ignored. */
+static void copy_ignored(dsi_config_reader *r, const dsi_config_key *group, const char *path,
+                         const json_t *given, json_t *into)
+{
+    const char *name;
+    json_t *value;
+    const json_t *enabled = json_object_get(into, "enabled");
+    json_object_foreach((json_t *)given, name, value)
+    {
+        char *inner = path_join(group->path, name);
+        if (!dsi_config_key_find(inner)) json_object_set(into, name, value);
+        dsi_free(inner);
+    }
+    for (int i = 0; i < dsi_config_key_count(); i++) {
+        const dsi_config_key *outer = dsi_config_key_at(i);
+        if (outer->mark == DSI_KEY_IGNORED && dsi_config_key_in_group(group, outer->path)) return;
+    }
+    if (enabled ? json_is_true(enabled) : json_object_size(given) > 0) add_ignored(r, path);
+}
+
+/* ---- names of keys ---- */
+
+/* Upper case and hyphens are the most common mistakes in a name. */
+static char *name_lower(const char *name)
 {
     char *lower = dsi_strdup(name);
     for (char *at = lower; *at; at++)
@@ -223,131 +259,139 @@ static char *in_lower_case(const char *name)
     return lower;
 }
 
-/* The path of a key with exactly that name in a group below pattern, or else in the one group that has such
- * a key: "offload_optimizer" at the top is meant for zero_optimization. NULL if there is none. */
-static const char *elsewhere(const char *pattern, const char *name)
+/* The path of a key with exactly that name: in a group below `group`, or else in
+ * the only group that has such a key ("offload_optimizer" at the top is one of
+ * zero_optimization). NULL if there is none. */
+static const char *name_in_other_group(const char *group, const char *name)
 {
     const char *found = NULL;
     int n = 0;
-    for (int i = 0; i < dsi_config_rows(); i++) {
-        const dsi_config_row *row = dsi_config_row_at(i);
-        if (row->mark == DSI_KEY_GONE || strcmp(dsi_config_last(row), name) != 0) continue;
-        size_t length = strlen(pattern);
-        if (length && !strncmp(row->path, pattern, length) && row->path[length] == '.')
-            return row->path;
-        found = row->path;
+    for (int i = 0; i < dsi_config_key_count(); i++) {
+        const dsi_config_key *key = dsi_config_key_at(i);
+        if (key->mark == DSI_KEY_REMOVED || strcmp(dsi_config_key_name(key), name) != 0) continue;
+        size_t length = strlen(group);
+        if (length && !strncmp(key->path, group, length) && key->path[length] == '.')
+            return key->path;
+        found = key->path;
         n++;
     }
     return n == 1 ? found : NULL;
 }
 
-/* What the user may have meant; nobody is led to a name that is gone or old. */
-static const char *nearest(const char *pattern, const char *name)
+/* The name that the user may have meant; never a removed or deprecated one. */
+static const char *name_suggest(const char *group, const char *name)
 {
     enum { MOST = 512 };
     const char *words[MOST], *near;
     int n = 0;
-    char *lower = in_lower_case(name);
-    for (int i = 0; i < dsi_config_rows(); i++) {
-        const dsi_config_row *row = dsi_config_row_at(i);
-        if (row->mark == DSI_KEY_GONE || row->mark == DSI_KEY_OLD) continue;
-        if (dsi_config_in_group(row, pattern) && n < MOST) words[n++] = dsi_config_last(row);
+    char *lower = name_lower(name);
+    for (int i = 0; i < dsi_config_key_count(); i++) {
+        const dsi_config_key *key = dsi_config_key_at(i);
+        if (key->mark == DSI_KEY_REMOVED || key->mark == DSI_KEY_DEPRECATED) continue;
+        if (dsi_config_key_in_group(key, group) && n < MOST) words[n++] = dsi_config_key_name(key);
     }
-    near = elsewhere(pattern, lower);
+    near = name_in_other_group(group, lower);
     if (!near && *lower) near = dsi_nearest(lower, words, n);
     dsi_free(lower);
     return near;
 }
 
-static void unknown(dsi_config_reader *r, const char *pattern, const char *path, const char *name)
+static void add_unknown(dsi_config_reader *r, const char *group, const char *path, const char *name)
 {
-    const char *near = nearest(pattern, name);
-    if (strchr(name, '.') && dsi_config_find(path))
-        dsi_config_wrong(r, path, "keys do not nest by dots; a group is an object");
-    else if (r->soft)
+    const char *near = name_suggest(group, name);
+    if (strchr(name, '.') && dsi_config_key_find(path))
+        dsi_config_add_error(r, path, "keys do not nest by dots; a group is an object");
+    else if (r->unknown_warns)
         dsi_text_add(&r->unknown, "%s\"%s\"", r->unknown.n ? ", " : "", path);
-    else if (!near && (!strcmp(pattern, "optimizer") || !strcmp(pattern, "scheduler")))
-        dsi_config_wrong(r, path, "there is no such key; options go into \"%s.params\"", pattern);
+    else if (!near && (!strcmp(group, "optimizer") || !strcmp(group, "scheduler")))
+        dsi_config_add_error(r, path, "there is no such key; options go into \"%s.params\"", group);
     else if (near)
-        dsi_config_wrong(r, path, "did you mean \"%s\"? There is no such key", near);
+        dsi_config_add_error(r, path, "did you mean \"%s\"? There is no such key", near);
     else
-        dsi_config_wrong(
+        dsi_config_add_error(
             r, path,
             "there is no such key (docs/config.md has them all; DS_CONFIG_UNKNOWN=warn "
             "lets a file have others)");
 }
 
-/* "_comment", "//": notes, as people write them where JSON has no comments. DeepSpeed passes over them at the top
- * only. */
+/* "_comment", "//": notes, which people write because JSON has no comments.
+ * Like DeepSpeed, only at the top level. */
 static bool is_note(const char *group, const char *name)
 {
     return !*group && (*name == '_' || !strncmp(name, "//", 2));
 }
 
-/* Every key that the user has must have a row, which is not one of those that are gone. */
-static void check_keys(dsi_config_reader *r, const char *pattern, const char *group,
-                       const json_t *given)
+/* Every key of the user must be in the table, and not be a removed one. */
+static void check_names(dsi_config_reader *r, const char *group, const char *path,
+                        const json_t *given)
 {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)given, name, value)
     {
-        char *path = join(group, name);
-        char *known = join(pattern, name); /* the group may have been given by another name */
-        const dsi_config_row *row = strchr(name, '.') ? NULL : dsi_config_find(known);
-        if ((!row || !*name) && !is_note(pattern, name))
-            unknown(r, pattern, path, name);
-        else if (row && row->mark == DSI_KEY_GONE)
-            dsi_config_wrong(r, path, "gone from DeepSpeed, and not here either: %s; leave it out",
-                             row->help);
+        char *written = path_join(path, name), *known = path_join(group, name);
+        const dsi_config_key *key = strchr(name, '.') ? NULL : dsi_config_key_find(known);
+        if ((!key || !*name) && !is_note(group, name))
+            add_unknown(r, group, written, name);
+        else if (key && key->mark == DSI_KEY_REMOVED)
+            dsi_config_add_error(
+                r, written,
+                "was removed from DeepSpeed and is not supported here (%s); leave it out",
+                key->help);
         dsi_free(known);
-        dsi_free(path);
+        dsi_free(written);
     }
 }
 
-/* The user's value of the row's key under whichever of its names, and the path by that name. */
-static json_t *lookup(dsi_config_reader *r, const dsi_config_row *row, const char *group,
-                      const json_t *given, char **used)
+/* The user's value of a key, under any of its names, and in *used its path by
+ * that name, to be freed. */
+static json_t *value_lookup(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+                            const json_t *given, char **used)
 {
-    json_t *value = json_object_get(given, dsi_config_last(row));
-    *used = join(group, dsi_config_last(row));
-    for (int i = 0; given && i < dsi_config_rows(); i++) {
-        const dsi_config_row *other = dsi_config_row_at(i);
-        if (!other->target || strcmp(other->target, row->path)) continue;
-        json_t *its = json_object_get(given, dsi_config_last(other));
-        if (!its) continue;
-        char *path = join(group, dsi_config_last(other));
-        if (value)
-            dsi_config_wrong(r, path, "the same as \"%s\", which is there too; give one of them",
-                             dsi_config_last(row));
-        else if (other->mark == DSI_KEY_OLD)
-            dsi_config_warn(r, "\"%s\" is an old name; use \"%s\"", path, row->path);
-        if (!value) {
-            value = its;
-            dsi_free(*used);
-            *used = dsi_strdup(path);
+    json_t *value = json_object_get(given, dsi_config_key_name(key));
+    *used = path_join(path, dsi_config_key_name(key));
+    for (int i = 0; given && i < dsi_config_key_count(); i++) {
+        const dsi_config_key *alias = dsi_config_key_at(i);
+        if (!alias->target || strcmp(alias->target, key->path) != 0) continue;
+        json_t *other = json_object_get(given, dsi_config_key_name(alias));
+        if (!other) continue;
+        char *written = path_join(path, dsi_config_key_name(alias));
+        if (value) {
+            dsi_config_add_error(r, written,
+                                 "the same as \"%s\", which is there too; give one of them",
+                                 dsi_config_key_name(key));
+            dsi_free(written);
+            continue;
         }
-        dsi_free(path);
+        if (alias->mark == DSI_KEY_DEPRECATED)
+            dsi_config_add_warning(r, "\"%s\" is a deprecated name; use \"%s\"", written,
+                                   key->path);
+        value = other;
+        dsi_free(*used);
+        *used = written;
     }
     return value;
 }
 
-/* These names stand for a group, and have a truth value. */
+/* ---- groups ---- */
+
+/* Two deprecated names of groups take a boolean. */
 static bool is_cpu_offload(const char *path)
 {
     return !strcmp(path, "zero_optimization.cpu_offload") ||
            !strcmp(path, "zero_optimization.cpu_offload_param");
 }
 
-/* The old forms of a group, true or false. A new reference, or NULL if it is none. path tells by which name
- * the group was given. */
-static json_t *old_form(dsi_config_reader *r, const char *path, const json_t *value)
+/* A group in its deprecated form, true or false, as an object or null: a new
+ * reference. NULL if it is not in such a form. */
+static json_t *group_from_bool(dsi_config_reader *r, const char *path, const json_t *value)
 {
     if (!json_is_boolean(value)) return NULL;
     if (is_cpu_offload(path))
         return json_is_true(value) ? json_pack("{s:s}", "device", "cpu") : json_null();
-    if (strcmp(path, "zero_optimization")) return NULL;
-    dsi_config_warn(r, "\"zero_optimization\": true or false is an old form; use {\"stage\": 1}");
+    if (strcmp(path, "zero_optimization") != 0) return NULL;
+    dsi_config_add_warning(
+        r, "\"zero_optimization\": true or false is deprecated; use {\"stage\": 1}");
     if (!json_is_true(value)) return json_object();
     json_t *group = json_pack("{s:i}", "stage", 1);
     json_t *size = json_object_get(r->c->trees->given, "allgather_size");
@@ -355,70 +399,59 @@ static json_t *old_form(dsi_config_reader *r, const char *path, const json_t *va
     return group;
 }
 
-static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_row *row, const char *path,
+static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                                 json_t *given)
 {
-    json_t *old = old_form(r, path, given), *def = default_of(row), *resolved = NULL;
-    if (old) given = old;
-    const char *s = json_string_value(given);
-    bool empty = !given || (json_is_null(given) && row->nullable) ||
-                 (s && !strcmp(s, "auto") && !strcmp(row->def, "null"));
-    if (given && !old && is_cpu_offload(path) && !empty) {
-        dsi_config_wrong(r, path, "expected true or false");
+    json_t *converted = group_from_bool(r, path, given), *def = key_default(key), *resolved = NULL;
+    if (converted) given = converted;
+    bool empty = !given || (json_is_null(given) && key->nullable) ||
+                 (is_auto(given) && json_is_null(def));
+    if (given && !converted && is_cpu_offload(path) && !empty) {
+        dsi_config_add_error(r, path, "expected true or false");
         given = NULL;
     } else if (!empty && !json_is_object(given)) {
-        mismatch(r, row, path, given);
+        add_mismatch(r, key, path, given);
     }
-    /* Fields get their defaults even if the group itself is null. */
-    resolved = resolve_group(r, row->path, path, json_is_object(given) ? given : NULL);
+    resolved = resolve_group(r, key, path, json_is_object(given) ? given : NULL);
     if (empty && json_is_null(def)) {
         json_decref(resolved);
         resolved = json_null();
     }
-    json_decref(old);
+    json_decref(converted);
     json_decref(def);
     return resolved;
 }
 
-/* A group whose keys are the user's names: each of them is a group of the same form. */
-static void resolve_named(dsi_config_reader *r, const dsi_config_row *row, const char *group,
-                          const json_t *given, json_t *into)
+static json_t *resolve_key(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+                           json_t *given)
 {
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)given, name, value)
-    {
-        char *path = join(group, name);
-        json_object_set_new(into, name, resolve_subgroup(r, row, path, value));
-        dsi_free(path);
-    }
+    if (key->type == DSI_KEY_GROUP) return resolve_subgroup(r, key, path, given);
+    if (key->mark != DSI_KEY_SUPPORTED) return resolve_inactive(r, key, path, given);
+    return resolve_value(r, key, path, given);
 }
 
-static json_t *resolve_group(dsi_config_reader *r, const char *pattern, const char *path,
+/* of: the group's key; NULL: the top level. */
+static json_t *resolve_group(dsi_config_reader *r, const dsi_config_key *of, const char *path,
                              const json_t *given)
 {
+    const char *group = of ? of->path : "";
+    bool ignored = of && of->mark == DSI_KEY_IGNORED;
     json_t *into = json_object();
-    check_keys(r, pattern, path, given);
-    for (int i = 0; i < dsi_config_rows(); i++) {
-        const dsi_config_row *row = dsi_config_row_at(i);
-        if (!dsi_config_in_group(row, pattern) || row->target || row->mark == DSI_KEY_GONE)
+    if (!ignored) check_names(r, group, path, given);
+    for (int i = 0; i < dsi_config_key_count(); i++) {
+        const dsi_config_key *key = dsi_config_key_at(i);
+        if (!dsi_config_key_in_group(key, group) || key->target || key->mark == DSI_KEY_REMOVED)
             continue;
-        const char *name = dsi_config_last(row);
-        if (!strcmp(name, "*")) {
-            resolve_named(r, row, path, given, into);
-            continue;
-        }
-        char *full;
-        json_t *value = lookup(r, row, path, given, &full);
-        bool is_group = row->type == DSI_KEY_GROUP;
-        json_object_set_new(into, name,
-                            (is_group ? resolve_subgroup : resolve_value)(r, row, full, value));
-        dsi_free(full);
+        char *written;
+        json_t *value = value_lookup(r, key, path, given, &written);
+        json_object_set_new(into, dsi_config_key_name(key), resolve_key(r, key, written, value));
+        dsi_free(written);
     }
+    if (ignored) copy_ignored(r, of, path, given, into);
     return into;
 }
 
 void dsi_config_resolve(dsi_config_reader *r)
 {
-    r->c->trees->resolved = resolve_group(r, "", "", r->c->trees->given);
+    r->c->trees->resolved = resolve_group(r, NULL, "", r->c->trees->given);
 }

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
-#include "config/parts.h"
+#include "config/reader.h"
 #include "engine.h"
 
 ds_module *dsi_trial_model(void)

@@ -52,33 +52,16 @@ struct ds_engine {
     bool applied;       /* the last step updated */
 };
 
-/* engine/build.c: from the configuration to the parts; false, with the message, when something is refused. */
-bool dsi_engine_build(ds_engine *e, const ds_init *init);
-/* After its parts were freed: if the engine was the last that uses the world which one of them made, ends it. */
-void dsi_engine_leave(const ds_engine *e);
+/* engine/initialize.c: after a failure, ends the other ranks too, which would wait
+ * for this one. Returns the status of the failure. */
+ds_status dsi_engine_abort_ranks(const ds_engine *e);
+
+/* engine/zero_options.c */
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
 /* engine/config_check.c: a model whose one parameter has no elements, for an optimizer that is made
  * only to check its options. It takes no memory of the device and draws nothing from the
  * thread's generator. To be freed with ds_module_free. */
 ds_module *dsi_trial_model(void);
-
-/* Whether losses and norms are wanted for a monitor; the same on all ranks. */
-static inline bool dsi_engine_watched(const ds_engine *e)
-{
-    return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||
-           ds_monitor_sinks(e->monitor) > 0;
-}
-
-/* engine/checkpoint/save.c: in ds_engine_step, and before the engine is freed: what is written behind. */
-void dsi_engine_poll_async_save(ds_engine *e);
-void dsi_engine_end_async_save(ds_engine *e);
-
-/* engine/announce.c: what is printed, and sent to the monitor. */
-void dsi_engine_announce_start(const ds_engine *e);
-/* before the scaler is told */
-void dsi_engine_announce_overflow(const ds_engine *e, const char *bad);
-ds_status dsi_engine_announce_step(ds_engine *e, bool boundary);        /* after all is counted */
-void dsi_engine_announce_memory(const ds_engine *e, const char *where); /* if memory_breakdown */
 
 #endif

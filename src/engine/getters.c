@@ -1,4 +1,4 @@
-/* engine/getters.c: what an engine answers about itself; its averages.
+/* engine/getters.c: what an engine answers about itself.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -59,26 +59,3 @@ double ds_engine_gradient_clipping(const ds_engine *e)
     return e ? e->config->gradient_clipping : 0;
 }
 int64_t ds_engine_steps_per_print(const ds_engine *e) { return e ? e->config->steps_per_print : 0; }
-
-/* ---- averages -------------------------------------------------------------------------------------------- */
-
-static ds_tensor *part(void *zero, int i) { return dsi_zero_part(zero, i); }
-static ds_status publish(void *zero) { return dsi_zero_publish(zero); }
-
-ds_status ds_engine_use_ema(ds_engine *e, double decay)
-{
-    if (!e) return dsi_null_operand("engine_use_ema"), DS_EINVAL;
-    if (e->ema) return dsi_fail(DS_ESTATE, "engine_use_ema: there are averages already");
-    dsi_ema_parts parts = {e->zero, part, publish};
-    e->ema = dsi_ema_new(e->model, decay, e->zero ? &parts : NULL);
-    return e->ema ? DS_OK : ds_error_status();
-}
-
-ds_status ds_engine_swap_ema(ds_engine *e)
-{
-    if (!e) return dsi_null_operand("engine_swap_ema"), DS_EINVAL;
-    if (!e->ema)
-        return dsi_fail(DS_ESTATE, "engine_swap_ema: there are no averages: call ds_engine_use_ema "
-                                   "before training");
-    return dsi_ema_swap(e->ema);
-}

@@ -9,7 +9,7 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "config/parts.h"
+#include "config/reader.h"
 
 #include <strings.h>
 #include <unistd.h>
@@ -44,14 +44,14 @@ static json_t *ours(const json_t *tree, const char *key)
                                            {"scheduler_params", "scheduler.params"},
                                            {"zero_stage", "zero_optimization.stage"},
                                            {"grad_accum_dtype", "data_types.grad_accum_dtype"}};
-    json_t *stage = dsi_config_at(tree, "zero_optimization.stage");
-    if (!strcmp(key, "communication_data_type")) return dtype_name(dsi_config_at(tree, key));
+    json_t *stage = dsi_config_tree_get(tree, "zero_optimization.stage");
+    if (!strcmp(key, "communication_data_type")) return dtype_name(dsi_config_tree_get(tree, key));
     if (!strcmp(key, "optimizer_name"))
-        return optimizer_name(dsi_config_at(tree, "optimizer.type"));
+        return optimizer_name(dsi_config_tree_get(tree, "optimizer.type"));
     if (!strcmp(key, "zero_enabled")) return json_boolean(json_integer_value(stage) > 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (!strcmp(key, paths[i][0])) key = paths[i][1];
-    return json_incref(dsi_config_at(tree, key));
+    return json_incref(dsi_config_tree_get(tree, key));
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "engine/agree.h"
+#include "engine/sync_status.h"
 #include "folder.h"
 
 #include <stdio.h>
@@ -51,7 +51,7 @@ static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
     bool first = ds_comm_rank(e->comm) == 0;
     ds_status status = dsi_sync_status(e->comm, told(first && !mine ? ds_error_status() : DS_OK));
     *folder = NULL;
-    if (status == DS_OK) status = dsi_same_text(e->comm, mine, folder);
+    if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, folder);
     if (status == DS_OK)
         status = dsi_sync_status(
             e->comm, told(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
@@ -93,7 +93,7 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
     int before = dsi_error_count();
     if (first) list_candidates(&c, dir, why, sizeof why);
     int64_t n = c.n;
-    ds_status status = dsi_same_count(e->comm, &n);
+    ds_status status = dsi_broadcast_count(e->comm, &n);
     if (status == DS_OK && n == 0)
         status = dsi_sync_status(e->comm, first ? ds_error_status() : DS_OK);
     for (int64_t i = 0; status == DS_OK && i < n; i++) {
@@ -195,7 +195,7 @@ static ds_status load_from(ds_engine *e, const ds_load_opts *o, const char *fold
 
 ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
 {
-    if (!e) return dsi_null_operand("engine_load"), DS_EINVAL;
+    if (!e) return dsi_null_argument("engine_load");
     char *folder = NULL;
     if (o.client_state) *o.client_state = NULL;
     ds_status status = ds_engine_save_wait(e);

@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "engine/agree.h"
+#include "engine/sync_status.h"
 #include "folder.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ void dsi_engine_end_async_save(ds_engine *e)
 
 ds_status ds_engine_save_wait(ds_engine *e)
 {
-    if (!e) return dsi_null_operand("engine_save_wait"), DS_EINVAL;
+    if (!e) return dsi_null_argument("engine_save_wait");
     if (!e->behind) return DS_OK;
     dsi_async_save_wait(e->behind);
     const char *why = dsi_async_save_error(e->behind);
@@ -98,14 +98,14 @@ static ds_status check(const ds_engine *e, const ds_save_opts *o)
 static ds_status agree_on_tag(const ds_engine *e, const char *mine, char **tag)
 {
     bool same;
-    ds_status status = dsi_sync_same(e->comm, mine, &same);
+    ds_status status = dsi_sync_same_text(e->comm, mine, &same);
     if (status == DS_OK && !same && e->config->checkpoint.tag_validation == DSI_TAG_FAIL)
         return dsi_fail(
             DS_EINVAL,
             "engine_save: the tag is \"%.80s\" on rank %d and not the same on all ranks "
             "(checkpoint.tag_validation is FAIL)",
             mine, ds_comm_rank(e->comm));
-    if (status == DS_OK) status = dsi_same_text(e->comm, mine, tag);
+    if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, tag);
     if (status == DS_OK && !same && e->config->checkpoint.tag_validation == DSI_TAG_WARN &&
         !ds_comm_rank(e->comm))
         dsi_log(
@@ -120,7 +120,7 @@ static ds_status agree_on_place(const ds_engine *e, const ds_save_opts *o, char 
 {
     bool same;
     dsi_text own = {0};
-    ds_status status = dsi_sync_same(e->comm, o->dir, &same);
+    ds_status status = dsi_sync_same_text(e->comm, o->dir, &same);
     if (status == DS_OK && !same)
         return dsi_fail(DS_EINVAL,
                         "engine_save: the folder is %s on rank %d and not the same on all ranks",
@@ -193,7 +193,7 @@ static ds_status run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 
 ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
 {
-    if (!e) return dsi_null_operand("engine_save"), DS_EINVAL;
+    if (!e) return dsi_null_argument("engine_save");
     char *tag = NULL;
     ds_status status = ds_engine_save_wait(e);
     if (status == DS_OK) status = dsi_sync_status(e->comm, check(e, &o));
@@ -212,7 +212,7 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
 
 ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name)
 {
-    if (!e || !dir) return dsi_null_operand("engine_save_16bit_model"), DS_EINVAL;
+    if (!e || !dir) return dsi_null_argument("engine_save_16bit_model");
     if (!name) name = "pytorch_model.bin";
     if (e->config->zero.stage == 3 && !e->config->zero.gather_16bit_weights_on_model_save)
         return dsi_fail(DS_ESTATE,

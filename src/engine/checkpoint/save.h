@@ -101,4 +101,11 @@ const char *dsi_async_save_error(const dsi_async_save *b);
 void dsi_async_save_wait(dsi_async_save *b);
 void dsi_async_save_free(dsi_async_save *b);
 
+/* ---- at the engine's other calls --------------------------------------------------------------------------- */
+
+/* In ds_engine_step: prints the failure of an asynchronous save, once. */
+void dsi_engine_poll_async_save(ds_engine *e);
+/* Before the engine is freed: waits for the save. */
+void dsi_engine_end_async_save(ds_engine *e);
+
 #endif

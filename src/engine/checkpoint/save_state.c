@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint/value.h"
-#include "config/parts.h"
+#include "config/reader.h"
 #include "data/loader.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"

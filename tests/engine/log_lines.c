@@ -1,6 +1,7 @@
-/* tests/engine/report.c: lines of progress and of memory.
+/* tests/engine/log_lines.c: lines of progress and of memory.
  * SPDX-License-Identifier: MIT */
-#include "engine/report.h"
+#include "engine/log_lines.h"
+#include "engine/memory_report.h"
 
 #include "base/log.h"
 #include "caught.h"
@@ -12,10 +13,10 @@ static void report_some(void)
 {
     static const double lr[] = {0.001, 3e-7}, betas[] = {0.8, 0.999, 0.9, 0.95},
                         momentum[] = {0.9, 0};
-    dsi_report_progress(0, 0, 1, lr, betas, 2, false);
-    dsi_report_progress(10, 3, 2, lr, betas, 2, false);
-    dsi_report_progress(20, 3, 1, lr, betas + 2, 2, true);
-    dsi_report_progress(30, 3, 2, lr, momentum, 1, false);
+    dsi_log_progress(0, 0, 1, lr, betas, 2, false);
+    dsi_log_progress(10, 3, 2, lr, betas, 2, false);
+    dsi_log_progress(20, 3, 1, lr, betas + 2, 2, true);
+    dsi_log_progress(30, 3, 2, lr, momentum, 1, false);
 }
 
 static void progress_is_printed_as_python_does(void **state)
@@ -36,10 +37,10 @@ static void report_with_tensors(void)
 {
     ds_scope *scope = ds_scope_open();
     ds_zeros(DS_U8, ds_shape(64 << 20)); /* 0.06 GB */
-    dsi_report_memory("Engine before forward");
+    dsi_memory_report_log("Engine before forward");
     ds_scope_close(scope);
-    dsi_report_memory("Engine after forward");
-    dsi_report_memory("Engine before backward");
+    dsi_memory_report_log("Engine after forward");
+    dsi_memory_report_log("Engine before backward");
 }
 
 static void memory_lines_are_deepspeeds(void **state)
@@ -67,7 +68,7 @@ static void memory_lines_are_deepspeeds(void **state)
 static void report_on_rank_1(void)
 {
     dsi_log_set_rank(1);
-    dsi_report_memory("Engine before forward");
+    dsi_memory_report_log("Engine before forward");
     report_some();
 }
 
@@ -81,19 +82,20 @@ static void machine_memory_is_psutils(void **state)
 {
     (void)state;
     dsi_machine_memory m;
-    CHECK(dsi_machine_memory_read("MemTotal:       1000 kB\nMemFree:         100 kB\n"
-                                  "MemAvailable:    250 kB\nBuffers:          10 kB\n",
-                                  &m));
+    CHECK(dsi_machine_memory_parse("MemTotal:       1000 kB\nMemFree:         100 kB\n"
+                                   "MemAvailable:    250 kB\nBuffers:          10 kB\n",
+                                   &m));
     CHECK_CLOSE(m.used_bytes, 750 * 1024.0, 0);
     CHECK_CLOSE(m.percent, 75, 1e-12);
     /* old kernels say nothing of what is available; some containers more than there is */
-    CHECK(dsi_machine_memory_read("MemTotal: 1000 kB\nMemFree: 100 kB\n", &m));
+    CHECK(dsi_machine_memory_parse("MemTotal: 1000 kB\nMemFree: 100 kB\n", &m));
     CHECK_CLOSE(m.percent, 90, 1e-12);
-    CHECK(dsi_machine_memory_read("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 2000 kB", &m));
+    CHECK(
+        dsi_machine_memory_parse("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 2000 kB", &m));
     CHECK_CLOSE(m.percent, 90, 1e-12);
-    CHECK(!dsi_machine_memory_read("", &m));
-    CHECK(!dsi_machine_memory_read("MemTotal: 1000 kB\n", &m));
-    CHECK(!dsi_machine_memory_read("SwapTotal: 1000 kB\nMemFree: 1 kB", &m));
+    CHECK(!dsi_machine_memory_parse("", &m));
+    CHECK(!dsi_machine_memory_parse("MemTotal: 1000 kB\n", &m));
+    CHECK(!dsi_machine_memory_parse("SwapTotal: 1000 kB\nMemFree: 1 kB", &m));
 }
 
 TEST_MAIN(cmocka_unit_test(progress_is_printed_as_python_does),

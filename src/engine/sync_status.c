@@ -1,6 +1,6 @@
 /* engine/agree.c: a failure of one rank becomes one of all; texts of rank 0.
  * SPDX-License-Identifier: MIT */
-#include "agree.h"
+#include "sync_status.h"
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -60,7 +60,7 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine)
     return dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
 }
 
-ds_status dsi_same_text(ds_comm *c, const char *text, char **out)
+ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out)
 {
     int64_t n = text ? (int64_t)strlen(text) : -1;
     *out = NULL;
@@ -72,21 +72,21 @@ ds_status dsi_same_text(ds_comm *c, const char *text, char **out)
     return broadcast(c, *out, DS_U8, n, 0);
 }
 
-ds_status dsi_same_count(ds_comm *c, int64_t *n)
+ds_status dsi_broadcast_count(ds_comm *c, int64_t *n)
 {
     return ds_comm_size(c) > 1 ? broadcast(c, n, DS_I64, 1, 0) : DS_OK;
 }
 
-uint64_t dsi_same_hash(const char *s) /* FNV-1a */
+uint64_t dsi_text_hash(const char *s) /* FNV-1a */
 {
     uint64_t h = 0xcbf29ce484222325u;
     while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
     return h;
 }
 
-ds_status dsi_sync_same(ds_comm *c, const char *text, bool *same)
+ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
 {
-    int64_t low = (int64_t)(dsi_same_hash(text) >> 1), high = low;
+    int64_t low = (int64_t)(dsi_text_hash(text) >> 1), high = low;
     *same = true;
     if (ds_comm_size(c) == 1) return DS_OK;
     if (reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK || reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)

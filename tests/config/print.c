@@ -1,4 +1,4 @@
-/* tests/engine/print.c: DeepSpeed's lines about a configuration, and when they are printed.
+/* tests/config/print.c: DeepSpeed's lines about a configuration, and when they are printed.
  * SPDX-License-Identifier: MIT */
 #include "base/log.h"
 #include "caught.h"
@@ -66,7 +66,8 @@ static void warnings(void **state)
     (void)state;
     rank = 0;
     const char *s = caught_of(NULL, print);
-    CHECK(strstr(s, "[WARNING]") && strstr(s, "\"zero_optimization.cpu_offload\" is an old name"));
+    CHECK(strstr(s, "[WARNING]") &&
+          strstr(s, "\"zero_optimization.cpu_offload\" is a deprecated name"));
     CHECK(strstr(s, "without effect here (docs/config.md says why): dump_state\n"));
     CHECK(!strstr(s, "DeepSpeedEngine"));
     rank = 1;

@@ -29,7 +29,7 @@ static void add(dsi_extent *s, ds_tensor *x, size_t bytes, int param)
 
 ds_status dsi_extent_add(dsi_extent *s, ds_tensor *x, int param)
 {
-    if (!x) return dsi_null_operand("engine_save"), DS_EINVAL;
+    if (!x) return dsi_null_argument("engine_save");
     add(s, x, (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype), param);
     return DS_OK;
 }

@@ -1,4 +1,4 @@
-/* engine/agree.h: what ranks must know of each other where one of them may fail alone, at its files.
+/* engine/sync_status.h: what ranks must know of each other where one of them may fail alone, at its files.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_AGREE_H
 #define DSI_ENGINE_AGREE_H
@@ -11,14 +11,14 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine);
 
 /* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator
  * alone. */
-ds_status dsi_same_text(ds_comm *c, const char *text, char **out);
+ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out);
 
 /* Rank 0's number on all ranks. */
-ds_status dsi_same_count(ds_comm *c, int64_t *n);
+ds_status dsi_broadcast_count(ds_comm *c, int64_t *n);
 
-uint64_t dsi_same_hash(const char *text); /* texts that differ are taken to have different ones */
+uint64_t dsi_text_hash(const char *text); /* texts that differ are taken to have different ones */
 
 /* Whether the text is the same on all ranks. */
-ds_status dsi_sync_same(ds_comm *c, const char *text, bool *same);
+ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);
 
 #endif

@@ -1,9 +1,9 @@
-/* tests/engine/config.c: values of ds_config.json: types, ranges, names, batch arithmetic, rules between
+/* tests/config/values.c: values of ds_config.json: types, ranges, names, batch arithmetic, rules between
  * keys; every error has a case. What DeepSpeed makes of whole files is in tests/reference/config.c.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "check.h"
-#include "config/parts.h"
+#include "config/reader.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
@@ -93,7 +93,7 @@ static void types_and_ranges(void **state)
         {"{" B "'comms_logger': {'prof_ops': ['send', 'alreduce']}}",
          "\"comms_logger.prof_ops\": there is no operation \"alreduce\" (did you mean "
          "\"all_reduce\"?)"},
-        {"{" B "'sequence_parallel_size': 2}", "an integer that is 1 or null, found 2"},
+        {"{" B "'sequence_parallel_size': 2}", "there is no sequence parallelism"},
     };
     refuses(cases, COUNT(cases));
 }
@@ -138,11 +138,12 @@ static void names(void **state)
         {"{" B "'fp16.enabled': true}", "\"fp16.enabled\": keys do not nest by dots"},
         {"{" B "'': 1}", "\"\": there is no such key"},
         {"{" B "'timers': {'throughput': {'enable': true}}}", "did you mean \"enabled\"?"},
-        {"{" B "'amp': {'enabled': false}}", "\"amp\": gone from DeepSpeed, and not here either"},
+        {"{" B "'amp': {'enabled': false}}",
+         "\"amp\": was removed from DeepSpeed and is not supported here (NVIDIA's apex"},
         {"{" B "'elasticity': {}}", "set the batch keys themselves"},
-        {"{" B "'sparse_gradients': false}", "\"sparse_gradients\": gone"},
-        {"{" B "'zero_optimization': {'mics_shard_size': 2}}", "gone from DeepSpeed"},
-        {"{" B "'hybrid_engine': {'enabled': true}}", "is not supported (generation is not there)"},
+        {"{" B "'sparse_gradients': false}", "\"sparse_gradients\": was removed"},
+        {"{" B "'zero_optimization': {'mics_shard_size': 2}}", "was removed from DeepSpeed"},
+        {"{" B "'hybrid_engine': {'enabled': true}}", "is not supported (there is no generation)"},
         {"{" B "'fp16': {'fp16_master_weights_and_grads': true}}", "is not supported"},
         {"{" B "'weight_quantization': {}}", "is not supported"},
         {"{" B "'zero_optimization': {'cpu_offload': {'device': 'cpu'}}}",
@@ -150,7 +151,6 @@ static void names(void **state)
         {"{" B "'zero_optimization': {'cpu_offload_param': 'yes'}}", "expected true or false"},
         {"{" B "'zero_optimization': {'offload_optimizer': true}}",
          "expected an object or null, found true"},
-        {"{" B "'data_types': {'keep_in_fp32_modules': 'bf16'}}", "expected a list of strings"},
         {"{" B "'bf16': {}, 'bfloat16': {}}", "the same as \"bf16\", which is there too"},
         {"{" B "'zero_optimization': {'cpu_offload': false, 'offload_optimizer': {}}}",
          "the same as \"offload_optimizer\""},
@@ -177,8 +177,8 @@ static void automatic(void **state)
     static const wrong cases[] = {
         {"{'train_batch_size': 'auto'}",
          "\"train_batch_size\": \"auto\" cannot be worked out: train_batch_size or"},
-        {"{" B "'gradient_clipping': 'auto'}", "\"gradient_clipping\": \"auto\" is filled in by"},
-        {"{" B "'prescale_gradients': 'auto'}", "\"auto\" is filled in by"},
+        {"{" B "'gradient_clipping': 'auto'}", "\"gradient_clipping\": \"auto\" is for trainers"},
+        {"{" B "'prescale_gradients': 'auto'}", "\"auto\" is for trainers"},
         {"{" B "'optimizer': {'type': 'Adam', 'params': {'lr': 'auto'}}}",
          "\"optimizer.params.lr\": \"auto\""},
         {"{" B "'scheduler': {'type': 'WarmupLR', 'params': {'warmup_num_steps': 'auto'}}}",
@@ -368,9 +368,9 @@ static void resolved_again(void **state)
     dsi_free(twice);
 }
 
-/* ---- old names, warnings ------------------------------------------------------------------------- */
+/* ---- deprecated names, warnings ------------------------------------------------------------------------- */
 
-static void old_names(void **state)
+static void deprecated_names(void **state)
 {
     (void)state;
     dsi_config *c = must_read("{" B
@@ -403,7 +403,7 @@ static void without_effect(void **state)
     dsi_config *c = must_read("{" B "'dump_state': true, 'log_level': null, 'vocabulary_size': 10,"
                               "'wandb': {'enabled': true, 'project': 'deepspeed'},"
                               "'flops_profiler': {'recompute_fwd_factor': 0}}");
-    has_warning(c, "without effect here (docs/config.md says why): dump_state, wandb.enabled, "
+    has_warning(c, "without effect here (docs/config.md says why): dump_state, wandb, "
                    "vocabulary_size");
     dsi_config_free(c);
     c = must_read("{" B "'scheduler': {'params': {'warmup_num_steps': 5}}}");
@@ -428,21 +428,28 @@ static void unknown_keys_softened(void **state)
     unsetenv("DS_CONFIG_UNKNOWN");
 }
 
-static void named_by_the_user(void **state)
+/* Groups without a counterpart here take any keys, but for those that would
+ * change training. */
+static void ignored_groups(void **state)
 {
     (void)state;
-#define METRICS \
-    "{" B "'data_efficiency': {'data_sampling': {'curriculum_learning': {'curriculum_metrics': "
-    dsi_config *c = must_read(METRICS "{'seqlen': {'min_difficulty': 8}}}}}}");
-    json_t *metric = dsi_config_at(c->trees->resolved,
-                                   "data_efficiency.data_sampling."
-                                   "curriculum_learning.curriculum_metrics.seqlen");
-    CHECK_INT(json_integer_value(json_object_get(metric, "min_difficulty")), 8);
-    CHECK(json_is_null(json_object_get(metric, "max_difficulty")));
+#define SAMPLING "{" B "'data_efficiency': {'data_sampling': {"
+    dsi_config *c = must_read(SAMPLING "'num_epochs': 3, 'curriculum_learning': {'a': {'b': 8}}},"
+                                       "'seed': 5}, 'wandb': {'enabled': false, 'team': 't'},"
+                                       "'checkpoint': {'writer': {'type': 'FAST'}},"
+                                       "'tensor_parallel': {'tp': {'tp_size': 1}, 'dtype': null},"
+                                       "'autotuning': {'enabled': true}}");
+    has_warning(c, "says why): checkpoint.writer, tensor_parallel, autotuning");
+    json_t *kept = dsi_config_tree_get(c->trees->resolved,
+                                       "data_efficiency.data_sampling.curriculum_learning.a.b");
+    CHECK_INT(json_integer_value(kept), 8);
     dsi_config_free(c);
     static const wrong cases[] = {
-        {METRICS "{'seqlen': {'min_dificulty': 8}}}}}}", "seqlen.min_dificulty\": did you mean"},
-        {METRICS "{'seqlen': 8}}}}}", "curriculum_metrics.seqlen\": expected an object, found 8"},
+        {SAMPLING "'curriculum_learning': {'enabled': true}}}}", "learning.enabled\": is not supp"},
+        {SAMPLING "'dynamic_batching': {'enabled': 1}}}}", "batching.enabled\": is not supported"},
+        {SAMPLING "'curriculum_learning': 8}}}", "learning\": expected an object, found 8"},
+        {"{" B "'tensor_parallel': {'tp': {'tp_size': 2}}}", "tp.tp_size\": is not supported"},
+        {"{" B "'tensor_parallel': {'autotp_size': 4}}", "\"tensor_parallel.autotp_size\": is not"},
     };
     refuses(cases, COUNT(cases));
 }
@@ -451,6 +458,6 @@ TEST_MAIN(cmocka_unit_test(types_and_ranges), cmocka_unit_test(counts), cmocka_u
           cmocka_unit_test(notes), cmocka_unit_test(automatic), cmocka_unit_test(rules),
           cmocka_unit_test(several_at_once), cmocka_unit_test(batch_sizes),
           cmocka_unit_test(batch_mismatches), cmocka_unit_test(values), cmocka_unit_test(defaults),
-          cmocka_unit_test(resolved_again), cmocka_unit_test(old_names),
+          cmocka_unit_test(resolved_again), cmocka_unit_test(deprecated_names),
           cmocka_unit_test(without_effect), cmocka_unit_test(unknown_keys_softened),
-          cmocka_unit_test(named_by_the_user))
+          cmocka_unit_test(ignored_groups))

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-#include "agree.h"
+#include "sync_status.h"
 
 #include "base/text.h"
 #include "comm/comm.h"
@@ -138,10 +138,10 @@ static ds_status load_all(const ds_engine *e, const ds_state *mine, const ds_sta
 
 ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
 {
-    if (!e) return dsi_null_operand("engine_load_state"), DS_EINVAL;
+    if (!e) return dsi_null_argument("engine_load_state");
     ds_scope *scope = ds_scope_open();
     ds_state *mine = ds_module_state(e->model);
-    ds_status status = !state ? (dsi_null_operand("engine_load_state"), DS_EINVAL)
+    ds_status status = !state ? dsi_null_argument("engine_load_state")
                        : dsi_ema_swapped(e->ema)
                            ? dsi_fail(DS_ESTATE, "engine_load_state: the parameters are the "
                                                  "averaged ones: ds_engine_swap_ema(engine) "

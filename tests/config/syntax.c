@@ -1,10 +1,10 @@
-/* tests/engine/config_syntax.c: what may stand in the text of a configuration, where errors point, and where
+/* tests/config/syntax.c: what may stand in the text of a configuration, where errors point, and where
  * the text comes from.
  * SPDX-License-Identifier: MIT */
+#include "config/syntax.h"
 #include "base/mem.h"
 #include "check.h"
 #include "config/config.h"
-#include "config/syntax.h"
 #include "folder.h"
 
 #include <sys/stat.h>

@@ -1,0 +1,70 @@
+/* engine/backward.c: ds_engine_backward: gradients of the scaled loss.
+ *
+ * Invariants: between ds_engine_backward and ds_engine_step went_backward is
+ * set, and went_last says whether that backward reduced the gradients over the
+ * ranks. Without ds_engine_set_gradient_accumulation_boundary every backward
+ * needs its step. At a boundary the call is collective: all ranks call it.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include "log_lines.h"
+#include "monitor_scalars.h"
+
+#include <math.h>
+
+static ds_status backward_check_order(const ds_engine *e, const ds_tensor *loss)
+{
+    if (!e->zero)
+        return dsi_fail(DS_ESTATE,
+                        "engine_backward: there is no optimizer: name one in the configuration "
+                        "(\"optimizer\"), or give .optimizer to ds_initialize");
+    if (e->went_backward && (e->went_last || e->ends == DSI_ENDS_COUNTED))
+        return dsi_fail(DS_ESTATE,
+                        "engine_backward: called twice: call ds_engine_step(engine) after each "
+                        "backward (for two losses, add them)");
+    if (dsi_ema_swapped(e->ema))
+        return dsi_fail(DS_ESTATE, "engine_backward: the parameters are the averaged ones: "
+                                   "ds_engine_swap_ema(engine) exchanges them back");
+    if (dsi_numel(loss->shape) != 1)
+        return dsi_fail(DS_EINVAL,
+                        "engine_backward: the loss is %s: expected one element (use ds_mean or "
+                        "ds_sum)",
+                        dsi_shape_text(loss->shape));
+    return DS_OK;
+}
+
+/* Reads the loss if on_nan or a monitor needs its value. A loss that is inf or
+ * NaN ends the training, unless fp16 or "on_nan": "continue" is set. */
+static ds_status check_loss_is_finite(ds_engine *e, const ds_tensor *loss)
+{
+    bool must_be_finite = !e->config->fp16.enabled && e->config->on_nan == DSI_NAN_ERROR;
+    if (!must_be_finite && !dsi_engine_is_monitored(e)) return DS_OK;
+    double value = ds_item(loss);
+    if (isfinite(value) || !must_be_finite) {
+        e->loss_sum += value / (double)e->config->gradient_accumulation_steps;
+        return DS_OK;
+    }
+    return dsi_fail(DS_ESTATE,
+                    "engine_backward: global step %lld: the loss is %g: training stops here "
+                    "(a lower learning rate may help; \"on_nan\": \"continue\" goes on)",
+                    (long long)e->global_steps, value);
+}
+
+ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
+{
+    if (!e || !loss) return dsi_null_argument("engine_backward");
+    if (backward_check_order(e, loss) != DS_OK || check_loss_is_finite(e, loss) != DS_OK)
+        return dsi_engine_abort_ranks(e);
+    bool last = ds_engine_is_gradient_accumulation_boundary(e);
+    double factor = e->scaler.scale / (double)e->config->gradient_accumulation_steps;
+    if (e->config->gradient_sum) factor *= ds_comm_size(e->comm); /* the reduction averages */
+    dsi_engine_log_memory(e, "before backward");
+    dsi_phase_start(e->timers, DSI_BWD);
+    ds_status status = dsi_zero_backward(e->zero, loss, factor, last);
+    dsi_phase_stop(e->timers, DSI_BWD);
+    dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
+    dsi_engine_log_memory(e, "after backward");
+    e->went_backward = status == DS_OK;
+    e->went_last = last;
+    return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
+}

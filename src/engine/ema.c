@@ -1,0 +1,25 @@
+/* engine/ema.c: an exponential moving average of an engine's parameters.
+ * parallel/ema.c keeps it; this rank's part of each parameter is ZeRO's.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+static ds_tensor *ema_zero_part(void *zero, int i) { return dsi_zero_part(zero, i); }
+static ds_status ema_zero_publish(void *zero) { return dsi_zero_publish(zero); }
+
+ds_status ds_engine_use_ema(ds_engine *e, double decay)
+{
+    if (!e) return dsi_null_argument("engine_use_ema");
+    if (e->ema) return dsi_fail(DS_ESTATE, "engine_use_ema: there are averages already");
+    dsi_ema_parts parts = {e->zero, ema_zero_part, ema_zero_publish};
+    e->ema = dsi_ema_new(e->model, decay, e->zero ? &parts : NULL);
+    return e->ema ? DS_OK : ds_error_status();
+}
+
+ds_status ds_engine_swap_ema(ds_engine *e)
+{
+    if (!e) return dsi_null_argument("engine_swap_ema");
+    if (!e->ema)
+        return dsi_fail(DS_ESTATE, "engine_swap_ema: there are no averages: call ds_engine_use_ema "
+                                   "before training");
+    return dsi_ema_swap(e->ema);
+}

@@ -1,0 +1,70 @@
+/* engine/monitor_scalars.c: numbers of a step, under DeepSpeed's tags.
+ * SPDX-License-Identifier: MIT */
+#include "monitor_scalars.h"
+
+#include "base/log.h"
+#include "engine.h"
+
+bool dsi_engine_is_monitored(const ds_engine *e)
+{
+    return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||
+           ds_monitor_sinks(e->monitor) > 0;
+}
+
+/* The loss of the global batch: the mean over the ranks of their means. */
+static ds_status loss_mean_over_ranks(const ds_engine *e, double *loss)
+{
+    *loss = e->loss_sum;
+    if (ds_comm_size(e->comm) == 1) return DS_OK;
+    dsi_request mean = {.comm = e->comm,
+                        .what = DSI_ALL_REDUCE,
+                        .dtype = DS_F64,
+                        .in = loss,
+                        .out = loss,
+                        .n = 1,
+                        .op = DS_REDUCE_AVG,
+                        .blocking = true,
+                        .purpose = "the loss for the monitor: add sinks on all ranks alike"};
+    dsi_request *r = dsi_request_start(&mean);
+    return r ? dsi_request_wait(r) : ds_error_status();
+}
+
+typedef struct Scalar {
+    const char *tag;
+    double value;
+    bool sent;
+} Scalar;
+
+/* The x axis is the number of samples seen by all ranks. */
+ds_status dsi_engine_send_scalars(ds_engine *e)
+{
+    double loss;
+    ds_status status = loss_mean_over_ranks(e, &loss);
+    bool timed = e->timers != NULL, fast = e->throughput.current > 0;
+    const Scalar scalars[] = {
+        {"Train/Samples/train_loss", loss, true},
+        {"Train/Samples/lr", ds_optim_lr(e->optim), true},
+        {"Train/Samples/loss_scale", e->scaler.scale, e->config->fp16.enabled},
+        {"Train/Samples/grad_norm", e->norm, true},
+        {"Train/Samples/skipped_steps", (double)e->skipped_steps, true},
+        {"Train/Samples/samples_per_sec", e->throughput.current, fast},
+        {"Train/Samples/elapsed_time_ms_forward", dsi_phase_ms(e->timers, DSI_FWD), timed},
+        {"Train/Samples/elapsed_time_ms_backward", dsi_phase_ms(e->timers, DSI_BWD), timed},
+        {"Train/Samples/elapsed_time_ms_backward_inner", dsi_phase_ms(e->timers, DSI_BWD_INNER),
+         timed},
+        {"Train/Samples/elapsed_time_ms_backward_allreduce",
+         dsi_phase_ms(e->timers, DSI_BWD_ALLREDUCE), timed},
+        {"Train/Samples/elapsed_time_ms_step", dsi_phase_ms(e->timers, DSI_STEP), timed},
+    };
+    if (status != DS_OK || ds_comm_rank(e->comm) != 0) return status;
+    for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
+        const Scalar *s = &scalars[i];
+        int before = dsi_error_count();
+        if (!s->sent || ds_monitor_write(e->monitor, s->tag, s->value, e->global_samples) == DS_OK)
+            continue;
+        /* printed once: the sink is closed */
+        dsi_log(DSI_WARNING, "%s: training goes on without it", dsi_error_latest());
+        dsi_error_forget(before);
+    }
+    return DS_OK;
+}

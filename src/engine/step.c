@@ -1,0 +1,119 @@
+/* engine/step.c: ds_engine_step: the update at an accumulation boundary.
+ *
+ * Note [One step, told once]
+ *
+ *   forward    inputs of the engine's dtype (or cast, if the configuration says
+ *              so) -> the model's forward
+ *   backward   the loss counts (loss scale / accumulation steps) times: the seed
+ *              of the pass, not an op; gradients add up; at the boundary, buckets
+ *              are reduced over the ranks while the pass runs
+ *   step       between boundaries: count. At the boundary:
+ *                wait for the gradients, which are `scale` times too large
+ *                inf or NaN in one of any rank's?  skip the update
+ *                else clip by the global norm, update (unscaling and clipping
+ *                are one factor in the optimizer's only pass), gather what other
+ *                ranks updated, advance the schedule, average into the EMA
+ *                grow or shrink the loss scale
+ *                count, print, send to the monitor, reset the gradients
+ *
+ * DeepSpeed updates the scale before it unscales, runs an empty step at the
+ * start of fp16 and bf16, and does not scale the loss at stage 0: none of these
+ * is done here (docs/engine.md).
+ *
+ * Invariants: the loss scale changes only after the update that used it, never
+ * between a loss and its unscaling. global_steps, global_samples and the
+ * schedule change after the parameters have been updated on all ranks;
+ * micro_steps changes in every call that succeeds or fails in the update. A step
+ * that is refused changes nothing. ds_engine_step is collective at a boundary;
+ * between boundaries it sends nothing. A failure of one rank ends the job on all
+ * ranks, because the others would wait for it.
+ * SPDX-License-Identifier: MIT */
+#include "engine.h"
+
+#include "checkpoint/save.h"
+#include "log_lines.h"
+
+#include <math.h>
+
+/* Whether inf or NaN among the gradients matters: fp16 skips the step, bf16 if
+ * check_grad_overflow is set; in float32 it ends the training. */
+static bool step_checks_overflow(const dsi_config *c)
+{
+    if (c->fp16.enabled) return true;
+    if (c->bf16.enabled) return c->bf16.check_grad_overflow;
+    return c->on_nan == DSI_NAN_ERROR && c->gradient_clipping > 0; /* the norm is there anyway */
+}
+
+static ds_status step_refuse_nan(const ds_engine *e, const dsi_zero_step_result *r)
+{
+    return dsi_fail(DS_ESTATE,
+                    "engine_step: global step %lld: the gradient of %s has inf or NaN: nothing was "
+                    "updated (\"on_nan\": \"continue\" goes on)",
+                    (long long)e->global_steps, r->bad ? r->bad : "another rank");
+}
+
+/* Updates the parameters, or skips the update because of an overflow. */
+static ds_status step_update(ds_engine *e)
+{
+    const dsi_config *c = e->config;
+    double scale = e->scaler.scale;
+    dsi_zero_step_result r = {.norm = NAN};
+    ds_status status = dsi_zero_step(e->zero, scale, c->gradient_clipping, step_checks_overflow(c),
+                                     c->zero.compute_grad_norm, &r);
+    if (status != DS_OK) return status;
+    e->norm = r.overflow ? INFINITY : r.norm;
+    e->applied = !r.overflow;
+    if (r.overflow) {
+        if (!c->fp16.enabled && !c->bf16.enabled) return step_refuse_nan(e, &r);
+        e->skipped_steps++;
+        dsi_engine_log_overflow(e, r.bad);
+    } else {
+        dsi_phases_log_update(e->timers, (int)c->zero.stage, r.gather_s, r.gradients_s, r.update_s);
+        if (e->schedule) ds_schedule_step(e->schedule);
+        if (e->ema) status = dsi_ema_update(e->ema);
+    }
+    if (status == DS_OK) status = dsi_scaler_update(&e->scaler, r.overflow);
+    return status;
+}
+
+ds_status ds_engine_step(ds_engine *e)
+{
+    if (!e) return dsi_null_argument("engine_step");
+    if (ds_error()) return ds_error_status(); /* an incomplete gradient is not applied */
+    if (!e->went_backward) {
+        dsi_fail(DS_ESTATE,
+                 "engine_step: there is no gradient: call ds_engine_backward(engine, loss) first");
+        return dsi_engine_abort_ranks(e);
+    }
+    bool boundary = ds_engine_is_gradient_accumulation_boundary(e);
+    if (boundary != e->went_last) {
+        dsi_fail(DS_ESTATE,
+                 "engine_step: ds_engine_set_gradient_accumulation_boundary(engine, %s) came after "
+                 "the backward: call it before",
+                 boundary ? "true" : "false");
+        return dsi_engine_abort_ranks(e);
+    }
+    e->went_backward = false;
+    e->applied = false;
+    ds_status status = DS_OK;
+    dsi_engine_log_memory(e, "before step");
+    dsi_phase_start(e->timers, DSI_STEP);
+    if (boundary) {
+        status = step_update(e);
+        e->global_steps += status == DS_OK;
+        e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
+    }
+    dsi_phase_stop(e->timers, DSI_STEP);
+    dsi_engine_poll_async_save(e);
+    e->micro_steps++;
+    e->accumulated = boundary ? 0 : e->accumulated + 1;
+    if (status == DS_OK) status = dsi_engine_log_step(e, boundary);
+    dsi_engine_log_memory(e, "after step");
+    if (boundary) e->loss_sum = 0;
+    return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
+}
+
+void ds_engine_zero_grad(ds_engine *e)
+{
+    if (e && e->zero) dsi_zero_zero_grad(e->zero);
+}
