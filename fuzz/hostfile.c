@@ -72,7 +72,7 @@ static void hostfile(unsigned how, const char *text, size_t n, const char *filte
 
 static void variables(const char *text, size_t n)
 {
-    words w = {0};
+    argv_list w = {0};
     bool good = is_good(environment_parse(&w, "env", text, n));
     for (int i = 0; i < w.n; i++) {
         const char *equals = strchr(w.at[i], '=');
@@ -81,15 +81,15 @@ static void variables(const char *text, size_t n)
             must(strncmp(w.at[i], w.at[k], (size_t)(equals - w.at[i] + 1)) != 0);
     }
     must(good || n);
-    words_free(&w);
+    argv_list_free(&w);
 }
 
 /* Words that are quoted and split again are the same; as JSON they are read by a reader of JSON. */
 static void command_line(const char *text)
 {
-    words w = {0}, again = {0};
+    argv_list w = {0}, again = {0};
     dsi_text line = {0};
-    bool good = is_good(words_split(&w, "--launcher_args", text));
+    bool good = is_good(argv_split(&w, "--launcher_args", text));
     for (int i = 0; good && i < w.n; i++) {
         dsi_text json = {0};
         text_add_shell(&line, w.at[i]);
@@ -100,11 +100,11 @@ static void command_line(const char *text)
         json_decref(back);
         dsi_text_free(&json);
     }
-    if (good) must(words_split(&again, "again", line.s ? line.s : "") == DS_OK && again.n == w.n);
+    if (good) must(argv_split(&again, "again", line.s ? line.s : "") == DS_OK && again.n == w.n);
     for (int i = 0; good && i < w.n; i++) must(!strcmp(w.at[i], again.at[i]));
     dsi_text_free(&line);
-    words_free(&w);
-    words_free(&again);
+    argv_list_free(&w);
+    argv_list_free(&again);
 }
 
 static void slurm(const char *list)

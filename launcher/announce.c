@@ -1,7 +1,8 @@
 /* launcher/announce.c: DeepSpeed's lines of what is known before the start.
  *
- * They have the form of DeepSpeed's logger, on stdout. DeepSpeed prints all of them on each node; here what is the same
- * on all nodes is said once, and what is not has the host's name in front, as pdsh would put it.
+ * They have the form of DeepSpeed's logger and go to stdout. DeepSpeed prints all
+ * of them on each node; here a line that is the same on all nodes is printed
+ * once, and others begin with the host's name, as pdsh would print them.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 #include "info.h"
@@ -11,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SAY(host, ...) say(host, __LINE__, __VA_ARGS__)
-static void say(const char *host, int line, const char *format, ...) DS_PRINTF(3, 4);
+#define ANNOUNCE(host, ...) announce_line(host, __LINE__, __VA_ARGS__)
+static void announce_line(const char *host, int line, const char *format, ...) DS_PRINTF(3, 4);
 
 /* "worker-0: [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce] text" */
-static void say(const char *host, int line, const char *format, ...)
+static void announce_line(const char *host, int line, const char *format, ...)
 {
     va_list args;
     dsi_text t = {0};
@@ -27,7 +28,8 @@ static void say(const char *host, int line, const char *format, ...)
     dsi_text_free(&t);
 }
 
-/* As Python prints a dict of lists; numbers: slots, or (first >= 0) ranks counted from first. */
+/* As Python prints a dict of lists: of slots, or with first >= 0 of ranks,
+ * counted from first. */
 static void add_dict(dsi_text *t, const launch_plan *p, int first)
 {
     int rank = first;
@@ -41,60 +43,60 @@ static void add_dict(dsi_text *t, const launch_plan *p, int first)
     dsi_text_add(t, "}");
 }
 
-static void say_command(char *const *argv)
+static void announce_command(char *const *argv)
 {
     dsi_text t = {0};
     for (; *argv; argv++) {
         if (t.n) dsi_text_add(&t, " ");
         text_add_shell(&t, *argv);
     }
-    SAY(NULL, "cmd = %s", t.s);
+    ANNOUNCE(NULL, "cmd = %s", t.s);
     dsi_text_free(&t);
 }
 
-/* "worker-0: " before what is one node's among several. */
+/* The host of a line about one of several nodes. */
 static const char *node_prefix(const launch_plan *p, int node)
 {
     return p->n_hosts > 1 ? p->hosts[node].name : NULL;
 }
 
-static void say_devices(const launch_plan *p, int node)
+static void announce_devices(const launch_plan *p, int node)
 {
     const ds_host *h = &p->hosts[node];
     dsi_text devices = {0};
-    if (p->from == FROM_MACHINE && here_gpus_hidden()) return;
+    if (p->origin == HOSTS_LOCAL && local_host_gpus_hidden()) return;
     for (int k = 0; k < h->n_slots; k++) dsi_text_add(&devices, "%s%d", k ? "," : "", h->slots[k]);
-    SAY(node_prefix(p, node), "Setting CUDA_VISIBLE_DEVICES=%s", devices.s ? devices.s : "");
+    ANNOUNCE(node_prefix(p, node), "Setting CUDA_VISIBLE_DEVICES=%s", devices.s ? devices.s : "");
     dsi_text_free(&devices);
 }
 
-static void say_workers(const launch_plan *p)
+static void announce_workers(const launch_plan *p)
 {
     dsi_text names = {0};
     for (int i = 0; i < p->n_hosts; i++)
         dsi_text_add(&names, "%s%s", i ? "," : "", p->hosts[i].name);
     if (!p->o.master_addr && p->master_addr)
-        SAY(NULL, "Using IP address of %s for node %s", p->master_addr, p->hosts[0].name);
-    SAY(NULL, "Running on the following workers: %s", names.s);
+        ANNOUNCE(NULL, "Using IP address of %s for node %s", p->master_addr, p->hosts[0].name);
+    ANNOUNCE(NULL, "Running on the following workers: %s", names.s);
     dsi_text_free(&names);
 }
 
 void plan_announce(const launch_plan *p)
 {
     dsi_text slots = {0}, ranks = {0};
-    if (args_silent(&p->o)) return;
-    fputs(p->said, stdout);
-    if (p->n_hosts > 1) say_workers(p);
-    for (int i = 0; i < p->n_commands; i++) say_command(p->commands[i]);
+    if (options_silent(&p->o)) return;
+    fputs(p->notices, stdout);
+    if (p->n_hosts > 1) announce_workers(p);
+    if (p->command) announce_command(p->command);
     add_dict(&slots, p, -1);
     add_dict(&ranks, p, 0);
-    SAY(NULL, "WORLD INFO DICT: %s", slots.s);
+    ANNOUNCE(NULL, "WORLD INFO DICT: %s", slots.s);
     for (int i = 0; i < p->n_hosts; i++)
-        SAY(node_prefix(p, i), "nnodes=%d, num_local_procs=%d, node_rank=%d", p->n_hosts,
-            p->hosts[i].n_slots, i);
-    SAY(NULL, "global_rank_mapping=defaultdict(<class 'list'>, %s)", ranks.s);
-    SAY(NULL, "dist_world_size=%d", p->world_size);
-    for (int i = 0; i < p->n_hosts; i++) say_devices(p, i);
+        ANNOUNCE(node_prefix(p, i), "nnodes=%d, num_local_procs=%d, node_rank=%d", p->n_hosts,
+                 p->hosts[i].n_slots, i);
+    ANNOUNCE(NULL, "global_rank_mapping=defaultdict(<class 'list'>, %s)", ranks.s);
+    ANNOUNCE(NULL, "dist_world_size=%d", p->world_size);
+    for (int i = 0; i < p->n_hosts; i++) announce_devices(p, i);
     fflush(stdout);
     dsi_text_free(&slots);
     dsi_text_free(&ranks);

@@ -338,13 +338,15 @@ void args_read(options *o, int argc, char **argv)
     dsi_free(names);
 }
 
-int args_per_node(const options *o)
+int options_ranks_per_node(const options *o)
 {
     if (o->num_gpus >= 0) return o->num_gpus;
     return o->num_devs >= 0 ? o->num_devs : o->nproc_per_node;
 }
 
-bool args_silent(const options *o)
+int options_nodes(const options *o) { return o->num_nodes > 0 ? o->num_nodes : o->nnodes; }
+
+bool options_silent(const options *o)
 {
     return o->quiet || (strcmp(o->log_level, "debug") != 0 && strcmp(o->log_level, "info") != 0);
 }

@@ -57,8 +57,10 @@ typedef struct options {
  * on stderr about what is wrong. */
 void args_read(options *o, int argc, char **argv);
 
-/* ranks on each node by whichever option said it; -1: none did */
-int args_per_node(const options *o);
-bool args_silent(const options *o); /* lines of level info are not wanted */
+/* Ranks on each node, from whichever option says it; -1: none does. */
+int options_ranks_per_node(const options *o);
+/* Nodes, from --num_nodes or --nnodes; <= 0: neither is given. */
+int options_nodes(const options *o);
+bool options_silent(const options *o); /* no lines of level info are wanted */
 
 #endif

@@ -10,14 +10,14 @@
 
 /* ---- argument vectors ----------------------------------------------------------------------------------- */
 
-static void add(words *w, char *word)
+static void add(argv_list *w, char *word)
 {
     dsi_list_add(w, word);
     dsi_list_add(w, NULL);
     w->n--;
 }
 
-void words_add(words *w, const char *format, ...)
+void argv_add(argv_list *w, const char *format, ...)
 {
     dsi_text t = {0};
     va_list args;
@@ -27,27 +27,27 @@ void words_add(words *w, const char *format, ...)
     add(w, t.s ? t.s : dsi_strdup(""));
 }
 
-void words_add_all(words *w, char *const *argv)
+void argv_add_all(argv_list *w, char *const *argv)
 {
     for (; argv && *argv; argv++) add(w, dsi_strdup(*argv));
 }
 
-char **words_take(words *w)
+char **argv_detach(argv_list *w)
 {
     char **argv = w->at ? w->at : dsi_alloc(sizeof *argv);
-    *w = (words){0};
+    *w = (argv_list){0};
     return argv;
 }
 
-words words_give(char **argv)
+argv_list argv_attach(char **argv)
 {
-    words w = {.at = argv};
+    argv_list w = {.at = argv};
     while (argv && argv[w.n]) w.n++;
     w.room = w.n ? w.n + 1 : argv != NULL;
     return w;
 }
 
-void words_free(words *w)
+void argv_list_free(argv_list *w)
 {
     for (int i = 0; i < w->n; i++) dsi_free(w->at[i]);
     dsi_list_free(w);
@@ -83,7 +83,7 @@ static bool split_one(dsi_text *word, const char **at)
     return !quote;
 }
 
-ds_status words_split(words *w, const char *what, const char *text)
+ds_status argv_split(argv_list *w, const char *what, const char *text)
 {
     for (const char *s = text;;) {
         s += strspn(s, " \t\n\r");

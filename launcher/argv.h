@@ -7,18 +7,18 @@
 #include "base/text.h"
 
 /* A growing argv: at[n] is NULL once something was added. The words are its own. */
-typedef struct words {
+typedef struct argv_list {
     DSI_LIST(char *)
-} words;
+} argv_list;
 
-void words_add(words *w, const char *format, ...) DS_PRINTF(2, 3);
-void words_add_all(words *w, char *const *argv); /* copies; NULL: none */
+void argv_add(argv_list *w, const char *format, ...) DS_PRINTF(2, 3);
+void argv_add_all(argv_list *w, char *const *argv); /* copies; NULL: none */
 /* The words of text, split as a POSIX shell does (blanks, '', "", \), without expanding anything; `what` is for
  * the message about a quote that is not closed. */
-ds_status words_split(words *w, const char *what, const char *text);
-char **words_take(words *w);   /* w->at, NULL-ended, now the caller's */
-words words_give(char **argv); /* and back */
-void words_free(words *w);
+ds_status argv_split(argv_list *w, const char *what, const char *text);
+char **argv_detach(argv_list *w);   /* w->at, NULL-ended, now the caller's */
+argv_list argv_attach(char **argv); /* and back */
+void argv_list_free(argv_list *w);
 void argv_free(char **argv);
 
 /* As one word of a command line for a POSIX shell: bare where that is the same, else in single quotes. */

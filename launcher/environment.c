@@ -29,7 +29,7 @@ static bool has_name(const char *entry, const char *name, size_t length)
     return !strncmp(entry, name, length) && entry[length] == '=';
 }
 
-static void set(words *w, const char *name, size_t length, const char *value, size_t bytes)
+static void set(argv_list *w, const char *name, size_t length, const char *value, size_t bytes)
 {
     dsi_text entry = {0};
     dsi_text_add(&entry, "%.*s=", (int)length, name);
@@ -40,11 +40,11 @@ static void set(words *w, const char *name, size_t length, const char *value, si
             w->at[i] = entry.s;
             return;
         }
-    words_add(w, "%s", entry.s);
+    argv_add(w, "%s", entry.s);
     dsi_text_free(&entry);
 }
 
-void environment_set(words *w, const char *name, const char *value)
+void environment_set(argv_list *w, const char *name, const char *value)
 {
     set(w, name, strlen(name), value, strlen(value));
 }
@@ -80,7 +80,7 @@ static bool is_name(const char *s, size_t n)
     return n > 0;
 }
 
-ds_status environment_parse(words *w, const char *path, const char *text, size_t bytes)
+ds_status environment_parse(argv_list *w, const char *path, const char *text, size_t bytes)
 {
     const char *end = text + bytes;
     int number = 0;
@@ -111,7 +111,7 @@ ds_status environment_parse(words *w, const char *path, const char *text, size_t
     return DS_OK;
 }
 
-static ds_status read_file(words *w, const char *path)
+static ds_status read_file(argv_list *w, const char *path)
 {
     size_t bytes;
     char *text = dsi_file_read(path, &bytes);
@@ -121,7 +121,7 @@ static ds_status read_file(words *w, const char *path)
     return status;
 }
 
-static ds_status read_files(words *w)
+static ds_status read_files(argv_list *w)
 {
     const char *asked = getenv("DS_ENV_FILE"), *home = getenv("HOME");
     const char *name = asked && *asked ? asked : ".deepspeed_env";
@@ -143,7 +143,7 @@ static ds_status read_files(words *w)
     return status;
 }
 
-ds_status environment_collect(words *w)
+ds_status environment_collect(argv_list *w)
 {
     for (char **e = environ; e && *e; e++) {
         const char *equals = strchr(*e, '=');

@@ -8,10 +8,10 @@
 /* KEY=VALUE of this process whose names begin as what is forwarded (environment.c has the list), then the lines
  * of .deepspeed_env (DS_ENV_FILE) in the home folder and in this one. A later value takes an earlier one's place.
  * Messages name file and line. */
-ds_status environment_collect(words *w);
+ds_status environment_collect(argv_list *w);
 /* The lines of one such text. */
-ds_status environment_parse(words *w, const char *path, const char *text, size_t bytes);
+ds_status environment_parse(argv_list *w, const char *path, const char *text, size_t bytes);
 /* Adds KEY=VALUE, or replaces the one with that name. */
-void environment_set(words *w, const char *name, const char *value);
+void environment_set(argv_list *w, const char *name, const char *value);
 
 #endif

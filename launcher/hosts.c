@@ -1,7 +1,8 @@
 /* launcher/hosts.c: hostfiles, and Slurm's lists of hosts.
  *
- * A line is what DeepSpeed takes for one, ^(\S+)\s+slots=(\d+) after blanks at both ends are gone. What it does not
- * see is refused here: names that ssh would take for an option, more slots than any host has.
+ * A line is what DeepSpeed accepts, ^(\S+)\s+slots=(\d+) without the blanks at
+ * both ends. Refused here, though DeepSpeed accepts them: names that ssh would
+ * take for an option, more slots than any host has.
  * SPDX-License-Identifier: MIT */
 #include "hosts.h"
 
@@ -35,28 +36,49 @@ ds_host *hosts_find(const ds_hosts *h, const char *name, size_t length)
     return NULL;
 }
 
+void hosts_add_numbered(ds_hosts *h, int n, int n_slots)
+{
+    for (int i = 0; i < n; i++) {
+        dsi_text name = {0};
+        dsi_text_add(&name, "node-%d", i);
+        hosts_add(h, name.s, name.n, n_slots);
+        dsi_text_free(&name);
+    }
+}
+
+const char *host_address(const ds_host *h)
+{
+    const char *at = strrchr(h->name, '@');
+    return at ? at + 1 : h->name;
+}
+
+void host_free(ds_host *host)
+{
+    dsi_free(host->name);
+    dsi_free(host->slots);
+}
+
 void hosts_free(ds_hosts *h)
 {
-    for (int i = 0; i < h->n; i++) {
-        dsi_free(h->at[i].name);
-        dsi_free(h->at[i].slots);
-    }
+    for (int i = 0; i < h->n; i++) host_free(&h->at[i]);
     dsi_list_free(h);
 }
 
-/* ---- a hostfile ----------------------------------------------------------------------------------------- */
+/* ---- a hostfile -------------------------------------------------------------- */
 
+/* as Python's str.isspace */
 static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 28 && c < 32); }
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-typedef struct Place {
+typedef struct file_line {
     const char *path;
     int line;
-} Place;
+} file_line;
 
-/* "hosts:3: worker-0 slots=x: expected ..." with the line in quotes, so that all in it can be seen. */
-static ds_status refuse(Place at, const char *line, size_t n, const char *why)
+/* "hosts:3: "worker-0 slots=x": expected ...". The line is quoted as JSON, so
+ * that control characters in it are visible. */
+static ds_status refuse_line(file_line at, const char *line, size_t n, const char *why)
 {
     enum { SHOWN = 200 };
     char *copy = dsi_alloc(n + 1);
@@ -69,36 +91,37 @@ static ds_status refuse(Place at, const char *line, size_t n, const char *why)
     return DS_EINVAL;
 }
 
-/* One line without blanks at its ends, neither empty nor a comment. */
-static ds_status parse_line(ds_hosts *h, Place at, const char *line, size_t n)
+/* line[0..n-1] has no blanks at its ends and is neither empty nor a comment. */
+static ds_status hosts_parse_line(ds_hosts *h, file_line at, const char *line, size_t n)
 {
     static const char word[] = "slots=";
     const size_t word_length = sizeof word - 1;
     size_t name = 0, number;
-    if (memchr(line, 0, n)) return refuse(at, line, n, "a zero byte");
+    if (memchr(line, 0, n)) return refuse_line(at, line, n, "a zero byte");
     while (name < n && !is_blank(line[name])) name++;
     for (number = name; number < n && is_blank(line[number]);) number++;
     bool good = n - number > word_length && !memcmp(line + number, word, word_length);
     number += word_length;
-    if (!good || !is_digit(line[number])) return refuse(at, line, n, "expected NAME slots=N");
+    if (!good || !is_digit(line[number])) return refuse_line(at, line, n, "expected NAME slots=N");
 
     int64_t slots = 0;
     for (; number < n && is_digit(line[number]) && slots <= MOST_SLOTS; number++)
         slots = 10 * slots + (line[number] - '0');
-    if (slots > MOST_SLOTS) return refuse(at, line, n, "more than 65536 slots");
-    if (*line == '-') return refuse(at, line, n, "a name of a host that begins with -");
-    if (hosts_find(h, line, name)) return refuse(at, line, n, "this host was named before");
+    if (slots > MOST_SLOTS) return refuse_line(at, line, n, "more than 65536 slots");
+    if (*line == '-') return refuse_line(at, line, n, "a name of a host that begins with -");
+    if (hosts_find(h, line, name)) return refuse_line(at, line, n, "this host was named before");
     hosts_add(h, line, name, (int)slots);
-    /* ranks are told in JSON */
-    return text_is_utf8(h->at[h->n - 1].name) ? DS_OK
-                                              : refuse(at, line, n, "a name that is not UTF-8");
+    /* world_info is JSON */
+    return text_is_utf8(h->at[h->n - 1].name)
+               ? DS_OK
+               : refuse_line(at, line, n, "a name that is not UTF-8");
 }
 
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes)
 {
-    Place at = {path, 0};
+    file_line at = {path, 0};
     const char *end = text + bytes;
-    if (bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3; /* an editor's mark of UTF-8 */
+    if (bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3; /* byte order mark */
     while (text < end) {
         const char *next = text, *first = text, *last;
         while (next < end && *next != '\n' && *next != '\r') next++;
@@ -109,11 +132,11 @@ ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t by
         while (first < last && is_blank(*first)) first++;
         while (first < last && is_blank(last[-1])) last--;
         if (first == last || *first == '#') continue;
-        ds_status status = parse_line(h, at, first, (size_t)(last - first));
+        ds_status status = hosts_parse_line(h, at, first, (size_t)(last - first));
         if (status != DS_OK) return status;
     }
     if (h->n) return DS_OK;
-    return dsi_fail(DS_EINVAL, "%s: it names no host; expected lines such as: worker-0 slots=4",
+    return dsi_fail(DS_EINVAL, "%s: no host is named; expected lines such as: worker-0 slots=4",
                     path);
 }
 
@@ -127,7 +150,7 @@ ds_status hosts_read(ds_hosts *h, const char *path)
     return status;
 }
 
-/* ---- Slurm's lists --------------------------------------------------------------------------------------- */
+/* ---- Slurm's lists ------------------------------------------------------------ */
 
 enum { MOST_HOSTS = 1 << 20, MOST_BRACKETS = 4 };
 
@@ -136,8 +159,8 @@ static ds_status refuse_list(const char *variable, const char *list)
     return dsi_fail(DS_EINVAL, "%s=%s: expected names such as gpu[01-03,7],login", variable, list);
 }
 
-/* A number and how many digits it is written with. */
-static bool read_number(const char **s, int64_t *n, int *digits)
+/* Reads a number, and how many digits it is written with: gpu01 is not gpu1. */
+static bool read_digits(const char **s, int64_t *n, int *digits)
 {
     *n = 0;
     for (*digits = 0; is_digit(**s); ++*s, ++*digits) {
@@ -147,8 +170,9 @@ static bool read_number(const char **s, int64_t *n, int *digits)
     return *digits > 0;
 }
 
-/* Adds prefix + each name that item[0..n-1] stands for: up to a bracket as it is, then each number of the
- * bracket, with what follows expanded in its turn. */
+/* Adds a host for each name that item[0..n-1] denotes, after prefix: the text up
+ * to the first bracket, each number in the bracket, and the rest expanded in the
+ * same way (at most MOST_BRACKETS deep). */
 static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_t n, int n_slots,
                         int depth)
 {
@@ -163,11 +187,11 @@ static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_
         int64_t first, last;
         int digits, ignored;
         s++;
-        good = read_number(&s, &first, &digits);
+        good = read_digits(&s, &first, &digits);
         last = first;
         if (good && *s == '-') {
             s++;
-            good = read_number(&s, &last, &ignored);
+            good = read_digits(&s, &last, &ignored);
         }
         good = good && (*s == ',' || s == close) && last - first < MOST_HOSTS;
         for (; good && first <= last; first++) {

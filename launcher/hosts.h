@@ -1,4 +1,4 @@
-/* launcher/hosts.h: which hosts there are, and how many slots each has.
+/* launcher/hosts.h: hosts, and the slots of each.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_HOSTS_H
 #define LAUNCHER_HOSTS_H
@@ -7,7 +7,7 @@
 
 #include <deepspeed/types.h>
 
-enum { MOST_SLOTS = 65536 }; /* on one host: more is a mistake */
+enum { MOST_SLOTS = 65536 }; /* of one host; more is taken for a mistake */
 
 typedef struct ds_host {
     char *name; /* as in the hostfile: worker-0, 10.0.0.1, user@worker-0 */
@@ -23,18 +23,25 @@ typedef struct ds_hosts {
 void hosts_add(ds_hosts *h, const char *name, size_t length, int n_slots);
 void host_set_slots(ds_host *host, int n_slots);                         /* 0 to n_slots-1 */
 ds_host *hosts_find(const ds_hosts *h, const char *name, size_t length); /* NULL if absent */
+/* n hosts whose names are not known: node-0, node-1, ... */
+void hosts_add_numbered(ds_hosts *h, int n, int n_slots);
+void host_free(ds_host *host);
 void hosts_free(ds_hosts *h);
+/* The name without user@: as an address. */
+const char *host_address(const ds_host *h);
 
-/* A hostfile: NAME slots=N on each line; what follows the number, blank lines and lines beginning with # are
- * nobody's business. Messages name file and line. What was read before stays in h, which the caller frees. */
+/* A hostfile: NAME slots=N on each line. The rest of the line after the number,
+ * blank lines and lines that begin with # are ignored. Messages name file and
+ * line. After a failure h holds the hosts read so far; the caller frees it. */
 ds_status hosts_read(ds_hosts *h, const char *path);
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes);
 
-/* Slurm's short form of names, the value of that variable: "gpu[01-03,7],login", "rack[0-1]n[1-2]". Each gets
- * n_slots. */
+/* Adds the hosts of a list in Slurm's short form, "gpu[01-03,7],login" or
+ * "rack[0-1]n[1-2]", each with n_slots. variable: where it is from, for messages. */
 ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int n_slots);
 
-/* What each rank is told: base64url of {"worker-0": [0, 1]}, letter for letter as Python's json writes it. */
+/* {"worker-0": [0, 1]} byte for byte as Python's json writes it (to be freed with
+ * dsi_free), and base64url of that, which each rank gets as --world_info. */
 char *hosts_json(const ds_host *hosts, int n);
 char *hosts_encode(const ds_host *hosts, int n);
 

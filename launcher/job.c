@@ -1,17 +1,27 @@
 /* launcher/job.c: the processes of a job from their start to their end.
  *
- * The launcher waits for four things at once: signals, ranks on the socket (or their records in the stderr of the
- * engine), the engine's text, and room on its own stdout. The first rank that fails without having been told to
- * end is the cause of all that follows: its status becomes the launcher's. Then the others are told to end, have
- * some seconds for it, and are killed; so it is when a signal comes, and a second signal kills at once.
- * What came of it is said by verdict.c.
+ * The job waits for four things at once: signals, records of ranks (on the
+ * socket, or in the runner's stderr), other text of the runner, and space to
+ * write on its own stdout and stderr. When a rank fails without having been told
+ * to end, or a signal comes, all ranks are told to end (ENDING), get some seconds
+ * for that, and are killed (KILLED); a second signal kills at once.
+ * job_result.c finds the cause.
+ *
+ * Invariants: this process is the subreaper of all that the runner starts and
+ * ends them all before job_run returns. It owns the listening socket, a
+ * connection for each rank that has connected (local jobs only), and the pipes
+ * from the runner's stdout and stderr. poll is the only call that blocks, until
+ * the next limit of job_wait_ms; output never blocks (output.h). While too much
+ * output waits to be written nothing is read, so that ranks wait too. Signals are
+ * blocked and read from `signals`. The phase only increases; `since` is when the
+ * last one began.
  * SPDX-License-Identifier: MIT */
 #include "job.h"
 
 #include "info.h"
+#include "job_result.h"
 #include "output.h"
 #include "processes.h"
-#include "verdict.h"
 
 #include "base/clock.h"
 #include "base/list.h"
@@ -30,45 +40,49 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ENGINE_S 1.0 /* an engine ends the other ranks by itself, or is told to */
-#define LINGER_S 1.0 /* for what is still to come when an engine has ended, and to be written */
-#define REMOTE_S 3.0
-#define HANG_S   10.0 /* an engine whose ranks have all ended well */
-#define TTY_S    0.1  /* Ctrl-C reaches a rank a moment before us */
+#define RUNNER_S 1.0  /* for the runner to end the other ranks by itself */
+#define LINGER_S 1.0  /* for text and records after the runner has ended */
+#define REMOTE_S 3.0  /* at least, to end ranks on other machines */
+#define HANG_S   10.0 /* for the runner to end after all ranks have succeeded */
+#define TTY_S    0.1  /* Ctrl-C may reach a rank before this process */
 
 typedef enum phase { RUNNING, ENDING, KILLED } phase;
 
 typedef struct peer { /* a rank's connection */
-    int fd, rank;     /* -1: not said yet */
+    int fd;           /* -1: closed */
+    int rank;         /* -1: not known yet */
     wire_reader reader;
 } peer;
 
-typedef struct engine_state {
+typedef struct runner_process {
     int process, out, err; /* -1: ended, closed */
-    wire_reader reader;
-} engine_state;
+    wire_reader reader;    /* of err */
+} runner_process;
 
 typedef struct running {
     const job *j;
     output *output;
-    facts f;
-    engine_state *engine;
+    job_result result;
+    runner_process runner;
     struct {
         DSI_LIST(peer)
     } peers;
     int listener, signals;
-    int engines; /* that run */
     phase phase;
-    bool told_engines;
-    double since, engine_since; /* of the phase; when the last engine ended; 0: not yet */
-    dsi_text held;              /* what the engine says about an end that is explained already */
-    dsi_text last;              /* line of ours that several ranks may say */
-    peer *speaker;              /* whose bytes are being read */
+    bool runner_signalled; /* SIGTERM was sent to it */
+    double since;          /* when the phase began */
+    double runner_ended;   /* when the runner ended; 0: not yet */
+    double all_succeeded;  /* when the last rank succeeded; 0: not yet */
+    dsi_text held;         /* the runner's text about an end; shown only if
+                                   the launcher does not know the cause */
+    dsi_text last;         /* last message of ours, which several ranks may
+                                   send */
+    peer *sender;          /* whose records are being read; NULL: none's */
 } running;
 
-/* ---- starting -------------------------------------------------------------------------------------------- */
+/* ---- starting ------------------------------------------------------------------------- */
 
-static bool listen_for_ranks(running *r)
+static bool job_listen(running *r)
 {
     struct sockaddr_un address;
     socklen_t n = (socklen_t)wire_address(r->j->secret, &address);
@@ -77,7 +91,8 @@ static bool listen_for_ranks(running *r)
            !listen(r->listener, 512);
 }
 
-static void become_engine(char **argv, int in, int out, int err)
+/* In the child. */
+static void runner_exec(char **argv, int in, int out, int err)
 {
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -93,105 +108,102 @@ static void become_engine(char **argv, int in, int out, int err)
     _exit(127);
 }
 
-/* Ranks of this machine get stdin itself. Engines would stop if they read a terminal in the background. */
-static int stdin_of_engine(const job *j)
+/* Ranks of this machine get stdin themselves. A runner would be stopped if it read
+ * a terminal in the background. */
+static int runner_stdin(const job *j)
 {
     bool real = !j->local && !isatty(STDIN_FILENO);
     return real ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static bool start_engine(running *r, int k)
+static bool runner_start(running *r)
 {
-    int out[2], err[2], in = stdin_of_engine(r->j);
+    int out[2], err[2], in = runner_stdin(r->j);
     if (in < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) return false;
     int process = fork();
-    if (process == 0) become_engine(r->j->commands[k], in, out[1], err[1]);
+    if (process == 0) runner_exec(r->j->command, in, out[1], err[1]);
     close(in);
     close(out[1]);
     close(err[1]);
-    r->engine[k] = (engine_state){.process = process, .out = out[0], .err = err[0]};
-    memcpy(r->engine[k].reader.secret, r->j->secret, sizeof r->j->secret);
-    if (process > 0) r->engines++;
+    r->runner = (runner_process){.process = process, .out = out[0], .err = err[0]};
+    memcpy(r->runner.reader.secret, r->j->secret, sizeof r->j->secret);
     return process > 0;
 }
 
-/* ---- ending ---------------------------------------------------------------------------------------------- */
+/* ---- ending --------------------------------------------------------------------------- */
 
-static void order(running *r, int signal)
+/* To the programs of all connected ranks. 0: their monitors may exit. */
+static void job_signal_ranks(running *r, int signal)
 {
     for (int i = 0; i < r->peers.n; i++) {
         wire w = {.fd = r->peers.at[i].fd, .socket = true};
         memcpy(w.secret, r->j->secret, sizeof w.secret);
-        wire_send_numbers(&w, WIRE_ORDER, 1, &signal);
+        wire_send_numbers(&w, WIRE_SIGNAL, 1, &signal);
     }
 }
 
-static void signal_engines(const running *r, int signal)
+static void runner_signal(const running *r, int signal)
 {
-    for (int k = 0; k < r->j->n_commands; k++)
-        if (r->engine[k].process > 0) kill(r->engine[k].process, signal);
+    if (r->runner.process > 0) kill(r->runner.process, signal);
 }
 
-static void begin_end(running *r)
+static void job_begin_end(running *r)
 {
     if (r->phase != RUNNING) return;
     r->phase = ENDING;
     r->since = dsi_now();
-    order(r, SIGTERM);
-    if (r->f.signal && !r->j->local) signal_engines(r, SIGTERM);
+    job_signal_ranks(r, SIGTERM);
+    if (r->result.signal && !r->j->local) runner_signal(r, SIGTERM);
 }
 
-/* When what has not ended is killed. mpirun and its like take a while to end ranks on other machines. */
-static double end_of_grace(const running *r)
+/* When all that has not ended is killed. Runners take a while to end ranks on
+ * other machines. */
+static double job_kill_time(const running *r)
 {
     double grace = processes_grace();
     if (r->j->local) return r->since + grace;
-    return r->since + (grace > REMOTE_S ? grace : REMOTE_S) + (r->f.signal ? 0 : ENGINE_S);
+    return r->since + (grace > REMOTE_S ? grace : REMOTE_S) + (r->result.signal ? 0 : RUNNER_S);
 }
 
-static void kill_all(running *r)
+static void job_kill(running *r)
 {
     r->phase = KILLED;
     r->since = dsi_now();
     processes_signal(getpid(), SIGKILL);
 }
 
-static void note_engine(running *r, int status)
+static void runner_note_end(running *r, int status)
 {
-    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (!r->f.engine_status) r->f.engine_status = code;
-    r->f.engine_died = r->f.engine_died || r->phase == RUNNING;
-    if (--r->engines == 0) r->engine_since = dsi_now();
+    r->runner.process = -1;
+    r->runner_ended = dsi_now();
+    r->result.runner_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    r->result.runner_ended_first = r->phase == RUNNING;
 }
 
-static void take_signal(running *r)
+static void job_read_signal(running *r)
 {
     struct signalfd_siginfo info;
     int status, pid;
     if (read(r->signals, &info, sizeof info) != sizeof info) return;
     int signal = (int)info.ssi_signo;
     if (signal == SIGUSR1 || signal == SIGUSR2) {
-        order(r, signal);
-        if (!r->j->local) signal_engines(r, signal);
-    } else if (signal != SIGCHLD && r->f.signal) {
-        kill_all(r);
+        job_signal_ranks(r, signal);
+        if (!r->j->local) runner_signal(r, signal);
+    } else if (signal != SIGCHLD && r->result.signal) {
+        job_kill(r);
     } else if (signal != SIGCHLD) {
-        r->f.signal = signal;
-        if (r->phase == ENDING && !r->j->local) signal_engines(r, SIGTERM);
-        begin_end(r);
+        r->result.signal = signal;
+        if (r->phase == ENDING && !r->j->local) runner_signal(r, SIGTERM);
+        job_begin_end(r);
     }
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-        for (int k = 0; k < r->j->n_commands; k++)
-            if (r->engine[k].process == pid) {
-                r->engine[k].process = -1;
-                note_engine(r, status);
-            }
+        if (pid == r->runner.process) runner_note_end(r, status);
 }
 
-/* ---- what ranks say -------------------------------------------------------------------------------------- */
+/* ---- records of ranks ------------------------------------------------------------------ */
 
-/* "process 17 spawned with command: ..." */
-static void inform(running *r, const char *before, int process, const char *after, size_t n)
+/* A line of DeepSpeed's: "process 17 spawned with command: ...". */
+static void job_log(running *r, const char *before, int process, const char *after, size_t n)
 {
     dsi_text t = {0};
     if (r->j->quiet) return;
@@ -203,45 +215,47 @@ static void inform(running *r, const char *before, int process, const char *afte
     dsi_text_free(&t);
 }
 
-static void note_ending(running *r, int rank, const ending *e)
+/* rank -1: it failed before it knew its number. */
+static void job_note_exit(running *r, int rank, const rank_exit *e)
 {
     static const char exits[] = "exits successfully.";
     if (rank < 0)
-        r->f.rank_lost = true;
+        r->result.unknown_rank_failed = true;
     else
-        facts_note(&r->f, rank, e);
-    if (rank < 0 || ending_status(e))
-        begin_end(r);
+        job_result_add_exit(&r->result, rank, e);
+    if (rank < 0 || rank_exit_status(e))
+        job_begin_end(r);
     else
-        inform(r, "Process", e->process, exits, strlen(exits));
+        job_log(r, "Process", e->process, exits, strlen(exits));
 }
 
-/* The number of the process, and its words. */
-static void note_start(running *r, int rank, const char *payload, size_t n)
+/* The payload is the process number and a text. */
+static void job_note_start(running *r, int rank, const char *payload, size_t n)
 {
     int process = 0;
-    const char *words = memchr(payload, ' ', n);
+    const char *text = memchr(payload, ' ', n);
     wire_numbers(payload, n, 1, &process);
-    r->f.rank[rank].process = process;
-    if (words) inform(r, "process", process, words + 1, n - (size_t)(words + 1 - payload));
+    r->result.rank[rank].process = process;
+    if (text) job_log(r, "process", process, text + 1, n - (size_t)(text + 1 - payload));
 }
 
-/* What connect_socket (rank.c) waits for. */
-static void welcome(running *r, const peer *l)
+/* Sends what rank_connect (rank.c) waits for: settings, and the files that become
+ * the program's stdin, stdout and stderr. */
+static void peer_welcome(running *r, const peer *l)
 {
     bool piped = r->j->prefix != NULL;
-    int give[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
+    int files[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
     struct sigaction hangup = {0};
     sigaction(SIGHUP, NULL, &hangup);
     char record[WIRE_RECORD], numbers[60];
-    /* the guard's group, which is the shell's */
+    /* the supervisor's group, which is the shell's */
     int n = snprintf(numbers, sizeof numbers, "%d %d %d %d", (int)getpgid(getppid()), piped,
                      r->j->columns, hangup.sa_handler == SIG_IGN);
     n = snprintf(record, sizeof record, "\036%s%c %d %d\n%s", r->j->secret, WIRE_WELCOME, l->rank,
                  n, numbers);
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof give)];
+        char bytes[CMSG_SPACE(sizeof files)];
     } control;
     memset(&control, 0, sizeof control);
     struct iovec bytes = {record, (size_t)n};
@@ -251,14 +265,14 @@ static void welcome(running *r, const peer *l)
                        .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     *c = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(sizeof give), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(c), give, sizeof give);
+        .cmsg_len = CMSG_LEN(sizeof files), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), files, sizeof files);
     sendmsg(l->fd, &m, MSG_NOSIGNAL);
-    if (l->rank != 0) close(give[0]);
+    if (l->rank != 0) close(files[0]);
 }
 
-/* A message of ours that several ranks may say counts once. */
-static bool said_already(running *r, const char *text, size_t n)
+/* Is this message of ours the last one again? Several ranks may send it. */
+static bool job_is_repeated(running *r, const char *text, size_t n)
 {
     if (r->last.n == n && !memcmp(r->last.s, text, n)) return true;
     r->last.n = 0;
@@ -266,35 +280,36 @@ static bool said_already(running *r, const char *text, size_t n)
     return false;
 }
 
-static void take_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
+static void job_handle_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
 {
     running *r = arg;
     if (rank < -1 || rank >= r->j->size) return;
-    if (r->speaker && kind == WIRE_WELCOME) {
-        r->speaker->rank = rank;
-        welcome(r, r->speaker);
-        if (r->phase != RUNNING) order(r, SIGTERM);
+    if (r->sender && kind == WIRE_WELCOME) {
+        r->sender->rank = rank;
+        peer_welcome(r, r->sender);
+        if (r->phase != RUNNING) job_signal_ranks(r, SIGTERM);
     } else if (kind == WIRE_STARTED && rank >= 0) {
-        note_start(r, rank, payload, n);
+        job_note_start(r, rank, payload, n);
     } else if (kind == WIRE_OUT || (kind == WIRE_ERR && r->j->prefix && rank >= 0)) {
         output_add(r->output, rank, kind == WIRE_OUT ? STDOUT_FILENO : STDERR_FILENO, payload, n);
-    } else if (kind == WIRE_ERR && !said_already(r, payload, n)) {
+    } else if (kind == WIRE_ERR && !job_is_repeated(r, payload, n)) {
         output_add(r->output, -1, STDERR_FILENO, payload, n);
     } else if (kind == WIRE_ENDED) {
-        ending e = wire_ending(payload, n);
-        note_ending(r, rank, &e);
+        rank_exit e = wire_read_exit(payload, n);
+        job_note_exit(r, rank, &e);
     }
 }
 
-/* mpirun says so when an agent of its own was faster than it: nothing is wrong. */
+/* mpirun prints this when an agent of its own was faster than it. */
 static bool is_noise(const char *text, size_t n)
 {
     static const char noise[] = "plm:rsh: Warning: setpgid(";
     return n < 200 && memmem(text, n, noise, sizeof noise - 1);
 }
 
-/* What the engine says: at once; but not what it says about a rank's end, which is said better below. */
-static void take_text(void *arg, const char *text, size_t n)
+/* Text of the runner is shown at once; but held back once the job is ending, as
+ * the launcher's own line about the cause is better. */
+static void job_handle_text(void *arg, const char *text, size_t n)
 {
     running *r = arg;
     if (is_noise(text, n)) return;
@@ -304,24 +319,27 @@ static void take_text(void *arg, const char *text, size_t n)
         dsi_text_add_bytes(&r->held, text, n);
 }
 
-/* The line about a node that is lost; what its ranks and the engine say of it is not the cause. */
-static void take_loss(running *r)
+/* Reads the line about a lost node. What its ranks and the runner report after
+ * that is not the cause. */
+static void job_read_loss(running *r)
 {
     char text[600];
-    ssize_t n = read(r->j->lost, text, sizeof text - 1);
-    if (n < 0 || r->f.node_lost) return;
+    ssize_t n = read(r->j->node_lost, text, sizeof text - 1);
+    if (n < 0 || r->result.node_lost) return;
     text[n] = 0;
     text[strcspn(text, "\n")] = 0;
-    output_say(r->output,
-               n ? text : "deepspeed: the process that holds the other nodes was killed");
-    r->f.node_lost = true;
-    begin_end(r);
-    signal_engines(r, SIGTERM);
+    output_print(r->output,
+                 n ? text
+                   : "deepspeed: the process with the connections to the other nodes was killed");
+    r->result.node_lost = true;
+    job_begin_end(r);
+    runner_signal(r, SIGTERM);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------- */
 
-static void accept_ranks(running *r)
+/* Only processes of this user. */
+static void job_accept(running *r)
 {
     int fd;
     while ((fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
@@ -337,209 +355,203 @@ static void accept_ranks(running *r)
     }
 }
 
-/* One that ends before the rank has said how: its start was killed, by hydra most likely, which ends ranks so. */
-static void close_peer(running *r, peer *l)
+/* If the rank has not reported its exit, its monitor was killed; by hydra most
+ * likely, which ends ranks so. */
+static void peer_close(running *r, peer *l)
 {
-    if (l->rank >= 0 && !r->f.rank[l->rank].ended)
-        note_ending(
-            r, l->rank,
-            &(ending){.signal = SIGKILL, .asked = true, .process = r->f.rank[l->rank].process});
+    if (l->rank >= 0 && !r->result.rank[l->rank].ended)
+        job_note_exit(r, l->rank,
+                      &(rank_exit){.signal = SIGKILL,
+                                   .requested = true,
+                                   .process = r->result.rank[l->rank].process});
     close(l->fd);
     dsi_text_free(&l->reader.held);
     l->fd = -1;
 }
 
-static void read_peer(running *r, int i)
+static void peer_read(running *r, int i)
 {
     char bytes[WIRE_RECORD];
     ssize_t n = recv(r->peers.at[i].fd, bytes, sizeof bytes, 0);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    const wire_calls calls = {take_record, take_text, r};
-    r->speaker = &r->peers.at[i];
+    const wire_handler handler = {job_handle_record, job_handle_text, r};
+    r->sender = &r->peers.at[i];
     if (n > 0)
-        wire_feed(&r->speaker->reader, bytes, (size_t)n, &calls);
+        wire_feed(&r->sender->reader, bytes, (size_t)n, &handler);
     else
-        close_peer(r, r->speaker);
-    r->speaker = NULL;
+        peer_close(r, r->sender);
+    r->sender = NULL;
 }
 
 /* Returns fd, or -1 at the end of the stream. */
-static int read_engine(running *r, engine_state *e, int fd, bool records)
+static int runner_read(running *r, int fd, bool records)
 {
     char bytes[1 << 16];
-    const wire_calls calls = {take_record, take_text, r};
+    const wire_handler handler = {job_handle_record, job_handle_text, r};
     ssize_t n = read(fd, bytes, sizeof bytes);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return fd;
-    if (n > 0 && records) wire_feed(&e->reader, bytes, (size_t)n, &calls);
-    if (n > 0 && !records) take_text(r, bytes, (size_t)n);
+    if (n > 0 && records) wire_feed(&r->runner.reader, bytes, (size_t)n, &handler);
+    if (n > 0 && !records) job_handle_text(r, bytes, (size_t)n);
     if (n > 0) return fd;
-    if (records) wire_finish(&e->reader, &calls);
+    if (records) wire_finish(&r->runner.reader, &handler);
     close(fd);
     return -1;
 }
 
-static int patience_ms(const running *r)
+/* How long poll may wait. */
+static int job_wait_ms(const running *r)
 {
     double now = dsi_now(), until = now + 3600;
-    if (r->phase == ENDING) until = end_of_grace(r);
+    if (r->phase == ENDING) until = job_kill_time(r);
     if (r->phase == KILLED) until = r->since + LINGER_S;
-    if (r->phase == ENDING && !r->j->local && r->engines && r->since + ENGINE_S > now)
-        until = r->since + ENGINE_S;
-    if (r->engine_since) until = r->engine_since + LINGER_S;
-    if (r->phase == RUNNING && r->f.ended == r->j->size) until = now + 1;
+    if (r->phase == ENDING && !r->j->local && !r->runner_ended && r->since + RUNNER_S > now)
+        until = r->since + RUNNER_S;
+    if (r->runner_ended) until = r->runner_ended + LINGER_S;
+    if (r->phase == RUNNING && r->result.ended == r->j->size) until = now + 1;
     return until <= now ? 0 : (int)((until - now) * 1e3) + 1;
 }
 
-/* One turn: waits, and takes what has come. Nothing is read while nobody takes what ranks print. */
-static void turn(running *r)
+/* Waits for something to happen and handles it. */
+static void job_step(running *r)
 {
-    int n = r->peers.n, m = r->j->n_commands;
+    enum { SIGNALS, RANKS, OUTPUT, OUT = OUTPUT + 2, ERR, PEERS };
+    int n = r->peers.n;
     bool full = output_full(r->output) && r->phase == RUNNING;
-    struct pollfd *p = dsi_alloc((size_t)(4 + n + 2 * m) * sizeof *p);
-    p[0] = (struct pollfd){.fd = r->signals, .events = POLLIN};
-    p[1] = (struct pollfd){.fd = r->listener, .events = POLLIN};
-    if (r->j->lost && !r->f.node_lost) p[1].fd = r->j->lost; /* ranks elsewhere: nobody listens */
-    output_poll(r->output, p + 2);
+    struct pollfd *p = dsi_alloc((size_t)(PEERS + n) * sizeof *p);
+    p[SIGNALS] = (struct pollfd){.fd = r->signals, .events = POLLIN};
+    p[RANKS] = (struct pollfd){.fd = r->listener, .events = POLLIN};
+    if (r->j->node_lost && !r->result.node_lost) /* then there is no listener */
+        p[RANKS].fd = r->j->node_lost;
+    output_poll(r->output, p + OUTPUT);
+    p[OUT] = (struct pollfd){.fd = full ? -1 : r->runner.out, .events = POLLIN};
+    p[ERR] = (struct pollfd){.fd = full ? -1 : r->runner.err, .events = POLLIN};
     for (int i = 0; i < n; i++)
-        p[4 + i] = (struct pollfd){.fd = full ? -1 : r->peers.at[i].fd, .events = POLLIN};
-    for (int k = 0; k < m; k++) {
-        p[4 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].out, .events = POLLIN};
-        p[5 + n + 2 * k] = (struct pollfd){.fd = full ? -1 : r->engine[k].err, .events = POLLIN};
-    }
-    poll(p, (nfds_t)(4 + n + 2 * m), patience_ms(r));
+        p[PEERS + i] = (struct pollfd){.fd = full ? -1 : r->peers.at[i].fd, .events = POLLIN};
+    poll(p, (nfds_t)(PEERS + n), job_wait_ms(r));
     output_write(r->output);
-    r->f.unwritten = output_error(r->output);
-    if (r->f.unwritten == EPIPE) begin_end(r);
+    r->result.output_error = output_error(r->output);
+    if (r->result.output_error == EPIPE) job_begin_end(r);
     for (int i = 0; i < n; i++)
-        if (p[4 + i].revents) read_peer(r, i);
-    for (int k = 0; k < m; k++) {
-        engine_state *e = &r->engine[k];
-        if (p[4 + n + 2 * k].revents) e->out = read_engine(r, e, e->out, false);
-        if (p[5 + n + 2 * k].revents) e->err = read_engine(r, e, e->err, true);
-    }
-    if (p[1].revents && p[1].fd == r->listener) accept_ranks(r);
-    if (p[1].revents && p[1].fd == r->j->lost) take_loss(r);
-    if (p[0].revents) take_signal(r);
+        if (p[PEERS + i].revents) peer_read(r, i);
+    if (p[OUT].revents) r->runner.out = runner_read(r, r->runner.out, false);
+    if (p[ERR].revents) r->runner.err = runner_read(r, r->runner.err, true);
+    if (p[RANKS].revents && p[RANKS].fd == r->listener) job_accept(r);
+    if (p[RANKS].revents && p[RANKS].fd == r->j->node_lost) job_read_loss(r);
+    if (p[SIGNALS].revents) job_read_signal(r);
     dsi_free(p);
 }
 
-/* ---- the course of things -------------------------------------------------------------------------------- */
+/* ---- the end of the job ---------------------------------------------------------------- */
 
-/* Whether nothing more is to come of ranks and engines. */
-static bool streams_ended(const running *r)
+static bool job_streams_ended(const running *r)
 {
     for (int i = 0; i < r->peers.n; i++)
         if (r->peers.at[i].fd >= 0) return false;
-    for (int k = 0; k < r->j->n_commands; k++)
-        if (r->engine[k].out >= 0 || r->engine[k].err >= 0) return false;
-    return true;
+    return r->runner.out < 0 && r->runner.err < 0;
 }
 
-static bool peers_run(const running *r)
+static bool job_has_running_peer(const running *r)
 {
     for (int i = 0; i < r->peers.n; i++) {
         const peer *l = &r->peers.at[i];
-        if (l->fd >= 0 && (l->rank < 0 || !r->f.rank[l->rank].ended)) return true;
+        if (l->fd >= 0 && (l->rank < 0 || !r->result.rank[l->rank].ended)) return true;
     }
     return false;
 }
 
-static bool over(running *r)
+static bool job_is_over(running *r)
 {
     double now = dsi_now();
-    if (!r->engines && streams_ended(r)) return true;
-    if (r->engine_since && output_full(r->output) && !r->f.signal) r->engine_since = now;
-    if (r->engine_since && now > r->engine_since + LINGER_S) return true;
+    if (r->runner_ended && job_streams_ended(r)) return true;
+    if (r->runner_ended && output_full(r->output) && !r->result.signal) r->runner_ended = now;
+    if (r->runner_ended && now > r->runner_ended + LINGER_S) return true;
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
-    /* the engine has nothing left to do but to wonder at the end of its ranks; or it knows the cause */
-    bool unknown = !verdict_is_clear(&r->f);
-    if (r->phase != RUNNING && r->j->local && !peers_run(r) &&
-        !(unknown && r->engines && now < r->since + ENGINE_S)) {
-        order(r, 0);
+    /* the runner has nothing left to do, unless it knows the cause */
+    bool unknown = !job_result_is_known(&r->result);
+    if (r->phase != RUNNING && r->j->local && !job_has_running_peer(r) &&
+        !(unknown && !r->runner_ended && now < r->since + RUNNER_S)) {
+        job_signal_ranks(r, 0);
         return true;
     }
     return false;
 }
 
-static void watch_clock(running *r, double *all_ended)
+static void job_check_limits(running *r)
 {
     double now = dsi_now();
-    bool running_on = r->phase == RUNNING && r->f.ended == r->j->size;
-    if (running_on && !*all_ended) *all_ended = now;
-    if (running_on && now > *all_ended + HANG_S) {
-        r->f.engine_hung = true;
-        kill_all(r);
+    bool hanging = r->phase == RUNNING && r->result.ended == r->j->size;
+    if (hanging && !r->all_succeeded) r->all_succeeded = now;
+    if (hanging && now > r->all_succeeded + HANG_S) {
+        r->result.runner_hung = true;
+        job_kill(r);
     }
-    if (r->phase == ENDING && !r->j->local && !r->told_engines && now > r->since + ENGINE_S) {
-        r->told_engines = true;
-        signal_engines(r, SIGTERM);
+    if (r->phase == ENDING && !r->j->local && !r->runner_signalled && now > r->since + RUNNER_S) {
+        r->runner_signalled = true;
+        runner_signal(r, SIGTERM);
     }
-    if (r->phase == ENDING && now > end_of_grace(r)) kill_all(r);
+    if (r->phase == ENDING && now > job_kill_time(r)) job_kill(r);
 }
 
-/* A rank that died of the terminal's Ctrl-C says so before our own SIGINT has come. */
-static void wait_for_own_signal(running *r)
+/* A rank that died of the terminal's Ctrl-C may have reported that before our own
+ * SIGINT has come. */
+static void job_wait_own_signal(running *r)
 {
-    int s = r->f.first >= 0 ? r->f.rank[r->f.first].how.signal : 0;
+    int s = r->result.first >= 0 ? r->result.rank[r->result.first].exit.signal : 0;
     struct pollfd p = {.fd = r->signals, .events = POLLIN};
     if (s != SIGINT && s != SIGHUP && s != SIGTERM) return;
     double until = dsi_now() + TTY_S;
-    while (!r->f.signal && dsi_now() < until)
-        if (poll(&p, 1, (int)(TTY_S * 1e3)) > 0) take_signal(r);
+    while (!r->result.signal && dsi_now() < until)
+        if (poll(&p, 1, (int)(TTY_S * 1e3)) > 0) job_read_signal(r);
 }
 
-/* ---- the end --------------------------------------------------------------------------------------------- */
-
-/* Whoever reads what ranks have printed takes the time that it needs, unless a signal comes. */
-static void write_all(running *r)
+/* Waits, without limit, until all output is written or a signal comes. */
+static void job_write_output(running *r)
 {
     output_end_lines(r->output);
-    while (!r->f.signal) {
+    while (!r->result.signal) {
         struct pollfd p[3] = {[2] = {.fd = r->signals, .events = POLLIN}};
         output_poll(r->output, p);
         if (p[0].fd < 0 && p[1].fd < 0) return;
         poll(p, 3, -1);
         output_write(r->output);
-        if (p[2].revents) take_signal(r);
+        if (p[2].revents) job_read_signal(r);
     }
 }
 
-/* The status, and its line on stderr. */
-static int conclude(running *r)
+/* The status, after its line on stderr. */
+static int job_conclude(running *r)
 {
     dsi_text why = {0};
-    write_all(r);
-    r->f.unwritten = output_error(r->output);
-    int status = verdict(&r->f, r->j, &why);
-    bool clear = verdict_is_clear(&r->f) || !status;
-    if (!clear && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
-    if (why.n) output_say(r->output, why.s);
+    job_write_output(r);
+    r->result.output_error = output_error(r->output);
+    int status = job_result_status(&r->result, &why);
+    bool known = job_result_is_known(&r->result) || !status;
+    if (!known && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
+    if (why.n) output_print(r->output, why.s);
     output_finish(r->output, LINGER_S);
     dsi_text_free(&why);
     return status;
 }
 
-static void free_all(running *r)
+static void job_free(running *r)
 {
     for (int i = 0; i < r->peers.n; i++)
-        if (r->peers.at[i].fd >= 0) close_peer(r, &r->peers.at[i]);
+        if (r->peers.at[i].fd >= 0) peer_close(r, &r->peers.at[i]);
     dsi_list_free(&r->peers);
-    for (int k = 0; k < r->j->n_commands; k++) {
-        if (r->engine[k].out >= 0) close(r->engine[k].out);
-        if (r->engine[k].err >= 0) close(r->engine[k].err);
-        dsi_text_free(&r->engine[k].reader.held);
-    }
+    if (r->runner.out >= 0) close(r->runner.out);
+    if (r->runner.err >= 0) close(r->runner.err);
+    dsi_text_free(&r->runner.reader.held);
     if (r->listener >= 0) close(r->listener);
     close(r->signals);
     output_free(r->output);
     dsi_text_free(&r->held);
     dsi_text_free(&r->last);
-    dsi_free(r->f.rank);
-    dsi_free(r->engine);
+    dsi_free(r->result.rank);
 }
 
-/* Those that guard_run has blocked for us; others may be blocked for reasons of whoever started the launcher. */
-static int open_signals(void)
+/* Of those that supervisor_run has blocked; the launcher's parent may have had
+ * others blocked. */
+static int job_open_signals(void)
 {
     static const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
     sigset_t blocked, set;
@@ -552,28 +564,32 @@ static int open_signals(void)
 
 int job_run(const job *j)
 {
-    running r = {.j = j, .listener = -1, .f = {.first = -1}};
-    double all_ended = 0;
-    r.signals = open_signals();
-    r.f.rank = dsi_alloc((size_t)j->size * sizeof *r.f.rank);
-    r.engine = dsi_alloc((size_t)j->n_commands * sizeof *r.engine);
+    const char *path = j->command[0], *slash = strrchr(path, '/');
+    running r = {.j = j,
+                 .listener = -1,
+                 .runner = {.process = -1, .out = -1, .err = -1},
+                 .result = {.size = j->size,
+                            .host = j->host,
+                            .program = j->program,
+                            .runner = slash ? slash + 1 : path,
+                            .status_ignored = j->status_ignored,
+                            .first = -1}};
+    r.signals = job_open_signals();
+    r.result.rank = dsi_alloc((size_t)j->size * sizeof *r.result.rank);
     r.output = output_new(j->size, j->prefix);
-    for (int k = 0; k < j->n_commands; k++)
-        r.engine[k] = (engine_state){.process = -1, .out = -1, .err = -1};
     processes_adopt();
-    bool good = r.signals >= 0 && (!j->local || listen_for_ranks(&r));
-    for (int k = 0; k < j->n_commands && good; k++) good = start_engine(&r, k);
+    bool good = r.signals >= 0 && (!j->local || job_listen(&r)) && runner_start(&r);
     if (!good) {
-        fprintf(stderr, "deepspeed: starting %s: %s\n", j->commands[0][0], strerror(errno));
-        kill_all(&r);
+        fprintf(stderr, "deepspeed: starting %s: %s\n", path, strerror(errno));
+        job_kill(&r);
     }
-    while (good && !over(&r)) {
-        turn(&r);
-        watch_clock(&r, &all_ended);
+    while (good && !job_is_over(&r)) {
+        job_step(&r);
+        job_check_limits(&r);
     }
-    wait_for_own_signal(&r);
+    job_wait_own_signal(&r);
     processes_end();
-    int status = good ? conclude(&r) : 1;
-    free_all(&r);
+    int status = good ? job_conclude(&r) : 1;
+    job_free(&r);
     return status;
 }

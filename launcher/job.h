@@ -5,25 +5,27 @@
 
 #include "wire.h"
 
+/* Strings are borrowed from the caller. */
 typedef struct job {
-    char ***commands; /* [n_commands] the engine's */
-    int n_commands;
-    int size;                /* ranks */
-    const char *const *host; /* [size] where they are to run */
-    /* [size] of their lines; NULL: they write to the launcher's stdout themselves */
-    const char *const *prefix;
-    int columns;         /* of the terminal, less the prefix; 0: output goes elsewhere */
-    const char *program; /* for messages */
-    char secret[WIRE_SECRET + 1];
-    /* all ranks are on this machine and reach the socket; if not, stderr brings their records */
-    bool local;
-    bool hydra;   /* its status says nothing: it dies of SIGPIPE now and then when all is well */
-    int lost;     /* a line comes from this descriptor when a node is lost; 0: none */
-    bool quiet;   /* no lines of DeepSpeed's logger */
-    bool verbose; /* what the engine says is shown in any case */
+    char **command;               /* argv of the runner; a rank's, without one */
+    int size;                     /* ranks */
+    const char *const *host;      /* [size] on which they are to run */
+    const char *const *prefix;    /* [size] of their lines; NULL: they write to
+                                      the launcher's stdout themselves */
+    int columns;                  /* of the terminal, less the prefix; 0: none */
+    const char *program;          /* for messages */
+    char secret[WIRE_SECRET + 1]; /* of this job's records (wire.h) */
+    bool local;                   /* all ranks are on this machine and reach the
+                                      socket; else records come in stderr */
+    bool status_ignored;          /* the runner's exit status says nothing */
+    int node_lost;                /* descriptor from which a line comes when a
+                                      node is lost; 0: none */
+    bool quiet;                   /* no lines of DeepSpeed's logger */
+    bool verbose;                 /* show all that the runner prints */
 } job;
 
-/* In the process of guard_run. Returns the status of the command, after one line if it is not 0. */
+/* To be called in the process that supervisor_run made. Returns the status of
+ * the command, after one line if it is not 0. */
 int job_run(const job *j);
 
 #endif

@@ -38,13 +38,13 @@ static int count_gpus(void)
     return n;
 }
 
-bool here_gpus_hidden(void)
+bool local_host_gpus_hidden(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     return visible && (!*visible || !strcmp(visible, "-1"));
 }
 
-int here_devices(bool *known)
+int local_host_devices(bool *known)
 {
     static const dsi_env local_size = {"LOCAL_SIZE", "a number of ranks, from 0 to 65536",
                                        .most = 65536, .whole = true};
@@ -52,7 +52,7 @@ int here_devices(bool *known)
     *known = true;
     if (dsi_env_number(&local_size, &size) != DS_OK) return -1;
     if (size >= 0) return (int)size;
-    int gpus = here_gpus_hidden() ? 0 : count_gpus();
+    int gpus = local_host_gpus_hidden() ? 0 : count_gpus();
     *known = gpus > 0;
     return gpus ? gpus : 1;
 }
@@ -80,7 +80,7 @@ static bool is_own_name(const char *host)
     return !strcmp(host, name) || (strlen(host) == shorter && !strncmp(host, name, shorter));
 }
 
-bool here_is(const char *host)
+bool local_host_is(const char *host)
 {
     const char *at = strrchr(host, '@');
     if (at) host = at + 1;
@@ -106,7 +106,7 @@ static bool is_bridge(const char *interface)
     return false;
 }
 
-char *here_address(void)
+char *local_host_address(void)
 {
     struct ifaddrs *own = NULL;
     char text[INET_ADDRSTRLEN] = "127.0.0.1";
@@ -124,7 +124,7 @@ char *here_address(void)
 
 /* ---- this program --------------------------------------------------------------------------------------- */
 
-char *here_self(void)
+char *local_host_program(void)
 {
     char path[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);

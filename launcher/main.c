@@ -2,19 +2,23 @@
  *
  *     deepspeed [OPTIONS] PROGRAM [ARGUMENT...]
  *
- * starts PROGRAM on many devices: plan.c decides what is to be started, run.c starts and watches it.
+ * starts PROGRAM on many devices: plan.c decides what is to be started, run.c
+ * starts it and waits for it.
  *
  *     deepspeed --check_config ds_config.json --world_size 4
  *
- * prints the resolved configuration as JSON on stdout with status 0, or what is wrong with it on stderr
- * with status 2.
+ * prints the resolved configuration as JSON on stdout, with status 0, or the
+ * mistakes in it on stderr, with status 2.
  *
  *     deepspeed --estimate_memory ds_config.json --params 50000000 --world_size 4
  *
- * says what each rank will need.
+ * prints how much memory each rank will need.
+ *
+ * Two more forms are for processes that the launcher starts itself: --rank_start
+ * (rank.h) and --join_agent (join/agent.h).
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
-#include "join/join.h"
+#include "join/agent.h"
 #include "plan.h"
 #include "rank.h"
 #include "run.h"
@@ -25,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check(const options *o)
+static int print_config(const options *o)
 {
     char *resolved, *warnings;
     if (ds_config_check(o->check_config, o->world_size, &resolved, &warnings) != DS_OK) {
@@ -40,7 +44,7 @@ static int check(const options *o)
     return bad ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-static int estimate(const options *o)
+static int print_estimate(const options *o)
 {
     const ds_estimate_opts opts = {.config = o->estimate_memory,
                                    .world_size = o->world_size,
@@ -50,28 +54,17 @@ static int estimate(const options *o)
     return estimate_memory(&opts, o->json);
 }
 
-/* Starts what the plan says, unless that is only to be seen. */
-static int launch(launch_plan *p)
-{
-    if (p->o.dry_run) return plan_print(p);
-    if (p->engine == ENGINE_NODES) return join_nodes(p);
-    int status = plan_reach(p);
-    if (status) return status;
-    plan_announce(p);
-    return run_plan(p);
-}
-
 int main(int argc, char **argv)
 {
     options o;
     if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
-    if (argc > 1 && !strcmp(argv[1], "--join_agent")) return join_agent(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "--join_agent")) return agent_run(argc, argv);
     args_read(&o, argc, argv);
-    if (o.check_config) return check(&o);
-    if (o.estimate_memory) return estimate(&o);
+    if (o.check_config) return print_config(&o);
+    if (o.estimate_memory) return print_estimate(&o);
     launch_plan p;
     int status = plan_decide(&p, &o);
-    if (!status) status = launch(&p);
+    if (!status) status = o.dry_run ? plan_print(&p) : run_plan(&p);
     plan_free(&p);
     return status;
 }

@@ -139,7 +139,7 @@ static void go_to_line(output *o)
     dsi_text_add(&t->waiting, "%*s\r", w.ws_col - 1, "");
 }
 
-void output_say(output *o, const char *line)
+void output_print(output *o, const char *line)
 {
     go_to_line(o);
     dsi_text_add(&o->target[1].waiting, "%s\n", line);

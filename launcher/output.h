@@ -16,7 +16,7 @@ void output_free(output *o);
 /* Bytes of a rank; fd is 1 or 2. rank -1: without a prefix. Never waits. */
 void output_add(output *o, int rank, int fd, const char *bytes, size_t n);
 /* A line of the launcher itself, on stderr, at the beginning of a line whatever stands there. */
-void output_say(output *o, const char *line);
+void output_print(output *o, const char *line);
 
 /* What to poll for until all is written; then output_write. full: so much waits that ranks should too. */
 void output_poll(const output *o, struct pollfd p[2]);

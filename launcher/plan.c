@@ -1,7 +1,8 @@
-/* launcher/plan.c: from a command line to what is to be started.
+/* launcher/plan.c: from the options to what is to be started.
  *
- * What stands in the way of a start (a program that is missing, an engine that is not installed) is an error of a
- * start and a note in a dry run, which may be made on another machine and shows what would be started all the same.
+ * An obstacle to a start (a missing program, a runner that is not installed) is
+ * an error of a start. A dry run, which may be made on another machine, only
+ * mentions it and shows what would be started.
  * SPDX-License-Identifier: MIT */
 #include "plan.h"
 
@@ -10,7 +11,7 @@
 #include "local_host.h"
 #include "processes.h"
 #include "program.h"
-#include "runner.h"
+#include "reachable.h"
 
 #include "base/error.h"
 
@@ -20,23 +21,25 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- deciding ---------------------------------------------------------------------------------------------- */
+/* ---- deciding --------------------------------------------------------------- */
 
-/* Hosts, slots and what DeepSpeed says of them. */
-static ds_status find_hosts(launch_plan *p)
+static ds_status plan_find_hosts(launch_plan *p)
 {
     ds_hosts h = {0};
-    dsi_text said = {0};
-    ds_status status = resources_find(&h, &p->from, &said, &p->o);
-    p->said = said.s ? said.s : dsi_strdup("");
+    dsi_text notices = {0};
+    const char *ignored;
+    const runner *requested = runner_find(p->o.launcher, &ignored);
+    ds_status status = resources_find(&h, &p->origin, &notices, &p->o,
+                                      requested ? requested->find_hosts : NULL);
+    p->notices = notices.s ? notices.s : dsi_strdup("");
     p->hosts = h.at;
     p->n_hosts = h.n;
     for (int i = 0; i < p->n_hosts; i++) p->world_size += p->hosts[i].n_slots;
     return status;
 }
 
-/* Each rank will read the list; a mistake in it is told once, and before anything runs. */
-static ds_status check_cores(const options *o)
+/* Each rank reads the list; a mistake in it is reported once and before that. */
+static ds_status check_core_list(const options *o)
 {
     cores list;
     dsi_text why = {0};
@@ -49,25 +52,25 @@ static ds_status check_cores(const options *o)
     return status;
 }
 
-static ds_status split_launcher_args(launch_plan *p)
+static ds_status plan_split_launcher_args(launch_plan *p)
 {
-    words w = {0};
-    ds_status status = p->o.launcher_args ? words_split(&w, "--launcher_args", p->o.launcher_args)
+    argv_list list = {0};
+    ds_status status = p->o.launcher_args ? argv_split(&list, "--launcher_args", p->o.launcher_args)
                                           : DS_OK;
-    p->launcher_words = words_take(&w);
+    p->launcher_args = argv_detach(&list);
     return status;
 }
 
-static ds_status collect_environment(launch_plan *p)
+static ds_status plan_collect_environment(launch_plan *p)
 {
-    words w = {0};
-    ds_status status = environment_collect(&w);
-    p->environment = words_take(&w);
+    argv_list list = {0};
+    ds_status status = environment_collect(&list);
+    p->environment = argv_detach(&list);
     return status;
 }
 
-/* A dry run goes on after it has told what a start would fail of. */
-static ds_status unless_dry(const launch_plan *p, ds_status status)
+/* In a dry run an obstacle to a start is printed and then ignored. */
+static ds_status unless_dry_run(const launch_plan *p, ds_status status)
 {
     if (status == DS_OK || !p->o.dry_run) return status;
     fprintf(stderr, "deepspeed: it would not start: %s\n", ds_error());
@@ -75,133 +78,215 @@ static ds_status unless_dry(const launch_plan *p, ds_status status)
     return DS_OK;
 }
 
-static ds_status look_for_program(launch_plan *p)
+static ds_status plan_check_program(launch_plan *p)
 {
-    int unfit;
-    char *path = program_find(p->o.program[0], &unfit);
-    if (!path && !p->o.dry_run) p->wrong = unfit;
+    int status;
+    char *path = program_find(p->o.program[0], &status);
+    if (!path && !p->o.dry_run) p->exit_status = status;
     dsi_free(path);
     return path ? DS_OK : DS_EINVAL;
 }
 
-/* MASTER_ADDR as far as it can be told from here. */
-static char *first_guess(const launch_plan *p)
+/* MASTER_ADDR as far as it is known before any host is asked. */
+static char *plan_guess_master(const launch_plan *p)
 {
-    if (p->from == FROM_MACHINE) return dsi_strdup("127.0.0.1");
+    if (p->origin == HOSTS_LOCAL) return dsi_strdup("127.0.0.1");
     if (p->o.master_addr) return dsi_strdup(p->o.master_addr);
-    if (p->from == FROM_SLURM && p->n_hosts) return dsi_strdup(p->hosts[0].name);
+    if (p->origin == HOSTS_OF_JOB && p->n_hosts) return dsi_strdup(p->hosts[0].name);
+    if (p->o.dry_run && p->n_hosts && p->origin != HOSTS_UNNAMED)
+        return dsi_strdup(host_address(&p->hosts[0]));
     return NULL;
 }
 
-/* What depends on nothing but what was typed comes first, then files, then what is installed. */
-static ds_status decide(launch_plan *p)
+static void plan_compose(launch_plan *p);
+
+/* Checks first what depends on the command line alone, then files, then what is
+ * installed. */
+static ds_status plan_make(launch_plan *p)
 {
     char folder[PATH_MAX];
-    p->self = here_self();
+    p->deepspeed = local_host_program();
     p->folder = dsi_strdup(getcwd(folder, sizeof folder) ? folder : ".");
-    p->agent = dsi_strdup(p->self);
-    ds_status status = split_launcher_args(p);
-    if (status == DS_OK) status = check_cores(&p->o);
+    p->join_agent = dsi_strdup(p->deepspeed);
+    ds_status status = plan_split_launcher_args(p);
+    if (status == DS_OK) status = check_core_list(&p->o);
     if (status == DS_OK) status = processes_check_grace();
-    if (status == DS_OK) status = find_hosts(p);
-    if (status == DS_OK) status = engine_choose(p);
-    if (status == DS_OK) status = collect_environment(p);
-    if (status == DS_OK) status = unless_dry(p, look_for_program(p));
-    if (status == DS_OK) status = unless_dry(p, engine_look(p));
-    if (status == DS_OK) status = unless_dry(p, engine_accepts(p));
+    if (status == DS_OK) status = plan_find_hosts(p);
+    if (status == DS_OK) status = runner_choose(p);
+    if (status == DS_OK) status = plan_collect_environment(p);
+    if (status == DS_OK) status = unless_dry_run(p, plan_check_program(p));
+    if (status == DS_OK) status = unless_dry_run(p, runner_find_program(p));
+    if (status == DS_OK) status = unless_dry_run(p, runner_check(p));
     if (status != DS_OK) return status;
-    p->master_addr = first_guess(p);
-    if (p->o.dry_run && !p->master_addr && p->n_hosts && p->from != FROM_SRUN)
-        p->master_addr = dsi_strdup(host_address(&p->hosts[0]));
+    p->master_addr = plan_guess_master(p);
     plan_compose(p);
     return DS_OK;
 }
 
-int plan_make(launch_plan *p, int argc, char **argv)
-{
-    options o;
-    args_read(&o, argc, argv);
-    return plan_decide(p, &o);
-}
-
 int plan_decide(launch_plan *p, const options *o)
 {
-    *p = (launch_plan){.o = *o, .wrong = STATUS_WRONG};
-    if (decide(p) == DS_OK) return 0;
+    *p = (launch_plan){.o = *o, .exit_status = STATUS_WRONG};
+    if (plan_make(p) == DS_OK) return 0;
     fprintf(stderr, "deepspeed: %s\n", ds_error());
-    return p->wrong;
+    return p->exit_status;
 }
 
-/* ---- composing --------------------------------------------------------------------------------------------- */
+/* ---- composing -------------------------------------------------------------- */
 
-static void free_commands(launch_plan *p)
+static void plan_compose_environment(launch_plan *p)
 {
-    for (int i = 0; i < p->n_commands; i++) argv_free(p->commands[i]);
-    dsi_free(p->commands);
-    p->commands = NULL;
-    p->n_commands = 0;
-}
-
-void plan_compose(launch_plan *p)
-{
-    p->world_size = 0;
-    for (int i = 0; i < p->n_hosts; i++) p->world_size += p->hosts[i].n_slots;
-    dsi_free(p->world_info);
-    p->world_info = hosts_encode(p->hosts, p->n_hosts);
-
-    words environment = words_give(p->environment);
+    argv_list environment = argv_attach(p->environment);
     dsi_text port = {0}, size = {0};
     dsi_text_add(&port, "%d", p->o.master_port);
     dsi_text_add(&size, "%d", p->world_size);
     if (p->master_addr) environment_set(&environment, "MASTER_ADDR", p->master_addr);
     environment_set(&environment, "MASTER_PORT", port.s);
     environment_set(&environment, "WORLD_SIZE", size.s);
-    engine_environment(p, &environment);
-    p->environment = words_take(&environment);
+    if (p->runner->add_environment) p->runner->add_environment(&environment, p);
+    p->environment = argv_detach(&environment);
     dsi_text_free(&port);
     dsi_text_free(&size);
+}
 
-    free_commands(p);
-    if (!p->world_size || (p->engine == ENGINE_NODES && p->o.node_rank > 0)) return;
-    p->commands = dsi_alloc(sizeof *p->commands);
-    p->commands[p->n_commands++] = engine_command(p);
+/* The command of a rank, which ends the runner's. */
+static void add_rank_command(argv_list *argv, const launch_plan *p)
+{
+    const options *o = &p->o;
+    argv_add(argv, "%s", p->deepspeed);
+    argv_add(argv, "--rank_start");
+    argv_add(argv, "--world_info=%s", p->world_info);
+    if (p->master_addr) argv_add(argv, "--master_addr=%s", p->master_addr);
+    argv_add(argv, "--master_port=%d", o->master_port);
+    if (o->no_local_rank) argv_add(argv, "--no_local_rank");
+    if (o->rank_log) argv_add(argv, "--enable_each_rank_log=%s", o->rank_log);
+    if (o->bind_cores_to_rank) argv_add(argv, "--bind_cores_to_rank");
+    if (o->bind_core_list) argv_add(argv, "--bind_core_list=%s", o->bind_core_list);
+    if (p->remote) argv_add(argv, "--chdir=%s", p->folder);
+    if (o->quiet) argv_add(argv, "--quiet");
+    argv_add(argv, "--log_level=%s", o->quiet ? "error" : o->log_level);
+    argv_add(argv, "--");
+    argv_add_all(argv, o->program);
+}
+
+static void plan_compose(launch_plan *p)
+{
+    p->world_size = 0;
+    for (int i = 0; i < p->n_hosts; i++) p->world_size += p->hosts[i].n_slots;
+    dsi_free(p->world_info);
+    p->world_info = hosts_encode(p->hosts, p->n_hosts);
+    plan_compose_environment(p);
+    argv_free(p->command);
+    p->command = NULL;
+    if (!p->world_size || (p->runner->joins && p->o.node_rank > 0)) return;
+    argv_list argv = {0};
+    if (p->runner->add_command) p->runner->add_command(&argv, p);
+    add_rank_command(&argv, p);
+    p->command = argv_detach(&argv);
+}
+
+void plan_set_joined(launch_plan *p, ds_host *hosts, char *join_agent)
+{
+    ds_hosts old = {.at = p->hosts, .n = p->n_hosts};
+    hosts_free(&old);
+    dsi_free(p->join_agent);
+    p->hosts = hosts;
+    p->join_agent = join_agent;
+    plan_compose(p);
 }
 
 void plan_free(launch_plan *p)
 {
     ds_hosts h = {.at = p->hosts, .n = p->n_hosts};
     hosts_free(&h);
-    free_commands(p);
+    argv_free(p->command);
     argv_free(p->environment);
-    argv_free(p->launcher_words);
-    char *const texts[] = {p->world_info, p->master_addr, p->agent, p->self,
-                           p->folder,     p->starter,     p->said};
+    argv_free(p->launcher_args);
+    char *const texts[] = {p->world_info, p->master_addr,    p->join_agent, p->deepspeed,
+                           p->folder,     p->runner_program, p->notices};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) dsi_free(texts[i]);
     *p = (launch_plan){0};
 }
 
-/* ---- showing ----------------------------------------------------------------------------------------------- */
+/* ---- asking the hosts --------------------------------------------------------- */
 
-/* jansson would refuse bytes that are not UTF-8, which arguments and variables may hold: so by hand. */
-static void add_commands(dsi_text *t, const launch_plan *p)
+/* The host that is left of a hostfile is this machine, as in DeepSpeed; a line
+ * says so if it has another name. */
+static void plan_stay_here(launch_plan *p)
 {
-    for (int i = 0; i < p->n_commands; i++) {
-        dsi_text_add(t, i ? ", [" : "[");
-        for (char **a = p->commands[i]; *a; a++) {
-            if (a > p->commands[i]) dsi_text_add(t, ", ");
-            text_add_json(t, *a);
-        }
-        dsi_text_add(t, "]");
-    }
+    const char *name = p->hosts[0].name;
+    if (!p->master_addr) p->master_addr = local_host_address();
+    if (!options_silent(&p->o) && !local_host_is(name))
+        fprintf(stderr,
+                "deepspeed: the ranks of %s are started on this machine, as no other host is left; "
+                "--force_multi starts them there\n",
+                name);
 }
 
-static void add_environment(dsi_text *t, const launch_plan *p)
+static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
 {
-    for (char **e = p->environment; e && *e; e++) {
+    int signal = 0;
+    const reach_request request = {
+        .hosts = p->hosts,
+        .n_hosts = n_hosts,
+        .ssh_port = p->o.ssh_port,
+        .hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE,
+    };
+    ds_status status = reachable_check(&request, wants_address ? &p->master_addr : NULL, &signal);
+    if (signal) p->exit_status = 128 + signal;
+    return status;
+}
+
+static ds_status plan_find_master(launch_plan *p)
+{
+    bool wanted = !p->master_addr && p->n_hosts && p->origin != HOSTS_UNNAMED;
+    bool over_ssh = p->remote && p->runner->over_ssh;
+    ds_status status = DS_OK;
+    if (over_ssh && !p->o.no_ssh_check) status = plan_ask_hosts(p, p->n_hosts, wanted);
+    if (status != DS_OK || !wanted || p->master_addr) return status;
+
+    const char *first = host_address(&p->hosts[0]);
+    p->master_addr = local_host_is(first) ? local_host_address() : reachable_resolve(first);
+    if (!p->master_addr && over_ssh && p->o.no_ssh_check) status = plan_ask_hosts(p, 1, true);
+    if (status == DS_OK && !p->master_addr)
+        return dsi_fail(DS_ECOMM, "%s: its address cannot be found; give it as --master_addr",
+                        first);
+    return status;
+}
+
+int plan_reach(launch_plan *p)
+{
+    p->exit_status = EXIT_FAILURE;
+    if (!p->remote && p->origin == HOSTS_OF_FILE) plan_stay_here(p);
+    if (plan_find_master(p) == DS_OK) {
+        plan_compose(p);
+        return 0;
+    }
+    fprintf(stderr, "deepspeed: %s\n", ds_error());
+    return p->exit_status;
+}
+
+/* ---- printing ----------------------------------------------------------------- */
+
+/* Not by jansson, which refuses bytes that are not UTF-8; arguments and
+ * variables may hold those. */
+static void add_command_json(dsi_text *t, char *const *command)
+{
+    if (!command) return;
+    dsi_text_add(t, "[");
+    for (char *const *a = command; *a; a++) {
+        if (a > command) dsi_text_add(t, ", ");
+        text_add_json(t, *a);
+    }
+    dsi_text_add(t, "]");
+}
+
+static void add_environment_json(dsi_text *t, char *const *environment)
+{
+    for (char *const *e = environment; e && *e; e++) {
         const char *equals = strchr(*e, '=');
         dsi_text name = {0};
         dsi_text_add(&name, "%.*s", (int)(equals - *e), *e);
-        if (e > p->environment) dsi_text_add(t, ", ");
+        if (e > environment) dsi_text_add(t, ", ");
         text_add_json(t, name.s);
         dsi_text_add(t, ": ");
         text_add_json(t, equals + 1);
@@ -215,9 +300,9 @@ int plan_print(const launch_plan *p)
     char *resources = hosts_json(p->hosts, p->n_hosts);
     dsi_text_add(&t, "{\"resources\": %s,\n \"world_info\": \"%s\",\n \"commands\": [", resources,
                  p->world_info);
-    add_commands(&t, p);
+    add_command_json(&t, p->command);
     dsi_text_add(&t, "],\n \"environment\": {");
-    add_environment(&t, p);
+    add_environment_json(&t, p->environment);
     dsi_text_add(&t, "}}\n");
     bool bad = fwrite(t.s, 1, t.n, stdout) != t.n || fflush(stdout) != 0;
     if (bad) perror("deepspeed: stdout");

@@ -1,16 +1,24 @@
-/* launcher/rank.c: the start of one rank: its place in the world, environment, folder, cores, log file.
+/* launcher/rank.c: the start of one rank: its place in the world, environment,
+ * folder, cores, log file.
  *
- * A rank that has no launcher above it (it was started alone, or by hand) becomes its program. Under a launcher
- * it watches it (watch.c).
+ * A rank that has no launcher above it (it was started alone, or by hand) becomes
+ * its program. Under a launcher this process remains as its monitor
+ * (rank_monitor.h).
+ *
+ * Invariants: until the program is started, failures are sent to the launcher,
+ * which prints once what several ranks report; only a rank without a launcher
+ * prints them itself. Folder, cores and environment are set in this process, so
+ * that the program inherits them. The process gets SIGTERM when the runner dies.
  * SPDX-License-Identifier: MIT */
 #include "rank.h"
 
+#include "args.h"
 #include "argv.h"
 #include "cores.h"
-#include "hosts.h"
+#include "job_folders.h"
 #include "local_host.h"
 #include "rank_monitor.h"
-#include "world.h"
+#include "rank_place.h"
 
 #include "base/mem.h"
 
@@ -28,17 +36,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FAILED = 1, WRONG = 2 };
-
 typedef struct rank_options {
     const char *world_info, *master_addr, *master_port, *log_dir, *log_time, *core_list, *folder,
         *link;
-    int node; /* -1: the engine started the ranks of all nodes */
+    int node; /* -1: the runner started the ranks of all nodes */
     bool no_local_rank, bind;
     char **program;
 } rank_options;
 
-static bool read_options(rank_options *o, int argc, char **argv)
+/* false after one message. */
+static bool rank_options_read(rank_options *o, int argc, char **argv)
 {
     enum { WORLD = 1, ADDR, PORT, NODE, NO_LOCAL, LOG, LOG_TIME, BIND, LIST, FOLDER, LINK, SKIP };
     static const struct option names[] = {{"rank_start", 0, NULL, SKIP},
@@ -57,7 +64,7 @@ static bool read_options(rank_options *o, int argc, char **argv)
                                           {"link", 1, NULL, LINK},
                                           {0}};
     *o = (rank_options){.master_port = "29500", .node = -1};
-    optind = 0; /* glibc: begin anew */
+    optind = 0; /* glibc: start again */
     for (int key; (key = getopt_long(argc, argv, "+", names, NULL)) != -1;) {
         const char **text = key == WORLD      ? &o->world_info
                             : key == ADDR     ? &o->master_addr
@@ -80,57 +87,46 @@ static bool read_options(rank_options *o, int argc, char **argv)
     return false;
 }
 
-/* ---- what the program gets ------------------------------------------------------------------------------- */
+/* ---- what the program gets ---------------------------------------------------------- */
 
-static void set_number(const char *name, int n)
+static void setenv_int(const char *name, int n)
 {
     char text[20];
     snprintf(text, sizeof text, "%d", n);
     setenv(name, text, 1);
 }
 
-/* Where rank 0 is, if the launcher could not know: the first node of Slurm's step. Lives as long as the process. */
-static const char *find_master(const rank_options *o, dsi_text *why)
-{
-    const char *list = getenv("SLURM_STEP_NODELIST");
-    ds_hosts h = {0};
-    if (o->master_addr) return o->master_addr;
-    if (!list) return "127.0.0.1";
-    if (hosts_expand(&h, "SLURM_STEP_NODELIST", list, 1) == DS_OK) return h.at[0].name;
-    dsi_text_add(why, "%s", ds_error());
-    return NULL;
-}
-
-static void set_environment(const rank_options *o, const world *w, const place *p,
-                            const char *master)
+static void rank_set_environment(const rank_options *o, const world *w, const place *p,
+                                 const char *master)
 {
     const world_node *node = &w->nodes[p->node];
     dsi_text devices = {0};
     for (int i = 0; i < node->n_slots; i++)
         dsi_text_add(&devices, i ? ",%d" : "%d", node->slots[i]);
-    set_number("RANK", p->rank);
-    set_number("LOCAL_RANK", p->local_rank);
-    set_number("WORLD_SIZE", w->size);
-    set_number("LOCAL_SIZE", node->n_slots);
-    set_number("CROSS_RANK", p->node);
-    set_number("CROSS_SIZE", w->n_nodes);
+    setenv_int("RANK", p->rank);
+    setenv_int("LOCAL_RANK", p->local_rank);
+    setenv_int("WORLD_SIZE", w->size);
+    setenv_int("LOCAL_SIZE", node->n_slots);
+    setenv_int("CROSS_RANK", p->node);
+    setenv_int("CROSS_SIZE", w->n_nodes);
     setenv("MASTER_ADDR", master, 1);
     setenv("MASTER_PORT", o->master_port, 1);
-    if (!here_gpus_hidden()) setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
-    world_take_folders();
+    if (!local_host_gpus_hidden()) setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
+    job_folders_import();
     dsi_text_free(&devices);
 }
 
-/* PROGRAM --local_rank=N ARGS: where DeepSpeed puts it. */
-static words arguments(const rank_options *o, const place *p)
+/* PROGRAM --local_rank=N ARGS, as DeepSpeed has it. */
+static argv_list rank_arguments(const rank_options *o, const place *p)
 {
-    words w = {0};
-    words_add(&w, "%s", o->program[0]);
-    if (!o->no_local_rank) words_add(&w, "--local_rank=%d", p->local_rank);
-    words_add_all(&w, o->program + 1);
+    argv_list w = {0};
+    argv_add(&w, "%s", o->program[0]);
+    if (!o->no_local_rank) argv_add(&w, "--local_rank=%d", p->local_rank);
+    argv_add_all(&w, o->program + 1);
     return w;
 }
 
+/* The folder and its missing parents. */
 static bool make_folders(const char *path)
 {
     char *part = dsi_strdup(path);
@@ -143,7 +139,8 @@ static bool make_folders(const char *path)
     return !mkdir(path, 0777) || errno == EEXIST;
 }
 
-static int open_log(const rank_options *o, const place *p, dsi_text *why)
+/* --enable_each_rank_log: all ranks have the launcher's time in the name. */
+static int rank_open_log(const rank_options *o, const place *p, dsi_text *why)
 {
     char now[40];
     dsi_text path = {0};
@@ -159,7 +156,7 @@ static int open_log(const rank_options *o, const place *p, dsi_text *why)
 }
 
 /* Folder, cores and environment. */
-static bool prepare(const rank_options *o, const world *w, const place *p, dsi_text *why)
+static bool rank_prepare(const rank_options *o, const world *w, const place *p, dsi_text *why)
 {
     if (o->folder && chdir(o->folder)) {
         dsi_text_add(why, "%s: the working folder %s: %s", w->nodes[p->node].name, o->folder,
@@ -168,16 +165,17 @@ static bool prepare(const rank_options *o, const world *w, const place *p, dsi_t
     }
     if (o->bind && !cores_bind(o->core_list, p->local_rank, w->nodes[p->node].n_slots, why))
         return false;
-    const char *master = find_master(o, why);
-    if (master) set_environment(o, w, p, master);
-    return master != NULL;
+    char *master = o->master_addr ? dsi_strdup(o->master_addr) : rank_place_master(why);
+    if (!master) return false;
+    rank_set_environment(o, w, p, master);
+    dsi_free(master);
+    return true;
 }
 
-/* ---- the launcher ---------------------------------------------------------------------------------------- */
+/* ---- the launcher ---------------------------------------------------------------------- */
 
-/* Connects, and gets what the launcher sends: its group, whether output is piped, the columns of its terminal, whether
- * it ignores SIGHUP, its stdin (rank 0), stdout and stderr. */
-static bool connect_socket(watched *w)
+/* Connects to the launcher and waits for its WIRE_WELCOME. */
+static bool rank_connect(monitored *w)
 {
     struct sockaddr_un address;
     socklen_t length = (socklen_t)wire_address(w->wire.secret, &address);
@@ -194,7 +192,7 @@ static bool connect_socket(watched *w)
                        .msg_controllen = sizeof control};
     w->wire.fd = fd;
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, length)) return false;
-    if (!wire_send(&w->wire, WIRE_WELCOME, NULL, 0)) return false; /* which rank this is */
+    if (!wire_send(&w->wire, WIRE_WELCOME, NULL, 0)) return false;
     ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC);
     const char *line = n > 0 ? memchr(record, '\n', (size_t)n) : NULL;
     if (!line || wire_numbers(line + 1, (size_t)(record + n - line - 1), 4, numbers) != 4)
@@ -208,41 +206,45 @@ static bool connect_socket(watched *w)
     return true;
 }
 
-/* false after one message. */
-static bool open_link(const char *link, int rank, watched *w)
+/* link: the value of --link. false after one message. */
+static bool rank_open_link(const char *link, int rank, monitored *w)
 {
     const char *colon = strchr(link, ':');
-    *w = (watched){.wire = {.fd = STDERR_FILENO, .rank = rank}, .std = {-1, -1, -1}};
+    *w = (monitored){.wire = {.fd = STDERR_FILENO, .rank = rank}, .std = {-1, -1, -1}};
     if (colon) snprintf(w->wire.secret, sizeof w->wire.secret, "%s", colon + 1);
     w->wire.socket = strncmp(link, "socket:", 7) == 0;
     w->piped = !w->wire.socket;
     if (!w->wire.socket) {
         const char *columns = colon ? strchr(colon + 1, ':') : NULL;
         w->columns = columns ? atoi(columns + 1) : 0;
-        /* a copy of its own: the program must not keep the engine's pipe open when this process ends */
+        /* a copy, closed in the program: that must not keep the runner's pipe open
+         * when this process ends */
         w->wire.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
         return true;
     }
-    if (connect_socket(w)) return true;
-    fprintf(stderr, "deepspeed: rank %d does not reach its launcher: %s\n", rank, strerror(errno));
+    if (rank_connect(w)) return true;
+    fprintf(stderr, "deepspeed: rank %d cannot reach its launcher: %s\n", rank, strerror(errno));
     return false;
 }
 
-/* Through the launcher, which says once what many ranks say. */
-static int fail(const watched *w, const dsi_text *why)
+/* Reports a failure before the program was started; returns the status. */
+static int rank_fail(const monitored *w, const dsi_text *why)
 {
     dsi_text line = {0};
     dsi_text_add(&line, "deepspeed: %s\n", why->s ? why->s : "?");
     if (w->wire.fd < 0) fputs(line.s, stderr);
     wire_send(&w->wire, WIRE_ERR, line.s, line.n);
-    wire_send_ending(&w->wire, &(ending){.code = FAILED, .told = true, .process = getpid()});
+    wire_send_exit(&w->wire,
+                   &(rank_exit){.code = EXIT_FAILURE, .reported = true, .process = getpid()});
     dsi_text_free(&line);
-    return FAILED;
+    return EXIT_FAILURE;
 }
 
-/* ---- in order -------------------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------- */
 
-static void use_log(int log, bool linked, watched *job)
+/* The log file becomes stdout and stderr of the program (linked) or of this
+ * process, which will become it. */
+static void rank_use_log(int log, bool linked, monitored *job)
 {
     for (int i = 1; i < 3 && !linked; i++) dup2(log, i);
     for (int i = 1; i < 3; i++)
@@ -252,44 +254,45 @@ static void use_log(int log, bool linked, watched *job)
     job->piped = false;
 }
 
-static int start(const rank_options *o, const world *w, bool alone, dsi_text *why)
+/* alone: the runner's variables are not looked at. */
+static int rank_run(const rank_options *o, const world *w, bool alone, dsi_text *why)
 {
-    watched job = {.wire = {.fd = -1}, .std = {-1, -1, -1}};
+    monitored job = {.wire = {.fd = -1}, .std = {-1, -1, -1}};
     place p = {.rank = -1};
     int log = -1;
-    bool good = alone || world_find_me(w, o->node, &p, why);
+    bool good = alone || rank_place_find(w, o->node, &p, why);
     if (alone) p = (place){0};
-    if (o->link && !open_link(o->link, p.rank, &job)) return FAILED;
-    good = good && prepare(o, w, &p, why);
-    if (good && o->log_dir) good = (log = open_log(o, &p, why)) >= 0;
-    if (!good) return fail(&job, why);
-    if (log >= 0) use_log(log, o->link != NULL, &job);
-    words argv = arguments(o, &p);
+    if (o->link && !rank_open_link(o->link, p.rank, &job)) return EXIT_FAILURE;
+    good = good && rank_prepare(o, w, &p, why);
+    if (good && o->log_dir) good = (log = rank_open_log(o, &p, why)) >= 0;
+    if (!good) return rank_fail(&job, why);
+    if (log >= 0) rank_use_log(log, o->link != NULL, &job);
+    argv_list argv = rank_arguments(o, &p);
     job.argv = argv.at;
-    int status = o->link ? watch_program(&job) : become_program(job.argv);
-    words_free(&argv);
+    int status = o->link ? monitor_run(&job) : monitor_replace(job.argv);
+    argv_list_free(&argv);
     return status;
 }
 
-static int start_at(int argc, char **argv, bool alone)
+static int rank_start_with(int argc, char **argv, bool alone)
 {
     rank_options o;
     world w;
     dsi_text why = {0};
-    if (!read_options(&o, argc, argv) || !world_read(&w, o.world_info)) return WRONG;
-    if (o.link) prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the engine */
-    int status = start(&o, &w, alone, &why);
+    if (!rank_options_read(&o, argc, argv) || !world_read(&w, o.world_info)) return STATUS_WRONG;
+    if (o.link) prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the runner */
+    int status = rank_run(&o, &w, alone, &why);
     dsi_text_free(&why);
     world_free(&w);
     return status;
 }
 
-int rank_start(int argc, char **argv) { return start_at(argc, argv, false); }
+int rank_start(int argc, char **argv) { return rank_start_with(argc, argv, false); }
 
 int rank_start_alone(char **argv)
 {
     int argc = 0;
     while (argv[argc]) argc++;
-    world_forget_engine();
-    return start_at(argc, argv, true);
+    rank_place_forget();
+    return rank_start_with(argc, argv, true);
 }

@@ -3,11 +3,12 @@
 #ifndef LAUNCHER_RANK_H
 #define LAUNCHER_RANK_H
 
-/* `deepspeed --rank_start OPTIONS -- PROGRAM ARGS...` (plan.h): the status, if it does not become the program. Of
- * the launcher itself: --link=socket:SECRET or --link=stderr:SECRET[:COLUMNS] (wire.h), --log_time=TEXT. */
+/* `deepspeed --rank_start OPTIONS -- PROGRAM ARGS...` (plan.h). The launcher adds
+ * --link=socket:SECRET or --link=stderr:SECRET[:COLUMNS] (wire.h) and
+ * --log_time=TEXT. Returns the status unless the process becomes the program. */
 int rank_start(int argc, char **argv);
 
-/* The same of the only rank: no engine has started it. */
+/* The same for the only rank, which no runner has started. */
 int rank_start_alone(char **argv);
 
 #endif

@@ -1,12 +1,22 @@
 /* launcher/rank_monitor.c: the program of a rank while it runs.
  *
- * The process stays between the engine and the program for three things that no engine does: it says how the
- * program ended before the engine knows, so that the launcher can tell the first that failed from those ended
- * because of it; it passes whole lines on; and it ends what the program leaves behind. The program dies with it, and
- * is told to end when the launcher goes.
+ * The monitor stays between the runner and the program for three things that no
+ * runner does. It reports how the program ended before the runner knows, so that
+ * the launcher can tell the first failure from those that follow. It passes on
+ * whole lines. It ends what the program leaves behind.
  *
- * The program joins the launcher's process group where the system allows it (not across sessions): then the
- * terminal's Ctrl-C, Ctrl-Z and input are its own, as if it had been started there.
+ * The program joins the launcher's process group where the system allows it (not
+ * across sessions): the terminal's Ctrl-C, Ctrl-Z and input then reach it as if
+ * it had been started there.
+ *
+ * Invariants: the monitor is the subreaper of the program's processes and ends
+ * them all before it exits. The program gets SIGKILL when the monitor dies, and
+ * SIGTERM, then SIGKILL after processes_grace, when the launcher is gone or sends
+ * SIGTERM. Signals are blocked and read from `signals`. poll and sending records
+ * block; the former until `kill_at` or `last`. Order of records: WIRE_STARTED,
+ * WIRE_OUT and WIRE_ERR, WIRE_ENDED last. A monitor whose program failed waits
+ * for the launcher's leave (LEAVE_S), as runners end the other ranks, and less
+ * well than the launcher, once one has exited.
  * SPDX-License-Identifier: MIT */
 #include "rank_monitor.h"
 
@@ -33,23 +43,28 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define AGAIN_S  1.0
-#define LAST_S   0.5  /* for what is in the pipes when the program has ended */
-#define LEAVE_S  20.0 /* a rank that failed waits for the launcher to have ended the others */
+#define AGAIN_S  1.0  /* between two SIGKILL */
+#define LAST_S   0.5  /* to read the pipes after the program has ended */
+#define LEAVE_S  20.0 /* for the launcher to end the other ranks */
 #define OOM_FILE "/sys/fs/cgroup/memory.events"
 
-typedef struct watch {
-    const watched *w;
-    int program, signals, out, err;
-    int error_pipe;                /* errno, if it cannot be executed */
-    bool ended, left, asked, gone; /* gone: the launcher */
-    double kill_at, last;          /* 0: not set */
-    long killed_before;            /* of our control group, for want of memory */
-    ending how;
-} watch;
+typedef struct monitor {
+    const monitored *w;
+    int program;    /* its process */
+    int signals;    /* descriptor */
+    int out, err;   /* the program's output; -1: closed */
+    int error_pipe; /* errno comes from it if execution fails */
+    bool ended;     /* the program */
+    bool may_leave; /* the launcher has sent signal 0 */
+    bool requested; /* the program was told to end */
+    bool launcher_gone;
+    double kill_at, last; /* when to kill it, to stop reading; 0: not set */
+    long oom_kills;       /* of our control group, before the start */
+    rank_exit exit;
+} monitor;
 
-/* How often the kernel has killed in this control group for want of memory. */
-static long out_of_memory(void)
+/* How often the kernel has killed in this control group for lack of memory. */
+static long count_oom_kills(void)
 {
     char line[100];
     long n = 0;
@@ -59,7 +74,7 @@ static long out_of_memory(void)
     return n;
 }
 
-int become_program(char **argv)
+int monitor_replace(char **argv)
 {
     program_execute(argv);
     int status = program_explain(argv[0], errno);
@@ -67,13 +82,13 @@ int become_program(char **argv)
     return status;
 }
 
-/* ---- starting -------------------------------------------------------------------------------------------- */
+/* ---- starting ------------------------------------------------------------------------ */
 
 typedef struct pipes {
     int out[2], err[2], error[2];
 } pipes;
 
-/* A terminal that changes nothing of what is written to it, or a pipe. */
+/* A pipe or, with columns, a terminal that passes bytes on unchanged. */
 static bool make_pipe(int columns, int fd[2])
 {
     struct termios raw = {0};
@@ -87,23 +102,24 @@ static bool make_pipe(int columns, int fd[2])
     return true;
 }
 
-static bool make_pipes(const watched *w, pipes *p)
+static bool make_pipes(const monitored *w, pipes *p)
 {
     *p = (pipes){{-1, -1}, {-1, -1}, {-1, -1}};
     return make_pipe(0, p->error) &&
            (!w->piped || (make_pipe(w->columns, p->out) && make_pipe(w->columns, p->err)));
 }
 
-static void child(const watched *w, const pipes *p, int parent)
+/* In the child. */
+static void monitored_exec(const monitored *w, const pipes *p, int parent)
 {
     sigset_t none;
     if (w->group) setpgid(0, w->group);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1); /* it died before we asked */
-    const int give[3] = {w->std[0], w->piped ? p->out[1] : w->std[1],
-                         w->piped ? p->err[1] : w->std[2]};
+    if (getppid() != parent) _exit(1); /* the monitor has died already */
+    const int files[3] = {w->std[0], w->piped ? p->out[1] : w->std[1],
+                          w->piped ? p->err[1] : w->std[2]};
     for (int i = 0; i < 3; i++)
-        if (give[i] >= 0) dup2(give[i], i);
+        if (files[i] >= 0) dup2(files[i], i);
     if (w->nohup) signal(SIGHUP, SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -119,7 +135,7 @@ static void close_all(int n, const int *fd)
         if (fd[i] >= 0) close(fd[i]);
 }
 
-static void tell_start(const watch *s)
+static void monitor_report_start(const monitor *s)
 {
     dsi_text t = {0};
     dsi_text_add(&t, "%d spawned with command:", s->program);
@@ -131,7 +147,7 @@ static void tell_start(const watch *s)
     dsi_text_free(&t);
 }
 
-static bool start(watch *s)
+static bool monitor_start(monitor *s)
 {
     pipes p;
     sigset_t mask;
@@ -144,9 +160,9 @@ static bool start(watch *s)
     bool good = s->signals >= 0 && make_pipes(s->w, &p);
     int self = getpid();
     s->program = good ? fork() : -1;
-    if (s->program == 0) child(s->w, &p, self);
+    if (s->program == 0) monitored_exec(s->w, &p, self);
     if (s->program < 0) {
-        s->how.error = errno;
+        s->exit.error = errno;
         return false;
     }
     if (s->w->group) setpgid(s->program, s->w->group);
@@ -155,138 +171,140 @@ static bool start(watch *s)
     s->out = p.out[0];
     s->err = p.err[0];
     s->error_pipe = p.error[0];
-    s->how.process = s->program;
-    tell_start(s);
+    s->exit.process = s->program;
+    monitor_report_start(s);
     return true;
 }
 
-/* ---- while it runs --------------------------------------------------------------------------------------- */
+/* ---- while the program runs ----------------------------------------------------------- */
 
-/* SIGTERM: and SIGKILL after a while. */
-static void order(watch *s, int signal)
+/* SIGTERM is followed by SIGKILL after processes_grace. */
+static void monitor_signal(monitor *s, int signal)
 {
     if (s->ended) return;
-    s->asked = s->asked || signal == SIGTERM || signal == SIGKILL;
+    s->requested = s->requested || signal == SIGTERM || signal == SIGKILL;
     if (signal == SIGTERM && !s->kill_at) s->kill_at = dsi_now() + processes_grace();
     kill(s->program, signal);
 }
 
-static void note_end(watch *s, int status)
+static void monitor_note_end(monitor *s, int status)
 {
     s->ended = true;
     s->last = dsi_now() + LAST_S;
-    s->how.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    s->how.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    s->how.asked = s->asked;
-    s->how.no_memory = s->how.signal == SIGKILL && out_of_memory() > s->killed_before;
-    if (read(s->error_pipe, &s->how.error, sizeof s->how.error) != sizeof s->how.error)
-        s->how.error = 0;
+    s->exit.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    s->exit.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    s->exit.requested = s->requested;
+    s->exit.out_of_memory = s->exit.signal == SIGKILL && count_oom_kills() > s->oom_kills;
+    if (read(s->error_pipe, &s->exit.error, sizeof s->exit.error) != sizeof s->exit.error)
+        s->exit.error = 0;
     processes_signal(getpid(), SIGKILL);
 }
 
-static void take_signal(watch *s)
+static void monitor_read_signal(monitor *s)
 {
     struct signalfd_siginfo info;
     int status, pid;
     if (read(s->signals, &info, sizeof info) != sizeof info) return;
     int signal = (int)info.ssi_signo;
-    if (signal == SIGUSR1 || signal == SIGUSR2) order(s, signal);
-    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) order(s, SIGTERM);
+    if (signal == SIGUSR1 || signal == SIGUSR2) monitor_signal(s, signal);
+    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) monitor_signal(s, SIGTERM);
     while (signal == SIGCHLD && (pid = waitpid(-1, &status, WNOHANG)) > 0)
-        if (pid == s->program) note_end(s, status);
+        if (pid == s->program) monitor_note_end(s, status);
 }
 
-static void take_order(watch *s)
+/* A signal for the program, or the end of the connection. */
+static void monitor_read_launcher(monitor *s)
 {
     char record[WIRE_RECORD];
     int signal;
     ssize_t n = recv(s->w->wire.fd, record, sizeof record, 0);
     if (n <= 0) {
-        s->gone = true;
-        order(s, SIGTERM);
+        s->launcher_gone = true;
+        monitor_signal(s, SIGTERM);
         return;
     }
     const char *line = memchr(record, '\n', (size_t)n);
     if (!line) return;
     if (wire_numbers(line + 1, (size_t)(record + n - line - 1), 1, &signal) != 1) return;
-    if (signal) order(s, signal);
-    s->left = s->left || !signal;
+    if (signal) monitor_signal(s, signal);
+    s->may_leave = s->may_leave || !signal;
 }
 
-/* -1: the stream has ended. */
-static int take_output(watch *s, int fd, wire_kind kind)
+/* Returns fd, or -1 at the end of the stream. */
+static int monitor_read_output(monitor *s, int fd, wire_kind kind)
 {
     char bytes[WIRE_PAYLOAD];
     ssize_t n = read(fd, bytes, sizeof bytes);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return fd;
-    if (n > 0 && (s->gone || wire_send(&s->w->wire, kind, bytes, (size_t)n))) return fd;
-    if (n > 0) s->gone = true;
+    if (n > 0 && (s->launcher_gone || wire_send(&s->w->wire, kind, bytes, (size_t)n))) return fd;
+    if (n > 0) s->launcher_gone = true;
     if (n > 0) return fd;
     close(fd);
     return -1;
 }
 
-static int patience_ms(const watch *s)
+static int monitor_wait_ms(const monitor *s)
 {
     double until = s->ended ? s->last : s->kill_at;
     double left = until ? until - dsi_now() : 3600;
     return left < 0 ? 0 : (int)(left * 1e3) + 1;
 }
 
-static void turn(watch *s)
+/* Waits for something to happen and handles it. */
+static void monitor_step(monitor *s)
 {
     struct pollfd p[4] = {
         {.fd = s->signals, .events = POLLIN},
-        {.fd = s->w->wire.socket && !s->gone ? s->w->wire.fd : -1, .events = POLLIN},
+        {.fd = s->w->wire.socket && !s->launcher_gone ? s->w->wire.fd : -1, .events = POLLIN},
         {.fd = s->out, .events = POLLIN},
         {.fd = s->err, .events = POLLIN}};
-    poll(p, 4, patience_ms(s));
-    if (p[2].revents) s->out = take_output(s, s->out, WIRE_OUT);
-    if (p[3].revents) s->err = take_output(s, s->err, WIRE_ERR);
-    if (p[1].revents) take_order(s);
-    if (p[0].revents) take_signal(s);
+    poll(p, 4, monitor_wait_ms(s));
+    if (p[2].revents) s->out = monitor_read_output(s, s->out, WIRE_OUT);
+    if (p[3].revents) s->err = monitor_read_output(s, s->err, WIRE_ERR);
+    if (p[1].revents) monitor_read_launcher(s);
+    if (p[0].revents) monitor_read_signal(s);
     if (s->kill_at && !s->ended && dsi_now() > s->kill_at) {
         processes_signal(getpid(), SIGKILL);
         s->kill_at = dsi_now() + AGAIN_S;
     }
 }
 
-static bool over(const watch *s)
+static bool monitor_is_over(const monitor *s)
 {
     return s->ended && ((s->out < 0 && s->err < 0) || dsi_now() > s->last);
 }
 
-/* Engines end the other ranks as soon as one has gone with a failure, and less well than the launcher. */
-static void wait_for_leave(watch *s)
+static void monitor_wait_leave(monitor *s)
 {
     double until = dsi_now() + LEAVE_S;
-    while (s->w->wire.socket && !s->left && !s->gone && dsi_now() < until) {
+    while (s->w->wire.socket && !s->may_leave && !s->launcher_gone && dsi_now() < until) {
         struct pollfd p = {.fd = s->w->wire.fd, .events = POLLIN};
-        if (poll(&p, 1, (int)(LEAVE_S * 1e3)) > 0) take_order(s);
+        if (poll(&p, 1, (int)(LEAVE_S * 1e3)) > 0) monitor_read_launcher(s);
     }
 }
 
-/* This host's file, so here; the launcher says once what many ranks say. */
-static void tell_unfit(watch *s)
+/* Why the program cannot be executed: the file is on this host. The launcher
+ * prints once what several ranks report. */
+static void monitor_report_unfit(monitor *s)
 {
     dsi_text line = {0};
-    program_explain(s->w->argv[0], s->how.error);
+    program_explain(s->w->argv[0], s->exit.error);
     dsi_text_add(&line, "deepspeed: %s\n", ds_error());
-    s->how.told = wire_send(&s->w->wire, WIRE_ERR, line.s, line.n);
+    s->exit.reported = wire_send(&s->w->wire, WIRE_ERR, line.s, line.n);
     dsi_text_free(&line);
 }
 
-int watch_program(const watched *w)
+int monitor_run(const monitored *w)
 {
-    watch s = {.w = w, .out = -1, .err = -1, .killed_before = out_of_memory()};
+    monitor s = {.w = w, .out = -1, .err = -1, .oom_kills = count_oom_kills()};
     processes_adopt();
-    if (start(&s)) {
-        while (!over(&s)) turn(&s);
+    if (monitor_start(&s)) {
+        while (!monitor_is_over(&s)) monitor_step(&s);
         close_all(4, (int[]){s.out, s.err, s.error_pipe, s.signals});
     }
-    if (s.how.error) tell_unfit(&s);
-    wire_send_ending(&w->wire, &s.how);
-    if (ending_status(&s.how)) wait_for_leave(&s);
+    if (s.exit.error) monitor_report_unfit(&s);
+    wire_send_exit(&w->wire, &s.exit);
+    if (rank_exit_status(&s.exit)) monitor_wait_leave(&s);
     processes_end();
-    return ending_status(&s.how);
+    return rank_exit_status(&s.exit);
 }

@@ -5,21 +5,23 @@
 
 #include "wire.h"
 
-typedef struct watched {
+typedef struct monitored {
     char **argv;
-    wire wire;
-    int std[3]; /* what its stdin, stdout, stderr become; -1: they stay */
-    bool piped; /* its output goes over the wire, line by line, instead */
-    int columns; /* what is piped looks like a terminal of so many, and bars are shown; 0: like a pipe */
-    int group;  /* the process group to join; 0: none */
-    bool nohup; /* the launcher ignores SIGHUP, and so does the program: engines undo that */
-} watched;
+    wire wire;   /* to the launcher */
+    int std[3];  /* become its stdin, stdout, stderr; closed here; -1: unchanged */
+    bool piped;  /* its output is sent over the wire instead */
+    int columns; /* of the terminal that piped output looks like, so that progress
+                    bars are shown; 0: it looks like a pipe */
+    int group;   /* the process group to join; 0: none */
+    bool nohup;  /* ignore SIGHUP as the launcher does; runners undo that */
+} monitored;
 
-/* Starts it, passes its output and signals on, ends what it leaves behind, reports how it ended, and returns
- * that as a status. */
-int watch_program(const watched *w);
+/* Starts the program, passes on its output and signals, ends what it leaves
+ * behind and reports how it ended. Blocks until then; returns the status. */
+int monitor_run(const monitored *w);
 
-/* Becomes the program; returns only with a status after one message. */
-int become_program(char **argv);
+/* The process becomes the program, without a monitor. Returns only if that fails,
+ * with a status after one message. */
+int monitor_replace(char **argv);
 
 #endif

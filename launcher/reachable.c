@@ -1,11 +1,21 @@
-/* launcher/reachable.c: can the hosts be reached by ssh, and what is the first one's address?
+/* launcher/reachable.c: can the hosts be reached by ssh, and what is the first
+ * one's address?
  *
- * All hosts are asked at the same time, each by an ssh of its own that may not ask for a password, and the first one
- * for its addresses too, as DeepSpeed does. An ssh that has not come back after a time limit, or when a signal ends the launcher, is ended. ssh's own failures
- * have the status 255; any other status came from the host, which thus was reached.
+ * Each host is asked by an ssh of its own, which may not ask for a password;
+ * the first one also for its addresses, as DeepSpeed does. ssh's own failures
+ * have the status 255. Any other status came from the host, which was reached.
+ *
+ * Invariants: each ssh leads a process group, so that it can be killed with all
+ * that it has started (ProxyCommand). Its end is SIGCHLD, not the end of its
+ * output: with ControlPersist in the user's configuration a master process keeps
+ * the pipe open. All ssh processes have ended and their pipes are closed when
+ * reachable_check returns. SIGCHLD, SIGINT, SIGTERM and SIGHUP are blocked
+ * meanwhile; only poll blocks, until the time limit.
  * SPDX-License-Identifier: MIT */
+#include "reachable.h"
+
+#include "argv.h"
 #include "local_host.h"
-#include "runner.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -23,52 +33,49 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LIMIT_MS = 15000, SSH_LIMIT_S = 10, SSH_FAILED = 255 };
+enum { QUERY_LIMIT_MS = 15000, SSH_LIMIT_S = 10, SSH_FAILED = 255 };
 
-/* One ssh. */
-typedef struct Question {
+typedef struct ssh_query {
     const char *host;
-    pid_t pid; /* 0: it has ended; -1: it was not started */
-    int fd;    /* what it says on stdout and stderr; -1: it said all */
-    dsi_text answer;
-    int status; /* of the process, or -1: ended by us */
-} Question;
+    pid_t pid;       /* 0: it has ended; -1: it was not started */
+    int fd;          /* its stdout and stderr; -1: closed */
+    dsi_text answer; /* read from fd */
+    int status;      /* of the process; -1: killed by us */
+} ssh_query;
 
 static int64_t now_ms(void) { return (int64_t)(dsi_now() * 1000); }
 
-/* ---- asking ------------------------------------------------------------------------------------------------ */
+/* ---- asking ------------------------------------------------------------------ */
 
-/* What is waited for besides answers. An ssh has ended when it has, not when nobody holds its stdout any more: with
- * ControlPersist in the user's configuration its master process does. */
-typedef struct Signals {
-    int fd; /* SIGCHLD, and what ends the launcher */
-    sigset_t was;
-    int caught; /* 0: none of the latter */
-} Signals;
+typedef struct query_signals {
+    int fd; /* SIGCHLD, and the signals that end the launcher */
+    sigset_t previous;
+    int caught; /* one of the latter; 0: none */
+} query_signals;
 
-static void watch_signals(Signals *s)
+static void query_signals_block(query_signals *s)
 {
     static const int ours[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t mask;
     sigemptyset(&mask);
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) sigaddset(&mask, ours[i]);
     signal(SIGCHLD, SIG_DFL);
-    sigprocmask(SIG_BLOCK, &mask, &s->was);
+    sigprocmask(SIG_BLOCK, &mask, &s->previous);
     s->fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     s->caught = 0;
 }
 
-static void leave_signals(Signals *s)
+static void query_signals_restore(query_signals *s)
 {
     struct signalfd_siginfo info;
     while (read(s->fd, &info, sizeof info) == sizeof info) continue; /* a second Ctrl-C */
     close(s->fd);
-    sigprocmask(SIG_SETMASK, &s->was, NULL);
+    sigprocmask(SIG_SETMASK, &s->previous, NULL);
 }
 
-/* Starts argv with /dev/null as its stdin and a pipe as its stdout and stderr; -1 with errno if it cannot. It leads a
- * process group, which can be ended with all that it has started (ProxyCommand). */
-static pid_t start(char **argv, const Signals *s, int *fd)
+/* Starts argv with /dev/null as its stdin and a pipe, *fd, as its stdout and
+ * stderr. Returns -1 with errno if that fails. */
+static pid_t ssh_start(char **argv, const query_signals *s, int *fd)
 {
     int ends[2];
     pid_t pid = -1;
@@ -81,7 +88,7 @@ static pid_t start(char **argv, const Signals *s, int *fd)
     posix_spawn_file_actions_adddup2(&files, ends[1], 2);
     posix_spawnattr_init(&how);
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setsigmask(&how, &s->was);
+    posix_spawnattr_setsigmask(&how, &s->previous);
     int error = posix_spawnp(&pid, argv[0], &files, &how, argv, environ);
     posix_spawnattr_destroy(&how);
     posix_spawn_file_actions_destroy(&files);
@@ -93,32 +100,32 @@ static pid_t start(char **argv, const Signals *s, int *fd)
     return -1;
 }
 
-static void ask(Question *q, const launch_plan *p, const Signals *s, bool for_address)
+static void query_start(ssh_query *q, int ssh_port, const query_signals *s, bool for_address)
 {
-    words w = {0};
-    words_add(&w, "ssh");
-    words_add(&w, "-o");
-    words_add(&w, "BatchMode=yes");
-    words_add(&w, "-o");
-    words_add(&w, "ConnectTimeout=%d", SSH_LIMIT_S);
-    if (p->o.ssh_port > 0) {
-        words_add(&w, "-p");
-        words_add(&w, "%d", p->o.ssh_port);
+    argv_list argv = {0};
+    argv_add(&argv, "ssh");
+    argv_add(&argv, "-o");
+    argv_add(&argv, "BatchMode=yes");
+    argv_add(&argv, "-o");
+    argv_add(&argv, "ConnectTimeout=%d", SSH_LIMIT_S);
+    if (ssh_port > 0) {
+        argv_add(&argv, "-p");
+        argv_add(&argv, "%d", ssh_port);
     }
-    words_add(&w, "%s", q->host);
-    words_add(&w, for_address ? "hostname -I" : "true");
-    q->pid = start(w.at, s, &q->fd);
+    argv_add(&argv, "%s", q->host);
+    argv_add(&argv, for_address ? "hostname -I" : "true");
+    q->pid = ssh_start(argv.at, s, &q->fd);
     if (q->pid < 0) {
         dsi_text_add(&q->answer, "ssh: %s", strerror(errno));
         q->fd = -1;
         q->status = SSH_FAILED << 8;
     } else
         fcntl(q->fd, F_SETFL, O_NONBLOCK);
-    words_free(&w);
+    argv_list_free(&argv);
 }
 
-/* What is in the pipe now. */
-static void hear(Question *q)
+/* Reads what is in the pipe now. */
+static void query_read(ssh_query *q)
 {
     char text[512];
     ssize_t n = 1;
@@ -131,25 +138,25 @@ static void hear(Question *q)
     q->fd = -1;
 }
 
-static void note_end(Question *q)
+static void query_reap(ssh_query *q)
 {
     if (q->pid <= 0 || waitpid(q->pid, &q->status, WNOHANG) != q->pid) return;
     q->pid = 0;
-    hear(q);
+    query_read(q);
     if (q->fd >= 0) close(q->fd);
     q->fd = -1;
 }
 
-static void take_signals(Signals *s, Question *q, int n)
+static void queries_read_signals(query_signals *s, ssh_query *q, int n)
 {
     struct signalfd_siginfo info;
     while (read(s->fd, &info, sizeof info) == sizeof info)
         if (info.ssi_signo != SIGCHLD) s->caught = (int)info.ssi_signo;
-    for (int i = 0; i < n; i++) note_end(&q[i]);
+    for (int i = 0; i < n; i++) query_reap(&q[i]);
 }
 
-/* None of them runs any more, whether it has answered or not. */
-static void end_all(Question *q, int n)
+/* Kills those that still run. */
+static void queries_kill(ssh_query *q, int n)
 {
     for (int i = 0; i < n; i++) {
         if (q[i].pid <= 0) continue;
@@ -160,11 +167,11 @@ static void end_all(Question *q, int n)
     }
 }
 
-/* Until each has answered, time is up, or a signal has come. */
-static void await(Question *q, int n, Signals *s)
+/* Waits until all have ended, the time limit, or a signal. */
+static void queries_wait(ssh_query *q, int n, query_signals *s)
 {
     struct pollfd *fds = dsi_alloc(((size_t)n + 1) * sizeof *fds);
-    int64_t end = now_ms() + LIMIT_MS, left;
+    int64_t end = now_ms() + QUERY_LIMIT_MS, left;
     for (int running = n; running && !s->caught && (left = end - now_ms()) > 0;) {
         fds[n] = (struct pollfd){s->fd, POLLIN, 0};
         for (int i = 0; i < n; i++) fds[i] = (struct pollfd){q[i].fd, POLLIN, 0};
@@ -172,26 +179,25 @@ static void await(Question *q, int n, Signals *s)
         for (int i = 0; i < n; i++) running += q[i].pid > 0;
         if (!running || poll(fds, (nfds_t)n + 1, (int)left) <= 0) continue;
         for (int i = 0; i < n; i++)
-            if (fds[i].revents) hear(&q[i]);
-        if (fds[n].revents) take_signals(s, q, n);
+            if (fds[i].revents) query_read(&q[i]);
+        if (fds[n].revents) queries_read_signals(s, q, n);
     }
-    end_all(q, n);
+    queries_kill(q, n);
     dsi_free(fds);
 }
 
-/* ---- judging ----------------------------------------------------------------------------------------------- */
+/* ---- the answers --------------------------------------------------------------- */
 
-static ds_status judge(const launch_plan *p, const Question *q)
+static ds_status query_check(const ssh_query *q, const char *hostfile)
 {
-    const char *says = q->answer.s ? q->answer.s : "";
-    const char *hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE;
+    const char *answer = q->answer.s ? q->answer.s : "";
     if (q->status >= 0 && !(WIFEXITED(q->status) && WEXITSTATUS(q->status) == SSH_FAILED))
         return DS_OK;
     return dsi_fail(
         DS_ECOMM,
         "%s of %s was not reachable via ssh (%.*s%s); set up ssh without a password, or "
         "leave the host out (--exclude %s)",
-        q->host, hostfile, (int)strcspn(says, "\r\n"), says,
+        q->host, hostfile, (int)strcspn(answer, "\r\n"), answer,
         q->status < 0 ? "no answer in time" : "", q->host);
 }
 
@@ -205,7 +211,7 @@ static char *first_address(const char *answer)
     return t.s;
 }
 
-static char *look_up(const char *host)
+char *reachable_resolve(const char *host)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     char text[64] = "";
@@ -215,79 +221,30 @@ static char *look_up(const char *host)
     return *text ? dsi_strdup(text) : NULL;
 }
 
-static ds_status note_signal(launch_plan *p, int signal)
+ds_status reachable_check(const reach_request *request, char **address, int *signal)
 {
-    p->wrong = 128 + signal;
-    return dsi_fail(DS_ECOMM, "signal %d (SIG%s) while the hosts were asked: nothing was started",
-                    signal, sigabbrev_np(signal));
-}
-
-/* Asks the first n hosts, but not this machine; the first one for its address if that is wanted. */
-static ds_status ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
-{
-    Question *q = dsi_alloc((size_t)n_hosts * sizeof *q);
+    ssh_query *q = dsi_alloc((size_t)request->n_hosts * sizeof *q);
+    const ds_host *hosts = request->hosts;
     int n = 0;
     ds_status status = DS_OK;
-    bool asked_first = false;
-    Signals signals;
-    watch_signals(&signals);
-    for (int i = 0; i < n_hosts; i++) {
-        if (here_is(p->hosts[i].name)) continue;
-        q[n].host = p->hosts[i].name;
-        ask(&q[n++], p, &signals, wants_address && i == 0);
-        asked_first = asked_first || i == 0;
+    query_signals signals;
+    query_signals_block(&signals);
+    for (int i = 0; i < request->n_hosts; i++) {
+        if (local_host_is(hosts[i].name)) continue;
+        q[n].host = hosts[i].name;
+        query_start(&q[n++], request->ssh_port, &signals, address && i == 0);
     }
-    await(q, n, &signals);
-    leave_signals(&signals);
-    if (signals.caught) status = note_signal(p, signals.caught);
-    for (int i = 0; i < n && status == DS_OK; i++) status = judge(p, &q[i]);
-    if (status == DS_OK && wants_address && asked_first)
-        p->master_addr = first_address(q[0].answer.s);
+    queries_wait(q, n, &signals);
+    query_signals_restore(&signals);
+    *signal = signals.caught;
+    if (*signal)
+        status = dsi_fail(DS_ECOMM,
+                          "signal %d (SIG%s) while the hosts were asked: nothing was started",
+                          *signal, sigabbrev_np(*signal));
+    for (int i = 0; i < n && status == DS_OK; i++) status = query_check(&q[i], request->hostfile);
+    if (status == DS_OK && address && n && q[0].host == hosts[0].name)
+        *address = first_address(q[0].answer.s);
     for (int i = 0; i < n; i++) dsi_text_free(&q[i].answer);
     dsi_free(q);
     return status;
-}
-
-/* One host that is left of a hostfile is this machine, as DeepSpeed has it; if it has another name, that is worth a
- * line. */
-static void stay(launch_plan *p)
-{
-    const char *name = p->hosts[0].name;
-    if (!p->master_addr) p->master_addr = here_address();
-    if (!args_silent(&p->o) && !here_is(name))
-        fprintf(stderr,
-                "deepspeed: the ranks of %s are started on this machine, as no other host is left; "
-                "--force_multi starts them there\n",
-                name);
-}
-
-static ds_status reach(launch_plan *p)
-{
-    bool by_ssh = p->engine == ENGINE_OPENMPI || p->engine == ENGINE_MPICH ||
-                  p->engine == ENGINE_MVAPICH;
-    bool local = p->engine == ENGINE_DIRECT || p->engine == ENGINE_LOCAL;
-    if (local && p->from == FROM_HOSTFILE) stay(p);
-    bool wants_address = !p->master_addr && p->n_hosts && p->from != FROM_SRUN;
-    ds_status status = DS_OK;
-    if (by_ssh && !p->o.no_ssh_check) status = ask_hosts(p, p->n_hosts, wants_address);
-    if (status != DS_OK || !wants_address || p->master_addr) return status;
-
-    const char *first = host_address(&p->hosts[0]);
-    p->master_addr = here_is(first) ? here_address() : look_up(first);
-    if (!p->master_addr && by_ssh && p->o.no_ssh_check) status = ask_hosts(p, 1, true);
-    if (status == DS_OK && !p->master_addr)
-        return dsi_fail(DS_ECOMM, "%s: its address cannot be found; give it as --master_addr",
-                        first);
-    return status;
-}
-
-int plan_reach(launch_plan *p)
-{
-    p->wrong = EXIT_FAILURE;
-    if (reach(p) == DS_OK) {
-        plan_compose(p);
-        return 0;
-    }
-    fprintf(stderr, "deepspeed: %s\n", ds_error());
-    return p->wrong;
 }

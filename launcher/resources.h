@@ -1,4 +1,4 @@
-/* launcher/resources.h: which hosts and slots a command line asks for.
+/* launcher/resources.h: the hosts and slots that a command line asks for.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_RESOURCES_H
 #define LAUNCHER_RESOURCES_H
@@ -8,18 +8,20 @@
 
 #include "base/text.h"
 
-typedef enum origin {
-    FROM_MACHINE,  /* this machine alone */
-    FROM_HOSTFILE, /* names that ssh knows */
-    FROM_SLURM,    /* the nodes of the allocation that we are in */
-    FROM_SRUN,     /* nodes that srun will choose: their names are not known */
-    FROM_NODES     /* nodes that will join: their names are not known */
-} origin;
+typedef enum host_origin {
+    HOSTS_LOCAL,   /* this machine alone */
+    HOSTS_OF_FILE, /* a hostfile: names that ssh knows */
+    HOSTS_OF_JOB,  /* the scheduler's job that the launcher runs in */
+    HOSTS_UNNAMED, /* the runner will choose them: node-0, node-1, ... */
+    HOSTS_JOINING  /* they will join node 0: node-0, node-1, ... */
+} host_origin;
 
-/* Fills h. Lines that DeepSpeed prints on the way go to `said`, each with its \n. */
-ds_status resources_find(ds_hosts *h, origin *from, dsi_text *said, const options *o);
+/* Fills h. find_hosts: the runner's own (runner.h), or NULL. Lines that
+ * DeepSpeed prints on the way are added to `notices`, each with its newline. */
+ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, const options *o,
+                         ds_status (*find_hosts)(ds_hosts *, host_origin *, const options *));
 
-/* Whether the same command is typed on each of several nodes. */
+/* Is the same command typed on each of several nodes? */
 bool resources_per_node(const options *o, bool have_hostfile);
 
 #endif

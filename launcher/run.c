@@ -1,21 +1,27 @@
 /* launcher/run.c: from the plan to the exit status.
  *
- * One rank on this machine is executed in place of the launcher: no MPI, no process of ours. All else is a job
- * (job.h) under a guard (guard.h), with a folder of its own for the files of Open MPI, one of them in shared
- * memory, which go with the job however it ends.
+ * One rank on this machine replaces the launcher: no MPI, no process of ours.
+ * All else is a job (job.h) under a supervisor (supervisor.h). Where the command
+ * is typed on each node, the nodes first join node 0 (join/join.h).
+ *
+ * Invariants: files of the job (folders, the file of --save_pid) are made before
+ * the supervisor forks and removed by the process that ran the job or, if that
+ * was killed, by the other one. The plan's environment is set in this process
+ * before anything is started, so that the runner inherits it.
  * SPDX-License-Identifier: MIT */
 #include "run.h"
 
 #include "job.h"
+#include "job_folders.h"
+#include "join/join.h"
 #include "rank.h"
+#include "rank_place.h"
 #include "supervisor.h"
-#include "world.h"
 
 #include "base/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,20 +34,22 @@
 typedef struct run {
     const launch_plan *p;
     job job;
-    const char **host;
-    char **prefix;
-    char folder[4096], shared[64], pid_file[64]; /* "": none */
+    const char **host; /* [world_size] of each rank */
+    char **prefix;     /* [world_size] of each rank's lines */
+    job_folders folders;
+    char pid_file[64]; /* "": none */
 } run;
 
-/* A descriptor that is closed stays useless, instead of becoming whatever is opened next. */
+/* A closed stdin, stdout or stderr becomes /dev/null opened the wrong way: it
+ * still refuses, but its number is not given to the next file that is opened. */
 static void keep_standard_files(void)
 {
-    for (int fd = 0, now; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && (now = open("/dev/null", fd ? O_RDONLY : O_WRONLY)) != fd)
-            close(now);
+    for (int fd = 0, opened; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && (opened = open("/dev/null", fd ? O_RDONLY : O_WRONLY)) != fd)
+            close(opened);
 }
 
-static void set_environment(const launch_plan *p)
+static void set_plan_environment(const launch_plan *p)
 {
     for (char **s = p->environment; s && *s; s++) {
         char *copy = dsi_strdup(*s), *value = strchr(copy, '=');
@@ -53,46 +61,28 @@ static void set_environment(const launch_plan *p)
     }
 }
 
-/* ---- files of the job ------------------------------------------------------------------------------------ */
+/* ---- files of the job ---------------------------------------------------------- */
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
+static void run_make_folders(run *r)
 {
-    (void)st, (void)flag, (void)at;
-    remove(path);
-    return 0;
+    bool local = !r->p->remote;
+    if (!local && !r->p->runner->job_folders) return;
+    job_folders_make(&r->folders);
+    if (local)
+        job_folders_export_local(&r->folders);
+    else
+        job_folders_export(&r->folders);
 }
 
-static void tidy(void *arg)
+static void run_remove_files(void *arg)
 {
     run *r = arg;
-    if (*r->folder) nftw(r->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    if (*r->shared) nftw(r->shared, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    job_folders_remove(&r->folders);
     if (*r->pid_file) unlink(r->pid_file);
 }
 
-/* Where a folder cannot be made, Open MPI uses what it always does. On other machines there is none: what mpirun
- * sets for itself it would set for them. */
-static void make_folders(run *r)
-{
-    const char *tmp = getenv("TMPDIR");
-    bool openmpi = r->p->engine == ENGINE_OPENMPI || r->p->engine == ENGINE_NODES;
-    if (!r->job.local && !openmpi) return;
-    snprintf(r->folder, sizeof r->folder, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(r->folder)) *r->folder = 0;
-    snprintf(r->shared, sizeof r->shared, "/dev/shm/deepspeed.XXXXXX");
-    if (!mkdtemp(r->shared)) *r->shared = 0;
-    if (!r->job.local) {
-        world_set_folders(r->folder, r->shared);
-        return;
-    }
-    if (*r->folder) setenv("OMPI_MCA_orte_tmpdir_base", r->folder, 0);
-    if (!*r->shared) return;
-    setenv("OMPI_MCA_btl_vader_backing_directory", r->shared, 0);
-    setenv("OMPI_MCA_osc_sm_backing_directory", r->shared, 0);
-}
-
-/* --save_pid: /tmp/<number of this process>.deepspeed holds it, as long as the job runs. */
-static bool save_pid(run *r)
+/* --save_pid: /tmp/PID.deepspeed holds this process's number while the job runs. */
+static bool run_save_pid(run *r)
 {
     snprintf(r->pid_file, sizeof r->pid_file, "/tmp/%d.deepspeed", (int)getpid());
     int fd = open(r->pid_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -104,12 +94,14 @@ static bool save_pid(run *r)
     return false;
 }
 
-/* Open MPI's mpirun holds four files for each rank here, and hangs without them. What is not needed the limit keeps. */
-static bool allow_files(const launch_plan *p)
+/* A runner holds some files for each rank of this machine, and Open MPI's hangs
+ * when it gets none. The limit is only ever raised. */
+static bool raise_file_limit(const launch_plan *p)
 {
     struct rlimit files;
-    rlim_t needed = 32 + 5 * (rlim_t)p->world_size;
-    if (p->engine != ENGINE_LOCAL || getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= needed)
+    rlim_t needed = 32 + (rlim_t)p->runner->files_per_rank * (rlim_t)p->world_size;
+    if (p->remote || !p->runner->files_per_rank || getrlimit(RLIMIT_NOFILE, &files) ||
+        files.rlim_cur >= needed)
         return true;
     files.rlim_cur = needed;
     if (needed <= files.rlim_max && !setrlimit(RLIMIT_NOFILE, &files)) return true;
@@ -120,32 +112,29 @@ static bool allow_files(const launch_plan *p)
     return false;
 }
 
-/* ---- the job --------------------------------------------------------------------------------------------- */
+/* ---- the job --------------------------------------------------------------------- */
 
-/* The command with what the start of a rank must know of this job. */
-static char **link_command(char **argv, const job *j)
+/* The runner's command with two more options for --rank_start: how a rank
+ * reaches this job (wire.h), and the time in the names of log files. */
+static char **link_command(char *const *command, const job *j)
 {
-    char text[100], now[40];
-    int n = 0, at = 0;
+    char now[40];
     time_t t = time(NULL);
     struct tm local;
+    argv_list argv = {0};
+    bool linked = false;
     strftime(now, sizeof now, "%Y%m%d%H%M%S", localtime_r(&t, &local));
-    while (argv[n]) n++;
-    char **linked = dsi_alloc((size_t)(n + 3) * sizeof *linked);
-    for (int i = 0, found = 0; i < n; i++) {
-        linked[at++] = dsi_strdup(argv[i]);
-        if (found || strcmp(argv[i], "--rank_start") != 0) continue;
-        found = 1;
-        snprintf(text, sizeof text, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret,
-                 j->columns);
-        linked[at++] = dsi_strdup(text);
-        snprintf(text, sizeof text, "--log_time=%s", now);
-        linked[at++] = dsi_strdup(text);
+    for (; *command; command++) {
+        argv_add(&argv, "%s", *command);
+        if (linked || strcmp(*command, "--rank_start") != 0) continue;
+        linked = true;
+        argv_add(&argv, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret, j->columns);
+        argv_add(&argv, "--log_time=%s", now);
     }
-    return linked;
+    return argv_detach(&argv);
 }
 
-static void name_ranks(run *r)
+static void run_name_ranks(run *r)
 {
     const launch_plan *p = r->p;
     r->host = dsi_alloc((size_t)p->world_size * sizeof *r->host);
@@ -161,8 +150,9 @@ static void name_ranks(run *r)
         }
 }
 
-/* Of the terminal that stdout and stderr are, less the longest prefix; 0: they are not one. */
-static int columns_left(const run *r)
+/* Columns of the terminal that stdout and stderr are, less the longest prefix;
+ * 0: they are not a terminal. */
+static int run_columns(const run *r)
 {
     struct winsize w;
     size_t longest = 0;
@@ -173,67 +163,96 @@ static int columns_left(const run *r)
     return w.ws_col > longest + 20 ? w.ws_col - (int)longest : 80;
 }
 
-static void make_job(run *r)
+static void run_make_job(run *r, int node_lost)
 {
     const launch_plan *p = r->p;
-    bool local = p->engine == ENGINE_DIRECT || p->engine == ENGINE_LOCAL;
-    name_ranks(r);
-    r->job = (job){.n_commands = p->n_commands,
-                   .size = p->world_size,
+    bool piped = p->remote || p->o.tag_output;
+    run_name_ranks(r);
+    r->job = (job){.size = p->world_size,
                    .host = r->host,
-                   .prefix = !local || p->o.tag_output ? (const char *const *)r->prefix : NULL,
-                   .columns = columns_left(r),
+                   .prefix = piped ? (const char *const *)r->prefix : NULL,
+                   .columns = run_columns(r),
                    .program = p->o.program[0],
-                   .local = local,
-                   .hydra = p->hydra,
-                   .lost = p->lost,
-                   .quiet = args_silent(&p->o),
+                   .local = !p->remote,
+                   .status_ignored = p->runner->status_ignored,
+                   .node_lost = node_lost,
+                   .quiet = options_silent(&p->o),
                    .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
     wire_new_secret(r->job.secret);
-    r->job.commands = dsi_alloc((size_t)p->n_commands * sizeof *r->job.commands);
-    for (int k = 0; k < p->n_commands; k++)
-        r->job.commands[k] = link_command(p->commands[k], &r->job);
+    r->job.command = link_command(p->command, &r->job);
 }
 
-static void free_job(run *r)
+static void run_free_job(run *r)
 {
-    for (int k = 0; k < r->job.n_commands; k++) {
-        for (char **s = r->job.commands[k]; *s; s++) dsi_free(*s);
-        dsi_free(r->job.commands[k]);
-    }
-    dsi_free(r->job.commands);
+    argv_free(r->job.command);
     for (int i = 0; i < r->job.size; i++) dsi_free(r->prefix[i]);
     dsi_free(r->prefix);
     dsi_free(r->host);
 }
 
-static int work(void *arg)
+static int run_supervised(void *arg)
 {
     run *r = arg;
     int status = job_run(&r->job);
-    tidy(r);
+    run_remove_files(r);
+    return status;
+}
+
+/* node_lost: descriptor from which a line comes when a node is lost; 0: none. */
+static int run_job(const launch_plan *p, int node_lost)
+{
+    run r = {.p = p};
+    keep_standard_files();
+    set_plan_environment(p);
+    if (p->runner->in_place && !p->o.save_pid && !p->o.tag_output)
+        return rank_start_alone(p->command);
+    if (!raise_file_limit(p)) return 1;
+    rank_place_forget();
+    run_make_job(&r, node_lost);
+    int status = 1;
+    if (!p->o.save_pid || run_save_pid(&r)) {
+        run_make_folders(&r);
+        status = supervisor_run(&(supervised){.work = run_supervised,
+                                              .clean_up = run_remove_files,
+                                              .arg = &r,
+                                              .signals = 1 << SIGINT | 1 << SIGTERM | 1 << SIGHUP |
+                                                         1 << SIGUSR1 | 1 << SIGUSR2});
+    }
+    run_free_job(&r);
+    return status;
+}
+
+/* ---- with other nodes or without --------------------------------------------------- */
+
+/* Node 0 of a job whose command is typed on each node. */
+static int run_node_0(launch_plan *p, node_session *s)
+{
+    relay *r = NULL;
+    int status = plan_reach(p);
+    if (!status) status = gather_nodes(s);
+    if (!status) status = relay_start(&r, s);
+    if (status) return status;
+    plan_set_joined(p, session_hosts(s), relay_agent(r));
+    plan_announce(p);
+    status = run_job(p, relay_lost(r));
+    relay_finish(r, status);
+    return status;
+}
+
+static int run_joining(launch_plan *p)
+{
+    node_session *s = NULL;
+    int status = session_open(&s, p);
+    if (!status) status = p->o.node_rank > 0 ? joiner_run(s) : run_node_0(p, s);
+    session_close(s);
     return status;
 }
 
 int run_plan(launch_plan *p)
 {
-    run r = {.p = p};
-    keep_standard_files();
-    set_environment(p);
-    if (p->engine == ENGINE_DIRECT && !p->o.save_pid && !p->o.tag_output)
-        return rank_start_alone(p->commands[0]);
-    if (!allow_files(p)) return 1;
-    world_forget_engine();
-    make_job(&r);
-    int status = 1;
-    if (!p->o.save_pid || save_pid(&r)) {
-        make_folders(&r);
-        status = guard_run(&(guarded){.work = work,
-                                      .tidy = tidy,
-                                      .arg = &r,
-                                      .signals = 1 << SIGINT | 1 << SIGTERM | 1 << SIGHUP |
-                                                 1 << SIGUSR1 | 1 << SIGUSR2});
-    }
-    free_job(&r);
-    return status;
+    if (p->runner->joins) return run_joining(p);
+    int status = plan_reach(p);
+    if (status) return status;
+    plan_announce(p);
+    return run_job(p, 0);
 }

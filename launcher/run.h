@@ -5,8 +5,9 @@
 
 #include "plan.h"
 
-/* Starts what the plan says, watches it, ends it. Returns the exit status of the command, after one line on
- * stderr if it is not 0; a single local rank is executed in place of this process. */
+/* Starts what the plan says, waits for it, ends it. Returns the exit status of
+ * the command, after one line on stderr if that is not 0. A single local rank
+ * replaces this process. */
 int run_plan(launch_plan *p);
 
 #endif

@@ -1,7 +1,8 @@
 /* launcher/select.c: --include, --exclude, and counts.
  *
- * The rules are DeepSpeed's (runner.py, parse_resource_filter): a host that is named without slots means all of
- * them, unless it is named with slots elsewhere in the same text; then it means those.
+ * The rules are DeepSpeed's (runner.py, parse_resource_filter): a host named
+ * without slots means all its slots, unless the same text names it with slots
+ * too; then it means those.
  * SPDX-License-Identifier: MIT */
 #include "select.h"
 
@@ -14,21 +15,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the text says of one host. */
-typedef struct Choice {
+/* What the filter says of one host. */
+typedef struct host_filter {
     bool named;
     DSI_LIST(int) /* slots */
-} Choice;
+} host_filter;
 
-typedef struct Filter {
+typedef struct filter {
     const char *option; /* "--include", for messages */
     const char *text;
     const ds_hosts *hosts;
-    Choice *choice; /* [hosts->n] */
-} Filter;
+    host_filter *of_host; /* [hosts->n] */
+} filter;
 
-/* text[0..n-1] as a whole number, blanks around it allowed. */
-static bool read_int(const char *text, size_t n, int *x)
+/* Reads text[0..n-1] as an integer; blanks around it are allowed. */
+static bool read_slot(const char *text, size_t n, int *x)
 {
     enum { LONGEST = 24 };
     char copy[LONGEST + 1] = {0}, *end;
@@ -48,16 +49,16 @@ static bool has_slot(const ds_host *h, int slot)
     return false;
 }
 
-/* The slots after the colon: "0,2". */
-static ds_status take_slots(Filter *f, const ds_host *host, const char *s, const char *end)
+/* s..end: the slots after the colon, "0,2". */
+static ds_status filter_add_slots(filter *f, const ds_host *host, const char *s, const char *end)
 {
-    Choice *c = &f->choice[host - f->hosts->at];
+    host_filter *c = &f->of_host[host - f->hosts->at];
     for (;; s++) {
         const char *comma = memchr(s, ',', (size_t)(end - s));
         size_t n = (size_t)((comma ? comma : end) - s);
         int slot;
-        if (!read_int(s, n, &slot))
-            return dsi_fail(DS_EINVAL, "%s %s: \"%.*s\" is no number of a slot of %s", f->option,
+        if (!read_slot(s, n, &slot))
+            return dsi_fail(DS_EINVAL, "%s %s: \"%.*s\" is not a slot number of %s", f->option,
                             f->text, (int)n, s, host->name);
         if (!has_slot(host, slot))
             return dsi_fail(DS_EINVAL, "%s %s: %s has no slot %d; it has %d slot%s", f->option,
@@ -69,8 +70,8 @@ static ds_status take_slots(Filter *f, const ds_host *host, const char *s, const
     }
 }
 
-/* NAME or NAME:SLOTS. */
-static ds_status take_spec(Filter *f, const char *s, const char *end)
+/* s..end: NAME or NAME:SLOTS. */
+static ds_status filter_add_host(filter *f, const char *s, const char *end)
 {
     const char *colon = memchr(s, ':', (size_t)(end - s));
     size_t n = (size_t)((colon ? colon : end) - s);
@@ -78,44 +79,42 @@ static ds_status take_spec(Filter *f, const char *s, const char *end)
     if (!host)
         return dsi_fail(DS_EINVAL, "%s %s: there is no host \"%.*s\"", f->option, f->text, (int)n,
                         s);
-    f->choice[host - f->hosts->at].named = true;
-    return colon ? take_slots(f, host, colon + 1, end) : DS_OK;
+    f->of_host[host - f->hosts->at].named = true;
+    return colon ? filter_add_slots(f, host, colon + 1, end) : DS_OK;
 }
 
-static bool is_chosen(const Choice *c, int slot)
+static bool names_slot(const host_filter *c, int slot)
 {
     for (int i = 0; i < c->n; i++)
         if (c->at[i] == slot) return true;
     return false;
 }
 
-static int ascending(const void *a, const void *b)
+static int compare_ints(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
     return (x > y) - (x < y);
 }
 
-/* Leaves the slots that are chosen (include), or not (exclude). */
-static void keep_slots(ds_host *h, const Choice *c, bool include)
+/* Keeps the slots that are named (include) or not named (exclude). */
+static void host_keep_slots(ds_host *h, const host_filter *c, bool include)
 {
     int n = 0;
     if (!c->named && !include) return;
     for (int i = 0; c->named && i < h->n_slots; i++)
-        if ((!c->n || is_chosen(c, h->slots[i])) == include) h->slots[n++] = h->slots[i];
+        if ((!c->n || names_slot(c, h->slots[i])) == include) h->slots[n++] = h->slots[i];
     h->n_slots = n;
-    if (n) qsort(h->slots, (size_t)n, sizeof *h->slots, ascending);
+    if (n) qsort(h->slots, (size_t)n, sizeof *h->slots, compare_ints);
 }
 
-void select_some(ds_hosts *h)
+void select_nonempty(ds_hosts *h)
 {
     int n = 0;
     for (int i = 0; i < h->n; i++) {
-        if (h->at[i].n_slots) {
+        if (h->at[i].n_slots)
             h->at[n++] = h->at[i];
-            continue;
-        }
-        dsi_free(h->at[i].name);
-        dsi_free(h->at[i].slots);
+        else
+            host_free(&h->at[i]);
     }
     h->n = n;
 }
@@ -127,37 +126,36 @@ ds_status select_hosts(ds_hosts *h, const char *include, const char *exclude)
         return dsi_fail(DS_EINVAL, "--include %s and --exclude %s: expected one of them", include,
                         exclude);
     if (!in && !out) return DS_OK;
-    Filter f = {in ? "--include" : "--exclude", in ? include : exclude, h,
-                dsi_alloc(((size_t)h->n + 1) * sizeof *f.choice)};
+    filter f = {in ? "--include" : "--exclude", in ? include : exclude, h,
+                dsi_alloc(((size_t)h->n + 1) * sizeof *f.of_host)};
     ds_status status = DS_OK;
     for (const char *s = f.text; s && status == DS_OK;) {
         const char *at = strchr(s, '@'), *end = at ? at : s + strlen(s);
-        /* user@host is one name, if that is what the hostfile says */
+        /* user@host is one name if the hostfile has it */
         const char *second = at ? at + 1 + strcspn(at + 1, "@:") : end;
         if (at && hosts_find(h, s, (size_t)(second - s))) {
             end = second + strcspn(second, "@");
             at = *end ? end : NULL;
         }
-        status = take_spec(&f, s, end);
+        status = filter_add_host(&f, s, end);
         s = at ? at + 1 : NULL;
     }
     for (int i = 0; i < h->n; i++) {
-        if (status == DS_OK) keep_slots(&h->at[i], &f.choice[i], in);
-        dsi_list_free(&f.choice[i]);
+        if (status == DS_OK) host_keep_slots(&h->at[i], &f.of_host[i], in);
+        dsi_list_free(&f.of_host[i]);
     }
-    if (status == DS_OK) select_some(h);
-    dsi_free(f.choice);
+    if (status == DS_OK) select_nonempty(h);
+    dsi_free(f.of_host);
     return status;
 }
 
 void select_counts(ds_hosts *h, int num_nodes, int per_node)
 {
     while (num_nodes > 0 && h->n > num_nodes) {
-        h->n--;
-        dsi_free(h->at[h->n].name);
-        dsi_free(h->at[h->n].slots);
+        host_free(&h->at[--h->n]);
     }
-    /* who has as many keeps them: the first of CUDA_VISIBLE_DEVICES need not be 0 */
+    /* a host with that number keeps its slots: the first one of
+     * CUDA_VISIBLE_DEVICES need not be 0 */
     for (int i = 0; per_node > 0 && i < h->n; i++)
         if (h->at[i].n_slots != per_node) host_set_slots(&h->at[i], per_node);
 }

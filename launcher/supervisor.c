@@ -1,8 +1,16 @@
-/* launcher/supervisor.c: two processes that tidy up after each other.
+/* launcher/supervisor.c: two processes, each of which cleans up if the other is
+ * killed.
  *
- * The shell knows the first one, which does nothing but wait: it stands in the terminal's foreground group, gets its
- * signals once each, and stops and goes on with it. The second starts and watches the job. Whichever is killed, by
- * SIGKILL too, the other ends the job and removes its files.
+ * The first is the one that the shell has started, and does nothing but wait. The
+ * second starts the job and reads what its ranks report. Whichever is killed,
+ * even by SIGKILL, the other ends the job and removes its files.
+ *
+ * Invariants: the first process stays in the terminal's foreground group, gets
+ * each of the terminal's signals once, and stops and continues with it. The
+ * second has its own group, so that the terminal does not signal it again. Both
+ * are subreapers: a process whose parent dies becomes a child of the second, and
+ * when that is killed, of the first. The signals passed on and SIGCHLD are
+ * blocked in both from before the fork, so that none is lost.
  * SPDX-License-Identifier: MIT */
 #include "supervisor.h"
 
@@ -17,21 +25,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Those to pass on, and SIGCHLD; not SIGHUP where it is ignored (nohup). */
-static sigset_t watch_signals(const guarded *g)
+/* The signals to pass on and SIGCHLD; not SIGHUP if it is ignored (nohup). */
+static sigset_t supervisor_signals(const supervised *s)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
-    for (int s = 1; s < 31; s++) {
+    for (int signal = 1; signal < 31; signal++) {
         struct sigaction now;
-        bool unwanted = s == SIGHUP && !sigaction(s, NULL, &now) && now.sa_handler == SIG_IGN;
-        if (g->signals >> s & 1 && !unwanted) sigaddset(&set, s);
+        bool unwanted = signal == SIGHUP && !sigaction(signal, NULL, &now) &&
+                        now.sa_handler == SIG_IGN;
+        if (s->signals >> signal & 1 && !unwanted) sigaddset(&set, signal);
     }
     return set;
 }
 
-static int work_alone(const guarded *g, int parent)
+/* The second process. */
+static int supervised_work(const supervised *s, int parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -39,30 +49,31 @@ static int work_alone(const guarded *g, int parent)
     /* a background group may write to the terminal whatever its settings */
     signal(SIGTTOU, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    return g->work(g->arg);
+    return s->work(s->arg);
 }
 
-static int after_death(const guarded *g, int signal)
+/* The second process was killed. */
+static int supervisor_clean_up(const supervised *s, int signal)
 {
     processes_end();
-    if (g->tidy) g->tidy(g->arg);
+    if (s->clean_up) s->clean_up(s->arg);
     fprintf(stderr,
             "deepspeed: the launcher was killed by signal %d (SIG%s); all ranks are ended\n",
             signal, sigabbrev_np(signal));
     return 128 + signal;
 }
 
-int guard_run(const guarded *g)
+int supervisor_run(const supervised *s)
 {
-    sigset_t set = watch_signals(g), was;
-    /* whoever started us may have ignored it, and children would vanish */
+    sigset_t set = supervisor_signals(s), previous;
+    /* if our parent had it ignored, children could not be waited for */
     signal(SIGCHLD, SIG_DFL);
     processes_adopt();
     fflush(NULL);
-    sigprocmask(SIG_BLOCK, &set, &was);
+    sigprocmask(SIG_BLOCK, &set, &previous);
     int self = getpid(), worker = fork(), status;
     if (worker == 0) {
-        status = work_alone(g, self);
+        status = supervised_work(s, self);
         fflush(NULL);
         _exit(status);
     }
@@ -76,6 +87,6 @@ int guard_run(const guarded *g)
         if (signal > 0 && signal != SIGCHLD) kill(worker, signal);
         if (waitpid(worker, &status, WNOHANG) == worker) break;
     }
-    sigprocmask(SIG_SETMASK, &was, NULL);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : after_death(g, WTERMSIG(status));
+    sigprocmask(SIG_SETMASK, &previous, NULL);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : supervisor_clean_up(s, WTERMSIG(status));
 }

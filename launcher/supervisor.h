@@ -1,19 +1,21 @@
-/* launcher/supervisor.h: two processes that tidy up after each other.
+/* launcher/supervisor.h: two processes, each of which cleans up if the other is
+ * killed.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_SUPERVISOR_H
 #define LAUNCHER_SUPERVISOR_H
 
-typedef struct guarded {
-    /* returns the status of the command; signals of guard_signals are blocked in it */
-    int (*work)(void *arg);
-    void (*tidy)(void *arg); /* when work was killed, and all processes below are gone */
+typedef struct supervised {
+    int (*work)(void *arg);      /* returns the status; `signals` are blocked */
+    void (*clean_up)(void *arg); /* called if work was killed, once all processes
+                                    below it have ended; may be NULL */
     void *arg;
     int signals; /* bit s: signal s is passed on to work */
-} guarded;
+} supervised;
 
-/* Runs work in a process of its own, in a process group of its own. Signals that reach this one are passed on to
- * it, SIGHUP unless it was ignored (nohup). If this process dies, work gets SIGTERM; if work dies, all below it is
- * ended and tidied here. Returns the status. */
-int guard_run(const guarded *g);
+/* Runs work in a process and a process group of its own. Passes signals of this
+ * process on to it; SIGHUP not if it is ignored (nohup). If this process dies,
+ * work gets SIGTERM; if work dies, this process ends all processes below it and
+ * cleans up. Returns the status. Blocks until work has ended. */
+int supervisor_run(const supervised *s);
 
 #endif

@@ -18,11 +18,11 @@
 
 #define MARK     '\036'
 #define ESCAPE   '\035'
-#define CHUNK    4096 /* what engines forward at a time */
+#define CHUNK    4096 /* what runners forward at a time */
 #define DRAIN_MS 1
 #define HEADER   48 /* MARK SECRET KIND RANK LENGTH, at most */
 
-int ending_status(const ending *e)
+int rank_exit_status(const rank_exit *e)
 {
     if (e->error) return e->error == ENOENT ? 127 : 126;
     return e->signal ? 128 + e->signal : e->code;
@@ -48,10 +48,11 @@ size_t wire_address(const char *secret, void *sockaddr_un)
     return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n;
 }
 
-/* ---- sending --------------------------------------------------------------------------------------------- */
+/* ---- sending ---------------------------------------------------------------------- */
 
-/* Until the pipe has room in one chunk of the engine; what is no pipe is not waited for. */
-static void wait_until_drained(int fd, size_t n)
+/* Waits until a record of n bytes fits into the chunk that the runner will
+ * forward next; returns at once if fd is not a pipe. */
+static void wire_wait_drained(int fd, size_t n)
 {
     int held;
     struct pollfd p = {.fd = fd};
@@ -59,7 +60,7 @@ static void wait_until_drained(int fd, size_t n)
         if (poll(&p, 1, DRAIN_MS) > 0 && p.revents & POLLERR) return; /* nobody reads */
 }
 
-static bool write_all(const wire *w, const char *bytes, size_t n)
+static bool wire_write(const wire *w, const char *bytes, size_t n)
 {
     while (n) {
         ssize_t done = w->socket ? send(w->fd, bytes, n, MSG_NOSIGNAL) : write(w->fd, bytes, n);
@@ -76,8 +77,9 @@ static bool write_all(const wire *w, const char *bytes, size_t n)
     return true;
 }
 
-/* As much of the bytes as a line takes. Returns how many those are; *n: of the line. */
-static size_t encode(char to[WIRE_LINE], size_t *n, const char *from, size_t bytes)
+/* Encodes as many of the bytes as fit into a line. Returns their number; *n: of
+ * the line. */
+static size_t wire_encode(char to[WIRE_LINE], size_t *n, const char *from, size_t bytes)
 {
     size_t taken = 0;
     for (*n = 0; taken < bytes && *n < WIRE_LINE - 1; taken++) {
@@ -89,8 +91,8 @@ static size_t encode(char to[WIRE_LINE], size_t *n, const char *from, size_t byt
     return taken;
 }
 
-/* In place. Returns how many bytes there are now. */
-static size_t decode(char *s, size_t n)
+/* In place. Returns the number of decoded bytes. */
+static size_t wire_decode(char *s, size_t n)
 {
     size_t m = 0;
     for (size_t i = 0; i < n; i++) {
@@ -107,14 +109,14 @@ bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n)
     if (w->fd < 0) return true;
     do {
         size_t part = n < WIRE_PAYLOAD ? n : WIRE_PAYLOAD, length = part;
-        if (!w->socket) part = encode(line, &length, from, n);
+        if (!w->socket) part = wire_encode(line, &length, from, n);
         int head = snprintf(record, HEADER, "%c%s%c %d %zu%c", MARK, w->secret, kind, w->rank,
                             length, w->socket ? '\n' : ':');
         if (length) memcpy(record + head, w->socket ? from : line, length);
         size_t all = (size_t)head + length;
         if (!w->socket) record[all++] = '\n';
-        if (!w->socket) wait_until_drained(w->fd, all);
-        if (!write_all(w, record, all)) return false;
+        if (!w->socket) wire_wait_drained(w->fd, all);
+        if (!wire_write(w, record, all)) return false;
         from += part;
         n -= part;
     } while (n);
@@ -130,14 +132,14 @@ bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number)
     return wire_send(w, kind, text, at);
 }
 
-bool wire_send_ending(const wire *w, const ending *e)
+bool wire_send_exit(const wire *w, const rank_exit *e)
 {
-    return wire_send_numbers(
-        w, WIRE_ENDED, 7,
-        (int[]){e->code, e->signal, e->error, e->asked, e->told, e->no_memory, e->process});
+    return wire_send_numbers(w, WIRE_ENDED, 7,
+                             (int[]){e->code, e->signal, e->error, e->requested, e->reported,
+                                     e->out_of_memory, e->process});
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------- */
 
 int wire_numbers(const char *payload, size_t bytes, int n, int *number)
 {
@@ -152,29 +154,29 @@ int wire_numbers(const char *payload, size_t bytes, int n, int *number)
     return n;
 }
 
-ending wire_ending(const char *payload, size_t bytes)
+rank_exit wire_read_exit(const char *payload, size_t bytes)
 {
     int v[7] = {0};
     wire_numbers(payload, bytes, 7, v);
-    return (ending){.code = v[0],
-                    .signal = v[1],
-                    .error = v[2],
-                    .asked = v[3] != 0,
-
-                    .told = v[4] != 0,
-                    .no_memory = v[5] != 0,
-                    .process = v[6]};
+    return (rank_exit){.code = v[0],
+                       .signal = v[1],
+                       .error = v[2],
+                       .requested = v[3] != 0,
+                       .reported = v[4] != 0,
+                       .out_of_memory = v[5] != 0,
+                       .process = v[6]};
 }
 
-typedef struct found {
+typedef struct wire_header {
     wire_kind kind;
     int rank;
     size_t head, payload; /* bytes */
-    bool line;
-} found;
+    bool line;            /* it came in stderr */
+} wire_header;
 
-/* How the bytes at s begin: with a record of the length returned, 0: with something else, -1: more is needed. */
-static long record_at(const wire_reader *r, const char *s, size_t n, found *f)
+/* The length of the record that begins at s; 0: none begins there, -1: more bytes
+ * are needed to know. */
+static long wire_find_record(const wire_reader *r, const char *s, size_t n, wire_header *f)
 {
     char head[HEADER + 1], c;
     size_t same = n - 1 < WIRE_SECRET ? n - 1 : WIRE_SECRET, length = 0;
@@ -195,14 +197,14 @@ static long record_at(const wire_reader *r, const char *s, size_t n, found *f)
     return n < all ? -1 : (long)all;
 }
 
-void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to)
+void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_handler *to)
 {
     dsi_text_add_bytes(&r->held, bytes, n);
     char *s = r->held.s, *stop = s + r->held.n;
     while (s < stop) {
-        found f;
+        wire_header f;
         char *mark = memchr(s, MARK, (size_t)(stop - s));
-        long length = mark ? record_at(r, mark, (size_t)(stop - mark), &f) : 0;
+        long length = mark ? wire_find_record(r, mark, (size_t)(stop - mark), &f) : 0;
         char *other_end = !mark ? stop : length == 0 ? mark + 1 : mark;
         if (other_end > s) to->other(to->arg, s, (size_t)(other_end - s));
         s = other_end;
@@ -210,7 +212,7 @@ void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to
         if (length > 0) {
             char *payload = mark + f.head;
             to->record(to->arg, f.kind, f.rank, payload,
-                       f.line ? decode(payload, f.payload) : f.payload);
+                       f.line ? wire_decode(payload, f.payload) : f.payload);
             s = mark + length;
         }
     }
@@ -219,7 +221,7 @@ void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to
     r->held.n = rest;
 }
 
-void wire_finish(wire_reader *r, const wire_calls *to)
+void wire_finish(wire_reader *r, const wire_handler *to)
 {
     if (r->held.n) to->other(to->arg, r->held.s, r->held.n);
     dsi_text_free(&r->held);

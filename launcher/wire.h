@@ -1,15 +1,22 @@
-/* launcher/wire.h: what the start of a rank and the launcher tell each other.
+/* launcher/wire.h: records between the process that starts a rank and the
+ * launcher.
  *
- * Records in a stream of bytes:
+ * In a stream of bytes a record is
  *
- *     \036 SECRET KIND RANK LENGTH \n    then LENGTH bytes           through a socket
- *     \036 SECRET KIND RANK LENGTH :     then LENGTH bytes and \n    in a stream: a line without newlines
+ *     \036 SECRET KIND RANK LENGTH \n LENGTH bytes       through a socket
+ *     \036 SECRET KIND RANK LENGTH : LENGTH bytes \n     in stderr, as one line
  *
- * On one machine they go through a Unix socket. From other machines the one way back that every engine has is
- * the stderr of ranks: records stand there among what the engine and its agents say, and a secret of the job
- * tells them apart. There a record is one line of less than 1024 bytes, with \n and \035 written as two bytes, \035n
- * and \035e: srun deals in such lines, those of different ranks in any order. And it waits until the pipe holds so
- * little that mpirun, which forwards at most 4096 bytes at a time, does not cut it in two.
+ * On one machine records are sent through a Unix socket. From other machines the
+ * only way back that every runner has is the stderr of ranks. Records are found
+ * there among what the runner prints by the secret of the job. Such a record is
+ * a line of less than 1024 bytes, in which \n and \035 are written as two bytes,
+ * \035n and \035e: srun forwards lines of that length, those of different ranks
+ * in any order.
+ *
+ * Invariants: a record in stderr is written by one write, and only when the pipe
+ * holds so little that mpirun, which forwards at most 4096 bytes at a time, does
+ * not cut it in two. wire_send blocks until its bytes are written. A reader
+ * holds the beginning of an incomplete record and passes on all else at once.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_WIRE_H
 #define LAUNCHER_WIRE_H
@@ -22,27 +29,28 @@
 enum { WIRE_SECRET = 16, WIRE_PAYLOAD = 3072, WIRE_LINE = 900, WIRE_RECORD = WIRE_PAYLOAD + 64 };
 
 typedef enum wire_kind {
-    WIRE_STARTED = 's', /* number of the process, "spawned with command: ", its words */
+    WIRE_STARTED = 's', /* the process number, "spawned with command:", argv */
     WIRE_OUT = 'o',     /* bytes of stdout */
     WIRE_ERR = 'e',     /* bytes of stderr */
-    WIRE_ENDED = 'x',   /* an ending */
-    WIRE_WELCOME =
-        'w', /* launcher to rank, on connecting: the process group to join, 1 or 0: pipe the output,
-              * columns of the terminal, 1 or 0: ignore SIGHUP */
-    WIRE_ORDER = 'k' /* launcher to rank: a signal for the program; 0: leave */
+    WIRE_ENDED = 'x',   /* a rank_exit */
+    /* from the rank when it connects: its number; the answer: the process group
+     * to join, 1 or 0: pipe the output, columns of the terminal, 1 or 0: ignore
+     * SIGHUP; with it stdin, stdout and stderr */
+    WIRE_WELCOME = 'w',
+    WIRE_SIGNAL = 'k' /* launcher to rank: a signal for the program; 0: exit */
 } wire_kind;
 
 /* How a rank's program ended. */
-typedef struct ending {
-    int code, signal; /* one of them, or both 0 */
-    int error;        /* errno: it could not be executed */
-    bool asked;       /* it had been told to end before */
-    bool told;        /* the cause has been printed */
-    bool no_memory;   /* the kernel has killed something of its control group for want of memory */
+typedef struct rank_exit {
+    int code, signal;   /* one of them, or both 0 */
+    int error;          /* errno: it could not be executed */
+    bool requested;     /* it had been told to end before */
+    bool reported;      /* the cause has been printed */
+    bool out_of_memory; /* the kernel killed a process of its control group */
     int process;
-} ending;
+} rank_exit;
 
-int ending_status(const ending *e); /* as a shell counts: 128 + signal */
+int rank_exit_status(const rank_exit *e); /* as in a shell: 128 + signal */
 
 typedef struct wire {
     int fd; /* -1: there is no launcher */
@@ -52,32 +60,35 @@ typedef struct wire {
 } wire;
 
 void wire_new_secret(char secret[WIRE_SECRET + 1]);
-/* false: nobody reads it any more. Blocks until it is written. */
+/* Splits payloads that are too long. false: nobody reads them any more. */
 bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n);
 bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number);
-bool wire_send_ending(const wire *w, const ending *e);
+bool wire_send_exit(const wire *w, const rank_exit *e);
 
-/* Numbers at the beginning of a payload, as many as there are, at most n. */
+/* Reads at most n numbers from the beginning of a payload; returns how many there
+ * are. */
 int wire_numbers(const char *payload, size_t bytes, int n, int *number);
-ending wire_ending(const char *payload, size_t bytes);
+rank_exit wire_read_exit(const char *payload, size_t bytes);
 
-/* Takes a stream apart. Both functions get `arg`; other text comes in pieces as it came. */
+/* Splits a stream into records and other text. */
 typedef struct wire_reader {
     char secret[WIRE_SECRET + 1];
-    dsi_text held; /* the beginning of what may become a record */
+    dsi_text held; /* the beginning of what may be a record */
 } wire_reader;
 
-typedef struct wire_calls {
+/* Called with `arg`; other text comes in pieces, as it was read. */
+typedef struct wire_handler {
     void (*record)(void *arg, wire_kind kind, int rank, const char *payload, size_t n);
     void (*other)(void *arg, const char *text, size_t n);
     void *arg;
-} wire_calls;
+} wire_handler;
 
-void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_calls *to);
-/* the stream has ended; frees what r holds */
-void wire_finish(wire_reader *r, const wire_calls *to);
+void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_handler *to);
+/* At the end of the stream; frees what r holds. */
+void wire_finish(wire_reader *r, const wire_handler *to);
 
-/* The name of the job's socket, in the abstract namespace: no file is left behind. Returns its length. */
+/* The address of the job's socket, in the abstract namespace: it leaves no file
+ * behind. Returns its length. */
 size_t wire_address(const char *secret, void *sockaddr_un);
 
 #endif

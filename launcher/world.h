@@ -1,4 +1,4 @@
-/* launcher/world.h: which rank of which world this process is.
+/* launcher/world.h: the ranks of a job and their devices.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_WORLD_H
 #define LAUNCHER_WORLD_H
@@ -9,7 +9,7 @@
 
 typedef struct world_node {
     char *name;
-    int *slots; /* [n_slots] */
+    int *slots; /* [n_slots] device numbers, by local rank */
     int n_slots;
 } world_node;
 
@@ -18,25 +18,15 @@ typedef struct world {
     int n_nodes, size;
 } world;
 
+/* Of a rank in the world. */
 typedef struct place {
     int rank, node, local_rank;
 } place;
 
-/* Of {"host": [slots]} in base64url. false after one message. */
+/* world_info: {"host": [slots]} in base64url. false after one message. */
 bool world_read(world *w, const char *world_info);
 void world_free(world *w);
 
 place world_place(const world *w, int rank);
-/* This process's place, as the engine that started it says. node: -1, or the one whose ranks alone the engine
- * started. false: the engine started another world, and `why` says how. */
-bool world_find_me(const world *w, int node, place *p, dsi_text *why);
-
-/* Takes what an engine said out of the environment: the launcher may have been started by one itself. */
-void world_forget_engine(void);
-
-/* On this machine alone: TMPDIR for mpirun or orted (ranks put back what it was), and a folder for the shared
- * memory of ranks; "": what is usual. */
-void world_set_folders(const char *tmpdir, const char *shared);
-void world_take_folders(void); /* in a rank */
 
 #endif

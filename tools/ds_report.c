@@ -239,7 +239,7 @@ static void report_parts(report *r)
 
 static void report_build(void)
 {
-    char *self = here_self();
+    char *self = local_host_program();
     char *slash = self ? strrchr(self, '/') : NULL;
     if (slash) *slash = 0;
     fact("deepspeed.c version", "%s", DS_VERSION);

@@ -45,18 +45,18 @@ typedef struct command {
 
 static void become_ssh(const command *c, const char *host, const int *out, const int *err)
 {
-    words argv = {0};
+    argv_list argv = {0};
     sigset_t none;
     int null = open("/dev/null", O_RDONLY);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    words_add(&argv, "ssh");
-    words_add(&argv, "-oBatchMode=yes");
-    words_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
-    if (c->port) words_add(&argv, "-p%d", c->port);
-    words_add(&argv, "%s", host);
-    words_add(&argv, "--");
-    words_add_all(&argv, c->words);
+    argv_add(&argv, "ssh");
+    argv_add(&argv, "-oBatchMode=yes");
+    argv_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
+    if (c->port) argv_add(&argv, "-p%d", c->port);
+    argv_add(&argv, "%s", host);
+    argv_add(&argv, "--");
+    argv_add_all(&argv, c->words);
     dup2(null, STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);

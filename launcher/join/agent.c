@@ -2,10 +2,11 @@
  *
  *     deepspeed --join_agent SOCKET NODE COMMAND...
  *
- * hands the command to the launcher (hub.c), which has the connection to the node, passes on what it prints, and
- * ends with its status; with 1 when the launcher or the node has gone, which ends the job.
+ * sends the command to the relay (relay.c), which has the connection to the
+ * node, writes what the command prints to stderr, and exits with its status; or
+ * with 1 when the relay or the node is gone, which ends the job.
  * SPDX-License-Identifier: MIT */
-#include "join.h"
+#include "agent.h"
 
 #include "session.h"
 
@@ -18,23 +19,22 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { PACKET = 1 << 17 };
-
-static int relay(int fd)
+/* Until the command has ended; returns its status. */
+static int agent_copy_output(int fd)
 {
-    char packet[PACKET];
+    char packet[AGENT_PACKET];
     for (;;) {
         ssize_t n = recv(fd, packet, sizeof packet - 1, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return EXIT_FAILURE;
         packet[n] = 0;
-        if (packet[0] == SAY_EXITED) return atoi(packet + 1);
+        if (packet[0] == MESSAGE_EXITED) return atoi(packet + 1);
         for (ssize_t at = 1, m; at < n; at += m)
             if ((m = write(STDERR_FILENO, packet + at, (size_t)(n - at))) <= 0) break;
     }
 }
 
-int join_agent(int argc, char **argv)
+int agent_run(int argc, char **argv)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     dsi_text request = {0};
@@ -43,7 +43,7 @@ int join_agent(int argc, char **argv)
         fprintf(stderr, "deepspeed: --join_agent: expected a socket, a node, a command\n");
         return STATUS_WRONG;
     }
-    size_t n = strnlen(argv[2], sizeof address.sun_path - 2); /* behind the 0 of an abstract name */
+    size_t n = strnlen(argv[2], sizeof address.sun_path - 2); /* after the 0 of an abstract name */
     memcpy(address.sun_path + 1, argv[2], n);
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
     dsi_text_add_bytes(&request, argv[3], strlen(argv[3]) + 1);
@@ -51,7 +51,7 @@ int join_agent(int argc, char **argv)
     bool good = fd >= 0 && !connect(fd, (struct sockaddr *)&address, length) &&
                 send(fd, request.s, request.n, MSG_NOSIGNAL) == (ssize_t)request.n;
     if (!good) fprintf(stderr, "deepspeed: --join_agent: the launcher: %s\n", strerror(errno));
-    int status = good ? relay(fd) : EXIT_FAILURE;
+    int status = good ? agent_copy_output(fd) : EXIT_FAILURE;
     dsi_text_free(&request);
     if (fd >= 0) close(fd);
     return status;

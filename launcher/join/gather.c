@@ -1,8 +1,16 @@
-/* launcher/join/gather.c: node 0 until all other nodes are there.
+/* launcher/join/gather.c: node 0 until all other nodes have joined.
  *
- * Whoever connects is a stranger until it has proved the secret and said who it is, within HELLO_S: one that says
- * nothing holds up nobody, and of too many at once the oldest has to go. A node that proved the secret but was
- * started otherwise than this one is a mistake that no waiting mends: it ends the start, on all nodes.
+ * A new connection is a stranger until it has proved the secret and sent HELLO.
+ * A node that proved the secret but was started with another program, version or
+ * number of nodes is a mistake that waiting does not mend: it ends the start, on
+ * all nodes.
+ *
+ * Invariants: strangers own their channels; a node's channel moves into the
+ * session with its HELLO. Nothing here waits for one connection: poll waits for
+ * all at once, at most half a second. A stranger has HELLO_S to send its HELLO;
+ * beyond STRANGERS connections the oldest is closed. `joined` and `ready` count
+ * the nodes in those states. Once `wrong` has text, the start has failed and the
+ * text is what all nodes are told.
  * SPDX-License-Identifier: MIT */
 #include "session.h"
 
@@ -24,31 +32,31 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HELLO_S    10.0 /* from connecting to having said who it is */
-#define READY_S    30.0 /* for looking whether all is there that the job needs */
-#define FAREWELL_S 1.0
+#define HELLO_S  10.0 /* from connecting until HELLO */
+#define READY_S  30.0 /* from START until READY */
+#define REFUSE_S 1.0  /* to write the reason before closing */
 
 enum { STRANGERS = 64, WARNINGS = 20 };
 
 typedef struct gathering {
-    meeting *m;
+    node_session *s;
     int listener;
     struct {
         DSI_LIST(channel *)
     } strangers;
     int joined, ready, warnings;
-    int signals, signal; /* the user's; 0: none came */
-    dsi_text wrong;      /* why the start ends */
+    int signals, signal; /* descriptor; the one that came, 0: none */
+    dsi_text wrong;      /* why the start has failed */
 } gathering;
 
-/* Of strangers and their secrets; not without end, as anybody can cause them. */
-static void warn(gathering *g, const channel *c)
+/* About a stranger. Anybody can cause these, so their number is limited. */
+static void gather_warn(gathering *g, const channel *c)
 {
     if (++g->warnings > WARNINGS) return;
     fprintf(stderr, "deepspeed: refused %s: %s\n", c->peer, c->why);
 }
 
-/* ---- where they meet ------------------------------------------------------------------------------------- */
+/* ---- listening ---------------------------------------------------------------- */
 
 static int listen_at(const struct addrinfo *a)
 {
@@ -62,17 +70,18 @@ static int listen_at(const struct addrinfo *a)
     return -1;
 }
 
-/* At the address itself, or, where that belongs to something in front of this machine, at all of its own. */
-static bool open_listener(gathering *g)
+/* At the address itself or, if that belongs to a machine in front of this one
+ * (address translation), at all addresses of this machine. */
+static bool gather_listen(gathering *g)
 {
-    const launch_plan *p = g->m->p;
+    const launch_plan *p = g->s->p;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
     char port[16];
     snprintf(port, sizeof port, "%d", p->o.master_port);
-    int wrong = getaddrinfo(g->m->address, port, &hints, &list);
+    int wrong = getaddrinfo(g->s->address, port, &hints, &list);
     if (wrong) {
-        fprintf(stderr, "deepspeed: --master_addr %s: %s\n", g->m->address, gai_strerror(wrong));
+        fprintf(stderr, "deepspeed: --master_addr %s: %s\n", g->s->address, gai_strerror(wrong));
         return false;
     }
     g->listener = listen_at(list);
@@ -82,13 +91,13 @@ static bool open_listener(gathering *g)
         freeaddrinfo(list);
     }
     if (g->listener >= 0) return true;
-    fprintf(stderr, "deepspeed: waiting for nodes at %s, port %d: %s%s\n", g->m->address,
+    fprintf(stderr, "deepspeed: waiting for nodes at %s, port %d: %s%s\n", g->s->address,
             p->o.master_port, strerror(errno),
             errno == EADDRINUSE ? "; another --master_port on all nodes?" : "");
     return false;
 }
 
-static void accept_strangers(gathering *g)
+static void gather_accept(gathering *g)
 {
     int fd;
     while ((fd = accept4(g->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
@@ -99,12 +108,12 @@ static void accept_strangers(gathering *g)
                     (size_t)--g->strangers.n * sizeof *g->strangers.at);
         }
         channel *c = dsi_alloc(sizeof *c);
-        channel_begin(c, fd, false, &g->m->secret);
+        channel_begin(c, fd, false, &g->s->secret);
         dsi_list_add(&g->strangers, c);
     }
 }
 
-/* ---- who comes ------------------------------------------------------------------------------------------- */
+/* ---- HELLO -------------------------------------------------------------------- */
 
 typedef struct hello {
     int rank, nodes;
@@ -112,7 +121,7 @@ typedef struct hello {
     json_t *slots;
 } hello;
 
-static bool read_hello(hello *h, json_t *j)
+static bool hello_read(hello *h, json_t *j)
 {
     *h = (hello){0};
     return j &&
@@ -122,13 +131,13 @@ static bool read_hello(hello *h, json_t *j)
            json_is_array(h->slots);
 }
 
-/* What is different from this node, if anything is. */
-static void compare(gathering *g, const hello *h, dsi_text *wrong)
+/* Adds to `wrong` how the node differs from this one, if it does. */
+static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
 {
-    const launch_plan *p = g->m->p;
+    const launch_plan *p = g->s->p;
     dsi_text mine = {0};
     char digest[2 * SECRET_BYTES + 1];
-    program_text(p->o.program, &mine, digest);
+    session_program(p->o.program, &mine, digest);
     if (strcmp(h->version, DS_VERSION) != 0)
         dsi_text_add(wrong, "it is deepspeed.c %s, node 0 is %s", h->version, DS_VERSION);
     else if (h->nodes != p->n_hosts)
@@ -137,103 +146,104 @@ static void compare(gathering *g, const hello *h, dsi_text *wrong)
         dsi_text_add(wrong, "expected --node_rank 1 to %d", p->n_hosts - 1);
     else if (strcmp(digest, h->digest) != 0)
         dsi_text_add(wrong, "it is to run \"%s\", node 0 \"%s\"", h->program, mine.s);
-    else if (g->m->nodes[h->rank].joined)
-        dsi_text_add(wrong, "%s (%s) has that --node_rank already", g->m->nodes[h->rank].host,
-                     g->m->nodes[h->rank].c.peer);
+    else if (g->s->nodes[h->rank].joined)
+        dsi_text_add(wrong, "%s (%s) has that --node_rank already", g->s->nodes[h->rank].host,
+                     g->s->nodes[h->rank].c.peer);
     dsi_text_free(&mine);
 }
 
-static void take_slots(ds_host *host, json_t *slots)
+static void host_read_slots(ds_host *host, json_t *slots)
 {
     int n = (int)json_array_size(slots);
-    dsi_free(host->slots);
-    host->slots = dsi_alloc(((size_t)n + 1) * sizeof *host->slots);
-    host->n_slots = n;
+    host_set_slots(host, n);
     for (int i = 0; i < n; i++)
         host->slots[i] = (int)json_integer_value(json_array_get(slots, (size_t)i));
 }
 
-static void welcome(gathering *g, channel *c, const hello *h)
+static void gather_admit(gathering *g, channel *c, const hello *h)
 {
-    node_state *n = &g->m->nodes[h->rank];
+    node_state *n = &g->s->nodes[h->rank];
     char text[60];
     channel_close(&n->c);
     n->c = *c;
     n->joined = true;
     snprintf(n->host, sizeof n->host, "%s", h->host);
-    take_slots(&g->m->p->hosts[h->rank], h->slots);
-    int length = snprintf(text, sizeof text, "{\"silence\": %.3g}", g->m->silence);
-    channel_send(&n->c, SAY_WELCOME, text, (size_t)length);
+    host_read_slots(&n->slots, h->slots);
+    int length = snprintf(text, sizeof text, "{\"silence\": %.3g}", g->s->silence);
+    channel_send(&n->c, MESSAGE_WELCOME, text, (size_t)length);
     g->joined++;
-    if (!args_silent(&g->m->p->o))
-        fprintf(stderr, "deepspeed: node %d of %d is %s (%s)\n", h->rank, g->m->p->n_hosts, n->host,
+    if (!options_silent(&g->s->p->o))
+        fprintf(stderr, "deepspeed: node %d of %d is %s (%s)\n", h->rank, g->s->p->n_hosts, n->host,
                 n->c.peer);
 }
 
-/* false: the stranger is one no more. */
-static bool meet(gathering *g, channel *c, const message *m)
+/* Admits or refuses a stranger; its channel is moved or closed. */
+static void gather_read_hello(gathering *g, channel *c, const message *m)
 {
     dsi_text wrong = {0};
-    json_t *j = m->kind == SAY_HELLO ? json_loadb(m->bytes, m->n, 0, NULL) : NULL;
+    json_t *j = m->kind == MESSAGE_HELLO ? json_loadb(m->bytes, m->n, 0, NULL) : NULL;
     hello h;
-    bool good = read_hello(&h, j);
-    if (good) compare(g, &h, &wrong);
+    bool good = hello_read(&h, j);
+    if (good) gather_compare(g, &h, &wrong);
     if (good && !wrong.n) {
-        welcome(g, c, &h);
+        gather_admit(g, c, &h);
         json_decref(j);
-        return false;
+        return;
     }
     if (good)
         dsi_text_add(&g->wrong, "node %d on %s (%s) does not fit: %s", h.rank, h.host, c->peer,
                      wrong.s);
     else
-        dsi_text_add(&g->wrong, "a node at %s speaks another language", c->peer);
-    channel_send(c, SAY_REFUSED, g->wrong.s, g->wrong.n);
-    channel_flush(c, FAREWELL_S);
+        dsi_text_add(&g->wrong, "a node at %s sent no valid HELLO", c->peer);
+    channel_send(c, MESSAGE_REFUSED, g->wrong.s, g->wrong.n);
+    channel_flush(c, REFUSE_S);
     channel_close(c);
     dsi_text_free(&wrong);
     json_decref(j);
-    return false;
 }
 
-static bool turn_stranger(gathering *g, channel *c)
+/* false: it is no stranger any more. */
+static bool gather_serve_stranger(gathering *g, channel *c)
 {
     message m;
     channel_turn(c);
-    if (channel_next(c, &m)) return meet(g, c, &m);
+    if (channel_next(c, &m)) {
+        gather_read_hello(g, c, &m);
+        return false;
+    }
     bool late = dsi_now() > c->begun + HELLO_S;
     if (c->state != CHANNEL_CLOSED && !late) return true;
-    if (c->state == CHANNEL_CLOSED && (c->end != CHANNEL_LEFT || c->in.n)) warn(g, c);
+    if (c->state == CHANNEL_CLOSED && (c->end != CHANNEL_LEFT || c->in.n)) gather_warn(g, c);
     channel_close(c);
     return false;
 }
 
-/* One that goes before the job begins may come again. */
-static void turn_node(gathering *g, int k)
+/* A node that leaves before the job has begun may join again. */
+static void gather_serve_node(gathering *g, int k)
 {
-    node_state *n = &g->m->nodes[k];
+    node_state *n = &g->s->nodes[k];
     message m;
     channel_turn(&n->c);
-    channel_beat(&n->c, g->m->silence);
+    channel_beat(&n->c, g->s->silence);
     while (channel_next(&n->c, &m)) {
-        if (m.kind == SAY_READY && !n->ready) {
+        if (m.kind == MESSAGE_READY && !n->ready) {
             n->ready = true;
             g->ready++;
-        } else if (m.kind == SAY_REFUSED) {
+        } else if (m.kind == MESSAGE_REFUSED) {
             dsi_text_add(&g->wrong, "node %d on %s: %s", k, n->host, m.bytes);
-        } else if (m.kind == SAY_LEAVING) {
+        } else if (m.kind == MESSAGE_LEAVING) {
             snprintf(n->c.why, sizeof n->c.why, "%s", m.bytes);
         }
     }
     if (n->c.state != CHANNEL_CLOSED) return;
-    fprintf(stderr, "deepspeed: node %d on %s has gone (%s); waiting for it again\n", k, n->host,
+    fprintf(stderr, "deepspeed: node %d on %s has left (%s); waiting for it again\n", k, n->host,
             n->c.why);
     n->joined = n->ready = false;
     g->joined--;
     channel_close(&n->c);
 }
 
-static void take_signal(gathering *g)
+static void gather_read_signal(gathering *g)
 {
     struct signalfd_siginfo info;
     if (read(g->signals, &info, sizeof info) != sizeof info || g->wrong.n) return;
@@ -243,11 +253,12 @@ static void take_signal(gathering *g)
                  sigabbrev_np(g->signal));
 }
 
-/* ---- turns ----------------------------------------------------------------------------------------------- */
+/* ---- waiting ------------------------------------------------------------------ */
 
-static void turn(gathering *g, double until)
+/* Waits for something to happen, not beyond `until`, and handles it. */
+static void gather_step(gathering *g, double until)
 {
-    int strangers = g->strangers.n, nodes = g->m->p->n_hosts, kept = 0;
+    int strangers = g->strangers.n, nodes = g->s->p->n_hosts, kept = 0;
     struct pollfd *p = dsi_alloc((size_t)(2 + strangers + nodes) * sizeof *p);
     double left = until - dsi_now();
     p[0] = (struct pollfd){.fd = g->listener, .events = POLLIN};
@@ -255,79 +266,79 @@ static void turn(gathering *g, double until)
         p[1 + i] = (struct pollfd){.fd = g->strangers.at[i]->fd,
                                    .events = channel_events(g->strangers.at[i])};
     for (int k = 0; k < nodes; k++)
-        p[1 + strangers + k] = (struct pollfd){.fd = g->m->nodes[k].c.fd,
-                                               .events = channel_events(&g->m->nodes[k].c)};
+        p[1 + strangers + k] = (struct pollfd){.fd = g->s->nodes[k].c.fd,
+                                               .events = channel_events(&g->s->nodes[k].c)};
     p[1 + strangers + nodes] = (struct pollfd){.fd = g->signals, .events = POLLIN};
     poll(p, (nfds_t)(2 + strangers + nodes),
          left > 0.5 ? 500
          : left > 0 ? (int)(1e3 * left) + 1
                     : 0);
     for (int i = 0; i < strangers; i++) {
-        if (turn_stranger(g, g->strangers.at[i]))
+        if (gather_serve_stranger(g, g->strangers.at[i]))
             g->strangers.at[kept++] = g->strangers.at[i];
         else
             dsi_free(g->strangers.at[i]);
     }
     g->strangers.n = kept;
     for (int k = 1; k < nodes; k++)
-        if (g->m->nodes[k].joined) turn_node(g, k);
-    if (p[0].revents) accept_strangers(g);
-    if (p[1 + strangers + nodes].revents) take_signal(g);
+        if (g->s->nodes[k].joined) gather_serve_node(g, k);
+    if (p[0].revents) gather_accept(g);
+    if (p[1 + strangers + nodes].revents) gather_read_signal(g);
     dsi_free(p);
 }
 
-static void wait_for_all(gathering *g)
+static void gather_wait_joined(gathering *g)
 {
-    const launch_plan *p = g->m->p;
+    const launch_plan *p = g->s->p;
     double until = dsi_now() + p->o.join_timeout;
     dsi_text missing = {0};
     int n = 0;
-    while (g->joined < p->n_hosts - 1 && !g->wrong.n && dsi_now() < until) turn(g, until);
+    while (g->joined < p->n_hosts - 1 && !g->wrong.n && dsi_now() < until) gather_step(g, until);
     if (g->joined == p->n_hosts - 1 || g->wrong.n) return;
     for (int k = 1; k < p->n_hosts; k++)
-        if (!g->m->nodes[k].joined) dsi_text_add(&missing, n++ ? ", %d" : "%d", k);
+        if (!g->s->nodes[k].joined) dsi_text_add(&missing, n++ ? ", %d" : "%d", k);
     dsi_text_add(&g->wrong,
-                 "node%s %s of %d did not come to %s, port %d within %d s (--join_timeout)",
-                 n > 1 ? "s" : "", missing.s, p->n_hosts, g->m->address, p->o.master_port,
+                 "node%s %s of %d did not join at %s, port %d within %d s (--join_timeout)",
+                 n > 1 ? "s" : "", missing.s, p->n_hosts, g->s->address, p->o.master_port,
                  p->o.join_timeout);
     dsi_text_free(&missing);
 }
 
-/* From here on a node that goes is missed. */
-static void ask_all(gathering *g)
+/* From here on a node that leaves ends the start. */
+static void gather_wait_ready(gathering *g)
 {
-    const launch_plan *p = g->m->p;
+    const launch_plan *p = g->s->p;
     json_t *j = json_object();
     json_object_set_new(j, "folder", json_stringn_nocheck(p->folder, strlen(p->folder)));
-    json_object_set_new(j, "deepspeed", json_stringn_nocheck(p->self, strlen(p->self)));
+    json_object_set_new(j, "deepspeed", json_stringn_nocheck(p->deepspeed, strlen(p->deepspeed)));
     char *text = json_dumps(j, JSON_COMPACT);
     for (int k = 1; k < p->n_hosts && text; k++)
-        channel_send(&g->m->nodes[k].c, SAY_START, text, strlen(text));
+        channel_send(&g->s->nodes[k].c, MESSAGE_START, text, strlen(text));
     free(text);
     json_decref(j);
     double until = dsi_now() + READY_S;
     while (g->ready < p->n_hosts - 1 && g->joined == p->n_hosts - 1 && !g->wrong.n &&
            dsi_now() < until)
-        turn(g, until);
+        gather_step(g, until);
     if (g->ready == p->n_hosts - 1 || g->wrong.n) return;
     dsi_text_add(&g->wrong, "not all of the %d nodes are ready", p->n_hosts);
 }
 
-int gather_nodes(meeting *m)
+int gather_nodes(node_session *s)
 {
-    gathering g = {.m = m, .listener = -1};
-    const launch_plan *p = m->p;
-    sigset_t was;
-    if (!open_listener(&g)) return EXIT_FAILURE;
-    g.signals = signals_take(&was);
-    if (!args_silent(&p->o))
+    gathering g = {.s = s, .listener = -1};
+    const launch_plan *p = s->p;
+    sigset_t previous;
+    if (!gather_listen(&g)) return EXIT_FAILURE;
+    g.signals = session_block_signals(&previous);
+    if (!options_silent(&p->o))
         fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", p->n_hosts - 1,
-                p->n_hosts > 2 ? "s" : "", m->address, p->o.master_port);
-    wait_for_all(&g);
-    if (!g.wrong.n) ask_all(&g);
+                p->n_hosts > 2 ? "s" : "", s->address, p->o.master_port);
+    gather_wait_joined(&g);
+    if (!g.wrong.n) gather_wait_ready(&g);
     close(g.listener);
     close(g.signals);
-    sigprocmask(SIG_SETMASK, &was, NULL);
+    sigprocmask(SIG_SETMASK, &previous, NULL);
     for (int i = 0; i < g.strangers.n; i++) {
         channel_close(g.strangers.at[i]);
         dsi_free(g.strangers.at[i]);
@@ -336,8 +347,8 @@ int gather_nodes(meeting *m)
     if (!g.wrong.n) return 0;
     fprintf(stderr, "deepspeed: %s\n", g.wrong.s);
     for (int k = 1; k < p->n_hosts; k++) {
-        channel_send(&m->nodes[k].c, SAY_REFUSED, g.wrong.s, g.wrong.n);
-        channel_flush(&m->nodes[k].c, FAREWELL_S);
+        channel_send(&s->nodes[k].c, MESSAGE_REFUSED, g.wrong.s, g.wrong.n);
+        channel_flush(&s->nodes[k].c, REFUSE_S);
     }
     dsi_text_free(&g.wrong);
     return g.signal ? 128 + g.signal : EXIT_FAILURE;

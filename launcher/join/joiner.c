@@ -1,11 +1,21 @@
-/* launcher/join/joiner.c: a node other than the first: joins, runs what node 0 says, ends when node 0 does.
+/* launcher/join/joiner.c: a node other than node 0: joins, runs what node 0
+ * sends, ends when node 0 does.
  *
- * It keeps trying until the time limit, so that the nodes may be started in any order; what would not get better
- * (another secret, another program) ends it at once.
+ * It tries to connect until the time limit, so that the nodes may be started in
+ * any order. What would not get better (another secret, another program) ends
+ * it at once.
+ *
+ * Invariants: this process owns the channel and, once COMMAND has come, one
+ * supervised shell, below which everything runs. SIGINT, SIGTERM, SIGHUP and
+ * SIGCHLD are blocked and read from `signals`. Waiting is by poll, at most half
+ * a second, so that messages keep flowing; output of the command is not read
+ * while OUT_MOST bytes wait to be sent. Once `ended` is set, `status` is final;
+ * what still runs is killed at `kill_at`, and nothing is left behind.
  * SPDX-License-Identifier: MIT */
 #include "session.h"
 
 #include "processes.h"
+#include "supervised_shell.h"
 
 #include "base/clock.h"
 
@@ -25,31 +35,31 @@
 #define RETRY_S   0.25      /* between two attempts to connect */
 #define CONNECT_S 5.0       /* one attempt */
 #define HELLO_S   10.0      /* for the hand-shake */
-#define NOTICE_S  3.0       /* before saying what is waited for */
-#define ENDING_S  5.0       /* for what runs here to end by itself */
-#define OUT_MOST  (1 << 20) /* waiting to be sent */
+#define NOTICE_S  3.0       /* until a line says what is waited for */
+#define ENDING_S  5.0       /* for the command to end by itself */
+#define OUT_MOST  (1 << 20) /* bytes waiting to be sent */
 
 typedef struct joiner {
-    meeting *m;
+    node_session *s;
     channel c;
-    keeper k;
+    supervised_shell shell;
     int signals;
     bool running; /* the command */
-    bool ended;   /* status is known */
+    bool ended;   /* `status` is known */
     int status;
     double kill_at; /* 0: not set */
-    char why[300];  /* why the last attempt came to nothing */
+    char why[300];  /* why the last attempt failed */
 } joiner;
 
-static void say(const joiner *j, const char *what)
+static void joiner_print(const joiner *j, const char *text)
 {
-    fprintf(stderr, "deepspeed: node %d: %s\n", j->m->p->o.node_rank, what);
+    fprintf(stderr, "deepspeed: node %d: %s\n", j->s->p->o.node_rank, text);
 }
 
-/* ---- coming there ---------------------------------------------------------------------------------------- */
+/* ---- joining ------------------------------------------------------------------- */
 
-/* A signal of the user's, or 0. */
-static int take_signal(joiner *j)
+/* The signal that the user has sent; 0: none. */
+static int joiner_read_signal(joiner *j)
 {
     struct signalfd_siginfo info;
     while (read(j->signals, &info, sizeof info) == sizeof info)
@@ -57,23 +67,24 @@ static int take_signal(joiner *j)
     return 0;
 }
 
-/* Waits for the descriptor, or the signal, whichever comes first; fd -1: for the signal alone. */
-static int wait_for(joiner *j, int fd, short events, double seconds)
+/* Waits for the descriptor (-1: none), a signal or the time limit; returns the
+ * signal or 0. */
+static int joiner_wait(joiner *j, int fd, short events, double seconds)
 {
     struct pollfd p[] = {{j->signals, POLLIN, 0}, {fd, events, 0}};
     poll(p, 2, seconds > 0 ? (int)(1e3 * seconds) + 1 : 0);
-    return take_signal(j);
+    return joiner_read_signal(j);
 }
 
-/* A connected socket or -1 with j->why; *signal: one came. */
-static int connect_to(joiner *j, const struct addrinfo *a, int *signal)
+/* A connected socket, or -1 with j->why; *signal: one that came. */
+static int joiner_connect_to(joiner *j, const struct addrinfo *a, int *signal)
 {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
     if (fd < 0 || (connect(fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS)) {
         error = errno;
     } else {
-        *signal = wait_for(j, fd, POLLOUT, CONNECT_S);
+        *signal = joiner_wait(j, fd, POLLOUT, CONNECT_S);
         struct pollfd p = {fd, POLLOUT, 0};
         if (poll(&p, 1, 0) < 1)
             error = ETIMEDOUT;
@@ -86,80 +97,82 @@ static int connect_to(joiner *j, const struct addrinfo *a, int *signal)
     return -1;
 }
 
-static int connect_once(joiner *j, int *signal)
+/* Tries each address of node 0 once. */
+static int joiner_connect(joiner *j, int *signal)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
     char port[16];
     int fd = -1;
-    snprintf(port, sizeof port, "%d", j->m->p->o.master_port);
-    int wrong = getaddrinfo(j->m->address, port, &hints, &list);
+    snprintf(port, sizeof port, "%d", j->s->p->o.master_port);
+    int wrong = getaddrinfo(j->s->address, port, &hints, &list);
     if (wrong) snprintf(j->why, sizeof j->why, "%s", gai_strerror(wrong));
     for (struct addrinfo *a = list; a && fd < 0 && !*signal; a = a->ai_next)
-        fd = connect_to(j, a, signal);
+        fd = joiner_connect_to(j, a, signal);
     if (list) freeaddrinfo(list);
     return fd;
 }
 
-/* false: it did not come about; j->c.end says how bad that is. */
-static bool shake_hands(joiner *j, int *signal)
+/* false: no hand-shake, with j->why; j->c.end says whether to try again. */
+static bool joiner_shake_hands(joiner *j, int *signal)
 {
     double until = dsi_now() + HELLO_S;
     while (j->c.state < CHANNEL_OPEN && dsi_now() < until && !*signal) {
-        *signal = wait_for(j, j->c.fd, channel_events(&j->c), 0.5);
+        *signal = joiner_wait(j, j->c.fd, channel_events(&j->c), 0.5);
         channel_turn(&j->c);
     }
     if (j->c.state == CHANNEL_OPEN) return true;
     snprintf(j->why, sizeof j->why, "%s",
-             j->c.state == CHANNEL_CLOSED ? j->c.why : "it took the connection, but says nothing");
+             j->c.state == CHANNEL_CLOSED ? j->c.why
+                                          : "it accepted the connection but sends nothing");
     return false;
 }
 
-/* 0, or a status after one message. */
-static int come_there(joiner *j)
+/* Until the time limit; 0, or a status after one message. */
+static int joiner_join(joiner *j)
 {
-    const options *o = &j->m->p->o;
+    const options *o = &j->s->p->o;
     double begun = dsi_now(), until = begun + o->join_timeout;
-    bool told = args_silent(o);
+    bool noticed = options_silent(o);
     int signal = 0;
     while (!signal && dsi_now() < until) {
-        int fd = connect_once(j, &signal);
+        int fd = joiner_connect(j, &signal);
         if (fd >= 0) {
-            channel_begin(&j->c, fd, true, &j->m->secret);
-            if (shake_hands(j, &signal)) return 0;
+            channel_begin(&j->c, fd, true, &j->s->secret);
+            if (joiner_shake_hands(j, &signal)) return 0;
             bool hopeless = j->c.state == CHANNEL_CLOSED && j->c.end == CHANNEL_OTHER_SECRET;
             channel_close(&j->c);
             if (hopeless) {
                 fprintf(stderr,
                         "deepspeed: node %d: node 0 at %s, port %d has another secret "
                         "(DS_JOIN_SECRET, --join_secret_file)\n",
-                        o->node_rank, j->m->address, o->master_port);
+                        o->node_rank, j->s->address, o->master_port);
                 return EXIT_FAILURE;
             }
         }
-        if (!told && dsi_now() > begun + NOTICE_S) {
-            told = true;
+        if (!noticed && dsi_now() > begun + NOTICE_S) {
+            noticed = true;
             fprintf(stderr, "deepspeed: node %d waits for node 0 at %s, port %d (%s)\n",
-                    o->node_rank, j->m->address, o->master_port, j->why);
+                    o->node_rank, j->s->address, o->master_port, j->why);
         }
-        if (!signal) signal = wait_for(j, -1, 0, RETRY_S);
+        if (!signal) signal = joiner_wait(j, -1, 0, RETRY_S);
     }
     if (signal) return 128 + signal;
-    fprintf(
-        stderr,
-        "deepspeed: node %d: node 0 was not met at %s, port %d within %d s (--join_timeout): %s\n",
-        o->node_rank, j->m->address, o->master_port, o->join_timeout, j->why);
+    fprintf(stderr,
+            "deepspeed: node %d: node 0 was not reached at %s, port %d within %d s "
+            "(--join_timeout): %s\n",
+            o->node_rank, j->s->address, o->master_port, o->join_timeout, j->why);
     return EXIT_FAILURE;
 }
 
-static void say_hello(joiner *j)
+static void joiner_send_hello(joiner *j)
 {
-    const launch_plan *p = j->m->p;
+    const launch_plan *p = j->s->p;
     const ds_host *own = &p->hosts[p->o.node_rank];
     char host[256] = "", digest[2 * SECRET_BYTES + 1];
     dsi_text program = {0};
     gethostname(host, sizeof host - 1);
-    program_text(p->o.program, &program, digest);
+    session_program(p->o.program, &program, digest);
     json_t *slots = json_array();
     for (int i = 0; i < own->n_slots; i++)
         json_array_append_new(slots, json_integer(own->slots[i]));
@@ -167,39 +180,40 @@ static void say_hello(joiner *j)
                               "nnodes", p->n_hosts, "version", DS_VERSION, "host", host, "program",
                               program.s, "digest", digest, "slots", slots);
     char *text = hello ? json_dumps(hello, JSON_COMPACT) : NULL;
-    if (text) channel_send(&j->c, SAY_HELLO, text, strlen(text));
+    if (text) channel_send(&j->c, MESSAGE_HELLO, text, strlen(text));
     free(text);
     json_decref(hello);
     dsi_text_free(&program);
 }
 
-/* ---- what node 0 says ------------------------------------------------------------------------------------ */
+/* ---- messages of node 0 ---------------------------------------------------------- */
 
-static void refuse(joiner *j, const char *what, const char *path)
+static void joiner_refuse(joiner *j, const char *what, const char *path)
 {
     char text[5000];
     int n = snprintf(text, sizeof text, "%s %s: %s", what, path, strerror(errno));
-    say(j, text);
-    channel_send(&j->c, SAY_REFUSED, text, (size_t)n);
+    joiner_print(j, text);
+    channel_send(&j->c, MESSAGE_REFUSED, text, (size_t)n);
 }
 
-/* Looks whether the job can run here, so that it is not mpirun that finds out. */
-static void look_around(joiner *j, const message *m)
+/* Checks that the job can run here, before mpirun would fail obscurely. */
+static void joiner_check_paths(joiner *j, const message *m)
 {
     json_t *start = json_loadb(m->bytes, m->n, JSON_ALLOW_NUL, NULL);
     const char *folder = "", *self = "";
     if (!start || json_unpack(start, "{s:s, s:s}", "folder", &folder, "deepspeed", &self))
         errno = EINVAL;
     if (!*folder || chdir(folder))
-        refuse(j, "the working folder of node 0 is wanted here too,", folder);
+        joiner_refuse(j, "the working folder of node 0 must exist here too:", folder);
     else if (access(self, X_OK))
-        refuse(j, "the deepspeed command is wanted where node 0 has it,", self);
+        joiner_refuse(j, "the deepspeed command must be where node 0 has it:", self);
     else
-        channel_send(&j->c, SAY_READY, NULL, 0);
+        channel_send(&j->c, MESSAGE_READY, NULL, 0);
     json_decref(start);
 }
 
-static void finish(joiner *j, int status)
+/* The job has ended with this status; the first call counts. */
+static void joiner_finish(joiner *j, int status)
 {
     if (j->ended) return;
     j->ended = true;
@@ -207,123 +221,126 @@ static void finish(joiner *j, int status)
     j->kill_at = dsi_now() + (j->running ? ENDING_S : 0);
 }
 
-static void take_message(joiner *j, const message *m)
+static void joiner_handle(joiner *j, const message *m)
 {
     switch (m->kind) {
-    case SAY_WELCOME: {
+    case MESSAGE_WELCOME: {
         json_t *welcome = json_loadb(m->bytes, m->n, 0, NULL);
-        if (welcome) json_unpack(welcome, "{s:F}", "silence", &j->m->silence);
+        if (welcome) json_unpack(welcome, "{s:F}", "silence", &j->s->silence);
         json_decref(welcome);
         break;
     }
-    case SAY_START:
-        look_around(j, m);
+    case MESSAGE_START:
+        joiner_check_paths(j, m);
         break;
-    case SAY_COMMAND:
+    case MESSAGE_COMMAND:
         if (j->running || j->ended) break;
-        j->running = keeper_start(&j->k, m->bytes, m->n);
-        if (!j->running) channel_send(&j->c, SAY_EXITED, "126", 3);
+        j->running = supervised_shell_start(&j->shell, m->bytes, m->n);
+        if (!j->running) channel_send(&j->c, MESSAGE_EXITED, "126", 3);
         break;
-    case SAY_REFUSED:
-        say(j, m->bytes);
-        finish(j, EXIT_FAILURE);
+    case MESSAGE_REFUSED:
+        joiner_print(j, m->bytes);
+        joiner_finish(j, EXIT_FAILURE);
         break;
-    case SAY_END:
-        finish(j, atoi(m->bytes));
+    case MESSAGE_END:
+        joiner_finish(j, atoi(m->bytes));
         break;
     default: /* of a newer node 0 */
         break;
     }
 }
 
-/* ---- what runs here -------------------------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------ */
 
-static void take_output(joiner *j)
+static void joiner_send_output(joiner *j)
 {
     char bytes[1 << 14];
-    ssize_t n = read(j->k.out, bytes, sizeof bytes);
-    if (n > 0) channel_send(&j->c, SAY_OUTPUT, bytes, (size_t)n);
+    ssize_t n = read(j->shell.out, bytes, sizeof bytes);
+    if (n > 0) channel_send(&j->c, MESSAGE_OUTPUT, bytes, (size_t)n);
 }
 
-static void look_for_end(joiner *j)
+static void joiner_reap(joiner *j)
 {
     int status;
     char text[16];
-    if (!j->running || waitpid(j->k.process, &status, WNOHANG) != j->k.process) return;
-    take_output(j);
+    if (!j->running || waitpid(j->shell.process, &status, WNOHANG) != j->shell.process) return;
+    joiner_send_output(j);
     status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     int n = snprintf(text, sizeof text, "%d", status);
-    channel_send(&j->c, SAY_EXITED, text, (size_t)n);
+    channel_send(&j->c, MESSAGE_EXITED, text, (size_t)n);
     j->running = false;
-    if (status == 128 + SIGKILL)
-        processes_end(); /* it was killed itself: what it kept is ours now */
-    keeper_tidy(&j->k);
+    /* the shell's supervisor was killed itself: its processes are ours now */
+    if (status == 128 + SIGKILL) processes_end();
+    supervised_shell_clean_up(&j->shell);
 }
 
-static void leave(joiner *j, int signal)
+/* Because of the user's signal; a second one kills at once. */
+static void joiner_leave(joiner *j, int signal)
 {
     char text[80];
-    if (j->ended) { /* asked twice */
+    if (j->ended) {
         j->kill_at = dsi_now();
         return;
     }
     int n = snprintf(text, sizeof text, "it was ended by signal %d (SIG%s)", signal,
                      sigabbrev_np(signal));
-    channel_send(&j->c, SAY_LEAVING, text, (size_t)n);
+    channel_send(&j->c, MESSAGE_LEAVING, text, (size_t)n);
     channel_flush(&j->c, 0.5);
-    say(j, text);
-    finish(j, 128 + signal);
+    joiner_print(j, text);
+    joiner_finish(j, 128 + signal);
 }
 
-static void turn(joiner *j)
+/* Waits for something to happen and handles it. */
+static void joiner_step(joiner *j)
 {
     message m;
     bool full = j->c.out.n - j->c.out_at > OUT_MOST;
     struct pollfd p[] = {{j->signals, POLLIN, 0},
                          {j->c.fd, channel_events(&j->c), 0},
-                         {j->running && !full ? j->k.out : -1, POLLIN, 0}};
+                         {j->running && !full ? j->shell.out : -1, POLLIN, 0}};
     poll(p, 3, j->ended ? 50 : 500);
-    int signal = take_signal(j);
-    if (signal) leave(j, signal);
-    if (p[2].revents & POLLIN) take_output(j);
-    look_for_end(j);
+    int signal = joiner_read_signal(j);
+    if (signal) joiner_leave(j, signal);
+    if (p[2].revents & POLLIN) joiner_send_output(j);
+    joiner_reap(j);
     channel_turn(&j->c);
-    channel_beat(&j->c, j->m->silence);
-    while (channel_next(&j->c, &m)) take_message(j, &m);
+    channel_beat(&j->c, j->s->silence);
+    while (channel_next(&j->c, &m)) joiner_handle(j, &m);
     if (j->c.state != CHANNEL_CLOSED || j->ended) return;
     char text[200];
-    snprintf(text, sizeof text, "node 0 has gone: %s", j->c.why);
-    say(j, text);
-    finish(j, EXIT_FAILURE);
+    snprintf(text, sizeof text, "node 0 is gone: %s", j->c.why);
+    joiner_print(j, text);
+    joiner_finish(j, EXIT_FAILURE);
     j->kill_at = dsi_now();
 }
 
-static int work(joiner *j)
+/* From HELLO to the end of the job. */
+static int joiner_work(joiner *j)
 {
-    if (!args_silent(&j->m->p->o)) say(j, "joined, and waits for the others");
-    say_hello(j);
-    while (!j->ended || (j->running && dsi_now() < j->kill_at)) turn(j);
+    if (!options_silent(&j->s->p->o)) joiner_print(j, "joined; waiting for the others");
+    joiner_send_hello(j);
+    while (!j->ended || (j->running && dsi_now() < j->kill_at)) joiner_step(j);
     if (j->running) {
-        close(j->k.hold);
-        j->k.hold = -1;
-        waitpid(j->k.process, NULL, 0);
-        keeper_tidy(&j->k);
+        close(j->shell.hold);
+        j->shell.hold = -1;
+        waitpid(j->shell.process, NULL, 0);
+        supervised_shell_clean_up(&j->shell);
     }
     processes_end();
     channel_flush(&j->c, 0.5);
     return j->status;
 }
 
-int joiner_run(meeting *m)
+int joiner_run(node_session *s)
 {
-    joiner j = {.m = m, .c = {.fd = -1, .state = CHANNEL_CLOSED}};
-    sigset_t was;
-    j.signals = signals_take(&was);
+    joiner j = {.s = s, .c = {.fd = -1, .state = CHANNEL_CLOSED}};
+    sigset_t previous;
+    j.signals = session_block_signals(&previous);
     processes_adopt();
-    int status = come_there(&j);
-    if (!status) status = work(&j);
+    int status = joiner_join(&j);
+    if (!status) status = joiner_work(&j);
     channel_close(&j.c);
     close(j.signals);
-    sigprocmask(SIG_SETMASK, &was, NULL);
+    sigprocmask(SIG_SETMASK, &previous, NULL);
     return status;
 }

@@ -1,13 +1,23 @@
 /* launcher/join/relay.c: node 0 while the job runs.
  *
- * The job is started and watched as any other (run.c). Beside it a process, the hub, holds the connections to the
- * other nodes: it hands them what mpirun's agents bring, passes output and status back, and sees when a node is
- * lost. Then it says so to the job and lets go of the agents, and mpirun ends what is left.
+ * The job runs as any other (run.c). Beside it the relay, a process of its own,
+ * has the connections to the other nodes. It sends them the commands of mpirun's
+ * agents and returns output and status. When a node is lost it tells the job and
+ * closes the agents' sockets, and mpirun ends the ranks that are left.
  *
- *     mpirun - agent ---(Unix socket)--- hub ---(TCP, authenticated)--- node K - keeper - orted - ranks
+ *     mpirun - agent --(Unix socket)-- relay --(TCP, authenticated)-- node K
+ *                                      node K - supervised shell - orted - ranks
  *
+ * Invariants: after the fork the relay process owns the channels and the agents'
+ * sockets, the launcher the two pipes to it: `to_relay`, on which the status of
+ * the job is written (its end without that means that the launcher was killed),
+ * and `lost`, on which one line comes when a node is lost. An agent's socket
+ * belongs to one node and carries one command. The relay ignores signals, which
+ * the launcher gets too, and ends PARTING_S after the job at the latest. It
+ * waits in poll alone: what an agent cannot take at once is dropped, as it is
+ * only text.
  * SPDX-License-Identifier: MIT */
-#include "run.h"
+#include "runners/runners.h"
 #include "session.h"
 
 #include "base/clock.h"
@@ -33,211 +43,206 @@
 
 #define PARTING_S 6.0 /* for the other nodes to end */
 
-enum { PACKET = 1 << 17, NAME = 64 };
+enum { SOCKET_NAME = 64 };
 
 typedef struct agent {
-    int fd, node; /* 0: it has not said for which node it is */
+    int fd;   /* -1: closed */
+    int node; /* 0: it has not sent its command yet */
 } agent;
 
-typedef struct hub {
-    meeting *m;
-    int listener;    /* for agents */
-    int from_parent; /* the status of the job, or its end */
-    int to_job;      /* what was lost */
+struct relay {
+    node_session *s;
+    int listener;             /* for agents */
+    char socket[SOCKET_NAME]; /* its abstract name */
+
+    /* in the launcher */
+    int process, to_relay, lost;
+
+    /* in the relay process */
+    int from_launcher, to_job; /* the other ends of to_relay, lost */
     struct {
         DSI_LIST(agent)
     } agents;
-    bool lost, over;
-} hub;
+    bool node_lost, over; /* over: the job has ended */
+};
 
-/* ---- agents ---------------------------------------------------------------------------------------------- */
+/* ---- agents -------------------------------------------------------------------------- */
 
-static void close_agent(agent *a)
+static void agent_close(agent *a)
 {
     if (a->fd >= 0) close(a->fd);
     a->fd = -1;
 }
 
-static agent *agent_of(hub *h, int node)
+static agent *relay_agent_of(relay *r, int node)
 {
-    for (int i = 0; i < h->agents.n; i++)
-        if (h->agents.at[i].fd >= 0 && h->agents.at[i].node == node) return &h->agents.at[i];
+    for (int i = 0; i < r->agents.n; i++)
+        if (r->agents.at[i].fd >= 0 && r->agents.at[i].node == node) return &r->agents.at[i];
     return NULL;
 }
 
-static void accept_agent(hub *h)
+/* Only processes of this user. */
+static void relay_accept(relay *r)
 {
     struct ucred who;
     socklen_t n = sizeof who;
-    int fd = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC);
+    int fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0) return;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) || who.uid != getuid())
         close(fd);
     else
-        dsi_list_add(&h->agents, ((agent){.fd = fd}));
+        dsi_list_add(&r->agents, ((agent){.fd = fd}));
 }
 
-/* The name of the node, 0, the command. Anything else, or its end, closes it. */
-static void turn_agent(hub *h, agent *a)
+/* An agent sends one packet: the name of its node, 0, the command. Anything else,
+ * or its end, closes it. */
+static void relay_read_agent(relay *r, agent *a)
 {
-    char packet[PACKET], name[NODE_NAME];
+    char packet[AGENT_PACKET];
     ssize_t n = recv(a->fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     const char *end = n > 0 && !a->node ? memchr(packet, 0, (size_t)n) : NULL;
-    for (int k = 1; end && k < h->m->p->n_hosts; k++) {
-        if (strcmp(packet, node_name(name, k)) != 0 || h->m->nodes[k].c.state != CHANNEL_OPEN ||
-            agent_of(h, k))
-            continue;
+    for (int k = 1; end && k < r->s->p->n_hosts; k++) {
+        char *name = per_node_name(k);
+        bool same = !strcmp(packet, name);
+        dsi_free(name);
+        if (!same || r->s->nodes[k].c.state != CHANNEL_OPEN || relay_agent_of(r, k)) continue;
         a->node = k;
-        channel_send(&h->m->nodes[k].c, SAY_COMMAND, end + 1, (size_t)(packet + n - end - 1));
+        channel_send(&r->s->nodes[k].c, MESSAGE_COMMAND, end + 1, (size_t)(packet + n - end - 1));
         return;
     }
-    close_agent(a);
+    agent_close(a);
 }
 
-/* What an agent cannot take now is only text, and left out. */
-static void tell_agent(hub *h, int node, const message *m)
+/* Passes on output or the status of the command. */
+static void relay_write_agent(relay *r, int node, const message *m)
 {
-    char packet[PACKET];
-    agent *a = agent_of(h, node);
+    char packet[AGENT_PACKET];
+    agent *a = relay_agent_of(r, node);
     if (!a) return;
     size_t n = m->n < sizeof packet - 1 ? m->n : sizeof packet - 1;
     packet[0] = (char)m->kind;
     memcpy(packet + 1, m->bytes, n);
     bool sent = send(a->fd, packet, n + 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
-    if (m->kind == SAY_EXITED || (!sent && errno != EAGAIN)) close_agent(a);
+    if (m->kind == MESSAGE_EXITED || (!sent && errno != EAGAIN)) agent_close(a);
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------------------- */
+/* ---- nodes ---------------------------------------------------------------------------- */
 
-/* Only the first is told: others go because of it. */
-static void lose(hub *h, int k, const char *why)
+/* Reports the first one only: others are lost because of it. */
+static void relay_lose_node(relay *r, int k, const char *why)
 {
-    if (!h->lost && !h->over)
-        dprintf(h->to_job, "deepspeed: node %d on %s is lost: %s\n", k, h->m->nodes[k].host, why);
-    h->lost = true;
-    for (int i = 0; i < h->agents.n; i++) close_agent(&h->agents.at[i]);
+    if (!r->node_lost && !r->over)
+        dprintf(r->to_job, "deepspeed: node %d on %s is lost: %s\n", k, r->s->nodes[k].host, why);
+    r->node_lost = true;
+    for (int i = 0; i < r->agents.n; i++) agent_close(&r->agents.at[i]);
 }
 
-static void turn_node(hub *h, int k)
+static void relay_serve_node(relay *r, int k)
 {
-    channel *c = &h->m->nodes[k].c;
+    channel *c = &r->s->nodes[k].c;
     message m;
     if (c->state == CHANNEL_CLOSED) return;
     channel_turn(c);
-    channel_beat(c, h->m->silence);
+    channel_beat(c, r->s->silence);
     while (channel_next(c, &m)) {
-        if (m.kind == SAY_OUTPUT || m.kind == SAY_EXITED) tell_agent(h, k, &m);
-        if (m.kind == SAY_LEAVING) lose(h, k, m.bytes);
+        if (m.kind == MESSAGE_OUTPUT || m.kind == MESSAGE_EXITED) relay_write_agent(r, k, &m);
+        if (m.kind == MESSAGE_LEAVING) relay_lose_node(r, k, m.bytes);
     }
-    if (c->state == CHANNEL_CLOSED) lose(h, k, c->why);
+    if (c->state == CHANNEL_CLOSED) relay_lose_node(r, k, c->why);
 }
 
-/* ---- the process ----------------------------------------------------------------------------------------- */
+/* ---- the relay process ------------------------------------------------------------------ */
 
-static void part(hub *h)
+/* The job has ended: tells all nodes. */
+static void relay_send_end(relay *r)
 {
     char text[16] = "";
-    ssize_t n = read(h->from_parent, text, sizeof text - 1);
+    ssize_t n = read(r->from_launcher, text, sizeof text - 1);
     if (n <= 0) snprintf(text, sizeof text, "%d", 128 + SIGKILL); /* the launcher was killed */
-    h->over = true;
-    for (int k = 1; k < h->m->p->n_hosts; k++)
-        channel_send(&h->m->nodes[k].c, SAY_END, text, strlen(text));
+    r->over = true;
+    for (int k = 1; k < r->s->p->n_hosts; k++)
+        channel_send(&r->s->nodes[k].c, MESSAGE_END, text, strlen(text));
 }
 
-static bool any_node(const hub *h)
+static bool relay_has_node(const relay *r)
 {
-    for (int k = 1; k < h->m->p->n_hosts; k++)
-        if (h->m->nodes[k].c.state != CHANNEL_CLOSED) return true;
+    for (int k = 1; k < r->s->p->n_hosts; k++)
+        if (r->s->nodes[k].c.state != CHANNEL_CLOSED) return true;
     return false;
 }
 
-static void turn(hub *h)
+/* Waits for something to happen and handles it. */
+static void relay_step(relay *r)
 {
-    int agents = h->agents.n, nodes = h->m->p->n_hosts;
+    int agents = r->agents.n, nodes = r->s->p->n_hosts;
     struct pollfd *p = dsi_alloc((size_t)(2 + agents + nodes) * sizeof *p);
-    p[0] = (struct pollfd){h->listener, POLLIN, 0};
-    p[1] = (struct pollfd){h->over ? -1 : h->from_parent, POLLIN, 0};
-    for (int i = 0; i < agents; i++) p[2 + i] = (struct pollfd){h->agents.at[i].fd, POLLIN, 0};
+    p[0] = (struct pollfd){r->listener, POLLIN, 0};
+    p[1] = (struct pollfd){r->over ? -1 : r->from_launcher, POLLIN, 0};
+    for (int i = 0; i < agents; i++) p[2 + i] = (struct pollfd){r->agents.at[i].fd, POLLIN, 0};
     for (int k = 0; k < nodes; k++)
-        p[2 + agents + k] = (struct pollfd){h->m->nodes[k].c.fd, channel_events(&h->m->nodes[k].c),
+        p[2 + agents + k] = (struct pollfd){r->s->nodes[k].c.fd, channel_events(&r->s->nodes[k].c),
                                             0};
-    poll(p, (nfds_t)(2 + agents + nodes), h->over ? 100 : 500);
+    poll(p, (nfds_t)(2 + agents + nodes), r->over ? 100 : 500);
     for (int i = 0; i < agents; i++)
-        if (p[2 + i].revents) turn_agent(h, &h->agents.at[i]);
-    for (int k = 1; k < nodes; k++) turn_node(h, k);
-    if (p[0].revents) accept_agent(h);
-    if (p[1].revents) part(h);
+        if (p[2 + i].revents) relay_read_agent(r, &r->agents.at[i]);
+    for (int k = 1; k < nodes; k++) relay_serve_node(r, k);
+    if (p[0].revents) relay_accept(r);
+    if (p[1].revents) relay_send_end(r);
     dsi_free(p);
 }
 
-static void run_hub(hub *h)
+static void relay_run(relay *r)
 {
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGUSR1, SIGUSR2};
     for (int i = 0; i < 6; i++) signal(ignored[i], SIG_IGN); /* the launcher gets them, too */
     double until = 0;
-    while (!h->over || (any_node(h) && dsi_now() < until)) {
-        turn(h);
-        if (h->over && until == 0) until = dsi_now() + PARTING_S;
+    while (!r->over || (relay_has_node(r) && dsi_now() < until)) {
+        relay_step(r);
+        if (r->over && until == 0) until = dsi_now() + PARTING_S;
     }
     _exit(0);
 }
 
-/* ---- the launcher ---------------------------------------------------------------------------------------- */
-
-/* An abstract name, so that no file is left behind; the system chooses it. */
-static bool listen_for_agents(hub *h, char name[NAME])
+/* At an abstract address, which leaves no file behind; the system chooses it. */
+static bool relay_listen(relay *r)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     socklen_t n = sizeof address;
-    h->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (h->listener < 0 || bind(h->listener, (struct sockaddr *)&address, sizeof(sa_family_t)) ||
-        listen(h->listener, 512) || getsockname(h->listener, (struct sockaddr *)&address, &n))
+    r->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (r->listener < 0 || bind(r->listener, (struct sockaddr *)&address, sizeof(sa_family_t)) ||
+        listen(r->listener, 512) || getsockname(r->listener, (struct sockaddr *)&address, &n))
         return false;
     size_t length = n - offsetof(struct sockaddr_un, sun_path) - 1;
-    snprintf(name, NAME, "%.*s", (int)length, address.sun_path + 1);
+    snprintf(r->socket, sizeof r->socket, "%.*s", (int)length, address.sun_path + 1);
     return true;
 }
 
-/* Names of ranks' lines: those of a hostfile, or the nodes' own. */
-static void name_hosts(meeting *m)
-{
-    launch_plan *p = m->p;
-    if (p->from == FROM_HOSTFILE) return;
-    gethostname(m->nodes[0].host, sizeof m->nodes[0].host - 1);
-    for (int k = 0; k < p->n_hosts; k++)
-        for (int i = 0; i < k; i++)
-            if (!strcmp(m->nodes[i].host, m->nodes[k].host)) return; /* of one machine */
-    for (int k = 0; k < p->n_hosts; k++) {
-        dsi_free(p->hosts[k].name);
-        p->hosts[k].name = dsi_strdup(m->nodes[k].host);
-    }
-}
+/* ---- the network between the nodes -------------------------------------------------------- */
 
-/* ---- the network between the nodes ----------------------------------------------------------------------- */
-
-static bool user_chose_network(const launch_plan *p)
+static bool is_network_set(const launch_plan *p)
 {
     static const char *const names[] = {
         "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_include",
         "OMPI_MCA_oob_tcp_if_exclude"};
-    bool chose = false;
-    for (int i = 0; i < 4; i++) chose = chose || getenv(names[i]);
-    for (char **a = p->launcher_words; a && *a; a++) chose = chose || strstr(*a, "tcp_if_");
-    return chose;
+    bool set = false;
+    for (int i = 0; i < 4; i++) set = set || getenv(names[i]);
+    for (char **a = p->launcher_args; a && *a; a++) set = set || strstr(*a, "tcp_if_");
+    return set;
 }
 
-static bool ipv4_of(int fd, int (*ask)(int, struct sockaddr *, socklen_t *), uint32_t *address)
+/* get: getsockname or getpeername */
+static bool socket_ipv4(int fd, int (*get)(int, struct sockaddr *, socklen_t *), uint32_t *address)
 {
     struct sockaddr_in a;
     socklen_t n = sizeof a;
-    if (ask(fd, (struct sockaddr *)&a, &n) || a.sin_family != AF_INET) return false;
+    if (get(fd, (struct sockaddr *)&a, &n) || a.sin_family != AF_INET) return false;
     *address = ntohl(a.sin_addr.s_addr);
     return true;
 }
 
-/* The mask of the interface that has this address; 0: none has. */
-static uint32_t mask_of(uint32_t address)
+/* The netmask of the interface that has this address; 0: there is none. */
+static uint32_t interface_mask(uint32_t address)
 {
     struct ifaddrs *list = NULL;
     uint32_t mask = 0;
@@ -250,17 +255,18 @@ static uint32_t mask_of(uint32_t address)
     return mask;
 }
 
-/* Open MPI would try each interface of a node and hang over one, such as a bridge of containers, that has the same
- * address on all of them. Where the nodes met on one network it is told to use that one. */
-static void choose_network(const meeting *m)
+/* Open MPI would try each interface of a node, and hang over one that has the
+ * same address on all of them, such as a bridge of containers. If all nodes
+ * connected from one IPv4 network, Open MPI is told to use that one. */
+static void choose_network(const node_session *s)
 {
     uint32_t own = 0, peer, mask = 0;
     char network[40];
-    if (user_chose_network(m->p)) return;
-    for (int k = 1; k < m->p->n_hosts; k++) {
-        int fd = m->nodes[k].c.fd;
-        if (!ipv4_of(fd, getsockname, &own) || !ipv4_of(fd, getpeername, &peer)) return;
-        if (k == 1) mask = mask_of(own);
+    if (is_network_set(s->p)) return;
+    for (int k = 1; k < s->p->n_hosts; k++) {
+        int fd = s->nodes[k].c.fd;
+        if (!socket_ipv4(fd, getsockname, &own) || !socket_ipv4(fd, getpeername, &peer)) return;
+        if (k == 1) mask = interface_mask(own);
         if (!mask || (own & mask) != (peer & mask)) return;
     }
     struct in_addr base = {htonl(own & mask)};
@@ -269,58 +275,61 @@ static void choose_network(const meeting *m)
     setenv("OMPI_MCA_oob_tcp_if_include", network, 1);
 }
 
-/* mpirun splits the agent's words at blanks, whatever is in the path. */
-static void set_agent(launch_plan *p, const char *socket_name)
+/* ---- the launcher ------------------------------------------------------------------ */
+
+/* mpirun splits the agent's command at blanks, wherever they are. */
+char *relay_agent(const relay *r)
 {
+    const char *deepspeed = r->s->p->deepspeed;
     dsi_text t = {0};
-    if (strpbrk(p->self, " \t\"'"))
-        dsi_text_add(&t, "/proc/%d/exe --join_agent %s", (int)getpid(), socket_name);
+    if (strpbrk(deepspeed, " \t\"'"))
+        dsi_text_add(&t, "/proc/%d/exe --join_agent %s", (int)getpid(), r->socket);
     else
-        dsi_text_add(&t, "%s --join_agent %s", p->self, socket_name);
-    dsi_free(p->agent);
-    p->agent = t.s;
+        dsi_text_add(&t, "%s --join_agent %s", deepspeed, r->socket);
+    return t.s;
 }
 
-static int run_job(meeting *m, int to_hub, int process)
-{
-    char text[16];
-    name_hosts(m);
-    plan_compose(m->p);
-    plan_announce(m->p);
-    int status = run_plan(m->p);
-    int n = snprintf(text, sizeof text, "%d", status);
-    if (write(to_hub, text, (size_t)n) == n) waitpid(process, NULL, 0);
-    return status;
-}
+int relay_lost(const relay *r) { return r->lost; }
 
-int hub_run(meeting *m)
+int relay_start(relay **result, node_session *s)
 {
-    hub h = {.m = m};
-    int job[2], parent[2];
-    char name[NAME];
-    if (!listen_for_agents(&h, name) || pipe2(job, O_CLOEXEC) || pipe2(parent, O_CLOEXEC)) {
+    relay *r = *result = dsi_alloc(sizeof *r);
+    int lost[2], parent[2];
+    r->s = s;
+    if (!relay_listen(r) || pipe2(lost, O_CLOEXEC) || pipe2(parent, O_CLOEXEC)) {
         fprintf(stderr, "deepspeed: node 0: %s\n", strerror(errno));
         return EXIT_FAILURE;
     }
-    choose_network(m);
-    h.from_parent = parent[0];
-    h.to_job = job[1];
+    choose_network(s);
     fflush(NULL);
-    int process = fork();
-    if (process == 0) {
+    r->process = fork();
+    if (r->process == 0) {
         close(parent[1]);
-        close(job[0]);
-        run_hub(&h);
+        close(lost[0]);
+        r->from_launcher = parent[0];
+        r->to_job = lost[1];
+        relay_run(r);
     }
-    close(h.listener);
+    close(r->listener);
     close(parent[0]);
-    close(job[1]);
-    for (int k = 1; k < m->p->n_hosts; k++) close(m->nodes[k].c.fd);
-    for (int k = 1; k < m->p->n_hosts; k++) m->nodes[k].c.fd = -1;
-    m->p->lost = job[0];
-    set_agent(m->p, name);
-    int status = process > 0 ? run_job(m, parent[1], process) : EXIT_FAILURE;
-    close(parent[1]);
-    close(job[0]);
-    return status;
+    close(lost[1]);
+    r->to_relay = parent[1];
+    r->lost = lost[0];
+    for (int k = 1; k < s->p->n_hosts; k++) {
+        close(s->nodes[k].c.fd);
+        s->nodes[k].c.fd = -1;
+    }
+    if (r->process > 0) return 0;
+    fprintf(stderr, "deepspeed: fork: %s\n", strerror(errno));
+    return EXIT_FAILURE;
+}
+
+void relay_finish(relay *r, int status)
+{
+    char text[16];
+    int n = snprintf(text, sizeof text, "%d", status);
+    if (write(r->to_relay, text, (size_t)n) == n) waitpid(r->process, NULL, 0);
+    close(r->to_relay);
+    close(r->lost);
+    dsi_free(r);
 }

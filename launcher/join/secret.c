@@ -1,4 +1,5 @@
-/* launcher/join/secret.c: what the nodes of a job know, and others do not. The arithmetic is libcrypto's.
+/* launcher/join/secret.c: the secret that the nodes of a job share. Hashes are
+ * libcrypto's.
  * SPDX-License-Identifier: MIT */
 #include "secret.h"
 
@@ -16,8 +17,8 @@
 
 enum { SECRET_MOST = 4096 };
 
-/* The file's bytes without a newline at the end. */
-static bool read_file(dsi_text *secret, const char *file)
+/* The file's bytes without newlines at the end. */
+static bool secret_read_file(dsi_text *secret, const char *file)
 {
     char bytes[SECRET_MOST + 1];
     struct stat s;
@@ -29,10 +30,11 @@ static bool read_file(dsi_text *secret, const char *file)
         fprintf(stderr, "deepspeed: --join_secret_file: %s holds more than %d bytes\n", file,
                 SECRET_MOST);
     else if (s.st_mode & (S_IWGRP | S_IWOTH))
-        fprintf(stderr,
-                "deepspeed: --join_secret_file: others may write %s (mode %04o): who writes it can "
-                "run commands as you; chmod 600 it\n",
-                file, s.st_mode & 07777U);
+        fprintf(
+            stderr,
+            "deepspeed: --join_secret_file: others may write %s (mode %04o): whoever writes it can "
+            "run commands as you; chmod 600 it\n",
+            file, s.st_mode & 07777U);
     else {
         while (n && (bytes[n - 1] == '\n' || bytes[n - 1] == '\r')) n--;
         if (n)
@@ -54,12 +56,12 @@ bool secret_read(dsi_text *secret, const char *file)
     *secret = (dsi_text){0};
     if (!file && value && *value) dsi_text_add_bytes(secret, value, strlen(value));
     if (value) unsetenv("DS_JOIN_SECRET");
-    if (file && !read_file(secret, file)) return false;
+    if (file && !secret_read_file(secret, file)) return false;
     if (secret->n && secret->n < SECRET_SHORT)
         fprintf(stderr,
-                "deepspeed: the secret is only %zu bytes long: who listens on the network could "
+                "deepspeed: the secret has only %zu bytes: whoever listens on the network could "
                 "find it "
-                "by trying; better 32 of openssl rand -hex 16\n",
+                "by trying; use 32, such as openssl rand -hex 16 prints\n",
                 secret->n);
     return true;
 }
@@ -75,7 +77,7 @@ void secret_mac(uint8_t mac[SECRET_BYTES], const void *key, size_t n_key, const 
 {
     dsi_text all = {0};
     for (int i = 0; i < n_parts; i++) dsi_text_add_bytes(&all, part[i].bytes, part[i].n);
-    /* no memory is the one reason that it could have */
+    /* it can only fail for lack of memory */
     if (!HMAC(EVP_sha256(), n_key ? key : "", (int)n_key, (const uint8_t *)all.s, all.n, mac, NULL))
         abort();
     dsi_text_free(&all);

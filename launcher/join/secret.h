@@ -1,4 +1,4 @@
-/* launcher/join/secret.h: what the nodes of a job know, and others do not.
+/* launcher/join/secret.h: the secret that the nodes of a job share.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_SECRET_H
 #define LAUNCHER_SECRET_H
@@ -9,10 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SECRET_BYTES = 32, SECRET_SHORT = 16 };
+enum {
+    SECRET_BYTES = 32, /* of a MAC, a key, a random number */
+    SECRET_SHORT = 16  /* a shorter secret draws a warning */
+};
 
-/* Of `file`, or of DS_JOIN_SECRET if that is NULL, which is taken out of the environment: ranks and commands do
- * not get it. Without either, secret->n is 0. false after one message. */
+/* Reads it from `file` or, if that is NULL, from DS_JOIN_SECRET. The variable is
+ * removed from the environment, so that ranks and commands do not get it. Without
+ * either, secret->n is 0. false after one message. */
 bool secret_read(dsi_text *secret, const char *file);
 void secret_free(dsi_text *secret); /* overwrites it */
 
@@ -21,12 +25,12 @@ typedef struct secret_part {
     size_t n;
 } secret_part;
 
-/* HMAC-SHA256 (RFC 2104) over the parts, one after the other. */
+/* HMAC-SHA256 (RFC 2104) over the concatenated parts. */
 void secret_mac(uint8_t mac[SECRET_BYTES], const void *key, size_t n_key, const secret_part *part,
                 int n_parts);
-/* In a time that says nothing about where they differ. */
+/* In a time that does not depend on where they differ. */
 bool secret_equal(const uint8_t a[SECRET_BYTES], const uint8_t b[SECRET_BYTES]);
-bool secret_random(uint8_t bytes[SECRET_BYTES]); /* false: the system gives none */
+bool secret_random(uint8_t bytes[SECRET_BYTES]); /* false: the system has none */
 /* SHA-256 as 64 hexadecimal digits. */
 void secret_digest(char hex[2 * SECRET_BYTES + 1], const void *bytes, size_t n);
 

@@ -1,17 +1,25 @@
-/* launcher/join/supervised_shell.c: a process that runs one shell command and leaves nothing of it behind.
+/* launcher/join/supervised_shell.c: a process that runs one shell command and
+ * leaves nothing of it behind.
  *
- * The command is orted, with the ranks of this node below it. It gets a folder of its own for the files of Open
- * MPI: two nodes that are one machine would use the same names otherwise, and what ranks that were killed leave
- * there goes with it. The keeper ends when its caller closes a pipe, or dies, which closes it too.
+ * The command is orted, with the ranks of this node below it. It gets folders of
+ * its own for Open MPI's files: two nodes that are one machine would use the
+ * same names otherwise, and ranks that are killed leave files there.
+ *
+ * Invariants: the supervising process is the subreaper of all below it, ends
+ * them all before it exits, and then removes the folders. It never writes; it
+ * ends when the shell does or when `hold` is closed, which the death of the
+ * caller does too. It has no descriptor of the caller's but these two pipes: the
+ * connection to node 0 must end with the caller. All signals are blocked in it,
+ * and it has a process group of its own: signals are the caller's to handle.
  * SPDX-License-Identifier: MIT */
-#include "session.h"
+#include "supervised_shell.h"
 
 #include "processes.h"
-#include "world.h"
+
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,23 +30,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
-{
-    (void)st, (void)flag, (void)at;
-    remove(path);
-    return 0;
-}
-
-static void make_folder(char *folder, size_t n)
-{
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, n, "/dev/shm/deepspeed.XXXXXX");
-    if (mkdtemp(folder)) return;
-    snprintf(folder, n, "%s/deepspeed.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder)) *folder = 0;
-}
-
-static void run_shell(const char *command, int out)
+/* In the child. */
+static void shell_exec(const char *command, int out)
 {
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -54,7 +47,8 @@ static void run_shell(const char *command, int out)
     _exit(127);
 }
 
-static int wait_for(int shell, int hold)
+/* Until the shell has ended (its status) or `hold` is closed. */
+static int shell_wait(int shell, int hold)
 {
     sigset_t set;
     int status = 0, pid = 0;
@@ -73,34 +67,34 @@ static int wait_for(int shell, int hold)
     return 128 + SIGKILL;
 }
 
-static void keep(const char *command, const char *folder, int hold, int out)
+/* The supervising process. */
+static void shell_supervise(const char *command, const job_folders *folders, int hold, int out)
 {
     sigset_t all;
-    /* the connection to node 0 ends with the caller, not with this */
     int high = fcntl(out, F_DUPFD, 10);
     hold = dup2(fcntl(hold, F_DUPFD, 10), 3);
     out = dup2(high, 4);
     closefrom(5);
     fcntl(hold, F_SETFD, FD_CLOEXEC);
     fcntl(out, F_SETFD, FD_CLOEXEC);
-    setpgid(0, 0); /* the terminal's signals are the caller's */
+    setpgid(0, 0);
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     processes_adopt();
-    world_set_folders(folder, folder);
+    job_folders_export(folders);
     int shell = fork();
-    if (shell == 0) run_shell(command, out);
+    if (shell == 0) shell_exec(command, out);
     close(out);
-    int status = shell < 0 ? 126 : wait_for(shell, hold);
+    int status = shell < 0 ? 126 : shell_wait(shell, hold);
     processes_end();
-    if (*folder) nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    job_folders_remove(folders);
     _exit(status);
 }
 
-bool keeper_start(keeper *k, const char *command, size_t n)
+bool supervised_shell_start(supervised_shell *s, const char *command, size_t n)
 {
     int out[2], hold[2];
-    *k = (keeper){-1, -1, -1, ""};
+    *s = (supervised_shell){.process = -1, .out = -1, .hold = -1};
     if (pipe2(out, O_CLOEXEC)) return false;
     if (pipe2(hold, O_CLOEXEC)) {
         close(out[0]);
@@ -109,26 +103,26 @@ bool keeper_start(keeper *k, const char *command, size_t n)
     }
     dsi_text line = {0};
     dsi_text_add_bytes(&line, command, n);
-    make_folder(k->folder, sizeof k->folder);
-    k->process = fork();
-    if (k->process == 0) {
+    job_folders_make_one(&s->folders);
+    s->process = fork();
+    if (s->process == 0) {
         close(hold[1]);
         close(out[0]);
-        keep(line.s, k->folder, hold[0], out[1]);
+        shell_supervise(line.s, &s->folders, hold[0], out[1]);
     }
     dsi_text_free(&line);
     close(out[1]);
     close(hold[0]);
-    k->out = out[0];
-    k->hold = hold[1];
-    fcntl(k->out, F_SETFL, O_NONBLOCK);
-    if (k->process < 0) keeper_tidy(k);
-    return k->process > 0;
+    s->out = out[0];
+    s->hold = hold[1];
+    fcntl(s->out, F_SETFL, O_NONBLOCK);
+    if (s->process < 0) supervised_shell_clean_up(s);
+    return s->process > 0;
 }
 
-void keeper_tidy(keeper *k)
+void supervised_shell_clean_up(supervised_shell *s)
 {
-    close(k->out);
-    close(k->hold);
-    if (*k->folder) nftw(k->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    close(s->out);
+    close(s->hold);
+    job_folders_remove(&s->folders);
 }

@@ -15,7 +15,7 @@ static const char *announced(const char *const *words)
     if (!pid) {
         launch_plan p;
         status = dry_enter();
-        if (!status) status = plan_make(&p, argc, argv);
+        if (!status) status = dry_plan(&p, argc, argv);
         if (!status) plan_announce(&p);
         plan_free(&p);
         exit(status);

@@ -44,8 +44,8 @@ static void spelling(void **state)
     CHECK_INT(o.master_port, 1234);
     CHECK_INT(o.nnodes, 2);
     CHECK_INT(o.ssh_port, 22);
-    CHECK_INT(args_per_node(&o), 5);
-    CHECK(o.no_ssh_check && o.quiet && !o.dry_run && args_silent(&o));
+    CHECK_INT(options_ranks_per_node(&o), 5);
+    CHECK(o.no_ssh_check && o.quiet && !o.dry_run && options_silent(&o));
     CHECK(!strcmp(o.hostfile, "hosts") && !strcmp(o.include, "a:1") && !o.exclude);
     CHECK(!strcmp(o.rank_log, "d") && !strcmp(o.launcher_args, "--mca x 'y z'"));
     CHECK((const char *const *)o.program == &argv[18]);
@@ -60,9 +60,9 @@ static void defaults(void **state)
     CHECK(!o.hostfile && !o.include && !o.launcher && !o.master_addr && !o.rank_log);
     CHECK_INT(o.num_nodes, -1);
     CHECK_INT(o.node_rank, -1);
-    CHECK_INT(args_per_node(&o), -1);
+    CHECK_INT(options_ranks_per_node(&o), -1);
     CHECK_INT(o.master_port, 29500);
-    CHECK(o.no_local_rank && !args_silent(&o));
+    CHECK(o.no_local_rank && !options_silent(&o));
 }
 
 /* What stands behind -- is the program too, whatever it looks like. */

@@ -1,7 +1,7 @@
 /* tests/launcher/dry.h: deepspeed's plan for a command line, decided in a process of its own.
  *
  * The process starts in a folder of the test, with nothing in its environment but PATH (the folder's bin, where
- * dry_program puts stand-ins for ssh and the engines) and what dry_set adds.
+ * dry_program puts stand-ins for ssh and the runners) and what dry_set adds.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_LAUNCHER_DRY_H
 #define TESTS_LAUNCHER_DRY_H
@@ -54,15 +54,16 @@ static inline void dry_program(const char *name, const char *text)
     dry_write(path, script, 0755);
 }
 
-/* The test's folder, with a program `train` and every engine. */
+/* The test's folder, with a program `train` and every runner. */
 static inline int dry_begin(void **state)
 {
-    static const char *const engines[] = {"mpirun",  "pdsh",          "srun", "mpiname",
-                                          "mpiexec", "mpiexec.hydra", "ssh"};
+    static const char *const runner_programs[] = {"mpirun",  "pdsh",          "srun", "mpiname",
+                                                  "mpiexec", "mpiexec.hydra", "ssh"};
     (void)state;
     folder_make();
     mkdir(folder_path("bin"), 0700);
-    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) dry_program(engines[i], "");
+    for (size_t i = 0; i < sizeof runner_programs / sizeof *runner_programs; i++)
+        dry_program(runner_programs[i], "");
     dry_write("train", "#!/bin/sh\n", 0755);
     memset(dry_environment, 0, sizeof dry_environment);
     return 0;
@@ -87,11 +88,18 @@ static inline int dry_enter(void)
     return chdir(folder_path("")) || !freopen("out", "w", stdout) || !freopen("err", "w", stderr);
 }
 
+static inline int dry_plan(launch_plan *p, int argc, char **argv)
+{
+    options o;
+    args_read(&o, argc, argv);
+    return plan_decide(p, &o);
+}
+
 static inline int dry_child(int argc, char **argv, bool reach)
 {
     if (dry_enter()) return 99;
     launch_plan p;
-    int status = plan_make(&p, argc, argv);
+    int status = dry_plan(&p, argc, argv);
     if (!status && reach) status = plan_reach(&p);
     if (!status) status = plan_print(&p);
     plan_free(&p);

@@ -4,19 +4,19 @@
 
 #include "environment.h"
 
-static const char *parsed(words *w, const char *text, size_t n)
+static const char *parsed(argv_list *w, const char *text, size_t n)
 {
-    words_free(w);
+    argv_list_free(w);
     return environment_parse(w, "env", text, n) == DS_OK ? "" : ds_error();
 }
 
 #define REFUSES(text, want) refuses(text, sizeof text - 1, want)
 static void refuses(const char *text, size_t n, const char *want)
 {
-    words w = {0};
+    argv_list w = {0};
     const char *got = parsed(&w, text, n);
     if (strcmp(got, want) != 0) fail_msg("got %s, want %s", got, want);
-    words_free(&w);
+    argv_list_free(&w);
     ds_error_clear();
 }
 
@@ -33,12 +33,12 @@ static void lines(void **state)
                                        "Q=\"x\" 'y' \\n $HOME `id` ; # & * ? %s",
                                        "B=3",
                                        "LAST=\xff\xc3\xa9"};
-    words w = {0};
+    argv_list w = {0};
     CHECK(!*parsed(&w, text, sizeof text - 1));
     CHECK_INT(w.n, 7);
     for (int i = 0; i < 7; i++)
         if (strcmp(w.at[i], want[i]) != 0) fail_msg("got %s, want %s", w.at[i], want[i]);
-    words_free(&w);
+    argv_list_free(&w);
     REFUSES("A=1\nB\n", "env:2: a line without =: expected NAME=VALUE");
     REFUSES("export A=1",
             "env:1: what stands before = is no name of a variable: expected NAME=VALUE");

@@ -54,8 +54,8 @@ static void files(void **state)
     SAYS("a\0b slots=1", "hosts:1: \"a\": a zero byte");
     SAYS("a\x1b[31m x\n", "hosts:1: \"a\\u001b[31m x\": expected NAME slots=N");
     SAYS("\xff\xc3\xa9 slots=1\n", "hosts:1: \"\\udcff\\u00e9 slots=1\": a name that is not UTF-8");
-    SAYS("# nobody\n", "hosts: it names no host; expected lines such as: worker-0 slots=4");
-    SAYS("", "hosts: it names no host; expected lines such as: worker-0 slots=4");
+    SAYS("# nobody\n", "hosts: no host is named; expected lines such as: worker-0 slots=4");
+    SAYS("", "hosts: no host is named; expected lines such as: worker-0 slots=4");
     ds_hosts h = {0};
     CHECK_INT(hosts_read(&h, "/no/such/hosts"), DS_EIO);
     CHECK_ERROR("--hostfile: read /no/such/hosts: No such file");
@@ -112,8 +112,8 @@ static void filters(void **state)
     says(selected("x:0", NULL), "--include x:0: there is no host \"x\"");
     says(selected("a:2", NULL), "--include a:2: a has no slot 2; it has 2 slots");
     says(selected("u@c:1", NULL), "--include u@c:1: u@c has no slot 1; it has 1 slot");
-    says(selected(NULL, "a:0,x"), "--exclude a:0,x: \"x\" is no number of a slot of a");
-    says(selected(NULL, "a:"), "--exclude a:: \"\" is no number of a slot of a");
+    says(selected(NULL, "a:0,x"), "--exclude a:0,x: \"x\" is not a slot number of a");
+    says(selected(NULL, "a:"), "--exclude a:: \"\" is not a slot number of a");
     says(selected("a@", NULL), "--include a@: there is no host \"\"");
 }
 

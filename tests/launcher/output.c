@@ -59,13 +59,13 @@ static void in_files(void **state)
     add(o, 1, 1, "other\nlast of b");
     add(o, 0, 1, " a line\n\n10%\r20%\r");
     add(o, 0, 1, "\n");
-    add(o, -1, 1, "engine\n");
+    add(o, -1, 1, "runner\n");
     add(o, 7, 1, "no such rank\n");
     output_finish(o, 1);
     output_free(o);
     restore(&s, got, sizeof got);
     assert_string_equal(got,
-                        "b: other\na: half of a line\na: \na: 10%\r20%\r\nengine\nb: last of b");
+                        "b: other\na: half of a line\na: \na: 10%\r20%\r\nrunner\nb: last of b");
 }
 
 /* The beginning of a line is shown; who prints next begins a new one; bars keep their prefix. */

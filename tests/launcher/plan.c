@@ -1,4 +1,4 @@
-/* tests/launcher/plan.c: which engine, which command, which resources follow from a command line.
+/* tests/launcher/plan.c: which runner, which command, which resources follow from a command line.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
@@ -100,12 +100,12 @@ static void several_hosts(void **state)
     REFUSED("--launcher local: 2 hosts", "-H", "two", "--launcher=local", "train");
     REFUSED("--launcher slrum: did you mean slurm? expected local, ssh", "--launcher=slrum",
             "train");
-    REFUSED("--launcher xyzzy: it is unknown: expected local, ssh", "--launcher=xyzzy", "train");
+    REFUSED("--launcher xyzzy: unknown launcher: expected local, ssh", "--launcher=xyzzy", "train");
     REFUSED("--launcher impi: Intel MPI", "--launcher=impi", "train");
     REFUSED("--node_rank 1: of how many nodes? give --nnodes", "--node_rank=1", "--master_addr=w0",
             "train");
     REFUSED("--num_nodes 2: there is no hostfile", "--num_nodes=2", "train");
-    REFUSED("--include and --exclude say it all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
+    REFUSED("--include and --exclude select all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
     REFUSED("--hostfile: read missing: No such file", "-H", "missing", "train");
     REFUSED("no slot is left", "-H", "two", "-e", "w0@w1", "train");
     REFUSED("--include a?b?[1m: there is no host", "-H", "two", "--include=a\nb\x1b[1m", "train");
@@ -127,7 +127,7 @@ static void users_words(void **state)
     HAS_NOT(dry_command(dry("--num_gpus=2", "train")), "--mca osc");
     HAS_NOT(dry_command(dry("-H", "two", "--launcher_args=--mca btl_tcp_if_include eth0", "train")),
             "btl_tcp_if_exclude");
-    REFUSED("--launcher_args: --tag-output changes what ranks say", "-H", "two",
+    REFUSED("--launcher_args: --tag-output changes what ranks print", "-H", "two",
             "--launcher_args=-x A --tag-output", "train");
     REFUSED("--launcher_args: a quote", "--launcher_args='x", "train");
 }
@@ -198,7 +198,7 @@ static void slurm(void **state)
         "--export=ALL ");
     HAS(dry_command(dry("-H", "two", "--launcher=slurm", "train")), "--nodes 2 --nodelist w0,w1 ");
     REFUSED("w0 has 1 slots and w1 has 3", "-H", "odd", "--launcher=slurm", "train");
-    REFUSED("slot 1 of w0 cannot be asked for", "-H", "two", "--launcher=slurm", "-i", "w0:1",
+    REFUSED("slot 1 of w0 cannot be requested", "-H", "two", "--launcher=slurm", "-i", "w0:1",
             "train");
 
     dry_set("SLURM_JOB_NODELIST", "gpu[08-09]");
@@ -247,7 +247,7 @@ static void missing(void **state)
     json_decref(d.json);
 
     dry_write("names", "u@a slots=1\nb slots=1\n", 0600);
-    REFUSED("u@a: mpirun takes no name of a host with , : or @", "-H", "names", "train");
+    REFUSED("u@a: mpirun takes no host name with , : or @", "-H", "names", "train");
     unlink(folder_path("bin/pdsh"));
     REFUSED("pdsh: there is no such program on PATH", "-H", "two", "--launcher=pdsh", "train");
     unlink(folder_path("bin/ssh"));

@@ -247,7 +247,7 @@ static void silence(void **state)
     turns(&p);
     channel_beat(&p.zero, 3600);
     CHECK(p.zero.state == CHANNEL_OPEN);
-    p.zero.heard -= 5;
+    p.zero.received -= 5;
     channel_beat(&p.zero, 4);
     CHECK(p.zero.state == CHANNEL_CLOSED && p.zero.end == CHANNEL_SILENT);
     finish(&p);

@@ -45,15 +45,15 @@ static void any_cut(void **state)
     CHECK(write(w.fd, "mpirun says\036 that\n", 18) == 18);
     CHECK(wire_send(&w, WIRE_OUT, "a\nb\036\035c\n", 7));
     CHECK(write(w.fd, "\036more", 5) == 5);
-    CHECK(wire_send_numbers(&w, WIRE_ORDER, 2, (int[]){15, -1}));
+    CHECK(wire_send_numbers(&w, WIRE_SIGNAL, 2, (int[]){15, -1}));
     CHECK(wire_send(&w, WIRE_ERR, NULL, 0));
     size_t n = (size_t)drain(from, bytes, sizeof bytes);
     for (size_t cut = 0; cut <= n; cut++) {
         dsi_text got = {0};
-        const wire_calls calls = {note_record, note_other, &got};
-        wire_feed(&r, bytes, cut, &calls);
-        wire_feed(&r, bytes + cut, n - cut, &calls);
-        wire_finish(&r, &calls);
+        const wire_handler handler = {note_record, note_other, &got};
+        wire_feed(&r, bytes, cut, &handler);
+        wire_feed(&r, bytes + cut, n - cut, &handler);
+        wire_finish(&r, &handler);
         assert_string_equal(
             got.s, "mpirun says\036 that\n<o 3: a\nb\036\035c\n>\036more<k 3: 15 -1><e 3: >");
         dsi_text_free(&got);
@@ -70,12 +70,12 @@ static void other_secret(void **state)
     int from;
     char bytes[200];
     dsi_text got = {0};
-    const wire_calls calls = {note_record, note_other, &got};
+    const wire_handler handler = {note_record, note_other, &got};
     make(&r, &w, 0, &from);
     memset(r.secret, '0', WIRE_SECRET);
     CHECK(wire_send(&w, WIRE_OUT, "x", 1));
-    wire_feed(&r, bytes, (size_t)drain(from, bytes, sizeof bytes), &calls);
-    wire_finish(&r, &calls);
+    wire_feed(&r, bytes, (size_t)drain(from, bytes, sizeof bytes), &handler);
+    wire_finish(&r, &handler);
     CHECK(got.s && got.s[0] == '\036' && !strchr(got.s, '<'));
     dsi_text_free(&got);
     close(from);
@@ -91,7 +91,7 @@ static void lines(void **state)
     int from;
     char a[2000], b[2000];
     dsi_text got = {0};
-    const wire_calls calls = {note_record, note_other, &got};
+    const wire_handler handler = {note_record, note_other, &got};
     make(&r, &w, 0, &from);
     CHECK(wire_send(&w, WIRE_OUT, "1\n2\n", 4));
     size_t n = (size_t)drain(from, a, sizeof a);
@@ -100,17 +100,17 @@ static void lines(void **state)
     size_t m = (size_t)drain(from, b, sizeof b);
     CHECK(memchr(a, '\n', n) == a + n - 1 && memchr(b, '\n', m) == b + m - 1);
     CHECK(n < 1024 && m < 1024);
-    wire_feed(&r, b, m, &calls);
-    wire_feed(&r, "srun: error\n", 12, &calls);
-    wire_feed(&r, a, n, &calls);
-    wire_finish(&r, &calls);
+    wire_feed(&r, b, m, &handler);
+    wire_feed(&r, "srun: error\n", 12, &handler);
+    wire_feed(&r, a, n, &handler);
+    wire_finish(&r, &handler);
     assert_string_equal(got.s, "<o 1: \n\n>srun: error\n<o 0: 1\n2\n>");
     dsi_text_free(&got);
     close(from);
     close(w.fd);
 }
 
-/* More than a record holds becomes several, none longer than what an engine forwards at once. */
+/* More than a record holds becomes several, none longer than what a runner forwards at once. */
 static void long_text(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void long_text(void **state)
     char text[2 * WIRE_PAYLOAD + 7], bytes[WIRE_RECORD];
     size_t sent = 0;
     dsi_text got = {0};
-    const wire_calls calls = {note_record, note_other, &got};
+    const wire_handler handler = {note_record, note_other, &got};
     make(&r, &w, 1, &from);
     memset(text, 'x', sizeof text);
     for (; sent < sizeof text; sent += WIRE_PAYLOAD) {
@@ -128,39 +128,39 @@ static void long_text(void **state)
         CHECK(wire_send(&w, WIRE_OUT, text + sent, n));
         ssize_t came = drain(from, bytes, sizeof bytes);
         CHECK(came > 0 && came <= 4096);
-        wire_feed(&r, bytes, (size_t)came, &calls);
+        wire_feed(&r, bytes, (size_t)came, &handler);
     }
-    wire_finish(&r, &calls);
+    wire_finish(&r, &handler);
     CHECK_INT(got.n, sizeof text + 9 * strlen("<o 1: >"));
     dsi_text_free(&got);
     close(from);
     close(w.fd);
 }
 
-static void endings(void **state)
+static void exits(void **state)
 {
     (void)state;
     wire_reader r;
     wire w;
     int from;
     char bytes[200];
-    const ending e = {.signal = 9, .asked = true, .no_memory = true, .process = 4711};
+    const rank_exit e = {.signal = 9, .requested = true, .out_of_memory = true, .process = 4711};
     make(&r, &w, 0, &from);
-    CHECK(wire_send_ending(&w, &e));
+    CHECK(wire_send_exit(&w, &e));
     size_t n = (size_t)drain(from, bytes, sizeof bytes - 1);
     bytes[n] = 0;
     const char *payload = strchr(bytes, ':') + 1;
-    ending got = wire_ending(payload, strlen(payload));
+    rank_exit got = wire_read_exit(payload, strlen(payload));
     CHECK_INT(got.signal, 9);
-    CHECK(got.asked && got.no_memory && !got.told);
+    CHECK(got.requested && got.out_of_memory && !got.reported);
     CHECK_INT(got.process, 4711);
-    CHECK_INT(ending_status(&got), 137);
-    CHECK_INT(ending_status(&(ending){.code = 3}), 3);
-    CHECK_INT(ending_status(&(ending){.error = 2}), 127);
-    CHECK_INT(ending_status(&(ending){.error = 13}), 126);
+    CHECK_INT(rank_exit_status(&got), 137);
+    CHECK_INT(rank_exit_status(&(rank_exit){.code = 3}), 3);
+    CHECK_INT(rank_exit_status(&(rank_exit){.error = 2}), 127);
+    CHECK_INT(rank_exit_status(&(rank_exit){.error = 13}), 126);
     close(from);
     close(w.fd);
 }
 
 TEST_MAIN(cmocka_unit_test(any_cut), cmocka_unit_test(other_secret), cmocka_unit_test(long_text),
-          cmocka_unit_test(lines), cmocka_unit_test(endings))
+          cmocka_unit_test(lines), cmocka_unit_test(exits))

@@ -1,6 +1,6 @@
 /* tests/launcher/world.c: which rank of which world this process is.
  * SPDX-License-Identifier: MIT */
-#include "world.h"
+#include "rank_place.h"
 
 #include "check.h"
 
@@ -28,13 +28,13 @@ static void reads(void **state)
     }
 }
 
-typedef struct engine_case {
+typedef struct place_case {
     const char *name[3], *value[3];
     int node, rank; /* rank -1: refused */
     const char *why;
-} engine_case;
+} place_case;
 
-static const engine_case cases[] = {
+static const place_case cases[] = {
     {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
      {"2", "3", "0"},
      -1,
@@ -52,7 +52,7 @@ static const engine_case cases[] = {
      {"0", "1", "0"},
      -1,
      -1,
-     "rank 0 of 1, but there are to be 3"},
+     "rank 0 of 1, but 3 ranks are expected"},
     {{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}, {"2", "3", "1"}, -1, -1, "another order"},
     {{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}, {"0", "1", "0"}, 9, -1, "--node_rank=9"},
     {{"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"},
@@ -67,12 +67,12 @@ static void finds(void **state)
     world w;
     CHECK(world_read(&w, WORLD));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const engine_case *c = &cases[i];
+        const place_case *c = &cases[i];
         place p = {.rank = -1};
         dsi_text why = {0};
-        world_forget_engine();
+        rank_place_forget();
         for (int k = 0; k < 3; k++) setenv(c->name[k], c->value[k], 1);
-        bool found = world_find_me(&w, c->node, &p, &why);
+        bool found = rank_place_find(&w, c->node, &p, &why);
         for (int k = 0; k < 3; k++) unsetenv(c->name[k]);
         if (found != (c->rank >= 0) || (found && p.rank != c->rank) ||
             (!found && !strstr(why.s, c->why)))

@@ -67,7 +67,7 @@ node 0 --nnodes 2 --master_addr 127.0.0.1 --join_timeout 1 ./who
 ended 1
 has out1 'has another secret'
 ended 0
-has out0 'node 1 of 2 did not come to 127.0.0.1'
+has out0 'node 1 of 2 did not join at 127.0.0.1'
 has_not out0 'rank 0'
 
 status 2 --nnodes 2 --node_rank 0 --master_addr 192.0.2.1 ./who

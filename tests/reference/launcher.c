@@ -1,11 +1,11 @@
 /* tests/reference/launcher.c: hostfiles, filters, lists of cores and whole command lines as DeepSpeed's launcher takes
  * them; what each process of a node gets.
  *
- * Resources and world_info are the same, and so is what is refused. Commands are those of other engines, so what
+ * Resources and world_info are the same, and so is what is refused. Commands are those of other runners, so what
  * corresponds is compared: ranks, hosts, options of the start of a rank, the program's words, Slurm's choice of nodes,
  * --launcher_args, forwarded variables. Where we differ on purpose is listed below and in docs/launcher.md.
  *
- * Each command line is decided in a process of its own, in a folder with stand-ins for ssh and the engines; ssh
+ * Each command line is decided in a process of its own, in a folder with stand-ins for ssh and the runners; ssh
  * answers as it did when the values were made. Nothing is started.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -230,7 +230,9 @@ static int decide(const json_t *c, const char *folder)
     json_array_foreach(json_object_get(c, "argv"), i, word) if (argc < 63)
         argv[argc++] = (char *)json_string_value(word);
     launch_plan p;
-    int status = plan_make(&p, argc, argv);
+    options o;
+    args_read(&o, argc, argv);
+    int status = plan_decide(&p, &o);
     if (!status) status = plan_reach(&p);
     if (!status) status = plan_print(&p);
     plan_free(&p);

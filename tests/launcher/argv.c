@@ -1,4 +1,4 @@
-/* tests/launcher/words.c: words as a shell splits and quotes them, and as JSON.
+/* tests/launcher/argv.c: words as a shell splits and quotes them, and as JSON.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -16,12 +16,12 @@ enum { NASTY = sizeof nasty / sizeof *nasty };
 
 static void check_split(const char *text, int n, const char *const *want)
 {
-    words w = {0};
-    CHECK_INT(words_split(&w, "--launcher_args", text), DS_OK);
+    argv_list w = {0};
+    CHECK_INT(argv_split(&w, "--launcher_args", text), DS_OK);
     CHECK_INT(w.n, n);
     for (int i = 0; i < n; i++)
         if (strcmp(w.at[i], want[i]) != 0) fail_msg("%s: word %d is %s", text, i, w.at[i]);
-    words_free(&w);
+    argv_list_free(&w);
 }
 
 static void split(void **state)
@@ -36,12 +36,12 @@ static void split(void **state)
     check_split("'\\' \"\\\\ \\\" \\n\"", 2, (const char *const[]){"\\", "\\ \" \\n"});
     check_split("$(id) `id` *", 3, (const char *const[]){"$(id)", "`id`", "*"});
 
-    words w = {0};
-    CHECK_INT(words_split(&w, "--launcher_args", "a 'b"), DS_EINVAL);
+    argv_list w = {0};
+    CHECK_INT(argv_split(&w, "--launcher_args", "a 'b"), DS_EINVAL);
     CHECK_ERROR("--launcher_args: a quote");
-    CHECK_INT(words_split(&w, "--launcher_args", "a\\"), DS_EINVAL);
+    CHECK_INT(argv_split(&w, "--launcher_args", "a\\"), DS_EINVAL);
     CHECK_ERROR("backslash at the end");
-    words_free(&w);
+    argv_list_free(&w);
 }
 
 /* What is quoted and split again is the same, here and in the system's shell. */
@@ -115,18 +115,18 @@ static void json(void **state)
 static void vectors(void **state)
 {
     (void)state;
-    words w = {0};
-    char **argv = words_take(&w);
+    argv_list w = {0};
+    char **argv = argv_detach(&w);
     CHECK(argv && !*argv);
-    w = words_give(argv);
-    words_add(&w, "%d", 7);
-    words_add_all(&w, (char *const[]){(char *)"a", (char *)"", NULL});
-    argv = words_take(&w);
-    w = words_give(argv);
+    w = argv_attach(argv);
+    argv_add(&w, "%d", 7);
+    argv_add_all(&w, (char *const[]){(char *)"a", (char *)"", NULL});
+    argv = argv_detach(&w);
+    w = argv_attach(argv);
     CHECK_INT(w.n, 3);
-    words_add(&w, "%s", "last");
+    argv_add(&w, "%s", "last");
     CHECK(!strcmp(w.at[0], "7") && !strcmp(w.at[2], "") && !strcmp(w.at[3], "last") && !w.at[4]);
-    words_free(&w);
+    argv_list_free(&w);
     argv_free(NULL);
 }
 

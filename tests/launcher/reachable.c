@@ -1,4 +1,4 @@
-/* tests/launcher/reach.c: what is asked of hosts before anything is started, with stand-ins for ssh.
+/* tests/launcher/reachable.c: what is asked of hosts before anything is started, with stand-ins for ssh.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 

@@ -1,0 +1,35 @@
+/* launcher/job_folders.h: temporary folders of a job, for Open MPI's files.
+ *
+ * Open MPI puts its session files below TMPDIR and the shared memory of ranks in
+ * /dev/shm, and leaves them behind when its processes are killed. A job gets
+ * folders of its own for both, which are removed with it.
+ *
+ * Invariants: the process that made the folders removes them, after all
+ * processes of the job have ended. What mpirun or orted is told about them
+ * (job_folders_export) is for this machine alone: no runner forwards the
+ * variables, and each rank takes them out of its environment again.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_JOB_FOLDERS_H
+#define LAUNCHER_JOB_FOLDERS_H
+
+#include <stdbool.h>
+
+typedef struct job_folders {
+    char session[4096], shared[4096]; /* "": none, Open MPI uses what it always does */
+} job_folders;
+
+/* Makes them. */
+void job_folders_make(job_folders *f);
+/* Makes one folder for both, in shared memory if that can be used. */
+void job_folders_make_one(job_folders *f);
+void job_folders_remove(const job_folders *f);
+
+/* Into the environment of mpirun or orted, when ranks are on other machines
+ * too: TMPDIR and a variable that its ranks look for. */
+void job_folders_export(const job_folders *f);
+/* Into the environment, when all ranks are on this machine. */
+void job_folders_export_local(const job_folders *f);
+/* In a rank: TMPDIR is again what it was before job_folders_export. */
+void job_folders_import(void);
+
+#endif

@@ -1,0 +1,44 @@
+/* launcher/job_result.h: the cause of a job's end and the status that follows.
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_JOB_RESULT_H
+#define LAUNCHER_JOB_RESULT_H
+
+#include "wire.h"
+
+typedef struct rank_state {
+    int process; /* its number, once it has started */
+    bool ended;
+    rank_exit exit;
+} rank_state;
+
+/* What is known of a job so far. */
+typedef struct job_result {
+    /* the job */
+    int size;                /* ranks */
+    const char *const *host; /* [size] */
+    const char *program, *runner;
+    bool status_ignored; /* the runner's exit status says nothing */
+
+    /* what has happened */
+    rank_state *rank;         /* [size] */
+    int ended, succeeded;     /* ranks; those with status 0 */
+    int first;                /* the failed rank that says most of the cause, the
+                                earliest of these; -1: none */
+    bool node_lost;           /* and reported */
+    bool unknown_rank_failed; /* and reported; before it knew its number */
+    int signal;               /* that the launcher got; 0: none */
+    int runner_status;
+    bool runner_ended_first; /* before a rank had failed */
+    bool runner_hung;        /* after all ranks had succeeded */
+    int output_error;        /* errno of a failed write of ranks' output */
+} job_result;
+
+void job_result_add_exit(job_result *r, int rank, const rank_exit *e);
+
+/* Is the cause known, so that what the runner prints about it can be dropped? */
+bool job_result_is_known(const job_result *r);
+/* The status of the command. Adds one line about it, unless the cause has been
+ * reported. */
+int job_result_status(const job_result *r, dsi_text *line);
+
+#endif

@@ -1,0 +1,25 @@
+/* launcher/reachable.h: can the hosts be reached by ssh, and what is the first
+ * one's address?
+ * SPDX-License-Identifier: MIT */
+#ifndef LAUNCHER_REACHABLE_H
+#define LAUNCHER_REACHABLE_H
+
+#include "hosts.h"
+
+typedef struct reach_request {
+    const ds_host *hosts; /* [n_hosts] */
+    int n_hosts;
+    int ssh_port;         /* <= 0: ssh's own choice */
+    const char *hostfile; /* for messages */
+} reach_request;
+
+/* Asks all hosts but this machine at the same time and waits for them, at most
+ * 15 seconds. address: NULL, or where the first one's address is stored
+ * (dsi_free) if it was asked and named one. *signal: the signal that ended the
+ * wait, if one did. Fails if a host does not answer or a signal came. */
+ds_status reachable_check(const reach_request *request, char **address, int *signal);
+
+/* What a host's name resolves to, as a number (dsi_free); NULL: nothing. */
+char *reachable_resolve(const char *host);
+
+#endif

@@ -1,0 +1,181 @@
+/* launcher/runners/openmpi.c: Open MPI's mpirun: on this machine, over ssh, over
+ * pdsh, or as Open MPI itself decides.
+ *
+ * Each argument was tried on one machine and on several; docs/launcher.md says
+ * why it is there. mpirun quotes what ssh hands to a shell.
+ * SPDX-License-Identifier: MIT */
+#include "environment.h"
+#include "runners.h"
+
+#include "base/error.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *openmpi_find_program(void)
+{
+    static const char *const names[] = {"mpirun", "mpirun.openmpi", "orterun", NULL};
+    return runner_first_on_path(names, false);
+}
+
+static bool uses_pdsh(const launch_plan *p) { return p->remote && !strcmp(p->launcher, "pdsh"); }
+
+/* mpirun decides by itself how to reach other hosts (--launcher openmpi). */
+static bool decides_itself(const launch_plan *p) { return !strcmp(p->launcher, "openmpi"); }
+
+static ds_status openmpi_check_tools(const launch_plan *p)
+{
+    if (uses_pdsh(p) && !runner_is_installed("pdsh"))
+        return dsi_fail(DS_EINVAL, NOT_INSTALLED("pdsh", "pdsh (or --launcher ssh)"));
+    if (!p->remote || decides_itself(p) || runner_is_installed("ssh")) return DS_OK;
+    return dsi_fail(DS_EINVAL, NOT_INSTALLED("ssh", "openssh-client"));
+}
+
+/* ---- MCA parameters ---------------------------------------------------------- */
+
+/* Has the user set this MCA parameter? mpirun refuses two values of one. */
+static bool is_set_by_user(const launch_plan *p, const char *parameter)
+{
+    dsi_text name = {0};
+    dsi_text_add(&name, "OMPI_MCA_%s", parameter);
+    bool set = getenv(name.s) != NULL;
+    for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
+        set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
+    dsi_text_free(&name);
+    for (char **a = p->launcher_args; a && *a && a[1]; a++)
+        set = set || (strstr(*a, "mca") && **a == '-' && !strcmp(a[1], parameter));
+    return set;
+}
+
+static void add_mca(argv_list *argv, const launch_plan *p, const char *parameter, const char *value)
+{
+    if (is_set_by_user(p, parameter)) return;
+    argv_add(argv, "--mca");
+    argv_add(argv, "%s", parameter);
+    argv_add(argv, "%s", value);
+}
+
+/* ---- the command line -------------------------------------------------------- */
+
+/* Do ranks outnumber the cores that they may use? Then they must not spin. */
+static bool is_oversubscribed(int ranks)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < ranks;
+}
+
+static void add_local(argv_list *argv, const launch_plan *p)
+{
+    add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
+    if (is_oversubscribed(p->world_size)) add_mca(argv, p, "mpi_yield_when_idle", "1");
+    argv_add(argv, "-H");
+    argv_add(argv, "localhost:%d", p->world_size);
+}
+
+static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
+{
+    char *hosts = runner_host_list(p, remote->name);
+    if (!remote->choose_component) add_mca(argv, p, "plm", "rsh");
+    add_mca(argv, p, "plm_rsh_agent", remote->agent);
+    add_mca(argv, p, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
+    if (remote->joined) {
+        add_mca(argv, p, "if_base_do_not_resolve", "1");
+        /* orted remains a child of the node that has joined */
+        if (!runner_has_argument(p, "--leave-session-attached"))
+            argv_add(argv, "--leave-session-attached");
+    }
+    if (!is_set_by_user(p, "btl_tcp_if_include"))
+        add_mca(argv, p, "btl_tcp_if_exclude", "lo,docker0,podman0,virbr0");
+    if (!is_set_by_user(p, "oob_tcp_if_include"))
+        add_mca(argv, p, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
+    /* mpirun and orted notice a cut network within 20 s */
+    add_mca(argv, p, "oob_tcp_keepalive_time", "10");
+    add_mca(argv, p, "oob_tcp_keepalive_intvl", "3");
+    add_mca(argv, p, "oob_tcp_keepalive_probes", "3");
+    argv_add(argv, "-H");
+    argv_add(argv, "%s", hosts);
+    dsi_free(hosts);
+}
+
+/* Names of variables to forward; mpirun takes the values from its environment.
+ * It forwards its own parameters by itself. */
+static void add_exports(argv_list *argv, const launch_plan *p)
+{
+    static const char *const own[] = {"OMPI_MCA_", "PDSH_", "HYDRA_"};
+    for (char **e = p->environment; e && *e; e++) {
+        bool skip = false;
+        for (int i = 0; i < 3; i++) skip = skip || !strncmp(*e, own[i], strlen(own[i]));
+        if (skip) continue;
+        argv_add(argv, "-x");
+        argv_add(argv, "%.*s", (int)strcspn(*e, "="), *e);
+    }
+}
+
+void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
+{
+    argv_add(argv, "%s", p->runner_program);
+    if (geteuid() == 0) argv_add(argv, "--allow-run-as-root");
+    if (!runner_has_argument(p, "--bind-to")) { /* a rank binds itself (cores.h) */
+        argv_add(argv, "--bind-to");
+        argv_add(argv, "none");
+    }
+    if (!runner_has_argument(p, "--map-by")) { /* ranks are numbered host by host */
+        argv_add(argv, "--map-by");
+        argv_add(argv, "slot");
+    }
+    /* To name the components saves 170 ms of each start. */
+    add_mca(argv, p, "pml", "ob1");
+    add_mca(argv, p, "btl", "self,vader,tcp");
+    add_mca(argv, p, "osc", "pt2pt,sm");
+    if (remote)
+        add_remote(argv, p, remote);
+    else
+        add_local(argv, p);
+    argv_add(argv, "-np");
+    argv_add(argv, "%d", p->world_size);
+    argv_add_all(argv, p->launcher_args);
+    if (remote) add_exports(argv, p);
+}
+
+static void openmpi_add_command(argv_list *argv, const launch_plan *p)
+{
+    dsi_text ssh = {0};
+    dsi_text_add(&ssh, "ssh -o BatchMode=yes");
+    if (p->o.ssh_port > 0) dsi_text_add(&ssh, " -p %d", p->o.ssh_port);
+    const openmpi_remote remote = {.agent = uses_pdsh(p) ? "pdsh -S -N -R ssh -w" : ssh.s,
+                                   .choose_component = decides_itself(p)};
+    openmpi_add_mpirun(argv, p, p->remote ? &remote : NULL);
+    dsi_text_free(&ssh);
+}
+
+static void openmpi_add_environment(argv_list *environment, const launch_plan *p)
+{
+    if (!uses_pdsh(p)) return;
+    environment_set(environment, "PDSH_RCMD_TYPE", "ssh");
+    if (p->o.ssh_port <= 0) return;
+    dsi_text port = {0};
+    dsi_text_add(&port, "-p %d", p->o.ssh_port);
+    environment_set(environment, "PDSH_SSH_ARGS_APPEND", port.s);
+    dsi_text_free(&port);
+}
+
+const runner runner_openmpi = {
+    .name = "openmpi",
+    .launchers = (const char *const[]){"local", "ssh", "pdsh", "openmpi", NULL},
+    .program = "mpirun",
+    .missing = NOT_INSTALLED("mpirun", "openmpi-bin (--launcher mpich: mpich)"),
+    .variables = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                  "PMIX_RANK"},
+    .local = true,
+    .automatic = true,
+    .over_ssh = true,
+    .job_folders = true,
+    .files_per_rank = 5, /* mpirun hangs without them */
+    .per_node = &runner_per_node,
+    .find_program = openmpi_find_program,
+    .check_tools = openmpi_check_tools,
+    .add_command = openmpi_add_command,
+    .add_environment = openmpi_add_environment,
+};
