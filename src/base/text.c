@@ -59,6 +59,25 @@ void dsi_text_free(dsi_text *t)
     *t = (dsi_text){0};
 }
 
+bool dsi_is_utf8(const void *bytes, size_t n)
+{
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000}; /* of 1, 2, 3, 4 bytes */
+    const uint8_t *p = bytes;
+    for (size_t i = 0; i < n;) {
+        uint8_t c = p[i++];
+        int more = c < 0x80 ? 0 : c >> 5 == 6 ? 1 : c >> 4 == 14 ? 2 : c >> 3 == 30 ? 3 : -1;
+        if (more < 0 || (size_t)more > n - i) return false;
+        uint32_t code = more ? c & (0x3fu >> more) : c;
+        for (int k = 0; k < more; k++) {
+            if (p[i] >> 6 != 2) return false;
+            code = code << 6 | (p[i++] & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+            return false;
+    }
+    return true;
+}
+
 bool dsi_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);

@@ -22,6 +22,8 @@ void dsi_text_free(dsi_text *t);
 void dsi_text_add_double(dsi_text *t, double x);
 void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x, decimals)) */
 
+/* Whether n bytes are UTF-8: no stray, missing or overlong bytes, no surrogates, nothing above U+10FFFF. */
+bool dsi_is_utf8(const void *bytes, size_t n);
 bool dsi_ends_with(const char *text, const char *end);
 
 /* The word of words[0..n-1] that is nearest to `to`, by letters or by parts ("bucket_size" is near to

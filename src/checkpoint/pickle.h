@@ -40,12 +40,19 @@ typedef struct dsi_unpickler {
     size_t made;      /* bytes of values that calls made */
     int protocol;
     bool objects; /* what is not known becomes an object */
-    bool bomb;    /* it asks for much more than it is: no objects then */
+    /* Of a caller that needs little: the names that the pickle may hold, NULL at the end (NULL: all that are
+     * known); what its values may take, in bytes (0: no limit); and whether bytes, and arrays of bytes, that are
+     * longer than a name stay where the pickle has them, so that the pickle must outlive the values. */
+    const char *const *names;
+    size_t max_bytes;
+    bool in_place;
+    bool bomb; /* it asks for much more than it is: no objects then */
     dsi_value_items stack;
     struct {
         DSI_LIST(int)
     } marks;              /* heights of the stack */
     dsi_value_items memo; /* NULL: not yet */
+    ds_value *small[256]; /* the ints 0 to 255, counted; NULL: not yet */
     /* lists, dicts and sets that were made: one that holds itself is freed only by being emptied */
     dsi_value_items holders;
     bool failed; /* they are to be emptied */

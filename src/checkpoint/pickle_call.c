@@ -397,6 +397,16 @@ static void refuse(const dsi_unpickler *u, const char *name)
             name, rest);
 }
 
+/* Whether the caller wants this name: Note [Pickles]. */
+static bool is_allowed(dsi_unpickler *u, const char *name)
+{
+    if (!u->names) return true;
+    for (int i = 0; u->names[i]; i++)
+        if (!strcmp(u->names[i], name)) return true;
+    return dsi_unpickle_wrong(u, "it wants Python's %s, which is not read here; nothing was run",
+                              name);
+}
+
 static const Global *find(const char *name)
 {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -448,8 +458,8 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
                  : cuda && storage ? "torch"
                                    : module,
                  name);
-    const Global *found = find(full.s);
-    if (!found) found = unknown(u, full.s);
+    const Global *found = is_allowed(u, full.s) ? find(full.s) : NULL;
+    if (!found && !u->names) found = unknown(u, full.s);
     ds_value *v = NULL;
     if (found && found->class_name && !strcmp(found->class_name, "dtype")) {
         v = dsi_value_text(DS_VALUE_NAME, found->name, strlen(found->name));

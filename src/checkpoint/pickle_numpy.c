@@ -86,7 +86,7 @@ static uint64_t bits_at(const char *from, int64_t i, size_t size, bool swapped)
 static bool put_elements(void *to, const Type *t, const char *from, int64_t n, bool swapped)
 {
     size_t size = size_of(t), room = ds_dtype_size(t->dtype);
-    if (room == size && !swapped && t->code[0] != 'u') {
+    if (room == size && !swapped && (size == 1 || t->code[0] != 'u')) {
         if (n) memcpy(to, from, (size_t)n * size);
         return true;
     }
@@ -236,14 +236,19 @@ static ds_tensor *array_of(dsi_unpickler *u, const ds_value *sizes, const ds_val
     if (bytes->kind != DS_VALUE_BYTES || bytes->text.n / size != (uint64_t)n ||
         bytes->text.n % size)
         return dsi_unpickle_wrong(u, "an array of NumPy has other data than its shape says"), NULL;
-    if (!dsi_unpickle_charge(u, bytes->text.n / size * ds_dtype_size(t->dtype))) return NULL;
+    bool in_place = bytes->in_place && size == 1;
+    if (!dsi_unpickle_charge(u, in_place ? sizeof(ds_tensor) + sizeof(dsi_storage)
+                                         : bytes->text.n / size * ds_dtype_size(t->dtype)))
+        return NULL;
     for (size_t i = 0; t->dtype == DS_BOOL && i < bytes->text.n; i++)
         if ((unsigned char)bytes->text.s[i] > 1)
             return dsi_unpickle_wrong(u, "a bool is neither 0 nor 1"), NULL;
 
     ds_scope *scope = ds_scope_open();
-    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), t->dtype, ds_shape(n));
-    bool fits = x && put_elements(ds_data_mut(x), t, bytes->text.s, n, swapped);
+    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
+    dsi_view here = {.p = bytes->text.s, .dtype = t->dtype, .n = 1, .d = {n}, .s = {1}};
+    ds_tensor *x = in_place ? dsi_borrow(cpu, here) : dsi_new_on(cpu, t->dtype, ds_shape(n));
+    bool fits = x && (in_place || put_elements(ds_data_mut(x), t, bytes->text.s, n, swapped));
     if (x && !fits)
         dsi_unpickle_wrong(u, "an array of %s has elements from 2^63 on, which there are not",
                            t->name);

@@ -1,5 +1,10 @@
-/* checkpoint/pickle_read.c: the stack machine of Note [Pickles]: opcodes of protocols 2 to 5 in which values
- * come. What is on the stack is counted; the memo counts too. Lists do not recurse: they lie on the stack.
+/* checkpoint/pickle_read.c: the stack machine of Note [Pickles]: the opcodes of protocols 2 to 5.
+ *
+ * Invariants: u->at <= u->bytes, and nothing behind u->bytes is read. The stack and the memo each hold a
+ * count of their values. u->marks are heights of the stack that do not fall; opcodes reach only values above
+ * the last mark. u->holders holds a count of each list, set, dict and object that was made, also after the
+ * stack has dropped it, so that one that holds itself can be emptied and freed. Nothing recurses: a list in
+ * a list is on the stack.
  * Source: Lib/pickletools.py of CPython.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
@@ -11,6 +16,8 @@
 
 #define MAX_INT_BYTES 1024      /* of an int of any length: its digits cost the square of it */
 #define SMALL_BYTES   (1 << 20) /* that calls may make of any pickle */
+#define MAX_LINE      1000      /* bytes of a name of a module or a class */
+#define SHORT_TEXT    16        /* bytes; longer texts may stay in the pickle (in_place) */
 
 bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
 {
@@ -26,15 +33,35 @@ bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
 bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes)
 {
     u->made += bytes;
-    if (bytes <= u->bytes * 16 && u->made <= u->bytes * 16 + SMALL_BYTES) return true;
+    size_t most = u->bytes * 16;
+    bool fits = u->max_bytes ? u->made <= u->max_bytes
+                             : bytes <= most && u->made <= most + SMALL_BYTES;
+    if (fits) return true;
     u->bomb = true;
+    if (u->max_bytes)
+        return dsi_unpickle_wrong(u, "it holds too many values: they take more than %zu bytes",
+                                  u->max_bytes);
     return dsi_unpickle_wrong(u, "it makes more than 16 times its own size of %zu bytes", u->bytes);
+}
+
+/* What the machine itself takes is in proportion to the pickle, and is charged only where that is too much. */
+static bool charge_slots(dsi_unpickler *u, size_t n)
+{
+    return !u->max_bytes || dsi_unpickle_charge(u, 2 * n * sizeof(ds_value *));
+}
+
+/* A value, and what it holds of its own at first: a text, items or a dict. */
+static bool charge_value(dsi_unpickler *u, const ds_value *v)
+{
+    bool more = v->kind > DS_VALUE_FLOAT && !v->in_place;
+    bool fresh = u->max_bytes && v->refs == 1;
+    return !fresh || dsi_unpickle_charge(u, sizeof *v + (more ? 3 * sizeof *v : 0));
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */
 
 /* The next n bytes; NULL, with the message, if there are not so many. */
-static const uint8_t *take(dsi_unpickler *u, uint64_t n)
+static const uint8_t *unpickle_bytes(dsi_unpickler *u, uint64_t n)
 {
     if (n > u->bytes - u->at) {
         dsi_unpickle_wrong(u, "wants %llu bytes more, %zu are there: it was cut off or damaged",
@@ -45,20 +72,22 @@ static const uint8_t *take(dsi_unpickler *u, uint64_t n)
     return u->p + u->at - n;
 }
 
-static bool take_number(dsi_unpickler *u, int bytes, uint64_t *out)
+static bool unpickle_number(dsi_unpickler *u, int bytes, uint64_t *out)
 {
-    const uint8_t *p = take(u, (uint64_t)bytes);
+    const uint8_t *p = unpickle_bytes(u, (uint64_t)bytes);
     *out = 0;
     for (int i = bytes; p && i-- > 0;) *out = *out << 8 | p[i];
     return p != NULL;
 }
 
 /* The text up to the end of the line, which takes the 0's place; NULL with the message. */
-static char *take_line(dsi_unpickler *u)
+static char *unpickle_line(dsi_unpickler *u)
 {
-    const uint8_t *line = u->p + u->at, *end = memchr(line, '\n', u->bytes - u->at);
+    size_t left = u->bytes - u->at;
+    const uint8_t *line = u->p + u->at,
+                  *end = memchr(line, '\n', left < MAX_LINE ? left : MAX_LINE);
     if (!end || memchr(line, 0, (size_t)(end - line))) {
-        dsi_unpickle_wrong(u, "a line of text has no end");
+        dsi_unpickle_wrong(u, "a name has no end");
         return NULL;
     }
     size_t n = (size_t)(end - line);
@@ -68,56 +97,45 @@ static char *take_line(dsi_unpickler *u)
     return text;
 }
 
-static bool is_utf8(const uint8_t *p, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        uint8_t c = p[i++];
-        int more = c < 0x80 ? 0 : c >> 5 == 6 ? 1 : c >> 4 == 14 ? 2 : c >> 3 == 30 ? 3 : -1;
-        if (more < 0 || (size_t)more > n - i) return false;
-        uint32_t code = more ? c & (0x3fu >> more) : c;
-        for (int k = 0; k < more; k++) {
-            if (p[i] >> 6 != 2) return false;
-            code = code << 6 | (p[i++] & 0x3f);
-        }
-        static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-            return false;
-    }
-    return true;
-}
-
 /* ---- stack ------------------------------------------------------------------------------------------------- */
 
 /* Takes v; false if it is NULL, which has its message. New values that may come to hold themselves are noted. */
-static bool push(dsi_unpickler *u, ds_value *v)
+static bool stack_push(dsi_unpickler *u, ds_value *v)
 {
     if (!v) return false;
+    if (!charge_value(u, v) || !charge_slots(u, 1)) {
+        ds_value_free(v);
+        return false;
+    }
     bool holder = v->kind == DS_VALUE_LIST || v->kind == DS_VALUE_SET || dsi_value_has_keys(v);
     if (holder && v->refs == 1) dsi_list_add(&u->holders, dsi_value_ref(v));
     dsi_list_add(&u->stack, v);
     return true;
 }
 
-static int floor_of(const dsi_unpickler *u) { return u->marks.n ? u->marks.at[u->marks.n - 1] : 0; }
-
-/* Whether n values lie above the last mark. */
-static bool has(const dsi_unpickler *u, int n)
+static int stack_bottom(const dsi_unpickler *u)
 {
-    return u->stack.n - floor_of(u) >= n || dsi_unpickle_wrong(u, "the stack is empty");
+    return u->marks.n ? u->marks.at[u->marks.n - 1] : 0;
 }
 
-static ds_value *top(const dsi_unpickler *u, int depth)
+/* Whether n values lie above the last mark. */
+static bool stack_has(const dsi_unpickler *u, int n)
+{
+    return u->stack.n - stack_bottom(u) >= n || dsi_unpickle_wrong(u, "the stack is empty");
+}
+
+static ds_value *stack_top(const dsi_unpickler *u, int depth)
 {
     return u->stack.at[u->stack.n - 1 - depth];
 }
 
-static void drop(dsi_unpickler *u, int n)
+static void stack_drop(dsi_unpickler *u, int n)
 {
     while (n-- > 0) ds_value_free(u->stack.at[--u->stack.n]);
 }
 
 /* How many values lie above the last mark, which goes; -1 with the message. */
-static int unmark(dsi_unpickler *u)
+static int stack_unmark(dsi_unpickler *u)
 {
     if (!u->marks.n) {
         dsi_unpickle_wrong(u, "a mark is missing");
@@ -127,37 +145,53 @@ static int unmark(dsi_unpickler *u)
 }
 
 /* The uppermost n values become one of that kind. */
-static bool gather(dsi_unpickler *u, int kind, int n)
+static bool stack_gather(dsi_unpickler *u, int kind, int n)
 {
-    if (n < 0 || !has(u, n)) return false;
+    if (n < 0 || !stack_has(u, n)) return false;
     ds_value *v = dsi_value_new(kind);
-    for (int i = n; i-- > 0;) dsi_list_add(&v->items, top(u, i));
+    for (int i = n; i-- > 0;) dsi_list_add(&v->items, stack_top(u, i));
     u->stack.n -= n;
-    return push(u, v);
+    return stack_push(u, v);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
 
+/* Bytes that are not copied, if the caller has asked for that and they are worth it; else NULL. */
+static ds_value *bytes_in_place(const dsi_unpickler *u, const uint8_t *p, uint64_t n)
+{
+    if (!u->in_place || n <= SHORT_TEXT) return NULL;
+    ds_value *v = dsi_value_new(DS_VALUE_BYTES);
+    v->in_place = true;
+    v->text.s = (char *)(uintptr_t)p;
+    v->text.n = n;
+    return v;
+}
+
 static bool push_text(dsi_unpickler *u, int kind, int length_bytes)
 {
     uint64_t n;
-    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
+    const uint8_t *p = unpickle_number(u, length_bytes, &n) ? unpickle_bytes(u, n) : NULL;
     if (!p) return false;
-    if (kind == DS_VALUE_STRING && !is_utf8(p, n))
+    ds_value *v = bytes_in_place(u, p, n);
+    if (v) return stack_push(u, v);
+    if (kind == DS_VALUE_STRING && !dsi_is_utf8(p, n))
         return dsi_unpickle_wrong(u, "a string of %llu bytes is not UTF-8", (unsigned long long)n);
-    return push(u, dsi_value_text(kind, p, n));
+    return stack_push(u, dsi_value_text(kind, p, n));
 }
 
 /* A str of Python 2, where text and bytes were one. */
 static bool push_old_string(dsi_unpickler *u, int length_bytes)
 {
     uint64_t n;
-    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
-    return p && push(u, dsi_value_text(is_utf8(p, n) ? DS_VALUE_STRING : DS_VALUE_BYTES, p, n));
+    const uint8_t *p = unpickle_number(u, length_bytes, &n) ? unpickle_bytes(u, n) : NULL;
+    if (!p) return false;
+    ds_value *v = bytes_in_place(u, p, n);
+    if (!v) v = dsi_value_text(dsi_is_utf8(p, n) ? DS_VALUE_STRING : DS_VALUE_BYTES, p, n);
+    return stack_push(u, v);
 }
 
 /* A two's complement of n bytes, lowest first, as decimal digits. */
-static ds_value *digits(const uint8_t *p, size_t n)
+static ds_value *big_int_of(const uint8_t *p, size_t n)
 {
     uint8_t x[MAX_INT_BYTES];
     bool minus = p[n - 1] & 0x80;
@@ -184,32 +218,37 @@ static ds_value *digits(const uint8_t *p, size_t n)
 static bool push_long(dsi_unpickler *u, int length_bytes)
 {
     uint64_t n, low = 0;
-    const uint8_t *p = take_number(u, length_bytes, &n) ? take(u, n) : NULL;
+    const uint8_t *p = unpickle_number(u, length_bytes, &n) ? unpickle_bytes(u, n) : NULL;
     if (!p) return false;
     if (n > MAX_INT_BYTES)
         return dsi_unpickle_wrong(u, "an int of %llu bytes: at most %d are read",
                                   (unsigned long long)n, MAX_INT_BYTES);
-    if (n > 8) return push(u, digits(p, n));
+    if (n > 8) return charge_slots(u, n) && stack_push(u, big_int_of(p, n));
     for (size_t i = 0; i < 8; i++) /* with the sign to the left */
         low |= (uint64_t)(i < n ? p[i] : n && p[n - 1] & 0x80 ? 0xff : 0) << 8 * i;
-    return push(u, ds_value_int((int64_t)low));
+    return stack_push(u, ds_value_int((int64_t)low));
 }
 
 static bool push_float(dsi_unpickler *u)
 {
-    const uint8_t *p = take(u, 8);
+    const uint8_t *p = unpickle_bytes(u, 8);
     uint64_t bits = 0;
     double f;
     for (int i = 0; p && i < 8; i++) bits = bits << 8 | p[i];
     memcpy(&f, &bits, sizeof f);
-    return p && push(u, ds_value_float(f));
+    return p && stack_push(u, ds_value_float(f));
 }
 
+/* As in Python, numbers of one byte are one value each, however often they occur: labels, say. */
 static bool push_int(dsi_unpickler *u, int bytes)
 {
     uint64_t x;
-    if (!take_number(u, bytes, &x)) return false;
-    return push(u, ds_value_int(bytes == 4 ? (int32_t)x : (int64_t)x));
+    if (!unpickle_number(u, bytes, &x)) return false;
+    if (bytes == 1) {
+        if (!u->small[x]) u->small[x] = ds_value_int((int64_t)x);
+        return stack_push(u, dsi_value_ref(u->small[x]));
+    }
+    return stack_push(u, ds_value_int(bytes == 4 ? (int32_t)x : (int64_t)x));
 }
 
 /* ---- memo -------------------------------------------------------------------------------------------------- */
@@ -217,11 +256,13 @@ static bool push_int(dsi_unpickler *u, int bytes)
 /* Numbers are given one after the other, and each costs a byte at least. */
 static bool memo_put(dsi_unpickler *u, uint64_t i)
 {
-    if (!has(u, 1)) return false;
+    if (!stack_has(u, 1)) return false;
     if (i > u->bytes) return dsi_unpickle_wrong(u, "memo number %llu", (unsigned long long)i);
+    uint64_t used = (uint64_t)u->memo.n;
+    if (i >= used && !charge_slots(u, (size_t)(i + 1 - used))) return false;
     while ((uint64_t)u->memo.n <= i) dsi_list_add(&u->memo, NULL);
     ds_value_free(u->memo.at[i]);
-    u->memo.at[i] = dsi_value_ref(top(u, 0));
+    u->memo.at[i] = dsi_value_ref(stack_top(u, 0));
     return true;
 }
 
@@ -229,26 +270,26 @@ static bool memo_get(dsi_unpickler *u, uint64_t i)
 {
     if (i >= (uint64_t)u->memo.n || !u->memo.at[i])
         return dsi_unpickle_wrong(u, "memo number %llu was never given", (unsigned long long)i);
-    return push(u, dsi_value_ref(u->memo.at[i]));
+    return stack_push(u, dsi_value_ref(u->memo.at[i]));
 }
 
 /* ---- lists, dicts, sets -------------------------------------------------------------------------------------- */
 
 /* The uppermost n values go into the list or set below them. */
-static bool append(dsi_unpickler *u, int n, int kind)
+static bool append_items(dsi_unpickler *u, int n, int kind)
 {
-    if (n < 0 || !has(u, n + 1)) return false;
-    ds_value *into = top(u, n);
+    if (n < 0 || !stack_has(u, n + 1)) return false;
+    ds_value *into = stack_top(u, n);
     bool object = into->kind == DS_VALUE_OBJECT;
     for (int i = n; object && i-- > 0;)
-        if (!dsi_object_append(u, into, top(u, i))) return false;
+        if (!dsi_object_append(u, into, stack_top(u, i))) return false;
     if (object) {
-        drop(u, n);
+        stack_drop(u, n);
         return true;
     }
     if (into->kind != kind)
         return dsi_unpickle_wrong(u, "an item for a value of class %s", ds_value_class(into));
-    for (int i = n; i-- > 0;) dsi_list_add(&into->items, top(u, i));
+    for (int i = n; i-- > 0;) dsi_list_add(&into->items, stack_top(u, i));
     u->stack.n -= n;
     return true;
 }
@@ -266,136 +307,138 @@ static bool wrap_key(dsi_unpickler *u, int i)
 }
 
 /* The uppermost n values, keys and items, go into the dict below them. */
-static bool set_items(dsi_unpickler *u, int n)
+static bool set_dict_items(dsi_unpickler *u, int n)
 {
-    if (n < 0 || !has(u, n + 1)) return false;
-    ds_value *into = top(u, n);
+    if (n < 0 || !stack_has(u, n + 1)) return false;
+    ds_value *into = stack_top(u, n);
     if (n % 2 || !dsi_value_has_keys(into))
         return dsi_unpickle_wrong(u, "%d keys and items for a value of class %s", n,
                                   ds_value_class(into));
+    if (!charge_slots(u, 4 * (size_t)n)) return false;
     for (int i = u->stack.n - n; i < u->stack.n; i += 2) {
         if (!dsi_value_is_key(u->stack.at[i]) && !wrap_key(u, i)) return false;
         ds_value *key = dsi_value_ref(u->stack.at[i]), *item = dsi_value_ref(u->stack.at[i + 1]);
         if (dsi_value_put(into, key, item) != DS_OK)
             return dsi_unpickle_wrong(u, "a key of class %s", ds_value_class(u->stack.at[i]));
     }
-    drop(u, n);
+    stack_drop(u, n);
     return true;
 }
 
 /* ---- names and calls ------------------------------------------------------------------------------------------ */
 
-static bool global(dsi_unpickler *u)
+static bool push_global(dsi_unpickler *u)
 {
-    char *module = take_line(u), *name = module ? take_line(u) : NULL;
-    bool ok = name && push(u, dsi_pickle_global_of(u, module, name));
+    char *module = unpickle_line(u), *name = module ? unpickle_line(u) : NULL;
+    bool ok = name && stack_push(u, dsi_pickle_global_of(u, module, name));
     dsi_free(module);
     dsi_free(name);
     return ok;
 }
 
-static bool stack_global(dsi_unpickler *u)
+static bool push_named_global(dsi_unpickler *u)
 {
-    if (!has(u, 2)) return false;
-    const ds_value *module = top(u, 1), *name = top(u, 0);
+    if (!stack_has(u, 2)) return false;
+    const ds_value *module = stack_top(u, 1), *name = stack_top(u, 0);
     if (module->kind != DS_VALUE_STRING || name->kind != DS_VALUE_STRING)
         return dsi_unpickle_wrong(u, "a global's name is no string");
     ds_value *v = dsi_pickle_global_of(u, module->text.s, name->text.s);
-    drop(u, v ? 2 : 0);
-    return push(u, v);
+    stack_drop(u, v ? 2 : 0);
+    return stack_push(u, v);
 }
 
 /* REDUCE and NEWOBJ: the callable and the tuple of its arguments become what the call gives. */
-static bool call(dsi_unpickler *u)
+static bool push_call(dsi_unpickler *u)
 {
-    if (!has(u, 2)) return false;
-    const ds_value *f = top(u, 1), *args = top(u, 0);
+    if (!stack_has(u, 2)) return false;
+    const ds_value *f = stack_top(u, 1), *args = stack_top(u, 0);
     if (args->kind != DS_VALUE_TUPLE)
         return dsi_unpickle_wrong(u, "arguments of class %s", ds_value_class(args));
     ds_value *v = dsi_pickle_call(u, f, args);
-    drop(u, v ? 2 : 0);
-    return push(u, v);
+    stack_drop(u, v ? 2 : 0);
+    return stack_push(u, v);
 }
 
 /* NEWOBJ_EX: with named arguments, which only an object that is not known takes: as attributes. */
-static bool call_named(dsi_unpickler *u)
+static bool push_call_named(dsi_unpickler *u)
 {
-    if (!has(u, 3)) return false;
-    ds_value *named = dsi_value_ref(top(u, 0));
-    drop(u, 1);
-    bool ok = call(u) && (!ds_value_len(named) || dsi_pickle_build(u, top(u, 0), named));
+    if (!stack_has(u, 3)) return false;
+    ds_value *named = dsi_value_ref(stack_top(u, 0));
+    stack_drop(u, 1);
+    bool ok = push_call(u) && (!ds_value_len(named) || dsi_pickle_build(u, stack_top(u, 0), named));
     ds_value_free(named);
     return ok;
 }
 
-static bool build(dsi_unpickler *u)
+static bool build_top(dsi_unpickler *u)
 {
-    if (!has(u, 2) || !dsi_pickle_build(u, top(u, 1), top(u, 0))) return false;
-    drop(u, 1);
+    if (!stack_has(u, 2) || !dsi_pickle_build(u, stack_top(u, 1), stack_top(u, 0))) return false;
+    stack_drop(u, 1);
     return true;
 }
 
-static bool persistent(dsi_unpickler *u)
+static bool push_persistent(dsi_unpickler *u)
 {
-    if (!has(u, 1)) return false;
-    ds_value *v = dsi_pickle_persistent(u, top(u, 0));
-    drop(u, v ? 1 : 0);
-    return push(u, v);
+    if (!stack_has(u, 1)) return false;
+    ds_value *v = dsi_pickle_persistent(u, stack_top(u, 0));
+    stack_drop(u, v ? 1 : 0);
+    return stack_push(u, v);
 }
 
 /* ---- opcodes --------------------------------------------------------------------------------------------------- */
 
-static bool protocol(dsi_unpickler *u)
+static bool read_protocol(dsi_unpickler *u)
 {
     uint64_t x;
-    if (!take_number(u, 1, &x)) return false;
+    if (!unpickle_number(u, 1, &x)) return false;
     u->protocol = (int)x;
     return x <= 5 || dsi_unpickle_wrong(u, "protocol %d: 2 to 5 are read", (int)x);
 }
 
-static bool with_number(dsi_unpickler *u, int bytes, bool (*f)(dsi_unpickler *u, uint64_t i))
+static bool memo_numbered(dsi_unpickler *u, int bytes, bool (*f)(dsi_unpickler *u, uint64_t i))
 {
     uint64_t i;
-    return take_number(u, bytes, &i) && f(u, i);
+    return unpickle_number(u, bytes, &i) && f(u, i);
 }
 
-static bool mark(dsi_unpickler *u)
+static bool stack_mark(dsi_unpickler *u)
 {
+    if (!charge_slots(u, 1)) return false;
     dsi_list_add(&u->marks, u->stack.n);
     return true;
 }
 
-static bool pop_mark(dsi_unpickler *u)
+static bool stack_pop_mark(dsi_unpickler *u)
 {
-    int n = unmark(u);
-    drop(u, n);
+    int n = stack_unmark(u);
+    stack_drop(u, n);
     return n >= 0;
 }
 
-static bool pop(dsi_unpickler *u)
+static bool stack_pop(dsi_unpickler *u)
 {
-    if (u->marks.n && floor_of(u) == u->stack.n) return pop_mark(u);
-    if (!has(u, 1)) return false;
-    drop(u, 1);
+    if (u->marks.n && stack_bottom(u) == u->stack.n) return stack_pop_mark(u);
+    if (!stack_has(u, 1)) return false;
+    stack_drop(u, 1);
     return true;
 }
 
 /* What was just pushed is of a class that shares a kind with another one. */
-static bool name_class(dsi_unpickler *u, const char *class_name)
+static bool name_top(dsi_unpickler *u, const char *class_name)
 {
-    top(u, 0)->class_name = class_name;
+    stack_top(u, 0)->class_name = class_name;
     return true;
 }
 
 /* Opcodes that push a value of their own. */
-static bool run_value(dsi_unpickler *u, uint8_t code)
+static bool run_push_opcode(dsi_unpickler *u, uint8_t code)
 {
     switch (code) {
     case 'N':
-        return push(u, ds_value_none());
+        return stack_push(u, ds_value_none());
     case 0x88:
     case 0x89:
-        return push(u, ds_value_bool(code == 0x88));
+        return stack_push(u, ds_value_bool(code == 0x88));
     case 'K':
         return push_int(u, 1);
     case 'M':
@@ -420,81 +463,81 @@ static bool run_value(dsi_unpickler *u, uint8_t code)
     case 0x8e:
         return push_text(u, DS_VALUE_BYTES, 8);
     case 0x96:
-        return push_text(u, DS_VALUE_BYTES, 8) && name_class(u, "bytearray");
+        return push_text(u, DS_VALUE_BYTES, 8) && name_top(u, "bytearray");
     case 'T': /* BINSTRING, SHORT_BINSTRING */
     case 'U':
         return push_old_string(u, code == 'T' ? 4 : 1);
     case ')':
-        return gather(u, DS_VALUE_TUPLE, 0);
+        return stack_gather(u, DS_VALUE_TUPLE, 0);
     case ']':
-        return gather(u, DS_VALUE_LIST, 0);
+        return stack_gather(u, DS_VALUE_LIST, 0);
     case '}':
-        return push(u, ds_value_dict());
+        return stack_push(u, ds_value_dict());
     case 0x8f:
-        return gather(u, DS_VALUE_SET, 0);
+        return stack_gather(u, DS_VALUE_SET, 0);
     default:
         return dsi_unpickle_wrong(u, "opcode 0x%02x is not one that torch.save writes", code);
     }
 }
 
-static bool run(dsi_unpickler *u, uint8_t code)
+static bool run_opcode(dsi_unpickler *u, uint8_t code)
 {
     switch (code) {
     case 0x80:
-        return protocol(u);
+        return read_protocol(u);
     case 0x95: /* FRAME: of so many bytes; nothing depends on it */
-        return take(u, 8) != NULL;
+        return unpickle_bytes(u, 8) != NULL;
     case '(':
-        return mark(u);
+        return stack_mark(u);
     case '0':
-        return pop(u);
+        return stack_pop(u);
     case '1':
-        return pop_mark(u);
+        return stack_pop_mark(u);
     case '2':
-        return has(u, 1) && push(u, dsi_value_ref(top(u, 0)));
+        return stack_has(u, 1) && stack_push(u, dsi_value_ref(stack_top(u, 0)));
     case 'q':
-        return with_number(u, 1, memo_put);
+        return memo_numbered(u, 1, memo_put);
     case 'r':
-        return with_number(u, 4, memo_put);
+        return memo_numbered(u, 4, memo_put);
     case 0x94: /* MEMOIZE */
         return memo_put(u, (uint64_t)u->memo.n);
     case 'h':
-        return with_number(u, 1, memo_get);
+        return memo_numbered(u, 1, memo_get);
     case 'j':
-        return with_number(u, 4, memo_get);
+        return memo_numbered(u, 4, memo_get);
     case 't':
-        return gather(u, DS_VALUE_TUPLE, unmark(u));
+        return stack_gather(u, DS_VALUE_TUPLE, stack_unmark(u));
     case 0x85:
     case 0x86:
     case 0x87:
-        return gather(u, DS_VALUE_TUPLE, code - 0x84);
+        return stack_gather(u, DS_VALUE_TUPLE, code - 0x84);
     case 0x91: /* FROZENSET */
-        return gather(u, DS_VALUE_SET, unmark(u)) && name_class(u, "frozenset");
+        return stack_gather(u, DS_VALUE_SET, stack_unmark(u)) && name_top(u, "frozenset");
     case 'a':
-        return append(u, 1, DS_VALUE_LIST);
+        return append_items(u, 1, DS_VALUE_LIST);
     case 'e':
-        return append(u, unmark(u), DS_VALUE_LIST);
+        return append_items(u, stack_unmark(u), DS_VALUE_LIST);
     case 0x90: /* ADDITEMS */
-        return append(u, unmark(u), DS_VALUE_SET);
+        return append_items(u, stack_unmark(u), DS_VALUE_SET);
     case 's':
-        return set_items(u, 2);
+        return set_dict_items(u, 2);
     case 'u':
-        return set_items(u, unmark(u));
+        return set_dict_items(u, stack_unmark(u));
     case 'c':
-        return global(u);
+        return push_global(u);
     case 0x93:
-        return stack_global(u);
+        return push_named_global(u);
     case 'R':
     case 0x81: /* REDUCE, NEWOBJ */
-        return call(u);
+        return push_call(u);
     case 0x92: /* NEWOBJ_EX */
-        return call_named(u);
+        return push_call_named(u);
     case 'b':
-        return build(u);
+        return build_top(u);
     case 'Q':
-        return persistent(u);
+        return push_persistent(u);
     default:
-        return run_value(u, code);
+        return run_push_opcode(u, code);
     }
 }
 
@@ -502,14 +545,14 @@ ds_value *dsi_unpickle(dsi_unpickler *u)
 {
     const uint8_t *code;
     bool ok = true;
-    while (ok && (code = take(u, 1)) && *code != '.') ok = run(u, *code);
+    while (ok && (code = unpickle_bytes(u, 1)) && *code != '.') ok = run_opcode(u, *code);
     ds_value *v = NULL;
     if (ok && code && (u->stack.n != 1 || u->marks.n))
         dsi_unpickle_wrong(u, "it ends with %d values on the stack", u->stack.n);
     else if (ok && code)
-        v = dsi_value_ref(top(u, 0));
+        v = dsi_value_ref(stack_top(u, 0));
     u->failed = !v;
-    drop(u, u->stack.n);
+    stack_drop(u, u->stack.n);
     for (int i = 0; i < u->memo.n; i++) ds_value_free(u->memo.at[i]);
     u->memo.n = u->marks.n = 0;
     return v;
@@ -523,6 +566,7 @@ void dsi_unpickler_free(dsi_unpickler *u)
         ds_value_free(u->holders.at[i]);
     }
     dsi_list_free(&u->holders);
+    for (int i = 0; i < 256; i++) ds_value_free(u->small[i]);
     for (int i = 0; i < u->storages.n; i++) {
         dsi_pickle_storage *s = u->storages.at[i];
         ds_value_free(s->value);

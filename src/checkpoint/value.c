@@ -147,7 +147,7 @@ static void free_one(dsi_value_items *dead, ds_value *v)
     case DS_VALUE_BYTES:
     case DS_VALUE_BIG_INT:
     case DS_VALUE_NAME:
-        dsi_free(v->text.s);
+        if (!v->in_place) dsi_free(v->text.s);
         break;
     case DS_VALUE_DICT:
     case DS_VALUE_OBJECT:

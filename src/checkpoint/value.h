@@ -67,6 +67,7 @@ struct ds_value {
     const char *class_name;
     uint8_t seen;       /* of the walk that settles a file's values */
     bool requires_grad; /* of a tensor */
+    bool in_place;      /* of bytes: `text` is part of a pickle, without a 0 behind its end */
     union {
         bool b;
         int64_t i;

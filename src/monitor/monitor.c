@@ -95,30 +95,11 @@ ds_status ds_monitor_flush(ds_monitor *m)
     return told(worst, &why);
 }
 
-/* As readers of protocol buffers judge: no stray, overlong or missing bytes, no surrogates. */
-static bool is_utf8(const char *text)
-{
-    for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        int more = *s < 0x80   ? 0
-                   : *s < 0xc2 ? -1
-                   : *s < 0xe0 ? 1
-                   : *s < 0xf0 ? 2
-                   : *s < 0xf5 ? 3
-                               : -1;
-        if (more < 0) return false;
-        if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xed && s[1] > 0x9f)) return false;
-        if ((*s == 0xf0 && s[1] < 0x90) || (*s == 0xf4 && s[1] > 0x8f)) return false;
-        for (s++; more; more--, s++)
-            if ((*s & 0xc0) != 0x80) return false;
-    }
-    return true;
-}
-
 ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
 {
     if (!m || !tag) return dsi_null_argument("monitor_write");
     if (!*tag) return dsi_fail(DS_EINVAL, "monitor_write: the tag is empty");
-    if (!is_utf8(tag))
+    if (!dsi_is_utf8(tag, strlen(tag))) /* readers of protocol buffers refuse it */
         return dsi_fail(DS_EINVAL, "monitor_write: tag \"%.100s\" is not UTF-8", tag);
     ds_status worst = DS_OK;
     dsi_text why = {0};

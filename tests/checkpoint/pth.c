@@ -389,7 +389,7 @@ static void pickles(void **unused)
     CHECK_PICKLE("\x80\2Pnone\n.", "opcode 0x50 is not one that torch.save writes");
     CHECK_PICKLE("\x80\2(X\6\0\0\0moduletQ.", "a persistent id that does not name a storage");
     CHECK_PICKLE("\x80\2X\1\0\0\0xQ.", "a persistent id that does not name a storage");
-    CHECK_PICKLE("\x80\2cno end", "a line of text has no end");
+    CHECK_PICKLE("\x80\2cno end", "a name has no end");
 }
 
 static void check_class(const ds_value *v, int64_t i, const char *want)

@@ -253,46 +253,89 @@ static void a_pickle_that_wants_more_is_refused(void **state)
                   "wants Python's posix.system");
     CHECK_HOSTILE("\x80\x02"
                   "cnumpy.core.multiarray\nscalar\n.",
-                  "multiarray.scalar");
-    CHECK_HOSTILE("\x80\x04\x95", "a pickle protocol other than 2 and 3");
-    CHECK_HOSTILE("cos\nsystem\n", "no pickle of protocol 2 or 3");
-    CHECK_HOSTILE("\x80\x02i", "the pickle opcode 0x69");
-    CHECK_HOSTILE("\x80\x02h\x05.", "a memo that was never put");
-    CHECK_HOSTILE("\x80\x02Nr\xff\xff\xff\x7f.", "a memo that cannot be");
+                  "wants Python's numpy.core.multiarray.scalar, which is not read here");
+    CHECK_HOSTILE("\x80\x02"
+                  "ccollections\nOrderedDict\n)R.",
+                  "wants Python's collections.OrderedDict");
+    CHECK_HOSTILE("\x80\x06.", "protocol 6: 2 to 5 are read");
+    CHECK_HOSTILE("\x80\x04\x95", "byte 3: wants 8 bytes more, 0 are there");
+    CHECK_HOSTILE("cos\nsystem\n", "no pickle of protocol 2 to 5");
+    CHECK_HOSTILE("\x80\x02i", "opcode 0x69");
+    CHECK_HOSTILE("\x80\x02h\x05.", "memo number 5 was never given");
+    CHECK_HOSTILE("\x80\x02Nr\xff\xff\xff\x7f.", "memo number 2147483647");
     CHECK_HOSTILE("\x80\x02)b.", "the stack is empty");
     CHECK_HOSTILE("\x80\x02)Rt.", "the stack is empty");
     CHECK_HOSTILE("\x80\x02t.", "a mark is missing");
-    CHECK_HOSTILE("\x80\x02}}.", "a second dict");
-    CHECK_HOSTILE("\x80\x02K\x01.", "the pickle is no dict");
-    CHECK_HOSTILE("\x80\x02}.", "\"data\" has 0 rows");
+    CHECK_HOSTILE("\x80\x02}}.", "it ends with 2 values on the stack");
+    CHECK_HOSTILE("\x80\x02K\x01.", "the pickle is of class int, expected a dict");
+    CHECK_HOSTILE("\x80\x02}.", "\"data\" is not an array of NumPy, expected uint8 [1, 3072]");
     CHECK_HOSTILE("\x80\x02"
                   "cnumpy\nndarray\n)R.",
-                  "a call without arguments");
-    CHECK_HOSTILE("\x80\x02"
-                  "cnumpy\nndarray\nK\x00\x85R.",
-                  "a call that makes no array");
-    CHECK_HOSTILE("\x80\x02"
-                  "cnumpy\ndtype\nU\x02"
-                  "f4\x85R.",
-                  "not of uint8");
-    CHECK_HOSTILE("\x80\x02T\xff\xff\xff\xff", "a string goes on after the end");
+                  "numpy.ndarray is called");
+    CHECK_HOSTILE("\x80\x02T\xff\xff\xff\xff", "wants 4294967295 bytes more, 0 are there");
     CHECK_HOSTILE("\x80\x02\x8a\x09"
-                  "123456789",
-                  "a number of more than 8 bytes");
-    CHECK_HOSTILE("", "the file ends too early");
+                  "12345678",
+                  "wants 9 bytes more, 8 are there");
+    CHECK_HOSTILE("", "the file is empty");
+}
+
+/* 32 bytes as an array of NumPy's type `code`, as "data". */
+static void check_array(const char *code, int n, const char *message)
+{
+    bytes b = {0};
+    char head[200];
+    int length = snprintf(
+        head, sizeof head,
+        "\x80\x02}(U\x04"
+        "datacnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n)tR(K\x01K%c\x85"
+        "cnumpy\ndtype\n(U\x02%stR\x89U ",
+        n, code);
+    put(&b, head, (size_t)length);
+    put(&b, (uint8_t[32]){0}, 32);
+    put_text(&b, "tbu.");
+    const char *folder = new_folder();
+    make_py(folder, 1);
+    set_test_batch(folder, &b);
+    CHECK(open_quietly(folder, DS_TEST) == NULL);
+    CHECK_ERROR(message);
+    free(b.p);
+}
+
+static void an_array_of_another_kind_is_refused(void **state)
+{
+    (void)state;
+    check_array("f4", 8, "\"data\" is float32 [8], expected uint8 [1, 3072]");
+    check_array("u1", 32, "\"data\" is uint8 [32], expected uint8 [1, 3072]");
+    check_array("u2", 15, "an array of NumPy has other data than its shape says");
+}
+
+/* `unit` again and again, to 3 MB. */
+static void check_flood(const char *start, const char *unit)
+{
+    bytes b = {0};
+    put_text(&b, start);
+    while (b.n < 3000000) put_text(&b, unit);
+    check_hostile((const char *)b.p, b.n, "it holds too many values");
+    free(b.p);
 }
 
 static void a_pickle_cannot_fill_the_memory(void **state)
 {
     (void)state;
-    size_t n = 200000;
-    char *pickle = malloc(n);
-    memset(pickle, '(', n);
-    memcpy(pickle, "\x80\x02", 2);
-    check_hostile(pickle, n, "too many values");
-    memset(pickle + 2, ']', n - 2);
-    check_hostile(pickle, n, "too many lists");
-    free(pickle);
+    check_flood("\x80\x02", "(");
+    check_flood("\x80\x02", "]");
+    check_flood("\x80\x02", "}");
+    check_flood("\x80\x02", ")");
+    check_flood("\x80\x02N", "2");
+    check_flood("\x80\x02N", "\x85");
+    check_flood("\x80\x02Nq\x01", "h\x01");
+    check_flood("\x80\x02", "G12345678");
+    check_flood("\x80\x02", "U\x08"
+                            "abcdefgh");
+    check_flood("\x80\x02", "U\x14"
+                            "abcdefghijklmnopqrst");
+    check_flood("\x80\x02", "cnumpy\nndarray\n");
+    check_flood("\x80\x02", "cnumpy.core.multiarray\n_reconstruct\n)R");
 }
 
 static void what_a_batch_must_have_is_checked(void **state)
@@ -304,7 +347,7 @@ static void what_a_batch_must_have_is_checked(void **state)
     put_batch(&b, 0, 3);
     set_test_batch(folder, &b);
     CHECK(open_quietly(folder, DS_TEST) == NULL);
-    CHECK_ERROR("\"data\" has 3 rows, expected uint8 [2,3072]");
+    CHECK_ERROR("\"data\" is uint8 [3, 3072], expected uint8 [2, 3072]");
     b.n = 0;
     put_batch(&b, 0, 2);
     b.p[43 + 3] = 200; /* the second label: the list begins at byte 43 */
@@ -314,7 +357,7 @@ static void what_a_batch_must_have_is_checked(void **state)
     free(b.p);
     CHECK(unlink(in(folder, PY "/SAMPLE")) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
-    CHECK_ERROR("\"data\" has 2 rows, expected uint8 [10000,3072]");
+    CHECK_ERROR("\"data\" is uint8 [2, 3072], expected uint8 [10000, 3072]");
 }
 
 /* ---- the sample, and words ------------------------------------------------------------------------------- */
@@ -369,6 +412,7 @@ TEST_MAIN(cmocka_unit_test(the_binary_layout_is_read), cmocka_unit_test(the_pyth
           cmocka_unit_test(a_pickle_may_end_nowhere_else),
           cmocka_unit_test(a_damaged_pickle_does_no_harm),
           cmocka_unit_test(a_pickle_that_wants_more_is_refused),
+          cmocka_unit_test(an_array_of_another_kind_is_refused),
           cmocka_unit_test(a_pickle_cannot_fill_the_memory),
           cmocka_unit_test(what_a_batch_must_have_is_checked),
           cmocka_unit_test(the_sample_is_the_real_one),
