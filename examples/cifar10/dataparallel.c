@@ -82,7 +82,7 @@ static double step(void *program, const ds_batch *b)
 static void run(Program *p)
 {
     Training *t = &p->t;
-    if (ds_set_threads((int)t->threads) != DS_OK) return;
+    if (ds_set_threads((int)t->threads) != DS_OK || training_check_save(t) != DS_OK) return;
     ds_seed((uint64_t)t->seed);
     t->train = ds_loader_new(source_open(&t->source, DS_TRAIN, t->quiet), t->batch_size,
                              .shuffle = !t->source.no_shuffle, .workers = (int)t->source.workers,

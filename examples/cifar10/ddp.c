@@ -64,6 +64,7 @@ static void run(Program *p)
     Training *t = &p->t;
     if (ds_init_distributed() != DS_OK || ds_set_threads((int)t->threads) != DS_OK) return;
     t->first = ds_comm_rank(ds_world()) == 0;
+    if (training_check_save(t) != DS_OK) return;
     ds_seed((uint64_t)t->seed);
     t->train = load_data(t, DS_TRAIN, t->batch_size);
     if (!t->no_eval && !ds_error()) t->test = load_data(t, DS_TEST, 100);

@@ -413,6 +413,7 @@ static void run(Program *p)
     if (ds_error() || ds_init_distributed() != DS_OK || ds_set_threads((int)p->o.threads) != DS_OK)
         return;
     p->first = ds_comm_rank(ds_world()) == 0;
+    if (p->first && p->o.save && ds_save_check(p->o.save) != DS_OK) return;
     if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     make_engine(p);
     load_checkpoint(p);

@@ -61,7 +61,10 @@ static const struct argp_option options[] = {
     {"save", SAVE, "FILE", 0, "write the trained weights there (./cifar_net.pth)", 0},
     {"eval", EVAL, 0, 0, "only test, without training", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
-    {"show", SHOW, "FILE", 0, "write the images of the first batch as one picture (.png)", 0},
+    {"show", SHOW, "FILE", 0,
+     "write the images of the first batch as one picture (.png); with --eval of the first test "
+     "images",
+     0},
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step (.csv)", 0},
     {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
     {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
@@ -215,10 +218,15 @@ static void train(Program *p)
     if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
 }
 
+/* Where the weights are written; NULL: nowhere. */
+static const char *save_path(const Options *o)
+{
+    return o->save || o->eval ? o->save : "./cifar_net.pth";
+}
+
 static void save(Program *p)
 {
-    const char *path = p->o.save;
-    if (!path && !p->o.eval) path = "./cifar_net.pth";
+    const char *path = save_path(&p->o);
     if (!path || ds_error()) return;
     ds_state *state = ds_module_state(p->net);
     if (ds_save(state, path) == DS_OK && !p->o.quiet) printf("Saved %s\n", path);
@@ -227,17 +235,26 @@ static void save(Program *p)
 
 /* ---- testing ------------------------------------------------------------------------------------------- */
 
-static void test(Program *p)
+/* What the network says of the first test images, and with --eval their picture. */
+static void show_predictions(Program *p)
 {
     ds_batch b;
-    if (p->o.no_eval || ds_error()) return;
-    if (!p->o.quiet && ds_loader_next(p->test, &b)) {
+    bool picture = p->o.show && p->o.eval;
+    if ((p->o.quiet && !picture) || !ds_loader_next(p->test, &b)) return;
+    if (picture && ds_save_image_grid(b.x, 8, p->o.show) != DS_OK) return;
+    if (!p->o.quiet) {
         bool was = ds_set_grad(false);
         print_names("GroundTruth:  ", b.y);
         print_names("Predicted:  ", ds_argmax(ds_call(p->net, b.x), 1));
         ds_set_grad(was);
-        ds_loader_stop(p->test);
     }
+    ds_loader_stop(p->test);
+}
+
+static void test(Program *p)
+{
+    if (p->o.no_eval || ds_error()) return;
+    show_predictions(p);
     Accuracy a = evaluate(p->net, p->test);
     if (ds_error()) return;
     print_accuracy(&a);
@@ -251,6 +268,7 @@ static void run(Program *p)
     ds_device device;
     if (ds_device_parse(p->o.device, &device) != DS_OK || ds_set_device(device) != DS_OK) return;
     if (ds_set_threads((int)p->o.threads) != DS_OK) return;
+    if (save_path(&p->o) && ds_save_check(save_path(&p->o)) != DS_OK) return;
     if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     load_data(p);
     if (!ds_error()) show_batch(p);

@@ -110,18 +110,35 @@ void training_options(Training *t, const TrainingUsage *usage, int argc, char **
 
 /* ---- saved steps -------------------------------------------------------------------------------------- */
 
+typedef struct StepPath {
+    char text[4096];
+} StepPath;
+
+static StepPath step_path(const Training *t, int64_t step)
+{
+    StepPath p;
+    snprintf(p.text, sizeof p.text, "%s/cifar_net_step_%lld.pth", t->folder, (long long)step);
+    return p;
+}
+
+ds_status training_check_save(const Training *t)
+{
+    if (!t->first || !t->save_step_interval) return DS_OK;
+    return ds_save_check(step_path(t, t->save_step_interval).text);
+}
+
 /* cifar_net_step_K.pth: what a run needs to go on, in the tutorials' words. */
 static void save_step(const Training *t, double loss)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/cifar_net_step_%lld.pth", t->folder, (long long)t->step);
+    StepPath path = step_path(t, t->step);
     ds_state *net = ds_module_state(t->net);
     ds_value *all = ds_value_dict();
     ds_value_set(all, "epoch", ds_value_int(t->epoch));
     ds_value_set(all, "model_state_dict", ds_value_of_state(net));
     ds_value_set(all, "optimizer_state_dict", ds_optim_state_dict(t->sgd));
     ds_value_set(all, "loss", ds_value_float(loss));
-    if (!ds_error() && ds_value_save(all, path) == DS_OK && !t->quiet) printf("Saved %s\n", path);
+    if (!ds_error() && ds_value_save(all, path.text) == DS_OK && !t->quiet)
+        printf("Saved %s\n", path.text);
     ds_value_free(all);
     ds_state_free(net);
 }

@@ -46,6 +46,9 @@ void training_options(Training *t, const TrainingUsage *usage, int argc, char **
 /* Forward, backward, update; the loss. */
 typedef double training_step(void *program, const ds_batch *b);
 
+/* Whether the first step that --save-step-interval saves can be written: asked before the data is fetched.
+ * Only the rank that saves looks. */
+ds_status training_check_save(const Training *t);
 /* Goes on from what --load names: weights, and of a cifar_net_step_K.pth the optimizer and the epoch too. */
 void training_load(Training *t);
 /* All epochs: prints, traces and saves what the options say. Failures stand in ds_error(). */

@@ -26,6 +26,11 @@ extern "C" {
  * beside, synced, then renamed: what was there stays until then. */
 DS_API DS_MUST_CHECK ds_status ds_save(const ds_state *state, const char *path);
 
+/* Whether ds_save can write to path, to be asked before a long training: DS_OK, or the status and the
+ * message of ds_save (unknown suffix, no such folder, no permission). Creates a temporary file beside
+ * path and removes it; path itself is not touched. */
+DS_API DS_MUST_CHECK ds_status ds_save_check(const char *path);
+
 /* The same in files of at most max_bytes of tensors, model-00001-of-00002.safetensors (.bin) for the path
  * model.safetensors, and model.safetensors.index.json, which says where each tensor is; one file if all fit. */
 DS_API DS_MUST_CHECK ds_status ds_save_sharded(const ds_state *state, const char *path,

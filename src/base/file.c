@@ -103,14 +103,15 @@ static void free_file(dsi_file *f)
     dsi_free(f);
 }
 
-/* O_EXCL would refuse what a process of the same number left behind when it was killed. */
+/* O_EXCL would refuse a file that a killed process of the same number has left. Messages name
+ * `path`, which the caller asked for. */
 static dsi_file *create(char *path, char *temporary)
 {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     dsi_file *f = dsi_alloc(sizeof *f);
     *f = (dsi_file){.path = path, .temporary = temporary, .fd = fd};
     if (fd >= 0) return f;
-    io_error("write", temporary, errno);
+    io_error("write", path, errno);
     free_file(f);
     return NULL;
 }
@@ -121,6 +122,14 @@ dsi_file *dsi_file_replace(const char *path)
     dsi_text name = {0};
     dsi_text_add(&name, "%s.tmp.%ld", path, (long)getpid());
     return create(dsi_strdup(path), name.s);
+}
+
+ds_status dsi_file_check_replace(const char *path)
+{
+    if (path && dsi_is_folder(path)) return io_error("write", path, EISDIR);
+    dsi_file *f = dsi_file_replace(path);
+    dsi_file_abandon(f);
+    return f ? DS_OK : ds_error_status();
 }
 
 dsi_file *dsi_file_create(const char *path)

@@ -12,6 +12,9 @@ char *dsi_file_read(const char *path, size_t *bytes);
  * holds the old file or the whole new one. Errors stick: check the one of commit. */
 typedef struct dsi_file dsi_file;
 dsi_file *dsi_file_replace(const char *path);
+/* Tries dsi_file_replace and removes the temporary file again; path itself is not touched. Fails with
+ * the message of a write that cannot begin: no such folder, no permission, path is a folder. */
+ds_status dsi_file_check_replace(const char *path);
 /* The same, but writes path itself: for a folder that is renamed as a whole. */
 dsi_file *dsi_file_create(const char *path);
 void dsi_file_write(dsi_file *f, const void *data, size_t bytes);

@@ -21,15 +21,26 @@ static ds_status unknown(const char *what, const char *path)
                     what, path);
 }
 
-ds_status dsi_save_dict(const ds_value *dict, const char *path)
+static ds_status check_path(const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
+    return dsi_ends_with(path, ".safetensors") || dsi_is_pth(path) ? DS_OK : unknown("save", path);
+}
+
+ds_status ds_save_check(const char *path)
+{
+    return check_path(path) == DS_OK ? dsi_file_check_replace(path) : ds_error_status();
+}
+
+ds_status dsi_save_dict(const ds_value *dict, const char *path)
+{
+    if (check_path(path) != DS_OK) return ds_error_status();
     if (dsi_ends_with(path, ".safetensors")) {
         /* transformers wants to be told */
         static const char *const format[] = {"format", "pt", NULL};
         return dsi_safetensors_save_dict(dict, path, format);
     }
-    return dsi_is_pth(path) ? ds_value_save(dict, path) : unknown("save", path);
+    return ds_value_save(dict, path);
 }
 
 ds_status ds_save(const ds_state *state, const char *path)

@@ -123,11 +123,28 @@ static void full_disk_leaves_the_old_one(void **state)
     unlink(in_folder("a"));
 }
 
+static void a_check_writes_nothing(void **state)
+{
+    (void)state;
+    put("a", "old");
+    CHECK_INT(dsi_file_check_replace(in_folder("a")), DS_OK);
+    check_text("a", "old");
+    CHECK_INT(dsi_file_check_replace(in_folder("b")), DS_OK);
+    CHECK_INT(entries(), 1);
+    CHECK(dsi_file_check_replace(in_folder("nowhere/a")) != DS_OK);
+    CHECK_ERROR("nowhere/a: No such file or directory");
+    CHECK(dsi_file_check_replace(folder) != DS_OK);
+    CHECK_ERROR(": Is a directory");
+    CHECK(dsi_file_check_replace(NULL) != DS_OK);
+    CHECK_ERROR("NULL");
+    unlink(in_folder("a"));
+}
+
 static void wrong_paths_are_named(void **state)
 {
     (void)state;
     CHECK(!dsi_file_replace(in_folder("nowhere/a")));
-    CHECK_ERROR("nowhere/a");
+    CHECK_ERROR("nowhere/a: No such file or directory"); /* not that of the temporary file */
     CHECK(!dsi_file_read(in_folder("nothing"), NULL));
     CHECK_ERROR("nothing: No such file");
     CHECK(!dsi_file_read(folder, NULL));
@@ -202,6 +219,7 @@ int main(void)
         cmocka_unit_test(large_files_are_whole),
         cmocka_unit_test(abandoned_leaves_the_old_one),
         cmocka_unit_test(full_disk_leaves_the_old_one),
+        cmocka_unit_test(a_check_writes_nothing),
         cmocka_unit_test(wrong_paths_are_named),
         cmocka_unit_test(folders_are_made),
         cmocka_unit_test(files_without_a_size_are_read),

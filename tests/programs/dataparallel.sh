@@ -45,7 +45,8 @@ for ids in '' 0, ,1 0,0 one 0,-1 64 '0 1'; do
 done
 status 2 --epochs many
 has err '"many" is not a whole number'
-status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such
+status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such --trace refused.csv
+none refused.csv
 has err 'no/such'
 status 1 --data empty --no_download
 lines err 1

@@ -37,7 +37,8 @@ status 0 --help
 has out 'save-step-interval=N'
 status 2 --epochs many
 has err '"many" is not a whole number'
-status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such
+status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such --trace refused.csv
+none refused.csv
 has err 'no/such'
 status 2 --batch-size 0
 has err 'batch-size: 0 is outside'

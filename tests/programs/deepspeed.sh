@@ -123,6 +123,13 @@ status 1 $sample --deepspeed --local_rank=1 --max_steps 1
 has err 'local_rank is 1, but this process is rank 0 of 1'
 status 1 $sample --deepspeed_mpi --max_steps 1
 has err 'deepspeed_mpi, but this process was not started by MPI'
+mkdir folder.pth
+for path in no/such/folder/x.safetensors x.txt folder.pth /proc/x.pth; do
+    status 1 $sample --max_steps 3 --no_eval --trace refused.csv --save $path
+    has err "$path: "
+    lines err 1
+    none refused.csv
+done
 status 1 $sample --with_cuda
 has err 'device cuda:0: '
 status 1 --data empty --no_download

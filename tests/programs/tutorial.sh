@@ -36,6 +36,12 @@ same b.safetensors c.safetensors
 status 0 $sample --load a.safetensors --eval --save e.safetensors
 same a.safetensors e.safetensors
 has out 'Accuracy of the network'
+status 0 $sample --load a.safetensors --eval --show tested.png
+has tested.png PNG
+has out '^GroundTruth:   '
+status 0 $sample --load a.safetensors --eval --show quiet.png --quiet
+same tested.png quiet.png
+lines out 11
 
 # ---- as the tutorial: ./cifar_net.pth, which PyTorch loads, and one of PyTorch's gives PyTorch's accuracy
 status 0 $sample --max_steps 2 --no_eval
@@ -95,8 +101,21 @@ lines err 2
 printf 'no weights' >bad.safetensors
 status 1 $sample --load bad.safetensors
 has err 'bad.safetensors'
-status 1 $sample --max_steps 3 --no_eval --save no/such/folder/x.safetensors
-has err 'no/such/folder'
+
+# ---- a --save that cannot work is refused before training, under the name that was given
+mkdir folder.pth
+for path in no/such/folder/x.safetensors x.txt x folder.pth /proc/x.pth; do
+    status 1 $sample --max_steps 3 --no_eval --trace refused.csv --save $path
+    has err "$path: "
+    lines err 1
+    none refused.csv
+done
+if [ "$(id -u)" -ne 0 ]; then # root may write everywhere
+    mkdir -m 555 locked
+    status 1 $sample --max_steps 3 --no_eval --trace refused.csv --save locked/x.pth
+    has err 'locked/x.pth: Permission denied'
+    none refused.csv
+fi
 status 1 $sample --max_steps 3 --no_eval --trace no/such/t.csv
 has err 'no/such/t.csv'
 status 1 $sample --lr 1e30 --save f.safetensors
