@@ -65,7 +65,8 @@ static ds_status copy_parts(const Origin *from, int64_t begin, int64_t end, ds_t
         int64_t n = dsi_numel(x->shape), a = begin > at ? begin : at,
                 b = end < at + n ? end : at + n;
         if (a < b)
-            status = dsi_load_range(x, a - at, b - a, dsi_flat_range(to, a - begin, b - begin));
+            status = dsi_load_copy_range(x, a - at, b - a,
+                                         dsi_flat_range(to, a - begin, b - begin));
         at += n;
     }
     return status;
@@ -78,10 +79,10 @@ static ds_status read_elements(void *arg, int64_t offset, void *to, size_t bytes
     int64_t size = (int64_t)sizeof(float), begin = offset / size, n = (int64_t)bytes / size;
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = ds_empty(DS_F32, ds_shape(n));
-    ds_status status = !x ? ds_error_status()
-                       : from->pieces
-                           ? dsi_load_copy(from->pieces, DSI_LOAD_WEIGHTS, begin, begin + n, x)
-                           : copy_parts(from, begin, begin + n, x);
+    ds_status status = !x             ? ds_error_status()
+                       : from->pieces ? dsi_load_copy_param(from->pieces, DSI_LOAD_WEIGHTS, begin,
+                                                            begin + n, x)
+                                      : copy_parts(from, begin, begin + n, x);
     if (status == DS_OK) memcpy(to, ds_data(x), bytes);
     ds_scope_close(scope);
     return status;
@@ -110,7 +111,7 @@ static void say_tensor(const Export *e, const char *name, ds_dims shape)
 
 static ds_status add_trained(Export *e, const char *name, const dsi_load_param *p)
 {
-    int64_t n = dsi_numel(p->shape), has = dsi_load_covered(p, DSI_LOAD_WEIGHTS, 0, n);
+    int64_t n = dsi_numel(p->shape), has = dsi_load_count(p, DSI_LOAD_WEIGHTS, 0, n);
     if (has != n)
         return dsi_fail(DS_EFORMAT,
                         "%s: consumed %" PRId64 " numels out of %" PRId64
@@ -131,7 +132,7 @@ static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
     say_tensor(e, name, dsi_value_shape(v));
     if (dtype != DS_F16 && dtype != DS_BF16 && dtype != DS_F64)
         return ds_value_set(e->dict, name, dsi_value_ref(v));
-    const ds_tensor *x = dsi_load_tensor(v, "");
+    const ds_tensor *x = dsi_load_read_tensor(v, "");
     if (!x) return ds_error_status();
     Origin *from = add_origin(e);
     dsi_list_add(&from->parts, x);
@@ -144,14 +145,14 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
     Origin *from = add_origin(e);
     int64_t has = 0, ranks = e->l.ranks;
     ds_dims dims;
-    if (dsi_load_shape(shape, &dims) != DS_OK) return ds_error_status();
+    if (dsi_load_read_shape(shape, &dims) != DS_OK) return ds_error_status();
     for (int64_t r = 0; has < dsi_numel(dims) && r < ranks; r++) {
         dsi_text file = {0};
         dsi_text_add(&file, "zero_pp_rank_%" PRId64 "_mp_rank_00_model_states.pt", r);
-        const ds_value *model = r ? dsi_load_open(&e->l, file.s) : e->l.model;
+        const ds_value *model = r ? dsi_load_open_file(&e->l, file.s) : e->l.model;
         dsi_text_free(&file);
         const ds_value *all = ds_value_get(model, "frozen_param_fragments");
-        const ds_tensor *x = model ? dsi_load_tensor(ds_value_get(all, name), "") : NULL;
+        const ds_tensor *x = model ? dsi_load_read_tensor(ds_value_get(all, name), "") : NULL;
         if (!x) return ds_error_status();
         dsi_list_add(&from->parts, x);
         has += dsi_numel(x->shape);
@@ -169,7 +170,7 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 
 static ds_status add_tensor(Export *e, const char *name, ds_value *v)
 {
-    const dsi_load_param *p = dsi_load_param_of(&e->l, name);
+    const dsi_load_param *p = dsi_load_find_param(&e->l, name);
     const ds_value *frozen = ds_value_find(e->l.model, "frozen_param_shapes");
     const ds_value *shape = ds_value_get(frozen, name);
     if (p) return add_trained(e, name, p);
@@ -203,7 +204,7 @@ static ds_status add_experts(Export *e)
     char *pattern = dsi_path_in(e->l.folder, "layer_*_expert_*_model_states.pt");
     bool found = glob(pattern, 0, NULL, &files) == 0;
     for (size_t i = 0; found && status == DS_OK && i < files.gl_pathc; i++) {
-        const ds_value *v = dsi_load_open(&e->l, strrchr(files.gl_pathv[i], '/') + 1);
+        const ds_value *v = dsi_load_open_file(&e->l, strrchr(files.gl_pathv[i], '/') + 1);
         if (!v) status = ds_error_status();
         for (int64_t k = 0; status == DS_OK && k < ds_value_len(v); k++) {
             const char *name = ds_value_text(ds_value_key_at(v, k));

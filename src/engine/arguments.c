@@ -20,7 +20,7 @@ static const struct argp_option options[] = {
     {"deepspeed-mpi", MPI, 0, OPTION_ALIAS | OPTION_HIDDEN, 0, 0},
     {0}};
 
-static void set_local_rank(ds_arguments *a, const char *text, struct argp_state *state)
+static void argument_set_local_rank(ds_arguments *a, const char *text, struct argp_state *state)
 {
     char *end;
     errno = 0;
@@ -30,7 +30,7 @@ static void set_local_rank(ds_arguments *a, const char *text, struct argp_state 
     a->local_rank = n;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t argument_parse(int key, char *arg, struct argp_state *state)
 {
     ds_arguments *a = state->input;
     if (!a) return ARGP_ERR_UNKNOWN;
@@ -45,7 +45,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->deepspeed_config = arg;
         return 0;
     case LOCAL_RANK:
-        set_local_rank(a, arg, state);
+        argument_set_local_rank(a, arg, state);
         return 0;
     case MPI:
         a->deepspeed_mpi = true;
@@ -57,6 +57,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 const struct argp *ds_add_config_arguments(void)
 {
-    static const struct argp argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+    static const struct argp argp = {options, argument_parse, NULL, NULL, NULL, NULL, NULL};
     return &argp;
 }

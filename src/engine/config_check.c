@@ -24,7 +24,7 @@ ds_module *dsi_trial_model(void)
 
 /* Whether the optimizer and the schedule can be made: their options are known to those who make them. A schedule
  * for an optimizer of the program's is tried with Adam. */
-static ds_status check_parts(const dsi_config *c)
+static ds_status config_check_parts(const dsi_config *c)
 {
     bool named = c->optimizer.type != NULL;
     if (!named && !c->scheduler.type) return DS_OK;
@@ -46,7 +46,7 @@ static ds_status check_parts(const dsi_config *c)
 ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
 {
     dsi_config *c = dsi_config_read(config, world_size);
-    if (c && check_parts(c) != DS_OK) {
+    if (c && config_check_parts(c) != DS_OK) {
         dsi_config_free(c);
         c = NULL;
     }

@@ -33,9 +33,9 @@ struct ds_engine {
     ds_monitor *monitor;
     dsi_timers *timers; /* NULL: off */
     dsi_throughput throughput;
-    struct dsi_async_save *behind; /* a checkpoint that is being written; NULL: none */
-    bool behind_told;              /* its failure was printed */
-    char *loaded;                  /* folder of the last checkpoint that was loaded */
+    struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
+    bool async_save_logged;            /* its failure was printed */
+    char *loaded;                      /* folder of the last checkpoint that was loaded */
 
     /* counters, as DeepSpeed's */
     int64_t micro_steps, global_steps, global_samples, skipped_steps;

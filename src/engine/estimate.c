@@ -18,7 +18,7 @@
 /* ---- from the configuration ------------------------------------------------------------------------------ */
 
 /* How many tensors the optimizer keeps beside each parameter; -1 with the message. */
-static int moments_of(const dsi_config *c)
+static int optimizer_count_moments(const dsi_config *c)
 {
     if (!c->optimizer.type) return 0;
     int n = 0;
@@ -52,13 +52,13 @@ typedef struct Leaf {
     bool placed;
 } Leaf;
 
-static int64_t peak_of(const Pass *p)
+static int64_t pass_peak(const Pass *p)
 {
     return (int64_t)dsi_cache_use(p->device).peak_live - p->before;
 }
 
 /* It gets no place, but the moment is known: of the first gradient of an op. */
-static ds_tensor *ask(void *arg, ds_tensor *x)
+static ds_tensor *pass_note_request(void *arg, ds_tensor *x)
 {
     (void)x;
     Leaf *l = arg;
@@ -66,19 +66,19 @@ static ds_tensor *ask(void *arg, ds_tensor *x)
     l->placed = true;
     if (p->asked) return NULL;
     p->asked = true;
-    p->peak = peak_of(p);
+    p->peak = pass_peak(p);
     dsi_cache_restart_peaks(p->device);
     return NULL;
 }
 
-static void complete(void *arg, ds_tensor *x)
+static void pass_note_complete(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     Pass *p = l->pass;
     dsi_pass_event e = {.i = l->i,
                         .placed = l->placed,
                         .before = p->asked ? p->peak : 0,
-                        .peak = peak_of(p),
+                        .peak = pass_peak(p),
                         .live = (int64_t)dsi_cache_use(p->device).live - p->before};
     p->asked = false;
     dsi_list_add(&p->events, e);
@@ -86,13 +86,13 @@ static void complete(void *arg, ds_tensor *x)
     dsi_cache_restart_peaks(p->device);
 }
 
-static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
+static ds_status pass_run(Pass *p, ds_module *model, ds_tensor *input)
 {
     Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
     for (int i = 0; i < p->f->n; i++) {
         leaf[i] = (Leaf){.pass = p, .i = i};
-        dsi_set_grad_ready_hook(p->f->param[i].x, complete, &leaf[i]);
-        dsi_set_grad_buffer_hook(p->f->param[i].x, ask);
+        dsi_set_grad_ready_hook(p->f->param[i].x, pass_note_complete, &leaf[i]);
+        dsi_set_grad_buffer_hook(p->f->param[i].x, pass_note_request);
     }
     ds_scope *scope = ds_scope_open();
     dsi_cache_restart_peaks(p->device);
@@ -106,7 +106,7 @@ static ds_status run_pass(Pass *p, ds_module *model, ds_tensor *input)
 }
 
 /* The values that a pass in 16 bits would lose, and those that a forward changes (running means). */
-static ds_state *copy_values(ds_module *model)
+static ds_state *pass_copy_values(ds_module *model)
 {
     ds_state *now = ds_module_state(model), *copy = ds_state_new();
     for (int i = 0; now && i < ds_state_len(now); i++) {
@@ -118,7 +118,7 @@ static ds_state *copy_values(ds_module *model)
 }
 
 /* The model's gradients, [f->n], some NULL: while the pass runs the model has none. */
-static ds_tensor **take_gradients(const dsi_flat *f)
+static ds_tensor **pass_take_gradients(const dsi_flat *f)
 {
     ds_tensor **grad = dsi_alloc((size_t)f->n * sizeof *grad);
     for (int i = 0; i < f->n; i++) {
@@ -128,7 +128,7 @@ static ds_tensor **take_gradients(const dsi_flat *f)
     return grad;
 }
 
-static void return_gradients(const dsi_flat *f, ds_tensor **grad)
+static void pass_return_gradients(const dsi_flat *f, ds_tensor **grad)
 {
     for (int i = 0; i < f->n; i++) {
         ds_set_grad_of(f->param[i].x, grad[i]);
@@ -137,25 +137,25 @@ static void return_gradients(const dsi_flat *f, ds_tensor **grad)
     dsi_free(grad);
 }
 
-static ds_status measure(Pass *p, const dsi_zero_opts *o, const ds_estimate_opts *q)
+static ds_status pass_measure(Pass *p, const dsi_zero_opts *o, const ds_estimate_opts *q)
 {
     ds_dtype was = ds_dtype_of(ds_module_param_at(q->model, 0, NULL));
     dsi_rng generator = *dsi_rng_default();
-    ds_tensor **gradients = take_gradients(p->f);
-    ds_state *values = copy_values(q->model);
+    ds_tensor **gradients = pass_take_gradients(p->f);
+    ds_state *values = pass_copy_values(q->model);
     ds_status status = ds_error() ? ds_error_status() : ds_module_to(q->model, o->dtype);
     ds_tensor *x = q->input->dtype <= DS_BF16 ? ds_cast(q->input, o->dtype) : q->input;
-    if (status == DS_OK) status = run_pass(p, q->model, x);
+    if (status == DS_OK) status = pass_run(p, q->model, x);
     if (ds_module_to(q->model, was) != DS_OK || ds_module_load(q->model, values) != DS_OK)
         status = ds_error_status();
     ds_state_free(values);
-    return_gradients(p->f, gradients);
+    pass_return_gradients(p->f, gradients);
     *dsi_rng_default() = generator;
     return status;
 }
 
-static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
-                                const ds_estimate_opts *q, dsi_estimate *e)
+static ds_status estimate_from_model(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
+                                     const ds_estimate_opts *q, dsi_estimate *e)
 {
     dsi_flat_opts layout = dsi_zero_layout(o, 0, s->ranks);
     dsi_flat *f = dsi_flat_new(q->model, &layout);
@@ -163,7 +163,7 @@ static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes
     Pass p = {.f = f, .device = f->param[0].x->device};
     dsi_cache_peaks peaks = dsi_cache_get_peaks(p.device);
     ds_scope *scope = ds_scope_open();
-    ds_status status = measure(&p, o, q);
+    ds_status status = pass_measure(&p, o, q);
     ds_scope_close(scope);
     dsi_cache_set_peaks(p.device, peaks);
     if (status == DS_OK) {
@@ -180,22 +180,23 @@ static ds_status estimate_model(const dsi_zero_opts *o, const dsi_estimate_sizes
 
 /* ---- the answer -------------------------------------------------------------------------------------------- */
 
-static ds_status estimate(const dsi_config *c, const ds_estimate_opts *q, dsi_estimate *e)
+static ds_status estimate_from_config(const dsi_config *c, const ds_estimate_opts *q,
+                                      dsi_estimate *e)
 {
     dsi_zero_opts o = dsi_engine_zero_opts(c);
     dsi_estimate_sizes s = {.ranks = c->world_size,
-                            .moments = moments_of(c),
+                            .moments = optimizer_count_moments(c),
                             .accumulates = c->gradient_accumulation_steps > 1,
                             .params = q->params,
                             .largest = q->largest,
                             .activations = q->activations};
     if (s.moments < 0) return ds_error_status();
-    if (q->model) return estimate_model(&o, &s, q, e);
+    if (q->model) return estimate_from_model(&o, &s, q, e);
     *e = dsi_estimate_sizes_only(&o, &s);
     return DS_OK;
 }
 
-static ds_status check(const ds_estimate_opts *q)
+static ds_status estimate_check(const ds_estimate_opts *q)
 {
     if (!q->model && q->params < 1)
         return dsi_fail(DS_EINVAL,
@@ -217,11 +218,11 @@ ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts q)
 {
     if (!out) return dsi_null_argument("estimate_memory");
     *out = (ds_memory_estimate){0};
-    if (check(&q) != DS_OK) return ds_error_status();
+    if (estimate_check(&q) != DS_OK) return ds_error_status();
     dsi_config *c = dsi_config_read(q.config, q.world_size ? q.world_size : 1);
     if (!c) return ds_error_status();
     dsi_estimate e = {0};
-    ds_status status = estimate(c, &q, &e);
+    ds_status status = estimate_from_config(c, &q, &e);
     if (status == DS_OK)
         *out = (ds_memory_estimate){.stage = (int)c->zero.stage,
                                     .dtype = dsi_engine_zero_opts(c).dtype,

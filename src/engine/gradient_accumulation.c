@@ -1,4 +1,4 @@
-/* engine/accumulate.c: where an update ends: counted by the engine, or said by the program; batch sizes that change
+/* engine/gradient_accumulation.c: where an update ends: counted by the engine, or said by the program; batch sizes that change
  * during training.
  *
  * Micro steps are counted from the last update on, not modulo gradient_accumulation_steps as in DeepSpeed: after a
@@ -19,7 +19,7 @@ void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary)
 }
 
 /* Gradients that were added up so far were divided by the old number. */
-static ds_status between_updates(const ds_engine *e, const char *op)
+static ds_status batch_check_between_updates(const ds_engine *e, const char *op)
 {
     if (!e->went_backward && !e->accumulated) return DS_OK;
     return dsi_fail(DS_ESTATE,
@@ -29,10 +29,10 @@ static ds_status between_updates(const ds_engine *e, const char *op)
                     (long long)e->config->gradient_accumulation_steps);
 }
 
-static ds_status set(ds_engine *e, const char *op, int64_t micro, int64_t accumulate)
+static ds_status batch_set_sizes(ds_engine *e, const char *op, int64_t micro, int64_t accumulate)
 {
     dsi_config *c = e->config;
-    if (between_updates(e, op) != DS_OK) return ds_error_status();
+    if (batch_check_between_updates(e, op) != DS_OK) return ds_error_status();
     if (c->zero.deterministic)
         return dsi_fail(DS_ESTATE,
                         "%s: zero_optimization.deterministic cuts the data by the batch sizes of "
@@ -50,7 +50,8 @@ ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n)
     static const char op[] = "engine_set_train_batch_size";
     if (!e) return dsi_null_argument(op);
     int64_t micro = e->config->train_micro_batch_size_per_gpu, ranks = ds_comm_size(e->comm);
-    if (n >= 1 && n % (micro * ranks) == 0) return set(e, op, micro, n / (micro * ranks));
+    if (n >= 1 && n % (micro * ranks) == 0)
+        return batch_set_sizes(e, op, micro, n / (micro * ranks));
     return dsi_fail(DS_EINVAL,
                     "%s: %lld is no multiple of %lld (train_micro_batch_size_per_gpu) * %lld "
                     "(ranks)",
@@ -61,6 +62,7 @@ ds_status ds_engine_set_train_micro_batch_size(ds_engine *e, int64_t n)
 {
     static const char op[] = "engine_set_train_micro_batch_size";
     if (!e) return dsi_null_argument(op);
-    if (n >= 1 && n <= INT32_MAX) return set(e, op, n, e->config->gradient_accumulation_steps);
+    if (n >= 1 && n <= INT32_MAX)
+        return batch_set_sizes(e, op, n, e->config->gradient_accumulation_steps);
     return dsi_fail(DS_EINVAL, "%s: %lld: expected 1 to %d samples", op, (long long)n, INT32_MAX);
 }

@@ -1,4 +1,4 @@
-/* engine/state.c: the model's state dict, whole on every rank: parameters that ranks divide are gathered, and so are
+/* engine/model_state.c: the model's state dict, whole on every rank: parameters that ranks divide are gathered, and so are
  * experts that they share; and the way back, to where the parameters are trained.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* The model's names with whole parameters, but only the experts of this rank. */
-static ds_state *own_state(ds_engine *e, bool masters)
+static ds_state *state_of_rank(ds_engine *e, bool masters)
 {
     ds_state *state = ds_module_state(e->model);
     ds_status status = DS_OK;
@@ -34,7 +34,7 @@ static ds_state *own_state(ds_engine *e, bool masters)
 /* ---- experts of other ranks: Note [Experts] of nn/module.h --------------------------------------------- */
 
 /* "..deepspeed_experts.N.rest" with another number. */
-static void write_name(dsi_text *to, const char *name, int number)
+static void expert_write_name(dsi_text *to, const char *name, int number)
 {
     static const char list[] = "deepspeed_experts.";
     const char *digits = strstr(name, list) + sizeof list - 1;
@@ -44,8 +44,8 @@ static void write_name(dsi_text *to, const char *name, int number)
 }
 
 /* Entries begin .. end-1 of `own` are this rank's experts of one layer: all ranks' to `whole`, by number. */
-static ds_status add_layer(ds_state *whole, const ds_state *own, int begin, int end,
-                           const dsi_expert *first)
+static ds_status state_add_layer(ds_state *whole, const ds_state *own, int begin, int end,
+                                 const dsi_expert *first)
 {
     const dsi_experts *of = first->of;
     int rank = dsi_comm_rank(of->expert), here = of->all / of->ep_size, n = end - begin;
@@ -61,7 +61,7 @@ static ds_status add_layer(ds_state *whole, const ds_state *own, int begin, int 
         int r = i / n, at = i % n;
         ds_tensor *x = ds_reshape(ds_select(all[at], 0, r), ds_state_at(own, begin + at)->shape);
         int number = first->number + at / (n / here) + (r - rank) * here;
-        write_name(&name, ds_state_name(own, begin + at), number);
+        expert_write_name(&name, ds_state_name(own, begin + at), number);
         status = x ? ds_state_set(whole, name.s, x) : ds_error_status();
     }
     dsi_text_free(&name);
@@ -70,7 +70,7 @@ static ds_status add_layer(ds_state *whole, const ds_state *own, int begin, int 
 }
 
 /* `own` with the experts of the other ranks among those of this one. */
-static ds_state *with_all_experts(const ds_module *model, const ds_state *own)
+static ds_state *state_with_all_experts(const ds_module *model, const ds_state *own)
 {
     ds_state *in_model = ds_module_state(model), *whole = ds_state_new();
     ds_status status = DS_OK;
@@ -83,7 +83,7 @@ static ds_state *with_all_experts(const ds_module *model, const ds_state *own)
             dsi_expert other = dsi_module_expert_of(model, ds_state_at(in_model, end));
             if (!other.of || other.layer != e.layer) break;
         }
-        status = shared ? add_layer(whole, own, i, end, &e)
+        status = shared ? state_add_layer(whole, own, i, end, &e)
                         : ds_state_set(whole, ds_state_name(own, i), ds_state_at(own, i));
     }
     ds_set_grad(was);
@@ -97,9 +97,9 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
 {
     if (!e) return dsi_null_operand("engine_state");
     ds_scope *scope = ds_scope_open();
-    ds_state *own = own_state(e, masters), *whole = own;
+    ds_state *own = state_of_rank(e, masters), *whole = own;
     if (own && ds_comm_size(e->comm) > 1) {
-        whole = with_all_experts(e->model, own);
+        whole = state_with_all_experts(e->model, own);
         ds_state_free(own);
     }
     ds_scope_close(scope);
@@ -109,7 +109,8 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
 /* ---- the way back -------------------------------------------------------------------------------------- */
 
 /* Parameter k of the layout: the elements that this rank updates. */
-static ds_status load_part(const ds_engine *e, const dsi_flat *f, int k, const ds_state *state)
+static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k,
+                                 const ds_state *state)
 {
     ds_tensor *part = dsi_zero_part(e->zero, f->param[k].index);
     ds_tensor *whole = ds_state_get(state, dsi_flat_path(f, e->model, k));
@@ -122,11 +123,11 @@ static ds_status load_part(const ds_engine *e, const dsi_flat *f, int k, const d
     return status == DS_OK ? gone : status;
 }
 
-static ds_status load_all(const ds_engine *e, const ds_state *mine, const ds_state *state)
+static ds_status state_load_all(const ds_engine *e, const ds_state *mine, const ds_state *state)
 {
     const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
     ds_status status = DS_OK;
-    for (int k = 0; f && status == DS_OK && k < f->n; k++) status = load_part(e, f, k, state);
+    for (int k = 0; f && status == DS_OK && k < f->n; k++) status = state_load_part(e, f, k, state);
     for (int i = 0; status == DS_OK && i < ds_state_len(mine); i++) {
         ds_tensor *x = ds_state_at(mine, i);
         bool apart = false;
@@ -148,7 +149,7 @@ ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
                                                  "exchanges them back")
                            : dsi_module_check_state(e->model, mine, state);
     status = dsi_sync_status(e->comm, status);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, load_all(e, mine, state));
+    if (status == DS_OK) status = dsi_sync_status(e->comm, state_load_all(e, mine, state));
     if (status == DS_OK && e->zero) status = dsi_zero_publish(e->zero);
     ds_state_free(mine);
     ds_scope_close(scope);

@@ -1,4 +1,4 @@
-/* engine/agree.c: a failure of one rank becomes one of all; texts of rank 0.
+/* engine/sync_status.c: a failure of one rank becomes one of all; texts of rank 0.
  * SPDX-License-Identifier: MIT */
 #include "sync_status.h"
 
@@ -12,23 +12,23 @@
 #define ROOM 1024 /* of a message */
 
 /* The n elements at p as an operand. */
-static dsi_view view(void *p, ds_dtype dtype, int64_t n)
+static dsi_view message_view(void *p, ds_dtype dtype, int64_t n)
 {
     return (dsi_view){.p = p, .dtype = dtype, .n = 1, .d = {n}, .s = {1}};
 }
 
-static ds_status broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int root)
+static ds_status message_broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int root)
 {
-    return dsi_request_wait(dsi_broadcast_start(c, view(p, dtype, n), root));
+    return dsi_request_wait(dsi_broadcast_start(c, message_view(p, dtype, n), root));
 }
 
-static ds_status reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
+static ds_status message_all_reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
 {
-    return dsi_request_wait(dsi_all_reduce_start(c, view(x, DS_I64, n), op, NULL));
+    return dsi_request_wait(dsi_all_reduce_start(c, message_view(x, DS_I64, n), op, NULL));
 }
 
 /* The least number. Who saves on rank 0 alone, as one may without ranks, waits here. */
-static ds_status find_first(ds_comm *c, int64_t *number)
+static ds_status rank_find_first(ds_comm *c, int64_t *number)
 {
     dsi_request least = {.comm = c,
                          .what = DSI_ALL_REDUCE,
@@ -50,11 +50,11 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine)
     char message[ROOM] = "", own[ROOM];
     int64_t first = mine == DS_OK ? size : rank, status = mine;
     snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? dsi_error_latest() : "");
-    if (find_first(c, &first) != DS_OK) return ds_error_status();
+    if (rank_find_first(c, &first) != DS_OK) return ds_error_status();
     if (first == size) return DS_OK;
     if (first == rank) memcpy(message, own, sizeof message);
-    if (broadcast(c, &status, DS_I64, 1, (int)first) != DS_OK ||
-        broadcast(c, message, DS_U8, ROOM, (int)first) != DS_OK)
+    if (message_broadcast(c, &status, DS_I64, 1, (int)first) != DS_OK ||
+        message_broadcast(c, message, DS_U8, ROOM, (int)first) != DS_OK)
         return ds_error_status();
     message[ROOM - 1] = 0;
     return dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
@@ -64,17 +64,18 @@ ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out)
 {
     int64_t n = text ? (int64_t)strlen(text) : -1;
     *out = NULL;
-    if (ds_comm_size(c) > 1 && broadcast(c, &n, DS_I64, 1, 0) != DS_OK) return ds_error_status();
+    if (ds_comm_size(c) > 1 && message_broadcast(c, &n, DS_I64, 1, 0) != DS_OK)
+        return ds_error_status();
     if (n < 0) return DS_OK;
     *out = dsi_alloc((size_t)n + 1);
     if (ds_comm_rank(c) == 0 && text) memcpy(*out, text, (size_t)n);
     if (ds_comm_size(c) == 1 || !n) return DS_OK;
-    return broadcast(c, *out, DS_U8, n, 0);
+    return message_broadcast(c, *out, DS_U8, n, 0);
 }
 
 ds_status dsi_broadcast_count(ds_comm *c, int64_t *n)
 {
-    return ds_comm_size(c) > 1 ? broadcast(c, n, DS_I64, 1, 0) : DS_OK;
+    return ds_comm_size(c) > 1 ? message_broadcast(c, n, DS_I64, 1, 0) : DS_OK;
 }
 
 uint64_t dsi_text_hash(const char *s) /* FNV-1a */
@@ -89,7 +90,8 @@ ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
     int64_t low = (int64_t)(dsi_text_hash(text) >> 1), high = low;
     *same = true;
     if (ds_comm_size(c) == 1) return DS_OK;
-    if (reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK || reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)
+    if (message_all_reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK ||
+        message_all_reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)
         return ds_error_status();
     *same = low == high;
     return DS_OK;

@@ -36,62 +36,62 @@ void dsi_timers_free(dsi_timers *t)
     dsi_free(t);
 }
 
-static Timer *find(const dsi_timers *t, const char *name)
+static Timer *timer_find(const dsi_timers *t, const char *name)
 {
     for (int i = 0; t && i < t->n; i++)
         if (!strcmp(t->at[i].name, name)) return &t->at[i];
     return NULL;
 }
 
-static Timer *find_or_add(dsi_timers *t, const char *name)
+static Timer *timer_find_or_add(dsi_timers *t, const char *name)
 {
-    Timer *timer = find(t, name);
+    Timer *timer = timer_find(t, name);
     if (timer) return timer;
     dsi_list_add(t, (Timer){.name = dsi_strdup(name)});
     return &t->at[t->n - 1];
 }
 
-static void start_at(dsi_timers *t, const char *name, double now)
+static void timer_start_at(dsi_timers *t, const char *name, double now)
 {
-    Timer *timer = find_or_add(t, name);
+    Timer *timer = timer_find_or_add(t, name);
     timer->begun = now;
     timer->running = true;
 }
 
-static void add_time(Timer *timer, double seconds)
+static void timer_add_time(Timer *timer, double seconds)
 {
     timer->last = seconds;
     timer->seconds += seconds;
     timer->count++;
 }
 
-static void stop_at(dsi_timers *t, const char *name, double now)
+static void timer_stop_at(dsi_timers *t, const char *name, double now)
 {
-    Timer *timer = find(t, name);
+    Timer *timer = timer_find(t, name);
     if (!timer || !timer->running) return;
     timer->running = false;
-    add_time(timer, now - timer->begun);
+    timer_add_time(timer, now - timer->begun);
 }
 
 void dsi_timer_start(dsi_timers *t, const char *name)
 {
-    if (t) start_at(t, name, dsi_now());
+    if (t) timer_start_at(t, name, dsi_now());
 }
 
 void dsi_timer_stop(dsi_timers *t, const char *name)
 {
-    if (t) stop_at(t, name, dsi_now());
+    if (t) timer_stop_at(t, name, dsi_now());
 }
 
 double dsi_timer_ms(const dsi_timers *t, const char *name)
 {
-    const Timer *timer = find(t, name);
+    const Timer *timer = timer_find(t, name);
     return timer ? 1e3 * timer->seconds : 0;
 }
 
 double dsi_timer_mean_ms(const dsi_timers *t, const char *name)
 {
-    const Timer *timer = find(t, name);
+    const Timer *timer = timer_find(t, name);
     return timer && timer->count ? 1e3 * timer->seconds / (double)timer->count : 0;
 }
 
@@ -101,7 +101,7 @@ void dsi_timers_log(dsi_timers *t, int n, const char *const *names)
     dsi_text line = {0};
     dsi_text_add(&line, "time (ms)");
     for (int i = 0; i < n; i++) {
-        Timer *timer = find(t, names[i]);
+        Timer *timer = timer_find(t, names[i]);
         if (!timer) continue;
         dsi_text_add(&line, " | %s: %.2f", names[i], 1e3 * timer->seconds);
         *timer = (Timer){.name = timer->name};
@@ -121,27 +121,27 @@ void dsi_phase_start(dsi_timers *t, dsi_phase phase)
 {
     if (!t) return;
     double now = dsi_now();
-    start_at(t, micro[phase], now);
-    start_at(t, global[phase], now);
+    timer_start_at(t, micro[phase], now);
+    timer_start_at(t, global[phase], now);
 }
 
 void dsi_phase_stop(dsi_timers *t, dsi_phase phase)
 {
     if (!t) return;
     double now = dsi_now();
-    stop_at(t, micro[phase], now);
-    stop_at(t, global[phase], now);
+    timer_stop_at(t, micro[phase], now);
+    timer_stop_at(t, global[phase], now);
 }
 
 void dsi_phase_split_backward(dsi_timers *t, double reducing)
 {
-    const Timer *all = find(t, micro[DSI_BWD]);
+    const Timer *all = timer_find(t, micro[DSI_BWD]);
     if (!all) return;
     double inner = all->last - reducing;
-    add_time(find_or_add(t, micro[DSI_BWD_INNER]), inner);
-    add_time(find_or_add(t, global[DSI_BWD_INNER]), inner);
-    add_time(find_or_add(t, micro[DSI_BWD_ALLREDUCE]), reducing);
-    add_time(find_or_add(t, global[DSI_BWD_ALLREDUCE]), reducing);
+    timer_add_time(timer_find_or_add(t, micro[DSI_BWD_INNER]), inner);
+    timer_add_time(timer_find_or_add(t, global[DSI_BWD_INNER]), inner);
+    timer_add_time(timer_find_or_add(t, micro[DSI_BWD_ALLREDUCE]), reducing);
+    timer_add_time(timer_find_or_add(t, global[DSI_BWD_ALLREDUCE]), reducing);
 }
 
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
@@ -152,7 +152,7 @@ void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gr
     const double seconds[] = {allgather, gradients, update};
     int first = stage == 3 ? 2 : 0; /* there parameters are gathered in forward */
     if (!t || !stage) return;
-    for (int i = first; i < 3; i++) add_time(find_or_add(t, name[i]), seconds[i]);
+    for (int i = first; i < 3; i++) timer_add_time(timer_find_or_add(t, name[i]), seconds[i]);
     dsi_timers_log(t, 3 - first, name + first);
 }
 
@@ -179,7 +179,7 @@ double dsi_throughput_average(const dsi_throughput *t)
     return (double)t->batch_size / (t->total_seconds / (double)(t->global_step - WARM_UP));
 }
 
-static void log_throughput(const dsi_throughput *t)
+static void throughput_log(const dsi_throughput *t)
 {
     const double GB = 1024.0 * 1024 * 1024;
     ds_device device = ds_current_device();
@@ -210,5 +210,5 @@ void dsi_throughput_stop(dsi_throughput *t, bool global_step)
     if (!global_step) return;
     t->current = (double)t->batch_size / (t->step_seconds + 1e-6);
     t->step_seconds = 0;
-    if (t->steps_per_print && t->global_step % t->steps_per_print == 0) log_throughput(t);
+    if (t->steps_per_print && t->global_step % t->steps_per_print == 0) throughput_log(t);
 }

@@ -1,4 +1,4 @@
-/* tests/engine/check.c: a configuration looked at without an engine.
+/* tests/engine/config_check.c: a configuration looked at without an engine.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,4 +1,4 @@
-/* tests/engine/accumulate.c: updates that the program ends, and batch sizes that change, in each stage. The
+/* tests/engine/gradient_accumulation.c: updates that the program ends, and batch sizes that change, in each stage. The
  * model is y = sum(w x) of four weights with SGD of rate 1, so that an update is minus the mean gradient.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"

@@ -1,4 +1,4 @@
-/* tests/engine/others.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in
+/* tests/engine/load_deepspeed.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in
  * every stage: weights and moments are its own, to the bit.
  *
  * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with

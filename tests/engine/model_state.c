@@ -1,4 +1,4 @@
-/* tests/engine/state.c: a state dict into an engine goes to where parameters are trained: what it computes, its masters,
+/* tests/engine/model_state.c: a state dict into an engine goes to where parameters are trained: what it computes, its masters,
  * and what the next step makes of them are those of an engine that began with these weights; in each stage,
  * dtype, with offload, on several ranks.
  * SPDX-License-Identifier: MIT */

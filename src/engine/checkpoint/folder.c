@@ -22,7 +22,7 @@
 #define OLD      ".old-"
 #define REMOVING ".removing-"
 
-static ds_status io_error(const char *doing, const char *path)
+static ds_status folder_io_error(const char *doing, const char *path)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(errno));
 }
@@ -57,7 +57,7 @@ char *dsi_path_in(const char *folder, const char *name) { return hidden(folder, 
 
 char *dsi_folder_saving(const char *dir, const char *tag) { return hidden(dir, SAVING, tag); }
 
-char *dsi_folder_part(const char *saving, int rank)
+char *dsi_folder_rank_manifest(const char *saving, int rank)
 {
     dsi_text t = {0};
     dsi_text_add(&t, "%s/" DSI_MANIFEST ".%d", saving, rank);
@@ -69,12 +69,12 @@ static bool begins(const char *s, const char *with) { return strncmp(s, with, st
 /* ---- folders ------------------------------------------------------------------------------------------- */
 
 /* Brings names that were made or changed in a folder to the disk. */
-static ds_status sync_folder(const char *path)
+static ds_status folder_sync(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* EINVAL: file systems that cannot */
     bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-    ds_status status = good ? DS_OK : io_error("sync", path);
+    ds_status status = good ? DS_OK : folder_io_error("sync", path);
     if (fd >= 0) close(fd);
     return status;
 }
@@ -88,12 +88,12 @@ static int remove_entry(const char *path, const struct stat *s, int type, struct
 static ds_status remove_tree(const char *path)
 {
     if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return DS_OK;
-    return io_error("remove", path);
+    return folder_io_error("remove", path);
 }
 
 static ds_status rename_folder(const char *from, const char *to)
 {
-    return rename(from, to) == 0 ? DS_OK : io_error("rename", from);
+    return rename(from, to) == 0 ? DS_OK : folder_io_error("rename", from);
 }
 
 static bool is_checkpoint(const char *folder)
@@ -212,10 +212,10 @@ static ds_status sweep_one(void *arg, const char *dir, const char *name)
 }
 
 /* Two jobs that save to one folder would sweep each other's work. The lock ends with the process at the latest. */
-static ds_status lock_folder(const char *dir, int *lock)
+static ds_status folder_lock(const char *dir, int *lock)
 {
     *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*lock < 0) return io_error("open", dir);
+    if (*lock < 0) return folder_io_error("open", dir);
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return DS_OK;
     bool taken = errno == EWOULDBLOCK;
     close(*lock);
@@ -230,7 +230,7 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
     *lock = -1;
     ds_status status = check_tag(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
-    if (status == DS_OK) status = lock_folder(dir, lock);
+    if (status == DS_OK) status = folder_lock(dir, lock);
     if (status == DS_OK) status = each_name(dir, sweep_one, NULL);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
@@ -241,7 +241,7 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
             "remove it",
             final);
     else if (mkdir(saving, 0777))
-        status = io_error("mkdir", saving);
+        status = folder_io_error("mkdir", saving);
     dsi_free(final);
     dsi_free(saving);
     return status;
@@ -259,11 +259,11 @@ void dsi_folder_abandon(const char *dir, const char *tag)
 static ds_status take_part(dsi_manifest *all, const char *saving, int r)
 {
     dsi_manifest m;
-    char *path = dsi_folder_part(saving, r);
+    char *path = dsi_folder_rank_manifest(saving, r);
     ds_status status = dsi_manifest_read(&m, path);
     for (int i = 0; status == DS_OK && i < m.n; i++)
         dsi_manifest_add(all, m.at[i].name, m.at[i].bytes, m.at[i].crc);
-    if (status == DS_OK && unlink(path)) status = io_error("remove", path);
+    if (status == DS_OK && unlink(path)) status = folder_io_error("remove", path);
     dsi_manifest_free(&m);
     dsi_free(path);
     return status;
@@ -278,7 +278,7 @@ static ds_status seal(const char *dir, const char *saving, int ranks, int64_t st
     for (int r = 0; status == DS_OK && r < ranks; r++) status = take_part(&all, saving, r);
     char *path = dsi_path_in(saving, DSI_MANIFEST);
     if (status == DS_OK) status = dsi_manifest_write(&all, path);
-    if (status == DS_OK) status = sync_folder(saving);
+    if (status == DS_OK) status = folder_sync(saving);
     dsi_free(path);
     dsi_manifest_free(&all);
     dsi_folders_free(&before);
@@ -289,13 +289,13 @@ static ds_status seal(const char *dir, const char *saving, int ranks, int64_t st
 static ds_status replace(const char *dir, const char *tag, const char *saving, const char *final)
 {
     if (renameat2(AT_FDCWD, saving, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return sync_folder(dir) == DS_OK ? remove_tree(saving) : DS_EIO;
-    if (errno != EINVAL && errno != ENOSYS) return io_error("rename", saving);
+        return folder_sync(dir) == DS_OK ? remove_tree(saving) : DS_EIO;
+    if (errno != EINVAL && errno != ENOSYS) return folder_io_error("rename", saving);
     char *old = hidden(dir, OLD, tag);
     ds_status status = rename_folder(final, old);
     if (status == DS_OK && (status = rename_folder(saving, final)) != DS_OK)
         (void)rename(old, final);
-    if (status == DS_OK) status = sync_folder(dir);
+    if (status == DS_OK) status = folder_sync(dir);
     if (status == DS_OK) status = remove_tree(old);
     dsi_free(old);
     return status;
@@ -308,7 +308,7 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_
     if (status == DS_OK && dsi_is_folder(final))
         status = replace(dir, tag, saving, final);
     else if (status == DS_OK && (status = rename_folder(saving, final)) == DS_OK)
-        status = sync_folder(dir);
+        status = folder_sync(dir);
     dsi_free(saving);
     dsi_free(final);
     return status;

@@ -9,29 +9,33 @@
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
  *     DIR/.removing-TAG/      one that is being removed
  *
- * Files are written to .saving-TAG and brought to the disk one by one; each rank then writes the list of
- * its own, manifest.RANK. When all ranks have, rank 0 makes one `manifest` of them, brings the folder to
- * the disk and gives it its name: that is the one step that either happened or did not. `latest` is
- * replaced after it, in the same manner. Whatever happens at any byte, DIR/TAG has a manifest and all of
- * its files, or is not there.
+ * Files are written to .saving-TAG and synced to the disk one by one; each rank
+ * then writes the list of its own, manifest.RANK. When all ranks have, rank 0
+ * merges them into `manifest`, syncs the folder and renames it to DIR/TAG: the
+ * one step that either happened or did not. `latest` is replaced after it, in
+ * the same manner.
  *
- * Hidden folders of these names are left by a save that was killed; the next one removes them. The calls
- * that write are rank 0's alone.
+ * Invariants: at any moment, DIR/TAG has a manifest and all of its files, or does
+ * not exist; `latest` names a tag that was complete when it was written. The
+ * functions that write are called on rank 0 only, except that each rank writes
+ * its own files into .saving-TAG. The lock is held from dsi_folder_begin until
+ * the job is freed. Hidden folders of these names are what a killed save left;
+ * the next save removes them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_FOLDER_H
 #define DSI_ENGINE_CHECKPOINT_FOLDER_H
 
 #include "manifest.h"
 
-#define DSI_MOST_TAG 200 /* letters: names are made of it */
+#define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
 
 char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
 char *dsi_folder_saving(const char *dir, const char *tag);
-char *dsi_folder_part(const char *saving, int rank); /* manifest.RANK */
+char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK */
 
 /* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to replace a folder that is no
- * checkpoint of ours, and a dir to which another job saves now: *lock, to be closed when this save has ended,
- * keeps others out (-1 where the file system has no locks). */
+ * checkpoint of this library, and a dir to which another job is saving: *lock
+ * excludes others until it is closed (-1 if the file system has no locks). */
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
 /* All ranks have written: the manifest, then the name. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);

@@ -2,15 +2,20 @@
  *
  * Note [One load, told once]
  *
- *   each     is there an engine that can take it?                           agree
+ *   each     may this engine load now?                             sync
  *   rank 0   names a folder: the tag's; else latest's; else the newest
- *   each     its share of the files is as the manifest says                 agree; without a tag the next newest is tried
- *   each     finds the pieces of its part, opening no more files than that  agree
- *   each     checks names, shapes, elements, moments                        agree: up to here nothing has changed
- *   each     takes weights, moments, averages, schedule, scale, counters, place in the data, random numbers
+ *   each     verifies its files of the manifest                    sync
+ *            (without a tag the next newest folder is tried)
+ *   each     reads the chunks of its shard, and no other files
+ *   each     checks names, shapes, elements, moments               sync
+ *   each     applies weights, moments, averages, schedule, scale,
+ *            counters, position in the data, random numbers        sync
  *
- * A folder without a manifest is DeepSpeed's, unless it has files that only we write: then it was not
- * copied whole.
+ * A folder without a manifest is DeepSpeed's, unless it has files that only this
+ * library writes: then it was not copied completely.
+ *
+ * Invariants: "sync" is dsi_sync_status: all ranks go on or none. Nothing of the
+ * engine changes before the sync after the checks. The call is collective.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -23,9 +28,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static ds_status told(ds_status status) { return dsi_fail_in("engine_load", status); }
+static ds_status load_fail_in(ds_status status) { return dsi_fail_in("engine_load", status); }
 
-static ds_status check(const ds_engine *e, const ds_load_opts *o)
+static ds_status load_check(const ds_engine *e, const ds_load_opts *o)
 {
     if (ds_error()) return ds_error_status();
     if (!o->dir || !*o->dir)
@@ -43,28 +48,30 @@ static ds_status check(const ds_engine *e, const ds_load_opts *o)
     return DS_OK;
 }
 
-/* ---- whole or not -------------------------------------------------------------------------------------- */
+/* ---- which checkpoint -------------------------------------------------------------------------------------- */
 
-/* Rank 0's folder (NULL: it has none, and a message) on all ranks, and whether it is whole. */
-static ds_status try_folder(const ds_engine *e, const char *mine, char **folder)
+/* Rank 0's folder (NULL: none, with a message) on all ranks, and whether it is
+ * complete. */
+static ds_status load_try_folder(const ds_engine *e, const char *mine, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
-    ds_status status = dsi_sync_status(e->comm, told(first && !mine ? ds_error_status() : DS_OK));
+    ds_status status = dsi_sync_status(e->comm,
+                                       load_fail_in(first && !mine ? ds_error_status() : DS_OK));
     *folder = NULL;
     if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, folder);
     if (status == DS_OK)
         status = dsi_sync_status(
-            e->comm, told(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
+            e->comm,
+            load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
     return status;
 }
 
-/* The tags to try, of which rank 0 knows: what `latest` names, then the others, newest first. None: a
- * message. */
+/* Tags to try, on rank 0: what `latest` names, then the others, newest first. */
 typedef struct Candidates {
     DSI_LIST(char *)
 } Candidates;
 
-static void list_candidates(Candidates *c, const char *dir, char *why, size_t room)
+static void candidates_list(Candidates *c, const char *dir, char *why, size_t room)
 {
     dsi_folders all = dsi_folder_list(dir);
     int before = dsi_error_count();
@@ -84,14 +91,14 @@ static void list_candidates(Candidates *c, const char *dir, char *why, size_t ro
     dsi_folders_free(&all);
 }
 
-/* The newest one that is whole; what was wrong with newer ones is said. */
-static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
+/* The newest complete checkpoint; a warning says what is wrong with newer ones. */
+static ds_status load_find_newest(const ds_engine *e, const char *dir, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
     char why[1024] = "";
     Candidates c = {0};
     int before = dsi_error_count();
-    if (first) list_candidates(&c, dir, why, sizeof why);
+    if (first) candidates_list(&c, dir, why, sizeof why);
     int64_t n = c.n;
     ds_status status = dsi_broadcast_count(e->comm, &n);
     if (status == DS_OK && n == 0)
@@ -99,7 +106,7 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
     for (int64_t i = 0; status == DS_OK && i < n; i++) {
         char *mine = first && c.at ? dsi_folder_find(dir, c.at[i]) : NULL;
         dsi_free(*folder);
-        status = try_folder(e, mine, folder);
+        status = load_try_folder(e, mine, folder);
         dsi_free(mine);
         if (status == DS_OK || status == DS_ECOMM) break;
         if (!*why) snprintf(why, sizeof why, "%s", dsi_error_latest());
@@ -113,54 +120,32 @@ static ds_status find_newest(const ds_engine *e, const char *dir, char **folder)
     return status;
 }
 
-static ds_status find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
+static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
-    if (!o->tag) return find_newest(e, o->dir, folder);
+    if (!o->tag) return load_find_newest(e, o->dir, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;
-    ds_status status = try_folder(e, mine, folder);
+    ds_status status = load_try_folder(e, mine, folder);
     dsi_free(mine);
     return status;
 }
 
-/* ---- what the program had put in ----------------------------------------------------------------------- */
+/* ---- client_state ----------------------------------------------------------------------- */
 
-/* Keys of the model file that are DeepSpeed's and ours. */
-static bool is_engines(const char *key)
+/* Whether a key of the model file is not client_state. */
+static bool key_is_engines(const char *key)
 {
-    static const char *const names[] = {"module",
-                                        "buffer_names",
-                                        "optimizer",
-                                        "param_shapes",
-                                        "frozen_param_shapes",
-                                        "shared_params",
-                                        "frozen_param_fragments",
-                                        "lr_scheduler",
-                                        "data_sampler",
-                                        "random_ltd",
-                                        "sparse_tensor_module_names",
-                                        "csr_tensor_module_names",
-                                        "skipped_steps",
-                                        "global_steps",
-                                        "global_samples",
-                                        "dp_world_size",
-                                        "mp_world_size",
-                                        "checkpoint_parallel_dimensions",
-                                        "ds_config",
-                                        "ds_version",
-                                        "num_experts",
-                                        "ds_autoep_layers",
-                                        DSI_OWN_KEY};
+    static const char *const names[] = {DSI_STATE_MODEL_KEYS};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], key)) return true;
     return false;
 }
 
-static ds_value *client_state(const dsi_loaded *l)
+static ds_value *load_client_state(const dsi_loaded *l)
 {
     ds_value *v = ds_value_dict();
     for (int64_t i = 0; i < ds_value_len(l->model); i++) {
         const char *key = ds_value_text(ds_value_key_at(l->model, i));
-        if (key && !is_engines(key) &&
+        if (key && !key_is_engines(key) &&
             ds_value_set(v, key, dsi_value_ref(ds_value_at(l->model, i))) != DS_OK) {
             ds_value_free(v);
             return NULL;
@@ -171,7 +156,7 @@ static ds_value *client_state(const dsi_loaded *l)
 
 /* ---- the load ------------------------------------------------------------------------------------------ */
 
-static ds_status load_from(ds_engine *e, const ds_load_opts *o, const char *folder)
+static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const char *folder)
 {
     dsi_loaded l = {0};
     ds_scope *scope = ds_scope_open();
@@ -182,10 +167,10 @@ static ds_status load_from(ds_engine *e, const ds_load_opts *o, const char *fold
                                     .engine = e};
     ds_status status = dsi_load_files(&l, folder, &reader);
     if (status == DS_OK) status = dsi_load_check(&l, e, o);
-    status = dsi_sync_status(e->comm, told(status));
-    if (status == DS_OK) status = dsi_sync_status(e->comm, told(dsi_load_take(&l, e, o)));
+    status = dsi_sync_status(e->comm, load_fail_in(status));
+    if (status == DS_OK) status = dsi_sync_status(e->comm, load_fail_in(dsi_load_apply(&l, e, o)));
     if (status == DS_OK && o->client_state) {
-        *o->client_state = client_state(&l);
+        *o->client_state = load_client_state(&l);
         if (!*o->client_state) status = ds_error_status();
     }
     ds_scope_close(scope);
@@ -199,10 +184,10 @@ ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
     char *folder = NULL;
     if (o.client_state) *o.client_state = NULL;
     ds_status status = ds_engine_save_wait(e);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, check(e, &o));
-    if (status == DS_OK) status = find_folder(e, &o, &folder);
+    if (status == DS_OK) status = dsi_sync_status(e->comm, load_check(e, &o));
+    if (status == DS_OK) status = load_find_folder(e, &o, &folder);
     if (status == DS_OK) dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
-    if (status == DS_OK) status = load_from(e, &o, folder);
+    if (status == DS_OK) status = load_from_folder(e, &o, folder);
     if (status != DS_OK) {
         dsi_free(folder);
         return status;

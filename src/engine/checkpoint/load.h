@@ -1,18 +1,27 @@
 /* engine/checkpoint/load.h: what the files of ds_engine_load share.
  *
- *     ds_engine_load     load.c          which checkpoint; the order of things among ranks
- *       whole or not     load_verify.c
- *       what there is    load_files.c    files -> parameters, each with pieces of its tensors (Note [Pieces])
- *                        load_others.c   the same from what DeepSpeed itself saved
- *       whether it fits  load_check.c    nothing is changed before that is known, on all ranks
- *       what is taken    load_take.c     into the engine
+ *   ds_engine_load   load.c            which checkpoint; order among the ranks
+ *     verify         load_verify.c     check sums of all files
+ *     read           load_files.c      files -> parameters, as chunks
+ *                    load_deepspeed.c  the same from what DeepSpeed itself saved
+ *     check          load_check.c      names, shapes, elements, moments
+ *     apply          load_apply.c      into the engine
  *
- * Note [Pieces] Every tensor of a parameter (its float32 weights, each moment, its average) is a set of
- * pieces: elements begin .. end lie from `at` on in a tensor of some file. Whoever saved, on N ranks and
- * in any stage, said which piece it had; whoever loads, on M ranks and in any stage, copies what it needs
- * of them, out of mapped files. So no state is put together anywhere, a rank needs the memory of its own
- * part alone, and reads no other bytes: shards are opened from that one on in which its part must lie, until all of
- * it is covered.
+ * Note [Chunks] Every tensor of a parameter (its float32 weights, each moment,
+ * its average) is a set of chunks: elements [begin, end) of the parameter are at
+ * position `at` in a tensor of some file. Each rank that saved, on N ranks and
+ * in any stage, wrote which chunk it had; each rank that loads, on M ranks and
+ * in any stage, copies what it needs of them out of mapped files. So no state is
+ * assembled as a whole, a rank needs only the memory of its own shard, and reads
+ * no other bytes: files of shards are opened from the most likely one on, until
+ * the rank's shard is complete.
+ *
+ * Invariants: a dsi_loaded owns its mapped files; chunks, `model`, `own`, `rank`
+ * and the values of `params` and `experts` point into them and live as long.
+ * Nothing of the engine changes before dsi_load_check has succeeded on all
+ * ranks. Ranges are in elements of the whole parameter, row-major; byte offsets
+ * occur only in dsi_load_copy_range. Verifying and reading are not collective;
+ * load.c synchronizes the status of all ranks after each.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_LOAD_H
 #define DSI_ENGINE_CHECKPOINT_LOAD_H
@@ -28,17 +37,17 @@
 #define DSI_LOAD_WEIGHTS "fp32" /* the kind of the weights; moments have their optimizer's names */
 #define DSI_LOAD_AVERAGE "average"
 
-typedef struct dsi_load_piece {
+typedef struct dsi_load_chunk {
     const char *kind;
     int64_t begin, end; /* elements of the parameter */
     const ds_tensor *x; /* row-major, in a file */
-    int64_t at;         /* where `begin` lies in it */
-} dsi_load_piece;
+    int64_t at;         /* index in x of element `begin` */
+} dsi_load_chunk;
 
 typedef struct dsi_load_param {
     ds_dims shape;
     int64_t step; /* of the optimizer */
-    DSI_LIST(dsi_load_piece)
+    DSI_LIST(dsi_load_chunk)
 } dsi_load_param;
 
 typedef struct dsi_load_file {
@@ -61,22 +70,23 @@ typedef struct dsi_loaded {
     bool has_optimizer;
 } dsi_loaded;
 
-/* Who reads. */
+/* The rank that reads. */
 typedef struct dsi_load_reader {
     int rank, ranks;
     bool optimizer; /* its state is wanted */
-    /* its part of the parameters is enough; NULL: all of them are wanted */
+    /* only its shard of the parameters is wanted; NULL: all of them */
     const ds_engine *engine;
 } dsi_load_reader;
 
-/* Whether the part-th of so many shares of a folder's files is as it was written. */
-ds_status dsi_load_verify(const char *folder, int part, int parts);
+/* Whether the files that rank `rank` of `ranks` verifies are as they were
+ * written: each file is verified by one rank. */
+ds_status dsi_load_verify(const char *folder, int rank, int ranks);
 
 /* The files of a folder that was verified, mapped. On failure what was read is in l, to be freed too. */
 ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who);
 void dsi_loaded_free(dsi_loaded *l);
 
-dsi_load_param *dsi_load_param_of(const dsi_loaded *l, const char *name); /* NULL: none */
+dsi_load_param *dsi_load_find_param(const dsi_loaded *l, const char *name); /* NULL: none */
 /* The parameter of that name, made if it is new; NULL, with the message, if it has another shape
  * already. */
 dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shape);
@@ -86,40 +96,45 @@ typedef struct dsi_load_group {
     const ds_value *weights, *state, *averages; /* state: {"exp_avg": tensor, ..., "step": ...} */
 } dsi_load_group;
 
-/* Elements begin .. end of p lie from `at` on in each tensor of g. What is there already is passed over:
- * files of several ranks may have the same. */
-ds_status dsi_load_pieces(dsi_load_param *p, const dsi_load_group *g, int64_t begin, int64_t end,
-                          int64_t at);
+/* Adds elements [begin, end) of p as a chunk of each tensor of g, from index `at`
+ * on. Elements that p has already are skipped: files of several ranks may have
+ * the same. */
+ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_t begin,
+                              int64_t end, int64_t at);
 /* A parameter or buffer as the model file has it, or an expert's file; NULL: none has. */
-const ds_value *dsi_load_whole(const dsi_loaded *l, const char *name);
+const ds_value *dsi_load_model_value(const dsi_loaded *l, const char *name);
 
 /* A file of the folder; NULL with the message. */
-const ds_value *dsi_load_open(dsi_loaded *l, const char *name);
-bool dsi_load_has(const dsi_loaded *l, const char *name);
-const char *dsi_load_path_of(const dsi_loaded *l, const ds_value *file);
-/* Puts the file in front of a message about its content. */
-ds_status dsi_load_in(const dsi_loaded *l, const ds_value *file, ds_status status);
+const ds_value *dsi_load_open_file(dsi_loaded *l, const char *name);
+bool dsi_load_has_file(const dsi_loaded *l, const char *name);
+const char *dsi_load_file_path(const dsi_loaded *l, const ds_value *file);
+/* Prefixes the message of a failure with the file's path; returns status. */
+ds_status dsi_load_fail_in(const dsi_loaded *l, const ds_value *file, ds_status status);
 /* The tensor there, row-major, in the current scope; NULL with the message. */
-const ds_tensor *dsi_load_tensor(const ds_value *v, const char *path);
-ds_status dsi_load_shape(const ds_value *v, ds_dims *shape);
+const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path);
+ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape);
 
 bool dsi_load_is_buffer(const dsi_loaded *l, const char *name); /* as the model file says */
 
-/* load_others.c: parameters and pieces of what DeepSpeed saved; without its optimizer, where the weights
- * are whole. */
+/* load_deepspeed.c: parameters and chunks of a checkpoint of DeepSpeed. optimizer:
+ * false leaves its state out, where the weights are in the model file. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
-/* Elements at .. at + n - 1 of row-major x, of a file, to row-major `to`; what was read is let go. */
-ds_status dsi_load_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
-/* Elements of [begin, end) that pieces of that kind have. */
-int64_t dsi_load_covered(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end);
-/* Copies elements [begin, end) to row-major `to`, which has so many. */
-ds_status dsi_load_copy(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
-                        ds_tensor *to);
+/* Copies elements [at, at + n) of row-major x, in a mapped file, to row-major
+ * `to`; pages that were read are released. */
+ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
+/* How many elements of [begin, end) are in chunks of that kind. */
+int64_t dsi_load_count(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end);
+/* Copies elements [begin, end) to row-major `to` of as many elements. */
+ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
+                              ds_tensor *to);
 
-/* Whether the part of e is covered: its weights, with `optimizer` its moments, and averages if it has some. */
-bool dsi_load_enough(const dsi_loaded *l, const ds_engine *e, bool optimizer);
+/* Whether all that e's shard needs has been read: weights; with `optimizer`
+ * moments, and averages if it has some. */
+bool dsi_load_is_complete(const dsi_loaded *l, const ds_engine *e, bool optimizer);
+/* Whether the checkpoint fits the engine; changes nothing. */
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o);
-ds_status dsi_load_take(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o);
+/* Copies what was read into the engine. Collective where ZeRO publishes. */
+ds_status dsi_load_apply(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o);
 
 #endif

@@ -1,4 +1,5 @@
-/* engine/checkpoint/load_deepspeed.c: what DeepSpeed itself saved (tried with 0.19.8), as pieces of parameters.
+/* engine/checkpoint/load_deepspeed.c: what DeepSpeed itself saved
+ * (tried with 0.19.8), as chunks of parameters.
  *
  *   stage 0        "optimizer" in the model file: torch.optim's state, a parameter after the other; with fp16 the state
  *                  of a flat tensor a group, or of lists of masters
@@ -26,7 +27,7 @@
 
 typedef struct Entry {
     dsi_load_param *p;
-    int64_t n, padding;      /* elements; behind them */
+    int64_t n, padding;      /* elements; padding after them */
     const ds_value *weights; /* in the model's dtype; or NULL */
 } Entry;
 
@@ -34,13 +35,14 @@ typedef struct Entries {
     DSI_LIST(Entry)
 } Entries;
 
-/* Which ranks' experts are meant: the part-th of so many. */
+/* The experts of one rank: the part-th of `parts` equal sets of a layer's. */
 typedef struct Share {
     int64_t part, parts;
 } Share;
 
-/* The number of "..deepspeed_experts.N.rest" and where it stands; NULL: it is no expert's name. */
-static const char *expert_number(const char *name, int64_t *number)
+/* The number N in "..deepspeed_experts.N.rest", and its place in the name; NULL:
+ * the name is no expert's. */
+static const char *expert_parse_number(const char *name, int64_t *number)
 {
     static const char list[] = "deepspeed_experts.";
     const char *at = strstr(name, list);
@@ -48,12 +50,12 @@ static const char *expert_number(const char *name, int64_t *number)
     return at ? at + sizeof list - 1 : NULL;
 }
 
-/* How many experts there are beside that of this name. */
-static int64_t experts_of_layer(const dsi_loaded *l, const char *name, const char *digits)
+/* How many experts the layer of this name has. */
+static int64_t expert_count_in_layer(const dsi_loaded *l, const char *name, const char *digits)
 {
     int64_t all = 0, n;
     for (int i = 0; i < l->experts.n; i++) {
-        const char *other = l->experts.at[i].name, *at = expert_number(other, &n);
+        const char *other = l->experts.at[i].name, *at = expert_parse_number(other, &n);
         if (at && at - other == digits - name && !strncmp(name, other, (size_t)(digits - name)) &&
             n >= all)
             all = n + 1;
@@ -61,27 +63,28 @@ static int64_t experts_of_layer(const dsi_loaded *l, const char *name, const cha
     return all;
 }
 
-/* A rank's own name of an expert's parameter -> that in the layer. */
-static void full_name(const dsi_loaded *l, const char *name, Share s, dsi_text *to)
+/* The name within a rank -> the name within the layer. */
+static void expert_global_name(const dsi_loaded *l, const char *name, Share s, dsi_text *to)
 {
     int64_t number = 0;
-    const char *digits = expert_number(name, &number);
+    const char *digits = expert_parse_number(name, &number);
     if (digits && s.parts > 1)
-        dsi_text_add(to, "%.*s%lld%s", (int)(digits - name), name,
-                     (long long)(number + experts_of_layer(l, name, digits) / s.parts * s.part),
-                     digits + strspn(digits, "0123456789"));
+        dsi_text_add(
+            to, "%.*s%lld%s", (int)(digits - name), name,
+            (long long)(number + expert_count_in_layer(l, name, digits) / s.parts * s.part),
+            digits + strspn(digits, "0123456789"));
     else
         dsi_text_add(to, "%s", name);
 }
 
-static ds_status add_entry(dsi_loaded *l, Entries *to, const char *name, const ds_value *shape,
-                           int64_t padding, Share share)
+static ds_status entries_add(dsi_loaded *l, Entries *to, const char *name, const ds_value *shape,
+                             int64_t padding, Share share)
 {
     ds_dims dims;
     dsi_text full = {0};
     if (!name) return dsi_fail(DS_EFORMAT, "param_shapes has a key that is no name");
-    if (dsi_load_shape(shape, &dims) != DS_OK) return ds_error_status();
-    full_name(l, name, share, &full);
+    if (dsi_load_read_shape(shape, &dims) != DS_OK) return ds_error_status();
+    expert_global_name(l, name, share, &full);
     dsi_load_param *p = dsi_load_add_param(l, full.s, dims);
     dsi_text_free(&full);
     if (!p) return ds_error_status();
@@ -90,10 +93,10 @@ static ds_status add_entry(dsi_loaded *l, Entries *to, const char *name, const d
 }
 
 /* Of group g of param_shapes; g -1: of all groups. */
-static ds_status entries_of(dsi_loaded *l, int64_t g, const ds_value *paddings, Share share,
-                            Entries *to)
+static ds_status entries_from_shapes(dsi_loaded *l, int64_t g, const ds_value *paddings,
+                                     Share share, Entries *to)
 {
-    const ds_value *shapes = ds_value_get(l->model, "param_shapes");
+    const ds_value *shapes = ds_value_get(l->model, DSI_STATE_PARAM_SHAPES);
     ds_status status = DS_OK;
     for (int64_t k = g < 0 ? 0 : g; status == DS_OK && k < (g < 0 ? ds_value_len(shapes) : g + 1);
          k++) {
@@ -103,19 +106,19 @@ static ds_status entries_of(dsi_loaded *l, int64_t g, const ds_value *paddings, 
             int64_t n = 0;
             if (padding) status = ds_value_read_int(padding, "", &n);
             if (status == DS_OK)
-                status = add_entry(l, to, ds_value_text(ds_value_key_at(group, i)),
-                                   ds_value_at(group, i), n, share);
+                status = entries_add(l, to, ds_value_text(ds_value_key_at(group, i)),
+                                     ds_value_at(group, i), n, share);
         }
     }
     return status;
 }
 
-/* The step of a group counts for its parameters. */
-static ds_status take_step(const ds_value *state, Entries *of)
+/* The step of a group is that of its parameters. */
+static ds_status entries_set_step(const ds_value *state, Entries *of)
 {
     int64_t step = 0;
-    if (!ds_value_get(state, "step")) return DS_OK;
-    if (ds_value_read_int(state, "step", &step) != DS_OK) return ds_error_status();
+    if (!ds_value_get(state, DSI_STATE_STEP)) return DS_OK;
+    if (ds_value_read_int(state, DSI_STATE_STEP, &step) != DS_OK) return ds_error_status();
     for (int i = 0; i < of->n; i++)
         of->at[i].p->step = step > of->at[i].p->step ? step : of->at[i].p->step;
     return DS_OK;
@@ -123,24 +126,26 @@ static ds_status take_step(const ds_value *state, Entries *of)
 
 /* ---- stages 1 and 2, bf16 ------------------------------------------------------------------------------ */
 
-/* What a shard has of a group: elements from .. from + n - 1 of its flat tensor. */
-static ds_status read_part(const Entries *of, const dsi_load_group *g, int64_t from, int64_t n)
+/* A shard has elements [from, from + n) of the flat tensor of a group. */
+static ds_status entries_add_chunks(const Entries *of, const dsi_load_group *g, int64_t from,
+                                    int64_t n)
 {
     ds_status status = DS_OK;
     int64_t at = 0;
     for (int i = 0; status == DS_OK && i < of->n; i++) {
         const Entry *x = &of->at[i];
         int64_t begin = at > from ? at : from, end = at + x->n < from + n ? at + x->n : from + n;
-        status = dsi_load_pieces(x->p, g, begin - at, end - at, begin - from);
+        status = dsi_load_add_chunks(x->p, g, begin - at, end - at, begin - from);
         at += x->n + x->padding;
     }
     return status;
 }
 
-/* Among how many sets of experts the ranks of a shard's group are divided, and which one rank's is. */
-static Share share_of(const ds_value *file, int64_t g, int64_t rank, int64_t shards)
+/* The set of experts that a rank's shard of a group has. */
+static Share expert_share_of_rank(const ds_value *file, int64_t g, int64_t rank, int64_t shards)
 {
-    const ds_value *counts = ds_value_find(file, "optimizer_state_dict/partition_count"),
+    const ds_value *counts = ds_value_find(file, DSI_STATE_OPTIMIZER_STATE_DICT
+                                           "/" DSI_STATE_PARTITION_COUNT),
                    *count = ds_value_kind_of(counts) == DS_VALUE_INT ? NULL
                                                                      : ds_value_at(counts, g);
     int64_t n = shards;
@@ -150,13 +155,13 @@ static Share share_of(const ds_value *file, int64_t g, int64_t rank, int64_t sha
 }
 
 /* Group g of each shard in turn; taken[g][part]: elements of the shards before. */
-static ds_status read_flat_shard(dsi_loaded *l, const ds_value *file, int64_t rank, int64_t shards,
+static ds_status flat_shard_read(dsi_loaded *l, const ds_value *file, int64_t rank, int64_t shards,
                                  int64_t *taken, int64_t groups)
 {
-    const ds_value *o = ds_value_get(file, "optimizer_state_dict"),
-                   *weights = ds_value_get(o, "single_partition_of_fp32_groups"),
-                   *states = ds_value_find(o, "base_optimizer_state/state"),
-                   *paddings = ds_value_get(o, "param_alignment_paddings");
+    const ds_value *o = ds_value_get(file, DSI_STATE_OPTIMIZER_STATE_DICT),
+                   *weights = ds_value_get(o, DSI_STATE_FP32_PARTITION),
+                   *states = ds_value_find(o, DSI_STATE_BASE_STATE "/" DSI_STATE_STATE),
+                   *paddings = ds_value_get(o, DSI_STATE_ALIGNMENT_PADDINGS);
     ds_status status = DS_OK;
     if (!weights || ds_value_len(weights) != groups)
         return dsi_fail(DS_EFORMAT,
@@ -166,13 +171,13 @@ static ds_status read_flat_shard(dsi_loaded *l, const ds_value *file, int64_t ra
         Entries of = {0};
         const dsi_load_group from = {.weights = ds_value_at(weights, g),
                                      .state = ds_value_get_int(states, g)};
-        const ds_tensor *x = dsi_load_tensor(from.weights, "");
+        const ds_tensor *x = dsi_load_read_tensor(from.weights, "");
         if (!x) return ds_error_status();
-        Share share = share_of(file, g, rank, shards);
+        Share share = expert_share_of_rank(file, g, rank, shards);
         int64_t *before = &taken[g * shards + share.part];
-        status = entries_of(l, g, paddings, share, &of);
-        if (status == DS_OK) status = take_step(from.state, &of);
-        if (status == DS_OK) status = read_part(&of, &from, *before, dsi_numel(x->shape));
+        status = entries_from_shapes(l, g, paddings, share, &of);
+        if (status == DS_OK) status = entries_set_step(from.state, &of);
+        if (status == DS_OK) status = entries_add_chunks(&of, &from, *before, dsi_numel(x->shape));
         *before += dsi_numel(x->shape);
         dsi_list_free(&of);
     }
@@ -181,30 +186,29 @@ static ds_status read_flat_shard(dsi_loaded *l, const ds_value *file, int64_t ra
 
 /* ---- stage 3 ------------------------------------------------------------------------------------------- */
 
-static ds_status read_divided_shard(dsi_loaded *l, const ds_value *file, int64_t rank,
-                                    int64_t ranks)
+static ds_status stage3_shard_read(dsi_loaded *l, const ds_value *file, int64_t rank, int64_t ranks)
 {
-    const ds_value *o = ds_value_get(file, "optimizer_state_dict"),
-                   *weights = ds_value_get(o, "fp32_flat_groups"),
-                   *states = ds_value_find(o, "optimizer_state_dict/state");
+    const ds_value *o = ds_value_get(file, DSI_STATE_OPTIMIZER_STATE_DICT),
+                   *weights = ds_value_get(o, DSI_STATE_FP32_FLAT_GROUPS),
+                   *states = ds_value_find(o, DSI_STATE_OPTIMIZER_STATE_DICT "/" DSI_STATE_STATE);
     Entries of = {0};
     int64_t g = 0, at = 0;
-    ds_status status = entries_of(l, -1, NULL, (Share){0, 1}, &of);
+    ds_status status = entries_from_shapes(l, -1, NULL, (Share){0, 1}, &of);
     for (int i = 0; status == DS_OK && i < of.n; i++) {
         const Entry *x = &of.at[i];
         int64_t share = (x->n + ranks - 1) / ranks, begin = rank * share, end = begin + share;
-        const ds_tensor *flat = dsi_load_tensor(ds_value_at(weights, g), "");
+        const ds_tensor *flat = dsi_load_read_tensor(ds_value_at(weights, g), "");
         if (flat && at == dsi_numel(flat->shape) && g + 1 < ds_value_len(weights)) {
-            flat = dsi_load_tensor(ds_value_at(weights, ++g), "");
+            flat = dsi_load_read_tensor(ds_value_at(weights, ++g), "");
             at = 0;
         }
         const dsi_load_group from = {.weights = ds_value_at(weights, g),
                                      .state = ds_value_get_int(states, g)};
         if (begin > x->n) begin = x->n;
         if (end > x->n) end = x->n;
-        status = flat ? take_step(from.state, &(Entries){.at = &of.at[i], .n = 1})
+        status = flat ? entries_set_step(from.state, &(Entries){.at = &of.at[i], .n = 1})
                       : ds_error_status();
-        if (status == DS_OK) status = dsi_load_pieces(x->p, &from, begin, end, at);
+        if (status == DS_OK) status = dsi_load_add_chunks(x->p, &from, begin, end, at);
         at += share;
     }
     dsi_list_free(&of);
@@ -215,10 +219,11 @@ static ds_status read_divided_shard(dsi_loaded *l, const ds_value *file, int64_t
 
 /* ---- shards -------------------------------------------------------------------------------------------- */
 
-/* How many there must be: partition_count is a number, or one for each group. */
-static int64_t count_shards(const dsi_loaded *l, const ds_value *first)
+/* The number of shards: partition_count is a number, or one for each group. */
+static int64_t ds_shards_count(const dsi_loaded *l, const ds_value *first)
 {
-    const ds_value *count = ds_value_find(first, "optimizer_state_dict/partition_count");
+    const ds_value *count = ds_value_find(first, DSI_STATE_OPTIMIZER_STATE_DICT
+                                          "/" DSI_STATE_PARTITION_COUNT);
     int64_t most = 0, n = 0;
     int before = dsi_error_count();
     if (ds_value_kind_of(count) == DS_VALUE_INT && ds_value_read_int(count, "", &most) == DS_OK)
@@ -229,45 +234,45 @@ static int64_t count_shards(const dsi_loaded *l, const ds_value *first)
     return most ? most : l->ranks;
 }
 
-static const ds_value *open_shard(dsi_loaded *l, int64_t rank)
+static const ds_value *ds_shard_open(dsi_loaded *l, int64_t rank)
 {
     static const char *const forms[] = {
-        "bf16_zero_pp_rank_%lld_mp_rank_00_optim_states.pt",
-        "zero_pp_rank_%lld_mp_rank_00_optim_states.pt",
+        DSI_FILE_SHARD_BF16, DSI_FILE_SHARD,
         "zero_pp_rank_%lld_mp_rank_00optim_states.pt"}; /* an old one */
     dsi_text name = {0};
     for (int i = 0; i < 3; i++) {
         dsi_text_free(&name);
         dsi_text_add(&name, forms[i], (long long)0);
-        if (!dsi_load_has(l, name.s) && i < 2) continue;
+        if (!dsi_load_has_file(l, name.s) && i < 2) continue;
         dsi_text_free(&name);
         dsi_text_add(&name, forms[i], (long long)rank);
         break;
     }
-    const ds_value *file = dsi_load_open(l, name.s);
+    const ds_value *file = dsi_load_open_file(l, name.s);
     dsi_text_free(&name);
     return file;
 }
 
-static ds_status read_shards(dsi_loaded *l)
+static ds_status ds_shards_read(dsi_loaded *l)
 {
-    const ds_value *file = open_shard(l, 0);
-    int64_t shards = file ? count_shards(l, file) : 0,
-            groups = ds_value_len(ds_value_get(l->model, "param_shapes"));
+    const ds_value *file = ds_shard_open(l, 0);
+    int64_t shards = file ? ds_shards_count(l, file) : 0,
+            groups = ds_value_len(ds_value_get(l->model, DSI_STATE_PARAM_SHAPES));
     if (shards > MOST_SHARDS)
-        return dsi_load_in(
+        return dsi_load_fail_in(
             l, file, dsi_fail(DS_EFORMAT, "it says that there are %lld shards", (long long)shards));
     int64_t *taken = dsi_alloc((size_t)(groups * shards) * sizeof *taken + 1);
     ds_status status = file ? DS_OK : ds_error_status();
     for (int64_t r = 0; status == DS_OK && r < shards; r++) {
-        if (r && !(file = open_shard(l, r))) {
+        if (r && !(file = ds_shard_open(l, r))) {
             status = ds_error_status();
             break;
         }
-        bool divided = ds_value_find(file, "optimizer_state_dict/fp32_flat_groups") != NULL;
-        status = dsi_load_in(l, file,
-                             divided ? read_divided_shard(l, file, r, shards)
-                                     : read_flat_shard(l, file, r, shards, taken, groups));
+        bool divided = ds_value_find(file, DSI_STATE_OPTIMIZER_STATE_DICT
+                                     "/" DSI_STATE_FP32_FLAT_GROUPS) != NULL;
+        status = dsi_load_fail_in(l, file,
+                                  divided ? stage3_shard_read(l, file, r, shards)
+                                          : flat_shard_read(l, file, r, shards, taken, groups));
     }
     dsi_free(taken);
     return status;
@@ -277,7 +282,7 @@ static ds_status read_shards(dsi_loaded *l)
 
 bool dsi_load_is_buffer(const dsi_loaded *l, const char *name)
 {
-    const ds_value *names = ds_value_get(l->model, "buffer_names");
+    const ds_value *names = ds_value_get(l->model, DSI_STATE_BUFFER_NAMES);
     for (int64_t i = 0; i < ds_value_len(names); i++) {
         const char *is = ds_value_text(ds_value_at(names, i));
         if (is && !strcmp(is, name)) return true;
@@ -286,15 +291,15 @@ bool dsi_load_is_buffer(const dsi_loaded *l, const char *name)
 }
 
 /* Parameters in the order of the module, which is the optimizer's where it has one group. */
-static ds_status entries_of_module(dsi_loaded *l, Entries *to)
+static ds_status entries_from_module(dsi_loaded *l, Entries *to)
 {
-    const ds_value *module = ds_value_get(l->model, "module");
+    const ds_value *module = ds_value_get(l->model, DSI_STATE_MODULE);
     for (int64_t i = 0; i < ds_value_len(module); i++) {
         const char *name = ds_value_text(ds_value_key_at(module, i));
         if (!name || ds_value_kind_of(ds_value_at(module, i)) != DS_VALUE_TENSOR ||
             dsi_load_is_buffer(l, name))
             continue;
-        const ds_tensor *x = dsi_load_tensor(ds_value_at(module, i), "");
+        const ds_tensor *x = dsi_load_read_tensor(ds_value_at(module, i), "");
         dsi_load_param *p = x ? dsi_load_add_param(l, name, x->shape) : NULL;
         if (!p) return ds_error_status();
         dsi_list_add(to, (Entry){p, dsi_numel(x->shape), 0, ds_value_at(module, i)});
@@ -302,18 +307,18 @@ static ds_status entries_of_module(dsi_loaded *l, Entries *to)
     return DS_OK;
 }
 
-/* Those of a rank's experts, which are a group behind the others' one: by layer and number, as their
- * files are. */
-static ds_status entries_of_experts(dsi_loaded *l, Share share, Entries *to)
+/* The parameters of a rank's experts, a second group: by layer and number, like
+ * their files. */
+static ds_status entries_from_experts(dsi_loaded *l, Share share, Entries *to)
 {
     for (int i = 0; i < l->experts.n; i++) {
         const ds_value *v = l->experts.at[i].value;
         const char *name = l->experts.at[i].name;
         int64_t number = 0;
-        const char *digits = expert_number(name, &number);
-        int64_t all = digits ? experts_of_layer(l, name, digits) : 0;
+        const char *digits = expert_parse_number(name, &number);
+        int64_t all = digits ? expert_count_in_layer(l, name, digits) : 0;
         if (!all || number * share.parts / all != share.part) continue;
-        const ds_tensor *x = dsi_load_tensor(v, "");
+        const ds_tensor *x = dsi_load_read_tensor(v, "");
         dsi_load_param *p = x ? dsi_load_add_param(l, l->experts.at[i].name, x->shape) : NULL;
         if (!p) return ds_error_status();
         dsi_list_add(to, (Entry){p, dsi_numel(x->shape), 0, v});
@@ -322,7 +327,8 @@ static ds_status entries_of_experts(dsi_loaded *l, Share share, Entries *to)
 }
 
 /* {0: {"step", "exp_avg"}, 1: ...}: a parameter each; its weights: masters (a list), or the module's. */
-static ds_status read_each(const Entries *of, const ds_value *states, const ds_value *masters)
+static ds_status entries_read_states(const Entries *of, const ds_value *states,
+                                     const ds_value *masters)
 {
     ds_status status = DS_OK;
     int64_t most = 0, step = 0;
@@ -330,34 +336,34 @@ static ds_status read_each(const Entries *of, const ds_value *states, const ds_v
         const ds_value *state = ds_value_get_int(states, i);
         const dsi_load_group from = {
             .weights = masters ? ds_value_at(masters, i) : of->at[i].weights, .state = state};
-        status = dsi_load_pieces(of->at[i].p, &from, 0, of->at[i].n, 0);
-        if (status == DS_OK && ds_value_get(state, "step"))
-            status = ds_value_read_int(state, "step", &step);
+        status = dsi_load_add_chunks(of->at[i].p, &from, 0, of->at[i].n, 0);
+        if (status == DS_OK && ds_value_get(state, DSI_STATE_STEP))
+            status = ds_value_read_int(state, DSI_STATE_STEP, &step);
         most = step > most ? step : most;
     }
-    /* DeepSpeed's fused Adam counts at the last parameter of a group alone */
+    /* DeepSpeed's fused Adam counts only at the last parameter of a group. */
     for (int i = 0; i < of->n; i++)
         if (ds_value_get_int(states, i)) of->at[i].p->step = most;
     return status;
 }
 
 /* Masters end to end, as FP16_Optimizer has them: the optimizer's one parameter of the group. */
-static ds_status read_flat(Entries *of, const ds_value *states, const ds_value *flat)
+static ds_status fp16_read_flat(Entries *of, const ds_value *states, const ds_value *flat)
 {
     const dsi_load_group from = {.weights = flat, .state = ds_value_get_int(states, 0)};
-    const ds_tensor *x = dsi_load_tensor(flat, "");
-    if (!x || take_step(from.state, of) != DS_OK) return ds_error_status();
-    return read_part(of, &from, 0, dsi_numel(x->shape));
+    const ds_tensor *x = dsi_load_read_tensor(flat, "");
+    if (!x || entries_set_step(from.state, of) != DS_OK) return ds_error_status();
+    return entries_add_chunks(of, &from, 0, dsi_numel(x->shape));
 }
 
-static ds_status read_whole(dsi_loaded *l, const ds_value *optimizer)
+static ds_status ds_optimizer_read(dsi_loaded *l, const ds_value *optimizer)
 {
-    const ds_value *flat = ds_value_get(optimizer, "fp32_groups_flat"),
-                   *each = ds_value_get(optimizer, "fp32_groups"),
-                   *base = flat || each ? ds_value_get(optimizer, "optimizer_state_dict")
+    const ds_value *flat = ds_value_get(optimizer, DSI_STATE_FP32_GROUPS_FLAT),
+                   *each = ds_value_get(optimizer, DSI_STATE_FP32_GROUPS),
+                   *base = flat || each ? ds_value_get(optimizer, DSI_STATE_OPTIMIZER_STATE_DICT)
                                         : optimizer,
-                   *states = ds_value_get(base, "state");
-    int64_t groups = ds_value_len(ds_value_get(base, "param_groups"));
+                   *states = ds_value_get(base, DSI_STATE_STATE);
+    int64_t groups = ds_value_len(ds_value_get(base, DSI_STATE_PARAM_GROUPS));
     Entries of = {0};
     if (groups > 1)
         return dsi_fail(DS_EFORMAT,
@@ -365,22 +371,22 @@ static ds_status read_whole(dsi_loaded *l, const ds_value *optimizer)
                         "which are in which: "
                         "load it with .no_optimizer",
                         (long long)groups);
-    ds_status status = entries_of_module(l, &of);
+    ds_status status = entries_from_module(l, &of);
     if (status == DS_OK && flat)
-        status = read_flat(&of, states, ds_value_at(flat, 0));
+        status = fp16_read_flat(&of, states, ds_value_at(flat, 0));
     else if (status == DS_OK)
-        status = read_each(&of, states, ds_value_at(each, 0));
+        status = entries_read_states(&of, states, ds_value_at(each, 0));
     dsi_list_free(&of);
     return status;
 }
 
-/* Of a model with experts: two groups, the second one of experts; a file for each rank that has some of
- * them. */
-static ds_status read_expert_rank(dsi_loaded *l, const ds_value *optimizer, int64_t rank,
+/* With experts: two groups, the second one of experts, and a file for each rank
+ * that has some of them. */
+static ds_status expert_rank_read(dsi_loaded *l, const ds_value *optimizer, int64_t rank,
                                   int64_t *parts)
 {
-    const ds_value *groups = ds_value_get(optimizer, "param_groups");
-    int64_t n = ds_value_len(ds_value_get(ds_value_at(groups, 1), "params"));
+    const ds_value *groups = ds_value_get(optimizer, DSI_STATE_PARAM_GROUPS);
+    int64_t n = ds_value_len(ds_value_get(ds_value_at(groups, 1), DSI_STATE_PARAMS));
     Entries of = {0};
     if (ds_value_len(groups) != 2 || n < 1 || l->experts.n % n)
         return dsi_fail(DS_EFORMAT,
@@ -389,24 +395,26 @@ static ds_status read_expert_rank(dsi_loaded *l, const ds_value *optimizer, int6
                         ".no_optimizer",
                         (long long)ds_value_len(groups), (long long)n, l->experts.n);
     *parts = l->experts.n / n;
-    ds_status status = entries_of_module(l, &of);
-    if (status == DS_OK) status = entries_of_experts(l, (Share){rank, *parts}, &of);
-    if (status == DS_OK) status = read_each(&of, ds_value_get(optimizer, "state"), NULL);
+    ds_status status = entries_from_module(l, &of);
+    if (status == DS_OK) status = entries_from_experts(l, (Share){rank, *parts}, &of);
+    if (status == DS_OK)
+        status = entries_read_states(&of, ds_value_get(optimizer, DSI_STATE_STATE), NULL);
     dsi_list_free(&of);
     return status;
 }
 
-static ds_status read_expert_ranks(dsi_loaded *l)
+static ds_status expert_ranks_read(dsi_loaded *l)
 {
     ds_status status = DS_OK;
     int64_t parts = 1;
     for (int64_t r = 0; status == DS_OK && r < parts; r++) {
         dsi_text name = {0};
-        dsi_text_add(&name, "expp_rank_%lld_mp_rank_00_optim_states.pt", (long long)r);
-        const ds_value *file = dsi_load_open(l, name.s);
+        dsi_text_add(&name, DSI_FILE_EXPERT_OPTIM, (long long)r);
+        const ds_value *file = dsi_load_open_file(l, name.s);
         dsi_text_free(&name);
-        status = file ? dsi_load_in(l, file,
-                                    read_expert_rank(l, ds_value_get(file, "optimizer"), r, &parts))
+        status = file ? dsi_load_fail_in(
+                            l, file,
+                            expert_rank_read(l, ds_value_get(file, DSI_STATE_OPTIMIZER), r, &parts))
                       : ds_error_status();
     }
     return status;
@@ -416,14 +424,14 @@ static ds_status read_expert_ranks(dsi_loaded *l)
 
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer)
 {
-    const ds_value *whole = ds_value_get(l->model, "optimizer");
-    ds_status status = ds_value_read_int(l->model, "dp_world_size", &l->ranks);
+    const ds_value *whole = ds_value_get(l->model, DSI_STATE_OPTIMIZER);
+    ds_status status = ds_value_read_int(l->model, DSI_STATE_DP_WORLD_SIZE, &l->ranks);
     bool each = ds_value_kind_of(whole) == DS_VALUE_DICT;
-    bool shards = ds_value_kind_of(ds_value_get(l->model, "param_shapes")) == DS_VALUE_LIST;
-    bool divided = !dsi_load_has(l, "mp_rank_00_model_states.pt");
+    bool shards = ds_value_kind_of(ds_value_get(l->model, DSI_STATE_PARAM_SHAPES)) == DS_VALUE_LIST;
+    bool divided = !dsi_load_has_file(l, DSI_FILE_MODEL);
     l->has_optimizer = each || shards;
-    if (status != DS_OK || (!optimizer && !divided)) return dsi_load_in(l, l->model, status);
-    if (each && l->experts.n) return read_expert_ranks(l);
-    if (each) return dsi_load_in(l, l->model, read_whole(l, whole));
-    return shards ? read_shards(l) : DS_OK;
+    if (status != DS_OK || (!optimizer && !divided)) return dsi_load_fail_in(l, l->model, status);
+    if (each && l->experts.n) return expert_ranks_read(l);
+    if (each) return dsi_load_fail_in(l, l->model, ds_optimizer_read(l, whole));
+    return shards ? ds_shards_read(l) : DS_OK;
 }

@@ -1,5 +1,6 @@
-/* engine/checkpoint/load_verify.c: whether a checkpoint is what was written: each byte of it is read once, by one rank, before
- * anything is believed; who loads then reads only what it needs, and no check sums again.
+/* engine/checkpoint/load_verify.c: whether a checkpoint is as it was written.
+ * Each byte is read once, by one rank, before any of it is used; loading then
+ * reads only what it needs, without check sums.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -10,37 +11,37 @@
 #include <glob.h>
 #include <string.h>
 
-static ds_status verify_ours(const char *manifest, const char *folder, int part, int parts)
+static ds_status verify_by_manifest(const char *manifest, const char *folder, int rank, int ranks)
 {
     dsi_manifest m;
     ds_status status = dsi_manifest_read(&m, manifest);
-    if (status == DS_OK) status = dsi_manifest_verify(&m, folder, part, parts);
+    if (status == DS_OK) status = dsi_manifest_verify(&m, folder, rank, ranks);
     dsi_manifest_free(&m);
     return status;
 }
 
 /* DeepSpeed has no list of its files; each of them has the check sums of an archive. */
-static ds_status verify_others(const char *folder, int part, int parts)
+static ds_status verify_by_archives(const char *folder, int rank, int ranks)
 {
     glob_t files = {0};
     char *pattern = dsi_path_in(folder, "*_states.pt");
     bool found = glob(pattern, 0, NULL, &files) == 0;
     ds_status status = DS_OK;
     for (size_t i = 0; found && status == DS_OK && i < files.gl_pathc; i++)
-        if (dsi_manifest_share(strrchr(files.gl_pathv[i], '/') + 1, (int)i, parts) == part)
+        if (dsi_manifest_verifier(strrchr(files.gl_pathv[i], '/') + 1, (int)i, ranks) == rank)
             status = dsi_pth_check(files.gl_pathv[i]);
     if (found) globfree(&files);
     dsi_free(pattern);
     return status;
 }
 
-ds_status dsi_load_verify(const char *folder, int part, int parts)
+ds_status dsi_load_verify(const char *folder, int rank, int ranks)
 {
     char *manifest = dsi_path_in(folder, DSI_MANIFEST),
-         *ours = dsi_path_in(folder, "rank_0_states.pt");
-    ds_status status = dsi_file_exists(manifest) ? verify_ours(manifest, folder, part, parts)
+         *ours = dsi_path_in(folder, DSI_FILE_RANK_0);
+    ds_status status = dsi_file_exists(manifest) ? verify_by_manifest(manifest, folder, rank, ranks)
                        : !dsi_file_exists(ours)
-                           ? verify_others(folder, part, parts)
+                           ? verify_by_archives(folder, rank, ranks)
                            : dsi_fail(DS_EFORMAT,
                                       "%s is missing: the checkpoint was not copied whole",
                                       manifest);

@@ -59,7 +59,7 @@ static bool word(Reader *r, const char *text)
     return true;
 }
 
-static bool number(Reader *r, char after, int64_t *x)
+static bool manifest_read_number(Reader *r, char after, int64_t *x)
 {
     const char *from = r->p;
     for (*x = 0; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++) {
@@ -69,7 +69,7 @@ static bool number(Reader *r, char after, int64_t *x)
     return r->p > from && r->p < r->end && *r->p++ == after;
 }
 
-static bool sum(Reader *r, char after, uint32_t *x)
+static bool manifest_read_crc(Reader *r, char after, uint32_t *x)
 {
     *x = 0;
     if (r->end - r->p < 9) return false;
@@ -103,8 +103,8 @@ static bool files(Reader *r, dsi_manifest *m)
     int64_t bytes;
     uint32_t crc;
     while (word(r, "file ")) {
-        if (m->n == MOST_FILES || !sum(r, ' ', &crc) || !number(r, ' ', &bytes) ||
-            !file_name(r, name, sizeof name))
+        if (m->n == MOST_FILES || !manifest_read_crc(r, ' ', &crc) ||
+            !manifest_read_number(r, ' ', &bytes) || !file_name(r, name, sizeof name))
             return false;
         dsi_manifest_add(m, name, bytes, crc);
     }
@@ -115,12 +115,12 @@ static bool all(Reader *r, dsi_manifest *m)
 {
     uint32_t crc;
     if (!word(r, HEAD)) return false;
-    if (!word(r, "serial ") || !number(r, '\n', &m->serial)) return false;
-    if (!word(r, "ranks ") || !number(r, '\n', &m->ranks)) return false;
-    if (!word(r, "step ") || !number(r, '\n', &m->step)) return false;
+    if (!word(r, "serial ") || !manifest_read_number(r, '\n', &m->serial)) return false;
+    if (!word(r, "ranks ") || !manifest_read_number(r, '\n', &m->ranks)) return false;
+    if (!word(r, "step ") || !manifest_read_number(r, '\n', &m->step)) return false;
     if (!files(r, m)) return false;
     size_t n = (size_t)(r->p - r->begin);
-    return word(r, "end ") && sum(r, '\n', &crc) && r->p == r->end &&
+    return word(r, "end ") && manifest_read_crc(r, '\n', &crc) && r->p == r->end &&
            crc == dsi_crc32(0, r->begin, n);
 }
 
@@ -174,19 +174,19 @@ static ds_status verify(const dsi_manifest_file *f, const char *folder)
     return status;
 }
 
-int dsi_manifest_share(const char *name, int i, int parts)
+int dsi_manifest_verifier(const char *name, int i, int ranks)
 {
     const char *at = strstr(name, "pp_rank_"); /* zero_pp_rank_R_..., expp_rank_R_... */
     long rank = at                          ? strtol(at + 8, NULL, 10)
                 : strncmp(name, "rank_", 5) ? i
                                             : strtol(name + 5, NULL, 10);
-    return rank < 0 ? 0 : (int)(rank % parts);
+    return rank < 0 ? 0 : (int)(rank % ranks);
 }
 
-ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts)
+ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int rank, int ranks)
 {
     for (int i = 0; i < m->n; i++)
-        if (dsi_manifest_share(m->at[i].name, i, parts) == part &&
+        if (dsi_manifest_verifier(m->at[i].name, i, ranks) == rank &&
             verify(&m->at[i], folder) != DS_OK)
             return ds_error_status();
     return DS_OK;

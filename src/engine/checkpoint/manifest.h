@@ -1,5 +1,5 @@
-/* engine/checkpoint/manifest.h: what a checkpoint's folder holds: a file, written last, that names the others with
- * their sizes and check sums. A folder without it was not finished.
+/* engine/checkpoint/manifest.h: the list of a checkpoint's files with
+ * their sizes and check sums, written last. A folder without it is incomplete.
  *
  *     deepspeed.c checkpoint 1
  *     serial 7
@@ -34,17 +34,18 @@ typedef struct dsi_manifest {
 void dsi_manifest_add(dsi_manifest *m, const char *name, int64_t bytes, uint32_t crc);
 void dsi_manifest_free(dsi_manifest *m);
 
-/* To path, whole or not at all. */
+/* Writes path completely or not at all. */
 ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
-/* Believes nothing; name is what messages call the text. On failure m is empty. */
+/* Checks every field; name is for messages. On failure m is empty. */
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
 ds_status dsi_manifest_read(dsi_manifest *m, const char *path);
 
-/* The part-th of so many shares of m's files in folder: whether they are there, as large as they were,
- * unchanged. */
-ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int part, int parts);
+/* Whether the files of m that rank `rank` of `ranks` verifies are in folder, with
+ * the size and the check sum that they had. */
+ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int rank, int ranks);
 
-/* In which share the i-th file is: that of the rank that wrote it, who reads it again on as many ranks. */
-int dsi_manifest_share(const char *name, int i, int parts);
+/* The rank that verifies the i-th file: the one that wrote it, if there are as many
+ * ranks. */
+int dsi_manifest_verifier(const char *name, int i, int ranks);
 
 #endif

@@ -2,20 +2,23 @@
  *
  * Note [One save, told once]
  *
- *   all      what was written behind before has ended?       its failure is this call's
- *   each     can this state be saved?                        agree
- *   all      one folder and one tag, which are rank 0's
- *   rank 0   sweeps the folder, makes .saving-TAG            agree
- *   each     gathers its values                              agree
- *   each     writes its files and the list of them           agree       (behind: a copy of the values, later)
- *   rank 0   manifest, name, latest, old ones                agree       (behind: when it has all lists)
+ *   all      wait for the asynchronous save before; its failure is this call's
+ *   each     can this state be saved?                              sync
+ *   all      one folder and one tag: rank 0's
+ *   rank 0   removes what killed saves left, makes .saving-TAG     sync
+ *   each     makes its values (async: copies them)                 sync
+ *   each     writes its files and its manifest                     sync
+ *   rank 0   manifest, name, latest, removes old checkpoints       sync
  *
- * "Agree" is dsi_sync_status: a failure of one rank is from there on a failure of all. Nothing that was there
- * before is touched until the new checkpoint has its name (folder.h), so that a failure, or the end of
- * the program, at any place leaves it as it was.
+ * "sync" is dsi_sync_status: a failure of one rank is from there on a failure of
+ * all. With "checkpoint": {"async": true} the last two lines run on a thread,
+ * without a sync: rank 0's thread waits for the manifests of the others.
  *
- * Between micro steps gradients are half a sum, which lies on each rank in the buffers of its stage: a
- * save there is refused. DeepSpeed saves and forgets them.
+ * Invariants: all ranks call ds_engine_save, which is collective. Checkpoints
+ * that exist do not change until the new one has its name (folder.h): a failure,
+ * or the end of the program at any point, leaves them as they were. Between the
+ * micro steps of an update the gradients are partial sums in buffers that
+ * differ by stage: a save there is refused. (DeepSpeed saves without them.)
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -29,43 +32,44 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what was written behind --------------------------------------------------------------------------- */
+/* ---- the asynchronous save --------------------------------------------------------------------------- */
 
 void dsi_engine_poll_async_save(ds_engine *e)
 {
-    const char *why = e->behind && !e->behind_told ? dsi_async_save_error(e->behind) : NULL;
+    const char *why = e->async_save && !e->async_save_logged ? dsi_async_save_error(e->async_save)
+                                                             : NULL;
     if (!why) return;
     dsi_log(DSI_ERROR, "%s", why);
-    e->behind_told = true;
+    e->async_save_logged = true;
 }
 
 void dsi_engine_end_async_save(ds_engine *e)
 {
-    if (!e->behind) return;
-    dsi_async_save_wait(e->behind);
+    if (!e->async_save) return;
+    dsi_async_save_wait(e->async_save);
     dsi_engine_poll_async_save(e);
-    dsi_async_save_free(e->behind);
-    e->behind = NULL;
+    dsi_async_save_free(e->async_save);
+    e->async_save = NULL;
 }
 
 ds_status ds_engine_save_wait(ds_engine *e)
 {
     if (!e) return dsi_null_argument("engine_save_wait");
-    if (!e->behind) return DS_OK;
-    dsi_async_save_wait(e->behind);
-    const char *why = dsi_async_save_error(e->behind);
+    if (!e->async_save) return DS_OK;
+    dsi_async_save_wait(e->async_save);
+    const char *why = dsi_async_save_error(e->async_save);
     ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
-    dsi_async_save_free(e->behind);
-    e->behind = NULL;
-    e->behind_told = false;
+    dsi_async_save_free(e->async_save);
+    e->async_save = NULL;
+    e->async_save_logged = false;
     return dsi_sync_status(e->comm, status);
 }
 
-/* ---- what is to be agreed on --------------------------------------------------------------------------- */
+/* ---- the same on all ranks --------------------------------------------------------------------------- */
 
-static ds_status told(ds_status status) { return dsi_fail_in("engine_save", status); }
+static ds_status save_fail_in(ds_status status) { return dsi_fail_in("engine_save", status); }
 
-static ds_status check(const ds_engine *e, const ds_save_opts *o)
+static ds_status save_check(const ds_engine *e, const ds_save_opts *o)
 {
     int64_t steps = e->config->gradient_accumulation_steps;
     if (ds_error()) return ds_error_status();
@@ -76,12 +80,12 @@ static ds_status check(const ds_engine *e, const ds_save_opts *o)
             DS_ESTATE,
             "engine_save: between ds_engine_backward and ds_engine_step: save after the step");
     if (e->accumulated)
-        return dsi_fail(DS_ESTATE,
-                        "engine_save: micro step %lld of %lld of an update: gradients that are "
-                        "half a sum are not "
-                        "saved: save when ds_engine_is_gradient_accumulation_boundary was true for "
-                        "the last step",
-                        (long long)e->accumulated, (long long)steps);
+        return dsi_fail(
+            DS_ESTATE,
+            "engine_save: micro step %lld of %lld of an update: partial gradients "
+            "are not saved: save when ds_engine_is_gradient_accumulation_boundary was true for "
+            "the last step",
+            (long long)e->accumulated, (long long)steps);
     if (dsi_ema_swapped(e->ema))
         return dsi_fail(
             DS_ESTATE,
@@ -93,9 +97,9 @@ static ds_status check(const ds_engine *e, const ds_save_opts *o)
     return DS_OK;
 }
 
-/* One tag on all ranks: rank 0's. checkpoint.tag_validation says what happens if others had another
- * one. */
-static ds_status agree_on_tag(const ds_engine *e, const char *mine, char **tag)
+/* Rank 0's tag, on all ranks. checkpoint.tag_validation says what happens if the
+ * ranks gave different ones. */
+static ds_status save_sync_tag(const ds_engine *e, const char *mine, char **tag)
 {
     bool same;
     ds_status status = dsi_sync_same_text(e->comm, mine, &same);
@@ -116,7 +120,7 @@ static ds_status agree_on_tag(const ds_engine *e, const char *mine, char **tag)
     return status;
 }
 
-static ds_status agree_on_place(const ds_engine *e, const ds_save_opts *o, char **tag)
+static ds_status save_sync_place(const ds_engine *e, const ds_save_opts *o, char **tag)
 {
     bool same;
     dsi_text own = {0};
@@ -126,14 +130,14 @@ static ds_status agree_on_place(const ds_engine *e, const ds_save_opts *o, char 
                         "engine_save: the folder is %s on rank %d and not the same on all ranks",
                         o->dir, ds_comm_rank(e->comm));
     dsi_text_add(&own, "global_step%lld", (long long)e->global_steps);
-    if (status == DS_OK) status = agree_on_tag(e, o->tag ? o->tag : own.s, tag);
+    if (status == DS_OK) status = save_sync_tag(e, o->tag ? o->tag : own.s, tag);
     dsi_text_free(&own);
     return status;
 }
 
 /* ---- the save ------------------------------------------------------------------------------------------ */
 
-static dsi_save_job *new_job(const ds_engine *e, const ds_save_opts *o, char *tag)
+static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, char *tag)
 {
     dsi_save_job *j = dsi_alloc(sizeof *j);
     *j = (dsi_save_job){.dir = dsi_strdup(o->dir),
@@ -148,8 +152,8 @@ static dsi_save_job *new_job(const ds_engine *e, const ds_save_opts *o, char *ta
     return j;
 }
 
-/* This rank's values, and their copy if they are written behind. */
-static ds_status gather(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
+/* Makes this rank's values, and copies them for an asynchronous save. */
+static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
 {
     if (!dsi_file_exists(j->saving))
         return dsi_fail(DS_EIO,
@@ -159,31 +163,31 @@ static ds_status gather(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
                         j->saving);
     ds_status status = dsi_save_files_make(&j->files, e, o);
     if (status == DS_OK && e->config->checkpoint.async)
-        status = dsi_extents_copy(&j->files.extents);
+        status = dsi_save_tensors_copy(&j->files.tensors);
     return status;
 }
 
-static ds_status write_now(const dsi_save_job *j, ds_comm *comm)
+static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
-    ds_status status = dsi_sync_status(comm, told(dsi_save_write(j)));
+    ds_status status = dsi_sync_status(comm, save_fail_in(dsi_save_write(j)));
     if (status != DS_OK) return status;
-    return dsi_sync_status(comm, told(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
+    return dsi_sync_status(comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
 }
 
-/* From the folder on. Takes j. */
-static ds_status run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
+/* From the folder on; takes j. */
+static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
     bool first = j->rank == 0;
     ds_status status = dsi_sync_status(
-        e->comm, told(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
+        e->comm, save_fail_in(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
     bool begun = status == DS_OK;
-    if (begun) status = dsi_sync_status(e->comm, told(gather(j, e, o)));
+    if (begun) status = dsi_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     if (status == DS_OK && e->config->checkpoint.async) {
-        e->behind = dsi_async_save_start(j);
+        e->async_save = dsi_async_save_start(j);
         j = NULL;
     } else if (status == DS_OK) {
-        status = write_now(j, e->comm);
+        status = save_write_and_publish(j, e->comm);
     }
     if (status != DS_OK && begun && first) dsi_folder_abandon(j->dir, j->tag);
     dsi_save_job_free(j);
@@ -196,15 +200,15 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     if (!e) return dsi_null_argument("engine_save");
     char *tag = NULL;
     ds_status status = ds_engine_save_wait(e);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, check(e, &o));
-    if (status == DS_OK) status = agree_on_place(e, &o, &tag);
+    if (status == DS_OK) status = dsi_sync_status(e->comm, save_check(e, &o));
+    if (status == DS_OK) status = save_sync_place(e, &o, &tag);
     if (status != DS_OK) {
         dsi_free(tag);
         return status;
     }
     dsi_log(DSI_INFO, "Saving model checkpoint: %s/%s", o.dir, tag);
-    status = run(e, &o, new_job(e, &o, tag));
-    if (status == DS_OK && !e->behind) dsi_log(DSI_INFO, "zero checkpoint saved %s", o.dir);
+    status = save_run(e, &o, save_job_new(e, &o, tag));
+    if (status == DS_OK && !e->async_save) dsi_log(DSI_INFO, "zero checkpoint saved %s", o.dir);
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* engine/checkpoint/save_experts.c: experts in files of their own: Note [Expert files].
+/* engine/checkpoint/save_experts.c: experts, each in its own file: Note
+ * [Expert files].
  *
  *     layer_L_expert_E_mp_rank_00_model_states.pt    {name: tensor}, parameters and buffers
  *     expp_rank_R_mp_rank_00_optim_states.pt         where there are no shards: optimizer, param_shapes;
@@ -19,7 +20,7 @@ bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x)
     return dsi_module_expert_of(e->model, x).of != NULL;
 }
 
-int dsi_save_writers(const ds_engine *e)
+int dsi_save_writer_count(const ds_engine *e)
 {
     int most = 1;
     for (int i = 0; i < ds_moe_layers(e->model); i++) {
@@ -33,25 +34,25 @@ ds_value *dsi_save_num_experts(Maker *m)
 {
     ds_value *all = ds_value_list();
     for (int i = 0; i < ds_moe_layers(m->e->model); i++)
-        dsi_state_append(m, all, ds_value_int(dsi_moe_experts(ds_moe_layer(m->e->model, i)).all));
+        dsi_save_append(m, all, ds_value_int(dsi_moe_experts(ds_moe_layer(m->e->model, i)).all));
     return all;
 }
 
 /* Whether this rank is the first one that has the experts. */
-static bool writes(const Maker *m, const dsi_experts *of)
+static bool rank_writes_experts(const Maker *m, const dsi_experts *of)
 {
     return of->ep_size == 1 ? ds_comm_rank(m->e->comm) == 0 : dsi_comm_rank(of->data) == 0;
 }
 
-static bool is_left_out(const Maker *m, const ds_tensor *x)
+static bool expert_is_left_out(const Maker *m, const ds_tensor *x)
 {
     bool trained = false;
     for (int k = 0; m->flat && k < m->flat->n; k++) trained |= m->flat->param[k].x == x;
-    return dsi_save_divided(m, x) || (m->o->exclude_frozen && m->flat && !trained);
+    return dsi_save_is_partitioned(m, x) || (m->o->exclude_frozen && m->flat && !trained);
 }
 
-/* The tensors of one expert stand one after the other in the state dict. */
-static void add_experts(Maker *m)
+/* The tensors of one expert are adjacent in the state dict. */
+static void experts_add_files(Maker *m)
 {
     ds_state *state = ds_module_state(m->e->model);
     ds_value *one = NULL;
@@ -60,38 +61,38 @@ static void add_experts(Maker *m)
         ds_tensor *x = i < ds_state_len(state) ? ds_state_at(state, i) : NULL;
         dsi_expert e = dsi_module_expert_of(m->e->model, x);
         if (one && (!e.of || e.layer != last.layer || e.number != last.number)) {
-            dsi_save_add_file(m, one, "layer_%d_expert_%d_mp_rank_00_model_states.pt", last.layer,
-                              last.number);
+            dsi_save_add_file(m, one, DSI_FILE_EXPERT, (long long)last.layer,
+                              (long long)last.number);
             one = NULL;
         }
-        if (!e.of || !writes(m, e.of) || is_left_out(m, x)) continue;
+        if (!e.of || !rank_writes_experts(m, e.of) || expert_is_left_out(m, x)) continue;
         if (!one) one = ds_value_dict();
-        dsi_state_put(m, one, ds_state_name(state, i), dsi_save_tensor(m, x));
+        dsi_save_put(m, one, ds_state_name(state, i), dsi_save_model_tensor(m, x));
         last = e;
     }
     ds_state_free(state);
 }
 
-/* As the model file has it where there are no experts. */
-static ds_value *optimizer_file(Maker *m)
+/* The same as in the model file of a model without experts. */
+static ds_value *expert_optimizer_value(Maker *m)
 {
     ds_value *v = ds_value_dict(), *own = ds_value_dict(), *names = ds_value_dict(),
              *ema = ds_value_dict();
-    dsi_state_put(m, v, "optimizer", dsi_save_optimizer(m));
-    dsi_state_put(m, v, "param_shapes", dsi_save_param_shapes(m));
-    dsi_state_put(m, names, "params", dsi_save_names(m));
-    if (m->e->ema) dsi_state_put(m, ema, "averages", dsi_save_averages(m));
-    dsi_state_put(m, own, "optimizer", names);
-    dsi_state_put(m, own, "ema", ema);
-    dsi_state_put(m, v, DSI_OWN_KEY, own);
+    dsi_save_put(m, v, DSI_STATE_OPTIMIZER, dsi_save_optimizer(m));
+    dsi_save_put(m, v, DSI_STATE_PARAM_SHAPES, dsi_save_param_shapes(m));
+    dsi_save_put(m, names, DSI_STATE_PARAMS, dsi_save_param_names(m));
+    if (m->e->ema) dsi_save_put(m, ema, DSI_STATE_AVERAGES, dsi_save_averages(m));
+    dsi_save_put(m, own, DSI_STATE_OPTIMIZER, names);
+    dsi_save_put(m, own, DSI_STATE_EMA, ema);
+    dsi_save_put(m, v, DSI_STATE_OWN, own);
     return v;
 }
 
-void dsi_save_experts(Maker *m)
+void dsi_save_add_experts(Maker *m)
 {
     int rank = ds_comm_rank(m->e->comm);
     if (!dsi_save_has_experts(m->e)) return;
-    add_experts(m);
-    if (m->e->zero && !dsi_save_sharded(m->e) && rank < dsi_save_writers(m->e))
-        dsi_save_add_file(m, optimizer_file(m), "expp_rank_%d_mp_rank_00_optim_states.pt", rank);
+    experts_add_files(m);
+    if (m->e->zero && !dsi_save_is_sharded(m->e) && rank < dsi_save_writer_count(m->e))
+        dsi_save_add_file(m, expert_optimizer_value(m), DSI_FILE_EXPERT_OPTIM, (long long)rank);
 }

@@ -28,33 +28,33 @@
 
 typedef dsi_save_maker Maker;
 
-/* ---- values of others ---------------------------------------------------------------------------------- */
+/* ---- values of the program and of the optimizer ---------------------------------------------------------------------------------- */
 
-/* A copy, whose tensors are written from where they are. */
-static ds_value *copy_value(Maker *m, const ds_value *v)
+/* A copy of a value; its tensors are not copied. */
+static ds_value *value_copy(Maker *m, const ds_value *v)
 {
     ds_value *copy;
     ds_tensor *x;
     switch (ds_value_kind_of(v)) {
     case DS_VALUE_TENSOR:
         return ds_value_read_tensor(v, "", &x) == DS_OK
-                   ? dsi_extent_of(&m->f->extents, ds_contiguous(ds_detach(x)), -1)
+                   ? dsi_save_tensor_of(&m->f->tensors, ds_contiguous(ds_detach(x)), -1)
                    : NULL;
     case DS_VALUE_LIST:
     case DS_VALUE_TUPLE:
     case DS_VALUE_SET:
         copy = dsi_value_new((int)ds_value_kind_of(v));
         for (int64_t i = 0; i < ds_value_len(v); i++)
-            dsi_state_append(m, copy, copy_value(m, ds_value_at(v, i)));
+            dsi_save_append(m, copy, value_copy(m, ds_value_at(v, i)));
         break;
     case DS_VALUE_DICT:
         copy = ds_value_dict();
         for (int64_t i = 0; i < ds_value_len(v); i++)
-            if (dsi_value_put(copy, copy_value(m, ds_value_key_at(v, i)),
-                              copy_value(m, ds_value_at(v, i))) != DS_OK)
+            if (dsi_value_put(copy, value_copy(m, ds_value_key_at(v, i)),
+                              value_copy(m, ds_value_at(v, i))) != DS_OK)
                 m->status = ds_error_status();
         break;
-    default: /* values that nobody changes */
+    default: /* immutable */
         return dsi_value_ref((ds_value *)v);
     }
     copy->class_name = v->class_name;
@@ -64,86 +64,86 @@ static ds_value *copy_value(Maker *m, const ds_value *v)
 /* ---- the optimizer, whole ------------------------------------------------------------------------------- */
 
 /* The master of parameter k of the layout, or its average. */
-static ds_value *trained_value(Maker *m, int k, bool average)
+static ds_value *param_value(Maker *m, int k, bool average)
 {
     int i = m->flat->param[k].index;
-    return dsi_extent_of(&m->f->extents,
-                         average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
+    return dsi_save_tensor_of(
+        &m->f->tensors, average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
 }
 
-ds_value *dsi_save_names(Maker *m)
+ds_value *dsi_save_param_names(Maker *m)
 {
     const ds_optim *o = m->e->optim;
     ds_value *names = ds_value_list();
     for (int g = 0; g < o->n_groups; g++)
         for (int i = 0; i < o->n; i++)
             if (o->params[i].group == g)
-                dsi_state_append(m, names, ds_value_string(o->params[i].path));
+                dsi_save_append(m, names, ds_value_string(o->params[i].path));
     return names;
 }
 
-/* FP16_UnfusedOptimizer's dict: what it is made of, and the float32 masters. */
-static ds_value *fp16_optimizer(Maker *m)
+/* FP16_UnfusedOptimizer's dict: the scaler's state and the float32 masters. */
+static ds_value *optimizer_fp16_value(Maker *m)
 {
     const dsi_scaler *s = &m->e->scaler;
     ds_value *v = ds_value_dict(), *all = ds_value_list();
-    dsi_state_put(m, v, "dynamic_loss_scale", ds_value_bool(s->dynamic));
-    dsi_state_put(m, v, "cur_scale", ds_value_float(s->scale));
-    dsi_state_put(m, v, "cur_iter", ds_value_int(s->iter));
+    dsi_save_put(m, v, DSI_STATE_DYNAMIC_LOSS_SCALE, ds_value_bool(s->dynamic));
+    dsi_save_put(m, v, DSI_STATE_CUR_SCALE, ds_value_float(s->scale));
+    dsi_save_put(m, v, DSI_STATE_CUR_ITER, ds_value_int(s->iter));
     if (s->dynamic) {
-        dsi_state_put(m, v, "last_overflow_iter", ds_value_int(s->last_overflow));
-        dsi_state_put(m, v, "scale_factor", ds_value_float(2));
-        dsi_state_put(m, v, "scale_window", ds_value_int(s->window));
+        dsi_save_put(m, v, DSI_STATE_LAST_OVERFLOW_ITER, ds_value_int(s->last_overflow));
+        dsi_save_put(m, v, DSI_STATE_SCALE_FACTOR, ds_value_float(2));
+        dsi_save_put(m, v, DSI_STATE_SCALE_WINDOW, ds_value_int(s->window));
     }
-    dsi_state_put(m, v, "optimizer_state_dict", copy_value(m, m->optimizer));
+    dsi_save_put(m, v, DSI_STATE_OPTIMIZER_STATE_DICT, value_copy(m, m->optimizer));
     for (int g = 0; g < m->groups.n; g++) {
         ds_value *group = ds_value_list();
         for (int i = 0; i < m->groups.at[g].n; i++)
-            dsi_state_append(m, group, trained_value(m, m->groups.at[g].at[i], false));
-        dsi_state_append(m, all, group);
+            dsi_save_append(m, group, param_value(m, m->groups.at[g].at[i], false));
+        dsi_save_append(m, all, group);
     }
-    dsi_state_put(m, v, "fp32_groups", all);
-    dsi_state_put(m, v, "clip_grad", ds_value_float(m->e->config->gradient_clipping));
+    dsi_save_put(m, v, DSI_STATE_FP32_GROUPS, all);
+    dsi_save_put(m, v, DSI_STATE_CLIP_GRAD, ds_value_float(m->e->config->gradient_clipping));
     return v;
 }
 
 ds_value *dsi_save_optimizer(Maker *m)
 {
-    if (!m->e->zero || dsi_save_sharded(m->e)) return ds_value_none();
-    return m->e->config->fp16.enabled ? fp16_optimizer(m) : copy_value(m, m->optimizer);
+    if (!m->e->zero || dsi_save_is_sharded(m->e)) return ds_value_none();
+    return m->e->config->fp16.enabled ? optimizer_fp16_value(m) : value_copy(m, m->optimizer);
 }
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
-/* Which parameter of the layout x is; -1: none, it is not trained. */
-static int trained(const Maker *m, const ds_tensor *x)
+/* The number of parameter x in the layout; -1: it is not trained. */
+static int param_index(const Maker *m, const ds_tensor *x)
 {
     for (int k = 0; m->flat && k < m->flat->n; k++)
         if (m->flat->param[k].x == x) return k;
     return -1;
 }
 
-bool dsi_save_divided(const Maker *m, const ds_tensor *x)
+bool dsi_save_is_partitioned(const Maker *m, const ds_tensor *x)
 {
-    return m->e->config->zero.stage == 3 && trained(m, x) >= 0;
+    return m->e->config->zero.stage == 3 && param_index(m, x) >= 0;
 }
 
-/* Of a parameter that is divided only an empty tensor stands here, as DeepSpeed has it. */
-ds_value *dsi_save_tensor(Maker *m, ds_tensor *x)
+/* For a partitioned parameter an empty tensor, like DeepSpeed. */
+ds_value *dsi_save_model_tensor(Maker *m, ds_tensor *x)
 {
-    if (dsi_save_divided(m, x))
-        return dsi_extent_value(dsi_extent_new(&m->f->extents), x->dtype, ds_shape(0));
-    return dsi_extent_of(&m->f->extents, x, -1);
+    if (dsi_save_is_partitioned(m, x))
+        return dsi_save_tensor_value(dsi_save_tensor_new(&m->f->tensors), x->dtype, ds_shape(0));
+    return dsi_save_tensor_of(&m->f->tensors, x, -1);
 }
 
-static bool is_param(const ds_module *model, const ds_tensor *x)
+static bool model_has_param(const ds_module *model, const ds_tensor *x)
 {
     for (int i = 0; i < ds_module_params(model); i++)
         if (ds_module_param_at(model, i, NULL) == x) return true;
     return false;
 }
 
-static void put_module(Maker *m, ds_value *to)
+static void model_put(Maker *m, ds_value *to)
 {
     ds_state *state = ds_module_state(m->e->model);
     ds_value *module = ds_value_dict(), *buffers = ds_value_list(), *shapes = ds_value_dict(),
@@ -151,73 +151,74 @@ static void put_module(Maker *m, ds_value *to)
     for (int i = 0; i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
         ds_tensor *x = ds_state_at(state, i);
-        bool param = is_param(m->e->model, x), stays = param && m->flat && trained(m, x) < 0;
+        bool param = model_has_param(m->e->model, x),
+             stays = param && m->flat && param_index(m, x) < 0;
         if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
-        dsi_state_put(m, module, name, dsi_save_tensor(m, x));
-        if (!param) dsi_state_append(m, buffers, ds_value_string(name));
+        dsi_save_put(m, module, name, dsi_save_model_tensor(m, x));
+        if (!param) dsi_save_append(m, buffers, ds_value_string(name));
         if (!stays) continue;
-        dsi_state_put(m, shapes, name, dsi_save_shape(m, x->shape));
-        dsi_state_put(m, frozen, name, dsi_save_tensor(m, x));
+        dsi_save_put(m, shapes, name, dsi_save_shape(m, x->shape));
+        dsi_save_put(m, frozen, name, dsi_save_model_tensor(m, x));
     }
     ds_state_free(state);
-    dsi_state_put(m, to, "module", module);
-    dsi_state_put(m, to, "buffer_names", buffers);
+    dsi_save_put(m, to, DSI_STATE_MODULE, module);
+    dsi_save_put(m, to, DSI_STATE_BUFFER_NAMES, buffers);
     bool apart = dsi_save_has_experts(m->e);
-    dsi_state_put(m, to, "optimizer", apart ? ds_value_none() : dsi_save_optimizer(m));
-    if (apart) dsi_state_put(m, to, "num_experts", dsi_save_num_experts(m));
-    dsi_state_put(m, to, "param_shapes", dsi_save_param_shapes(m));
-    dsi_state_put(m, to, "frozen_param_shapes", shapes);
-    dsi_state_put(m, to, "shared_params", ds_value_dict());
-    dsi_state_put(m, to, "frozen_param_fragments", frozen);
+    dsi_save_put(m, to, DSI_STATE_OPTIMIZER, apart ? ds_value_none() : dsi_save_optimizer(m));
+    if (apart) dsi_save_put(m, to, DSI_STATE_NUM_EXPERTS, dsi_save_num_experts(m));
+    dsi_save_put(m, to, DSI_STATE_PARAM_SHAPES, dsi_save_param_shapes(m));
+    dsi_save_put(m, to, DSI_STATE_FROZEN_SHAPES, shapes);
+    dsi_save_put(m, to, DSI_STATE_SHARED_PARAMS, ds_value_dict());
+    dsi_save_put(m, to, DSI_STATE_FROZEN_FRAGMENTS, frozen);
 }
 
-/* ---- our own part of the model file -------------------------------------------------------------------- */
+/* ---- deepspeed_c of the model file -------------------------------------------------------------------- */
 
-static ds_value *scaler(Maker *m)
+static ds_value *own_scaler_value(Maker *m)
 {
     const dsi_scaler *s = &m->e->scaler;
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "scale", ds_value_float(s->scale));
-    dsi_state_put(m, v, "dynamic", ds_value_bool(s->dynamic));
-    dsi_state_put(m, v, "hysteresis_left", ds_value_int(s->hysteresis_left));
-    dsi_state_put(m, v, "iter", ds_value_int(s->iter));
-    dsi_state_put(m, v, "last_overflow", ds_value_int(s->last_overflow));
-    dsi_state_put(m, v, "skipped", ds_value_int(s->skipped));
+    dsi_save_put(m, v, "scale", ds_value_float(s->scale));
+    dsi_save_put(m, v, "dynamic", ds_value_bool(s->dynamic));
+    dsi_save_put(m, v, "hysteresis_left", ds_value_int(s->hysteresis_left));
+    dsi_save_put(m, v, "iter", ds_value_int(s->iter));
+    dsi_save_put(m, v, "last_overflow", ds_value_int(s->last_overflow));
+    dsi_save_put(m, v, "skipped", ds_value_int(s->skipped));
     return v;
 }
 
-static ds_value *throughput(Maker *m)
+static ds_value *own_throughput_value(Maker *m)
 {
     const dsi_throughput *t = &m->e->throughput;
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "epoch", ds_value_int(t->epoch));
-    dsi_state_put(m, v, "micro_step", ds_value_int(t->micro_step));
-    dsi_state_put(m, v, "global_step", ds_value_int(t->global_step));
-    dsi_state_put(m, v, "total_seconds", ds_value_float(t->total_seconds));
+    dsi_save_put(m, v, "epoch", ds_value_int(t->epoch));
+    dsi_save_put(m, v, "micro_step", ds_value_int(t->micro_step));
+    dsi_save_put(m, v, "global_step", ds_value_int(t->global_step));
+    dsi_save_put(m, v, "total_seconds", ds_value_float(t->total_seconds));
     return v;
 }
 
-static ds_value *own_optimizer(Maker *m)
+static ds_value *own_optimizer_value(Maker *m)
 {
     ds_value *v = ds_value_dict(), *groups = ds_value_list(), *moments = ds_value_list();
     const ds_optim *o = m->e->optim;
-    dsi_state_put(m, v, "name", ds_value_string(ds_optim_name(o)));
-    for (int g = 0; g < o->n_groups; g++) dsi_state_append(m, groups, dsi_save_group_values(m, g));
+    dsi_save_put(m, v, "name", ds_value_string(ds_optim_name(o)));
+    for (int g = 0; g < o->n_groups; g++) dsi_save_append(m, groups, dsi_save_group_values(m, g));
     for (int i = 0; i < DS_OPTIM_MOMENTS; i++)
-        if (o->type->moment[i]) dsi_state_append(m, moments, ds_value_string(o->type->moment[i]));
-    dsi_state_put(m, v, "groups", groups);
-    dsi_state_put(m, v, "moments", moments);
-    dsi_state_put(m, v, "params", dsi_save_names(m));
+        if (o->type->moment[i]) dsi_save_append(m, moments, ds_value_string(o->type->moment[i]));
+    dsi_save_put(m, v, DSI_STATE_GROUPS, groups);
+    dsi_save_put(m, v, "moments", moments);
+    dsi_save_put(m, v, DSI_STATE_PARAMS, dsi_save_param_names(m));
     return v;
 }
 
-static ds_value *own_schedule(Maker *m)
+static ds_value *own_schedule_value(Maker *m)
 {
     if (!m->e->schedule) return ds_value_none();
     ds_value *v = ds_value_dict();
     const char *name = ds_schedule_name(m->e->schedule);
-    dsi_state_put(m, v, "name", name ? ds_value_string(name) : ds_value_none());
-    dsi_state_put(m, v, "last", ds_value_int(ds_schedule_last(m->e->schedule)));
+    dsi_save_put(m, v, "name", name ? ds_value_string(name) : ds_value_none());
+    dsi_save_put(m, v, "last", ds_value_int(ds_schedule_last(m->e->schedule)));
     return v;
 }
 
@@ -225,53 +226,52 @@ ds_value *dsi_save_averages(Maker *m)
 {
     ds_value *all = ds_value_dict();
     for (int k = m->flat->n - 1; k >= 0; k--)
-        dsi_state_put(m, all, dsi_save_path(m, k), trained_value(m, k, true));
+        dsi_save_put(m, all, dsi_save_param_path(m, k), param_value(m, k, true));
     return all;
 }
 
-static ds_value *own_averages(Maker *m)
+static ds_value *own_averages_value(Maker *m)
 {
     if (!m->e->ema || !m->flat) return ds_value_none();
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "decay", ds_value_float(dsi_ema_decay(m->e->ema)));
-    dsi_state_put(m, v, "updates", ds_value_int(dsi_ema_updates(m->e->ema)));
-    bool elsewhere = dsi_save_sharded(m->e) || dsi_save_has_experts(m->e);
-    if (!elsewhere) dsi_state_put(m, v, "averages", dsi_save_averages(m));
+    dsi_save_put(m, v, "decay", ds_value_float(dsi_ema_decay(m->e->ema)));
+    dsi_save_put(m, v, "updates", ds_value_int(dsi_ema_updates(m->e->ema)));
+    bool elsewhere = dsi_save_is_sharded(m->e) || dsi_save_has_experts(m->e);
+    if (!elsewhere) dsi_save_put(m, v, DSI_STATE_AVERAGES, dsi_save_averages(m));
     return v;
 }
 
-static ds_value *own_part(Maker *m)
+static ds_value *own_value(Maker *m)
 {
     const ds_engine *e = m->e;
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "format", ds_value_int(DSI_FORMAT));
-    dsi_state_put(m, v, "version", ds_value_string(DS_VERSION));
-    dsi_state_put(m, v, "zero_stage", ds_value_int(e->config->zero.stage));
-    dsi_state_put(m, v, "dtype", ds_value_string(ds_dtype_name(e->dtype)));
-    dsi_state_put(m, v, "ranks", ds_value_int(ds_comm_size(e->comm)));
-    dsi_state_put(m, v, "shards",
-                  ds_value_int(!dsi_save_sharded(e) || !m->flat ? 0
-                               : m->flat->partition             ? m->flat->ranks
-                                                                : dsi_save_writers(e)));
-    dsi_state_put(m, v, "train_batch_size", ds_value_int(e->config->train_batch_size));
-    dsi_state_put(m, v, "train_micro_batch_size_per_gpu",
-                  ds_value_int(e->config->train_micro_batch_size_per_gpu));
-    dsi_state_put(m, v, "gradient_accumulation_steps",
-                  ds_value_int(e->config->gradient_accumulation_steps));
-    dsi_state_put(m, v, "micro_steps", ds_value_int(e->micro_steps));
-    dsi_state_put(m, v, "grad_norm", ds_value_float(e->norm));
-    dsi_state_put(m, v, "step_applied", ds_value_bool(e->applied));
-    dsi_state_put(m, v, "loss_scaler", scaler(m));
-    dsi_state_put(m, v, "throughput", throughput(m));
-    dsi_state_put(m, v, "lr_scheduler", own_schedule(m));
-    dsi_state_put(m, v, "optimizer", e->optim ? own_optimizer(m) : ds_value_none());
-    dsi_state_put(m, v, "ema", own_averages(m));
+    dsi_save_put(m, v, DSI_STATE_FORMAT, ds_value_int(DSI_FORMAT));
+    dsi_save_put(m, v, "version", ds_value_string(DS_VERSION));
+    dsi_save_put(m, v, DSI_STATE_ZERO_STAGE, ds_value_int(e->config->zero.stage));
+    dsi_save_put(m, v, "dtype", ds_value_string(ds_dtype_name(e->dtype)));
+    dsi_save_put(m, v, DSI_STATE_RANKS, ds_value_int(ds_comm_size(e->comm)));
+    dsi_save_put(m, v, DSI_STATE_SHARDS,
+                 ds_value_int(!dsi_save_is_sharded(e) || !m->flat ? 0
+                              : m->flat->partition                ? m->flat->ranks
+                                                                  : dsi_save_writer_count(e)));
+    dsi_save_put(m, v, "train_batch_size", ds_value_int(e->config->train_batch_size));
+    dsi_save_put(m, v, DSI_STATE_MICRO_BATCH,
+                 ds_value_int(e->config->train_micro_batch_size_per_gpu));
+    dsi_save_put(m, v, DSI_STATE_GAS, ds_value_int(e->config->gradient_accumulation_steps));
+    dsi_save_put(m, v, DSI_STATE_MICRO_STEPS, ds_value_int(e->micro_steps));
+    dsi_save_put(m, v, DSI_STATE_GRAD_NORM, ds_value_float(e->norm));
+    dsi_save_put(m, v, DSI_STATE_STEP_APPLIED, ds_value_bool(e->applied));
+    dsi_save_put(m, v, DSI_STATE_LOSS_SCALER, own_scaler_value(m));
+    dsi_save_put(m, v, DSI_STATE_THROUGHPUT, own_throughput_value(m));
+    dsi_save_put(m, v, DSI_STATE_LR_SCHEDULER, own_schedule_value(m));
+    dsi_save_put(m, v, DSI_STATE_OPTIMIZER, e->optim ? own_optimizer_value(m) : ds_value_none());
+    dsi_save_put(m, v, DSI_STATE_EMA, own_averages_value(m));
     return v;
 }
 
 /* ---- the model file ------------------------------------------------------------------------------------ */
 
-static ds_value *json_value(Maker *m, const json_t *j)
+static ds_value *value_from_json(Maker *m, const json_t *j)
 {
     const char *key;
     json_t *item;
@@ -279,12 +279,13 @@ static ds_value *json_value(Maker *m, const json_t *j)
     switch (json_typeof(j)) {
     case JSON_OBJECT: {
         ds_value *v = ds_value_dict();
-        json_object_foreach((json_t *)j, key, item) dsi_state_put(m, v, key, json_value(m, item));
+        json_object_foreach((json_t *)j, key, item)
+            dsi_save_put(m, v, key, value_from_json(m, item));
         return v;
     }
     case JSON_ARRAY: {
         ds_value *v = ds_value_list();
-        json_array_foreach((json_t *)j, i, item) dsi_state_append(m, v, json_value(m, item));
+        json_array_foreach((json_t *)j, i, item) dsi_save_append(m, v, value_from_json(m, item));
         return v;
     }
     case JSON_STRING:
@@ -300,10 +301,10 @@ static ds_value *json_value(Maker *m, const json_t *j)
     }
 }
 
-ds_value *dsi_save_config(Maker *m) { return json_value(m, m->e->config->trees->given); }
+ds_value *dsi_save_config(Maker *m) { return value_from_json(m, m->e->config->trees->given); }
 
-/* DeepSpeed's and ours; a client state may not have them. */
-static void put_client_state(Maker *m, ds_value *to)
+/* A client state may not have a key of the engine. */
+static void client_state_put(Maker *m, ds_value *to)
 {
     const ds_value *client = m->o->client_state;
     for (int64_t i = 0; client && m->status == DS_OK && i < ds_value_len(client); i++) {
@@ -313,79 +314,82 @@ static void put_client_state(Maker *m, ds_value *to)
             m->status = dsi_fail(
                 DS_EINVAL,
                 "engine_save: client_state has the key \"%.80s\", which is the engine's: "
-                "call it otherwise",
+                "use another name",
                 key ? key : "(a number)");
         else
-            dsi_state_put(m, to, key, copy_value(m, ds_value_at(client, i)));
+            dsi_save_put(m, to, key, value_copy(m, ds_value_at(client, i)));
     }
 }
 
-static ds_value *model_states(Maker *m)
+static ds_value *model_file_value(Maker *m)
 {
     const ds_engine *e = m->e;
     ds_value *v = ds_value_dict(), *dims = ds_value_dict(), *schedule = ds_value_none();
-    put_module(m, v);
+    model_put(m, v);
     if (e->schedule) {
         ds_value_free(schedule);
         schedule = ds_value_dict();
-        dsi_state_put(m, schedule, "last_batch_iteration",
-                      ds_value_int(ds_schedule_last(e->schedule)));
+        dsi_save_put(m, schedule, DSI_STATE_LAST_BATCH_ITERATION,
+                     ds_value_int(ds_schedule_last(e->schedule)));
     }
-    dsi_state_put(m, v, "lr_scheduler", schedule);
-    dsi_state_put(m, v, "data_sampler", ds_value_none());
-    dsi_state_put(m, v, "random_ltd", ds_value_none());
-    dsi_state_put(m, v, "skipped_steps", ds_value_int(e->skipped_steps));
-    dsi_state_put(m, v, "global_steps", ds_value_int(e->global_steps));
-    dsi_state_put(m, v, "global_samples", ds_value_int(e->global_samples));
-    dsi_state_put(m, v, "dp_world_size", ds_value_int(ds_comm_size(e->comm)));
-    dsi_state_put(m, v, "mp_world_size", ds_value_int(1));
-    dsi_state_put(m, dims, "pp_degree", ds_value_int(1));
-    dsi_state_put(m, dims, "tp_degree", ds_value_int(1));
-    dsi_state_put(m, v, "checkpoint_parallel_dimensions", dims);
-    dsi_state_put(m, v, "ds_config", dsi_save_config(m));
-    dsi_state_put(m, v, "ds_version", ds_value_string(DSI_DS_VERSION));
-    dsi_state_put(m, v, DSI_OWN_KEY, own_part(m));
-    put_client_state(m, v);
+    dsi_save_put(m, v, DSI_STATE_LR_SCHEDULER, schedule);
+    dsi_save_put(m, v, DSI_STATE_DATA_SAMPLER, ds_value_none());
+    dsi_save_put(m, v, DSI_STATE_RANDOM_LTD, ds_value_none());
+    dsi_save_put(m, v, DSI_STATE_SKIPPED_STEPS, ds_value_int(e->skipped_steps));
+    dsi_save_put(m, v, DSI_STATE_GLOBAL_STEPS, ds_value_int(e->global_steps));
+    dsi_save_put(m, v, DSI_STATE_GLOBAL_SAMPLES, ds_value_int(e->global_samples));
+    dsi_save_put(m, v, DSI_STATE_DP_WORLD_SIZE, ds_value_int(ds_comm_size(e->comm)));
+    dsi_save_put(m, v, DSI_STATE_MP_WORLD_SIZE, ds_value_int(1));
+    dsi_save_put(m, dims, "pp_degree", ds_value_int(1));
+    dsi_save_put(m, dims, "tp_degree", ds_value_int(1));
+    dsi_save_put(m, v, DSI_STATE_PARALLEL_DIMENSIONS, dims);
+    dsi_save_put(m, v, DSI_STATE_DS_CONFIG, dsi_save_config(m));
+    dsi_save_put(m, v, DSI_STATE_DS_VERSION, ds_value_string(DSI_DS_VERSION));
+    dsi_save_put(m, v, DSI_STATE_OWN, own_value(m));
+    client_state_put(m, v);
     return v;
 }
 
-/* ---- what each rank has of its own --------------------------------------------------------------------- */
+/* ---- the file of a rank --------------------------------------------------------------------- */
 
-static ds_value *loader_place(Maker *m)
+static ds_value *loader_value(Maker *m)
 {
     if (!m->e->loader) return ds_value_none();
     bool begun = dsi_loader_begun(m->e->loader);
     ds_loader_position at = {ds_loader_epoch(m->e->loader), 0, 0};
-    if (begun) at = ds_loader_tell(m->e->loader); /* of an epoch to come it would draw a number */
+    if (begun)
+        at = ds_loader_tell(
+            m->e->loader); /* before an epoch begins ds_loader_tell would draw its seed */
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "epoch", ds_value_int(at.epoch));
-    dsi_state_put(m, v, "batch", ds_value_int(at.batch));
-    dsi_state_put(m, v, "seed", ds_value_int((int64_t)at.seed));
-    dsi_state_put(m, v, "begun", ds_value_bool(begun));
-    dsi_state_put(m, v, "base_seed", ds_value_int((int64_t)dsi_loader_seed(m->e->loader)));
+    dsi_save_put(m, v, "epoch", ds_value_int(at.epoch));
+    dsi_save_put(m, v, "batch", ds_value_int(at.batch));
+    dsi_save_put(m, v, "seed", ds_value_int((int64_t)at.seed));
+    dsi_save_put(m, v, "begun", ds_value_bool(begun));
+    dsi_save_put(m, v, "base_seed", ds_value_int((int64_t)dsi_loader_seed(m->e->loader)));
     return v;
 }
 
-/* Running statistics differ from rank to rank; rank 0's are in the model file. */
-static ds_value *own_buffers(Maker *m)
+/* Running statistics differ among ranks; rank 0's are in the model file. */
+static ds_value *rank_buffers_value(Maker *m)
 {
     ds_value *v = ds_value_dict();
     if (ds_comm_rank(m->e->comm) == 0 || m->e->config->zero.stage == 3) return v;
     ds_state *state = ds_module_state(m->e->model);
     for (int i = 0; i < ds_state_len(state); i++)
-        if (!is_param(m->e->model, ds_state_at(state, i)))
-            dsi_state_put(m, v, ds_state_name(state, i), dsi_save_tensor(m, ds_state_at(state, i)));
+        if (!model_has_param(m->e->model, ds_state_at(state, i)))
+            dsi_save_put(m, v, ds_state_name(state, i),
+                         dsi_save_model_tensor(m, ds_state_at(state, i)));
     ds_state_free(state);
     return v;
 }
 
-static ds_value *rank_states(Maker *m)
+static ds_value *rank_file_value(Maker *m)
 {
     ds_value *v = ds_value_dict();
-    dsi_state_put(m, v, "format", ds_value_int(DSI_FORMAT));
-    dsi_state_put(m, v, "rng_state", dsi_extent_of(&m->f->extents, ds_rng_state(), -1));
-    dsi_state_put(m, v, "loader", loader_place(m));
-    dsi_state_put(m, v, "buffers", own_buffers(m));
+    dsi_save_put(m, v, DSI_STATE_FORMAT, ds_value_int(DSI_FORMAT));
+    dsi_save_put(m, v, DSI_STATE_RNG, dsi_save_tensor_of(&m->f->tensors, ds_rng_state(), -1));
+    dsi_save_put(m, v, DSI_STATE_LOADER, loader_value(m));
+    dsi_save_put(m, v, DSI_STATE_BUFFERS, rank_buffers_value(m));
     return v;
 }
 
@@ -406,22 +410,20 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
 {
     int rank = ds_comm_rank(e->comm);
     Maker m = {.f = f, .e = e, .o = o, .flat = e->zero ? dsi_zero_flat(e->zero) : NULL};
-    f->extents.zero = e->zero;
+    f->tensors.zero = e->zero;
     if (e->optim && !(m.optimizer = ds_optim_state_dict(e->optim))) return ds_error_status();
-    if (m.flat) dsi_save_make_groups(&m);
+    if (m.flat) dsi_save_groups_make(&m);
     if (e->config->zero.stage == 3)
-        dsi_save_add_file(&m, model_states(&m), "zero_pp_rank_%d_mp_rank_00_model_states.pt", rank);
+        dsi_save_add_file(&m, model_file_value(&m), DSI_FILE_MODEL_RANK, rank);
     else if (rank == 0)
-        dsi_save_add_file(&m, model_states(&m), "mp_rank_00_model_states.pt");
-    if (dsi_save_sharded(e) && m.flat && (rank < dsi_save_writers(e) || m.flat->partition))
+        dsi_save_add_file(&m, model_file_value(&m), DSI_FILE_MODEL);
+    if (dsi_save_is_sharded(e) && m.flat && (rank < dsi_save_writer_count(e) || m.flat->partition))
         dsi_save_add_file(&m, dsi_save_shard(&m),
-                          e->config->bf16.enabled
-                              ? "bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt"
-                              : "zero_pp_rank_%d_mp_rank_00_optim_states.pt",
-                          rank);
-    dsi_save_experts(&m);
-    dsi_save_add_file(&m, rank_states(&m), "rank_%d_states.pt", rank);
-    dsi_save_free_groups(&m);
+                          e->config->bf16.enabled ? DSI_FILE_SHARD_BF16 : DSI_FILE_SHARD,
+                          (long long)rank);
+    dsi_save_add_experts(&m);
+    dsi_save_add_file(&m, rank_file_value(&m), DSI_FILE_RANK, rank);
+    dsi_save_groups_free(&m);
     ds_value_free(m.optimizer);
     return m.status;
 }
@@ -433,5 +435,5 @@ void dsi_save_files_free(dsi_save_files *f)
         ds_value_free(f->at[i].value);
     }
     dsi_list_free(f);
-    dsi_extents_free(&f->extents);
+    dsi_save_tensors_free(&f->tensors);
 }

@@ -13,13 +13,14 @@
 
 #include "save.h"
 
-/* Parameters of the layout that lie end to end in a file. */
+/* Parameters of the layout that are end to end in a file. */
 typedef struct dsi_save_group {
     DSI_LIST(int)
     int values; /* group of the optimizer */
 } dsi_save_group;
 
-/* Values in the making: what goes wrong on the way stands in status at the end. */
+/* A rank's values while they are made. A failure is kept in status, and the
+ * functions go on: nothing is written if status is not DS_OK. */
 typedef struct dsi_save_maker {
     dsi_save_files *f;
     ds_engine *e;
@@ -32,37 +33,37 @@ typedef struct dsi_save_maker {
     ds_status status;
 } dsi_save_maker;
 
-static inline void dsi_state_put(dsi_save_maker *m, ds_value *dict, const char *key, ds_value *item)
+static inline void dsi_save_put(dsi_save_maker *m, ds_value *dict, const char *key, ds_value *item)
 {
     if (ds_value_set(dict, key, item) != DS_OK) m->status = ds_error_status();
 }
 
-static inline void dsi_state_append(dsi_save_maker *m, ds_value *list, ds_value *item)
+static inline void dsi_save_append(dsi_save_maker *m, ds_value *list, ds_value *item)
 {
     if (ds_value_append(list, item) != DS_OK) m->status = ds_error_status();
 }
 
-static inline const char *dsi_save_path(const dsi_save_maker *m, int k)
+static inline const char *dsi_save_param_path(const dsi_save_maker *m, int k)
 {
     return dsi_flat_path(m->flat, m->e->model, k);
 }
 
-void dsi_save_make_groups(dsi_save_maker *m);
-void dsi_save_free_groups(dsi_save_maker *m);
+void dsi_save_groups_make(dsi_save_maker *m);
+void dsi_save_groups_free(dsi_save_maker *m);
 ds_value *dsi_save_shape(dsi_save_maker *m, ds_dims shape); /* a torch.Size */
 ds_value *dsi_save_param_shapes(dsi_save_maker *m);
-/* what a group of the optimizer has of its own */
+/* a group of the optimizer, without its parameters */
 ds_value *dsi_save_group_values(dsi_save_maker *m, int group);
 ds_value *dsi_save_shard(dsi_save_maker *m);
 ds_value *dsi_save_config(dsi_save_maker *m); /* the user's */
-/* A tensor of the model as it stands in a file; the optimizer's whole state; names in the order in which
- * that numbers them; all averages. */
-ds_value *dsi_save_tensor(dsi_save_maker *m, ds_tensor *x);
+/* A tensor of the model for a file; the optimizer's whole state; names of its
+ * parameters in the order of their numbers; all averages. */
+ds_value *dsi_save_model_tensor(dsi_save_maker *m, ds_tensor *x);
 ds_value *dsi_save_optimizer(dsi_save_maker *m);
-ds_value *dsi_save_names(dsi_save_maker *m);
+ds_value *dsi_save_param_names(dsi_save_maker *m);
 ds_value *dsi_save_averages(dsi_save_maker *m);
-/* its values are in the shards alone */
-bool dsi_save_divided(const dsi_save_maker *m, const ds_tensor *x);
+/* whether its values are in the shards only */
+bool dsi_save_is_partitioned(const dsi_save_maker *m, const ds_tensor *x);
 void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, ...) DS_PRINTF(3, 4);
 
 /* ---- experts: save_experts.c --------------------------------------------------------------------------- */
@@ -73,9 +74,10 @@ void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, .
  * for its own parameters; what several have is read once. */
 bool dsi_save_has_experts(const ds_engine *e);
 bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
-/* So many ranks, the first ones, have all parameters between them: the largest ep_size, or 1. */
-int dsi_save_writers(const ds_engine *e);
+/* The number of ranks, from 0 on, that together have all parameters: the largest
+ * ep_size, or 1. */
+int dsi_save_writer_count(const ds_engine *e);
 ds_value *dsi_save_num_experts(dsi_save_maker *m); /* of each layer */
-void dsi_save_experts(dsi_save_maker *m);          /* adds the files that this rank writes */
+void dsi_save_add_experts(dsi_save_maker *m);      /* adds the files that this rank writes */
 
 #endif

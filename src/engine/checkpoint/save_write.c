@@ -1,8 +1,10 @@
-/* engine/checkpoint/save_write.c: a rank's files to the disk, at once or behind the training.
+/* engine/checkpoint/save_write.c: a rank's files to the disk, now or on a
+ * thread while training goes on.
  *
- * Written behind, nothing is sent between ranks: each writer leaves the list of its files (folder.h), or
- * why there is none, in the folder where all write, and rank 0's looks there until it has the lists of
- * all.
+ * Invariants: the thread of an asynchronous save sends nothing to other ranks:
+ * each writes its manifest (folder.h), or failed.RANK with the message, into the
+ * shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread alone
+ * uses the job until `done` is set; `why` is written before that.
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -36,7 +38,7 @@ void dsi_save_job_free(dsi_save_job *j)
 
 /* ---- the files ----------------------------------------------------------------------------------------- */
 
-static ds_status write_file(const dsi_save_job *j, const dsi_save_file *f, dsi_manifest *list)
+static ds_status file_write(const dsi_save_job *j, const dsi_save_file *f, dsi_manifest *list)
 {
     char *path = dsi_path_in(j->saving, f->name);
     struct stat s;
@@ -54,8 +56,8 @@ ds_status dsi_save_write(const dsi_save_job *j)
     dsi_manifest list = {.ranks = j->ranks, .step = j->step};
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < j->files.n; i++)
-        status = write_file(j, &j->files.at[i], &list);
-    char *path = dsi_folder_part(j->saving, j->rank);
+        status = file_write(j, &j->files.at[i], &list);
+    char *path = dsi_folder_rank_manifest(j->saving, j->rank);
     if (status == DS_OK) status = dsi_manifest_write(&list, path);
     dsi_free(path);
     dsi_manifest_free(&list);
@@ -69,34 +71,35 @@ ds_status dsi_save_publish(const dsi_save_job *j)
     if (status != DS_OK || !j->keep_last) return status;
     int before = dsi_error_count();
     if (dsi_folder_prune(j->dir, j->keep_last, j->tag) == DS_OK) return DS_OK;
-    /* the checkpoint is there all the same */
+    /* the new checkpoint is complete */
     dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
     dsi_error_forget(before);
     return DS_OK;
 }
 
-/* ---- behind -------------------------------------------------------------------------------------------- */
+/* ---- asynchronous -------------------------------------------------------------------------------------------- */
 
 struct dsi_async_save {
     dsi_save_job *job;
     pthread_t thread;
     bool joined;
-    double limit;     /* seconds for the other ranks */
+    double limit;     /* seconds to wait for the other ranks */
     atomic_bool done; /* then: */
-    char why[768];    /* it failed; "": it did not */
+    char why[768];    /* its message if it failed; else "" */
 };
 
-static char *why_path(const dsi_save_job *j, int rank)
+static char *failure_path(const dsi_save_job *j, int rank)
 {
     dsi_text t = {0};
     dsi_text_add(&t, "%s/failed.%d", j->saving, rank);
     return t.s;
 }
 
-/* This rank has failed: rank 0 finds out why. Where even that cannot be written, by its patience. */
-static void leave_why(const dsi_save_job *j)
+/* Tells rank 0 the reason. If even that cannot be written, rank 0 learns of the
+ * failure by its time limit. */
+static void failure_write(const dsi_save_job *j)
 {
-    char why[512], *path = why_path(j, j->rank);
+    char why[512], *path = failure_path(j, j->rank);
     snprintf(why, sizeof why, "%s", ds_error());
     dsi_file *f = dsi_file_replace(path);
     dsi_file_write(f, why, strlen(why));
@@ -106,9 +109,9 @@ static void leave_why(const dsi_save_job *j)
 }
 
 /* Whether rank r has ended, and how. */
-static bool has_ended(const dsi_save_job *j, int r, ds_status *status)
+static bool rank_has_ended(const dsi_save_job *j, int r, ds_status *status)
 {
-    char *list = dsi_folder_part(j->saving, r), *why = why_path(j, r);
+    char *list = dsi_folder_rank_manifest(j->saving, r), *why = failure_path(j, r);
     bool good = dsi_file_exists(list), bad = !good && dsi_file_exists(why);
     if (bad) {
         char *text = dsi_file_read(why, NULL);
@@ -120,13 +123,13 @@ static bool has_ended(const dsi_save_job *j, int r, ds_status *status)
     return good || bad;
 }
 
-static ds_status wait_for_all(const dsi_async_save *b)
+static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
 {
     const dsi_save_job *j = b->job;
     double end = dsi_now() + b->limit;
     ds_status status = DS_OK;
     for (int r = 1; status == DS_OK && r < j->ranks; r++) {
-        for (long ms = 1; !has_ended(j, r, &status); ms = ms < 50 ? 2 * ms : ms) {
+        for (long ms = 1; !rank_has_ended(j, r, &status); ms = ms < 50 ? 2 * ms : ms) {
             if (dsi_now() > end)
                 return dsi_fail(DS_EIO,
                                 "rank %d has not written its part of %s in %.0f s (DS_TIMEOUT)", r,
@@ -137,20 +140,21 @@ static ds_status wait_for_all(const dsi_async_save *b)
     return status;
 }
 
-static void *write_behind(void *arg)
+static void *async_save_run(void *arg)
 {
     dsi_async_save *b = arg;
     const dsi_save_job *j = b->job;
     ds_status status = dsi_save_write(j);
     if (j->rank == 0) {
-        if (status == DS_OK) status = wait_for_all(b);
+        if (status == DS_OK) status = async_save_wait_for_ranks(b);
         if (status == DS_OK) status = dsi_save_publish(j);
         if (status != DS_OK) dsi_folder_abandon(j->dir, j->tag);
     } else if (status != DS_OK) {
-        leave_why(j);
+        failure_write(j);
     }
     if (status != DS_OK)
-        snprintf(b->why, sizeof b->why, "engine_save: %s, written behind: %s", j->tag, ds_error());
+        snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
+                 ds_error());
     ds_error_clear();
     atomic_store(&b->done, true);
     return NULL;
@@ -161,8 +165,8 @@ dsi_async_save *dsi_async_save_start(dsi_save_job *j)
     dsi_async_save *b = dsi_alloc(sizeof *b);
     b->job = j;
     b->limit = dsi_comm_timeout();
-    b->joined = pthread_create(&b->thread, NULL, write_behind, b) != 0;
-    if (b->joined) write_behind(b); /* no thread is to be had: not behind, then */
+    b->joined = pthread_create(&b->thread, NULL, async_save_run, b) != 0;
+    if (b->joined) async_save_run(b); /* no thread could be made: save now */
     return b;
 }
 
