@@ -1,6 +1,6 @@
-/* examples/cifar10/dataparallel.c: the tutorial with DataParallel: one process, each batch divided among
- * replicas of the network. --device_ids names the devices; there is only the CPU yet, where each id is a
- * replica with threads of its own.
+/* examples/cifar10/dataparallel.c: the tutorial with DataParallel: one process
+ * divides each batch among replicas of the network. --device_ids lists devices;
+ * on the CPU each id is a replica with its own threads.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "training.h"
@@ -10,7 +10,7 @@
 const char *argp_program_version = "cifar10_dataparallel (deepspeed.c) " DS_VERSION;
 
 typedef struct Program {
-    Training t; /* first: it stands for the program in parse */
+    Training t; /* first member: parse gets its address as the program's */
     int replicas;
     ds_data_parallel *parallel;
 } Program;
@@ -21,7 +21,7 @@ enum { DEVICE_IDS = TRAINING_OWN_KEYS };
 
 #define MAX_IDS 64
 
-/* "0,1" -> 2: different whole numbers. */
+/* The number of ids in a list such as "0,1": different integers. */
 static int count_ids(struct argp_state *state, const char *list)
 {
     bool used[MAX_IDS] = {false};
@@ -31,7 +31,8 @@ static int count_ids(struct argp_state *state, const char *list)
         long id = strtol(at, &end, 10);
         bool number = *at >= '0' && *at <= '9' && (!*end || *end == ',');
         if (!number || id >= MAX_IDS || used[id])
-            argp_error(state, "--device-ids: \"%s\": expected different numbers below %d, as 0,1",
+            argp_error(state,
+                       "--device-ids: \"%s\": expected different numbers below %d, such as 0,1",
                        list, MAX_IDS);
         used[id] = true;
         n++;
@@ -50,7 +51,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
     {"device-ids", DEVICE_IDS, "LIST", 0,
-     "devices that share each batch, as 0,1,2 (0,1); on a CPU their number counts", 2},
+     "devices that share each batch, such as 0,1,2 (0,1); on a CPU only their number matters", 2},
     {0}};
 
 static const TrainingUsage usage = {

@@ -1,5 +1,6 @@
-/* examples/cifar10/ddp.c: the tutorial with DistributedDataParallel: one process a rank, each with its share of
- * the images, gradients averaged while backward runs.
+/* examples/cifar10/ddp.c: the tutorial with DistributedDataParallel: one
+ * process a rank, each with a part of the images. Gradients are averaged while
+ * backward runs.
  *
  *     mpirun -n 4 cifar10_ddp --epochs 2
  *
@@ -26,7 +27,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_option options[] = {
-    {"local-rank", LOCAL_RANK, "N", 0, "which launchers append: the communicator knows it", 2},
+    {"local-rank", LOCAL_RANK, "N", 0,
+     "appended by launchers, and ignored: the communicator has it", 2},
     {0}};
 
 static const TrainingUsage usage = {

@@ -1,5 +1,6 @@
-/* examples/cifar10/deepspeed.c: DeepSpeed's CIFAR-10 example: the tutorial's network, trained by the engine on
- * one rank or many, with the configuration that is given or DeepSpeed's own of this example.
+/* examples/cifar10/deepspeed.c: DeepSpeed's CIFAR-10 example: trains the
+ * tutorial's network with the engine on one or more ranks. --deepspeed_config
+ * gives the configuration; the default is the one in DeepSpeed's example.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "classify.h"
@@ -21,7 +22,7 @@ typedef struct Options {
     ds_arguments deepspeed;
     const char *dtype, *save, *load, *trace, *save_dir, *load_dir, *load_tag;
     int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval;
-    int64_t seed; /* -1: the library's own */
+    int64_t seed; /* -1: the library's default */
     bool use_ema, with_cuda, no_eval, quiet;
 } Options;
 
@@ -51,7 +52,7 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "Training:", 2},
     {"epochs", 'e', "N", 0, "passes over the training images (30)", 0},
     {"batch-size", 'b', "N", 0, "images in a batch, over all ranks (16)", 0},
-    {"dtype", DTYPE, "TYPE", 0, "of parameters and activations: fp32, fp16 or bf16 (fp32)", 0},
+    {"dtype", DTYPE, "TYPE", 0, "type of parameters and activations: fp32, fp16 or bf16 (fp32)", 0},
     {"stage", STAGE, "N", 0, "ZeRO stage, 0 to 3 (0)", 0},
     {"use-ema", USE_EMA, 0, 0, "test with an exponential moving average of the weights", 0},
     {"with-cuda", WITH_CUDA, 0, 0, "train on a GPU", 0},
@@ -60,12 +61,12 @@ static const struct argp_option options[] = {
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
-    {"save", SAVE, "FILE", 0, "write the trained weights there: .pth, .safetensors", 0},
-    {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints there, from which training goes on", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights to FILE: .pth, .safetensors", 0},
+    {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints to DIR; --load-dir resumes from them", 0},
     {"save-interval", SAVE_INTERVAL, "N", 0,
-     "every N steps of the optimizer (once an epoch), and at the end", 0},
-    {"load-dir", LOAD_DIR, "DIR", 0, "go on from the newest checkpoint there", 0},
-    {"load-tag", LOAD_TAG, "TAG", 0, "from that one (what DIR/latest names)", 0},
+     "save every N steps of the optimizer (once an epoch), and at the end", 0},
+    {"load-dir", LOAD_DIR, "DIR", 0, "resume from the newest checkpoint in DIR", 0},
+    {"load-tag", LOAD_TAG, "TAG", 0, "resume from checkpoint TAG of --load-dir (its latest)", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0,
      "write step,loss,lr,grad_norm,loss_scale,skipped of every batch (.csv)", 0},
@@ -143,7 +144,8 @@ static Options read_options(int argc, char **argv)
 
 /* ---- configuration ------------------------------------------------------------------------------------- */
 
-/* DeepSpeed's example has its configuration in the program. */
+/* The configuration of DeepSpeed's example, as JSON, with the options' values.
+ * The caller frees it. */
 static char *own_config(const Options *o)
 {
     static const char form[] =
@@ -163,16 +165,18 @@ static char *own_config(const Options *o)
         " \"reduce_bucket_size\": 50000000, \"overlap_comm\": true, \"contiguous_gradients\": "
         "true}}";
     const char *dtype = o->dtype ? o->dtype : "fp32";
-    size_t room = sizeof form + 64;
-    char *text = malloc(room);
+    size_t size = sizeof form + 64;
+    char *text = malloc(size);
     if (!text) return NULL;
-    snprintf(text, room, form, (long long)(o->batch_size ? o->batch_size : 16), o->quiet ? 0 : 2000,
+    snprintf(text, size, form, (long long)(o->batch_size ? o->batch_size : 16), o->quiet ? 0 : 2000,
              strcmp(dtype, "bf16") ? "false" : "true", strcmp(dtype, "fp16") ? "false" : "true",
              (long long)(o->stage < 0 ? 0 : o->stage));
     return text;
 }
 
-/* What the file says cannot be said by an option too: one of them would be ignored. */
+/* Refuses options that do not go together. An option for a key of the
+ * configuration file is refused, because one of the two values would be
+ * ignored. */
 static void check_options(const Options *o)
 {
     const char *file = o->deepspeed.deepspeed_config;
@@ -181,30 +185,28 @@ static void check_options(const Options *o)
                         : o->stage >= 0 ? "--stage (zero_optimization.stage)"
                                         : NULL;
     if (file && twice)
-        ds_fail(DS_EINVAL,
-                "%s is a matter of the configuration %s: leave the option out, or the file", twice,
-                file);
+        ds_fail(DS_EINVAL, "%s is set by the configuration %s: give either the option or the file",
+                twice, file);
     if (o->load && o->load_dir)
-        ds_fail(DS_EINVAL, "--load and --load-dir: the checkpoint has weights already: give one");
+        ds_fail(DS_EINVAL, "--load and --load-dir: both have weights: give only one");
     if (o->save_interval && !o->save_dir)
-        ds_fail(DS_EINVAL, "--save-interval: where to? give --save-dir DIR too");
-    if (o->load_tag && !o->load_dir)
-        ds_fail(DS_EINVAL, "--load-tag: of which folder? give --load-dir DIR too");
+        ds_fail(DS_EINVAL, "--save-interval needs --save-dir DIR");
+    if (o->load_tag && !o->load_dir) ds_fail(DS_EINVAL, "--load-tag needs --load-dir DIR");
     ds_device gpu; /* of this rank */
     if (o->with_cuda && ds_device_parse("cuda", &gpu) == DS_OK) ds_set_device(gpu);
 }
 
-/* ---- one program: what main's steps share -------------------------------------------------------------- */
+/* ---- the program's state --------------------------------------------------------------------------- */
 
 typedef struct Program {
     Options o;
     ds_engine *engine;
     ds_loader *train, *test;
     FILE *trace;
-    bool first;          /* rank 0, which prints */
-    bool due;            /* a checkpoint, at the next update */
+    bool first;          /* this is rank 0, which prints */
+    bool due;            /* save a checkpoint at the next update */
     int64_t step, saved; /* micro steps; global steps at the last save */
-    double running, sum; /* losses since the last line; of the epoch */
+    double running, sum; /* sum of losses since the last line; of the epoch */
 } Program;
 
 static ds_module *make_network(const Program *p)
@@ -218,7 +220,8 @@ static ds_module *make_network(const Program *p)
     return net;
 }
 
-/* A mistake in the configuration is told before anything is downloaded. */
+/* Checks the configuration file, so that a mistake is reported before the
+ * download. */
 static ds_status check_config(const Options *o)
 {
     const char *config = o->deepspeed.deepspeed_config;
@@ -248,14 +251,16 @@ static void make_engine(Program *p)
 
 /* ---- training ------------------------------------------------------------------------------------------ */
 
-/* Steps are the optimizer's, as those of --save-interval and of the configuration: each takes as many batches as
- * gradients are added up of. So training never stops with a sum that is not used. */
+/* --max-steps counts steps of the optimizer, like --save-interval and the
+ * configuration. So training never stops with accumulated gradients that are
+ * not used. */
 static bool more_steps(const Program *p)
 {
     return p->o.max_steps < 0 || ds_engine_global_steps(p->engine) < p->o.max_steps;
 }
 
-/* Whether the step to come ends with lines of the engine: the bar makes room for them. */
+/* Whether the engine prints lines at the end of the next step; the bar is
+ * hidden before. */
 static bool will_print(const ds_engine *e)
 {
     int64_t every = ds_engine_steps_per_print(e);
@@ -288,7 +293,8 @@ static void show_epoch(const Program *p, Progress *bar, int64_t epoch)
     progress_title(bar, title);
 }
 
-/* With what the lines to come are made of. All ranks. */
+/* Saves a checkpoint, with the sums of losses as client state. All ranks call
+ * it. */
 static void save_checkpoint(Program *p, Progress *bar)
 {
     ds_value *client = ds_value_dict();
@@ -303,7 +309,8 @@ static void save_checkpoint(Program *p, Progress *bar)
     fflush(stdout);
 }
 
-/* When it is time, at the end of an update: gradients that are half a sum are not saved. */
+/* Saves a checkpoint if one is due and no update is in progress: partially
+ * accumulated gradients cannot be saved. */
 static void save_if_due(Program *p, Progress *bar)
 {
     int64_t steps = ds_engine_global_steps(p->engine), every = p->o.save_interval;
@@ -365,7 +372,7 @@ static void train(Program *p)
     if (!p->o.quiet) experts_print(&p->o.experts, p->first);
 }
 
-/* Where an earlier run was saved, this one goes on. */
+/* Resumes from --load-dir, if it is given. */
 static void load_checkpoint(Program *p)
 {
     ds_value *client = NULL;
@@ -382,11 +389,11 @@ static void load_checkpoint(Program *p)
                (long long)p->saved, (long long)ds_loader_epoch(p->train) + 1);
 }
 
-/* The weights as they were trained: the float32 masters of fp16 and bf16. */
+/* Writes the weights; for fp16 and bf16 the float32 master weights. */
 static void save(const Program *p)
 {
     if (!p->o.save || ds_error()) return;
-    ds_state *state = ds_engine_state(p->engine, true); /* all ranks: it may have to be gathered */
+    ds_state *state = ds_engine_state(p->engine, true); /* on all ranks: it may gather */
     if (p->first && ds_save(state, p->o.save) == DS_OK && !p->o.quiet)
         printf("Saved %s\n", p->o.save);
     ds_state_free(state);
@@ -405,7 +412,7 @@ static void test(Program *p)
     print_accuracy_by_class(&a);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------- */
 
 static void run(Program *p)
 {

@@ -1,5 +1,7 @@
-/* examples/cifar10/tutorial.c: PyTorch's beginner tutorial "Training a Classifier", step by step in C:
- * load and show the images, define the network, train it, test it in total and per class.
+/* examples/cifar10/tutorial.c: PyTorch's beginner tutorial "Training a
+ * Classifier", in C: load and show the images, define the network, train it,
+ * and test it in total and per
+ * class.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "classify.h"
@@ -20,7 +22,7 @@ typedef struct Options {
     Source source;
     const char *device, *save, *load, *show, *trace;
     int64_t epochs, batch_size, threads, max_steps, log_interval;
-    int64_t seed; /* -1: the library's own */
+    int64_t seed; /* -1: the library's default */
     double lr, momentum;
     bool eval, no_eval, quiet;
 } Options;
@@ -52,18 +54,18 @@ static const struct argp_option options[] = {
     {"batch-size", BATCH_SIZE, "N", 0, "images in a batch (4)", 0},
     {"lr", LR, "X", 0, "learning rate of SGD (0.001)", 0},
     {"momentum", MOMENTUM, "X", 0, "momentum of SGD (0.9)", 0},
-    {"seed", SEED, "N", 0, "seed of initial weights and shuffling (a fixed one)", 0},
+    {"seed", SEED, "N", 0, "seed of initial weights and shuffling (a fixed seed)", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
     {0, 0, 0, 0, "Results:", 3},
     {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
-    {"save", SAVE, "FILE", 0, "write the trained weights there (./cifar_net.pth)", 0},
+    {"save", SAVE, "FILE", 0, "write the trained weights to FILE (./cifar_net.pth)", 0},
     {"eval", EVAL, 0, 0, "only test, without training", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"show", SHOW, "FILE", 0,
-     "write the images of the first batch as one picture (.png); with --eval of the first test "
-     "images",
+     "write the images of the first batch to one picture (.png); with --eval those of the first "
+     "test batch",
      0},
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step (.csv)", 0},
     {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
@@ -116,7 +118,7 @@ static Options read_options(int argc, char **argv)
     return o;
 }
 
-/* ---- one program: what main's steps share -------------------------------------------------------------- */
+/* ---- the program's state --------------------------------------------------------------------------- */
 
 typedef struct Program {
     Options o;
@@ -137,7 +139,8 @@ static void load_data(Program *p)
     p->test = ds_loader_new(source_open(&o->source, DS_TEST, true), 4);
 }
 
-/* The first batch of a fresh order, as the tutorial's dataiter gives it. */
+/* Draws an order and shows its first batch, like the tutorial's dataiter.
+ * Training then draws a new order. */
 static void show_batch(Program *p)
 {
     ds_batch b;
@@ -170,8 +173,7 @@ static double train_step(Program *p, const ds_batch *b)
     double value = ds_item(loss);
     p->step++;
     if (!isfinite(value) && loss)
-        ds_fail(DS_ESTATE,
-                "step %lld: the loss is %g: training stops here (a smaller --lr may help)",
+        ds_fail(DS_ESTATE, "step %lld: the loss is %g, so training stops (a smaller --lr may help)",
                 (long long)p->step, value);
     if (p->trace)
         fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, value, ds_optim_lr(p->sgd),
@@ -218,7 +220,7 @@ static void train(Program *p)
     if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
 }
 
-/* Where the weights are written; NULL: nowhere. */
+/* The file to write the weights to, or NULL for none. */
 static const char *save_path(const Options *o)
 {
     return o->save || o->eval ? o->save : "./cifar_net.pth";
@@ -235,7 +237,8 @@ static void save(Program *p)
 
 /* ---- testing ------------------------------------------------------------------------------------------- */
 
-/* What the network says of the first test images, and with --eval their picture. */
+/* Prints the labels and predictions of the first test images; with --eval
+ * --show also writes their picture. */
 static void show_predictions(Program *p)
 {
     ds_batch b;
@@ -261,7 +264,7 @@ static void test(Program *p)
     print_accuracy_by_class(&a);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------- */
 
 static void run(Program *p)
 {

@@ -28,7 +28,7 @@ int64_t args_int(struct argp_state *state, const char *name, const char *arg, in
     errno = 0;
     long long n = strtoll(arg, &end, 10);
     if (end == arg || *end || errno)
-        argp_error(state, "--%s: \"%s\" is not a whole number", name, arg);
+        argp_error(state, "--%s: \"%s\" is not an integer", name, arg);
     else if (n < low || n > high)
         argp_error(state, "--%s: %lld is outside %lld to %lld", name, n, (long long)low,
                    (long long)high);

@@ -1,7 +1,8 @@
 /* examples/common/args.h: options of the programs, on glibc's argp.
  *
- * Every long option may be written with hyphens or underscores. A bad value ends the program through
- * argp_error, with status 2 and one line that names the option.
+ * Every long option may be written with hyphens or underscores. A bad value
+ * ends the program through argp_error, with status 2 and one line that names
+ * the option.
  * SPDX-License-Identifier: MIT */
 #ifndef EXAMPLES_ARGS_H
 #define EXAMPLES_ARGS_H
@@ -11,21 +12,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* argp_parse after "--batch_size=4" has become "--batch-size=4"; arguments behind "--" stay as they are. */
+/* Calls argp_parse after replacing underscores in option names
+ * ("--batch_size=4") by hyphens. Arguments after "--" are not changed. */
 error_t args_parse(const struct argp *argp, int argc, char **argv, void *input);
 
-/* The number in arg, the value of --name; refuses other text and values outside [low, high]. */
+/* The number in arg, which is the value of --name. Other text, and values
+ * outside of [low, high], end the program with a message. */
 int64_t args_int(struct argp_state *state, const char *name, const char *arg, int64_t low,
                  int64_t high);
 double args_double(struct argp_state *state, const char *name, const char *arg, double low,
                    double high);
 
-/* An option whose value only has to be stored: in which field of the parser's struct. */
+/* An option whose value is stored in a field of the parser's struct. */
 typedef struct ArgsField {
     int key;
     enum { ARGS_INT64, ARGS_POSITIVE, ARGS_STRING, ARGS_BOOL } kind;
     size_t at;
-    int64_t low, high; /* of a whole number */
+    int64_t low, high; /* range of an integer */
 } ArgsField;
 
 #define ARGS_WHOLE(key, type, field, low, high) \
@@ -45,10 +48,11 @@ typedef struct ArgsField {
         key, ARGS_BOOL, offsetof(type, field), 0, 0 \
     }
 
-#define ARGS_COUNT 1000000000 /* more of anything is a mistake */
+#define ARGS_COUNT 1000000000 /* larger counts are mistakes */
 
-/* Stores the option's value in `into`; ARGP_ERR_UNKNOWN if it is not among the fields, whose last has key 0. The
- * options are those of the parser, for names in messages. */
+/* Stores the option's value in the struct `into`. Returns ARGP_ERR_UNKNOWN if
+ * key is not among the fields; their last has key 0. Messages take names from
+ * the parser's options. */
 error_t args_store(struct argp_state *state, const struct argp_option *options,
                    const ArgsField *fields, int key, char *arg, void *into);
 

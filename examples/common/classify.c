@@ -1,4 +1,6 @@
-/* examples/common/classify.c: what the CIFAR-10 programs share: the network, names, accuracy.
+/* examples/common/classify.c: shared by the CIFAR-10 programs: network, class
+ * names,
+ * accuracy.
  * SPDX-License-Identifier: MIT */
 #include "classify.h"
 
@@ -24,7 +26,7 @@ static ds_tensor *net_forward(void *self, ds_tensor *x)
     return ds_call(net->last, x);
 }
 
-/* All but what comes behind fc2. */
+/* The layers up to fc2. */
 static ds_module *features(void)
 {
     static const ds_module_type type = {"Net", sizeof(Net), .forward = net_forward};
@@ -95,11 +97,12 @@ static void sum_over_ranks(Accuracy *a)
     ds_scope_close(scope);
 }
 
-/* Every rank makes as many batches; images that come twice to fill them are counted once. */
+/* Every rank runs the same number of batches. Images that occur twice to fill
+ * them are counted once. */
 static void count_share(ds_module *net, ds_loader *test, Accuracy *a)
 {
     int64_t all = ds_dataset_len(ds_loader_dataset(test)), ranks = ds_comm_size(ds_world());
-    /* of the image, as a DistributedSampler deals them */
+    /* of the image, in the order of a DistributedSampler */
     int64_t number = ds_comm_rank(ds_world());
     ds_batch b;
     while (ds_loader_next(test, &b)) {

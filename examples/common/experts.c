@@ -1,4 +1,5 @@
-/* examples/common/experts.c: the mixture of experts of DeepSpeed's CIFAR-10 example.
+/* examples/common/experts.c: the mixture of experts of DeepSpeed's CIFAR-10
+ * example.
  * SPDX-License-Identifier: MIT */
 #include "experts.h"
 
@@ -24,20 +25,21 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"moe", MOE, 0, 0, "layers of experts in place of the last hidden one", 0},
-    {"num-experts", NUM_EXPERTS, "N...", 0, "experts; a number for each layer (1)", 0},
-    {"ep-world-size", EP_WORLD_SIZE, "N", 0, "ranks that share the experts (1)", 0},
-    {"top-k", TOP_K, "N", 0, "experts of a token (1)", 0},
+    {"moe", MOE, 0, 0, "replace the last hidden layer by MoE layers", 0},
+    {"num-experts", NUM_EXPERTS, "N...", 0, "number of experts in each MoE layer (1)", 0},
+    {"ep-world-size", EP_WORLD_SIZE, "N", 0,
+     "number of ranks that divide the experts among them (1)", 0},
+    {"top-k", TOP_K, "N", 0, "experts for each token (1)", 0},
     {"mlp-type", MLP_TYPE, "TYPE", 0,
-     "standard, or residual: experts beside a dense branch (standard)", 0},
-    {"min-capacity", MIN_CAPACITY, "N", 0, "tokens that an expert takes at least (0)", 0},
+     "standard, or residual: experts in parallel with a dense branch (standard)", 0},
+    {"min-capacity", MIN_CAPACITY, "N", 0, "smallest capacity of an expert, in tokens (0)", 0},
     {"capacity-factor", CAPACITY_FACTOR, "X", 0,
-     "tokens that an expert takes, times its even share (1)", 0},
-    {"eval-capacity-factor", EVAL_CAPACITY_FACTOR, "X", 0, "the same in testing (all)", 0},
+     "capacity of an expert, times its equal share of the tokens (1)", 0},
+    {"eval-capacity-factor", EVAL_CAPACITY_FACTOR, "X", 0, "the same in testing (no limit)", 0},
     {"noisy-gate-policy", NOISY_GATE_POLICY, "TYPE", 0, "None, RSample or Jitter (None)", 0},
-    {"aux-loss-weight", AUX_LOSS_WEIGHT, "X", 0, "of the loss that balances experts (0.01)", 0},
+    {"aux-loss-weight", AUX_LOSS_WEIGHT, "X", 0, "weight of the load-balancing loss (0.01)", 0},
     {"moe-param-group", MOE_PARAM_GROUP, 0, 0,
-     "parameter groups for the experts: they have them anyway", 0},
+     "separate parameter groups for experts; they are always made", 0},
     {0}};
 
 static void add_layer(Experts *x, struct argp_state *state, const char *arg)
@@ -67,7 +69,7 @@ static error_t parse_value(int key, char *arg, struct argp_state *state, Experts
     case EVAL_CAPACITY_FACTOR:
         x->opts.eval_capacity_factor = args_double(state, "eval-capacity-factor", arg, 1e-6, 1e6);
         return 0;
-    case NOISY_GATE_POLICY: /* the layer knows which there are */
+    case NOISY_GATE_POLICY: /* the layer checks it */
         x->opts.noisy_gate_policy = arg;
         return 0;
     case AUX_LOSS_WEIGHT:
@@ -106,7 +108,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case MOE_PARAM_GROUP:
         return 0;
     case ARGP_KEY_END:
-        if (x->given && !x->on) argp_error(state, "--%s is for --moe: add that", x->given);
+        if (x->given && !x->on) argp_error(state, "--%s needs --moe", x->given);
         if (!x->layers) x->num_experts[x->layers++] = 1;
         return 0;
     default:
@@ -130,7 +132,7 @@ ds_tensor *experts_loss(const Experts *x, ds_module *net, ds_tensor *loss)
     return ds_add(loss, ds_cast(aux, ds_dtype_of(loss)));
 }
 
-/* ---- how busy they are ------------------------------------------------------------------------------- */
+/* ---- load of the experts ----------------------------------------------------------------------------- */
 
 static void add_to(int64_t *sum, ds_tensor *counts)
 {

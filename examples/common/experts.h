@@ -1,5 +1,5 @@
-/* examples/common/experts.h: the mixture of experts of DeepSpeed's CIFAR-10 example: its options, its network, its
- * loss for balance, how busy the experts were.
+/* examples/common/experts.h: the mixture of experts of DeepSpeed's CIFAR-10
+ * example: options, network, load-balancing loss, load of the experts.
  * SPDX-License-Identifier: MIT */
 #ifndef EXAMPLES_EXPERTS_H
 #define EXAMPLES_EXPERTS_H
@@ -14,23 +14,26 @@ typedef struct Experts {
     int num_experts[MOST_LAYERS], layers; /* of each layer */
     ds_moe_opts opts;                     /* of all */
     double aux_loss_weight;
-    const char *given;            /* an option that means nothing without --moe */
+    const char *given;            /* an option that was given and needs --moe */
     bool listing;                 /* the last option was --num-experts */
-    ds_tensor *load[MOST_LAYERS]; /* int64 [2, experts]: chosen, taken, on this rank; kept */
+    ds_tensor *load[MOST_LAYERS]; /* int64 [2, experts]: tokens chosen, accepted, on this rank */
 } Experts;
 
-/* A child parser for argp; its input is an Experts. Takes loose arguments, which are numbers of experts. */
+/* A child parser for argp; its input is an Experts. It takes arguments without
+ * an option as numbers of experts. */
 extern const struct argp experts_argp;
 
-/* The tutorial's network, with layers of experts of 84-84 where fc3 is, and fc4 of 84-10. */
+/* The tutorial's network with MoE layers of 84-84 instead of fc3, and fc4 of
+ * 84-10. */
 ds_module *experts_net(const Experts *x);
 
-/* loss + the weight times the layers' losses for balance. */
+/* loss + aux_loss_weight times the layers' load-balancing losses. */
 ds_tensor *experts_loss(const Experts *x, ds_module *net, ds_tensor *loss);
 
-/* After a call of the network: counts what its experts had to do. */
+/* Adds the expert counts of the last call of net. */
 void experts_count(Experts *x, ds_module *net);
-/* A line for each layer with what was counted on all ranks, which all call it; it begins anew. */
+/* Prints a line for each layer with the sum of all ranks' counts, if first;
+ * resets the counts. All ranks call it. */
 void experts_print(Experts *x, bool first);
 void experts_free(Experts *x);
 

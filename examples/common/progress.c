@@ -1,4 +1,5 @@
-/* examples/common/progress.c: a progress bar on stderr, when that is a terminal.
+/* examples/common/progress.c: a progress bar on stderr, when that is a
+ * terminal.
  * SPDX-License-Identifier: MIT */
 #include "progress.h"
 
@@ -34,7 +35,8 @@ static void print_time(double seconds)
     fprintf(stderr, "%02d:%02d", s / 60 % 60, s % 60);
 }
 
-/* The bar takes what the text (about 70 columns) leaves of the line, eighths of a column at a time. */
+/* The bar fills the part of the line that the text (about 70 columns) leaves,
+ * in steps of an eighth of a column. */
 static void print_bar(double share)
 {
     static const char *const eighths[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};

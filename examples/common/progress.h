@@ -1,4 +1,5 @@
-/* examples/common/progress.h: a progress bar on stderr, when that is a terminal.
+/* examples/common/progress.h: a progress bar on stderr, when that is a
+ * terminal.
  *
  *     epoch 1/2:  45%|█████████           | 22500/50000 [00:01<00:01, 15220 samples/s, loss=1.234]
  *     [ 030 / 30 ]: 100%|████████████████████| 30/30 [00:42<00:00,  1.40s/it, loss=0.504]
@@ -15,10 +16,10 @@ typedef struct Progress {
     char title[64];   /* "epoch 1/2" */
     int64_t total, done;
     double began, shown; /* seconds */
-    double loss;         /* as last told */
+    double loss;         /* of the last progress_add */
     bool on;             /* stderr is a terminal, and not --quiet */
-    bool visible;        /* a line of it stands there now */
-    bool slow;           /* units take seconds: the rate is one of "s/it", as tqdm has it */
+    bool visible;        /* the bar is on the screen now */
+    bool slow;           /* units take seconds: the rate is in "s/it", as in tqdm */
     bool last_line;      /* the full bar stays at the end, and is printed to a file too */
 } Progress;
 

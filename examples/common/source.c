@@ -1,4 +1,5 @@
-/* examples/common/source.c: where the CIFAR-10 programs take their images from: options, data sets.
+/* examples/common/source.c: the datasets of the CIFAR-10 programs, and options
+ * for them.
  * SPDX-License-Identifier: MIT */
 #include "source.h"
 
@@ -7,14 +8,14 @@
 enum { DATA = 512, DATA_URL, NO_DOWNLOAD, SAMPLE, SAMPLE_IF_OFFLINE, SAMPLES, NO_SHUFFLE, WORKERS };
 
 static const struct argp_option options[] = {
-    {"data", DATA, "DIR", 0, "folder of CIFAR-10, downloaded if it is not there (./data)", 0},
+    {"data", DATA, "DIR", 0, "folder of CIFAR-10; downloaded to it if missing (./data)", 0},
     {"data-url", DATA_URL, "URL", 0, "a mirror of cifar-10-binary.tar.gz, or a file:// URL", 0},
     {"no-download", NO_DOWNLOAD, 0, 0, "never download", 0},
     {"sample", SAMPLE, 0, 0, "train and test on the small built-in sample of CIFAR-10", 0},
     {"sample-if-offline", SAMPLE_IF_OFFLINE, 0, 0,
-     "the same, if the full set is not there and cannot be downloaded", 0},
+     "the same, if the full set is missing and cannot be downloaded", 0},
     {"samples", SAMPLES, "N", 0, "use the first N training images (all)", 0},
-    {"no-shuffle", NO_SHUFFLE, 0, 0, "take the images in file order in every epoch", 0},
+    {"no-shuffle", NO_SHUFFLE, 0, 0, "use the images in file order in every epoch", 0},
     {"workers", WORKERS, "N", 0, "threads that load batches ahead (0: none)", 0},
     {0}};
 

@@ -1,4 +1,5 @@
-/* examples/common/source.h: where the CIFAR-10 programs take their images from: options, data sets.
+/* examples/common/source.h: the datasets of the CIFAR-10 programs, and options
+ * for them.
  * SPDX-License-Identifier: MIT */
 #ifndef EXAMPLES_SOURCE_H
 #define EXAMPLES_SOURCE_H
@@ -13,15 +14,17 @@ typedef struct Source {
     bool no_shuffle, no_download, sample, sample_if_offline;
 } Source;
 
-/* The options as a child parser; its input is a Source, which it sets to the defaults first. */
+/* The options as a child parser; its input is a Source, which it sets to the
+ * defaults first. */
 extern const struct argp source_argp;
 
-/* The training set comes first and is fetched if need be; the test set is then where it is. quiet: says
- * nothing but failures. */
+/* The training set, which is opened first, is downloaded if necessary; the test
+ * set is then there too. quiet prints only failures. */
 ds_dataset *source_open(const Source *s, ds_split split, bool quiet);
 
-/* The same for all ranks of ds_world(), which all call it: the first of each machine fetches the data while
- * its others wait, and find them there. Only rank 0 says something. */
+/* The same for all ranks of ds_world(), which all call it. The first rank of
+ * each machine downloads the data while the machine's other ranks wait. Only
+ * rank 0 prints. */
 ds_dataset *source_open_on_ranks(const Source *s, ds_split split, bool quiet);
 
 #endif

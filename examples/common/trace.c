@@ -1,4 +1,4 @@
-/* examples/common/trace.c: --trace FILE: a line of numbers a step.
+/* examples/common/trace.c: --trace FILE: one line of numbers for each step.
  * SPDX-License-Identifier: MIT */
 #include "trace.h"
 

@@ -1,4 +1,5 @@
-/* examples/common/training.c: options, loop, saved steps and test of the programs that train in parallel.
+/* examples/common/training.c: options, training loop, saved steps and test of
+ * the programs that train in parallel.
  * SPDX-License-Identifier: MIT */
 #include "training.h"
 
@@ -38,10 +39,10 @@ static const struct argp_option options[] = {
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
     {0, 0, 0, 0, "Results:", 3},
     {"load", LOAD, "FILE", 0,
-     "go on from cifar_net_step_K.pth, at the begin of its epoch; or start from weights", 0},
+     "resume from cifar_net_step_K.pth, at the begin of its epoch; or start from weights", 0},
     {"save-step-interval", SAVE_STEP_INTERVAL, "N", 0,
      "write cifar_net_step_K.pth every N steps, on rank 0", 0},
-    {"save-dir", SAVE_DIR, "DIR", 0, "where (the current folder)", 0},
+    {"save-dir", SAVE_DIR, "DIR", 0, "folder of these files (the current one)", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step of rank 0 (.csv)", 0},
     {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
@@ -73,7 +74,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return args_store(state, options, fields, key, arg, t);
 }
 
-/* Those whose help is the program's. */
+/* The options whose help each program gives. */
 static const struct argp_option worded[] = {
     {"batch-size", BATCH_SIZE, "N", 0, NULL, 2}, {"threads", THREADS, "N", 0, NULL, 2}, {0}};
 
@@ -127,7 +128,8 @@ ds_status training_check_save(const Training *t)
     return ds_save_check(step_path(t, t->save_step_interval).text);
 }
 
-/* cifar_net_step_K.pth: what a run needs to go on, in the tutorials' words. */
+/* cifar_net_step_K.pth: the state to resume from, with the keys of PyTorch's
+ * tutorials. */
 static void save_step(const Training *t, double loss)
 {
     StepPath path = step_path(t, t->step);

@@ -1,10 +1,11 @@
-/* examples/common/weights.c: weights from the files that programs here and in PyTorch save.
+/* examples/common/weights.c: weights from the files that programs here and in
+ * PyTorch save.
  * SPDX-License-Identifier: MIT */
 #include "weights.h"
 
 #include <string.h>
 
-/* What torch.save wrote may hold more than a state dict. */
+/* Files of torch.save may hold more than a state dict. */
 static bool is_torch(const char *path)
 {
     const char *end = strrchr(path, '.');

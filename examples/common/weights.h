@@ -1,11 +1,13 @@
-/* examples/common/weights.h: weights from the files that programs here and in PyTorch save.
+/* examples/common/weights.h: weights from the files that programs here and in
+ * PyTorch save.
  * SPDX-License-Identifier: MIT */
 #ifndef EXAMPLES_WEIGHTS_H
 #define EXAMPLES_WEIGHTS_H
 
 #include <deepspeed.h>
 
-/* A state dict, or the "model_state_dict" of a checkpoint of the tutorials; NULL with the message. */
+/* Loads a state dict, or the "model_state_dict" of a tutorial's checkpoint.
+ * Returns NULL and sets ds_error() on failure. */
 ds_state *weights_load(const char *path);
 
 #endif

@@ -1,5 +1,6 @@
-// fit.cpp: the library from C++: a line through points by gradient descent. C's keyword macros (ds_call, ds_initialize)
-// stand for functions that C++ calls by their names (ds_call_n, ds_initialize_with).
+// fit.cpp: uses the library from C++: fits a line through points by gradient descent. C++
+// has no keyword macros (ds_call, ds_initialize); it calls the functions behind them
+// (ds_call_n, ds_initialize_with).
 // SPDX-License-Identifier: MIT
 #include <deepspeed.h>
 

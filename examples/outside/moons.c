@@ -1,5 +1,6 @@
-/* moons.c: two moons, told apart with a layer, an op and a data set of one's own: what a program outside of the
- * tree looks like. `make` or cmake builds it beside an installed deepspeed.c.
+/* moons.c: classifies two moons with a custom layer, op and dataset: a program
+ * outside of the source tree. `make` or cmake builds it with an installed
+ * deepspeed.c.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed.h>
 
@@ -56,7 +57,7 @@ static ds_module *gated(ds_module *parent, const char *name, int features)
     return m;
 }
 
-/* ---- a data set: a sample is a point [2] and a label [] ------------------------------------------------- */
+/* ---- a dataset: a sample is a point [2] and a label [] ------------------------------------------------- */
 
 typedef struct Moons {
     int64_t n;
@@ -94,7 +95,7 @@ static ds_module *net_new(void)
     return net;
 }
 
-/* Of all points, how many are told right. */
+/* The number of points that are classified correctly. */
 static int64_t count_right(ds_engine *engine)
 {
     ds_loader *loader = ds_engine_io(engine, moons(400), false);

@@ -41,10 +41,10 @@ has out 'device-ids=LIST'
 has out 'save-step-interval=N'
 for ids in '' 0, ,1 0,0 one 0,-1 64 '0 1'; do
     status 2 --device_ids "$ids"
-    has err 'expected different numbers below 64, as 0,1'
+    has err 'expected different numbers below 64, such as 0,1'
 done
 status 2 --epochs many
-has err '"many" is not a whole number'
+has err '"many" is not an integer'
 status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such --trace refused.csv
 none refused.csv
 has err 'no/such'

@@ -36,7 +36,7 @@ same t1.csv t2.csv
 status 0 --help
 has out 'save-step-interval=N'
 status 2 --epochs many
-has err '"many" is not a whole number'
+has err '"many" is not an integer'
 status 1 $sample --max_steps 3 --no_eval --save_step_interval 2 --save_dir no/such --trace refused.csv
 none refused.csv
 has err 'no/such'

@@ -51,9 +51,9 @@ fi
 
 # ---- mistakes
 status 2 --num-experts 2
-has err '\-\-num-experts is for --moe: add that'
+has err '\-\-num-experts needs --moe'
 status 2 --moe --num-experts 2 x
-has err '\-\-num-experts: "x" is not a whole number'
+has err '\-\-num-experts: "x" is not an integer'
 status 2 --moe --num-experts 2 --top-k 1 4
 has err 'unexpected argument "4"'
 status 2 --moe --mlp-type wide

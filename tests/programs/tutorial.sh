@@ -84,7 +84,7 @@ has out 'batch-size=N'
 status 2 --bogus
 has err 'bogus'
 status 2 --epochs many
-has err '"many" is not a whole number'
+has err '"many" is not an integer'
 status 2 --batch_size 0
 has err 'batch-size: 0 is outside'
 status 2 --lr x
