@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     setenv("OMP_NUM_THREADS", "1", 0);
     void *library = dlopen(blas ? blas : "libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!library && blas) return fprintf(stderr, "bench_gemm: %s\n", dlerror()), 1;
-    Bench x = {.kernels = dsi_cpu_kernels_of(isa), .peak = peak_of(isa)};
+    Bench x = {.kernels = &dsi_cpu_table_of(isa)->kernels, .peak = peak_of(isa)};
     while (strcmp(dtype, ds_dtype_name(x.dtype)) && x.dtype < DS_BF16) x.dtype++;
     if (library && x.dtype == DS_F32) *(void **)&x.blas = dlsym(library, "sgemm_");
     x.threads = threads ? atoi(threads) : 1;

@@ -7,7 +7,7 @@
  * DS_CPU=generic|avx2|avx512 chooses the instruction set.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
-#include "device/device.h"
+#include "device/cpu/cpu.h"
 #include "median.h"
 
 #include <deepspeed.h>
@@ -45,7 +45,11 @@ PEAK(peak_avx2, "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_fmadd_ps)
 PEAK(peak_avx512, "avx512f", __m512, 16, _mm512_set1_ps, _mm512_fmadd_ps)
 #endif
 
-extern const dsi_kernels dsi_cpu_kernels_generic;
+static const dsi_kernels *kernels_of(const char *isa)
+{
+    const dsi_cpu_table *table = dsi_cpu_table_of(isa);
+    return table ? &table->kernels : NULL;
+}
 
 /* The generic kernels have vectors of 4 and no FMA everywhere: compared with half of AVX2's peak. */
 static double peak_of(const dsi_kernels *k)
@@ -54,11 +58,10 @@ static double peak_of(const dsi_kernels *k)
     for (int i = 0; i < 50; i++) {
         double p = 1;
 #if defined(__x86_64__)
-        extern const dsi_kernels dsi_cpu_kernels_avx512;
         bool fma = __builtin_cpu_supports("fma");
-        p = k == &dsi_cpu_kernels_avx512
+        p = k == kernels_of("avx512")
                 ? peak_avx512()
-                : (fma ? peak_avx2() : 1) / (k == &dsi_cpu_kernels_generic ? 2 : 1);
+                : (fma ? peak_avx2() : 1) / (k == kernels_of("generic") ? 2 : 1);
 #endif
         best = p > best ? p : best;
     }
@@ -159,6 +162,7 @@ static const struct {
 static void stage(Net *o, int which)
 {
     const dsi_kernels *k = o->k;
+    const dsi_fusions *f = o->s->device->own_fusions;
     dsi_pooled p1 = {o->g1, o->m1, o->i1, 28, 28}, p2 = {o->g2, o->m2, o->i2, 10, 10};
     dsi_view line_m1 = o->m1, line_g1 = o->g1;
     switch (which) {
@@ -166,40 +170,40 @@ static void stage(Net *o, int which)
         k->conv2d(o->s, &conv, o->x, o->w1, o->b1, o->y1);
         break;
     case RELU1:
-        k->relu ? k->relu(o->s, o->y1, o->r1) : DS_OK;
+        k->unary(o->s, DSI_RELU, 0, o->y1, o->r1);
         break;
     case POOL1:
-        k->max_pool2d(o->s, &half, k->relu ? o->r1 : o->y1, o->m1, o->i1);
+        k->max_pool2d(o->s, &half, o->r1, o->m1, o->i1);
         break;
     case CONV2:
         k->conv2d(o->s, &conv, o->m1, o->w2, o->b2, o->y2);
         break;
     case RELU2:
-        k->relu ? k->relu(o->s, o->y2, o->r2) : DS_OK;
+        k->unary(o->s, DSI_RELU, 0, o->y2, o->r2);
         break;
     case POOL2:
-        k->max_pool2d(o->s, &half, k->relu ? o->r2 : o->y2, o->m2, o->i2);
+        k->max_pool2d(o->s, &half, o->r2, o->m2, o->i2);
         break;
     case RELU2_DX:
-        k->relu_dx ? k->relu_dx(o->s, o->m2, o->m2, o->g2) : DS_OK;
+        k->unary_dx(o->s, DSI_RELU, o->m2, o->m2, o->g2);
         break;
     case DW2:
-        k->conv2d_dw_pooled(o->s, &conv, &p2, o->m1, o->dw2);
+        f->conv2d_dw_pooled(o->s, &conv, &p2, o->m1, o->dw2);
         break;
     case DB2:
-        k->sum_channels(o->s, o->g2, o->db2);
+        f->sum_channels(o->s, o->g2, o->db2);
         break;
     case DX2:
-        k->conv2d_dx_pooled(o->s, &conv, &p2, o->w2, o->g1);
+        f->conv2d_dx_pooled(o->s, &conv, &p2, o->w2, o->g1);
         break;
     case RELU1_DX:
-        k->relu_dx ? k->relu_dx(o->s, line_g1, line_m1, o->g1) : DS_OK;
+        k->unary_dx(o->s, DSI_RELU, line_g1, line_m1, o->g1);
         break;
     case DW1:
-        k->conv2d_dw_pooled(o->s, &conv, &p1, o->x, o->dw1);
+        f->conv2d_dw_pooled(o->s, &conv, &p1, o->x, o->dw1);
         break;
     case DB1:
-        k->sum_channels(o->s, o->g1, o->db1);
+        f->sum_channels(o->s, o->g1, o->db1);
         break;
     }
 }

@@ -21,44 +21,47 @@ static void copy(const Bench *b) { memcpy(b->x.m, b->x.g, (size_t)b->x.n * sizeo
 
 static void sgd(const Bench *b)
 {
-    static const dsi_sgd c = {.lr = 1e-3};
-    b->kernels->sgd(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_SGD, .sgd = {.lr = 1e-3}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void momentum(const Bench *b)
 {
-    static const dsi_sgd c = {.lr = 1e-3, .momentum = 0.9};
-    b->kernels->sgd(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_SGD, .sgd = {.lr = 1e-3, .momentum = 0.9}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void adamw(const Bench *b)
 {
-    static const dsi_adam c = {1e-3, 0.9, 0.999, 1e-8, 0.01, true, false, false, true};
-    b->kernels->adam(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {
+        .rule = DSI_ADAM, .adam = {1e-3, 0.9, 0.999, 1e-8, 0.01, true, false, false, true}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void adagrad(const Bench *b)
 {
-    static const dsi_adagrad c = {.lr = 1e-3, .eps = 1e-10};
-    b->kernels->adagrad(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_ADAGRAD, .adagrad = {.lr = 1e-3, .eps = 1e-10}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void rmsprop(const Bench *b)
 {
-    static const dsi_rmsprop c = {.lr = 1e-3, .alpha = 0.99, .eps = 1e-8};
-    b->kernels->rmsprop(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_RMSPROP,
+                                    .rmsprop = {.lr = 1e-3, .alpha = 0.99, .eps = 1e-8}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void lion(const Bench *b)
 {
-    static const dsi_lion c = {1e-3, 0.9, 0.99, 0.01};
-    b->kernels->lion(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_LION, .lion = {1e-3, 0.9, 0.99, 0.01}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 static void lamb(const Bench *b)
 {
-    static const dsi_lamb c = {1e-3, 0.9, 0.999, 1e-8, 0.01, 10, 0.01, true, false};
-    b->kernels->lamb(b->stream, &c, 1, &b->x);
+    static const dsi_optimizer c = {.rule = DSI_LAMB,
+                                    .lamb = {1e-3, 0.9, 0.999, 1e-8, 0.01, 10, 0.01, true, false}};
+    b->kernels->optimizer(b->stream, &c, 1, &b->x);
 }
 
 /* floats read and written an element */
@@ -90,7 +93,7 @@ int main(void)
     static const int64_t sizes[] = {62006, 8 << 20};
     const char *isa = dsi_cpu_isa();
     if (!isa) return fprintf(stderr, "%s\n", ds_error()), 1;
-    Bench b = {dsi_cpu_kernels_of(isa),
+    Bench b = {&dsi_cpu_table_of(isa)->kernels,
                &dsi_device_current()->stream,
                {.dtype = DS_F32, .step = 2, .g_scale = 1}};
     float *memory[4];

@@ -59,35 +59,50 @@ static void to_f16(const bench *t)
 static void fill(const bench *t) { t->k->fill(NULL, 1, line(t->y, t->n)); }
 static void add(const bench *t)
 {
-    t->k->add(NULL, 1, line(t->a, t->n), line(t->b, t->n), line(t->y, t->n));
+    t->k->binary(NULL, DSI_ADD, 1, line(t->a, t->n), line(t->b, t->n), line(t->y, t->n));
 }
 static void add_in_place(const bench *t)
 {
-    t->k->add(NULL, 1, line(t->y, t->n), line(t->b, t->n), line(t->y, t->n));
+    t->k->binary(NULL, DSI_ADD, 1, line(t->y, t->n), line(t->b, t->n), line(t->y, t->n));
 }
 static void add_row(const bench *t)
 {
-    t->k->add(NULL, 1, rows(t->a, t->n, 16), rows(t->b, t->n, 0), rows(t->y, t->n, 16));
+    t->k->binary(NULL, DSI_ADD, 1, rows(t->a, t->n, 16), rows(t->b, t->n, 0), rows(t->y, t->n, 16));
 }
-static void relu(const bench *t) { t->k->relu(NULL, nhwc(t->a, t->n), nhwc(t->y, t->n)); }
+static void relu(const bench *t)
+{
+    t->k->unary(NULL, DSI_RELU, 0, nhwc(t->a, t->n), nhwc(t->y, t->n));
+}
 static void relu_dx(const bench *t)
 {
-    t->k->relu_dx(NULL, nhwc(t->a, t->n), nhwc(t->b, t->n), nhwc(t->y, t->n));
+    t->k->unary_dx(NULL, DSI_RELU, nhwc(t->a, t->n), nhwc(t->b, t->n), nhwc(t->y, t->n));
 }
-static void exponential(const bench *t) { t->k->exp(NULL, line(t->a, t->n), line(t->y, t->n)); }
-static void hyperbolic(const bench *t) { t->k->tanh(NULL, line(t->a, t->n), line(t->y, t->n)); }
-static void gelu(const bench *t) { t->k->gelu(NULL, line(t->a, t->n), line(t->y, t->n)); }
-static void sum(const bench *t) { t->k->sum(NULL, 1, line(t->a, t->n), line(t->y, 1)); }
+static void exponential(const bench *t)
+{
+    t->k->unary(NULL, DSI_EXP, 0, line(t->a, t->n), line(t->y, t->n));
+}
+static void hyperbolic(const bench *t)
+{
+    t->k->unary(NULL, DSI_TANH, 0, line(t->a, t->n), line(t->y, t->n));
+}
+static void gelu(const bench *t)
+{
+    t->k->unary(NULL, DSI_GELU, 0, line(t->a, t->n), line(t->y, t->n));
+}
+static void sum(const bench *t)
+{
+    t->k->reduce(NULL, DSI_SUM, 1, line(t->a, t->n), line(t->y, 1), (dsi_view){0});
+}
 static void sum_rows(const bench *t)
 {
     dsi_view y = rows(t->y, 16, 16);
-    t->k->sum(NULL, 1, rows(t->a, t->n, 16), y);
+    t->k->reduce(NULL, DSI_SUM, 1, rows(t->a, t->n, 16), y, (dsi_view){0});
 }
 static void softmax(const bench *t)
 {
     dsi_view v = {t->a, DS_F32, 3, {t->n / 16, 16, 1}, {16, 1, 1}}, y = v;
     y.p = t->y;
-    t->k->softmax(NULL, v, y);
+    t->k->softmax(NULL, false, v, y);
 }
 static void batch_stats(const bench *t)
 {
@@ -144,7 +159,7 @@ int main(void)
     static const int64_t sizes[] = {C * 16, 28 * 28 * C * 4, MOST};
     const char *isa = dsi_cpu_isa();
     if (!isa) return fprintf(stderr, "%s\n", ds_error()), 1;
-    bench t = {.k = dsi_cpu_kernels_of(isa)};
+    bench t = {.k = &dsi_cpu_table_of(isa)->kernels};
     t.a = aligned_alloc(64, MOST * sizeof *t.a);
     t.b = aligned_alloc(64, MOST * sizeof *t.b);
     t.y = aligned_alloc(64, MOST * sizeof *t.y);

@@ -4,7 +4,7 @@
 #ifndef FUZZ_KERNELS_H
 #define FUZZ_KERNELS_H
 
-#include "device/kernels.h"
+#include "device/cpu/cpu.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-extern const dsi_kernels dsi_cpu_kernels_generic;
-const dsi_kernels dsi_cpu_kernels_generic = {0};
+extern const dsi_cpu_table dsi_cpu_table_generic;
+const dsi_cpu_table dsi_cpu_table_generic = {0};
 
 static inline int no_device(void) { return 0; }
 const dsi_device_type dsi_cuda = {.name = "cuda", .kind = DS_CUDA, .count = no_device};

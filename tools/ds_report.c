@@ -165,7 +165,7 @@ static void report_kernels(const report *r)
     for (int i = 0; i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "kernels %s", sets[i]);
-        part(r, name, true, dsi_cpu_kernels_of(sets[i]) != NULL);
+        part(r, name, true, dsi_cpu_table_of(sets[i]) != NULL);
     }
 }
 

@@ -132,7 +132,9 @@ int dsi_node_wanted(const dsi_node *n)
 static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
 {
     if (!sum) return ds_error_status();
-    return dsi_run(sum, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum)) ? DS_OK : ds_error_status();
+    return dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum))
+               ? DS_OK
+               : ds_error_status();
 }
 
 /* A fresh tensor that nobody else will look at can become the sum itself, and so does one that lies where the leaf

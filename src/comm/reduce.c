@@ -6,7 +6,7 @@
 #include "reduce.h"
 
 #include "base/error.h"
-#include "device/device.h"
+#include "device/cpu/cpu.h"
 
 #include <string.h>
 
@@ -154,10 +154,7 @@ static void reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *con
 static void sum_floats(ds_redop op, int ranks, const void *const *in, int64_t n, int outs,
                        void *const *out, double *squares)
 {
-    dsi_device *cpu = host();
-    ds_status status = cpu->kernels->sum_ranks(&cpu->stream, op == DS_REDUCE_AVG, ranks, in, n,
-                                               outs, out, squares);
-    DSI_ASSERT(status == DS_OK);
+    dsi_cpu_table_in(host())->sum_ranks(op == DS_REDUCE_AVG, ranks, in, n, outs, out, squares);
 }
 
 void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,

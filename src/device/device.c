@@ -31,6 +31,9 @@ static const dsi_device_type *const types[] = {
 static _Thread_local dsi_device *opened[KINDS][MAX_DEVICES];
 static _Thread_local ds_device current;
 static _Thread_local const dsi_device_type *pretended; /* dsi_device_pretend */
+static _Thread_local bool without_fusions;             /* dsi_device_set_fusions */
+
+static const dsi_fusions no_fusions;
 
 static const dsi_device_type *type_of(ds_device_kind kind)
 {
@@ -87,16 +90,40 @@ static bool is_there(ds_device which)
     return false;
 }
 
+static void choose_fusions(dsi_device *d)
+{
+    d->fusions = d->own_fusions && !without_fusions ? d->own_fusions : &no_fusions;
+}
+
+void dsi_device_set_fusions(bool on)
+{
+    without_fusions = !on;
+    for (int t = 0; t < KINDS; t++)
+        for (int i = 0; i < MAX_DEVICES; i++)
+            if (opened[t][i]) choose_fusions(opened[t][i]);
+}
+
+/* Of the environment, before the first device of a thread opens. */
+static ds_status read_fusions(void)
+{
+    static const char *const words[] = {"on", "off", NULL};
+    int off = without_fusions;
+    ds_status status = dsi_env_word("DS_FUSIONS", words, &off);
+    without_fusions = off;
+    return status;
+}
+
 static dsi_device *open_device(ds_device which)
 {
     dsi_device *d = dsi_alloc(sizeof *d);
     d->type = type_of(which.kind);
     d->index = which.index;
     d->stream.device = d;
-    if (d->type->open(d, which.index) != DS_OK) {
+    if (read_fusions() != DS_OK || d->type->open(d, which.index) != DS_OK) {
         dsi_free(d);
         return NULL;
     }
+    choose_fusions(d);
     dsi_at_thread_end(DSI_END_DEVICES, close_devices);
     return opened[which.kind][which.index] = d;
 }
@@ -127,6 +154,71 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
                     "--device cuda, --with_cuda)",
                     kernel, d->type->name, ds_dtype_name(dtype));
 }
+
+/* ---- faults --------------------------------------------------------------------------------------- */
+
+ds_status dsi_device_check(dsi_device *d)
+{
+#define FAULT_TEXT(constant, op, what, noun) [DSI_FAULT_##constant] = {#op, what, noun},
+    static const struct {
+        const char *op, *what, *noun;
+    } texts[DSI_N_FAULTS] = {DSI_FAULT_OPS(FAULT_TEXT)};
+#undef FAULT_TEXT
+    dsi_fault f = {0};
+    char place[64];
+    if (!d->type->take_fault) return DS_OK;
+    ds_status status = d->type->take_fault(&d->stream, &f);
+    if (status != DS_OK || f.op <= DSI_NO_FAULT || f.op >= DSI_N_FAULTS) return status;
+    if (f.place[1] < 0)
+        snprintf(place, sizeof place, "%lld", (long long)f.place[0]);
+    else
+        snprintf(place, sizeof place, "[%lld, %lld]", (long long)f.place[0], (long long)f.place[1]);
+    return dsi_fail(DS_EINVAL, "%s: %s %lld at %s%s is outside 0..%lld", texts[f.op].op,
+                    texts[f.op].what, (long long)f.value, texts[f.op].noun, place,
+                    (long long)f.classes - 1);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------ */
+
+#define NAME(constant, name, ...) [DSI_##constant] = #name,
+const char *dsi_unary_name(dsi_unary_op op)
+{
+    static const char *const names[] = {DSI_UNARY_OPS(NAME)};
+    return names[op];
+}
+
+const char *dsi_unary_dx_name(dsi_unary_op op)
+{
+#define NAME_DX(constant, name, ...) [DSI_##constant] = #name "_dx",
+    static const char *const names[] = {DSI_UNARY_OPS(NAME_DX)};
+#undef NAME_DX
+    return names[op];
+}
+
+const char *dsi_binary_name(dsi_binary_op op)
+{
+    static const char *const names[] = {DSI_BINARY_OPS(NAME)};
+    return names[op];
+}
+
+const char *dsi_compare_name(dsi_compare_op op)
+{
+    static const char *const names[] = {DSI_COMPARE_OPS(NAME)};
+    return names[op];
+}
+
+const char *dsi_reduce_name(dsi_reduce_op op)
+{
+    static const char *const names[] = {DSI_REDUCE_OPS(NAME)};
+    return names[op];
+}
+
+const char *dsi_rule_name(dsi_rule rule)
+{
+    static const char *const names[] = {DSI_OPTIMIZER_RULES(NAME)};
+    return names[rule];
+}
+#undef NAME
 
 /* ---- public ----------------------------------------------------------------------------------------- */
 

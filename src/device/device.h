@@ -17,7 +17,7 @@ typedef struct dsi_device_type {
     int (*count)(void);            /* 0: none here */
     const char *(*why_none)(void); /* then: one line; NULL for a kind that every machine has */
     ds_status (*describe)(int index, char *text, size_t room); /* optional: name, size */
-    ds_status (*open)(dsi_device *d, int index);               /* sets d->kernels */
+    ds_status (*open)(dsi_device *d, int index);               /* sets d->kernels, d->own_fusions */
     void (*close)(dsi_device *d);
     void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full, or broken */
     void (*free)(dsi_device *d, void *p);
@@ -35,14 +35,22 @@ typedef struct dsi_device_type {
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
     void (*forget)(dsi_device *d, dsi_event *e);      /* frees what record made */
     ds_status (*sync)(dsi_stream *s);
+    /* Waits for s; the fault flag -> *out; clears it. NULL: kernels set none. */
+    ds_status (*take_fault)(dsi_stream *s, dsi_fault *out);
+    bool immediate; /* a kernel's work is done when it returns: ops look at the
+                       flag right after it */
 } dsi_device_type;
 
 struct dsi_device {
     const dsi_device_type *type;
     int index;
     const dsi_kernels *kernels;
-    void *own;         /* of its kind */
-    dsi_stream stream; /* of this thread */
+    const dsi_fusions *own_fusions; /* of its kind; NULL: none */
+    const dsi_fusions *fusions;     /* those, or a table of NULLs where they are
+                                       switched off; never NULL */
+    dsi_fault fault;                /* the flag, where kernels run on the host */
+    void *own;                      /* of its kind */
+    dsi_stream stream;              /* of this thread */
     struct dsi_cache *cache;
     struct dsi_placeholder *stand_ins; /* tensor/lazy.c */
 };
@@ -102,5 +110,25 @@ void dsi_scratch_release(dsi_stream *s, void *p);
 /* ---- running a kernel ---------------------------------------------------------------------------------- */
 
 ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel);
+
+/* The device's entry of that name in dsi_fusions; NULL: the caller runs the
+ * composition of core kernels. */
+#define dsi_fusion(device, name) ((device)->fusions->name)
+
+/* For tests: this thread's devices use their fusions, or do as if they had none
+ * (DS_FUSIONS=off in the environment does it for a whole program). */
+void dsi_device_set_fusions(bool on);
+
+/* Reports the device's fault flag, after waiting for its kernels, and clears it:
+ * DS_EINVAL, and a message that names the op, the place and the value. Called
+ * where the host waits anyway (ds_item, ds_data, copies to the host), and before
+ * an optimizer's step, which must not use gradients that a fault has spoilt. */
+ds_status dsi_device_check(dsi_device *d);
+
+/* The same where it costs nothing: right after a kernel of an immediate device. */
+static inline ds_status dsi_device_check_early(dsi_device *d)
+{
+    return d->type->immediate ? dsi_device_check(d) : DS_OK;
+}
 
 #endif

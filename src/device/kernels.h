@@ -1,13 +1,32 @@
-/* device/kernels.h: THE kernel table: one typed pointer a kernel, its formula above it.
+/* device/kernels.h: the contract for devices: typed tables of kernels, and the
+ * formula, shapes and dtypes of each.
  *
- * Kernels know pointers, shapes, strides and dtypes; no tensors, no autograd. Operands have the same
- * dtype unless said. A kernel returns DS_OK, or sets the message by dsi_fail: DS_EINVAL for a dtype
- * that it has not. A kernel takes all floating dtypes for what computes (optimizers: see dsi_span);
- * float16 and bfloat16 ones are computed in float32 and rounded once. Beside a 16-bit x, what a backward
- * gets from its forward (mean, rstd, lse, divisor, batch statistics) is float32, and an optional weight or
- * bias either; where said, a sum may be float32 too. norm takes views of different dtypes.
- * A NULL pointer in the table: this device cannot do it. Views marked "optional" have p == NULL when absent.
- * Outputs never overlap inputs, except where said.
+ * dsi_kernels is the core: a device that fills it trains everything. dsi_fusions
+ * is optional: each of its entries equals a composition of core kernels, which
+ * its comment names, and which ops use where a device has no such entry.
+ *
+ * Kernels know pointers, shapes, strides and dtypes; no tensors, no autograd.
+ *
+ * Invariants:
+ * - Results stay on the device. No kernel hands a number to the host: a norm is
+ *   a device scalar, and a bad label or index sets the device's fault flag
+ *   (dsi_fault), which dsi_device_check reports at the next synchronisation.
+ * - A kernel may return before its work is done. Work of one stream is done in
+ *   the order of the calls. The callee copies option structs, views and arrays
+ *   of spans before it returns: the caller may free them at once. Operands must
+ *   live until the work is done, which dsi_cache_free takes care of.
+ * - The status tells whether the work could be started: DS_OK, or a failure
+ *   with its message (dsi_fail): DS_EINVAL for a dtype, DS_EDEVICE for an
+ *   operation, that the kernel does not have.
+ * - Outputs never overlap inputs, except where the entry says so.
+ * - A NULL entry: ops that need it fail with a message that names them.
+ *
+ * Dtypes: operands have the same dtype unless the entry says otherwise. Kernels
+ * that compute take all floating dtypes; they compute float16 and bfloat16 in
+ * float32 and round once. Beside a 16-bit x, what a backward gets from its
+ * forward (mean, rstd, lse, divisor, batch statistics) is float32, and an
+ * optional weight or bias is float32 or 16-bit. Views marked "optional" have
+ * p == NULL when they are absent.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_KERNELS_H
 #define DSI_DEVICE_KERNELS_H
@@ -21,13 +40,91 @@ typedef struct dsi_stream {
     void *handle; /* the CPU has none: its stream is the calling thread */
 } dsi_stream;
 
-/* n dimensions of d[i] elements, s[i] elements apart; s[i] = 0 repeats (broadcast inputs only). */
+/* n dimensions of d[i] elements, s[i] elements apart; s[i] = 0 repeats
+ * (broadcast inputs only). */
 typedef struct dsi_view {
     void *p;
     ds_dtype dtype;
     int n;
     int64_t d[DS_MAX_DIMS], s[DS_MAX_DIMS];
 } dsi_view;
+
+/* ---- operations that one entry chooses among -------------------------------
+ * X(constant, name in messages, formula): the lists also make the names that
+ * dsi_unary_name and its siblings return. */
+
+/* X(constant, name, y, dx, what `saved` is); NaN passes through all of them.
+ * ReLU's dx is dy where y is NaN, as in PyTorch. */
+#define DSI_UNARY_OPS(X) \
+    X(ABS, abs, "|x|", "dy sign(x)", x) \
+    X(EXP, exp, "e^x", "dy y", y) \
+    X(LOG, log, "log x", "dy / x", x) \
+    X(SQRT, sqrt, "sqrt x", "dy / (2 y)", y) \
+    X(RELU, relu, "x < 0 ? 0 : x", "y <= 0 ? 0 : dy", y) \
+    X(GELU, gelu, "x Phi(x)", "dy (Phi(x) + x phi(x))", x) \
+    X(GELU_TANH, gelu_tanh, "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", \
+      "its derivative times dy", x) \
+    X(SIGMOID, sigmoid, "1 / (1 + e^-x)", "dy y (1 - y)", y) \
+    X(TANH, tanh, "tanh x", "dy (1 - y^2)", y) \
+    X(POW, pow, "x^exponent", "none: ops compose it", x)
+
+/* X(constant, name, formula) */
+#define DSI_BINARY_OPS(X) \
+    X(ADD, add, "a + alpha b") \
+    X(MUL, mul, "a b") \
+    X(DIV, div, "a / b")
+
+#define DSI_COMPARE_OPS(X) \
+    X(EQ, eq, "a == b") \
+    X(LT, lt, "a < b")
+
+#define DSI_REDUCE_OPS(X) \
+    X(SUM, sum, "factor times the sum") \
+    X(MAX, max, "the first maximum; NaN is larger than all numbers")
+
+/* X(constant, name, moments): torch.optim's rules, DeepSpeed's Lion and LAMB;
+ * include/deepspeed/optim.h has the formulas. */
+#define DSI_OPTIMIZER_RULES(X) \
+    X(SGD, sgd, "m: momentum") \
+    X(ADAM, adam, "m, v; vmax with amsgrad") \
+    X(ADAGRAD, adagrad, "v: sum of g^2") \
+    X(RMSPROP, rmsprop, "v; m with momentum; vmax: mean of g, if centered") \
+    X(ADADELTA, adadelta, "m: mean of delta^2; v") \
+    X(LION, lion, "m") \
+    X(LAMB, lamb, "m, v; uses the norms of each whole span")
+
+/* X(constant, op that the message names, what the value is, its place's noun) */
+#define DSI_FAULT_OPS(X) \
+    X(LABEL, cross_entropy, "label", "index ") \
+    X(ROW, embedding, "index", "position ") \
+    X(ELEMENT, gather, "index", "")
+
+#define DSI_OP_CONSTANT(constant, ...)    DSI_##constant,
+#define DSI_FAULT_CONSTANT(constant, ...) DSI_FAULT_##constant,
+typedef enum dsi_unary_op { DSI_UNARY_OPS(DSI_OP_CONSTANT) DSI_N_UNARY } dsi_unary_op;
+typedef enum dsi_binary_op { DSI_BINARY_OPS(DSI_OP_CONSTANT) DSI_N_BINARY } dsi_binary_op;
+typedef enum dsi_compare_op { DSI_COMPARE_OPS(DSI_OP_CONSTANT) DSI_N_COMPARE } dsi_compare_op;
+typedef enum dsi_reduce_op { DSI_REDUCE_OPS(DSI_OP_CONSTANT) DSI_N_REDUCE } dsi_reduce_op;
+typedef enum dsi_rule { DSI_OPTIMIZER_RULES(DSI_OP_CONSTANT) DSI_N_RULES } dsi_rule;
+typedef enum dsi_fault_op {
+    DSI_NO_FAULT,
+    DSI_FAULT_OPS(DSI_FAULT_CONSTANT) DSI_N_FAULTS
+} dsi_fault_op;
+#undef DSI_OP_CONSTANT
+#undef DSI_FAULT_CONSTANT
+
+/* The fault flag of a device, in its memory: the first bad label or index that
+ * its kernels met since dsi_device_check cleared it. A kernel that meets one
+ * sets the flag unless it is set already, touches no memory outside of its
+ * operands, and may write anything to its outputs. */
+typedef struct dsi_fault {
+    int64_t op;       /* dsi_fault_op */
+    int64_t value;    /* the label or index */
+    int64_t place[2]; /* where it is in its operand; place[1] is -1: one number */
+    int64_t classes;  /* valid ones are 0 .. classes - 1 */
+} dsi_fault;
+
+/* ---- options --------------------------------------------------------------- */
 
 /* Index pairs are [vertical, horizontal]. */
 typedef struct dsi_conv2d {
@@ -38,12 +135,15 @@ typedef struct dsi_conv2d {
 typedef struct dsi_pool2d {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool exclude_pad;
-    int64_t divisor; /* 0: the window's own */
-    bool relu; /* max: of the ReLU of x; index where the maximum is negative: any of the window */
+    int64_t divisor; /* 0: the number of elements of the window */
+    bool adaptive;   /* averages: windows i H / P to (i + 1) H / P rounded up; no
+                        other field counts */
 } dsi_pool2d;
 
-/* A gradient in pooled form: of a plane [N,C,H,W] only the maxima of its windows have one.
- *   dense[n,c,index[n,c,p,q]] = value[n,c,p,q], 0 elsewhere; max[n,c,p,q] is the maximum itself.
+/* A gradient in pooled form: of a plane [N,C,H,W] only the maxima of its
+ * windows have one.
+ *   dense[n,c,index[n,c,p,q]] = value[n,c,p,q], 0 elsewhere;
+ *   max[n,c,p,q] is the maximum itself.
  * Only for windows that do not overlap, so that no index occurs twice. */
 typedef struct dsi_pooled {
     dsi_view value, max; /* [N,C,P,Q] */
@@ -57,9 +157,10 @@ typedef struct dsi_cross_entropy {
     int reduction; /* ds_reduction: 0 mean, 1 sum, 2 none */
 } dsi_cross_entropy;
 
-/* One parameter's memory, n contiguous elements: what an optimizer kernel walks over. p is floating, g of
- * its dtype, or of 16 bits beside a float32 p (a master); moments have p's dtype, but float32 for the
- * 16-bit ones. Unused moments are NULL. */
+/* One parameter's memory, n contiguous elements: what an optimizer updates. p is
+ * floating, g of its dtype, or of 16 bits beside a float32 p (master weights);
+ * moments have p's dtype, but float32 for the 16-bit ones. Unused moments are
+ * NULL. */
 typedef struct dsi_span {
     ds_dtype dtype;
     void *p;
@@ -68,8 +169,10 @@ typedef struct dsi_span {
     int64_t n;
     int64_t step; /* 1 at the first update of this parameter */
     ds_dtype g_dtype;
-    double g_scale; /* g counts this many times: unscaling and clipping need no pass of their own */
-    void *low;      /* optional, beside a float32 p: a 16-bit copy of p, written after the update */
+    double g_scale; /* g is multiplied by it: unscaling and clipping need no pass
+                       of their own */
+    void *low;      /* optional, beside a float32 p: a 16-bit copy of p, written
+                       after the update */
     ds_dtype low_dtype;
 } dsi_span;
 
@@ -108,74 +211,104 @@ typedef struct dsi_lamb {
     bool bias_correction, eps_inside_sqrt;
 } dsi_lamb;
 
-typedef ds_status dsi_unary(dsi_stream *s, dsi_view x, dsi_view y);
-typedef ds_status dsi_binary(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
+/* What changes from step to step, in device memory: a step that was recorded
+ * once can be replayed after these were written. */
+typedef struct dsi_step_scalars {
+    double lr;            /* in place of the rule's */
+    double unscale, clip; /* both multiply each span's g_scale */
+    int64_t steps;        /* added to each span's step */
+} dsi_step_scalars;
 
-/* Pointwise kernels take views of equal shape (broadcast inputs have stride 0) and any strides; those
- * that are dense in the same order run as one line. */
+typedef struct dsi_optimizer {
+    dsi_rule rule; /* which member of the union counts; lr is the first field of each */
+    union {
+        dsi_sgd sgd;
+        dsi_adam adam;
+        dsi_adagrad adagrad;
+        dsi_rmsprop rmsprop;
+        dsi_adadelta adadelta;
+        dsi_lion lion;
+        dsi_lamb lamb;
+    };
+    const dsi_step_scalars *scalars; /* device memory; NULL: all is as given by value */
+} dsi_optimizer;
+
+/* Random numbers by counter: Philox4x32-10 (Salmon et al., Parallel random
+ * numbers: as easy as 1, 2, 3, SC 2011), as torch.cuda's generator. base/philox.h
+ * has it in C. */
+typedef struct dsi_philox {
+    uint64_t seed, offset;
+    const uint64_t *advance; /* optional, device memory: added to offset, so that
+                                a replayed step draws new numbers */
+} dsi_philox;
+
+/* ---- the core ---------------------------------------------------------------
+ * Pointwise kernels take views of equal shape (broadcast inputs have stride 0)
+ * and any strides. */
 typedef struct dsi_kernels {
-    /* ---- memory: any dtypes, any strides -------------------------------------------------------- */
-    /* y = x converted: to integers truncating, to bool != 0, 16-bit floats to nearest even */
-    dsi_unary *copy;
+    /* ---- memory: any dtypes, any strides ---- */
+
+    /* y = x converted: to integers truncating, to bool != 0, to 16-bit floats
+     * to nearest even */
+    ds_status (*copy)(dsi_stream *s, dsi_view x, dsi_view y);
     ds_status (*fill)(dsi_stream *s, double value, dsi_view y);
 
-    /* ---- pointwise ------------------------------------------------------------------------------ */
-    /* a + alpha b; y may be a */
-    ds_status (*add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view y);
-    dsi_binary *mul, *div; /* y may be a or b */
-    /* factor x + term; y may be x */
-    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y);
-    ds_status (*pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y);
-    dsi_binary *eq, *lt; /* y: bool; a, b any dtype */
-    ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y); /* c: bool */
-    dsi_unary *abs, *exp, *log, *sqrt;
-    dsi_unary *relu, *gelu, *gelu_tanh, *sigmoid, *tanh;
-    dsi_binary *relu_dx;    /* (dy, y, dx): y <= 0 ? 0 : dy (NaN passes); dx may be dy */
-    dsi_binary *sigmoid_dx; /* (dy, y, dx): dy y (1 - y) */
-    dsi_binary *tanh_dx;    /* (dy, y, dx): dy (1 - y^2) */
-    dsi_binary *gelu_dx, *gelu_tanh_dx; /* (dy, x, dx) */
-    dsi_binary *abs_dx;                 /* (dy, x, dx): dy sign(x) */
-    /* y = keep[i] ? x / (1 - p) : 0; keep: bool, contiguous, drawn by the caller */
-    ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
+    /* ---- pointwise ---- */
 
-    /* ---- products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional), any strides -------------
-     * y of 16-bit a and b may be float32. */
+    /* y = op(x); exponent: POW's */
+    ds_status (*unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y);
+    /* dx from dy and from `saved`, which is x or y as DSI_UNARY_OPS says; dx may
+     * be dy. Not for POW. */
+    ds_status (*unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved, dsi_view dx);
+    /* y = op(a, b); alpha: ADD's; y may be a or b */
+    ds_status (*binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
+                        dsi_view y);
+    /* y: bool; a, b any dtype */
+    ds_status (*compare)(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y);
+    /* y = factor x + term; y may be x */
+    ds_status (*affine)(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y);
+    /* y = c ? a : b; c: bool; a, b, y any dtype, the same; y may be a or b */
+    ds_status (*where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y);
+
+    /* ---- products: any strides ---- */
+
+    /* y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional); y of 16-bit a and b
+     * may be float32 */
     ds_status (*matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 
-    /* ---- convolution: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q]; any strides -------------------
-     * y[n,k,p,q] = b[k] + sum over c,r,s of x[n,c, p stride + r dilation - padding, q ...] w[k,c,r,s] */
+    /* ---- convolution: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q]; any strides ---- */
+
+    /* y[n,k,p,q] = b[k] + sum over c,r,s of
+     *              x[n,c, p stride + r dilation - padding, q ...] w[k,c,r,s] */
     ds_status (*conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                         dsi_view y);
     ds_status (*conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
                            dsi_view dx);
     ds_status (*conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                            dsi_view dw);
-    /* the same two for a gradient in pooled form */
-    ds_status (*conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
-                                  dsi_view w, dsi_view dx);
-    ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
-                                  dsi_view x, dsi_view dw);
-    /* y[c] = sum over n,h,w of x[n,c,h,w] */
-    ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
 
-    /* ---- pooling: x [N,C,H,W] -> y [N,C,P,Q]; index int32 of y's shape and strides ---------------- */
+    /* ---- pooling: x [N,C,H,W] -> y [N,C,P,Q] ---- */
+
+    /* the maximum of each window, the first of equals; index int32 of y's shape
+     * and strides: its h W + w */
     ds_status (*max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                             dsi_view index);
     /* dx[index] += dy, else 0 */
     ds_status (*max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
-    ds_status (*pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y);
     ds_status (*avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y);
     ds_status (*avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx);
-    dsi_unary *adaptive_avg_pool2d;    /* (x, y): the shapes say the windows */
-    dsi_unary *adaptive_avg_pool2d_dx; /* (dy, dx) */
 
-    /* ---- softmax over dimension 1 of [outer, C, inner] --------------------------------------------- */
-    dsi_unary *softmax, *log_softmax;
-    dsi_binary *softmax_dx;     /* (dy, y, dx): y (dy - sum(dy y)) */
-    dsi_binary *log_softmax_dx; /* (dy, y, dx): dy - exp(y) sum(dy) */
-    /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I], lse [N,I] = log sum exp x,
-     * divisor [] = what the mean divides by (the weights of the labels used; 1 for sum and none).
-     * A label outside 0..C-1 that is not ignored: DS_EINVAL naming it and its place. */
+    /* ---- softmax over dimension 1 of [outer,C,inner] ---- */
+
+    /* y = e^x / sum e^x, or its logarithm */
+    ds_status (*softmax)(dsi_stream *s, bool log, dsi_view x, dsi_view y);
+    /* dx = y (dy - sum(dy y)); of the logarithm dy - e^y sum(dy) */
+    ds_status (*softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx);
+    /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I],
+     * lse [N,I] = log sum e^x, divisor [] = what the mean divides by (the sum of
+     * the weights of the labels that are used; 1 for sum and none). A label
+     * outside of 0..C-1 that is not ignored is a fault: DSI_FAULT_LABEL, place
+     * n I + i. */
     ds_status (*cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
                                dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
                                dsi_view divisor);
@@ -183,14 +316,16 @@ typedef struct dsi_kernels {
                                   dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                   dsi_view divisor, dsi_view dx);
 
-    /* ---- normalisation ------------------------------------------------------------------------------ */
-    /* x, y [N,C,I]; weight, bias, mean, rstd [C]; weight and bias optional */
-    /* biased variance */
+    /* ---- normalisation ---- */
+
+    /* x [N,C,I] -> mean and biased variance [C] */
     ds_status (*batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
-    /* y = (x - mean) rstd weight + bias; rstd is given */
+    /* y = (x - mean) rstd weight + bias; all [C] but x, y [N,C,I]; weight, bias
+     * optional */
     ds_status (*batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                             dsi_view weight, dsi_view bias, dsi_view y);
-    /* batch: mean and rstd are those of x itself, so that dx has their part. dx, dw, db optional. */
+    /* batch: mean and rstd are those of x itself, so that dx contains their
+     * derivatives. dx, dw, db optional. */
     ds_status (*batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                dsi_view db);
@@ -200,62 +335,96 @@ typedef struct dsi_kernels {
     ds_status (*layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
                                dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db);
 
-    /* ---- reductions: x and y have the same number of dimensions; y is 1 where it is summed ---------- */
-    /* y = factor sum x; y of a 16-bit x may be float32 */
-    ds_status (*sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y);
-    /* over dimension 1 of [outer,C,inner]: the first maximum and its index (int64) [outer,inner]; NaN wins;
-     * y optional */
-    ds_status (*max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index);
-    /* p-norm of all elements of x[0..n-1]: p = 1, 2, INFINITY */
-    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out);
-    /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i] in that order, for k < outs, 1 or more, and i < n; average:
-     * divided by ranks. Host memory; y[k] may be an x. *squares, if not NULL, grows by the squares of the result,
-     * in double. */
-    ds_status (*sum_ranks)(dsi_stream *s, bool average, int ranks, const void *const *x, int64_t n,
-                           int outs, void *const *y, double *squares);
+    /* ---- reductions ---- */
 
-    /* ---- by index -------------------------------------------------------------------------------------- */
-    /* y[i,:] = w[index[i],:] */
+    /* SUM: y = factor sum x; x and y have the same number of dimensions, y has
+     * size 1 where it is summed; y of a 16-bit x may be float32; no index.
+     * MAX: x [outer,C,inner], y (optional) and index (int64) [outer,1,inner];
+     * C > 0; factor is 1. */
+    ds_status (*reduce)(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
+                        dsi_view index);
+    /* norm [] (float64) = the p-norm of all elements of x[0..n-1]: p = 1, 2,
+     * INFINITY. Views of different dtypes; sums in float64. */
+    ds_status (*norm)(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm);
+
+    /* ---- by index: int64. One outside of its range is a fault ---- */
+
+    /* y[i,:] = w[index[i],:]; DSI_FAULT_ROW, place i */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
-    ds_status (*scatter_rows)(
-        dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
-        dsi_view dw); /* dw[index[i],:] += dy[i,:], dw set to 0 first; rows `skip` left out */
-    /* dx [outer,C,inner]: 0, but dx[o,index[o,i],i] = dy[o,i] */
-    ds_status (*scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
-    /* y [outer,K,inner], y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner] */
+    /* dw = 0, then dw[index[i],:] += dy[i,:] in the order of i; rows whose index
+     * is `skip` are left out; DSI_FAULT_ROW */
+    ds_status (*scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
+                              dsi_view dw);
+    /* y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner], y [outer,K,inner];
+     * DSI_FAULT_ELEMENT, place [o, k inner + i] */
     ds_status (*gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y);
-    /* dx [outer,C,inner]: 0, then dx[o,index[o,k,i],i] += dy[o,k,i] in the order of k */
+    /* dx = 0, then dx[o,index[o,k,i],i] += dy[o,k,i] in the order of k;
+     * DSI_FAULT_ELEMENT */
     ds_status (*scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
 
-    /* ---- mixture of experts: slot int64 [S,k] names rows of the larger operand, each at most once; < 0: none.
-     * Unit stride along D. w [S,k] is float32 beside 16-bit rows ------------------------------------------ */
-    /* y [N,D]: 0, but y[slot[s,k],:] = w[s,k] x[s,:]; w optional: 1 */
+    /* ---- mixture of experts: slot int64 [S,k] names rows of the larger operand,
+     * each at most once; < 0: none. Unit stride along D. w [S,k] is float32
+     * beside 16-bit rows ---- */
+
+    /* y [N,D] = 0, but y[slot[s,k],:] = w[s,k] x[s,:]; w optional: 1 */
     ds_status (*dispatch)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
     /* y[s,:] = sum over k of w[s,k] x[slot[s,k],:]; w optional: 1 */
     ds_status (*combine)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
     /* dw[s,k] = sum over d of dy[s,d] x[slot[s,k],d]; 0 where there is no slot */
     ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
-    /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S] optional, bool or q's dtype;
-     * lse [B,L] = log of the sum of exp of a row's scores. Unit stride along D and E. A row whose scores
-     * are all -inf gives 0. ------------------------------------------------------------------------- */
+    /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S]
+     * optional, bool or q's dtype; unit stride along D and E ---- */
+
+    /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L] =
+     * log of the sum of e^score of a row. A row whose scores are all -inf gives 0. */
     ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                            dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
     ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
                               dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                               dsi_view dq, dsi_view dk, dsi_view dv);
 
-    /* ---- optimizers: one fused pass over all spans. g below is g_scale times the span's ---------------- */
-    ds_status (*sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x); /* m: momentum */
-    /* m, v, vmax: amsgrad */
-    ds_status (*adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x);
-    ds_status (*adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x); /* v */
-    /* v; m: momentum; vmax: mean g */
-    ds_status (*rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x);
-    /* m: mean of delta^2; v */
-    ds_status (*adadelta)(dsi_stream *s, const dsi_adadelta *c, int n, const dsi_span *x);
-    ds_status (*lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x); /* m */
-    ds_status (*lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x); /* m, v */
+    /* ---- optimizers ---- */
+
+    /* One step of the rule on each of n spans, whose g counts g_scale times. It
+     * writes nothing while the device's fault flag is set. */
+    ds_status (*optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
 } dsi_kernels;
+
+/* ---- fusions: optional. "=" names the composition that ops use without ------- */
+typedef struct dsi_fusions {
+    /* max_pool2d of the ReLU of x; index where the maximum is negative: any of
+     * the window.
+     * = unary RELU (x, t); max_pool2d (t, y, index) */
+    ds_status (*relu_max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                                 dsi_view index);
+    /* Both, or neither: with both, max-pooling without overlaps hands its
+     * gradient down in pooled form.
+     * = max_pool2d_dx (value, index, t); conv2d_dx or conv2d_dw of t */
+    ds_status (*conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                  dsi_view w, dsi_view dx);
+    ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                  dsi_view x, dsi_view dw);
+    /* y[c] = sum over n,h,w of x[n,c,h,w]
+     * = reduce SUM (x, y seen as [1,C,1,1]) */
+    ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
+    /* y = keep ? factor x : 0; keep: bool, contiguous
+     * = affine (factor x, y); where (keep, y, 0, y) */
+    ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
+    /* keep[i] = (word i mod 4 of Philox(seed, offset + i / 4)) < (1 - p) 2^32, i
+     * counting row-major; y = keep ? factor x : 0; keep: bool, contiguous.
+     * = keep drawn on the host by PyTorch's CPU generator (the same
+     * distribution, other numbers), copied; mask_scale */
+    ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
+                         dsi_view x, dsi_view y, dsi_view keep);
+} dsi_fusions;
+
+/* The names that messages use: "relu", "adam". */
+const char *dsi_unary_name(dsi_unary_op op);
+const char *dsi_unary_dx_name(dsi_unary_op op); /* "relu_dx" */
+const char *dsi_binary_name(dsi_binary_op op);
+const char *dsi_compare_name(dsi_compare_op op);
+const char *dsi_reduce_name(dsi_reduce_op op);
+const char *dsi_rule_name(dsi_rule rule);
 
 #endif

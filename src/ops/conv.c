@@ -11,6 +11,16 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+/* db[k] = dy summed over N, P, Q */
+static bool conv2d_db(const ds_tensor *dy, ds_tensor *db)
+{
+    if (!db) return false;
+    if (dsi_fusion(db->device, sum_channels))
+        return dsi_run_fusion(db, sum_channels, dsi_v(dy), dsi_v(db));
+    return dsi_run_op(db, reduce, DSI_SUM, 1.0, dsi_v(dy),
+                      dsi_v_shape(db, ds_shape(1, db->shape.d[0], 1, 1)), dsi_v(NULL));
+}
+
 static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);
@@ -22,21 +32,20 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 
     if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new_like(x); /* [N,C,H,W] in x's order of memory */
-        bool done = pooled ? dsi_run(dx, conv2d_dx_pooled, c, &p, dsi_v(w), dsi_v(dx))
+        bool done = pooled ? dsi_run_fusion(dx, conv2d_dx_pooled, c, &p, dsi_v(w), dsi_v(dx))
                            : dsi_run(dx, conv2d_dx, c, dsi_v(dy), dsi_v(w), dsi_v(dx));
         dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
     if (dsi_needs_input_grad(n, 1)) {
         ds_tensor *dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape)
                                              : dsi_new_like(w); /* [K,C/groups,R,S] */
-        bool done = pooled ? dsi_run(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
+        bool done = pooled ? dsi_run_fusion(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
                            : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
         dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     }
     if (dsi_needs_input_grad(n, 2)) {
         ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
-        dsi_accumulate_grad(n, 2,
-                            dsi_result_if(dsi_run(db, sum_channels, dsi_v(values), dsi_v(db)), db));
+        dsi_accumulate_grad(n, 2, dsi_result_if(conv2d_db(values, db), db));
     }
 }
 

@@ -1,27 +1,40 @@
 /* ops/dropout.c: elements set to 0 at random; Srivastava et al., JMLR 15 (2014).
  *
- * y = keep ? x / (1 - p) : 0, dx likewise from dy. The mask is drawn on the host in row-major order, so
- * that ds_seed repeats it on every device.
+ * y = keep ? x / (1 - p) : 0, dx likewise from dy.
+ *
+ * A device with the fusion `dropout` draws keep itself, by a counter-based
+ * generator whose seed is one draw of the host's, so that ds_seed repeats it and
+ * recomputation (autograd/recompute.c), which restores the host's generator, gets
+ * the same mask. For all others the host draws keep in row-major order: PyTorch's
+ * numbers on the CPU.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
 #include "base/rng.h"
 
-static ds_tensor *masked(const ds_tensor *x, const ds_tensor *keep, double factor)
+/* y = keep ? factor x : 0 */
+static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double factor, ds_tensor *y)
 {
-    ds_tensor *y = dsi_new_like(x);
-    return dsi_result_if(dsi_run(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y)), y);
+    if (!y) return false;
+    if (dsi_fusion(y->device, mask_scale))
+        return dsi_run_fusion(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y));
+    ds_tensor *zero = dsi_new(y, (ds_dims){0});
+    return dsi_run(zero, fill, 0.0, dsi_v(zero)) &&
+           dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)) &&
+           dsi_run(y, where, dsi_v(keep), dsi_v(y), dsi_v_expand(zero, y->shape), dsi_v(y));
 }
 
 static void dropout_backward(dsi_node *n, ds_tensor *dy)
 {
-    dsi_accumulate_grad(n, 0, masked(dy, dsi_saved_tensor(n, 0), *(const double *)dsi_attr(n)));
+    ds_tensor *dx = dsi_new_like(dy);
+    bool done = dropout_mask(dy, dsi_saved_tensor(n, 0), *(const double *)dsi_attr(n), dx);
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
 const dsi_op dsi_op_dropout = {"dropout", dropout_backward, false};
 
-/* bool of x's shape, each true with probability 1 - p */
-static ds_tensor *draw(const ds_tensor *x, double p)
+/* bool of x's shape on x's device, each true with probability 1 - p */
+static ds_tensor *dropout_draw(const ds_tensor *x, double p)
 {
     ds_tensor *keep = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_BOOL, x->shape);
     uint8_t *k = ds_data_mut(keep);
@@ -32,17 +45,32 @@ static ds_tensor *draw(const ds_tensor *x, double p)
     return k ? ds_to(keep, dsi_device_id(x->device), DS_BOOL) : NULL;
 }
 
+/* y, and the mask that it was made with; NULL, with the message */
+static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_tensor *y)
+{
+    if (!y || !dsi_fusion(y->device, dropout)) {
+        ds_tensor *keep = dropout_draw(x, p);
+        return keep && dropout_mask(x, keep, factor, y) ? keep : NULL;
+    }
+    ds_tensor *keep = dsi_new_dtype(x, DS_BOOL, x->shape);
+    const dsi_philox random = {.seed = dsi_rng_u64(dsi_rng_default())};
+    bool done = keep &&
+                dsi_run_fusion(y, dropout, &random, p, factor, dsi_v(x), dsi_v(y), dsi_v(keep));
+    return dsi_result_if(done, keep);
+}
+
 ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
 {
     if (!x) return dsi_null_operand("dropout");
     if (!dsi_want_float("dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout: p is %g: expected 0 to 1", p);
     if (!training || p == 0) return x;
-
-    ds_tensor *keep = draw(x, p);
     double factor = p < 1 ? 1 / (1 - p) : 0;
 
-    ds_tensor *y = keep ? masked(x, keep, factor) : NULL;
+    ds_tensor *y = dsi_new_like(x);
+
+    ds_tensor *keep = dropout_keep(x, p, factor, y);
+    if (!keep) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_dropout, y, x);
     dsi_save_for_backward(n, keep), dsi_set_attr(n, &factor, sizeof factor);

@@ -68,7 +68,8 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
     shape.d[shape.n++] = w->shape.d[1];
     ds_tensor *y = dsi_new(w, shape);
 
-    if (!y || !dsi_run(y, gather_rows, dsi_v(w), flat(index), rows(y, w->shape.d[1]))) return NULL;
+    if (!y || !dsi_run_index(y, gather_rows, dsi_v(w), flat(index), rows(y, w->shape.d[1])))
+        return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
     dsi_save_for_backward(n, index), dsi_set_attr(n, &e, sizeof e);
@@ -117,8 +118,8 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 
     ds_tensor *y = dsi_new(x, index->shape);
 
-    if (!y ||
-        !dsi_run(y, gather, dsi_v_around(x, dim), dsi_v_around(index, dim), dsi_v_around(y, dim)))
+    if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), dsi_v_around(index, dim),
+                             dsi_v_around(y, dim)))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_gather, y, x);
@@ -165,8 +166,8 @@ static ds_dims without(ds_dims x, int dim, bool keep)
     return shape;
 }
 
-/* [outer, inner]: what is left of x seen around dim. */
-static ds_dims left(const dsi_view *x) { return ds_shape(x->d[0], x->d[2]); }
+/* [outer, 1, inner]: what is left of x seen around dim. */
+static ds_dims left(const dsi_view *x) { return ds_shape(x->d[0], 1, x->d[2]); }
 
 typedef struct Max {
     ds_dims x; /* shape */
@@ -180,7 +181,7 @@ static void max_backward(dsi_node *n, ds_tensor *dy)
     bool done = false;
     if (dx && g) {
         dsi_view v = dsi_v_around(dx, m->dim);
-        done = dsi_run(dx, scatter_max, dsi_v_shape(g, left(&v)), dsi_v_shape(index, left(&v)), v);
+        done = dsi_run(dx, scatter_add, dsi_v_shape(g, left(&v)), dsi_v_shape(index, left(&v)), v);
     }
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
@@ -194,7 +195,8 @@ static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
     ds_tensor *index = dsi_new_dtype(x, DS_I64, shape);
     if (!index) return NULL;
     dsi_view values = y ? dsi_v_shape(y, left(&v)) : dsi_v(NULL);
-    return dsi_result_if(dsi_run(index, max, v, values, dsi_v_shape(index, left(&v))), index);
+    return dsi_result_if(
+        dsi_run_op(index, reduce, DSI_MAX, 1.0, v, values, dsi_v_shape(index, left(&v))), index);
 }
 
 /* dim from the front; -1, with the message: of nothing there is no maximum. */

@@ -97,8 +97,8 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
 
     if (!loss || !kept) return NULL;
     Views v = views(x, label, kept);
-    if (!dsi_run(loss, cross_entropy, &c, v.x, v.label, dsi_v(o.weight), loss_view(loss, &c, v.ni),
-                 v.lse, v.divisor))
+    if (!dsi_run_index(loss, cross_entropy, &c, v.x, v.label, dsi_v(o.weight),
+                       loss_view(loss, &c, v.ni), v.lse, v.divisor))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_cross_entropy, loss, x);

@@ -147,8 +147,8 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
     }
     if (dsi_needs_input_grad(n, 2)) {
         ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
-        bool done = db &&
-                    dsi_run(db, sum, 1.0, dsi_v(dy), dsi_v_shape(db, ds_shape(1, db->shape.d[0])));
+        bool done = db && dsi_run_op(db, reduce, DSI_SUM, 1.0, dsi_v(dy),
+                                     dsi_v_shape(db, ds_shape(1, db->shape.d[0])), dsi_v(NULL));
         dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
     }
 }

@@ -96,9 +96,9 @@ static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds
     dsi_view m = dsi_v(o.running_mean), v = dsi_v(o.running_var);
     double keep = 1 - o.momentum, unbiased = (double)n / (double)(n - 1);
     return dsi_run(o.running_mean, affine, keep, 0.0, m, m) &&
-           dsi_run(o.running_mean, add, o.momentum, m, dsi_v(mean), m) &&
+           dsi_run_op(o.running_mean, binary, DSI_ADD, o.momentum, m, dsi_v(mean), m) &&
            dsi_run(o.running_var, affine, keep, 0.0, v, v) &&
-           dsi_run(o.running_var, add, o.momentum * unbiased, v, dsi_v(var), v);
+           dsi_run_op(o.running_var, binary, DSI_ADD, o.momentum * unbiased, v, dsi_v(var), v);
 }
 
 /* 16-bit running statistics move in float32, and take the rounded values back. */
@@ -131,7 +131,7 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
         if (update && !update_running(o, *mean, var, n)) return false;
     }
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
-           dsi_run(*rstd, pow, -0.5, dsi_v(shifted), dsi_v(*rstd));
+           dsi_run_op(*rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(*rstd));
 }
 
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)

@@ -64,7 +64,9 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
     ds_dims ones = {.n = g->shape.n}; /* shape with as many dimensions as g */
     for (int i = 1; i <= ones.n; i++) ones.d[ones.n - i] = i <= shape.n ? shape.d[shape.n - i] : 1;
     ds_tensor *y = dsi_new(g, shape);
-    return y && dsi_run(y, sum, 1.0, dsi_v(g), dsi_v_shape(y, ones)) ? y : NULL;
+    return y && dsi_run_op(y, reduce, DSI_SUM, 1.0, dsi_v(g), dsi_v_shape(y, ones), dsi_v(NULL))
+               ? y
+               : NULL;
 }
 
 dsi_view dsi_v_around(const ds_tensor *x, int dim)

@@ -56,7 +56,8 @@ static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 
     ds_tensor *y = new_binary(a, b, shape);
 
-    if (!dsi_run(y, add, alpha, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)))
+    if (!dsi_run_op(y, binary, DSI_ADD, alpha, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
+                    dsi_v(y)))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
@@ -95,7 +96,9 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 
     ds_tensor *y = new_binary(a, b, shape);
 
-    if (!dsi_run(y, mul, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
+    if (!dsi_run_op(y, binary, DSI_MUL, 1.0, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
+                    dsi_v(y)))
+        return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_mul, y, a, b);
     dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
@@ -125,7 +128,9 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 
     ds_tensor *y = new_binary(a, b, shape);
 
-    if (!dsi_run(y, div, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y))) return NULL;
+    if (!dsi_run_op(y, binary, DSI_DIV, 1.0, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
+                    dsi_v(y)))
+        return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_div, y, a, b);
     dsi_save_for_backward(n, b), dsi_save_for_backward(n, y);
@@ -134,21 +139,21 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 }
 
 /* Any dtype: labels are compared too. No gradient: a step has none. */
-static ds_tensor *compare(const char *op, ds_tensor *a, ds_tensor *b, bool equal)
+static ds_tensor *compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
 {
+    const char *op = dsi_compare_name(how);
     ds_dims shape;
     if (!a || !b) return dsi_null_operand(op);
     if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
 
     ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
 
-    dsi_view va = dsi_v_expand(a, shape), vb = dsi_v_expand(b, shape);
     return dsi_result_if(
-        equal ? dsi_run(y, eq, va, vb, dsi_v(y)) : dsi_run(y, lt, va, vb, dsi_v(y)), y);
+        dsi_run_op(y, compare, how, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)), y);
 }
 
-ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare("eq", a, b, true); }
-ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare("lt", a, b, false); }
+ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare(DSI_EQ, a, b); }
+ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare(DSI_LT, a, b); }
 
 /* ---- where ------------------------------------------------------------------------------------------- */
 
@@ -238,7 +243,7 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 
     ds_tensor *y = dsi_new_like(x);
 
-    if (!dsi_run(y, pow, exponent, dsi_v(x), dsi_v(y))) return NULL;
+    if (!dsi_run_op(y, unary, DSI_POW, exponent, dsi_v(x), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_pow, y, x);
     dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
@@ -247,19 +252,21 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 
 /* ---- one operand ------------------------------------------------------------------------------------- */
 
-/* Backward, what the graph points to, and the function of y = f(x). `kept`, x or y, is what backward
- * needs; DX computes dx from dy and that. */
-#define UNARY(f, kept, DX) \
-    static void f##_backward(dsi_node *n, ds_tensor *dy) \
-    { \
-        ds_tensor *kept = dsi_saved_tensor(n, 0), *dx = dsi_new_like(kept); \
-        dsi_accumulate_grad(n, 0, dsi_result_if(DX, dx)); \
-    } \
+/* dx of y = op(x), from dy and what the node saved, which is x or y. */
+static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
+{
+    ds_tensor *saved = dsi_saved_tensor(n, 0), *dx = dsi_new_like(saved);
+    bool done = dsi_run_op(dx, unary_dx, op, dsi_v(dy), dsi_v(saved), dsi_v(dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+}
+
+/* Backward, what the graph points to, and the function of y = f(x). saved, x or y, is what backward
+ * needs (DSI_UNARY_OPS). */
+#define UNARY(OP, f, saved) \
+    static void f##_backward(dsi_node *n, ds_tensor *dy) { unary_backward(n, dy, DSI_##OP); } \
 \
     const dsi_op dsi_op_##f = {#f, f##_backward, false}; \
-    UNARY_FORWARD(f, kept)
-
-#define UNARY_FORWARD(f, kept) \
+\
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
         if (!x) return dsi_null_operand(#f); \
@@ -267,22 +274,20 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 \
         ds_tensor *y = dsi_new_like(x); \
 \
-        if (!dsi_run(y, f, dsi_v(x), dsi_v(y))) return NULL; \
+        if (!dsi_run_op(y, unary, DSI_##OP, 0.0, dsi_v(x), dsi_v(y))) return NULL; \
 \
-        dsi_save_for_backward(dsi_record(&dsi_op_##f, y, x), kept); \
+        dsi_save_for_backward(dsi_record(&dsi_op_##f, y, x), saved); \
         return y; \
     }
 
-UNARY(gelu, x, dsi_run(dx, gelu_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
-UNARY(gelu_tanh, x, dsi_run(dx, gelu_tanh_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
-UNARY(sigmoid, y, dsi_run(dx, sigmoid_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)))
-UNARY(tanh, y, dsi_run(dx, tanh_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)))
-UNARY(abs, x, dsi_run(dx, abs_dx, dsi_v(dy), dsi_v(x), dsi_v(dx)))
-UNARY(exp, y, dsi_run(dx, mul, dsi_v(dy), dsi_v(y), dsi_v(dx)))
-UNARY(log, x, dsi_run(dx, div, dsi_v(dy), dsi_v(x), dsi_v(dx)))
-UNARY(sqrt, y, /* dx = dy / (2 y): twice a 16-bit number is not rounded */
-      dsi_run(dx, affine, 2.0, 0.0, dsi_v(y), dsi_v(dx)) &&
-          dsi_run(dx, div, dsi_v(dy), dsi_v(dx), dsi_v(dx)))
+UNARY(ABS, abs, x)
+UNARY(EXP, exp, y)
+UNARY(LOG, log, x)
+UNARY(SQRT, sqrt, y)
+UNARY(GELU, gelu, x)
+UNARY(GELU_TANH, gelu_tanh, x)
+UNARY(SIGMOID, sigmoid, y)
+UNARY(TANH, tanh, y)
 
 /* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have one; there relu's output
  * is the maximum itself. */
@@ -295,19 +300,16 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
         if (dsi_copy(dx, value) != DS_OK) return NULL;
         value = dx;
     }
-    if (!dsi_run(dx, relu_dx, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
+    if (!dsi_run_op(dx, unary_dx, DSI_RELU, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
     return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
 }
 
 static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
-    if (dy->pooled[0]) {
+    if (dy->pooled[0])
         dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
-        return;
-    }
-    ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new_like(y);
-    dsi_accumulate_grad(n, 0,
-                        dsi_result_if(dsi_run(dx, relu_dx, dsi_v(dy), dsi_v(y), dsi_v(dx)), dx));
+    else
+        unary_backward(n, dy, DSI_RELU);
 }
 
 const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true};
@@ -320,7 +322,8 @@ ds_tensor *ds_relu(ds_tensor *x)
     ds_tensor *y = dsi_new_like(x);
 
     if (!y) return NULL;
-    if (!dsi_defer_relu(y, x) && !dsi_run(y, relu, dsi_v(x), dsi_v(y))) return NULL;
+    if (!dsi_defer_relu(y, x) && !dsi_run_op(y, unary, DSI_RELU, 0.0, dsi_v(x), dsi_v(y)))
+        return NULL;
 
     dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);
     return y;

@@ -79,11 +79,17 @@ static bool overlap(const dsi_pool2d *c)
     return false;
 }
 
+/* Its convolutions take a gradient in pooled form. */
+static bool takes_pooled(const dsi_device *d)
+{
+    return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
+}
+
 static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);
     ds_tensor *y = dsi_saved_tensor(n, 0), *index = dsi_saved_tensor(n, 1);
-    if (!overlap(&p->c)) {
+    if (!overlap(&p->c) && takes_pooled(dy->device)) {
         ds_dims shape = ds_shape(dy->shape.d[0], dy->shape.d[1], p->h, p->w);
         dsi_accumulate_grad(n, 0, dsi_new_pooled(dy, y, index, shape));
         return;
@@ -125,12 +131,13 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 
     /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
     ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
-    p.c.relu = source != NULL;
-    if (!source) source = x;
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last), *index = new_index(y);
 
-    if (!index || !dsi_run(y, max_pool2d, &p.c, dsi_v(source), dsi_v(y), dsi_v(index))) return NULL;
+    if (!index ||
+        !(source ? dsi_run_fusion(y, relu_max_pool2d, &p.c, dsi_v(source), dsi_v(y), dsi_v(index))
+                 : dsi_run(y, max_pool2d, &p.c, dsi_v(x), dsi_v(y), dsi_v(index))))
+        return NULL;
     if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
 
     /* y is saved for relu's backward below, which asks whether the maximum was positive */
@@ -169,17 +176,7 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     return y;
 }
 
-/* The sizes of x and y alone say the windows, so c stays empty. */
-static void adaptive_avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
-{
-    const Pool *p = dsi_attr(n);
-    ds_tensor *dx = new_planes(dy, p->h, p->w, p->channels_last);
-    dsi_accumulate_grad(
-        n, 0, dsi_result_if(dsi_run(dx, adaptive_avg_pool2d_dx, dsi_v(dy), dsi_v(dx)), dx));
-}
-
-const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", adaptive_avg_pool2d_backward,
-                                           false};
+const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", avg_pool2d_backward, false};
 
 ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
@@ -190,11 +187,14 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
             "adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected [N,C,H,W] "
             "and at least 1 x 1",
             dsi_shape_text(x->shape), (long long)h, (long long)w);
-    Pool p = {.h = x->shape.d[2], .w = x->shape.d[3], .channels_last = dsi_is_channels_last(x)};
+    Pool p = {.c.adaptive = true,
+              .h = x->shape.d[2],
+              .w = x->shape.d[3],
+              .channels_last = dsi_is_channels_last(x)};
 
     ds_tensor *y = new_planes(x, h, w, p.channels_last);
 
-    if (!dsi_run(y, adaptive_avg_pool2d, dsi_v(x), dsi_v(y))) return NULL;
+    if (!dsi_run(y, avg_pool2d, &p.c, dsi_v(x), dsi_v(y))) return NULL;
 
     dsi_set_attr(dsi_record(&dsi_op_adaptive_avg_pool2d, y, x), &p, sizeof p);
     return y;

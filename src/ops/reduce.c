@@ -70,7 +70,9 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
 
     ds_tensor *y = dsi_new(x, shape);
 
-    if (!y || !dsi_run(y, sum, s.factor, dsi_v(x), dsi_v_shape(y, kept))) return NULL;
+    if (!y ||
+        !dsi_run_op(y, reduce, DSI_SUM, s.factor, dsi_v(x), dsi_v_shape(y, kept), dsi_v(NULL)))
+        return NULL;
 
     dsi_set_attr(dsi_record(&dsi_op_sum, y, x), &s, sizeof s);
     return y;

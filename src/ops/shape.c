@@ -228,7 +228,7 @@ static void slice_backward(dsi_node *n, ds_tensor *dy)
     const Slice *s = dsi_attr(n);
     ds_tensor *dx = dsi_grad_buffer(n, 0, dy, s->x);
     ds_tensor *part = dx ? sliced(dx, s->dim, s->begin, s->begin + dy->shape.d[s->dim]) : NULL;
-    if (!dsi_run(part, add, 1.0, dsi_v(part), dsi_v(dy), dsi_v(part)))
+    if (!dsi_run_op(part, binary, DSI_ADD, 1.0, dsi_v(part), dsi_v(dy), dsi_v(part)))
         dsi_accumulate_grad(n, 0, NULL);
 }
 

@@ -5,57 +5,41 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-static void softmax_backward(dsi_node *n, ds_tensor *dy)
+static void softmax_dx(dsi_node *n, ds_tensor *dy, bool log)
 {
     int dim = *(const int *)dsi_attr(n);
     ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
     bool done = dx && g &&
-                dsi_run(dx, softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
+                dsi_run(dx, softmax_dx, log, dsi_v_around(g, dim), dsi_v_around(y, dim),
                         dsi_v_around(dx, dim));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
+
+static void softmax_backward(dsi_node *n, ds_tensor *dy) { softmax_dx(n, dy, false); }
+static void log_softmax_backward(dsi_node *n, ds_tensor *dy) { softmax_dx(n, dy, true); }
 
 const dsi_op dsi_op_softmax = {"softmax", softmax_backward, false};
-
-ds_tensor *ds_softmax(ds_tensor *x, int dim)
-{
-    if (!x) return dsi_null_operand("softmax");
-    if (!dsi_want_float("softmax", x) || (dim = dsi_want_dim("softmax", x, dim)) < 0) return NULL;
-    if (!(x = ds_contiguous(x))) return NULL;
-
-    ds_tensor *y = dsi_new(x, x->shape);
-
-    if (!y || !dsi_run(y, softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
-
-    dsi_node *n = dsi_record(&dsi_op_softmax, y, x);
-    dsi_save_for_backward(n, y), dsi_set_attr(n, &dim, sizeof dim);
-    return y;
-}
-
-static void log_softmax_backward(dsi_node *n, ds_tensor *dy)
-{
-    int dim = *(const int *)dsi_attr(n);
-    ds_tensor *y = dsi_saved_tensor(n, 0), *dx = dsi_new(y, y->shape), *g = ds_contiguous(dy);
-    bool done = dx && g &&
-                dsi_run(dx, log_softmax_dx, dsi_v_around(g, dim), dsi_v_around(y, dim),
-                        dsi_v_around(dx, dim));
-    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
-}
-
 const dsi_op dsi_op_log_softmax = {"log_softmax", log_softmax_backward, false};
 
-ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
+static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
 {
-    if (!x) return dsi_null_operand("log_softmax");
-    if (!dsi_want_float("log_softmax", x) || (dim = dsi_want_dim("log_softmax", x, dim)) < 0)
-        return NULL;
+    if (!x) return dsi_null_operand(op->name);
+    if (!dsi_want_float(op->name, x) || (dim = dsi_want_dim(op->name, x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
 
     ds_tensor *y = dsi_new(x, x->shape);
 
-    if (!y || !dsi_run(y, log_softmax, dsi_v_around(x, dim), dsi_v_around(y, dim))) return NULL;
+    if (!y || !dsi_run_named(y, op->name, kernels, softmax, log, dsi_v_around(x, dim),
+                             dsi_v_around(y, dim)))
+        return NULL;
 
-    dsi_node *n = dsi_record(&dsi_op_log_softmax, y, x);
+    dsi_node *n = dsi_record(op, y, x);
     dsi_save_for_backward(n, y), dsi_set_attr(n, &dim, sizeof dim);
     return y;
+}
+
+ds_tensor *ds_softmax(ds_tensor *x, int dim) { return softmax(&dsi_op_softmax, x, dim, false); }
+ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
+{
+    return softmax(&dsi_op_log_softmax, x, dim, true);
 }

@@ -17,7 +17,7 @@ static ds_status adagrad_step(void *self, const ds_optim_values *v, const ds_opt
     for (int i = 0; i < n; i++)
         if (x[i].step == 1 && !dsi_run(x[i].p, fill, a->initial, dsi_v(x[i].moment[1])))
             return ds_error_status();
-    DSI_OPTIM_RUN(adagrad, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_ADAGRAD, .adagrad = c}, x, n);
 }
 
 static const ds_optim_option adagrad_options[] = {
@@ -58,7 +58,7 @@ static ds_status rmsprop_step(void *self, const ds_optim_values *v, const ds_opt
 {
     dsi_rmsprop c = *(const dsi_rmsprop *)self;
     c.lr = v->lr, c.momentum = v->momentum, c.weight_decay = v->weight_decay;
-    DSI_OPTIM_RUN(rmsprop, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_RMSPROP, .rmsprop = c}, x, n);
 }
 
 static bool rmsprop_uses(const void *self, const ds_optim_values *v, int i)
@@ -107,7 +107,7 @@ static ds_status adadelta_step(void *self, const ds_optim_values *v, const ds_op
 {
     dsi_adadelta c = *(const dsi_adadelta *)self;
     c.lr = v->lr, c.weight_decay = v->weight_decay;
-    DSI_OPTIM_RUN(adadelta, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_ADADELTA, .adadelta = c}, x, n);
 }
 
 static const ds_optim_option adadelta_options[] = {
@@ -146,7 +146,7 @@ static ds_status lion_step(void *self, const ds_optim_values *v, const ds_optim_
 {
     (void)self;
     dsi_lion c = {v->lr, v->betas[0], v->betas[1], v->weight_decay};
-    DSI_OPTIM_RUN(lion, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_LION, .lion = c}, x, n);
 }
 
 ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts o)
@@ -173,7 +173,7 @@ static ds_status lamb_step(void *self, const ds_optim_values *v, const ds_optim_
 {
     dsi_lamb c = *(const dsi_lamb *)self;
     c.lr = v->lr, c.beta1 = v->betas[0], c.beta2 = v->betas[1], c.weight_decay = v->weight_decay;
-    DSI_OPTIM_RUN(lamb, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_LAMB, .lamb = c}, x, n);
 }
 
 static const ds_optim_option lamb_options[] = {

@@ -6,7 +6,7 @@ static ds_status step(void *self, const ds_optim_values *v, const ds_optim_updat
 {
     dsi_adam c = *(const dsi_adam *)self;
     c.lr = v->lr, c.beta1 = v->betas[0], c.beta2 = v->betas[1], c.weight_decay = v->weight_decay;
-    DSI_OPTIM_RUN(adam, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_ADAM, .adam = c}, x, n);
 }
 
 static bool uses(const void *self, const ds_optim_values *v, int i)

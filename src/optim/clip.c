@@ -25,7 +25,7 @@ static double norm_of(int n, ds_tensor **g, double p)
     double norm = 0;
     dsi_view *views = dsi_alloc((size_t)n * sizeof *views);
     for (int i = 0; i < n; i++) views[i] = dsi_v(g[i]);
-    if (n && !dsi_run(g[0], norm, p, n, views, &norm)) norm = NAN;
+    if (n && dsi_norm(g[0]->device, p, n, views, &norm) != DS_OK) norm = NAN;
     dsi_free(views);
     return norm;
 }

@@ -242,11 +242,25 @@ static ds_status step_group(ds_optim *o, int group, int begin, int end)
     return status;
 }
 
+/* Gradients that a bad label or index has spoilt must not be used: nothing is
+ * updated, no step is counted. */
+static ds_status check_faults(const ds_optim *o)
+{
+    const dsi_device *seen = NULL;
+    for (int i = 0; i < o->n; i++) {
+        dsi_device *d = o->params[i].p ? o->params[i].p->device : NULL;
+        if (d && d != seen && dsi_device_check(d) != DS_OK) return ds_error_status();
+        if (d) seen = d;
+    }
+    return DS_OK;
+}
+
 ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
 
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
     if (!o) return dsi_null_operand("optim_step"), DS_EINVAL;
+    if (check_faults(o) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open(); /* of copies of gradients, and of what a type makes */
     bool was = ds_set_grad(false);
     int n = 0;
@@ -317,6 +331,7 @@ static ds_status step_pieces(ds_optim *o, int group, const dsi_optim_piece *x, i
 
 ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale)
 {
+    if (check_faults(o) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open();
     bool was = ds_set_grad(false);
     ds_status status = DS_OK;
@@ -352,4 +367,12 @@ dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
                               .low = memory(x[i].copy),
                               .low_dtype = x[i].copy ? x[i].copy->dtype : DS_F32};
     return spans;
+}
+
+ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n)
+{
+    dsi_span *spans = dsi_optim_spans(x, n);
+    bool ran = dsi_run_named(x[0].p, dsi_rule_name(c->rule), kernels, optimizer, c, n, spans);
+    dsi_free(spans);
+    return ran ? DS_OK : ds_error_status();
 }

@@ -82,14 +82,8 @@ ds_status dsi_optim_count(ds_optim *o, int i);
 /* The memory of n updates, to be freed with dsi_free: m, v, vmax are moment[0], [1], [2]. */
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
 
-/* The end of a step_n that is a kernel with options c. */
-#define DSI_OPTIM_RUN(kernel, c, x, n) \
-    do { \
-        dsi_span *spans = dsi_optim_spans(x, n); \
-        bool ran = dsi_run((x)[0].p, kernel, c, n, spans); \
-        dsi_free(spans); \
-        return ran ? DS_OK : ds_error_status(); \
-    } while (0)
+/* One step of the rule on n updates: what the step_n of a built-in optimizer does. */
+ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n);
 
 /* ds_optim_new with these options as self. */
 ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,

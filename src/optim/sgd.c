@@ -6,7 +6,7 @@ static ds_status step(void *self, const ds_optim_values *v, const ds_optim_updat
 {
     dsi_sgd c = *(const dsi_sgd *)self;
     c.lr = v->lr, c.momentum = v->momentum, c.weight_decay = v->weight_decay;
-    DSI_OPTIM_RUN(sgd, &c, x, n);
+    return dsi_optim_run(&(dsi_optimizer){.rule = DSI_SGD, .sgd = c}, x, n);
 }
 
 static bool uses(const void *self, const ds_optim_values *v, int i)

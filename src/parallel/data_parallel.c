@@ -350,7 +350,8 @@ static ds_status add(ds_tensor *sum, dsi_view v)
         if (!dsi_run(wide, copy, v, dsi_v(wide))) return ds_error_status();
         v = dsi_v(wide);
     }
-    return dsi_run(sum, add, 1.0, dsi_v(sum), v, dsi_v(sum)) ? DS_OK : ds_error_status();
+    return dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(sum), v, dsi_v(sum)) ? DS_OK
+                                                                            : ds_error_status();
 }
 
 /* The sum over the replicas of a parameter's gradients, in their order; that of replica 0 becomes it. 16 bits

@@ -116,7 +116,7 @@ ds_status dsi_ema_update(dsi_ema *e)
     if (e->swapped)
         return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
                                    "swap them back before the next step");
-    const dsi_sgd rule = {.lr = 1 - e->decay, .weight_decay = 1};
+    const dsi_optimizer rule = {.rule = DSI_SGD, .sgd = {.lr = 1 - e->decay, .weight_decay = 1}};
     const ds_tensor *any = NULL;
     int n = 0;
     for (int i = 0; i < e->n; i++) {
@@ -133,7 +133,7 @@ ds_status dsi_ema_update(dsi_ema *e)
                                    .g_dtype = x->dtype,
                                    .g_scale = -1};
     }
-    if (e->updates && n && !dsi_run(any, sgd, &rule, n, e->spans)) return ds_error_status();
+    if (e->updates && n && !dsi_run(any, optimizer, &rule, n, e->spans)) return ds_error_status();
     e->updates++;
     return DS_OK;
 }

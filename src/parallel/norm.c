@@ -21,7 +21,7 @@ dsi_view dsi_norm_line(ds_tensor *g)
 ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *norm)
 {
     *norm = 0;
-    return n == 0 || dsi_run(x, norm, 2.0, n, lines, norm) ? DS_OK : ds_error_status();
+    return n == 0 ? DS_OK : dsi_norm(x->device, 2, n, lines, norm);
 }
 
 dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares)

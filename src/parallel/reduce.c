@@ -62,7 +62,8 @@ static ds_status add(ds_tensor *x, ds_tensor *y)
 {
     bool same = x->dtype == y->dtype;
     ds_tensor *a = same ? x : as_float(x), *b = same ? y : as_float(y);
-    if (!a || !b || !dsi_run(a, add, 1.0, dsi_v(a), dsi_v(b), dsi_v(a))) return ds_error_status();
+    if (!a || !b || !dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
+        return ds_error_status();
     return a == x ? DS_OK : dsi_copy(x, a);
 }
 

@@ -24,6 +24,13 @@ static bool is_plain(const ds_tensor *dst, const ds_tensor *src)
             (dsi_same_layout(dst, src) && dsi_is_dense(dst)));
 }
 
+/* Waits for d, so that its faults are reported here too. */
+static ds_status copy_to_host(dsi_device *d, void *host, const void *p, size_t bytes)
+{
+    ds_status status = d->type->copy_out(&d->stream, host, p, bytes);
+    return status == DS_OK ? dsi_device_check(d) : status;
+}
+
 /* Both on one device: a kernel, or here where it has none. Across: plain ones only. */
 static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 {
@@ -39,7 +46,7 @@ static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
     void *p = dsi_v(dst).p;
     const void *q = dsi_v(src).p;
     if (from->type->kind == DS_CPU) return to->type->copy_in(&to->stream, p, q, bytes);
-    if (to->type->kind == DS_CPU) return from->type->copy_out(&from->stream, p, q, bytes);
+    if (to->type->kind == DS_CPU) return copy_to_host(from, p, q, bytes);
     return to->type->copy(&to->stream, p, from, q, bytes);
 }
 
@@ -112,9 +119,21 @@ double ds_item(const ds_tensor *x)
     dsi_view v = dsi_v(x);
     if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
     double room;
-    if (x->device->type->copy_out(&x->device->stream, &room, v.p, ds_dtype_size(x->dtype)) != DS_OK)
-        return NAN;
+    if (copy_to_host(x->device, &room, v.p, ds_dtype_size(x->dtype)) != DS_OK) return NAN;
     return element(&room, x->dtype, 0);
+}
+
+ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out)
+{
+    if (!d->kernels->norm) return dsi_no_kernel(d, x[0].dtype, "norm");
+    void *scalar = dsi_cache_alloc(d, sizeof *out);
+    if (!scalar) return ds_error_status();
+    ds_status status = d->kernels->norm(&d->stream, p, n, x,
+                                        (dsi_view){scalar, DS_F64, 0, {0}, {0}});
+    if (status == DS_OK && d->stand_ins && !dsi_free_placeholders(d)) status = ds_error_status();
+    if (status == DS_OK) status = copy_to_host(d, out, scalar, sizeof *out);
+    dsi_cache_free(d, scalar, sizeof *out);
+    return status;
 }
 
 const void *ds_data(ds_tensor *x)

@@ -16,7 +16,8 @@
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
-    bool fixed = s && !s->reader && !s->written && !x->requires_grad && x->device->kernels->relu;
+    bool fixed = s && !s->reader && !s->written && !x->requires_grad &&
+                 dsi_fusion(x->device, relu_max_pool2d);
     if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype == DS_F64 || !dsi_same_layout(x, y))
         return false;
     y->storage->relu_of = dsi_ref(x);
@@ -45,7 +46,7 @@ void dsi_flush_relu(dsi_storage *s)
     dsi_drop_deferred_relu(s);
     dsi_view from = dsi_v(x), to = from;
     to.p = s->p;
-    ds_status status = s->device->kernels->relu(&s->device->stream, from, to);
+    ds_status status = s->device->kernels->unary(&s->device->stream, DSI_RELU, 0, from, to);
     DSI_ASSERT(status == DS_OK);
     dsi_unref(x);
 }

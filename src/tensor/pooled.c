@@ -38,7 +38,7 @@ ds_status dsi_make_dense(ds_tensor *x)
     if (!x || !x->pooled[0]) return DS_OK;
     ds_tensor *y = dsi_new(x, x->shape);
     dsi_pooled p = dsi_pooled_view(x);
-    if (!dsi_run(y, pooled_to_dense, &p, dsi_v(y))) return ds_error_status();
+    if (!dsi_run(y, max_pool2d_dx, p.value, p.index, dsi_v(y))) return ds_error_status();
     x->storage = y->storage;
     x->storage->refs++;
     for (int i = 0; i < 3; i++) {

@@ -176,12 +176,31 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 /* Row-major x, or a copy of it, on the current device. NULL passes. */
 ds_tensor *dsi_to_current(ds_tensor *x);
 
-/* Calls a kernel of t's device: dsi_run(y, relu, dsi_v(x), dsi_v(y)). False, with the message, if t is
+/* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x), dsi_v(y)). False, with the message, if t is
  * NULL, the device has no such kernel, it failed, or it read a tensor that could not be brought. */
-#define dsi_run(t, kernel, ...) \
-    ((t) && (t)->device->kernels->kernel \
-         ? (t)->device->kernels->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
+#define dsi_run(t, kernel, ...) dsi_run_named(t, #kernel, kernels, kernel, __VA_ARGS__)
+
+/* An entry that a message calls `name`, of the table `kernels` or `fusions`. */
+#define dsi_run_named(t, name, table, kernel, ...) \
+    ((t) && (t)->device->table->kernel \
+         ? (t)->device->table->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
                (!(t)->device->stand_ins || dsi_free_placeholders((t)->device)) \
-         : ((t) && dsi_no_kernel((t)->device, (t)->dtype, #kernel) == DS_OK))
+         : ((t) && dsi_no_kernel((t)->device, (t)->dtype, name) == DS_OK))
+
+/* Entries that one of several operations is chosen of: dsi_run_op(y, unary,
+ * DSI_RELU, 0.0, dsi_v(x), dsi_v(y)). */
+#define dsi_run_op(t, kernel, op, ...) \
+    dsi_run_named(t, dsi_##kernel##_name(op), kernels, kernel, op, __VA_ARGS__)
+
+#define dsi_run_fusion(t, kernel, ...) dsi_run_named(t, #kernel, fusions, kernel, __VA_ARGS__)
+
+/* Entries that look at labels or indices: on an immediate device, false for bad
+ * ones, with the message. */
+#define dsi_run_index(t, kernel, ...) \
+    (dsi_run(t, kernel, __VA_ARGS__) && dsi_device_check_early((t)->device) == DS_OK)
+
+/* *out = the p-norm of all elements of n views on d (kernels.h, `norm`), which the
+ * host waits for and copies. Reports d's faults too. */
+ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out);
 
 #endif

@@ -140,7 +140,7 @@ static void an_instruction_set_is_chosen(void **state)
         setenv("DS_CPU", keep, 1);
     else
         unsetenv("DS_CPU");
-    CHECK(dsi_cpu_kernels_of("generic") && !dsi_cpu_kernels_of("mmx"));
+    CHECK(dsi_cpu_table_of("generic") && !dsi_cpu_table_of("mmx"));
 }
 
 TEST_MAIN(cmocka_unit_test(blocks_come_back), cmocka_unit_test(usage_is_counted),

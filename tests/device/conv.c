@@ -229,16 +229,15 @@ static double *make_pooled(const Case *o)
 static void run_pooled(const Isa *isa, const Truth *t, ds_dtype dtype, Order in, Order result)
 {
     const Case *o = t->o;
-    const dsi_kernels *k = isa->kernels;
     ds_dims half = ds_shape(o->N, o->K, t->P / 2, t->Q / 2);
     Tensor x = filled(dtype, x_shape(o), in, t->x), w = filled(dtype, w_shape(o), ROW_MAJOR, t->w);
     Tensor value = filled(dtype, half, result, pooled_value),
            index = filled(DS_I32, half, result, pooled_index);
     dsi_pooled dy = {.value = value.v, .index = index.v, .h = t->P, .w = t->Q};
     CHECK_KERNEL(x_shape(o), in, t->dx, "conv2d_dx_pooled",
-                 k->conv2d_dx_pooled(stream(), &o->c, &dy, w.v, out->v));
+                 isa->fusions->conv2d_dx_pooled(stream(), &o->c, &dy, w.v, out->v));
     CHECK_KERNEL(w_shape(o), ROW_MAJOR, t->dw, "conv2d_dw_pooled",
-                 k->conv2d_dw_pooled(stream(), &o->c, &dy, x.v, out->v));
+                 isa->fusions->conv2d_dw_pooled(stream(), &o->c, &dy, x.v, out->v));
     tensor_free(&x), tensor_free(&w), tensor_free(&value), tensor_free(&index);
 }
 
@@ -263,7 +262,7 @@ static void run_sum(const Isa *isa, const Truth *t, ds_dtype dtype, Order in, Or
     for (int64_t i = 0; i < count(y_shape(o)); i++) want[i / (t->P * t->Q) % o->K] += t->dy[i];
     Tensor dy = filled(dtype, y_shape(o), in, t->dy);
     CHECK_KERNEL(ds_shape(o->K), ROW_MAJOR, want, "sum_channels",
-                 isa->kernels->sum_channels(stream(), dy.v, out->v));
+                 isa->fusions->sum_channels(stream(), dy.v, out->v));
     tensor_free(&dy);
     free(want);
 }

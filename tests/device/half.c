@@ -28,38 +28,38 @@ typedef struct Row {
     { \
         return k->__VA_ARGS__; \
     }
-#define UNARY(f)  CALL(f##_, f(s, x[0], y[0]))
-#define BINARY(f) CALL(f##_, f(s, x[0], x[1], y[0]))
+#define UNARY(f, OP) CALL(f##_, unary(s, OP, 0, x[0], y[0]))
+#define DX(f, OP)    CALL(f##_dx_, unary_dx(s, OP, x[0], x[1], y[0]))
 
-UNARY(abs)
-UNARY(exp)
-UNARY(log)
-UNARY(sqrt)
-UNARY(relu)
-UNARY(gelu)
-UNARY(gelu_tanh)
-UNARY(sigmoid)
-UNARY(tanh)
-UNARY(softmax)
-UNARY(log_softmax)
-UNARY(adaptive_avg_pool2d)
-UNARY(adaptive_avg_pool2d_dx)
-UNARY(sum_channels)
-BINARY(mul)
-BINARY(div)
-BINARY(relu_dx)
-BINARY(sigmoid_dx)
-BINARY(tanh_dx)
-BINARY(gelu_dx)
-BINARY(gelu_tanh_dx)
-BINARY(abs_dx)
-BINARY(softmax_dx)
-BINARY(log_softmax_dx)
-CALL(add_, add(s, -0.75, x[0], x[1], y[0]))
+UNARY(abs, DSI_ABS)
+UNARY(exp, DSI_EXP)
+UNARY(log, DSI_LOG)
+UNARY(sqrt, DSI_SQRT)
+UNARY(relu, DSI_RELU)
+UNARY(gelu, DSI_GELU)
+UNARY(gelu_tanh, DSI_GELU_TANH)
+UNARY(sigmoid, DSI_SIGMOID)
+UNARY(tanh, DSI_TANH)
+DX(relu, DSI_RELU)
+DX(sigmoid, DSI_SIGMOID)
+DX(tanh, DSI_TANH)
+DX(gelu, DSI_GELU)
+DX(gelu_tanh, DSI_GELU_TANH)
+DX(abs, DSI_ABS)
+DX(exp, DSI_EXP)
+DX(log, DSI_LOG)
+DX(sqrt, DSI_SQRT)
+CALL(mul_, binary(s, DSI_MUL, 1, x[0], x[1], y[0]))
+CALL(div_, binary(s, DSI_DIV, 1, x[0], x[1], y[0]))
+CALL(add_, binary(s, DSI_ADD, -0.75, x[0], x[1], y[0]))
+CALL(softmax_, softmax(s, false, x[0], y[0]))
+CALL(log_softmax_, softmax(s, true, x[0], y[0]))
+CALL(softmax_dx_, softmax_dx(s, false, x[0], x[1], y[0]))
+CALL(log_softmax_dx_, softmax_dx(s, true, x[0], x[1], y[0]))
 CALL(affine_, affine(s, 1.5, -0.25, x[0], y[0]))
-CALL(square_, pow(s, 2, x[0], y[0]))
-CALL(root_, pow(s, 0.5, x[0], y[0]))
-CALL(sum_, sum(s, 0.5, x[0], y[0]))
+CALL(square_, unary(s, DSI_POW, 2, x[0], y[0]))
+CALL(root_, unary(s, DSI_POW, 0.5, x[0], y[0]))
+CALL(sum_, reduce(s, DSI_SUM, 0.5, x[0], y[0], (dsi_view){0}))
 CALL(matmul_, matmul(s, x[0], x[1], x[2], y[0]))
 
 static const dsi_conv2d conv = {{1, 1}, {1, 1}, {1, 1}, 1};
@@ -69,6 +69,15 @@ CALL(conv2d_dx_, conv2d_dx(s, &conv, x[0], x[1], y[0]))
 CALL(conv2d_dw_, conv2d_dw(s, &conv, x[0], x[1], y[0]))
 CALL(avg_pool2d_, avg_pool2d(s, &pool, x[0], y[0]))
 CALL(avg_pool2d_dx_, avg_pool2d_dx(s, &pool, x[0], y[0]))
+static const dsi_pool2d adaptive = {.adaptive = true};
+CALL(adaptive_avg_pool2d_, avg_pool2d(s, &adaptive, x[0], y[0]))
+CALL(adaptive_avg_pool2d_dx_, avg_pool2d_dx(s, &adaptive, x[0], y[0]))
+
+static ds_status sum_channels_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                               const dsi_view *y)
+{
+    return table_with(k)->fusions.sum_channels(s, x[0], y[0]);
+}
 
 /* Maxima, and the gradient x[1] of them put to their places. */
 static ds_status max_pool2d_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
@@ -91,7 +100,8 @@ static const Row rows[] = {
     POINTWISE(abs), POINTWISE(exp), POINTWISE(log), POINTWISE(sqrt), POINTWISE(relu), POINTWISE(gelu),
     POINTWISE(gelu_tanh), POINTWISE(sigmoid), POINTWISE(tanh), POINTWISE(affine), POINTWISE(square),
     POINTWISE(root), OF_TWO(mul), OF_TWO(div), OF_TWO(relu_dx), OF_TWO(sigmoid_dx), OF_TWO(tanh_dx),
-    OF_TWO(gelu_dx), OF_TWO(gelu_tanh_dx), OF_TWO(abs_dx), OF_TWO(add),
+    OF_TWO(gelu_dx), OF_TWO(gelu_tanh_dx), OF_TWO(abs_dx), OF_TWO(exp_dx), OF_TWO(log_dx), OF_TWO(sqrt_dx),
+    OF_TWO(add),
     {"long lines", tanh_, {SHAPE(2, 5000)}, {SHAPE(2, 5000)}, 0, 0, false},
     {"softmax", softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},
     {"log_softmax", log_softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},

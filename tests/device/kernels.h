@@ -10,8 +10,24 @@
 static inline const dsi_kernels *kernels_of(int isa)
 {
     static const char *const names[] = {"generic", "avx2", "avx512"};
-    return dsi_cpu_kernels_of(names[isa]);
+    const dsi_cpu_table *table = dsi_cpu_table_of(names[isa]);
+    return table ? &table->kernels : NULL;
 }
+
+/* What is compiled beside k. */
+static inline const dsi_cpu_table *table_with(const dsi_kernels *k)
+{
+    _Static_assert(offsetof(dsi_cpu_table, kernels) == 0, "the first member");
+    return (const dsi_cpu_table *)(const void *)k;
+}
+
+/* The fault flag of the current device is reported with this message. */
+#define CHECK_FAULT(text) \
+    do { \
+        CHECK_INT(dsi_device_check(dsi_device_current()), DS_EINVAL); \
+        CHECK_ERROR(text); \
+        CHECK_INT(dsi_device_check(dsi_device_current()), DS_OK); \
+    } while (0)
 
 /* Where FOR_EACH_ISA begins: threads share the same work whatever its instructions, so that their sanitizer sees the
  * widest alone. */

@@ -169,26 +169,30 @@ static void rule(const Case *c, Element *e, double g, int t)
     }
 }
 
-static ds_status kernel(const Case *c, const dsi_kernels *k, const dsi_span *x)
+static dsi_optimizer options_of(const Case *c)
 {
-    dsi_stream *s = &dsi_device_current()->stream;
     switch (c->kind) {
     case SGD:
-        return k->sgd(s, &c->sgd, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_SGD, .sgd = c->sgd};
     case ADAM:
-        return k->adam(s, &c->adam, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_ADAM, .adam = c->adam};
     case ADAGRAD:
-        return k->adagrad(s, &c->adagrad, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_ADAGRAD, .adagrad = c->adagrad};
     case RMSPROP:
-        return k->rmsprop(s, &c->rmsprop, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_RMSPROP, .rmsprop = c->rmsprop};
     case ADADELTA:
-        return k->adadelta(s, &c->adadelta, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_ADADELTA, .adadelta = c->adadelta};
     case LION:
-        return k->lion(s, &c->lion, SPANS, x);
-    case LAMB:
-        return k->lamb(s, &c->lamb, SPANS, x);
+        return (dsi_optimizer){.rule = DSI_LION, .lion = c->lion};
+    default:
+        return (dsi_optimizer){.rule = DSI_LAMB, .lamb = c->lamb};
     }
-    return DS_EINVAL;
+}
+
+static ds_status kernel(const Case *c, const dsi_kernels *k, const dsi_span *x)
+{
+    const dsi_optimizer options = options_of(c);
+    return k->optimizer(&dsi_device_current()->stream, &options, SPANS, x);
 }
 
 /* ---- parameters of a dtype ------------------------------------------------------------------------------ */
@@ -429,16 +433,18 @@ static void refuses_dtypes(void **state)
     (void)state;
     dsi_device *d = dsi_device_current();
     int32_t p = 0, g = 0;
+    const dsi_optimizer sgd = {.rule = DSI_SGD, .sgd.lr = 1},
+                        lamb = {.rule = DSI_LAMB, .lamb.lr = 1};
     dsi_span x = {.dtype = DS_I32, .p = &p, .g = &g, .n = 1, .step = 1, .g_dtype = DS_I32};
-    CHECK(d->kernels->sgd(&d->stream, &(dsi_sgd){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK(d->kernels->optimizer(&d->stream, &sgd, 1, &x) == DS_EINVAL);
     CHECK_ERROR("sgd: no cpu kernel for int32");
-    CHECK(d->kernels->lamb(&d->stream, &(dsi_lamb){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK(d->kernels->optimizer(&d->stream, &lamb, 1, &x) == DS_EINVAL);
     CHECK_ERROR("lamb: no cpu kernel for int32");
     x.dtype = DS_F64;
-    CHECK(d->kernels->sgd(&d->stream, &(dsi_sgd){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK(d->kernels->optimizer(&d->stream, &sgd, 1, &x) == DS_EINVAL);
     CHECK_ERROR("sgd: no cpu kernel for float64 with a gradient of int32");
     x.g_dtype = DS_F64, x.low = &g, x.low_dtype = DS_F16;
-    CHECK(d->kernels->lamb(&d->stream, &(dsi_lamb){.lr = 1}, 1, &x) == DS_EINVAL);
+    CHECK(d->kernels->optimizer(&d->stream, &lamb, 1, &x) == DS_EINVAL);
     CHECK_ERROR("lamb: no cpu kernel for float64 with a copy of float16");
 }
 

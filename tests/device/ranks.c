@@ -30,7 +30,7 @@ static void one(const dsi_kernels *k, bool average, int ranks, int n)
     }
     double got = 0.5, squares = plain(average, ranks, n);
     memset(y, 255, sizeof y);
-    CHECK_INT(k->sum_ranks(NULL, average, ranks, in, n, ranks, out, &got), DS_OK);
+    table_with(k)->sum_ranks(average, ranks, in, n, ranks, out, &got);
     CHECK_CLOSE(got - 0.5, squares, 1e-9);
     for (int r = 0; r < ranks; r++) assert_memory_equal(out[r], want, (size_t)n * sizeof *want);
     for (int r = 1; r < ranks && n < N; r++) CHECK(isnan(y[r][n])); /* nothing past the end */
@@ -56,7 +56,7 @@ static void a_nan_is_seen_in_the_squares(void **state)
         x[1][77] = NAN;
         const void *in[] = {x[0], x[1]};
         void *out = y[0];
-        CHECK_INT(k->sum_ranks(NULL, true, 2, in, N, 1, &out, &squares), DS_OK);
+        table_with(k)->sum_ranks(true, 2, in, N, 1, &out, &squares);
         CHECK(isnan(squares));
     }
 }

@@ -3,6 +3,8 @@
 #include "kernels.h"
 
 /* sums[i] = sum of what falls on element i of y; absolute[i] of its magnitude */
+static const dsi_view none;
+
 static void plain_sum(const dsi_view *x, const dsi_view *y, double *sums, double *absolute)
 {
     for (int64_t i = 0; i < view_count(y); i++) sums[i] = absolute[i] = 0;
@@ -29,7 +31,7 @@ static void check_sum(const dsi_kernels *k, const dsi_view *x, unsigned summed)
     double *want = malloc(((size_t)n + 1) * 2 * sizeof *want),
            eps = x->dtype == DS_F32 ? 0x1p-24 : 0x1p-53;
     plain_sum(x, &y, want, want + n);
-    CHECK_INT(k->sum(NULL, 0.5, *x, y), DS_OK);
+    CHECK_INT(k->reduce(NULL, DSI_SUM, 0.5, *x, y, none), DS_OK);
     for (int64_t i = 0; i < n; i++)
         CHECK_CLOSE(view_get(&y, i), 0.5 * want[i], 4 * eps * want[n + i]);
     free(want);
@@ -77,10 +79,10 @@ static void long_sums_stay_exact(void **state)
     FOR_EACH_ISA(k)
     {
         CHECK_INT(k->fill(NULL, 1, x), DS_OK);
-        CHECK_INT(k->sum(NULL, 1, x, y), DS_OK);
+        CHECK_INT(k->reduce(NULL, DSI_SUM, 1, x, y, none), DS_OK);
         CHECK_CLOSE(view_get(&y, 0), (double)(float)n, 0);
         dsi_view half = {x.p, DS_F32, 1, {(1 << 23) + 1}, {2}}; /* every second element */
-        CHECK_INT(k->sum(NULL, 1, half, y), DS_OK);
+        CHECK_INT(k->reduce(NULL, DSI_SUM, 1, half, y, none), DS_OK);
         CHECK_CLOSE(view_get(&y, 0), (1 << 23) + 1, 0);
     }
     view_free(&x), view_free(&y);
@@ -94,7 +96,7 @@ static void nan_and_infinity_pass_through_sums(void **state)
         dsi_view x = view_new(DS_F32, 2, (int64_t[]){3, 40}, NULL),
                  y = view_new(DS_F32, 2, (int64_t[]){3, 1}, NULL);
         view_set(&x, 20, INFINITY), view_set(&x, 60, NAN);
-        CHECK_INT(k->sum(NULL, 1, x, y), DS_OK);
+        CHECK_INT(k->reduce(NULL, DSI_SUM, 1, x, y, none), DS_OK);
         CHECK_CLOSE(view_get(&y, 0), INFINITY, 0);
         CHECK_CLOSE(view_get(&y, 1), NAN, 0);
         CHECK_CLOSE(view_get(&y, 2), 0, 0);
@@ -114,19 +116,19 @@ static void maxima_are_the_first_and_nan_wins(void **state)
         static const double want[] = {7, NAN, -INFINITY, 3, INFINITY, NAN};
         static const int64_t at[] = {1, 2, 0, 1, 3, 0};
         dsi_view x = view_new(dtype, 3, (int64_t[]){2, 4, 3}, (int[]){2, 0, 1});
-        dsi_view y = view_new(dtype, 2, (int64_t[]){2, 3}, NULL), none = {0};
-        dsi_view index = view_new(DS_I64, 2, (int64_t[]){2, 3}, (int[]){1, 0});
+        dsi_view y = view_new(dtype, 3, (int64_t[]){2, 1, 3}, NULL);
+        dsi_view index = view_new(DS_I64, 3, (int64_t[]){2, 1, 3}, (int[]){2, 1, 0});
         for (int i = 0; i < 24; i++) view_set(&x, i, in[i]);
-        CHECK_INT(k->max(NULL, x, y, index), DS_OK);
+        CHECK_INT(k->reduce(NULL, DSI_MAX, 1, x, y, index), DS_OK);
         for (int i = 0; i < 6; i++) {
             CHECK_CLOSE(view_get(&y, i), want[i], 0);
             CHECK_INT(*(int64_t *)view_at(&index, i), at[i]);
         }
         CHECK_INT(k->fill(NULL, -1, index), DS_OK);
-        CHECK_INT(k->max(NULL, x, none, index), DS_OK);
+        CHECK_INT(k->reduce(NULL, DSI_MAX, 1, x, none, index), DS_OK);
         for (int i = 0; i < 6; i++) CHECK_INT(*(int64_t *)view_at(&index, i), at[i]);
         x.d[1] = 0;
-        CHECK_INT(k->max(NULL, x, y, index), DS_EINVAL);
+        CHECK_INT(k->reduce(NULL, DSI_MAX, 1, x, y, index), DS_EINVAL);
         CHECK_ERROR("max: the dimension has no elements");
         view_free(&x), view_free(&y), view_free(&index);
     }
@@ -141,14 +143,14 @@ static void maxima_of_long_rows(void **state)
         for (int64_t n = 1; n <= 130; n += n < 40 ? 1 : 30) {
             dsi_view x = view_new(DS_F32, 3, (int64_t[]){7, n, 5},
                                   order ? (int[]){0, 2, 1} : (int[]){0, 1, 2});
-            dsi_view y = view_new(DS_F32, 2, (int64_t[]){7, 5}, NULL);
-            dsi_view index = view_new(DS_I64, 2, (int64_t[]){7, 5}, NULL);
+            dsi_view y = view_new(DS_F32, 3, (int64_t[]){7, 1, 5}, NULL);
+            dsi_view index = view_new(DS_I64, 3, (int64_t[]){7, 1, 5}, NULL);
             view_random(&x, (uint64_t)n);
             for (int64_t i = 0; i < 35 * n; i++) {
                 double v = round(2 * view_get(&x, i));
                 view_set(&x, i, i % 97 == 13 || i % 71 == 5 ? NAN : v);
             }
-            CHECK_INT(k->max(NULL, x, y, index), DS_OK);
+            CHECK_INT(k->reduce(NULL, DSI_MAX, 1, x, y, index), DS_OK);
             for (int64_t row = 0; row < 35; row++) {
                 int64_t first = row / 5 * n * 5 + row % 5, at = 0;
                 double most = view_get(&x, first);
@@ -180,23 +182,25 @@ static void norms_of_several_views(void **state)
                 double a = fabs(view_get(&x[v], i));
                 one += a, two += a * a, most = fmax(most, a);
             }
-        CHECK_INT(k->norm(NULL, 1, 3, x, &got), DS_OK);
+        CHECK_INT(k->norm(NULL, 1, 3, x, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_OK);
         CHECK_CLOSE(got, one, 1e-12 * one);
-        CHECK_INT(k->norm(NULL, 2, 3, x, &got), DS_OK);
+        CHECK_INT(k->norm(NULL, 2, 3, x, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_OK);
         CHECK_CLOSE(got, sqrt(two), 1e-12 * sqrt(two));
-        CHECK_INT(k->norm(NULL, INFINITY, 3, x, &got), DS_OK);
+        CHECK_INT(k->norm(NULL, INFINITY, 3, x, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_OK);
         CHECK_CLOSE(got, most, 0);
         view_set(&x[0], 3, 1e30); /* its square is no float */
-        CHECK_INT(k->norm(NULL, 2, 3, x, &got), DS_OK);
+        CHECK_INT(k->norm(NULL, 2, 3, x, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_OK);
         CHECK_CLOSE(got, 1e30, 1e23);
         view_set(&x[0], 5, NAN);
         for (int p = 0; p < 3; p++) {
-            CHECK_INT(k->norm(NULL, (const double[]){1, 2, INFINITY}[p], 3, x, &got), DS_OK);
+            CHECK_INT(k->norm(NULL, (const double[]){1, 2, INFINITY}[p], 3, x,
+                              (dsi_view){&got, DS_F64, 0, {0}, {0}}),
+                      DS_OK);
             CHECK(isnan(got));
         }
-        CHECK_INT(k->norm(NULL, 3, 3, x, &got), DS_EINVAL);
+        CHECK_INT(k->norm(NULL, 3, 3, x, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_EINVAL);
         CHECK_ERROR("norm: p is 3, expected 1, 2 or infinity");
-        CHECK_INT(k->norm(NULL, 2, 0, NULL, &got), DS_OK);
+        CHECK_INT(k->norm(NULL, 2, 0, NULL, (dsi_view){&got, DS_F64, 0, {0}, {0}}), DS_OK);
         CHECK_CLOSE(got, 0, 0);
         for (int v = 0; v < 3; v++) view_free(&x[v]);
     }
@@ -214,9 +218,15 @@ static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
     for (int threads = 1; threads <= 4; threads += 3) {
         float got[3][1501] = {{0}};
         CHECK_INT(ds_set_threads(threads), DS_OK);
-        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[0], DS_F32, 2, {1, 1}, {1, 1}}), DS_OK);
-        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[1], DS_F32, 2, {1501, 1}, {1, 1}}), DS_OK);
-        CHECK_INT(k->sum(NULL, 1, x, (dsi_view){got[2], DS_F32, 2, {1, 401}, {401, 1}}), DS_OK);
+        CHECK_INT(
+            k->reduce(NULL, DSI_SUM, 1, x, (dsi_view){got[0], DS_F32, 2, {1, 1}, {1, 1}}, none),
+            DS_OK);
+        CHECK_INT(
+            k->reduce(NULL, DSI_SUM, 1, x, (dsi_view){got[1], DS_F32, 2, {1501, 1}, {1, 1}}, none),
+            DS_OK);
+        CHECK_INT(
+            k->reduce(NULL, DSI_SUM, 1, x, (dsi_view){got[2], DS_F32, 2, {1, 401}, {401, 1}}, none),
+            DS_OK);
         if (have) CHECK(memcmp(first, got, sizeof got) == 0);
         memcpy(first, got, sizeof got);
         have = true;

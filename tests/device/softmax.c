@@ -26,10 +26,10 @@ static void check_softmax(const dsi_kernels *k, ds_dtype dtype, const int64_t *d
 
     view_random(&x, 1), view_random(&dy, 2);
     for (int64_t i = 0; i < view_count(&x); i++) view_set(&x, i, 8 * view_get(&x, i) + 20);
-    CHECK_INT(k->softmax(NULL, x, y), DS_OK);
-    CHECK_INT(k->log_softmax(NULL, x, l), DS_OK);
-    CHECK_INT(k->softmax_dx(NULL, dy, y, dx), DS_OK);
-    CHECK_INT(k->log_softmax_dx(NULL, dy, l, dl), DS_OK);
+    CHECK_INT(k->softmax(NULL, false, x, y), DS_OK);
+    CHECK_INT(k->softmax(NULL, true, x, l), DS_OK);
+    CHECK_INT(k->softmax_dx(NULL, false, dy, y, dx), DS_OK);
+    CHECK_INT(k->softmax_dx(NULL, true, dy, l, dl), DS_OK);
     for (int64_t o = 0; o < d[0]; o++)
         for (int64_t i = 0; i < d[2]; i++) {
             double lse = row_lse(&x, o, i, d[2]), dot = 0, sum = 0;
@@ -69,11 +69,11 @@ static void rows_of_infinities_and_nan_are_nan(void **state)
         float x[3][4] = {
             {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {1, NAN, 2, 3}, {0, -INFINITY, 0, 0}};
         float y[3][4], l[3][4];
-        CHECK_INT(k->softmax(NULL, (dsi_view){x, DS_F32, 3, {3, 4, 1}, {4, 1, 1}},
+        CHECK_INT(k->softmax(NULL, false, (dsi_view){x, DS_F32, 3, {3, 4, 1}, {4, 1, 1}},
                              (dsi_view){y, DS_F32, 3, {3, 4, 1}, {4, 1, 1}}),
                   DS_OK);
-        CHECK_INT(k->log_softmax(NULL, (dsi_view){x, DS_F32, 3, {3, 4, 1}, {4, 1, 1}},
-                                 (dsi_view){l, DS_F32, 3, {3, 4, 1}, {4, 1, 1}}),
+        CHECK_INT(k->softmax(NULL, true, (dsi_view){x, DS_F32, 3, {3, 4, 1}, {4, 1, 1}},
+                             (dsi_view){l, DS_F32, 3, {3, 4, 1}, {4, 1, 1}}),
                   DS_OK);
         for (int c = 0; c < 4; c++) {
             CHECK(isnan(y[0][c]) && isnan(l[0][c]));
@@ -91,7 +91,7 @@ static void other_dtypes_are_refused(void **state)
     {
         int64_t x[2] = {1, 2};
         dsi_view v = {x, DS_I64, 3, {1, 2, 1}, {2, 1, 1}};
-        CHECK_INT(k->softmax(NULL, v, v), DS_EINVAL);
+        CHECK_INT(k->softmax(NULL, false, v, v), DS_EINVAL);
         CHECK_ERROR("softmax: no cpu kernel for int64");
     }
 }
@@ -241,21 +241,26 @@ static void nothing_but_ignored_labels_is_nan(void **state)
     }
 }
 
-static void labels_that_are_no_class_are_refused(void **state)
+static void labels_that_are_no_class_are_faults(void **state)
 {
     (void)state;
+    dsi_stream *s = &dsi_device_current()->stream;
     FOR_EACH_ISA(k)
     {
         dsi_cross_entropy c = {-100, 0, 0};
         entropy e = entropy_new(DS_F32, (int64_t[]){5, 10, 1}, false, 0, NULL);
         ((int64_t *)e.label.p)[3] = 10;
-        CHECK_INT(k->cross_entropy(NULL, &c, e.x, e.label, e.weight, e.loss, e.lse, e.divisor),
-                  DS_EINVAL);
-        CHECK_ERROR("cross_entropy: label 10 at index 3 is outside 0..9");
+        CHECK_INT(k->cross_entropy(s, &c, e.x, e.label, e.weight, e.loss, e.lse, e.divisor), DS_OK);
+        CHECK(isnan(view_get(&e.loss, 0)));
+        CHECK_FAULT("cross_entropy: label 10 at index 3 is outside 0..9");
         ((int64_t *)e.label.p)[3] = -1;
-        CHECK_INT(k->cross_entropy(NULL, &c, e.x, e.label, e.weight, e.loss, e.lse, e.divisor),
-                  DS_EINVAL);
-        CHECK_ERROR("cross_entropy: label -1 at index 3 is outside 0..9");
+        CHECK_INT(
+            k->cross_entropy_dx(s, &c, e.divisor, e.x, e.label, e.weight, e.lse, e.divisor, e.dx),
+            DS_OK);
+        CHECK_FAULT("cross_entropy: label -1 at index 3 is outside 0..9");
+        CHECK_INT(k->cross_entropy(s, &c, e.x, e.label, e.weight, e.loss, e.lse, e.divisor), DS_OK);
+        CHECK(isnan(view_get(&e.loss, 0)));
+        CHECK_FAULT("cross_entropy: label -1 at index 3 is outside 0..9");
         entropy_free(&e);
     }
 }
@@ -317,6 +322,6 @@ TEST_MAIN(cmocka_unit_test(softmax_and_gradients_match_plain_loops),
           cmocka_unit_test(cross_entropy_and_gradient_match_plain_loops),
           cmocka_unit_test(long_rows_go_in_pieces),
           cmocka_unit_test(nothing_but_ignored_labels_is_nan),
-          cmocka_unit_test(labels_that_are_no_class_are_refused),
+          cmocka_unit_test(labels_that_are_no_class_are_faults),
           cmocka_unit_test(large_logits_keep_their_digits),
           cmocka_unit_test(results_do_not_depend_on_threads))

@@ -5,7 +5,7 @@
 #define TESTS_DEVICE_VIEWS_H
 
 #include "check.h"
-#include "device/device.h"
+#include "device/cpu/cpu.h"
 
 typedef enum { ROW_MAJOR, CHANNELS_LAST, GAPS, ORDERS } Order;
 
@@ -17,28 +17,20 @@ typedef struct {
 } Tensor;
 
 /* The kernel tables that this machine can run. */
-extern const dsi_kernels dsi_cpu_kernels_generic;
-#if defined(__x86_64__)
-extern const dsi_kernels dsi_cpu_kernels_avx2, dsi_cpu_kernels_avx512;
-#endif
-
 typedef struct {
     const char *name;
     const dsi_kernels *kernels;
+    const dsi_fusions *fusions;
 } Isa;
 
 static inline int isas(Isa out[3])
 {
+    static const char *const names[] = {"generic", "avx2", "avx512"};
     int n = 0;
-    out[n++] = (Isa){"generic", &dsi_cpu_kernels_generic};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        out[n++] = (Isa){"avx2", &dsi_cpu_kernels_avx2};
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        out[n++] = (Isa){"avx512", &dsi_cpu_kernels_avx512};
-#endif
+    for (int i = 0; i < 3; i++) {
+        const dsi_cpu_table *t = dsi_cpu_table_of(names[i]);
+        if (t) out[n++] = (Isa){names[i], &t->kernels, &t->fusions};
+    }
 #if defined(__SANITIZE_THREAD__) /* threads share the same work whatever its instructions */
     out[0] = out[n - 1];
     n = 1;

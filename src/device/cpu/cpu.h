@@ -5,9 +5,26 @@
 
 #include "device/device.h"
 
-/* The kernels for "generic", "avx2", "avx512" or "amx", which are avx512's; NULL, without a message, if this processor or this
- * build has them not. */
-const dsi_kernels *dsi_cpu_kernels_of(const char *isa);
+/* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i], added in that order, for k < outs
+ * (1 or more) and i < n; average: divided by ranks. y[k] may be an x. *squares, if
+ * not NULL, grows by the squares of the results, added up in double. */
+typedef void dsi_cpu_sum_ranks(bool average, int ranks, const void *const *x, int64_t n, int outs,
+                               void *const *y, double *squares);
+
+/* What is compiled once for each instruction set: the two tables of the contract,
+ * and what communication (src/comm) does in the host's memory. */
+typedef struct dsi_cpu_table {
+    dsi_kernels kernels;
+    dsi_fusions fusions;
+    dsi_cpu_sum_ranks *sum_ranks;
+} dsi_cpu_table;
+
+/* For "generic", "avx2", "avx512" or "amx" (which has the kernels of avx512). NULL,
+ * without a message, if this processor or this build does not have it. */
+const dsi_cpu_table *dsi_cpu_table_of(const char *isa);
+
+/* The one that `cpu`, a handle on the CPU, uses. */
+static inline const dsi_cpu_table *dsi_cpu_table_in(const dsi_device *cpu) { return cpu->own; }
 
 /* The name of the set that $DS_CPU or else the processor chooses; NULL, with the message, if $DS_CPU
  * names one that cannot run here. */

@@ -13,9 +13,9 @@
 #include <sys/syscall.h>
 #endif
 
-extern const dsi_kernels dsi_cpu_kernels_generic;
+extern const dsi_cpu_table dsi_cpu_table_generic;
 #ifdef DSI_HAVE_avx2
-extern const dsi_kernels dsi_cpu_kernels_avx2;
+extern const dsi_cpu_table dsi_cpu_table_avx2;
 /* f16c, which not every compiler can ask for, came a processor generation before avx2 */
 static bool has_avx2(void)
 {
@@ -24,7 +24,7 @@ static bool has_avx2(void)
 }
 #endif
 #ifdef DSI_HAVE_avx512
-extern const dsi_kernels dsi_cpu_kernels_avx512;
+extern const dsi_cpu_table dsi_cpu_table_avx512;
 static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -78,25 +78,25 @@ bool dsi_cpu_amx(void)
 /* best first */
 static const struct {
     const char *name;
-    const dsi_kernels *kernels;
+    const dsi_cpu_table *table;
     bool (*has)(void);
 } isas[] = {
 #ifdef DSI_HAVE_avx512
-    {"amx", &dsi_cpu_kernels_avx512, has_amx},
-    {"avx512", &dsi_cpu_kernels_avx512, has_avx512},
+    {"amx", &dsi_cpu_table_avx512, has_amx},
+    {"avx512", &dsi_cpu_table_avx512, has_avx512},
 #endif
 #ifdef DSI_HAVE_avx2
-    {"avx2", &dsi_cpu_kernels_avx2, has_avx2},
+    {"avx2", &dsi_cpu_table_avx2, has_avx2},
 #endif
-    {"generic", &dsi_cpu_kernels_generic, has_generic},
+    {"generic", &dsi_cpu_table_generic, has_generic},
 };
 
 #define N_ISAS (int)(sizeof isas / sizeof *isas)
 
-const dsi_kernels *dsi_cpu_kernels_of(const char *isa)
+const dsi_cpu_table *dsi_cpu_table_of(const char *isa)
 {
     for (int i = 0; i < N_ISAS; i++)
-        if (!strcmp(isas[i].name, isa)) return isas[i].has() ? isas[i].kernels : NULL;
+        if (!strcmp(isas[i].name, isa)) return isas[i].has() ? isas[i].table : NULL;
     return NULL;
 }
 
@@ -134,7 +134,10 @@ static ds_status open_cpu(dsi_device *d, int index)
     (void)index;
     const char *isa = dsi_cpu_isa();
     if (!isa) return DS_EINVAL;
-    d->kernels = dsi_cpu_kernels_of(isa);
+    const dsi_cpu_table *table = dsi_cpu_table_of(isa);
+    d->own = (void *)(uintptr_t)table; /* only read */
+    d->kernels = &table->kernels;
+    d->own_fusions = &table->fusions;
     return DS_OK;
 }
 
@@ -193,6 +196,13 @@ static ds_status synchronize(dsi_stream *s)
     return DS_OK;
 }
 
+static ds_status take_fault(dsi_stream *s, dsi_fault *out)
+{
+    *out = s->device->fault;
+    s->device->fault.op = DSI_NO_FAULT;
+    return DS_OK;
+}
+
 const dsi_device_type dsi_cpu = {
     .name = "cpu",
     .kind = DS_CPU,
@@ -209,4 +219,6 @@ const dsi_device_type dsi_cpu = {
     .wait = event,
     .forget = forget,
     .sync = synchronize,
+    .take_fault = take_fault,
+    .immediate = true,
 };

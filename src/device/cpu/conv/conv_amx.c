@@ -227,7 +227,7 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
         rows = dsi_min(rows_of_block(u, DW_BYTES), u->N * u->P - row);
         dsi_view a = unfold(u, row, rows), gradient = transposed(matrix_of_rows(&g, row, rows));
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
-        if (!status && row) status = KERNEL(add)(s, 1, sum, part, sum);
+        if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }
     if (!status) status = copy_taps(s, dw, false, sum, true);
     dsi_scratch_release(s, sums);

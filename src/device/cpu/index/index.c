@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct {
-    /* w [V,D], index [N], y [N,D]; or dx [outer,C,inner], index, dy [outer,inner] */
+    /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y [outer,K,inner] */
     dsi_view w, index, y;
     int64_t skip;
     int64_t size; /* bytes of an element */
@@ -21,17 +21,17 @@ ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
     return ((const int64_t *)j->index.p)[i * j->index.s[0]];
 }
 
-/* The rows of a table are what an embedding is made of: the message is its. */
-static ds_status check(const job *j, int64_t n)
+/* Sets the fault flag, and is false, if one of n indices names no row. */
+static bool rows_valid(dsi_stream *s, const job *j, int64_t n)
 {
     int64_t rows = j->w.d[0];
     for (int64_t i = 0; i < n; i++) {
         int64_t at = index_of(j, i);
-        if (at < 0 || at >= rows)
-            return dsi_fail(DS_EINVAL, "embedding: index %lld at position %lld is outside 0..%lld",
-                            (long long)at, (long long)i, (long long)rows - 1);
+        if (at >= 0 && at < rows) continue;
+        fault_set(s, DSI_FAULT_ROW, at, i, -1, rows);
+        return false;
     }
-    return DS_OK;
+    return true;
 }
 
 /* Of an index [outer,K,inner]. */
@@ -71,10 +71,9 @@ static void gather_part(void *arg, int64_t begin, int64_t end)
 ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y)
 {
     job j = {.w = w, .index = index, .y = y, .size = (int64_t)ds_dtype_size(w.dtype)};
-    (void)s;
-    ds_status status = check(&j, y.d[0]);
-    if (!status) dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] + 1) + 1, gather_part, &j);
-    return status;
+    if (!rows_valid(s, &j, y.d[0])) return KERNEL(fill)(s, 0, y);
+    dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] + 1) + 1, gather_part, &j);
+    return DS_OK;
 }
 
 /* Columns begin .. end-1 of dw, all rows: first 0, then the sums. */
@@ -104,30 +103,13 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(scatter_rows)(s, dy, index, skip, dw), &dw, &dy);
     if (dy.dtype != DS_F32 && dy.dtype != DS_F64) return no_dtype("scatter_rows", dy.dtype);
     job j = {.w = dw, .index = index, .y = dy, .skip = skip};
-    ds_status status = check(&j, dy.d[0]);
-    if (!status)
-        dsi_parallel(dw.d[1], PARALLEL_ELEMENTS / (dw.d[0] + dy.d[0] + 1) + 16,
-                     dy.dtype == DS_F32 ? scatter_rows_f32 : scatter_rows_f64, &j);
-    return status;
+    if (!rows_valid(s, &j, dy.d[0])) return KERNEL(fill)(s, 0, dw);
+    dsi_parallel(dw.d[1], PARALLEL_ELEMENTS / (dw.d[0] + dy.d[0] + 1) + 16,
+                 dy.dtype == DS_F32 ? scatter_rows_f32 : scatter_rows_f64, &j);
+    return DS_OK;
 }
 
-/* ---- maxima --------------------------------------------------------------------------------------- */
-
-#define SCATTER_MAX(T, suffix) \
-    static void scatter_max_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const job *j = arg; \
-        const dsi_view *dx = &j->w, *dy = &j->y, *index = &j->index; \
-        for (int64_t o = begin; o < end; o++) \
-            for (int64_t i = 0; i < dx->d[2]; i++) { \
-                int64_t at = ((const int64_t *)index->p)[o * index->s[0] + i * index->s[1]]; \
-                T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
-                to[at * dx->s[1]] = ((const T *)dy->p)[o * dy->s[0] + i * dy->s[1]]; \
-            } \
-    }
-SCATTER_MAX(uint16_t, 16)
-SCATTER_MAX(uint32_t, 32)
-SCATTER_MAX(uint64_t, 64)
+/* ---- elements ------------------------------------------------------------------------------------ */
 
 /* True if all of the index is in 0 .. classes-1. Without a branch an element, and in one long line if it lies so. */
 static bool all_inside(dsi_view v, int64_t classes)
@@ -144,40 +126,21 @@ static bool all_inside(dsi_view v, int64_t classes)
     return !outside;
 }
 
-/* index [outer,K,inner] names elements of a dimension of so many classes. */
-static ds_status check_places(const char *kernel, const dsi_view *index, int64_t classes)
+/* Sets the fault flag, and is false, if index [outer,K,inner] names an element
+ * outside of a dimension of so many classes. */
+static bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes)
 {
-    if (all_inside(*index, classes)) return DS_OK;
+    if (all_inside(*index, classes)) return true;
     for (int64_t o = 0; o < index->d[0]; o++)
         for (int64_t k = 0; k < index->d[1]; k++)
             for (int64_t i = 0; i < index->d[2]; i++) {
                 int64_t at = place_of(index, o, k, i);
-                if (at < 0 || at >= classes)
-                    return dsi_fail(DS_EINVAL, "%s: index %lld at [%lld, %lld] is outside 0..%lld",
-                                    kernel, (long long)at, (long long)o,
-                                    (long long)(k * index->d[2] + i), (long long)classes - 1);
+                if (at >= 0 && at < classes) continue;
+                fault_set(s, DSI_FAULT_ELEMENT, at, o, k * index->d[2] + i, classes);
+                return false;
             }
-    return DS_OK;
+    return false;
 }
-
-ds_status KERNEL(scatter_max)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
-{
-    job j = {.w = dx, .index = index, .y = dy};
-    size_t size = ds_dtype_size(dx.dtype);
-    if (size < 2) return no_dtype("scatter_max", dx.dtype);
-    dsi_view places = {index.p, index.dtype, 3, {dx.d[0], 1, dx.d[2]}, {index.s[0], 0, index.s[1]}};
-    ds_status status = check_places("scatter_max", &places, dx.d[1]);
-    if (!status) status = KERNEL(fill)(s, 0, dx);
-    if (!status)
-        dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dx.d[2] + 1) + 1,
-                     size == 2   ? scatter_max_16
-                     : size == 4 ? scatter_max_32
-                                 : scatter_max_64,
-                     &j);
-    return status;
-}
-
-/* ---- elements ------------------------------------------------------------------------------------- */
 
 #define GATHER(T, suffix) \
     static void gather_##suffix(void *arg, int64_t begin, int64_t end) \
@@ -202,16 +165,14 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 {
     job j = {.w = x, .index = index, .y = y};
     size_t size = ds_dtype_size(x.dtype);
-    (void)s;
     if (size < 2) return no_dtype("gather", x.dtype);
-    ds_status status = check_places("gather", &index, x.d[1]);
-    if (!status)
-        dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
-                     size == 2   ? gather_16
-                     : size == 4 ? gather_32
-                                 : gather_64,
-                     &j);
-    return status;
+    if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
+    dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
+                 size == 2   ? gather_16
+                 : size == 4 ? gather_32
+                             : gather_64,
+                 &j);
+    return DS_OK;
 }
 
 #define SCATTER_ADD(T, suffix) \
@@ -232,14 +193,13 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 SCATTER_ADD(float, f32)
 SCATTER_ADD(double, f64)
 
-/* The index is that of a gather, which has looked at it. */
 ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
     if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
     job j = {.w = dx, .index = index, .y = dy};
     ds_status status = KERNEL(fill)(s, 0, dx);
-    if (!status)
+    if (!status && elements_valid(s, &index, dx.d[1]))
         dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dy.d[1] * dy.d[2] + 1) + 1,
                      dx.dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64, &j);
     return status;

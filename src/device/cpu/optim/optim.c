@@ -152,54 +152,6 @@ static void run_pieces(void *arg, int64_t begin, int64_t end)
     denormals_on(was);
 }
 
-static ds_status run(const char *kernel, const void *options, int n, const dsi_span *x, Rule *f32,
-                     Rule *f64)
-{
-    ds_status status = check_dtypes(kernel, n, x);
-    if (status != DS_OK) return status;
-    Pass pass = {options, n, x, f32, f64};
-    dsi_parallel(all_pieces(n, x), GRAIN, run_pieces, &pass);
-    return DS_OK;
-}
-
-ds_status KERNEL(sgd)(dsi_stream *s, const dsi_sgd *c, int n, const dsi_span *x)
-{
-    (void)s;
-    return run("sgd", c, n, x, sgd_f32, sgd_f64);
-}
-
-ds_status KERNEL(adam)(dsi_stream *s, const dsi_adam *c, int n, const dsi_span *x)
-{
-    (void)s;
-    if (n == 0) return DS_OK;
-    const AdamPass pass = {c, adam_sum(c, x[0].step)};
-    return run("adam", &pass, n, x, adam_f32, adam_f64);
-}
-
-ds_status KERNEL(adagrad)(dsi_stream *s, const dsi_adagrad *c, int n, const dsi_span *x)
-{
-    (void)s;
-    return run("adagrad", c, n, x, adagrad_f32, adagrad_f64);
-}
-
-ds_status KERNEL(rmsprop)(dsi_stream *s, const dsi_rmsprop *c, int n, const dsi_span *x)
-{
-    (void)s;
-    return run("rmsprop", c, n, x, rmsprop_f32, rmsprop_f64);
-}
-
-ds_status KERNEL(adadelta)(dsi_stream *s, const dsi_adadelta *c, int n, const dsi_span *x)
-{
-    (void)s;
-    return run("adadelta", c, n, x, adadelta_f32, adadelta_f64);
-}
-
-ds_status KERNEL(lion)(dsi_stream *s, const dsi_lion *c, int n, const dsi_span *x)
-{
-    (void)s;
-    return run("lion", c, n, x, lion_f32, lion_f64);
-}
-
 /* ---- LAMB ---------------------------------------------------------------------------------------------- */
 
 typedef struct Lamb {
@@ -268,10 +220,8 @@ static double lamb_rate(const dsi_lamb *c, int64_t step)
     return c->lr * sqrt(1 - pow(c->beta2, t)) / (1 - pow(c->beta1, t));
 }
 
-ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
+static ds_status optim_lamb(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
 {
-    ds_status status = check_dtypes("lamb", n, x);
-    if (status != DS_OK) return status;
     int64_t count = all_pieces(n, x);
     double *memory = dsi_scratch(s, (size_t)(2 * count + n) * sizeof *memory);
     if (!memory) return DS_ENOMEM;
@@ -291,4 +241,59 @@ ds_status KERNEL(lamb)(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *
     dsi_parallel(count, GRAIN, lamb_pieces, &l);
     dsi_scratch_release(s, memory);
     return DS_OK;
+}
+
+/* ---- the entry ----------------------------------------------------------------------------------------- */
+
+/* Any rule but LAMB, which needs two passes. */
+static ds_status optim_pass(const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    static const struct {
+        Rule *f32, *f64;
+    } rules[DSI_N_RULES] = {
+        [DSI_SGD] = {sgd_f32, sgd_f64},
+        [DSI_ADAM] = {adam_f32, adam_f64},
+        [DSI_ADAGRAD] = {adagrad_f32, adagrad_f64},
+        [DSI_RMSPROP] = {rmsprop_f32, rmsprop_f64},
+        [DSI_ADADELTA] = {adadelta_f32, adadelta_f64},
+        [DSI_LION] = {lion_f32, lion_f64},
+    };
+    AdamPass adam;
+    Pass pass = {&c->sgd, n, x, rules[c->rule].f32, rules[c->rule].f64};
+    if (c->rule == DSI_ADAM) {
+        adam = (AdamPass){&c->adam, adam_sum(&c->adam, x[0].step)};
+        pass.options = &adam;
+    }
+    dsi_parallel(all_pieces(n, x), GRAIN, run_pieces, &pass);
+    return DS_OK;
+}
+
+static ds_status optim_run(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    return c->rule == DSI_LAMB ? optim_lamb(s, &c->lamb, n, x) : optim_pass(c, n, x);
+}
+
+/* With what stands in memory in place of what was given by value. */
+static ds_status optim_run_scalars(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    const dsi_step_scalars *now = c->scalars;
+    dsi_optimizer options = *c;
+    dsi_span *spans = dsi_scratch(s, (size_t)n * sizeof *spans);
+    if (!spans) return DS_ENOMEM;
+    options.sgd.lr = now->lr; /* the first field of every rule's options */
+    for (int i = 0; i < n; i++) {
+        spans[i] = x[i];
+        spans[i].g_scale *= now->unscale * now->clip;
+        spans[i].step += now->steps;
+    }
+    ds_status status = optim_run(s, &options, n, spans);
+    dsi_scratch_release(s, spans);
+    return status;
+}
+
+ds_status KERNEL(optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    ds_status status = check_dtypes(dsi_rule_name(c->rule), n, x);
+    if (status != DS_OK || n == 0 || s->device->fault.op) return status;
+    return c->scalars ? optim_run_scalars(s, c, n, x) : optim_run(s, c, n, x);
 }

@@ -1,8 +1,12 @@
-/* device/cpu/pointwise/pointwise.c: one element out for one element in of each operand.
+/* device/cpu/pointwise/pointwise.c: one element out for one element in of each
+ * operand.
  *
- * UNARY(name, formula of x) and BINARY(name, formula of a and b) make a kernel: a dense line of float and
- * of double, which the compiler vectorises, and the walk over the views. 16-bit elements are made float
- * piece by piece on the way to that line, and its result is rounded (Note [16-bit kernels]).
+ * UNARY(name, formula of x) and BINARY(name, formula of a and b) make the loops
+ * over a dense line of float and of double, which the compiler vectorises. An
+ * entry of the contract picks the loops of its operation from a table once, and
+ * the strided iterator (simd/strided.h) runs them over the views. 16-bit
+ * elements become float in pieces on the way to that loop, and its result is
+ * rounded (Note [16-bit kernels]).
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
@@ -51,8 +55,9 @@ static void run_half(walk_line *line, const void *arg, int n, const dsi_view *co
 }
 
 /* Walks by line32 or line64, as dtype says; views[n - 1] is the output. */
-static ds_status run(const char *kernel, ds_dtype dtype, walk_line *line32, walk_line *line64,
-                     const void *arg, int n, const dsi_view *const *views)
+static ds_status pointwise_run(const char *kernel, ds_dtype dtype, walk_line *line32,
+                               walk_line *line64, const void *arg, int n,
+                               const dsi_view *const *views)
 {
     walk w;
     if (is_half(dtype)) {
@@ -66,8 +71,34 @@ static ds_status run(const char *kernel, ds_dtype dtype, walk_line *line32, walk
 }
 
 #define RUN(name, dtype, arg, n, ...) \
-    run(#name, dtype, name##_line_f32, name##_line_f64, arg, n, \
-        (const dsi_view *const[]){__VA_ARGS__})
+    pointwise_run(#name, dtype, name##_line_f32, name##_line_f64, arg, n, \
+                  (const dsi_view *const[]){__VA_ARGS__})
+
+/* The loops of one operation; f16, bf16: NULL where 16 bits become float first. */
+typedef struct {
+    walk_line *f32, *f64, *f16, *bf16;
+} op_lines;
+
+#define LINES(name) \
+    { \
+        name##_line_f32, name##_line_f64, NULL, NULL \
+    }
+#define LINES_HALF(name) \
+    { \
+        name##_line_f32, name##_line_f64, name##_line_f16, name##_line_bf16 \
+    }
+
+static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const void *arg, int n,
+                                  const dsi_view *const *views)
+{
+    ds_dtype dtype = views[0]->dtype;
+    walk_line *half = dtype == DS_F16 ? op->f16 : dtype == DS_BF16 ? op->bf16 : NULL;
+    walk w;
+    if (!half) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
+    walk_plan(&w, n, views);
+    walk_run(&w, half, arg);
+    return DS_OK;
+}
 
 /* ---- one operand ---------------------------------------------------------------------------------- */
 
@@ -85,12 +116,7 @@ static ds_status run(const char *kernel, ds_dtype dtype, walk_line *line32, walk
     }
 #define UNARY(name, formula) \
     UNARY_LINE(name, float, f32, formula) \
-    UNARY_LINE(name, double, f64, formula) \
-    ds_status KERNEL(name)(dsi_stream * s, dsi_view x, dsi_view y) \
-    { \
-        (void)s; \
-        return RUN(name, x.dtype, NULL, 2, &x, &y); \
-    }
+    UNARY_LINE(name, double, f64, formula)
 
 #define SQRT_2_OVER_PI  0.79788456080286535588
 #define INV_SQRT_2_PI   0.39894228040143267794 /* 1 / sqrt(2 pi) */
@@ -122,30 +148,29 @@ UNARY(tanh, TANH(x))
             y[i] = formula; \
         } \
     }
-#define BINARY_LINES(name, formula) \
+#define BINARY(name, formula) \
     BINARY_LINE(name, float, f32, formula) \
     BINARY_LINE(name, double, f64, formula)
-#define BINARY(name, formula) \
-    BINARY_LINES(name, formula) \
-    ds_status KERNEL(name)(dsi_stream * s, dsi_view a, dsi_view b, dsi_view y) \
-    { \
-        (void)s; \
-        return RUN(name, a.dtype, NULL, 3, &a, &b, &y); \
-    }
 
 BINARY(mul, a *b)
 BINARY(div, a / b)
-BINARY_LINES(plain_add, a + b)
-BINARY_LINES(add, a + (__typeof__(a))*(const double *)arg * b)
+BINARY(plain_add, a + b)
+BINARY(add, a + (__typeof__(a))*(const double *)arg * b)
 
-ds_status KERNEL(add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view y)
+ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
+                         dsi_view y)
 {
+    static const op_lines ops[DSI_N_BINARY] = {
+        [DSI_ADD] = LINES(add), [DSI_MUL] = LINES(mul), [DSI_DIV] = LINES(div)};
+    static const op_lines plain_add = LINES(plain_add);
     (void)s;
-    return alpha == 1 ? RUN(plain_add, a.dtype, NULL, 3, &a, &b, &y)
-                      : RUN(add, a.dtype, &alpha, 3, &a, &b, &y);
+    return pointwise_run_op(dsi_binary_name(op),
+                            op == DSI_ADD && alpha == 1 ? &plain_add : &ops[op], &alpha, 3,
+                            (const dsi_view *const[]){&a, &b, &y});
 }
 
 /* gradients: a is dy, b is y or x. A NaN in y lets dy pass, as in PyTorch. */
+BINARY(sqrt_dx, a / (b + b))
 BINARY(sigmoid_dx, a *b *(1 - b))
 BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
@@ -169,7 +194,7 @@ BINARY(gelu_tanh_dx, a *GELU_TANH_SLOPE(b))
 
 UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
 UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
-BINARY_LINES(relu_dx, b <= 0 ? 0 : a)
+BINARY(relu_dx, b <= 0 ? 0 : a)
 
 /* Below zero: with the sign, more than -0, and at most -infinity (NaNs lie beyond it). */
 #define BELOW_ZERO(x, infinity) ((uint16_t)((x)-0x8001) < (infinity))
@@ -195,30 +220,6 @@ BINARY_LINES(relu_dx, b <= 0 ? 0 : a)
     }
 RELU_HALF(f16, 0x7c00)
 RELU_HALF(bf16, 0x7f80)
-
-#define RELU_LINES(name) \
-    { \
-        [DS_F32] = name##_line_f32, [DS_F64] = name##_line_f64, [DS_F16] = name##_line_f16, \
-        [DS_BF16] = name##_line_bf16, \
-    }
-
-ds_status KERNEL(relu)(dsi_stream *s, dsi_view x, dsi_view y)
-{
-    static walk_line *const lines[DS_DTYPES] = RELU_LINES(relu);
-    (void)s;
-    if (!lines[x.dtype]) return no_dtype("relu", x.dtype);
-    WALK(lines[x.dtype], NULL, &x, &y);
-    return DS_OK;
-}
-
-ds_status KERNEL(relu_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
-{
-    static walk_line *const lines[DS_DTYPES] = RELU_LINES(relu_dx);
-    (void)s;
-    if (!lines[dy.dtype]) return no_dtype("relu_dx", dy.dtype);
-    WALK(lines[dy.dtype], NULL, &dy, &y, &dx);
-    return DS_OK;
-}
 
 /* ---- with numbers --------------------------------------------------------------------------------- */
 
@@ -248,14 +249,53 @@ UNARY_LINE(pow, float, f32, POW(x, (__typeof__(x))*(const double *)arg))
 UNARY_LINE(pow, double, f64, POW(x, (__typeof__(x))*(const double *)arg))
 
 /* The common exponents are those that PyTorch treats apart too. */
-ds_status KERNEL(pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y)
+static const op_lines *pow_lines(double exponent)
 {
+    static const op_lines any = LINES(pow), two = LINES(square), three = LINES(cube),
+                          half = LINES(sqrt), minus_one = LINES(inverse);
+    if (exponent == 2) return &two;
+    if (exponent == 3) return &three;
+    if (exponent == 0.5) return &half;
+    return exponent == -1 ? &minus_one : &any;
+}
+
+/* ---- entries: an operation's loops, picked once --------------------------------------------------- */
+
+ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y)
+{
+    static const op_lines ops[DSI_N_UNARY] = {
+        [DSI_ABS] = LINES(abs),
+        [DSI_EXP] = LINES(exp),
+        [DSI_LOG] = LINES(log),
+        [DSI_SQRT] = LINES(sqrt),
+        [DSI_RELU] = LINES_HALF(relu),
+        [DSI_GELU] = LINES(gelu),
+        [DSI_GELU_TANH] = LINES(gelu_tanh),
+        [DSI_SIGMOID] = LINES(sigmoid),
+        [DSI_TANH] = LINES(tanh),
+    };
     (void)s;
-    if (exponent == 2) return RUN(square, x.dtype, NULL, 2, &x, &y);
-    if (exponent == 3) return RUN(cube, x.dtype, NULL, 2, &x, &y);
-    if (exponent == 0.5) return RUN(sqrt, x.dtype, NULL, 2, &x, &y);
-    if (exponent == -1) return RUN(inverse, x.dtype, NULL, 2, &x, &y);
-    return RUN(pow, x.dtype, &exponent, 2, &x, &y);
+    return pointwise_run_op(dsi_unary_name(op), op == DSI_POW ? pow_lines(exponent) : &ops[op],
+                            &exponent, 2, (const dsi_view *const[]){&x, &y});
+}
+
+ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved, dsi_view dx)
+{
+    static const op_lines ops[DSI_N_UNARY] = {
+        [DSI_ABS] = LINES(abs_dx),
+        [DSI_EXP] = LINES(mul),
+        [DSI_LOG] = LINES(div),
+        [DSI_SQRT] = LINES(sqrt_dx),
+        [DSI_RELU] = LINES_HALF(relu_dx),
+        [DSI_GELU] = LINES(gelu_dx),
+        [DSI_GELU_TANH] = LINES(gelu_tanh_dx),
+        [DSI_SIGMOID] = LINES(sigmoid_dx),
+        [DSI_TANH] = LINES(tanh_dx),
+    };
+    (void)s;
+    if (!ops[op].f32) return dsi_fail(DS_EINVAL, "%s: no cpu kernel", dsi_unary_dx_name(op));
+    return pointwise_run_op(dsi_unary_dx_name(op), &ops[op], NULL, 3,
+                            (const dsi_view *const[]){&dy, &saved, &dx});
 }
 
 /* ---- comparisons: any dtype -> bool ---------------------------------------------------------------- */
@@ -277,22 +317,27 @@ ds_status KERNEL(pow)(dsi_stream *s, double exponent, dsi_view x, dsi_view y)
     COMPARE_LINE(name, int32_t, i32, , op) \
     COMPARE_LINE(name, int16_t, i16, , op) \
     COMPARE_LINE(name, int8_t, i8, , op) \
-    COMPARE_LINE(name, uint8_t, u8, , op) \
-    ds_status KERNEL(name)(dsi_stream * s, dsi_view a, dsi_view b, dsi_view y) \
-    { \
-        static walk_line *const lines[DS_DTYPES] = { \
-            [DS_F32] = name##_line_f32,   [DS_F64] = name##_line_f64, [DS_F16] = name##_line_f16, \
-            [DS_BF16] = name##_line_bf16, [DS_I64] = name##_line_i64, [DS_I32] = name##_line_i32, \
-            [DS_I16] = name##_line_i16,   [DS_I8] = name##_line_i8,   [DS_U8] = name##_line_u8, \
-            [DS_BOOL] = name##_line_u8, \
-        }; \
-        (void)s; \
-        WALK(lines[a.dtype], NULL, &a, &b, &y); \
-        return DS_OK; \
-    }
+    COMPARE_LINE(name, uint8_t, u8, , op)
 
 COMPARE(eq, ==)
 COMPARE(lt, <)
+
+#define COMPARE_LINES(name) \
+    { \
+        [DS_F32] = name##_line_f32, [DS_F64] = name##_line_f64, [DS_F16] = name##_line_f16, \
+        [DS_BF16] = name##_line_bf16, [DS_I64] = name##_line_i64, [DS_I32] = name##_line_i32, \
+        [DS_I16] = name##_line_i16, [DS_I8] = name##_line_i8, [DS_U8] = name##_line_u8, \
+        [DS_BOOL] = name##_line_u8, \
+    }
+
+ds_status KERNEL(compare)(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y)
+{
+    static walk_line *const lines[DSI_N_COMPARE][DS_DTYPES] = {
+        [DSI_EQ] = COMPARE_LINES(eq), [DSI_LT] = COMPARE_LINES(lt)};
+    (void)s;
+    WALK(lines[op][a.dtype], NULL, &a, &b, &y);
+    return DS_OK;
+}
 
 /* ---- by a condition ------------------------------------------------------------------------------- */
 

@@ -20,6 +20,7 @@ typedef struct {
 typedef struct Pool {
     const dsi_pool2d *c;          /* NULL: adaptive */
     const Window *rows, *columns; /* averages: [P], [Q] */
+    bool relu;                    /* maxima: of the ReLU of x */
     bool whole;                   /* averages: of each plane, which is one line */
     bool pairs; /* averages: columns are neighbours in memory, windows two of them */
     int64_t C, H, W, P, Q;
@@ -118,7 +119,7 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
                        .yw = o->yw,
                        .iw = o->iw,
                        .width = (int32_t)o->W,
-                       .floor = o->c->relu ? 0 : -INFINITY};
+                       .floor = o->relu ? 0 : -INFINITY};
         for (int64_t p = 0; p < o->P; p++) {
             if (channels)
                 quad_channels(&row, o->Q, o->C);
@@ -166,7 +167,7 @@ static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
                    .iw = o->iw,
                    .at = (int32_t)(2 * p * o->W),
                    .width = (int32_t)o->W,
-                   .floor = o->c->relu ? 0 : -INFINITY};
+                   .floor = o->relu ? 0 : -INFINITY};
     for (int64_t i = 0; i < n; i++) {
         if (channels)
             quad_channels(&row, o->Q, o->C);
@@ -242,17 +243,33 @@ static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const 
     return status;
 }
 
+static ds_status pool_maxima(const char *name, Pool o, bool by_quads)
+{
+    if (!by_quads) return run_maxima(name, o, maxima);
+    int64_t lanes = o.x.s[1] == 1 ? o.C : 1; /* planes done at once */
+    dsi_parallel(o.x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
+                 is_half(o.x.dtype) ? max_quads_half : max_quads, &o);
+    return DS_OK;
+}
+
 ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                              dsi_view index)
 {
     Pool o = pool_of(c, x, y, index);
-    bool half = is_half(x.dtype), by_quads = quads(&o);
-    if (half && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
-    if (!by_quads) return run_maxima("max_pool2d", o, maxima);
-    int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
-    dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
-                 half ? max_quads_half : max_quads, &o);
-    return DS_OK;
+    bool by_quads = quads(&o);
+    if (is_half(x.dtype) && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
+    return pool_maxima("max_pool2d", o, by_quads);
+}
+
+ds_status KERNEL(relu_max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                                  dsi_view index)
+{
+    Pool o = pool_of(c, x, y, index);
+    o.relu = true;
+    bool by_quads = quads(&o);
+    if (is_half(x.dtype) && !by_quads)
+        IN_F32(s, 1, KERNEL(relu_max_pool2d)(s, c, x, y, index), &y, &x);
+    return pool_maxima("relu_max_pool2d", o, by_quads);
 }
 
 ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
@@ -261,33 +278,16 @@ ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_
     return run_maxima("max_pool2d_dx", pool_of(NULL, dx, dy, index), maxima_dx);
 }
 
-ds_status KERNEL(pooled_to_dense)(dsi_stream *s, const dsi_pooled *x, dsi_view y)
-{
-    dsi_pooled g = *x;
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(pooled_to_dense)(s, &g, y), &y, &g.value);
-    return run_maxima("pooled_to_dense", pool_of(NULL, y, x->value, x->index), maxima_dx);
-}
-
 ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
 {
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d)(s, c, x, y), &y, &x);
-    return run_means(s, "avg_pool2d", pool_of(c, x, y, (dsi_view){0}), means);
+    Pool o = pool_of(c->adaptive ? NULL : c, x, y, (dsi_view){0});
+    return run_means(s, c->adaptive ? "adaptive_avg_pool2d" : "avg_pool2d", o, means);
 }
 
 ds_status KERNEL(avg_pool2d_dx)(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(avg_pool2d_dx)(s, c, dy, dx), &dx, &dy);
-    return run_means(s, "avg_pool2d_dx", pool_of(c, dx, dy, (dsi_view){0}), means_dx);
-}
-
-ds_status KERNEL(adaptive_avg_pool2d)(dsi_stream *s, dsi_view x, dsi_view y)
-{
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d)(s, x, y), &y, &x);
-    return run_means(s, "adaptive_avg_pool2d", pool_of(NULL, x, y, (dsi_view){0}), means);
-}
-
-ds_status KERNEL(adaptive_avg_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view dx)
-{
-    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(adaptive_avg_pool2d_dx)(s, dy, dx), &dx, &dy);
-    return run_means(s, "adaptive_avg_pool2d_dx", pool_of(NULL, dx, dy, (dsi_view){0}), means_dx);
+    Pool o = pool_of(c->adaptive ? NULL : c, dx, dy, (dsi_view){0});
+    return run_means(s, c->adaptive ? "adaptive_avg_pool2d_dx" : "avg_pool2d_dx", o, means_dx);
 }

@@ -22,7 +22,7 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
                     REAL v = x[h * o->xh + w * o->xw];
                     if (v > max || v != v) max = v, at = h * o->W + w;
                 }
-            y[p * o->yh + q * o->yw] = max < 0 && c->relu ? 0 : max;
+            y[p * o->yh + q * o->yw] = max < 0 && o->relu ? 0 : max;
             index[p * o->ih + q * o->iw] = (int32_t)at;
         }
 }
@@ -56,7 +56,7 @@ static void PLAIN(max_pixels)(const Pool *o, const REAL *x, REAL *y, int32_t *in
             for (int64_t h = h0; h < h1; h += c->dilation[0])
                 for (int64_t w = w0; w < w1; w += c->dilation[1]) PLAIN(max_line_of)
             (o->C, x + h * o->xh + w * o->xw, (int32_t)(h * o->W + w), max, at);
-            for (int64_t k = 0; k < o->C && c->relu; k++) max[k] = max[k] < 0 ? 0 : max[k];
+            for (int64_t k = 0; k < o->C && o->relu; k++) max[k] = max[k] < 0 ? 0 : max[k];
         }
 }
 

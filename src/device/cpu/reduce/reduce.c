@@ -224,7 +224,7 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
             p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
-ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
+static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
     static const fold f32 = {sum_of_f32, gather_f32, 4, 4, false, false};
     static const fold f64 = {sum_of_f64, gather_f64, 8, 8, false, false};
@@ -232,11 +232,11 @@ ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
     fold f = half ? half_fold(f32, x.dtype) : single ? f32 : f64;
 
     if (!single && x.dtype != DS_F64) return no_dtype("sum", x.dtype);
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(sum)(s, factor, x, y), &y);
+    if (is_half(y.dtype)) IN_F32(s, 1, reduce_sum(s, factor, x, y), &y);
     if (view_numel(&y) == 0) return DS_OK;
     plan p = plan_of(&x, &y);
     p.factor = factor;
-    if (half && !p.inner_summed) IN_F32(s, 0, KERNEL(sum)(s, factor, x, y), &x);
+    if (half && !p.inner_summed) IN_F32(s, 0, reduce_sum(s, factor, x, y), &x);
     if (p.inner_summed && p.outputs == 1) {
         put(p.y, f.out_size, factor * fold_all(&p, &f));
     } else if (p.inner_summed) {
@@ -251,14 +251,22 @@ ds_status KERNEL(sum)(dsi_stream *s, double factor, dsi_view x, dsi_view y)
     return DS_OK;
 }
 
-/* ---- max, norm ------------------------------------------------------------------------------------ */
+/* ---- max, entry, norm ------------------------------------------------------------------------------------ */
 
-ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
+/* [outer,1,inner] as [outer,inner] */
+static dsi_view without_middle(dsi_view v)
 {
-    maxima m = {x, y, index};
+    v.n = 2;
+    v.d[1] = v.d[2], v.s[1] = v.s[2];
+    return v;
+}
+
+static ds_status reduce_max(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
+{
+    maxima m = {x, without_middle(y), without_middle(index)};
     int64_t n = x.d[0] * x.d[2];
 
-    if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(max)(s, x, y, index), &y, &x);
+    if (is_half(x.dtype)) IN_F32(s, 1, reduce_max(s, x, y, index), &y, &x);
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("max", x.dtype);
     if (n == 0) return DS_OK;
     if (x.d[1] == 0) return dsi_fail(DS_EINVAL, "max: the dimension has no elements");
@@ -272,7 +280,13 @@ ds_status KERNEL(max)(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
     return DS_OK;
 }
 
-ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double *out)
+ds_status KERNEL(reduce)(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
+                         dsi_view index)
+{
+    return op == DSI_SUM ? reduce_sum(s, factor, x, y) : reduce_max(s, x, y, index);
+}
+
+ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
 {
     static const fold folds[3][2] = {
         {{sum_of_absolutes_f32, gather_f32, 4, 0, false, false},
@@ -296,6 +310,6 @@ ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, double
         plan all = plan_of(&x[i], &nothing);
         total = combine(&f, total, fold_all(&all, &f));
     }
-    *out = kind == 1 ? sqrt(total) : total;
+    *(double *)norm.p = kind == 1 ? sqrt(total) : total;
     return DS_OK;
 }

@@ -90,48 +90,28 @@ static void for_rows(int64_t n, int64_t k, body *f, void *arg)
 
 /* ---- softmax -------------------------------------------------------------------------------------- */
 
-static ds_status run_softmax(const char *kernel, bool log, dsi_view x, dsi_view y)
+ds_status KERNEL(softmax)(dsi_stream *s, bool log, dsi_view x, dsi_view y)
 {
+    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, log, x, y), &y, &x);
     job j = {.x = rows_of(&x), .y = rows_of(&y), .log = log};
     bool is_long = j.x.columns > BUFFER;
-    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype(kernel, x.dtype);
+    if (x.dtype != DS_F32 && x.dtype != DS_F64)
+        return no_dtype(log ? "log_softmax" : "softmax", x.dtype);
     body *f = x.dtype == DS_F32 ? (is_long ? softmax_long_rows_f32 : softmax_rows_f32)
                                 : (is_long ? softmax_long_rows_f64 : softmax_rows_f64);
     for_rows(j.x.outer * j.x.inner, j.x.columns, f, &j);
     return DS_OK;
 }
 
-static ds_status run_softmax_dx(const char *kernel, bool log, dsi_view dy, dsi_view y, dsi_view dx)
+ds_status KERNEL(softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx)
 {
+    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, log, dy, y, dx), &dx, &dy, &y);
     job j = {.dy = rows_of(&dy), .x = rows_of(&y), .y = rows_of(&dx), .log = log};
-    if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype(kernel, y.dtype);
+    if (y.dtype != DS_F32 && y.dtype != DS_F64)
+        return no_dtype(log ? "log_softmax_dx" : "softmax_dx", y.dtype);
     for_rows(j.x.outer * j.x.inner, j.x.columns,
              y.dtype == DS_F32 ? softmax_dx_rows_f32 : softmax_dx_rows_f64, &j);
     return DS_OK;
-}
-
-ds_status KERNEL(softmax)(dsi_stream *s, dsi_view x, dsi_view y)
-{
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, x, y), &y, &x);
-    return run_softmax("softmax", false, x, y);
-}
-
-ds_status KERNEL(log_softmax)(dsi_stream *s, dsi_view x, dsi_view y)
-{
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(log_softmax)(s, x, y), &y, &x);
-    return run_softmax("log_softmax", true, x, y);
-}
-
-ds_status KERNEL(softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
-{
-    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
-    return run_softmax_dx("softmax_dx", false, dy, y, dx);
-}
-
-ds_status KERNEL(log_softmax_dx)(dsi_stream *s, dsi_view dy, dsi_view y, dsi_view dx)
-{
-    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(log_softmax_dx)(s, dy, y, dx), &dx, &dy, &y);
-    return run_softmax_dx("log_softmax_dx", true, dy, y, dx);
 }
 
 /* ---- cross entropy -------------------------------------------------------------------------------- */
@@ -150,19 +130,21 @@ static void set_value(const dsi_view *v, double x)
         *(double *)v->p = x;
 }
 
-/* Refuses labels that are no class; *used = sum of the weights of those not ignored. */
-static ds_status check_labels(const entropy *e, double *used)
+/* Sets the fault flag, and is false, if a label is no class; *used = sum of the
+ * weights of those not ignored. */
+static bool labels_valid(dsi_stream *s, const entropy *e, double *used)
 {
     *used = 0;
     for (int64_t row = 0; row < e->n_rows; row++) {
         int64_t label = label_of(e, row);
         if (label == e->c->ignore_index) continue;
-        if (label < 0 || label >= e->x.columns)
-            return dsi_fail(DS_EINVAL, "cross_entropy: label %lld at index %lld is outside 0..%lld",
-                            (long long)label, (long long)row, (long long)e->x.columns - 1);
+        if (label < 0 || label >= e->x.columns) {
+            fault_set(s, DSI_FAULT_LABEL, label, row, -1, e->x.columns);
+            return false;
+        }
         *used += e->weight.p ? value(&e->weight, label * e->weight.s[0]) : 1;
     }
-    return DS_OK;
+    return true;
 }
 
 ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
@@ -179,8 +161,7 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy", x.dtype);
     if (e.x.columns == 0) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
     e.n_rows = e.x.outer * e.x.inner;
-    ds_status status = check_labels(&e, &used);
-    if (status) return status;
+    if (!labels_valid(s, &e, &used)) return KERNEL(fill)(s, NAN, loss);
     e.scale = c->reduction == MEAN ? used : 1;
 
     bool small = e.n_rows * e.x.columns < 2 * PARALLEL_ELEMENTS;
@@ -212,6 +193,8 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
                  .lse = lse};
 
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_dx", x.dtype);
+    e.n_rows = e.x.outer * e.x.inner;
+    if (!labels_valid(s, &e, &e.scale)) return KERNEL(fill)(s, 0, dx);
     e.scale = value(&divisor, 0);
     e.weight_sum = (double)e.x.columns;
     if (weight.p) {

@@ -146,6 +146,15 @@ ALWAYS_INLINE int64_t view_numel(const dsi_view *v)
     return n;
 }
 
+/* Sets the device's fault flag, if it is not set: only the calling thread of a
+ * kernel does it, never dsi_parallel's helpers. */
+ALWAYS_INLINE void fault_set(dsi_stream *s, dsi_fault_op op, int64_t value, int64_t row,
+                             int64_t column, int64_t classes)
+{
+    dsi_fault *f = &s->device->fault;
+    if (!f->op) *f = (dsi_fault){op, value, {row, column}, classes};
+}
+
 /* "matmul: no cpu kernel for float16" */
 ALWAYS_INLINE ds_status no_dtype(const char *kernel, ds_dtype dtype)
 {

@@ -1,4 +1,4 @@
-/* device/cpu/optim/sum_ranks.c: what several ranks have in memory that one thread sees, added up in one pass.
+/* device/cpu/reduce/sum_ranks.c: what several ranks have in memory that one thread sees, added up in one pass.
  *
  * It waits for memory, so that all there is to do with a sum is done at once: the mean, its squares, and its way to
  * everybody who wants it. STEP elements of every rank are read before any is written.
@@ -71,10 +71,9 @@ static double rest(const job *j, int64_t i, int64_t n)
     return squares;
 }
 
-ds_status KERNEL(sum_ranks)(dsi_stream *s, bool average, int ranks, const void *const *x, int64_t n,
-                            int outs, void *const *y, double *squares)
+void KERNEL(sum_ranks)(bool average, int ranks, const void *const *x, int64_t n, int outs,
+                       void *const *y, double *squares)
 {
-    (void)s;
     bool exact = (ranks & (ranks - 1)) == 0; /* 1 / ranks is */
     float by = !average ? 1 : exact ? 1 / (float)ranks : (float)ranks;
     job j = {ranks, outs, x, y, by, average && !exact};
@@ -85,10 +84,9 @@ ds_status KERNEL(sum_ranks)(dsi_stream *s, bool average, int ranks, const void *
     else
         for (; i + STEP <= n; i += STEP) one_step(&j, i, NULL);
     double last = rest(&j, i, n);
-    if (!squares) return DS_OK;
+    if (!squares) return;
     Wide sum = ((part[0] + part[1]) + (part[2] + part[3])) +
                ((part[4] + part[5]) + (part[6] + part[7]));
     for (int k = 0; k < VF / 2; k++) last += sum[k];
     *squares += last;
-    return DS_OK;
 }
