@@ -428,6 +428,35 @@ static void threads_change_nothing(void **state)
     sizes = small;
 }
 
+/* What changes from step to step comes from memory, as if it had been given by
+ * value: bit for bit. */
+static void scalars_in_memory(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_current();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dsi_step_scalars now = {.unscale = 0.5, .clip = 0.25};
+        dsi_optimizer by_value = options_of(&cases[i]), recorded = by_value;
+        double lr = by_value.sgd.lr; /* the first field of all rules */
+        dsi_span x[SPANS], y[SPANS];
+        make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
+        recorded.scalars = &now;
+        recorded.sgd.lr = NAN;
+        for (int j = 0; j < SPANS; j++) y[j].step = 1; /* as at the recording */
+        for (int t = 1; t <= 3; t++) {
+            draw_grads(x, t), draw_grads(y, t);
+            by_value.sgd.lr = now.lr = lr / t;
+            now.steps = t - 1;
+            for (int j = 0; j < SPANS; j++) x[j].step = t, x[j].g_scale = 0.125;
+            CHECK_INT(d->kernels->optimizer(&d->stream, &by_value, SPANS, x), DS_OK);
+            CHECK_INT(d->kernels->optimizer(&d->stream, &recorded, SPANS, y), DS_OK);
+        }
+        for (int j = 0; j < SPANS; j++)
+            CHECK(!memcmp(x[j].p, y[j].p, (size_t)sizes[j] * sizeof(float)));
+        free_spans(x), free_spans(y);
+    }
+}
+
 static void refuses_dtypes(void **state)
 {
     (void)state;
@@ -451,4 +480,4 @@ static void refuses_dtypes(void **state)
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
           cmocka_unit_test(float16), cmocka_unit_test(masters),
           cmocka_unit_test(parts_are_the_whole), cmocka_unit_test(threads_change_nothing),
-          cmocka_unit_test(refuses_dtypes))
+          cmocka_unit_test(scalars_in_memory), cmocka_unit_test(refuses_dtypes))
