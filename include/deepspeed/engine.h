@@ -1,7 +1,8 @@
-/* deepspeed/engine.h: deepspeed.initialize and the engine that it returns: forward, backward, step, driven by
- * DeepSpeed's ds_config.json.
+/* deepspeed/engine.h: deepspeed.initialize and the engine that it returns: forward,
+ * backward, step, driven by DeepSpeed's ds_config.json.
  *
- *     ds_engine *engine = ds_initialize(.model = net_new(), .training_data = train, .config = "ds_config.json");
+ *     ds_engine *engine = ds_initialize(.model = net_new(), .training_data = train,
+ *                                       .config = "ds_config.json");
  *     ds_loader *loader = ds_engine_loader(engine);
  *     while (ds_loader_next(loader, &b)) {
  *         ds_tensor *loss = ds_cross_entropy(ds_engine_forward(engine, b.x), b.y);
@@ -9,8 +10,16 @@
  *         ds_engine_step(engine);
  *     }
  *
- * NULL passes: an engine that could not be made has no loader, and the loop does not turn; ds_error() says
- * why. A step that fails changes no parameter. docs/config.md has the keys, docs/engine.md what differs
+ * Conventions of this header:
+ *   - e may be NULL, which is what ds_initialize returns after a failure: actions
+ *     return the status of that failure, getters 0, false or NULL. So the loop
+ *     above ends at once, and ds_error() has the message.
+ *   - "Collective": all ranks of the engine's communicator call it, in the same
+ *     order. A failure of one rank ends the job on all of them.
+ *   - "Borrowed": the engine owns the result; it is valid until ds_engine_free.
+ *   - A step that fails changes no parameter.
+ *
+ * docs/config.md has the keys of the configuration, docs/engine.md what differs
  * from DeepSpeed.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_ENGINE_H
@@ -28,219 +37,287 @@ extern "C" {
 
 typedef struct ds_engine ds_engine;
 
-/* ---- options of a program ------------------------------------------------------------------------- */
+/* ---- options of a program ---- */
 
+/* What ds_add_config_arguments parses. */
 typedef struct ds_arguments {
     bool deepspeed;               /* --deepspeed: no effect in the library, as in DeepSpeed */
-    const char *deepspeed_config; /* --deepspeed_config FILE (base64 of JSON too); or NULL */
+    const char *deepspeed_config; /* --deepspeed_config FILE (or base64 of JSON); or NULL */
     int64_t local_rank;           /* --local_rank N, which launchers append; -1: not given */
-    bool deepspeed_mpi; /* --deepspeed_mpi: ranks are those of mpirun, and there must be one */
+    bool deepspeed_mpi;           /* --deepspeed_mpi: fail unless MPI started the ranks */
 } ds_arguments;
 
-/* DeepSpeed's options as a child parser for glibc's argp; its input is a ds_arguments:
+/* deepspeed.add_config_arguments: DeepSpeed's options as a child parser for
+ * glibc's argp. Its input is a ds_arguments, filled before main's parser sees the
+ * options:
  *     struct argp_child children[] = {{ds_add_config_arguments(), 0, "DeepSpeed:", 0}, {0}};
  *     ... case ARGP_KEY_INIT: state->child_inputs[0] = &my->deepspeed;
- * Names are taken with underscores and hyphens. */
+ * Names are accepted with underscores and with hyphens. Returns a constant. */
 struct argp;
 DS_API const struct argp *ds_add_config_arguments(void);
 
-/* ---- life ------------------------------------------------------------------------------------------- */
+/* ---- making an engine ---- */
 
 typedef struct ds_init {
-    ds_module *model;
-    /* NULL: the program loads for itself, and there is no ds_engine_loader */
+    ds_module *model; /* taken; required */
+    /* Taken. The engine's loader divides it among the ranks, which must all give
+     * the same data set. NULL: ds_engine_loader returns NULL. */
     ds_dataset *training_data;
-    const char *config;       /* path of a DeepSpeed JSON, the JSON itself, or its base64 */
-    const ds_arguments *args; /* its deepspeed_config in place of .config */
-    /* One of the program's own in place of the config's; one of each pair. A schedule is made for the
-     * optimizer it is given, so that it can only be made here. */
+    /* Path of a ds_config.json, its JSON text, or base64 of that. Required here or
+     * in args, not in both. */
+    const char *config;
+    const ds_arguments *args; /* borrowed during the call; or NULL */
+    /* An optimizer of the program in place of the configuration's: one that exists
+     * (taken), or a function that makes it. At most one of the two. */
     ds_optim *optimizer;
     ds_optim *(*make_optimizer)(ds_module *model, void *arg);
+    /* A schedule in place of the configuration's, made for the engine's optimizer. */
     ds_schedule *(*make_lr_scheduler)(ds_optim *optimizer, void *arg);
-    void *arg;     /* of the two */
+    void *arg;     /* passed to the two functions */
     ds_comm *comm; /* borrowed; NULL: ds_world() */
-    /* of the loader: */
+    /* Of the loader: */
     bool no_shuffle;
-    int workers;   /* threads that load ahead; 0: none */
-    uint64_t seed; /* of its order */
+    int workers;   /* threads that load batches in advance; 0: none */
+    uint64_t seed; /* of the order of samples */
 } ds_init;
 
-/* Calls ds_init_distributed for a program that has not, whose last ds_engine_free then leaves the ranks. Model,
- * data and optimizer are taken: the engine frees them, even when it refuses. Converts the model to
- * fp16 or bf16 if the config says so. */
+/* deepspeed.initialize: ds_initialize(.model = net, .config = "ds_config.json").
+ * Makes the optimizer, schedule, loader and monitor of the configuration, and
+ * converts the model to fp16 or bf16 if the configuration says so. If the program
+ * has not called ds_init_distributed, it is called here, and the last
+ * ds_engine_free destroys the process group. Model, data and optimizer are taken,
+ * also by a call that fails. Collective: ranks with different configurations or
+ * data sets are an error. Returns NULL on failure. */
 #define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
 DS_API ds_engine *ds_initialize_with(ds_init init);
+
+/* Waits for an asynchronous save, and frees the engine and all it owns. After a
+ * failure (ds_error()) it ends the other ranks too. */
 DS_API void ds_engine_free(ds_engine *e);
 
-/* ---- the step ---------------------------------------------------------------------------------------- */
+/* ---- the training step ---- */
 
-/* The model's forward. Floating inputs must have the engine's dtype, which the batches of its loader
- * have; with fp16.auto_cast others are converted. */
+/* engine(inputs): ds_engine_forward(e, x, ...) calls the model's forward.
+ * in: n tensors, at most DS_MAX_OP_INPUTS, borrowed. Floating inputs must have the
+ * engine's dtype, as the batches of its loader do; with fp16.auto_cast they are
+ * cast. Returns what the model returns, in the current scope; NULL on failure.
+ * Collective with ZeRO stage 3. */
 #define ds_engine_forward(e, ...) \
     ds_engine_forward_n(e, (ds_tensor *[]){__VA_ARGS__}, \
                         (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n);
 
-/* Gradients of loss / gradient_accumulation_steps, under the loss scale, averaged over the ranks at the
- * boundary. loss has one element. A loss that is inf or NaN is refused, but for fp16 (its step is skipped
- * and the scale shrinks) and "on_nan": "continue". */
+/* engine.backward: adds the gradients of loss / gradient_accumulation_steps,
+ * times the loss scale; at an accumulation boundary they are averaged over the
+ * ranks. loss: one element, of this rank's micro batch, borrowed.
+ * DS_ESTATE: there is no optimizer, ds_engine_step was not called after the
+ * previous backward, the parameters are the averaged ones, or the loss is inf or
+ * NaN (allowed in fp16, where the step is skipped and the scale reduced, and with
+ * "on_nan": "continue"). DS_EINVAL: the loss has more than one element.
+ * Collective at a boundary. */
 DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 
-/* At the accumulation boundary: unscale, clip, update, advance the schedule, forget the gradients. Between
- * boundaries it only counts. */
+/* engine.step: at an accumulation boundary unscales and clips the gradients,
+ * updates the parameters, advances the schedule and resets the gradients; inf or
+ * NaN in a gradient skips the update (fp16, bf16). Between boundaries it only
+ * counts. DS_ESTATE: no backward, or a gradient with inf or NaN in float32, and
+ * nothing was updated. Collective at a boundary. */
 DS_API ds_status ds_engine_step(ds_engine *e);
+
+/* engine.zero_grad: resets the gradients; ds_engine_step does that too. */
 DS_API void ds_engine_zero_grad(ds_engine *e);
 
-/* From now on the program says which micro step is the last one of an update, before its backward; on all ranks
- * alike. So a group that is cut short by the end of the data becomes an update too (docs/engine.md), and
- * backward may be called again without a step in between while it is false. */
+/* engine.set_gradient_accumulation_boundary: from now on the program says, before
+ * each backward, whether that micro step is the last one of an update; the same on
+ * all ranks. So a group that the end of the data cuts short can be an update
+ * (docs/engine.md), and backward may be called repeatedly without a step while
+ * boundary is false. */
 DS_API void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary);
 
-/* Batch sizes from the next update on, on all ranks alike; refused between the micro steps of one. The first
- * changes gradient_accumulation_steps, the second the total. Loaders that are there keep their micro batch. */
+/* engine.set_train_batch_size, engine.set_train_micro_batch_size: batch sizes from
+ * the next update on; the same on all ranks. The first changes
+ * gradient_accumulation_steps: n is the total in samples, a multiple of micro
+ * batch * ranks (else DS_EINVAL). The second changes the total: n is in samples of
+ * a rank, 1 to 2^31 - 1. Loaders that exist keep their micro batch. DS_ESTATE:
+ * between the micro steps of an update, or with
+ * zero_optimization.deterministic. */
 DS_API ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n);
 DS_API ds_status ds_engine_set_train_micro_batch_size(ds_engine *e, int64_t n);
 
-DS_API void ds_engine_train(ds_engine *e, bool training); /* the model's mode; at first training */
+/* engine.train, engine.eval: the model's mode; a new engine is in training. */
+DS_API void ds_engine_train(ds_engine *e, bool training);
 DS_API void ds_engine_eval(ds_engine *e);
 
-/* ---- parts: borrowed, NULL if there is none ---------------------------------------------------------- */
+/* ---- parts of an engine: borrowed, NULL if it has none ---- */
 
 DS_API ds_module *ds_engine_module(ds_engine *e);
 DS_API ds_optim *ds_engine_optimizer(ds_engine *e);
 DS_API ds_schedule *ds_engine_lr_scheduler(ds_engine *e);
 DS_API ds_loader *ds_engine_loader(ds_engine *e);
-/* To add sinks, and write scalars of one's own. Sinks are added on all ranks alike; the engine writes to
- * those of rank 0. */
+/* To add sinks, on all ranks alike, and to write scalars of the program. The
+ * engine writes to the sinks of rank 0. */
 DS_API ds_monitor *ds_engine_monitor(ds_engine *e);
 DS_API ds_comm *ds_engine_comm(ds_engine *e);
 
-/* A loader of other data for this engine: its micro batch, ranks, device, dtype, drop_last. Takes data; the
- * caller frees the loader. */
+/* engine.deepspeed_io: a loader of other data with the engine's micro batch,
+ * ranks, device, dtype and drop_last. Takes data, also on failure. The caller
+ * frees the loader. Returns NULL on failure. */
 DS_API ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle);
 
-/* A new state dict of the model's parameters and buffers, whole, on every rank, which all call it. masters:
- * in float32 as they are trained, not in the engine's dtype. */
+/* A new state dict of the model's parameters and buffers, complete on every rank;
+ * the caller frees it. masters: parameters in float32, as they are trained, not in
+ * the engine's dtype. Collective. Returns NULL on failure. */
 DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
-/* Weights and buffers from such a state dict, to where they are trained; moments and averages stay. All ranks call
- * it with the same values; a state dict that does not fit changes nothing. (ds_module_load writes what the model
- * computes with: where masters are apart from it, in 16 bit and with offload, the next step undoes that.) */
+
+/* Weights and buffers from such a state dict (borrowed, with the same values on
+ * all ranks), to where they are trained; moments and averages stay. DS_EINVAL:
+ * names or shapes do not fit; DS_ESTATE: the parameters are the averaged ones;
+ * nothing changes then. Collective. (ds_module_load writes the parameters that the
+ * model computes with: in 16 bits and with offload their masters are elsewhere,
+ * and the next step would undo that.) */
 DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
-/* ---- asking ------------------------------------------------------------------------------------------- */
+/* ---- getters: named like DeepSpeed's properties ---- */
 
 DS_API ds_device ds_engine_device(const ds_engine *e);
 DS_API ds_dtype ds_engine_dtype(const ds_engine *e); /* of parameters and activations */
 DS_API int ds_engine_global_rank(const ds_engine *e);
 DS_API int ds_engine_local_rank(const ds_engine *e);
 DS_API int ds_engine_world_size(const ds_engine *e);
+/* Samples of an update over all ranks; of a forward on one rank; micro steps of an
+ * update. */
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
-/* Whether the micro step that runs ends an update. */
+/* Whether the current micro step ends an update. */
 DS_API bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e);
-/* Whether the last step updated: not between boundaries, nor after an overflow. */
+/* Whether the last step updated: false between boundaries and after an overflow. */
 DS_API bool ds_engine_was_step_applied(const ds_engine *e);
-DS_API int64_t ds_engine_global_steps(const ds_engine *e); /* boundaries so far, skipped ones too */
+/* Boundaries so far, including skipped updates; calls of ds_engine_step; samples of
+ * all ranks; updates that were skipped because of an overflow. */
+DS_API int64_t ds_engine_global_steps(const ds_engine *e);
 DS_API int64_t ds_engine_micro_steps(const ds_engine *e);
 DS_API int64_t ds_engine_global_samples(const ds_engine *e);
 DS_API int64_t ds_engine_skipped_steps(const ds_engine *e);
-/* Of the first parameter group, for the next update. */
+/* The learning rate of the first parameter group in the next update. */
 DS_API double ds_engine_lr(const ds_engine *e);
-/* Of all groups, until the schedule's next step. */
+/* Sets the rate of all groups, until the schedule's next step. */
 DS_API void ds_engine_set_lr(ds_engine *e, double lr);
 DS_API double ds_engine_loss_scale(const ds_engine *e); /* 1 without fp16 */
-/* L2 norm of all gradients of the last step, before clipping, over all ranks; inf where it was skipped. NaN
- * before the first step, and if nothing needs it and zero_optimization.compute_grad_norm is false. */
+/* The L2 norm of all gradients of the last step, before clipping, over all ranks;
+ * inf if it was skipped. NaN before the first step, and if nothing needs the norm
+ * and zero_optimization.compute_grad_norm is false. */
 DS_API double ds_engine_global_grad_norm(const ds_engine *e);
 DS_API bool ds_engine_fp16_enabled(const ds_engine *e);
 DS_API bool ds_engine_bf16_enabled(const ds_engine *e);
-DS_API int ds_engine_zero_stage(const ds_engine *e);
-DS_API double ds_engine_gradient_clipping(const ds_engine *e);
-DS_API int64_t ds_engine_steps_per_print(const ds_engine *e); /* 0: no lines */
+DS_API int ds_engine_zero_stage(const ds_engine *e);           /* 0 to 3 */
+DS_API double ds_engine_gradient_clipping(const ds_engine *e); /* largest norm; 0: off */
+DS_API int64_t ds_engine_steps_per_print(const ds_engine *e);  /* 0: no lines */
 
-/* ---- exponential moving average of the parameters ------------------------------------------------------ */
+/* ---- exponential moving average of the parameters ---- */
 
-/* From now on every applied step does ema = decay ema + (1 - decay) p, in float32. */
+/* From now on every applied step does ema = decay * ema + (1 - decay) * p, in
+ * float32; decay is in [0, 1]; 0 selects the default, 0.999.
+ * DS_ESTATE: the engine has averages already; DS_EINVAL: decay. */
 DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
-/* Evaluate with the averages: exchanges them with the parameters; the same call again exchanges back.
- * Training steps are refused in between. */
+
+/* Exchanges the parameters with their averages, to evaluate with these; the same
+ * call exchanges them back. Backward, save and load are refused in between.
+ * DS_ESTATE: the engine has no averages. Collective. */
 DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 
-/* ---- checkpoints: docs/checkpoints.md -------------------------------------------------------------------- */
+/* ---- checkpoints: docs/checkpoints.md ---- */
 
 typedef struct ds_save_opts {
-    const char *dir;
-    const char *tag; /* NULL: "global_stepN" */
-    /* a dict of the program's own, borrowed: ds_engine_load gives it back */
+    const char *dir; /* made if it does not exist; on a file system of all ranks */
+    const char *tag; /* name of the folder in dir; NULL: "global_stepN" */
+    /* A dict of the program, borrowed: ds_engine_load returns it. Its keys must not
+     * be keys of the engine. */
     const ds_value *client_state;
-    bool no_latest;      /* DIR/latest stays as it is */
+    bool no_latest;      /* DIR/latest is not changed */
     bool exclude_frozen; /* parameters that are not trained are left out */
 } ds_save_opts;
 
-/* All that goes on where it was, bit for bit: ds_engine_save(e, "checkpoints"), ds_engine_save(e,
- * "checkpoints", .tag = "best"). In DeepSpeed's folders, files and names, below DIR/TAG. All ranks call it, at
- * the end of a step that updates. DIR/TAG becomes visible when all is on the disk; after a failure, which is
- * one of all ranks, what was there is as it was. With "checkpoint": {"async": true} it returns when the state
- * has been copied, and the next save, or ds_engine_save_wait, tells how the writing went. */
+/* engine.save_checkpoint: ds_engine_save(e, "checkpoints", .tag = "best") saves
+ * all that a resumed run needs to continue bit for bit, in DeepSpeed's folders,
+ * files and names, at the end of a step that updates. DIR/TAG becomes visible when
+ * everything is on the disk; after a failure, which is reported on all ranks,
+ * existing checkpoints are unchanged. With "checkpoint": {"async": true} it returns
+ * when the state has been copied; the next save, or ds_engine_save_wait, reports a
+ * failure of the writing. DS_EIO: the disk; DS_ESTATE: between the micro steps of
+ * an update, or with averaged parameters; DS_EINVAL: dir, tag or client_state.
+ * Collective. */
 #define ds_engine_save(e, ...) ds_engine_save_with(e, (ds_save_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
+
+/* Waits for an asynchronous save and returns how it went on all ranks; DS_OK if
+ * there is none. Collective. */
 DS_API ds_status ds_engine_save_wait(ds_engine *e);
 
 typedef struct ds_load_opts {
     const char *dir;
-    /* NULL: what DIR/latest names; if that is damaged, the newest one that is whole */
+    /* NULL: what DIR/latest names; if that is damaged, the newest complete one */
     const char *tag;
-    bool module_only;  /* only weights and buffers */
+    bool module_only;  /* weights and buffers only */
     bool no_optimizer; /* neither moments nor averages */
     bool no_schedule;
-    bool not_strict; /* names that only the model or only the checkpoint has are passed over */
-    ds_value **client_state; /* becomes the program's dict, to be freed with ds_value_free */
+    bool not_strict; /* names that only the model or only the checkpoint has are skipped */
+    /* Receives the program's dict, which the caller frees with ds_value_free; NULL
+     * after a failure. The option may be NULL. */
+    ds_value **client_state;
 } ds_load_opts;
 
-/* Goes on where the checkpoint was saved, by this library on any number of ranks in any stage and dtype, or by
- * DeepSpeed: ds_engine_load(e, "checkpoints"). The engine is a new one with the same model and optimizer. All
- * ranks call it. A failure changes nothing. */
+/* engine.load_checkpoint: ds_engine_load(e, "checkpoints") restores a checkpoint
+ * that this library saved, on any number of ranks, in any stage and dtype, or that
+ * DeepSpeed saved. The engine has the same model and optimizer as the one that
+ * saved. A failure before the checks are done on all ranks changes nothing.
+ * DS_EIO, DS_EFORMAT: files are missing or damaged; DS_EINVAL: the checkpoint does
+ * not fit; DS_ESTATE: between the micro steps of an update. Collective. */
 #define ds_engine_load(e, ...) ds_engine_load_with(e, (ds_load_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_load_with(ds_engine *e, ds_load_opts opts);
-/* DIR/TAG of the last one that was loaded; NULL: none. Borrowed. */
+
+/* DIR/TAG of the last checkpoint that was loaded; NULL: none. Borrowed, until the
+ * next load. */
 DS_API const char *ds_engine_loaded(const ds_engine *e);
 
-/* The whole model in the engine's dtype as one file for inference: DIR/pytorch_model.bin if name is NULL, or a
- * name that ends in .safetensors. All ranks call it. Stage 3 wants
- * zero_optimization.stage3_gather_16bit_weights_on_model_save. */
+/* engine.save_16bit_model: the model in the engine's dtype as one file for
+ * inference. name: of the file in dir, in safetensors form if it ends in
+ * .safetensors; NULL: "pytorch_model.bin". DS_ESTATE: stage 3 without
+ * zero_optimization.stage3_gather_16bit_weights_on_model_save. Collective. */
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name);
 
-/* ---- memory, before anything is made ------------------------------------------------------------------- */
+/* ---- memory, before training ---- */
 
+/* Bytes of one rank. */
 typedef struct ds_memory_estimate {
     int stage;
     ds_dtype dtype; /* of parameters, gradients, activations */
-    /* bytes of one rank */
-    /* model state; optimizer: moments and float32 masters */
-    int64_t parameters, gradients, optimizer;
-    int64_t passing;  /* at the worst moment of a pass: activations, a new gradient, buckets */
-    int64_t gathered; /* stage 3: parameters of other ranks */
-    int64_t peak;     /* all of that */
-    int64_t file;     /* offload to nvme: on disk, of which optimizer is what is in memory */
+    int64_t parameters, gradients;
+    int64_t optimizer; /* moments and float32 masters, in memory */
+    int64_t passing;   /* at most during a pass: activations, a new gradient, buckets */
+    int64_t gathered;  /* stage 3: parameters of other ranks */
+    int64_t peak;      /* the sum of those above */
+    int64_t file;      /* offload to nvme: on disk */
 } ds_memory_estimate;
 
 typedef struct ds_estimate_opts {
-    const char *config;  /* as ds_init's */
-    int world_size;      /* 0: 1 */
+    const char *config;  /* as in ds_init */
+    int world_size;      /* ranks; 0: 1 */
     int64_t params;      /* elements that are trained */
-    int64_t largest;     /* elements of the largest parameter; 0: no larger than a bucket */
-    int64_t activations; /* bytes that a micro step needs besides */
-    /* In place of these three a model and a micro batch for it: one forward and backward is run and
-     * measured, with the mean of what the model returns as its loss. Both are borrowed. No engine
-     * may have the model yet. Afterwards the model, its gradients, this thread's generator and its
-     * memory peaks are what they were. */
+    int64_t largest;     /* elements of the largest parameter; 0: at most a bucket */
+    int64_t activations; /* bytes that a micro step needs in addition */
+    /* In place of these three, a model and a micro batch: one forward and backward
+     * is measured, with the mean of the model's output as the loss. Both are
+     * borrowed. The model belongs to no engine. Afterwards the model, its
+     * gradients, this thread's generator and its memory peaks are unchanged. */
     ds_module *model;
     ds_tensor *input;
 } ds_estimate_opts;
 
-/* What a rank will need in training: ds_estimate_memory(&m, .config = "ds_config.json", .world_size = 4,
- * .params = 50000000). docs/memory.md says what is counted. */
+/* estimate_zero*_model_states_mem_needs: the memory of a rank in training:
+ * ds_estimate_memory(&m, .config = "ds_config.json", .world_size = 4,
+ * .params = 50000000). docs/memory.md says what is counted. DS_EINVAL: a wrong
+ * configuration or size; *out is zeros then. Not collective. */
 #define ds_estimate_memory(out, ...) ds_estimate_memory_with(out, (ds_estimate_opts){__VA_ARGS__})
 DS_API ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts opts);
 

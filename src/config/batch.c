@@ -1,10 +1,14 @@
-/* config/batch.c: batch sizes, and what one key says about another.
+/* config/batch.c: batch sizes, and rules between keys.
  *
  *     train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks
  *
- * Two of the three keys give the third, by integer division; one of the first two gives the rest with one
- * accumulation step. As in DeepSpeed the equation is checked afterwards: a division with a remainder is
- * an error, whose message has the numbers and what would fit.
+ * Two of the three keys give the third, by integer division; one of the first two
+ * gives the others with one accumulation step. As in DeepSpeed the equation is
+ * checked afterwards: a division with a remainder is an error, whose message has
+ * the numbers and what would fit.
+ *
+ * Invariants: this runs after all values were resolved without an error. Fields of
+ * dsi_config and the resolved tree are changed together.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -23,7 +27,7 @@ typedef struct batch {
     int64_t train, micro, steps, ranks; /* 0: not given */
 } batch;
 
-/* DeepSpeed's order of divisions; any remainder shows when the product is compared. */
+/* DeepSpeed's order of divisions; the product is compared afterwards. */
 static void batch_derive(batch *b)
 {
     if (b->train && b->micro && b->steps) return;
@@ -46,8 +50,8 @@ static void batch_add_multiples(dsi_text *t, int64_t n, int64_t unit)
     dsi_text_add(t, "%lld", (long long)(below + unit));
 }
 
-/* What would fit, one key changed: of all three given, first the one that DeepSpeed's documents tell to leave
- * out; else the total, which is then the only one that can give way. given: what the user gave. */
+/* Values that would fit, with one key changed: if all three are given, first the
+ * one that DeepSpeed's documents say to leave out; else the total. */
 static void batch_add_fixes(dsi_text *t, const batch *given)
 {
     const batch *g = given;
@@ -80,7 +84,7 @@ static void batch_add_mismatch(dsi_config_reader *r, const batch *b, const batch
     dsi_text_free(&fixes);
 }
 
-/* Whether a * b * c stays an integer of 64 bits; 0 counts as 1. */
+/* Whether a * b * c fits 64 bits; 0 counts as 1. */
 static bool batch_product_fits(int64_t a, int64_t b, int64_t c)
 {
     int64_t x;
@@ -131,8 +135,8 @@ void dsi_config_resolve_batch(dsi_config_reader *r)
 
 /* ---- rules between keys -------------------------------------------------------------------------- */
 
-/* The scaler divides by the window, and a least scale of 0 would let the scale vanish. Without a dynamic scale
- * nobody looks at either, so files that have them at 0 pass, as in DeepSpeed. */
+/* The scaler divides by the window, and a minimum of 0 would let the scale vanish.
+ * Without a dynamic scale both are unused, so 0 passes, as in DeepSpeed. */
 static void rules_check_fp16(dsi_config_reader *r)
 {
     const dsi_config *c = r->c;
@@ -159,19 +163,19 @@ static void rules_check_zero(dsi_config_reader *r)
                             json_boolean(c->zero.overlap_comm));
     }
     if (c->gradient_sum && c->zero.stage == 3)
-        dsi_config_add_error(r, "gradient_allreduce_op", "sum does not go with ZeRO stage 3");
+        dsi_config_add_error(r, "gradient_allreduce_op", "sum is not possible with ZeRO stage 3");
     json_t *ratio = dsi_config_tree_get(tree, "zero_optimization.offload_optimizer.ratio");
     if (ratio && json_number_value(ratio) < 1 && c->zero.stage != 3)
         dsi_config_add_error(r, "zero_optimization.offload_optimizer.ratio",
-                             "below 1 goes with ZeRO stage 3 only; this is stage %lld",
+                             "below 1 needs ZeRO stage 3; this is stage %lld",
                              (long long)c->zero.stage);
     if (!c->zero.compute_grad_norm && (c->zero.stage < 1 || c->zero.stage > 2))
         dsi_config_add_error(r, "zero_optimization.compute_grad_norm",
-                             "false goes with ZeRO stages 1 and 2 only; this is stage %lld",
+                             "false needs ZeRO stage 1 or 2; this is stage %lld",
                              (long long)c->zero.stage);
 }
 
-/* Others read params; that nobody fills in an "auto" there is known here. */
+/* The optimizer and the schedule check their params, but not for "auto". */
 static void rules_refuse_auto(dsi_config_reader *r, const char *group, const json_t *params)
 {
     const char *name;
@@ -188,7 +192,8 @@ static void rules_refuse_auto(dsi_config_reader *r, const char *group, const jso
     }
 }
 
-/* "optimizer" or "scheduler": parameters of nothing are dropped, as in DeepSpeed, but not silently. */
+/* "optimizer" or "scheduler": params without a type are dropped, as in DeepSpeed,
+ * with a warning. */
 static void rules_check_named(dsi_config_reader *r, const char *group, dsi_config_named *named)
 {
     dsi_text path = {0};
@@ -230,7 +235,7 @@ void dsi_config_check_rules(dsi_config_reader *r)
     rules_check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_tree_get(tree, "optimizer.params.max_grad_norm"))
         dsi_config_add_error(r, "optimizer.params.max_grad_norm", "use \"gradient_clipping\"");
-    /* DeepSpeed's profiler switches its timers on; a file that relies on it keeps its lines. */
+    /* Like DeepSpeed's profiler, which turns its timers on. */
     if (c->flops_profiler.enabled) {
         c->wall_clock_breakdown = true;
         dsi_config_tree_set(tree, "wall_clock_breakdown", json_true());

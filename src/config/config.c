@@ -1,9 +1,10 @@
-/* config/config.c: a configuration from its text to the struct: load, parse, resolve, check.
+/* config/config.c: a configuration from its text to the struct: load, parse,
+ * resolve, check.
  *
- * Reading goes on after a mistake, so that one run names all of them: a queue on a cluster is a slow way to
- * find four typing errors. Only a text that cannot be parsed at all ends it at once, for nothing can be
- * said about the rest. Warnings are kept, not printed: a check prints them elsewhere than an engine, and of
- * an engine's ranks one does.
+ * Invariants: reading continues after a mistake, so that one run names all of
+ * them; only a text that cannot be parsed ends it at once. Rules between keys are
+ * checked only if every value is right by itself. Warnings are kept, not printed:
+ * ds_config_check returns them, and an engine prints them on rank 0.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -15,11 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ERROR_BYTES 700 /* of all errors together: ds_error() is one line, and not endless */
+#define ERROR_BYTES 700 /* of all errors together: ds_error() is one line of limited length */
 
 /* ---- errors and warnings ------------------------------------------------------------------------- */
 
-/* A user's own text in a message of one line. */
+/* Text of the user, in a message of one line: control characters escaped. */
 static void text_add_clean(dsi_text *t, const char *s, size_t most)
 {
     size_t n = strlen(s), shown = n < most ? n : most;
@@ -39,7 +40,7 @@ void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *fo
         r->n_more++;
         return;
     }
-    /* A derived value, or a key that is missing, has no line. */
+    /* A derived value or a missing key has no line. */
     int line = path ? dsi_syntax_line(&r->syntax, path) : 0;
     if (r->errors.n) dsi_text_add(&r->errors, "; ");
     if (line) dsi_text_add(&r->errors, "line %d: ", line);
@@ -112,8 +113,8 @@ void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
     dsi_free(group);
 }
 
-/* As Hjson's reader does: 5e8 and 2.0 are integers, everywhere, up to 1e10. Larger ones stay real numbers,
- * which keys of integers take too; the difference shows only in what is printed. */
+/* Like Hjson's reader: 5e8 and 2.0 are integers, up to 1e10. Larger ones stay real
+ * numbers, which integer keys accept too; only the printed form differs. */
 static json_t *tree_with_integers(json_t *value)
 {
     const double largest = 1e10;
@@ -137,7 +138,7 @@ static json_t *tree_with_integers(json_t *value)
 
 /* ---- read ---------------------------------------------------------------------------------------- */
 
-/* Into given; false with the message. */
+/* Sets trees->given; false with the message. */
 static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
 {
     dsi_text error = {0};
@@ -163,7 +164,7 @@ static void reader_resolve(dsi_config_reader *r)
         dsi_config_add_error(r, NULL, "%s", dsi_error_latest());
     r->unknown_warns = way == 1;
     dsi_config_resolve(r);
-    /* What follows compares keys with one another, and needs values that are right by themselves. */
+    /* Comparing keys needs values that are right by themselves. */
     if (!r->n_errors) dsi_config_resolve_batch(r);
     if (!r->n_errors) dsi_config_check_rules(r);
     if (r->unknown.n) dsi_config_add_warning(r, "unknown keys are left out: %s", r->unknown.s);
@@ -205,7 +206,7 @@ void dsi_config_free(dsi_config *c)
     if (!c) return;
     for (int i = 0; i < dsi_config_key_count(); i++) {
         const dsi_config_key *key = dsi_config_key_at(i);
-        /* of the types that have fields only these two are allocated */
+        /* the types of fields that are allocated */
         bool owned = key->type == DSI_KEY_TEXT || key->type == DSI_KEY_OBJECT ||
                      key->type == DSI_KEY_LIST;
         if (owned && key->field != DSI_NO_FIELD) dsi_free(*(char **)((char *)c + key->field));

@@ -1,6 +1,6 @@
-/* config/config.h: ds_config.json, read, checked against the table of keys, and resolved for a number of
- * ranks. The struct is nested as the file is; it holds what some part of the library acts on. Every other
- * key that DeepSpeed knows is checked too, and stands in dsi_config_json.
+/* config/config.h: ds_config.json, read, checked against the table of keys, and
+ * resolved for a number of ranks. The struct is nested as the file is; it has the
+ * keys that act. dsi_config_json has all keys.
  *
  *     text (file, JSON, base64)  -> load.c    -> bytes
  *     comments, bare keys, ...   -> syntax.c  -> JSON, every key with its line
@@ -13,7 +13,7 @@
 
 #include <deepspeed/types.h>
 
-#define DSI_CONFIG_NO_DTYPE (-1) /* of keys that name a dtype: not given */
+#define DSI_CONFIG_NO_DTYPE (-1) /* a key that names a dtype was not given */
 
 typedef enum dsi_offload_device {
     DSI_OFFLOAD_NONE,
@@ -59,7 +59,7 @@ typedef struct dsi_config_zero {
 } dsi_config_zero;
 
 typedef struct dsi_config {
-    int world_size; /* what it was resolved for */
+    int world_size; /* the ranks it was resolved for */
     /* always resolved: train = micro * accumulation * world_size */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
 
@@ -71,7 +71,7 @@ typedef struct dsi_config {
     bool gradient_sum;           /* "gradient_allreduce_op": "sum" */
     int communication_data_type; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE: the model's */
     bool dataloader_drop_last, zero_allow_untested_optimizer;
-    int on_nan; /* dsi_on_nan: what a loss that is not a number does in float32 and bfloat16 */
+    int on_nan; /* dsi_on_nan: for a loss of inf or NaN, not in fp16 */
 
     dsi_config_named optimizer, scheduler;
     struct {
@@ -115,19 +115,22 @@ typedef struct dsi_config {
         bool single_submit, overlap_events;
     } aio;
 
-    struct dsi_config_trees *trees; /* as JSON: what the user gave, and all of it resolved */
+    struct dsi_config_trees *trees; /* JSON: as given, and resolved; reader.h */
 } dsi_config;
 
-/* From the path of a file, from JSON text, or from (urlsafe) base64 of JSON text, for that many ranks.
- * NULL with the message, which names every key that cannot be. */
+/* Reads a configuration for world_size ranks. text: path of a file, JSON text, or
+ * (urlsafe) base64 of JSON text. Returns NULL with a message that names every wrong
+ * key. Not collective: initialize.c compares the results of the ranks. */
 dsi_config *dsi_config_read(const char *text, int world_size);
 void dsi_config_free(dsi_config *c);
 
-/* The resolved configuration: every key with its value. To be freed with dsi_free. */
+/* The resolved configuration as JSON, every key with its value; free with
+ * dsi_free. */
 char *dsi_config_json(const dsi_config *c);
 
-/* On rank 0: a WARNING for each old key and one for keys that have no effect here; then, at INFO,
- * DeepSpeed's "DeepSpeedEngine configuration:" with every value, and the user's JSON. */
+/* On rank 0: a WARNING for each deprecated key and one for keys without effect; at
+ * INFO, DeepSpeed's "DeepSpeedEngine configuration:" with every value, and the
+ * user's JSON. */
 void dsi_config_print(const dsi_config *c);
 
 #endif

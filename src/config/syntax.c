@@ -1,9 +1,13 @@
 /* config/syntax.c: the text of a configuration as strict JSON, which jansson parses.
  *
  * DeepSpeed reads its files as Hjson (hjson.github.io/syntax.html), so that comments, keys and strings
- * without quotes, single quotes, missing or trailing commas and missing outer braces pass. This file goes
- * once over such a text and writes the same document as JSON; every token remembers where it came from,
- * and every key what it stands in, so that all messages speak of the user's lines. As in Hjson:
+ * without quotes, single quotes, missing or trailing commas and missing outer braces
+ * are accepted. This file reads such a text once and writes the same document as
+ * JSON.
+ *
+ * Invariants: every token of the JSON has its place in the text, and every key the
+ * key that contains it, so that all messages have the user's lines; both lists are
+ * in the order of the text. As in Hjson:
  *
  *   - a value without quotes is true, false, null or a number if it ends, as one, at , } ] # // or the
  *     end of the line; else it is a string up to the end of the line, commas and all;
@@ -233,8 +237,8 @@ static bool number_fits_64_bits(const char *s, size_t n)
     return count < 19 || (count == 19 && memcmp(s + minus, limits[minus], 19) <= 0);
 }
 
-/* Writes s if it is true, false, null or a number. An integer beyond 64 bits goes on as a real number:
- * that it is too large is for the key that it belongs to. */
+/* Writes s if it is true, false, null or a number. An integer beyond 64 bits becomes a real number: its
+ * key refuses it if it is too large. */
 static bool scan_literal(scan *c, size_t from, size_t upto)
 {
     const char *s = c->s->text + from;
@@ -296,7 +300,7 @@ static bool scan_ended_early(scan *c, const char *close)
     int line, column;
     text_place(c->s, c->open_ended - 1, &line, &column);
     dsi_text_add(c->error,
-                 " (the value at line %d column %d has no quotes: it goes to the end of its line)",
+                 " (the value at line %d column %d has no quotes: it ends at the end of its line)",
                  line, column);
     return false;
 }
@@ -320,7 +324,7 @@ static bool scan_key(scan *c)
     }
     key.upto = c->s->json.n - 1;
     size_t after = c->at;
-    bool quotes = first == '"' || first == '\''; /* a bare key goes on until the colon */
+    bool quotes = first == '"' || first == '\''; /* a bare key ends at the colon */
     while (is_space(scan_peek(c, 0))) c->at++;
     if (quotes && !scan_skip_space(c)) return false;
     if (scan_peek(c, 0) != ':') return scan_error(c, after, "':' is missing after the key");
@@ -441,7 +445,7 @@ static void error_explain(scan *c, const json_error_t *e)
     if (last < 0) return;
     dsi_text path = {0};
     key_add_path(&path, s, last);
-    scan_error(c, s->keys.at[last].at, "the key \"%s\" stands here a second time", path.s);
+    scan_error(c, s->keys.at[last].at, "the key \"%s\" occurs here a second time", path.s);
     dsi_text_free(&path);
 }
 

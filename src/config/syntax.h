@@ -10,13 +10,13 @@
 
 /* A key of the text. */
 typedef struct dsi_syntax_key {
-    int parent;        /* the key whose value it stands in, or -1 */
+    int parent;        /* the key whose value contains it, or -1 */
     size_t at;         /* in the text */
     size_t from, upto; /* its name without quotes, in the JSON */
 } dsi_syntax_key;
 
 typedef struct dsi_syntax_token {
-    size_t json, text; /* where it stands in the one and in the other */
+    size_t json, text; /* its place in the one and in the other */
 } dsi_syntax_token;
 
 typedef struct dsi_syntax {

@@ -1,4 +1,12 @@
-/* engine/engine.h: inside of an engine: its parts and its counters.
+/* engine/engine.h: the parts and the counters of an engine.
+ *
+ * Invariants: an engine belongs to the thread that made it. It owns every part
+ * but the communicator. In a step the order is forward, backward, step:
+ * went_backward is set from the one to the other. accumulated counts micro steps
+ * since the last update, not modulo gradient_accumulation_steps; batch sizes,
+ * saves and loads are possible only while it is 0 and went_backward is false.
+ * micro_steps, global_steps, global_samples and skipped_steps change in
+ * ds_engine_step (step.c) and ds_engine_load only.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_ENGINE_H
 #define DSI_ENGINE_ENGINE_H
@@ -13,11 +21,11 @@
 
 #include <deepspeed/engine.h>
 
-/* Who says whether the micro step that runs is the last one of an update. */
+/* What decides whether the current micro step is the last one of an update. */
 typedef enum dsi_ends {
-    DSI_ENDS_COUNTED, /* the engine, by gradient_accumulation_steps */
-    DSI_ENDS_NOW,     /* the program: it is */
-    DSI_ENDS_LATER    /* the program: it is not */
+    DSI_ENDS_COUNTED, /* gradient_accumulation_steps */
+    DSI_ENDS_NOW,     /* the program: it is the last */
+    DSI_ENDS_LATER    /* the program: it is not the last */
 } dsi_ends;
 
 struct ds_engine {
@@ -26,9 +34,9 @@ struct ds_engine {
     ds_module *model;
     ds_optim *optim;       /* NULL: an engine that only evaluates */
     ds_schedule *schedule; /* NULL: the learning rate stays */
-    dsi_zero *zero;        /* what updates the parameters; NULL without an optimizer */
-    dsi_scaler scaler;     /* of the loss; 1 but for fp16 */
-    dsi_ema *ema;          /* NULL until asked for */
+    dsi_zero *zero;        /* updates the parameters; NULL without an optimizer */
+    dsi_scaler scaler;     /* of the loss; 1 without fp16 */
+    dsi_ema *ema;          /* NULL until ds_engine_use_ema */
     ds_loader *loader;     /* NULL without training data */
     ds_monitor *monitor;
     dsi_timers *timers; /* NULL: off */
@@ -45,8 +53,8 @@ struct ds_engine {
     double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
     double norm;      /* of the last step: of all gradients, before clipping */
     ds_dtype dtype;   /* of parameters and activations */
-    bool joined;      /* the world is that of engines, see dsi_engine_leave */
-    bool config_made; /* optim is the configuration's */
+    bool joined;      /* an engine made the world of ranks: world_leave in initialize.c */
+    bool config_made; /* optim was made from the configuration */
     bool went_backward; /* a backward waits for its step */
     bool went_last;     /* and it was the last one of an update */
     bool applied;       /* the last step updated */
@@ -59,9 +67,9 @@ ds_status dsi_engine_abort_ranks(const ds_engine *e);
 /* engine/zero_options.c */
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
-/* engine/config_check.c: a model whose one parameter has no elements, for an optimizer that is made
- * only to check its options. It takes no memory of the device and draws nothing from the
- * thread's generator. To be freed with ds_module_free. */
+/* engine/config_check.c: a model whose one parameter has no elements, for an
+ * optimizer that is made only to check its options. It takes no device memory and
+ * does not use the thread's generator. Free it with ds_module_free. */
 ds_module *dsi_trial_model(void);
 
 #endif

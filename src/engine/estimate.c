@@ -17,7 +17,8 @@
 
 /* ---- from the configuration ------------------------------------------------------------------------------ */
 
-/* How many tensors the optimizer keeps beside each parameter; -1 with the message. */
+/* The number of tensors that the optimizer keeps for each parameter; -1 with the
+ * message. */
 static int optimizer_count_moments(const dsi_config *c)
 {
     if (!c->optimizer.type) return 0;
@@ -39,8 +40,8 @@ typedef struct Pass {
     const dsi_flat *f;
     dsi_device *device;
     int64_t before; /* bytes */
-    bool asked;     /* the op that runs has, where to write a gradient; */
-    int64_t peak;   /* until then */
+    bool asked;     /* the current op has requested a gradient buffer */
+    int64_t peak;   /* bytes, up to that request */
     struct {
         DSI_LIST(dsi_pass_event)
     } events;
@@ -57,7 +58,8 @@ static int64_t pass_peak(const Pass *p)
     return (int64_t)dsi_cache_use(p->device).peak_live - p->before;
 }
 
-/* It gets no place, but the moment is known: of the first gradient of an op. */
+/* An op requests a buffer for a gradient. It gets none, but the memory in use at the
+ * first request of an op is recorded. */
 static ds_tensor *pass_note_request(void *arg, ds_tensor *x)
 {
     (void)x;
@@ -105,7 +107,7 @@ static ds_status pass_run(Pass *p, ds_module *model, ds_tensor *input)
     return status;
 }
 
-/* The values that a pass in 16 bits would lose, and those that a forward changes (running means). */
+/* Values that a pass in 16 bits would round, and buffers that forward changes. */
 static ds_state *pass_copy_values(ds_module *model)
 {
     ds_state *now = ds_module_state(model), *copy = ds_state_new();
@@ -178,7 +180,7 @@ static ds_status estimate_from_model(const dsi_zero_opts *o, const dsi_estimate_
     return status;
 }
 
-/* ---- the answer -------------------------------------------------------------------------------------------- */
+/* ---- the estimate -------------------------------------------------------------------------------------------- */
 
 static ds_status estimate_from_config(const dsi_config *c, const ds_estimate_opts *q,
                                       dsi_estimate *e)

@@ -1,8 +1,9 @@
-/* engine/gradient_accumulation.c: where an update ends: counted by the engine, or said by the program; batch sizes that change
- * during training.
+/* engine/gradient_accumulation.c: where an update ends, by count or by the
+ * program; batch sizes that change during training.
  *
- * Micro steps are counted from the last update on, not modulo gradient_accumulation_steps as in DeepSpeed: after a
- * change of that number, or an update that the program ended early, the next group is whole.
+ * Invariants: micro steps are counted from the last update on, not modulo
+ * gradient_accumulation_steps as in DeepSpeed: after a change of that number, or
+ * an update that the program ended early, the next group is complete.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -18,7 +19,7 @@ void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary)
     if (e) e->ends = boundary ? DSI_ENDS_NOW : DSI_ENDS_LATER;
 }
 
-/* Gradients that were added up so far were divided by the old number. */
+/* Gradients that have been accumulated were divided by the old number. */
 static ds_status batch_check_between_updates(const ds_engine *e, const char *op)
 {
     if (!e->went_backward && !e->accumulated) return DS_OK;

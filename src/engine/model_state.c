@@ -1,5 +1,10 @@
-/* engine/model_state.c: the model's state dict, whole on every rank: parameters that ranks divide are gathered, and so are
- * experts that they share; and the way back, to where the parameters are trained.
+/* engine/model_state.c: the model's state dict, complete on every rank, and the
+ * way back to where the parameters are trained.
+ *
+ * Invariants: both calls are collective. Partitioned parameters and the experts of
+ * other ranks are gathered one at a time and released. Loading writes ZeRO's
+ * masters, not the low-precision copies, and publishes them at the end; it changes
+ * nothing before the state has been checked on all ranks.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -33,7 +38,7 @@ static ds_state *state_of_rank(ds_engine *e, bool masters)
 
 /* ---- experts of other ranks: Note [Experts] of nn/module.h --------------------------------------------- */
 
-/* "..deepspeed_experts.N.rest" with another number. */
+/* The name "..deepspeed_experts.N.rest" with another number. */
 static void expert_write_name(dsi_text *to, const char *name, int number)
 {
     static const char list[] = "deepspeed_experts.";
@@ -43,7 +48,8 @@ static void expert_write_name(dsi_text *to, const char *name, int number)
                  digits + strspn(digits, "0123456789"));
 }
 
-/* Entries begin .. end-1 of `own` are this rank's experts of one layer: all ranks' to `whole`, by number. */
+/* Entries [begin, end) of `own` are this rank's experts of one layer. Adds those of
+ * all ranks to `whole`, in the order of their numbers. */
 static ds_status state_add_layer(ds_state *whole, const ds_state *own, int begin, int end,
                                  const dsi_expert *first)
 {
@@ -69,7 +75,7 @@ static ds_status state_add_layer(ds_state *whole, const ds_state *own, int begin
     return status;
 }
 
-/* `own` with the experts of the other ranks among those of this one. */
+/* `own`, with the experts of all ranks. */
 static ds_state *state_with_all_experts(const ds_module *model, const ds_state *own)
 {
     ds_state *in_model = ds_module_state(model), *whole = ds_state_new();
@@ -108,7 +114,7 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
 
 /* ---- the way back -------------------------------------------------------------------------------------- */
 
-/* Parameter k of the layout: the elements that this rank updates. */
+/* Parameter k of the layout: loads the elements that this rank updates. */
 static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k,
                                  const ds_state *state)
 {

@@ -1,4 +1,5 @@
-/* engine/sync_status.c: a failure of one rank becomes one of all; texts of rank 0.
+/* engine/sync_status.c: a failure of one rank becomes a failure of all;
+ * rank 0's texts on all ranks.
  * SPDX-License-Identifier: MIT */
 #include "sync_status.h"
 
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROOM 1024 /* of a message */
+#define ROOM 1024 /* bytes of a message */
 
 /* The n elements at p as an operand. */
 static dsi_view message_view(void *p, ds_dtype dtype, int64_t n)
@@ -27,7 +28,8 @@ static ds_status message_all_reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop 
     return dsi_request_wait(dsi_all_reduce_start(c, message_view(x, DS_I64, n), op, NULL));
 }
 
-/* The least number. Who saves on rank 0 alone, as one may without ranks, waits here. */
+/* The smallest number of all ranks. A program that saves on rank 0 only waits
+ * here, and DS_DEBUG=comm prints the purpose. */
 static ds_status rank_find_first(ds_comm *c, int64_t *number)
 {
     dsi_request least = {.comm = c,

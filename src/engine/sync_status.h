@@ -1,24 +1,31 @@
-/* engine/sync_status.h: what ranks must know of each other where one of them may fail alone, at its files.
+/* engine/sync_status.h: collectives for work that can fail on one rank alone,
+ * as files do.
+ *
+ * Invariants: all functions but dsi_text_hash are collective and block; all ranks
+ * call them in the same order, also those that have failed. With one rank they
+ * return at once. They use the communicator's ordered collectives, so none may be
+ * called while a bucket is being reduced.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_AGREE_H
 #define DSI_ENGINE_AGREE_H
 
 #include <deepspeed/comm.h>
 
-/* All ranks call it, each with how it went for itself: DS_OK, or dsi_fail's status. Returns DS_OK if it
- * went well on all, else the status of the first rank that failed, with its message, on all. */
+/* mine: this rank's status, with its message set if it is a failure. Returns DS_OK
+ * if all ranks gave DS_OK; else, on all ranks, the status of the first rank that
+ * failed, with its message. */
 ds_status dsi_sync_status(ds_comm *c, ds_status mine);
 
-/* Rank 0's text on all ranks, to be freed; NULL (also rank 0's) is NULL. Fails with the communicator
- * alone. */
+/* *out: a copy of rank 0's text, to be freed, or NULL if that is NULL. Fails only if
+ * the communicator does. */
 ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out);
 
-/* Rank 0's number on all ranks. */
+/* *n becomes rank 0's number. */
 ds_status dsi_broadcast_count(ds_comm *c, int64_t *n);
 
-uint64_t dsi_text_hash(const char *text); /* texts that differ are taken to have different ones */
+uint64_t dsi_text_hash(const char *text); /* FNV-1a; differing texts are taken to differ in it */
 
-/* Whether the text is the same on all ranks. */
+/* *same: whether the text is the same on all ranks, by its hash. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);
 
 #endif

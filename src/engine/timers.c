@@ -1,4 +1,4 @@
-/* engine/timers.c: how long the parts of a step take, in the words and rules of DeepSpeed.
+/* engine/timers.c: times of the parts of a step.
  *
  * Names, order and rules are those of deepspeed/utils/timer.py and of its engine, so that scripts which
  * read its lines read ours: "time (ms) | ..." names only timers that were ever started, and times of a
@@ -150,7 +150,7 @@ void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gr
     static const char *const name[] = {"optimizer_allgather", "optimizer_gradients",
                                        "optimizer_step"};
     const double seconds[] = {allgather, gradients, update};
-    int first = stage == 3 ? 2 : 0; /* there parameters are gathered in forward */
+    int first = stage == 3 ? 2 : 0; /* in stage 3 parameters are gathered in forward */
     if (!t || !stage) return;
     for (int i = first; i < 3; i++) timer_add_time(timer_find_or_add(t, name[i]), seconds[i]);
     dsi_timers_log(t, 3 - first, name + first);

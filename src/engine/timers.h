@@ -1,4 +1,8 @@
-/* engine/timers.h: how long the parts of a step take, in the words and rules of DeepSpeed.
+/* engine/timers.h: times of the parts of a step, under DeepSpeed's names.
+ *
+ * Invariants: a timer exists from its first start. Times from start to stop add up
+ * until the timer is logged, which resets it. Micro-step timers are logged in
+ * every ds_engine_step, global ones at boundaries after them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_TIMERS_H
 #define DSI_ENGINE_TIMERS_H
@@ -7,24 +11,26 @@
 
 /* ---- timers by name (wall_clock_breakdown) --------------------------------------------------------- */
 
-/* NULL is a set of timers that is switched off: all functions take it and do nothing. */
+/* NULL is a disabled set of timers: all functions accept it and do nothing. */
 typedef struct dsi_timers dsi_timers;
 dsi_timers *dsi_timers_new(void);
 void dsi_timers_free(dsi_timers *t);
 
-/* A timer is there from its first start; times from start to stop add up until it is logged. A second
- * start begins anew (a pass that failed has no stop), a stop without a start does nothing. */
+/* A second start discards the first (a failed pass has no stop); a stop without a
+ * start does nothing. */
 void dsi_timer_start(dsi_timers *t, const char *name);
 void dsi_timer_stop(dsi_timers *t, const char *name);
-double dsi_timer_ms(const dsi_timers *t, const char *name);      /* their sum; 0 if there is none */
-double dsi_timer_mean_ms(const dsi_timers *t, const char *name); /* of one start to stop */
+double dsi_timer_ms(const dsi_timers *t, const char *name);      /* sum, in ms; 0: no such timer */
+double dsi_timer_mean_ms(const dsi_timers *t, const char *name); /* mean of a start to its stop */
 
-/* "time (ms) | fwd: 1.23 | bwd: 4.56" of those of the names that there are, which begin at 0 again. */
+/* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer, and
+ * resets these. */
 void dsi_timers_log(dsi_timers *t, int n, const char *const *names);
 
-/* The engine's own: each phase has a timer of the micro step (fwd_microstep, bwd_microstep,
- * bwd_inner_microstep, bwd_allreduce_microstep, step_microstep) and one that adds up to the boundary of
- * accumulation (fwd, bwd, bwd_inner, bwd_allreduce, step). BWD holds BWD_INNER and BWD_ALLREDUCE. */
+/* Each phase of a step has a timer of the micro step (fwd_microstep, bwd_microstep,
+ * bwd_inner_microstep, bwd_allreduce_microstep, step_microstep) and a global one
+ * up to the accumulation boundary (fwd, bwd, bwd_inner, bwd_allreduce, step). BWD
+ * contains BWD_INNER and BWD_ALLREDUCE. */
 typedef enum dsi_phase {
     DSI_FWD,
     DSI_BWD,
@@ -36,9 +42,10 @@ typedef enum dsi_phase {
 
 void dsi_phase_start(dsi_timers *t, dsi_phase phase);
 void dsi_phase_stop(dsi_timers *t, dsi_phase phase);
-/* Of the BWD that has just stopped so many seconds were BWD_ALLREDUCE; BWD_INNER is the rest. */
+/* Divides the BWD that has just stopped: `reducing` seconds are BWD_ALLREDUCE, the
+ * rest is BWD_INNER. */
 void dsi_phase_split_backward(dsi_timers *t, double reducing);
-/* An update of ZeRO's: the line of its parts, in the names of that stage; stage 0 has none. */
+/* Prints the times of the parts of ZeRO's update, in seconds; stage 0 has none. */
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
                            double update);
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase); /* since the last boundary */
@@ -47,8 +54,9 @@ void dsi_phases_log_global(dsi_timers *t);                 /* after it, at a bou
 
 /* ---- throughput ------------------------------------------------------------------------------------- */
 
-/* From a start to its stop, data loading left out; the first two steps warm up and are not counted.
- * Fields are read from outside, written by the functions. */
+/* Samples per second from forward to step, without data loading; the first two
+ * steps are a warm-up and not counted. Callers read the fields and do not write
+ * them, except for ds_engine_load. */
 typedef struct dsi_throughput {
     bool off;                /* timers.throughput.enabled: false */
     int64_t batch_size;      /* samples of one global step, over all ranks */

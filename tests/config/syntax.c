@@ -65,7 +65,7 @@ static void places(void **state)
     static const char *const cases[][2] = {
         {"{\"a\": 4", "line 1 column 8: the text ends before the closing '}'"},
         {"{\"a\": NaN}",
-         "(the value at line 1 column 7 has no quotes: it goes to the end of its line)"},
+         "(the value at line 1 column 7 has no quotes: it ends at the end of its line)"},
         {"{\n  \"a\": [1,\n", "line 3 column 1: the text ends before the closing ']'"},
         {"{\"a\": 4} more", "line 1 column 10: something follows after the end"},
         {"{\"a\" 4}", "line 1 column 5: ':' is missing after the key"},
@@ -88,8 +88,8 @@ static void places(void **state)
         {"{\n\"a\": \"\xFF\"}", "line 2 column 6: a byte that is not UTF-8"},
         {"{\"a\": 1e999}", "line 1 column 11: the number is too large"},
         {"{\"a\": {\"b\": 1,\n \"b\": 2}}",
-         "line 2 column 2: the key \"a.b\" stands here a second time"},
-        {"{a: 1\n 'a': 2}", "line 2 column 2: the key \"a\" stands here a second time"},
+         "line 2 column 2: the key \"a.b\" occurs here a second time"},
+        {"{a: 1\n 'a': 2}", "line 2 column 2: the key \"a\" occurs here a second time"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         dsi_text error = {0};
