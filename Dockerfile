@@ -7,7 +7,8 @@
 FROM debian:bookworm-slim AS build
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
     gcc libc6-dev cmake ninja-build pkg-config dpkg-dev file \
-    libjansson-dev libcurl4-openssl-dev libarchive-dev libssl-dev libpng-dev zlib1g-dev
+    libjansson-dev libcurl4-openssl-dev libarchive-dev libssl-dev libpcre2-dev libpng-dev libutf8proc-dev \
+    zlib1g-dev
 COPY . /src
 RUN cmake -S /src -B /build -G Ninja -DDS_TESTS=OFF -DDS_BENCH=OFF && cmake --build /build && \
     cpack --config /build/CPackConfig.cmake -G DEB -B /packages

@@ -12,6 +12,8 @@ set(DS_FUZZ_zip ${DS_FUZZ_pickle})
 set(DS_FUZZ_safetensors ${DS_FUZZ_pickle})
 set(DS_FUZZ_latest src/engine/checkpoint/folder.c src/engine/checkpoint/manifest.c)
 
+set(DS_FUZZ_tokenizer src/text/*.c)
+
 file(GLOB DS_FUZZERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*.c)
 foreach(source ${DS_FUZZERS})
     get_filename_component(name ${source} NAME_WE)

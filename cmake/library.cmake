@@ -40,7 +40,8 @@ add_library(ds_core OBJECT ${DS_SOURCES})
 target_link_libraries(ds_core PRIVATE ds_options ${DS_LINKED})
 target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
 # Opened when first needed (src/base/library.h): only their headers.
-target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS})
+target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS}
+    ${PCRE2_INCLUDE_DIRS} ${UTF8PROC_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
 if(DS_CUDA_VERSION)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/device.c PROPERTIES COMPILE_DEFINITIONS DSI_HAVE_CUDA)

@@ -26,6 +26,7 @@
 #include <deepspeed/optim.h>
 #include <deepspeed/parallel.h>
 #include <deepspeed/tensor.h>
+#include <deepspeed/text.h>
 #include <deepspeed/types.h>
 
 #endif

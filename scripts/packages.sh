@@ -40,6 +40,8 @@ need_build()
     need_library libcurl libcurl4-openssl-dev download
     need_library libarchive libarchive-dev archives
     need_library libcrypto libssl-dev checksums
+    need_library libpcre2-8 libpcre2-dev 'patterns of tokenizers'
+    need_library libutf8proc libutf8proc-dev 'Unicode forms of tokenizers'
     need_library libpng libpng-dev images
     need_library zlib zlib1g-dev 'files of PyTorch'
     [ -s "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ -d /etc/pki/tls ] ||

@@ -233,10 +233,11 @@ static void run_file(Reference *r, const char *file, void (*run)(Reference *r))
     json_error_t error;
     snprintf(path, sizeof path, "%s/%s", r->folder, file);
     r->id = file;
-    r->json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    r->json = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->json &&
         json_error_code(&error) == json_error_numeric_overflow) /* Python's integers are longer */
-        r->json = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+        r->json = json_load_file(
+            path, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     if (!r->json) {
         reference_fail(r, "line %d: %s", error.line, error.text);
         return;

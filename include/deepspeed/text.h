@@ -1,0 +1,87 @@
+/* deepspeed/text.h: tokenizers of Hugging Face's tokenizer.json.
+ *
+ *     ds_tokenizer *t = ds_tokenizer_load("gpt2");
+ *     ds_tokens tokens = {0};
+ *     ds_encode(t, text, strlen(text), &tokens, (ds_encode_opts){0});
+ *     char *same = ds_decode(t, tokens.ids, tokens.n, (ds_decode_opts){0});
+ *     free(same);
+ *     ds_tokens_free(&tokens);
+ *     ds_tokenizer_free(t);
+ *
+ * Ids and text are those of the Python package tokenizers, for models of type
+ * BPE: byte-level (GPT-2, Llama 3, Qwen2, SmolLM2) and with byte fallback
+ * (Llama 2, Mistral). A component of the file that would change the result and
+ * is not implemented is refused by name when the file is loaded.
+ *
+ * A tokenizer is used by one thread at a time: it remembers words.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_TEXT_H
+#define DEEPSPEED_TEXT_H
+
+#include <deepspeed/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_tokenizer ds_tokenizer;
+
+/* Loads a tokenizer. path: tokenizer.json, or a folder that contains it.
+ * Returns NULL with a message if the file cannot be read (DS_EIO), is not what
+ * it should be (DS_EFORMAT), or needs what is not implemented (DS_EINVAL). */
+DS_API ds_tokenizer *ds_tokenizer_load(const char *path);
+
+/* The same from the text of a tokenizer.json of `bytes` bytes; name begins
+ * messages. */
+DS_API ds_tokenizer *ds_tokenizer_from_json(const char *json, size_t bytes, const char *name);
+DS_API void ds_tokenizer_free(ds_tokenizer *t); /* NULL: nothing */
+
+/* Number of tokens, added ones included: one more than the highest id. */
+DS_API int64_t ds_tokenizer_vocab_size(const ds_tokenizer *t);
+/* The id of a token as it is written in tokenizer.json; -1: there is none. */
+DS_API int64_t ds_token_to_id(const ds_tokenizer *t, const char *token);
+/* The token of an id, as it is written in tokenizer.json; NULL: there is none.
+ * Valid as long as t. */
+DS_API const char *ds_id_to_token(const ds_tokenizer *t, int64_t id);
+
+/* A growable list of ids; all 0 at first. */
+typedef struct ds_tokens {
+    uint32_t *ids; /* [n] */
+    int64_t n, room;
+} ds_tokens;
+DS_API void ds_tokens_free(ds_tokens *tokens);
+
+typedef struct ds_encode_opts {
+    bool no_special_tokens; /* do not add begin and end tokens; special tokens
+                               that the text contains are found all the same */
+} ds_encode_opts;
+
+/* Tokenizer.encode: appends the ids of text, `bytes` bytes of UTF-8, to *out.
+ * Bytes that are not UTF-8 count as U+FFFD, as in Python's "replace". Fails
+ * only if the file's pattern exceeds its limits on this text (DS_EFORMAT), or a
+ * library is missing (DS_EIO); *out is then as before. */
+DS_API ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *out,
+                           ds_encode_opts opts);
+
+typedef struct ds_decode_opts {
+    size_t *bytes;            /* if not NULL: receives the length */
+    bool keep_special_tokens; /* the default leaves them out */
+} ds_decode_opts;
+
+/* Tokenizer.decode: the text of n ids, ended by a 0 byte, to be freed with
+ * free(). Unknown ids are left out. */
+DS_API char *ds_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n, ds_decode_opts opts);
+
+/* DecodeStream of tokenizers: text of ids that come one by one. */
+typedef struct ds_decode_stream ds_decode_stream;
+/* t is borrowed until ds_decode_stream_free. */
+DS_API ds_decode_stream *ds_decode_stream_new(const ds_tokenizer *t, bool keep_special_tokens);
+/* The text that id completes: whole characters, "" while one is incomplete.
+ * Valid until the next call. */
+DS_API const char *ds_decode_stream_step(ds_decode_stream *s, uint32_t id);
+DS_API void ds_decode_stream_free(ds_decode_stream *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

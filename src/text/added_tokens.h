@@ -1,0 +1,49 @@
+/* text/added_tokens.h: tokens that are looked for in the text before it is
+ * split, such as <|endoftext|>.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_TEXT_ADDED_TOKENS_H
+#define DSI_TEXT_ADDED_TOKENS_H
+
+#include "base/list.h"
+
+#include <deepspeed/types.h>
+
+typedef struct dsi_added_token {
+    char *content; /* as looked for; owned */
+    size_t n;
+    uint32_t id;
+    bool single_word;    /* only where no letter or digit touches it */
+    bool lstrip, rstrip; /* it takes in the white space on that side */
+} dsi_added_token;
+
+/* Tokens that are looked for in one form of the text: as it came, or
+ * normalized. Invariant, after dsi_added_tokens_sort: tokens of the same first
+ * byte are neighbours, longer ones first; first[c] is the first of byte c. */
+typedef struct dsi_added_tokens {
+    DSI_LIST(dsi_added_token)
+    int first[256]; /* -1: no token begins with this byte */
+} dsi_added_tokens;
+
+void dsi_added_tokens_sort(dsi_added_tokens *a);
+void dsi_added_tokens_free(dsi_added_tokens *a);
+
+/* A section of a text: [begin, end); id is DSI_NO_TOKEN for ordinary text. */
+typedef struct dsi_section {
+    size_t begin, end;
+    uint32_t id;
+} dsi_section;
+
+/* The section that begins at *at; moves *at and *search on, both 0 at first.
+ * False at the end. The leftmost token counts, of several there the longest. */
+typedef struct dsi_section_iterator {
+    const dsi_added_tokens *tokens;
+    const char *s;
+    size_t n;
+    size_t at;     /* where the next section begins */
+    size_t search; /* where the next token is looked for */
+    dsi_section token;
+    bool has_token; /* token follows the section handed out last */
+} dsi_section_iterator;
+bool dsi_section_next(dsi_section_iterator *it, dsi_section *out);
+
+#endif

@@ -1,0 +1,148 @@
+/* text/decoder.c: from tokens to text.
+ * SPDX-License-Identifier: MIT */
+#include "decoder.h"
+
+#include "normalizer.h"
+#include "unicode.h"
+
+#include <string.h>
+
+void dsi_decoder_free(dsi_decoder *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        dsi_regex_free(d->at[i].pattern);
+        dsi_free(d->at[i].content);
+    }
+    dsi_list_free(d);
+}
+
+void dsi_texts_free(dsi_texts *texts)
+{
+    for (int i = 0; i < texts->n; i++) dsi_text_free(&texts->at[i]);
+    dsi_list_free(texts);
+}
+
+/* The byte that "<0xNN>" stands for; -1: t is no such token. */
+static int fallback_byte(const dsi_text *t)
+{
+    if (t->n != 6 || memcmp(t->s, "<0x", 3) != 0 || t->s[5] != '>') return -1;
+    int byte = 0;
+    for (int i = 3; i < 5; i++) {
+        const char *digits = "0123456789ABCDEF", *lower = "0123456789abcdef";
+        const char *at = strchr(digits, t->s[i]), *small = strchr(lower, t->s[i]);
+        if (!t->s[i] || (!at && !small)) return -1;
+        byte = byte * 16 + (int)(at ? at - digits : small - lower);
+    }
+    return byte;
+}
+
+/* A run of fallback bytes ends: its characters, or U+FFFD for each byte. */
+static void run_end(dsi_text *run, dsi_texts *out)
+{
+    if (!run->n) return;
+    dsi_text text = {0};
+    if (dsi_utf8_is_valid(run->s, run->n))
+        dsi_text_add_bytes(&text, run->s, run->n);
+    else
+        for (size_t i = 0; i < run->n; i++) dsi_utf8_append(&text, 0xFFFD);
+    dsi_list_add(out, text);
+    run->n = 0;
+}
+
+static void byte_fallback(dsi_texts *tokens)
+{
+    dsi_texts out = {0};
+    dsi_text run = {0};
+    for (int i = 0; i < tokens->n; i++) {
+        int byte = fallback_byte(&tokens->at[i]);
+        if (byte >= 0) {
+            dsi_text_add_bytes(&run, &(char){(char)byte}, 1);
+            dsi_text_free(&tokens->at[i]);
+        } else {
+            run_end(&run, &out);
+            dsi_list_add(&out, tokens->at[i]);
+        }
+    }
+    run_end(&run, &out);
+    dsi_text_free(&run);
+    dsi_list_free(tokens);
+    *tokens = out;
+}
+
+static void fuse(dsi_texts *tokens)
+{
+    dsi_text all = {0};
+    for (int i = 0; i < tokens->n; i++) dsi_text_add_bytes(&all, tokens->at[i].s, tokens->at[i].n);
+    dsi_texts_free(tokens);
+    dsi_list_add(tokens, all);
+}
+
+static void strip(const dsi_decoder_step *step, dsi_text *t)
+{
+    size_t n = strlen(step->content), begin = 0, end = t->n;
+    for (int k = 0; k < step->start && end - begin >= n; k++) {
+        if (memcmp(t->s + begin, step->content, n) != 0) break;
+        begin += n;
+    }
+    for (int k = 0; k < step->stop && end - begin >= n; k++) {
+        if (memcmp(t->s + end - n, step->content, n) != 0) break;
+        end -= n;
+    }
+    if (end - begin == t->n) return;
+    memmove(t->s, t->s + begin, end - begin);
+    t->n = end - begin;
+    t->s[t->n] = 0;
+}
+
+static void replace(const dsi_regex *pattern, const char *content, dsi_text *t)
+{
+    dsi_text changed = {0};
+    if (t->n) dsi_replace_all(pattern, content, t->s, t->n, &changed);
+    dsi_text_free(t);
+    *t = changed;
+}
+
+static void byte_level(dsi_texts *tokens)
+{
+    dsi_text text = {0};
+    fuse(tokens);
+    dsi_utf8_append_repaired(&text, tokens->at[0].s, tokens->at[0].n);
+    dsi_text_free(&tokens->at[0]);
+    tokens->at[0] = text;
+}
+
+static void step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
+{
+    switch (step->kind) {
+    case DSI_DECODE_BYTE_LEVEL:
+        byte_level(tokens);
+        break;
+    case DSI_DECODE_BYTE_FALLBACK:
+        byte_fallback(tokens);
+        break;
+    case DSI_DECODE_FUSE:
+        fuse(tokens);
+        break;
+    case DSI_DECODE_REPLACE:
+    case DSI_DECODE_STRIP:
+    case DSI_DECODE_METASPACE:
+        for (int i = 0; i < tokens->n; i++) {
+            bool start = i == 0 && step->kind == DSI_DECODE_METASPACE && step->start;
+            if (step->kind == DSI_DECODE_STRIP)
+                strip(step, &tokens->at[i]);
+            else
+                replace(step->pattern, start ? "" : step->content, &tokens->at[i]);
+        }
+        break;
+    }
+}
+
+void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to)
+{
+    for (int i = 0; i < d->n; i++) step_apply(&d->at[i], tokens);
+    for (int i = 0; i < tokens->n; i++) {
+        if (d->join_by_space && i) dsi_text_add_bytes(to, " ", 1);
+        dsi_text_add_bytes(to, tokens->at[i].s, tokens->at[i].n);
+    }
+    dsi_texts_free(tokens);
+}

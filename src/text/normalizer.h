@@ -1,0 +1,40 @@
+/* text/normalizer.h: the "normalizer" of tokenizer.json: steps that change the
+ * text before it is split.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_TEXT_NORMALIZER_H
+#define DSI_TEXT_NORMALIZER_H
+
+#include "base/list.h"
+#include "base/text.h"
+#include "regex.h"
+
+typedef enum dsi_normalizer_kind {
+    DSI_NORMALIZE_FORM,    /* NFC, NFD, NFKC, NFKD: form, options of utf8proc */
+    DSI_NORMALIZE_PREPEND, /* content before a text that is not empty */
+    DSI_NORMALIZE_REPLACE, /* content in place of each match of pattern */
+    DSI_NORMALIZE_STRIP    /* white space at the ends */
+} dsi_normalizer_kind;
+
+typedef struct dsi_normalizer_step {
+    dsi_normalizer_kind kind;
+    int form;
+    char *content; /* owned */
+    dsi_regex *pattern;
+    bool left, right;
+} dsi_normalizer_step;
+
+typedef struct dsi_normalizer {
+    DSI_LIST(dsi_normalizer_step)
+} dsi_normalizer;
+
+void dsi_normalizer_free(dsi_normalizer *n);
+
+/* Applies all steps to *text, valid UTF-8, in place. DS_ENOMEM, DS_EFORMAT or
+ * DS_EIO with a message; *text then has any value. */
+ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text);
+
+/* Appends s with each match of pattern replaced by content. */
+ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
+                          dsi_text *to);
+
+#endif

@@ -1,0 +1,148 @@
+/* text/pre_tokenizer.c: splits a text into words.
+ *
+ * Steps are nested, not run one after another over lists of pieces: each piece
+ * goes through all steps before the next one is cut off, so a text of any size
+ * needs no memory for its pieces.
+ * SPDX-License-Identifier: MIT */
+#include "pre_tokenizer.h"
+
+#include "base/text.h"
+#include "normalizer.h"
+
+#include <string.h>
+
+void dsi_pre_tokenizer_free(dsi_pre_tokenizer *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        dsi_regex_free(p->at[i].pattern);
+        dsi_free(p->at[i].replacement);
+    }
+    dsi_list_free(p);
+}
+
+/* What all steps have in common during one call of dsi_pre_tokenize. */
+typedef struct Splitter {
+    const dsi_pre_tokenizer *p;
+    dsi_word_fn *fn;
+    void *arg;
+} Splitter;
+
+static ds_status step_run(const Splitter *sp, int step, const char *s, size_t n, bool at_start);
+
+/* The piece that is not handed on yet, as the next item may still be merged
+ * with it: [begin, end) of s. */
+typedef struct Pending {
+    const Splitter *sp;
+    int step;
+    const char *s;
+    bool at_start;
+    size_t begin, end;
+    bool is_match, any;
+} Pending;
+
+static ds_status pending_emit(Pending *p)
+{
+    bool emit = p->any && p->end > p->begin;
+    p->any = false;
+    if (!emit) return DS_OK;
+    return step_run(p->sp, p->step + 1, p->s + p->begin, p->end - p->begin,
+                    p->at_start && p->begin == 0);
+}
+
+/* Whether an item, a match or what is between matches, belongs to the pending piece. */
+static bool pending_takes(const Pending *p, dsi_split_behavior behavior, bool is_match)
+{
+    if (!p->any) return false;
+    switch (behavior) {
+    case DSI_SPLIT_MERGED_WITH_PREVIOUS:
+        return is_match && !p->is_match;
+    case DSI_SPLIT_MERGED_WITH_NEXT:
+        return !is_match && p->is_match;
+    case DSI_SPLIT_CONTIGUOUS:
+        return is_match == p->is_match;
+    case DSI_SPLIT_REMOVED:
+    case DSI_SPLIT_ISOLATED:
+        break;
+    }
+    return false;
+}
+
+static ds_status pending_add(Pending *p, size_t begin, size_t end, bool is_match)
+{
+    const dsi_pre_tokenizer_step *step = &p->sp->p->at[p->step];
+    if (begin == end) return DS_OK;
+    if (step->invert) is_match = !is_match;
+    if (pending_takes(p, step->behavior, is_match)) {
+        p->end = end;
+        /* A merged piece is complete: it takes nothing more. */
+        p->is_match = step->behavior == DSI_SPLIT_CONTIGUOUS
+                          ? is_match
+                          : step->behavior == DSI_SPLIT_MERGED_WITH_PREVIOUS;
+        return DS_OK;
+    }
+    ds_status status = pending_emit(p);
+    p->any = !(is_match && step->behavior == DSI_SPLIT_REMOVED);
+    p->begin = begin;
+    p->end = end;
+    p->is_match = is_match;
+    return status;
+}
+
+static ds_status split_run(const Splitter *sp, int step, const char *s, size_t n, bool at_start)
+{
+    Pending pending = {sp, step, s, at_start, 0, 0, false, false};
+    size_t at = 0, begin, end;
+    ds_status found = DS_OK, status = DS_OK;
+    while (status == DS_OK &&
+           dsi_regex_find(sp->p->at[step].pattern, s, n, at, &begin, &end, &found)) {
+        status = pending_add(&pending, at, begin, false);
+        if (status == DS_OK) status = pending_add(&pending, begin, end, true);
+        at = end;
+    }
+    if (status == DS_OK) status = found;
+    if (status == DS_OK) status = pending_add(&pending, at, n, false);
+    return status == DS_OK ? pending_emit(&pending) : status;
+}
+
+/* Metaspace: r in place of each space, and before the piece. */
+static void replace_spaces(const dsi_pre_tokenizer_step *step, const char *s, size_t n,
+                           bool at_start, dsi_text *to)
+{
+    const char *r = step->replacement;
+    size_t length = strlen(r);
+    bool there = *s == ' ' || (n >= length && !memcmp(s, r, length));
+    bool wanted = step->scheme == DSI_PREPEND_ALWAYS ||
+                  (step->scheme == DSI_PREPEND_FIRST && at_start);
+    if (wanted && !there) dsi_text_add_bytes(to, r, length);
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        if (i < n && s[i] != ' ') continue;
+        dsi_text_add_bytes(to, s + from, i - from);
+        if (i < n) dsi_text_add_bytes(to, r, length);
+        from = i + 1;
+    }
+}
+
+static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
+{
+    if (i == sp->p->n) return sp->fn(sp->arg, s, n);
+    const dsi_pre_tokenizer_step *step = &sp->p->at[i];
+    dsi_text changed = {0};
+    if (step->replacement) {
+        replace_spaces(step, s, n, at_start, &changed);
+    } else if (step->prefix_space && *s != ' ') {
+        dsi_text_add_bytes(&changed, " ", 1);
+        dsi_text_add_bytes(&changed, s, n);
+    }
+    if (changed.n) s = changed.s, n = changed.n;
+    ds_status status = step->pattern ? split_run(sp, i, s, n, at_start)
+                                     : step_run(sp, i + 1, s, n, at_start);
+    dsi_text_free(&changed);
+    return status;
+}
+
+ds_status dsi_pre_tokenize(const dsi_pre_tokenizer *p, const char *s, size_t n, bool at_start,
+                           dsi_word_fn *fn, void *arg)
+{
+    Splitter sp = {p, fn, arg};
+    return step_run(&sp, 0, s, n, at_start);
+}

@@ -1,0 +1,41 @@
+/* text/tokenizer.h: a tokenizer: the components of tokenizer.json.
+ *
+ *     text -> sections between added tokens -> normalized -> sections again
+ *          -> words -> ids -> with the template's special tokens
+ *
+ * Invariants: words[i].n is 0 or the entry is complete; a word is only looked
+ * for at the place that its hash gives. The components do not change after the
+ * load, so only the scratch memory of `bpe` and `words` make a tokenizer
+ * unfit for two threads at a time.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_TEXT_TOKENIZER_H
+#define DSI_TEXT_TOKENIZER_H
+
+#include "added_tokens.h"
+#include "bpe.h"
+#include "decoder.h"
+#include "normalizer.h"
+#include "pre_tokenizer.h"
+
+#define DSI_CACHED_WORDS 32768 /* a power of 2 */
+#define DSI_CACHED_BYTES 40    /* longer words are encoded each time */
+#define DSI_CACHED_IDS   12
+
+/* A word that was encoded before. */
+typedef struct dsi_cached_word {
+    uint16_t n, n_ids; /* bytes; 0: free */
+    char word[DSI_CACHED_BYTES];
+    uint32_t ids[DSI_CACHED_IDS];
+} dsi_cached_word;
+
+struct ds_tokenizer {
+    dsi_bpe bpe;
+    dsi_normalizer normalizer;
+    dsi_pre_tokenizer pre_tokenizer;
+    dsi_added_tokens raw, normalized; /* looked for before and after the normalizer */
+    dsi_decoder decoder;
+    ds_tokens before, after; /* special tokens of the template */
+    dsi_cached_word *words;  /* [DSI_CACHED_WORDS] */
+};
+
+#endif
