@@ -1,12 +1,14 @@
-/* bench/adam.c: AdamW over 100 million parameters, beside a triad a = b + s c on the same threads: GB/s.
+/* bench/adam.c: AdamW over 100 million parameters, compared with a triad a = b
+ * + s c on the same threads: GB/s.
  *
  *   bench_adam [millions of parameters] [threads ...]
  *
- * An element of float32 Adam moves 28 bytes: p, m, v read and written, g read. With a float32 master,
- * a 16-bit gradient and a 16-bit copy it is 28 as well. The triad moves 12; but plain stores read a line
- * before they write it, so there is a second one that stores past the caches. Rounds take turns, so
- * that all meet the same machine; medians of 9. With one thread the time is the thread's own, so that a
- * neighbour on its core does not count.
+ * An element of float32 Adam moves 28 bytes: p, m, v read and written, g read.
+ * With a float32 master, a 16-bit gradient and a 16-bit copy it is 28 as well.
+ * The triad moves 12. Plain stores read a cache line before they write it, so a
+ * second triad uses streaming stores. Rounds alternate; the results are medians
+ * of 9. With one thread, thread time is measured, so that other load on the
+ * core does not count.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/work.h"

@@ -1,12 +1,14 @@
-/* bench/checkpoint.c: a large state dict to the disk and back, beside dd on the same disk and beside torch.save and
- * torch.load, in turns.
+/* bench/checkpoint.c: saves and loads a large state dict, compared with dd on
+ * the same disk and with torch.save and torch.load, in alternating rounds.
  *
  *     bench_checkpoint [MiB (1024)] [FOLDER (.)] [ROUNDS (3)]
  *
- * Written: a new file, until it is on the disk (fsync; for PyTorch too, which does not do so by itself). Read: until
- * every byte was read once; cold: after the file was dropped from the page cache. The best of the rounds counts, as
- * others use the disk too. Memory: what the process has more at its peak,
- * without the pages of mapped files, which are the cache's. $DS_PEER_PYTHON: a python with torch (python3).
+ * Written: a new file, until it is on the disk (with fsync, also for PyTorch,
+ * which does not call it). Read: until every byte was read once; cold: after
+ * the file was dropped from the page cache. The best of the rounds is printed,
+ * because others use the disk too. Memory: the additional memory at the peak,
+ * without pages of mapped files, which belong to the page cache.
+ * $DS_PEER_PYTHON: a python with torch (python3).
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 

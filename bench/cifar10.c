@@ -1,8 +1,10 @@
-/* bench/cifar10.c: how fast the tutorial network trains, through the public interface alone, written as
- * a user would write it: forward, loss, backward, SGD with momentum.
+/* bench/cifar10.c: the training speed of the tutorial's network, through the
+ * public headers, written as in a user's program: forward, loss, backward, SGD
+ * with momentum.
  *
- * Prints one line of JSON a batch size: samples per second, microseconds a step, seconds from process
- * start to the end of the first step, peak memory. Batches lie ready in memory, or come from the loader.
+ * Prints one line of JSON a batch size: samples per second, microseconds a
+ * step, seconds from process start to the end of the first step, peak memory.
+ * Batches are ready in memory, or come from the loader.
  * SPDX-License-Identifier: MIT */
 #include "classify.h"
 
@@ -87,13 +89,15 @@ static double now(clockid_t clock)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* When the kernel started this process, on CLOCK_BOOTTIME, to a hundredth of a second. */
+/* When the kernel started this process, on CLOCK_BOOTTIME, to a hundredth of a
+ * second. */
 static double process_start(void)
 {
     FILE *f = fopen("/proc/self/stat", "r");
     unsigned long long ticks = 0;
     if (!f) return now(CLOCK_BOOTTIME);
-    /* "pid (name) state ...": start is the 22nd field, the 20th behind the name, which has no blanks here */
+    /* "pid (name) state ...": start is the 22nd field, the 20th behind the
+     * name, which has no blanks here */
     if (fscanf(f,
                "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
                "%*d %llu",

@@ -1,9 +1,11 @@
-/* bench/comm.c: latency and bandwidth of collectives by size, beside what a memory copy reaches.
+/* bench/comm.c: latency and bandwidth of collectives by size, compared with a
+ * memory copy.
  *
  *     bench_comm                       2 and 4 ranks as threads
  *     mpirun -n 4 bench_comm           4 ranks as processes
  *
- * Bus bandwidth, as NCCL's tests count it: what an ideal ring would have to carry on each link.
+ * Bus bandwidth is defined as in NCCL's tests: the bytes that an ideal ring
+ * sends on each link.
  * SPDX-License-Identifier: MIT */
 #include "comm/comm.h"
 #include "base/clock.h"

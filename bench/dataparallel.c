@@ -1,10 +1,12 @@
-/* bench/dataparallel.c: what replicas bring: the tutorial network, SGD with momentum, the same total batch on one
- * thread alone and divided among replicas, a thread each.
+/* bench/dataparallel.c: the speed-up by DataParallel: the tutorial's network,
+ * SGD with momentum, the same total batch on one thread and divided among
+ * replicas, one thread each.
  *
  *     DS_BENCH_CORE=2,3 bench/run dataparallel
  *
- * The two take turns in blocks of steps, so that a slow moment of the machine meets both; the median of the
- * blocks counts. Prints a line of JSON for each batch size.
+ * Both run in alternating blocks of steps, so that load of the machine affects
+ * both; the result is the median of the blocks. Prints a line of JSON for each
+ * batch size.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
@@ -104,7 +106,7 @@ static void compare(const Options *o, int batch)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {options, parse, NULL, "What replicas bring over one thread.",
+    static const struct argp argp = {options, parse, NULL, "Speed-up of replicas over one thread.",
                                      NULL,    NULL,  NULL};
     Options o = {0, 2, 6400, 21};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 2;

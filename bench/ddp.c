@@ -1,12 +1,15 @@
-/* bench/ddp.c: a training step on several ranks: DistributedDataParallel and the stages of ZeRO, in samples a
- * second over all ranks. Ranks are threads of this process, or those of mpirun.
+/* bench/ddp.c: a training step on several ranks: DistributedDataParallel and
+ * the stages of ZeRO, in samples a second over all ranks. Ranks are threads of
+ * this process, or those of mpirun.
  *
  *     --net cifar    the tutorial's network (62 thousand parameters), SGD with momentum
  *     --net mlp      four layers of 1600 x 1600 (10 million), AdamW
  *
- * The kinds take turns in blocks of steps, so that a slow moment of the machine meets all; the median of the
- * blocks counts. "plain" is one rank's loop without any reduction, on as many ranks: what communication
- * costs is the difference; "deterministic" is stage 2 with that key. Prints a line of JSON for each kind.
+ * The kinds run in alternating blocks of steps, so that load of the machine
+ * affects all; the result is the median of the blocks. "plain" is the loop
+ * without any reduction, on as many ranks; the difference to it is the cost of
+ * communication. "deterministic" is stage 2 with that key. Prints a line of
+ * JSON for each kind.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"

@@ -1,8 +1,9 @@
-/* bench/engine.c: what the engine costs over the plain loop: the tutorial network, AdamW, clipping at 1.0;
- * forward, loss, backward, step, both written as a user would write them, on the same batch.
+/* bench/engine.c: the cost of the engine over the plain loop: the tutorial's
+ * network, AdamW, clipping at 1.0; forward, loss, backward, step, both written
+ * as in a user's program, on the same batch.
  *
- * The two take turns in blocks of steps, so that a slow moment of the machine meets both; the median of the
- * blocks counts. Prints one line of JSON.
+ * Both run in alternating blocks of steps, so that load of the machine affects
+ * both; the result is the median of the blocks. Prints one line of JSON.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
@@ -84,7 +85,7 @@ static ds_engine *make_engine(const Options *o)
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        options, parse, NULL, "What the engine costs over the plain loop.", NULL, NULL, NULL};
+        options, parse, NULL, "Cost of the engine over the plain loop.", NULL, NULL, NULL};
     Options o = {4, 200, 41, "fp32"};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return 2;
     ds_module *net = net_new();

@@ -1,12 +1,16 @@
-/* bench/equal.c: whether several ranks train as one does: each stage of ZeRO for some steps on the same global batches,
- * beside one rank, by the largest difference of a parameter, as a part of the largest parameter. Ranks are threads of
- * this process, or those of mpirun.
+/* bench/equal.c: compares training on several ranks with one rank: each ZeRO
+ * stage, for some steps on the same global batches. Prints the largest
+ * difference of a parameter, relative to the largest parameter. Ranks are
+ * threads of this process, or those of mpirun.
  *
- * "plain": the mean over ranks is rounded in another place than on one rank, and steps carry that on; all stages have
- * the same bits. "deterministic" (the key of zero_optimization): on 1, 2, 4, 8 .. ranks nothing differs.
- * Fails if a stage has other bits than it should, if plain differs by more than --most, or deterministic at all on
- * ranks that are a power of two. With several micro steps stages 2 and 3 add up sums of ranks, 0 and 1 sum over ranks
- * what was added, which is rounded elsewhere: stage 3 is then compared with stage 2.
+ * "plain": the mean over ranks is rounded in another place than on one rank,
+ * and later steps amplify that; all stages have the same bits. "deterministic"
+ * (the key of zero_optimization): 1, 2, 4, 8, ... ranks have the same bits.
+ * Fails if a stage has other bits than it should, if plain differs by more than
+ * --most, or if deterministic differs on a power of two of ranks. With several
+ * micro steps, stages 2 and 3 add sums over ranks, while stages 0 and 1 add
+ * micro steps first, which rounds differently; stage 3 is then compared with
+ * stage 2.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed.h>
 

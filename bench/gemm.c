@@ -1,11 +1,13 @@
-/* bench/gemm.c: matrix products: GF/s, the share of this core's measured peak, and a BLAS beside it.
+/* bench/gemm.c: matrix products: GF/s, the fraction of this core's measured
+ * peak, and a BLAS for comparison.
  *
  *     bench_gemm [text [dtype]]     only the rows whose first words hold text; "-": as bench/peer_gemm.py asks
  *
- * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names a shared library that has sgemm_
- * (libopenblas.so.0; PyTorch's libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in turns of
- * 3 ms or more, in one process and on the same memory, and the last column is the median of the turns' ratios, above 1
- * where ours is faster.
+ * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names
+ * a shared library that has sgemm_ (libopenblas.so.0; PyTorch's
+ * libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in
+ * turns of 3 ms or more, in one process and on the same memory, and the last
+ * column is the median of the turns' ratios, above 1 where ours is faster.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "device/cpu/cpu.h"
@@ -115,7 +117,8 @@ static void run_blas(const Bench *x, const Row *r)
 
 typedef void Run(const Bench *, const Row *);
 
-/* Of one thread, the processor's time: what others run on the core meanwhile does not count. */
+/* Of one thread, the processor's time: what others run on the core meanwhile
+ * does not count. */
 static double clock_of(const Bench *x) { return x->threads > 1 ? dsi_now() : dsi_thread_time(); }
 
 static double seconds(const Bench *x, const Row *r, Run *run, int times)

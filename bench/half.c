@@ -1,9 +1,11 @@
-/* bench/half.c: what 16 bits save and cost: training steps of the engine in float32, bf16 and fp16, of the
- * tutorial network (batch 16) and of a wide MLP, 1024-4096-4096-10 (batch 256), with AdamW and clipping.
+/* bench/half.c: savings and costs of 16-bit floats: training steps of the
+ * engine in float32, bf16 and fp16, of the tutorial network (batch 16) and of a
+ * wide MLP, 1024-4096-4096-10 (batch 256), with AdamW and clipping.
  *
- * Columns: bytes of parameters, gradients and optimizer state (moments; masters of 16 bits), as the engine
- * says of itself; "kept", what forward leaves for backward; "peak", the most that forward and backward took
- * above what was there before them, gradients included; the median step in milliseconds.
+ * Columns: bytes of parameters, gradients and optimizer state (moments; master
+ * weights of 16-bit parameters), as the engine reports them; "kept": saved
+ * tensors after forward; "peak": additional memory during forward and backward,
+ * gradients included; the median step in milliseconds.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "classify.h"
@@ -129,7 +131,7 @@ static void measure(const Net *net, const char *dtype, int steps)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {options, parse, NULL, "What 16 bits save and cost.",
+    static const struct argp argp = {options, parse, NULL, "Savings and costs of 16-bit floats.",
                                      NULL,    NULL,  NULL};
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     const Net nets[] = {{"tutorial", net_new, ds_shape(16, 3, 32, 32), 50},

@@ -1,5 +1,6 @@
-/* bench/kernels.c: the convolution and pooling kernels at the tutorial network's shapes, in the order of
- * a training step, as time a sample and as a share of the core's FMA peak; and the register tiles alone.
+/* bench/kernels.c: the convolution and pooling kernels at the tutorial
+ * network's shapes, in the order of a training step, as time a sample and as a
+ * share of the core's FMA peak; and the register tiles alone.
  *
  *     bench_kernels              tiles, some shapes, and the step at batches 4, 16 and 128
  *     bench_kernels batch ...    the step alone
@@ -51,7 +52,8 @@ static const dsi_kernels *kernels_of(const char *isa)
     return table ? &table->kernels : NULL;
 }
 
-/* The generic kernels have vectors of 4 and no FMA everywhere: compared with half of AVX2's peak. */
+/* The generic kernels have vectors of 4 and no FMA everywhere: compared with
+ * half of AVX2's peak. */
 static double peak_of(const dsi_kernels *k)
 {
     double best = 1;
@@ -282,7 +284,8 @@ static void bench_shape(const dsi_kernels *k, dsi_stream *s, const Shape *o, int
     printf("\n");
 }
 
-/* One sample in the first cache again and again: what is left is the tile itself. */
+/* One sample in the first cache again and again: what is left is the tile
+ * itself. */
 static const Shape tiles[] = {
     {"channel tile, 16 channels", 100, 24, 8, 24, 16, 3, 5, 1, 0, true, true},
     {"channel tile, 32 channels", 100, 24, 8, 16, 32, 3, 5, 1, 0, true, true},

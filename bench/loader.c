@@ -1,6 +1,8 @@
-/* bench/loader.c: what ds_loader_next costs the thread that trains, beside steps of a given length.
+/* bench/loader.c: the time that ds_loader_next takes on the training thread,
+ * with steps of a given length.
  *
- * Samples are images of CIFAR-10's size in memory, to_float and normalize over them.
+ * Samples are images of CIFAR-10's size in memory, to_float and normalize over
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "median.h"

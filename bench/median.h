@@ -1,4 +1,5 @@
-/* bench/median.h: the middle one of several measurements: what neighbours on the machine disturb are the others.
+/* bench/median.h: the middle one of several measurements: what neighbours on
+ * the machine disturb are the others.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_MEDIAN_H
 #define BENCH_MEDIAN_H

@@ -1,10 +1,12 @@
-/* bench/moe.c: a layer of experts, forward and backward; beside it the experts alone, each on its share of the tokens,
- * which no layer can be faster than. bench/peer_moe.py is DeepSpeed's side.
+/* bench/moe.c: an MoE layer, forward and backward; and the experts alone, each
+ * on its share of the tokens, as a lower bound. bench/peer_moe.py measures
+ * DeepSpeed's layer.
  *
  *   bench_moe [--tokens 2048] [--hidden 512] [--experts 8] [--k 1] [--expert linear|mlp] [--ranks 1]
  *
- * One line of JSON: medians of the thread's own time, so that a neighbour on its core does not count, and the bytes
- * that a rank has sent in one forward and backward, by the formula of comm.h (0 on one rank).
+ * One line of JSON: medians of thread time, so that other load on the core does
+ * not count, and the bytes that a rank has sent in one forward and backward, by
+ * the formula of comm.h (0 on one rank).
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "comm/comm.h"
@@ -64,7 +66,8 @@ static ds_module *expert(ds_module *parent, const char *name, void *arg)
     return m;
 }
 
-/* Seconds of a pass of the layer, or of its experts on equal shares of k rows a token. */
+/* Seconds of a pass of the layer, or of its experts on equal shares of k rows a
+ * token. */
 static double one_pass(const Options *o, ds_module *moe, ds_module *alone, ds_tensor *x)
 {
     ds_scope *scope = ds_scope_open();

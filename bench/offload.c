@@ -1,10 +1,13 @@
-/* bench/offload.c: what optimizer state in a file costs: the time of a step with masters and moments in memory, apart
- * from the parameters in memory, and in a file; what moves through the disk in a second beside plain reads and writes
- * of as many bytes there (as dd with O_DIRECT); and the most memory that the allocator counts in a step.
+/* bench/offload.c: the cost of optimizer state in a file: the time of a step
+ * with master weights and moments in memory, separate from the parameters in
+ * memory, and in a file; the bytes per second to and from the disk, compared
+ * with plain reads and writes of as many bytes (like dd with O_DIRECT); and the
+ * allocator's peak memory in a step.
  *
  *     bench_offload [--path FOLDER] [--width N] [--layers N] [--steps N] [--dtype fp32|bf16] [--params]
  *
- * One rank trains an MLP of width x width layers with Adam. A step moves all of the file twice: read and written.
+ * One rank trains an MLP of width x width layers with Adam. A step reads and
+ * writes the whole file.
  * SPDX-License-Identifier: MIT */
 #include "base/aio.h"
 #include "base/clock.h"
@@ -65,7 +68,7 @@ typedef struct Result {
     double step_ms, peak_mb, state_mb, file_mb;
 } Result;
 
-/* zero: what stands in zero_optimization beside the stage. */
+/* zero: the keys of zero_optimization other than stage, as JSON. */
 static Result train(const Options *o, int stage, const char *zero)
 {
     char config[2000];

@@ -1,5 +1,6 @@
-/* bench/ops.c: the rows of tests/ops/cases.h that have sizes for it, and those of bench/ops_network.h, timed
- * through the public face: forward alone, and forward with backward; medians of many calls.
+/* bench/ops.c: the rows of tests/ops/cases.h that have sizes for it, and those
+ * of bench/ops_network.h, timed through the public headers: forward alone, and
+ * forward with backward; medians of many calls.
  *
  *     bench_ops [--bf16 | --f16] [word ...]     rows whose op or name holds one of the words
  *     bench_ops [...] --ask                     for bench/peer_ops.py: the rows in JSON, a line each, then an
@@ -89,7 +90,7 @@ static double time_us(const Bench *b, bool backward, int n_samples)
     return median(samples, n_samples);
 }
 
-/* [N,C,H,W] that lies as [N,H,W,C] */
+/* x [N,C,H,W] with the memory layout [N,H,W,C] */
 static ds_tensor *channels_last(ds_tensor *x)
 {
     ds_tensor *y = ds_contiguous(ds_permute(x, ds_shape(0, 2, 3, 1)));

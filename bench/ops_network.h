@@ -1,5 +1,6 @@
-/* bench/ops_network.h: rows for bench/ops.c besides those of tests/ops/cases.h: the shapes of CIFAR networks
- * and of a small transformer, chains of ops as they stand in them, and optimizers' steps.
+/* bench/ops_network.h: rows for bench/ops.c besides those of tests/ops/cases.h:
+ * the shapes of CIFAR networks and of a small transformer, chains of ops as in
+ * those networks, and steps of optimizers.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_OPS_NETWORK_H
 #define BENCH_OPS_NETWORK_H
@@ -36,7 +37,8 @@ static ds_tensor *normed(ds_tensor *x, ds_tensor *w, ds_tensor *b)
     return ds_batch_norm_with(x, (ds_batch_norm_opts){.weight = w, .bias = b, .training = true});
 }
 
-/* x [N,C,H,W], w [C,C,3,3], its norm's weight and bias [C]: twice, as ResNet's block has two of them */
+/* x [N,C,H,W], w [C,C,3,3], its norm's weight and bias [C]: twice, as ResNet's
+ * block has two of them */
 static ds_tensor *call_block(ds_tensor **in)
 {
     ds_tensor *y = ds_relu(normed(ds_conv2d(in[0], in[1], NULL, .padding = 1), in[2], in[3]));

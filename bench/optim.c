@@ -1,5 +1,6 @@
-/* bench/optim.c: one step of each optimizer's kernel: microseconds and GB/s of what it reads and writes, for
- * the tutorial network's 62006 parameters and for 8 million, beside a pass that only copies.
+/* bench/optim.c: one step of each optimizer's kernel: microseconds, and GB/s
+ * read and written, for the tutorial network's 62006 parameters and for 8
+ * million, compared with a pass that only copies.
  *
  * DS_CPU chooses the instruction set. Each figure is the best of 15 runs.
  * SPDX-License-Identifier: MIT */

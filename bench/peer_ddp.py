@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/peer_ddp.py: PyTorch's side of bench/ddp.c: DistributedDataParallel over gloo, one thread a rank.
+"""bench/peer_ddp.py: PyTorch's counterpart of bench/ddp.c: DistributedDataParallel over gloo, one thread a rank.
 
     python3 bench/peer_ddp.py --ranks 2 --batch 4 --net cifar
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/peer_gemm.py: PyTorch's side of bench/gemm.c: the same products by both, in turns.
+"""bench/peer_gemm.py: compares bench/gemm.c with PyTorch: the same products by both, in turns.
 
     taskset -c 3 python3 bench/peer_gemm.py                             float32
     taskset -c 3 python3 bench/peer_gemm.py --dtype bfloat16 square     only rows that hold "square"
@@ -7,8 +7,8 @@
     taskset -c 2,3 python3 bench/peer_gemm.py --threads 2
 
 bench_gemm waits for rows ("bench_gemm -") while PyTorch has its turn of 3 ms or more. The last column is the median of
-the turns' ratios, above 1 where ours is faster. On one thread, times are those of the thread itself, so that a
-neighbour on its core does not count.
+the turns' ratios, above 1 where ours is faster. With one thread, thread time is measured, so that other load on
+the core does not count.
 SPDX-License-Identifier: MIT
 """
 import argparse

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""bench/peer_moe.py: DeepSpeed's side of bench/moe.c: its MoE layer, forward and backward on one thread.
+"""bench/peer_moe.py: DeepSpeed's counterpart of bench/moe.c: its MoE layer, forward and backward on one thread.
 
     taskset -c 3 python3 bench/peer_moe.py --tokens 2048 --hidden 512 --experts 8 -k 1
 
---dense: with the one-hot matrices [tokens, experts, capacity] of its versions before 0.19. Times are those of the
-thread itself, so that a neighbour on its core does not count.
+--dense: with the one-hot matrices [tokens, experts, capacity] of its versions before 0.19. Thread time is
+measured, so that other load on the core does not count.
 SPDX-License-Identifier: MIT
 """
 import argparse

@@ -3,9 +3,9 @@
 
     taskset -c 3 python3 bench/peer_ops.py [--rounds 3] [--slower] [--markdown] [--bf16 | --f16] [word ...]
 
-Words choose rows by op or name. A row's inputs and its call in PyTorch come from bench_ops itself. Images lie in
-memory as each side's own layers hand them on. Optimizers are PyTorch's fused ones where it has them. Times are those
-of the thread itself, so that a neighbour on its core does not count.
+Words choose rows by op or name. A row's inputs and its call in PyTorch come from bench_ops itself. Images have
+the memory layout in which each library's layers pass them on. Optimizers are PyTorch's fused ones where it has them.
+Thread time is measured, so that other load on the core does not count.
 SPDX-License-Identifier: MIT
 """
 import argparse

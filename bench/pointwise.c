@@ -1,5 +1,6 @@
-/* bench/pointwise.c: copies, pointwise kernels, sums and softmax beside memcpy: ns a call on 96 elements,
- * GB/s (bytes read and written) on tensors in the first caches and in memory.
+/* bench/pointwise.c: copies, pointwise kernels, sums and softmax compared with
+ * memcpy: ns a call on 96 elements, GB/s (bytes read and written) on tensors in
+ * the first caches and in memory.
  *
  * DS_CPU=generic|avx2|avx512 chooses the instruction set.
  * SPDX-License-Identifier: MIT */
@@ -19,7 +20,8 @@ typedef struct {
     int64_t n; /* elements: images [n/C/16, C, 4, 4], rows [n/16, 16] */
 } bench;
 
-/* n elements as a line; as images whose channels are outermost but one, or innermost */
+/* n elements as a line; as images whose channels are outermost but one, or
+ * innermost */
 static dsi_view line(float *p, int64_t n) { return (dsi_view){p, DS_F32, 1, {n}, {1}}; }
 static dsi_view nchw(float *p, int64_t n)
 {

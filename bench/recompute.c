@@ -1,5 +1,6 @@
-/* bench/recompute.c: a training step with and without checkpoints: bytes at its peak (above model and
- * gradients) and time, for a deep MLP and a residual convolutional network, cut into more or fewer parts.
+/* bench/recompute.c: a training step with and without checkpoints: bytes at its
+ * peak (above model and gradients) and time, for a deep MLP and a residual
+ * convolutional network, cut into more or fewer parts.
  *
  * "parts 0" is without checkpoints. Each time is the best of 7 steps.
  * SPDX-License-Identifier: MIT */

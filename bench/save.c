@@ -1,8 +1,10 @@
-/* bench/save.c: what a checkpoint costs: saving and loading in MB/s, the memory that it takes besides,
- * and, written behind, how long a step waits for it and how much slower steps are meanwhile.
+/* bench/save.c: the cost of a checkpoint: saving and loading in MB/s,
+ * additional memory; and for an asynchronous save, how long the call takes and
+ * how much slower steps are meanwhile.
  *
- * The model has layers of hidden x hidden, AdamW: its state is 12 bytes a parameter (1 GB: --hidden
- * 5400). One line of JSON. Beside it: dd if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
+ * The model has layers of hidden x hidden, AdamW: its state is 12 bytes a
+ * parameter (1 GB: --hidden 5400). One line of JSON. For comparison: dd
+ * if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "base/clock.h"
@@ -104,7 +106,8 @@ static void at_once(const Options *o, double mb)
     ds_engine_free(e);
 }
 
-/* Steps go on while the last checkpoint is written: those until it is there count as "during". */
+/* Steps go on while the last checkpoint is written: those until it is there
+ * count as "during". */
 static void behind(const Options *o)
 {
     double call[MOST], plain[MOST], during[MOST], all[MOST];

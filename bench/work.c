@@ -1,4 +1,5 @@
-/* bench/work.c: what a fork and a join cost: helpers awake, helpers asleep, and beside one thread.
+/* bench/work.c: the cost of a fork and a join: with helper threads awake,
+ * asleep, and compared with one thread.
  * SPDX-License-Identifier: MIT */
 #include "base/work.h"
 #include "base/clock.h"

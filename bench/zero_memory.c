@@ -1,11 +1,14 @@
-/* bench/zero_memory.c: what each stage of ZeRO takes on each rank, beside the formulas and beside what
- * ds_estimate_memory says before anything is made: an MLP of 50 million parameters, trained by the engine
- * for some steps with Adam. Ranks are threads of this process, or those of mpirun.
+/* bench/zero_memory.c: the memory of each ZeRO stage on each rank, compared
+ * with the formulas and with ds_estimate_memory: an MLP of 50 million
+ * parameters, trained by the engine for some steps with Adam. Ranks are threads
+ * of this process, or those of mpirun.
  *
- * The model state is what the parts say of themselves; the peak is what the allocator counts during the
- * last step, "numbers" the estimate from numbers alone, "model" that from a pass of the model, and "held"
- * what the allocator has at the end, free blocks included. All are those of the rank that has most, in MB;
- * "sent" is what a step sends, in units of F P (N-1)/N. With F bytes of a parameter and N ranks:
+ * The model state is reported by the parts of the engine; the peak is the
+ * allocator's maximum during the last step; "numbers" is the estimate from
+ * numbers alone, "model" that from a pass of the model, and "held" the
+ * allocator's memory at the end, free blocks included. All are of the rank that
+ * has most, in MB. "sent" is the data sent in a step, in units of F P (N-1)/N.
+ * With P parameters of F bytes and N ranks:
  *
  *     stage   parameters   gradients   optimizer (moments; masters of 16 bits)
  *     0       F P          F P         8 P, 12 P
@@ -13,7 +16,8 @@
  *     2       F P          F P/N       8 P/N, 12 P/N
  *     3       F P/N        F P/N       8 P/N, 12 P/N
  *
- * Fails if the model state is off by more than 5 %, or the peak by more than 10 %.
+ * Fails if the model state is off by more than 5 %, or the peak by more than 10
+ * %.
  * SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
 #include "mlp.h"
@@ -146,7 +150,7 @@ static bool print_row(const Run *r, int ranks, const int64_t *v)
     return close;
 }
 
-/* What is said beforehand, by rank 0. */
+/* Prints the estimates, on rank 0. */
 static void estimate(const Run *r, int ranks, int64_t *value)
 {
     const Options *o = r->o;

@@ -1,4 +1,5 @@
-# bench/NAME.c becomes bench_NAME. Benchmarks may look inside (src/).
+# bench/NAME.c becomes bench_NAME. Benchmarks may include internal headers
+# (src/).
 file(GLOB DS_BENCHES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.c)
 foreach(source ${DS_BENCHES})
     get_filename_component(name ${source} NAME_WE)

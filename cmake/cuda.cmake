@@ -1,5 +1,6 @@
-# src/device/cuda: compiled where the toolkit's cuda.h is; DS_CUDA_INCLUDE names its folder if it is not found. Nothing
-# is linked: the driver is opened when a GPU is first asked for.
+# src/device/cuda is compiled if the toolkit's cuda.h is found; DS_CUDA_INCLUDE
+# can name its folder. Nothing is linked: the driver is opened when a program
+# first asks for a GPU.
 set(DS_CUDA AUTO CACHE STRING "GPUs: ON, OFF, or AUTO: if cuda.h is found")
 set_property(CACHE DS_CUDA PROPERTY STRINGS AUTO ON OFF)
 file(GLOB DS_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/*.c)

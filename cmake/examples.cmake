@@ -1,5 +1,6 @@
-# The programs of the tutorials: examples/cifar10/NAME.c becomes cifar10_NAME; examples/common is what
-# they, and some tests, share.
+# The tutorials' programs: examples/cifar10/NAME.c becomes cifar10_NAME. They
+# and some tests share
+# examples/common.
 file(GLOB DS_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/common/*.c)
 add_library(examples_common STATIC ${DS_COMMON})
 target_include_directories(examples_common PUBLIC ${PROJECT_SOURCE_DIR}/examples/common)

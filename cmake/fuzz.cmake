@@ -1,6 +1,7 @@
-# fuzz/NAME.c becomes fuzz_NAME, with libFuzzer, which only clang has: cmake --preset fuzz. scripts/fuzz
-# builds and runs them. Each is compiled with the sources that it tries, and src/base, not with the whole
-# library: instrumented kernels take clang minutes.
+# fuzz/NAME.c becomes fuzz_NAME, with libFuzzer, which only clang has: cmake
+# --preset fuzz. scripts/fuzz builds and runs them. Each is compiled with the
+# sources that it tests and src/base, not with the whole library, because clang
+# needs minutes for instrumented kernels.
 if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "DS_FUZZ needs clang: cmake --preset fuzz")
 endif()

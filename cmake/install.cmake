@@ -1,5 +1,6 @@
-# cmake --install build/release --prefix P: libraries, headers, programs, what pkg-config and CMake find. The
-# components are the packages of cmake/package.cmake: runtime, dev, sample, openmpi, mpich.
+# cmake --install build/release --prefix P: libraries, headers, programs, files
+# for pkg-config and CMake. The components are the packages of
+# cmake/package.cmake: runtime, dev, sample, openmpi, mpich.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS deepspeed_shared EXPORT deepspeed
@@ -11,7 +12,8 @@ foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
     install(TARGETS cifar10_${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endforeach()
-# All that a user runs, without tests and benchmarks: what ./quickstart builds.
+# All programs for users, without tests and benchmarks; ./quickstart builds this
+# target.
 add_custom_target(programs DEPENDS launcher ${DS_TOOLS})
 foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
@@ -26,7 +28,8 @@ install(CODE "file(ARCHIVE_EXTRACT INPUT ${PROJECT_SOURCE_DIR}/assets/cifar10-sa
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
 
-# Manual pages (scripts/man_pages) and completions; bash looks for a file of the command's name.
+# Manual pages (scripts/man_pages) and completions; bash searches a file with
+# the command's name.
 file(GLOB DS_MANUALS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/man/*.1)
 install(FILES ${DS_MANUALS} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
 foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel)
@@ -35,7 +38,8 @@ foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deepspeed COMPONENT runtime)
-# What one reads to write a program, as it lies in the tree, so that its links lead somewhere.
+# The documents for writers of programs, with the paths of the source tree, so
+# that links work.
 set(DS_DOC_DIR ${CMAKE_INSTALL_DATADIR}/doc/deepspeed)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${DS_DOC_DIR} COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${DS_DOC_DIR} COMPONENT dev
@@ -44,14 +48,15 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/outside DESTINATION ${DS_DOC_DI
 install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
     DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
 
-# Found from where the file lies, so that --prefix and moving the folder work.
+# Paths are relative to this file, so that --prefix and moving the folder work.
 file(RELATIVE_PATH DS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REPLACE ";" " " DS_PC_REQUIRES "${DS_MODULES}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed.pc.in deepspeed.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
 
-# find_package(deepspeed): deepspeed::deepspeed; with COMPONENTS static, deepspeed::static.
+# find_package(deepspeed): deepspeed::deepspeed; with COMPONENTS static,
+# deepspeed::static.
 set(DS_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
 set_target_properties(deepspeed_shared PROPERTIES EXPORT_NAME deepspeed)
 set_target_properties(deepspeed_static PROPERTIES EXPORT_NAME static)

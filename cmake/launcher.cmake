@@ -1,5 +1,6 @@
-# launcher/*.c but main.c are the parts of the program deepspeed, which other commands and tests use too;
-# tools/NAME.c is the command NAME. Tools may look inside (src/).
+# launcher/*.c but main.c are the parts of the program deepspeed, which other
+# commands and tests use too; tools/NAME.c is the command NAME. Tools may
+# include internal headers (src/).
 file(GLOB DS_LAUNCHER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/launcher/*.c
     ${PROJECT_SOURCE_DIR}/launcher/*/*.c)
 list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
@@ -8,8 +9,10 @@ target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PUBLIC deepspeed_static)
 
-# Commands that compute next to nothing take the portable kernels in place of those of each instruction set, which are
-# half of a program: src/device/cpu/memory.c chooses, and is theirs, not that of the library.
+# Commands that compute very little link only the portable kernels, because the
+# kernels of all instruction sets are half of a program's size.
+# src/device/cpu/memory.c chooses the kernels; it is compiled for these commands
+# again.
 add_library(portable OBJECT ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
 target_link_libraries(portable PRIVATE ds_options)
 target_include_directories(portable PRIVATE ${PROJECT_SOURCE_DIR}/src)

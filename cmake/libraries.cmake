@@ -1,4 +1,5 @@
-# What others keep better than we could. All that is missing is named in one message, with its package.
+# External libraries. One message names all that are missing, with their
+# packages.
 find_package(Threads REQUIRED)
 find_package(Python3 COMPONENTS Interpreter QUIET)
 find_package(PkgConfig QUIET)

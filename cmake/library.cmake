@@ -1,5 +1,5 @@
-# libdeepspeed. The CPU's kernels are compiled once for each instruction set, with the suffix of it
-# (src/device/cpu/simd/isa.h), and chosen at run time.
+# libdeepspeed. The CPU's kernels are compiled once for each instruction set,
+# with its name as suffix (src/device/cpu/simd/isa.h), and chosen at run time.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
 file(GLOB_RECURSE DS_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
 list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
@@ -39,7 +39,8 @@ endforeach()
 add_library(ds_core OBJECT ${DS_SOURCES})
 target_link_libraries(ds_core PRIVATE ds_options ${DS_LINKED})
 target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
-# Opened when first needed (src/base/library.h): only their headers.
+# These libraries are opened when first needed (src/base/library.h); only their
+# headers are used here.
 target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS}
     ${PCRE2_INCLUDE_DIRS} ${UTF8PROC_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
@@ -49,7 +50,8 @@ if(DS_CUDA_VERSION)
         COMPILE_OPTIONS "-isystem;${DS_CUDA_INCLUDE}")
 endif()
 
-# The sample of CIFAR-10 is looked for where it will be installed, then in the source tree.
+# The library searches the sample of CIFAR-10 in the installed place, then in
+# the source tree.
 include(GNUInstallDirs)
 set(DS_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepspeed)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROPERTIES COMPILE_DEFINITIONS

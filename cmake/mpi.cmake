@@ -1,5 +1,6 @@
-# libdeepspeed_openmpi.so, libdeepspeed_mpich.so: src/comm/mpi_plugin.c compiled against each MPI that is here.
-# A program opens the one whose launcher started it, and none when it runs alone.
+# libdeepspeed_openmpi.so, libdeepspeed_mpich.so: src/comm/mpi_plugin.c compiled
+# with each MPI that is installed. A program opens the one whose launcher
+# started it, and none when it runs alone.
 set(DS_MPIS "")
 macro(ds_mpi name module)
     pkg_check_modules(MPI_${name} QUIET IMPORTED_TARGET ${module})
@@ -10,7 +11,8 @@ endmacro()
 ds_mpi(openmpi ompi-c)
 ds_mpi(mpich mpich)
 
-# One that pkg-config does not know: what mpicc in PATH is. MPICH's descendants have its types.
+# If pkg-config knows none, the MPI of mpicc in PATH. MPIs derived from MPICH
+# have its types.
 if(NOT DS_MPIS)
     find_package(MPI QUIET COMPONENTS C)
     if(MPI_C_FOUND)

@@ -1,5 +1,6 @@
-# Flags for everything of ours: warnings, sanitizers, hidden symbols; variables of threads at fixed places, which the
-# shared library may have as long as they are small (dsi_thread_memory).
+# Compiler flags of all targets: warnings, sanitizers, hidden symbols;
+# thread-local variables at fixed offsets, which a shared library may have if
+# they are small (dsi_thread_memory).
 add_library(ds_options INTERFACE)
 target_compile_options(ds_options INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith

@@ -1,8 +1,9 @@
-# cpack --config build/release/CPackConfig.cmake -B OUT: a .tar.gz and, where dpkg is, .deb packages.
+# cpack --config build/release/CPackConfig.cmake -B OUT: a .tar.gz and, if dpkg
+# is installed, .deb packages.
 #
 #     deepspeed           library, commands, programs
-#     deepspeed-dev       headers, static library, what pkg-config and CMake find
-#     deepspeed-openmpi, deepspeed-mpich    ranks as processes: opened when started by that MPI
+#     deepspeed-dev       headers, static library, files for pkg-config and CMake
+#     deepspeed-openmpi, deepspeed-mpich    ranks as processes; opened if that MPI started the program
 #     deepspeed-sample    the small built-in part of CIFAR-10
 set(CPACK_PACKAGE_NAME deepspeed)
 set(CPACK_PACKAGE_VENDOR "deepspeed.c")
@@ -33,7 +34,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4, libarch
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "deepspeed-openmpi | deepspeed-mpich")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION ${CPACK_PACKAGE_DESCRIPTION})
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME deepspeed-dev)
-# pkg-config wants what deepspeed.pc requires, for the static library, even where it is not used
+# pkg-config needs the packages that deepspeed.pc requires for the static
+# library, even if it is not used
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
     "deepspeed (= ${PROJECT_VERSION}), libjansson-dev, libssl-dev, libpng-dev, zlib1g-dev")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "Headers and the static library of deepspeed.c")

@@ -1,4 +1,4 @@
-# What was found, said aloud.
+# Prints what was found.
 string(REPLACE ";" " " DS_ISAS_TEXT "${DS_ISAS}")
 message(STATUS "deepspeed.c ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
 message(STATUS "  kernels    ${DS_ISAS_TEXT} (chosen at run time; DS_CPU=generic|avx2|avx512|amx forces one)")

@@ -1,6 +1,7 @@
-# tests/FOLDER/NAME.c is the executable test_FOLDER_NAME and the CTest test FOLDER/NAME with the label
-# FOLDER ("reference": compares with files of PyTorch and DeepSpeed, from $DS_REFERENCE or tests/golden).
-# DS_TEST_FOLDERS chooses some. Under a sanitizer DS_TEST_QUICK is set, for which tests do less of the same.
+# tests/FOLDER/NAME.c is the executable test_FOLDER_NAME and the CTest test
+# FOLDER/NAME with the label FOLDER ("reference": compares with files of PyTorch
+# and DeepSpeed, from $DS_REFERENCE or tests/golden). DS_TEST_FOLDERS chooses
+# some. With a sanitizer DS_TEST_QUICK is set, which shortens repetitive tests.
 file(GLOB DS_TEST_SOURCES CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests
     ${PROJECT_SOURCE_DIR}/tests/*/*.c)
 set(DS_TEST_FOLDERS "" CACHE STRING "folders of tests/ to build; none: all")
@@ -43,8 +44,8 @@ foreach(source ${DS_TEST_SOURCES})
             ENVIRONMENT "${DS_TEST_ENVIRONMENT}")
         continue()
     endif()
-    # The same values from the kernels of every instruction set; skipped, with the library's message, where
-    # the processor lacks one.
+    # The same test with the kernels of every instruction set; skipped, with the
+    # library's message, if the processor lacks it.
     foreach(isa ${DS_ISAS} amx)
         add_test(NAME ${folder}/${name}.${isa} COMMAND ${target})
         set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT 600
@@ -57,7 +58,8 @@ foreach(source ${DS_TEST_SOURCES})
         ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")
 endforeach()
 
-# GPUs: the device over a driver that pretends (any machine, where the build is with CUDA), and over the real one.
+# GPUs: the device with a simulated driver (on every machine, if the build has
+# CUDA), and with the real one.
 foreach(name cuda gpu)
     if(TARGET test_device_${name})
         set_tests_properties(device/${name} PROPERTIES LABELS "device;cuda" SKIP_RETURN_CODE 77)
@@ -89,7 +91,8 @@ if(TARGET test_comm_mpi)
     endforeach()
 endif()
 
-# Each public header alone, as C11 and as C++17. Tests of the tree itself have the label "tree".
+# Each public header alone, as C11 and as C++17. Tests of the tree itself have
+# the label "tree".
 file(GLOB DS_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
     ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/include/deepspeed/*.h)
 if(DS_SANITIZE)
@@ -117,7 +120,8 @@ if(DS_EXAMPLES)
     endforeach()
 endif()
 
-# tests/launcher/cluster and slurm make hosts of namespaces, which takes root; skipped elsewhere.
+# tests/launcher/cluster and slurm use network namespaces as hosts; skipped if
+# not root.
 if(NOT DS_SANITIZE AND DS_EXAMPLES)
     foreach(script cluster slurm)
         add_test(NAME launcher/${script} COMMAND ${PROJECT_SOURCE_DIR}/tests/launcher/${script} ${PROJECT_BINARY_DIR})
@@ -125,24 +129,25 @@ if(NOT DS_SANITIZE AND DS_EXAMPLES)
     endforeach()
 endif()
 
-# Keys of ds_config.json that are said to be acted on are read somewhere.
+# Some code reads each supported key of ds_config.json.
 if(Python3_FOUND)
     add_test(NAME tree/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py
         ${PROJECT_SOURCE_DIR})
     set_tests_properties(tree/config PROPERTIES LABELS tree)
-    # Environment variables that programs read are those of docs/environment.md.
+    # docs/environment.md lists the environment variables that programs read.
     add_test(NAME tree/environment COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_environment.py
         ${PROJECT_SOURCE_DIR})
     set_tests_properties(tree/environment PROPERTIES LABELS tree)
 endif()
 
-# Manual pages have the options that the commands say they have.
+# Manual pages have the options of the commands' --help.
 if(DS_EXAMPLES AND NOT DS_SANITIZE)
     add_test(NAME tree/manual COMMAND ${PROJECT_SOURCE_DIR}/scripts/man_pages --check ${PROJECT_BINARY_DIR})
     set_tests_properties(tree/manual PROPERTIES LABELS tree)
 endif()
 
-# What the shared library shows: every function of the public headers, and nothing else.
+# The shared library exports every function of the public headers, and nothing
+# else.
 if(Python3_FOUND AND NOT DS_SANITIZE)
     add_test(NAME tree/symbols COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_symbols.py
         $<TARGET_FILE:deepspeed_shared> ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/scripts/symbols.txt)

@@ -1,8 +1,9 @@
-/* fuzz/config.c: any text as a configuration, for any number of ranks: no crash, no hang, no leak; and what is
- * accepted is resolved to a text that resolves to itself.
+/* fuzz/config.c: any text as a configuration, for any number of ranks: no
+ * crash, no hang, no leak; and what is accepted is resolved to a text that
+ * resolves to itself.
  *
- * The first byte chooses the number of ranks, and whether unknown keys are errors; the rest is the text.
- * scripts/fuzz config 300
+ * The first byte chooses the number of ranks, and whether unknown keys are
+ * errors; the rest is the text. scripts/fuzz config 300
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "config/reader.h"
@@ -17,7 +18,8 @@ static void must(bool x)
     if (!x) abort();
 }
 
-/* The text as it is; and, where a second reading must agree, what it resolves to. */
+/* The text as it is; and, where a second reading must agree, what it resolves
+ * to. */
 static void whole(const char *text, int ranks)
 {
     dsi_config *c = dsi_config_read(text, ranks);
@@ -45,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     else
         unsetenv("DS_CONFIG_UNKNOWN");
 
-    /* Bytes with zeros among them reach the parser only as a file does: with their length. */
+    /* Bytes with zeros among them reach the parser only as a file does: with
+     * their length. */
     dsi_syntax s;
     dsi_text error = {0};
     json_t *parsed = dsi_syntax_parse(&s, (const char *)data + 1, n - 1, &error);

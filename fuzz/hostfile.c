@@ -1,9 +1,10 @@
-/* fuzz/hostfile.c: any text as a hostfile, a filter, a .deepspeed_env, --launcher_args and a list of Slurm's: no crash, no
- * hang, no leak; a refusal is one line; and what is accepted reads back as the same.
+/* fuzz/hostfile.c: any text as a hostfile, a filter, a .deepspeed_env,
+ * --launcher_args and a list of Slurm's: no crash, no hang, no leak; a refusal
+ * is one line; and what is accepted reads back as the same.
  *
- * The first byte: bit 0 --exclude rather than --include, bits 1-2 --num_nodes, bits 3-4 --num_gpus. The rest is divided by
- * bytes 1 into hostfile, filter, environment, words, Slurm's list.
- * scripts/fuzz hostfile 300
+ * The first byte: bit 0 --exclude rather than --include, bits 1-2 --num_nodes,
+ * bits 3-4 --num_gpus. The rest is divided by bytes 1 into hostfile, filter,
+ * environment, words, Slurm's list. scripts/fuzz hostfile 300
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 #include "environment.h"
@@ -32,7 +33,7 @@ static bool is_good(ds_status status)
     return status == DS_OK;
 }
 
-/* What ranks are told is what was chosen. */
+/* Ranks get the hosts that were chosen. */
 static void check_hosts(const ds_hosts *h)
 {
     world w;
@@ -59,7 +60,8 @@ static void hostfile(unsigned how, const char *text, size_t n, const char *filte
     ds_hosts h = {0};
     if (is_good(hosts_parse(&h, "hosts", text, n))) {
         must(h.n > 0);
-        /* 65536 slots are fine, but a hundred such hosts are slow under a fuzzer */
+        /* 65536 slots are fine, but a hundred such hosts are slow under a
+         * fuzzer */
         bool large = false;
         for (int i = 0; i < h.n; i++) large = large || h.at[i].n_slots > 100;
         if (!large && is_good(select_hosts(&h, how & 1 ? NULL : filter, how & 1 ? filter : NULL))) {
@@ -84,7 +86,8 @@ static void variables(const char *text, size_t n)
     argv_list_free(&w);
 }
 
-/* Words that are quoted and split again are the same; as JSON they are read by a reader of JSON. */
+/* Words that are quoted and split again are the same; as JSON they are read by
+ * a reader of JSON. */
 static void command_line(const char *text)
 {
     argv_list w = {0}, again = {0};

@@ -1,5 +1,6 @@
-/* fuzz/kernels.h: a CPU without kernels, for fuzzers whose code makes tensors and computes nothing: they are
- * linked without src/device/cpu, which clang instruments for minutes. And what fuzzers of files share.
+/* fuzz/kernels.h: a CPU without kernels, for fuzzers whose code makes tensors
+ * and computes nothing: they are linked without src/device/cpu, which clang
+ * instruments for minutes. And what fuzzers of files share.
  * SPDX-License-Identifier: MIT */
 #ifndef FUZZ_KERNELS_H
 #define FUZZ_KERNELS_H
@@ -43,7 +44,8 @@ static inline void touch(const ds_tensor *x)
     (void)(p[0] + p[last * (int64_t)size + (int64_t)size - 1]);
 }
 
-/* The path of a file that has these bytes, in memory; valid until the next call. */
+/* The path of a file that has these bytes, in memory; valid until the next
+ * call. */
 static inline const char *file_of(const uint8_t *data, size_t n)
 {
     static int fd = -1;

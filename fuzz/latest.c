@@ -1,5 +1,6 @@
-/* fuzz/latest.c: any text as the content of DIR/latest, and as a checkpoint's manifest: no crash, no
- * over-read, no leak; and what is accepted is a name of a folder, and a list that reads back as it was
+/* fuzz/latest.c: any text as the content of DIR/latest, and as a checkpoint's
+ * manifest: no crash, no over-read, no leak; and what is accepted is a name of
+ * a folder, and a list that reads back as it was
  * written.
  *
  * scripts/fuzz latest 300

@@ -1,9 +1,10 @@
-/* fuzz/pickle.c: any bytes as a pickle, or as a file of torch.save: no crash, no leak, nothing read outside, no
- * more memory than the input's size allows; and what is loaded can be saved, and is loaded again as much.
+/* fuzz/pickle.c: any bytes as a pickle, or as a file of torch.save: no crash,
+ * no leak, nothing read outside, no more memory than the input's size allows;
+ * and what is loaded can be saved, and is loaded again as much.
  *
- * The first byte chooses: 0, the rest is a pickle, whose storages are made up; else a file; from 2 on with objects that
- * are not known, 2 as 0.
- * scripts/fuzz pickle 300
+ * The first byte chooses: 0, the rest is a pickle, whose storages are made up;
+ * else a file; from 2 on with objects that are not known, 2 as 0. scripts/fuzz
+ * pickle 300
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 

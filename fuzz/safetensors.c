@@ -1,4 +1,5 @@
-/* fuzz/safetensors.c: any bytes as a .safetensors file: no crash, no leak, nothing read outside.
+/* fuzz/safetensors.c: any bytes as a .safetensors file: no crash, no leak,
+ * nothing read outside.
  *
  * scripts/fuzz safetensors 300
  * SPDX-License-Identifier: MIT */

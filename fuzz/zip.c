@@ -1,5 +1,6 @@
-/* fuzz/zip.c: any bytes as a zip archive, and as a .pth that is one: no crash, no leak, nothing read outside; all
- * entries together are not larger than what deflate can make of the input.
+/* fuzz/zip.c: any bytes as a zip archive, and as a .pth that is one: no crash,
+ * no leak, nothing read outside; all entries together are not larger than what
+ * deflate can make of the input.
  *
  * scripts/fuzz zip 300
  * SPDX-License-Identifier: MIT */

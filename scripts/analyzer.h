@@ -1,5 +1,6 @@
-/* scripts/analyzer.h: what clang-tidy, which reads one file at a time, cannot know: after a failure was
- * reported, the caller is told. Included in front of each file by scripts/check_tidy.py.
+/* scripts/analyzer.h: tells clang-tidy, which reads one file at a time, that
+ * functions that report a failure return it. scripts/check_tidy.py includes it
+ * before each file.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 

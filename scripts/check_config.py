@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check that every key of ds_config.json that is said to be supported is read.
+"""Check that code reads every key of ds_config.json that the table calls supported.
 
 usage: check_config.py ROOT
 
@@ -30,7 +30,7 @@ def main(root):
     bad = [path for path, field in rows
            if not field or not re.search(rf'(?:->|\.){re.escape(field)}\b', text)]
     for path in bad:
-        print(f'src/config/table*.h: "{path}" is said to be supported, but nothing reads it')
+        print(f'src/config/table*.h: "{path}" is supported in the table, but no code reads it')
     if not bad:
         print(f'config: {len(rows)} keys are supported, and read')
     return bool(bad)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Check that the examples in the documents are true.
+"""Check that the examples in the documents work.
 
 usage: check_docs.py [--list] ROOT [CC]    --list: every block, and what tries it
 
-In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of folders each block of code is tried:
-- ```c compiles: as it stands if it includes something, else behind #include <deepspeed.h>. After a line
+In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of folders each block of code is checked:
+- ```c compiles, with #include <deepspeed.h> in front if it includes nothing. After a line
   "<!-- in: DECLARATIONS -->" it is the body of a function that has these parameters;
 - ```sh: the first word of each command is a file of the tree or an ordinary command, and the tests run them
   (tests/programs/documents.sh, in README.md and docs). So it does with a block without a language that begins with
@@ -66,7 +66,7 @@ class Tree:
         self.programs = programs | {'deepspeed'}
 
     def unknown(self, text):
-        """What a block of commands begins with that is neither in the tree nor on a system."""
+        """The first command of a block that is neither in the tree nor an ordinary one, as a message."""
         for word in commands(text):
             if word in ORDINARY or word.split('/')[-1] in self.programs:
                 continue
@@ -75,7 +75,7 @@ class Tree:
         return ''
 
     def block(self, name, block):
-        """(what tries it, what is wrong) of a block of the document called name."""
+        """-> (the test that runs a block of the document `name`, a message if it is wrong)"""
         mark, what, kind, text = block['mark'], block['what'].strip() if block['what'] else '', block['kind'], block['text']
         read_by_runner = name == 'README.md' or name.startswith('docs/')
         if kind == 'c':
@@ -83,7 +83,7 @@ class Tree:
         if mark == 'output':
             return 'nothing: output', ''
         if mark == 'tried by':
-            return what, '' if (self.root / what).is_file() else f'tried by {what}, which is not there'
+            return what, '' if (self.root / what).is_file() else f'tried by {what}, which does not exist'
         if kind == 'sh' or not kind and text.startswith('$ '):
             lines = text if kind else text.split('\n')[0]
             return RUNNER if read_by_runner else 'its first words', self.unknown(lines)
@@ -93,7 +93,7 @@ class Tree:
             except ValueError as error:
                 return RUNNER, f'not JSON: {error}'
             return RUNNER, ''
-        return '', f'a block of {kind or "no language"} that nothing tries'
+        return '', f'no test runs this block of {kind or "no language"}'
 
 
 def anchors(document):
@@ -108,13 +108,13 @@ def broken_links(document, text):
     for target, anchor in LINK.findall(text):
         place = document.parent / target if target else document
         if not place.exists():
-            yield f'a link leads to {target}, which is not there'
+            yield f'a link leads to {target}, which does not exist'
         elif anchor and place.suffix == '.md' and anchor not in anchors(place):
             yield f'a link leads to {target}{anchor}: there is no such heading'
 
 
 def unknown_names(tree, text):
-    """Names of the library that no header has; ds_x, ds_x_with stand for any, as does ds_example."""
+    """Names of the library that no header has; ds_x, ds_x_with and ds_example are placeholders."""
     headers = ''.join(p.read_text() for p in tree.root.glob('include/**/*.h'))
     known = set(re.findall(r'\bds_\w+', headers)) | tree.programs | {'ds_x', 'ds_x_with', 'ds_example'}
     return sorted(set(re.findall(r'\bds_[a-z0-9_]+\b', text)) - known)

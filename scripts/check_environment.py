@@ -3,8 +3,8 @@
 
 usage: check_environment.py ROOT
 
-Read is what stands in a getenv or a dsi_env, or has a name that only variables have. A list of names that is passed
-to getenv one by one is found by these names.
+A variable is read if its name is an argument of getenv or in a dsi_env, or if only variables have such names (which
+finds lists of names that are passed to getenv one by one).
 SPDX-License-Identifier: MIT
 """
 import pathlib
@@ -18,7 +18,7 @@ LISTED = re.compile(r'`([A-Z][A-Za-z0-9_]+)`')
 
 
 def variables(root):
-    """-> {name: file} of what programs read"""
+    """-> {name: file} of variables that programs read"""
     found = {}
     for folder in ('src', 'launcher', 'tools', 'examples'):
         for path in sorted((root / folder).rglob('*.[ch]')):

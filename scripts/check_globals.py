@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Check that the library has no variable that two threads could change, but for those in a list.
+"""Check that the library has no variable that two threads could change, except those in a list.
 
 usage: check_globals.py ALLOWED.txt LIBRARY.a
 
-Looks at what the compiler made: every object in .data or .bss that is neither thread-local nor
+Looks in the compiled library for objects in .data or .bss that are neither thread-local nor
 constant. ALLOWED.txt has one line each:   object file   variable   reason
 SPDX-License-Identifier: MIT
 """
@@ -34,7 +34,7 @@ def main(allowed, library):
     found = set(variables(library))
     bad = [f'src: {home}: {name} is shared by all threads and can change; see {allowed}'
            for home, name in sorted(found - may)]
-    bad += [f'{allowed}: {home} {name} is no longer there' for home, name in sorted(may - found)]
+    bad += [f'{allowed}: {home} {name} does not exist any more' for home, name in sorted(may - found)]
     print('\n'.join(bad) or f'globals: {len(found)}, all with a reason')
     return bool(bad)
 

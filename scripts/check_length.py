@@ -3,9 +3,9 @@
 
 usage: check_length.py FOLDER...
 
-A file of more than 800 lines, or a function whose body has more than 60, is an error; a file of more
-than 600 is said aloud. A body is what stands between "{" and "}" in the first column, as clang-format
-leaves them.
+A file of more than 800 lines, or a function whose body has more than 60, is an error; for a file of more
+than 600 a line is printed. A body begins with "{" and ends with "}" in the first column, as clang-format
+writes them.
 SPDX-License-Identifier: MIT
 """
 import pathlib

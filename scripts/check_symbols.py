@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Check what a shared library shows: each DS_API function of the headers, nothing else; and that the list is the
-committed one, so that a change of the ABI is a decision.
+"""Check that a shared library exports each DS_API function of the headers and nothing else; and that the list
+is the committed one, so that no change of the ABI is an accident.
 
 usage: check_symbols.py LIBRARY.so INCLUDE_DIR LIST    compares
-       check_symbols.py --write LIBRARY.so LIST        writes the list anew
+       check_symbols.py --write LIBRARY.so LIST        writes the list
 SPDX-License-Identifier: MIT
 """
 import pathlib

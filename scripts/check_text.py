@@ -29,7 +29,8 @@ FORBIDDEN = (
     (re.compile(r'[ \t]+$'), 'blanks at the end of the line'),
 )
 
-# Constructions that make a reader stop: (pattern, what to write). A blank in a pattern matches a line break too.
+# Constructions that make a reader stop: (pattern, what to write). A blank in a
+# pattern matches a line break too.
 PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, advice in (
     (r'(?<!\w)[Ss]t(?:ands?|ood)\b(?! (?:for|alone)\b)(?!-)', 'say "is", "is at" or "works"'),
     (r'\b(?:lies|lying)\b|\b(?:may|that|they|it|bytes|shards|tensors|files) lie\b', 'say "is", "is in" or "is stored"'),
@@ -52,9 +53,7 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
 )]
 
 # Folders and files whose prose is not yet free of these constructions.
-DIRTY = ('include', 'src', 'launcher', 'tools', 'tests', 'bench', 'examples', 'fuzz', 'scripts', 'cmake', 'docs', '.ci',
-         'README.md', 'CONTRIBUTING.md', 'ARCHITECTURE.md', 'CMakeLists.txt', 'check', 'quickstart', 'Dockerfile',
-         'Dockerfile.cuda')
+DIRTY = ('include', 'src', 'launcher', 'tools', 'tests', 'docs/launcher.md', 'docs/config.md')
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {

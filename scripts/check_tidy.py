@@ -3,9 +3,9 @@
 
 usage: check_tidy.py BUILD_FOLDER [CLANG_TIDY]
 
-Takes the flags from BUILD_FOLDER/compile_commands.json. The kernels stand there once for each
-instruction set; here they are read once, with the flags of the last. The analyzer follows fewer paths than
-it would by itself, in a third of the time; DS_TIDY_NODES=225000 takes all of them.
+Takes the flags from BUILD_FOLDER/compile_commands.json. It has the kernels once for each instruction set;
+here they are checked once, with the flags of the last. The analyzer follows fewer paths than by default, in
+a third of the time; DS_TIDY_NODES=225000 makes it follow all.
 SPDX-License-Identifier: MIT
 """
 import concurrent.futures

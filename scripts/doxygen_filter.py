@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Marks the comments of a header as documentation: they are plain C comments, and doxygen wants its own signs.
+"""Marks the plain C comments of a header as documentation, in the form that doxygen needs.
 
-    /* of what follows */              -> /** ... */
-    int32_t n; /* of what is before */ -> /**< ... */
-    /* ---- a title ---- */           -> a group of all up to the next title
+    /* before a declaration */          -> /** ... */
+    int32_t n; /* after a declaration */ -> /**< ... */
+    /* ---- a title ---- */             -> a group up to the next title
 
 usage: doxygen_filter.py FILE
 SPDX-License-Identifier: MIT
@@ -31,7 +31,7 @@ def convert(path):
         before = line[:line.find('/*')].strip() if '/* ' in line else ''
         if '/* ' in line and '/**' not in line:
             line = line.replace('/* ', '/**< ' if before and not before.startswith('#') else '/** ', 1)
-        # an example is what is indented by four more
+        # an example is indented by four more columns
         out.append(re.sub(r'^ \*     (\S)', r' *      \1', line))
     return '\n'.join(out)
 

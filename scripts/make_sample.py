@@ -6,8 +6,8 @@
 
 FOLDER is cifar-10-batches-bin as the official archive holds it. The sample has the same layout: the
 first 1,000 records of data_batch_1.bin and test_batch.bin, the first N (default 725) of the other four,
-batches.meta.txt, and a file SAMPLE that says so; any `tar xf` unpacks it. The file is the same, byte for
-byte, whoever makes it.
+batches.meta.txt, and a file SAMPLE that explains it; any `tar xf` unpacks it. The result is the same, byte
+for byte, on every machine.
 
 Compression: two of xz's delta filters, 1 and 32 bytes, turn a pixel into its difference from left + up -
 upper left; pixels have no longer repeats, so LZMA only codes literals, with all 4 bits of context (lc)

@@ -1,7 +1,9 @@
-# scripts/packages.sh: installs what is missing, for ./quickstart and ./check, which source it.
+# scripts/packages.sh: installs missing packages, for ./quickstart and ./check,
+# which source it.
 #
-# Only what is missing: a tool is looked for in PATH, a library by pkg-config, so nothing is done, and no
-# right is needed, where all is there already. Works as root, or through sudo, and never asks a question.
+# It searches tools in PATH and libraries by pkg-config. If nothing is missing
+# it does nothing, and needs no rights. It works as root or through sudo, and
+# never asks a question.
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
 
@@ -26,7 +28,7 @@ want()
     missing_why="$missing_why$1 ($2), "
 }
 
-# What a build of the library and the programs takes.
+# Packages to build the library and the programs.
 need_build()
 {
     if ! command -v cc >/dev/null 2>&1; then
@@ -48,7 +50,7 @@ need_build()
         want ca-certificates 'https'
 }
 
-# What the tests and scripts/lint take beside it.
+# More packages for the tests and scripts/lint.
 need_checks()
 {
     need_library cmocka libcmocka-dev tests
@@ -60,7 +62,8 @@ need_checks()
     need_tool ip iproute2 'hosts of namespaces'
     need_tool nsenter util-linux 'enters them'
     need_tool ssh openssh-client 'starts ranks there'
-    # a system with services would start one, which nobody asked for
+    # on a system with services, installing it would start one, which is not
+    # wanted
     [ -x /usr/sbin/sshd ] || [ -d /run/systemd/system ] || want openssh-server 'lets them in'
     need_tool pdsh pdsh 'the other way'
     need_tool ps procps 'sees what is left'
@@ -69,6 +72,7 @@ need_checks()
     need_tool pip3 python3-pip 'cuda.h'
     need_tool clang-format clang-format 'form'
     need_tool clang-tidy clang-tidy 'bugs'
+    need_tool ctags universal-ctags 'ambiguous names'
     if command -v apt-get >/dev/null; then
         need_tool dpkg-shlibdeps dpkg-dev 'what packages depend on'
         need_tool file file 'the same'
@@ -81,7 +85,8 @@ megabytes_installed()
     { dpkg-query -W -f '${Installed-Size}\n' 2>/dev/null || echo 0; } | awk '{ n += $1 } END { print int(n / 1024) }'
 }
 
-# install_missing: all that need_... found to be missing; sets installed_mb and fetched_mb. 0 if nothing is missing now.
+# install_missing: installs all packages that need_... found missing; sets
+# installed_mb and fetched_mb. Returns 0 if nothing is missing now.
 install_missing()
 {
     installed_mb=0
@@ -89,14 +94,14 @@ install_missing()
     [ "$missing" ] || return 0
     if ! command -v apt-get >/dev/null 2>&1; then
         echo "Missing:$missing (names of Debian's packages). This system has no apt-get: please install" \
-            "what they hold, then run this again." >&2
+            "them in another way, then run this again." >&2
         return 1
     fi
     as_root=''
     if [ "$(id -u)" != 0 ]; then
         as_root='sudo -n'
         if ! sudo -n true 2>/dev/null; then
-            echo "Missing:$missing. Installing takes root, and sudo is not there or wants a password. Please run" \
+            echo "Missing:$missing. Installing needs root, and sudo is missing or asks for a password. Please run" \
                 "as root:  apt-get install -y$missing  and then this again." >&2
             return 1
         fi
@@ -116,7 +121,7 @@ install_missing()
     installed_mb=$(($(megabytes_installed) - before))
 }
 
-# apt-get that asks nothing and says nothing; it waits for another apt-get to end.
+# apt-get without questions and output; it waits for another apt-get to end.
 apt()
 {
     $as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -y -q -o DPkg::Lock::Timeout=300 \
