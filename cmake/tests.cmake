@@ -52,7 +52,8 @@ foreach(source ${DS_TEST_SOURCES})
             ENVIRONMENT "DS_CPU=${isa};${DS_TEST_ENVIRONMENT}"
             SKIP_REGULAR_EXPRESSION "the best this processor has is")
     endforeach()
-    # And by the core of the contract alone: a composition of core kernels in place of each fusion.
+    # And by the core of the contract alone: a composition of core kernels in
+    # place of each fusion.
     add_test(NAME ${folder}/${name}.core COMMAND ${target})
     set_tests_properties(${folder}/${name}.core PROPERTIES LABELS ${folder} TIMEOUT 600
         ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")

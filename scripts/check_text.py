@@ -27,6 +27,7 @@ FORBIDDEN = (
     (re.compile(r'(?<![\w.])/(ho[m]e|ro[o]t|wo[r]k|Us[e]rs|mn[t])/'), 'this path belongs to one machine'),
     (re.compile(r'-march=nativ[e]'), 'kernels are chosen at run time'),
     (re.compile(r'[ \t]+$'), 'blanks at the end of the line'),
+    (re.compile(r'^(<{7}|>{7}) '), 'a conflict of git'),
 )
 
 # Constructions that make a reader stop: (pattern, what to write). A blank in a
