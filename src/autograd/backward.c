@@ -164,6 +164,24 @@ static void end_use_of_saved(const dsi_node *n)
     }
 }
 
+/* dy, and what n has saved and its backward reads, become readable: Note [Residency] of
+ * tensor/acquire.c. So that a parameter which cannot be materialized ends the pass before any kernel
+ * of the node has run, and only parameters that a wanted gradient needs are gathered. */
+static bool acquire_operands(const dsi_node *n, const ds_tensor *dy)
+{
+    const dsi_op *op = n->op;
+    const ds_tensor *read[MAX_SAVED];
+    int count = 0;
+    if (!(op->takes_pooled ? dsi_acquire_pooled(dy) : dsi_acquire(dy))) return false;
+    for (int i = 0; !op->acquires && i < n->n_saved; i++) {
+        unsigned inputs = i < DSI_MASKED_SAVED ? op->saved_for[i] : 0;
+        bool reads = !inputs;
+        for (int j = 0; inputs >> j; j++) reads |= (inputs >> j & 1) && dsi_needs_input_grad(n, j);
+        if (reads) read[count++] = n->saved[i];
+    }
+    return dsi_acquire_n(read, count);
+}
+
 static ds_status pass(dsi_node *n)
 {
     if (!n->dy) return DS_OK; /* only outputs that do not reach the loss */
@@ -175,7 +193,7 @@ static ds_status pass(dsi_node *n)
     ds_tensor *dy = n->dy;
     n->dy = NULL;
     ds_scope *scope = ds_scope_open();
-    if (n->op->takes_pooled || dsi_make_dense(dy) == DS_OK)
+    if (acquire_operands(n, dy))
         n->op->backward(n, dy);
     else
         n->failed = true;
@@ -280,9 +298,8 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
                         "ds_backward_from)",
                         dsi_shape_text(loss->shape));
     ds_scope *scope = ds_scope_open();
-    ds_tensor *seed = dsi_new(loss, loss->shape);
-    ds_status status = dsi_run(seed, fill, factor, dsi_v(seed)) ? start(loss, seed)
-                                                                : ds_error_status();
+    ds_tensor *seed = dsi_fill(dsi_new(loss, loss->shape), factor);
+    ds_status status = seed ? start(loss, seed) : ds_error_status();
     ds_scope_close(scope);
     return status;
 }

@@ -75,7 +75,7 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-static const dsi_op dsi_op_custom = {"custom", custom_backward, false};
+static const dsi_op dsi_op_custom = {"custom", custom_backward, .acquires = true};
 
 /* The user's forward, its temporaries in a scope of their own. */
 static ds_tensor *forward(const ds_op *op, ds_ctx *ctx)

@@ -131,7 +131,7 @@ int dsi_node_wanted(const dsi_node *n)
 /* sum = a + b; sum may be a. NULL sum: the failure that made it so. */
 static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
 {
-    if (!sum) return ds_error_status();
+    if (!sum || !dsi_acquire(a, b)) return ds_error_status();
     return dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum))
                ? DS_OK
                : ds_error_status();
@@ -142,7 +142,7 @@ static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tens
 static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (leaf->hooks && leaf->hooks->placed == g) return g;
-    if (dsi_make_dense(g) != DS_OK) return NULL;
+    if (!dsi_acquire(g)) return NULL;
     bool fresh = g->refs == 1 && g->storage->refs == 1 && dsi_is_contiguous(g) &&
                  g->dtype == leaf->dtype;
     if (fresh) return g;
@@ -159,7 +159,6 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         leaf->grad = dsi_ref(as_own(g, leaf));
         return leaf->grad ? DS_OK : ds_error_status();
     }
-    if (dsi_make_dense(g) != DS_OK) return ds_error_status();
     if (g->dtype != leaf->dtype) {
         ds_tensor *cast = dsi_new(leaf, leaf->shape);
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
@@ -174,8 +173,7 @@ static ds_status add_to_node(dsi_node *to, ds_tensor *g)
         to->dy = dsi_ref(g);
         return DS_OK;
     }
-    ds_tensor *sum = NULL;
-    if (dsi_make_dense(to->dy) == DS_OK && dsi_make_dense(g) == DS_OK) sum = dsi_new_like(to->dy);
+    ds_tensor *sum = dsi_acquire(to->dy, g) ? dsi_new_like(to->dy) : NULL;
     if (add_gradients(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_unref(to->dy);
     to->dy = dsi_ref(sum);
@@ -216,8 +214,7 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
     n->given++;
     if (is_own(*sum)) return *sum;
     ds_tensor *room = dsi_new(like, shape);
-    bool done = *sum ? dsi_make_dense(*sum) == DS_OK && dsi_copy(room, *sum) == DS_OK
-                     : dsi_run(room, fill, 0.0, dsi_v(room));
+    bool done = *sum ? dsi_copy(room, *sum) == DS_OK : dsi_fill(room, 0) != NULL;
     if (!done) return NULL;
     dsi_unref(*sum);
     return *sum = dsi_ref(room);

@@ -7,12 +7,18 @@
 
 #include <deepspeed/autograd.h>
 
+#define DSI_MASKED_SAVED 3
+
 /* What backward knows of an op. The graph holds a pointer to it: no enum, no switch. */
 typedef struct dsi_op {
     const char *name;
     /* Calls dsi_accumulate_grad(n, i, gradient of input i) for each i with dsi_needs_input_grad(n, i). dy has the output's shape. */
     void (*backward)(dsi_node *n, ds_tensor *dy);
     bool takes_pooled; /* backward copes with dy->pooled; else dy is made dense first */
+    /* Before backward runs, the saved tensors that it reads are acquired: saved tensor i if an
+     * input of the mask saved_for[i] (bit j: input j) wants a gradient; mask 0: always. */
+    unsigned saved_for[DSI_MASKED_SAVED];
+    bool acquires; /* none of them: backward is made of ops, or acquires them itself */
 } dsi_op;
 
 /* Notes that op made y from n inputs (a NULL input counts, and never needs a gradient). NULL when no

@@ -206,7 +206,8 @@ static void checkpoint_backward(dsi_node *n, ds_tensor *dy)
     stop_clock("backward", start);
 }
 
-static const dsi_op dsi_op_checkpoint = {"checkpoint", checkpoint_backward, .takes_pooled = true};
+static const dsi_op dsi_op_checkpoint = {"checkpoint", checkpoint_backward, .takes_pooled = true,
+                                         .acquires = true};
 
 static void checkpoint_forget(dsi_node *n)
 {
@@ -230,7 +231,7 @@ static void output_backward(dsi_node *n, ds_tensor *dy)
     dsi_list_add(&s->given, given);
 }
 
-static const dsi_op dsi_op_output = {"output of a checkpoint", output_backward, false};
+static const dsi_op dsi_op_output = {.name = "output of a checkpoint", .backward = output_backward};
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 

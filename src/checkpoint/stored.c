@@ -26,7 +26,7 @@ typedef struct Spans {
 /* x's row, as it lies in memory. */
 static void add_in_memory(dsi_stored *s, Spans *spans, const ds_value *v, ds_tensor *x)
 {
-    dsi_view view = dsi_v(x); /* computes it, if it still waits */
+    dsi_view view = dsi_v(x);
     int64_t size = (int64_t)ds_dtype_size(x->dtype), last = 0;
     dsi_stored_tensor row = {.value = v, .dtype = x->dtype, .shape = x->shape};
     for (int i = 0; i < x->shape.n; i++) {
@@ -62,6 +62,7 @@ static bool add_tensor(dsi_stored *s, Spans *spans, ds_value *v)
     }
     if (dsi_make_dense(x) != DS_OK) return false;
     bool here = x->storage && x->device->type->kind == DS_CPU && dsi_numel(x->shape);
+    if (here && !dsi_acquire(x)) return false;
     if (here)
         add_in_memory(s, spans, v, x);
     else
@@ -283,7 +284,7 @@ ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
 {
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
     if (!bytes) return DS_OK;
-    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return ds_error_status();
+    if (!dsi_acquire(x)) return ds_error_status();
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
     if (x->device->type->kind == DS_CPU && !dsi_is_contiguous(x)) {

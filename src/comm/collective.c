@@ -132,7 +132,7 @@ static bool open_operand(operand *o, dsi_collective what, ds_tensor *x, bool rea
     if (x->device->type->kind != DS_CPU)
         return dsi_refuse("%s: a tensor on %s; this communicator takes tensors on the CPU", name,
                           ds_device_name(dsi_device_id(x->device)));
-    if (dsi_make_dense(x) != DS_OK) return false;
+    if (!(written ? dsi_acquire_to_write(x) : dsi_acquire(x))) return false;
     if (!dsi_is_contiguous(x)) {
         o->flat = dsi_new(x, x->shape);
         if (!o->flat || (read && dsi_copy(o->flat, x) != DS_OK)) return false;

@@ -52,7 +52,6 @@ struct dsi_device {
     void *own;                      /* of its kind */
     dsi_stream stream;              /* of this thread */
     struct dsi_cache *cache;
-    struct dsi_placeholder *stand_ins; /* tensor/lazy.c */
 };
 
 /* This thread's handle on a device, opened at first use; NULL with the message if there is none. */

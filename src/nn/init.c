@@ -26,7 +26,7 @@ static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 ds_tensor *ds_init_constant(ds_tensor *x, double value)
 {
     if (!x) return dsi_null_operand("init_constant");
-    return dsi_run(x, fill, value, dsi_v(x)) ? x : NULL;
+    return dsi_fill(x, value);
 }
 
 ds_tensor *ds_init_uniform(ds_tensor *x, double low, double high)

@@ -33,7 +33,7 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
     if (dsi_needs_input_grad(n, 2)) dsi_accumulate_grad(n, 2, dsi_result_if(done, dv));
 }
 
-const dsi_op dsi_op_attention = {"attention", attention_backward, false};
+const dsi_op dsi_op_attention = {.name = "attention", .backward = attention_backward};
 
 static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_tensor *v,
                             ds_attention_opts o)
@@ -92,7 +92,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (dsi_wants_grad(&o.mask, 1)) return composed(q, k, v, o.mask, a.scale);
     if (o.mask && !spread_mask(q, k, &o.mask)) return NULL;
     q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
-    if (!q || !k || !v) return NULL;
+    if (!q || !k || !v || !dsi_acquire(q, k, v, o.mask)) return NULL;
 
     dsi_view queries = dsi_v_matrices(q);
     ds_dims shape = q->shape;

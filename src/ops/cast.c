@@ -17,7 +17,7 @@ static void cast_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, ds_to(dy, from->device, from->dtype));
 }
 
-const dsi_op dsi_op_cast = {"cast", cast_backward, false};
+const dsi_op dsi_op_cast = {.name = "cast", .backward = cast_backward};
 
 /* x in another dtype on its own device, in the same order of memory if it is dense. */
 static ds_tensor *converted(const ds_tensor *x, ds_dtype dtype)
@@ -65,7 +65,7 @@ ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype)
 
 static void clone_backward(dsi_node *n, ds_tensor *dy) { dsi_accumulate_grad(n, 0, dsi_alias(dy)); }
 
-const dsi_op dsi_op_clone = {"clone", clone_backward, false};
+const dsi_op dsi_op_clone = {.name = "clone", .backward = clone_backward};
 
 /* y, new, = x */
 static ds_tensor *copied(ds_tensor *y, ds_tensor *x)

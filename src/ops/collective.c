@@ -23,7 +23,7 @@ static void exchange_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_exchange_rows = {"exchange_rows", exchange_backward, false};
+const dsi_op dsi_op_exchange_rows = {.name = "exchange_rows", .backward = exchange_backward};
 
 static void remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t *to,
                      const int64_t *from)
@@ -45,7 +45,7 @@ ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const i
     if (!dsi_want_float("exchange_rows", x)) return NULL;
     if (!x->shape.n) return dsi_refuse("exchange_rows: x is [], which has no rows");
     if (!c) c = ds_world();
-    if (!(x = ds_contiguous(x)) || dsi_materialize(x) != DS_OK) return NULL;
+    if (!(x = ds_contiguous(x)) || !dsi_acquire(x)) return NULL;
 
     ds_dims shape = x->shape;
     shape.d[0] = 0;

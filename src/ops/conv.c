@@ -49,7 +49,9 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-const dsi_op dsi_op_conv2d = {"conv2d", conv2d_backward, .takes_pooled = true};
+/* dw reads x, dx reads w */
+const dsi_op dsi_op_conv2d = {"conv2d", conv2d_backward, .takes_pooled = true,
+                              .saved_for = {1u << 1, 1u << 0}};
 
 /* Shapes, dtypes and devices agree. */
 static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
@@ -118,7 +120,7 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
     dsi_conv2d c;
     ds_dims out;
     if (!x || !w) return dsi_null_operand("conv2d");
-    if (!conv2d_check(x, w, o, &c, &out)) return NULL;
+    if (!conv2d_check(x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
     ds_tensor *y = new_output(x, out);
 

@@ -18,9 +18,8 @@ static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double facto
     if (!y) return false;
     if (dsi_fusion(y->device, mask_scale))
         return dsi_run_fusion(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y));
-    ds_tensor *zero = dsi_new(y, (ds_dims){0});
-    return dsi_run(zero, fill, 0.0, dsi_v(zero)) &&
-           dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)) &&
+    ds_tensor *zero = dsi_fill(dsi_new(y, (ds_dims){0}), 0);
+    return zero && dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)) &&
            dsi_run(y, where, dsi_v(keep), dsi_v(y), dsi_v_expand(zero, y->shape), dsi_v(y));
 }
 
@@ -31,7 +30,7 @@ static void dropout_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_dropout = {"dropout", dropout_backward, false};
+const dsi_op dsi_op_dropout = {.name = "dropout", .backward = dropout_backward};
 
 /* bool of x's shape on x's device, each true with probability 1 - p */
 static ds_tensor *dropout_draw(const ds_tensor *x, double p)
@@ -65,6 +64,7 @@ ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
     if (!dsi_want_float("dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout: p is %g: expected 0 to 1", p);
     if (!training || p == 0) return x;
+    if (!dsi_acquire(x)) return NULL;
     double factor = p < 1 ? 1 / (1 - p) : 0;
 
     ds_tensor *y = dsi_new_like(x);

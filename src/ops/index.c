@@ -38,7 +38,7 @@ static void embedding_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dw));
 }
 
-const dsi_op dsi_op_embedding = {"embedding", embedding_backward, false};
+const dsi_op dsi_op_embedding = {.name = "embedding", .backward = embedding_backward};
 
 static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t padding_idx)
 {
@@ -61,7 +61,7 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
     if (!w || !index) return dsi_null_operand("embedding");
     if (!embedding_check(w, index, padding_idx)) return NULL;
-    if (!(index = ds_contiguous(index))) return NULL;
+    if (!(index = ds_contiguous(index)) || !dsi_acquire(w, index)) return NULL;
 
     Embedding e = {w->shape, padding_idx};
     ds_dims shape = index->shape;
@@ -93,7 +93,7 @@ static void gather_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_gather = {"gather", gather_backward, false};
+const dsi_op dsi_op_gather = {.name = "gather", .backward = gather_backward};
 
 /* x's dimension dim, from the front; -1, with the message. */
 static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
@@ -115,6 +115,7 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
     if (!x || !index) return dsi_null_operand("gather");
     if ((dim = gather_check(x, index, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
+    if (!dsi_acquire(x, index)) return NULL;
 
     ds_tensor *y = dsi_new(x, index->shape);
 
@@ -186,11 +187,12 @@ static void max_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_max = {"max", max_backward, false};
+const dsi_op dsi_op_max = {.name = "max", .backward = max_backward};
 
 /* The maxima of contiguous x -> y (may be NULL), their places -> the result, of shape `shape`. */
 static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor *y)
 {
+    if (!dsi_acquire(x)) return NULL;
     dsi_view v = dsi_v_around(x, dim);
     ds_tensor *index = dsi_new_dtype(x, DS_I64, shape);
     if (!index) return NULL;

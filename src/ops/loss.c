@@ -45,7 +45,7 @@ static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_cross_entropy = {"cross_entropy", cross_entropy_backward, false};
+const dsi_op dsi_op_cross_entropy = {.name = "cross_entropy", .backward = cross_entropy_backward};
 
 /* label has x's shape without dimension 1. */
 static bool labels_fit(const ds_tensor *x, const ds_tensor *label)
@@ -86,7 +86,7 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
     if (!x || !label) return dsi_null_operand("cross_entropy");
     if (!cross_entropy_check(x, label, o)) return NULL;
     x = ds_contiguous(x), label = ds_contiguous(label);
-    if (!x || !label) return NULL;
+    if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;
     dsi_cross_entropy c = {.ignore_index = o.ignore ? o.ignore_index : -100,
                            .smoothing = o.label_smoothing,
                            .reduction = (int)o.reduction};

@@ -45,7 +45,7 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype
         return dsi_refuse("matmul: a is %s, b is %s: %lld columns beside %lld rows",
                           dsi_shape_text(a->shape), dsi_shape_text(b->shape),
                           (long long)a->shape.d[na - 1], (long long)b->shape.d[nb - 2]);
-    if (!dsi_broadcast("matmul", lead_a, lead_b, &shape)) return NULL;
+    if (!dsi_broadcast("matmul", lead_a, lead_b, &shape) || !dsi_acquire(a, b)) return NULL;
     shape.d[shape.n++] = a->shape.d[na - 2];
     shape.d[shape.n++] = b->shape.d[nb - 1];
 
@@ -77,7 +77,7 @@ static void matmul_backward(dsi_node *n, ds_tensor *dy)
         dsi_accumulate_grad(n, 1, gradient_of(b, dy, transposed(a), dy));
 }
 
-const dsi_op dsi_op_matmul = {"matmul", matmul_backward, false};
+const dsi_op dsi_op_matmul = {"matmul", matmul_backward, .acquires = true};
 
 /* [...,M,K] [K,N]: one large product of [(...M),K] instead of a batch of small ones; db then needs no
  * sum over the batch either. */
@@ -153,7 +153,8 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-const dsi_op dsi_op_linear = {"linear", linear_backward, false};
+/* dw reads x, dx reads w */
+const dsi_op dsi_op_linear = {"linear", linear_backward, .saved_for = {1u << 1, 1u << 0}};
 
 static bool linear_check(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b)
 {
@@ -188,6 +189,7 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
     if (!x || !w) return dsi_null_operand("linear");
     if (!linear_check(x, w, b)) return NULL;
     if (x->shape.n != 2) return linear_folded(x, w, b);
+    if (!dsi_acquire(x, w, b)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
 

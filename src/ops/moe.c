@@ -50,7 +50,7 @@ static void dispatch_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_dispatch = {"dispatch", dispatch_backward, false};
+const dsi_op dsi_op_dispatch = {.name = "dispatch", .backward = dispatch_backward};
 
 ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 {
@@ -61,7 +61,7 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
                           "row of x",
                           dsi_shape_text(x->shape), dsi_shape_text(slots->shape), (long long)rows);
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
-    if (!slots_fit("dispatch", slots, rows)) return NULL;
+    if (!slots_fit("dispatch", slots, rows) || !dsi_acquire(x, slots)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(rows, x->shape.d[1]));
 
@@ -91,7 +91,8 @@ static void combine_backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-const dsi_op dsi_op_combine = {"combine", combine_backward, false};
+/* dx reads the weights, dw reads x */
+const dsi_op dsi_op_combine = {"combine", combine_backward, .saved_for = {0, 1u << 0, 1u << 1}};
 
 static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_tensor *w)
 {
@@ -109,7 +110,7 @@ ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
     if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
     if (weights && !(weights = ds_contiguous(weights))) return NULL;
-    if (!slots_fit("combine", slots, x->shape.d[0])) return NULL;
+    if (!slots_fit("combine", slots, x->shape.d[0]) || !dsi_acquire(x, slots, weights)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(slots->shape.d[0], x->shape.d[1]));
 

@@ -59,7 +59,7 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
-const dsi_op dsi_op_batch_norm = {"batch_norm", batch_norm_backward, false};
+const dsi_op dsi_op_batch_norm = {.name = "batch_norm", .backward = batch_norm_backward};
 
 /* t, which may be NULL, has a value for each channel of x; float32 ones go with a 16-bit x too, as mixed
  * precision keeps them. */
@@ -145,6 +145,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!o.momentum) o.momentum = 0.1;
     if (!o.eps) o.eps = 1e-5;
     if (!(x = with_channels(x))) return NULL;
+    if (!dsi_acquire(x, o.weight, o.bias, o.running_mean, o.running_var)) return NULL;
 
     ds_tensor *mean, *rstd, *y = dsi_new_like(x);
 
@@ -208,7 +209,7 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
-const dsi_op dsi_op_layer_norm = {"layer_norm", layer_norm_backward, false};
+const dsi_op dsi_op_layer_norm = {.name = "layer_norm", .backward = layer_norm_backward};
 
 /* w, which may be NULL, has the shape of x's last n_dims dimensions. */
 static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, const char *name)
@@ -234,10 +235,10 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     x = ds_contiguous(x);
     if (weight) weight = ds_contiguous(weight);
     if (bias) bias = ds_contiguous(bias);
+    if (!x || !dsi_acquire(x, weight, bias)) return NULL;
 
-    ds_dims md = x ? row_shape(x, n_dims) : (ds_dims){0};
-    ds_tensor *y = x ? dsi_new(x, x->shape) : NULL,
-              *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
+    ds_dims md = row_shape(x, n_dims);
+    ds_tensor *y = dsi_new(x, x->shape), *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
     if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),

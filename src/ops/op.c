@@ -61,6 +61,7 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
 {
     if (!g) return NULL;
     if (dsi_same_shape(g->shape, shape)) return dsi_alias(g);
+    if (!dsi_acquire(g)) return NULL;
     ds_dims ones = {.n = g->shape.n}; /* shape with as many dimensions as g */
     for (int i = 1; i <= ones.n; i++) ones.d[ones.n - i] = i <= shape.n ? shape.d[shape.n - i] : 1;
     ds_tensor *y = dsi_new(g, shape);

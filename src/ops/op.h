@@ -1,6 +1,6 @@
 /* ops/op.h: what an op family's file needs: checks, recording, kernels.
  *
- * An op is one function of four paragraphs: check, make, compute, record; its backward stands above it.
+ * An op is one function of five paragraphs: check, acquire, make, compute, record; its backward stands above it.
  * A backward that gives dy itself gives a second handle on it (dsi_alias, or a view), so that no leaf
  * takes for its own sum what another node still has to read.
  * SPDX-License-Identifier: MIT */

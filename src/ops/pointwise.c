@@ -31,6 +31,7 @@ static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims sha
 /* factor x */
 static ds_tensor *scaled(const ds_tensor *x, double factor)
 {
+    if (!dsi_acquire(x)) return NULL;
     ds_tensor *y = dsi_new_like(x);
     return dsi_result_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
 }
@@ -44,7 +45,7 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(g, o->b), dy->dtype));
 }
 
-const dsi_op dsi_op_add = {"add", add_backward, false};
+const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
 
 /* a + alpha b, for sub and add_scaled too; op: the name that messages begin with. */
 static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
@@ -52,7 +53,7 @@ static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
     Binary o = {.alpha = alpha};
     ds_dims shape;
     if (!a || !b) return dsi_null_operand(op);
-    if (!binary_check(op, a, b, &shape)) return NULL;
+    if (!binary_check(op, a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -86,13 +87,13 @@ static void mul_backward(dsi_node *n, ds_tensor *dy)
     if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, product_to(dy, a, b->shape));
 }
 
-const dsi_op dsi_op_mul = {"mul", mul_backward, false};
+const dsi_op dsi_op_mul = {"mul", mul_backward, .acquires = true};
 
 ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
     if (!a || !b) return dsi_null_operand("mul");
-    if (!binary_check("mul", a, b, &shape)) return NULL;
+    if (!binary_check("mul", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -118,13 +119,13 @@ static void div_backward(dsi_node *n, ds_tensor *dy)
         dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(ds_neg(ds_mul(da, y)), b->shape), dy->dtype));
 }
 
-const dsi_op dsi_op_div = {"div", div_backward, false};
+const dsi_op dsi_op_div = {.name = "div", .backward = div_backward};
 
 ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
     if (!a || !b) return dsi_null_operand("div");
-    if (!binary_check("div", a, b, &shape)) return NULL;
+    if (!binary_check("div", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
 
@@ -145,6 +146,7 @@ static ds_tensor *compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
     ds_dims shape;
     if (!a || !b) return dsi_null_operand(op);
     if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
+    if (!dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
 
@@ -161,15 +163,14 @@ ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare(DSI_LT, a, b); }
 static void where_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
-    ds_tensor *c = dsi_saved_tensor(n, 0), *zero = dsi_new(dy, (ds_dims){0});
-    if (!dsi_run(zero, fill, 0.0, dsi_v(zero))) zero = NULL;
+    ds_tensor *c = dsi_saved_tensor(n, 0), *zero = dsi_fill(dsi_new(dy, (ds_dims){0}), 0);
     if (dsi_needs_input_grad(n, 1))
         dsi_accumulate_grad(n, 1, dsi_sum_to(ds_where(c, dy, zero), o->a));
     if (dsi_needs_input_grad(n, 2))
         dsi_accumulate_grad(n, 2, dsi_sum_to(ds_where(c, zero, dy), o->b));
 }
 
-const dsi_op dsi_op_where = {"where", where_backward, false};
+const dsi_op dsi_op_where = {.name = "where", .backward = where_backward};
 
 ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 {
@@ -178,7 +179,7 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
     if (c->dtype != DS_BOOL)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
     if (!dsi_same_device("where", c, a) || !binary_check("where", a, b, &ab) ||
-        !dsi_broadcast("where", c->shape, ab, &shape))
+        !dsi_broadcast("where", c->shape, ab, &shape) || !dsi_acquire(c, a, b))
         return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -201,13 +202,13 @@ static void affine_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, factor == 1 ? dsi_alias(dy) : ds_scale(dy, factor));
 }
 
-const dsi_op dsi_op_affine = {"affine", affine_backward, false};
+const dsi_op dsi_op_affine = {.name = "affine", .backward = affine_backward};
 
 /* factor x + term */
 static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
 {
     if (!x) return dsi_null_operand(op);
-    if (!dsi_want_float(op, x)) return NULL;
+    if (!dsi_want_float(op, x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
 
@@ -234,12 +235,12 @@ static void pow_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, ds_cast(ds_mul(dsi_upcast(dy), slope), dy->dtype));
 }
 
-const dsi_op dsi_op_pow = {"pow", pow_backward, false};
+const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
 
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
     if (!x) return dsi_null_operand("pow");
-    if (!dsi_want_float("pow", x)) return NULL;
+    if (!dsi_want_float("pow", x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
 
@@ -265,12 +266,12 @@ static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
 #define UNARY(OP, f, saved) \
     static void f##_backward(dsi_node *n, ds_tensor *dy) { unary_backward(n, dy, DSI_##OP); } \
 \
-    const dsi_op dsi_op_##f = {#f, f##_backward, false}; \
+    const dsi_op dsi_op_##f = {.name = #f, .backward = f##_backward}; \
 \
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
         if (!x) return dsi_null_operand(#f); \
-        if (!dsi_want_float(#f, x)) return NULL; \
+        if (!dsi_want_float(#f, x) || !dsi_acquire(x)) return NULL; \
 \
         ds_tensor *y = dsi_new_like(x); \
 \
@@ -308,16 +309,18 @@ static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
     if (dy->pooled[0])
         dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
-    else
+    else if (dsi_acquire(dsi_saved_tensor(n, 0)))
         unary_backward(n, dy, DSI_RELU);
+    else
+        dsi_accumulate_grad(n, 0, NULL);
 }
 
-const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true};
+const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
 
 ds_tensor *ds_relu(ds_tensor *x)
 {
     if (!x) return dsi_null_operand("relu");
-    if (!dsi_want_float("relu", x)) return NULL;
+    if (!dsi_want_float("relu", x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
 

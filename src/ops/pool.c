@@ -99,7 +99,7 @@ static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
         n, 0, dsi_result_if(dsi_run(dx, max_pool2d_dx, dsi_v(dy), dsi_v(index), dsi_v(dx)), dx));
 }
 
-const dsi_op dsi_op_max_pool2d = {"max_pool2d", max_pool2d_backward, false};
+const dsi_op dsi_op_max_pool2d = {.name = "max_pool2d", .backward = max_pool2d_backward};
 
 /* Half the bytes of int64, and enough for a plane; in y's order of memory, as the kernels want it. */
 static ds_tensor *new_index(const ds_tensor *y)
@@ -131,6 +131,7 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 
     /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
     ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
+    if (!dsi_acquire(source ? source : x)) return NULL;
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last), *index = new_index(y);
 
@@ -156,7 +157,7 @@ static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
                         dsi_result_if(dsi_run(dx, avg_pool2d_dx, &p->c, dsi_v(dy), dsi_v(dx)), dx));
 }
 
-const dsi_op dsi_op_avg_pool2d = {"avg_pool2d", avg_pool2d_backward, false};
+const dsi_op dsi_op_avg_pool2d = {.name = "avg_pool2d", .backward = avg_pool2d_backward};
 
 ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
@@ -166,7 +167,7 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     if (o.dilation > 1 || o.dilation_w > 1 || o.indices)
         return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
     if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
-    if (!pool_check("avg_pool2d", x, o, &p, out)) return NULL;
+    if (!pool_check("avg_pool2d", x, o, &p, out) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last);
 
@@ -176,7 +177,8 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     return y;
 }
 
-const dsi_op dsi_op_adaptive_avg_pool2d = {"adaptive_avg_pool2d", avg_pool2d_backward, false};
+const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
+                                           .backward = avg_pool2d_backward};
 
 ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
@@ -187,6 +189,7 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
             "adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected [N,C,H,W] "
             "and at least 1 x 1",
             dsi_shape_text(x->shape), (long long)h, (long long)w);
+    if (!dsi_acquire(x)) return NULL;
     Pool p = {.c.adaptive = true,
               .h = x->shape.d[2],
               .w = x->shape.d[3],

@@ -39,7 +39,7 @@ static void sum_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-const dsi_op dsi_op_sum = {"sum", sum_backward, false};
+const dsi_op dsi_op_sum = {.name = "sum", .backward = sum_backward};
 
 static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
 {
@@ -61,7 +61,7 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
 {
     Sum s;
     if (!x) return dsi_null_operand(op);
-    if (!sum_check(op, x, o.dims, &s)) return NULL;
+    if (!sum_check(op, x, o.dims, &s) || !dsi_acquire(x)) return NULL;
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];

@@ -52,7 +52,7 @@ static void reshape_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, reshaped(dy, *x_shape));
 }
 
-const dsi_op dsi_op_reshape = {"reshape", reshape_backward, false};
+const dsi_op dsi_op_reshape = {.name = "reshape", .backward = reshape_backward};
 
 /* y has x's elements in x's order: with the gradient of that. */
 static ds_tensor *record_reshape(ds_tensor *y, ds_tensor *x)
@@ -175,7 +175,7 @@ static void permute_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, permuted(dy, back));
 }
 
-const dsi_op dsi_op_permute = {"permute", permute_backward, false};
+const dsi_op dsi_op_permute = {.name = "permute", .backward = permute_backward};
 
 ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 {
@@ -232,7 +232,7 @@ static void slice_backward(dsi_node *n, ds_tensor *dy)
         dsi_accumulate_grad(n, 0, NULL);
 }
 
-const dsi_op dsi_op_slice = {"slice", slice_backward, false};
+const dsi_op dsi_op_slice = {.name = "slice", .backward = slice_backward};
 
 ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
@@ -273,7 +273,7 @@ static void expand_backward(dsi_node *n, ds_tensor *dy)
     dsi_accumulate_grad(n, 0, dsi_sum_to(dy, *x_shape));
 }
 
-const dsi_op dsi_op_expand = {"expand", expand_backward, false};
+const dsi_op dsi_op_expand = {.name = "expand", .backward = expand_backward};
 
 ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
 {
@@ -289,6 +289,7 @@ ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
     if (!fits)
         return dsi_refuse("expand: x is %s, which does not broadcast to %s",
                           dsi_shape_text(x->shape), dsi_shape_text(given));
+    if (!dsi_acquire(x)) return NULL;
     dsi_view v = dsi_v_expand(x, shape);
     ds_tensor *y = dsi_view_of(x, shape, v.s, x->offset);
     dsi_set_attr(dsi_record(&dsi_op_expand, y, x), &x->shape, sizeof x->shape);
@@ -311,7 +312,7 @@ static void cat_backward(dsi_node *n, ds_tensor *dy)
             dsi_accumulate_grad(n, i, sliced(dy, c->dim, c->begin[i], c->begin[i + 1]));
 }
 
-const dsi_op dsi_op_cat = {"cat", cat_backward, false};
+const dsi_op dsi_op_cat = {.name = "cat", .backward = cat_backward};
 
 /* All operands are of one kind, and of one shape but for dimension dim. */
 static bool cat_check(ds_tensor **x, int n, int dim)

@@ -18,14 +18,14 @@ static void softmax_dx(dsi_node *n, ds_tensor *dy, bool log)
 static void softmax_backward(dsi_node *n, ds_tensor *dy) { softmax_dx(n, dy, false); }
 static void log_softmax_backward(dsi_node *n, ds_tensor *dy) { softmax_dx(n, dy, true); }
 
-const dsi_op dsi_op_softmax = {"softmax", softmax_backward, false};
-const dsi_op dsi_op_log_softmax = {"log_softmax", log_softmax_backward, false};
+const dsi_op dsi_op_softmax = {.name = "softmax", .backward = softmax_backward};
+const dsi_op dsi_op_log_softmax = {.name = "log_softmax", .backward = log_softmax_backward};
 
 static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
 {
     if (!x) return dsi_null_operand(op->name);
     if (!dsi_want_float(op->name, x) || (dim = dsi_want_dim(op->name, x, dim)) < 0) return NULL;
-    if (!(x = ds_contiguous(x))) return NULL;
+    if (!(x = ds_contiguous(x)) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new(x, x->shape);
 

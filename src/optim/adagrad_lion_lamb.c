@@ -15,8 +15,7 @@ static ds_status adagrad_step(void *self, const ds_optim_values *v, const ds_opt
     dsi_adagrad c = a->c;
     c.lr = v->lr, c.weight_decay = v->weight_decay;
     for (int i = 0; i < n; i++)
-        if (x[i].step == 1 && !dsi_run(x[i].p, fill, a->initial, dsi_v(x[i].moment[1])))
-            return ds_error_status();
+        if (x[i].step == 1 && !dsi_fill(x[i].moment[1], a->initial)) return ds_error_status();
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_ADAGRAD, .adagrad = c}, x, n);
 }
 

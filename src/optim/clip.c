@@ -13,7 +13,7 @@ static int gradients(const ds_module *m, int n, ds_tensor **g)
     for (int i = 0; i < n; i++) {
         ds_tensor *grad = ds_grad(ds_module_param_at(m, i, NULL));
         if (!grad) continue;
-        if (dsi_make_dense(grad) != DS_OK) return -1;
+        if (!dsi_acquire(grad)) return -1;
         g[found++] = grad;
     }
     return found;

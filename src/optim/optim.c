@@ -169,7 +169,7 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
             continue;
         }
         ds_tensor *t = dsi_new_dtype(x->p, dtype, x->p->shape);
-        if (!dsi_run(t, fill, 0.0, dsi_v(t))) return ds_error_status();
+        if (!dsi_fill(t, 0)) return ds_error_status();
         x->moment[k] = dsi_ref(t);
     }
     return DS_OK;
@@ -182,7 +182,7 @@ static ds_tensor *dense_grad(const ds_optim *o, const dsi_optim_param *x)
     if (g->dtype != x->p->dtype && !(x->p->dtype == DS_F32 && is_half(g->dtype)))
         return dsi_refuse("%s: the gradient of %s is %s, but the parameter %s", o->type->name,
                           x->path, ds_dtype_name(g->dtype), ds_dtype_name(x->p->dtype));
-    if (dsi_make_dense(g) != DS_OK) return NULL;
+    if (!dsi_acquire(g)) return NULL;
     return dsi_is_contiguous(g) ? g : ds_contiguous(ds_detach(g));
 }
 
@@ -195,6 +195,13 @@ static ds_tensor *plain_grad(const ds_tensor *p, ds_tensor *g, double g_scale)
     return dsi_run(y, affine, g_scale, 0.0, dsi_v(g), dsi_v(y)) ? y : NULL;
 }
 
+static bool acquire_update(const dsi_optim_param *x)
+{
+    for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
+        if (!dsi_acquire(x->moment[k])) return false;
+    return dsi_acquire_to_write(x->p) && dsi_acquire(x->low);
+}
+
 /* Appends the parameters of a group that have a gradient to the n updates -> their number, or -1. */
 static int gather(ds_optim *o, int group, double g_scale, int n)
 {
@@ -204,6 +211,7 @@ static int gather(ds_optim *o, int group, double g_scale, int n)
         ds_tensor *g = dense_grad(o, x);
         if (g && !o->type->mixed) g = plain_grad(x->p, g, g_scale);
         if (!g || dsi_optim_make_moments(o, x) != DS_OK) return -1;
+        if (!acquire_update(x)) return -1;
         o->updated[n] = i;
         ds_optim_update *u = &o->updates[n++];
         *u = (ds_optim_update){.path = x->path, .p = x->p, .grad = g, .step = x->step + 1};

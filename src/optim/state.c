@@ -120,8 +120,7 @@ ds_status ds_optim_load(ds_optim *o, const ds_state *state)
         dsi_optim_param *x = &o->params[i];
         x->step = 0;
         for (int k = 0; k < DS_OPTIM_MOMENTS && status == DS_OK; k++)
-            if (x->moment[k] && !dsi_run(x->moment[k], fill, 0.0, dsi_v(x->moment[k])))
-                status = ds_error_status();
+            if (x->moment[k] && !dsi_fill(x->moment[k], 0)) status = ds_error_status();
     }
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         int moment = 0;

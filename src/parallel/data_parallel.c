@@ -237,6 +237,7 @@ static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i), **copy = &dp->buffer[r->number][i];
         if (!dp->is_parameter[i] && refresh(copy, x) != DS_OK) return ds_error_status();
+        if (!dsi_acquire(x)) return ds_error_status();
         r->memory[i] = dsi_v(dp->is_parameter[i] ? x : *copy);
         r->trained[i] = x->requires_grad;
     }
@@ -263,6 +264,7 @@ static ds_status scatter(const Call *c, ds_tensor **in, dsi_replica *r)
 {
     int64_t from = r->number * c->chunk, left = c->shape[0].d[0] - from;
     for (int j = 0; j < c->n; j++) {
+        if (!dsi_acquire(in[j])) return ds_error_status();
         dsi_view v = rows_of(dsi_v(in[j]), from, left < c->chunk ? left : c->chunk);
         r->in[j] = v;
         r->collects[j] = r->recording && ds_requires_grad(in[j]);
@@ -369,7 +371,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
         if (!sum) return NULL;
     } else if (!sum) {
         sum = dsi_new_dtype(p, narrow ? DS_F32 : p->dtype, p->shape);
-        if (!dsi_run(sum, fill, 0, dsi_v(sum))) return NULL;
+        if (!dsi_fill(sum, 0)) return NULL;
     }
     for (int r = 1; r < c->parts; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
@@ -440,7 +442,7 @@ static void backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-static const dsi_op dsi_op_data_parallel = {"data_parallel", backward, false};
+static const dsi_op dsi_op_data_parallel = {.name = "data_parallel", .backward = backward};
 
 static void forget(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
 

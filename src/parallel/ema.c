@@ -122,7 +122,7 @@ ds_status dsi_ema_update(dsi_ema *e)
     for (int i = 0; i < e->n; i++) {
         ds_tensor *average = e->at[i].average, *x = average ? same_part(e, i) : NULL;
         if (!average) continue;
-        if (!x) return ds_error_status();
+        if (!x || !dsi_acquire(average, x)) return ds_error_status();
         if (!e->updates && dsi_copy(average, x) != DS_OK) return ds_error_status();
         any = average;
         e->spans[n++] = (dsi_span){.dtype = average->dtype,

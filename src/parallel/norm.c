@@ -11,6 +11,7 @@
 
 dsi_view dsi_norm_line(ds_tensor *g)
 {
+    if (!dsi_acquire(g)) g = NULL;
     dsi_view v = dsi_v(g && !dsi_is_dense(g) ? ds_contiguous(ds_detach(g)) : g);
     v.n = 1;
     v.d[0] = ds_numel(g);

@@ -130,7 +130,7 @@ static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
     ds_scope *scope = ds_scope_open();
     ds_tensor *t = dsi_ref(
         dsi_new_on(o->f->param[0].x->device, DS_F32, ds_shape(elements + ALIGN_WORDS)));
-    if (t && !dsi_run(t, fill, 0.0, dsi_v(t))) {
+    if (t && !dsi_fill(t, 0)) {
         dsi_unref(t);
         t = NULL;
     }
@@ -438,7 +438,7 @@ static ds_status fill_block(const dsi_offload *o, const Block *b, ds_tensor *t,
                             dsi_offload_model model)
 {
     const dsi_flat *f = o->f;
-    if (!dsi_run(t, fill, 0.0, dsi_v(t))) return ds_error_status();
+    if (!dsi_fill(t, 0)) return ds_error_status();
     for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
         int i = o->mine[j];
         int64_t at = f->param[i].own_at, from = dsi_max(at, b->begin),

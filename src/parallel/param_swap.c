@@ -188,7 +188,7 @@ static ds_status make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o)
     h->buffer = dsi_alloc((size_t)wanted * sizeof *h->buffer);
     for (; status == DS_OK && h->buffers < wanted; h->buffers++) {
         ds_tensor *t = dsi_new(like, ds_shape(n + room));
-        if (!dsi_run(t, fill, 0.0, dsi_v(t))) {
+        if (!dsi_fill(t, 0)) {
             status = ds_error_status();
             break;
         }

@@ -62,7 +62,8 @@ static ds_status add(ds_tensor *x, ds_tensor *y)
 {
     bool same = x->dtype == y->dtype;
     ds_tensor *a = same ? x : as_float(x), *b = same ? y : as_float(y);
-    if (!a || !b || !dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
+    if (!a || !b || !dsi_acquire(a, b)) return ds_error_status();
+    if (!dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
         return ds_error_status();
     return a == x ? DS_OK : dsi_copy(x, a);
 }
@@ -77,7 +78,7 @@ static ds_status scale(ds_tensor *x, double factor)
 static ds_status zero(ds_tensor *x)
 {
     if (x && !dsi_numel(x->shape)) return DS_OK;
-    return dsi_run(x, fill, 0.0, dsi_v(x)) ? DS_OK : ds_error_status();
+    return dsi_fill(x, 0) ? DS_OK : ds_error_status();
 }
 
 /* ---- the bucket's memory -------------------------------------------------------------------------------------- */
@@ -213,7 +214,7 @@ static ds_status move_in(Leaf *l, ds_tensor *x)
     const dsi_flat *f = l->r->f;
     ds_tensor *g = ds_grad(x),
               *place = dsi_flat_in_unit(f, l->i, l->r->bucket[f->param[l->i].unit].full);
-    ds_status status = dsi_make_dense(g);
+    ds_status status = dsi_acquire(g) ? DS_OK : ds_error_status();
     /* else backward wrote it there, or DDP left it there, to be added to */
     if (status == DS_OK && g->storage != place->storage)
         status = l->holds ? add(place, g) : dsi_copy(place, g);

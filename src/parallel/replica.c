@@ -71,7 +71,7 @@ ds_status dsi_replica_forward(dsi_replica *r)
         s->x[j]->requires_grad = r->collects[j];
     }
     s->y = dsi_ref(ds_call_n(r->module, s->x, s->n));
-    if (!s->y) return ds_error_status();
+    if (!s->y || !dsi_acquire(s->y)) return ds_error_status();
     r->y = dsi_v(s->y);
     r->y_has_graph = ds_requires_grad(s->y);
     return DS_OK;

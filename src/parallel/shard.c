@@ -87,7 +87,7 @@ static ds_status divide(Shard *s)
     }
     if (!s->part) {
         ds_tensor *part = dsi_new(x, ds_shape(s->slice));
-        if (!dsi_run(part, fill, 0.0, dsi_v(part))) return ds_error_status();
+        if (!dsi_fill(part, 0)) return ds_error_status();
         s->part = dsi_ref(part);
     }
     if (store(s, 0) != DS_OK) return ds_error_status();

@@ -70,7 +70,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
 static ds_tensor *gradient(const dsi_zero *z, int i)
 {
     ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
-    return g && dsi_make_dense(g) == DS_OK ? g : NULL;
+    return dsi_acquire(g) ? g : NULL;
 }
 
 /* The gradients to where the optimizer looks for them. */

@@ -142,7 +142,8 @@ static void let_go(Unit *u)
 static void make_room(dsi_zero3 *z, int64_t n)
 {
     for (int k = 0; k < z->f->units && z->live + n > z->o.max_live; k++)
-        if (z->unit[k].divided && !z->unit[k].pinned) let_go(&z->unit[k]);
+        if (z->unit[k].divided && !z->unit[k].pinned && !dsi_is_acquired(param(&z->unit[k])))
+            let_go(&z->unit[k]);
 }
 
 /* A rank that cannot begin a gather must not begin another collective in its place. */
@@ -461,7 +462,7 @@ static ds_status make_home(dsi_zero3 *z)
     ds_scope *scope = ds_scope_open();
     ds_tensor *home = dsi_new_on(like->device, like->dtype,
                                  ds_shape(files ? f->unit[z->in_file].own_at : f->own));
-    if (dsi_run(home, fill, 0.0, dsi_v(home))) z->home = dsi_ref(home);
+    if (dsi_fill(home, 0)) z->home = dsi_ref(home);
     ds_scope_close(scope);
     if (z->home && files) z->file = dsi_param_swap_new(f, z->model, z->in_file, o->nvme_path, o);
     return z->home && (z->file || !files) ? DS_OK : ds_error_status();

@@ -150,7 +150,7 @@ static ds_status join_unit(dsi_zero *z, int k)
     const dsi_flat_unit *u = &f->unit[k];
     if (dsi_zero3_divides(z->divided, k)) return DS_OK;
     ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
-    if (!dsi_run(all, fill, 0.0, dsi_v(all))) return ds_error_status();
+    if (!dsi_fill(all, 0)) return ds_error_status();
     z->unit[k] = dsi_ref(all);
     for (int i = u->first; i < u->first + u->count; i++) {
         ds_tensor *place = dsi_flat_in_unit(f, i, all);
@@ -165,7 +165,7 @@ static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
     ds_tensor *masters = dsi_new_on(f->param[0].x->device, DS_F32, ds_shape(f->own));
-    if (!dsi_run(masters, fill, 0.0, dsi_v(masters))) return ds_error_status();
+    if (!dsi_fill(masters, 0)) return ds_error_status();
     z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_own(f, i, masters);

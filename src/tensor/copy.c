@@ -56,8 +56,7 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
     if (!broadcasts_to(src->shape, dst->shape))
         return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
                         dsi_shape_text(dst->shape));
-    if (dsi_materialize(dst) != DS_OK || dsi_materialize(src) != DS_OK) return ds_error_status();
-    if (dst->storage->reader) dsi_flush_relu(dst->storage->reader);
+    if (!dsi_acquire(src, dst) || !dsi_acquire_to_write(dst)) return ds_error_status();
     if (dst->device != src->device) return copy_across(dst, src);
     if (!dst->device->kernels->copy && is_plain(dst, src)) return copy_across(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
@@ -115,7 +114,7 @@ double ds_item(const ds_tensor *x)
         dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
         return NAN;
     }
-    if (dsi_materialize(x) != DS_OK || !x->storage) return NAN;
+    if (!dsi_acquire(x)) return NAN;
     dsi_view v = dsi_v(x);
     if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
     double room;
@@ -130,7 +129,6 @@ ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *ou
     if (!scalar) return ds_error_status();
     ds_status status = d->kernels->norm(&d->stream, p, n, x,
                                         (dsi_view){scalar, DS_F64, 0, {0}, {0}});
-    if (status == DS_OK && d->stand_ins && !dsi_free_placeholders(d)) status = ds_error_status();
     if (status == DS_OK) status = copy_to_host(d, out, scalar, sizeof *out);
     dsi_cache_free(d, scalar, sizeof *out);
     return status;
@@ -139,7 +137,7 @@ ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *ou
 const void *ds_data(ds_tensor *x)
 {
     if (!dsi_live(x, "data")) return dsi_null_operand("data");
-    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
+    if (!dsi_acquire(x)) return NULL;
     bool host = x->device->type->kind == DS_CPU;
     if (host && dsi_is_contiguous(x)) return dsi_v(x).p;
     ds_tensor *y = dsi_is_contiguous(x) ? x : dsi_new(x, x->shape);
@@ -152,7 +150,7 @@ const void *ds_data(ds_tensor *x)
 void *ds_data_mut(ds_tensor *x)
 {
     if (!dsi_live(x, "data_mut")) return dsi_null_operand("data_mut");
-    if (dsi_make_dense(x) != DS_OK || dsi_materialize(x) != DS_OK) return NULL;
+    if (!dsi_acquire_to_write(x)) return NULL;
     if (x->device->type->kind != DS_CPU)
         return dsi_refuse("data_mut: x %s is on %s, not in host memory: write to a copy on the CPU "
                           "(ds_to), and ds_copy it back",
@@ -161,7 +159,6 @@ void *ds_data_mut(ds_tensor *x)
         return dsi_refuse(
             "data_mut: x %s is not contiguous in host memory: write to a ds_contiguous copy",
             dsi_shape_text(x->shape));
-    if (x->storage->reader) dsi_flush_relu(x->storage->reader);
     x->storage->written = true;
     return dsi_v(x).p;
 }

@@ -8,9 +8,10 @@
 
 #include <math.h>
 
-static ds_tensor *fill(ds_tensor *x, double value)
+ds_tensor *dsi_fill(ds_tensor *x, double value)
 {
-    return x && dsi_run(x, fill, value, dsi_v(x)) ? x : NULL;
+    if (!x || !dsi_acquire_to_write(x)) return NULL;
+    return dsi_run(x, fill, value, dsi_v(x)) ? x : NULL;
 }
 
 ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape)
@@ -22,7 +23,7 @@ ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape)
 static ds_tensor *new_filled(const char *call, ds_dtype dtype, ds_dims shape, double value)
 {
     dsi_handle_call(call);
-    return fill(dsi_new_on(dsi_device_current(), dtype, shape), value);
+    return dsi_fill(dsi_new_on(dsi_device_current(), dtype, shape), value);
 }
 
 ds_tensor *ds_full(ds_dtype dtype, ds_dims shape, double value)
@@ -41,7 +42,7 @@ ds_tensor *ds_scalar(ds_dtype dtype, double value)
 ds_tensor *ds_like(const ds_tensor *x, double value)
 {
     if (!dsi_live(x, "like")) return dsi_null_operand("like");
-    return fill(dsi_new_like(x), value);
+    return dsi_fill(dsi_new_like(x), value);
 }
 
 /* The host's tensor that values are written to before they go to x: x itself if it is plain there. */
@@ -101,7 +102,7 @@ static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *
     if (!x) return dsi_null_operand(what);
     if (x->dtype > DS_BF16)
         return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
-    if (dsi_materialize(x) != DS_OK) return NULL;
+    if (!dsi_acquire_to_write(x)) return NULL;
     ds_tensor *host = host_side(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
     if (!host) return NULL;
     int64_t n = dsi_numel(x->shape);

@@ -4,11 +4,11 @@
  * max(0, .) and the maximum of a window commute, so max-pooling can do the ReLU on its way, on a quarter
  * of the values, and a pass over the largest tensors of a network is saved. But an op is written and
  * called alone. So the ReLU of a plane set [N,C,H,W] allocates its result and only notes, in the
- * storage, of what it is to be the ReLU. Max-pooling looks for that note; for all others dsi_v, through
- * which every kernel sees a tensor, has it computed first, which cannot fail.
+ * storage, of what it is to be the ReLU. Max-pooling looks for that note; all other ops have it computed
+ * as they acquire it (Note [Residency] in acquire.c), which cannot fail.
  *
  * The source must keep its values until then. Its storage knows its one reader: whoever writes to the
- * source in place (ds_copy, ds_data_mut) has the reader computed before; a storage whose address has
+ * source in place (dsi_acquire_to_write) has the reader computed before; a storage whose address has
  * been given out for writing, or of a trained leaf, is never a source.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"

@@ -1,24 +1,21 @@
-/* tensor/lazy.c: tensors whose storage is away.
+/* tensor/lazy.c: tensors without storage, which their owner materializes.
  *
- * Note [Absent tensors]
- * ZeRO-3 divides a parameter's values among ranks. Its handle, which modules and nodes of the graph hold, stays
- * and keeps shape, dtype, gradient and hooks; its storage goes, and comes back when values are read: every
- * kernel sees a tensor by dsi_v, which then calls the tensor's fetch. So nobody need ask whether a tensor is
- * there, and backward brings back only what it reads.
+ * Note [Lazy tensors]
+ * ZeRO-3 partitions a parameter's values over ranks; offloading keeps values on
+ * disk. The handle, which modules and nodes of the graph hold, stays and keeps
+ * shape, dtype, gradient and hooks; only its storage is released. It comes back
+ * when an op acquires the tensor (Note [Residency] in acquire.c): that calls the
+ * materialize hook of its owner.
  *
- * dsi_v cannot fail, but a fetch can. The kernel then runs on zeros that stand in for the values, and dsi_run,
- * which called it, says afterwards that it failed: nobody sees what it computed. Who asks for memory without
- * a kernel (ds_data, ds_item), or makes a view, asks dsi_materialize before.
+ * Invariants:
+ * - A tensor without storage has offset 0 and row-major strides, and is not in
+ *   pooled form. The hook gives it storage by dsi_tensor_set_data with a
+ *   row-major tensor, at any offset.
+ * - Views are handles on the storage: a view keeps the values alive after the
+ *   owner has released the tensor's own hold on them.
+ * - The owner decides when storage is released; nothing in this folder does.
  * SPDX-License-Identifier: MIT */
-#include "base/mem.h"
 #include "tensor.h"
-
-typedef struct dsi_placeholder {
-    struct dsi_placeholder *next;
-} Stand_in;
-
-#define HEAD_BYTES 64 /* sizeof (Stand_in), so that what follows is aligned as storage is */
-#define ROOM_BYTES 64 /* that a vector may read past the end */
 
 void dsi_release_storage(ds_tensor *x)
 {
@@ -60,23 +57,4 @@ ds_status dsi_materialize(const ds_tensor *x)
     ds_status status = h->fetch(h->fetch_arg, h->self);
     DSI_ASSERT(status != DS_OK || (x->storage && dsi_is_contiguous(x)));
     return status;
-}
-
-void *dsi_make_placeholder(const ds_tensor *x)
-{
-    size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
-    Stand_in *s = dsi_alloc(HEAD_BYTES + bytes + ROOM_BYTES);
-    s->next = x->device->stand_ins;
-    x->device->stand_ins = s;
-    return (char *)s + HEAD_BYTES;
-}
-
-bool dsi_free_placeholders(dsi_device *d)
-{
-    while (d->stand_ins) {
-        Stand_in *s = d->stand_ins;
-        d->stand_ins = s->next;
-        dsi_free(s);
-    }
-    return false;
 }

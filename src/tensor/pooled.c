@@ -9,19 +9,6 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
-ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense)
-{
-    if (!value || !max || !index) return NULL;
-    int64_t stride[DS_MAX_DIMS];
-    dsi_row_major(dense, stride);
-    ds_tensor bare = {.device = value->device, .dtype = value->dtype};
-    ds_tensor *x = dsi_view_of(&bare, dense, stride, 0);
-    x->pooled[0] = dsi_ref(value);
-    x->pooled[1] = dsi_ref(max);
-    x->pooled[2] = dsi_ref(index);
-    return x;
-}
-
 dsi_pooled dsi_pooled_view(const ds_tensor *x)
 {
     return (dsi_pooled){
@@ -36,6 +23,7 @@ dsi_pooled dsi_pooled_view(const ds_tensor *x)
 ds_status dsi_make_dense(ds_tensor *x)
 {
     if (!x || !x->pooled[0]) return DS_OK;
+    if (!dsi_acquire_pooled(x)) return ds_error_status();
     ds_tensor *y = dsi_new(x, x->shape);
     dsi_pooled p = dsi_pooled_view(x);
     if (!dsi_run(y, max_pool2d_dx, p.value, p.index, dsi_v(y))) return ds_error_status();

@@ -177,13 +177,13 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape)
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset)
 {
     if (!x) return NULL;
-    if (!x->storage && x->hooks) { /* absent: row-major from 0, as it comes back, somewhere */
-        if (dsi_materialize(x) != DS_OK) return NULL;
+    if (!x->storage) { /* its layout is row-major from 0, and will be that from its new offset on */
+        if (!dsi_acquire(x)) return NULL;
         offset += x->offset;
     }
     ds_tensor *y = new_handle(x->device, x->dtype, shape);
     y->storage = x->storage;
-    if (y->storage) y->storage->refs++;
+    y->storage->refs++;
     memcpy(y->stride, stride, (size_t)shape.n * sizeof *stride);
     y->offset = offset;
     return dsi_scope_add(y);
@@ -191,9 +191,20 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 
 ds_tensor *dsi_alias(const ds_tensor *x)
 {
-    ds_tensor *y = x ? dsi_view_of(x, x->shape, x->stride, x->offset) : NULL;
-    for (int i = 0; y && i < 3; i++) y->pooled[i] = dsi_ref(x->pooled[i]);
-    return y;
+    if (x && x->pooled[0])
+        return dsi_new_pooled(x->pooled[0], x->pooled[1], x->pooled[2], x->shape);
+    return x ? dsi_view_of(x, x->shape, x->stride, x->offset) : NULL;
+}
+
+ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense)
+{
+    if (!value || !max || !index) return NULL;
+    ds_tensor *x = new_handle(value->device, value->dtype, dense);
+    dsi_row_major(dense, x->stride);
+    x->pooled[0] = dsi_ref(value);
+    x->pooled[1] = dsi_ref(max);
+    x->pooled[2] = dsi_ref(index);
+    return dsi_scope_add(x);
 }
 
 /* written: its owner may write to it at any time between two uses here. */
@@ -250,9 +261,9 @@ void dsi_unref(ds_tensor *x)
 
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
 {
-    DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && !y->pooled[0]);
+    DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && y->storage);
     if (x->storage && x->storage->reader) dsi_flush_relu(x->storage->reader); /* it reads by x */
-    if (y->storage) y->storage->refs++;
+    y->storage->refs++;
     dsi_storage_unref(x->storage);
     x->storage = y->storage;
     x->device = y->device;
@@ -386,10 +397,8 @@ dsi_view dsi_v(const ds_tensor *x)
         v.dtype = DS_F32;
         return v;
     }
-    dsi_storage *s = x->storage;
-    if (!s && dsi_materialize(x) == DS_OK) s = x->storage;
-    if (s && s->relu_of) dsi_flush_relu(s);
-    v.p = s ? (char *)s->p + x->offset * (int64_t)dtypes[x->dtype].size : dsi_make_placeholder(x);
+    DSI_ASSERT(dsi_is_present(x)); /* else its op has not acquired it: Note [Residency] */
+    v.p = (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size;
     v.dtype = x->dtype;
     v.n = x->shape.n;
     for (int i = 0; i < x->shape.n; i++) {

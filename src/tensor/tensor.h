@@ -52,6 +52,7 @@ typedef struct dsi_hooks {
     ds_status (*fetch)(void *arg, struct ds_tensor *x);
     void *fetch_arg;
     void (*gone)(void *fetch_arg); /* the tensor is freed; optional */
+    int acquired;                  /* running dsi_acquire calls that name it */
     struct ds_tensor *self;
 } dsi_hooks;
 
@@ -105,14 +106,38 @@ ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(voi
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y);
 
 /* x gives up its storage and keeps all else; fetch brings it back when somebody reads x: it makes x become a
- * row-major tensor that has the values, or says why not. NULL removes it. Note [Absent tensors] */
+ * row-major tensor that has the values, or says why not. NULL removes it. Note [Lazy tensors] */
 void dsi_release_storage(ds_tensor *x);
 /* A tensor that begins so: row-major, of that shape. */
 ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
                         ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
 void dsi_set_materialize_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
-/* x has its storage now, or there is a message; NULL passes */
+/* x has its storage now, or there is a message. For acquire.c. */
 ds_status dsi_materialize(const ds_tensor *x);
+
+/* ---- residency: Note [Residency] of acquire.c ---------------------------------------------------------- */
+
+/* Whether x's values are in memory, dense, to be read. */
+static inline bool dsi_is_present(const ds_tensor *x) { return x->storage && !x->storage->relu_of; }
+
+/* Makes the values of all operands readable by kernels: materializes lazy ones,
+ * makes pooled ones dense, computes deferred ReLUs. NULL operands pass. May block
+ * in a collective. False, with the message, if one cannot be had. */
+#define dsi_acquire(...) \
+    dsi_acquire_n((const ds_tensor *const[]){__VA_ARGS__}, \
+                  (int)(sizeof((const ds_tensor *const[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
+bool dsi_acquire_absent(const ds_tensor *const *x, int n);
+static inline bool dsi_acquire_n(const ds_tensor *const *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i] && !dsi_is_present(x[i])) return dsi_acquire_absent(x, n);
+    return true;
+}
+
+bool dsi_acquire_pooled(const ds_tensor *x); /* x may stay in pooled form: its parts are acquired */
+bool dsi_acquire_to_write(
+    const ds_tensor *x);                  /* and the ReLU that waits for x's values is computed */
+bool dsi_is_acquired(const ds_tensor *x); /* not to be evicted: Note [Residency] */
 
 /* x's hooks, made if it has none; and how many tensors of this thread have some. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
@@ -120,7 +145,9 @@ int dsi_hooked_tensors(void);
 
 /* A gradient in pooled form; counts its three parts. */
 ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);
-ds_status dsi_make_dense(ds_tensor *x); /* in place; nothing to do for a dense tensor */
+/* In place; nothing to do for other tensors. For acquire.c, and for who reads no
+ * values. */
+ds_status dsi_make_dense(ds_tensor *x);
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
 /* y, new and of x's layout, is to be x's ReLU: true if it may wait for who reads it. */
@@ -163,12 +190,13 @@ int dsi_dim(int dim, int n); /* dim counted from the front; -1 if it is outside 
 /* "[4, 3, 32, 32]" in one of a few thread-local buffers: for messages. */
 const char *dsi_shape_text(ds_dims shape);
 
-/* x as kernels see it; a view with p == NULL for NULL. */
+/* x as kernels see it; a view with p == NULL for NULL. x is acquired, or new. */
 dsi_view dsi_v(const ds_tensor *x);
-void *dsi_make_placeholder(const ds_tensor *x);           /* of dsi_v */
-bool dsi_free_placeholders(dsi_device *d);                /* of dsi_run; false */
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
+
+/* Each element of x = value -> x; NULL, with the message, if that failed; NULL passes. */
+ds_tensor *dsi_fill(ds_tensor *x, double value);
 
 /* dst (any strides) = src converted, broadcast. */
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
@@ -177,14 +205,13 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 ds_tensor *dsi_to_current(ds_tensor *x);
 
 /* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x), dsi_v(y)). False, with the message, if t is
- * NULL, the device has no such kernel, it failed, or it read a tensor that could not be brought. */
+ * NULL, the device has no such kernel, or it failed. */
 #define dsi_run(t, kernel, ...) dsi_run_named(t, #kernel, kernels, kernel, __VA_ARGS__)
 
 /* An entry that a message calls `name`, of the table `kernels` or `fusions`. */
 #define dsi_run_named(t, name, table, kernel, ...) \
     ((t) && (t)->device->table->kernel \
-         ? (t)->device->table->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK && \
-               (!(t)->device->stand_ins || dsi_free_placeholders((t)->device)) \
+         ? (t)->device->table->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK \
          : ((t) && dsi_no_kernel((t)->device, (t)->dtype, name) == DS_OK))
 
 /* Entries that one of several operations is chosen of: dsi_run_op(y, unary,

@@ -97,7 +97,7 @@ static ds_status apply_moments(const dsi_loaded *l, ds_engine *e, const dsi_flat
         if (!x->moment[i]) continue;
         if (x->step)
             status = dsi_load_copy_param(p, o->type->moment[i], f->begin, f->end, x->moment[i]);
-        else if (!dsi_run(x->moment[i], fill, 0.0, dsi_v(x->moment[i])))
+        else if (!dsi_fill(x->moment[i], 0))
             status = ds_error_status();
     }
     return status == DS_OK && e->zero ? dsi_zero_release(e->zero, f->index, true) : status;

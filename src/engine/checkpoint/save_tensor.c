@@ -48,8 +48,8 @@ void dsi_save_tensor_add_zeros(dsi_save_tensor *s, size_t bytes)
 static ds_status chunk_read(const dsi_save_tensor *s, const dsi_save_chunk *x, size_t skip,
                             char *to, size_t n)
 {
-    const char *p = x->x ? dsi_v(x->x).p : NULL;
-    if (x->x && !p) return ds_error_status();
+    if (!dsi_acquire(x->x)) return ds_error_status();
+    const char *p = dsi_v(x->x).p;
     if (p)
         memcpy(to, p + skip, n);
     else

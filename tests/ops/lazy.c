@@ -1,4 +1,4 @@
-/* tests/ops/absent.c: every op on operands that have been released (ZeRO-3's parameters): brought for the
+/* tests/ops/lazy.c: every op on operands that have been released (ZeRO-3's parameters): brought for the
  * forward and for the backward, or refused in the words of who could not bring them.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -51,7 +51,7 @@ static void refuses(const Case *c, ds_dtype dtype, int k)
     release(in[k], &away);
     ds_tensor *y = c->call(in);
     if (y != in[k]) { /* a cast to its own dtype gives x itself */
-        if (y) fail_msg("%s (%s): input %d is absent, but there is a result", c->op, c->name, k);
+        if (y) fail_msg("%s (%s): input %d is lazy, but there is a result", c->op, c->name, k);
         CHECK(away.fetched);
         CHECK_ERROR("parameter is partitioned: use ds_gathered");
     }
