@@ -1,5 +1,5 @@
-/* deepspeed/engine.h: deepspeed.initialize and the engine that it returns: forward,
- * backward, step, driven by DeepSpeed's ds_config.json.
+/* deepspeed/engine.h: deepspeed.initialize and the engine that it returns:
+ * forward, backward, step, driven by DeepSpeed's ds_config.json.
  *
  *     ds_engine *engine = ds_initialize(.model = net_new(), .training_data = train,
  *                                       .config = "ds_config.json");
@@ -48,7 +48,8 @@ typedef struct ds_arguments {
 } ds_arguments;
 
 /* deepspeed.add_config_arguments: DeepSpeed's options as a child parser for
- * glibc's argp. Its input is a ds_arguments, filled before main's parser sees the
+ * glibc's argp. Its input is a ds_arguments, filled before main's parser sees
+ * the
  * options:
  *     struct argp_child children[] = {{ds_add_config_arguments(), 0, "DeepSpeed:", 0}, {0}};
  *     ... case ARGP_KEY_INIT: state->child_inputs[0] = &my->deepspeed;
@@ -60,18 +61,19 @@ DS_API const struct argp *ds_add_config_arguments(void);
 
 typedef struct ds_init {
     ds_module *model; /* taken; required */
-    /* Taken. The engine's loader divides it among the ranks, which must all give
-     * the same data set. NULL: ds_engine_loader returns NULL. */
+    /* Taken. The engine's loader divides it among the ranks, which must all
+     * give the same data set. NULL: ds_engine_loader returns NULL. */
     ds_dataset *training_data;
-    /* Path of a ds_config.json, its JSON text, or base64 of that. Required here or
-     * in args, not in both. */
+    /* Path of a ds_config.json, its JSON text, or base64 of that. Required here
+     * or in args, not in both. */
     const char *config;
     const ds_arguments *args; /* borrowed during the call; or NULL */
-    /* An optimizer of the program in place of the configuration's: one that exists
-     * (taken), or a function that makes it. At most one of the two. */
+    /* An optimizer of the program in place of the configuration's: one that
+     * exists (taken), or a function that makes it. At most one of the two. */
     ds_optim *optimizer;
     ds_optim *(*make_optimizer)(ds_module *model, void *arg);
-    /* A schedule in place of the configuration's, made for the engine's optimizer. */
+    /* A schedule in place of the configuration's, made for the engine's
+     * optimizer. */
     ds_schedule *(*make_lr_scheduler)(ds_optim *optimizer, void *arg);
     void *arg;     /* passed to the two functions */
     ds_comm *comm; /* borrowed; NULL: ds_world() */
@@ -81,13 +83,14 @@ typedef struct ds_init {
     uint64_t seed; /* of the order of samples */
 } ds_init;
 
-/* deepspeed.initialize: ds_initialize(.model = net, .config = "ds_config.json").
- * Makes the optimizer, schedule, loader and monitor of the configuration, and
- * converts the model to fp16 or bf16 if the configuration says so. If the program
- * has not called ds_init_distributed, it is called here, and the last
- * ds_engine_free destroys the process group. Model, data and optimizer are taken,
- * also by a call that fails. Collective: ranks with different configurations or
- * data sets are an error. Returns NULL on failure. */
+/* deepspeed.initialize: ds_initialize(.model = net, .config =
+ * "ds_config.json"). Makes the optimizer, schedule, loader and monitor of the
+ * configuration, and converts the model to fp16 or bf16 if the configuration
+ * says so. If the program has not called ds_init_distributed, it is called
+ * here, and the last ds_engine_free destroys the process group. Model, data and
+ * optimizer are taken, also by a call that fails. Collective: ranks with
+ * different configurations or data sets are an error. Returns NULL on
+ * failure. */
 #define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
 DS_API ds_engine *ds_initialize_with(ds_init init);
 
@@ -97,8 +100,8 @@ DS_API void ds_engine_free(ds_engine *e);
 
 /* ---- the training step ---- */
 
-/* engine(inputs): ds_engine_forward(e, x, ...) calls the model's forward.
- * in: n tensors, at most DS_MAX_OP_INPUTS, borrowed. Floating inputs must have the
+/* engine(inputs): ds_engine_forward(e, x, ...) calls the model's forward. in: n
+ * tensors, at most DS_MAX_OP_INPUTS, borrowed. Floating inputs must have the
  * engine's dtype, as the batches of its loader do; with fp16.auto_cast they are
  * cast. Returns what the model returns, in the current scope; NULL on failure.
  * Collective with ZeRO stage 3. */
@@ -109,37 +112,37 @@ DS_API ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n);
 
 /* engine.backward: adds the gradients of loss / gradient_accumulation_steps,
  * times the loss scale; at an accumulation boundary they are averaged over the
- * ranks. loss: one element, of this rank's micro batch, borrowed.
- * DS_ESTATE: there is no optimizer, ds_engine_step was not called after the
- * previous backward, the parameters are the averaged ones, or the loss is inf or
- * NaN (allowed in fp16, where the step is skipped and the scale reduced, and with
+ * ranks. loss: one element, of this rank's micro batch, borrowed. DS_ESTATE:
+ * there is no optimizer, ds_engine_step was not called after the previous
+ * backward, the parameters are the averaged ones, or the loss is inf or NaN
+ * (allowed in fp16, where the step is skipped and the scale reduced, and with
  * "on_nan": "continue"). DS_EINVAL: the loss has more than one element.
  * Collective at a boundary. */
 DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 
 /* engine.step: at an accumulation boundary unscales and clips the gradients,
- * updates the parameters, advances the schedule and resets the gradients; inf or
- * NaN in a gradient skips the update (fp16, bf16). Between boundaries it only
- * counts. DS_ESTATE: no backward, or a gradient with inf or NaN in float32, and
- * nothing was updated. Collective at a boundary. */
+ * updates the parameters, advances the schedule and resets the gradients; inf
+ * or NaN in a gradient skips the update (fp16, bf16). Between boundaries it
+ * only counts. DS_ESTATE: no backward, or a gradient with inf or NaN in
+ * float32, and nothing was updated. Collective at a boundary. */
 DS_API ds_status ds_engine_step(ds_engine *e);
 
 /* engine.zero_grad: resets the gradients; ds_engine_step does that too. */
 DS_API void ds_engine_zero_grad(ds_engine *e);
 
-/* engine.set_gradient_accumulation_boundary: from now on the program says, before
- * each backward, whether that micro step is the last one of an update; the same on
- * all ranks. So a group that the end of the data cuts short can be an update
- * (docs/engine.md), and backward may be called repeatedly without a step while
- * boundary is false. */
+/* engine.set_gradient_accumulation_boundary: from now on the program says,
+ * before each backward, whether that micro step is the last one of an update;
+ * the same on all ranks. So a group that the end of the data cuts short can be
+ * an update (docs/engine.md), and backward may be called repeatedly without a
+ * step while boundary is false. */
 DS_API void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary);
 
-/* engine.set_train_batch_size, engine.set_train_micro_batch_size: batch sizes from
- * the next update on; the same on all ranks. The first changes
+/* engine.set_train_batch_size, engine.set_train_micro_batch_size: batch sizes
+ * from the next update on; the same on all ranks. The first changes
  * gradient_accumulation_steps: n is the total in samples, a multiple of micro
- * batch * ranks (else DS_EINVAL). The second changes the total: n is in samples of
- * a rank, 1 to 2^31 - 1. Loaders that exist keep their micro batch. DS_ESTATE:
- * between the micro steps of an update, or with
+ * batch * ranks (else DS_EINVAL). The second changes the total: n is in samples
+ * of a rank, 1 to 2^31 - 1. Loaders that exist keep their micro batch.
+ * DS_ESTATE: between the micro steps of an update, or with
  * zero_optimization.deterministic. */
 DS_API ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n);
 DS_API ds_status ds_engine_set_train_micro_batch_size(ds_engine *e, int64_t n);
@@ -164,17 +167,17 @@ DS_API ds_comm *ds_engine_comm(ds_engine *e);
  * frees the loader. Returns NULL on failure. */
 DS_API ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle);
 
-/* A new state dict of the model's parameters and buffers, complete on every rank;
- * the caller frees it. masters: parameters in float32, as they are trained, not in
- * the engine's dtype. Collective. Returns NULL on failure. */
+/* A new state dict of the model's parameters and buffers, complete on every
+ * rank; the caller frees it. masters: parameters in float32, as they are
+ * trained, not in the engine's dtype. Collective. Returns NULL on failure. */
 DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
 
 /* Weights and buffers from such a state dict (borrowed, with the same values on
  * all ranks), to where they are trained; moments and averages stay. DS_EINVAL:
  * names or shapes do not fit; DS_ESTATE: the parameters are the averaged ones;
- * nothing changes then. Collective. (ds_module_load writes the parameters that the
- * model computes with: in 16 bits and with offload their masters are elsewhere,
- * and the next step would undo that.) */
+ * nothing changes then. Collective. (ds_module_load writes the parameters that
+ * the model computes with: in 16 bits and with offload their masters are
+ * elsewhere, and the next step would undo that.) */
 DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
 /* ---- getters: named like DeepSpeed's properties ---- */
@@ -184,17 +187,19 @@ DS_API ds_dtype ds_engine_dtype(const ds_engine *e); /* of parameters and activa
 DS_API int ds_engine_global_rank(const ds_engine *e);
 DS_API int ds_engine_local_rank(const ds_engine *e);
 DS_API int ds_engine_world_size(const ds_engine *e);
-/* Samples of an update over all ranks; of a forward on one rank; micro steps of an
+/* Samples of an update over all ranks; of a forward on one rank; micro steps of
+ * an
  * update. */
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
 /* Whether the current micro step ends an update. */
 DS_API bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e);
-/* Whether the last step updated: false between boundaries and after an overflow. */
+/* Whether the last step updated: false between boundaries and after an
+ * overflow. */
 DS_API bool ds_engine_was_step_applied(const ds_engine *e);
-/* Boundaries so far, including skipped updates; calls of ds_engine_step; samples of
- * all ranks; updates that were skipped because of an overflow. */
+/* Boundaries so far, including skipped updates; calls of ds_engine_step;
+ * samples of all ranks; updates that were skipped because of an overflow. */
 DS_API int64_t ds_engine_global_steps(const ds_engine *e);
 DS_API int64_t ds_engine_micro_steps(const ds_engine *e);
 DS_API int64_t ds_engine_global_samples(const ds_engine *e);
@@ -204,9 +209,9 @@ DS_API double ds_engine_lr(const ds_engine *e);
 /* Sets the rate of all groups, until the schedule's next step. */
 DS_API void ds_engine_set_lr(ds_engine *e, double lr);
 DS_API double ds_engine_loss_scale(const ds_engine *e); /* 1 without fp16 */
-/* The L2 norm of all gradients of the last step, before clipping, over all ranks;
- * inf if it was skipped. NaN before the first step, and if nothing needs the norm
- * and zero_optimization.compute_grad_norm is false. */
+/* The L2 norm of all gradients of the last step, before clipping, over all
+ * ranks; inf if it was skipped. NaN before the first step, and if nothing needs
+ * the norm and zero_optimization.compute_grad_norm is false. */
 DS_API double ds_engine_global_grad_norm(const ds_engine *e);
 DS_API bool ds_engine_fp16_enabled(const ds_engine *e);
 DS_API bool ds_engine_bf16_enabled(const ds_engine *e);
@@ -221,9 +226,9 @@ DS_API int64_t ds_engine_steps_per_print(const ds_engine *e);  /* 0: no lines */
  * DS_ESTATE: the engine has averages already; DS_EINVAL: decay. */
 DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
 
-/* Exchanges the parameters with their averages, to evaluate with these; the same
- * call exchanges them back. Backward, save and load are refused in between.
- * DS_ESTATE: the engine has no averages. Collective. */
+/* Exchanges the parameters with their averages, to evaluate with these; the
+ * same call exchanges them back. Backward, save and load are refused in
+ * between. DS_ESTATE: the engine has no averages. Collective. */
 DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 
 /* ---- checkpoints: docs/checkpoints.md ---- */
@@ -231,8 +236,8 @@ DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 typedef struct ds_save_opts {
     const char *dir; /* made if it does not exist; on a file system of all ranks */
     const char *tag; /* name of the folder in dir; NULL: "global_stepN" */
-    /* A dict of the program, borrowed: ds_engine_load returns it. Its keys must not
-     * be keys of the engine. */
+    /* A dict of the program, borrowed: ds_engine_load returns it. Its keys must
+     * not be keys of the engine. */
     const ds_value *client_state;
     bool no_latest;      /* DIR/latest is not changed */
     bool exclude_frozen; /* parameters that are not trained are left out */
@@ -240,12 +245,13 @@ typedef struct ds_save_opts {
 
 /* engine.save_checkpoint: ds_engine_save(e, "checkpoints", .tag = "best") saves
  * all that a resumed run needs to continue bit for bit, in DeepSpeed's folders,
- * files and names, at the end of a step that updates. DIR/TAG becomes visible when
- * everything is on the disk; after a failure, which is reported on all ranks,
- * existing checkpoints are unchanged. With "checkpoint": {"async": true} it returns
- * when the state has been copied; the next save, or ds_engine_save_wait, reports a
- * failure of the writing. DS_EIO: the disk; DS_ESTATE: between the micro steps of
- * an update, or with averaged parameters; DS_EINVAL: dir, tag or client_state.
+ * files and names, at the end of a step that updates. DIR/TAG becomes visible
+ * when everything is on the disk; after a failure, which is reported on all
+ * ranks, existing checkpoints are unchanged. With "checkpoint": {"async": true}
+ * it returns when the state has been copied; the next save, or
+ * ds_engine_save_wait, reports a failure of the writing. DS_EIO: the disk;
+ * DS_ESTATE: between the micro steps of an update, or with averaged parameters;
+ * DS_EINVAL: dir, tag or client_state.
  * Collective. */
 #define ds_engine_save(e, ...) ds_engine_save_with(e, (ds_save_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
@@ -262,22 +268,23 @@ typedef struct ds_load_opts {
     bool no_optimizer; /* neither moments nor averages */
     bool no_schedule;
     bool not_strict; /* names that only the model or only the checkpoint has are skipped */
-    /* Receives the program's dict, which the caller frees with ds_value_free; NULL
-     * after a failure. The option may be NULL. */
+    /* Receives the program's dict, which the caller frees with ds_value_free;
+     * NULL after a failure. The option may be NULL. */
     ds_value **client_state;
 } ds_load_opts;
 
-/* engine.load_checkpoint: ds_engine_load(e, "checkpoints") restores a checkpoint
- * that this library saved, on any number of ranks, in any stage and dtype, or that
- * DeepSpeed saved. The engine has the same model and optimizer as the one that
- * saved. A failure before the checks are done on all ranks changes nothing.
- * DS_EIO, DS_EFORMAT: files are missing or damaged; DS_EINVAL: the checkpoint does
- * not fit; DS_ESTATE: between the micro steps of an update. Collective. */
+/* engine.load_checkpoint: ds_engine_load(e, "checkpoints") restores a
+ * checkpoint that this library saved, on any number of ranks, in any stage and
+ * dtype, or that DeepSpeed saved. The engine has the same model and optimizer
+ * as the one that saved. A failure before the checks are done on all ranks
+ * changes nothing. DS_EIO, DS_EFORMAT: files are missing or damaged; DS_EINVAL:
+ * the checkpoint does not fit; DS_ESTATE: between the micro steps of an update.
+ * Collective. */
 #define ds_engine_load(e, ...) ds_engine_load_with(e, (ds_load_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_load_with(ds_engine *e, ds_load_opts opts);
 
-/* DIR/TAG of the last checkpoint that was loaded; NULL: none. Borrowed, until the
- * next load. */
+/* DIR/TAG of the last checkpoint that was loaded; NULL: none. Borrowed, until
+ * the next load. */
 DS_API const char *ds_engine_loaded(const ds_engine *e);
 
 /* engine.save_16bit_model: the model in the engine's dtype as one file for
@@ -306,10 +313,11 @@ typedef struct ds_estimate_opts {
     int64_t params;      /* elements that are trained */
     int64_t largest;     /* elements of the largest parameter; 0: at most a bucket */
     int64_t activations; /* bytes that a micro step needs in addition */
-    /* In place of these three, a model and a micro batch: one forward and backward
-     * is measured, with the mean of the model's output as the loss. Both are
-     * borrowed. The model belongs to no engine. Afterwards the model, its
-     * gradients, this thread's generator and its memory peaks are unchanged. */
+    /* In place of these three, a model and a micro batch: one forward and
+     * backward is measured, with the mean of the model's output as the loss.
+     * Both are borrowed. The model belongs to no engine. Afterwards the model,
+     * its gradients, this thread's generator and its memory peaks are
+     * unchanged. */
     ds_module *model;
     ds_tensor *input;
 } ds_estimate_opts;

@@ -2,13 +2,13 @@
  *
  *     train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks
  *
- * Two of the three keys give the third, by integer division; one of the first two
- * gives the others with one accumulation step. As in DeepSpeed the equation is
- * checked afterwards: a division with a remainder is an error, whose message has
- * the numbers and what would fit.
+ * Two of the three keys give the third, by integer division; one of the first
+ * two gives the others with one accumulation step. As in DeepSpeed the equation
+ * is checked afterwards: a division with a remainder is an error, whose message
+ * has the numbers and what would fit.
  *
- * Invariants: this runs after all values were resolved without an error. Fields of
- * dsi_config and the resolved tree are changed together.
+ * Invariants: this runs after all values were resolved without an error. Fields
+ * of dsi_config and the resolved tree are changed together.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -50,8 +50,8 @@ static void batch_add_multiples(dsi_text *t, int64_t n, int64_t unit)
     dsi_text_add(t, "%lld", (long long)(below + unit));
 }
 
-/* Values that would fit, with one key changed: if all three are given, first the
- * one that DeepSpeed's documents say to leave out; else the total. */
+/* Values that would fit, with one key changed: if all three are given, first
+ * the one that DeepSpeed's documents say to leave out; else the total. */
 static void batch_add_fixes(dsi_text *t, const batch *given)
 {
     const batch *g = given;
@@ -71,6 +71,8 @@ static void batch_add_fixes(dsi_text *t, const batch *given)
     dsi_text_add(t, " fits");
 }
 
+/* The equation does not hold: its three numbers, which of them were derived,
+ * and values that would fit. */
 static void batch_add_mismatch(dsi_config_reader *r, const batch *b, const batch *given)
 {
     dsi_text fixes = {0};
@@ -135,8 +137,9 @@ void dsi_config_resolve_batch(dsi_config_reader *r)
 
 /* ---- rules between keys -------------------------------------------------------------------------- */
 
-/* The scaler divides by the window, and a minimum of 0 would let the scale vanish.
- * Without a dynamic scale both are unused, so 0 passes, as in DeepSpeed. */
+/* The scaler divides by the window, and a minimum of 0 would let the scale
+ * vanish. Without a dynamic scale both are unused, so 0 passes, as in
+ * DeepSpeed. */
 static void rules_check_fp16(dsi_config_reader *r)
 {
     const dsi_config *c = r->c;
@@ -153,6 +156,8 @@ static void rules_check_fp16(dsi_config_reader *r)
                              (long long)c->fp16.min_loss_scale);
 }
 
+/* overlap_comm has DeepSpeed's default by stage, which the table cannot
+ * express: true in stage 3, else false. */
 static void rules_check_zero(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
@@ -192,8 +197,8 @@ static void rules_refuse_auto(dsi_config_reader *r, const char *group, const jso
     }
 }
 
-/* "optimizer" or "scheduler": params without a type are dropped, as in DeepSpeed,
- * with a warning. */
+/* "optimizer" or "scheduler": params without a type are dropped, as in
+ * DeepSpeed, with a warning. */
 static void rules_check_named(dsi_config_reader *r, const char *group, dsi_config_named *named)
 {
     dsi_text path = {0};
@@ -210,6 +215,7 @@ static void rules_check_named(dsi_config_reader *r, const char *group, dsi_confi
     dsi_text_free(&path);
 }
 
+/* comm knows the names of collectives, and suggests the nearest one. */
 static void rules_check_prof_ops(dsi_config_reader *r)
 {
     json_t *ops = dsi_config_tree_get(r->c->trees->resolved, "comms_logger.prof_ops"), *op;

@@ -2,9 +2,9 @@
  * resolve, check.
  *
  * Invariants: reading continues after a mistake, so that one run names all of
- * them; only a text that cannot be parsed ends it at once. Rules between keys are
- * checked only if every value is right by itself. Warnings are kept, not printed:
- * ds_config_check returns them, and an engine prints them on rank 0.
+ * them; only a text that cannot be parsed ends it at once. Rules between keys
+ * are checked only if every value is right by itself. Warnings are kept, not
+ * printed: ds_config_check returns them, and an engine prints them on rank 0.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -66,6 +66,7 @@ void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...)
     dsi_list_add(&r->c->trees->warnings, t.s);
 }
 
+/* Containers are named only: their text may be long. */
 void dsi_config_describe_value(dsi_text *t, const json_t *value)
 {
     if (json_is_string(value)) {
@@ -88,6 +89,7 @@ void dsi_config_describe_value(dsi_text *t, const json_t *value)
 
 /* ---- trees --------------------------------------------------------------------------------------- */
 
+/* A key with a dot in its name cannot be reached; check_names refuses those. */
 json_t *dsi_config_tree_get(const json_t *tree, const char *path)
 {
     const json_t *at = tree;
@@ -113,8 +115,9 @@ void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
     dsi_free(group);
 }
 
-/* Like Hjson's reader: 5e8 and 2.0 are integers, up to 1e10. Larger ones stay real
- * numbers, which integer keys accept too; only the printed form differs. */
+/* Like Hjson's reader: 5e8 and 2.0 are integers, up to 1e10. Larger ones stay
+ * real numbers, which integer keys accept too; only the printed form
+ * differs. */
 static json_t *tree_with_integers(json_t *value)
 {
     const double largest = 1e10;
@@ -156,6 +159,8 @@ static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
     return r->c->trees->given;
 }
 
+/* Resolves, derives, checks, and makes one message of all errors and one
+ * warning each of unknown and ignored keys. */
 static void reader_resolve(dsi_config_reader *r)
 {
     static const char *const ways[] = {"error", "warn", NULL};
@@ -201,6 +206,7 @@ dsi_config *dsi_config_read(const char *text, int world_size)
     return NULL;
 }
 
+/* Text fields are found by the table, so that a new key needs no line here. */
 void dsi_config_free(dsi_config *c)
 {
     if (!c) return;

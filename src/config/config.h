@@ -1,6 +1,6 @@
 /* config/config.h: ds_config.json, read, checked against the table of keys, and
- * resolved for a number of ranks. The struct is nested as the file is; it has the
- * keys that act. dsi_config_json has all keys.
+ * resolved for a number of ranks. The struct is nested as the file is; it has
+ * the keys that act. dsi_config_json has all keys.
  *
  *     text (file, JSON, base64)  -> load.c    -> bytes
  *     comments, bare keys, ...   -> syntax.c  -> JSON, every key with its line
@@ -23,7 +23,8 @@ typedef enum dsi_offload_device {
 typedef enum dsi_tag_validation { DSI_TAG_IGNORE, DSI_TAG_WARN, DSI_TAG_FAIL } dsi_tag_validation;
 typedef enum dsi_on_nan { DSI_NAN_ERROR, DSI_NAN_CONTINUE } dsi_on_nan;
 
-/* "optimizer" and "scheduler": the type's name and the text of the JSON object params, or NULL. */
+/* "optimizer" and "scheduler": the type's name and the text of the JSON object
+ * params, or NULL. */
 typedef struct dsi_config_named {
     char *type, *params;
 } dsi_config_named;
@@ -118,9 +119,10 @@ typedef struct dsi_config {
     struct dsi_config_trees *trees; /* JSON: as given, and resolved; reader.h */
 } dsi_config;
 
-/* Reads a configuration for world_size ranks. text: path of a file, JSON text, or
- * (urlsafe) base64 of JSON text. Returns NULL with a message that names every wrong
- * key. Not collective: initialize.c compares the results of the ranks. */
+/* Reads a configuration for world_size ranks. text: path of a file, JSON text,
+ * or (urlsafe) base64 of JSON text. Returns NULL with a message that names
+ * every wrong key. Not collective: initialize.c compares the results of the
+ * ranks. */
 dsi_config *dsi_config_read(const char *text, int world_size);
 void dsi_config_free(dsi_config *c);
 
@@ -128,9 +130,9 @@ void dsi_config_free(dsi_config *c);
  * dsi_free. */
 char *dsi_config_json(const dsi_config *c);
 
-/* On rank 0: a WARNING for each deprecated key and one for keys without effect; at
- * INFO, DeepSpeed's "DeepSpeedEngine configuration:" with every value, and the
- * user's JSON. */
+/* On rank 0: a WARNING for each deprecated key and one for keys without effect;
+ * at INFO, DeepSpeed's "DeepSpeedEngine configuration:" with every value, and
+ * the user's JSON. */
 void dsi_config_print(const dsi_config *c);
 
 #endif

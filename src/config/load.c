@@ -1,8 +1,10 @@
-/* config/load.c: where the text of a configuration comes from: itself, a file, or base64.
+/* config/load.c: where the text of a configuration comes from: itself, a file,
+ * or base64.
  *
- * DeepSpeed's launcher hands a configuration to its children as urlsafe base64 (RFC 4648, section 5), and
- * DeepSpeed takes an argument that names no file for such text. So do we, but only if it decodes to
- * something that can be JSON: a mistyped file name should be called that.
+ * DeepSpeed's launcher hands a configuration to its children as urlsafe base64
+ * (RFC 4648, section 5), and DeepSpeed takes an argument that names no file for
+ * such text. So do we, but only if it decodes to something that can be JSON: a
+ * mistyped file name should be called that.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -16,6 +18,7 @@
 
 #define MOST_BYTES (16 << 20) /* of a file: what is larger is no configuration */
 
+/* The value of a digit in either alphabet, -1 if it is none. */
 static int base64_digit(char ch)
 {
     if (ch >= 'A' && ch <= 'Z') return ch - 'A';
@@ -47,13 +50,16 @@ static char *base64_decode(const char *s, size_t *n)
     return out;
 }
 
-/* What cannot be the path of a file that anybody has: an object, a list, or several lines. */
+/* What cannot be the path of a file that anybody has: an object, a list, or
+ * several lines. */
 static bool is_json_text(const char *s)
 {
     const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");
     return *begin == '{' || *begin == '[' || strpbrk(s, "\r\n");
 }
 
+/* Pipes are accepted (process substitution of a shell); their size is not
+ * known before. */
 static char *text_from_file(const char *path, const struct stat *s, size_t *n)
 {
     if (S_ISDIR(s->st_mode))
@@ -66,6 +72,7 @@ static char *text_from_file(const char *path, const struct stat *s, size_t *n)
     return dsi_file_read(path, n);
 }
 
+/* NULL, without a message, if it is not base64 of what can be JSON. */
 static char *text_from_base64(const char *text, size_t *n)
 {
     char *decoded = base64_decode(text, n);

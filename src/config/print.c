@@ -1,8 +1,10 @@
-/* config/print.c: a configuration as JSON, and as DeepSpeed prints it when an engine starts.
+/* config/print.c: a configuration as JSON, and as DeepSpeed prints it when an
+ * engine starts.
  *
- * DeepSpeed prints every attribute of its Python object, sorted by name; values in Python's form, typed
- * groups in that of pydantic (enabled=False loss_scale=0.0), some as JSON. Tools read these lines, so
- * names and forms are kept; `lines` says which key is behind which attribute.
+ * DeepSpeed prints every attribute of its Python object, sorted by name; values
+ * in Python's form, typed groups in that of pydantic (enabled=False
+ * loss_scale=0.0), some as JSON. Tools read these lines, so names and forms are
+ * kept; `lines` says which key is behind which attribute.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -26,6 +28,7 @@ static void json_add_string(dsi_text *t, const json_t *value)
     free(s);
 }
 
+/* Reals with the fewest digits that give the same double. */
 static void json_add_number(dsi_text *t, const json_t *value)
 {
     if (json_is_integer(value))
@@ -34,9 +37,10 @@ static void json_add_number(dsi_text *t, const json_t *value)
         dsi_text_add_double(t, json_real_value(value));
 }
 
-/* JSON with the fewest digits: jansson writes 0.10000000000000001, and people compare these by eye.
- * scientific: numbers above 1000 as 2.000000e+03, commas with a blank behind, lists on one line, which is
- * what DeepSpeed's encoder makes. */
+/* JSON with the fewest digits: jansson writes 0.10000000000000001, and people
+ * compare these by eye. scientific: numbers above 1000 as 2.000000e+03, commas
+ * with a blank behind, lists on one line, which is what DeepSpeed's encoder
+ * makes. */
 static void json_add(dsi_text *t, const json_t *value, int level, bool scientific)
 {
     const char *key;
@@ -80,6 +84,8 @@ static void json_add(dsi_text *t, const json_t *value, int level, bool scientifi
 
 static void python_add(dsi_text *t, const json_t *value);
 
+/* Python's choice of quotes: double ones only if the text has single ones
+ * and no double ones. */
 static void python_add_string(dsi_text *t, const char *s)
 {
     char quote = strchr(s, '\'') && !strchr(s, '"') ? '"' : '\'';
@@ -131,7 +137,8 @@ static void python_add(dsi_text *t, const json_t *value)
         dsi_text_add(t, "None");
 }
 
-/* str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as Class(a=1, b=2) */
+/* str() of a pydantic model: enabled=False loss_scale=0.0; an inner model as
+ * Class(a=1, b=2) */
 static void pydantic_add(dsi_text *t, const json_t *group, const char *between)
 {
     static const struct {
@@ -251,6 +258,7 @@ static const struct {
 
 static const char *line_bool(bool x) { return x ? "True" : "False"; }
 
+/* DeepSpeed prints the torch dtype of a name in the configuration. */
 static void line_add_dtype(dsi_text *t, const json_t *value)
 {
     static const char *const names[][2] = {{"fp32", "float32"},
@@ -284,6 +292,7 @@ static void line_add_monitors(dsi_text *t, const json_t *tree)
     json_decref(all);
 }
 
+/* One attribute's value in its form. */
 static void line_add_value(dsi_text *t, const dsi_config *c, const json_t *value, form f)
 {
     const char *s = json_string_value(value);

@@ -39,8 +39,8 @@ void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...) DS_PR
 /* Adds what follows "found " in a message: 'the string "yes"', 'a list', '1.5'. */
 void dsi_config_describe_value(dsi_text *t, const json_t *value);
 
-/* The text of a configuration, its length in *n, its name for messages in *name;
- * NULL with the message. The caller frees both. */
+/* The text of a configuration, its length in *n, its name for messages in
+ * *name; NULL with the message. The caller frees both. */
 char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name);
 
 /* Fills c and resolved: each key has its value from given, checked, or its

@@ -50,13 +50,15 @@ static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const 
     dsi_free(expects);
 }
 
+/* Whether x is in the range of the key, whose lower end may be open. */
 static bool value_in_range(const dsi_config_key *key, double x)
 {
     return (key->open_min ? x > key->min : x >= key->min) && x <= key->max;
 }
 
-/* An integer, or a real number that is one (1e12), of 64 bits. Integers above 2^53 lose their last digits in
- * the comparison with the range, whose ends are far from there. */
+/* An integer, or a real number that is one (1e12), of 64 bits. Integers above
+ * 2^53 lose their last digits in the comparison with the range, whose ends are
+ * far from there. */
 static json_t *value_as_integer(const dsi_config_key *key, json_t *value)
 {
     const double limit = 9223372036854775808.0; /* 2^63 */
@@ -70,14 +72,15 @@ static json_t *value_as_integer(const dsi_config_key *key, json_t *value)
     return json_incref(value);
 }
 
+/* A real number, also from an integer; the range was checked. */
 static json_t *value_as_number(const dsi_config_key *key, json_t *value)
 {
     if (!json_is_number(value) || !value_in_range(key, json_number_value(value))) return NULL;
     return json_real(json_number_value(value));
 }
 
-/* 0 and 1 are what many generators of JSON write. "true" in quotes is refused: DeepSpeed takes it in some
- * groups, and takes "false" for true in others. */
+/* 0 and 1 are what many generators of JSON write. "true" in quotes is refused:
+ * DeepSpeed takes it in some groups, and takes "false" for true in others. */
 static json_t *value_as_bool(json_t *value)
 {
     if (json_is_boolean(value)) return json_incref(value);
@@ -86,6 +89,7 @@ static json_t *value_as_bool(json_t *value)
     return x == 0 || x == 1 ? json_boolean(x) : NULL;
 }
 
+/* The word of the key's list that the value is; NULL if it is none of them. */
 static const dsi_config_word *key_word(const dsi_config_key *key, const json_t *value)
 {
     const char *s = json_string_value(value);
@@ -103,8 +107,8 @@ static json_t *value_as_list(json_t *value)
     return json_incref(value);
 }
 
-/* The value as the row wants it, a new reference; NULL if it cannot be. null is a value of the keys whose
- * default it is, and of no others. */
+/* The value as the row wants it, a new reference; NULL if it cannot be. null is
+ * a value of the keys whose default it is, and of no others. */
 static json_t *value_as_type(const dsi_config_key *key, json_t *value)
 {
     const dsi_config_word *w;
@@ -171,6 +175,8 @@ static void store_value(dsi_config *c, const dsi_config_key *key, const json_t *
     }
 }
 
+/* The value of a key that acts, and its field. A wrong value is an error,
+ * and the default takes its place. */
 static json_t *resolve_value(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                              json_t *given)
 {
@@ -200,6 +206,7 @@ static bool value_equals(const json_t *a, const json_t *b)
     return json_equal(a, b);
 }
 
+/* The list of paths of the warning that names keys without effect. */
 static void add_ignored(dsi_config_reader *r, const char *path)
 {
     dsi_text_add(&r->ignored, "%s%s", r->ignored.n ? ", " : "", path);
@@ -259,9 +266,9 @@ static char *name_lower(const char *name)
     return lower;
 }
 
-/* The path of a key with exactly that name: in a group below `group`, or else in
- * the only group that has such a key ("offload_optimizer" at the top is one of
- * zero_optimization). NULL if there is none. */
+/* The path of a key with exactly that name: in a group below `group`, or else
+ * in the only group that has such a key ("offload_optimizer" at the top is one
+ * of zero_optimization). NULL if there is none. */
 static const char *name_in_other_group(const char *group, const char *name)
 {
     const char *found = NULL;
@@ -296,6 +303,8 @@ static const char *name_suggest(const char *group, const char *name)
     return near;
 }
 
+/* The user's key has no row: an error that suggests the nearest name, or
+ * with DS_CONFIG_UNKNOWN=warn a part of one warning. */
 static void add_unknown(dsi_config_reader *r, const char *group, const char *path, const char *name)
 {
     const char *near = name_suggest(group, name);
@@ -399,6 +408,8 @@ static json_t *group_from_bool(dsi_config_reader *r, const char *path, const jso
     return group;
 }
 
+/* A group, also in a deprecated form, null or "auto". Its fields are set
+ * even if it is null. */
 static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                                 json_t *given)
 {
@@ -422,6 +433,7 @@ static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_key *key,
     return resolved;
 }
 
+/* Groups, keys that act, keys that never act: one function each. */
 static json_t *resolve_key(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                            json_t *given)
 {

@@ -1,13 +1,15 @@
-/* config/syntax.c: the text of a configuration as strict JSON, which jansson parses.
+/* config/syntax.c: the text of a configuration as strict JSON, which jansson
+ * parses.
  *
- * DeepSpeed reads its files as Hjson (hjson.github.io/syntax.html), so that comments, keys and strings
- * without quotes, single quotes, missing or trailing commas and missing outer braces
- * are accepted. This file reads such a text once and writes the same document as
+ * DeepSpeed reads its files as Hjson (hjson.github.io/syntax.html), so that
+ * comments, keys and strings without quotes, single quotes, missing or trailing
+ * commas and missing outer braces are accepted. This file reads such a text
+ * once and writes the same document as
  * JSON.
  *
- * Invariants: every token of the JSON has its place in the text, and every key the
- * key that contains it, so that all messages have the user's lines; both lists are
- * in the order of the text. As in Hjson:
+ * Invariants: every token of the JSON has its place in the text, and every key
+ * the key that contains it, so that all messages have the user's lines; both
+ * lists are in the order of the text. As in Hjson:
  *
  *   - a value without quotes is true, false, null or a number if it ends, as one, at , } ] # // or the
  *     end of the line; else it is a string up to the end of the line, commas and all;
@@ -63,6 +65,7 @@ static bool scan_error(scan *c, size_t at, const char *format, ...)
     return false;
 }
 
+/* The next byte of the JSON comes from that byte of the text. */
 static void scan_add_token(scan *c, size_t at)
 {
     dsi_list_add(&c->s->tokens, (dsi_syntax_token){c->s->json.n, at});
@@ -81,6 +84,7 @@ static size_t json_origin(const dsi_syntax *s, size_t json)
 
 /* ---- bytes --------------------------------------------------------------------------------------- */
 
+/* The byte that many bytes ahead; -1 at the end. */
 static int scan_peek(const scan *c, size_t ahead)
 {
     return c->at + ahead < c->s->n ? (unsigned char)c->s->text[c->at + ahead] : -1;
@@ -89,6 +93,8 @@ static int scan_peek(const scan *c, size_t ahead)
 static bool is_space(int ch) { return ch == ' ' || ch == '\t' || ch == '\n' || ch == '\r'; }
 static bool is_end_of_line(int ch) { return ch == '\n' || ch == '\r' || ch < 0; }
 
+/* Whether a comment begins there, in the form of a shell, of C or of C++; also
+ * after a value on its line. */
 static bool scan_at_comment(const scan *c, size_t ahead)
 {
     int ch = scan_peek(c, ahead), next = scan_peek(c, ahead + 1);
@@ -125,6 +131,7 @@ static void scan_put_byte(scan *c, char ch)
         dsi_text_add_bytes(&c->s->json, &ch, 1);
 }
 
+/* Bytes [from, upto) of the text as a JSON string. */
 static void scan_put_string(scan *c, size_t from, size_t upto)
 {
     scan_add_token(c, from);
@@ -135,7 +142,8 @@ static void scan_put_string(scan *c, size_t from, size_t upto)
 
 /* ---- strings ------------------------------------------------------------------------------------- */
 
-/* "..." or '...': escapes are jansson's to check, but for \', which JSON does not have. */
+/* "..." or '...': escapes are jansson's to check, but for \', which JSON does
+ * not have. */
 static bool scan_quoted(scan *c)
 {
     size_t begin = c->at;
@@ -170,7 +178,8 @@ static void scan_skip_indent(scan *c, size_t most)
         c->at++;
 }
 
-/* '''...''': lines as they are, less the indent of the opening quotes and the last end of line. */
+/* '''...''': lines as they are, less the indent of the opening quotes and the
+ * last end of line. */
 static bool scan_multi_line(scan *c)
 {
     size_t begin = c->at, indent = 0;
@@ -207,7 +216,8 @@ static size_t number_skip_digits(const char *s, size_t n, size_t i)
     return i;
 }
 
-/* Whether s is a JSON number: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)? */
+/* Whether s is a JSON number: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]?
+ * [0-9]+)? */
 static bool number_is_json(const char *s, size_t n, bool *integer)
 {
     size_t i = n && s[0] == '-', from = i;
@@ -229,6 +239,8 @@ static bool number_is_json(const char *s, size_t n, bool *integer)
     return i == n;
 }
 
+/* Whether the digits of an integer are in the range of int64_t; compared as
+ * text, so that nothing overflows. */
 static bool number_fits_64_bits(const char *s, size_t n)
 {
     static const char *const limits[] = {"9223372036854775807", "9223372036854775808"};
@@ -237,8 +249,8 @@ static bool number_fits_64_bits(const char *s, size_t n)
     return count < 19 || (count == 19 && memcmp(s + minus, limits[minus], 19) <= 0);
 }
 
-/* Writes s if it is true, false, null or a number. An integer beyond 64 bits becomes a real number: its
- * key refuses it if it is too large. */
+/* Writes s if it is true, false, null or a number. An integer beyond 64 bits
+ * becomes a real number: its key refuses it if it is too large. */
 static bool scan_literal(scan *c, size_t from, size_t upto)
 {
     const char *s = c->s->text + from;
@@ -253,6 +265,8 @@ static bool scan_literal(scan *c, size_t from, size_t upto)
     return true;
 }
 
+/* A value without quotes: a literal if it ends as one, else a string up to
+ * the end of its line. */
 static bool scan_bare(scan *c)
 {
     size_t begin = c->at;
@@ -292,7 +306,8 @@ static bool scan_value(scan *c)
     return ok;
 }
 
-/* The text ends too early: points at the value that may have taken the rest of a line with it. */
+/* The text ends too early: points at the value that may have taken the rest of
+ * a line with it. */
 static bool scan_ended_early(scan *c, const char *close)
 {
     scan_error(c, c->s->n, "the text ends before the closing '%s'", close);
@@ -343,6 +358,7 @@ static bool scan_comma(scan *c)
     return scan_skip_space(c);
 }
 
+/* Without braces (the whole document) the members end with the text. */
 static bool scan_object(scan *c, bool braces)
 {
     int parent = c->key;
@@ -378,6 +394,8 @@ static bool scan_array(scan *c)
     return true;
 }
 
+/* The whole text: a byte order mark, white space, one value or the members
+ * of an object, and nothing after it. */
 static bool scan_document(scan *c)
 {
     const char *zero = memchr(c->s->text, 0, c->s->n);
@@ -407,7 +425,8 @@ static void key_add_path(dsi_text *t, const dsi_syntax *s, int key)
     dsi_text_add_bytes(t, s->json.s + k->from, k->upto - k->from);
 }
 
-/* jansson's words for what is about its own options, or is not what a user sees; NULL: as they stand. */
+/* jansson's words for what is about its own options, or is not what a user
+ * sees; NULL: as they stand. */
 static const char *error_in_plain_words(const json_error_t *e)
 {
     switch (json_error_code(e)) {
@@ -423,8 +442,9 @@ static const char *error_in_plain_words(const json_error_t *e)
     }
 }
 
-/* What jansson found, in places of the user's text. Its position is that of the next byte it would read; its
- * own text may end with bytes of the JSON, with quotes and escapes that the user did not write. */
+/* What jansson found, in places of the user's text. Its position is that of the
+ * next byte it would read; its own text may end with bytes of the JSON, with
+ * quotes and escapes that the user did not write. */
 static void error_explain(scan *c, const json_error_t *e)
 {
     const dsi_syntax *s = c->s;
@@ -467,6 +487,7 @@ void dsi_syntax_free(dsi_syntax *s)
     dsi_list_free(&s->tokens);
 }
 
+/* Looks each name of the path up among the keys of the group before it. */
 int dsi_syntax_line(const dsi_syntax *s, const char *path)
 {
     int line = 0, column, parent = -1;

@@ -1,4 +1,5 @@
-/* config/syntax.h: the text of a configuration as strict JSON, with the origin of every byte.
+/* config/syntax.h: the text of a configuration as strict JSON, with the origin
+ * of every byte.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CONFIG_SYNTAX_H
 #define DSI_CONFIG_SYNTAX_H
@@ -31,12 +32,13 @@ typedef struct dsi_syntax {
     } tokens; /* in their order */
 } dsi_syntax;
 
-/* Parses n bytes of text. NULL with "line 3 column 7: ..." added to error. The syntax serves for places
- * afterwards; free it in any case. */
+/* Parses n bytes of text. NULL with "line 3 column 7: ..." added to error. The
+ * syntax serves for places afterwards; free it in any case. */
 json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error);
 void dsi_syntax_free(dsi_syntax *s);
 
-/* The line, from 1, of the key with that path ("fp16.enabled"), or 0 if the text does not have it. */
+/* The line, from 1, of the key with that path ("fp16.enabled"), or 0 if the
+ * text does not have it. */
 int dsi_syntax_line(const dsi_syntax *s, const char *path);
 
 #endif

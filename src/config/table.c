@@ -14,8 +14,8 @@
 
 /* ---- words --------------------------------------------------------------------------------------- */
 
-/* Several spellings of a value may occur: the resolved tree keeps the one that the
- * user wrote. */
+/* Several spellings of a value may occur: the resolved tree keeps the one that
+ * the user wrote. */
 #define F32_NAMES \
     {"fp32", DS_F32}, {"float32", DS_F32}, { "float", DS_F32 }
 #define F16_NAMES \
@@ -36,7 +36,8 @@ static const dsi_config_word validations[] = {
 
 /* ---- rows ---- */
 
-/* Types are lists of initialisers, to be read in a row: INT_FROM(1), WORD(devices). */
+/* Types are lists of initialisers, to be read in a row: INT_FROM(1),
+ * WORD(devices). */
 #define LIMITS(low, high)    .min = (low), .max = (high)
 #define INT                  .type = DSI_KEY_INT, LIMITS(-INFINITY, INFINITY)
 #define INT_FROM(low)        .type = DSI_KEY_INT, LIMITS(low, INFINITY)
@@ -103,6 +104,8 @@ bool dsi_config_key_in_group(const dsi_config_key *key, const char *group)
     return strlen(group) == n - 1 && !strncmp(key->path, group, n - 1);
 }
 
+/* Batch keys derive from one another; other keys take their default if their
+ * group says so. */
 dsi_config_auto dsi_config_key_auto(const dsi_config_key *key)
 {
     if (key->field == offsetof(dsi_config, train_batch_size) ||
@@ -117,6 +120,7 @@ dsi_config_auto dsi_config_key_auto(const dsi_config_key *key)
 
 /* ---- expected values ----------------------------------------------------------------------------- */
 
+/* " from 0 to 3", " of at least 1", " above 0", or nothing. */
 static void key_add_limits(dsi_text *t, const dsi_config_key *r)
 {
     if (isfinite(r->min) && isfinite(r->max))

@@ -1,4 +1,5 @@
-/* engine/arguments.c: DeepSpeed's options for the parser of a program (deepspeed.add_config_arguments).
+/* engine/arguments.c: DeepSpeed's options for the parser of a program
+ * (deepspeed.add_config_arguments).
  * SPDX-License-Identifier: MIT */
 #include <argp.h>
 #include <errno.h>
@@ -20,6 +21,8 @@ static const struct argp_option options[] = {
     {"deepspeed-mpi", MPI, 0, OPTION_ALIAS | OPTION_HIDDEN, 0, 0},
     {0}};
 
+/* Launchers append --local_rank; a value that is no rank ends the program,
+ * as argp does for wrong options. */
 static void argument_set_local_rank(ds_arguments *a, const char *text, struct argp_state *state)
 {
     char *end;

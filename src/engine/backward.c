@@ -12,6 +12,7 @@
 
 #include <math.h>
 
+/* Errors in the order of calls, and a loss with more than one element. */
 static ds_status backward_check_order(const ds_engine *e, const ds_tensor *loss)
 {
     if (!e->zero)

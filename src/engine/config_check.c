@@ -1,9 +1,10 @@
-/* engine/config_check.c: a configuration without training: what an engine would make of it.
+/* engine/config_check.c: a configuration without training: what an engine would
+ * make of it.
  *
- * Optimizer and schedule are made once, for a model without elements, because only
- * their constructors know their options: an error found here is one less after an
- * hour in a queue. The check leaves the thread as it was: a program that checks
- * its configuration first trains exactly as one that does not.
+ * Optimizer and schedule are made once, for a model without elements, because
+ * only their constructors know their options: an error found here is one less
+ * after an hour in a queue. The check leaves the thread as it was: a program
+ * that checks its configuration first trains exactly as one that does not.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/config.h>
 #include <deepspeed/nn.h>
@@ -22,8 +23,9 @@ ds_module *dsi_trial_model(void)
     return m;
 }
 
-/* Whether the optimizer and the schedule can be made: their options are known to those who make them. A schedule
- * for an optimizer of the program's is tried with Adam. */
+/* Whether the optimizer and the schedule can be made: their options are known
+ * to those who make them. A schedule for an optimizer of the program's is tried
+ * with Adam. */
 static ds_status config_check_parts(const dsi_config *c)
 {
     bool named = c->optimizer.type != NULL;
@@ -43,6 +45,8 @@ static ds_status config_check_parts(const dsi_config *c)
     return good ? DS_OK : ds_error_status();
 }
 
+/* Warnings are returned, not printed: deepspeed --check_config writes them
+ * to stderr. */
 ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
 {
     dsi_config *c = dsi_config_read(config, world_size);

@@ -2,10 +2,10 @@
  *
  * Invariants: an engine belongs to the thread that made it. It owns every part
  * but the communicator. In a step the order is forward, backward, step:
- * went_backward is set from the one to the other. accumulated counts micro steps
- * since the last update, not modulo gradient_accumulation_steps; batch sizes,
- * saves and loads are possible only while it is 0 and went_backward is false.
- * micro_steps, global_steps, global_samples and skipped_steps change in
+ * went_backward is set from the one to the other. accumulated counts micro
+ * steps since the last update, not modulo gradient_accumulation_steps; batch
+ * sizes, saves and loads are possible only while it is 0 and went_backward is
+ * false. micro_steps, global_steps, global_samples and skipped_steps change in
  * ds_engine_step (step.c) and ds_engine_load only.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_ENGINE_H
@@ -60,16 +60,16 @@ struct ds_engine {
     bool applied;       /* the last step updated */
 };
 
-/* engine/initialize.c: after a failure, ends the other ranks too, which would wait
- * for this one. Returns the status of the failure. */
+/* engine/initialize.c: after a failure, ends the other ranks too, which would
+ * wait for this one. Returns the status of the failure. */
 ds_status dsi_engine_abort_ranks(const ds_engine *e);
 
 /* engine/zero_options.c */
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
 
 /* engine/config_check.c: a model whose one parameter has no elements, for an
- * optimizer that is made only to check its options. It takes no device memory and
- * does not use the thread's generator. Free it with ds_module_free. */
+ * optimizer that is made only to check its options. It takes no device memory
+ * and does not use the thread's generator. Free it with ds_module_free. */
 ds_module *dsi_trial_model(void);
 
 #endif

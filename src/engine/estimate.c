@@ -1,10 +1,13 @@
-/* engine/estimate.c: the memory of a rank, from a configuration: Note [Estimate] of parallel/estimate.h.
+/* engine/estimate.c: the memory of a rank, from a configuration: Note
+ * [Estimate] of parallel/estimate.h.
  *
- * With a model one forward and backward runs as the engine would run it, in its dtype. Hooks note
- * how much memory is in use whenever a gradient is complete, and free that gradient.
+ * With a model one forward and backward runs as the engine would run it, in its
+ * dtype. Hooks note how much memory is in use whenever a gradient is complete,
+ * and free that gradient.
  *
- * Invariants: afterwards the model (values, dtype, gradients), the thread's generator and the
- * device's peaks are what they were, also when the pass fails.
+ * Invariants: afterwards the model (values, dtype, gradients), the thread's
+ * generator and the device's peaks are what they were, also when the pass
+ * fails.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -17,7 +20,8 @@
 
 /* ---- from the configuration ------------------------------------------------------------------------------ */
 
-/* The number of tensors that the optimizer keeps for each parameter; -1 with the
+/* The number of tensors that the optimizer keeps for each parameter; -1 with
+ * the
  * message. */
 static int optimizer_count_moments(const dsi_config *c)
 {
@@ -58,8 +62,8 @@ static int64_t pass_peak(const Pass *p)
     return (int64_t)dsi_cache_use(p->device).peak_live - p->before;
 }
 
-/* An op requests a buffer for a gradient. It gets none, but the memory in use at the
- * first request of an op is recorded. */
+/* An op requests a buffer for a gradient. It gets none, but the memory in use
+ * at the first request of an op is recorded. */
 static ds_tensor *pass_note_request(void *arg, ds_tensor *x)
 {
     (void)x;
@@ -73,6 +77,7 @@ static ds_tensor *pass_note_request(void *arg, ds_tensor *x)
     return NULL;
 }
 
+/* A gradient is complete: records the memory in use, and drops it. */
 static void pass_note_complete(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
@@ -88,6 +93,7 @@ static void pass_note_complete(void *arg, ds_tensor *x)
     dsi_cache_restart_peaks(p->device);
 }
 
+/* Runs forward and backward with hooks on every parameter that is trained. */
 static ds_status pass_run(Pass *p, ds_module *model, ds_tensor *input)
 {
     Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
@@ -119,7 +125,8 @@ static ds_state *pass_copy_values(ds_module *model)
     return copy;
 }
 
-/* The model's gradients, [f->n], some NULL: while the pass runs the model has none. */
+/* The model's gradients, [f->n], some NULL: while the pass runs the model has
+ * none. */
 static ds_tensor **pass_take_gradients(const dsi_flat *f)
 {
     ds_tensor **grad = dsi_alloc((size_t)f->n * sizeof *grad);
@@ -139,6 +146,7 @@ static void pass_return_gradients(const dsi_flat *f, ds_tensor **grad)
     dsi_free(grad);
 }
 
+/* Runs the pass in the engine's dtype, and restores what it changes. */
 static ds_status pass_measure(Pass *p, const dsi_zero_opts *o, const ds_estimate_opts *q)
 {
     ds_dtype was = ds_dtype_of(ds_module_param_at(q->model, 0, NULL));
@@ -156,6 +164,7 @@ static ds_status pass_measure(Pass *p, const dsi_zero_opts *o, const ds_estimate
     return status;
 }
 
+/* The batch was in memory before the pass, so that its bytes are added. */
 static ds_status estimate_from_model(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
                                      const ds_estimate_opts *q, dsi_estimate *e)
 {
@@ -198,6 +207,7 @@ static ds_status estimate_from_config(const dsi_config *c, const ds_estimate_opt
     return DS_OK;
 }
 
+/* Errors of the options. */
 static ds_status estimate_check(const ds_estimate_opts *q)
 {
     if (!q->model && q->params < 1)

@@ -18,6 +18,7 @@ static ds_tensor *forward_input(const ds_engine *e, ds_tensor *x)
         e->config->fp16.enabled ? ", or set \"fp16\": {\"auto_cast\": true}" : "");
 }
 
+/* Inputs are checked before the timers start. */
 ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
 {
     if (!e) return dsi_null_operand("engine_forward");

@@ -2,8 +2,8 @@
  * program; batch sizes that change during training.
  *
  * Invariants: micro steps are counted from the last update on, not modulo
- * gradient_accumulation_steps as in DeepSpeed: after a change of that number, or
- * an update that the program ended early, the next group is complete.
+ * gradient_accumulation_steps as in DeepSpeed: after a change of that number,
+ * or an update that the program ended early, the next group is complete.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -30,6 +30,7 @@ static ds_status batch_check_between_updates(const ds_engine *e, const char *op)
                     (long long)e->config->gradient_accumulation_steps);
 }
 
+/* The configuration has the current sizes: loaders made later use them. */
 static ds_status batch_set_sizes(ds_engine *e, const char *op, int64_t micro, int64_t accumulate)
 {
     dsi_config *c = e->config;

@@ -1,7 +1,7 @@
 /* engine/initialize.c: ds_initialize and ds_engine_free: from the configuration
  * to the parts of an engine, in the order in which they need each other:
- * communicator, configuration, precision, optimizer, ZeRO, schedule, loss scale,
- * monitor, loader.
+ * communicator, configuration, precision, optimizer, ZeRO, schedule, loss
+ * scale, monitor, loader.
  *
  * Invariants: the engine owns its model, optimizer, schedule, loader, monitor
  * and timers from ds_initialize on, also if ds_initialize refuses; the
@@ -32,8 +32,9 @@
 
 static _Thread_local int engines; /* that exist, since one of them made the world */
 
-/* Like deepspeed.initialize, makes the world of ranks for a program that has not.
- * The last engine destroys it, because such a program does not know of it. */
+/* Like deepspeed.initialize, makes the world of ranks for a program that has
+ * not. The last engine destroys it, because such a program does not know of
+ * it. */
 static ds_status world_join(ds_engine *e, const ds_init *init)
 {
     if (!init->comm && !engines && !ds_is_distributed()) {
@@ -56,6 +57,8 @@ static void world_leave(const ds_engine *e)
 
 /* ---- configuration ------------------------------------------------------------------------------------- */
 
+/* The text from .config or --deepspeed_config; giving both is an error, as
+ * the program cannot know which one counts. */
 static const char *config_text_of(const ds_init *init)
 {
     const char *from_args = init->args ? init->args->deepspeed_config : NULL;
@@ -123,8 +126,8 @@ static ds_status config_read(ds_engine *e, const ds_init *init)
     return e->config ? config_check_same(e) : ds_error_status();
 }
 
-/* If the arguments are those of another launcher than the one that was detected,
- * each process would train on its own. */
+/* If the arguments are those of another launcher than the one that was
+ * detected, each process would train on its own. */
 static ds_status arguments_check(const ds_init *init)
 {
     const ds_arguments *a = init->args;
@@ -157,6 +160,8 @@ static ds_status optimizer_check_params(const ds_engine *e)
         ds_optim_name(e->optim), ds_module_name(e->model));
 }
 
+/* In DeepSpeed's order: the program's optimizer, its function, the
+ * configuration's. */
 static ds_status optimizer_make(ds_engine *e, const ds_init *init)
 {
     const dsi_config *c = e->config;
@@ -234,11 +239,14 @@ static void experts_log(const ds_engine *e)
     }
 }
 
+/* An empty path would be the root folder. */
 static bool offload_lacks_path(int device, const char *path)
 {
     return device == DSI_OFFLOAD_NVME && (!path || !*path); /* "" would be the root */
 }
 
+/* Without an optimizer the engine only evaluates: the model is converted,
+ * nothing is partitioned. */
 static ds_status zero_make(ds_engine *e)
 {
     dsi_zero_opts o = dsi_engine_zero_opts(e->config);
@@ -261,6 +269,7 @@ static ds_status zero_make(ds_engine *e)
     return e->zero ? DS_OK : ds_error_status();
 }
 
+/* Without fp16 the scale is 1. */
 static void scaler_make(ds_engine *e)
 {
     const dsi_config *c = e->config;
@@ -274,6 +283,7 @@ static void scaler_make(ds_engine *e)
 
 /* ---- schedule, monitor, loader ------------------------------------------------------------------------- */
 
+/* The program's function takes precedence over the configuration. */
 static ds_status schedule_make(ds_engine *e, const ds_init *init)
 {
     const dsi_config *c = e->config;
@@ -355,8 +365,8 @@ ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
-/* The model must exist, and neither it nor the optimizer may be owned by another
- * engine, which would free it too. */
+/* The model must exist, and neither it nor the optimizer may be owned by
+ * another engine, which would free it too. */
 static ds_status model_check(ds_engine *e)
 {
     bool taken = dsi_module_take(e->model, false), both = e->optim && e->optim->taken;
@@ -373,6 +383,7 @@ static ds_status model_check(ds_engine *e)
                     taken ? "model" : "optimizer");
 }
 
+/* Dtype, timers, throughput and loss scale. */
 static void counters_make(ds_engine *e)
 {
     const dsi_config *c = e->config;
@@ -386,6 +397,7 @@ static void counters_make(ds_engine *e)
     scaler_make(e);
 }
 
+/* The order matters: each part needs those before it. */
 static ds_status parts_make(ds_engine *e, const ds_init *init)
 {
     ds_status status = world_join(e, init);
@@ -404,6 +416,7 @@ static ds_status parts_make(ds_engine *e, const ds_init *init)
     return status;
 }
 
+/* The data set is freed after a failure; the loader, made last, owns it. */
 static ds_status engine_make(ds_engine *e, const ds_init *init)
 {
     ds_status status = parts_make(e, init);

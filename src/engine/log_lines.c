@@ -1,5 +1,5 @@
-/* engine/log_lines.c: what an engine prints, in DeepSpeed's words, which scripts
- * read. The line of progress has the form of _report_progress
+/* engine/log_lines.c: what an engine prints, in DeepSpeed's words, which
+ * scripts read. The line of progress has the form of _report_progress
  * (deepspeed/runtime/engine.py), with numbers as Python prints them.
  * SPDX-License-Identifier: MIT */
 #include "log_lines.h"
@@ -41,6 +41,8 @@ void dsi_log_progress(int64_t step, int64_t skipped, int groups, const double *l
 
 #define MOST_GROUPS 64 /* of the optimizer, in a line */
 
+/* Whether the JSON text of params has the text; jansson writes it without
+ * blanks. */
 static bool params_have(const char *params, const char *text)
 {
     return params && strstr(params, text);
@@ -104,6 +106,8 @@ void dsi_engine_log_overflow(const ds_engine *e, const char *bad)
     dsi_text_free(&line);
 }
 
+/* DeepSpeed's order: progress, throughput, times of the micro step, monitor,
+ * times up to the boundary. */
 ds_status dsi_engine_log_step(ds_engine *e, bool boundary)
 {
     int64_t every = e->config->steps_per_print;

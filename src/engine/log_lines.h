@@ -12,9 +12,9 @@ void dsi_engine_log_start(const ds_engine *e);
  * gradient has inf or NaN; NULL: another rank's. Rank 0 prints. */
 void dsi_engine_log_overflow(const ds_engine *e, const char *bad);
 
-/* At the end of ds_engine_step, after all counters: progress, throughput, times,
- * and scalars for the monitor. Collective at a boundary if there is a monitor:
- * the loss is averaged over the ranks. */
+/* At the end of ds_engine_step, after all counters: progress, throughput,
+ * times, and scalars for the monitor. Collective at a boundary if there is a
+ * monitor: the loss is averaged over the ranks. */
 ds_status dsi_engine_log_step(ds_engine *e, bool boundary);
 
 /* Memory in use "before forward" and so on, if memory_breakdown is set. */

@@ -26,6 +26,7 @@ static double meminfo_bytes(const char *meminfo, const char *name)
     return -1;
 }
 
+/* psutil: used is total less available. */
 bool dsi_machine_memory_parse(const char *meminfo, dsi_machine_memory *out)
 {
     double total = meminfo_bytes(meminfo, "MemTotal"),
@@ -54,6 +55,8 @@ static void machine_memory_log(void)
     dsi_text_free(&t);
 }
 
+/* Peaks restart with each line, as torch's reset_peak_memory_stats does
+ * there. */
 void dsi_memory_report_log(const char *message)
 {
     if (!dsi_log_on(DSI_REQUESTED)) return;

@@ -6,9 +6,9 @@
 
 #include <deepspeed/types.h>
 
-/* DeepSpeed's see_memory_usage: the message, then MA, Max_MA, CA, Max_CA (memory
- * allocated and cached, in GB, on the current device; peaks since the previous
- * such line), then the memory of the machine. */
+/* DeepSpeed's see_memory_usage: the message, then MA, Max_MA, CA, Max_CA
+ * (memory allocated and cached, in GB, on the current device; peaks since the
+ * previous such line), then the memory of the machine. */
 void dsi_memory_report_log(const char *message);
 
 /* The machine's memory as psutil counts it. */

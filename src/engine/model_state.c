@@ -1,10 +1,10 @@
 /* engine/model_state.c: the model's state dict, complete on every rank, and the
  * way back to where the parameters are trained.
  *
- * Invariants: both calls are collective. Partitioned parameters and the experts of
- * other ranks are gathered one at a time and released. Loading writes ZeRO's
- * masters, not the low-precision copies, and publishes them at the end; it changes
- * nothing before the state has been checked on all ranks.
+ * Invariants: both calls are collective. Partitioned parameters and the experts
+ * of other ranks are gathered one at a time and released. Loading writes ZeRO's
+ * masters, not the low-precision copies, and publishes them at the end; it
+ * changes nothing before the state has been checked on all ranks.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -48,8 +48,8 @@ static void expert_write_name(dsi_text *to, const char *name, int number)
                  digits + strspn(digits, "0123456789"));
 }
 
-/* Entries [begin, end) of `own` are this rank's experts of one layer. Adds those of
- * all ranks to `whole`, in the order of their numbers. */
+/* Entries [begin, end) of `own` are this rank's experts of one layer. Adds
+ * those of all ranks to `whole`, in the order of their numbers. */
 static ds_status state_add_layer(ds_state *whole, const ds_state *own, int begin, int end,
                                  const dsi_expert *first)
 {
@@ -129,6 +129,7 @@ static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k,
     return status == DS_OK ? gone : status;
 }
 
+/* Parameters of the layout go to ZeRO's masters, all others to the model. */
 static ds_status state_load_all(const ds_engine *e, const ds_state *mine, const ds_state *state)
 {
     const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;

@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "engine.h"
 
+/* Configuration and sinks are the same on all ranks, so that all of them
+ * take part in the loss's mean. */
 bool dsi_engine_is_monitored(const ds_engine *e)
 {
     return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||

@@ -23,10 +23,10 @@
  * Invariants: the loss scale changes only after the update that used it, never
  * between a loss and its unscaling. global_steps, global_samples and the
  * schedule change after the parameters have been updated on all ranks;
- * micro_steps changes in every call that succeeds or fails in the update. A step
- * that is refused changes nothing. ds_engine_step is collective at a boundary;
- * between boundaries it sends nothing. A failure of one rank ends the job on all
- * ranks, because the others would wait for it.
+ * micro_steps changes in every call that succeeds or fails in the update. A
+ * step that is refused changes nothing. ds_engine_step is collective at a
+ * boundary; between boundaries it sends nothing. A failure of one rank ends the
+ * job on all ranks, because the others would wait for it.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -44,6 +44,8 @@ static bool step_checks_overflow(const dsi_config *c)
     return c->on_nan == DSI_NAN_ERROR && c->gradient_clipping > 0; /* the norm is there anyway */
 }
 
+/* float32: names the parameter whose gradient has inf or NaN, if it is this
+ * rank's. */
 static ds_status step_refuse_nan(const ds_engine *e, const dsi_zero_step_result *r)
 {
     return dsi_fail(DS_ESTATE,

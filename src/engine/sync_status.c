@@ -18,6 +18,7 @@ static dsi_view message_view(void *p, ds_dtype dtype, int64_t n)
     return (dsi_view){.p = p, .dtype = dtype, .n = 1, .d = {n}, .s = {1}};
 }
 
+/* Of n elements at p, from root. */
 static ds_status message_broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int root)
 {
     return dsi_request_wait(dsi_broadcast_start(c, message_view(p, dtype, n), root));
@@ -45,6 +46,8 @@ static ds_status rank_find_first(ds_comm *c, int64_t *number)
     return r ? dsi_request_wait(r) : ds_error_status();
 }
 
+/* The lowest failed rank is found first; then its status and message are
+ * broadcast from it. */
 ds_status dsi_sync_status(ds_comm *c, ds_status mine)
 {
     int rank = ds_comm_rank(c), size = ds_comm_size(c);
@@ -87,6 +90,7 @@ uint64_t dsi_text_hash(const char *s) /* FNV-1a */
     return h;
 }
 
+/* Minimum and maximum of the hash are equal only if all hashes are. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
 {
     int64_t low = (int64_t)(dsi_text_hash(text) >> 1), high = low;

@@ -1,8 +1,9 @@
 /* engine/timers.c: times of the parts of a step.
  *
- * Names, order and rules are those of deepspeed/utils/timer.py and of its engine, so that scripts which
- * read its lines read ours: "time (ms) | ..." names only timers that were ever started, and times of a
- * throughput line are from forward to step, without the loading of data.
+ * Names, order and rules are those of deepspeed/utils/timer.py and of its
+ * engine, so that scripts which read its lines read ours: "time (ms) | ..."
+ * names only timers that were ever started, and times of a throughput line are
+ * from forward to step, without the loading of data.
  * SPDX-License-Identifier: MIT */
 #include "timers.h"
 
@@ -58,6 +59,7 @@ static void timer_start_at(dsi_timers *t, const char *name, double now)
     timer->running = true;
 }
 
+/* Adds a measured time as if the timer had run for it. */
 static void timer_add_time(Timer *timer, double seconds)
 {
     timer->last = seconds;
@@ -95,6 +97,8 @@ double dsi_timer_mean_ms(const dsi_timers *t, const char *name)
     return timer && timer->count ? 1e3 * timer->seconds / (double)timer->count : 0;
 }
 
+/* Names without a timer are left out: DeepSpeed's timers exist from their
+ * first start. */
 void dsi_timers_log(dsi_timers *t, int n, const char *const *names)
 {
     if (!t) return;
@@ -133,6 +137,7 @@ void dsi_phase_stop(dsi_timers *t, dsi_phase phase)
     timer_stop_at(t, global[phase], now);
 }
 
+/* The reduction runs inside backward: its time is known only afterwards. */
 void dsi_phase_split_backward(dsi_timers *t, double reducing)
 {
     const Timer *all = timer_find(t, micro[DSI_BWD]);
@@ -173,6 +178,7 @@ void dsi_throughput_start(dsi_throughput *t)
     t->begun = dsi_now();
 }
 
+/* Over all global steps after the warm-up. */
 double dsi_throughput_average(const dsi_throughput *t)
 {
     if (!t->timed || t->global_step <= WARM_UP) return 0;
@@ -197,6 +203,7 @@ static void throughput_log(const dsi_throughput *t)
     dsi_text_free(&line);
 }
 
+/* A micro step's time counts for the global step that it is part of. */
 void dsi_throughput_stop(dsi_throughput *t, bool global_step)
 {
     if (t->off || !t->running) return;

@@ -1,8 +1,8 @@
 /* engine/timers.h: times of the parts of a step, under DeepSpeed's names.
  *
- * Invariants: a timer exists from its first start. Times from start to stop add up
- * until the timer is logged, which resets it. Micro-step timers are logged in
- * every ds_engine_step, global ones at boundaries after them.
+ * Invariants: a timer exists from its first start. Times from start to stop add
+ * up until the timer is logged, which resets it. Micro-step timers are logged
+ * in every ds_engine_step, global ones at boundaries after them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_TIMERS_H
 #define DSI_ENGINE_TIMERS_H
@@ -16,21 +16,21 @@ typedef struct dsi_timers dsi_timers;
 dsi_timers *dsi_timers_new(void);
 void dsi_timers_free(dsi_timers *t);
 
-/* A second start discards the first (a failed pass has no stop); a stop without a
- * start does nothing. */
+/* A second start discards the first (a failed pass has no stop); a stop without
+ * a start does nothing. */
 void dsi_timer_start(dsi_timers *t, const char *name);
 void dsi_timer_stop(dsi_timers *t, const char *name);
 double dsi_timer_ms(const dsi_timers *t, const char *name);      /* sum, in ms; 0: no such timer */
 double dsi_timer_mean_ms(const dsi_timers *t, const char *name); /* mean of a start to its stop */
 
-/* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer, and
- * resets these. */
+/* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer,
+ * and resets these. */
 void dsi_timers_log(dsi_timers *t, int n, const char *const *names);
 
-/* Each phase of a step has a timer of the micro step (fwd_microstep, bwd_microstep,
- * bwd_inner_microstep, bwd_allreduce_microstep, step_microstep) and a global one
- * up to the accumulation boundary (fwd, bwd, bwd_inner, bwd_allreduce, step). BWD
- * contains BWD_INNER and BWD_ALLREDUCE. */
+/* Each phase of a step has a timer of the micro step (fwd_microstep,
+ * bwd_microstep, bwd_inner_microstep, bwd_allreduce_microstep, step_microstep)
+ * and a global one up to the accumulation boundary (fwd, bwd, bwd_inner,
+ * bwd_allreduce, step). BWD contains BWD_INNER and BWD_ALLREDUCE. */
 typedef enum dsi_phase {
     DSI_FWD,
     DSI_BWD,
@@ -42,8 +42,8 @@ typedef enum dsi_phase {
 
 void dsi_phase_start(dsi_timers *t, dsi_phase phase);
 void dsi_phase_stop(dsi_timers *t, dsi_phase phase);
-/* Divides the BWD that has just stopped: `reducing` seconds are BWD_ALLREDUCE, the
- * rest is BWD_INNER. */
+/* Divides the BWD that has just stopped: `reducing` seconds are BWD_ALLREDUCE,
+ * the rest is BWD_INNER. */
 void dsi_phase_split_backward(dsi_timers *t, double reducing);
 /* Prints the times of the parts of ZeRO's update, in seconds; stage 0 has none. */
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
@@ -68,7 +68,8 @@ typedef struct dsi_throughput {
 } dsi_throughput;
 
 void dsi_throughput_start(dsi_throughput *t); /* at the begin of each forward in training */
-/* At the end of each step; every steps_per_print global steps the line "epoch=0/micro_step=..". */
+/* At the end of each step; every steps_per_print global steps the line
+ * "epoch=0/micro_step=..". */
 void dsi_throughput_stop(dsi_throughput *t, bool global_step);
 /* samples per second; 0 before the third step */
 double dsi_throughput_average(const dsi_throughput *t);

@@ -10,6 +10,8 @@ static ds_dtype zero_accumulation_dtype(const dsi_config *c, ds_dtype dtype)
     return c->bf16.enabled && !c->zero.stage ? DS_F32 : dtype;
 }
 
+/* Without overlap_events a batch of requests ends before the next one
+ * begins. */
 static dsi_aio_opts zero_aio_opts(const dsi_config *c)
 {
     return (dsi_aio_opts){.block_size = c->aio.block_size,
@@ -41,6 +43,7 @@ static dsi_offload_opts zero_offload_opts(const dsi_config *c)
     };
 }
 
+/* Parameters on disk; nvme_path is NULL if they are in memory. */
 static dsi_param_swap_opts zero_param_swap_opts(const dsi_config *c)
 {
     bool files = c->zero.offload_param.device == DSI_OFFLOAD_NVME;

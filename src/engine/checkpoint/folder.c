@@ -22,6 +22,7 @@
 #define OLD      ".old-"
 #define REMOVING ".removing-"
 
+/* A failure of the system at path, with errno's text. */
 static ds_status folder_io_error(const char *doing, const char *path)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(errno));
@@ -29,9 +30,10 @@ static ds_status folder_io_error(const char *doing, const char *path)
 
 /* ---- names --------------------------------------------------------------------------------------------- */
 
-/* Refuses tags that are no name of a folder here: empty, hidden, with a slash or a line's end,
+/* Refuses tags that are no name of a folder here: empty, hidden, with a slash
+ * or a line's end,
  * "latest". */
-static ds_status check_tag(const char *tag)
+static ds_status tag_check(const char *tag)
 {
     size_t n = strlen(tag);
     bool good = n > 0 && n <= DSI_MOST_TAG && tag[0] != '.' && strcmp(tag, "latest") != 0;
@@ -45,7 +47,7 @@ static ds_status check_tag(const char *tag)
 }
 
 /* dir/MARKtag, without a second slash. */
-static char *hidden(const char *dir, const char *mark, const char *tag)
+static char *path_with_mark(const char *dir, const char *mark, const char *tag)
 {
     dsi_text t = {0};
     size_t n = strlen(dir);
@@ -53,9 +55,12 @@ static char *hidden(const char *dir, const char *mark, const char *tag)
     return t.s;
 }
 
-char *dsi_path_in(const char *folder, const char *name) { return hidden(folder, "", name); }
+char *dsi_path_in(const char *folder, const char *name) { return path_with_mark(folder, "", name); }
 
-char *dsi_folder_saving(const char *dir, const char *tag) { return hidden(dir, SAVING, tag); }
+char *dsi_folder_saving(const char *dir, const char *tag)
+{
+    return path_with_mark(dir, SAVING, tag);
+}
 
 char *dsi_folder_rank_manifest(const char *saving, int rank)
 {
@@ -64,7 +69,10 @@ char *dsi_folder_rank_manifest(const char *saving, int rank)
     return t.s;
 }
 
-static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
+static bool name_has_prefix(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
 
 /* ---- folders ------------------------------------------------------------------------------------------- */
 
@@ -79,24 +87,28 @@ static ds_status folder_sync(const char *path)
     return status;
 }
 
-static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *where)
+static int folder_remove_entry(const char *path, const struct stat *s, int type, struct FTW *where)
 {
     (void)s, (void)type, (void)where;
     return remove(path);
 }
 
-static ds_status remove_tree(const char *path)
+/* Removes a folder with all it contains; one that does not exist is no
+ * failure. */
+static ds_status folder_remove(const char *path)
 {
-    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return DS_OK;
+    if (nftw(path, folder_remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT)
+        return DS_OK;
     return folder_io_error("remove", path);
 }
 
-static ds_status rename_folder(const char *from, const char *to)
+static ds_status folder_rename(const char *from, const char *to)
 {
     return rename(from, to) == 0 ? DS_OK : folder_io_error("rename", from);
 }
 
-static bool is_checkpoint(const char *folder)
+/* Whether it has a manifest: other folders are never replaced or removed. */
+static bool folder_is_checkpoint(const char *folder)
 {
     char *manifest = dsi_path_in(folder, DSI_MANIFEST);
     bool is = dsi_file_exists(manifest);
@@ -105,8 +117,9 @@ static bool is_checkpoint(const char *folder)
 }
 
 /* Calls fn for each name in dir; a folder that cannot be read has none. */
-static ds_status each_name(const char *dir,
-                           ds_status (*fn)(void *arg, const char *dir, const char *name), void *arg)
+static ds_status folder_each_name(const char *dir,
+                                  ds_status (*fn)(void *arg, const char *dir, const char *name),
+                                  void *arg)
 {
     ds_status status = DS_OK;
     DIR *d = opendir(dir);
@@ -116,16 +129,16 @@ static ds_status each_name(const char *dir,
     return status;
 }
 
-/* ---- what there is --------------------------------------------------------------------------------------- */
+/* ---- checkpoints in a folder --------------------------------------------------------------------------------------- */
 
-static ds_status list_one(void *arg, const char *dir, const char *name)
+static ds_status folder_list_add(void *arg, const char *dir, const char *name)
 {
     dsi_folders *all = arg;
     dsi_manifest m;
     if (name[0] == '.') return DS_OK;
     char *folder = dsi_path_in(dir, name), *manifest = dsi_path_in(folder, DSI_MANIFEST);
     if (dsi_file_exists(manifest)) {
-        /* one that is damaged has no number: it is the oldest */
+        /* a damaged one has no serial: it counts as the oldest */
         int before = dsi_error_count();
         bool good = dsi_manifest_read(&m, manifest) == DS_OK;
         dsi_error_forget(before);
@@ -137,17 +150,20 @@ static ds_status list_one(void *arg, const char *dir, const char *name)
     return DS_OK;
 }
 
-static int newer_first(const void *a, const void *b)
+/* By serial, from the newest on; damaged ones have 0 and come last. */
+static int folder_newer_first(const void *a, const void *b)
 {
     const struct dsi_folder_entry *x = a, *y = b;
     return x->serial < y->serial ? 1 : x->serial > y->serial ? -1 : strcmp(x->tag, y->tag);
 }
 
+/* Folders without a manifest are left out: those of DeepSpeed, and other
+ * files. */
 dsi_folders dsi_folder_list(const char *dir)
 {
     dsi_folders all = {0};
-    each_name(dir, list_one, &all);
-    if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, newer_first);
+    folder_each_name(dir, folder_list_add, &all);
+    if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, folder_newer_first);
     return all;
 }
 
@@ -157,6 +173,7 @@ void dsi_folders_free(dsi_folders *f)
     dsi_list_free(f);
 }
 
+/* The tag becomes a path, so that it is checked like one of the program. */
 char *dsi_latest_parse(const char *text, size_t n, const char *name)
 {
     char tag[DSI_MOST_TAG + 1];
@@ -166,7 +183,7 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name)
     memcpy(tag, text, n);
     tag[n] = 0;
     int before = dsi_error_count();
-    if (check_tag(tag) == DS_OK) return dsi_strdup(tag);
+    if (tag_check(tag) == DS_OK) return dsi_strdup(tag);
     dsi_error_forget(before);
     return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
 }
@@ -182,10 +199,11 @@ char *dsi_folder_latest(const char *dir)
     return tag;
 }
 
+/* A save that was killed between two renames left the folder as .old-TAG. */
 char *dsi_folder_find(const char *dir, const char *tag)
 {
-    if (check_tag(tag) != DS_OK) return NULL;
-    char *path = dsi_path_in(dir, tag), *old = hidden(dir, OLD, tag);
+    if (tag_check(tag) != DS_OK) return NULL;
+    char *path = dsi_path_in(dir, tag), *old = path_with_mark(dir, OLD, tag);
     bool there = dsi_is_folder(path), was = !there && dsi_is_folder(old);
     dsi_free(was ? path : old);
     if (there || was) return was ? old : path;
@@ -196,22 +214,26 @@ char *dsi_folder_find(const char *dir, const char *tag)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* What a save that was killed left in the folder. */
-static ds_status sweep_one(void *arg, const char *dir, const char *name)
+/* Removes what a killed save left; a checkpoint that it was replacing gets its
+ * name
+ * back. */
+static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name)
 {
     (void)arg;
-    bool dead = begins(name, SAVING) || begins(name, REMOVING) || begins(name, "latest.tmp.");
-    bool old = begins(name, OLD);
+    bool dead = name_has_prefix(name, SAVING) || name_has_prefix(name, REMOVING) ||
+                name_has_prefix(name, "latest.tmp.");
+    bool old = name_has_prefix(name, OLD);
     if (!dead && !old) return DS_OK;
     char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
-    ds_status status = old && !dsi_is_folder(final) ? rename_folder(path, final)
-                                                    : remove_tree(path);
+    ds_status status = old && !dsi_is_folder(final) ? folder_rename(path, final)
+                                                    : folder_remove(path);
     dsi_free(path);
     dsi_free(final);
     return status;
 }
 
-/* Two jobs that save to one folder would sweep each other's work. The lock ends with the process at the latest. */
+/* Two jobs that save to one folder would remove each other's files. The lock
+ * ends with the process at the latest. */
 static ds_status folder_lock(const char *dir, int *lock)
 {
     *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -225,16 +247,18 @@ static ds_status folder_lock(const char *dir, int *lock)
                  : DS_OK;
 }
 
+/* The lock is taken before anything is removed, because hidden folders may
+ * be another job's. */
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
 {
     *lock = -1;
-    ds_status status = check_tag(tag);
+    ds_status status = tag_check(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
     if (status == DS_OK) status = folder_lock(dir, lock);
-    if (status == DS_OK) status = each_name(dir, sweep_one, NULL);
+    if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, NULL);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
-    if (dsi_file_exists(final) && !is_checkpoint(final))
+    if (dsi_file_exists(final) && !folder_is_checkpoint(final))
         status = dsi_fail(
             DS_EINVAL,
             "%s is there already and was not written by this library: choose another tag, or "
@@ -250,13 +274,13 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
 void dsi_folder_abandon(const char *dir, const char *tag)
 {
     char *saving = dsi_folder_saving(dir, tag);
-    /* the failure to tell is another one */
-    (void)nftw(saving, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    /* the failure to report is the one before */
+    (void)nftw(saving, folder_remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     dsi_free(saving);
 }
 
-/* Adds what rank r has written, and removes its list. */
-static ds_status take_part(dsi_manifest *all, const char *saving, int r)
+/* Adds the files of rank r, and removes its manifest. */
+static ds_status folder_merge_manifest(dsi_manifest *all, const char *saving, int r)
 {
     dsi_manifest m;
     char *path = dsi_folder_rank_manifest(saving, r);
@@ -269,13 +293,16 @@ static ds_status take_part(dsi_manifest *all, const char *saving, int r)
     return status;
 }
 
-static ds_status seal(const char *dir, const char *saving, int ranks, int64_t step)
+/* Merges the manifests of all ranks into one with the next serial, and
+ * removes them. */
+static ds_status folder_write_manifest(const char *dir, const char *saving, int ranks, int64_t step)
 {
     dsi_folders before = dsi_folder_list(dir);
     dsi_manifest all = {
         .serial = before.n ? before.at[0].serial + 1 : 1, .ranks = ranks, .step = step};
     ds_status status = DS_OK;
-    for (int r = 0; status == DS_OK && r < ranks; r++) status = take_part(&all, saving, r);
+    for (int r = 0; status == DS_OK && r < ranks; r++)
+        status = folder_merge_manifest(&all, saving, r);
     char *path = dsi_path_in(saving, DSI_MANIFEST);
     if (status == DS_OK) status = dsi_manifest_write(&all, path);
     if (status == DS_OK) status = folder_sync(saving);
@@ -285,29 +312,32 @@ static ds_status seal(const char *dir, const char *saving, int ranks, int64_t st
     return status;
 }
 
-/* In place of a checkpoint of the same tag, which goes. */
-static ds_status replace(const char *dir, const char *tag, const char *saving, const char *final)
+/* Replaces a checkpoint of the same tag: in one step where the file system can
+ * exchange two names, else by way of .old-TAG. */
+static ds_status folder_replace(const char *dir, const char *tag, const char *saving,
+                                const char *final)
 {
     if (renameat2(AT_FDCWD, saving, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return folder_sync(dir) == DS_OK ? remove_tree(saving) : DS_EIO;
+        return folder_sync(dir) == DS_OK ? folder_remove(saving) : DS_EIO;
     if (errno != EINVAL && errno != ENOSYS) return folder_io_error("rename", saving);
-    char *old = hidden(dir, OLD, tag);
-    ds_status status = rename_folder(final, old);
-    if (status == DS_OK && (status = rename_folder(saving, final)) != DS_OK)
+    char *old = path_with_mark(dir, OLD, tag);
+    ds_status status = folder_rename(final, old);
+    if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
         (void)rename(old, final);
     if (status == DS_OK) status = folder_sync(dir);
-    if (status == DS_OK) status = remove_tree(old);
+    if (status == DS_OK) status = folder_remove(old);
     dsi_free(old);
     return status;
 }
 
+/* The name changes after the manifest and the folder are on the disk. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step)
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
-    ds_status status = seal(dir, saving, ranks, step);
+    ds_status status = folder_write_manifest(dir, saving, ranks, step);
     if (status == DS_OK && dsi_is_folder(final))
-        status = replace(dir, tag, saving, final);
-    else if (status == DS_OK && (status = rename_folder(saving, final)) == DS_OK)
+        status = folder_replace(dir, tag, saving, final);
+    else if (status == DS_OK && (status = folder_rename(saving, final)) == DS_OK)
         status = folder_sync(dir);
     dsi_free(saving);
     dsi_free(final);
@@ -324,6 +354,8 @@ ds_status dsi_folder_set_latest(const char *dir, const char *tag)
     return status;
 }
 
+/* A checkpoint is renamed before it is removed, so that it is never visible
+ * in part. */
 ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
 {
     dsi_folders all = dsi_folder_list(dir);
@@ -334,11 +366,11 @@ ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
     for (int i = all.n - 1; status == DS_OK && i >= 0 && i >= keep; i--) {
         const char *name = all.at[i].tag;
         if (!strcmp(name, tag) || (latest && !strcmp(name, latest))) continue;
-        char *path = dsi_path_in(dir, name), *going = hidden(dir, REMOVING, name);
-        status = rename_folder(path, going);
-        if (status == DS_OK) status = remove_tree(going);
+        char *path = dsi_path_in(dir, name), *removing = path_with_mark(dir, REMOVING, name);
+        status = folder_rename(path, removing);
+        if (status == DS_OK) status = folder_remove(removing);
         dsi_free(path);
-        dsi_free(going);
+        dsi_free(removing);
     }
     dsi_free(latest);
     dsi_folders_free(&all);

@@ -1,4 +1,5 @@
-/* engine/checkpoint/folder.h: checkpoints in a folder: one that is written becomes visible as a whole, or not at
+/* engine/checkpoint/folder.h: checkpoints in a folder: one that is written
+ * becomes visible as a whole, or not at
  * all.
  *
  * Note [Whole checkpoints]
@@ -15,12 +16,12 @@
  * one step that either happened or did not. `latest` is replaced after it, in
  * the same manner.
  *
- * Invariants: at any moment, DIR/TAG has a manifest and all of its files, or does
- * not exist; `latest` names a tag that was complete when it was written. The
- * functions that write are called on rank 0 only, except that each rank writes
- * its own files into .saving-TAG. The lock is held from dsi_folder_begin until
- * the job is freed. Hidden folders of these names are what a killed save left;
- * the next save removes them.
+ * Invariants: at any moment, DIR/TAG has a manifest and all of its files, or
+ * does not exist; `latest` names a tag that was complete when it was written.
+ * The functions that write are called on rank 0 only, except that each rank
+ * writes its own files into .saving-TAG. The lock is held from dsi_folder_begin
+ * until the job is freed. Hidden folders of these names are what a killed save
+ * left; the next save removes them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_FOLDER_H
 #define DSI_ENGINE_CHECKPOINT_FOLDER_H
@@ -33,26 +34,31 @@ char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be f
 char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK */
 
-/* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to replace a folder that is no
- * checkpoint of this library, and a dir to which another job is saving: *lock
- * excludes others until it is closed (-1 if the file system has no locks). */
+/* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to
+ * replace a folder that is no checkpoint of this library, and a dir to which
+ * another job is saving: *lock excludes others until it is closed (-1 if the
+ * file system has no locks). */
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
 /* All ranks have written: the manifest, then the name. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);
 ds_status dsi_folder_set_latest(const char *dir, const char *tag);
-/* Removes the oldest checkpoints of ours until `keep` are left; never that of tag, or that of
+/* Removes the oldest checkpoints of ours until `keep` are left; never that of
+ * tag, or that of
  * `latest`. */
 ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 
-/* The tag in DIR/latest, to be freed; NULL with the message. The text is what n bytes of the file say. */
+/* The tag in DIR/latest, to be freed; NULL with the message. The text is what n
+ * bytes of the file say. */
 char *dsi_folder_latest(const char *dir);
 char *dsi_latest_parse(const char *text, size_t n, const char *name);
-/* The folder of a tag, to be freed: DIR/TAG, or where a killed save left it; NULL with the message. */
+/* The folder of a tag, to be freed: DIR/TAG, or where a killed save left it;
+ * NULL with the message. */
 char *dsi_folder_find(const char *dir, const char *tag);
 
-/* Checkpoints of ours in dir, newest first; free with dsi_folders_free. None is no failure. */
+/* Checkpoints of ours in dir, newest first; free with dsi_folders_free. None is
+ * no failure. */
 typedef struct dsi_folders {
     DSI_LIST(struct dsi_folder_entry {
         char *tag;

@@ -1,4 +1,5 @@
-/* engine/checkpoint/load.c: ds_engine_load: which checkpoint, and the order of things among ranks.
+/* engine/checkpoint/load.c: ds_engine_load: which checkpoint, and the order of
+ * things among ranks.
  *
  * Note [One load, told once]
  *
@@ -11,11 +12,11 @@
  *   each     applies weights, moments, averages, schedule, scale,
  *            counters, position in the data, random numbers        sync
  *
- * A folder without a manifest is DeepSpeed's, unless it has files that only this
- * library writes: then it was not copied completely.
+ * A folder without a manifest is DeepSpeed's, unless it has files that only
+ * this library writes: then it was not copied completely.
  *
- * Invariants: "sync" is dsi_sync_status: all ranks go on or none. Nothing of the
- * engine changes before the sync after the checks. The call is collective.
+ * Invariants: "sync" is dsi_sync_status: all ranks go on or none. Nothing of
+ * the engine changes before the sync after the checks. The call is collective.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -30,6 +31,7 @@
 
 static ds_status load_fail_in(ds_status status) { return dsi_fail_in("engine_load", status); }
 
+/* Errors of the call itself, before anything is read. */
 static ds_status load_check(const ds_engine *e, const ds_load_opts *o)
 {
     if (ds_error()) return ds_error_status();
@@ -120,6 +122,7 @@ static ds_status load_find_newest(const ds_engine *e, const char *dir, char **fo
     return status;
 }
 
+/* With a tag only that folder is tried: the program asked for it. */
 static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
     if (!o->tag) return load_find_newest(e, o->dir, folder);
@@ -140,6 +143,8 @@ static bool key_is_engines(const char *key)
     return false;
 }
 
+/* The values of the model file under keys that are not the engine's; values
+ * are shared with it by reference counts. */
 static ds_value *load_client_state(const dsi_loaded *l)
 {
     ds_value *v = ds_value_dict();
@@ -156,6 +161,7 @@ static ds_value *load_client_state(const dsi_loaded *l)
 
 /* ---- the load ------------------------------------------------------------------------------------------ */
 
+/* Reads, checks, applies. All ranks sync before the engine changes. */
 static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const char *folder)
 {
     dsi_loaded l = {0};

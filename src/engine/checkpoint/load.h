@@ -8,20 +8,20 @@
  *     apply          load_apply.c      into the engine
  *
  * Note [Chunks] Every tensor of a parameter (its float32 weights, each moment,
- * its average) is a set of chunks: elements [begin, end) of the parameter are at
- * position `at` in a tensor of some file. Each rank that saved, on N ranks and
- * in any stage, wrote which chunk it had; each rank that loads, on M ranks and
- * in any stage, copies what it needs of them out of mapped files. So no state is
- * assembled as a whole, a rank needs only the memory of its own shard, and reads
- * no other bytes: files of shards are opened from the most likely one on, until
- * the rank's shard is complete.
+ * its average) is a set of chunks: elements [begin, end) of the parameter are
+ * at position `at` in a tensor of some file. Each rank that saved, on N ranks
+ * and in any stage, wrote which chunk it had; each rank that loads, on M ranks
+ * and in any stage, copies what it needs of them out of mapped files. So no
+ * state is assembled as a whole, a rank needs only the memory of its own shard,
+ * and reads no other bytes: files of shards are opened from the most likely one
+ * on, until the rank's shard is complete.
  *
- * Invariants: a dsi_loaded owns its mapped files; chunks, `model`, `own`, `rank`
- * and the values of `params` and `experts` point into them and live as long.
- * Nothing of the engine changes before dsi_load_check has succeeded on all
- * ranks. Ranges are in elements of the whole parameter, row-major; byte offsets
- * occur only in dsi_load_copy_range. Verifying and reading are not collective;
- * load.c synchronizes the status of all ranks after each.
+ * Invariants: a dsi_loaded owns its mapped files; chunks, `model`, `own`,
+ * `rank` and the values of `params` and `experts` point into them and live as
+ * long. Nothing of the engine changes before dsi_load_check has succeeded on
+ * all ranks. Ranges are in elements of the whole parameter, row-major; byte
+ * offsets occur only in dsi_load_copy_range. Verifying and reading are not
+ * collective; load.c synchronizes the status of all ranks after each.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_LOAD_H
 #define DSI_ENGINE_CHECKPOINT_LOAD_H
@@ -82,12 +82,14 @@ typedef struct dsi_load_reader {
  * written: each file is verified by one rank. */
 ds_status dsi_load_verify(const char *folder, int rank, int ranks);
 
-/* The files of a folder that was verified, mapped. On failure what was read is in l, to be freed too. */
+/* The files of a folder that was verified, mapped. On failure what was read is
+ * in l, to be freed too. */
 ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who);
 void dsi_loaded_free(dsi_loaded *l);
 
 dsi_load_param *dsi_load_find_param(const dsi_loaded *l, const char *name); /* NULL: none */
-/* The parameter of that name, made if it is new; NULL, with the message, if it has another shape
+/* The parameter of that name, made if it is new; NULL, with the message, if it
+ * has another shape
  * already. */
 dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shape);
 
@@ -96,12 +98,13 @@ typedef struct dsi_load_group {
     const ds_value *weights, *state, *averages; /* state: {"exp_avg": tensor, ..., "step": ...} */
 } dsi_load_group;
 
-/* Adds elements [begin, end) of p as a chunk of each tensor of g, from index `at`
- * on. Elements that p has already are skipped: files of several ranks may have
- * the same. */
+/* Adds elements [begin, end) of p as a chunk of each tensor of g, from index
+ * `at` on. Elements that p has already are skipped: files of several ranks may
+ * have the same. */
 ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_t begin,
                               int64_t end, int64_t at);
-/* A parameter or buffer as the model file has it, or an expert's file; NULL: none has. */
+/* A parameter or buffer as the model file has it, or an expert's file; NULL:
+ * none has. */
 const ds_value *dsi_load_model_value(const dsi_loaded *l, const char *name);
 
 /* A file of the folder; NULL with the message. */
@@ -116,8 +119,9 @@ ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape);
 
 bool dsi_load_is_buffer(const dsi_loaded *l, const char *name); /* as the model file says */
 
-/* load_deepspeed.c: parameters and chunks of a checkpoint of DeepSpeed. optimizer:
- * false leaves its state out, where the weights are in the model file. */
+/* load_deepspeed.c: parameters and chunks of a checkpoint of DeepSpeed.
+ * optimizer: false leaves its state out, where the weights are in the model
+ * file. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
 /* Copies elements [at, at + n) of row-major x, in a mapped file, to row-major

@@ -14,6 +14,8 @@
 
 /* ---- values that may not be there ---------------------------------------------------------------------- */
 
+/* The integer at a path of v; `otherwise` if it is missing or of another
+ * type. */
 static int64_t value_int_or(const ds_value *v, const char *path, int64_t otherwise)
 {
     int64_t x;
@@ -42,8 +44,8 @@ static bool value_bool_or(const ds_value *v, const char *path, bool otherwise)
 
 /* ---- weights and buffers ------------------------------------------------------------------------------- */
 
-/* Copies elements [begin, end) of a tensor of the model to `to`, of any dtype: from
- * the float32 weights if the checkpoint has them. */
+/* Copies elements [begin, end) of a tensor of the model to `to`, of any dtype:
+ * from the float32 weights if the checkpoint has them. */
 static ds_status apply_weights(const dsi_loaded *l, const char *name, int64_t begin, int64_t end,
                                ds_tensor *to)
 {
@@ -84,6 +86,8 @@ static ds_status apply_model(const dsi_loaded *l, ds_engine *e)
 
 /* ---- the optimizer ------------------------------------------------------------------------------------- */
 
+/* A parameter that was never updated has step 0 and no moments in the
+ * checkpoint: they become zeros. */
 static ds_status apply_moments(const dsi_loaded *l, ds_engine *e, const dsi_flat_param *f,
                                const char *name)
 {
@@ -173,6 +177,8 @@ static bool schedule_is_same(const dsi_loaded *l, const ds_engine *e)
     return l->own && (saved && name ? !strcmp(saved, name) : !saved && !name);
 }
 
+/* DeepSpeed's checkpoints of stage 0 may lack a schedule: its step follows
+ * from the number of updates. */
 static ds_status apply_schedule(const dsi_loaded *l, ds_engine *e)
 {
     int64_t steps = value_int_or(l->model, DSI_STATE_GLOBAL_STEPS, 0) -
@@ -183,8 +189,9 @@ static ds_status apply_schedule(const dsi_loaded *l, ds_engine *e)
     return e->schedule ? ds_schedule_set_last(e->schedule, last) : DS_OK;
 }
 
-/* DeepSpeed's: an object in each shard, of which attributes were read and nothing was run; in stage 0, which has no
- * shards, the same names stand in the optimizer's dict. */
+/* DeepSpeed's: an object in each shard, of which attributes were read and
+ * nothing was run; in stage 0, which has no shards, the same names stand in the
+ * optimizer's dict. */
 static const ds_value *scaler_of_deepspeed(const dsi_loaded *l)
 {
     for (int i = 0; i < l->files.n; i++) {
@@ -215,6 +222,8 @@ static void apply_scaler(const dsi_loaded *l, dsi_scaler *s)
     s->skipped = value_int_or(v, "skipped", s->skipped);
 }
 
+/* micro_steps of another accumulation number would be wrong: it is derived
+ * from the updates. */
 static void apply_counters(const dsi_loaded *l, ds_engine *e)
 {
     int64_t gas = e->config->gradient_accumulation_steps;
@@ -237,8 +246,8 @@ static void apply_counters(const dsi_loaded *l, ds_engine *e)
 
 /* ---- state of each rank --------------------------------------------------------------------- */
 
-/* A rank that did not exist when the checkpoint was saved seeds its generator from
- * rank 0's state and its own number. */
+/* A rank that did not exist when the checkpoint was saved seeds its generator
+ * from rank 0's state and its own number. */
 static ds_status apply_rng_state(const dsi_loaded *l, int rank)
 {
     const ds_tensor *state = l->rank ? dsi_load_read_tensor(l->rank, "rng_state") : NULL;
@@ -279,6 +288,8 @@ static ds_status apply_loader_position(const dsi_loaded *l, ds_engine *e)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
+/* Random numbers come last: nothing before may draw from the generator after
+ * it was set. */
 ds_status dsi_load_apply(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o)
 {
     bool optimizer = e->zero && !o->module_only && !o->no_optimizer;

@@ -1,5 +1,5 @@
-/* engine/checkpoint/load_check.c: whether a checkpoint fits the engine: names, shapes,
- * elements, moments, averages. Nothing is changed here.
+/* engine/checkpoint/load_check.c: whether a checkpoint fits the engine: names,
+ * shapes, elements, moments, averages. Nothing is changed here.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -25,6 +25,7 @@ static void names_add(Names *to, const char *name)
     to->n++;
 }
 
+/* Up to MOST_NAMES names, and how many more there are. */
 static ds_status names_refuse(const dsi_loaded *l, const Names *missing, const Names *unknown)
 {
     const Names *which = missing->n ? missing : unknown;
@@ -67,6 +68,7 @@ static bool load_saved_shape(const dsi_loaded *l, const char *name, ds_dims *sha
     return true;
 }
 
+/* The shape, and that each element of this rank's range is in some file. */
 static ds_status check_tensor(const dsi_loaded *l, const ds_engine *e, const char *name,
                               const ds_tensor *x)
 {
@@ -103,6 +105,7 @@ static ds_status check_expert_counts(const dsi_loaded *l, const ds_engine *e)
     return DS_OK;
 }
 
+/* Names first: a wrong model is reported as such, not by its first shape. */
 static ds_status check_model_state(const dsi_loaded *l, const ds_engine *e, bool strict)
 {
     ds_state *state = ds_module_state(e->model);
@@ -136,6 +139,7 @@ static bool param_has_range(const dsi_load_param *p, const char *kind, const dsi
     return dsi_load_count(p, kind, f->begin, f->end) == f->end - f->begin;
 }
 
+/* Moments of a parameter must be complete once it was updated (step > 0). */
 static ds_status check_moments(const dsi_loaded *l, const ds_engine *e, const dsi_flat_param *f,
                                const char *name)
 {

@@ -11,7 +11,8 @@
  *   stage 3        each parameter is divided by itself: rank r has elements r c .. (r + 1) c of it, c = ceil(n / ranks),
  *                  in sub-groups, end to end
  *
- * It names no random numbers and no place in the data; the step of a parameter is that of its group.
+ * It names no random numbers and no place in the data; the step of a parameter
+ * is that of its group.
  * Source: DeepSpeed's utils/zero_to_fp32.py and runtime/zero/, read for the format.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
@@ -40,8 +41,8 @@ typedef struct Share {
     int64_t part, parts;
 } Share;
 
-/* The number N in "..deepspeed_experts.N.rest", and its place in the name; NULL:
- * the name is no expert's. */
+/* The number N in "..deepspeed_experts.N.rest", and its place in the name;
+ * NULL: the name is no expert's. */
 static const char *expert_parse_number(const char *name, int64_t *number)
 {
     static const char list[] = "deepspeed_experts.";
@@ -77,6 +78,8 @@ static void expert_global_name(const dsi_loaded *l, const char *name, Share s, d
         dsi_text_add(to, "%s", name);
 }
 
+/* Appends the parameter of that name to the group's, in the order of the
+ * file. */
 static ds_status entries_add(dsi_loaded *l, Entries *to, const char *name, const ds_value *shape,
                              int64_t padding, Share share)
 {
@@ -186,6 +189,8 @@ static ds_status flat_shard_read(dsi_loaded *l, const ds_value *file, int64_t ra
 
 /* ---- stage 3 ------------------------------------------------------------------------------------------- */
 
+/* Rank r has elements [r c, (r + 1) c) of each parameter, c = ceil(n /
+ * ranks), without the padding at the end of the last one. */
 static ds_status stage3_shard_read(dsi_loaded *l, const ds_value *file, int64_t rank, int64_t ranks)
 {
     const ds_value *o = ds_value_get(file, DSI_STATE_OPTIMIZER_STATE_DICT),
@@ -234,6 +239,7 @@ static int64_t ds_shards_count(const dsi_loaded *l, const ds_value *first)
     return most ? most : l->ranks;
 }
 
+/* Which form of name the folder has is found from the file of rank 0. */
 static const ds_value *ds_shard_open(dsi_loaded *l, int64_t rank)
 {
     static const char *const forms[] = {
@@ -253,6 +259,8 @@ static const ds_value *ds_shard_open(dsi_loaded *l, int64_t rank)
     return file;
 }
 
+/* Shards of stages 1 and 2 and of stage 3 are told apart by the key of their
+ * weights. */
 static ds_status ds_shards_read(dsi_loaded *l)
 {
     const ds_value *file = ds_shard_open(l, 0);
@@ -290,7 +298,8 @@ bool dsi_load_is_buffer(const dsi_loaded *l, const char *name)
     return false;
 }
 
-/* Parameters in the order of the module, which is the optimizer's where it has one group. */
+/* Parameters in the order of the module, which is the optimizer's where it has
+ * one group. */
 static ds_status entries_from_module(dsi_loaded *l, Entries *to)
 {
     const ds_value *module = ds_value_get(l->model, DSI_STATE_MODULE);
@@ -326,7 +335,8 @@ static ds_status entries_from_experts(dsi_loaded *l, Share share, Entries *to)
     return DS_OK;
 }
 
-/* {0: {"step", "exp_avg"}, 1: ...}: a parameter each; its weights: masters (a list), or the module's. */
+/* {0: {"step", "exp_avg"}, 1: ...}: a parameter each; its weights: masters (a
+ * list), or the module's. */
 static ds_status entries_read_states(const Entries *of, const ds_value *states,
                                      const ds_value *masters)
 {
@@ -347,7 +357,8 @@ static ds_status entries_read_states(const Entries *of, const ds_value *states,
     return status;
 }
 
-/* Masters end to end, as FP16_Optimizer has them: the optimizer's one parameter of the group. */
+/* Masters end to end, as FP16_Optimizer has them: the optimizer's one parameter
+ * of the group. */
 static ds_status fp16_read_flat(Entries *of, const ds_value *states, const ds_value *flat)
 {
     const dsi_load_group from = {.weights = flat, .state = ds_value_get_int(states, 0)};
@@ -356,6 +367,8 @@ static ds_status fp16_read_flat(Entries *of, const ds_value *states, const ds_va
     return entries_add_chunks(of, &from, 0, dsi_numel(x->shape));
 }
 
+/* The file does not say which parameters are in which group, so that only
+ * one group can be read. */
 static ds_status ds_optimizer_read(dsi_loaded *l, const ds_value *optimizer)
 {
     const ds_value *flat = ds_value_get(optimizer, DSI_STATE_FP32_GROUPS_FLAT),
@@ -403,6 +416,8 @@ static ds_status expert_rank_read(dsi_loaded *l, const ds_value *optimizer, int6
     return status;
 }
 
+/* The first file gives the number of ranks: each has an equal set of the
+ * experts. */
 static ds_status expert_ranks_read(dsi_loaded *l)
 {
     ds_status status = DS_OK;

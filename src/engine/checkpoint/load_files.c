@@ -1,5 +1,5 @@
-/* engine/checkpoint/load_files.c: the files of a checkpoint of ours, as chunks of
- * parameters: Note [Chunks].
+/* engine/checkpoint/load_files.c: the files of a checkpoint of ours, as chunks
+ * of parameters: Note [Chunks].
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -21,6 +21,7 @@
 
 /* ---- files --------------------------------------------------------------------------------------------- */
 
+/* A file is opened once, and stays in l until dsi_loaded_free. */
 const ds_value *dsi_load_open_file(dsi_loaded *l, const char *name)
 {
     char *path = dsi_path_in(l->folder, name);
@@ -75,6 +76,8 @@ dsi_load_param *dsi_load_find_param(const dsi_loaded *l, const char *name)
     return dsi_map_get(&l->params, name);
 }
 
+/* Files of several ranks name the same parameter: its shape must be the same
+ * in all. */
 dsi_load_param *dsi_load_add_param(dsi_loaded *l, const char *name, ds_dims shape)
 {
     dsi_load_param *p = dsi_load_find_param(l, name);
@@ -98,6 +101,8 @@ int64_t dsi_load_count(const dsi_load_param *p, const char *kind, int64_t begin,
     return n;
 }
 
+/* In blocks, so that a mapped file does not fill the memory: the next block
+ * is requested, the last one dropped. */
 ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to)
 {
     const dsi_storage *s = x->storage;
@@ -117,6 +122,8 @@ ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tens
     return status;
 }
 
+/* Elements that no chunk has are left as they are: dsi_load_check has
+ * counted them. */
 ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
                               ds_tensor *to)
 {
@@ -142,6 +149,8 @@ const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path)
     return dsi_is_contiguous(x) ? x : ds_contiguous(ds_detach(x));
 }
 
+/* Sizes are checked against overflow of their product: the file is not
+ * trusted. */
 ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape)
 {
     int64_t n = ds_value_len(v), elements = 1;
@@ -161,6 +170,8 @@ ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape)
     return DS_OK;
 }
 
+/* Ranges are checked against the parameter and the file's tensor: the file
+ * is not trusted. */
 ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_t begin,
                               int64_t end, int64_t at)
 {
@@ -212,6 +223,8 @@ static ds_status shard_read_param(dsi_loaded *l, const ds_value *entry, const ds
     return status;
 }
 
+/* Our deepspeed_c says which elements of which parameters a group has;
+ * DeepSpeed's keys have the tensors. */
 static ds_status shard_read(dsi_loaded *l, const ds_value *file)
 {
     const ds_value *groups = ds_value_find(file, DSI_STATE_OWN "/groups"),
@@ -255,6 +268,7 @@ static int64_t shard_in_order(int64_t shards, const dsi_load_reader *who, int64_
     }
 }
 
+/* Stops when this rank's shard is complete. */
 static ds_status shards_read(dsi_loaded *l, int64_t shards, const dsi_load_reader *who)
 {
     ds_status status = DS_OK;
@@ -371,6 +385,7 @@ static ds_status expert_optimizers_read(dsi_loaded *l)
 
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
+/* Its tensors are found by name, like those of the model file. */
 static ds_status expert_open(dsi_loaded *l, const char *name)
 {
     const ds_value *file = dsi_load_open_file(l, name);
@@ -417,6 +432,7 @@ static const ds_value *folder_open_of_rank(dsi_loaded *l, const char *format, in
     return v;
 }
 
+/* A later format is refused: its keys may mean something else. */
 static ds_status own_read_header(dsi_loaded *l, int64_t *shards)
 {
     int64_t format;
@@ -431,6 +447,8 @@ static ds_status own_read_header(dsi_loaded *l, int64_t *shards)
     return status;
 }
 
+/* The parts of a checkpoint of this library, by how its optimizer state is
+ * divided. */
 static ds_status own_read(dsi_loaded *l, const dsi_load_reader *who)
 {
     int64_t shards = 0;

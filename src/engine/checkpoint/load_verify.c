@@ -20,7 +20,8 @@ static ds_status verify_by_manifest(const char *manifest, const char *folder, in
     return status;
 }
 
-/* DeepSpeed has no list of its files; each of them has the check sums of an archive. */
+/* DeepSpeed has no list of its files; each of them has the check sums of an
+ * archive. */
 static ds_status verify_by_archives(const char *folder, int rank, int ranks)
 {
     glob_t files = {0};
@@ -35,6 +36,8 @@ static ds_status verify_by_archives(const char *folder, int rank, int ranks)
     return status;
 }
 
+/* A folder without a manifest that has a file of this library was copied
+ * incompletely. */
 ds_status dsi_load_verify(const char *folder, int rank, int ranks)
 {
     char *manifest = dsi_path_in(folder, DSI_MANIFEST),

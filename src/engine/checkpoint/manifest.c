@@ -1,4 +1,5 @@
-/* engine/checkpoint/manifest.c: the list of a checkpoint's files: written, read, compared with the files.
+/* engine/checkpoint/manifest.c: the list of a checkpoint's files: written,
+ * read, compared with the files.
  * SPDX-License-Identifier: MIT */
 #include "manifest.h"
 
@@ -30,6 +31,7 @@ void dsi_manifest_free(dsi_manifest *m)
     *m = (dsi_manifest){0};
 }
 
+/* The last line has the check sum of all lines before it. */
 ds_status dsi_manifest_write(const dsi_manifest *m, const char *path)
 {
     dsi_text t = {0};
@@ -51,7 +53,8 @@ typedef struct Reader {
     const char *p, *end, *begin;
 } Reader;
 
-static bool word(Reader *r, const char *text)
+/* Skips the word if the text continues with it. */
+static bool manifest_read_word(Reader *r, const char *text)
 {
     size_t n = strlen(text);
     if ((size_t)(r->end - r->p) < n || memcmp(r->p, text, n) != 0) return false;
@@ -59,6 +62,7 @@ static bool word(Reader *r, const char *text)
     return true;
 }
 
+/* Decimal digits and the byte `after`; at most about MOST_NUMBER. */
 static bool manifest_read_number(Reader *r, char after, int64_t *x)
 {
     const char *from = r->p;
@@ -97,12 +101,14 @@ static bool file_name(Reader *r, char *to, size_t room)
     return n > 0 && r->p++ < r->end;
 }
 
-static bool files(Reader *r, dsi_manifest *m)
+/* Lines of files. file_name accepts no path: a manifest cannot name files
+ * outside its folder. */
+static bool manifest_read_files(Reader *r, dsi_manifest *m)
 {
     char name[256];
     int64_t bytes;
     uint32_t crc;
-    while (word(r, "file ")) {
+    while (manifest_read_word(r, "file ")) {
         if (m->n == MOST_FILES || !manifest_read_crc(r, ' ', &crc) ||
             !manifest_read_number(r, ' ', &bytes) || !file_name(r, name, sizeof name))
             return false;
@@ -111,16 +117,17 @@ static bool files(Reader *r, dsi_manifest *m)
     return true;
 }
 
-static bool all(Reader *r, dsi_manifest *m)
+static bool manifest_read_all(Reader *r, dsi_manifest *m)
 {
     uint32_t crc;
-    if (!word(r, HEAD)) return false;
-    if (!word(r, "serial ") || !manifest_read_number(r, '\n', &m->serial)) return false;
-    if (!word(r, "ranks ") || !manifest_read_number(r, '\n', &m->ranks)) return false;
-    if (!word(r, "step ") || !manifest_read_number(r, '\n', &m->step)) return false;
-    if (!files(r, m)) return false;
+    if (!manifest_read_word(r, HEAD)) return false;
+    if (!manifest_read_word(r, "serial ") || !manifest_read_number(r, '\n', &m->serial))
+        return false;
+    if (!manifest_read_word(r, "ranks ") || !manifest_read_number(r, '\n', &m->ranks)) return false;
+    if (!manifest_read_word(r, "step ") || !manifest_read_number(r, '\n', &m->step)) return false;
+    if (!manifest_read_files(r, m)) return false;
     size_t n = (size_t)(r->p - r->begin);
-    return word(r, "end ") && manifest_read_crc(r, '\n', &crc) && r->p == r->end &&
+    return manifest_read_word(r, "end ") && manifest_read_crc(r, '\n', &crc) && r->p == r->end &&
            crc == dsi_crc32(0, r->begin, n);
 }
 
@@ -128,7 +135,7 @@ ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const 
 {
     Reader r = {text, text + n, text};
     *m = (dsi_manifest){0};
-    if (all(&r, m)) return DS_OK;
+    if (manifest_read_all(&r, m)) return DS_OK;
     dsi_manifest_free(m);
     return dsi_fail(DS_EFORMAT, "%s is damaged: at byte %lld it is no list of a checkpoint's files",
                     name, (long long)(r.p - r.begin));
@@ -146,8 +153,9 @@ ds_status dsi_manifest_read(dsi_manifest *m, const char *path)
 
 /* ---- comparing ----------------------------------------------------------------------------------------- */
 
-static ds_status verify_open(const dsi_mapping *m, int fd, const char *path,
-                             const dsi_manifest_file *f)
+/* Compares the size, then the CRC-32 of the whole file. */
+static ds_status manifest_verify_open(const dsi_mapping *m, int fd, const char *path,
+                                      const dsi_manifest_file *f)
 {
     uint32_t crc;
     if ((int64_t)m->bytes != f->bytes)
@@ -161,13 +169,13 @@ static ds_status verify_open(const dsi_mapping *m, int fd, const char *path,
                     crc, f->crc);
 }
 
-static ds_status verify(const dsi_manifest_file *f, const char *folder)
+static ds_status manifest_verify_file(const dsi_manifest_file *f, const char *folder)
 {
     dsi_text path = {0};
     int fd;
     dsi_text_add(&path, "%s/%s", folder, f->name);
     dsi_mapping *m = dsi_mapping_open("read", path.s, &fd);
-    ds_status status = m ? verify_open(m, fd, path.s, f) : ds_error_status();
+    ds_status status = m ? manifest_verify_open(m, fd, path.s, f) : ds_error_status();
     if (m) close(fd);
     dsi_mapping_unref(m);
     dsi_text_free(&path);
@@ -187,7 +195,7 @@ ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int ran
 {
     for (int i = 0; i < m->n; i++)
         if (dsi_manifest_verifier(m->at[i].name, i, ranks) == rank &&
-            verify(&m->at[i], folder) != DS_OK)
+            manifest_verify_file(&m->at[i], folder) != DS_OK)
             return ds_error_status();
     return DS_OK;
 }

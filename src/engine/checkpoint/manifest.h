@@ -8,7 +8,8 @@
  *     file 1a2b3c4d 123456 mp_rank_00_model_states.pt
  *     end 5e6f7a8b
  *
- * Sums are CRC-32, eight hexadecimal digits; the last one is that of the lines before it.
+ * Sums are CRC-32, eight hexadecimal digits; the last one is that of the lines
+ * before it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_MANIFEST_H
 #define DSI_ENGINE_CHECKPOINT_MANIFEST_H
@@ -40,11 +41,12 @@ ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
 ds_status dsi_manifest_read(dsi_manifest *m, const char *path);
 
-/* Whether the files of m that rank `rank` of `ranks` verifies are in folder, with
- * the size and the check sum that they had. */
+/* Whether the files of m that rank `rank` of `ranks` verifies are in folder,
+ * with the size and the check sum that they had. */
 ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int rank, int ranks);
 
-/* The rank that verifies the i-th file: the one that wrote it, if there are as many
+/* The rank that verifies the i-th file: the one that wrote it, if there are as
+ * many
  * ranks. */
 int dsi_manifest_verifier(const char *name, int i, int ranks);
 

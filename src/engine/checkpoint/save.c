@@ -10,15 +10,17 @@
  *   each     writes its files and its manifest                     sync
  *   rank 0   manifest, name, latest, removes old checkpoints       sync
  *
- * "sync" is dsi_sync_status: a failure of one rank is from there on a failure of
- * all. With "checkpoint": {"async": true} the last two lines run on a thread,
- * without a sync: rank 0's thread waits for the manifests of the others.
+ * "sync" is dsi_sync_status: a failure of one rank is from there on a failure
+ * of all. With "checkpoint": {"async": true} the last two lines run on a
+ * thread, without a sync: rank 0's thread waits for the manifests of the
+ * others.
  *
  * Invariants: all ranks call ds_engine_save, which is collective. Checkpoints
- * that exist do not change until the new one has its name (folder.h): a failure,
- * or the end of the program at any point, leaves them as they were. Between the
- * micro steps of an update the gradients are partial sums in buffers that
- * differ by stage: a save there is refused. (DeepSpeed saves without them.)
+ * that exist do not change until the new one has its name (folder.h): a
+ * failure, or the end of the program at any point, leaves them as they were.
+ * Between the micro steps of an update the gradients are partial sums in
+ * buffers that differ by stage: a save there is refused. (DeepSpeed saves
+ * without them.)
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -34,6 +36,8 @@
 
 /* ---- the asynchronous save --------------------------------------------------------------------------- */
 
+/* A failure is printed in the step after it happened; the next save returns
+ * it. */
 void dsi_engine_poll_async_save(ds_engine *e)
 {
     const char *why = e->async_save && !e->async_save_logged ? dsi_async_save_error(e->async_save)
@@ -69,6 +73,7 @@ ds_status ds_engine_save_wait(ds_engine *e)
 
 static ds_status save_fail_in(ds_status status) { return dsi_fail_in("engine_save", status); }
 
+/* Whether this state can be saved: between updates only. */
 static ds_status save_check(const ds_engine *e, const ds_save_opts *o)
 {
     int64_t steps = e->config->gradient_accumulation_steps;
@@ -97,8 +102,8 @@ static ds_status save_check(const ds_engine *e, const ds_save_opts *o)
     return DS_OK;
 }
 
-/* Rank 0's tag, on all ranks. checkpoint.tag_validation says what happens if the
- * ranks gave different ones. */
+/* Rank 0's tag, on all ranks. checkpoint.tag_validation says what happens if
+ * the ranks gave different ones. */
 static ds_status save_sync_tag(const ds_engine *e, const char *mine, char **tag)
 {
     bool same;
@@ -120,6 +125,8 @@ static ds_status save_sync_tag(const ds_engine *e, const char *mine, char **tag)
     return status;
 }
 
+/* The folder must be the same text on all ranks; the tag may differ by
+ * tag_validation. */
 static ds_status save_sync_place(const ds_engine *e, const ds_save_opts *o, char **tag)
 {
     bool same;
@@ -167,6 +174,7 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
     return status;
 }
 
+/* Rank 0 publishes after all ranks have written. */
 static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
     ds_status status = dsi_sync_status(comm, save_fail_in(dsi_save_write(j)));

@@ -80,8 +80,8 @@ typedef struct dsi_save_files {
 ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opts *o);
 void dsi_save_files_free(dsi_save_files *f);
 
-/* Whether the optimizer's state is in shards, one file each; else one file has all
- * of it. */
+/* Whether the optimizer's state is in shards, one file each; else one file has
+ * all of it. */
 bool dsi_save_is_sharded(const ds_engine *e);
 
 /* ---- writing ------------------------------------------------------------------------------------------- */

@@ -30,6 +30,7 @@ int dsi_save_writer_count(const ds_engine *e)
     return most;
 }
 
+/* DeepSpeed's list of the number of experts of each layer. */
 ds_value *dsi_save_num_experts(Maker *m)
 {
     ds_value *all = ds_value_list();
@@ -44,6 +45,8 @@ static bool rank_writes_experts(const Maker *m, const dsi_experts *of)
     return of->ep_size == 1 ? ds_comm_rank(m->e->comm) == 0 : dsi_comm_rank(of->data) == 0;
 }
 
+/* Partitioned parameters are in the shards; frozen ones are left out on
+ * request. */
 static bool expert_is_left_out(const Maker *m, const ds_tensor *x)
 {
     bool trained = false;
@@ -88,6 +91,7 @@ static ds_value *expert_optimizer_value(Maker *m)
     return v;
 }
 
+/* Adds the files of experts that this rank writes. */
 void dsi_save_add_experts(Maker *m)
 {
     int rank = ds_comm_rank(m->e->comm);

@@ -1,4 +1,5 @@
-/* engine/checkpoint/save_shard.c: a rank's shard of the optimizer's state, as DeepSpeed names it: Note [Shards].
+/* engine/checkpoint/save_shard.c: a rank's shard of the optimizer's state, as
+ * DeepSpeed names it: Note [Shards].
  * SPDX-License-Identifier: MIT */
 #include "save_state.h"
 
@@ -11,6 +12,8 @@ typedef dsi_save_maker Maker;
 
 /* ---- groups: Note [Shards] ----------------------------------------------------------------------------- */
 
+/* Like DeepSpeed: stages 1 to 3, bf16 in any stage; and a layout that is
+ * partitioned for another reason. */
 bool dsi_save_is_sharded(const ds_engine *e)
 {
     if (!e->zero) return false;
@@ -18,6 +21,8 @@ bool dsi_save_is_sharded(const ds_engine *e)
            dsi_zero_flat(e->zero)->partition;
 }
 
+/* Parameters of one unit are in one group if their optimizer's group is the
+ * same. */
 static void groups_add_param(Maker *m, int from, int k)
 {
     int values = m->e->optim->params[m->flat->param[k].index].group, g = from;
@@ -45,6 +50,7 @@ void dsi_save_groups_free(Maker *m)
     dsi_list_free(&m->groups);
 }
 
+/* A tuple of the class torch.Size. */
 ds_value *dsi_save_shape(Maker *m, ds_dims shape)
 {
     ds_value *v = ds_value_tuple();
@@ -53,6 +59,7 @@ ds_value *dsi_save_shape(Maker *m, ds_dims shape)
     return v;
 }
 
+/* From it zero_to_fp32.py finds the parameters in the groups' flat tensors. */
 ds_value *dsi_save_param_shapes(Maker *m)
 {
     ds_value *all = ds_value_list();
@@ -123,6 +130,8 @@ static int64_t param_step(const Maker *m, int k)
     return m->e->optim->params[m->flat->param[k].index].step;
 }
 
+/* Whether a parameter of the group was updated: torch.optim has no moments
+ * before. */
 static bool group_has_moment(const Maker *m, const dsi_save_group *g, int which)
 {
     for (int i = 0; i < g->n; i++)
@@ -130,7 +139,8 @@ static bool group_has_moment(const Maker *m, const dsi_save_group *g, int which)
     return false;
 }
 
-/* {"state": {g: {"step", "exp_avg", ...}}, "param_groups": [...]}: a group is one parameter to
+/* {"state": {g: {"step", "exp_avg", ...}}, "param_groups": [...]}: a group is
+ * one parameter to
  * torch.optim. */
 static ds_value *shard_base_state(Maker *m)
 {
@@ -194,6 +204,8 @@ static ds_value *group_slice_mapping(Maker *m, const dsi_save_group *g)
     return all;
 }
 
+/* Keys are DeepSpeed's (BF16_Optimizer and DeepSpeedZeroOptimizer); paddings
+ * are 0, as there are no gaps between parameters. */
 ds_value *dsi_save_shard(Maker *m)
 {
     const ds_engine *e = m->e;

@@ -1,4 +1,5 @@
-/* engine/checkpoint/save_state.c: what the files of a checkpoint hold, as nested values under DeepSpeed's names.
+/* engine/checkpoint/save_state.c: what the files of a checkpoint hold, as
+ * nested values under DeepSpeed's names.
  *
  *     mp_rank_00_model_states.pt                          rank 0; stage 3: zero_pp_rank_R_..., every rank
  *         module            parameters and buffers in the model's dtype (stage 3: empty ones, see the shards)
@@ -71,6 +72,8 @@ static ds_value *param_value(Maker *m, int k, bool average)
         &m->f->tensors, average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
 }
 
+/* In the order in which torch.optim's state dict numbers parameters: group
+ * by group. */
 ds_value *dsi_save_param_names(Maker *m)
 {
     const ds_optim *o = m->e->optim;
@@ -107,6 +110,7 @@ static ds_value *optimizer_fp16_value(Maker *m)
     return v;
 }
 
+/* None if the state is in the shards. */
 ds_value *dsi_save_optimizer(Maker *m)
 {
     if (!m->e->zero || dsi_save_is_sharded(m->e)) return ds_value_none();
@@ -143,6 +147,8 @@ static bool model_has_param(const ds_module *model, const ds_tensor *x)
     return false;
 }
 
+/* Module, buffers, shapes and frozen parameters. Experts are in their own
+ * files. */
 static void model_put(Maker *m, ds_value *to)
 {
     ds_state *state = ds_module_state(m->e->model);
@@ -198,6 +204,8 @@ static ds_value *own_throughput_value(Maker *m)
     return v;
 }
 
+/* Moments and parameters by name, which torch.optim's state dict does not
+ * have. */
 static ds_value *own_optimizer_value(Maker *m)
 {
     ds_value *v = ds_value_dict(), *groups = ds_value_list(), *moments = ds_value_list();
@@ -230,6 +238,8 @@ ds_value *dsi_save_averages(Maker *m)
     return all;
 }
 
+/* The averages themselves are in the shards or in the experts' files, if
+ * there are some. */
 static ds_value *own_averages_value(Maker *m)
 {
     if (!m->e->ema || !m->flat) return ds_value_none();
@@ -241,6 +251,7 @@ static ds_value *own_averages_value(Maker *m)
     return v;
 }
 
+/* What a resumed run needs and DeepSpeed has no key for. */
 static ds_value *own_value(Maker *m)
 {
     const ds_engine *e = m->e;
@@ -271,6 +282,7 @@ static ds_value *own_value(Maker *m)
 
 /* ---- the model file ------------------------------------------------------------------------------------ */
 
+/* The user's configuration as a dict, which DeepSpeed stores too. */
 static ds_value *value_from_json(Maker *m, const json_t *j)
 {
     const char *key;
@@ -321,6 +333,7 @@ static void client_state_put(Maker *m, ds_value *to)
     }
 }
 
+/* client_state comes last: it may not have a key that is there already. */
 static ds_value *model_file_value(Maker *m)
 {
     const ds_engine *e = m->e;
@@ -352,6 +365,8 @@ static ds_value *model_file_value(Maker *m)
 
 /* ---- the file of a rank --------------------------------------------------------------------- */
 
+/* The position in the epoch: apply_loader_position converts it to other
+ * batch sizes. */
 static ds_value *loader_value(Maker *m)
 {
     if (!m->e->loader) return ds_value_none();
@@ -383,6 +398,7 @@ static ds_value *rank_buffers_value(Maker *m)
     return v;
 }
 
+/* State that differs among ranks and that DeepSpeed does not save. */
 static ds_value *rank_file_value(Maker *m)
 {
     ds_value *v = ds_value_dict();
@@ -406,6 +422,8 @@ void dsi_save_add_file(Maker *m, ds_value *value, const char *format, ...)
     if (!value) m->status = ds_error_status();
 }
 
+/* Rank 0 writes the model file, in stage 3 every rank; a shard is written by
+ * each rank that has one. */
 ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opts *o)
 {
     int rank = ds_comm_rank(e->comm);

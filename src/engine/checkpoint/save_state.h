@@ -1,12 +1,15 @@
-/* engine/checkpoint/save_state.h: what the files that make a checkpoint's values share (save_state.c, save_shard.c,
+/* engine/checkpoint/save_state.h: what the files that make a checkpoint's
+ * values share (save_state.c, save_shard.c,
  * save_experts.c).
  *
- * Note [Shards] A group of a shard is what DeepSpeed calls a parameter group: the parameters of one unit
- * (flat.h) that share an optimizer's group, end to end, without gaps; a rank's shard has those elements
- * of it that the rank owns. As a unit is cut into slices in the order of ranks, the shards of a group,
- * one after the other, are the whole group: so DeepSpeed's zero_to_fp32.py puts parameters together, at
- * every stage. It is how stages 1 and 2 are cut, and zero_stage in a shard says no more than that (1 or
- * 2); the stage of the run is in deepspeed_c.
+ * Note [Shards] A group of a shard is what DeepSpeed calls a parameter group:
+ * the parameters of one unit (flat.h) that share an optimizer's group, end to
+ * end, without gaps; a rank's shard has those elements of it that the rank
+ * owns. As a unit is cut into slices in the order of ranks, the shards of a
+ * group, one after the other, are the whole group: so DeepSpeed's
+ * zero_to_fp32.py puts parameters together, at every stage. It is how stages 1
+ * and 2 are cut, and zero_stage in a shard says no more than that (1 or 2); the
+ * stage of the run is in deepspeed_c.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_ENGINE_CHECKPOINT_SAVE_STATE_H
 #define DSI_ENGINE_CHECKPOINT_SAVE_STATE_H
@@ -68,14 +71,15 @@ void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, .
 
 /* ---- experts: save_experts.c --------------------------------------------------------------------------- */
 
-/* Note [Expert files] A model with experts (Note [Experts] of nn/module.h) has these in files of their
- * own, whatever ranks share them, each written by the first rank that has it. What is not cut into
- * shards, the state of the optimizer, is written by the ranks that have all experts between them, each
+/* Note [Expert files] A model with experts (Note [Experts] of nn/module.h) has
+ * these in files of their own, whatever ranks share them, each written by the
+ * first rank that has it. What is not cut into shards, the state of the
+ * optimizer, is written by the ranks that have all experts between them, each
  * for its own parameters; what several have is read once. */
 bool dsi_save_has_experts(const ds_engine *e);
 bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
-/* The number of ranks, from 0 on, that together have all parameters: the largest
- * ep_size, or 1. */
+/* The number of ranks, from 0 on, that together have all parameters: the
+ * largest ep_size, or 1. */
 int dsi_save_writer_count(const ds_engine *e);
 ds_value *dsi_save_num_experts(dsi_save_maker *m); /* of each layer */
 void dsi_save_add_experts(dsi_save_maker *m);      /* adds the files that this rank writes */

@@ -1,5 +1,5 @@
-/* engine/checkpoint/save_tensor.c: tensors that are written from the memory that has
- * them, chunk after chunk.
+/* engine/checkpoint/save_tensor.c: tensors that are written from the memory
+ * that has them, chunk after chunk.
  *
  * Invariants: a tensor counts a reference on each of its chunks' tensors, until
  * it is copied or freed. Reading may materialize a parameter from its file on
@@ -25,6 +25,7 @@ dsi_save_tensor *dsi_save_tensor_new(dsi_save_tensors *all)
     return s;
 }
 
+/* x NULL: zeros. */
 static void tensor_add_chunk(dsi_save_tensor *s, ds_tensor *x, size_t bytes, int param)
 {
     if (!bytes) return;
@@ -84,6 +85,7 @@ static ds_status tensor_read(void *arg, int64_t offset, void *to, size_t bytes)
     return DS_OK;
 }
 
+/* A value whose bytes are read from the tensor when the file is written. */
 ds_value *dsi_save_tensor_value(dsi_save_tensor *s, ds_dtype dtype, ds_dims shape)
 {
     return dsi_value_source(dtype, shape.d, shape.n, tensor_read, s);
@@ -120,6 +122,7 @@ static char *copy_alloc(size_t bytes)
     return p;
 }
 
+/* Chunks of a tensor are released as soon as it is copied. */
 ds_status dsi_save_tensors_copy(dsi_save_tensors *all)
 {
     for (int i = 0; i < all->n; i++) {

@@ -2,9 +2,9 @@
  * thread while training goes on.
  *
  * Invariants: the thread of an asynchronous save sends nothing to other ranks:
- * each writes its manifest (folder.h), or failed.RANK with the message, into the
- * shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread alone
- * uses the job until `done` is set; `why` is written before that.
+ * each writes its manifest (folder.h), or failed.RANK with the message, into
+ * the shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread
+ * alone uses the job until `done` is set; `why` is written before that.
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -38,6 +38,8 @@ void dsi_save_job_free(dsi_save_job *j)
 
 /* ---- the files ----------------------------------------------------------------------------------------- */
 
+/* The check sum is computed while the file is written, not by reading it
+ * again. */
 static ds_status file_write(const dsi_save_job *j, const dsi_save_file *f, dsi_manifest *list)
 {
     char *path = dsi_path_in(j->saving, f->name);
@@ -51,6 +53,8 @@ static ds_status file_write(const dsi_save_job *j, const dsi_save_file *f, dsi_m
     return status;
 }
 
+/* The manifest of the rank comes after its files: its presence means that
+ * they are on the disk. */
 ds_status dsi_save_write(const dsi_save_job *j)
 {
     dsi_manifest list = {.ranks = j->ranks, .step = j->step};
@@ -64,6 +68,7 @@ ds_status dsi_save_write(const dsi_save_job *j)
     return status;
 }
 
+/* A failure to remove old checkpoints is a warning only. */
 ds_status dsi_save_publish(const dsi_save_job *j)
 {
     ds_status status = dsi_folder_publish(j->dir, j->tag, j->ranks, j->step);
@@ -123,6 +128,7 @@ static bool rank_has_ended(const dsi_save_job *j, int r, ds_status *status)
     return good || bad;
 }
 
+/* Polls every 1 to 50 ms, in total at most DS_TIMEOUT seconds. */
 static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
 {
     const dsi_save_job *j = b->job;
@@ -140,6 +146,7 @@ static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
     return status;
 }
 
+/* The thread. Its failure is kept in why, for the engine's thread to report. */
 static void *async_save_run(void *arg)
 {
     dsi_async_save *b = arg;
