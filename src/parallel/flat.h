@@ -24,6 +24,13 @@
 
 #define DSI_FLAT_ALIGN 32 /* elements: 64 bytes in 16 bits */
 
+/* Elements offset .. offset + length - 1 of a parameter: what this folder moves between a
+ * parameter, its unit, its shard and a file. Whoever has one says where the offset counts from. */
+typedef struct dsi_range {
+    int param; /* of the layout */
+    int64_t offset, length;
+} dsi_range;
+
 typedef struct dsi_flat_param {
     ds_tensor *x;       /* the model's, counted */
     int index;          /* of ds_module_param_at, and of the optimizer */

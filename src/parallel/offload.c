@@ -1,12 +1,19 @@
-/* parallel/offload.c: masters and moments of a rank in a file: Note [Offload].
+/* parallel/offload.c: masters and moments of a rank on disk: Note [Offload].
  * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, sections 5.1 and 6.3.
+ *
+ * Invariants:
+ * - Words of a block: 0 is the master, 1 .. words - 1 the moments that are used.
+ * - In a step, block k is in buffer k % buffers; outside of steps only buffer 0 is
+ *   used, for block `held`. `dirty`: it is newer than the file.
+ * - An item that has storage is newer than its block: a step stores all of them
+ *   first, and dsi_offload_release drops what was written to them.
  * SPDX-License-Identifier: MIT */
 #include "offload.h"
 
 #include "base/int.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/trace.h"
+#include "swap_buffer.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -22,11 +29,6 @@ typedef struct Block {
     int first;          /* of `mine`: with elements in it */
     ds_tensor *memory;  /* counted; NULL: it is in the file */
 } Block;
-
-typedef struct Buffer {
-    ds_tensor *t;  /* counted */
-    dsi_aio_op op; /* of the block that is in it */
-} Buffer;
 
 /* A master or a moment for who does not know of files. */
 typedef struct Item {
@@ -45,7 +47,7 @@ struct dsi_offload {
     Block *block;
     int blocks, in_file; /* the first in_file of them */
     int64_t capacity;    /* elements of a buffer */
-    Buffer *buffer;
+    dsi_swap_buffer *buffer;
     int buffers;
     int held; /* outside of steps: the block in buffer 0; -1: none */
     bool dirty;
@@ -62,25 +64,25 @@ static int64_t own_end(const dsi_flat *f, int i) { return f->param[i].own_at + o
 
 /* ---- blocks --------------------------------------------------------------------------------------------- */
 
-static int64_t block_size(const dsi_offload_opts *o, int64_t own)
+static int64_t offload_block_size(const dsi_offload_opts *o, int64_t own)
 {
     return dsi_min(o->buffer_size > 0 ? o->buffer_size : DEFAULT, dsi_max(own, 1));
 }
 
-static int64_t in_memory(const dsi_offload_opts *o, int64_t blocks)
+static int64_t blocks_in_memory(const dsi_offload_opts *o, int64_t blocks)
 {
     return (int64_t)floor((double)blocks * o->in_memory + 1e-9);
 }
 
 int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words)
 {
-    int64_t size = block_size(o, own), blocks = (own + size - 1) / size,
-            memory = in_memory(o, blocks), file = dsi_max(blocks - memory, 1);
+    int64_t size = offload_block_size(o, own), blocks = (own + size - 1) / size,
+            memory = blocks_in_memory(o, blocks), file = dsi_max(blocks - memory, 1);
     int64_t each = dsi_round_up(size, ALIGN_WORDS) * words + ALIGN_WORDS;
     return (memory + dsi_min(dsi_max(o->buffer_count, 1), file)) * each * WORD;
 }
 
-static void add_block(dsi_offload *o, int64_t begin, int64_t end)
+static void block_add(dsi_offload *o, int64_t begin, int64_t end)
 {
     int64_t at = o->blocks
                      ? o->block[o->blocks - 1].at + o->block[o->blocks - 1].room * o->words * WORD
@@ -94,118 +96,102 @@ static void add_block(dsi_offload *o, int64_t begin, int64_t end)
 }
 
 /* Rules that know whole parameters have them in one block, however large. */
-static void cut(dsi_offload *o)
+static void cut_blocks(dsi_offload *o)
 {
     const dsi_flat *f = o->f;
-    int64_t size = block_size(&o->o, f->own), begin = 0;
+    int64_t size = offload_block_size(&o->o, f->own), begin = 0;
     bool whole = dsi_optim_needs_whole(o->optim);
     for (int k = 0; whole && k < o->n_mine; k++) {
         int i = o->mine[k];
         if (f->param[i].own_at == begin || own_end(f, i) - begin <= size) continue;
-        add_block(o, begin, f->param[i].own_at);
+        block_add(o, begin, f->param[i].own_at);
         begin = f->param[i].own_at;
     }
-    for (; !whole && begin + size < f->own; begin += size) add_block(o, begin, begin + size);
-    add_block(o, begin, f->own);
-    o->in_file = o->blocks - (int)in_memory(&o->o, o->blocks);
+    for (; !whole && begin + size < f->own; begin += size) block_add(o, begin, begin + size);
+    block_add(o, begin, f->own);
+    o->in_file = o->blocks - (int)blocks_in_memory(&o->o, o->blocks);
 }
 
-/* Elements of t before the first that a file may be read to. */
-static int64_t aligned(const ds_tensor *t)
+/* The elements of parameter i of the layout that are in block b; false: none is. Offsets count from this rank's
+ * first element of it. */
+static bool block_range(const dsi_offload *o, const Block *b, int i, dsi_range *r)
 {
-    uintptr_t p = (uintptr_t)t->storage->p;
-    return (int64_t)(dsi_round_up((int64_t)p, DSI_AIO_ALIGN) - (int64_t)p) / WORD;
+    int64_t at = o->f->param[i].own_at, from = dsi_max(at, b->begin),
+            to = dsi_min(own_end(o->f, i), b->end);
+    *r = (dsi_range){.param = i, .offset = from - at, .length = to - from};
+    return from < to;
 }
 
-/* Own elements from `from` on of a word of block b, which lies in t. */
-static ds_tensor *place(const ds_tensor *t, const Block *b, int word, int64_t from, ds_dims shape)
+/* Elements r of a word of block b, which is in t. */
+static ds_tensor *block_view(const dsi_offload *o, const ds_tensor *t, const Block *b, int word,
+                             dsi_range r, ds_dims shape)
 {
-    int64_t stride[DS_MAX_DIMS];
+    int64_t stride[DS_MAX_DIMS], from = o->f->param[r.param].own_at + r.offset;
     dsi_row_major(shape, stride);
-    return dsi_view_of(t, shape, stride, aligned(t) + word * b->room + from - b->begin);
+    return dsi_view_of(t, shape, stride, dsi_swap_begin(t) + word * b->room + from - b->begin);
 }
 
 static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
 {
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *t = dsi_ref(
-        dsi_new_on(o->f->param[0].x->device, DS_F32, ds_shape(elements + ALIGN_WORDS)));
-    if (t && !dsi_fill(t, 0)) {
-        dsi_unref(t);
-        t = NULL;
-    }
-    ds_scope_close(scope);
-    return t;
+    return dsi_swap_buffer_new(o->f->param[0].x->device, DS_F32, elements).t;
 }
 
 /* ---- input and output ----------------------------------------------------------------------------------- */
 
-static void start(dsi_offload *o, int k, Buffer *u, bool write, int words)
+static void block_start(dsi_offload *o, int k, dsi_swap_buffer *u, bool write, int words)
 {
     const Block *b = &o->block[k];
-    u->op = (dsi_aio_op){.file = &o->file,
-                         .write = write,
-                         .p = (float *)u->t->storage->p + aligned(u->t),
-                         .bytes = (size_t)(b->room * words * WORD),
-                         .at = b->at};
-    dsi_aio_start(o->aio, &u->op);
+    dsi_swap_start(o->aio, &o->file, u, write, b->at, b->room * words * WORD);
 }
 
-static ds_status wait_for(dsi_offload *o, Buffer *u)
-{
-    if (!u->op.runs) return DS_OK;
-    dsi_trace_begin("wait for file");
-    ds_status status = dsi_aio_wait(o->aio, &u->op);
-    dsi_trace_end();
-    return status;
-}
-
-static ds_status wait_for_all(dsi_offload *o)
+static ds_status buffers_wait(dsi_offload *o)
 {
     ds_status status = DS_OK;
     for (int i = 0; i < o->buffers; i++)
-        if (wait_for(o, &o->buffer[i]) != DS_OK) status = ds_error_status();
+        if (dsi_swap_wait(o->aio, &o->buffer[i]) != DS_OK) status = ds_error_status();
     return status;
 }
 
-static Buffer *buffer_of(const dsi_offload *o, int k) { return &o->buffer[k % o->buffers]; }
+static dsi_swap_buffer *buffer_of(const dsi_offload *o, int k)
+{
+    return &o->buffer[k % o->buffers];
+}
 
 /* ---- outside of steps: the block in buffer 0 ------------------------------------------------------------ */
 
-static ds_status flush(dsi_offload *o)
+static ds_status held_flush(dsi_offload *o)
 {
     if (!o->dirty) return DS_OK;
-    start(o, o->held, &o->buffer[0], true, o->words);
+    block_start(o, o->held, &o->buffer[0], true, o->words);
     o->dirty = false;
-    return wait_for(o, &o->buffer[0]);
+    return dsi_swap_wait(o->aio, &o->buffer[0]);
 }
 
 /* What has block k in memory; NULL with the message. */
-static ds_tensor *hold(dsi_offload *o, int k)
+static ds_tensor *block_hold(dsi_offload *o, int k)
 {
     if (o->block[k].memory) return o->block[k].memory;
     if (o->held == k) return o->buffer[0].t;
-    if (flush(o) != DS_OK || wait_for_all(o) != DS_OK) return NULL;
+    if (held_flush(o) != DS_OK || buffers_wait(o) != DS_OK) return NULL;
     o->held = -1;
-    start(o, k, &o->buffer[0], false, o->words);
-    if (wait_for(o, &o->buffer[0]) != DS_OK) return NULL;
+    block_start(o, k, &o->buffer[0], false, o->words);
+    if (dsi_swap_wait(o->aio, &o->buffer[0]) != DS_OK) return NULL;
     o->held = k;
     return o->buffer[0].t;
 }
 
 /* The item's elements between x, which has its shape, and the blocks. */
-static ds_status copy_item(const Item *it, ds_tensor *x, bool to_blocks)
+static ds_status item_copy(const Item *it, ds_tensor *x, bool to_blocks)
 {
     dsi_offload *o = it->o;
-    int64_t at = o->f->param[it->i].own_at, end = own_end(o->f, it->i);
     for (int k = 0; k < o->blocks; k++) {
         const Block *b = &o->block[k];
-        int64_t from = dsi_max(at, b->begin), to = dsi_min(end, b->end);
-        if (from >= to) continue;
-        ds_tensor *t = hold(o, k);
+        dsi_range r;
+        if (!block_range(o, b, it->i, &r)) continue;
+        ds_tensor *t = block_hold(o, k);
         if (!t) return ds_error_status();
-        ds_tensor *there = place(t, b, it->word, from, ds_shape(to - from)),
-                  *here = dsi_flat_range(x, from - at, to - at);
+        ds_tensor *there = block_view(o, t, b, it->word, r, ds_shape(r.length)),
+                  *here = dsi_flat_range(x, r.offset, r.offset + r.length);
         if (dsi_copy(to_blocks ? there : here, to_blocks ? here : there) != DS_OK)
             return ds_error_status();
         if (to_blocks && !b->memory) o->dirty = true;
@@ -213,21 +199,21 @@ static ds_status copy_item(const Item *it, ds_tensor *x, bool to_blocks)
     return DS_OK;
 }
 
-static ds_status fetch(void *arg, ds_tensor *x)
+static ds_status item_materialize(void *arg, ds_tensor *x)
 {
     const Item *it = arg;
     ds_scope *scope = ds_scope_open();
     ds_tensor *t = dsi_new_on(x->device, DS_F32, x->shape);
-    ds_status status = t ? copy_item(it, t, false) : ds_error_status();
+    ds_status status = t ? item_copy(it, t, false) : ds_error_status();
     if (status == DS_OK) dsi_tensor_set_data(x, t);
     ds_scope_close(scope);
     return status;
 }
 
-static ds_status store_item(const Item *it)
+static ds_status item_store(const Item *it)
 {
     ds_scope *scope = ds_scope_open();
-    ds_status status = copy_item(it, it->x, true);
+    ds_status status = item_copy(it, it->x, true);
     ds_scope_close(scope);
     if (status == DS_OK) dsi_release_storage(it->x);
     return status;
@@ -250,7 +236,7 @@ ds_status dsi_offload_store(dsi_offload *o, int i)
     ds_status status = DS_OK;
     int begin = i < 0 ? 0 : i * o->words, end = i < 0 ? o->f->n * o->words : begin + o->words;
     for (int k = begin; status == DS_OK && k < end; k++)
-        if (o->item[k].x && o->item[k].x->storage) status = store_item(&o->item[k]);
+        if (o->item[k].x && o->item[k].x->storage) status = item_store(&o->item[k]);
     return status;
 }
 
@@ -262,7 +248,7 @@ bool dsi_offload_is_here(const dsi_offload *o, int i)
 }
 
 /* dsi_optim_keep: moment k of the optimizer's parameter `index` */
-static ds_tensor *moment(void *arg, int index, int k)
+static ds_tensor *item_of_moment(void *arg, int index, int k)
 {
     const dsi_offload *o = arg;
     int i = 0;
@@ -275,8 +261,8 @@ static ds_tensor *moment(void *arg, int index, int k)
 /* ---- the step ------------------------------------------------------------------------------------------- */
 
 /* The pieces in block b of parameters that have a gradient -> how many. */
-static int list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
-                       dsi_optim_piece *pieces)
+static int block_list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
+                             dsi_optim_piece *pieces)
 {
     const dsi_flat *f = o->f;
     bool whole = dsi_optim_needs_whole(o->optim);
@@ -284,21 +270,20 @@ static int list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
     for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
         int i = o->mine[j];
         ds_tensor *x = dsi_offload_part(o, i);
-        int64_t at = f->param[i].own_at, from = dsi_max(at, b->begin),
-                to = dsi_min(own_end(f, i), b->end);
-        if (from >= to || !ds_grad(x)) continue;
+        dsi_range r;
+        if (!block_range(o, b, i, &r) || !ds_grad(x)) continue;
         dsi_optim_piece *p = &pieces[n++];
-        ds_dims shape = whole ? x->shape : ds_shape(to - from);
-        *p = (dsi_optim_piece){.i = i, .begin = from - at, .p = place(t, b, 0, from, shape)};
+        ds_dims shape = whole ? x->shape : ds_shape(r.length);
+        *p = (dsi_optim_piece){.i = i, .begin = r.offset, .p = block_view(o, t, b, 0, r, shape)};
         for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
-            if (o->word_of[k]) p->moment[k] = place(t, b, o->word_of[k], from, shape);
+            if (o->word_of[k]) p->moment[k] = block_view(o, t, b, o->word_of[k], r, shape);
     }
     return n;
 }
 
 /* The masters to the model, where the optimizer has not written them: in float32, and to parameters in files; and
  * parameters whose last piece it was have been updated. */
-static ds_status finish_piece(const dsi_offload *o, const dsi_optim_piece *p, int i,
+static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, int i,
                               dsi_offload_model model)
 {
     int64_t end = p->begin + dsi_numel(p->p->shape);
@@ -314,19 +299,19 @@ static ds_status finish_piece(const dsi_offload *o, const dsi_optim_piece *p, in
     return status;
 }
 
-static ds_status update(dsi_offload *o, const Block *b, const ds_tensor *t, double g_scale,
-                        dsi_offload_model model)
+static ds_status block_update(dsi_offload *o, const Block *b, const ds_tensor *t, double g_scale,
+                              dsi_offload_model model)
 {
     ds_scope *scope = ds_scope_open();
     dsi_optim_piece *pieces = dsi_alloc((size_t)o->f->n * sizeof *pieces);
-    int *of = dsi_alloc((size_t)o->f->n * sizeof *of), n = list_pieces(o, b, t, pieces);
+    int *of = dsi_alloc((size_t)o->f->n * sizeof *of), n = block_list_pieces(o, b, t, pieces);
     for (int k = 0; k < n; k++) {
         of[k] = pieces[k].i;
         pieces[k].i = o->f->param[of[k]].index;
     }
     ds_status status = dsi_optim_step_pieces(o->optim, pieces, n, g_scale);
     for (int k = 0; status == DS_OK && k < n; k++)
-        status = finish_piece(o, &pieces[k], of[k], model);
+        status = piece_finish(o, &pieces[k], of[k], model);
     dsi_free(pieces);
     dsi_free(of);
     ds_scope_close(scope);
@@ -334,21 +319,21 @@ static ds_status update(dsi_offload *o, const Block *b, const ds_tensor *t, doub
 }
 
 /* One block of the file is in each of: being read, updated, being written. */
-static ds_status step_file(dsi_offload *o, double g_scale, dsi_offload_model model)
+static ds_status step_blocks_on_disk(dsi_offload *o, double g_scale, dsi_offload_model model)
 {
     int ahead = !o->o.pipeline_read ? 0 : o->buffers > 2 ? o->buffers - 2 : o->buffers - 1;
     ds_status status = DS_OK;
     for (int k = 0, next = 0; status == DS_OK && k < o->in_file; k++) {
         for (; status == DS_OK && next <= k + ahead && next < o->in_file; next++) {
-            status = wait_for(o, buffer_of(o, next)); /* until it is written */
-            if (status == DS_OK) start(o, next, buffer_of(o, next), false, o->words);
+            status = dsi_swap_wait(o->aio, buffer_of(o, next)); /* until it is written */
+            if (status == DS_OK) block_start(o, next, buffer_of(o, next), false, o->words);
         }
-        Buffer *u = buffer_of(o, k);
-        if (status == DS_OK) status = wait_for(o, u);
-        if (status == DS_OK) status = update(o, &o->block[k], u->t, g_scale, model);
+        dsi_swap_buffer *u = buffer_of(o, k);
+        if (status == DS_OK) status = dsi_swap_wait(o->aio, u);
+        if (status == DS_OK) status = block_update(o, &o->block[k], u->t, g_scale, model);
         if (status != DS_OK) break;
-        start(o, k, u, true, o->words);
-        if (!o->o.pipeline_write) status = wait_for(o, u);
+        block_start(o, k, u, true, o->words);
+        if (!o->o.pipeline_write) status = dsi_swap_wait(o->aio, u);
     }
     return status;
 }
@@ -356,13 +341,13 @@ static ds_status step_file(dsi_offload *o, double g_scale, dsi_offload_model mod
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model)
 {
     ds_status status = dsi_offload_store(o, -1);
-    if (status == DS_OK) status = flush(o);
-    if (status == DS_OK) status = wait_for_all(o); /* what the last step has written */
+    if (status == DS_OK) status = held_flush(o);
+    if (status == DS_OK) status = buffers_wait(o); /* what the last step has written */
     o->held = -1;
-    if (status == DS_OK) status = step_file(o, g_scale, model);
+    if (status == DS_OK) status = step_blocks_on_disk(o, g_scale, model);
     for (int k = o->in_file; status == DS_OK && k < o->blocks; k++)
-        status = update(o, &o->block[k], o->block[k].memory, g_scale, model);
-    if (status != DS_OK) wait_for_all(o);
+        status = block_update(o, &o->block[k], o->block[k].memory, g_scale, model);
+    if (status != DS_OK) buffers_wait(o);
     return status;
 }
 
@@ -389,7 +374,7 @@ static ds_status make_items(dsi_offload *o)
             Item *it = item_of(o, i, w);
             ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
             ds_scope *scope = ds_scope_open();
-            ds_tensor *x = dsi_new_lazy(f->param[i].x->device, DS_F32, shape, fetch, it);
+            ds_tensor *x = dsi_new_lazy(f->param[i].x->device, DS_F32, shape, item_materialize, it);
             *it = (Item){o, i, w, dsi_ref(x)};
             ds_scope_close(scope);
             if (!x) return ds_error_status();
@@ -398,7 +383,7 @@ static ds_status make_items(dsi_offload *o)
     return DS_OK;
 }
 
-static ds_status open_file(dsi_offload *o, const char *folder)
+static ds_status offload_open_file(dsi_offload *o, const char *folder)
 {
     const Block *last = &o->block[o->blocks - 1];
     int64_t bytes = o->in_file < o->blocks ? o->block[o->in_file].at
@@ -411,60 +396,56 @@ static ds_status open_file(dsi_offload *o, const char *folder)
     return status;
 }
 
-static ds_status make_memory(dsi_offload *o)
+static ds_status offload_make_memory(dsi_offload *o)
 {
-    void **p = dsi_alloc((size_t)o->buffers * sizeof *p);
-    ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && i < o->buffers; i++) {
-        ds_tensor *t = o->buffer[i].t = new_memory(o, o->capacity);
-        if (t)
-            p[i] = (float *)t->storage->p + aligned(t);
-        else
-            status = ds_error_status();
+    for (int i = 0; i < o->buffers; i++) {
+        o->buffer[i].t = new_memory(o, o->capacity);
+        if (!o->buffer[i].t) return ds_error_status();
     }
-    if (status == DS_OK && o->o.pin_memory)
-        dsi_aio_pin(o->aio, p, (size_t)(o->capacity * WORD), o->buffers);
-    dsi_free(p);
-    for (int k = o->in_file; status == DS_OK && k < o->blocks; k++) {
+    if (o->o.pin_memory)
+        dsi_swap_pin(o->aio, o->buffer, sizeof *o->buffer, o->buffers,
+                     (size_t)(o->capacity * WORD));
+    for (int k = o->in_file; k < o->blocks; k++) {
         Block *b = &o->block[k];
         b->memory = new_memory(o, b->room * o->words);
-        if (!b->memory) status = ds_error_status();
+        if (!b->memory) return ds_error_status();
     }
-    return status;
+    return DS_OK;
 }
 
 /* Masters with the model's values, into t, where all else is 0. */
-static ds_status fill_block(const dsi_offload *o, const Block *b, ds_tensor *t,
+static ds_status block_fill(const dsi_offload *o, const Block *b, ds_tensor *t,
                             dsi_offload_model model)
 {
     const dsi_flat *f = o->f;
     if (!dsi_fill(t, 0)) return ds_error_status();
     for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
         int i = o->mine[j];
-        int64_t at = f->param[i].own_at, from = dsi_max(at, b->begin),
-                to = dsi_min(own_end(f, i), b->end);
-        if (from >= to) continue;
-        ds_tensor *x = dsi_flat_range(model.part(model.arg, i, false), from - at, to - at);
-        if (dsi_copy(place(t, b, 0, from, ds_shape(to - from)), x) != DS_OK ||
-            (to == own_end(f, i) && model.done(model.arg, i, false) != DS_OK))
+        dsi_range r;
+        if (!block_range(o, b, i, &r)) continue;
+        int64_t end = r.offset + r.length;
+        ds_tensor *x = dsi_flat_range(model.part(model.arg, i, false), r.offset, end);
+        if (dsi_copy(block_view(o, t, b, 0, r, ds_shape(r.length)), x) != DS_OK ||
+            (end == own_elements(f, i) && model.done(model.arg, i, false) != DS_OK))
             return ds_error_status();
     }
     return DS_OK;
 }
 
-static ds_status fill_all(dsi_offload *o, dsi_offload_model model)
+static ds_status fill_blocks(dsi_offload *o, dsi_offload_model model)
 {
     ds_status status = DS_OK;
     for (int k = 0; status == DS_OK && k < o->blocks; k++) {
         Block *b = &o->block[k];
-        Buffer *u = buffer_of(o, k);
+        dsi_swap_buffer *u = buffer_of(o, k);
         ds_scope *scope = ds_scope_open();
-        if (!b->memory) status = wait_for(o, u);
-        if (status == DS_OK) status = fill_block(o, b, b->memory ? b->memory : u->t, model);
-        if (status == DS_OK && !b->memory) start(o, k, u, true, o->o.fast_init ? 1 : o->words);
+        if (!b->memory) status = dsi_swap_wait(o->aio, u);
+        if (status == DS_OK) status = block_fill(o, b, b->memory ? b->memory : u->t, model);
+        if (status == DS_OK && !b->memory)
+            block_start(o, k, u, true, o->o.fast_init ? 1 : o->words);
         ds_scope_close(scope);
     }
-    return wait_for_all(o) == DS_OK ? status : ds_error_status();
+    return buffers_wait(o) == DS_OK ? status : ds_error_status();
 }
 
 dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *folder,
@@ -476,13 +457,13 @@ dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *fol
     o->mine = dsi_alloc((size_t)f->n * sizeof *o->mine);
     for (int i = 0; i < f->n; i++)
         if (own_elements(f, i)) o->mine[o->n_mine++] = i;
-    cut(o);
+    cut_blocks(o);
     o->buffers = (int)dsi_min(dsi_max(opts->buffer_count, 1), dsi_max(o->in_file, 1));
     o->buffer = dsi_alloc((size_t)o->buffers * sizeof *o->buffer);
     o->aio = dsi_aio_new(&opts->aio);
-    dsi_optim_keep(optim, moment, o);
-    if (open_file(o, folder) == DS_OK && make_memory(o) == DS_OK && fill_all(o, model) == DS_OK &&
-        make_items(o) == DS_OK)
+    dsi_optim_keep(optim, item_of_moment, o);
+    if (offload_open_file(o, folder) == DS_OK && offload_make_memory(o) == DS_OK &&
+        fill_blocks(o, model) == DS_OK && make_items(o) == DS_OK)
         return o;
     dsi_offload_free(o);
     return NULL;
@@ -491,7 +472,7 @@ dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *fol
 void dsi_offload_free(dsi_offload *o)
 {
     if (!o) return;
-    wait_for_all(o);
+    buffers_wait(o);
     dsi_optim_keep(o->optim, NULL, NULL);
     for (int k = 0; o->item && k < o->f->n * o->words; k++) {
         if (!o->item[k].x) continue;

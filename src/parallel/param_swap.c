@@ -1,22 +1,28 @@
-/* parallel/param_swap.c: slices of divided parameters in a file: Note [Home].
+/* parallel/param_swap.c: shards of partitioned parameters on disk: Note [Param
+ * swap].
  * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, section 6.
+ *
+ * Invariants:
+ * - A unit's shard is in at most one buffer. What a buffer has is newer than the
+ *   file until its write has ended.
+ * - A buffer with users > 0 keeps its unit, and is not written to.
+ * - After a read or write has failed, `failed` refuses all further reads.
  * SPDX-License-Identifier: MIT */
 #include "param_swap.h"
 
 #include "base/int.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "base/trace.h"
+#include "swap_buffer.h"
 
 #include <unistd.h>
 
 typedef struct Buffer {
-    ds_tensor *t;   /* [capacity + room to align], counted */
-    int unit;       /* whose slice it has, or is to have; -1: none */
-    int users;      /* that have it open */
-    bool ahead;     /* it was read ahead, and nobody has opened it yet */
-    uint64_t stamp; /* of its last use */
-    dsi_aio_op op;
+    dsi_swap_buffer swap; /* first */
+    int unit;             /* whose slice it has, or is to have; -1: none */
+    int users;            /* that have it open */
+    bool ahead;           /* it was read ahead, and nobody has opened it yet */
+    uint64_t stamp;       /* of its last use */
 } Buffer;
 
 struct dsi_param_swap {
@@ -31,22 +37,15 @@ struct dsi_param_swap {
     dsi_aio_file file;
 };
 
-static int64_t element(const dsi_param_swap *h)
+static int64_t swap_element_bytes(const dsi_param_swap *h)
 {
-    return (int64_t)ds_dtype_size(h->buffer->t->dtype);
+    return (int64_t)ds_dtype_size(h->buffer->swap.t->dtype);
 }
 
-/* Elements of t before the first that a file may be read to. */
-static int64_t aligned(const ds_tensor *t)
+static ds_tensor *buffer_slice(const dsi_param_swap *h, const Buffer *b, int k)
 {
-    int64_t p = (int64_t)(uintptr_t)t->storage->p;
-    return (dsi_round_up(p, DSI_AIO_ALIGN) - p) / (int64_t)ds_dtype_size(t->dtype);
-}
-
-static ds_tensor *slice_in(const dsi_param_swap *h, const Buffer *b, int k)
-{
-    int64_t from = aligned(b->t);
-    return dsi_flat_range(b->t, from, from + h->f->unit[k].slice);
+    int64_t from = dsi_swap_begin(b->swap.t);
+    return dsi_flat_range(b->swap.t, from, from + h->f->unit[k].slice);
 }
 
 /* ---- buffers -------------------------------------------------------------------------------------------- */
@@ -59,7 +58,7 @@ static Buffer *buffer_with(const dsi_param_swap *h, int k)
 }
 
 /* The one that was used longest ago, of those that nobody has open; rather one that was not read ahead. */
-static Buffer *oldest(const dsi_param_swap *h, bool ahead_too)
+static Buffer *buffer_oldest(const dsi_param_swap *h, bool ahead_too)
 {
     Buffer *best = NULL;
     for (int i = 0; i < h->buffers; i++) {
@@ -71,25 +70,17 @@ static Buffer *oldest(const dsi_param_swap *h, bool ahead_too)
     return best;
 }
 
-static void start(dsi_param_swap *h, Buffer *b, bool write)
+static void buffer_start(dsi_param_swap *h, Buffer *b, bool write)
 {
-    int64_t bytes = dsi_round_up(h->f->unit[b->unit].slice * element(h), DSI_AIO_ALIGN);
-    b->op = (dsi_aio_op){.file = &h->file,
-                         .write = write,
-                         .p = (char *)b->t->storage->p + aligned(b->t) * element(h),
-                         .bytes = (size_t)bytes,
-                         .at = h->at[b->unit]};
+    int64_t bytes = dsi_round_up(h->f->unit[b->unit].slice * swap_element_bytes(h), DSI_AIO_ALIGN);
     b->stamp = ++h->clock;
-    dsi_aio_start(h->aio, &b->op);
+    dsi_swap_start(h->aio, &h->file, &b->swap, write, h->at[b->unit], bytes);
 }
 
 /* What is in b, or on its way to the file, has arrived; if not, b has nothing. */
-static ds_status settle(dsi_param_swap *h, Buffer *b)
+static ds_status buffer_wait(dsi_param_swap *h, Buffer *b)
 {
-    if (!b->op.runs) return DS_OK;
-    dsi_trace_begin("wait for file");
-    ds_status status = dsi_aio_wait(h->aio, &b->op);
-    dsi_trace_end();
+    ds_status status = dsi_swap_wait(h->aio, &b->swap);
     if (status != DS_OK) b->unit = -1, h->failed = true;
     return status;
 }
@@ -98,22 +89,22 @@ static ds_status settle(dsi_param_swap *h, Buffer *b)
 
 bool dsi_param_swap_has_room(const dsi_param_swap *h, int k)
 {
-    return buffer_with(h, k) || oldest(h, true);
+    return buffer_with(h, k) || buffer_oldest(h, true);
 }
 
-static Buffer *read_slice(dsi_param_swap *h, int k, bool ahead)
+static Buffer *buffer_read(dsi_param_swap *h, int k, bool ahead)
 {
-    Buffer *b = oldest(h, !ahead);
-    if (!b || settle(h, b) != DS_OK) return NULL;
+    Buffer *b = buffer_oldest(h, !ahead);
+    if (!b || buffer_wait(h, b) != DS_OK) return NULL;
     b->unit = k;
     b->ahead = ahead;
-    start(h, b, false);
+    buffer_start(h, b, false);
     return b;
 }
 
 void dsi_param_swap_ahead(dsi_param_swap *h, int k)
 {
-    if (!h->failed && !buffer_with(h, k)) read_slice(h, k, true);
+    if (!h->failed && !buffer_with(h, k)) buffer_read(h, k, true);
     dsi_aio_poke(h->aio);
 }
 
@@ -121,12 +112,12 @@ ds_tensor *dsi_param_swap_open(dsi_param_swap *h, int k)
 {
     Buffer *b = h->failed ? NULL : buffer_with(h, k);
     if (h->failed && !ds_error()) dsi_fail(DS_EIO, "offload_param: %s has failed", h->file.path);
-    if (!b && !h->failed) b = read_slice(h, k, false);
-    if (!b || settle(h, b) != DS_OK) return NULL;
+    if (!b && !h->failed) b = buffer_read(h, k, false);
+    if (!b || buffer_wait(h, b) != DS_OK) return NULL;
     b->users++;
     b->ahead = false;
     b->stamp = ++h->clock;
-    return slice_in(h, b, k);
+    return buffer_slice(h, b, k);
 }
 
 void dsi_param_swap_close(dsi_param_swap *h, int k) { buffer_with(h, k)->users--; }
@@ -136,24 +127,24 @@ void dsi_param_swap_close(dsi_param_swap *h, int k) { buffer_with(h, k)->users--
 ds_status dsi_param_swap_write(dsi_param_swap *h, int k, const ds_tensor *x)
 {
     Buffer *b = buffer_with(h, k);
-    if (!b) b = oldest(h, true);
+    if (!b) b = buffer_oldest(h, true);
     DSI_ASSERT(b && !b->users);
-    if (settle(h, b) != DS_OK) return ds_error_status();
+    if (buffer_wait(h, b) != DS_OK) return ds_error_status();
     int64_t n = dsi_numel(x->shape);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *slice = slice_in(h, b, k);
+    ds_tensor *slice = buffer_slice(h, b, k);
     ds_status status = dsi_copy(dsi_flat_range(slice, 0, n), dsi_flat_range(x, 0, n));
     ds_scope_close(scope);
     b->unit = status == DS_OK ? k : -1;
     b->ahead = false;
-    if (status == DS_OK) start(h, b, true);
+    if (status == DS_OK) buffer_start(h, b, true);
     return status;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static ds_status give_places(dsi_param_swap *h, const ds_module *model, int first,
-                             const dsi_param_swap_opts *o)
+static ds_status choose_places(dsi_param_swap *h, const ds_module *model, int first,
+                               const dsi_param_swap_opts *o)
 {
     const dsi_flat *f = h->f;
     int64_t size = (int64_t)ds_dtype_size(f->param[0].x->dtype);
@@ -176,30 +167,21 @@ static ds_status give_places(dsi_param_swap *h, const ds_module *model, int firs
     return DS_OK;
 }
 
-static ds_status make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o)
+static ds_status param_swap_make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o)
 {
     const ds_tensor *like = h->f->param[0].x;
-    int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(like->dtype);
-    int64_t n = dsi_round_up(h->capacity, room);
+    int64_t size = (int64_t)ds_dtype_size(like->dtype),
+            n = dsi_round_up(h->capacity, DSI_AIO_ALIGN / size);
     int wanted = (int)dsi_min(dsi_max(o->buffer_count, 1), dsi_max(h->in_file, 1));
-    void **p = dsi_alloc((size_t)wanted * sizeof *p);
-    ds_status status = DS_OK;
-    ds_scope *scope = ds_scope_open();
     h->buffer = dsi_alloc((size_t)wanted * sizeof *h->buffer);
-    for (; status == DS_OK && h->buffers < wanted; h->buffers++) {
-        ds_tensor *t = dsi_new(like, ds_shape(n + room));
-        if (!dsi_fill(t, 0)) {
-            status = ds_error_status();
-            break;
-        }
-        h->buffer[h->buffers] = (Buffer){.t = dsi_ref(t), .unit = -1};
-        p[h->buffers] = (char *)t->storage->p + aligned(t) * (int64_t)ds_dtype_size(t->dtype);
+    for (; h->buffers < wanted; h->buffers++) {
+        dsi_swap_buffer b = dsi_swap_buffer_new(like->device, like->dtype, n);
+        if (!b.t) return ds_error_status();
+        h->buffer[h->buffers] = (Buffer){.swap = b, .unit = -1};
     }
-    ds_scope_close(scope);
-    if (status == DS_OK && o->pin_memory)
-        dsi_aio_pin(h->aio, p, (size_t)n * ds_dtype_size(like->dtype), h->buffers);
-    dsi_free(p);
-    return status;
+    if (o->pin_memory)
+        dsi_swap_pin(h->aio, &h->buffer->swap, sizeof *h->buffer, h->buffers, (size_t)(n * size));
+    return DS_OK;
 }
 
 dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, int first,
@@ -212,10 +194,10 @@ dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, in
     h->aio = dsi_aio_new(&o->aio);
     dsi_text_add(&name, "param_rank%d_%lld_%lx", f->rank, (long long)getpid(),
                  (unsigned long)(uintptr_t)h);
-    ds_status status = give_places(h, model, first, o);
+    ds_status status = choose_places(h, model, first, o);
     if (status == DS_OK)
         status = dsi_aio_file_open(&h->file, "offload_param", folder, name.s, h->bytes);
-    if (status == DS_OK) status = make_buffers(h, o);
+    if (status == DS_OK) status = param_swap_make_buffers(h, o);
     dsi_text_free(&name);
     if (status == DS_OK) return h;
     dsi_param_swap_free(h);
@@ -226,8 +208,8 @@ void dsi_param_swap_free(dsi_param_swap *h)
 {
     if (!h) return;
     for (int i = 0; i < h->buffers; i++) {
-        settle(h, &h->buffer[i]);
-        dsi_unref(h->buffer[i].t);
+        buffer_wait(h, &h->buffer[i]);
+        dsi_unref(h->buffer[i].swap.t);
     }
     dsi_aio_free(h->aio);
     dsi_aio_file_close(&h->file);
@@ -238,7 +220,7 @@ void dsi_param_swap_free(dsi_param_swap *h)
 
 int64_t dsi_param_swap_memory(const dsi_param_swap *h)
 {
-    return h->buffers * (int64_t)h->buffer->t->storage->bytes;
+    return h->buffers * (int64_t)h->buffer->swap.t->storage->bytes;
 }
 
 int64_t dsi_param_swap_file(const dsi_param_swap *h) { return h->file.bytes; }

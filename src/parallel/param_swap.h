@@ -1,10 +1,12 @@
-/* parallel/param_swap.h: slices of divided parameters that live in a file, not in memory (offload_param: nvme).
+/* parallel/param_swap.h: shards of partitioned parameters on disk (offload_param:
+ * nvme).
  *
- * Note [Home]
- * Each unit (flat.h) has a place in the file for this rank's slice of it. Slices pass through a few buffers: one
- * is read when it is to be gathered, or ahead of that, and stays where it is while the gather runs; one that
- * was updated is written behind what comes next. A buffer keeps its slice until another needs it, so what was
- * just written is not read again.
+ * Note [Param swap]
+ * Each unit (flat.h) has a place in the file for this rank's shard of it. Shards
+ * pass through a few buffers: a shard is read when it is gathered, or ahead of
+ * that, and stays in its buffer while the gather runs; one that was updated is
+ * written while training goes on. A buffer keeps its shard until another one needs
+ * the buffer, so what was just written is not read again.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_PARAM_SWAP_H
 #define DSI_PARALLEL_PARAM_SWAP_H

@@ -26,7 +26,7 @@
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
 
-static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
+static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
     if (dsi_reduce_complete(z->reduce))
@@ -35,9 +35,9 @@ static ds_status backward(dsi_zero *z, ds_tensor *loss, double factor, bool last
                                                         "without a step between"));
     if (z->o.deterministic) factor /= dsi_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
-    if (z->divided) dsi_zero3_backward(z->divided, true);
+    if (z->zero3) dsi_zero3_set_backward(z->zero3, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
-    if (z->divided) dsi_zero3_backward(z->divided, false);
+    if (z->zero3) dsi_zero3_set_backward(z->zero3, false);
     if (status == DS_OK) status = dsi_reduce_end(z->reduce);
     return dsi_zero_all_or_none(z, status);
 }
@@ -46,7 +46,7 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
 {
     if (!z) return dsi_null_operand("zero_backward"), DS_EINVAL;
     dsi_trace_begin("backward");
-    ds_status status = backward(z, loss, factor, last);
+    ds_status status = stage_backward(z, loss, factor, last);
     dsi_trace_end();
     return status;
 }
@@ -67,17 +67,17 @@ void dsi_zero_zero_grad(dsi_zero *z)
 }
 
 /* The gradient of parameter i's own elements, dense; NULL: none. */
-static ds_tensor *gradient(const dsi_zero *z, int i)
+static ds_tensor *own_gradient(const dsi_zero *z, int i)
 {
     ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
     return dsi_acquire(g) ? g : NULL;
 }
 
 /* The gradients to where the optimizer looks for them. */
-static ds_status hand_over(dsi_zero *z)
+static ds_status grads_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->part[i] ? gradient(z, i) : NULL;
+        ds_tensor *g = z->part[i] ? own_gradient(z, i) : NULL;
         if (g && g != ds_grad(z->part[i]) && ds_set_grad_of(z->part[i], g) != DS_OK)
             return ds_error_status();
     }
@@ -167,7 +167,7 @@ static double clip_factor(double norm, double max_norm)
 }
 
 /* Every rank's part of every unit to all ranks, in place. */
-static ds_status gather_units(dsi_zero *z)
+static ds_status units_gather(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
     ds_status status = DS_OK;
@@ -189,54 +189,54 @@ static ds_status gather_units(dsi_zero *z)
 
 static ds_status copy_master(dsi_zero *z, int i)
 {
-    ds_tensor *mine = dsi_zero_open_part(z, i, true);
+    ds_tensor *mine = dsi_zero_shard_open(z, i, true);
     ds_status status = dsi_copy(mine, z->part[i]);
-    return status == DS_OK ? dsi_zero_close_part(z, i, true) : status;
+    return status == DS_OK ? dsi_zero_shard_close(z, i, true) : status;
 }
 
 /* The parts have changed: the model's parameters too, where they are whole. */
-static ds_status gather(dsi_zero *z)
+static ds_status params_publish(dsi_zero *z)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
-        if (z->part[i] && (z->o.dtype == DS_F32 || dsi_zero_is_away(z, i)))
+        if (z->part[i] && (z->o.dtype == DS_F32 || dsi_zero_on_disk(z, i)))
             status = copy_master(z, i);
-    if (status == DS_OK && z->unit) status = gather_units(z);
-    if (status == DS_OK && z->divided) dsi_zero3_changed(z->divided);
+    if (status == DS_OK && z->unit) status = units_gather(z);
+    if (status == DS_OK && z->zero3) dsi_zero3_shards_changed(z->zero3);
     return status;
 }
 
 /* Seconds since *from, which becomes now. */
-static double lap(double *from)
+static double lap_seconds(double *from)
 {
     double now = dsi_now(), seconds = now - *from;
     *from = now;
     return seconds;
 }
 
-static ds_status update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
+static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
 {
     dsi_trace_begin("optimizer");
-    ds_status status = z->files ? dsi_offload_step(z->files, scale, dsi_zero_model(z))
-                                : dsi_optim_step_scaled(z->optim, scale);
+    ds_status status = z->offload ? dsi_offload_step(z->offload, scale, dsi_zero_model(z))
+                                  : dsi_optim_step_scaled(z->optim, scale);
     dsi_trace_end();
-    out->update_s = lap(from);
-    if (status == DS_OK) status = gather(z);
-    out->gather_s = lap(from);
+    out->update_s = lap_seconds(from);
+    if (status == DS_OK) status = params_publish(z);
+    out->gather_s = lap_seconds(from);
     return status;
 }
 
-static ds_status skip(dsi_zero *z, dsi_zero_step_result *out)
+static ds_status step_skip(dsi_zero *z, dsi_zero_step_result *out)
 {
     ds_status status = find_bad(z);
-    if (z->divided) dsi_zero3_changed(z->divided);
+    if (z->zero3) dsi_zero3_shards_changed(z->zero3);
     out->overflow = true;
     out->bad = z->bad;
     return status;
 }
 
-static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
-                      bool want_norm, dsi_zero_step_result *out)
+static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
+                            bool want_norm, dsi_zero_step_result *out)
 {
     double unscale = 1 / loss_scale, scale = unscale;
     bool decides = max_norm > 0 || check_overflow;
@@ -245,15 +245,15 @@ static ds_status step(dsi_zero *z, double loss_scale, double max_norm, bool chec
         return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     double from = dsi_now();
-    if (hand_over(z) != DS_OK) return ds_error_status();
+    if (grads_hand_over(z) != DS_OK) return ds_error_status();
     if ((decides || want_norm) && send_norm(z, &sent, &out->norm) != DS_OK)
         return ds_error_status();
     if (decides && take_norm(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
-    ds_status status = z->divided ? dsi_zero3_wait_gathers(z->divided) : DS_OK;
-    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return skip(z, out);
+    ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
+    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return step_skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
-    out->gradients_s = lap(&from);
-    if (status == DS_OK) status = update(z, scale, &from, out);
+    out->gradients_s = lap_seconds(&from);
+    if (status == DS_OK) status = params_update(z, scale, &from, out);
     /* after a failure too: others read what this rank has sent */
     bool left = want_norm && !decides;
     if (left && take_norm(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
@@ -267,7 +267,7 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     dsi_zero_step_result result = {.norm = NAN};
     ds_scope *scope = ds_scope_open();
     dsi_trace_begin("step");
-    ds_status status = step(z, loss_scale, max_norm, check_overflow, want_norm, &result);
+    ds_status status = stage_step(z, loss_scale, max_norm, check_overflow, want_norm, &result);
     dsi_zero_zero_grad(z);
     dsi_trace_end();
     ds_scope_close(scope);
@@ -277,7 +277,7 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 
 /* ---- for checkpoints and averages ---------------------------------------------------------------------- */
 
-static int find(const dsi_zero *z, int index)
+static int param_find(const dsi_zero *z, int index)
 {
     for (int i = 0; z && i < z->flat->n; i++)
         if (z->flat->param[i].index == index) return i;
@@ -288,16 +288,16 @@ const dsi_flat *dsi_zero_flat(const dsi_zero *z) { return z->flat; }
 
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
 {
-    int k = find(z, i);
+    int k = param_find(z, i);
     return k < 0 ? NULL : z->part[k];
 }
 
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
 {
-    int k = find(z, i);
-    if (k < 0 || !z->files) return DS_OK;
-    if (changed) return dsi_offload_store(z->files, k);
-    dsi_offload_release(z->files, k);
+    int k = param_find(z, i);
+    if (k < 0 || !z->offload) return DS_OK;
+    if (changed) return dsi_offload_store(z->offload, k);
+    dsi_offload_release(z->offload, k);
     return DS_OK;
 }
 
@@ -305,24 +305,24 @@ ds_status dsi_zero_publish(dsi_zero *z)
 {
     if (!z) return dsi_null_operand("zero_publish"), DS_EINVAL;
     ds_scope *scope = ds_scope_open();
-    ds_status status = z->divided ? dsi_zero3_wait_gathers(z->divided) : DS_OK;
-    for (int i = 0; status == DS_OK && (z->masters || z->files) && i < z->flat->n; i++) {
+    ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
+    for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {
         if (z->part[i]) status = copy_master(z, i);
-        if (status == DS_OK && z->files) status = dsi_offload_store(z->files, i);
+        if (status == DS_OK && z->offload) status = dsi_offload_store(z->offload, i);
     }
-    if (status == DS_OK) status = gather(z);
+    if (status == DS_OK) status = params_publish(z);
     ds_scope_close(scope);
     return dsi_zero_all_or_none(z, status);
 }
 
 /* Every rank's elements of parameter k of the layout, from where they are updated. */
-static ds_status assemble(const dsi_zero *z, int k, ds_tensor *whole)
+static ds_status param_assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
-    bool brings = z->files && !dsi_offload_is_here(z->files, k);
+    bool brings = z->offload && !dsi_offload_is_here(z->offload, k);
     ds_tensor *own = dsi_flat_own_in(f, k, whole); /* NULL: none of its elements, if it has any */
     ds_status status = own && z->part[k] ? dsi_copy(own, z->part[k]) : DS_OK;
-    if (brings) dsi_offload_release(z->files, k);
+    if (brings) dsi_offload_release(z->offload, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;
@@ -336,11 +336,11 @@ ds_tensor *dsi_zero_whole(dsi_zero *z, int i)
 {
     ds_tensor *x = z ? ds_module_param_at(z->model, i, NULL) : NULL;
     if (!x) return dsi_refuse("zero: there is no parameter %d", i);
-    int k = find(z, i);
+    int k = param_find(z, i);
     ds_tensor *whole = dsi_new_dtype(x, DS_F32, x->shape);
     ds_status status = !whole  ? ds_error_status()
                        : k < 0 ? dsi_copy(whole, x)
-                               : assemble(z, k, whole);
+                               : param_assemble(z, k, whole);
     return dsi_zero_all_or_none(z, status) == DS_OK ? whole : NULL;
 }
 
@@ -351,16 +351,16 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
     dsi_zero_bytes bytes = {0};
     if (!z) return bytes;
     for (int i = 0; i < z->flat->n; i++)
-        if (!dsi_zero3_divides(z->divided, z->flat->param[i].unit))
+        if (!dsi_zero3_has_unit(z->zero3, z->flat->param[i].unit))
             bytes.parameters += z->flat->param[i].n * (int64_t)ds_dtype_size(z->o.dtype);
-    if (z->divided) {
-        bytes.parameters += dsi_zero3_bytes(z->divided);
-        bytes.file = dsi_zero3_file(z->divided);
+    if (z->zero3) {
+        bytes.parameters += dsi_zero3_memory_bytes(z->zero3);
+        bytes.file = dsi_zero3_disk_bytes(z->zero3);
     }
     bytes.gradients = z->comm ? dsi_reduce_bytes(z->reduce) : bytes.parameters;
-    if (z->files) {
-        bytes.optimizer = dsi_offload_memory(z->files);
-        bytes.file += dsi_offload_file(z->files);
+    if (z->offload) {
+        bytes.optimizer = dsi_offload_memory(z->offload);
+        bytes.file += dsi_offload_file(z->offload);
         return bytes;
     }
     if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);

@@ -45,7 +45,7 @@ typedef struct dsi_zero_opts {
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
-    /* stage 3: likewise this rank's slices: Note [Home]; masters are apart then */
+    /* stage 3: likewise this rank's shards of parameters: Note [Param swap]; there are masters then */
     dsi_param_swap_opts param_files;
 } dsi_zero_opts;
 

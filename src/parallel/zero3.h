@@ -1,20 +1,24 @@
-/* parallel/zero3.h: parameters that are divided among ranks, and whole only while they are used.
+/* parallel/zero3.h: stage 3: when partitioned parameters are gathered and
+ * evicted.
  *
  * Note [Stage 3]
- * A parameter above the persistence threshold is alone in its unit (flat.h). Between uses only its slices
- * exist, each on its rank, in the home buffer; the model's handle keeps its shape and has no storage.
+ * A parameter above the persistence threshold has a unit to itself (flat.h) and is
+ * partitioned (partition.h). The model's handle is lazy:
  *
- *     forward    before a module's call its own parameters are gathered, after it they are let go
- *     backward   a node that reads a parameter which it saved finds no storage, and has it gathered
- *                (dsi_set_materialize_hook); when the node has passed it is let go (dsi_set_after_use_hook)
- *     else       who reads one is told of ds_gathered: a gather that only some ranks begin never ends
+ *     forward    before a module's call its own parameters are gathered, after it
+ *                they are evicted
+ *     backward   a node acquires the parameters that it saved: they are gathered,
+ *                and evicted when the node has passed (dsi_set_after_use_hook)
+ *     otherwise  an op that reads one fails with an error that names ds_gathered:
+ *                a gather that only some ranks begin never ends
  *
- * The uses of one step are the trace by which the next one prefetches: from each use on, what comes next is
- * gathered while this one computes, up to prefetch_bucket elements. A parameter stays when the trace says
- * that it comes again within max_reuse_distance elements, and there are not more than max_live. A step that
- * goes otherwise than the last one throws the trace away; as all ranks do the same things in the same
- * order, all do so at the same time. Where home is a file (Note [Home]), what comes next is read one use before it
- * is gathered.
+ * The uses of one step are the trace by which the next one prefetches: from each
+ * use on, what comes next is gathered while this one computes, up to
+ * prefetch_bucket elements. A parameter stays when the trace says that it comes
+ * again within max_reuse_distance elements, and there are not more than max_live.
+ * A step that differs from the last one throws the trace away; as all ranks do the
+ * same things in the same order, all do so at the same time. Where shards are on
+ * disk (Note [Param swap]), what comes next is read one use before it is gathered.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_ZERO3_H
 #define DSI_PARALLEL_ZERO3_H
@@ -25,35 +29,39 @@
 
 typedef struct dsi_zero3_opts {
     int64_t prefetch, max_live, max_reuse_distance; /* elements */
-    dsi_param_swap_opts files;                      /* nvme_path NULL: all is at home in memory */
+    dsi_param_swap_opts swap;                       /* nvme_path NULL: shards stay in memory */
 } dsi_zero3_opts;
 
 typedef struct dsi_zero3 dsi_zero3;
 
-/* Divides the parameters of f that are alone in their unit, and watches the calls of the model. Borrows all.
- * Their values are equal on all ranks. NULL with the message. */
+/* Partitions the parameters of f that have a unit to themselves, and hooks into the calls of the
+ * model's modules. Borrows all three. The parameters' values are equal on all ranks. comm: of all
+ * ranks; NULL: one. NULL with the message. */
 dsi_zero3 *dsi_zero3_new(ds_module *model, const dsi_flat *f, ds_comm *comm,
                          const dsi_zero3_opts *o);
-void dsi_zero3_free(dsi_zero3 *z); /* divided parameters stay without storage */
+void dsi_zero3_free(dsi_zero3 *z); /* partitioned parameters stay without storage */
 
-/* The own elements of divided parameter i, at home; NULL: there are none, or it is not divided. If home is a
- * file, reading them brings them, and dsi_zero3_store writes them back and lets them go. */
-ds_tensor *dsi_zero3_part(const dsi_zero3 *z, int i);
-bool dsi_zero3_in_file(const dsi_zero3 *z, int i);
-/* brings memory without values, to be written */
-ds_status dsi_zero3_blank(const dsi_zero3 *z, int i);
-ds_status dsi_zero3_store(const dsi_zero3 *z, int i);
-void dsi_zero3_release(const dsi_zero3 *z, int i); /* without writing */
-bool dsi_zero3_divides(const dsi_zero3 *z, int unit);
+bool dsi_zero3_has_unit(const dsi_zero3 *z, int unit); /* its parameter is partitioned */
 
-/* Around a backward pass, and after it: what it has brought is let go. */
-void dsi_zero3_backward(dsi_zero3 *z, bool runs);
-/* Around a change of the parts: ends what is being gathered ahead; then forgets what is gathered, and begins
- * the trace anew. */
+/* This rank's elements of parameter i of the layout, with its shape if they are all, else 1-D; NULL:
+ * there are none, or it is not partitioned. Borrowed. On disk it is lazy: an op that reads it
+ * materializes it; then, or after it was allocated to be written, it is stored or evicted. For shards in
+ * memory those three do nothing. */
+ds_tensor *dsi_zero3_shard(const dsi_zero3 *z, int i);
+bool dsi_zero3_on_disk(const dsi_zero3 *z, int i);
+ds_status dsi_zero3_shard_alloc(dsi_zero3 *z, int i);
+ds_status dsi_zero3_shard_store(dsi_zero3 *z, int i);
+void dsi_zero3_shard_evict(dsi_zero3 *z, int i);
+
+/* Around a backward pass. At its end all that it gathered is evicted. */
+void dsi_zero3_set_backward(dsi_zero3 *z, bool runs);
+
+/* Before shards are written: waits for gathers that have begun, in which other ranks read them. After it: what is
+ * gathered is out of date and is evicted, and the next step begins. */
 ds_status dsi_zero3_wait_gathers(dsi_zero3 *z);
-void dsi_zero3_changed(dsi_zero3 *z);
+void dsi_zero3_shards_changed(dsi_zero3 *z);
 
-int64_t dsi_zero3_bytes(const dsi_zero3 *z); /* at home, in memory */
-int64_t dsi_zero3_file(const dsi_zero3 *z);
+int64_t dsi_zero3_memory_bytes(const dsi_zero3 *z); /* shards, buffers of the swap */
+int64_t dsi_zero3_disk_bytes(const dsi_zero3 *z);
 
 #endif

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "optim/optim.h"
-#include "shard.h"
+#include "zero_init.h"
 #include "zero_state.h"
 
 ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status)
@@ -15,38 +15,38 @@ ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status)
 
 /* ---- parameters as the model has them -------------------------------------------------------------------- */
 
-ds_tensor *dsi_zero_own_part(const dsi_zero *z, int i)
+ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i)
 {
-    return dsi_zero3_divides(z->divided, z->flat->param[i].unit) ? dsi_zero3_part(z->divided, i)
-                                                                 : dsi_flat_in_param(z->flat, i);
+    return dsi_zero3_has_unit(z->zero3, z->flat->param[i].unit) ? dsi_zero3_shard(z->zero3, i)
+                                                                : dsi_flat_in_param(z->flat, i);
 }
 
-bool dsi_zero_is_away(const dsi_zero *z, int i) { return dsi_zero3_in_file(z->divided, i); }
+bool dsi_zero_on_disk(const dsi_zero *z, int i) { return dsi_zero3_on_disk(z->zero3, i); }
 
-ds_tensor *dsi_zero_open_part(void *arg, int i, bool write)
+ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
-    if (write && dsi_zero_is_away(z, i) && dsi_zero3_blank(z->divided, i) != DS_OK) return NULL;
-    return dsi_zero_own_part(z, i);
+    if (write && dsi_zero_on_disk(z, i) && dsi_zero3_shard_alloc(z->zero3, i) != DS_OK) return NULL;
+    return dsi_zero_own_shard(z, i);
 }
 
-ds_status dsi_zero_close_part(void *arg, int i, bool write)
+ds_status dsi_zero_shard_close(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
-    if (!dsi_zero_is_away(z, i)) return DS_OK;
-    if (write) return dsi_zero3_store(z->divided, i);
-    dsi_zero3_release(z->divided, i);
+    if (!dsi_zero_on_disk(z, i)) return DS_OK;
+    if (write) return dsi_zero3_shard_store(z->zero3, i);
+    dsi_zero3_shard_evict(z->zero3, i);
     return DS_OK;
 }
 
 dsi_offload_model dsi_zero_model(dsi_zero *z)
 {
-    return (dsi_offload_model){dsi_zero_open_part, dsi_zero_close_part, z};
+    return (dsi_offload_model){dsi_zero_shard_open, dsi_zero_shard_close, z};
 }
 
 /* ---- making -------------------------------------------------------------------------------------------- */
 
-static ds_status check(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
+static ds_status zero_check_opts(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
 {
     if (o->stage < 0 || o->stage > 3)
         return dsi_fail(DS_EINVAL, "zero: stage is %d: expected 0 to 3", o->stage);
@@ -81,7 +81,7 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
                            .together = divide ? o->model_persistence_threshold : INT64_MAX};
 }
 
-static ds_status lay_out(dsi_zero *z, int ranks)
+static ds_status make_layout(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, dsi_comm_rank(z->comm), ranks);
     o.comm = z->comm ? z->comm : ranks == 1 ? z->alone : NULL;
@@ -104,7 +104,7 @@ static ds_status convert_shards(const dsi_zero *z)
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < ds_module_params(z->model); i++) {
         ds_tensor *x = ds_module_param_at(z->model, i, NULL);
-        if (dsi_is_shard(x)) status = dsi_shard_to(x, z->o.dtype);
+        if (dsi_zero_init_has(x)) status = dsi_zero_init_to(x, z->o.dtype);
     }
     return status;
 }
@@ -117,7 +117,7 @@ static ds_status join_shards(const dsi_zero *z)
         ds_tensor *x = ds_module_param_at(z->model, i, NULL);
         for (k = 0; k < f->n && f->param[k].x != x;) k++;
         bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].alone;
-        if (dsi_is_shard(x) && !stays) status = dsi_shard_join(x);
+        if (dsi_zero_init_has(x) && !stays) status = dsi_zero_init_join(x);
     }
     return status;
 }
@@ -130,25 +130,25 @@ static char *folder_in(const dsi_zero *z, const char *nvme_path)
     return folder.s;
 }
 
-static ds_status divide(dsi_zero *z)
+static ds_status make_zero3(dsi_zero *z)
 {
     dsi_zero3_opts o = {.prefetch = z->o.prefetch_bucket,
                         .max_live = z->o.max_live,
                         .max_reuse_distance = z->o.max_reuse_distance,
-                        .files = z->o.param_files};
-    char *folder = folder_in(z, o.files.nvme_path);
-    o.files.nvme_path = folder;
-    z->divided = dsi_zero3_new(z->model, z->flat, z->comm, &o);
+                        .swap = z->o.param_files};
+    char *folder = folder_in(z, o.swap.nvme_path);
+    o.swap.nvme_path = folder;
+    z->zero3 = dsi_zero3_new(z->model, z->flat, z->comm, &o);
     dsi_free(folder);
-    return z->divided ? DS_OK : ds_error_status();
+    return z->zero3 ? DS_OK : ds_error_status();
 }
 
 /* The parameters of a unit into one piece of memory, where all_gather finds them. */
-static ds_status join_unit(dsi_zero *z, int k)
+static ds_status unit_join(dsi_zero *z, int k)
 {
     const dsi_flat *f = z->flat;
     const dsi_flat_unit *u = &f->unit[k];
-    if (dsi_zero3_divides(z->divided, k)) return DS_OK;
+    if (dsi_zero3_has_unit(z->zero3, k)) return DS_OK;
     ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
     if (!dsi_fill(all, 0)) return ds_error_status();
     z->unit[k] = dsi_ref(all);
@@ -169,33 +169,33 @@ static ds_status make_masters(dsi_zero *z)
     z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_own(f, i, masters);
-        if (to && dsi_copy(to, dsi_zero_own_part(z, i)) != DS_OK) return ds_error_status();
-        if (dsi_zero_is_away(z, i)) dsi_zero3_release(z->divided, i);
+        if (to && dsi_copy(to, dsi_zero_own_shard(z, i)) != DS_OK) return ds_error_status();
+        if (dsi_zero_on_disk(z, i)) dsi_zero3_shard_evict(z->zero3, i);
     }
     return DS_OK;
 }
 
-static ds_status make_files(dsi_zero *z)
+static ds_status make_offload(dsi_zero *z)
 {
     char *folder = folder_in(z, z->o.files.nvme_path);
-    z->files = dsi_offload_new(z->flat, z->optim, folder, &z->o.files, dsi_zero_model(z));
+    z->offload = dsi_offload_new(z->flat, z->optim, folder, &z->o.files, dsi_zero_model(z));
     dsi_free(folder);
-    return z->files ? DS_OK : ds_error_status();
+    return z->offload ? DS_OK : ds_error_status();
 }
 
 /* Says to the optimizer what it updates. */
 static ds_status set_parts(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    bool apart = z->masters || z->files;
+    bool apart = z->masters || z->offload;
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_own_part(z, i) : x;
-        z->part[i] = dsi_ref(z->files     ? dsi_offload_part(z->files, i)
+        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_own_shard(z, i) : x;
+        z->part[i] = dsi_ref(z->offload   ? dsi_offload_part(z->offload, i)
                              : z->masters ? dsi_flat_in_own(f, i, z->masters)
                                           : mine);
         if (z->part[i] != x &&
             dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
-                                z->o.dtype == DS_F32 || dsi_zero_is_away(z, i) ? NULL : mine) !=
+                                z->o.dtype == DS_F32 || dsi_zero_on_disk(z, i) ? NULL : mine) !=
                 DS_OK)
             return ds_error_status();
     }
@@ -220,22 +220,23 @@ static ds_status start_reduction(dsi_zero *z)
     return z->sums ? DS_OK : ds_error_status();
 }
 
-static ds_status prepare(dsi_zero *z)
+static ds_status zero_prepare(dsi_zero *z)
 {
     ds_status status = convert_shards(z);
     if (status == DS_OK) status = ds_module_to(z->model, z->o.dtype);
-    if (status == DS_OK && z->comm) status = dsi_flat_begin_equal(z->model, z->comm, dsi_is_shard);
-    if (status == DS_OK) status = lay_out(z, dsi_comm_size(z->comm));
+    if (status == DS_OK && z->comm)
+        status = dsi_flat_begin_equal(z->model, z->comm, dsi_zero_init_has);
+    if (status == DS_OK) status = make_layout(z, dsi_comm_size(z->comm));
     if (status == DS_OK) status = join_shards(z);
-    if (status == DS_OK && z->unit && z->o.stage == 3) status = divide(z);
-    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = join_unit(z, k);
+    if (status == DS_OK && z->unit && z->o.stage == 3) status = make_zero3(z);
+    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = unit_join(z, k);
     if (status == DS_OK && z->o.files.nvme_path)
-        status = make_files(z);
+        status = make_offload(z);
     else if (status == DS_OK &&
              (z->o.dtype != DS_F32 || z->o.offload_optimizer || z->o.param_files.nvme_path))
         status = make_masters(z);
     if (status == DS_OK) status = set_parts(z);
-    bool sums = z->comm || z->divided || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
+    bool sums = z->comm || z->zero3 || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
     if (status == DS_OK && sums) status = start_reduction(z);
     return status;
 }
@@ -250,12 +251,12 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     z->alone = comm ? comm : ds_world();
     z->o = *o;
     if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
-    if (check(&z->o, optim, dsi_comm_size(comm)) != DS_OK) {
+    if (zero_check_opts(&z->o, optim, dsi_comm_size(comm)) != DS_OK) {
         dsi_free(z);
         return NULL;
     }
     ds_scope *scope = ds_scope_open();
-    ds_status status = dsi_zero_all_or_none(z, prepare(z));
+    ds_status status = dsi_zero_all_or_none(z, zero_prepare(z));
     ds_scope_close(scope);
     /* what the model was made in is of other sizes than what a step needs */
     if (z->flat) dsi_cache_empty(z->flat->param[0].x->device);
@@ -268,10 +269,10 @@ void dsi_zero_free(dsi_zero *z)
 {
     if (!z) return;
     dsi_reduce_free(z->reduce);
-    dsi_zero3_free(z->divided);
+    dsi_zero3_free(z->zero3);
     for (int i = 0; z->flat && z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
     for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
-    dsi_offload_free(z->files);
+    dsi_offload_free(z->offload);
     dsi_unref(z->masters);
     dsi_unref(z->sums);
     dsi_flat_free(z->flat);

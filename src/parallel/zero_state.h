@@ -19,9 +19,9 @@ struct dsi_zero {
     /* Memory of the parameters that are gathered after a step, counted: [units]; or NULL. */
     ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
-    dsi_zero3 *divided;    /* what has the other parameters; or NULL */
+    dsi_zero3 *zero3;      /* what has the other parameters; or NULL */
     ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own, or */
-    dsi_offload *files;    /* has them, and the moments */
+    dsi_offload *offload;  /* has them, and the moments */
     ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_view *views;       /* [n]: room for the gradients of one step */
     ds_tensor *sums;       /* float64 [ranks + 1], counted: of squares: all ranks', this one's */
@@ -32,11 +32,11 @@ struct dsi_zero {
 ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status);
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
-ds_tensor *dsi_zero_own_part(const dsi_zero *z, int i);
+ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i);
 /* Whether the model's own elements of parameter i are in a file; then they are there between these two. */
-bool dsi_zero_is_away(const dsi_zero *z, int i);
-ds_tensor *dsi_zero_open_part(void *zero, int i, bool write);
-ds_status dsi_zero_close_part(void *zero, int i, bool write);
+bool dsi_zero_on_disk(const dsi_zero *z, int i);
+ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
+ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
 
 #endif

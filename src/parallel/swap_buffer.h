@@ -1,0 +1,31 @@
+/* parallel/swap_buffer.h: memory of which parts are read from and written to a
+ * file while the caller goes on: what param_swap.c and offload.c share.
+ *
+ * A buffer has room for its elements, aligned for reads past the kernel's cache
+ * (DSI_AIO_ALIGN), from element dsi_swap_begin on.
+ * Invariant: while `op` runs, nobody else touches the buffer.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_PARALLEL_SWAP_BUFFER_H
+#define DSI_PARALLEL_SWAP_BUFFER_H
+
+#include "base/aio.h"
+#include "tensor/tensor.h"
+
+typedef struct dsi_swap_buffer {
+    ds_tensor *t;  /* counted */
+    dsi_aio_op op; /* the last one that was started */
+} dsi_swap_buffer;
+
+/* A buffer of zeros; its tensor is NULL, with the message, if there is no memory. */
+dsi_swap_buffer dsi_swap_buffer_new(dsi_device *d, ds_dtype dtype, int64_t elements);
+int64_t dsi_swap_begin(const ds_tensor *t);
+
+/* Reads `bytes` at `at` of the file into the buffer, from its beginning; or writes them. */
+void dsi_swap_start(dsi_aio *aio, const dsi_aio_file *file, dsi_swap_buffer *b, bool write,
+                    int64_t at, int64_t bytes);
+ds_status dsi_swap_wait(dsi_aio *aio, dsi_swap_buffer *b); /* blocks; nothing if none runs */
+
+/* Tells the kernel of n buffers' memory that will be used again and again. */
+void dsi_swap_pin(dsi_aio *aio, const dsi_swap_buffer *b, size_t stride, int n, size_t bytes);
+
+#endif
