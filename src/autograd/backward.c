@@ -1,11 +1,22 @@
 /* autograd/backward.c: the backward pass.
  *
- * Collects the nodes below y, sorts them newest first, and lets each hand gradients to its inputs. A
- * node's saved tensors go as soon as it has passed, so memory shrinks while the pass runs. Every
- * node's temporaries live in a scope of their own.
+ * Collects the nodes below y, sorts them newest first, and runs each node's
+ * backward, which accumulates gradients into its inputs. A node's saved tensors
+ * are released as soon as it has run, so memory shrinks during the pass. Each
+ * node's temporaries belong to a scope of their own.
  *
- * A leaf with a hook counts the edges to it that the pass has still to come by; the node that takes the
- * last of them away fires the hook. Where no tensor of the thread has hooks nothing is counted.
+ * Invariants:
+ * - Sequence numbers grow with time and a node is newer than its inputs, so newest
+ *   first means: when a node runs, all that used its output have run, and its dy
+ *   is complete.
+ * - Before a node's backward runs, dy and the saved tensors that it reads are
+ *   acquired (Note [Residency] of tensor/acquire.c); that may gather partitioned
+ *   parameters, so all ranks run the same graphs in the same order.
+ * - A leaf with a hook counts the edges to it that the pass has not reached
+ *   (`uses`); the node that takes away the last one calls the hook. If no tensor
+ *   of the thread has hooks, nothing is counted.
+ * - Passes nest: a hook or a custom op may run a backward pass of its own.
+ *   `running` is the innermost one.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
 #include "graph.h"
@@ -80,7 +91,7 @@ void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), v
     h->used_arg = arg;
 }
 
-static void fire(ds_tensor *leaf)
+static void leaf_fire(ds_tensor *leaf)
 {
     if (!leaf->hooks || !leaf->hooks->ready) return;
     ds_scope *scope = ds_scope_open();
@@ -88,14 +99,14 @@ static void fire(ds_tensor *leaf)
     ds_scope_close(scope);
 }
 
-static void count_uses(dsi_node *n)
+static void node_count_uses(dsi_node *n)
 {
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i].leaf && n->in[i].leaf->hooks) n->in[i].leaf->hooks->uses++;
 }
 
 /* n has passed; gave: or had nothing to give, as it does not reach the loss */
-static void end_uses(dsi_node *n, bool gave)
+static void node_end_uses(dsi_node *n, bool gave)
 {
     for (int i = 0; i < n->n_in; i++) {
         ds_tensor *leaf = n->in[i].leaf;
@@ -104,12 +115,12 @@ static void end_uses(dsi_node *n, bool gave)
         h->given |= gave;
         if (--h->uses || !h->given) continue;
         h->given = false;
-        fire(leaf);
+        leaf_fire(leaf);
     }
 }
 
 /* n will not pass: the backward has failed */
-static void forget_uses(dsi_node *n)
+static void node_reset_uses(dsi_node *n)
 {
     for (int i = 0; i < n->n_in; i++) {
         dsi_hooks *h = n->in[i].leaf ? n->in[i].leaf->hooks : NULL;
@@ -136,7 +147,7 @@ typedef struct Pass {
 static _Thread_local Pass running;
 
 /* All nodes below root that the pass has not found before, counted; root included. */
-static void collect(Nodes *nodes, dsi_node *root)
+static void nodes_collect(Nodes *nodes, dsi_node *root)
 {
     bool sorted = true;
     root->visit = running.visit;
@@ -182,7 +193,7 @@ static bool acquire_operands(const dsi_node *n, const ds_tensor *dy)
     return dsi_acquire_n(read, count);
 }
 
-static ds_status pass(dsi_node *n)
+static ds_status node_pass(dsi_node *n)
 {
     if (!n->dy) return DS_OK; /* only outputs that do not reach the loss */
     if (n->spent)
@@ -215,10 +226,10 @@ static ds_status run_nodes(Nodes *nodes)
     int k = 0;
     for (; k < nodes->n; k++) {
         bool gives = nodes->at[k]->dy != NULL;
-        if ((status = pass(nodes->at[k])) != DS_OK) break;
-        if (running.hooked) end_uses(nodes->at[k], gives);
+        if ((status = node_pass(nodes->at[k])) != DS_OK) break;
+        if (running.hooked) node_end_uses(nodes->at[k], gives);
     }
-    for (; running.hooked && k < nodes->n; k++) forget_uses(nodes->at[k]);
+    for (; running.hooked && k < nodes->n; k++) node_reset_uses(nodes->at[k]);
     for (k = 0; k < nodes->n; k++) { /* after a failure some still hold a gradient */
         dsi_unref(nodes->at[k]->dy);
         nodes->at[k]->dy = NULL;
@@ -228,15 +239,15 @@ static ds_status run_nodes(Nodes *nodes)
     return status;
 }
 
-static ds_status run(dsi_node *root, ds_tensor *dy)
+static ds_status graph_run(dsi_node *root, ds_tensor *dy)
 {
     static _Thread_local uint64_t visits;
     Nodes nodes = {0};
     Pass outer = running; /* a hook, or an op of a user's own, may run a backward of its own */
     bool was = ds_set_grad(false);
     running = (Pass){++visits, dsi_hooked_tensors() > 0};
-    collect(&nodes, root);
-    for (int i = 0; running.hooked && i < nodes.n; i++) count_uses(nodes.at[i]);
+    nodes_collect(&nodes, root);
+    for (int i = 0; running.hooked && i < nodes.n; i++) node_count_uses(nodes.at[i]);
     root->dy = dsi_ref(dy);
     ds_status status = run_nodes(&nodes);
     ds_set_grad(was);
@@ -247,7 +258,7 @@ static ds_status run(dsi_node *root, ds_tensor *dy)
 /* The edges to leaves of a node whose op now stands in the graph itself. */
 static void hand_over_leaves(dsi_node *n)
 {
-    if (running.hooked) end_uses(n, false);
+    if (running.hooked) node_end_uses(n, false);
     for (int i = 0; i < n->n_in; i++) {
         dsi_unref(n->in[i].leaf);
         n->in[i].leaf = NULL;
@@ -257,7 +268,7 @@ static void hand_over_leaves(dsi_node *n)
 ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64_t oldest)
 {
     Nodes nodes = {0};
-    collect(&nodes, root);
+    nodes_collect(&nodes, root);
     if (nodes.at[nodes.n - 1]->seq < oldest) {
         for (int k = 0; k < nodes.n; k++) dsi_node_unref(nodes.at[k]);
         dsi_list_free(&nodes);
@@ -266,7 +277,7 @@ ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64
                         "before: expected the same",
                         n->op->name);
     }
-    for (int i = 0; running.hooked && i < nodes.n; i++) count_uses(nodes.at[i]);
+    for (int i = 0; running.hooked && i < nodes.n; i++) node_count_uses(nodes.at[i]);
     hand_over_leaves(n);
     root->dy = dsi_ref(dy);
     ds_status status = run_nodes(&nodes);
@@ -274,10 +285,10 @@ ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64
     return status;
 }
 
-static ds_status start(ds_tensor *y, ds_tensor *dy)
+static ds_status backward_start(ds_tensor *y, ds_tensor *dy)
 {
     if (!dy) return ds_error_status();
-    if (y->node) return run(y->node, dy);
+    if (y->node) return graph_run(y->node, dy);
     if (!y->requires_grad)
         return dsi_fail(
             DS_ESTATE,
@@ -285,7 +296,7 @@ static ds_status start(ds_tensor *y, ds_tensor *dy)
             "or ds_set_grad(false) was in force",
             dsi_shape_text(y->shape));
     ds_status status = dsi_add_to_leaf(y, dsi_alias(dy)); /* a leaf is its own result */
-    if (status == DS_OK) fire(y);
+    if (status == DS_OK) leaf_fire(y);
     return status;
 }
 
@@ -299,7 +310,7 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
                         dsi_shape_text(loss->shape));
     ds_scope *scope = ds_scope_open();
     ds_tensor *seed = dsi_fill(dsi_new(loss, loss->shape), factor);
-    ds_status status = seed ? start(loss, seed) : ds_error_status();
+    ds_status status = seed ? backward_start(loss, seed) : ds_error_status();
     ds_scope_close(scope);
     return status;
 }
@@ -317,7 +328,7 @@ ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy)
                         ds_device_name(dsi_device_id(dy->device)), ds_dtype_name(y->dtype),
                         dsi_shape_text(y->shape), ds_device_name(dsi_device_id(y->device)));
     ds_scope *scope = ds_scope_open();
-    ds_status status = start(y, dy);
+    ds_status status = backward_start(y, dy);
     ds_scope_close(scope);
     return status;
 }

@@ -78,7 +78,7 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
 static const dsi_op dsi_op_custom = {"custom", custom_backward, .acquires = true};
 
 /* The user's forward, its temporaries in a scope of their own. */
-static ds_tensor *forward(const ds_op *op, ds_ctx *ctx)
+static ds_tensor *custom_forward(const ds_op *op, ds_ctx *ctx)
 {
     bool was = ds_set_grad(false);
     ds_scope *scope = ds_scope_open();
@@ -99,7 +99,7 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
     for (int i = 0; i < n; i++)
         if (!in[i]) return dsi_null_operand(op->name);
     ds_ctx ctx = {.in = in, .n = n};
-    ds_tensor *y = forward(op, &ctx);
+    ds_tensor *y = custom_forward(op, &ctx);
     if (!y) dsi_null_operand(op->name);
     dsi_node *node = dsi_record_n(&dsi_op_custom, y, in, n);
     if (node) {

@@ -22,7 +22,7 @@ static double weight(int64_t i)
     return 0.5 + (t - floor(t));
 }
 
-static ds_tensor *call(const Check *c)
+static ds_tensor *gradcheck_call(const Check *c)
 {
     ds_tensor *y = c->f(c->arg, c->in, c->n);
     if (!y) return dsi_null_operand("gradcheck");
@@ -35,7 +35,7 @@ static ds_status loss(const Check *c, double *out)
 {
     bool was = ds_set_grad(false);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = call(c);
+    ds_tensor *y = gradcheck_call(c);
     const double *p = y ? ds_data(y) : NULL;
     *out = 0;
     for (int64_t i = 0, n = ds_numel(y); p && i < n; i++) *out += weight(i) * p[i];
@@ -47,7 +47,7 @@ static ds_status loss(const Check *c, double *out)
 static ds_status analytic(const Check *c)
 {
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = call(c);
+    ds_tensor *y = gradcheck_call(c);
     ds_tensor *w = y ? dsi_new(y, y->shape) : NULL;
     double *p = w ? ds_data_mut(w) : NULL;
     for (int64_t i = 0, n = ds_numel(w); p && i < n; i++) p[i] = weight(i);

@@ -1,8 +1,13 @@
-/* autograd/node.c: nodes of the graph: record, save, give, free.
+/* autograd/node.c: nodes of the graph: record, save, accumulate, free.
  *
- * A node knows its inputs by edges: the node that made an input, or the input itself if it is a leaf
- * that collects a gradient, or nothing. It holds what its backward needs. Sequence numbers grow with
- * time, so "newest first" is an order in which every node comes after all that used its output.
+ * Invariants:
+ * - An edge holds the node that made an input; or the input itself, if it is a leaf
+ *   that collects a gradient; or nothing. Edge i is the op's operand i.
+ * - A node holds the tensors that its backward needs, never the handle of its own
+ *   output: that handle holds the node, and neither would be freed.
+ * - A node's dy is the sum of what was accumulated so far. It is written in place
+ *   only if no other handle or storage shares it.
+ * - Nodes are freed from a work list, so deep graphs need no deep stack.
  * SPDX-License-Identifier: MIT */
 #include "node.h"
 
@@ -27,13 +32,13 @@ bool ds_set_grad(bool on)
 
 bool ds_grad_enabled(void) { return !no_grad; }
 
-static bool wants(const ds_tensor *x) { return x && (x->node || x->requires_grad); }
+static bool wants_grad(const ds_tensor *x) { return x && (x->node || x->requires_grad); }
 
 bool dsi_wants_grad(ds_tensor *const *in, int n)
 {
     if (no_grad) return false;
     for (int i = 0; i < n; i++)
-        if (wants(in[i])) return true;
+        if (wants_grad(in[i])) return true;
     return false;
 }
 
@@ -64,10 +69,10 @@ uint64_t dsi_node_next_seq(void) { return next_seq; }
 void dsi_watch_set(dsi_watch *to) { watch = to; }
 bool dsi_watching(void) { return watch != NULL; }
 
-static void note(ds_tensor *y, ds_tensor *const *in, int n)
+static void watch_note(ds_tensor *y, ds_tensor *const *in, int n)
 {
     for (int i = 0; i < n; i++)
-        if (wants(in[i]) && in[i]->node != watch->inside) dsi_list_add(watch, dsi_ref(in[i]));
+        if (wants_grad(in[i]) && in[i]->node != watch->inside) dsi_list_add(watch, dsi_ref(in[i]));
     y->node = dsi_node_ref(watch->inside);
 }
 
@@ -75,13 +80,13 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
 {
     if (!y || !dsi_wants_grad(in, n)) return NULL;
     if (watch) {
-        note(y, in, n);
+        watch_note(y, in, n);
         return NULL;
     }
     dsi_node *node = dsi_node_new(op, n);
     for (int i = 0; i < n; i++) {
         node->in[i].node = in[i] ? dsi_node_ref(in[i]->node) : NULL;
-        node->in[i].leaf = wants(in[i]) && !in[i]->node ? dsi_ref(in[i]) : NULL;
+        node->in[i].leaf = wants_grad(in[i]) && !in[i]->node ? dsi_ref(in[i]) : NULL;
     }
     y->node = node;
     return node;

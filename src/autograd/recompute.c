@@ -65,7 +65,7 @@ ds_tensor *ds_checkpoint_output(ds_tensor *x)
     return x;
 }
 
-static void forget_outputs(Outputs *o)
+static void outputs_free(Outputs *o)
 {
     for (int i = 0; i < o->n; i++) dsi_unref(o->at[i]);
     dsi_list_free(o);
@@ -154,7 +154,8 @@ static void join_backward(dsi_node *n, ds_tensor *dy)
 static const dsi_op dsi_op_join = {"outputs of a checkpoint", join_backward, .takes_pooled = true};
 
 /* One node on all outputs that have a gradient, new; or NULL with the message. The gradients stay in n. */
-static dsi_node *join(const Segment *s, ds_tensor *y, const Outputs *outputs, ds_tensor *dy)
+static dsi_node *join_outputs_of(const Segment *s, ds_tensor *y, const Outputs *outputs,
+                                 ds_tensor *dy)
 {
     struct {
         DSI_LIST(ds_tensor *)
@@ -190,8 +191,10 @@ static dsi_node *find_root(dsi_node *n, ds_tensor *dy)
     Outputs outputs = {0};
     ds_scope *scope = ds_scope_open();
     ds_tensor *y = run_again(n, s, &outputs);
-    dsi_node *root = !y ? NULL : s->given.n ? join(s, y, &outputs, dy) : dsi_node_ref(y->node);
-    forget_outputs(&outputs);
+    dsi_node *root = !y           ? NULL
+                     : s->given.n ? join_outputs_of(s, y, &outputs, dy)
+                                  : dsi_node_ref(y->node);
+    outputs_free(&outputs);
     ds_scope_close(scope); /* what nobody saved goes */
     return root;
 }
@@ -257,7 +260,8 @@ static ds_tensor *run_watched(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, i
     return dsi_scope_return(scope, dsi_ref(y));
 }
 
-static void record(const Segment *s, ds_tensor *y, ds_tensor **in, int n, const dsi_watch *outside)
+static void checkpoint_record(const Segment *s, ds_tensor *y, ds_tensor **in, int n,
+                              const dsi_watch *outside)
 {
     dsi_node_unref(y->node);
     y->node = NULL;
@@ -297,10 +301,10 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
     if (y && y->node == watch.inside) {
         s.shape = y->shape, s.dtype = y->dtype;
         s.n_outputs = outputs.n;
-        record(&s, y, in, n, &watch);
+        checkpoint_record(&s, y, in, n, &watch);
         record_outputs(y, &outputs, watch.inside);
     }
-    forget_outputs(&outputs);
+    outputs_free(&outputs);
     for (int i = 0; i < watch.n; i++) dsi_unref(watch.at[i]);
     dsi_list_free(&watch);
     dsi_node_unref(watch.inside);

@@ -175,7 +175,7 @@ static void call_free(Call *c)
 }
 
 /* n rows of v, from row `from` on. */
-static dsi_view rows_of(dsi_view v, int64_t from, int64_t n)
+static dsi_view view_rows(dsi_view v, int64_t from, int64_t n)
 {
     v.p = (char *)v.p + from * v.s[0] * (int64_t)ds_dtype_size(v.dtype);
     v.d[0] = n;
@@ -187,7 +187,7 @@ static dsi_view rows_of_part(const Call *c, dsi_view v, int r)
 {
     int64_t from = 0;
     for (int k = 0; k < r; k++) from += c->rows[k];
-    v = rows_of(v, from, c->rows[r]);
+    v = view_rows(v, from, c->rows[r]);
     if (c->of_scalars) v.n = 0;
     return v;
 }
@@ -217,7 +217,7 @@ static void same_mode(const ds_module *model, ds_module *replica)
 }
 
 /* x's values -> *copy, made anew if it is not like x. */
-static ds_status refresh(ds_tensor **copy, const ds_tensor *x)
+static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 {
     if (*copy && (*copy)->dtype != x->dtype) {
         dsi_unref(*copy);
@@ -236,7 +236,7 @@ static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
 {
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i), **copy = &dp->buffer[r->number][i];
-        if (!dp->is_parameter[i] && refresh(copy, x) != DS_OK) return ds_error_status();
+        if (!dp->is_parameter[i] && buffer_refresh(copy, x) != DS_OK) return ds_error_status();
         if (!dsi_acquire(x)) return ds_error_status();
         r->memory[i] = dsi_v(dp->is_parameter[i] ? x : *copy);
         r->trained[i] = x->requires_grad;
@@ -260,12 +260,12 @@ static uint64_t seed_of(int r)
 }
 
 /* Its rows of the inputs. Replica 0, on the caller's thread, needs no copy. */
-static ds_status scatter(const Call *c, ds_tensor **in, dsi_replica *r)
+static ds_status input_scatter(const Call *c, ds_tensor **in, dsi_replica *r)
 {
     int64_t from = r->number * c->chunk, left = c->shape[0].d[0] - from;
     for (int j = 0; j < c->n; j++) {
         if (!dsi_acquire(in[j])) return ds_error_status();
-        dsi_view v = rows_of(dsi_v(in[j]), from, left < c->chunk ? left : c->chunk);
+        dsi_view v = view_rows(dsi_v(in[j]), from, left < c->chunk ? left : c->chunk);
         r->in[j] = v;
         r->collects[j] = r->recording && ds_requires_grad(in[j]);
         if (r->worker) continue;
@@ -279,7 +279,7 @@ static ds_status scatter(const Call *c, ds_tensor **in, dsi_replica *r)
     return DS_OK;
 }
 
-static ds_status prepare(const Call *c, ds_tensor **in)
+static ds_status replicas_prepare(const Call *c, ds_tensor **in)
 {
     const ds_data_parallel *dp = c->dp;
     int threads = ds_threads();
@@ -289,7 +289,7 @@ static ds_status prepare(const Call *c, ds_tensor **in)
         int own = threads / dp->replicas + (i < threads % dp->replicas);
         r->threads = own ? own : 1;
         r->recording = ds_grad_enabled();
-        status = scatter(c, in, r);
+        status = input_scatter(c, in, r);
         if (!r->worker || status != DS_OK) continue;
         r->seed = seed_of(i);
         same_mode(dp->replica[0]->module, r->module);
@@ -316,7 +316,7 @@ static bool joins(dsi_view a, dsi_view b)
 }
 
 /* The outputs one below the other; values become a vector, as in PyTorch. */
-static ds_tensor *gather(Call *c)
+static ds_tensor *join_outputs(Call *c)
 {
     dsi_replica *const *replica = c->dp->replica;
     dsi_view y0 = replica[0]->y;
@@ -345,7 +345,7 @@ static ds_tensor *gather(Call *c)
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
 /* sum += v, of sum's shape. */
-static ds_status add(ds_tensor *sum, dsi_view v)
+static ds_status sum_add(ds_tensor *sum, dsi_view v)
 {
     if (v.dtype != sum->dtype) {
         ds_tensor *wide = dsi_new(sum, sum->shape);
@@ -375,7 +375,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
     }
     for (int r = 1; r < c->parts; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
-        if (g.p && add(sum, g) != DS_OK) return NULL;
+        if (g.p && sum_add(sum, g) != DS_OK) return NULL;
     }
     if (!narrow) return sum;
     ds_tensor *rounded = dsi_new(p, p->shape);
@@ -388,7 +388,7 @@ static ds_tensor *join_dx(const Call *c, int j)
     ds_tensor *dx = dsi_new_on(c->share[0]->x[j]->device, c->dtype[j], c->shape[j]);
     for (int r = 0; dx && r < c->parts; r++) {
         int64_t from = r * c->chunk, left = c->shape[j].d[0] - from;
-        dsi_view rows = rows_of(dsi_v(dx), from, left < c->chunk ? left : c->chunk),
+        dsi_view rows = view_rows(dsi_v(dx), from, left < c->chunk ? left : c->chunk),
                  g = c->dp->replica[r]->dx[j];
         if (!(g.p ? dsi_run(dx, copy, g, rows) : dsi_run(dx, fill, 0, rows))) dx = NULL;
     }
@@ -421,7 +421,7 @@ static void give_gradients(dsi_node *n, const Call *c)
             dsi_accumulate_grad(n, c->n + i, sum_over_replicas(c, i));
 }
 
-static void backward(dsi_node *n, ds_tensor *dy)
+static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
 {
     const Call *c = *(Call *const *)dsi_attr(n);
     ds_data_parallel *dp = c->dp;
@@ -442,9 +442,10 @@ static void backward(dsi_node *n, ds_tensor *dy)
     }
 }
 
-static const dsi_op dsi_op_data_parallel = {.name = "data_parallel", .backward = backward};
+static const dsi_op dsi_op_data_parallel = {.name = "data_parallel",
+                                            .backward = data_parallel_backward};
 
-static void forget(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
+static void call_forget(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
@@ -463,7 +464,7 @@ static bool check_inputs(ds_tensor **in, int n)
 }
 
 /* The node of the call; without one, nothing is kept for a backward. */
-static void record(Call *c, ds_tensor **in, ds_tensor *y)
+static void call_record(Call *c, ds_tensor **in, ds_tensor *y)
 {
     ds_data_parallel *dp = c->dp;
     bool has_graph = false;
@@ -479,7 +480,7 @@ static void record(Call *c, ds_tensor **in, ds_tensor *y)
         return;
     }
     dsi_set_attr(node, &c, sizeof(Call *));
-    dsi_set_free_attr(node, forget);
+    dsi_set_free_attr(node, call_forget);
 }
 
 ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
@@ -491,9 +492,9 @@ ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
     if (chunk == samples) return ds_call_n(dp->replica[0]->module, in, n);
     if (!on_the_host(in, n, "input is")) return NULL;
     Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
-    ds_status status = prepare(c, in);
+    ds_status status = replicas_prepare(c, in);
     if (status == DS_OK) status = run_parts(c, dsi_replica_forward);
-    ds_tensor *y = status == DS_OK ? gather(c) : NULL;
-    record(c, in, y);
+    ds_tensor *y = status == DS_OK ? join_outputs(c) : NULL;
+    call_record(c, in, y);
     return y;
 }

@@ -30,7 +30,7 @@ struct ds_ddp {
 };
 
 /* A failure of one rank is one of all. */
-static ds_status all_or_none(const ds_ddp *d, ds_status status)
+static ds_status ddp_all_or_none(const ds_ddp *d, ds_status status)
 {
     if (status != DS_OK && d->comm) dsi_comm_abort(d->comm, ds_error());
     return status;
@@ -43,7 +43,7 @@ static bool is_parameter(const ds_module *m, const ds_tensor *x)
     return false;
 }
 
-static ds_status broadcast(const Buffers *b)
+static ds_status ddp_broadcast(const Buffers *b)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < b->n; i++)
@@ -64,7 +64,7 @@ static void note_buffers(ds_ddp *d)
     ds_state_free(state);
 }
 
-static ds_status prepare(ds_ddp *d, const ds_ddp_opts *o)
+static ds_status ddp_prepare(ds_ddp *d, const ds_ddp_opts *o)
 {
     if (dsi_flat_begin_equal(d->module, d->comm, NULL) != DS_OK) return ds_error_status();
     if (!o->no_broadcast_buffers) note_buffers(d);
@@ -95,7 +95,7 @@ ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
     d->module = module;
     if (ds_comm_size(comm) == 1) return d;
     d->comm = comm;
-    if (all_or_none(d, prepare(d, &opts)) == DS_OK) return d;
+    if (ddp_all_or_none(d, ddp_prepare(d, &opts)) == DS_OK) return d;
     ds_ddp_free(d);
     return NULL;
 }
@@ -126,12 +126,12 @@ ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
     if (!d) return dsi_null_operand("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
-    if (send && all_or_none(d, broadcast(&d->buffers)) != DS_OK) return NULL;
+    if (send && ddp_all_or_none(d, ddp_broadcast(&d->buffers)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
 }
 
 /* The mean gradients, which lie in the buckets, to the parameters. */
-static ds_status hand_over(const ds_ddp *d)
+static ds_status ddp_hand_over(const ds_ddp *d)
 {
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
@@ -151,6 +151,6 @@ ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
     if (status == DS_OK) status = ds_backward(loss);
     if (status == DS_OK) status = dsi_reduce_end(d->reduce);
     if (status == DS_OK) status = dsi_reduce_wait(d->reduce);
-    if (status == DS_OK) status = hand_over(d);
-    return all_or_none(d, status);
+    if (status == DS_OK) status = ddp_hand_over(d);
+    return ddp_all_or_none(d, status);
 }

@@ -47,14 +47,14 @@ static ds_tensor *same_part(const dsi_ema *e, int i)
                       x ? dsi_shape_text(x->shape) : "not there");
 }
 
-static ds_status publish(const dsi_ema *e)
+static ds_status averages_publish(const dsi_ema *e)
 {
     return e->parts.publish ? e->parts.publish(e->parts.arg) : DS_OK;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
 
-static bool start(dsi_ema *e, int i)
+static bool average_start(dsi_ema *e, int i)
 {
     Average *a = &e->at[i];
     ds_tensor *x = part_of(e, i);
@@ -86,7 +86,7 @@ dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts)
         Average *a = &e->at[e->n];
         a->p = dsi_ref(ds_module_param_at(model, e->n, &path));
         a->path = dsi_strdup(path);
-        good = start(e, e->n++);
+        good = average_start(e, e->n++);
     }
     ds_scope_close(scope);
     if (good) return e;
@@ -164,7 +164,7 @@ static void drop_own(dsi_ema *e)
 }
 
 /* Averages, or what was trained, into the parts and to the module. */
-static ds_status put(dsi_ema *e, bool averages)
+static ds_status average_put(dsi_ema *e, bool averages)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < e->n; i++) {
@@ -173,7 +173,7 @@ static ds_status put(dsi_ema *e, bool averages)
         ds_tensor *x = same_part(e, i);
         status = x ? dsi_copy(x, averages ? a->average : a->own) : ds_error_status();
     }
-    return status == DS_OK ? publish(e) : status;
+    return status == DS_OK ? averages_publish(e) : status;
 }
 
 ds_status dsi_ema_swap(dsi_ema *e)
@@ -182,11 +182,11 @@ ds_status dsi_ema_swap(dsi_ema *e)
     bool in = !e->swapped;
     ds_status status = in ? keep_own(e) : DS_OK;
     if (status == DS_OK) {
-        status = put(e, in);
+        status = average_put(e, in);
         if (status == DS_OK)
             e->swapped = in;
         else if (in)
-            put(e, false);
+            average_put(e, false);
     }
     if (!e->swapped) drop_own(e);
     return status;
@@ -208,7 +208,7 @@ static ds_dims entry_shape(const Average *a)
     return whole ? a->p->shape : a->average->shape;
 }
 
-static ds_status add_entry(ds_state *state, const Average *a)
+static ds_status average_add(ds_state *state, const Average *a)
 {
     int64_t stride[DS_MAX_DIMS];
     ds_dims shape = entry_shape(a);
@@ -224,7 +224,7 @@ ds_state *dsi_ema_state(const dsi_ema *e)
     ds_state *state = ds_state_new();
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < e->n; i++)
-        if (e->at[i].average) status = add_entry(state, &e->at[i]);
+        if (e->at[i].average) status = average_add(state, &e->at[i]);
     ds_scope_close(scope);
     if (status == DS_OK) return state;
     ds_state_free(state);

@@ -5,7 +5,7 @@
 #include "base/int.h"
 #include "base/mem.h"
 
-static int64_t size_of(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype); }
+static int64_t layout_size(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype); }
 
 /* ---- model state ----------------------------------------------------------------------------------------- */
 
@@ -37,15 +37,15 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
         e.file = e.optimizer;
         e.optimizer = dsi_offload_needs(&o->files, n.own, s->moments + 1);
     }
-    e.parameters = (n.all - n.divided) * size_of(o->dtype);
+    e.parameters = (n.all - n.divided) * layout_size(o->dtype);
     if (n.divided && away(o)) {
         int64_t in_memory = n.own < o->param_files.max_in_cpu ? n.own : o->param_files.max_in_cpu;
         e.parameters += dsi_param_swap_needs(&o->param_files, n.own, n.slice, o->dtype);
-        e.file += (n.own - in_memory) * size_of(o->dtype);
+        e.file += (n.own - in_memory) * layout_size(o->dtype);
     } else if (n.divided) {
-        e.parameters += n.own * size_of(o->dtype);
+        e.parameters += n.own * layout_size(o->dtype);
     }
-    e.gradients = (partitions(o, s) ? n.own : n.all) * size_of(gradient_dtype(o, s));
+    e.gradients = (partitions(o, s) ? n.own : n.all) * layout_size(gradient_dtype(o, s));
     return e;
 }
 
@@ -55,7 +55,7 @@ static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once
     int64_t whole = dsi_max(at_once, 1), ahead = o->prefetch_bucket / whole * whole;
     int64_t again = o->max_reuse_distance / 2; /* from the end of a forward there and back */
     int64_t n = dsi_min(dsi_max(ahead, again), o->max_live);
-    return dsi_min(dsi_max(n, at_once), divided) * size_of(o->dtype);
+    return dsi_min(dsi_max(n, at_once), divided) * layout_size(o->dtype);
 }
 
 /* Copies of buckets in the dtype that is sent, if it is another one. `bucket`: elements of the largest. */
@@ -65,7 +65,7 @@ static int64_t copies_sent(const dsi_zero_opts *o, const dsi_estimate_sizes *s, 
     ds_dtype dtype = partitions(o, s) ? o->dtype : gradient_dtype(o, s);
     if (s->ranks == 1 || dtype == o->comm_dtype) return 0;
     int64_t n = partitions(o, s) ? 2 * bucket : o->overlap_comm ? all : bucket;
-    return dsi_min(n, all) * size_of(o->comm_dtype);
+    return dsi_min(n, all) * layout_size(o->comm_dtype);
 }
 
 static void add_up(dsi_estimate *e)
@@ -86,8 +86,8 @@ dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_
     dsi_estimate e = state_of(o, s, n);
     bucket = n.divided ? largest : dsi_max(bucket, largest); /* a divided parameter has its own */
     e.passing = s->activations + copies_sent(o, s, s->params, bucket);
-    if (partitions(o, s)) e.passing += dsi_min(2 * bucket, s->params) * size_of(o->dtype);
-    if (ranks > 1) e.passing += largest * size_of(o->dtype);
+    if (partitions(o, s)) e.passing += dsi_min(2 * bucket, s->params) * layout_size(o->dtype);
+    if (ranks > 1) e.passing += largest * layout_size(o->dtype);
     if (n.divided) e.gathered = gathered(o, n.divided, largest);
     add_up(&e);
     return e;
@@ -105,7 +105,7 @@ typedef struct Buckets {
 } Buckets;
 
 /* As reduce.c: before unit k is opened at most one other is left, that on its way. */
-static void open_bucket(Buckets *b, int k)
+static void estimate_open_bucket(Buckets *b, int k)
 {
     for (; b->arrived < b->next - (k == b->next); b->arrived++)
         b->bytes -= b->f->unit[b->arrived].n * b->size;
@@ -130,7 +130,7 @@ static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const d
 static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const dsi_flat *f,
                       const dsi_pass_event *e, int n)
 {
-    Buckets b = {.f = f, .size = size_of(o->dtype)};
+    Buckets b = {.f = f, .size = layout_size(o->dtype)};
     int64_t worst = 0;
     b.missing = dsi_alloc((size_t)f->units * sizeof *b.missing);
     for (int k = 0; k < f->units; k++) b.missing[k] = f->unit[k].count;
@@ -138,7 +138,7 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const
         int k = f->param[e[j].i].unit;
         int64_t held = in_bucket(s, f, &e[j], b.size);
         worst = dsi_max(worst, (held ? e[j].before : dsi_max(e[j].before, e[j].peak)) + b.bytes);
-        open_bucket(&b, k);
+        estimate_open_bucket(&b, k);
         if (held) worst = dsi_max(worst, e[j].peak - held + b.bytes);
         bool becomes_it = dsi_flat_fills_unit(f, e[j].i);
         int64_t copied = becomes_it ? b.bytes - f->unit[k].n * b.size : b.bytes;
@@ -157,9 +157,9 @@ static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *
 {
     int64_t worst = 0, made = 0, counted = s->ranks == 1 && !s->accumulates ? state->gradients : 0;
     for (int j = 0; j < n; j++) {
-        int64_t held = s->accumulates ? 0 : in_bucket(s, f, &e[j], size_of(o->dtype));
+        int64_t held = s->accumulates ? 0 : in_bucket(s, f, &e[j], layout_size(o->dtype));
         worst = dsi_max(worst, dsi_max(e[j].before, e[j].peak - held) + made);
-        if (counted) made += f->param[e[j].i].n * size_of(o->dtype);
+        if (counted) made += f->param[e[j].i].n * layout_size(o->dtype);
     }
     return dsi_max(worst - counted, 0);
 }

@@ -41,7 +41,7 @@ ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
 /* ---- the layout ---------------------------------------------------------------------------------------- */
 
 /* Tokens are exchanged, and gradients divided, among as many ranks as the layer was made for. */
-static bool fits(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
+static bool experts_fit(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
 {
     const dsi_experts *e = shared(model, f->param[i].x);
     int made_for = e ? e->ep_size * dsi_comm_size(e->data) : 0;
@@ -63,7 +63,7 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
         if (x->device != f->param[0].x->device)
             return dsi_refuse("zero: %s is on another device than the last parameter",
                               dsi_flat_path(f, model, f->n - 1)) != NULL;
-        if (!fits(f, model, f->n - 1, o)) return false;
+        if (!experts_fit(f, model, f->n - 1, o)) return false;
     }
     if (f->n) return true;
     return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model)) !=

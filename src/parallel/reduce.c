@@ -50,7 +50,7 @@ struct dsi_reduce {
 
 /* ---- small arithmetic: 16 bits are added in float32 and rounded once --------------------------------------- */
 
-static ds_tensor *as_float(ds_tensor *x)
+static ds_tensor *to_float32(ds_tensor *x)
 {
     if (x->dtype == DS_F32) return x;
     ds_tensor *y = dsi_new_dtype(x, DS_F32, x->shape);
@@ -58,10 +58,10 @@ static ds_tensor *as_float(ds_tensor *x)
 }
 
 /* x += y */
-static ds_status add(ds_tensor *x, ds_tensor *y)
+static ds_status grad_add(ds_tensor *x, ds_tensor *y)
 {
     bool same = x->dtype == y->dtype;
-    ds_tensor *a = same ? x : as_float(x), *b = same ? y : as_float(y);
+    ds_tensor *a = same ? x : to_float32(x), *b = same ? y : to_float32(y);
     if (!a || !b || !dsi_acquire(a, b)) return ds_error_status();
     if (!dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
         return ds_error_status();
@@ -69,13 +69,13 @@ static ds_status add(ds_tensor *x, ds_tensor *y)
 }
 
 /* x *= factor */
-static ds_status scale(ds_tensor *x, double factor)
+static ds_status grad_scale(ds_tensor *x, double factor)
 {
     if (factor == 1 || dsi_run(x, affine, factor, 0.0, dsi_v(x), dsi_v(x))) return DS_OK;
     return ds_error_status();
 }
 
-static ds_status zero(ds_tensor *x)
+static ds_status grad_zero(ds_tensor *x)
 {
     if (x && !dsi_numel(x->shape)) return DS_OK;
     return dsi_fill(x, 0) ? DS_OK : ds_error_status();
@@ -89,7 +89,7 @@ static ds_status zero_gaps(const dsi_flat *f, const dsi_flat_unit *u, const ds_t
     for (int i = u->first; i < u->first + u->count; i++) {
         const dsi_flat_param *p = &f->param[i];
         int64_t next = i + 1 < u->first + u->count ? p[1].at : u->n;
-        if (p->at + p->n < next && zero(dsi_flat_range(full, p->at + p->n, next)) != DS_OK)
+        if (p->at + p->n < next && grad_zero(dsi_flat_range(full, p->at + p->n, next)) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;
@@ -100,7 +100,7 @@ static ds_dtype bucket_dtype(const dsi_reduce *r)
     return r->widen && !r->o.partition ? r->o.accum : r->f->param[0].x->dtype;
 }
 
-static ds_status open_own(dsi_reduce *r, ds_dtype dtype)
+static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 {
     if (r->own && r->own->dtype == dtype) return DS_OK;
     dsi_unref(r->own);
@@ -110,13 +110,13 @@ static ds_status open_own(dsi_reduce *r, ds_dtype dtype)
 
 /* ---- arriving --------------------------------------------------------------------------------------------------- */
 
-static ds_tensor *own_slice(const dsi_reduce *r, int k)
+static ds_tensor *shard_slice(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
     return dsi_flat_range(r->own, u->own_at, u->own_at + u->slice);
 }
 
-static ds_tensor *slice_of(const dsi_reduce *r, int k, const ds_tensor *full)
+static ds_tensor *bucket_slice(const dsi_reduce *r, int k, const ds_tensor *full)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
     return dsi_flat_range(full, u->rank * u->slice, (u->rank + 1) * u->slice);
@@ -132,9 +132,9 @@ static ds_status add_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     if (r->tree) return dsi_tree_add(r->tree, k, b->pieces);
-    ds_tensor *own = own_slice(r, k), *sum = b->direct ? own : slice_of(r, k, b->wire);
-    ds_status status = scale(sum, factor_after(r, k));
-    if (status == DS_OK && !b->direct) status = b->added ? add(own, sum) : dsi_copy(own, sum);
+    ds_tensor *own = shard_slice(r, k), *sum = b->direct ? own : bucket_slice(r, k, b->wire);
+    ds_status status = grad_scale(sum, factor_after(r, k));
+    if (status == DS_OK && !b->direct) status = b->added ? grad_add(own, sum) : dsi_copy(own, sum);
     b->added = true;
     return status;
 }
@@ -156,10 +156,10 @@ static bool scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_
 static ds_status keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    ds_tensor *sum = scatters(r) ? slice_of(r, k, b->wire) : b->wire;
-    if (scale(sum, factor_after(r, k)) != DS_OK) return ds_error_status();
+    ds_tensor *sum = scatters(r) ? bucket_slice(r, k, b->wire) : b->wire;
+    if (grad_scale(sum, factor_after(r, k)) != DS_OK) return ds_error_status();
     if (b->wire == b->full) return DS_OK;
-    return dsi_copy(scatters(r) ? slice_of(r, k, b->full) : b->full, sum);
+    return dsi_copy(scatters(r) ? bucket_slice(r, k, b->full) : b->full, sum);
 }
 
 static ds_status arrive(dsi_reduce *r, int k)
@@ -188,17 +188,17 @@ static ds_status arrive_but(dsi_reduce *r, int n)
 
 /* Before bucket k is there: where buckets go as soon as they have arrived there are two at most, one on its
  * way and one that fills. */
-static ds_status make_room(dsi_reduce *r, int k)
+static ds_status bucket_make_room(dsi_reduce *r, int k)
 {
     return r->o.partition && !r->bucket[k].full ? arrive_but(r, k == r->next) : DS_OK;
 }
 
-static ds_status open_bucket(dsi_reduce *r, int k, ds_dtype dtype)
+static ds_status bucket_open(dsi_reduce *r, int k, ds_dtype dtype)
 {
     Bucket *b = &r->bucket[k];
     const dsi_flat_unit *u = &r->f->unit[k];
     if (b->full && b->full->dtype == dtype) return DS_OK;
-    if (make_room(r, k) != DS_OK) return ds_error_status();
+    if (bucket_make_room(r, k) != DS_OK) return ds_error_status();
     ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
     if (!full || zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
     dsi_unref(b->full);
@@ -209,7 +209,7 @@ static ds_status open_bucket(dsi_reduce *r, int k, ds_dtype dtype)
 /* ---- leaving ---------------------------------------------------------------------------------------------------- */
 
 /* The leaf's gradient to its place in the bucket, which is open. */
-static ds_status move_in(Leaf *l, ds_tensor *x)
+static ds_status bucket_move_in(Leaf *l, ds_tensor *x)
 {
     const dsi_flat *f = l->r->f;
     ds_tensor *g = ds_grad(x),
@@ -217,14 +217,14 @@ static ds_status move_in(Leaf *l, ds_tensor *x)
     ds_status status = dsi_acquire(g) ? DS_OK : ds_error_status();
     /* else backward wrote it there, or DDP left it there, to be added to */
     if (status == DS_OK && g->storage != place->storage)
-        status = l->holds ? add(place, g) : dsi_copy(place, g);
+        status = l->holds ? grad_add(place, g) : dsi_copy(place, g);
     l->holds = true;
     ds_set_grad_of(x, NULL);
     return status;
 }
 
 /* A gradient that fills a bucket becomes the bucket, without a copy. */
-static bool adopt(Leaf *l, ds_tensor *x)
+static bool bucket_adopt(Leaf *l, ds_tensor *x)
 {
     dsi_reduce *r = l->r;
     const dsi_flat_param *p = &r->f->param[l->i];
@@ -248,15 +248,15 @@ static ds_status fill_missing(const dsi_reduce *r, int k)
     for (int i = u->first; status == DS_OK && i < u->first + u->count; i++) {
         ds_tensor *x = r->f->param[i].x;
         if (ds_grad(x))
-            status = move_in(&r->leaf[i], x);
+            status = bucket_move_in(&r->leaf[i], x);
         else if (!r->leaf[i].holds)
-            status = zero(dsi_flat_in_unit(r->f, i, r->bucket[k].full));
+            status = grad_zero(dsi_flat_in_unit(r->f, i, r->bucket[k].full));
     }
     return status;
 }
 
 /* The bucket as it is sent; counted in b->wire. */
-static ds_status load(dsi_reduce *r, Bucket *b)
+static ds_status slice_load(dsi_reduce *r, Bucket *b)
 {
     ds_tensor *wire = b->full;
     if (wire->dtype != r->o.comm) {
@@ -264,21 +264,21 @@ static ds_status load(dsi_reduce *r, Bucket *b)
         if (dsi_copy(wire, b->full) != DS_OK) return ds_error_status();
     }
     b->wire = dsi_ref(wire);
-    return scale(wire, r->before);
+    return grad_scale(wire, r->before);
 }
 
 /* Every rank's piece of each slice to who owns it; one rank has them all. */
-static dsi_request *exchange(dsi_reduce *r, Bucket *b)
+static dsi_request *bucket_exchange(dsi_reduce *r, Bucket *b)
 {
     b->pieces = dsi_ref(r->comm ? dsi_new(b->wire, b->wire->shape) : b->wire);
     return r->comm && b->pieces ? dsi_all_to_all_start(r->comm, dsi_v(b->wire), dsi_v(b->pieces))
                                 : NULL;
 }
 
-static dsi_request *send(dsi_reduce *r, int k)
+static dsi_request *bucket_send(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    if (r->tree) return exchange(r, b);
+    if (r->tree) return bucket_exchange(r, b);
     dsi_view v = dsi_v(b->wire);
     ds_comm *comm = r->f->unit[k].comm;
     b->direct = scatters(r) && r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
@@ -289,17 +289,18 @@ static dsi_request *send(dsi_reduce *r, int k)
     double *squares = b->counted ? &b->squares : NULL;
     if (!scatters(r)) return dsi_all_reduce_start(comm, v, r->op, squares);
     return dsi_reduce_scatter_start(
-        comm, v, dsi_v(b->direct ? own_slice(r, k) : slice_of(r, k, b->wire)), r->op, squares);
+        comm, v, dsi_v(b->direct ? shard_slice(r, k) : bucket_slice(r, k, b->wire)), r->op,
+        squares);
 }
 
 static ds_status leave(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    if (open_bucket(r, k, bucket_dtype(r)) != DS_OK || fill_missing(r, k) != DS_OK ||
-        load(r, b) != DS_OK)
+    if (bucket_open(r, k, bucket_dtype(r)) != DS_OK || fill_missing(r, k) != DS_OK ||
+        slice_load(r, b) != DS_OK)
         return ds_error_status();
     b->direct = false;
-    b->request = send(r, k);
+    b->request = bucket_send(r, k);
     if (!b->request && (r->comm || !b->pieces)) return ds_error_status();
     r->next = k + 1;
     return arrive_but(r, r->o.overlap ? r->f->units : 0);
@@ -325,7 +326,7 @@ static ds_status leave_full(dsi_reduce *r, bool all)
 static void await_room(dsi_reduce *r, int k)
 {
     double begun = dsi_now();
-    r->status = make_room(r, k);
+    r->status = bucket_make_room(r, k);
     r->seconds += dsi_now() - begun;
 }
 
@@ -336,7 +337,7 @@ static void tell_failure(const dsi_reduce *r)
 }
 
 /* Backward writes a gradient right into its bucket. */
-static ds_tensor *place(void *arg, ds_tensor *x)
+static ds_tensor *grad_place(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     dsi_reduce *r = l->r;
@@ -345,7 +346,7 @@ static ds_tensor *place(void *arg, ds_tensor *x)
         bucket_dtype(r) != x->dtype)
         return NULL;
     await_room(r, k);
-    if (r->status == DS_OK) r->status = open_bucket(r, k, x->dtype);
+    if (r->status == DS_OK) r->status = bucket_open(r, k, x->dtype);
     tell_failure(r);
     return r->status == DS_OK ? dsi_flat_in_unit(r->f, l->i, r->bucket[k].full) : NULL;
 }
@@ -359,9 +360,9 @@ static void ready(void *arg, ds_tensor *x)
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
     await_room(r, k);
-    if (r->status == DS_OK && !adopt(l, x)) {
-        r->status = open_bucket(r, k, bucket_dtype(r));
-        if (r->status == DS_OK) r->status = move_in(l, x);
+    if (r->status == DS_OK && !bucket_adopt(l, x)) {
+        r->status = bucket_open(r, k, bucket_dtype(r));
+        if (r->status == DS_OK) r->status = bucket_move_in(l, x);
     }
     if (r->status == DS_OK && sends) {
         r->bucket[k].missing--;
@@ -399,7 +400,7 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
     for (int k = 0; k < r->f->units; k++) r->bucket[k].missing = r->f->unit[k].count;
     if (r->tree) dsi_tree_next(r->tree);
     if (!r->o.partition || r->tree) return DS_OK;
-    return open_own(r, r->widen ? r->o.accum : r->f->param[0].x->dtype);
+    return shard_open(r, r->widen ? r->o.accum : r->f->param[0].x->dtype);
 }
 
 ds_status dsi_reduce_end(dsi_reduce *r)
@@ -444,7 +445,7 @@ int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
         if (b->counted)
             *squares += b->squares;
         else
-            views[n++] = dsi_v(r->o.partition ? own_slice(r, k) : slice_of(r, k, b->full));
+            views[n++] = dsi_v(r->o.partition ? shard_slice(r, k) : bucket_slice(r, k, b->full));
     }
     return n;
 }
@@ -495,7 +496,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     for (int i = 0; i < f->n; i++) {
         r->leaf[i] = (Leaf){r, i, false};
         dsi_set_grad_ready_hook(f->param[i].x, ready, &r->leaf[i]);
-        dsi_set_grad_buffer_hook(f->param[i].x, place);
+        dsi_set_grad_buffer_hook(f->param[i].x, grad_place);
     }
     return r;
 }

@@ -188,7 +188,7 @@ typedef struct Recipe {
     void *arg;
 } Recipe;
 
-static ds_status compare(const ds_state *mine, const ds_state *model)
+static ds_status view_compare(const ds_state *mine, const ds_state *model)
 {
     int n = ds_state_len(mine), wanted = ds_state_len(model);
     for (int i = 0; i < n && i < wanted; i++) {
@@ -220,7 +220,7 @@ static void make_module(void *recipe)
     r->tensors = ds_module_state(r->module);
     if (!r->module && !ds_error()) dsi_fail(DS_EINVAL, "make gave no module");
     r->status = ds_error_status();
-    if (r->status == DS_OK) r->status = compare(r->tensors, a->like->tensors);
+    if (r->status == DS_OK) r->status = view_compare(r->tensors, a->like->tensors);
     if (r->status != DS_OK) snprintf(r->why, sizeof r->why, "%s", ds_error());
     ds_scope_close(scope);
 }

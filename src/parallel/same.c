@@ -19,7 +19,7 @@
 #define ROOM 768 /* of the message */
 
 /* "fc1.weight [8, 4] float32, trained" */
-static void describe(const ds_module *model, dsi_text *to)
+static void model_describe(const ds_module *model, dsi_text *to)
 {
     ds_state *state = ds_module_state(model);
     for (int i = 0; i < ds_state_len(state); i++) {
@@ -52,7 +52,7 @@ static int first_other(const char *text, ds_comm *comm)
 }
 
 /* Of `root`: n bytes at p, on all. */
-static ds_status send(ds_comm *comm, void *p, int64_t n, int root)
+static ds_status difference_send(ds_comm *comm, void *p, int64_t n, int root)
 {
     ds_tensor *x = ds_from_data(DS_U8, ds_shape(n), p);
     if (!x || ds_broadcast(comm, x, root) != DS_OK) return ds_error_status();
@@ -63,7 +63,8 @@ static ds_status send(ds_comm *comm, void *p, int64_t n, int root)
 static int line_length(const char *s) { return (int)strcspn(s, "\n"); }
 
 /* The first line in which mine is not theirs, into text. */
-static void find(const char *mine, const char *theirs, int rank, const char *model, char text[ROOM])
+static void difference_find(const char *mine, const char *theirs, int rank, const char *model,
+                            char text[ROOM])
 {
     for (int n; *mine && *theirs; mine += n + 1, theirs += n + 1) {
         n = line_length(mine);
@@ -77,17 +78,18 @@ static void find(const char *mine, const char *theirs, int rank, const char *mod
              model, rank, line_length(mine), mine, line_length(theirs), theirs);
 }
 
-static ds_status tell(const char *mine, ds_comm *comm, int odd, const char *model)
+static ds_status difference_tell(const char *mine, ds_comm *comm, int odd, const char *model)
 {
     char message[ROOM] = "";
     int64_t n = (int64_t)strlen(mine) + 1;
-    if (send(comm, &n, sizeof n, 0) != DS_OK) return ds_error_status();
+    if (difference_send(comm, &n, sizeof n, 0) != DS_OK) return ds_error_status();
     char *theirs = dsi_alloc((size_t)n);
     if (ds_comm_rank(comm) == 0) memcpy(theirs, mine, (size_t)n);
-    ds_status status = send(comm, theirs, n, 0);
-    if (ds_comm_rank(comm) == odd) find(mine, theirs, odd, model, message);
+    ds_status status = difference_send(comm, theirs, n, 0);
+    if (ds_comm_rank(comm) == odd) difference_find(mine, theirs, odd, model, message);
     dsi_free(theirs);
-    if (status != DS_OK || send(comm, message, ROOM, odd) != DS_OK) return ds_error_status();
+    if (status != DS_OK || difference_send(comm, message, ROOM, odd) != DS_OK)
+        return ds_error_status();
     return dsi_fail(DS_EINVAL, "%s", message);
 }
 
@@ -95,11 +97,11 @@ ds_status dsi_same_model(const ds_module *model, ds_comm *comm)
 {
     ds_scope *scope = ds_scope_open();
     dsi_text text = {0};
-    describe(model, &text);
+    model_describe(model, &text);
     const char *mine = text.s ? text.s : "";
     int odd = first_other(mine, comm);
     ds_status status = odd < 0 ? ds_error_status() : DS_OK;
-    if (odd > 0) status = tell(mine, comm, odd, ds_module_name(model));
+    if (odd > 0) status = difference_tell(mine, comm, odd, ds_module_name(model));
     dsi_text_free(&text);
     ds_scope_close(scope);
     return status;

@@ -39,14 +39,14 @@ void dsi_tree_next(dsi_tree *t)
 }
 
 /* to = x + y */
-static ds_status add(const ds_tensor *x, const ds_tensor *y, const ds_tensor *to)
+static ds_status node_add(const ds_tensor *x, const ds_tensor *y, const ds_tensor *to)
 {
     if (!dsi_acquire(x, y)) return ds_error_status();
     return dsi_run_op(x, binary, DSI_ADD, 1.0, dsi_v(x), dsi_v(y), dsi_v(to)) ? DS_OK
                                                                               : ds_error_status();
 }
 
-static ds_tensor *slice_of(const dsi_tree *t, int l, int k)
+static ds_tensor *level_slice(const dsi_tree *t, int l, int k)
 {
     const dsi_flat_unit *u = &t->f->unit[k];
     return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->slice);
@@ -79,7 +79,7 @@ static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
         for (int i = 0; i + step < f->ranks; i += 2 * step) {
             ds_tensor *x = piece(pieces, slice, i), *place = x;
             if (i == 0 && 2 * step >= f->ranks && to) place = sum = to; /* the last one */
-            if (add(x, piece(pieces, slice, i + step), place) != DS_OK) return NULL;
+            if (node_add(x, piece(pieces, slice, i + step), place) != DS_OK) return NULL;
         }
     return sum;
 }
@@ -91,11 +91,11 @@ ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces)
     while (t->done >> level & 1) level++;
     DSI_ASSERT(level < LEVELS);
     if (open_level(t, level) != DS_OK) return ds_error_status();
-    ds_tensor *to = slice_of(t, level, k), *sum = across(t->f, pieces, level ? NULL : to);
+    ds_tensor *to = level_slice(t, level, k), *sum = across(t->f, pieces, level ? NULL : to);
     if (!sum) return ds_error_status();
     for (int l = 0; l < level; l++) {
         ds_tensor *place = l == level - 1 ? to : sum;
-        if (add(sum, slice_of(t, l, k), place) != DS_OK) return ds_error_status();
+        if (node_add(sum, level_slice(t, l, k), place) != DS_OK) return ds_error_status();
         sum = place;
     }
     return sum == to ? DS_OK : dsi_copy(to, sum);
@@ -109,7 +109,7 @@ ds_tensor *dsi_tree_total(dsi_tree *t)
     while (!(passes >> lowest & 1)) lowest++;
     for (int l = top = lowest; l < LEVELS; l++) {
         if (!(passes >> l & 1) || l == lowest) continue;
-        if (add(t->level[l], t->level[top], t->level[l]) != DS_OK) return NULL;
+        if (node_add(t->level[l], t->level[top], t->level[l]) != DS_OK) return NULL;
         top = l;
     }
     t->done = (int64_t)1 << top;

@@ -70,7 +70,7 @@ static int wait_while(dsi_worker *w, int turn)
     return atomic_load_explicit(&w->turn, memory_order_acquire);
 }
 
-static void *worker_main(void *arg)
+static void *replica_worker_main(void *arg)
 {
     dsi_worker *w = arg;
     while (wait_while(w, CALLERS) == WORKERS) {
@@ -89,7 +89,7 @@ dsi_worker *dsi_worker_new(void)
     sigset_t all, was; /* signals are for the program's own threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    int failure = pthread_create(&w->thread, NULL, worker_main, w);
+    int failure = pthread_create(&w->thread, NULL, replica_worker_main, w);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     if (!failure) return w;
     dsi_fail(DS_ENOMEM, "no thread for a worker: %s", strerror(failure));

@@ -81,7 +81,7 @@ ds_tensor *dsi_to_current(ds_tensor *x)
 }
 
 /* Element i of host memory as a double. */
-static double element(const void *p, ds_dtype dtype, int64_t i)
+static double element_as_double(const void *p, ds_dtype dtype, int64_t i)
 {
     switch (dtype) {
     case DS_F32:
@@ -116,10 +116,10 @@ double ds_item(const ds_tensor *x)
     }
     if (!dsi_acquire(x)) return NAN;
     dsi_view v = dsi_v(x);
-    if (x->device->type->kind == DS_CPU) return element(v.p, x->dtype, 0);
+    if (x->device->type->kind == DS_CPU) return element_as_double(v.p, x->dtype, 0);
     double room;
     if (copy_to_host(x->device, &room, v.p, ds_dtype_size(x->dtype)) != DS_OK) return NAN;
-    return element(&room, x->dtype, 0);
+    return element_as_double(&room, x->dtype, 0);
 }
 
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out)

@@ -96,8 +96,8 @@ typedef void draw_f32(dsi_rng *g, float *x, int64_t n, double a, double b);
 typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
 
 /* Fills x with f32's values, or f64's for a double; `what` begins the message. */
-static ds_tensor *draw(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64, double a,
-                       double b)
+static ds_tensor *draw_values(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64,
+                              double a, double b)
 {
     if (!x) return dsi_null_operand(what);
     if (x->dtype > DS_BF16)
@@ -117,13 +117,13 @@ ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double h
 {
     if (!(low <= high) || isinf(high - low))
         return dsi_refuse("%s: no uniform values from %g to %g", what, low, high);
-    return draw(what, x, dsi_rng_uniform_f32, dsi_rng_uniform_f64, low, high);
+    return draw_values(what, x, dsi_rng_uniform_f32, dsi_rng_uniform_f64, low, high);
 }
 
 ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double std)
 {
     if (!(std >= 0)) return dsi_refuse("%s: std is %g, expected at least 0", what, std);
-    return draw(what, x, dsi_rng_normal_f32, dsi_rng_normal_f64, mean, std);
+    return draw_values(what, x, dsi_rng_normal_f32, dsi_rng_normal_f64, mean, std);
 }
 
 ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape)

@@ -71,7 +71,7 @@ ds_scope *ds_scope_open(void)
     return push();
 }
 
-static bool is_open(const ds_scope *scope)
+static bool scope_is_open(const ds_scope *scope)
 {
     const ds_scope *s = current;
     while (s && s != scope) s = s->up;
@@ -90,7 +90,7 @@ static void pop(void)
 void ds_scope_close(ds_scope *scope)
 {
     if (!scope) return;
-    if (!is_open(scope)) {
+    if (!scope_is_open(scope)) {
         dsi_fail(DS_ESTATE, "scope_close: this scope is not open on this thread");
         return;
     }
@@ -102,7 +102,7 @@ uint64_t dsi_scope_number(const ds_scope *scope) { return scope->number; }
 
 void dsi_scope_close_if(ds_scope *scope, uint64_t number)
 {
-    if (scope && is_open(scope) && scope->number == number) ds_scope_close(scope);
+    if (scope && scope_is_open(scope) && scope->number == number) ds_scope_close(scope);
 }
 
 /* A loop of one's own in which nobody opens a scope: memory grows with each turn, and nothing else says why. */
