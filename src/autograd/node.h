@@ -29,24 +29,24 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
     dsi_record_n(op, y, (ds_tensor *[]){__VA_ARGS__}, \
                  (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 
-/* For backward: a NULL node does nothing, so that no caller need ask. x may be NULL. Saving y, the
- * node's own output, saves a second handle on its storage. */
+/* For backward. A NULL node (nothing is recorded) is ignored. x may be NULL. Saving y, the node's own
+ * output, saves a second handle on its storage. */
 void dsi_save_for_backward(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
-/* forget runs once, when what n saved goes: after its backward, or with a node that never has one. For what
- * backward needs and the node cannot hold. */
+/* forget runs once, when n's saved tensors are released: after its backward, or when n is freed without one. For
+ * memory that the attribute points to. */
 void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n));
 
 bool dsi_needs_input_grad(const dsi_node *n, int i);
 /* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
-/* For who gives a part of the gradient of input i, which has this shape: the sum so far, zeros at first, row-major,
- * to add to. So n parts cost as much as the whole, not n times as much. Counts as given; NULL, with the message,
- * if there is no memory: then, and if the adding fails, dsi_accumulate_grad of NULL says so. */
+/* The sum of the gradients of input i so far, of this shape, row-major, zeros at first: for an op that adds to a part
+ * of it. So the gradients of n slices cost as much memory as one tensor, not as n. Counts as accumulated. NULL, with
+ * the message, if there is no memory: then, and if adding fails, call dsi_accumulate_grad with NULL. */
 ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 /* For an op that writes the whole gradient of input i, which has this shape: row-major memory for it, of like's dtype
@@ -59,16 +59,15 @@ void dsi_node_unref(dsi_node *n); /* frees without recursion */
 /* Backward with d loss / d loss = factor in place of 1, so that a scaled loss costs no op. */
 ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
 
-/* fn runs once in each backward pass that gives leaf a gradient, when all uses of leaf in this pass have
- * given; leaves in the order in which that happens. fn may take the gradient away (ds_set_grad_of). A pass
- * that fails runs none for leaves that are not complete. NULL fn removes the hook. */
+/* fn runs once in each backward pass that gives leaf a gradient, when that gradient is complete. fn may take
+ * it away (ds_set_grad_of). A pass that fails runs no hook for incomplete leaves. NULL removes the hook. */
 void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
 
 /* place, with the hook's arg, says where the first gradient of a pass is to be written, so that it need not be copied
  * there: row-major, of the leaf's shape and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
 void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
 
-/* fn runs after the backward of each node that saved x itself, for whoever brought its storage for that. */
+/* fn runs after the backward of each node that saved x itself: its owner may evict x. */
 void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);
 
 /* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */

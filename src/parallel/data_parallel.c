@@ -3,10 +3,15 @@
  *     call       show each replica the parameters; cut the inputs; all forward at once; join the outputs
  *     backward   cut dy; all backward at once; add the gradients in the order of replicas
  *
- * A call is one node of the caller's graph, with an edge to each input and each parameter of the model. The
- * graphs below the replicas' outputs stay on their threads, in shares, until that node forgets them. Replica
- * 0 runs its backward inside of the node's, on the model's own leaves: what these have collected before is
- * put aside meanwhile, and the sum is added to it as that of any other node.
+ * A call is one node of the caller's graph, with an edge to each input and each
+ * parameter of the model.
+ *
+ * Invariants:
+ * - The graphs of the replicas' outputs stay on their threads, in shares, until
+ *   that node is freed or its backward has run.
+ * - Replica 0 runs its backward inside of the node's, on the model's leaves: their
+ *   gradients so far are put aside, and the sum over the replicas is accumulated
+ *   afterwards as the node's.
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/mem.h"

@@ -75,8 +75,8 @@ static ds_status ddp_prepare(ds_ddp *d, const ds_ddp_opts *o)
                                             .ranks = ds_comm_size(d->comm),
                                             .comm = d->comm,
                                             .bucket = (int64_t)(bytes / ds_dtype_size(dtype)),
-                                            .alone = INT64_MAX,
-                                            .together = INT64_MAX});
+                                            .solo_threshold = INT64_MAX,
+                                            .small_total_threshold = INT64_MAX});
     if (!d->flat) return ds_error_status();
     d->reduce = dsi_reduce_new(d->flat, d->comm,
                                &(dsi_reduce_opts){.overlap = true, .accum = dtype, .comm = dtype});

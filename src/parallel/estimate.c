@@ -173,7 +173,7 @@ dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes 
         const dsi_flat_param *p = &f->param[i];
         elements.all += p->n;
         bucket = dsi_max(bucket, f->unit[p->unit].n);
-        if (!f->unit[p->unit].alone) continue;
+        if (!f->unit[p->unit].solo) continue;
         elements.divided += p->n;
         largest = dsi_max(largest, p->n);
         elements.slice = dsi_max(elements.slice, f->unit[p->unit].slice);

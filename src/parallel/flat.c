@@ -70,7 +70,7 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
            NULL;
 }
 
-static void close_unit(dsi_flat *f)
+static void unit_close(dsi_flat *f)
 {
     dsi_flat_unit *u = &f->unit[f->units++];
     u->n = dsi_round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
@@ -82,7 +82,7 @@ static void close_unit(dsi_flat *f)
 }
 
 /* A unit for such parameters, still without one. */
-static void open_unit(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e, int first)
+static void unit_open(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e, int first)
 {
     dsi_flat_unit *u = &f->unit[f->units];
     int share = e && o->ranks % e->ep_size == 0 ? e->ep_size : 1;
@@ -93,37 +93,37 @@ static void open_unit(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e,
     f->shared |= share > 1;
 }
 
-static void deal_out(dsi_flat *f, const ds_module *model, const dsi_flat_opts *o)
+static void units_make(dsi_flat *f, const ds_module *model, const dsi_flat_opts *o)
 {
     bool closed = true;
-    int64_t together = 0;
+    int64_t small = 0; /* elements of parameters below the threshold so far */
     const dsi_experts *last = NULL;
     f->unit = dsi_alloc((size_t)f->n * sizeof *f->unit);
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
-        bool alone = p->n > o->alone || p->n > o->together - together;
+        bool solo = p->n > o->solo_threshold || p->n > o->small_total_threshold - small;
         const dsi_experts *e = shared(model, p->x);
         ds_comm *had = last ? last->data : NULL, *has = e ? e->data : NULL;
-        if (!alone) together += p->n;
-        if (!closed && (alone || has != had || f->unit[f->units].n + p->n > o->bucket)) {
-            close_unit(f);
+        if (!solo) small += p->n;
+        if (!closed && (solo || has != had || f->unit[f->units].n + p->n > o->bucket)) {
+            unit_close(f);
             closed = true;
         }
         last = e;
         dsi_flat_unit *u = &f->unit[f->units];
-        if (closed) open_unit(f, o, e, i);
+        if (closed) unit_open(f, o, e, i);
         p->unit = f->units;
         p->at = u->n;
         u->n = dsi_round_up(u->n + p->n, DSI_FLAT_ALIGN);
         u->count++;
-        u->alone = alone;
-        closed = alone;
-        if (alone) close_unit(f);
+        u->solo = solo;
+        closed = solo;
+        if (solo) unit_close(f);
     }
-    if (!closed) close_unit(f);
+    if (!closed) unit_close(f);
 }
 
-static int64_t within(int64_t x, int64_t low, int64_t high)
+static int64_t clamp(int64_t x, int64_t low, int64_t high)
 {
     return x < low ? low : x > high ? high : x;
 }
@@ -137,11 +137,11 @@ void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_
 {
     const dsi_flat_param *p = &f->param[i];
     int64_t slice = f->unit[p->unit].slice, from = rank * slice - p->at;
-    *begin = f->partition ? within(from, 0, p->n) : 0;
-    *end = f->partition ? within(from + slice, 0, p->n) : p->n;
+    *begin = f->partition ? clamp(from, 0, p->n) : 0;
+    *end = f->partition ? clamp(from + slice, 0, p->n) : p->n;
 }
 
-static void find_own(dsi_flat *f)
+static void find_own_ranges(dsi_flat *f)
 {
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
@@ -162,8 +162,8 @@ dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o)
         dsi_flat_free(f);
         return NULL;
     }
-    deal_out(f, model, o);
-    find_own(f);
+    units_make(f, model, o);
+    find_own_ranges(f);
     return f;
 }
 
@@ -178,7 +178,7 @@ void dsi_flat_free(dsi_flat *f)
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-static ds_tensor *shaped(const ds_tensor *x, ds_dims shape, int64_t begin)
+static ds_tensor *view_at(const ds_tensor *x, ds_dims shape, int64_t begin)
 {
     int64_t stride[DS_MAX_DIMS];
     dsi_row_major(shape, stride);
@@ -187,34 +187,34 @@ static ds_tensor *shaped(const ds_tensor *x, ds_dims shape, int64_t begin)
 
 ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end)
 {
-    return x ? shaped(x, ds_shape(end - begin), begin) : NULL;
+    return x ? view_at(x, ds_shape(end - begin), begin) : NULL;
 }
 
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 {
-    return unit ? shaped(unit, f->param[i].x->shape, f->param[i].at) : NULL;
+    return unit ? view_at(unit, f->param[i].x->shape, f->param[i].at) : NULL;
 }
 
-static ds_tensor *own_part(const dsi_flat_param *p, const ds_tensor *x, int64_t at)
+static ds_tensor *own_view(const dsi_flat_param *p, const ds_tensor *x, int64_t at)
 {
     int64_t n = p->end - p->begin;
     if (!x || n == 0) return NULL;
-    return shaped(x, n == p->n ? p->x->shape : ds_shape(n), at);
+    return view_at(x, n == p->n ? p->x->shape : ds_shape(n), at);
 }
 
 ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own)
 {
-    return own_part(&f->param[i], own, f->param[i].own_at);
+    return own_view(&f->param[i], own, f->param[i].own_at);
 }
 
 ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 {
-    return own_part(&f->param[i], unit, f->param[i].at + f->param[i].begin);
+    return own_view(&f->param[i], unit, f->param[i].at + f->param[i].begin);
 }
 
 ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole)
 {
-    return own_part(&f->param[i], whole, f->param[i].begin);
+    return own_view(&f->param[i], whole, f->param[i].begin);
 }
 
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i)

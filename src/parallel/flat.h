@@ -1,18 +1,31 @@
-/* parallel/flat.h: parameters laid end to end in units, and who owns which part of them.
+/* parallel/flat.h: parameters laid end to end in units, and which shard of each
+ * unit belongs to which rank.
  *
  * Note [Layout]
- * A model's trained parameters, the last one first, as backward completes their gradients, are dealt out to
- * units: what one collective moves among the ranks that have the same parameters: all of them, or, for experts
- * that ranks share, those of one data group (Note [Experts] of nn/module.h). Each parameter begins at a multiple of DSI_FLAT_ALIGN elements, a unit
- * ends at one of ranks * DSI_FLAT_ALIGN, and is cut into as many slices as there are such ranks:
+ * A model's trained parameters are put into units, the last parameter first, in
+ * the order in which backward completes their gradients. A unit is what one
+ * collective moves among the ranks that have the same parameters: all ranks, or,
+ * for experts that ranks share, those of one data group (Note [Experts] of
+ * nn/module.h). Each parameter begins at a multiple of DSI_FLAT_ALIGN elements. A
+ * unit ends at a multiple of ranks * DSI_FLAT_ALIGN and is cut into as many shards
+ * of `slice` elements as there are ranks:
  *
  *     | fc3.bias fc3.weight fc2.bias .. | fc1.weight                      | ..      2 units,
  *     |  rank 0  |  rank 1  |  rank 2   |  rank 0  |  rank 1   |  rank 2  | ..      3 ranks
  *
- * Rank r owns slice r of every unit; its own buffers (masters, moments, gradients of stages 2 and 3) hold
- * its slices end to end. So gradients are scattered and parameters gathered where they lie, every rank
- * sends as much as the others, and a bucket leaves as soon as its unit is complete. That is also what
- * DeepSpeed's contiguous_gradients and round_robin_gradients are for.
+ * Rank r has shard r of every unit. Its flat buffers (masters, moments, gradients
+ * of stages 2 and 3) hold its shards end to end. So gradients are scattered and
+ * parameters gathered in place, every rank sends as much as the others, and a
+ * bucket is sent as soon as its unit is complete. DeepSpeed's contiguous_gradients
+ * and round_robin_gradients have the same purpose.
+ *
+ * Invariants:
+ * - Indices: i is a parameter of the layout, `index` the same one in the module and
+ *   the optimizer, k a unit.
+ * - Places: `at` counts from the beginning of the unit, `own_at` from that of this
+ *   rank's flat buffers, begin and end from that of the parameter. All in elements.
+ * - A layout does not change after it was made. Without `partition` every rank has
+ *   all elements, and a flat buffer has the units end to end.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_FLAT_H
 #define DSI_PARALLEL_FLAT_H
@@ -34,21 +47,21 @@ typedef struct dsi_range {
 typedef struct dsi_flat_param {
     ds_tensor *x;       /* the model's, counted */
     int index;          /* of ds_module_param_at, and of the optimizer */
-    int unit;           /* it lies in, */
-    int64_t at, n;      /* from this element of it on, n elements */
-    int64_t begin, end; /* its own elements: all of them, or those in this rank's slice */
-    int64_t own_at;     /* where `begin` lies in an own buffer */
+    int unit;           /* that it is in, */
+    int64_t at, n;      /* at this element of the unit; its elements */
+    int64_t begin, end; /* this rank's elements: all, or those in its shard of the unit */
+    int64_t own_at;     /* place of `begin` in this rank's flat buffers */
 } dsi_flat_param;
 
 typedef struct dsi_flat_unit {
     int first, count; /* parameters first .. first + count - 1 */
-    bool alone;       /* the one parameter is large: opts.alone */
+    bool solo;        /* one parameter, above a threshold of the options */
     int rank, ranks;  /* among those that have these parameters */
     ds_comm *comm;    /* of them; borrowed */
     int64_t n;        /* elements, gaps included */
-    int64_t slice;    /* n / ranks */
+    int64_t slice;    /* elements of a shard: n / ranks */
     int64_t base;     /* elements of the units before it */
-    int64_t own_at;   /* where the own slice lies in an own buffer */
+    int64_t own_at;   /* place of this rank's shard in its flat buffers */
 } dsi_flat_unit;
 
 typedef struct dsi_flat {
@@ -59,20 +72,20 @@ typedef struct dsi_flat {
     dsi_flat_param *param; /* [n] */
     dsi_flat_unit *unit;   /* [units] */
     int64_t total;         /* elements of all units */
-    int64_t own;           /* elements of an own buffer: total, or all own slices */
+    int64_t own;           /* elements of a flat buffer: total, or those of this rank's shards */
 } dsi_flat;
 
 typedef struct dsi_flat_opts {
     int rank, ranks;
     ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
-    bool partition; /* own: the slice; else everything */
+    bool partition; /* a rank has its shards; else everything */
     int64_t bucket; /* elements of a unit of several parameters, at most */
-    /* A parameter of more than `alone` elements is a unit by itself, and so are those that come after
-     * smaller ones of `together` elements in all. INT64_MAX: none is. */
-    int64_t alone, together;
+    /* A parameter of more than solo_threshold elements is a unit by itself, and so are those that come
+     * after smaller ones of small_total_threshold elements in all. INT64_MAX: none is. */
+    int64_t solo_threshold, small_total_threshold;
 } dsi_flat_opts;
 
-/* NULL, with the message, if the model has no parameter that requires a gradient, or they lie on several
+/* NULL, with the message, if the model has no parameter that requires a gradient, or they are on several
  * devices. */
 dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o);
 void dsi_flat_free(dsi_flat *f);
@@ -81,8 +94,8 @@ void dsi_flat_free(dsi_flat *f);
 ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end);
 /* Parameter i within `unit`, a tensor [n] laid out as its unit, with the parameter's shape. */
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
-/* The own elements of parameter i within `own`, a tensor [own]: with its shape if it is whole, else 1-D;
- * NULL if there are none. */
+/* This rank's elements of parameter i within `own`, a flat buffer [own]: with its shape if they are all,
+ * else 1-D; NULL if there are none. */
 ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own);
 /* The same elements within `unit`; within `whole`, a tensor of the parameter's shape; within the parameter. */
 ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
@@ -92,11 +105,11 @@ ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
 /* Whether parameter i is all of its unit. */
 bool dsi_flat_fills_unit(const dsi_flat *f, int i);
 
-/* Which elements of parameter i are the own ones of a rank of its unit. */
+/* Which elements of parameter i are in the shard of a rank of its unit. */
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
 
-/* Rank 0's parameters and buffers everywhere; those of shared experts: of the first rank that has them. What
- * `skip` says, or nothing if it is NULL, is left out. */
+/* Broadcasts rank 0's parameters and buffers; those of shared experts from the first rank that has them.
+ * Tensors for which `skip` is true are left out; NULL: none. */
 ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
                                bool (*skip)(const ds_tensor *x));
 /* The ranks that have x: comm, or those of its data group. */

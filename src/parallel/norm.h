@@ -1,12 +1,16 @@
 /* parallel/norm.h: the norm of the gradients of all ranks.
  *
  * Note [Norm]
- * Of each gradient's elements one rank adds the squares, in double: as it adds up the gradients of all ranks, while
- * they are in its registers, or else in a pass over its own slices. The sums are gathered and added in the order of
- * ranks. So every rank has the same norm and takes the same decisions, and stages differ by no more than the
- * rounding of a double, which is lost when the factor becomes a float. The norm is not finite just when a gradient
- * is inf or NaN: it is the search for overflow too. Which parameter it was is asked only then. Where nothing is
- * decided by it, it travels while the parameters are updated.
+ * The squares of each gradient's elements are added by one rank, in double: while
+ * it sums the gradients of all ranks and has them in registers, or else in a pass
+ * over its shards. The sums of the ranks are gathered and added in the order of
+ * ranks. So every rank has the same norm and takes the same decisions, and stages
+ * differ by no more than the rounding of a double, which is lost when the factor
+ * becomes a float.
+ *
+ * The norm is finite unless a gradient is inf or NaN: it is the search for
+ * overflow too. Only after an overflow is the parameter looked for. If no decision
+ * depends on the norm, it is gathered while the parameters are updated.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_NORM_H
 #define DSI_PARALLEL_NORM_H
@@ -14,7 +18,7 @@
 #include "comm/comm.h"
 #include "tensor/tensor.h"
 
-/* g's elements in the order in which they lie; p is NULL, with the message, if they cannot be had. */
+/* g's elements as one line, in their order of memory; p is NULL, with the message, on failure. */
 dsi_view dsi_norm_line(ds_tensor *g);
 
 /* The L2 norm of n lines of one dtype on x's device. */

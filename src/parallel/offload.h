@@ -1,23 +1,26 @@
-/* parallel/offload.h: masters and moments of a rank in a file, of which a step has a few pieces in memory.
+/* parallel/offload.h: masters and moments of a rank on disk, of which a step has
+ * a few blocks in memory.
  *
  * Note [Offload]
- * A rank's own elements (flat.h) are cut into blocks. A block is one stretch of the file: its masters, then each
- * moment, float32:
+ * A rank's elements (flat.h) are cut into blocks. A block is one stretch of the
+ * file: its masters, then each moment, float32:
  *
  *     | masters moments .. of block 0 | masters moments .. of block 1 | ..
  *
- * A step takes block after block through a few buffers: read ahead of the optimizer, written behind it,
+ * A step takes one block after the other through a few buffers: blocks are read
+ * before the optimizer needs them and written while it goes on,
  *
  *     read    0 1 2 3 4 ..            buffer 0  block 0, 4, 8 ..
  *     update      0 1 2 3 ..          buffer 1  block 1, 5, 9 ..
  *     write         0 1 2 ..
  *
- * and what it computes has the bits that it has in memory, for rules know each element alone; for those that do
- * not, a block holds whole parameters. Gradients and the model's parameters lie in memory as ever.
+ * and the results have the bits that they have in memory: an optimizer's rule
+ * updates each element by itself; for the rules that do not, a block holds whole
+ * parameters. Gradients and the model's parameters stay in memory.
  *
- * Outside of a step, who reads a master or a moment (checkpoints, averages) finds a tensor whose storage is away
- * and has it brought (tensor/lazy.c): all of them can be read and written as if they were in memory, and are,
- * until dsi_offload_release or dsi_offload_store.
+ * Outside of a step, masters and moments are lazy tensors (tensor/lazy.c): ops
+ * that read or write one (checkpoints, averages) materialize it from disk, and it
+ * stays in memory until dsi_offload_release or dsi_offload_store.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_OFFLOAD_H
 #define DSI_PARALLEL_OFFLOAD_H

@@ -152,7 +152,7 @@ static ds_status choose_places(dsi_param_swap *h, const ds_module *model, int fi
     for (int k = 0; k < f->units; k++) {
         int64_t slice = f->unit[k].slice;
         h->at[k] = -1;
-        if (k < first || !f->unit[k].alone) continue;
+        if (k < first || !f->unit[k].solo) continue;
         if (slice > o->buffer_size)
             return dsi_fail(DS_EINVAL,
                             "offload_param: %s has %lld elements on each rank, but buffer_size is "

@@ -37,7 +37,7 @@ struct dsi_reduce {
     Bucket *bucket;       /* [f->units] */
     ds_tensor *own;       /* partition: [f->own], counted */
     dsi_tree *tree;       /* has what would be in own; or NULL */
-    bool alone;           /* tree: one rank, one pass: its gradients are the sum, where they lie */
+    bool local;           /* tree: one rank, one pass: its gradients are the sum, in their place */
     bool open;            /* some pass came since the gradients were last forgotten */
     bool widen;           /* gradients are being added up in o.accum, not in their own dtype */
     bool runs;            /* between begin and end: other backward passes are not ours */
@@ -390,7 +390,7 @@ void dsi_reduce_spare_kept(dsi_reduce *r)
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
 {
     if (dsi_reduce_wait(r) != DS_OK) return ds_error_status();
-    r->alone = r->tree && !r->comm && !r->open && last;
+    r->local = r->tree && !r->comm && !r->open && last;
     if (!r->open) r->widen = !last && r->o.accum != r->f->param[0].x->dtype;
     r->open = r->runs = true;
     r->last = last;
@@ -406,9 +406,9 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
 ds_status dsi_reduce_end(dsi_reduce *r)
 {
     r->runs = false;
-    for (int i = 0; r->alone && i < r->f->n; i++)
-        r->alone = ds_grad(r->f->param[i].x); /* else it is zeros, as on several ranks */
-    if (r->alone) return r->status;
+    for (int i = 0; r->local && i < r->f->n; i++)
+        r->local = ds_grad(r->f->param[i].x); /* else it is zeros, as on several ranks */
+    if (r->local) return r->status;
     if (r->status == DS_OK && (r->tree || (r->comm && (r->last || r->o.partition))))
         r->status = leave_full(r, true);
     return r->status;
@@ -417,7 +417,7 @@ ds_status dsi_reduce_end(dsi_reduce *r)
 ds_status dsi_reduce_wait(dsi_reduce *r)
 {
     if (r->status == DS_OK) r->status = arrive_but(r, 0);
-    if (r->status != DS_OK || !r->tree || r->alone || !dsi_reduce_complete(r)) return r->status;
+    if (r->status != DS_OK || !r->tree || r->local || !dsi_reduce_complete(r)) return r->status;
     dsi_unref(r->own);
     r->own = dsi_ref(dsi_tree_total(r->tree));
     return r->own ? DS_OK : (r->status = ds_error_status());
@@ -430,7 +430,7 @@ double dsi_reduce_seconds(const dsi_reduce *r) { return r->seconds; }
 
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)
 {
-    if (r->alone) return ds_grad(r->f->param[i].x);
+    if (r->local) return ds_grad(r->f->param[i].x);
     if (r->o.partition) return dsi_flat_in_own(r->f, i, r->own);
     if (!r->leaf[i].holds && !r->comm) return ds_grad(r->f->param[i].x);
     return dsi_flat_own_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
@@ -452,7 +452,7 @@ int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
 
 void dsi_reduce_reset(dsi_reduce *r)
 {
-    r->open = r->alone = false;
+    r->open = r->local = false;
     if (r->tree) dsi_tree_reset(r->tree);
     for (int i = 0; i < r->f->n; i++) r->leaf[i].holds = false;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].added = false;

@@ -1,13 +1,16 @@
-/* parallel/replica.h: one replica of DataParallel: a module on a thread, and what it and the caller tell each
- * other.
+/* parallel/replica.h: one replica of DataParallel: a module on a thread, and what
+ * it and the caller exchange.
  *
  * Note [Replicas]
- * A tensor belongs to the thread that made it, so a replica has a module of its own, whose parameters and
- * buffers are handles of its thread on memory of the caller's: parameters on the model's, buffers on copies
- * that the caller refreshes. While a replica works the caller changes none of it; while it waits the caller
- * may read what it made. So memory is shared by turns, and handles never: views cross, in both ways.
+ * A tensor belongs to the thread that made it, so a replica has a module of its
+ * own. Its parameters and buffers are handles of its thread on memory of the
+ * caller: parameters on the model's, buffers on copies that the caller refreshes.
  *
- * Replica 0 is the model itself, and works on the caller's thread.
+ * Invariants:
+ * - While a replica works, the caller changes none of that memory; while it waits,
+ *   the caller may read what it made.
+ * - Threads exchange views of memory, never handles.
+ * - Replica 0 is the model itself, and works on the caller's thread.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_REPLICA_H
 #define DSI_PARALLEL_REPLICA_H

@@ -1,9 +1,13 @@
-/* parallel/worker.c: a thread that does one thing at a time for the thread that made it.
+/* parallel/worker.c: a thread that does one job at a time for the thread that
+ * made it.
  *
- * The two take turns: `turn` says who works. Whoever waits for its turn looks at it for SPIN_NS and then
- * sleeps; after PATIENCE_NS it offers its processor at each look, for the other one may need it. A sleeper
- * counts itself before it looks for the last time, and the turn changes before that count is read: one of
- * the two sees the other.
+ * Invariants:
+ * - `turn` says which of the two threads works; only that one changes it. What the
+ *   job works on belongs to that thread.
+ * - The thread that waits polls `turn` for SPIN_NS and then sleeps; after
+ *   PATIENCE_NS it yields its processor at each poll, as the other thread may need
+ *   it. A sleeper counts itself before it polls for the last time, and `turn`
+ *   changes before that count is read: one of the two sees the other.
  * SPDX-License-Identifier: MIT */
 #include "worker.h"
 

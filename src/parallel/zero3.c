@@ -289,7 +289,7 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
     const dsi_flat_unit *l = &z->f->unit[k];
     Unit *u = &z->unit[k];
     *u = (Unit){.z = z, .k = k, .param = l->first};
-    if (!l->alone) return DS_OK;
+    if (!l->solo) return DS_OK;
     u->p = (dsi_partition){.owner = &unit_owner,
                            .x = z->f->param[l->first].x,
                            .comm = l->comm,
@@ -335,7 +335,7 @@ static ds_status make_home(dsi_zero3 *z)
     const dsi_param_swap_opts *o = &z->o.swap;
     int64_t left = o->nvme_path ? o->max_in_cpu : INT64_MAX;
     for (int k = 0; k < f->units && z->first_on_disk == k; k++) {
-        if (f->unit[k].alone) left -= f->unit[k].slice;
+        if (f->unit[k].solo) left -= f->unit[k].slice;
         if (left >= 0) z->first_on_disk++;
     }
     bool disk = z->first_on_disk < f->units;

@@ -77,14 +77,15 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
                            .ranks = ranks,
                            .partition = partition,
                            .bucket = bucket,
-                           .alone = divide ? o->persistence_threshold : INT64_MAX,
-                           .together = divide ? o->model_persistence_threshold : INT64_MAX};
+                           .solo_threshold = divide ? o->persistence_threshold : INT64_MAX,
+                           .small_total_threshold = divide ? o->model_persistence_threshold
+                                                           : INT64_MAX};
 }
 
 static ds_status make_layout(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, dsi_comm_rank(z->comm), ranks);
-    o.comm = z->comm ? z->comm : ranks == 1 ? z->alone : NULL;
+    o.comm = z->comm ? z->comm : ranks == 1 ? z->self : NULL;
     z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
     if (z->o.deterministic && z->flat->shared)
@@ -116,7 +117,7 @@ static ds_status join_shards(const dsi_zero *z)
     for (int i = 0, k; status == DS_OK && i < ds_module_params(z->model); i++) {
         ds_tensor *x = ds_module_param_at(z->model, i, NULL);
         for (k = 0; k < f->n && f->param[k].x != x;) k++;
-        bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].alone;
+        bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].solo;
         if (dsi_zero_init_has(x) && !stays) status = dsi_zero_init_join(x);
     }
     return status;
@@ -248,7 +249,7 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     z->model = model;
     z->optim = optim;
     z->comm = dsi_comm_size(comm) > 1 ? comm : NULL;
-    z->alone = comm ? comm : ds_world();
+    z->self = comm ? comm : ds_world();
     z->o = *o;
     if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
     if (zero_check_opts(&z->o, optim, dsi_comm_size(comm)) != DS_OK) {

@@ -11,8 +11,8 @@
 struct dsi_zero {
     ds_module *model; /* these three are borrowed */
     ds_optim *optim;
-    ds_comm *comm;  /* NULL: one rank */
-    ds_comm *alone; /* where a single rank gathers from its file */
+    ds_comm *comm; /* NULL: one rank */
+    ds_comm *self; /* by which a single rank gathers its parameters from disk */
     dsi_zero_opts o;
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */

@@ -1,15 +1,21 @@
-/* tensor/deferred.c: a ReLU that waits for who reads it.
+/* tensor/deferred.c: a ReLU that is computed when its result is read.
  *
  * Note [Deferred ReLU]
- * max(0, .) and the maximum of a window commute, so max-pooling can do the ReLU on its way, on a quarter
- * of the values, and a pass over the largest tensors of a network is saved. But an op is written and
- * called alone. So the ReLU of a plane set [N,C,H,W] allocates its result and only notes, in the
- * storage, of what it is to be the ReLU. Max-pooling looks for that note; all other ops have it computed
- * as they acquire it (Note [Residency] in acquire.c), which cannot fail.
+ * max(0, .) and the maximum of a window commute, so max-pooling can compute the
+ * ReLU too, on a quarter of the values, and one pass over the largest tensors of a
+ * network is saved. But an op is called alone. So the ReLU of planes [N,C,H,W]
+ * allocates its result and notes in the storage of which tensor it is the ReLU.
+ * Max-pooling looks for that note; all other ops have it computed when they acquire
+ * the result (Note [Residency] in acquire.c), which cannot fail.
  *
- * The source must keep its values until then. Its storage knows its one reader: whoever writes to the
- * source in place (dsi_acquire_to_write) has the reader computed before; a storage whose address has
- * been given out for writing, or of a trained leaf, is never a source.
+ * Invariants:
+ * - relu_of of a storage is the source, counted; the source's storage points back
+ *   by `reader`, at one reader at most.
+ * - The source keeps its values until the ReLU is computed: whoever writes to it in
+ *   place has the reader computed first (dsi_acquire_to_write), as do the functions
+ *   that take its storage away.
+ * - A storage whose address was given out for writing, or of a trained leaf, is
+ *   never a source.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 

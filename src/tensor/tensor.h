@@ -16,7 +16,7 @@
 
 typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_grad_fn */
 
-/* All that this floor must know of the node that made a tensor: how to stop counting on it. */
+/* All that this layer must know of the node that made a tensor: how to release it. */
 typedef struct dsi_grad_fn {
     void (*unref)(dsi_node *node);
 } dsi_grad_fn;
@@ -28,23 +28,23 @@ typedef struct dsi_storage {
     size_t bytes;
     /* Note [Deferred ReLU] */
     struct ds_tensor *relu_of;  /* counted: p is still to be computed as the ReLU of it; or NULL */
-    struct dsi_storage *reader; /* the storage whose relu_of lies here; or NULL */
-    bool written;               /* somebody has had its address for writing */
+    struct dsi_storage *reader; /* the storage whose relu_of is a tensor on this one; or NULL */
+    bool written;               /* its address was given out for writing */
     bool borrowed;              /* p is not its own: see dsi_borrow */
     void (*release)(void *owner); /* of dsi_from_blob, with the last handle; or NULL */
     void *owner;
 } dsi_storage;
 
-/* What those who manage parameters (bucketed reduction, ZeRO) hang on a leaf; few tensors have it. */
+/* Hooks of those who manage parameters (bucketed reduction, ZeRO); few tensors have them. */
 typedef struct dsi_hooks {
     /* dsi_set_grad_ready_hook */
     void (*ready)(void *arg, struct ds_tensor *leaf);
     void *ready_arg;
     /* dsi_set_grad_buffer_hook */
     struct ds_tensor *(*place)(void *ready_arg, struct ds_tensor *leaf);
-    struct ds_tensor *placed; /* what it said, until the gradient is given; borrowed */
-    int uses;   /* edges to this leaf whose nodes the running backward has still to pass */
-    bool given; /* one that has passed gave a gradient */
+    struct ds_tensor *placed; /* its result, until the gradient is accumulated; borrowed */
+    int uses;   /* edges to this leaf whose nodes the running backward has not reached */
+    bool given; /* a node that has run gave it a gradient */
     /* dsi_set_after_use_hook */
     void (*used)(void *arg, struct ds_tensor *x);
     void *used_arg;
@@ -105,8 +105,8 @@ ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(voi
  * handle on y's: dtype, strides, offset. Both dense, of one shape. */
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y);
 
-/* x gives up its storage and keeps all else; fetch brings it back when somebody reads x: it makes x become a
- * row-major tensor that has the values, or says why not. NULL removes it. Note [Lazy tensors] */
+/* Releases x's storage; all else stays. When x is acquired, fetch gives it a row-major storage with the values
+ * (dsi_tensor_set_data), or fails with the message. NULL removes the hook. Note [Lazy tensors] */
 void dsi_release_storage(ds_tensor *x);
 /* A tensor that begins so: row-major, of that shape. */
 ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
@@ -150,9 +150,9 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
 ds_status dsi_make_dense(ds_tensor *x);
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
-/* y, new and of x's layout, is to be x's ReLU: true if it may wait for who reads it. */
+/* Tries to defer y = relu(x); y is new and has x's layout. True: y is computed when it is read. */
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
-ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y still waits; else NULL */
+ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y is not computed yet; else NULL */
 void dsi_flush_relu(dsi_storage *s);              /* computes it; there is one */
 void dsi_drop_deferred_relu(dsi_storage *s);      /* there may be one */
 
@@ -176,7 +176,7 @@ void dsi_scope_close_if(ds_scope *scope, uint64_t number); /* nothing if it is c
 ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double high);
 ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double std);
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
+/* ---- properties -------------------------------------------------------------------------------------------- */
 
 int64_t dsi_numel(ds_dims shape);
 bool dsi_same_shape(ds_dims a, ds_dims b);
