@@ -83,13 +83,13 @@ static ds_status check_input(const Check *c, int k)
 ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *arg, ds_tensor **in,
                        int n, ds_gradcheck_opts opts)
 {
-    if (!f || (n > 0 && !in)) return dsi_null_operand("gradcheck"), DS_EINVAL;
+    if (!f || (n > 0 && !in)) return dsi_null_argument("gradcheck");
     Check c = {f, arg, in, n, opts};
     if (!c.o.eps) c.o.eps = 1e-6;
     if (!c.o.atol) c.o.atol = 1e-5;
     if (!c.o.rtol) c.o.rtol = 1e-3;
     for (int i = 0; i < n; i++) {
-        if (!in[i]) return dsi_null_operand("gradcheck"), DS_EINVAL;
+        if (!in[i]) return dsi_null_argument("gradcheck");
         if (!in[i]->requires_grad) continue;
         if (in[i]->dtype != DS_F64)
             return dsi_fail(DS_EINVAL, "gradcheck: input %d is %s: expected float64", i,

@@ -144,7 +144,7 @@ static ds_status ddp_hand_over(const ds_ddp *d)
 
 ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
-    if (!d || !loss) return dsi_null_operand("ddp_backward"), DS_EINVAL;
+    if (!d || !loss) return dsi_null_argument("ddp_backward");
     if (!d->comm || d->no_sync) return ds_backward(loss);
     dsi_reduce_spare_kept(d->reduce);
     ds_status status = dsi_reduce_begin(d->reduce, true);

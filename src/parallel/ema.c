@@ -112,7 +112,7 @@ void dsi_ema_free(dsi_ema *e)
 
 ds_status dsi_ema_update(dsi_ema *e)
 {
-    if (!e) return dsi_null_operand("ema_update"), DS_EINVAL;
+    if (!e) return dsi_null_argument("ema_update");
     if (e->swapped)
         return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
                                    "swap them back before the next step");
@@ -178,7 +178,7 @@ static ds_status average_put(dsi_ema *e, bool averages)
 
 ds_status dsi_ema_swap(dsi_ema *e)
 {
-    if (!e) return dsi_null_operand("ema_swap"), DS_EINVAL;
+    if (!e) return dsi_null_argument("ema_swap");
     bool in = !e->swapped;
     ds_status status = in ? keep_own(e) : DS_OK;
     if (status == DS_OK) {
@@ -253,7 +253,7 @@ static ds_status check_state(const dsi_ema *e, const ds_state *state)
 
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state)
 {
-    if (!e || !state) return dsi_null_operand("ema_load"), DS_EINVAL;
+    if (!e || !state) return dsi_null_argument("ema_load");
     ds_status status = check_state(e, state);
     ds_state *mine = status == DS_OK ? dsi_ema_state(e) : NULL;
     if (!mine) return ds_error_status();

@@ -48,7 +48,7 @@ static bool experts_fit(const dsi_flat *f, const ds_module *model, int i, const 
     if (!e || !o->comm || made_for == o->ranks) return true;
     return dsi_refuse("zero: %s is of experts that %d of %d ranks share, but here are %d ranks: "
                       "expected the communicator with which the layer was made",
-                      dsi_flat_path(f, model, i), e->ep_size, made_for, o->ranks) != NULL;
+                      dsi_flat_path(f, model, i), e->ep_size, made_for, o->ranks);
 }
 
 /* The trained parameters, last one first. */
@@ -62,12 +62,11 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
         f->param[f->n++] = (dsi_flat_param){.x = dsi_ref(x), .index = i, .n = ds_numel(x)};
         if (x->device != f->param[0].x->device)
             return dsi_refuse("zero: %s is on another device than the last parameter",
-                              dsi_flat_path(f, model, f->n - 1)) != NULL;
+                              dsi_flat_path(f, model, f->n - 1));
         if (!experts_fit(f, model, f->n - 1, o)) return false;
     }
     if (f->n) return true;
-    return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model)) !=
-           NULL;
+    return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model));
 }
 
 static void unit_close(dsi_flat *f)

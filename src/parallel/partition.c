@@ -198,7 +198,7 @@ ds_status dsi_partition_scatter(dsi_partition *p, int root)
 
 ds_status ds_gathered(ds_tensor **params, int n)
 {
-    if (n > 0 && !params) return dsi_null_operand("gathered"), DS_EINVAL;
+    if (n > 0 && !params) return dsi_null_argument("gathered");
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < n; i++) {
         dsi_partition *p = dsi_partition_of(params[i]);
@@ -211,7 +211,7 @@ ds_status ds_gathered(ds_tensor **params, int n)
 
 ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
 {
-    if (n > 0 && !params) return dsi_null_operand("gathered_end"), DS_EINVAL;
+    if (n > 0 && !params) return dsi_null_argument("gathered_end");
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < n; i++) {

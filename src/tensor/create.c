@@ -192,7 +192,7 @@ ds_tensor *ds_rng_state(void)
 
 ds_status ds_set_rng_state(ds_tensor *state)
 {
-    if (!state) return dsi_null_operand("set_rng_state"), DS_EINVAL;
+    if (!state) return dsi_null_argument("set_rng_state");
     if (state->dtype != DS_U8 || state->shape.n != 1 || state->shape.d[0] != DSI_RNG_STATE_BYTES)
         return dsi_fail(DS_EINVAL, "set_rng_state: the state is %s %s: expected uint8 [%d]",
                         ds_dtype_name(state->dtype), dsi_shape_text(state->shape),

@@ -61,16 +61,13 @@ const char *dsi_shape_text(ds_dims shape)
 static bool shape_fits(ds_dims shape, ds_dtype dtype, size_t *bytes)
 {
     size_t total = ds_dtype_size(dtype);
-    if (!total)
-        return dsi_fail(DS_EINVAL, "tensor: there is no dtype number %d", (int)dtype) == DS_OK;
+    if (!total) return dsi_refuse("tensor: there is no dtype number %d", (int)dtype);
     if (shape.n < 0 || shape.n > DS_MAX_DIMS)
-        return dsi_fail(DS_EINVAL, "tensor: %d dimensions: expected 0 to %d", shape.n,
-                        DS_MAX_DIMS) == DS_OK;
+        return dsi_refuse("tensor: %d dimensions: expected 0 to %d", shape.n, DS_MAX_DIMS);
     bool empty = false;
     for (int i = 0; i < shape.n; i++) {
         if (shape.d[i] < 0)
-            return dsi_fail(DS_EINVAL, "tensor: shape %s has a negative size",
-                            dsi_shape_text(shape)) == DS_OK;
+            return dsi_refuse("tensor: shape %s has a negative size", dsi_shape_text(shape));
         empty |= shape.d[i] == 0;
     }
     for (int i = 0; i < shape.n && !empty; i++)
