@@ -78,7 +78,7 @@ static int class_of(size_t bytes, size_t *rounded)
 }
 
 /* The size of the blocks of a class. */
-static size_t bytes_of(int class)
+static size_t block_bytes(int class)
 {
     if (class < 4) return (size_t)(class + 1) * ALIGNMENT;
     size_t quarter = (size_t)1 << ((class - 4) / 4);
@@ -154,7 +154,7 @@ void dsi_cache_empty(dsi_device *d)
     if (!d->cache) return;
     for (int i = 0; i < CLASSES; i++) {
         Stack *stack = &d->cache->free[i];
-        d->cache->use.held -= (size_t)stack->n * bytes_of(i);
+        d->cache->use.held -= (size_t)stack->n * block_bytes(i);
         while (stack->n) d->type->free(d, stack->at[--stack->n]);
         dsi_list_free(stack);
     }

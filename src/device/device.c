@@ -35,7 +35,7 @@ static _Thread_local bool without_fusions;             /* dsi_device_set_fusions
 
 static const dsi_fusions no_fusions;
 
-static const dsi_device_type *type_of(ds_device_kind kind)
+static const dsi_device_type *device_type(ds_device_kind kind)
 {
     if (pretended && pretended->kind == kind) return pretended;
     return (unsigned)kind < KINDS ? types[kind] : NULL;
@@ -59,11 +59,11 @@ static void close_devices(void)
         }
 }
 
-bool dsi_device_built(ds_device_kind kind) { return type_of(kind) != NULL; }
+bool dsi_device_built(ds_device_kind kind) { return device_type(kind) != NULL; }
 
 const char *dsi_device_why_none(ds_device_kind kind)
 {
-    const dsi_device_type *type = type_of(kind);
+    const dsi_device_type *type = device_type(kind);
     if (type) return type->why_none ? type->why_none() : "";
     return "this build is without CUDA (cmake found no cuda.h; docs/gpu.md): use the CPU";
 }
@@ -116,7 +116,7 @@ static ds_status read_fusions(void)
 static dsi_device *open_device(ds_device which)
 {
     dsi_device *d = dsi_alloc(sizeof *d);
-    d->type = type_of(which.kind);
+    d->type = device_type(which.kind);
     d->index = which.index;
     d->stream.device = d;
     if (read_fusions() != DS_OK || d->type->open(d, which.index) != DS_OK) {
@@ -141,7 +141,7 @@ ds_device dsi_device_id(const dsi_device *d) { return (ds_device){d->type->kind,
 ds_status dsi_device_describe(ds_device which, char *text, size_t room)
 {
     if (!is_there(which)) return ds_error_status();
-    const dsi_device_type *type = type_of(which.kind);
+    const dsi_device_type *type = device_type(which.kind);
     if (type->describe) return type->describe(which.index, text, room);
     snprintf(text, room, "%s", type->name);
     return DS_OK;
@@ -295,7 +295,7 @@ const char *ds_device_name(ds_device device)
 
 int ds_device_count(ds_device_kind kind)
 {
-    const dsi_device_type *type = type_of(kind);
+    const dsi_device_type *type = device_type(kind);
     return type ? type->count() : 0;
 }
 

@@ -16,7 +16,7 @@ typedef struct dsi_device_type {
     ds_device_kind kind;
     int (*count)(void);            /* 0: none here */
     const char *(*why_none)(void); /* then: one line; NULL for a kind that every machine has */
-    ds_status (*describe)(int index, char *text, size_t room); /* optional: name, size */
+    ds_status (*describe)(int index, char *text, size_t size); /* optional: name, size */
     ds_status (*open)(dsi_device *d, int index);               /* sets d->kernels, d->own_fusions */
     void (*close)(dsi_device *d);
     void *(*alloc)(dsi_device *d, size_t bytes); /* 64-byte aligned; NULL: full, or broken */
@@ -33,7 +33,7 @@ typedef struct dsi_device_type {
     ds_status (*copy)(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes);
     ds_status (*record)(dsi_stream *s, dsi_event *e); /* may be recorded again */
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
-    void (*forget)(dsi_device *d, dsi_event *e);      /* frees what record made */
+    void (*free_event)(dsi_device *d, dsi_event *e);  /* frees what record made */
     ds_status (*sync)(dsi_stream *s);
     /* Waits for s; the fault flag -> *out; clears it. NULL: kernels set none. */
     ds_status (*take_fault)(dsi_stream *s, dsi_fault *out);

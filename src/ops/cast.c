@@ -28,7 +28,7 @@ static ds_tensor *converted(const ds_tensor *x, ds_dtype dtype)
 }
 
 /* Across devices go row-major elements of one dtype; so x is made such first. */
-static ds_tensor *moved(ds_tensor *x, dsi_device *to, ds_dtype dtype)
+static ds_tensor *cast_moved(ds_tensor *x, dsi_device *to, ds_dtype dtype)
 {
     ds_tensor *from = x->dtype == dtype ? x : converted(x, dtype);
     if (from && !dsi_is_contiguous(from)) {
@@ -46,7 +46,7 @@ ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
     if (!to) return NULL;
     if (to == x->device && x->dtype == dtype) return x;
 
-    ds_tensor *y = to == x->device ? converted(x, dtype) : moved(x, to, dtype);
+    ds_tensor *y = to == x->device ? converted(x, dtype) : cast_moved(x, to, dtype);
 
     if (!y || !dsi_is_float(y)) return y;
     dsi_set_attr(dsi_record(&dsi_op_cast, y, x), &(From){dsi_device_id(x->device), x->dtype},

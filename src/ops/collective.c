@@ -25,8 +25,8 @@ static void exchange_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_exchange_rows = {.name = "exchange_rows", .backward = exchange_backward};
 
-static void remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t *to,
-                     const int64_t *from)
+static void collective_remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t *to,
+                                const int64_t *from)
 {
     size_t bytes = (size_t)ds_comm_size(c) * sizeof *to;
     Exchange *e = n ? dsi_alloc(sizeof *e + 2 * bytes) : NULL;
@@ -54,6 +54,6 @@ ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const i
 
     if (!y || ds_all_to_all_rows(c, y, from, x, to) != DS_OK) return NULL;
 
-    remember(dsi_record(&dsi_op_exchange_rows, y, x), x, c, to, from);
+    collective_remember(dsi_record(&dsi_op_exchange_rows, y, x), x, c, to, from);
     return y;
 }

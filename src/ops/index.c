@@ -14,13 +14,13 @@ typedef struct Embedding {
 } Embedding;
 
 /* contiguous indices as [M] */
-static dsi_view flat(const ds_tensor *index)
+static dsi_view embedding_flat(const ds_tensor *index)
 {
     return dsi_v_shape(index, ds_shape(dsi_numel(index->shape)));
 }
 
 /* [..., D] as [M, D] */
-static dsi_view rows(const ds_tensor *y, int64_t width)
+static dsi_view embedding_rows(const ds_tensor *y, int64_t width)
 {
     ds_dims lead = y->shape;
     lead.n--;
@@ -33,8 +33,8 @@ static void embedding_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *index = dsi_saved_tensor(n, 0), *dw = dsi_new_grad(n, 0, dy, e->weight);
     ds_tensor *g = ds_contiguous(dy);
     bool done = dw && g &&
-                dsi_run(dw, scatter_rows, rows(g, e->weight.d[1]), flat(index), e->padding_idx,
-                        dsi_v(dw));
+                dsi_run(dw, scatter_rows, embedding_rows(g, e->weight.d[1]), embedding_flat(index),
+                        e->padding_idx, dsi_v(dw));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dw));
 }
 
@@ -68,7 +68,8 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
     shape.d[shape.n++] = w->shape.d[1];
     ds_tensor *y = dsi_new(w, shape);
 
-    if (!y || !dsi_run_index(y, gather_rows, dsi_v(w), flat(index), rows(y, w->shape.d[1])))
+    if (!y || !dsi_run_index(y, gather_rows, dsi_v(w), embedding_flat(index),
+                             embedding_rows(y, w->shape.d[1])))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
@@ -168,7 +169,7 @@ static ds_dims without(ds_dims x, int dim, bool keep)
 }
 
 /* [outer, 1, inner]: what is left of x seen around dim. */
-static ds_dims left(const dsi_view *x) { return ds_shape(x->d[0], 1, x->d[2]); }
+static ds_dims max_left(const dsi_view *x) { return ds_shape(x->d[0], 1, x->d[2]); }
 
 typedef struct Max {
     ds_dims x; /* shape */
@@ -182,7 +183,8 @@ static void max_backward(dsi_node *n, ds_tensor *dy)
     bool done = false;
     if (dx && g) {
         dsi_view v = dsi_v_around(dx, m->dim);
-        done = dsi_run(dx, scatter_add, dsi_v_shape(g, left(&v)), dsi_v_shape(index, left(&v)), v);
+        done = dsi_run(dx, scatter_add, dsi_v_shape(g, max_left(&v)),
+                       dsi_v_shape(index, max_left(&v)), v);
     }
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
@@ -196,9 +198,10 @@ static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
     dsi_view v = dsi_v_around(x, dim);
     ds_tensor *index = dsi_new_dtype(x, DS_I64, shape);
     if (!index) return NULL;
-    dsi_view values = y ? dsi_v_shape(y, left(&v)) : dsi_v(NULL);
+    dsi_view values = y ? dsi_v_shape(y, max_left(&v)) : dsi_v(NULL);
     return dsi_result_if(
-        dsi_run_op(index, reduce, DSI_MAX, 1.0, v, values, dsi_v_shape(index, left(&v))), index);
+        dsi_run_op(index, reduce, DSI_MAX, 1.0, v, values, dsi_v_shape(index, max_left(&v))),
+        index);
 }
 
 /* dim from the front; -1, with the message: of nothing there is no maximum. */

@@ -10,7 +10,7 @@
 #include "op.h"
 
 /* x with its last two dimensions exchanged. */
-static ds_tensor *transposed(const ds_tensor *x)
+static ds_tensor *matmul_transposed(const ds_tensor *x)
 {
     ds_dims shape = x->shape;
     int64_t stride[DS_MAX_DIMS];
@@ -72,9 +72,9 @@ static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
     if (dsi_needs_input_grad(n, 0))
-        dsi_accumulate_grad(n, 0, gradient_of(a, dy, dy, transposed(b)));
+        dsi_accumulate_grad(n, 0, gradient_of(a, dy, dy, matmul_transposed(b)));
     if (dsi_needs_input_grad(n, 1))
-        dsi_accumulate_grad(n, 1, gradient_of(b, dy, transposed(a), dy));
+        dsi_accumulate_grad(n, 1, gradient_of(b, dy, matmul_transposed(a), dy));
 }
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, .acquires = true};
@@ -112,7 +112,7 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 /* ---- linear ------------------------------------------------------------------------------------------ */
 
 /* A matrix as a batch of one; and its transpose. */
-static dsi_view matrix(const ds_tensor *x)
+static dsi_view matmul_matrix(const ds_tensor *x)
 {
     return (dsi_view){.p = dsi_v(x).p,
                       .dtype = x->dtype,
@@ -137,12 +137,14 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
 
     if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] w [out,in] */
-        bool done = dx && dsi_run(dx, matmul, matrix(dy), matrix(w), none, matrix(dx));
+        bool done = dx && dsi_run(dx, matmul, matmul_matrix(dy), matmul_matrix(w), none,
+                                  matmul_matrix(dx));
         dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
     if (dsi_needs_input_grad(n, 1)) {
         ds_tensor *dw = dsi_new_grad(n, 1, w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
-        bool done = dw && dsi_run(dw, matmul, matrix_t(dy), matrix(x), none, matrix(dw));
+        bool done = dw &&
+                    dsi_run(dw, matmul, matrix_t(dy), matmul_matrix(x), none, matmul_matrix(dw));
         dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     }
     if (dsi_needs_input_grad(n, 2)) {
@@ -193,7 +195,8 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 
     ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
 
-    if (!y || !dsi_run(y, matmul, matrix(x), matrix_t(w), dsi_v(b), matrix(y))) return NULL;
+    if (!y || !dsi_run(y, matmul, matmul_matrix(x), matrix_t(w), dsi_v(b), matmul_matrix(y)))
+        return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_linear, y, x, w, b);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);

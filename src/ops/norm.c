@@ -9,7 +9,7 @@
 /* ---- batch_norm -------------------------------------------------------------------------------------- */
 
 /* x [N,C,...] with further dimensions that lie as one, seen as [N,C,I]. */
-static dsi_view channels(const ds_tensor *x)
+static dsi_view norm_channels(const ds_tensor *x)
 {
     dsi_view v = dsi_v(x);
     int64_t size = 1, stride;
@@ -51,8 +51,8 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *dw = dsi_needs_input_grad(n, 1) ? dsi_new_dtype(mean, o->weight, mean->shape) : NULL;
     ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
-                dsi_run(x, batch_norm_dx, o->batch, channels(g), channels(x), dsi_v(mean),
-                        dsi_v(rstd), dsi_v(weight), dx ? channels(dx) : dsi_v(NULL), dsi_v(dw),
+                dsi_run(x, batch_norm_dx, o->batch, norm_channels(g), norm_channels(x), dsi_v(mean),
+                        dsi_v(rstd), dsi_v(weight), dx ? norm_channels(dx) : dsi_v(NULL), dsi_v(dw),
                         dsi_v(db));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
@@ -124,7 +124,7 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
     *mean = o.running_mean;
     if (batch) {
         *mean = dsi_new_upcast(x, c), var = dsi_new_upcast(x, c);
-        if (!*mean || !dsi_run(var, batch_stats, channels(x), dsi_v(*mean), dsi_v(var)))
+        if (!*mean || !dsi_run(var, batch_stats, norm_channels(x), dsi_v(*mean), dsi_v(var)))
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
         bool update = o.running_mean && !ds_recomputing();
@@ -150,8 +150,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     ds_tensor *mean, *rstd, *y = dsi_new_like(x);
 
     if (!y || !statistics(x, o, batch, &mean, &rstd)) return NULL;
-    if (!dsi_run(y, batch_norm, channels(x), dsi_v(mean), dsi_v(rstd), dsi_v(o.weight),
-                 dsi_v(o.bias), channels(y)))
+    if (!dsi_run(y, batch_norm, norm_channels(x), dsi_v(mean), dsi_v(rstd), dsi_v(o.weight),
+                 dsi_v(o.bias), norm_channels(y)))
         return NULL;
 
     /* without batch, mean is the running one itself: later training moves it, as it does in PyTorch */

@@ -48,7 +48,7 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
 
 /* a + alpha b, for sub and add_scaled too; op: the name that messages begin with. */
-static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
+static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 {
     Binary o = {.alpha = alpha};
     ds_dims shape;
@@ -66,11 +66,11 @@ static ds_tensor *add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
     return y;
 }
 
-ds_tensor *ds_add(ds_tensor *a, ds_tensor *b) { return add("add", a, b, 1); }
-ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b) { return add("sub", a, b, -1); }
+ds_tensor *ds_add(ds_tensor *a, ds_tensor *b) { return pointwise_add("add", a, b, 1); }
+ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b) { return pointwise_add("sub", a, b, -1); }
 ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
 {
-    return add("add_scaled", a, b, alpha);
+    return pointwise_add("add_scaled", a, b, alpha);
 }
 
 /* dy x summed to `shape`; where there is a sum, products are not rounded before it */
@@ -140,7 +140,7 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 }
 
 /* Any dtype: labels are compared too. No gradient: a step has none. */
-static ds_tensor *compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
+static ds_tensor *pointwise_compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
 {
     const char *op = dsi_compare_name(how);
     ds_dims shape;
@@ -154,8 +154,8 @@ static ds_tensor *compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
         dsi_run_op(y, compare, how, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)), y);
 }
 
-ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare(DSI_EQ, a, b); }
-ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare(DSI_LT, a, b); }
+ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return pointwise_compare(DSI_EQ, a, b); }
+ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return pointwise_compare(DSI_LT, a, b); }
 
 /* ---- where ------------------------------------------------------------------------------------------- */
 

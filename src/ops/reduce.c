@@ -57,7 +57,7 @@ static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
     return true;
 }
 
-static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
+static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
 {
     Sum s;
     if (!x) return dsi_null_operand(op);
@@ -80,5 +80,11 @@ static ds_tensor *reduce(const char *op, ds_tensor *x, ds_reduce_opts o, bool me
 
 ds_tensor *ds_sum(ds_tensor *x) { return ds_sum_with(x, (ds_reduce_opts){0}); }
 ds_tensor *ds_mean(ds_tensor *x) { return ds_mean_with(x, (ds_reduce_opts){0}); }
-ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("sum", x, opts, false); }
-ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts) { return reduce("mean", x, opts, true); }
+ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts)
+{
+    return reduce_op("sum", x, opts, false);
+}
+ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts)
+{
+    return reduce_op("mean", x, opts, true);
+}

@@ -330,7 +330,7 @@ static bool cat_check(ds_tensor **x, int n, int dim)
 }
 
 /* Copies the parts to their places in y. */
-static bool join(ds_tensor *y, ds_tensor **x, const Cat *c)
+static bool shape_join(ds_tensor *y, ds_tensor **x, const Cat *c)
 {
     for (int i = 0; y && i < c->n; i++)
         if (dsi_copy(sliced(y, c->dim, c->begin[i], c->begin[i + 1]), x[i]) != DS_OK) return false;
@@ -355,7 +355,7 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
     shape.d[dim] = c->begin[n];
     ds_tensor *y = dsi_new(x[0], shape);
 
-    if (!join(y, x, c)) y = NULL;
+    if (!shape_join(y, x, c)) y = NULL;
 
     dsi_set_attr(dsi_record_n(&dsi_op_cat, y, x, n), c, bytes);
     dsi_free(c);

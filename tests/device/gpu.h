@@ -100,7 +100,7 @@ static void events_order_streams(void **state)
         CHECK_INT(d->type->wait(&d->stream, &e), DS_OK);
     }
     CHECK_INT(d->type->sync(&d->stream), DS_OK);
-    d->type->forget(d, &e);
+    d->type->free_event(d, &e);
     CHECK(!e.handle);
 }
 

@@ -127,9 +127,9 @@ int64_t dsi_cpu_l2_bytes(void)
     return known;
 }
 
-static int count(void) { return 1; }
+static int cpu_count(void) { return 1; }
 
-static ds_status open_cpu(dsi_device *d, int index)
+static ds_status cpu_open(dsi_device *d, int index)
 {
     (void)index;
     const char *isa = dsi_cpu_isa();
@@ -146,7 +146,7 @@ static ds_status open_cpu(dsi_device *d, int index)
 #define HUGE_PAGE  ((size_t)2 << 20)
 #define HUGE_BLOCK ((size_t)512 << 10) /* from this size on */
 
-static void *alloc(dsi_device *d, size_t bytes)
+static void *cpu_alloc(dsi_device *d, size_t bytes)
 {
     (void)d;
     size_t page = bytes < HUGE_BLOCK ? 64 : HUGE_PAGE;
@@ -156,47 +156,47 @@ static void *alloc(dsi_device *d, size_t bytes)
     return p;
 }
 
-static void free_memory(dsi_device *d, void *p)
+static void cpu_free(dsi_device *d, void *p)
 {
     (void)d;
     free(p);
 }
 
-static ds_status copy(dsi_stream *s, void *dst, const void *src, size_t bytes)
+static ds_status cpu_copy(dsi_stream *s, void *dst, const void *src, size_t bytes)
 {
     (void)s;
     if (bytes) memcpy(dst, src, bytes);
     return DS_OK;
 }
 
-static ds_status copy_here(dsi_stream *s, void *dst, dsi_device *from, const void *src,
-                           size_t bytes)
+static ds_status cpu_copy_within(dsi_stream *s, void *dst, dsi_device *from, const void *src,
+                                 size_t bytes)
 {
     (void)from;
-    return copy(s, dst, src, bytes);
+    return cpu_copy(s, dst, src, bytes);
 }
 
 /* The CPU's stream is the calling thread: what was started is finished. */
-static ds_status event(dsi_stream *s, dsi_event *e)
+static ds_status cpu_event(dsi_stream *s, dsi_event *e)
 {
     (void)s;
     (void)e;
     return DS_OK;
 }
 
-static void forget(dsi_device *d, dsi_event *e)
+static void cpu_event_free(dsi_device *d, dsi_event *e)
 {
     (void)d;
     (void)e;
 }
 
-static ds_status synchronize(dsi_stream *s)
+static ds_status cpu_sync(dsi_stream *s)
 {
     (void)s;
     return DS_OK;
 }
 
-static ds_status take_fault(dsi_stream *s, dsi_fault *out)
+static ds_status cpu_take_fault(dsi_stream *s, dsi_fault *out)
 {
     *out = s->device->fault;
     s->device->fault.op = DSI_NO_FAULT;
@@ -206,19 +206,19 @@ static ds_status take_fault(dsi_stream *s, dsi_fault *out)
 const dsi_device_type dsi_cpu = {
     .name = "cpu",
     .kind = DS_CPU,
-    .count = count,
-    .open = open_cpu,
-    .alloc = alloc,
-    .free = free_memory,
-    .alloc_host = alloc,
-    .free_host = free_memory,
-    .copy_in = copy,
-    .copy_out = copy,
-    .copy = copy_here,
-    .record = event,
-    .wait = event,
-    .forget = forget,
-    .sync = synchronize,
-    .take_fault = take_fault,
+    .count = cpu_count,
+    .open = cpu_open,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .copy_in = cpu_copy,
+    .copy_out = cpu_copy,
+    .copy = cpu_copy_within,
+    .record = cpu_event,
+    .wait = cpu_event,
+    .free_event = cpu_event_free,
+    .sync = cpu_sync,
+    .take_fault = cpu_take_fault,
     .immediate = true,
 };

@@ -74,7 +74,7 @@ static void say_no_gpu(const char *error)
             error);
 }
 
-static void open_once(void)
+static void driver_open_once(void)
 {
     if (!new_enough() || !open_functions(names, N_NAMES, &driver.f)) return;
     CUresult result = driver.f.init(0);
@@ -94,7 +94,7 @@ static void open_once(void)
 
 const dsi_cuda_driver *dsi_cuda_open(void)
 {
-    pthread_once(&driver.once, open_once);
+    pthread_once(&driver.once, driver_open_once);
     return driver.count ? &driver.f : NULL;
 }
 

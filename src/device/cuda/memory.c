@@ -75,7 +75,7 @@ static ds_status open_gpu(dsi_device *d, int index)
 }
 
 /* Without a context, which takes some hundred megabytes of the GPU. */
-static ds_status describe(int index, char *text, size_t room)
+static ds_status cuda_describe(int index, char *text, size_t room)
 {
     char name[128] = "?";
     size_t bytes = 0;
@@ -93,7 +93,7 @@ static ds_status describe(int index, char *text, size_t room)
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
-static void *alloc(dsi_device *d, size_t bytes)
+static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
     Gpu *g = enter(d);
     CUdeviceptr p = 0;
@@ -103,7 +103,7 @@ static void *alloc(dsi_device *d, size_t bytes)
 }
 
 /* What goes wrong here has gone wrong before, and a later call says it. */
-static void free_memory(dsi_device *d, void *p)
+static void cuda_free(dsi_device *d, void *p)
 {
     Gpu *g = enter(d);
     if (g->pools)
@@ -112,23 +112,23 @@ static void free_memory(dsi_device *d, void *p)
         g->f->free(address(p));
 }
 
-static ds_status room(dsi_device *d, size_t *unused, size_t *all)
+static ds_status cuda_room(dsi_device *d, size_t *unused, size_t *all)
 {
     return dsi_cuda_check(d->index, enter(d)->f->memory_info(unused, all), "its memory");
 }
 
-static void *alloc_host(dsi_device *d, size_t bytes)
+static void *cuda_alloc_host(dsi_device *d, size_t bytes)
 {
     void *p = NULL;
     CUresult result = enter(d)->f->alloc_host(&p, bytes, CU_MEMHOSTALLOC_PORTABLE);
     return result == CUDA_SUCCESS ? p : NULL;
 }
 
-static void free_host(dsi_device *d, void *p) { enter(d)->f->free_host(p); }
+static void cuda_free_host(dsi_device *d, void *p) { enter(d)->f->free_host(p); }
 
 /* ---- copies ---------------------------------------------------------------------------------------------- */
 
-static ds_status sync(dsi_stream *s)
+static ds_status cuda_sync(dsi_stream *s)
 {
     CUresult result = enter(s->device)->f->stream_sync(s->handle);
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
@@ -137,17 +137,17 @@ static ds_status sync(dsi_stream *s)
 static ds_status finished(dsi_stream *s, CUresult started, const char *what)
 {
     ds_status status = dsi_cuda_check(s->device->index, started, what);
-    return status == DS_OK ? sync(s) : status;
+    return status == DS_OK ? cuda_sync(s) : status;
 }
 
-static ds_status copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
+static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
 {
     if (!bytes) return DS_OK;
     CUresult result = enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
     return finished(s, result, "copying to it");
 }
 
-static ds_status copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
+static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
 {
     if (!bytes) return DS_OK;
     CUresult result = enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
@@ -155,14 +155,15 @@ static ds_status copy_out(dsi_stream *s, void *host, const void *src, size_t byt
 }
 
 /* Between two GPUs both streams are waited for: src is complete before, and may be released after. */
-static ds_status copy(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes)
+static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const void *src,
+                           size_t bytes)
 {
     if (!bytes) return DS_OK;
     dsi_device *to = s->device;
     if (from == to)
         return dsi_cuda_check(
             to->index, enter(to)->f->copy(address(dst), address(src), bytes, s->handle), "copying");
-    ds_status status = sync(&from->stream);
+    ds_status status = cuda_sync(&from->stream);
     if (status != DS_OK) return status;
     const Gpu *a = from->own, *b = enter(to);
     CUresult result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
@@ -172,7 +173,7 @@ static ds_status copy(dsi_stream *s, void *dst, dsi_device *from, const void *sr
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
-static ds_status record(dsi_stream *s, dsi_event *e)
+static ds_status cuda_record(dsi_stream *s, dsi_event *e)
 {
     Gpu *g = enter(s->device);
     CUevent event = e->handle;
@@ -192,7 +193,7 @@ static ds_status wait_event(dsi_stream *s, dsi_event *e)
     return dsi_cuda_check(s->device->index, result, "waiting for an event");
 }
 
-static void forget(dsi_device *d, dsi_event *e)
+static void cuda_event_free(dsi_device *d, dsi_event *e)
 {
     if (e->handle) enter(d)->f->event_free(e->handle);
     e->handle = NULL;
@@ -203,19 +204,19 @@ const dsi_device_type dsi_cuda = {
     .kind = DS_CUDA,
     .count = dsi_cuda_count,
     .why_none = dsi_cuda_why_none,
-    .describe = describe,
+    .describe = cuda_describe,
     .open = open_gpu,
     .close = close_gpu,
-    .alloc = alloc,
-    .free = free_memory,
-    .room = room,
-    .alloc_host = alloc_host,
-    .free_host = free_host,
-    .copy_in = copy_in,
-    .copy_out = copy_out,
-    .copy = copy,
-    .record = record,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .room = cuda_room,
+    .alloc_host = cuda_alloc_host,
+    .free_host = cuda_free_host,
+    .copy_in = cuda_copy_in,
+    .copy_out = cuda_copy_out,
+    .copy = cuda_copy,
+    .record = cuda_record,
     .wait = wait_event,
-    .forget = forget,
-    .sync = sync,
+    .free_event = cuda_event_free,
+    .sync = cuda_sync,
 };

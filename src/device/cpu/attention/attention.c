@@ -195,7 +195,7 @@ static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
 }
 
 /* k [B,S,D] -> to [B, blocks, D, KEYS] */
-static ds_status transpose(dsi_stream *s, const dsi_view *k, float *to)
+static ds_status attention_transpose(dsi_stream *s, const dsi_view *k, float *to)
 {
     int64_t whole = k->d[1] / KEYS, left = k->d[1] % KEYS, depth = k->d[2], block = depth * KEYS;
     int64_t each = key_blocks(k) * block;
@@ -215,10 +215,10 @@ static ds_status transpose_all(dsi_stream *s, job *x, bool back)
     int64_t keys = x->k.d[0] * key_blocks(&x->k) * KEYS;
     x->keys = dsi_scratch(s, (size_t)(keys * (x->k.d[2] + (back ? x->v.d[2] : 0))) * sizeof(float));
     if (!x->keys) return DS_ENOMEM;
-    ds_status status = transpose(s, &x->k, x->keys);
+    ds_status status = attention_transpose(s, &x->k, x->keys);
     if (!back || status) return status;
     x->values = x->keys + keys * x->k.d[2];
-    return transpose(s, &x->v, x->values);
+    return attention_transpose(s, &x->v, x->values);
 }
 
 /* of one row of queries */

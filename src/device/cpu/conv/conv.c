@@ -22,8 +22,8 @@
 #include "conv_plain.h"
 
 /* float32, by the way that fits best */
-static ds_status forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
-                         dsi_view y)
+static ds_status best_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w,
+                              dsi_view b, dsi_view y)
 {
     ds_status status;
     if (winograd_forward(s, c, x, w, b, y, &status)) return status;
@@ -32,8 +32,7 @@ static ds_status forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
     return conv_forward(s, c, x, w, b, y);
 }
 
-static ds_status gradient_of_x(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
-                               dsi_view dx)
+static ds_status best_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx)
 {
     ds_status status;
     if (winograd_dx(s, c, dy, w, dx, &status)) return status;
@@ -42,8 +41,7 @@ static ds_status gradient_of_x(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, 
     return conv_dx(s, c, dy, w, dx);
 }
 
-static ds_status gradient_of_w(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
-                               dsi_view dw)
+static ds_status best_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw)
 {
     ds_status status;
     if (winograd_dw(s, c, dy, x, dw, &status)) return status;
@@ -56,7 +54,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
                          dsi_view y)
 {
     ds_status status;
-    if (y.dtype == DS_F32) return forward(s, c, x, w, b, y);
+    if (y.dtype == DS_F32) return best_forward(s, c, x, w, b, y);
     if (amx_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
@@ -68,7 +66,7 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
                             dsi_view dx)
 {
     ds_status status;
-    if (dx.dtype == DS_F32) return gradient_of_x(s, c, dy, w, dx);
+    if (dx.dtype == DS_F32) return best_dx(s, c, dy, w, dx);
     if (amx_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
@@ -81,7 +79,7 @@ ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
                             dsi_view dw)
 {
     ds_status status;
-    if (dw.dtype == DS_F32) return gradient_of_w(s, c, dy, x, dw);
+    if (dw.dtype == DS_F32) return best_dw(s, c, dy, x, dw);
     if (amx_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);

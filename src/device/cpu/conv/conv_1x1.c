@@ -31,7 +31,7 @@ static void by_samples(dsi_view *m, const dsi_view *y)
     m->d[0] = y->d[0], m->d[1] = pixels;
 }
 
-static dsi_view turned(dsi_view m)
+static dsi_view weights_turned(dsi_view m)
 {
     int64_t d = m.d[1], s = m.s[1];
     m.d[1] = m.d[2], m.s[1] = m.s[2];
@@ -73,7 +73,7 @@ bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, d
         matrix_of(&copy, &a);
     }
     if (a.d[0] != to.d[0]) by_samples(&a, &y), by_samples(&to, &y);
-    if (!*status) *status = KERNEL(matmul)(s, a, turned(weights_of(&w, a.d[0])), b, to);
+    if (!*status) *status = KERNEL(matmul)(s, a, weights_turned(weights_of(&w, a.d[0])), b, to);
     dsi_scratch_release(s, copy.p);
     return true;
 }
@@ -109,7 +109,8 @@ bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_v
         *status = copy.p ? KERNEL(copy)(s, seen, copy) : DS_ENOMEM;
         matrix_of(&copy, &a);
     }
-    if (!*status) *status = KERNEL(matmul)(s, turned(g), a, (dsi_view){0}, weights_of(&dw, 1));
+    if (!*status)
+        *status = KERNEL(matmul)(s, weights_turned(g), a, (dsi_view){0}, weights_of(&dw, 1));
     dsi_scratch_release(s, copy.p);
     return true;
 }

@@ -113,7 +113,7 @@ static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows)
     return (dsi_view){p, v->dtype, 3, {1, rows * v->d[3], v->d[1]}, {0, v->d[1], 1}};
 }
 
-static dsi_view transposed(dsi_view m)
+static dsi_view conv_amx_transposed(dsi_view m)
 {
     int64_t d = m.d[1], step = m.s[1];
     m.d[1] = m.d[2], m.s[1] = m.s[2];
@@ -157,7 +157,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, 
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, BLOCK_BYTES), u->N * u->P - row);
         dsi_view a = unfold(u, row, rows);
-        status = amx_matmul(s, a, transposed(m), b, matrix_of_rows(&to, row, rows));
+        status = amx_matmul(s, a, conv_amx_transposed(m), b, matrix_of_rows(&to, row, rows));
     }
     if (!status && spare_y) status = KERNEL(copy)(s, to, y);
     dsi_scratch_release(s, room);
@@ -177,7 +177,8 @@ static Unfolding lines_of_x(const dsi_conv2d *c, const dsi_view *x, const dsi_vi
     return u;
 }
 
-static bool takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, const dsi_view *y)
+static bool conv_amx_takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
+                           const dsi_view *y)
 {
     int64_t pixels = y->d[0] * y->d[2] * y->d[3], C = w->d[1], K = w->d[0];
     return x->dtype == DS_BF16 && w->dtype == DS_BF16 && y->dtype == DS_BF16 && c->groups == 1 &&
@@ -187,7 +188,7 @@ static bool takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, con
 bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y,
                  ds_status *status)
 {
-    if (!takes(c, &x, &w, &y)) return false;
+    if (!conv_amx_takes(c, &x, &w, &y)) return false;
     if (point_forward(s, c, x, w, b, y, status)) return true;
     Unfolding u = lines_of_x(c, &x, &w, &y);
     *status = correlate(s, &u, x, w, false, b, y);
@@ -197,7 +198,7 @@ bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi
 bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
             ds_status *status)
 {
-    if (!takes(c, &dx, &w, &dy)) return false;
+    if (!conv_amx_takes(c, &dx, &w, &dy)) return false;
     if (point_dx(s, c, dy, w, dx, status)) return true;
     if (c->stride[0] != 1 || c->stride[1] != 1) return false;
     Unfolding u = lines_of_x(c, &dy, &w, &dx);
@@ -225,7 +226,8 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
     if (!status && spare_y) status = KERNEL(copy)(s, dy, g);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, DW_BYTES), u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows), gradient = transposed(matrix_of_rows(&g, row, rows));
+        dsi_view a = unfold(u, row, rows),
+                 gradient = conv_amx_transposed(matrix_of_rows(&g, row, rows));
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
         if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }
@@ -239,7 +241,7 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
 bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
             ds_status *status)
 {
-    if (!takes(c, &x, &dw, &dy)) return false;
+    if (!conv_amx_takes(c, &x, &dw, &dy)) return false;
     if (point_dw(s, c, dy, x, dw, status)) return true;
     Unfolding u = lines_of_x(c, &x, &dw, &dy);
     *status = sum_products(s, &u, x, dy, dw);

@@ -22,7 +22,7 @@ typedef struct {
     dsi_view dw;
 } Job;
 
-static bool fits(const dsi_conv2d *c, const dsi_view *w)
+static bool depthwise_fits(const dsi_conv2d *c, const dsi_view *w)
 {
     return c->groups > 1 && w->d[1] == 1 && w->d[0] == c->groups;
 }
@@ -86,8 +86,8 @@ static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs
 }
 
 /* Memory for all: release o->w. */
-static ds_status prepare(dsi_stream *s, Job *o, const dsi_view *x, const dsi_view *y,
-                         const dsi_view *w)
+static ds_status depthwise_prepare(dsi_stream *s, Job *o, const dsi_view *x, const dsi_view *y,
+                                   const dsi_view *w)
 {
     o->C = x->d[1], o->R = w->d[2], o->S = w->d[3], o->padded = dsi_round_up(o->C, VF);
     int64_t table = dsi_round_up(2 * (y->d[2] * o->R + y->d[3] * o->S), 16); /* in floats */
@@ -103,7 +103,7 @@ static ds_status prepare(dsi_stream *s, Job *o, const dsi_view *x, const dsi_vie
     return o->x.p == x->p ? DS_OK : KERNEL(copy)(s, *x, o->x);
 }
 
-static void pack(const Job *o, const dsi_view *w, const dsi_view *b)
+static void depthwise_pack(const Job *o, const dsi_view *w, const dsi_view *b)
 {
     for (int64_t c = 0; c < o->padded; c++) {
         bool in = c < o->C;
@@ -115,13 +115,13 @@ static void pack(const Job *o, const dsi_view *w, const dsi_view *b)
     }
 }
 
-static ds_status run(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x, dsi_view w,
-                     dsi_view b, dsi_view y)
+static ds_status depthwise_run(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
+                               dsi_view w, dsi_view b, dsi_view y)
 {
     Job o = {.c = c};
-    ds_status status = prepare(s, &o, &x, &y, &w);
+    ds_status status = depthwise_prepare(s, &o, &x, &y, &w);
     if (!status) {
-        pack(&o, &w, &b);
+        depthwise_pack(&o, &w, &b);
         fill_table(c, 0, back, y.d[2], x.d[2], o.R, o.row);
         fill_table(c, 1, back, y.d[3], x.d[3], o.S, o.col);
         int64_t each = y.d[3] * o.padded / VF * o.R * o.S;
@@ -135,24 +135,24 @@ static ds_status run(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x, 
 bool depth_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                    dsi_view y, ds_status *status)
 {
-    if (!fits(c, &w)) return false;
-    *status = run(s, c, false, x, w, b, y);
+    if (!depthwise_fits(c, &w)) return false;
+    *status = depthwise_run(s, c, false, x, w, b, y);
     return true;
 }
 
 bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
               ds_status *status)
 {
-    if (!fits(c, &w)) return false;
-    *status = run(s, c, true, dy, w, (dsi_view){0}, dx);
+    if (!depthwise_fits(c, &w)) return false;
+    *status = depthwise_run(s, c, true, dy, w, (dsi_view){0}, dx);
     return true;
 }
 
 /* ---- dw --------------------------------------------------------------------------------------------------------- */
 
 /* sum[v] += the products of a row of gradients with the row of x that kernel row r meets: taps v .. v + taps-1. */
-ALWAYS_INLINE void add_row(int taps, const Job *o, const float *x, const float *dy, int64_t v,
-                           bool part, int lanes, vf *sum)
+ALWAYS_INLINE void depthwise_add_row(int taps, const Job *o, const float *x, const float *dy,
+                                     int64_t v, bool part, int lanes, vf *sum)
 {
     vf a[MAX_TAPS];
     UNROLL for (int j = 0; j < taps; j++) a[j] = sum[j];
@@ -174,11 +174,11 @@ static void add_row_of(int taps, const Job *o, const float *x, const float *dy, 
                        int lanes, vf *sum)
 {
     if (lanes < VF || (taps != 3 && taps != 5)) /* the common ones have a loop of their own */
-        for (int j = 0; j < taps; j++) add_row(1, o, x, dy, v + j, true, lanes, sum + j);
+        for (int j = 0; j < taps; j++) depthwise_add_row(1, o, x, dy, v + j, true, lanes, sum + j);
     else if (taps == 3)
-        add_row(3, o, x, dy, v, false, VF, sum);
+        depthwise_add_row(3, o, x, dy, v, false, VF, sum);
     else
-        add_row(5, o, x, dy, v, false, VF, sum);
+        depthwise_add_row(5, o, x, dy, v, false, VF, sum);
 }
 
 /* Of VF channels from c on, kernel row r, columns v .. v + taps-1. */
@@ -220,9 +220,9 @@ static void units_of_dw(void *arg, int64_t begin, int64_t end)
 bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status)
 {
-    if (!fits(c, &dw)) return false;
+    if (!depthwise_fits(c, &dw)) return false;
     Job o = {.c = c, .dw = dw};
-    *status = prepare(s, &o, &x, &dy, &dw);
+    *status = depthwise_prepare(s, &o, &x, &dy, &dw);
     if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
     if (!*status) {
         fill_table(c, 0, false, dy.d[2], x.d[2], o.R, o.row);

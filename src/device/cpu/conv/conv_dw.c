@@ -87,7 +87,7 @@ static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const
 {
     const Lines *l = &o->lines;
     for (int64_t k = k0; k < k1; k++) {
-        List entries = collect(o->pooled, &o->places, n, k, list, o->list);
+        List entries = list_collect(o->pooled, &o->places, n, k, list, o->list);
         const float *xg = x + k / (o->K / o->c->groups) * l->C;
         for (int64_t i = 0, m; i < l->count; i += m) {
             m = dsi_min(MAX_LINES, l->count - i);
@@ -208,7 +208,7 @@ static void run_unit(const Job *o, int64_t chunk, int64_t k0, int64_t k1, float 
     }
 }
 
-static void run_share(void *arg, int64_t begin, int64_t end)
+static void dw_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t units = o->chunks * o->k_parts;
@@ -220,7 +220,7 @@ static void run_share(void *arg, int64_t begin, int64_t end)
 }
 
 /* dw = the sum of the chunks, in w's own order */
-static void finish(const Job *o, const int32_t *place)
+static void dw_finish(const Job *o, const int32_t *place)
 {
     const Lines *l = &o->lines;
     for (int64_t c = 1; c < o->chunks; c++) {
@@ -236,7 +236,7 @@ static void finish(const Job *o, const int32_t *place)
     }
 }
 
-static ds_status run(dsi_stream *s, Job *o)
+static ds_status dw_run(dsi_stream *s, Job *o)
 {
     const Lines *l = &o->lines;
     o->x_mix = mix_to_pixels(o->x.d[1]);
@@ -270,8 +270,8 @@ static ds_status run(dsi_stream *s, Job *o)
     for (int64_t i = 0; i < table; i++)
         places[i] = (int32_t)(i / o->Q * l->row + i % o->Q * l->pixel);
     o->places = (Places){(int32_t)o->Q, (int32_t)l->row, (int32_t)l->pixel, table ? places : NULL};
-    dsi_parallel(o->cut.quanta, 1, run_share, o);
-    finish(o, place);
+    dsi_parallel(o->cut.quanta, 1, dw_run_share, o);
+    dw_finish(o, place);
     dsi_scratch_release(s, o->partial);
     return DS_OK;
 }
@@ -287,7 +287,7 @@ ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, d
              .P = dy.d[2],
              .Q = dy.d[3]};
     o.lines = lines_of(c, &x, &dw, o.P, o.Q);
-    return run(s, &o);
+    return dw_run(s, &o);
 }
 
 ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
@@ -296,5 +296,5 @@ ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
     Job o = {
         .c = c, .x = x, .dw = dw, .pooled = dy, .N = x.d[0], .K = dw.d[0], .P = dy->h, .Q = dy->w};
     o.lines = lines_of(c, &x, &dw, o.P, o.Q);
-    return run(s, &o);
+    return dw_run(s, &o);
 }

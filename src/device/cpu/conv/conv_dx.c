@@ -158,7 +158,7 @@ static void add_sample(const Job *o, int64_t n, float *dx)
         }
 }
 
-static void run_share(void *arg, int64_t begin, int64_t end)
+static void dx_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t N = o->dx.d[0];
@@ -171,7 +171,7 @@ static void run_share(void *arg, int64_t begin, int64_t end)
 }
 
 /* w [K,C,R,S] -> [K][lines][padded], zeros behind each line */
-static void pack_weights(const Job *o, const int32_t *place)
+static void dx_pack_weights(const Job *o, const int32_t *place)
 {
     const Lines *l = &o->lines;
     float *to = o->weights;
@@ -212,9 +212,9 @@ ds_status conv_dx_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *d
         for (int64_t q = 0; q < dy->w; q++)
             o.offset[p * dy->w + q] = (int32_t)(p * l->row + q * l->pixel);
     line_weights(l, &w, place);
-    pack_weights(&o, place);
+    dx_pack_weights(&o, place);
     o.mix = mix_to_planes(dx.d[1]);
-    dsi_parallel(o.cut.quanta, 1, run_share, &o);
+    dsi_parallel(o.cut.quanta, 1, dx_run_share, &o);
     dsi_scratch_release(s, o.weights);
     return DS_OK;
 }

@@ -51,7 +51,7 @@ static int64_t block_of(const Job *o, int64_t k)
     return k < larger * (even + 1) ? even + 1 : even;
 }
 
-static void pack_weights(const Job *o)
+static void forward_pack_weights(const Job *o)
 {
     for (int64_t g = 0; g < o->groups; g++) {
         float *b = o->b + g * o->padded_k, *to = o->w + g * o->padded_k * o->T;
@@ -174,7 +174,7 @@ static void sample_rows(const Job *o, int64_t n, const float *x, int64_t p0, int
 }
 
 /* A share of all (sample, block of rows) pairs. */
-static void run_share(void *arg, int64_t begin, int64_t end)
+static void forward_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t units = o->N * o->row_blocks, there = -1;
@@ -220,7 +220,7 @@ static void choose_source(Job *o)
 }
 
 /* Rows are divided where samples are too few. */
-static void divide(Job *o)
+static void forward_divide(Job *o)
 {
     double ns = (double)o->T * (double)(o->groups * o->padded_k) * (double)(o->P * o->Q) *
                 (double)o->N / VF;
@@ -231,16 +231,16 @@ static void divide(Job *o)
                         : dsi_min(o->P, 4 * threads / dsi_max(1, o->N) + 1);
 }
 
-static ds_status run(dsi_stream *s, Job *o)
+static ds_status tiles_run(dsi_stream *s, Job *o)
 {
-    divide(o);
+    forward_divide(o);
     int64_t floats = o->groups * o->padded_k * (o->T + 1) + o->cut.slots * o->source_size;
     o->w = dsi_scratch(s, (size_t)floats * sizeof(float));
     if (!o->w) return DS_ENOMEM;
     o->sources = o->w + o->groups * o->padded_k * o->T;
     o->b = o->sources + o->cut.slots * o->source_size;
-    pack_weights(o);
-    dsi_parallel(o->cut.quanta, 1, run_share, o);
+    forward_pack_weights(o);
+    dsi_parallel(o->cut.quanta, 1, forward_run_share, o);
     dsi_scratch_release(s, o->w);
     return DS_OK;
 }
@@ -293,7 +293,7 @@ ds_status conv_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view 
                 o.wtap[t] = i * w.s[1] + r * w.s[2] + v * w.s[3];
             }
     o.run = c->dilation[1] == 1 && o.phases == 1 ? S : 1;
-    ds_status status = run(s, &o);
+    ds_status status = tiles_run(s, &o);
     dsi_scratch_release(s, o.tap);
     return status;
 }
@@ -315,7 +315,7 @@ static bool tap_at(Axis x, int64_t a, int64_t r, int64_t *at)
 }
 
 /* What the taps of image a reach: from *low (relative to i = 0) to *high (relative to i = n-1). */
-static void reach(Axis x, int64_t a, int64_t *low, int64_t *high)
+static void forward_reach(Axis x, int64_t a, int64_t *low, int64_t *high)
 {
     int64_t at;
     *low = INT64_MAX, *high = INT64_MIN;
@@ -347,8 +347,8 @@ static ds_status dx_image(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_v
              .wk = w.s[1],
              .wgroup = K * w.s[0]};
     if (o.P <= 0 || o.Q <= 0) return DS_OK;
-    reach(v, a, &low[0], &high[0]);
-    reach(h, b, &low[1], &high[1]);
+    forward_reach(v, a, &low[0], &high[0]);
+    forward_reach(h, b, &low[1], &high[1]);
     o.rect = (Rect){low[0], o.P + high[0] - low[0], low[1], o.Q + high[1] - low[1]};
     round_channels(&o);
     choose_source(&o);
@@ -366,7 +366,7 @@ static ds_status dx_image(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_v
                 o.wtap[o.T++] = k * w.s[0] + i * w.s[2] + j * w.s[3];
             }
     o.run = h.stride == 1 && h.dilation == 1 ? h.taps : 1;
-    ds_status status = run(s, &o);
+    ds_status status = tiles_run(s, &o);
     dsi_scratch_release(s, o.tap);
     return status;
 }

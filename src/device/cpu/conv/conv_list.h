@@ -77,8 +77,8 @@ static inline int64_t compress(const float *value, const int32_t *at, int64_t n,
 }
 
 /* Channel k of sample n. work: 5 arrays of `room` elements, `room` >= the windows + LIST_SLACK. */
-static inline List collect(const dsi_pooled *dy, const Places *places, int64_t n, int64_t k,
-                           void *work, int64_t room)
+static inline List list_collect(const dsi_pooled *dy, const Places *places, int64_t n, int64_t k,
+                                void *work, int64_t room)
 {
     const dsi_view *v = &dy->value, *i = &dy->index;
     const float *value = (const float *)v->p + n * v->s[0] + k * v->s[1];

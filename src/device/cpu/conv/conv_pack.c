@@ -96,7 +96,7 @@ Mix mix_to_planes(int64_t C)
 }
 
 #if VF >= 8
-ALWAYS_INLINE void mix(int C, const Mix *m, const vf *in, vf *out)
+ALWAYS_INLINE void pack_mix(int C, const Mix *m, const vf *in, vf *out)
 {
     UNROLL for (int o = 0; o < C; o++)
     {
@@ -126,7 +126,7 @@ ALWAYS_INLINE void row_to_pixels(int C, const Mix *m, const float *x, int64_t pl
     for (int64_t j = 0; j < n; j += VF) {
         int lanes = n - j < VF ? (int)(n - j) : VF;
         UNROLL for (int c = 0; c < C; c++) in[c] = vf_load_n(x + c * plane + j, lanes);
-        mix(C, m, in, out);
+        pack_mix(C, m, in, out);
         UNROLL for (int o = 0; o < C; o++)
         {
             int left = lanes * C - o * VF;
@@ -146,7 +146,7 @@ ALWAYS_INLINE void row_to_planes(int C, const Mix *m, const float *from, float *
             int left = lanes * C - i * VF;
             in[i] = left > 0 ? vf_load_n(from + j * C + i * VF, left < VF ? left : VF) : vf_zero();
         }
-        mix(C, m, in, out);
+        pack_mix(C, m, in, out);
         UNROLL for (int c = 0; c < C; c++) vf_store_n(x + c * plane + j, out[c], lanes);
     }
 }
@@ -185,7 +185,7 @@ typedef struct {
     int64_t row, rows, col, cols;
 } Inside;
 
-static Inside inside(const dsi_view *x, Rect r)
+static Inside pack_inside(const dsi_view *x, Rect r)
 {
     Inside i = {dsi_max(0, -r.row0), 0, dsi_max(0, -r.col0), 0};
     i.rows = dsi_max(0, dsi_min(r.rows, x->d[2] - r.row0) - i.row);
@@ -195,7 +195,7 @@ static Inside inside(const dsi_view *x, Rect r)
 
 void pack_pixels(const Mix *m, const dsi_view *x, int64_t n, Rect r, float *to)
 {
-    Inside in = inside(x, r);
+    Inside in = pack_inside(x, r);
     int64_t C = x->d[1];
     bool planes = m->C && x->s[3] == 1, pixels = x->s[1] == 1 && x->s[3] == C;
     if (in.rows < r.rows || in.cols < r.cols)
@@ -217,7 +217,7 @@ void pack_pixels(const Mix *m, const dsi_view *x, int64_t n, Rect r, float *to)
 
 void unpack_pixels(const Mix *m, const float *from, Rect r, const dsi_view *x, int64_t n)
 {
-    Inside in = inside(x, r);
+    Inside in = pack_inside(x, r);
     int64_t C = x->d[1];
     bool planes = m->C && x->s[3] == 1, pixels = x->s[1] == 1 && x->s[3] == C;
     for (int64_t i = in.row; i < in.row + in.rows; i++) {

@@ -209,7 +209,7 @@ typedef struct {
     int64_t n, row, col; /* of the first output */
 } Place;
 
-static Place place_of(const Job *o, int64_t tile)
+static Place winograd_place(const Job *o, int64_t tile)
 {
     int64_t each = o->down * o->across, at = tile % each;
     return (Place){tile / each, 2 * (at / o->across), 2 * (at % o->across)};
@@ -243,7 +243,7 @@ static void make_v(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
     for (int64_t t = begin; t < end; t++) {
-        Place p = place_of(o, o->first + t);
+        Place p = winograd_place(o, o->first + t);
         int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
         if (row >= 0 && row + 4 <= o->H && col >= 0 && col + 4 <= o->W)
             v_of_tile(o, true, p, o->v + t * o->C);
@@ -256,7 +256,7 @@ static void make_m(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
     for (int64_t t = begin; t < end; t++) {
-        Place p = place_of(o, o->first + t);
+        Place p = winograd_place(o, o->first + t);
         const float *dy = (const float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] +
                           p.col * o->y.s[3];
         for (int64_t k = 0; k < o->K; k += VF) {
@@ -281,7 +281,7 @@ static void make_y(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
     for (int64_t t = begin; t < end; t++) {
-        Place p = place_of(o, o->first + t);
+        Place p = winograd_place(o, o->first + t);
         float *to = (float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
         bool below = p.row + 1 < o->P, right = p.col + 1 < o->Q;
         for (int64_t k = 0; k < o->K; k += VF) {
@@ -352,7 +352,8 @@ static void add_products(void *arg, int64_t begin, int64_t end)
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
 
 /* Where this way pays: whole vectors of enough channels, and enough outputs for the weights' transform. */
-static bool fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, const dsi_view *y)
+static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
+                          const dsi_view *y)
 {
     int64_t C = w->d[1], K = w->d[0];
     bool plain = c->groups == 1 && w->d[2] == 3 && w->d[3] == 3 && w->s[3] == 1 && w->s[2] == 3 &&
@@ -364,7 +365,7 @@ static bool fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, cons
 }
 
 /* Sizes, and memory for all, copies of x and y too where their channels are not side by side: release o->u. */
-static ds_status prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
+static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
     o->N = x.d[0], o->C = x.d[1], o->H = x.d[2], o->W = x.d[3];
     o->K = y.d[1], o->P = y.d[2], o->Q = y.d[3];
@@ -391,9 +392,9 @@ static ds_status prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 static int64_t grain(double flops) { return 1 + (int64_t)(GRAIN_FLOPS / (flops + 1)); }
 
 /* y of x, block by block. */
-static ds_status run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
+static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
-    ds_status status = prepare(s, o, x, y);
+    ds_status status = winograd_prepare(s, o, x, y);
     if (!status && o->x.p != x.p) status = KERNEL(copy)(s, x, o->x);
     double C = (double)o->C, K = (double)o->K;
     if (!status) dsi_parallel(o->K / VF, grain(200 * VF * C), transform_weights, o);
@@ -411,14 +412,14 @@ static ds_status run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                       dsi_view y, ds_status *status)
 {
-    if (!fits(c, &x, &w, &y)) return false;
+    if (!winograd_fits(c, &x, &w, &y)) return false;
     Job o = {.pad = {c->padding[0], c->padding[1]},
              .bias = b.p,
              .bk = b.p ? b.s[0] : 0,
              .w = w.p,
              .win = w.s[1],
              .wout = w.s[0]};
-    *status = run(s, &o, x, y);
+    *status = winograd_run(s, &o, x, y);
     return true;
 }
 
@@ -426,22 +427,22 @@ bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w
 bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
                  ds_status *status)
 {
-    if (!fits(c, &dx, &w, &dy)) return false;
+    if (!winograd_fits(c, &dx, &w, &dy)) return false;
     Job o = {.pad = {2 - c->padding[0], 2 - c->padding[1]},
              .w = w.p,
              .win = w.s[0],
              .wout = w.s[1],
              .turned = true};
-    *status = run(s, &o, dy, dx);
+    *status = winograd_run(s, &o, dy, dx);
     return true;
 }
 
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status)
 {
-    if (!fits(c, &x, &dw, &dy)) return false;
+    if (!winograd_fits(c, &x, &dw, &dy)) return false;
     Job o = {.pad = {c->padding[0], c->padding[1]}, .w = dw.p, .win = dw.s[1], .wout = dw.s[0]};
-    *status = prepare(s, &o, x, dy);
+    *status = winograd_prepare(s, &o, x, dy);
     if (!*status && o.x.p != x.p) *status = KERNEL(copy)(s, x, o.x);
     if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
     double C = (double)o.C, K = (double)o.K;

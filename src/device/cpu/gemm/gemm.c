@@ -53,7 +53,7 @@ typedef struct Product {
     bool add;          /* to what y holds */
 } Product;
 
-static Matrix moved(Matrix x, int64_t batch, int64_t i, int64_t j)
+static Matrix gemm_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 {
     int64_t by = batch * x.batch + i * x.row + j * x.col;
     x.p = (char *)x.p + by * (is_half(x.dtype) ? 2 : 4);
@@ -148,7 +148,7 @@ static void run_items(void *arg, int64_t begin, int64_t end)
     }
 }
 
-static void multiply(Block *x)
+static void gemm_multiply(Block *x)
 {
     const Product *p = &x->of;
     x->down = dsi_div_up(p->m, x->rows);
@@ -163,24 +163,27 @@ static void multiply(Block *x)
 static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
 {
     part->k = dsi_min(k, whole->k - from);
-    part->a = moved(whole->a, 0, 0, from);
-    part->b = moved(whole->b, 0, from, 0);
+    part->a = gemm_moved(whole->a, 0, 0, from);
+    part->b = gemm_moved(whole->b, 0, from, 0);
     part->add = whole->add || from > 0;
 }
 
 /* y lies in no near cache. */
 static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
 
-static int64_t depth(int64_t k) { return k > K_BLOCK ? dsi_div_up(k, dsi_div_up(k, K_BLOCK)) : k; }
+static int64_t gemm_depth(int64_t k)
+{
+    return k > K_BLOCK ? dsi_div_up(k, dsi_div_up(k, K_BLOCK)) : k;
+}
 
 static void run_in_place(const Product *p, bool dots)
 {
-    int64_t each = dots ? p->k : depth(p->k), k = 0;
+    int64_t each = dots ? p->k : gemm_depth(p->k), k = 0;
     Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
     if (x.far) x.rows = TILE_ROWS, x.panels = dsi_div_up(p->n, TILE_COLS);
     do {
         set_k(&x.of, p, k, each);
-        multiply(&x);
+        gemm_multiply(&x);
         k += each;
     } while (k < p->k);
 }
@@ -195,13 +198,13 @@ static void run_k(const Product *p, int64_t width, float *packed_a, float *packe
         Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
         x.of.n = dsi_min(width, p->n - j);
         x.far = is_far(p);
-        x.of.b = moved(p->b, 0, 0, j);
-        x.of.y = moved(p->y, 0, 0, j);
+        x.of.b = gemm_moved(p->b, 0, 0, j);
+        x.of.y = gemm_moved(p->y, 0, 0, j);
         if (p->bias) x.of.bias += j;
         x.panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
         Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
         pack_vectors(&b);
-        multiply(&x);
+        gemm_multiply(&x);
     }
 }
 
@@ -209,7 +212,7 @@ static void run_k(const Product *p, int64_t width, float *packed_a, float *packe
 static int64_t quarter_of_l2(void) { return dsi_cpu_l2_bytes() / 4; }
 
 /* Columns whose panels fill it. */
-static int64_t panel_columns(void)
+static int64_t gemm_panel_columns(void)
 {
     int64_t panels = quarter_of_l2() / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
     return (panels < 2 ? 2 : panels) * TILE_COLS;
@@ -217,7 +220,8 @@ static int64_t panel_columns(void)
 
 static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 {
-    int64_t each = depth(p->k), m = dsi_min(p->m, SIDE), width = dsi_min(p->n, panel_columns());
+    int64_t each = gemm_depth(p->k), m = dsi_min(p->m, SIDE),
+            width = dsi_min(p->n, gemm_panel_columns());
     int64_t b_size = dsi_div_up(width, TILE_COLS) * TILE_COLS * each;
     int64_t a_size = pack_a ? dsi_div_up(m, TILE_ROWS) * TILE_ROWS * each : 0;
     float *packed = dsi_scratch(s, (size_t)(a_size + b_size) * sizeof *packed);
@@ -227,9 +231,9 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
             Product x = *p;
             x.m = dsi_min(SIDE, p->m - i);
             x.batch = 1;
-            x.a = moved(p->a, batch, i, 0);
-            x.b = moved(p->b, batch, 0, 0);
-            x.y = moved(p->y, batch, i, 0);
+            x.a = gemm_moved(p->a, batch, i, 0);
+            x.b = gemm_moved(p->b, batch, 0, 0);
+            x.y = gemm_moved(p->y, batch, i, 0);
             Product part = x;
             int64_t k = 0;
             do {
@@ -243,7 +247,7 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 }
 
 /* y has unit stride along n here. */
-static ds_status run(dsi_stream *s, const Product *p)
+static ds_status gemm_run(dsi_stream *s, const Product *p)
 {
     bool one = p->n == 1, few = p->m <= dsi_min(8 + p->k / 8, 64);
     if (p->b.row == 1 && p->a.col == 1 && !p->add && (one || (few && p->b.col != 1))) {
@@ -262,7 +266,8 @@ static ds_status run(dsi_stream *s, const Product *p)
 
 /* ---- y that has no unit stride along n ---------------------------------------------------------------- */
 
-static void copy_rows(const Product *p, const float *from, int64_t from_batch, int64_t from_row)
+static void gemm_copy_rows(const Product *p, const float *from, int64_t from_batch,
+                           int64_t from_row)
 {
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t i = 0; i < p->m; i++)
@@ -278,8 +283,8 @@ static ds_status run_transposed(dsi_stream *s, const Product *p)
     t.a.row = p->b.col, t.a.col = p->b.row;
     t.b.row = p->a.col, t.b.col = p->a.row;
     t.y.row = p->y.col, t.y.col = 1;
-    if (p->bias) copy_rows(p, p->bias, 0, 0);
-    return run(s, &t);
+    if (p->bias) gemm_copy_rows(p, p->bias, 0, 0);
+    return gemm_run(s, &t);
 }
 
 static ds_status run_copied(dsi_stream *s, const Product *p)
@@ -288,8 +293,8 @@ static ds_status run_copied(dsi_stream *s, const Product *p)
     if (!dense) return DS_ENOMEM;
     Product d = *p;
     d.y = (Matrix){dense, DS_F32, p->m * p->n, p->n, 1};
-    ds_status status = run(s, &d);
-    if (status == DS_OK) copy_rows(p, dense, p->m * p->n, p->n);
+    ds_status status = gemm_run(s, &d);
+    if (status == DS_OK) gemm_copy_rows(p, dense, p->m * p->n, p->n);
     dsi_scratch_release(s, dense);
     return status;
 }
@@ -303,7 +308,7 @@ static ds_status matmul_f32(dsi_stream *s, Product *p)
     }
     if (p->y.col == 1 || p->n == 1) {
         p->y.col = 1;
-        return run(s, p);
+        return gemm_run(s, p);
     }
     return p->y.row == 1 ? run_transposed(s, p) : run_copied(s, p);
 }
@@ -327,12 +332,12 @@ static ds_status matmul_half(dsi_stream *s, const Product *p)
                 x.batch = 1;
                 x.m = dsi_min(SIDE, p->m - i);
                 x.n = dsi_min(SIDE, p->n - j);
-                x.a = moved(p->a, batch, i, 0);
-                x.b = moved(p->b, batch, 0, j);
+                x.a = gemm_moved(p->a, batch, i, 0);
+                x.b = gemm_moved(p->b, batch, 0, j);
                 x.y = (Matrix){sums, DS_F32, 0, x.n, 1};
                 if (p->bias) x.bias += j;
                 status = run_packed(s, &x, true);
-                Matrix y = moved(p->y, batch, i, j);
+                Matrix y = gemm_moved(p->y, batch, i, j);
                 KERNEL(copy)
                 (s, (dsi_view){sums, DS_F32, 2, {x.m, x.n}, {x.n, 1}},
                  (dsi_view){y.p, y.dtype, 2, {x.m, x.n}, {y.row, y.col}});
@@ -366,7 +371,7 @@ static void plain_rows(void *arg, int64_t begin, int64_t end)
 
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
-static Matrix matrix(const dsi_view *v)
+static Matrix gemm_matrix(const dsi_view *v)
 {
     return (Matrix){v->p, v->dtype, v->s[0], v->s[1], v->s[2]};
 }
@@ -391,7 +396,7 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
                      &x);
         return DS_OK;
     }
-    Product p = {y.d[0], m, n, k, matrix(&a), matrix(&b), matrix(&y), bias.p, false};
+    Product p = {y.d[0], m, n, k, gemm_matrix(&a), gemm_matrix(&b), gemm_matrix(&y), bias.p, false};
     if (!bias.p || (bias.dtype == DS_F32 && (bias.s[0] == 1 || n == 1))) return matmul_any(s, &p);
 
     float *dense = dsi_scratch(s, (size_t)n * sizeof *dense);

@@ -63,7 +63,7 @@ static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf 
 }
 
 /* Line p: elements 2 p and 2 p + 1 of each vector. */
-static void load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
+static void amx_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
 {
     __mmask16 wide = (__mmask16)((1u << n) - 1);
     for (int p = 0; p < LINES; p++) {
@@ -83,7 +83,7 @@ static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint
     vf line[LINES];
     bool pairs = x->along != 1 && x->across == 1;
     if (pairs) {
-        load_pairs(from, x->along, n, k, line);
+        amx_load_pairs(from, x->along, n, k, line);
     } else if (x->along == 1) {
         load_vectors(from, x->across, n, k, line);
     } else {
@@ -121,7 +121,7 @@ static void pack_parts(void *arg, int64_t begin, int64_t end)
             for (int64_t k = 0; k < x->k; k += DEEP) pack_step(x, part, k);
 }
 
-static void pack(const Packing *x)
+static void amx_pack(const Packing *x)
 {
     dsi_parallel(dsi_div_up(x->n, SIDE), 1 + 32768 / (SIDE * x->k), pack_parts, (void *)x);
 }
@@ -258,7 +258,7 @@ USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
     _tile_release(); /* what threads keep in tiles, the system has to save */
 }
 
-static void multiply(Block *x)
+static void amx_multiply(Block *x)
 {
     int64_t groups = dsi_div_up(x->of.m, SIDE), panels = dsi_div_up(x->of.n, SIDE);
     x->panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
@@ -269,7 +269,7 @@ static void multiply(Block *x)
 
 /* ---- the product ---------------------------------------------------------------------------------------- */
 
-static dsi_view moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
+static dsi_view amx_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
 {
     int64_t by = batch * v.s[0] + i * v.s[1] + j * v.s[2];
     v.p = (char *)v.p + by * (int64_t)ds_dtype_size(v.dtype);
@@ -277,13 +277,13 @@ static dsi_view moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
 }
 
 /* Elements of a block of k: depends on k alone. */
-static int64_t depth(int64_t k)
+static int64_t amx_depth(int64_t k)
 {
     return dsi_round_up(dsi_div_up(k, dsi_div_up(k, K_BLOCK)), DEEP);
 }
 
 /* Columns whose panels of that depth fill half of the second cache. */
-static int64_t panel_columns(int64_t each)
+static int64_t amx_panel_columns(int64_t each)
 {
     int64_t panels = dsi_cpu_l2_bytes() / 2 / (each * SIDE * (int64_t)sizeof(uint16_t));
     return (panels < 1 ? 1 : panels) * SIDE;
@@ -302,19 +302,20 @@ static void run_block(const Product *p, const Room *room)
         Block x = {*p, room->a, room->b, DEEP, STEP, STEP / 2, .direct = !room->a};
         x.first = k == 0, x.last = k + room->each >= p->k;
         x.of.k = dsi_min(room->each, p->k - k);
-        dsi_view a = moved(p->a, 0, 0, k), b = moved(p->b, 0, k, 0);
+        dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, 0);
         if (x.direct)
             x.a = a.p, x.a_line = a.s[1], x.a_step = DEEP, x.a_lower = LINES * a.s[1];
         else
-            pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, room->a});
+            amx_pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, room->a});
         for (int64_t j = 0; j < p->n; j += room->width) {
             x.of.n = dsi_min(room->width, p->n - j);
-            x.of.y = moved(p->y, 0, 0, j);
+            x.of.y = amx_moved(p->y, 0, 0, j);
             if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
             x.sums_row = dsi_div_up(p->n, SIDE);
             if (room->sums) x.sums = room->sums + j * SIDE;
-            pack(&(Packing){moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true, room->b});
-            multiply(&x);
+            amx_pack(
+                &(Packing){amx_moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true, room->b});
+            amx_multiply(&x);
         }
     }
 }
@@ -327,13 +328,13 @@ static bool reads_in_place(const Product *p)
     return whole && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
 }
 
-static ds_status run(dsi_stream *s, const Product *p)
+static ds_status amx_run(dsi_stream *s, const Product *p)
 {
-    Room room = {.each = depth(p->k)};
+    Room room = {.each = amx_depth(p->k)};
     bool direct = reads_in_place(p);
     int64_t m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
             n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE);
-    room.width = dsi_min(n, panel_columns(room.each));
+    room.width = dsi_min(n, amx_panel_columns(room.each));
     int64_t halves = ((direct ? 0 : m) + room.width) * room.each,
             sums = room.each < p->k ? m * n : 0;
     room.b = dsi_scratch(s, (size_t)halves * sizeof *room.b + (size_t)sums * sizeof *room.sums);
@@ -345,9 +346,9 @@ static ds_status run(dsi_stream *s, const Product *p)
             for (int64_t i = 0; i < p->m; i += BLOCK) {
                 Product x = *p;
                 x.m = dsi_min(BLOCK, p->m - i), x.n = dsi_min(BLOCK, p->n - j);
-                x.a = moved(p->a, batch, i, 0);
-                x.b = moved(p->b, batch, 0, j);
-                x.y = moved(p->y, batch, i, j);
+                x.a = amx_moved(p->a, batch, i, 0);
+                x.b = amx_moved(p->b, batch, 0, j);
+                x.y = amx_moved(p->y, batch, i, j);
                 if (p->bias) x.bias += p->bias_of_rows ? i : j;
                 run_block(&x, &room);
             }
@@ -355,7 +356,7 @@ static ds_status run(dsi_stream *s, const Product *p)
     return DS_OK;
 }
 
-static dsi_view turned(dsi_view v)
+static dsi_view amx_turned(dsi_view v)
 {
     int64_t d = v.d[1], step = v.s[1];
     v.d[1] = v.d[2], v.s[1] = v.s[2];
@@ -372,9 +373,10 @@ ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_v
         y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false};
     if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T, whose rows lie so */
-        p = (Product){y.d[0], y.d[2], y.d[1], a.d[2], turned(b), turned(a), turned(y), NULL, true};
+        p = (Product){y.d[0],        y.d[2],        y.d[1], a.d[2], amx_turned(b),
+                      amx_turned(a), amx_turned(y), NULL,   true};
     p.bias_of_rows = p.bias_of_rows && bias.p;
-    if (!bias.p) return run(s, &p);
+    if (!bias.p) return amx_run(s, &p);
 
     int64_t n = y.d[2];
     float *dense = dsi_scratch(s, (size_t)(n + SIDE) * sizeof *dense);
@@ -382,7 +384,7 @@ ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_v
     memset(dense + n, 0, SIDE * sizeof *dense);
     KERNEL(copy)(s, bias, (dsi_view){dense, DS_F32, 1, {n}, {1}});
     p.bias = dense;
-    ds_status status = run(s, &p);
+    ds_status status = amx_run(s, &p);
     dsi_scratch_release(s, dense);
     return status;
 }

@@ -41,7 +41,7 @@ static void pack_along(const Packing *x, const float *from, float *to, int n)
 }
 
 /* Vectors across lines: [k][n] -> [k][width] of `panels` panels, all of the same n. */
-ALWAYS_INLINE void copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
+ALWAYS_INLINE void pack_copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
 {
     for (int64_t k = 0; k < x->k; k++) {
         const float *row = from + k * x->along;
@@ -56,11 +56,11 @@ ALWAYS_INLINE void copy_rows(const Packing *x, const float *from, float *to, int
 static void pack_across(const Packing *x, const float *from, float *to, int n)
 {
     if (n == TILE_COLS)
-        copy_rows(x, from, to, TILE_COLS, 1);
+        pack_copy_rows(x, from, to, TILE_COLS, 1);
     else if (n == TILE_ROWS)
-        copy_rows(x, from, to, TILE_ROWS, 1);
+        pack_copy_rows(x, from, to, TILE_ROWS, 1);
     else
-        copy_rows(x, from, to, n, 1);
+        pack_copy_rows(x, from, to, n, 1);
 }
 
 static void pack_floats(const Packing *x, const float *from, float *to, int n)
@@ -114,8 +114,8 @@ static void pack_panels(void *arg, int64_t begin, int64_t end)
     int64_t p = begin;
     if (x->across == 1 && x->width == TILE_ROWS && !is_half(x->dtype))
         for (; p + GROUPS <= end && (p + GROUPS) * x->width <= x->n; p += GROUPS)
-            copy_rows(x, (const float *)x->from + p * x->width, x->to + p * x->width * x->k,
-                      TILE_ROWS, GROUPS);
+            pack_copy_rows(x, (const float *)x->from + p * x->width, x->to + p * x->width * x->k,
+                           TILE_ROWS, GROUPS);
     for (; p < end; p++) pack_panel(x, p);
 }
 

@@ -35,7 +35,7 @@ static bool rows_valid(dsi_stream *s, const job *j, int64_t n)
 }
 
 /* Of an index [outer,K,inner]. */
-ALWAYS_INLINE int64_t place_of(const dsi_view *index, int64_t o, int64_t k, int64_t i)
+ALWAYS_INLINE int64_t element_index(const dsi_view *index, int64_t o, int64_t k, int64_t i)
 {
     return ((const int64_t *)index->p)[o * index->s[0] + k * index->s[1] + i * index->s[2]];
 }
@@ -134,7 +134,7 @@ static bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes
     for (int64_t o = 0; o < index->d[0]; o++)
         for (int64_t k = 0; k < index->d[1]; k++)
             for (int64_t i = 0; i < index->d[2]; i++) {
-                int64_t at = place_of(index, o, k, i);
+                int64_t at = element_index(index, o, k, i);
                 if (at >= 0 && at < classes) continue;
                 fault_set(s, DSI_FAULT_ELEMENT, at, o, k * index->d[2] + i, classes);
                 return false;

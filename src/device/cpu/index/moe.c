@@ -25,7 +25,7 @@ static int64_t rows_each(int64_t d, int64_t k) { return PARALLEL_ELEMENTS / (d *
 
 /* ---- to places -------------------------------------------------------------------------------------- */
 
-static void copy_rows(void *arg, int64_t begin, int64_t end)
+static void dispatch_copy_rows(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
     size_t bytes = (size_t)(j->x.d[1] * j->size);
@@ -70,7 +70,7 @@ ds_status KERNEL(dispatch)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w,
     ds_status status = has_free_places(&j) ? KERNEL(fill)(s, 0, y) : DS_OK;
     if (!status)
         dsi_parallel(x.d[0], rows_each(x.d[1], slot.d[1]),
-                     !w.p                ? copy_rows
+                     !w.p                ? dispatch_copy_rows
                      : x.dtype == DS_F32 ? scale_rows_f32
                                          : scale_rows_f64,
                      &j);

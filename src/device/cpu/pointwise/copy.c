@@ -140,7 +140,7 @@ static conversion conversion_of(ds_dtype from, ds_dtype to)
     };
 }
 
-static void convert(const conversion *c, int64_t n, const char *x, char *y)
+static void copy_convert(const conversion *c, int64_t n, const char *x, char *y)
 {
     int64_t mid[PIECE]; /* room for the widest */
     if (c->same) {
@@ -158,7 +158,10 @@ static void convert(const conversion *c, int64_t n, const char *x, char *y)
     }
 }
 
-static void copy_line(const void *arg, int64_t n, void *const *p) { convert(arg, n, p[0], p[1]); }
+static void copy_line(const void *arg, int64_t n, void *const *p)
+{
+    copy_convert(arg, n, p[0], p[1]);
+}
 
 /* ---- transposed copies ---------------------------------------------------------------------------- */
 
@@ -175,8 +178,8 @@ static void copy_line(const void *arg, int64_t n, void *const *p) { convert(arg,
             for (int64_t r = 0; r < rows; r++) \
                 for (int64_t c = 0; c < cols; c++) to[r * sy + c] = from[c * sx + r]; \
     } break
-static void transpose(int64_t size, int64_t rows, int64_t cols, const void *x, int64_t sx, void *y,
-                      int64_t sy)
+static void copy_transpose(int64_t size, int64_t rows, int64_t cols, const void *x, int64_t sx,
+                           void *y, int64_t sy)
 {
     switch (size) {
         TRANSPOSE(1, uint8_t);
@@ -203,13 +206,13 @@ static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const 
     int64_t tile[TILE * TILE]; /* room for the widest */
 
     if (c->same) {
-        transpose(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
+        copy_transpose(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
         return;
     }
     for (int64_t i = 0; i < cols; i++)
-        convert(c, rows, x + i * t->col_stride * c->from_size,
-                (char *)tile + i * TILE * c->to_size);
-    transpose(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
+        copy_convert(c, rows, x + i * t->col_stride * c->from_size,
+                     (char *)tile + i * TILE * c->to_size);
+    copy_transpose(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
 }
 
 /* Bands of TILE rows, begin .. end-1, counted over the outer dimensions too. */
@@ -308,7 +311,7 @@ ds_status KERNEL(fill)(dsi_stream *s, double value, dsi_view y)
 
     (void)s;
     conversion c = conversion_of(DS_F64, y.dtype);
-    convert(&c, 1, (const char *)&value, (char *)&f.value);
+    copy_convert(&c, 1, (const char *)&value, (char *)&f.value);
     f.zero = f.value == 0;
     WALK(fill_line, &f, &y);
     return DS_OK;

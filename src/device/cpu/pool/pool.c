@@ -51,14 +51,14 @@ static int64_t divisor(const Pool *o, Window v, Window h)
 }
 
 /* Where plane i of x, y or the index begins. */
-static int64_t plane(const dsi_view *v, int64_t i, int64_t channels)
+static int64_t plane_offset(const dsi_view *v, int64_t i, int64_t channels)
 {
     if (v->s[0] == channels * v->s[1]) return i * v->s[1]; /* without a division */
     return i / channels * v->s[0] + i % channels * v->s[1];
 }
-#define X(o, type, i) ((type *)(o)->x.p + plane(&(o)->x, i, (o)->C))
-#define Y(o, type, i) ((type *)(o)->y.p + plane(&(o)->y, i, (o)->C))
-#define I(o, i)       ((int32_t *)(o)->index.p + plane(&(o)->index, i, (o)->C))
+#define X(o, type, i) ((type *)(o)->x.p + plane_offset(&(o)->x, i, (o)->C))
+#define Y(o, type, i) ((type *)(o)->y.p + plane_offset(&(o)->y, i, (o)->C))
+#define I(o, i)       ((int32_t *)(o)->index.p + plane_offset(&(o)->index, i, (o)->C))
 
 /* Channels of a pixel are neighbours in x and y. */
 static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
@@ -205,7 +205,7 @@ static bool quads(const Pool *o)
 }
 
 /* All samples or planes, by part[0] for float32, part[1] for float64 */
-static ds_status run(const char *name, Pool o, Part *const *part, bool pixels)
+static ds_status pool_run(const char *name, Pool o, Part *const *part, bool pixels)
 {
     if (o.x.dtype != DS_F32 && o.x.dtype != DS_F64) return no_dtype(name, o.x.dtype);
     int64_t each = pixels ? o.C : 1;               /* planes done at once */
@@ -216,7 +216,7 @@ static ds_status run(const char *name, Pool o, Part *const *part, bool pixels)
 
 static ds_status run_maxima(const char *name, Pool o, Part *const *part)
 {
-    return run(name, o, part, max_by_pixels(&o));
+    return pool_run(name, o, part, max_by_pixels(&o));
 }
 
 /* For averages windows are worked out once. */
@@ -238,7 +238,7 @@ static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const 
     for (int64_t q = 0; q < o.Q; q++)
         o.pairs &= o.columns[q].begin == 2 * q && o.columns[q].end == 2 * q + 2 &&
                    o.columns[q].padded == 2;
-    ds_status status = run(name, o, part, by_pixels(&o));
+    ds_status status = pool_run(name, o, part, by_pixels(&o));
     dsi_scratch_release(s, windows);
     return status;
 }

@@ -43,8 +43,8 @@ static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->
 typedef void body(void *arg, int64_t begin, int64_t end);
 
 /* Runs f32 or f64 over n items of `each` elements; a thread takes at least `least` of them. */
-static ds_status run(const char *kernel, ds_dtype dtype, int64_t n, int64_t each, int64_t least,
-                     body *f32, body *f64, job *j)
+static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t each,
+                          int64_t least, body *f32, body *f64, job *j)
 {
     if (dtype != DS_F32 && dtype != DS_F64) return no_dtype(kernel, dtype);
     if (n > 0)
@@ -60,7 +60,8 @@ static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 {
     int64_t c = j->x.d[1];
     bool few = channels_dense(&j->x) && 2 * c <= CHANNELS;
-    return run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], few ? c : LEAST_CHANNELS, f32, f64, j);
+    return norm_run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], few ? c : LEAST_CHANNELS, f32,
+                    f64, j);
 }
 
 ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
@@ -107,8 +108,8 @@ ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view wei
                &bias);
     job j = {
         .x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias, .eps = eps};
-    return run("layer_norm", x.dtype, x.d[0], x.d[1], 1, layer_norm_rows_f32, layer_norm_rows_f64,
-               &j);
+    return norm_run("layer_norm", x.dtype, x.d[0], x.d[1], 1, layer_norm_rows_f32,
+                    layer_norm_rows_f64, &j);
 }
 
 ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
@@ -127,10 +128,10 @@ ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view
              .db = db};
     ds_status status = DS_OK;
     if (dx.p)
-        status = run("layer_norm_dx", x.dtype, x.d[0], x.d[1], 1, layer_norm_dx_rows_f32,
-                     layer_norm_dx_rows_f64, &j);
+        status = norm_run("layer_norm_dx", x.dtype, x.d[0], x.d[1], 1, layer_norm_dx_rows_f32,
+                          layer_norm_dx_rows_f64, &j);
     if (!status && (dw.p || db.p))
-        status = run("layer_norm_dx", x.dtype, x.d[1], x.d[0], LEAST_CHANNELS,
-                     layer_norm_dw_columns_f32, layer_norm_dw_columns_f64, &j);
+        status = norm_run("layer_norm_dx", x.dtype, x.d[1], x.d[0], LEAST_CHANNELS,
+                          layer_norm_dw_columns_f32, layer_norm_dw_columns_f64, &j);
     return status;
 }

@@ -146,7 +146,7 @@ static fold half_fold(fold f, ds_dtype dtype)
     return f;
 }
 
-static double combine(const fold *f, double a, double b)
+static double fold_combine(const fold *f, double a, double b)
 {
     return f->largest ? larger(a, b) : a + b;
 }
@@ -158,7 +158,7 @@ static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
     for (int64_t i = 0; i < n; i += GATHER) {
         int64_t m = n - i < GATHER ? n - i : GATHER;
         f->gather(m, x + i * stride * f->size, stride, buf);
-        total = combine(f, total, f->line(m, buf));
+        total = fold_combine(f, total, f->line(m, buf));
     }
     return total;
 }
@@ -186,8 +186,8 @@ static double fold_lines(const plan *p, const fold *f, const char *x)
 {
     double total = 0;
     for (int64_t line = 0; line < p->lines; line++)
-        total = combine(f, total,
-                        fold_line(f, p->inner, x + line_offset(p, line) * f->size, p->inner_x));
+        total = fold_combine(
+            f, total, fold_line(f, p->inner, x + line_offset(p, line) * f->size, p->inner_x));
     return total;
 }
 
@@ -200,13 +200,13 @@ static double fold_all(const plan *p, const fold *f)
     j.part_length = (p->inner / PARTS + LINE_BLOCK) / LINE_BLOCK * LINE_BLOCK;
     int64_t parts = (p->inner + j.part_length - 1) / j.part_length;
     dsi_parallel(parts, PARALLEL_ELEMENTS / j.part_length + 1, fold_parts, &j);
-    for (int64_t k = 0; k < parts; k++) total = combine(f, total, j.part[k]);
+    for (int64_t k = 0; k < parts; k++) total = fold_combine(f, total, j.part[k]);
     return total;
 }
 
 /* ---- sum ------------------------------------------------------------------------------------------ */
 
-static void put(char *y, int64_t size, double value)
+static void reduce_put(char *y, int64_t size, double value)
 {
     if (size == 4)
         *(float *)y = (float)value;
@@ -220,8 +220,8 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
     const plan *p = j->p;
     int64_t size = j->f->out_size;
     for (int64_t k = begin; k < end; k++)
-        put(p->y + offset(&p->kept_y, k) * size, size,
-            p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
+        reduce_put(p->y + offset(&p->kept_y, k) * size, size,
+                   p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
 static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y)
@@ -238,7 +238,7 @@ static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y
     p.factor = factor;
     if (half && !p.inner_summed) IN_F32(s, 0, reduce_sum(s, factor, x, y), &x);
     if (p.inner_summed && p.outputs == 1) {
-        put(p.y, f.out_size, factor * fold_all(&p, &f));
+        reduce_put(p.y, f.out_size, factor * fold_all(&p, &f));
     } else if (p.inner_summed) {
         fold_job j = {.p = &p, .f = &f};
         dsi_parallel(p.outputs, PARALLEL_ELEMENTS / (p.lines * p.inner + 1) + 1, sum_rows, &j);
@@ -308,7 +308,7 @@ ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, dsi_vi
         fold f = folds[kind][x[i].dtype == DS_F64];
         if (is_half(x[i].dtype)) f = half_fold(f, x[i].dtype);
         plan all = plan_of(&x[i], &nothing);
-        total = combine(&f, total, fold_all(&all, &f));
+        total = fold_combine(&f, total, fold_all(&all, &f));
     }
     *(double *)norm.p = kind == 1 ? sqrt(total) : total;
     return DS_OK;

@@ -25,7 +25,7 @@ typedef struct {
     bool dense;              /* rows follow each other without gaps */
 } rows;
 
-static rows rows_of(const dsi_view *v)
+static rows softmax_rows_of(const dsi_view *v)
 {
     return (rows){
         .p = v->p,
@@ -45,10 +45,10 @@ ALWAYS_INLINE int64_t row_offset(const rows *v, int64_t row)
                          : row / v->inner * v->step[0] + row % v->inner * v->step[1];
 }
 
-ALWAYS_INLINE int64_t piece(int64_t left) { return left < BUFFER ? left : BUFFER; }
+ALWAYS_INLINE int64_t softmax_piece(int64_t left) { return left < BUFFER ? left : BUFFER; }
 
 /* Offset of a row's element in a view [N, I] */
-ALWAYS_INLINE int64_t place_of(const dsi_view *v, int64_t row)
+ALWAYS_INLINE int64_t entropy_place(const dsi_view *v, int64_t row)
 {
     return v->d[1] == 1 ? row * v->s[0] : row / v->d[1] * v->s[0] + row % v->d[1] * v->s[1];
 }
@@ -70,7 +70,7 @@ typedef struct {
 
 ALWAYS_INLINE int64_t label_of(const entropy *e, int64_t row)
 {
-    return ((const int64_t *)e->label.p)[place_of(&e->label, row)];
+    return ((const int64_t *)e->label.p)[entropy_place(&e->label, row)];
 }
 
 #define T           float
@@ -93,7 +93,7 @@ static void for_rows(int64_t n, int64_t k, body *f, void *arg)
 ds_status KERNEL(softmax)(dsi_stream *s, bool log, dsi_view x, dsi_view y)
 {
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, log, x, y), &y, &x);
-    job j = {.x = rows_of(&x), .y = rows_of(&y), .log = log};
+    job j = {.x = softmax_rows_of(&x), .y = softmax_rows_of(&y), .log = log};
     bool is_long = j.x.columns > BUFFER;
     if (x.dtype != DS_F32 && x.dtype != DS_F64)
         return no_dtype(log ? "log_softmax" : "softmax", x.dtype);
@@ -106,7 +106,10 @@ ds_status KERNEL(softmax)(dsi_stream *s, bool log, dsi_view x, dsi_view y)
 ds_status KERNEL(softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, log, dy, y, dx), &dx, &dy, &y);
-    job j = {.dy = rows_of(&dy), .x = rows_of(&y), .y = rows_of(&dx), .log = log};
+    job j = {.dy = softmax_rows_of(&dy),
+             .x = softmax_rows_of(&y),
+             .y = softmax_rows_of(&dx),
+             .log = log};
     if (y.dtype != DS_F32 && y.dtype != DS_F64)
         return no_dtype(log ? "log_softmax_dx" : "softmax_dx", y.dtype);
     for_rows(j.x.outer * j.x.inner, j.x.columns,
@@ -116,7 +119,7 @@ ds_status KERNEL(softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, d
 
 /* ---- cross entropy -------------------------------------------------------------------------------- */
 
-static double value(const dsi_view *v, int64_t offset)
+static double entropy_value(const dsi_view *v, int64_t offset)
 {
     return v->dtype == DS_F32 ? (double)((const float *)v->p)[offset]
                               : ((const double *)v->p)[offset];
@@ -142,7 +145,7 @@ static bool labels_valid(dsi_stream *s, const entropy *e, double *used)
             fault_set(s, DSI_FAULT_LABEL, label, row, -1, e->x.columns);
             return false;
         }
-        *used += e->weight.p ? value(&e->weight, label * e->weight.s[0]) : 1;
+        *used += e->weight.p ? entropy_value(&e->weight, label * e->weight.s[0]) : 1;
     }
     return true;
 }
@@ -154,8 +157,12 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
     if (is_half(x.dtype))
         IN_F32(s, 1, KERNEL(cross_entropy)(s, c, x, label, weight, loss, lse, divisor), &loss, &x,
                &weight);
-    entropy e = {
-        .c = c, .x = rows_of(&x), .label = label, .weight = weight, .loss = loss, .lse = lse};
+    entropy e = {.c = c,
+                 .x = softmax_rows_of(&x),
+                 .label = label,
+                 .weight = weight,
+                 .loss = loss,
+                 .lse = lse};
     double used, total = 0;
 
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy", x.dtype);
@@ -185,8 +192,8 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
         IN_F32(s, 1, KERNEL(cross_entropy_dx)(s, c, dloss, x, label, weight, lse, divisor, dx), &dx,
                &dloss, &x, &weight);
     entropy e = {.c = c,
-                 .x = rows_of(&x),
-                 .dx = rows_of(&dx),
+                 .x = softmax_rows_of(&x),
+                 .dx = softmax_rows_of(&dx),
                  .label = label,
                  .weight = weight,
                  .loss = dloss,
@@ -195,11 +202,12 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_dx", x.dtype);
     e.n_rows = e.x.outer * e.x.inner;
     if (!labels_valid(s, &e, &e.scale)) return KERNEL(fill)(s, 0, dx);
-    e.scale = value(&divisor, 0);
+    e.scale = entropy_value(&divisor, 0);
     e.weight_sum = (double)e.x.columns;
     if (weight.p) {
         e.weight_sum = 0;
-        for (int64_t i = 0; i < e.x.columns; i++) e.weight_sum += value(&weight, i * weight.s[0]);
+        for (int64_t i = 0; i < e.x.columns; i++)
+            e.weight_sum += entropy_value(&weight, i * weight.s[0]);
     }
     for_rows(e.x.outer * e.x.inner, e.x.columns,
              x.dtype == DS_F32 ? entropy_dx_rows_f32 : entropy_dx_rows_f64, &e);

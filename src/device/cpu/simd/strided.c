@@ -69,7 +69,7 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
             for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
         } \
         break
-static void gather(int64_t size, int64_t n, void *to, const char *from, int64_t stride)
+static void stage_gather(int64_t size, int64_t n, void *to, const char *from, int64_t stride)
 {
     switch (size) {
         GATHER(1, uint8_t);
@@ -83,7 +83,7 @@ static void gather(int64_t size, int64_t n, void *to, const char *from, int64_t 
     case bytes: \
         for (int64_t i = 0; i < n; i++) *(type *)(to + i * stride) = ((const type *)from)[i]; \
         break
-static void scatter(int64_t size, int64_t n, char *to, const void *from, int64_t stride)
+static void stage_scatter(int64_t size, int64_t n, char *to, const void *from, int64_t stride)
 {
     switch (size) {
         SCATTER(1, uint8_t);
@@ -107,11 +107,12 @@ static void run_staged(const walk *w, walk_line *line, const void *arg, int64_t 
             char *here = p[v] + i * stride;
             at[v] = stride == w->size[v] ? (void *)here : stage[v];
             bool filled = v == out || (stride == 0 && i > 0);
-            if (at[v] != here && !filled) gather(w->size[v], m, stage[v], here, stride);
+            if (at[v] != here && !filled) stage_gather(w->size[v], m, stage[v], here, stride);
         }
         line(arg, m, at);
         if (at[out] == stage[out])
-            scatter(w->size[out], m, p[out] + i * w->s[out][inner], stage[out], w->s[out][inner]);
+            stage_scatter(w->size[out], m, p[out] + i * w->s[out][inner], stage[out],
+                          w->s[out][inner]);
     }
 }
 
