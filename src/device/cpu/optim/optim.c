@@ -273,7 +273,7 @@ static ds_status optim_run(dsi_stream *s, const dsi_optimizer *c, int n, const d
     return c->rule == DSI_LAMB ? optim_lamb(s, &c->lamb, n, x) : optim_pass(c, n, x);
 }
 
-/* With what stands in memory in place of what was given by value. */
+/* The scalars in memory replace those given by value. */
 static ds_status optim_run_scalars(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
     const dsi_step_scalars *now = c->scalars;
