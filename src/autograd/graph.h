@@ -39,8 +39,8 @@ struct dsi_node {
 void dsi_node_release_saved(dsi_node *n);
 int dsi_node_wanted(const dsi_node *n); /* edges that want a gradient */
 
-/* While one is set, ops record no nodes: what they would record hangs on `inside`, one node for all, and what
- * enters from outside is noted. The function of a checkpoint runs so. */
+/* While a watch is set, ops record no nodes of their own: their results get the one node `inside`, and inputs
+ * from outside are listed. The function of a checkpoint runs under one. */
 typedef struct dsi_watch {
     dsi_node *inside;
     DSI_LIST(ds_tensor *) /* counted; a tensor comes once for each use */
@@ -51,9 +51,9 @@ bool dsi_watching(void);
 dsi_node *dsi_node_new(const dsi_op *op, int n_in); /* without edges */
 uint64_t dsi_node_next_seq(void);                   /* of the next node that this thread makes */
 
-/* n's op has run again, with recording on, and made root and all below it since `oldest`. Passes those nodes
- * at once, as a part of the running backward: what they give to older ones is added where n would have given.
- * Hooks of n's leaves are theirs from here on. */
+/* n's op has run again, with recording on, and made root and all below it since `oldest`. Runs the backward of
+ * those nodes now, as a part of the running pass; gradients for older nodes are accumulated in place of n's. The
+ * uses of n's leaves, for their hooks, are counted by the new nodes from now on. */
 ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64_t oldest);
 
 /* Adds g to the leaf's gradient, which becomes g itself if nobody else holds it or its memory. */

@@ -3,6 +3,9 @@
  * The rule is that of torch.optim.swa_utils.get_ema_multi_avg_fn in an AveragedModel: the first update
  * copies, so nothing of the first values stays, and there is no warm-up of the decay.
  *
+ * Invariants: while `swapped`, the averages are in the module and `own` has what is
+ * trained; no update may run. Averages are float32, [elements of this rank's part].
+ *
  * An update is a step of gradient descent on |average - parameter|^2 / 2 with the learning rate 1 - decay:
  *     average -= (1 - decay) (average - parameter)
  * so SGD's kernel does it: the average is what it updates, the parameter is the gradient, counted -1

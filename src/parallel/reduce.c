@@ -1,5 +1,16 @@
-/* parallel/reduce.c: gradients of several ranks into buckets, summed while backward goes on: Note [Buckets].
+/* parallel/reduce.c: gradients of several ranks into buckets, summed while
+ * backward goes on: Note [Buckets].
  * Source: Li et al., PyTorch Distributed, arXiv 2006.15704; ZeRO, arXiv 1910.02054.
+ *
+ * Invariants:
+ * - Bucket k is unit k of the layout. Buckets are sent in the order 0, 1, .. on all
+ *   ranks: `next` is the first that has not been sent in this pass, `arrived` the
+ *   first whose sum is not in place. A bucket that is full before its turn waits.
+ * - While a request runs, its `wire` (and `pieces`) belong to the communicator.
+ * - With `partition` at most two buckets exist at a time: one that is being summed,
+ *   one that fills.
+ * - Hooks run inside of backward and return nothing: their first failure is kept in
+ *   `status`, and the pass reports it at its end.
  * SPDX-License-Identifier: MIT */
 #include "reduce.h"
 
@@ -110,6 +121,7 @@ static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 
 /* ---- arriving --------------------------------------------------------------------------------------------------- */
 
+/* This rank's shard of unit k: in its flat buffer of sums; in a tensor [n] laid out as the unit. */
 static ds_tensor *shard_slice(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
@@ -128,6 +140,7 @@ static double factor_after(const dsi_reduce *r, int k)
     return r->op == DS_REDUCE_AVG ? (double)r->f->unit[k].ranks / r->f->ranks : r->after;
 }
 
+/* The sum of unit k's shard, which has arrived, to the sum over the passes so far. */
 static ds_status add_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -139,6 +152,7 @@ static ds_status add_slice(dsi_reduce *r, int k)
     return status;
 }
 
+/* Stages 2 and 3: this rank keeps its shard of the sum; the bucket is freed. */
 static ds_status keep_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -153,6 +167,7 @@ static ds_status keep_slice(dsi_reduce *r, int k)
 /* Whether a rank gets the sum of its own slice alone. */
 static bool scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_reduce; }
 
+/* Stages 0 and 1: the sum, or at stage 1 this rank's shard of it, stays in the bucket. */
 static ds_status keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -162,6 +177,7 @@ static ds_status keep_whole(dsi_reduce *r, int k)
     return dsi_copy(scatters(r) ? bucket_slice(r, k, b->full) : b->full, sum);
 }
 
+/* Waits for the sum of bucket k, if it was sent, and puts it into its place. */
 static ds_status arrive(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -177,7 +193,7 @@ static ds_status arrive(dsi_reduce *r, int k)
     return status;
 }
 
-/* All but the newest n. */
+/* Waits for all buckets that were sent but the newest n. */
 static ds_status arrive_but(dsi_reduce *r, int n)
 {
     ds_status status = DS_OK;

@@ -1,9 +1,10 @@
 /* parallel/same.c: whether all ranks have made the same model.
  *
- * Ranks with different models would wait for each other, or take each other's bytes for other parameters. Each
- * rank writes its parameters and buffers down, a line each, and hashes of these texts are compared. Only where
- * they differ do the texts travel: rank 0's to all; the first rank that has another one finds the line, and
- * tells it to all, so that every rank ends with the same words.
+ * Ranks with different models would wait for each other, or read each other's bytes
+ * as other parameters. Each rank describes its parameters and buffers, one a line,
+ * and the ranks compare hashes of these texts. Only if they differ are texts sent:
+ * rank 0's to all; the first rank with another text finds the line that differs and
+ * broadcasts it, so that all ranks fail with the same message.
  * SPDX-License-Identifier: MIT */
 #include "same.h"
 

@@ -1,13 +1,23 @@
-/* parallel/zero.c: ZeRO as one thing with three switches (the table in zero.h): one step over the parts of the
- * parameters that this rank updates.
+/* parallel/zero.c: ZeRO at all stages (the table in zero.h): one step over the
+ * elements of the parameters that this rank updates.
  *
- * What the optimizer updates, for each parameter (Note [Layout] says which elements are a rank's own):
- *   float32   the parameter itself, or the own part of its memory;
- *   16 bits   a float32 master of them in one flat buffer, or in a file, beside which the parameter is the copy
- *             that the optimizer writes; gradients stay 16-bit, and are widened as the optimizer reads them.
- * On one rank gradients stay where backward made them and nothing is copied; on several they come from
- * buckets (reduce.h). Unscaling and clipping are one factor that the optimizer multiplies gradients by as it
- * reads them.
+ * What the optimizer updates, for each parameter (Note [Layout] says which elements
+ * are a rank's):
+ *   float32   the parameter itself, or this rank's shard of it;
+ *   16 bits   a float32 master of them in one flat buffer, or on disk; the parameter
+ *             is the low-precision copy that the optimizer writes beside it.
+ *             Gradients stay 16-bit and are upcast as the optimizer reads them.
+ * On one rank gradients stay where backward made them and nothing is copied; on
+ * several they come from buckets (reduce.h). Unscaling and clipping are one factor
+ * by which the optimizer multiplies gradients as it reads them.
+ *
+ * Invariants:
+ * - Index i is a parameter of the layout; the functions for checkpoints take that of
+ *   the module (param_find).
+ * - All ranks call backward, step, publish and whole in the same order; these block.
+ *   A failure on one rank ends the communication of all (dsi_zero_all_or_none).
+ * - z->part[i] is what the optimizer updates and has the gradient during a step;
+ *   after a step, of whatever result, no gradient is left.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054; mixed precision: arXiv 1710.03740.
  * SPDX-License-Identifier: MIT */
@@ -187,6 +197,7 @@ static ds_status units_gather(dsi_zero *z)
     return status;
 }
 
+/* This rank's master of parameter i to its shard in the model. */
 static ds_status copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);

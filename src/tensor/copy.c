@@ -16,7 +16,7 @@ static bool broadcasts_to(ds_dims from, ds_dims to)
     return true;
 }
 
-/* Elements that lie the same on both sides. */
+/* Whether a copy of the bytes is a copy of the elements. */
 static bool is_plain(const ds_tensor *dst, const ds_tensor *src)
 {
     return dst->dtype == src->dtype && dsi_same_shape(dst->shape, src->shape) &&

@@ -1,8 +1,13 @@
-/* tensor/scope.c: scopes: who owns what an op returned.
+/* tensor/scope.c: scopes: lists of handles that are released together.
  *
- * A scope is a list of counted handles. The scopes of a thread form a stack; at its bottom lies one
- * that opens by itself and ends with the thread. Closed scopes wait in a free list with their memory:
- * a training step opens about ten of them.
+ * Invariants:
+ * - A scope holds one count of each handle in it. A handle may be in several scopes,
+ *   and in one scope several times.
+ * - The scopes of a thread form a stack, `current` at its top. The first one opens by
+ *   itself and ends with the thread. Closing a scope closes those above it.
+ * - Closed scopes are kept in a free list with their memory, as a training step opens
+ *   about ten of them. Whoever keeps a pointer to a scope that others may close keeps
+ *   its number too: numbers are not used again on a thread.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
 #include "base/log.h"
