@@ -60,9 +60,9 @@ static ds_value *unpickle(const uint8_t *data, size_t n, bool objects)
 /* v as a pickle, and that as a value. */
 static void again(ds_value *v)
 {
-    dsi_stored stored;
+    dsi_save_plan stored;
     dsi_text text = {0};
-    bool plain = dsi_stored_plan(&stored, "fuzz", v);
+    bool plain = dsi_save_plan_make(&stored, "fuzz", v);
     must(plain || strstr(ds_error(), "an object of"));
     ds_error_clear();
     if (plain && dsi_pickle_write(&text, "fuzz", v, &stored)) {
@@ -74,7 +74,7 @@ static void again(ds_value *v)
         must_say();
     }
     dsi_text_free(&text);
-    dsi_stored_free(&stored);
+    dsi_save_plan_free(&stored);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

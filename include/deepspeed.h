@@ -9,7 +9,8 @@
  *      engine, even when the taker refuses.
  *   4. Zero is the default of every option, and options are written as keywords: .padding = 2.
  *
- * A tensor belongs to the thread that made it. Nothing here calls exit or prints, unless it says so.
+ * A tensor belongs to the thread that made it. Nothing here calls exit or
+ * prints, unless it says so.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_H
 #define DEEPSPEED_H

@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/stored.h"
+#include "checkpoint/save_plan.h"
 #include "engine/checkpoint/folder.h"
 #include "tensor/tensor.h"
 

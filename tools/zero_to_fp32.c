@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/stored.h"
+#include "checkpoint/save_plan.h"
 #include "engine/checkpoint/folder.h"
 #include "engine/checkpoint/load.h"
 #include "tensor/tensor.h"
@@ -97,7 +97,7 @@ static Origin *add_origin(Export *e)
 
 static ds_value *source(Origin *from, ds_dims shape)
 {
-    return dsi_value_source(DS_F32, shape.d, shape.n, read_elements, from);
+    return dsi_value_reader(DS_F32, shape.d, shape.n, read_elements, from);
 }
 
 static void say_tensor(const Export *e, const char *name, ds_dims shape)

@@ -1,4 +1,8 @@
-/* deepspeed/autograd.h: gradients: backward, leaves, ops of one's own, gradient check.
+/* deepspeed/autograd.h: gradients: backward, leaves, activation checkpoints,
+ * your own ops, the gradient check.
+ *
+ * An op on a tensor that requires a gradient records a node. The graph belongs
+ * to its thread; ds_backward runs it, newest node first, and frees it.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_AUTOGRAD_H
 #define DEEPSPEED_AUTOGRAD_H
@@ -9,76 +13,102 @@
 extern "C" {
 #endif
 
-/* Adds d loss / d p to ds_grad(p) of every leaf p that requires a gradient, newest op first, and
- * frees the graph on its way. loss has one element. Refuses a loss without a graph. */
+/* loss.backward(): adds d loss / d p to ds_grad(p) of each leaf p that requires
+ * a gradient, and frees the graph. loss has one element. Refuses a loss without
+ * a graph: no leaf requires a gradient, or backward has run already. */
 DS_API ds_status ds_backward(ds_tensor *loss);
 
-/* The same with d L / d y given: y and dy have the same shape (torch.autograd.backward(y, dy)). */
+/* torch.autograd.backward(y, dy): the same for any y, with dy = d L / d y,
+ * which has y's shape. */
 DS_API ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy);
 
-/* Whether ops record on this thread; at first they do. Returns what it was:
+/* torch.set_grad_enabled for this thread: whether ops record; at first they do.
+ * Returns what it was:
  *     bool was = ds_set_grad(false); ...; ds_set_grad(was); */
 DS_API bool ds_set_grad(bool on);
 DS_API bool ds_grad_enabled(void);
 
-/* A leaf's own gradient: NULL before the first backward and after it was zeroed. Borrowed. */
+/* leaf.grad, borrowed: NULL before the first backward and after it was zeroed. */
 DS_API ds_tensor *ds_grad(const ds_tensor *leaf);
-DS_API ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad); /* NULL: forget it */
-DS_API ds_tensor *ds_require_grad(ds_tensor *leaf, bool on);       /* returns leaf */
+
+/* leaf.grad = grad, which is kept and has the leaf's shape and dtype. NULL: the
+ * leaf has no gradient. */
+DS_API ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad);
+
+/* leaf.requires_grad_(on); returns leaf. Refuses (NULL) what is no leaf, and a
+ * dtype that is not floating-point. */
+DS_API ds_tensor *ds_require_grad(ds_tensor *leaf, bool on);
+
+/* Whether a gradient flows to x: a leaf that requires one, or a result of one. */
 DS_API bool ds_requires_grad(const ds_tensor *x);
 
-/* x's values without its graph: same memory, no gradient. */
+/* x.detach(): a tensor on x's memory, without its graph. */
 DS_API ds_tensor *ds_detach(ds_tensor *x);
 
-/* ---- checkpoints: time for memory (torch.utils.checkpoint, use_reentrant=False) --------------------- */
+/* ---- activation checkpoints: time for memory ------------------------------------ */
 
-/* y = fn(arg, in, n) without keeping what backward would need of what is between: backward runs fn again,
- * with the same random numbers. The gradients of the inputs, and of parameters and others that fn uses, are
- * those without a checkpoint, bit for bit. fn must do the same both times; arg, and what fn reaches by it,
- * stays until the backward. Checkpoints may stand inside of one another; n is at most 32. */
+/* torch.utils.checkpoint(use_reentrant=False): y = fn(arg, in, n) without the
+ * tensors that backward would need of the ops inside; backward runs fn again,
+ * with the same random numbers. Gradients of the inputs, of parameters and of
+ * other tensors that fn uses are the same bits as without a checkpoint. fn must
+ * do the same both times; arg, and what fn reaches through it, must live until
+ * the backward. n is 0 to 32. A checkpoint may contain others. */
 typedef ds_tensor *ds_checkpoint_fn(void *arg, ds_tensor **in, int n);
 DS_API ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n);
 
-/* Called by such an fn: x, made in it, is an output too, as a layer's own loss is: gradients that x gets come
- * through the checkpoint as well. fn names as many, in the same order, both times. x is not kept by this (ds_keep).
- * Elsewhere it does nothing. Returns x. */
+/* Called inside fn: x, made there, is another output, such as the loss of a
+ * layer, and its gradient comes through the checkpoint. fn must name as many,
+ * in the same order, both times. Does not keep x (ds_keep). Outside of a
+ * checkpoint it does nothing. Returns x. */
 DS_API ds_tensor *ds_checkpoint_output(ds_tensor *x);
 
-/* True while such an fn runs again: what counts the batches that pass, as batch normalisation's running
- * statistics do, leaves them alone then. */
+/* Whether fn is running again, for backward. Code that counts batches, as the
+ * running statistics of batch normalisation do, must not count then. */
 DS_API bool ds_recomputing(void);
 
-/* The keys of activation_checkpointing, as deepspeed.checkpointing.configure takes them; for this thread.
- * Without model parallelism and an accelerator only profile has an effect. */
+/* Sets, for this thread, what deepspeed.checkpointing.configure takes. Without
+ * model parallelism and an accelerator only profile has an effect. Refuses
+ * values that contradict each other. */
 typedef struct ds_checkpoint_opts {
-    bool partition_activations; /* among model-parallel ranks: there are none, says so once */
-    bool contiguous_memory_optimization; /* needs partition_activations and number_checkpoints */
-    bool cpu_checkpointing;              /* inputs of checkpoints in host memory: they are */
-    int number_checkpoints;
-    bool synchronize_checkpoint_boundary; /* waits for the device: the CPU is never behind */
-    bool profile;                         /* a line for each forward and backward of a checkpoint */
+    bool partition_activations;           /* over model-parallel ranks; none: a warning, once */
+    bool contiguous_memory_optimization;  /* needs the one above and number_checkpoints */
+    bool cpu_checkpointing;               /* inputs of checkpoints in host memory, where they are */
+    int number_checkpoints;               /* >= 0 */
+    bool synchronize_checkpoint_boundary; /* waits for the device; no effect on a CPU */
+    bool profile; /* a log line for each forward and backward of a checkpoint */
 } ds_checkpoint_opts;
 DS_API ds_status ds_checkpoint_configure(ds_checkpoint_opts opts);
+/* Whether this thread has called it. */
 DS_API bool ds_checkpoint_is_configured(void);
 
-/* ---- an op of one's own (torch.autograd.Function) ------------------------------------------------ */
+/* ---- your own op (torch.autograd.Function) -------------------------------------- */
 
+/* What one call of an op has: forward and backward share it. */
 typedef struct ds_ctx ds_ctx;
 
 typedef struct ds_op {
-    const char *name;
-    /* y from in[0..n-1]; what backward needs is given to ds_ctx_save. Runs outside of the graph. */
+    const char *name; /* for messages; static */
+    /* y, made of in[0..n-1]; NULL after a failure. Ops inside are not recorded:
+     * what backward needs is given to ds_ctx_save. */
     ds_tensor *(*forward)(ds_ctx *ctx, ds_tensor **in, int n);
-    /* grad_in[i] = gradient of in[i] given grad = d L / d y; NULL where there is none. */
+    /* Sets grad_in[i] to d L / d in[i], of in[i]'s shape, given grad = d L / d
+     * y; NULL where in[i] has no gradient. */
     void (*backward)(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in);
 } ds_op;
 
 #define DS_MAX_OP_INPUTS 16
 
+/* Runs op's forward on in[0..n-1], n <= DS_MAX_OP_INPUTS, and records it. op
+ * must live as long as the graph: make it static. */
 DS_API ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n);
+
+/* In forward: saves x for the backward. In backward: the i-th tensor that was
+ * saved, borrowed. */
 DS_API void ds_ctx_save(ds_ctx *ctx, ds_tensor *x);
 DS_API ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i);
-DS_API bool ds_ctx_needs(ds_ctx *ctx, int i); /* whether in[i] wants a gradient */
+
+/* Whether in[i] needs a gradient (ctx.needs_input_grad[i]). */
+DS_API bool ds_ctx_needs(ds_ctx *ctx, int i);
 
 /* ---- gradient check ------------------------------------------------------------------------------ */
 
@@ -88,9 +118,10 @@ typedef struct ds_gradcheck_opts {
     double rtol; /* 0: 1e-3 */
 } ds_gradcheck_opts;
 
-/* Compares backward with central differences of f at float64 inputs in[0..n-1] (those that require a
- * gradient). f must return the same for the same inputs. DS_EINVAL names the first element that
- * differs, with both values; as torch.autograd.gradcheck. */
+/* torch.autograd.gradcheck: compares backward with central differences of f at
+ * the float64 inputs in[0..n-1], for those that require a gradient. f(arg, in,
+ * n) must give the same for the same inputs. DS_EINVAL names the first element
+ * that differs by more than atol + rtol |numerical|, with both values. */
 DS_API ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *arg,
                               ds_tensor **in, int n, ds_gradcheck_opts opts);
 

@@ -1,15 +1,17 @@
-/* deepspeed/monitor.h: numbers of a run, by name and step, to TensorBoard, to CSV files, to a sink of
- * one's own.
+/* deepspeed/monitor.h: scalars of a run, by name and step, to TensorBoard, to
+ * CSV files, or to your own sink.
  *
  *     ds_monitor *m = ds_monitor_new();
  *     ds_monitor_tensorboard(m, "runs", "cifar10");
  *     ds_monitor_write(m, "Train/Samples/train_loss", loss, samples);
  *     ds_monitor_free(m);
  *
- * The engine makes one on rank 0 from the groups "tensorboard" and "csv_monitor" of its configuration.
- * What is written can be seen a second later at most (at the next write), after ds_monitor_flush at once.
- * A sink that fails, on a full disk say, is closed; the call that met it returns the failure, once, and
- * the other sinks go on: a program that goes on training loses nothing but that sink.
+ * The engine makes one on rank 0 from the groups "tensorboard" and
+ * "csv_monitor" of its configuration. Sinks are flushed about once a second, by
+ * the next write, and by ds_monitor_flush. A sink that fails, on a full disk
+ * for instance, is closed: the call that saw the failure returns it, once, and
+ * the other sinks
+ * continue.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MONITOR_H
 #define DEEPSPEED_MONITOR_H
@@ -22,39 +24,48 @@ extern "C" {
 
 typedef struct ds_monitor ds_monitor; /* belongs to the thread that made it */
 
+/* A monitor without sinks; frees it, after a last flush. NULL passes. */
 DS_API ds_monitor *ds_monitor_new(void);
-DS_API void ds_monitor_free(ds_monitor *m); /* flushes first */
+DS_API void ds_monitor_free(ds_monitor *m);
 
-/* Value of tag at a step (the engine counts samples; any integer will do). tag is UTF-8; '/' parts
- * groups of charts. */
+/* Writes (tag, value, step) to all sinks. tag: UTF-8, not empty; '/' separates
+ * groups of charts. step: any integer; the engine counts samples. Fails for
+ * another tag (DS_EINVAL), and with the status of a sink that failed and was
+ * closed. */
 DS_API ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step);
+
+/* Makes everything that was written visible to readers; errors as above. */
 DS_API ds_status ds_monitor_flush(ds_monitor *m);
 
-/* ---- sinks ------------------------------------------------------------------------------------------ */
+/* ---- sinks ----------------------------------------------------------------------- */
 
-/* Events for TensorBoard, in a new file in the folder output_path/job_name, which is made. Paths without
- * a leading '/' start at the current folder; NULL stands for "" and "DeepSpeedJobName". Values are
- * float32 in its format. Refuses a folder that cannot be made or written to. */
+/* Adds TensorBoard's event files: a new file in the folder
+ * output_path/job_name, which is made. A path without a leading '/' starts at
+ * the current folder; NULL means "" and "DeepSpeedJobName". The format stores
+ * float32. Refuses (DS_EIO) a folder that cannot be made or written to. */
 DS_API ds_status ds_monitor_tensorboard(ds_monitor *m, const char *output_path,
                                         const char *job_name);
 
-/* One file a tag, output_path/job_name/<tag with '_' for '/' and ' '>.csv, with the header
- * "step,<last part of the tag>" and lines of both numbers; a later run appends. A name longer than file
- * systems take is cut, and ends with a check sum of the whole tag. */
+/* Adds CSV files, one for each tag: output_path/job_name/TAG.csv, with '_' in
+ * place of '/' and ' '. The header is "step,LAST_PART_OF_TAG", then a line for
+ * each value; a later run appends. A name too long for the file system is cut,
+ * and ends in a check sum of the tag. Paths and errors as above. */
 DS_API ds_status ds_monitor_csv(ds_monitor *m, const char *output_path, const char *job_name);
 
-/* A sink of one's own: the struct that the two above are made of. */
+/* A sink: the struct that the two above are made of. */
 typedef struct ds_sink_type {
-    const char *name; /* for messages */
+    const char *name; /* for messages; static */
     size_t self_size; /* bytes of your struct, zeroed for you */
     ds_status (*write)(void *self, const char *tag, double value, int64_t step);
-    ds_status (*flush)(void *self); /* optional: afterwards all that was written can be seen */
-    void (*free)(void *self);       /* optional: after a last flush, or a failure */
+    ds_status (*flush)(void *self); /* or NULL; what was written is visible after it */
+    void (*free)(void *self);       /* or NULL; after a last flush, or after a failure */
 } ds_sink_type;
 
-/* Returns your struct, to be filled in; NULL, with the message, for a type without name or write. */
+/* Adds a sink of that type. Returns your struct, to be filled in; NULL for a
+ * type without name or write. type must live as long as m. */
 DS_API void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type);
-/* How many were added, with those that have failed since. */
+
+/* How many sinks were added, including those that have failed since. */
 DS_API int ds_monitor_sinks(const ds_monitor *m);
 
 #ifdef __cplusplus

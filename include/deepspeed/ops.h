@@ -1,9 +1,15 @@
-/* deepspeed/ops.h: every op, torch.nn.functional in C. A formula and the shapes stand above each.
+/* deepspeed/ops.h: the ops, torch.nn.functional in C, each with its formula and
+ * the shapes of its operands.
  *
- * An op returns a new tensor in the current scope, or NULL: if an operand is NULL (the message stays
- * that of whoever failed first) or if it refuses (shapes, dtypes). Operands of one op have the same
- * dtype and device. 16-bit operands are computed in float32 and rounded once. Every op has a
- * gradient unless it says "no gradient". dim < 0 counts from the last dimension.
+ * For all of them: an op returns a new tensor, which belongs to the current
+ * scope. It returns NULL if an operand is NULL, and if it refuses the shapes,
+ * dtypes or devices (DS_EINVAL; ds_error() names the op and what it got); the
+ * memory that is not there is DS_ENOMEM. Operands are borrowed. They have the
+ * same floating-point dtype and the same device, where no other dtype is named.
+ * 16-bit operands are computed in float32, and the result is rounded once. An
+ * op has a gradient for each floating-point operand unless it says "no
+ * gradient". A dimension dim < 0 counts from the last one. "View": the result
+ * shares x's memory.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPS_H
 #define DEEPSPEED_OPS_H
@@ -14,45 +20,61 @@
 extern "C" {
 #endif
 
-/* ---- pointwise, with broadcasting as in numpy ----------------------------------------------------- */
+/* ---- pointwise ------------------------------------------------------------------- */
 
+/* Element by element, with broadcasting as in NumPy: sizes are equal or 1,
+ * counted from the last dimension. torch.add, torch.add(alpha=), sub, mul,
+ * div. */
 DS_API ds_tensor *ds_add(ds_tensor *a, ds_tensor *b);                      /* a + b */
 DS_API ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha); /* a + alpha b */
 DS_API ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b);                      /* a - b */
 DS_API ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b);                      /* a b */
 DS_API ds_tensor *ds_div(ds_tensor *a, ds_tensor *b);                      /* a / b */
-DS_API ds_tensor *ds_scale(ds_tensor *x, double factor);                   /* factor x */
-DS_API ds_tensor *ds_shift(ds_tensor *x, double term);                     /* x + term */
-DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent);                   /* x^exponent */
-/* condition ? a : b */
-DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
-DS_API ds_tensor *ds_neg(ds_tensor *x);
-DS_API ds_tensor *ds_abs(ds_tensor *x);
-DS_API ds_tensor *ds_exp(ds_tensor *x);
-DS_API ds_tensor *ds_log(ds_tensor *x);
-DS_API ds_tensor *ds_sqrt(ds_tensor *x);
-DS_API ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b); /* bool: a == b; no gradient */
-DS_API ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b); /* bool: a < b; no gradient */
 
+/* With a number; the shape is x's. torch.mul, torch.add, torch.pow. */
+DS_API ds_tensor *ds_scale(ds_tensor *x, double factor); /* factor x */
+DS_API ds_tensor *ds_shift(ds_tensor *x, double term);   /* x + term */
+DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent); /* x^exponent */
+
+/* a where condition (bool) is true, b elsewhere; all three broadcast
+ * (torch.where). */
+DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
+
+/* torch.neg, abs, exp, log, sqrt; the shape is x's. The gradient of |x| at 0 is
+ * 0. */
+DS_API ds_tensor *ds_neg(ds_tensor *x);  /* -x */
+DS_API ds_tensor *ds_abs(ds_tensor *x);  /* |x| */
+DS_API ds_tensor *ds_exp(ds_tensor *x);  /* e^x */
+DS_API ds_tensor *ds_log(ds_tensor *x);  /* ln x; -inf at 0, NaN below */
+DS_API ds_tensor *ds_sqrt(ds_tensor *x); /* NaN below 0 */
+
+/* bool, broadcast (torch.eq, torch.lt); no gradient. */
+DS_API ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b); /* a == b */
+DS_API ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b); /* a < b */
+
+/* Activations; the shape is x's. torch.nn.functional.relu, gelu,
+ * gelu(approximate="tanh"), sigmoid, tanh. */
 DS_API ds_tensor *ds_relu(ds_tensor *x);      /* max(0, x); NaN stays NaN */
 DS_API ds_tensor *ds_gelu(ds_tensor *x);      /* x (1 + erf(x / sqrt 2)) / 2 */
 DS_API ds_tensor *ds_gelu_tanh(ds_tensor *x); /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
 DS_API ds_tensor *ds_sigmoid(ds_tensor *x);   /* 1 / (1 + exp(-x)) */
-DS_API ds_tensor *ds_tanh(ds_tensor *x);
+DS_API ds_tensor *ds_tanh(ds_tensor *x);      /* (e^x - e^-x) / (e^x + e^-x) */
 
 /* ---- products ------------------------------------------------------------------------------------- */
 
-/* torch.matmul: [n] [n] -> []; [m,k] [k] -> [m]; [k] [k,n] -> [n]; [...,m,k] [...,k,n] -> [...,m,n] with the
- * leading dimensions broadcast. */
+/* torch.matmul:
+ *     [n] [n] -> []        [m,k] [k] -> [m]        [k] [k,n] -> [n]
+ *     [...,m,k] [...,k,n] -> [...,m,n], leading dimensions broadcast */
 DS_API ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b);
 
-/* y = x w^T + b: x [..., in], w [out, in], b [out] or NULL -> [..., out]. */
+/* torch.nn.functional.linear: y = x w^T + b.
+ *   x [...,in], w [out,in], b [out] or NULL -> [...,out] */
 DS_API ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b);
 
 /* ---- convolution and pooling ---------------------------------------------------------------------- */
 
-/* Members named _w are the horizontal value where it differs from the vertical one: 0 means "the
- * same", -1 means none (0). */
+/* Sizes are in elements. A member whose name ends in _w is the horizontal
+ * value: 0 means the same as the vertical one, -1 means zero. */
 typedef struct ds_conv2d_opts {
     ds_tensor *bias;          /* [K] or NULL */
     int stride, stride_w;     /* 0: 1 */
@@ -61,10 +83,11 @@ typedef struct ds_conv2d_opts {
     int groups;               /* 0: 1 */
 } ds_conv2d_opts;
 
-/* Convolution as torch.nn.functional.conv2d (a cross-correlation).
+/* torch.nn.functional.conv2d, a cross-correlation.
  *   x [N,C,H,W], w [K,C/groups,R,S], .bias [K] or NULL -> [N,K,P,Q]
  *   P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise
- * Refuses if x has not 4 dimensions, or its channels are not w's times groups. */
+ * Refuses x without 4 dimensions, channels that are not C, groups that do not
+ * divide C and K, and windows larger than the padded input. */
 #define ds_conv2d(x, w, ...) ds_conv2d_with(x, w, (ds_conv2d_opts){.bias = __VA_ARGS__})
 DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts);
 
@@ -73,47 +96,56 @@ typedef struct ds_pool2d_opts {
     int stride, stride_w;     /* 0: as the kernel */
     int padding, padding_w;   /* at most half the kernel; -inf for max, 0 for the average */
     int dilation, dilation_w; /* max only; 0: 1 */
-    /* P rounded up; a window must begin inside the input or its left padding */
-    bool ceil_mode;
-    ds_tensor **indices; /* max: *indices = int64 [N,C,P,Q], h W + w of each maximum */
-    bool exclude_pad;    /* average: count_include_pad = False */
-    int divisor;         /* average: divisor_override; 0: the size of the window */
+    bool ceil_mode; /* P and Q rounded up; a window begins in the input or its left padding */
+    /* Max: NULL, or *indices becomes int64 [N,C,P,Q]: h W + w of each maximum. */
+    ds_tensor **indices;
+    bool exclude_pad; /* average: count_include_pad = False */
+    int divisor;      /* average: divisor_override; 0: the size of the window */
 } ds_pool2d_opts;
 
-/* x [N,C,H,W] or [C,H,W] -> P x Q windows: the maximum (the first of equal ones; a NaN wins) or the average.
+/* torch.nn.functional.max_pool2d and avg_pool2d: of each window the maximum (a
+ * NaN wins; the gradient is the first maximum's) or the average.
+ *   x [N,C,H,W] -> [N,C,P,Q], or [C,H,W] -> [C,P,Q]
  *   P = (H + 2 padding - dilation (kernel-1) - 1) / stride + 1, Q likewise */
 #define ds_max_pool2d(x, ...) ds_max_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
 DS_API ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
 #define ds_avg_pool2d(x, ...) ds_avg_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
 DS_API ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
 
-/* Averages over windows [floor(i H / h), ceil((i+1) H / h)): x [N,C,H,W] -> [N,C,h,w]. */
+/* torch.nn.functional.adaptive_avg_pool2d: averages of the rows
+ * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
+ *   x [N,C,H,W] -> [N,C,h,w] */
 DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
 
 /* ---- softmax and losses --------------------------------------------------------------------------- */
 
+/* torch.nn.functional.softmax and log_softmax along dim; the shape is x's. */
 DS_API ds_tensor *ds_softmax(ds_tensor *x, int dim);     /* exp(x - max) / sum exp(x - max) */
 DS_API ds_tensor *ds_log_softmax(ds_tensor *x, int dim); /* x - max - log sum exp(x - max) */
 
+/* Of the losses of all elements: their mean, their sum, or each one. */
 typedef enum ds_reduction { DS_MEAN = 0, DS_SUM, DS_NONE } ds_reduction;
 
 typedef struct ds_cross_entropy_opts {
-    ds_tensor *weight;      /* [C] weights of the classes, or NULL */
-    double label_smoothing; /* in [0, 1] */
-    int64_t ignore_index;   /* with .ignore = true; else -100 */
+    ds_tensor *weight;      /* [C] weights of the classes, without a gradient; NULL: all 1 */
+    double label_smoothing; /* 0 to 1 */
+    int64_t ignore_index;   /* the label that is left out, if .ignore; else -100 is */
     bool ignore;
     ds_reduction reduction;
 } ds_cross_entropy_opts;
 
-/* -log softmax(logits)[label], torch.nn.functional.cross_entropy.
- *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...] -> [] (or the labels' shape for DS_NONE)
- * The mean is over the labels that are not ignored, weighted by .weight; NaN if there is none.
- * Refuses labels outside 0..C-1. */
+/* torch.nn.functional.cross_entropy: -log softmax(logits)[label].
+ *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...]
+ *   -> [], or the labels' shape for DS_NONE
+ * The mean is over the labels that are not ignored, weighted by .weight; NaN if
+ * there are none. Refuses labels outside 0 to C - 1. */
 DS_API ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels);
 DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
                                         ds_cross_entropy_opts opts);
 
-DS_API ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y); /* mean of (x - y)^2 -> [] */
+/* torch.nn.functional.mse_loss: the mean of (x - y)^2 -> [], or as reduction
+ * says; for DS_NONE the shape is x's. x and y have the same shape. */
+DS_API ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y);
 DS_API ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
 
 /* ---- normalisation -------------------------------------------------------------------------------- */
@@ -126,86 +158,126 @@ typedef struct ds_batch_norm_opts {
     double eps;                            /* 0: 1e-5 */
 } ds_batch_norm_opts;
 
-/* y = (x - mean) / sqrt(var + eps) weight + bias per channel; x [N,C,...].
- * running = (1 - momentum) running + momentum batch (with the unbiased variance). */
+/* torch.nn.functional.batch_norm, for each channel of x [N,C,...]:
+ *   y = (x - mean) / sqrt(var + eps) weight + bias
+ *   running = (1 - momentum) running + momentum batch, of the unbiased variance
+ * Refuses, in training, one value for a channel. */
 DS_API ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 
-/* The same over the last n_dims dimensions of each row; weight, bias have their shape, or are NULL. eps 0: 1e-5. */
+/* torch.nn.functional.layer_norm: the same formula with the mean and variance
+ * of each row, which is the last n_dims dimensions. weight and bias have the
+ * row's shape, or are NULL. eps 0: 1e-5. */
 DS_API ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias,
                                 double eps);
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
 
 typedef struct ds_reduce_opts {
-    ds_dims dims; /* over these; n = 0: over all */
-    bool keepdim;
+    ds_dims dims; /* .d: the dimensions to reduce, .n of them; 0: all */
+    bool keepdim; /* they stay, with size 1 */
 } ds_reduce_opts;
 
-/* Of floating-point tensors: a sum of comparisons is ds_sum(ds_cast(ds_eq(a, b), DS_F32)). */
-DS_API ds_tensor *ds_sum(ds_tensor *x); /* of all elements -> [] */
+/* torch.sum and torch.mean of floating-point tensors: of all elements -> [], or
+ * over dimensions. A sum of comparisons is ds_sum(ds_cast(ds_eq(a, b),
+ * DS_F32)). */
+DS_API ds_tensor *ds_sum(ds_tensor *x);
 DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_mean(ds_tensor *x);
 DS_API ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts);
 
-/* NaN wins; gradient to the first maximum */
+/* The maximum along dim (torch.amax with one dimension). A NaN wins; the
+ * gradient goes to the first maximum. */
 DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim);
-/* int64, first of equal; no gradient */
+
+/* int64: the index of the first maximum along dim, which is removed
+ * (torch.argmax); no gradient. */
 DS_API ds_tensor *ds_argmax(ds_tensor *x, int dim);
 
-/* ---- shape ---------------------------------------------------------------------------------------- */
+/* ---- shape ------------------------------------------------------------------------- */
 
-/* one -1 is found; a view where it can be */
+/* x.reshape(shape): the same elements in row-major order; one size may be -1,
+ * which is computed. A view where the memory allows it, else a copy. */
 DS_API ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape);
-DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim); /* from_dim and all after it become one */
-DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);    /* inclusive */
-DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order);                     /* view */
-DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);              /* view */
-DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end); /* view */
-/* view, dim gone */
+
+/* x.flatten: dimensions from_dim to to_dim (inclusive; the last) become one. */
+DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim);
+DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);
+
+/* Views. x.permute: dimension i of the result is order.d[i] of x. x.transpose:
+ * the two dimensions change places. */
+DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order);
+DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);
+
+/* Views: x[begin:end] along dim, 0 <= begin <= end <= size; x[index] along dim,
+ * which is removed; index < 0 counts from the end. */
+DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end);
 DS_API ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index);
-DS_API ds_tensor *ds_expand(ds_tensor *x, ds_dims shape); /* view */
-DS_API ds_tensor *ds_unsqueeze(ds_tensor *x, int dim);    /* view */
-DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);      /* view */
+
+/* Views. x.expand: dimensions of size 1 repeat. x.unsqueeze: a dimension of
+ * size 1 is put in at dim. x.squeeze: dim is removed if its size is 1, else the
+ * result is x. */
+DS_API ds_tensor *ds_expand(ds_tensor *x, ds_dims shape);
+DS_API ds_tensor *ds_unsqueeze(ds_tensor *x, int dim);
+DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);
+
+/* torch.cat and torch.stack of x[0..n-1]: along dim, in which alone sizes may
+ * differ; along a new dimension dim, all shapes being equal. n >= 1. */
 DS_API ds_tensor *ds_cat(ds_tensor **x, int n, int dim);
 DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
 /* ---- by index, at random, attention --------------------------------------------------------------- */
 
-/* rows of weight [V,D] named by indices int64 [...] -> [...,D]. The row padding_idx gets no gradient; -1: none. */
+/* torch.nn.functional.embedding: the rows of weight [V,D] that indices, int64
+ * [...], name -> [...,D]. Row padding_idx gets no gradient; -1: each row does.
+ * Refuses indices outside 0 to V - 1. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
-/* torch.gather: y[i][k] = x[i][index[i][k]] along dim; index int64, of x's shape but for dim. */
+
+/* torch.gather: y[i][k] = x[i][index[i][k]] along dim = 1, likewise along
+ * others. index: int64, with x's sizes except along dim; its values are 0 to
+ * size - 1. */
 DS_API ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index);
-/* int64 [...] -> int64 [...,classes]; no gradient */
+
+/* torch.nn.functional.one_hot: labels int64 [...], 0 to classes - 1 -> int64
+ * [...,classes]; no gradient. */
 DS_API ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes);
 
-/* In training each element is 0 with probability p, else divided by 1 - p; x itself otherwise. */
+/* torch.nn.functional.dropout: in training each element is 0 with probability
+ * p, 0 <= p <= 1, and is divided by 1 - p otherwise; else x itself. Draws from
+ * this thread's generator. */
 DS_API ds_tensor *ds_dropout(ds_tensor *x, double p, bool training);
 
 typedef struct ds_attention_opts {
-    /* broadcasts to [...,L,S]: bool, true = attend; or of q's dtype: added to the scores */
+    /* NULL, or broadcasts to [...,L,S]: bool, true: attend; or of q's dtype,
+     * which is added to the scores. */
     ds_tensor *mask;
-    bool causal;  /* query i sees keys 0..i */
+    bool causal;  /* query i attends to keys 0 to i */
     double scale; /* 0: 1/sqrt(D) */
 } ds_attention_opts;
 
-/* softmax(q k^T scale + mask) v, torch's scaled_dot_product_attention.
+/* torch.nn.functional.scaled_dot_product_attention:
+ * softmax(q k^T scale + mask) v.
  *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E] */
 DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                     ds_attention_opts opts);
 
-/* ---- mixture of experts: rows to places, to other ranks, and back (ds_nn_moe is made of these) -------- */
+/* ---- mixture of experts (ds_nn_moe is made of these) ------------------------------- */
 
-/* x [S,D], slots int64 [S,k] -> y [rows,D]: y[slots[s][j]] = x[s]; 0 in rows that nobody is sent to. A slot below
- * 0 sends nothing. Refuses slots that are named twice. */
+/* y[slots[s][j]] = x[s]: x [S,D], slots int64 [S,k] -> y [rows,D]. Other rows
+ * of y are 0; a slot below 0 sends nothing. Refuses a slot that is named twice,
+ * and slots from `rows` on. */
 DS_API ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows);
-/* The way back: x [N,D], slots [S,k], weights [S,k] or NULL (1) -> y [S,D], the sum over j of
- * weights[s][j] x[slots[s][j]]. weights are float32 beside a 16-bit x, else of x's dtype. */
+
+/* The way back, y[s] = sum over j of weights[s][j] x[slots[s][j]]: x [N,D],
+ * slots int64 [S,k], weights [S,k] or NULL (all 1) -> y [S,D]. A slot below 0
+ * adds nothing. weights are float32 beside a 16-bit x, else of x's dtype. */
 DS_API ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights);
 
-/* ds_all_to_all_rows with a gradient, torch.distributed.nn.functional.all_to_all_single: the first to[0] rows of x
- * go to rank 0, the next to[1] to rank 1, ...; y has from[0] rows of rank 0, from[1] of rank 1, ... All ranks of c
- * (NULL: ds_world()) call it, and run the backward. */
+/* torch.distributed.nn.functional.all_to_all_single, ds_all_to_all_rows with a
+ * gradient: the first to[0] rows of x go to rank 0, the next to[1] to rank 1,
+ * ...; the first from[0] rows of y are rank 0's, the next from[1] rank 1's, ...
+ * to and from have an entry for each rank. A collective: all ranks of c (NULL:
+ * ds_world()) call it, and run the backward; it waits for them. */
 DS_API ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to,
                                    const int64_t *from);
 

@@ -1,4 +1,10 @@
-/* deepspeed/tensor.h: tensors: make, ask, view, copy; scopes that own them; state dicts.
+/* deepspeed/tensor.h: tensors: constructors, getters, copies; the scopes that
+ * own them; state dicts.
+ *
+ * A ds_tensor is a handle on storage that it may share with others (a view). It
+ * belongs to the thread that made it, and to a scope, which frees it when it is
+ * closed. Functions that return a tensor return NULL after a failure, and after
+ * a NULL argument; ds_error() has the message.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_TENSOR_H
 #define DEEPSPEED_TENSOR_H
@@ -13,94 +19,139 @@ typedef struct ds_tensor ds_tensor;
 typedef struct ds_scope ds_scope;
 typedef struct ds_state ds_state;
 
-/* ---- make: the result belongs to the current scope ----------------------------------------------- */
+/* ---- constructors: the result belongs to the current scope ------------------- */
 
-DS_API ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape); /* elements undefined */
+/* A new tensor on ds_current_device() with undefined elements; all 0; all 1;
+ * all `value`, rounded to dtype (torch.empty, zeros, ones, full). {0} is the
+ * shape of a scalar; a size may be 0. Fails (DS_EINVAL) for a negative size and
+ * (DS_ENOMEM) if the memory is not there. */
+DS_API ds_tensor *ds_empty(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_zeros(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_ones(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_full(ds_dtype dtype, ds_dims shape, double value);
-/* x's shape, dtype, device; all value */
-DS_API ds_tensor *ds_like(const ds_tensor *x, double value);
-DS_API ds_tensor *ds_scalar(ds_dtype dtype, double value); /* shape {} */
 
-/* begin, begin + step, ... below end (above, for a negative step); torch.arange. */
+/* All `value`, with x's shape, dtype and device (torch.full_like). */
+DS_API ds_tensor *ds_like(const ds_tensor *x, double value);
+
+/* One element without dimensions, of shape {} (torch.tensor(value)). */
+DS_API ds_tensor *ds_scalar(ds_dtype dtype, double value);
+
+/* [n]: begin, begin + step, ... below end, or above it for a negative step
+ * (torch.arange). Refuses a step of 0 and one that leads away from end. */
 DS_API ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step);
 
-/* A copy of prod(shape) elements of dtype that lie in row-major order at data. */
+/* A copy of the elements of dtype that are at data in row-major order: as many
+ * as shape has. data stays the caller's. */
 DS_API ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data);
 
-/* From this thread's generator (ds_seed), value for value as torch.rand, randn, randint, randperm. */
-DS_API ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape);  /* U[0, 1) */
-DS_API ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape); /* N(0, 1) */
-/* [low, high) */
+/* Random numbers of this thread's generator (ds_seed), the same as PyTorch's on
+ * the CPU: uniform in [0, 1) (torch.rand); normal, mean 0, variance 1
+ * (torch.randn); integers in [low, high) (torch.randint; low < high). */
+DS_API ds_tensor *ds_rand(ds_dtype dtype, ds_dims shape);
+DS_API ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape);
 DS_API ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape);
-DS_API ds_tensor *ds_randperm(int64_t n); /* int64 [n]: 0 .. n-1 in random order */
 
-/* Where this thread's generator stands, as torch.get_rng_state() and set_rng_state(): uint8 [5056], the same
- * bytes. */
+/* int64 [n]: the numbers 0 to n - 1 in random order (torch.randperm). n >= 0. */
+DS_API ds_tensor *ds_randperm(int64_t n);
+
+/* The state of this thread's generator, uint8 [5056], with the bytes of
+ * torch.get_rng_state(); and sets it (torch.set_rng_state). Refuses another
+ * shape or dtype, and bytes that are no state; then nothing changes. */
 DS_API ds_tensor *ds_rng_state(void);
 DS_API ds_status ds_set_rng_state(ds_tensor *state);
 
-/* ---- ask: of NULL the answer is 0, NULL or NaN ---------------------------------------------------- */
+/* ---- getters: of NULL the answer is 0, NULL or NaN ------------------------------ */
 
+/* x.dtype, x.device, x.shape, x.dim(). */
 DS_API ds_dtype ds_dtype_of(const ds_tensor *x);
 DS_API ds_device ds_device_of(const ds_tensor *x);
 DS_API ds_dims ds_shape_of(const ds_tensor *x);
 DS_API int ds_ndim(const ds_tensor *x);
-DS_API int64_t ds_size(const ds_tensor *x, int dim); /* dim < 0 counts from the last */
+
+/* The size of dimension dim; dim < 0 counts from the last (x.size(dim)). 0 if x
+ * has no such dimension. */
+DS_API int64_t ds_size(const ds_tensor *x, int dim);
+
+/* The number of elements; 1 for a scalar (x.numel()). */
 DS_API int64_t ds_numel(const ds_tensor *x);
 
-/* The one element, as a double; NaN, with ds_error() set, if x has not exactly one. */
+/* The only element of x as a double (x.item()); NaN, with ds_error() set, if x
+ * has another number of elements. Waits for the device. */
 DS_API double ds_item(const ds_tensor *x);
 
-/* The elements in host memory in row-major order: x's own memory if it lies so, else a copy that
- * lives as long as the current scope. For reading. */
+/* The elements in host memory, row-major, for reading: x's own memory if it is
+ * contiguous there, else a copy that the current scope frees. Valid as long as
+ * x or that scope. NULL for a tensor without memory or after a failure. */
 DS_API const void *ds_data(ds_tensor *x);
 
-/* x's own memory for writing. Refuses a tensor that is not contiguous in host memory. */
+/* x's own memory, for reading and writing. Refuses (NULL) a tensor that is not
+ * contiguous in host memory. */
 DS_API void *ds_data_mut(ds_tensor *x);
 
-/* ---- copy ---------------------------------------------------------------------------------------- */
+/* ---- copies -------------------------------------------------------------------- */
 
-/* x on that device, with that dtype: x itself if there is nothing to do. Has a gradient. */
+/* x on `device` with `dtype`; x itself if it is there already (x.to). Has a
+ * gradient. */
 DS_API ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype);
-DS_API ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype); /* on its own device */
-DS_API ds_tensor *ds_contiguous(ds_tensor *x);           /* x itself if it is row-major */
+
+/* x with `dtype` on its own device; x itself if it has it (x.to(dtype)). */
+DS_API ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype);
+
+/* x in row-major order; x itself if it is (x.contiguous()). */
+DS_API ds_tensor *ds_contiguous(ds_tensor *x);
+
+/* A copy of x in memory that it does not share (x.clone()). Has a gradient. */
 DS_API ds_tensor *ds_clone(ds_tensor *x);
 
-/* dst = src, converted and broadcast to dst's shape; in place and outside of the graph. */
+/* dst.copy_(src) without a gradient: writes src, converted to dst's dtype and
+ * broadcast to its shape, into dst's memory. Refuses shapes that do not
+ * broadcast; then dst stays as it is. */
 DS_API ds_status ds_copy(ds_tensor *dst, ds_tensor *src);
 
-/* ---- scopes -------------------------------------------------------------------------------------- */
+/* ---- scopes -------------------------------------------------------------------- */
 
-/* Until it is closed, what is made on this thread belongs to the new scope. Closing a scope closes
- * those opened inside it. */
+/* Opens a scope: tensors that this thread makes from now on belong to it, until
+ * it is closed. Closing frees them, but for those that ds_keep has lifted out,
+ * and closes scopes that were opened inside. NULL passes. */
 DS_API ds_scope *ds_scope_open(void);
 DS_API void ds_scope_close(ds_scope *scope);
 
-/* Lifts x out of its scope: yours until ds_drop. Keeping a result keeps the graph that made it;
- * ds_detach first for values alone. Both accept NULL; ds_keep returns x. */
+/* ds_keep lifts x out of its scope: it is the caller's until ds_drop, once for
+ * each ds_keep. A result keeps the graph that made it: ds_detach it first if
+ * you need its values alone. Both accept NULL; ds_keep returns x. */
 DS_API ds_tensor *ds_keep(ds_tensor *x);
 DS_API void ds_drop(ds_tensor *x);
 
-DS_API int64_t ds_live_tensors(void); /* handles alive on this thread: to find what was kept */
+/* How many tensors of this thread are alive: to find what was kept and never
+ * dropped. */
+DS_API int64_t ds_live_tensors(void);
 
-/* ---- state dicts: an ordered list of (name, tensor) ---------------------------------------------- */
+/* ---- state dicts: an ordered list of (name, tensor) ------------------------------ */
 
+/* An empty state dict, the caller's until ds_state_free. Freeing drops its
+ * tensors; NULL passes. */
 DS_API ds_state *ds_state_new(void);
 DS_API void ds_state_free(ds_state *state);
-/* Keeps x under that name; replaces what had the name. */
+
+/* Keeps x under a copy of `name`, in place of the tensor that had the name. */
 DS_API ds_status ds_state_set(ds_state *state, const char *name, ds_tensor *x);
-/* borrowed; NULL if absent */
+
+/* The tensor of that name, borrowed; NULL, without a failure, if there is none. */
 DS_API ds_tensor *ds_state_get(const ds_state *state, const char *name);
+
+/* The number of entries; name and tensor of entry i, 0 <= i < ds_state_len, in
+ * the order in which they were set. Borrowed; NULL for another i. */
 DS_API int ds_state_len(const ds_state *state);
 DS_API const char *ds_state_name(const ds_state *state, int i);
 DS_API ds_tensor *ds_state_at(const ds_state *state, int i);
-/* Takes prefix off the names that begin with it, as torch's consume_prefix_in_state_dict_if_present: "module." of what
- * was saved from DistributedDataParallel or DataParallel, "_orig_mod." of a compiled module. Refuses, changing
- * nothing, if two tensors would have one name, or one none. */
+
+/* Removes prefix from the names that begin with it, as PyTorch's
+ * consume_prefix_in_state_dict_if_present: "module." of DistributedDataParallel
+ * and DataParallel, "_orig_mod." of a compiled module. Refuses, and changes
+ * nothing, if two tensors would have the same name or one would have none. */
 DS_API ds_status ds_state_strip_prefix(ds_state *state, const char *prefix);
-/* Puts it in front of all names. */
+
+/* Puts prefix in front of all names. */
 DS_API ds_status ds_state_add_prefix(ds_state *state, const char *prefix);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* deepspeed/types.h: failure, element types, shapes, devices, seeds: what all other headers need.
+/* deepspeed/types.h: failures, element types, shapes, devices, threads, seeds.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_TYPES_H
 #define DEEPSPEED_TYPES_H
@@ -21,27 +21,30 @@ extern "C" {
 
 typedef enum ds_status {
     DS_OK = 0,
-    DS_EINVAL = -1,  /* an argument, shape or option that cannot be */
-    DS_ENOMEM = -2,  /* storage that does not fit */
+    DS_EINVAL = -1,  /* a bad argument, shape or option */
+    DS_ENOMEM = -2,  /* no memory for a tensor */
     DS_EIO = -3,     /* a file or the network: open, read, write */
-    DS_EFORMAT = -4, /* a file whose content is not what it should be */
+    DS_EFORMAT = -4, /* a file with bad content */
     DS_EDEVICE = -5, /* a device or its driver */
     DS_ECOMM = -6,   /* a communicator or another rank */
-    DS_ESTATE = -7   /* a call at the wrong moment */
+    DS_ESTATE = -7   /* a call at the wrong time */
 } ds_status;
 
-/* The message of this thread's first failure since ds_error_clear, or NULL if nothing has failed. One
- * line, which begins with the path of the module that was running ("net.fc1: linear: ..."). If others
- * followed, it ends in their number: "... (and 2 more failures)". A call that is given NULL because an
- * earlier one has failed is not counted. Owned by the library; valid until the next failure, the next call
- * of ds_error or ds_error_clear on this thread. */
+/* The message of this thread's first failure since ds_error_clear, or NULL if
+ * nothing has failed. One line, which begins with the path of the module that
+ * was running ("net.fc1: linear: ..."). If others followed, it ends in their
+ * number: "... (and 2 more failures)". A call that is given NULL because an
+ * earlier one has failed is not counted. Owned by the library; valid until the
+ * next failure, the next call of ds_error or ds_error_clear on this thread. */
 DS_API const char *ds_error(void);
 DS_API ds_status ds_error_status(void); /* of that failure; DS_OK: nothing has failed */
 DS_API void ds_error_clear(void);       /* forgets all failures of this thread */
 
-/* Reports a failure from a type, op or data set that you wrote; returns status (DS_ESTATE in place of
- * DS_OK). format and the arguments after it are printf's; line breaks become '?'. To add context to the
- * failure that there is, quote it: ds_fail(DS_EIO, "vocabulary: %s", ds_error()) is not counted as another. */
+/* Reports a failure from a type, op or data set that you wrote; returns status
+ * (DS_ESTATE in place of DS_OK). format and the arguments after it are
+ * printf's; line breaks become '?'. To add context to the failure that there
+ * is, quote it: ds_fail(DS_EIO, "vocabulary: %s", ds_error()) is not counted as
+ * another. */
 DS_API ds_status ds_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
 
 /* ---- element types, shapes ---------------------------------------------------------------------- */
@@ -62,10 +65,12 @@ typedef enum ds_dtype {
 #define DS_DTYPES   10
 #define DS_MAX_DIMS 8
 
-DS_API size_t ds_dtype_size(ds_dtype dtype);      /* bytes of one element */
-DS_API const char *ds_dtype_name(ds_dtype dtype); /* "float32", "bfloat16", ... as in PyTorch */
+/* The bytes of one element; PyTorch's name, static: "float32", "bfloat16". */
+DS_API size_t ds_dtype_size(ds_dtype dtype);
+DS_API const char *ds_dtype_name(ds_dtype dtype);
 
-/* n dimensions of d[0] x ... x d[n-1]; {0} is the shape of a scalar. */
+/* A shape of n dimensions, d[0] x ... x d[n-1] elements; {0} is that of a
+ * scalar. ds_shape(2, 3) makes one. */
 typedef struct ds_dims {
     int n;
     int64_t d[DS_MAX_DIMS];
@@ -83,30 +88,39 @@ typedef struct ds_device {
     int index;
 } ds_device;
 
-/* "cpu", "cuda" or "cuda:1" -> *out. "cuda" is the GPU of this rank: the one with its local rank's number.
- * Refuses other names and devices that are not there. */
+/* Reads "cpu", "cuda" or "cuda:1" into *out; "cuda" is the GPU with this rank's
+ * local rank as its number. Refuses another name, and (DS_EDEVICE) a device
+ * that is not there. */
 DS_API ds_status ds_device_parse(const char *name, ds_device *out);
-DS_API const char *ds_device_name(ds_device device); /* "cpu", "cuda:0" */
+
+/* "cpu", "cuda:0"; valid until the second call after it on this thread. */
+DS_API const char *ds_device_name(ds_device device);
+
+/* How many devices of that kind there are; 1 for DS_CPU. */
 DS_API int ds_device_count(ds_device_kind kind);
 
-/* The device on which this thread makes new tensors; the CPU at first. */
+/* Sets the device on which this thread makes new tensors
+ * (torch.set_default_device); at first the CPU. Refuses (DS_EDEVICE) a device
+ * that is not there. */
 DS_API ds_status ds_set_device(ds_device device);
 DS_API ds_device ds_current_device(void);
 
-/* How many threads a CPU kernel called from this thread may use: 1 at first, at most 64, and in effect
- * never more than the process has processors. Results do not depend on it: work is divided so that
- * every sum keeps its order. */
+/* torch.set_num_threads: how many threads a CPU kernel that this thread calls
+ * may use, 1 (at first) to 64; never more run than the process has processors.
+ * Results do not depend on it: each sum keeps its order. */
 DS_API ds_status ds_set_threads(int n);
 DS_API int ds_threads(void);
 
-/* Bytes of tensor storage that this thread has on the device now, and the most it ever had, or had since
- * ds_memory_reset_peak. */
+/* torch.cuda.memory_allocated, max_memory_allocated, reset_peak_memory_stats,
+ * for any device: bytes of tensors that this thread has there now, and the most
+ * that it had since ds_memory_reset_peak. */
 DS_API size_t ds_memory_allocated(ds_device device);
 DS_API size_t ds_memory_peak(ds_device device);
 DS_API void ds_memory_reset_peak(ds_device device);
 
-/* torch.manual_seed: seeds this thread's generator (mt19937; the streams of rand, randn, randperm and
- * the default initial values are PyTorch's on the CPU). */
+/* torch.manual_seed: seeds this thread's generator. It is mt19937, and rand,
+ * randn, randint, randperm and the initial values of layers are PyTorch's on
+ * the CPU. */
 DS_API void ds_seed(uint64_t seed);
 
 #ifdef __cplusplus

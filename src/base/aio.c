@@ -1,8 +1,18 @@
-/* base/aio.c: operations on files, cut into requests; threads that run them where io_uring does not.
+/* base/aio.c: operations on files, divided into requests; the threads that run
+ * them where io_uring does not.
  *
- * Operations wait in a list; whoever runs requests cuts the next one off the oldest. With io_uring there are no
- * threads, and no locks are needed. Threads take requests under the mutex, and so does the caller while it waits,
- * so that it works without any, too.
+ * Operations are in a list, oldest first; a runner takes the next request from
+ * the first one. With io_uring the caller's thread is the only runner, inside
+ * of dsi_aio_start, dsi_aio_progress and dsi_aio_wait. Otherwise the threads
+ * are, and the caller while it waits, so that it works even if no thread could
+ * be started.
+ *
+ * Invariants: one thread calls the functions of a dsi_aio. With threads,
+ * `mutex` guards the list and all fields of operations, and is not held during
+ * a read or write; with io_uring nobody else looks at them. An operation
+ * belongs to its caller and stays where it is until dsi_aio_wait has returned;
+ * `cut` bytes of it were given to requests, `left` bytes have not ended; it is
+ * in the list while cut < bytes. Only dsi_aio_wait blocks.
  * SPDX-License-Identifier: MIT */
 #include "aio_engine.h"
 
@@ -38,7 +48,8 @@ struct dsi_aio {
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
-static ds_status no_room(const dsi_aio_file *f, const char *who, const char *folder, int64_t free)
+static ds_status file_no_space(const dsi_aio_file *f, const char *who, const char *folder,
+                               int64_t free)
 {
     return dsi_fail(DS_EIO,
                     "%s: %s needs %lld bytes, but %s has %lld free: make room, or choose another "
@@ -46,27 +57,28 @@ static ds_status no_room(const dsi_aio_file *f, const char *who, const char *fol
                     who, f->path, (long long)f->bytes, folder, (long long)free);
 }
 
-static int64_t free_bytes(const dsi_aio_file *f)
+static int64_t file_free_bytes(const dsi_aio_file *f)
 {
     struct statvfs s;
     return fstatvfs(f->fd, &s) ? -1 : (int64_t)s.f_bavail * (int64_t)s.f_frsize;
 }
 
-/* The file's blocks; where a file system cannot reserve them, the free ones are counted. */
-static ds_status reserve(const dsi_aio_file *f, const char *who, const char *folder)
+/* The file's blocks; where a file system cannot reserve them, the free ones are
+ * counted. */
+static ds_status file_reserve(const dsi_aio_file *f, const char *who, const char *folder)
 {
-    int64_t free = free_bytes(f);
+    int64_t free = file_free_bytes(f);
     int error = posix_fallocate(f->fd, 0, f->bytes);
     if (error && free >= f->bytes && !ftruncate(f->fd, 0))
-        free = free_bytes(f); /* others took it */
+        free = file_free_bytes(f); /* others took it */
     if (error == ENOSPC || error == EFBIG || (error && free >= 0 && free < f->bytes))
-        return no_room(f, who, folder, free);
+        return file_no_space(f, who, folder, free);
     if (error && ftruncate(f->fd, f->bytes))
         return dsi_fail(DS_EIO, "%s: %s: %s", who, f->path, strerror(errno));
     return DS_OK;
 }
 
-static ds_status make_folder(const char *who, const char *folder)
+static ds_status aio_make_folder(const char *who, const char *folder)
 {
     char *copy = dsi_strdup(folder);
     struct stat s;
@@ -85,7 +97,7 @@ ds_status dsi_aio_file_open(dsi_aio_file *f, const char *who, const char *folder
                             int64_t bytes)
 {
     *f = (dsi_aio_file){.fd = -1, .bytes = bytes ? bytes : DSI_AIO_ALIGN};
-    if (make_folder(who, folder) != DS_OK) return ds_error_status();
+    if (aio_make_folder(who, folder) != DS_OK) return ds_error_status();
     dsi_text path = {0};
     dsi_text_add(&path, "%s/%s", folder, name);
     f->path = path.s;
@@ -97,7 +109,7 @@ ds_status dsi_aio_file_open(dsi_aio_file *f, const char *who, const char *folder
     ds_status status = f->fd >= 0 ? DS_OK
                                   : dsi_fail(DS_EIO, "%s: %s: %s", who, f->path, strerror(errno));
     if (status == DS_OK) unlink(f->path);
-    if (status == DS_OK) status = reserve(f, who, folder);
+    if (status == DS_OK) status = file_reserve(f, who, folder);
     if (status != DS_OK) dsi_aio_file_close(f);
     return status;
 }
@@ -146,7 +158,7 @@ bool dsi_aio_done(dsi_aio_request *r, int64_t n)
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
 /* With the mutex held: runs the next request, if there is one. */
-static bool run_one(dsi_aio *a)
+static bool request_run(dsi_aio *a)
 {
     dsi_aio_request r;
     bool again = dsi_aio_next(a, &r);
@@ -163,23 +175,23 @@ static bool run_one(dsi_aio *a)
     return true;
 }
 
-static void *thread_main(void *arg)
+static void *aio_thread_main(void *arg)
 {
     dsi_aio *a = arg;
     pthread_mutex_lock(&a->mutex);
     while (!a->quit)
-        if (!run_one(a)) pthread_cond_wait(&a->work, &a->mutex);
+        if (!request_run(a)) pthread_cond_wait(&a->work, &a->mutex);
     pthread_mutex_unlock(&a->mutex);
     return NULL;
 }
 
-static void start_threads(dsi_aio *a)
+static void threads_start(dsi_aio *a)
 {
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     while (a->threads < a->o.threads && a->threads < MOST_THREADS &&
-           !pthread_create(&a->thread[a->threads], NULL, thread_main, a))
+           !pthread_create(&a->thread[a->threads], NULL, aio_thread_main, a))
         a->threads++;
     pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
@@ -201,7 +213,7 @@ dsi_aio *dsi_aio_new(const dsi_aio_opts *o)
     pthread_mutex_init(&a->mutex, NULL);
     pthread_cond_init(&a->work, NULL);
     pthread_cond_init(&a->changed, NULL);
-    if (!a->ring) start_threads(a);
+    if (!a->ring) threads_start(a);
     return a;
 }
 
@@ -240,22 +252,22 @@ void dsi_aio_start(dsi_aio *a, dsi_aio_op *op)
     a->last = op;
     pthread_cond_broadcast(&a->work);
     pthread_mutex_unlock(&a->mutex);
-    dsi_aio_poke(a);
+    dsi_aio_progress(a);
 }
 
-void dsi_aio_poke(dsi_aio *a)
+void dsi_aio_progress(dsi_aio *a)
 {
-    if (a->ring) dsi_ring_turn(a->ring, a, false);
+    if (a->ring) dsi_ring_progress(a->ring, a, false);
 }
 
 ds_status dsi_aio_wait(dsi_aio *a, dsi_aio_op *op)
 {
     if (!op->runs) return DS_OK;
-    while (a->ring && op->left) dsi_ring_turn(a->ring, a, true);
+    while (a->ring && op->left) dsi_ring_progress(a->ring, a, true);
     if (!a->ring) {
         pthread_mutex_lock(&a->mutex);
         while (op->left)
-            if (!run_one(a)) pthread_cond_wait(&a->changed, &a->mutex);
+            if (!request_run(a)) pthread_cond_wait(&a->changed, &a->mutex);
         pthread_mutex_unlock(&a->mutex);
     }
     op->runs = false;

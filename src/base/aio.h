@@ -1,11 +1,14 @@
-/* base/aio.h: reads and writes of a file that go on while their caller does something else.
+/* base/aio.h: reads and writes of a file that go on while their caller does
+ * something else.
  *
  *     dsi_aio_op op = {.file = &file, .p = p, .bytes = n, .at = 0};
  *     dsi_aio_start(a, &op);  ...;  if (dsi_aio_wait(a, &op) != DS_OK) ...
  *
- * An operation is cut into requests of block_size bytes, of which queue_depth are on their way at a time. The
- * kernel runs them (io_uring); where it may not be asked, as in some containers, threads do, with pread and
- * pwrite. Addresses, sizes and places are multiples of DSI_AIO_ALIGN, so that files may be read past the cache.
+ * An operation is cut into requests of block_size bytes, of which queue_depth
+ * are on their way at a time. The kernel runs them (io_uring); where it may not
+ * be asked, as in some containers, threads do, with pread and pwrite.
+ * Addresses, sizes and places are multiples of DSI_AIO_ALIGN, so that files may
+ * be read past the cache.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_AIO_H
 #define DSI_BASE_AIO_H
@@ -29,7 +32,8 @@ typedef struct dsi_aio_opts {
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
-/* Has no name any more once it is open, so that nothing is left when the process ends, however it does. */
+/* Has no name any more once it is open, so that nothing is left when the
+ * process ends, however it does. */
 typedef struct dsi_aio_file {
     int fd;
     bool direct; /* past the kernel's cache */
@@ -37,8 +41,9 @@ typedef struct dsi_aio_file {
     char *path; /* it had; for messages */
 } dsi_aio_file;
 
-/* folder/name, of that many bytes, which are taken from the disk now. `who` begins the message: which path,
- * and if it does not fit how much is needed and how much free. The folder's parent must be there. */
+/* folder/name, of that many bytes, which are taken from the disk now. `who`
+ * begins the message: which path, and if it does not fit how much is needed and
+ * how much free. The folder's parent must be there. */
 ds_status dsi_aio_file_open(dsi_aio_file *f, const char *who, const char *folder, const char *name,
                             int64_t bytes);
 void dsi_aio_file_close(dsi_aio_file *f); /* its folder goes too, if it is empty */
@@ -65,12 +70,15 @@ dsi_aio *dsi_aio_new(const dsi_aio_opts *o);
 void dsi_aio_free(dsi_aio *a);                /* all has been waited for; NULL passes */
 const char *dsi_aio_engine(const dsi_aio *a); /* "io_uring", "threads" */
 
-/* Tells the kernel of memory that operations will use again and again; false: it does without. */
+/* Tells the kernel of memory that operations will use again and again; false:
+ * it does without. */
 bool dsi_aio_pin(dsi_aio *a, void *const *p, size_t bytes, int n);
 
 void dsi_aio_start(dsi_aio *a, dsi_aio_op *op);
-/* Until op has ended; nothing if it does not run. A failure is said once, with the file's path. */
+/* Until op has ended; nothing if it does not run. A failure is said once, with
+ * the file's path. */
 ds_status dsi_aio_wait(dsi_aio *a, dsi_aio_op *op);
-void dsi_aio_poke(dsi_aio *a); /* hands on what may go on; for long work between start and wait */
+void dsi_aio_progress(
+    dsi_aio *a); /* hands on what may go on; for long work between start and wait */
 
 #endif

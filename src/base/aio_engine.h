@@ -1,4 +1,5 @@
-/* base/aio_engine.h: between aio.c, which cuts operations into requests, and who runs them.
+/* base/aio_engine.h: between aio.c, which cuts operations into requests, and
+ * who runs them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_AIO_ENGINE_H
 #define DSI_BASE_AIO_ENGINE_H
@@ -14,7 +15,8 @@ typedef struct dsi_aio_request {
 
 /* The next request of those that wait; false: there is none. */
 bool dsi_aio_next(dsi_aio *a, dsi_aio_request *r);
-/* n bytes of r were done, or -errno. true: the rest of it is to be run again, as r says now. */
+/* n bytes of r were done, or -errno. true: the rest of it is to be run again,
+ * as r says now. */
 bool dsi_aio_done(dsi_aio_request *r, int64_t n);
 
 /* ---- aio_ring.c: io_uring ------------------------------------------------------------------------------- */
@@ -25,6 +27,6 @@ dsi_ring *dsi_ring_new(const dsi_aio_opts *o); /* NULL, without a message: there
 void dsi_ring_free(dsi_ring *g);
 bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n);
 /* Begins what may begin and takes what has ended; wait: until something has. */
-void dsi_ring_turn(dsi_ring *g, dsi_aio *a, bool wait);
+void dsi_ring_progress(dsi_ring *g, dsi_aio *a, bool wait);
 
 #endif

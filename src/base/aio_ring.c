@@ -1,8 +1,14 @@
-/* base/aio_ring.c: requests that the kernel runs: io_uring, by liburing, which is opened when it is needed.
+/* base/aio_ring.c: requests that the kernel runs: io_uring through liburing,
+ * which is opened when it is first needed.
  *
- * There are queue_depth slots. A turn fills the free ones, tells the kernel, and takes what has ended. Whatever
- * is not as it should be when the ring is made (no library, a kernel or a container that refuses) means that
- * there is none; what happens to a request later is that request's failure.
+ * If anything is missing when the ring is made (the library, or the permission
+ * of a kernel or container), dsi_ring_new returns NULL and threads take over.
+ * Later failures belong to their request.
+ *
+ * Invariants: one thread uses a ring. There are queue_depth slots; slot[i]
+ * holds a request from its submission until its completion was reaped, `flying`
+ * counts them, and its index is the request's user data. Only dsi_ring_progress
+ * with `wait`, and dsi_ring_free, block.
  * SPDX-License-Identifier: MIT */
 #include "aio_engine.h"
 
@@ -20,7 +26,7 @@ bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n)
 {
     return (void)g, (void)p, (void)bytes, (void)n, false;
 }
-void dsi_ring_turn(dsi_ring *g, dsi_aio *a, bool wait) { (void)g, (void)a, (void)wait; }
+void dsi_ring_progress(dsi_ring *g, dsi_aio *a, bool wait) { (void)g, (void)a, (void)wait; }
 
 #else
 
@@ -90,7 +96,7 @@ bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n)
 }
 
 /* Which pinned memory the request lies in; -1: none. */
-static int pinned_at(const dsi_ring *g, const dsi_aio_request *r)
+static int ring_pinned_at(const dsi_ring *g, const dsi_aio_request *r)
 {
     for (int i = 0; i < g->n_pinned; i++) {
         const char *p = g->pinned[i].iov_base;
@@ -100,11 +106,11 @@ static int pinned_at(const dsi_ring *g, const dsi_aio_request *r)
 }
 
 /* There is an entry for each slot. */
-static void tell(dsi_ring *g, Slot *s)
+static void ring_submit(dsi_ring *g, Slot *s)
 {
     struct io_uring_sqe *e = g->f.get_sqe(&g->ring);
     const dsi_aio_request *r = &s->r;
-    int fd = r->op->file->fd, at = pinned_at(g, r);
+    int fd = r->op->file->fd, at = ring_pinned_at(g, r);
     unsigned n = (unsigned)r->bytes;
     uint64_t place = (uint64_t)r->at;
     if (at >= 0 && r->op->write)
@@ -121,18 +127,18 @@ static void tell(dsi_ring *g, Slot *s)
     if (g->one_by_one) g->f.submit_and_wait(&g->ring, 0);
 }
 
-static void fill(dsi_ring *g, dsi_aio *a)
+static void ring_fill(dsi_ring *g, dsi_aio *a)
 {
     if (g->in_batches && g->flying) return;
     for (int i = 0; i < g->depth; i++)
         if (!g->slot[i].used) {
             if (!dsi_aio_next(a, &g->slot[i].r)) return;
-            tell(g, &g->slot[i]);
+            ring_submit(g, &g->slot[i]);
         }
 }
 
 /* What has ended; whether anything had. */
-static bool take(dsi_ring *g)
+static bool ring_reap(dsi_ring *g)
 {
     struct io_uring_cqe *e;
     unsigned head, n = 0;
@@ -141,7 +147,7 @@ static bool take(dsi_ring *g)
         Slot *s = io_uring_cqe_get_data(e);
         n++;
         if (dsi_aio_done(&s->r, e->res)) {
-            tell(g, s);
+            ring_submit(g, s);
         } else {
             s->used = false;
             g->flying--;
@@ -151,12 +157,12 @@ static bool take(dsi_ring *g)
     return n > 0;
 }
 
-void dsi_ring_turn(dsi_ring *g, dsi_aio *a, bool wait)
+void dsi_ring_progress(dsi_ring *g, dsi_aio *a, bool wait)
 {
-    if (take(g)) wait = false;
-    fill(g, a);
+    if (ring_reap(g)) wait = false;
+    ring_fill(g, a);
     g->f.submit_and_wait(&g->ring, wait && g->flying);
-    if (take(g)) fill(g, a);
+    if (ring_reap(g)) ring_fill(g, a);
     g->f.submit_and_wait(&g->ring, 0);
 }
 

@@ -1,8 +1,10 @@
-/* base/crc.c: CRC-32C (Castagnoli): RFC 3720, appendix B.4; CRC-32, zlib's, and faster.
+/* base/crc.c: CRC-32C (Castagnoli): RFC 3720, appendix B.4; CRC-32, zlib's, and
+ * faster.
  *
- * The polynomial is 0x1EDC6F41, bits taken lowest first, so 0x82F63B78 in a register that shifts down;
- * the register starts as all ones and is inverted at the end. Processors with SSE4.2 have an
- * instruction for it; the others take four bits at a time from a table of sixteen words.
+ * The polynomial is 0x1EDC6F41, bits taken lowest first, so 0x82F63B78 in a
+ * register that shifts down; the register starts as all ones and is inverted at
+ * the end. Processors with SSE4.2 have an instruction for it; the others take
+ * four bits at a time from a table of sixteen words.
  * SPDX-License-Identifier: MIT */
 #include "crc.h"
 
@@ -63,35 +65,42 @@ uint32_t dsi_crc32c(uint32_t crc, const void *data, size_t n)
 #if defined(__x86_64__)
 #define FOLDED __attribute__((__target__("pclmul,sse4.1")))
 
-/* x times x^d, d being what the pair of constants in k stands for, modulo the polynomial. */
-FOLDED static __m128i times(__m128i x, __m128i k)
+/* x times x^d, d being what the pair of constants in k stands for, modulo the
+ * polynomial. */
+FOLDED static __m128i crc_times(__m128i x, __m128i k)
 {
     return _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11));
 }
 
-FOLDED static __m128i load(const unsigned char *p) { return _mm_loadu_si128((const __m128i *)p); }
+FOLDED static __m128i crc_load(const unsigned char *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
 
-/* Two constants of 64 bits, by which a product moves 16 bytes D bits on: x^(D + 32) and x^(D - 32) modulo the
- * polynomial, bits taken lowest first. */
+/* Two constants of 64 bits, by which a product moves 16 bytes D bits on: x^(D +
+ * 32) and x^(D - 32) modulo the polynomial, bits taken lowest first. */
 #define BY_2048 0x1322d1430, 0x11542778a
 #define BY_512  0x1c6e41596, 0x154442bd4
 #define BY_128  0x0ccaa009e, 0x1751997d0
 
-/* By carry-less products (Gopal and others, Fast CRC Computation for Generic Polynomials, Intel 2009): 64 bytes
- * before others count as x^512 times as much, so four registers of 16 bytes walk over the data, each multiplied
- * by x^512 and added to what comes; at the end they are joined by x^128. What is left is 16 bytes that have the
- * check sum of all. n is a multiple of 16, and 64 at least. */
+/* By carry-less products (Gopal and others, Fast CRC Computation for Generic
+ * Polynomials, Intel 2009): 64 bytes before others count as x^512 times as
+ * much, so four registers of 16 bytes walk over the data, each multiplied by
+ * x^512 and added to what comes; at the end they are joined by x^128. What is
+ * left is 16 bytes that have the check sum of all. n is a multiple of 16, and
+ * 64 at least. */
 FOLDED static uint32_t by_products(uint32_t crc, const unsigned char *p, size_t n)
 {
     const __m128i by_512 = _mm_set_epi64x(BY_512), by_128 = _mm_set_epi64x(BY_128);
     __m128i x[4];
     unsigned char rest[16];
-    for (int i = 0; i < 4; i++) x[i] = load(p + 16 * i);
+    for (int i = 0; i < 4; i++) x[i] = crc_load(p + 16 * i);
     x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)~crc));
     for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
-        for (int i = 0; i < 4; i++) x[i] = _mm_xor_si128(times(x[i], by_512), load(p + 16 * i));
-    for (int i = 1; i < 4; i++) x[0] = _mm_xor_si128(times(x[0], by_128), x[i]);
-    for (; n; p += 16, n -= 16) x[0] = _mm_xor_si128(times(x[0], by_128), load(p));
+        for (int i = 0; i < 4; i++)
+            x[i] = _mm_xor_si128(crc_times(x[i], by_512), crc_load(p + 16 * i));
+    for (int i = 1; i < 4; i++) x[0] = _mm_xor_si128(crc_times(x[0], by_128), x[i]);
+    for (; n; p += 16, n -= 16) x[0] = _mm_xor_si128(crc_times(x[0], by_128), crc_load(p));
     _mm_storeu_si128((__m128i *)rest, x[0]);
     return (uint32_t)crc32_z(0xffffffff, rest, sizeof rest); /* from a register of 0 on */
 }
@@ -99,36 +108,38 @@ FOLDED static uint32_t by_products(uint32_t crc, const unsigned char *p, size_t 
 #define FOLDED_WIDE __attribute__((__target__("avx512f,vpclmulqdq,pclmul,sse4.1")))
 
 /* x, four times 16 bytes, moved on, and y added. */
-FOLDED_WIDE static __m512i move(__m512i x, __m512i k, __m512i y)
+FOLDED_WIDE static __m512i crc_move(__m512i x, __m512i k, __m512i y)
 {
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, k, 0x00),
                                      _mm512_clmulepi64_epi128(x, k, 0x11), y,
                                      0x96); /* xor of three */
 }
 
-FOLDED_WIDE static __m512i wide(long long high, long long low)
+FOLDED_WIDE static __m512i crc_fold(long long high, long long low)
 {
     return _mm512_broadcast_i32x4(_mm_set_epi64x(high, low));
 }
 
-/* The same with four registers of 64 bytes each, as processors since 2019 have them, that walk 2048 bits on: the memory
- * is the limit then. n is 256 at least. */
+/* The same with four registers of 64 bytes each, as processors since 2019 have
+ * them, that walk 2048 bits on: the memory is the limit then. n is 256 at
+ * least. */
 FOLDED_WIDE static uint32_t by_wide_products(uint32_t crc, const unsigned char *p, size_t n)
 {
-    const __m512i by_2048 = wide(BY_2048), by_512 = wide(BY_512);
+    const __m512i by_2048 = crc_fold(BY_2048), by_512 = crc_fold(BY_512);
     const __m128i by_128 = _mm_set_epi64x(BY_128);
     __m512i x[4];
     unsigned char rest[64], last[16];
     for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_si512(p + 64 * i);
     x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
     for (p += 256, n -= 256; n >= 256; p += 256, n -= 256)
-        for (int i = 0; i < 4; i++) x[i] = move(x[i], by_2048, _mm512_loadu_si512(p + 64 * i));
-    for (int i = 1; i < 4; i++) x[0] = move(x[0], by_512, x[i]);
-    for (; n >= 64; p += 64, n -= 64) x[0] = move(x[0], by_512, _mm512_loadu_si512(p));
+        for (int i = 0; i < 4; i++) x[i] = crc_move(x[i], by_2048, _mm512_loadu_si512(p + 64 * i));
+    for (int i = 1; i < 4; i++) x[0] = crc_move(x[0], by_512, x[i]);
+    for (; n >= 64; p += 64, n -= 64) x[0] = crc_move(x[0], by_512, _mm512_loadu_si512(p));
     _mm512_storeu_si512(rest, x[0]);
-    __m128i sum = load(rest);
-    for (int i = 1; i < 4; i++) sum = _mm_xor_si128(times(sum, by_128), load(rest + 16 * i));
-    for (; n; p += 16, n -= 16) sum = _mm_xor_si128(times(sum, by_128), load(p));
+    __m128i sum = crc_load(rest);
+    for (int i = 1; i < 4; i++)
+        sum = _mm_xor_si128(crc_times(sum, by_128), crc_load(rest + 16 * i));
+    for (; n; p += 16, n -= 16) sum = _mm_xor_si128(crc_times(sum, by_128), crc_load(p));
     _mm_storeu_si128((__m128i *)last, sum);
     return (uint32_t)crc32_z(0xffffffff, last, sizeof last);
 }

@@ -1,4 +1,5 @@
-/* base/crc.h: CRC-32C (Castagnoli), the check sum of TensorBoard's records, and CRC-32, that of zip files.
+/* base/crc.h: CRC-32C (Castagnoli), the check sum of TensorBoard's records, and
+ * CRC-32, that of zip files.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_CRC_H
 #define DSI_BASE_CRC_H

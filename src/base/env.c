@@ -1,4 +1,7 @@
-/* base/env.c: what environment variables say.
+/* base/env.c: values of environment variables, checked.
+ *
+ * Invariants: the environment is not changed by the library. Each thread warns
+ * of a variable once; the names of which it has warned are its own.
  * SPDX-License-Identifier: MIT */
 #include "env.h"
 
@@ -11,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Threads that read the same variable again and again say once that it is wrong. */
-static bool first_time(const char *name)
+/* Threads that read the same variable again and again say once that it is
+ * wrong. */
+static bool env_first_time(const char *name)
 {
     enum { KEPT = 16 };
     static _Thread_local void *names;
@@ -27,7 +31,7 @@ static bool first_time(const char *name)
 /* ---- numbers ---------------------------------------------------------------------------------------------- */
 
 /* What is wrong with the value, or nothing. */
-static dsi_text read_number(const dsi_env *v, double *value)
+static dsi_text env_read_number(const dsi_env *v, double *value)
 {
     const char *s = getenv(v->name);
     char *end;
@@ -43,7 +47,7 @@ static dsi_text read_number(const dsi_env *v, double *value)
 
 ds_status dsi_env_number(const dsi_env *v, double *value)
 {
-    dsi_text wrong = read_number(v, value);
+    dsi_text wrong = env_read_number(v, value);
     if (!wrong.n) return DS_OK;
     dsi_fail(DS_EINVAL, "%s", wrong.s);
     dsi_text_free(&wrong);
@@ -53,15 +57,15 @@ ds_status dsi_env_number(const dsi_env *v, double *value)
 double dsi_env_number_or(const dsi_env *v, double unset)
 {
     double value = unset;
-    dsi_text wrong = read_number(v, &value);
-    if (wrong.n && first_time(v->name)) dsi_log(DSI_WARNING, "%s; %g is used", wrong.s, unset);
+    dsi_text wrong = env_read_number(v, &value);
+    if (wrong.n && env_first_time(v->name)) dsi_log(DSI_WARNING, "%s; %g is used", wrong.s, unset);
     dsi_text_free(&wrong);
     return value;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------ */
 
-static dsi_text read_word(const char *name, const char *const *words, int *which)
+static dsi_text env_read_word(const char *name, const char *const *words, int *which)
 {
     const char *s = getenv(name);
     dsi_text wrong = {0};
@@ -79,7 +83,7 @@ static dsi_text read_word(const char *name, const char *const *words, int *which
 
 ds_status dsi_env_word(const char *name, const char *const *words, int *which)
 {
-    dsi_text wrong = read_word(name, words, which);
+    dsi_text wrong = env_read_word(name, words, which);
     if (!wrong.n) return DS_OK;
     dsi_fail(DS_EINVAL, "%s", wrong.s);
     dsi_text_free(&wrong);
@@ -89,8 +93,8 @@ ds_status dsi_env_word(const char *name, const char *const *words, int *which)
 int dsi_env_word_or(const char *name, const char *const *words, int unset, const char *used)
 {
     int which = unset;
-    dsi_text wrong = read_word(name, words, &which);
-    if (wrong.n && first_time(name)) dsi_log(DSI_WARNING, "%s; %s", wrong.s, used);
+    dsi_text wrong = env_read_word(name, words, &which);
+    if (wrong.n && env_first_time(name)) dsi_log(DSI_WARNING, "%s; %s", wrong.s, used);
     dsi_text_free(&wrong);
     return which;
 }

@@ -1,10 +1,13 @@
-/* base/error.c: the thread's failures since ds_error_clear: the first one, the latest one, and how many.
+/* base/error.c: the thread's failures since ds_error_clear: the first one, the
+ * latest one, and how many.
  *
- * The function that decides which failure it is writes the message, once. Callers may add context by a
- * message that quotes the latest one (dsi_error_latest), which stays the same failure.
+ * The function that decides which failure it is writes the message, once.
+ * Callers may add context by a message that quotes the latest one
+ * (dsi_error_latest), which stays the same failure.
  *
- * Invariants: all state belongs to one thread. n_failures is 0 if and only if ds_error() is NULL; then both
- * texts are stale. n_failures is 1: first and latest are equal. A text is one line and ends within its array.
+ * Invariants: all state belongs to one thread. n_failures is 0 if and only if
+ * ds_error() is NULL; then both texts are stale. n_failures is 1: first and
+ * latest are equal. A text is one line and ends within its array.
  * SPDX-License-Identifier: MIT */
 #include "error.h"
 
@@ -37,8 +40,9 @@ static int error_write_path(char *text, size_t room)
     return (int)strlen(strcat(text, ": "));
 }
 
-/* Whether `message` tells of the failure `old` with more context: "a.json: no such file" and
- * "config: a.json: no such file". The same text again is another failure. */
+/* Whether `message` tells of the failure `old` with more context: "a.json: no
+ * such file" and "config: a.json: no such file". The same text again is another
+ * failure. */
 static bool error_quotes(const char *message, const char *old)
 {
     char quote[QUOTE_BYTES + 1];
@@ -102,6 +106,15 @@ void *dsi_refuse(const char *format, ...)
     error_set(DS_EINVAL, format, args);
     va_end(args);
     return NULL;
+}
+
+bool dsi_invalid(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    error_set(DS_EINVAL, format, args);
+    va_end(args);
+    return false;
 }
 
 void *dsi_null_operand(const char *what)

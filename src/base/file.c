@@ -1,9 +1,15 @@
-/* base/file.c: whole files: read, and replace without ever leaving half of one.
+/* base/file.c: whole files: read one, and replace one without ever leaving half
+ * of it.
  *
- * To replace a file is to write another one beside it, on the same file system, to bring it to the disk,
- * and to give it the old one's name: rename is the one step that either happened or did not, also when
- * the power fails. Errors on the way are kept, the first one, and told at the end: a caller that writes
- * a hundred pieces checks once.
+ * To replace a file is to write another one beside it, on the same file system,
+ * to sync it to the disk, and to rename it: rename either happens or does not,
+ * also when the power fails.
+ *
+ * Invariants: a dsi_file belongs to one thread. Its first error is kept, later
+ * writes do nothing, and dsi_file_commit returns it, so that a caller with a
+ * hundred writes checks once. Until the commit the old file is untouched;
+ * dsi_file_commit frees the struct in any case, and removes the new file after
+ * an error. All functions may block on the disk.
  * SPDX-License-Identifier: MIT */
 #include "file.h"
 
@@ -20,7 +26,7 @@
 #include <unistd.h>
 
 /* "write runs/net.pth: No space left on device" */
-static ds_status io_error(const char *doing, const char *path, int error)
+static ds_status file_io_error(const char *doing, const char *path, int error)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(error));
 }
@@ -39,8 +45,9 @@ bool dsi_is_folder(const char *path)
 
 /* ---- read ---------------------------------------------------------------------------------------- */
 
-/* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does not work. */
-static char *read_all(int fd, size_t hint, size_t *bytes)
+/* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does
+ * not work. */
+static char *file_read_all(int fd, size_t hint, size_t *bytes)
 {
     size_t room = hint + 1, n = 0;
     char *data = malloc(room);
@@ -69,13 +76,13 @@ char *dsi_file_read(const char *path, size_t *bytes)
     if (!path) return dsi_refuse("read: the path is NULL");
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        io_error("read", path, errno);
+        file_io_error("read", path, errno);
         return NULL;
     }
     struct stat s;
     size_t n = 0, hint = fstat(fd, &s) == 0 && s.st_size > 0 ? (size_t)s.st_size : 4096;
-    char *data = read_all(fd, hint + 1, &n);
-    if (!data) io_error("read", path, errno);
+    char *data = file_read_all(fd, hint + 1, &n);
+    if (!data) file_io_error("read", path, errno);
     if (bytes) *bytes = n;
     close(fd);
     return data;
@@ -96,23 +103,23 @@ struct dsi_file {
     char buffer[BUFFER];
 };
 
-static void free_file(dsi_file *f)
+static void file_free(dsi_file *f)
 {
     if (f->temporary != f->path) dsi_free(f->temporary);
     dsi_free(f->path);
     dsi_free(f);
 }
 
-/* O_EXCL would refuse a file that a killed process of the same number has left. Messages name
- * `path`, which the caller asked for. */
-static dsi_file *create(char *path, char *temporary)
+/* O_EXCL would refuse a file that a killed process of the same number has left.
+ * Messages name `path`, which the caller asked for. */
+static dsi_file *file_create(char *path, char *temporary)
 {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     dsi_file *f = dsi_alloc(sizeof *f);
     *f = (dsi_file){.path = path, .temporary = temporary, .fd = fd};
     if (fd >= 0) return f;
-    io_error("write", path, errno);
-    free_file(f);
+    file_io_error("write", path, errno);
+    file_free(f);
     return NULL;
 }
 
@@ -121,12 +128,12 @@ dsi_file *dsi_file_replace(const char *path)
     if (!path) return dsi_refuse("write: the path is NULL");
     dsi_text name = {0};
     dsi_text_add(&name, "%s.tmp.%ld", path, (long)getpid());
-    return create(dsi_strdup(path), name.s);
+    return file_create(dsi_strdup(path), name.s);
 }
 
 ds_status dsi_file_check_replace(const char *path)
 {
-    if (path && dsi_is_folder(path)) return io_error("write", path, EISDIR);
+    if (path && dsi_is_folder(path)) return file_io_error("write", path, EISDIR);
     dsi_file *f = dsi_file_replace(path);
     dsi_file_abandon(f);
     return f ? DS_OK : ds_error_status();
@@ -136,10 +143,10 @@ dsi_file *dsi_file_create(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
     char *copy = dsi_strdup(path);
-    return create(copy, copy);
+    return file_create(copy, copy);
 }
 
-static void write_out(dsi_file *f, const char *data, size_t bytes)
+static void file_write_out(dsi_file *f, const char *data, size_t bytes)
 {
     while (bytes && !f->error) {
         ssize_t put = write(f->fd, data, bytes);
@@ -158,18 +165,18 @@ static void write_out(dsi_file *f, const char *data, size_t bytes)
     f->started = f->written;
 }
 
-static void flush(dsi_file *f)
+static void file_flush(dsi_file *f)
 {
-    write_out(f, f->buffer, f->n);
+    file_write_out(f, f->buffer, f->n);
     f->n = 0;
 }
 
 void dsi_file_write(dsi_file *f, const void *data, size_t bytes)
 {
     if (!f || f->error || !bytes) return;
-    if (f->n + bytes > BUFFER) flush(f);
+    if (f->n + bytes > BUFFER) file_flush(f);
     if (bytes > BUFFER) {
-        write_out(f, data, bytes);
+        file_write_out(f, data, bytes);
     } else {
         memcpy(f->buffer + f->n, data, bytes);
         f->n += bytes;
@@ -177,7 +184,7 @@ void dsi_file_write(dsi_file *f, const void *data, size_t bytes)
 }
 
 /* Not a device that was there before, as /dev/full. */
-static void remove_written(const dsi_file *f)
+static void file_remove_written(const dsi_file *f)
 {
     struct stat s;
     if (lstat(f->temporary, &s) == 0 && S_ISREG(s.st_mode)) unlink(f->temporary);
@@ -185,8 +192,9 @@ static void remove_written(const dsi_file *f)
 
 bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
 
-/* The new name itself lies in the folder: it is safe only when that is. Not every file system can. */
-static void sync_folder(const char *path)
+/* The new name itself lies in the folder: it is safe only when that is. Not
+ * every file system can. */
+static void file_sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     dsi_text folder = {0};
@@ -202,7 +210,7 @@ static void sync_folder(const char *path)
 ds_status dsi_file_commit(dsi_file *f)
 {
     if (!f) return dsi_null_operand("write"), DS_EIO;
-    flush(f);
+    file_flush(f);
     /* EINVAL: something that cannot be synced, as /dev/full and pipes */
     if (!f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;
     if (close(f->fd) && !f->error) f->error = errno;
@@ -210,12 +218,12 @@ ds_status dsi_file_commit(dsi_file *f)
     if (!f->error && beside && rename(f->temporary, f->path)) f->error = errno;
     ds_status status = DS_OK;
     if (f->error) {
-        remove_written(f);
-        status = io_error("write", f->path, f->error);
+        file_remove_written(f);
+        status = file_io_error("write", f->path, f->error);
     } else {
-        if (beside) sync_folder(f->path);
+        if (beside) file_sync_folder(f->path);
     }
-    free_file(f);
+    file_free(f);
     return status;
 }
 
@@ -223,8 +231,8 @@ void dsi_file_abandon(dsi_file *f)
 {
     if (!f) return;
     close(f->fd);
-    remove_written(f);
-    free_file(f);
+    file_remove_written(f);
+    file_free(f);
 }
 
 /* ---- folders ------------------------------------------------------------------------------------- */
@@ -242,7 +250,7 @@ ds_status dsi_mkdirs(const char *path)
         if (mkdir(part, 0777) && errno != EEXIST) error = errno;
         /* what is there may also be in the way */
         if (!error && (stat(part, &s) || !S_ISDIR(s.st_mode))) error = ENOTDIR;
-        if (error) io_error("mkdir", part, error);
+        if (error) file_io_error("mkdir", part, error);
         *p = end;
         if (!end) break;
     }

@@ -1,19 +1,23 @@
-/* base/file.h: whole files: read, map, and replace without ever leaving half of one.
+/* base/file.h: whole files: read, map, and replace without ever leaving half of
+ * one.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_FILE_H
 #define DSI_BASE_FILE_H
 
 #include <deepspeed/types.h>
 
-/* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the message. */
+/* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the
+ * message. */
 char *dsi_file_read(const char *path, size_t *bytes);
 
-/* Writes path.tmp.<pid>, and at dsi_file_commit syncs and renames it to path, so that path always
- * holds the old file or the whole new one. Errors stick: check the one of commit. */
+/* Writes path.tmp.<pid>, and at dsi_file_commit syncs and renames it to path,
+ * so that path always holds the old file or the whole new one. Errors stick:
+ * check the one of commit. */
 typedef struct dsi_file dsi_file;
 dsi_file *dsi_file_replace(const char *path);
-/* Tries dsi_file_replace and removes the temporary file again; path itself is not touched. Fails with
- * the message of a write that cannot begin: no such folder, no permission, path is a folder. */
+/* Tries dsi_file_replace and removes the temporary file again; path itself is
+ * not touched. Fails with the message of a write that cannot begin: no such
+ * folder, no permission, path is a folder. */
 ds_status dsi_file_check_replace(const char *path);
 /* The same, but writes path itself: for a folder that is renamed as a whole. */
 dsi_file *dsi_file_create(const char *path);

@@ -1,4 +1,5 @@
-/* base/int.h: what C has no word for: the smaller and the larger of two, and division and multiples rounded up.
+/* base/int.h: what C has no word for: the smaller and the larger of two, and
+ * division and multiples rounded up.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_INT_H
 #define DSI_BASE_INT_H

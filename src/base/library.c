@@ -1,4 +1,5 @@
-/* base/library.c: see library.h.
+/* base/library.c: shared libraries of others, opened when they are first needed
+ * (library.h).
  * SPDX-License-Identifier: MIT */
 #include "library.h"
 

@@ -1,5 +1,6 @@
-/* base/library.h: shared libraries of others that are opened when they are first needed, so that a program which
- * needs none starts without them, and runs where they are not installed.
+/* base/library.h: shared libraries of others that are opened when they are
+ * first needed, so that a program which needs none starts without them, and
+ * runs where they are not installed.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_LIBRARY_H
 #define DSI_BASE_LIBRARY_H
@@ -7,14 +8,16 @@
 #include <deepspeed/types.h>
 #include <stdbool.h>
 
-/* Opens the first of sonames, a list that ends with NULL, and finds n functions in it: the address of names[i]
- * goes to the pointer at to[i]. false, with a message that begins with `who` and names the package, if the
- * library or a function is not there. It stays open: others of the process may use it too. */
+/* Opens the first of sonames, a list that ends with NULL, and finds n functions
+ * in it: the address of names[i] goes to the pointer at to[i]. false, with a
+ * message that begins with `who` and names the package, if the library or a
+ * function is not there. It stays open: others of the process may use it
+ * too. */
 bool dsi_library_open(const char *who, const char *const *sonames, const char *package,
                       const char *const *names, int n, void *to);
 
-/* The folder of the program, or of the shared library, that this code is in; free() it. NULL: the system does
- * not say. */
+/* The folder of the program, or of the shared library, that this code is in;
+ * free() it. NULL: the system does not say. */
 char *dsi_own_folder(void);
 
 #endif

@@ -1,8 +1,12 @@
 /* base/log.c: lines of DeepSpeed's form on stdout.
  *
- * The form is that of DeepSpeed's logger (deepspeed/utils/logging.py), so that scripts which read its
- * output read ours. A line goes out as one write, after what the program itself has printed, so that
- * lines of several ranks on one pipe do not mix. Rank and level are the thread's own: a rank is a thread.
+ * The form is that of DeepSpeed's logger (deepspeed/utils/logging.py), so that
+ * scripts which read its output can read ours. A line is one write, after what
+ * the program itself has printed, so that lines of several ranks on one pipe do
+ * not mix.
+ *
+ * Invariants: rank and level belong to the thread, as a rank is a thread. The
+ * level is read from DS_LOG once a thread. Writing blocks while a pipe is full.
  * SPDX-License-Identifier: MIT */
 #include "log.h"
 
@@ -23,7 +27,7 @@ enum { NAMES = sizeof names / sizeof *names };
 static _Thread_local int rank;
 static _Thread_local int least_level = -1; /* -1: DS_LOG was not looked at yet */
 
-static void read_level(void)
+static void log_read_level(void)
 {
     const char *asked = getenv("DS_LOG");
     least_level = DSI_WARNING;
@@ -39,7 +43,7 @@ static void read_level(void)
 
 bool dsi_log_on(dsi_level level)
 {
-    if (least_level < 0) read_level();
+    if (least_level < 0) log_read_level();
     if (level == DSI_WARNING || level == DSI_ERROR) return (int)level >= least_level;
     return !rank && (level == DSI_REQUESTED || (int)level >= least_level);
 }
@@ -47,7 +51,8 @@ bool dsi_log_on(dsi_level level)
 void dsi_log_set_rank(int r) { rank = r; }
 
 /* "[2026-11-21 12:05:41,123] [INFO] [engine.c:210:step] [Rank 0] " */
-static void add_prefix(dsi_text *t, dsi_level level, const char *file, int line, const char *func)
+static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int line,
+                           const char *func)
 {
     static const char *const tags[] = {"DEBUG", "INFO", "WARNING", "ERROR", "INFO"};
     struct timespec now;
@@ -61,8 +66,9 @@ static void add_prefix(dsi_text *t, dsi_level level, const char *file, int line,
                  tags[level], slash ? slash + 1 : file, line, func, rank);
 }
 
-/* All of it in one write where the system can; nobody can be told that it cannot. */
-static void write_line(const char *s, size_t n)
+/* All of it in one write where the system can; nobody can be told that it
+ * cannot. */
+static void log_write_line(const char *s, size_t n)
 {
     flockfile(stdout);
     fflush(stdout);
@@ -88,12 +94,12 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
     int kept = errno; /* a line about a failure must not change what it is about */
     dsi_text t = {0};
     va_list args;
-    add_prefix(&t, level, file, line, func);
+    log_add_prefix(&t, level, file, line, func);
     va_start(args, format);
     dsi_text_add_args(&t, format, args);
     va_end(args);
     dsi_text_add_bytes(&t, "\n", 1);
-    write_line(t.s, t.n);
+    log_write_line(t.s, t.n);
     dsi_text_free(&t);
     errno = kept;
 }

@@ -8,12 +8,14 @@
 
 #include <deepspeed/types.h>
 
-/* DSI_REQUESTED is what a config key asked for (steps_per_print, wall_clock_breakdown, memory_breakdown):
- * printed as [INFO] whatever DS_LOG says. */
+/* DSI_REQUESTED is what a config key asked for (steps_per_print,
+ * wall_clock_breakdown, memory_breakdown): printed as [INFO] whatever DS_LOG
+ * says. */
 typedef enum dsi_level { DSI_DEBUG, DSI_INFO, DSI_WARNING, DSI_ERROR, DSI_REQUESTED } dsi_level;
 
-/* Prints the line if it is at or above DS_LOG (debug, info, warning, error; at first warning). DEBUG,
- * INFO and ASKED are for rank 0 alone; a warning or an error comes from the rank that has it. */
+/* Prints the line if it is at or above DS_LOG (debug, info, warning, error; at
+ * first warning). DEBUG, INFO and ASKED are for rank 0 alone; a warning or an
+ * error comes from the rank that has it. */
 #define dsi_log(level, ...) dsi_log_at(level, __FILE__, __LINE__, __func__, __VA_ARGS__)
 void dsi_log_at(dsi_level level, const char *file, int line, const char *func, const char *format,
                 ...) DS_PRINTF(5, 6);

@@ -1,7 +1,10 @@
 /* base/map.c: an ordered map from names to pointers.
  *
- * The entries lie in an array in their order; a hash table beside it holds their numbers (FNV-1a; the next
- * free slot is taken; never more than half full). Few names are compared one by one.
+ * Invariants: at[0 .. n-1] are the entries in the order in which they were
+ * added. The hash table (FNV-1a, open addressing, at most half full) holds 1 +
+ * an index of `at`, 0 for a free slot; up to FEW entries there is no table.
+ * Names are copies that belong to the map; values are the caller's. Nothing is
+ * ever removed.
  * SPDX-License-Identifier: MIT */
 #include "map.h"
 
@@ -11,7 +14,7 @@
 
 #define FEW 8 /* entries that are found faster without the table */
 
-static uint64_t hash_of(const char *name)
+static uint64_t map_hash(const char *name)
 {
     uint64_t h = 14695981039346656037u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
@@ -19,7 +22,7 @@ static uint64_t hash_of(const char *name)
 }
 
 /* The slot of that name, or the free one in which it would lie. */
-static size_t find_slot(const dsi_map *m, const char *name, uint64_t hash)
+static size_t map_find_slot(const dsi_map *m, const char *name, uint64_t hash)
 {
     size_t i = hash & (m->slots - 1);
     for (; m->slot[i]; i = (i + 1) & (m->slots - 1)) {
@@ -29,19 +32,19 @@ static size_t find_slot(const dsi_map *m, const char *name, uint64_t hash)
     return i;
 }
 
-static void grow_table(dsi_map *m)
+static void map_grow_table(dsi_map *m)
 {
     if (m->n <= FEW || 2 * (size_t)m->n <= m->slots) return;
     while (m->slots < 4 * (size_t)m->n) m->slots = m->slots ? 2 * m->slots : 4 * FEW;
     dsi_free(m->slot);
     m->slot = dsi_alloc(m->slots * sizeof *m->slot);
-    for (int i = 0; i < m->n; i++) m->slot[find_slot(m, m->at[i].name, m->at[i].hash)] = i + 1;
+    for (int i = 0; i < m->n; i++) m->slot[map_find_slot(m, m->at[i].name, m->at[i].hash)] = i + 1;
 }
 
-static dsi_map_entry *find(const dsi_map *m, const char *name, uint64_t hash)
+static dsi_map_entry *map_find(const dsi_map *m, const char *name, uint64_t hash)
 {
     if (m->slots) {
-        int k = m->slot[find_slot(m, name, hash)];
+        int k = m->slot[map_find_slot(m, name, hash)];
         return k ? &m->at[k - 1] : NULL;
     }
     for (int i = 0; i < m->n; i++)
@@ -51,22 +54,22 @@ static dsi_map_entry *find(const dsi_map *m, const char *name, uint64_t hash)
 
 void *dsi_map_set(dsi_map *m, const char *name, void *value)
 {
-    uint64_t hash = hash_of(name);
-    dsi_map_entry *e = find(m, name, hash);
+    uint64_t hash = map_hash(name);
+    dsi_map_entry *e = map_find(m, name, hash);
     if (e) {
         void *was = e->value;
         e->value = value;
         return was;
     }
     dsi_list_add(m, (dsi_map_entry){dsi_strdup(name), value, hash});
-    if (m->slots) m->slot[find_slot(m, name, hash)] = m->n;
-    grow_table(m);
+    if (m->slots) m->slot[map_find_slot(m, name, hash)] = m->n;
+    map_grow_table(m);
     return NULL;
 }
 
 void *dsi_map_get(const dsi_map *m, const char *name)
 {
-    const dsi_map_entry *e = m->n ? find(m, name, hash_of(name)) : NULL;
+    const dsi_map_entry *e = m->n ? map_find(m, name, map_hash(name)) : NULL;
     return e ? e->value : NULL;
 }
 

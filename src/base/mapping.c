@@ -1,10 +1,14 @@
 /* base/mapping.c: a whole file in memory.
  *
- * A large file is mapped, so that reading it costs no memory but the page cache's. Behind its last page lies
- * one more of zeros: a vector that reads past the end of the last tensor meets memory. The mapping is private:
- * who writes to it gets pages of its own. It survives that the file is replaced by a rename; a file that is
- * made shorter in place takes its pages along (SIGBUS), so small files, where a copy costs nothing, are
- * copied.
+ * A large file is mapped: reading it costs no memory but the page cache's.
+ * Behind its last page there is one more of zeros, as vectors may read past the
+ * end of the last tensor. Small files, where a copy costs nothing, are copied:
+ * a mapped file that is made shorter in place loses its pages, and reading them
+ * is a SIGBUS.
+ *
+ * Invariants: the mapping is private: a page that is written to becomes this
+ * process's own. It outlives a rename over its file. `refs` is not atomic: a
+ * mapping belongs to one thread. bytes <= MAX_BYTES; p is aligned to 64.
  * SPDX-License-Identifier: MIT */
 #include "mapping.h"
 
@@ -32,26 +36,30 @@
 #define MADV_POPULATE_READ 22 /* of Linux 5.14 */
 #endif
 
-static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-static size_t mapped_bytes(size_t bytes) { return (bytes + page() - 1) / page() * page() + page(); }
+static size_t mapping_bytes(size_t bytes)
+{
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes() + page_bytes();
+}
 
-/* Room for the file and the page behind it, and then the file over its beginning. */
-static unsigned char *map(int fd, size_t bytes)
+/* Room for the file and the page behind it, and then the file over its
+ * beginning. */
+static unsigned char *mapping_map(int fd, size_t bytes)
 {
     int flags = MAP_PRIVATE | MAP_NORESERVE;
-    void *room = mmap(NULL, mapped_bytes(bytes), PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1,
+    void *room = mmap(NULL, mapping_bytes(bytes), PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1,
                       0);
     if (room == MAP_FAILED) return NULL;
     if (mmap(room, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) != MAP_FAILED)
         return room;
     int error = errno;
-    munmap(room, mapped_bytes(bytes));
+    munmap(room, mapping_bytes(bytes));
     errno = error;
     return NULL;
 }
 
-static unsigned char *copy(int fd, size_t bytes)
+static unsigned char *mapping_copy(int fd, size_t bytes)
 {
     unsigned char *p = aligned_alloc(ALIGN, (bytes + PAST_END + ALIGN - 1) / ALIGN * ALIGN);
     for (size_t at = 0; p && at < bytes;) {
@@ -88,7 +96,7 @@ dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *kept)
     *m = (dsi_mapping){.bytes = (size_t)st.st_size, .refs = 1};
     m->mapped = m->bytes >= DSI_MAPPED_BYTES;
     posix_fadvise(fd, 0, st.st_size < AHEAD ? st.st_size : AHEAD, POSIX_FADV_SEQUENTIAL);
-    m->p = m->mapped ? map(fd, m->bytes) : copy(fd, m->bytes);
+    m->p = m->mapped ? mapping_map(fd, m->bytes) : mapping_copy(fd, m->bytes);
     if (!m->p) {
         dsi_fail(errno == ENOMEM ? DS_ENOMEM : DS_EIO, "%s: %s: %s", what, path, strerror(errno));
         dsi_free(m);
@@ -106,7 +114,7 @@ void dsi_mapping_unref(void *mapping)
     dsi_mapping *m = mapping;
     if (!m || --m->refs > 0) return;
     if (m->mapped)
-        munmap(m->p, mapped_bytes(m->bytes));
+        munmap(m->p, mapping_bytes(m->bytes));
     else
         free(m->p);
     dsi_free(m);
@@ -116,24 +124,26 @@ void dsi_mapping_drop_pages(const dsi_mapping *m, const void *bytes, size_t n)
 {
     if (!m || !m->mapped) return;
     size_t at = (size_t)((const unsigned char *)bytes - m->p);
-    size_t begin = (at + page() - 1) / page() * page(), end = (at + n) / page() * page();
+    size_t begin = (at + page_bytes() - 1) / page_bytes() * page_bytes(),
+           end = (at + n) / page_bytes() * page_bytes();
     if (begin < end) (void)madvise(m->p + begin, end - begin, MADV_DONTNEED); /* a hint */
 }
 
-void dsi_mapping_pick(const dsi_mapping *m)
+void dsi_mapping_advise_random(const dsi_mapping *m)
 {
     if (m && m->mapped) (void)madvise(m->p, m->bytes, MADV_RANDOM); /* no reading around a fault */
 }
 
-void dsi_mapping_want(const dsi_mapping *m, const void *bytes, size_t n)
+void dsi_mapping_prefetch(const dsi_mapping *m, const void *bytes, size_t n)
 {
     if (!m || !m->mapped || !n) return;
-    size_t at = (size_t)((const unsigned char *)bytes - m->p), begin = at / page() * page();
+    size_t at = (size_t)((const unsigned char *)bytes - m->p),
+           begin = at / page_bytes() * page_bytes();
     (void)madvise(m->p + begin, at + n - begin, MADV_WILLNEED);
 }
 
 /* By pread, which says what is wrong. */
-static bool sum_read(int fd, size_t at, size_t n, uint32_t *crc)
+static bool mapping_sum_by_reading(int fd, size_t at, size_t n, uint32_t *crc)
 {
     unsigned char *piece = dsi_alloc(n);
     ssize_t got = 1;
@@ -150,20 +160,20 @@ static bool sum_read(int fd, size_t at, size_t n, uint32_t *crc)
     return got > 0;
 }
 
-/* Where they are mapped, which costs no copy. Their pages are asked for first, a piece at a time: that fails where touching
- * one would be a signal. */
+/* Where they are mapped, which costs no copy. Their pages are asked for first,
+ * a piece at a time: that fails where touching one would be a signal. */
 bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool forget, uint32_t *crc)
 {
     bool good = true;
     *crc = 0;
     for (size_t some; good && n; n -= some, at += some) {
         some = n < PIECE ? n : PIECE;
-        size_t begin = at / page() * page();
+        size_t begin = at / page_bytes() * page_bytes();
         bool there = !m->mapped || !madvise(m->p + begin, at + some - begin, MADV_POPULATE_READ);
         if (there)
             *crc = dsi_crc32(*crc, m->p + at, some);
         else
-            good = sum_read(fd, at, some, crc);
+            good = mapping_sum_by_reading(fd, at, some, crc);
         if (good) dsi_count_read(some);
         if (forget) dsi_mapping_drop_pages(m, m->p + at, some);
     }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *must(void *p, size_t bytes)
+static void *mem_must(void *p, size_t bytes)
 {
     if (p) return p;
     fprintf(stderr, "deepspeed: no memory for %zu bytes\n", bytes);
@@ -16,16 +16,16 @@ static void *must(void *p, size_t bytes)
 void *dsi_alloc(size_t bytes)
 {
     if (!bytes) bytes = 1;
-    return must(calloc(1, bytes), bytes);
+    return mem_must(calloc(1, bytes), bytes);
 }
 
 void *dsi_realloc(void *p, size_t bytes)
 {
     if (!bytes) bytes = 1;
-    return must(realloc(p, bytes), bytes);
+    return mem_must(realloc(p, bytes), bytes);
 }
 
-char *dsi_strdup(const char *s) { return must(strdup(s), strlen(s) + 1); }
+char *dsi_strdup(const char *s) { return mem_must(strdup(s), strlen(s) + 1); }
 void dsi_free(void *p) { free(p); }
 
 #define POOL_KEEPS 4096
@@ -33,7 +33,7 @@ void dsi_free(void *p) { free(p); }
 void *dsi_pool_get(dsi_pool *pool)
 {
     void *p = pool->free;
-    if (!p) return must(malloc(pool->bytes), pool->bytes);
+    if (!p) return mem_must(malloc(pool->bytes), pool->bytes);
     pool->free = *(void **)p;
     pool->n_free--;
     return p;
@@ -41,7 +41,8 @@ void *dsi_pool_get(dsi_pool *pool)
 
 void dsi_pool_put(dsi_pool *pool, void *p)
 {
-    /* under a sanitizer structs are freed for real, so that a use after the end is seen */
+    /* under a sanitizer structs are freed for real, so that a use after the end
+     * is seen */
     if (DSI_SANITIZED || pool->n_free >= POOL_KEEPS) {
         free(p);
         return;

@@ -1,11 +1,13 @@
-/* base/mem.h: memory for small structs (never NULL), and free lists for those made at every step.
+/* base/mem.h: memory for small structs (never NULL), and free lists for those
+ * made at every step.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_MEM_H
 #define DSI_BASE_MEM_H
 
 #include <stddef.h>
 
-/* Whether freed memory is watched by AddressSanitizer: free lists and caches then keep nothing. */
+/* Whether freed memory is watched by AddressSanitizer: free lists and caches
+ * then keep nothing. */
 #if defined(__SANITIZE_ADDRESS__)
 #define DSI_SANITIZED 1
 #elif defined(__has_feature)
@@ -17,14 +19,16 @@
 #define DSI_SANITIZED 0
 #endif
 
-/* Zeroed. Without memory for a small struct the program ends with one line: no caller has a path
- * for it that nobody ever ran. Tensor storage is not allocated here. */
+/* Zeroed. Without memory for a small struct the program ends with one line: no
+ * caller has a path for it that nobody ever ran. Tensor storage is not
+ * allocated here. */
 void *dsi_alloc(size_t bytes);
 void *dsi_realloc(void *p, size_t bytes); /* new bytes are undefined */
 char *dsi_strdup(const char *s);
 void dsi_free(void *p);
 
-/* A free list of equal structs: one a type and thread, as a _Thread_local of its file. */
+/* A free list of equal structs: one a type and thread, as a _Thread_local of
+ * its file. */
 typedef struct dsi_pool {
     size_t bytes; /* of one struct; at least a pointer */
     void *free;

@@ -1,11 +1,19 @@
-/* base/prefetch.c: numbered pieces of work, done ahead of their use by threads of their own.
+/* base/prefetch.c: numbered pieces of work, done ahead of their use by worker
+ * threads.
  *
- * The consumer is the thread that must not wait: in the steady state it takes no lock. It reads whether
- * its piece is done (`ready` of the place), and moves the window on (`limit`). Workers take the next
- * number under the lock, which they may contend for among themselves.
+ * The consumer is the thread that must not wait: in the steady state it takes
+ * no lock. It reads whether its piece is done (`ready` of the place) and raises
+ * `limit`. Workers take the next number under the lock. Waking a sleeping
+ * thread costs several microseconds, so the consumer does it only when half of
+ * the places are free: once in places / 2 pieces, and long before they are used
+ * up.
  *
- * Waking a sleeping thread costs the waker several microseconds, so the consumer does it only when half
- * of the places are free: once in places / 2 pieces, and long before they are used up.
+ * Invariants: one thread, the consumer, calls begin, wait, release, stop and
+ * free. Piece i uses place i % places, and is started only if i < limit <= end,
+ * that is after piece i - places was released. ready[place] is i + 1 from the
+ * end of piece i to its release, else 0. `next` is written under the lock;
+ * busy, waiting and quit are read and written under it. Only dsi_prefetch_wait,
+ * _stop and _free block.
  * SPDX-License-Identifier: MIT */
 #include "prefetch.h"
 
@@ -43,10 +51,12 @@ struct dsi_prefetch {
 
 /* ---- the workers' side -------------------------------------------------------------------------- */
 
-/* The next piece with a free place, or -1 at the end. Called and returning with the lock held. */
-static int64_t take(dsi_prefetch *p)
+/* The next piece with a free place, or -1 at the end. Called and returning with
+ * the lock held. */
+static int64_t prefetch_next_piece(dsi_prefetch *p)
 {
-    /* As in base/work.c: the count goes up before limit is read, the consumer does the reverse. */
+    /* As in base/work.c: the count goes up before limit is read, the consumer
+     * does the reverse. */
     atomic_fetch_add(&p->sleepers, 1);
     while (!p->quit &&
            atomic_load_explicit(&p->next, memory_order_relaxed) >= atomic_load(&p->limit))
@@ -56,11 +66,11 @@ static int64_t take(dsi_prefetch *p)
     return atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
 }
 
-static void *worker_main(void *arg)
+static void *prefetch_worker_main(void *arg)
 {
     dsi_prefetch *p = arg;
     pthread_mutex_lock(&p->lock);
-    for (int64_t i; (i = take(p)) >= 0;) {
+    for (int64_t i; (i = prefetch_next_piece(p)) >= 0;) {
         int place = (int)(i % p->places);
         p->busy++;
         pthread_mutex_unlock(&p->lock);
@@ -89,7 +99,8 @@ dsi_prefetch *dsi_prefetch_new(int workers, int places,
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     /* fewer than asked for will do */
-    while (p->workers < workers && !pthread_create(&p->thread[p->workers], NULL, worker_main, p))
+    while (p->workers < workers &&
+           !pthread_create(&p->thread[p->workers], NULL, prefetch_worker_main, p))
         p->workers++;
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     if (p->workers) return p;
@@ -109,12 +120,12 @@ void dsi_prefetch_begin(dsi_prefetch *p, int64_t first, int64_t end)
     pthread_cond_broadcast(&p->free_place);
 }
 
-static bool is_done(dsi_prefetch *p, int64_t i)
+static bool prefetch_is_done(dsi_prefetch *p, int64_t i)
 {
     return atomic_load_explicit(&p->ready[i % p->places], memory_order_acquire) == i + 1;
 }
 
-static int64_t now_ns(void)
+static int64_t prefetch_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -123,14 +134,14 @@ static int64_t now_ns(void)
 
 void dsi_prefetch_wait(dsi_prefetch *p, int64_t i)
 {
-    if (is_done(p, i)) return;
-    for (int64_t until = now_ns() + PATIENCE_NS; now_ns() < until;) {
+    if (prefetch_is_done(p, i)) return;
+    for (int64_t until = prefetch_now_ns() + PATIENCE_NS; prefetch_now_ns() < until;) {
         sched_yield();
-        if (is_done(p, i)) return;
+        if (prefetch_is_done(p, i)) return;
     }
     pthread_mutex_lock(&p->lock);
     p->waiting = true;
-    while (!is_done(p, i)) pthread_cond_wait(&p->done, &p->lock);
+    while (!prefetch_is_done(p, i)) pthread_cond_wait(&p->done, &p->lock);
     p->waiting = false;
     pthread_mutex_unlock(&p->lock);
 }

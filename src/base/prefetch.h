@@ -1,7 +1,9 @@
-/* base/prefetch.h: numbered pieces of work, done ahead of their use by threads of their own.
+/* base/prefetch.h: numbered pieces of work, done ahead of their use by threads
+ * of their own.
  *
- * Piece i uses place i % places, and may be begun when piece i - places was released. Pieces are begun
- * in order and waited for in order; one thread waits and releases, the workers fill.
+ * Piece i uses place i % places, and may be begun when piece i - places was
+ * released. Pieces are begun in order and waited for in order; one thread waits
+ * and releases, the workers fill.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_PREFETCH_H
 #define DSI_BASE_PREFETCH_H
@@ -10,12 +12,14 @@
 
 typedef struct dsi_prefetch dsi_prefetch;
 
-/* fill(arg, i, i % places) does piece i on one of the workers. NULL if no thread can be had. */
+/* fill(arg, i, i % places) does piece i on one of the workers. NULL if no
+ * thread can be had. */
 dsi_prefetch *dsi_prefetch_new(int workers, int places,
                                void (*fill)(void *arg, int64_t i, int place), void *arg);
 void dsi_prefetch_free(dsi_prefetch *p);
 
-/* Pieces first .. end - 1 from now on; all places are free. Only at the start and after a stop. */
+/* Pieces first .. end - 1 from now on; all places are free. Only at the start
+ * and after a stop. */
 void dsi_prefetch_begin(dsi_prefetch *p, int64_t first, int64_t end);
 void dsi_prefetch_wait(dsi_prefetch *p, int64_t i);    /* returns when piece i is done */
 void dsi_prefetch_release(dsi_prefetch *p, int64_t i); /* its place may be used again */

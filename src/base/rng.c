@@ -1,15 +1,20 @@
-/* base/rng.c: mt19937 and the distributions that PyTorch's CPU generator draws from it.
+/* base/rng.c: mt19937 and the distributions that PyTorch's CPU generator draws
+ * from it.
  *
- * The same seed must give PyTorch's own numbers, bit for bit. So what looks odd here is a fact about
- * PyTorch (ATen/core/DistributionsHelper.h, ATen/native/cpu/DistributionTemplates.h):
+ * The same seed must give PyTorch's own numbers, bit for bit. So what looks odd
+ * here is a fact about PyTorch (ATen/core/DistributionsHelper.h,
+ * ATen/native/cpu/DistributionTemplates.h):
  *   - a float takes the low 24 bits of one word, a double the low 53 bits of two;
  *   - fewer than 16 normal values are drawn one by one in double precision, and the second value of
  *     each Box-Muller pair waits in the generator for the next call;
  *   - from 16 on all uniforms are drawn first, element j of 16 is paired with element j + 8, and a last
  *     incomplete block is drawn again from its start;
  *   - its kernels are compiled with fused multiply-adds: each fma() below is one of theirs.
- * mt19937: Matsumoto and Nishimura, ACM TOMACS 8 (1998). Normal values: Box and Muller (1958). The
- * logarithm, sine and cosine of float blocks are the polynomials of Moshier's Cephes library.
+ * Invariants: a generator belongs to one thread; the library's is the thread's
+ * own. The order of draws is part of the contract: a draw more or less changes
+ * all numbers after it. mt19937: Matsumoto and Nishimura, ACM TOMACS 8 (1998).
+ * Normal values: Box and Muller (1958). The logarithm, sine and cosine of float
+ * blocks are the polynomials of Moshier's Cephes library.
  * SPDX-License-Identifier: MIT */
 #include "rng.h"
 
@@ -141,7 +146,8 @@ static double normal(dsi_rng *g)
     return radius * cos(angle);
 }
 
-/* ln x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), and a polynomial in m - 1. */
+/* ln x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), and a
+ * polynomial in m - 1. */
 static inline float log_f32(float x)
 {
     static const float p[] = {-1.1514610310e-1f, 1.1676998740e-1f,  -1.2420140846e-1f,
@@ -162,8 +168,9 @@ static inline float log_f32(float x)
     return fmaf(e, 0.693359375f, m + y); /* ... and this */
 }
 
-/* Sine and cosine of 0 <= x <= 2 pi: x less the nearest even multiple of pi/4 (in three parts), then
- * the two polynomials, exchanged and negated as the octant j asks. */
+/* Sine and cosine of 0 <= x <= 2 pi: x less the nearest even multiple of pi/4
+ * (in three parts), then the two polynomials, exchanged and negated as the
+ * octant j asks. */
 static inline void sincos_f32(float x, float *sine, float *cosine)
 {
     int j = ((int)(x * 1.27323954473516f) + 1) & ~1;

@@ -1,4 +1,5 @@
-/* base/rng.h: mt19937 with the streams of PyTorch's CPU generator (at::CPUGeneratorImpl).
+/* base/rng.h: mt19937 with the streams of PyTorch's CPU generator
+ * (at::CPUGeneratorImpl).
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_RNG_H
 #define DSI_BASE_RNG_H
@@ -21,8 +22,8 @@ uint64_t dsi_rng_u64(dsi_rng *g); /* random64(): the second word is the low half
 int64_t dsi_rng_i64(dsi_rng *g);  /* torch.empty((), dtype=int64).random_() */
 int64_t dsi_rng_below(dsi_rng *g, int64_t low, int64_t high); /* torch.randint: low <= x < high */
 
-/* n values as Tensor.uniform_(low, high) and normal_(mean, std) draw them; normal_ has its own order
- * from 16 elements on. */
+/* n values as Tensor.uniform_(low, high) and normal_(mean, std) draw them;
+ * normal_ has its own order from 16 elements on. */
 void dsi_rng_uniform_f32(dsi_rng *g, float *x, int64_t n, double low, double high);
 void dsi_rng_uniform_f64(dsi_rng *g, double *x, int64_t n, double low, double high);
 void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std);
@@ -30,12 +31,14 @@ void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double st
 void dsi_rng_bernoulli_f32(dsi_rng *g, float *x, int64_t n, double p); /* torch.bernoulli: 1 or 0 */
 void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n);           /* torch.randperm */
 
-/* As the bytes of torch.get_rng_state(), and back: false, changing nothing, if they are no such state. */
+/* As the bytes of torch.get_rng_state(), and back: false, changing nothing, if
+ * they are no such state. */
 #define DSI_RNG_STATE_BYTES 5056
 void dsi_rng_save(const dsi_rng *g, void *bytes);
 bool dsi_rng_load(dsi_rng *g, const void *bytes);
 
-/* The generator of this thread, seeded by ds_seed; at first with PyTorch's default seed 67280421310721. */
+/* The generator of this thread, seeded by ds_seed; at first with PyTorch's
+ * default seed 67280421310721. */
 dsi_rng *dsi_rng_default(void);
 
 #endif

@@ -1,8 +1,10 @@
-/* base/text.c: a growable string; numbers as Python prints them; the nearest word.
+/* base/text.c: a growable string; numbers as Python prints them; the nearest
+ * word.
  *
- * The distance of two words is the number of letters to insert, delete, replace or exchange with their
- * neighbour (Damerau, CACM 7, 1964; the restricted form: no letter is touched twice); less if they differ
- * by whole parts between underscores.
+ * The distance of two words is the number of letters to insert, delete, replace
+ * or exchange with their neighbour (Damerau, CACM 7, 1964; the restricted form:
+ * no letter is touched twice); less if they differ by whole parts between
+ * underscores.
  * SPDX-License-Identifier: MIT */
 #include "text.h"
 
@@ -16,7 +18,7 @@
 #include <string.h>
 
 /* Room for n more bytes and the final 0. */
-static void grow(dsi_text *t, size_t n)
+static void text_grow(dsi_text *t, size_t n)
 {
     if (t->n + n + 1 <= t->room) return;
     t->room = t->room ? 2 * t->room : 64;
@@ -30,7 +32,7 @@ void dsi_text_add_args(dsi_text *t, const char *format, va_list args)
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     if (n >= 0) {
-        grow(t, (size_t)n);
+        text_grow(t, (size_t)n);
         vsnprintf(t->s + t->n, (size_t)n + 1, format, again);
         t->n += (size_t)n;
     }
@@ -47,7 +49,7 @@ void dsi_text_add(dsi_text *t, const char *format, ...)
 
 void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n)
 {
-    grow(t, n);
+    text_grow(t, n);
     if (n) memcpy(t->s + t->n, bytes, n);
     t->n += n;
     t->s[t->n] = 0;
@@ -105,7 +107,7 @@ static Decimal decimal_of(double x, int n)
     return d;
 }
 
-static bool reads_as(const Decimal *d, double x)
+static bool decimal_reads_as(const Decimal *d, double x)
 {
     char s[40]; /* without a decimal point: that is the locale's */
     snprintf(s, sizeof s, "%.*se%d", d->n, d->digits, d->point - d->n);
@@ -113,7 +115,7 @@ static bool reads_as(const Decimal *d, double x)
 }
 
 /* One more in the last digit. */
-static void count_up(Decimal *d)
+static void decimal_count_up(Decimal *d)
 {
     int i = d->n - 1;
     for (; i >= 0 && d->digits[i] == '9'; i--) d->digits[i] = '0';
@@ -125,21 +127,22 @@ static void count_up(Decimal *d)
     d->digits[i]++;
 }
 
-/* The fewest digits that read back as x > 0, and of those the nearest, by trying. A decimal of up to 15
- * digits survives the way through a normal double, so 15 find all the shorter ones, followed by zeros.
- * Below a power of two doubles lie closer than above it: there the nearest decimal may read as another
- * double when the next one above, a little farther away, does not. */
-static Decimal shortest_by_trying(double x)
+/* The fewest digits that read back as x > 0, and of those the nearest, by
+ * trying. A decimal of up to 15 digits survives the way through a normal
+ * double, so 15 find all the shorter ones, followed by zeros. Below a power of
+ * two doubles lie closer than above it: there the nearest decimal may read as
+ * another double when the next one above, a little farther away, does not. */
+static Decimal decimal_shortest_by_trying(double x)
 {
     int exponent;
     bool power_of_two = frexp(x, &exponent) == 0.5;
     Decimal d;
     for (int n = x < DBL_MIN ? 1 : DBL_DIG; n <= 17; n++) {
         d = decimal_of(x, n);
-        if (reads_as(&d, x)) break;
+        if (decimal_reads_as(&d, x)) break;
         if (!power_of_two) continue;
-        count_up(&d);
-        if (reads_as(&d, x)) break;
+        decimal_count_up(&d);
+        if (decimal_reads_as(&d, x)) break;
     }
     return d;
 }
@@ -147,10 +150,12 @@ static Decimal shortest_by_trying(double x)
 #ifdef __SIZEOF_INT128__
 __extension__ typedef unsigned __int128 Wide;
 
-/* The same by exact arithmetic, without a print and a read, for x of ordinary size, no power of two; false
- * for others. x = m / 2^shift; q, of 17 digits, and rest are those of x 10^k:
+/* The same by exact arithmetic, without a print and a read, for x of ordinary
+ * size, no power of two; false for others. x = m / 2^shift; q, of 17 digits,
+ * and rest are those of x 10^k:
  *     m 10^k = q 2^shift + rest
- * What reads back is no farther from x than half the distance of doubles, 1 / 2^(shift + 1). */
+ * What reads back is no farther from x than half the distance of doubles, 1 /
+ * 2^(shift + 1). */
 static bool shortest_exactly(double x, Decimal *d)
 {
     if (x < 1e-6 || x > 1e15) return false;
@@ -179,10 +184,10 @@ static bool shortest_exactly(double x, Decimal *d)
 static bool shortest_exactly(double x, Decimal *d) { return (void)x, (void)d, false; }
 #endif
 
-static Decimal shortest(double x)
+static Decimal decimal_shortest(double x)
 {
     Decimal d;
-    if (!shortest_exactly(x, &d)) d = shortest_by_trying(x);
+    if (!shortest_exactly(x, &d)) d = decimal_shortest_by_trying(x);
     while (d.n > 1 && d.digits[d.n - 1] == '0') d.n--;
     return d;
 }
@@ -198,7 +203,7 @@ void dsi_text_add_double(dsi_text *t, double x)
         dsi_text_add(t, x == 0 ? "0.0" : "inf");
         return;
     }
-    Decimal d = shortest(fabs(x));
+    Decimal d = decimal_shortest(fabs(x));
     if (d.point > 16 || d.point < -3) {
         dsi_text_add(t, "%c%s%.*se%+03d", d.digits[0], d.n > 1 ? "." : "", d.n - 1, d.digits + 1,
                      d.point - 1);
@@ -222,17 +227,18 @@ void dsi_text_add_rounded(dsi_text *t, double x, int decimals)
 
 #define LONGEST 64 /* letters of a word that are looked at */
 
-static int least(int a, int b) { return a < b ? a : b; }
+static int int_min(int a, int b) { return a < b ? a : b; }
 
-static bool same(char a, char b)
+static bool letters_same(char a, char b)
 {
     if (a == '-') a = '_'; /* both spellings of an option are one */
     if (b == '-') b = '_';
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Distance of a and b, row by row of the table of their beginnings; three rows are enough. */
-static int distance(const char *a, const char *b)
+/* Distance of a and b, row by row of the table of their beginnings; three rows
+ * are enough. */
+static int word_distance(const char *a, const char *b)
 {
     int na = (int)strnlen(a, LONGEST), nb = (int)strnlen(b, LONGEST);
     int rows[3][LONGEST + 1], *before = rows[0], *above = rows[1], *row = rows[2];
@@ -240,10 +246,11 @@ static int distance(const char *a, const char *b)
     for (int i = 1; i <= na; i++) {
         row[0] = i;
         for (int j = 1; j <= nb; j++) {
-            int replaced = above[j - 1] + !same(a[i - 1], b[j - 1]);
-            row[j] = least(replaced, 1 + least(above[j], row[j - 1]));
-            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
-                row[j] = least(row[j], before[j - 2] + 1);
+            int replaced = above[j - 1] + !letters_same(a[i - 1], b[j - 1]);
+            row[j] = int_min(replaced, 1 + int_min(above[j], row[j - 1]));
+            if (i > 1 && j > 1 && letters_same(a[i - 1], b[j - 2]) &&
+                letters_same(a[i - 2], b[j - 1]))
+                row[j] = int_min(row[j], before[j - 2] + 1);
         }
         int *free = before;
         before = above;
@@ -253,14 +260,14 @@ static int distance(const char *a, const char *b)
     return above[nb];
 }
 
-/* How many parts b has ("reduce_bucket_size" has three) besides those of a, which all occur in it in their
- * order; LONGEST if they do not. */
-static int parts_more(const char *a, const char *b)
+/* How many parts b has ("reduce_bucket_size" has three) besides those of a,
+ * which all occur in it in their order; LONGEST if they do not. */
+static int word_parts_more(const char *a, const char *b)
 {
     int more = 0;
     while (*b) {
         size_t na = strcspn(a, "_-"), nb = strcspn(b, "_-"), k = 0;
-        while (k < na && k < nb && same(a[k], b[k])) k++;
+        while (k < na && k < nb && letters_same(a[k], b[k])) k++;
         if (na > 0 && k == na && k == nb)
             a += na + (a[na] != 0);
         else
@@ -270,10 +277,11 @@ static int parts_more(const char *a, const char *b)
     return *a ? LONGEST : more;
 }
 
-/* Letters; where whole parts are left out or put in, one, and one for each of them. */
-static int farness(const char *a, const char *b)
+/* Letters; where whole parts are left out or put in, one, and one for each of
+ * them. */
+static int word_farness(const char *a, const char *b)
 {
-    return least(distance(a, b), 1 + least(parts_more(a, b), parts_more(b, a)));
+    return int_min(word_distance(a, b), 1 + int_min(word_parts_more(a, b), word_parts_more(b, a)));
 }
 
 const char *dsi_nearest(const char *to, const char *const *words, int n)
@@ -282,7 +290,7 @@ const char *dsi_nearest(const char *to, const char *const *words, int n)
     int least_distance = (int)strnlen(to, LONGEST) / 3 +
                          2; /* near: a third of the letters, and one */
     for (int i = 0; i < n; i++) {
-        int d = farness(to, words[i]);
+        int d = word_farness(to, words[i]);
         if (d < least_distance) {
             least_distance = d;
             best = words[i];

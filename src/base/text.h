@@ -1,4 +1,5 @@
-/* base/text.h: a growable string; numbers as Python prints them; the nearest word, for "did you mean".
+/* base/text.h: a growable string; numbers as Python prints them; the nearest
+ * word, for "did you mean".
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_BASE_TEXT_H
 #define DSI_BASE_TEXT_H
@@ -17,17 +18,18 @@ void dsi_text_add_args(dsi_text *t, const char *format, va_list args) DS_PRINTF(
 void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);
 void dsi_text_free(dsi_text *t);
 
-/* As Python's repr: the fewest digits that read back as x. 0.001, 1.0, 1e-08, 1.5e+16, inf, nan. The
- * program's locale has no say. */
+/* As Python's repr: the fewest digits that read back as x. 0.001, 1.0, 1e-08,
+ * 1.5e+16, inf, nan. The program's locale has no say. */
 void dsi_text_add_double(dsi_text *t, double x);
 void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x, decimals)) */
 
-/* Whether n bytes are UTF-8: no stray, missing or overlong bytes, no surrogates, nothing above U+10FFFF. */
+/* Whether n bytes are UTF-8: no stray, missing or overlong bytes, no
+ * surrogates, nothing above U+10FFFF. */
 bool dsi_is_utf8(const void *bytes, size_t n);
 bool dsi_ends_with(const char *text, const char *end);
 
-/* The word of words[0..n-1] that is nearest to `to`, by letters or by parts ("bucket_size" is near to
- * "reduce_bucket_size"), or NULL if none is near. */
+/* The word of words[0..n-1] that is nearest to `to`, by letters or by parts
+ * ("bucket_size" is near to "reduce_bucket_size"), or NULL if none is near. */
 const char *dsi_nearest(const char *to, const char *const *words, int n);
 
 #endif

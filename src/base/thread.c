@@ -1,4 +1,8 @@
-/* base/thread.c: memory of a thread; what it leaves behind when it ends.
+/* base/thread.c: memory of a thread, and the functions to call when it ends.
+ *
+ * Invariants: a thread's list of functions and its memory belong to that
+ * thread, and are freed by the key's destructor in the order of dsi_end. `key`
+ * is made once and read by all.
  * SPDX-License-Identifier: MIT */
 #include "thread.h"
 

@@ -1,4 +1,5 @@
-/* base/trace.h: what each thread does when, for the trace viewers of Chrome and Perfetto.
+/* base/trace.h: what each thread does when, for the trace viewers of Chrome and
+ * Perfetto.
  *
  *     DS_TRACE=run.json program       then open run.json in https://ui.perfetto.dev or chrome://tracing
  *
@@ -25,8 +26,8 @@ static inline bool dsi_trace_on(void)
     return __builtin_expect(state != DSI_TRACE_OFF, 0) && dsi_trace_look();
 }
 
-/* Something begins and ends on this thread; what begins inside ends inside. The name is copied, its
- * first 46 bytes. */
+/* Something begins and ends on this thread; what begins inside ends inside. The
+ * name is copied, its first 46 bytes. */
 static inline void dsi_trace_begin(const char *name)
 {
     if (dsi_trace_on()) dsi_trace_add('B', name, 0);
@@ -37,8 +38,8 @@ static inline void dsi_trace_end(void)
     if (dsi_trace_on()) dsi_trace_add('E', "", 0);
 }
 
-/* Something is under way beside what the thread does, such as a message; id tells those of one name
- * apart that overlap. */
+/* Something is under way beside what the thread does, such as a message; id
+ * tells those of one name apart that overlap. */
 static inline void dsi_trace_async_begin(const char *name, uint64_t id)
 {
     if (dsi_trace_on()) dsi_trace_add('b', name, id);

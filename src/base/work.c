@@ -1,27 +1,36 @@
 /* base/work.c: threads inside a kernel.
  *
- * Every thread that asks for them (a rank) has a pool of its own: helpers that belong to nobody else,
- * so that ranks never wait for each other. A job is cut into one part a thread; the parts that nobody
- * has begun stand as bits in one word, `open`:
+ * Each thread that uses them (a rank) has its own pool of helpers, so that
+ * ranks never wait for each other. A job is divided into one part for each
+ * thread; the parts that no thread has started are bits of one word, `open`:
  *
- *     caller   writes the job, sets the bits, runs part 0, then whatever bits are still set, then
+ *     caller   writes the job, sets the bits, runs part 0, then the parts whose bits are still set, then
  *              waits for the parts that helpers took
  *     helper   sees a bit, clears it (and so owns that part), runs it, counts it as done
  *
- * Helper k prefers bit k, so that the same part of the next kernel finds its data in the same cache. A
- * helper that sleeps, or that the system has put aside, takes no bit: the caller does its part and is
- * no slower than alone. A bit is only ever set while its job is alive, and the caller leaves only when
- * each cleared bit is done, so whoever clears one may read the job; no generation count is needed.
+ * Helper k prefers bit k, so that the same part of the next kernel finds its
+ * data in the same cache. A helper that sleeps, or that the system does not
+ * run, takes no bit: the caller runs its part and is no slower than alone.
  *
- * Helpers look for bits for SPIN_NS (fork and join take some hundred nanoseconds then), and sleep on a
- * condition variable afterwards: an idle program burns nothing. Whoever has spun for PATIENCE_NS offers
- * its processor at each turn, so that many ranks on few processors do not stand in each other's way.
- * There are never more threads in a pool than the process has processors: one more would only take
- * time from the others.
+ * Helpers look for bits for SPIN_NS (fork and join take some hundred
+ * nanoseconds then), and sleep on a condition variable afterwards: an idle
+ * program uses no processor. A thread that has spun for PATIENCE_NS yields at
+ * each look, so that many ranks on few processors do not delay each other. A
+ * pool has at most as many threads as the process has processors: one more
+ * would only take time from the
+ * others.
  *
- * Waking a sleeper costs the caller some ten microseconds, as much as a small job is worth. So a small
- * job wakes helpers only if there was another one just before: then more will follow while they are
- * awake. A lone one runs on the caller.
+ * Waking a sleeper costs the caller some ten microseconds, as much as a small
+ * job takes. So a small job wakes helpers only if there was another one just
+ * before: then more will follow while they are awake. A single one runs on the
+ * caller.
+ *
+ * Invariants: a pool belongs to the thread that made it, which alone starts
+ * jobs; jobs do not nest. A bit is set only while its job is alive, and the
+ * caller returns only when each cleared bit is counted in `done`, so that the
+ * thread that cleared one may read the job; no generation count is needed.
+ * `job` is written only while open is 0. mutex guards falling asleep and quit,
+ * never a job.
  * SPDX-License-Identifier: MIT */
 #include "work.h"
 
@@ -74,7 +83,7 @@ static _Thread_local int limit;   /* threads of a job; 0: all there are */
 static _Thread_local pool *mine;  /* NULL until the first job that is worth it */
 static _Thread_local bool inside; /* this thread is running a part: what it starts runs inline */
 
-static int64_t now_ns(void)
+static int64_t work_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -84,7 +93,7 @@ static int64_t now_ns(void)
 /* ---- the helpers' side -------------------------------------------------------------------------- */
 
 /* Takes an open part, the one numbered `like` if it can; -1: there is none. */
-static int claim(pool *p, int like)
+static int part_claim(pool *p, int like)
 {
     uint64_t open = atomic_load_explicit(&p->open, memory_order_relaxed);
     while (open) {
@@ -96,7 +105,7 @@ static int claim(pool *p, int like)
     return -1;
 }
 
-static void run_part(const job *j, int part)
+static void part_run(const job *j, int part)
 {
     j->body(j->arg, j->n * part / j->parts, j->n * (part + 1) / j->parts);
 }
@@ -104,13 +113,13 @@ static void run_part(const job *j, int part)
 /* Looks for an open part for SPIN_NS. */
 static bool spin_for_work(pool *p)
 {
-    int64_t begun = now_ns(), spent = 0;
+    int64_t begun = work_now_ns(), spent = 0;
     while (spent < SPIN_NS) {
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(&p->open, memory_order_relaxed)) return true;
             dsi_relax();
         }
-        spent = now_ns() - begun;
+        spent = work_now_ns() - begun;
         if (spent > PATIENCE_NS) sched_yield(); /* to whoever has work: another rank, perhaps */
     }
     return false;
@@ -121,9 +130,10 @@ static bool wait_for_work(pool *p)
 {
     bool quit = false;
     while (!quit && !spin_for_work(p)) {
-        /* The count of sleepers is raised before open is read, and the caller sets open before it
-         * reads the count (both in the one order of seq_cst): one of the two sees the other. Whoever
-         * was woken spins again: that job may be over, but the next one is near. */
+        /* The count of sleepers is raised before open is read, and the caller
+         * sets open before it reads the count (both in the one order of
+         * seq_cst): one of the two sees the other. Whoever was woken spins
+         * again: that job may be over, but the next one is near. */
         pthread_mutex_lock(&p->mutex);
         atomic_fetch_add(&p->sleepers, 1);
         if (!p->quit && !atomic_load(&p->open)) pthread_cond_wait(&p->wake, &p->mutex);
@@ -134,14 +144,14 @@ static bool wait_for_work(pool *p)
     return !quit;
 }
 
-static void *helper_main(void *arg)
+static void *pool_helper_main(void *arg)
 {
     struct helper *h = arg;
     inside = true;
     while (wait_for_work(h->pool)) {
         int part;
-        while ((part = claim(h->pool, h->k)) >= 0) {
-            run_part(&h->pool->job, part);
+        while ((part = part_claim(h->pool, h->k)) >= 0) {
+            part_run(&h->pool->job, part);
             atomic_fetch_add_explicit(&h->pool->done, 1, memory_order_release);
         }
     }
@@ -164,8 +174,9 @@ static void pool_free(void *arg)
     dsi_free(p);
 }
 
-/* Helpers do not live on in the child of a fork, and their lock may be held for ever there: the child
- * forgets the pool (some kilobytes), and makes a new one when it needs one. */
+/* Helpers do not live on in the child of a fork, and their lock may be held for
+ * ever there: the child forgets the pool (some kilobytes), and makes a new one
+ * when it needs one. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void forget_pool(void) { mine = NULL; }
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_pool); }
@@ -176,7 +187,7 @@ static void drop_pool(void)
     mine = NULL;
 }
 
-static int processors(void)
+static int work_processors(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set))
@@ -194,11 +205,11 @@ static pool *pool_new(int threads)
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    int available = processors();
+    int available = work_processors();
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
         *h = (struct helper){.pool = p, .k = k};
-        if (pthread_create(&h->thread, NULL, helper_main, h)) break; /* fewer will do */
+        if (pthread_create(&h->thread, NULL, pool_helper_main, h)) break; /* fewer will do */
         p->helpers++;
     }
     pthread_sigmask(SIG_SETMASK, &was, NULL);
@@ -240,8 +251,9 @@ static void wait_for_helpers(pool *p, int parts)
     for (int i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != parts; i++) {
         dsi_relax();
         if (i % 32) continue;
-        /* A helper that long in a part may have lost its processor: to us, perhaps. */
-        int64_t now = now_ns();
+        /* A helper that long in a part may have lost its processor: to us,
+         * perhaps. */
+        int64_t now = work_now_ns();
         if (!patient_until) patient_until = now + PATIENCE_NS;
         if (now > patient_until) sched_yield();
     }
@@ -251,7 +263,7 @@ static void wait_for_helpers(pool *p, int parts)
 static bool pays_to_wake(pool *p, int64_t most)
 {
     if (most >= LARGE) return true;
-    int64_t now = now_ns(), before = p->last_small;
+    int64_t now = work_now_ns(), before = p->last_small;
     p->last_small = now;
     return now - before < SPIN_NS;
 }
@@ -285,15 +297,16 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     uint64_t all = parts == 64 ? ~(uint64_t)0 : ((uint64_t)1 << parts) - 1;
     atomic_store(&p->open, all & ~(uint64_t)1);
-    /* those that fall asleep just now are woken as well: they were awake a moment ago */
+    /* those that fall asleep just now are woken as well: they were awake a
+     * moment ago */
     if (atomic_load(&p->sleepers) && (wake || !asleep)) wake_helpers(p);
 
     inside = true;
     int part = 0, own = 0;
     do {
-        run_part(&p->job, part);
+        part_run(&p->job, part);
         own++;
-    } while ((part = claim(p, 0)) >= 0);
+    } while ((part = part_claim(p, 0)) >= 0);
     inside = false;
     wait_for_helpers(p, parts - own);
 }

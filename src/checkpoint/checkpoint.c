@@ -13,7 +13,7 @@ bool dsi_is_pth(const char *path)
     return dsi_ends_with(path, ".pth") || dsi_ends_with(path, ".pt") || dsi_ends_with(path, ".bin");
 }
 
-static ds_status unknown(const char *what, const char *path)
+static ds_status refuse_path_ending(const char *what, const char *path)
 {
     return dsi_fail(DS_EINVAL,
                     "%s: %s: which format is meant? a path that ends in .pth, .pt, .bin or "
@@ -24,7 +24,9 @@ static ds_status unknown(const char *what, const char *path)
 static ds_status check_path(const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    return dsi_ends_with(path, ".safetensors") || dsi_is_pth(path) ? DS_OK : unknown("save", path);
+    return dsi_ends_with(path, ".safetensors") || dsi_is_pth(path)
+               ? DS_OK
+               : refuse_path_ending("save", path);
 }
 
 ds_status ds_save_check(const char *path)
@@ -51,8 +53,9 @@ ds_status ds_save(const ds_state *state, const char *path)
     return status;
 }
 
-/* A checkpoint of a training holds more than weights: which of its parts are some. */
-static ds_state *no_state(const char *path, const ds_value *v)
+/* A checkpoint of a training holds more than weights: which of its parts are
+ * some. */
+static ds_state *refuse_value_file(const char *path, const ds_value *v)
 {
     dsi_text t = {0};
     const char *within = NULL;
@@ -86,10 +89,10 @@ ds_state *ds_load(const char *path)
     dsi_text_free(&index);
     if (sharded) return parts;
     if (dsi_ends_with(path, ".safetensors")) return ds_safetensors_load(path);
-    if (!dsi_is_pth(path)) return unknown("load", path), NULL;
+    if (!dsi_is_pth(path)) return refuse_path_ending("load", path), NULL;
     ds_value *v = ds_value_load(path);
     if (!v) return NULL;
-    ds_state *state = dsi_value_is_state(v) ? ds_state_of_value(v) : no_state(path, v);
+    ds_state *state = dsi_value_is_state(v) ? ds_state_of_value(v) : refuse_value_file(path, v);
     ds_value_free(v);
     return state;
 }

@@ -1,30 +1,34 @@
 /* checkpoint/pickle.h: the pickles that a .pth holds.
  *
- * Note [Pickles]
- * A pickle is a program for a stack machine, which Python's own reader lets call any function that it names.
- * Here nothing is called: the machine makes values, a table of names says which few of Python's classes and
- * functions are known, and what they make of their arguments is written in C. A name outside of the table
- * ends the reading, with the name in the message; or, if the caller wants what can be read, a call of it makes a
- * DS_VALUE_OBJECT, which has that name and the arguments.
+ * Note [Pickles] A pickle is a program for a stack machine, which Python's own
+ * reader lets call any function that it names. Here nothing is called: the
+ * machine makes values, a table of names says which few of Python's classes and
+ * functions are known, and what they make of their arguments is written in C. A
+ * name outside of the table ends the reading, with the name in the message; or,
+ * if the caller wants what can be read, a call of it makes a DS_VALUE_OBJECT,
+ * which has that name and the arguments.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_PICKLE_H
 #define DSI_CHECKPOINT_PICKLE_H
 
 #include "base/map.h"
 #include "base/text.h"
-#include "stored.h"
+#include "save_plan.h"
 
 /* "torch.float32", and "FloatStorage", as torch has them. */
 const char *dsi_torch_dtype(ds_dtype dtype);
 const char *dsi_torch_storage(ds_dtype dtype);
 bool dsi_torch_dtype_named(const char *name, ds_dtype *out); /* false: none of ours */
 
-/* v as a pickle of protocol 2, its tensors as views of the planned storages. False with the message. */
-bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v, const dsi_stored *stored);
+/* v as a pickle of protocol 2, its tensors as views of the planned storages.
+ * False with the message. */
+bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v,
+                      const dsi_save_plan *stored);
 
 /* ---- read ------------------------------------------------------------------------------------------------ */
 
-/* A storage that the pickle names: v->storage of a DSI_VALUE_STORAGE. Who reads the file finds its bytes. */
+/* A storage that the pickle names: v->storage of a DSI_VALUE_STORAGE. Who reads
+ * the file finds its bytes. */
 typedef struct dsi_pickle_storage {
     char *key;         /* "0", or "94081170312800" */
     const char *dtype; /* "torch.float32"; NULL: untyped bytes; static */
@@ -40,9 +44,11 @@ typedef struct dsi_unpickler {
     size_t made;      /* bytes of values that calls made */
     int protocol;
     bool objects; /* what is not known becomes an object */
-    /* Of a caller that needs little: the names that the pickle may hold, NULL at the end (NULL: all that are
-     * known); what its values may take, in bytes (0: no limit); and whether bytes, and arrays of bytes, that are
-     * longer than a name stay where the pickle has them, so that the pickle must outlive the values. */
+    /* Of a caller that needs little: the names that the pickle may hold, NULL
+     * at the end (NULL: all that are known); what its values may take, in bytes
+     * (0: no limit); and whether bytes, and arrays of bytes, that are longer
+     * than a name stay where the pickle has them, so that the pickle must
+     * outlive the values. */
     const char *const *names;
     size_t max_bytes;
     bool in_place;
@@ -53,7 +59,8 @@ typedef struct dsi_unpickler {
     } marks;              /* heights of the stack */
     dsi_value_items memo; /* NULL: not yet */
     ds_value *small[256]; /* the ints 0 to 255, counted; NULL: not yet */
-    /* lists, dicts and sets that were made: one that holds itself is freed only by being emptied */
+    /* lists, dicts and sets that were made: one that holds itself is freed only
+     * by being emptied */
     dsi_value_items holders;
     bool failed; /* they are to be emptied */
     struct {
@@ -63,7 +70,8 @@ typedef struct dsi_unpickler {
     dsi_map unknown; /* names outside of the table -> what they are */
 } dsi_unpickler;
 
-/* The next pickle at u->p + u->at -> what it holds; NULL with the message. Tensors have no values yet. */
+/* The next pickle at u->p + u->at -> what it holds; NULL with the message.
+ * Tensors have no values yet. */
 ds_value *dsi_unpickle(dsi_unpickler *u);
 void dsi_unpickler_free(dsi_unpickler *u);
 
@@ -71,7 +79,8 @@ void dsi_unpickler_free(dsi_unpickler *u);
 
 typedef struct dsi_pickle_global { /* a name that may be in a pickle */
     const char *name;              /* "torch._utils._rebuild_tensor_v2" */
-    /* What a call of it gives, of args, a tuple; NULL with the message. NULL: it cannot be called. */
+    /* What a call of it gives, of args, a tuple; NULL with the message. NULL:
+     * it cannot be called. */
     ds_value *(*call)(dsi_unpickler *u, const struct dsi_pickle_global *g, const ds_value *args);
     const char *class_name; /* of what the call makes */
     const char *dtype;      /* of a storage's class */
@@ -108,16 +117,20 @@ ds_value *dsi_object_path(dsi_unpickler *u, const dsi_pickle_global *g, const ds
 ds_value *dsi_object_timedelta(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 ds_value *dsi_object_timezone(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
 ds_value *dsi_object_datetime(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args);
-/* One of the class of that name, a string, which is not known, made of args; an item for it, as if it were a list; what its __setstate__ would get. */
+/* One of the class of that name, a string, which is not known, made of args; an
+ * item for it, as if it were a list; what its __setstate__ would get. */
 ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *args);
 bool dsi_object_append(dsi_unpickler *u, ds_value *object, ds_value *item);
 bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state);
 
 /* "what: pickle, byte 123: ..."; always false. */
 bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...) DS_PRINTF(2, 3);
-/* A call is about to make so many bytes: a small pickle that asks for much more than itself is refused. */
-bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes);
-#define DSI_PAIR_CHARGE \
+/* The same for functions that return a value: NULL. */
+#define dsi_unpickle_refuse(...) (dsi_unpickle_wrong(__VA_ARGS__), NULL)
+/* A call is about to make so many bytes: a small pickle that asks for much more
+ * than itself is refused. */
+bool dsi_unpickle_reserve(dsi_unpickler *u, size_t bytes);
+#define DSI_PAIR_BYTES \
     ((size_t)64) /* of a key with its value, about: the pair, its place, a key that is made */
 
 #endif

@@ -1,8 +1,10 @@
-/* checkpoint/pickle_call.c: which of Python's names a pickle may hold, and what they make: Note [Pickles].
+/* checkpoint/pickle_call.c: which of Python's names a pickle may hold, and what
+ * they make: Note [Pickles].
  *
- * What is known is what torch.load(weights_only=True) knows of plain tensors; beside it NumPy's scalars and
- * arrays, argparse.Namespace, and the few classes that DeepSpeed leaves in its checkpoints, all of which
- * become plain values: an object is a dict of its attributes, an enumeration its number.
+ * What is known is what torch.load(weights_only=True) knows of plain tensors;
+ * beside it NumPy's scalars and arrays, argparse.Namespace, and the few classes
+ * that DeepSpeed leaves in its checkpoints, all of which become plain values:
+ * an object is a dict of its attributes, an enumeration its number.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "pickle.h"
@@ -16,14 +18,13 @@ typedef dsi_pickle_global Global;
 
 static bool is_kind(const ds_value *v, int kind) { return v && v->kind == kind; }
 
-static ds_value *bad_args(dsi_unpickler *u, const Global *g)
+static ds_value *refuse_call_args(dsi_unpickler *u, const Global *g)
 {
-    dsi_unpickle_wrong(u, "%s has other arguments than torch.save writes", g->name);
-    return NULL;
+    return dsi_unpickle_refuse(u, "%s has other arguments than torch.save writes", g->name);
 }
 
 /* A tuple of ints as sizes or strides; false if it is not that. */
-static bool read_dims(const ds_value *v, ds_dims *out)
+static bool dims_of_tuple(const ds_value *v, ds_dims *out)
 {
     if (!is_kind(v, DS_VALUE_TUPLE) || v->items.n > DS_MAX_DIMS) return false;
     out->n = v->items.n;
@@ -37,38 +38,40 @@ static bool read_dims(const ds_value *v, ds_dims *out)
 
 /* ---- plain values -------------------------------------------------------------------------------------------- */
 
-static bool put_pair(ds_value *dict, ds_value *key, ds_value *item)
+static bool dict_put_pair(ds_value *dict, ds_value *key, ds_value *item)
 {
     return dsi_value_put(dict, dsi_value_ref(key), dsi_value_ref(item)) == DS_OK;
 }
 
 /* Of a list of pairs, or of another dict. */
-static bool put_all(dsi_unpickler *u, const Global *g, ds_value *dict, const ds_value *from)
+static bool dict_put_all(dsi_unpickler *u, const Global *g, ds_value *dict, const ds_value *from)
 {
     bool list = from->kind == DS_VALUE_LIST;
     int n = list ? from->items.n : from->dict->n;
-    if (!dsi_unpickle_charge(u, (size_t)n * sizeof(dsi_value_pair))) return false;
+    if (!dsi_unpickle_reserve(u, (size_t)n * sizeof(dsi_value_pair))) return false;
     for (int i = 0; i < n; i++) {
         ds_value *pair = list ? from->items.at[i] : NULL;
         bool two = !list || ((pair->kind == DS_VALUE_LIST || pair->kind == DS_VALUE_TUPLE) &&
                              pair->items.n == 2);
-        bool ok = two && (list ? put_pair(dict, pair->items.at[0], pair->items.at[1])
-                               : put_pair(dict, from->dict->at[i].key, from->dict->at[i].value));
-        if (!ok) return bad_args(u, g) != NULL;
+        bool ok = two &&
+                  (list ? dict_put_pair(dict, pair->items.at[0], pair->items.at[1])
+                        : dict_put_pair(dict, from->dict->at[i].key, from->dict->at[i].value));
+        if (!ok) return refuse_call_args(u, g), false;
     }
     return true;
 }
 
-/* dict(), OrderedDict(), also of a list of pairs; Counter({...}); defaultdict(list), whose factory is not kept. */
+/* dict(), OrderedDict(), also of a list of pairs; Counter({...});
+ * defaultdict(list), whose factory is not kept. */
 static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *from = dsi_pickle_arg(args, args->items.n - 1);
     bool some = is_kind(from, DS_VALUE_LIST) || is_kind(from, DS_VALUE_DICT);
     if (from && !some && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE)
-        return bad_args(u, g);
+        return refuse_call_args(u, g);
     ds_value *dict = ds_value_dict();
     dict->class_name = g->class_name;
-    if (!some || put_all(u, g, dict, from)) return dict;
+    if (!some || dict_put_all(u, g, dict, from)) return dict;
     ds_value_free(dict);
     return NULL;
 }
@@ -78,8 +81,8 @@ static ds_value *copy_items(dsi_unpickler *u, const Global *g, const ds_value *a
     const ds_value *from = dsi_pickle_arg(args, 0);
     bool known = !from || from->kind == DS_VALUE_LIST || from->kind == DS_VALUE_TUPLE ||
                  from->kind == DS_VALUE_SET;
-    if (!known) return bad_args(u, g);
-    if (from && !dsi_unpickle_charge(u, (size_t)from->items.n * sizeof from)) return NULL;
+    if (!known) return refuse_call_args(u, g);
+    if (from && !dsi_unpickle_reserve(u, (size_t)from->items.n * sizeof from)) return NULL;
     ds_value *v = dsi_value_new(kind);
     v->class_name = g->class_name;
     for (int i = 0; from && i < from->items.n; i++)
@@ -102,7 +105,8 @@ static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *ar
     return copy_items(u, g, args, DS_VALUE_TUPLE);
 }
 
-/* _codecs.encode("text of characters below 256", "latin1"), which is bytes; bytearray takes the same. */
+/* _codecs.encode("text of characters below 256", "latin1"), which is bytes;
+ * bytearray takes the same. */
 static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *text = dsi_pickle_arg(args, 0), *codec = dsi_pickle_arg(args, 1);
@@ -114,8 +118,8 @@ static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *a
         v->class_name = g->class_name;
         return v;
     }
-    if (!plain && !(text->kind == DS_VALUE_STRING && latin)) return bad_args(u, g);
-    if (!dsi_unpickle_charge(u, text->text.n)) return NULL;
+    if (!plain && !(text->kind == DS_VALUE_STRING && latin)) return refuse_call_args(u, g);
+    if (!dsi_unpickle_reserve(u, text->text.n)) return NULL;
     ds_value *v = dsi_value_text(DS_VALUE_BYTES, text->text.s, text->text.n);
     v->class_name = g->class_name;
     if (plain) return v;
@@ -124,7 +128,7 @@ static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *a
         unsigned char c = (unsigned char)text->text.s[i];
         if (c > 0xc3) {
             ds_value_free(v);
-            return bad_args(u, g);
+            return refuse_call_args(u, g);
         }
         if (c >= 0xc0) c = (unsigned char)(c << 6 | (text->text.s[++i] & 0x3f));
         v->text.s[n++] = (char)c;
@@ -139,8 +143,8 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
 {
     const ds_value *kind = dsi_pickle_arg(args, 0), *index = dsi_pickle_arg(args, 1);
     if (!is_kind(kind, DS_VALUE_STRING) || (index && index->kind != DS_VALUE_INT))
-        return bad_args(u, g);
-    if (!dsi_unpickle_charge(u, kind->text.n)) return NULL;
+        return refuse_call_args(u, g);
+    if (!dsi_unpickle_reserve(u, kind->text.n)) return NULL;
     dsi_text t = {0};
     dsi_text_add(&t, "%s", kind->text.s);
     if (index) dsi_text_add(&t, ":%" PRId64, index->i);
@@ -150,12 +154,13 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
     return v;
 }
 
-/* torch.serialization._get_layout("torch.strided"), torch._utils._get_... : the name itself. */
+/* torch.serialization._get_layout("torch.strided"), torch._utils._get_... : the
+ * name itself. */
 static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *name = dsi_pickle_arg(args, 0);
-    if (!is_kind(name, DS_VALUE_STRING) || args->items.n != 1) return bad_args(u, g);
-    if (!dsi_unpickle_charge(u, name->text.n)) return NULL;
+    if (!is_kind(name, DS_VALUE_STRING) || args->items.n != 1) return refuse_call_args(u, g);
+    if (!dsi_unpickle_reserve(u, name->text.n)) return NULL;
     ds_value *v = dsi_value_text(DS_VALUE_NAME, name->text.s, name->text.n);
     v->class_name = g->class_name;
     return v;
@@ -165,7 +170,7 @@ static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *a
 static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *number = dsi_pickle_arg(args, 0);
-    if (!is_kind(number, DS_VALUE_INT) || args->items.n != 1) return bad_args(u, g);
+    if (!is_kind(number, DS_VALUE_INT) || args->items.n != 1) return refuse_call_args(u, g);
     ds_value *v = ds_value_int(number->i);
     v->class_name = g->class_name;
     return v;
@@ -174,7 +179,7 @@ static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *
 /* An object of a class whose attributes come by BUILD. */
 static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    if (args->items.n) return bad_args(u, g);
+    if (args->items.n) return refuse_call_args(u, g);
     ds_value *v = ds_value_dict();
     v->class_name = g->class_name;
     return v;
@@ -182,34 +187,33 @@ static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
-/* _rebuild_tensor(storage, offset, size, stride); _v2(..., requires_grad, hooks, metadata);
- * _v3(..., requires_grad, hooks, dtype, metadata) */
+/* _rebuild_tensor(storage, offset, size, stride); _v2(..., requires_grad,
+ * hooks, metadata); _v3(..., requires_grad, hooks, dtype, metadata) */
 static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *storage = dsi_pickle_arg(args, 0), *offset = dsi_pickle_arg(args, 1),
                    *flag = dsi_pickle_arg(args, 4);
     bool v3 = strstr(g->name, "_v3") != NULL;
     const ds_value *dtype = v3 ? dsi_pickle_arg(args, 6) : NULL;
-    dsi_rebuilt r = {0};
+    dsi_view_spec r = {0};
     ds_dims stride = {0};
     if (!is_kind(storage, DSI_VALUE_STORAGE) || !is_kind(offset, DS_VALUE_INT) ||
-        !read_dims(dsi_pickle_arg(args, 2), &r.shape) ||
-        !read_dims(dsi_pickle_arg(args, 3), &stride) || stride.n != r.shape.n ||
+        !dims_of_tuple(dsi_pickle_arg(args, 2), &r.shape) ||
+        !dims_of_tuple(dsi_pickle_arg(args, 3), &stride) || stride.n != r.shape.n ||
         (flag && flag->kind != DS_VALUE_BOOL) || (v3 && !is_kind(dtype, DS_VALUE_NAME))) {
         const ds_value *size = dsi_pickle_arg(args, 2);
         if (is_kind(size, DS_VALUE_TUPLE) && size->items.n > DS_MAX_DIMS)
-            return dsi_unpickle_wrong(u, "a tensor of %d dimensions: at most %d work",
-                                      size->items.n, DS_MAX_DIMS),
-                   NULL;
-        return bad_args(u, g);
+            return dsi_unpickle_refuse(u, "a tensor of %d dimensions: at most %d work",
+                                       size->items.n, DS_MAX_DIMS);
+        return refuse_call_args(u, g);
     }
     r.storage = dsi_value_ref((ds_value *)(uintptr_t)storage);
     r.offset = offset->i;
     memcpy(r.stride, stride.d, sizeof r.stride);
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
-    v->tensor.rebuilt = dsi_alloc(sizeof r);
-    *v->tensor.rebuilt = r;
-    v->tensor.rebuilt->dtype = v3 ? dtype->class_name : NULL;
+    v->tensor.view = dsi_alloc(sizeof r);
+    *v->tensor.view = r;
+    v->tensor.view->dtype = v3 ? dtype->class_name : NULL;
     v->requires_grad = flag && flag->b;
     return v;
 }
@@ -221,29 +225,30 @@ static ds_value *copy_tensor(const ds_value *x)
     v->requires_grad = x->requires_grad;
     v->class_name = x->class_name;
     v->tensor.x = dsi_ref(x->tensor.x);
-    if (x->tensor.rebuilt) {
-        v->tensor.rebuilt = dsi_alloc(sizeof *v->tensor.rebuilt);
-        *v->tensor.rebuilt = *x->tensor.rebuilt;
-        dsi_value_ref(v->tensor.rebuilt->storage);
+    if (x->tensor.view) {
+        v->tensor.view = dsi_alloc(sizeof *v->tensor.view);
+        *v->tensor.view = *x->tensor.view;
+        dsi_value_ref(v->tensor.view->storage);
     }
     return v;
 }
 
-/* _rebuild_parameter(data, requires_grad, hooks), ..._with_state(..., state), Parameter(data, requires_grad) */
+/* _rebuild_parameter(data, requires_grad, hooks), ..._with_state(..., state),
+ * Parameter(data, requires_grad) */
 static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *data = dsi_pickle_arg(args, 0), *flag = dsi_pickle_arg(args, 1);
     if (!is_kind(data, DS_VALUE_TENSOR) || (flag && flag->kind != DS_VALUE_BOOL))
-        return bad_args(u, g);
-    if (!dsi_unpickle_charge(u, sizeof *data + sizeof *data->tensor.rebuilt)) return NULL;
+        return refuse_call_args(u, g);
+    if (!dsi_unpickle_reserve(u, sizeof *data + sizeof *data->tensor.view)) return NULL;
     ds_value *v = copy_tensor(data);
     v->class_name = g->class_name;
     v->requires_grad = !flag || flag->b;
     return v;
 }
 
-/* _rebuild_from_type_v2(function, class, its arguments, state): a tensor that has attributes, or is of a class
- * of its own. What is kept is the tensor. */
+/* _rebuild_from_type_v2(function, class, its arguments, state): a tensor that
+ * has attributes, or is of a class of its own. What is kept is the tensor. */
 static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *f = dsi_pickle_arg(args, 0), *of = dsi_pickle_arg(args, 1),
@@ -251,7 +256,7 @@ static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_valu
     bool plain = is_kind(f, DSI_VALUE_GLOBAL) && is_kind(of, DSI_VALUE_GLOBAL) &&
                  is_kind(with, DS_VALUE_TUPLE) &&
                  (f->global->call == make_tensor || f->global->call == make_parameter);
-    if (!plain) return bad_args(u, g);
+    if (!plain) return refuse_call_args(u, g);
     return f->global->call(u, f->global, with);
 }
 
@@ -374,31 +379,28 @@ static const Global known[] = {
 };
 
 /* What is refused by name, and what to do about it. */
-static void refuse(const dsi_unpickler *u, const char *name)
+static void *refuse_global(const dsi_unpickler *u, const char *name)
 {
-    static const char rest[] =
-        ".objects = true of ds_value_load (ds_show --objects) reads the rest of it";
+    const char *rest = ".objects = true of ds_value_load (ds_show --objects) reads the rest of it";
     if (!strncmp(name, "torch.nn.", 9) || strstr(name, "__main__.") == name)
-        dsi_unpickle_wrong(u,
-                           "it holds an object of class %s, which only Python can make: save the "
-                           "module's state_dict() instead of the module; %s",
-                           name, rest);
-    else if (!strncmp(name, "torch.", 6))
-        dsi_unpickle_wrong(u,
-                           "it wants %s, a kind of tensor that is not known here: save plain "
-                           "tensors (dense, not quantized); %s",
-                           name, rest);
-    else
-        dsi_unpickle_wrong(
-            u,
-            "it wants Python's %s, which is not on the list of what is read; nothing "
-            "was run. %s; or load it in Python and save what you "
-            "need of it as tensors, numbers, strings, lists and dicts",
-            name, rest);
+        return dsi_unpickle_refuse(u,
+                                   "it holds an object of class %s, which only Python can make: "
+                                   "save the module's state_dict() instead of the module; %s",
+                                   name, rest);
+    if (!strncmp(name, "torch.", 6))
+        return dsi_unpickle_refuse(u,
+                                   "it wants %s, a kind of tensor that is not known here: save "
+                                   "plain tensors (dense, not quantized); %s",
+                                   name, rest);
+    return dsi_unpickle_refuse(u,
+                               "it wants Python's %s, which is not on the list of what is read; "
+                               "nothing was run. %s; or load it in Python and save what you "
+                               "need of it as tensors, numbers, strings, lists and dicts",
+                               name, rest);
 }
 
 /* Whether the caller wants this name: Note [Pickles]. */
-static bool is_allowed(dsi_unpickler *u, const char *name)
+static bool global_is_allowed(dsi_unpickler *u, const char *name)
 {
     if (!u->names) return true;
     for (int i = 0; u->names[i]; i++)
@@ -407,7 +409,7 @@ static bool is_allowed(dsi_unpickler *u, const char *name)
                               name);
 }
 
-static const Global *find(const char *name)
+static const Global *global_find(const char *name)
 {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].name, name)) return &known[i];
@@ -425,12 +427,13 @@ static ds_value *make_unknown(dsi_unpickler *u, const Global *g, const ds_value 
     return dsi_object_unknown(u, ((const Unknown *)g)->name, args);
 }
 
-/* That name as one that makes objects; NULL with the message if none are wanted. */
-static const Global *unknown(dsi_unpickler *u, const char *name)
+/* That name as one that makes objects; NULL with the message if none are
+ * wanted. */
+static const Global *global_unknown(dsi_unpickler *u, const char *name)
 {
     Unknown *x = dsi_map_get(&u->unknown, name);
     if (x) return &x->global;
-    if (!u->objects) return refuse(u, name), NULL;
+    if (!u->objects) return refuse_global(u, name);
     x = dsi_alloc(sizeof *x);
     x->name = ds_value_string(name);
     x->global = (Global){.name = x->name->text.s, .call = make_unknown};
@@ -458,8 +461,8 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
                  : cuda && storage ? "torch"
                                    : module,
                  name);
-    const Global *found = is_allowed(u, full.s) ? find(full.s) : NULL;
-    if (!found && !u->names) found = unknown(u, full.s);
+    const Global *found = global_is_allowed(u, full.s) ? global_find(full.s) : NULL;
+    if (!found && !u->names) found = global_unknown(u, full.s);
     ds_value *v = NULL;
     if (found && found->class_name && !strcmp(found->class_name, "dtype")) {
         v = dsi_value_text(DS_VALUE_NAME, found->name, strlen(found->name));
@@ -474,8 +477,9 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the failure that was just met may be passed over: what it is about becomes an object. */
-static bool forgive(const dsi_unpickler *u, int before)
+/* Whether the failure that was just met may be passed over: what it is about
+ * becomes an object. */
+static bool unpickle_forgive(const dsi_unpickler *u, int before)
 {
     if (!u->objects || u->bomb) return false;
     dsi_error_forget(before);
@@ -488,11 +492,11 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
     if (f->kind == DS_VALUE_OBJECT && u->objects) /* of what a call gave, a function perhaps */
         return dsi_object_unknown(u, f->dict->name, args);
     if (f->kind != DSI_VALUE_GLOBAL)
-        return dsi_unpickle_wrong(u, "a call of a value of class %s", ds_value_class(f)), NULL;
+        return dsi_unpickle_refuse(u, "a call of a value of class %s", ds_value_class(f));
     ds_value *v = f->global->call ? f->global->call(u, f->global, args) : NULL;
     if (v) return v;
     if (!f->global->call) dsi_unpickle_wrong(u, "%s is called", f->global->name);
-    if (!forgive(u, before)) return NULL;
+    if (!unpickle_forgive(u, before)) return NULL;
     ds_value *name = ds_value_string(f->global->name);
     v = dsi_object_unknown(u, name, args);
     ds_value_free(name);
@@ -502,13 +506,13 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
 /* ---- state ----------------------------------------------------------------------------------------------------- */
 
 /* The attributes of an object become the items of its dict. */
-static bool set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+static bool object_set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     if (state->kind == DS_VALUE_NONE) return true;
     if (state->kind != DS_VALUE_DICT)
         return dsi_unpickle_wrong(u, "the state of a %s is of class %s", ds_value_class(obj),
                                   ds_value_class(state));
-    if (!dsi_unpickle_charge(u, (size_t)state->dict->n * DSI_PAIR_CHARGE)) return false;
+    if (!dsi_unpickle_reserve(u, (size_t)state->dict->n * DSI_PAIR_BYTES)) return false;
     for (int i = 0; i < state->dict->n; i++)
         if (dsi_value_put(obj, dsi_value_ref(state->dict->at[i].key),
                           dsi_value_ref(state->dict->at[i].value)) != DS_OK)
@@ -516,7 +520,7 @@ static bool set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *stat
     return true;
 }
 
-static bool build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
+static bool build_known(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     const char *class_name = ds_value_class(obj);
     if (obj->kind == DS_VALUE_OBJECT) return dsi_object_build(u, obj, state);
@@ -524,7 +528,7 @@ static bool build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
         return true; /* _metadata of a module's state dict: versions of its layers, not kept */
     if (!strcmp(class_name, "numpy.dtype") || !strcmp(class_name, "ndarray"))
         return dsi_numpy_build(u, obj, state);
-    if (obj->kind == DS_VALUE_DICT && obj->class_name) return set_attributes(u, obj, state);
+    if (obj->kind == DS_VALUE_DICT && obj->class_name) return object_set_attributes(u, obj, state);
     return dsi_unpickle_wrong(u, "a state for a value of class %s", class_name);
 }
 
@@ -532,10 +536,11 @@ bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     int before = dsi_error_count();
     bool waits = obj->kind == DS_VALUE_NAME; /* an array of NumPy */
-    if (build(u, obj, state)) return true;
-    if (obj->kind == DS_VALUE_TENSOR) return forgive(u, before); /* what else it has is not kept */
-    if ((!waits && obj->kind != DS_VALUE_DICT) || !forgive(u, before)) return false;
-    dsi_value_become_object(obj, ds_value_class(obj));
+    if (build_known(u, obj, state)) return true;
+    if (obj->kind == DS_VALUE_TENSOR)
+        return unpickle_forgive(u, before); /* what else it has is not kept */
+    if ((!waits && obj->kind != DS_VALUE_DICT) || !unpickle_forgive(u, before)) return false;
+    dsi_value_make_object(obj, ds_value_class(obj));
     if (waits) dsi_list_add(&u->holders, dsi_value_ref(obj));
     return dsi_object_build(u, obj, state);
 }
@@ -543,19 +548,19 @@ bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 /* ---- storages ---------------------------------------------------------------------------------------------------- */
 
 /* One that was named before must be the same. */
-static ds_value *known_storage(dsi_unpickler *u, const dsi_pickle_storage *s, const char *dtype,
+static ds_value *storage_again(dsi_unpickler *u, const dsi_pickle_storage *s, const char *dtype,
                                int64_t numel)
 {
     if (s->numel == numel && (s->dtype == dtype || (s->dtype && dtype && !strcmp(s->dtype, dtype))))
         return dsi_value_ref(s->value);
-    dsi_unpickle_wrong(
+    return dsi_unpickle_refuse(
         u, "storage %.40s is %" PRId64 " elements of %s, and elsewhere %" PRId64 " of %s", s->key,
         s->numel, s->dtype ? s->dtype : "bytes", numel, dtype ? dtype : "bytes");
-    return NULL;
 }
 
-/* ("storage", torch.FloatStorage, "0", "cpu", numel), and before PyTorch 1.6 with a sixth: None, or of which
- * part of the storage it is a view, (key, offset, size). */
+/* ("storage", torch.FloatStorage, "0", "cpu", numel), and before PyTorch 1.6
+ * with a sixth: None, or of which part of the storage it is a view, (key,
+ * offset, size). */
 ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
 {
     bool tuple = is_kind(id, DS_VALUE_TUPLE) && id->items.n >= 5;
@@ -567,22 +572,21 @@ ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
     if (!is_kind(what, DS_VALUE_STRING) || strcmp(what->text.s, "storage") != 0 ||
         !is_kind(type, DSI_VALUE_GLOBAL) || !type->global->dtype ||
         !is_kind(key, DS_VALUE_STRING) || !is_kind(numel, DS_VALUE_INT) || numel->i < 0) {
-        dsi_unpickle_wrong(u, "a persistent id that does not name a storage%s%.40s",
-                           is_kind(what, DS_VALUE_STRING) ? ": " : "",
-                           is_kind(what, DS_VALUE_STRING) ? what->text.s : "");
-        return NULL;
+        return dsi_unpickle_refuse(u, "a persistent id that does not name a storage%s%.40s",
+                                   is_kind(what, DS_VALUE_STRING) ? ": " : "",
+                                   is_kind(what, DS_VALUE_STRING) ? what->text.s : "");
     }
     if (view && view->kind != DS_VALUE_NONE) {
-        dsi_unpickle_wrong(u,
-                           "storage %.40s is a view of another one, as before PyTorch 0.4: load "
-                           "the file with a newer PyTorch and save it again",
-                           key->text.s);
-        return NULL;
+        return dsi_unpickle_refuse(
+            u,
+            "storage %.40s is a view of another one, as before PyTorch 0.4: load "
+            "the file with a newer PyTorch and save it again",
+            key->text.s);
     }
     const char *dtype = *type->global->dtype ? type->global->dtype : NULL;
     const dsi_pickle_storage *s = dsi_map_get(&u->by_key, key->text.s);
-    if (s) return known_storage(u, s, dtype, numel->i);
-    if (!dsi_unpickle_charge(u, key->text.n)) return NULL;
+    if (s) return storage_again(u, s, dtype, numel->i);
+    if (!dsi_unpickle_reserve(u, key->text.n)) return NULL;
     dsi_pickle_storage *made = dsi_alloc(sizeof *made);
     made->key = dsi_strdup(key->text.s);
     made->dtype = dtype;

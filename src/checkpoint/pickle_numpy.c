@@ -5,7 +5,8 @@
  *     _reconstruct(ndarray, (0,), b"b"), state (1, shape, dtype, fortran, b"...")
  *     _frombuffer(b"...", dtype, shape, "C")
  *
- * A scalar becomes a number, a text or a complex number, an array a tensor of its own.
+ * A scalar becomes a number, a text or a complex number, an array a tensor of
+ * its own.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "base/mem.h"
@@ -15,16 +16,17 @@
 #include <string.h>
 
 typedef struct Type {
-    /* NumPy's, without the byte order; its digits are the bytes of an element there */
+    /* NumPy's, without the byte order; its digits are the bytes of an element
+     * there */
     const char *code;
     ds_dtype dtype; /* here, where integers without a sign are wider */
     const char *name;
 } Type;
 
-static size_t size_of(const Type *t) { return (size_t)(t->code[1] - '0'); }
+static size_t numpy_item_bytes(const Type *t) { return (size_t)(t->code[1] - '0'); }
 
 /* "<f8" -> its row; NULL with the message. */
-static const Type *type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
+static const Type *numpy_type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
 {
     static const Type types[] = {
         {"f4", DS_F32, "float32"}, {"f8", DS_F64, "float64"}, {"f2", DS_F16, "float16"},
@@ -32,26 +34,24 @@ static const Type *type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
         {"i1", DS_I8, "int8"},     {"u1", DS_U8, "uint8"},    {"b1", DS_BOOL, "bool"},
         {"u2", DS_I32, "uint16"},  {"u4", DS_I64, "uint32"},  {"u8", DS_I64, "uint64"}};
     if (!v || v->kind != DS_VALUE_NAME || strcmp(ds_value_class(v), "numpy.dtype") != 0) {
-        dsi_unpickle_wrong(u, "a NumPy value without its dtype");
-        return NULL;
+        return dsi_unpickle_refuse(u, "a NumPy value without its dtype");
     }
     const char *code = v->text.s + (v->text.n > 2 && strchr("<>|=", v->text.s[0]) != NULL);
     *swapped = v->text.s[0] == '>';
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(code, types[i].code)) return &types[i];
-    dsi_unpickle_wrong(u,
-                       "NumPy's dtype %.20s: f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 b1 are read, of "
-                       "scalars c8 c16 U S too",
-                       v->text.s);
-    return NULL;
+    return dsi_unpickle_refuse(
+        u,
+        "NumPy's dtype %.20s: f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 b1 are read, of "
+        "scalars c8 c16 U S too",
+        v->text.s);
 }
 
 ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     const ds_value *code = args->items.n ? args->items.at[0] : NULL;
     if (!code || code->kind != DS_VALUE_STRING || code->text.n > 16) {
-        dsi_unpickle_wrong(u, "%s of something else than a short name", g->name);
-        return NULL;
+        return dsi_unpickle_refuse(u, "%s of something else than a short name", g->name);
     }
     ds_value *v = dsi_value_text(DS_VALUE_NAME, code->text.s, code->text.n);
     v->class_name = g->class_name;
@@ -59,7 +59,7 @@ ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds
 }
 
 /* "f8" with "<" becomes "<f8"; the byte order "|" is that of single bytes. */
-static bool build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state)
+static bool numpy_build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state)
 {
     const ds_value *order = state->items.n > 1 ? state->items.at[1] : NULL;
     if (!order || order->kind != DS_VALUE_STRING || order->text.n != 1)
@@ -74,7 +74,7 @@ static bool build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state
 }
 
 /* The i-th element, of size bytes, lowest byte first. */
-static uint64_t bits_at(const char *from, int64_t i, size_t size, bool swapped)
+static uint64_t numpy_bits_at(const char *from, int64_t i, size_t size, bool swapped)
 {
     const unsigned char *p = (const unsigned char *)from + (size_t)i * size;
     uint64_t x = 0;
@@ -83,22 +83,22 @@ static uint64_t bits_at(const char *from, int64_t i, size_t size, bool swapped)
 }
 
 /* n elements of t, as they are here; false if one is too large. */
-static bool put_elements(void *to, const Type *t, const char *from, int64_t n, bool swapped)
+static bool numpy_put_elements(void *to, const Type *t, const char *from, int64_t n, bool swapped)
 {
-    size_t size = size_of(t), room = ds_dtype_size(t->dtype);
+    size_t size = numpy_item_bytes(t), room = ds_dtype_size(t->dtype);
     if (room == size && !swapped && (size == 1 || t->code[0] != 'u')) {
         if (n) memcpy(to, from, (size_t)n * size);
         return true;
     }
     for (int64_t i = 0; i < n; i++) {
-        uint64_t x = bits_at(from, i, size, swapped);
+        uint64_t x = numpy_bits_at(from, i, size, swapped);
         if (t->code[0] == 'u' && x > INT64_MAX) return false;
         memcpy((char *)to + (size_t)i * room, &x, room);
     }
     return true;
 }
 
-static double real_of(uint64_t bits, size_t size)
+static double numpy_real(uint64_t bits, size_t size)
 {
     float f;
     double d;
@@ -111,28 +111,29 @@ static double real_of(uint64_t bits, size_t size)
 /* ---- scalars --------------------------------------------------------------------------------------------------- */
 
 /* "<c8": a tuple of class complex64, as Python's complex is one. */
-static ds_value *complex_of(const char *from, size_t size, bool swapped)
+static ds_value *numpy_complex(const char *from, size_t size, bool swapped)
 {
     ds_value *v = ds_value_tuple();
     v->class_name = size == 4 ? "complex64" : "complex128";
     for (int i = 0; i < 2; i++)
-        dsi_list_add(&v->items, ds_value_float(real_of(bits_at(from, i, size, swapped), size)));
+        dsi_list_add(&v->items,
+                     ds_value_float(numpy_real(numpy_bits_at(from, i, size, swapped), size)));
     return v;
 }
 
-/* "<U5": characters of four bytes each, zeros behind the last; NULL with the message. */
-static ds_value *characters_of(dsi_unpickler *u, const ds_value *bytes, bool swapped)
+/* "<U5": characters of four bytes each, zeros behind the last; NULL with the
+ * message. */
+static ds_value *numpy_characters(dsi_unpickler *u, const ds_value *bytes, bool swapped)
 {
     dsi_text t = {0};
-    if (!dsi_unpickle_charge(u, bytes->text.n)) return NULL;
+    if (!dsi_unpickle_reserve(u, bytes->text.n)) return NULL;
     for (int64_t i = 0; i < (int64_t)(bytes->text.n / 4); i++) {
-        uint64_t c = bits_at(bytes->text.s, i, 4, swapped);
+        uint64_t c = numpy_bits_at(bytes->text.s, i, 4, swapped);
         if (!c) break;
         if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) {
             dsi_text_free(&t);
-            return dsi_unpickle_wrong(u, "a text of NumPy has a character %llx",
-                                      (unsigned long long)c),
-                   NULL;
+            return dsi_unpickle_refuse(u, "a text of NumPy has a character %llx",
+                                       (unsigned long long)c);
         }
         char p[4] = {(char)(0xf0 | c >> 18), (char)(0x80 | (c >> 12 & 0x3f)),
                      (char)(0x80 | (c >> 6 & 0x3f)), (char)(0x80 | (c & 0x3f))};
@@ -149,7 +150,8 @@ static ds_value *characters_of(dsi_unpickler *u, const ds_value *bytes, bool swa
 }
 
 /* One that is no number of ours: text, bytes, a complex number; NULL: neither. */
-static ds_value *special(dsi_unpickler *u, const ds_value *dtype, const ds_value *bytes)
+static ds_value *numpy_special_scalar(dsi_unpickler *u, const ds_value *dtype,
+                                      const ds_value *bytes)
 {
     bool known = dtype && dtype->kind == DS_VALUE_NAME &&
                  !strcmp(ds_value_class(dtype), "numpy.dtype") && bytes &&
@@ -157,11 +159,12 @@ static ds_value *special(dsi_unpickler *u, const ds_value *dtype, const ds_value
     if (!known) return NULL;
     bool swapped = dtype->text.s[0] == '>';
     const char *code = dtype->text.s + (strchr("<>|=", dtype->text.s[0]) != NULL);
-    if (*code == 'U' && bytes->text.n % 4 == 0) return characters_of(u, bytes, swapped);
-    if (*code == 'S' && dsi_unpickle_charge(u, bytes->text.n))
+    if (*code == 'U' && bytes->text.n % 4 == 0) return numpy_characters(u, bytes, swapped);
+    if (*code == 'S' && dsi_unpickle_reserve(u, bytes->text.n))
         return dsi_value_text(DS_VALUE_BYTES, bytes->text.s, bytes->text.n);
-    if (!strcmp(code, "c8") && bytes->text.n == 8) return complex_of(bytes->text.s, 4, swapped);
-    if (!strcmp(code, "c16") && bytes->text.n == 16) return complex_of(bytes->text.s, 8, swapped);
+    if (!strcmp(code, "c8") && bytes->text.n == 8) return numpy_complex(bytes->text.s, 4, swapped);
+    if (!strcmp(code, "c16") && bytes->text.n == 16)
+        return numpy_complex(bytes->text.s, 8, swapped);
     return NULL;
 }
 
@@ -170,23 +173,22 @@ ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const d
     bool swapped = false;
     const ds_value *dtype = args->items.n ? args->items.at[0] : NULL,
                    *bytes = args->items.n > 1 ? args->items.at[1] : NULL;
-    ds_value *other = special(u, dtype, bytes);
+    ds_value *other = numpy_special_scalar(u, dtype, bytes);
     if (other) return other;
-    const Type *t = type_of(u, dtype, &swapped);
+    const Type *t = numpy_type_of(u, dtype, &swapped);
     if (!t) return NULL;
-    size_t size = size_of(t);
+    size_t size = numpy_item_bytes(t);
     if (!bytes || bytes->kind != DS_VALUE_BYTES || bytes->text.n != size) {
-        dsi_unpickle_wrong(u, "%s: a %s has not %zu bytes", g->name, t->name, size);
-        return NULL;
+        return dsi_unpickle_refuse(u, "%s: a %s has not %zu bytes", g->name, t->name, size);
     }
-    uint64_t bits = bits_at(bytes->text.s, 0, size, swapped);
+    uint64_t bits = numpy_bits_at(bytes->text.s, 0, size, swapped);
     if (!strcmp(t->code, "u8") && bits > INT64_MAX) {
         char digits[24];
         int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)bits);
         return dsi_value_text(DS_VALUE_BIG_INT, digits, (size_t)n);
     }
     int shift = 64 - 8 * (int)size; /* for the sign */
-    ds_value *v = t->code[0] == 'f'   ? ds_value_float(real_of(bits, size))
+    ds_value *v = t->code[0] == 'f'   ? ds_value_float(numpy_real(bits, size))
                   : t->code[0] == 'b' ? ds_value_bool(bits != 0)
                   : t->code[0] == 'u' ? ds_value_int((int64_t)bits)
                                       : ds_value_int((int64_t)(bits << shift) >> shift);
@@ -207,7 +209,7 @@ ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds
 }
 
 /* Sizes as a shape, and how many elements they are; false if they are none. */
-static bool shape_of(const ds_value *v, ds_dims *shape, int64_t *n)
+static bool numpy_shape(const ds_value *v, ds_dims *shape, int64_t *n)
 {
     if (v->kind != DS_VALUE_TUPLE || v->items.n > DS_MAX_DIMS) return false;
     shape->n = v->items.n;
@@ -222,33 +224,33 @@ static bool shape_of(const ds_value *v, ds_dims *shape, int64_t *n)
 }
 
 /* The array of these bytes as a counted tensor; NULL with the message. */
-static ds_tensor *array_of(dsi_unpickler *u, const ds_value *sizes, const ds_value *dtype,
-                           bool fortran, const ds_value *bytes)
+static ds_tensor *numpy_array_of(dsi_unpickler *u, const ds_value *sizes, const ds_value *dtype,
+                                 bool fortran, const ds_value *bytes)
 {
     bool swapped = false;
     int64_t n = 0;
     ds_dims shape = {0};
-    if (!shape_of(sizes, &shape, &n))
-        return dsi_unpickle_wrong(u, "an array of NumPy whose shape is none"), NULL;
-    const Type *t = type_of(u, dtype, &swapped);
+    if (!numpy_shape(sizes, &shape, &n))
+        return dsi_unpickle_refuse(u, "an array of NumPy whose shape is none");
+    const Type *t = numpy_type_of(u, dtype, &swapped);
     if (!t) return NULL;
-    size_t size = size_of(t);
+    size_t size = numpy_item_bytes(t);
     if (bytes->kind != DS_VALUE_BYTES || bytes->text.n / size != (uint64_t)n ||
         bytes->text.n % size)
-        return dsi_unpickle_wrong(u, "an array of NumPy has other data than its shape says"), NULL;
+        return dsi_unpickle_refuse(u, "an array of NumPy has other data than its shape says");
     bool in_place = bytes->in_place && size == 1;
-    if (!dsi_unpickle_charge(u, in_place ? sizeof(ds_tensor) + sizeof(dsi_storage)
-                                         : bytes->text.n / size * ds_dtype_size(t->dtype)))
+    if (!dsi_unpickle_reserve(u, in_place ? sizeof(ds_tensor) + sizeof(dsi_storage)
+                                          : bytes->text.n / size * ds_dtype_size(t->dtype)))
         return NULL;
     for (size_t i = 0; t->dtype == DS_BOOL && i < bytes->text.n; i++)
         if ((unsigned char)bytes->text.s[i] > 1)
-            return dsi_unpickle_wrong(u, "a bool is neither 0 nor 1"), NULL;
+            return dsi_unpickle_refuse(u, "a bool is neither 0 nor 1");
 
     ds_scope *scope = ds_scope_open();
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
     dsi_view here = {.p = bytes->text.s, .dtype = t->dtype, .n = 1, .d = {n}, .s = {1}};
     ds_tensor *x = in_place ? dsi_borrow(cpu, here) : dsi_new_on(cpu, t->dtype, ds_shape(n));
-    bool fits = x && (in_place || put_elements(ds_data_mut(x), t, bytes->text.s, n, swapped));
+    bool fits = x && (in_place || numpy_put_elements(ds_data_mut(x), t, bytes->text.s, n, swapped));
     if (x && !fits)
         dsi_unpickle_wrong(u, "an array of %s has elements from 2^63 on, which there are not",
                            t->name);
@@ -264,13 +266,13 @@ static ds_tensor *array_of(dsi_unpickler *u, const ds_value *sizes, const ds_val
 }
 
 /* (version, shape, dtype, whether in Fortran's order, bytes) */
-static bool build_array(dsi_unpickler *u, ds_value *array, const ds_value *state)
+static bool numpy_build_array(dsi_unpickler *u, ds_value *array, const ds_value *state)
 {
     if (array->kind != DS_VALUE_NAME || state->items.n != 5 ||
         state->items.at[3]->kind != DS_VALUE_BOOL)
         return dsi_unpickle_wrong(u, "an array of NumPy whose state is not that of one");
     ds_value *const *at = state->items.at;
-    ds_tensor *x = array_of(u, at[1], at[2], at[3]->b, at[4]);
+    ds_tensor *x = numpy_array_of(u, at[1], at[2], at[3]->b, at[4]);
     if (!x) return false;
     dsi_free(array->text.s);
     array->kind = DS_VALUE_TENSOR;
@@ -284,8 +286,8 @@ ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, con
 {
     ds_value *const *at = args->items.at;
     if (args->items.n != 4 || at[3]->kind != DS_VALUE_STRING)
-        return dsi_unpickle_wrong(u, "%s has other arguments than NumPy writes", g->name), NULL;
-    ds_tensor *x = array_of(u, at[2], at[1], !strcmp(at[3]->text.s, "F"), at[0]);
+        return dsi_unpickle_refuse(u, "%s has other arguments than NumPy writes", g->name);
+    ds_tensor *x = numpy_array_of(u, at[2], at[1], !strcmp(at[3]->text.s, "F"), at[0]);
     if (!x) return NULL;
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
     v->class_name = g->class_name;
@@ -298,6 +300,6 @@ bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
     if (state->kind != DS_VALUE_TUPLE)
         return dsi_unpickle_wrong(u, "a NumPy value whose state is no tuple");
     return obj->kind == DS_VALUE_NAME && !strcmp(ds_value_class(obj), "numpy.dtype")
-               ? build_dtype(u, obj, state)
-               : build_array(u, obj, state);
+               ? numpy_build_dtype(u, obj, state)
+               : numpy_build_array(u, obj, state);
 }

@@ -1,5 +1,6 @@
-/* checkpoint/pickle_objects.c: objects of Python's library that a training leaves in its files, as plain values, and
- * objects of classes that nobody here knows.
+/* checkpoint/pickle_objects.c: objects of Python's library that a training
+ * leaves in its files, as plain values, and objects of classes that nobody here
+ * knows.
  *
  *     complex(1.0, 2.0), range(1, 9, 2), slice(...)       a tuple of that class
  *     PosixPath("/", "data", "x")                         a string: /data/x
@@ -7,8 +8,9 @@
  *     timedelta(days, seconds, microseconds)              a float: seconds
  *     Decimal("1.50")                                     that string
  *
- * An object that is not known is, if the caller wants it so, a DS_VALUE_OBJECT: its class's name, what it was made of
- * (0, 1, ...: its arguments, or its items) and its attributes, all as they stand in the pickle. Nothing is run.
+ * An object that is not known is, if the caller wants it so, a DS_VALUE_OBJECT:
+ * its class's name, what it was made of (0, 1, ...: its arguments, or its
+ * items) and its attributes, all as they stand in the pickle. Nothing is run.
  * Source: Lib/_pydatetime.py and Lib/pathlib.py of CPython for what they pickle.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
@@ -21,13 +23,12 @@
 
 typedef dsi_pickle_global Global;
 
-static ds_value *bad_args(dsi_unpickler *u, const Global *g)
+static ds_value *refuse_object_args(dsi_unpickler *u, const Global *g)
 {
-    dsi_unpickle_wrong(u, "%s has other arguments than Python writes", g->name);
-    return NULL;
+    return dsi_unpickle_refuse(u, "%s has other arguments than Python writes", g->name);
 }
 
-static ds_value *text_of(const Global *g, const char *text)
+static ds_value *string_of_class(const Global *g, const char *text)
 {
     ds_value *v = ds_value_string(text);
     v->class_name = g->class_name;
@@ -38,7 +39,7 @@ static ds_value *text_of(const Global *g, const char *text)
 
 ds_value *dsi_object_tuple(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    if (!dsi_unpickle_charge(u, (size_t)args->items.n * sizeof(ds_value *))) return NULL;
+    if (!dsi_unpickle_reserve(u, (size_t)args->items.n * sizeof(ds_value *))) return NULL;
     ds_value *v = ds_value_tuple();
     v->class_name = g->class_name;
     for (int i = 0; i < args->items.n; i++)
@@ -50,34 +51,35 @@ ds_value *dsi_object_complex(dsi_unpickler *u, const Global *g, const ds_value *
 {
     const ds_value *re = dsi_pickle_arg(args, 0), *im = dsi_pickle_arg(args, 1);
     bool good = args->items.n == 2 && re->kind == DS_VALUE_FLOAT && im->kind == DS_VALUE_FLOAT;
-    return good ? dsi_object_tuple(u, g, args) : bad_args(u, g);
+    return good ? dsi_object_tuple(u, g, args) : refuse_object_args(u, g);
 }
 
 ds_value *dsi_object_decimal(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *digits = dsi_pickle_arg(args, 0);
-    if (args->items.n != 1 || digits->kind != DS_VALUE_STRING) return bad_args(u, g);
-    return dsi_unpickle_charge(u, digits->text.n) ? text_of(g, digits->text.s) : NULL;
+    if (args->items.n != 1 || digits->kind != DS_VALUE_STRING) return refuse_object_args(u, g);
+    return dsi_unpickle_reserve(u, digits->text.n) ? string_of_class(g, digits->text.s) : NULL;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------------------------- */
 
-/* Its parts, of which the first one ends in a separator if the path is absolute. */
+/* Its parts, of which the first one ends in a separator if the path is
+ * absolute. */
 ds_value *dsi_object_path(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     char separator = strstr(g->class_name, "Windows") ? '\\' : '/';
     dsi_text t = {0};
     for (int i = 0; i < args->items.n; i++) {
         const ds_value *part = args->items.at[i];
-        bool good = part->kind == DS_VALUE_STRING && dsi_unpickle_charge(u, part->text.n + 1);
+        bool good = part->kind == DS_VALUE_STRING && dsi_unpickle_reserve(u, part->text.n + 1);
         if (!good) {
             dsi_text_free(&t);
-            return bad_args(u, g);
+            return refuse_object_args(u, g);
         }
         if (t.n && t.s[t.n - 1] != separator) dsi_text_add(&t, "%c", separator);
         dsi_text_add(&t, "%s", part->text.s);
     }
-    ds_value *v = text_of(g, t.n ? t.s : ".");
+    ds_value *v = string_of_class(g, t.n ? t.s : ".");
     dsi_text_free(&t);
     return v;
 }
@@ -85,7 +87,7 @@ ds_value *dsi_object_path(dsi_unpickler *u, const Global *g, const ds_value *arg
 /* ---- dates and times ------------------------------------------------------------------------------------------- */
 
 /* A number of Python; false if v is none. */
-static bool number(const ds_value *v, double *x)
+static bool number_of_value(const ds_value *v, double *x)
 {
     if (!v || (v->kind != DS_VALUE_INT && v->kind != DS_VALUE_FLOAT)) return false;
     *x = v->kind == DS_VALUE_INT ? (double)v->i : v->f;
@@ -95,9 +97,10 @@ static bool number(const ds_value *v, double *x)
 ds_value *dsi_object_timedelta(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     double days, seconds, micro;
-    if (args->items.n != 3 || !number(dsi_pickle_arg(args, 0), &days) ||
-        !number(dsi_pickle_arg(args, 1), &seconds) || !number(dsi_pickle_arg(args, 2), &micro))
-        return bad_args(u, g);
+    if (args->items.n != 3 || !number_of_value(dsi_pickle_arg(args, 0), &days) ||
+        !number_of_value(dsi_pickle_arg(args, 1), &seconds) ||
+        !number_of_value(dsi_pickle_arg(args, 2), &micro))
+        return refuse_object_args(u, g);
     ds_value *v = ds_value_float(days * 86400 + seconds + micro / 1e6);
     v->class_name = g->class_name;
     return v;
@@ -108,13 +111,14 @@ ds_value *dsi_object_timezone(dsi_unpickler *u, const Global *g, const ds_value 
 {
     double seconds;
     const ds_value *offset = dsi_pickle_arg(args, 0);
-    if (!number(offset, &seconds) || fabs(seconds) >= 86400) return bad_args(u, g);
+    if (!number_of_value(offset, &seconds) || fabs(seconds) >= 86400)
+        return refuse_object_args(u, g);
     ds_value *v = ds_value_float(seconds);
     v->class_name = g->class_name;
     return v;
 }
 
-static void add_zone(dsi_text *t, double offset)
+static void text_add_zone(dsi_text *t, double offset)
 {
     int64_t seconds = (int64_t)fabs(offset);
     dsi_text_add(t, "%c%02" PRId64 ":%02" PRId64, offset < 0 ? '-' : '+', seconds / 3600,
@@ -122,16 +126,17 @@ static void add_zone(dsi_text *t, double offset)
     if (seconds % 60) dsi_text_add(t, ":%02" PRId64, seconds % 60);
 }
 
-/* hour, minute, second, and three bytes of microseconds; the highest bit of the hour says which of two equal times
- * is meant. */
-static void add_time(dsi_text *t, const unsigned char *p)
+/* hour, minute, second, and three bytes of microseconds; the highest bit of the
+ * hour says which of two equal times is meant. */
+static void text_add_time(dsi_text *t, const unsigned char *p)
 {
     int micro = p[3] << 16 | p[4] << 8 | p[5];
     dsi_text_add(t, "%02d:%02d:%02d", p[0] & 0x7f, p[1], p[2]);
     if (micro) dsi_text_add(t, ".%06d", micro);
 }
 
-/* date: 4 bytes, year (2), month, day; time: 6; datetime: both, with that bit at the month. A zone may follow. */
+/* date: 4 bytes, year (2), month, day; time: 6; datetime: both, with that bit
+ * at the month. A zone may follow. */
 ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *bytes = dsi_pickle_arg(args, 0), *zone = dsi_pickle_arg(args, 1);
@@ -139,14 +144,14 @@ ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value 
     bool zoned = zone && zone->kind == DS_VALUE_FLOAT && zone->class_name &&
                  !strcmp(zone->class_name, "timezone");
     if (!bytes || bytes->kind != DS_VALUE_BYTES || bytes->text.n != want || (zone && !zoned))
-        return bad_args(u, g);
+        return refuse_object_args(u, g);
     const unsigned char *p = (const unsigned char *)bytes->text.s;
     dsi_text t = {0};
     if (want != 6) dsi_text_add(&t, "%04d-%02d-%02d", p[0] << 8 | p[1], p[2] & 0x7f, p[3]);
     if (want == 10) dsi_text_add(&t, "T");
-    if (want != 4) add_time(&t, p + want - 6);
-    if (zoned) add_zone(&t, zone->f);
-    ds_value *v = text_of(g, t.s);
+    if (want != 4) text_add_time(&t, p + want - 6);
+    if (zoned) text_add_zone(&t, zone->f);
+    ds_value *v = string_of_class(g, t.s);
     dsi_text_free(&t);
     return v;
 }
@@ -155,25 +160,26 @@ ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value 
 
 bool dsi_object_append(dsi_unpickler *u, ds_value *object, ds_value *item)
 {
-    return dsi_unpickle_charge(u, DSI_PAIR_CHARGE) &&
+    return dsi_unpickle_reserve(u, DSI_PAIR_BYTES) &&
            dsi_value_put(object, ds_value_int(object->dict->items++), dsi_value_ref(item)) == DS_OK;
 }
 
 ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *args)
 {
-    if (!dsi_unpickle_charge(u, (size_t)args->items.n * DSI_PAIR_CHARGE)) return NULL;
+    if (!dsi_unpickle_reserve(u, (size_t)args->items.n * DSI_PAIR_BYTES)) return NULL;
     ds_value *v = dsi_value_object(dsi_value_ref(name));
     for (int i = 0; i < args->items.n; i++)
         (void)dsi_value_put(v, ds_value_int(v->dict->items++), dsi_value_ref(args->items.at[i]));
     return v;
 }
 
-/* A dict of attributes, or a pair of such; anything else is the attribute "state". */
+/* A dict of attributes, or a pair of such; anything else is the attribute
+ * "state". */
 bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state)
 {
     if (state->kind == DS_VALUE_NONE) return true;
     if (state->kind == DS_VALUE_DICT) {
-        if (!dsi_unpickle_charge(u, (size_t)state->dict->n * DSI_PAIR_CHARGE)) return false;
+        if (!dsi_unpickle_reserve(u, (size_t)state->dict->n * DSI_PAIR_BYTES)) return false;
         for (int i = 0; i < state->dict->n; i++)
             (void)dsi_value_put(object, dsi_value_ref(state->dict->at[i].key),
                                 dsi_value_ref(state->dict->at[i].value));

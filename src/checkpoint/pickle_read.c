@@ -1,10 +1,12 @@
-/* checkpoint/pickle_read.c: the stack machine of Note [Pickles]: the opcodes of protocols 2 to 5.
+/* checkpoint/pickle_read.c: the stack machine of Note [Pickles]: the opcodes of
+ * protocols 2 to 5.
  *
- * Invariants: u->at <= u->bytes, and nothing behind u->bytes is read. The stack and the memo each hold a
- * count of their values. u->marks are heights of the stack that do not fall; opcodes reach only values above
- * the last mark. u->holders holds a count of each list, set, dict and object that was made, also after the
- * stack has dropped it, so that one that holds itself can be emptied and freed. Nothing recurses: a list in
- * a list is on the stack.
+ * Invariants: u->at <= u->bytes, and nothing behind u->bytes is read. The stack
+ * and the memo each hold a count of their values. u->marks are heights of the
+ * stack that do not fall; opcodes reach only values above the last mark.
+ * u->holders holds a count of each list, set, dict and object that was made,
+ * also after the stack has dropped it, so that one that holds itself can be
+ * emptied and freed. Nothing recurses: a list in a list is on the stack.
  * Source: Lib/pickletools.py of CPython.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
@@ -30,7 +32,7 @@ bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
     return false;
 }
 
-bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes)
+bool dsi_unpickle_reserve(dsi_unpickler *u, size_t bytes)
 {
     u->made += bytes;
     size_t most = u->bytes * 16;
@@ -44,18 +46,19 @@ bool dsi_unpickle_charge(dsi_unpickler *u, size_t bytes)
     return dsi_unpickle_wrong(u, "it makes more than 16 times its own size of %zu bytes", u->bytes);
 }
 
-/* What the machine itself takes is in proportion to the pickle, and is charged only where that is too much. */
-static bool charge_slots(dsi_unpickler *u, size_t n)
+/* What the machine itself takes is in proportion to the pickle, and is charged
+ * only where that is too much. */
+static bool reserve_slots(dsi_unpickler *u, size_t n)
 {
-    return !u->max_bytes || dsi_unpickle_charge(u, 2 * n * sizeof(ds_value *));
+    return !u->max_bytes || dsi_unpickle_reserve(u, 2 * n * sizeof(ds_value *));
 }
 
 /* A value, and what it holds of its own at first: a text, items or a dict. */
-static bool charge_value(dsi_unpickler *u, const ds_value *v)
+static bool reserve_value(dsi_unpickler *u, const ds_value *v)
 {
     bool more = v->kind > DS_VALUE_FLOAT && !v->in_place;
     bool fresh = u->max_bytes && v->refs == 1;
-    return !fresh || dsi_unpickle_charge(u, sizeof *v + (more ? 3 * sizeof *v : 0));
+    return !fresh || dsi_unpickle_reserve(u, sizeof *v + (more ? 3 * sizeof *v : 0));
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */
@@ -64,9 +67,9 @@ static bool charge_value(dsi_unpickler *u, const ds_value *v)
 static const uint8_t *unpickle_bytes(dsi_unpickler *u, uint64_t n)
 {
     if (n > u->bytes - u->at) {
-        dsi_unpickle_wrong(u, "wants %llu bytes more, %zu are there: it was cut off or damaged",
-                           (unsigned long long)n, u->bytes - u->at);
-        return NULL;
+        return dsi_unpickle_refuse(
+            u, "wants %llu bytes more, %zu are there: it was cut off or damaged",
+            (unsigned long long)n, u->bytes - u->at);
     }
     u->at += n;
     return u->p + u->at - n;
@@ -80,15 +83,15 @@ static bool unpickle_number(dsi_unpickler *u, int bytes, uint64_t *out)
     return p != NULL;
 }
 
-/* The text up to the end of the line, which takes the 0's place; NULL with the message. */
+/* The text up to the end of the line, which takes the 0's place; NULL with the
+ * message. */
 static char *unpickle_line(dsi_unpickler *u)
 {
     size_t left = u->bytes - u->at;
     const uint8_t *line = u->p + u->at,
                   *end = memchr(line, '\n', left < MAX_LINE ? left : MAX_LINE);
     if (!end || memchr(line, 0, (size_t)(end - line))) {
-        dsi_unpickle_wrong(u, "a name has no end");
-        return NULL;
+        return dsi_unpickle_refuse(u, "a name has no end");
     }
     size_t n = (size_t)(end - line);
     char *text = dsi_alloc(n + 1);
@@ -99,11 +102,12 @@ static char *unpickle_line(dsi_unpickler *u)
 
 /* ---- stack ------------------------------------------------------------------------------------------------- */
 
-/* Takes v; false if it is NULL, which has its message. New values that may come to hold themselves are noted. */
+/* Takes v; false if it is NULL, which has its message. New values that may come
+ * to hold themselves are noted. */
 static bool stack_push(dsi_unpickler *u, ds_value *v)
 {
     if (!v) return false;
-    if (!charge_value(u, v) || !charge_slots(u, 1)) {
+    if (!reserve_value(u, v) || !reserve_slots(u, 1)) {
         ds_value_free(v);
         return false;
     }
@@ -156,7 +160,8 @@ static bool stack_gather(dsi_unpickler *u, int kind, int n)
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
 
-/* Bytes that are not copied, if the caller has asked for that and they are worth it; else NULL. */
+/* Bytes that are not copied, if the caller has asked for that and they are
+ * worth it; else NULL. */
 static ds_value *bytes_in_place(const dsi_unpickler *u, const uint8_t *p, uint64_t n)
 {
     if (!u->in_place || n <= SHORT_TEXT) return NULL;
@@ -223,7 +228,7 @@ static bool push_long(dsi_unpickler *u, int length_bytes)
     if (n > MAX_INT_BYTES)
         return dsi_unpickle_wrong(u, "an int of %llu bytes: at most %d are read",
                                   (unsigned long long)n, MAX_INT_BYTES);
-    if (n > 8) return charge_slots(u, n) && stack_push(u, big_int_of(p, n));
+    if (n > 8) return reserve_slots(u, n) && stack_push(u, big_int_of(p, n));
     for (size_t i = 0; i < 8; i++) /* with the sign to the left */
         low |= (uint64_t)(i < n ? p[i] : n && p[n - 1] & 0x80 ? 0xff : 0) << 8 * i;
     return stack_push(u, ds_value_int((int64_t)low));
@@ -239,7 +244,8 @@ static bool push_float(dsi_unpickler *u)
     return p && stack_push(u, ds_value_float(f));
 }
 
-/* As in Python, numbers of one byte are one value each, however often they occur: labels, say. */
+/* As in Python, numbers of one byte are one value each, however often they
+ * occur: labels, say. */
 static bool push_int(dsi_unpickler *u, int bytes)
 {
     uint64_t x;
@@ -259,7 +265,7 @@ static bool memo_put(dsi_unpickler *u, uint64_t i)
     if (!stack_has(u, 1)) return false;
     if (i > u->bytes) return dsi_unpickle_wrong(u, "memo number %llu", (unsigned long long)i);
     uint64_t used = (uint64_t)u->memo.n;
-    if (i >= used && !charge_slots(u, (size_t)(i + 1 - used))) return false;
+    if (i >= used && !reserve_slots(u, (size_t)(i + 1 - used))) return false;
     while ((uint64_t)u->memo.n <= i) dsi_list_add(&u->memo, NULL);
     ds_value_free(u->memo.at[i]);
     u->memo.at[i] = dsi_value_ref(stack_top(u, 0));
@@ -314,7 +320,7 @@ static bool set_dict_items(dsi_unpickler *u, int n)
     if (n % 2 || !dsi_value_has_keys(into))
         return dsi_unpickle_wrong(u, "%d keys and items for a value of class %s", n,
                                   ds_value_class(into));
-    if (!charge_slots(u, 4 * (size_t)n)) return false;
+    if (!reserve_slots(u, 4 * (size_t)n)) return false;
     for (int i = u->stack.n - n; i < u->stack.n; i += 2) {
         if (!dsi_value_is_key(u->stack.at[i]) && !wrap_key(u, i)) return false;
         ds_value *key = dsi_value_ref(u->stack.at[i]), *item = dsi_value_ref(u->stack.at[i + 1]);
@@ -347,7 +353,8 @@ static bool push_named_global(dsi_unpickler *u)
     return stack_push(u, v);
 }
 
-/* REDUCE and NEWOBJ: the callable and the tuple of its arguments become what the call gives. */
+/* REDUCE and NEWOBJ: the callable and the tuple of its arguments become what
+ * the call gives. */
 static bool push_call(dsi_unpickler *u)
 {
     if (!stack_has(u, 2)) return false;
@@ -359,7 +366,8 @@ static bool push_call(dsi_unpickler *u)
     return stack_push(u, v);
 }
 
-/* NEWOBJ_EX: with named arguments, which only an object that is not known takes: as attributes. */
+/* NEWOBJ_EX: with named arguments, which only an object that is not known
+ * takes: as attributes. */
 static bool push_call_named(dsi_unpickler *u)
 {
     if (!stack_has(u, 3)) return false;
@@ -403,7 +411,7 @@ static bool memo_numbered(dsi_unpickler *u, int bytes, bool (*f)(dsi_unpickler *
 
 static bool stack_mark(dsi_unpickler *u)
 {
-    if (!charge_slots(u, 1)) return false;
+    if (!reserve_slots(u, 1)) return false;
     dsi_list_add(&u->marks, u->stack.n);
     return true;
 }

@@ -1,8 +1,10 @@
-/* checkpoint/pickle_write.c: a nested value as a pickle, in the opcodes that torch.load(weights_only=True)
- * reads: those of protocol 2 that torch.save itself uses.
+/* checkpoint/pickle_write.c: a nested value as a pickle, in the opcodes that
+ * torch.load(weights_only=True) reads: those of protocol 2 that torch.save
+ * itself uses.
  *
- * What comes again is named by its number in the memo: classes and functions, texts. A list that is in two
- * places is written twice; tensors stay shared by their storage.
+ * What comes again is named by its number in the memo: classes and functions,
+ * texts. A list that is in two places is written twice; tensors stay shared by
+ * their storage.
  * Source: Lib/pickletools.py of CPython; torch/serialization.py, torch/_utils.py.
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
@@ -14,93 +16,94 @@
 typedef struct Pickler {
     dsi_text *out;
     const char *what;
-    const dsi_stored *stored;
+    const dsi_save_plan *stored;
     int next_tensor; /* of stored: they come in the order of the walk that planned them */
     dsi_map memo;    /* what was written already -> 1 + its number */
 } Pickler;
 
-static void op(Pickler *p, char code) { dsi_text_add_bytes(p->out, &code, 1); }
+static void write_opcode(Pickler *p, char code) { dsi_text_add_bytes(p->out, &code, 1); }
 
-static void number(Pickler *p, uint64_t x, int bytes)
+static void write_number(Pickler *p, uint64_t x, int bytes)
 {
-    for (int i = 0; i < bytes; i++) op(p, (char)(x >> 8 * i));
+    for (int i = 0; i < bytes; i++) write_opcode(p, (char)(x >> 8 * i));
 }
 
 /* ---- memo ---------------------------------------------------------------------------------------------- */
 
-/* Whether what is known by that name came already: then it is on the stack now. Else the caller writes it
- * and calls remember. */
-static bool recall(Pickler *p, const char *name)
+/* Whether what is known by that name came already: then it is on the stack now.
+ * Else the caller writes it and calls remember. */
+static bool memo_recall(Pickler *p, const char *name)
 {
     uintptr_t known = (uintptr_t)dsi_map_get(&p->memo, name);
     if (!known) return false;
     bool small = known - 1 < 256;
-    op(p, small ? 'h' : 'j'); /* BINGET, LONG_BINGET */
-    number(p, known - 1, small ? 1 : 4);
+    write_opcode(p, small ? 'h' : 'j'); /* BINGET, LONG_BINGET */
+    write_number(p, known - 1, small ? 1 : 4);
     return true;
 }
 
-static void remember(Pickler *p, const char *name)
+static void memo_remember(Pickler *p, const char *name)
 {
     uintptr_t n = (uintptr_t)p->memo.n;
     dsi_map_set(&p->memo, name, (void *)(n + 1));
-    op(p, n < 256 ? 'q' : 'r'); /* BINPUT, LONG_BINPUT */
-    number(p, n, n < 256 ? 1 : 4);
+    write_opcode(p, n < 256 ? 'q' : 'r'); /* BINPUT, LONG_BINPUT */
+    write_number(p, n, n < 256 ? 1 : 4);
 }
 
 /* "torch._utils\n_rebuild_tensor_v2\n" */
-static void global(Pickler *p, const char *lines)
+static void write_global(Pickler *p, const char *lines)
 {
-    if (recall(p, lines)) return;
-    op(p, 'c'); /* GLOBAL */
+    if (memo_recall(p, lines)) return;
+    write_opcode(p, 'c'); /* GLOBAL */
     dsi_text_add(p->out, "%s", lines);
-    remember(p, lines);
+    memo_remember(p, lines);
 }
 
 /* ---- scalars --------------------------------------------------------------------------------------------- */
 
-static void string(Pickler *p, const char *s, size_t n)
+static void write_string(Pickler *p, const char *s, size_t n)
 {
-    op(p, 'X'); /* BINUNICODE */
-    number(p, n, 4);
+    write_opcode(p, 'X'); /* BINUNICODE */
+    write_number(p, n, 4);
     dsi_text_add_bytes(p->out, s, n);
 }
 
-static void known_string(Pickler *p, const char *s)
+static void write_known_string(Pickler *p, const char *s)
 {
-    if (recall(p, s)) return;
-    string(p, s, strlen(s));
-    remember(p, s);
+    if (memo_recall(p, s)) return;
+    write_string(p, s, strlen(s));
+    memo_remember(p, s);
 }
 
-static void integer(Pickler *p, int64_t i)
+static void write_int(Pickler *p, int64_t i)
 {
     if (i >= 0 && i < 256) {
-        op(p, 'K'); /* BININT1 */
-        number(p, (uint64_t)i, 1);
+        write_opcode(p, 'K'); /* BININT1 */
+        write_number(p, (uint64_t)i, 1);
     } else if (i >= 0 && i < 65536) {
-        op(p, 'M'); /* BININT2 */
-        number(p, (uint64_t)i, 2);
+        write_opcode(p, 'M'); /* BININT2 */
+        write_number(p, (uint64_t)i, 2);
     } else if (i >= INT32_MIN && i <= INT32_MAX) {
-        op(p, 'J'); /* BININT */
-        number(p, (uint64_t)i, 4);
+        write_opcode(p, 'J'); /* BININT */
+        write_number(p, (uint64_t)i, 4);
     } else {
-        op(p, '\x8a'); /* LONG1 */
-        op(p, 8);
-        number(p, (uint64_t)i, 8);
+        write_opcode(p, '\x8a'); /* LONG1 */
+        write_opcode(p, 8);
+        write_number(p, (uint64_t)i, 8);
     }
 }
 
-static void real(Pickler *p, double f)
+static void write_float(Pickler *p, double f)
 {
     uint64_t bits;
     memcpy(&bits, &f, sizeof bits);
-    op(p, 'G'); /* BINFLOAT: highest byte first */
-    for (int i = 7; i >= 0; i--) op(p, (char)(bits >> 8 * i));
+    write_opcode(p, 'G'); /* BINFLOAT: highest byte first */
+    for (int i = 7; i >= 0; i--) write_opcode(p, (char)(bits >> 8 * i));
 }
 
-/* Decimal digits as LONG1: a two's complement, lowest byte first, of up to 255 bytes. */
-static bool big_integer(Pickler *p, const ds_value *v)
+/* Decimal digits as LONG1: a two's complement, lowest byte first, of up to 255
+ * bytes. */
+static bool write_big_int(Pickler *p, const ds_value *v)
 {
     unsigned char bytes[256] = {0};
     bool minus = v->text.s[0] == '-';
@@ -122,14 +125,15 @@ static bool big_integer(Pickler *p, const ds_value *v)
         bytes[i] = (unsigned char)byte;
         borrow = byte >> 8;
     }
-    op(p, '\x8a');
-    op(p, '\xff');
+    write_opcode(p, '\x8a');
+    write_opcode(p, '\xff');
     dsi_text_add_bytes(p->out, bytes, 255);
     return true;
 }
 
-/* Protocol 2 has no bytes: Python writes them as text of the first 256 characters, to be encoded. */
-static void byte_string(Pickler *p, const ds_value *v)
+/* Protocol 2 has no bytes: Python writes them as text of the first 256
+ * characters, to be encoded. */
+static void write_bytes(Pickler *p, const ds_value *v)
 {
     dsi_text t = {0};
     for (size_t i = 0; i < v->text.n; i++) {
@@ -137,29 +141,29 @@ static void byte_string(Pickler *p, const ds_value *v)
         char pair[2] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
         dsi_text_add_bytes(&t, c < 0x80 ? (char *)&c : pair, c < 0x80 ? 1 : 2);
     }
-    global(p, "_codecs\nencode\n");
-    string(p, t.s, t.n);
-    known_string(p, "latin1");
-    op(p, '\x86'); /* TUPLE2 */
-    op(p, 'R');    /* REDUCE */
+    write_global(p, "_codecs\nencode\n");
+    write_string(p, t.s, t.n);
+    write_known_string(p, "latin1");
+    write_opcode(p, '\x86'); /* TUPLE2 */
+    write_opcode(p, 'R');    /* REDUCE */
     dsi_text_free(&t);
 }
 
 /* "torch.float16"; "torch.strided", which torch.load takes from a function only */
-static void name(Pickler *p, const ds_value *v)
+static void write_class_name(Pickler *p, const ds_value *v)
 {
     if (v->class_name && !strcmp(v->class_name, "layout")) {
-        global(p, "torch.serialization\n_get_layout\n");
-        known_string(p, v->text.s);
-        op(p, '\x85'); /* TUPLE1 */
-        op(p, 'R');
+        write_global(p, "torch.serialization\n_get_layout\n");
+        write_known_string(p, v->text.s);
+        write_opcode(p, '\x85'); /* TUPLE1 */
+        write_opcode(p, 'R');
         return;
     }
     const char *dot = strrchr(v->text.s, '.');
     dsi_text lines = {0};
     dsi_text_add(&lines, "%.*s\n%s\n", dot ? (int)(dot - v->text.s) : 0, v->text.s,
                  dot ? dot + 1 : v->text.s);
-    global(p, lines.s);
+    write_global(p, lines.s);
     dsi_text_free(&lines);
 }
 
@@ -194,184 +198,187 @@ const char *dsi_torch_storage(ds_dtype dtype)
     return names[dtype];
 }
 
-static void integers(Pickler *p, const int64_t *at, int n)
+static void write_int_tuple(Pickler *p, const int64_t *at, int n)
 {
     static const char code[] = {')', '\x85', '\x86', '\x87'}; /* EMPTY_TUPLE, TUPLE1, 2, 3 */
-    if (n > 3) op(p, '(');                                    /* MARK */
-    for (int i = 0; i < n; i++) integer(p, at[i]);
-    op(p, n > 3 ? 't' : code[n]); /* TUPLE */
+    if (n > 3) write_opcode(p, '(');                          /* MARK */
+    for (int i = 0; i < n; i++) write_int(p, at[i]);
+    write_opcode(p, n > 3 ? 't' : code[n]); /* TUPLE */
 }
 
-/* ("storage", FloatStorage, "0", "cpu", numel), which torch.load gives to its persistent_load. */
-static void storage(Pickler *p, int i)
+/* ("storage", FloatStorage, "0", "cpu", numel), which torch.load gives to its
+ * persistent_load. */
+static void write_storage(Pickler *p, int i)
 {
-    const dsi_stored_storage *s = &p->stored->storages.at[i];
+    const dsi_planned_storage *s = &p->stored->storages.at[i];
     char text[64];
-    op(p, '(');
-    known_string(p, "storage");
+    write_opcode(p, '(');
+    write_known_string(p, "storage");
     snprintf(text, sizeof text, "torch\n%s\n", dsi_torch_storage(s->dtype));
-    global(p, text);
+    write_global(p, text);
     snprintf(text, sizeof text, "%d", i);
-    string(p, text, strlen(text));
-    known_string(p, "cpu");
-    integer(p, s->numel);
-    op(p, 't');
-    op(p, 'Q'); /* BINPERSID */
+    write_string(p, text, strlen(text));
+    write_known_string(p, "cpu");
+    write_int(p, s->numel);
+    write_opcode(p, 't');
+    write_opcode(p, 'Q'); /* BINPERSID */
 }
 
-static void no_hooks(Pickler *p)
+static void write_no_hooks(Pickler *p)
 {
-    global(p, "collections\nOrderedDict\n");
-    op(p, ')');
-    op(p, 'R');
+    write_global(p, "collections\nOrderedDict\n");
+    write_opcode(p, ')');
+    write_opcode(p, 'R');
 }
 
-static void tensor(Pickler *p, const ds_value *v)
+static void write_tensor(Pickler *p, const ds_value *v)
 {
-    const dsi_stored_tensor *x = &p->stored->tensors.at[p->next_tensor++];
+    const dsi_planned_tensor *x = &p->stored->tensors.at[p->next_tensor++];
     DSI_ASSERT(x->value == v);
     bool parameter = v->class_name && !strcmp(v->class_name, "Parameter");
     char flag = v->requires_grad ? '\x88' : '\x89'; /* NEWTRUE, NEWFALSE */
     if (parameter) {
-        global(p, "torch._utils\n_rebuild_parameter\n");
-        op(p, '(');
+        write_global(p, "torch._utils\n_rebuild_parameter\n");
+        write_opcode(p, '(');
     }
-    global(p, "torch._utils\n_rebuild_tensor_v2\n");
-    op(p, '(');
-    storage(p, x->storage);
-    integer(p, x->offset);
-    integers(p, x->shape.d, x->shape.n);
-    integers(p, x->stride, x->shape.n);
-    op(p, parameter ? '\x89' : flag);
-    no_hooks(p);
-    op(p, 't');
-    op(p, 'R');
+    write_global(p, "torch._utils\n_rebuild_tensor_v2\n");
+    write_opcode(p, '(');
+    write_storage(p, x->storage);
+    write_int(p, x->offset);
+    write_int_tuple(p, x->shape.d, x->shape.n);
+    write_int_tuple(p, x->stride, x->shape.n);
+    write_opcode(p, parameter ? '\x89' : flag);
+    write_no_hooks(p);
+    write_opcode(p, 't');
+    write_opcode(p, 'R');
     if (!parameter) return;
-    op(p, flag);
-    no_hooks(p);
-    op(p, 't');
-    op(p, 'R');
+    write_opcode(p, flag);
+    write_no_hooks(p);
+    write_opcode(p, 't');
+    write_opcode(p, 'R');
 }
 
 /* ---- lists --------------------------------------------------------------------------------------------------- */
 
-static bool value(Pickler *p, const ds_value *v);
+static bool write_value(Pickler *p, const ds_value *v);
 
-static bool items(Pickler *p, const ds_value *v)
+static bool write_items(Pickler *p, const ds_value *v)
 {
     for (int i = 0; i < v->items.n; i++)
-        if (!value(p, v->items.at[i])) return false;
+        if (!write_value(p, v->items.at[i])) return false;
     return true;
 }
 
-static bool list(Pickler *p, const ds_value *v)
+static bool write_list(Pickler *p, const ds_value *v)
 {
-    op(p, ']'); /* EMPTY_LIST */
+    write_opcode(p, ']'); /* EMPTY_LIST */
     if (!v->items.n) return true;
-    op(p, '(');
-    if (!items(p, v)) return false;
-    op(p, 'e'); /* APPENDS */
+    write_opcode(p, '(');
+    if (!write_items(p, v)) return false;
+    write_opcode(p, 'e'); /* APPENDS */
     return true;
 }
 
-static bool tuple(Pickler *p, const ds_value *v)
+static bool write_tuple(Pickler *p, const ds_value *v)
 {
     bool size = v->class_name && !strcmp(v->class_name, "Size");
     bool complex = v->class_name && !strncmp(v->class_name, "complex", 7) && v->items.n == 2;
     if (size) {
-        global(p, "torch\nSize\n");
-        op(p, '(');
+        write_global(p, "torch\nSize\n");
+        write_opcode(p, '(');
     }
-    if (complex) global(p, "__builtin__\ncomplex\n");
-    if (v->items.n) op(p, '(');
-    if (!items(p, v)) return false;
-    op(p, v->items.n ? 't' : ')');
-    if (size) op(p, 't');
-    if (size || complex) op(p, 'R');
+    if (complex) write_global(p, "__builtin__\ncomplex\n");
+    if (v->items.n) write_opcode(p, '(');
+    if (!write_items(p, v)) return false;
+    write_opcode(p, v->items.n ? 't' : ')');
+    if (size) write_opcode(p, 't');
+    if (size || complex) write_opcode(p, 'R');
     return true;
 }
 
-static bool set(Pickler *p, const ds_value *v)
+static bool write_set(Pickler *p, const ds_value *v)
 {
-    global(p, "__builtin__\nset\n");
-    op(p, '(');
-    if (!list(p, v)) return false;
-    op(p, 't');
-    op(p, 'R');
+    write_global(p, "__builtin__\nset\n");
+    write_opcode(p, '(');
+    if (!write_list(p, v)) return false;
+    write_opcode(p, 't');
+    write_opcode(p, 'R');
     return true;
 }
 
-static bool dict(Pickler *p, const ds_value *v)
+static bool write_dict(Pickler *p, const ds_value *v)
 {
     if (v->class_name && !strcmp(v->class_name, "OrderedDict"))
-        no_hooks(p); /* an empty OrderedDict */
+        write_no_hooks(p); /* an empty OrderedDict */
     else
-        op(p, '}'); /* EMPTY_DICT */
+        write_opcode(p, '}'); /* EMPTY_DICT */
     if (!v->dict->n) return true;
-    op(p, '(');
+    write_opcode(p, '(');
     for (int i = 0; i < v->dict->n; i++)
-        if (!value(p, v->dict->at[i].key) || !value(p, v->dict->at[i].value)) return false;
-    op(p, 'u'); /* SETITEMS */
+        if (!write_value(p, v->dict->at[i].key) || !write_value(p, v->dict->at[i].value))
+            return false;
+    write_opcode(p, 'u'); /* SETITEMS */
     return true;
 }
 
-static bool text(Pickler *p, const ds_value *v)
+static bool write_text(Pickler *p, const ds_value *v)
 {
-    if (v->kind == DS_VALUE_BIG_INT) return big_integer(p, v);
+    if (v->kind == DS_VALUE_BIG_INT) return write_big_int(p, v);
     if (v->kind == DS_VALUE_BYTES)
-        byte_string(p, v);
+        write_bytes(p, v);
     else
-        string(p, v->text.s, v->text.n);
+        write_string(p, v->text.s, v->text.n);
     return true;
 }
 
 /* One that several lists hold is written once. */
-static bool shared_text(Pickler *p, const ds_value *v)
+static bool write_shared_text(Pickler *p, const ds_value *v)
 {
     char address[32];
     snprintf(address, sizeof address, "%p", (const void *)v);
-    if (recall(p, address)) return true;
-    if (!text(p, v)) return false;
-    remember(p, address);
+    if (memo_recall(p, address)) return true;
+    if (!write_text(p, v)) return false;
+    memo_remember(p, address);
     return true;
 }
 
-static bool value(Pickler *p, const ds_value *v)
+static bool write_value(Pickler *p, const ds_value *v)
 {
     switch (v->kind) {
     case DS_VALUE_NONE:
-        return op(p, 'N'), true;
+        return write_opcode(p, 'N'), true;
     case DS_VALUE_BOOL:
-        return op(p, v->b ? '\x88' : '\x89'), true;
+        return write_opcode(p, v->b ? '\x88' : '\x89'), true;
     case DS_VALUE_INT:
-        return integer(p, v->i), true;
+        return write_int(p, v->i), true;
     case DS_VALUE_FLOAT:
-        return real(p, v->f), true;
+        return write_float(p, v->f), true;
     case DS_VALUE_STRING:
     case DS_VALUE_BYTES:
     case DS_VALUE_BIG_INT:
-        return v->refs > 1 ? shared_text(p, v) : text(p, v);
+        return v->refs > 1 ? write_shared_text(p, v) : write_text(p, v);
     case DS_VALUE_NAME:
-        return name(p, v), true;
+        return write_class_name(p, v), true;
     case DS_VALUE_TENSOR:
-        return tensor(p, v), true;
+        return write_tensor(p, v), true;
     case DS_VALUE_LIST:
-        return list(p, v);
+        return write_list(p, v);
     case DS_VALUE_TUPLE:
-        return tuple(p, v);
+        return write_tuple(p, v);
     case DS_VALUE_SET:
-        return set(p, v);
+        return write_set(p, v);
     default:
-        return dict(p, v);
+        return write_dict(p, v);
     }
 }
 
-bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v, const dsi_stored *stored)
+bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v,
+                      const dsi_save_plan *stored)
 {
     Pickler p = {.out = out, .what = what, .stored = stored};
     dsi_text_add_bytes(out, "\x80\2", 2); /* PROTO 2 */
-    bool ok = value(&p, v);
-    op(&p, '.'); /* STOP */
+    bool ok = write_value(&p, v);
+    write_opcode(&p, '.'); /* STOP */
     dsi_map_free(&p.memo);
     return ok;
 }

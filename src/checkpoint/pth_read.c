@@ -1,4 +1,5 @@
-/* checkpoint/pth_read.c: a file of torch.save: its pickle, and the bytes of its storages.
+/* checkpoint/pth_read.c: a file of torch.save: its pickle, and the bytes of its
+ * storages.
  *
  * Since PyTorch 1.6 a file is a zip archive (pth_write.c). Before it was
  *
@@ -9,8 +10,9 @@
  *     pickle    the keys of its storages, a list
  *     8 bytes, elements        of each storage in the list's order: how many, and they
  *
- * The tensors of a large file lie where it is mapped, if their elements are aligned there, as in archives that
- * PyTorch wrote. Check sums of what the value uses are compared.
+ * The tensors of a large file lie where it is mapped, if their elements are
+ * aligned there, as in archives that PyTorch wrote. Check sums of what the
+ * value uses are compared.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "base/mapping.h"
@@ -38,8 +40,8 @@ typedef struct Reader {
     bool trusted; /* check sums of tensors were compared already */
 } Reader;
 
-static bool wrong(const Reader *r, const char *format, ...) DS_PRINTF(2, 3);
-static bool wrong(const Reader *r, const char *format, ...)
+static bool pth_wrong(const Reader *r, const char *format, ...) DS_PRINTF(2, 3);
+static bool pth_wrong(const Reader *r, const char *format, ...)
 {
     dsi_text t = {0};
     va_list args;
@@ -64,20 +66,21 @@ static void swap_elements(unsigned char *p, int64_t n, size_t size)
 }
 
 /* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
-static bool are_bools(const unsigned char *p, int64_t n)
+static bool storage_are_bools(const unsigned char *p, int64_t n)
 {
     int64_t i = 0;
     while (i < n && p[i] <= 1) i++;
     return i == n;
 }
 
-/* Makes s->flat of its bytes: where they lie, if they are part of a mapped file, or a copy. */
-static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const uint8_t *bytes,
-                 bool in_file)
+/* Makes s->flat of its bytes: where they lie, if they are part of a mapped
+ * file, or a copy. */
+static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
+                         const uint8_t *bytes, bool in_file)
 {
     size_t size = ds_dtype_size(dtype), n = (size_t)s->numel * size;
-    if (dtype == DS_BOOL && !are_bools(bytes, s->numel))
-        return wrong(r, "storage %.40s: a bool is neither 0 nor 1", s->key);
+    if (dtype == DS_BOOL && !storage_are_bools(bytes, s->numel))
+        return pth_wrong(r, "storage %.40s: a bool is neither 0 nor 1", s->key);
     ds_scope *scope = ds_scope_open();
     bool borrow = in_file && r->file->mapped && !r->swapped && n >= BORROW_BYTES &&
                   (uintptr_t)bytes % size == 0;
@@ -97,22 +100,24 @@ static bool fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype, const u
     return s->flat != NULL;
 }
 
-/* Whether s, of a dtype that is ours, has that many bytes; *known: whether it is ours. */
-static bool check_size(const Reader *r, const dsi_pickle_storage *s, uint64_t bytes,
-                       ds_dtype *dtype, bool *known)
+/* Whether s, of a dtype that is ours, has that many bytes; *known: whether it
+ * is ours. */
+static bool storage_check_size(const Reader *r, const dsi_pickle_storage *s, uint64_t bytes,
+                               ds_dtype *dtype, bool *known)
 {
     *dtype = DS_U8;
     *known = s->dtype ? dsi_torch_dtype_named(s->dtype, dtype) : !r->swapped;
     if (!*known) return true; /* settling refuses the tensor, with its path */
     size_t size = ds_dtype_size(*dtype);
     if (bytes % size == 0 && bytes / size == (uint64_t)s->numel) return true;
-    return wrong(r, "storage %.40s has %" PRIu64 " bytes, %" PRId64 " elements of %s are expected",
-                 s->key, bytes, s->numel, s->dtype ? s->dtype : "bytes");
+    return pth_wrong(r,
+                     "storage %.40s has %" PRIu64 " bytes, %" PRId64 " elements of %s are expected",
+                     s->key, bytes, s->numel, s->dtype ? s->dtype : "bytes");
 }
 
 /* ---- archives ------------------------------------------------------------------------------------------------ */
 
-static const dsi_zip_entry_at *entry(const dsi_zip *z, const char *folder, const char *name)
+static const dsi_zip_entry_at *archive_entry(const dsi_zip *z, const char *folder, const char *name)
 {
     dsi_text path = {0};
     dsi_text_add(&path, "%s/%s", folder, name);
@@ -122,58 +127,59 @@ static const dsi_zip_entry_at *entry(const dsi_zip *z, const char *folder, const
 }
 
 /* The folder that all entries lie in, to be freed; NULL with the message. */
-static char *find_folder(const Reader *r, const dsi_zip *z)
+static char *archive_find_folder(const Reader *r, const dsi_zip *z)
 {
     for (int i = 0; i < z->n; i++) {
         const char *slash = strchr(z->at[i].name, '/');
         if (!slash || strcmp(slash, "/data.pkl") != 0) continue;
         char *folder = dsi_strdup(z->at[i].name);
         folder[slash - z->at[i].name] = 0;
-        if (!entry(z, folder, "constants.pkl")) return folder;
-        wrong(r,
-              "a program of TorchScript (torch.jit.save): save its state_dict() with torch.save");
+        if (!archive_entry(z, folder, "constants.pkl")) return folder;
+        pth_wrong(
+            r, "a program of TorchScript (torch.jit.save): save its state_dict() with torch.save");
         dsi_free(folder);
         return NULL;
     }
-    wrong(r, "a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it");
+    pth_wrong(r, "a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it");
     return NULL;
 }
 
-/* PyTorch refuses what lies beside the folder too: which of two folders is meant, nobody knows. */
-static bool all_in(const Reader *r, const dsi_zip *z, const char *folder)
+/* PyTorch refuses what lies beside the folder too: which of two folders is
+ * meant, nobody knows. */
+static bool archive_is_one_folder(const Reader *r, const dsi_zip *z, const char *folder)
 {
     size_t n = strlen(folder);
     for (int i = 0; i < z->n; i++)
         if (strncmp(z->at[i].name, folder, n) != 0 || z->at[i].name[n] != '/')
-            return wrong(r, "entry %.100s of the archive is not in its folder %.100s",
-                         z->at[i].name, folder);
+            return pth_wrong(r, "entry %.100s of the archive is not in its folder %.100s",
+                             z->at[i].name, folder);
     return true;
 }
 
 /* The small entries that say how to read the others. */
-static bool read_form(Reader *r, const dsi_zip *z, const char *folder)
+static bool archive_read_form(Reader *r, const dsi_zip *z, const char *folder)
 {
-    const dsi_zip_entry_at *version = entry(z, folder, "version"),
-                           *order = entry(z, folder, "byteorder");
-    if (!version) return wrong(r, "there is no %.100s/version in the archive", folder);
+    const dsi_zip_entry_at *version = archive_entry(z, folder, "version"),
+                           *order = archive_entry(z, folder, "byteorder");
+    if (!version) return pth_wrong(r, "there is no %.100s/version in the archive", folder);
     uint8_t *text = dsi_zip_unpack(r->what, version);
     if (!text) return false;
     text[version->bytes] = 0;
     long number = strtol((char *)text, NULL, 10);
     free(text);
     if (number < 1 || number > 10)
-        return wrong(r, "version %ld of the format: 1 to 10 are known", number);
+        return pth_wrong(r, "version %ld of the format: 1 to 10 are known", number);
     if (!order) return true; /* it is younger than the format */
     text = dsi_zip_unpack(r->what, order);
     if (!text) return false;
     r->swapped = order->bytes == 3 && !memcmp(text, "big", 3);
     bool ok = r->swapped || (order->bytes == 6 && !memcmp(text, "little", 6));
     free(text);
-    return ok || wrong(r, "the byte order is neither little nor big");
+    return ok || pth_wrong(r, "the byte order is neither little nor big");
 }
 
 /* The data's check sum. */
-static bool sum_of(const Reader *r, const dsi_zip_entry_at *e, uint32_t *crc)
+static bool archive_entry_sum(const Reader *r, const dsi_zip_entry_at *e, uint32_t *crc)
 {
     if (dsi_mapping_sum(r->file, r->fd, (size_t)(e->data - r->file->p), e->bytes, r->glance, crc))
         return true;
@@ -182,34 +188,37 @@ static bool sum_of(const Reader *r, const dsi_zip_entry_at *e, uint32_t *crc)
     return false;
 }
 
-static bool check_entry(const Reader *r, const dsi_zip_entry_at *e)
+static bool archive_check_entry(const Reader *r, const dsi_zip_entry_at *e)
 {
     uint32_t crc;
-    return e->unchecked || (sum_of(r, e, &crc) && dsi_zip_check(r->what, e, crc));
+    return e->unchecked || (archive_entry_sum(r, e, &crc) && dsi_zip_check(r->what, e, crc));
 }
 
-static bool read_storage(Reader *r, const dsi_zip *z, const char *folder, dsi_pickle_storage *s)
+static bool archive_read_storage(Reader *r, const dsi_zip *z, const char *folder,
+                                 dsi_pickle_storage *s)
 {
     dsi_text name = {0};
     dsi_text_add(&name, "data/%s", s->key);
-    const dsi_zip_entry_at *e = entry(z, folder, name.s);
+    const dsi_zip_entry_at *e = archive_entry(z, folder, name.s);
     dsi_text_free(&name);
     ds_dtype dtype = DS_F32;
     bool known = false;
-    if (!e) return wrong(r, "storage data/%.40s is missing in the archive", s->key);
-    if (!check_size(r, s, e->bytes, &dtype, &known)) return false;
+    if (!e) return pth_wrong(r, "storage data/%.40s is missing in the archive", s->key);
+    if (!storage_check_size(r, s, e->bytes, &dtype, &known)) return false;
     if (!known) return true;
-    if (!e->deflated) return (r->trusted || check_entry(r, e)) && fill(r, s, dtype, e->data, true);
+    if (!e->deflated)
+        return (r->trusted || archive_check_entry(r, e)) &&
+               storage_fill(r, s, dtype, e->data, true);
     uint8_t *bytes = dsi_zip_unpack(r->what, e);
-    bool ok = bytes && fill(r, s, dtype, bytes, false);
+    bool ok = bytes && storage_fill(r, s, dtype, bytes, false);
     free(bytes);
     return ok;
 }
 
-static ds_value *read_archive(Reader *r, const dsi_zip *z, const char *folder)
+static ds_value *archive_read(Reader *r, const dsi_zip *z, const char *folder)
 {
-    const dsi_zip_entry_at *pickle = entry(z, folder, "data.pkl");
-    if (!all_in(r, z, folder) || !read_form(r, z, folder)) return NULL;
+    const dsi_zip_entry_at *pickle = archive_entry(z, folder, "data.pkl");
+    if (!archive_is_one_folder(r, z, folder) || !archive_read_form(r, z, folder)) return NULL;
     uint8_t *bytes = dsi_zip_unpack(r->what, pickle);
     if (!bytes) return NULL;
     r->u.p = bytes;
@@ -219,19 +228,19 @@ static ds_value *read_archive(Reader *r, const dsi_zip *z, const char *folder)
     free(bytes);
     bool ok = v != NULL;
     for (int i = 0; ok && i < r->u.storages.n; i++)
-        ok = read_storage(r, z, folder, r->u.storages.at[i]);
+        ok = archive_read_storage(r, z, folder, r->u.storages.at[i]);
     if (ok) return v;
     r->u.failed = true;
     ds_value_free(v);
     return NULL;
 }
 
-static ds_value *load_archive(Reader *r)
+static ds_value *archive_load(Reader *r)
 {
     dsi_zip z;
     if (!dsi_zip_open(&z, r->what, r->file->p, r->file->bytes)) return NULL;
-    char *folder = find_folder(r, &z);
-    ds_value *v = folder ? read_archive(r, &z, folder) : NULL;
+    char *folder = archive_find_folder(r, &z);
+    ds_value *v = folder ? archive_read(r, &z, folder) : NULL;
     dsi_free(folder);
     dsi_zip_close(&z);
     return v;
@@ -240,26 +249,27 @@ static ds_value *load_archive(Reader *r)
 /* ---- files before PyTorch 1.6 ---------------------------------------------------------------------------------- */
 
 /* What the file is, if it is none of ours. */
-static ds_value *not_ours(const Reader *r)
+static ds_value *refuse_file(const Reader *r)
 {
     const uint8_t *p = r->file->p;
     size_t n = r->file->bytes;
     if (!n)
-        wrong(r, "the file is empty");
+        pth_wrong(r, "the file is empty");
     else if (n > 262 && !memcmp(p + 257, "ustar", 5))
-        wrong(
+        pth_wrong(
             r,
             "a tar archive, as PyTorch 0.1 wrote: load it with a newer PyTorch and save it again");
     else if (n > 8 && p[8] == '{' && !p[7])
-        wrong(r, "it looks like safetensors: give it a name that ends in .safetensors");
+        pth_wrong(r, "it looks like safetensors: give it a name that ends in .safetensors");
     else
-        wrong(r, "not a file of torch.save: it begins neither as a zip archive nor as a pickle of "
-                 "PyTorch");
+        pth_wrong(r,
+                  "not a file of torch.save: it begins neither as a zip archive nor as a pickle of "
+                  "PyTorch");
     return NULL;
 }
 
 /* The next pickle is an int of those digits. */
-static bool expect(Reader *r, const char *digits)
+static bool old_expect_int(Reader *r, const char *digits)
 {
     ds_value *v = dsi_unpickle(&r->u);
     char small[24] = "";
@@ -270,7 +280,7 @@ static bool expect(Reader *r, const char *digits)
     return ok;
 }
 
-static bool read_system(Reader *r)
+static bool old_read_system(Reader *r)
 {
     ds_value *v = dsi_unpickle(&r->u);
     if (!v) return false;
@@ -281,56 +291,58 @@ static bool read_system(Reader *r)
 }
 
 /* The elements of the storage that is called `key`, which come next. */
-static bool next_storage(Reader *r, const ds_value *key)
+static bool old_next_storage(Reader *r, const ds_value *key)
 {
     dsi_unpickler *u = &r->u;
     dsi_pickle_storage *s = key->kind == DS_VALUE_STRING ? dsi_map_get(&u->by_key, key->text.s)
                                                          : NULL;
-    if (!s || s->flat) return wrong(r, "a storage that no tensor has named, or that came already");
+    if (!s || s->flat)
+        return pth_wrong(r, "a storage that no tensor has named, or that came already");
     uint64_t numel = 0, left = u->bytes - u->at;
     for (int i = 8; left >= 8 && i-- > 0;) numel = numel << 8 | u->p[u->at + (size_t)i];
     if (left < 8 || numel != (uint64_t)s->numel)
-        return wrong(r,
-                     left < 8 ? "it ends before storage %.40s"
-                              : "storage %.40s: its size is not "
-                                "what its tensors say",
-                     s->key);
+        return pth_wrong(r,
+                         left < 8 ? "it ends before storage %.40s"
+                                  : "storage %.40s: its size is not "
+                                    "what its tensors say",
+                         s->key);
     ds_dtype dtype = DS_F32;
     if (!s->dtype || !dsi_torch_dtype_named(s->dtype, &dtype))
-        return wrong(r, "storage %.40s is of %s, which there is not: convert it in Python", s->key,
-                     s->dtype ? s->dtype : "untyped bytes");
+        return pth_wrong(r, "storage %.40s is of %s, which there is not: convert it in Python",
+                         s->key, s->dtype ? s->dtype : "untyped bytes");
     size_t size = ds_dtype_size(dtype);
     if (numel > (left - 8) / size)
-        return wrong(r, "it ends within storage %.40s: it was cut off", s->key);
+        return pth_wrong(r, "it ends within storage %.40s: it was cut off", s->key);
     u->at += 8;
-    bool ok = fill(r, s, dtype, u->p + u->at, true);
+    bool ok = storage_fill(r, s, dtype, u->p + u->at, true);
     u->at += (size_t)s->numel * size;
     return ok;
 }
 
-static bool read_storages(Reader *r)
+static bool old_read_storages(Reader *r)
 {
     ds_value *keys = dsi_unpickle(&r->u);
     if (!keys) return false;
     bool ok = keys->kind == DS_VALUE_LIST ||
-              wrong(r, "the keys of its storages are of class %s", ds_value_class(keys));
+              pth_wrong(r, "the keys of its storages are of class %s", ds_value_class(keys));
     for (int64_t i = 0; ok && i < ds_value_len(keys); i++)
-        ok = next_storage(r, ds_value_at(keys, i));
+        ok = old_next_storage(r, ds_value_at(keys, i));
     ds_value_free(keys);
     for (int i = 0; ok && i < r->u.storages.n; i++)
         if (!r->u.storages.at[i]->flat)
-            ok = wrong(r, "storage %.40s is not in the file", r->u.storages.at[i]->key);
+            ok = pth_wrong(r, "storage %.40s is not in the file", r->u.storages.at[i]->key);
     return ok;
 }
 
-static ds_value *load_old(Reader *r)
+static ds_value *old_load(Reader *r)
 {
     r->u.p = r->file->p;
     r->u.bytes = r->file->bytes;
-    if (r->u.bytes < 2 || r->u.p[0] != 0x80 || !expect(r, MAGIC)) return not_ours(r);
-    if (!expect(r, "1001")) return wrong(r, "a version of the old format that is not 1001"), NULL;
-    ds_value *v = read_system(r) ? dsi_unpickle(&r->u) : NULL;
-    if (!v || read_storages(r)) return v;
+    if (r->u.bytes < 2 || r->u.p[0] != 0x80 || !old_expect_int(r, MAGIC)) return refuse_file(r);
+    if (!old_expect_int(r, "1001"))
+        return pth_wrong(r, "a version of the old format that is not 1001"), NULL;
+    ds_value *v = old_read_system(r) ? dsi_unpickle(&r->u) : NULL;
+    if (!v || old_read_storages(r)) return v;
     r->u.failed = true;
     ds_value_free(v);
     return NULL;
@@ -338,7 +350,7 @@ static ds_value *load_old(Reader *r)
 
 /* ---- load ------------------------------------------------------------------------------------------------------ */
 
-static bool begin(Reader *r, const char *path, dsi_text *what)
+static bool reader_open(Reader *r, const char *path, dsi_text *what)
 {
     r->file = dsi_mapping_open("load", path, &r->fd);
     if (!r->file) return false;
@@ -348,7 +360,7 @@ static bool begin(Reader *r, const char *path, dsi_text *what)
     return true;
 }
 
-static void end(Reader *r, dsi_text *what)
+static void reader_close(Reader *r, dsi_text *what)
 {
     dsi_unpickler_free(&r->u);
     dsi_mapping_unref(r->file);
@@ -356,44 +368,44 @@ static void end(Reader *r, dsi_text *what)
     dsi_text_free(what);
 }
 
-static ds_value *load(const char *path, bool trusted, bool partly, bool objects)
+static ds_value *load_pth(const char *path, bool trusted, bool partly, bool objects)
 {
     Reader r = {.trusted = trusted, .u.objects = objects};
     dsi_text what = {0};
-    if (!begin(&r, path, &what)) return NULL;
-    if (partly) dsi_mapping_pick(r.file);
-    bool archive = dsi_zip_looks_so(r.file->p, r.file->bytes);
-    ds_value *v = archive ? load_archive(&r) : load_old(&r);
+    if (!reader_open(&r, path, &what)) return NULL;
+    if (partly) dsi_mapping_advise_random(r.file);
+    bool archive = dsi_zip_is_archive(r.file->p, r.file->bytes);
+    ds_value *v = archive ? archive_load(&r) : old_load(&r);
     if (v && !dsi_resolve_tensors(r.what, v, r.file->bytes, r.u.objects)) {
         r.u.failed = true;
         ds_value_free(v);
         v = NULL;
     }
-    end(&r, &what);
+    reader_close(&r, &what);
     return v;
 }
 
 ds_value *ds_value_load_with(ds_value_load_opts o)
 {
-    return o.path ? load(o.path, false, false, o.objects) : dsi_refuse("load: path is NULL");
+    return o.path ? load_pth(o.path, false, false, o.objects) : dsi_refuse("load: path is NULL");
 }
 
-ds_value *dsi_pth_open(const char *path, bool partly) { return load(path, true, partly, true); }
+ds_value *dsi_pth_open(const char *path, bool partly) { return load_pth(path, true, partly, true); }
 
 ds_status dsi_pth_check(const char *path)
 {
     Reader r = {.glance = true};
     dsi_text what = {0};
     dsi_zip z = {0};
-    if (!begin(&r, path, &what)) return ds_error_status();
-    bool archive = dsi_zip_looks_so(r.file->p, r.file->bytes);
+    if (!reader_open(&r, path, &what)) return ds_error_status();
+    bool archive = dsi_zip_is_archive(r.file->p, r.file->bytes);
     bool ok = !archive || dsi_zip_open(&z, r.what, r.file->p, r.file->bytes);
     for (int i = 0; ok && i < z.n; i++) {
         uint8_t *bytes = z.at[i].deflated ? dsi_zip_unpack(r.what, &z.at[i]) : NULL;
-        ok = z.at[i].deflated ? bytes != NULL : check_entry(&r, &z.at[i]);
+        ok = z.at[i].deflated ? bytes != NULL : archive_check_entry(&r, &z.at[i]);
         free(bytes);
     }
     dsi_zip_close(&z);
-    end(&r, &what);
+    reader_close(&r, &what);
     return ok ? DS_OK : ds_error_status();
 }

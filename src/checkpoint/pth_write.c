@@ -7,8 +7,9 @@
  *     archive/data/0, 1, ...        the storages
  *     archive/version               3
  *
- * The bytes go from where tensors lie to the file; their check sums are reckoned on the way. Equal values
- * make equal files: nothing in them depends on time, path or addresses.
+ * The bytes go from where tensors lie to the file; their check sums are
+ * reckoned on the way. Equal values make equal files: nothing in them depends
+ * on time, path or addresses.
  * SPDX-License-Identifier: MIT */
 #include "pickle.h"
 #include "zip.h"
@@ -16,26 +17,26 @@
 #include <stdio.h>
 #include <string.h>
 
-static void one_piece(void *arg, const void *data, size_t bytes)
+static void write_one_chunk(void *arg, const void *data, size_t bytes)
 {
     dsi_zip_entry_data(arg, data, bytes);
 }
 
-static ds_status write_storages(dsi_zip_writer *w, const dsi_file *f, const dsi_stored *stored)
+static ds_status write_storages(dsi_zip_writer *w, const dsi_file *f, const dsi_save_plan *stored)
 {
     ds_status status = DS_OK;
     for (int i = 0; i < stored->storages.n && status == DS_OK && !dsi_file_failed(f); i++) {
-        const dsi_stored_storage *s = &stored->storages.at[i];
+        const dsi_planned_storage *s = &stored->storages.at[i];
         char name[40];
         snprintf(name, sizeof name, "archive/data/%d", i);
         dsi_zip_entry_begin(w, name, (size_t)s->numel * ds_dtype_size(s->dtype));
-        status = dsi_stored_bytes(stored, i, one_piece, w);
+        status = dsi_save_plan_write(stored, i, write_one_chunk, w);
         dsi_zip_entry_end(w);
     }
     return status;
 }
 
-static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_stored *stored,
+static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_save_plan *stored,
                                uint32_t *crc)
 {
     dsi_zip_writer *w = dsi_zip_write_begin(f);
@@ -50,17 +51,17 @@ static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_st
     return status;
 }
 
-static ds_status save(const ds_value *v, const char *path, dsi_file *(*open)(const char *path),
-                      uint32_t *crc)
+static ds_status save_pth(const ds_value *v, const char *path, dsi_file *(*open)(const char *path),
+                          uint32_t *crc)
 {
     if (!v) return dsi_null_argument("save");
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
-    dsi_stored stored;
+    dsi_save_plan stored;
     dsi_text what = {0}, pickle = {0};
     dsi_text_add(&what, "save: %s", path);
     ds_status status = DS_OK;
     dsi_file *f = NULL;
-    if (!dsi_stored_plan(&stored, what.s, (ds_value *)(uintptr_t)v)) {
+    if (!dsi_save_plan_make(&stored, what.s, (ds_value *)(uintptr_t)v)) {
         dsi_text_free(&what);
         return ds_error_status();
     }
@@ -71,7 +72,7 @@ static ds_status save(const ds_value *v, const char *path, dsi_file *(*open)(con
         status = dsi_file_commit(f);
     else
         dsi_file_abandon(f);
-    dsi_stored_free(&stored);
+    dsi_save_plan_free(&stored);
     dsi_text_free(&pickle);
     dsi_text_free(&what);
     return status;
@@ -79,10 +80,10 @@ static ds_status save(const ds_value *v, const char *path, dsi_file *(*open)(con
 
 ds_status ds_value_save(const ds_value *v, const char *path)
 {
-    return save(v, path, dsi_file_replace, NULL);
+    return save_pth(v, path, dsi_file_replace, NULL);
 }
 
 ds_status dsi_pth_write(const ds_value *v, const char *path, uint32_t *crc)
 {
-    return save(v, path, dsi_file_create, crc);
+    return save_pth(v, path, dsi_file_create, crc);
 }

@@ -1,8 +1,16 @@
-/* checkpoint/resolve.c: values that were read become what the caller gets.
+/* checkpoint/resolve.c: values that were read from a file become the values
+ * that the caller gets.
  *
- * What the file names twice is one value that two lists hold. The walk goes into each once (`seen`), and
- * reckons how large and how deep the tree is: a list of two lists of two lists ... is small in the file and
- * endless for who walks over it.
+ * A value that the file names twice is one value in two containers. The walk
+ * visits each once, and computes size and depth of the tree: a list of two
+ * references to a list of two references to ... is small in the file and
+ * endless for a caller that walks over it.
+ *
+ * Invariants: v->seen is NEW before the walk, UNDER_WAY while its items are
+ * visited (meeting such a value again is a loop), DONE afterwards. The size of
+ * a container that is DONE counts it as a tree. A tensor that is DONE has
+ * tensor.x and no tensor.view, or has become an object. The recursion is at
+ * most DSI_VALUE_DEPTH deep.
  * SPDX-License-Identifier: MIT */
 #include "resolve.h"
 
@@ -26,8 +34,8 @@ typedef struct Walk {
     bool objects;    /* what is no value here becomes an object */
 } Walk;
 
-static bool wrong(const Walk *w, const char *format, ...) DS_PRINTF(2, 3);
-static bool wrong(const Walk *w, const char *format, ...)
+static bool resolve_wrong(const Walk *w, const char *format, ...) DS_PRINTF(2, 3);
+static bool resolve_wrong(const Walk *w, const char *format, ...)
 {
     dsi_text t = {0};
     va_list args;
@@ -40,19 +48,20 @@ static bool wrong(const Walk *w, const char *format, ...)
     return false;
 }
 
-/* What is no value here, and was just refused, becomes an object of that class, if objects are wanted. */
-static bool refused(const Walk *w, ds_value *v, const char *class_name, int before)
+/* What is no value here, and was just refused, becomes an object of that class,
+ * if objects are wanted. */
+static bool make_refused_object(const Walk *w, ds_value *v, const char *class_name, int before)
 {
     if (!w->objects) return false;
     dsi_error_forget(before);
-    dsi_value_become_object(v, class_name);
+    dsi_value_make_object(v, class_name);
     return true;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 /* Whether the view lies in its storage; *numel: its elements. */
-static bool inside(const dsi_rebuilt *r, int64_t stored, int64_t *numel)
+static bool view_is_inside(const dsi_view_spec *r, int64_t stored, int64_t *numel)
 {
     int64_t last = r->offset, span;
     *numel = 1;
@@ -78,7 +87,7 @@ typedef struct Wide { /* what becomes of uint16 and its like, which lie in stora
     ds_dtype to;
 } Wide;
 
-static const Wide *wide_of(const dsi_rebuilt *r, const dsi_pickle_storage *s)
+static const Wide *unsigned_of(const dsi_view_spec *r, const dsi_pickle_storage *s)
 {
     static const Wide all[] = {
         {"torch.uint16", 2, DS_I32}, {"torch.uint32", 4, DS_I64}, {"torch.uint64", 8, DS_I64}};
@@ -88,14 +97,15 @@ static const Wide *wide_of(const dsi_rebuilt *r, const dsi_pickle_storage *s)
 }
 
 /* Of a kind that there is not here. */
-static bool is_foreign(const dsi_rebuilt *r, const dsi_pickle_storage *s)
+static bool view_is_foreign(const dsi_view_spec *r, const dsi_pickle_storage *s)
 {
-    if (wide_of(r, s)) return false;
+    if (unsigned_of(r, s)) return false;
     return !s->flat || !s->dtype || (r->dtype && strcmp(r->dtype, s->dtype) != 0);
 }
 
 /* Elements of r, row-major; false if one is 2^63 or more. */
-static bool widen(const dsi_rebuilt *r, const unsigned char *from, const Wide *wide, ds_tensor *to)
+static bool upcast_elements(const dsi_view_spec *r, const unsigned char *from, const Wide *wide,
+                            ds_tensor *to)
 {
     int64_t at[DS_MAX_DIMS] = {0}, offset = r->offset, n = ds_numel(to);
     void *p = ds_data_mut(to);
@@ -117,18 +127,19 @@ static bool widen(const dsi_rebuilt *r, const unsigned char *from, const Wide *w
     return true;
 }
 
-static bool settle_wide(Walk *w, ds_value *v, const Wide *wide, int64_t numel)
+static bool resolve_unsigned(Walk *w, ds_value *v, const Wide *wide, int64_t numel)
 {
-    const dsi_rebuilt *r = v->tensor.rebuilt;
+    const dsi_view_spec *r = v->tensor.view;
     const dsi_pickle_storage *s = r->storage->storage;
     w->widened += numel * (int64_t)ds_dtype_size(wide->to);
     w->bomb = w->widened > MANY + 16 * w->file_bytes;
-    if (w->bomb) return wrong(w, "repeats elements to more bytes than are read");
+    if (w->bomb) return resolve_wrong(w, "repeats elements to more bytes than are read");
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), wide->to, r->shape);
-    bool fits = x && widen(r, ds_data(s->flat), wide, x);
+    bool fits = x && upcast_elements(r, ds_data(s->flat), wide, x);
     if (x && !fits)
-        wrong(w, "is a tensor of %s with elements from 2^63 on, which there are not", r->dtype);
+        resolve_wrong(w, "is a tensor of %s with elements from 2^63 on, which there are not",
+                      r->dtype);
     if (fits) v->tensor.x = dsi_ref(x);
     ds_scope_close(scope);
     return fits;
@@ -136,61 +147,62 @@ static bool settle_wide(Walk *w, ds_value *v, const Wide *wide, int64_t numel)
 
 /* ---- views -------------------------------------------------------------------------------------------------------- */
 
-static void forget_rebuilt(ds_value *v)
+static void free_view_spec(ds_value *v)
 {
-    ds_value_free(v->tensor.rebuilt->storage);
-    dsi_free(v->tensor.rebuilt);
-    v->tensor.rebuilt = NULL;
+    ds_value_free(v->tensor.view->storage);
+    dsi_free(v->tensor.view);
+    v->tensor.view = NULL;
 }
 
-static bool settle_tensor(Walk *w, ds_value *v)
+static bool resolve_tensor(Walk *w, ds_value *v)
 {
-    const dsi_rebuilt *r = v->tensor.rebuilt;
+    const dsi_view_spec *r = v->tensor.view;
     if (!r) return true;
     const dsi_pickle_storage *s = r->storage->storage;
     const char *dtype = r->dtype ? r->dtype : s->dtype;
-    const Wide *wide = wide_of(r, s);
-    if (is_foreign(r, s))
-        return wrong(w,
-                     "is a tensor of %s, which there is not: float64, 32, 16, bfloat16, int64, 32, "
-                     "16, 8, uint8 and bool are read, uint16, 32 and 64 as wider ones. Convert it "
-                     "in Python with "
-                     "x.to(...) and save it again",
-                     dtype ? dtype : "untyped bytes");
+    const Wide *wide = unsigned_of(r, s);
+    if (view_is_foreign(r, s))
+        return resolve_wrong(
+            w,
+            "is a tensor of %s, which there is not: float64, 32, 16, bfloat16, int64, 32, "
+            "16, 8, uint8 and bool are read, uint16, 32 and 64 as wider ones. Convert it "
+            "in Python with "
+            "x.to(...) and save it again",
+            dtype ? dtype : "untyped bytes");
     int64_t numel, stored = wide ? s->numel / (int64_t)wide->size : s->numel;
-    if (!inside(r, stored, &numel))
-        return wrong(w, "%s at element %" PRId64 " is outside of its storage of %" PRId64,
-                     dsi_shape_text(r->shape), r->offset, stored);
+    if (!view_is_inside(r, stored, &numel))
+        return resolve_wrong(w, "%s at element %" PRId64 " is outside of its storage of %" PRId64,
+                             dsi_shape_text(r->shape), r->offset, stored);
     int64_t bytes, most = MANY_BYTES + 16 * w->file_bytes;
     if (__builtin_mul_overflow(numel, (int64_t)ds_dtype_size(wide ? wide->to : s->flat->dtype),
                                &bytes) ||
         bytes > most)
-        return wrong(w, "%s repeats %" PRId64 " elements to more bytes than are read",
-                     dsi_shape_text(r->shape), stored);
+        return resolve_wrong(w, "%s repeats %" PRId64 " elements to more bytes than are read",
+                             dsi_shape_text(r->shape), stored);
     if (wide) {
-        if (!settle_wide(w, v, wide, numel)) return false;
+        if (!resolve_unsigned(w, v, wide, numel)) return false;
     } else {
         ds_scope *scope = ds_scope_open();
         v->tensor.x = dsi_ref(dsi_view_of(s->flat, r->shape, r->stride, numel ? r->offset : 0));
         ds_scope_close(scope);
     }
-    forget_rebuilt(v);
+    free_view_spec(v);
     return v->tensor.x != NULL;
 }
 
 /* One that is no tensor here says which it is there: "dtype" and "shape". */
-static bool settle_tensor_or_object(Walk *w, ds_value *v)
+static bool resolve_tensor_or_object(Walk *w, ds_value *v)
 {
     int before = dsi_error_count();
-    if (settle_tensor(w, v)) return true;
-    const dsi_rebuilt *r = v->tensor.rebuilt;
+    if (resolve_tensor(w, v)) return true;
+    const dsi_view_spec *r = v->tensor.view;
     const dsi_pickle_storage *s = r ? r->storage->storage : NULL;
-    if (!s || w->bomb || !(is_foreign(r, s) || wide_of(r, s))) return false;
+    if (!s || w->bomb || !(view_is_foreign(r, s) || unsigned_of(r, s))) return false;
     const char *dtype = r->dtype ? r->dtype : s->dtype;
     ds_value *name = dsi_value_text(DS_VALUE_NAME, dtype ? dtype : "", dtype ? strlen(dtype) : 0),
              *shape = ds_value_tuple();
     for (int i = 0; i < r->shape.n; i++) dsi_list_add(&shape->items, ds_value_int(r->shape.d[i]));
-    bool ok = refused(w, v, "torch.Tensor", before);
+    bool ok = make_refused_object(w, v, "torch.Tensor", before);
     if (ok) {
         name->class_name = dtype;
         (void)ds_value_set(v, "dtype", name);
@@ -204,10 +216,11 @@ static bool settle_tensor_or_object(Walk *w, ds_value *v)
 
 /* ---- the walk ------------------------------------------------------------------------------------------------ */
 
-static bool settle(Walk *w, ds_value *v, int depth);
+static bool value_resolve(Walk *w, ds_value *v, int depth);
 
-/* An item of v that it is itself a part of, or a storage, which tensors are made of, becomes an object of its own. */
-static void no_loop(ds_value *v, int64_t i)
+/* An item of v that it is itself a part of, or a storage, which tensors are
+ * made of, becomes an object of its own. */
+static void break_loop(ds_value *v, int64_t i)
 {
     ds_value **item = dsi_value_has_keys(v) ? &v->dict->at[i].value : &v->items.at[i];
     bool storage = (*item)->kind == DSI_VALUE_STORAGE;
@@ -218,7 +231,7 @@ static void no_loop(ds_value *v, int64_t i)
 }
 
 /* Item i of v, with its key at the end of the path. */
-static bool settle_item(Walk *w, ds_value *v, int64_t i, int depth)
+static bool resolve_item(Walk *w, ds_value *v, int64_t i, int depth)
 {
     size_t n = w->path.n;
     const ds_value *key = ds_value_key_at(v, i);
@@ -232,50 +245,52 @@ static bool settle_item(Walk *w, ds_value *v, int64_t i, int depth)
     else
         dsi_text_add(&w->path, "%s%" PRId64, slash, i);
     bool compound = key && (key->kind == DS_VALUE_TUPLE || key->kind == DS_VALUE_OBJECT);
-    if (compound && !settle(w, ds_value_key_at(v, i), depth)) return false;
-    if (w->objects) no_loop(v, i);
-    if (!settle(w, ds_value_at(v, i), depth)) return false;
+    if (compound && !value_resolve(w, ds_value_key_at(v, i), depth)) return false;
+    if (w->objects) break_loop(v, i);
+    if (!value_resolve(w, ds_value_at(v, i), depth)) return false;
     w->path.n = n;
     if (w->path.s) w->path.s[n] = 0;
     return true;
 }
 
 /* Of a value that was walked over. */
-static dsi_value_extent extent_of(const ds_value *v)
+static dsi_tree_size value_extent(const ds_value *v)
 {
-    if (!dsi_value_has_items(v) && !dsi_value_has_keys(v)) return (dsi_value_extent){1, 0};
-    return dsi_value_has_keys(v) ? v->dict->extent : v->items.extent;
+    if (!dsi_value_has_items(v) && !dsi_value_has_keys(v)) return (dsi_tree_size){1, 0};
+    return dsi_value_has_keys(v) ? v->dict->size : v->items.size;
 }
 
-static bool too_deep(const Walk *w)
+static bool refuse_depth(const Walk *w)
 {
-    return wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
+    return resolve_wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
 }
 
-static bool settle_items(Walk *w, ds_value *v, int depth)
+static bool resolve_items(Walk *w, ds_value *v, int depth)
 {
-    if (depth >= DSI_VALUE_DEPTH) return too_deep(w);
-    dsi_value_extent all = {1, 0};
+    if (depth >= DSI_VALUE_DEPTH) return refuse_depth(w);
+    dsi_tree_size all = {1, 0};
     for (int64_t i = 0; i < ds_value_len(v); i++) {
-        if (!settle_item(w, v, i, depth + 1)) return false;
-        dsi_value_extent one = extent_of(ds_value_at(v, i));
+        if (!resolve_item(w, v, i, depth + 1)) return false;
+        dsi_tree_size one = value_extent(ds_value_at(v, i));
         all.values += one.values;
         if (one.height + 1 > all.height) all.height = one.height + 1;
         if (all.values > w->max_values)
-            return wrong(w, "holds the same lists again and again: more than %" PRId64 " values",
-                         w->max_values);
+            return resolve_wrong(
+                w, "holds the same lists again and again: more than %" PRId64 " values",
+                w->max_values);
     }
     if (dsi_value_has_keys(v))
-        v->dict->extent = all;
+        v->dict->size = all;
     else
-        v->items.extent = all;
+        v->items.size = all;
     return true;
 }
 
-static bool settle(Walk *w, ds_value *v, int depth)
+static bool value_resolve(Walk *w, ds_value *v, int depth)
 {
-    if (v->seen == DONE) return depth + extent_of(v).height <= DSI_VALUE_DEPTH || too_deep(w);
-    if (v->seen == UNDER_WAY) return wrong(w, "is a list or dict that holds itself");
+    if (v->seen == DONE)
+        return depth + value_extent(v).height <= DSI_VALUE_DEPTH || refuse_depth(w);
+    if (v->seen == UNDER_WAY) return resolve_wrong(w, "is a list or dict that holds itself");
     v->seen = UNDER_WAY;
     bool ok = true;
     int before = dsi_error_count();
@@ -285,21 +300,21 @@ static bool settle(Walk *w, ds_value *v, int depth)
     case DS_VALUE_SET:
     case DS_VALUE_DICT:
     case DS_VALUE_OBJECT:
-        ok = settle_items(w, v, depth);
+        ok = resolve_items(w, v, depth);
         break;
     case DS_VALUE_TENSOR:
-        ok = settle_tensor_or_object(w, v);
+        ok = resolve_tensor_or_object(w, v);
         break;
     case DS_VALUE_NAME:
-        ok = v->text.n || wrong(w, "is an array of NumPy without data") ||
-             refused(w, v, "numpy.ndarray", before);
+        ok = v->text.n || resolve_wrong(w, "is an array of NumPy without data") ||
+             make_refused_object(w, v, "numpy.ndarray", before);
         break;
     case DSI_VALUE_GLOBAL:
-        ok = wrong(w, "is %s itself, no value", v->global->name) ||
-             refused(w, v, v->global->name, before);
+        ok = resolve_wrong(w, "is %s itself, no value", v->global->name) ||
+             make_refused_object(w, v, v->global->name, before);
         break;
     case DSI_VALUE_STORAGE:
-        ok = wrong(w, "is a bare storage: save tensors");
+        ok = resolve_wrong(w, "is a bare storage: save tensors");
         break;
     default:
         break;
@@ -312,7 +327,7 @@ bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool 
 {
     Walk w = {.what = what, .file_bytes = (int64_t)file_bytes, .objects = objects};
     w.max_values = MANY + 16 * w.file_bytes;
-    bool ok = settle(&w, v, 0);
+    bool ok = value_resolve(&w, v, 0);
     dsi_text_free(&w.path);
     return ok;
 }

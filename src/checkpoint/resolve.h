@@ -5,9 +5,11 @@
 
 #include "pickle.h"
 
-/* Gives the tensors in v their values, from the storages that were found, and refuses, with the path to it,
- * what is no value: a list that holds itself, a class, a tensor outside of its storage or of a dtype that there
- * is not; or makes objects of such, if they are wanted. file_bytes: a bound for what a few bytes may ask for. */
+/* Gives the tensors in v their values, from the storages that were found, and
+ * refuses, with the path to it, what is no value: a list that holds itself, a
+ * class, a tensor outside of its storage or of a dtype that there is not; or
+ * makes objects of such, if they are wanted. file_bytes: a bound for what a few
+ * bytes may ask for. */
 bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool objects);
 
 #endif

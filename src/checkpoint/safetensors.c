@@ -1,19 +1,21 @@
-/* checkpoint/safetensors.c: the safetensors format, written and read with every check.
+/* checkpoint/safetensors.c: the safetensors format, written and read with every
+ * check.
  *
  *     8 bytes    n, length of the header, little-endian
  *     n bytes    JSON {"name": {"dtype": "F32", "shape": [6, 3, 5, 5], "data_offsets": [0, 1800]}, ...},
  *                filled up with spaces; "__metadata__" maps strings to strings
  *     the rest   the tensors, row-major, little-endian; offsets count from here
  *
- * A file comes from anywhere, so nothing in it is believed: a length is compared with the file's size
- * before memory is asked for, sizes are multiplied with a look at overflow, and the tensors must cover
- * the data exactly, each byte once. Source: huggingface.co/docs/safetensors.
+ * A file comes from anywhere, so nothing in it is believed: a length is
+ * compared with the file's size before memory is asked for, sizes are
+ * multiplied with a look at overflow, and the tensors must cover the data
+ * exactly, each byte once. Source: huggingface.co/docs/safetensors.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mapping.h"
 #include "checkpoint.h"
-#include "stored.h"
+#include "save_plan.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -41,9 +43,11 @@ static const char *const dtype_names[DS_DTYPES] = {
     [DS_F32] = "F32", [DS_F64] = "F64", [DS_F16] = "F16", [DS_BF16] = "BF16", [DS_I64] = "I64",
     [DS_I32] = "I32", [DS_I16] = "I16", [DS_I8] = "I8",   [DS_U8] = "U8",     [DS_BOOL] = "BOOL"};
 
-/* The message "safetensors: path: tensor name: ..."; name may be NULL. Always false. */
-static bool wrong(const char *path, const char *name, const char *format, ...) DS_PRINTF(3, 4);
-static bool wrong(const char *path, const char *name, const char *format, ...)
+/* The message "safetensors: path: tensor name: ..."; name may be NULL. Always
+ * false. */
+static bool safetensors_wrong(const char *path, const char *name, const char *format, ...)
+    DS_PRINTF(3, 4);
+static bool safetensors_wrong(const char *path, const char *name, const char *format, ...)
 {
     char text[400];
     va_list args;
@@ -57,8 +61,9 @@ static bool wrong(const char *path, const char *name, const char *format, ...)
     return false;
 }
 
-/* Bytes of shape's elements; -1 if that, or any stride of the shape, is beyond an int64. */
-static int64_t bytes_of(ds_dtype dtype, ds_dims shape)
+/* Bytes of shape's elements; -1 if that, or any stride of the shape, is beyond
+ * an int64. */
+static int64_t shape_bytes(ds_dtype dtype, ds_dims shape)
 {
     int64_t n = (int64_t)ds_dtype_size(dtype);
     bool empty = false;
@@ -74,7 +79,7 @@ static int64_t bytes_of(ds_dtype dtype, ds_dims shape)
 /* ---- write ---------------------------------------------------------------------------------------- */
 
 /* Adds {"key": "value", ...} of key, value, ..., NULL to header. */
-static ds_status add_metadata(json_t *header, const char *path, const char *const *metadata)
+static ds_status header_add_metadata(json_t *header, const char *path, const char *const *metadata)
 {
     json_t *map = json_object();
     for (int i = 0; metadata[i]; i += 2) {
@@ -94,8 +99,8 @@ static ds_status add_metadata(json_t *header, const char *path, const char *cons
 }
 
 /* The header's row of x, whose bytes begin at *at; moves *at behind them. */
-static ds_status add_tensor(json_t *header, const char *path, const char *name, const ds_value *x,
-                            int64_t *at)
+static ds_status header_add_tensor(json_t *header, const char *path, const char *name,
+                                   const ds_value *x, int64_t *at)
 {
     ds_dims shape = dsi_value_shape(x);
     int64_t end = *at + dsi_value_size(x);
@@ -118,10 +123,11 @@ static char *header_text(const ds_value *dict, const char *path, const char *con
 {
     json_t *header = json_object();
     int64_t at = 0;
-    ds_status status = metadata && metadata[0] ? add_metadata(header, path, metadata) : DS_OK;
+    ds_status status = metadata && metadata[0] ? header_add_metadata(header, path, metadata)
+                                               : DS_OK;
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(dict); i++)
-        status = add_tensor(header, path, ds_value_text(ds_value_key_at(dict, i)),
-                            ds_value_at(dict, i), &at);
+        status = header_add_tensor(header, path, ds_value_text(ds_value_key_at(dict, i)),
+                                   ds_value_at(dict, i), &at);
 
     char *text = status == DS_OK ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
@@ -138,7 +144,7 @@ static char *header_text(const ds_value *dict, const char *path, const char *con
     return text;
 }
 
-static void write_header(dsi_file *f, const char *text)
+static void header_write(dsi_file *f, const char *text)
 {
     size_t n = strlen(text), padding = (ALIGN - (n + 8) % ALIGN) % ALIGN;
     unsigned char length[8];
@@ -148,7 +154,10 @@ static void write_header(dsi_file *f, const char *text)
     while (padding--) dsi_file_write(f, " ", 1);
 }
 
-static void write_piece(void *f, const void *data, size_t bytes) { dsi_file_write(f, data, bytes); }
+static void write_tensor_chunk(void *f, const void *data, size_t bytes)
+{
+    dsi_file_write(f, data, bytes);
+}
 
 ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
                                     const char *const *metadata)
@@ -156,13 +165,13 @@ ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
     char *header = header_text(dict, path, metadata);
     if (!header) return ds_error_status();
     dsi_file *f = dsi_file_replace(path);
-    if (f) write_header(f, header);
+    if (f) header_write(f, header);
     free(header);
     if (!f) return ds_error_status();
 
     ds_status status = DS_OK;
     for (int64_t i = 0; i < ds_value_len(dict) && status == DS_OK && !dsi_file_failed(f); i++)
-        status = dsi_value_bytes(ds_value_at(dict, i), write_piece, f);
+        status = dsi_value_bytes(ds_value_at(dict, i), write_tensor_chunk, f);
     if (status == DS_OK) return dsi_file_commit(f);
     dsi_file_abandon(f);
     return status;
@@ -192,22 +201,24 @@ static bool parse_dtype(const char *path, Entry *e, const json_t *value)
             return true;
         }
     }
-    return wrong(path, e->name,
-                 "dtype is %s%.40s; known are F32 F64 F16 BF16 I64 I32 I16 I8 U8 BOOL",
-                 name ? "" : "not a string", name ? name : "");
+    return safetensors_wrong(path, e->name,
+                             "dtype is %s%.40s; known are F32 F64 F16 BF16 I64 I32 I16 I8 U8 BOOL",
+                             name ? "" : "not a string", name ? name : "");
 }
 
 static bool parse_shape(const char *path, Entry *e, const json_t *value)
 {
-    if (!json_is_array(value)) return wrong(path, e->name, "shape is not a list");
+    if (!json_is_array(value)) return safetensors_wrong(path, e->name, "shape is not a list");
     size_t n = json_array_size(value);
     if (n > DS_MAX_DIMS)
-        return wrong(path, e->name, "has %zu dimensions, at most %d work", n, DS_MAX_DIMS);
+        return safetensors_wrong(path, e->name, "has %zu dimensions, at most %d work", n,
+                                 DS_MAX_DIMS);
     e->shape.n = (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *d = json_array_get(value, i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return wrong(path, e->name, "shape[%zu] is not a whole number from 0 up", i);
+            return safetensors_wrong(path, e->name, "shape[%zu] is not a whole number from 0 up",
+                                     i);
         e->shape.d[i] = json_integer_value(d);
     }
     return true;
@@ -217,12 +228,13 @@ static bool parse_offsets(const char *path, Entry *e, const json_t *value)
 {
     const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return wrong(path, e->name, "data_offsets is not a list of two whole numbers");
+        return safetensors_wrong(path, e->name, "data_offsets is not a list of two whole numbers");
     e->begin = json_integer_value(begin);
     e->end = json_integer_value(end);
     if (e->begin < 0 || e->end < e->begin)
-        return wrong(path, e->name, "data_offsets [%" PRId64 ", %" PRId64 "] do not go up from 0",
-                     e->begin, e->end);
+        return safetensors_wrong(path, e->name,
+                                 "data_offsets [%" PRId64 ", %" PRId64 "] do not go up from 0",
+                                 e->begin, e->end);
     return true;
 }
 
@@ -241,31 +253,33 @@ static bool parse_entry(const char *path, Entry *e, json_t *row)
         else if (strcmp(key, "data_offsets") == 0)
             ok = parse_offsets(path, e, value);
         else
-            ok = wrong(path, e->name, "unknown field \"%.40s\"", key);
+            ok = safetensors_wrong(path, e->name, "unknown field \"%.40s\"", key);
         if (!ok) return false;
         known++;
     }
-    if (known != 3) return wrong(path, e->name, "wants dtype, shape and data_offsets");
+    if (known != 3) return safetensors_wrong(path, e->name, "wants dtype, shape and data_offsets");
 
-    int64_t bytes = bytes_of(e->dtype, e->shape);
-    if (bytes < 0) return wrong(path, e->name, "its shape has more elements than any memory");
+    int64_t bytes = shape_bytes(e->dtype, e->shape);
+    if (bytes < 0)
+        return safetensors_wrong(path, e->name, "its shape has more elements than any memory");
     if (bytes != e->end - e->begin)
-        return wrong(path, e->name, "%s%s takes %" PRId64 " bytes, data_offsets give %" PRId64,
-                     dtype_names[e->dtype], dsi_shape_text(e->shape), bytes, e->end - e->begin);
+        return safetensors_wrong(
+            path, e->name, "%s%s takes %" PRId64 " bytes, data_offsets give %" PRId64,
+            dtype_names[e->dtype], dsi_shape_text(e->shape), bytes, e->end - e->begin);
     return true;
 }
 
-static bool check_metadata(const char *path, json_t *map)
+static bool check_metadata_text(const char *path, json_t *map)
 {
     const char *key;
     json_t *value;
-    if (!json_is_object(map)) return wrong(path, NULL, METADATA " is not a map");
-    json_object_foreach(map, key, value) if (!json_is_string(value)) return wrong(
+    if (!json_is_object(map)) return safetensors_wrong(path, NULL, METADATA " is not a map");
+    json_object_foreach(map, key, value) if (!json_is_string(value)) return safetensors_wrong(
         path, NULL, METADATA ": %.100s is not a string", key);
     return true;
 }
 
-static int by_offset(const void *a, const void *b)
+static int entries_by_offset(const void *a, const void *b)
 {
     const Entry *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
@@ -273,28 +287,30 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Together the tensors are data_bytes long, each byte belongs to one of them. */
-static bool check_cover(const char *path, const Entries *all, int64_t data_bytes)
+static bool check_entries_cover(const char *path, const Entries *all, int64_t data_bytes)
 {
     Entry *sorted = dsi_alloc((size_t)all->n * sizeof *sorted);
     if (all->n) memcpy(sorted, all->at, (size_t)all->n * sizeof *sorted);
-    qsort(sorted, (size_t)all->n, sizeof *sorted, by_offset);
+    qsort(sorted, (size_t)all->n, sizeof *sorted, entries_by_offset);
     int64_t at = 0;
     bool ok = true;
     for (int i = 0; ok && i < all->n; i++) {
         const Entry *e = &sorted[i];
         if (e->begin < at)
-            ok = wrong(path, e->name, "overlaps tensor %.100s", sorted[i - 1].name);
+            ok = safetensors_wrong(path, e->name, "overlaps tensor %.100s", sorted[i - 1].name);
         else if (e->begin > at)
-            ok = wrong(path, e->name, "%" PRId64 " bytes before it belong to no tensor",
-                       e->begin - at);
+            ok = safetensors_wrong(path, e->name, "%" PRId64 " bytes before it belong to no tensor",
+                                   e->begin - at);
         else if (e->end > data_bytes)
-            ok = wrong(path, e->name, "ends at byte %" PRId64 " of the data, which has %" PRId64,
-                       e->end, data_bytes);
+            ok = safetensors_wrong(path, e->name,
+                                   "ends at byte %" PRId64 " of the data, which has %" PRId64,
+                                   e->end, data_bytes);
         at = e->end;
     }
     dsi_free(sorted);
     if (ok && at != data_bytes)
-        return wrong(path, NULL, "%" PRId64 " bytes after the last tensor", data_bytes - at);
+        return safetensors_wrong(path, NULL, "%" PRId64 " bytes after the last tensor",
+                                 data_bytes - at);
     return ok;
 }
 
@@ -306,30 +322,31 @@ static bool parse_header(const char *path, json_t *header, int64_t data_bytes, E
     json_object_foreach(header, name, row)
     {
         if (strcmp(name, METADATA) == 0) {
-            if (!check_metadata(path, row)) return false;
+            if (!check_metadata_text(path, row)) return false;
             continue;
         }
         Entry e = {.name = name};
-        if (!json_is_object(row)) return wrong(path, name, "is not a map");
+        if (!json_is_object(row)) return safetensors_wrong(path, name, "is not a map");
         if (!parse_entry(path, &e, row)) return false;
         dsi_list_add(all, e);
     }
-    return check_cover(path, all, data_bytes);
+    return check_entries_cover(path, all, data_bytes);
 }
 
 /* The header of the file; *data: where what follows it begins. */
-static json_t *read_header(const dsi_mapping *file, const char *path, size_t *data)
+static json_t *header_read(const dsi_mapping *file, const char *path, size_t *data)
 {
     uint64_t n = 0;
     if (file->bytes < 8) {
-        wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
+        safetensors_wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
         return NULL;
     }
     for (int i = 0; i < 8; i++) n |= (uint64_t)file->p[i] << 8 * i;
     if (n > MAX_HEADER || n > file->bytes - 8) {
-        wrong(path, NULL,
-              "claims a header of %" PRIu64 " bytes, has %zu behind its length (at most %d)", n,
-              file->bytes - 8, MAX_HEADER);
+        safetensors_wrong(path, NULL,
+                          "claims a header of %" PRIu64
+                          " bytes, has %zu behind its length (at most %d)",
+                          n, file->bytes - 8, MAX_HEADER);
         return NULL;
     }
     *data = 8 + (size_t)n;
@@ -337,29 +354,30 @@ static json_t *read_header(const dsi_mapping *file, const char *path, size_t *da
     json_error_t error;
     const char *text = (const char *)file->p + 8;
     if (!n || text[0] != '{')
-        wrong(path, NULL, "its header does not begin with {");
+        safetensors_wrong(path, NULL, "its header does not begin with {");
     else if (!(header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error)))
-        wrong(path, NULL, "its header is not JSON: %s at byte %d", error.text, error.position);
+        safetensors_wrong(path, NULL, "its header is not JSON: %s at byte %d", error.text,
+                          error.position);
     return header;
 }
 
 /* ---- read: the data ------------------------------------------------------------------------------- */
 
 /* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
-static bool are_bools(const unsigned char *p, size_t n)
+static bool tensor_are_bools(const unsigned char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (p[i] > 1) return false;
     return true;
 }
 
-/* The tensor of e, whose bytes are at p, in the current scope: where the file is mapped, or a copy; NULL with
- * the message. */
+/* The tensor of e, whose bytes are at p, in the current scope: where the file
+ * is mapped, or a copy; NULL with the message. */
 static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *e, unsigned char *p)
 {
     size_t bytes = (size_t)(e->end - e->begin), size = ds_dtype_size(e->dtype);
-    if (e->dtype == DS_BOOL && !are_bools(p, bytes)) {
-        wrong(path, e->name, "a BOOL is neither 0 nor 1");
+    if (e->dtype == DS_BOOL && !tensor_are_bools(p, bytes)) {
+        safetensors_wrong(path, e->name, "a BOOL is neither 0 nor 1");
         return NULL;
     }
     if (file->mapped && bytes && (uintptr_t)p % size == 0) {
@@ -400,7 +418,7 @@ ds_state *ds_safetensors_load(const char *path)
     ds_state *state = NULL;
     Entries all = {0};
     size_t data = 0;
-    json_t *header = read_header(file, path, &data);
+    json_t *header = header_read(file, path, &data);
     if (header && parse_header(path, header, (int64_t)(file->bytes - data), &all))
         state = read_tensors(file, path, &all, data);
     dsi_list_free(&all);

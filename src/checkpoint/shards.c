@@ -1,5 +1,5 @@
-/* checkpoint/shards.c: a state dict in several files, and the index that says which tensor is in which, as Hugging
- * Face's models are stored.
+/* checkpoint/shards.c: a state dict in several files, and the index that says
+ * which tensor is in which, as Hugging Face's models are stored.
  *
  *     model.safetensors.index.json        {"metadata": {"total_size": BYTES}, "weight_map": {NAME: FILE, ...}}
  *     model-00001-of-00002.safetensors    or pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin
@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint.h"
-#include "stored.h"
+#include "save_plan.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -25,9 +25,9 @@ bool dsi_shards_is_index(const char *path) { return dsi_ends_with(path, INDEX); 
 
 /* ---- write ------------------------------------------------------------------------------------------------ */
 
-/* The number of the shard that tensor i goes to, for all i; -> how many shards there are. A tensor larger
- * than a shard has one for itself. */
-static int plan(const ds_value *dict, int64_t most, int *shard)
+/* The number of the shard that tensor i goes to, for all i; -> how many shards
+ * there are. A tensor larger than a shard has one for itself. */
+static int shard_plan(const ds_value *dict, int64_t most, int *shard)
 {
     int64_t full = 0;
     int n = 0;
@@ -47,7 +47,7 @@ static void add_shard_name(dsi_text *t, const char *path, int i, int n)
     dsi_text_add(t, "%.*s-%05d-of-%05d%s", (int)(dot - path), path, i + 1, n, dot);
 }
 
-static ds_status save_shard(const ds_value *dict, const char *path, const int *shard, int k, int n,
+static ds_status shard_save(const ds_value *dict, const char *path, const int *shard, int k, int n,
                             json_t *map)
 {
     dsi_text name = {0};
@@ -67,7 +67,7 @@ static ds_status save_shard(const ds_value *dict, const char *path, const int *s
     return status;
 }
 
-static ds_status save_index(const char *path, json_t *map, int64_t total)
+static ds_status index_save(const char *path, json_t *map, int64_t total)
 {
     json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total,
                               "weight_map", map);
@@ -94,7 +94,7 @@ ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t 
                         ".safetensors or .bin, and at least 1 byte",
                         path, max_bytes);
     int *shard = dsi_alloc((size_t)ds_value_len(dict) * sizeof *shard);
-    int n = plan(dict, max_bytes, shard);
+    int n = shard_plan(dict, max_bytes, shard);
     ds_status status = DS_OK;
     if (n == 1) {
         status = dsi_save_dict(dict, path);
@@ -104,8 +104,8 @@ ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t 
         for (int64_t i = 0; i < ds_value_len(dict); i++)
             total += dsi_value_size(ds_value_at(dict, i));
         for (int k = 0; k < n && status == DS_OK; k++)
-            status = save_shard(dict, path, shard, k, n, map);
-        if (status == DS_OK) status = save_index(path, map, total);
+            status = shard_save(dict, path, shard, k, n, map);
+        if (status == DS_OK) status = index_save(path, map, total);
         json_decref(map);
     }
     dsi_free(shard);
@@ -123,7 +123,7 @@ ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_b
 /* ---- read ------------------------------------------------------------------------------------------------- */
 
 /* "weight_map" of the index, or NULL with the message. */
-static json_t *read_map(const char *path)
+static json_t *index_read_map(const char *path)
 {
     size_t bytes = 0;
     json_error_t error;
@@ -144,7 +144,8 @@ static json_t *read_map(const char *path)
 }
 
 /* The shard that a tensor is in, loaded once; NULL with the message. */
-static ds_state *open_shard(dsi_map *opened, const char *path, const char *tensor, const char *file)
+static ds_state *shard_load_once(dsi_map *opened, const char *path, const char *tensor,
+                                 const char *file)
 {
     if (!file || !*file || strchr(file, '/')) {
         dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s: its file is no name of a file beside it",
@@ -167,7 +168,7 @@ static ds_state *open_shard(dsi_map *opened, const char *path, const char *tenso
 
 ds_state *dsi_shards_load(const char *path)
 {
-    json_t *map = read_map(path), *file;
+    json_t *map = index_read_map(path), *file;
     if (!map) return NULL;
     dsi_map opened = {0};
     ds_state *state = ds_state_new();
@@ -175,7 +176,7 @@ ds_state *dsi_shards_load(const char *path)
     const char *name;
     json_object_foreach(map, name, file)
     {
-        const ds_state *shard = open_shard(&opened, path, name, json_string_value(file));
+        const ds_state *shard = shard_load_once(&opened, path, name, json_string_value(file));
         ds_tensor *x = ds_state_get(shard, name);
         if (shard && !x)
             dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s is not in %s", path, name,

@@ -1,7 +1,12 @@
-/* checkpoint/value.c: nested values: make, put together, free.
+/* checkpoint/value.c: nested values: constructors, containers, freeing.
  *
- * A dict keeps the order of its keys, and finds them by a hash table of their numbers. Freeing goes by a
- * work list: a file may have lists in lists as deep as it likes.
+ * Invariants: refs counts the containers, stacks and callers that hold a value;
+ * it is not atomic. A value owns a count of each item, key and of its tensor.
+ * dict->at[0 .. n-1] are the pairs in the order in which their keys came;
+ * slot[] is a hash table of 1 + their index, 0: free, at most half full.
+ * Freeing uses a work list, no recursion: containers may be nested to any
+ * depth. A container that holds itself is freed only after
+ * dsi_value_clear.
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
@@ -81,15 +86,16 @@ ds_value *ds_value_tensor(ds_tensor *x)
     return v;
 }
 
-ds_value *dsi_value_source(ds_dtype dtype, const int64_t *shape, int ndim,
+ds_value *dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
                            ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
                            void *arg)
 {
     DSI_ASSERT(ndim >= 0 && ndim <= DS_MAX_DIMS);
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
-    v->tensor.source = dsi_alloc(sizeof *v->tensor.source);
-    *v->tensor.source = (dsi_source){.dtype = dtype, .shape.n = ndim, .read = read, .arg = arg};
-    for (int i = 0; i < ndim; i++) v->tensor.source->shape.d[i] = shape[i];
+    v->tensor.reader = dsi_alloc(sizeof *v->tensor.reader);
+    *v->tensor.reader = (dsi_tensor_reader){
+        .dtype = dtype, .shape.n = ndim, .read = read, .arg = arg};
+    for (int i = 0; i < ndim; i++) v->tensor.reader->shape.d[i] = shape[i];
     return v;
 }
 
@@ -100,7 +106,7 @@ ds_value *dsi_value_object(ds_value *class_name)
     return v;
 }
 
-void dsi_value_become_object(ds_value *v, const char *class_name)
+void dsi_value_make_object(ds_value *v, const char *class_name)
 {
     ds_value *name = ds_value_string(class_name), /* it may be v's own text */
         *was = v->kind == DS_VALUE_DICT ? NULL : dsi_value_new(DS_VALUE_NONE);
@@ -118,30 +124,30 @@ void dsi_value_become_object(ds_value *v, const char *class_name)
 /* ---- free -------------------------------------------------------------------------------------------- */
 
 /* Counts v down; if nobody holds it any more, the work list does. */
-static void let_go(dsi_value_items *dead, ds_value *v)
+static void value_release(dsi_value_items *dead, ds_value *v)
 {
     if (v && --v->refs == 0) dsi_list_add(dead, v);
 }
 
-static void empty(dsi_value_items *dead, ds_value *v)
+static void value_empty(dsi_value_items *dead, ds_value *v)
 {
     if (dsi_value_has_keys(v)) {
         for (int i = 0; i < v->dict->n; i++) {
-            let_go(dead, v->dict->at[i].key);
-            let_go(dead, v->dict->at[i].value);
+            value_release(dead, v->dict->at[i].key);
+            value_release(dead, v->dict->at[i].value);
         }
         dsi_list_free(v->dict);
         dsi_free(v->dict->slot);
         *v->dict = (dsi_value_dict){.name = v->dict->name};
     } else if (dsi_value_has_items(v)) {
-        for (int i = 0; i < v->items.n; i++) let_go(dead, v->items.at[i]);
+        for (int i = 0; i < v->items.n; i++) value_release(dead, v->items.at[i]);
         dsi_list_free(&v->items);
     }
 }
 
-static void free_one(dsi_value_items *dead, ds_value *v)
+static void value_free_one(dsi_value_items *dead, ds_value *v)
 {
-    empty(dead, v);
+    value_empty(dead, v);
     switch (v->kind) {
     case DS_VALUE_STRING:
     case DS_VALUE_BYTES:
@@ -151,14 +157,14 @@ static void free_one(dsi_value_items *dead, ds_value *v)
         break;
     case DS_VALUE_DICT:
     case DS_VALUE_OBJECT:
-        let_go(dead, v->dict->name);
+        value_release(dead, v->dict->name);
         dsi_free(v->dict);
         break;
     case DS_VALUE_TENSOR:
         dsi_unref(v->tensor.x);
-        dsi_free(v->tensor.source);
-        if (v->tensor.rebuilt) let_go(dead, v->tensor.rebuilt->storage);
-        dsi_free(v->tensor.rebuilt);
+        dsi_free(v->tensor.reader);
+        if (v->tensor.view) value_release(dead, v->tensor.view->storage);
+        dsi_free(v->tensor.view);
         break;
     default:
         break;
@@ -166,24 +172,24 @@ static void free_one(dsi_value_items *dead, ds_value *v)
     dsi_free(v);
 }
 
-static void free_all(dsi_value_items *dead)
+static void values_free(dsi_value_items *dead)
 {
-    while (dead->n) free_one(dead, dead->at[--dead->n]);
+    while (dead->n) value_free_one(dead, dead->at[--dead->n]);
     dsi_list_free(dead);
 }
 
 void ds_value_free(ds_value *v)
 {
     dsi_value_items dead = {0};
-    let_go(&dead, v);
-    free_all(&dead);
+    value_release(&dead, v);
+    values_free(&dead);
 }
 
 void dsi_value_clear(ds_value *v)
 {
     dsi_value_items dead = {0};
-    empty(&dead, v);
-    free_all(&dead);
+    value_empty(&dead, v);
+    values_free(&dead);
 }
 
 /* ---- lists ------------------------------------------------------------------------------------------- */
@@ -276,7 +282,7 @@ static bool equal_keys(const ds_value *a, const ds_value *b)
 }
 
 /* The slot of key, or the free one in which it would lie. */
-static size_t find_slot(const dsi_value_dict *d, const ds_value *key, uint64_t hash)
+static size_t dict_find_slot(const dsi_value_dict *d, const ds_value *key, uint64_t hash)
 {
     size_t i = hash & (d->slots - 1);
     for (; d->slot[i]; i = (i + 1) & (d->slots - 1)) {
@@ -287,13 +293,13 @@ static size_t find_slot(const dsi_value_dict *d, const ds_value *key, uint64_t h
 }
 
 /* The table is never more than half full, also with one key more. */
-static void grow_table(dsi_value_dict *d)
+static void dict_grow_table(dsi_value_dict *d)
 {
     if (2 * ((size_t)d->n + 1) <= d->slots) return;
     d->slots = d->slots ? 4 * d->slots : 16;
     dsi_free(d->slot);
     d->slot = dsi_alloc(d->slots * sizeof *d->slot);
-    for (int i = 0; i < d->n; i++) d->slot[find_slot(d, d->at[i].key, d->at[i].hash)] = i + 1;
+    for (int i = 0; i < d->n; i++) d->slot[dict_find_slot(d, d->at[i].key, d->at[i].hash)] = i + 1;
 }
 
 ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
@@ -314,8 +320,8 @@ ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
         return status;
     }
     dsi_value_dict *d = dict->dict;
-    grow_table(d);
-    size_t slot = find_slot(d, key, hash);
+    dict_grow_table(d);
+    size_t slot = dict_find_slot(d, key, hash);
     if (d->slot[slot]) {
         dsi_value_pair *p = &d->at[d->slot[slot] - 1];
         ds_value_free(p->value);
@@ -338,13 +344,13 @@ ds_status ds_value_set_int(ds_value *dict, int64_t key, ds_value *item)
     return dsi_value_put(dict, ds_value_int(key), item);
 }
 
-static ds_value *get(const ds_value *dict, const ds_value *key)
+static ds_value *dict_get(const ds_value *dict, const ds_value *key)
 {
     if (!dict || !dsi_value_has_keys(dict) || !dict->dict->n) return NULL;
     uint64_t hash = 14695981039346656037u;
     hash_key(key, &hash, 0);
     const dsi_value_dict *d = dict->dict;
-    int at = d->slot[find_slot(d, key, hash)];
+    int at = d->slot[dict_find_slot(d, key, hash)];
     return at ? d->at[at - 1].value : NULL;
 }
 
@@ -353,11 +359,11 @@ ds_value *ds_value_get(const ds_value *dict, const char *key)
     if (!key) return NULL;
     size_t n = strlen(key);
     ds_value k = {.kind = DS_VALUE_STRING, .text = {(char *)(uintptr_t)key, n}};
-    return get(dict, &k);
+    return dict_get(dict, &k);
 }
 
 ds_value *ds_value_get_int(const ds_value *dict, int64_t key)
 {
     ds_value k = {.kind = DS_VALUE_INT, .i = key};
-    return get(dict, &k);
+    return dict_get(dict, &k);
 }

@@ -1,4 +1,5 @@
-/* checkpoint/value_read.c: what is in a nested value: items, paths, typed reading, state dicts.
+/* checkpoint/value_read.c: what is in a nested value: items, paths, typed
+ * reading, state dicts.
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
@@ -67,7 +68,7 @@ static bool whole_number(const char *part, int64_t *out)
     return !*end;
 }
 
-static ds_value *step(const ds_value *v, const char *part)
+static ds_value *path_step(const ds_value *v, const char *part)
 {
     ds_value *item = ds_value_get(v, part);
     int64_t i;
@@ -75,8 +76,10 @@ static ds_value *step(const ds_value *v, const char *part)
     return dsi_value_has_keys(v) ? ds_value_get_int(v, i) : ds_value_at(v, i);
 }
 
-/* The value at path; the last one on the way to it, and how long the path to that one is. */
-static ds_value *walk(const ds_value *v, const char *path, const ds_value **last, size_t *known)
+/* The value at path; the last one on the way to it, and how long the path to
+ * that one is. */
+static ds_value *path_walk(const ds_value *v, const char *path, const ds_value **last,
+                           size_t *known)
 {
     char *copy = dsi_strdup(path);
     const ds_value *at = v;
@@ -87,7 +90,7 @@ static ds_value *walk(const ds_value *v, const char *path, const ds_value **last
         if (slash) *slash = 0;
         *last = at;
         *known = part > copy ? (size_t)(part - copy) - 1 : 0;
-        at = step(at, part);
+        at = path_step(at, part);
         if (!slash) break;
         part = slash + 1;
     }
@@ -99,11 +102,11 @@ ds_value *ds_value_find(const ds_value *v, const char *path)
 {
     const ds_value *last;
     size_t known;
-    return walk(v, path ? path : "", &last, &known);
+    return path_walk(v, path ? path : "", &last, &known);
 }
 
 /* ", there is: epoch, loss, ..." */
-static void add_keys(dsi_text *t, const ds_value *dict)
+static void text_add_keys(dsi_text *t, const ds_value *dict)
 {
     int64_t n = ds_value_len(dict), shown = n < 8 ? n : 8;
     for (int64_t i = 0; i < shown; i++) {
@@ -120,11 +123,11 @@ static void add_keys(dsi_text *t, const ds_value *dict)
     if (!n) dsi_text_add(t, "nothing: it is empty");
 }
 
-static ds_status absent(const char *path, const ds_value *last, size_t known)
+static ds_status path_absent(const char *path, const ds_value *last, size_t known)
 {
     dsi_text t = {0};
     if (last && dsi_value_has_keys(last))
-        add_keys(&t, last);
+        text_add_keys(&t, last);
     else if (last && dsi_value_has_items(last))
         dsi_text_add(&t, "%" PRId64 " items", ds_value_len(last));
     else
@@ -135,17 +138,17 @@ static ds_status absent(const char *path, const ds_value *last, size_t known)
     return DS_EINVAL;
 }
 
-static const ds_value *reach(const ds_value *v, const char *path)
+static const ds_value *path_find(const ds_value *v, const char *path)
 {
     const ds_value *last;
     size_t known;
     if (!v) return dsi_null_operand("value");
-    const ds_value *at = walk(v, path ? path : "", &last, &known);
-    if (!at) absent(path, last, known);
+    const ds_value *at = path_walk(v, path ? path : "", &last, &known);
+    if (!at) path_absent(path, last, known);
     return at;
 }
 
-static ds_status other(const char *path, const ds_value *v, const char *wanted)
+static ds_status path_other_kind(const char *path, const ds_value *v, const char *wanted)
 {
     return dsi_fail(DS_EINVAL, "value: %s is of class %s: expected %s",
                     path && *path ? path : "the value", ds_value_class(v), wanted);
@@ -153,15 +156,15 @@ static ds_status other(const char *path, const ds_value *v, const char *wanted)
 
 ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out)
 {
-    const ds_value *at = reach(v, path);
+    const ds_value *at = path_find(v, path);
     if (!at) return ds_error_status();
-    if (at->kind != DS_VALUE_BOOL) return other(path, at, "a bool");
+    if (at->kind != DS_VALUE_BOOL) return path_other_kind(path, at, "a bool");
     *out = at->b;
     return DS_OK;
 }
 
 /* A step count is a tensor in some optimizers, an int in others. */
-static bool one_element(const ds_value *v, double *out)
+static bool tensor_element(const ds_value *v, double *out)
 {
     if (v->kind != DS_VALUE_TENSOR || !v->tensor.x || ds_numel(v->tensor.x) != 1) return false;
     *out = ds_item(v->tensor.x);
@@ -170,48 +173,48 @@ static bool one_element(const ds_value *v, double *out)
 
 ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out)
 {
-    const ds_value *at = reach(v, path);
+    const ds_value *at = path_find(v, path);
     double x;
     if (!at) return ds_error_status();
     if (at->kind == DS_VALUE_INT) {
         *out = at->i;
-    } else if (one_element(at, &x)) {
+    } else if (tensor_element(at, &x)) {
         if (!(x > -9e15 && x < 9e15) || x != (double)(int64_t)x)
             return dsi_fail(DS_EINVAL, "value: %s is a tensor of %g: expected a whole number",
                             path ? path : "it", x);
         *out = (int64_t)x;
     } else {
-        return other(path, at, "an int");
+        return path_other_kind(path, at, "an int");
     }
     return DS_OK;
 }
 
 ds_status ds_value_read_float(const ds_value *v, const char *path, double *out)
 {
-    const ds_value *at = reach(v, path);
+    const ds_value *at = path_find(v, path);
     if (!at) return ds_error_status();
     if (at->kind == DS_VALUE_FLOAT)
         *out = at->f;
     else if (at->kind == DS_VALUE_INT)
         *out = (double)at->i;
-    else if (!one_element(at, out))
-        return other(path, at, "a float");
+    else if (!tensor_element(at, out))
+        return path_other_kind(path, at, "a float");
     return DS_OK;
 }
 
 ds_status ds_value_read_string(const ds_value *v, const char *path, const char **out)
 {
-    const ds_value *at = reach(v, path);
+    const ds_value *at = path_find(v, path);
     if (!at) return ds_error_status();
-    if (at->kind != DS_VALUE_STRING) return other(path, at, "a str");
+    if (at->kind != DS_VALUE_STRING) return path_other_kind(path, at, "a str");
     *out = at->text.s;
     return DS_OK;
 }
 
 /* Reads a source into memory, once. */
-static ds_status bring(ds_value *v)
+static ds_status value_materialize(ds_value *v)
 {
-    const dsi_source *from = v->tensor.source;
+    const dsi_tensor_reader *from = v->tensor.reader;
     if (v->tensor.x) return DS_OK;
     DSI_ASSERT(from);
     ds_scope *scope = ds_scope_open();
@@ -226,10 +229,10 @@ static ds_status bring(ds_value *v)
 
 ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **out)
 {
-    const ds_value *at = reach(v, path);
+    const ds_value *at = path_find(v, path);
     if (!at) return ds_error_status();
-    if (at->kind != DS_VALUE_TENSOR) return other(path, at, "a tensor");
-    ds_status status = bring((ds_value *)(uintptr_t)at);
+    if (at->kind != DS_VALUE_TENSOR) return path_other_kind(path, at, "a tensor");
+    ds_status status = value_materialize((ds_value *)(uintptr_t)at);
     if (status == DS_OK) *out = at->tensor.x;
     return status;
 }
@@ -255,13 +258,13 @@ bool dsi_value_is_state(const ds_value *v)
     return ok;
 }
 
-static ds_status add_entry(ds_state *state, const ds_value *dict, int64_t i)
+static ds_status text_add_item(ds_state *state, const ds_value *dict, int64_t i)
 {
     const ds_value *key = ds_value_key_at(dict, i), *item = ds_value_at(dict, i);
     bool named = key->kind == DS_VALUE_STRING;
     if (!named || item->kind != DS_VALUE_TENSOR) {
         dsi_text keys = {0};
-        add_keys(&keys, dict);
+        text_add_keys(&keys, dict);
         dsi_fail(DS_EINVAL,
                  "state_of_value: no dict of tensors: %s is of class %s; it holds %s: "
                  "ds_value_load and ds_value_get reach the state dict that may be in it",
@@ -283,7 +286,7 @@ ds_state *ds_state_of_value(const ds_value *dict)
     ds_state *state = ds_state_new();
     ds_status status = DS_OK;
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(dict); i++)
-        status = add_entry(state, dict, i);
+        status = text_add_item(state, dict, i);
     if (status == DS_OK) return state;
     ds_state_free(state);
     return NULL;

@@ -4,10 +4,11 @@
  *     row, name, extra field, comment                          the directory, a row an entry
  *     zip64's end, where that is, the end                      found from the file's last byte backwards
  *
- * An archive comes from anywhere: every length is compared with what is left of the file before it is used,
- * the two names of an entry must agree, no name comes twice, and no two entries share a byte, so that all
- * entries together are not larger than the file. Deflated entries, which torch never writes but a tool that
- * repacks does, are unpacked by zlib.
+ * An archive comes from anywhere: every length is compared with what is left of
+ * the file before it is used, the two names of an entry must agree, no name
+ * comes twice, and no two entries share a byte, so that all entries together
+ * are not larger than the file. Deflated entries, which torch never writes but
+ * a tool that repacks does, are unpacked by zlib.
  * Source: PKWARE's APPNOTE.TXT 6.3.10, 4.3 and 4.5.3.
  * SPDX-License-Identifier: MIT */
 #include "zip.h"
@@ -38,8 +39,8 @@ typedef struct Archive {
     uint64_t entries, directory, directory_bytes;
 } Archive;
 
-static bool damaged(const char *what, const char *format, ...) DS_PRINTF(2, 3);
-static bool damaged(const char *what, const char *format, ...)
+static bool zip_damaged(const char *what, const char *format, ...) DS_PRINTF(2, 3);
+static bool zip_damaged(const char *what, const char *format, ...)
 {
     char text[300];
     va_list args;
@@ -50,30 +51,31 @@ static bool damaged(const char *what, const char *format, ...)
     return false;
 }
 
-static uint64_t get(const uint8_t *p, int bytes)
+static uint64_t zip_number(const uint8_t *p, int bytes)
 {
     uint64_t x = 0;
     for (int i = bytes; i-- > 0;) x = x << 8 | p[i];
     return x;
 }
 
-bool dsi_zip_looks_so(const uint8_t *file, size_t bytes)
+bool dsi_zip_is_archive(const uint8_t *file, size_t bytes)
 {
     return bytes >= 4 && (!memcmp(file, "PK\3\4", 4) || !memcmp(file, "PK\5\6", 4));
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-/* The old end's place, or -1: it is 22 bytes and a comment, with which the file ends. Bytes that something put
- * behind it are no harm: without such an end the last one counts, as for PyTorch. */
-static int64_t find_end(const Archive *a)
+/* The old end's place, or -1: it is 22 bytes and a comment, with which the file
+ * ends. Bytes that something put behind it are no harm: without such an end the
+ * last one counts, as for PyTorch. */
+static int64_t zip_find_end(const Archive *a)
 {
     if (a->bytes < END_BYTES) return -1;
     size_t last = a->bytes - END_BYTES, first = last > 0xffff ? last - 0xffff : 0;
     int64_t followed = -1;
     for (size_t at = last + 1; at-- > first;) {
         if (memcmp(a->p + at, "PK\5\6", 4) != 0) continue;
-        size_t comment = get(a->p + at + 20, 2);
+        size_t comment = zip_number(a->p + at + 20, 2);
         if (comment == last - at) return (int64_t)at;
         if (followed < 0 && comment < last - at) followed = (int64_t)at;
     }
@@ -81,42 +83,43 @@ static int64_t find_end(const Archive *a)
 }
 
 /* What the old end has no room for. */
-static bool read_end_64(Archive *a, size_t end)
+static bool zip_read_end_64(Archive *a, size_t end)
 {
     if (end < LOCATOR_BYTES || memcmp(a->p + end - LOCATOR_BYTES, "PK\6\7", 4) != 0)
-        return damaged(a->what,
-                       "the zip archive's directory is large, but its zip64 end is missing");
-    uint64_t at = get(a->p + end - LOCATOR_BYTES + 8, 8);
+        return zip_damaged(a->what,
+                           "the zip archive's directory is large, but its zip64 end is missing");
+    uint64_t at = zip_number(a->p + end - LOCATOR_BYTES + 8, 8);
     if (end - LOCATOR_BYTES < END_64_BYTES || at > end - LOCATOR_BYTES - END_64_BYTES ||
         memcmp(a->p + at, "PK\6\6", 4) != 0)
-        return damaged(a->what, "the zip archive's zip64 end is not where it is said to be");
-    a->entries = get(a->p + at + 32, 8);
-    a->directory_bytes = get(a->p + at + 40, 8);
-    a->directory = get(a->p + at + 48, 8);
+        return zip_damaged(a->what, "the zip archive's zip64 end is not where it is said to be");
+    a->entries = zip_number(a->p + at + 32, 8);
+    a->directory_bytes = zip_number(a->p + at + 40, 8);
+    a->directory = zip_number(a->p + at + 48, 8);
     return true;
 }
 
-static bool read_end(Archive *a)
+static bool zip_read_end(Archive *a)
 {
-    int64_t found = find_end(a);
+    int64_t found = zip_find_end(a);
     if (found < 0)
-        return damaged(a->what,
-                       "a zip archive without its end: the file was cut off, or is still being "
-                       "written (%zu bytes)",
-                       a->bytes);
+        return zip_damaged(a->what,
+                           "a zip archive without its end: the file was cut off, or is still being "
+                           "written (%zu bytes)",
+                           a->bytes);
     size_t end = (size_t)found;
-    a->entries = get(a->p + end + 10, 2);
-    a->directory_bytes = get(a->p + end + 12, 4);
-    a->directory = get(a->p + end + 16, 4);
+    a->entries = zip_number(a->p + end + 10, 2);
+    a->directory_bytes = zip_number(a->p + end + 12, 4);
+    a->directory = zip_number(a->p + end + 16, 4);
     bool wide = a->entries == 0xffff || a->directory_bytes == MAX_32 || a->directory == MAX_32;
-    if (wide && !read_end_64(a, end)) return false;
+    if (wide && !zip_read_end_64(a, end)) return false;
     if (a->directory > end || a->directory_bytes > end - a->directory)
-        return damaged(a->what,
-                       "the zip archive's directory is outside of the file: it was cut off, "
-                       "or something was put in front of it");
+        return zip_damaged(a->what,
+                           "the zip archive's directory is outside of the file: it was cut off, "
+                           "or something was put in front of it");
     if (a->entries > a->directory_bytes / ROW_BYTES)
-        return damaged(a->what, "the zip archive's directory is too short for %" PRIu64 " entries",
-                       a->entries);
+        return zip_damaged(a->what,
+                           "the zip archive's directory is too short for %" PRIu64 " entries",
+                           a->entries);
     return true;
 }
 
@@ -131,11 +134,11 @@ typedef struct Row {
 } Row;
 
 /* Fields that are full stand in the zip64 extra field, in this order. */
-static bool read_wide(const char *what, Row *r, const uint8_t *extra, size_t n)
+static bool zip_read_zip64(const char *what, Row *r, const uint8_t *extra, size_t n)
 {
     bool wide = r->bytes == MAX_32 || r->packed == MAX_32 || r->header == MAX_32;
     for (size_t at = 0; wide && n - at >= 4;) {
-        size_t id = get(extra + at, 2), length = get(extra + at + 2, 2);
+        size_t id = zip_number(extra + at, 2), length = zip_number(extra + at + 2, 2);
         at += 4;
         if (length > n - at) break;
         if (id != 1) {
@@ -147,64 +150,68 @@ static bool read_wide(const char *what, Row *r, const uint8_t *extra, size_t n)
         for (int i = 0; i < 3; i++) {
             if (*fields[i] != MAX_32) continue;
             if (used + 8 > length)
-                return damaged(what, "a zip64 field of the archive is too short");
-            *fields[i] = get(extra + at + used, 8);
+                return zip_damaged(what, "a zip64 field of the archive is too short");
+            *fields[i] = zip_number(extra + at + used, 8);
             used += 8;
         }
         return true;
     }
-    return !wide || damaged(what, "an entry of the archive is large, but has no zip64 field");
+    return !wide || zip_damaged(what, "an entry of the archive is large, but has no zip64 field");
 }
 
 /* The row at *at, which moves behind it. */
-static bool read_row(const Archive *a, size_t *at, Row *r)
+static bool zip_read_row(const Archive *a, size_t *at, Row *r)
 {
     size_t left = a->directory + a->directory_bytes - *at;
     const uint8_t *p = a->p + *at;
     if (left < ROW_BYTES || memcmp(p, "PK\1\2", 4) != 0)
-        return damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
-    size_t name = get(p + 28, 2), extra = get(p + 30, 2), comment = get(p + 32, 2);
+        return zip_damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
+    size_t name = zip_number(p + 28, 2), extra = zip_number(p + 30, 2),
+           comment = zip_number(p + 32, 2);
     if (name + extra + comment > left - ROW_BYTES)
-        return damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
+        return zip_damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
     *r = (Row){.name = p + ROW_BYTES,
                .name_bytes = name,
-               .flags = (unsigned)get(p + 8, 2),
-               .method = (unsigned)get(p + 10, 2),
-               .crc = (uint32_t)get(p + 16, 4),
-               .packed = get(p + 20, 4),
-               .bytes = get(p + 24, 4),
-               .header = get(p + 42, 4)};
+               .flags = (unsigned)zip_number(p + 8, 2),
+               .method = (unsigned)zip_number(p + 10, 2),
+               .crc = (uint32_t)zip_number(p + 16, 4),
+               .packed = zip_number(p + 20, 4),
+               .bytes = zip_number(p + 24, 4),
+               .header = zip_number(p + 42, 4)};
     *at += ROW_BYTES + name + extra + comment;
-    if (memchr(r->name, 0, name)) return damaged(a->what, "an entry's name has a zero byte in it");
-    return read_wide(a->what, r, r->name + name, extra);
+    if (memchr(r->name, 0, name))
+        return zip_damaged(a->what, "an entry's name has a zero byte in it");
+    return zip_read_zip64(a->what, r, r->name + name, extra);
 }
 
 /* The data of row r, which the entry's own header says; its name is r's. */
-static bool read_header(const Archive *a, const Row *r, const char *name, dsi_zip_entry_at *e)
+static bool zip_read_local_header(const Archive *a, const Row *r, const char *name,
+                                  dsi_zip_entry_at *e)
 {
     uint64_t end = a->directory;
     if (end < HEADER_BYTES || r->header > end - HEADER_BYTES ||
         memcmp(a->p + r->header, "PK\3\4", 4) != 0)
-        return damaged(a->what, "entry %.100s is not where the directory says", name);
+        return zip_damaged(a->what, "entry %.100s is not where the directory says", name);
     const uint8_t *p = a->p + r->header;
     uint64_t left = end - r->header - HEADER_BYTES;
-    size_t name_bytes = get(p + 26, 2), extra = get(p + 28, 2);
+    size_t name_bytes = zip_number(p + 26, 2), extra = zip_number(p + 28, 2);
     if (name_bytes != r->name_bytes || name_bytes + extra > left ||
         memcmp(p + HEADER_BYTES, r->name, name_bytes) != 0)
-        return damaged(a->what, "entry %.100s has another name in its header", name);
+        return zip_damaged(a->what, "entry %.100s has another name in its header", name);
     if (r->packed > left - name_bytes - extra)
-        return damaged(a->what,
-                       "entry %.100s has %" PRIu64 " bytes, the file has %" PRIu64 " for it", name,
-                       r->packed, left - name_bytes - extra);
-    if (r->flags & 1) return damaged(a->what, "entry %.100s is encrypted", name);
+        return zip_damaged(a->what,
+                           "entry %.100s has %" PRIu64 " bytes, the file has %" PRIu64 " for it",
+                           name, r->packed, left - name_bytes - extra);
+    if (r->flags & 1) return zip_damaged(a->what, "entry %.100s is encrypted", name);
     if (r->method != 0 && r->method != 8)
-        return damaged(a->what,
-                       "entry %.100s is compressed by method %u: stored and deflated ones "
-                       "are read",
-                       name, r->method);
+        return zip_damaged(a->what,
+                           "entry %.100s is compressed by method %u: stored and deflated ones "
+                           "are read",
+                           name, r->method);
     if (r->method == 0 ? r->bytes != r->packed : r->bytes / MAX_RATIO > r->packed)
-        return damaged(a->what, "entry %.100s cannot have %" PRIu64 " bytes: %" PRIu64 " are there",
-                       name, r->bytes, r->packed);
+        return zip_damaged(a->what,
+                           "entry %.100s cannot have %" PRIu64 " bytes: %" PRIu64 " are there",
+                           name, r->bytes, r->packed);
     *e = (dsi_zip_entry_at){.name = name,
                             .data = p + HEADER_BYTES + name_bytes + extra,
                             .bytes = r->bytes,
@@ -214,35 +221,35 @@ static bool read_header(const Archive *a, const Row *r, const char *name, dsi_zi
     return true;
 }
 
-static int by_data(const void *a, const void *b)
+static int entries_by_data(const void *a, const void *b)
 {
     const dsi_zip_entry_at *x = a, *y = b;
     if (x->data != y->data) return x->data < y->data ? -1 : 1;
     return (x->packed > y->packed) - (x->packed < y->packed); /* empty ones first */
 }
 
-static bool no_overlap(const dsi_zip *z, const char *what)
+static bool entries_check_overlap(const dsi_zip *z, const char *what)
 {
     dsi_zip_entry_at *sorted = dsi_alloc((size_t)z->n * sizeof *sorted);
     if (z->n) memcpy(sorted, z->at, (size_t)z->n * sizeof *sorted);
-    qsort(sorted, (size_t)z->n, sizeof *sorted, by_data);
+    qsort(sorted, (size_t)z->n, sizeof *sorted, entries_by_data);
     bool ok = true;
     for (int i = 1; ok && i < z->n; i++)
         if (sorted[i].data < sorted[i - 1].data + sorted[i - 1].packed)
-            ok = damaged(what, "entries %.100s and %.100s overlap", sorted[i - 1].name,
-                         sorted[i].name);
+            ok = zip_damaged(what, "entries %.100s and %.100s overlap", sorted[i - 1].name,
+                             sorted[i].name);
     dsi_free(sorted);
     return ok;
 }
 
-static bool add_entry(dsi_zip *z, const Archive *a, const Row *r)
+static bool zip_add_entry(dsi_zip *z, const Archive *a, const Row *r)
 {
     char *name = dsi_alloc(r->name_bytes + 1);
     memcpy(name, r->name, r->name_bytes);
     dsi_zip_entry_at e;
-    bool ok = read_header(a, r, name, &e);
+    bool ok = zip_read_local_header(a, r, name, &e);
     if (ok && dsi_map_set(&z->names, name, (void *)(uintptr_t)(z->n + 1)))
-        ok = damaged(a->what, "entry %.100s is there twice", name);
+        ok = zip_damaged(a->what, "entry %.100s is there twice", name);
     if (ok) {
         e.name = z->names.at[z->names.n - 1].name;
         dsi_list_add(z, e);
@@ -252,7 +259,7 @@ static bool add_entry(dsi_zip *z, const Archive *a, const Row *r)
 }
 
 /* torch.serialization.set_crc32_options(False) leaves them all 0. */
-static void find_unchecked(dsi_zip *z)
+static void zip_find_unchecked(dsi_zip *z)
 {
     uint32_t any = 0;
     for (int i = 0; i < z->n; i++) any |= z->at[i].crc;
@@ -263,16 +270,16 @@ bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t byte
 {
     Archive a = {.what = what, .p = file, .bytes = bytes};
     *z = (dsi_zip){0};
-    bool ok = read_end(&a);
+    bool ok = zip_read_end(&a);
     size_t at = a.directory;
     for (uint64_t i = 0; ok && i < a.entries; i++) {
         Row row = {.name = (const uint8_t *)""};
-        ok = read_row(&a, &at, &row);
+        ok = zip_read_row(&a, &at, &row);
         bool folder = ok && row.name_bytes && row.name[row.name_bytes - 1] == '/';
-        if (ok && !folder) ok = add_entry(z, &a, &row);
+        if (ok && !folder) ok = zip_add_entry(z, &a, &row);
     }
-    if (ok) ok = no_overlap(z, what);
-    if (ok) find_unchecked(z);
+    if (ok) ok = entries_check_overlap(z, what);
+    if (ok) zip_find_unchecked(z);
     if (!ok) dsi_zip_close(z);
     return ok;
 }
@@ -294,11 +301,11 @@ const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
 {
     if (crc == e->crc || e->unchecked) return true;
-    return damaged(what, "entry %.100s is damaged: its CRC is %08x, the archive says %08x", e->name,
-                   (unsigned)crc, (unsigned)e->crc);
+    return zip_damaged(what, "entry %.100s is damaged: its CRC is %08x, the archive says %08x",
+                       e->name, (unsigned)crc, (unsigned)e->crc);
 }
 
-static bool inflate_all(const dsi_zip_entry_at *e, uint8_t *to)
+static bool entry_inflate(const dsi_zip_entry_at *e, uint8_t *to)
 {
     z_stream s = {.next_in = (Bytef *)(uintptr_t)e->data, .next_out = to};
     if (inflateInit2(&s, -15) != Z_OK) return false;
@@ -321,8 +328,8 @@ uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e)
         dsi_fail(DS_ENOMEM, "%s: no memory for entry %.100s of %zu bytes", what, e->name, e->bytes);
         return NULL;
     }
-    bool ok = e->deflated ? inflate_all(e, p) : (memcpy(p, e->data, e->bytes), true);
-    if (!ok) damaged(what, "entry %.100s does not unpack to %zu bytes", e->name, e->bytes);
+    bool ok = e->deflated ? entry_inflate(e, p) : (memcpy(p, e->data, e->bytes), true);
+    if (!ok) zip_damaged(what, "entry %.100s does not unpack to %zu bytes", e->name, e->bytes);
     if (ok && dsi_zip_check(what, e, dsi_crc32(0, p, e->bytes))) return p;
     free(p);
     return NULL;

@@ -1,4 +1,5 @@
-/* checkpoint/zip.h: the zip archives that a .pth is: written as PyTorch writes them, read with suspicion.
+/* checkpoint/zip.h: the zip archives that a .pth is: written as PyTorch writes
+ * them, read with suspicion.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_ZIP_H
 #define DSI_CHECKPOINT_ZIP_H
@@ -36,10 +37,10 @@ typedef struct dsi_zip {
 } dsi_zip;
 
 /* Whether these bytes begin as an archive of files does. */
-bool dsi_zip_looks_so(const uint8_t *file, size_t bytes);
+bool dsi_zip_is_archive(const uint8_t *file, size_t bytes);
 
-/* The archive's entries; false, with the message that begins with `what`, if it is damaged. file stays the
- * caller's. Data are not looked at. */
+/* The archive's entries; false, with the message that begins with `what`, if it
+ * is damaged. file stays the caller's. Data are not looked at. */
 bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t bytes);
 void dsi_zip_close(dsi_zip *z);
 /* NULL if there is none */

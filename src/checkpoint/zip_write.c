@@ -1,9 +1,11 @@
 /* checkpoint/zip_write.c: a zip archive as PyTorch writes it.
  *
- * Stored entries, one after the other: a header, whose extra field "FB" is as long as it takes for the data
- * to begin at a multiple of 64 bytes (so that they can be used where the file is mapped), the data, and
- * behind them their check sum and size, which are known only then. At the end the directory. Sizes and
- * places from 2^32 - 1 on stand in zip64 fields; the zip64 end of the directory is always written.
+ * Stored entries, one after the other: a header, whose extra field "FB" is as
+ * long as it takes for the data to begin at a multiple of 64 bytes (so that
+ * they can be used where the file is mapped), the data, and behind them their
+ * check sum and size, which are known only then. At the end the directory.
+ * Sizes and places from 2^32 - 1 on stand in zip64 fields; the zip64 end of the
+ * directory is always written.
  * Source: PKWARE's APPNOTE.TXT 6.3.10, 4.3 and 4.5.3; caffe2/serialize of PyTorch.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
@@ -36,7 +38,7 @@ struct dsi_zip_writer {
     uint64_t entry_left; /* of the entry that is being written */
 };
 
-static void put(dsi_zip_writer *w, const void *data, size_t bytes)
+static void zip_write_bytes(dsi_zip_writer *w, const void *data, size_t bytes)
 {
     dsi_file_write(w->f, data, bytes);
     w->crc = dsi_crc32(w->crc, data, bytes);
@@ -45,12 +47,12 @@ static void put(dsi_zip_writer *w, const void *data, size_t bytes)
 
 /* ---- fields, little-endian, in a growing text ---------------------------------------------------------- */
 
-static void add(dsi_text *t, uint64_t value, int bytes)
+static void record_add(dsi_text *t, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++, value >>= 8) dsi_text_add_bytes(t, &(char){(char)value}, 1);
 }
 
-static uint32_t narrow(uint64_t x) { return x < MAX_32 ? (uint32_t)x : MAX_32; }
+static uint32_t saturate_u32(uint64_t x) { return x < MAX_32 ? (uint32_t)x : MAX_32; }
 
 dsi_zip_writer *dsi_zip_write_begin(dsi_file *f)
 {
@@ -67,31 +69,32 @@ void dsi_zip_entry_begin(dsi_zip_writer *w, const char *name, size_t bytes)
     size_t padding = (ALIGN - (w->at + fixed) % ALIGN) % ALIGN;
     dsi_text t = {0};
     dsi_text_add_bytes(&t, "PK\3\4", 4);
-    add(&t, wide ? VERSION : 0, 2);
-    add(&t, FLAGS, 2);
-    add(&t, 0, 2 + 4 + 4);         /* stored; time and date; check sum: later */
-    add(&t, wide ? MAX_32 : 0, 4); /* sizes: later, but this says how wide they are */
-    add(&t, wide ? MAX_32 : 0, 4);
-    add(&t, strlen(name), 2);
-    add(&t, (wide ? 20 : 0) + 4 + padding, 2);
+    record_add(&t, wide ? VERSION : 0, 2);
+    record_add(&t, FLAGS, 2);
+    record_add(&t, 0, 2 + 4 + 4);         /* stored; time and date; check sum: later */
+    record_add(&t, wide ? MAX_32 : 0, 4); /* sizes: later, but this says how wide they are */
+    record_add(&t, wide ? MAX_32 : 0, 4);
+    record_add(&t, strlen(name), 2);
+    record_add(&t, (wide ? 20 : 0) + 4 + padding, 2);
     dsi_text_add_bytes(&t, name, strlen(name));
     if (wide) {
-        add(&t, 1, 2); /* zip64 */
-        add(&t, 16, 2);
-        add(&t, 0, 8 + 8);
+        record_add(&t, 1, 2); /* zip64 */
+        record_add(&t, 16, 2);
+        record_add(&t, 0, 8 + 8);
     }
     dsi_text_add_bytes(&t, "FB", 2);
-    add(&t, padding, 2);
+    record_add(&t, padding, 2);
     for (size_t i = 0; i < padding; i++) dsi_text_add_bytes(&t, "Z", 1);
 
     dsi_list_add(&w->entries, (Written){dsi_strdup(name), w->at, bytes, 0});
     w->entry_left = bytes;
-    put(w, t.s, t.n);
+    zip_write_bytes(w, t.s, t.n);
     DSI_ASSERT(w->at % ALIGN == 0);
     dsi_text_free(&t);
 }
 
-/* The data's check sum is reckoned once, for the entry, and then joined to the file's. */
+/* The data's check sum is reckoned once, for the entry, and then joined to the
+ * file's. */
 void dsi_zip_entry_data(dsi_zip_writer *w, const void *data, size_t bytes)
 {
     Written *e = &w->entries.at[w->entries.n - 1];
@@ -109,10 +112,10 @@ void dsi_zip_entry_end(dsi_zip_writer *w)
     w->crc = dsi_crc32_combine(w->crc, e->crc, e->bytes - w->entry_left);
     dsi_text t = {0};
     dsi_text_add_bytes(&t, "PK\7\10", 4);
-    add(&t, e->crc, 4);
-    add(&t, e->bytes, wide ? 8 : 4);
-    add(&t, e->bytes, wide ? 8 : 4);
-    put(w, t.s, t.n);
+    record_add(&t, e->crc, 4);
+    record_add(&t, e->bytes, wide ? 8 : 4);
+    record_add(&t, e->bytes, wide ? 8 : 4);
+    zip_write_bytes(w, t.s, t.n);
     dsi_text_free(&t);
 }
 
@@ -125,66 +128,66 @@ void dsi_zip_entry(dsi_zip_writer *w, const char *name, const void *data, size_t
 
 /* ---- the directory --------------------------------------------------------------------------------------- */
 
-static void add_row(dsi_text *t, const Written *e)
+static void record_add_entry(dsi_text *t, const Written *e)
 {
     bool wide_size = e->bytes >= MAX_32, wide_at = e->at >= MAX_32;
     int extra = (wide_size ? 16 : 0) + (wide_at ? 8 : 0);
     dsi_text_add_bytes(t, "PK\1\2", 4);
-    add(t, 0, 2);
-    add(t, extra ? VERSION : 0, 2);
-    add(t, FLAGS, 2);
-    add(t, 0, 2 + 4); /* stored; time and date */
-    add(t, e->crc, 4);
-    add(t, narrow(e->bytes), 4);
-    add(t, narrow(e->bytes), 4);
-    add(t, strlen(e->name), 2);
-    add(t, extra ? (uint64_t)extra + 4 : 0, 2);
-    add(t, 0, 2 + 2 + 2 + 4); /* comment, disk, attributes */
-    add(t, narrow(e->at), 4);
+    record_add(t, 0, 2);
+    record_add(t, extra ? VERSION : 0, 2);
+    record_add(t, FLAGS, 2);
+    record_add(t, 0, 2 + 4); /* stored; time and date */
+    record_add(t, e->crc, 4);
+    record_add(t, saturate_u32(e->bytes), 4);
+    record_add(t, saturate_u32(e->bytes), 4);
+    record_add(t, strlen(e->name), 2);
+    record_add(t, extra ? (uint64_t)extra + 4 : 0, 2);
+    record_add(t, 0, 2 + 2 + 2 + 4); /* comment, disk, attributes */
+    record_add(t, saturate_u32(e->at), 4);
     dsi_text_add_bytes(t, e->name, strlen(e->name));
     if (!extra) return;
-    add(t, 1, 2);
-    add(t, (uint64_t)extra, 2);
+    record_add(t, 1, 2);
+    record_add(t, (uint64_t)extra, 2);
     if (wide_size) {
-        add(t, e->bytes, 8);
-        add(t, e->bytes, 8);
+        record_add(t, e->bytes, 8);
+        record_add(t, e->bytes, 8);
     }
-    if (wide_at) add(t, e->at, 8);
+    if (wide_at) record_add(t, e->at, 8);
 }
 
-static void add_end(dsi_text *t, uint64_t entries, uint64_t bytes, uint64_t at)
+static void record_add_end(dsi_text *t, uint64_t entries, uint64_t bytes, uint64_t at)
 {
     dsi_text_add_bytes(t, "PK\6\6", 4); /* zip64's end of the directory */
-    add(t, 44, 8);
-    add(t, VERSION, 2);
-    add(t, VERSION, 2);
-    add(t, 0, 4 + 4);
-    add(t, entries, 8);
-    add(t, entries, 8);
-    add(t, bytes, 8);
-    add(t, at, 8);
+    record_add(t, 44, 8);
+    record_add(t, VERSION, 2);
+    record_add(t, VERSION, 2);
+    record_add(t, 0, 4 + 4);
+    record_add(t, entries, 8);
+    record_add(t, entries, 8);
+    record_add(t, bytes, 8);
+    record_add(t, at, 8);
     dsi_text_add_bytes(t, "PK\6\7", 4); /* where that is */
-    add(t, 0, 4);
-    add(t, at + bytes, 8);
-    add(t, 1, 4);
+    record_add(t, 0, 4);
+    record_add(t, at + bytes, 8);
+    record_add(t, 1, 4);
     dsi_text_add_bytes(t, "PK\5\6", 4); /* the old end */
-    add(t, 0, 2 + 2);
-    add(t, entries < 0xffff ? entries : 0xffff, 2);
-    add(t, entries < 0xffff ? entries : 0xffff, 2);
-    add(t, narrow(bytes), 4);
-    add(t, narrow(at), 4);
-    add(t, 0, 2);
+    record_add(t, 0, 2 + 2);
+    record_add(t, entries < 0xffff ? entries : 0xffff, 2);
+    record_add(t, entries < 0xffff ? entries : 0xffff, 2);
+    record_add(t, saturate_u32(bytes), 4);
+    record_add(t, saturate_u32(at), 4);
+    record_add(t, 0, 2);
 }
 
 uint32_t dsi_zip_write_end(dsi_zip_writer *w)
 {
     dsi_text t = {0};
     for (int i = 0; i < w->entries.n; i++) {
-        add_row(&t, &w->entries.at[i]);
+        record_add_entry(&t, &w->entries.at[i]);
         dsi_free(w->entries.at[i].name);
     }
-    add_end(&t, (uint64_t)w->entries.n, t.n, w->at);
-    put(w, t.s, t.n);
+    record_add_end(&t, (uint64_t)w->entries.n, t.n, w->at);
+    zip_write_bytes(w, t.s, t.n);
     uint32_t crc = w->crc;
     dsi_text_free(&t);
     dsi_list_free(&w->entries);

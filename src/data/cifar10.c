@@ -17,8 +17,9 @@ typedef struct cifar10 {
 
 static int64_t cifar10_len(void *self) { return ((cifar10 *)self)->len; }
 
-/* torchvision's ToTensor and Normalize(0.5, 0.5), rounded after each step as there. */
-static void scale(const uint8_t *restrict pixels, float *restrict x)
+/* torchvision's ToTensor and Normalize(0.5, 0.5), rounded after each step as
+ * there. */
+static void cifar10_scale(const uint8_t *restrict pixels, float *restrict x)
 {
     for (int k = 0; k < DSI_CIFAR10_PIXELS; k++) x[k] = ((float)pixels[k] / 255 - 0.5f) / 0.5f;
 }
@@ -30,7 +31,7 @@ static ds_status cifar10_get(void *self, int64_t i, void **field)
     ds_status status = dsi_cifar10_read(&c->files, i, &label, c->raw ? field[0] : pixels);
     if (status != DS_OK) return status;
 
-    if (!c->raw) scale(pixels, field[0]);
+    if (!c->raw) cifar10_scale(pixels, field[0]);
     *(int64_t *)field[1] = label;
     return DS_OK;
 }
@@ -38,7 +39,7 @@ static ds_status cifar10_get(void *self, int64_t i, void **field)
 static void cifar10_free(void *self) { dsi_cifar10_close(&((cifar10 *)self)->files); }
 
 /* Takes files. */
-static ds_dataset *make(dsi_cifar10 *files, bool raw)
+static ds_dataset *cifar10_new(dsi_cifar10 *files, bool raw)
 {
     static const ds_dataset_type type = {"CIFAR10", sizeof(cifar10), cifar10_len, cifar10_get,
                                          cifar10_free};
@@ -59,9 +60,10 @@ static ds_dataset *make(dsi_cifar10 *files, bool raw)
 
 /* ---- which folder --------------------------------------------------------------------------------- */
 
-/* Why the sample must do, and what would help; then *layout is NONE and the sample is next. False: it is a
- * failure to be reported. */
-static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_opts *o, int before)
+/* Why the sample must do, and what would help; then *layout is NONE and the
+ * sample is next. False: it is a failure to be reported. */
+static bool sample_may_serve(const char *folder, dsi_fetched got, const ds_cifar10_opts *o,
+                             int before)
 {
     bool home_page = !strcmp(dsi_cifar10_url(o->url), DSI_CIFAR10_HOME);
     if (!o->fallback_sample || got == DSI_FETCH_LOCAL) return false;
@@ -78,9 +80,10 @@ static bool may_fall_back(const char *folder, dsi_fetched got, const ds_cifar10_
     return true;
 }
 
-/* The folder with the data -> *home: folder itself, or that of the sample in it. */
-static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **home,
-                        dsi_cifar10_layout *layout)
+/* The folder with the data -> *home: folder itself, or that of the sample in
+ * it. */
+static ds_status cifar10_find_folder(const char *folder, const ds_cifar10_opts *o, char **home,
+                                     dsi_cifar10_layout *layout)
 {
     bool sample = o->sample;
     int before = dsi_error_count();
@@ -94,7 +97,7 @@ static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **hom
                      "cifar10: %s has neither cifar-10-batches-bin nor cifar-10-batches-py: unpack "
                      "cifar-10-binary.tar.gz there, or let it be downloaded",
                      folder);
-        sample = got != DSI_FETCHED && may_fall_back(folder, got, o, before);
+        sample = got != DSI_FETCHED && sample_may_serve(folder, got, o, before);
         status = got == DSI_FETCHED ? dsi_cifar10_find(folder, layout)
                  : sample           ? DS_OK
                                     : ds_error_status();
@@ -106,8 +109,8 @@ static ds_status settle(const char *folder, const ds_cifar10_opts *o, char **hom
 }
 
 /* What torchvision says; and that a sample is one. */
-static void announce(const dsi_cifar10 *files, const char *home, dsi_cifar10_layout layout,
-                     ds_split split, bool verified)
+static void cifar10_announce(const dsi_cifar10 *files, const char *home, dsi_cifar10_layout layout,
+                             ds_split split, bool verified)
 {
     if (verified && !files->sample) {
         printf("Files already downloaded and verified\n");
@@ -144,11 +147,12 @@ ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts 
     if (split != DS_TRAIN && split != DS_TEST)
         return dsi_refuse("cifar10: split is %d, expected DS_TRAIN or DS_TEST", (int)split);
 
-    ds_status status = settle(folder, &opts, &home, &layout);
+    ds_status status = cifar10_find_folder(folder, &opts, &home, &layout);
     if (status == DS_OK) status = dsi_cifar10_open(&files, home, layout, split);
-    if (status == DS_OK && !opts.quiet) announce(&files, home, layout, split, opts.download);
+    if (status == DS_OK && !opts.quiet)
+        cifar10_announce(&files, home, layout, split, opts.download);
     dsi_free(home);
-    return status == DS_OK ? make(&files, opts.raw) : NULL;
+    return status == DS_OK ? cifar10_new(&files, opts.raw) : NULL;
 }
 
 const char *ds_cifar10_class(int label)

@@ -1,4 +1,5 @@
-/* data/cifar10.h: CIFAR-10 on disk: where the pixels and the label of each sample lie.
+/* data/cifar10.h: CIFAR-10 on disk: where the pixels and the label of each
+ * sample lie.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DATA_CIFAR10_H
 #define DSI_DATA_CIFAR10_H
@@ -22,7 +23,8 @@ typedef struct dsi_cifar10_file {
     uint8_t *labels;   /* [n], each 0 .. 9 */
 } dsi_cifar10_file;
 
-/* One split. Pixels stay in the files (150 MB that the program does not have to hold). */
+/* One split. Pixels stay in the files (150 MB that the program does not have to
+ * hold). */
 typedef struct dsi_cifar10 {
     dsi_cifar10_file file[DSI_CIFAR10_FILES];
     int files;
@@ -32,7 +34,8 @@ typedef struct dsi_cifar10 {
 /* Which layout folder has; DSI_CIFAR10_NONE, without failure, if none. */
 ds_status dsi_cifar10_find(const char *folder, dsi_cifar10_layout *layout);
 
-/* Opens the files of a split and checks sizes, structure and labels. c is empty after a failure. */
+/* Opens the files of a split and checks sizes, structure and labels. c is empty
+ * after a failure. */
 ds_status dsi_cifar10_open(dsi_cifar10 *c, const char *folder, dsi_cifar10_layout layout,
                            ds_split split);
 void dsi_cifar10_close(dsi_cifar10 *c);
@@ -41,8 +44,8 @@ int64_t dsi_cifar10_len(const dsi_cifar10 *c);
 /* The label and the 3072 bytes of sample i. For several threads at once. */
 ds_status dsi_cifar10_read(const dsi_cifar10 *c, int64_t i, uint8_t *label, uint8_t *pixels);
 
-/* cifar10_pickle.c: finds the pixels and labels in an opened file of the python layout, which must
- * hold f->n samples. */
+/* cifar10_pickle.c: finds the pixels and labels in an opened file of the python
+ * layout, which must hold f->n samples. */
 ds_status dsi_cifar10_parse(dsi_cifar10_file *f);
 
 char *dsi_cifar10_path(const char *folder, const char *name); /* "folder/name", for dsi_free */

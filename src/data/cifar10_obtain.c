@@ -1,9 +1,14 @@
-/* data/cifar10_obtain.c: CIFAR-10 for a folder that has none: from the network or from the built-in
+/* data/cifar10_obtain.c: CIFAR-10 for a folder that has none: from the network
+ * or from the built-in
  * sample.
  *
- * Under a lock file in the folder: archive -> folder/.cifar-10-unpacked/cifar-10-batches-bin, checked as
- * every folder is, -> folder/cifar-10-batches-bin by rename. So the final name never stands for half of
- * it, whenever the process is killed, and a second process finds either nothing or all.
+ * Under a lock file in the folder: archive ->
+ * folder/.cifar-10-unpacked/cifar-10-batches-bin, checked as every folder is,
+ * -> folder/cifar-10-batches-bin by rename.
+ *
+ * Invariants: the final name exists only as a whole, checked folder, whenever
+ * the process is killed. A second process waits for the lock, and then finds
+ * the folder. dsi_cifar10_download and dsi_cifar10_sample block.
  * SPDX-License-Identifier: MIT */
 #include "cifar10_obtain.h"
 #include "cifar10.h"
@@ -55,7 +60,7 @@ static ds_status expected_md5(const char **md5)
 
 /* ---- unpacking ---------------------------------------------------------------------------------------- */
 
-static ds_status check_both(const char *folder)
+static ds_status check_splits(const char *folder)
 {
     dsi_cifar10 c;
     for (int split = DS_TRAIN; split <= DS_TEST; split++) {
@@ -67,7 +72,7 @@ static ds_status check_both(const char *folder)
 }
 
 /* archive -> folder/cifar-10-batches-bin. The lock is held. */
-static ds_status unpack(const char *archive, const char *folder)
+static ds_status archive_unpack(const char *archive, const char *folder)
 {
     const char *name = dsi_cifar10_folder(DSI_CIFAR10_BIN);
     char *room = dsi_cifar10_path(folder, ".cifar-10-unpacked");
@@ -76,7 +81,7 @@ static ds_status unpack(const char *archive, const char *folder)
     dsi_remove_tree(room); /* of a process that was killed here */
     ds_status status = dsi_mkdirs(room);
     if (status == DS_OK) status = dsi_extract(archive, room, name);
-    if (status == DS_OK && check_both(room) != DS_OK) {
+    if (status == DS_OK && check_splits(room) != DS_OK) {
         status = ds_error_status(); /* its message names files that are removed now */
         dsi_fail(status, "cifar10: %s is not CIFAR-10: %s", archive, dsi_error_latest());
     }
@@ -89,7 +94,7 @@ static ds_status unpack(const char *archive, const char *folder)
     return status;
 }
 
-static ds_status lock_folder(dsi_lock *lock, const char *folder, bool quiet)
+static ds_status cifar10_lock_folder(dsi_lock *lock, const char *folder, bool quiet)
 {
     dsi_text waiting = {0};
     char *path = dsi_cifar10_path(folder, ".cifar-10.lock");
@@ -103,7 +108,7 @@ static ds_status lock_folder(dsi_lock *lock, const char *folder, bool quiet)
 
 /* ---- from the network ---------------------------------------------------------------------------------- */
 
-static void say(bool quiet, const char *what, const char *from, const char *to)
+static void print_progress_line(bool quiet, const char *what, const char *from, const char *to)
 {
     if (quiet) return;
     printf("%s %s to %s\n", what, from, to);
@@ -111,7 +116,8 @@ static void say(bool quiet, const char *what, const char *from, const char *to)
 }
 
 /* The archive in the folder, if it is the right one, or a fresh one. */
-static dsi_fetched get_archive(const char *path, const char *url, const char *md5, bool quiet)
+static dsi_fetched archive_download_unless_there(const char *path, const char *url, const char *md5,
+                                                 bool quiet)
 {
     char hex[33];
     bool right = dsi_file_exists(path);
@@ -129,7 +135,7 @@ static dsi_fetched get_archive(const char *path, const char *url, const char *md
                  url);
         return DSI_FETCH_LOCAL;
     }
-    say(quiet, "Downloading", url, path);
+    print_progress_line(quiet, "Downloading", url, path);
     return dsi_fetch(url, path, md5, quiet);
 }
 
@@ -139,17 +145,17 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
     dsi_lock lock;
     const char *md5;
     if (expected_md5(&md5) != DS_OK) return DSI_FETCH_LOCAL;
-    if (lock_folder(&lock, folder, quiet) != DS_OK) return DSI_FETCH_LOCAL;
+    if (cifar10_lock_folder(&lock, folder, quiet) != DS_OK) return DSI_FETCH_LOCAL;
 
     dsi_fetched got = DSI_FETCH_LOCAL;
     char *path = dsi_cifar10_path(folder, ARCHIVE);
     if (dsi_cifar10_find(folder, &layout) == DS_OK) {
         got = DSI_FETCHED;
         if (layout == DSI_CIFAR10_NONE) {
-            got = get_archive(path, dsi_cifar10_url(url), md5, quiet);
+            got = archive_download_unless_there(path, dsi_cifar10_url(url), md5, quiet);
             if (got == DSI_FETCHED) {
-                say(quiet, "Extracting", path, folder);
-                if (unpack(path, folder) != DS_OK) got = DSI_FETCH_LOCAL;
+                print_progress_line(quiet, "Extracting", path, folder);
+                if (archive_unpack(path, folder) != DS_OK) got = DSI_FETCH_LOCAL;
             }
         }
     }
@@ -160,9 +166,10 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
-/* `name` near this library or program, in a tree that may have been moved; where it was to be installed; in the
- * source tree. dsi_free() it; NULL, without a message: nowhere. */
-static char *find_installed(const char *name)
+/* `name` near this library or program, in a tree that may have been moved;
+ * where it was to be installed; in the source tree. dsi_free() it; NULL,
+ * without a message: nowhere. */
+static char *sample_find_installed(const char *name)
 {
     static const struct {
         bool near;
@@ -182,30 +189,31 @@ static char *find_installed(const char *name)
     return path.s;
 }
 
-/* The archive of the sample: where we are told, or where it was installed. dsi_free() it; NULL with the message. */
-static char *find_archive(void)
+/* The archive of the sample: where we are told, or where it was installed.
+ * dsi_free() it; NULL with the message. */
+static char *sample_find_archive(void)
 {
     const char *told = getenv("DS_CIFAR10_SAMPLE");
     if (told && *told)
         return dsi_file_exists(told)
                    ? dsi_strdup(told)
                    : dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
-    char *path = find_installed(SAMPLE);
+    char *path = sample_find_installed(SAMPLE);
     return path ? path
                 : dsi_refuse("cifar10: the built-in sample is not installed: install the package "
                              "deepspeed-sample, or set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
 }
 
 /* The sample's archive -> home, unless another process was faster. */
-static ds_status unpack_sample(const char *home, bool quiet)
+static ds_status sample_unpack(const char *home, bool quiet)
 {
     dsi_cifar10_layout layout;
     dsi_lock lock;
-    char *archive = find_archive();
-    ds_status status = archive ? lock_folder(&lock, home, quiet) : DS_EINVAL;
+    char *archive = sample_find_archive();
+    ds_status status = archive ? cifar10_lock_folder(&lock, home, quiet) : DS_EINVAL;
     if (status == DS_OK) {
         status = dsi_cifar10_find(home, &layout);
-        if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = unpack(archive, home);
+        if (status == DS_OK && layout == DSI_CIFAR10_NONE) status = archive_unpack(archive, home);
         dsi_lock_drop(&lock);
     }
     dsi_free(archive);
@@ -219,12 +227,12 @@ char *dsi_cifar10_sample(const char *folder, bool quiet)
     ds_status status = dsi_cifar10_find(home, &layout);
     if (status == DS_OK && layout == DSI_CIFAR10_NONE) {
         const char *told = getenv("DS_CIFAR10_SAMPLE");
-        char *ready = told && *told ? NULL : find_installed(SAMPLE_FOLDER);
+        char *ready = told && *told ? NULL : sample_find_installed(SAMPLE_FOLDER);
         if (ready) {
             dsi_free(home);
             return ready;
         }
-        status = unpack_sample(home, quiet);
+        status = sample_unpack(home, quiet);
     }
     if (status == DS_OK) return home;
     dsi_free(home);

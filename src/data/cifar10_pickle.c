@@ -4,9 +4,11 @@
  *
  *     {"labels": [6, 9, ...], "data": uint8 [10000,3072], "filenames": [...], "batch_label": "..."}
  *
- * The pickle is read by the machine of checkpoint/pickle_read.c (Note [Pickles] in checkpoint/pickle.h), which calls
- * no function of Python, knows only the four names that NumPy writes for an array here, and takes at most
- * MAX_BYTES for values. The array's bytes stay in the file: pixels are read from there, sample by sample.
+ * The pickle is read by the machine of checkpoint/pickle_read.c (Note [Pickles]
+ * in checkpoint/pickle.h), which calls no function of Python, knows only the
+ * four names that NumPy writes for an array here, and takes at most MAX_BYTES
+ * for values. The array's bytes stay in the file: pixels are read from there,
+ * sample by sample.
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
 

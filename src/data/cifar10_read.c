@@ -6,8 +6,9 @@
  * SAMPLE    in either folder: "data_batch_1.bin 1000" a line says how many samples a file has; a
  *           folder with it is a part of CIFAR-10 and is announced as such
  *
- * Only labels are kept. Pixels are read with pread from the page cache, sample by sample: 0.4 us each,
- * without a lock between the loader's threads, and without 150 MB in this process.
+ * Only labels are kept. Pixels are read with pread from the page cache, sample
+ * by sample: 0.4 us each, without a lock between the loader's threads, and
+ * without 150 MB in this process.
  * https://www.cs.toronto.edu/~kriz/cifar.html
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
@@ -26,8 +27,9 @@
 
 #define RECORD (1 + DSI_CIFAR10_PIXELS)
 
-/* Labels lie 3073 bytes apart: a mapping reads them 8 times as fast as 50,000 calls of pread, and in
- * windows it never counts much as memory of ours. A whole number of pages. */
+/* Labels lie 3073 bytes apart: a mapping reads them 8 times as fast as 50,000
+ * calls of pread, and in windows it never counts much as memory of ours. A
+ * whole number of pages. */
 #define WINDOW ((int64_t)2 << 20)
 
 char *dsi_cifar10_path(const char *folder, const char *name)
@@ -67,8 +69,9 @@ ds_status dsi_cifar10_find(const char *folder, dsi_cifar10_layout *layout)
 
 /* ---- one file -------------------------------------------------------------------------------------- */
 
-/* How many samples the file must have: 10,000, or in a folder with SAMPLE what that says (0: no file). */
-static int64_t samples_of(const char *folder, const char *name, bool *sample)
+/* How many samples the file must have: 10,000, or in a folder with SAMPLE what
+ * that says (0: no file). */
+static int64_t cifar10_file_len(const char *folder, const char *name, bool *sample)
 {
     char *path = dsi_cifar10_path(folder, "SAMPLE"), line[256], word[64];
     FILE *f = fopen(path, "re");
@@ -85,7 +88,7 @@ static int64_t samples_of(const char *folder, const char *name, bool *sample)
 }
 
 /* Copies labels[i] = byte i * RECORD of the file. */
-static ds_status map_labels(dsi_cifar10_file *f)
+static ds_status cifar10_map_labels(dsi_cifar10_file *f)
 {
     int64_t size = f->n * RECORD, i = 0;
     for (int64_t at = 0; at < size; at += WINDOW) {
@@ -99,7 +102,7 @@ static ds_status map_labels(dsi_cifar10_file *f)
     return DS_OK;
 }
 
-static ds_status check_records(dsi_cifar10_file *f)
+static ds_status cifar10_check_records(dsi_cifar10_file *f)
 {
     struct stat st;
     if (fstat(f->fd, &st) != 0)
@@ -122,10 +125,10 @@ static ds_status check_records(dsi_cifar10_file *f)
             RECORD);
     f->pixels_at = 1;
     f->stride = RECORD;
-    return map_labels(f);
+    return cifar10_map_labels(f);
 }
 
-static ds_status check_labels(const dsi_cifar10_file *f)
+static ds_status cifar10_check_labels(const dsi_cifar10_file *f)
 {
     for (int64_t i = 0; i < f->n; i++)
         if (f->labels[i] > 9)
@@ -135,7 +138,7 @@ static ds_status check_labels(const dsi_cifar10_file *f)
 }
 
 /* f->path and f->n are set. */
-static ds_status open_file(dsi_cifar10_file *f, dsi_cifar10_layout layout)
+static ds_status cifar10_open_file(dsi_cifar10_file *f, dsi_cifar10_layout layout)
 {
     struct stat st;
     /* a fifo is refused, not waited for */
@@ -147,8 +150,8 @@ static ds_status open_file(dsi_cifar10_file *f, dsi_cifar10_layout layout)
         return dsi_fail(DS_EFORMAT, "cifar10: %s is not a regular file", f->path);
 
     f->labels = dsi_alloc((size_t)f->n);
-    ds_status status = layout == DSI_CIFAR10_PY ? dsi_cifar10_parse(f) : check_records(f);
-    return status == DS_OK ? check_labels(f) : status;
+    ds_status status = layout == DSI_CIFAR10_PY ? dsi_cifar10_parse(f) : cifar10_check_records(f);
+    return status == DS_OK ? cifar10_check_labels(f) : status;
 }
 
 /* ---- a split --------------------------------------------------------------------------------------- */
@@ -166,12 +169,12 @@ ds_status dsi_cifar10_open(dsi_cifar10 *c, const char *folder, dsi_cifar10_layou
             snprintf(name, sizeof name, "test_batch%s", end);
         else
             snprintf(name, sizeof name, "data_batch_%d%s", k, end);
-        int64_t n = samples_of(base, name, &c->sample);
+        int64_t n = cifar10_file_len(base, name, &c->sample);
         if (!n) continue;
         dsi_cifar10_file *f = &c->file[c->files++];
         f->path = dsi_cifar10_path(base, name);
         f->n = n;
-        status = open_file(f, layout);
+        status = cifar10_open_file(f, layout);
     }
     if (status == DS_OK && !c->files)
         status = dsi_fail(DS_EFORMAT, "cifar10: %s/SAMPLE names no file of this split", base);

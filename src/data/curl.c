@@ -1,4 +1,7 @@
-/* data/curl.c: see curl.h. Opened and started once a process.
+/* data/curl.c: libcurl's functions (curl.h).
+ *
+ * Invariants: libcurl is opened and initialised once a process, by
+ * pthread_once, and never closed; afterwards `curl` and `found` are only read.
  * SPDX-License-Identifier: MIT */
 #include "curl.h"
 
@@ -16,7 +19,7 @@ static const char *const sonames[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NUL
 static dsi_curl curl;
 static bool found;
 
-static void open_once(void)
+static void curl_open_once(void)
 {
     found = dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
                              &curl) &&
@@ -26,7 +29,7 @@ static void open_once(void)
 const dsi_curl *dsi_curl_open(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, open_once);
+    pthread_once(&once, curl_open_once);
     if (found) return &curl;
     dsi_curl again; /* the message may be another thread's */
     if (dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],

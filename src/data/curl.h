@@ -1,5 +1,5 @@
-/* data/curl.h: libcurl, opened by the first download. A program that finds its data never loads it, nor the
- * three dozen libraries that come with it.
+/* data/curl.h: libcurl, opened by the first download. A program that finds its
+ * data never loads it, nor the three dozen libraries that come with it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DATA_CURL_H
 #define DSI_DATA_CURL_H

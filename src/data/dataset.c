@@ -1,8 +1,11 @@
-/* data/dataset.c: data sets: what all have in common; a part of one; one made of tensors.
+/* data/dataset.c: data sets: what they have in common; a part of one; one made
+ * of tensors.
  *
- * A data set is a const type, a description of its fields, and the type's own struct behind them in
- * one block. It is read by many threads at once and changed by none: only an epoch's number may change,
- * between two epochs, while nobody reads. The sets of this file are made of what a user has.
+ * Invariants: a data set is a const type, a description of its fields, and
+ * behind them in the same block the type's own struct. It owns copies of its
+ * fields' names, and a data set that it wraps. Many threads read it at the same
+ * time, and none changes it; only its epoch changes, between two epochs, when
+ * no thread reads.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/mem.h"
@@ -21,19 +24,19 @@ struct ds_dataset {
     max_align_t self[];                          /* type->self_size bytes */
 };
 
-/* A batch has one dimension more than a sample, and a tensor at most DS_MAX_DIMS. */
+/* A batch has one dimension more than a sample, and a tensor at most
+ * DS_MAX_DIMS. */
 static bool is_field(const char *name, int f, const ds_field *field)
 {
     if (!ds_dtype_size(field->dtype))
-        return dsi_refuse("%s: field %d: there is no dtype number %d", name, f,
-                          (int)field->dtype) != NULL;
+        return dsi_invalid("%s: field %d: there is no dtype number %d", name, f, (int)field->dtype);
     if (field->shape.n < 0 || field->shape.n >= DS_MAX_DIMS)
-        return dsi_refuse("%s: field %d has %d dimensions, expected 0 to %d", name, f,
-                          field->shape.n, DS_MAX_DIMS - 1) != NULL;
+        return dsi_invalid("%s: field %d has %d dimensions, expected 0 to %d", name, f,
+                           field->shape.n, DS_MAX_DIMS - 1);
     for (int i = 0; i < field->shape.n; i++)
         if (field->shape.d[i] < 0)
-            return dsi_refuse("%s: field %d: size %lld of dimension %d is negative", name, f,
-                              (long long)field->shape.d[i], i) != NULL;
+            return dsi_invalid("%s: field %d: size %lld of dimension %d is negative", name, f,
+                               (long long)field->shape.d[i], i);
     return true;
 }
 
@@ -141,7 +144,8 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
 
 /* ---- tensors as a data set ------------------------------------------------------------------------ */
 
-/* Copies: tensors belong to the thread that made them, and loader threads are others. */
+/* Copies: tensors belong to the thread that made them, and loader threads are
+ * others. */
 typedef struct rows {
     int64_t n;
     int n_fields;
@@ -166,7 +170,7 @@ static void rows_free(void *self)
 }
 
 /* x's elements in row-major order, whatever its strides. */
-static bool copy_rows(rows *r, int f, ds_tensor *x)
+static bool rows_copy(rows *r, int f, ds_tensor *x)
 {
     size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(ds_dtype_of(x));
     const void *values = ds_data(x);
@@ -201,7 +205,7 @@ ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
     r->n = ds_size(x[0], 0);
     ds_scope *copies = ds_scope_open();
     bool ok = true;
-    for (; ok && r->n_fields < n; r->n_fields++) ok = copy_rows(r, r->n_fields, x[r->n_fields]);
+    for (; ok && r->n_fields < n; r->n_fields++) ok = rows_copy(r, r->n_fields, x[r->n_fields]);
     ds_scope_close(copies);
     if (ok) return d;
     ds_dataset_free(d);

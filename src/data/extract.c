@@ -1,8 +1,10 @@
-/* data/extract.c: unpacking by libarchive, which the first archive opens, writing by ourselves.
+/* data/extract.c: unpacking by libarchive, which the first archive opens,
+ * writing by ourselves.
  *
- * An archive may name any path, so that the unpacker of a strange one must not believe it. What CIFAR-10
- * needs is one folder of a few plain files: everything else is refused by its name, and nothing has
- * to be resolved, followed or cleaned.
+ * An archive may name any path, so that the unpacker of a strange one must not
+ * believe it. What CIFAR-10 needs is one folder of a few plain files:
+ * everything else is refused by its name, and nothing has to be resolved,
+ * followed or cleaned.
  * SPDX-License-Identifier: MIT */
 #include "extract.h"
 
@@ -53,7 +55,7 @@ typedef struct unpacker {
     const char *path; /* of the archive */
 } unpacker;
 
-static bool open_library(unpacker *u)
+static bool libarchive_open(unpacker *u)
 {
     static const char *const names[] = {FUNCTIONS(NAME)};
     static const char *const sonames[] = {"libarchive.so.13", "libarchive.so", NULL};
@@ -61,9 +63,9 @@ static bool open_library(unpacker *u)
                             sizeof names / sizeof names[0], &u->lib);
 }
 
-/* The name of a file directly inside folder `name`, "" for that folder (and "." outside of it), NULL
- * for any other path. */
-static const char *leaf_of(const char *path, const char *name)
+/* The name of a file directly inside folder `name`, "" for that folder (and "."
+ * outside of it), NULL for any other path. */
+static const char *path_leaf(const char *path, const char *name)
 {
     size_t n = strlen(name);
     while (path[0] == '.' && path[1] == '/') path += 2;
@@ -73,13 +75,14 @@ static const char *leaf_of(const char *path, const char *name)
     return strchr(leaf, '/') || !strcmp(leaf, ".") || !strcmp(leaf, "..") ? NULL : leaf;
 }
 
-/* Is this entry one that belongs there? Its file's name, or "" for a folder -> *leaf. */
-static ds_status check_entry(const unpacker *u, struct archive_entry *e, const char *name,
-                             const char **leaf)
+/* Is this entry one that belongs there? Its file's name, or "" for a folder ->
+ * *leaf. */
+static ds_status check_entry_path(const unpacker *u, struct archive_entry *e, const char *name,
+                                  const char **leaf)
 {
     const char *archive = u->path;
     const char *path = u->lib.entry_pathname(e);
-    *leaf = path ? leaf_of(path, name) : NULL;
+    *leaf = path ? path_leaf(path, name) : NULL;
     if (!*leaf)
         return dsi_fail(DS_EFORMAT, "extract: %s holds \"%s\", expected nothing but files in %s",
                         archive, path ? path : "?", name);
@@ -98,7 +101,7 @@ static ds_status check_entry(const unpacker *u, struct archive_entry *e, const c
     return DS_OK;
 }
 
-static ds_status read_failure(const unpacker *u)
+static ds_status archive_read_failed(const unpacker *u)
 {
     const char *why = u->lib.error_string(u->a);
     return dsi_fail(DS_EFORMAT,
@@ -106,9 +109,10 @@ static ds_status read_failure(const unpacker *u)
                     u->path, why ? why : "damaged");
 }
 
-/* The data of the current entry -> path. Not synced, which takes seconds on a busy disk: whoever opens
- * the files checks their sizes, and the archive is still there. */
-static ds_status write_file(const unpacker *u, const char *path)
+/* The data of the current entry -> path. Not synced, which takes seconds on a
+ * busy disk: whoever opens the files checks their sizes, and the archive is
+ * still there. */
+static ds_status archive_write_file(const unpacker *u, const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
@@ -123,7 +127,7 @@ static ds_status write_file(const unpacker *u, const char *path)
                 status = dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
             if (k < 0) k = 0;
         }
-    if (n < 0) status = read_failure(u);
+    if (n < 0) status = archive_read_failed(u);
     if (close(fd) != 0 && status == DS_OK)
         status = dsi_fail(DS_EIO, "extract: %s: %s", path, strerror(errno));
     dsi_free(chunk);
@@ -134,7 +138,7 @@ static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const
                                const char *name, int *files)
 {
     const char *leaf;
-    ds_status status = check_entry(u, e, name, &leaf);
+    ds_status status = check_entry_path(u, e, name, &leaf);
     if (status != DS_OK || !*leaf) return status;
     if (++*files > MAX_FILES)
         return dsi_fail(DS_EFORMAT, "extract: %s holds more than %d files", u->path, MAX_FILES);
@@ -144,7 +148,7 @@ static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const
     if (mkdir(path.s, 0777) != 0 && errno != EEXIST)
         status = dsi_fail(DS_EIO, "extract: %s: %s", path.s, strerror(errno));
     dsi_text_add(&path, "/%s", leaf);
-    if (status == DS_OK) status = write_file(u, path.s);
+    if (status == DS_OK) status = archive_write_file(u, path.s);
     dsi_text_free(&path);
     return status;
 }
@@ -156,7 +160,8 @@ static ds_status extract_all(const unpacker *u, const char *into, const char *na
     struct archive_entry *e;
     int files = 0, got;
     while (status == DS_OK && (got = u->lib.read_next_header(u->a, &e)) != ARCHIVE_EOF)
-        status = got < ARCHIVE_WARN ? read_failure(u) : extract_entry(u, e, into, name, &files);
+        status = got < ARCHIVE_WARN ? archive_read_failed(u)
+                                    : extract_entry(u, e, into, name, &files);
     if (status == DS_OK && !files)
         status = dsi_fail(DS_EFORMAT, "extract: %s holds no %s", u->path, name);
     return status;
@@ -165,7 +170,7 @@ static ds_status extract_all(const unpacker *u, const char *into, const char *na
 ds_status dsi_extract(const char *archive, const char *into, const char *name)
 {
     unpacker u = {.path = archive};
-    if (!open_library(&u)) return DS_EIO;
+    if (!libarchive_open(&u)) return DS_EIO;
     struct archive *a = u.a = u.lib.read_new();
     if (!a) return dsi_fail(DS_ENOMEM, "extract: no memory to unpack %s", archive);
     u.lib.read_support_filter_gzip(a);
@@ -174,15 +179,15 @@ ds_status dsi_extract(const char *archive, const char *into, const char *name)
     u.lib.read_support_format_tar(a);
     ds_status status = u.lib.read_open_filename(a, archive, CHUNK) == ARCHIVE_OK
                            ? extract_all(&u, into, name)
-                           : read_failure(&u);
+                           : archive_read_failed(&u);
     u.lib.read_free(a);
     return status;
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+static int remove_file(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
     (void)st, (void)kind, (void)ftw;
     return remove(path) && errno != ENOENT ? -1 : 0;
 }
 
-void dsi_remove_tree(const char *path) { nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+void dsi_remove_tree(const char *path) { nftw(path, remove_file, 16, FTW_DEPTH | FTW_PHYS); }

@@ -1,12 +1,19 @@
-/* data/fetch.c: downloads by libcurl that survive a broken line.
+/* data/fetch.c: downloads by libcurl that continue after a broken connection.
  *
- * Bytes go to path.part. When the connection breaks, the next attempt, in this run or a later one, asks
- * for the rest ("Range: bytes=n-") under the condition that the file is still the same one ("If-Range:"
- * with the ETag or date of the first answer, which path.part.from keeps beside the url). Whatever the
- * server makes of that is read from its answer: 206 appends, 200 begins again. Attempts go on as long as
- * they bring bytes; three in a row without give up. In the end the md5 decides, and one that is
- * wrong after a resumed download costs one fresh download before it is a failure.
- * RFC 9110, 13.1.5 (If-Range) and 14 (ranges)
+ * Bytes go to path.part. When the connection breaks, the next attempt, in this
+ * run or a later one, asks for the rest ("Range: bytes=n-") under the condition
+ * that the file is still the same one ("If-Range:" with the ETag or date of the
+ * first answer, which path.part.from keeps beside the url). Whatever the server
+ * makes of that is read from its answer: 206 appends, 200 begins again.
+ * Attempts go on as long as they bring bytes; three in a row without give up.
+ * In the end the md5 decides, and one that is wrong after a resumed download
+ * costs one fresh download before it is a failure.
+ *
+ * Invariants: one thread runs a transfer, and the caller holds the lock of its
+ * folder. part holds `have` bytes that the file at url begins with, if mark is
+ * still the server's; from names both. path exists only as a whole file with
+ * the right md5. dsi_fetch blocks until that, or until it fails. RFC 9110,
+ * 13.1.5 (If-Range) and 14 (ranges)
  * SPDX-License-Identifier: MIT */
 #include "fetch.h"
 #include "curl.h"
@@ -59,7 +66,7 @@ typedef struct transfer {
 /* ---- what part holds -------------------------------------------------------------------------------- */
 
 /* path.part.from: the url on one line, the mark on the next. */
-static void save_mark(const transfer *t)
+static void part_save_mark(const transfer *t)
 {
     FILE *f = fopen(t->from, "we");
     if (!f) return; /* then the next run begins again */
@@ -68,7 +75,7 @@ static void save_mark(const transfer *t)
 }
 
 /* May the bytes in part be gone on with? Else part is emptied. */
-static void load_part(transfer *t, bool has_md5)
+static void part_resume(transfer *t, bool has_md5)
 {
     char mark[MAX_MARK + 1] = "", *url = NULL;
     size_t room = 0;
@@ -88,7 +95,7 @@ static void load_part(transfer *t, bool has_md5)
     t->resumed = t->have > 0;
 }
 
-static bool restart(transfer *t)
+static bool part_restart(transfer *t)
 {
     t->have = 0;
     t->resumed = false;
@@ -132,8 +139,9 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     return n;
 }
 
-/* Is the answer the rest of part, or the whole file? False: neither, or the disk is full. */
-static bool begin_body(transfer *t)
+/* Is the answer the rest of part, or the whole file? False: neither, or the
+ * disk is full. */
+static bool body_start(transfer *t)
 {
     long code = 0;
     curl_off_t length = -1;
@@ -146,9 +154,9 @@ static bool begin_body(transfer *t)
         t->odd_range = true;
         return false;
     } else {
-        if (!restart(t)) return false;
+        if (!part_restart(t)) return false;
         memcpy(t->mark, t->fresh, sizeof t->mark);
-        save_mark(t);
+        part_save_mark(t);
     }
     t->total = length > 0 ? t->have + length : 0;
     dsi_progress_begin(&t->bar, t->have, t->quiet);
@@ -159,7 +167,7 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
 {
     transfer *t = arg;
     n *= one;
-    if (!t->begun && !begin_body(t)) return 0;
+    if (!t->begun && !body_start(t)) return 0;
     for (size_t done = 0; done < n;) {
         ssize_t k = pwrite(t->fd, data + done, n - done, (off_t)t->have);
         if (k < 0 && errno == EINTR) continue;
@@ -208,8 +216,8 @@ static bool open_curl(transfer *t)
     return true;
 }
 
-/* A write to a connection that is gone must not end the program by SIGPIPE; curl's own way round it
- * would change the handler of the whole process. */
+/* A write to a connection that is gone must not end the program by SIGPIPE;
+ * curl's own way round it would change the handler of the whole process. */
 static CURLcode perform_quietly(const transfer *t)
 {
     sigset_t pipe, was, pending;
@@ -224,7 +232,7 @@ static CURLcode perform_quietly(const transfer *t)
     return code;
 }
 
-static CURLcode attempt(transfer *t)
+static CURLcode transfer_attempt(transfer *t)
 {
     struct curl_slist *headers = NULL;
     char range[32], condition[MAX_MARK + 16];
@@ -232,7 +240,8 @@ static CURLcode attempt(transfer *t)
     snprintf(condition, sizeof condition, "If-Range: %s", t->mark);
     bool rest = t->have > 0 && strncasecmp(t->url, "file:", 5);
     if (rest && *t->mark) headers = t->lib->slist_append(NULL, condition);
-    /* not CURLOPT_RESUME_FROM, which takes an answer with the whole file for a failure */
+    /* not CURLOPT_RESUME_FROM, which takes an answer with the whole file for a
+     * failure */
     t->lib->easy_setopt(t->curl, CURLOPT_RANGE, rest ? range : NULL);
     t->lib->easy_setopt(t->curl, CURLOPT_HTTPHEADER, headers);
 
@@ -243,14 +252,14 @@ static CURLcode attempt(transfer *t)
     dsi_progress_end(&t->bar, t->have, t->total);
     t->lib->easy_setopt(t->curl, CURLOPT_HTTPHEADER, NULL);
     t->lib->slist_free_all(headers);
-    if (code == CURLE_OK && !t->begun && !begin_body(t))
+    if (code == CURLE_OK && !t->begun && !body_start(t))
         code = CURLE_WRITE_ERROR; /* an empty file */
     return code;
 }
 
 /* ---- several ----------------------------------------------------------------------------------------- */
 
-static long answer_code(const transfer *t)
+static long response_code(const transfer *t)
 {
     long code = 0;
     t->lib->easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
@@ -258,7 +267,7 @@ static long answer_code(const transfer *t)
 }
 
 /* Is it a failure that another attempt may not meet? */
-static bool may_pass(const transfer *t, CURLcode code)
+static bool transfer_may_retry(const transfer *t, CURLcode code)
 {
     switch (code) {
     case CURLE_PARTIAL_FILE:
@@ -271,14 +280,14 @@ static bool may_pass(const transfer *t, CURLcode code)
     case CURLE_OPERATION_TIMEDOUT:
         return t->begun; /* stalled; a server that was never reached is not waited for again */
     case CURLE_HTTP_RETURNED_ERROR:
-        return answer_code(t) >= 500 || answer_code(t) == 429;
+        return response_code(t) >= 500 || response_code(t) == 429;
     default:
         return false;
     }
 }
 
 /* The last attempt's failure, in one line. */
-static dsi_fetched report(const transfer *t, CURLcode code)
+static dsi_fetched transfer_report(const transfer *t, CURLcode code)
 {
     const char *why = *t->why ? t->why : t->lib->easy_strerror(code);
     long long have = t->have;
@@ -290,7 +299,7 @@ static dsi_fetched report(const transfer *t, CURLcode code)
     if (code == CURLE_HTTP_RETURNED_ERROR) {
         dsi_fail(DS_EIO,
                  "download: %s: the server answers %ld, expected 200: is the address right?",
-                 t->url, answer_code(t));
+                 t->url, response_code(t));
         return DSI_FETCH_ANSWER;
     }
     if (t->odd_range) {
@@ -317,7 +326,7 @@ static dsi_fetched report(const transfer *t, CURLcode code)
     return DSI_FETCH_NETWORK;
 }
 
-static void wait_for(double seconds)
+static void transfer_wait(double seconds)
 {
     struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
@@ -331,22 +340,22 @@ static dsi_fetched transfer_all(transfer *t)
     if (t->have && !t->quiet)
         fprintf(stderr, "Going on with %s at %.1f MB\n", t->part, (double)t->have / 1e6);
     for (int n = 1, in_vain = 0; n <= ATTEMPTS; n++) {
-        code = attempt(t);
+        code = transfer_attempt(t);
         if (code == CURLE_OK) return DSI_FETCHED;
         if (t->disk_errno) break;
-        if (code == CURLE_HTTP_RETURNED_ERROR && answer_code(t) == 416) {
-            if (!restart(t)) break; /* part is longer than the file: it was another one */
+        if (code == CURLE_HTTP_RETURNED_ERROR && response_code(t) == 416) {
+            if (!part_restart(t)) break; /* part is longer than the file: it was another one */
             continue;
         }
         in_vain = t->have > most ? 0 : in_vain + 1;
         if (t->have > most) most = t->have;
-        if (!may_pass(t, code) || in_vain >= IN_VAIN) break;
+        if (!transfer_may_retry(t, code) || in_vain >= IN_VAIN) break;
         if (!t->quiet)
             fprintf(stderr, "The connection broke off at %.1f MB (%s): trying again\n",
                     (double)t->have / 1e6, *t->why ? t->why : t->lib->easy_strerror(code));
-        if (in_vain) wait_for(FIRST_WAIT * (1 << in_vain));
+        if (in_vain) transfer_wait(FIRST_WAIT * (1 << in_vain));
     }
-    return report(t, code);
+    return transfer_report(t, code);
 }
 
 /* ---- the whole story -------------------------------------------------------------------------------- */
@@ -378,8 +387,9 @@ ds_status dsi_md5(const char *path, char hex[33])
     return status;
 }
 
-/* part's md5 against md5; *again: it came in pieces and deserves a fresh attempt. */
-static dsi_fetched check(transfer *t, const char *md5, bool *again)
+/* part's md5 against md5; *again: it came in pieces and deserves a fresh
+ * attempt. */
+static dsi_fetched transfer_check_md5(transfer *t, const char *md5, bool *again)
 {
     char hex[33];
     *again = false;
@@ -391,12 +401,12 @@ static dsi_fetched check(transfer *t, const char *md5, bool *again)
              "another file, whose md5 goes into DS_CIFAR10_MD5",
              t->url, (long long)t->have, hex, md5);
     *again = t->resumed;
-    if (!restart(t)) return DSI_FETCH_LOCAL;
+    if (!part_restart(t)) return DSI_FETCH_LOCAL;
     return DSI_FETCH_ANSWER;
 }
 
 /* part -> path, on the disk before it has the name. */
-static dsi_fetched publish(const transfer *t, const char *path)
+static dsi_fetched part_publish(const transfer *t, const char *path)
 {
     if ((fsync(t->fd) == 0 || errno == EINVAL) && rename(t->part, path) == 0) {
         unlink(t->from);
@@ -420,15 +430,15 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
     if (t.fd < 0) {
         dsi_fail(DS_EIO, "download: %s: %s", t.part, strerror(errno));
     } else if (open_curl(&t)) {
-        load_part(&t, md5 != NULL);
+        part_resume(&t, md5 != NULL);
         got = transfer_all(&t);
-        if (got == DSI_FETCHED) got = check(&t, md5, &again);
+        if (got == DSI_FETCHED) got = transfer_check_md5(&t, md5, &again);
         if (again) {
             dsi_error_forget(before);
             got = transfer_all(&t);
-            if (got == DSI_FETCHED) got = check(&t, md5, &again);
+            if (got == DSI_FETCHED) got = transfer_check_md5(&t, md5, &again);
         }
-        if (got == DSI_FETCHED) got = publish(&t, path);
+        if (got == DSI_FETCHED) got = part_publish(&t, path);
         if (got != DSI_FETCHED && !t.have) unlink(t.part), unlink(t.from);
     }
     if (t.curl) t.lib->easy_cleanup(t.curl);

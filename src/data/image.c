@@ -1,8 +1,8 @@
 /* data/image.c: a grid of images as a PNG file.
  *
- * The layout is torchvision.utils.make_grid's: images in rows, a border of 2 around each, shared by
- * neighbours; one image alone has none. Values go back from [-1, 1] to bytes as the tutorial shows
- * them: x / 2 + 0.5, cut to [0, 1].
+ * The layout is torchvision.utils.make_grid's: images in rows, a border of 2
+ * around each, shared by neighbours; one image alone has none. Values go back
+ * from [-1, 1] to bytes as the tutorial shows them: x / 2 + 0.5, cut to [0, 1].
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -23,14 +23,14 @@ typedef struct grid {
     uint8_t *rgb;          /* [height,width,3] */
 } grid;
 
-static uint8_t to_byte(float x)
+static uint8_t pixel_to_byte(float x)
 {
     float y = (x / 2 + 0.5f) * 255 + 0.5f;
     return !(y > 0) ? 0 : y > 255 ? 255 : (uint8_t)y; /* NaN: 0 */
 }
 
 /* Sizes of the grid, or a refusal. */
-static ds_status plan(grid *g, const ds_tensor *images, int columns)
+static ds_status grid_plan(grid *g, const ds_tensor *images, int columns)
 {
     ds_dims s = ds_shape_of(images);
     bool ok = s.n == 4 && (s.d[1] == 1 || s.d[1] == 3) && ds_dtype_of(images) == DS_F32;
@@ -57,7 +57,7 @@ static ds_status plan(grid *g, const ds_tensor *images, int columns)
 }
 
 /* x [n,channels,h,w] -> g->rgb. */
-static void paint(grid *g, const float *x)
+static void grid_paint(grid *g, const float *x)
 {
     int64_t plane = g->h * g->w;
     for (int64_t i = 0; i < g->n; i++) {
@@ -67,7 +67,7 @@ static void paint(grid *g, const float *x)
         for (int64_t p = 0; p < plane; p++) {
             uint8_t *out = g->rgb + 3 * ((top + p / g->w) * g->width + left + p % g->w);
             for (int c = 0; c < 3; c++)
-                out[c] = to_byte(image[(g->channels == 3 ? c : 0) * plane + p]);
+                out[c] = pixel_to_byte(image[(g->channels == 3 ? c : 0) * plane + p]);
         }
     }
 }
@@ -97,7 +97,7 @@ ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
     grid g = {0};
     if (!images) return dsi_null_argument("save_image_grid");
     if (!path) return dsi_fail(DS_EINVAL, "save_image_grid: the path is NULL");
-    ds_status status = plan(&g, images, columns);
+    ds_status status = grid_plan(&g, images, columns);
     if (status != DS_OK) return status;
 
     ds_scope *scope = ds_scope_open();
@@ -105,7 +105,7 @@ ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
     if (!x) status = ds_error_status();
     if (x) {
         g.rgb = dsi_alloc((size_t)(3 * g.height * g.width));
-        paint(&g, x);
+        grid_paint(&g, x);
         status = write_png(&g, path);
         dsi_free(g.rgb);
     }

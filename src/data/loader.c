@@ -1,18 +1,30 @@
-/* data/loader.c: batches of a data set, in the order of an epoch, made ahead by worker threads.
+/* data/loader.c: batches of a data set, in the order of an epoch, filled ahead
+ * by worker threads.
  *
- * A slot is the memory of one batch: a tensor for each field. Slots form a ring; workers write samples
- * straight into their rows (base/prefetch.c) and never see a tensor. Handing a batch out makes second
- * handles on the slot's tensors, in the scope of the turn. When the turn has ended and somebody still
- * holds one of them (ds_keep, or a graph), the slot leaves that memory to them and takes a new one.
+ * A slot is the memory of one batch: a tensor for each field. Slots are a ring;
+ * workers write samples into their rows (base/prefetch.c) and never see a
+ * tensor. Handing out a batch makes second handles on the slot's tensors, in
+ * the scope of the turn. If one of them is still held when the turn ends
+ * (ds_keep, or a graph), the slot leaves that memory to its holder and takes
+ * new memory.
  *
  *     ds_loader_next:  end the turn, release its slot -> wait for the next slot -> open a turn, hand out
  *
- * Without workers there is one slot, and it is filled where the others wait: a small batch stays in the
- * cache from its making to its use.
+ * Without workers there is one slot, which ds_loader_next fills: a small batch
+ * stays in the cache until it is used.
  *
- * What an epoch draws from the thread's generator is what PyTorch's DataLoader draws: one integer for
- * its workers (unused here), and with `shuffle` one more that seeds the order. So the numbers drawn
- * afterwards are PyTorch's too.
+ * What an epoch draws from the thread's generator is what PyTorch's DataLoader
+ * draws: one integer for its workers (unused here), and with `shuffle` one
+ * more, the seed of the order. So the numbers drawn afterwards are PyTorch's
+ * too.
+ *
+ * Invariants: one thread, the consumer, calls the functions of a loader;
+ * workers call slot_fill alone, and read data, order, row_bytes and their slot.
+ * Batch b uses slot b % n_slots, which belongs to a worker until
+ * dsi_prefetch_wait(b) and to the consumer until dsi_prefetch_release(b). order
+ * holds indices of the data set, [samples], valid while `running`. next is the
+ * batch to hand out; unreleased is next - 1 while a turn is open, else -1. Only
+ * ds_loader_next, _stop and _free wait for workers.
  * SPDX-License-Identifier: MIT */
 #include "loader.h"
 
@@ -72,7 +84,7 @@ static int64_t batch_len(const ds_loader *l, int64_t b)
     return rest < l->o.batch_size ? rest : l->o.batch_size;
 }
 
-static void fill(void *arg, int64_t b, int place)
+static void slot_fill(void *arg, int64_t b, int place)
 {
     ds_loader *l = arg;
     slot *s = &l->slots[place];
@@ -99,7 +111,7 @@ static void fill(void *arg, int64_t b, int place)
 
 /* ---- slots ---------------------------------------------------------------------------------------- */
 
-static void drop_memory(slot *s, int f)
+static void slot_drop_memory(slot *s, int f)
 {
     ds_drop(s->field[f]);
     s->field[f] = NULL;
@@ -107,10 +119,10 @@ static void drop_memory(slot *s, int f)
 }
 
 /* Memory of its own for each field: at first, and where a batch was kept. */
-static ds_status own_memory(ds_loader *l, slot *s)
+static ds_status slot_own_memory(ds_loader *l, slot *s)
 {
     for (int f = 0; f < l->n_fields; f++) {
-        if (s->field[f] && s->field[f]->storage->refs > 1) drop_memory(s, f);
+        if (s->field[f] && s->field[f]->storage->refs > 1) slot_drop_memory(s, f);
         if (s->field[f]) continue;
         const ds_field *field = ds_dataset_field(l->data, f);
         ds_dims shape = {field->shape.n + 1, {l->rows}};
@@ -127,7 +139,7 @@ static ds_status own_memory(ds_loader *l, slot *s)
 
 /* ---- an epoch -------------------------------------------------------------------------------------- */
 
-static void draw_seed(ds_loader *l)
+static void loader_draw_seed(ds_loader *l)
 {
     if (l->seeded) return;
     dsi_rng_i64(dsi_rng_default()); /* PyTorch's seed of the workers */
@@ -138,7 +150,7 @@ static void draw_seed(ds_loader *l)
     l->seeded = true;
 }
 
-static void make_order(ds_loader *l)
+static void loader_make_order(ds_loader *l)
 {
     bool shared = l->o.ranks > 0;
     int64_t *all = shared ? dsi_alloc((size_t)l->len * sizeof *all) : l->order;
@@ -158,28 +170,29 @@ static void make_order(ds_loader *l)
     dsi_free(all);
 }
 
-static ds_status begin_epoch(ds_loader *l)
+static ds_status loader_begin_epoch(ds_loader *l)
 {
     for (int k = 0; k < l->n_slots; k++)
-        if (own_memory(l, &l->slots[k]) != DS_OK) return ds_error_status();
-    draw_seed(l);
-    make_order(l);
+        if (slot_own_memory(l, &l->slots[k]) != DS_OK) return ds_error_status();
+    loader_draw_seed(l);
+    loader_make_order(l);
     ds_dataset_set_epoch(l->data, l->epoch);
     if (l->prefetch) dsi_prefetch_begin(l->prefetch, l->next, l->batches);
     l->running = true;
     return DS_OK;
 }
 
-static void end_turn(ds_loader *l)
+static void batch_end(ds_loader *l)
 {
     dsi_scope_close_if(l->turn, l->turn_number);
     l->turn = NULL;
 }
 
-/* Leaves the epoch; the next one starts at batch 0 unless the caller says otherwise. */
-static void leave_epoch(ds_loader *l)
+/* Leaves the epoch; the next one starts at batch 0 unless the caller says
+ * otherwise. */
+static void loader_leave_epoch(ds_loader *l)
 {
-    end_turn(l);
+    batch_end(l);
     if (l->running && l->prefetch) dsi_prefetch_stop(l->prefetch);
     l->running = l->seeded = false;
     l->unreleased = -1;
@@ -188,15 +201,15 @@ static void leave_epoch(ds_loader *l)
 
 /* ---- the face -------------------------------------------------------------------------------------- */
 
-static bool can_load(ds_dataset *data, const ds_loader_opts *o, int64_t len)
+static bool loader_check_opts(ds_dataset *data, const ds_loader_opts *o, int64_t len)
 {
     const char *name = ds_dataset_name(data);
     if (o->batch_size < 1)
-        return dsi_refuse("loader of %s: batch_size is %lld, expected at least 1", name,
-                          (long long)o->batch_size) != NULL;
+        return dsi_invalid("loader of %s: batch_size is %lld, expected at least 1", name,
+                           (long long)o->batch_size);
     if (o->workers < 0 || o->workers > MOST_WORKERS)
-        return dsi_refuse("loader of %s: %d workers, expected 0 to %d", name, o->workers,
-                          MOST_WORKERS) != NULL;
+        return dsi_invalid("loader of %s: %d workers, expected 0 to %d", name, o->workers,
+                           MOST_WORKERS);
     if (o->prefetch < 0)
         return dsi_refuse("loader of %s: prefetch is %d, expected at least 0", name, o->prefetch) !=
                NULL;
@@ -205,16 +218,16 @@ static bool can_load(ds_dataset *data, const ds_loader_opts *o, int64_t len)
                NULL;
     int64_t turn = o->batch_size * o->ranks; /* of all ranks */
     if (o->global_batch && (!turn || o->global_batch < 0 || o->global_batch % turn))
-        return dsi_refuse(
-                   "loader of %s: global_batch is %lld: expected a multiple of batch_size times "
-                   "ranks, which is %lld",
-                   name, (long long)o->global_batch, (long long)turn) != NULL;
-    if (len < 1) return dsi_refuse("loader of %s: it has no samples", name) != NULL;
+        return dsi_invalid(
+            "loader of %s: global_batch is %lld: expected a multiple of batch_size times "
+            "ranks, which is %lld",
+            name, (long long)o->global_batch, (long long)turn);
+    if (len < 1) return dsi_invalid("loader of %s: it has no samples", name);
     return true;
 }
 
 /* Places of the ring: what is ahead of use, and the batch in use. */
-static int count_slots(const ds_loader *l)
+static int loader_count_slots(const ds_loader *l)
 {
     if (!l->o.workers) return 1;
     if (l->o.prefetch) return l->o.prefetch + 1;
@@ -225,7 +238,7 @@ static int count_slots(const ds_loader *l)
     return (int)(ahead > least ? ahead : least) + 1;
 }
 
-static int64_t samples_of_rank(const ds_loader_opts *o, int64_t len)
+static int64_t loader_rank_samples(const ds_loader_opts *o, int64_t len)
 {
     if (!o->ranks) return len;
     if (!o->global_batch) return dsi_order_share(len, o->ranks, o->drop_uneven);
@@ -237,7 +250,7 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 {
     if (!data) return dsi_null_operand("loader");
     int64_t len = ds_dataset_len(data);
-    if (!can_load(data, &opts, len)) {
+    if (!loader_check_opts(data, &opts, len)) {
         ds_dataset_free(data);
         return NULL;
     }
@@ -248,14 +261,14 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
         const ds_field *field = ds_dataset_field(data, f);
         l->row_bytes[f] = (size_t)dsi_numel(field->shape) * ds_dtype_size(field->dtype);
     }
-    l->samples = samples_of_rank(&opts, len);
+    l->samples = loader_rank_samples(&opts, len);
     int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
     l->batches = whole + (rest && !opts.drop_last);
     l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;
     l->order = dsi_alloc((size_t)l->samples * sizeof *l->order);
-    l->n_slots = count_slots(l);
+    l->n_slots = loader_count_slots(l);
     l->slots = dsi_alloc((size_t)l->n_slots * sizeof *l->slots);
-    if (opts.workers) l->prefetch = dsi_prefetch_new(opts.workers, l->n_slots, fill, l);
+    if (opts.workers) l->prefetch = dsi_prefetch_new(opts.workers, l->n_slots, slot_fill, l);
     return l;
 }
 
@@ -266,10 +279,10 @@ void ds_loader_free(ds_loader *l)
         dsi_fail(DS_ESTATE, "loader_free: the loader belongs to an engine, which frees it");
         return;
     }
-    leave_epoch(l);
+    loader_leave_epoch(l);
     dsi_prefetch_free(l->prefetch);
     for (int k = 0; k < l->n_slots; k++)
-        for (int f = 0; f < l->n_fields; f++) drop_memory(&l->slots[k], f);
+        for (int f = 0; f < l->n_fields; f++) slot_drop_memory(&l->slots[k], f);
     ds_dataset_free(l->data);
     dsi_free(l->slots);
     dsi_free(l->order);
@@ -281,7 +294,7 @@ void dsi_loader_take(ds_loader *l, bool taken)
     if (l) l->taken = taken;
 }
 
-static bool hand_out(ds_loader *l, const slot *s, ds_batch *out)
+static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
 {
     int64_t b = l->next, n = batch_len(l, b);
     l->turn = ds_scope_open();
@@ -300,11 +313,12 @@ static bool hand_out(ds_loader *l, const slot *s, ds_batch *out)
 }
 
 /* Ends the turn and gives its slot back, with memory of its own again. */
-static ds_status release(ds_loader *l)
+static ds_status slot_release(ds_loader *l)
 {
-    end_turn(l);
+    batch_end(l);
     if (l->unreleased < 0) return DS_OK;
-    if (own_memory(l, &l->slots[l->unreleased % l->n_slots]) != DS_OK) return ds_error_status();
+    if (slot_own_memory(l, &l->slots[l->unreleased % l->n_slots]) != DS_OK)
+        return ds_error_status();
     if (l->prefetch) dsi_prefetch_release(l->prefetch, l->unreleased);
     l->unreleased = -1;
     return DS_OK;
@@ -312,15 +326,15 @@ static ds_status release(ds_loader *l)
 
 bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
-    if (!out) return dsi_refuse("loader_next: out is NULL") != NULL;
+    if (!out) return dsi_invalid("loader_next: out is NULL");
     *out = (ds_batch){0};
-    if (!l) return dsi_null_operand("loader_next") != NULL;
-    end_turn(l);
+    if (!l) return dsi_null_operand("loader_next"), false;
+    batch_end(l);
     if (ds_error()) return false; /* what failed in the turn ends the loop */
-    if (release(l) != DS_OK) return false;
-    if (!l->running && begin_epoch(l) != DS_OK) return false;
+    if (slot_release(l) != DS_OK) return false;
+    if (!l->running && loader_begin_epoch(l) != DS_OK) return false;
     if (l->next >= l->batches) {
-        leave_epoch(l);
+        loader_leave_epoch(l);
         l->epoch++;
         return false;
     }
@@ -329,11 +343,11 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
     if (l->prefetch)
         dsi_prefetch_wait(l->prefetch, l->next);
     else
-        fill(l, l->next, place);
+        slot_fill(l, l->next, place);
     l->unreleased = l->next;
     bool ok = s->status == DS_OK;
     if (ok)
-        ok = hand_out(l, s, out);
+        ok = batch_hand_out(l, s, out);
     else
         dsi_fail(s->status, "%s", s->message);
     l->next++; /* a batch that failed is left out if the caller goes on */
@@ -344,7 +358,7 @@ void ds_loader_stop(ds_loader *l)
 {
     if (!l) return;
     bool begun = l->running;
-    leave_epoch(l);
+    loader_leave_epoch(l);
     if (begun) l->epoch++;
 }
 
@@ -355,7 +369,7 @@ ds_dataset *ds_loader_dataset(ds_loader *l) { return l ? l->data : NULL; }
 void ds_loader_set_epoch(ds_loader *l, int64_t epoch)
 {
     if (!l) return;
-    leave_epoch(l);
+    loader_leave_epoch(l);
     l->epoch = epoch;
 }
 
@@ -366,7 +380,7 @@ void dsi_loader_set_seed(ds_loader *l, uint64_t seed) { l->o.seed = seed; }
 ds_loader_position ds_loader_tell(ds_loader *l)
 {
     if (!l) return (ds_loader_position){0};
-    draw_seed(l);
+    loader_draw_seed(l);
     return (ds_loader_position){l->epoch, l->next, l->seed};
 }
 
@@ -377,7 +391,7 @@ ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
         return dsi_fail(
             DS_EINVAL, "loader_seek: epoch %lld, batch %lld: expected a batch of 0 to %lld",
             (long long)position.epoch, (long long)position.batch, (long long)l->batches);
-    leave_epoch(l);
+    loader_leave_epoch(l);
     l->epoch = position.epoch;
     l->next = position.batch;
     l->seed = position.seed;

@@ -8,10 +8,12 @@
 /* Whether an engine has l, so that nobody else may free it. */
 void dsi_loader_take(ds_loader *l, bool taken);
 
-/* Whether the order of its epoch is fixed; else ds_loader_tell would fix it, and draw a random number. */
+/* Whether the order of its epoch is fixed; else ds_loader_tell would fix it,
+ * and draw a random number. */
 bool dsi_loader_begun(const ds_loader *l);
 
-/* ds_loader_opts.seed: of the orders of all epochs of ranks. Counts from the next epoch on. */
+/* ds_loader_opts.seed: of the orders of all epochs of ranks. Counts from the
+ * next epoch on. */
 uint64_t dsi_loader_seed(const ds_loader *l);
 void dsi_loader_set_seed(ds_loader *l, uint64_t seed);
 

@@ -1,7 +1,9 @@
 /* data/lock.c: a lock file by flock(2).
  *
- * The holder removes the file before it lets go. Who waited then holds a file without a name, which
- * would not keep a third one out, and so takes the name anew.
+ * Invariants: a lock is held by its open descriptor, and ends with the process.
+ * The holder removes the file before it unlocks it. So a process that waited
+ * may hold a file that has no name any more, which would not keep a third one
+ * out: it opens the name again.
  * SPDX-License-Identifier: MIT */
 #include "lock.h"
 
@@ -17,7 +19,7 @@
 #include <unistd.h>
 
 /* Is the open file still the one of that name? */
-static bool has_name(int fd, const char *path)
+static bool lock_has_name(int fd, const char *path)
 {
     struct stat open_, named;
     return fstat(fd, &open_) == 0 && stat(path, &named) == 0 && open_.st_dev == named.st_dev &&
@@ -37,14 +39,15 @@ ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting)
             waiting = NULL;
             while ((rc = flock(fd, LOCK_EX)) != 0 && errno == EINTR) continue;
         }
-        /* a file system without locks: go on as if alone; files are replaced as a whole anyway */
+        /* a file system without locks: go on as if alone; files are replaced as
+         * a whole anyway */
         bool held = rc == 0 || errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
         if (!held) {
             dsi_fail(DS_EIO, "lock: %s: %s", path, strerror(errno));
             close(fd);
             return DS_EIO;
         }
-        if (has_name(fd, path)) {
+        if (lock_has_name(fd, path)) {
             lock->fd = fd;
             lock->path = dsi_strdup(path);
             return DS_OK;

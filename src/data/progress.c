@@ -11,7 +11,7 @@
 #define EVERY 0.1 /* seconds between two drawings */
 
 /* Three digits and the unit: 9.99k, 76.7M, 170M. */
-static const char *amount(char text[16], double x)
+static const char *text_bytes(char text[16], double x)
 {
     static const char units[] = " kMGTP";
     int u = 0;
@@ -24,7 +24,7 @@ static const char *amount(char text[16], double x)
     return text;
 }
 
-static const char *duration(char text[16], double seconds)
+static const char *text_duration(char text[16], double seconds)
 {
     unsigned s = seconds > 0 && seconds < 359999 ? (unsigned)seconds : 0;
     if (s >= 3600)
@@ -41,15 +41,15 @@ void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t to
     char a[16], b[16], c[16], d[16], tail[96];
     double rate = seconds > 0 ? (double)bytes_since / seconds : 0;
     if (total <= 0) {
-        snprintf(line, (size_t)room, "%sB [%s, %sB/s]", amount(a, (double)done),
-                 duration(b, seconds), amount(c, rate));
+        snprintf(line, (size_t)room, "%sB [%s, %sB/s]", text_bytes(a, (double)done),
+                 text_duration(b, seconds), text_bytes(c, rate));
         return;
     }
     if (done > total) done = total;
-    int tail_n = snprintf(tail, sizeof tail, "| %s/%s [%s<%s, %sB/s]", amount(a, (double)done),
-                          amount(b, (double)total), duration(c, seconds),
-                          rate > 0 ? duration(d, (double)(total - done) / rate) : "?",
-                          seconds > 0 ? amount((char[16]){0}, rate) : "?");
+    int tail_n = snprintf(tail, sizeof tail, "| %s/%s [%s<%s, %sB/s]", text_bytes(a, (double)done),
+                          text_bytes(b, (double)total), text_duration(c, seconds),
+                          rate > 0 ? text_duration(d, (double)(total - done) / rate) : "?",
+                          seconds > 0 ? text_bytes((char[16]){0}, rate) : "?");
     int cells = width - 5 - tail_n; /* beside "100%|" */
     int n = snprintf(line, (size_t)room, "%3d%%|", (int)(100 * done / total));
     if (cells > 0) {
@@ -63,7 +63,7 @@ void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t to
     snprintf(line + n, (size_t)(room - n), "%s", tail);
 }
 
-static void draw(dsi_progress *p, int64_t done, int64_t total, double at)
+static void bar_draw(dsi_progress *p, int64_t done, int64_t total, double at)
 {
     struct winsize w;
     int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 20 ? w.ws_col : 80;
@@ -84,13 +84,13 @@ void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet)
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)
 {
     double at = p->on ? dsi_now() : 0;
-    if (p->on && at - p->shown >= EVERY) draw(p, done, total, at);
+    if (p->on && at - p->shown >= EVERY) bar_draw(p, done, total, at);
 }
 
 void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total)
 {
     if (!p->on) return;
-    draw(p, done, total, dsi_now());
+    bar_draw(p, done, total, dsi_now());
     fputc('\n', stderr);
     p->on = false;
 }

@@ -1,5 +1,5 @@
-/* data/sampler.c: the order of an epoch, index for index as PyTorch's samplers give it
- * (torch/utils/data/sampler.py and distributed.py).
+/* data/sampler.c: the order of an epoch, index for index as PyTorch's samplers
+ * give it (torch/utils/data/sampler.py and distributed.py).
  * SPDX-License-Identifier: MIT */
 #include "sampler.h"
 

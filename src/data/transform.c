@@ -1,12 +1,15 @@
-/* data/transform.c: data sets over a data set that change its field 0, an image [C,H,W], or its dtypes.
+/* data/transform.c: data sets over a data set that change its field 0, an image
+ * [C,H,W], or its dtypes.
  *
- * The inner data set writes where the outer one was told to, and the outer one works in place; only a
- * crop, whose image is larger, needs memory of its own. A byte has 256 values, so whatever is done to
- * bytes element by element is a table of 256 floats a channel: to_float makes the table, a normalize
- * over it changes the table and adds no pass over the data.
+ * The inner data set writes where the outer one was told to, and the outer one
+ * works in place; only a crop, whose image is larger, needs memory of its own.
+ * A byte has 256 values, so whatever is done to bytes element by element is a
+ * table of 256 floats a channel: to_float makes the table, a normalize over it
+ * changes the table and adds no pass over the data.
  *
- * Random transforms draw from a hash of (seed, epoch, i), by splitmix64 (Steele, Lea and Flood, OOPSLA
- * 2014): the same sample of the same epoch comes out the same on any worker and after a resume.
+ * Random transforms draw from a hash of (seed, epoch, i), by splitmix64
+ * (Steele, Lea and Flood, OOPSLA 2014): the same sample of the same epoch comes
+ * out the same on any worker and after a resume.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 
@@ -15,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t numel(ds_dims shape)
+static int64_t field_numel(ds_dims shape)
 {
     int64_t n = 1;
     for (int i = 0; i < shape.n; i++) n *= shape.d[i];
@@ -23,10 +26,11 @@ static int64_t numel(ds_dims shape)
 }
 
 /* Images of one channel may be [H,W]; anything may be seen as one channel. */
-static int64_t channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
+static int64_t image_channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
 
-/* A data set over d, which it takes, with another field 0. The struct of `type` begins with an inner. */
-static ds_dataset *over(ds_dataset *d, const ds_dataset_type *type, ds_field image)
+/* A data set over d, which it takes, with another field 0. The struct of `type`
+ * begins with an inner. */
+static ds_dataset *wrap_dataset(ds_dataset *d, const ds_dataset_type *type, ds_field image)
 {
     ds_field field[DS_MAX_FIELDS];
     int n = ds_dataset_fields(d);
@@ -42,14 +46,14 @@ static ds_dataset *over(ds_dataset *d, const ds_dataset_type *type, ds_field ima
 }
 
 /* What was handed in is taken, also by a transform that cannot be made. */
-static ds_dataset *refuse(ds_dataset *d)
+static ds_dataset *refuse_dataset(ds_dataset *d)
 {
     ds_dataset_free(d);
     return NULL;
 }
 
 /* d is NULL: its maker has said why, or nobody has. */
-static ds_dataset *passed(const char *what)
+static ds_dataset *refuse_null_dataset(const char *what)
 {
     if (!ds_error()) ds_fail(DS_EINVAL, "%s: the data set is NULL", what);
     return NULL;
@@ -76,9 +80,10 @@ typedef struct to_float {
     float (*table)[256];     /* [channels] */
 } to_float;
 
-/* n bytes at the end of the memory of x [n] become the floats of x, from the first one on: float i is
- * written to bytes 4 i .. 4 i + 3, none of them behind byte i of the n, so none is lost unread. */
-static void look_up(float *x, const uint8_t *bytes, int64_t n, const float *table)
+/* n bytes at the end of the memory of x [n] become the floats of x, from the
+ * first one on: float i is written to bytes 4 i .. 4 i + 3, none of them behind
+ * byte i of the n, so none is lost unread. */
+static void table_normalize(float *x, const uint8_t *bytes, int64_t n, const float *table)
 {
     for (int64_t i = 0; i < n; i++) x[i] = table[bytes[i]];
 }
@@ -95,7 +100,7 @@ static ds_status to_float_get(void *self, int64_t i, void **field)
     ds_status status = ds_dataset_get(t->data, i, within);
     if (status != DS_OK) return status;
     for (int64_t c = 0; c < t->channels; c++)
-        look_up(x + c * t->plane, bytes + c * t->plane, t->plane, t->table[c]);
+        table_normalize(x + c * t->plane, bytes + c * t->plane, t->plane, t->table[c]);
     return DS_OK;
 }
 
@@ -111,29 +116,29 @@ static const ds_dataset_type to_float_type = {to_float_name, sizeof(to_float), i
 
 ds_dataset *ds_transform_to_float(ds_dataset *d)
 {
-    if (!d) return passed("to_float");
+    if (!d) return refuse_null_dataset("to_float");
     ds_field image = *ds_dataset_field(d, 0);
     if (image.dtype != DS_U8) {
         ds_fail(DS_EINVAL, "to_float: field 0 of %s is %s, expected uint8", ds_dataset_name(d),
                 ds_dtype_name(image.dtype));
-        return refuse(d);
+        return refuse_dataset(d);
     }
-    int64_t n = channels(image.shape);
+    int64_t n = image_channels(image.shape);
     float(*table)[256] = malloc((size_t)(n ? n : 1) * sizeof *table);
     if (!table) {
         ds_fail(DS_ENOMEM, "to_float: no memory for the tables of %lld channels", (long long)n);
-        return refuse(d);
+        return refuse_dataset(d);
     }
     for (int64_t c = 0; c < n; c++)
         for (int v = 0; v < 256; v++) table[c][v] = (float)v / 255;
     image.dtype = DS_F32;
-    ds_dataset *t = over(d, &to_float_type, image);
+    ds_dataset *t = wrap_dataset(d, &to_float_type, image);
     if (!t) {
         free(table);
         return NULL;
     }
     ds_dataset_on_epoch(t, inner_epoch);
-    *(to_float *)ds_dataset_self(t) = (to_float){d, n, n ? numel(image.shape) / n : 0, table};
+    *(to_float *)ds_dataset_self(t) = (to_float){d, n, n ? field_numel(image.shape) / n : 0, table};
     return t;
 }
 
@@ -163,12 +168,13 @@ static void normalize_free(void *self)
     inner_free(self);
 }
 
-/* One value for all channels, or one each; a std of 0 would make infinities in silence. */
+/* One value for all channels, or one each; a std of 0 would make infinities in
+ * silence. */
 static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *std)
 {
     const ds_field *image = ds_dataset_field(d, 0);
     const char *name = ds_dataset_name(d);
-    int64_t c = channels(image->shape);
+    int64_t c = image_channels(image->shape);
     if (image->dtype != DS_F32)
         return ds_fail(DS_EINVAL,
                        "normalize: field 0 of %s is %s, expected float32: to_float first", name,
@@ -188,10 +194,10 @@ ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, cons
 {
     static const ds_dataset_type type = {"Normalize", sizeof(normalize), inner_len, normalize_get,
                                          normalize_free};
-    if (!d) return passed("normalize");
-    if (!can_normalize(d, n, mean, std)) return refuse(d);
+    if (!d) return refuse_null_dataset("normalize");
+    if (!can_normalize(d, n, mean, std)) return refuse_dataset(d);
     ds_field image = *ds_dataset_field(d, 0);
-    int64_t c = channels(image.shape);
+    int64_t c = image_channels(image.shape);
     if (ds_dataset_name(d) == to_float_name) { /* see the head of this file */
         to_float *t = ds_dataset_self(d);
         for (int64_t k = 0; k < c; k++)
@@ -202,20 +208,20 @@ ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, cons
     float *values = malloc((size_t)(c ? 2 * c : 1) * sizeof *values);
     if (!values) {
         ds_fail(DS_ENOMEM, "normalize: no memory for %lld channels", (long long)c);
-        return refuse(d);
+        return refuse_dataset(d);
     }
     for (int64_t k = 0; k < c; k++) {
         values[k] = mean[n > 1 ? k : 0];
         values[c + k] = std[n > 1 ? k : 0];
     }
-    ds_dataset *t = over(d, &type, image);
+    ds_dataset *t = wrap_dataset(d, &type, image);
     if (!t) {
         free(values);
         return NULL;
     }
     ds_dataset_on_epoch(t, inner_epoch);
-    *(normalize *)ds_dataset_self(t) = (normalize){d, c, c ? numel(image.shape) / c : 0, values,
-                                                   values + c};
+    *(normalize *)ds_dataset_self(t) = (normalize){d, c, c ? field_numel(image.shape) / c : 0,
+                                                   values, values + c};
     return t;
 }
 
@@ -226,7 +232,7 @@ typedef struct chance {
     int64_t epoch;
 } chance;
 
-static uint64_t mix(uint64_t z)
+static uint64_t hash_mix(uint64_t z)
 {
     z += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -234,14 +240,15 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* The first of a sample's draws; mix() of a draw is the next. `kind` parts transforms of equal seeds. */
-static uint64_t first_draw(const chance *c, int64_t i, uint64_t kind)
+/* The first of a sample's draws; hash_mix() of a draw is the next. `kind` parts
+ * transforms of equal seeds. */
+static uint64_t random_first(const chance *c, int64_t i, uint64_t kind)
 {
-    return mix(mix(mix(c->seed + kind) ^ (uint64_t)c->epoch) ^ (uint64_t)i);
+    return hash_mix(hash_mix(hash_mix(c->seed + kind) ^ (uint64_t)c->epoch) ^ (uint64_t)i);
 }
 
 /* 0 .. n - 1, n below 2^32 */
-static int64_t below(uint64_t draw, int64_t n)
+static int64_t random_below(uint64_t draw, int64_t n)
 {
     return (int64_t)((draw >> 32) * (uint64_t)n >> 32);
 }
@@ -259,8 +266,9 @@ static void crop_epoch(void *self, int64_t epoch)
     inner_epoch(self, epoch);
 }
 
-/* The window whose corner is (top, left) of image [C,from_h,from_w]; zeros where it is outside. */
-static void cut_window(const crop *t, const char *image, int64_t top, int64_t left, char *out)
+/* The window whose corner is (top, left) of image [C,from_h,from_w]; zeros
+ * where it is outside. */
+static void crop_window(const crop *t, const char *image, int64_t top, int64_t left, char *out)
 {
     int64_t begin = left < 0 ? -left : 0;
     int64_t end = left + t->w > t->from_w ? t->from_w - left : t->w;
@@ -289,10 +297,11 @@ static ds_status crop_get(void *self, int64_t i, void **field)
     within[0] = image;
     ds_status status = ds_dataset_get(t->data, i, within);
     if (status == DS_OK) {
-        uint64_t draw = first_draw(&t->chance, i, 1);
-        int64_t top = below(draw, t->from_h + 2 * t->padding - t->h + 1) - t->padding;
-        int64_t left = below(mix(draw), t->from_w + 2 * t->padding - t->w + 1) - t->padding;
-        cut_window(t, image, top, left, field[0]);
+        uint64_t draw = random_first(&t->chance, i, 1);
+        int64_t top = random_below(draw, t->from_h + 2 * t->padding - t->h + 1) - t->padding;
+        int64_t left = random_below(hash_mix(draw), t->from_w + 2 * t->padding - t->w + 1) -
+                       t->padding;
+        crop_window(t, image, top, left, field[0]);
     }
     free(image);
     return status;
@@ -311,21 +320,21 @@ ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int pa
 {
     static const ds_dataset_type type = {"RandomCrop", sizeof(crop), inner_len, crop_get,
                                          inner_free};
-    if (!d) return passed("random_crop");
-    if (!is_image("random_crop", d)) return refuse(d);
+    if (!d) return refuse_null_dataset("random_crop");
+    if (!is_image("random_crop", d)) return refuse_dataset(d);
     ds_field image = *ds_dataset_field(d, 0);
     int64_t from_h = image.shape.d[1], from_w = image.shape.d[2];
     if (padding < 0 || h < 1 || w < 1 || h > from_h + 2 * (int64_t)padding ||
         w > from_w + 2 * (int64_t)padding) {
         ds_fail(DS_EINVAL, "random_crop: no %lld x %lld window in %lld x %lld with padding %d",
                 (long long)h, (long long)w, (long long)from_h, (long long)from_w, padding);
-        return refuse(d);
+        return refuse_dataset(d);
     }
     crop t = {d, {seed, 0}, image.shape.d[0],          from_h, from_w, h,
               w, padding,   ds_dtype_size(image.dtype)};
     image.shape.d[1] = h;
     image.shape.d[2] = w;
-    ds_dataset *out = over(d, &type, image);
+    ds_dataset *out = wrap_dataset(d, &type, image);
     if (!out) return NULL;
     ds_dataset_on_epoch(out, crop_epoch);
     *(crop *)ds_dataset_self(out) = t;
@@ -369,7 +378,7 @@ static ds_status flip_get(void *self, int64_t i, void **field)
     flip *t = self;
     ds_status status = ds_dataset_get(t->data, i, field);
     if (status != DS_OK) return status;
-    double draw = (double)(first_draw(&t->chance, i, 2) >> 11) * 0x1p-53;
+    double draw = (double)(random_first(&t->chance, i, 2) >> 11) * 0x1p-53;
     if (draw >= t->p) return DS_OK;
     void (*reverse)(char *, int64_t) = t->element == 1   ? reverse_uint8_t
                                        : t->element == 2 ? reverse_uint16_t
@@ -385,11 +394,11 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
 {
     static const ds_dataset_type type = {"RandomFlip", sizeof(flip), inner_len, flip_get,
                                          inner_free};
-    if (!d) return passed("random_flip");
-    if (!is_image("random_flip", d)) return refuse(d);
+    if (!d) return refuse_null_dataset("random_flip");
+    if (!is_image("random_flip", d)) return refuse_dataset(d);
     if (!(p >= 0 && p <= 1)) {
         ds_fail(DS_EINVAL, "random_flip: p is %g, expected 0 to 1", p);
-        return refuse(d);
+        return refuse_dataset(d);
     }
     ds_field image = *ds_dataset_field(d, 0);
     flip t = {d,
@@ -398,7 +407,7 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
               image.shape.d[0] * image.shape.d[1],
               image.shape.d[2],
               ds_dtype_size(image.dtype)};
-    ds_dataset *out = over(d, &type, image);
+    ds_dataset *out = wrap_dataset(d, &type, image);
     if (!out) return NULL;
     ds_dataset_on_epoch(out, flip_epoch);
     *(flip *)ds_dataset_self(out) = t;
@@ -421,7 +430,7 @@ static bool is_float(ds_dtype dtype) { return (unsigned)dtype <= DS_BF16; }
 
 #define PART 256 /* elements that are in float32 on their way */
 
-static void widen(float *x, const void *from, ds_dtype dtype, int64_t begin, int64_t n)
+static void cast_widen(float *x, const void *from, ds_dtype dtype, int64_t begin, int64_t n)
 {
     const double *f64 = from;
     const float *f32 = from;
@@ -436,7 +445,7 @@ static void widen(float *x, const void *from, ds_dtype dtype, int64_t begin, int
         for (int64_t i = 0; i < n; i++) x[i] = dsi_bf16_to_f32(half[begin + i]);
 }
 
-static void narrow(void *to, ds_dtype dtype, const float *x, int64_t begin, int64_t n)
+static void cast_narrow(void *to, ds_dtype dtype, const float *x, int64_t begin, int64_t n)
 {
     double *f64 = to;
     float *f32 = to;
@@ -464,8 +473,8 @@ static ds_status cast_get(void *self, int64_t i, void **field)
         for (int64_t k = 0; k < t->n[f]; k += PART) {
             float x[PART];
             int64_t n = t->n[f] - k < PART ? t->n[f] - k : PART;
-            widen(x, within[f], t->from[f], k, n);
-            narrow(field[f], t->to, x, k, n);
+            cast_widen(x, within[f], t->from[f], k, n);
+            cast_narrow(field[f], t->to, x, k, n);
         }
     free(sample);
     return status;
@@ -474,10 +483,10 @@ static ds_status cast_get(void *self, int64_t i, void **field)
 ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
 {
     static const ds_dataset_type type = {"Cast", sizeof(cast), inner_len, cast_get, inner_free};
-    if (!d) return passed("cast");
+    if (!d) return refuse_null_dataset("cast");
     if (!is_float(dtype)) {
         ds_fail(DS_EINVAL, "cast: %s: expected a floating-point dtype", ds_dtype_name(dtype));
-        return refuse(d);
+        return refuse_dataset(d);
     }
     cast t = {.data = d, .to = dtype};
     ds_field fields[DS_MAX_FIELDS];
@@ -486,12 +495,12 @@ ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
         t.from[f] = fields[f].dtype;
         if (!is_float(t.from[f]) || t.from[f] == dtype) continue;
         fields[f].dtype = dtype;
-        t.n[f] = numel(fields[f].shape);
+        t.n[f] = field_numel(fields[f].shape);
         t.at[f] = t.bytes;
         t.bytes += ((size_t)t.n[f] * ds_dtype_size(t.from[f]) + 15) / 16 * 16;
     }
     ds_dataset *out = ds_dataset_new(&type, ds_dataset_fields(d), fields);
-    if (!out) return refuse(d);
+    if (!out) return refuse_dataset(d);
     ds_dataset_on_epoch(out, inner_epoch);
     *(cast *)ds_dataset_self(out) = t;
     return out;

@@ -1,9 +1,13 @@
 /* monitor/csv.c: a file of comma-separated values for each tag.
  *
- * Folder, names and lines are those of DeepSpeed (deepspeed/monitor/csv_monitor.py, which writes through
- * Python's csv module: lines end with CR LF, numbers are as repr prints them), but the header comes once
- * a file and not once a process. Files are opened for each flush, so that thousands of tags do not need
- * thousands of descriptors and a file that was moved away is begun anew.
+ * Folder, names and lines are those of DeepSpeed
+ * (deepspeed/monitor/csv_monitor.py, which writes through Python's csv module:
+ * lines end with CR LF, numbers are as repr prints them), but the header is
+ * written once for a file and not once for a process.
+ *
+ * Invariants: a column is a tag with the lines that were not flushed yet. Its
+ * file is open only during a flush: thousands of tags need no descriptors, and
+ * a file that was moved away is started again.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "base/error.h"
@@ -30,7 +34,7 @@ typedef struct Csv {
     int next; /* the column looked at first: tags come in the same order at each step */
 } Csv;
 
-static char *path_of(const char *folder, const char *tag)
+static char *csv_path(const char *folder, const char *tag)
 {
     dsi_text t = {0};
     size_t n = strlen(tag);
@@ -45,7 +49,7 @@ static char *path_of(const char *folder, const char *tag)
     return t.s;
 }
 
-static Column *column_of(Csv *c, const char *tag)
+static Column *csv_column(Csv *c, const char *tag)
 {
     for (int i = 0; i < c->n; i++) {
         int at = (c->next + i) % c->n;
@@ -53,14 +57,14 @@ static Column *column_of(Csv *c, const char *tag)
         c->next = at + 1;
         return &c->at[at];
     }
-    dsi_list_add(c, (Column){.tag = dsi_strdup(tag), .path = path_of(c->folder, tag)});
+    dsi_list_add(c, (Column){.tag = dsi_strdup(tag), .path = csv_path(c->folder, tag)});
     c->next = c->n;
     return &c->at[c->n - 1];
 }
 
 static ds_status csv_write(void *self, const char *tag, double value, int64_t step)
 {
-    dsi_text *rows = &column_of(self, tag)->rows;
+    dsi_text *rows = &csv_column(self, tag)->rows;
     dsi_text_add(rows, "%lld,", (long long)step);
     dsi_text_add_double(rows, value);
     dsi_text_add_bytes(rows, "\r\n", 2);
@@ -68,7 +72,7 @@ static ds_status csv_write(void *self, const char *tag, double value, int64_t st
 }
 
 /* "step,<last part of the tag>", quoted where it must be. */
-static void add_header(dsi_text *t, const char *tag)
+static void csv_add_header(dsi_text *t, const char *tag)
 {
     const char *slash = strrchr(tag, '/'), *name = slash ? slash + 1 : tag;
     bool quoted = strpbrk(name, ",\"\r\n") != NULL;
@@ -80,7 +84,7 @@ static void add_header(dsi_text *t, const char *tag)
     dsi_text_add(t, "%s\r\n", quoted ? "\"" : "");
 }
 
-static ds_status flush_column(Column *c)
+static ds_status csv_flush_column(Column *c)
 {
     struct stat s = {0};
     int fd = open(c->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -90,7 +94,7 @@ static ds_status flush_column(Column *c)
         return dsi_fail(DS_EIO, "csv_monitor: write %s: %s", c->path, strerror(error));
     }
     dsi_text all = {0};
-    if (!s.st_size) add_header(&all, c->tag);
+    if (!s.st_size) csv_add_header(&all, c->tag);
     dsi_text_add_bytes(&all, c->rows.s, c->rows.n);
     ds_status status = dsi_monitor_append("csv_monitor", c->path, fd, s.st_size, all.s, all.n);
     dsi_text_free(&all);
@@ -104,7 +108,7 @@ static ds_status csv_flush(void *self)
 {
     Csv *c = self;
     for (int i = 0; i < c->n; i++)
-        if (c->at[i].rows.n && flush_column(&c->at[i]) != DS_OK) return ds_error_status();
+        if (c->at[i].rows.n && csv_flush_column(&c->at[i]) != DS_OK) return ds_error_status();
     return DS_OK;
 }
 

@@ -1,7 +1,12 @@
-/* monitor/monitor.c: fans (tag, value, step) out to sinks.
+/* monitor/monitor.c: passes (tag, value, step) on to sinks.
  *
- * Sinks keep what they are given in memory, so that a step of some hundred microseconds can afford to be
- * watched; they are flushed once a second, and when asked.
+ * Sinks keep values in memory, so that a step of some hundred microseconds can
+ * afford them; they are flushed once a second, by a write, and when asked.
+ *
+ * Invariants: a monitor belongs to one thread. at[0 .. n-1] are the sinks that
+ * work, in the order in which they were added; `added` counts those that have
+ * failed too. A sink that fails is freed and removed at once. Functions block
+ * as long as the sinks' files do.
  * SPDX-License-Identifier: MIT */
 #include "monitor.h"
 
@@ -48,15 +53,16 @@ void *ds_monitor_add(ds_monitor *m, const ds_sink_type *type)
 
 int ds_monitor_sinks(const ds_monitor *m) { return m ? m->added : 0; }
 
-static void free_sink(Sink *s)
+static void sink_free(Sink *s)
 {
     if (s->type->free) s->type->free(s->self);
     dsi_free(s->self);
 }
 
-/* Closes sink i, which returned that, and adds why to the text. Its own message, if it has set one, is
- * forgotten: there were `before` failures before. */
-static void close_failed(ds_monitor *m, int i, ds_status status, int before, dsi_text *why)
+/* Closes sink i, which returned that, and adds why to the text. Its own
+ * message, if it has set one, is forgotten: there were `before` failures
+ * before. */
+static void sink_close_failed(ds_monitor *m, int i, ds_status status, int before, dsi_text *why)
 {
     const char *name = m->at[i].type->name;
     const char *message = dsi_error_count() > before ? dsi_error_latest() : NULL;
@@ -66,12 +72,12 @@ static void close_failed(ds_monitor *m, int i, ds_status status, int before, dsi
     else
         dsi_text_add(why, "it returned %d", (int)status);
     dsi_error_forget(before);
-    free_sink(&m->at[i]);
+    sink_free(&m->at[i]);
     memmove(&m->at[i], &m->at[i + 1], (size_t)(m->n - i - 1) * sizeof *m->at);
     m->n--;
 }
 
-static ds_status told(ds_status worst, dsi_text *why)
+static ds_status monitor_report(ds_status worst, dsi_text *why)
 {
     if (worst != DS_OK) dsi_fail(worst, "%s", why->s);
     dsi_text_free(why);
@@ -89,10 +95,10 @@ ds_status ds_monitor_flush(ds_monitor *m)
         ds_status status = s->type->flush ? s->type->flush(s->self) : DS_OK;
         if (status == DS_OK) continue;
         worst = status;
-        close_failed(m, i, status, before, &why);
+        sink_close_failed(m, i, status, before, &why);
     }
     m->flushed = dsi_now();
-    return told(worst, &why);
+    return monitor_report(worst, &why);
 }
 
 ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
@@ -108,9 +114,9 @@ ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t
         ds_status status = m->at[i].type->write(m->at[i].self, tag, value, step);
         if (status == DS_OK) continue;
         worst = status;
-        close_failed(m, i, status, before, &why);
+        sink_close_failed(m, i, status, before, &why);
     }
-    if (worst != DS_OK) return told(worst, &why);
+    if (worst != DS_OK) return monitor_report(worst, &why);
     return dsi_now() - m->flushed < FLUSH_SECONDS ? DS_OK : ds_monitor_flush(m);
 }
 
@@ -118,7 +124,7 @@ void ds_monitor_free(ds_monitor *m)
 {
     if (!m) return;
     ds_monitor_flush(m);
-    for (int i = 0; i < m->n; i++) free_sink(&m->at[i]);
+    for (int i = 0; i < m->n; i++) sink_free(&m->at[i]);
     dsi_list_free(m);
     dsi_free(m);
 }

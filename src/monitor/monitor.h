@@ -7,7 +7,8 @@
 
 #include <sys/types.h>
 
-/* output_path/job_name, made and writable; free it with dsi_free. NULL with a message that begins with
+/* output_path/job_name, made and writable; free it with dsi_free. NULL with a
+ * message that begins with
  * `who`. */
 char *dsi_monitor_folder(const char *who, const char *output_path, const char *job_name);
 

@@ -1,11 +1,13 @@
 /* monitor/tensorboard.c: event files that TensorBoard reads.
  *
- * A file is a row of records (tensorflow/core/lib/io/record_writer.h), numbers little-endian:
+ * A file is a row of records (tensorflow/core/lib/io/record_writer.h), numbers
+ * little-endian:
  *
  *     uint64 length | uint32 masked crc32c of the 8 bytes before | data | uint32 masked crc32c of data
  *
- * where masked(c) = rotate_right(c, 15) + 0xa282ead8, as a check sum of check sums is a weak one. Data is
- * a message Event in protocol buffers' wire format: fields of key (number * 8 + kind) and value.
+ * where masked(c) = rotate_right(c, 15) + 0xa282ead8, as a check sum of check
+ * sums is a weak one. Data is a message Event in protocol buffers' wire format:
+ * fields of key (number * 8 + kind) and value.
  *
  *     Event    1 wall_time double | 2 step int64 | 3 file_version string | 5 summary Summary
  *     Summary  1 value Value (here: one)
@@ -85,20 +87,20 @@ static void put_string(dsi_text *t, int field, const char *s, size_t n)
 
 /* ---- records ------------------------------------------------------------------------------------------- */
 
-static uint32_t masked_crc(const void *data, size_t n)
+static uint32_t record_crc(const void *data, size_t n)
 {
     uint32_t c = dsi_crc32c(0, data, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
 /* The event as a record to what goes out. */
-static void end_event(Board *b)
+static void event_end(Board *b)
 {
     size_t head = b->out.n;
     put_fixed(&b->out, b->event.n, 8);
-    put_fixed(&b->out, masked_crc(b->out.s + head, 8), 4);
+    put_fixed(&b->out, record_crc(b->out.s + head, 8), 4);
     dsi_text_add_bytes(&b->out, b->event.s, b->event.n);
-    put_fixed(&b->out, masked_crc(b->event.s, b->event.n), 4);
+    put_fixed(&b->out, record_crc(b->event.s, b->event.n), 4);
     b->event.n = 0;
 }
 
@@ -128,7 +130,7 @@ static ds_status board_write(void *self, const char *tag, double value, int64_t 
     put_string(&b->event, 1, tag, n);
     put_key(&b->event, 2, FIXED32);
     put_fixed(&b->event, bits, 4);
-    end_event(b);
+    event_end(b);
     return b->out.n < BUFFER ? DS_OK : board_flush(b);
 }
 
@@ -143,9 +145,10 @@ static void board_free(void *self)
 
 /* ---- the file -------------------------------------------------------------------------------------------- */
 
-/* A new file with the name that TensorFlow gives: events.out.tfevents.<seconds>.<host>.<pid>.<n>, the
- * first n that is free. -1 with the message. */
-static int open_new(const char *folder, dsi_text *path)
+/* A new file with the name that TensorFlow gives:
+ * events.out.tfevents.<seconds>.<host>.<pid>.<n>, the first n that is free. -1
+ * with the message. */
+static int board_open_file(const char *folder, dsi_text *path)
 {
     char host[256] = "localhost";
     if (gethostname(host, sizeof host - 1)) strcpy(host, "localhost");
@@ -169,7 +172,7 @@ ds_status ds_monitor_tensorboard(ds_monitor *m, const char *output_path, const c
     char *folder = dsi_monitor_folder("tensorboard", output_path, job_name);
     if (!folder) return ds_error_status();
     dsi_text path = {0};
-    int fd = open_new(folder, &path);
+    int fd = board_open_file(folder, &path);
     dsi_free(folder);
     if (fd < 0) {
         dsi_text_free(&path);
@@ -180,6 +183,6 @@ ds_status ds_monitor_tensorboard(ds_monitor *m, const char *output_path, const c
     b->fd = fd;
     put_double(&b->event, 1, dsi_wall_time());
     put_string(&b->event, 3, "brain.Event:2", 13);
-    end_event(b);
+    event_end(b);
     return ds_monitor_flush(m);
 }

@@ -105,7 +105,7 @@ static Buffer *buffer_read(dsi_param_swap *h, int k, bool ahead)
 void dsi_param_swap_ahead(dsi_param_swap *h, int k)
 {
     if (!h->failed && !buffer_with(h, k)) buffer_read(h, k, true);
-    dsi_aio_poke(h->aio);
+    dsi_aio_progress(h->aio);
 }
 
 ds_tensor *dsi_param_swap_open(dsi_param_swap *h, int k)

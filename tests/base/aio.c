@@ -34,7 +34,7 @@ static void there_and_back(const dsi_aio_opts *o, const char *engine)
             op[i].at = (int64_t)i * BYTES;
             op[i].p = (turn ? y : x) + op[i].at;
             dsi_aio_start(a, &op[i]);
-            if (i % 5 == 0) dsi_aio_poke(a);
+            if (i % 5 == 0) dsi_aio_progress(a);
         }
         for (int i = OPS - 1; i >= 0; i--) CHECK_INT(dsi_aio_wait(a, &op[i]), DS_OK);
         CHECK_INT(dsi_aio_wait(a, &op[0]), DS_OK); /* has ended long ago */

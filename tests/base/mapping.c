@@ -40,8 +40,8 @@ static void read_and_written(void **unused)
         if (m->bytes) m->p[m->bytes - 1] = 1; /* of this process alone */
         dsi_mapping *other = dsi_mapping_open("test", path, NULL);
         if (m->bytes) CHECK_INT(other->p[m->bytes - 1], (m->bytes - 1) * 7 & 255);
-        dsi_mapping_pick(other);
-        dsi_mapping_want(other, other->p + 5, other->bytes - 5);
+        dsi_mapping_advise_random(other);
+        dsi_mapping_prefetch(other, other->p + 5, other->bytes - 5);
         dsi_mapping_drop_pages(other, other->p, other->bytes);
         if (m->bytes) CHECK_INT(other->p[m->bytes - 1], (m->bytes - 1) * 7 & 255);
         dsi_mapping_unref(other);

@@ -238,7 +238,7 @@ static void large(void **unused)
     const int64_t shape[] = {LARGE / 1024, 1024};
     ds_value *v = ds_value_dict();
     ds_value_set(v, "before", ds_value_tensor(ds_ones(DS_F32, ds_shape(3))));
-    ds_value_set(v, "large", dsi_value_source(DS_U8, shape, 2, count_up, NULL));
+    ds_value_set(v, "large", dsi_value_reader(DS_U8, shape, 2, count_up, NULL));
     ds_value_set(v, "after", ds_value_tensor(ds_full(DS_F64, ds_shape(5), 7)));
     CHECK_INT(ds_value_save(v, path), DS_OK);
     ds_value_free(v);

@@ -181,13 +181,13 @@ static void sources(void **unused)
     int fails = 0;
     const int64_t shape[] = {2, 3};
     ds_tensor *x = NULL;
-    ds_value *v = dsi_value_source(DS_F32, shape, 2, read_source, &fails);
+    ds_value *v = dsi_value_reader(DS_F32, shape, 2, read_source, &fails);
     CHECK_INT(ds_value_read_tensor(v, "", &x), DS_OK);
     CHECK_INT(ds_size(x, 1), 3);
     CHECK_CLOSE(((const float *)ds_data(x))[5], 5, 0);
     ds_value_free(v);
     fails = 1;
-    v = dsi_value_source(DS_F32, shape, 2, read_source, &fails);
+    v = dsi_value_reader(DS_F32, shape, 2, read_source, &fails);
     CHECK_INT(ds_value_read_tensor(v, "", &x), DS_EIO);
     CHECK_ERROR("told to fail");
     ds_value_free(v);

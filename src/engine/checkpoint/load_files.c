@@ -113,7 +113,7 @@ ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tens
         some = n - done < AT_A_TIME ? n - done : AT_A_TIME;
         const char *from = s ? (const char *)s->p + (size_t)(x->offset + at + done) * size : NULL;
         if (in_file)
-            dsi_mapping_want(s->owner, from, (size_t)dsi_min(n - done, 2 * AT_A_TIME) * size);
+            dsi_mapping_prefetch(s->owner, from, (size_t)dsi_min(n - done, 2 * AT_A_TIME) * size);
         if (in_file) dsi_count_read((size_t)some * size);
         status = dsi_copy(dsi_flat_range(to, done, done + some),
                           dsi_flat_range(x, at + done, at + done + some));

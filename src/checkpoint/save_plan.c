@@ -1,6 +1,13 @@
-/* checkpoint/stored.c: which memory is written for the tensors of a value: Note [Storages].
+/* checkpoint/save_plan.c: which memory a save writes for the tensors of a
+ * value: Note [Storages].
+ *
+ * Invariants: tensors.at[i] is the i-th tensor of the walk over the value,
+ * which pickle_write.c repeats in the same order; its storage is an index of
+ * storages.at. Storages are numbered in the order of the first tensor that uses
+ * them, so that equal values make equal files. A plan holds a count of the
+ * memory that it points to, not of the value, which must live longer.
  * SPDX-License-Identifier: MIT */
-#include "stored.h"
+#include "save_plan.h"
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -14,7 +21,7 @@
 typedef struct Span {
     dsi_storage *memory;
     int64_t begin, end; /* bytes of memory */
-    int tensor;         /* of dsi_stored.tensors */
+    int tensor;         /* of dsi_save_plan.tensors */
 } Span;
 
 typedef struct Spans {
@@ -24,11 +31,11 @@ typedef struct Spans {
 /* ---- walk ------------------------------------------------------------------------------------------------ */
 
 /* x's row, as it lies in memory. */
-static void add_in_memory(dsi_stored *s, Spans *spans, const ds_value *v, ds_tensor *x)
+static void plan_add_in_memory(dsi_save_plan *s, Spans *spans, const ds_value *v, ds_tensor *x)
 {
     dsi_view view = dsi_v(x);
     int64_t size = (int64_t)ds_dtype_size(x->dtype), last = 0;
-    dsi_stored_tensor row = {.value = v, .dtype = x->dtype, .shape = x->shape};
+    dsi_planned_tensor row = {.value = v, .dtype = x->dtype, .shape = x->shape};
     for (int i = 0; i < x->shape.n; i++) {
         row.stride[i] = x->stride[i];
         last += (x->shape.d[i] - 1) * x->stride[i];
@@ -38,45 +45,46 @@ static void add_in_memory(dsi_stored *s, Spans *spans, const ds_value *v, ds_ten
     dsi_list_add(&s->tensors, row);
 }
 
-/* x's row, as it will be written row-major: from another device, or from wherever its bytes are. */
-static void add_row_major(dsi_stored *s, ds_value *v, ds_dtype dtype, ds_dims shape)
+/* x's row, as it will be written row-major: from another device, or from
+ * wherever its bytes are. */
+static void plan_add_row_major(dsi_save_plan *s, ds_value *v, ds_dtype dtype, ds_dims shape)
 {
-    dsi_stored_tensor row = {.value = v, .dtype = dtype, .shape = shape, .storage = s->storages.n};
+    dsi_planned_tensor row = {.value = v, .dtype = dtype, .shape = shape, .storage = s->storages.n};
     dsi_row_major(shape, row.stride);
     for (int i = 0; v->refs > 1 && i < s->storages.n; i++) /* a value that is there twice */
         if (s->storages.at[i].from == v) row.storage = i;
     dsi_list_add(&s->tensors, row);
     if (row.storage < s->storages.n) return;
     dsi_list_add(&s->storages,
-                 (dsi_stored_storage){.dtype = dtype, .numel = dsi_numel(shape), .from = v});
+                 (dsi_planned_storage){.dtype = dtype, .numel = dsi_numel(shape), .from = v});
 }
 
-static bool add_tensor(dsi_stored *s, Spans *spans, ds_value *v)
+static bool plan_add_tensor(dsi_save_plan *s, Spans *spans, ds_value *v)
 {
     ds_tensor *x = v->tensor.x;
-    const dsi_source *source = v->tensor.source;
+    const dsi_tensor_reader *source = v->tensor.reader;
     if (!x) {
         DSI_ASSERT(source);
-        add_row_major(s, v, source->dtype, source->shape);
+        plan_add_row_major(s, v, source->dtype, source->shape);
         return true;
     }
     if (dsi_make_dense(x) != DS_OK) return false;
     bool here = x->storage && x->device->type->kind == DS_CPU && dsi_numel(x->shape);
     if (here && !dsi_acquire(x)) return false;
     if (here)
-        add_in_memory(s, spans, v, x);
+        plan_add_in_memory(s, spans, v, x);
     else
-        add_row_major(s, v, x->dtype, x->shape);
+        plan_add_row_major(s, v, x->dtype, x->shape);
     return true;
 }
 
-static bool walk(dsi_stored *s, Spans *spans, const char *what, ds_value *v, int depth)
+static bool plan_add_value(dsi_save_plan *s, Spans *spans, const char *what, ds_value *v, int depth)
 {
     if (depth > DSI_VALUE_DEPTH) {
         dsi_fail(DS_EINVAL, "%s: lists lie in lists more than %d deep", what, DSI_VALUE_DEPTH);
         return false;
     }
-    if (v->kind == DS_VALUE_TENSOR) return add_tensor(s, spans, v);
+    if (v->kind == DS_VALUE_TENSOR) return plan_add_tensor(s, spans, v);
     if (v->kind == DS_VALUE_OBJECT) {
         dsi_fail(DS_EINVAL,
                  "%s: an object of %s is not written: leave it out, or write what you need of it",
@@ -86,15 +94,16 @@ static bool walk(dsi_stored *s, Spans *spans, const char *what, ds_value *v, int
     int64_t n = v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES ? 0 : ds_value_len(v);
     for (int64_t i = 0; i < n; i++) {
         ds_value *item = ds_value_at(v, i), *key = ds_value_key_at(v, i);
-        if (key && !walk(s, spans, what, key, depth + 1)) return false; /* it may hold an object */
-        if (item && !walk(s, spans, what, item, depth + 1)) return false;
+        if (key && !plan_add_value(s, spans, what, key, depth + 1))
+            return false; /* it may hold an object */
+        if (item && !plan_add_value(s, spans, what, item, depth + 1)) return false;
     }
     return true;
 }
 
 /* ---- storages ---------------------------------------------------------------------------------------------- */
 
-static int by_place(const void *a, const void *b)
+static int spans_by_address(const void *a, const void *b)
 {
     const Span *x = a, *y = b;
     uintptr_t p = (uintptr_t)x->memory, q = (uintptr_t)y->memory;
@@ -104,101 +113,104 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Whether x alone would have to bring along more than its own bytes again. */
-static bool is_sparse(const dsi_stored_tensor *x, const Span *at)
+static bool span_is_sparse(const dsi_planned_tensor *x, const Span *at)
 {
     int64_t own = dsi_numel(x->shape) * (int64_t)ds_dtype_size(x->dtype);
     return at->end - at->begin > 2 * own;
 }
 
 /* One storage for spans[0 .. n-1], which overlap, and end at byte `end`. */
-static void add_storage(dsi_stored *s, const Span *spans, int n, int64_t end)
+static void plan_add_storage(dsi_save_plan *s, const Span *spans, int n, int64_t end)
 {
-    const dsi_stored_tensor *first = &s->tensors.at[spans[0].tensor];
+    const dsi_planned_tensor *first = &s->tensors.at[spans[0].tensor];
     int64_t size = (int64_t)ds_dtype_size(first->dtype);
     for (int i = 0; i < n; i++) {
-        dsi_stored_tensor *x = &s->tensors.at[spans[i].tensor];
+        dsi_planned_tensor *x = &s->tensors.at[spans[i].tensor];
         x->storage = s->storages.n;
         x->offset = (spans[i].begin - spans[0].begin) / size;
     }
     dsi_storage *memory = spans[0].memory;
     memory->refs++;
     dsi_list_add(&s->storages,
-                 (dsi_stored_storage){.dtype = first->dtype,
-                                      .numel = (end - spans[0].begin) / size,
-                                      .begin = (const char *)memory->p + spans[0].begin,
-                                      .memory = memory});
+                 (dsi_planned_storage){.dtype = first->dtype,
+                                       .numel = (end - spans[0].begin) / size,
+                                       .begin = (const char *)memory->p + spans[0].begin,
+                                       .memory = memory});
 }
 
 /* Views of one memory with different dtypes are rare: they do not stay shared. */
-static bool same_memory(const dsi_stored *s, const Span *a, const Span *b)
+static bool spans_share_memory(const dsi_save_plan *s, const Span *a, const Span *b)
 {
     ds_dtype dtype = s->tensors.at[a->tensor].dtype;
     return a->memory == b->memory && s->tensors.at[b->tensor].dtype == dtype &&
            (b->begin - a->begin) % (int64_t)ds_dtype_size(dtype) == 0;
 }
 
-/* Those of spans[from .. n-1] that overlap, one after the other, from the first on -> behind the last. */
-static int overlapping(const dsi_stored *s, const Spans *spans, int from, int64_t *end)
+/* Those of spans[from .. n-1] that overlap, one after the other, from the first
+ * on -> behind the last. */
+static int spans_overlapping(const dsi_save_plan *s, const Spans *spans, int from, int64_t *end)
 {
     int next = from + 1;
     *end = spans->at[from].end;
     for (; next < spans->n && spans->at[next].begin < *end; next++) {
-        if (!same_memory(s, &spans->at[from], &spans->at[next])) break;
+        if (!spans_share_memory(s, &spans->at[from], &spans->at[next])) break;
         if (spans->at[next].end > *end) *end = spans->at[next].end;
     }
     return next;
 }
 
-/* Of the sparse views, those that lie in what is written anyhow are views of that; the others are written by
- * themselves. Both lists are in the order of places. */
-static void add_sparse(dsi_stored *s, const Spans *sparse, const Spans *written)
+/* Of the sparse views, those that lie in what is written anyhow are views of
+ * that; the others are written by themselves. Both lists are in the order of
+ * places. */
+static void plan_add_sparse(dsi_save_plan *s, const Spans *sparse, const Spans *written)
 {
     for (int i = 0, k = 0; i < sparse->n; i++) {
         const Span *x = &sparse->at[i];
-        dsi_stored_tensor *row = &s->tensors.at[x->tensor];
-        while (k + 1 < written->n && by_place(&written->at[k + 1], x) <= 0) k++;
+        dsi_planned_tensor *row = &s->tensors.at[x->tensor];
+        while (k + 1 < written->n && spans_by_address(&written->at[k + 1], x) <= 0) k++;
         const Span *in = k < written->n ? &written->at[k] : NULL;
-        if (in && in->begin <= x->begin && x->end <= in->end && same_memory(s, in, x)) {
+        if (in && in->begin <= x->begin && x->end <= in->end && spans_share_memory(s, in, x)) {
             row->storage = s->tensors.at[in->tensor].storage;
             row->offset = (x->begin - in->begin) / (int64_t)ds_dtype_size(row->dtype);
             continue;
         }
         row->storage = s->storages.n;
         dsi_row_major(row->shape, row->stride);
-        dsi_list_add(&s->storages, (dsi_stored_storage){.dtype = row->dtype,
-                                                        .numel = dsi_numel(row->shape),
-                                                        .from = (ds_value *)(uintptr_t)row->value});
+        dsi_list_add(&s->storages,
+                     (dsi_planned_storage){.dtype = row->dtype,
+                                           .numel = dsi_numel(row->shape),
+                                           .from = (ds_value *)(uintptr_t)row->value});
     }
 }
 
-static void add_storages(dsi_stored *s, Spans *spans)
+static void plan_add_storages(dsi_save_plan *s, Spans *spans)
 {
     Spans dense = {0}, sparse = {0}, written = {0};
-    if (spans->n) qsort(spans->at, (size_t)spans->n, sizeof *spans->at, by_place);
+    if (spans->n) qsort(spans->at, (size_t)spans->n, sizeof *spans->at, spans_by_address);
     for (int i = 0; i < spans->n; i++) {
-        bool few = is_sparse(&s->tensors.at[spans->at[i].tensor], &spans->at[i]);
+        bool few = span_is_sparse(&s->tensors.at[spans->at[i].tensor], &spans->at[i]);
         dsi_list_add(few ? &sparse : &dense, spans->at[i]);
     }
     for (int i = 0, next; i < dense.n; i = next) {
         int64_t end;
-        next = overlapping(s, &dense, i, &end);
-        add_storage(s, &dense.at[i], next - i, end);
+        next = spans_overlapping(s, &dense, i, &end);
+        plan_add_storage(s, &dense.at[i], next - i, end);
         dsi_list_add(&written,
                      (Span){dense.at[i].memory, dense.at[i].begin, end, dense.at[i].tensor});
     }
-    add_sparse(s, &sparse, &written);
+    plan_add_sparse(s, &sparse, &written);
     dsi_list_free(&dense);
     dsi_list_free(&sparse);
     dsi_list_free(&written);
 }
 
-/* Storages are numbered in the order of the tensors: addresses, which differ from run to run, have no say in
- * what the file holds. */
-static void number_storages(dsi_stored *s)
+/* Storages are numbered in the order of the tensors: addresses, which differ
+ * from run to run, have no say in what the file holds. */
+static void plan_number_storages(dsi_save_plan *s)
 {
     int n = s->storages.n, used = 0;
     int *number = dsi_alloc((size_t)n * sizeof *number);
-    dsi_stored_storage *sorted = dsi_alloc((size_t)n * sizeof *sorted);
+    dsi_planned_storage *sorted = dsi_alloc((size_t)n * sizeof *sorted);
     for (int i = 0; i < s->tensors.n; i++) {
         int *to = &number[s->tensors.at[i].storage];
         if (!*to) {
@@ -213,21 +225,21 @@ static void number_storages(dsi_stored *s)
     s->storages.room = n;
 }
 
-bool dsi_stored_plan(dsi_stored *s, const char *what, ds_value *v)
+bool dsi_save_plan_make(dsi_save_plan *s, const char *what, ds_value *v)
 {
     Spans spans = {0};
-    *s = (dsi_stored){0};
-    bool ok = walk(s, &spans, what, v, 0);
+    *s = (dsi_save_plan){0};
+    bool ok = plan_add_value(s, &spans, what, v, 0);
     if (ok) {
-        add_storages(s, &spans);
-        number_storages(s);
+        plan_add_storages(s, &spans);
+        plan_number_storages(s);
     }
     dsi_list_free(&spans);
-    if (!ok) dsi_stored_free(s);
+    if (!ok) dsi_save_plan_free(s);
     return ok;
 }
 
-void dsi_stored_free(dsi_stored *s)
+void dsi_save_plan_free(dsi_save_plan *s)
 {
     for (int i = 0; i < s->storages.n; i++) dsi_storage_unref(s->storages.at[i].memory);
     dsi_list_free(&s->storages);
@@ -238,7 +250,7 @@ void dsi_stored_free(dsi_stored *s)
 
 typedef void Sink(void *arg, const void *data, size_t bytes);
 
-static void memory_bytes(const char *p, size_t bytes, Sink *sink, void *arg)
+static void sink_memory(const char *p, size_t bytes, Sink *sink, void *arg)
 {
     for (size_t at = 0, n; at < bytes; at += n) {
         n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
@@ -247,7 +259,7 @@ static void memory_bytes(const char *p, size_t bytes, Sink *sink, void *arg)
 }
 
 /* x, whose first dimension may be long, in copies of some of its rows. */
-static ds_status rows_bytes(ds_tensor *x, Sink *sink, void *arg)
+static ds_status sink_rows(ds_tensor *x, Sink *sink, void *arg)
 {
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
     int64_t rows = x->shape.n ? x->shape.d[0] : 1;
@@ -255,7 +267,7 @@ static ds_status rows_bytes(ds_tensor *x, Sink *sink, void *arg)
         ds_dims rest = {.n = x->shape.n - 1};
         memcpy(rest.d, x->shape.d + 1, (size_t)rest.n * sizeof *rest.d);
         ds_tensor *row = dsi_view_of(x, rest, x->stride + 1, x->offset);
-        return row ? rows_bytes(row, sink, arg) : ds_error_status();
+        return row ? sink_rows(row, sink, arg) : ds_error_status();
     }
     int64_t some = bytes > PIECE_BYTES ? (int64_t)(PIECE_BYTES * (size_t)rows / bytes) : rows;
     if (some < 1) some = 1;
@@ -268,7 +280,7 @@ static ds_status rows_bytes(ds_tensor *x, Sink *sink, void *arg)
         size_t part_bytes = (size_t)dsi_numel(part) * ds_dtype_size(x->dtype);
         ds_status status = DS_OK;
         if (view && part_bytes > 2 * PIECE_BYTES && part.n > 1) {
-            status = rows_bytes(view, sink, arg);
+            status = sink_rows(view, sink, arg);
         } else {
             const void *p = view ? ds_data(view) : NULL;
             if (p) sink(arg, p, part_bytes);
@@ -288,17 +300,17 @@ ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
     if (x->device->type->kind == DS_CPU && !dsi_is_contiguous(x)) {
-        status = rows_bytes(x, sink, arg);
+        status = sink_rows(x, sink, arg);
     } else {
         const char *p = ds_data(x);
-        if (p) memory_bytes(p, bytes, sink, arg);
+        if (p) sink_memory(p, bytes, sink, arg);
         if (!p) status = ds_error_status();
     }
     ds_scope_close(scope);
     return status;
 }
 
-static ds_status source_bytes(const dsi_source *from, size_t bytes, Sink *sink, void *arg)
+static ds_status sink_reader(const dsi_tensor_reader *from, size_t bytes, Sink *sink, void *arg)
 {
     if (!bytes) return DS_OK;
     char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
@@ -315,12 +327,12 @@ static ds_status source_bytes(const dsi_source *from, size_t bytes, Sink *sink, 
 
 ds_dtype dsi_value_dtype(const ds_value *v)
 {
-    return v->tensor.x ? v->tensor.x->dtype : v->tensor.source->dtype;
+    return v->tensor.x ? v->tensor.x->dtype : v->tensor.reader->dtype;
 }
 
 ds_dims dsi_value_shape(const ds_value *v)
 {
-    return v->tensor.x ? v->tensor.x->shape : v->tensor.source->shape;
+    return v->tensor.x ? v->tensor.x->shape : v->tensor.reader->shape;
 }
 
 int64_t dsi_value_size(const ds_value *v)
@@ -331,13 +343,13 @@ int64_t dsi_value_size(const ds_value *v)
 ds_status dsi_value_bytes(const ds_value *v, Sink *sink, void *arg)
 {
     if (v->tensor.x) return dsi_tensor_bytes(v->tensor.x, sink, arg);
-    return source_bytes(v->tensor.source, (size_t)dsi_value_size(v), sink, arg);
+    return sink_reader(v->tensor.reader, (size_t)dsi_value_size(v), sink, arg);
 }
 
-ds_status dsi_stored_bytes(const dsi_stored *s, int i, Sink *sink, void *arg)
+ds_status dsi_save_plan_write(const dsi_save_plan *s, int i, Sink *sink, void *arg)
 {
-    const dsi_stored_storage *at = &s->storages.at[i];
+    const dsi_planned_storage *at = &s->storages.at[i];
     if (!at->begin) return dsi_value_bytes(at->from, sink, arg);
-    memory_bytes(at->begin, (size_t)at->numel * ds_dtype_size(at->dtype), sink, arg);
+    sink_memory(at->begin, (size_t)at->numel * ds_dtype_size(at->dtype), sink, arg);
     return DS_OK;
 }

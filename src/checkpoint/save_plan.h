@@ -1,0 +1,64 @@
+/* checkpoint/save_plan.h: which memory a save writes for the tensors of a
+ * value.
+ *
+ * Note [Storages] A .pth holds storages, and tensors as views of them.
+ * torch.save writes each storage whole, also for a view of a thousandth of it.
+ * Here tensors that overlap in memory make one storage, from the first of their
+ * bytes to the last, and those that do not, though they lie in one buffer, make
+ * one each: so what was shared stays shared, and parameters in a flat buffer,
+ * or a slice of a large tensor, cost only their own bytes. A view that uses
+ * less than half of the bytes that it spans, a column, does not make those
+ * between part of the file: it is a view of what is written anyhow, or is
+ * written row-major.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_CHECKPOINT_SAVE_PLAN_H
+#define DSI_CHECKPOINT_SAVE_PLAN_H
+
+#include "value.h"
+
+typedef struct dsi_planned_tensor { /* how a tensor is a view of what is written */
+    const ds_value *value;
+    int storage;
+    ds_dtype dtype;
+    ds_dims shape;
+    int64_t offset, stride[DS_MAX_DIMS]; /* elements */
+} dsi_planned_tensor;
+
+typedef struct dsi_planned_storage {
+    ds_dtype dtype;
+    int64_t numel;
+    const char *begin;   /* its bytes; or NULL: those of `from`, row-major */
+    ds_value *from;      /* a value of the tree */
+    dsi_storage *memory; /* counted: begin lies there */
+} dsi_planned_storage;
+
+typedef struct dsi_save_plan {
+    struct {
+        DSI_LIST(dsi_planned_tensor)
+    } tensors; /* in the order of the walk */
+    struct {
+        DSI_LIST(dsi_planned_storage)
+    } storages;
+} dsi_save_plan;
+
+/* Plans what to write for v; false with the message, which begins with `what`. */
+bool dsi_save_plan_make(dsi_save_plan *s, const char *what, ds_value *v);
+void dsi_save_plan_free(dsi_save_plan *s);
+
+/* Hands the bytes of storage i to sink in pieces of about a MiB. */
+ds_status dsi_save_plan_write(const dsi_save_plan *s, int i,
+                              void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
+
+/* The bytes of x in row-major order, likewise; of a tensor that is not
+ * row-major, copies of parts of it. */
+ds_status dsi_tensor_bytes(ds_tensor *x, void (*sink)(void *arg, const void *data, size_t bytes),
+                           void *arg);
+
+/* Of a tensor's value, which may be a source. */
+ds_dtype dsi_value_dtype(const ds_value *v);
+ds_dims dsi_value_shape(const ds_value *v);
+int64_t dsi_value_size(const ds_value *v); /* bytes */
+ds_status dsi_value_bytes(const ds_value *v,
+                          void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
+
+#endif
