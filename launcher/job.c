@@ -22,6 +22,7 @@
 #include "job_result.h"
 #include "output.h"
 #include "processes.h"
+#include "signals.h"
 
 #include "base/clock.h"
 #include "base/list.h"
@@ -34,7 +35,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -94,15 +94,13 @@ static bool job_listen(running *r)
 /* In the child. */
 static void runner_exec(char **argv, int in, int out, int err)
 {
-    sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTTOU, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    signals_unblock();
     execvp(argv[0], argv);
     fprintf(stderr, "deepspeed: %s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -176,22 +174,19 @@ static void runner_note_end(running *r, int status)
 {
     r->runner.process = -1;
     r->runner_ended = dsi_now();
-    r->result.runner_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    r->result.runner_status = signals_exit_status(status);
     r->result.runner_ended_first = r->phase == RUNNING;
 }
 
 static void job_read_signal(running *r)
 {
-    struct signalfd_siginfo info;
-    int status, pid;
-    if (read(r->signals, &info, sizeof info) != sizeof info) return;
-    int signal = (int)info.ssi_signo;
+    int status, pid, signal = signals_read(r->signals);
     if (signal == SIGUSR1 || signal == SIGUSR2) {
         job_signal_ranks(r, signal);
         if (!r->j->local) runner_signal(r, signal);
-    } else if (signal != SIGCHLD && r->result.signal) {
+    } else if (signal && signal != SIGCHLD && r->result.signal) {
         job_kill(r);
-    } else if (signal != SIGCHLD) {
+    } else if (signal && signal != SIGCHLD) {
         r->result.signal = signal;
         if (r->phase == ENDING && !r->j->local) runner_signal(r, SIGTERM);
         job_begin_end(r);
@@ -549,18 +544,7 @@ static void job_free(running *r)
     dsi_free(r->result.rank);
 }
 
-/* Of those that supervisor_run has blocked; the launcher's parent may have had
- * others blocked. */
-static int job_open_signals(void)
-{
-    static const int ours[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
-    sigset_t blocked, set;
-    sigemptyset(&set);
-    sigprocmask(SIG_SETMASK, NULL, &blocked);
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-        if (sigismember(&blocked, ours[i])) sigaddset(&set, ours[i]);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
+const int job_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, 0};
 
 int job_run(const job *j)
 {
@@ -574,7 +558,7 @@ int job_run(const job *j)
                             .runner = slash ? slash + 1 : path,
                             .status_ignored = j->status_ignored,
                             .first = -1}};
-    r.signals = job_open_signals();
+    r.signals = signals_open(job_signals, NULL);
     r.result.rank = dsi_alloc((size_t)j->size * sizeof *r.result.rank);
     r.output = output_new(j->size, j->prefix);
     processes_adopt();

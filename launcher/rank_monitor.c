@@ -23,6 +23,7 @@
 #include "argv.h"
 #include "processes.h"
 #include "program.h"
+#include "signals.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -37,7 +38,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -112,7 +112,6 @@ static bool make_pipes(const monitored *w, pipes *p)
 /* In the child. */
 static void monitored_exec(const monitored *w, const pipes *p, int parent)
 {
-    sigset_t none;
     if (w->group) setpgid(0, w->group);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* the monitor has died already */
@@ -121,8 +120,7 @@ static void monitored_exec(const monitored *w, const pipes *p, int parent)
     for (int i = 0; i < 3; i++)
         if (files[i] >= 0) dup2(files[i], i);
     if (w->nohup) signal(SIGHUP, SIG_IGN);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    signals_unblock();
     program_execute(w->argv);
     int error = errno;
     if (write(p->error[1], &error, sizeof error) < 0) _exit(126);
@@ -149,14 +147,9 @@ static void monitor_report_start(const monitor *s)
 
 static bool monitor_start(monitor *s)
 {
+    static const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, 0};
     pipes p;
-    sigset_t mask;
-    sigemptyset(&mask);
-    signal(SIGCHLD, SIG_DFL);
-    const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) sigaddset(&mask, ours[i]);
-    sigprocmask(SIG_BLOCK, &mask, NULL);
-    s->signals = signalfd(-1, &mask, SFD_CLOEXEC);
+    s->signals = signals_open(ours, NULL);
     bool good = s->signals >= 0 && make_pipes(s->w, &p);
     int self = getpid();
     s->program = good ? fork() : -1;
@@ -202,10 +195,7 @@ static void monitor_note_end(monitor *s, int status)
 
 static void monitor_read_signal(monitor *s)
 {
-    struct signalfd_siginfo info;
-    int status, pid;
-    if (read(s->signals, &info, sizeof info) != sizeof info) return;
-    int signal = (int)info.ssi_signo;
+    int status, pid, signal = signals_read(s->signals);
     if (signal == SIGUSR1 || signal == SIGUSR2) monitor_signal(s, signal);
     if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) monitor_signal(s, SIGTERM);
     while (signal == SIGCHLD && (pid = waitpid(-1, &status, WNOHANG)) > 0)

@@ -16,6 +16,7 @@
 
 #include "argv.h"
 #include "local_host.h"
+#include "signals.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -29,7 +30,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,35 +47,9 @@ static int64_t now_ms(void) { return (int64_t)(dsi_now() * 1000); }
 
 /* ---- asking ------------------------------------------------------------------ */
 
-typedef struct query_signals {
-    int fd; /* SIGCHLD, and the signals that end the launcher */
-    sigset_t previous;
-    int caught; /* one of the latter; 0: none */
-} query_signals;
-
-static void query_signals_block(query_signals *s)
-{
-    static const int ours[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
-    sigset_t mask;
-    sigemptyset(&mask);
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) sigaddset(&mask, ours[i]);
-    signal(SIGCHLD, SIG_DFL);
-    sigprocmask(SIG_BLOCK, &mask, &s->previous);
-    s->fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    s->caught = 0;
-}
-
-static void query_signals_restore(query_signals *s)
-{
-    struct signalfd_siginfo info;
-    while (read(s->fd, &info, sizeof info) == sizeof info) continue; /* a second Ctrl-C */
-    close(s->fd);
-    sigprocmask(SIG_SETMASK, &s->previous, NULL);
-}
-
 /* Starts argv with /dev/null as its stdin and a pipe, *fd, as its stdout and
  * stderr. Returns -1 with errno if that fails. */
-static pid_t ssh_start(char **argv, const query_signals *s, int *fd)
+static pid_t ssh_start(char **argv, const sigset_t *mask, int *fd)
 {
     int ends[2];
     pid_t pid = -1;
@@ -88,7 +62,7 @@ static pid_t ssh_start(char **argv, const query_signals *s, int *fd)
     posix_spawn_file_actions_adddup2(&files, ends[1], 2);
     posix_spawnattr_init(&how);
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setsigmask(&how, &s->previous);
+    posix_spawnattr_setsigmask(&how, mask);
     int error = posix_spawnp(&pid, argv[0], &files, &how, argv, environ);
     posix_spawnattr_destroy(&how);
     posix_spawn_file_actions_destroy(&files);
@@ -100,7 +74,7 @@ static pid_t ssh_start(char **argv, const query_signals *s, int *fd)
     return -1;
 }
 
-static void query_start(ssh_query *q, int ssh_port, const query_signals *s, bool for_address)
+static void query_start(ssh_query *q, int ssh_port, const sigset_t *mask, bool for_address)
 {
     argv_list argv = {0};
     argv_add(&argv, "ssh");
@@ -114,7 +88,7 @@ static void query_start(ssh_query *q, int ssh_port, const query_signals *s, bool
     }
     argv_add(&argv, "%s", q->host);
     argv_add(&argv, for_address ? "hostname -I" : "true");
-    q->pid = ssh_start(argv.at, s, &q->fd);
+    q->pid = ssh_start(argv.at, mask, &q->fd);
     if (q->pid < 0) {
         dsi_text_add(&q->answer, "ssh: %s", strerror(errno));
         q->fd = -1;
@@ -147,14 +121,6 @@ static void query_reap(ssh_query *q)
     q->fd = -1;
 }
 
-static void queries_read_signals(query_signals *s, ssh_query *q, int n)
-{
-    struct signalfd_siginfo info;
-    while (read(s->fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD) s->caught = (int)info.ssi_signo;
-    for (int i = 0; i < n; i++) query_reap(&q[i]);
-}
-
 /* Kills those that still run. */
 static void queries_kill(ssh_query *q, int n)
 {
@@ -167,23 +133,28 @@ static void queries_kill(ssh_query *q, int n)
     }
 }
 
-/* Waits until all have ended, the time limit, or a signal. */
-static void queries_wait(ssh_query *q, int n, query_signals *s)
+/* Waits until all have ended, the time limit, or a signal other than SIGCHLD,
+ * which it returns (0: none). */
+static int queries_wait(ssh_query *q, int n, int signals)
 {
     struct pollfd *fds = dsi_alloc(((size_t)n + 1) * sizeof *fds);
     int64_t end = now_ms() + QUERY_LIMIT_MS, left;
-    for (int running = n; running && !s->caught && (left = end - now_ms()) > 0;) {
-        fds[n] = (struct pollfd){s->fd, POLLIN, 0};
+    int caught = 0;
+    for (int running = n; running && !caught && (left = end - now_ms()) > 0;) {
+        fds[n] = (struct pollfd){signals, POLLIN, 0};
         for (int i = 0; i < n; i++) fds[i] = (struct pollfd){q[i].fd, POLLIN, 0};
         running = 0;
         for (int i = 0; i < n; i++) running += q[i].pid > 0;
         if (!running || poll(fds, (nfds_t)n + 1, (int)left) <= 0) continue;
         for (int i = 0; i < n; i++)
             if (fds[i].revents) query_read(&q[i]);
-        if (fds[n].revents) queries_read_signals(s, q, n);
+        for (int signal; (signal = signals_read(signals));)
+            if (signal != SIGCHLD) caught = signal;
+        for (int i = 0; i < n; i++) query_reap(&q[i]);
     }
     queries_kill(q, n);
     dsi_free(fds);
+    return caught;
 }
 
 /* ---- the answers --------------------------------------------------------------- */
@@ -227,16 +198,17 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
     const ds_host *hosts = request->hosts;
     int n = 0;
     ds_status status = DS_OK;
-    query_signals signals;
-    query_signals_block(&signals);
+    static const int list[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, 0};
+    sigset_t previous;
+    int signals = signals_open(list, &previous);
     for (int i = 0; i < request->n_hosts; i++) {
         if (local_host_is(hosts[i].name)) continue;
         q[n].host = hosts[i].name;
-        query_start(&q[n++], request->ssh_port, &signals, address && i == 0);
+        query_start(&q[n++], request->ssh_port, &previous, address && i == 0);
     }
-    queries_wait(q, n, &signals);
-    query_signals_restore(&signals);
-    *signal = signals.caught;
+    *signal = queries_wait(q, n, signals);
+    while (signals_read(signals)) continue; /* a second Ctrl-C */
+    signals_close(signals, &previous);
     if (*signal)
         status = dsi_fail(DS_ECOMM,
                           "signal %d (SIG%s) while the hosts were asked: nothing was started",

@@ -22,7 +22,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,8 +214,7 @@ static int run_job(const launch_plan *p, int node_lost)
         status = supervisor_run(&(supervised){.work = run_supervised,
                                               .clean_up = run_remove_files,
                                               .arg = &r,
-                                              .signals = 1 << SIGINT | 1 << SIGTERM | 1 << SIGHUP |
-                                                         1 << SIGUSR1 | 1 << SIGUSR2});
+                                              .signals = job_signals});
     }
     run_free_job(&r);
     return status;

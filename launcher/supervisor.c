@@ -15,6 +15,7 @@
 #include "supervisor.h"
 
 #include "processes.h"
+#include "signals.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -24,21 +25,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* The signals to pass on and SIGCHLD; not SIGHUP if it is ignored (nohup). */
-static sigset_t supervisor_signals(const supervised *s)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    for (int signal = 1; signal < 31; signal++) {
-        struct sigaction now;
-        bool unwanted = signal == SIGHUP && !sigaction(signal, NULL, &now) &&
-                        now.sa_handler == SIG_IGN;
-        if (s->signals >> signal & 1 && !unwanted) sigaddset(&set, signal);
-    }
-    return set;
-}
 
 /* The second process. */
 static int supervised_work(const supervised *s, int parent)
@@ -65,8 +51,9 @@ static int supervisor_clean_up(const supervised *s, int signal)
 
 int supervisor_run(const supervised *s)
 {
-    sigset_t set = supervisor_signals(s), previous;
-    /* if our parent had it ignored, children could not be waited for */
+    sigset_t set, previous;
+    signals_fill(&set, s->signals);
+    /* a parent may have it ignored: no child could be waited for */
     signal(SIGCHLD, SIG_DFL);
     processes_adopt();
     fflush(NULL);

@@ -28,7 +28,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -245,10 +244,9 @@ static void gather_serve_node(gathering *g, int k)
 
 static void gather_read_signal(gathering *g)
 {
-    struct signalfd_siginfo info;
-    if (read(g->signals, &info, sizeof info) != sizeof info || g->wrong.n) return;
-    if (info.ssi_signo == SIGCHLD) return;
-    g->signal = (int)info.ssi_signo;
+    int signal = signals_read(g->signals);
+    if (!signal || signal == SIGCHLD || g->wrong.n) return;
+    g->signal = signal;
     dsi_text_add(&g->wrong, "node 0 was ended by signal %d (SIG%s)", g->signal,
                  sigabbrev_np(g->signal));
 }
@@ -330,15 +328,14 @@ int gather_nodes(node_session *s)
     const launch_plan *p = s->p;
     sigset_t previous;
     if (!gather_listen(&g)) return EXIT_FAILURE;
-    g.signals = session_block_signals(&previous);
+    g.signals = signals_open(session_signals, &previous);
     if (!options_silent(&p->o))
         fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", p->n_hosts - 1,
                 p->n_hosts > 2 ? "s" : "", s->address, p->o.master_port);
     gather_wait_joined(&g);
     if (!g.wrong.n) gather_wait_ready(&g);
     close(g.listener);
-    close(g.signals);
-    sigprocmask(SIG_SETMASK, &previous, NULL);
+    signals_close(g.signals, &previous);
     for (int i = 0; i < g.strangers.n; i++) {
         channel_close(g.strangers.at[i]);
         dsi_free(g.strangers.at[i]);

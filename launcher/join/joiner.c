@@ -27,7 +27,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,10 +60,9 @@ static void joiner_print(const joiner *j, const char *text)
 /* The signal that the user has sent; 0: none. */
 static int joiner_read_signal(joiner *j)
 {
-    struct signalfd_siginfo info;
-    while (read(j->signals, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD) return (int)info.ssi_signo;
-    return 0;
+    int signal = signals_read(j->signals);
+    while (signal == SIGCHLD) signal = signals_read(j->signals);
+    return signal;
 }
 
 /* Waits for the descriptor (-1: none), a signal or the time limit; returns the
@@ -265,7 +263,7 @@ static void joiner_reap(joiner *j)
     char text[16];
     if (!j->running || waitpid(j->shell.process, &status, WNOHANG) != j->shell.process) return;
     joiner_send_output(j);
-    status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    status = signals_exit_status(status);
     int n = snprintf(text, sizeof text, "%d", status);
     channel_send(&j->c, MESSAGE_EXITED, text, (size_t)n);
     j->running = false;
@@ -335,12 +333,11 @@ int joiner_run(node_session *s)
 {
     joiner j = {.s = s, .c = {.fd = -1, .state = CHANNEL_CLOSED}};
     sigset_t previous;
-    j.signals = session_block_signals(&previous);
+    j.signals = signals_open(session_signals, &previous);
     processes_adopt();
     int status = joiner_join(&j);
     if (!status) status = joiner_work(&j);
     channel_close(&j.c);
-    close(j.signals);
-    sigprocmask(SIG_SETMASK, &previous, NULL);
+    signals_close(j.signals, &previous);
     return status;
 }

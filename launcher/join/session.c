@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,18 +35,7 @@ void session_program(char *const *argv, dsi_text *text, char digest[2 * SECRET_B
     dsi_text_free(&all);
 }
 
-int session_block_signals(sigset_t *previous)
-{
-    struct sigaction hangup;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGCHLD);
-    if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, previous);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
+const int session_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, 0};
 
 static bool is_loopback(const struct sockaddr *a)
 {

@@ -26,8 +26,7 @@
 #include "channel.h"
 #include "join.h"
 #include "plan.h"
-
-#include <signal.h>
+#include "signals.h"
 
 enum {
     MESSAGE_HELLO = 'h',
@@ -64,8 +63,7 @@ struct node_session {
 /* Adds the program as typed, for messages; digest: of all its bytes. */
 void session_program(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTES + 1]);
 
-/* Blocks SIGINT, SIGTERM, SIGHUP (unless it is ignored: nohup) and SIGCHLD, and
- * returns a descriptor from which they are read without waiting. */
-int session_block_signals(sigset_t *previous);
+/* Those that a node handles, for signals_open. */
+extern const int session_signals[];
 
 #endif

@@ -15,6 +15,7 @@
 #include "supervised_shell.h"
 
 #include "processes.h"
+#include "signals.h"
 
 #include "base/text.h"
 
@@ -26,22 +27,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* In the child. */
 static void shell_exec(const char *command, int out)
 {
-    sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int in = open("/dev/null", O_RDONLY);
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    signals_unblock();
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     dprintf(STDERR_FILENO, "/bin/sh: %s\n", strerror(errno));
     _exit(127);
@@ -50,18 +48,13 @@ static void shell_exec(const char *command, int out)
 /* Until the shell has ended (its status) or `hold` is closed. */
 static int shell_wait(int shell, int hold)
 {
-    sigset_t set;
     int status = 0, pid = 0;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    struct pollfd p[] = {{hold, POLLIN, 0}, {signalfd(-1, &set, SFD_CLOEXEC), POLLIN, 0}};
+    struct pollfd p[] = {{hold, POLLIN, 0}, {signals_open((int[]){SIGCHLD, 0}, NULL), POLLIN, 0}};
     for (;;) {
         poll(p, 2, -1);
-        struct signalfd_siginfo info;
-        if (p[1].revents && read(p[1].fd, &info, sizeof info) < 0) break;
+        if (p[1].revents) signals_read(p[1].fd);
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
-            if (pid == shell)
-                return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+            if (pid == shell) return signals_exit_status(status);
         if (p[0].revents) break; /* nothing is ever written there */
     }
     return 128 + SIGKILL;
