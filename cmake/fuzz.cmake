@@ -6,7 +6,7 @@ if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "DS_FUZZ needs clang: cmake --preset fuzz")
 endif()
 set(DS_FUZZ_config src/config/*.c src/comm/names.c)
-set(DS_FUZZ_hostfile launcher/hosts.c launcher/select.c launcher/environment.c launcher/argv.c launcher/world.c launcher/world_info.c)
+set(DS_FUZZ_hostfile launcher/hosts.c launcher/select.c launcher/environment.c launcher/argv.c launcher/world_info.c)
 set(tensors src/tensor/*.c src/device/*.c src/device/cpu/memory.c) # with the kernels of fuzz/kernels.h: none
 set(DS_FUZZ_pickle src/checkpoint/*.c ${tensors})
 set(DS_FUZZ_zip ${DS_FUZZ_pickle})

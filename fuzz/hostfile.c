@@ -9,7 +9,6 @@
 #include "argv.h"
 #include "environment.h"
 #include "select.h"
-#include "world.h"
 
 #include "base/error.h"
 
@@ -36,20 +35,19 @@ static bool is_good(ds_status status)
 /* Ranks get the hosts that were chosen. */
 static void check_hosts(const ds_hosts *h)
 {
-    world w;
-    int size = 0;
+    ds_hosts w = {0};
+    int size = hosts_count_slots(h);
     char *info = hosts_encode(h->at, h->n);
-    for (int i = 0; i < h->n; i++) size += h->at[i].n_slots;
     if (size > 0) {
-        must(world_read(&w, info) && w.size == size && w.n_nodes == h->n);
+        must(hosts_decode(&w, info) && hosts_count_slots(&w) == size && w.n == h->n);
         for (int i = 0; i < h->n; i++) {
-            must(!strcmp(w.nodes[i].name, h->at[i].name) && w.nodes[i].n_slots == h->at[i].n_slots);
+            must(!strcmp(w.at[i].name, h->at[i].name) && w.at[i].n_slots == h->at[i].n_slots);
             for (int k = 0; k < h->at[i].n_slots; k++) {
-                must(w.nodes[i].slots[k] == h->at[i].slots[k]);
+                must(w.at[i].slots[k] == h->at[i].slots[k]);
                 must(!k || h->at[i].slots[k] > h->at[i].slots[k - 1]);
             }
         }
-        world_free(&w);
+        hosts_free(&w);
     }
     dsi_free(info);
 }

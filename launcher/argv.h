@@ -12,6 +12,9 @@ typedef struct argv_list {
 } argv_list;
 
 void argv_add(argv_list *w, const char *format, ...) DS_PRINTF(2, 3);
+/* argv_add_words(&list, "-o", "BatchMode=yes"): each as it is */
+#define argv_add_words(list, ...) \
+    argv_add_all(list, (char *const *)(const char *const[]){__VA_ARGS__, NULL})
 void argv_add_all(argv_list *w, char *const *argv); /* copies; NULL: none */
 /* The words of text, split as a POSIX shell does (blanks, '', "", \), without expanding anything; `what` is for
  * the message about a quote that is not closed. */

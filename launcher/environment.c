@@ -29,7 +29,8 @@ static bool has_name(const char *entry, const char *name, size_t length)
     return !strncmp(entry, name, length) && entry[length] == '=';
 }
 
-static void set(argv_list *w, const char *name, size_t length, const char *value, size_t bytes)
+static void environment_set_bytes(argv_list *w, const char *name, size_t length, const char *value,
+                                  size_t bytes)
 {
     dsi_text entry = {0};
     dsi_text_add(&entry, "%.*s=", (int)length, name);
@@ -44,9 +45,15 @@ static void set(argv_list *w, const char *name, size_t length, const char *value
     dsi_text_free(&entry);
 }
 
-void environment_set(argv_list *w, const char *name, const char *value)
+void environment_set(argv_list *w, const char *name, const char *format, ...)
 {
-    set(w, name, strlen(name), value, strlen(value));
+    dsi_text value = {0};
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&value, format, args);
+    va_end(args);
+    environment_set_bytes(w, name, strlen(name), value.s, value.n);
+    dsi_text_free(&value);
 }
 
 /* ---- of this process -------------------------------------------------------------------------------------- */
@@ -106,7 +113,7 @@ ds_status environment_parse(argv_list *w, const char *path, const char *text, si
         if (memchr(equals, 0, length + 1))
             return dsi_fail(DS_EINVAL, "%s:%d: a zero byte, which no variable can hold", path,
                             number);
-        set(w, name, (size_t)(name_end - name), equals + 1, length);
+        environment_set_bytes(w, name, (size_t)(name_end - name), equals + 1, length);
     }
     return DS_OK;
 }
@@ -148,7 +155,7 @@ ds_status environment_collect(argv_list *w)
     for (char **e = environ; e && *e; e++) {
         const char *equals = strchr(*e, '=');
         if (equals && is_forwarded(*e))
-            set(w, *e, (size_t)(equals - *e), equals + 1, strlen(equals + 1));
+            environment_set_bytes(w, *e, (size_t)(equals - *e), equals + 1, strlen(equals + 1));
     }
     return read_files(w);
 }

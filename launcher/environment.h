@@ -11,7 +11,7 @@
 ds_status environment_collect(argv_list *w);
 /* The lines of one such text. */
 ds_status environment_parse(argv_list *w, const char *path, const char *text, size_t bytes);
-/* Adds KEY=VALUE, or replaces the one with that name. */
-void environment_set(argv_list *w, const char *name, const char *value);
+/* Adds NAME=VALUE, or replaces the one with that name. */
+void environment_set(argv_list *w, const char *name, const char *format, ...) DS_PRINTF(3, 4);
 
 #endif

@@ -52,6 +52,13 @@ const char *host_address(const ds_host *h)
     return at ? at + 1 : h->name;
 }
 
+int hosts_count_slots(const ds_hosts *h)
+{
+    int n = 0;
+    for (int i = 0; i < h->n; i++) n += h->at[i].n_slots;
+    return n;
+}
+
 void host_free(ds_host *host)
 {
     dsi_free(host->name);

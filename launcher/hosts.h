@@ -44,5 +44,12 @@ ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int 
  * dsi_free), and base64url of that, which each rank gets as --world_info. */
 char *hosts_json(const ds_host *hosts, int n);
 char *hosts_encode(const ds_host *hosts, int n);
+/* Reads world_info, which names at least one slot, into h. false after one
+ * message; the caller frees h in any case. */
+bool hosts_decode(ds_hosts *h, const char *world_info);
+int hosts_count_slots(const ds_hosts *h);
+/* The slots become those of a JSON array (jansson). false: it is none of integers. */
+struct json_t;
+bool host_read_slots(ds_host *host, const struct json_t *slots);
 
 #endif

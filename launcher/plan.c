@@ -34,7 +34,7 @@ static ds_status plan_find_hosts(launch_plan *p)
     p->notices = notices.s ? notices.s : dsi_strdup("");
     p->hosts = h.at;
     p->n_hosts = h.n;
-    for (int i = 0; i < p->n_hosts; i++) p->world_size += p->hosts[i].n_slots;
+    p->world_size = hosts_count_slots(&h);
     return status;
 }
 
@@ -136,24 +136,18 @@ int plan_decide(launch_plan *p, const options *o)
 static void plan_compose_environment(launch_plan *p)
 {
     argv_list environment = argv_attach(p->environment);
-    dsi_text port = {0}, size = {0};
-    dsi_text_add(&port, "%d", p->o.master_port);
-    dsi_text_add(&size, "%d", p->world_size);
-    if (p->master_addr) environment_set(&environment, "MASTER_ADDR", p->master_addr);
-    environment_set(&environment, "MASTER_PORT", port.s);
-    environment_set(&environment, "WORLD_SIZE", size.s);
+    if (p->master_addr) environment_set(&environment, "MASTER_ADDR", "%s", p->master_addr);
+    environment_set(&environment, "MASTER_PORT", "%d", p->o.master_port);
+    environment_set(&environment, "WORLD_SIZE", "%d", p->world_size);
     if (p->runner->add_environment) p->runner->add_environment(&environment, p);
     p->environment = argv_detach(&environment);
-    dsi_text_free(&port);
-    dsi_text_free(&size);
 }
 
 /* The command of a rank, which ends the runner's. */
 static void add_rank_command(argv_list *argv, const launch_plan *p)
 {
     const options *o = &p->o;
-    argv_add(argv, "%s", p->deepspeed);
-    argv_add(argv, "--rank_start");
+    argv_add_words(argv, p->deepspeed, "--rank_start");
     argv_add(argv, "--world_info=%s", p->world_info);
     if (p->master_addr) argv_add(argv, "--master_addr=%s", p->master_addr);
     argv_add(argv, "--master_port=%d", o->master_port);
@@ -170,8 +164,7 @@ static void add_rank_command(argv_list *argv, const launch_plan *p)
 
 static void plan_compose(launch_plan *p)
 {
-    p->world_size = 0;
-    for (int i = 0; i < p->n_hosts; i++) p->world_size += p->hosts[i].n_slots;
+    p->world_size = hosts_count_slots(&(ds_hosts){.at = p->hosts, .n = p->n_hosts});
     dsi_free(p->world_info);
     p->world_info = hosts_encode(p->hosts, p->n_hosts);
     plan_compose_environment(p);

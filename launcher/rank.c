@@ -47,7 +47,23 @@ typedef struct rank_options {
 /* false after one message. */
 static bool rank_options_read(rank_options *o, int argc, char **argv)
 {
-    enum { WORLD = 1, ADDR, PORT, NODE, NO_LOCAL, LOG, LOG_TIME, BIND, LIST, FOLDER, LINK, SKIP };
+    enum {
+        WORLD,
+        ADDR,
+        PORT,
+        LOG,
+        LOG_TIME,
+        LIST,
+        FOLDER,
+        LINK,
+        TEXTS,
+        NODE,
+        NO_LOCAL,
+        BIND,
+        SKIP
+    };
+    const char **text[TEXTS] = {&o->world_info, &o->master_addr, &o->master_port, &o->log_dir,
+                                &o->log_time,   &o->core_list,   &o->folder,      &o->link};
     static const struct option names[] = {{"rank_start", 0, NULL, SKIP},
                                           {"world_info", 1, NULL, WORLD},
                                           {"master_addr", 1, NULL, ADDR},
@@ -66,17 +82,8 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
     *o = (rank_options){.master_port = "29500", .node = -1};
     optind = 0; /* glibc: start again */
     for (int key; (key = getopt_long(argc, argv, "+", names, NULL)) != -1;) {
-        const char **text = key == WORLD      ? &o->world_info
-                            : key == ADDR     ? &o->master_addr
-                            : key == PORT     ? &o->master_port
-                            : key == LOG      ? &o->log_dir
-                            : key == LOG_TIME ? &o->log_time
-                            : key == LIST     ? &o->core_list
-                            : key == FOLDER   ? &o->folder
-                            : key == LINK     ? &o->link
-                                              : NULL;
         if (key == '?') return false;
-        if (text) *text = optarg;
+        if (key < TEXTS) *text[key] = optarg;
         if (key == NODE) o->node = atoi(optarg);
         o->no_local_rank = o->no_local_rank || key == NO_LOCAL;
         o->bind = o->bind || key == BIND || key == LIST;
@@ -96,19 +103,19 @@ static void setenv_int(const char *name, int n)
     setenv(name, text, 1);
 }
 
-static void rank_set_environment(const rank_options *o, const world *w, const place *p,
+static void rank_set_environment(const rank_options *o, const ds_hosts *world, const rank_place *p,
                                  const char *master)
 {
-    const world_node *node = &w->nodes[p->node];
+    const ds_host *node = &world->at[p->node];
     dsi_text devices = {0};
     for (int i = 0; i < node->n_slots; i++)
         dsi_text_add(&devices, i ? ",%d" : "%d", node->slots[i]);
     setenv_int("RANK", p->rank);
     setenv_int("LOCAL_RANK", p->local_rank);
-    setenv_int("WORLD_SIZE", w->size);
+    setenv_int("WORLD_SIZE", hosts_count_slots(world));
     setenv_int("LOCAL_SIZE", node->n_slots);
     setenv_int("CROSS_RANK", p->node);
-    setenv_int("CROSS_SIZE", w->n_nodes);
+    setenv_int("CROSS_SIZE", world->n);
     setenv("MASTER_ADDR", master, 1);
     setenv("MASTER_PORT", o->master_port, 1);
     if (!local_host_gpus_hidden()) setenv("CUDA_VISIBLE_DEVICES", devices.s, 1);
@@ -117,7 +124,7 @@ static void rank_set_environment(const rank_options *o, const world *w, const pl
 }
 
 /* PROGRAM --local_rank=N ARGS, as DeepSpeed has it. */
-static argv_list rank_arguments(const rank_options *o, const place *p)
+static argv_list rank_arguments(const rank_options *o, const rank_place *p)
 {
     argv_list w = {0};
     argv_add(&w, "%s", o->program[0]);
@@ -140,7 +147,7 @@ static bool make_folders(const char *path)
 }
 
 /* --enable_each_rank_log: all ranks have the launcher's time in the name. */
-static int rank_open_log(const rank_options *o, const place *p, dsi_text *why)
+static int rank_open_log(const rank_options *o, const rank_place *p, dsi_text *why)
 {
     char now[40];
     dsi_text path = {0};
@@ -156,18 +163,19 @@ static int rank_open_log(const rank_options *o, const place *p, dsi_text *why)
 }
 
 /* Folder, cores and environment. */
-static bool rank_prepare(const rank_options *o, const world *w, const place *p, dsi_text *why)
+static bool rank_prepare(const rank_options *o, const ds_hosts *world, const rank_place *p,
+                         dsi_text *why)
 {
     if (o->folder && chdir(o->folder)) {
-        dsi_text_add(why, "%s: the working folder %s: %s", w->nodes[p->node].name, o->folder,
+        dsi_text_add(why, "%s: the working folder %s: %s", world->at[p->node].name, o->folder,
                      strerror(errno));
         return false;
     }
-    if (o->bind && !cores_bind(o->core_list, p->local_rank, w->nodes[p->node].n_slots, why))
+    if (o->bind && !cores_bind(o->core_list, p->local_rank, world->at[p->node].n_slots, why))
         return false;
     char *master = o->master_addr ? dsi_strdup(o->master_addr) : rank_place_master(why);
     if (!master) return false;
-    rank_set_environment(o, w, p, master);
+    rank_set_environment(o, world, p, master);
     dsi_free(master);
     return true;
 }
@@ -255,15 +263,15 @@ static void rank_use_log(int log, bool linked, monitored *job)
 }
 
 /* alone: the runner's variables are not looked at. */
-static int rank_run(const rank_options *o, const world *w, bool alone, dsi_text *why)
+static int rank_run(const rank_options *o, const ds_hosts *world, bool alone, dsi_text *why)
 {
     monitored job = {.wire = {.fd = -1}, .std = {-1, -1, -1}};
-    place p = {.rank = -1};
+    rank_place p = {.rank = -1};
     int log = -1;
-    bool good = alone || rank_place_find(w, o->node, &p, why);
-    if (alone) p = (place){0};
+    bool good = alone || rank_place_find(world, o->node, &p, why);
+    if (alone) p = (rank_place){0};
     if (o->link && !rank_open_link(o->link, p.rank, &job)) return EXIT_FAILURE;
-    good = good && rank_prepare(o, w, &p, why);
+    good = good && rank_prepare(o, world, &p, why);
     if (good && o->log_dir) good = (log = rank_open_log(o, &p, why)) >= 0;
     if (!good) return rank_fail(&job, why);
     if (log >= 0) rank_use_log(log, o->link != NULL, &job);
@@ -277,13 +285,14 @@ static int rank_run(const rank_options *o, const world *w, bool alone, dsi_text 
 static int rank_start_with(int argc, char **argv, bool alone)
 {
     rank_options o;
-    world w;
+    ds_hosts world = {0};
     dsi_text why = {0};
-    if (!rank_options_read(&o, argc, argv) || !world_read(&w, o.world_info)) return STATUS_WRONG;
+    if (!rank_options_read(&o, argc, argv) || !hosts_decode(&world, o.world_info))
+        return STATUS_WRONG;
     if (o.link) prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the runner */
-    int status = rank_run(&o, &w, alone, &why);
+    int status = rank_run(&o, &world, alone, &why);
     dsi_text_free(&why);
-    world_free(&w);
+    hosts_free(&world);
     return status;
 }
 

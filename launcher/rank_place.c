@@ -55,18 +55,27 @@ char *rank_place_master(dsi_text *why)
     return NULL;
 }
 
-bool rank_place_find(const world *w, int node, place *p, dsi_text *why)
+static rank_place place_of(const ds_hosts *world, int rank)
+{
+    rank_place p = {.rank = rank, .local_rank = rank};
+    while (p.node < world->n - 1 && p.local_rank >= world->at[p.node].n_slots)
+        p.local_rank -= world->at[p.node++].n_slots;
+    return p;
+}
+
+bool rank_place_find(const ds_hosts *world, int node, rank_place *p, dsi_text *why)
 {
     const rank_variables *v = find_variables();
     int rank = v ? read_count(v->rank) : 0, size = v ? read_count(v->size) : 1;
-    int local_rank = v ? read_count(v->local_rank) : -1, expected = w->size, first = 0;
-    if (node >= w->n_nodes) {
-        dsi_text_add(why, "--node_rank=%d: there are %d nodes", node, w->n_nodes);
+    int local_rank = v ? read_count(v->local_rank) : -1, expected = hosts_count_slots(world),
+        first = 0;
+    if (node >= world->n) {
+        dsi_text_add(why, "--node_rank=%d: there are %d nodes", node, world->n);
         return false;
     }
     if (node >= 0) {
-        expected = w->nodes[node].n_slots;
-        for (int k = 0; k < node; k++) first += w->nodes[k].n_slots;
+        expected = world->at[node].n_slots;
+        for (int k = 0; k < node; k++) first += world->at[k].n_slots;
     }
     if (size != expected || rank >= size) {
         dsi_text_add(why,
@@ -76,13 +85,13 @@ bool rank_place_find(const world *w, int node, place *p, dsi_text *why)
                      v ? v->size : "the environment", rank, size, expected);
         return false;
     }
-    *p = world_place(w, first + rank);
+    *p = place_of(world, first + rank);
     if (local_rank < 0 || local_rank == p->local_rank) return true;
     char host[256] = "?";
     gethostname(host, sizeof host - 1);
     dsi_text_add(why,
                  "%s says that rank %d is number %d on %s, but number %d on %s is expected: "
                  "the runner assigned the ranks to hosts in another order",
-                 v->local_rank, p->rank, local_rank, host, p->local_rank, w->nodes[p->node].name);
+                 v->local_rank, p->rank, local_rank, host, p->local_rank, world->at[p->node].name);
     return false;
 }

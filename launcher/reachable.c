@@ -77,10 +77,7 @@ static pid_t ssh_start(char **argv, const sigset_t *mask, int *fd)
 static void query_start(ssh_query *q, int ssh_port, const sigset_t *mask, bool for_address)
 {
     argv_list argv = {0};
-    argv_add(&argv, "ssh");
-    argv_add(&argv, "-o");
-    argv_add(&argv, "BatchMode=yes");
-    argv_add(&argv, "-o");
+    argv_add_words(&argv, "ssh", "-o", "BatchMode=yes", "-o");
     argv_add(&argv, "ConnectTimeout=%d", SSH_LIMIT_S);
     if (ssh_port > 0) {
         argv_add(&argv, "-p");

@@ -9,7 +9,7 @@ typedef struct supervised {
     void (*clean_up)(void *arg); /* called if work was killed, once all processes
                                     below it have ended; may be NULL */
     void *arg;
-    const int *signals;          /* passed on to work; with SIGCHLD, ends with 0 */
+    const int *signals; /* passed on to work; with SIGCHLD, ends with 0 */
 } supervised;
 
 /* Runs work in a process and a process group of its own. Passes signals of this

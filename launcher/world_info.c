@@ -1,14 +1,18 @@
-/* launcher/world_info.c: hosts and slots as ranks are told of them.
+/* launcher/world_info.c: hosts and slots as each rank gets them.
  *
- * The text is DeepSpeed's, urlsafe_b64encode(json.dumps({"worker-0": [0, 1]})), so that what is printed and passed on
- * can be compared with it.
+ * The text is DeepSpeed's, urlsafe_b64encode(json.dumps({"worker-0": [0, 1]})),
+ * so that what is printed and passed on can be compared with it.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 #include "hosts.h"
 
+#include <jansson.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
-static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/* RFC 4648, section 5; section 4 has + and / as the last two */
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 char *hosts_json(const ds_host *hosts, int n)
 {
@@ -36,8 +40,63 @@ char *hosts_encode(const ds_host *hosts, int n)
         size_t have = bytes - i < 3 ? bytes - i : 3;
         unsigned x = (unsigned)s[i] << 16 | (have > 1 ? (unsigned)s[i + 1] << 8 : 0) |
                      (have > 2 ? s[i + 2] : 0U);
-        for (size_t k = 0; k < 4; k++) o[k] = k <= have ? digits[x >> (18 - 6 * k) & 63] : '=';
+        for (size_t k = 0; k < 4; k++) o[k] = k <= have ? base64[x >> (18 - 6 * k) & 63] : '=';
     }
     dsi_free(json);
     return out;
+}
+
+/* The value of a character, in both alphabets; -1: it is none. */
+static int base64_value(char c)
+{
+    const char *at = c ? strchr(base64, c) : NULL;
+    return at ? (int)(at - base64) : c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* false: s is not base64. */
+static bool base64_decode(const char *s, dsi_text *out)
+{
+    uint32_t bits = 0;
+    int have = 0;
+    for (; base64_value(*s) >= 0; s++) {
+        bits = bits << 6 | (uint32_t)base64_value(*s);
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        dsi_text_add_bytes(out, &(char){(char)(bits >> have & 0xff)}, 1);
+    }
+    return s[strspn(s, "=")] == 0;
+}
+
+bool host_read_slots(ds_host *host, const json_t *slots)
+{
+    if (!json_is_array(slots)) return false;
+    host_set_slots(host, (int)json_array_size(slots));
+    for (int i = 0; i < host->n_slots; i++) {
+        const json_t *slot = json_array_get(slots, (size_t)i);
+        if (!json_is_integer(slot)) return false;
+        host->slots[i] = (int)json_integer_value(slot);
+    }
+    return true;
+}
+
+bool hosts_decode(ds_hosts *h, const char *world_info)
+{
+    dsi_text text = {0};
+    json_t *info = base64_decode(world_info, &text) && text.s ? json_loads(text.s, 0, NULL) : NULL,
+           *slots;
+    const char *name;
+    bool good = json_is_object(info);
+    dsi_text_free(&text);
+    json_object_foreach(info, name, slots)
+    {
+        hosts_add(h, name, strlen(name), 0);
+        good = host_read_slots(&h->at[h->n - 1], slots) && good;
+    }
+    json_decref(info);
+    if (good && hosts_count_slots(h) > 0) return true;
+    fprintf(stderr,
+            "deepspeed: --world_info=%s: expected base64 of {\"host\": [device, ...], ...}\n",
+            world_info);
+    return false;
 }

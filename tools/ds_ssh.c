@@ -50,12 +50,10 @@ static void become_ssh(const command *c, const char *host, const int *out, const
     int null = open("/dev/null", O_RDONLY);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    argv_add(&argv, "ssh");
-    argv_add(&argv, "-oBatchMode=yes");
+    argv_add_words(&argv, "ssh", "-oBatchMode=yes");
     argv_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
     if (c->port) argv_add(&argv, "-p%d", c->port);
-    argv_add(&argv, "%s", host);
-    argv_add(&argv, "--");
+    argv_add_words(&argv, host, "--");
     argv_add_all(&argv, c->words);
     dup2(null, STDIN_FILENO);
     dup2(out[1], STDOUT_FILENO);

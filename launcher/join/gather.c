@@ -151,14 +151,6 @@ static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
     dsi_text_free(&mine);
 }
 
-static void host_read_slots(ds_host *host, json_t *slots)
-{
-    int n = (int)json_array_size(slots);
-    host_set_slots(host, n);
-    for (int i = 0; i < n; i++)
-        host->slots[i] = (int)json_integer_value(json_array_get(slots, (size_t)i));
-}
-
 static void gather_admit(gathering *g, channel *c, const hello *h)
 {
     node_state *n = &g->s->nodes[h->rank];

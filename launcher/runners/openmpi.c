@@ -52,9 +52,7 @@ static bool is_set_by_user(const launch_plan *p, const char *parameter)
 static void add_mca(argv_list *argv, const launch_plan *p, const char *parameter, const char *value)
 {
     if (is_set_by_user(p, parameter)) return;
-    argv_add(argv, "--mca");
-    argv_add(argv, "%s", parameter);
-    argv_add(argv, "%s", value);
+    argv_add_words(argv, "--mca", parameter, value);
 }
 
 /* ---- the command line -------------------------------------------------------- */
@@ -94,8 +92,7 @@ static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remo
     add_mca(argv, p, "oob_tcp_keepalive_time", "10");
     add_mca(argv, p, "oob_tcp_keepalive_intvl", "3");
     add_mca(argv, p, "oob_tcp_keepalive_probes", "3");
-    argv_add(argv, "-H");
-    argv_add(argv, "%s", hosts);
+    argv_add_words(argv, "-H", hosts);
     dsi_free(hosts);
 }
 
@@ -118,12 +115,10 @@ void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_rem
     argv_add(argv, "%s", p->runner_program);
     if (geteuid() == 0) argv_add(argv, "--allow-run-as-root");
     if (!runner_has_argument(p, "--bind-to")) { /* a rank binds itself (cores.h) */
-        argv_add(argv, "--bind-to");
-        argv_add(argv, "none");
+        argv_add_words(argv, "--bind-to", "none");
     }
     if (!runner_has_argument(p, "--map-by")) { /* ranks are numbered host by host */
-        argv_add(argv, "--map-by");
-        argv_add(argv, "slot");
+        argv_add_words(argv, "--map-by", "slot");
     }
     /* To name the components saves 170 ms of each start. */
     add_mca(argv, p, "pml", "ob1");
@@ -154,11 +149,8 @@ static void openmpi_add_environment(argv_list *environment, const launch_plan *p
 {
     if (!uses_pdsh(p)) return;
     environment_set(environment, "PDSH_RCMD_TYPE", "ssh");
-    if (p->o.ssh_port <= 0) return;
-    dsi_text port = {0};
-    dsi_text_add(&port, "-p %d", p->o.ssh_port);
-    environment_set(environment, "PDSH_SSH_ARGS_APPEND", port.s);
-    dsi_text_free(&port);
+    if (p->o.ssh_port > 0)
+        environment_set(environment, "PDSH_SSH_ARGS_APPEND", "-p %d", p->o.ssh_port);
 }
 
 const runner runner_openmpi = {

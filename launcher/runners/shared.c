@@ -60,19 +60,15 @@ void runner_add_hydra(argv_list *argv, const launch_plan *p, const char *const *
 {
     argv_add(argv, "%s", p->runner_program);
     if (!runner_has_argument(p, "-launcher")) {
-        argv_add(argv, "-launcher");
-        argv_add(argv, "%s", p->remote ? "ssh" : "fork");
+        argv_add_words(argv, "-launcher", p->remote ? "ssh" : "fork");
     }
     if (p->remote) {
         char *list = runner_host_list(p, NULL);
-        argv_add(argv, "-hosts");
-        argv_add(argv, "%s", list);
+        argv_add_words(argv, "-hosts", list);
         dsi_free(list);
     }
     for (; genv && *genv; genv += 2) {
-        argv_add(argv, "-genv");
-        argv_add(argv, "%s", genv[0]);
-        argv_add(argv, "%s", genv[1]);
+        argv_add_words(argv, "-genv", genv[0], genv[1]);
     }
     argv_add(argv, "-n");
     argv_add(argv, "%d", p->world_size);
@@ -81,9 +77,6 @@ void runner_add_hydra(argv_list *argv, const launch_plan *p, const char *const *
 
 void runner_add_hydra_environment(argv_list *environment, const launch_plan *p)
 {
-    if (!p->remote || p->o.ssh_port <= 0) return;
-    dsi_text port = {0};
-    dsi_text_add(&port, "-p %d", p->o.ssh_port);
-    environment_set(environment, "HYDRA_LAUNCHER_EXTRA_ARGS", port.s);
-    dsi_text_free(&port);
+    if (p->remote && p->o.ssh_port > 0)
+        environment_set(environment, "HYDRA_LAUNCHER_EXTRA_ARGS", "-p %d", p->o.ssh_port);
 }

@@ -99,8 +99,7 @@ static void slurm_add_command(argv_list *argv, const launch_plan *p)
         dsi_text names = {0};
         for (int i = 0; i < p->n_hosts; i++)
             dsi_text_add(&names, "%s%s", i ? "," : "", host_address(&p->hosts[i]));
-        argv_add(argv, "--nodelist");
-        argv_add(argv, "%s", names.s);
+        argv_add_words(argv, "--nodelist", names.s);
         dsi_text_free(&names);
     }
     if (p->o.num_gpus > 0) {

@@ -35,8 +35,12 @@ static standard divert(bool terminal)
 
 static void restore(standard *s, char *got, size_t room)
 {
-    ssize_t n = read(s->from, got, room - 1);
-    got[n > 0 ? n : 0] = 0;
+    /* what is written to a terminal arrives at its other end a moment later */
+    struct pollfd p = {.fd = s->from, .events = POLLIN};
+    size_t n = 0;
+    for (ssize_t more = 1; n < room - 1 && more > 0 && poll(&p, 1, 50) > 0; n += (size_t)more)
+        if ((more = read(s->from, got + n, room - 1 - n)) < 0) more = 0;
+    got[n] = 0;
     for (int i = 1; i < 3; i++) {
         dup2(s->was[i], i);
         close(s->was[i]);

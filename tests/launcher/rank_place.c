@@ -1,4 +1,4 @@
-/* tests/launcher/world.c: which rank of which world this process is.
+/* tests/launcher/rank_place.c: which rank of which world this process is.
  * SPDX-License-Identifier: MIT */
 #include "rank_place.h"
 
@@ -12,19 +12,16 @@ static void reads(void **state)
     (void)state;
     static const char *const bad[] = {
         "", "%%%%", "bm8", "e30=", "W10=", "eyJhIjogMX0=", "eyJhIjogWyJ4Il19"};
-    world w;
-    CHECK(world_read(&w, WORLD));
-    CHECK_INT(w.n_nodes, 2);
-    CHECK_INT(w.size, 3);
-    assert_string_equal(w.nodes[1].name, "w-1");
-    CHECK_INT(w.nodes[1].slots[0], 2);
-    place p = world_place(&w, 2);
-    CHECK_INT(p.node, 1);
-    CHECK_INT(p.local_rank, 0);
-    world_free(&w);
+    ds_hosts w = {0};
+    CHECK(hosts_decode(&w, WORLD));
+    CHECK_INT(w.n, 2);
+    CHECK_INT(hosts_count_slots(&w), 3);
+    assert_string_equal(w.at[1].name, "w-1");
+    CHECK_INT(w.at[1].slots[0], 2);
+    hosts_free(&w);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        if (world_read(&w, bad[i])) fail_msg("\"%s\" is taken", bad[i]);
-        world_free(&w);
+        if (hosts_decode(&w, bad[i])) fail_msg("\"%s\" is taken", bad[i]);
+        hosts_free(&w);
     }
 }
 
@@ -64,22 +61,22 @@ static const place_case cases[] = {
 static void finds(void **state)
 {
     (void)state;
-    world w;
-    CHECK(world_read(&w, WORLD));
+    ds_hosts w = {0};
+    CHECK(hosts_decode(&w, WORLD));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const place_case *c = &cases[i];
-        place p = {.rank = -1};
+        rank_place p = {.rank = -1};
         dsi_text why = {0};
         rank_place_forget();
         for (int k = 0; k < 3; k++) setenv(c->name[k], c->value[k], 1);
         bool found = rank_place_find(&w, c->node, &p, &why);
         for (int k = 0; k < 3; k++) unsetenv(c->name[k]);
-        if (found != (c->rank >= 0) || (found && p.rank != c->rank) ||
+        if (found != (c->rank >= 0) || (found && (p.rank != c->rank || p.node != c->rank / 2)) ||
             (!found && !strstr(why.s, c->why)))
             fail_msg("case %zu: rank %d, want %d: %s", i, p.rank, c->rank, why.s ? why.s : "");
         dsi_text_free(&why);
     }
-    world_free(&w);
+    hosts_free(&w);
 }
 
 TEST_MAIN(cmocka_unit_test(reads), cmocka_unit_test(finds))
