@@ -1,9 +1,10 @@
-/* launcher/args.c: the command line of deepspeed: one row an option.
+/* launcher/args.c: the command line of deepspeed: one row for each option.
  *
- * Options have DeepSpeed's names, with underscores or hyphens; those of torch.distributed.launch are there too. The
- * first word that is no option is the program; from there on nothing is looked at. Options of DeepSpeed
- * that have no meaning for compiled programs are rows too, each with the reason why it is refused, so that nobody
- * believes that they did something.
+ * Options have DeepSpeed's names, with underscores or hyphens, and those of
+ * torch.distributed.launch. The first word that is no option is the program; what
+ * follows is the program's. Options of DeepSpeed that mean nothing for compiled
+ * programs are rows too, each with the reason why it is refused, so that nobody
+ * believes that they had an effect.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "hosts.h"
@@ -19,69 +20,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum Kind {
+typedef enum option_kind {
     TITLE,    /* of a group of options, for --help */
-    TEXT,     /* const char *, of low bytes at least; empty: as if it were not given */
-    NUMBER,   /* int, at least low, at most high */
-    BIG,      /* int64_t, at least low */
-    YES,      /* bool */
-    ACCEPTED, /* what it asks for is so anyway */
+    TEXT,     /* const char *, at least low bytes; empty: as if not given */
+    NUMBER,   /* int from low to high */
+    NUMBER64, /* int64_t, at least low */
+    FLAG,     /* bool, set to true */
+    ACCEPTED, /* has no effect: what it requests is always so */
     REFUSED,
     HELP
-} Kind;
+} option_kind;
 
-typedef struct Flag {
+typedef struct option_row {
     const char *name;
-    Kind kind;
+    option_kind kind;
     char letter;     /* -H, or 0 */
     const char *arg; /* as --help calls it; NULL: takes none */
     size_t at;       /* in options */
     long low, high;
-    const char *help; /* NULL: hidden; of REFUSED: the reason */
-} Flag;
+    const char *help; /* NULL: hidden; of a REFUSED one: the reason */
+} option_row;
 
 #define AT(field) offsetof(options, field)
-#define COUNT(name, field, low, help) \
+#define ROW(...) \
     { \
-        name, NUMBER, 0, "N", AT(field), low, INT_MAX, help \
+        __VA_ARGS__ \
     }
-#define PORT(name, field, help) \
-    { \
-        name, NUMBER, 0, "PORT", AT(field), 1, 65535, help \
-    }
-#define WORD(name, letter, arg, field, help) \
-    { \
-        name, TEXT, letter, arg, AT(field), 1, 0, help \
-    }
-/* whose default in DeepSpeed is "", so that scripts give it */
-#define MAYBE(name, letter, arg, field, help) \
-    { \
-        name, TEXT, letter, arg, AT(field), 0, 0, help \
-    }
-#define SET(name, letter, field, help) \
-    { \
-        name, YES, letter, NULL, AT(field), 0, 0, help \
-    }
-#define SECTION(text) \
-    { \
-        NULL, TITLE, 0, NULL, 0, 0, 0, text \
-    }
-#define NO(name, arg, reason) \
-    { \
-        name, REFUSED, 0, arg, 0, 0, 0, reason \
-    }
+#define COUNT(name, field, low, help)        ROW(name, NUMBER, 0, "N", AT(field), low, INT_MAX, help)
+#define PORT(name, field, help)              ROW(name, NUMBER, 0, "PORT", AT(field), 1, 65535, help)
+#define WORD(name, letter, arg, field, help) ROW(name, TEXT, letter, arg, AT(field), 1, 0, help)
+/* may be empty: DeepSpeed's default is "", which scripts give */
+#define WORD_OR_EMPTY(name, letter, arg, field, help) \
+    ROW(name, TEXT, letter, arg, AT(field), 0, 0, help)
+#define SET(name, letter, field, help) ROW(name, FLAG, letter, NULL, AT(field), 0, 0, help)
+#define SECTION(text)                  ROW(NULL, TITLE, 0, NULL, 0, 0, 0, text)
+#define NO(name, arg, reason)          ROW(name, REFUSED, 0, arg, 0, 0, 0, reason)
 
 #define NOT_ELASTIC "the number of ranks does not change while a job runs"
 #define NO_RENDEZVOUS \
     "there is no rendezvous service: use --nnodes, --node_rank, --master_addr, --master_port"
 
-static const Flag flags[] = {
+static const option_row flags[] = {
     SECTION("Where ranks run:"),
     WORD("hostfile", 'H', "FILE", hostfile,
          "Hosts, each on a line \"NAME slots=N\" (" DEFAULT_HOSTFILE ", if it is there)"),
-    MAYBE("include", 'i', "SPEC", include,
-          "Only these: NAME[:SLOT[,SLOT...]][@NAME...], such as worker-0@worker-1:0,2"),
-    MAYBE("exclude", 'e', "SPEC", exclude, "All but these, in the form of --include"),
+    WORD_OR_EMPTY("include", 'i', "SPEC", include,
+                  "Only these: NAME[:SLOT[,SLOT...]][@NAME...], such as worker-0@worker-1:0,2"),
+    WORD_OR_EMPTY("exclude", 'e', "SPEC", exclude, "All but these, in the form of --include"),
     COUNT("num_nodes", num_nodes, -1, "The first N hosts"),
     {"num_gpus", NUMBER, 0, "N", AT(num_gpus), -1, MOST_SLOTS,
      "N ranks on each host, on devices 0 to N-1; also --num_accelerators, and --num_devs, which "
@@ -94,21 +79,22 @@ static const Flag flags[] = {
 
     SECTION("The same command typed on each node, without ssh:"),
     COUNT("nnodes", nnodes, 1, "The number of nodes"),
-    COUNT("node_rank", node_rank, -1, "Which of them this one is, from 0"),
+    COUNT("node_rank", node_rank, -1, "The number of this node, from 0"),
     SET("no_ssh", 0, no_ssh,
         "The hostfile says which nodes there are; the command is typed on each"),
-    MAYBE("master_addr", 0, "ADDRESS", master_addr,
-          "Of node 0, where the others join it (first address of the first host)"),
+    WORD_OR_EMPTY("master_addr", 0, "ADDRESS", master_addr,
+                  "Of node 0, where the others join it (first address of the first host)"),
     PORT("master_port", master_port, "The port of --master_addr (29500)"),
     WORD("join_secret_file", 0, "FILE", join_secret_file,
-         "What all nodes know and nobody else (or DS_JOIN_SECRET)"),
+         "The secret that the nodes share (or DS_JOIN_SECRET)"),
     COUNT("join_timeout", join_timeout, 1, "Seconds until a missing node is an error (300)"),
 
-    SECTION("How they are started:"),
+    SECTION("How ranks are started:"),
     WORD(
         "launcher", 0, "NAME", launcher,
         "local, ssh, pdsh, openmpi, mpich, mvapich or slurm (local for one host, ssh for several)"),
-    MAYBE("launcher_args", 0, "WORDS", launcher_args, "More arguments for mpirun, mpiexec or srun"),
+    WORD_OR_EMPTY("launcher_args", 0, "WORDS", launcher_args,
+                  "More arguments for mpirun, mpiexec or srun"),
     PORT("ssh_port", ssh_port, "Where the hosts' sshd listens"),
     SET("force_multi", 0, force_multi, "One host of a hostfile is remote too"),
     SET("no_ssh_check", 0, no_ssh_check, "Do not look first whether all hosts can be reached"),
@@ -128,18 +114,19 @@ static const Flag flags[] = {
     WORD("log_level", 0, "LEVEL", log_level, "debug, info, warning, error or critical (info)"),
     {"no_python", ACCEPTED, 0, NULL, 0, 0, 0, NULL},
 
-    SECTION("Looks at a configuration:"),
+    SECTION("Prints a configuration:"),
     WORD("check_config", 0, "FILE", check_config,
          "Print what FILE (or JSON text, or base64 of it) resolves to, every key with its value"),
     COUNT("world_size", world_size, 1, "The ranks of --check_config and --estimate_memory (1)"),
     WORD("estimate_memory", 0, "FILE", estimate_memory,
-         "Say how much memory training with FILE needs on each rank"),
-    {"params", BIG, 0, "N", AT(params), 1, 0, "The model of --estimate_memory has N parameters"},
-    {"largest", BIG, 0, "N", AT(largest), 1, 0,
+         "Print how much memory training with FILE needs on each rank"),
+    {"params", NUMBER64, 0, "N", AT(params), 1, 0,
+     "The model of --estimate_memory has N parameters"},
+    {"largest", NUMBER64, 0, "N", AT(largest), 1, 0,
      "Its largest tensor has N of them (no more than a bucket)"},
-    {"activations", BIG, 0, "BYTES", AT(activations), 0, 0,
+    {"activations", NUMBER64, 0, "BYTES", AT(activations), 0, 0,
      "Activations of a micro step take BYTES (0)"},
-    SET("json", 0, json, "Say what --estimate_memory says as JSON"),
+    SET("json", 0, json, "Print --estimate_memory as JSON"),
     SECTION(""),
     {"help_", HELP, 'h', NULL, 0, 0, 0, NULL},
 
@@ -158,10 +145,11 @@ static const Flag flags[] = {
 };
 enum { FLAGS = sizeof flags / sizeof *flags, FIRST_KEY = 256 };
 
-/* ---- one option --------------------------------------------------------------------------------------- */
+/* ---- one option ------------------------------------------------------------------ */
 
-/* argp_error ends the program, with two lines: what is wrong, and that --help helps. */
-static int64_t number(struct argp_state *state, const Flag *f, const char *text, int64_t high)
+/* argp_error exits after two lines: the mistake, and a hint at --help. */
+static int64_t option_read_number(struct argp_state *state, const option_row *f, const char *text,
+                                  int64_t high)
 {
     char *end;
     errno = 0;
@@ -176,7 +164,7 @@ static int64_t number(struct argp_state *state, const Flag *f, const char *text,
     return n;
 }
 
-static void take(const Flag *f, char *arg, struct argp_state *state)
+static void option_apply(const option_row *f, char *arg, struct argp_state *state)
 {
     char *field = (char *)state->input + f->at;
     switch (f->kind) {
@@ -186,12 +174,12 @@ static void take(const Flag *f, char *arg, struct argp_state *state)
         *(const char **)field = *arg ? arg : NULL;
         break;
     case NUMBER:
-        *(int *)field = (int)number(state, f, arg, f->high);
+        *(int *)field = (int)option_read_number(state, f, arg, f->high);
         break;
-    case BIG:
-        *(int64_t *)field = number(state, f, arg, INT64_MAX);
+    case NUMBER64:
+        *(int64_t *)field = option_read_number(state, f, arg, INT64_MAX);
         break;
-    case YES:
+    case FLAG:
         *(bool *)field = true;
         break;
     case REFUSED:
@@ -205,8 +193,8 @@ static void take(const Flag *f, char *arg, struct argp_state *state)
     }
 }
 
-/* What looks at a configuration starts nothing, and what starts ranks looks at none. */
-static void check_looking(const options *o, struct argp_state *state)
+/* Either a program is started or a configuration is printed. */
+static void check_config_options(const options *o, struct argp_state *state)
 {
     const char *looks = o->check_config      ? "check_config"
                         : o->estimate_memory ? "estimate_memory"
@@ -229,7 +217,7 @@ static void check_looking(const options *o, struct argp_state *state)
         argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
 }
 
-/* Options that say the same thing, and not the same number. */
+/* Options that mean the same, with different numbers. */
 static void check_counts(const options *o, struct argp_state *state)
 {
     const struct {
@@ -245,8 +233,8 @@ static void check_counts(const options *o, struct argp_state *state)
                        pair[i].other, pair[i].m);
 }
 
-/* What no single option shows. */
-static void check(options *o, struct argp_state *state)
+/* Checks that concern several options. */
+static void options_check(options *o, struct argp_state *state)
 {
     static const char *const levels[] = {"debug", "info", "warning", "error", "critical"};
     size_t i = 0;
@@ -255,12 +243,12 @@ static void check(options *o, struct argp_state *state)
         argp_error(state, "--log_level %s: expected debug, info, warning, error or critical",
                    o->log_level);
     check_counts(o, state);
-    check_looking(o, state);
+    check_config_options(o, state);
     if (o->rank_log && !strcmp(o->rank_log, "None")) o->rank_log = NULL; /* DeepSpeed's default */
     if (!o->world_size) o->world_size = 1;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t options_parse(int key, char *arg, struct argp_state *state)
 {
     options *o = state->input;
     if (key == ARGP_KEY_ARG) {
@@ -268,23 +256,24 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->next = state->argc;
         return 0;
     }
-    if (key == ARGP_KEY_END) check(o, state);
+    if (key == ARGP_KEY_END) options_check(o, state);
     for (int i = 0; i < FLAGS; i++)
         if (key == FIRST_KEY + i || (flags[i].letter && key == flags[i].letter)) {
-            take(&flags[i], arg, state);
+            option_apply(&flags[i], arg, state);
             return 0;
         }
     return ARGP_ERR_UNKNOWN;
 }
 
-/* ---- all of them -------------------------------------------------------------------------------------- */
+/* ---- all options ----------------------------------------------------------------- */
 
-/* argp's rows: each option, and hidden beside it the same with hyphens, whose names are written to `names`. */
-static void fill(struct argp_option *row, char *names)
+/* argp's rows: each option and, hidden, its spelling with hyphens, which is
+ * written to `names`. */
+static void options_fill_argp(struct argp_option *row, char *names)
 {
     int group = 0;
     for (int i = 0; i < FLAGS; i++) {
-        const Flag *f = &flags[i];
+        const option_row *f = &flags[i];
         if (f->kind == TITLE) {
             group++;
             if (*f->help) *row++ = (struct argp_option){.doc = f->help, .group = group};
@@ -319,13 +308,13 @@ void args_read(options *o, int argc, char **argv)
     for (int i = 0; i < FLAGS; i++) letters += flags[i].name ? strlen(flags[i].name) + 1 : 0;
     char *names = dsi_alloc(letters);
     struct argp_option *rows = dsi_alloc((2 * FLAGS + 1) * sizeof *rows);
-    fill(rows, names);
+    options_fill_argp(rows, names);
     const struct argp argp = {
         rows,
-        parse,
+        options_parse,
         "PROGRAM [ARGUMENT...]",
         "Starts PROGRAM on many devices, here or on many hosts. What follows PROGRAM is its own."
-        "\vBefore a start, --dry_run shows what would be started. docs/launcher.md tells the rest.",
+        "\vBefore a start, --dry_run shows what would be started. docs/launcher.md has more.",
         NULL,
         NULL,
         NULL};

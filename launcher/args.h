@@ -6,13 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define STATUS_WRONG 2 /* of a configuration or a command line */
+#define STATUS_WRONG 2 /* a mistake in a configuration or a command line */
 
 #define DEFAULT_HOSTFILE "/job/hostfile"
 enum { DEFAULT_PORT = 29500 };
 
-/* The words as typed; what follows from them is in plan.h. Strings are argv's own; NULL: not given;
- * numbers: -1 if not given. */
+/* The options as typed; plan.h has what follows from them. Strings point into
+ * argv; NULL: not given. Numbers: -1 if not given. */
 typedef struct options {
     /* resources */
     const char *hostfile, *include, *exclude;
@@ -29,9 +29,9 @@ typedef struct options {
     const char *join_secret_file;
     int join_timeout; /* seconds; 300 */
 
-    /* how it is started */
+    /* how ranks are started */
     const char *launcher;
-    const char *launcher_args; /* words for the engine */
+    const char *launcher_args; /* more arguments for the runner */
     int ssh_port;
     bool force_multi, no_ssh_check, dry_run;
 
@@ -39,7 +39,7 @@ typedef struct options {
     bool no_local_rank, bind_cores_to_rank;
     const char *bind_core_list; /* "0,2-5" */
     const char *rank_log;       /* --enable_each_rank_log DIR */
-    bool tag_output;            /* ranks' lines begin with who says it */
+    bool tag_output;            /* ranks' lines begin with the rank */
 
     bool save_pid, quiet;
     const char *log_level; /* debug, info, warning, error, critical */
@@ -53,8 +53,8 @@ typedef struct options {
     bool json;
 } options;
 
-/* Fills o. Ends the program, as argp does, after --help and --version, and with STATUS_WRONG after a message
- * on stderr about what is wrong. */
+/* Fills o. Exits, as argp does, after --help and --version, and with STATUS_WRONG
+ * after a message on stderr about a mistake. */
 void args_read(options *o, int argc, char **argv);
 
 /* Ranks on each node, from whichever option says it; -1: none does. */

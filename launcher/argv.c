@@ -1,4 +1,5 @@
-/* launcher/argv.c: argument vectors; words as a shell would split and quote them, and as JSON.
+/* launcher/argv.c: argument vectors; words split and quoted as a shell does, and
+ * as JSON.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 
@@ -8,9 +9,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- argument vectors ----------------------------------------------------------------------------------- */
+/* ---- argument vectors ---------------------------------------------------------- */
 
-static void add(argv_list *w, char *word)
+/* Takes ownership of the word; keeps at[n] NULL. */
+static void argv_push(argv_list *w, char *word)
 {
     dsi_list_add(w, word);
     dsi_list_add(w, NULL);
@@ -24,12 +26,12 @@ void argv_add(argv_list *w, const char *format, ...)
     va_start(args, format);
     dsi_text_add_args(&t, format, args);
     va_end(args);
-    add(w, t.s ? t.s : dsi_strdup(""));
+    argv_push(w, t.s ? t.s : dsi_strdup(""));
 }
 
 void argv_add_all(argv_list *w, char *const *argv)
 {
-    for (; argv && *argv; argv++) add(w, dsi_strdup(*argv));
+    for (; argv && *argv; argv++) argv_push(w, dsi_strdup(*argv));
 }
 
 char **argv_detach(argv_list *w)
@@ -59,10 +61,10 @@ void argv_free(char **argv)
     dsi_free(argv);
 }
 
-/* ---- a shell's words -------------------------------------------------------------------------------------- */
+/* ---- shell words ---------------------------------------------------------------- */
 
-/* One word from *at on, which is moved behind it. false: a quote is open at the end. */
-static bool split_one(dsi_text *word, const char **at)
+/* Reads one word from *at, which is moved past it. false: a quote is not closed. */
+static bool argv_split_word(dsi_text *word, const char **at)
 {
     const char *s = *at;
     char quote = 0;
@@ -73,7 +75,7 @@ static bool split_one(dsi_text *word, const char **at)
             continue;
         }
         if (*s == '\\' && quote != '\'') {
-            /* within "" a backslash is one unless what follows is special there */
+            /* within "" a backslash only quotes what is special there */
             if (!s[1]) return false;
             if (!quote || strchr("\\\"$`\n", s[1])) s++;
         }
@@ -89,11 +91,11 @@ ds_status argv_split(argv_list *w, const char *what, const char *text)
         s += strspn(s, " \t\n\r");
         if (!*s) return DS_OK;
         dsi_text word = {0};
-        if (!split_one(&word, &s)) {
+        if (!argv_split_word(&word, &s)) {
             dsi_text_free(&word);
             return dsi_fail(DS_EINVAL, "%s: a quote or a backslash at the end of: %s", what, text);
         }
-        add(w, word.s);
+        argv_push(w, word.s);
     }
 }
 
@@ -115,10 +117,11 @@ void text_add_shell(dsi_text *t, const char *word)
     dsi_text_add(t, "'");
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------ */
 
-/* The character at s and, in *bytes, its length; 0xdc00 + byte if it is not UTF-8 (Python's surrogateescape). */
-static uint32_t decode(const unsigned char *s, int *bytes)
+/* The character at s, and its length in *bytes. A byte that is not UTF-8 gives
+ * 0xdc00 + byte, as Python's surrogateescape does. */
+static uint32_t utf8_decode(const unsigned char *s, int *bytes)
 {
     int n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : 4;
     uint32_t c = n == 1 ? s[0] : s[0] & (0xffU >> (n + 1));
@@ -142,7 +145,7 @@ bool text_is_utf8(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
     for (int bytes; *s; s += bytes)
-        if (decode(s, &bytes) - 0xdc80 < 0x80) return false;
+        if (utf8_decode(s, &bytes) - 0xdc80 < 0x80) return false;
     return true;
 }
 
@@ -152,7 +155,7 @@ void text_add_json(dsi_text *t, const char *text)
     dsi_text_add(t, "\"");
     const unsigned char *s = (const unsigned char *)text;
     for (int bytes; *s; s += bytes) {
-        uint32_t c = decode(s, &bytes);
+        uint32_t c = utf8_decode(s, &bytes);
         const char *name = c < 0x80 ? strchr(named, (int)c) : NULL;
         if (name)
             dsi_text_add(t, "\\%c", letter[name - named]);

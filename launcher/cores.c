@@ -1,8 +1,9 @@
-/* launcher/cores.c: which processors a rank runs on.
+/* launcher/cores.c: the processors that a rank runs on.
  *
- * /sys is read by hand, as three short files say all that is needed: hwloc looks at caches and devices too, and
- * takes longer for it than the whole start of a rank. Memory needs no binding: Linux puts a page on the node of
- * the thread that first touches it. (numactl -m, which DeepSpeed uses, is forbidden in many containers.)
+ * Three short files of /sys have all that is needed. hwloc looks at caches and
+ * devices too, which takes longer than the whole start of a rank. Memory needs no
+ * binding: Linux puts a page on the node of the thread that first touches it, and
+ * numactl -m, which DeepSpeed uses, is forbidden in many containers.
  * SPDX-License-Identifier: MIT */
 #include "cores.h"
 
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 4096, CPUS = 8192 /* processors that a set can hold */ };
+enum { LINE = 4096, CPUS = 8192 /* processors that a set can hold */ };
 
 void cores_free(cores *c)
 {
@@ -23,14 +24,14 @@ void cores_free(cores *c)
     *c = (cores){0};
 }
 
-static void add(cores *c, int cpu)
+static void cores_add(cores *c, int cpu)
 {
     c->at = dsi_realloc(c->at, (size_t)(c->n + 1) * sizeof *c->at);
     c->at[c->n++] = cpu;
 }
 
-/* A number, with blanks around it; -1: there is none. */
-static int number(const char **s)
+/* Reads a number and the blanks around it; -1: there is none. */
+static int read_processor(const char **s)
 {
     char *end;
     *s += strspn(*s, " \t");
@@ -45,8 +46,8 @@ bool cores_parse(const char *list, cores *c, dsi_text *why)
     const char *s = list;
     *c = (cores){0};
     do {
-        int low = number(&s), high = low;
-        if (low >= 0 && *s == '-') s++, high = number(&s);
+        int low = read_processor(&s), high = low;
+        if (low >= 0 && *s == '-') s++, high = read_processor(&s);
         const char *wrong = low < 0 || high < 0 || (*s && *s != ',')
                                 ? "is not a number or FIRST-LAST"
                             : high < low                     ? "ends before it begins"
@@ -58,16 +59,16 @@ bool cores_parse(const char *list, cores *c, dsi_text *why)
             cores_free(c);
             return false;
         }
-        for (int cpu = low; cpu <= high; cpu++) add(c, cpu);
+        for (int cpu = low; cpu <= high; cpu++) cores_add(c, cpu);
     } while (*s++ == ',');
     return true;
 }
 
-/* ---- the machine ----------------------------------------------------------------------------------------- */
+/* ---- the machine -------------------------------------------------------------------- */
 
-static bool read_list(const char *path, cores *c)
+static bool cores_read_file(const char *path, cores *c)
 {
-    char line[MOST];
+    char line[LINE];
     dsi_text why = {0};
     FILE *f = fopen(path, "r");
     bool good = f && fgets(line, sizeof line, f) && cores_parse(line, c, &why);
@@ -76,13 +77,13 @@ static bool read_list(const char *path, cores *c)
     return good;
 }
 
-/* Whether cpu is the first of the processors of its core that this process may use. */
-static bool first_of_core(int cpu, const cpu_set_t *may)
+/* Is cpu the first one of its core that this process may use? (Hyper-threading.) */
+static bool is_first_of_core(int cpu, const cpu_set_t *may)
 {
     char path[100];
     cores siblings;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    if (!read_list(path, &siblings)) return true;
+    if (!cores_read_file(path, &siblings)) return true;
     int first = cpu;
     for (int i = siblings.n - 1; i >= 0; i--)
         if (CPU_ISSET_S((size_t)siblings.at[i], CPUS / 8, may)) first = siblings.at[i];
@@ -90,19 +91,22 @@ static bool first_of_core(int cpu, const cpu_set_t *may)
     return first == cpu;
 }
 
-static cpu_set_t *allowed(void)
+/* To be freed with dsi_free. */
+static cpu_set_t *allowed_processors(void)
 {
     cpu_set_t *set = dsi_alloc(CPUS / 8);
     if (sched_getaffinity(0, CPUS / 8, set)) CPU_SET_S(0, CPUS / 8, set);
     return set;
 }
 
-static void add_node(cores *c, const cores *of_node, cpu_set_t *may, int **node, int *n_nodes)
+/* Adds those of the NUMA node that are in `may`, and removes them there. */
+static void cores_add_node(cores *c, const cores *of_node, cpu_set_t *may, int **node, int *n_nodes)
 {
     int before = c->n;
     for (int i = 0; i < of_node->n; i++) {
         int cpu = of_node->at[i];
-        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && first_of_core(cpu, may)) add(c, cpu);
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && is_first_of_core(cpu, may))
+            cores_add(c, cpu);
     }
     for (int i = 0; i < of_node->n; i++) CPU_CLR_S((size_t)of_node->at[i], CPUS / 8, may);
     if (c->n == before) return;
@@ -112,24 +116,24 @@ static void add_node(cores *c, const cores *of_node, cpu_set_t *may, int **node,
 
 void cores_of_machine(cores *c, int **node, int *n_nodes)
 {
-    cpu_set_t *may = allowed();
+    cpu_set_t *may = allowed_processors();
     cores nodes = {0}, of_node = {0};
     *c = (cores){0};
     *node = NULL;
     *n_nodes = 0;
-    read_list("/sys/devices/system/node/online", &nodes);
+    cores_read_file("/sys/devices/system/node/online", &nodes);
     for (int k = 0; k < nodes.n; k++) {
         char path[100];
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", nodes.at[k]);
-        if (!read_list(path, &of_node)) continue; /* one with memory alone */
-        add_node(c, &of_node, may, node, n_nodes);
+        if (!cores_read_file(path, &of_node)) continue; /* a node that has only memory */
+        cores_add_node(c, &of_node, may, node, n_nodes);
         cores_free(&of_node);
     }
     cores_free(&nodes);
-    /* what no node names: all, on a kernel that knows no nodes */
+    /* those of no node: all of them, on a kernel without NUMA */
     for (int cpu = 0; cpu < CPUS; cpu++)
-        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may)) add(&of_node, cpu);
-    add_node(c, &of_node, may, node, n_nodes);
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may)) cores_add(&of_node, cpu);
+    cores_add_node(c, &of_node, may, node, n_nodes);
     cores_free(&of_node);
     dsi_free(may);
 }
@@ -148,7 +152,7 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
             for (int k = 0; k < mine; k++) begin += node[k];
         }
     }
-    for (int i = 0; i < each; i++) add(share, all->at[begin + i]);
+    for (int i = 0; i < each; i++) cores_add(share, all->at[begin + i]);
     return true;
 }
 

@@ -1,7 +1,8 @@
-/* launcher/environment.c: the variables that ranks on other machines get too.
+/* launcher/environment.c: the variables that ranks on other machines get.
  *
- * Those of this process by the beginning of their names, and those of .deepspeed_env, whose lines are KEY=VALUE: the
- * value is all that stands behind the first =, byte for byte; nothing in it is expanded, and quotes are part of it.
+ * Variables of this process are selected by the beginning of their names. Lines of
+ * .deepspeed_env are NAME=VALUE: the value is all that follows the first =, byte
+ * for byte; nothing in it is expanded, and quotes are part of it.
  * SPDX-License-Identifier: MIT */
 #include "environment.h"
 
@@ -12,19 +13,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* DeepSpeed's (MLFLOW, PYTHON, MV2, UCX; with GPUs NCCL, LD_LIBRARY, PATH), ours, and those of the MPIs, of their
- * networks, and of the libraries that compute. */
+/* DeepSpeed's (MLFLOW, PYTHON, MV2, UCX; with GPUs NCCL, LD_LIBRARY, PATH), ours,
+ * and those of the MPIs, of their networks, and of numeric libraries. */
 static const char *const forwarded[] = {
     "NCCL",   "UCX", "DS_",  "CUDA_", "OMP_", "OMPI_MCA_", "MLFLOW",     "PYTHON", "MV2",
     "MPICH_", "FI_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_LIBRARY", "PATH"};
 
-/* What each rank gets anew, and what no rank should know. */
-static const char *const kept_back[] = {"CUDA_VISIBLE_DEVICES", "DS_JOIN_SECRET"};
+/* The launcher sets the first for each rank; no rank needs the second. */
+static const char *const withheld[] = {"CUDA_VISIBLE_DEVICES", "DS_JOIN_SECRET"};
 
-/* Nodes of that platform set these for themselves (DeepSpeed's EXCLUDE_ENVS). */
-static const char *const kept_by_aisc[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
+/* Nodes of the AISC platform set these themselves (DeepSpeed's EXCLUDE_ENVS). */
+static const char *const withheld_aisc[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
 
-static bool has_name(const char *entry, const char *name, size_t length)
+static bool variable_has_name(const char *entry, const char *name, size_t length)
 {
     return !strncmp(entry, name, length) && entry[length] == '=';
 }
@@ -36,7 +37,7 @@ static void environment_set_bytes(argv_list *w, const char *name, size_t length,
     dsi_text_add(&entry, "%.*s=", (int)length, name);
     dsi_text_add_bytes(&entry, value, bytes);
     for (int i = 0; i < w->n; i++)
-        if (has_name(w->at[i], name, length)) {
+        if (variable_has_name(w->at[i], name, length)) {
             dsi_free(w->at[i]);
             w->at[i] = entry.s;
             return;
@@ -56,27 +57,27 @@ void environment_set(argv_list *w, const char *name, const char *format, ...)
     dsi_text_free(&value);
 }
 
-/* ---- of this process -------------------------------------------------------------------------------------- */
+/* ---- of this process ------------------------------------------------------------------ */
 
 static bool is_among(const char *entry, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (has_name(entry, names[i], strlen(names[i]))) return true;
+        if (variable_has_name(entry, names[i], strlen(names[i]))) return true;
     return false;
 }
 
 static bool is_forwarded(const char *entry)
 {
-    if (is_among(entry, kept_back, sizeof kept_back / sizeof *kept_back)) return false;
+    if (is_among(entry, withheld, sizeof withheld / sizeof *withheld)) return false;
     if (getenv("AISC_JOB_NAME") &&
-        is_among(entry, kept_by_aisc, sizeof kept_by_aisc / sizeof *kept_by_aisc))
+        is_among(entry, withheld_aisc, sizeof withheld_aisc / sizeof *withheld_aisc))
         return false;
     for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
         if (!strncmp(entry, forwarded[i], strlen(forwarded[i]))) return true;
     return false;
 }
 
-/* ---- .deepspeed_env --------------------------------------------------------------------------------------- */
+/* ---- .deepspeed_env ------------------------------------------------------------------- */
 
 static bool is_name(const char *s, size_t n)
 {
@@ -106,7 +107,7 @@ ds_status environment_parse(argv_list *w, const char *path, const char *text, si
         while (name_end > name && (name_end[-1] == ' ' || name_end[-1] == '\t')) name_end--;
         if (!is_name(name, (size_t)(name_end - name)))
             return dsi_fail(DS_EINVAL,
-                            "%s:%d: what stands before = is no name of a variable: "
+                            "%s:%d: the text before = is no variable name: "
                             "expected NAME=VALUE",
                             path, number);
         size_t length = (size_t)(last - equals - 1);
@@ -118,7 +119,7 @@ ds_status environment_parse(argv_list *w, const char *path, const char *text, si
     return DS_OK;
 }
 
-static ds_status read_file(argv_list *w, const char *path)
+static ds_status environment_read_file(argv_list *w, const char *path)
 {
     size_t bytes;
     char *text = dsi_file_read(path, &bytes);
@@ -128,10 +129,10 @@ static ds_status read_file(argv_list *w, const char *path)
     return status;
 }
 
-static ds_status read_files(argv_list *w)
+static ds_status environment_read_files(argv_list *w)
 {
-    const char *asked = getenv("DS_ENV_FILE"), *home = getenv("HOME");
-    const char *name = asked && *asked ? asked : ".deepspeed_env";
+    const char *named = getenv("DS_ENV_FILE"), *home = getenv("HOME");
+    const char *name = named && *named ? named : ".deepspeed_env";
     bool absolute = *name == '/', found = false;
     const char *folders[] = {home && *home ? home : ".", "."};
     ds_status status = DS_OK;
@@ -140,12 +141,12 @@ static ds_status read_files(argv_list *w)
         dsi_text_add(&path, "%s%s%s", absolute ? "" : folders[i], absolute ? "" : "/", name);
         if (dsi_file_exists(path.s)) {
             found = true;
-            status = read_file(w, path.s);
+            status = environment_read_file(w, path.s);
         }
         dsi_text_free(&path);
     }
-    if (status == DS_OK && asked && *asked && !found)
-        return dsi_fail(DS_EINVAL, "DS_ENV_FILE=%s: there is no such file%s", asked,
+    if (status == DS_OK && named && *named && !found)
+        return dsi_fail(DS_EINVAL, "DS_ENV_FILE=%s: there is no such file%s", named,
                         absolute ? "" : " in the home folder or in this one");
     return status;
 }
@@ -157,5 +158,5 @@ ds_status environment_collect(argv_list *w)
         if (equals && is_forwarded(*e))
             environment_set_bytes(w, *e, (size_t)(equals - *e), equals + 1, strlen(equals + 1));
     }
-    return read_files(w);
+    return environment_read_files(w);
 }

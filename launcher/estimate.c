@@ -1,17 +1,20 @@
-/* launcher/estimate.c: deepspeed --estimate_memory: what a rank will need, before anything is made.
+/* launcher/estimate.c: deepspeed --estimate_memory: the memory that a rank will
+ * need.
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
+
+#include "args.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct Line {
+typedef struct estimate_line {
     const char *title, *key, *note;
     int64_t bytes;
-} Line;
+} estimate_line;
 
-static void print_table(const ds_estimate_opts *o, const ds_memory_estimate *m, const Line *line,
-                        int n)
+static void estimate_print_table(const ds_estimate_opts *o, const ds_memory_estimate *m,
+                                 const estimate_line *line, int n)
 {
     printf("%lld parameters, %d rank%s, %s, ZeRO stage %d: bytes of each rank\n",
            (long long)o->params, o->world_size, o->world_size == 1 ? "" : "s",
@@ -21,8 +24,8 @@ static void print_table(const ds_estimate_opts *o, const ds_memory_estimate *m, 
                1e-6 * (double)line[i].bytes, line[i].note[0] ? "   " : "", line[i].note);
 }
 
-static void print_json(const ds_estimate_opts *o, const ds_memory_estimate *m, const Line *line,
-                       int n)
+static void estimate_print_json(const ds_estimate_opts *o, const ds_memory_estimate *m,
+                                const estimate_line *line, int n)
 {
     printf("{\"params\": %lld, \"world_size\": %d, \"stage\": %d, \"dtype\": \"%s\"",
            (long long)o->params, o->world_size, m->stage, ds_dtype_name(m->dtype));
@@ -32,13 +35,12 @@ static void print_json(const ds_estimate_opts *o, const ds_memory_estimate *m, c
 
 int estimate_memory(const ds_estimate_opts *opts, bool json)
 {
-    enum { STATUS_WRONG = 2 };
     ds_memory_estimate m;
     if (ds_estimate_memory_with(&m, *opts) != DS_OK) {
         fprintf(stderr, "%s\n", ds_error());
         return STATUS_WRONG;
     }
-    const Line line[] = {
+    const estimate_line line[] = {
         {"parameters", "parameters", "", m.parameters},
         {"gradients", "gradients", "", m.gradients},
         {"optimizer", "optimizer", "moments, and float32 masters of 16 bits", m.optimizer},
@@ -48,8 +50,8 @@ int estimate_memory(const ds_estimate_opts *opts, bool json)
         {"peak", "peak", "", m.peak},
         {"file", "file", "offload to nvme: on disk, of which optimizer is what is in memory",
          m.file}};
-    int n = (int)(sizeof line / sizeof *line) - !m.file; /* the last line is for files */
-    (json ? print_json : print_table)(opts, &m, line, n);
+    int n = (int)(sizeof line / sizeof *line) - !m.file; /* the last line only with files */
+    (json ? estimate_print_json : estimate_print_table)(opts, &m, line, n);
     if (fflush(stdout) == 0) return EXIT_SUCCESS;
     perror("deepspeed: stdout");
     return EXIT_FAILURE;

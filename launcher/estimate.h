@@ -5,7 +5,8 @@
 
 #include <deepspeed/engine.h>
 
-/* Prints what a rank will need, as a table or as JSON; the status of the program. */
+/* Prints the memory that each rank will need, as a table or as JSON; returns the
+ * exit status. */
 int estimate_memory(const ds_estimate_opts *opts, bool json);
 
 #endif

@@ -1,4 +1,4 @@
-/* launcher/info.c: lines of DeepSpeed's logger.
+/* launcher/info.c: lines in the form of DeepSpeed's logger.
  * SPDX-License-Identifier: MIT */
 #include "info.h"
 

@@ -1,4 +1,4 @@
-/* launcher/info.h: lines of DeepSpeed's logger.
+/* launcher/info.h: lines in the form of DeepSpeed's logger:
  *
  *     [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce] text
  *
@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 
-/* Adds what stands before the text. */
+/* Adds the part before the text. */
 #define info_begin(t) info_begin_at(t, __FILE__, __LINE__, __func__)
 void info_begin_at(dsi_text *t, const char *file, int line, const char *function);
 

@@ -36,7 +36,7 @@ void job_folders_make_one(job_folders *f)
     memcpy(f->session, f->shared, sizeof f->session);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *at)
+static int folder_remove_entry(const char *path, const struct stat *st, int flag, struct FTW *at)
 {
     (void)st, (void)flag, (void)at;
     remove(path);
@@ -45,8 +45,8 @@ static int remove_entry(const char *path, const struct stat *st, int flag, struc
 
 void job_folders_remove(const job_folders *f)
 {
-    if (*f->session) nftw(f->session, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    if (*f->shared) nftw(f->shared, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (*f->session) nftw(f->session, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (*f->shared) nftw(f->shared, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- environment --------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* launcher/local_host.c: this machine: its devices, its names and addresses.
+/* launcher/local_host.c: the devices, names and addresses of this machine.
  * SPDX-License-Identifier: MIT */
 #include "local_host.h"
 
@@ -20,9 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- devices -------------------------------------------------------------------------------------------- */
+/* ---- devices ---------------------------------------------------------------------- */
 
-/* /dev/nvidia0, /dev/nvidia1...: what a container was given is there too, and nothing has to be opened. */
+/* /dev/nvidia0, /dev/nvidia1, ...: right in containers too, and needs no driver. */
 static int count_gpus(void)
 {
     static const char prefix[] = "nvidia";
@@ -57,7 +57,7 @@ int local_host_devices(bool *known)
     return gpus ? gpus : 1;
 }
 
-/* ---- names and addresses -------------------------------------------------------------------------------- */
+/* ---- names and addresses ------------------------------------------------------------ */
 
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
@@ -87,17 +87,17 @@ bool local_host_is(const char *host)
     if (is_own_name(host)) return true;
     struct addrinfo *found = NULL;
     struct ifaddrs *own = NULL;
-    bool here = false;
+    bool local = false;
     if (getaddrinfo(host, NULL, NULL, &found) == 0 && getifaddrs(&own) == 0)
-        for (struct ifaddrs *i = own; i && !here; i = i->ifa_next)
-            for (struct addrinfo *a = found; a && !here; a = a->ai_next)
-                here = same_address(a->ai_addr, i->ifa_addr);
+        for (struct ifaddrs *i = own; i && !local; i = i->ifa_next)
+            for (struct addrinfo *a = found; a && !local; a = a->ai_next)
+                local = same_address(a->ai_addr, i->ifa_addr);
     if (own) freeifaddrs(own);
     if (found) freeaddrinfo(found);
-    return here;
+    return local;
 }
 
-/* Bridges of containers and virtual machines have the same address on every host. */
+/* Bridges of containers and virtual machines have the same address on each host. */
 static bool is_bridge(const char *interface)
 {
     static const char *const names[] = {"docker", "podman", "virbr", "br-", "cni"};
@@ -122,7 +122,7 @@ char *local_host_address(void)
     return dsi_strdup(text);
 }
 
-/* ---- this program --------------------------------------------------------------------------------------- */
+/* ---- this program ------------------------------------------------------------------- */
 
 char *local_host_program(void)
 {

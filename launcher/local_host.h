@@ -1,22 +1,25 @@
-/* launcher/local_host.h: this machine: its devices, its names and addresses.
+/* launcher/local_host.h: the devices, names and addresses of this machine.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_LOCAL_HOST_H
 #define LAUNCHER_LOCAL_HOST_H
 
 #include <deepspeed/types.h>
 
-/* How many ranks run here unless told: LOCAL_SIZE if it is set (as DeepSpeed on CPUs), else the NVIDIA GPUs that
- * there are, else 1; -1 with the message if it is wrong. *known: whether more than that cannot be. */
+/* The default number of ranks: LOCAL_SIZE if that is set (as DeepSpeed on CPUs),
+ * else the number of NVIDIA GPUs, else 1; -1 with ds_error if LOCAL_SIZE is wrong.
+ * *known: it is the number of devices, not a default. */
 int local_host_devices(bool *known);
 
-/* Whether CUDA_VISIBLE_DEVICES hides all of them: it is empty or -1. */
+/* Does CUDA_VISIBLE_DEVICES hide all GPUs? It is empty or -1 then. */
 bool local_host_gpus_hidden(void);
 
-/* whether this is a name or an address of this machine; user@ is no part of it */
+/* Is it a name or an address of this machine? user@ is ignored. May wait for the
+ * name service. */
 bool local_host_is(const char *host);
-/* The first address that is neither of the loopback nor of a bridge, or 127.0.0.1; to be freed (dsi_free). */
+/* The first IPv4 address that is neither loopback nor a bridge's, else 127.0.0.1;
+ * to be freed with dsi_free. */
 char *local_host_address(void);
 
-char *local_host_program(void); /* the path of this program; to be freed with dsi_free */
+char *local_host_program(void); /* path of this program (dsi_free) */
 
 #endif

@@ -1,11 +1,16 @@
-/* launcher/output.c: what ranks print, line by line.
+/* launcher/output.c: prints ranks' lines.
  *
- * A line is written as a whole, so that lines of ranks never mix; apart from prefixes the bytes of a rank are
- * written as they came. In a terminal the beginning of a line is shown at once, for progress bars and
- * questions: each carriage return is then followed by the prefix too, and whoever prints next begins a new line. In
- * files a line waits for its end.
+ * A line is written as a whole, so that lines of ranks never mix; apart from the
+ * prefix its bytes are unchanged. In a terminal the beginning of a line is shown
+ * at once, for progress bars and questions: each carriage return is then followed
+ * by the prefix too, and output of another rank begins a new line. In a file a
+ * line appears when it is complete.
  *
- * Writing never waits: a reader that is asleep must not keep Ctrl-C from its work.
+ * Invariants: stream 2 (rank + 1) + k is rank's stdout (k = 0) or stderr (1); rank
+ * -1 is text without a prefix. A byte is in line[stream] until it is shown, then
+ * in target[k].waiting until it is written. `open` is the stream whose line the
+ * target's cursor is in. Nothing but output_finish blocks: a reader that does not
+ * read must not delay Ctrl-C. PIECE is what poll promises a pipe to accept.
  * SPDX-License-Identifier: MIT */
 #include "output.h"
 
@@ -18,23 +23,28 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NOBODY = -2, LONGEST = 1 << 16, FULL = 1 << 20, PIECE = 4096 /* what a ready pipe takes */ };
+enum {
+    NO_STREAM = -2,
+    LONGEST = 1 << 16, /* a longer line is shown in parts */
+    FULL = 1 << 20,    /* bytes waiting: see output_full */
+    PIECE = 4096       /* bytes of one write */
+};
 
 typedef struct target {
     int fd;
     int error; /* errno of the first write that was refused */
     bool terminal;
     dsi_text waiting;
-    size_t written; /* of it */
-    int open;       /* whose line has begun and not ended: stream number, or NOBODY */
+    size_t written; /* bytes of `waiting` that are written */
+    int open;       /* stream whose line is not complete; NO_STREAM: none */
 } target;
 
 struct output {
     int size;
     const char *const *prefix;
     target target[2];
-    bool one_screen; /* both are terminals: the cursor is one */
-    dsi_text *line;  /* [2 (size + 1)] what a stream has said of its line, and is not written yet */
+    bool one_screen; /* both are terminals, with one cursor */
+    dsi_text *line;  /* [2 (size + 1)] of each stream: bytes not shown yet */
 };
 
 output *output_new(int size, const char *const *prefix)
@@ -42,7 +52,7 @@ output *output_new(int size, const char *const *prefix)
     output *o = dsi_alloc(sizeof *o);
     *o = (output){.size = size, .prefix = prefix};
     for (int i = 0; i < 2; i++)
-        o->target[i] = (target){.fd = 1 + i, .terminal = isatty(1 + i) == 1, .open = NOBODY};
+        o->target[i] = (target){.fd = 1 + i, .terminal = isatty(1 + i) == 1, .open = NO_STREAM};
     o->one_screen = o->target[0].terminal && o->target[1].terminal;
     o->line = dsi_alloc(2 * ((size_t)size + 1) * sizeof *o->line);
     return o;
@@ -57,36 +67,36 @@ void output_free(output *o)
     dsi_free(o);
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------- */
 
-static const char *prefix_of(const output *o, int stream)
+static const char *stream_prefix(const output *o, int stream)
 {
     int rank = stream / 2 - 1;
     return rank >= 0 && o->prefix ? o->prefix[rank] : "";
 }
 
-/* Whoever else stands in the middle of a line there leaves it. */
-static void leave_line(output *o, target *t, int stream)
+/* Ends the line of another stream that is not complete. */
+static void output_leave_line(output *o, target *t, int stream)
 {
     target *other = &o->target[t == o->target];
-    if (o->one_screen && other->open != NOBODY && other->open != stream) {
+    if (o->one_screen && other->open != NO_STREAM && other->open != stream) {
         dsi_text_add(&other->waiting, "\n");
-        other->open = NOBODY;
+        other->open = NO_STREAM;
         output_write(o);
     }
-    if (t->open == NOBODY || t->open == stream) return;
+    if (t->open == NO_STREAM || t->open == stream) return;
     dsi_text_add(&t->waiting, "\n");
-    t->open = NOBODY;
+    t->open = NO_STREAM;
 }
 
-/* Part of a line, or with its newline. */
-static void put(output *o, int stream, const char *s, size_t n)
+/* Shows part of a line, or its end with the newline. */
+static void output_show(output *o, int stream, const char *s, size_t n)
 {
     target *t = &o->target[stream % 2];
-    const char *prefix = prefix_of(o, stream);
-    leave_line(o, t, stream);
-    if (t->open == NOBODY) {
-        if (t->terminal && n > 1 && *s == '\r') s++, n--; /* we are there already */
+    const char *prefix = stream_prefix(o, stream);
+    output_leave_line(o, t, stream);
+    if (t->open == NO_STREAM) {
+        if (t->terminal && n > 1 && *s == '\r') s++, n--; /* the cursor is there already */
         dsi_text_add_bytes(&t->waiting, prefix, strlen(prefix));
     }
     for (const char *at = s, *stop = s + n; at < stop;) {
@@ -97,22 +107,23 @@ static void put(output *o, int stream, const char *s, size_t n)
         if (again) dsi_text_add_bytes(&t->waiting, prefix, strlen(prefix));
         at = end;
     }
-    t->open = s[n - 1] == '\n' ? NOBODY : stream;
+    t->open = s[n - 1] == '\n' ? NO_STREAM : stream;
 }
 
-static void put_lines(output *o, int stream, bool all)
+/* all: the last line too, though it is not complete. */
+static void output_show_lines(output *o, int stream, bool all)
 {
     dsi_text *line = &o->line[stream];
     const char *s = line->s, *stop = s + line->n;
     for (const char *end; s < stop && (end = memchr(s, '\n', (size_t)(stop - s))); s = end + 1)
-        put(o, stream, s, (size_t)(end + 1 - s));
-    /* a carriage return at the end may belong to a newline that is still to come */
+        output_show(o, stream, s, (size_t)(end + 1 - s));
+    /* a carriage return at the end may belong to a newline that follows */
     const char *until = o->target[stream % 2].terminal && !all && stop > s && stop[-1] == '\r'
                             ? stop - 1
                             : stop;
     bool show = all || o->target[stream % 2].terminal || stop - s > LONGEST;
     if (show && until > s) {
-        put(o, stream, s, (size_t)(until - s));
+        output_show(o, stream, s, (size_t)(until - s));
         s = until;
     }
     line->n = (size_t)(stop - s);
@@ -124,49 +135,50 @@ void output_add(output *o, int rank, int fd, const char *bytes, size_t n)
     if (rank < -1 || rank >= o->size || !n) return;
     int stream = 2 * (rank + 1) + (fd == STDERR_FILENO);
     dsi_text_add_bytes(&o->line[stream], bytes, n);
-    put_lines(o, stream, false);
+    output_show_lines(o, stream, false);
     output_write(o);
 }
 
-/* Ranks may have written to the terminal behind our back. So many blanks end in the next line if the cursor is not
- * at the beginning of one, and in the same if it is. */
-static void go_to_line(output *o)
+/* Ranks may have written to the terminal themselves. A line of blanks less one
+ * ends in the next line if the cursor was not at the beginning of one. */
+static void output_begin_line(output *o)
 {
     struct winsize w;
     target *t = &o->target[1];
-    leave_line(o, t, NOBODY);
+    output_leave_line(o, t, NO_STREAM);
     if (!t->terminal || ioctl(t->fd, TIOCGWINSZ, &w) || w.ws_col < 2) return;
     dsi_text_add(&t->waiting, "%*s\r", w.ws_col - 1, "");
 }
 
 void output_print(output *o, const char *line)
 {
-    go_to_line(o);
+    output_begin_line(o);
     dsi_text_add(&o->target[1].waiting, "%s\n", line);
     output_write(o);
 }
 
-/* ---- writing --------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------- */
 
-static size_t left(const target *t) { return t->waiting.n - t->written; }
+static size_t target_left(const target *t) { return t->waiting.n - t->written; }
 
 void output_poll(const output *o, struct pollfd p[2])
 {
     for (int i = 0; i < 2; i++)
-        p[i] = (struct pollfd){.fd = left(&o->target[i]) ? o->target[i].fd : -1, .events = POLLOUT};
+        p[i] = (struct pollfd){.fd = target_left(&o->target[i]) ? o->target[i].fd : -1,
+                               .events = POLLOUT};
 }
 
-/* false: it takes no more now. */
-static bool write_piece(target *t)
+/* false: it accepts no more now. */
+static bool target_write(target *t)
 {
     struct pollfd p = {.fd = t->fd, .events = POLLOUT};
     if (poll(&p, 1, 0) <= 0) return false;
-    size_t n = left(t) < PIECE ? left(t) : PIECE;
+    size_t n = target_left(t) < PIECE ? target_left(t) : PIECE;
     ssize_t done = write(t->fd, t->waiting.s + t->written, n);
     if (done < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (done < 0) {
         if (!t->error && errno != EBADF) t->error = errno;
-        done = (ssize_t)left(t); /* nobody takes it any more */
+        done = (ssize_t)target_left(t); /* dropped */
     }
     t->written += (size_t)done;
     return true;
@@ -176,9 +188,9 @@ void output_write(output *o)
 {
     for (int i = 0; i < 2; i++) {
         target *t = &o->target[i];
-        while (left(t) && write_piece(t)) continue;
-        if (left(t) && t->written < FULL) continue;
-        t->waiting.n = left(t);
+        while (target_left(t) && target_write(t)) continue;
+        if (target_left(t) && t->written < FULL) continue;
+        t->waiting.n = target_left(t);
         if (t->waiting.n) memmove(t->waiting.s, t->waiting.s + t->written, t->waiting.n);
         t->written = 0;
     }
@@ -191,13 +203,13 @@ int output_error(const output *o)
 
 bool output_full(const output *o)
 {
-    return left(&o->target[0]) > FULL || left(&o->target[1]) > FULL;
+    return target_left(&o->target[0]) > FULL || target_left(&o->target[1]) > FULL;
 }
 
 void output_end_lines(output *o)
 {
     for (int i = 0; i < 2 * (o->size + 1); i++)
-        if (o->line[i].n) put_lines(o, i, true);
+        if (o->line[i].n) output_show_lines(o, i, true);
     output_write(o);
 }
 

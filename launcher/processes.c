@@ -1,4 +1,8 @@
-/* launcher/processes.c: the processes that came from this one, as /proc shows them.
+/* launcher/processes.c: the descendants of this process, as /proc shows them.
+ *
+ * Invariants: the table is a snapshot; a process that forks meanwhile may be
+ * missed, so processes_end takes snapshots until one is empty. Descendants are
+ * only complete in a subreaper. Zombies are left to their parents.
  * SPDX-License-Identifier: MIT */
 #include "processes.h"
 
@@ -17,21 +21,21 @@
 #include <unistd.h>
 
 #define GRACE_S 5.0
-enum { TURNS = 200, TURN_US = 5000 };
+enum { ROUNDS = 200, ROUND_US = 5000 };
 
 typedef struct process {
     int pid, parent;
-    bool below; /* the root */
+    bool below; /* it is a descendant of the root */
 } process;
 
-typedef struct table {
+typedef struct process_table {
     DSI_LIST(process)
-} table;
+} process_table;
 
 void processes_adopt(void) { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-/* false: it is gone, or a zombie, which only its parent can help. */
-static bool read_parent(const char *pid, int *parent)
+/* false: the process is gone or a zombie. */
+static bool process_read_parent(const char *pid, int *parent)
 {
     char path[300], text[512], state;
     snprintf(path, sizeof path, "/proc/%s/stat", pid);
@@ -39,25 +43,25 @@ static bool read_parent(const char *pid, int *parent)
     size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
-    const char *after_name = strrchr(text, ')'); /* the name may have brackets and blanks */
+    const char *after_name = strrchr(text, ')'); /* the name may have ) and blanks */
     return after_name && sscanf(after_name + 1, " %c %d", &state, parent) == 2 && state != 'Z';
 }
 
-static table read_all(void)
+static process_table processes_read(void)
 {
-    table t = {0};
+    process_table t = {0};
     DIR *d = opendir("/proc");
     for (struct dirent *e; d && (e = readdir(d));) {
         int parent;
-        if (isdigit((unsigned char)e->d_name[0]) && read_parent(e->d_name, &parent))
+        if (isdigit((unsigned char)e->d_name[0]) && process_read_parent(e->d_name, &parent))
             dsi_list_add(&t, ((process){.pid = atoi(e->d_name), .parent = parent}));
     }
     if (d) closedir(d);
     return t;
 }
 
-/* One more generation; false: there was none. */
-static bool spread(table *t, int root)
+/* Marks one more generation as descendants; false: there was none. */
+static bool processes_mark(process_table *t, int root)
 {
     bool found = false;
     for (int i = 0; i < t->n; i++) {
@@ -71,8 +75,8 @@ static bool spread(table *t, int root)
     return found;
 }
 
-/* Whoever adopts has a child, if only a dead one, as long as there is anything below. */
-static bool have_children(void)
+/* A subreaper has a child, if only a zombie, as long as it has descendants. */
+static bool has_children(void)
 {
     siginfo_t info;
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -80,10 +84,10 @@ static bool have_children(void)
 
 int processes_signal(int root, int signal)
 {
-    if (root == getpid() && !have_children()) return 0;
-    table t = read_all();
+    if (root == getpid() && !has_children()) return 0;
+    process_table t = processes_read();
     int n = 0;
-    while (spread(&t, root)) continue;
+    while (processes_mark(&t, root)) continue;
     for (int i = 0; i < t.n; i++)
         if (t.at[i].below && kill(t.at[i].pid, signal) == 0) n++;
     dsi_list_free(&t);
@@ -98,10 +102,10 @@ ds_status processes_check_grace(void) { return dsi_env_number(&grace, &(double){
 
 void processes_end(void)
 {
-    for (int turn = 0; turn < TURNS; turn++) {
+    for (int round = 0; round < ROUNDS; round++) {
         bool any = processes_signal(getpid(), SIGKILL) > 0;
         while (waitpid(-1, NULL, WNOHANG) > 0) continue;
         if (!any && waitpid(-1, NULL, WNOHANG) <= 0) return;
-        usleep(TURN_US);
+        usleep(ROUND_US);
     }
 }

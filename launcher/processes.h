@@ -1,21 +1,23 @@
-/* launcher/processes.h: the processes that came from this one.
+/* launcher/processes.h: the descendants of this process.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_PROCESSES_H
 #define LAUNCHER_PROCESSES_H
 
 #include <deepspeed/types.h>
 
-/* From now on processes below this one whose parent dies become its children, so that none gets lost. */
+/* Makes this process a subreaper: descendants whose parent dies become its
+ * children, so that none escapes. */
 void processes_adopt(void);
 
-/* Sends the signal to all processes below `root`, not to itself. Returns how many there are. */
+/* Sends the signal to all descendants of `root`; returns their number. */
 int processes_signal(int root, int signal);
 
-/* Seconds between SIGTERM and SIGKILL: DS_GRACE, or 5; the second function is for who can still refuse it. */
+/* Seconds between SIGTERM and SIGKILL: DS_GRACE, or 5. processes_check_grace fails
+ * with a message if the variable is wrong. */
 double processes_grace(void);
 ds_status processes_check_grace(void);
 
-/* Ends all processes below this one, new ones too, and waits for them; at most about a second. */
+/* Kills all descendants, new ones too, and waits for them: about a second at most. */
 void processes_end(void);
 
 #endif

@@ -1,8 +1,9 @@
-/* launcher/program.c: a program: where it is, starting it, and why that cannot be.
+/* launcher/program.c: finds a program, executes it, and explains why it cannot.
  *
- * The kernel has one word for many mistakes: "No such file or directory" is also said of a script whose interpreter
- * (line 1, after #!) is missing, and of a program whose dynamic loader is; "Exec format error" of a program for
- * another processor. So the file is read, and what is wrong with it said.
+ * The kernel has one message for several mistakes: "No such file or directory" may
+ * mean that the interpreter of a script (line 1, after #!) or the dynamic loader
+ * of a program is missing, "Exec format error" that a program is for another
+ * processor. So the file is read to tell them apart.
  * SPDX-License-Identifier: MIT */
 #include "program.h"
 
@@ -21,14 +22,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* What the kernel looks at to know what a file is. */
+/* The part by which the kernel recognizes a file. */
 enum { HEAD = 256 };
 typedef struct head {
     char bytes[HEAD + 1];
     size_t n;
 } head;
 
-static bool read_head(const char *path, head *h)
+static bool head_read(const char *path, head *h)
 {
     *h = (head){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -38,10 +39,11 @@ static bool read_head(const char *path, head *h)
     return n >= 0;
 }
 
-/* ---- scripts ---------------------------------------------------------------------------------------------- */
+/* ---- scripts ---------------------------------------------------------------------- */
 
-/* The first word after #!, as the kernel takes it: a carriage return is part of it. false: no script. */
-static bool read_interpreter(const head *h, char name[HEAD])
+/* The first word after #!; as for the kernel, a carriage return is part of it.
+ * false: the file is not a script. */
+static bool head_read_interpreter(const head *h, char name[HEAD])
 {
     if (h->n < 2 || h->bytes[0] != '#' || h->bytes[1] != '!') return false;
     const char *s = h->bytes + 2;
@@ -50,11 +52,12 @@ static bool read_interpreter(const head *h, char name[HEAD])
     return true;
 }
 
-/* 0, or the status after a message: line 1 names what cannot be executed. */
+/* 0, or the status with ds_error: line 1 names an interpreter that cannot be
+ * executed. */
 static int check_interpreter(const char *name, const head *h)
 {
     char word[HEAD];
-    if (!read_interpreter(h, word)) return 0;
+    if (!head_read_interpreter(h, word)) return 0;
     size_t n = strlen(word);
     if (!n) {
         dsi_fail(DS_EINVAL, "%s: its line 1 has no interpreter after #!", name);
@@ -79,21 +82,21 @@ static int check_interpreter(const char *name, const head *h)
     return status;
 }
 
-/* ---- binary files ----------------------------------------------------------------------------------------- */
+/* ---- binary files ------------------------------------------------------------------ */
 
 static bool is_elf(const head *h)
 {
     return h->n >= sizeof(Elf64_Ehdr) && !memcmp(h->bytes, ELFMAG, SELFMAG);
 }
 
-/* A zero byte before the first line ends: no shell would take that for a script. */
+/* A zero byte before the end of the first line: not a script for any shell. */
 static bool is_binary(const head *h)
 {
     const char *newline = memchr(h->bytes, '\n', h->n);
     return memchr(h->bytes, 0, newline ? (size_t)(newline - h->bytes) : h->n) != NULL;
 }
 
-/* Of this processor's byte order; the names are those of uname -m. */
+/* As uname -m prints it; the header has this machine's byte order. */
 static const char *machine_name(const head *h)
 {
     static const struct {
@@ -110,8 +113,8 @@ static const char *machine_name(const head *h)
     return "another kind of machine";
 }
 
-/* The dynamic loader that a program of 64 bits asks for. */
-static bool read_loader(const char *path, char name[HEAD])
+/* The dynamic loader that a 64-bit program names. */
+static bool elf_read_loader(const char *path, char name[HEAD])
 {
     Elf64_Ehdr elf;
     Elf64_Phdr part;
@@ -126,11 +129,11 @@ static bool read_loader(const char *path, char name[HEAD])
     }
     ssize_t n = found ? pread(fd, name, HEAD - 1, (off_t)part.p_offset) : 0;
     close(fd);
-    name[n > 0 ? n : 0] = 0; /* the name has its own zero byte */
+    name[n > 0 ? n : 0] = 0; /* the name ends with a zero byte */
     return n > 0;
 }
 
-/* ---- why it cannot be executed ---------------------------------------------------------------------------- */
+/* ---- why it cannot be executed ------------------------------------------------------ */
 
 static bool is_program(const char *path)
 {
@@ -138,8 +141,8 @@ static bool is_program(const char *path)
     return stat(path, &s) == 0 && S_ISREG(s.st_mode) && access(path, X_OK) == 0;
 }
 
-/* What is at the path is no program. */
-static int refuse(const char *name, const char *path)
+/* ds_error: why the path is no program; returns the status. */
+static int program_refuse(const char *name, const char *path)
 {
     struct stat s;
     if (stat(path, &s) != 0) {
@@ -153,8 +156,7 @@ static int refuse(const char *name, const char *path)
     if (S_ISDIR(s.st_mode))
         dsi_fail(DS_EINVAL, "%s: it is a folder, not a program", name);
     else if (!S_ISREG(s.st_mode))
-        dsi_fail(DS_EINVAL, "%s: it is no file that could be executed; a program is expected",
-                 name);
+        dsi_fail(DS_EINVAL, "%s: it is not a regular file; a program is expected", name);
     else
         dsi_fail(DS_EINVAL, "%s: it is not executable; a program is expected (chmod +x %s)", name,
                  name);
@@ -163,13 +165,13 @@ static int refuse(const char *name, const char *path)
 
 static int explain_format(const char *name, const head *h)
 {
-    struct utsname here;
-    if (is_elf(h) && uname(&here) == 0 && strcmp(machine_name(h), here.machine) != 0)
+    struct utsname machine;
+    if (is_elf(h) && uname(&machine) == 0 && strcmp(machine_name(h), machine.machine) != 0)
         dsi_fail(DS_EINVAL, "%s: it is a program for %s, and this machine is %s", name,
-                 machine_name(h), here.machine);
+                 machine_name(h), machine.machine);
     else if (is_elf(h))
-        dsi_fail(DS_EINVAL, "%s: it is a damaged program, or none that can be started (file %s)",
-                 name, name);
+        dsi_fail(DS_EINVAL, "%s: it is a damaged program or not an executable (file %s)", name,
+                 name);
     else
         dsi_fail(DS_EINVAL, "%s: it is neither a program of this machine nor a script (file %s)",
                  name, name);
@@ -182,8 +184,8 @@ int program_explain(const char *name, int error)
     char *path = program_find(name, &status), loader[HEAD];
     head h;
     if (!path) return status;
-    bool readable = read_head(path, &h);
-    bool no_loader = error == ENOENT && readable && read_loader(path, loader);
+    bool readable = head_read(path, &h);
+    bool no_loader = error == ENOENT && readable && elf_read_loader(path, loader);
     dsi_free(path);
     if (error == ENOEXEC && readable) return explain_format(name, &h);
     if (no_loader)
@@ -196,7 +198,7 @@ int program_explain(const char *name, int error)
     return error == ENOENT ? STATUS_ABSENT : STATUS_UNFIT;
 }
 
-/* ---- finding and starting --------------------------------------------------------------------------------- */
+/* ---- finding and executing ---------------------------------------------------------- */
 
 char *program_on_path(const char *program)
 {
@@ -213,14 +215,13 @@ char *program_on_path(const char *program)
     }
 }
 
-/* The path as typed, or of PATH. */
-static char *look(const char *name, int *status)
+static char *program_search(const char *name, int *status)
 {
     dsi_text path = {0};
     dsi_text_add(&path, "%s%s", strchr(name, '/') ? "" : "./", name);
     if (is_program(path.s)) return path.s;
     char *found = strchr(name, '/') ? NULL : program_on_path(name);
-    if (!found) *status = refuse(name, path.s);
+    if (!found) *status = program_refuse(name, path.s);
     dsi_text_free(&path);
     return found;
 }
@@ -230,9 +231,9 @@ char *program_find(const char *name, int *status)
     head h;
     *status = STATUS_ABSENT;
     if (!*name) return dsi_refuse("the name of the program is empty");
-    char *path = look(name, status);
+    char *path = program_search(name, status);
     if (!path) return NULL;
-    *status = read_head(path, &h) ? check_interpreter(name, &h) : 0;
+    *status = head_read(path, &h) ? check_interpreter(name, &h) : 0;
     if (!*status) return path;
     dsi_free(path);
     return NULL;
@@ -246,7 +247,7 @@ void program_execute(char **argv)
     if (path) {
         execv(path, argv);
         error = errno;
-        if (error == ENOEXEC && read_head(path, &h) && !is_elf(&h) && !is_binary(&h))
+        if (error == ENOEXEC && head_read(path, &h) && !is_elf(&h) && !is_binary(&h))
             execvp(path, argv); /* by /bin/sh */
     } else if (status == STATUS_UNFIT)
         error = EACCES;

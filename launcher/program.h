@@ -1,25 +1,27 @@
-/* launcher/program.h: a program: where it is, starting it, and why that cannot be.
+/* launcher/program.h: finds a program, executes it, and explains why it cannot.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_PROGRAM_H
 #define LAUNCHER_PROGRAM_H
 
+/* As in shells. */
 enum {
-    STATUS_UNFIT = 126,
-    STATUS_ABSENT = 127
-}; /* of a program that cannot be executed, as of shells */
+    STATUS_UNFIT = 126, /* it cannot be executed */
+    STATUS_ABSENT = 127 /* it does not exist */
+};
 
-/* The path of what is executed for a program's name as typed: a name without a slash is looked for in this folder, as
- * python does, and then on PATH. NULL with the message, which begins with the name, and the status. To be freed with
- * dsi_free. */
+/* The path of the program for a name as typed (dsi_free). A name without a slash is
+ * searched in the working folder, as python does, and then on PATH. NULL with
+ * ds_error, which begins with the name, and *status. */
 char *program_find(const char *name, int *status);
 
-char *program_on_path(const char *name); /* NULL if PATH has no such executable; likewise */
+char *program_on_path(const char *name); /* NULL: not on PATH; dsi_free */
 
-/* Becomes it; returns only if it cannot, with errno. What is neither a binary file nor begins with #! is a script of
- * /bin/sh, as for every shell. */
+/* Replaces this process; returns only if that fails, with errno. A file that is
+ * neither binary nor begins with #! is a script for /bin/sh, as in shells. */
 void program_execute(char **argv);
 
-/* The message (ds_error) why `name` could not be executed, which errno's `error` says; returns the status. */
+/* Sets ds_error to why `name` could not be executed; error: the errno of the
+ * attempt. Returns the status. */
 int program_explain(const char *name, int error);
 
 #endif

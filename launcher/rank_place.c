@@ -55,7 +55,7 @@ char *rank_place_master(dsi_text *why)
     return NULL;
 }
 
-static rank_place place_of(const ds_hosts *world, int rank)
+static rank_place rank_place_of(const ds_hosts *world, int rank)
 {
     rank_place p = {.rank = rank, .local_rank = rank};
     while (p.node < world->n - 1 && p.local_rank >= world->at[p.node].n_slots)
@@ -85,7 +85,7 @@ bool rank_place_find(const ds_hosts *world, int node, rank_place *p, dsi_text *w
                      v ? v->size : "the environment", rank, size, expected);
         return false;
     }
-    *p = place_of(world, first + rank);
+    *p = rank_place_of(world, first + rank);
     if (local_rank < 0 || local_rank == p->local_rank) return true;
     char host[256] = "?";
     gethostname(host, sizeof host - 1);

@@ -54,7 +54,7 @@ static int base64_value(char c)
 }
 
 /* false: s is not base64. */
-static bool base64_decode(const char *s, dsi_text *out)
+static bool world_info_decode(const char *s, dsi_text *out)
 {
     uint32_t bits = 0;
     int have = 0;
@@ -83,7 +83,8 @@ bool host_read_slots(ds_host *host, const json_t *slots)
 bool hosts_decode(ds_hosts *h, const char *world_info)
 {
     dsi_text text = {0};
-    json_t *info = base64_decode(world_info, &text) && text.s ? json_loads(text.s, 0, NULL) : NULL,
+    json_t *info = world_info_decode(world_info, &text) && text.s ? json_loads(text.s, 0, NULL)
+                                                                  : NULL,
            *slots;
     const char *name;
     bool good = json_is_object(info);

@@ -84,7 +84,7 @@ static ds_status point_to_point(const buffers *b)
     return came == DS_OK ? ds_send(NULL, b->whole, 0) : came;
 }
 
-static ds_status run(kind k, const buffers *b)
+static ds_status bench_collective(kind k, const buffers *b)
 {
     switch (k) {
     case ALL_REDUCE:
@@ -102,7 +102,7 @@ static ds_status run(kind k, const buffers *b)
     }
 }
 
-static int ascending(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -121,12 +121,12 @@ static double time_of(const plan *p, kind k, int64_t elements)
     for (int64_t i = -p->warmups; i < p->trials && status == DS_OK; i++) {
         status = ds_barrier(NULL);
         double begun = dsi_now();
-        if (status == DS_OK) status = run(k, &b);
+        if (status == DS_OK) status = bench_collective(k, &b);
         if (i >= 0) took[i] = (dsi_now() - begun) / (k == PT2PT ? 2 : 1);
     }
     double median = -1;
     if (status == DS_OK) {
-        qsort(took, (size_t)p->trials, sizeof *took, ascending);
+        qsort(took, (size_t)p->trials, sizeof *took, compare_doubles);
         ds_tensor *slowest = ds_full(DS_F64, ds_shape(1), took[p->trials / 2]);
         status = ds_all_reduce(NULL, slowest, DS_REDUCE_MAX);
         median = status == DS_OK ? ds_item(slowest) : -1;
@@ -281,8 +281,8 @@ static ds_status bench(void *arg)
 
 /* ---- the command line ------------------------------------------------------------------------------------ */
 
-static int64_t number(struct argp_state *state, const char *option, const char *arg, int64_t low,
-                      int64_t high)
+static int64_t option_number(struct argp_state *state, const char *option, const char *arg,
+                             int64_t low, int64_t high)
 {
     char *end;
     errno = 0;
@@ -307,7 +307,7 @@ static ds_dtype dtype_of(struct argp_state *state, const char *name)
     return DS_F32;
 }
 
-static bool unit_of(struct argp_state *state, const char *name)
+static bool option_unit(struct argp_state *state, const char *name)
 {
     if (strcmp(name, "GBps") != 0 && strcmp(name, "Gbps") != 0)
         argp_error(state, "--bw_unit %s: expected Gbps or GBps", name);
@@ -319,19 +319,19 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     plan *p = state->input;
     switch (key) {
     case RANKS:
-        p->ranks = number(state, "ranks", arg, 2, 64);
+        p->ranks = option_number(state, "ranks", arg, 2, 64);
         return 0;
     case TRIALS:
-        p->trials = number(state, "trials", arg, 1, 1000000);
+        p->trials = option_number(state, "trials", arg, 1, 1000000);
         return 0;
     case WARMUPS:
-        p->warmups = number(state, "warmups", arg, 0, 1000000);
+        p->warmups = option_number(state, "warmups", arg, 0, 1000000);
         return 0;
     case MAXSIZE:
-        p->maxsize = number(state, "maxsize", arg, 0, MOST_POWER);
+        p->maxsize = option_number(state, "maxsize", arg, 0, MOST_POWER);
         return 0;
     case MINSIZE:
-        p->minsize = number(state, "minsize", arg, 0, MOST_POWER);
+        p->minsize = option_number(state, "minsize", arg, 0, MOST_POWER);
         return 0;
     case LOCAL_RANK: /* launchers append it; the communicator knows */
         return 0;
@@ -340,7 +340,7 @@ static error_t parse_number(int key, char *arg, struct argp_state *state)
     }
 }
 
-static double part_of(struct argp_state *state, const char *arg)
+static double option_fraction(struct argp_state *state, const char *arg)
 {
     char *end;
     double part = strtod(arg, &end);
@@ -380,7 +380,7 @@ static error_t parse_choice(int key, char *arg, struct argp_state *state)
     }
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t bench_parse_option(int key, char *arg, struct argp_state *state)
 {
     plan *p = state->input;
     if (key >= FIRST_KIND && key < FIRST_KIND + KINDS) {
@@ -392,7 +392,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         p->dtype = dtype_of(state, arg);
         return 0;
     case UNIT:
-        p->bytes = unit_of(state, arg);
+        p->bytes = option_unit(state, arg);
         return 0;
     case SCAN:
         p->scan = true;
@@ -404,7 +404,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "\"%s\": expected no argument", arg);
         return 0;
     case MEMORY:
-        p->memory = part_of(state, arg);
+        p->memory = option_fraction(state, arg);
         return 0;
     case ARGP_KEY_END:
         if (p->memory > 0 && p->scan)
@@ -468,7 +468,7 @@ int main(int argc, char **argv)
         {"bw-unit", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 2},
         {"local_rank", LOCAL_RANK, "N", OPTION_HIDDEN, NULL, 0},
         {0}};
-    const struct argp argp = {rows, parse, "", "Measures collectives.", NULL, NULL, NULL};
+    const struct argp argp = {rows, bench_parse_option, "", "Measures collectives.", NULL, NULL, NULL};
     plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = 2;

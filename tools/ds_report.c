@@ -46,7 +46,7 @@ typedef struct report {
 
 /* ---- the form -------------------------------------------------------------------------------------------- */
 
-static const char *mark(const report *r, bool good, const char *yes)
+static const char *report_mark(const report *r, bool good, const char *yes)
 {
     static _Thread_local char text[32];
     snprintf(text, sizeof text, "%s[%s]%s",
@@ -57,35 +57,35 @@ static const char *mark(const report *r, bool good, const char *yes)
     return text;
 }
 
-static void dots(const char *name, int columns)
+static void print_dots(const char *name, int columns)
 {
     printf("%s ", name);
     for (int i = (int)strlen(name); i < columns; i++) putchar('.');
     putchar(' ');
 }
 
-static void part(const report *r, const char *name, bool installed, bool compatible)
+static void report_part(const report *r, const char *name, bool installed, bool compatible)
 {
-    dots(name, DOTS);
-    fputs(mark(r, installed, "YES"), stdout);
+    print_dots(name, DOTS);
+    fputs(report_mark(r, installed, "YES"), stdout);
     putchar(' ');
     for (int i = installed ? 5 : 4; i < 9 + DOTS2 - 9 + 4; i++) putchar('.');
-    printf(" %s\n", mark(r, compatible, "OKAY"));
+    printf(" %s\n", report_mark(r, compatible, "OKAY"));
 }
 
-static void fact(const char *name, const char *format, ...) DS_PRINTF(2, 3);
-static void fact(const char *name, const char *format, ...)
+static void print_fact(const char *name, const char *format, ...) DS_PRINTF(2, 3);
+static void print_fact(const char *name, const char *format, ...)
 {
     va_list args;
-    dots(name, DOTS);
+    print_dots(name, DOTS);
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
     putchar('\n');
 }
 
-static void warn(report *r, const char *format, ...) DS_PRINTF(2, 3);
-static void warn(report *r, const char *format, ...)
+static void report_warn(report *r, const char *format, ...) DS_PRINTF(2, 3);
+static void report_warn(report *r, const char *format, ...)
 {
     va_list args;
     dsi_text_add(&r->warnings, "[WARNING] ");
@@ -165,7 +165,7 @@ static void report_kernels(const report *r)
     for (int i = 0; i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "kernels %s", sets[i]);
-        part(r, name, true, dsi_cpu_table_of(sets[i]) != NULL);
+        report_part(r, name, true, dsi_cpu_table_of(sets[i]) != NULL);
     }
 }
 
@@ -196,11 +196,13 @@ static void report_mpi(report *r, const char *library, const char *starter)
     const char *why = try_open(library);
     bool opened = !why, started = on_path(starter);
     snprintf(name, sizeof name, "ranks %s", library);
-    part(r, name, opened, opened && started);
+    report_part(r, name, opened, opened && started);
     if (opened && !started)
-        warn(r, "libdeepspeed_%s.so is here, but not %s, which starts its ranks", library, starter);
+        report_warn(r, "libdeepspeed_%s.so is here, but not %s, which starts its ranks", library,
+                    starter);
     if (!opened && started)
-        warn(r, "%s is here, but libdeepspeed_%s.so cannot be opened: %s", starter, library, why);
+        report_warn(r, "%s is here, but libdeepspeed_%s.so cannot be opened: %s", starter, library,
+                    why);
 }
 
 /* Optimizer states in files (zero_optimization.offload_optimizer): without it they are read by threads. */
@@ -210,7 +212,7 @@ static void report_uring(report *r)
     static const char *const function = "io_uring_queue_init";
     void *found;
     bool opened = dsi_library_open("ds_report", names, "liburing2", &function, 1, &found);
-    part(r, "files io_uring", opened, opened);
+    report_part(r, "files io_uring", opened, opened);
     ds_error_clear();
 }
 
@@ -219,19 +221,19 @@ static void report_parts(report *r)
     puts(LINE);
     puts("deepspeed.c part report");
     puts(LINE);
-    dots("part name", DOTS);
+    print_dots("part name", DOTS);
     fputs("installed ", stdout);
     for (int i = 9; i < DOTS2; i++) putchar('.');
     puts(" compatible");
     puts(LINE);
     report_kernels(r);
-    part(r, "ranks thread", true, true);
+    report_part(r, "ranks thread", true, true);
     report_mpi(r, "openmpi", "mpirun");
     report_mpi(r, "mpich", "mpiexec.hydra");
     report_uring(r);
-    part(r, "nccl", false, false);
-    part(r, "cuda memory, copies", dsi_device_built(DS_CUDA), ds_device_count(DS_CUDA) > 0);
-    part(r, "cuda kernels", false, ds_device_count(DS_CUDA) > 0);
+    report_part(r, "nccl", false, false);
+    report_part(r, "cuda memory, copies", dsi_device_built(DS_CUDA), ds_device_count(DS_CUDA) > 0);
+    report_part(r, "cuda kernels", false, ds_device_count(DS_CUDA) > 0);
     puts(LINE);
 }
 
@@ -242,14 +244,14 @@ static void report_build(void)
     char *self = local_host_program();
     char *slash = self ? strrchr(self, '/') : NULL;
     if (slash) *slash = 0;
-    fact("deepspeed.c version", "%s", DS_VERSION);
-    fact("deepspeed.c path", "%s", self ? self : "?");
+    print_fact("deepspeed.c version", "%s", DS_VERSION);
+    print_fact("deepspeed.c path", "%s", self ? self : "?");
 #if defined(__clang__)
-    fact("compiler", "%s", __VERSION__);
+    print_fact("compiler", "%s", __VERSION__);
 #else
-    fact("compiler", "gcc %s", __VERSION__);
+    print_fact("compiler", "gcc %s", __VERSION__);
 #endif
-    fact("C library", "glibc %s", gnu_get_libc_version());
+    print_fact("C library", "glibc %s", gnu_get_libc_version());
     dsi_free(self);
 }
 
@@ -258,17 +260,17 @@ static void report_processor(report *r)
     struct utsname u;
     cpu_set_t set;
     const char *isa = dsi_cpu_isa();
-    if (!uname(&u)) fact("system", "%s %s %s", u.sysname, u.release, u.machine);
-    fact("processor", "%s", value_in("/proc/cpuinfo", "model name"));
-    fact("instruction set", "%s", isa ? isa : ds_error());
-    fact("processors", "%ld, of which this shell may use %d; %d NUMA node%s",
-         sysconf(_SC_NPROCESSORS_ONLN),
-         sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set), count_nodes(),
-         count_nodes() == 1 ? "" : "s");
+    if (!uname(&u)) print_fact("system", "%s %s %s", u.sysname, u.release, u.machine);
+    print_fact("processor", "%s", value_in("/proc/cpuinfo", "model name"));
+    print_fact("instruction set", "%s", isa ? isa : ds_error());
+    print_fact("processors", "%ld, of which this shell may use %d; %d NUMA node%s",
+               sysconf(_SC_NPROCESSORS_ONLN),
+               sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set), count_nodes(),
+               count_nodes() == 1 ? "" : "s");
     double total = atof(value_in("/proc/meminfo", "MemTotal")) * 1024;
     double free_now = atof(value_in("/proc/meminfo", "MemAvailable")) * 1024;
-    fact("memory", "%.1f GB, %.1f GB of it available", total / GB, free_now / GB);
-    if (free_now < GB) warn(r, "less than 1 GB of memory is available");
+    print_fact("memory", "%.1f GB, %.1f GB of it available", total / GB, free_now / GB);
+    if (free_now < GB) report_warn(r, "less than 1 GB of memory is available");
 }
 
 static void report_limit(const char *name, int which, double unit, const char *unit_name)
@@ -276,9 +278,9 @@ static void report_limit(const char *name, int which, double unit, const char *u
     struct rlimit l;
     if (getrlimit((__rlimit_resource_t)which, &l)) return;
     if (l.rlim_cur == RLIM_INFINITY)
-        fact(name, "unlimited");
+        print_fact(name, "unlimited");
     else
-        fact(name, "%.0f%s", (double)l.rlim_cur / unit, unit_name);
+        print_fact(name, "%.0f%s", (double)l.rlim_cur / unit, unit_name);
 }
 
 static void report_limits(report *r)
@@ -287,24 +289,25 @@ static void report_limits(report *r)
     struct rlimit l;
     if (!statvfs("/dev/shm", &s)) {
         double size = (double)s.f_blocks * (double)s.f_frsize;
-        fact("/dev/shm", "%.2f GB, %.2f GB of it free", size / GB,
-             (double)s.f_bavail * (double)s.f_frsize / GB);
+        print_fact("/dev/shm", "%.2f GB, %.2f GB of it free", size / GB,
+                   (double)s.f_bavail * (double)s.f_frsize / GB);
         if (size < LEAST_SHARED_MB * MB)
-            warn(r,
-                 "/dev/shm has less than %d MB, and ranks of one machine meet there; in a "
-                 "container, "
-                 "start it with --shm-size=1g or --ipc=host",
-                 LEAST_SHARED_MB);
+            report_warn(r,
+                        "/dev/shm has less than %d MB, and ranks of one machine meet there; in a "
+                        "container, "
+                        "start it with --shm-size=1g or --ipc=host",
+                        LEAST_SHARED_MB);
     } else {
-        warn(r, "there is no /dev/shm, where ranks of one machine meet");
+        report_warn(r, "there is no /dev/shm, where ranks of one machine meet");
     }
     report_limit("locked memory", RLIMIT_MEMLOCK, 1024, " KB");
     report_limit("open files", RLIMIT_NOFILE, 1, "");
     report_limit("processes", RLIMIT_NPROC, 1, "");
     if (!getrlimit(RLIMIT_NOFILE, &l) && l.rlim_cur < LEAST_FILES)
-        warn(r, "%d open files are few for many ranks: ulimit -n %d", (int)l.rlim_cur, LEAST_FILES);
+        report_warn(r, "%d open files are few for many ranks: ulimit -n %d", (int)l.rlim_cur,
+                    LEAST_FILES);
     if (!getrlimit(RLIMIT_MEMLOCK, &l) && l.rlim_cur < LEAST_LOCKED_KB * 1024)
-        warn(
+        report_warn(
             r,
             "so little memory can be locked that fast networks will not work: ulimit -l unlimited");
 }
@@ -319,13 +322,15 @@ static const char *slurm(void)
 
 static void report_programs(void)
 {
-    fact("Open MPI", "%s", on_path("mpirun") ? line_of("mpirun --version 2>&1", "MPI") : "none");
-    fact("MPICH", "%s",
-         on_path("mpiexec.hydra") ? line_of("mpiexec.hydra --version 2>&1", "Version:") : "none");
-    fact("Slurm", "%s", slurm());
-    fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
-         on_path("ssh") ? "here" : "none");
-    fact("NCCL", "none in this build");
+    print_fact("Open MPI", "%s",
+               on_path("mpirun") ? line_of("mpirun --version 2>&1", "MPI") : "none");
+    print_fact("MPICH", "%s",
+               on_path("mpiexec.hydra") ? line_of("mpiexec.hydra --version 2>&1", "Version:")
+                                        : "none");
+    print_fact("Slurm", "%s", slurm());
+    print_fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
+               on_path("ssh") ? "here" : "none");
+    print_fact("NCCL", "none in this build");
 }
 
 /* As this build sees them; and the driver's version, which its own command knows. */
@@ -334,18 +339,19 @@ static void report_gpus(report *r)
     char text[200];
     int n = ds_device_count(DS_CUDA);
     const char *smi = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1";
-    fact("NVIDIA driver", "%s", on_path("nvidia-smi") ? line_of(smi, NULL) : "none");
-    if (!n) fact("GPUs", "none: %s", dsi_device_why_none(DS_CUDA));
+    print_fact("NVIDIA driver", "%s", on_path("nvidia-smi") ? line_of(smi, NULL) : "none");
+    if (!n) print_fact("GPUs", "none: %s", dsi_device_why_none(DS_CUDA));
     for (int i = 0; i < n; i++) {
         ds_device gpu = {DS_CUDA, i};
         bool known = dsi_device_describe(gpu, text, sizeof text) == DS_OK;
-        fact(ds_device_name(gpu), "%s", known ? text : ds_error());
+        print_fact(ds_device_name(gpu), "%s", known ? text : ds_error());
         ds_error_clear();
     }
-    if (n) warn(r, "this version trains on the CPU: it has no kernels for GPUs (docs/gpu.md)");
+    if (n)
+        report_warn(r, "this version trains on the CPU: it has no kernels for GPUs (docs/gpu.md)");
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t report_parse_option(int key, char *arg, struct argp_state *state)
 {
     report *r = state->input;
     if (key == 'o') r->hide_parts = true;
@@ -362,8 +368,9 @@ int main(int argc, char **argv)
         {"hide_errors_and_warnings", 'w', NULL, 0, "Leave out warnings", 0},
         {"hide-errors-and-warnings", 'w', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {0}};
-    const struct argp argp = {options, parse, "",  "Says what this build and this machine can do.",
-                              NULL,    NULL,  NULL};
+    const struct argp argp = {
+        options, report_parse_option, "",  "Says what this build and this machine can do.",
+        NULL,    NULL,         NULL};
     report r = {.colors = isatty(STDOUT_FILENO) == 1};
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = 2;

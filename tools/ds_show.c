@@ -79,7 +79,7 @@ typedef struct Sum {
         return value; \
     }
 
-static double element(ds_dtype dtype, const char *p)
+static double element_value(ds_dtype dtype, const char *p)
 {
     switch (dtype) {
     case DS_F32:
@@ -108,14 +108,14 @@ static void add_elements(void *arg, const void *data, size_t bytes)
     Sum *s = arg;
     size_t size = ds_dtype_size(s->dtype);
     for (size_t i = 0; i < bytes && !(s->only_first && s->n >= FIRST); i += size) {
-        double x = element(s->dtype, (const char *)data + i);
+        double x = element_value(s->dtype, (const char *)data + i);
         if (s->n < FIRST) s->first[s->n] = x;
         s->sum += x;
         s->n++;
     }
 }
 
-static ds_status add_tensor(Show *s, const ds_value *v)
+static ds_status show_add_tensor(Show *s, const ds_value *v)
 {
     Sum sum = {.dtype = dsi_value_dtype(v), .only_first = s->no_sums};
     ds_dims shape = dsi_value_shape(v);
@@ -208,7 +208,7 @@ static void add_repr(dsi_text *t, const ds_value *v, int depth)
 }
 
 /* torch.Size([4, 5]), a complex number, a set: one thing to who reads it. */
-static bool is_whole(const ds_value *v)
+static bool is_whole_number(const ds_value *v)
 {
     ds_value_kind kind = ds_value_kind_of(v);
     return kind == DS_VALUE_SET ||
@@ -218,7 +218,7 @@ static bool is_whole(const ds_value *v)
 static bool add_whole(Show *s, const ds_value *v)
 {
     bool size = !strcmp(ds_value_class(v), "Size");
-    if (!is_whole(v)) return false;
+    if (!is_whole_number(v)) return false;
     dsi_text text = {0}, json = {0};
     add_repr(&text, v, 0);
     if (size) dsi_text_add(&json, "torch.Size([%.*s])", (int)text.n - 2, text.s + 1);
@@ -257,7 +257,7 @@ static ds_status add_leaf(Show *s, const ds_value *v, const char *path, int inde
     text_add_json(&s->out, path);
     dsi_text_add(&s->out, ", ");
     if (ds_value_kind_of(v) == DS_VALUE_TENSOR)
-        status = add_tensor(s, v);
+        status = show_add_tensor(s, v);
     else if (!add_whole(s, v))
         add_plain(s, v);
     dsi_text_add(&s->out, "}");
@@ -293,7 +293,7 @@ static ds_status add_contents(Show *s, const ds_value *v, dsi_text *path, int in
     ds_status status = DS_OK;
     if (ds_value_kind_of(v) == DS_VALUE_OBJECT) add_object(s, v, path->s ? path->s : "", indent);
     if (ds_value_kind_of(v) == DS_VALUE_OBJECT && !ds_value_len(v)) return DS_OK;
-    if (!is_parent(v) || !ds_value_len(v) || is_whole(v))
+    if (!is_parent(v) || !ds_value_len(v) || is_whole_number(v))
         return add_leaf(s, v, path->s ? path->s : "", indent);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(v); i++) {
         size_t n = path->n;
@@ -404,7 +404,7 @@ static ds_status show_folder(Show *s)
     return status;
 }
 
-static ds_status show(Show *s)
+static ds_status show_path(Show *s)
 {
     struct stat st;
     if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) return show_folder(s);
@@ -423,7 +423,7 @@ static ds_status show(Show *s)
 
 enum { NO_SUMS = 256, OBJECTS };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t show_parse_option(int key, char *arg, struct argp_state *state)
 {
     Show *s = state->input;
     if (key == NO_SUMS) s->no_sums = true;
@@ -452,7 +452,7 @@ int main(int argc, char **argv)
         {0}};
     const struct argp argp = {
         options,
-        parse,
+        show_parse_option,
         "FILE|FOLDER",
         "Lists what a .pth, .safetensors or checkpoint folder holds, as JSON, executing nothing.\v"
         "FILE may be an index of shards too. The status is 2 where something cannot be read.",
@@ -463,7 +463,7 @@ int main(int argc, char **argv)
     argp_program_version = "ds_show (deepspeed.c) " DS_VERSION;
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &s)) return 2;
-    ds_status status = show(&s);
+    ds_status status = show_path(&s);
     if (status != DS_OK) fprintf(stderr, "ds_show: %s\n", ds_error());
     bool bad = status == DS_OK && (fputs(s.out.s, stdout) < 0 || fflush(stdout) != 0);
     if (bad) perror("ds_show: stdout");

@@ -11,6 +11,7 @@
 #include "hosts.h"
 #include "output.h"
 #include "select.h"
+#include "signals.h"
 
 #include "base/mem.h"
 
@@ -22,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,13 +43,11 @@ typedef struct command {
     char **words;
 } command;
 
-static void become_ssh(const command *c, const char *host, const int *out, const int *err)
+static void remote_exec(const command *c, const char *host, const int *out, const int *err)
 {
     argv_list argv = {0};
-    sigset_t none;
     int null = open("/dev/null", O_RDONLY);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    signals_unblock();
     argv_add_words(&argv, "ssh", "-oBatchMode=yes");
     argv_add(&argv, "-oConnectTimeout=%d", CONNECT_S);
     if (c->port) argv_add(&argv, "-p%d", c->port);
@@ -63,7 +61,7 @@ static void become_ssh(const command *c, const char *host, const int *out, const
     _exit(255);
 }
 
-static bool start(remote *r, const command *c, const char *host)
+static bool remote_start(remote *r, const command *c, const char *host)
 {
     int out[2], err[2];
     *r = (remote){.fd = {-1, -1}, .code = 255};
@@ -74,7 +72,7 @@ static bool start(remote *r, const command *c, const char *host)
         return false;
     }
     r->process = fork();
-    if (r->process == 0) become_ssh(c, host, out, err);
+    if (r->process == 0) remote_exec(c, host, out, err);
     close(out[1]);
     close(err[1]);
     r->fd[0] = out[0];
@@ -85,17 +83,17 @@ static bool start(remote *r, const command *c, const char *host)
     return false;
 }
 
-static void note_ends(remote *r, int n)
+static void remotes_reap(remote *r, int n)
 {
     for (int i = 0; i < n; i++) {
         int status;
         if (!r[i].process || waitpid(r[i].process, &status, WNOHANG) != r[i].process) continue;
         r[i].process = 0;
-        r[i].code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        r[i].code = signals_exit_status(status);
     }
 }
 
-static void take(remote *r, int host, int stream, output *o)
+static void remote_read(remote *r, int host, int stream, output *o)
 {
     char bytes[1 << 16];
     ssize_t n = read(r->fd[stream], bytes, sizeof bytes);
@@ -109,10 +107,9 @@ static void take(remote *r, int host, int stream, output *o)
 }
 
 /* Until all have ended, and all that they said is taken. */
-static void pass_output(remote *r, int n, output *o, int ends)
+static void remotes_pass_output(remote *r, int n, output *o, int ends)
 {
     struct pollfd *p = dsi_alloc((size_t)(2 * n + 3) * sizeof *p);
-    struct signalfd_siginfo info;
     for (;;) {
         bool open = false, ended = false, full = output_full(o);
         for (int i = 0; i < 2 * n; i++) {
@@ -126,25 +123,15 @@ static void pass_output(remote *r, int n, output *o, int ends)
         output_poll(o, p + 2 * n + 1);
         poll(p, (nfds_t)(2 * n + 3), ended && !full ? 0 : -1);
         output_write(o);
-        if (read(ends, &info, sizeof info) == sizeof info) note_ends(r, n);
+        if (signals_read(ends)) remotes_reap(r, n);
         for (int i = 0; i < 2 * n; i++)
             if (p[i].fd >= 0 && (p[i].revents || !r[i / 2].process))
-                take(&r[i / 2], i / 2, i % 2, o);
+                remote_read(&r[i / 2], i / 2, i % 2, o);
     }
     dsi_free(p);
 }
 
-static int watch_ends(void)
-{
-    sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGCHLD);
-    signal(SIGCHLD, SIG_DFL);
-    sigprocmask(SIG_BLOCK, &mask, NULL);
-    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-static int run(const command *c, const ds_hosts *h)
+static int run_command(const command *c, const ds_hosts *h)
 {
     remote *r = dsi_alloc((size_t)h->n * sizeof *r);
     char **prefix = dsi_alloc((size_t)h->n * sizeof *prefix);
@@ -154,11 +141,11 @@ static int run(const command *c, const ds_hosts *h)
         prefix[i] = t.s;
     }
     output *o = output_new(h->n, (const char *const *)prefix);
-    int ends = watch_ends();
+    int ends = signals_open((int[]){SIGCHLD, 0}, NULL);
     for (int i = 0; i < h->n; i++)
-        if (!start(&r[i], c, h->at[i].name))
+        if (!remote_start(&r[i], c, h->at[i].name))
             fprintf(stderr, "ds_ssh: %s: %s\n", h->at[i].name, strerror(errno));
-    pass_output(r, h->n, o, ends);
+    remotes_pass_output(r, h->n, o, ends);
     close(ends);
     output_finish(o, PATIENCE_S);
     bool lost = output_error(o);
@@ -173,7 +160,7 @@ static int run(const command *c, const ds_hosts *h)
     return status;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t ssh_parse_option(int key, char *arg, struct argp_state *state)
 {
     command *c = state->input;
     char *end;
@@ -216,7 +203,8 @@ int main(int argc, char **argv)
         {"ssh-port", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {0}};
     const struct argp argp = {
-        rows, parse, "COMMAND [ARGUMENT...]", "Runs COMMAND on all hosts.", NULL, NULL, NULL};
+        rows, ssh_parse_option, "COMMAND [ARGUMENT...]", "Runs COMMAND on all hosts.", NULL, NULL,
+        NULL};
     command c = {.hostfile = DEFAULT_HOSTFILE};
     ds_hosts h = {0};
     argp_program_version = "deepspeed.c " DS_VERSION;
@@ -224,7 +212,7 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c)) return STATUS_WRONG;
     int status = STATUS_WRONG;
     if (hosts_read(&h, c.hostfile) == DS_OK && select_hosts(&h, c.include, c.exclude) == DS_OK)
-        status = run(&c, &h);
+        status = run_command(&c, &h);
     else
         fprintf(stderr, "ds_ssh: %s\n", ds_error());
     hosts_free(&h);

@@ -168,7 +168,7 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 
 /* ---- the dict -------------------------------------------------------------------------------------------- */
 
-static ds_status add_tensor(Export *e, const char *name, ds_value *v)
+static ds_status export_add_tensor(Export *e, const char *name, ds_value *v)
 {
     const dsi_load_param *p = dsi_load_find_param(&e->l, name);
     const ds_value *frozen = ds_value_find(e->l.model, "frozen_param_shapes");
@@ -197,7 +197,7 @@ static ds_status add_shared(Export *e, const ds_value *shared)
 }
 
 /* layer_L_expert_E_...: DeepSpeed keeps experts in files of their own, in the dtype of the model. */
-static ds_status add_experts(Export *e)
+static ds_status export_add_experts(Export *e)
 {
     glob_t files = {0};
     ds_status status = DS_OK;
@@ -218,7 +218,7 @@ static ds_status add_experts(Export *e)
     return status;
 }
 
-static ds_status make_dict(Export *e)
+static ds_status export_make_dict(Export *e)
 {
     const ds_value *module = ds_value_get(e->l.model, "module"),
                    *shared = ds_value_get(e->l.model, "shared_params");
@@ -227,13 +227,13 @@ static ds_status make_dict(Export *e)
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(module); i++) {
         const char *name = ds_value_text(ds_value_key_at(module, i));
         if (name && !ds_value_get(shared, name))
-            status = add_tensor(e, name, ds_value_at(module, i));
+            status = export_add_tensor(e, name, ds_value_at(module, i));
     }
     for (int i = 0; status == DS_OK && i < e->l.params.n; i++)
         if (!ds_value_get(e->dict, e->l.params.at[i].name))
             status = add_trained(e, e->l.params.at[i].name, e->l.params.at[i].value);
     if (status == DS_OK) status = add_shared(e, shared);
-    return status == DS_OK ? add_experts(e) : status;
+    return status == DS_OK ? export_add_experts(e) : status;
 }
 
 /* ---- what was found -------------------------------------------------------------------------------------- */
@@ -295,7 +295,7 @@ static bool is_file_name(const char *out)
 }
 
 /* The checkpoint's folder, to be freed; NULL with the message. */
-static char *find_folder(const Options *o)
+static char *find_tag_folder(const Options *o)
 {
     if (!dsi_is_folder(o->dir)) return dsi_refuse("Directory '%s' doesn't exist", o->dir);
     char *latest = dsi_path_in(o->dir, "latest"),
@@ -319,7 +319,7 @@ static char *find_folder(const Options *o)
     return folder;
 }
 
-static ds_status write_out(const Export *e)
+static ds_status export_write(const Export *e)
 {
     const Options *o = e->o;
     if (is_file_name(o->out)) return dsi_save_dict_sharded(e->dict, o->out, o->most);
@@ -332,7 +332,7 @@ static ds_status write_out(const Export *e)
 
 /* Where the model file has the optimizer too, weights can do without it: it may have groups of parameters that
  * nothing names. */
-static ds_status load(Export *e, const char *folder)
+static ds_status export_load(Export *e, const char *folder)
 {
     dsi_load_reader reader = {.ranks = 1, .optimizer = true};
     ds_status status = dsi_load_verify(folder, 0, 1);
@@ -347,26 +347,26 @@ static ds_status load(Export *e, const char *folder)
     return dsi_load_files(&e->l, folder, &reader);
 }
 
-static ds_status convert(Export *e, const char *folder)
+static ds_status export_folder(Export *e, const char *folder)
 {
     printf("Processing zero checkpoint '%s'\n", folder);
     fflush(stdout);
-    ds_status status = load(e, folder);
+    ds_status status = export_load(e, folder);
     if (status == DS_OK) status = check_shards(e);
     if (status != DS_OK) return status;
     say_what(e);
-    status = make_dict(e);
+    status = export_make_dict(e);
     if (status == DS_OK) say_counts(e);
-    return status == DS_OK ? write_out(e) : status;
+    return status == DS_OK ? export_write(e) : status;
 }
 
-static ds_status run(const Options *o)
+static ds_status run_export(const Options *o)
 {
     Export e = {.o = o};
-    char *folder = find_folder(o);
+    char *folder = find_tag_folder(o);
     if (!folder) return ds_error_status();
     ds_scope *scope = ds_scope_open();
-    ds_status status = convert(&e, folder);
+    ds_status status = export_folder(&e, folder);
     ds_value_free(e.dict);
     for (int i = 0; i < e.origins.n; i++) {
         dsi_list_free(&e.origins.at[i]->parts);
@@ -400,7 +400,7 @@ static int64_t parse_bytes(const char *text)
 
 enum { MAX_SHARD = 256, SAFE, NO_FROZEN };
 
-static error_t parse(int key, char *arg, struct argp_state *state)
+static error_t export_parse_option(int key, char *arg, struct argp_state *state)
 {
     Options *o = state->input;
     switch (key) {
@@ -449,7 +449,7 @@ int main(int argc, char **argv)
         {0}};
     const struct argp argp = {
         options,
-        parse,
+        export_parse_option,
         "CHECKPOINT_DIR OUT",
         "Puts the float32 weights of a checkpoint together, of deepspeed.c or DeepSpeed, any stage "
         "and number of "
@@ -461,7 +461,7 @@ int main(int argc, char **argv)
     argp_program_version = "zero_to_fp32 (deepspeed.c) " DS_VERSION;
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
-    if (run(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (run_export(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
     fflush(stdout);
     fprintf(stderr, "zero_to_fp32: %s\n", ds_error());
     return EXIT_FAILURE;

@@ -57,7 +57,8 @@ static void gather_warn(gathering *g, const channel *c)
 
 /* ---- listening ---------------------------------------------------------------- */
 
-static int listen_at(const struct addrinfo *a)
+/* A listening socket, or -1 with errno. */
+static int gather_listen_at(const struct addrinfo *a)
 {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
@@ -83,10 +84,10 @@ static bool gather_listen(gathering *g)
         fprintf(stderr, "deepspeed: --master_addr %s: %s\n", g->s->address, gai_strerror(wrong));
         return false;
     }
-    g->listener = listen_at(list);
+    g->listener = gather_listen_at(list);
     freeaddrinfo(list);
     if (g->listener < 0 && errno == EADDRNOTAVAIL && !getaddrinfo(NULL, port, &hints, &list)) {
-        g->listener = listen_at(list);
+        g->listener = gather_listen_at(list);
         freeaddrinfo(list);
     }
     if (g->listener >= 0) return true;

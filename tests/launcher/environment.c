@@ -41,11 +41,11 @@ static void lines(void **state)
     argv_list_free(&w);
     REFUSES("A=1\nB\n", "env:2: a line without =: expected NAME=VALUE");
     REFUSES("export A=1",
-            "env:1: what stands before = is no name of a variable: expected NAME=VALUE");
-    REFUSES("=1", "env:1: what stands before = is no name of a variable: expected NAME=VALUE");
-    REFUSES("1A=1", "env:1: what stands before = is no name of a variable: expected NAME=VALUE");
+            "env:1: the text before = is no variable name: expected NAME=VALUE");
+    REFUSES("=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
+    REFUSES("1A=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
     REFUSES("A=x\0y", "env:1: a zero byte, which no variable can hold");
-    REFUSES("A\0=xy", "env:1: what stands before = is no name of a variable: expected NAME=VALUE");
+    REFUSES("A\0=xy", "env:1: the text before = is no variable name: expected NAME=VALUE");
 }
 
 /* The value of a variable in what --dry_run prints; frees d. */

@@ -112,7 +112,7 @@ static void not_there(void **state)
     REFUSED("./text/x", STATUS_ABSENT, "there is no such program");
     REFUSED("text", STATUS_UNFIT, "text: it is not executable");
     mkfifo("pipe", 0700);
-    REFUSED("./pipe", STATUS_UNFIT, "it is no file that could be executed");
+    REFUSED("./pipe", STATUS_UNFIT, "it is not a regular file");
 }
 
 static void interpreters(void **state)
