@@ -1,8 +1,9 @@
 /* launcher/announce.c: DeepSpeed's lines of what is known before the start.
  *
- * They have the form of DeepSpeed's logger and go to stdout. DeepSpeed prints all
- * of them on each node; here a line that is the same on all nodes is printed
- * once, and others begin with the host's name, as pdsh would print them.
+ * They have the form of DeepSpeed's logger and go to stdout. DeepSpeed prints
+ * all of them on each node; here a line that is the same on all nodes is
+ * printed once, and others begin with the host's name, as pdsh would print
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 #include "info.h"
@@ -15,7 +16,8 @@
 #define ANNOUNCE(host, ...) announce_line(host, __LINE__, __VA_ARGS__)
 static void announce_line(const char *host, int line, const char *format, ...) DS_PRINTF(3, 4);
 
-/* "worker-0: [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce] text" */
+/* "worker-0: [2026-11-21 12:05:41,123] [INFO] [announce.c:30:plan_announce]
+ * text" */
 static void announce_line(const char *host, int line, const char *format, ...)
 {
     va_list args;
@@ -60,6 +62,8 @@ static const char *node_prefix(const launch_plan *p, int node)
     return p->n_hosts > 1 ? p->hosts[node].name : NULL;
 }
 
+/* Not where the user has hidden all GPUs: ranks leave the variable as it is
+ * then. */
 static void announce_devices(const launch_plan *p, int node)
 {
     const ds_host *h = &p->hosts[node];
@@ -70,6 +74,7 @@ static void announce_devices(const launch_plan *p, int node)
     dsi_text_free(&devices);
 }
 
+/* With several hosts only. */
 static void announce_workers(const launch_plan *p)
 {
     dsi_text names = {0};

@@ -1,10 +1,10 @@
 /* launcher/args.c: the command line of deepspeed: one row for each option.
  *
  * Options have DeepSpeed's names, with underscores or hyphens, and those of
- * torch.distributed.launch. The first word that is no option is the program; what
- * follows is the program's. Options of DeepSpeed that mean nothing for compiled
- * programs are rows too, each with the reason why it is refused, so that nobody
- * believes that they had an effect.
+ * torch.distributed.launch. The first word that is no option is the program;
+ * what follows is the program's. Options of DeepSpeed that mean nothing for
+ * compiled programs are rows too, each with the reason why it is refused, so
+ * that nobody believes that they had an effect.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "hosts.h"
@@ -164,6 +164,7 @@ static int64_t option_read_number(struct argp_state *state, const option_row *f,
     return n;
 }
 
+/* An empty TEXT counts as not given, unless `low` forbids that. */
 static void option_apply(const option_row *f, char *arg, struct argp_state *state)
 {
     char *field = (char *)state->input + f->at;
@@ -248,6 +249,8 @@ static void options_check(options *o, struct argp_state *state)
     if (!o->world_size) o->world_size = 1;
 }
 
+/* The first argument that is no option ends the parsing: the rest belongs to
+ * the program. */
 static error_t options_parse(int key, char *arg, struct argp_state *state)
 {
     options *o = state->input;
@@ -292,6 +295,7 @@ static void options_fill_argp(struct argp_option *row, char *names)
     }
 }
 
+/* argp_parse exits on a mistake, so there is nothing to return. */
 void args_read(options *o, int argc, char **argv)
 {
     *o = (options){.num_nodes = -1,
@@ -335,6 +339,7 @@ int options_ranks_per_node(const options *o)
 
 int options_nodes(const options *o) { return o->num_nodes > 0 ? o->num_nodes : o->nnodes; }
 
+/* --quiet or a --log_level above info. */
 bool options_silent(const options *o)
 {
     return o->quiet || (strcmp(o->log_level, "debug") != 0 && strcmp(o->log_level, "info") != 0);

@@ -53,8 +53,8 @@ typedef struct options {
     bool json;
 } options;
 
-/* Fills o. Exits, as argp does, after --help and --version, and with STATUS_WRONG
- * after a message on stderr about a mistake. */
+/* Fills o. Exits, as argp does, after --help and --version, and with
+ * STATUS_WRONG after a message on stderr about a mistake. */
 void args_read(options *o, int argc, char **argv);
 
 /* Ranks on each node, from whichever option says it; -1: none does. */

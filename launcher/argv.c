@@ -1,5 +1,5 @@
-/* launcher/argv.c: argument vectors; words split and quoted as a shell does, and
- * as JSON.
+/* launcher/argv.c: argument vectors; words split and quoted as a shell does,
+ * and as JSON.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 
@@ -63,7 +63,8 @@ void argv_free(char **argv)
 
 /* ---- shell words ---------------------------------------------------------------- */
 
-/* Reads one word from *at, which is moved past it. false: a quote is not closed. */
+/* Reads one word from *at, which is moved past it. false: a quote is not
+ * closed. */
 static bool argv_split_word(dsi_text *word, const char **at)
 {
     const char *s = *at;

@@ -1,9 +1,9 @@
 /* launcher/cores.c: the processors that a rank runs on.
  *
  * Three short files of /sys have all that is needed. hwloc looks at caches and
- * devices too, which takes longer than the whole start of a rank. Memory needs no
- * binding: Linux puts a page on the node of the thread that first touches it, and
- * numactl -m, which DeepSpeed uses, is forbidden in many containers.
+ * devices too, which takes longer than the whole start of a rank. Memory needs
+ * no binding: Linux puts a page on the node of the thread that first touches
+ * it, and numactl -m, which DeepSpeed uses, is forbidden in many containers.
  * SPDX-License-Identifier: MIT */
 #include "cores.h"
 
@@ -77,7 +77,8 @@ static bool cores_read_file(const char *path, cores *c)
     return good;
 }
 
-/* Is cpu the first one of its core that this process may use? (Hyper-threading.) */
+/* Is cpu the first one of its core that this process may use?
+ * (Hyper-threading.) */
 static bool is_first_of_core(int cpu, const cpu_set_t *may)
 {
     char path[100];
@@ -114,6 +115,8 @@ static void cores_add_node(cores *c, const cores *of_node, cpu_set_t *may, int *
     (*node)[(*n_nodes)++] = c->n - before;
 }
 
+/* Walks /sys/devices/system/node. Processors that share a physical core
+ * (hyper-threading) count once. */
 void cores_of_machine(cores *c, int **node, int *n_nodes)
 {
     cpu_set_t *may = allowed_processors();
@@ -138,6 +141,8 @@ void cores_of_machine(cores *c, int **node, int *n_nodes)
     dsi_free(may);
 }
 
+/* With several nodes and a number of ranks that is a multiple of theirs, the
+ * smallest node decides the size of a share. */
 bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, cores *share)
 {
     int each = all->n / n, begin = each * r;
@@ -156,6 +161,7 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
     return true;
 }
 
+/* Threads that the program starts later inherit the binding. */
 bool cores_bind(const char *list, int r, int n, dsi_text *why)
 {
     cores all, share;

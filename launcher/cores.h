@@ -17,17 +17,19 @@ void cores_free(cores *c);
 /* Reads "0,2-5": numbers and ranges, ascending, none twice. false with `why`. */
 bool cores_parse(const char *list, cores *c, dsi_text *why);
 
-/* One processor of each physical core that this process may use, NUMA node after
- * NUMA node. (*node)[k]: how many of them belong to the k-th node (dsi_free). */
+/* One processor of each physical core that this process may use, NUMA node
+ * after NUMA node. (*node)[k]: how many of them belong to the k-th node
+ * (dsi_free). */
 void cores_of_machine(cores *c, int **node, int *n_nodes);
 
-/* The share of local rank r of n. Each gets the same number; if n is a multiple of
- * the number of nodes, no share spans two. false: fewer processors than ranks. */
+/* The share of local rank r of n. Each gets the same number; if n is a multiple
+ * of the number of nodes, no share spans two. false: fewer processors than
+ * ranks. */
 bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, cores *share);
 
-/* Binds this process to the share of local rank r of n, and sets OMP_NUM_THREADS to
- * the number of processors. list: as for cores_parse; NULL: all of the machine.
- * false with `why`. */
+/* Binds this process to the share of local rank r of n, and sets
+ * OMP_NUM_THREADS to the number of processors. list: as for cores_parse; NULL:
+ * all of the machine. false with `why`. */
 bool cores_bind(const char *list, int r, int n, dsi_text *why);
 
 #endif

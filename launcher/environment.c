@@ -1,8 +1,8 @@
 /* launcher/environment.c: the variables that ranks on other machines get.
  *
- * Variables of this process are selected by the beginning of their names. Lines of
- * .deepspeed_env are NAME=VALUE: the value is all that follows the first =, byte
- * for byte; nothing in it is expanded, and quotes are part of it.
+ * Variables of this process are selected by the beginning of their names. Lines
+ * of .deepspeed_env are NAME=VALUE: the value is all that follows the first =,
+ * byte for byte; nothing in it is expanded, and quotes are part of it.
  * SPDX-License-Identifier: MIT */
 #include "environment.h"
 
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* DeepSpeed's (MLFLOW, PYTHON, MV2, UCX; with GPUs NCCL, LD_LIBRARY, PATH), ours,
- * and those of the MPIs, of their networks, and of numeric libraries. */
+/* DeepSpeed's (MLFLOW, PYTHON, MV2, UCX; with GPUs NCCL, LD_LIBRARY, PATH),
+ * ours, and those of the MPIs, of their networks, and of numeric libraries. */
 static const char *const forwarded[] = {
     "NCCL",   "UCX", "DS_",  "CUDA_", "OMP_", "OMPI_MCA_", "MLFLOW",     "PYTHON", "MV2",
     "MPICH_", "FI_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_LIBRARY", "PATH"};
@@ -30,6 +30,8 @@ static bool variable_has_name(const char *entry, const char *name, size_t length
     return !strncmp(entry, name, length) && entry[length] == '=';
 }
 
+/* A variable that is there already is replaced where it is, so that the order
+ * of the rest stays. */
 static void environment_set_bytes(argv_list *w, const char *name, size_t length, const char *value,
                                   size_t bytes)
 {
@@ -66,6 +68,7 @@ static bool is_among(const char *entry, const char *const *names, size_t n)
     return false;
 }
 
+/* entry: NAME=VALUE of this process. */
 static bool is_forwarded(const char *entry)
 {
     if (is_among(entry, withheld, sizeof withheld / sizeof *withheld)) return false;
@@ -129,6 +132,9 @@ static ds_status environment_read_file(argv_list *w, const char *path)
     return status;
 }
 
+/* DS_ENV_FILE may be an absolute path; else its name, or .deepspeed_env, is
+ * looked for in the home folder and then in the working folder, and both are
+ * read. A file named by DS_ENV_FILE must exist in one of them. */
 static ds_status environment_read_files(argv_list *w)
 {
     const char *named = getenv("DS_ENV_FILE"), *home = getenv("HOME");

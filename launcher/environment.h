@@ -6,9 +6,9 @@
 #include "argv.h"
 
 /* Adds the variables of this process that are forwarded (environment.c has the
- * list), then those of .deepspeed_env (or DS_ENV_FILE) in the home folder and in
- * the working folder. A later value replaces an earlier one. Messages name file
- * and line. */
+ * list), then those of .deepspeed_env (or DS_ENV_FILE) in the home folder and
+ * in the working folder. A later value replaces an earlier one. Messages name
+ * file and line. */
 ds_status environment_collect(argv_list *w);
 /* Adds those of one such file, whose content is text. */
 ds_status environment_parse(argv_list *w, const char *path, const char *text, size_t bytes);

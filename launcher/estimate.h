@@ -5,8 +5,8 @@
 
 #include <deepspeed/engine.h>
 
-/* Prints the memory that each rank will need, as a table or as JSON; returns the
- * exit status. */
+/* Prints the memory that each rank will need, as a table or as JSON; returns
+ * the exit status. */
 int estimate_memory(const ds_estimate_opts *opts, bool json);
 
 #endif

@@ -124,6 +124,8 @@ static ds_status hosts_parse_line(ds_hosts *h, file_line at, const char *line, s
                : refuse_line(at, line, n, "a name that is not UTF-8");
 }
 
+/* Lines end with \n, \r\n or \r. A byte order mark at the beginning is
+ * skipped. */
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes)
 {
     file_line at = {path, 0};
@@ -177,9 +179,9 @@ static bool read_digits(const char **s, int64_t *n, int *digits)
     return *digits > 0;
 }
 
-/* Adds a host for each name that item[0..n-1] denotes, after prefix: the text up
- * to the first bracket, each number in the bracket, and the rest expanded in the
- * same way (at most MOST_BRACKETS deep). */
+/* Adds a host for each name that item[0..n-1] denotes, after prefix: the text
+ * up to the first bracket, each number in the bracket, and the rest expanded in
+ * the same way (at most MOST_BRACKETS deep). */
 static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_t n, int n_slots,
                         int depth)
 {
@@ -213,6 +215,7 @@ static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_
     return good;
 }
 
+/* Splits the list at commas outside of brackets. */
 ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int n_slots)
 {
     for (const char *s = list; *s;) {

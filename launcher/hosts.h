@@ -37,18 +37,21 @@ ds_status hosts_read(ds_hosts *h, const char *path);
 ds_status hosts_parse(ds_hosts *h, const char *path, const char *text, size_t bytes);
 
 /* Adds the hosts of a list in Slurm's short form, "gpu[01-03,7],login" or
- * "rack[0-1]n[1-2]", each with n_slots. variable: where it is from, for messages. */
+ * "rack[0-1]n[1-2]", each with n_slots. variable: where it is from, for
+ * messages. */
 ds_status hosts_expand(ds_hosts *h, const char *variable, const char *list, int n_slots);
 
-/* {"worker-0": [0, 1]} byte for byte as Python's json writes it (to be freed with
- * dsi_free), and base64url of that, which each rank gets as --world_info. */
+/* {"worker-0": [0, 1]} byte for byte as Python's json writes it (to be freed
+ * with dsi_free), and base64url of that, which each rank gets as
+ * --world_info. */
 char *hosts_json(const ds_host *hosts, int n);
 char *hosts_encode(const ds_host *hosts, int n);
 /* Reads world_info, which names at least one slot, into h. false after one
  * message; the caller frees h in any case. */
 bool hosts_decode(ds_hosts *h, const char *world_info);
 int hosts_count_slots(const ds_hosts *h);
-/* The slots become those of a JSON array (jansson). false: it is none of integers. */
+/* The slots become those of a JSON array (jansson). false: it is none of
+ * integers. */
 struct json_t;
 bool host_read_slots(ds_host *host, const struct json_t *slots);
 

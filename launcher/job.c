@@ -2,9 +2,9 @@
  *
  * The job waits for four things at once: signals, records of ranks (on the
  * socket, or in the runner's stderr), other text of the runner, and space to
- * write on its own stdout and stderr. When a rank fails without having been told
- * to end, or a signal comes, all ranks are told to end (ENDING), get some seconds
- * for that, and are killed (KILLED); a second signal kills at once.
+ * write on its own stdout and stderr. When a rank fails without having been
+ * told to end, or a signal comes, all ranks are told to end (ENDING), get some
+ * seconds for that, and are killed (KILLED); a second signal kills at once.
  * job_result.c finds the cause.
  *
  * Invariants: this process is the subreaper of all that the runner starts and
@@ -12,9 +12,9 @@
  * connection for each rank that has connected (local jobs only), and the pipes
  * from the runner's stdout and stderr. poll is the only call that blocks, until
  * the next limit of job_wait_ms; output never blocks (output.h). While too much
- * output waits to be written nothing is read, so that ranks wait too. Signals are
- * blocked and read from `signals`. The phase only increases; `since` is when the
- * last one began.
+ * output waits to be written nothing is read, so that ranks wait too. Signals
+ * are blocked and read from `signals`. The phase only increases; `since` is
+ * when the last one began.
  * SPDX-License-Identifier: MIT */
 #include "job.h"
 
@@ -106,8 +106,8 @@ static void runner_exec(char **argv, int in, int out, int err)
     _exit(127);
 }
 
-/* Ranks of this machine get stdin themselves. A runner would be stopped if it read
- * a terminal in the background. */
+/* Ranks of this machine get stdin themselves. A runner would be stopped if it
+ * read a terminal in the background. */
 static int runner_stdin(const job *j)
 {
     bool real = !j->local && !isatty(STDIN_FILENO);
@@ -145,6 +145,8 @@ static void runner_signal(const running *r, int signal)
     if (r->runner.process > 0) kill(r->runner.process, signal);
 }
 
+/* The first call counts. Ranks on other machines are ended by the runner,
+ * which gets SIGTERM at once after a signal, else after RUNNER_S. */
 static void job_begin_end(running *r)
 {
     if (r->phase != RUNNING) return;
@@ -163,6 +165,7 @@ static double job_kill_time(const running *r)
     return r->since + (grace > REMOTE_S ? grace : REMOTE_S) + (r->result.signal ? 0 : RUNNER_S);
 }
 
+/* All descendants on this machine at once, the runner too. */
 static void job_kill(running *r)
 {
     r->phase = KILLED;
@@ -178,6 +181,8 @@ static void runner_note_end(running *r, int status)
     r->result.runner_ended_first = r->phase == RUNNING;
 }
 
+/* SIGUSR1 and SIGUSR2 are passed on to ranks; others end the job. SIGCHLD may
+ * stand for several children. */
 static void job_read_signal(running *r)
 {
     int status, pid, signal = signals_read(r->signals);
@@ -234,8 +239,8 @@ static void job_note_start(running *r, int rank, const char *payload, size_t n)
     if (text) job_log(r, "process", process, text + 1, n - (size_t)(text + 1 - payload));
 }
 
-/* Sends what rank_connect (rank.c) waits for: settings, and the files that become
- * the program's stdin, stdout and stderr. */
+/* Sends what rank_connect (rank.c) waits for: settings, and the files that
+ * become the program's stdin, stdout and stderr. */
 static void peer_welcome(running *r, const peer *l)
 {
     bool piped = r->j->prefix != NULL;
@@ -275,6 +280,7 @@ static bool job_is_repeated(running *r, const char *text, size_t n)
     return false;
 }
 
+/* Records of other jobs or with an impossible rank are dropped. */
 static void job_handle_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
 {
     running *r = arg;
@@ -364,6 +370,7 @@ static void peer_close(running *r, peer *l)
     l->fd = -1;
 }
 
+/* One packet of the socket is one record. */
 static void peer_read(running *r, int i)
 {
     char bytes[WIRE_RECORD];
@@ -445,6 +452,7 @@ static bool job_streams_ended(const running *r)
     return r->runner.out < 0 && r->runner.err < 0;
 }
 
+/* A connected rank that has not reported its exit. */
 static bool job_has_running_peer(const running *r)
 {
     for (int i = 0; i < r->peers.n; i++) {
@@ -454,6 +462,7 @@ static bool job_has_running_peer(const running *r)
     return false;
 }
 
+/* Nothing more is expected, or a limit has passed. */
 static bool job_is_over(running *r)
 {
     double now = dsi_now();
@@ -471,6 +480,7 @@ static bool job_is_over(running *r)
     return false;
 }
 
+/* What is due because of the time alone. */
 static void job_check_limits(running *r)
 {
     double now = dsi_now();
@@ -487,8 +497,8 @@ static void job_check_limits(running *r)
     if (r->phase == ENDING && now > job_kill_time(r)) job_kill(r);
 }
 
-/* A rank that died of the terminal's Ctrl-C may have reported that before our own
- * SIGINT has come. */
+/* A rank that died of the terminal's Ctrl-C may have reported that before our
+ * own SIGINT has come. */
 static void job_wait_own_signal(running *r)
 {
     int s = r->result.first >= 0 ? r->result.rank[r->result.first].exit.signal : 0;

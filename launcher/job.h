@@ -24,8 +24,8 @@ typedef struct job {
     bool verbose;                 /* show all that the runner prints */
 } job;
 
-/* Those that job_run handles, for supervisor_run: they must be blocked before its
- * process is forked. Ends with 0. */
+/* Those that job_run handles, for supervisor_run: they must be blocked before
+ * its process is forked. Ends with 0. */
 extern const int job_signals[];
 
 /* To be called in the process that supervisor_run made. Returns the status of

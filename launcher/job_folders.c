@@ -23,6 +23,7 @@ static const char *temporary_folder(void)
     return tmp && *tmp ? tmp : "/tmp";
 }
 
+/* /tmp and /dev/shm are usually different file systems. */
 void job_folders_make(job_folders *f)
 {
     folder_make(f->session, sizeof f->session, temporary_folder());
@@ -58,6 +59,8 @@ static void set_shared_folder(const char *folder)
     setenv("OMPI_MCA_osc_sm_backing_directory", folder, 0);
 }
 
+/* mpirun passes its environment to ranks of this machine, so its own variables
+ * suffice. */
 void job_folders_export_local(const job_folders *f)
 {
     if (*f->session) setenv("OMPI_MCA_orte_tmpdir_base", f->session, 0);

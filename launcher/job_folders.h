@@ -1,7 +1,7 @@
 /* launcher/job_folders.h: temporary folders of a job, for Open MPI's files.
  *
- * Open MPI puts its session files below TMPDIR and the shared memory of ranks in
- * /dev/shm, and leaves them behind when its processes are killed. A job gets
+ * Open MPI puts its session files below TMPDIR and the shared memory of ranks
+ * in /dev/shm, and leaves them behind when its processes are killed. A job gets
  * folders of its own for both, which are removed with it.
  *
  * Invariants: the process that made the folders removes them, after all

@@ -3,8 +3,8 @@
  * A rank that failed without having been told to end is the cause: its status
  * counts, and later failures follow from it. If the runner told all ranks to
  * end, one that exited instead of dying may have called MPI_Abort. Else the
- * runner knows, and its status counts. As that may be 0 after a failure, success
- * needs more: each rank has reported status 0.
+ * runner knows, and its status counts. As that may be 0 after a failure,
+ * success needs more: each rank has reported status 0.
  * SPDX-License-Identifier: MIT */
 #include "job_result.h"
 
@@ -12,8 +12,8 @@
 #include <signal.h>
 #include <string.h>
 
-/* How much a failed rank says about the cause: killed on request nothing, exited
- * on request little. */
+/* How much a failed rank says about the cause: killed on request nothing,
+ * exited on request little. */
 enum { SAYS_NOTHING, SAYS_LITTLE, SAYS_ALL };
 
 static int exit_weight(const rank_exit *e)
@@ -26,6 +26,8 @@ static int first_weight(const job_result *r)
     return r->first < 0 ? -1 : exit_weight(&r->rank[r->first].exit);
 }
 
+/* The first report of a rank counts. Of failures with the same weight the
+ * earliest remains the first. */
 void job_result_add_exit(job_result *r, int rank, const rank_exit *e)
 {
     if (r->rank[rank].ended) return;
@@ -38,6 +40,9 @@ void job_result_add_exit(job_result *r, int rank, const rank_exit *e)
         r->first = rank;
 }
 
+/* Is the first failed rank a better explanation than the runner's own status?
+ * One that exited on request is one if the runner ended after it; one that was
+ * killed only if the runner reports success. */
 static bool is_failed_rank(const job_result *r)
 {
     int weight = first_weight(r);
@@ -46,6 +51,7 @@ static bool is_failed_rank(const job_result *r)
            !r->runner_status;
 }
 
+/* The text of the runner that was held back is shown unless this is true. */
 bool job_result_is_known(const job_result *r)
 {
     return r->signal || r->node_lost || r->unknown_rank_failed || r->output_error == EPIPE ||

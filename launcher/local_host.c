@@ -22,7 +22,8 @@
 
 /* ---- devices ---------------------------------------------------------------------- */
 
-/* /dev/nvidia0, /dev/nvidia1, ...: right in containers too, and needs no driver. */
+/* /dev/nvidia0, /dev/nvidia1, ...: right in containers too, and needs no
+ * driver. */
 static int count_gpus(void)
 {
     static const char prefix[] = "nvidia";
@@ -70,6 +71,8 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
                    &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr));
 }
 
+/* Without asking the name service, which may be slow: loopback names and the
+ * host's own name, with or without its domain. */
 static bool is_own_name(const char *host)
 {
     char name[256] = "";
@@ -80,6 +83,8 @@ static bool is_own_name(const char *host)
     return !strcmp(host, name) || (strlen(host) == shorter && !strncmp(host, name, shorter));
 }
 
+/* Resolves the name only if it is none of the usual ones, and compares its
+ * addresses with those of the interfaces. */
 bool local_host_is(const char *host)
 {
     const char *at = strrchr(host, '@');
@@ -97,7 +102,8 @@ bool local_host_is(const char *host)
     return local;
 }
 
-/* Bridges of containers and virtual machines have the same address on each host. */
+/* Bridges of containers and virtual machines have the same address on each
+ * host. */
 static bool is_bridge(const char *interface)
 {
     static const char *const names[] = {"docker", "podman", "virbr", "br-", "cni"};

@@ -14,8 +14,8 @@
  *
  * prints how much memory each rank will need.
  *
- * Two more forms are for processes that the launcher starts itself: --rank_start
- * (rank.h) and --join_agent (join/agent.h).
+ * Two more forms are for processes that the launcher starts itself:
+ * --rank_start (rank.h) and --join_agent (join/agent.h).
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
 #include "join/agent.h"

@@ -1,16 +1,17 @@
 /* launcher/output.c: prints ranks' lines.
  *
- * A line is written as a whole, so that lines of ranks never mix; apart from the
- * prefix its bytes are unchanged. In a terminal the beginning of a line is shown
- * at once, for progress bars and questions: each carriage return is then followed
- * by the prefix too, and output of another rank begins a new line. In a file a
- * line appears when it is complete.
+ * A line is written as a whole, so that lines of ranks never mix; apart from
+ * the prefix its bytes are unchanged. In a terminal the beginning of a line is
+ * shown at once, for progress bars and questions: each carriage return is then
+ * followed by the prefix too, and output of another rank begins a new line. In
+ * a file a line appears when it is complete.
  *
- * Invariants: stream 2 (rank + 1) + k is rank's stdout (k = 0) or stderr (1); rank
- * -1 is text without a prefix. A byte is in line[stream] until it is shown, then
- * in target[k].waiting until it is written. `open` is the stream whose line the
- * target's cursor is in. Nothing but output_finish blocks: a reader that does not
- * read must not delay Ctrl-C. PIECE is what poll promises a pipe to accept.
+ * Invariants: stream 2 (rank + 1) + k is rank's stdout (k = 0) or stderr (1);
+ * rank -1 is text without a prefix. A byte is in line[stream] until it is
+ * shown, then in target[k].waiting until it is written. `open` is the stream
+ * whose line the target's cursor is in. Nothing but output_finish blocks: a
+ * reader that does not read must not delay Ctrl-C. PIECE is what poll promises
+ * a pipe to accept.
  * SPDX-License-Identifier: MIT */
 #include "output.h"
 
@@ -130,6 +131,7 @@ static void output_show_lines(output *o, int stream, bool all)
     if (line->n) memmove(line->s, s, line->n);
 }
 
+/* Bytes of an unknown rank are dropped. */
 void output_add(output *o, int rank, int fd, const char *bytes, size_t n)
 {
     if (rank < -1 || rank >= o->size || !n) return;
@@ -184,6 +186,8 @@ static bool target_write(target *t)
     return true;
 }
 
+/* Written bytes are removed from the buffer only when it is large or empty:
+ * moving it for each piece would cost quadratic time. */
 void output_write(output *o)
 {
     for (int i = 0; i < 2; i++) {
@@ -201,6 +205,8 @@ int output_error(const output *o)
     return o->target[0].error ? o->target[0].error : o->target[1].error;
 }
 
+/* A rank that prints faster than the reader reads must wait, or the buffer
+ * would grow without limit. */
 bool output_full(const output *o)
 {
     return target_left(&o->target[0]) > FULL || target_left(&o->target[1]) > FULL;

@@ -78,6 +78,8 @@ static ds_status unless_dry_run(const launch_plan *p, ds_status status)
     return DS_OK;
 }
 
+/* The program must exist here, even if all ranks run elsewhere: a typing error
+ * is found before anything is started. */
 static ds_status plan_check_program(launch_plan *p)
 {
     int status;
@@ -177,6 +179,7 @@ static void plan_compose(launch_plan *p)
     p->command = argv_detach(&argv);
 }
 
+/* Until it has joined, a node counts as having the slots of this one. */
 void plan_set_joined(launch_plan *p, ds_host *hosts, char *join_agent)
 {
     ds_hosts old = {.at = p->hosts, .n = p->n_hosts};
@@ -229,6 +232,8 @@ static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
     return status;
 }
 
+/* Without --master_addr the first host is asked for its address; if it is this
+ * machine or was not asked, its name is resolved here. */
 static ds_status plan_find_master(launch_plan *p)
 {
     bool wanted = !p->master_addr && p->n_hosts && p->origin != HOSTS_UNNAMED;

@@ -54,7 +54,8 @@ typedef struct launch_plan {
 } launch_plan;
 
 /* Decides all but what only other machines know. Returns 0, or the status of
- * the command after one message on stderr. plan_free frees the plan either way. */
+ * the command after one message on stderr. plan_free frees the plan either
+ * way. */
 int plan_decide(launch_plan *p, const options *o);
 /* Asks the hosts over ssh whether they can be reached (unless --no_ssh_check)
  * and the first one for its address. Returns as plan_decide does. */

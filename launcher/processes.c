@@ -82,6 +82,7 @@ static bool has_children(void)
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
+/* Without children a subreaper has no descendants, which saves reading /proc. */
 int processes_signal(int root, int signal)
 {
     if (root == getpid() && !has_children()) return 0;
@@ -100,6 +101,8 @@ double processes_grace(void) { return dsi_env_number_or(&grace, GRACE_S); }
 
 ds_status processes_check_grace(void) { return dsi_env_number(&grace, &(double){0}); }
 
+/* Killed processes may have forked just before: repeated until no descendant
+ * is left. */
 void processes_end(void)
 {
     for (int round = 0; round < ROUNDS; round++) {

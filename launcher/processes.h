@@ -12,12 +12,13 @@ void processes_adopt(void);
 /* Sends the signal to all descendants of `root`; returns their number. */
 int processes_signal(int root, int signal);
 
-/* Seconds between SIGTERM and SIGKILL: DS_GRACE, or 5. processes_check_grace fails
- * with a message if the variable is wrong. */
+/* Seconds between SIGTERM and SIGKILL: DS_GRACE, or 5. processes_check_grace
+ * fails with a message if the variable is wrong. */
 double processes_grace(void);
 ds_status processes_check_grace(void);
 
-/* Kills all descendants, new ones too, and waits for them: about a second at most. */
+/* Kills all descendants, new ones too, and waits for them: about a second at
+ * most. */
 void processes_end(void);
 
 #endif

@@ -1,9 +1,9 @@
 /* launcher/program.c: finds a program, executes it, and explains why it cannot.
  *
- * The kernel has one message for several mistakes: "No such file or directory" may
- * mean that the interpreter of a script (line 1, after #!) or the dynamic loader
- * of a program is missing, "Exec format error" that a program is for another
- * processor. So the file is read to tell them apart.
+ * The kernel has one message for several mistakes: "No such file or directory"
+ * may mean that the interpreter of a script (line 1, after #!) or the dynamic
+ * loader of a program is missing, "Exec format error" that a program is for
+ * another processor. So the file is read to tell them apart.
  * SPDX-License-Identifier: MIT */
 #include "program.h"
 
@@ -178,6 +178,7 @@ static int explain_format(const char *name, const head *h)
     return STATUS_UNFIT;
 }
 
+/* Looks the program up again, as program_find knows most of the reasons. */
 int program_explain(const char *name, int error)
 {
     int status = 0;
@@ -239,6 +240,7 @@ char *program_find(const char *name, int *status)
     return NULL;
 }
 
+/* execvp runs a file without #! by /bin/sh; binary files are kept from it. */
 void program_execute(char **argv)
 {
     int status, error = ENOENT;

@@ -9,9 +9,9 @@ enum {
     STATUS_ABSENT = 127 /* it does not exist */
 };
 
-/* The path of the program for a name as typed (dsi_free). A name without a slash is
- * searched in the working folder, as python does, and then on PATH. NULL with
- * ds_error, which begins with the name, and *status. */
+/* The path of the program for a name as typed (dsi_free). A name without a
+ * slash is searched in the working folder, as python does, and then on PATH.
+ * NULL with ds_error, which begins with the name, and *status. */
 char *program_find(const char *name, int *status);
 
 char *program_on_path(const char *name); /* NULL: not on PATH; dsi_free */

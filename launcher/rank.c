@@ -1,14 +1,15 @@
 /* launcher/rank.c: the start of one rank: its place in the world, environment,
  * folder, cores, log file.
  *
- * A rank that has no launcher above it (it was started alone, or by hand) becomes
- * its program. Under a launcher this process remains as its monitor
+ * A rank that has no launcher above it (it was started alone, or by hand)
+ * becomes its program. Under a launcher this process remains as its monitor
  * (rank_monitor.h).
  *
  * Invariants: until the program is started, failures are sent to the launcher,
  * which prints once what several ranks report; only a rank without a launcher
  * prints them itself. Folder, cores and environment are set in this process, so
- * that the program inherits them. The process gets SIGTERM when the runner dies.
+ * that the program inherits them. The process gets SIGTERM when the runner
+ * dies.
  * SPDX-License-Identifier: MIT */
 #include "rank.h"
 
@@ -103,6 +104,10 @@ static void setenv_int(const char *name, int n)
     setenv(name, text, 1);
 }
 
+/* CUDA_VISIBLE_DEVICES has all devices of the node, in the order of local
+ * ranks: the program selects its own by LOCAL_RANK, as under DeepSpeed. An
+ * empty or -1 value stays, so that GPUs that the user has hidden remain
+ * hidden. */
 static void rank_set_environment(const rank_options *o, const ds_hosts *world, const rank_place *p,
                                  const char *master)
 {
@@ -225,8 +230,8 @@ static bool rank_open_link(const char *link, int rank, monitored *w)
     if (!w->wire.socket) {
         const char *columns = colon ? strchr(colon + 1, ':') : NULL;
         w->columns = columns ? atoi(columns + 1) : 0;
-        /* a copy, closed in the program: that must not keep the runner's pipe open
-         * when this process ends */
+        /* a copy, closed in the program: that must not keep the runner's pipe
+         * open when this process ends */
         w->wire.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
         return true;
     }
@@ -282,6 +287,7 @@ static int rank_run(const rank_options *o, const ds_hosts *world, bool alone, ds
     return status;
 }
 
+/* alone: this is the only rank, started in place of the launcher. */
 static int rank_start_with(int argc, char **argv, bool alone)
 {
     rank_options o;

@@ -3,9 +3,10 @@
 #ifndef LAUNCHER_RANK_H
 #define LAUNCHER_RANK_H
 
-/* `deepspeed --rank_start OPTIONS -- PROGRAM ARGS...` (plan.h). The launcher adds
- * --link=socket:SECRET or --link=stderr:SECRET[:COLUMNS] (wire.h) and
- * --log_time=TEXT. Returns the status unless the process becomes the program. */
+/* `deepspeed --rank_start OPTIONS -- PROGRAM ARGS...` (plan.h). The launcher
+ * adds --link=socket:SECRET or --link=stderr:SECRET[:COLUMNS] (wire.h) and
+ * --log_time=TEXT. Returns the status unless the process becomes the
+ * program. */
 int rank_start(int argc, char **argv);
 
 /* The same for the only rank, which no runner has started. */

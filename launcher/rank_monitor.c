@@ -1,22 +1,22 @@
 /* launcher/rank_monitor.c: the program of a rank while it runs.
  *
  * The monitor stays between the runner and the program for three things that no
- * runner does. It reports how the program ended before the runner knows, so that
- * the launcher can tell the first failure from those that follow. It passes on
- * whole lines. It ends what the program leaves behind.
+ * runner does. It reports how the program ended before the runner knows, so
+ * that the launcher can tell the first failure from those that follow. It
+ * passes on whole lines. It ends what the program leaves behind.
  *
- * The program joins the launcher's process group where the system allows it (not
- * across sessions): the terminal's Ctrl-C, Ctrl-Z and input then reach it as if
- * it had been started there.
+ * The program joins the launcher's process group where the system allows it
+ * (not across sessions): the terminal's Ctrl-C, Ctrl-Z and input then reach it
+ * as if it had been started there.
  *
  * Invariants: the monitor is the subreaper of the program's processes and ends
  * them all before it exits. The program gets SIGKILL when the monitor dies, and
- * SIGTERM, then SIGKILL after processes_grace, when the launcher is gone or sends
- * SIGTERM. Signals are blocked and read from `signals`. poll and sending records
- * block; the former until `kill_at` or `last`. Order of records: WIRE_STARTED,
- * WIRE_OUT and WIRE_ERR, WIRE_ENDED last. A monitor whose program failed waits
- * for the launcher's leave (LEAVE_S), as runners end the other ranks, and less
- * well than the launcher, once one has exited.
+ * SIGTERM, then SIGKILL after processes_grace, when the launcher is gone or
+ * sends SIGTERM. Signals are blocked and read from `signals`. poll and sending
+ * records block; the former until `kill_at` or `last`. Order of records:
+ * WIRE_STARTED, WIRE_OUT and WIRE_ERR, WIRE_ENDED last. A monitor whose program
+ * failed waits for the launcher's leave (LEAVE_S), as runners end the other
+ * ranks, and less well than the launcher, once one has exited.
  * SPDX-License-Identifier: MIT */
 #include "rank_monitor.h"
 
@@ -127,12 +127,14 @@ static void monitored_exec(const monitored *w, const pipes *p, int parent)
     _exit(127);
 }
 
+/* -1: not open. */
 static void close_all(int n, const int *fd)
 {
     for (int i = 0; i < n; i++)
         if (fd[i] >= 0) close(fd[i]);
 }
 
+/* A long command line is cut to what a record holds. */
 static void monitor_report_start(const monitor *s)
 {
     dsi_text t = {0};
@@ -145,6 +147,8 @@ static void monitor_report_start(const monitor *s)
     dsi_text_free(&t);
 }
 
+/* Both processes set the process group, as either may be the first to need it.
+ * The error pipe closes on exec, so that an empty one means success. */
 static bool monitor_start(monitor *s)
 {
     static const int ours[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, 0};
@@ -180,6 +184,8 @@ static void monitor_signal(monitor *s, int signal)
     kill(s->program, signal);
 }
 
+/* Kills what the program has left running; its output so far is still read,
+ * until `last`. */
 static void monitor_note_end(monitor *s, int status)
 {
     s->ended = true;
@@ -233,6 +239,7 @@ static int monitor_read_output(monitor *s, int fd, wire_kind kind)
     return -1;
 }
 
+/* Until the next limit; an hour if there is none. */
 static int monitor_wait_ms(const monitor *s)
 {
     double until = s->ended ? s->last : s->kill_at;
@@ -264,6 +271,7 @@ static bool monitor_is_over(const monitor *s)
     return s->ended && ((s->out < 0 && s->err < 0) || dsi_now() > s->last);
 }
 
+/* Only with a socket: in stderr the launcher cannot answer. */
 static void monitor_wait_leave(monitor *s)
 {
     double until = dsi_now() + LEAVE_S;
@@ -284,6 +292,8 @@ static void monitor_report_unfit(monitor *s)
     dsi_text_free(&line);
 }
 
+/* Order: start, steps until the program has ended and its output was read,
+ * WIRE_ENDED, leave. */
 int monitor_run(const monitored *w)
 {
     monitor s = {.w = w, .out = -1, .err = -1, .oom_kills = count_oom_kills()};

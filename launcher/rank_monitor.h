@@ -20,8 +20,8 @@ typedef struct monitored {
  * behind and reports how it ended. Blocks until then; returns the status. */
 int monitor_run(const monitored *w);
 
-/* The process becomes the program, without a monitor. Returns only if that fails,
- * with a status after one message. */
+/* The process becomes the program, without a monitor. Returns only if that
+ * fails, with a status after one message. */
 int monitor_replace(char **argv);
 
 #endif

@@ -32,6 +32,8 @@ static const rank_variables *find_variables(void)
     return NULL;
 }
 
+/* Otherwise ranks of the new job would take the launcher's own place for
+ * theirs. */
 void rank_place_forget(void)
 {
     for (const runner *const *r = runners; *r; r++) {
@@ -63,6 +65,7 @@ static rank_place rank_place_of(const ds_hosts *world, int rank)
     return p;
 }
 
+/* The local rank is compared too, as it selects the device. */
 bool rank_place_find(const ds_hosts *world, int node, rank_place *p, dsi_text *why)
 {
     const rank_variables *v = find_variables();

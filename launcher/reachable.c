@@ -7,9 +7,9 @@
  *
  * Invariants: each ssh leads a process group, so that it can be killed with all
  * that it has started (ProxyCommand). Its end is SIGCHLD, not the end of its
- * output: with ControlPersist in the user's configuration a master process keeps
- * the pipe open. All ssh processes have ended and their pipes are closed when
- * reachable_check returns. SIGCHLD, SIGINT, SIGTERM and SIGHUP are blocked
+ * output: with ControlPersist in the user's configuration a master process
+ * keeps the pipe open. All ssh processes have ended and their pipes are closed
+ * when reachable_check returns. SIGCHLD, SIGINT, SIGTERM and SIGHUP are blocked
  * meanwhile; only poll blocks, until the time limit.
  * SPDX-License-Identifier: MIT */
 #include "reachable.h"
@@ -74,6 +74,7 @@ static pid_t ssh_start(char **argv, const sigset_t *mask, int *fd)
     return -1;
 }
 
+/* BatchMode: an ssh that needs a password fails instead of asking. */
 static void query_start(ssh_query *q, int ssh_port, const sigset_t *mask, bool for_address)
 {
     argv_list argv = {0};
@@ -109,6 +110,8 @@ static void query_read(ssh_query *q)
     q->fd = -1;
 }
 
+/* Output that is still in the pipe is read; then it is closed, even if another
+ * process holds its other end. */
 static void query_reap(ssh_query *q)
 {
     if (q->pid <= 0 || waitpid(q->pid, &q->status, WNOHANG) != q->pid) return;

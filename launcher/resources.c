@@ -1,7 +1,7 @@
 /* launcher/resources.c: the hosts and slots that a command line asks for.
  *
- * The first that applies: a hostfile; the runner's own hosts (Slurm's); a number
- * of nodes that will join; this machine, with the devices of
+ * The first that applies: a hostfile; the runner's own hosts (Slurm's); a
+ * number of nodes that will join; this machine, with the devices of
  * CUDA_VISIBLE_DEVICES or with all its devices. --include, --exclude and the
  * counts are then applied to those.
  * SPDX-License-Identifier: MIT */
@@ -18,6 +18,8 @@
 
 static bool is_set(const char *text) { return text && *text; }
 
+/* --node_rank alone does not suffice without a hostfile: the number of nodes
+ * must be known too. */
 bool resources_per_node(const options *o, bool have_hostfile)
 {
     if (o->no_ssh || o->nnodes > 1) return true;
@@ -39,8 +41,8 @@ static int largest_device(const char *list)
     return most < MOST_SLOTS ? (int)most : MOST_SLOTS - 1;
 }
 
-/* As torch.distributed.launch: the slots are the first n devices of the list, in
- * its order. false: the list is shorter. */
+/* As torch.distributed.launch: the slots are the first n devices of the list,
+ * in its order. false: the list is shorter. */
 static bool set_first_devices(ds_host *host, const char *list, int n)
 {
     host_set_slots(host, n);
@@ -54,8 +56,8 @@ static bool set_first_devices(ds_host *host, const char *list, int n)
     return true;
 }
 
-/* As in DeepSpeed, CUDA_VISIBLE_DEVICES is an --include unless an option selects
- * devices. known: the number of devices of this machine is known. */
+/* As in DeepSpeed, CUDA_VISIBLE_DEVICES is an --include unless an option
+ * selects devices. known: the number of devices of this machine is known. */
 static ds_status resources_of_visible(ds_hosts *h, dsi_text *notices, const options *o,
                                       const char *visible, bool known)
 {
@@ -83,6 +85,7 @@ static ds_status resources_of_visible(ds_hosts *h, dsi_text *notices, const opti
     return status;
 }
 
+/* One host, localhost, with all devices or those of CUDA_VISIBLE_DEVICES. */
 static ds_status resources_of_machine(ds_hosts *h, dsi_text *notices, const options *o)
 {
     bool known;

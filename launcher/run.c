@@ -1,13 +1,13 @@
 /* launcher/run.c: from the plan to the exit status.
  *
  * One rank on this machine replaces the launcher: no MPI, no process of ours.
- * All else is a job (job.h) under a supervisor (supervisor.h). Where the command
- * is typed on each node, the nodes first join node 0 (join/join.h).
+ * All else is a job (job.h) under a supervisor (supervisor.h). Where the
+ * command is typed on each node, the nodes first join node 0 (join/join.h).
  *
- * Invariants: files of the job (folders, the file of --save_pid) are made before
- * the supervisor forks and removed by the process that ran the job or, if that
- * was killed, by the other one. The plan's environment is set in this process
- * before anything is started, so that the runner inherits it.
+ * Invariants: files of the job (folders, the file of --save_pid) are made
+ * before the supervisor forks and removed by the process that ran the job or,
+ * if that was killed, by the other one. The plan's environment is set in this
+ * process before anything is started, so that the runner inherits it.
  * SPDX-License-Identifier: MIT */
 #include "run.h"
 
@@ -40,7 +40,8 @@ typedef struct run {
 } run;
 
 /* A closed stdin, stdout or stderr becomes /dev/null opened the wrong way: it
- * still refuses, but its number is not given to the next file that is opened. */
+ * still refuses, but its number is not given to the next file that is
+ * opened. */
 static void keep_standard_files(void)
 {
     for (int fd = 0, opened; fd < 3; fd++)
@@ -80,7 +81,8 @@ static void run_remove_files(void *arg)
     if (*r->pid_file) unlink(r->pid_file);
 }
 
-/* --save_pid: /tmp/PID.deepspeed holds this process's number while the job runs. */
+/* --save_pid: /tmp/PID.deepspeed holds this process's number while the job
+ * runs. */
 static bool run_save_pid(run *r)
 {
     snprintf(r->pid_file, sizeof r->pid_file, "/tmp/%d.deepspeed", (int)getpid());
@@ -133,6 +135,7 @@ static char **link_command(char *const *command, const job *j)
     return argv_detach(&argv);
 }
 
+/* Hosts of ranks and prefixes of their lines. */
 static void run_name_ranks(run *r)
 {
     const launch_plan *p = r->p;
@@ -189,6 +192,7 @@ static void run_free_job(run *r)
     dsi_free(r->host);
 }
 
+/* In the process of the job, of which the supervisor is the parent. */
 static int run_supervised(void *arg)
 {
     run *r = arg;
@@ -237,6 +241,7 @@ static int run_node_0(launch_plan *p, node_session *s)
     return status;
 }
 
+/* Node 0 and the other nodes share the session; only node 0 starts a job. */
 static int run_joining(launch_plan *p)
 {
     node_session *s = NULL;

@@ -98,6 +98,8 @@ static ds_status choose_per_node(launch_plan *p, const runner *requested)
     return DS_OK;
 }
 
+/* One rank here, several ranks here, nodes that join, other hosts: in this
+ * order. */
 ds_status runner_choose(launch_plan *p)
 {
     const options *o = &p->o;

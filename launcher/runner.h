@@ -5,7 +5,8 @@
  * known of one: how --launcher names it, where its program is, which hosts it
  * takes, its command line, and the variables from which a rank learns its
  * place. Other files ask the table, never for a certain runner.
- * CONTRIBUTING.md, "Add a way of starting ranks", lists the steps for a new one.
+ * CONTRIBUTING.md, "Add a way of starting ranks", lists the steps for a new
+ * one.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_RUNNER_H
 #define LAUNCHER_RUNNER_H

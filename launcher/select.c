@@ -119,6 +119,7 @@ void select_nonempty(ds_hosts *h)
     h->n = n;
 }
 
+/* One filter text may name a host several times; its slots add up. */
 ds_status select_hosts(ds_hosts *h, const char *include, const char *exclude)
 {
     bool in = include && *include, out = exclude && *exclude;

@@ -1,15 +1,15 @@
 /* launcher/supervisor.c: two processes, each of which cleans up if the other is
  * killed.
  *
- * The first is the one that the shell has started, and does nothing but wait. The
- * second starts the job and reads what its ranks report. Whichever is killed,
- * even by SIGKILL, the other ends the job and removes its files.
+ * The first is the one that the shell has started, and does nothing but wait.
+ * The second starts the job and reads what its ranks report. Whichever is
+ * killed, even by SIGKILL, the other ends the job and removes its files.
  *
  * Invariants: the first process stays in the terminal's foreground group, gets
  * each of the terminal's signals once, and stops and continues with it. The
  * second has its own group, so that the terminal does not signal it again. Both
- * are subreapers: a process whose parent dies becomes a child of the second, and
- * when that is killed, of the first. The signals passed on and SIGCHLD are
+ * are subreapers: a process whose parent dies becomes a child of the second,
+ * and when that is killed, of the first. The signals passed on and SIGCHLD are
  * blocked in both from before the fork, so that none is lost.
  * SPDX-License-Identifier: MIT */
 #include "supervisor.h"
@@ -49,6 +49,8 @@ static int supervisor_clean_up(const supervised *s, int signal)
     return 128 + signal;
 }
 
+/* The worker's SIGCHLD arrives as a signal too, so waitpid is only called
+ * after sigwaitinfo returns, and never blocks. */
 int supervisor_run(const supervised *s)
 {
     sigset_t set, previous;

@@ -28,6 +28,8 @@ int rank_exit_status(const rank_exit *e)
     return e->signal ? 128 + e->signal : e->code;
 }
 
+/* Other processes of this user must not guess it by accident; it does not
+ * protect against attackers, who could read the command line. */
 void wire_new_secret(char secret[WIRE_SECRET + 1])
 {
     uint64_t bits;
@@ -60,6 +62,7 @@ static void wire_wait_drained(int fd, size_t n)
         if (poll(&p, 1, DRAIN_MS) > 0 && p.revents & POLLERR) return; /* nobody reads */
 }
 
+/* Blocks if the descriptor would not. */
 static bool wire_write(const wire *w, const char *bytes, size_t n)
 {
     while (n) {
@@ -102,6 +105,7 @@ static size_t wire_decode(char *s, size_t n)
     return m;
 }
 
+/* An empty payload is one record too. */
 bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n)
 {
     char record[WIRE_RECORD], line[WIRE_LINE];
@@ -174,8 +178,8 @@ typedef struct wire_header {
     bool line;            /* it came in stderr */
 } wire_header;
 
-/* The length of the record that begins at s; 0: none begins there, -1: more bytes
- * are needed to know. */
+/* The length of the record that begins at s; 0: none begins there, -1: more
+ * bytes are needed to know. */
 static long wire_find_record(const wire_reader *r, const char *s, size_t n, wire_header *f)
 {
     char head[HEADER + 1], c;
@@ -197,6 +201,8 @@ static long wire_find_record(const wire_reader *r, const char *s, size_t n, wire
     return n < all ? -1 : (long)all;
 }
 
+/* Text before, between and after records is passed on in the order in which it
+ * came. */
 void wire_feed(wire_reader *r, const char *bytes, size_t n, const wire_handler *to)
 {
     dsi_text_add_bytes(&r->held, bytes, n);

@@ -6,17 +6,18 @@
  *     \036 SECRET KIND RANK LENGTH \n LENGTH bytes       through a socket
  *     \036 SECRET KIND RANK LENGTH : LENGTH bytes \n     in stderr, as one line
  *
- * On one machine records are sent through a Unix socket. From other machines the
- * only way back that every runner has is the stderr of ranks. Records are found
- * there among what the runner prints by the secret of the job. Such a record is
- * a line of less than 1024 bytes, in which \n and \035 are written as two bytes,
- * \035n and \035e: srun forwards lines of that length, those of different ranks
- * in any order.
+ * On one machine records are sent through a Unix socket. From other machines
+ * the only way back that every runner has is the stderr of ranks. Records are
+ * found there among what the runner prints by the secret of the job. Such a
+ * record is a line of less than 1024 bytes, in which \n and \035 are written as
+ * two bytes, \035n and \035e: srun forwards lines of that length, those of
+ * different ranks in any order.
  *
- * Invariants: a record in stderr is written by one write, and only when the pipe
- * holds so little that mpirun, which forwards at most 4096 bytes at a time, does
- * not cut it in two. wire_send blocks until its bytes are written. A reader
- * holds the beginning of an incomplete record and passes on all else at once.
+ * Invariants: a record in stderr is written by one write, and only when the
+ * pipe holds so little that mpirun, which forwards at most 4096 bytes at a
+ * time, does not cut it in two. wire_send blocks until its bytes are written. A
+ * reader holds the beginning of an incomplete record and passes on all else at
+ * once.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_WIRE_H
 #define LAUNCHER_WIRE_H
@@ -65,7 +66,8 @@ bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n);
 bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number);
 bool wire_send_exit(const wire *w, const rank_exit *e);
 
-/* Reads at most n numbers from the beginning of a payload; returns how many there
+/* Reads at most n numbers from the beginning of a payload; returns how many
+ * there
  * are. */
 int wire_numbers(const char *payload, size_t bytes, int n, int *number);
 rank_exit wire_read_exit(const char *payload, size_t bytes);

@@ -14,6 +14,7 @@
 /* RFC 4648, section 5; section 4 has + and / as the last two */
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
+/* Written by hand, so that it is byte for byte what Python's json writes. */
 char *hosts_json(const ds_host *hosts, int n)
 {
     dsi_text t = {0};
@@ -80,6 +81,7 @@ bool host_read_slots(ds_host *host, const json_t *slots)
     return true;
 }
 
+/* Each rank reads it; a mistake can only come from a command typed by hand. */
 bool hosts_decode(ds_hosts *h, const char *world_info)
 {
     dsi_text text = {0};

@@ -1,13 +1,16 @@
-/* tools/ds_bench.c: latency and bandwidth of collectives by size, beside what a memory copy reaches.
+/* tools/ds_bench.c: latency and bandwidth of collectives by size, beside what a
+ * memory copy reaches.
  *
  *     ds_bench [--ranks N]                      ranks as threads
  *     deepspeed --num_devs N ds_bench           ranks as processes; mpirun -n N ds_bench too
  *
- * Options and tables are those of DeepSpeed's ds_bench where they mean something here. A row is the median of
- * --trials calls, on the slowest rank. Throughput counts the bytes as DeepSpeed does (all_reduce: twice those of the
- * tensor); bus bandwidth is what an ideal ring would have to carry on each link, as in NCCL's tests. The last column
- * is bus bandwidth in parts of the bandwidth of memory copies that all ranks of a machine make at once; more than 1
- * is what stays in the caches.
+ * Options and tables are those of DeepSpeed's ds_bench where they mean
+ * something here. A row is the median of --trials calls, on the slowest rank.
+ * Throughput counts the bytes as DeepSpeed does (all_reduce: twice those of the
+ * tensor); bus bandwidth is what an ideal ring would have to carry on each
+ * link, as in NCCL's tests. The last column is bus bandwidth in parts of the
+ * bandwidth of memory copies that all ranks of a machine make at once; more
+ * than 1 is what stays in the caches.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 
@@ -209,7 +212,8 @@ static double memory_here(void)
     return limit < pages ? limit : pages;
 }
 
-/* --mem-factor: the largest power of two whose tensors, on all ranks of the machine, fit into that part of it. */
+/* --mem-factor: the largest power of two whose tensors, on all ranks of the
+ * machine, fit into that part of it. */
 static int64_t fitting_size(const plan *p, kind k)
 {
     double tensors = k == ALL_TO_ALL ? 2 : k == ALL_GATHER || k == REDUCE_SCATTER ? 1.5 : 1;
@@ -234,7 +238,8 @@ static ds_status table(const plan *p, kind k)
     return DS_OK;
 }
 
-/* Of all ranks at once: bytes that one of them reads and writes again in a second. */
+/* Of all ranks at once: bytes that one of them reads and writes again in a
+ * second. */
 static ds_status measure_copies(plan *p)
 {
     enum { BYTES = 32 << 20, TIMES = 8 };

@@ -2,8 +2,9 @@
  *
  *     ds_report [--hide_operator_status] [--hide_errors_and_warnings]
  *
- * In the form of DeepSpeed's report: parts, whether they are installed here and whether they work on this machine;
- * then versions, devices and limits. Warnings are about what makes training fail or slow later.
+ * In the form of DeepSpeed's report: parts, whether they are installed here and
+ * whether they work on this machine; then versions, devices and limits.
+ * Warnings are about what makes training fail or slow later.
  * SPDX-License-Identifier: MIT */
 #include "local_host.h"
 #include "program.h"
@@ -105,7 +106,8 @@ static const char *after_key(const char *text)
     return s + strspn(s, " \t");
 }
 
-/* The line of the command's output that holds `with` (NULL: the first); "" if there is none. */
+/* The line of the command's output that holds `with` (NULL: the first); "" if
+ * there is none. */
 static const char *line_of(const char *command, const char *with)
 {
     static _Thread_local char line[300];
@@ -153,7 +155,8 @@ static int count_nodes(void)
 
 /* ---- parts ----------------------------------------------------------------------------------------------- */
 
-/* Each set that the kernels are compiled for, and whether this processor has it. */
+/* Each set that the kernels are compiled for, and whether this processor has
+ * it. */
 static void report_kernels(const report *r)
 {
     static const char *const sets[] = {"generic", "avx2", "avx512", "amx"};
@@ -169,8 +172,8 @@ static void report_kernels(const report *r)
     }
 }
 
-/* NULL if the library opens, else why not. In a process of its own: MPI libraries start threads, take signals, and
- * do not stand each other. */
+/* NULL if the library opens, else why not. In a process of its own: MPI
+ * libraries start threads, take signals, and do not stand each other. */
 static const char *try_open(const char *library)
 {
     static _Thread_local char why[600];
@@ -205,7 +208,8 @@ static void report_mpi(report *r, const char *library, const char *starter)
                     why);
 }
 
-/* Optimizer states in files (zero_optimization.offload_optimizer): without it they are read by threads. */
+/* Optimizer states in files (zero_optimization.offload_optimizer): without it
+ * they are read by threads. */
 static void report_uring(report *r)
 {
     static const char *const names[] = {"liburing.so.2", "liburing.so.1", NULL};
@@ -333,7 +337,8 @@ static void report_programs(void)
     print_fact("NCCL", "none in this build");
 }
 
-/* As this build sees them; and the driver's version, which its own command knows. */
+/* As this build sees them; and the driver's version, which its own command
+ * knows. */
 static void report_gpus(report *r)
 {
     char text[200];

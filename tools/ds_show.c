@@ -1,12 +1,15 @@
-/* tools/ds_show.c: what a file of weights or a checkpoint's folder holds, as JSON. Nothing in it is executed.
+/* tools/ds_show.c: what a file of weights or a checkpoint's folder holds, as
+ * JSON. Nothing in it is executed.
  *
  *     ds_show FILE|FOLDER [-t TAG] [--no_sums] [--objects]
  *
- * A file (.pth, .pt, .bin, .safetensors, an index of shards) is {"file", "contents"}, a folder {"folder", "files"}.
- * Contents are leaves with their path: a tensor with dtype, shape, the sum of its elements and the first of them; or a
- * value with its class. Sums are in double, element after element in row-major order, so that they say whether two
- * files are equal. Tensors stay in the mapped file and are read a few MiB at a time. The text is printed once all of
- * it is known: with status 2, one line on stderr is all there is.
+ * A file (.pth, .pt, .bin, .safetensors, an index of shards) is {"file",
+ * "contents"}, a folder {"folder", "files"}. Contents are leaves with their
+ * path: a tensor with dtype, shape, the sum of its elements and the first of
+ * them; or a value with its class. Sums are in double, element after element in
+ * row-major order, so that they say whether two files are equal. Tensors stay
+ * in the mapped file and are read a few MiB at a time. The text is printed once
+ * all of it is known: with status 2, one line on stderr is all there is.
  * SPDX-License-Identifier: MIT */
 #include "argv.h"
 #include "base/error.h"
@@ -184,7 +187,8 @@ static void add_value(Show *s, const ds_value *v)
     }
 }
 
-/* As Python's repr, of what may be a key or lie in a set: numbers, text, tuples of them; an object by what it was made
+/* As Python's repr, of what may be a key or lie in a set: numbers, text, tuples
+ * of them; an object by what it was made
  * of. */
 static void add_repr(dsi_text *t, const ds_value *v, int depth)
 {
@@ -365,7 +369,8 @@ static ds_status add_file_of_folder(Show *s, const char *path, const char *name,
     return status;
 }
 
-/* Files in the order of their names, hidden ones left out: they are of saves that did not end. */
+/* Files in the order of their names, hidden ones left out: they are of saves
+ * that did not end. */
 static ds_status add_folder(Show *s, const char *folder, const char *below, int depth)
 {
     struct dirent **entry = NULL;

@@ -2,9 +2,10 @@
  *
  *     ds_ssh [-f HOSTFILE] [--include ...] [--exclude ...] COMMAND [ARGUMENT...]
  *
- * runs COMMAND, joined by blanks and read by the shell over there as ssh does it, on all hosts at once, and prints
- * each line with the host's name in front. The status is the largest of the hosts'; 255 is ssh's own for one that
- * cannot be reached. ssh is run for each host; pdsh is not needed.
+ * runs COMMAND, joined by blanks and read by the shell over there as ssh does
+ * it, on all hosts at once, and prints each line with the host's name in front.
+ * The status is the largest of the hosts'; 255 is ssh's own for one that cannot
+ * be reached. ssh is run for each host; pdsh is not needed.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "argv.h"
@@ -30,8 +31,9 @@
 
 enum { CONNECT_S = 10 };
 
-/* An ssh. It has ended when it has, not when nobody holds its stdout any more: with ControlPersist in the user's
- * configuration a process of its own goes on. */
+/* An ssh. It has ended when it has, not when nobody holds its stdout any more:
+ * with ControlPersist in the user's configuration a process of its own goes
+ * on. */
 typedef struct remote {
     int process, fd[2]; /* 0: it has ended; of its stdout and stderr; -1: at its end */
     int code;           /* its status, then */

@@ -1,11 +1,13 @@
-/* tools/zero_to_fp32.c: the weights of a checkpoint in float32, in one file, for programs that know nothing of ranks.
+/* tools/zero_to_fp32.c: the weights of a checkpoint in float32, in one file,
+ * for programs that know nothing of ranks.
  *
  *     zero_to_fp32 CHECKPOINT_DIR OUT [-t TAG] [--max_shard_size 5GB] [--safe_serialization]
  *                  [--exclude_frozen_parameters] [-d]
  *
- * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of DeepSpeed itself, of every stage. A
- * weight is a set of pieces in mapped files (Note [Pieces] in engine/checkpoint/load.h), which are put together while they are
- * written, a few MiB at a time: so it needs no memory for the model.
+ * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of
+ * DeepSpeed itself, of every stage. A weight is a set of pieces in mapped files
+ * (Note [Pieces] in engine/checkpoint/load.h), which are put together while
+ * they are written, a few MiB at a time: so it needs no memory for the model.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -34,8 +36,9 @@ typedef struct Options {
     bool safe, no_frozen, debug;
 } Options;
 
-/* Where the float32 elements of one tensor come from: pieces, or a tensor of another dtype, or parts one after
- * the other, the rest of the last one being padding. */
+/* Where the float32 elements of one tensor come from: pieces, or a tensor of
+ * another dtype, or parts one after the other, the rest of the last one being
+ * padding. */
 typedef struct Origin {
     const dsi_load_param *pieces;
     struct {
@@ -72,7 +75,8 @@ static ds_status copy_parts(const Origin *from, int64_t begin, int64_t end, ds_t
     return status;
 }
 
-/* The source's elements from byte `offset` on; pieces of the writer are whole elements. */
+/* The source's elements from byte `offset` on; pieces of the writer are whole
+ * elements. */
 static ds_status read_elements(void *arg, int64_t offset, void *to, size_t bytes)
 {
     const Origin *from = arg;
@@ -139,7 +143,8 @@ static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
     return ds_value_set(e->dict, name, source(from, x->shape));
 }
 
-/* Stages 0 to 2 have frozen parameters whole; of stage 3 each rank's file has its part. */
+/* Stages 0 to 2 have frozen parameters whole; of stage 3 each rank's file has
+ * its part. */
 static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 {
     Origin *from = add_origin(e);
@@ -196,7 +201,8 @@ static ds_status add_shared(Export *e, const ds_value *shared)
     return status;
 }
 
-/* layer_L_expert_E_...: DeepSpeed keeps experts in files of their own, in the dtype of the model. */
+/* layer_L_expert_E_...: DeepSpeed keeps experts in files of their own, in the
+ * dtype of the model. */
 static ds_status export_add_experts(Export *e)
 {
     glob_t files = {0};
@@ -249,7 +255,8 @@ static int64_t stage_of(const dsi_loaded *l)
     return 0;
 }
 
-/* Shards of a run on more ranks, left in the folder, would be taken for parts of this one. */
+/* Shards of a run on more ranks, left in the folder, would be taken for parts
+ * of this one. */
 static ds_status check_shards(const Export *e)
 {
     glob_t files = {0};
@@ -330,8 +337,8 @@ static ds_status export_write(const Export *e)
     return status;
 }
 
-/* Where the model file has the optimizer too, weights can do without it: it may have groups of parameters that
- * nothing names. */
+/* Where the model file has the optimizer too, weights can do without it: it may
+ * have groups of parameters that nothing names. */
 static ds_status export_load(Export *e, const char *folder)
 {
     dsi_load_reader reader = {.ranks = 1, .optimizer = true};

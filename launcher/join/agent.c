@@ -34,6 +34,8 @@ static int agent_copy_output(int fd)
     }
 }
 
+/* mpirun passes the arguments that it would give ssh: the host, then the
+ * command. */
 int agent_run(int argc, char **argv)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

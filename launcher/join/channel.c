@@ -37,12 +37,14 @@ static void channel_end_with(channel *c, channel_end how, const char *why)
     c->fd = -1;
 }
 
+/* Nothing is sent yet: channel_write does that. */
 static void channel_queue(channel *c, const void *bytes, size_t n)
 {
     dsi_text_add_bytes(&c->out, bytes, n);
     c->sent = dsi_now();
 }
 
+/* Writes what the socket accepts now. A failure closes the channel. */
 static void channel_write(channel *c)
 {
     while (c->fd >= 0 && c->out_at < c->out.n) {
@@ -75,6 +77,7 @@ static void channel_send_proof(channel *c)
     channel_queue(c, proof, sizeof proof);
 }
 
+/* Each direction has its own key, so that a message cannot be sent back. */
 static void channel_set_keys(channel *c)
 {
     const char *ours = "deepspeed from joiner", *theirs = "deepspeed from node 0";
@@ -106,6 +109,7 @@ void channel_begin(channel *c, int fd, bool joins, const dsi_text *secret)
     channel_write(c);
 }
 
+/* Node 0 answers only a whole greeting; the joiner proves the secret first. */
 static void channel_read_greeting(channel *c)
 {
     size_t have = c->in.n < 8 ? c->in.n : 8;
@@ -125,6 +129,8 @@ static void channel_read_greeting(channel *c)
     channel_queue(c, c->nonce[1], SECRET_BYTES);
 }
 
+/* Node 0 tells a joiner with another secret so, by zeros: it would try until
+ * the time limit otherwise. */
 static void channel_read_proof(channel *c)
 {
     uint8_t right[SECRET_BYTES], given[SECRET_BYTES];
@@ -151,6 +157,7 @@ static void store_big_endian(uint8_t *to, uint64_t n, int bytes)
     for (int i = bytes - 1; i >= 0; i--, n >>= 8) to[i] = (uint8_t)n;
 }
 
+/* The number makes a repeated or left-out message differ. */
 static void message_mac(uint8_t mac[SECRET_BYTES], const uint8_t *key, uint64_t number,
                         const void *header, const void *payload, size_t n)
 {
@@ -219,7 +226,8 @@ short channel_events(const channel *c)
     return (short)(POLLIN | (c->out_at < c->out.n ? POLLOUT : 0));
 }
 
-/* Not more than the hand-shake needs until it is over: a stranger cannot fill our
+/* Not more than the hand-shake needs until it is over: a stranger cannot fill
+ * our
  * memory. */
 static size_t channel_wanted(const channel *c)
 {
@@ -255,6 +263,7 @@ void channel_turn(channel *c)
     channel_write(c);
 }
 
+/* To be called often: at least once per second. */
 void channel_beat(channel *c, double silence)
 {
     double now = dsi_now();

@@ -1,6 +1,7 @@
 /* launcher/join/channel.h: messages between two nodes that share a secret.
  *
- * Note [Hand-shake]. The joiner sends first; numbers in messages are big-endian.
+ * Note [Hand-shake]. The joiner sends first; numbers in messages are
+ * big-endian.
  *
  *     joiner -> node 0    "DSJOIN1\n", 32 random bytes J
  *     node 0 -> joiner    "DSJOIN1\n", 32 random bytes N
@@ -15,15 +16,16 @@
  *
  * with keys HMAC(secret, "deepspeed from joiner" J N) and HMAC(secret,
  * "deepspeed from node 0" J N). A message that an attacker changes, leaves out,
- * repeats or sends back ends the connection. Messages are not encrypted: whoever
- * can listen reads them and can try secrets on them, so a secret should be long
- * and random.
+ * repeats or sends back ends the connection. Messages are not encrypted:
+ * whoever can listen reads them and can try secrets on them, so a secret should
+ * be long and random.
  *
  * Invariants: the channel owns its socket, and closes it when the state becomes
- * CHANNEL_CLOSED; messages that came before can still be read after that, unless
- * one was changed. No function but channel_flush blocks. The order of calls is
- * channel_begin, then channel_turn whenever poll reports channel_events, then
- * channel_next until it returns false, and channel_close at the end.
+ * CHANNEL_CLOSED; messages that came before can still be read after that,
+ * unless one was changed. No function but channel_flush blocks. The order of
+ * calls is channel_begin, then channel_turn whenever poll reports
+ * channel_events, then channel_next until it returns false, and channel_close
+ * at the end.
  * SPDX-License-Identifier: MIT */
 #ifndef LAUNCHER_CHANNEL_H
 #define LAUNCHER_CHANNEL_H

@@ -1,16 +1,16 @@
 /* launcher/join/gather.c: node 0 until all other nodes have joined.
  *
  * A new connection is a stranger until it has proved the secret and sent HELLO.
- * A node that proved the secret but was started with another program, version or
- * number of nodes is a mistake that waiting does not mend: it ends the start, on
- * all nodes.
+ * A node that proved the secret but was started with another program, version
+ * or number of nodes is a mistake that waiting does not mend: it ends the
+ * start, on all nodes.
  *
  * Invariants: strangers own their channels; a node's channel moves into the
  * session with its HELLO. Nothing here waits for one connection: poll waits for
  * all at once, at most half a second. A stranger has HELLO_S to send its HELLO;
  * beyond STRANGERS connections the oldest is closed. `joined` and `ready` count
- * the nodes in those states. Once `wrong` has text, the start has failed and the
- * text is what all nodes are told.
+ * the nodes in those states. Once `wrong` has text, the start has failed and
+ * the text is what all nodes are told.
  * SPDX-License-Identifier: MIT */
 #include "session.h"
 
@@ -97,6 +97,8 @@ static bool gather_listen(gathering *g)
     return false;
 }
 
+/* The oldest stranger has to go if there are too many: a flood of connections
+ * must not keep the nodes out. */
 static void gather_accept(gathering *g)
 {
     int fd;
@@ -121,6 +123,7 @@ typedef struct hello {
     json_t *slots;
 } hello;
 
+/* The strings belong to j. */
 static bool hello_read(hello *h, json_t *j)
 {
     *h = (hello){0};
@@ -152,6 +155,7 @@ static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
     dsi_text_free(&mine);
 }
 
+/* The channel moves from the stranger, which the caller frees, to the node. */
 static void gather_admit(gathering *g, channel *c, const hello *h)
 {
     node_state *n = &g->s->nodes[h->rank];
@@ -235,6 +239,7 @@ static void gather_serve_node(gathering *g, int k)
     channel_close(&n->c);
 }
 
+/* A signal of the user ends the start on all nodes. */
 static void gather_read_signal(gathering *g)
 {
     int signal = signals_read(g->signals);
@@ -278,6 +283,7 @@ static void gather_step(gathering *g, double until)
     dsi_free(p);
 }
 
+/* Sets `wrong` if the time limit is over. */
 static void gather_wait_joined(gathering *g)
 {
     const launch_plan *p = g->s->p;
@@ -315,6 +321,8 @@ static void gather_wait_ready(gathering *g)
     dsi_text_add(&g->wrong, "not all of the %d nodes are ready", p->n_hosts);
 }
 
+/* Strangers that are left are closed; nodes that have joined stay connected,
+ * for the relay, or are told why the start has failed. */
 int gather_nodes(node_session *s)
 {
     gathering g = {.s = s, .listener = -1};

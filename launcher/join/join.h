@@ -16,8 +16,8 @@
 typedef struct node_session node_session;
 typedef struct relay relay;
 
-/* Reads the secret and DS_JOIN_SILENCE. Refuses to meet at an address that other
- * machines can reach without a secret. p must outlive the session. */
+/* Reads the secret and DS_JOIN_SILENCE. Refuses to meet at an address that
+ * other machines can reach without a secret. p must outlive the session. */
 int session_open(node_session **s, const launch_plan *p);
 /* The hosts of the nodes that have joined, for plan_set_joined. */
 ds_host *session_hosts(const node_session *s);

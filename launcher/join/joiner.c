@@ -163,6 +163,7 @@ static int joiner_join(joiner *j)
     return EXIT_FAILURE;
 }
 
+/* Sends what node 0 compares and shows. */
 static void joiner_send_hello(joiner *j)
 {
     const launch_plan *p = j->s->p;
@@ -219,6 +220,7 @@ static void joiner_finish(joiner *j, int status)
     j->kill_at = dsi_now() + (j->running ? ENDING_S : 0);
 }
 
+/* Messages of an unknown kind are ignored: node 0 may be newer. */
 static void joiner_handle(joiner *j, const message *m)
 {
     switch (m->kind) {
@@ -257,6 +259,7 @@ static void joiner_send_output(joiner *j)
     if (n > 0) channel_send(&j->c, MESSAGE_OUTPUT, bytes, (size_t)n);
 }
 
+/* Output that was written before the end is sent before EXITED. */
 static void joiner_reap(joiner *j)
 {
     int status;

@@ -1,21 +1,22 @@
 /* launcher/join/relay.c: node 0 while the job runs.
  *
  * The job runs as any other (run.c). Beside it the relay, a process of its own,
- * has the connections to the other nodes. It sends them the commands of mpirun's
- * agents and returns output and status. When a node is lost it tells the job and
- * closes the agents' sockets, and mpirun ends the ranks that are left.
+ * has the connections to the other nodes. It sends them the commands of
+ * mpirun's agents and returns output and status. When a node is lost it tells
+ * the job and closes the agents' sockets, and mpirun ends the ranks that are
+ * left.
  *
  *     mpirun - agent --(Unix socket)-- relay --(TCP, authenticated)-- node K
  *                                      node K - supervised shell - orted - ranks
  *
- * Invariants: after the fork the relay process owns the channels and the agents'
- * sockets, the launcher the two pipes to it: `to_relay`, on which the status of
- * the job is written (its end without that means that the launcher was killed),
- * and `lost`, on which one line comes when a node is lost. An agent's socket
- * belongs to one node and carries one command. The relay ignores signals, which
- * the launcher gets too, and ends PARTING_S after the job at the latest. It
- * waits in poll alone: what an agent cannot take at once is dropped, as it is
- * only text.
+ * Invariants: after the fork the relay process owns the channels and the
+ * agents' sockets, the launcher the two pipes to it: `to_relay`, on which the
+ * status of the job is written (its end without that means that the launcher
+ * was killed), and `lost`, on which one line comes when a node is lost. An
+ * agent's socket belongs to one node and carries one command. The relay ignores
+ * signals, which the launcher gets too, and ends PARTING_S after the job at the
+ * latest. It waits in poll alone: what an agent cannot take at once is dropped,
+ * as it is only text.
  * SPDX-License-Identifier: MIT */
 #include "runners/runners.h"
 #include "session.h"
@@ -74,6 +75,7 @@ static void agent_close(agent *a)
     a->fd = -1;
 }
 
+/* The agent whose command runs on this node; NULL: none. */
 static agent *relay_agent_of(relay *r, int node)
 {
     for (int i = 0; i < r->agents.n; i++)
@@ -94,8 +96,8 @@ static void relay_accept(relay *r)
         dsi_list_add(&r->agents, ((agent){.fd = fd}));
 }
 
-/* An agent sends one packet: the name of its node, 0, the command. Anything else,
- * or its end, closes it. */
+/* An agent sends one packet: the name of its node, 0, the command. Anything
+ * else, or its end, closes it. */
 static void relay_read_agent(relay *r, agent *a)
 {
     char packet[AGENT_PACKET];
@@ -138,6 +140,8 @@ static void relay_lose_node(relay *r, int k, const char *why)
     for (int i = 0; i < r->agents.n; i++) agent_close(&r->agents.at[i]);
 }
 
+/* Messages that came before the connection ended are handled before the loss
+ * is reported. */
 static void relay_serve_node(relay *r, int k)
 {
     channel *c = &r->s->nodes[k].c;
@@ -165,6 +169,7 @@ static void relay_send_end(relay *r)
         channel_send(&r->s->nodes[k].c, MESSAGE_END, text, strlen(text));
 }
 
+/* Nodes close the connection after END; then the relay may exit. */
 static bool relay_has_node(const relay *r)
 {
     for (int k = 1; k < r->s->p->n_hosts; k++)
@@ -192,6 +197,8 @@ static void relay_step(relay *r)
     dsi_free(p);
 }
 
+/* Never returns. Signals are ignored: the launcher gets them too and ends the
+ * job. */
 static void relay_run(relay *r)
 {
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -291,6 +298,8 @@ char *relay_agent(const relay *r)
 
 int relay_lost(const relay *r) { return r->lost; }
 
+/* The fork copies the channels with their keys and counters; only the copy in
+ * the relay process is used from here on. */
 int relay_start(relay **result, node_session *s)
 {
     relay *r = *result = dsi_alloc(sizeof *r);
@@ -324,6 +333,8 @@ int relay_start(relay **result, node_session *s)
     return EXIT_FAILURE;
 }
 
+/* The relay tells the nodes the status and exits when they have closed their
+ * connections. */
 void relay_finish(relay *r, int status)
 {
     char text[16];

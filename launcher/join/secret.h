@@ -14,9 +14,9 @@ enum {
     SECRET_SHORT = 16  /* a shorter secret draws a warning */
 };
 
-/* Reads it from `file` or, if that is NULL, from DS_JOIN_SECRET. The variable is
- * removed from the environment, so that ranks and commands do not get it. Without
- * either, secret->n is 0. false after one message. */
+/* Reads it from `file` or, if that is NULL, from DS_JOIN_SECRET. The variable
+ * is removed from the environment, so that ranks and commands do not get it.
+ * Without either, secret->n is 0. false after one message. */
 bool secret_read(dsi_text *secret, const char *file);
 void secret_free(dsi_text *secret); /* overwrites it */
 

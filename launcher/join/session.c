@@ -24,6 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* The digest is of all arguments with their final zero bytes: {"a b"} and
+ * {"a", "b"} print the same but differ. */
 void session_program(char *const *argv, dsi_text *text, char digest[2 * SECRET_BYTES + 1])
 {
     dsi_text all = {0};
@@ -56,6 +58,7 @@ static bool is_local_only(const char *name)
     return local;
 }
 
+/* DS_JOIN_SILENCE; false after one message. */
 static bool read_silence(double *silence)
 {
     static const dsi_env v = {"DS_JOIN_SILENCE", "seconds, from 3 to 86400", .least = 3,
@@ -66,6 +69,7 @@ static bool read_silence(double *silence)
     return false;
 }
 
+/* false after one message. */
 static bool session_check_secret(const node_session *s)
 {
     if (s->secret.n || is_local_only(s->address)) return true;
@@ -93,6 +97,8 @@ int session_open(node_session **session, const launch_plan *p)
     return 0;
 }
 
+/* After relay_start the descriptors are closed already (-1); only buffers
+ * remain to be freed. */
 void session_close(node_session *s)
 {
     if (!s) return;

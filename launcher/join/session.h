@@ -1,8 +1,8 @@
 /* launcher/join/session.h: one job on nodes that have joined: what the files of
  * this folder share.
  *
- * Note [Messages between nodes]. Node K connects to node 0 and proves the secret
- * (channel.h). Then
+ * Note [Messages between nodes]. Node K connects to node 0 and proves the
+ * secret (channel.h). Then
  *
  *     K -> 0    HELLO     {"version", "node_rank", "nnodes", "host", "slots",
  *                         "program", "digest"}: who it is

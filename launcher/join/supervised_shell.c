@@ -1,16 +1,17 @@
 /* launcher/join/supervised_shell.c: a process that runs one shell command and
  * leaves nothing of it behind.
  *
- * The command is orted, with the ranks of this node below it. It gets folders of
- * its own for Open MPI's files: two nodes that are one machine would use the
+ * The command is orted, with the ranks of this node below it. It gets folders
+ * of its own for Open MPI's files: two nodes that are one machine would use the
  * same names otherwise, and ranks that are killed leave files there.
  *
  * Invariants: the supervising process is the subreaper of all below it, ends
  * them all before it exits, and then removes the folders. It never writes; it
  * ends when the shell does or when `hold` is closed, which the death of the
- * caller does too. It has no descriptor of the caller's but these two pipes: the
- * connection to node 0 must end with the caller. All signals are blocked in it,
- * and it has a process group of its own: signals are the caller's to handle.
+ * caller does too. It has no descriptor of the caller's but these two pipes:
+ * the connection to node 0 must end with the caller. All signals are blocked in
+ * it, and it has a process group of its own: signals are the caller's to
+ * handle.
  * SPDX-License-Identifier: MIT */
 #include "supervised_shell.h"
 
@@ -84,6 +85,8 @@ static void shell_supervise(const char *command, const job_folders *folders, int
     _exit(status);
 }
 
+/* The write end of `hold` exists only in the caller, so that its death closes
+ * it. */
 bool supervised_shell_start(supervised_shell *s, const char *command, size_t n)
 {
     int out[2], hold[2];

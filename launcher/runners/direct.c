@@ -1,5 +1,5 @@
-/* launcher/runners/direct.c: one rank on this machine, without MPI: it takes the
- * place of the launcher.
+/* launcher/runners/direct.c: one rank on this machine, without MPI: it takes
+ * the place of the launcher.
  * SPDX-License-Identifier: MIT */
 #include "runners.h"
 

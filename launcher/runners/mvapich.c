@@ -1,4 +1,5 @@
-/* launcher/runners/mvapich.c: MVAPICH's mpiexec, which is a hydra too (mpich.c).
+/* launcher/runners/mvapich.c: MVAPICH's mpiexec, which is a hydra too
+ * (mpich.c).
  * SPDX-License-Identifier: MIT */
 #include "program.h"
 #include "runners.h"

@@ -1,5 +1,5 @@
-/* launcher/runners/openmpi.c: Open MPI's mpirun: on this machine, over ssh, over
- * pdsh, or as Open MPI itself decides.
+/* launcher/runners/openmpi.c: Open MPI's mpirun: on this machine, over ssh,
+ * over pdsh, or as Open MPI itself decides.
  *
  * Each argument was tried on one machine and on several; docs/launcher.md says
  * why it is there. mpirun quotes what ssh hands to a shell.
@@ -64,6 +64,8 @@ static bool is_oversubscribed(int ranks)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < ranks;
 }
 
+/* -H localhost:N: as many slots as ranks, or mpirun would refuse more ranks
+ * than cores. */
 static void add_local(argv_list *argv, const launch_plan *p)
 {
     add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
@@ -110,6 +112,7 @@ static void add_exports(argv_list *argv, const launch_plan *p)
     }
 }
 
+/* remote: NULL if all ranks are on this machine. */
 void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
 {
     argv_add(argv, "%s", p->runner_program);
@@ -145,6 +148,7 @@ static void openmpi_add_command(argv_list *argv, const launch_plan *p)
     dsi_text_free(&ssh);
 }
 
+/* For pdsh, which mpirun runs with its own environment. */
 static void openmpi_add_environment(argv_list *environment, const launch_plan *p)
 {
     if (!uses_pdsh(p)) return;

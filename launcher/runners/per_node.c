@@ -1,4 +1,5 @@
-/* launcher/runners/per_node.c: the same command typed on each node, without ssh.
+/* launcher/runners/per_node.c: the same command typed on each node, without
+ * ssh.
  *
  * Node 0 runs Open MPI's mpirun once the other nodes have joined it; where
  * mpirun would run ssh, it runs `deepspeed --join_agent` (join/agent.c).

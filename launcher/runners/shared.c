@@ -32,6 +32,7 @@ char *runner_first_on_path(const char *const *names, bool hydra)
     return NULL;
 }
 
+/* Options of the runners have one form with = and one without. */
 bool runner_has_argument(const launch_plan *p, const char *name)
 {
     size_t n = strlen(name);

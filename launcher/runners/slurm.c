@@ -28,6 +28,8 @@ static ds_status slurm_read_count(const char *variable, int *n)
     return DS_OK;
 }
 
+/* Without --ntasks-per-node a job has as many ranks per host as GPUs, else as
+ * tasks. */
 static ds_status slurm_find_hosts(ds_hosts *h, host_origin *origin, const options *o)
 {
     static const char *const counts[] = {"SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE",
@@ -58,6 +60,7 @@ static ds_status slurm_find_master(char **name)
     return status;
 }
 
+/* srun takes a number of tasks per host, not a list of slots. */
 static ds_status slurm_check_hosts(const launch_plan *p)
 {
     for (int i = 0; i < p->n_hosts; i++) {
@@ -82,6 +85,7 @@ static char *slurm_find_program(void)
     return runner_is_installed("srun") ? dsi_strdup("srun") : NULL;
 }
 
+/* srun exports the whole environment to all ranks. */
 static void slurm_add_command(argv_list *argv, const launch_plan *p)
 {
     argv_add(argv, "%s", p->runner_program);

@@ -1,8 +1,10 @@
-/* tests/launcher/announce.c: DeepSpeed's lines before the start, as scripts read them.
+/* tests/launcher/announce.c: DeepSpeed's lines before the start, as scripts
+ * read them.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
-/* What is printed for a command line, without the dates and places of DeepSpeed's log. */
+/* What is printed for a command line, without the dates and places of
+ * DeepSpeed's log. */
 static const char *announced(const char *const *words)
 {
     static char text[8192];

@@ -1,4 +1,5 @@
-/* tests/launcher/args.c: the ways in which options are written, and which are refused.
+/* tests/launcher/args.c: the ways in which options are written, and which are
+ * refused.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 

@@ -1,7 +1,9 @@
-/* tests/launcher/dry.h: deepspeed's plan for a command line, decided in a process of its own.
+/* tests/launcher/dry.h: deepspeed's plan for a command line, decided in a
+ * process of its own.
  *
- * The process starts in a folder of the test, with nothing in its environment but PATH (the folder's bin, where
- * dry_program puts stand-ins for ssh and the runners) and what dry_set adds.
+ * The process starts in a folder of the test, with nothing in its environment
+ * but PATH (the folder's bin, where dry_program puts stand-ins for ssh and the
+ * runners) and what dry_set adds.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_LAUNCHER_DRY_H
 #define TESTS_LAUNCHER_DRY_H
@@ -124,12 +126,14 @@ static inline Dry dry_words(bool reach, const char *const *words)
     return d;
 }
 
-/* dry("--num_gpus", "2", "train"): what --dry_run would print; reached(...): after ssh was asked. */
+/* dry("--num_gpus", "2", "train"): what --dry_run would print; reached(...):
+ * after ssh was asked. */
 #define dry(...)     dry_words(false, (const char *const[]){__VA_ARGS__, NULL})
 #define reached(...) dry_words(true, (const char *const[]){__VA_ARGS__, NULL})
 
-/* It ends with status 2 (1 where other machines are the cause), one line with `part` in it on stderr, and nothing on
- * stdout. argp adds a line that names --help. */
+/* It ends with status 2 (1 where other machines are the cause), one line with
+ * `part` in it on stderr, and nothing on stdout. argp adds a line that names
+ * --help. */
 #define REFUSED(part, ...) dry_refused(dry(__VA_ARGS__), part, __LINE__)
 static inline void dry_refused(Dry d, const char *part, int line)
 {
@@ -142,7 +146,8 @@ static inline void dry_refused(Dry d, const char *part, int line)
     json_decref(d.json);
 }
 
-/* The words of the command with blanks between them, in a buffer that the next call overwrites; frees d. */
+/* The words of the command with blanks between them, in a buffer that the next
+ * call overwrites; frees d. */
 static inline const char *dry_command(Dry d)
 {
     static char text[16384];

@@ -1,4 +1,5 @@
-/* tests/launcher/environment.c: variables that ranks on other machines get: which, and byte for byte.
+/* tests/launcher/environment.c: variables that ranks on other machines get:
+ * which, and byte for byte.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 

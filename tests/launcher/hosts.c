@@ -1,5 +1,6 @@
-/* tests/launcher/hosts.c: hostfiles, Slurm's lists, filters: what is wrong with them is said with its place.
- * (tests/reference/launcher.c compares what is right with DeepSpeed's launcher.)
+/* tests/launcher/hosts.c: hostfiles, Slurm's lists, filters: what is wrong with
+ * them is said with its place. (tests/reference/launcher.c compares what is
+ * right with DeepSpeed's launcher.)
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

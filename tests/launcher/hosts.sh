@@ -1,11 +1,15 @@
-# tests/launcher/hosts.sh: hosts of a cluster, made of namespaces of this machine; for scripts that source it.
+# tests/launcher/hosts.sh: hosts of a cluster, made of namespaces of this
+# machine; for scripts that source it.
 #
-# The caller's script runs twice. Outside, `hosts_enter "$@"` looks whether this machine can do it and executes
-# the script again in network, mount, process, IPC and host-name namespaces of its own: all that is made from
-# here on (interfaces, mounts, files, processes) is in them and goes with them, even if the script is killed by
-# SIGKILL, because the kernel ends a process namespace with its first process. The machine's own network, /tmp
-# and ~/.ssh are not seen from there. Inside, `hosts_start N` makes node0 ... node(N-1), each again in namespaces
-# of its own, with an sshd, /tmp, /dev/shm, a home folder, and an eth0 on a bridge that they share:
+# The caller's script runs twice. Outside, `hosts_enter "$@"` looks whether this
+# machine can do it and executes the script again in network, mount, process,
+# IPC and host-name namespaces of its own: all that is made from here on
+# (interfaces, mounts, files, processes) is in them and goes with them, even if
+# the script is killed by SIGKILL, because the kernel ends a process namespace
+# with its first process. The machine's own network, /tmp and ~/.ssh are not
+# seen from there. Inside, `hosts_start N` makes node0 ... node(N-1), each again
+# in namespaces of its own, with an sshd, /tmp, /dev/shm, a home folder, and an
+# eth0 on a bridge that they share:
 #
 #     node0 10.99.0.1, node1 10.99.0.2, ...        the tree is /run/tree everywhere, the build /run/build
 #
@@ -24,7 +28,8 @@ hosts_skip()
     exit 77
 }
 
-# hosts_enter BUILD TOOLS SCRIPT ARGUMENTS...: returns inside; outside it never does
+# hosts_enter BUILD TOOLS SCRIPT ARGUMENTS...: returns inside; outside it never
+# does
 hosts_enter()
 {
     [ "${HOSTS_INSIDE-}" ] && return
@@ -89,8 +94,8 @@ LogLevel ERROR
 CONFIG
 }
 
-# The first process of host K: what is its own, then sshd; it collects what was orphaned.
-# shellcheck disable=SC2016 # expanded on the host
+# The first process of host K: what is its own, then sshd; it collects what was
+# orphaned. shellcheck disable=SC2016 # expanded on the host
 hosts_first='
 k=$1 home=$2 net=$3
 hostname "node$k"
@@ -138,7 +143,8 @@ hosts_start()
     done
 }
 
-# on K COMMAND...: signals are as a terminal's shell leaves them, though this shell's jobs ignore some
+# on K COMMAND...: signals are as a terminal's shell leaves them, though this
+# shell's jobs ignore some
 on()
 {
     host=$1
@@ -148,7 +154,8 @@ on()
         LD_LIBRARY_PATH=/run/build DS_CIFAR10_SAMPLE=/run/tree/assets/cifar10-sample.tar.xz LC_ALL=C "$@"
 }
 
-# hosts_left: what is on the hosts that was not there at the start, a line each: processes, files, sockets
+# hosts_left: what is on the hosts that was not there at the start, a line each:
+# processes, files, sockets
 hosts_left()
 {
     for k in $hosts_all; do

@@ -72,7 +72,8 @@ static void in_files(void **state)
                         "b: other\na: half of a line\na: \na: 10%\r20%\r\nrunner\nb: last of b");
 }
 
-/* The beginning of a line is shown; who prints next begins a new one; bars keep their prefix. */
+/* The beginning of a line is shown; who prints next begins a new one; bars keep
+ * their prefix. */
 static void in_terminal(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/launcher/plan.c: which runner, which command, which resources follow from a command line.
+/* tests/launcher/plan.c: which runner, which command, which resources follow
+ * from a command line.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
@@ -215,7 +216,8 @@ static void slurm(void **state)
     REFUSED("SLURM_JOB_NODELIST=gpu[08-: expected", "--launcher=slurm", "train");
 }
 
-/* A host without slots is no place for MASTER_ADDR; but one to which ranks are given by number has them. */
+/* A host without slots is no place for MASTER_ADDR; but one to which ranks are
+ * given by number has them. */
 static void empty_hosts(void **state)
 {
     (void)state;

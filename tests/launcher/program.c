@@ -1,4 +1,5 @@
-/* tests/launcher/program.c: what is executed, and what is said of what cannot be.
+/* tests/launcher/program.c: what is executed, and what is said of what cannot
+ * be.
  * SPDX-License-Identifier: MIT */
 #include "program.h"
 
@@ -39,7 +40,8 @@ static void write_text(const char *name, const char *text)
     write_file(name, text, strlen(text), 0755);
 }
 
-/* A program of 64 bits for that machine, with a loader or without; it holds no code. */
+/* A program of 64 bits for that machine, with a loader or without; it holds no
+ * code. */
 static void write_elf(const char *name, int machine, const char *loader)
 {
     struct {
@@ -64,7 +66,8 @@ static void write_elf(const char *name, int machine, const char *loader)
     write_file(name, &file, sizeof file, 0755);
 }
 
-/* The status of a process that becomes it, or of why it cannot, in whose message `part` stands. */
+/* The status of a process that becomes it, or of why it cannot, in whose
+ * message `part` stands. */
 static void runs(const char *name, int want, const char *part, int line)
 {
     int status;

@@ -1,4 +1,5 @@
-/* tests/launcher/reachable.c: what is asked of hosts before anything is started, with stand-ins for ssh.
+/* tests/launcher/reachable.c: what is asked of hosts before anything is
+ * started, with stand-ins for ssh.
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
@@ -89,7 +90,8 @@ static void refused(void **state)
         "--master_addr=m ");
 }
 
-/* What ControlPersist leaves behind holds the pipe for good; that is no answer that does not come. */
+/* What ControlPersist leaves behind holds the pipe for good; that is no answer
+ * that does not come. */
 static void masters(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/launcher/secret.c: what nodes prove to each other, and what they refuse (launcher/join/secret.c, channel.c).
+/* tests/launcher/secret.c: what nodes prove to each other, and what they refuse
+ * (launcher/join/secret.c, channel.c).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -183,8 +184,9 @@ static void close_middle(middle *m)
     secret_free(&m->secret);
 }
 
-/* A change of any byte of a message, its length and kind too, ends the connection; so do a message that is sent
- * twice, one that is left out, and one that is sent back to who wrote it. */
+/* A change of any byte of a message, its length and kind too, ends the
+ * connection; so do a message that is sent twice, one that is left out, and one
+ * that is sent back to who wrote it. */
 static void changed_messages(void **state)
 {
     (void)state;
@@ -209,7 +211,8 @@ static void changed_messages(void **state)
         bool any = channel_next(c, &got);
         CHECK(any == (at == BYTES + 1)); /* the first of two that are the same is good */
         if (any) CHECK(!channel_next(c, &got));
-        /* a length that grew waits for bytes that never come, and is given up for its silence */
+        /* a length that grew waits for bytes that never come, and is given up
+         * for its silence */
         if (c->state == CHANNEL_CLOSED)
             CHECK(c->end == CHANNEL_FOREIGN);
         else

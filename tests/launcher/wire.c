@@ -110,7 +110,8 @@ static void lines(void **state)
     close(w.fd);
 }
 
-/* More than a record holds becomes several, none longer than what a runner forwards at once. */
+/* More than a record holds becomes several, none longer than what a runner
+ * forwards at once. */
 static void long_text(void **state)
 {
     (void)state;
