@@ -114,11 +114,11 @@ static ds_status plan_make(launch_plan *p)
     if (status == DS_OK) status = check_core_list(&p->o);
     if (status == DS_OK) status = processes_check_grace();
     if (status == DS_OK) status = plan_find_hosts(p);
-    if (status == DS_OK) status = runner_choose(p);
+    if (status == DS_OK) status = plan_choose_runner(p);
     if (status == DS_OK) status = plan_collect_environment(p);
     if (status == DS_OK) status = unless_dry_run(p, plan_check_program(p));
-    if (status == DS_OK) status = unless_dry_run(p, runner_find_program(p));
-    if (status == DS_OK) status = unless_dry_run(p, runner_check(p));
+    if (status == DS_OK) status = unless_dry_run(p, plan_find_program(p));
+    if (status == DS_OK) status = unless_dry_run(p, plan_check_runner(p));
     if (status != DS_OK) return status;
     p->master_addr = plan_guess_master(p);
     plan_compose(p);

@@ -62,19 +62,14 @@ typedef struct runner {
     void (*add_environment)(argv_list *environment, const struct launch_plan *p);
 } runner;
 
+extern const runner runner_openmpi, runner_mpich, runner_mvapich, runner_slurm, runner_per_node,
+    runner_direct;
+
 /* All runners, in the order in which they are considered; NULL-ended. */
 extern const runner *const runners[];
 
 /* The runner that a value of --launcher selects, in any case of letters; NULL:
  * none. launcher NULL selects the default. *value: as the runner spells it. */
 const runner *runner_find(const char *launcher, const char **value);
-
-/* Sets p->runner, p->launcher and p->remote from --launcher and p->hosts. */
-ds_status runner_choose(struct launch_plan *p);
-/* Sets p->runner_program. If the runner or one of its tools is missing, the
- * message names the package that has it and the usual name is used. */
-ds_status runner_find_program(struct launch_plan *p);
-/* Checks --launcher_args and host names against what the runner accepts. */
-ds_status runner_check(const struct launch_plan *p);
 
 #endif

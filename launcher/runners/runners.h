@@ -4,10 +4,6 @@
 #define LAUNCHER_RUNNERS_H
 
 #include "plan.h"
-#include "runner.h"
-
-extern const runner runner_direct, runner_openmpi, runner_mpich, runner_mvapich, runner_slurm,
-    runner_per_node;
 
 /* The message about a program that is missing. */
 #define NOT_INSTALLED(program, package) \
