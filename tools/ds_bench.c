@@ -473,7 +473,8 @@ int main(int argc, char **argv)
         {"bw-unit", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 2},
         {"local_rank", LOCAL_RANK, "N", OPTION_HIDDEN, NULL, 0},
         {0}};
-    const struct argp argp = {rows, bench_parse_option, "", "Measures collectives.", NULL, NULL, NULL};
+    const struct argp argp = {rows, bench_parse_option, "", "Measures collectives.", NULL, NULL,
+                              NULL};
     plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = 2;

@@ -373,9 +373,10 @@ int main(int argc, char **argv)
         {"hide_errors_and_warnings", 'w', NULL, 0, "Leave out warnings", 0},
         {"hide-errors-and-warnings", 'w', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {0}};
-    const struct argp argp = {
-        options, report_parse_option, "",  "Says what this build and this machine can do.",
-        NULL,    NULL,         NULL};
+    const struct argp argp = {options, report_parse_option,
+                              "",      "Says what this build and this machine can do.",
+                              NULL,    NULL,
+                              NULL};
     report r = {.colors = isatty(STDOUT_FILENO) == 1};
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = 2;

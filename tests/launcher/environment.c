@@ -41,8 +41,7 @@ static void lines(void **state)
         if (strcmp(w.at[i], want[i]) != 0) fail_msg("got %s, want %s", w.at[i], want[i]);
     argv_list_free(&w);
     REFUSES("A=1\nB\n", "env:2: a line without =: expected NAME=VALUE");
-    REFUSES("export A=1",
-            "env:1: the text before = is no variable name: expected NAME=VALUE");
+    REFUSES("export A=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
     REFUSES("=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
     REFUSES("1A=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
     REFUSES("A=x\0y", "env:1: a zero byte, which no variable can hold");
