@@ -12,6 +12,7 @@ In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of f
 - ```json is JSON, and the same test reads it as a configuration;
 - any block after a line "<!-- tried by FILE -->" is tried by that file; one after "<!-- output -->" is for reading.
 A link to a file of the tree leads to one, and one to a heading leads to it. A `ds_name` is in a public header, or a command.
+A `Note [Title]` is in a source file.
 SPDX-License-Identifier: MIT
 """
 import json
@@ -120,12 +121,20 @@ def unknown_names(tree, text):
     return sorted(set(re.findall(r'\bds_[a-z0-9_]+\b', text)) - known)
 
 
+def unknown_notes(sources, text):
+    """Notes ("Note [Title]") that the text cites and no source has."""
+    cited = {' '.join(note.split()) for note in re.findall(r'Note\s+\[[^\]]+\]', text)}
+    return sorted(note for note in cited if note not in sources)
+
+
 def main(listed, root, cc='cc'):
     tree, bad, blocks = Tree(root, cc), [], 0
+    sources = ''.join(p.read_text() for folder in ('src', 'launcher') for p in tree.root.glob(f'{folder}/**/*.[ch]'))
     for document in documents(tree.root):
         text, name = document.read_text(), str(document.relative_to(tree.root))
         bad += [f'{name}: {wrong}' for wrong in broken_links(document, text)]
         bad += [f'{name}: {word} is in no header' for word in unknown_names(tree, text)]
+        bad += [f'{name}: no source has {note}' for note in unknown_notes(sources, text)]
         for block in BLOCK.finditer(text):
             at = f"{name}:{text.count(chr(10), 0, block.start('text')) + 1}"
             by, wrong = tree.block(name, block)

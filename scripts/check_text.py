@@ -7,7 +7,7 @@ Each source file has a licence line. Nothing is noted for later; no path belongs
 comments and messages use none of the constructions in PROSE (CONTRIBUTING.md, "Words"). Text in backticks
 or quotes is not prose. A phrase that is right all the same is listed in ALLOWED.
 
-  --report   list every construction, with counts by folder, also where DIRTY lets it pass
+  --report   list every construction, with counts by folder, also those that DIRTY permits
 SPDX-License-Identifier: MIT
 """
 import collections
@@ -53,8 +53,9 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
     (r'\bnobody\'s\b', 'say what does not happen'),
 )]
 
-# Folders and files whose prose is not yet free of these constructions.
-DIRTY = ('include', 'src', 'launcher', 'tools', 'tests', 'docs/launcher.md', 'docs/config.md')
+# Folders and files whose prose is not yet free of these constructions, and how many they may still have: lower the
+# numbers, never raise them. "--report" lists the places.
+DIRTY = {'include': 25, 'src': 380, 'launcher': 48, 'tools': 11, 'tests': 210, 'docs/launcher.md': 21, 'docs/config.md': 3}
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {
@@ -100,7 +101,7 @@ def folder_of(name):
 
 
 def main(report, root):
-    root, bad, found, count = pathlib.Path(root), [], [], 0
+    root, bad, found, count, remaining = pathlib.Path(root), [], [], 0, collections.Counter()
     for path in sorted(files(root)):
         if path.suffix not in TEXT or {'golden', 'seeds', '__pycache__'} & set(path.parts):
             continue
@@ -111,16 +112,19 @@ def main(report, root):
         count += 1
         name = str(path.relative_to(root))
         bad += check(path, name, text)
-        dirty = any(name == d or name.startswith(d + '/') for d in DIRTY)
+        dirty = next((d for d in DIRTY if name == d or name.startswith(d + '/')), '')
+        hits = [f'{name}:{line}: "{phrase}": {advice}' for line, phrase, advice in constructions(path, text, name)]
+        remaining[dirty] += len(hits)
         if report or not dirty:
-            found += [(folder_of(name), f'{name}:{line}: "{phrase}": {advice}')
-                      for line, phrase, advice in constructions(path, text, name)]
+            found += [(folder_of(name), hit) for hit in hits]
     if report:
         print('\n'.join(line for _, line in found))
         for folder, n in sorted(collections.Counter(f for f, _ in found).items()):
             print(f'{n:6} {folder}')
         return 0
     bad += [line for _, line in found]
+    bad += [f'{folder}: {remaining[folder]} constructions, {most} before: check_text.py --report . lists them'
+            for folder, most in DIRTY.items() if remaining[folder] > most]
     print('\n'.join(bad) or f'text: {count} files')
     return bool(bad)
 
