@@ -1,4 +1,14 @@
-/* device/cpu/gemm/dots.h: products made of dot products, where both operands have unit stride along k.
+/* device/cpu/gemm/dots.h: a matrix product made of dot products.
+ *
+ * For operands that both have unit stride along k (products NT), and few rows:
+ * packing b would then cost as much as the product. A block of DOT_ROWS x
+ * DOT_COLS dot products shares its loads: each vector of a is used DOT_COLS
+ * times, each of b DOT_ROWS times. The number of accumulators is that of a tile
+ * (tile_size.h).
+ *
+ * Order of a sum: each of VF lanes sums every VF-th product, in order; vf_sum
+ * adds the lanes at the end. It depends on the instruction set, not on the
+ * block.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_GEMM_DOTS_H
 #define DSI_DEVICE_CPU_GEMM_DOTS_H
@@ -8,8 +18,7 @@
 #define DOT_ROWS 4
 #define DOT_COLS (TILE_ROWS * TILE_VECTORS / DOT_ROWS)
 
-/* y[i][j] = bias[j] + sum over k of a[i am + k] b[j bn + k]: for few rows, where packing b would cost as
- * much as the product. VF partial sums of each element are added at the end. */
+/* y[i ym + j] = bias[j] + sum over k of a[i am + k] b[j bn + k] */
 typedef struct dot_operands {
     const float *a, *b;
     int64_t am, bn, k;
@@ -18,7 +27,8 @@ typedef struct dot_operands {
     int64_t ym;
 } dot_operands;
 
-/* VF elements of each row and column; the first n if `part`. */
+/* Multiplies VF elements of k, or the last n if `part`, of R rows of a with
+ * those of C rows of b. R and C are constants at each call, as in tile.h. */
 ALWAYS_INLINE void dot_step(const int R, const int C, const bool part, const dot_operands *t,
                             int64_t k, int n, vf acc[DOT_ROWS][DOT_COLS])
 {
@@ -37,6 +47,7 @@ ALWAYS_INLINE void dot_step(const int R, const int C, const bool part, const dot
     }
 }
 
+/* R x C outputs; then moves t to the next C columns. */
 ALWAYS_INLINE void dot_n(const int R, const int C, dot_operands *t)
 {
     vf acc[DOT_ROWS][DOT_COLS];
@@ -51,6 +62,7 @@ ALWAYS_INLINE void dot_n(const int R, const int C, dot_operands *t)
     if (t->bias) t->bias += C;
 }
 
+/* R rows of y, all columns: blocks of DOT_COLS, then of 2 and of 1. */
 ALWAYS_INLINE void dot_rows(const int R, dot_operands t, int64_t cols)
 {
     for (; cols >= DOT_COLS; cols -= DOT_COLS) dot_n(R, DOT_COLS, &t);
@@ -58,6 +70,7 @@ ALWAYS_INLINE void dot_rows(const int R, dot_operands t, int64_t cols)
     if (cols) dot_n(R, 1, &t);
 }
 
+/* y [rows][cols], both of any size. */
 static void dots(dot_operands t, int64_t rows, int64_t cols)
 {
     for (; rows >= DOT_ROWS; rows -= DOT_ROWS) {

@@ -1,8 +1,11 @@
-/* device/cpu/gemm/gemm.c: matrix products: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N], any strides.
+/* device/cpu/gemm/gemm.c: matrix products: y [B,M,N] = a [B,M,K] b [B,K,N] +
+ * bias [N], any strides.
  *
- * float32 goes tile by tile (tile.h). A tile reads a number by number and b along N, so a row-major b
- * and any a (products NN and TN) need no packing while both are near. What does not lie so, or is
- * large, is packed first (gemm_pack.c), K_BLOCK elements deep (few rows of NT: dot products instead):
+ * float32 is computed in register tiles (tile.h). A tile reads a one number at
+ * a time and b by vectors along N. So a row-major b and any a (products NN and
+ * TN) need no packing while both fit into the caches. Other operands are packed
+ * first (gemm_pack.c), K_BLOCK elements of k at a time. A product NT of few
+ * rows is computed by dot products instead (dots.h).
  *
  *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     they fill a quarter of the second cache
  *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     only if its rows do not lie along k
@@ -11,16 +14,24 @@
  *         for the columns of those panels: pack b
  *             for each group of rows, for each panel: tile
  *
- * (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008, with the roles of
- * the caches as in BLIS.) A group of rows stays in the first cache and the panels stream past it from
- * the second. So y is written along its rows, a tile's lines asked for ahead, and K_BLOCK can be so
- * long that reading y again for each block of k costs little. Each element of y is a sum in the order
- * of k within one thread: results depend neither on the number of threads nor on the sizes of caches.
+ * Source: Goto and van de Geijn, Anatomy of High-Performance Matrix
+ * Multiplication, 2008, with the roles of the caches as in BLIS. A group of
+ * rows stays in the first cache, and the panels stream past it from the second.
+ * So y is written along its rows, the lines of the next tile are prefetched,
+ * and K_BLOCK can be so long that reading y again for each block of k costs
+ * little.
  *
- * bfloat16 goes to the processor's matrix unit, where there is one (gemm_amx.c). Of other 16-bit matrices, small
- * ones are copied to float32 as they are; large ones become float32 on their way into packed blocks, so that
- * no copy of them is ever whole. A block of outputs is kept in float32 until its sums are complete. float64
- * serves gradient checks and takes plain loops.
+ * Other dtypes: bfloat16 is multiplied by the processor's matrix unit, if there
+ * is one (gemm_amx.c). Of other 16-bit matrices, small ones are copied to
+ * float32. Large ones become float32 while they are packed, so there is never a
+ * float32 copy of a large matrix. Their block of y is kept in float32 until its
+ * sums are complete. float64 serves gradient checks and takes plain loops.
+ *
+ * Invariants: each element of y is summed in the order of k, by one thread, in
+ * blocks of k that depend on K alone. So results depend neither on the number
+ * of threads nor on the sizes of caches. Indices: i counts rows of a and y (m
+ * of them), j columns of b and y (n), k what is summed. An *item* is what one
+ * iteration of the parallel loop computes.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/cpu.h"
@@ -31,15 +42,25 @@
 #include "gemm_pack.h"
 #include "tile.h"
 
-#define K_BLOCK     384
-#define ROW_BLOCK   (10 * TILE_ROWS)
-#define ITEMS       32     /* of a block, so that threads can share it evenly */
-#define SIDE        2048   /* rows that are packed at a time, and columns of a block of 16-bit y */
-#define SPARSE      65536  /* numbers that a is spread over, if not along k: too many to be near */
-#define FAR_BYTES   262144 /* of y: beyond it, lines of it are asked for ahead */
-#define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
+/* Elements of k in a block. A group of rows of a [K_BLOCK][TILE_ROWS] then has
+ * 12 KB for avx512, a fraction of the first cache. */
+#define K_BLOCK 384
+/* Rows of an item that reads a in place. */
+#define ROW_BLOCK (10 * TILE_ROWS)
+/* Items of a block of y, so that threads can share it evenly. */
+#define ITEMS 32
+/* Rows of a that are packed at a time, and columns of a block of 16-bit y. */
+#define SIDE 2048
+/* A column-major a is packed if K of its columns span more floats than this:
+ * they would not stay in the caches. */
+#define SPARSE 65536
+/* Bytes of y beyond which its lines are prefetched. */
+#define FAR_BYTES 262144
+/* Multiplications and additions of an iteration of a parallel loop, at least. */
+#define GRAIN_FLOPS 1e6
 
-/* Element (i, j) is p[i row + j col], of float32 unless dtype says that it has 16 bits. */
+/* Element (i, j) is p[i row + j col], of float32 unless dtype says that it has
+ * 16 bits. */
 typedef struct Matrix {
     void *p;
     ds_dtype dtype;
@@ -49,10 +70,11 @@ typedef struct Matrix {
 typedef struct Product {
     int64_t batch, m, n, k;
     Matrix a, b, y;
-    const float *bias; /* unit stride; or NULL */
-    bool add;          /* to what y holds */
+    const float *bias; /* [n], unit stride; or NULL */
+    bool add;          /* y += the product, else y = */
 } Product;
 
+/* x from matrix `batch`, row i, column j on. */
 static Matrix gemm_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 {
     int64_t by = batch * x.batch + i * x.row + j * x.col;
@@ -65,12 +87,13 @@ static Matrix gemm_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 typedef struct Block {
     Product of;                 /* m, n, k and pointers are those of the block */
     float *packed_a, *packed_b; /* NULL: read in place */
-    int64_t rows, panels;       /* of an item of the parallel loop */
-    int64_t down, across;       /* items */
-    bool dots, far;
+    int64_t rows, panels;       /* rows, and panels of columns, of an item */
+    int64_t down, across;       /* number of items along m, along n */
+    bool dots;                  /* by dot products, not by tiles */
+    bool far;                   /* y is too large for the caches: prefetch it */
 } Block;
 
-/* `rows` rows from `row` on, of the panel of columns from j on. */
+/* Computes y[row .. row + rows - 1] of the panel that begins at column j. */
 static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
 {
     const Product *p = &x->of;
@@ -107,8 +130,8 @@ static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, 
     tile(t, rows, cols);
 }
 
-/* The lines of a tile of y. */
-static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
+/* Prefetches the lines of the tile of y at (row, j), for writing. */
+static void prefetch_tile(const Product *p, int64_t batch, int64_t row, int64_t j)
 {
     const float *y = (const float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
     int64_t rows = dsi_min(TILE_ROWS, p->m - row), cols = dsi_min(TILE_COLS, p->n - j);
@@ -116,8 +139,11 @@ static void ask_for(const Product *p, int64_t batch, int64_t row, int64_t j)
         for (int64_t c = 0; c < cols; c += 16) __builtin_prefetch(y + i * p->y.row + c, 1);
 }
 
-/* One panel stays in the first cache while all rows go past it; of several, each group of rows does. Of a y that is
- * far, the lines of the next tile are asked for before each. */
+/* Computes one item. If it has one panel, all its rows are multiplied with that
+ * panel in one call, so the panel is what stays in the first cache. If it has
+ * several, a group of TILE_ROWS rows stays there, while all panels are
+ * multiplied with it. If y is far, the next tile's lines are prefetched while a
+ * tile is computed, because they would be missed when it is stored. */
 static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
 {
     int64_t last_row = dsi_min(row + x->rows, x->of.m);
@@ -127,14 +153,15 @@ static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
         for (int64_t j = col; j < last_col; j += TILE_COLS) {
             bool more = j + TILE_COLS < last_col;
             if (x->far && more)
-                ask_for(&x->of, batch, row, j + TILE_COLS);
+                prefetch_tile(&x->of, batch, row, j + TILE_COLS);
             else if (x->far && row + step < x->of.m)
-                ask_for(&x->of, batch, row + step, col);
+                prefetch_tile(&x->of, batch, row + step, col);
             run_panel(x, batch, row, dsi_min(step, last_row - row), j);
         }
 }
 
-/* Item: so many rows and panels of one batch, panels fastest. */
+/* Items begin .. end-1, in the order [batch][down][across]: `across` counts
+ * fastest, so neighbours share rows of a. */
 static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
@@ -159,7 +186,8 @@ static void gemm_multiply(Block *x)
 
 /* ---- the product: blocks over k, and over m and n where they are packed ------------------------------ */
 
-/* Of the sums of `whole`, those over k from `from` on. */
+/* Sets `part` to the terms of `whole` from index `from` of k on, at most k of
+ * them. All but the first part add to y. */
 static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
 {
     part->k = dsi_min(k, whole->k - from);
@@ -168,14 +196,17 @@ static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
     part->add = whole->add || from > 0;
 }
 
-/* y lies in no near cache. */
 static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
 
+/* Elements of each block of k: equal blocks of at most K_BLOCK, so that the
+ * last one is not short. Depends on k alone, because it decides the order of
+ * sums. */
 static int64_t gemm_depth(int64_t k)
 {
     return k > K_BLOCK ? dsi_div_up(k, dsi_div_up(k, K_BLOCK)) : k;
 }
 
+/* A product whose operands are read as they are. */
 static void run_in_place(const Product *p, bool dots)
 {
     int64_t each = dots ? p->k : gemm_depth(p->k), k = 0;
@@ -188,7 +219,8 @@ static void run_in_place(const Product *p, bool dots)
     } while (k < p->k);
 }
 
-/* One block of k: all rows of p, and as many columns at a time as packed_b holds. */
+/* One block of k: packs all rows of a (at most SIDE), then `width` columns of b
+ * at a time, the columns that packed_b has memory for, and multiplies them. */
 static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
 {
     int64_t panels = dsi_div_up(width, TILE_COLS), groups = dsi_div_up(p->m, TILE_ROWS);
@@ -208,16 +240,18 @@ static void run_k(const Product *p, int64_t width, float *packed_a, float *packe
     }
 }
 
-/* Room for what is used again and again, beside what passes. */
+/* Bytes of the second cache that packed panels may fill. The other three
+ * quarters remain for a and y, which stream through it. */
 static int64_t quarter_of_l2(void) { return dsi_cpu_l2_bytes() / 4; }
 
-/* Columns whose panels fill it. */
+/* Columns whose panels fill quarter_of_l2(); at least two panels. */
 static int64_t gemm_panel_columns(void)
 {
     int64_t panels = quarter_of_l2() / (K_BLOCK * TILE_COLS * (int64_t)sizeof(float));
     return (panels < 2 ? 2 : panels) * TILE_COLS;
 }
 
+/* A product whose b is packed, and whose a is too if pack_a. */
 static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 {
     int64_t each = gemm_depth(p->k), m = dsi_min(p->m, SIDE),
@@ -246,7 +280,8 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
     return DS_OK;
 }
 
-/* y has unit stride along n here. */
+/* Chooses between dot products, tiles in place and packed tiles. y has unit
+ * stride along n. */
 static ds_status gemm_run(dsi_stream *s, const Product *p)
 {
     bool one = p->n == 1, few = p->m <= dsi_min(8 + p->k / 8, 64);
@@ -254,7 +289,9 @@ static ds_status gemm_run(dsi_stream *s, const Product *p)
         run_in_place(p, true);
         return DS_OK;
     }
-    /* b, and an a whose rows do not lie along k, would be read from far away, again and again */
+    /* Packing pays for a b that is read more than once (m > TILE_ROWS) and does
+     * not stay in the second cache, and for an a that is read more than once (n
+     * > TILE_COLS) in steps of whole rows. */
     bool far_b = p->m > TILE_ROWS && p->k * p->n * (int64_t)sizeof(float) > quarter_of_l2();
     bool far_a = p->a.col != 1 && p->n > TILE_COLS && p->k * p->a.col > SPARSE;
     if (p->b.col == 1 && !far_b && !far_a) {
@@ -266,6 +303,7 @@ static ds_status gemm_run(dsi_stream *s, const Product *p)
 
 /* ---- y that has no unit stride along n ---------------------------------------------------------------- */
 
+/* y = rows of `from`: element (b, i, j) is from[b from_batch + i from_row + j]. */
 static void gemm_copy_rows(const Product *p, const float *from, int64_t from_batch,
                            int64_t from_row)
 {
@@ -276,7 +314,9 @@ static void gemm_copy_rows(const Product *p, const float *from, int64_t from_bat
                     from[b * from_batch + i * from_row + j];
 }
 
-/* y^T = b^T a^T, which adds a bias of rows: it is written first. */
+/* For a column-major y: y^T = b^T a^T is row-major. A bias belongs to its rows
+ * then, which tiles cannot add; so y is set to the bias, and the product
+ * added. */
 static ds_status run_transposed(dsi_stream *s, const Product *p)
 {
     Product t = {p->batch, p->n, p->m, p->k, p->b, p->a, p->y, NULL, p->bias != NULL};
@@ -287,6 +327,7 @@ static ds_status run_transposed(dsi_stream *s, const Product *p)
     return gemm_run(s, &t);
 }
 
+/* For a y without a unit stride: into a dense copy, then to its strides. */
 static ds_status run_copied(dsi_stream *s, const Product *p)
 {
     float *dense = dsi_scratch(s, (size_t)(p->batch * p->m * p->n) * sizeof *dense);
@@ -301,7 +342,8 @@ static ds_status run_copied(dsi_stream *s, const Product *p)
 
 static ds_status matmul_f32(dsi_stream *s, Product *p)
 {
-    /* one matrix of B M rows, where that is the same */
+    /* a batch with one b, whose rows follow each other, is one matrix of B M
+     * rows */
     if (p->b.batch == 0 && p->a.batch == p->m * p->a.row && p->y.batch == p->m * p->y.row) {
         p->m *= p->batch;
         p->batch = 1;
@@ -315,10 +357,11 @@ static ds_status matmul_f32(dsi_stream *s, Product *p)
 
 /* ---- 16 bits ------------------------------------------------------------------------------------------- */
 
-/* elements of the matrices of one product, that are copied to float32 whole */
+/* Elements of a, b and y together, up to which they are copied to float32. */
 #define SMALL_HALF 131072
 
-/* All sums of a block of SIDE x SIDE outputs in float32, then rounded to their place. */
+/* A product of large 16-bit matrices, in blocks of SIDE x SIDE outputs: sums
+ * all of k in float32, then rounds the block once into y. */
 static ds_status matmul_half(dsi_stream *s, const Product *p)
 {
     int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, SIDE);
@@ -352,6 +395,7 @@ typedef struct Plain {
     dsi_view a, b, bias, y;
 } Plain;
 
+/* Rows begin .. end-1 of y, counted over [batch][m]. */
 static void plain_rows(void *arg, int64_t begin, int64_t end)
 {
     const Plain *x = arg;
@@ -376,6 +420,7 @@ static Matrix gemm_matrix(const dsi_view *v)
     return (Matrix){v->p, v->dtype, v->s[0], v->s[1], v->s[2]};
 }
 
+/* p has 16-bit or float32 operands, and a dense bias. */
 static ds_status matmul_any(dsi_stream *s, Product *p)
 {
     return is_half(p->a.dtype) ? matmul_half(s, p) : matmul_f32(s, p);

@@ -1,19 +1,28 @@
-/* device/cpu/gemm/gemm_amx.c: products of bfloat16 matrices by AMX: y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N].
+/* device/cpu/gemm/gemm_amx.c: products of bfloat16 matrices by AMX: y [B,M,N] =
+ * a [B,M,K] b [B,K,N] + bias [N].
  *
- * The unit has eight tiles of 16 lines of 64 bytes; one instruction adds to a tile of 16 x 16 float32 sums the product
- * of 16 rows of a, 32 elements deep, and 16 columns of b, whose elements lie two and two along k. Four tiles of sums,
- * fed by two of a and two of b, make SIDE x SIDE elements of y:
+ * The unit has eight tile registers of 16 lines of 64 bytes. One instruction
+ * takes 16 rows of a with 32 elements of k, and 16 columns of b with the same
+ * elements, stored in pairs along k, and adds their product to a tile of 16 x
+ * 16 float32 sums. Here tiles 0 to 3 hold the sums of a square of SIDE x SIDE
+ * elements of y; tiles 4 and 5 hold a, 6 and 7 hold b, so four loads serve four
+ * products:
  *
  *     a -> groups of SIDE rows     [steps][2][16 rows][32 k]
  *     b -> panels of SIDE columns  [steps][2][16 pairs of k][16 columns][2]
  *
- * both with zeros beyond their ends. As in gemm.c, panels that fill half of the second cache meet one group of rows
- * after another. Where k is long, it goes in blocks, between which sums wait in memory.
+ * Both end in zeros where m, n or k is not a multiple. As in gemm.c, panels
+ * that fill half of the second cache are multiplied with one group of rows
+ * after another. A long k is cut into blocks; between them, the sums are in
+ * memory.
  *
- * Each element is a float32 sum in the order of k, in blocks that depend on K alone: not on threads, caches or M and N. The
- * unit rounds to nearest and takes subnormal numbers, operands and sums, for 0, whatever the processor's modes say.
+ * Invariants: each element is a float32 sum in the order of k, in blocks that
+ * depend on K alone, not on threads, caches, M or N. The unit rounds to nearest
+ * and takes subnormal operands and sums for 0, whatever the processor's modes
+ * are. A thread configures the tiles at the start of run_items and releases
+ * them at its end. memory.c has asked the system's permission before.
  *
- * Intel, Architectures Optimization Reference Manual, chapter on AMX; the system's part is in memory.c.
+ * Source: Intel, Architectures Optimization Reference Manual, chapter on AMX.
  * SPDX-License-Identifier: MIT */
 #include "gemm_amx.h"
 
@@ -28,32 +37,39 @@
 #if defined(DSI_ISA_avx512) && defined(__linux__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 
-#define LINES       16 /* of a tile */
-#define DEEP        32 /* elements of a line of a or b */
-#define SIDE        32 /* of the square of y that four tiles hold */
-#define STEP        (SIDE * DEEP)
-#define K_BLOCK     2048 /* a multiple of DEEP */
-#define PAGE        2048 /* elements */
-#define BLOCK       2048 /* rows and columns of y whose sums may wait */
-#define ITEMS       32   /* of a block, so that threads can share it evenly */
+#define LINES 16            /* lines of a tile register */
+#define DEEP  32            /* elements of k in a line of a or b */
+#define SIDE  32            /* rows, and columns, of the square of y in four tiles */
+#define STEP  (SIDE * DEEP) /* packed elements of two tiles of a, or of b */
+/* Elements of k in a block; a multiple of DEEP. */
+#define K_BLOCK 2048
+/* Elements of a page of memory. */
+#define PAGE 2048
+/* Rows, and columns, of a block of y whose sums are kept in memory. */
+#define BLOCK 2048
+/* Items of a block of y, so that threads can share it evenly. */
+#define ITEMS       32
 #define GRAIN_FLOPS 4e6
-#define WORTH       16384 /* m n k from which packing pays */
+/* m n k from which packing pays. */
+#define WORTH 16384
 
 #define USES_TILES __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
-/* The compiler does not know what the instructions on tiles read. */
+/* The compiler does not know which memory tile instructions read and write: no
+ * load or store may move across this. */
 #define MEMORY_IS_WRITTEN() __asm__ volatile("" ::: "memory")
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
-/* n vectors of k elements: rows of a, or columns of b. */
+/* n vectors of k elements: rows of a, or columns of b. Strides as in
+ * gemm_pack.h. */
 typedef struct Packing {
     const uint16_t *from;
     int64_t across, along, n, k;
-    bool pairs; /* as b */
+    bool pairs; /* packed as b: pairs of elements along k */
     uint16_t *to;
 } Packing;
 
-/* Line i: vector i. */
+/* line[i] = k elements of vector i, for n <= LINES vectors; zeros elsewhere. */
 static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf line[LINES])
 {
     __mmask32 deep = k < DEEP ? (1u << k) - 1 : ~0u;
@@ -62,7 +78,8 @@ static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf 
                         : vf_zero();
 }
 
-/* Line p: elements 2 p and 2 p + 1 of each vector. */
+/* line[p] = elements 2 p and 2 p + 1 of each vector, side by side. For vectors
+ * that are neighbours in memory. */
 static void amx_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
 {
     __mmask16 wide = (__mmask16)((1u << n) - 1);
@@ -77,7 +94,8 @@ static void amx_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf
     }
 }
 
-/* Up to LINES vectors and DEEP elements. */
+/* Packs one tile: up to LINES vectors and DEEP elements. A tile of vectors
+ * becomes a tile of pairs by transposing it as 16 x 16 numbers of 32 bits. */
 static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint16_t *to)
 {
     vf line[LINES];
@@ -96,7 +114,7 @@ static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint
     for (int i = 0; i < LINES; i++) _mm512_storeu_ps(to + i * DEEP, line[i]);
 }
 
-/* SIDE vectors, DEEP elements from k on. */
+/* Two tiles: SIDE vectors, DEEP elements from k on. part: which group or panel. */
 static void pack_step(const Packing *x, int64_t part, int64_t k)
 {
     const uint16_t *from = x->from + part * SIDE * x->across + k * x->along;
@@ -109,7 +127,7 @@ static void pack_step(const Packing *x, int64_t part, int64_t k)
         memset(to + STEP / 2, 0, STEP / 2 * sizeof *to);
 }
 
-/* In the order of memory. */
+/* Groups or panels begin .. end-1, in the order in which they are in memory. */
 static void pack_parts(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
@@ -131,25 +149,27 @@ static void amx_pack(const Packing *x)
 typedef struct Product {
     int64_t batch, m, n, k;
     dsi_view a, b, y;
-    const float *bias;
-    bool bias_of_rows;
+    const float *bias; /* dense, SIDE zeros behind its end; or NULL */
+    bool bias_of_rows; /* one bias a row of y (it is transposed), else a column */
 } Product;
 
 /* A block of y, and a block of k of its sums. */
 typedef struct Block {
     Product of; /* m, n, k and pointers are those of the block */
     const uint16_t *a, *packed_b;
-    int64_t a_line, a_step,
-        a_lower; /* elements from row to row, to the next DEEP of k, to the lower LINES rows */
-    float *sums; /* [groups][panels] squares, or NULL: k is whole */
-    bool direct; /* a is read in place */
-    bool first, last;
+    /* elements of a from row to row, to the next DEEP of k, to the lower LINES
+     * rows */
+    int64_t a_line, a_step, a_lower;
+    float *sums;      /* [groups][panels] squares; NULL if there is one block of k */
+    bool direct;      /* a is read in place */
+    bool first, last; /* block of k: starts from 0; writes y */
     int64_t sums_row; /* panels of a group */
-    int64_t panels;   /* of an item of the parallel loop */
-    int64_t across;   /* items */
+    int64_t panels;   /* panels of an item */
+    int64_t across;   /* number of items along n */
 } Block;
 
-/* Rounds a line of n sums to its place. */
+/* Stores n sums of a row of y, rounded to y's dtype, at element offset `at`.
+ * low and high are columns 0 .. 15 and 16 .. 31. */
 USES_TILES static void put_line(const dsi_view *y, int64_t at, __m512 low, __m512 high, int n)
 {
     __mmask32 wide = n < SIDE ? (1u << n) - 1 : ~0u;
@@ -175,12 +195,12 @@ USES_TILES static void put_line(const dsi_view *y, int64_t at, __m512 low, __m51
             ((uint16_t *)y->p)[at + j * y->s[2]] = halves[j];
 }
 
-/* The sums of a square, with their bias, to y. */
+/* Stores a square of sums, plus bias, into y at (row, col). */
 USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, const float *sums)
 {
     int rows = (int)dsi_min(SIDE, p->m - row), cols = (int)dsi_min(SIDE, p->n - col);
     __m512 low = _mm512_setzero_ps(), high = low;
-    if (p->bias && !p->bias_of_rows) { /* it ends with zeros */
+    if (p->bias && !p->bias_of_rows) {
         low = _mm512_loadu_ps(p->bias + col);
         high = _mm512_loadu_ps(p->bias + col + 16);
     }
@@ -193,14 +213,17 @@ USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, co
     }
 }
 
-#define LINE_BYTES (SIDE * sizeof(float)) /* of a square of sums */
+#define LINE_BYTES (SIDE * sizeof(float)) /* of a row of a square of sums */
 
+/* One block of k of the square of y at (row, col): 0 1 are its upper tiles of
+ * sums, 2 3 the lower ones. Each step reads DEEP of k and makes four
+ * products. */
 USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
 {
     int64_t steps = dsi_div_up(x->of.k, DEEP);
     const uint16_t *b = x->packed_b + col * steps * DEEP;
     const uint16_t *a = x->a + row * (x->direct ? x->a_line : steps * DEEP);
-    float here[SIDE * SIDE], *sums = here;
+    float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
     MEMORY_IS_WRITTEN();
     if (x->first) {
@@ -235,14 +258,16 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     if (x->last) put_square(&x->of, row, col, sums);
 }
 
-/* What ldtilecfg reads. */
+/* The operand of the instruction ldtilecfg. */
 typedef struct Tiles {
     uint8_t palette, start, zero[14];
     uint16_t line_bytes[16];
     uint8_t lines[16];
 } Tiles;
 
-/* Item: so many panels of a group of rows, panels fastest. */
+/* Items begin .. end-1: x->panels panels of one group of rows each, in the
+ * order
+ * [group][across]. */
 USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
@@ -255,7 +280,7 @@ USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
         int64_t last = dsi_min(col + x->panels * SIDE, x->of.n);
         for (; col < last; col += SIDE) run_square(x, row, col);
     }
-    _tile_release(); /* what threads keep in tiles, the system has to save */
+    _tile_release(); /* else the system saves the tiles at each thread switch */
 }
 
 static void amx_multiply(Block *x)
@@ -276,71 +301,75 @@ static dsi_view amx_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
     return v;
 }
 
-/* Elements of a block of k: depends on k alone. */
+/* Elements of each block of k: equal blocks, which depend on k alone. */
 static int64_t amx_depth(int64_t k)
 {
     return dsi_round_up(dsi_div_up(k, dsi_div_up(k, K_BLOCK)), DEEP);
 }
 
-/* Columns whose panels of that depth fill half of the second cache. */
+/* Columns whose panels, `each` elements of k deep, fill half of the second
+ * cache. */
 static int64_t amx_panel_columns(int64_t each)
 {
     int64_t panels = dsi_cpu_l2_bytes() / 2 / (each * SIDE * (int64_t)sizeof(uint16_t));
     return (panels < 1 ? 1 : panels) * SIDE;
 }
 
-typedef struct Room {
-    int64_t each, width; /* of k; columns of packed_b */
-    uint16_t *b, *a;     /* packed; a is NULL: read in place */
-    float *sums;
-} Room;
+typedef struct Buffers {
+    int64_t each, width; /* elements of a block of k; columns of packed_b */
+    uint16_t *b, *a;     /* packed operands; a NULL: read in place */
+    float *sums;         /* of a block of y; NULL if k has one block */
+} Buffers;
 
-/* One block of y. */
-static void run_block(const Product *p, const Room *room)
+/* One block of y, of at most BLOCK x BLOCK elements. */
+static void run_block(const Product *p, const Buffers *buffers)
 {
-    for (int64_t k = 0; k < p->k; k += room->each) {
-        Block x = {*p, room->a, room->b, DEEP, STEP, STEP / 2, .direct = !room->a};
-        x.first = k == 0, x.last = k + room->each >= p->k;
-        x.of.k = dsi_min(room->each, p->k - k);
+    for (int64_t k = 0; k < p->k; k += buffers->each) {
+        Block x = {*p, buffers->a, buffers->b, DEEP, STEP, STEP / 2, .direct = !buffers->a};
+        x.first = k == 0, x.last = k + buffers->each >= p->k;
+        x.of.k = dsi_min(buffers->each, p->k - k);
         dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, 0);
         if (x.direct)
             x.a = a.p, x.a_line = a.s[1], x.a_step = DEEP, x.a_lower = LINES * a.s[1];
         else
-            amx_pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, room->a});
-        for (int64_t j = 0; j < p->n; j += room->width) {
-            x.of.n = dsi_min(room->width, p->n - j);
+            amx_pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a});
+        for (int64_t j = 0; j < p->n; j += buffers->width) {
+            x.of.n = dsi_min(buffers->width, p->n - j);
             x.of.y = amx_moved(p->y, 0, 0, j);
             if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
             x.sums_row = dsi_div_up(p->n, SIDE);
-            if (room->sums) x.sums = room->sums + j * SIDE;
-            amx_pack(
-                &(Packing){amx_moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true, room->b});
+            if (buffers->sums) x.sums = buffers->sums + j * SIDE;
+            amx_pack(&(Packing){amx_moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true,
+                                buffers->b});
             amx_multiply(&x);
         }
     }
 }
 
-/* Whether tiles of a can be read as it lies. Lines whole pages apart would push each other out of the first cache: those
- * that are used often are packed. */
+/* True if tile loads can read a in place: no zeros are needed, and its rows are
+ * not a multiple of a page apart. Such rows would fall into the same sets of
+ * the first cache and evict each other, so an a that many panels use is
+ * packed. */
 static bool reads_in_place(const Product *p)
 {
-    bool whole = p->a.s[2] == 1 && p->m % SIDE == 0 && p->k % DEEP == 0;
-    return whole && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
+    bool full = p->a.s[2] == 1 && p->m % SIDE == 0 && p->k % DEEP == 0;
+    return full && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
 }
 
 static ds_status amx_run(dsi_stream *s, const Product *p)
 {
-    Room room = {.each = amx_depth(p->k)};
+    Buffers buffers = {.each = amx_depth(p->k)};
     bool direct = reads_in_place(p);
     int64_t m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
             n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE);
-    room.width = dsi_min(n, amx_panel_columns(room.each));
-    int64_t halves = ((direct ? 0 : m) + room.width) * room.each,
-            sums = room.each < p->k ? m * n : 0;
-    room.b = dsi_scratch(s, (size_t)halves * sizeof *room.b + (size_t)sums * sizeof *room.sums);
-    if (!room.b) return DS_ENOMEM;
-    if (!direct) room.a = room.b + room.width * room.each;
-    if (sums) room.sums = (float *)(room.b + halves);
+    buffers.width = dsi_min(n, amx_panel_columns(buffers.each));
+    int64_t halves = ((direct ? 0 : m) + buffers.width) * buffers.each,
+            sums = buffers.each < p->k ? m * n : 0;
+    buffers.b = dsi_scratch(s, (size_t)halves * sizeof *buffers.b +
+                                   (size_t)sums * sizeof *buffers.sums);
+    if (!buffers.b) return DS_ENOMEM;
+    if (!direct) buffers.a = buffers.b + buffers.width * buffers.each;
+    if (sums) buffers.sums = (float *)(buffers.b + halves);
     for (int64_t batch = 0; batch < p->batch; batch++)
         for (int64_t j = 0; j < p->n; j += BLOCK)
             for (int64_t i = 0; i < p->m; i += BLOCK) {
@@ -350,9 +379,9 @@ static ds_status amx_run(dsi_stream *s, const Product *p)
                 x.b = amx_moved(p->b, batch, 0, j);
                 x.y = amx_moved(p->y, batch, i, j);
                 if (p->bias) x.bias += p->bias_of_rows ? i : j;
-                run_block(&x, &room);
+                run_block(&x, &buffers);
             }
-    dsi_scratch_release(s, room.b);
+    dsi_scratch_release(s, buffers.b);
     return DS_OK;
 }
 
@@ -368,11 +397,12 @@ bool amx_takes(int64_t m, int64_t n, int64_t k) { return k && m * n * k >= WORTH
 
 ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
-    /* one matrix of B M rows, where that is the same */
+    /* a batch with one b, whose rows follow each other, is one matrix of B M
+     * rows */
     if (b.s[0] == 0 && a.s[0] == y.d[1] * a.s[1] && y.s[0] == y.d[1] * y.s[1])
         y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false};
-    if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T, whose rows lie so */
+    if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T has dense rows */
         p = (Product){y.d[0],        y.d[2],        y.d[1], a.d[2], amx_turned(b),
                       amx_turned(a), amx_turned(y), NULL,   true};
     p.bias_of_rows = p.bias_of_rows && bias.p;

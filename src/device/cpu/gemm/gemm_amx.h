@@ -1,15 +1,18 @@
-/* device/cpu/gemm/gemm_amx.h: products of bfloat16 matrices by the matrix unit of newer x86 processors (AMX).
+/* device/cpu/gemm/gemm_amx.h: products of bfloat16 matrices by the matrix unit
+ * of newer x86 processors (AMX).
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_GEMM_GEMM_AMX_H
 #define DSI_DEVICE_CPU_GEMM_GEMM_AMX_H
 
 #include "device/cpu/simd/isa.h"
 
-/* Whether amx_matmul is to be preferred for bfloat16 matrices [m,k] and [k,n]; false where it cannot run. */
+/* True if amx_matmul is faster for bfloat16 matrices [m,k] and [k,n]. False if
+ * this processor, or this build, has no matrix unit. */
 bool KERNEL(dsi_amx_takes)(int64_t m, int64_t n, int64_t k);
 #define amx_takes KERNEL(dsi_amx_takes)
 
-/* y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (or none), any strides, K >= 1; bfloat16 a and b, y too or float32. */
+/* y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N], any strides, K >= 1. a and b are
+ * bfloat16; y is bfloat16 or float32; bias.p is NULL if there is none. */
 ds_status KERNEL(dsi_amx_matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 #define amx_matmul KERNEL(dsi_amx_matmul)
 

@@ -1,8 +1,9 @@
-/* device/cpu/gemm/gemm_pack.c: packing: vectors that lie anyhow -> panels [k][width] of float32, which a tile reads in
- * one stream.
+/* device/cpu/gemm/gemm_pack.c: packs vectors of any strides into panels
+ * [k][width] of float32, which a tile reads in one stream.
  *
- * A vector's neighbours across lie a row, often a page, apart, so that no prefetcher of the processor follows
- * them: the lines needed next are asked for here.
+ * Neighbouring vectors are often a page or more apart. The processor's
+ * prefetchers do not follow such steps, so the lines that are needed next are
+ * prefetched here.
  * SPDX-License-Identifier: MIT */
 #include "gemm_pack.h"
 
@@ -13,13 +14,17 @@
 
 #include <string.h>
 
-#define LINE   16                     /* floats of a cache line */
-#define AHEAD  16                     /* rows of a panel that are asked for ahead of their turn */
-#define GROUPS (2 * LINE / TILE_ROWS) /* of rows of a, packed at a time: whole lines of it */
+#define LINE  16 /* floats of a cache line */
+#define AHEAD 16 /* rows (values of k) between a prefetch and the read */
+/* Panels of a column-major a that are packed together: they read two whole
+ * cache lines of each of its columns. */
+#define GROUPS (2 * LINE / TILE_ROWS)
 
 /* ---- a panel ------------------------------------------------------------------------------------------ */
 
-/* Vectors along lines: [n][k] -> [k][width], a line of each vector at a time. */
+/* Vectors with unit stride: [n][k] -> [k][width], by squares of VF x VF that
+ * are transposed in registers. One cache line of each vector is read at a time;
+ * the line four further is prefetched. */
 static void pack_along(const Packing *x, const float *from, float *to, int n)
 {
     const int64_t across = x->across, squares = x->k / VF * VF;
@@ -40,7 +45,8 @@ static void pack_along(const Packing *x, const float *from, float *to, int n)
         for (int i = 0; i < n; i++) to[k * width + i] = from[i * across + k];
 }
 
-/* Vectors across lines: [k][n] -> [k][width] of `panels` panels, all of the same n. */
+/* Vectors that are neighbours: row k has their n elements side by side: [k][n]
+ * -> [k][width]. The same for `panels` panels of n vectors each, row by row. */
 ALWAYS_INLINE void pack_copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
 {
     for (int64_t k = 0; k < x->k; k++) {
@@ -53,6 +59,8 @@ ALWAYS_INLINE void pack_copy_rows(const Packing *x, const float *from, float *to
     }
 }
 
+/* copy_rows for one panel; with n a constant where it is common, so that memcpy
+ * becomes vector moves. */
 static void pack_across(const Packing *x, const float *from, float *to, int n)
 {
     if (n == TILE_COLS)
@@ -75,11 +83,13 @@ static void pack_floats(const Packing *x, const float *from, float *to, int n)
     }
 }
 
-#define HALF_K 64 /* elements of a vector that are made float at a time */
+#define HALF_K 64 /* elements of a vector that are upcast at a time */
 
+/* The same from 16 bits: upcasts [n][HALF_K] into a buffer in the first cache,
+ * then packs from there. */
 static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, int n)
 {
-    float wide[TILE_COLS * HALF_K]; /* [n][HALF_K] */
+    float upcast[TILE_COLS * HALF_K]; /* [n][HALF_K] */
     if (x->across == 1) {
         for (int64_t k = 0; k < x->k; k++)
             half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);
@@ -91,9 +101,9 @@ static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, i
             const uint16_t *vector = from + i * x->across + k * x->along;
             uint16_t dense[HALF_K];
             for (int64_t j = 0; j < part.k && x->along != 1; j++) dense[j] = vector[j * x->along];
-            half_to_floats(x->dtype, x->along == 1 ? vector : dense, wide + i * HALF_K, part.k);
+            half_to_floats(x->dtype, x->along == 1 ? vector : dense, upcast + i * HALF_K, part.k);
         }
-        pack_floats(&part, wide, to + k * x->width, n);
+        pack_floats(&part, upcast, to + k * x->width, n);
     }
 }
 
@@ -108,6 +118,7 @@ static void pack_panel(const Packing *x, int64_t panel)
         pack_floats(x, (const float *)x->from + at, to, n);
 }
 
+/* Panels begin .. end-1; full panels of a column-major a in groups of GROUPS. */
 static void pack_panels(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;

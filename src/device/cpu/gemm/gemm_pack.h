@@ -1,4 +1,5 @@
-/* device/cpu/gemm/gemm_pack.h: blocks of a matrix, packed for a product of matrices (gemm.c).
+/* device/cpu/gemm/gemm_pack.h: blocks of a matrix, packed for a product of
+ * matrices (gemm.c).
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_GEMM_GEMM_PACK_H
 #define DSI_DEVICE_CPU_GEMM_GEMM_PACK_H
@@ -7,15 +8,18 @@
 
 #define pack_vectors KERNEL(dsi_pack_vectors)
 
-/* n vectors of k elements (float32 or 16 bits), `across` apart, their elements `along` apart -> panels of `width`
- * vectors. What lies beyond the last vector of the last panel is not written. */
+/* n vectors of k elements: the rows of a, or the columns of b. They become
+ * panels of `width` vectors, in each of which a tile reads k after k. */
 typedef struct Packing {
     const void *from;
-    ds_dtype dtype;
-    int64_t across, along, n, k;
-    int width;
+    ds_dtype dtype;        /* float32, float16 or bfloat16 */
+    int64_t across, along; /* elements from vector to vector, along a vector */
+    int64_t n, k;
+    int width; /* TILE_ROWS for a, TILE_COLS for b */
     float *to; /* [panels][k][width] */
 } Packing;
 
+/* Packs on several threads. Columns of the last panel that have no vector are
+ * not written; a tile does not read them. */
 void pack_vectors(const Packing *x);
 #endif

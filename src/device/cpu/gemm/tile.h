@@ -1,11 +1,17 @@
-/* device/cpu/gemm/tile.h: register tiles: R x C outputs of a product, kept in registers over all of k.
+/* device/cpu/gemm/tile.h: register tiles: R x C outputs of a product, kept in
+ * registers over all of k.
  *
  *     y[i][j] = bias[j] or y[i][j] or 0, + sum over k of a[i am + k ak] b[k bk + j]
  *
- * b and y are read and written along j, VF lanes at a time; a is read one number at a time, so its
- * strides do not matter. R and the number of vectors are constants where tile_n is inlined: unless
- * every loop over accumulators is unrolled, gcc keeps them in memory and two thirds of the speed are
- * lost.
+ * b and y are read and written along j, VF lanes at a time. a is read one
+ * number at a time and broadcast, so its strides do not matter. For each k, a
+ * tile loads V vectors of b and R numbers of a, and computes R V multiply-adds:
+ * the larger the tile, the fewer loads for each of them.
+ *
+ * R and V are constants where tile_n is inlined. Unless every loop over
+ * accumulators is unrolled, gcc keeps them in memory, and two thirds of the
+ * speed are lost. An element is summed in the order of k, whatever tile it is
+ * in.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_GEMM_TILE_H
 #define DSI_DEVICE_CPU_GEMM_TILE_H
@@ -20,11 +26,13 @@ typedef struct tile_operands {
     const float *bias; /* NULL: none */
     float *y;
     int64_t ym;
-    bool add;       /* to what y holds */
-    int64_t a_tile; /* from one tile's a to that of the tile below */
+    bool add;       /* y +=, else y = */
+    int64_t a_tile; /* elements from one tile's rows of a to those of the next tile */
 } tile_operands;
 
-/* `count` tiles below each other. last: lanes of the last vector; VF unless `edge`. */
+/* `count` tiles of R rows and V vectors, one below the other. If `edge`, the
+ * last vector has `last` < VF columns, which are loaded and stored with a
+ * mask. */
 ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_operands *t,
                           int last, int64_t count)
 {
@@ -33,8 +41,10 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
         vf acc[TILE_ROWS][TILE_VECTORS];
         UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_zero();
 
-        /* One number k ak moves along all rows. Where registers are few, a pointer serves three rows: the
-         * others are at x86's base + stride and base + 2 stride. */
+        /* The offset ka = k ak is the same for all rows of a. Where registers
+         * are few, one pointer serves three rows: x86 can address base, base +
+         * stride and base
+         * + 2 stride. */
         const float *a0 = t->a + n * t->a_tile, *b = t->b;
         const float *a[TILE_ROWS];
         UNROLL for (int i = 0; i < R; i += PER_POINTER) a[i / PER_POINTER] = a0 + i * am;
@@ -71,6 +81,7 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
     }
 }
 
+/* `count` tiles of R rows and any number of columns up to TILE_COLS. */
 ALWAYS_INLINE void tile_rows(const int R, const tile_operands *t, int cols, int64_t count)
 {
     if (cols == TILE_COLS)
@@ -83,13 +94,15 @@ ALWAYS_INLINE void tile_rows(const int R, const tile_operands *t, int cols, int6
         tile_n(R, 1, true, t, cols, count);
 }
 
-/* `rows` rows of y, cols <= TILE_COLS; a_tile is the distance of TILE_ROWS rows of a. */
+/* y [rows][cols], cols <= TILE_COLS. t.a_tile is the distance of TILE_ROWS rows
+ * of a. The rows that remain are done by tiles of 4, 3, 2 or 1 rows, compiled
+ * separately. */
 static void tile(tile_operands t, int64_t rows, int cols)
 {
-    int64_t whole = rows / TILE_ROWS, left = rows % TILE_ROWS;
-    if (whole) tile_rows(TILE_ROWS, &t, cols, whole);
-    t.a += whole * t.a_tile;
-    t.y += whole * TILE_ROWS * t.ym;
+    int64_t full = rows / TILE_ROWS, left = rows % TILE_ROWS;
+    if (full) tile_rows(TILE_ROWS, &t, cols, full);
+    t.a += full * t.a_tile;
+    t.y += full * TILE_ROWS * t.ym;
 #if TILE_ROWS == 8
     if (left >= 4) {
         tile_rows(4, &t, cols, 1);

@@ -1,14 +1,18 @@
 /* device/cpu/pointwise/copy.c: copies between any dtypes and strides, and fill.
  *
- * A conversion goes over one of four middle types, by pieces that stay in the first cache:
+ * A conversion goes over one of four middle types, by pieces that stay in the
+ * first cache:
  *   float16, bfloat16, float32 -> float;  float64 -> double;  int64 -> int64;  smaller -> int32
- * so that 10 x 10 pairs need 6 loops that load and 4 x 10 that store, each vectorised.
+ * so that 10 x 10 pairs need 6 loops that load and 4 x 10 that store, each
+ * vectorised.
  *
- * Floats become integers as on x86 in PyTorch: truncated; NaN and what does not fit gives the smallest
- * integer of the conversion (int32 for int32 and below, int64 for int64 and uint8), then wraps.
+ * Floats become integers as on x86 in PyTorch: truncated; NaN and what does not
+ * fit gives the smallest integer of the conversion (int32 for int32 and below,
+ * int64 for int64 and uint8), then wraps.
  *
- * A transposed copy (NCHW to NHWC, a matrix) goes by square tiles: reads run along the input's rows,
- * writes along the output's, and the tile lies in the first cache between them.
+ * A transposed copy (NCHW to NHWC, a matrix) goes by square tiles: reads run
+ * along the input's rows, writes along the output's, and the tile lies in the
+ * first cache between them.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
@@ -165,8 +169,8 @@ static void copy_line(const void *arg, int64_t n, void *const *p)
 
 /* ---- transposed copies ---------------------------------------------------------------------------- */
 
-/* y[r, c] = x[c, r] for a tile of rows x cols; strides in elements; x's columns and y's rows are dense.
- * The longer side is the inner loop. */
+/* y[r, c] = x[c, r] for a tile of rows x cols; strides in elements; x's columns
+ * and y's rows are dense. The longer side is the inner loop. */
 #define TRANSPOSE(bytes, type) \
     case bytes: { \
         const type *restrict from = x; \
@@ -239,8 +243,9 @@ static void copy_bands(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* If y is dense along its inner dimension and x along another one: copies by tiles, true. */
-static bool copy_transposed(const walk *w, const conversion *c)
+/* If y is dense along its inner dimension and x along another one: copies by
+ * tiles, true. */
+static bool copy_transposed(const strided *w, const conversion *c)
 {
     int in = w->n - 1, rows = -1;
     int64_t lines = 1;
@@ -268,11 +273,11 @@ ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 {
     const dsi_view *const views[] = {&x, &y};
     conversion c = conversion_of(x.dtype, y.dtype);
-    walk w;
+    strided w;
 
     (void)s;
-    walk_plan(&w, 2, views);
-    if (!copy_transposed(&w, &c)) walk_run(&w, copy_line, &c);
+    strided_plan(&w, 2, views);
+    if (!copy_transposed(&w, &c)) strided_run(&w, copy_line, &c);
     return DS_OK;
 }
 
@@ -313,6 +318,6 @@ ds_status KERNEL(fill)(dsi_stream *s, double value, dsi_view y)
     conversion c = conversion_of(DS_F64, y.dtype);
     copy_convert(&c, 1, (const char *)&value, (char *)&f.value);
     f.zero = f.value == 0;
-    WALK(fill_line, &f, &y);
+    STRIDED_RUN(fill_line, &f, &y);
     return DS_OK;
 }

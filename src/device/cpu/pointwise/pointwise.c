@@ -14,22 +14,22 @@
 #include "device/cpu/table.h"
 
 typedef struct {
-    walk_line *line; /* of float */
+    strided_line *line; /* of float */
     const void *arg;
     int n;
-    ds_dtype dtype[WALK_VIEWS];
-    int64_t size[WALK_VIEWS];
+    ds_dtype dtype[STRIDED_VIEWS];
+    int64_t size[STRIDED_VIEWS];
 } half_lines;
 
 /* A line of which some views have 16 bits. */
 static void half_line(const void *arg, int64_t n, void *const *p)
 {
     const half_lines *h = arg;
-    float wide[WALK_VIEWS][HALF_PIECE];
+    float wide[STRIDED_VIEWS][HALF_PIECE];
     int out = h->n - 1;
     for (int64_t i = 0; i < n; i += HALF_PIECE) {
         int64_t m = n - i < HALF_PIECE ? n - i : HALF_PIECE;
-        void *at[WALK_VIEWS];
+        void *at[STRIDED_VIEWS];
         for (int v = 0; v <= out; v++) {
             bool half = is_half(h->dtype[v]);
             char *here = (char *)p[v] + i * h->size[v];
@@ -42,31 +42,31 @@ static void half_line(const void *arg, int64_t n, void *const *p)
     }
 }
 
-static void run_half(walk_line *line, const void *arg, int n, const dsi_view *const *views)
+static void run_half(strided_line *line, const void *arg, int n, const dsi_view *const *views)
 {
     half_lines h = {.line = line, .arg = arg, .n = n};
-    walk w;
+    strided w;
     for (int v = 0; v < n; v++) {
         h.dtype[v] = views[v]->dtype;
         h.size[v] = (int64_t)ds_dtype_size(views[v]->dtype);
     }
-    walk_plan(&w, n, views);
-    walk_run(&w, half_line, &h);
+    strided_plan(&w, n, views);
+    strided_run(&w, half_line, &h);
 }
 
 /* Walks by line32 or line64, as dtype says; views[n - 1] is the output. */
-static ds_status pointwise_run(const char *kernel, ds_dtype dtype, walk_line *line32,
-                               walk_line *line64, const void *arg, int n,
+static ds_status pointwise_run(const char *kernel, ds_dtype dtype, strided_line *line32,
+                               strided_line *line64, const void *arg, int n,
                                const dsi_view *const *views)
 {
-    walk w;
+    strided w;
     if (is_half(dtype)) {
         run_half(line32, arg, n, views);
         return DS_OK;
     }
     if (dtype != DS_F32 && dtype != DS_F64) return no_dtype(kernel, dtype);
-    walk_plan(&w, n, views);
-    walk_run(&w, dtype == DS_F32 ? line32 : line64, arg);
+    strided_plan(&w, n, views);
+    strided_run(&w, dtype == DS_F32 ? line32 : line64, arg);
     return DS_OK;
 }
 
@@ -76,7 +76,7 @@ static ds_status pointwise_run(const char *kernel, ds_dtype dtype, walk_line *li
 
 /* The loops of one operation; f16, bf16: NULL where 16 bits become float first. */
 typedef struct {
-    walk_line *f32, *f64, *f16, *bf16;
+    strided_line *f32, *f64, *f16, *bf16;
 } op_lines;
 
 #define LINES(name) \
@@ -92,11 +92,11 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
                                   const dsi_view *const *views)
 {
     ds_dtype dtype = views[0]->dtype;
-    walk_line *half = dtype == DS_F16 ? op->f16 : dtype == DS_BF16 ? op->bf16 : NULL;
-    walk w;
+    strided_line *half = dtype == DS_F16 ? op->f16 : dtype == DS_BF16 ? op->bf16 : NULL;
+    strided w;
     if (!half) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
-    walk_plan(&w, n, views);
-    walk_run(&w, half, arg);
+    strided_plan(&w, n, views);
+    strided_run(&w, half, arg);
     return DS_OK;
 }
 
@@ -196,7 +196,8 @@ UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
 UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
 BINARY(relu_dx, b <= 0 ? 0 : a)
 
-/* Below zero: with the sign, more than -0, and at most -infinity (NaNs lie beyond it). */
+/* Below zero: with the sign, more than -0, and at most -infinity (NaNs lie
+ * beyond it). */
 #define BELOW_ZERO(x, infinity) ((uint16_t)((x)-0x8001) < (infinity))
 #define RELU_HALF(suffix, infinity) \
     static void relu_line_##suffix(const void *arg, int64_t n, void *const *p) \
@@ -332,10 +333,10 @@ COMPARE(lt, <)
 
 ds_status KERNEL(compare)(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y)
 {
-    static walk_line *const lines[DSI_N_COMPARE][DS_DTYPES] = {
+    static strided_line *const lines[DSI_N_COMPARE][DS_DTYPES] = {
         [DSI_EQ] = COMPARE_LINES(eq), [DSI_LT] = COMPARE_LINES(lt)};
     (void)s;
-    WALK(lines[op][a.dtype], NULL, &a, &b, &y);
+    STRIDED_RUN(lines[op][a.dtype], NULL, &a, &b, &y);
     return DS_OK;
 }
 
@@ -363,12 +364,12 @@ WHERE_LINE(uint64_t)
 ds_status KERNEL(where)(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y)
 {
     size_t size = ds_dtype_size(y.dtype);
-    walk_line *line = size == 1   ? where_line_uint8_t
-                      : size == 2 ? where_line_uint16_t
-                      : size == 4 ? where_line_uint32_t
-                                  : where_line_uint64_t;
+    strided_line *line = size == 1   ? where_line_uint8_t
+                         : size == 2 ? where_line_uint16_t
+                         : size == 4 ? where_line_uint32_t
+                                     : where_line_uint64_t;
     (void)s;
-    WALK(line, NULL, &c, &a, &b, &y);
+    STRIDED_RUN(line, NULL, &c, &a, &b, &y);
     return DS_OK;
 }
 

@@ -1,28 +1,38 @@
-/* device/cpu/simd/strided.c: walks over several views of one shape, line by line.
+/* device/cpu/simd/strided.c: iterates over several views of one shape, line by
+ * line.
+ *
+ * Invariants: in a plan, dimension n - 1 is the line (inner); strides are in
+ * bytes. If all inner strides are one element, `line` gets pointers into the
+ * tensors; otherwise STAGE elements at a time pass through a buffer on the
+ * stack. Threads divide lines, or blocks of one long line; as an element
+ * depends on nothing but its operands, no result depends on the division.
  * SPDX-License-Identifier: MIT */
 #include "strided.h"
 
 #include <string.h>
 
-#define STAGE \
-    256 /* elements of a line that are staged at a time: buffers stay in the first cache */
-#define BLOCK 4096 /* elements by which a single long line is divided among threads */
+/* Elements of a line that are staged at a time: the buffers of all views have 8
+ * KB and stay in the first cache. */
+#define STAGE 256
+/* Elements by which a single long line is divided among threads. */
+#define BLOCK 4096
 
 /* True if outer dimension `o` continues inner dimension `i` in every view. */
-static bool runs_on(const walk *w, int o, int i)
+static bool runs_on(const strided *w, int o, int i)
 {
     for (int v = 0; v < w->n_views; v++)
         if (w->s[v][o] != w->s[v][i] * w->d[i]) return false;
     return true;
 }
 
-void walk_plan(walk *w, int n_views, const dsi_view *const *views)
+void strided_plan(strided *w, int n_views, const dsi_view *const *views)
 {
     const dsi_view *y = views[n_views - 1];
     int order[DS_MAX_DIMS], n = 0;
     bool empty = false;
 
-    /* insertion sort by the output's strides, largest first; equal ones stay in order */
+    /* insertion sort by the output's strides, largest first; equal ones stay in
+     * order */
     for (int i = 0; i < y->n; i++) {
         if (y->d[i] == 1) continue;
         if (y->d[i] == 0) empty = true;
@@ -30,14 +40,15 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
         for (; at > 0 && y->s[order[at - 1]] < y->s[i]; at--) order[at] = order[at - 1];
         order[at] = i;
     }
-    if (empty) n = 0; /* nothing to walk over, by strides that may be beyond an int64 in bytes */
+    if (empty) n = 0; /* no element; in bytes, its strides may overflow an int64 */
     w->n_views = n_views;
     for (int v = 0; v < n_views; v++) {
         w->p[v] = views[v]->p;
         w->size[v] = (int64_t)ds_dtype_size(views[v]->dtype);
     }
 
-    /* from the inside out, joining what runs on; filled from the end of the arrays */
+    /* from the inner dimension outwards, into the ends of the arrays; a
+     * dimension that continues the previous one is joined with it */
     int first = DS_MAX_DIMS;
     for (int i = n - 1; i >= 0; i--) {
         first--;
@@ -69,6 +80,8 @@ void walk_plan(walk *w, int n_views, const dsi_view *const *views)
             for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
         } \
         break
+/* to[i] = element i of a line with a stride of `stride` bytes; `size` bytes
+ * each. */
 static void stage_gather(int64_t size, int64_t n, void *to, const char *from, int64_t stride)
 {
     switch (size) {
@@ -83,6 +96,7 @@ static void stage_gather(int64_t size, int64_t n, void *to, const char *from, in
     case bytes: \
         for (int64_t i = 0; i < n; i++) *(type *)(to + i * stride) = ((const type *)from)[i]; \
         break
+/* The reverse of stage_gather. */
 static void stage_scatter(int64_t size, int64_t n, char *to, const void *from, int64_t stride)
 {
     switch (size) {
@@ -93,21 +107,24 @@ static void stage_scatter(int64_t size, int64_t n, char *to, const void *from, i
     }
 }
 
-/* One line of n elements at p, of which some view is not dense. */
-static void run_staged(const walk *w, walk_line *line, const void *arg, int64_t n, char *const *p)
+/* One line of n elements at p, if some view is not dense: copies STAGE elements
+ * of such operands into buffers, calls `line`, and copies the result back. A
+ * buffer of a broadcast operand (stride 0) is filled once. */
+static void run_staged(const strided *w, strided_line *line, const void *arg, int64_t n,
+                       char *const *p)
 {
-    uint64_t stage[WALK_VIEWS][STAGE];
+    uint64_t stage[STRIDED_VIEWS][STAGE];
     int inner = w->n - 1, out = w->n_views - 1;
 
     for (int64_t i = 0; i < n; i += STAGE) {
         int64_t m = n - i < STAGE ? n - i : STAGE;
-        void *at[WALK_VIEWS];
+        void *at[STRIDED_VIEWS];
         for (int v = 0; v <= out; v++) {
             int64_t stride = w->s[v][inner];
-            char *here = p[v] + i * stride;
-            at[v] = stride == w->size[v] ? (void *)here : stage[v];
+            char *first = p[v] + i * stride;
+            at[v] = stride == w->size[v] ? (void *)first : stage[v];
             bool filled = v == out || (stride == 0 && i > 0);
-            if (at[v] != here && !filled) stage_gather(w->size[v], m, stage[v], here, stride);
+            if (at[v] != first && !filled) stage_gather(w->size[v], m, stage[v], first, stride);
         }
         line(arg, m, at);
         if (at[out] == stage[out])
@@ -117,20 +134,20 @@ static void run_staged(const walk *w, walk_line *line, const void *arg, int64_t 
 }
 
 typedef struct {
-    const walk *w;
-    walk_line *line;
+    const strided *w;
+    strided_line *line;
     const void *arg;
-    bool dense; /* every view's inner stride is one element */
+    bool dense; /* all inner strides are one element */
 } run;
 
 /* Lines begin .. end-1, counted over the outer dimensions. */
 static void run_lines(void *arg, int64_t begin, int64_t end)
 {
     const run *r = arg;
-    const walk *w = r->w;
+    const strided *w = r->w;
     int inner = w->n - 1;
     int64_t at[DS_MAX_DIMS];
-    char *p[WALK_VIEWS];
+    char *p[STRIDED_VIEWS];
 
     memcpy(p, w->p, sizeof p);
     for (int64_t i = inner - 1, rest = begin; i >= 0; i--) {
@@ -156,9 +173,9 @@ static void run_lines(void *arg, int64_t begin, int64_t end)
 static void run_blocks(void *arg, int64_t begin, int64_t end)
 {
     const run *r = arg;
-    const walk *w = r->w;
+    const strided *w = r->w;
     int64_t first = begin * BLOCK, last = end * BLOCK < w->d[0] ? end * BLOCK : w->d[0];
-    char *p[WALK_VIEWS];
+    char *p[STRIDED_VIEWS];
 
     for (int v = 0; v < w->n_views; v++) p[v] = w->p[v] + first * w->s[v][0];
     if (r->dense)
@@ -167,7 +184,7 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
         run_staged(w, r->line, r->arg, last - first, p);
 }
 
-void walk_run(const walk *w, walk_line *line, const void *arg)
+void strided_run(const strided *w, strided_line *line, const void *arg)
 {
     int inner = w->n - 1;
     int64_t lines = 1;

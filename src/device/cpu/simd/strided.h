@@ -1,52 +1,60 @@
-/* device/cpu/simd/strided.h: walks over several views of one shape, line by line.
+/* device/cpu/simd/strided.h: iterates over several views of one shape, line by
+ * line.
  *
- * A kernel is written for dense lines only: `line(arg, n, p)` gets n elements of each view, one after the
- * other in memory. The walk finds the lines: dimensions are ordered as they lie in the output, those of
- * size 1 dropped, and neighbours that run on in every view joined, so that views which are dense in
- * the same order are one line, whatever their shape. A view whose inner stride is not one element
- * (broadcast, transposed, sliced) is staged through a small buffer.
+ * A kernel is written for dense lines only: `line(arg, n, p)` gets n elements
+ * of each view, contiguous in memory. The iterator finds the lines. It sorts
+ * the dimensions by the output's strides, drops those of size 1, and joins
+ * neighbours that are contiguous in every view. So views that are dense in the
+ * same order are one line, whatever their shape. A view whose inner stride is
+ * not one element (broadcast, transposed, sliced) is copied through a small
+ * buffer. PyTorch's TensorIterator does the same.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_STRIDED_H
 #define DSI_DEVICE_CPU_SIMD_STRIDED_H
 
 #include "isa.h"
 
-#define WALK_VIEWS 4
+#define STRIDED_VIEWS 4
 
-typedef struct walk {
-    int n_views; /* the last one is the output, by which dimensions are ordered */
-    int n;       /* dimensions left, outermost first; at least 1 */
+typedef struct strided {
+    int n_views; /* the last one is the output, whose strides order the dimensions */
+    int n;       /* dimensions after joining, outermost first; at least 1 */
     int64_t d[DS_MAX_DIMS];
-    int64_t s[WALK_VIEWS][DS_MAX_DIMS]; /* bytes */
-    int64_t size[WALK_VIEWS];           /* bytes of an element */
-    char *p[WALK_VIEWS];
-} walk;
+    int64_t s[STRIDED_VIEWS][DS_MAX_DIMS]; /* bytes */
+    int64_t size[STRIDED_VIEWS];           /* bytes of an element */
+    char *p[STRIDED_VIEWS];
+} strided;
 
-typedef void walk_line(const void *arg, int64_t n, void *const *p);
+typedef void strided_line(const void *arg, int64_t n, void *const *p);
 
-#define walk_plan KERNEL(dsi_walk_plan)
-#define walk_run  KERNEL(dsi_walk_run)
+#define strided_plan KERNEL(dsi_strided_plan)
+#define strided_run  KERNEL(dsi_strided_run)
 
-void walk_plan(walk *w, int n_views, const dsi_view *const *views);
+/* Fills w for n_views views of one shape; strides of 0 are allowed in operands. */
+void strided_plan(strided *w, int n_views, const dsi_view *const *views);
 
-/* Runs line over all of w; large ones on several threads. A line may be cut anywhere, so line must
- * compute an element from its operands alone. */
-void walk_run(const walk *w, walk_line *line, const void *arg);
+/* Calls `line` for all elements, on several threads if there are many. A line
+ * may be cut anywhere, so `line` must compute an element from that element of
+ * the operands alone. */
+void strided_run(const strided *w, strided_line *line, const void *arg);
 
-/* Plan and run of one kernel call: WALK(line, arg, &x, &y). */
-#define WALK(line, arg, ...) \
+/* Plan and run of one kernel call: STRIDED_RUN(line, arg, &x, &y). */
+#define STRIDED_RUN(line, arg, ...) \
     do { \
         const dsi_view *const views_[] = {__VA_ARGS__}; \
-        walk walk_; \
-        walk_plan(&walk_, (int)(sizeof views_ / sizeof *views_), views_); \
-        walk_run(&walk_, line, arg); \
+        strided plan_; \
+        strided_plan(&plan_, (int)(sizeof views_ / sizeof *views_), views_); \
+        strided_run(&plan_, line, arg); \
     } while (0)
 
-/* So many elements are worth a helper thread: tens of microseconds. */
+/* From this many elements on, another thread pays: tens of microseconds of
+ * work. */
 #define PARALLEL_ELEMENTS 100000
 
-/* A loop whose iterations do not depend on each other, though its output may be its input. (clang asks
- * at run time, and warns of a loop that calls the C library.) */
+/* Before a loop whose iterations are independent, although its output may be
+ * its input: gcc then vectorises it without a check. clang has no such pragma
+ * that stays silent for loops that call the C library; it checks at run
+ * time. */
 #if defined(__clang__)
 #define INDEPENDENT
 #else
