@@ -185,19 +185,6 @@ static void not_saved(void **unused)
     CHECK_ERROR("which format is meant?");
 }
 
-static void a_save_is_checked_before(void **unused)
-{
-    (void)unused;
-    CHECK_INT(ds_save_check(folder_path("x.txt")), DS_EINVAL);
-    CHECK_ERROR("x.txt: which format");
-    CHECK_INT(ds_save_check(folder_path("no/x.safetensors")), DS_EIO);
-    CHECK_ERROR("no/x.safetensors: No such file or directory");
-    CHECK_INT(ds_save_check(NULL), DS_EINVAL);
-    CHECK_ERROR("path is NULL");
-    CHECK_INT(ds_save_check(folder_path("new.pth")), DS_OK);
-    CHECK(access(folder_path("new.pth"), F_OK) != 0);
-}
-
 static void no_state_dict(void **unused)
 {
     (void)unused;
@@ -593,7 +580,6 @@ TEST_MAIN(cmocka_unit_test_setup_teardown(repacked, make, clean),
           cmocka_unit_test_setup_teardown(mapped, make, clean),
           cmocka_unit_test_setup_teardown(equal_files, make, clean),
           cmocka_unit_test_setup_teardown(not_saved, make, clean),
-          cmocka_unit_test_setup_teardown(a_save_is_checked_before, make, clean),
           cmocka_unit_test_setup_teardown(no_state_dict, make, clean), cmocka_unit_test(large),
           cmocka_unit_test_setup_teardown(cut_and_spoilt, make, clean),
           cmocka_unit_test_setup_teardown(cut_old, make, clean),

@@ -5,6 +5,8 @@
 
 #include "base/file.h"
 
+#include <unistd.h>
+
 static ds_state *sample(void)
 {
     ds_state *state = ds_state_new();
@@ -93,4 +95,20 @@ static void refused(void **unused)
     folder_remove();
 }
 
-TEST_MAIN(cmocka_unit_test(there_and_back), cmocka_unit_test(refused))
+static void a_save_is_checked_before(void **unused)
+{
+    (void)unused;
+    folder_make();
+    CHECK_INT(ds_save_check(folder_path("x.txt")), DS_EINVAL);
+    CHECK_ERROR("x.txt: which format");
+    CHECK_INT(ds_save_check(folder_path("no/x.safetensors")), DS_EIO);
+    CHECK_ERROR("no/x.safetensors: No such file or directory");
+    CHECK_INT(ds_save_check(NULL), DS_EINVAL);
+    CHECK_ERROR("path is NULL");
+    CHECK_INT(ds_save_check(folder_path("new.pth")), DS_OK);
+    CHECK(access(folder_path("new.pth"), F_OK) != 0);
+    folder_remove();
+}
+
+TEST_MAIN(cmocka_unit_test(a_save_is_checked_before), cmocka_unit_test(there_and_back),
+          cmocka_unit_test(refused))
