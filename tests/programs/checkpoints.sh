@@ -6,7 +6,8 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_deepspeed
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
 
 sample="--sample --data d --seed 1 --no_eval"
 $program $sample --max_steps 0 >out 2>err # unpacks the sample
@@ -98,12 +99,11 @@ kill_once()
 few=3
 if grep -q '^DS_SANITIZE[^=]*=.' "$1/CMakeCache.txt"; then few=1; fi # all takes longer there
 kills=${DS_KILLS:-$few}
-mpirun="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca plm isolated --mca pml ob1
-    --mca btl self,vader,tcp --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo"
+. "$here/common/mpi.sh"
 for i in $(seq "$kills"); do kill_once k1 "$i" "$program"; done
 TMPDIR=$work && export TMPDIR # what Open MPI leaves goes too
 if command -v mpirun.openmpi >/dev/null && [ -f "$1/libdeepspeed_openmpi.so" ]; then
-    for i in $(seq "$kills"); do kill_once k4 "$i" $mpirun -np 4 "$program"; done
+    for i in $(seq "$kills"); do kill_once k4 "$i" mpirun.openmpi -np 4 "$program"; done
 else
     echo "4 ranks are left out: there is no mpirun.openmpi"
 fi

@@ -9,6 +9,7 @@ shift
 root=$(cd "$(dirname "$0")/../.." && pwd)
 program=$build/deepspeed
 . "$root/tests/programs/common/checks.sh"
+. "$root/tests/programs/common/mpi.sh"
 if nm -D "$build/libdeepspeed.so" | grep -q '__asan\|__tsan'; then
     echo "skipped: under a sanitizer the programs have tests of their own"
     exit 77
@@ -18,7 +19,7 @@ ln -s "$root/examples" examples
 ln -s "$root/include" include
 cp examples/cifar10/ds_config.json .
 PATH=$build:$PATH
-export PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PATH
 all=${DS_DOCUMENTS_DATA:-}
 tab=$(printf '\t')
 

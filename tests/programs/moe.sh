@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_deepspeed
-. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/common/checks.sh"
 
 sample="--sample --data d --seed 1"
 moe="--moe --num-experts 2 --top-k 1 --noisy-gate-policy RSample --moe-param-group"
@@ -34,17 +35,17 @@ status 0 $sample $moe --max-steps 20 --no-eval --quiet --trace t2.csv --aux-loss
 if cmp -s t1.csv t2.csv; then fail "the loss for balance changes nothing"; else pass; fi
 
 # ---- ranks share the experts; the whole weights come out, and load on any number of ranks
-mpirun="env ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --oversubscribe --bind-to none --mca plm isolated --mca pml ob1 --mca btl self,vader"
-if [ -e "$1/libdeepspeed_openmpi.so" ] && $mpirun -n 1 true >/dev/null 2>&1; then
+. "$here/common/mpi.sh"
+if [ -e "$1/libdeepspeed_openmpi.so" ] && $openmpi -n 1 true >/dev/null 2>&1; then
     for stage in 0 2 3; do
-        timeout 60 $mpirun -n 2 "$program" $sample $pr_moe --ep-world-size 2 --stage $stage \
+        timeout 240 $openmpi -n 2 "$program" $sample $pr_moe --ep-world-size 2 --stage $stage \
             --max-steps 10 --no-eval --save b.safetensors >out 2>err
         if [ $? -eq 0 ]; then pass; else fail "stage $stage on two ranks"; fi
         has out '^Experts of layer 2: '
     done
     has b.safetensors 'moe_layer_list.1.deepspeed_moe.experts.deepspeed_experts.3.bias'
     status 0 $sample $pr_moe --load b.safetensors -e 0 --no-eval
-    timeout 60 $mpirun -n 2 "$program" $sample $pr_moe --ep-world-size 2 --load b.safetensors \
+    timeout 240 $openmpi -n 2 "$program" $sample $pr_moe --ep-world-size 2 --load b.safetensors \
         -e 0 --no-eval >out 2>err
     if [ $? -eq 0 ]; then pass; else fail "load on two ranks"; fi
 fi

@@ -21,8 +21,8 @@ beside()
     if [ $? -eq 0 ]; then pass; else fail "$1 beside DeepSpeed's script"; fi
 }
 
-mpirun="env ASAN_OPTIONS=detect_leaks=0 mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --mca plm isolated --mca pml ob1
-    --mca btl self,vader,tcp --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo -np 2"
+. "$here/common/mpi.sh"
+mpirun="$openmpi -np 2"
 TMPDIR=$work && export TMPDIR # what Open MPI leaves goes too
 if ! command -v mpirun.openmpi >/dev/null || [ ! -f "$bin/libdeepspeed_openmpi.so" ]; then mpirun=; fi
 train() { # FOLDER OPTION...
