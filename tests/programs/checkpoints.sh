@@ -49,9 +49,9 @@ has err 'engine_load: nowhere has no checkpoint'
 status 1 $sample --load_dir c --load_tag global_step7
 has err 'there is no folder c/global_step7'
 status 1 $sample --load_tag x
-has err 'load-dir DIR too'
+has err 'load-tag needs --load-dir DIR'
 status 1 $sample --save_interval 5
-has err 'save-dir DIR too'
+has err 'save-interval needs --save-dir DIR'
 status 1 $sample --load_dir c --load w.safetensors
 has err 'load and --load-dir'
 : >file
