@@ -70,8 +70,8 @@ void plan_free(launch_plan *p);
 /* plan_runner.c, called by plan_decide in this order. */
 /* Sets runner, launcher and remote from --launcher and the hosts. */
 ds_status plan_choose_runner(launch_plan *p);
-/* Sets runner_program. If the runner or one of its tools is missing, the message
- * names the package that has it and the usual name is used. */
+/* Sets runner_program. If the runner or one of its tools is missing, the
+ * message names the package that has it and the usual name is used. */
 ds_status plan_find_program(launch_plan *p);
 /* Checks --launcher_args and host names against what the runner accepts. */
 ds_status plan_check_runner(const launch_plan *p);

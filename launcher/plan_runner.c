@@ -1,4 +1,5 @@
-/* launcher/plan_runner.c: the runner of a plan, and whether it can start the job.
+/* launcher/plan_runner.c: the runner of a plan, and whether it can start the
+ * job.
  *
  * One rank on this machine needs none. Several ranks there: Open MPI, or MPICH
  * where Open MPI is missing, unless --launcher says otherwise. Several hosts:

@@ -3,15 +3,15 @@
 #ifndef TESTS_CAUGHT_H
 #define TESTS_CAUGHT_H
 
-/* What stdout gets while fn runs on a thread of its own, which looks at DS_LOG (level; NULL: it is not
- * set) anew. Valid until the next call. */
+/* What stdout gets while fn runs on a thread of its own, which looks at DS_LOG
+ * (level; NULL: it is not set) anew. Valid until the next call. */
 const char *caught_of(const char *level, void (*fn)(void));
 
 /* Whether s is like the pattern, where 0 stands for any digit. */
 int is_like(const char *s, const char *pattern);
 
-/* The text of the n-th line (from 0) without the prefix of the log, in a buffer of its own that the next
- * call overwrites; "" if there are fewer lines. */
+/* The text of the n-th line (from 0) without the prefix of the log, in a buffer
+ * of its own that the next call overwrites; "" if there are fewer lines. */
 const char *text_of_line(const char *s, int n);
 
 #endif

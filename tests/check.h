@@ -16,8 +16,9 @@
 
 #include <deepspeed.h>
 
-/* Sanitizers make a run long, and see in a part of it what they can see: tests that repeat themselves do it
- * less often there. CTest sets the variable in their builds. */
+/* Sanitizers make a run long, and see in a part of it what they can see: tests
+ * that repeat themselves do it less often there. CTest sets the variable in
+ * their builds. */
 static inline bool quick(void) { return getenv("DS_TEST_QUICK") != NULL; }
 
 #define CHECK(x) check_true(x, #x, __FILE__, __LINE__)

@@ -1,4 +1,5 @@
-/* tests/cifar10_files.c: folders in the two layouts of CIFAR-10, with made-up images, and archives of them.
+/* tests/cifar10_files.c: folders in the two layouts of CIFAR-10, with made-up
+ * images, and archives of them.
  * SPDX-License-Identifier: MIT */
 #include "cifar10_files.h"
 #include "check.h"

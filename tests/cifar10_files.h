@@ -1,4 +1,5 @@
-/* tests/cifar10_files.h: folders in the two layouts of CIFAR-10, with made-up images, and archives of them.
+/* tests/cifar10_files.h: folders in the two layouts of CIFAR-10, with made-up
+ * images, and archives of them.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_CIFAR10_FILES_H
 #define TESTS_CIFAR10_FILES_H
@@ -7,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A new empty folder below $TMPDIR, and "folder/name"; both live until the program ends. */
+/* A new empty folder below $TMPDIR, and "folder/name"; both live until the
+ * program ends. */
 const char *new_folder(void);
 const char *in(const char *folder, const char *name);
 
@@ -15,7 +17,8 @@ const char *in(const char *folder, const char *name);
 uint8_t made_pixel(int b, int64_t i, int k);
 int made_label(int b, int64_t i);
 
-/* folder/cifar-10-batches-bin and -py with n images a batch and a file SAMPLE that says so. */
+/* folder/cifar-10-batches-bin and -py with n images a batch and a file SAMPLE
+ * that says so. */
 void make_bin(const char *folder, int n);
 void make_py(const char *folder, int n);
 

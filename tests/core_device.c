@@ -1,9 +1,9 @@
 /* tests/core_device.c: see core_device.h.
  *
- * Invariants: the table of kernels is a copy of the CPU's, so that nothing but its
- * entries is reachable; blocks of memory are the device's own (malloc), never the
- * CPU's cache; the flag is written by the kernels into dsi_device.fault and read
- * by take_fault alone.
+ * Invariants: the table of kernels is a copy of the CPU's, so that nothing but
+ * its entries is reachable; blocks of memory are the device's own (malloc),
+ * never the CPU's cache; the flag is written by the kernels into
+ * dsi_device.fault and read by take_fault alone.
  * SPDX-License-Identifier: MIT */
 #include "core_device.h"
 

@@ -1,5 +1,5 @@
-/* tests/core_device.h: a device that has the core of the contract (kernels.h) and
- * no more: the CPU's kernels behind a device type of its own.
+/* tests/core_device.h: a device that has the core of the contract (kernels.h)
+ * and no more: the CPU's kernels behind a device type of its own.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_CORE_DEVICE_H
 #define TESTS_CORE_DEVICE_H

@@ -3,8 +3,8 @@
 #ifndef TESTS_FOLDER_H
 #define TESTS_FOLDER_H
 
-/* A new folder, in $TMPDIR if that is set. Its path stays valid until folder_remove, which removes all
- * that is in it. */
+/* A new folder, in $TMPDIR if that is set. Its path stays valid until
+ * folder_remove, which removes all that is in it. */
 const char *folder_make(void);
 void folder_remove(void);
 

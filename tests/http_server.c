@@ -1,4 +1,5 @@
-/* tests/http_server.c: a web server on 127.0.0.1 with bad manners on request, in a process of its own.
+/* tests/http_server.c: a web server on 127.0.0.1 with bad manners on request,
+ * in a process of its own.
  * SPDX-License-Identifier: MIT */
 #include "http_server.h"
 #include "check.h"

@@ -1,4 +1,5 @@
-/* tests/http_server.h: a web server on 127.0.0.1 with bad manners on request, in a process of its own.
+/* tests/http_server.h: a web server on 127.0.0.1 with bad manners on request,
+ * in a process of its own.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_HTTP_SERVER_H
 #define TESTS_HTTP_SERVER_H

@@ -1,4 +1,5 @@
-/* tests/mlp.h: a network of equal layers, for tests and benchmarks of what layers do not matter to.
+/* tests/mlp.h: a network of equal layers, for tests and benchmarks of what
+ * layers do not matter to.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_MLP_H
 #define TESTS_MLP_H
@@ -7,7 +8,8 @@
 
 #include <stdio.h>
 
-/* fc0, act0, fc1, ...: width x width each, behind it an activation (ds_nn_relu, ds_nn_gelu). */
+/* fc0, act0, fc1, ...: width x width each, behind it an activation (ds_nn_relu,
+ * ds_nn_gelu). */
 static inline ds_module *mlp_new(int layers, int64_t width,
                                  ds_module *(*activation)(ds_module *parent, const char *name))
 {

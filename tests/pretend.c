@@ -1,5 +1,6 @@
-/* tests/pretend.c: see pretend.h. Two halves of one range of addresses: the devices' own, closed; and behind it, at a
- * fixed distance, the bytes that copies read and write.
+/* tests/pretend.c: see pretend.h. Two halves of one range of addresses: the
+ * devices' own, closed; and behind it, at a fixed distance, the bytes that
+ * copies read and write.
  * SPDX-License-Identifier: MIT */
 #include "pretend.h"
 

@@ -1,12 +1,14 @@
-/* tests/pretend.h: a kind of device that every machine can pretend to have: memory and copies, and no kernel.
+/* tests/pretend.h: a kind of device that every machine can pretend to have:
+ * memory and copies, and no kernel.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PRETEND_H
 #define TESTS_PRETEND_H
 
 #include "device/device.h"
 
-/* This thread has cuda:0 and cuda:1 from now on. Nobody may touch an address of theirs: a host's kernel or copy that
- * does ends the program with a signal, as it would with a GPU. They have 32 MB together, which are not used again. */
+/* This thread has cuda:0 and cuda:1 from now on. Nobody may touch an address of
+ * theirs: a host's kernel or copy that does ends the program with a signal, as
+ * it would with a GPU. They have 32 MB together, which are not used again. */
 void pretend_cuda(void);
 
 #endif

@@ -1,9 +1,11 @@
-/* tests/ranks.h: a body that runs as 1, 2, 3, 4 and 8 rank threads (1, 2 and 3 if quick); under mpirun, as the ranks that it made.
+/* tests/ranks.h: a body that runs as 1, 2, 3, 4 and 8 rank threads (1, 2 and 3
+ * if quick); under mpirun, as the ranks that it made.
  *
  *     static ds_status body(void *arg) { ...; RANK_CHECK(x == 1); return DS_OK; }
  *     static void test(void **state) { TEST_RANKS(body, NULL); }
  *
- * cmocka's macros jump in the main thread only; in a rank a check is a failure of the body.
+ * cmocka's macros jump in the main thread only; in a rank a check is a failure
+ * of the body.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H

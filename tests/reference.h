@@ -1,8 +1,9 @@
 /* tests/reference.h: drivers over the values of PyTorch and DeepSpeed.
  *
- * A family is a folder of JSON files, one a case or a list of cases; "tensors" in one names a
- * safetensors file beside it. A driver reads ALL files of its family, so that other values of the same
- * kind, found through $DS_REFERENCE, meet the same checks:
+ * A family is a folder of JSON files, one a case or a list of cases; "tensors"
+ * in one names a safetensors file beside it. A driver reads ALL files of its
+ * family, so that other values of the same kind, found through $DS_REFERENCE,
+ * meet the same checks:
  *
  *     static void run(Reference *r) { ... reference_close(r, "output", y, NULL); }
  *     static void ops(void **state) { (void)state; CHECK_INT(reference_each("ops", run), 0); }
@@ -25,17 +26,19 @@ typedef struct Reference {
     bool skipped;
 } Reference;
 
-/* Runs every case of $DS_REFERENCE/family (tests/golden/family) in the order of file names, each in a
- * scope of its own, and prints a summary. Returns the number of failed cases; a missing or empty
- * folder, or a file that cannot be read, counts as one. */
+/* Runs every case of $DS_REFERENCE/family (tests/golden/family) in the order of
+ * file names, each in a scope of its own, and prints a summary. Returns the
+ * number of failed cases; a missing or empty folder, or a file that cannot be
+ * read, counts as one. */
 int reference_each(const char *family, void (*run)(Reference *r));
 
 /* The case did not pass, or cannot run for that reason: one line. */
 void reference_fail(Reference *r, const char *format, ...) DS_PRINTF(2, 3);
 void reference_skip(Reference *r, const char *format, ...) DS_PRINTF(2, 3);
 
-/* got beside the case's tensor of that name, within the case's own "atol" and "rtol" for the name; bit
- * for bit if it has none. NaN meets NaN. Shapes and dtypes must agree. */
+/* got beside the case's tensor of that name, within the case's own "atol" and
+ * "rtol" for the name; bit for bit if it has none. NaN meets NaN. Shapes and
+ * dtypes must agree. */
 bool reference_close(Reference *r, const char *name, ds_tensor *got);
 /* The same with everything given. */
 bool reference_within(Reference *r, const char *what, ds_tensor *got, ds_tensor *want, double atol,
@@ -45,7 +48,8 @@ bool reference_number_within(Reference *r, const char *what, double got, double 
 
 /* A tensor of the case, or NULL without a failure. */
 ds_tensor *reference_tensor(const Reference *r, const char *name);
-/* Another safetensors file of the folder; NULL, with a failure of the case, if it cannot be read. */
+/* Another safetensors file of the folder; NULL, with a failure of the case, if
+ * it cannot be read. */
 ds_state *reference_load(Reference *r, const char *file);
 
 /* ---- JSON: an absent value is what the last argument says -------------------------------------------- */

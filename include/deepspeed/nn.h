@@ -1,9 +1,12 @@
-/* deepspeed/nn.h: modules: a tree that owns layers and parameters; the built-in layers; initial values.
+/* deepspeed/nn.h: modules: a tree that owns layers and parameters; the built-in
+ * layers; initial values.
  *
- * A constructor takes parent and name (which is copied): the parent frees the child, the names joined by
- * dots are the key in the state dict ("fc1.weight": the root's own name is left out, as in PyTorch), and the
- * path in every message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a name twice, say) the
- * module is there but ds_error() is set, so that constructors need no check of their own.
+ * A constructor takes parent and name (which is copied): the parent frees the
+ * child, the names joined by dots are the key in the state dict ("fc1.weight":
+ * the root's own name is left out, as in PyTorch), and the path in every
+ * message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a
+ * name twice, say) the module is there but ds_error() is set, so that
+ * constructors need no check of their own.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_H
 #define DEEPSPEED_NN_H
@@ -25,7 +28,8 @@ typedef struct ds_module_type {
     ds_tensor *(*forward)(void *self, ds_tensor *x);
     ds_tensor *(*forward_n)(void *self, ds_tensor **in, int n);
     void (*free)(void *self); /* optional */
-    /* optional: its options for ds_module_print, without a newline ("in_features=3, bias=True") */
+    /* optional: its options for ds_module_print, without a newline
+     * ("in_features=3, bias=True") */
     void (*describe)(void *self, FILE *to);
 } ds_module_type;
 
@@ -41,19 +45,21 @@ DS_API const ds_module_type *ds_module_type_of(const ds_module *m);
 DS_API int ds_module_children(const ds_module *m);
 DS_API ds_module *ds_module_child(const ds_module *m, int i); /* in the order they were made */
 
-/* Gives m a parameter with these first values (init itself, if nothing but its scope holds it), and
- * returns it: a leaf that requires a gradient, borrowed, alive as long as m. A buffer is saved with the
- * module but not trained. */
+/* Gives m a parameter with these first values (init itself, if nothing but its
+ * scope holds it), and returns it: a leaf that requires a gradient, borrowed,
+ * alive as long as m. A buffer is saved with the module but not trained. */
 DS_API ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init);
 DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init);
 
-/* Runs m's forward. A scope of its own: temporaries end with it, the result moves to the caller's. */
+/* Runs m's forward. A scope of its own: temporaries end with it, the result
+ * moves to the caller's. */
 #define ds_call(m, ...) \
     ds_call_n(m, (ds_tensor *[]){__VA_ARGS__}, \
               (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n);
 
-/* The same by ds_checkpoint: m's activations are made again in backward instead of kept. */
+/* The same by ds_checkpoint: m's activations are made again in backward instead
+ * of kept. */
 #define ds_checkpoint_call(m, ...) \
     ds_checkpoint_call_n(m, (ds_tensor *[]){__VA_ARGS__}, \
                          (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
@@ -62,22 +68,26 @@ DS_API ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n);
 DS_API void ds_module_train(ds_module *m, bool training); /* m and all below; at first training */
 DS_API bool ds_module_training(const ds_module *m);
 
-/* All parameters of m and below, in state-dict order: their number, and the i-th one, borrowed. */
+/* All parameters of m and below, in state-dict order: their number, and the
+ * i-th one, borrowed. */
 DS_API int ds_module_params(const ds_module *m);
 DS_API ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path);
 DS_API int64_t ds_module_numel(const ds_module *m); /* elements of all parameters */
 DS_API void ds_module_zero_grad(ds_module *m);
 
-/* m and below in another floating-point dtype, as torch's m.half(): parameters, their gradients, and buffers
- * that are not integers. Tensors asked for before stay the module's. After DS_ENOMEM the first ones are
- * converted; the call can be repeated. */
+/* m and below in another floating-point dtype, as torch's m.half(): parameters,
+ * their gradients, and buffers that are not integers. Tensors asked for before
+ * stay the module's. After DS_ENOMEM the first ones are converted; the call can
+ * be repeated. */
 DS_API ds_status ds_module_to(ds_module *m, ds_dtype dtype);
 
-/* Parameters and buffers by PyTorch's names: a new state dict that shares their memory. */
+/* Parameters and buffers by PyTorch's names: a new state dict that shares their
+ * memory. */
 DS_API ds_state *ds_module_state(const ds_module *m);
 
-/* Copies values in; refuses missing or unknown names and other shapes, naming them, changing nothing. Experts that
- * other ranks have are not unknown: a whole state dict fits on every rank. */
+/* Copies values in; refuses missing or unknown names and other shapes, naming
+ * them, changing nothing. Experts that other ranks have are not unknown: a
+ * whole state dict fits on every rank. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
 
 /* The tree, as PyTorch prints a model:
@@ -123,7 +133,8 @@ typedef struct ds_nn_norm_opts {
     bool no_running_stats;
 } ds_nn_norm_opts;
 
-/* weight, bias, running_mean, running_var [channels], num_batches_tracked int64 []. */
+/* weight, bias, running_mean, running_var [channels], num_batches_tracked int64
+ * []. */
 DS_API ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels);
 DS_API ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
                                           ds_nn_norm_opts opts);
@@ -144,14 +155,16 @@ DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from di
 DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
 DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
 
-/* Calls its children in order. Children are made with the Sequential as parent and named "0", "1", ... */
+/* Calls its children in order. Children are made with the Sequential as parent
+ * and named "0", "1", ... */
 DS_API ds_module *ds_nn_sequential(ds_module *parent, const char *name);
 /* Holds its children, likewise named; it cannot be called. */
 DS_API ds_module *ds_nn_module_list(ds_module *parent, const char *name);
 
 /* ---- mixture of experts: deepspeed.moe.layer.MoE ---------------------------------------------------- */
 
-/* Makes an expert: a module with that parent and name, rows [n,hidden] -> [n,hidden]. */
+/* Makes an expert: a module with that parent and name, rows [n,hidden] ->
+ * [n,hidden]. */
 typedef ds_module *ds_expert_fn(ds_module *parent, const char *name, void *arg);
 
 typedef struct ds_moe_opts {
@@ -170,29 +183,34 @@ typedef struct ds_moe_opts {
     ds_comm *comm;                    /* that ep_size divides; NULL: ds_world() */
 } ds_moe_opts;
 
-/* Each token x[..., :] goes to the k experts that a gate in float32 finds best, as far as these have room:
+/* Each token x[..., :] goes to the k experts that a gate in float32 finds best,
+ * as far as these have room:
  *     capacity = max(ceil(tokens / num_experts * capacity_factor * k), min_capacity) tokens an expert
  *     y = sum over its experts of weight expert(x); weights: the gate's softmax, for k > 1 divided by their sum
- * What finds no room counts as 0. Called with one tensor, or with used_token [tokens] too: 0 for those that go
- * nowhere (k = 1). For k = 1 there must be min_capacity tokens at least. With ep_size > 1 all ranks call it
- * together, and their backward too: tokens travel to the ranks that have their experts.
+ * What finds no room counts as 0. Called with one tensor, or with used_token
+ * [tokens] too: 0 for those that go nowhere (k = 1). For k = 1 there must be
+ * min_capacity tokens at least. With ep_size > 1 all ranks call it together,
+ * and their backward too: tokens travel to the ranks that have their experts.
  *     ds_nn_moe(parent, "moe", 84, expert, .num_experts = 4, .ep_size = 2, .k = 1)
- * Experts begin with equal values. State dict: DeepSpeed's names, an expert's number being that in the layer. */
+ * Experts begin with equal values. State dict: DeepSpeed's names, an expert's
+ * number being that in the layer. */
 #define ds_nn_moe(parent, name, hidden, ...) \
     ds_nn_moe_with(parent, name, hidden, (ds_moe_opts){.expert = __VA_ARGS__})
 DS_API ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden,
                                  ds_moe_opts opts);
 
-/* The sum over the layers of m and below of their losses for balance in their last calls: float32 [], 1 for each
- * layer that is balanced; 0 without a layer. Add it to what is trained, times 0.01, or nothing keeps experts from
- * running empty. */
+/* The sum over the layers of m and below of their losses for balance in their
+ * last calls: float32 [], 1 for each layer that is balanced; 0 without a layer.
+ * Add it to what is trained, times 0.01, or nothing keeps experts from running
+ * empty. */
 DS_API ds_tensor *ds_moe_aux_loss(ds_module *m);
 
 /* Layers of m and below: their number, and the i-th one. */
 DS_API int ds_moe_layers(const ds_module *m);
 DS_API ds_module *ds_moe_layer(ds_module *m, int i);
-/* Of a layer's last call on this rank, int64 [num_experts], borrowed until the next one: tokens that chose each
- * expert, before dropping; those that it took. And the room that each expert had. */
+/* Of a layer's last call on this rank, int64 [num_experts], borrowed until the
+ * next one: tokens that chose each expert, before dropping; those that it took.
+ * And the room that each expert had. */
 DS_API ds_tensor *ds_moe_exp_counts(ds_module *layer);
 DS_API ds_tensor *ds_moe_taken_counts(ds_module *layer);
 DS_API int64_t ds_moe_capacity(const ds_module *layer);
@@ -214,10 +232,12 @@ typedef enum ds_gain {
     DS_GAIN_SELU
 } ds_gain;
 
-/* bound = gain sqrt(3 / fan), std = gain / sqrt(fan); a is the slope of the leaky ReLU. */
+/* bound = gain sqrt(3 / fan), std = gain / sqrt(fan); a is the slope of the
+ * leaky ReLU. */
 DS_API ds_tensor *ds_init_kaiming_uniform(ds_tensor *x, double a, ds_fan fan, ds_gain gain);
 DS_API ds_tensor *ds_init_kaiming_normal(ds_tensor *x, double a, ds_fan fan, ds_gain gain);
-/* bound = gain sqrt(6 / (fan_in + fan_out)), std = gain sqrt(2 / (fan_in + fan_out)). */
+/* bound = gain sqrt(6 / (fan_in + fan_out)), std = gain sqrt(2 / (fan_in +
+ * fan_out)). */
 DS_API ds_tensor *ds_init_xavier_uniform(ds_tensor *x, double gain);
 DS_API ds_tensor *ds_init_xavier_normal(ds_tensor *x, double gain);
 

@@ -6,15 +6,15 @@
  * node's temporaries belong to a scope of their own.
  *
  * Invariants:
- * - Sequence numbers grow with time and a node is newer than its inputs, so newest
- *   first means: when a node runs, all that used its output have run, and its dy
- *   is complete.
+ * - Sequence numbers grow with time and a node is newer than its inputs, so
+ *   newest first means: when a node runs, all that used its output have run,
+ *   and its dy is complete.
  * - Before a node's backward runs, dy and the saved tensors that it reads are
- *   acquired (Note [Residency] of tensor/acquire.c); that may gather partitioned
- *   parameters, so all ranks run the same graphs in the same order.
+ *   acquired (Note [Residency] of tensor/acquire.c); that may gather
+ *   partitioned parameters, so all ranks run the same graphs in the same order.
  * - A leaf with a hook counts the edges to it that the pass has not reached
- *   (`uses`); the node that takes away the last one calls the hook. If no tensor
- *   of the thread has hooks, nothing is counted.
+ *   (`uses`); the node that takes away the last one calls the hook. If no
+ *   tensor of the thread has hooks, nothing is counted.
  * - Passes nest: a hook or a custom op may run a backward pass of its own.
  *   `running` is the innermost one.
  * SPDX-License-Identifier: MIT */
@@ -146,7 +146,8 @@ typedef struct Pass {
 
 static _Thread_local Pass running;
 
-/* All nodes below root that the pass has not found before, counted; root included. */
+/* All nodes below root that the pass has not found before, counted; root
+ * included. */
 static void nodes_collect(Nodes *nodes, dsi_node *root)
 {
     bool sorted = true;
@@ -175,9 +176,10 @@ static void end_use_of_saved(const dsi_node *n)
     }
 }
 
-/* dy, and what n has saved and its backward reads, become readable: Note [Residency] of
- * tensor/acquire.c. So that a parameter which cannot be materialized ends the pass before any kernel
- * of the node has run, and only parameters that a wanted gradient needs are gathered. */
+/* dy, and what n has saved and its backward reads, become readable: Note
+ * [Residency] of tensor/acquire.c. So that a parameter which cannot be
+ * materialized ends the pass before any kernel of the node has run, and only
+ * parameters that a wanted gradient needs are gathered. */
 static bool acquire_operands(const dsi_node *n, const ds_tensor *dy)
 {
     const dsi_op *op = n->op;
@@ -219,7 +221,8 @@ static ds_status node_pass(dsi_node *n)
                     dsi_node_wanted(n));
 }
 
-/* nodes, whose uses are counted, and the first of which has its dy; gives the list back. */
+/* nodes, whose uses are counted, and the first of which has its dy; gives the
+ * list back. */
 static ds_status run_nodes(Nodes *nodes)
 {
     ds_status status = DS_OK;

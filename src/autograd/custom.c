@@ -1,12 +1,12 @@
 /* autograd/custom.c: ds_apply: a user's own op.
  *
- * The user's two functions run with recording off. To the graph all custom ops are
- * one op, whose attribute says which.
+ * The user's two functions run with recording off. To the graph all custom ops
+ * are one op, whose attribute says which.
  *
- * Invariants: ctx lives during one call of forward or backward. In forward it holds
- * the saved tensors, which the node takes over; in backward it reads the node's.
- * Saved tensors are not acquired before the user's backward: the ops that it calls
- * acquire what they read.
+ * Invariants: ctx lives during one call of forward or backward. In forward it
+ * holds the saved tensors, which the node takes over; in backward it reads the
+ * node's. Saved tensors are not acquired before the user's backward: the ops
+ * that it calls acquire what they read.
  * SPDX-License-Identifier: MIT */
 #include "graph.h"
 

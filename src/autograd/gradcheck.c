@@ -1,7 +1,8 @@
 /* autograd/gradcheck.c: backward against central differences.
  *
- * L = sum of w y with fixed weights w in [0.5, 1.5): d L / d x from one backward, beside
- * (L(x + eps) - L(x - eps)) / (2 eps) for each element of each input.
+ * L = sum of w y with fixed weights w in [0.5, 1.5): d L / d x from one
+ * backward, beside (L(x + eps) - L(x - eps)) / (2 eps) for each element of each
+ * input.
  * SPDX-License-Identifier: MIT */
 #include "graph.h"
 
@@ -15,7 +16,8 @@ typedef struct Check {
     ds_gradcheck_opts o;
 } Check;
 
-/* A fixed sequence without pattern: the fractions of multiples of the golden ratio. */
+/* A fixed sequence without pattern: the fractions of multiples of the golden
+ * ratio. */
 static double weight(int64_t i)
 {
     double t = (double)(i + 1) * 0.6180339887498949;

@@ -39,8 +39,9 @@ struct dsi_node {
 void dsi_node_release_saved(dsi_node *n);
 int dsi_node_wanted(const dsi_node *n); /* edges that want a gradient */
 
-/* While a watch is set, ops record no nodes of their own: their results get the one node `inside`, and inputs
- * from outside are listed. The function of a checkpoint runs under one. */
+/* While a watch is set, ops record no nodes of their own: their results get the
+ * one node `inside`, and inputs from outside are listed. The function of a
+ * checkpoint runs under one. */
 typedef struct dsi_watch {
     dsi_node *inside;
     DSI_LIST(ds_tensor *) /* counted; a tensor comes once for each use */
@@ -51,12 +52,14 @@ bool dsi_watching(void);
 dsi_node *dsi_node_new(const dsi_op *op, int n_in); /* without edges */
 uint64_t dsi_node_next_seq(void);                   /* of the next node that this thread makes */
 
-/* n's op has run again, with recording on, and made root and all below it since `oldest`. Runs the backward of
- * those nodes now, as a part of the running pass; gradients for older nodes are accumulated in place of n's. The
- * uses of n's leaves, for their hooks, are counted by the new nodes from now on. */
+/* n's op has run again, with recording on, and made root and all below it since
+ * `oldest`. Runs the backward of those nodes now, as a part of the running
+ * pass; gradients for older nodes are accumulated in place of n's. The uses of
+ * n's leaves, for their hooks, are counted by the new nodes from now on. */
 ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64_t oldest);
 
-/* Adds g to the leaf's gradient, which becomes g itself if nobody else holds it or its memory. */
+/* Adds g to the leaf's gradient, which becomes g itself if nobody else holds it
+ * or its memory. */
 ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g);
 
 #endif

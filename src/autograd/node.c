@@ -1,12 +1,12 @@
 /* autograd/node.c: nodes of the graph: record, save, accumulate, free.
  *
  * Invariants:
- * - An edge holds the node that made an input; or the input itself, if it is a leaf
- *   that collects a gradient; or nothing. Edge i is the op's operand i.
- * - A node holds the tensors that its backward needs, never the handle of its own
- *   output: that handle holds the node, and neither would be freed.
- * - A node's dy is the sum of what was accumulated so far. It is written in place
- *   only if no other handle or storage shares it.
+ * - An edge holds the node that made an input; or the input itself, if it is a
+ *   leaf that collects a gradient; or nothing. Edge i is the op's operand i.
+ * - A node holds the tensors that its backward needs, never the handle of its
+ *   own output: that handle holds the node, and neither would be freed.
+ * - A node's dy is the sum of what was accumulated so far. It is written in
+ *   place only if no other handle or storage shares it.
  * - Nodes are freed from a work list, so deep graphs need no deep stack.
  * SPDX-License-Identifier: MIT */
 #include "node.h"
@@ -142,8 +142,8 @@ static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tens
                : ds_error_status();
 }
 
-/* A fresh tensor that nobody else will look at can become the sum itself, and so does one that lies where the leaf
- * wants it; others are copied. */
+/* A fresh tensor that nobody else will look at can become the sum itself, and
+ * so does one that lies where the leaf wants it; others are copied. */
 static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (leaf->hooks && leaf->hooks->placed == g) return g;
@@ -255,7 +255,8 @@ static void free_node(dsi_node *n)
     dsi_pool_put(&nodes, n);
 }
 
-/* A graph of a million nodes is freed by a work list: freeing one node only adds to it. */
+/* A graph of a million nodes is freed by a work list: freeing one node only
+ * adds to it. */
 void dsi_node_unref(dsi_node *n)
 {
     static _Thread_local dsi_node *dead;

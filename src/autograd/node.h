@@ -1,4 +1,5 @@
-/* autograd/node.h: the graph: one node an op that ran, holding what its backward needs.
+/* autograd/node.h: the graph: one node an op that ran, holding what its
+ * backward needs.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_AUTOGRAD_NODE_H
 #define DSI_AUTOGRAD_NODE_H
@@ -9,68 +10,82 @@
 
 #define DSI_MASKED_SAVED 3
 
-/* What backward knows of an op. The graph holds a pointer to it: no enum, no switch. */
+/* What backward knows of an op. The graph holds a pointer to it: no enum, no
+ * switch. */
 typedef struct dsi_op {
     const char *name;
-    /* Calls dsi_accumulate_grad(n, i, gradient of input i) for each i with dsi_needs_input_grad(n, i). dy has the output's shape. */
+    /* Calls dsi_accumulate_grad(n, i, gradient of input i) for each i with
+     * dsi_needs_input_grad(n, i). dy has the output's shape. */
     void (*backward)(dsi_node *n, ds_tensor *dy);
     bool takes_pooled; /* backward copes with dy->pooled; else dy is made dense first */
-    /* Before backward runs, the saved tensors that it reads are acquired: saved tensor i if an
-     * input of the mask saved_for[i] (bit j: input j) wants a gradient; mask 0: always. */
+    /* Before backward runs, the saved tensors that it reads are acquired: saved
+     * tensor i if an input of the mask saved_for[i] (bit j: input j) wants a
+     * gradient; mask 0: always. */
     unsigned saved_for[DSI_MASKED_SAVED];
     bool acquires; /* none of them: backward is made of ops, or acquires them itself */
 } dsi_op;
 
-/* Notes that op made y from n inputs (a NULL input counts, and never needs a gradient). NULL when no
- * gradient is wanted: recording is off, y is NULL, or no input requires one. The graph holds handles of
- * leaves among the inputs, and nodes of the others. */
+/* Notes that op made y from n inputs (a NULL input counts, and never needs a
+ * gradient). NULL when no gradient is wanted: recording is off, y is NULL, or
+ * no input requires one. The graph holds handles of leaves among the inputs,
+ * and nodes of the others. */
 dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
 #define dsi_record(op, y, ...) \
     dsi_record_n(op, y, (ds_tensor *[]){__VA_ARGS__}, \
                  (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 
-/* For backward. A NULL node (nothing is recorded) is ignored. x may be NULL. Saving y, the node's own
- * output, saves a second handle on its storage. */
+/* For backward. A NULL node (nothing is recorded) is ignored. x may be NULL.
+ * Saving y, the node's own output, saves a second handle on its storage. */
 void dsi_save_for_backward(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
-/* forget runs once, when n's saved tensors are released: after its backward, or when n is freed without one. For
- * memory that the attribute points to. */
+/* forget runs once, when n's saved tensors are released: after its backward, or
+ * when n is freed without one. For memory that the attribute points to. */
 void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n));
 
 bool dsi_needs_input_grad(const dsi_node *n, int i);
-/* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and fails the backward. */
+/* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and
+ * fails the backward. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
-/* The sum of the gradients of input i so far, of this shape, row-major, zeros at first: for an op that adds to a part
- * of it. So the gradients of n slices cost as much memory as one tensor, not as n. Counts as accumulated. NULL, with
- * the message, if there is no memory: then, and if adding fails, call dsi_accumulate_grad with NULL. */
+/* The sum of the gradients of input i so far, of this shape, row-major, zeros
+ * at first: for an op that adds to a part of it. So the gradients of n slices
+ * cost as much memory as one tensor, not as n. Counts as accumulated. NULL,
+ * with the message, if there is no memory: then, and if adding fails, call
+ * dsi_accumulate_grad with NULL. */
 ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
-/* For an op that writes the whole gradient of input i, which has this shape: row-major memory for it, of like's dtype
- * and on its device: new, or where a leaf wants its first gradient of a pass (dsi_set_grad_buffer_hook). To be given next. */
+/* For an op that writes the whole gradient of input i, which has this shape:
+ * row-major memory for it, of like's dtype and on its device: new, or where a
+ * leaf wants its first gradient of a pass (dsi_set_grad_buffer_hook). To be
+ * given next. */
 ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 dsi_node *dsi_node_ref(dsi_node *n);
 void dsi_node_unref(dsi_node *n); /* frees without recursion */
 
-/* Backward with d loss / d loss = factor in place of 1, so that a scaled loss costs no op. */
+/* Backward with d loss / d loss = factor in place of 1, so that a scaled loss
+ * costs no op. */
 ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
 
-/* fn runs once in each backward pass that gives leaf a gradient, when that gradient is complete. fn may take
- * it away (ds_set_grad_of). A pass that fails runs no hook for incomplete leaves. NULL removes the hook. */
+/* fn runs once in each backward pass that gives leaf a gradient, when that
+ * gradient is complete. fn may take it away (ds_set_grad_of). A pass that fails
+ * runs no hook for incomplete leaves. NULL removes the hook. */
 void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
 
-/* place, with the hook's arg, says where the first gradient of a pass is to be written, so that it need not be copied
- * there: row-major, of the leaf's shape and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
+/* place, with the hook's arg, says where the first gradient of a pass is to be
+ * written, so that it need not be copied there: row-major, of the leaf's shape
+ * and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
 void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
 
-/* fn runs after the backward of each node that saved x itself: its owner may evict x. */
+/* fn runs after the backward of each node that saved x itself: its owner may
+ * evict x. */
 void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg);
 
-/* Whether an op on these inputs would record: grad mode on and one of them wants a gradient. */
+/* Whether an op on these inputs would record: grad mode on and one of them
+ * wants a gradient. */
 bool dsi_wants_grad(ds_tensor *const *in, int n);
 
 #endif

@@ -1,24 +1,31 @@
-/* autograd/recompute.c: checkpoints: a part of the network that backward runs again instead of remembering.
+/* autograd/recompute.c: checkpoints: a part of the network that backward runs
+ * again instead of remembering.
  *
- * Chen et al., arXiv 1604.06174; torch.utils.checkpoint with use_reentrant=False.
+ * Chen et al., arXiv 1604.06174; torch.utils.checkpoint with
+ * use_reentrant=False.
  *
- * Note [Checkpoints]
- * The function runs once in forward under a watch: its ops record nothing, but what comes from outside (its
- * inputs, the parameters it uses) is noted, and becomes the edges of one node, which saves the inputs and
- * where the random-number generator stood. In backward that node runs the function again, now recording. The
- * new nodes hang on the very nodes and leaves that the function used: so they are passed at once, as a part
- * of the running pass, and hand their gradients on in the order that there would be without a checkpoint. The
- * sums have the same bits, and gradients in pooled form go through.
+ * Note [Checkpoints] The function runs once in forward under a watch: its ops
+ * record nothing, but what comes from outside (its inputs, the parameters it
+ * uses) is noted, and becomes the edges of one node, which saves the inputs and
+ * where the random-number generator stood. In backward that node runs the
+ * function again, now recording. The new nodes hang on the very nodes and
+ * leaves that the function used: so they are passed at once, as a part of the
+ * running pass, and hand their gradients on in the order that there would be
+ * without a checkpoint. The sums have the same bits, and gradients in pooled
+ * form go through.
  *
- * Because a watched leaf is an edge, its hook waits for the checkpoint, and then for the last of its uses in
- * there. Checkpoints inside of one are nothing while it is watched, and nodes of their own when it runs again.
+ * Because a watched leaf is an edge, its hook waits for the checkpoint, and
+ * then for the last of its uses in there. Checkpoints inside of one are nothing
+ * while it is watched, and nodes of their own when it runs again.
  *
- * Note [More outputs]
- * A tensor that the function names by ds_checkpoint_output, a loss of a layer inside for example, gets a small node
- * above the checkpoint's. As it is newer than that and older than all who use the outputs, it passes when the
- * checkpoint's own gradient is complete and before it is used: it leaves its gradient with the checkpoint. The second
- * run names the same tensors in the same order; then one node joins those that were used, and passes all gradients at
- * once. If nobody used the result itself, that is not among them.
+ * Note [More outputs] A tensor that the function names by ds_checkpoint_output,
+ * a loss of a layer inside for example, gets a small node above the
+ * checkpoint's. As it is newer than that and older than all who use the
+ * outputs, it passes when the checkpoint's own gradient is complete and before
+ * it is used: it leaves its gradient with the checkpoint. The second run names
+ * the same tensors in the same order; then one node joins those that were used,
+ * and passes all gradients at once. If nobody used the result itself, that is
+ * not among them.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/log.h"
@@ -71,7 +78,8 @@ static void outputs_free(Outputs *o)
     dsi_list_free(o);
 }
 
-/* fn, whose outputs come into `o`; for a checkpoint around this one they are its own too. */
+/* fn, whose outputs come into `o`; for a checkpoint around this one they are
+ * its own too. */
 static ds_tensor *run_naming(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n, Outputs *o)
 {
     Outputs *outer = named;
@@ -117,7 +125,8 @@ static void stop_clock(const char *what, double start)
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
-/* The result of the second run, which belongs to the current scope; the generator stays where it is. */
+/* The result of the second run, which belongs to the current scope; the
+ * generator stays where it is. */
 static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
 {
     dsi_rng *rng = dsi_rng_default(), now = *rng;
@@ -153,7 +162,8 @@ static void join_backward(dsi_node *n, ds_tensor *dy)
 
 static const dsi_op dsi_op_join = {"outputs of a checkpoint", join_backward, .takes_pooled = true};
 
-/* One node on all outputs that have a gradient, new; or NULL with the message. The gradients stay in n. */
+/* One node on all outputs that have a gradient, new; or NULL with the message.
+ * The gradients stay in n. */
 static dsi_node *join_outputs_of(const Segment *s, ds_tensor *y, const Outputs *outputs,
                                  ds_tensor *dy)
 {
@@ -271,7 +281,8 @@ static void checkpoint_record(const Segment *s, ds_tensor *y, ds_tensor **in, in
     dsi_set_free_attr(node, checkpoint_forget);
 }
 
-/* The outputs that were named hang on y's node, instead of on what stands for all that is inside. */
+/* The outputs that were named hang on y's node, instead of on what stands for
+ * all that is inside. */
 static void record_outputs(ds_tensor *y, const Outputs *outputs, const dsi_node *inside)
 {
     for (int i = 0; i < outputs->n; i++) {

@@ -1,7 +1,8 @@
 /* comm/mpi_open.c: finds the plugin of an MPI library (see mpi.h).
  *
- * Looked for beside the program or the library that this is in (a build folder), in the folder deepspeed of
- * the libraries near it (an installed tree, wherever it was moved), and where it was to be installed.
+ * Looked for beside the program or the library that this is in (a build
+ * folder), in the folder deepspeed of the libraries near it (an installed tree,
+ * wherever it was moved), and where it was to be installed.
  * SPDX-License-Identifier: MIT */
 #include "mpi_open.h"
 
@@ -14,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of the files that are there the first; all that were looked for go into `looked`. */
+/* Of the files that are there the first; all that were looked for go into
+ * `looked`. */
 static void *open_first(const char *const *folders, int n, const char *name, dsi_text *looked,
                         dsi_text *why)
 {
@@ -24,7 +26,8 @@ static void *open_first(const char *const *folders, int n, const char *name, dsi
         dsi_text_add(&path, "%s/libdeepspeed_%s.so", folders[i], name);
         dsi_text_add(looked, "%s%s", i ? ", " : "", folders[i]);
         if (access(path.s, R_OK) == 0) {
-            /* global: Open MPI's components look for symbols of its library there */
+            /* global: Open MPI's components look for symbols of its library
+             * there */
             library = dlopen(path.s, RTLD_NOW | RTLD_GLOBAL);
             if (!library) dsi_text_add(why, "; %s", dlerror());
         }

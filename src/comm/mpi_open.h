@@ -5,8 +5,8 @@
 
 #include "mpi.h"
 
-/* name: "openmpi", "mpich". NULL with the message if there is none. It is never closed: MPI libraries
- * leave threads and exit handlers behind. */
+/* name: "openmpi", "mpich". NULL with the message if there is none. It is never
+ * closed: MPI libraries leave threads and exit handlers behind. */
 const dsi_mpi *dsi_mpi_open(const char *name);
 
 #endif

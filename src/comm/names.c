@@ -19,7 +19,8 @@ const char *const dsi_comm_names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_red
                                                      [DSI_SEND] = "send",
                                                      [DSI_RECV] = "recv"};
 
-/* DeepSpeed's other names: what they are here; or "": an operation that is not here, of which there will be none. */
+/* DeepSpeed's other names: what they are here; or "": an operation that is not
+ * here, of which there will be none. */
 static const char *const synonyms[][2] = {
     {"all_gather", "all_gather_into_tensor"},
     {"reduce_scatter", "reduce_scatter_tensor"},

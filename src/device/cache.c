@@ -1,8 +1,10 @@
-/* device/cache.c: storage of this thread on a device, freed blocks kept for the next step.
+/* device/cache.c: storage of this thread on a device, freed blocks kept for the
+ * next step.
  *
- * Sizes are rounded up to classes, four to each power of two, so that the blocks of one training step
- * fit those of the next; a class is a stack of free blocks. When the device is full, unused blocks are
- * given back and the allocation is tried once more.
+ * Sizes are rounded up to classes, four to each power of two, so that the
+ * blocks of one training step fit those of the next; a class is a stack of free
+ * blocks. When the device is full, unused blocks are given back and the
+ * allocation is tried once more.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 #include "base/error.h"
@@ -62,7 +64,8 @@ static bool must_fail(void)
 
 /* ---- size classes ----------------------------------------------------------------------------------- */
 
-/* 64, 128, 192, 256 bytes are classes 0 to 3; then four a power of two: 320, 384, 448, 512, 640, ... */
+/* 64, 128, 192, 256 bytes are classes 0 to 3; then four a power of two: 320,
+ * 384, 448, 512, 640, ... */
 static int class_of(size_t bytes, size_t *rounded)
 {
     size_t units = (bytes + ALIGNMENT - 1) / ALIGNMENT;
@@ -105,7 +108,8 @@ static dsi_cache *cache_of(dsi_device *d)
     return d->cache;
 }
 
-/* The message. A device that can say how full it is may say instead that it is broken. */
+/* The message. A device that can say how full it is may say instead that it is
+ * broken. */
 static void *no_memory(dsi_device *d, size_t bytes)
 {
     size_t unused, all;

@@ -1,7 +1,7 @@
 /* device/device.c: the one list of devices; this thread's handles on them.
  *
- * A handle (kernels, stream, cache) is opened by a thread at its first use and closed at its end, so
- * that no lock is needed anywhere above.
+ * A handle (kernels, stream, cache) is opened by a thread at its first use and
+ * closed at its end, so that no lock is needed anywhere above.
  * SPDX-License-Identifier: MIT */
 #include "device.h"
 
@@ -222,7 +222,8 @@ const char *dsi_rule_name(dsi_rule rule)
 
 /* ---- public ----------------------------------------------------------------------------------------- */
 
-/* The rank on its machine, as launchers say it: deepspeed, torchrun; Open MPI; MPICH and Intel MPI; Slurm. */
+/* The rank on its machine, as launchers say it: deepspeed, torchrun; Open MPI;
+ * MPICH and Intel MPI; Slurm. */
 static ds_status local_rank(int *rank)
 {
     static const char *const names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -1,4 +1,5 @@
-/* device/device.h: what a device must be able to do, and the tensor storage that it gives.
+/* device/device.h: what a device must be able to do, and the tensor storage
+ * that it gives.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_DEVICE_H
 #define DSI_DEVICE_DEVICE_H
@@ -10,7 +11,8 @@ typedef struct dsi_event {
     void *handle;
 } dsi_event;
 
-/* One const struct a kind of device: dsi_cpu; dsi_cuda. Typed members, so that the compiler checks them. */
+/* One const struct a kind of device: dsi_cpu; dsi_cuda. Typed members, so that
+ * the compiler checks them. */
 typedef struct dsi_device_type {
     const char *name; /* "cpu", "cuda" */
     ds_device_kind kind;
@@ -29,7 +31,8 @@ typedef struct dsi_device_type {
     ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);
     /* finished on return */
     ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes);
-    /* from a device of this kind, another one or the same; within one it is only ordered on s */
+    /* from a device of this kind, another one or the same; within one it is
+     * only ordered on s */
     ds_status (*copy)(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes);
     ds_status (*record)(dsi_stream *s, dsi_event *e); /* may be recorded again */
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
@@ -54,27 +57,31 @@ struct dsi_device {
     struct dsi_cache *cache;
 };
 
-/* This thread's handle on a device, opened at first use; NULL with the message if there is none. */
+/* This thread's handle on a device, opened at first use; NULL with the message
+ * if there is none. */
 dsi_device *dsi_device_get(ds_device which);
 dsi_device *dsi_device_current(void);
 ds_device dsi_device_id(const dsi_device *d);
 
 extern const dsi_device_type dsi_cpu, dsi_cuda; /* the latter where DSI_HAVE_CUDA */
 
-/* One line about a device that is there, without opening it: "NVIDIA H100, 79.6 GB, ..." */
+/* One line about a device that is there, without opening it: "NVIDIA H100, 79.6
+ * GB, ..." */
 ds_status dsi_device_describe(ds_device which, char *text, size_t room);
 bool dsi_device_built(ds_device_kind kind); /* this build knows the kind */
 /* Why there is none of a kind, in one line, if ds_device_count is 0. */
 const char *dsi_device_why_none(ds_device_kind kind);
 
-/* For tests: to this thread `type` is from now on the one of its kind; NULL: as it was. No device of that kind is
+/* For tests: to this thread `type` is from now on the one of its kind; NULL: as
+ * it was. No device of that kind is
  * open. */
 void dsi_device_pretend(const dsi_device_type *type);
 
 /* ---- device/cache.c: storage of this thread on a device, freed blocks kept for the next step -------- */
 
-/* At least bytes, 64-byte aligned (room for one vector read past the end: 64 bytes more). NULL, with
- * DS_ENOMEM and the sizes in the message, if it does not fit. */
+/* At least bytes, 64-byte aligned (room for one vector read past the end: 64
+ * bytes more). NULL, with DS_ENOMEM and the sizes in the message, if it does
+ * not fit. */
 void *dsi_cache_alloc(dsi_device *d, size_t bytes);
 void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
 void dsi_cache_empty(dsi_device *d);                       /* gives unused blocks back */
@@ -82,27 +89,31 @@ size_t dsi_cache_live(const dsi_device *d);                /* bytes asked for an
 size_t dsi_cache_peak(const dsi_device *d);
 void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */
 
-/* Bytes for reports: asked for and not freed; in blocks of ours, used or free; and the most that both
- * were since dsi_cache_restart_peaks (which leaves dsi_cache_peak alone). */
+/* Bytes for reports: asked for and not freed; in blocks of ours, used or free;
+ * and the most that both were since dsi_cache_restart_peaks (which leaves
+ * dsi_cache_peak alone). */
 typedef struct dsi_cache_usage {
     size_t live, peak_live, held, peak_held;
 } dsi_cache_usage;
 dsi_cache_usage dsi_cache_use(const dsi_device *d);
 void dsi_cache_restart_peaks(dsi_device *d);
 
-/* All three peaks, and back: around a measurement whose memory is not the program's own use. */
+/* All three peaks, and back: around a measurement whose memory is not the
+ * program's own use. */
 typedef struct dsi_cache_peaks {
     size_t peak, peak_live, peak_held;
 } dsi_cache_peaks;
 dsi_cache_peaks dsi_cache_get_peaks(const dsi_device *d);
 void dsi_cache_set_peaks(dsi_device *d, dsi_cache_peaks peaks); /* none below what is there now */
 
-/* Fault injection for tests: the n-th allocation from now on fails, and every one after it when
- * `always`; 0 switches it off. Also DS_FAIL_ALLOC=n in the environment. Returns allocations seen. */
+/* Fault injection for tests: the n-th allocation from now on fails, and every
+ * one after it when `always`; 0 switches it off. Also DS_FAIL_ALLOC=n in the
+ * environment. Returns allocations seen. */
 int64_t dsi_cache_fail(int64_t n, bool always);
 
-/* Scratch memory of one kernel call on the CPU: a piece of a block that grows and stays. Released, last
- * taken first, before the kernel returns. NULL with the message if it does not fit. */
+/* Scratch memory of one kernel call on the CPU: a piece of a block that grows
+ * and stays. Released, last taken first, before the kernel returns. NULL with
+ * the message if it does not fit. */
 void *dsi_scratch(dsi_stream *s, size_t bytes);
 void dsi_scratch_release(dsi_stream *s, void *p);
 
@@ -118,10 +129,11 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
  * (DS_FUSIONS=off in the environment does it for a whole program). */
 void dsi_device_set_fusions(bool on);
 
-/* Reports the device's fault flag, after waiting for its kernels, and clears it:
- * DS_EINVAL, and a message that names the op, the place and the value. Called
- * where the host waits anyway (ds_item, ds_data, copies to the host), and before
- * an optimizer's step, which must not use gradients that a fault has spoilt. */
+/* Reports the device's fault flag, after waiting for its kernels, and clears
+ * it: DS_EINVAL, and a message that names the op, the place and the value.
+ * Called where the host waits anyway (ds_item, ds_data, copies to the host),
+ * and before an optimizer's step, which must not use gradients that a fault has
+ * spoilt. */
 ds_status dsi_device_check(dsi_device *d);
 
 /* The same where it costs nothing: right after a kernel of an immediate device. */

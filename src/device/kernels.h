@@ -1,9 +1,10 @@
 /* device/kernels.h: the contract for devices: typed tables of kernels, and the
  * formula, shapes and dtypes of each.
  *
- * dsi_kernels is the core: a device that fills it trains everything. dsi_fusions
- * is optional: each of its entries equals a composition of core kernels, which
- * its comment names, and which ops use where a device has no such entry.
+ * dsi_kernels is the core: a device that fills it trains everything.
+ * dsi_fusions is optional: each of its entries equals a composition of core
+ * kernels, which its comment names, and which ops use where a device has no
+ * such entry.
  *
  * Kernels know pointers, shapes, strides and dtypes; no tensors, no autograd.
  *
@@ -157,9 +158,10 @@ typedef struct dsi_cross_entropy {
     int reduction; /* ds_reduction: 0 mean, 1 sum, 2 none */
 } dsi_cross_entropy;
 
-/* One parameter's memory, n contiguous elements: what an optimizer updates. p is
- * floating, g of its dtype, or of 16 bits beside a float32 p (master weights);
- * moments have p's dtype, but float32 for the 16-bit ones. Unused moments are
+/* One parameter's memory, n contiguous elements: what an optimizer updates. p
+ * is floating, g of its dtype, or of 16 bits beside a float32 p (master
+ * weights); moments have p's dtype, but float32 for the 16-bit ones. Unused
+ * moments are
  * NULL. */
 typedef struct dsi_span {
     ds_dtype dtype;
@@ -234,8 +236,8 @@ typedef struct dsi_optimizer {
 } dsi_optimizer;
 
 /* Random numbers by counter: Philox4x32-10 (Salmon et al., Parallel random
- * numbers: as easy as 1, 2, 3, SC 2011), as torch.cuda's generator. base/philox.h
- * has it in C. */
+ * numbers: as easy as 1, 2, 3, SC 2011), as torch.cuda's generator.
+ * base/philox.h has it in C. */
 typedef struct dsi_philox {
     uint64_t seed, offset;
     const uint64_t *advance; /* optional, device memory: added to offset, so that
@@ -257,8 +259,8 @@ typedef struct dsi_kernels {
 
     /* y = op(x); exponent: POW's */
     ds_status (*unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y);
-    /* dx from dy and from `saved`, which is x or y as DSI_UNARY_OPS says; dx may
-     * be dy. Not for POW. */
+    /* dx from dy and from `saved`, which is x or y as DSI_UNARY_OPS says; dx
+     * may be dy. Not for POW. */
     ds_status (*unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved, dsi_view dx);
     /* y = op(a, b); alpha: ADD's; y may be a or b */
     ds_status (*binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
@@ -272,8 +274,8 @@ typedef struct dsi_kernels {
 
     /* ---- products: any strides ---- */
 
-    /* y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional); y of 16-bit a and b
-     * may be float32 */
+    /* y [B,M,N] = a [B,M,K] b [B,K,N] + bias [N] (optional); y of 16-bit a and
+     * b may be float32 */
     ds_status (*matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 
     /* ---- convolution: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q]; any strides ---- */
@@ -305,8 +307,8 @@ typedef struct dsi_kernels {
     /* dx = y (dy - sum(dy y)); of the logarithm dy - e^y sum(dy) */
     ds_status (*softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx);
     /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I],
-     * lse [N,I] = log sum e^x, divisor [] = what the mean divides by (the sum of
-     * the weights of the labels that are used; 1 for sum and none). A label
+     * lse [N,I] = log sum e^x, divisor [] = what the mean divides by (the sum
+     * of the weights of the labels that are used; 1 for sum and none). A label
      * outside of 0..C-1 that is not ignored is a fault: DSI_FAULT_LABEL, place
      * n I + i. */
     ds_status (*cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
@@ -351,8 +353,8 @@ typedef struct dsi_kernels {
 
     /* y[i,:] = w[index[i],:]; DSI_FAULT_ROW, place i */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
-    /* dw = 0, then dw[index[i],:] += dy[i,:] in the order of i; rows whose index
-     * is `skip` are left out; DSI_FAULT_ROW */
+    /* dw = 0, then dw[index[i],:] += dy[i,:] in the order of i; rows whose
+     * index is `skip` are left out; DSI_FAULT_ROW */
     ds_status (*scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                               dsi_view dw);
     /* y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner], y [outer,K,inner];
@@ -376,8 +378,9 @@ typedef struct dsi_kernels {
     /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S]
      * optional, bool or q's dtype; unit stride along D and E ---- */
 
-    /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L] =
-     * log of the sum of e^score of a row. A row whose scores are all -inf gives 0. */
+    /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L]
+     * = log of the sum of e^score of a row. A row whose scores are all -inf
+     * gives 0. */
     ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                            dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
     ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
@@ -411,10 +414,10 @@ typedef struct dsi_fusions {
     /* y = keep ? factor x : 0; keep: bool, contiguous
      * = affine (factor x, y); where (keep, y, 0, y) */
     ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
-    /* keep[i] = (word i mod 4 of Philox(seed, offset + i / 4)) < (1 - p) 2^32, i
-     * counting row-major; y = keep ? factor x : 0; keep: bool, contiguous.
-     * = keep drawn on the host by PyTorch's CPU generator (the same
-     * distribution, other numbers), copied; mask_scale */
+    /* keep[i] = (word i mod 4 of Philox(seed, offset + i / 4)) < (1 - p) 2^32,
+     * i counting row-major; y = keep ? factor x : 0; keep: bool, contiguous. =
+     * keep drawn on the host by PyTorch's CPU generator (the same distribution,
+     * other numbers), copied; mask_scale */
     ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
                          dsi_view x, dsi_view y, dsi_view keep);
 } dsi_fusions;

@@ -1,4 +1,5 @@
-/* nn/module.h: what those who run a tree of modules need of it: hooks around its calls; which parts of it are
+/* nn/module.h: what those who run a tree of modules need of it: hooks around
+ * its calls; which parts of it are
  * experts.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_NN_MODULE_H
@@ -6,34 +7,40 @@
 
 #include <deepspeed/nn.h>
 
-/* Around each call of a module: a hook that fails makes the call fail. after follows each before that did
- * not fail; y is NULL if the forward failed. Both run in the call's scope. Either may be NULL. */
+/* Around each call of a module: a hook that fails makes the call fail. after
+ * follows each before that did not fail; y is NULL if the forward failed. Both
+ * run in the call's scope. Either may be NULL. */
 typedef struct dsi_call_hooks {
     void *arg;
     ds_status (*before)(void *arg, ds_module *m);
     ds_status (*after)(void *arg, ds_module *m, ds_tensor *y);
 } dsi_call_hooks;
 
-/* root and all modules below it, also those made later; hooks are borrowed. NULL: none. */
+/* root and all modules below it, also those made later; hooks are borrowed.
+ * NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
-/* Whether an engine has m, so that nobody else may free it. Returns what it was. */
+/* Whether an engine has m, so that nobody else may free it. Returns what it
+ * was. */
 bool dsi_module_take(ds_module *m, bool taken);
 
-/* Calls fn for each parameter that this thread makes from now on, but for those of experts that ranks share;
- * its layer may still be going to write its first values. If fn fails so does ds_module_param. NULL: no
+/* Calls fn for each parameter that this thread makes from now on, but for those
+ * of experts that ranks share; its layer may still be going to write its first
+ * values. If fn fails so does ds_module_param. NULL: no
  * more. */
 void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
 
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
-/* Note [Experts]
- * The children of a module that has this mark are experts `first` .. of a layer's `all`: those that this rank
- * has. Ranks r, r + ep_size, r + 2 ep_size .. have the same ones: they are its data group, in which an expert's
- * gradients are reduced and its optimizer state is divided. ep_size ranks in a row have all experts between
- * them: its expert group, in which tokens are exchanged. With ep_size 1 every rank has all experts, and they are
- * parameters like any other. The names of children are the numbers of experts in the layer, so that a
- * parameter has the same name however many ranks share them. */
+/* Note [Experts] The children of a module that has this mark are experts
+ * `first` .. of a layer's `all`: those that this rank has. Ranks r, r +
+ * ep_size, r + 2 ep_size .. have the same ones: they are its data group, in
+ * which an expert's gradients are reduced and its optimizer state is divided.
+ * ep_size ranks in a row have all experts between them: its expert group, in
+ * which tokens are exchanged. With ep_size 1 every rank has all experts, and
+ * they are parameters like any other. The names of children are the numbers of
+ * experts in the layer, so that a parameter has the same name however many
+ * ranks share them. */
 typedef struct dsi_experts {
     int first, all, ep_size;
     struct ds_comm *expert, *data; /* NULL: ep_size is 1 */
@@ -54,7 +61,8 @@ int dsi_module_expert_layers(const ds_module *root);
 bool dsi_module_in_expert(const ds_module *m);
 const ds_module *dsi_module_root(const ds_module *m);
 
-/* Whether a state dict fits m, whose own is `mine`: names, but for experts of other ranks, and shapes. */
+/* Whether a state dict fits m, whose own is `mine`: names, but for experts of
+ * other ranks, and shapes. */
 ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state);
 
 #endif

@@ -1,8 +1,10 @@
-/* ops/attention.c: scaled dot product attention; Vaswani et al., arXiv:1706.03762.
+/* ops/attention.c: scaled dot product attention; Vaswani et al.,
+ * arXiv:1706.03762.
  *
- * q [B,L,D], k [B,S,D], v [B,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E], B all leading
- * dimensions. The scores [B,L,S] are never stored: backward makes them again from lse [B,L], the
- * logarithms of the softmax's sums (Dao et al., arXiv:2205.14135).
+ * q [B,L,D], k [B,S,D], v [B,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E],
+ * B all leading dimensions. The scores [B,L,S] are never stored: backward makes
+ * them again from lse [B,L], the logarithms of the softmax's sums (Dao et al.,
+ * arXiv:2205.14135).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -20,7 +22,8 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *q = dsi_saved_tensor(n, 0), *k = dsi_saved_tensor(n, 1), *v = dsi_saved_tensor(n, 2);
     ds_tensor *y = dsi_saved_tensor(n, 3), *lse = dsi_saved_tensor(n, 4),
               *mask = dsi_saved_tensor(n, 5);
-    /* one kernel gives all three: they share the scores, which are the larger part of the work */
+    /* one kernel gives all three: they share the scores, which are the larger
+     * part of the work */
     ds_tensor *g = ds_contiguous(dy);
     ds_tensor *dq = dsi_new(q, q->shape), *dk = dsi_new(k, k->shape), *dv = dsi_new(v, v->shape);
     bool done = g && dq && dk && dv &&
@@ -60,7 +63,8 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     return true;
 }
 
-/* The mask repeated over [...,L,S], so that a kernel can walk it; false with the message. */
+/* The mask repeated over [...,L,S], so that a kernel can walk it; false with
+ * the message. */
 static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask)
 {
     int n = q->shape.n;
@@ -72,8 +76,9 @@ static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask
     return *mask;
 }
 
-/* The same out of single ops, for a mask that wants a gradient (a learned position bias): that is the
- * gradient of the scores, which the kernel never stores. */
+/* The same out of single ops, for a mask that wants a gradient (a learned
+ * position bias): that is the gradient of the scores, which the kernel never
+ * stores. */
 static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
 {
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);

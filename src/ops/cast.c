@@ -1,4 +1,5 @@
-/* ops/cast.c: to another dtype or device, to row-major order, to a copy; each with its gradient.
+/* ops/cast.c: to another dtype or device, to row-major order, to a copy; each
+ * with its gradient.
  *
  * Integers and booleans have no gradient: a cast to one of them ends the graph.
  * SPDX-License-Identifier: MIT */
@@ -19,7 +20,8 @@ static void cast_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cast = {.name = "cast", .backward = cast_backward};
 
-/* x in another dtype on its own device, in the same order of memory if it is dense. */
+/* x in another dtype on its own device, in the same order of memory if it is
+ * dense. */
 static ds_tensor *converted(const ds_tensor *x, ds_dtype dtype)
 {
     ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);

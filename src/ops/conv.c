@@ -6,8 +6,9 @@
  * backward  dx = dy (*) w turned around, dw = x (*) dy, db = dy summed over N, P, Q
  *           (Goodfellow, Bengio, Courville: Deep Learning, 9.5)
  *
- * Two decisions about memory: y lies channels-last where its channels fill vectors, else as planes; and
- * backward takes a gradient in pooled form as it is (Note [Pooled gradients]).
+ * Two decisions about memory: y lies channels-last where its channels fill
+ * vectors, else as planes; and backward takes a gradient in pooled form as it
+ * is (Note [Pooled gradients]).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -79,7 +80,8 @@ static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const 
     return true;
 }
 
-/* The options with their defaults -> *c, y's shape [N,K,P,Q] -> *out; false with the message. */
+/* The options with their defaults -> *c, y's shape [N,K,P,Q] -> *out; false
+ * with the message. */
 static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts o, dsi_conv2d *c,
                          ds_dims *out)
 {
@@ -108,8 +110,9 @@ static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts 
     return true;
 }
 
-/* y [N,K,P,Q] in the order of memory that the kernels like best: with the channels innermost, if they
- * fill vectors; pointwise ops and pooling above keep it. */
+/* y [N,K,P,Q] in the order of memory that the kernels like best: with the
+ * channels innermost, if they fill vectors; pointwise ops and pooling above
+ * keep it. */
 static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
 {
     return out.d[1] % 8 == 0 ? dsi_new_channels_last(x, out) : dsi_new(x, out);

@@ -1,12 +1,13 @@
-/* ops/dropout.c: elements set to 0 at random; Srivastava et al., JMLR 15 (2014).
+/* ops/dropout.c: elements set to 0 at random; Srivastava et al., JMLR 15
+ * (2014).
  *
  * y = keep ? x / (1 - p) : 0, dx likewise from dy.
  *
  * A device with the fusion `dropout` draws keep itself, by a counter-based
- * generator whose seed is one draw of the host's, so that ds_seed repeats it and
- * recomputation (autograd/recompute.c), which restores the host's generator, gets
- * the same mask. For all others the host draws keep in row-major order: PyTorch's
- * numbers on the CPU.
+ * generator whose seed is one draw of the host's, so that ds_seed repeats it
+ * and recomputation (autograd/recompute.c), which restores the host's
+ * generator, gets the same mask. For all others the host draws keep in
+ * row-major order: PyTorch's numbers on the CPU.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 

@@ -1,4 +1,5 @@
-/* ops/index.c: by index: rows of a table, elements, one-hot codes, the place of a maximum.
+/* ops/index.c: by index: rows of a table, elements, one-hot codes, the place of
+ * a maximum.
  *
  * embedding  y[i,:] = w[index[i],:],             dw[index[i],:] += dy[i,:]
  * gather     y[o,k,i] = x[o,index[o,k,i],i],     dx[o,index[o,k,i],i] += dy[o,k,i]
@@ -131,7 +132,8 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 
 /* ---- one-hot ----------------------------------------------------------------------------------------- */
 
-/* Looked at on the host: a label outside would give a row of zeros without a word. */
+/* Looked at on the host: a label outside would give a row of zeros without a
+ * word. */
 static bool labels_in_range(ds_tensor *labels, int64_t classes)
 {
     const int64_t *p = ds_data(labels);
@@ -191,7 +193,8 @@ static void max_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_max = {.name = "max", .backward = max_backward};
 
-/* The maxima of contiguous x -> y (may be NULL), their places -> the result, of shape `shape`. */
+/* The maxima of contiguous x -> y (may be NULL), their places -> the result, of
+ * shape `shape`. */
 static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor *y)
 {
     if (!dsi_acquire(x)) return NULL;

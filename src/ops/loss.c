@@ -8,13 +8,15 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* What the kernels see: logits [N,C,I], label [N,I]; log sum exp [N,I] and the mean's divisor []. */
+/* What the kernels see: logits [N,C,I], label [N,I]; log sum exp [N,I] and the
+ * mean's divisor []. */
 typedef struct Views {
     ds_dims ni;
     dsi_view x, label, lse, divisor;
 } Views;
 
-/* kept [N I + 1]: the log sums, then the divisor; one tensor, as they live and die together. */
+/* kept [N I + 1]: the log sums, then the divisor; one tensor, as they live and
+ * die together. */
 static Views views(const ds_tensor *x, const ds_tensor *label, const ds_tensor *kept)
 {
     Views v = {.x = dsi_v_around(x, 1)};
@@ -71,7 +73,8 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
         return dsi_refuse("%s: weight is %s, logits are %s: expected [%lld]", op,
                           dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),
                           (long long)x->shape.d[1]);
-    /* refused rather than left out: a weight that learns nothing is found too late */
+    /* refused rather than left out: a weight that learns nothing is found too
+     * late */
     if (dsi_wants_grad(&o.weight, 1))
         return dsi_refuse("%s: weight has no gradient here: ds_detach it", op);
     if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))

@@ -5,7 +5,8 @@
  * linear    x [M,in], w [out,in], b [out] -> y = x w^T + b [M,out]
  * backward  dx = dy w, dw = dy^T x, db = sum of dy over M
  *
- * All transposes are views. Vectors, and a batch times one matrix, are reduced to these by reshaping.
+ * All transposes are views. Vectors, and a batch times one matrix, are reduced
+ * to these by reshaping.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -21,8 +22,9 @@ static ds_tensor *matmul_transposed(const ds_tensor *x)
     return dsi_view_of(x, shape, stride, x->offset);
 }
 
-/* x with its leading dimensions broadcast to those of `shape`, as one batch that a kernel can walk: a view
- * where one stride leads from matrix to matrix (0 repeats one), else a copy. */
+/* x with its leading dimensions broadcast to those of `shape`, as one batch
+ * that a kernel can walk: a view where one stride leads from matrix to matrix
+ * (0 repeats one), else a copy. */
 static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
 {
     ds_dims full = shape;
@@ -56,8 +58,9 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype
         y);
 }
 
-/* The gradient of x, l r, of which one is dy. It has all leading dimensions; what was broadcast is summed
- * to x's own, from products that are not rounded to 16 bits. */
+/* The gradient of x, l r, of which one is dy. It has all leading dimensions;
+ * what was broadcast is summed to x's own, from products that are not rounded
+ * to 16 bits. */
 static ds_tensor *gradient_of(const ds_tensor *x, const ds_tensor *dy, const ds_tensor *l,
                               const ds_tensor *r)
 {
@@ -79,8 +82,8 @@ static void matmul_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, .acquires = true};
 
-/* [...,M,K] [K,N]: one large product of [(...M),K] instead of a batch of small ones; db then needs no
- * sum over the batch either. */
+/* [...,M,K] [K,N]: one large product of [(...M),K] instead of a batch of small
+ * ones; db then needs no sum over the batch either. */
 static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
 {
     ds_dims out = a->shape;

@@ -1,10 +1,12 @@
-/* ops/moe.c: rows to places and back: what a mixture of experts does with tokens.
+/* ops/moe.c: rows to places and back: what a mixture of experts does with
+ * tokens.
  *
  * dispatch  y[slot[s,j],:] = x[s,:],                   dx[s,:] = sum over j of dy[slot[s,j],:]
  * combine   y[s,:] = sum over j of w[s,j] x[slot[s,j],:],  dx[slot[s,j],:] = w[s,j] dy[s,:],
  *                                                      dw[s,j] = dy[s,:] . x[slot[s,j],:]
- * Each is the other's backward, so both ways cost as much as the rows that are moved; GShard (arXiv
- * 2006.16668) and DeepSpeed's first versions multiply by one-hot matrices [S,E,C] instead.
+ * Each is the other's backward, so both ways cost as much as the rows that are
+ * moved; GShard (arXiv 2006.16668) and DeepSpeed's first versions multiply by
+ * one-hot matrices [S,E,C] instead.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 

@@ -61,8 +61,8 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_batch_norm = {.name = "batch_norm", .backward = batch_norm_backward};
 
-/* t, which may be NULL, has a value for each channel of x; float32 ones go with a 16-bit x too, as mixed
- * precision keeps them. */
+/* t, which may be NULL, has a value for each channel of x; float32 ones go with
+ * a 16-bit x too, as mixed precision keeps them. */
 static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
 {
     if (!t) return true;
@@ -89,7 +89,8 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
            per_channel(x, o.running_var, "running_var");
 }
 
-/* running = (1 - momentum) running + momentum batch; the variance without bias, of n values */
+/* running = (1 - momentum) running + momentum batch; the variance without bias,
+ * of n values */
 static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds_tensor *var,
                            int64_t n)
 {
@@ -113,8 +114,9 @@ static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
     return dsi_result_if(copied, y);
 }
 
-/* Mean and 1 / sqrt(var + eps), [C], that this call normalises with -> *mean, *rstd: those of the batch,
- * which also move the running ones; or the running ones. */
+/* Mean and 1 / sqrt(var + eps), [C], that this call normalises with -> *mean,
+ * *rstd: those of the batch, which also move the running ones; or the running
+ * ones. */
 static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_tensor **mean,
                        ds_tensor **rstd)
 {
@@ -154,7 +156,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
                  dsi_v(o.bias), norm_channels(y)))
         return NULL;
 
-    /* without batch, mean is the running one itself: later training moves it, as it does in PyTorch */
+    /* without batch, mean is the running one itself: later training moves it,
+     * as it does in PyTorch */
     dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rstd),
         dsi_save_for_backward(n, o.weight);
@@ -179,7 +182,8 @@ static dsi_view row(const ds_tensor *w, int64_t d)
     return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
 }
 
-/* stats [2,M]: mean and rstd of each row in one tensor, as they live and die together. */
+/* stats [2,M]: mean and rstd of each row in one tensor, as they live and die
+ * together. */
 static dsi_view half(const ds_tensor *stats, int which)
 {
     dsi_view v = dsi_v_shape(stats, ds_shape(stats->shape.d[1]));

@@ -1,8 +1,9 @@
 /* ops/pointwise.c: element by element, with broadcasting as in numpy.
  *
- * A result keeps the order of dimensions in memory of an operand of its own shape, so that a row of
- * pointwise ops over a channels-last tensor runs along memory. The gradient of a broadcast operand is
- * summed over what was repeated (dsi_sum_to).
+ * A result keeps the order of dimensions in memory of an operand of its own
+ * shape, so that a row of pointwise ops over a channels-last tensor runs along
+ * memory. The gradient of a broadcast operand is summed over what was repeated
+ * (dsi_sum_to).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -47,7 +48,8 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
 
-/* a + alpha b, for sub and add_scaled too; op: the name that messages begin with. */
+/* a + alpha b, for sub and add_scaled too; op: the name that messages begin
+ * with. */
 static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 {
     Binary o = {.alpha = alpha};
@@ -73,7 +75,8 @@ ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
     return pointwise_add("add_scaled", a, b, alpha);
 }
 
-/* dy x summed to `shape`; where there is a sum, products are not rounded before it */
+/* dy x summed to `shape`; where there is a sum, products are not rounded before
+ * it */
 static ds_tensor *product_to(ds_tensor *dy, ds_tensor *x, ds_dims shape)
 {
     if (dsi_same_shape(dy->shape, shape)) return ds_mul(dy, x);
@@ -261,8 +264,8 @@ static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
-/* Backward, what the graph points to, and the function of y = f(x). saved, x or y, is what backward
- * needs (DSI_UNARY_OPS). */
+/* Backward, what the graph points to, and the function of y = f(x). saved, x or
+ * y, is what backward needs (DSI_UNARY_OPS). */
 #define UNARY(OP, f, saved) \
     static void f##_backward(dsi_node *n, ds_tensor *dy) { unary_backward(n, dy, DSI_##OP); } \
 \
@@ -290,8 +293,8 @@ UNARY(GELU_TANH, gelu_tanh, x)
 UNARY(SIGMOID, sigmoid, y)
 UNARY(TANH, tanh, y)
 
-/* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have one; there relu's output
- * is the maximum itself. */
+/* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have
+ * one; there relu's output is the maximum itself. */
 static ds_tensor *relu_dx_pooled(ds_tensor *dy)
 {
     ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];

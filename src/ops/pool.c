@@ -24,7 +24,8 @@ static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool c
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 
-/* How many windows go along dimension i (0: down, 1: across) of so many elements -> *out. */
+/* How many windows go along dimension i (0: down, 1: across) of so many
+ * elements -> *out. */
 static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
 {
     int64_t stride = c->stride[i], padding = c->padding[i], field;
@@ -71,7 +72,8 @@ static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Poo
 
 /* ---- maximum ----------------------------------------------------------------------------------------- */
 
-/* Some element is in two windows, so that its gradient is a sum: pooled form has no place for that. */
+/* Some element is in two windows, so that its gradient is a sum: pooled form
+ * has no place for that. */
 static bool overlap(const dsi_pool2d *c)
 {
     for (int i = 0; i < 2; i++)
@@ -101,7 +103,8 @@ static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_max_pool2d = {.name = "max_pool2d", .backward = max_pool2d_backward};
 
-/* Half the bytes of int64, and enough for a plane; in y's order of memory, as the kernels want it. */
+/* Half the bytes of int64, and enough for a plane; in y's order of memory, as
+ * the kernels want it. */
 static ds_tensor *new_index(const ds_tensor *y)
 {
     ds_tensor *index = y ? dsi_new_dtype(y, DS_I32, y->shape) : NULL;
@@ -129,7 +132,8 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
         return dsi_refuse("max_pool2d: x is %s: a plane has more elements than an int32 index",
                           dsi_shape_text(x->shape));
 
-    /* The places of maxima that the ReLU makes zero would be others; their gradients are zero. */
+    /* The places of maxima that the ReLU makes zero would be others; their
+     * gradients are zero. */
     ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
     if (!dsi_acquire(source ? source : x)) return NULL;
 
@@ -141,7 +145,8 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
         return NULL;
     if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
 
-    /* y is saved for relu's backward below, which asks whether the maximum was positive */
+    /* y is saved for relu's backward below, which asks whether the maximum was
+     * positive */
     dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);
     dsi_save_for_backward(n, y), dsi_save_for_backward(n, index), dsi_set_attr(n, &p, sizeof p);
     return y;

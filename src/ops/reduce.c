@@ -1,7 +1,8 @@
 /* ops/reduce.c: sums and means over dimensions.
  *
- * y = factor sum of x, with factor 1, or 1 / (number of elements in each sum); dx = factor dy, repeated.
- * The maximum, which remembers a place, is in index.c.
+ * y = factor sum of x, with factor 1, or 1 / (number of elements in each sum);
+ * dx = factor dy, repeated. The maximum, which remembers a place, is in
+ * index.c.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -65,7 +66,8 @@ static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];
-    /* elements of y / elements of x; of no elements the mean is NaN, as in PyTorch */
+    /* elements of y / elements of x; of no elements the mean is NaN, as in
+     * PyTorch */
     if (mean) s.factor = (double)dsi_numel(kept) / (double)dsi_numel(x->shape);
 
     ds_tensor *y = dsi_new(x, shape);

@@ -1,7 +1,9 @@
-/* ops/shape.c: other shapes of the same elements: views where they can be, each with its gradient.
+/* ops/shape.c: other shapes of the same elements: views where they can be, each
+ * with its gradient.
  *
- * A view is a handle with other strides on the same storage; its gradient is the opposite view of dy
- * (reshape, permute), dy in a field of zeros (slice), or dy summed (expand).
+ * A view is a handle with other strides on the same storage; its gradient is
+ * the opposite view of dy (reshape, permute), dy in a field of zeros (slice),
+ * or dy summed (expand).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -9,8 +11,9 @@
 
 /* ---- reshape ----------------------------------------------------------------------------------------- */
 
-/* Strides with which x's elements, in their order, have `shape`; false if there are none. Where x lies
- * in several runs of memory, each run must be a run of the new dimensions too. */
+/* Strides with which x's elements, in their order, have `shape`; false if there
+ * are none. Where x lies in several runs of memory, each run must be a run of
+ * the new dimensions too. */
 static bool strides_for(const ds_tensor *x, ds_dims shape, int64_t *stride)
 {
     if (dsi_is_contiguous(x) || !dsi_numel(shape)) {

@@ -1,4 +1,5 @@
-/* ops/table.h: every op that the graph knows, one a line. Tests ask this list for completeness.
+/* ops/table.h: every op that the graph knows, one a line. Tests ask this list
+ * for completeness.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPS_TABLE_H
 #define DSI_OPS_TABLE_H

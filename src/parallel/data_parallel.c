@@ -1,4 +1,5 @@
-/* parallel/data_parallel.c: torch.nn.DataParallel: one process, one batch, several replicas. Note [Replicas]
+/* parallel/data_parallel.c: torch.nn.DataParallel: one process, one batch,
+ * several replicas. Note [Replicas]
  *
  *     call       show each replica the parameters; cut the inputs; all forward at once; join the outputs
  *     backward   cut dy; all backward at once; add the gradients in the order of replicas
@@ -9,9 +10,9 @@
  * Invariants:
  * - The graphs of the replicas' outputs stay on their threads, in shares, until
  *   that node is freed or its backward has run.
- * - Replica 0 runs its backward inside of the node's, on the model's leaves: their
- *   gradients so far are put aside, and the sum over the replicas is accumulated
- *   afterwards as the node's.
+ * - Replica 0 runs its backward inside of the node's, on the model's leaves:
+ *   their gradients so far are put aside, and the sum over the replicas is
+ *   accumulated afterwards as the node's.
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/mem.h"
@@ -236,7 +237,8 @@ static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
     return *copy ? dsi_copy(*copy, x) : ds_error_status();
 }
 
-/* Parameters are the model's own memory, buffers a copy of it: each replica may write to its own. */
+/* Parameters are the model's own memory, buffers a copy of it: each replica may
+ * write to its own. */
 static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
 {
     for (int i = 0; i < dp->slots; i++) {
@@ -249,8 +251,9 @@ static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
     return DS_OK;
 }
 
-/* A seed for the generator of replica r, from where the caller's stands: that one draws nothing for it, and
- * whoever sets it back has all replicas' numbers again. (Steps of splitmix64.) */
+/* A seed for the generator of replica r, from where the caller's stands: that
+ * one draws nothing for it, and whoever sets it back has all replicas' numbers
+ * again. (Steps of splitmix64.) */
 static uint64_t seed_of(int r)
 {
     const dsi_rng *g = dsi_rng_default();
@@ -361,8 +364,9 @@ static ds_status sum_add(ds_tensor *sum, dsi_view v)
                                                                             : ds_error_status();
 }
 
-/* The sum over the replicas of a parameter's gradients, in their order; that of replica 0 becomes it. 16 bits
- * are added in float32 and rounded once. Zeros, as in PyTorch, if the call did not use the parameter. */
+/* The sum over the replicas of a parameter's gradients, in their order; that of
+ * replica 0 becomes it. 16 bits are added in float32 and rounded once. Zeros,
+ * as in PyTorch, if the call did not use the parameter. */
 static ds_tensor *sum_over_replicas(const Call *c, int slot)
 {
     const ds_data_parallel *dp = c->dp;

@@ -2,9 +2,10 @@
  * torch.nn.parallel: buckets of gradients (reduce.h), and buffers that rank 0
  * broadcasts before each forward.
  *
- * Invariants: all ranks make the same calls in the same order; forward and backward
- * may block in collectives. After a backward that synchronizes, the gradients of all
- * ranks are equal and belong to the parameters, as the optimizer expects.
+ * Invariants: all ranks make the same calls in the same order; forward and
+ * backward may block in collectives. After a backward that synchronizes, the
+ * gradients of all ranks are equal and belong to the parameters, as the
+ * optimizer expects.
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/list.h"

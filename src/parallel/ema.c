@@ -1,15 +1,19 @@
 /* parallel/ema.c: the exponential moving average of a module's parameters.
  *
- * The rule is that of torch.optim.swa_utils.get_ema_multi_avg_fn in an AveragedModel: the first update
- * copies, so nothing of the first values stays, and there is no warm-up of the decay.
+ * The rule is that of torch.optim.swa_utils.get_ema_multi_avg_fn in an
+ * AveragedModel: the first update copies, so nothing of the first values stays,
+ * and there is no warm-up of the decay.
  *
- * Invariants: while `swapped`, the averages are in the module and `own` has what is
- * trained; no update may run. Averages are float32, [elements of this rank's part].
+ * Invariants: while `swapped`, the averages are in the module and `own` has
+ * what is trained; no update may run. Averages are float32, [elements of this
+ * rank's part].
  *
- * An update is a step of gradient descent on |average - parameter|^2 / 2 with the learning rate 1 - decay:
+ * An update is a step of gradient descent on |average - parameter|^2 / 2 with
+ * the learning rate 1 - decay:
  *     average -= (1 - decay) (average - parameter)
- * so SGD's kernel does it: the average is what it updates, the parameter is the gradient, counted -1
- * times, and the weight decay is 1. One pass over all parameters, 16-bit ones as they are.
+ * so SGD's kernel does it: the average is what it updates, the parameter is the
+ * gradient, counted -1 times, and the weight decay is 1. One pass over all
+ * parameters, 16-bit ones as they are.
  * SPDX-License-Identifier: MIT */
 #include "ema.h"
 
@@ -40,7 +44,8 @@ static ds_tensor *part_of(const dsi_ema *e, int i)
     return e->parts.part ? e->parts.part(e->parts.arg, i) : e->at[i].p;
 }
 
-/* The part of a parameter that has an average; NULL, with the message, if it is not what it was. */
+/* The part of a parameter that has an average; NULL, with the message, if it is
+ * not what it was. */
 static ds_tensor *same_part(const dsi_ema *e, int i)
 {
     const Average *a = &e->at[i];

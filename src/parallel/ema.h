@@ -1,4 +1,5 @@
-/* parallel/ema.h: the exponential moving average of a module's parameters, for evaluation.
+/* parallel/ema.h: the exponential moving average of a module's parameters, for
+ * evaluation.
  *
  *     after each step   dsi_ema_update(e);
  *     around testing    dsi_ema_swap(e);  accuracy(net);  dsi_ema_swap(e);
@@ -11,35 +12,41 @@
 
 typedef struct dsi_ema dsi_ema;
 
-/* Who keeps what is trained apart from the module (dsi_zero_part, dsi_zero_publish): then float32 masters
- * are averaged, and each rank averages its own parts. i is that of ds_module_param_at. */
+/* Who keeps what is trained apart from the module (dsi_zero_part,
+ * dsi_zero_publish): then float32 masters are averaged, and each rank averages
+ * its own parts. i is that of ds_module_param_at. */
 typedef struct dsi_ema_parts {
     void *arg;
     ds_tensor *(*part)(void *arg, int i); /* borrowed; always of one size; NULL: nothing */
     ds_status (*publish)(void *arg);      /* parts were changed: to the module, on all ranks */
 } dsi_ema_parts;
 
-/* Averages in float32 (float64 of float64), with the values of now at first. decay: 0 is 0.999. parts NULL:
- * the parameters themselves. The module is borrowed. */
+/* Averages in float32 (float64 of float64), with the values of now at first.
+ * decay: 0 is 0.999. parts NULL: the parameters themselves. The module is
+ * borrowed. */
 dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts);
 void dsi_ema_free(dsi_ema *e); /* while swapped: what was trained is lost */
 
-/* average = decay average + (1 - decay) parameter; the first time, average = parameter. */
+/* average = decay average + (1 - decay) parameter; the first time, average =
+ * parameter. */
 ds_status dsi_ema_update(dsi_ema *e);
 
-/* Puts the averages in place of what is trained, and the next time that back, bit for bit; in between it
- * needs the memory of that twice. No step may be made then. All ranks call it. */
+/* Puts the averages in place of what is trained, and the next time that back,
+ * bit for bit; in between it needs the memory of that twice. No step may be
+ * made then. All ranks call it. */
 ds_status dsi_ema_swap(dsi_ema *e);
 bool dsi_ema_swapped(const dsi_ema *e);
 
-/* The averages that this rank has, by the names of the parameters: a new state dict that shares their
- * memory. Parts are 1-D; for whole ones on many ranks swap and take the module's state. */
+/* The averages that this rank has, by the names of the parameters: a new state
+ * dict that shares their memory. Parts are 1-D; for whole ones on many ranks
+ * swap and take the module's state. */
 ds_state *dsi_ema_state(const dsi_ema *e);
 /* Refuses missing or unknown names and other shapes, changing nothing. */
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state);
 
-/* For checkpoints: the average of what this rank has of parameter i, borrowed, NULL: nothing; how often it was
- * averaged; and that it was so often, after the averages were written. */
+/* For checkpoints: the average of what this rank has of parameter i, borrowed,
+ * NULL: nothing; how often it was averaged; and that it was so often, after the
+ * averages were written. */
 ds_tensor *dsi_ema_part(const dsi_ema *e, int i);
 int64_t dsi_ema_updates(const dsi_ema *e);
 double dsi_ema_decay(const dsi_ema *e);

@@ -9,8 +9,8 @@ static int64_t layout_size(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype
 
 /* ---- model state ----------------------------------------------------------------------------------------- */
 
-/* Elements: of all parameters; of a rank's own buffers; of those that are divided at stage 3, and the longest slice
- * of one. */
+/* Elements: of all parameters; of a rank's own buffers; of those that are
+ * divided at stage 3, and the longest slice of one. */
 typedef struct Elements {
     int64_t all, own, divided, slice;
 } Elements;
@@ -49,7 +49,8 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
     return e;
 }
 
-/* What of a step's parameters is gathered at a time. at_once: elements of the largest. */
+/* What of a step's parameters is gathered at a time. at_once: elements of the
+ * largest. */
 static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once)
 {
     int64_t whole = dsi_max(at_once, 1), ahead = o->prefetch_bucket / whole * whole;
@@ -58,7 +59,8 @@ static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once
     return dsi_min(dsi_max(n, at_once), divided) * layout_size(o->dtype);
 }
 
-/* Copies of buckets in the dtype that is sent, if it is another one. `bucket`: elements of the largest. */
+/* Copies of buckets in the dtype that is sent, if it is another one. `bucket`:
+ * elements of the largest. */
 static int64_t copies_sent(const dsi_zero_opts *o, const dsi_estimate_sizes *s, int64_t all,
                            int64_t bucket)
 {
@@ -104,7 +106,8 @@ typedef struct Buckets {
     int64_t bytes; /* of those that are there */
 } Buckets;
 
-/* As reduce.c: before unit k is opened at most one other is left, that on its way. */
+/* As reduce.c: before unit k is opened at most one other is left, that on its
+ * way. */
 static void estimate_open_bucket(Buckets *b, int k)
 {
     for (; b->arrived < b->next - (k == b->next); b->arrived++)
@@ -118,7 +121,8 @@ static void fill_bucket(Buckets *b, int k)
     while (b->next < b->f->units && b->missing[b->next] == 0) b->next++;
 }
 
-/* Bytes of the event's gradient that its bucket has, in place of memory of its own. */
+/* Bytes of the event's gradient that its bucket has, in place of memory of its
+ * own. */
 static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const dsi_pass_event *e,
                          int64_t size)
 {
@@ -126,7 +130,8 @@ static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const d
     return s->ranks > 1 && e->placed && !becomes_it ? f->param[e->i].n * size : 0;
 }
 
-/* The most that activations, gradients and buckets take at a moment of the pass. */
+/* The most that activations, gradients and buckets take at a moment of the
+ * pass. */
 static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const dsi_flat *f,
                       const dsi_pass_event *e, int n)
 {
@@ -149,8 +154,9 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const
     return worst;
 }
 
-/* The same without buckets that come and go: gradients are made as the pass goes on (one rank, one pass), or
- * are there all the time. Above what the model state counts. */
+/* The same without buckets that come and go: gradients are made as the pass
+ * goes on (one rank, one pass), or are there all the time. Above what the model
+ * state counts. */
 static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *o,
                                 const dsi_estimate_sizes *s, const dsi_flat *f,
                                 const dsi_pass_event *e, int n)

@@ -1,16 +1,19 @@
-/* parallel/estimate.h: the memory of one rank under ZeRO, worked out before anything is made.
+/* parallel/estimate.h: the memory of one rank under ZeRO, worked out before
+ * anything is made.
  *
- * Note [Estimate]
- * Model state follows from the table in zero.h. What comes and goes is largest at some moment of a backward
- * pass, when activations, a gradient that was just made, buckets, and at stage 3 gathered parameters exist
+ * Note [Estimate] Model state follows from the table in zero.h. What comes and
+ * goes is largest at some moment of a backward pass, when activations, a
+ * gradient that was just made, buckets, and at stage 3 gathered parameters
+ * exist
  * together:
  *
  *     buckets    stages 0, 1: they are the gradients; stages 2, 3: one that fills, one on its way
  *     gathered   stage 3: the longest of one parameter, what is gathered ahead, and what a backward finds
  *                because it will be used again soon; max_live at most
  *
- * With a model the moments of a real pass are known (dsi_pass_event), and buckets are followed through them
- * as reduce.c opens and frees them; without one everything is taken to be there at once.
+ * With a model the moments of a real pass are known (dsi_pass_event), and
+ * buckets are followed through them as reduce.c opens and frees them; without
+ * one everything is taken to be there at once.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_ESTIMATE_H
 #define DSI_PARALLEL_ESTIMATE_H
@@ -37,8 +40,9 @@ typedef struct dsi_estimate_sizes {
 
 dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_sizes *s);
 
-/* Backward has completed the gradient of parameter i of a layout. Bytes above what there was before the
- * forward, without the gradients of earlier events. */
+/* Backward has completed the gradient of parameter i of a layout. Bytes above
+ * what there was before the forward, without the gradients of earlier
+ * events. */
 typedef struct dsi_pass_event {
     int i;
     bool
@@ -48,8 +52,8 @@ typedef struct dsi_pass_event {
     int64_t live;   /* now, with this gradient */
 } dsi_pass_event;
 
-/* f: the layout (dsi_zero_layout) of the model, of which a pass had these events. s->params, largest and
- * activations are not looked at. */
+/* f: the layout (dsi_zero_layout) of the model, of which a pass had these
+ * events. s->params, largest and activations are not looked at. */
 dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
                                const dsi_flat *f, const dsi_pass_event *e, int n);
 

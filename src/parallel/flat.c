@@ -40,7 +40,8 @@ ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
 
 /* ---- the layout ---------------------------------------------------------------------------------------- */
 
-/* Tokens are exchanged, and gradients divided, among as many ranks as the layer was made for. */
+/* Tokens are exchanged, and gradients divided, among as many ranks as the layer
+ * was made for. */
 static bool experts_fit(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
 {
     const dsi_experts *e = shared(model, f->param[i].x);

@@ -1,31 +1,31 @@
 /* parallel/flat.h: parameters laid end to end in units, and which shard of each
  * unit belongs to which rank.
  *
- * Note [Layout]
- * A model's trained parameters are put into units, the last parameter first, in
- * the order in which backward completes their gradients. A unit is what one
- * collective moves among the ranks that have the same parameters: all ranks, or,
- * for experts that ranks share, those of one data group (Note [Experts] of
- * nn/module.h). Each parameter begins at a multiple of DSI_FLAT_ALIGN elements. A
- * unit ends at a multiple of ranks * DSI_FLAT_ALIGN and is cut into as many shards
- * of `slice` elements as there are ranks:
+ * Note [Layout] A model's trained parameters are put into units, the last
+ * parameter first, in the order in which backward completes their gradients. A
+ * unit is what one collective moves among the ranks that have the same
+ * parameters: all ranks, or, for experts that ranks share, those of one data
+ * group (Note [Experts] of nn/module.h). Each parameter begins at a multiple of
+ * DSI_FLAT_ALIGN elements. A unit ends at a multiple of ranks * DSI_FLAT_ALIGN
+ * and is cut into as many shards of `slice` elements as there are ranks:
  *
  *     | fc3.bias fc3.weight fc2.bias .. | fc1.weight                      | ..      2 units,
  *     |  rank 0  |  rank 1  |  rank 2   |  rank 0  |  rank 1   |  rank 2  | ..      3 ranks
  *
- * Rank r has shard r of every unit. Its flat buffers (masters, moments, gradients
- * of stages 2 and 3) hold its shards end to end. So gradients are scattered and
- * parameters gathered in place, every rank sends as much as the others, and a
- * bucket is sent as soon as its unit is complete. DeepSpeed's contiguous_gradients
- * and round_robin_gradients have the same purpose.
+ * Rank r has shard r of every unit. Its flat buffers (masters, moments,
+ * gradients of stages 2 and 3) hold its shards end to end. So gradients are
+ * scattered and parameters gathered in place, every rank sends as much as the
+ * others, and a bucket is sent as soon as its unit is complete. DeepSpeed's
+ * contiguous_gradients and round_robin_gradients have the same purpose.
  *
  * Invariants:
- * - Indices: i is a parameter of the layout, `index` the same one in the module and
- *   the optimizer, k a unit.
- * - Places: `at` counts from the beginning of the unit, `own_at` from that of this
- *   rank's flat buffers, begin and end from that of the parameter. All in elements.
- * - A layout does not change after it was made. Without `partition` every rank has
- *   all elements, and a flat buffer has the units end to end.
+ * - Indices: i is a parameter of the layout, `index` the same one in the module
+ *   and the optimizer, k a unit.
+ * - Places: `at` counts from the beginning of the unit, `own_at` from that of
+ *   this rank's flat buffers, begin and end from that of the parameter. All in
+ *   elements.
+ * - A layout does not change after it was made. Without `partition` every rank
+ *   has all elements, and a flat buffer has the units end to end.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_FLAT_H
 #define DSI_PARALLEL_FLAT_H
@@ -37,8 +37,9 @@
 
 #define DSI_FLAT_ALIGN 32 /* elements: 64 bytes in 16 bits */
 
-/* Elements offset .. offset + length - 1 of a parameter: what this folder moves between a
- * parameter, its unit, its shard and a file. Whoever has one says where the offset counts from. */
+/* Elements offset .. offset + length - 1 of a parameter: what this folder moves
+ * between a parameter, its unit, its shard and a file. Whoever has one says
+ * where the offset counts from. */
 typedef struct dsi_range {
     int param; /* of the layout */
     int64_t offset, length;
@@ -80,24 +81,29 @@ typedef struct dsi_flat_opts {
     ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
     bool partition; /* a rank has its shards; else everything */
     int64_t bucket; /* elements of a unit of several parameters, at most */
-    /* A parameter of more than solo_threshold elements is a unit by itself, and so are those that come
-     * after smaller ones of small_total_threshold elements in all. INT64_MAX: none is. */
+    /* A parameter of more than solo_threshold elements is a unit by itself, and
+     * so are those that come after smaller ones of small_total_threshold
+     * elements in all. INT64_MAX: none is. */
     int64_t solo_threshold, small_total_threshold;
 } dsi_flat_opts;
 
-/* NULL, with the message, if the model has no parameter that requires a gradient, or they are on several
+/* NULL, with the message, if the model has no parameter that requires a
+ * gradient, or they are on several
  * devices. */
 dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o);
 void dsi_flat_free(dsi_flat *f);
 
-/* Elements [begin, end) of contiguous x as a 1-D tensor on its memory; NULL passes. */
+/* Elements [begin, end) of contiguous x as a 1-D tensor on its memory; NULL
+ * passes. */
 ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end);
-/* Parameter i within `unit`, a tensor [n] laid out as its unit, with the parameter's shape. */
+/* Parameter i within `unit`, a tensor [n] laid out as its unit, with the
+ * parameter's shape. */
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
-/* This rank's elements of parameter i within `own`, a flat buffer [own]: with its shape if they are all,
- * else 1-D; NULL if there are none. */
+/* This rank's elements of parameter i within `own`, a flat buffer [own]: with
+ * its shape if they are all, else 1-D; NULL if there are none. */
 ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own);
-/* The same elements within `unit`; within `whole`, a tensor of the parameter's shape; within the parameter. */
+/* The same elements within `unit`; within `whole`, a tensor of the parameter's
+ * shape; within the parameter. */
 ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
 ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole);
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
@@ -108,8 +114,9 @@ bool dsi_flat_fills_unit(const dsi_flat *f, int i);
 /* Which elements of parameter i are in the shard of a rank of its unit. */
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
 
-/* Broadcasts rank 0's parameters and buffers; those of shared experts from the first rank that has them.
- * Tensors for which `skip` is true are left out; NULL: none. */
+/* Broadcasts rank 0's parameters and buffers; those of shared experts from the
+ * first rank that has them. Tensors for which `skip` is true are left out;
+ * NULL: none. */
 ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
                                bool (*skip)(const ds_tensor *x));
 /* The ranks that have x: comm, or those of its data group. */

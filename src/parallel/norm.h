@@ -1,16 +1,16 @@
 /* parallel/norm.h: the norm of the gradients of all ranks.
  *
- * Note [Norm]
- * The squares of each gradient's elements are added by one rank, in double: while
- * it sums the gradients of all ranks and has them in registers, or else in a pass
- * over its shards. The sums of the ranks are gathered and added in the order of
- * ranks. So every rank has the same norm and takes the same decisions, and stages
- * differ by no more than the rounding of a double, which is lost when the factor
- * becomes a float.
+ * Note [Norm] The squares of each gradient's elements are added by one rank, in
+ * double: while it sums the gradients of all ranks and has them in registers,
+ * or else in a pass over its shards. The sums of the ranks are gathered and
+ * added in the order of ranks. So every rank has the same norm and takes the
+ * same decisions, and stages differ by no more than the rounding of a double,
+ * which is lost when the factor becomes a float.
  *
  * The norm is finite unless a gradient is inf or NaN: it is the search for
- * overflow too. Only after an overflow is the parameter looked for. If no decision
- * depends on the norm, it is gathered while the parameters are updated.
+ * overflow too. Only after an overflow is the parameter looked for. If no
+ * decision depends on the norm, it is gathered while the parameters are
+ * updated.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_NORM_H
 #define DSI_PARALLEL_NORM_H
@@ -18,13 +18,15 @@
 #include "comm/comm.h"
 #include "tensor/tensor.h"
 
-/* g's elements as one line, in their order of memory; p is NULL, with the message, on failure. */
+/* g's elements as one line, in their order of memory; p is NULL, with the
+ * message, on failure. */
 dsi_view dsi_norm_line(ds_tensor *g);
 
 /* The L2 norm of n lines of one dtype on x's device. */
 ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *norm);
 
-/* This rank's squares to all others; NULL with the message. room: float64 [ranks + 1], until the norm is taken. */
+/* This rank's squares to all others; NULL with the message. room: float64
+ * [ranks + 1], until the norm is taken. */
 dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares);
 /* *norm of all ranks, when theirs have come. */
 ds_status dsi_norm_take(dsi_request *sent, ds_tensor *room, double *norm);

@@ -2,9 +2,10 @@
  * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, sections 5.1 and 6.3.
  *
  * Invariants:
- * - Words of a block: 0 is the master, 1 .. words - 1 the moments that are used.
- * - In a step, block k is in buffer k % buffers; outside of steps only buffer 0 is
- *   used, for block `held`. `dirty`: it is newer than the file.
+ * - Words of a block: 0 is the master, 1 .. words - 1 the moments that are
+ *   used.
+ * - In a step, block k is in buffer k % buffers; outside of steps only buffer 0
+ *   is used, for block `held`. `dirty`: it is newer than the file.
  * - An item that has storage is newer than its block: a step stores all of them
  *   first, and dsi_offload_release drops what was written to them.
  * SPDX-License-Identifier: MIT */
@@ -39,7 +40,8 @@ typedef struct Item {
 
 struct dsi_offload {
     const dsi_flat *f;
-    /* parameters of the layout with elements of this rank, in their order in own buffers */
+    /* parameters of the layout with elements of this rank, in their order in
+     * own buffers */
     int *mine, n_mine;
     ds_optim *optim;
     dsi_offload_opts o;
@@ -112,8 +114,8 @@ static void cut_blocks(dsi_offload *o)
     o->in_file = o->blocks - (int)blocks_in_memory(&o->o, o->blocks);
 }
 
-/* The elements of parameter i of the layout that are in block b; false: none is. Offsets count from this rank's
- * first element of it. */
+/* The elements of parameter i of the layout that are in block b; false: none
+ * is. Offsets count from this rank's first element of it. */
 static bool block_range(const dsi_offload *o, const Block *b, int i, dsi_range *r)
 {
     int64_t at = o->f->param[i].own_at, from = dsi_max(at, b->begin),
@@ -281,8 +283,9 @@ static int block_list_pieces(const dsi_offload *o, const Block *b, const ds_tens
     return n;
 }
 
-/* The masters to the model, where the optimizer has not written them: in float32, and to parameters in files; and
- * parameters whose last piece it was have been updated. */
+/* The masters to the model, where the optimizer has not written them: in
+ * float32, and to parameters in files; and parameters whose last piece it was
+ * have been updated. */
 static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, int i,
                               dsi_offload_model model)
 {

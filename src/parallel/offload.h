@@ -1,5 +1,5 @@
-/* parallel/offload.h: masters and moments of a rank on disk, of which a step has
- * a few blocks in memory.
+/* parallel/offload.h: masters and moments of a rank on disk, of which a step
+ * has a few blocks in memory.
  *
  * Note [Offload]
  * A rank's elements (flat.h) are cut into blocks. A block is one stretch of the
@@ -15,12 +15,12 @@
  *     write         0 1 2 ..
  *
  * and the results have the bits that they have in memory: an optimizer's rule
- * updates each element by itself; for the rules that do not, a block holds whole
- * parameters. Gradients and the model's parameters stay in memory.
+ * updates each element by itself; for the rules that do not, a block holds
+ * whole parameters. Gradients and the model's parameters stay in memory.
  *
  * Outside of a step, masters and moments are lazy tensors (tensor/lazy.c): ops
- * that read or write one (checkpoints, averages) materialize it from disk, and it
- * stays in memory until dsi_offload_release or dsi_offload_store.
+ * that read or write one (checkpoints, averages) materialize it from disk, and
+ * it stays in memory until dsi_offload_release or dsi_offload_store.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_OFFLOAD_H
 #define DSI_PARALLEL_OFFLOAD_H
@@ -42,33 +42,38 @@ typedef struct dsi_offload_opts {
 
 typedef struct dsi_offload dsi_offload;
 
-/* A parameter's own elements as the model has them, of any dtype, to be read or, all of them, written; until they
- * are done. i is that of the layout. */
+/* A parameter's own elements as the model has them, of any dtype, to be read
+ * or, all of them, written; until they are done. i is that of the layout. */
 typedef struct dsi_offload_model {
     ds_tensor *(*part)(void *arg, int i, bool write);
     ds_status (*done)(void *arg, int i, bool write);
     void *arg;
 } dsi_offload_model;
 
-/* Makes the file with masters of the model's values, and moments of 0, and takes over the optimizer's moments.
- * folder: of nvme_path. Borrows f and optim. NULL with the message: no room on the disk, .. */
+/* Makes the file with masters of the model's values, and moments of 0, and
+ * takes over the optimizer's moments. folder: of nvme_path. Borrows f and
+ * optim. NULL with the message: no room on the disk, .. */
 dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *folder,
                              const dsi_offload_opts *o, dsi_offload_model model);
 void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
 
-/* The master of parameter i of the layout; NULL: this rank has none of it. Its storage is away. */
+/* The master of parameter i of the layout; NULL: this rank has none of it. Its
+ * storage is away. */
 ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
 
-/* The optimizer's step with the gradients of the parts. Each part goes to the model's too, unless the optimizer
- * has been told to write it in 16 bits (dsi_optim_set_param). */
+/* The optimizer's step with the gradients of the parts. Each part goes to the
+ * model's too, unless the optimizer has been told to write it in 16 bits
+ * (dsi_optim_set_param). */
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
 
-/* What was brought of parameter i goes: without what was written to it; or to the file. i -1: of all. */
+/* What was brought of parameter i goes: without what was written to it; or to
+ * the file. i -1: of all. */
 void dsi_offload_release(dsi_offload *o, int i);
 ds_status dsi_offload_store(dsi_offload *o, int i);
 bool dsi_offload_is_here(const dsi_offload *o, int i); /* part i has its storage */
 
-/* Bytes of memory that it would take for that many own elements and words: a master, and moments. */
+/* Bytes of memory that it would take for that many own elements and words: a
+ * master, and moments. */
 int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words);
 int64_t dsi_offload_memory(const dsi_offload *o); /* bytes of buffers and blocks */
 int64_t dsi_offload_file(const dsi_offload *o);   /* bytes */

@@ -3,8 +3,8 @@
  * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, section 6.
  *
  * Invariants:
- * - A unit's shard is in at most one buffer. What a buffer has is newer than the
- *   file until its write has ended.
+ * - A unit's shard is in at most one buffer. What a buffer has is newer than
+ *   the file until its write has ended.
  * - A buffer with users > 0 keeps its unit, and is not written to.
  * - After a read or write has failed, `failed` refuses all further reads.
  * SPDX-License-Identifier: MIT */
@@ -57,7 +57,8 @@ static Buffer *buffer_with(const dsi_param_swap *h, int k)
     return NULL;
 }
 
-/* The one that was used longest ago, of those that nobody has open; rather one that was not read ahead. */
+/* The one that was used longest ago, of those that nobody has open; rather one
+ * that was not read ahead. */
 static Buffer *buffer_oldest(const dsi_param_swap *h, bool ahead_too)
 {
     Buffer *best = NULL;

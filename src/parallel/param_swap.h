@@ -1,12 +1,13 @@
-/* parallel/param_swap.h: shards of partitioned parameters on disk (offload_param:
+/* parallel/param_swap.h: shards of partitioned parameters on disk
+ * (offload_param:
  * nvme).
  *
- * Note [Param swap]
- * Each unit (flat.h) has a place in the file for this rank's shard of it. Shards
- * pass through a few buffers: a shard is read when it is gathered, or ahead of
- * that, and stays in its buffer while the gather runs; one that was updated is
- * written while training goes on. A buffer keeps its shard until another one needs
- * the buffer, so what was just written is not read again.
+ * Note [Param swap] Each unit (flat.h) has a place in the file for this rank's
+ * shard of it. Shards pass through a few buffers: a shard is read when it is
+ * gathered, or ahead of that, and stays in its buffer while the gather runs;
+ * one that was updated is written while training goes on. A buffer keeps its
+ * shard until another one needs the buffer, so what was just written is not
+ * read again.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_PARAM_SWAP_H
 #define DSI_PARALLEL_PARAM_SWAP_H
@@ -26,13 +27,15 @@ typedef struct dsi_param_swap_opts {
 
 typedef struct dsi_param_swap dsi_param_swap;
 
-/* For units first .. of f that are alone. folder: of nvme_path. NULL with the message. model: for names. */
+/* For units first .. of f that are alone. folder: of nvme_path. NULL with the
+ * message. model: for names. */
 dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, int first,
                                    const char *folder, const dsi_param_swap_opts *o);
 void dsi_param_swap_free(dsi_param_swap *h); /* NULL passes */
 
-/* Unit k's slice [slice], in a buffer that is kept for it until it is closed as often as opened. NULL with the
- * message. There must be room: a buffer that has it already, or that nobody has open. */
+/* Unit k's slice [slice], in a buffer that is kept for it until it is closed as
+ * often as opened. NULL with the message. There must be room: a buffer that has
+ * it already, or that nobody has open. */
 bool dsi_param_swap_has_room(const dsi_param_swap *h, int k);
 ds_tensor *dsi_param_swap_open(dsi_param_swap *h, int k);
 void dsi_param_swap_close(dsi_param_swap *h, int k);
@@ -44,7 +47,8 @@ ds_status dsi_param_swap_write(dsi_param_swap *h, int k, const ds_tensor *x);
 
 int64_t dsi_param_swap_memory(const dsi_param_swap *h); /* bytes of the buffers */
 int64_t dsi_param_swap_file(const dsi_param_swap *h);
-/* Bytes of buffers and of memory for that many own elements, of which the longest slice has `longest`. */
+/* Bytes of buffers and of memory for that many own elements, of which the
+ * longest slice has `longest`. */
 int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t own, int64_t longest,
                              ds_dtype dtype);
 

@@ -217,7 +217,8 @@ ds_status ds_gathered_end(ds_tensor **params, int n, int modifier_rank)
     for (int i = 0; status == DS_OK && i < n; i++) {
         dsi_partition *p = dsi_partition_of(params[i]);
         if (!p || !p->users) continue;
-        /* of a shared expert: the rank in the modifier's place among those that have the same ones */
+        /* of a shared expert: the rank in the modifier's place among those that
+         * have the same ones */
         int groups = dsi_comm_size(p->world) / dsi_comm_size(p->comm);
         if (modifier_rank >= 0) status = dsi_partition_scatter(p, modifier_rank / groups);
         p->users--;

@@ -1,29 +1,29 @@
 /* parallel/partition.h: one parameter that is partitioned over ranks: each rank
  * keeps a shard of it, and all gather it where it is used.
  *
- * Note [Partitions]
- * The elements of a parameter, row-major, are filled up with zeros to ranks *
- * slice elements; rank r's shard is elements r * slice .. (r + 1) * slice - 1. It
- * stays in memory or on disk (param_swap.h). The model's handle keeps its shape
- * and is lazy (tensor/lazy.c) until all ranks gather the shards:
+ * Note [Partitions] The elements of a parameter, row-major, are filled up with
+ * zeros to ranks * slice elements; rank r's shard is elements r * slice .. (r +
+ * 1) * slice - 1. It stays in memory or on disk (param_swap.h). The model's
+ * handle keeps its shape and is lazy (tensor/lazy.c) until all ranks gather the
+ * shards:
  *
  *     DSI_EVICTED    x has no storage
  *     DSI_GATHERING  x has no storage; the gather that fills `gathered` has begun
  *     DSI_PRESENT    x is a view of what was gathered
  *
  * Two owners have such parameters: ds_zero_init while a model is made
- * (zero_init.c), then stage 3 (zero3.c). They decide when a parameter is gathered
- * and evicted; ds_gathered, for users, is the same for both.
+ * (zero_init.c), then stage 3 (zero3.c). They decide when a parameter is
+ * gathered and evicted; ds_gathered, for users, is the same for both.
  *
  * Invariants:
  * - The ranks of `comm` call gather_start, scatter and ds_gathered in the same
  *   order for the same parameters: these are collectives. gather_wait, gather,
  *   cancel and scatter block; evict does not.
- * - While DSI_GATHERING, other ranks read this rank's shard: nobody writes it, and
- *   a buffer that holds it stays open.
+ * - While DSI_GATHERING, other ranks read this rank's shard: nobody writes it,
+ *   and a buffer that holds it stays open.
  * - DSI_PRESENT with users > 0, or with `unfinished`: evict does nothing.
- * - A rank whose gather fails ends the communication of all ranks of `world`, so
- *   that none waits for it.
+ * - A rank whose gather fails ends the communication of all ranks of `world`,
+ *   so that none waits for it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_PARTITION_H
 #define DSI_PARALLEL_PARTITION_H
@@ -41,13 +41,16 @@ typedef enum dsi_partition_state {
 typedef struct dsi_partition dsi_partition;
 
 typedef struct dsi_partition_owner {
-    /* An op reads x, which is evicted: gathers it, or refuses, with the message. */
+    /* An op reads x, which is evicted: gathers it, or refuses, with the
+     * message. */
     ds_status (*materialize)(dsi_partition *p);
     /* p is evicted and will be gathered: evicts others. NULL: nothing to do. */
     void (*before_gather)(dsi_partition *p);
-    /* Ends gathers until p's shard finds a buffer of the swap. NULL: p is in memory. */
+    /* Ends gathers until p's shard finds a buffer of the swap. NULL: p is in
+     * memory. */
     ds_status (*free_buffer)(dsi_partition *p);
-    /* Before shards are written: ends all gathers that have begun. NULL: none has. */
+    /* Before shards are written: ends all gathers that have begun. NULL: none
+     * has. */
     ds_status (*wait_gathers)(dsi_partition *p);
 } dsi_partition_owner;
 
@@ -68,8 +71,9 @@ struct dsi_partition {
     ds_tensor *shard;     /* [slice], counted; NULL: on disk */
     dsi_param_swap *swap; /* where it is then, as slice `unit`; borrowed */
     int unit;
-    /* This rank's elements of x, with its shape if it has all, else 1-D; NULL if it has none.
-     * Counted. A view of `shard`; or lazy, and read from disk. */
+    /* This rank's elements of x, with its shape if it has all, else 1-D; NULL
+     * if it has none. Counted. A view of `shard`; or lazy, and read from
+     * disk. */
     ds_tensor *own;
 
     ds_tensor *gathered; /* [ranks * slice], counted; NULL unless DSI_GATHERING */
@@ -79,8 +83,8 @@ struct dsi_partition {
 /* x's partition, of any owner; NULL: it has none. */
 dsi_partition *dsi_partition_of(const ds_tensor *x);
 
-/* x is p's from now on: materialized by its owner. Without it: x keeps its storage, if it has any, and nothing of
- * p is freed but what it counts. */
+/* x is p's from now on: materialized by its owner. Without it: x keeps its
+ * storage, if it has any, and nothing of p is freed but what it counts. */
 void dsi_partition_attach(dsi_partition *p);
 void dsi_partition_detach(dsi_partition *p);
 
@@ -94,19 +98,23 @@ ds_status dsi_partition_gather_wait(dsi_partition *p);  /* nothing unless gather
 ds_status dsi_partition_gather(dsi_partition *p);       /* both, if it is not present */
 ds_status dsi_partition_cancel(dsi_partition *p);       /* waits, and drops what was gathered */
 void dsi_partition_evict(dsi_partition *p);             /* nothing if it must stay */
-/* Rank `root`'s values of x, which is present there, to the shards and to x of all ranks. */
+/* Rank `root`'s values of x, which is present there, to the shards and to x of
+ * all ranks. */
 ds_status dsi_partition_scatter(dsi_partition *p, int root);
 
-/* `status` of a collective of `world`; a failure ends the communication of all its ranks. */
+/* `status` of a collective of `world`; a failure ends the communication of all
+ * its ranks. */
 ds_status dsi_partition_all_or_none(ds_comm *world, ds_status status);
 
 /* ---- the shard; for one in memory these do nothing ----------------------------------------------------- */
 
-/* p->own gets memory without values, to be written; is written to disk and evicted; is evicted. */
+/* p->own gets memory without values, to be written; is written to disk and
+ * evicted; is evicted. */
 ds_status dsi_shard_alloc(dsi_partition *p);
 ds_status dsi_shard_store(dsi_partition *p);
 void dsi_shard_evict(dsi_partition *p);
-/* For one on disk: makes p->own, which is lazy, and writes `values`, 1-D, to the disk. */
+/* For one on disk: makes p->own, which is lazy, and writes `values`, 1-D, to
+ * the disk. */
 ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values);
 
 #endif

@@ -3,14 +3,15 @@
  * Source: Li et al., PyTorch Distributed, arXiv 2006.15704; ZeRO, arXiv 1910.02054.
  *
  * Invariants:
- * - Bucket k is unit k of the layout. Buckets are sent in the order 0, 1, .. on all
- *   ranks: `next` is the first that has not been sent in this pass, `arrived` the
- *   first whose sum is not in place. A bucket that is full before its turn waits.
+ * - Bucket k is unit k of the layout. Buckets are sent in the order 0, 1, .. on
+ *   all ranks: `next` is the first that has not been sent in this pass,
+ *   `arrived` the first whose sum is not in place. A bucket that is full before
+ *   its turn waits.
  * - While a request runs, its `wire` (and `pieces`) belong to the communicator.
- * - With `partition` at most two buckets exist at a time: one that is being summed,
- *   one that fills.
- * - Hooks run inside of backward and return nothing: their first failure is kept in
- *   `status`, and the pass reports it at its end.
+ * - With `partition` at most two buckets exist at a time: one that is being
+ *   summed, one that fills.
+ * - Hooks run inside of backward and return nothing: their first failure is
+ *   kept in `status`, and the pass reports it at its end.
  * SPDX-License-Identifier: MIT */
 #include "reduce.h"
 
@@ -27,7 +28,8 @@ typedef struct Leaf {
 
 typedef struct Bucket {
     ds_tensor *full; /* [n] of its unit; counted; NULL: not there */
-    /* what is sent: full itself, or a copy; counted; NULL: nothing is on its way */
+    /* what is sent: full itself, or a copy; counted; NULL: nothing is on its
+     * way */
     ds_tensor *wire;
     dsi_request *request; /* NULL: none */
     ds_tensor *pieces;    /* tree: [ranks][slice], on its way; counted */
@@ -121,7 +123,8 @@ static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 
 /* ---- arriving --------------------------------------------------------------------------------------------------- */
 
-/* This rank's shard of unit k: in its flat buffer of sums; in a tensor [n] laid out as the unit. */
+/* This rank's shard of unit k: in its flat buffer of sums; in a tensor [n] laid
+ * out as the unit. */
 static ds_tensor *shard_slice(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
@@ -134,13 +137,15 @@ static ds_tensor *bucket_slice(const dsi_reduce *r, int k, const ds_tensor *full
     return dsi_flat_range(full, u->rank * u->slice, (u->rank + 1) * u->slice);
 }
 
-/* What the sum of unit k is multiplied by: a mean is one over the ranks that have it, of all the ranks. */
+/* What the sum of unit k is multiplied by: a mean is one over the ranks that
+ * have it, of all the ranks. */
 static double factor_after(const dsi_reduce *r, int k)
 {
     return r->op == DS_REDUCE_AVG ? (double)r->f->unit[k].ranks / r->f->ranks : r->after;
 }
 
-/* The sum of unit k's shard, which has arrived, to the sum over the passes so far. */
+/* The sum of unit k's shard, which has arrived, to the sum over the passes so
+ * far. */
 static ds_status add_slice(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -167,7 +172,8 @@ static ds_status keep_slice(dsi_reduce *r, int k)
 /* Whether a rank gets the sum of its own slice alone. */
 static bool scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_reduce; }
 
-/* Stages 0 and 1: the sum, or at stage 1 this rank's shard of it, stays in the bucket. */
+/* Stages 0 and 1: the sum, or at stage 1 this rank's shard of it, stays in the
+ * bucket. */
 static ds_status keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
@@ -202,8 +208,8 @@ static ds_status arrive_but(dsi_reduce *r, int n)
     return status;
 }
 
-/* Before bucket k is there: where buckets go as soon as they have arrived there are two at most, one on its
- * way and one that fills. */
+/* Before bucket k is there: where buckets go as soon as they have arrived there
+ * are two at most, one on its way and one that fills. */
 static ds_status bucket_make_room(dsi_reduce *r, int k)
 {
     return r->o.partition && !r->bucket[k].full ? arrive_but(r, k == r->next) : DS_OK;
@@ -256,7 +262,8 @@ static bool bucket_adopt(Leaf *l, ds_tensor *x)
     return true;
 }
 
-/* A parameter that this pass did not use has the gradient of earlier ones, or none. */
+/* A parameter that this pass did not use has the gradient of earlier ones, or
+ * none. */
 static ds_status fill_missing(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
@@ -346,7 +353,8 @@ static void await_room(dsi_reduce *r, int k)
     r->seconds += dsi_now() - begun;
 }
 
-/* At once: a rank that leaves out a bucket must not begin another collective in its place. */
+/* At once: a rank that leaves out a bucket must not begin another collective in
+ * its place. */
 static void tell_failure(const dsi_reduce *r)
 {
     if (r->status != DS_OK && r->comm) dsi_comm_abort(r->comm, ds_error());
@@ -367,7 +375,8 @@ static ds_tensor *grad_place(void *arg, ds_tensor *x)
     return r->status == DS_OK ? dsi_flat_in_unit(r->f, l->i, r->bucket[k].full) : NULL;
 }
 
-/* On one rank backward itself adds up what is added up in its own dtype, and it stays where it is. */
+/* On one rank backward itself adds up what is added up in its own dtype, and it
+ * stays where it is. */
 static void ready(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
@@ -486,8 +495,9 @@ int64_t dsi_reduce_bytes(const dsi_reduce *r)
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
 
-/* By default the communicator takes the mean, in float32 for 16 bits, so that fp16 sums do not overflow. A tree
- * adds gradients that are the mean's parts already. */
+/* By default the communicator takes the mean, in float32 for 16 bits, so that
+ * fp16 sums do not overflow. A tree adds gradients that are the mean's parts
+ * already. */
 static void choose_factors(dsi_reduce *r)
 {
     int ranks = r->f->ranks;

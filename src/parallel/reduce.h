@@ -1,11 +1,12 @@
 /* parallel/reduce.h: gradients of several ranks, summed while backward goes on.
  *
- * Note [Buckets]
- * A bucket is a unit of the layout (flat.h). Backward writes a parameter's gradient to its place in the bucket (or a
- * hook copies what an op has made elsewhere); a bucket that is full leaves: one
- * all_reduce or reduce_scatter is begun and backward goes on. Buckets leave in their order on every rank,
- * whatever the order in which they fill. Those that lack a parameter when the pass ends (it was not used on
- * this rank) leave then, with zeros.
+ * Note [Buckets] A bucket is a unit of the layout (flat.h). Backward writes a
+ * parameter's gradient to its place in the bucket (or a hook copies what an op
+ * has made elsewhere); a bucket that is full leaves: one all_reduce or
+ * reduce_scatter is begun and backward goes on. Buckets leave in their order on
+ * every rank, whatever the order in which they fill. Those that lack a
+ * parameter when the pass ends (it was not used on this rank) leave then, with
+ * zeros.
  *
  *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one, so that they
  *                are nowhere else; in the last pass each bucket is reduced and stays: all of it, or at
@@ -13,9 +14,11 @@
  *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
  *                this rank adds its own slice to what it has. There are two at a time
  *
- * The result is the mean over all ranks: of an expert that not all of them have, the sum over those that have it,
- * whose tokens are those of all, divided by the number of all. Every element is summed alone, in the order of ranks (comm.h), so that
- * neither the kind of collective nor the size of buckets changes a bit.
+ * The result is the mean over all ranks: of an expert that not all of them
+ * have, the sum over those that have it, whose tokens are those of all, divided
+ * by the number of all. Every element is summed alone, in the order of ranks
+ * (comm.h), so that neither the kind of collective nor the size of buckets
+ * changes a bit.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_REDUCE_H
 #define DSI_PARALLEL_REDUCE_H
@@ -37,11 +40,13 @@ typedef struct dsi_reduce_opts {
 
 typedef struct dsi_reduce dsi_reduce;
 
-/* Hooks the parameters of f. Borrows f and comm (NULL: one rank, nothing is sent). */
+/* Hooks the parameters of f. Borrows f and comm (NULL: one rank, nothing is
+ * sent). */
 dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_opts *o);
 void dsi_reduce_free(dsi_reduce *r);
 
-/* Lets go of memory of earlier gradients of which somebody has kept a part, besides parameters: the next ones lie elsewhere. */
+/* Lets go of memory of earlier gradients of which somebody has kept a part,
+ * besides parameters: the next ones lie elsewhere. */
 void dsi_reduce_spare_kept(dsi_reduce *r);
 
 /* Around a backward pass; last: gradients are complete with it. */
@@ -54,11 +59,12 @@ bool dsi_reduce_complete(const dsi_reduce *r);
 
 double dsi_reduce_seconds(const dsi_reduce *r); /* of the last pass, spent on sending and waiting */
 
-/* After the last pass: the mean gradient of parameter i's own elements, a view in the current scope; NULL:
- * it has none, or on one rank no gradient came. */
+/* After the last pass: the mean gradient of parameter i's own elements, a view
+ * in the current scope; NULL: it has none, or on one rank no gradient came. */
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
-/* The own slices of all gradients, at most units, without what lies between parameters but zeros; but *squares for
- * those whose squares are there. These are of some elements on this rank, of each on one of the ranks. */
+/* The own slices of all gradients, at most units, without what lies between
+ * parameters but zeros; but *squares for those whose squares are there. These
+ * are of some elements on this rank, of each on one of the ranks. */
 int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares);
 
 void dsi_reduce_reset(dsi_reduce *r); /* the gradients; their memory stays for the next ones */

@@ -1,4 +1,5 @@
-/* parallel/replica.c: one replica of DataParallel, as seen from its own thread. Note [Replicas]
+/* parallel/replica.c: one replica of DataParallel, as seen from its own thread.
+ * Note [Replicas]
  * SPDX-License-Identifier: MIT */
 #include "replica.h"
 

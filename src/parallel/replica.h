@@ -1,14 +1,14 @@
-/* parallel/replica.h: one replica of DataParallel: a module on a thread, and what
- * it and the caller exchange.
+/* parallel/replica.h: one replica of DataParallel: a module on a thread, and
+ * what it and the caller exchange.
  *
- * Note [Replicas]
- * A tensor belongs to the thread that made it, so a replica has a module of its
- * own. Its parameters and buffers are handles of its thread on memory of the
- * caller: parameters on the model's, buffers on copies that the caller refreshes.
+ * Note [Replicas] A tensor belongs to the thread that made it, so a replica has
+ * a module of its own. Its parameters and buffers are handles of its thread on
+ * memory of the caller: parameters on the model's, buffers on copies that the
+ * caller refreshes.
  *
  * Invariants:
- * - While a replica works, the caller changes none of that memory; while it waits,
- *   the caller may read what it made.
+ * - While a replica works, the caller changes none of that memory; while it
+ *   waits, the caller may read what it made.
  * - Threads exchange views of memory, never handles.
  * - Replica 0 is the model itself, and works on the caller's thread.
  * SPDX-License-Identifier: MIT */
@@ -22,7 +22,8 @@
 
 #define DSI_MAX_INPUTS 16
 
-/* What a replica keeps of one call for its backward. The tensors are its thread's; counted. */
+/* What a replica keeps of one call for its backward. The tensors are its
+ * thread's; counted. */
 typedef struct dsi_share {
     int n;
     ds_tensor *x[DSI_MAX_INPUTS]; /* its rows of the inputs */
@@ -60,7 +61,8 @@ typedef struct dsi_replica {
 
 /* The model as replica 0: module is borrowed. */
 dsi_replica *dsi_replica_of(ds_module *module);
-/* Another replica, with a thread, whose module make(arg) gives there: like's structure. NULL with the message. */
+/* Another replica, with a thread, whose module make(arg) gives there: like's
+ * structure. NULL with the message. */
 dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*make)(void *arg),
                              void *arg);
 void dsi_replica_free(dsi_replica *r); /* all that it kept; NULL passes */
@@ -72,7 +74,8 @@ ds_status dsi_replica_backward(dsi_replica *r);
 void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r));
 void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
 
-/* share, of a call of this replica, goes: now, or before the replica's next job. */
+/* share, of a call of this replica, goes: now, or before the replica's next
+ * job. */
 void dsi_replica_free_graph(dsi_replica *r, dsi_share *share);
 
 #endif

@@ -1,10 +1,11 @@
 /* parallel/same.c: whether all ranks have made the same model.
  *
- * Ranks with different models would wait for each other, or read each other's bytes
- * as other parameters. Each rank describes its parameters and buffers, one a line,
- * and the ranks compare hashes of these texts. Only if they differ are texts sent:
- * rank 0's to all; the first rank with another text finds the line that differs and
- * broadcasts it, so that all ranks fail with the same message.
+ * Ranks with different models would wait for each other, or read each other's
+ * bytes as other parameters. Each rank describes its parameters and buffers,
+ * one a line, and the ranks compare hashes of these texts. Only if they differ
+ * are texts sent: rank 0's to all; the first rank with another text finds the
+ * line that differs and broadcasts it, so that all ranks fail with the same
+ * message.
  * SPDX-License-Identifier: MIT */
 #include "same.h"
 
@@ -40,7 +41,8 @@ static int64_t hash_of(const char *s) /* FNV-1a */
     return (int64_t)h;
 }
 
-/* The first rank whose text is not rank 0's; 0: there is none; -1: the collective failed. */
+/* The first rank whose text is not rank 0's; 0: there is none; -1: the
+ * collective failed. */
 static int first_other(const char *text, ds_comm *comm)
 {
     int size = ds_comm_size(comm), r = 1;

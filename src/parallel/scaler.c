@@ -1,19 +1,24 @@
-/* parallel/scaler.c: the loss scale, by the rules of DeepSpeed's ZeRO stages 1 to 3, at every stage.
+/* parallel/scaler.c: the loss scale, by the rules of DeepSpeed's ZeRO stages 1
+ * to 3, at every stage.
  *
- * Note [Loss scale]
- * Small gradients vanish in float16: below 2^-24 there is only 0. So the loss is multiplied by a scale
- * before the backward pass, all gradients are that much larger, and the step divides them by it in
- * float32 (Micikevicius et al., arXiv 1710.03740, section 3.2). The largest scale that does not overflow
- * is best, and a dynamic scaler finds it: it doubles the scale after `window` good steps and halves it
- * when a gradient is inf or NaN; that step is skipped. The first `hysteresis` - 1 overflows only count
- * down; from then on each one halves, until a growth (or, if `consecutive`, any good step) sets the count
- * back. A hysteresis of 0 never comes to 1: nothing shrinks.
+ * Note [Loss scale] Small gradients vanish in float16: below 2^-24 there is
+ * only 0. So the loss is multiplied by a scale before the backward pass, all
+ * gradients are that much larger, and the step divides them by it in float32
+ * (Micikevicius et al., arXiv 1710.03740, section 3.2). The largest scale that
+ * does not overflow is best, and a dynamic scaler finds it: it doubles the
+ * scale after `window` good steps and halves it when a gradient is inf or NaN;
+ * that step is skipped. The first `hysteresis` - 1 overflows only count down;
+ * from then on each one halves, until a growth (or, if `consecutive`, any good
+ * step) sets the count back. A hysteresis of 0 never comes to 1: nothing
+ * shrinks.
  *
- * DeepSpeed updates the scale before it divides by it. On a step that doubles the scale, gradients
- * of the old one are divided by the new one and the update has half its size. Here the caller scales and
- * unscales with one and the same `scale`, then updates. DeepSpeed has other rules at stage 0 (no
- * hysteresis, no end at the minimum, and a loss that is not scaled at all); here there is one rule. Where
- * nothing shrinks, a static scale say, DeepSpeed may skip every step for ever; here that has an end too.
+ * DeepSpeed updates the scale before it divides by it. On a step that doubles
+ * the scale, gradients of the old one are divided by the new one and the update
+ * has half its size. Here the caller scales and unscales with one and the same
+ * `scale`, then updates. DeepSpeed has other rules at stage 0 (no hysteresis,
+ * no end at the minimum, and a loss that is not scaled at all); here there is
+ * one rule. Where nothing shrinks, a static scale say, DeepSpeed may skip every
+ * step for ever; here that has an end too.
  * SPDX-License-Identifier: MIT */
 #include "scaler.h"
 
@@ -21,7 +26,8 @@
 
 #include <math.h>
 
-/* A scale is applied in float32. Without a gradient, and so without an overflow, it would grow for ever. */
+/* A scale is applied in float32. Without a gradient, and so without an
+ * overflow, it would grow for ever. */
 #define LARGEST 0x1p127
 
 void dsi_scaler_static(dsi_scaler *s, double scale)

@@ -25,12 +25,14 @@ void dsi_scaler_static(dsi_scaler *s, double scale);
 void dsi_scaler_dynamic(dsi_scaler *s, int power, int64_t window, int64_t hysteresis,
                         bool consecutive, double min_scale);
 
-/* After a step, overflow: it was skipped. DS_ESTATE, and no change, if the scale should shrink and is at
- * its minimum, or if DSI_MOST_SKIPPED steps in a row were skipped: the run cannot go on. Unscaling must have
- * used the scale from before (Note [Loss scale]). */
+/* After a step, overflow: it was skipped. DS_ESTATE, and no change, if the
+ * scale should shrink and is at its minimum, or if DSI_MOST_SKIPPED steps in a
+ * row were skipped: the run cannot go on. Unscaling must have used the scale
+ * from before (Note [Loss scale]). */
 ds_status dsi_scaler_update(dsi_scaler *s, bool overflow);
 
-/* What DeepSpeed logs when a step overflows; to be asked for before dsi_scaler_update. */
+/* What DeepSpeed logs when a step overflows; to be asked for before
+ * dsi_scaler_update. */
 void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out);
 
 #endif

@@ -16,11 +16,13 @@ typedef struct dsi_swap_buffer {
     dsi_aio_op op; /* the last one that was started */
 } dsi_swap_buffer;
 
-/* A buffer of zeros; its tensor is NULL, with the message, if there is no memory. */
+/* A buffer of zeros; its tensor is NULL, with the message, if there is no
+ * memory. */
 dsi_swap_buffer dsi_swap_buffer_new(dsi_device *d, ds_dtype dtype, int64_t elements);
 int64_t dsi_swap_begin(const ds_tensor *t);
 
-/* Reads `bytes` at `at` of the file into the buffer, from its beginning; or writes them. */
+/* Reads `bytes` at `at` of the file into the buffer, from its beginning; or
+ * writes them. */
 void dsi_swap_start(dsi_aio *aio, const dsi_aio_file *file, dsi_swap_buffer *b, bool write,
                     int64_t at, int64_t bytes);
 ds_status dsi_swap_wait(dsi_aio *aio, dsi_swap_buffer *b); /* blocks; nothing if none runs */

@@ -64,8 +64,8 @@ static ds_tensor *piece(const ds_tensor *pieces, int64_t slice, int i)
     return dsi_flat_range(pieces, i * slice, (i + 1) * slice);
 }
 
-/* The pieces added up across ranks, pair by pair: float32 [slice], in `to` or, if that is NULL or there is nothing to
- * add, in the first of them. */
+/* The pieces added up across ranks, pair by pair: float32 [slice], in `to` or,
+ * if that is NULL or there is nothing to add, in the first of them. */
 static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
 {
     int64_t slice = dsi_numel(pieces->shape) / f->ranks;
@@ -101,7 +101,8 @@ ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces)
     return sum == to ? DS_OK : dsi_copy(to, sum);
 }
 
-/* What waits for a neighbour that does not come is added from the lowest level up. */
+/* What waits for a neighbour that does not come is added from the lowest level
+ * up. */
 ds_tensor *dsi_tree_total(dsi_tree *t)
 {
     int64_t passes = t->done + t->runs;

@@ -2,12 +2,12 @@
  * made it.
  *
  * Invariants:
- * - `turn` says which of the two threads works; only that one changes it. What the
- *   job works on belongs to that thread.
+ * - `turn` says which of the two threads works; only that one changes it. What
+ *   the job works on belongs to that thread.
  * - The thread that waits polls `turn` for SPIN_NS and then sleeps; after
- *   PATIENCE_NS it yields its processor at each poll, as the other thread may need
- *   it. A sleeper counts itself before it polls for the last time, and `turn`
- *   changes before that count is read: one of the two sees the other.
+ *   PATIENCE_NS it yields its processor at each poll, as the other thread may
+ *   need it. A sleeper counts itself before it polls for the last time, and
+ *   `turn` changes before that count is read: one of the two sees the other.
  * SPDX-License-Identifier: MIT */
 #include "worker.h"
 

@@ -1,4 +1,5 @@
-/* parallel/worker.h: a thread that does one thing at a time for the thread that made it.
+/* parallel/worker.h: a thread that does one thing at a time for the thread that
+ * made it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_WORKER_H
 #define DSI_PARALLEL_WORKER_H
@@ -9,12 +10,14 @@ typedef struct dsi_worker dsi_worker;
 
 dsi_worker *dsi_worker_new(void); /* NULL with the message if there can be no thread */
 
-/* The worker runs fn(arg), and dsi_worker_wait returns when it has; for each start there is one wait. Between
- * the two calls what fn works on is the worker's, and else the caller's. */
+/* The worker runs fn(arg), and dsi_worker_wait returns when it has; for each
+ * start there is one wait. Between the two calls what fn works on is the
+ * worker's, and else the caller's. */
 void dsi_worker_start(dsi_worker *w, void (*fn)(void *arg), void *arg);
 void dsi_worker_wait(dsi_worker *w);
 
-/* False in a fork of the process that made it: the thread did not come along, and only dsi_worker_free may be
+/* False in a fork of the process that made it: the thread did not come along,
+ * and only dsi_worker_free may be
  * called. */
 bool dsi_worker_is_here(const dsi_worker *w);
 

@@ -1,23 +1,24 @@
 /* parallel/zero.c: ZeRO at all stages (the table in zero.h): one step over the
  * elements of the parameters that this rank updates.
  *
- * What the optimizer updates, for each parameter (Note [Layout] says which elements
- * are a rank's):
+ * What the optimizer updates, for each parameter (Note [Layout] says which
+ * elements are a rank's):
  *   float32   the parameter itself, or this rank's shard of it;
  *   16 bits   a float32 master of them in one flat buffer, or on disk; the parameter
  *             is the low-precision copy that the optimizer writes beside it.
  *             Gradients stay 16-bit and are upcast as the optimizer reads them.
  * On one rank gradients stay where backward made them and nothing is copied; on
- * several they come from buckets (reduce.h). Unscaling and clipping are one factor
- * by which the optimizer multiplies gradients as it reads them.
+ * several they come from buckets (reduce.h). Unscaling and clipping are one
+ * factor by which the optimizer multiplies gradients as it reads them.
  *
  * Invariants:
- * - Index i is a parameter of the layout; the functions for checkpoints take that of
- *   the module (param_find).
- * - All ranks call backward, step, publish and whole in the same order; these block.
- *   A failure on one rank ends the communication of all (dsi_zero_all_or_none).
- * - z->part[i] is what the optimizer updates and has the gradient during a step;
- *   after a step, of whatever result, no gradient is left.
+ * - Index i is a parameter of the layout; the functions for checkpoints take
+ *   that of the module (param_find).
+ * - All ranks call backward, step, publish and whole in the same order; these
+ *   block. A failure on one rank ends the communication of all
+ *   (dsi_zero_all_or_none).
+ * - z->part[i] is what the optimizer updates and has the gradient during a
+ *   step; after a step, of whatever result, no gradient is left.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054; mixed precision: arXiv 1710.03740.
  * SPDX-License-Identifier: MIT */
@@ -108,7 +109,8 @@ static int lines_of_parts(const dsi_zero *z)
     return n;
 }
 
-/* The norm of all gradients, on its way: this rank's squares are sent, or on one rank it is there. */
+/* The norm of all gradients, on its way: this rank's squares are sent, or on
+ * one rank it is there. */
 static ds_status send_norm(dsi_zero *z, dsi_request **sent, double *norm)
 {
     double counted = 0; /* squares */
@@ -131,7 +133,8 @@ static ds_status take_norm(dsi_zero *z, dsi_request **sent, double scale, double
 
 #define PATH 256 /* bytes */
 
-/* z->bad is the path of the first of all ranks' parameters; an expert has another one on each rank. */
+/* z->bad is the path of the first of all ranks' parameters; an expert has
+ * another one on each rank. */
 static ds_status agree_on_bad(dsi_zero *z, int64_t first)
 {
     int n = z->flat->n, ranks = dsi_comm_size(z->comm);
@@ -151,7 +154,8 @@ static ds_status agree_on_bad(dsi_zero *z, int64_t first)
     return DS_OK;
 }
 
-/* The first parameter, in the model's order, whose gradient is not finite on some rank: z->bad. */
+/* The first parameter, in the model's order, whose gradient is not finite on
+ * some rank: z->bad. */
 static ds_status find_bad(dsi_zero *z)
 {
     int64_t first = z->flat->n; /* counted from the model's first */
@@ -169,7 +173,8 @@ static ds_status find_bad(dsi_zero *z)
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
 
-/* torch.nn.utils.clip_grad_norm_'s factor; not "< 1", so that gradients of a NaN norm become NaN too. */
+/* torch.nn.utils.clip_grad_norm_'s factor; not "< 1", so that gradients of a
+ * NaN norm become NaN too. */
 static double clip_factor(double norm, double max_norm)
 {
     double factor = max_norm / (norm + 1e-6);
@@ -326,7 +331,8 @@ ds_status dsi_zero_publish(dsi_zero *z)
     return dsi_zero_all_or_none(z, status);
 }
 
-/* Every rank's elements of parameter k of the layout, from where they are updated. */
+/* Every rank's elements of parameter k of the layout, from where they are
+ * updated. */
 static ds_status param_assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;

@@ -1,5 +1,6 @@
-/* parallel/zero.h: what updates a model's parameters: ZeRO stages 0 to 3, float32 or 16-bit with float32
- * masters, on any number of ranks. Its author is the engine; DDP without an engine is ddp.c.
+/* parallel/zero.h: what updates a model's parameters: ZeRO stages 0 to 3,
+ * float32 or 16-bit with float32 masters, on any number of ranks. Its author is
+ * the engine; DDP without an engine is ddp.c.
  *
  *     stage  optimizer state  gradients  parameters  a bucket does    after the step
  *     0      whole            whole      whole       all_reduce       -
@@ -7,7 +8,8 @@
  *     2      own part         own part   whole       reduce_scatter   all_gather parts
  *     3      own part         own part   own part    reduce_scatter   gathered before each module
  *
- * With one rank the own part is the whole: nothing is sent, and float32 is the plain loop.
+ * With one rank the own part is the whole: nothing is sent, and float32 is the
+ * plain loop.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_ZERO_H
 #define DSI_PARALLEL_ZERO_H
@@ -39,13 +41,15 @@ typedef struct dsi_zero_opts {
     int64_t model_persistence_threshold; /* up to this sum */
     int64_t max_live, max_reuse_distance;
 
-    /* The same bits on 1, 2, 4, 8.. ranks for the same global batch, cut into micro batches of the same size
-     * in the same order: Note [Fixed tree]. Gradients are reduced in every pass; stage 0 works as stage 1. */
+    /* The same bits on 1, 2, 4, 8.. ranks for the same global batch, cut into
+     * micro batches of the same size in the same order: Note [Fixed tree].
+     * Gradients are reduced in every pass; stage 0 works as stage 1. */
     bool deterministic;
 
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
-    /* stage 3: likewise this rank's shards of parameters: Note [Param swap]; there are masters then */
+    /* stage 3: likewise this rank's shards of parameters: Note [Param swap];
+     * there are masters then */
     dsi_param_swap_opts param_files;
 } dsi_zero_opts;
 
@@ -54,15 +58,18 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks);
 
 typedef struct dsi_zero dsi_zero;
 
-/* Converts the model, broadcasts rank 0's parameters and buffers, gives each rank its part and tells the
- * optimizer. Borrows all three; comm NULL: one rank. NULL with the message if it cannot be. */
+/* Converts the model, broadcasts rank 0's parameters and buffers, gives each
+ * rank its part and tells the optimizer. Borrows all three; comm NULL: one
+ * rank. NULL with the message if it cannot be. */
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o);
 
-/* Backward with d loss / d loss = factor; gradients add up until the step. last: the accumulation
- * boundary; what is still to be reduced leaves during this pass. */
+/* Backward with d loss / d loss = factor; gradients add up until the step.
+ * last: the accumulation boundary; what is still to be reduced leaves during
+ * this pass. */
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last);
 
-/* Seconds of the last backward in which this rank sent gradients or waited for them. */
+/* Seconds of the last backward in which this rank sent gradients or waited for
+ * them. */
 double dsi_zero_reducing(const dsi_zero *z);
 
 typedef struct dsi_zero_step_result {
@@ -72,10 +79,11 @@ typedef struct dsi_zero_step_result {
     double gradients_s, update_s, gather_s; /* seconds: norm and hand-over, optimizer, gathering */
 } dsi_zero_step_result;
 
-/* Waits for the reduction. Gradients are loss_scale times too large. If one is inf or NaN on any rank and
- * check_overflow is set, nothing is changed; else clips to max_norm (0: no clipping), updates, gathers.
- * Forgets the gradients in any case. norm is there if clipping, check_overflow or want_norm needs it; it is
- * the same on all ranks. out may be NULL. */
+/* Waits for the reduction. Gradients are loss_scale times too large. If one is
+ * inf or NaN on any rank and check_overflow is set, nothing is changed; else
+ * clips to max_norm (0: no clipping), updates, gathers. Forgets the gradients
+ * in any case. norm is there if clipping, check_overflow or want_norm needs it;
+ * it is the same on all ranks. out may be NULL. */
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                         bool want_norm, dsi_zero_step_result *out);
 
@@ -84,20 +92,23 @@ void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, 
 
 /* ---- for checkpoints and averages; i is that of ds_module_param_at ----------------------------------- */
 
-/* How the parameters lie, and which elements of each this rank updates (Note [Layout]); borrowed. */
+/* How the parameters lie, and which elements of each this rank updates (Note
+ * [Layout]); borrowed. */
 const dsi_flat *dsi_zero_flat(const dsi_zero *z);
-/* What this rank updates of parameter i: a float32 master or this rank's part of it, or, in float32, the
- * parameter itself. NULL: nothing. Borrowed. It and the optimizer's moments may lie in a file: reading them
- * brings them, and there they stay until the next step; who goes through all of them lets each go. */
+/* What this rank updates of parameter i: a float32 master or this rank's part
+ * of it, or, in float32, the parameter itself. NULL: nothing. Borrowed. It and
+ * the optimizer's moments may lie in a file: reading them brings them, and
+ * there they stay until the next step; who goes through all of them lets each
+ * go. */
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
-/* The part of parameter i and its moments are not looked at any more; changed: they were written. Does nothing
- * where they are in memory anyway. */
+/* The part of parameter i and its moments are not looked at any more; changed:
+ * they were written. Does nothing where they are in memory anyway. */
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed);
-/* After parts were changed by somebody else: writes them to the parameters of the model, on all ranks, which
- * all call it. */
+/* After parts were changed by somebody else: writes them to the parameters of
+ * the model, on all ranks, which all call it. */
 ds_status dsi_zero_publish(dsi_zero *z);
-/* The whole parameter i as it is trained, float32, put together from all ranks, which all call it; in the
- * current scope. */
+/* The whole parameter i as it is trained, float32, put together from all ranks,
+ * which all call it; in the current scope. */
 ds_tensor *dsi_zero_whole(dsi_zero *z, int i);
 
 /* Model state of this rank, in bytes: what ZeRO divides by the number of ranks. */

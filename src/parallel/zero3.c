@@ -4,10 +4,10 @@
  * arXiv 2104.07857, section 6.
  *
  * Invariants:
- * - A unit's index is that of the layout. Units whose parameter is not partitioned
- *   have an entry too, which is never used.
- * - `home` holds this rank's shards of the units before first_on_disk, end to end
- *   as the layout says; the others are in `swap`.
+ * - A unit's index is that of the layout. Units whose parameter is not
+ *   partitioned have an entry too, which is never used.
+ * - `home` holds this rank's shards of the units before first_on_disk, end to
+ *   end as the layout says; the others are in `swap`.
  * - While `follows`, trace[0 .. at) are this step's uses and trace[at ..) those
  *   that are expected. Else the trace ends at `at` and is being recorded.
  * SPDX-License-Identifier: MIT */
@@ -80,7 +80,8 @@ static void unit_before_gather(dsi_partition *p)
     }
 }
 
-/* Where all buffers of the swap are busy, gathers that began earlier come to an end. */
+/* Where all buffers of the swap are busy, gathers that began earlier come to an
+ * end. */
 static ds_status unit_free_buffer(dsi_partition *p)
 {
     Unit *u = (Unit *)p;
@@ -151,7 +152,8 @@ static ds_status prefetch_next(dsi_zero3 *z)
     return DS_OK;
 }
 
-/* A use: the next one of the trace, or the trace is wrong; while there is none it is recorded. */
+/* A use: the next one of the trace, or the trace is wrong; while there is none
+ * it is recorded. */
 static void trace_use(Unit *u)
 {
     dsi_zero3 *z = u->z;
@@ -265,7 +267,8 @@ void dsi_zero3_shards_changed(dsi_zero3 *z)
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-/* This rank's elements of the parameter, which is whole or ds_zero_init's, to its shard. */
+/* This rank's elements of the parameter, which is whole or ds_zero_init's, to
+ * its shard. */
 static ds_status unit_take_shard(Unit *u)
 {
     const dsi_flat *f = u->z->f;
@@ -326,8 +329,8 @@ static void owner_add(dsi_zero3 *z, const ds_module *m)
         dsi_free(o.unit);
 }
 
-/* Memory for the shards of the first units, up to max_in_cpu elements, and a file for those of the
- * others, if there is to be one. */
+/* Memory for the shards of the first units, up to max_in_cpu elements, and a
+ * file for those of the others, if there is to be one. */
 static ds_status make_home(dsi_zero3 *z)
 {
     const dsi_flat *f = z->f;

@@ -7,8 +7,8 @@
  * ranks run the same constructors.
  *
  * Invariants:
- * - A partition belongs to its parameter's handle, and is freed with it, or when an
- *   engine takes the parameter over.
+ * - A partition belongs to its parameter's handle, and is freed with it, or
+ *   when an engine takes the parameter over.
  * - Partitions that are `unfinished` are in making.pending, and the other way
  *   round: their parameter is present, with values that the shards do not have.
  * SPDX-License-Identifier: MIT */
@@ -70,7 +70,8 @@ static void made_free(void *arg)
 
 /* ---- partitioning --------------------------------------------------------------------------------------- */
 
-/* The parameter gets the dtype that was asked for; its values go to the shards, and it is evicted. */
+/* The parameter gets the dtype that was asked for; its values go to the shards,
+ * and it is evicted. */
 static ds_status made_finish(dsi_partition *p)
 {
     ds_tensor *x = p->x;
@@ -92,7 +93,8 @@ static ds_status made_finish(dsi_partition *p)
     return DS_OK;
 }
 
-/* Constructors go on after a failure; this rank may have made a parameter less than the others. */
+/* Constructors go on after a failure; this rank may have made a parameter less
+ * than the others. */
 static ds_status pending_finish(void)
 {
     ds_status status = ds_error() ? ds_error_status() : DS_OK;

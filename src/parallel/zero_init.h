@@ -6,7 +6,8 @@
 
 #include "tensor/tensor.h"
 
-/* Whether ds_zero_init has partitioned x. The functions below do nothing for other tensors. */
+/* Whether ds_zero_init has partitioned x. The functions below do nothing for
+ * other tensors. */
 bool dsi_zero_init_has(const ds_tensor *x);
 
 ds_status dsi_zero_init_to(ds_tensor *x, ds_dtype dtype); /* converts the shards */

@@ -1,5 +1,6 @@
-/* parallel/zero_make.c: ZeRO is set up: the model converted and equal on all ranks, its parameters laid out, divided or
- * joined, masters and files made, and the optimizer told what it updates. zero.c goes on from there.
+/* parallel/zero_make.c: ZeRO is set up: the model converted and equal on all
+ * ranks, its parameters laid out, divided or joined, masters and files made,
+ * and the optimizer told what it updates. zero.c goes on from there.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "base/text.h"
@@ -99,7 +100,8 @@ static ds_status make_layout(dsi_zero *z, int ranks)
     return DS_OK;
 }
 
-/* What ds_zero_init has divided: in the model's dtype; whole, where it will not be divided. */
+/* What ds_zero_init has divided: in the model's dtype; whole, where it will not
+ * be divided. */
 static ds_status convert_shards(const dsi_zero *z)
 {
     ds_status status = DS_OK;
@@ -144,7 +146,8 @@ static ds_status make_zero3(dsi_zero *z)
     return z->zero3 ? DS_OK : ds_error_status();
 }
 
-/* The parameters of a unit into one piece of memory, where all_gather finds them. */
+/* The parameters of a unit into one piece of memory, where all_gather finds
+ * them. */
 static ds_status unit_join(dsi_zero *z, int k)
 {
     const dsi_flat *f = z->flat;
@@ -161,7 +164,8 @@ static ds_status unit_join(dsi_zero *z, int k)
     return DS_OK;
 }
 
-/* The masters, with the values of the parameters, which are rounded already: as DeepSpeed begins. */
+/* The masters, with the values of the parameters, which are rounded already: as
+ * DeepSpeed begins. */
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;

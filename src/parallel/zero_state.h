@@ -1,5 +1,5 @@
-/* parallel/zero_state.h: what zero.c and zero_make.c share: one rank's side of ZeRO, and its parameters as the model
- * has them.
+/* parallel/zero_state.h: what zero.c and zero_make.c share: one rank's side of
+ * ZeRO, and its parameters as the model has them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_ZERO_STATE_H
 #define DSI_PARALLEL_ZERO_STATE_H
@@ -16,7 +16,8 @@ struct dsi_zero {
     dsi_zero_opts o;
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
-    /* Memory of the parameters that are gathered after a step, counted: [units]; or NULL. */
+    /* Memory of the parameters that are gathered after a step, counted:
+     * [units]; or NULL. */
     ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
     dsi_zero3 *zero3;      /* what has the other parameters; or NULL */
@@ -33,7 +34,8 @@ ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status);
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
 ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i);
-/* Whether the model's own elements of parameter i are in a file; then they are there between these two. */
+/* Whether the model's own elements of parameter i are in a file; then they are
+ * there between these two. */
 bool dsi_zero_on_disk(const dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);

@@ -10,10 +10,10 @@
  *               of a plane; it is made dense (pooled.c), which takes memory
  *     deferred  a ReLU may wait for its first reader (deferred.c)
  *
- * So an op acquires all operands that its kernels read: after its checks, before
- * it allocates its result, in one statement, where a failure is returned like
- * any other. dsi_v, which makes the views that kernels take, does nothing else
- * and asserts that this was done. Backward passes are acquired for by
+ * So an op acquires all operands that its kernels read: after its checks,
+ * before it allocates its result, in one statement, where a failure is returned
+ * like any other. dsi_v, which makes the views that kernels take, does nothing
+ * else and asserts that this was done. Backward passes are acquired for by
  * autograd/backward.c.
  *
  * Invariants:
@@ -26,8 +26,9 @@
  * - While one call materializes several operands, those are acquired together:
  *   an owner that evicts one lazy tensor to make place for another asks
  *   dsi_is_acquired first.
- * - Materializing may block in a collective. All ranks run the same ops with the
- *   same operands, so they acquire in the same order: that of the arguments.
+ * - Materializing may block in a collective. All ranks run the same ops with
+ *   the same operands, so they acquire in the same order: that of the
+ *   arguments.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 

@@ -31,7 +31,8 @@ static ds_status copy_to_host(dsi_device *d, void *host, const void *p, size_t b
     return status == DS_OK ? dsi_device_check(d) : status;
 }
 
-/* Both on one device: a kernel, or here where it has none. Across: plain ones only. */
+/* Both on one device: a kernel, or here where it has none. Across: plain ones
+ * only. */
 static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 {
     dsi_device *to = dst->device, *from = src->device;

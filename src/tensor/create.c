@@ -1,7 +1,9 @@
-/* tensor/create.c: tensors from nothing, from memory, from the generator. All on the current device.
+/* tensor/create.c: tensors from nothing, from memory, from the generator. All
+ * on the current device.
  *
- * Random values are drawn on the host, in row-major order, so that a seed means the same numbers on
- * every device and for every memory format. float16 and bfloat16 values are drawn as float32.
+ * Random values are drawn on the host, in row-major order, so that a seed means
+ * the same numbers on every device and for every memory format. float16 and
+ * bfloat16 values are drawn as float32.
  * SPDX-License-Identifier: MIT */
 #include "base/rng.h"
 #include "tensor.h"
@@ -45,7 +47,8 @@ ds_tensor *ds_like(const ds_tensor *x, double value)
     return dsi_fill(dsi_new_like(x), value);
 }
 
-/* The host's tensor that values are written to before they go to x: x itself if it is plain there. */
+/* The host's tensor that values are written to before they go to x: x itself if
+ * it is plain there. */
 static ds_tensor *host_side(ds_tensor *x, ds_dtype dtype)
 {
     if (!x) return NULL;
@@ -53,7 +56,8 @@ static ds_tensor *host_side(ds_tensor *x, ds_dtype dtype)
     return dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype, x->shape);
 }
 
-/* ... and the way there: converted on the host, for only equal dtypes cross between devices. */
+/* ... and the way there: converted on the host, for only equal dtypes cross
+ * between devices. */
 static ds_tensor *to_device(ds_tensor *x, ds_tensor *host)
 {
     if (!host || host == x) return host;

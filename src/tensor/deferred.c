@@ -1,19 +1,19 @@
 /* tensor/deferred.c: a ReLU that is computed when its result is read.
  *
- * Note [Deferred ReLU]
- * max(0, .) and the maximum of a window commute, so max-pooling can compute the
- * ReLU too, on a quarter of the values, and one pass over the largest tensors of a
- * network is saved. But an op is called alone. So the ReLU of planes [N,C,H,W]
- * allocates its result and notes in the storage of which tensor it is the ReLU.
- * Max-pooling looks for that note; all other ops have it computed when they acquire
- * the result (Note [Residency] in acquire.c), which cannot fail.
+ * Note [Deferred ReLU] max(0, .) and the maximum of a window commute, so
+ * max-pooling can compute the ReLU too, on a quarter of the values, and one
+ * pass over the largest tensors of a network is saved. But an op is called
+ * alone. So the ReLU of planes [N,C,H,W] allocates its result and notes in the
+ * storage of which tensor it is the ReLU. Max-pooling looks for that note; all
+ * other ops have it computed when they acquire the result (Note [Residency] in
+ * acquire.c), which cannot fail.
  *
  * Invariants:
- * - relu_of of a storage is the source, counted; the source's storage points back
- *   by `reader`, at one reader at most.
- * - The source keeps its values until the ReLU is computed: whoever writes to it in
- *   place has the reader computed first (dsi_acquire_to_write), as do the functions
- *   that take its storage away.
+ * - relu_of of a storage is the source, counted; the source's storage points
+ *   back by `reader`, at one reader at most.
+ * - The source keeps its values until the ReLU is computed: whoever writes to
+ *   it in place has the reader computed first (dsi_acquire_to_write), as do the
+ *   functions that take its storage away.
  * - A storage whose address was given out for writing, or of a trained leaf, is
  *   never a source.
  * SPDX-License-Identifier: MIT */

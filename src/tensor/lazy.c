@@ -1,11 +1,10 @@
 /* tensor/lazy.c: tensors without storage, which their owner materializes.
  *
- * Note [Lazy tensors]
- * ZeRO-3 partitions a parameter's values over ranks; offloading keeps values on
- * disk. The handle, which modules and nodes of the graph hold, stays and keeps
- * shape, dtype, gradient and hooks; only its storage is released. It comes back
- * when an op acquires the tensor (Note [Residency] in acquire.c): that calls the
- * materialize hook of its owner.
+ * Note [Lazy tensors] ZeRO-3 partitions a parameter's values over ranks;
+ * offloading keeps values on disk. The handle, which modules and nodes of the
+ * graph hold, stays and keeps shape, dtype, gradient and hooks; only its
+ * storage is released. It comes back when an op acquires the tensor (Note
+ * [Residency] in acquire.c): that calls the materialize hook of its owner.
  *
  * Invariants:
  * - A tensor without storage has offset 0 and row-major strides, and is not in

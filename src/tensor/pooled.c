@@ -1,11 +1,12 @@
 /* tensor/pooled.c: gradients in pooled form.
  *
- * Note [Pooled gradients]
- * Max-pooling with windows that do not overlap sends each gradient to one element of its window; for
- * 2x2 windows three of four elements of the dense gradient are zero. So its backward gives the
- * values [N,C,P,Q], the places of these elements, and the maxima themselves. ReLU and convolution take that
- * form as it is (ReLU's output at those places is the maximum, so it needs no other memory; the
- * convolution's backward then does a quarter of the work). For all others it is made dense first.
+ * Note [Pooled gradients] Max-pooling with windows that do not overlap sends
+ * each gradient to one element of its window; for 2x2 windows three of four
+ * elements of the dense gradient are zero. So its backward gives the values
+ * [N,C,P,Q], the places of these elements, and the maxima themselves. ReLU and
+ * convolution take that form as it is (ReLU's output at those places is the
+ * maximum, so it needs no other memory; the convolution's backward then does a
+ * quarter of the work). For all others it is made dense first.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 

@@ -1,13 +1,14 @@
 /* tensor/scope.c: scopes: lists of handles that are released together.
  *
  * Invariants:
- * - A scope holds one count of each handle in it. A handle may be in several scopes,
- *   and in one scope several times.
- * - The scopes of a thread form a stack, `current` at its top. The first one opens by
- *   itself and ends with the thread. Closing a scope closes those above it.
- * - Closed scopes are kept in a free list with their memory, as a training step opens
- *   about ten of them. Whoever keeps a pointer to a scope that others may close keeps
- *   its number too: numbers are not used again on a thread.
+ * - A scope holds one count of each handle in it. A handle may be in several
+ *   scopes, and in one scope several times.
+ * - The scopes of a thread form a stack, `current` at its top. The first one
+ *   opens by itself and ends with the thread. Closing a scope closes those
+ *   above it.
+ * - Closed scopes are kept in a free list with their memory, as a training step
+ *   opens about ten of them. Whoever keeps a pointer to a scope that others may
+ *   close keeps its number too: numbers are not used again on a thread.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
 #include "base/log.h"
@@ -110,7 +111,8 @@ void dsi_scope_close_if(ds_scope *scope, uint64_t number)
     if (scope && scope_is_open(scope) && scope->number == number) ds_scope_close(scope);
 }
 
-/* A loop of one's own in which nobody opens a scope: memory grows with each turn, and nothing else says why. */
+/* A loop of one's own in which nobody opens a scope: memory grows with each
+ * turn, and nothing else says why. */
 static void warn_of_many(void)
 {
     dsi_log(DSI_WARNING,

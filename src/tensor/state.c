@@ -1,8 +1,8 @@
 /* tensor/state.c: state dicts: an ordered map from names to tensors.
  *
  * Invariants: a state dict holds one count of each tensor, never a copy of its
- * values. Names are unique; their order is that of the first ds_state_set, and a
- * tensor that replaces another one takes its place.
+ * values. Names are unique; their order is that of the first ds_state_set, and
+ * a tensor that replaces another one takes its place.
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
 #include "base/mem.h"

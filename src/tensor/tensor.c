@@ -1,4 +1,5 @@
-/* tensor/tensor.c: life of a tensor and of its storage; what can be asked of one.
+/* tensor/tensor.c: life of a tensor and of its storage; what can be asked of
+ * one.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
@@ -57,7 +58,8 @@ const char *dsi_shape_text(ds_dims shape)
     return text;
 }
 
-/* Negative sizes, too many dimensions, more bytes than an address has: none of them is a shape. */
+/* Negative sizes, too many dimensions, more bytes than an address has: none of
+ * them is a shape. */
 static bool shape_fits(ds_dims shape, ds_dtype dtype, size_t *bytes)
 {
     size_t total = ds_dtype_size(dtype);

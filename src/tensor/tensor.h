@@ -1,9 +1,12 @@
-/* tensor/tensor.h: inside of a tensor: a handle (shape, strides, gradient) on counted storage.
+/* tensor/tensor.h: inside of a tensor: a handle (shape, strides, gradient) on
+ * counted storage.
  *
- * Who owns what: a storage counts the handles on it. A handle counts the scopes, keeps, nodes and
- * modules that hold it. A handle holds the node that made it; a node holds handles of what its backward
- * needs: never the handle that it made (a saved output is a second handle on the same storage), or
- * neither would ever be freed. Counts are not atomic: a tensor belongs to the thread that made it.
+ * Who owns what: a storage counts the handles on it. A handle counts the
+ * scopes, keeps, nodes and modules that hold it. A handle holds the node that
+ * made it; a node holds handles of what its backward needs: never the handle
+ * that it made (a saved output is a second handle on the same storage), or
+ * neither would ever be freed. Counts are not atomic: a tensor belongs to the
+ * thread that made it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_TENSOR_TENSOR_H
 #define DSI_TENSOR_TENSOR_H
@@ -16,7 +19,8 @@
 
 typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_grad_fn */
 
-/* All that this layer must know of the node that made a tensor: how to release it. */
+/* All that this layer must know of the node that made a tensor: how to release
+ * it. */
 typedef struct dsi_grad_fn {
     void (*unref)(dsi_node *node);
 } dsi_grad_fn;
@@ -35,7 +39,8 @@ typedef struct dsi_storage {
     void *owner;
 } dsi_storage;
 
-/* Hooks of those who manage parameters (bucketed reduction, ZeRO); few tensors have them. */
+/* Hooks of those who manage parameters (bucketed reduction, ZeRO); few tensors
+ * have them. */
 typedef struct dsi_hooks {
     /* dsi_set_grad_ready_hook */
     void (*ready)(void *arg, struct ds_tensor *leaf);
@@ -63,7 +68,8 @@ struct ds_tensor {
     ds_dims shape;
     int64_t stride[DS_MAX_DIMS]; /* elements */
     int64_t offset;              /* elements */
-    /* NULL: a gradient in pooled form that nobody has made dense yet; or released */
+    /* NULL: a gradient in pooled form that nobody has made dense yet; or
+     * released */
     dsi_storage *storage;
     dsi_device *device;
 
@@ -71,7 +77,8 @@ struct ds_tensor {
     bool requires_grad; /* a leaf that collects a gradient */
     ds_tensor *grad;    /* of a leaf; counted */
 
-    /* Pooled form (see dsi_pooled): value, max, index; all counted, or all NULL. */
+    /* Pooled form (see dsi_pooled): value, max, index; all counted, or all
+     * NULL. */
     ds_tensor *pooled[3];
 
     dsi_hooks *hooks; /* its own; NULL: none */
@@ -83,7 +90,8 @@ struct ds_tensor {
 ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape);
 ds_tensor *dsi_new_dtype(const ds_tensor *like, ds_dtype dtype, ds_dims shape);
 ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape);
-/* The same shape and dtype; the same order of dimensions in memory if x is dense, else row-major. */
+/* The same shape and dtype; the same order of dimensions in memory if x is
+ * dense, else row-major. */
 ds_tensor *dsi_new_like(const ds_tensor *x);
 /* [N,C,H,W] with the channels innermost in memory (torch.channels_last). */
 ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
@@ -92,21 +100,24 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
 ds_tensor *dsi_alias(const ds_tensor *x);
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset);
 
-/* A tensor on memory that another thread's tensor owns, as v sees it, and keeps for as long as this one is
- * read. d: this thread's. */
+/* A tensor on memory that another thread's tensor owns, as v sees it, and keeps
+ * for as long as this one is read. d: this thread's. */
 ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
 
-/* [n] elements at p in this process's memory, which belongs to owner, until release(owner): when the last handle
- * on it goes. Elements are aligned, and 64 bytes behind the last one may be read. */
+/* [n] elements at p in this process's memory, which belongs to owner, until
+ * release(owner): when the last handle on it goes. Elements are aligned, and 64
+ * bytes behind the last one may be read. */
 ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
                          void *owner);
 
-/* x, which keeps its identity (its holders, gradient, hooks), gives up its storage and is from now on another
- * handle on y's: dtype, strides, offset. Both dense, of one shape. */
+/* x, which keeps its identity (its holders, gradient, hooks), gives up its
+ * storage and is from now on another handle on y's: dtype, strides, offset.
+ * Both dense, of one shape. */
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y);
 
-/* Releases x's storage; all else stays. When x is acquired, fetch gives it a row-major storage with the values
- * (dsi_tensor_set_data), or fails with the message. NULL removes the hook. Note [Lazy tensors] */
+/* Releases x's storage; all else stays. When x is acquired, fetch gives it a
+ * row-major storage with the values (dsi_tensor_set_data), or fails with the
+ * message. NULL removes the hook. Note [Lazy tensors] */
 void dsi_release_storage(ds_tensor *x);
 /* A tensor that begins so: row-major, of that shape. */
 ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
@@ -121,8 +132,8 @@ ds_status dsi_materialize(const ds_tensor *x);
 static inline bool dsi_is_present(const ds_tensor *x) { return x->storage && !x->storage->relu_of; }
 
 /* Makes the values of all operands readable by kernels: materializes lazy ones,
- * makes pooled ones dense, computes deferred ReLUs. NULL operands pass. May block
- * in a collective. False, with the message, if one cannot be had. */
+ * makes pooled ones dense, computes deferred ReLUs. NULL operands pass. May
+ * block in a collective. False, with the message, if one cannot be had. */
 #define dsi_acquire(...) \
     dsi_acquire_n((const ds_tensor *const[]){__VA_ARGS__}, \
                   (int)(sizeof((const ds_tensor *const[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
@@ -139,18 +150,21 @@ bool dsi_acquire_to_write(
     const ds_tensor *x);                  /* and the ReLU that waits for x's values is computed */
 bool dsi_is_acquired(const ds_tensor *x); /* not to be evicted: Note [Residency] */
 
-/* x's hooks, made if it has none; and how many tensors of this thread have some. */
+/* x's hooks, made if it has none; and how many tensors of this thread have
+ * some. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
 int dsi_hooked_tensors(void);
 
 /* A gradient in pooled form; counts its three parts. */
 ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);
-/* In place; nothing to do for other tensors. For acquire.c, and for who reads no
+/* In place; nothing to do for other tensors. For acquire.c, and for who reads
+ * no
  * values. */
 ds_status dsi_make_dense(ds_tensor *x);
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
-/* Tries to defer y = relu(x); y is new and has x's layout. True: y is computed when it is read. */
+/* Tries to defer y = relu(x); y is new and has x's layout. True: y is computed
+ * when it is read. */
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
 ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y is not computed yet; else NULL */
 void dsi_flush_relu(dsi_storage *s);              /* computes it; there is one */
@@ -163,11 +177,13 @@ void dsi_storage_unref(dsi_storage *s);
 
 /* ---- scopes -------------------------------------------------------------------------------------------- */
 
-/* Closes scope and gives x, counted until then by the caller, to the scope outside. */
+/* Closes scope and gives x, counted until then by the caller, to the scope
+ * outside. */
 ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
 
-/* For a holder whose scope others may close (an outer one takes it along): scopes are used again, so
- * it remembers the number too, which never comes twice on a thread. */
+/* For a holder whose scope others may close (an outer one takes it along):
+ * scopes are used again, so it remembers the number too, which never comes
+ * twice on a thread. */
 uint64_t dsi_scope_number(const ds_scope *scope);
 void dsi_scope_close_if(ds_scope *scope, uint64_t number); /* nothing if it is closed already */
 
@@ -195,7 +211,8 @@ dsi_view dsi_v(const ds_tensor *x);
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
-/* Each element of x = value -> x; NULL, with the message, if that failed; NULL passes. */
+/* Each element of x = value -> x; NULL, with the message, if that failed; NULL
+ * passes. */
 ds_tensor *dsi_fill(ds_tensor *x, double value);
 
 /* dst (any strides) = src converted, broadcast. */
@@ -204,8 +221,9 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 /* Row-major x, or a copy of it, on the current device. NULL passes. */
 ds_tensor *dsi_to_current(ds_tensor *x);
 
-/* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x), dsi_v(y)). False, with the message, if t is
- * NULL, the device has no such kernel, or it failed. */
+/* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x),
+ * dsi_v(y)). False, with the message, if t is NULL, the device has no such
+ * kernel, or it failed. */
 #define dsi_run(t, kernel, ...) dsi_run_named(t, #kernel, kernels, kernel, __VA_ARGS__)
 
 /* An entry that a message calls `name`, of the table `kernels` or `fusions`. */
@@ -226,8 +244,8 @@ ds_tensor *dsi_to_current(ds_tensor *x);
 #define dsi_run_index(t, kernel, ...) \
     (dsi_run(t, kernel, __VA_ARGS__) && dsi_device_check_early((t)->device) == DS_OK)
 
-/* *out = the p-norm of all elements of n views on d (kernels.h, `norm`), which the
- * host waits for and copies. Reports d's faults too. */
+/* *out = the p-norm of all elements of n views on d (kernels.h, `norm`), which
+ * the host waits for and copies. Reports d's faults too. */
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out);
 
 #endif

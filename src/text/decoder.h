@@ -36,7 +36,8 @@ typedef struct dsi_texts {
 } dsi_texts;
 void dsi_texts_free(dsi_texts *texts);
 
-/* Runs the steps over the tokens' texts, which it takes, and appends the result. */
+/* Runs the steps over the tokens' texts, which it takes, and appends the
+ * result. */
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to);
 
 #endif

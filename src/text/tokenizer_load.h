@@ -27,7 +27,8 @@ bool dsi_json_bool(const json_t *object, const char *key, bool otherwise);
 int64_t dsi_json_int(const json_t *object, const char *key, int64_t otherwise);
 /* The component's "type", or "". */
 const char *dsi_json_type(const json_t *component);
-/* Its "pattern", {"String": ..} or {"Regex": ..}, compiled; NULL with a message. */
+/* Its "pattern", {"String": ..} or {"Regex": ..}, compiled; NULL with a
+ * message. */
 dsi_regex *dsi_json_pattern(const dsi_tokenizer_reader *r, const char *part,
                             const json_t *component);
 

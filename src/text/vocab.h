@@ -4,9 +4,9 @@
  * it stands for in a text. They differ for byte-level models, whose texts use
  * one printable character for each byte ("Ġthe" stands for " the").
  *
- * Invariants: `at` is indexed by id; entries of ids that do not exist are all 0.
- * `slots` hashes bytes to ids, open addressing, at most half full; if two tokens
- * stand for the same bytes it holds the one that was added last.
+ * Invariants: `at` is indexed by id; entries of ids that do not exist are all
+ * 0. `slots` hashes bytes to ids, open addressing, at most half full; if two
+ * tokens stand for the same bytes it holds the one that was added last.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_TEXT_VOCAB_H
 #define DSI_TEXT_VOCAB_H

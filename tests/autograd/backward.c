@@ -1,4 +1,5 @@
-/* tests/autograd/backward.c: the graph: order, accumulation, release, own ops, gradient check.
+/* tests/autograd/backward.c: the graph: order, accumulation, release, own ops,
+ * gradient check.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,4 +1,5 @@
-/* tests/autograd/hooks.c: hooks of leaves: once a pass, in order, with the whole gradient; after use; scaled
+/* tests/autograd/hooks.c: hooks of leaves: once a pass, in order, with the
+ * whole gradient; after use; scaled
  * seeds.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -97,7 +98,8 @@ static void twice_backward(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in)
 
 static const ds_op twice_op = {"twice", twice, twice_backward};
 
-/* a is complete before the failure, b would be after it, c has one use on each side. */
+/* a is complete before the failure, b would be after it, c has one use on each
+ * side. */
 static ds_tensor *around_a_failure(const Leaf *a, const Leaf *b, const Leaf *c)
 {
     ds_tensor *y = ds_mul(b->x, c->x);
@@ -148,7 +150,8 @@ static void shelf_ready(void *arg, ds_tensor *leaf)
     if (!shelf->place || ds_grad(leaf)->storage != shelf->place->storage) shelf->copies++;
 }
 
-/* w is used by two ops: the first writes to its place, the second adds to it there. */
+/* w is used by two ops: the first writes to its place, the second adds to it
+ * there. */
 static void a_gradient_is_written_to_its_place(void **state)
 {
     (void)state;
@@ -228,7 +231,8 @@ static void used_tensors_are_told_of(void **state)
     go(&g, w), go(&f, frozen);
     strcat(log, "|");
     CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
-    /* twice w, in between frozen; for the first layer's weight gradient its values are not read */
+    /* twice w, in between frozen; for the first layer's weight gradient its
+     * values are not read */
     CHECK(!strcmp(log, "--|+-+-"));
     dsi_set_after_use_hook(w, NULL, NULL);
     ds_scope_close(s);

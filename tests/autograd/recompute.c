@@ -1,5 +1,6 @@
-/* tests/autograd/recompute.c: checkpoints: the gradients that there are without them, bit for bit; less
- * memory; hooks, random numbers and statistics as if the function ran once; what goes wrong.
+/* tests/autograd/recompute.c: checkpoints: the gradients that there are without
+ * them, bit for bit; less memory; hooks, random numbers and statistics as if
+ * the function ran once; what goes wrong.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -10,7 +11,8 @@ static const ds_device cpu = {DS_CPU, 0};
 
 /* ---- the same gradients -------------------------------------------------------------------------------- */
 
-/* Two blocks with everything whose second run could differ: batch statistics, dropout, pooled gradients. */
+/* Two blocks with everything whose second run could differ: batch statistics,
+ * dropout, pooled gradients. */
 typedef struct Net {
     ds_module *front, *block[2], *head;
     bool checkpoints, nested;
@@ -18,7 +20,8 @@ typedef struct Net {
 
 static ds_tensor *call(void *module, ds_tensor **in, int n) { return ds_call_n(module, in, n); }
 
-/* x + block(x): x has uses outside of the checkpoint, before it in time and after it. */
+/* x + block(x): x has uses outside of the checkpoint, before it in time and
+ * after it. */
 static ds_tensor *residual(void *arg, ds_tensor **in, int n)
 {
     (void)n;
@@ -116,7 +119,8 @@ static void a_net_learns_the_same(void **state)
     }
 }
 
-/* Inputs of which some are integers, some want nothing; one from outside that is no input. */
+/* Inputs of which some are integers, some want nothing; one from outside that
+ * is no input. */
 typedef struct Outside {
     ds_tensor *w, *hidden;
 } Outside;
@@ -311,7 +315,8 @@ static ds_tensor *uses_both(void *arg, ds_tensor **in, int n)
     return ds_mul(ds_mul(ds_mul(in[0], l->b), l->a), l->a); /* x b a^2 */
 }
 
-/* a is used in two checkpoints and between them, b in one: each fires once, when it is complete. */
+/* a is used in two checkpoints and between them, b in one: each fires once,
+ * when it is complete. */
 static void hooks_wait_for_the_last_use(void **state)
 {
     (void)state;
@@ -444,7 +449,8 @@ static void count(void *arg, ds_tensor *leaf)
     if (!ds_grad(leaf)) fail_msg("a hook without a gradient");
 }
 
-/* Each allocation of a step fails in turn: one message, nothing left behind, and the next step is whole. */
+/* Each allocation of a step fails in turn: one message, nothing left behind,
+ * and the next step is whole. */
 /* ---- outputs beside the result ------------------------------------------------------------------------- */
 
 /* y = x^2, and exp(x) by name, `forgets` it the second time. */

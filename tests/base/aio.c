@@ -1,4 +1,5 @@
-/* tests/base/aio.c: reads and writes that do not wait, by the kernel and by threads; files without a name.
+/* tests/base/aio.c: reads and writes that do not wait, by the kernel and by
+ * threads; files without a name.
  * SPDX-License-Identifier: MIT */
 #include "base/aio.h"
 #include "base/error.h"

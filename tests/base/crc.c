@@ -1,4 +1,5 @@
-/* tests/base/crc.c: CRC-32C beside the values of RFC 3720, by instruction and by table.
+/* tests/base/crc.c: CRC-32C beside the values of RFC 3720, by instruction and
+ * by table.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "check.h"
@@ -42,7 +43,8 @@ static void parts_make_the_whole(void **state)
     }
 }
 
-/* Bit by bit, as it is defined: the polynomial 0xEDB88320 in a register that shifts down. */
+/* Bit by bit, as it is defined: the polynomial 0xEDB88320 in a register that
+ * shifts down. */
 static uint32_t crc32_by_bits(uint32_t crc, const unsigned char *p, size_t n)
 {
     crc = ~crc;

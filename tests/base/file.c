@@ -1,4 +1,5 @@
-/* tests/base/file.c: a file is the old one or the whole new one, whatever goes wrong between.
+/* tests/base/file.c: a file is the old one or the whole new one, whatever goes
+ * wrong between.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,4 +1,5 @@
-/* tests/base/log.c: form and levels of lines, ranks as threads; stdout is caught in a file.
+/* tests/base/log.c: form and levels of lines, ranks as threads; stdout is
+ * caught in a file.
  * SPDX-License-Identifier: MIT */
 #include "base/log.h"
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* tests/base/map.c: the ordered map: order, replacement, growth past the sizes at which it changes shape.
+/* tests/base/map.c: the ordered map: order, replacement, growth past the sizes
+ * at which it changes shape.
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
 #include "check.h"

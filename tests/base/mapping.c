@@ -1,5 +1,6 @@
-/* tests/base/mapping.c: whole files in memory: small ones copied, large ones mapped, both readable past their end
- * and writable without a change of the file.
+/* tests/base/mapping.c: whole files in memory: small ones copied, large ones
+ * mapped, both readable past their end and writable without a change of the
+ * file.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
@@ -51,7 +52,8 @@ static void read_and_written(void **unused)
     folder_remove();
 }
 
-/* The check sum of any part; of a file that became shorter, a failure and no signal. */
+/* The check sum of any part; of a file that became shorter, a failure and no
+ * signal. */
 static void sums(void **unused)
 {
     (void)unused;

@@ -1,4 +1,5 @@
-/* tests/base/philox.c: the known answers of Random123 (kat_vectors, philox4x32-10).
+/* tests/base/philox.c: the known answers of Random123 (kat_vectors,
+ * philox4x32-10).
  * SPDX-License-Identifier: MIT */
 #include "base/philox.h"
 #include "check.h"

@@ -1,4 +1,5 @@
-/* tests/base/prefetch.c: each piece is done once, in its place, no further ahead than there are places.
+/* tests/base/prefetch.c: each piece is done once, in its place, no further
+ * ahead than there are places.
  * SPDX-License-Identifier: MIT */
 #include "base/prefetch.h"
 #include "check.h"
@@ -56,7 +57,8 @@ static void pieces_are_done_once_and_in_order(void **state)
             }
 }
 
-/* Rounds of all lengths, also shorter than half of the places: no worker may be left asleep. */
+/* Rounds of all lengths, also shorter than half of the places: no worker may be
+ * left asleep. */
 static void rounds_of_any_length_end(void **state)
 {
     (void)state;

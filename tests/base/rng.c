@@ -1,12 +1,14 @@
-/* tests/base/rng.c: mt19937's published words; what the streams of PyTorch's generator must have besides
- * their values (tests/reference/sampler.c compares those).
+/* tests/base/rng.c: mt19937's published words; what the streams of PyTorch's
+ * generator must have besides their values (tests/reference/sampler.c compares
+ * those).
  * SPDX-License-Identifier: MIT */
 #include "base/rng.h"
 #include "check.h"
 
 #include <pthread.h>
 
-/* Matsumoto and Nishimura give the 10000th word of seed 5489: 4123659995 (also in the C++ standard). */
+/* Matsumoto and Nishimura give the 10000th word of seed 5489: 4123659995 (also
+ * in the C++ standard). */
 static void words_are_mt19937s(void **state)
 {
     (void)state;
@@ -108,7 +110,8 @@ static void normal_values_have_their_moments(void **state)
     }
 }
 
-/* The polynomials for blocks stay close to the C library's functions over the whole range. */
+/* The polynomials for blocks stay close to the C library's functions over the
+ * whole range. */
 static void float_blocks_are_accurate(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/base/text.c: growable strings; numbers as Python prints them; the nearest word.
+/* tests/base/text.c: growable strings; numbers as Python prints them; the
+ * nearest word.
  * SPDX-License-Identifier: MIT */
 #include "base/text.h"
 #include "check.h"
@@ -154,7 +155,8 @@ static void doubles_read_back(void **state)
     }
 }
 
-/* A program may have chosen a locale with a decimal comma; files are not written in it. */
+/* A program may have chosen a locale with a decimal comma; files are not
+ * written in it. */
 static void doubles_know_no_locale(void **state)
 {
     (void)state;

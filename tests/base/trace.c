@@ -1,4 +1,5 @@
-/* tests/base/trace.c: DS_TRACE: files are JSON, events nest, threads have lines of their own.
+/* tests/base/trace.c: DS_TRACE: files are JSON, events nest, threads have lines
+ * of their own.
  *
  * A process has one trace, so each test traces in a child, which ends by exit.
  * SPDX-License-Identifier: MIT */
@@ -52,8 +53,8 @@ static int64_t number_of(json_t *event, const char *key)
     return (int64_t)json_number_value(json_object_get(event, key));
 }
 
-/* Checks that begins and ends of each thread match and times go forward; returns the threads that have
- * events, the number of events in *n. */
+/* Checks that begins and ends of each thread match and times go forward;
+ * returns the threads that have events, the number of events in *n. */
 static int check_nesting(json_t *events, int *n)
 {
     enum { THREADS = 16 };

@@ -1,4 +1,5 @@
-/* tests/base/variable.c: what environment variables say, and what is said of what they cannot.
+/* tests/base/variable.c: what environment variables say, and what is said of
+ * what they cannot.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 

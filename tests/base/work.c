@@ -1,4 +1,5 @@
-/* tests/base/work.c: every item is done once, whatever the number of threads, ranks and nested calls.
+/* tests/base/work.c: every item is done once, whatever the number of threads,
+ * ranks and nested calls.
  * SPDX-License-Identifier: MIT */
 #include "base/work.h"
 #include "check.h"
@@ -130,7 +131,8 @@ static void wrong_numbers_are_refused(void **state)
     ds_set_threads(1);
 }
 
-/* Four ranks with helpers each: more threads than a small machine has processors. */
+/* Four ranks with helpers each: more threads than a small machine has
+ * processors. */
 static void *rank(void *arg)
 {
     count *c = arg;

@@ -1,5 +1,6 @@
-/* tests/checkpoint/objects.c: objects of Python's library as plain values, and those that nobody knows as
- * DS_VALUE_OBJECT, which nothing is run for. tests/golden/objects was made by PyTorch 2.15 and NumPy 2.
+/* tests/checkpoint/objects.c: objects of Python's library as plain values, and
+ * those that nobody knows as DS_VALUE_OBJECT, which nothing is run for.
+ * tests/golden/objects was made by PyTorch 2.15 and NumPy 2.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
@@ -164,7 +165,8 @@ static void hostile(void **state)
     ds_value_free(v);
 }
 
-/* Complex numbers are written as such; the others as the plain values that they became. */
+/* Complex numbers are written as such; the others as the plain values that they
+ * became. */
 static void again(void **state)
 {
     (void)state;

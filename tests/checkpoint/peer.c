@@ -1,4 +1,5 @@
-/* tests/checkpoint/peer.c: files that go to PyTorch and come from it, optimizers too: peer.py is the other half.
+/* tests/checkpoint/peer.c: files that go to PyTorch and come from it,
+ * optimizers too: peer.py is the other half.
  *
  * Runs with $DS_PEER_PYTHON, or python3; without torch in it, it is skipped.
  * SPDX-License-Identifier: MIT */

@@ -1,5 +1,5 @@
-/* tests/checkpoint/safetensors.c: what is saved is loaded; what is malformed is refused, with a reason;
- * a save that fails leaves the old file as it was.
+/* tests/checkpoint/safetensors.c: what is saved is loaded; what is malformed is
+ * refused, with a reason; a save that fails leaves the old file as it was.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -360,7 +360,8 @@ static void cut_at_each_byte(void **unused)
     ds_scope_close(scope);
 }
 
-/* Header lengths from one too many to 2^64 - 1 are refused before memory is asked for. */
+/* Header lengths from one too many to 2^64 - 1 are refused before memory is
+ * asked for. */
 static void lengths_beyond_the_file(void **unused)
 {
     (void)unused;
@@ -390,7 +391,8 @@ static void files_that_are_none(void **unused)
 
 /* ---- saves that go wrong ---------------------------------------------------------------------------- */
 
-/* The file still holds the 2 ones that were saved first, and nothing lies beside it. */
+/* The file still holds the 2 ones that were saved first, and nothing lies
+ * beside it. */
 static void check_old_file(void)
 {
     ds_state *back = ds_load(file);

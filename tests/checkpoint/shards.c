@@ -1,4 +1,5 @@
-/* tests/checkpoint/shards.c: a state dict in several files and its index; an index that does not fit its files.
+/* tests/checkpoint/shards.c: a state dict in several files and its index; an
+ * index that does not fit its files.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"

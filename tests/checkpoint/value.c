@@ -1,4 +1,5 @@
-/* tests/checkpoint/value.c: nested values: made, asked by key and path, freed; what is wrong has a message.
+/* tests/checkpoint/value.c: nested values: made, asked by key and path, freed;
+ * what is wrong has a message.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,4 +1,5 @@
-/* tests/comm/collectives.c: every collective, dtype and size against plain loops; the same under mpirun.
+/* tests/comm/collectives.c: every collective, dtype and size against plain
+ * loops; the same under mpirun.
  * SPDX-License-Identifier: MIT */
 #include "comm/comm.h"
 #include "ranks.h"
@@ -105,7 +106,8 @@ static ds_status reductions(void *arg)
 
 /* ---- the squares of a sum, on the way ------------------------------------------------------------------ */
 
-/* What all ranks have counted for a reduction of [n size] elements of dtype, of which this one has `mine`. */
+/* What all ranks have counted for a reduction of [n size] elements of dtype, of
+ * which this one has `mine`. */
 static ds_status squares_of(ds_dtype dtype, int64_t n, bool scatter, double *all)
 {
     ds_comm *c = ds_world();
@@ -259,7 +261,8 @@ static ds_status layouts(void *arg)
     return DS_OK;
 }
 
-/* Begun in one order, waited for in another, while later ones are already on their way. */
+/* Begun in one order, waited for in another, while later ones are already on
+ * their way. */
 static ds_status requests(void *arg)
 {
     (void)arg;
@@ -305,7 +308,8 @@ static ds_status in_place(void *arg)
     return DS_OK;
 }
 
-/* The sum over ranks of randn(n) with the rank as seed, in the order of ranks; free() it. */
+/* The sum over ranks of randn(n) with the rank as seed, in the order of ranks;
+ * free() it. */
 static float *plain_sum(int64_t n, int ranks)
 {
     float *sum = malloc((size_t)n * sizeof *sum);
@@ -346,8 +350,8 @@ static ds_status one_order(void *arg)
     return DS_OK;
 }
 
-/* Hundreds of requests of all sizes on two communicators, begun in one order and finished in another on each
- * rank, with a few under way at any time. */
+/* Hundreds of requests of all sizes on two communicators, begun in one order
+ * and finished in another on each rank, with a few under way at any time. */
 enum { UNDER_WAY = 6 };
 typedef struct flight {
     dsi_request *r;

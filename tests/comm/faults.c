@@ -1,4 +1,5 @@
-/* tests/comm/faults.c: when ranks fail, leave early, disagree or are late, all end, and the cause is named.
+/* tests/comm/faults.c: when ranks fail, leave early, disagree or are late, all
+ * end, and the cause is named.
  * SPDX-License-Identifier: MIT */
 #include "comm/comm.h"
 #include "ranks.h"
@@ -151,7 +152,8 @@ static void worlds_in_worlds(void **state)
     CHECK_INT(ds_comm_size(ds_world()), 1);
 }
 
-/* Order matters to the last bit: every rank has the bits of rank 0's plain loop, each time. */
+/* Order matters to the last bit: every rank has the bits of rank 0's plain
+ * loop, each time. */
 static ds_status same_bits(void *arg)
 {
     (void)arg;

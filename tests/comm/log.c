@@ -1,4 +1,5 @@
-/* tests/comm/log.c: bytes sent by the formulas, and DeepSpeed's table of collectives.
+/* tests/comm/log.c: bytes sent by the formulas, and DeepSpeed's table of
+ * collectives.
  * SPDX-License-Identifier: MIT */
 #include "comm/comm.h"
 #include "ranks.h"

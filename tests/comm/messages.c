@@ -1,4 +1,5 @@
-/* tests/comm/messages.c: send and recv between two ranks; the same under mpirun.
+/* tests/comm/messages.c: send and recv between two ranks; the same under
+ * mpirun.
  * SPDX-License-Identifier: MIT */
 #include "caught.h"
 #include "comm/comm.h"
@@ -57,7 +58,8 @@ static void a_ring_of_messages(void **state)
     TEST_RANKS(rings, NULL);
 }
 
-/* Everybody to everybody without waiting, received in another order than sent, collectives in between. */
+/* Everybody to everybody without waiting, received in another order than sent,
+ * collectives in between. */
 static ds_status all_at_once(void *arg)
 {
     enum { MOST = 8, N = 30000 };
@@ -118,7 +120,8 @@ static void several_messages_of_one_rank(void **state)
     TEST_RANKS(several, NULL);
 }
 
-/* Messages keep their order; columns of a matrix go and come; a group has ranks of its own. */
+/* Messages keep their order; columns of a matrix go and come; a group has ranks
+ * of its own. */
 static ds_status ordered(void *arg)
 {
     (void)arg;

@@ -1,5 +1,6 @@
-/* tests/comm/mpi.c: ranks as processes. Runs tests/comm/collectives and others under each MPI that is here, and itself
- * with trouble of every kind: the job must end, not with status 0, and say why.
+/* tests/comm/mpi.c: ranks as processes. Runs tests/comm/collectives and others
+ * under each MPI that is here, and itself with trouble of every kind: the job
+ * must end, not with status 0, and say why.
  *
  *     test_comm_mpi             the tests
  *     test_comm_mpi TROUBLE     a rank of such a job
@@ -24,7 +25,8 @@ static ds_status gather(int64_t n)
                          ds_ones(DS_F32, ds_shape(n)));
 }
 
-/* The third collective of the last rank, where the others call all_reduce of 5000 float32, or barriers. */
+/* The third collective of the last rank, where the others call all_reduce of
+ * 5000 float32, or barriers. */
 static int make_trouble(const char *trouble, ds_tensor *x)
 {
     if (!strcmp(trouble, "killed")) raise(SIGKILL);
@@ -47,8 +49,8 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     return 1;
 }
 
-/* Of all ranks, and only when the trouble begins: before it a rank may wait longer than
- * a second on a busy machine. */
+/* Of all ranks, and only when the trouble begins: before it a rank may wait
+ * longer than a second on a busy machine. */
 static void limit_time(const char *trouble)
 {
     if (!strcmp(trouble, "late") || !strcmp(trouble, "no sender")) setenv("DS_TIMEOUT", "1", 1);
@@ -105,10 +107,10 @@ static bool have(const mpi *m)
     return system(text) == 0;
 }
 
-/* Each job has a temporary folder of its own, because Open MPI's jobs tidy a shared one
- * for each other. A job hangs if one collective takes a minute (DS_TIMEOUT): a busy
- * machine makes the whole job slow, and no collective that slow. `timeout` ends a job
- * that hangs outside of a collective. */
+/* Each job has a temporary folder of its own, because Open MPI's jobs tidy a
+ * shared one for each other. A job hangs if one collective takes a minute
+ * (DS_TIMEOUT): a busy machine makes the whole job slow, and no collective that
+ * slow. `timeout` ends a job that hangs outside of a collective. */
 static FILE *start_job(const mpi *m, int n, const char *env, const char *program)
 {
     char command[8192];

@@ -1,4 +1,5 @@
-/* tests/config/docs.c: docs/config.md has the keys of src/config/table.h, as they are.
+/* tests/config/docs.c: docs/config.md has the keys of src/config/table.h, as
+ * they are.
  *
  * The text between the two marks of the document is what this program makes of
  * the table. It fails if they differ; scripts/config_docs writes them anew.

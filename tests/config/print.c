@@ -1,4 +1,5 @@
-/* tests/config/print.c: DeepSpeed's lines about a configuration, and when they are printed.
+/* tests/config/print.c: DeepSpeed's lines about a configuration, and when they
+ * are printed.
  * SPDX-License-Identifier: MIT */
 #include "base/log.h"
 #include "caught.h"

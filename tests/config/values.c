@@ -1,5 +1,6 @@
-/* tests/config/values.c: values of ds_config.json: types, ranges, names, batch arithmetic, rules between
- * keys; every error has a case. What DeepSpeed makes of whole files is in tests/reference/config.c.
+/* tests/config/values.c: values of ds_config.json: types, ranges, names, batch
+ * arithmetic, rules between keys; every error has a case. What DeepSpeed makes
+ * of whole files is in tests/reference/config.c.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "check.h"

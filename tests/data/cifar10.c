@@ -1,4 +1,5 @@
-/* tests/data/cifar10.c: both layouts give the same samples; damage is named by file and record.
+/* tests/data/cifar10.c: both layouts give the same samples; damage is named by
+ * file and record.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "cifar10_files.h"
@@ -61,7 +62,8 @@ static void check_layout(void (*write)(const char *, int))
 static void the_binary_layout_is_read(void **state) { (void)state, check_layout(make_bin); }
 static void the_python_layout_is_read(void **state) { (void)state, check_layout(make_py); }
 
-/* 10,000 records a file without a file SAMPLE; the files have holes and take no room. */
+/* 10,000 records a file without a file SAMPLE; the files have holes and take no
+ * room. */
 static void make_full(const char *folder)
 {
     static const char *const names[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
@@ -206,8 +208,8 @@ static void a_pickle_may_end_nowhere_else(void **state)
     free(whole.p);
 }
 
-/* Every byte of the pickle but the pixels, changed in turn to some values: refused or read, and never
- * more than that. The sanitizers look on. */
+/* Every byte of the pickle but the pixels, changed in turn to some values:
+ * refused or read, and never more than that. The sanitizers look on. */
 static void a_damaged_pickle_does_no_harm(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/data/cifar10_obtain.c: an empty folder becomes one with CIFAR-10, or stays empty.
+/* tests/data/cifar10_obtain.c: an empty folder becomes one with CIFAR-10, or
+ * stays empty.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "cifar10_files.h"

@@ -1,4 +1,5 @@
-/* tests/data/dataset.c: data sets: own ones, parts, tensors; what is refused, and who frees.
+/* tests/data/dataset.c: data sets: own ones, parts, tensors; what is refused,
+ * and who frees.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

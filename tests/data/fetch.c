@@ -1,4 +1,5 @@
-/* tests/data/fetch.c: a download arrives whole or not at all, however the server behaves.
+/* tests/data/fetch.c: a download arrives whole or not at all, however the
+ * server behaves.
  * SPDX-License-Identifier: MIT */
 #include "data/fetch.h"
 #include "check.h"
@@ -147,7 +148,8 @@ static void a_part_of_another_file_is_not_used(void **state)
     http_stop(&s);
 }
 
-/* No ETag, wrong bytes in the part: only the md5 can tell, and it costs a fresh download. */
+/* No ETag, wrong bytes in the part: only the md5 can tell, and it costs a fresh
+ * download. */
 static void a_spoilt_part_is_found_by_its_md5(void **state)
 {
     (void)state;
@@ -271,7 +273,8 @@ static void nobody_there_is_the_network(void **state)
     CHECK_INT(entries(folder), 0);
 }
 
-/* A limit on the size of files stands for a full disk. What came is there when room is made. */
+/* A limit on the size of files stands for a full disk. What came is there when
+ * room is made. */
 static void a_full_disk_is_named_and_gone_on_with(void **state)
 {
     (void)state;

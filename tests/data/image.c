@@ -1,4 +1,5 @@
-/* tests/data/image.c: the grid has make_grid's layout, and is written whole or not at all.
+/* tests/data/image.c: the grid has make_grid's layout, and is written whole or
+ * not at all.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -33,7 +34,8 @@ static void check_pixel(picture p, int x, int y, int r, int g, int b)
     CHECK_INT(at[2], b);
 }
 
-/* Three images of 4 x 5 pixels, all black, grey and white but for one red pixel in the second. */
+/* Three images of 4 x 5 pixels, all black, grey and white but for one red pixel
+ * in the second. */
 static ds_tensor *three(void)
 {
     float x[3][3][4][5];

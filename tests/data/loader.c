@@ -1,5 +1,5 @@
-/* tests/data/loader.c: the loader: same batches with any number of workers, epochs, errors, kept
- * batches, early stops, resuming.
+/* tests/data/loader.c: the loader: same batches with any number of workers,
+ * epochs, errors, kept batches, early stops, resuming.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "device/device.h"
@@ -179,7 +179,8 @@ static void turns_are_scopes(void **state)
     ds_loader_free(l);
 }
 
-/* Scopes around, inside and across turns, closed before their loader closes them. */
+/* Scopes around, inside and across turns, closed before their loader closes
+ * them. */
 static void scopes_of_others_are_left_alone(void **state)
 {
     (void)state;
@@ -352,7 +353,8 @@ static void ranks_share_the_data_set(void **state)
     }
 }
 
-/* A global batch has the same samples on any ranks, in micro batches that are the same, too. */
+/* A global batch has the same samples on any ranks, in micro batches that are
+ * the same, too. */
 static void global_batches_are_those_of_one_rank(void **state)
 {
     (void)state;
@@ -440,7 +442,8 @@ static void prefetch_is_bounded(void **state)
     ds_loader_free(l);
 }
 
-/* Storage that cannot be had ends the loop; nothing is lost or leaked, and the loader goes on after it. */
+/* Storage that cannot be had ends the loop; nothing is lost or leaked, and the
+ * loader goes on after it. */
 static void failed_memory_is_an_ordinary_failure(void **state)
 {
     (void)state;

@@ -64,7 +64,8 @@ static void bytes_become_floats(void **state)
     CHECK_INT(alive, 0);
 }
 
-/* Over to_float it is part of the table, over other floats a pass of its own: the same values. */
+/* Over to_float it is part of the table, over other floats a pass of its own:
+ * the same values. */
 static void normalize_rounds_as_torchvision(void **state)
 {
     (void)state;

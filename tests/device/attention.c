@@ -1,5 +1,6 @@
-/* tests/device/attention.c: attention and its gradients, for every instruction set and dtype, beside the
- * softmax of all scores written down plainly in double precision.
+/* tests/device/attention.c: attention and its gradients, for every instruction
+ * set and dtype, beside the softmax of all scores written down plainly in
+ * double precision.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -61,7 +62,8 @@ static dsi_view make(ds_dtype dtype, int64_t batch, int64_t rows, int64_t cols, 
     return v;
 }
 
-/* One mask for all batches. The first row of a bool mask is empty where there are two rows or more. */
+/* One mask for all batches. The first row of a bool mask is empty where there
+ * are two rows or more. */
 static void make_mask(Problem *p, uint64_t *state)
 {
     int64_t rows = p->c.rows, keys = p->c.keys;

@@ -1,4 +1,5 @@
-/* tests/device/cache.c: the caching allocator, scratch, fault injection, device names.
+/* tests/device/cache.c: the caching allocator, scratch, fault injection, device
+ * names.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "check.h"

@@ -1,5 +1,6 @@
-/* tests/device/conv.c: convolution kernels against plain loops in double precision: every instruction
- * set, memory order and dtype; results equal bit for bit with one thread and with three.
+/* tests/device/conv.c: convolution kernels against plain loops in double
+ * precision: every instruction set, memory order and dtype; results equal bit
+ * for bit with one thread and with three.
  * SPDX-License-Identifier: MIT */
 #include "views.h"
 
@@ -38,7 +39,8 @@ static const Case cases[] = {
     {1, 3, 64, 64, 6, 5, 5, CONV(1, 1, 0, 0, 1, 1, 1)},
     {2, 3, 5, 10, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)}, /* rows of half a vector */
     {2, 3, 7, 6, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)},
-    /* by Winograd's way: padding of each kind, odd sizes, more tiles than a block */
+    /* by Winograd's way: padding of each kind, odd sizes, more tiles than a
+     * block */
     {1, 32, 8, 8, 32, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
     {3, 48, 6, 5, 16, 3, 3, CONV(1, 1, 0, 2, 1, 1, 1)},
     {1, 16, 35, 34, 16, 3, 3, CONV(1, 1, 1, 0, 1, 1, 1)},
@@ -59,7 +61,8 @@ static int64_t outputs(const Case *o, int axis)
            1;
 }
 
-/* x, w, y (or their gradients) as row-major doubles; every product of the convolution is visited */
+/* x, w, y (or their gradients) as row-major doubles; every product of the
+ * convolution is visited */
 typedef struct {
     const Case *o;
     int64_t P, Q;
@@ -151,7 +154,8 @@ static bool same_bits(const Tensor *a, const Tensor *b)
     return !memcmp(a->memory, b->memory, (size_t)a->room * ds_dtype_size(a->v.dtype));
 }
 
-/* Runs `call` with result `y` (made by `make`) on one thread and on three; compares and frees. */
+/* Runs `call` with result `y` (made by `make`) on one thread and on three;
+ * compares and frees. */
 #define CHECK_KERNEL(shape, order, want, what, call) \
     do { \
         Tensor y = tensor(dtype, shape, order), again = tensor(dtype, shape, order), *out = &y; \
@@ -207,7 +211,8 @@ static void dense(void **state)
     }
 }
 
-/* A gradient that only the maxima of 2x2 windows have, some of them 0: value and index [N,K,P/2,Q/2]. */
+/* A gradient that only the maxima of 2x2 windows have, some of them 0: value
+ * and index [N,K,P/2,Q/2]. */
 static _Thread_local double *pooled_value, *pooled_index;
 
 static double *make_pooled(const Case *o)

@@ -1,5 +1,7 @@
-/* tests/device/conv_amx.c: convolutions of bfloat16 by the matrix unit, and their gradients, beside float64's plain loops on the
- * same values: borders, strides, dilations, orders of memory, blocks of pixels. Skipped without the unit.
+/* tests/device/conv_amx.c: convolutions of bfloat16 by the matrix unit, and
+ * their gradients, beside float64's plain loops on the same values: borders,
+ * strides, dilations, orders of memory, blocks of pixels. Skipped without the
+ * unit.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 

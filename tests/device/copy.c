@@ -1,4 +1,5 @@
-/* tests/device/copy.c: copies between all dtypes and strides, and fill, against plain loops.
+/* tests/device/copy.c: copies between all dtypes and strides, and fill, against
+ * plain loops.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -51,7 +52,8 @@ static double stored_as(ds_dtype dtype, double v)
 /* 0, 0.75, 1.5, ... 94.5, 0, ...: fits in all dtypes */
 static double sample(int64_t i) { return (double)(i % 127) * 0.75; }
 
-/* Every pair of dtypes, for a shape whose dimensions lie in `order` in x and row-major in y. */
+/* Every pair of dtypes, for a shape whose dimensions lie in `order` in x and
+ * row-major in y. */
 static void check_pairs(const dsi_kernels *k, int n, const int64_t *d, const int *order)
 {
     for (ds_dtype from = 0; from < DS_DTYPES; from++)
@@ -153,7 +155,8 @@ static void floats_become_integers_as_on_x86(void **state)
     }
 }
 
-/* every float16 and every bfloat16 pattern goes to float and back unchanged, and halves round to even */
+/* every float16 and every bfloat16 pattern goes to float and back unchanged,
+ * and halves round to even */
 static void sixteen_bit_floats_round_to_nearest_even(void **state)
 {
     (void)state;
@@ -170,7 +173,8 @@ static void sixteen_bit_floats_round_to_nearest_even(void **state)
             CHECK_INT(k->copy(NULL, vf, vb), DS_OK);
             for (int i = 0; i < N; i++)
                 if (!isnan(f[i])) CHECK_INT(back[i], h[i]);
-            /* floats of every exponent, with fractions at, below and above the half */
+            /* floats of every exponent, with fractions at, below and above the
+             * half */
             for (uint32_t i = 0; i < N; i++) {
                 uint32_t bits = i << 16 |
                                 ((const uint32_t[]){0x8000, 0x7fff, 0x8001, 0x1000})[i % 4];

@@ -1,5 +1,6 @@
-/* tests/device/cuda.c: the CUDA device over a driver that pretends to have GPUs (fake/libcuda.c): all of it runs on
- * machines without one, and what goes wrong with drivers and GPUs can be had at will.
+/* tests/device/cuda.c: the CUDA device over a driver that pretends to have GPUs
+ * (fake/libcuda.c): all of it runs on machines without one, and what goes wrong
+ * with drivers and GPUs can be had at will.
  * SPDX-License-Identifier: MIT */
 #ifdef FAKE_LIBCUDA
 
@@ -22,7 +23,8 @@ static void set(const char *setting)
     setenv(name, strchr(setting, '=') + 1, 1);
 }
 
-/* body in a process of its own, where nobody has asked for a GPU yet, with settings as NAME=value. */
+/* body in a process of its own, where nobody has asked for a GPU yet, with
+ * settings as NAME=value. */
 static void apart(CMUnitTestFunction body, const char *a, const char *b)
 {
     int status;
@@ -204,7 +206,8 @@ static void a_failing_copy(void **state)
     ds_scope_close(scope);
 }
 
-/* After a fault of a kernel every call of the driver fails; it is not taken for a lack of memory. */
+/* After a fault of a kernel every call of the driver fails; it is not taken for
+ * a lack of memory. */
 static void a_broken_gpu(void **state)
 {
     (void)state;
@@ -234,7 +237,8 @@ static void *one_thread(void *arg)
     return NULL;
 }
 
-/* Threads have handles of their own, which go with them, and all that they held of the driver. */
+/* Threads have handles of their own, which go with them, and all that they held
+ * of the driver. */
 static void threads_leave_nothing(void **state)
 {
     (void)state;

@@ -1,11 +1,13 @@
-/* tests/device/gemm.c: matmul of every instruction set, at odd sizes and strides, beside a plain sum.
+/* tests/device/gemm.c: matmul of every instruction set, at odd sizes and
+ * strides, beside a plain sum.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "kernels.h"
 
 #include "device/device.h"
 
-/* How a matrix lies: row-major, column-major, or every third element of rows that are too long. */
+/* How a matrix lies: row-major, column-major, or every third element of rows
+ * that are too long. */
 enum { ROWS, COLS, SPARSE, LAYOUTS };
 
 typedef struct Case {
@@ -168,7 +170,8 @@ static void nothing_to_sum(void **state)
              6);
 }
 
-/* 0 times infinity or NaN is NaN: no zero is skipped, and no lane beyond the edge comes in. */
+/* 0 times infinity or NaN is NaN: no zero is skipped, and no lane beyond the
+ * edge comes in. */
 static void not_finite(void **state)
 {
     (void)state;

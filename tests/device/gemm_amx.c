@@ -1,12 +1,15 @@
-/* tests/device/gemm_amx.c: products of bfloat16 by the matrix unit, beside plain sums of the same values in float64: edges of
- * tiles and of blocks, strides, batches, what is not finite. Skipped where the unit is not, or DS_CPU forbids it.
+/* tests/device/gemm_amx.c: products of bfloat16 by the matrix unit, beside
+ * plain sums of the same values in float64: edges of tiles and of blocks,
+ * strides, batches, what is not finite. Skipped where the unit is not, or
+ * DS_CPU forbids it.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
 #include "base/half.h"
 #include "device/device.h"
 
-/* How a matrix lies: row-major, column-major, or every third element of rows that are too long. */
+/* How a matrix lies: row-major, column-major, or every third element of rows
+ * that are too long. */
 enum { ROWS, COLS, SPARSE, LAYOUTS };
 
 typedef struct Case {
@@ -161,8 +164,8 @@ static void rows_alone(void **state)
     free(a.p), free(b.p), free(y.p), free(part.p);
 }
 
-/* Zeros of the packing meet no element that counts; infinities and NaNs come out where they belong. Subnormal
- * numbers count as 0. */
+/* Zeros of the packing meet no element that counts; infinities and NaNs come
+ * out where they belong. Subnormal numbers count as 0. */
 static void special_values(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/device/gpu.c: the GPU of this machine, if it has one and the build is with CUDA.
+/* tests/device/gpu.c: the GPU of this machine, if it has one and the build is
+ * with CUDA.
  * SPDX-License-Identifier: MIT */
 #include "device/gpu.h"
 

@@ -1,5 +1,5 @@
-/* tests/device/gpu.h: what memory, copies, streams and events of a GPU must do: with the driver that is here (gpu.c),
- * and with one that pretends (cuda.c).
+/* tests/device/gpu.h: what memory, copies, streams and events of a GPU must do:
+ * with the driver that is here (gpu.c), and with one that pretends (cuda.c).
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_DEVICE_GPU_H
 #define TESTS_DEVICE_GPU_H
@@ -57,7 +57,8 @@ static void tensors_go_everywhere(void **state)
     CHECK_INT(ds_memory_allocated(first), before);
 }
 
-/* A block that was freed is taken again, and what is not used can be given back. */
+/* A block that was freed is taken again, and what is not used can be given
+ * back. */
 static void blocks_are_kept(void **state)
 {
     (void)state;

@@ -1,9 +1,11 @@
-/* tests/device/half.c: kernels on 16-bit tensors: what float32 gives for the same elements, rounded once; for
- * ordinary and special values, in several orders of memory, of no elements, and where a copy to float32
- * finds no memory.
+/* tests/device/half.c: kernels on 16-bit tensors: what float32 gives for the
+ * same elements, rounded once; for ordinary and special values, in several
+ * orders of memory, of no elements, and where a copy to float32 finds no
+ * memory.
  *
- * A row is a call on views x[0..], y[0..]; the same call runs on float32 and on 16-bit views. Values of whole
- * networks of ops are the business of tests/ops/values.c.
+ * A row is a call on views x[0..], y[0..]; the same call runs on float32 and on
+ * 16-bit views. Values of whole networks of ops are the business of
+ * tests/ops/values.c.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -130,7 +132,8 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 typedef enum { ROW_MAJOR, CHANNELS_LAST, GAPS, ORDERS } Order;
 
-/* A view in `order`: rows of three dimensions and less stay as they are but for gaps; *block is to be freed. */
+/* A view in `order`: rows of three dimensions and less stay as they are but for
+ * gaps; *block is to be freed. */
 static dsi_view laid_out(ds_dtype dtype, ds_dims d, Order order, void **block)
 {
     static const int last[] = {0, 2, 3, 1};
@@ -164,7 +167,8 @@ static void free_side(Side *side)
     for (int i = 0; i < 2 * MAX_VIEWS; i++) free(side->block[i / MAX_VIEWS][i % MAX_VIEWS]);
 }
 
-/* Values around 1, some of them large, tiny, denormal in 16 bits; without `tame` infinities and NaNs too. */
+/* Values around 1, some of them large, tiny, denormal in 16 bits; without
+ * `tame` infinities and NaNs too. */
 static void fill_with(const dsi_view *v, uint64_t seed, bool tame)
 {
     static const double special[] = {0.0, -0.0, 3e-6,     -7e-8,     1e-30,

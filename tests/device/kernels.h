@@ -1,4 +1,5 @@
-/* tests/device/kernels.h: what the tests of CPU kernels share: every kernel table, views of any layout.
+/* tests/device/kernels.h: what the tests of CPU kernels share: every kernel
+ * table, views of any layout.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_DEVICE_KERNELS_H
 #define TESTS_DEVICE_KERNELS_H
@@ -29,8 +30,8 @@ static inline const dsi_cpu_table *table_with(const dsi_kernels *k)
         CHECK_INT(dsi_device_check(dsi_device_current()), DS_OK); \
     } while (0)
 
-/* Where FOR_EACH_ISA begins: threads share the same work whatever its instructions, so that their sanitizer sees the
- * widest alone. */
+/* Where FOR_EACH_ISA begins: threads share the same work whatever its
+ * instructions, so that their sanitizer sees the widest alone. */
 static inline int first_isa(void)
 {
     int isa = 0;
@@ -41,7 +42,8 @@ static inline int first_isa(void)
     return isa;
 }
 
-/* Runs the block after it with k = the table of each instruction set that this processor has. */
+/* Runs the block after it with k = the table of each instruction set that this
+ * processor has. */
 #define FOR_EACH_ISA(k) \
     for (int isa_ = first_isa(); isa_ < 3; isa_++) \
         for (const dsi_kernels *k = kernels_of(isa_); k; k = NULL)
@@ -53,8 +55,8 @@ static inline int64_t view_count(const dsi_view *v)
     return n;
 }
 
-/* Fresh zeroed memory seen as d[0] x ... x d[n-1], whose dimensions lie in `order` (outermost first;
- * NULL: row-major). view_free gives it back. */
+/* Fresh zeroed memory seen as d[0] x ... x d[n-1], whose dimensions lie in
+ * `order` (outermost first; NULL: row-major). view_free gives it back. */
 static inline dsi_view view_new(ds_dtype dtype, int n, const int64_t *d, const int *order)
 {
     dsi_view v = {.dtype = dtype, .n = n};
@@ -98,7 +100,8 @@ static inline void view_set(const dsi_view *v, int64_t i, double x)
         *(double *)p = x;
 }
 
-/* The same pseudo-random numbers in [-1, 1) at each run (a linear congruence; Knuth, TAOCP 2, 3.3.4). */
+/* The same pseudo-random numbers in [-1, 1) at each run (a linear congruence;
+ * Knuth, TAOCP 2, 3.3.4). */
 static inline double next_random(uint64_t *seed)
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;

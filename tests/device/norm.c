@@ -1,4 +1,5 @@
-/* tests/device/norm.c: batch and layer norm, forward and back, against plain loops in double.
+/* tests/device/norm.c: batch and layer norm, forward and back, against plain
+ * loops in double.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -21,7 +22,8 @@ static double at(const dsi_view *v, int64_t n, int64_t c, int64_t i)
     return view_get(v, (n * v->d[1] + c) * v->d[2] + i);
 }
 
-/* mean and biased variance of channel c; long double, as means of 10000 cost 4 digits */
+/* mean and biased variance of channel c; long double, as means of 10000 cost 4
+ * digits */
 static void plain_stats(const dsi_view *x, int64_t c, double *mean, double *var)
 {
     long double count = (long double)(x->d[0] * x->d[2]), m = 0, v = 0;

@@ -1,5 +1,6 @@
-/* tests/device/optim.c: each optimizer's kernel, for every instruction set and dtype, over five steps,
- * beside the rule written down plainly in double precision.
+/* tests/device/optim.c: each optimizer's kernel, for every instruction set and
+ * dtype, over five steps, beside the rule written down plainly in double
+ * precision.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "kernels.h"
@@ -266,7 +267,8 @@ static void free_spans(dsi_span *x)
 
 /* ---- tests -------------------------------------------------------------------------------------------- */
 
-/* 16-bit parameters are compared after one step from the same bits: later steps add their roundings. */
+/* 16-bit parameters are compared after one step from the same bits: later steps
+ * add their roundings. */
 static void check_case(const Case *c, const dsi_kernels *k, ds_dtype dtype, double tol)
 {
     dsi_span x[SPANS], y[SPANS];
@@ -311,7 +313,8 @@ static void float64(void **state) { (void)state, check_dtype(DS_F64, 1e-13); }
 static void bfloat16(void **state) { (void)state, check_dtype(DS_BF16, 1.0 / 128); }
 static void float16(void **state) { (void)state, check_dtype(DS_F16, 1.0 / 1024); }
 
-/* A master with 16-bit gradients 8 times too large, and with a 16-bit copy, beside float32 gradients. */
+/* A master with 16-bit gradients 8 times too large, and with a 16-bit copy,
+ * beside float32 gradients. */
 static void check_master(const Case *c, const dsi_kernels *k, ds_dtype half)
 {
     dsi_span x[SPANS], y[SPANS];
@@ -360,7 +363,8 @@ static void masters(void **state)
     }
 }
 
-/* What a rank of several updates: the same bits, wherever a parameter was cut. LAMB cannot be cut. */
+/* What a rank of several updates: the same bits, wherever a parameter was cut.
+ * LAMB cannot be cut. */
 static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
 {
     static const int64_t cuts[SPANS + 1] = {0, 3, 1030, 9001, 20000};

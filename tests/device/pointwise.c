@@ -14,8 +14,9 @@ static double gelu_tanh(double x)
     return 0.5 * x * (1 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)));
 }
 
-/* One operand: the kernel, what it should be, and by how much it may be off: units in the last place of
- * the result, and in all (gelu loses digits by 1 + erf, as in PyTorch). */
+/* One operand: the kernel, what it should be, and by how much it may be off:
+ * units in the last place of the result, and in all (gelu loses digits by 1 +
+ * erf, as in PyTorch). */
 static const struct {
     const char *name;
     dsi_unary_op op;
@@ -153,7 +154,8 @@ static void two_operands_match_plain_formulas(void **state)
         }
 }
 
-/* add over every kind of layout: same order, orders that differ, repeated rows, columns and scalars */
+/* add over every kind of layout: same order, orders that differ, repeated rows,
+ * columns and scalars */
 static void any_layout_gives_the_same(void **state)
 {
     (void)state;
@@ -269,7 +271,8 @@ static void integers_do_not_compute(void **state)
     }
 }
 
-/* large enough to be shared out: one line, and many lines with a repeated operand */
+/* large enough to be shared out: one line, and many lines with a repeated
+ * operand */
 static void results_do_not_depend_on_threads(void **state)
 {
     (void)state;

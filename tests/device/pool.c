@@ -1,5 +1,6 @@
-/* tests/device/pool.c: pooling kernels against plain loops in double precision: every instruction set,
- * memory order and dtype; results equal bit for bit with one thread and with three.
+/* tests/device/pool.c: pooling kernels against plain loops in double precision:
+ * every instruction set, memory order and dtype; results equal bit for bit with
+ * one thread and with three.
  * SPDX-License-Identifier: MIT */
 #include "views.h"
 
@@ -131,7 +132,8 @@ static void max_pooling(void **state)
                 }
 }
 
-/* One output of a mean: the window's elements and what they are divided by; dx = dy spread back. */
+/* One output of a mean: the window's elements and what they are divided by; dx
+ * = dy spread back. */
 typedef struct {
     int64_t h0, h1, w0, w1;
     double divisor;

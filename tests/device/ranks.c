@@ -1,4 +1,5 @@
-/* tests/device/ranks.c: sums over ranks against plain loops: in place, means, squares, tails.
+/* tests/device/ranks.c: sums over ranks against plain loops: in place, means,
+ * squares, tails.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 

@@ -1,4 +1,5 @@
-/* tests/device/reduce.c: sums over any dimensions, maxima and norms against plain loops in double.
+/* tests/device/reduce.c: sums over any dimensions, maxima and norms against
+ * plain loops in double.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -134,7 +135,8 @@ static void maxima_are_the_first_and_nan_wins(void **state)
     }
 }
 
-/* Of rows of 1 to 130 elements with many ties, and a NaN or two in some: along memory, and across it. */
+/* Of rows of 1 to 130 elements with many ties, and a NaN or two in some: along
+ * memory, and across it. */
 static void maxima_of_long_rows(void **state)
 {
     (void)state;

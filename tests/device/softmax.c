@@ -1,8 +1,10 @@
-/* tests/device/softmax.c: softmax, log-softmax and cross entropy against plain loops in double.
+/* tests/device/softmax.c: softmax, log-softmax and cross entropy against plain
+ * loops in double.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
-/* Shapes [outer, C, inner]: the network's, long rows (pieces of the buffer), one class, many inner. */
+/* Shapes [outer, C, inner]: the network's, long rows (pieces of the buffer),
+ * one class, many inner. */
 static const int64_t shapes[][3] = {{4, 10, 1},   {513, 10, 1}, {3, 1, 5},    {2, 7, 33},
                                     {1, 1024, 1}, {2, 1025, 2}, {3, 3000, 1}, {0, 5, 1}};
 #define N_SHAPES (sizeof shapes / sizeof *shapes)

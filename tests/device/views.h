@@ -1,5 +1,6 @@
-/* tests/device/views.h: tensors without the tensor floor, for tests of kernels: a view on guarded
- * memory in some memory order, its values beside it as doubles in row-major order.
+/* tests/device/views.h: tensors without the tensor floor, for tests of kernels:
+ * a view on guarded memory in some memory order, its values beside it as
+ * doubles in row-major order.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_DEVICE_VIEWS_H
 #define TESTS_DEVICE_VIEWS_H

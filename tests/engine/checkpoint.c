@@ -1,5 +1,5 @@
-/* tests/engine/checkpoint.c: what a folder of checkpoints holds and keeps; damaged ones; what is refused,
- * by file and tensor; on which ranks.
+/* tests/engine/checkpoint.c: what a folder of checkpoints holds and keeps;
+ * damaged ones; what is refused, by file and tensor; on which ranks.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
@@ -112,7 +112,8 @@ static void keep_last(void **state)
     folder_remove();
 }
 
-/* What a killed save left goes with the next one; the checkpoint that it was to replace comes back. */
+/* What a killed save left goes with the next one; the checkpoint that it was to
+ * replace comes back. */
 static void leftovers(void **state)
 {
     (void)state;
@@ -199,7 +200,8 @@ static void flip(const char *name, long at)
     CHECK(c != EOF && fseek(f, at, SEEK_SET) == 0 && fputc(c ^ 1, f) != EOF && fclose(f) == 0);
 }
 
-/* Loads the newest whole one, which is of step 1; the one of step 2 is refused by name. */
+/* Loads the newest whole one, which is of step 1; the one of step 2 is refused
+ * by name. */
 static void only_the_first_loads(const char *why)
 {
     ds_engine *e = engine_of(plan());
@@ -388,7 +390,8 @@ static void tags_of_ranks(void **state)
     }
 }
 
-/* One rank cannot make its values: all know, nothing is left. Stage 3: each rank has a client state. */
+/* One rank cannot make its values: all know, nothing is left. Stage 3: each
+ * rank has a client state. */
 static ds_status one_fails(void *arg)
 {
     RunPlan p = plan();

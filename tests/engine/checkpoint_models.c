@@ -1,5 +1,5 @@
-/* tests/engine/checkpoint_models.c: a checkpoint that another model or another optimizer loads, and parameters that
- * are not trained.
+/* tests/engine/checkpoint_models.c: a checkpoint that another model or another
+ * optimizer loads, and parameters that are not trained.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"

@@ -29,7 +29,8 @@ static void check_without_an_engine(void **state)
     ds_error_clear();
 }
 
-/* A program that checks its configuration first has to train as one that does not. */
+/* A program that checks its configuration first has to train as one that does
+ * not. */
 static void leaves_the_generator(void **state)
 {
     (void)state;

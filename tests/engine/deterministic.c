@@ -1,5 +1,6 @@
-/* tests/engine/deterministic.c: with zero_optimization.deterministic a run has the same bits on 1, 2, 4 and 8 ranks: its
- * batches, gradients, norm and parameters, whatever the stage and dtype.
+/* tests/engine/deterministic.c: with zero_optimization.deterministic a run has
+ * the same bits on 1, 2, 4 and 8 ranks: its batches, gradients, norm and
+ * parameters, whatever the stage and dtype.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ranks.h"

@@ -1,5 +1,6 @@
-/* tests/engine/elastic.c: what 1 to 4 ranks saved in one stage and dtype, 1 to 4 ranks load in another:
- * equal weights and moments to the bit, the same place in the data, the same next loss.
+/* tests/engine/elastic.c: what 1 to 4 ranks saved in one stage and dtype, 1 to
+ * 4 ranks load in another: equal weights and moments to the bit, the same place
+ * in the data, the same next loss.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
@@ -12,7 +13,8 @@
 
 #define RANKS 4
 
-/* The float32 weights, and moments, of all elements, put together by the ranks that have them. */
+/* The float32 weights, and moments, of all elements, put together by the ranks
+ * that have them. */
 typedef struct State {
     float weights[RUN_ROOM], moment[2][RUN_ROOM];
     int64_t step[16], sample; /* of each parameter; of the first sample of the next batch */
@@ -159,7 +161,8 @@ static void share(int ranks, Shared *s)
                  ranks, ds_error());
 }
 
-/* Saved by 2 ranks that share experts, or 4 of which each two do; loaded by others. */
+/* Saved by 2 ranks that share experts, or 4 of which each two do; loaded by
+ * others. */
 static void experts(void **state)
 {
     (void)state;

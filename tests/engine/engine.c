@@ -1,5 +1,6 @@
-/* tests/engine/engine.c: the four calls: the order of a step, accumulation, overflow, what is refused, who
- * frees what. The model is y = x w + b of one weight and bias, so that updates can be told by hand.
+/* tests/engine/engine.c: the four calls: the order of a step, accumulation,
+ * overflow, what is refused, who frees what. The model is y = x w + b of one
+ * weight and bias, so that updates can be told by hand.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -126,7 +127,8 @@ static void warm_up_uses_the_minimum_twice(void **state)
     ds_engine_free(e);
 }
 
-/* A program that does not call ds_init_distributed must not train alone on each rank. */
+/* A program that does not call ds_init_distributed must not train alone on each
+ * rank. */
 static void the_world_is_the_launchers(void **state)
 {
     (void)state;
@@ -167,7 +169,8 @@ static void the_log_of_collectives(void **state)
     "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 4, \"loss_scale_window\": 2, " \
     "\"hysteresis\": 1}"
 
-/* The gradient of x = 60000 under a scale of 16 is no float16: the step is skipped, the scale halved. */
+/* The gradient of x = 60000 under a scale of 16 is no float16: the step is
+ * skipped, the scale halved. */
 static void overflow_skips_the_step(void **state)
 {
     (void)state;
@@ -187,7 +190,8 @@ static void overflow_skips_the_step(void **state)
     ds_engine_free(e);
 }
 
-/* A step at which the scale grows is the update of float32 (DeepSpeed halves it). */
+/* A step at which the scale grows is the update of float32 (DeepSpeed halves
+ * it). */
 static void growth_changes_no_update(void **state)
 {
     (void)state;
@@ -287,7 +291,8 @@ static ds_dataset *ones_new(void)
     return d;
 }
 
-/* What was handed in is freed (ASan looks), nothing is half made, and all calls pass. */
+/* What was handed in is freed (ASan looks), nothing is half made, and all calls
+ * pass. */
 static ds_optim *no_optimizer(ds_module *model, void *arg)
 {
     (void)model;
@@ -392,7 +397,8 @@ static void optimizer_and_schedule_of_ones_own(void **state)
     ds_engine_free(e);
 }
 
-/* Batches have the engine's dtype and its micro batch size; each epoch holds every sample once. */
+/* Batches have the engine's dtype and its micro batch size; each epoch holds
+ * every sample once. */
 static void the_loader(void **state)
 {
     (void)state;
@@ -439,7 +445,8 @@ static void averages(void **state)
     ds_engine_free(e);
 }
 
-/* A sink on one rank only: the message says what is wrong, not only which collectives met. */
+/* A sink on one rank only: the message says what is wrong, not only which
+ * collectives met. */
 static ds_status swallow(void *self, const char *tag, double value, int64_t step)
 {
     (void)self, (void)tag, (void)value, (void)step;
@@ -468,7 +475,8 @@ static void sinks_are_added_on_all_ranks(void **state)
     CHECK_ERROR("(the loss for the monitor: add sinks on all ranks alike)");
 }
 
-/* Freed by who thinks that they are still his, before the engine and while it trains on. */
+/* Freed by who thinks that they are still his, before the engine and while it
+ * trains on. */
 static void parts_stay_the_engines(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/engine/estimate.c: what ds_estimate_memory says beside what an engine then takes.
+/* tests/engine/estimate.c: what ds_estimate_memory says beside what an engine
+ * then takes.
  * SPDX-License-Identifier: MIT */
 #include "mlp.h"
 #include "ranks.h"
@@ -175,7 +176,8 @@ static void leaves_the_model_as_it_was(void **state)
     ds_scope_close(scope);
 }
 
-/* The thread's generator and peak of memory, and the model's gradients, are what they were. */
+/* The thread's generator and peak of memory, and the model's gradients, are
+ * what they were. */
 static void leaves_the_thread_as_it_was(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* tests/engine/gradient_accumulation.c: updates that the program ends, and batch sizes that change, in each stage. The
- * model is y = sum(w x) of four weights with SGD of rate 1, so that an update is minus the mean gradient.
+/* tests/engine/gradient_accumulation.c: updates that the program ends, and
+ * batch sizes that change, in each stage. The model is y = sum(w x) of four
+ * weights with SGD of rate 1, so that an update is minus the mean gradient.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
@@ -55,7 +56,8 @@ static double weight(ds_engine *e)
 
 /* ---- updates that the program ends ---------------------------------------------------------------------- */
 
-/* Seven micro batches in groups of three: the rest of one becomes an update, of its sum by three. */
+/* Seven micro batches in groups of three: the rest of one becomes an update, of
+ * its sum by three. */
 static ds_status a_short_last_group(void *arg)
 {
     int stage = *(int *)arg;

@@ -1,5 +1,6 @@
-/* tests/engine/load_bytes.c: how many bytes each rank reads of a checkpoint: a share of the files once, for their check
- * sums, and of the tensors its own part alone, whatever ranks and stages there were.
+/* tests/engine/load_bytes.c: how many bytes each rank reads of a checkpoint: a
+ * share of the files once, for their check sums, and of the tensors its own
+ * part alone, whatever ranks and stages there were.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "ranks.h"
@@ -116,8 +117,9 @@ static void count(int from, int stage)
                     "%d ranks, stage %d, to %d, %d: %lld bytes are read: of %lld in the files, "
                     "%lld are state that is wanted",
                     from, stage, ranks, to, (long long)sum, (long long)all, (long long)wanted);
-            /* beside the model's and its own states, the shards in which its part lies: parts are rounded up, so that
-             * a few elements may lie in one more; stage 3 cuts each unit, other stages all at once */
+            /* beside the model's and its own states, the shards in which its
+             * part lies: parts are rounded up, so that a few elements may lie
+             * in one more; stage 3 cuts each unit, other stages all at once */
             bool same = ranks == from, likewise = (to == 3) == (stage == 3);
             int64_t most = !shards            ? 0
                            : !to || !likewise ? shards

@@ -1,10 +1,13 @@
-/* tests/engine/load_deepspeed.c: folders that DeepSpeed 0.19.8 saved on two ranks of the CPU, loaded on 1 to 3 in
- * every stage: weights and moments are its own, to the bit.
+/* tests/engine/load_deepspeed.c: folders that DeepSpeed 0.19.8 saved on two
+ * ranks of the CPU, loaded on 1 to 3 in every stage: weights and moments are
+ * its own, to the bit.
  *
- * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3) after three steps of Adam with
- * WarmupLR; sSTAGE_wRANKS_moe: Linear(5, 4), a layer of two experts, which two ranks share, Linear(4, 3);
- * expected.pth has what safe_get_full_fp32_param and safe_get_full_optimizer_state said. Those of fp16 were made with
- * is_fp16_supported saying yes, loss_scale_window 2 and, in stages 2 and 3, two steps that overflowed at first.
+ * tests/golden/deepspeed/sSTAGE_w2_DTYPE: Linear(5, 7), ReLU, Linear(7, 3)
+ * after three steps of Adam with WarmupLR; sSTAGE_wRANKS_moe: Linear(5, 4), a
+ * layer of two experts, which two ranks share, Linear(4, 3); expected.pth has
+ * what safe_get_full_fp32_param and safe_get_full_optimizer_state said. Those
+ * of fp16 were made with is_fp16_supported saying yes, loss_scale_window 2 and,
+ * in stages 2 and 3, two steps that overflowed at first.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
@@ -82,7 +85,8 @@ static ds_status check_param(const ds_engine *e, const ds_state *want, int k)
     return DS_OK;
 }
 
-/* The loss scale of DeepSpeed's object, or of its stage 0, goes on where it was. */
+/* The loss scale of DeepSpeed's object, or of its stage 0, goes on where it
+ * was. */
 static ds_status check_scaler(const ds_engine *e, bool skipped)
 {
     const dsi_scaler *s = &e->scaler;

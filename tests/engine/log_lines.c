@@ -87,7 +87,8 @@ static void machine_memory_is_psutils(void **state)
                                    &m));
     CHECK_CLOSE(m.used_bytes, 750 * 1024.0, 0);
     CHECK_CLOSE(m.percent, 75, 1e-12);
-    /* old kernels say nothing of what is available; some containers more than there is */
+    /* old kernels say nothing of what is available; some containers more than
+     * there is */
     CHECK(dsi_machine_memory_parse("MemTotal: 1000 kB\nMemFree: 100 kB\n", &m));
     CHECK_CLOSE(m.percent, 90, 1e-12);
     CHECK(

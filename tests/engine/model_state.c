@@ -1,6 +1,7 @@
-/* tests/engine/model_state.c: a state dict into an engine goes to where parameters are trained: what it computes, its masters,
- * and what the next step makes of them are those of an engine that began with these weights; in each stage,
- * dtype, with offload, on several ranks.
+/* tests/engine/model_state.c: a state dict into an engine goes to where
+ * parameters are trained: what it computes, its masters, and what the next step
+ * makes of them are those of an engine that began with these weights; in each
+ * stage, dtype, with offload, on several ranks.
  * SPDX-License-Identifier: MIT */
 #include "run.h"
 
@@ -80,7 +81,8 @@ static void experts(void **state)
     if (ds_run_ranks(4, as_if_begun_with, &plan) != DS_OK) fail_msg("%s", ds_error());
 }
 
-/* A state dict of one rank that does not fit is one of all, and changes nothing. */
+/* A state dict of one rank that does not fit is one of all, and changes
+ * nothing. */
 static ds_status one_misfits(void *arg)
 {
     RunPlan plan = {.stage = 2, .accumulate = 1, .dtype = "bf16", .plain = true, .seed = 1};

@@ -1,6 +1,7 @@
-/* tests/engine/moe.c: training with experts that ranks share: the parameters of a single process, whatever the stage,
- * ep_size, k; their norm, clipping, groups; what is refused. Under mpirun the ranks are its processes, and only the
- * first plan runs.
+/* tests/engine/moe.c: training with experts that ranks share: the parameters of
+ * a single process, whatever the stage, ep_size, k; their norm, clipping,
+ * groups; what is refused. Under mpirun the ranks are its processes, and only
+ * the first plan runs.
  * SPDX-License-Identifier: MIT */
 #include "nn/moe.h"
 #include "folder.h"
@@ -51,7 +52,8 @@ static ds_module *expert(ds_module *parent, const char *name, void *arg)
     return m;
 }
 
-/* Experts begin with values of their own: by their number, so that it is the same on any ranks. */
+/* Experts begin with values of their own: by their number, so that it is the
+ * same on any ranks. */
 static void set_experts_apart(ds_module *net)
 {
     for (int i = 0; i < ds_module_params(net); i++) {
@@ -180,7 +182,8 @@ static ds_status train(void *arg)
     return status;
 }
 
-/* As threads; under mpirun all processes run it, and this one looks at what it has itself. */
+/* As threads; under mpirun all processes run it, and this one looks at what it
+ * has itself. */
 static void run_on(int ranks, Run *run)
 {
     ds_status status = ranks > 1 && under_mpirun() ? train(run) : ds_run_ranks(ranks, train, run);
@@ -209,7 +212,8 @@ static void compare(const Run *want, const Run *got, int ranks, double tolerance
 
 static bool runs_on(int ranks) { return !under_mpirun() || ds_comm_size(ds_world()) == ranks; }
 
-/* Ways to share the experts, at every stage, beside one process that adds up the same micro batches. */
+/* Ways to share the experts, at every stage, beside one process that adds up
+ * the same micro batches. */
 static void check_plan(Plan plan, double tolerance)
 {
     static const int ranks[] = {2, 2, 4, 4, 4}, ep_size[] = {1, 2, 1, 2, 4};
@@ -253,7 +257,8 @@ static void clipped(void **state)
     check_plan(p, 2e-5);
 }
 
-/* Each rounding of a parameter to 16 bits may fall the other way; masters are compared. */
+/* Each rounding of a parameter to 16 bits may fall the other way; masters are
+ * compared. */
 static void in_16_bits(void **state)
 {
     (void)state;
@@ -272,7 +277,8 @@ static ds_tensor *plain_loss(ds_ddp *ddp, int step, int b)
     return ds_add(loss, ds_scale(ds_moe_aux_loss(ds_ddp_module(ddp)), 0.1));
 }
 
-/* Where the parameter of that name begins among the whole parameters; -1: nowhere. */
+/* Where the parameter of that name begins among the whole parameters; -1:
+ * nowhere. */
 static int64_t place_of(const ds_state *whole, const char *name)
 {
     int64_t at = 0;
@@ -419,7 +425,8 @@ static void bad_sharing(void **state)
 
 /* ---- trouble ------------------------------------------------------------------------------------------------- */
 
-/* The last rank gives its experts what they do not take: the others, which wait for its tokens, hear of it. */
+/* The last rank gives its experts what they do not take: the others, which wait
+ * for its tokens, hear of it. */
 static ds_status troubled(void *arg)
 {
     int last = ds_comm_rank(ds_world()) == ds_comm_size(ds_world()) - 1;

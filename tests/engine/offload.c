@@ -1,4 +1,5 @@
-/* tests/engine/offload.c: what offload's keys do: the same parameters and losses from memory and from files.
+/* tests/engine/offload.c: what offload's keys do: the same parameters and
+ * losses from memory and from files.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
@@ -25,7 +26,8 @@ static ds_module *net_new(void)
     return net;
 }
 
-/* Weights are averaged too: the average reads parts, and changes places with them. */
+/* Weights are averaged too: the average reads parts, and changes places with
+ * them. */
 static ds_status train(void *arg)
 {
     Run *run = arg;
@@ -117,7 +119,8 @@ static void checkpoints_do_not_know(void **state)
         }
 }
 
-/* A block of less than a page would make the file many times as long, and each update as many requests. */
+/* A block of less than a page would make the file many times as long, and each
+ * update as many requests. */
 static void blocks_are_not_too_small(void **state)
 {
     static const int64_t cases[][2] = {

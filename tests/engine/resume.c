@@ -1,5 +1,6 @@
-/* tests/engine/resume.c: a run that was saved, freed and loaded goes on as one that was not, bit for bit:
- * every stage and dtype, with accumulation, on one rank and on three.
+/* tests/engine/resume.c: a run that was saved, freed and loaded goes on as one
+ * that was not, bit for bit: every stage and dtype, with accumulation, on one
+ * rank and on three.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"

@@ -1,6 +1,6 @@
-/* tests/engine/run.h: a training run on each rank of ds_world() that can be cut in two: a net with
- * running statistics and dropout, shuffled data, a schedule, averages; and what must be equal afterwards,
- * in one list of numbers.
+/* tests/engine/run.h: a training run on each rank of ds_world() that can be cut
+ * in two: a net with running statistics and dropout, shuffled data, a schedule,
+ * averages; and what must be equal afterwards, in one list of numbers.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_ENGINE_RUN_H
 #define TESTS_ENGINE_RUN_H
@@ -162,7 +162,8 @@ static inline ds_status run_note(RunResult *r, const ds_state *state)
     return status;
 }
 
-/* Whole weights, running statistics, averages, learning rate, scale, counters, the next random number. */
+/* Whole weights, running statistics, averages, learning rate, scale, counters,
+ * the next random number. */
 static inline ds_status run_end(ds_engine *e, RunResult *r)
 {
     r->n = 0;

@@ -1,8 +1,10 @@
-/* tests/engine/save_faults.c: the k-th call of the file system fails while a checkpoint is written, one k
- * after the other: no space, a failing disk, half a write. Whatever failed, what loads afterwards is the
- * checkpoint from before or, whole, the new one; and the next save succeeds.
+/* tests/engine/save_faults.c: the k-th call of the file system fails while a
+ * checkpoint is written, one k after the other: no space, a failing disk, half
+ * a write. Whatever failed, what loads afterwards is the checkpoint from before
+ * or, whole, the new one; and the next save succeeds.
  *
- * The calls are found here in place of libc's: what the program itself defines comes first.
+ * The calls are found here in place of libc's: what the program itself defines
+ * comes first.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
@@ -115,7 +117,8 @@ static bool same(const RunResult *a, const RunResult *b)
     return a->n == b->n && !memcmp(a->x, b->x, (size_t)a->n * sizeof *a->x);
 }
 
-/* Saves after one step and after two, the second time with call k failing (0: none). Whether so many were
+/* Saves after one step and after two, the second time with call k failing (0:
+ * none). Whether so many were
  * made. */
 static bool save_twice(const RunPlan *p, const char *before, const char *tag, int k,
                        ds_status *second)
@@ -185,7 +188,8 @@ static void behind(void **state)
                              "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
 }
 
-/* Whoever saves holds a lock on the folder: another job would sweep its files away. */
+/* Whoever saves holds a lock on the folder: another job would sweep its files
+ * away. */
 static void another_job_saves_there(void **state)
 {
     (void)state;
@@ -236,7 +240,8 @@ static ds_status save_on_ranks(void *arg)
     return DS_OK;
 }
 
-/* Which call fails on which rank is a matter of chance: all ranks hear of it, and none waits for ever. */
+/* Which call fails on which rank is a matter of chance: all ranks hear of it,
+ * and none waits for ever. */
 static void on_ranks(const char *more)
 {
     bool made = true;

@@ -1,4 +1,5 @@
-/* tests/engine/timers.c: timers by name, the engine's phases, throughput: rules and lines.
+/* tests/engine/timers.c: timers by name, the engine's phases, throughput: rules
+ * and lines.
  * SPDX-License-Identifier: MIT */
 #include "engine/timers.h"
 

@@ -1,5 +1,6 @@
-/* tests/faults/zero.c: on one of two ranks every storage allocation fails in turn: both ranks end with its
- * message, none hangs, nothing stays allocated. The same where a rank ends early.
+/* tests/faults/zero.c: on one of two ranks every storage allocation fails in
+ * turn: both ranks end with its message, none hangs, nothing stays allocated.
+ * The same where a rank ends early.
  * SPDX-License-Identifier: MIT */
 #include "parallel/net.h"
 

@@ -4,7 +4,8 @@
 
 #include <time.h>
 
-/* A sink that counts what is done to it, outside of itself: it is freed with its monitor. */
+/* A sink that counts what is done to it, outside of itself: it is freed with
+ * its monitor. */
 typedef struct Counts {
     int writes, flushes, frees;
     double value;

@@ -1,4 +1,5 @@
-/* tests/monitor/tensorboard.c: event files, read by a strict reader here and by TensorBoard's own.
+/* tests/monitor/tensorboard.c: event files, read by a strict reader here and by
+ * TensorBoard's own.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "base/file.h"
@@ -114,7 +115,8 @@ static void take_scalar(Bytes *file)
     scalar.tag[tag.n] = 0;
 }
 
-/* The i-th event file of the folder by name, past its first record; free `data`. */
+/* The i-th event file of the folder by name, past its first record; free
+ * `data`. */
 static Bytes open_events(const char *folder, int i, char **data)
 {
     struct dirent **names;
@@ -210,7 +212,8 @@ static void file_names_are_tensorflows(void **state)
     }
 }
 
-/* More than the buffer of the sink, and tags of all lengths around those of one and two bytes. */
+/* More than the buffer of the sink, and tags of all lengths around those of one
+ * and two bytes. */
 static void write_many(ds_monitor *m)
 {
     static char tag[70001];

@@ -1,5 +1,6 @@
-/* tests/nn/half.c: networks in 16 bits: bytes of a training step and of activations beside float32's, gradients
- * of 16 bits, and what layers and ops say of operands of two dtypes.
+/* tests/nn/half.c: networks in 16 bits: bytes of a training step and of
+ * activations beside float32's, gradients of 16 bits, and what layers and ops
+ * say of operands of two dtypes.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -21,7 +22,8 @@ static ds_module *deep(ds_dtype dtype)
     return m;
 }
 
-/* The most bytes that a step has in use: model, batch, activations, gradients, momentum. */
+/* The most bytes that a step has in use: model, batch, activations, gradients,
+ * momentum. */
 static size_t peak_of_step(ds_dtype dtype)
 {
     ds_seed(3);
@@ -109,7 +111,8 @@ static ds_tensor *call_layer(void *self, ds_tensor *x)
     return ds_call(ds_module_child(ds_module_of(self), 0), x);
 }
 
-/* Nothing is made, and the message begins with `who`, names both dtypes and says what to do. */
+/* Nothing is made, and the message begins with `who`, names both dtypes and
+ * says what to do. */
 static void refused(const char *who, ds_tensor *y)
 {
     const char *said = ds_error() ? ds_error() : "";
@@ -157,7 +160,8 @@ static void two_dtypes_in_ops(void **state)
     ds_scope_close(scope);
 }
 
-/* A float32 weight and float32 statistics go with a 16-bit x, as mixed precision keeps them. */
+/* A float32 weight and float32 statistics go with a 16-bit x, as mixed
+ * precision keeps them. */
 static void batch_norm_mixed(void **state)
 {
     (void)state;
@@ -177,7 +181,8 @@ static void batch_norm_mixed(void **state)
 
 /* ---- kernels that do not go through float32 copies ---------------------------------------------------- */
 
-/* got, of 16 bits, is want rounded once; sums in another order may differ by a last place */
+/* got, of 16 bits, is want rounded once; sums in another order may differ by a
+ * last place */
 static void check_rounded(ds_tensor *got, ds_tensor *want, double places)
 {
     double unit = (ds_dtype_of(got) == DS_F16 ? 0x1p-11 : 0x1p-8) * (1 + places);
@@ -188,7 +193,8 @@ static void check_rounded(ds_tensor *got, ds_tensor *want, double places)
         CHECK_CLOSE(g[i], w[i], unit * fabs((double)w[i]) + places * 1e-5 * scale);
 }
 
-/* In 16 bits: y = x w^T + b and its gradients, of sizes that are packed in several blocks. */
+/* In 16 bits: y = x w^T + b and its gradients, of sizes that are packed in
+ * several blocks. */
 static void large_products(void **state)
 {
     (void)state;
@@ -212,7 +218,8 @@ static void large_products(void **state)
     }
 }
 
-/* Maxima, their places and gradients: the very same as of float32, in any order of memory. */
+/* Maxima, their places and gradients: the very same as of float32, in any order
+ * of memory. */
 static void check_pooling(ds_tensor *x, bool last, bool relu)
 {
     ds_tensor *pooled[2], *index[2], *leaf[2];

@@ -1,5 +1,5 @@
-/* tests/nn/init.c: initial values: their spread for each rule and rank, and what is refused.
- * tests/reference/sampler.c compares values with PyTorch's.
+/* tests/nn/init.c: initial values: their spread for each rule and rank, and
+ * what is refused. tests/reference/sampler.c compares values with PyTorch's.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,4 +1,5 @@
-/* tests/nn/module.c: the tree of modules: names, ownership, call, state dicts, bad input.
+/* tests/nn/module.c: the tree of modules: names, ownership, call, state dicts,
+ * bad input.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -149,7 +150,8 @@ static void much_that_does_not_fit(void **state)
     ds_scope_close(s);
 }
 
-/* Of a tree only the root can be freed, and a module without a type is one that cannot be called. */
+/* Of a tree only the root can be freed, and a module without a type is one that
+ * cannot be called. */
 static void not_ones_own(void **state)
 {
     (void)state;
@@ -165,7 +167,8 @@ static void not_ones_own(void **state)
     ds_module_free(m);
 }
 
-/* Names of DistributedDataParallel's, and of a module that is wrapped in another one. */
+/* Names of DistributedDataParallel's, and of a module that is wrapped in
+ * another one. */
 static void prefixes_are_named(void **state)
 {
     (void)state;
@@ -323,7 +326,8 @@ static void to_another_dtype_handles_stay(void **state)
     ds_scope_close(s);
 }
 
-/* Also where the module was made in a scope that stays: nothing else may hold the wide values. */
+/* Also where the module was made in a scope that stays: nothing else may hold
+ * the wide values. */
 static void to_half_the_memory(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* tests/nn/moe.c: a layer of experts on one rank: what it says of itself, its random choices, empty and full experts,
- * what it refuses; and whole state dicts where ranks share experts.
+/* tests/nn/moe.c: a layer of experts on one rank: what it says of itself, its
+ * random choices, empty and full experts, what it refuses; and whole state
+ * dicts where ranks share experts.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
@@ -138,7 +139,8 @@ static void full_experts_drop(void **state)
     ds_module_free(moe);
 }
 
-/* As many as there are, however many may come; and NaN, as before a loss scale fits, is no trouble. */
+/* As many as there are, however many may come; and NaN, as before a loss scale
+ * fits, is no trouble. */
 static void infinite_factors_and_nan(void **state)
 {
     (void)state;
@@ -192,7 +194,8 @@ static void random_tokens_stay(void **state)
     ds_module_free(moe);
 }
 
-/* p of expert 0 is 1/2 in both ways to draw: the second of three by Gumbel noise, and the first with RSample. */
+/* p of expert 0 is 1/2 in both ways to draw: the second of three by Gumbel
+ * noise, and the first with RSample. */
 static void sampling_follows_p(void **state)
 {
     (void)state;
@@ -236,7 +239,8 @@ static void jitter_moves_the_gate_alone(void **state)
     ds_module_free(moe);
 }
 
-/* In one batch all go to expert 0, in the next some are left out; whatever happens every sum is there. */
+/* In one batch all go to expert 0, in the next some are left out; whatever
+ * happens every sum is there. */
 static void fewer_tokens_than_room(void **state)
 {
     (void)state;
@@ -292,7 +296,8 @@ static void recomputed(void **state)
 
 /* ---- the layer's loss comes through a checkpoint ------------------------------------------------------------- */
 
-/* Two layers, one after the other; `inner`: the second in a checkpoint of its own. */
+/* Two layers, one after the other; `inner`: the second in a checkpoint of its
+ * own. */
 typedef struct Pair {
     ds_module *a, *b;
     bool inner;

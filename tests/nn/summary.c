@@ -1,4 +1,5 @@
-/* tests/nn/summary.c: a model printed, beside what PyTorch 2.15 prints of the same one.
+/* tests/nn/summary.c: a model printed, beside what PyTorch 2.15 prints of the
+ * same one.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,9 +1,11 @@
-/* tests/ops/cases.h: THE list of op cases. One row runs as a value test (values.c), a gradient check
- * (gradients.c), a test of failures (refusals.c) and, where it has sizes for it, as a benchmark
+/* tests/ops/cases.h: THE list of op cases. One row runs as a value test
+ * (values.c), a gradient check (gradients.c), a test of failures (refusals.c)
+ * and, where it has sizes for it, as a benchmark
  * (bench/ops.c).
  *
- * A row names the op of src/ops/table.h that it records, what is special about it, the call and its
- * inputs. A pointwise row also has the formula for one element.
+ * A row names the op of src/ops/table.h that it records, what is special about
+ * it, the call and its inputs. A pointwise row also has the formula for one
+ * element.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_OPS_CASES_H
 #define TESTS_OPS_CASES_H
@@ -174,7 +176,8 @@ CALL(attention_causal,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.causal = true, .scale = 0.4}))
 CALL(attention_mask, ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3]}))
 
-/* The gradient of a sum goes to a leaf and to a node, and the leaf's is added to before the node has read. */
+/* The gradient of a sum goes to a leaf and to a node, and the leaf's is added
+ * to before the node has read. */
 static ds_tensor *call_shared(ds_tensor **in)
 {
     ds_tensor *older = ds_sigmoid(in[1]), *newer = ds_scale(in[0], 2);

@@ -1,11 +1,13 @@
-/* tests/ops/collective.c: collectives that have a backward, on several ranks; and what a layer of experts sends.
+/* tests/ops/collective.c: collectives that have a backward, on several ranks;
+ * and what a layer of experts sends.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
 #include "comm/comm.h"
 #include "nn/moe.h"
 
-/* Rank a sends a + 2 b rows of the value 10 a + b to rank b; d loss / d x of a row is what its receiver made it. */
+/* Rank a sends a + 2 b rows of the value 10 a + b to rank b; d loss / d x of a
+ * row is what its receiver made it. */
 static ds_status exchange(void *arg)
 {
     (void)arg;
@@ -54,8 +56,8 @@ static ds_module *expert(ds_module *parent, const char *name, void *arg)
     return ds_nn_linear(parent, name, HIDDEN, HIDDEN);
 }
 
-/* Each way, forward and backward, sends the rows that were kept for experts of other ranks, and no more. The numbers
- * of rows go once. */
+/* Each way, forward and backward, sends the rows that were kept for experts of
+ * other ranks, and no more. The numbers of rows go once. */
 static ds_status send(void *arg)
 {
     (void)arg;

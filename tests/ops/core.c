@@ -1,6 +1,6 @@
-/* tests/ops/core.c: a device that has the core kernels alone (tests/core_device.h)
- * trains the tutorial's network; its faults are reported when the host waits for
- * it, and nothing is updated after one.
+/* tests/ops/core.c: a device that has the core kernels alone
+ * (tests/core_device.h) trains the tutorial's network; its faults are reported
+ * when the host waits for it, and nothing is updated after one.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "core_device.h"

@@ -1,5 +1,6 @@
-/* tests/ops/devices.c: ops on a device that has no kernels, and on operands of two devices: each is refused in one
- * line, and none touches memory that the host cannot see (tests/pretend.h).
+/* tests/ops/devices.c: ops on a device that has no kernels, and on operands of
+ * two devices: each is refused in one line, and none touches memory that the
+ * host cannot see (tests/pretend.h).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"
@@ -30,8 +31,8 @@ static bool names_the_device(void)
     return error && !strchr(error, '\n') && strstr(error, "cuda");
 }
 
-/* The row's op, with the inputs whose bit is set in `moved` on the pretended GPU: a second handle on the same values
- * (reshape, permute), or refused. */
+/* The row's op, with the inputs whose bit is set in `moved` on the pretended
+ * GPU: a second handle on the same values (reshape, permute), or refused. */
 static void try_row(const Case *c, unsigned moved)
 {
     ds_scope *scope = ds_scope_open();

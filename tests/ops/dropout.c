@@ -35,7 +35,8 @@ static void itself(void **state)
     ds_scope_close(scope);
 }
 
-/* The seed repeats the mask, whatever the order of memory; backward uses the same one. */
+/* The seed repeats the mask, whatever the order of memory; backward uses the
+ * same one. */
 static void repeatable(void **state)
 {
     (void)state;

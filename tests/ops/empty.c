@@ -1,4 +1,5 @@
-/* tests/ops/empty.c: tensors without elements go through every family, forward and backward.
+/* tests/ops/empty.c: tensors without elements go through every family, forward
+ * and backward.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

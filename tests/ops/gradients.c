@@ -1,4 +1,5 @@
-/* tests/ops/gradients.c: backward of every op against central differences, in float64.
+/* tests/ops/gradients.c: backward of every op against central differences, in
+ * float64.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"

@@ -1,4 +1,5 @@
-/* tests/ops/index.c: places: argmax, one-hot, comparisons; what has no gradient; NaN.
+/* tests/ops/index.c: places: argmax, one-hot, comparisons; what has no
+ * gradient; NaN.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -60,7 +61,8 @@ static void comparisons(void **state)
     ds_scope_close(scope);
 }
 
-/* A row that stands several times collects all its gradients, the padding row none. */
+/* A row that stands several times collects all its gradients, the padding row
+ * none. */
 static void rows(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* tests/ops/lazy.c: every op on operands that have been released (ZeRO-3's parameters): brought for the
- * forward and for the backward, or refused in the words of who could not bring them.
+/* tests/ops/lazy.c: every op on operands that have been released (ZeRO-3's
+ * parameters): brought for the forward and for the backward, or refused in the
+ * words of who could not bring them.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"
@@ -73,7 +74,8 @@ static bool same(ds_tensor *a, ds_tensor *b)
            !memcmp(ds_data(a), ds_data(b), (size_t)ds_numel(a) * ds_dtype_size(ds_dtype_of(a)));
 }
 
-/* The gradients of the inputs; with `away` they are released before the forward, and again after it. */
+/* The gradients of the inputs; with `away` they are released before the
+ * forward, and again after it. */
 static ds_tensor *run(const Case *c, ds_dtype dtype, ds_tensor **grad, Away *away)
 {
     ds_tensor *in[MAX_IN] = {NULL};

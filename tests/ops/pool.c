@@ -1,4 +1,5 @@
-/* tests/ops/pool.c: max-pooling of a ReLU that waits for it (Note [Deferred ReLU]).
+/* tests/ops/pool.c: max-pooling of a ReLU that waits for it (Note [Deferred
+ * ReLU]).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "tensor/tensor.h"

@@ -1,4 +1,5 @@
-/* tests/ops/recompute.c: every op inside of a checkpoint: the values and gradients that it has outside, bit for
+/* tests/ops/recompute.c: every op inside of a checkpoint: the values and
+ * gradients that it has outside, bit for
  * bit.
  * SPDX-License-Identifier: MIT */
 #include "check.h"

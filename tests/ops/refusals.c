@@ -1,4 +1,5 @@
-/* tests/ops/refusals.c: what ops refuse, and that a refusal or a failed allocation leaves nothing behind.
+/* tests/ops/refusals.c: what ops refuse, and that a refusal or a failed
+ * allocation leaves nothing behind.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "device/device.h"
@@ -207,8 +208,8 @@ static void attention(void **state)
     REFUSES(ds_attention_with(q, q, q, both), "[2, 2]", "[2, 3, 3]");
 }
 
-/* NULL in, NULL out: the first operand of every row, with a message, and without changing the one that
- * there is. */
+/* NULL in, NULL out: the first operand of every row, with a message, and
+ * without changing the one that there is. */
 static void null_passes(void **state)
 {
     (void)state;
@@ -224,8 +225,9 @@ static void null_passes(void **state)
     }
 }
 
-/* Forward and backward with the n-th allocation failing, for every n until none is left to fail: each
- * ends as a failure with DS_ENOMEM, and leaves no tensor. */
+/* Forward and backward with the n-th allocation failing, for every n until none
+ * is left to fail: each ends as a failure with DS_ENOMEM, and leaves no
+ * tensor. */
 static bool survives(const Case *c, ds_dtype dtype, int64_t n)
 {
     ds_scope *scope = ds_scope_open();

@@ -65,8 +65,8 @@ static void elements(void **state)
     ds_scope_close(scope);
 }
 
-/* Channels-last memory under an NCHW face: flatten gives PyTorch's order, and pointwise ops, pooling
- * and gradients keep that of memory. */
+/* Channels-last memory under an NCHW face: flatten gives PyTorch's order, and
+ * pointwise ops, pooling and gradients keep that of memory. */
 static void memory_orders(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* tests/ops/values.c: values of every op: against formulas, and of float32 against float64, whose kernels
- * are plain loops; in other orders of memory, with more threads, in 16 bits.
+/* tests/ops/values.c: values of every op: against formulas, and of float32
+ * against float64, whose kernels are plain loops; in other orders of memory,
+ * with more threads, in 16 bits.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"
@@ -30,8 +31,9 @@ typedef struct Result {
 
 typedef ds_tensor *Layout(ds_tensor *x);
 
-/* The row's inputs, laid out in memory by `layout` (or row-major), its result, and its gradients for a
- * fixed random dy, of few enough bits for every dtype. */
+/* The row's inputs, laid out in memory by `layout` (or row-major), its result,
+ * and its gradients for a fixed random dy, of few enough bits for every
+ * dtype. */
 static Result run(const Case *c, const Input *rows, ds_dtype dtype, Layout *layout)
 {
     Result r = {.n = case_inputs(rows)};
@@ -147,7 +149,8 @@ static void float32_beside_float64(void **state)
     CHECK_INT(failures, 0);
 }
 
-/* Float inputs of a row are rounded to this first, so that runs in float32 and in 16 bits have the same. */
+/* Float inputs of a row are rounded to this first, so that runs in float32 and
+ * in 16 bits have the same. */
 static ds_dtype rounded;
 
 static ds_tensor *round_to(ds_tensor *x)
@@ -155,8 +158,9 @@ static ds_tensor *round_to(ds_tensor *x)
     return ds_dtype_of(x) == DS_F32 ? ds_cast(ds_cast(x, rounded), DS_F32) : x;
 }
 
-/* Values: those of float32, rounded once by each of a row's ops. Gradients pass through more of them; those
- * of softmax are differences of larger numbers, and a maximum of rounded values may be another one. */
+/* Values: those of float32, rounded once by each of a row's ops. Gradients pass
+ * through more of them; those of softmax are differences of larger numbers, and
+ * a maximum of rounded values may be another one. */
 static double room_of_gradients(const Case *c, double eps)
 {
     if (!strcmp(c->op, "conv2d") && strstr(c->name, "pool")) return INFINITY;

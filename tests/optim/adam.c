@@ -1,5 +1,5 @@
-/* tests/optim/adam.c: Adam's and AdamW's first steps by hand, 16-bit parameters, options that
- * torch.optim refuses too.
+/* tests/optim/adam.c: Adam's and AdamW's first steps by hand, 16-bit
+ * parameters, options that torch.optim refuses too.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 

@@ -1,4 +1,5 @@
-/* tests/optim/clip.c: gradient norms and clipping; the values of PyTorch are in tests/reference/optim.c.
+/* tests/optim/clip.c: gradient norms and clipping; the values of PyTorch are in
+ * tests/reference/optim.c.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -23,7 +24,8 @@ static void norms(void **state)
     ds_scope_close(scope);
 }
 
-/* Asking for an infinite norm does not touch the gradients; clipping by it makes them 0, or NaN. */
+/* Asking for an infinite norm does not touch the gradients; clipping by it
+ * makes them 0, or NaN. */
 static void not_finite(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* tests/optim/given.h: a module of two parameters, w [2,3] and b [2], with gradients as told.
+/* tests/optim/given.h: a module of two parameters, w [2,3] and b [2], with
+ * gradients as told.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_OPTIM_GIVEN_H
 #define TESTS_OPTIM_GIVEN_H

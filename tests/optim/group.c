@@ -1,4 +1,5 @@
-/* tests/optim/group.c: parameter groups: who is in them, and values of their own.
+/* tests/optim/group.c: parameter groups: who is in them, and values of their
+ * own.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -44,7 +45,8 @@ static void by_path(void **state)
     ds_scope_close(scope);
 }
 
-/* The state dict knows no groups: it goes from an optimizer with groups to one without. */
+/* The state dict knows no groups: it goes from an optimizer with groups to one
+ * without. */
 static void states(void **state)
 {
     (void)state;

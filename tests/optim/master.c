@@ -1,11 +1,12 @@
-/* tests/optim/master.c: parameters that are updated in place of the model's: float32 masters of 16-bit ones,
- * parts of them, scaled gradients.
+/* tests/optim/master.c: parameters that are updated in place of the model's:
+ * float32 masters of 16-bit ones, parts of them, scaled gradients.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
 #include "optim/optim.h"
 
-/* bfloat16 parameters follow float32 masters, which feel what bfloat16 would not. */
+/* bfloat16 parameters follow float32 masters, which feel what bfloat16 would
+ * not. */
 static void masters(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* tests/optim/optim.c: what all optimizers share: which parameters a step changes, step counts, learning
- * rate, state dicts, steps that cannot be done.
+/* tests/optim/optim.c: what all optimizers share: which parameters a step
+ * changes, step counts, learning rate, state dicts, steps that cannot be done.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -25,7 +25,8 @@ static void only_parameters_with_a_gradient(void **state)
     ds_scope_close(scope);
 }
 
-/* Each parameter counts its own updates: Adam's first one is lr whatever the gradient. */
+/* Each parameter counts its own updates: Adam's first one is lr whatever the
+ * gradient. */
 static void steps_are_counted_by_parameter(void **state)
 {
     (void)state;
@@ -85,7 +86,8 @@ static ds_optim *new_rmsprop(ds_module *m)
     return ds_optim_rmsprop(m, 0.01, .momentum = 0.9, .centered = true);
 }
 
-/* Saved after 2 steps and loaded into another optimizer, the third step is the same bit for bit. */
+/* Saved after 2 steps and loaded into another optimizer, the third step is the
+ * same bit for bit. */
 static void state_goes_over(void **state)
 {
     (void)state;
@@ -158,8 +160,8 @@ static void steps_that_cannot_be(void **state)
     CHECK(ds_optim_step(o) == DS_EINVAL);
     CHECK_ERROR("adam: the gradient of w is float64, but the parameter float32");
 
-    /* no memory for one of four moments: no value has changed, and the step can be done again. The
-     * i-th try comes i - 1 moments further. */
+    /* no memory for one of four moments: no value has changed, and the step can
+     * be done again. The i-th try comes i - 1 moments further. */
     given_grad(given_w(m), 1), given_grad(given_b(m), 1);
     for (int i = 1; i <= 3; i++) {
         dsi_cache_fail(i, true);

@@ -1,8 +1,10 @@
-/* tests/optim/others.c: Adagrad, RMSprop, Adadelta, Lion and LAMB: first steps by hand, and bad options.
+/* tests/optim/others.c: Adagrad, RMSprop, Adadelta, Lion and LAMB: first steps
+ * by hand, and bad options.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
-/* w[0], which was 1, after one step with gradient `grad` everywhere; takes o and m. */
+/* w[0], which was 1, after one step with gradient `grad` everywhere; takes o
+ * and m. */
 static double step(ds_optim *o, ds_module *m, double grad)
 {
     given_grad(given_w(m), grad);
@@ -89,8 +91,9 @@ static void lion(void **state)
     ds_scope_close(scope);
 }
 
-/* The first u is 0.1 g / (sqrt(0.001) |g|) = sqrt(10), and the correction of the rate 1 / sqrt(10). |w| is
- * sqrt(91), |u| sqrt(60). The trust ratio is bounded. */
+/* The first u is 0.1 g / (sqrt(0.001) |g|) = sqrt(10), and the correction of
+ * the rate 1 / sqrt(10). |w| is sqrt(91), |u| sqrt(60). The trust ratio is
+ * bounded. */
 static void lamb(void **state)
 {
     (void)state;

@@ -1,10 +1,12 @@
-/* tests/optim/own.c: optimizers of one's own, made of ds_optim_type, and put on masters.
+/* tests/optim/own.c: optimizers of one's own, made of ds_optim_type, and put on
+ * masters.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
 #include "optim/optim.h"
 
-/* Heavy ball, element by element: m = momentum m + g; p -= lr m; refuses gradients whose sum is above `limit`. */
+/* Heavy ball, element by element: m = momentum m + g; p -= lr m; refuses
+ * gradients whose sum is above `limit`. */
 typedef struct Ball {
     double limit;
     int *freed;

@@ -1,5 +1,6 @@
-/* tests/optim/schedule.c: schedules: one of one's own, torch's beside PyTorch's values, going on from a
- * checkpoint, and all that is refused. DeepSpeed's values are tests/reference/lr.c.
+/* tests/optim/schedule.c: schedules: one of one's own, torch's beside PyTorch's
+ * values, going on from a checkpoint, and all that is refused. DeepSpeed's
+ * values are tests/reference/lr.c.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/mem.h"
@@ -137,7 +138,8 @@ static void torchs_values(void **state)
     }
 }
 
-/* The closed forms that docs/schedules.md gives, with the parameters of `torchs`. */
+/* The closed forms that docs/schedules.md gives, with the parameters of
+ * `torchs`. */
 static double closed_form(const char *type, int e)
 {
     if (!strcmp(type, "StepLR")) return LR * pow(0.1, e / 2);
@@ -198,7 +200,8 @@ static void a_resumed_schedule_goes_on(void **state)
     }
 }
 
-/* Given a number of its own, it leaves the rate alone until the next step, as DeepSpeed's. */
+/* Given a number of its own, it leaves the rate alone until the next step, as
+ * DeepSpeed's. */
 static void last_batch_iteration(void **state)
 {
     (void)state;
@@ -280,7 +283,8 @@ static void refused(void **state)
     }
 }
 
-/* Each parameter stands in docs/schedules.md: a name that is unknown lists those there are. */
+/* Each parameter stands in docs/schedules.md: a name that is unknown lists
+ * those there are. */
 static void documented(void **state)
 {
     (void)state;

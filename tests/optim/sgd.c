@@ -1,4 +1,5 @@
-/* tests/optim/sgd.c: SGD's rule by hand, and options that torch.optim.SGD refuses too.
+/* tests/optim/sgd.c: SGD's rule by hand, and options that torch.optim.SGD
+ * refuses too.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -50,7 +51,8 @@ static void options(void **state)
     ds_scope_close(scope);
 }
 
-/* Rounded to nearest, 0.9 times the smallest denormal is itself: a momentum would never end. */
+/* Rounded to nearest, 0.9 times the smallest denormal is itself: a momentum
+ * would never end. */
 static void a_momentum_without_gradients_ends(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* tests/optim/state_dict.c: state dicts of torch.optim's shape: what is saved and loaded goes on bit for bit;
- * what does not fit is refused and changes nothing. Files of PyTorch's own are loaded in
+/* tests/optim/state_dict.c: state dicts of torch.optim's shape: what is saved
+ * and loaded goes on bit for bit; what does not fit is refused and changes
+ * nothing. Files of PyTorch's own are loaded in
  * tests/checkpoint/peer.c.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"

@@ -1,5 +1,5 @@
-/* tests/optim/variants.c: Adamax, NAdam, RAdam after eight steps, beside PyTorch's values in float64, whose NAdam keeps
- * a factor in float32.
+/* tests/optim/variants.c: Adamax, NAdam, RAdam after eight steps, beside
+ * PyTorch's values in float64, whose NAdam keeps a factor in float32.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 
@@ -54,7 +54,8 @@ static void as_torch(void **state)
     ds_scope_close(scope);
 }
 
-/* 16-bit parameters; NAdam's product for parameters that are not at the same step. */
+/* 16-bit parameters; NAdam's product for parameters that are not at the same
+ * step. */
 static void odd_cases(void **state)
 {
     (void)state;

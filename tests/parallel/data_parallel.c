@@ -1,4 +1,5 @@
-/* tests/parallel/data_parallel.c: DataParallel: replicas on threads beside one process with the whole batch.
+/* tests/parallel/data_parallel.c: DataParallel: replicas on threads beside one
+ * process with the whole batch.
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "probe.h"
@@ -66,7 +67,8 @@ static void as_one_process(void **state)
     free(want), free(got), free(again);
 }
 
-/* Outputs, and the gradients of parameters and inputs, in the middle of a graph. */
+/* Outputs, and the gradients of parameters and inputs, in the middle of a
+ * graph. */
 static void gradients(void **state)
 {
     (void)state;
@@ -236,7 +238,8 @@ static void follows_the_module(void **state)
     ds_scope_close(scope);
 }
 
-/* 16-bit parameters: converted after the replicas were made; gradients are added in float32. */
+/* 16-bit parameters: converted after the replicas were made; gradients are
+ * added in float32. */
 static void half_precision(void **state)
 {
     (void)state;
@@ -360,7 +363,8 @@ static void random_numbers(void **state)
 
 static void count_hook(void *count, ds_tensor *leaf) { *(int *)count += ds_grad(leaf) != NULL; }
 
-/* A hook on a parameter runs when the sum is there; DistributedDataParallel lives on it. */
+/* A hook on a parameter runs when the sum is there; DistributedDataParallel
+ * lives on it. */
 static void hooks(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* tests/parallel/data_parallel_faults.c: what DataParallel refuses; replicas that fail, without memory, in a fork; what
- * outlives it.
+/* tests/parallel/data_parallel_faults.c: what DataParallel refuses; replicas
+ * that fail, without memory, in a fork; what outlives it.
  * SPDX-License-Identifier: MIT */
 #include "probe.h"
 
@@ -47,7 +47,8 @@ static void refusals(void **state)
     ds_scope_close(scope);
 }
 
-/* A replica fails: the caller hears which and why; the next call is as if nothing had been. */
+/* A replica fails: the caller hears which and why; the next call is as if
+ * nothing had been. */
 static void failing_replicas(void **state)
 {
     (void)state;
@@ -95,7 +96,8 @@ static void freed_before(void **state)
     CHECK_INT(ds_live_tensors(), before);
 }
 
-/* In a fork there are no replicas' threads: a message, and nobody waits for them. */
+/* In a fork there are no replicas' threads: a message, and nobody waits for
+ * them. */
 static void in_a_fork(void **state)
 {
     (void)state;

@@ -127,7 +127,8 @@ static void unused_parameters_and_buffers(void **state)
 
 /* ---- gradients that the program keeps ---------------------------------------------------------------------- */
 
-/* As on one rank, a gradient that is kept over zero_grad is not written to again. */
+/* As on one rank, a gradient that is kept over zero_grad is not written to
+ * again. */
 static ds_status keep_one(void *arg)
 {
     (void)arg;

@@ -1,6 +1,7 @@
-/* tests/parallel/devices.c: models, optimizers, files, collectives, replicas and ZeRO on a device that has memory and
- * no kernels: values go there and back, all that computes is refused in one line (tests/pretend.h ends a program that
- * reads them on the host).
+/* tests/parallel/devices.c: models, optimizers, files, collectives, replicas
+ * and ZeRO on a device that has memory and no kernels: values go there and
+ * back, all that computes is refused in one line (tests/pretend.h ends a
+ * program that reads them on the host).
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "model.h"

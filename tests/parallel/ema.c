@@ -1,5 +1,5 @@
-/* tests/parallel/ema.c: averages of parameters: PyTorch's values, swapping in and out bit for bit, parts that
- * are kept apart from the module, state dicts.
+/* tests/parallel/ema.c: averages of parameters: PyTorch's values, swapping in
+ * and out bit for bit, parts that are kept apart from the module, state dicts.
  * SPDX-License-Identifier: MIT */
 #include "parallel/ema.h"
 #include "check.h"
@@ -35,7 +35,8 @@ static void check_values(ds_tensor *x, const float *want, double rtol)
 static const float values[STEPS][N] = {
     {1, -2, 3}, {0.5f, 0.25f, -7}, {100, 1e-3f, 2.5f}, {-3, 4, 1e-8f}, {2, 2, 2}};
 
-/* torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay), PyTorch 2.15. */
+/* torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay), PyTorch
+ * 2.15. */
 static const struct {
     double decay;
     float average[STEPS][N];
@@ -190,7 +191,8 @@ static void a_swap_that_fails_changes_nothing(void **state)
 static ds_tensor *zero_part(void *arg, int i) { return dsi_zero_part(arg, i); }
 static ds_status zero_publish(void *arg) { return dsi_zero_publish(arg); }
 
-/* bfloat16 with masters: what is averaged is finer than the model, and comes back as it was. */
+/* bfloat16 with masters: what is averaged is finer than the model, and comes
+ * back as it was. */
 static void masters_of_zero(void **state)
 {
     (void)state;
@@ -275,7 +277,8 @@ static void refused(void **state)
     ds_module_free(m);
 }
 
-/* Without memory for the n-th tensor: a message, no average where a parameter should be, nothing lost. */
+/* Without memory for the n-th tensor: a message, no average where a parameter
+ * should be, nothing lost. */
 static void memory_that_ends(void **state)
 {
     (void)state;

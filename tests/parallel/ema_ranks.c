@@ -1,5 +1,6 @@
-/* tests/parallel/ema_ranks.c: averages on several ranks, which are threads, with every stage of ZeRO: each
- * rank averages its own parts, and all of them evaluate with what one process has.
+/* tests/parallel/ema_ranks.c: averages on several ranks, which are threads,
+ * with every stage of ZeRO: each rank averages its own parts, and all of them
+ * evaluate with what one process has.
  * SPDX-License-Identifier: MIT */
 #include "net.h"
 
@@ -30,7 +31,8 @@ static ds_status one_step(const Run *run, dsi_zero *z, ds_module *net, int step)
     return status;
 }
 
-/* Trains, and looks at the parameters before, while and after the averages are in their place. */
+/* Trains, and looks at the parameters before, while and after the averages are
+ * in their place. */
 static ds_status follow(Run *run, dsi_zero *z, ds_module *net, dsi_ema *e)
 {
     int rank = ds_comm_rank(ds_world());

@@ -1,4 +1,5 @@
-/* tests/parallel/model.h: the net of net.h with AdamW under ZeRO, on each rank of ds_world().
+/* tests/parallel/model.h: the net of net.h with AdamW under ZeRO, on each rank
+ * of ds_world().
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PARALLEL_MODEL_H
 #define TESTS_PARALLEL_MODEL_H

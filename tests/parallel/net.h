@@ -1,4 +1,5 @@
-/* tests/parallel/net.h: a net of a convolution and odd sizes but one, and its data: what tests of this folder train.
+/* tests/parallel/net.h: a net of a convolution and odd sizes but one, and its
+ * data: what tests of this folder train.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PARALLEL_NET_H
 #define TESTS_PARALLEL_NET_H
@@ -32,7 +33,8 @@ static inline ds_module *net_new(void)
     return m;
 }
 
-/* n samples, of which the first is number `from`, and their labels: the same for whoever asks. */
+/* n samples, of which the first is number `from`, and their labels: the same
+ * for whoever asks. */
 static inline ds_tensor *samples(ds_dtype dtype, int64_t from, int n, ds_tensor **labels)
 {
     float x[MOST][3 * 8 * 8];

@@ -1,5 +1,6 @@
-/* tests/parallel/offload.c: masters and moments in files: the bits that they give in memory, whatever the stage,
- * dtype, rule, buffers and engine; what is brought for checkpoints; trouble with disks.
+/* tests/parallel/offload.c: masters and moments in files: the bits that they
+ * give in memory, whatever the stage, dtype, rule, buffers and engine; what is
+ * brought for checkpoints; trouble with disks.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "net.h"
@@ -263,8 +264,8 @@ static ds_status one_step(dsi_zero *z, ds_module *net, int i)
 
 static ds_tensor *copy_of(ds_tensor *x) { return ds_clone(ds_detach(x)); }
 
-/* What was read after one step, and written back after three, makes steps two and three again: parts, moments,
- * counts, and the model by publish. */
+/* What was read after one step, and written back after three, makes steps two
+ * and three again: parts, moments, counts, and the model by publish. */
 static ds_status there_and_back(void *arg)
 {
     static _Thread_local float want[ROOM], got[ROOM];

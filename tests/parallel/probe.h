@@ -1,4 +1,5 @@
-/* tests/parallel/probe.h: a module that shows what a replica of DataParallel was given.
+/* tests/parallel/probe.h: a module that shows what a replica of DataParallel
+ * was given.
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PARALLEL_PROBE_H
 #define TESTS_PARALLEL_PROBE_H

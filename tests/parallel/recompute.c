@@ -1,5 +1,6 @@
-/* tests/parallel/recompute.c: checkpoints under every stage of ZeRO: the parameters that there are without them,
- * bit for bit. Stage 3 gathers for the second run, and a layer used twice is reduced once.
+/* tests/parallel/recompute.c: checkpoints under every stage of ZeRO: the
+ * parameters that there are without them, bit for bit. Stage 3 gathers for the
+ * second run, and a layer used twice is reduced once.
  * SPDX-License-Identifier: MIT */
 #include "net.h"
 

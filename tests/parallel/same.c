@@ -1,4 +1,5 @@
-/* tests/parallel/same.c: ranks that make different models are told so, with the same words on all.
+/* tests/parallel/same.c: ranks that make different models are told so, with the
+ * same words on all.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -1,5 +1,6 @@
-/* tests/parallel/scaler.c: the loss scale: what is logged, the end at the minimum, the limits.
- * Its traces beside DeepSpeed's are tests/reference/scaler.c.
+/* tests/parallel/scaler.c: the loss scale: what is logged, the end at the
+ * minimum, the limits. Its traces beside DeepSpeed's are
+ * tests/reference/scaler.c.
  * SPDX-License-Identifier: MIT */
 #include "parallel/scaler.h"
 #include "check.h"

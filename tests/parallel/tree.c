@@ -1,4 +1,5 @@
-/* tests/parallel/tree.c: the same bits on every number of ranks that is a power of two.
+/* tests/parallel/tree.c: the same bits on every number of ranks that is a power
+ * of two.
  * SPDX-License-Identifier: MIT */
 #include "net.h"
 

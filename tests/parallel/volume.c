@@ -1,5 +1,6 @@
-/* tests/parallel/volume.c: bytes that a rank sends in a step, as the communicator counts them: with P bytes of
- * parameters in N ranks 2 P (N-1)/N in stages 0 to 2, and 3 P (N-1)/N in stage 3, which gathers twice.
+/* tests/parallel/volume.c: bytes that a rank sends in a step, as the
+ * communicator counts them: with P bytes of parameters in N ranks 2 P (N-1)/N
+ * in stages 0 to 2, and 3 P (N-1)/N in stage 3, which gathers twice.
  * SPDX-License-Identifier: MIT */
 #include "mlp.h"
 #include "ranks.h"
@@ -29,7 +30,8 @@ typedef struct Case {
     bool all_reduce;
 } Case;
 
-/* Of the third step: the first learns what stage 3 gathers ahead, the second does so. */
+/* Of the third step: the first learns what stage 3 gathers ahead, the second
+ * does so. */
 static ds_status counted(void *arg)
 {
     const Case *c = arg;
@@ -83,7 +85,8 @@ static void three_times_where_they_are_divided(void **state)
     run((Case){3, 1, DS_F16, 3, false});
 }
 
-/* Stages 0 and 1 reduce once a step; those that keep no whole gradients in each pass. */
+/* Stages 0 and 1 reduce once a step; those that keep no whole gradients in each
+ * pass. */
 static void passes_that_add_up(void **state)
 {
     (void)state;

@@ -38,7 +38,8 @@ static void float32_is_the_plain_loop(void **state)
     }
 }
 
-/* The same norm as ds_clip_grad_norm, and nearly the same parameters: the factor is not rounded twice. */
+/* The same norm as ds_clip_grad_norm, and nearly the same parameters: the
+ * factor is not rounded twice. */
 static void clips_as_torch(void **state)
 {
     (void)state;
@@ -68,7 +69,8 @@ static void clips_as_torch(void **state)
     ds_scope_close(scope);
 }
 
-/* 16 bits: a plain loop with masters of its own, AdamW on float32, gradients widened by hand. */
+/* 16 bits: a plain loop with masters of its own, AdamW on float32, gradients
+ * widened by hand. */
 static void has_float32_masters(void **state)
 {
     (void)state;
@@ -115,7 +117,8 @@ static void has_float32_masters(void **state)
     }
 }
 
-/* bfloat16 gradients of four passes, added up in float32 as by hand; or in bfloat16, as backward does. */
+/* bfloat16 gradients of four passes, added up in float32 as by hand; or in
+ * bfloat16, as backward does. */
 static void adds_up_in_the_dtype_asked_for(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* tests/parallel/zero3.c: parameters divided among ranks: who may read them, what they take, steps that do not
- * go as the last one did.
+/* tests/parallel/zero3.c: parameters divided among ranks: who may read them,
+ * what they take, steps that do not go as the last one did.
  * SPDX-License-Identifier: MIT */
 #include "model.h"
 
@@ -263,7 +263,8 @@ static ds_status turn_about(void *arg)
     return DS_OK;
 }
 
-/* Ranks share the argument: each has a copy of its own, and one of them is the result. */
+/* Ranks share the argument: each has a copy of its own, and one of them is the
+ * result. */
 static ds_status turn_about_alone(void *arg)
 {
     static _Thread_local Turns mine;

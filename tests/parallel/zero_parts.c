@@ -1,11 +1,13 @@
-/* tests/parallel/zero_parts.c: what ranks decide together, and parts of parameters: overflow on one rank, what is
- * not used or not trained, whole parameters for checkpoints.
+/* tests/parallel/zero_parts.c: what ranks decide together, and parts of
+ * parameters: overflow on one rank, what is not used or not trained, whole
+ * parameters for checkpoints.
  * SPDX-License-Identifier: MIT */
 #include "model.h"
 
 #define RANKS 3
 
-/* Runs body on three ranks for each stage, in float32 and bfloat16; it gets the options. */
+/* Runs body on three ranks for each stage, in float32 and bfloat16; it gets the
+ * options. */
 static void in_all_stages(ds_status (*body)(void *arg))
 {
     for (int stage = 0; stage <= 3; stage++)
@@ -68,8 +70,9 @@ static ds_tensor *branches_forward(void *self, ds_tensor *x)
     return ds_comm_rank(ds_world()) == 1 ? ds_call(b->right, x) : x;
 }
 
-/* Only rank 1 goes right: the mean is a third of its gradient; what is frozen stays. Nothing is divided here,
- * as all ranks must gather the same parameters. */
+/* Only rank 1 goes right: the mean is a third of its gradient; what is frozen
+ * stays. Nothing is divided here, as all ranks must gather the same
+ * parameters. */
 static ds_status use_some(void *arg)
 {
     static const ds_module_type type = {"Branches", sizeof(Branches), .forward = branches_forward};
@@ -116,7 +119,8 @@ static void not_used_counts_as_zero(void **state)
 
 /* ---- parts and wholes -------------------------------------------------------------------------------------- */
 
-/* Each rank sets its parts to its number; the wholes show who has what, the model follows. */
+/* Each rank sets its parts to its number; the wholes show who has what, the
+ * model follows. */
 static ds_status number_parts(void *arg)
 {
     const dsi_zero_opts *o = arg;

@@ -1,5 +1,6 @@
-/* tests/parallel/zero_ranks.c: stages, buckets, overlap, accumulation, clipping on several ranks, which are
- * threads: the same bits whatever the setting, and a single process' parameters.
+/* tests/parallel/zero_ranks.c: stages, buckets, overlap, accumulation, clipping
+ * on several ranks, which are threads: the same bits whatever the setting, and
+ * a single process' parameters.
  * SPDX-License-Identifier: MIT */
 #include "net.h"
 
@@ -123,8 +124,9 @@ static const dsi_zero_opts settings[] = {
 #define FIRST_OF_STAGE_2 6
 #define SETTINGS         (int)(sizeof settings / sizeof *settings)
 
-/* All settings on `ranks`, beside the first one of their kind; `like` has the rest. With accumulation stages
- * 2 and 3 add the sums of ranks, 0 and 1 sum over ranks what was added: other roundings. */
+/* All settings on `ranks`, beside the first one of their kind; `like` has the
+ * rest. With accumulation stages 2 and 3 add the sums of ranks, 0 and 1 sum
+ * over ranks what was added: other roundings. */
 static void compare(int ranks, Plan like)
 {
     Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
@@ -195,7 +197,8 @@ static void means(void **state)
     compare(4, run);
 }
 
-/* A single process with the same global batch: the mean is rounded elsewhere, no more. */
+/* A single process with the same global batch: the mean is rounded elsewhere,
+ * no more. */
 static void as_a_single_process(void **state)
 {
     (void)state;

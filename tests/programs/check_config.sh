@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/programs/check_config.sh BINARY_DIR: deepspeed --check_config: what is on stdout, what on stderr, and
-# the status.
+# tests/programs/check_config.sh BINARY_DIR: deepspeed --check_config: what is
+# on stdout, what on stderr, and the status.
 # SPDX-License-Identifier: MIT
 set -u
 program=$(cd "$1" && pwd)/deepspeed

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/programs/checkpoints.sh BINARY_DIR: cifar10_deepspeed with checkpoints: it goes on where it was, and from
-# whatever a kill -9 leaves, at random moments of saving, on 1 rank and on 4 (under mpirun, where there is one).
+# tests/programs/checkpoints.sh BINARY_DIR: cifar10_deepspeed with checkpoints:
+# it goes on where it was, and from whatever a kill -9 leaves, at random moments
+# of saving, on 1 rank and on 4 (under mpirun, where there is one).
 #
 # DS_KILLS=200: how often it is killed on each number of ranks (3).
 # SPDX-License-Identifier: MIT
@@ -72,8 +73,9 @@ END
     behind=true
 done
 
-# kill_once FOLDER SEED COMMAND...: runs it; when it has saved, and up to 0.1 s more, kills it, or for a command that
-# starts ranks one of them; then loads what is there
+# kill_once FOLDER SEED COMMAND...: runs it; when it has saved, and up to 0.1 s
+# more, kills it, or for a command that starts ranks one of them; then loads
+# what is there
 kill_once()
 {
     folder=$1 seed=$2

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/programs/cuda.sh BINARY_DIR: --device cuda and --with_cuda as a user meets them: one line, with this build and
-# the machine as they are, and (a build with CUDA) over a driver that pretends to have GPUs.
+# tests/programs/cuda.sh BINARY_DIR: --device cuda and --with_cuda as a user
+# meets them: one line, with this build and the machine as they are, and (a
+# build with CUDA) over a driver that pretends to have GPUs.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_tutorial

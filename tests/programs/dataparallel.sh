@@ -1,5 +1,6 @@
 #!/bin/sh
-# tests/programs/dataparallel.sh BINARY_DIR: cifar10_dataparallel as a user runs it.
+# tests/programs/dataparallel.sh BINARY_DIR: cifar10_dataparallel as a user runs
+# it.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_dataparallel

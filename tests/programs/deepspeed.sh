@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/programs/deepspeed.sh BINARY_DIR: cifar10_deepspeed as a user runs it: what it prints, its files, its
-# status, and one line for each mistake.
+# tests/programs/deepspeed.sh BINARY_DIR: cifar10_deepspeed as a user runs it:
+# what it prints, its files, its status, and one line for each mistake.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_deepspeed
@@ -39,7 +39,8 @@ status 0 $sample --max-steps 50 --no-eval --quiet --trace t3.csv --save d.safete
 same t1.csv t3.csv
 same b.safetensors d.safetensors
 
-# ---- the configuration from a file, with DeepSpeed's lines where it asks for them
+# ---- the configuration from a file, with DeepSpeed's lines where it asks for
+# them
 status 0 $sample --deepspeed_config ds_config.json --max_steps 20 --no_eval
 has out 'step=20, skipped=0, lr=\[0.001\], mom=\[\[0.8, 0.999\]\]$'
 has out 'RunningAvgSamplesPerSec='

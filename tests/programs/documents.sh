@@ -1,7 +1,9 @@
 #!/bin/sh
-# tests/programs/documents.sh BINARY_DIR [DOCUMENT...]: the commands of README.md and docs/*.md, in their order, each for
-# a few steps on the sample; what they print has the form that the documents show; configurations there are good ones.
-# With DS_DOCUMENTS_DATA=FOLDER, where CIFAR-10 is, commands run as they stand (minutes), and every line is looked for.
+# tests/programs/documents.sh BINARY_DIR [DOCUMENT...]: the commands of
+# README.md and docs/*.md, in their order, each for a few steps on the sample;
+# what they print has the form that the documents show; configurations there are
+# good ones. With DS_DOCUMENTS_DATA=FOLDER, where CIFAR-10 is, commands run as
+# they stand (minutes), and every line is looked for.
 # SPDX-License-Identifier: MIT
 set -u
 build=$(cd "$1" && pwd)
@@ -23,8 +25,9 @@ export PATH
 all=${DS_DOCUMENTS_DATA:-}
 tab=$(printf '\t')
 
-# blocks DOCUMENT: "KIND<tab>LINE" of each block that is run; of sh a line a command, without what goes on in the next
-# line and without comments; of what else is named by a number, "file<tab>N" with the text in block.N
+# blocks DOCUMENT: "KIND<tab>LINE" of each block that is run; of sh a line a
+# command, without what goes on in the next line and without comments; of what
+# else is named by a number, "file<tab>N" with the text in block.N
 blocks()
 {
     awk -v n="$blocks" '
@@ -45,7 +48,8 @@ blocks()
         }' "$1"
 }
 
-# quick COMMAND: a few steps on the sample; hosts that are not here are only said
+# quick COMMAND: a few steps on the sample; hosts that are not here are only
+# said
 quick()
 {
     case $1 in

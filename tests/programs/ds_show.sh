@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/programs/ds_show.sh BINARY_DIR: ds_show on good files, broken ones and folders; its output is JSON that says
-# what PyTorch says of the same files.
+# tests/programs/ds_show.sh BINARY_DIR: ds_show on good files, broken ones and
+# folders; its output is JSON that says what PyTorch says of the same files.
 # SPDX-License-Identifier: MIT
 set -u
 bin=$(cd "$1" && pwd)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# tests/programs/ds_tools.sh BINARY_DIR: ds_report, ds_ssh (with a stand-in for ssh), ds_bench as a user runs them.
+# tests/programs/ds_tools.sh BINARY_DIR: ds_report, ds_ssh (with a stand-in for
+# ssh), ds_bench as a user runs them.
 # SPDX-License-Identifier: MIT
 set -u
 binary=$1

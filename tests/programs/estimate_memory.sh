@@ -1,5 +1,6 @@
 #!/bin/sh
-# tests/programs/estimate_memory.sh BINARY_DIR: deepspeed --estimate_memory: the table, the JSON, what is
+# tests/programs/estimate_memory.sh BINARY_DIR: deepspeed --estimate_memory: the
+# table, the JSON, what is
 # refused.
 # SPDX-License-Identifier: MIT
 set -u

@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/programs/join.sh BINARY_DIR: the same command typed on two nodes, which are this machine. What takes more
-# of a machine each is in tests/launcher/cluster.
+# tests/programs/join.sh BINARY_DIR: the same command typed on two nodes, which
+# are this machine. What takes more of a machine each is in
+# tests/launcher/cluster.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/deepspeed
@@ -20,7 +21,8 @@ END_OF_PROGRAM
 cp who other
 chmod +x who fails other
 
-# node K ARGUMENTS...: in the background, its output in outK; then `ended K` is its status
+# node K ARGUMENTS...: in the background, its output in outK; then `ended K` is
+# its status
 node()
 {
     k=$1

@@ -1,6 +1,7 @@
 #!/bin/bash
-# tests/programs/launcher.sh BINARY_DIR: deepspeed starts ranks on this machine with each MPI that is here: what they
-# get, what is printed, how it ends, and that nothing stays behind.
+# tests/programs/launcher.sh BINARY_DIR: deepspeed starts ranks on this machine
+# with each MPI that is here: what they get, what is printed, how it ends, and
+# that nothing stays behind.
 # SPDX-License-Identifier: MIT
 set -u
 binary=$1
@@ -66,7 +67,8 @@ started()
     done
 }
 
-# signal WANT NAME BEHAVIOUR SIGNAL [SIGNAL]: of the launcher, once both ranks run
+# signal WANT NAME BEHAVIOUR SIGNAL [SIGNAL]: of the launcher, once both ranks
+# run
 signal()
 {
     rm -f started.*
@@ -184,7 +186,8 @@ run_once()
     lines out 8
     (ulimit -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) && fail "too few files"
     has err '^deepspeed: 8 ranks need 72 open files here, and at most 40 are allowed (ulimit -Hn)$'
-    # a terminal that goes away takes its foreground group, and nohup keeps out of that
+    # a terminal that goes away takes its foreground group, and nohup keeps out
+    # of that
     rm -f started.*
     setsid nohup "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'touch started.$RANK; sleep 0.3; echo $RANK' >out 2>err </dev/null &
     launcher=$!

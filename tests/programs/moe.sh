@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/programs/moe.sh BINARY_DIR: cifar10_deepspeed --moe as a user runs it: the example's two commands, on one rank
-# and, where there is an MPI, on two; what it prints; mistakes.
+# tests/programs/moe.sh BINARY_DIR: cifar10_deepspeed --moe as a user runs it:
+# the example's two commands, on one rank and, where there is an MPI, on two;
+# what it prints; mistakes.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_deepspeed
@@ -34,7 +35,8 @@ same t1.csv t2.csv
 status 0 $sample $moe --max-steps 20 --no-eval --quiet --trace t2.csv --aux-loss-weight 0
 if cmp -s t1.csv t2.csv; then fail "the loss for balance changes nothing"; else pass; fi
 
-# ---- ranks share the experts; the whole weights come out, and load on any number of ranks
+# ---- ranks share the experts; the whole weights come out, and load on any
+# number of ranks
 . "$here/common/mpi.sh"
 if [ -e "$1/libdeepspeed_openmpi.so" ] && $openmpi -n 1 true >/dev/null 2>&1; then
     for stage in 0 2 3; do

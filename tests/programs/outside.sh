@@ -1,6 +1,7 @@
 #!/bin/sh
-# tests/programs/outside.sh BINARY_DIR: what is installed is found and used from outside of the tree: by make with
-# pkg-config, by cmake, from C++ and from Python; in a tree that was moved after it was installed.
+# tests/programs/outside.sh BINARY_DIR: what is installed is found and used from
+# outside of the tree: by make with pkg-config, by cmake, from C++ and from
+# Python; in a tree that was moved after it was installed.
 # SPDX-License-Identifier: MIT
 set -u
 build=$(cd "$1" && pwd)

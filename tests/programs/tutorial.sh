@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/programs/tutorial.sh BINARY_DIR: cifar10_tutorial as a user runs it: what it prints, its files, its
-# status, and one line for each mistake.
+# tests/programs/tutorial.sh BINARY_DIR: cifar10_tutorial as a user runs it:
+# what it prints, its files, its status, and one line for each mistake.
 # SPDX-License-Identifier: MIT
 set -u
 program=$1/cifar10_tutorial
@@ -43,7 +43,8 @@ status 0 $sample --load a.safetensors --eval --show quiet.png --quiet
 same tested.png quiet.png
 lines out 11
 
-# ---- as the tutorial: ./cifar_net.pth, which PyTorch loads, and one of PyTorch's gives PyTorch's accuracy
+# ---- as the tutorial: ./cifar_net.pth, which PyTorch loads, and one of
+# PyTorch's gives PyTorch's accuracy
 status 0 $sample --max_steps 2 --no_eval
 has out '^Saved ./cifar_net.pth$'
 status 0 $sample --load cifar_net.pth --eval --quiet
@@ -102,7 +103,8 @@ printf 'no weights' >bad.safetensors
 status 1 $sample --load bad.safetensors
 has err 'bad.safetensors'
 
-# ---- a --save that cannot work is refused before training, under the name that was given
+# ---- a --save that cannot work is refused before training, under the name that
+# was given
 mkdir folder.pth
 for path in no/such/folder/x.safetensors x.txt x folder.pth /proc/x.pth; do
     status 1 $sample --max_steps 3 --no_eval --trace refused.csv --save $path

@@ -1,6 +1,8 @@
 #!/bin/sh
-# tests/programs/zero_to_fp32.sh BINARY_DIR: weights from checkpoints of every stage, of 1 and 2 ranks, of deepspeed.c
-# and of DeepSpeed; beside what the program saved, and with torch and DeepSpeed in $DS_PEER_PYTHON beside their script.
+# tests/programs/zero_to_fp32.sh BINARY_DIR: weights from checkpoints of every
+# stage, of 1 and 2 ranks, of deepspeed.c and of DeepSpeed; beside what the
+# program saved, and with torch and DeepSpeed in $DS_PEER_PYTHON beside their
+# script.
 # SPDX-License-Identifier: MIT
 set -u
 bin=$(cd "$1" && pwd)
@@ -13,7 +15,8 @@ peer=${DS_PEER_PYTHON:-python3}
 "$peer" "$here/common/compare_fp32.py" >peer 2>&1 || peer=
 [ "$peer" ] || echo "torch or DeepSpeed is not here: nothing is compared with its script"
 
-# beside FOLDER FILE: FILE is what DeepSpeed's own script makes of FOLDER; it knows shards only
+# beside FOLDER FILE: FILE is what DeepSpeed's own script makes of FOLDER; it
+# knows shards only
 beside()
 {
     [ "$peer" ] || return 0
@@ -32,7 +35,8 @@ train() { # FOLDER OPTION...
         --save "$folder.safetensors" "$@" >out 2>err </dev/null || fail "training for $folder"
 }
 
-# ---- every stage: what the program itself saved; with 16 bits the masters, which stages do not change
+# ---- every stage: what the program itself saved; with 16 bits the masters,
+# which stages do not change
 start=
 train s0
 train s1 --stage 1

@@ -1,8 +1,9 @@
 /* Configurations as DeepSpeed resolves them, for 1, 2 and 4 ranks.
  *
- * The same resolution, or a refusal where DeepSpeed refuses. Two things differ on purpose, and
- * docs/config.md lists them: we refuse more (unknown keys at the top, values of another JSON type, "auto"
- * that nobody fills in), and we fill in "auto" of a batch key from the other batch keys.
+ * The same resolution, or a refusal where DeepSpeed refuses. Two things differ
+ * on purpose, and docs/config.md lists them: we refuse more (unknown keys at
+ * the top, values of another JSON type, "auto" that nobody fills in), and we
+ * fill in "auto" of a batch key from the other batch keys.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
@@ -36,7 +37,8 @@ static json_t *optimizer_name(const json_t *value)
     return s ? json_string(s) : json_null();
 }
 
-/* Our value for a key of "resolved"; NULL if we do not have it. A new reference. */
+/* Our value for a key of "resolved"; NULL if we do not have it. A new
+ * reference. */
 static json_t *ours(const json_t *tree, const char *key)
 {
     static const char *const paths[][2] = {{"optimizer_params", "optimizer.params"},

@@ -1,5 +1,6 @@
-/* tests/reference/lr.c: the files of folder lr: learning rates and betas of DeepSpeed's schedules, alone and
- * in the engine. Bit for bit, but for ln and cos.
+/* tests/reference/lr.c: the files of folder lr: learning rates and betas of
+ * DeepSpeed's schedules, alone and in the engine. Bit for bit, but for ln and
+ * cos.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
@@ -48,7 +49,8 @@ static bool as_wanted(Reference *r, bool made, const char *type, const json_t *p
 
 /* ---- alone --------------------------------------------------------------------------------------------- */
 
-/* One parameter a group; the rates and betas are those of the reference's optimizers. */
+/* One parameter a group; the rates and betas are those of the reference's
+ * optimizers. */
 static ds_optim *make_optim(const Reference *r, ds_module *m)
 {
     int groups = (int)reference_int(r->json, "groups", 1);

@@ -1,7 +1,9 @@
-/* tests/reference/ops.c: every op beside PyTorch's values: results, gradients, refusals.
+/* tests/reference/ops.c: every op beside PyTorch's values: results, gradients,
+ * refusals.
  *
- * One row an op: how to call it from a case's tensors and attributes, and which attributes it knows; a
- * case with another attribute, or of another op, is a failure.
+ * One row an op: how to call it from a case's tensors and attributes, and which
+ * attributes it knows; a case with another attribute, or of another op, is a
+ * failure.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
@@ -31,7 +33,8 @@ static bool boolean(Run *run, const char *key, bool absent)
     return reference_bool(run->attrs, key, absent);
 }
 
-/* 3 or [2, 3] as an option's two members, where 0 for the second means "the same" and -1 "none". */
+/* 3 or [2, 3] as an option's two members, where 0 for the second means "the
+ * same" and -1 "none". */
 static void pair(Run *run, const char *key, int *vertical, int *horizontal)
 {
     ds_dims d = reference_dims(run->attrs, key);
@@ -263,7 +266,8 @@ static bool among(const char *name, const char *words)
     return false;
 }
 
-/* 0 for what is not finite, else within 1e9: what the generator does before its cast to integers. */
+/* 0 for what is not finite, else within 1e9: what the generator does before its
+ * cast to integers. */
 static ds_tensor *clamped(ds_tensor *x)
 {
     ds_tensor *y = ds_clone(x);

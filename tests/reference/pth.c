@@ -1,9 +1,12 @@
-/* tests/reference/pth.c: files of torch.save, good and broken, and the .pt files of DeepSpeed's checkpoint
- * folders, beside what PyTorch says of them (family "pth").
+/* tests/reference/pth.c: files of torch.save, good and broken, and the .pt
+ * files of DeepSpeed's checkpoint folders, beside what PyTorch says of them
+ * (family "pth").
  *
- * "contents" is a flat list of leaves in the order of a walk over the value. Where PyTorch's verdict is no
- * fact about the file, ours may differ: weights_only refuses protocols 4 and 5, NumPy's values and DeepSpeed's
- * classes, which are read here (the trusted contents say what is in them), and it does not look at check sums.
+ * "contents" is a flat list of leaves in the order of a walk over the value.
+ * Where PyTorch's verdict is no fact about the file, ours may differ:
+ * weights_only refuses protocols 4 and 5, NumPy's values and DeepSpeed's
+ * classes, which are read here (the trusted contents say what is in them), and
+ * it does not look at check sums.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"

@@ -1,10 +1,11 @@
-/* tests/reference/safetensors.c: files of the safetensors package, good and broken, beside what its own
- * reader says of them (family "pth").
+/* tests/reference/safetensors.c: files of the safetensors package, good and
+ * broken, beside what its own reader says of them (family "pth").
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
 
-/* The tensor that a row of "contents" describes: dtype, shape, sum and first values. */
+/* The tensor that a row of "contents" describes: dtype, shape, sum and first
+ * values. */
 static void compare(Reference *r, const json_t *row, const ds_state *state)
 {
     const char *path = reference_text(row, "path", "/");

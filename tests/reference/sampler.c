@@ -1,5 +1,6 @@
-/* tests/reference/sampler.c: the files of folder sampler: random streams, orders of loaders and samplers,
- * default initial values. All bit for bit, except sums and norms, which no order of summation is named for.
+/* tests/reference/sampler.c: the files of folder sampler: random streams,
+ * orders of loaders and samplers, default initial values. All bit for bit,
+ * except sums and norms, which no order of summation is named for.
  * SPDX-License-Identifier: MIT */
 #include "data/sampler.h"
 #include "base/rng.h"
@@ -275,7 +276,8 @@ static void check_ranks(Reference *r, const json_t *c)
 
 /* ---- default_init -------------------------------------------------------------------------------- */
 
-/* Elements at the given places bit for bit; the sum and the norm, for the others, in double. */
+/* Elements at the given places bit for bit; the sum and the norm, for the
+ * others, in double. */
 static void check_tensor(Reference *r, const char *name, ds_tensor *x, const json_t *want)
 {
     if (!x) {
@@ -316,7 +318,8 @@ static bool no_bias(const json_t *c, size_t i)
     return json_is_false(json_array_get(member(c, "args"), i));
 }
 
-/* A root's own name is left out of its state dict, so a single layer's keys are "weight" and "bias". */
+/* A root's own name is left out of its state dict, so a single layer's keys are
+ * "weight" and "bias". */
 static ds_module *make_module(const json_t *c)
 {
     const char *name = json_string_value(member(c, "module"));

@@ -1,6 +1,7 @@
-/* tests/reference/scaler.c: the files of folder scaler: loss scales over given overflows, by the "fp16" block
- * of a configuration. The column of ZeRO stages 1 to 3 is the one; DeepSpeed's stage 0 has rules of its own
- * (Note [Loss scale]).
+/* tests/reference/scaler.c: the files of folder scaler: loss scales over given
+ * overflows, by the "fp16" block of a configuration. The column of ZeRO stages
+ * 1 to 3 is the one; DeepSpeed's stage 0 has rules of its own (Note [Loss
+ * scale]).
  * SPDX-License-Identifier: MIT */
 #include "parallel/scaler.h"
 #include "check.h"

@@ -1,11 +1,14 @@
-/* tests/reference/train.c: whole runs of the tutorial network, step by step beside PyTorch's; with
- * DistributedDataParallel on as many ranks, as threads, as the run had processes. (The norm recorded there is
- * of p.grad after the backward: of the mean over the ranks, the same on each.)
+/* tests/reference/train.c: whole runs of the tutorial network, step by step
+ * beside PyTorch's; with DistributedDataParallel on as many ranks, as threads,
+ * as the run had processes. (The norm recorded there is of p.grad after the
+ * backward: of the mean over the ranks, the same on each.)
  *
- * Every loss must agree. So must every gradient norm, but for near-ties: where two values of a pooling
- * window differ by less than the rounding of their sums, another order of summation sends the gradient
- * to the other one, and the norm of that step alone moves by some 1e-5. Such steps are named; one in
- * fifty may be off by up to 1e-4, and the final weights of such a run by ten times their tolerance.
+ * Every loss must agree. So must every gradient norm, but for near-ties: where
+ * two values of a pooling window differ by less than the rounding of their
+ * sums, another order of summation sends the gradient to the other one, and the
+ * norm of that step alone moves by some 1e-5. Such steps are named; one in
+ * fifty may be off by up to 1e-4, and the final weights of such a run by ten
+ * times their tolerance.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "classify.h"
@@ -14,7 +17,8 @@
 
 static ds_dataset *images;
 
-/* [4, 5, 6] -> index[0..n-1]; n, or 0 if it is longer than room or not whole numbers. */
+/* [4, 5, 6] -> index[0..n-1]; n, or 0 if it is longer than room or not whole
+ * numbers. */
 static int64_t read_index(const json_t *list, int64_t *index, int64_t room)
 {
     int64_t n = (int64_t)json_array_size(list);
@@ -88,7 +92,8 @@ static void copy_weights(const ds_module *from, ds_module *to)
     }
 }
 
-/* Forward and backward of one micro step; between updates without sending, as with no_sync. */
+/* Forward and backward of one micro step; between updates without sending, as
+ * with no_sync. */
 static void micro_step(const Run *run, ds_ddp *ddp, const json_t *list, Seen *seen)
 {
     int64_t index[MAX_IMAGES], n = read_index(list, index, MAX_IMAGES);
@@ -176,7 +181,8 @@ static int64_t compare_rank(const Run *run, int me)
                          reference_double(tolerance, "grad_norm_rtol", 0));
 }
 
-/* Sum, norm and some values of each final weight; all of them where a file has them. */
+/* Sum, norm and some values of each final weight; all of them where a file has
+ * them. */
 static void compare_weights(Run *run, int64_t near_ties)
 {
     const json_t *tolerance = json_object_get(run->r->json, "tolerance");

@@ -1,10 +1,13 @@
-/* tests/reference/train_engine.c: whole runs of the tutorial network through the engine, step by step
- * beside DeepSpeed's: loss, learning rate, gradient norm, loss scale, skipped steps, final weights; on as
- * many ranks, as threads, as the run had processes.
+/* tests/reference/train_engine.c: whole runs of the tutorial network through
+ * the engine, step by step beside DeepSpeed's: loss, learning rate, gradient
+ * norm, loss scale, skipped steps, final weights; on as many ranks, as threads,
+ * as the run had processes.
  *
- * Where DeepSpeed has a fault, the rule is ours, and the run is compared as far as the fault does not reach:
- * see comparable. Networks with experts also have their loss for balance compared. In float32 a near-tie of two values in a pooling window may fall the other way (see
- * train.c): the gradient norm of that step tells, and what follows is compared more loosely.
+ * Where DeepSpeed has a fault, the rule is ours, and the run is compared as far
+ * as the fault does not reach: see comparable. Networks with experts also have
+ * their loss for balance compared. In float32 a near-tie of two values in a
+ * pooling window may fall the other way (see train.c): the gradient norm of
+ * that step tells, and what follows is compared more loosely.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "classify.h"
@@ -167,16 +170,17 @@ static void compare(Run *run, int me, const char *key, const double *got, int64_
     }
 }
 
-/* The norm that DeepSpeed has of the same gradients: its own, or that of one rank alone. */
+/* The norm that DeepSpeed has of the same gradients: its own, or that of one
+ * rank alone. */
 static const char *norm_key(const Run *run)
 {
     if (json_is_array(wanted(run, 0, "grad_norm_reported"))) return "grad_norm_reported";
     return run->world == 1 ? "grad_norm_computed" : "";
 }
 
-/* Updates of this run that DeepSpeed makes by the right rule: all, but for fp16. There, at stage 0, the
- * loss is not scaled but the gradient unscaled; and at a step at which the scale grows, half of the update
- * is made. */
+/* Updates of this run that DeepSpeed makes by the right rule: all, but for
+ * fp16. There, at stage 0, the loss is not scaled but the gradient unscaled;
+ * and at a step at which the scale grows, half of the update is made. */
 static int64_t comparable(const Run *run)
 {
     const json_t *config = json_object_get(run->r->json, "ds_config"),
@@ -194,7 +198,8 @@ static int64_t comparable(const Run *run)
 
 #define NEAR_TIE 1e-3 /* relative */
 
-/* The first update whose norm is off by more than rounding and less than a wrong rule would make it. */
+/* The first update whose norm is off by more than rounding and less than a
+ * wrong rule would make it. */
 static int64_t near_tie(const Run *run, const Seen *s, double rtol)
 {
     const json_t *want = wanted(run, 0, norm_key(run));
@@ -213,7 +218,8 @@ static int64_t near_tie(const Run *run, const Seen *s, double rtol)
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Returns how many times larger the tolerance for the weights is: 0 means not to look at them. */
+/* Returns how many times larger the tolerance for the weights is: 0 means not
+ * to look at them. */
 static double compare_rank(Run *run, int me)
 {
     const json_t *tol = json_object_get(run->r->json, "tolerance");

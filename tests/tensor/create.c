@@ -1,4 +1,5 @@
-/* tests/tensor/create.c: tensors from nothing, from memory, from the generator; what is refused.
+/* tests/tensor/create.c: tensors from nothing, from memory, from the generator;
+ * what is refused.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "check.h"
@@ -88,7 +89,8 @@ static void memory_is_copied(void **state)
     CHECK_ERROR("from_data: data is NULL, shape [2]");
 }
 
-/* The stream does not hang on the dtype among float32, float16 and bfloat16, nor on the layout. */
+/* The stream does not hang on the dtype among float32, float16 and bfloat16,
+ * nor on the layout. */
 static void random_values_follow_the_seed(void **state)
 {
     (void)state;
@@ -172,7 +174,8 @@ static void failed_allocations_are_passed(void **state)
     CHECK_INT((int64_t)dsi_cache_live(cpu), (int64_t)before);
 }
 
-/* CRC-32C of the bytes of torch.get_rng_state() after the same calls in PyTorch 2. */
+/* CRC-32C of the bytes of torch.get_rng_state() after the same calls in PyTorch
+ * 2. */
 static void check_state(uint32_t want)
 {
     ds_tensor *state = ds_rng_state();

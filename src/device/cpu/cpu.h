@@ -1,36 +1,39 @@
-/* device/cpu/cpu.h: the instruction sets that kernels are compiled for, and which of them run here.
+/* device/cpu/cpu.h: the instruction sets that kernels are compiled for, and
+ * which of them run here.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_CPU_H
 #define DSI_DEVICE_CPU_CPU_H
 
 #include "device/device.h"
 
-/* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i], added in that order, for k < outs
- * (1 or more) and i < n; average: divided by ranks. y[k] may be an x. *squares, if
- * not NULL, grows by the squares of the results, added up in double. */
+/* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i], added in that order, for k <
+ * outs (1 or more) and i < n; average: divided by ranks. y[k] may be an x.
+ * *squares, if not NULL, grows by the squares of the results, added up in
+ * double. */
 typedef void dsi_cpu_sum_ranks(bool average, int ranks, const void *const *x, int64_t n, int outs,
                                void *const *y, double *squares);
 
-/* What is compiled once for each instruction set: the two tables of the contract,
- * and what communication (src/comm) does in the host's memory. */
+/* What is compiled once for each instruction set: the two tables of the
+ * contract, and what communication (src/comm) does in the host's memory. */
 typedef struct dsi_cpu_table {
     dsi_kernels kernels;
     dsi_fusions fusions;
     dsi_cpu_sum_ranks *sum_ranks;
 } dsi_cpu_table;
 
-/* For "generic", "avx2", "avx512" or "amx" (which has the kernels of avx512). NULL,
- * without a message, if this processor or this build does not have it. */
+/* For "generic", "avx2", "avx512" or "amx" (which has the kernels of avx512).
+ * NULL, without a message, if this processor or this build does not have it. */
 const dsi_cpu_table *dsi_cpu_table_of(const char *isa);
 
 /* The one that `cpu`, a handle on the CPU, uses. */
 static inline const dsi_cpu_table *dsi_cpu_table_in(const dsi_device *cpu) { return cpu->own; }
 
-/* The name of the set that $DS_CPU or else the processor chooses; NULL, with the message, if $DS_CPU
- * names one that cannot run here. */
+/* The name of the set that $DS_CPU or else the processor chooses; NULL, with
+ * the message, if $DS_CPU names one that cannot run here. */
 const char *dsi_cpu_isa(void);
 
-/* Whether that is "amx": kernels of avx512, and products of bfloat16 by the matrix unit. As it was when first asked. */
+/* Whether that is "amx": kernels of avx512, and products of bfloat16 by the
+ * matrix unit. As it was when first asked. */
 bool dsi_cpu_amx(void);
 
 /* Bytes of the second cache, of one core. */

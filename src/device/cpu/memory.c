@@ -1,4 +1,5 @@
-/* device/cpu/memory.c: the host as a device: its memory, and the choice of an instruction set.
+/* device/cpu/memory.c: the host as a device: its memory, and the choice of an
+ * instruction set.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "cpu.h"
@@ -16,7 +17,8 @@
 extern const dsi_cpu_table dsi_cpu_table_generic;
 #ifdef DSI_HAVE_avx2
 extern const dsi_cpu_table dsi_cpu_table_avx2;
-/* f16c, which not every compiler can ask for, came a processor generation before avx2 */
+/* f16c, which not every compiler can ask for, came a processor generation
+ * before avx2 */
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -36,8 +38,9 @@ static bool has_generic(void) { return true; }
 /* ---- the matrix unit, AMX ------------------------------------------------------------------------------ */
 
 #if defined(DSI_HAVE_avx512) && defined(__linux__) && defined(SYS_arch_prctl)
-/* The unit with bfloat16, its tiles saved by the system, and the system's leave to use them, which it gives to a
- * process that asks (Linux 5.16, Documentation/arch/x86/xstate.rst). */
+/* The unit with bfloat16, its tiles saved by the system, and the system's leave
+ * to use them, which it gives to a process that asks (Linux 5.16,
+ * Documentation/arch/x86/xstate.rst). */
 static bool ask_for_amx(void)
 {
     enum { OSXSAVE = 1 << 27, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
@@ -113,7 +116,8 @@ const char *dsi_cpu_isa(void)
     return NULL;
 }
 
-/* 512 KiB where the system does not say. Asked once: under a hypervisor it can take 20 us. */
+/* 512 KiB where the system does not say. Asked once: under a hypervisor it can
+ * take 20 us. */
 int64_t dsi_cpu_l2_bytes(void)
 {
     static _Atomic int64_t known;
@@ -141,8 +145,9 @@ static ds_status cpu_open(dsi_device *d, int index)
     return DS_OK;
 }
 
-/* Blocks of a large batch lie in huge pages where the system gives them: with small ones, walking the
- * page tables costs 5 to 10 % of a step. Rounded up to whole pages, so not for small blocks. */
+/* Blocks of a large batch lie in huge pages where the system gives them: with
+ * small ones, walking the page tables costs 5 to 10 % of a step. Rounded up to
+ * whole pages, so not for small blocks. */
 #define HUGE_PAGE  ((size_t)2 << 20)
 #define HUGE_BLOCK ((size_t)512 << 10) /* from this size on */
 

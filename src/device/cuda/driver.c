@@ -1,4 +1,5 @@
-/* device/cuda/driver.c: see driver.h. What keeps it from starting is found once, and said to each who asks.
+/* device/cuda/driver.c: see driver.h. What keeps it from starting is found
+ * once, and said to each who asks.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
@@ -48,7 +49,8 @@ static bool open_functions(const char *const *name, int n, void *to)
     return false;
 }
 
-/* Drivers run what was built for an older toolkit, or for another minor version of their own. */
+/* Drivers run what was built for an older toolkit, or for another minor version
+ * of their own. */
 static bool new_enough(void)
 {
     static const char *const name = TEXT(cuDriverGetVersion);

@@ -1,5 +1,6 @@
-/* device/cuda/driver.h: NVIDIA's driver, libcuda.so.1, opened when the first GPU is asked for. The toolkit's header
- * is needed to compile this folder, and no file of the toolkit to run it.
+/* device/cuda/driver.h: NVIDIA's driver, libcuda.so.1, opened when the first
+ * GPU is asked for. The toolkit's header is needed to compile this folder, and
+ * no file of the toolkit to run it.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CUDA_DRIVER_H
 #define DSI_DEVICE_CUDA_DRIVER_H
@@ -8,8 +9,9 @@
 
 #include <cuda.h>
 
-/* All that is called of it: our name, the driver's. A function whose arguments have changed has its old name as a
- * macro of the new one (cuMemAlloc is cuMemAlloc_v2): types and looked-up names both follow the macro. */
+/* All that is called of it: our name, the driver's. A function whose arguments
+ * have changed has its old name as a macro of the new one (cuMemAlloc is
+ * cuMemAlloc_v2): types and looked-up names both follow the macro. */
 #define DSI_CUDA_FUNCTIONS(X) \
     X(init, cuInit) \
     X(error_name, cuGetErrorName) \
@@ -47,13 +49,15 @@ typedef struct dsi_cuda_driver {
 } dsi_cuda_driver;
 #undef DSI_CUDA_MEMBER
 
-/* Opened and started once a process; its functions if there is at least one GPU, else NULL. */
+/* Opened and started once a process; its functions if there is at least one
+ * GPU, else NULL. */
 const dsi_cuda_driver *dsi_cuda_open(void);
 
 int dsi_cuda_count(void);            /* GPUs that this process may use; 0: dsi_cuda_why says why */
 const char *dsi_cuda_why_none(void); /* one line: what is missing, and what to do */
 
-/* DS_OK for CUDA_SUCCESS; else the message: "cuda:1: what: the driver's text (its name)". */
+/* DS_OK for CUDA_SUCCESS; else the message: "cuda:1: what: the driver's text
+ * (its name)". */
 ds_status dsi_cuda_check(int index, CUresult result, const char *what);
 
 extern const dsi_kernels dsi_cuda_kernels;

@@ -1,8 +1,11 @@
-/* device/cuda/memory.c: an NVIDIA GPU as a device: its memory, pinned memory of the host, copies, streams, events.
+/* device/cuda/memory.c: an NVIDIA GPU as a device: its memory, pinned memory of
+ * the host, copies, streams, events.
  *
- * A thread's handle on a GPU has one stream of its own, on which everything happens in order: allocation and release
- * too where the driver has memory pools, so that neither waits for kernels. The context is the one that the GPU's
- * users in this process share; a thread may hold several GPUs, so each call enters its own.
+ * A thread's handle on a GPU has one stream of its own, on which everything
+ * happens in order: allocation and release too where the driver has memory
+ * pools, so that neither waits for kernels. The context is the one that the
+ * GPU's users in this process share; a thread may hold several GPUs, so each
+ * call enters its own.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
@@ -20,7 +23,8 @@ typedef struct Gpu {
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
-/* The GPU behind d, whose context is then this thread's. What is wrong with a context, the call that follows says. */
+/* The GPU behind d, whose context is then this thread's. What is wrong with a
+ * context, the call that follows says. */
 static Gpu *enter(const dsi_device *d)
 {
     Gpu *g = d->own;
@@ -154,7 +158,8 @@ static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_
     return finished(s, result, "copying from it");
 }
 
-/* Between two GPUs both streams are waited for: src is complete before, and may be released after. */
+/* Between two GPUs both streams are waited for: src is complete before, and may
+ * be released after. */
 static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const void *src,
                            size_t bytes)
 {

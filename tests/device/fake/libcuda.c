@@ -1,9 +1,11 @@
-/* tests/device/fake/libcuda.c: a libcuda.so.1 without GPUs: what src/device/cuda calls of it, strict where the real
- * one is.
+/* tests/device/fake/libcuda.c: a libcuda.so.1 without GPUs: what
+ * src/device/cuda calls of it, strict where the real one is.
  *
- * Memory of a "GPU" is an address range that nobody may touch, so that who takes it for memory of the host ends with
- * a signal as it would with a GPU; the bytes lie elsewhere, and only copies within one allocation reach them. What a
- * thread asks must be of the context that it entered. Streams have nothing to wait for.
+ * Memory of a "GPU" is an address range that nobody may touch, so that who
+ * takes it for memory of the host ends with a signal as it would with a GPU;
+ * the bytes lie elsewhere, and only copies within one allocation reach them.
+ * What a thread asks must be of the context that it entered. Streams have
+ * nothing to wait for.
  *
  *     FAKE_CUDA_COUNT=2    GPUs, of FAKE_CUDA_BYTES=1073741824 each; FAKE_CUDA_POOLS=0: no stream-ordered memory
  *     FAKE_CUDA_VERSION    what cuDriverGetVersion says
@@ -33,7 +35,8 @@ typedef struct Allocation {
     bool pooled;
 } Allocation;
 
-/* Behind the handles of contexts; a stream or an event is a byte of its own that holds its GPU's number. */
+/* Behind the handles of contexts; a stream or an event is a byte of its own
+ * that holds its GPU's number. */
 static char contexts[MOST];
 static struct {
     int retained;
@@ -265,7 +268,8 @@ SHOWN CUresult cuMemFreeHost(void *p)
     return CUDA_SUCCESS;
 }
 
-/* Where bytes at p of a GPU (-1: any) really are; NULL: not within one allocation. */
+/* Where bytes at p of a GPU (-1: any) really are; NULL: not within one
+ * allocation. */
 static char *real(CUdeviceptr p, size_t bytes, int gpu)
 {
     char *found = NULL;

@@ -1,5 +1,6 @@
-# tests/programs/common/saved_step.sh: what cifar_net_step_200.pth holds. The caller has sourced checks.sh; $show is
-# ds_show, $here the folder of the scripts.
+# tests/programs/common/saved_step.sh: what cifar_net_step_200.pth holds. The
+# caller has sourced checks.sh; $show is ds_show, $here the folder of the
+# scripts.
 # SPDX-License-Identifier: MIT
 check_saved_step()
 {

@@ -1,13 +1,16 @@
-/* device/cpu/attention/attention.c: scaled dot product attention, without ever holding the scores [L,S].
+/* device/cpu/attention/attention.c: scaled dot product attention, without ever
+ * holding the scores [L,S].
  *
- * ROWS queries go over the keys KEYS at a time. Forward keeps each row's maximum and sum so far, and
- * scales what it has when the maximum grows; it leaves lse = log of the row's sum, from which backward
- * makes the softmax of any block again (Dao et al., arXiv:2205.14135). Products run on the tiles of
- * tile.h, which want a block of keys (and, backward, of values) transposed: all are, once, before the first
- * row, unless rows are few. Forward is divided by blocks of rows; backward, where all rows add to dk and dv,
- * by batch.
+ * ROWS queries go over the keys KEYS at a time. Forward keeps each row's
+ * maximum and sum so far, and scales what it has when the maximum grows; it
+ * leaves lse = log of the row's sum, from which backward makes the softmax of
+ * any block again (Dao et al., arXiv:2205.14135). Products run on the tiles of
+ * tile.h, which want a block of keys (and, backward, of values) transposed: all
+ * are, once, before the first row, unless rows are few. Forward is divided by
+ * blocks of rows; backward, where all rows add to dk and dv, by batch.
  *
- * A row that attends to nothing (its scores are all -inf) gives 0, and no gradient, as in PyTorch.
+ * A row that attends to nothing (its scores are all -inf) gives 0, and no
+ * gradient, as in PyTorch.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/gemm/dots.h"
 #include "device/cpu/gemm/tile.h"
@@ -37,7 +40,8 @@ static int64_t keys_seen(const job *x, int64_t end)
 
 static int64_t key_blocks(const dsi_view *k) { return (k->d[1] + KEYS - 1) / KEYS; }
 
-/* s[r][c] = a_r b_c, where b are rows of k from `key` on, or of v; s has rows of KEYS. */
+/* s[r][c] = a_r b_c, where b are rows of k from `key` on, or of v; s has rows
+ * of KEYS. */
 static void products_f32(const dsi_view *k, const float *transposed, int64_t batch, int64_t key,
                          const float *a, int64_t am, float *s, int64_t rows, int64_t cols)
 {
@@ -107,7 +111,8 @@ static void add_products_f64(const double *a, int64_t am, int64_t ak, const doub
             for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
 }
 
-/* Of a block's row: as in lines.h, but in whole vectors, since a row is short. NaNs are passed over. */
+/* Of a block's row: as in lines.h, but in whole vectors, since a row is short.
+ * NaNs are passed over. */
 static float row_max_f32(int64_t n, const float *x)
 {
     vf m = vf_set(-INFINITY);
@@ -208,7 +213,8 @@ static ds_status attention_transpose(dsi_stream *s, const dsi_view *k, float *to
     return status == DS_OK && left ? KERNEL(copy)(s, x, y) : status;
 }
 
-/* Transposed keys, and values if `back`, in scratch memory that is to be released: x->keys. */
+/* Transposed keys, and values if `back`, in scratch memory that is to be
+ * released: x->keys. */
 static ds_status transpose_all(dsi_stream *s, job *x, bool back)
 {
     if (x->q.dtype != DS_F32 || x->q.d[1] < FEW_ROWS) return DS_OK;

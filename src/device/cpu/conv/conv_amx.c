@@ -1,13 +1,16 @@
-/* device/cpu/conv/conv_amx.c: convolutions of bfloat16 as products by the matrix unit (gemm_amx.c).
+/* device/cpu/conv/conv_amx.c: convolutions of bfloat16 as products by the
+ * matrix unit (gemm_amx.c).
  *
- * What one output pixel touches becomes a line of R S C numbers, channels fastest:
+ * What one output pixel touches becomes a line of R S C numbers, channels
+ * fastest:
  *
  *     y [pixels, K] = lines of x [pixels, R S C] w [K, R S C]^T + bias
  *     dx [pixels, C] = lines of dy [pixels, R S K] w' [C, R S K]^T       unit stride; w' is w turned around
  *     dw [K, R S C] = dy [pixels, K]^T lines of x, summed over blocks of pixels in float32, in their order
  *
- * Lines are made for as many pixels at a time as the second cache holds, from images whose channels lie side by
- * side; others are copied first. 1x1 kernels need no lines (conv_point.c).
+ * Lines are made for as many pixels at a time as the second cache holds, from
+ * images whose channels lie side by side; others are copied first. 1x1 kernels
+ * need no lines (conv_point.c).
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/gemm/gemm_amx.h"
@@ -31,7 +34,8 @@ typedef struct Unfolding {
     int64_t row0;
 } Unfolding;
 
-/* The taps of one pixel: row r of the kernel begins at source row h0 + r dilation, column w0. */
+/* The taps of one pixel: row r of the kernel begins at source row h0 + r
+ * dilation, column w0. */
 static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, uint16_t *to)
 {
     const size_t pixel = (size_t)u->C * sizeof *to;
@@ -96,7 +100,8 @@ static bool is_dense(const dsi_view *v)
     return true;
 }
 
-/* v, or a dense view of scratch memory in its place; *spare is to be released. NULL without memory. */
+/* v, or a dense view of scratch memory in its place; *spare is to be released.
+ * NULL without memory. */
 static dsi_view in_dense(dsi_stream *s, dsi_view v, void **spare)
 {
     bool dense = is_dense(&v);

@@ -1,20 +1,24 @@
-/* device/cpu/conv/conv_winograd.c: 3x3 convolutions of unit stride with 2.25 times fewer multiplications: Winograd's
- * minimal filtering F(2x2, 3x3) (Lavin and Gray, arXiv:1509.09308).
+/* device/cpu/conv/conv_winograd.c: 3x3 convolutions of unit stride with 2.25
+ * times fewer multiplications: Winograd's minimal filtering F(2x2, 3x3) (Lavin
+ * and Gray, arXiv:1509.09308).
  *
- * A tile of 2x2 outputs reads a patch d of 4x4 inputs. With B, G, A of small whole numbers and halves,
+ * A tile of 2x2 outputs reads a patch d of 4x4 inputs. With B, G, A of small
+ * whole numbers and halves,
  *
  *     Y  = A^T [(G w G^T) . (B^T d B)] A             summed over input channels before A
  *     dw = G^T [(B^T d B) . (A dy A^T)] G            summed over tiles before G
  *
- * where "." is element by element: for each of the 16 positions a product of matrices,
+ * where "." is element by element: for each of the 16 positions a product of
+ * matrices,
  *
  *     M [tiles, K] = V [tiles, C] U [C, K]           y; and dx, from dy by the kernel turned around
  *     dU [C, K]    = V^T [C, tiles] M [tiles, K]     dw
  *
- * made of tile.h's register tiles. Channels lie side by side everywhere, so that the small transforms are sums of
- * vectors. Tiles go in blocks whose V and M stay in the second cache; what is summed over tiles is summed in
- * their order, block after block, so threads share positions and rows, never a sum. Images whose channels are
- * not side by side are copied.
+ * made of tile.h's register tiles. Channels lie side by side everywhere, so
+ * that the small transforms are sums of vectors. Tiles go in blocks whose V and
+ * M stay in the second cache; what is summed over tiles is summed in their
+ * order, block after block, so threads share positions and rows, never a sum.
+ * Images whose channels are not side by side are copied.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/gemm/tile.h"
@@ -146,8 +150,9 @@ static float *u_at(const Job *o, int64_t in, int64_t out)
 #define LANES \
     (10 * VF) /* vectors that load_kernels writes: 9 VF, and what a transposition has too many */
 
-/* The kernels from VF input channels on to as many output channels: lanes[9 i + j][l] is element j of (in + i,
- * out + l). A weight has the kernels of an output channel (of an input channel, if turned) one after the other. */
+/* The kernels from VF input channels on to as many output channels: lanes[9 i +
+ * j][l] is element j of (in + i, out + l). A weight has the kernels of an
+ * output channel (of an input channel, if turned) one after the other. */
 static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANES][VF])
 {
     const float *w = o->w + in * o->win + out * o->wout;
@@ -158,7 +163,8 @@ static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANE
     for (int i = 0; i < VF; i++, w += o->win) {
         bool last = in + i == o->C - 1 && out + VF == o->K; /* behind it may be nothing to read */
         if (VF >= 9 && !last) {
-            /* rows of 9 as if they had VF: what is too many, the next one writes over */
+            /* rows of 9 as if they had VF: what is too many, the next one
+             * writes over */
             transpose(w, 9, VF, lanes[9 * i], VF);
             continue;
         }
@@ -351,7 +357,8 @@ static void add_products(void *arg, int64_t begin, int64_t end)
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
 
-/* Where this way pays: whole vectors of enough channels, and enough outputs for the weights' transform. */
+/* Where this way pays: whole vectors of enough channels, and enough outputs for
+ * the weights' transform. */
 static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                           const dsi_view *y)
 {
@@ -364,7 +371,8 @@ static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* Sizes, and memory for all, copies of x and y too where their channels are not side by side: release o->u. */
+/* Sizes, and memory for all, copies of x and y too where their channels are not
+ * side by side: release o->u. */
 static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
     o->N = x.d[0], o->C = x.d[1], o->H = x.d[2], o->W = x.d[3];
@@ -375,7 +383,8 @@ static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
     o->panels = (o->K + TILE_COLS - 1) / TILE_COLS;
     o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
-    /* a line more than a power of two: positions do not fall on the same places of the cache */
+    /* a line more than a power of two: positions do not fall on the same places
+     * of the cache */
     o->ustep = o->panels * o->width * o->C + 16;
     o->vstep = o->block * o->C + 16, o->mstep = o->block * o->K + 16;
     int64_t floats = POSITIONS * (o->ustep + o->vstep + o->mstep);

@@ -1,7 +1,8 @@
 /* device/cpu/index/index.c: rows and elements named by an index.
  *
- * Gathering moves bytes, whatever they mean. scatter_rows adds in the order of the index, so that the sum
- * of a row that is named twice does not depend on the threads: they share the columns.
+ * Gathering moves bytes, whatever they mean. scatter_rows adds in the order of
+ * the index, so that the sum of a row that is named twice does not depend on
+ * the threads: they share the columns.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 typedef struct {
-    /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y [outer,K,inner] */
+    /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y
+     * [outer,K,inner] */
     dsi_view w, index, y;
     int64_t skip;
     int64_t size; /* bytes of an element */
@@ -111,7 +113,8 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-/* True if all of the index is in 0 .. classes-1. Without a branch an element, and in one long line if it lies so. */
+/* True if all of the index is in 0 .. classes-1. Without a branch an element,
+ * and in one long line if it lies so. */
 static bool all_inside(dsi_view v, int64_t classes)
 {
     bool outside = false;

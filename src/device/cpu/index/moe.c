@@ -1,7 +1,8 @@
 /* device/cpu/index/moe.c: rows to places and back, for mixtures of experts.
  *
- * A place is named once, so rows are written without regard for each other, and what a row collects is added in
- * the order of its places: no sum depends on the threads.
+ * A place is named once, so rows are written without regard for each other, and
+ * what a row collects is added in the order of its places: no sum depends on
+ * the threads.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"

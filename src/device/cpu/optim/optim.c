@@ -1,11 +1,12 @@
-/* device/cpu/optim/optim.c: one step of an optimizer over all parameters: a pass over memory, in fixed pieces.
+/* device/cpu/optim/optim.c: one step of an optimizer over all parameters: a
+ * pass over memory, in fixed pieces.
  *
- * The rules are in optim.inc, for float and for double. 16-bit parameters, gradients and copies
- * go through them in blocks that fit the first cache: made float, updated, rounded once, so that memory is
- * still passed once.
- * A piece is PIECE elements of one parameter, whatever the number of threads. All rules but LAMB's are
- * pointwise; LAMB needs |p| and |u| of a whole parameter, so it passes twice, and adds the sums of
- * pieces in their order.
+ * The rules are in optim.inc, for float and for double. 16-bit parameters,
+ * gradients and copies go through them in blocks that fit the first cache: made
+ * float, updated, rounded once, so that memory is still passed once. A piece is
+ * PIECE elements of one parameter, whatever the number of threads. All rules
+ * but LAMB's are pointwise; LAMB needs |p| and |u| of a whole parameter, so it
+ * passes twice, and adds the sums of pieces in their order.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/vmath.h"
@@ -26,7 +27,8 @@ typedef struct AdamSum {
     double m, v;
 } AdamSum;
 
-/* Powers take as long as a block of elements: those of a step that most parameters share are made once. */
+/* Powers take as long as a block of elements: those of a step that most
+ * parameters share are made once. */
 typedef struct AdamPass {
     const dsi_adam *c;
     AdamSum sum;
@@ -91,7 +93,8 @@ static bool needs_blocks(const dsi_span *x)
     return is_half(x->dtype) || is_half(x->g_dtype) || x->low;
 }
 
-/* Elements at .. at + n - 1 of x as a float span: in place where they are float, else converted into b. */
+/* Elements at .. at + n - 1 of x as a float span: in place where they are
+ * float, else converted into b. */
 static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
 {
     dsi_span f = *x;
@@ -135,8 +138,9 @@ static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t en
         }
 }
 
-/* Pieces begin .. end - 1 of all parameters, counted through. A moment without new gradients decays to
- * the smallest denormal and, rounded to nearest, stays there: so these count as 0. */
+/* Pieces begin .. end - 1 of all parameters, counted through. A moment without
+ * new gradients decays to the smallest denormal and, rounded to nearest, stays
+ * there: so these count as 0. */
 static void run_pieces(void *arg, int64_t begin, int64_t end)
 {
     const Pass *pass = arg;
@@ -162,7 +166,8 @@ typedef struct Lamb {
     double *rates; /* [n]: lr, corrected, times the trust ratio; NULL in the first half */
 } Lamb;
 
-/* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first half. */
+/* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first
+ * half. */
 static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double *sums)
 {
     const dsi_span *x = &l->x[i];
@@ -212,7 +217,8 @@ static double trust(const dsi_lamb *c, double p2, double u2)
     return ratio > c->max_coeff ? c->max_coeff : ratio < c->min_coeff ? c->min_coeff : ratio;
 }
 
-/* The bias correction of both moments, as in DeepSpeed's kernel: outside of u, and of eps. */
+/* The bias correction of both moments, as in DeepSpeed's kernel: outside of u,
+ * and of eps. */
 static double lamb_rate(const dsi_lamb *c, int64_t step)
 {
     if (!c->bias_correction) return c->lr;

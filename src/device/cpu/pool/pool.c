@@ -1,6 +1,7 @@
 /* device/cpu/pool/pool.c: max, average and adaptive average pooling.
  *
- * Planes (one channel of one sample) are independent: they are what threads divide.
+ * Planes (one channel of one sample) are independent: they are what threads
+ * divide.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/reduce/lines.h"
@@ -103,8 +104,8 @@ static Part *const maxima_dx[] = {maxima_dx_f32, maxima_dx_f64};
 static Part *const means[] = {means_f32, means_f64};
 static Part *const means_dx[] = {means_dx_f32, means_dx_f64};
 
-/* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes (or, if the channels are
- * neighbours, of all samples). */
+/* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes
+ * (or, if the channels are neighbours, of all samples). */
 static void max_quads(void *arg, int64_t begin, int64_t end)
 {
     const Pool *o = arg;
@@ -132,7 +133,8 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
 
 #define HALF_BAND 4096 /* elements of x that are made float at a time */
 
-/* Lines of 16 bits to floats without gaps, and back; a plane without gaps is one line. */
+/* Lines of 16 bits to floats without gaps, and back; a plane without gaps is
+ * one line. */
 static void band_to_floats(ds_dtype dtype, const uint16_t *from, int64_t step, int64_t rows,
                            int64_t line, float *to)
 {
@@ -150,7 +152,8 @@ static void floats_to_band(ds_dtype dtype, const float *from, int64_t step, int6
 /* Elements of a row that lie side by side: of one channel, or of all. */
 static int64_t row_elements(const Pool *o) { return o->x.s[1] == 1 ? o->W * o->C : o->W; }
 
-/* Rows p .. p + n - 1 of windows, of 16 bits: through floats that lie side by side. */
+/* Rows p .. p + n - 1 of windows, of 16 bits: through floats that lie side by
+ * side. */
 static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
     bool channels = o->x.s[1] == 1;

@@ -1,10 +1,12 @@
-/* device/cpu/pool/pool_plain.h: pooling of planes by plain loops, for one element type.
+/* device/cpu/pool/pool_plain.h: pooling of planes by plain loops, for one
+ * element type.
  *
- * Included with REAL = the type and PLAIN(name) = its functions' names. A plane is one channel of one
- * sample; strides in elements.
+ * Included with REAL = the type and PLAIN(name) = its functions' names. A plane
+ * is one channel of one sample; strides in elements.
  * SPDX-License-Identifier: MIT */
 
-/* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is never chosen. */
+/* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is
+ * never chosen. */
 static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
 {
     const dsi_pool2d *c = o->c;
@@ -101,7 +103,8 @@ static inline void PLAIN(fill_run)(REAL *x, int64_t n, REAL value)
     for (int64_t i = 0; i < n; i++) x[i] = value;
 }
 
-/* Windows two apart, each two wide, of a plane whose columns are neighbours: vectors of them. */
+/* Windows two apart, each two wide, of a plane whose columns are neighbours:
+ * vectors of them. */
 static void PLAIN(mean_pairs)(const Pool *o, const REAL *x, REAL *y)
 {
     for (int64_t p = 0; p < o->P; p++) {

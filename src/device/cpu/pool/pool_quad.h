@@ -1,7 +1,9 @@
-/* device/cpu/pool/pool_quad.h: the maximum of 2x2 windows two apart, float32, by vectors.
+/* device/cpu/pool/pool_quad.h: the maximum of 2x2 windows two apart, float32,
+ * by vectors.
  *
- * Lanes are windows side by side where columns are neighbours in memory, channels where those are. Each
- * lane takes the window's four values in order; what is greater, or a NaN, replaces what it has.
+ * Lanes are windows side by side where columns are neighbours in memory,
+ * channels where those are. Each lane takes the window's four values in order;
+ * what is greater, or a NaN, replaces what it has.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_POOL_POOL_QUAD_H
 #define DSI_DEVICE_CPU_POOL_POOL_QUAD_H

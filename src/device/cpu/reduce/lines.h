@@ -1,8 +1,10 @@
-/* device/cpu/reduce/lines.h: sums and maxima of dense lines, for float and double.
+/* device/cpu/reduce/lines.h: sums and maxima of dense lines, for float and
+ * double.
  *
- * A sum runs in vectors of 32 bytes, whatever the instruction set, so that its order, and with it the
- * result, is the same on all of them. Floats are added up in float for at most 4096 elements (128 a
- * lane), those partial sums in double: the error stays below that of a pairwise sum.
+ * A sum runs in vectors of 32 bytes, whatever the instruction set, so that its
+ * order, and with it the result, is the same on all of them. Floats are added
+ * up in float for at most 4096 elements (128 a lane), those partial sums in
+ * double: the error stays below that of a pairwise sum.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_REDUCE_LINES_H
 #define DSI_DEVICE_CPU_REDUCE_LINES_H

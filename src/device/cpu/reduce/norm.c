@@ -1,9 +1,11 @@
-/* device/cpu/reduce/norm.c: batch norm per channel of [N,C,I], layer norm per row of [M,D].
+/* device/cpu/reduce/norm.c: batch norm per channel of [N,C,I], layer norm per
+ * row of [M,D].
  *
- * Channels lie in one of two ways, and each has its loops: dense in memory (NHWC), where a line holds one
- * element of each channel, or apart (NCHW), where a line belongs to one channel. Other strides go by the
- * second way, slowly. Sums are kept in T for at most 64 additions, then in double; threads share
- * channels (or rows), so that no sum depends on them.
+ * Channels lie in one of two ways, and each has its loops: dense in memory
+ * (NHWC), where a line holds one element of each channel, or apart (NCHW),
+ * where a line belongs to one channel. Other strides go by the second way,
+ * slowly. Sums are kept in T for at most 64 additions, then in double; threads
+ * share channels (or rows), so that no sum depends on them.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -28,8 +30,8 @@ typedef struct {
 /* True if the channels of [N,C,I] are neighbours in memory. */
 static bool channels_dense(const dsi_view *v) { return v->s[1] == 1 && v->d[1] > 1; }
 
-/* Rows (n, i) of [N,C,I]: the elements from one to the next, and whether that holds from sample to
- * sample too. */
+/* Rows (n, i) of [N,C,I]: the elements from one to the next, and whether that
+ * holds from sample to sample too. */
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
 static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
 
@@ -42,7 +44,8 @@ static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->
 
 typedef void body(void *arg, int64_t begin, int64_t end);
 
-/* Runs f32 or f64 over n items of `each` elements; a thread takes at least `least` of them. */
+/* Runs f32 or f64 over n items of `each` elements; a thread takes at least
+ * `least` of them. */
 static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t each,
                           int64_t least, body *f32, body *f64, job *j)
 {
@@ -54,8 +57,8 @@ static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t
 
 #define LEAST_CHANNELS 16 /* two threads do not write to one cache line */
 
-/* Over the channels of x. A few that are dense are not divided: rows of all of them are joined, and the
- * order of sums would depend on the division. */
+/* Over the channels of x. A few that are dense are not divided: rows of all of
+ * them are joined, and the order of sums would depend on the division. */
 static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 {
     int64_t c = j->x.d[1];

@@ -1,12 +1,14 @@
 /* device/cpu/reduce/reduce.c: sums over any dimensions, maxima, norms.
  *
- * The dimensions of x are ordered as they lie in memory; neighbours that are both kept or both summed,
- * and run on, are joined. Then the inner one is either
+ * The dimensions of x are ordered as they lie in memory; neighbours that are
+ * both kept or both summed, and run on, are joined. Then the inner one is
+ * either
  *   summed  every output is a sum of dense lines (a row's sum, a sum of everything), or
  *   kept    outputs that are neighbours are summed together, line upon line (a bias gradient).
- * Partial sums of at most 4096 elements are in T, their totals in double. The order of a sum depends on
- * shapes and strides alone: threads share outputs, or the fixed parts of one long line. 16-bit lines are
- * made float piece by piece, as those that are not dense are gathered.
+ * Partial sums of at most 4096 elements are in T, their totals in double. The
+ * order of a sum depends on shapes and strides alone: threads share outputs, or
+ * the fixed parts of one long line. 16-bit lines are made float piece by piece,
+ * as those that are not dense are gathered.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -191,7 +193,8 @@ static double fold_lines(const plan *p, const fold *f, const char *x)
     return total;
 }
 
-/* All of x, of which nothing is kept. A single long line goes in parts, whatever the threads. */
+/* All of x, of which nothing is kept. A single long line goes in parts,
+ * whatever the threads. */
 static double fold_all(const plan *p, const fold *f)
 {
     fold_job j = {.p = p, .f = f};

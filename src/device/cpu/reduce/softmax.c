@@ -1,9 +1,13 @@
-/* device/cpu/reduce/softmax.c: softmax, its logarithm, cross entropy, over dimension 1 of [outer, C, inner].
+/* device/cpu/reduce/softmax.c: softmax, its logarithm, cross entropy, over
+ * dimension 1 of [outer, C, inner].
  *
- * A row is the C elements of one (outer, inner). Rows are taken in blocks that fit in a buffer, gathered
- * if they are not dense, so that exp, which is most of the work, runs over long lines even where C is
- * 10. A row longer than the buffer goes through it in pieces, once for its maximum, once for the sum
- * of exp(x - max), once for the result. The row's sum does not depend on the block it is in.
+ * A row is the C elements of one (outer, inner). Rows are taken in blocks that
+ * fit in a buffer, gathered if they are not dense, so that exp, which is most
+ * of the work, runs over long lines even where C is
+ * 10. A row longer than the buffer goes through it in pieces, once for its
+ *     maximum, once for the sum
+ * of exp(x - max), once for the result. The row's sum does not depend on the
+ * block it is in.
  *
  * A NaN makes its row NaN; so does a row of nothing but -inf, as in PyTorch.
  * SPDX-License-Identifier: MIT */

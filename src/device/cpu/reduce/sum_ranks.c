@@ -1,14 +1,17 @@
-/* device/cpu/reduce/sum_ranks.c: what several ranks have in memory that one thread sees, added up in one pass.
+/* device/cpu/reduce/sum_ranks.c: what several ranks have in memory that one
+ * thread sees, added up in one pass.
  *
- * It waits for memory, so that all there is to do with a sum is done at once: the mean, its squares, and its way to
- * everybody who wants it. STEP elements of every rank are read before any is written.
+ * It waits for memory, so that all there is to do with a sum is done at once:
+ * the mean, its squares, and its way to everybody who wants it. STEP elements
+ * of every rank are read before any is written.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/table.h"
 
 #define VECTORS 4
 #define STEP    (VECTORS * VF)
 
-/* Doubles of one register, and as many floats, which become doubles as they are loaded. */
+/* Doubles of one register, and as many floats, which become doubles as they are
+ * loaded. */
 typedef double Wide __attribute__((__vector_size__(VF / 2 * sizeof(double))));
 typedef float Narrow __attribute__((__vector_size__(VF / 2 * sizeof(float)),
                                     __aligned__(sizeof(float)), __may_alias__));

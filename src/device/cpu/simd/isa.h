@@ -1,9 +1,12 @@
-/* device/cpu/simd/isa.h: what a kernel file needs: its instruction set's suffix, vectors, dtypes.
+/* device/cpu/simd/isa.h: what a kernel file needs: its instruction set's
+ * suffix, vectors, dtypes.
  *
- * Each kernel file is compiled once for each instruction set, with DSI_ISA = generic, avx2 or avx512.
- * Functions seen across files are named by KERNEL(name); all others are static.
+ * Each kernel file is compiled once for each instruction set, with DSI_ISA =
+ * generic, avx2 or avx512. Functions seen across files are named by
+ * KERNEL(name); all others are static.
  *
- * vf is VF floats: 4 (generic: SSE2, NEON or plain C by the compiler's own vectors), 8 or 16.
+ * vf is VF floats: 4 (generic: SSE2, NEON or plain C by the compiler's own
+ * vectors), 8 or 16.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_ISA_H
 #define DSI_DEVICE_CPU_SIMD_ISA_H
@@ -40,7 +43,8 @@ ALWAYS_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
 ALWAYS_INLINE float vf_sum(vf v) { return _mm512_reduce_add_ps(v); }
-/* gcc 12 may spill a mask as 16 bits and count the bits of 32 there: this brings it to a register first */
+/* gcc 12 may spill a mask as 16 bits and count the bits of 32 there: this
+ * brings it to a register first */
 ALWAYS_INLINE unsigned mask_bits(__mmask16 m)
 {
     unsigned bits = m;
@@ -113,7 +117,8 @@ ALWAYS_INLINE vf vf_load_n(const float *p, int n)
 ALWAYS_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n * sizeof *p); }
 #endif
 
-/* Keeps gcc from folding this load into each FMA that uses it (it repeats the load otherwise). */
+/* Keeps gcc from folding this load into each FMA that uses it (it repeats the
+ * load otherwise). */
 #if defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 #elif defined(__aarch64__)
@@ -122,8 +127,8 @@ ALWAYS_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n *
 #define IN_REGISTER(v) ((void)(v))
 #endif
 
-/* Numbers below 2^-126 count as 0 until denormals_on(what denormals_off returned): arithmetic with them
- * costs a hundred times as much. */
+/* Numbers below 2^-126 count as 0 until denormals_on(what denormals_off
+ * returned): arithmetic with them costs a hundred times as much. */
 #ifdef __SSE__
 #include <xmmintrin.h>
 ALWAYS_INLINE unsigned denormals_off(void)

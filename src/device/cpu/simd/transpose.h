@@ -1,7 +1,8 @@
 /* device/cpu/simd/transpose.h: a square of floats transposed in registers.
  *
- * First 4 x 4 elements in each quarter (16 bytes) of the vectors, then the quarters among each other. Each vector is
- * read once, by a whole line if VF is one: where `step` is a power of two, VF lines may not fit the one set of the
+ * First 4 x 4 elements in each quarter (16 bytes) of the vectors, then the
+ * quarters among each other. Each vector is read once, by a whole line if VF is
+ * one: where `step` is a power of two, VF lines may not fit the one set of the
  * first cache that all fall into.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_TRANSPOSE_H
@@ -36,8 +37,8 @@ typedef int Lanes __attribute__((__vector_size__(16)));
 #define PAIRS_1(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
 #endif
 
-/* 4 x 4 in each quarter: quarter q of r[i] is elements 4 q .. 4 q + 3 of vector i -> of r[j], element 4 q + j of
- * vectors 0 .. 3. */
+/* 4 x 4 in each quarter: quarter q of r[i] is elements 4 q .. 4 q + 3 of vector
+ * i -> of r[j], element 4 q + j of vectors 0 .. 3. */
 ALWAYS_INLINE void transpose_quarters(vf r[4])
 {
     vf low01 = LOW(r[0], r[1]), high01 = HIGH(r[0], r[1]);
@@ -83,7 +84,8 @@ ALWAYS_INLINE void store_lanes(float *to, vf v, int n)
         vf_store_n(to, v, n);
 }
 
-/* to[j to_step + i] = from[i step + j] for i < n, j < VF: n <= VF rows become columns. */
+/* to[j to_step + i] = from[i step + j] for i < n, j < VF: n <= VF rows become
+ * columns. */
 ALWAYS_INLINE void transpose(const float *from, int64_t step, int n, float *to, int64_t to_step)
 {
     vf r[VF];

@@ -1,7 +1,9 @@
-/* device/cpu/simd/upcast.c: float32 copies of 16-bit operands, for one call of a kernel.
+/* device/cpu/simd/upcast.c: float32 copies of 16-bit operands, for one call of
+ * a kernel.
  *
- * Small ones lie in scratch memory, which the last call left in the caches; others come from the device's
- * storage, so that they count in its peak. All go when the call ends.
+ * Small ones lie in scratch memory, which the last call left in the caches;
+ * others come from the device's storage, so that they count in its peak. All go
+ * when the call ends.
  * SPDX-License-Identifier: MIT */
 #include "upcast.h"
 
@@ -10,8 +12,8 @@
 #define ALIGN 64
 #define SMALL ((size_t)1 << 20) /* bytes */
 
-/* The same elements as floats, without gaps, dimensions in v's order of memory; what v repeats is there
- * once. Without memory: its bytes -> *bytes. */
+/* The same elements as floats, without gaps, dimensions in v's order of memory;
+ * what v repeats is there once. Without memory: its bytes -> *bytes. */
 static dsi_view float_view(const dsi_view *v, size_t *bytes)
 {
     dsi_view f = *v;

@@ -1,11 +1,12 @@
 /* device/cpu/simd/upcast.h: kernels for 16-bit tensors.
  *
- * Note [16-bit kernels]
- * Arithmetic is in float32; what is stored has 16 bits and is rounded once. A kernel does it in one of
- * three ways: by the bits (relu, and all that only moves elements); piece by piece in the first cache
- * (pointwise, sums, norms, pooling, the packing of products: half.h); or, where neither was worth its lines,
- * IN_F32: itself, called for float32 copies of its operands.
- * Statistics that a backward gets from its forward (mean, rstd, lse, divisor) are float32.
+ * Note [16-bit kernels] Arithmetic is in float32; what is stored has 16 bits
+ * and is rounded once. A kernel does it in one of three ways: by the bits
+ * (relu, and all that only moves elements); piece by piece in the first cache
+ * (pointwise, sums, norms, pooling, the packing of products: half.h); or, where
+ * neither was worth its lines, IN_F32: itself, called for float32 copies of its
+ * operands. Statistics that a backward gets from its forward (mean, rstd, lse,
+ * divisor) are float32.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_UPCAST_H
 #define DSI_DEVICE_CPU_SIMD_UPCAST_H
@@ -26,12 +27,14 @@ typedef struct in_f32 {
 #define in_f32_begin KERNEL(dsi_in_f32_begin)
 #define in_f32_end   KERNEL(dsi_in_f32_end)
 
-/* Replaces the 16-bit ones among n views, of which the first n_out are outputs, by float32 ones that lie
- * in memory in the same order; absent views and those of other dtypes stay. False with the message. */
+/* Replaces the 16-bit ones among n views, of which the first n_out are outputs,
+ * by float32 ones that lie in memory in the same order; absent views and those
+ * of other dtypes stay. False with the message. */
 bool in_f32_begin(in_f32 *c, dsi_stream *s, int n_out, int n, dsi_view *const *views);
 ds_status in_f32_end(in_f32 *c, ds_status status); /* rounds the outputs to where they belong */
 
-/* For the head of a kernel: returns what `call`, the kernel itself, gives for float32 copies:
+/* For the head of a kernel: returns what `call`, the kernel itself, gives for
+ * float32 copies:
  *     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, x, y), &y, &x);
  * Outputs come first. */
 #define IN_F32(s, n_out, call, ...) \

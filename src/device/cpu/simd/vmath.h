@@ -1,9 +1,11 @@
-/* device/cpu/simd/vmath.h: exp, log, tanh and the normal distribution of floats in plain arithmetic, for compilers to vectorise.
+/* device/cpu/simd/vmath.h: exp, log, tanh and the normal distribution of floats
+ * in plain arithmetic, for compilers to vectorise.
  *
- * No branches and no calls: both sides of a condition are computed and one is taken. Errors are below
- * 2 units in the last place over all floats, but where said; NaN stays NaN, infinities and denormals are right. The
- * polynomials are minimax fits in the relative error, made by Remez' exchange
- * algorithm in 200-bit arithmetic. Doubles go to the C library.
+ * No branches and no calls: both sides of a condition are computed and one is
+ * taken. Errors are below 2 units in the last place over all floats, but where
+ * said; NaN stays NaN, infinities and denormals are right. The polynomials are
+ * minimax fits in the relative error, made by Remez' exchange algorithm in
+ * 200-bit arithmetic. Doubles go to the C library.
  *   EXP(x), LOG(x), TANH(x), NORMAL(x) choose by the type of x.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_VMATH_H
@@ -31,8 +33,8 @@ ALWAYS_INLINE float power_of_two(int32_t k)
 }
 
 /* exp(x) = 2^k exp(r), r = x - k log 2 in [-log(2)/2, log(2)/2]: exp(r), and k.
- * k is rounded by adding 1.5 2^23, which leaves it in the low bits. log 2 is split, so that k times its
- * first part is exact. */
+ * k is rounded by adding 1.5 2^23, which leaves it in the low bits. log 2 is
+ * split, so that k times its first part is exact. */
 ALWAYS_INLINE float exp_parts(float x, int32_t *k)
 {
     const float round = 0x1.8p23f;
@@ -58,7 +60,8 @@ ALWAYS_INLINE float exp_f32(float x)
     return p * power_of_two(half) * power_of_two(k - half);
 }
 
-/* The same for x <= 88, where no result is denormal but counts as 0: one power of two, and one bound. */
+/* The same for x <= 88, where no result is denormal but counts as 0: one power
+ * of two, and one bound. */
 ALWAYS_INLINE float exp_normal_f32(float x)
 {
     int32_t k;
@@ -67,8 +70,8 @@ ALWAYS_INLINE float exp_normal_f32(float x)
     return x < -87.0f ? 0 : y;
 }
 
-/* x = 2^k (1 + r), 1 + r in [sqrt(1/2), sqrt(2)): log x = k log 2 + r - r^2/2 + r^3 P(r), the smaller terms first.
- * A denormal is made normal before. */
+/* x = 2^k (1 + r), 1 + r in [sqrt(1/2), sqrt(2)): log x = k log 2 + r - r^2/2 +
+ * r^3 P(r), the smaller terms first. A denormal is made normal before. */
 ALWAYS_INLINE float log_f32(float x)
 {
     float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
@@ -110,8 +113,9 @@ ALWAYS_INLINE float tanh_f32(float x)
     return a < 0.625f ? x * (1.0f + u * p) : large;
 }
 
-/* The normal distribution, integral of exp(-x^2/2) / sqrt(2 pi): exp(-x^2/2) R(|x|) on the left. R goes on from 5 as
- * it is there: its factor is below 4e-6. Relative errors grow to 1e-5 at -4, absolute ones stay below 1e-7. */
+/* The normal distribution, integral of exp(-x^2/2) / sqrt(2 pi): exp(-x^2/2)
+ * R(|x|) on the left. R goes on from 5 as it is there: its factor is below
+ * 4e-6. Relative errors grow to 1e-5 at -4, absolute ones stay below 1e-7. */
 ALWAYS_INLINE float normal_f32(float x)
 {
     float a = fabsf(x), t = (a > 5.0f ? 5.0f : a) - 2.5f;
