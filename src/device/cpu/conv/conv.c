@@ -1,4 +1,5 @@
-/* device/cpu/conv/conv.c: convolution: the kernels' entries, and the bias's gradient.
+/* device/cpu/conv/conv.c: convolution: the kernels' entries, and the bias's
+ * gradient.
  *
  *     conv_tile.h      register tiles of a correlation
  *     conv_forward.c   y, and dx of a dense gradient, by those tiles
@@ -21,7 +22,8 @@
 #define PLAIN(name) name##_f64
 #include "conv_plain.h"
 
-/* float32, by the way that fits best */
+/* float32. Asks the kernels for special shapes in this order; the first that is
+ * made for the shape computes it. The same order for dx and dw. */
 static ds_status best_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w,
                               dsi_view b, dsi_view y)
 {
@@ -92,7 +94,7 @@ ds_status KERNEL(conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
                                    dsi_view w, dsi_view dx)
 {
     if (dx.dtype == DS_F32) return conv_dx_pooled(s, c, dy, w, dx);
-    dsi_pooled g = *dy; /* of which convolution needs no maxima */
+    dsi_pooled g = *dy; /* its value is replaced by a float32 copy */
     if (is_half(dx.dtype))
         IN_F32(s, 1, KERNEL(conv2d_dx_pooled)(s, c, &g, w, dx), &dx, &g.value, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx_pooled", dx.dtype);
@@ -116,7 +118,8 @@ ds_status KERNEL(conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
 
 /* ---- sum over all but the channels: the bias's gradient -------------------------------------------- */
 
-/* Four independent sums hide the time that an addition takes. */
+/* The sum of n neighbours. Four independent sums hide the latency of an
+ * addition. */
 static float sum_line(const float *x, int64_t n)
 {
     vf a[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -127,7 +130,7 @@ static float sum_line(const float *x, int64_t n)
     return vf_sum(vf_add(vf_add(a[0], a[1]), vf_add(a[2], a[3])));
 }
 
-/* n pixels, `step` apart, of up to VF channels side by side */
+/* The sum of n pixels, `step` elements apart, for `lanes` <= VF channels. */
 static vf sum_pixels(const float *x, int64_t step, int64_t n, int lanes)
 {
     vf a[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -142,7 +145,7 @@ typedef struct {
     dsi_view x, y;
 } Sum;
 
-/* Channels begin .. end-1, whatever their strides. */
+/* Channels begin .. end-1, any strides, in float64. */
 static void sum_any(void *arg, int64_t begin, int64_t end)
 {
     const dsi_view *x = &((Sum *)arg)->x, *y = &((Sum *)arg)->y;
@@ -162,7 +165,8 @@ static void sum_any(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Each plane is one line: it is summed in float32, the samples in float64. */
+/* Channels begin .. end-1 of planes without gaps: each plane is summed in
+ * float32, its samples in float64. */
 static void sum_planes(void *arg, int64_t begin, int64_t end)
 {
     const dsi_view *x = &((Sum *)arg)->x, *y = &((Sum *)arg)->y;
@@ -175,7 +179,8 @@ static void sum_planes(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Channels side by side: blocks begin .. end-1 of VF of them. */
+/* Pixel order: blocks begin .. end-1 of VF channels. A sample is summed in
+ * float32, the samples in float64. */
 static void sum_blocks(void *arg, int64_t begin, int64_t end)
 {
     const dsi_view *x = &((Sum *)arg)->x, *y = &((Sum *)arg)->y;

@@ -1,4 +1,19 @@
 /* device/cpu/conv/conv.h: what the files of the convolution share.
+ *
+ * Names of sizes, in all files: x [N,C,H,W], w [K,C/groups,R,S], y [N,K,P,Q],
+ * so
+ *
+ *     y[n,k,p,q] = bias[k] + sum over c, r, s of
+ *                  x[n, c, p stride - padding + r dilation,
+ *                          q stride - padding + s dilation] w[k,c,r,s]
+ *
+ * A *plane* is one channel of one sample. *Planes* is the layout
+ * [C][rows][cols] (PyTorch's NCHW), *pixels* the layout [rows][cols][C]
+ * (channels_last, NHWC). A *tap* is one (c, r, s) of the kernel.
+ *
+ * Invariants: every kernel takes any strides; where it needs a layout, it
+ * copies one sample, or the whole tensor, into scratch memory. Threads never
+ * share a sum.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_CONV_CONV_H
 #define DSI_DEVICE_CPU_CONV_CONV_H
@@ -8,13 +23,16 @@
 
 #include <stdatomic.h>
 
-/* How a kernel's work is cut for threads: into quanta of about 10 us, as dsi_parallel wants them. Each
- * call of its body takes a slot of its own, with memory to work in. */
+/* How a kernel's work is divided for threads: into quanta of about 10 us, which
+ * is the size that dsi_parallel expects. A quantum is a range of work units,
+ * whose results do not depend on the range. Each call of the loop's body takes
+ * the next slot, a number below `slots`, which selects its working memory. */
 typedef struct {
     int64_t quanta, slots;
-    atomic_int taken;
+    atomic_int taken; /* slots that are in use */
 } Cut;
 
+/* For work that takes about `ns` nanoseconds on one thread. */
 static inline void cut_work(Cut *o, double ns)
 {
     o->quanta = dsi_max(1, (int64_t)(ns / 10000));
@@ -24,20 +42,25 @@ static inline void cut_work(Cut *o, double ns)
 
 /* ---- conv_pack.c: one sample, rearranged ------------------------------------------------------------ */
 
-/* A rectangle of a plane: rows row0 .. row0+rows-1; outside of the plane lie zeros. */
+/* A rectangle of a plane: rows row0 .. row0+rows-1, columns likewise. It may
+ * reach beyond the plane, where values are zeros: so padding is part of the
+ * copy. */
 typedef struct {
     int64_t row0, rows, col0, cols;
 } Rect;
 
-/* Planes side by side: [C][rows][phases][cols / phases, rounded up]. Columns are dealt out to the
- * phases in turn, so that every phases-th column lies side by side. */
+/* Copies sample n of x into planes [C][rows][phases][cols / phases, rounded
+ * up], one every `plane` elements. Column j goes to phase j % phases, so
+ * columns that are `phases` apart become neighbours: with phases = stride, a
+ * strided convolution reads neighbours. */
 #define planes_pitch KERNEL(conv_planes_pitch)
 #define pack_planes  KERNEL(conv_pack_planes)
 int64_t planes_pitch(Rect r, int64_t phases); /* elements from row to row */
 void pack_planes(const dsi_view *x, int64_t n, Rect r, int64_t phases, float *to, int64_t plane);
 
-/* How few channels' planes become pixels, or pixels planes, by permuting whole vectors:
- * out[o] has in[i]'s lane index[o] where mask[o][i] is set. */
+/* How planes of at most MIX_CHANNELS channels become pixels, or the reverse, by
+ * permuting vectors in registers: lane l of out[o] is lane index[o][l] of that
+ * in[i] whose mask[o][i] is set at l. */
 #define MIX_CHANNELS 8
 typedef struct {
     int C; /* 0: too many channels, or no such instructions */
@@ -54,8 +77,9 @@ typedef struct {
 Mix mix_to_pixels(int64_t C);
 Mix mix_to_planes(int64_t C);
 
-/* Pixels side by side, the channels of a pixel together: [rows][cols][C], with room for a vector
- * behind. Back: only what lies in the plane. */
+/* pack_pixels copies sample n of x into pixels [rows][cols][C]; `to` has memory
+ * for one more vector at its end, which tiles read. unpack_pixels copies back
+ * the part of the rectangle that is inside the plane. */
 #define pack_pixels   KERNEL(conv_pack_pixels)
 #define unpack_pixels KERNEL(conv_unpack_pixels)
 void pack_pixels(const Mix *mix, const dsi_view *x, int64_t n, Rect r, float *to);
@@ -63,8 +87,9 @@ void unpack_pixels(const Mix *mix, const float *from, Rect r, const dsi_view *x,
 
 /* ---- lines of the kernel, for gradients --------------------------------------------------------------
  *
- * In pixel order, what one output touches of one kernel row is one line of S C neighbours (or, if
- * columns are dilated or channels grouped, S lines of C). */
+ * In pixel order, the inputs that one output reads for one row of the kernel are
+ * one contiguous line of S C floats. If columns are dilated or channels are
+ * grouped, they are S lines of C floats. */
 typedef struct {
     int64_t count, length, padded; /* lines; floats of one; the same in whole vectors */
     int64_t merged;                /* kernel columns in a line: S or 1 */
@@ -77,18 +102,21 @@ typedef struct {
 #define lines_of KERNEL(conv_lines_of)
 Lines lines_of(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w, int64_t P, int64_t Q);
 
-/* where line i begins, relative to the first */
+/* Elements from the beginning of line 0 to that of line i, in a packed sample. */
 static inline int64_t line_at(const Lines *o, int64_t i)
 {
     int64_t each = o->S / o->merged;
     return i / each * o->step[0] + i % each * o->step[1];
 }
 
-/* Where each element of the lines lies in w [K,C,R,S], relative to its output channel: [count][length]. */
+/* at [count][length] = the offset of each element of the lines in w [K,C,R,S],
+ * from the beginning of its output channel. */
 #define line_weights KERNEL(conv_line_weights)
 void line_weights(const Lines *o, const dsi_view *w, int32_t *at);
 
-#define MAX_LINES 5 /* that a tile for pooled gradients keeps in registers, times two vectors */
+/* Lines that a tile for pooled gradients keeps in registers, two vectors of
+ * each. */
+#define MAX_LINES 5
 
 /* ---- conv_forward.c, conv_dw.c, conv_dx.c: float32 ----------------------------------------------------- */
 
@@ -106,7 +134,9 @@ ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, d
 ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
                          dsi_view dw);
 
-/* [N,C,H,W] with the channels side by side: v itself, or room for it at `copy`, of so many floats. */
+/* v [N,C,H,W] if its channels are neighbours in memory; otherwise a view of the
+ * same shape in pixel order at `copy`, which the caller fills, of
+ * copy_floats(v). */
 static inline dsi_view pixels(dsi_view v, float *copy)
 {
     if (v.s[1] == 1) return v;
@@ -120,8 +150,12 @@ static inline int64_t copy_floats(const dsi_view *v)
     return v->s[1] == 1 ? 0 : dsi_round_up(view_numel(v), VF);
 }
 
-/* ---- ways for some shapes: false where they do not fit, else *status --------------------------------------- */
+/* ---- kernels for some shapes ---------------------------------------------------------------------------
+ *
+ * Each returns false, and does nothing, if it is not made for this shape. Otherwise
+ * it computes and sets *status. */
 
+/* conv_1x1.c */
 #define point_forward KERNEL(conv_point_forward)
 #define point_dx      KERNEL(conv_point_dx)
 #define point_dw      KERNEL(conv_point_dw)
@@ -132,7 +166,7 @@ bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
 bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status);
 
-/* bfloat16 */
+/* conv_amx.c: bfloat16 */
 #define amx_forward KERNEL(conv_amx_forward)
 #define amx_dx      KERNEL(conv_amx_dx)
 #define amx_dw      KERNEL(conv_amx_dw)
@@ -143,6 +177,7 @@ bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_vie
 bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
             ds_status *status);
 
+/* conv_depthwise.c */
 #define depth_forward KERNEL(conv_depth_forward)
 #define depth_dx      KERNEL(conv_depth_dx)
 #define depth_dw      KERNEL(conv_depth_dw)
@@ -153,6 +188,7 @@ bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
 bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status);
 
+/* conv_winograd.c: 3x3 */
 #define winograd_forward KERNEL(conv_winograd_forward)
 #define winograd_dx      KERNEL(conv_winograd_dx)
 #define winograd_dw      KERNEL(conv_winograd_dw)

@@ -1,8 +1,15 @@
-/* device/cpu/conv/conv_1x1.c: 1x1 convolutions without padding, as matrix products.
+/* device/cpu/conv/conv_1x1.c: 1x1 convolutions without padding, as matrix
+ * products.
  *
- * A 1x1 kernel mixes the channels of each pixel alone: y [pixels, K] = x [pixels, C] w^T. Where the pixels of an
- * image, or of all, are a line in memory, that is one call of the matrix product; a stride takes every
- * n-th pixel, copied first.
+ * A 1x1 kernel combines the channels of each pixel separately:
+ *
+ *     y [pixels, K] = x [pixels, C] w^T + bias
+ *     dx [pixels, C] = dy [pixels, K] w
+ *     dw [K, C] = dy^T x
+ *
+ * If the pixels of a sample, or of all samples, have one stride in memory, that
+ * is one call of matmul. A convolution with a stride reads every stride-th
+ * pixel; these are copied first if they have no single stride.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/table.h"
@@ -12,8 +19,9 @@ static bool is_point(const dsi_conv2d *c, const dsi_view *w)
     return c->groups == 1 && w->d[2] == 1 && w->d[3] == 1 && !c->padding[0] && !c->padding[1];
 }
 
-/* The rows of a matrix, a pixel each: [1, N H W, C], or [N, H W, C] if samples do not run on; false if not even
- * the pixels of a sample do. */
+/* *m = v as a matrix with one row a pixel: [1, N H W, C], or [N, H W, C] if the
+ * next sample does not continue the stride. False if not even the pixels of a
+ * sample have one stride. */
 static bool matrix_of(const dsi_view *v, dsi_view *m)
 {
     int64_t pixels = v->d[2] * v->d[3], step = v->d[3] > 1 ? v->s[3] : v->s[2];
@@ -23,7 +31,8 @@ static bool matrix_of(const dsi_view *v, dsi_view *m)
     return true;
 }
 
-/* One line of all pixels as a matrix a sample, where the other operand has no such line. */
+/* Splits m [1, N H W, C] into [N, H W, C], for a product with an operand that
+ * has one matrix a sample. */
 static void by_samples(dsi_view *m, const dsi_view *y)
 {
     int64_t pixels = y->d[2] * y->d[3];
@@ -52,7 +61,8 @@ static dsi_view strided(const dsi_conv2d *c, dsi_view x, const dsi_view *y)
     return x;
 }
 
-/* The same densely, channels side by side, in scratch memory: release its p. */
+/* A view of v's shape in pixel order in scratch memory, not filled; its p is
+ * NULL without memory. The caller releases p. */
 static dsi_view dense_like(dsi_stream *s, dsi_view v)
 {
     int64_t C = v.d[1];
@@ -97,7 +107,8 @@ bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
     return true;
 }
 
-/* Where all pixels are one line: else sums over samples would go through memory. */
+/* Only if all pixels are one matrix: otherwise each sample would be a product
+ * of its own, and their sums would pass through memory. */
 bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status)
 {

@@ -1,22 +1,27 @@
-/* device/cpu/conv/conv_depthwise.c: depthwise convolutions: a group a channel, one output each.
+/* device/cpu/conv/conv_depthwise.c: depthwise convolutions: each group has one
+ * input and one output channel (groups = C = K).
  *
- * There is nothing to sum over but the kernel, so that vectors of channels go over the outputs pixel by pixel;
- * images whose channels are not side by side are copied. y and dx are the same loop: an output pixel (of dx: an
- * input pixel) sums some pixels of a source, which tables name for each row and column. dw keeps the taps
- * of a kernel row in registers; a sample's sum is made first, then the samples' are added in their order.
+ * There is nothing to sum over but the kernel, so no value is used often enough
+ * for register tiles. Vectors of VF channels are computed pixel by pixel, in
+ * pixel order; other layouts are copied first. y and dx are the same loop: a
+ * pixel of the result sums some pixels of a source, whose rows and columns two
+ * tables name. dw keeps the taps of one kernel row in registers. A sample is
+ * summed first, then the samples are added in their order. Threads divide rows
+ * of y or dx, and (channels, kernel row) of dw, so no sum depends on them.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/table.h"
 
-#define GRAIN    20000 /* vectors multiplied, of a part of a parallel loop */
-#define MAX_TAPS 7     /* of a kernel row in registers */
+#define GRAIN    20000 /* vector products of an iteration of a parallel loop */
+#define MAX_TAPS 7     /* taps of a kernel row that are summed in registers */
 
 typedef struct {
     const dsi_conv2d *c;
     dsi_view x, y; /* source and result (dw: input and gradient), channels side by side */
     int64_t C, R, S;
     int64_t padded; /* channels, in whole vectors */
-    /* row[i R + r]: of x, for row i of y and kernel row r; -1: none. col likewise */
+    /* row[i R + r]: the row of x that kernel row r reads for row i of y; -1:
+     * padding. col[j S + s] likewise */
     int64_t *row, *col;
     float *w, *bias; /* [R S][padded], [padded] */
     dsi_view dw;
@@ -31,7 +36,8 @@ static int lanes_from(const Job *o, int64_t c) { return (int)dsi_min(VF, o->C - 
 
 /* ---- y, dx ----------------------------------------------------------------------------------------------------- */
 
-/* A vector of channels of the pixel that takes from rows[0 .. R-1], cols[0 .. S-1] of x. */
+/* sum + the products of one pixel, for VF channels (the first `lanes` if
+ * `part`): rows [R] and cols [S] are its rows of the tables. */
 ALWAYS_INLINE vf pixel(const Job *o, const float *x, const int64_t *rows, const int64_t *cols,
                        const float *w, vf sum, bool part, int lanes)
 {
@@ -71,7 +77,9 @@ static void rows_of_y(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Forward: output i takes from i stride + r dilation - padding. Backward: from where that is i. */
+/* Fills a table [outputs][taps]. Forward: output i reads i stride + r dilation
+ * - padding by tap r. Backward: it reads the output for which that is i, if
+ * any. */
 static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs, int64_t inputs,
                        int64_t taps, int64_t *at)
 {
@@ -85,7 +93,8 @@ static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs
         }
 }
 
-/* Memory for all: release o->w. */
+/* Allocates one block for weights, tables and copies, and copies x if it is not
+ * in pixel order. The caller releases o->w, whatever the result. */
 static ds_status depthwise_prepare(dsi_stream *s, Job *o, const dsi_view *x, const dsi_view *y,
                                    const dsi_view *w)
 {
@@ -103,6 +112,7 @@ static ds_status depthwise_prepare(dsi_stream *s, Job *o, const dsi_view *x, con
     return o->x.p == x->p ? DS_OK : KERNEL(copy)(s, *x, o->x);
 }
 
+/* w [C,1,R,S] -> [R][S][padded channels], bias -> [padded]; zeros behind C. */
 static void depthwise_pack(const Job *o, const dsi_view *w, const dsi_view *b)
 {
     for (int64_t c = 0; c < o->padded; c++) {
@@ -150,7 +160,8 @@ bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
 
 /* ---- dw --------------------------------------------------------------------------------------------------------- */
 
-/* sum[v] += the products of a row of gradients with the row of x that kernel row r meets: taps v .. v + taps-1. */
+/* sum[v] += the products of a row of gradients with the row of x that kernel
+ * row r meets: taps v .. v + taps-1. */
 ALWAYS_INLINE void depthwise_add_row(int taps, const Job *o, const float *x, const float *dy,
                                      int64_t v, bool part, int lanes, vf *sum)
 {
@@ -181,7 +192,8 @@ static void add_row_of(int taps, const Job *o, const float *x, const float *dy, 
         depthwise_add_row(5, o, x, dy, v, false, VF, sum);
 }
 
-/* Of VF channels from c on, kernel row r, columns v .. v + taps-1. */
+/* dw of VF channels from c on, kernel row r, columns v .. v + taps-1, summed
+ * over all rows of all samples. */
 static void dw_taps(const Job *o, int64_t c, int64_t r, int64_t v, int taps)
 {
     int lanes = lanes_from(o, c);

@@ -1,17 +1,20 @@
-/* device/cpu/conv/conv_dw.c: dw of a convolution, from a dense gradient and from one in pooled form.
+/* device/cpu/conv/conv_dw.c: dw of a convolution, from a dense gradient and
+ * from one in pooled form.
  *
  *     dw[k][line] += sum over outputs (p,q) of dy[k,p,q] x[p,q][line]
  *
- * x is packed in pixel order, sample by sample, so that a kernel row is one line of neighbours (see
- * conv.h), and vectors run along lines.
+ * x is packed in pixel order, sample by sample, so that the inputs of a kernel
+ * row are one line of neighbours (conv.h). Vectors run along lines.
  *
- * dense     tile of some k x two vectors of a line, over all outputs: x is loaded, dy broadcast.
- * pooled    only one output in a window has a gradient, and many of those are 0 after a relu. First
- *           they are collected in a list of (dy, place in x) for each k; then a tile holds all lines of
- *           one k and goes through the list.
+ * dense     A tile has up to 12 output channels x two vectors of a line, and sums
+ *           over outputs: vectors of x are loaded, dy is broadcast.
+ * pooled    Only one output in a window has a gradient, and after a relu many of
+ *           those are 0. First they are collected in a list of (dy, place in x) for
+ *           each k. Then a tile holds all lines of one k and sums over the list.
  *
- * Order of sums: samples are cut into chunks, by their number only. Each chunk has a dw of its own;
- * these are added in order at the end. Threads divide chunks and channels, which changes no sum.
+ * Order of sums: samples are divided into chunks, by the sizes of the operands
+ * only. Each chunk has its own dw; these are added in order at the end. Threads
+ * divide chunks and channels, which changes no sum.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "conv_list.h"
@@ -23,6 +26,7 @@
 #else
 #define MAX_CHANNELS 6
 #endif
+/* Chunks of samples; each needs memory for a dw. */
 #define MAX_CHUNKS 8
 
 typedef struct {
@@ -44,6 +48,8 @@ typedef struct {
 
 /* ---- pooled: tile of lines x vectors ---------------------------------------------------------------------- */
 
+/* dw[i] += sum over the list of value times x at its place, for `lines` lines
+ * i, `padded` elements apart. line[i]: offset of line i in a packed sample. */
 ALWAYS_INLINE void pooled_tile(int lines, int vectors, List l, const float *x, const int64_t *line,
                                float *dw, int64_t padded)
 {
@@ -82,6 +88,7 @@ EACH_LINES(POOLED_TILE)
 static PooledTile *const pooled_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
 #undef ROW
 
+/* Adds sample n to dw of output channels k0 .. k1-1. */
 static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const float *x,
                           float *list, float *dw)
 {
@@ -102,10 +109,14 @@ static void sample_pooled(const Job *o, int64_t n, int64_t k0, int64_t k1, const
 
 /* ---- dense: tile of channels x vectors ------------------------------------------------------------------------ */
 
+/* P x Q outputs, and the elements from row to row and from pixel to pixel of
+ * their inputs and gradients. */
 typedef struct {
     int64_t P, Q, xrow, xpixel, yrow, ypixel;
 } Pixels;
 
+/* dw[k] += sum over outputs of dy[k] x, for some channels k, `dwk` elements
+ * apart, and one or two vectors of a line. */
 ALWAYS_INLINE void dense_tile(int channels, int vectors, const Pixels *o, const float *x,
                               const float *dy, float *dw, int64_t dwk)
 {
@@ -155,7 +166,9 @@ EACH_CHANNELS(DENSE_TILE)
 static DenseTile *const dense_tiles[MAX_CHANNELS][2] = {EACH_CHANNELS(ROW)};
 #undef ROW
 
-/* Channels k0 .. k1-1, all of one group; rows p0 .. of the outputs. */
+/* Adds the outputs of px to dw of channels k0 .. k1-1, which are of one group.
+ * A vector of x in the first cache serves all channels before the next is
+ * read. */
 static void dense_rows(const Job *o, int64_t k0, int64_t k1, const Pixels *px, const float *x,
                        const float *dy, float *dw)
 {
@@ -176,7 +189,8 @@ static void sample_dense(const Job *o, int64_t k0, int64_t k1, const float *x, c
 {
     const Lines *l = &o->lines;
     int64_t per = o->K / o->c->groups;
-    /* some rows at a time: those of x stay in the first cache */
+    /* so many rows of outputs at a time that their rows of x (16 KB) stay in
+     * the first cache while all channels and lines pass */
     int64_t rows = dsi_max(dsi_max(1, 4096 / l->row), 1 + 64 / o->Q);
     for (int64_t p = 0; p < o->P; p += rows) {
         Pixels px = {dsi_min(rows, o->P - p), o->Q, l->row, l->pixel, yrow, ypixel};
@@ -219,7 +233,8 @@ static void dw_run_share(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* dw = the sum of the chunks, in w's own order */
+/* dw = the sum of the chunks, in their order; from [K][lines][padded] to dw's
+ * strides, by `place`, the offset of each element of the lines. */
 static void dw_finish(const Job *o, const int32_t *place)
 {
     const Lines *l = &o->lines;

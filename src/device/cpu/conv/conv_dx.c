@@ -1,17 +1,24 @@
-/* device/cpu/conv/conv_dx.c: dx of a convolution from a gradient in pooled form.
+/* device/cpu/conv/conv_dx.c: dx of a convolution from a gradient in pooled
+ * form.
  *
  *     dx[p,q][line] += dy[k,p,q] w[k][line]      only where dy is not 0
  *
- * A sample's dx is summed up in pixel order (conv.h). To add each (k,p,q) to memory one by one would
- * stall: neighbours overlap, and a load must wait for the stores before it. So the channels of one
- * pooled window are taken together, those that have their maximum at the same place at a time: their
- * sum is made in registers and added to dx once.
+ * A sample's dx is summed in pixel order (conv.h), in a buffer that stays in
+ * the first or second cache. Adding each (k,p,q) to memory one by one would
+ * stall: neighbours overlap, and a load must wait for the stores before it. So
+ * the channels of one pooled window are taken together: those whose maximum is
+ * at the same place are summed in registers and added to dx once.
+ *
+ * Loop order: samples (divided among threads), windows, groups of LANES
+ * channels, places, lines of the kernel. So the sums of an element of dx are in
+ * the order of
+ * windows.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 
 #include <string.h>
 
-#define LANES 64 /* channels looked at together: bits of a mask */
+#define LANES 64 /* channels that are compared together: bits of a mask */
 
 typedef struct {
     const dsi_conv2d *c;
@@ -21,14 +28,14 @@ typedef struct {
     Mix mix;
     int64_t K;
     float *weights;  /* [K][lines][padded] */
-    int32_t *offset; /* of output h W + w in packed dx */
-    int64_t *line;   /* line_at of each line */
-    float *samples;  /* one for each slot */
+    int32_t *offset; /* [P Q] of output h W + w, in a packed sample of dx */
+    int64_t *line;   /* [lines] line_at of each */
+    float *samples;  /* packed samples of dx, one for each slot */
     int64_t sample_floats;
     Cut cut;
 } Job;
 
-/* bit i: g[i] != 0; n <= LANES */
+/* The mask of channels whose gradient is not 0: bit i = g[i] != 0; n <= LANES. */
 static inline uint64_t nonzero(const float *g, int n)
 {
     uint64_t bits = 0;
@@ -48,7 +55,8 @@ static inline uint64_t nonzero(const float *g, int n)
     return bits;
 }
 
-/* bit i: x[i] == y; n <= LANES; bits from n on are anything */
+/* The mask of channels whose maximum is at y: bit i = x[i] == y; n <= LANES.
+ * Bits from n on are undefined. */
 static inline uint64_t equal(const int32_t *x, int32_t y, int n)
 {
     uint64_t bits = 0;
@@ -111,6 +119,8 @@ EACH_LINES(PLACE_TILE)
 static PlaceTile *const place_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
 #undef ROW
 
+/* Adds the channels in `bits`, which have one place, to dx: all lines of the
+ * kernel there, MAX_LINES x 2 vectors at a time. dx points to the place. */
 static void add_place(const Job *o, uint64_t bits, const float *g, const float *w, float *dx)
 {
     const Lines *l = &o->lines;
@@ -123,18 +133,21 @@ static void add_place(const Job *o, uint64_t bits, const float *g, const float *
     }
 }
 
-/* n channels from k on, of one group and one window. */
+/* Adds n <= LANES channels from k on, of one group and one window: one place
+ * after another, until no channel is left. */
 static void add_window(const Job *o, const float *g, const int32_t *index, int64_t k, int n,
                        float *dx)
 {
     const float *w = o->weights + k * o->lines.count * o->lines.padded;
-    for (uint64_t left = nonzero(g, n), here; left; left &= ~here) {
+    for (uint64_t left = nonzero(g, n), same; left; left &= ~same) {
         int32_t at = index[__builtin_ctzll(left)];
-        here = left & equal(index, at, n);
-        add_place(o, here, g, w, dx + o->offset[at]);
+        same = left & equal(index, at, n);
+        add_place(o, same, g, w, dx + o->offset[at]);
     }
 }
 
+/* dx += all windows of sample n. Values and indices of a window's channels are
+ * gathered into g and index, unless they are neighbours. */
 static void add_sample(const Job *o, int64_t n, float *dx)
 {
     const dsi_view *v = &o->dy->value, *i = &o->dy->index;

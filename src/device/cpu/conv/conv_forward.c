@@ -1,15 +1,25 @@
-/* device/cpu/conv/conv_forward.c: y and dx of a convolution, both as correlations of planes.
+/* device/cpu/conv/conv_forward.c: y and dx of a convolution, both as
+ * correlations of planes.
  *
- * A correlation reads a source of planes in which neighbours of an output row lie side by side:
+ * A correlation reads a source of planes in which the inputs of neighbouring
+ * outputs are neighbours:
  *
  *     y[k][p][q] = bias[k] + sum over taps t of source[tap[t] + p xrow + q] w[t][k]
  *
- * A tap is an offset, so kernels, dilations and channels of any size are one loop. The source is x as
- * it stands, if it can be, else a copy of one sample with zeros around it; a horizontal stride becomes
- * unit steps by dealing out the columns to `stride` phases.
+ * A tap is an offset, so one loop serves kernels, dilations and channels of any
+ * size. The source is x itself if x has no padding and suitable strides.
+ * Otherwise it is a copy of one sample with zeros around it. A horizontal
+ * stride becomes unit steps: columns are divided into `stride` phases
+ * (pack_planes).
  *
- * dx is a correlation of dy with the kernel turned around. With stride a x b, dx falls into a x b
- * interleaved images; each sees only some of the kernel's taps and steps through dy one by one.
+ * dx is a correlation of dy with the kernel turned by 180 degrees. With stride
+ * a x b, dx consists of a x b interleaved images. Each uses only some of the
+ * kernel's taps, and reads dy with unit steps.
+ *
+ * Loop order: samples and blocks of rows (divided among threads), groups,
+ * blocks of output channels, rows, tiles. So a packed sample is read from a
+ * near cache by all blocks of channels, and a block's weights [T][channels] by
+ * all rows.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "conv_tile.h"
@@ -20,29 +30,34 @@ typedef struct {
     float *y;
     int64_t yn, yk, yp, yq;
 
-    /* source: either x itself, or packed */
+    /* source: x itself, or one packed sample of it */
     dsi_view x;
     bool packed;
-    Rect rect;
-    int64_t phases, plane, pitch, xrow, xgroup; /* xgroup: from group to group */
+    Rect rect; /* of x, that the taps reach */
+    int64_t phases;
+    /* elements from plane to plane, row to row, output row to row, group to
+     * group */
+    int64_t plane, pitch, xrow, xgroup;
 
     /* taps: offset in the source, and in w; [T] each */
     int64_t T;
-    int64_t run; /* taps that follow each other, column by column */
+    int64_t run; /* taps that are neighbours in a row of the source */
     int64_t *tap, *wtap;
     const float *weights, *bias; /* bias may be NULL */
     int64_t wk, wgroup, bk;      /* from output channel to channel, from group to group */
 
-    /* packed weights [groups][wide], each block of it [T][its channels]; and bias [groups][wide_k] */
-    bool by_pixel; /* vectors of pixels, not of channels */
-    int64_t padded_k;
+    /* packed weights: for each group, blocks of channels [T][channels of the
+     * block]; and bias [groups][padded_k] */
+    bool by_pixel;    /* pixel tiles, not channel tiles */
+    int64_t padded_k; /* K, rounded up to the channels of whole tiles */
     float *w, *b;
-    float *sources; /* one for each slot */
+    float *sources; /* packed samples, one for each slot */
     int64_t source_size, row_blocks;
     Cut cut;
 } Job;
 
-/* Channels of the block that begins at k. */
+/* Output channels of the block that begins at k: two vectors or one for channel
+ * tiles; at most MAX_CHANNELS, in nearly equal blocks, for pixel tiles. */
 static int64_t block_of(const Job *o, int64_t k)
 {
     if (!o->by_pixel) return o->K - k > VF ? 2 * VF : VF;
@@ -51,6 +66,7 @@ static int64_t block_of(const Job *o, int64_t k)
     return k < larger * (even + 1) ? even + 1 : even;
 }
 
+/* Packs weights and bias in the order in which tiles read them. */
 static void forward_pack_weights(const Job *o)
 {
     for (int64_t g = 0; g < o->groups; g++) {
@@ -83,10 +99,11 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
     bool direct = o->yk == 1 && k + n <= o->K;
     int64_t parts = (o->Q + MAX_PIXELS - 1) / MAX_PIXELS;
     for (int64_t p = p0; p < p1; p += rows) {
-        /* the last of an odd number of rows is done twice, or with the one before it */
-        bool twice = rows == 2 && p1 - p0 == 1;
-        int64_t at = rows == 2 && !twice ? dsi_min(p, p1 - 2) : p;
-        int64_t xrow = twice ? 0 : o->xrow, yp = twice ? 0 : o->yp;
+        /* the last of an odd number of rows is done single, or with the one
+         * before it */
+        bool single = rows == 2 && p1 - p0 == 1;
+        int64_t at = rows == 2 && !single ? dsi_min(p, p1 - 2) : p;
+        int64_t xrow = single ? 0 : o->xrow, yp = single ? 0 : o->yp;
         for (int64_t part = 0, q = 0, m; part < parts; part++, q += m) {
             m = o->Q / parts + (part < o->Q % parts);
             const float *from = x + at * o->xrow + q;
@@ -106,7 +123,8 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
     }
 }
 
-/* Rows whose last half vectors share a vector, two by two. */
+/* True if rows leave half a vector at their end. Then the ends of two rows
+ * share a vector (row_ends), and no lane is wasted. */
 static bool ends_in_half(const Job *o) { return o->yq == 1 && o->Q % VF == VF / 2; }
 
 static void row_ends(const Job *o, const Taps *taps, int64_t n, const float *x, float *y,
@@ -118,7 +136,7 @@ static void row_ends(const Job *o, const Taps *taps, int64_t n, const float *x, 
     for (int64_t p = p0; p < p1;) {
         int vectors = p1 - p >= 2 * MAX_VECTORS ? MAX_VECTORS : 1;
         for (int i = 0; i < 2 * vectors; i++, p++) {
-            int64_t row = dsi_min(p, p1 - 1); /* the last of an odd number is done twice */
+            int64_t row = dsi_min(p, p1 - 1); /* the last of an odd number is done single */
             from[i] = x + row * o->xrow + q;
             to[i] = y + row * o->yp + q;
         }
@@ -173,18 +191,19 @@ static void sample_rows(const Job *o, int64_t n, const float *x, int64_t p0, int
     }
 }
 
-/* A share of all (sample, block of rows) pairs. */
+/* Quanta begin .. end-1 of all (sample, block of rows) units, samples slowest.
+ * A sample is packed once for the units of this call. */
 static void forward_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
-    int64_t units = o->N * o->row_blocks, there = -1;
+    int64_t units = o->N * o->row_blocks, packed_n = -1;
     float *source = o->sources + atomic_fetch_add(&o->cut.taken, 1) * o->source_size;
     for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
         int64_t n = u / o->row_blocks, block = u % o->row_blocks;
         const float *x = (const float *)o->x.p + n * o->x.s[0];
         if (o->packed) {
-            if (n != there) pack_planes(&o->x, n, o->rect, o->phases, source, o->plane);
-            there = n;
+            if (n != packed_n) pack_planes(&o->x, n, o->rect, o->phases, source, o->plane);
+            packed_n = n;
             x = source;
         }
         sample_rows(o, n, x, block * o->P / o->row_blocks, (block + 1) * o->P / o->row_blocks);
@@ -193,24 +212,27 @@ static void forward_run_share(void *arg, int64_t begin, int64_t end)
 
 /* ---- preparing a job -------------------------------------------------------------------------------------- */
 
-/* Vectors of pixels or of channels? Compares the lanes that each would compute. */
+/* Chooses pixel tiles or channel tiles: those that compute fewer lanes, of
+ * which some are padding. The factors were measured. */
 static bool prefer_pixels(const Job *o)
 {
     double by_pixel = (double)o->K * (double)(ends_in_half(o) ? o->Q : dsi_round_up(o->Q, VF));
     double by_channel = (double)dsi_round_up(o->K, VF) * (double)o->Q;
-    if (o->K < 4) by_pixel *= 1.5;   /* few chains of sums */
+    if (o->K < 4) by_pixel *= 1.5;   /* too few independent sums */
     if (o->yq != 1) by_pixel *= 1.1; /* results are copied once more */
     if (o->yk != 1) by_channel *= 1.1;
     return by_pixel <= by_channel;
 }
 
-/* Takes x as the source if its memory can be read as planes. */
+/* Takes x itself as the source if the taps stay inside it, its columns are
+ * neighbours, and its planes do not fall into the same sets of the cache. */
 static void choose_source(Job *o)
 {
     Rect r = o->rect;
     bool same = r.row0 >= 0 && r.col0 >= 0 && r.row0 + r.rows <= o->x.d[2] &&
                 r.col0 + r.cols <= o->x.d[3];
-    /* all planes in the same lines of the cache */
+    /* planes a multiple of 4 KB apart fall into the same sets of the first
+     * cache */
     bool aliased = o->x.d[1] > 8 && o->x.s[1] % 1024 == 0;
     o->packed = !same || o->phases != 1 || o->x.s[3] != 1 || aliased || (o->by_pixel && o->Q < VF);
     o->pitch = o->packed ? planes_pitch(r, o->phases) : o->x.s[2];
@@ -300,12 +322,13 @@ ds_status conv_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view 
 
 /* ---- dx ------------------------------------------------------------------------------------------------------ */
 
-/* Along one axis: output i of image `a` reads dy at i + first + j for the taps j that it has. */
+/* The convolution along one axis, rows or columns. */
 typedef struct {
     int64_t stride, padding, dilation, taps;
 } Axis;
 
-/* Position in dy, relative to i, of kernel tap r for the image at phase a; false if it has none there. */
+/* Position in dy, relative to i, of kernel tap r for the image at phase a;
+ * false if it has none packed_n. */
 static bool tap_at(Axis x, int64_t a, int64_t r, int64_t *at)
 {
     int64_t d = a + x.padding - r * x.dilation;
@@ -314,7 +337,8 @@ static bool tap_at(Axis x, int64_t a, int64_t r, int64_t *at)
     return true;
 }
 
-/* What the taps of image a reach: from *low (relative to i = 0) to *high (relative to i = n-1). */
+/* The least and the greatest position in dy, relative to i, of the taps of
+ * phase a. */
 static void forward_reach(Axis x, int64_t a, int64_t *low, int64_t *high)
 {
     int64_t at;

@@ -1,14 +1,16 @@
-/* device/cpu/conv/conv_list.h: the gradients of one channel in pooled form as a list of (value, place).
+/* device/cpu/conv/conv_list.h: a gradient in pooled form (tensor/pooled.c) as a
+ * list of (value, place), for one channel of one sample.
  *
- * Values that are 0 are left out: after a relu those are many. No branch depends on a value, so that
- * their pattern, which no processor can foresee, costs nothing.
+ * Zeros are left out; after a relu there are many. No branch depends on a
+ * value: their pattern cannot be predicted, and each wrong prediction would
+ * cost as much as several elements.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_CONV_CONV_LIST_H
 #define DSI_DEVICE_CPU_CONV_CONV_LIST_H
 
 #include "device/cpu/simd/isa.h"
 
-#define LIST_SLACK 16 /* elements that are written past the last */
+#define LIST_SLACK 16 /* elements that compress may write behind the last one */
 
 typedef struct {
     int64_t n;
@@ -16,13 +18,17 @@ typedef struct {
     const int32_t *at;
 } List;
 
-/* Output h W + w lies at h row + w pixel. */
+/* Maps the index of an output, h W + w, to its place in a packed sample,
+ * h row + w pixel. */
 typedef struct {
-    int32_t width, row, pixel;
-    /* of every output; NULL: worked out in float32, exact below 2^20 outputs */
+    int32_t width, row, pixel; /* W; elements from row to row, pixel to pixel */
+    /* [outputs] places. NULL: computed with a float32 division, which is exact
+     * below
+     * 2^20 outputs. */
     const int32_t *table;
 } Places;
 
+/* at[i] = the place of output index[i], for n outputs. */
 static inline void find_places(const Places *o, const int32_t *restrict index, int64_t n,
                                int32_t *restrict at)
 {
@@ -36,7 +42,8 @@ static inline void find_places(const Places *o, const int32_t *restrict index, i
         at[i] = index[i] * pixel + (int32_t)(((float)index[i] + 0.5f) * inverse) * beyond;
 }
 
-/* The pairs of n whose value is not 0, in order; up to LIST_SLACK elements more are written. */
+/* Copies the pairs (value[i], at[i]) whose value is not 0, in order, and
+ * returns their number. May write LIST_SLACK elements more. */
 static inline int64_t compress(const float *value, const int32_t *at, int64_t n, float *g_out,
                                int32_t *at_out)
 {
@@ -53,7 +60,8 @@ static inline int64_t compress(const float *value, const int32_t *at, int64_t n,
     }
 #else
 #if defined(DSI_ISA_avx2)
-    /* of each set of four: the lanes in it, then anything */
+    /* for each subset of four lanes: its lanes, in order; the rest does not
+     * matter */
     static const _Alignas(16) int32_t lanes[16][4] = {
         {0}, {0},    {1},    {0, 1},    {2},    {0, 2},    {1, 2},    {0, 1, 2},
         {3}, {0, 3}, {1, 3}, {0, 1, 3}, {2, 3}, {0, 2, 3}, {1, 2, 3}, {0, 1, 2, 3}};
@@ -76,7 +84,8 @@ static inline int64_t compress(const float *value, const int32_t *at, int64_t n,
     return count;
 }
 
-/* Channel k of sample n. work: 5 arrays of `room` elements, `room` >= the windows + LIST_SLACK. */
+/* The list of channel k of sample n. work: memory for 5 arrays of `room`
+ * elements, room >= number of windows + LIST_SLACK; the list points into it. */
 static inline List list_collect(const dsi_pooled *dy, const Places *places, int64_t n, int64_t k,
                                 void *work, int64_t room)
 {

@@ -1,4 +1,5 @@
-/* device/cpu/conv/conv_pack.c: one sample rearranged for the convolution's tiles, and back.
+/* device/cpu/conv/conv_pack.c: one sample rearranged for the convolution's
+ * tiles, and back.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/simd/transpose.h"
@@ -7,7 +8,8 @@
 
 int64_t planes_pitch(Rect r, int64_t phases) { return dsi_round_up(r.cols, phases); }
 
-/* One row of r: what lies inside x, zeros around it. */
+/* Copies one row of a plane to a row of r in phases, with zeros outside the
+ * plane. step: elements from column to column of x. */
 static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t phases, float *to)
 {
     int64_t first = dsi_max(0, -r.col0), last = dsi_max(first, dsi_min(r.cols, W - r.col0));
@@ -24,7 +26,8 @@ static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t ph
             to[f * each + i] = j >= first && j < last ? x[(r.col0 + j) * step] : 0;
 }
 
-/* One row of all channels, which lie side by side, whole vectors of them: squares of pixels and channels. */
+/* The same for all channels of a row in pixel order, if C is a multiple of VF:
+ * squares of VF pixels x VF channels are transposed in registers. */
 static void pack_row_of_pixels(const dsi_view *x, const float *from, Rect r, int64_t phases,
                                float *to, int64_t plane)
 {
@@ -72,7 +75,8 @@ static void set_mask(Mix *m, int64_t out, int64_t in, int lane)
 
 static bool can_mix(int64_t C) { return VF >= 8 && C > 1 && C <= MIX_CHANNELS; }
 
-/* VF pixels have C vectors: element e of them is channel e % C of pixel e / C. */
+/* VF pixels in pixel order are C vectors. Element e of these is channel e % C
+ * of pixel e / C, so it comes from lane e / C of plane e % C. */
 Mix mix_to_pixels(int64_t C)
 {
     Mix m = {.C = can_mix(C) ? (int)C : 0};
@@ -84,6 +88,7 @@ Mix mix_to_pixels(int64_t C)
     return m;
 }
 
+/* The reverse: lane `pixel` of plane c comes from element pixel C + c. */
 Mix mix_to_planes(int64_t C)
 {
     Mix m = {.C = can_mix(C) ? (int)C : 0};
@@ -180,7 +185,9 @@ static ToPixels *const to_pixels[1];
 static ToPlanes *const to_planes[1];
 #endif
 
-/* The part of r inside of a plane of H x W, counted from r's corner. */
+/* The part of a rectangle that is inside the plane, counted from the
+ * rectangle's
+ * corner. */
 typedef struct {
     int64_t row, rows, col, cols;
 } Inside;

@@ -1,8 +1,11 @@
-/* device/cpu/conv/conv_plain.h: convolution by plain loops, for one element type.
+/* device/cpu/conv/conv_plain.h: convolution by plain loops, for one element
+ * type.
  *
- * Included with REAL = the type and PLAIN(name) = its functions' names. Any shape, any strides; not
- * fast: float64 runs here, for gradient checks. Gradients are scattered output by output, so that the
- * dense and the pooled form differ only in which outputs they visit.
+ * Included with REAL = the type and PLAIN(name) = its functions' names. Any
+ * shape, any strides, and one thread: it serves float64, for gradient checks.
+ * The loops follow the formula of conv.h: n, k, p, q count outputs; i, r, s
+ * count taps. Gradients are added output by output, so that the dense and the
+ * pooled form differ only in the outputs that they visit.
  * SPDX-License-Identifier: MIT */
 
 #define AT4(v, i0, i1, i2, i3) \
@@ -14,6 +17,7 @@ typedef struct {
     const dsi_view *x, *w; /* x or dx, w or dw */
 } PLAIN(Place);
 
+/* dw[k] += g times the inputs of output (n,k,p,q), g = dy there. */
 static void PLAIN(add_dw)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t p, int64_t q,
                           REAL g)
 {
@@ -31,6 +35,7 @@ static void PLAIN(add_dw)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t 
         }
 }
 
+/* dx += g w[k] at the inputs of output (n,k,p,q). */
 static void PLAIN(add_dx)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t p, int64_t q,
                           REAL g)
 {
@@ -48,6 +53,7 @@ static void PLAIN(add_dx)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t 
         }
 }
 
+/* sum + the inputs of output (n,k,p,q) times w[k]. */
 static REAL PLAIN(dot)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t p, int64_t q, REAL sum)
 {
     const dsi_conv2d *c = o->c;
@@ -85,6 +91,7 @@ static void PLAIN(zero)(const dsi_view *v)
 
 typedef void PLAIN(add)(const PLAIN(Place) * o, int64_t n, int64_t k, int64_t p, int64_t q, REAL g);
 
+/* Calls `add` for each output of a dense gradient. */
 static void PLAIN(gradient)(const PLAIN(Place) * o, PLAIN(add) * add, const dsi_view *dy)
 {
     for (int64_t n = 0; n < dy->d[0]; n++)
@@ -93,6 +100,7 @@ static void PLAIN(gradient)(const PLAIN(Place) * o, PLAIN(add) * add, const dsi_
                 for (int64_t q = 0; q < dy->d[3]; q++) add(o, n, k, p, q, AT4(dy, n, k, p, q));
 }
 
+/* Calls `add` for each window of a pooled gradient, at its maximum h W + w. */
 static void PLAIN(gradient_pooled)(const PLAIN(Place) * o, PLAIN(add) * add, const dsi_pooled *dy)
 {
     const dsi_view *g = &dy->value, *index = &dy->index;

@@ -2,49 +2,59 @@
  *
  *     y[k][i] = bias[k] + sum over t of x[tap[t] + i] w[t][k]      i: pixels side by side
  *
- * Two tiles compute it; each keeps its outputs in registers while it goes over all taps:
+ * Two kinds of tile compute it. Each keeps its outputs in registers while it
+ * loops over all taps:
  *
- *     channel tile   vectors of output channels; a pixel's input is broadcast; rows x pixels x vectors
- *                    outputs. Good when there are at least a vector of output channels.
- *     pixel tile     vectors of pixels; a channel's weight is broadcast; channels x vectors outputs.
- *                    Good for few output channels, and where planes are wanted.
+ *     channel tile   vectors of output channels; each input is broadcast;
+ *                    rows x pixels x vectors outputs. For at least VF output
+ *                    channels.
+ *     pixel tile     vectors of pixels; each weight is broadcast;
+ *                    channels x vectors outputs. For few output channels, and for
+ *                    results in planes.
  *
- * Sizes are constants at each place of use, so that the compiler unrolls everything and no output
- * leaves its register; one function for each size, chosen through a table.
+ * Sizes are constants at each call, so that the compiler unrolls all loops over
+ * outputs and keeps these in registers. There is one function for each size, in
+ * a table. The order of an element's sum is that of the taps, in every tile.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_CONV_CONV_TILE_H
 #define DSI_DEVICE_CPU_CONV_CONV_TILE_H
 
 #include "device/cpu/simd/isa.h"
 
-/* 32 registers or 16: outputs, one tap's weights (or pixels), one broadcast */
+/* Sizes that fit into 32 registers (avx512) or 16: outputs, the weights (or
+ * pixels) of one tap, and one broadcast. For avx512: 12 x 2 + 2 + 1 in a
+ * channel tile, 6 x 4
+ * + 4 + 1 in a pixel tile. */
 #if defined(DSI_ISA_avx512)
-#define MAX_PIXELS  12 /* of a channel tile; times two rows or two vectors */
-#define MAX_RUN     5  /* of taps, of a channel tile */
-#define MAX_VECTORS 4  /* of a pixel tile */
+#define MAX_PIXELS  12 /* pixels of a channel tile, in two rows or of two vectors */
+#define MAX_RUN     5  /* neighbouring taps of a channel tile */
+#define MAX_VECTORS 4  /* vectors of a pixel tile */
 #else
 #define MAX_PIXELS  6
 #define MAX_RUN     1
 #define MAX_VECTORS 2
 #endif
-#define MAX_CHANNELS 6 /* of a pixel tile */
+#define MAX_CHANNELS 6 /* channels of a pixel tile */
 
-/* Keeps a pointer as it is: else the compiler makes an index out of it for every pixel, and each FMA
- * with an indexed operand takes two places in the core's queues. */
+/* Keeps a pointer in a register. Otherwise the compiler addresses each pixel by
+ * base and index, and a multiply-add with an indexed operand takes two places
+ * in the core's queues instead of one. */
 #define IN_ADDRESS(p) __asm__("" : "+r"(p))
 
+/* The taps that a tile sums over. */
 typedef struct {
     int64_t T;
-    const int64_t *tap; /* [T] */
+    const int64_t *tap; /* [T] offsets in the source, from the output's own pixel */
     const float *w;     /* [T][channels of the tile] */
     const float *bias;  /* [channels of the tile] */
 } Taps;
 
 /* ---- channel tile: y[row][pixel][vector] -------------------------------------------------------------
  *
- * run > 1: taps come in runs of neighbours, as those of a kernel row do. An input then serves one pixel
- * for each tap of the run, and is broadcast once for all of them: with one load for each FMA, loads
- * would be what the tile waits for. */
+ * run > 1: taps come in runs of `run` neighbours, as those of a kernel row do. Then
+ * input j is tap s of pixel j - s, for each s of the run. It is broadcast once and
+ * used up to `run` times. With one load for each multiply-add, the tile would wait
+ * for loads. */
 
 ALWAYS_INLINE void channel_tile(int rows, int pixels, int vectors, int run, const Taps *o,
                                 const float *x, int64_t xrow, float *y, int64_t yrow,
@@ -111,17 +121,17 @@ static ChannelTile *const channel_tiles[MAX_PIXELS][4] = {
     EACH_PIXELS(ROW)}; /* [pixels - 1][kind] */
 #undef ROW
 
-/* run: how many taps follow each other, column by column */
+/* run: taps of neighbouring columns, which are neighbours in the source too */
 static inline ChannelTile *choose_channel_tile(int64_t pixels, int vectors, int64_t run)
 {
     int kind = vectors > 1 ? 1 : MAX_RUN > 1 && run == 3 ? 2 : MAX_RUN > 1 && run == 5 ? 3 : 0;
     return channel_tiles[pixels - 1][kind];
 }
 
-/* ---- pixel tile: y[v][m] is a vector of pixels that begins at x[v], of channel m -----------------------
+/* ---- pixel tile: a[m][v] is a vector of pixels of output channel m, from source x[v] -------------------
  *
- * parts = 2: a vector has its halves from two places, x[2 v] and x[2 v + 1], so that rows that leave
- * half a vector at their end share one. */
+ * parts = 2: the two halves of a vector come from x[2 v] and x[2 v + 1] and go to
+ * y[2 v] and y[2 v + 1]. So two rows whose last half vector remains share one. */
 
 #if defined(DSI_ISA_avx512)
 ALWAYS_INLINE vf load_halves(const float *a, const float *b)
