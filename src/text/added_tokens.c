@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* By first byte; then longer ones first, so that the first that fits is the
+ * longest; then by content, so that the order does not depend on the file. */
 static int compare_tokens(const void *pa, const void *pb)
 {
     const dsi_added_token *a = pa, *b = pb;
@@ -50,6 +52,8 @@ static size_t char_before(const char *s, size_t at, uint32_t *c)
     return begin;
 }
 
+/* Whether a character of a word touches s[begin, end), so that a single_word
+ * token there is a part of a longer word. The text's ends touch nothing. */
 static bool word_touches(const char *s, size_t n, size_t begin, size_t end)
 {
     uint32_t c;

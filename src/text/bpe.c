@@ -24,6 +24,9 @@ void dsi_tokens_add(ds_tokens *tokens, uint32_t id)
 
 /* ---- merges ---- */
 
+/* The slot of the pair, or the free one where it would be: linear probing. The
+ * multiplier is 2^64 divided by the golden ratio (Knuth, TAOCP 3, 6.4); bits 20
+ * and up of the product depend on all bits of both ids. */
 static size_t merge_slot(const dsi_bpe *b, uint32_t left, uint32_t right)
 {
     uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
@@ -88,6 +91,7 @@ static void symbol_add_unknown(dsi_bpe *b, const char *c, size_t n, bool *unk_be
     }
 }
 
+/* The word as its first symbols, before any merge: bytes, or characters. */
 static void word_split(dsi_bpe *b, const char *word, size_t n)
 {
     b->symbols.n = 0;
@@ -107,6 +111,7 @@ static void word_split(dsi_bpe *b, const char *word, size_t n)
 
 /* ---- merging ---- */
 
+/* Looks at all pairs for each merge: n^2, but in one piece of memory. */
 static void merge_short(dsi_bpe *b)
 {
     dsi_symbol *s = b->symbols.at;
@@ -138,6 +143,7 @@ static void heap_push(dsi_bpe *b, uint64_t x)
     h[i] = x;
 }
 
+/* Takes the least entry out; the heap is not empty. */
 static uint64_t heap_pop(dsi_bpe *b)
 {
     uint64_t *h = b->heap.at, top = h[0], x = h[--b->heap.n];
@@ -161,6 +167,9 @@ static void long_update(dsi_bpe *b, uint32_t i)
     if (s->rank != DSI_NO_TOKEN) heap_push(b, (uint64_t)s->rank << 32 | i);
 }
 
+/* The symbols are a list linked by index; one that was merged into its left
+ * neighbour drops out of it. An entry of the heap that is out of date is
+ * recognised by its rank and skipped, which is cheaper than removing it. */
 static void merge_long(dsi_bpe *b)
 {
     uint32_t n = (uint32_t)b->symbols.n;

@@ -49,7 +49,9 @@ static void run_end(dsi_text *run, dsi_texts *out)
     run->n = 0;
 }
 
-static void byte_fallback(dsi_texts *tokens)
+/* ByteFallback: tokens that are not bytes stay as they are; a run of bytes
+ * becomes one text. */
+static void decode_byte_fallback(dsi_texts *tokens)
 {
     dsi_texts out = {0};
     dsi_text run = {0};
@@ -69,7 +71,8 @@ static void byte_fallback(dsi_texts *tokens)
     *tokens = out;
 }
 
-static void fuse(dsi_texts *tokens)
+/* Fuse: also for no tokens, so that there is one text afterwards. */
+static void decode_fuse(dsi_texts *tokens)
 {
     dsi_text all = {0};
     for (int i = 0; i < tokens->n; i++) dsi_text_add_bytes(&all, tokens->at[i].s, tokens->at[i].n);
@@ -77,7 +80,9 @@ static void fuse(dsi_texts *tokens)
     dsi_list_add(tokens, all);
 }
 
-static void strip(const dsi_decoder_step *step, dsi_text *t)
+/* Strip: up to start times content from the front, up to stop times from the
+ * end; it ends at the first place where content is missing. */
+static void decode_strip(const dsi_decoder_step *step, dsi_text *t)
 {
     size_t n = strlen(step->content), begin = 0, end = t->n;
     for (int k = 0; k < step->start && end - begin >= n; k++) {
@@ -94,7 +99,9 @@ static void strip(const dsi_decoder_step *step, dsi_text *t)
     t->s[t->n] = 0;
 }
 
-static void replace(const dsi_regex *pattern, const char *content, dsi_text *t)
+/* Replace: *t with content for each match. The pattern is plain text or
+ * was accepted at load; if it exceeds its limits the rest stays as it is. */
+static void decode_replace(const dsi_regex *pattern, const char *content, dsi_text *t)
 {
     dsi_text changed = {0};
     if (t->n) dsi_replace_all(pattern, content, t->s, t->n, &changed);
@@ -102,26 +109,28 @@ static void replace(const dsi_regex *pattern, const char *content, dsi_text *t)
     *t = changed;
 }
 
-static void byte_level(dsi_texts *tokens)
+/* ByteLevel: the tokens are bytes already (dsi_token), so what remains is to
+ * make UTF-8 of them. */
+static void decode_byte_level(dsi_texts *tokens)
 {
     dsi_text text = {0};
-    fuse(tokens);
+    decode_fuse(tokens);
     dsi_utf8_append_repaired(&text, tokens->at[0].s, tokens->at[0].n);
     dsi_text_free(&tokens->at[0]);
     tokens->at[0] = text;
 }
 
-static void step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
+static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
 {
     switch (step->kind) {
     case DSI_DECODE_BYTE_LEVEL:
-        byte_level(tokens);
+        decode_byte_level(tokens);
         break;
     case DSI_DECODE_BYTE_FALLBACK:
-        byte_fallback(tokens);
+        decode_byte_fallback(tokens);
         break;
     case DSI_DECODE_FUSE:
-        fuse(tokens);
+        decode_fuse(tokens);
         break;
     case DSI_DECODE_REPLACE:
     case DSI_DECODE_STRIP:
@@ -129,9 +138,9 @@ static void step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
         for (int i = 0; i < tokens->n; i++) {
             bool start = i == 0 && step->kind == DSI_DECODE_METASPACE && step->start;
             if (step->kind == DSI_DECODE_STRIP)
-                strip(step, &tokens->at[i]);
+                decode_strip(step, &tokens->at[i]);
             else
-                replace(step->pattern, start ? "" : step->content, &tokens->at[i]);
+                decode_replace(step->pattern, start ? "" : step->content, &tokens->at[i]);
         }
         break;
     }
@@ -139,7 +148,7 @@ static void step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
 
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to)
 {
-    for (int i = 0; i < d->n; i++) step_apply(&d->at[i], tokens);
+    for (int i = 0; i < d->n; i++) decoder_step_apply(&d->at[i], tokens);
     for (int i = 0; i < tokens->n; i++) {
         if (d->join_by_space && i) dsi_text_add_bytes(to, " ", 1);
         dsi_text_add_bytes(to, tokens->at[i].s, tokens->at[i].n);

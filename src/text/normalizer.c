@@ -32,6 +32,7 @@ ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const c
     return status;
 }
 
+/* Branch-free, so that it runs at the speed of memory. */
 static bool is_ascii(const char *s, size_t n)
 {
     unsigned char all = 0;
@@ -39,12 +40,14 @@ static bool is_ascii(const char *s, size_t n)
     return all < 0x80;
 }
 
+/* *text becomes *other, which the caller must not use any more. */
 static void text_take(dsi_text *text, dsi_text *other)
 {
     dsi_text_free(text);
     *text = *other;
 }
 
+/* NFC and the others: utf8proc allocates its result by malloc. */
 static ds_status normalize_form(int form, dsi_text *text)
 {
     if (is_ascii(text->s, text->n)) return DS_OK; /* every form leaves ASCII as it is */
@@ -60,6 +63,7 @@ static ds_status normalize_form(int form, dsi_text *text)
     return DS_OK;
 }
 
+/* Strip: white space at the chosen ends, character by character. */
 static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
 {
     uint32_t c;
@@ -81,7 +85,7 @@ static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
     text_take(text, &stripped);
 }
 
-static ds_status step_apply(const dsi_normalizer_step *step, dsi_text *text)
+static ds_status normalizer_step_apply(const dsi_normalizer_step *step, dsi_text *text)
 {
     dsi_text changed = {0};
     ds_status status;
@@ -108,6 +112,6 @@ ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text)
 {
     ds_status status = DS_OK;
     for (int i = 0; i < n->n && status == DS_OK && text->n; i++)
-        status = step_apply(&n->at[i], text);
+        status = normalizer_step_apply(&n->at[i], text);
     return status;
 }

@@ -40,6 +40,8 @@ typedef struct Pending {
     bool is_match, any;
 } Pending;
 
+/* Hands the pending piece to the next step. Empty pieces are dropped, as in
+ * tokenizers. */
 static ds_status pending_emit(Pending *p)
 {
     bool emit = p->any && p->end > p->begin;
@@ -67,6 +69,7 @@ static bool pending_takes(const Pending *p, dsi_split_behavior behavior, bool is
     return false;
 }
 
+/* The next item in order: a match, or what is between two matches. */
 static ds_status pending_add(Pending *p, size_t begin, size_t end, bool is_match)
 {
     const dsi_pre_tokenizer_step *step = &p->sp->p->at[p->step];
@@ -88,6 +91,7 @@ static ds_status pending_add(Pending *p, size_t begin, size_t end, bool is_match
     return status;
 }
 
+/* Splits s by the step's pattern and runs the steps after it on each piece. */
 static ds_status split_run(const Splitter *sp, int step, const char *s, size_t n, bool at_start)
 {
     Pending pending = {sp, step, s, at_start, 0, 0, false, false};

@@ -102,6 +102,8 @@ static ds_status section_encode(Encoding *e, const char *s, size_t n, bool at_st
     return status;
 }
 
+/* A whole text, valid UTF-8: tokens that are looked for in the raw text divide
+ * it, and only what is between them is normalized. */
 static ds_status text_encode(Encoding *e, const char *s, size_t n)
 {
     dsi_section_iterator it = {.tokens = &e->t->raw, .s = s, .n = n};
@@ -139,6 +141,8 @@ ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *
 
 /* ---- decode ---- */
 
+/* Appends the text of n ids to *to. A decoder that begins with ByteLevel gets
+ * one text of all bytes: a character may be divided among tokens. */
 static void tokens_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n, bool keep_special,
                           dsi_text *to)
 {
@@ -183,6 +187,8 @@ ds_decode_stream *ds_decode_stream_new(const ds_tokenizer *t, bool keep_special_
     return s;
 }
 
+/* Whether the text ends with U+FFFD: probably a character whose last bytes are
+ * still to come. If they never come, later text brings the U+FFFD out. */
 static bool ends_incomplete(const dsi_text *t)
 {
     return t->n >= 3 && !memcmp(t->s + t->n - 3, "\xEF\xBF\xBD", 3);

@@ -99,6 +99,7 @@ static ds_status ids_count(const dsi_tokenizer_reader *r, json_t *vocab, const j
     return DS_OK;
 }
 
+/* The model's tokens; ids without a token stay empty. */
 static ds_status vocab_read(dsi_tokenizer_reader *r, json_t *vocab, const json_t *added)
 {
     uint32_t n = 0;
@@ -132,6 +133,7 @@ typedef struct Merge {
     char *left, *right;
 } Merge;
 
+/* False if json is neither form; then *m is unchanged. */
 static bool merge_parts(const json_t *json, Merge *m)
 {
     const char *line = json_string_value(json);
@@ -149,6 +151,7 @@ static bool merge_parts(const json_t *json, Merge *m)
     return true;
 }
 
+/* A merge refers to three tokens by their text, all of which must exist. */
 static ds_status merge_read(dsi_tokenizer_reader *r, const json_t *json, uint32_t rank)
 {
     dsi_bpe *b = &r->t->bpe;
@@ -188,7 +191,8 @@ static ds_status merges_read(dsi_tokenizer_reader *r, const json_t *merges)
 
 /* ---- model ---- */
 
-static ds_status model_check(const dsi_tokenizer_reader *r, const json_t *model)
+/* Refuses what would change ids and is not implemented, before memory is spent. */
+static ds_status bpe_model_check(const dsi_tokenizer_reader *r, const json_t *model)
 {
     const char *type = dsi_json_type(model);
     const json_t *dropout = json_object_get(model, "dropout");
@@ -207,6 +211,7 @@ static ds_status model_check(const dsi_tokenizer_reader *r, const json_t *model)
     return DS_OK;
 }
 
+/* Tokens, merges and options; needs r->byte_level. */
 static ds_status model_read(dsi_tokenizer_reader *r, const json_t *model, const json_t *added)
 {
     dsi_bpe *b = &r->t->bpe;
@@ -227,6 +232,9 @@ static ds_status model_read(dsi_tokenizer_reader *r, const json_t *model, const 
 
 /* ---- added tokens ---- */
 
+/* An added token has its id in the file; the model may know that id already,
+ * then only its flags are new. A normalized one is looked for in normalized
+ * text, so its content is normalized too. */
 static ds_status added_token_read(dsi_tokenizer_reader *r, const json_t *token)
 {
     dsi_vocab *v = &r->t->bpe.vocab;
@@ -273,7 +281,7 @@ static ds_status file_read(dsi_tokenizer_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
     const json_t *added = json_object_get(root, "added_tokens");
-    ds_status status = model_check(r, model);
+    ds_status status = bpe_model_check(r, model);
     if (status == DS_OK) status = dsi_read_normalizer(r, json_object_get(root, "normalizer"));
     if (status == DS_OK) status = dsi_read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer"));
     if (status == DS_OK) status = model_read(r, model, added);

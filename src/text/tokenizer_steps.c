@@ -38,6 +38,8 @@ static ds_status sequence_read(dsi_tokenizer_reader *r, const json_t *component,
 
 /* ---- normalizer ---- */
 
+/* One normalizer. Lowercase and BertNormalizer are refused: none of the models
+ * that this library trains uses them. */
 static ds_status normalizer_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     static const struct {
@@ -84,6 +86,7 @@ ds_status dsi_read_normalizer(dsi_tokenizer_reader *r, const json_t *component)
 
 /* ---- pre-tokenizer ---- */
 
+/* Names as in the file; the order is that of dsi_split_behavior. */
 static bool behavior_read(const char *name, dsi_split_behavior *behavior)
 {
     static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
@@ -96,6 +99,7 @@ static bool behavior_read(const char *name, dsi_split_behavior *behavior)
     return false;
 }
 
+/* Metaspace. Old files write add_prefix_space in place of prepend_scheme. */
 static ds_status metaspace_read(dsi_tokenizer_reader *r, const json_t *c,
                                 dsi_pre_tokenizer_step *step)
 {
@@ -146,6 +150,8 @@ static const char *named_pattern(const json_t *c, dsi_pre_tokenizer_step *step)
     return !strcmp(type, "Whitespace") ? "\\w+|[^\\w\\s]+" : NULL;
 }
 
+/* One pre-tokenizer. ByteLevel must be the last: after it pieces would be in the
+ * byte-level alphabet, in which no known file goes on splitting. */
 static ds_status pre_tokenizer_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const char *type = dsi_json_type(c);
@@ -201,6 +207,8 @@ static ds_status template_token(dsi_tokenizer_reader *r, const json_t *c, const 
     return DS_OK;
 }
 
+/* TemplateProcessing: of "single", special tokens before and after the text.
+ * "pair" is for two texts, which language models do not have. */
 static ds_status template_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const json_t *items = json_object_get(c, "single"), *item;
@@ -250,6 +258,7 @@ ds_status dsi_read_post_processor(dsi_tokenizer_reader *r, const json_t *compone
 
 /* ---- decoder ---- */
 
+/* One decoder. */
 static ds_status decoder_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const char *type = dsi_json_type(c);

@@ -50,6 +50,7 @@ static bool byte_level_bytes(dsi_text *to, const char *text)
     return true;
 }
 
+/* Linear probing; a token with the same bytes is replaced. */
 static void slot_insert(dsi_vocab *v, uint32_t id)
 {
     const dsi_token *t = &v->at[id];
