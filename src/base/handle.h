@@ -51,6 +51,17 @@ static inline bool dsi_live(const void *p, const char *call)
     return p && (!dsi_handles_checked() || dsi_handle_check(p, call));
 }
 
+/* dsi_live for several objects: dsi_live_all("matmul", a, b). */
+#define dsi_live_all(call, ...) \
+    dsi_live_n(call, (const void *const[]){__VA_ARGS__}, \
+               (int)(sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *)))
+static inline bool dsi_live_n(const char *call, const void *const *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!dsi_live(p[i], call)) return false;
+    return true;
+}
+
 /* Notes that the public function `call` begins, for objects it makes. dsi_live
  * does the same; this is for functions that take no object. */
 static inline void dsi_handle_call(const char *call)
