@@ -27,7 +27,7 @@ static double weight(int64_t i)
 static ds_tensor *gradcheck_call(const Check *c)
 {
     ds_tensor *y = c->f(c->arg, c->in, c->n);
-    if (!y) return dsi_null_operand("gradcheck");
+    if (!dsi_live(y, "gradcheck")) return dsi_null_operand("gradcheck");
     if (y->dtype != DS_F64)
         return dsi_refuse("gradcheck: f returned %s: expected float64", ds_dtype_name(y->dtype));
     return y;

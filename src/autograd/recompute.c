@@ -67,7 +67,7 @@ bool ds_recomputing(void) { return again; }
 
 ds_tensor *ds_checkpoint_output(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("checkpoint_output");
+    if (!dsi_live(x, "checkpoint_output")) return dsi_null_operand("checkpoint_output");
     if (named) dsi_list_add(named, dsi_ref(x));
     return x;
 }
@@ -138,7 +138,7 @@ static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
     ds_set_grad(was);
     again = outer;
     *rng = now;
-    if (!y) return dsi_null_operand("checkpoint");
+    if (!dsi_live(y, "checkpoint")) return dsi_null_operand("checkpoint");
     if (!dsi_same_shape(y->shape, s->shape) || y->dtype != s->dtype)
         return dsi_refuse("checkpoint: the function gave %s %s when it ran again, %s %s before: "
                           "expected the same",

@@ -8,6 +8,7 @@
  * no thread reads.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/handle.h"
 #include "base/mem.h"
 
 #include <deepspeed/data.h>
@@ -40,6 +41,8 @@ static bool is_field(const char *name, int f, const ds_field *field)
     return true;
 }
 
+static const dsi_handle_kind dataset_kind = {"data set", NULL, "a loader frees its data set"};
+
 ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields)
 {
     if (!type || !type->len || !type->get)
@@ -51,6 +54,8 @@ ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_f
         if (!is_field(name, f, &fields[f])) return NULL;
 
     ds_dataset *d = dsi_alloc(sizeof *d + type->self_size);
+    dsi_handle_call("dataset_new");
+    dsi_handle_made(d, &dataset_kind);
     d->type = type;
     d->n_fields = n_fields;
     for (int f = 0; f < n_fields; f++) {
@@ -62,14 +67,20 @@ ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_f
 
 void ds_dataset_free(ds_dataset *d)
 {
-    if (!d) return;
+    if (!dsi_live(d, "dataset_free")) return;
+    const char *was = dsi_handle_reason("ds_dataset_free");
+    bool quarantined = dsi_handle_freed(d);
+    dsi_handle_reason_end(was);
     if (d->type->free) d->type->free(d->self);
     for (int f = 0; f < d->n_fields; f++) dsi_free((char *)d->field[f].name);
-    dsi_free(d);
+    if (!quarantined) dsi_free(d);
 }
 
-void *ds_dataset_self(ds_dataset *d) { return d ? d->self : NULL; }
-int64_t ds_dataset_len(ds_dataset *d) { return d ? d->type->len(d->self) : 0; }
+void *ds_dataset_self(ds_dataset *d) { return dsi_live(d, "dataset_self") ? d->self : NULL; }
+int64_t ds_dataset_len(ds_dataset *d)
+{
+    return dsi_live(d, "dataset_len") ? d->type->len(d->self) : 0;
+}
 int ds_dataset_fields(const ds_dataset *d) { return d ? d->n_fields : 0; }
 
 const ds_field *ds_dataset_field(const ds_dataset *d, int f)

@@ -246,15 +246,19 @@ static int64_t loader_rank_samples(const ds_loader_opts *o, int64_t len)
     return steps * o->global_batch / o->ranks;
 }
 
+static const dsi_handle_kind loader_kind = {"loader", NULL, NULL};
+
 ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 {
-    if (!data) return dsi_null_operand("loader");
+    if (!dsi_live(data, "loader")) return dsi_null_operand("loader");
     int64_t len = ds_dataset_len(data);
     if (!loader_check_opts(data, &opts, len)) {
         ds_dataset_free(data);
         return NULL;
     }
     ds_loader *l = dsi_alloc(sizeof *l);
+    dsi_handle_call("loader_new");
+    dsi_handle_made(l, &loader_kind);
     *l = (ds_loader){.data = data, .o = opts, .len = len, .unreleased = -1};
     l->n_fields = ds_dataset_fields(data);
     for (int f = 0; f < l->n_fields; f++) {
@@ -274,11 +278,13 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 
 void ds_loader_free(ds_loader *l)
 {
-    if (!l) return;
+    if (!dsi_live(l, "loader_free")) return;
     if (l->taken) {
         dsi_fail(DS_ESTATE, "loader_free: the loader belongs to an engine, which frees it");
         return;
     }
+    const char *was = dsi_handle_reason("ds_loader_free");
+    bool quarantined = dsi_handle_freed(l);
     loader_leave_epoch(l);
     dsi_prefetch_free(l->prefetch);
     for (int k = 0; k < l->n_slots; k++)
@@ -286,7 +292,8 @@ void ds_loader_free(ds_loader *l)
     ds_dataset_free(l->data);
     dsi_free(l->slots);
     dsi_free(l->order);
-    dsi_free(l);
+    dsi_handle_reason_end(was);
+    if (!quarantined) dsi_free(l);
 }
 
 void dsi_loader_take(ds_loader *l, bool taken)
@@ -328,7 +335,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
     if (!out) return dsi_invalid("loader_next: out is NULL");
     *out = (ds_batch){0};
-    if (!l) return dsi_null_operand("loader_next"), false;
+    if (!dsi_live(l, "loader_next")) return dsi_null_operand("loader_next"), false;
     batch_end(l);
     if (ds_error()) return false; /* what failed in the turn ends the loop */
     if (slot_release(l) != DS_OK) return false;
@@ -386,7 +393,7 @@ ds_loader_position ds_loader_tell(ds_loader *l)
 
 ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
 {
-    if (!l) return dsi_null_argument("loader_seek");
+    if (!dsi_live(l, "loader_seek")) return dsi_null_argument("loader_seek");
     if (position.epoch < 0 || position.batch < 0 || position.batch > l->batches)
         return dsi_fail(
             DS_EINVAL, "loader_seek: epoch %lld, batch %lld: expected a batch of 0 to %lld",

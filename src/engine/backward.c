@@ -53,7 +53,7 @@ static ds_status check_loss_is_finite(ds_engine *e, const ds_tensor *loss)
 
 ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
 {
-    if (!e || !loss) return dsi_null_argument("engine_backward");
+    if (!dsi_live_all("engine_backward", e, loss)) return dsi_null_argument("engine_backward");
     if (backward_check_order(e, loss) != DS_OK || check_loss_is_finite(e, loss) != DS_OK)
         return dsi_engine_abort_ranks(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);

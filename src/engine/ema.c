@@ -8,7 +8,7 @@ static ds_status ema_zero_publish(void *zero) { return dsi_zero_publish(zero); }
 
 ds_status ds_engine_use_ema(ds_engine *e, double decay)
 {
-    if (!e) return dsi_null_argument("engine_use_ema");
+    if (!dsi_live(e, "engine_use_ema")) return dsi_null_argument("engine_use_ema");
     if (e->ema) return dsi_fail(DS_ESTATE, "engine_use_ema: there are averages already");
     dsi_ema_parts parts = {e->zero, ema_zero_part, ema_zero_publish};
     e->ema = dsi_ema_new(e->model, decay, e->zero ? &parts : NULL);
@@ -17,7 +17,7 @@ ds_status ds_engine_use_ema(ds_engine *e, double decay)
 
 ds_status ds_engine_swap_ema(ds_engine *e)
 {
-    if (!e) return dsi_null_argument("engine_swap_ema");
+    if (!dsi_live(e, "engine_swap_ema")) return dsi_null_argument("engine_swap_ema");
     if (!e->ema)
         return dsi_fail(DS_ESTATE, "engine_swap_ema: there are no averages: call ds_engine_use_ema "
                                    "before training");

@@ -228,7 +228,7 @@ static ds_status estimate_check(const ds_estimate_opts *q)
 
 ds_status ds_estimate_memory_with(ds_memory_estimate *out, ds_estimate_opts q)
 {
-    if (!out) return dsi_null_argument("estimate_memory");
+    if (!dsi_live(out, "estimate_memory")) return dsi_null_argument("estimate_memory");
     *out = (ds_memory_estimate){0};
     if (estimate_check(&q) != DS_OK) return ds_error_status();
     dsi_config *c = dsi_config_read(q.config, q.world_size ? q.world_size : 1);

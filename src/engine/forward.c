@@ -21,7 +21,7 @@ static ds_tensor *forward_input(const ds_engine *e, ds_tensor *x)
 /* Inputs are checked before the timers start. */
 ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
 {
-    if (!e) return dsi_null_operand("engine_forward");
+    if (!dsi_live(e, "engine_forward")) return dsi_null_operand("engine_forward");
     ds_tensor *cast[DS_MAX_OP_INPUTS];
     if (n > DS_MAX_OP_INPUTS)
         return dsi_refuse("engine_forward: %d inputs: expected at most %d", n, DS_MAX_OP_INPUTS);

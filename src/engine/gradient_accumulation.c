@@ -50,7 +50,7 @@ static ds_status batch_set_sizes(ds_engine *e, const char *op, int64_t micro, in
 ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n)
 {
     static const char op[] = "engine_set_train_batch_size";
-    if (!e) return dsi_null_argument(op);
+    if (!dsi_live(e, op)) return dsi_null_argument(op);
     int64_t micro = e->config->train_micro_batch_size_per_gpu, ranks = ds_comm_size(e->comm);
     if (n >= 1 && n % (micro * ranks) == 0)
         return batch_set_sizes(e, op, micro, n / (micro * ranks));
@@ -63,7 +63,7 @@ ds_status ds_engine_set_train_batch_size(ds_engine *e, int64_t n)
 ds_status ds_engine_set_train_micro_batch_size(ds_engine *e, int64_t n)
 {
     static const char op[] = "engine_set_train_micro_batch_size";
-    if (!e) return dsi_null_argument(op);
+    if (!dsi_live(e, op)) return dsi_null_argument(op);
     if (n >= 1 && n <= INT32_MAX)
         return batch_set_sizes(e, op, n, e->config->gradient_accumulation_steps);
     return dsi_fail(DS_EINVAL, "%s: %lld: expected 1 to %d samples", op, (long long)n, INT32_MAX);

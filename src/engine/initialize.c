@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
+#include "base/handle.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/save.h"
@@ -443,9 +444,13 @@ static void engine_take_parts(const ds_engine *e, bool taken)
     if (e->optim) e->optim->taken = taken;
 }
 
+static const dsi_handle_kind engine_kind = {"engine", NULL, NULL};
+
 ds_engine *ds_initialize_with(ds_init init)
 {
     ds_engine *e = dsi_alloc(sizeof *e);
+    dsi_handle_call("initialize");
+    dsi_handle_made(e, &engine_kind);
     e->model = init.model;
     e->optim = init.optimizer;
     e->norm = NAN;
@@ -464,12 +469,13 @@ ds_engine *ds_initialize_with(ds_init init)
 
 void ds_engine_free(ds_engine *e)
 {
-    if (!e) return;
+    if (!dsi_live(e, "engine_free")) return;
     dsi_engine_end_async_save(e);
     if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) dsi_engine_abort_ranks(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
     const char *was = dsi_handle_reason("ds_engine_free");
+    bool quarantined = dsi_handle_freed(e);
     engine_take_parts(e, false);
     ds_loader_free(e->loader);
     dsi_zero_free(e->zero);
@@ -483,5 +489,5 @@ void ds_engine_free(ds_engine *e)
     dsi_free(e->loaded);
     world_leave(e);
     dsi_handle_reason_end(was);
-    dsi_free(e);
+    if (!quarantined) dsi_free(e);
 }

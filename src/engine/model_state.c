@@ -101,7 +101,7 @@ static ds_state *state_with_all_experts(const ds_module *model, const ds_state *
 
 ds_state *ds_engine_state(ds_engine *e, bool masters)
 {
-    if (!e) return dsi_null_operand("engine_state");
+    if (!dsi_live(e, "engine_state")) return dsi_null_operand("engine_state");
     ds_scope *scope = ds_scope_open();
     ds_state *own = state_of_rank(e, masters), *whole = own;
     if (own && ds_comm_size(e->comm) > 1) {
@@ -146,7 +146,7 @@ static ds_status state_load_all(const ds_engine *e, const ds_state *mine, const 
 
 ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
 {
-    if (!e) return dsi_null_argument("engine_load_state");
+    if (!dsi_live(e, "engine_load_state")) return dsi_null_argument("engine_load_state");
     ds_scope *scope = ds_scope_open();
     ds_state *mine = ds_module_state(e->model);
     ds_status status = !state ? dsi_null_argument("engine_load_state")

@@ -80,7 +80,7 @@ static ds_status step_update(ds_engine *e)
 
 ds_status ds_engine_step(ds_engine *e)
 {
-    if (!e) return dsi_null_argument("engine_step");
+    if (!dsi_live(e, "engine_step")) return dsi_null_argument("engine_step");
     if (ds_error()) return ds_error_status(); /* an incomplete gradient is not applied */
     if (!e->went_backward) {
         dsi_fail(DS_ESTATE,

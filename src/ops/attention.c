@@ -89,7 +89,7 @@ static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *
 
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
-    if (!q || !k || !v) return dsi_null_operand("attention");
+    if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];

@@ -43,7 +43,7 @@ static ds_tensor *cast_moved(ds_tensor *x, dsi_device *to, ds_dtype dtype)
 
 ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
 {
-    if (!x) return dsi_null_operand("to");
+    if (!dsi_live(x, "to")) return dsi_null_operand("to");
     dsi_device *to = dsi_device_get(device);
     if (!to) return NULL;
     if (to == x->device && x->dtype == dtype) return x;
@@ -58,7 +58,7 @@ ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
 
 ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype)
 {
-    if (!x) return dsi_null_operand("cast");
+    if (!dsi_live(x, "cast")) return dsi_null_operand("cast");
     if (x->dtype == dtype) return x;
     return ds_to(x, dsi_device_id(x->device), dtype);
 }
@@ -79,13 +79,13 @@ static ds_tensor *copied(ds_tensor *y, ds_tensor *x)
 
 ds_tensor *ds_clone(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("clone");
+    if (!dsi_live(x, "clone")) return dsi_null_operand("clone");
     return copied(dsi_new_like(x), x);
 }
 
 ds_tensor *ds_contiguous(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("contiguous");
+    if (!dsi_live(x, "contiguous")) return dsi_null_operand("contiguous");
     if (dsi_is_contiguous(x)) return x;
     return copied(dsi_new(x, x->shape), x);
 }

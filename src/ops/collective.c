@@ -41,7 +41,7 @@ static void collective_remember(dsi_node *n, const ds_tensor *x, ds_comm *c, con
 
 ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const int64_t *from)
 {
-    if (!x || !to || !from) return dsi_null_operand("exchange_rows");
+    if (!dsi_live_all("exchange_rows", x, to, from)) return dsi_null_operand("exchange_rows");
     if (!dsi_want_float("exchange_rows", x)) return NULL;
     if (!x->shape.n) return dsi_refuse("exchange_rows: x is [], which has no rows");
     if (!c) c = ds_world();

@@ -122,7 +122,7 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
     dsi_conv2d c;
     ds_dims out;
-    if (!x || !w) return dsi_null_operand("conv2d");
+    if (!dsi_live_all("conv2d", x, w)) return dsi_null_operand("conv2d");
     if (!conv2d_check(x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
     ds_tensor *y = new_output(x, out);

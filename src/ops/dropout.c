@@ -61,7 +61,7 @@ static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_t
 
 ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
 {
-    if (!x) return dsi_null_operand("dropout");
+    if (!dsi_live(x, "dropout")) return dsi_null_operand("dropout");
     if (!dsi_want_float("dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout: p is %g: expected 0 to 1", p);
     if (!training || p == 0) return x;

@@ -60,7 +60,7 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
 
 ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
-    if (!w || !index) return dsi_null_operand("embedding");
+    if (!dsi_live_all("embedding", w, index)) return dsi_null_operand("embedding");
     if (!embedding_check(w, index, padding_idx)) return NULL;
     if (!(index = ds_contiguous(index)) || !dsi_acquire(w, index)) return NULL;
 
@@ -114,7 +114,7 @@ static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 
 ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 {
-    if (!x || !index) return dsi_null_operand("gather");
+    if (!dsi_live_all("gather", x, index)) return dsi_null_operand("gather");
     if ((dim = gather_check(x, index, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
     if (!dsi_acquire(x, index)) return NULL;
@@ -146,7 +146,7 @@ static bool labels_in_range(ds_tensor *labels, int64_t classes)
 
 ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
 {
-    if (!labels) return dsi_null_operand("one_hot");
+    if (!dsi_live(labels, "one_hot")) return dsi_null_operand("one_hot");
     if (labels->dtype != DS_I64 || labels->shape.n == DS_MAX_DIMS || classes < 1)
         return dsi_refuse("one_hot: labels are %s %s, classes %lld: expected int64 of at most %d "
                           "dimensions, and at least 1 class",
@@ -219,7 +219,7 @@ static int max_check(const char *op, const ds_tensor *x, int dim)
 
 ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
-    if (!x) return dsi_null_operand("max");
+    if (!dsi_live(x, "max")) return dsi_null_operand("max");
     if ((dim = max_check("max", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
 
@@ -236,7 +236,7 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 
 ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_null_operand("argmax");
+    if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
     return find_max(x, dim, without(x->shape, dim, false), NULL);

@@ -86,7 +86,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
 
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
-    if (!x || !label) return dsi_null_operand("cross_entropy");
+    if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
     if (!cross_entropy_check(x, label, o)) return NULL;
     x = ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;
@@ -120,7 +120,7 @@ ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
 
 ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
-    if (!x || !y) return dsi_null_operand("mse_loss");
+    if (!dsi_live_all("mse_loss", x, y)) return dsi_null_operand("mse_loss");
     if (!dsi_want_float("mse_loss", x) || !dsi_same_kind("mse_loss", x, y)) return NULL;
     if (!dsi_same_shape(x->shape, y->shape))
         return dsi_refuse("mse_loss: x is %s, y is %s: expected the same", dsi_shape_text(x->shape),

@@ -94,7 +94,7 @@ static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
 
 ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 {
-    if (!a || !b) return dsi_null_operand("matmul");
+    if (!dsi_live_all("matmul", a, b)) return dsi_null_operand("matmul");
     if (!dsi_want_float("matmul", a) || !dsi_same_kind("matmul", a, b)) return NULL;
     if (!a->shape.n || !b->shape.n)
         return dsi_refuse("matmul: a is %s, b is %s: expected at least one dimension each",
@@ -191,7 +191,7 @@ static ds_tensor *linear_folded(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 
 ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
-    if (!x || !w) return dsi_null_operand("linear");
+    if (!dsi_live_all("linear", x, w)) return dsi_null_operand("linear");
     if (!linear_check(x, w, b)) return NULL;
     if (x->shape.n != 2) return linear_folded(x, w, b);
     if (!dsi_acquire(x, w, b)) return NULL;

@@ -56,7 +56,7 @@ const dsi_op dsi_op_dispatch = {.name = "dispatch", .backward = dispatch_backwar
 
 ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 {
-    if (!x || !slots) return dsi_null_operand("dispatch");
+    if (!dsi_live_all("dispatch", x, slots)) return dsi_null_operand("dispatch");
     if (!want_rows("dispatch", x, slots)) return NULL;
     if (slots->shape.d[0] != x->shape.d[0] || rows < 0)
         return dsi_refuse("dispatch: x is %s, slots are %s, for %lld rows: expected slots for each "
@@ -108,7 +108,7 @@ static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_te
 
 ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
 {
-    if (!x || !slots) return dsi_null_operand("combine");
+    if (!dsi_live_all("combine", x, slots)) return dsi_null_operand("combine");
     if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
     if (weights && !(weights = ds_contiguous(weights))) return NULL;

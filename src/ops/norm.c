@@ -139,7 +139,7 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 {
     bool batch = o.training || !o.running_mean;
-    if (!x) return dsi_null_operand("batch_norm");
+    if (!dsi_live(x, "batch_norm")) return dsi_null_operand("batch_norm");
     if (!dsi_want_float("batch_norm", x)) return NULL;
     if (!batch_norm_check(x, o, batch)) return NULL;
     if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
@@ -229,7 +229,7 @@ static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, 
 
 ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
 {
-    if (!x) return dsi_null_operand("layer_norm");
+    if (!dsi_live(x, "layer_norm")) return dsi_null_operand("layer_norm");
     if (!dsi_want_float("layer_norm", x)) return NULL;
     if (n_dims < 1 || n_dims > x->shape.n)
         return dsi_refuse("layer_norm: over %d dimensions of x %s", n_dims,

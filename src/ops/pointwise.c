@@ -54,7 +54,7 @@ static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, doub
 {
     Binary o = {.alpha = alpha};
     ds_dims shape;
-    if (!a || !b) return dsi_null_operand(op);
+    if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
     if (!binary_check(op, a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -95,7 +95,7 @@ const dsi_op dsi_op_mul = {"mul", mul_backward, .acquires = true};
 ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
-    if (!a || !b) return dsi_null_operand("mul");
+    if (!dsi_live_all("mul", a, b)) return dsi_null_operand("mul");
     if (!binary_check("mul", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -127,7 +127,7 @@ const dsi_op dsi_op_div = {.name = "div", .backward = div_backward};
 ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
-    if (!a || !b) return dsi_null_operand("div");
+    if (!dsi_live_all("div", a, b)) return dsi_null_operand("div");
     if (!binary_check("div", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
 
     ds_tensor *y = new_binary(a, b, shape);
@@ -147,7 +147,7 @@ static ds_tensor *pointwise_compare(dsi_compare_op how, ds_tensor *a, ds_tensor 
 {
     const char *op = dsi_compare_name(how);
     ds_dims shape;
-    if (!a || !b) return dsi_null_operand(op);
+    if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
     if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
     if (!dsi_acquire(a, b)) return NULL;
 
@@ -178,7 +178,7 @@ const dsi_op dsi_op_where = {.name = "where", .backward = where_backward};
 ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 {
     ds_dims ab, shape;
-    if (!c || !a || !b) return dsi_null_operand("where");
+    if (!dsi_live_all("where", c, a, b)) return dsi_null_operand("where");
     if (c->dtype != DS_BOOL)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
     if (!dsi_same_device("where", c, a) || !binary_check("where", a, b, &ab) ||
@@ -210,7 +210,7 @@ const dsi_op dsi_op_affine = {.name = "affine", .backward = affine_backward};
 /* factor x + term */
 static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
 {
-    if (!x) return dsi_null_operand(op);
+    if (!dsi_live(x, op)) return dsi_null_operand(op);
     if (!dsi_want_float(op, x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -242,7 +242,7 @@ const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
 
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
-    if (!x) return dsi_null_operand("pow");
+    if (!dsi_live(x, "pow")) return dsi_null_operand("pow");
     if (!dsi_want_float("pow", x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -273,7 +273,7 @@ static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
 \
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
-        if (!x) return dsi_null_operand(#f); \
+        if (!dsi_live(x, #f)) return dsi_null_operand(#f); \
         if (!dsi_want_float(#f, x) || !dsi_acquire(x)) return NULL; \
 \
         ds_tensor *y = dsi_new_like(x); \
@@ -322,7 +322,7 @@ const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquir
 
 ds_tensor *ds_relu(ds_tensor *x)
 {
-    if (!x) return dsi_null_operand("relu");
+    if (!dsi_live(x, "relu")) return dsi_null_operand("relu");
     if (!dsi_want_float("relu", x) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);

@@ -125,7 +125,7 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     Pool p;
     int64_t out[2];
     if (o.indices) *o.indices = NULL;
-    if (!x) return dsi_null_operand("max_pool2d");
+    if (!dsi_live(x, "max_pool2d")) return dsi_null_operand("max_pool2d");
     if (x->shape.n == 3) return max_pool2d_single(x, o);
     if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
     if (p.h * p.w > INT32_MAX)
@@ -168,7 +168,7 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
     int64_t out[2];
-    if (!x) return dsi_null_operand("avg_pool2d");
+    if (!dsi_live(x, "avg_pool2d")) return dsi_null_operand("avg_pool2d");
     if (o.dilation > 1 || o.dilation_w > 1 || o.indices)
         return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
     if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
@@ -187,7 +187,7 @@ const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
 
 ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
-    if (!x) return dsi_null_operand("adaptive_avg_pool2d");
+    if (!dsi_live(x, "adaptive_avg_pool2d")) return dsi_null_operand("adaptive_avg_pool2d");
     if (!dsi_want_float("adaptive_avg_pool2d", x)) return NULL;
     if (x->shape.n != 4 || h < 1 || w < 1 || !dsi_numel(x->shape))
         return dsi_refuse(

@@ -61,7 +61,7 @@ static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
 static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
 {
     Sum s;
-    if (!x) return dsi_null_operand(op);
+    if (!dsi_live(x, op)) return dsi_null_operand(op);
     if (!sum_check(op, x, o.dims, &s) || !dsi_acquire(x)) return NULL;
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)

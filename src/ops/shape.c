@@ -93,7 +93,7 @@ static bool solve(const ds_tensor *x, ds_dims *shape)
 
 ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 {
-    if (!x) return dsi_null_operand("reshape");
+    if (!dsi_live(x, "reshape")) return dsi_null_operand("reshape");
     if (!solve(x, &shape)) return NULL;
     ds_tensor *y = reshaped(x, shape);
     return y ? record_reshape(y, x) : NULL;
@@ -101,7 +101,7 @@ ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 
 ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim)
 {
-    if (!x) return dsi_null_operand("flatten");
+    if (!dsi_live(x, "flatten")) return dsi_null_operand("flatten");
     int from = dsi_want_dim("flatten", x, from_dim), to = dsi_want_dim("flatten", x, to_dim);
     if (from < 0 || to < 0) return NULL;
     if (from > to)
@@ -124,7 +124,7 @@ ds_tensor *ds_flatten(ds_tensor *x, int from_dim) { return ds_flatten_range(x, f
 
 ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_null_operand("unsqueeze");
+    if (!dsi_live(x, "unsqueeze")) return dsi_null_operand("unsqueeze");
     int n = x->shape.n, at = dsi_dim(dim, n + 1);
     if (at < 0 || n == DS_MAX_DIMS)
         return dsi_refuse("unsqueeze: dimension %d for x %s: expected %d to %d, of at most %d "
@@ -142,7 +142,7 @@ ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
 
 ds_tensor *ds_squeeze(ds_tensor *x, int dim)
 {
-    if (!x) return dsi_null_operand("squeeze");
+    if (!dsi_live(x, "squeeze")) return dsi_null_operand("squeeze");
     int at = dsi_want_dim("squeeze", x, dim);
     if (at < 0) return NULL;
     if (!x->shape.n || x->shape.d[at] != 1) return x; /* as in PyTorch: nothing to do */
@@ -182,7 +182,7 @@ const dsi_op dsi_op_permute = {.name = "permute", .backward = permute_backward};
 
 ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 {
-    if (!x) return dsi_null_operand("permute");
+    if (!dsi_live(x, "permute")) return dsi_null_operand("permute");
     bool fits = order.n == x->shape.n, seen[DS_MAX_DIMS] = {false};
     ds_dims given = order;
     for (int i = 0; fits && i < order.n; i++) {
@@ -201,7 +201,7 @@ ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 
 ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1)
 {
-    if (!x) return dsi_null_operand("transpose");
+    if (!dsi_live(x, "transpose")) return dsi_null_operand("transpose");
     int a = dsi_want_dim("transpose", x, dim0), b = dsi_want_dim("transpose", x, dim1);
     if (a < 0 || b < 0) return NULL;
     ds_dims order = {.n = x->shape.n};
@@ -239,7 +239,7 @@ const dsi_op dsi_op_slice = {.name = "slice", .backward = slice_backward};
 
 ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
-    if (!x) return dsi_null_operand("slice");
+    if (!dsi_live(x, "slice")) return dsi_null_operand("slice");
     if (!x->shape.n) return dsi_refuse("slice: x is [], which has no dimension to cut");
     Slice s = {.x = x->shape, .dim = dsi_want_dim("slice", x, dim), .begin = begin};
     if (s.dim < 0) return NULL;
@@ -255,7 +255,7 @@ ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 
 ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 {
-    if (!x) return dsi_null_operand("select");
+    if (!dsi_live(x, "select")) return dsi_null_operand("select");
     if (!x->shape.n) return dsi_refuse("select: x is [], which has no dimension to choose from");
     int at = dsi_want_dim("select", x, dim);
     if (at < 0) return NULL;
@@ -280,7 +280,7 @@ const dsi_op dsi_op_expand = {.name = "expand", .backward = expand_backward};
 
 ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
 {
-    if (!x) return dsi_null_operand("expand");
+    if (!dsi_live(x, "expand")) return dsi_null_operand("expand");
     int missing = shape.n - x->shape.n;
     ds_dims given = shape;
     bool fits = missing >= 0 && shape.n <= DS_MAX_DIMS;
@@ -343,7 +343,7 @@ static bool shape_join(ds_tensor *y, ds_tensor **x, const Cat *c)
 ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("cat: %d operands: expected at least one", n);
-    if (!x) return dsi_null_operand("cat");
+    if (!dsi_live(x, "cat")) return dsi_null_operand("cat");
     for (int i = 0; i < n; i++)
         if (!x[i]) return dsi_null_operand("cat");
     if (!x[0]->shape.n) return dsi_refuse("cat: operand 0 is []: expected at least one dimension");
@@ -368,7 +368,7 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 ds_tensor *ds_stack(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("stack: %d operands: expected at least one", n);
-    if (!x) return dsi_null_operand("stack");
+    if (!dsi_live(x, "stack")) return dsi_null_operand("stack");
     ds_tensor **tall = dsi_alloc((size_t)n * sizeof *tall), *y = NULL;
     bool right = true;
     for (int i = 0; i < n && right; i++) {

@@ -86,7 +86,7 @@ static bool model_on_the_host(const ds_data_parallel *dp)
 ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
                                        ds_module *(*make)(void *arg), void *arg)
 {
-    if (!module) return dsi_null_operand("data_parallel");
+    if (!dsi_live(module, "data_parallel")) return dsi_null_operand("data_parallel");
     if (replicas < 1 || replicas > MAX_REPLICAS)
         return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
     if (replicas > 1 && !make) return dsi_refuse("data_parallel: make is NULL");
@@ -494,7 +494,7 @@ static void call_record(Call *c, ds_tensor **in, ds_tensor *y)
 
 ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
 {
-    if (!dp) return dsi_null_operand("data_parallel_call");
+    if (!dsi_live(dp, "data_parallel_call")) return dsi_null_operand("data_parallel_call");
     if (!check_inputs(in, n)) return NULL;
     int64_t samples = in[0]->shape.d[0];
     int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */

@@ -92,7 +92,7 @@ static ds_status ddp_prepare(ds_ddp *d, const ds_ddp_opts *o)
 
 ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
 {
-    if (!module) return dsi_null_operand("ddp");
+    if (!dsi_live(module, "ddp")) return dsi_null_operand("ddp");
     if (!opts.comm && !ds_is_distributed() && dsi_launched_by_mpi())
         return dsi_refuse("ddp: this process has no ranks beside it yet: call "
                           "ds_init_distributed() first");
@@ -131,7 +131,7 @@ bool ds_ddp_set_sync(ds_ddp *d, bool on)
 
 ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
-    if (!d) return dsi_null_operand("ddp_call");
+    if (!dsi_live(d, "ddp_call")) return dsi_null_operand("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
     if (send && ddp_all_or_none(d, ddp_broadcast(&d->buffers)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
@@ -151,7 +151,7 @@ static ds_status ddp_hand_over(const ds_ddp *d)
 
 ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
-    if (!d || !loss) return dsi_null_argument("ddp_backward");
+    if (!dsi_live_all("ddp_backward", d, loss)) return dsi_null_argument("ddp_backward");
     if (!d->comm || d->no_sync) return ds_backward(loss);
     dsi_reduce_spare_kept(d->reduce);
     ds_status status = dsi_reduce_begin(d->reduce, true);

@@ -78,7 +78,7 @@ static bool average_start(dsi_ema *e, int i)
 
 dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts)
 {
-    if (!model) return dsi_null_operand("ema");
+    if (!dsi_live(model, "ema")) return dsi_null_operand("ema");
     if (!(decay >= 0 && decay <= 1))
         return dsi_refuse("ema: decay is %g: expected 0 to 1, usually 0.999", decay);
     int n = ds_module_params(model);
@@ -120,7 +120,7 @@ void dsi_ema_free(dsi_ema *e)
 
 ds_status dsi_ema_update(dsi_ema *e)
 {
-    if (!e) return dsi_null_argument("ema_update");
+    if (!dsi_live(e, "ema_update")) return dsi_null_argument("ema_update");
     if (e->swapped)
         return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
                                    "swap them back before the next step");
@@ -186,7 +186,7 @@ static ds_status average_put(dsi_ema *e, bool averages)
 
 ds_status dsi_ema_swap(dsi_ema *e)
 {
-    if (!e) return dsi_null_argument("ema_swap");
+    if (!dsi_live(e, "ema_swap")) return dsi_null_argument("ema_swap");
     bool in = !e->swapped;
     ds_status status = in ? keep_own(e) : DS_OK;
     if (status == DS_OK) {
@@ -227,7 +227,7 @@ static ds_status average_add(ds_state *state, const Average *a)
 
 ds_state *dsi_ema_state(const dsi_ema *e)
 {
-    if (!e) return dsi_null_operand("ema_state");
+    if (!dsi_live(e, "ema_state")) return dsi_null_operand("ema_state");
     ds_status status = DS_OK;
     ds_state *state = ds_state_new();
     ds_scope *scope = ds_scope_open();
@@ -261,7 +261,7 @@ static ds_status check_state(const dsi_ema *e, const ds_state *state)
 
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state)
 {
-    if (!e || !state) return dsi_null_argument("ema_load");
+    if (!dsi_live_all("ema_load", e, state)) return dsi_null_argument("ema_load");
     ds_status status = check_state(e, state);
     ds_state *mine = status == DS_OK ? dsi_ema_state(e) : NULL;
     if (!mine) return ds_error_status();

@@ -55,7 +55,7 @@ static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, boo
 
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    if (!z) return dsi_null_argument("zero_backward");
+    if (!dsi_live(z, "zero_backward")) return dsi_null_argument("zero_backward");
     dsi_trace_begin("backward");
     ds_status status = stage_backward(z, loss, factor, last);
     dsi_trace_end();
@@ -279,7 +279,7 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                         bool want_norm, dsi_zero_step_result *out)
 {
-    if (!z) return dsi_null_argument("zero_step");
+    if (!dsi_live(z, "zero_step")) return dsi_null_argument("zero_step");
     dsi_zero_step_result result = {.norm = NAN};
     ds_scope *scope = ds_scope_open();
     dsi_trace_begin("step");
@@ -319,7 +319,7 @@ ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
 
 ds_status dsi_zero_publish(dsi_zero *z)
 {
-    if (!z) return dsi_null_argument("zero_publish");
+    if (!dsi_live(z, "zero_publish")) return dsi_null_argument("zero_publish");
     ds_scope *scope = ds_scope_open();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {

@@ -248,7 +248,7 @@ static ds_status zero_prepare(dsi_zero *z)
 
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o)
 {
-    if (!model || !optim) return dsi_null_operand("zero");
+    if (!dsi_live_all("zero", model, optim)) return dsi_null_operand("zero");
     dsi_zero *z = dsi_alloc(sizeof *z);
     z->model = model;
     z->optim = optim;

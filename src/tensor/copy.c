@@ -53,7 +53,7 @@ static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
 {
-    if (!dst || !src) return dsi_null_argument("copy");
+    if (!dsi_live_all("copy", dst, src)) return dsi_null_argument("copy");
     if (!broadcasts_to(src->shape, dst->shape))
         return dsi_fail(DS_EINVAL, "copy: %s does not broadcast to %s", dsi_shape_text(src->shape),
                         dsi_shape_text(dst->shape));

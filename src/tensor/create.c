@@ -103,7 +103,7 @@ typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
 static ds_tensor *draw_values(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64,
                               double a, double b)
 {
-    if (!x) return dsi_null_operand(what);
+    if (!dsi_live(x, what)) return dsi_null_operand(what);
     if (x->dtype > DS_BF16)
         return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
     if (!dsi_acquire_to_write(x)) return NULL;
@@ -196,7 +196,7 @@ ds_tensor *ds_rng_state(void)
 
 ds_status ds_set_rng_state(ds_tensor *state)
 {
-    if (!state) return dsi_null_argument("set_rng_state");
+    if (!dsi_live(state, "set_rng_state")) return dsi_null_argument("set_rng_state");
     if (state->dtype != DS_U8 || state->shape.n != 1 || state->shape.d[0] != DSI_RNG_STATE_BYTES)
         return dsi_fail(DS_EINVAL, "set_rng_state: the state is %s %s: expected uint8 [%d]",
                         ds_dtype_name(state->dtype), dsi_shape_text(state->shape),

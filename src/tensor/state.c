@@ -27,7 +27,7 @@ void ds_state_free(ds_state *state)
 
 ds_status ds_state_set(ds_state *state, const char *name, ds_tensor *x)
 {
-    if (!state || !x) return dsi_null_argument("state_set");
+    if (!dsi_live_all("state_set", state, x)) return dsi_null_argument("state_set");
     if (!name || !*name) return dsi_fail(DS_EINVAL, "state_set: the name is empty");
     dsi_unref(dsi_map_set(&state->map, name, dsi_ref(x)));
     return DS_OK;
@@ -54,7 +54,8 @@ ds_tensor *ds_state_at(const ds_state *state, int i)
 
 ds_status ds_state_strip_prefix(ds_state *state, const char *prefix)
 {
-    if (!state || !prefix) return dsi_null_argument("state_strip_prefix");
+    if (!dsi_live_all("state_strip_prefix", state, prefix))
+        return dsi_null_argument("state_strip_prefix");
     size_t n = strlen(prefix);
     dsi_map to = {0};
     for (int i = 0; i < state->map.n; i++) {
@@ -75,7 +76,8 @@ ds_status ds_state_strip_prefix(ds_state *state, const char *prefix)
 
 ds_status ds_state_add_prefix(ds_state *state, const char *prefix)
 {
-    if (!state || !prefix) return dsi_null_argument("state_add_prefix");
+    if (!dsi_live_all("state_add_prefix", state, prefix))
+        return dsi_null_argument("state_add_prefix");
     dsi_map to = {0};
     for (int i = 0; i < state->map.n; i++) {
         dsi_text name = {0};

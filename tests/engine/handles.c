@@ -26,6 +26,24 @@ static void model_after_its_engine(void **state)
     ds_engine_free(engine);
     ds_module_free(net);
     CHECK_ERROR("module_free: this module net (Linear) has ended: freed by ds_engine_free");
+    CHECK_INT(ds_engine_global_steps(engine), 0);
+    CHECK_ERROR("engine_global_steps: this engine has ended: freed by ds_engine_free");
+    ds_engine_free(engine);
+    CHECK_ERROR("engine_free: this engine has ended");
+}
+
+static void loader_frees_its_data(void **state)
+{
+    (void)state;
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(4, 2));
+    ds_dataset *data = ds_tensor_dataset(&x, 1);
+    ds_loader *loader = ds_loader_new(data, 2);
+    CHECK(loader);
+    ds_loader_free(loader);
+    ds_dataset_free(data);
+    CHECK_ERROR("dataset_free: this data set has ended: freed by ds_loader_free");
+    ds_loader_free(loader);
+    CHECK_ERROR("loader_free: this loader has ended: freed by ds_loader_free");
 }
 
 int main(void)
@@ -34,6 +52,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model_after_a_refusal),
         cmocka_unit_test(model_after_its_engine),
+        cmocka_unit_test(loader_frees_its_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,10 @@ static void used_after_its_scope(void **state)
     ds_error_clear();
     CHECK_INT(ds_backward(x), DS_ESTATE);
     CHECK_ERROR("backward: this tensor");
+    CHECK(!ds_relu(x));
+    CHECK_ERROR("relu: this tensor");
+    CHECK(!ds_add(ds_ones(DS_F32, ds_shape(5)), x));
+    CHECK_ERROR("add: this tensor");
     CHECK(!ds_keep(x));
     CHECK_ERROR("keep: this tensor");
 }
