@@ -1,16 +1,17 @@
 /* device/cpu/conv/conv_amx.c: convolutions of bfloat16 as products by the
- * matrix unit (gemm_amx.c).
- *
- * What one output pixel touches becomes a line of R S C numbers, channels
- * fastest:
+ * matrix unit (gemm_amx.c). Unfolding (PyTorch's unfold, im2col) copies all
+ * inputs of one output pixel to a line of R S C numbers, channels fastest:
  *
  *     y [pixels, K] = lines of x [pixels, R S C] w [K, R S C]^T + bias
  *     dx [pixels, C] = lines of dy [pixels, R S K] w' [C, R S K]^T       unit stride; w' is w turned around
  *     dw [K, R S C] = dy [pixels, K]^T lines of x, summed over blocks of pixels in float32, in their order
- *
  * Lines are made for as many pixels at a time as the second cache holds, from
- * images whose channels lie side by side; others are copied first. 1x1 kernels
- * need no lines (conv_point.c).
+ * images in pixel order; others are copied first. 1x1 kernels need no lines
+ * (conv_1x1.c). A line repeats an input up to R S times, so C is at least
+ * FEW_CHANNELS: each copy is then at least 16 bytes.
+ *
+ * Invariants: a block of pixels depends on shapes alone, and blocks are summed
+ * in order, so no result depends on threads or caches.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/gemm/gemm_amx.h"
@@ -19,23 +20,25 @@
 
 #include <string.h>
 
-#define BLOCK_BYTES  524288  /* of lines */
-#define DW_BYTES     2097152 /* the same for dw: sums of the blocks are added up in memory */
-#define FEW_CHANNELS 8       /* for which lines are made of crumbs */
+#define BLOCK_BYTES 524288 /* of lines that are made at a time */
+/* The same for dw: larger, because each block's dw is added in memory. */
+#define DW_BYTES     2097152
+#define FEW_CHANNELS 8
 
 typedef struct Unfolding {
     const uint16_t *x; /* [N][H][W][C] */
     int64_t H, W, C;
-    int64_t N, P, Q; /* pixels that have a line */
+    int64_t N, P, Q; /* output pixels; each has a line */
     int64_t R, S;
     int64_t stride[2], dilation[2], padding[2];
-    int64_t depth; /* R S C */
-    uint16_t *to;  /* of the rows of pixels from row0 on */
-    int64_t row0;
+    int64_t depth; /* R S C: elements of a line */
+    uint16_t *to;  /* [rows][Q][depth] lines of the current block */
+    int64_t row0;  /* its first row, counted over [N][P] */
 } Unfolding;
 
-/* The taps of one pixel: row r of the kernel begins at source row h0 + r
- * dilation, column w0. */
+/* The line of one pixel: kernel row r reads source row h0 + r dilation from
+ * column w0 on; zeros outside. If no column is outside, a kernel row is one
+ * memcpy. */
 static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, uint16_t *to)
 {
     const size_t pixel = (size_t)u->C * sizeof *to;
@@ -59,6 +62,7 @@ static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, 
     }
 }
 
+/* Rows begin .. end-1 of the current block. */
 static void unfold_rows(void *arg, int64_t begin, int64_t end)
 {
     const Unfolding *u = arg;
@@ -69,7 +73,8 @@ static void unfold_rows(void *arg, int64_t begin, int64_t end)
                          q * u->stride[1] - u->padding[1], to);
 }
 
-/* Lines of `rows` rows of pixels. */
+/* Makes the lines of `rows` rows of pixels from row0 on: a matrix [1, rows Q,
+ * depth]. */
 static dsi_view unfold(Unfolding *u, int64_t row0, int64_t rows)
 {
     u->row0 = row0;
@@ -77,6 +82,7 @@ static dsi_view unfold(Unfolding *u, int64_t row0, int64_t rows)
     return (dsi_view){u->to, DS_BF16, 3, {1, rows * u->Q, u->depth}, {0, u->depth, 1}};
 }
 
+/* Rows of pixels whose lines have `bytes` bytes; at least one. */
 static int64_t rows_of_block(const Unfolding *u, int64_t bytes)
 {
     int64_t rows = bytes / (u->Q * u->depth * (int64_t)sizeof *u->to);
@@ -85,7 +91,7 @@ static int64_t rows_of_block(const Unfolding *u, int64_t bytes)
 
 /* ---- images as matrices ---------------------------------------------------------------------------------- */
 
-/* Channels side by side, pixel after pixel. */
+/* v with the strides of pixel order, without gaps: [N][H][W][C]. */
 static dsi_view dense_of(dsi_view v)
 {
     v.s[1] = 1, v.s[3] = v.d[1], v.s[2] = v.d[3] * v.s[3], v.s[0] = v.d[2] * v.s[2];
@@ -100,8 +106,9 @@ static bool is_dense(const dsi_view *v)
     return true;
 }
 
-/* v, or a dense view of scratch memory in its place; *spare is to be released.
- * NULL without memory. */
+/* v if it is dense, otherwise a dense view of its shape in scratch memory
+ * *spare, which the caller fills and releases. Without memory, the view's p is
+ * NULL. */
 static dsi_view in_dense(dsi_stream *s, dsi_view v, void **spare)
 {
     bool dense = is_dense(&v);
@@ -126,13 +133,14 @@ static dsi_view conv_amx_transposed(dsi_view m)
     return m;
 }
 
-/* w [out, in, R, S] -> matrix [out][R][S][in], and back. */
-static ds_status copy_taps(dsi_stream *s, dsi_view w, bool turned, dsi_view m, bool back)
+/* Copies w [out, in, R, S] to the matrix m [out][R][S][in], or m to w if
+ * `back`. flipped: the kernel is turned by 180 degrees. */
+static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, bool back)
 {
     int64_t out = w.d[0], in = w.d[1], R = w.d[2], S = w.d[3];
     ds_status status = DS_OK;
     for (int64_t t = 0; t < R * S && !status; t++) {
-        int64_t tap = turned ? R * S - 1 - t : t, at = tap / S * w.s[2] + tap % S * w.s[3];
+        int64_t tap = flipped ? R * S - 1 - t : t, at = tap / S * w.s[2] + tap % S * w.s[3];
         dsi_view of_w = {(char *)w.p + at * 2, w.dtype, 2, {out, in}, {w.s[0], w.s[1]}};
         dsi_view of_m = {(char *)m.p + t * in * (int64_t)ds_dtype_size(m.dtype),
                          m.dtype,
@@ -146,32 +154,33 @@ static ds_status copy_taps(dsi_stream *s, dsi_view w, bool turned, dsi_view m, b
 
 /* ---- y, and dx of unit stride ---------------------------------------------------------------------------- */
 
-static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, bool turned,
+/* y = lines of x times w + b, block by block. */
+static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, bool flipped,
                            dsi_view b, dsi_view y)
 {
     void *spare_x, *spare_y;
     ds_status status = DS_ENOMEM;
     int64_t out = y.d[1], lines = rows_of_block(u, BLOCK_BYTES) * u->Q * u->depth;
     dsi_view from = in_dense(s, x, &spare_x), to = in_dense(s, y, &spare_y);
-    uint16_t *room = dsi_scratch(s, (size_t)(lines + out * u->depth) * sizeof *room);
-    dsi_view m = {room + lines, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
+    uint16_t *unfolded = dsi_scratch(s, (size_t)(lines + out * u->depth) * sizeof *unfolded);
+    dsi_view m = {unfolded + lines, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
     u->x = from.p;
-    u->to = room;
-    if (from.p && to.p && room) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
-    if (!status) status = copy_taps(s, w, turned, m, false);
+    u->to = unfolded;
+    if (from.p && to.p && unfolded) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
+    if (!status) status = copy_taps(s, w, flipped, m, false);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, BLOCK_BYTES), u->N * u->P - row);
         dsi_view a = unfold(u, row, rows);
         status = amx_matmul(s, a, conv_amx_transposed(m), b, matrix_of_rows(&to, row, rows));
     }
     if (!status && spare_y) status = KERNEL(copy)(s, to, y);
-    dsi_scratch_release(s, room);
+    dsi_scratch_release(s, unfolded);
     dsi_scratch_release(s, spare_y);
     dsi_scratch_release(s, spare_x);
     return status;
 }
 
-/* Of x, a line for each pixel of y. */
+/* The unfolding of x with a line for each pixel of y. */
 static Unfolding lines_of_x(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                             const dsi_view *y)
 {
@@ -216,6 +225,7 @@ bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_vie
 
 /* ---- dw ----------------------------------------------------------------------------------------------------- */
 
+/* dw = dy^T times the lines of x, summed over blocks in float32. */
 static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view dy, dsi_view dw)
 {
     void *spare_x, *spare_y;

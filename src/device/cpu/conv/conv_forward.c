@@ -99,7 +99,7 @@ static void channel_rows(const Job *o, const Taps *taps, int64_t n, int64_t k, c
     bool direct = o->yk == 1 && k + n <= o->K;
     int64_t parts = (o->Q + MAX_PIXELS - 1) / MAX_PIXELS;
     for (int64_t p = p0; p < p1; p += rows) {
-        /* the last of an odd number of rows is done single, or with the one
+        /* the last of an odd number of rows is computed twice, or with the one
          * before it */
         bool single = rows == 2 && p1 - p0 == 1;
         int64_t at = rows == 2 && !single ? dsi_min(p, p1 - 2) : p;
@@ -136,7 +136,7 @@ static void row_ends(const Job *o, const Taps *taps, int64_t n, const float *x, 
     for (int64_t p = p0; p < p1;) {
         int vectors = p1 - p >= 2 * MAX_VECTORS ? MAX_VECTORS : 1;
         for (int i = 0; i < 2 * vectors; i++, p++) {
-            int64_t row = dsi_min(p, p1 - 1); /* the last of an odd number is done single */
+            int64_t row = dsi_min(p, p1 - 1); /* the last of an odd number is computed twice */
             from[i] = x + row * o->xrow + q;
             to[i] = y + row * o->yp + q;
         }
@@ -327,8 +327,8 @@ typedef struct {
     int64_t stride, padding, dilation, taps;
 } Axis;
 
-/* Position in dy, relative to i, of kernel tap r for the image at phase a;
- * false if it has none packed_n. */
+/* dx at i stride + a gets dy at i + *at by tap r. False if no output uses tap r
+ * for phase a, because the stride does not divide the distance. */
 static bool tap_at(Axis x, int64_t a, int64_t r, int64_t *at)
 {
     int64_t d = a + x.padding - r * x.dilation;

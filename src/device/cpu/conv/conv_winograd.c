@@ -1,6 +1,7 @@
-/* device/cpu/conv/conv_winograd.c: 3x3 convolutions of unit stride with 2.25
- * times fewer multiplications: Winograd's minimal filtering F(2x2, 3x3) (Lavin
- * and Gray, arXiv:1509.09308).
+/* device/cpu/conv/conv_winograd.c: 3x3 convolutions of unit stride, with 2.25
+ * times fewer multiplications, by Winograd's minimal filtering F(2x2, 3x3)
+ * (Lavin and Gray,
+ * arXiv:1509.09308).
  *
  * A tile of 2x2 outputs reads a patch d of 4x4 inputs. With B, G, A of small
  * whole numbers and halves,
@@ -11,14 +12,22 @@
  * where "." is element by element: for each of the 16 positions a product of
  * matrices,
  *
- *     M [tiles, K] = V [tiles, C] U [C, K]           y; and dx, from dy by the kernel turned around
+ *     M [tiles, K] = V [tiles, C] U [C, K]           y; and dx, from dy by the kernel turned by 180 degrees
  *     dU [C, K]    = V^T [C, tiles] M [tiles, K]     dw
+ * made of tile.h's register tiles. V = B^T d B, U = G w G^T, M = their product.
+ * All buffers have channels innermost, so that the small transforms are
+ * additions of vectors of channels. x and y are in pixel order; other layouts
+ * are copied first.
  *
- * made of tile.h's register tiles. Channels lie side by side everywhere, so
- * that the small transforms are sums of vectors. Tiles go in blocks whose V and
- * M stay in the second cache; what is summed over tiles is summed in their
- * order, block after block, so threads share positions and rows, never a sum.
- * Images whose channels are not side by side are copied.
+ * Loop order: weights are transformed once. Then, for each block of tiles whose
+ * V and M stay in the second cache: V from x, the 16 products, y from M. For
+ * dw, U is summed over blocks of tiles, in their order, and transformed back at
+ * the end.
+ *
+ * Invariants: threads divide tiles, output channels, or (position, rows) of a
+ * product, so that no two threads add to one sum. A position is 4 row + column
+ * of a transformed patch. In the code, "tile" is 2x2 outputs; TILE_COLS and
+ * tile() are the register tiles of tile.h.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/gemm/tile.h"
@@ -26,28 +35,35 @@
 #include "device/cpu/table.h"
 
 #define POSITIONS   16
-#define FLOATS      131072 /* of V and M in a block of tiles */
-#define ROWS        64     /* of a product that one thread does at a time */
-#define GRAIN_FLOPS 1e6    /* of a part of a parallel loop */
+#define FLOATS      131072 /* of V and M in a block of tiles: 512 KB */
+#define ROWS        64     /* rows of a product that a thread computes at a time */
+#define GRAIN_FLOPS 1e6    /* of an iteration of a parallel loop, at least */
 
 typedef struct {
     int64_t N, C, K;             /* channels of the source and of the result */
-    int64_t H, W, P, Q, pad[2];  /* source and result */
-    int64_t down, across, tiles; /* tiles along a sample, and in all */
-    dsi_view x, y;               /* channels side by side */
+    int64_t H, W, P, Q, pad[2];  /* planes of source and result; padding */
+    int64_t down, across, tiles; /* rows and columns of tiles of a sample; all tiles */
+    dsi_view x, y;               /* in pixel order */
     const float *bias;           /* or NULL */
     int64_t bk;                  /* from one bias to the next */
-    int64_t block;               /* tiles that are done at a time */
-    int64_t panels, width;       /* of U's columns */
-    int64_t ustep, vstep, mstep; /* from position to position */
+    int64_t block;               /* tiles of a block */
+    int64_t panels, width;       /* panels of U's columns; columns of each */
+    int64_t ustep, vstep, mstep; /* floats from position to position */
     float *u, *v, *m;            /* [16][panels][C][width], [16][block][C], [16][block][K] */
-    int64_t first, count;        /* the block that runs */
-    const float *w; /* weight of (in, out, j): w[in win + out wout + (turned ? 8 - j : j)] */
+    int64_t first, count;        /* first tile, and tiles, of the current block */
+    const float *w; /* weight of (in, out, j): w[in win + out wout + (flipped ? 8 - j : j)] */
     int64_t win, wout;
-    bool turned;
+    bool flipped;
 } Job;
 
-/* ---- the three transforms, each along rows and along columns ------------------------------------------------- */
+/* ---- the transforms, each along rows and along columns ------------------------------------------------------
+ *
+ *     B^T = | 1  0 -1  0 |    G = |  1    0    0  |    A^T = | 1  1  1  0 |
+ *           | 0  1  1  0 |        | 1/2  1/2  1/2 |          | 0  1 -1 -1 |
+ *           | 0 -1  1  0 |        | 1/2 -1/2  1/2 |
+ *           | 0  1  0 -1 |        |  0    0    1  |
+ *
+ * Each vector holds one element of VF channels. */
 
 /* d [4][4] -> B^T d B */
 ALWAYS_INLINE void to_v(vf d[4][4])
@@ -142,29 +158,32 @@ ALWAYS_INLINE void to_m(vf y[2][2], vf m[4][4])
 
 /* ---- weights ------------------------------------------------------------------------------------------------------ */
 
+/* The place of U for input channel `in`, output channel `out`, position 0, for
+ * y and dx: panels of `width` output channels. */
 static float *u_at(const Job *o, int64_t in, int64_t out)
 {
     return o->u + (out / o->width * o->C + in) * o->width + out % o->width;
 }
 
-#define LANES \
-    (10 * VF) /* vectors that load_kernels writes: 9 VF, and what a transposition has too many */
+/* Vectors that load_kernels writes: 9 VF, and VF - 9 more of the last
+ * transposition. */
+#define LANES (10 * VF)
 
 /* The kernels from VF input channels on to as many output channels: lanes[9 i +
  * j][l] is element j of (in + i, out + l). A weight has the kernels of an
- * output channel (of an input channel, if turned) one after the other. */
+ * output channel (of an input channel, if flipped) one after the other. */
 static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANES][VF])
 {
     const float *w = o->w + in * o->win + out * o->wout;
-    if (!o->turned) {
+    if (!o->flipped) {
         for (int f = 0; f < 9; f++) transpose(w + f * VF, o->wout, VF, lanes[f * VF], VF);
         return;
     }
     for (int i = 0; i < VF; i++, w += o->win) {
-        bool last = in + i == o->C - 1 && out + VF == o->K; /* behind it may be nothing to read */
+        bool last = in + i == o->C - 1 && out + VF == o->K; /* the end of w's memory */
         if (VF >= 9 && !last) {
-            /* rows of 9 as if they had VF: what is too many, the next one
-             * writes over */
+            /* reads rows of VF where there are 9 weights; the next iteration
+             * overwrites the vectors that are too many */
             transpose(w, 9, VF, lanes[9 * i], VF);
             continue;
         }
@@ -173,7 +192,7 @@ static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANE
     }
 }
 
-/* Vectors begin .. end-1 of output channels. */
+/* w -> U, for vectors begin .. end-1 of output channels and all input channels. */
 static void transform_weights(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
@@ -183,14 +202,14 @@ static void transform_weights(void *arg, int64_t begin, int64_t end)
             vf g[3][3], u[4][4];
             if (in % VF == 0) load_kernels(o, in, out, lanes);
             UNROLL for (int j = 0; j < 9; j++)
-                g[j / 3][j % 3] = vf_load(lanes[9 * (in % VF) + (o->turned ? 8 - j : j)]);
+                g[j / 3][j % 3] = vf_load(lanes[9 * (in % VF) + (o->flipped ? 8 - j : j)]);
             to_u(g, u);
             float *to = u_at(o, in, out);
             UNROLL for (int i = 0; i < POSITIONS; i++) vf_store(to + i * o->ustep, u[i / 4][i % 4]);
         }
 }
 
-/* The same of dw. */
+/* dU [16][C][K] -> dw, for vectors begin .. end-1 of output channels. */
 static void gather_weights(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
@@ -209,7 +228,7 @@ static void gather_weights(void *arg, int64_t begin, int64_t end)
         }
 }
 
-/* ---- tiles begin .. end-1 of the block: patches to V, gradients to M, M to outputs ----------------------------- */
+/* ---- tiles begin .. end-1 of the block: x to V, dy to M, M to y ------------------------------------------------- */
 
 typedef struct {
     int64_t n, row, col; /* of the first output */
@@ -221,7 +240,8 @@ static Place winograd_place(const Job *o, int64_t tile)
     return (Place){tile / each, 2 * (at / o->across), 2 * (at % o->across)};
 }
 
-/* VF channels of size x size pixels from (row, col) on: zeros outside. */
+/* d = VF channels of size x size pixels from (row, col) on, zeros outside the
+ * plane. at: address of (row, col). whole: no pixel is outside. */
 ALWAYS_INLINE void load_patch(int size, const dsi_view *x, const float *at, int64_t row,
                               int64_t col, bool whole, vf d[size][size])
 {
@@ -275,6 +295,7 @@ static void make_m(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* The bias of VF output channels from k on. */
 static vf bias_of(const Job *o, int64_t k)
 {
     float lanes[VF];
@@ -308,6 +329,7 @@ static void make_y(void *arg, int64_t begin, int64_t end)
 
 static int64_t row_parts(int64_t rows) { return (rows + ROWS - 1) / ROWS; }
 
+/* M = V U for (position, ROWS tiles) units. */
 static void make_products(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
@@ -331,6 +353,7 @@ static void make_products(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* U += V^T M for (position, ROWS input channels) units: dw. */
 static void add_products(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
@@ -357,8 +380,8 @@ static void add_products(void *arg, int64_t begin, int64_t end)
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
 
-/* Where this way pays: whole vectors of enough channels, and enough outputs for
- * the weights' transform. */
+/* True if the shape is supported and this is faster: whole vectors of at least
+ * 16 channels, and enough outputs to outweigh the transform of the weights. */
 static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                           const dsi_view *y)
 {
@@ -371,8 +394,9 @@ static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* Sizes, and memory for all, copies of x and y too where their channels are not
- * side by side: release o->u. */
+/* Computes sizes, and allocates one block for U, V, M and copies of x and y
+ * where they are not in pixel order. The caller releases o->u, whatever the
+ * result. */
 static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
     o->N = x.d[0], o->C = x.d[1], o->H = x.d[2], o->W = x.d[3];
@@ -383,8 +407,8 @@ static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
     o->panels = (o->K + TILE_COLS - 1) / TILE_COLS;
     o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
-    /* a line more than a power of two: positions do not fall on the same places
-     * of the cache */
+    /* a cache line more: otherwise positions might be a power of two apart, and
+     * fall into the same sets of the cache */
     o->ustep = o->panels * o->width * o->C + 16;
     o->vstep = o->block * o->C + 16, o->mstep = o->block * o->K + 16;
     int64_t floats = POSITIONS * (o->ustep + o->vstep + o->mstep);
@@ -432,7 +456,9 @@ bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w
     return true;
 }
 
-/* A correlation of dy, with as much padding as the kernel then reaches over. */
+/* dx is a correlation of dy with the kernel turned by 180 degrees, and with
+ * padding
+ * 2 - padding. */
 bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
                  ds_status *status)
 {
@@ -441,7 +467,7 @@ bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, ds
              .w = w.p,
              .win = w.s[0],
              .wout = w.s[1],
-             .turned = true};
+             .flipped = true};
     *status = winograd_run(s, &o, dy, dx);
     return true;
 }

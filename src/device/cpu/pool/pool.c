@@ -1,7 +1,15 @@
-/* device/cpu/pool/pool.c: max, average and adaptive average pooling.
+/* device/cpu/pool/pool.c: max, average and adaptive average pooling. x
+ * [N,C,H,W] -> y [N,C,P,Q], any strides. index [N,C,P,Q] int32 is the place of
+ * a maximum in its plane, h W + w.
  *
- * Planes (one channel of one sample) are independent: they are what threads
- * divide.
+ * Three kinds of loops: by planes (NCHW; a plane is one channel of one sample),
+ * by pixels (channels_last; a line holds all channels of a pixel, and vectors
+ * run along channels), and the special case of 2x2 windows of stride 2
+ * (pool_quad.h).
+ *
+ * Invariants: planes are independent of each other, and threads divide planes
+ * (or samples, by pixels). A window is summed row by row, so no sum depends on
+ * threads. pool_plain.h is included twice, for float and double.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/reduce/lines.h"
@@ -12,23 +20,25 @@
 #include <math.h>
 #include <string.h>
 
+/* A window along one axis. */
 typedef struct {
-    int64_t begin, end; /* inside the plane */
-    int64_t padded;     /* length that counts padding */
+    int64_t begin, end; /* rows or columns, without padding */
+    int64_t padded;     /* their number, with padding */
 } Window;
 
 /* One pooling of all planes; x may be dx, y may be dy. */
 typedef struct Pool {
     const dsi_pool2d *c;          /* NULL: adaptive */
-    const Window *rows, *columns; /* averages: [P], [Q] */
-    bool relu;                    /* maxima: of the ReLU of x */
-    bool whole;                   /* averages: of each plane, which is one line */
-    bool pairs; /* averages: columns are neighbours in memory, windows two of them */
+    const Window *rows, *columns; /* averages: [P] and [Q] windows */
+    bool relu;                    /* maxima: of relu(x) */
+    bool whole;                   /* averages: one window, a contiguous plane */
+    bool pairs;                   /* averages: windows of two contiguous columns */
     int64_t C, H, W, P, Q;
     int64_t xh, xw, yh, yw, ih, iw; /* strides in a plane */
     dsi_view x, y, index;
 } Pool;
 
+/* Window i along `axis` (0: rows, 1: columns) of avg_pool2d. */
 static Window window_fixed(const Pool *o, int axis, int64_t i)
 {
     const dsi_pool2d *c = o->c;
@@ -37,6 +47,8 @@ static Window window_fixed(const Pool *o, int axis, int64_t i)
     return (Window){dsi_max(begin, 0), dsi_min(end, length), end - begin};
 }
 
+/* The same of adaptive_avg_pool2d: bounds as in PyTorch, begin rounded down,
+ * end up. */
 static Window window_adaptive(const Pool *o, int axis, int64_t i)
 {
     int64_t in = axis ? o->W : o->H, out = axis ? o->Q : o->P;
@@ -44,6 +56,7 @@ static Window window_adaptive(const Pool *o, int axis, int64_t i)
     return (Window){begin, end, end - begin};
 }
 
+/* What the sum of window v x h is divided by, according to the options. */
 static int64_t divisor(const Pool *o, Window v, Window h)
 {
     if (o->c && o->c->divisor) return o->c->divisor;
@@ -64,7 +77,8 @@ static int64_t plane_offset(const dsi_view *v, int64_t i, int64_t channels)
 /* Channels of a pixel are neighbours in x and y. */
 static bool by_pixels(const Pool *o) { return o->x.s[1] == 1 && o->y.s[1] == 1 && o->C > 1; }
 
-/* As above, and in the index; for gradients, pixels of x are one line. */
+/* The same for maxima: also in the index; and x has no gaps between rows, so
+ * that an index is an offset. */
 static bool max_by_pixels(const Pool *o)
 {
     return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
@@ -104,8 +118,8 @@ static Part *const maxima_dx[] = {maxima_dx_f32, maxima_dx_f64};
 static Part *const means[] = {means_f32, means_f64};
 static Part *const means_dx[] = {means_dx_f32, means_dx_f64};
 
-/* 2x2 windows, two apart, without padding: rows begin .. end-1 of all planes
- * (or, if the channels are neighbours, of all samples). */
+/* Maxima of 2x2 windows of stride 2 without padding, of planes begin .. end-1;
+ * if the channels are neighbours, of samples begin .. end-1. */
 static void max_quads(void *arg, int64_t begin, int64_t end)
 {
     const Pool *o = arg;
@@ -131,10 +145,12 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
     }
 }
 
-#define HALF_BAND 4096 /* elements of x that are made float at a time */
+/* Elements of x that are upcast at a time: 16 KB of floats, in the first cache. */
+#define HALF_BAND 4096
 
-/* Lines of 16 bits to floats without gaps, and back; a plane without gaps is
- * one line. */
+/* Upcasts `rows` lines of `line` elements, `step` apart, to floats without
+ * gaps. If the lines have no gaps either, they are one. floats_to_band is the
+ * reverse. */
 static void band_to_floats(ds_dtype dtype, const uint16_t *from, int64_t step, int64_t rows,
                            int64_t line, float *to)
 {
@@ -149,16 +165,16 @@ static void floats_to_band(ds_dtype dtype, const float *from, int64_t step, int6
     for (int64_t i = 0; i < rows; i++) floats_to_half(dtype, from + i * line, to + i * step, line);
 }
 
-/* Elements of a row that lie side by side: of one channel, or of all. */
+/* Contiguous elements of a row: W of one channel, or W C of all. */
 static int64_t row_elements(const Pool *o) { return o->x.s[1] == 1 ? o->W * o->C : o->W; }
 
-/* Rows p .. p + n - 1 of windows, of 16 bits: through floats that lie side by
- * side. */
+/* Rows p .. p + n - 1 of windows of plane (or sample) `at`, 16 bits: upcast,
+ * maxima of floats, rounded. */
 static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
     bool channels = o->x.s[1] == 1;
     int64_t line = row_elements(o), pixel = channels ? o->C : 1;
-    /* all that is read is written: zeros for analyzers */
+    /* every element that is read has been written; zeros only for analyzers */
     float x[HALF_BAND], y[HALF_BAND / 4] = {0};
     band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
     QuadRow row = {.x = x,
@@ -190,6 +206,7 @@ static void max_quads_half(void *arg, int64_t begin, int64_t end)
             half_band(o, i * lanes, p, dsi_min(most, o->P - p));
 }
 
+/* True if the shape and strides are those of max_quads or max_quads_half. */
 static bool quads(const Pool *o)
 {
     const dsi_pool2d *c = o->c;
@@ -200,14 +217,16 @@ static bool quads(const Pool *o)
     bool columns = o->xw == 1 && o->yw == 1 && o->iw == 1;
     bool channels = o->x.s[1] == 1 && o->y.s[1] == 1 && o->index.s[1] == 1;
     bool half = is_half(o->x.dtype);
-    if (half) /* pixels side by side, and room for a row of windows */
+    if (half) /* pixels without gaps; a row of windows must fit into the buffer */
         channels = channels && o->xw == o->C && o->yw == o->C;
     if (half && 2 * row_elements(o) > HALF_BAND) return false;
     bool known = o->x.dtype == DS_F32 || half;
     return known && inside && (columns || channels);
 }
 
-/* All samples or planes, by part[0] for float32, part[1] for float64 */
+/* Runs part[0] (float32) or part[1] (float64) over all samples, if `pixels`, or
+ * all
+ * planes. */
 static ds_status pool_run(const char *name, Pool o, Part *const *part, bool pixels)
 {
     if (o.x.dtype != DS_F32 && o.x.dtype != DS_F64) return no_dtype(name, o.x.dtype);
@@ -222,7 +241,8 @@ static ds_status run_maxima(const char *name, Pool o, Part *const *part)
     return pool_run(name, o, part, max_by_pixels(&o));
 }
 
-/* For averages windows are worked out once. */
+/* The same for averages: computes the windows of rows and columns once, and
+ * looks for the special cases `whole` and `pairs`. */
 static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const *part)
 {
     Window *windows = dsi_scratch(s, (size_t)(o.P + o.Q) * sizeof *windows);

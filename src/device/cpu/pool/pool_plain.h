@@ -1,8 +1,8 @@
 /* device/cpu/pool/pool_plain.h: pooling of planes by plain loops, for one
- * element type.
- *
- * Included with REAL = the type and PLAIN(name) = its functions' names. A plane
- * is one channel of one sample; strides in elements.
+ * element type. Included with REAL = the type and PLAIN(name) = its functions'
+ * names. A plane is one channel of one sample; strides are in elements. p, q
+ * count windows; h, w rows and columns of x. h0 and w0 are the window's first
+ * row and column that are inside the plane, h1 and w1 the first ones behind it.
  * SPDX-License-Identifier: MIT */
 
 /* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is
@@ -29,7 +29,7 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
         }
 }
 
-/* Takes the maxima so far and one pixel's line of C channels. */
+/* Updates the maxima of C channels, and their places, with one pixel. */
 static void PLAIN(max_line_of)(int64_t C, const REAL *restrict x, int32_t place, REAL *restrict max,
                                int32_t *restrict at)
 {
@@ -40,7 +40,8 @@ static void PLAIN(max_line_of)(int64_t C, const REAL *restrict x, int32_t place,
     }
 }
 
-/* All channels of a sample, where they are neighbours in x, y and index. */
+/* All channels of a sample; they are neighbours in x, y and index. y holds the
+ * maxima while the window's pixels are compared. */
 static void PLAIN(max_pixels)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
 {
     const dsi_pool2d *c = o->c;
@@ -88,7 +89,7 @@ static void PLAIN(max_plane_dx)(const Pool *o, const REAL *dy, const int32_t *in
         }
 }
 
-/* The sum of n elements, `step` apart. */
+/* The sum of n elements, `step` apart; contiguous ones by vectors. */
 static inline REAL PLAIN(sum_run)(const REAL *x, int64_t n, int64_t step)
 {
     if (step == 1 && n >= 64) return (REAL)PLAIN(sum_line)(n, x);
@@ -103,8 +104,8 @@ static inline void PLAIN(fill_run)(REAL *x, int64_t n, REAL value)
     for (int64_t i = 0; i < n; i++) x[i] = value;
 }
 
-/* Windows two apart, each two wide, of a plane whose columns are neighbours:
- * vectors of them. */
+/* A plane with contiguous columns whose windows are pairs of columns: column 2
+ * q and 2 q + 1 belong to window q, so a loop over q is vectorised. */
 static void PLAIN(mean_pairs)(const Pool *o, const REAL *x, REAL *y)
 {
     for (int64_t p = 0; p < o->P; p++) {
@@ -172,7 +173,8 @@ static void PLAIN(mean_plane_dx)(const Pool *o, const REAL *dy, REAL *dx)
         }
 }
 
-/* All channels of a sample, where they are neighbours: a pixel's are one line. */
+/* All channels of a sample, if they are neighbours: loops over channels are
+ * vectorised. */
 static void PLAIN(mean_pixels)(const Pool *o, const REAL *x, REAL *y)
 {
     for (int64_t p = 0; p < o->P; p++)

@@ -1,9 +1,9 @@
 /* device/cpu/pool/pool_quad.h: the maximum of 2x2 windows two apart, float32,
- * by vectors.
- *
- * Lanes are windows side by side where columns are neighbours in memory,
- * channels where those are. Each lane takes the window's four values in order;
- * what is greater, or a NaN, replaces what it has.
+ * by vectors. A lane is one window: neighbouring windows of a row if columns
+ * are contiguous, windows of neighbouring channels if channels are. Each lane
+ * compares the window's four values in row-major order; a greater one, or a
+ * NaN, replaces the maximum. So of equal maxima the first is chosen, and of
+ * NaNs the last, as in PyTorch.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_POOL_POOL_QUAD_H
 #define DSI_DEVICE_CPU_POOL_POOL_QUAD_H
@@ -84,7 +84,8 @@ ALWAYS_INLINE void quad_load_pairs(const float *p, int n, vf *first, vf *second)
 }
 #endif
 
-/* One row of windows: x is its upper row of columns. */
+/* One row of windows; x points to the upper of its two rows. Strides in
+ * elements. */
 typedef struct {
     const float *x;
     int64_t below; /* elements to the lower row */
