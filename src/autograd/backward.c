@@ -73,60 +73,64 @@ void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *l
 {
     if (!leaf || (!fn && !leaf->hooks)) return;
     dsi_hooks *h = dsi_hooks_of(leaf);
-    h->ready = fn;
-    h->ready_arg = arg;
-    h->place = NULL;
+    h->grad_ready = fn;
+    h->grad_ready_arg = arg;
+    h->grad_buffer = NULL;
 }
 
-void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf))
+void dsi_set_grad_buffer_hook(ds_tensor *leaf,
+                              ds_tensor *(*grad_buffer)(void *arg, ds_tensor *leaf))
 {
-    if (leaf && leaf->hooks) leaf->hooks->place = place;
+    if (leaf && leaf->hooks) leaf->hooks->grad_buffer = grad_buffer;
 }
 
 void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), void *arg)
 {
     if (!x || (!fn && !x->hooks)) return;
     dsi_hooks *h = dsi_hooks_of(x);
-    h->used = fn;
-    h->used_arg = arg;
+    h->after_use = fn;
+    h->after_use_arg = arg;
 }
 
-static void leaf_fire(ds_tensor *leaf)
+/* The hook's temporaries get a scope: many leaves complete in one pass. */
+static void leaf_run_ready_hook(ds_tensor *leaf)
 {
-    if (!leaf->hooks || !leaf->hooks->ready) return;
+    if (!leaf->hooks || !leaf->hooks->grad_ready) return;
     ds_scope *scope = ds_scope_open();
-    leaf->hooks->ready(leaf->hooks->ready_arg, leaf);
+    leaf->hooks->grad_ready(leaf->hooks->grad_ready_arg, leaf);
     ds_scope_close(scope);
 }
 
+/* Counts each edge from n to a leaf with hooks. */
 static void node_count_uses(dsi_node *n)
 {
     for (int i = 0; i < n->n_in; i++)
         if (n->in[i].leaf && n->in[i].leaf->hooks) n->in[i].leaf->hooks->uses++;
 }
 
-/* n has passed; gave: or had nothing to give, as it does not reach the loss */
-static void node_end_uses(dsi_node *n, bool gave)
+/* n's backward has run. had_grad is false if n does not reach the loss, so that
+ * its dy was NULL and nothing was accumulated. */
+static void node_end_uses(dsi_node *n, bool had_grad)
 {
     for (int i = 0; i < n->n_in; i++) {
         ds_tensor *leaf = n->in[i].leaf;
         dsi_hooks *h = leaf ? leaf->hooks : NULL;
         if (!h || !h->uses) continue; /* a hook set while the pass runs has counted nothing */
-        h->given |= gave;
-        if (--h->uses || !h->given) continue;
-        h->given = false;
-        leaf_fire(leaf);
+        h->got_grad |= had_grad;
+        if (--h->uses || !h->got_grad) continue;
+        h->got_grad = false;
+        leaf_run_ready_hook(leaf);
     }
 }
 
-/* n will not pass: the backward has failed */
+/* The pass has failed before n: resets the counts of n's leaves. */
 static void node_reset_uses(dsi_node *n)
 {
     for (int i = 0; i < n->n_in; i++) {
         dsi_hooks *h = n->in[i].leaf ? n->in[i].leaf->hooks : NULL;
         if (!h || !h->uses) continue;
         h->uses--;
-        h->given = false;
+        h->got_grad = false;
     }
 }
 
@@ -138,16 +142,16 @@ static int newest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* What backward is in the middle of. */
+/* The state of one backward pass. */
 typedef struct Pass {
-    uint64_t visit; /* marks the nodes it has found */
+    uint64_t visit; /* number of the pass; marks the nodes that it has found */
     bool hooked;    /* uses of leaves are counted */
 } Pass;
 
 static _Thread_local Pass running;
 
-/* All nodes below root that the pass has not found before, counted; root
- * included. */
+/* Adds root and all nodes below it that this pass has not found before, each
+ * counted, newest first. Breadth first; sorts only if that order differs. */
 static void nodes_collect(Nodes *nodes, dsi_node *root)
 {
     bool sorted = true;
@@ -155,7 +159,7 @@ static void nodes_collect(Nodes *nodes, dsi_node *root)
     dsi_list_add(nodes, dsi_node_ref(root));
     for (int k = 0; k < nodes->n; k++) { /* the list is its own queue */
         dsi_node *n = nodes->at[k];
-        n->given = 0;
+        n->grads_added = 0;
         n->failed = false;
         if (k && n->seq > nodes->at[k - 1]->seq) sorted = false;
         for (int i = 0; i < n->n_in; i++) {
@@ -168,19 +172,19 @@ static void nodes_collect(Nodes *nodes, dsi_node *root)
     if (!sorted) qsort(nodes->at, (size_t)nodes->n, sizeof *nodes->at, newest_first);
 }
 
-static void end_use_of_saved(const dsi_node *n)
+static void node_run_after_use_hooks(const dsi_node *n)
 {
     for (int i = 0; i < n->n_saved; i++) {
         ds_tensor *x = n->saved[i];
-        if (x && x->hooks && x->hooks->used) x->hooks->used(x->hooks->used_arg, x);
+        if (x && x->hooks && x->hooks->after_use) x->hooks->after_use(x->hooks->after_use_arg, x);
     }
 }
 
-/* dy, and what n has saved and its backward reads, become readable: Note
- * [Residency] of tensor/acquire.c. So that a parameter which cannot be
- * materialized ends the pass before any kernel of the node has run, and only
- * parameters that a wanted gradient needs are gathered. */
-static bool acquire_operands(const dsi_node *n, const ds_tensor *dy)
+/* Acquires dy and those saved tensors of n that its backward reads (Note
+ * [Residency] of tensor/acquire.c): those that a wanted gradient needs
+ * (saved_for), so that no other parameter is gathered. If one cannot be
+ * materialized, the pass ends before any kernel of the node has run. */
+static bool node_acquire_operands(const dsi_node *n, const ds_tensor *dy)
 {
     const dsi_op *op = n->op;
     const ds_tensor *read[MAX_SAVED];
@@ -195,9 +199,12 @@ static bool acquire_operands(const dsi_node *n, const ds_tensor *dy)
     return dsi_acquire_n(read, count);
 }
 
-static ds_status node_pass(dsi_node *n)
+/* Runs n's backward in a scope, then frees what it saved. May block in a
+ * collective (acquire). An op that neither accumulates all wanted gradients nor
+ * sets a message is an error of the op, reported by count. */
+static ds_status node_run_backward(dsi_node *n)
 {
-    if (!n->dy) return DS_OK; /* only outputs that do not reach the loss */
+    if (!n->dy) return DS_OK; /* its output does not reach the loss */
     if (n->spent)
         return dsi_fail(DS_ESTATE,
                         "backward: %s was passed before and its saved tensors are freed: "
@@ -206,34 +213,35 @@ static ds_status node_pass(dsi_node *n)
     ds_tensor *dy = n->dy;
     n->dy = NULL;
     ds_scope *scope = ds_scope_open();
-    if (acquire_operands(n, dy))
+    if (node_acquire_operands(n, dy))
         n->op->backward(n, dy);
     else
         n->failed = true;
     ds_scope_close(scope);
     dsi_unref(dy);
-    if (running.hooked) end_use_of_saved(n);
+    if (running.hooked) node_run_after_use_hooks(n);
     dsi_node_release_saved(n);
     n->spent = true;
-    if (!n->failed && n->given == dsi_node_wanted(n)) return DS_OK;
+    if (!n->failed && n->grads_added == dsi_node_wanted(n)) return DS_OK;
     if (ds_error_status() != DS_OK) return ds_error_status();
-    return dsi_fail(DS_ESTATE, "backward: %s gave %d of %d gradients", n->op->name, n->given,
+    return dsi_fail(DS_ESTATE, "backward: %s gave %d of %d gradients", n->op->name, n->grads_added,
                     dsi_node_wanted(n));
 }
 
-/* nodes, whose uses are counted, and the first of which has its dy; gives the
- * list back. */
+/* Runs the backward of each node, in order. The first has its dy, and the uses
+ * of leaves are counted. Frees the list. After a failure the other nodes drop
+ * their gradients. */
 static ds_status run_nodes(Nodes *nodes)
 {
     ds_status status = DS_OK;
     int k = 0;
     for (; k < nodes->n; k++) {
-        bool gives = nodes->at[k]->dy != NULL;
-        if ((status = node_pass(nodes->at[k])) != DS_OK) break;
-        if (running.hooked) node_end_uses(nodes->at[k], gives);
+        bool has_grad = nodes->at[k]->dy != NULL;
+        if ((status = node_run_backward(nodes->at[k])) != DS_OK) break;
+        if (running.hooked) node_end_uses(nodes->at[k], has_grad);
     }
     for (; running.hooked && k < nodes->n; k++) node_reset_uses(nodes->at[k]);
-    for (k = 0; k < nodes->n; k++) { /* after a failure some still hold a gradient */
+    for (k = 0; k < nodes->n; k++) { /* only after a failure is a dy left */
         dsi_unref(nodes->at[k]->dy);
         nodes->at[k]->dy = NULL;
         dsi_node_unref(nodes->at[k]);
@@ -242,13 +250,14 @@ static ds_status run_nodes(Nodes *nodes)
     return status;
 }
 
+/* A pass from root with gradient dy. Ops that run in it record nothing. */
 static ds_status graph_run(dsi_node *root, ds_tensor *dy)
 {
-    static _Thread_local uint64_t visits;
+    static _Thread_local uint64_t n_passes;
     Nodes nodes = {0};
-    Pass outer = running; /* a hook, or an op of a user's own, may run a backward of its own */
+    Pass outer = running; /* a hook or a custom op may run a nested pass */
     bool was = ds_set_grad(false);
-    running = (Pass){++visits, dsi_hooked_tensors() > 0};
+    running = (Pass){++n_passes, dsi_hooked_tensors() > 0};
     nodes_collect(&nodes, root);
     for (int i = 0; running.hooked && i < nodes.n; i++) node_count_uses(nodes.at[i]);
     root->dy = dsi_ref(dy);
@@ -258,8 +267,9 @@ static ds_status graph_run(dsi_node *root, ds_tensor *dy)
     return status;
 }
 
-/* The edges to leaves of a node whose op now stands in the graph itself. */
-static void hand_over_leaves(dsi_node *n)
+/* Releases n's edges to leaves: the nodes of the second run have edges to the
+ * same leaves and count their uses. */
+static void node_hand_over_leaves(dsi_node *n)
 {
     if (running.hooked) node_end_uses(n, false);
     for (int i = 0; i < n->n_in; i++) {
@@ -281,13 +291,14 @@ ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64
                         n->op->name);
     }
     for (int i = 0; running.hooked && i < nodes.n; i++) node_count_uses(nodes.at[i]);
-    hand_over_leaves(n);
+    node_hand_over_leaves(n);
     root->dy = dsi_ref(dy);
     ds_status status = run_nodes(&nodes);
-    n->given = dsi_node_wanted(n);
+    n->grads_added = dsi_node_wanted(n);
     return status;
 }
 
+/* dy NULL: its allocation has failed. */
 static ds_status backward_start(ds_tensor *y, ds_tensor *dy)
 {
     if (!dy) return ds_error_status();
@@ -299,7 +310,7 @@ static ds_status backward_start(ds_tensor *y, ds_tensor *dy)
             "or ds_set_grad(false) was in force",
             dsi_shape_text(y->shape));
     ds_status status = dsi_add_to_leaf(y, dsi_alias(dy)); /* a leaf is its own result */
-    if (status == DS_OK) leaf_fire(y);
+    if (status == DS_OK) leaf_run_ready_hook(y);
     return status;
 }
 

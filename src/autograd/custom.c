@@ -1,4 +1,4 @@
-/* autograd/custom.c: ds_apply: a user's own op.
+/* autograd/custom.c: ds_apply: custom ops, as torch.autograd.Function.
  *
  * The user's two functions run with recording off. To the graph all custom ops
  * are one op, whose attribute says which.
@@ -15,7 +15,7 @@
 typedef struct Attr {
     const ds_op *op;
     int n;
-    /* of the inputs, to check what the user's backward gives */
+    /* of the inputs, to check the gradients that the user's backward returns */
     ds_dims shape[DS_MAX_OP_INPUTS];
     dsi_device *device[DS_MAX_OP_INPUTS];
 } Attr;
@@ -53,6 +53,8 @@ bool ds_ctx_needs(ds_ctx *ctx, int i)
     return i >= 0 && i < ctx->n && ds_requires_grad(ctx->in[i]);
 }
 
+/* Checks the shape and device of each gradient; a wrong or missing one fails
+ * the pass (dsi_accumulate_grad with NULL). */
 static void custom_backward(dsi_node *n, ds_tensor *dy)
 {
     const Attr *a = dsi_attr(n);
@@ -82,7 +84,8 @@ static void custom_backward(dsi_node *n, ds_tensor *dy)
 
 static const dsi_op dsi_op_custom = {"custom", custom_backward, .acquires = true};
 
-/* The user's forward, its temporaries in a scope of their own. */
+/* Runs the user's forward in a scope for its temporaries; y moves to the
+ * caller's. */
 static ds_tensor *custom_forward(const ds_op *op, ds_ctx *ctx)
 {
     bool was = ds_set_grad(false);

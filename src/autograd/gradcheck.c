@@ -1,4 +1,5 @@
-/* autograd/gradcheck.c: backward against central differences.
+/* autograd/gradcheck.c: ds_gradcheck: compares backward with central
+ * differences, as torch.autograd.gradcheck.
  *
  * L = sum of w y with fixed weights w in [0.5, 1.5): d L / d x from one
  * backward, beside (L(x + eps) - L(x - eps)) / (2 eps) for each element of each
@@ -24,6 +25,7 @@ static double weight(int64_t i)
     return 0.5 + (t - floor(t));
 }
 
+/* Only float64: rounding of float32 hides wrong gradients. */
 static ds_tensor *gradcheck_call(const Check *c)
 {
     ds_tensor *y = c->f(c->arg, c->in, c->n);
@@ -33,7 +35,8 @@ static ds_tensor *gradcheck_call(const Check *c)
     return y;
 }
 
-static ds_status loss(const Check *c, double *out)
+/* *out = L at the present inputs; records nothing. */
+static ds_status weighted_loss(const Check *c, double *out)
 {
     bool was = ds_set_grad(false);
     ds_scope *scope = ds_scope_open();
@@ -46,7 +49,8 @@ static ds_status loss(const Check *c, double *out)
     return p ? DS_OK : ds_error_status();
 }
 
-static ds_status analytic(const Check *c)
+/* Sets the gradients of the inputs: backward with dy = w. */
+static ds_status gradients_by_backward(const Check *c)
 {
     ds_scope *scope = ds_scope_open();
     ds_tensor *y = gradcheck_call(c);
@@ -58,6 +62,8 @@ static ds_status analytic(const Check *c)
     return status;
 }
 
+/* Changes one element at a time, and restores it. An input without a gradient
+ * must have no influence on L. */
 static ds_status check_input(const Check *c, int k)
 {
     double *x = ds_data_mut(c->in[k]);
@@ -67,9 +73,9 @@ static ds_status check_input(const Check *c, int k)
     for (int64_t i = 0, n = ds_numel(c->in[k]); i < n; i++) {
         double was = x[i], up = 0, down = 0;
         x[i] = was + c->o.eps;
-        ds_status a = loss(c, &up);
+        ds_status a = weighted_loss(c, &up);
         x[i] = was - c->o.eps;
-        ds_status b = loss(c, &down);
+        ds_status b = weighted_loss(c, &down);
         x[i] = was;
         if (a != DS_OK || b != DS_OK) return ds_error_status();
         double want = (up - down) / (2 * c->o.eps), got = g ? g[i] : 0;
@@ -98,7 +104,7 @@ ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *
                             ds_dtype_name(in[i]->dtype));
         ds_set_grad_of(in[i], NULL);
     }
-    ds_status status = analytic(&c);
+    ds_status status = gradients_by_backward(&c);
     for (int i = 0; i < n && status == DS_OK; i++)
         if (in[i]->requires_grad) status = check_input(&c, i);
     return status;

@@ -18,7 +18,7 @@
 #include <string.h>
 
 static _Thread_local dsi_pool nodes = {sizeof(dsi_node), NULL, 0};
-static _Thread_local bool watched;
+static _Thread_local bool end_registered;
 static _Thread_local bool no_grad; /* the mode, negated, so that a new thread records */
 static _Thread_local uint64_t next_seq;
 static _Thread_local dsi_watch *watch;
@@ -32,6 +32,7 @@ bool ds_set_grad(bool on)
 
 bool ds_grad_enabled(void) { return !no_grad; }
 
+/* Whether gradients flow to x: it has a node, or is a leaf that collects one. */
 static bool wants_grad(const ds_tensor *x) { return x && (x->node || x->requires_grad); }
 
 bool dsi_wants_grad(ds_tensor *const *in, int n)
@@ -44,23 +45,23 @@ bool dsi_wants_grad(ds_tensor *const *in, int n)
 
 /* ---- record ------------------------------------------------------------------------------------------ */
 
-static void clear_pool(void) { dsi_pool_clear(&nodes); }
+static void nodes_clear_pool(void) { dsi_pool_clear(&nodes); }
 
 dsi_node *dsi_node_new(const dsi_op *op, int n_in)
 {
-    if (!watched) {
-        dsi_at_thread_end(DSI_END_HANDLES, clear_pool);
-        watched = true;
+    if (!end_registered) {
+        dsi_at_thread_end(DSI_END_HANDLES, nodes_clear_pool);
+        end_registered = true;
     }
     dsi_node *node = dsi_pool_get(&nodes);
-    memset(node, 0, offsetof(dsi_node, near_saved));
-    node->maker.unref = dsi_node_unref;
+    memset(node, 0, offsetof(dsi_node, inline_saved));
+    node->grad_fn.unref = dsi_node_unref;
     node->refs = 1;
     node->op = op;
     node->seq = next_seq++;
     node->n_in = n_in;
-    node->in = n_in <= NEAR ? node->near_in : dsi_alloc((size_t)n_in * sizeof *node->in);
-    node->saved = node->near_saved;
+    node->in = n_in <= N_INLINE ? node->inline_in : dsi_alloc((size_t)n_in * sizeof *node->in);
+    node->saved = node->inline_saved;
     return node;
 }
 
@@ -69,7 +70,8 @@ uint64_t dsi_node_next_seq(void) { return next_seq; }
 void dsi_watch_set(dsi_watch *to) { watch = to; }
 bool dsi_watching(void) { return watch != NULL; }
 
-static void watch_note(ds_tensor *y, ds_tensor *const *in, int n)
+/* Instead of recording y's op: lists the inputs from outside of the watch. */
+static void watch_add_inputs(ds_tensor *y, ds_tensor *const *in, int n)
 {
     for (int i = 0; i < n; i++)
         if (wants_grad(in[i]) && in[i]->node != watch->inside) dsi_list_add(watch, dsi_ref(in[i]));
@@ -80,7 +82,7 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
 {
     if (!y || !dsi_wants_grad(in, n)) return NULL;
     if (watch) {
-        watch_note(y, in, n);
+        watch_add_inputs(y, in, n);
         return NULL;
     }
     dsi_node *node = dsi_node_new(op, n);
@@ -95,26 +97,27 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
 void dsi_save_for_backward(dsi_node *n, ds_tensor *x)
 {
     if (!n) return;
-    if (n->n_saved == NEAR) { /* rare: more than the struct has room for */
+    if (n->n_saved == N_INLINE) { /* rare: more than fit into the struct */
         ds_tensor **more = dsi_alloc(MAX_SAVED * sizeof *more);
-        memcpy(more, n->saved, sizeof n->near_saved);
+        memcpy(more, n->saved, sizeof n->inline_saved);
         n->saved = more;
     }
     DSI_ASSERT(n->n_saved < MAX_SAVED);
-    /* its own output: as a second handle, or each would hold the other for ever */
+    /* the output itself is saved as a second handle: two counted references to
+     * each other would never be freed */
     n->saved[n->n_saved++] = dsi_ref(x && x->node == n ? dsi_alias(x) : x);
 }
 
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes)
 {
     if (!n) return;
-    n->attr = bytes <= sizeof n->near_attr ? (void *)n->near_attr : dsi_alloc(bytes);
+    n->attr = bytes <= sizeof n->inline_attr ? (void *)n->inline_attr : dsi_alloc(bytes);
     memcpy(n->attr, attr, bytes);
 }
 
-void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n))
+void dsi_set_free_attr(dsi_node *n, void (*free_attr)(dsi_node *n))
 {
-    if (n) n->forget = forget;
+    if (n) n->free_attr = free_attr;
 }
 
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
@@ -131,10 +134,11 @@ int dsi_node_wanted(const dsi_node *n)
     return count;
 }
 
-/* ---- give -------------------------------------------------------------------------------------------- */
+/* ---- accumulate -------------------------------------------------------------------------------------------- */
 
-/* sum = a + b; sum may be a. NULL sum: the failure that made it so. */
-static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
+/* sum = a + b; sum may be a. If sum is NULL, returns the error of its
+ * allocation. */
+static ds_status grad_sum(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b)
 {
     if (!sum || !dsi_acquire(a, b)) return ds_error_status();
     return dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(sum))
@@ -142,11 +146,12 @@ static ds_status add_gradients(ds_tensor *sum, const ds_tensor *a, const ds_tens
                : ds_error_status();
 }
 
-/* A fresh tensor that nobody else will look at can become the sum itself, and
- * so does one that lies where the leaf wants it; others are copied. */
-static ds_tensor *as_own(ds_tensor *g, const ds_tensor *leaf)
+/* The tensor that becomes a leaf's first gradient: g itself if it is in the
+ * leaf's gradient buffer or has no other holder, else a copy. NULL with the
+ * message. */
+static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
 {
-    if (leaf->hooks && leaf->hooks->placed == g) return g;
+    if (leaf->hooks && leaf->hooks->grad_in_buffer == g) return g;
     if (!dsi_acquire(g)) return NULL;
     bool fresh = g->refs == 1 && g->storage->refs == 1 && dsi_is_contiguous(g) &&
                  g->dtype == leaf->dtype;
@@ -161,7 +166,7 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         return dsi_fail(DS_EINVAL, "backward: a gradient of shape %s for a leaf of shape %s",
                         dsi_shape_text(g->shape), dsi_shape_text(leaf->shape));
     if (!leaf->grad) {
-        leaf->grad = dsi_ref(as_own(g, leaf));
+        leaf->grad = dsi_ref(grad_as_own(g, leaf));
         return leaf->grad ? DS_OK : ds_error_status();
     }
     if (g->dtype != leaf->dtype) {
@@ -169,17 +174,18 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
         g = cast;
     }
-    return add_gradients(leaf->grad, leaf->grad, g);
+    return grad_sum(leaf->grad, leaf->grad, g);
 }
 
-static ds_status add_to_node(dsi_node *to, ds_tensor *g)
+/* to->dy += g, in new memory: the old sum may have other holders. */
+static ds_status node_add_grad(dsi_node *to, ds_tensor *g)
 {
     if (!to->dy) {
         to->dy = dsi_ref(g);
         return DS_OK;
     }
     ds_tensor *sum = dsi_acquire(to->dy, g) ? dsi_new_like(to->dy) : NULL;
-    if (add_gradients(sum, to->dy, g) != DS_OK) return ds_error_status();
+    if (grad_sum(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_unref(to->dy);
     to->dy = dsi_ref(sum);
     return DS_OK;
@@ -189,24 +195,27 @@ void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g)
 {
     if (!dsi_needs_input_grad(n, i)) return;
     dsi_edge *e = &n->in[i];
-    if (!g || (e->node ? add_to_node(e->node, g) : dsi_add_to_leaf(e->leaf, g)) != DS_OK)
+    if (!g || (e->node ? node_add_grad(e->node, g) : dsi_add_to_leaf(e->leaf, g)) != DS_OK)
         n->failed = true;
     else
-        n->given++;
-    if (e->leaf && e->leaf->hooks) e->leaf->hooks->placed = NULL;
+        n->grads_added++;
+    if (e->leaf && e->leaf->hooks) e->leaf->hooks->grad_in_buffer = NULL;
 }
 
+/* A leaf's buffer is used only for the first gradient of a pass: later ones are
+ * added to it. */
 ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
 {
     ds_tensor *leaf = n->in[i].leaf;
     dsi_hooks *h = leaf && !leaf->grad ? leaf->hooks : NULL;
-    ds_tensor *place = h && h->place ? h->place(h->ready_arg, leaf) : NULL;
+    ds_tensor *place = h && h->grad_buffer ? h->grad_buffer(h->grad_ready_arg, leaf) : NULL;
     if (!place) return dsi_new(like, shape);
-    return h->placed = place;
+    return h->grad_in_buffer = place;
 }
 
-/* Whether x can be written to: nobody else has it or its memory. */
-static bool is_own(const ds_tensor *x)
+/* Whether x may be written in place: no other holder, no other handle on its
+ * memory. */
+static bool grad_is_own(const ds_tensor *x)
 {
     return x && x->refs == 1 && !x->pooled[0] && x->storage && x->storage->refs == 1 &&
            dsi_is_contiguous(x);
@@ -216,13 +225,13 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
 {
     dsi_edge *e = &n->in[i];
     ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;
-    n->given++;
-    if (is_own(*sum)) return *sum;
-    ds_tensor *room = dsi_new(like, shape);
-    bool done = *sum ? dsi_copy(room, *sum) == DS_OK : dsi_fill(room, 0) != NULL;
+    n->grads_added++;
+    if (grad_is_own(*sum)) return *sum;
+    ds_tensor *buffer = dsi_new(like, shape);
+    bool done = *sum ? dsi_copy(buffer, *sum) == DS_OK : dsi_fill(buffer, 0) != NULL;
     if (!done) return NULL;
     dsi_unref(*sum);
-    return *sum = dsi_ref(room);
+    return *sum = dsi_ref(buffer);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -235,22 +244,22 @@ dsi_node *dsi_node_ref(dsi_node *n)
 
 void dsi_node_release_saved(dsi_node *n)
 {
-    if (n->forget && !n->spent) n->forget(n);
+    if (n->free_attr && !n->spent) n->free_attr(n);
     for (int i = 0; i < n->n_saved; i++) dsi_unref(n->saved[i]);
-    if (n->saved != n->near_saved) dsi_free(n->saved);
-    n->saved = n->near_saved;
+    if (n->saved != n->inline_saved) dsi_free(n->saved);
+    n->saved = n->inline_saved;
     n->n_saved = 0;
 }
 
-static void free_node(dsi_node *n)
+static void node_free(dsi_node *n)
 {
     dsi_node_release_saved(n);
     for (int i = 0; i < n->n_in; i++) {
         dsi_node_unref(n->in[i].node);
         dsi_unref(n->in[i].leaf);
     }
-    if (n->in != n->near_in) dsi_free(n->in);
-    if (n->attr != (void *)n->near_attr) dsi_free(n->attr);
+    if (n->in != n->inline_in) dsi_free(n->in);
+    if (n->attr != (void *)n->inline_attr) dsi_free(n->attr);
     dsi_unref(n->dy);
     dsi_pool_put(&nodes, n);
 }
@@ -259,17 +268,17 @@ static void free_node(dsi_node *n)
  * adds to it. */
 void dsi_node_unref(dsi_node *n)
 {
-    static _Thread_local dsi_node *dead;
-    static _Thread_local bool busy;
+    static _Thread_local dsi_node *dead_nodes;
+    static _Thread_local bool freeing;
     if (!n || --n->refs > 0) return;
-    n->next_dead = dead;
-    dead = n;
-    if (busy) return;
-    busy = true;
-    while (dead) {
-        dsi_node *d = dead;
-        dead = d->next_dead;
-        free_node(d);
+    n->next_dead = dead_nodes;
+    dead_nodes = n;
+    if (freeing) return;
+    freeing = true;
+    while (dead_nodes) {
+        dsi_node *d = dead_nodes;
+        dead_nodes = d->next_dead;
+        node_free(d);
     }
-    busy = false;
+    freeing = false;
 }

@@ -1,5 +1,9 @@
-/* autograd/node.h: the graph: one node an op that ran, holding what its
- * backward needs.
+/* autograd/node.h: the graph: a node for each op that was recorded, with the
+ * tensors that its backward needs.
+ *
+ * An op records in this order: dsi_record, dsi_save_for_backward for each
+ * tensor that its backward reads (saved tensor i is the i-th), dsi_set_attr for
+ * its options. All take the NULL node of an op that is not recorded.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_AUTOGRAD_NODE_H
 #define DSI_AUTOGRAD_NODE_H
@@ -10,22 +14,22 @@
 
 #define DSI_MASKED_SAVED 3
 
-/* What backward knows of an op. The graph holds a pointer to it: no enum, no
- * switch. */
+/* An op as the backward pass sees it. Nodes point to it: there is no enum and
+ * no switch over ops. */
 typedef struct dsi_op {
     const char *name;
     /* Calls dsi_accumulate_grad(n, i, gradient of input i) for each i with
      * dsi_needs_input_grad(n, i). dy has the output's shape. */
     void (*backward)(dsi_node *n, ds_tensor *dy);
-    bool takes_pooled; /* backward copes with dy->pooled; else dy is made dense first */
+    bool takes_pooled; /* backward handles a dy in pooled form; else dy is made dense first */
     /* Before backward runs, the saved tensors that it reads are acquired: saved
      * tensor i if an input of the mask saved_for[i] (bit j: input j) wants a
      * gradient; mask 0: always. */
     unsigned saved_for[DSI_MASKED_SAVED];
-    bool acquires; /* none of them: backward is made of ops, or acquires them itself */
+    bool acquires; /* none is acquired: backward calls ops, or acquires them itself */
 } dsi_op;
 
-/* Notes that op made y from n inputs (a NULL input counts, and never needs a
+/* Records that op made y from n inputs (a NULL input counts, and never needs a
  * gradient). NULL when no gradient is wanted: recording is off, y is NULL, or
  * no input requires one. The graph holds handles of leaves among the inputs,
  * and nodes of the others. */
@@ -41,13 +45,13 @@ void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
 const void *dsi_attr(dsi_node *n);
 
-/* forget runs once, when n's saved tensors are released: after its backward, or
- * when n is freed without one. For memory that the attribute points to. */
-void dsi_set_free_attr(dsi_node *n, void (*forget)(dsi_node *n));
+/* free_attr runs once, when n's saved tensors are released: after its backward,
+ * or when n is freed without one. For memory that the attribute points to. */
+void dsi_set_free_attr(dsi_node *n, void (*free_attr)(dsi_node *n));
 
 bool dsi_needs_input_grad(const dsi_node *n, int i);
-/* Adds g to the gradient of input i. A NULL g (an op that failed) is noted, and
- * fails the backward. */
+/* Adds g to the gradient of input i. A NULL g (an op that failed) fails the
+ * backward pass. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
 /* The sum of the gradients of input i so far, of this shape, row-major, zeros
@@ -59,8 +63,8 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
 
 /* For an op that writes the whole gradient of input i, which has this shape:
  * row-major memory for it, of like's dtype and on its device: new, or where a
- * leaf wants its first gradient of a pass (dsi_set_grad_buffer_hook). To be
- * given next. */
+ * leaf wants its first gradient of a pass (dsi_set_grad_buffer_hook). The next
+ * call for input i must be dsi_accumulate_grad with it. */
 ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 dsi_node *dsi_node_ref(dsi_node *n);
@@ -75,10 +79,12 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor);
  * runs no hook for incomplete leaves. NULL removes the hook. */
 void dsi_set_grad_ready_hook(ds_tensor *leaf, void (*fn)(void *arg, ds_tensor *leaf), void *arg);
 
-/* place, with the hook's arg, says where the first gradient of a pass is to be
- * written, so that it need not be copied there: row-major, of the leaf's shape
- * and dtype; or NULL. Only ops that ask (dsi_new_grad) know. Beside a hook. */
-void dsi_set_grad_buffer_hook(ds_tensor *leaf, ds_tensor *(*place)(void *arg, ds_tensor *leaf));
+/* grad_buffer, called with the arg of the ready hook, returns the memory for
+ * the first gradient of a pass, so that it need not be copied there: row-major,
+ * of the leaf's shape and dtype; or NULL. Only ops that call dsi_new_grad use
+ * it. The leaf must have a ready hook. */
+void dsi_set_grad_buffer_hook(ds_tensor *leaf,
+                              ds_tensor *(*grad_buffer)(void *arg, ds_tensor *leaf));
 
 /* fn runs after the backward of each node that saved x itself: its owner may
  * evict x. */

@@ -1,31 +1,39 @@
-/* autograd/recompute.c: checkpoints: a part of the network that backward runs
- * again instead of remembering.
+/* autograd/recompute.c: activation checkpoints: a part of the network whose
+ * activations are not saved, but computed again by backward.
  *
  * Chen et al., arXiv 1604.06174; torch.utils.checkpoint with
  * use_reentrant=False.
  *
- * Note [Checkpoints] The function runs once in forward under a watch: its ops
- * record nothing, but what comes from outside (its inputs, the parameters it
- * uses) is noted, and becomes the edges of one node, which saves the inputs and
- * where the random-number generator stood. In backward that node runs the
- * function again, now recording. The new nodes hang on the very nodes and
- * leaves that the function used: so they are passed at once, as a part of the
- * running pass, and hand their gradients on in the order that there would be
- * without a checkpoint. The sums have the same bits, and gradients in pooled
- * form go through.
+ * Note [Checkpoints] In forward the function runs under a watch (graph.h): its
+ * ops record nothing, but tensors from outside (its inputs, the parameters that
+ * it uses) are listed. They become the edges of one node, which saves the
+ * inputs and the state of the random-number generator. In backward that node
+ * runs the function again, now recording. The new nodes have edges to the
+ * same nodes and leaves as the function without a checkpoint would have. Their
+ * backward runs at once, as a part of the running pass, and accumulates
+ * gradients in the same order as without a checkpoint. So sums have the same
+ * bits, and gradients in pooled form stay so.
  *
- * Because a watched leaf is an edge, its hook waits for the checkpoint, and
- * then for the last of its uses in there. Checkpoints inside of one are nothing
- * while it is watched, and nodes of their own when it runs again.
+ * A leaf that the function uses is an edge of the node, so its hook waits for
+ * the checkpoint, and then for its last use inside. A nested checkpoint is
+ * ignored in the first run, and is a node in the second.
  *
- * Note [More outputs] A tensor that the function names by ds_checkpoint_output,
- * a loss of a layer inside for example, gets a small node above the
- * checkpoint's. As it is newer than that and older than all who use the
- * outputs, it passes when the checkpoint's own gradient is complete and before
- * it is used: it leaves its gradient with the checkpoint. The second run names
- * the same tensors in the same order; then one node joins those that were used,
- * and passes all gradients at once. If nobody used the result itself, that is
- * not among them.
+ * Note [More outputs] ds_checkpoint_output names a further output of the
+ * function, for example the loss of a layer inside. It gets an output node,
+ * whose only input is the checkpoint's node. The output node is newer than the
+ * checkpoint's node and older than all nodes that use the output. So its
+ * backward runs after its own gradient is complete and before the checkpoint's,
+ * and stores the gradient in the checkpoint's Segment. The second run must name
+ * the same tensors in the same order; then one join node passes the gradients
+ * of all outputs that were used. The result itself is left out if it was not
+ * used.
+ *
+ * Invariants:
+ * - A Segment is the attribute of the checkpoint's node; its `output_grads` are
+ *   counted and freed with the node's saved tensors.
+ * - `recomputing` is true and `named` set only while a function runs on this
+ *   thread. Both are restored afterwards, so checkpoints nest.
+ * - The second run leaves the generator as it found it.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/log.h"
@@ -34,11 +42,11 @@
 
 #include <string.h>
 
-/* The gradient of one output that was named. */
-typedef struct Given {
+/* The gradient of a named output. */
+typedef struct OutputGrad {
     int output;
     ds_tensor *dy; /* counted */
-} Given;
+} OutputGrad;
 
 /* In the order of naming, counted. */
 typedef struct Outputs {
@@ -50,20 +58,20 @@ typedef struct Segment {
     void *arg;
     ds_dims shape; /* of the result */
     ds_dtype dtype;
-    dsi_rng rng; /* before it ran */
+    dsi_rng rng; /* the generator before the first run */
     int n_outputs;
     struct {
-        DSI_LIST(Given)
-    } given;
-    bool no_dy; /* nobody used the result: its gradient is none */
+        DSI_LIST(OutputGrad)
+    } output_grads;
+    bool no_dy; /* the result was not used: it has no gradient */
 } Segment;
 
 static _Thread_local ds_checkpoint_opts config;
 static _Thread_local bool configured;
-static _Thread_local bool again;
+static _Thread_local bool recomputing;
 static _Thread_local Outputs *named; /* of the innermost function that runs; NULL: none */
 
-bool ds_recomputing(void) { return again; }
+bool ds_recomputing(void) { return recomputing; }
 
 ds_tensor *ds_checkpoint_output(ds_tensor *x)
 {
@@ -78,9 +86,10 @@ static void outputs_free(Outputs *o)
     dsi_list_free(o);
 }
 
-/* fn, whose outputs come into `o`; for a checkpoint around this one they are
- * its own too. */
-static ds_tensor *run_naming(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n, Outputs *o)
+/* Runs fn and collects the outputs that it names in `o`. An outer checkpoint
+ * gets them too. */
+static ds_tensor *run_with_outputs(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n,
+                                   Outputs *o)
 {
     Outputs *outer = named;
     named = o;
@@ -115,9 +124,9 @@ ds_status ds_checkpoint_configure(ds_checkpoint_opts o)
 
 bool ds_checkpoint_is_configured(void) { return configured; }
 
-static double start_clock(void) { return config.profile ? dsi_now() : 0; }
+static double profile_start(void) { return config.profile ? dsi_now() : 0; }
 
-static void stop_clock(const char *what, double start)
+static void profile_end(const char *what, double start)
 {
     if (config.profile)
         dsi_log(DSI_REQUESTED, "time (ms) | %s: %.2f", what, 1e3 * (dsi_now() - start));
@@ -125,18 +134,19 @@ static void stop_clock(const char *what, double start)
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
-/* The result of the second run, which belongs to the current scope; the
- * generator stays where it is. */
-static ds_tensor *run_again(dsi_node *n, Segment *s, Outputs *outputs)
+/* Runs the function again, recording, with the generator of the first run. The
+ * result belongs to the current scope; NULL with the message, also if shape,
+ * dtype or number of outputs differ from the first run. */
+static ds_tensor *checkpoint_rerun(dsi_node *n, Segment *s, Outputs *outputs)
 {
     dsi_rng *rng = dsi_rng_default(), now = *rng;
-    bool outer = again;
+    bool outer = recomputing;
     *rng = s->rng;
-    again = true;
+    recomputing = true;
     bool was = ds_set_grad(true);
-    ds_tensor *y = run_naming(s->fn, s->arg, n->saved, n->n_saved, outputs);
+    ds_tensor *y = run_with_outputs(s->fn, s->arg, n->saved, n->n_saved, outputs);
     ds_set_grad(was);
-    again = outer;
+    recomputing = outer;
     *rng = now;
     if (!dsi_live(y, "checkpoint")) return dsi_null_operand("checkpoint");
     if (!dsi_same_shape(y->shape, s->shape) || y->dtype != s->dtype)
@@ -162,8 +172,8 @@ static void join_backward(dsi_node *n, ds_tensor *dy)
 
 static const dsi_op dsi_op_join = {"outputs of a checkpoint", join_backward, .takes_pooled = true};
 
-/* One node on all outputs that have a gradient, new; or NULL with the message.
- * The gradients stay in n. */
+/* A join node over all outputs that have a gradient, counted; NULL with the
+ * message. Its attribute borrows the gradients. */
 static dsi_node *join_outputs_of(const Segment *s, ds_tensor *y, const Outputs *outputs,
                                  ds_tensor *dy)
 {
@@ -174,9 +184,9 @@ static dsi_node *join_outputs_of(const Segment *s, ds_tensor *y, const Outputs *
         dsi_list_add(&roots, y);
         dsi_list_add(&gradients, dy);
     }
-    for (int i = 0; i < s->given.n; i++) {
-        dsi_list_add(&roots, outputs->at[s->given.at[i].output]);
-        dsi_list_add(&gradients, s->given.at[i].dy);
+    for (int i = 0; i < s->output_grads.n; i++) {
+        dsi_list_add(&roots, outputs->at[s->output_grads.at[i].output]);
+        dsi_list_add(&gradients, s->output_grads.at[i].dy);
     }
     bool was = ds_set_grad(true), same = true;
     dsi_node *node = dsi_record_n(&dsi_op_join, dsi_alias(y), roots.at, roots.n);
@@ -194,60 +204,62 @@ static dsi_node *join_outputs_of(const Segment *s, ds_tensor *y, const Outputs *
     return same ? dsi_node_ref(node) : NULL;
 }
 
-/* What the second run has made; counted. */
-static dsi_node *find_root(dsi_node *n, ds_tensor *dy)
+/* The node from which the second run's backward begins; counted. NULL with the
+ * message. */
+static dsi_node *checkpoint_rerun_root(dsi_node *n, ds_tensor *dy)
 {
     Segment *s = n->attr;
     Outputs outputs = {0};
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = run_again(n, s, &outputs);
-    dsi_node *root = !y           ? NULL
-                     : s->given.n ? join_outputs_of(s, y, &outputs, dy)
-                                  : dsi_node_ref(y->node);
+    ds_tensor *y = checkpoint_rerun(n, s, &outputs);
+    dsi_node *root = !y                  ? NULL
+                     : s->output_grads.n ? join_outputs_of(s, y, &outputs, dy)
+                                         : dsi_node_ref(y->node);
     outputs_free(&outputs);
-    ds_scope_close(scope); /* what nobody saved goes */
+    ds_scope_close(scope); /* releases tensors that no node saved */
     return root;
 }
 
 static void checkpoint_backward(dsi_node *n, ds_tensor *dy)
 {
-    double start = start_clock();
+    double start = profile_start();
     uint64_t oldest = dsi_node_next_seq();
-    dsi_node *root = find_root(n, dy);
+    dsi_node *root = checkpoint_rerun_root(n, dy);
     if (!root || dsi_backward_inside(n, root, dy, oldest) != DS_OK) n->failed = true;
     dsi_node_unref(root);
-    stop_clock("backward", start);
+    profile_end("backward", start);
 }
 
 static const dsi_op dsi_op_checkpoint = {"checkpoint", checkpoint_backward, .takes_pooled = true,
                                          .acquires = true};
 
-static void checkpoint_forget(dsi_node *n)
+static void checkpoint_free_attr(dsi_node *n)
 {
     Segment *s = n->attr;
-    for (int i = 0; i < s->given.n; i++) dsi_unref(s->given.at[i].dy);
-    dsi_list_free(&s->given);
+    for (int i = 0; i < s->output_grads.n; i++) dsi_unref(s->output_grads.at[i].dy);
+    dsi_list_free(&s->output_grads);
 }
 
-/* Of an output's own node, whose only input is the checkpoint's. */
+/* Backward of an output node: stores dy in the checkpoint's Segment. */
 static void output_backward(dsi_node *n, ds_tensor *dy)
 {
     dsi_node *checkpoint = n->in[0].node;
     Segment *s = checkpoint->attr;
     if (!checkpoint->dy) {
         s->no_dy = true;
-        dsi_accumulate_grad(n, 0, dy); /* any: so that it passes */
+        dsi_accumulate_grad(n, 0, dy); /* any gradient, so that the checkpoint's backward runs */
     } else
-        n->given++;
-    if (checkpoint->spent) return; /* as it will say */
-    const Given given = {*(const int *)n->attr, dsi_ref(dy)};
-    dsi_list_add(&s->given, given);
+        n->grads_added++;
+    if (checkpoint->spent) return; /* its own backward reports that */
+    const OutputGrad given = {*(const int *)n->attr, dsi_ref(dy)};
+    dsi_list_add(&s->output_grads, given);
 }
 
 static const dsi_op dsi_op_output = {.name = "output of a checkpoint", .backward = output_backward};
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
+/* A gradient reached a tensor that the checkpoint did not return. */
 static void inside_backward(dsi_node *n, ds_tensor *dy)
 {
     (void)dy;
@@ -260,12 +272,13 @@ static void inside_backward(dsi_node *n, ds_tensor *dy)
 static const dsi_op dsi_op_inside = {"inside of a checkpoint", inside_backward,
                                      .takes_pooled = true};
 
+/* The first run: y moves to the caller's scope, all else is released. */
 static ds_tensor *run_watched(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n,
                               dsi_watch *watch, Outputs *outputs)
 {
     ds_scope *scope = ds_scope_open();
     dsi_watch_set(watch);
-    ds_tensor *y = run_naming(fn, arg, in, n, outputs);
+    ds_tensor *y = run_with_outputs(fn, arg, in, n, outputs);
     dsi_watch_set(NULL);
     return dsi_scope_return(scope, dsi_ref(y));
 }
@@ -278,12 +291,12 @@ static void checkpoint_record(const Segment *s, ds_tensor *y, ds_tensor **in, in
     dsi_node *node = dsi_record_n(&dsi_op_checkpoint, y, outside->at, outside->n);
     for (int i = 0; i < n; i++) dsi_save_for_backward(node, in[i]);
     dsi_set_attr(node, s, sizeof *s);
-    dsi_set_free_attr(node, checkpoint_forget);
+    dsi_set_free_attr(node, checkpoint_free_attr);
 }
 
-/* The outputs that were named hang on y's node, instead of on what stands for
- * all that is inside. */
-static void record_outputs(ds_tensor *y, const Outputs *outputs, const dsi_node *inside)
+/* Gives each named output an output node above y's, in place of the node
+ * `inside`. */
+static void checkpoint_record_outputs(ds_tensor *y, const Outputs *outputs, const dsi_node *inside)
 {
     for (int i = 0; i < outputs->n; i++) {
         ds_tensor *x = outputs->at[i];
@@ -303,7 +316,7 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
         if (!in[i]) return dsi_null_operand("checkpoint");
     if (!ds_grad_enabled() || dsi_watching()) return fn(arg, in, n);
 
-    double start = start_clock();
+    double start = profile_start();
     Segment s = {.fn = fn, .arg = arg, .rng = *dsi_rng_default()};
     dsi_watch watch = {.inside = dsi_node_new(&dsi_op_inside, 0)};
     Outputs outputs = {0};
@@ -313,12 +326,12 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
         s.shape = y->shape, s.dtype = y->dtype;
         s.n_outputs = outputs.n;
         checkpoint_record(&s, y, in, n, &watch);
-        record_outputs(y, &outputs, watch.inside);
+        checkpoint_record_outputs(y, &outputs, watch.inside);
     }
     outputs_free(&outputs);
     for (int i = 0; i < watch.n; i++) dsi_unref(watch.at[i]);
     dsi_list_free(&watch);
     dsi_node_unref(watch.inside);
-    stop_clock("forward", start);
+    profile_end("forward", start);
     return y;
 }

@@ -16,7 +16,9 @@ static ds_status partition_materialize(void *arg, ds_tensor *x)
 
 dsi_partition *dsi_partition_of(const ds_tensor *x)
 {
-    return x && x->hooks && x->hooks->fetch == partition_materialize ? x->hooks->fetch_arg : NULL;
+    return x && x->hooks && x->hooks->materialize == partition_materialize
+               ? x->hooks->materialize_arg
+               : NULL;
 }
 
 void dsi_partition_attach(dsi_partition *p)

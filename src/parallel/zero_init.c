@@ -123,7 +123,7 @@ static ds_status made_add(void *arg, ds_tensor *x)
                          .state = DSI_PRESENT};
     p->slice = (p->n + unit - 1) / unit * DSI_FLAT_ALIGN;
     dsi_partition_attach(p);
-    x->hooks->gone = made_free;
+    x->hooks->on_free = made_free;
     pending_add(p);
     return DS_OK;
 }
@@ -195,6 +195,6 @@ void dsi_zero_init_drop(ds_tensor *x)
 {
     dsi_partition *p = made_partition(x);
     if (!p) return;
-    x->hooks->gone = NULL;
+    x->hooks->on_free = NULL;
     made_free(p);
 }

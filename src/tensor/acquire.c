@@ -32,14 +32,16 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
-static void mark_acquired(const ds_tensor *const *x, int n, int by)
+/* Adds `delta` to the count of running acquires of each operand that has hooks. */
+static void mark_acquired(const ds_tensor *const *x, int n, int delta)
 {
     for (int i = 0; i < n; i++)
-        if (x[i] && x[i]->hooks) x[i]->hooks->acquired += by;
+        if (x[i] && x[i]->hooks) x[i]->hooks->acquired += delta;
 }
 
-/* Pooled form, and the lack of storage, are how a tensor keeps its values: a
- * const handle does not promise to keep them that way. */
+/* Brings the values of x into memory, dense; may block in a collective. Callers
+ * cast const away: a const handle promises the values, not the form in which
+ * they are kept. */
 static ds_status make_present(ds_tensor *x)
 {
     if (!x || dsi_is_present(x)) return DS_OK;

@@ -1,4 +1,5 @@
-/* tensor/copy.c: values in, out and across: copy, item, data.
+/* tensor/copy.c: ds_copy, ds_item, ds_data: values between tensors, devices and
+ * the program.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "tensor.h"
@@ -6,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+/* PyTorch's rule: sizes are compared from the last dimension on; 1 fits any. */
 static bool broadcasts_to(ds_dims from, ds_dims to)
 {
     if (from.n > to.n) return false;
@@ -16,7 +18,8 @@ static bool broadcasts_to(ds_dims from, ds_dims to)
     return true;
 }
 
-/* Whether a copy of the bytes is a copy of the elements. */
+/* Whether a copy of the bytes is a copy of the elements: one dtype, one shape,
+ * one order in memory, no gaps. */
 static bool is_plain(const ds_tensor *dst, const ds_tensor *src)
 {
     return dst->dtype == src->dtype && dsi_same_shape(dst->shape, src->shape) &&
@@ -31,8 +34,8 @@ static ds_status copy_to_host(dsi_device *d, void *host, const void *p, size_t b
     return status == DS_OK ? dsi_device_check(d) : status;
 }
 
-/* Both on one device: a kernel, or here where it has none. Across: plain ones
- * only. */
+/* Copies bytes between devices, or on a device without a copy kernel. Both
+ * tensors must be plain (is_plain): conversion and strides need a kernel. */
 static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 {
     dsi_device *to = dst->device, *from = src->device;
@@ -118,9 +121,9 @@ double ds_item(const ds_tensor *x)
     if (!dsi_acquire(x)) return NAN;
     dsi_view v = dsi_v(x);
     if (x->device->type->kind == DS_CPU) return element_as_double(v.p, x->dtype, 0);
-    double room;
-    if (copy_to_host(x->device, &room, v.p, ds_dtype_size(x->dtype)) != DS_OK) return NAN;
-    return element_as_double(&room, x->dtype, 0);
+    double element;
+    if (copy_to_host(x->device, &element, v.p, ds_dtype_size(x->dtype)) != DS_OK) return NAN;
+    return element_as_double(&element, x->dtype, 0);
 }
 
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out)
@@ -135,6 +138,8 @@ ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *ou
     return status;
 }
 
+/* A tensor that is not contiguous, or not on the CPU, is copied first. The copy
+ * belongs to the current scope, and so do the values behind the result. */
 const void *ds_data(ds_tensor *x)
 {
     if (!dsi_live(x, "data")) return dsi_null_operand("data");
@@ -148,6 +153,8 @@ const void *ds_data(ds_tensor *x)
     return dsi_copy(z, y) == DS_OK ? dsi_v(z).p : NULL;
 }
 
+/* `written` is never reset: the caller may keep the address, so no ReLU of this
+ * storage may be deferred from now on (deferred.c). */
 void *ds_data_mut(ds_tensor *x)
 {
     if (!dsi_live(x, "data_mut")) return dsi_null_operand("data_mut");

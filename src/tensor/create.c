@@ -1,5 +1,5 @@
-/* tensor/create.c: tensors from nothing, from memory, from the generator. All
- * on the current device.
+/* tensor/create.c: new tensors: filled, copied from memory, or random. All are
+ * made on the current device.
  *
  * Random values are drawn on the host, in row-major order, so that a seed means
  * the same numbers on every device and for every memory format. float16 and
@@ -47,18 +47,18 @@ ds_tensor *ds_like(const ds_tensor *x, double value)
     return dsi_fill(dsi_new_like(x), value);
 }
 
-/* The host's tensor that values are written to before they go to x: x itself if
- * it is plain there. */
-static ds_tensor *host_side(ds_tensor *x, ds_dtype dtype)
+/* Returns a contiguous CPU tensor of `dtype` and x's shape for values that
+ * staging_flush copies to x: x itself if it is one. NULL if x is NULL. */
+static ds_tensor *host_staging(ds_tensor *x, ds_dtype dtype)
 {
     if (!x) return NULL;
     if (x->device->type->kind == DS_CPU && x->dtype == dtype && dsi_is_contiguous(x)) return x;
     return dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype, x->shape);
 }
 
-/* ... and the way there: converted on the host, for only equal dtypes cross
- * between devices. */
-static ds_tensor *to_device(ds_tensor *x, ds_tensor *host)
+/* Copies `host`, made by host_staging, to x; returns x, or NULL. The dtype is
+ * converted on the host, as only equal dtypes can be copied between devices. */
+static ds_tensor *staging_flush(ds_tensor *x, ds_tensor *host)
 {
     if (!host || host == x) return host;
     if (x->device != host->device && x->dtype != host->dtype) {
@@ -75,11 +75,11 @@ ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
     double n = ceil((end - begin) / step);
     if (!(step != 0 && n >= 0 && n < 9e18))
         return dsi_refuse("arange: no way from %g to %g in steps of %g", begin, end, step);
-    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n)), *host = host_side(x, DS_F64);
+    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n)), *host = host_staging(x, DS_F64);
     if (!host) return NULL;
     double *value = dsi_v(host).p;
     for (int64_t i = 0; i < (int64_t)n; i++) value[i] = begin + (double)i * step;
-    return to_device(x, host);
+    return staging_flush(x, host);
 }
 
 ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)
@@ -94,12 +94,15 @@ ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)
                                                                                           : NULL;
 }
 
-/* ---- at random ------------------------------------------------------------------------------------ */
+/* ---- random values ------------------------------------------------------------------------------------ */
 
-typedef void draw_f32(dsi_rng *g, float *x, int64_t n, double a, double b);
+/* Write n values of a distribution with parameters a, b to x (base/rng.h). */ typedef void
+draw_f32(dsi_rng *g, float *x, int64_t n, double a, double b);
 typedef void draw_f64(dsi_rng *g, double *x, int64_t n, double a, double b);
 
-/* Fills x with f32's values, or f64's for a double; `what` begins the message. */
+/* Fills x from this thread's generator: by f64 if x is float64, else by f32,
+ * whose values are rounded to x's dtype. a and b are the parameters of the
+ * distribution. `what` begins the message. */
 static ds_tensor *draw_values(const char *what, ds_tensor *x, draw_f32 *f32, draw_f64 *f64,
                               double a, double b)
 {
@@ -107,14 +110,14 @@ static ds_tensor *draw_values(const char *what, ds_tensor *x, draw_f32 *f32, dra
     if (x->dtype > DS_BF16)
         return dsi_refuse("%s: x is %s, expected a floating dtype", what, ds_dtype_name(x->dtype));
     if (!dsi_acquire_to_write(x)) return NULL;
-    ds_tensor *host = host_side(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
+    ds_tensor *host = host_staging(x, x->dtype == DS_F64 ? DS_F64 : DS_F32);
     if (!host) return NULL;
     int64_t n = dsi_numel(x->shape);
     if (host->dtype == DS_F64)
         f64(dsi_rng_default(), dsi_v(host).p, n, a, b);
     else
         f32(dsi_rng_default(), dsi_v(host).p, n, a, b);
-    return to_device(x, host);
+    return staging_flush(x, host);
 }
 
 ds_tensor *dsi_fill_uniform(const char *what, ds_tensor *x, double low, double high)
@@ -143,7 +146,7 @@ ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape)
 }
 
 /* Whether the integers low .. high - 1 are all values of dtype. */
-static bool holds(ds_dtype dtype, int64_t low, int64_t high)
+static bool dtype_holds_range(ds_dtype dtype, int64_t low, int64_t high)
 {
     switch (dtype) {
     case DS_I32:
@@ -167,24 +170,25 @@ ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape)
     if (low >= high)
         return dsi_refuse("randint: no integers from %lld to below %lld", (long long)low,
                           (long long)high);
-    if (!holds(dtype, low, high))
+    if (!dtype_holds_range(dtype, low, high))
         return dsi_refuse("randint: %s does not hold %lld to %lld", ds_dtype_name(dtype),
                           (long long)low, (long long)(high - 1));
-    ds_tensor *x = ds_empty(dtype, shape), *host = host_side(x, DS_I64);
+    ds_tensor *x = ds_empty(dtype, shape), *host = host_staging(x, DS_I64);
     if (!host) return NULL;
     int64_t *value = dsi_v(host).p, n = dsi_numel(shape);
     for (int64_t i = 0; i < n; i++) value[i] = dsi_rng_below(dsi_rng_default(), low, high);
-    return to_device(x, host);
+    return staging_flush(x, host);
 }
 
+/* Always int64, as torch.randperm. */
 ds_tensor *ds_randperm(int64_t n)
 {
     dsi_handle_call("randperm");
     if (n < 0) return dsi_refuse("randperm: n is %lld, expected at least 0", (long long)n);
-    ds_tensor *x = ds_empty(DS_I64, ds_shape(n)), *host = host_side(x, DS_I64);
+    ds_tensor *x = ds_empty(DS_I64, ds_shape(n)), *host = host_staging(x, DS_I64);
     if (!host) return NULL;
     dsi_rng_permutation(dsi_rng_default(), dsi_v(host).p, n);
-    return to_device(x, host);
+    return staging_flush(x, host);
 }
 
 ds_tensor *ds_rng_state(void)

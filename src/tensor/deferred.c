@@ -1,12 +1,12 @@
-/* tensor/deferred.c: a ReLU that is computed when its result is read.
+/* tensor/deferred.c: a ReLU that is computed when its result is first read.
  *
  * Note [Deferred ReLU] max(0, .) and the maximum of a window commute, so
  * max-pooling can compute the ReLU too, on a quarter of the values, and one
  * pass over the largest tensors of a network is saved. But an op is called
- * alone. So the ReLU of planes [N,C,H,W] allocates its result and notes in the
- * storage of which tensor it is the ReLU. Max-pooling looks for that note; all
- * other ops have it computed when they acquire the result (Note [Residency] in
- * acquire.c), which cannot fail.
+ * alone. So the ReLU of planes [N,C,H,W] only allocates its result and records
+ * its source in the storage (`relu_of`). Max-pooling reads `relu_of`; for all
+ * other ops the ReLU is computed when they acquire the result (Note [Residency]
+ * in acquire.c), which cannot fail.
  *
  * Invariants:
  * - relu_of of a storage is the source, counted; the source's storage points
@@ -19,6 +19,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
+/* Refuses if x may change before y is read: x is being read by another deferred
+ * ReLU, its address was given out, or an optimizer writes to it. */
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
 {
     dsi_storage *s = x->storage;
@@ -31,12 +33,14 @@ bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
     return true;
 }
 
+/* Only if y is the whole result: a view of it has another layout or offset. */
 ds_tensor *dsi_deferred_relu(const ds_tensor *y)
 {
     ds_tensor *x = y->storage ? y->storage->relu_of : NULL;
     return x && !y->offset && dsi_same_layout(x, y) ? x : NULL;
 }
 
+/* Forgets the ReLU without computing it: no reader of s is left. */
 void dsi_drop_deferred_relu(dsi_storage *s)
 {
     ds_tensor *x = s->relu_of;

@@ -26,34 +26,37 @@ void dsi_release_storage(ds_tensor *x)
     dsi_row_major(x->shape, x->stride);
 }
 
-void dsi_set_materialize_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg)
+void dsi_set_materialize_hook(ds_tensor *x, ds_status (*materialize)(void *arg, ds_tensor *x),
+                              void *arg)
 {
-    if (!x || (!fetch && !x->hooks)) return;
+    if (!x || (!materialize && !x->hooks)) return;
     dsi_hooks *h = dsi_hooks_of(x);
-    h->fetch = fetch;
-    h->fetch_arg = arg;
+    h->materialize = materialize;
+    h->materialize_arg = arg;
 }
 
 ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
-                        ds_status (*fetch)(void *arg, ds_tensor *x), void *arg)
+                        ds_status (*materialize)(void *arg, ds_tensor *x), void *arg)
 {
-    ds_tensor *x = dsi_new_on(d, dtype, ds_shape(0)); /* so that it takes no memory even now */
+    /* no elements: this storage, which is dropped below, takes no memory */
+    ds_tensor *x = dsi_new_on(d, dtype, ds_shape(0));
     if (!x) return NULL;
     dsi_release_storage(x);
     x->shape = shape;
     dsi_row_major(shape, x->stride);
-    dsi_set_materialize_hook(x, fetch, arg);
+    dsi_set_materialize_hook(x, materialize, arg);
     return x;
 }
 
+/* The hook gets the tensor's own handle (`self`), as x is const here. */
 ds_status dsi_materialize(const ds_tensor *x)
 {
     if (!x || x->storage || x->pooled[0]) return DS_OK;
     const dsi_hooks *h = x->hooks;
-    if (!h || !h->fetch)
+    if (!h || !h->materialize)
         return dsi_fail(DS_ESTATE, "tensor: %s %s has been released: it has no values",
                         ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
-    ds_status status = h->fetch(h->fetch_arg, h->self);
+    ds_status status = h->materialize(h->materialize_arg, h->self);
     DSI_ASSERT(status != DS_OK || (x->storage && dsi_is_contiguous(x)));
     return status;
 }

@@ -2,11 +2,16 @@
  *
  * Note [Pooled gradients] Max-pooling with windows that do not overlap sends
  * each gradient to one element of its window; for 2x2 windows three of four
- * elements of the dense gradient are zero. So its backward gives the values
- * [N,C,P,Q], the places of these elements, and the maxima themselves. ReLU and
- * convolution take that form as it is (ReLU's output at those places is the
- * maximum, so it needs no other memory; the convolution's backward then does a
- * quarter of the work). For all others it is made dense first.
+ * elements of the dense gradient are zero. So its backward passes on three
+ * tensors [N,C,P,Q]: the values, the positions of these elements (index), and
+ * the maxima (max). ReLU and convolution use them directly: ReLU's output at
+ * those positions is the maximum, so ReLU needs no other memory, and the
+ * convolution's backward does a quarter of the work. For all other ops the
+ * gradient is made dense first.
+ *
+ * Invariants: a tensor in pooled form has no storage; `pooled` holds all three
+ * parts, counted, or none. shape is that of the dense gradient [N,C,H,W]. Once
+ * dense, a tensor never returns to pooled form.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
@@ -21,6 +26,8 @@ dsi_pooled dsi_pooled_view(const ds_tensor *x)
     };
 }
 
+/* Takes over the storage of a temporary tensor, which stays in the current
+ * scope. */
 ds_status dsi_make_dense(ds_tensor *x)
 {
     if (!x || !x->pooled[0]) return DS_OK;

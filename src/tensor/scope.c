@@ -7,7 +7,7 @@
  *   opens by itself and ends with the thread. Closing a scope closes those
  *   above it.
  * - Closed scopes are kept in a free list with their memory, as a training step
- *   opens about ten of them. Whoever keeps a pointer to a scope that others may
+ *   opens about ten of them. A holder of a pointer to a scope that others may
  *   close keeps its number too: numbers are not used again on a thread.
  * SPDX-License-Identifier: MIT */
 #include "base/list.h"
@@ -17,7 +17,7 @@
 
 struct ds_scope {
     DSI_LIST(ds_tensor *)
-    ds_scope *up;
+    ds_scope *outer;
     uint64_t number;
 };
 
@@ -25,71 +25,74 @@ static _Thread_local ds_scope *current;
 static _Thread_local ds_scope *unused;
 static _Thread_local uint64_t opened; /* scopes since this thread began */
 
-#define MANY 100000 /* tensors of a thread's first scope */
+#define LEAK_WARNING 100000 /* tensors of a thread's first scope */
 
-static void drop_all(ds_scope *s)
+static void scope_release_handles(ds_scope *s)
 {
     const char *was = dsi_handle_reason("the end of its scope");
     while (s->n) dsi_unref(s->at[--s->n]);
     dsi_handle_reason_end(was);
 }
 
-static void end_of_thread(void)
+static void scopes_free(void)
 {
     while (current) {
         ds_scope *s = current;
-        drop_all(s); /* what dies here may look at current */
-        current = s->up;
+        scope_release_handles(s); /* destructors that run here may use `current` */
+        current = s->outer;
         dsi_list_free(s);
         dsi_free(s);
     }
     while (unused) {
         ds_scope *s = unused;
-        unused = s->up;
+        unused = s->outer;
         dsi_list_free(s);
         dsi_free(s);
     }
 }
 
-static ds_scope *push(void)
+/* Opens a scope above the current one, from the free list if possible. */
+static ds_scope *scope_push(void)
 {
     ds_scope *s = unused;
     if (s)
-        unused = s->up;
+        unused = s->outer;
     else
         s = dsi_alloc(sizeof *s);
-    s->up = current;
+    s->outer = current;
     s->number = ++opened;
     return current = s;
 }
 
 /* The bottom of this thread's stack, which no one closes. */
-static void open_bottom(void)
+static void scope_open_bottom(void)
 {
     if (current) return;
-    dsi_at_thread_end(DSI_END_SCOPES, end_of_thread);
-    push();
+    dsi_at_thread_end(DSI_END_SCOPES, scopes_free);
+    scope_push();
 }
 
 ds_scope *ds_scope_open(void)
 {
-    open_bottom();
-    return push();
+    scope_open_bottom();
+    return scope_push();
 }
 
+/* The bottom of the stack does not count: only the thread's end closes it. */
 static bool scope_is_open(const ds_scope *scope)
 {
     const ds_scope *s = current;
-    while (s && s != scope) s = s->up;
-    return s && s->up;
+    while (s && s != scope) s = s->outer;
+    return s && s->outer;
 }
 
-static void pop(void)
+/* Closes the innermost scope; its memory is kept in the free list. */
+static void scope_pop(void)
 {
     ds_scope *s = current;
-    drop_all(s);
-    current = s->up;
-    s->up = unused;
+    scope_release_handles(s);
+    current = s->outer;
+    s->outer = unused;
     unused = s;
 }
 
@@ -100,8 +103,8 @@ void ds_scope_close(ds_scope *scope)
         dsi_fail(DS_ESTATE, "scope_close: this scope is not open on this thread");
         return;
     }
-    while (current != scope) pop();
-    pop();
+    while (current != scope) scope_pop();
+    scope_pop();
 }
 
 uint64_t dsi_scope_number(const ds_scope *scope) { return scope->number; }
@@ -111,22 +114,22 @@ void dsi_scope_close_if(ds_scope *scope, uint64_t number)
     if (scope && scope_is_open(scope) && scope->number == number) ds_scope_close(scope);
 }
 
-/* A loop of one's own in which nobody opens a scope: memory grows with each
- * turn, and nothing else says why. */
-static void warn_of_many(void)
+/* A training loop that opens no scope keeps the tensors of every iteration
+ * until the thread ends. Nothing else would say why memory grows. */
+static void scope_warn_leak(void)
 {
     dsi_log(DSI_WARNING,
             "%d tensors were made outside of any scope, where they stay until this thread ends: a "
             "loop without a loader has ds_scope *s = ds_scope_open(); ... ds_scope_close(s);",
-            MANY);
+            LEAK_WARNING);
 }
 
 ds_tensor *dsi_scope_add(ds_tensor *x)
 {
     if (!x) return NULL;
-    open_bottom();
+    scope_open_bottom();
     dsi_list_add(current, x);
-    if (current->n == MANY && !current->up) warn_of_many();
+    if (current->n == LEAK_WARNING && !current->outer) scope_warn_leak();
     return x;
 }
 

@@ -52,6 +52,7 @@ ds_tensor *ds_state_at(const ds_state *state, int i)
 
 /* ---- prefixes ---------------------------------------------------------------------------------------- */
 
+/* Builds a second map first, so that a failure leaves `state` as it was. */
 ds_status ds_state_strip_prefix(ds_state *state, const char *prefix)
 {
     if (!dsi_live_all("state_strip_prefix", state, prefix))

@@ -1,5 +1,12 @@
-/* tensor/tensor.c: life of a tensor and of its storage; what can be asked of
- * one.
+/* tensor/tensor.c: life of a tensor and of its storage; its properties.
+ *
+ * Invariants:
+ * - Handles and storages come from pools of their thread and return to them
+ *   with their last count. The pools end with the thread.
+ * - A storage returns its memory to the device's cache, unless it is borrowed
+ *   or has `release`.
+ * - `live` counts this thread's handles, `hooked` those with hooks: if there
+ *   are none, the backward pass counts no uses.
  * SPDX-License-Identifier: MIT */
 #include "tensor.h"
 
@@ -12,8 +19,8 @@
 static _Thread_local dsi_pool tensors = {sizeof(ds_tensor), NULL, 0};
 static _Thread_local dsi_pool storages = {sizeof(dsi_storage), NULL, 0};
 static _Thread_local int64_t live;
-static _Thread_local int hooked;   /* of them, with hooks */
-static _Thread_local bool watched; /* clear_pools runs at this thread's end */
+static _Thread_local int hooked;          /* live tensors that have hooks */
+static _Thread_local bool end_registered; /* clear_pools runs at this thread's end */
 
 /* ---- shapes ------------------------------------------------------------------------------------------ */
 
@@ -46,20 +53,21 @@ int dsi_dim(int dim, int n)
 
 const char *dsi_shape_text(ds_dims shape)
 {
-    enum { ROOM = DS_MAX_DIMS * 22 + 4, TEXTS = 4 }; /* texts that one message may hold */
+    enum { TEXT_BYTES = DS_MAX_DIMS * 22 + 4, TEXTS = 4 }; /* texts that one message may hold */
     static _Thread_local void *ring;
     static _Thread_local int next;
-    char *text = (char *)dsi_thread_memory(&ring, TEXTS * ROOM) +
-                 (next = (next + 1) % TEXTS) * ROOM;
-    char *p = text + snprintf(text, ROOM, "["), *end = text + ROOM;
+    char *text = (char *)dsi_thread_memory(&ring, TEXTS * TEXT_BYTES) +
+                 (next = (next + 1) % TEXTS) * TEXT_BYTES;
+    char *p = text + snprintf(text, TEXT_BYTES, "["), *end = text + TEXT_BYTES;
     for (int i = 0; i < shape.n; i++)
         p += snprintf(p, (size_t)(end - p), "%s%lld", i ? ", " : "", (long long)shape.d[i]);
     snprintf(p, (size_t)(end - p), "]");
     return text;
 }
 
-/* Negative sizes, too many dimensions, more bytes than an address has: none of
- * them is a shape. */
+/* Checks sizes, number of dimensions and dtype, and computes *bytes. False,
+ * with the message, also if the bytes exceed a quarter of the address space, so
+ * that sums of sizes and alignment cannot overflow. */
 static bool shape_fits(ds_dims shape, ds_dtype dtype, size_t *bytes)
 {
     size_t total = ds_dtype_size(dtype);
@@ -97,11 +105,12 @@ static void tensor_describe(const void *p, char *text, size_t room)
 static const dsi_handle_kind tensor_kind = {"tensor", tensor_describe,
                                             "ds_keep(x) keeps a tensor until ds_drop(x)"};
 
+/* A handle without storage and strides, counted once by the caller. */
 static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
 {
-    if (!watched) {
+    if (!end_registered) {
         dsi_at_thread_end(DSI_END_HANDLES, clear_pools);
-        watched = true;
+        end_registered = true;
     }
     ds_tensor *x = dsi_pool_get(&tensors);
     memset(x, 0, sizeof *x);
@@ -114,6 +123,7 @@ static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
     return x;
 }
 
+/* Memory from the device's cache, without values; counted once. NULL: none. */
 static dsi_storage *new_storage(dsi_device *d, size_t bytes)
 {
     void *p = dsi_cache_alloc(d, bytes);
@@ -176,7 +186,7 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape)
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset)
 {
     if (!x) return NULL;
-    if (!x->storage) { /* its layout is row-major from 0, and will be that from its new offset on */
+    if (!x->storage) { /* lazy: offset counts from 0 until it is materialized, then from x->offset */
         if (!dsi_acquire(x)) return NULL;
         offset += x->offset;
     }
@@ -206,7 +216,8 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
     return dsi_scope_add(x);
 }
 
-/* written: its owner may write to it at any time between two uses here. */
+/* `written`: the owner may change the values between two uses here, so no ReLU
+ * of them may be deferred. */
 ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
 {
     ds_dims shape = {.n = v.n};
@@ -250,7 +261,7 @@ void dsi_unref(ds_tensor *x)
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
     if (x->node) ((dsi_grad_fn *)x->node)->unref(x->node);
     if (x->hooks) {
-        if (x->hooks->gone) x->hooks->gone(x->hooks->fetch_arg);
+        if (x->hooks->on_free) x->hooks->on_free(x->hooks->materialize_arg);
         dsi_free(x->hooks);
         hooked--;
     }
@@ -343,18 +354,19 @@ bool dsi_is_contiguous(const ds_tensor *x)
     return true;
 }
 
+/* Looks for an order of the dimensions in which each stride is the product of
+ * the sizes before it: such a tensor is contiguous after a permutation. */
 bool dsi_is_dense(const ds_tensor *x)
 {
     if (dsi_is_contiguous(x)) return true;
-    bool done[DS_MAX_DIMS] = {false};
+    bool used_dim[DS_MAX_DIMS] = {false};
     int64_t step = 1;
-    for (int k = 0; k < x->shape.n;
-         k++) { /* the dimension whose stride is the size of those before it */
+    for (int k = 0; k < x->shape.n; k++) {
         int found = -1;
         for (int i = x->shape.n - 1; i >= 0 && found < 0; i--)
-            if (!done[i] && (x->shape.d[i] == 1 || x->stride[i] == step)) found = i;
+            if (!used_dim[i] && (x->shape.d[i] == 1 || x->stride[i] == step)) found = i;
         if (found < 0) return false;
-        done[found] = true;
+        used_dim[found] = true;
         step *= x->shape.d[found];
     }
     return true;
@@ -396,7 +408,7 @@ dsi_view dsi_v(const ds_tensor *x)
         v.dtype = DS_F32;
         return v;
     }
-    DSI_ASSERT(dsi_is_present(x)); /* else its op has not acquired it: Note [Residency] */
+    DSI_ASSERT(dsi_is_present(x)); /* the op must acquire it first: Note [Residency] */
     v.p = (char *)x->storage->p + x->offset * (int64_t)dtypes[x->dtype].size;
     v.dtype = x->dtype;
     v.n = x->shape.n;
@@ -416,6 +428,7 @@ dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape)
     return v;
 }
 
+/* Missing leading dimensions and those of size 1 get stride 0. */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape)
 {
     dsi_view v = dsi_v(x);

@@ -1,7 +1,7 @@
-/* tensor/tensor.h: inside of a tensor: a handle (shape, strides, gradient) on
- * counted storage.
+/* tensor/tensor.h: the struct of a tensor: a handle (shape, strides, gradient)
+ * on counted storage.
  *
- * Who owns what: a storage counts the handles on it. A handle counts the
+ * Invariants: a storage counts the handles on it. A handle counts the
  * scopes, keeps, nodes and modules that hold it. A handle holds the node that
  * made it; a node holds handles of what its backward needs: never the handle
  * that it made (a saved output is a second handle on the same storage), or
@@ -19,8 +19,7 @@
 
 typedef struct dsi_node dsi_node; /* autograd/node.h; its first member is a dsi_grad_fn */
 
-/* All that this layer must know of the node that made a tensor: how to release
- * it. */
+/* The part of a node that this layer knows: how to release it. */
 typedef struct dsi_grad_fn {
     void (*unref)(dsi_node *node);
 } dsi_grad_fn;
@@ -31,33 +30,34 @@ typedef struct dsi_storage {
     void *p;
     size_t bytes;
     /* Note [Deferred ReLU] */
-    struct ds_tensor *relu_of;  /* counted: p is still to be computed as the ReLU of it; or NULL */
-    struct dsi_storage *reader; /* the storage whose relu_of is a tensor on this one; or NULL */
-    bool written;               /* its address was given out for writing */
-    bool borrowed;              /* p is not its own: see dsi_borrow */
+    struct ds_tensor
+        *relu_of; /* counted: p is not computed yet, it will be the ReLU of this tensor; or NULL */
+    struct dsi_storage *reader;   /* the storage whose relu_of is a tensor on this one; or NULL */
+    bool written;                 /* its address was given out for writing */
+    bool borrowed;                /* p belongs to another thread's tensor: dsi_borrow */
     void (*release)(void *owner); /* of dsi_from_blob, with the last handle; or NULL */
     void *owner;
 } dsi_storage;
 
-/* Hooks of those who manage parameters (bucketed reduction, ZeRO); few tensors
- * have them. */
+/* Hooks of modules that manage parameters (bucketed reduction, ZeRO). Few
+ * tensors have them. */
 typedef struct dsi_hooks {
     /* dsi_set_grad_ready_hook */
-    void (*ready)(void *arg, struct ds_tensor *leaf);
-    void *ready_arg;
+    void (*grad_ready)(void *arg, struct ds_tensor *leaf);
+    void *grad_ready_arg;
     /* dsi_set_grad_buffer_hook */
-    struct ds_tensor *(*place)(void *ready_arg, struct ds_tensor *leaf);
-    struct ds_tensor *placed; /* its result, until the gradient is accumulated; borrowed */
-    int uses;   /* edges to this leaf whose nodes the running backward has not reached */
-    bool given; /* a node that has run gave it a gradient */
+    struct ds_tensor *(*grad_buffer)(void *grad_ready_arg, struct ds_tensor *leaf);
+    struct ds_tensor *grad_in_buffer; /* result of grad_buffer until it is accumulated; borrowed */
+    int uses;      /* edges to this leaf whose nodes the running backward has not reached */
+    bool got_grad; /* a node of this pass has added to its gradient */
     /* dsi_set_after_use_hook */
-    void (*used)(void *arg, struct ds_tensor *x);
-    void *used_arg;
+    void (*after_use)(void *arg, struct ds_tensor *x);
+    void *after_use_arg;
     /* dsi_set_materialize_hook */
-    ds_status (*fetch)(void *arg, struct ds_tensor *x);
-    void *fetch_arg;
-    void (*gone)(void *fetch_arg); /* the tensor is freed; optional */
-    int acquired;                  /* running dsi_acquire calls that name it */
+    ds_status (*materialize)(void *arg, struct ds_tensor *x);
+    void *materialize_arg;
+    void (*on_free)(void *materialize_arg); /* the tensor is freed; optional */
+    int acquired;                           /* running dsi_acquire calls that name it */
     struct ds_tensor *self;
 } dsi_hooks;
 
@@ -68,12 +68,11 @@ struct ds_tensor {
     ds_dims shape;
     int64_t stride[DS_MAX_DIMS]; /* elements */
     int64_t offset;              /* elements */
-    /* NULL: a gradient in pooled form that nobody has made dense yet; or
-     * released */
+    /* NULL: a gradient in pooled form, not made dense yet; or released */
     dsi_storage *storage;
     dsi_device *device;
 
-    dsi_node *node;     /* that made it, counted; NULL for a leaf */
+    dsi_node *node;     /* the op that made it, counted; NULL for a leaf */
     bool requires_grad; /* a leaf that collects a gradient */
     ds_tensor *grad;    /* of a leaf; counted */
 
@@ -81,7 +80,7 @@ struct ds_tensor {
      * NULL. */
     ds_tensor *pooled[3];
 
-    dsi_hooks *hooks; /* its own; NULL: none */
+    dsi_hooks *hooks; /* owned; NULL: none */
 };
 
 /* ---- life: dsi_new.. returns a handle owned by the current scope -------------------------------------- */
@@ -100,13 +99,13 @@ ds_tensor *dsi_new_channels_last(const ds_tensor *like, ds_dims shape);
 ds_tensor *dsi_alias(const ds_tensor *x);
 ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride, int64_t offset);
 
-/* A tensor on memory that another thread's tensor owns, as v sees it, and keeps
- * for as long as this one is read. d: this thread's. */
+/* A tensor on memory that another thread's tensor owns, as v sees it, and must
+ * keep while this one is read. d: this thread's device handle. */
 ds_tensor *dsi_borrow(dsi_device *d, dsi_view v);
 
 /* [n] elements at p in this process's memory, which belongs to owner, until
- * release(owner): when the last handle on it goes. Elements are aligned, and 64
- * bytes behind the last one may be read. */
+ * release(owner), which is called with the last handle on it. Elements are
+ * aligned, and 64 bytes behind the last one may be read. */
 ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(void *owner),
                          void *owner);
 
@@ -115,15 +114,16 @@ ds_tensor *dsi_from_blob(ds_dtype dtype, int64_t n, void *p, void (*release)(voi
  * Both dense, of one shape. */
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y);
 
-/* Releases x's storage; all else stays. When x is acquired, fetch gives it a
- * row-major storage with the values (dsi_tensor_set_data), or fails with the
- * message. NULL removes the hook. Note [Lazy tensors] */
+/* Releases x's storage; all else stays. When x is acquired, materialize gives
+ * it a row-major storage with the values (dsi_tensor_set_data), or fails with
+ * the message. NULL removes the hook. Note [Lazy tensors] */
 void dsi_release_storage(ds_tensor *x);
-/* A tensor that begins so: row-major, of that shape. */
+/* A new tensor without storage: row-major, of that shape. */
 ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
-                        ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
-void dsi_set_materialize_hook(ds_tensor *x, ds_status (*fetch)(void *arg, ds_tensor *x), void *arg);
-/* x has its storage now, or there is a message. For acquire.c. */
+                        ds_status (*materialize)(void *arg, ds_tensor *x), void *arg);
+void dsi_set_materialize_hook(ds_tensor *x, ds_status (*materialize)(void *arg, ds_tensor *x),
+                              void *arg);
+/* Calls x's materialize hook if x has no storage. May block. For acquire.c. */
 ds_status dsi_materialize(const ds_tensor *x);
 
 /* ---- residency: Note [Residency] of acquire.c ---------------------------------------------------------- */
@@ -132,8 +132,8 @@ ds_status dsi_materialize(const ds_tensor *x);
 static inline bool dsi_is_present(const ds_tensor *x) { return x->storage && !x->storage->relu_of; }
 
 /* Makes the values of all operands readable by kernels: materializes lazy ones,
- * makes pooled ones dense, computes deferred ReLUs. NULL operands pass. May
- * block in a collective. False, with the message, if one cannot be had. */
+ * makes pooled ones dense, computes deferred ReLUs. NULL operands are ignored.
+ * May block in a collective. False, with the message, if one cannot be had. */
 #define dsi_acquire(...) \
     dsi_acquire_n((const ds_tensor *const[]){__VA_ARGS__}, \
                   (int)(sizeof((const ds_tensor *const[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
@@ -145,47 +145,47 @@ static inline bool dsi_acquire_n(const ds_tensor *const *x, int n)
     return true;
 }
 
-bool dsi_acquire_pooled(const ds_tensor *x); /* x may stay in pooled form: its parts are acquired */
-bool dsi_acquire_to_write(
-    const ds_tensor *x);                  /* and the ReLU that waits for x's values is computed */
-bool dsi_is_acquired(const ds_tensor *x); /* not to be evicted: Note [Residency] */
+bool dsi_acquire_pooled(const ds_tensor *x);   /* like dsi_acquire, but x may stay in pooled form */
+bool dsi_acquire_to_write(const ds_tensor *x); /* also computes a deferred ReLU of x */
+bool dsi_is_acquired(const ds_tensor *x);      /* must not be evicted now: Note [Residency] */
 
-/* x's hooks, made if it has none; and how many tensors of this thread have
- * some. */
+/* x's hooks, made if it has none; the number of this thread's tensors with
+ * hooks. */
 dsi_hooks *dsi_hooks_of(ds_tensor *x);
 int dsi_hooked_tensors(void);
 
 /* A gradient in pooled form; counts its three parts. */
 ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds_dims dense);
-/* In place; nothing to do for other tensors. For acquire.c, and for who reads
- * no
- * values. */
+/* Replaces the pooled form by a dense storage, in place. Other tensors are left
+ * as they are. For acquire.c, and for callers that read no values. */
 ds_status dsi_make_dense(ds_tensor *x);
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
 /* Tries to defer y = relu(x); y is new and has x's layout. True: y is computed
  * when it is read. */
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
-ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* that x, if y is not computed yet; else NULL */
-void dsi_flush_relu(dsi_storage *s);              /* computes it; there is one */
-void dsi_drop_deferred_relu(dsi_storage *s);      /* there may be one */
+ds_tensor *dsi_deferred_relu(
+    const ds_tensor *y);             /* the x of y = relu(x), if y is not computed yet; else NULL */
+void dsi_flush_relu(dsi_storage *s); /* computes the deferred ReLU of s, which has one */
+void dsi_drop_deferred_relu(dsi_storage *s); /* without computing it, if s has one */
 
-ds_tensor *dsi_ref(ds_tensor *x);       /* NULL passes */
-void dsi_unref(ds_tensor *x);           /* NULL passes */
-ds_tensor *dsi_scope_add(ds_tensor *x); /* gives one count of x to the current scope; returns x */
+ds_tensor *dsi_ref(ds_tensor *x); /* NULL passes */
+void dsi_unref(ds_tensor *x);     /* NULL passes */
+ds_tensor *dsi_scope_add(
+    ds_tensor *x); /* moves one count of x from the caller to the current scope; returns x */
 void dsi_storage_unref(dsi_storage *s);
 
 /* ---- scopes -------------------------------------------------------------------------------------------- */
 
-/* Closes scope and gives x, counted until then by the caller, to the scope
- * outside. */
+/* Closes `scope` and moves one count of x from the caller to the outer scope. */
 ds_tensor *dsi_scope_return(ds_scope *scope, ds_tensor *x);
 
-/* For a holder whose scope others may close (an outer one takes it along):
- * scopes are used again, so it remembers the number too, which never comes
- * twice on a thread. */
+/* For a holder of a scope that others may close (closing an outer scope closes
+ * it too). Scopes are reused, so the holder also keeps the number, which is
+ * unique on a thread. */
 uint64_t dsi_scope_number(const ds_scope *scope);
-void dsi_scope_close_if(ds_scope *scope, uint64_t number); /* nothing if it is closed already */
+void dsi_scope_close_if(ds_scope *scope,
+                        uint64_t number); /* does nothing if it is closed already */
 
 /* ---- values from this thread's generator, in place; x of any layout and device ------------------------ */
 
@@ -211,14 +211,15 @@ dsi_view dsi_v(const ds_tensor *x);
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
-/* Each element of x = value -> x; NULL, with the message, if that failed; NULL
- * passes. */
+/* Sets each element of x to value. Returns x; NULL if x is NULL or, with the
+ * message, after a failure. */
 ds_tensor *dsi_fill(ds_tensor *x, double value);
 
-/* dst (any strides) = src converted, broadcast. */
+/* dst (any strides) = src, converted to its dtype and broadcast to its shape.
+ * Across devices both must have one dtype and one layout. */
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 
-/* Row-major x, or a copy of it, on the current device. NULL passes. */
+/* x, or a copy of it on the current device if it is on another. NULL for NULL. */
 ds_tensor *dsi_to_current(ds_tensor *x);
 
 /* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x),
@@ -226,26 +227,28 @@ ds_tensor *dsi_to_current(ds_tensor *x);
  * kernel, or it failed. */
 #define dsi_run(t, kernel, ...) dsi_run_named(t, #kernel, kernels, kernel, __VA_ARGS__)
 
-/* An entry that a message calls `name`, of the table `kernels` or `fusions`. */
+/* The same for an entry of `table` (kernels or fusions) with its name in
+ * messages. */
 #define dsi_run_named(t, name, table, kernel, ...) \
     ((t) && (t)->device->table->kernel \
          ? (t)->device->table->kernel(&(t)->device->stream, __VA_ARGS__) == DS_OK \
          : ((t) && dsi_no_kernel((t)->device, (t)->dtype, name) == DS_OK))
 
-/* Entries that one of several operations is chosen of: dsi_run_op(y, unary,
+/* For a kernel whose first argument selects an operation: dsi_run_op(y, unary,
  * DSI_RELU, 0.0, dsi_v(x), dsi_v(y)). */
 #define dsi_run_op(t, kernel, op, ...) \
     dsi_run_named(t, dsi_##kernel##_name(op), kernels, kernel, op, __VA_ARGS__)
 
 #define dsi_run_fusion(t, kernel, ...) dsi_run_named(t, #kernel, fusions, kernel, __VA_ARGS__)
 
-/* Entries that look at labels or indices: on an immediate device, false for bad
- * ones, with the message. */
+/* For a kernel that checks labels or indices. False, with the message, for bad
+ * ones, if the device computes at once; else the next check reports them. */
 #define dsi_run_index(t, kernel, ...) \
     (dsi_run(t, kernel, __VA_ARGS__) && dsi_device_check_early((t)->device) == DS_OK)
 
-/* *out = the p-norm of all elements of n views on d (kernels.h, `norm`), which
- * the host waits for and copies. Reports d's faults too. */
+/* *out = the p-norm of all elements of n views on d (kernels.h, `norm`), as a
+ * double in host memory. Blocks until the device is done; reports faults of
+ * earlier kernels too. */
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out);
 
 #endif
