@@ -1,4 +1,9 @@
 /* data/cifar10.c: CIFAR-10 as a data set.
+ *
+ * Invariants: a data set owns its open files, which are only read, with pread:
+ * cifar10_get may run on several threads. Field 0 is the image [3,32,32],
+ * float32 in [-1, 1] or (raw) uint8, field 1 the label, an int64 of 0 to 9.
+ *
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
 #include "cifar10_obtain.h"
@@ -24,6 +29,7 @@ static void cifar10_scale(const uint8_t *restrict pixels, float *restrict x)
     for (int k = 0; k < DSI_CIFAR10_PIXELS; k++) x[k] = ((float)pixels[k] / 255 - 0.5f) / 0.5f;
 }
 
+/* Writes the image and the label of sample i into field[0] and field[1]. */
 static ds_status cifar10_get(void *self, int64_t i, void **field)
 {
     const cifar10 *c = self;
@@ -38,7 +44,7 @@ static ds_status cifar10_get(void *self, int64_t i, void **field)
 
 static void cifar10_free(void *self) { dsi_cifar10_close(&((cifar10 *)self)->files); }
 
-/* Takes files. */
+/* Makes the data set and moves *files into it, also if it fails. */
 static ds_dataset *cifar10_new(dsi_cifar10 *files, bool raw)
 {
     static const ds_dataset_type type = {"CIFAR10", sizeof(cifar10), cifar10_len, cifar10_get,
@@ -60,8 +66,11 @@ static ds_dataset *cifar10_new(dsi_cifar10 *files, bool raw)
 
 /* ---- which folder --------------------------------------------------------------------------------- */
 
-/* Why the sample must do, and what would help; then *layout is NONE and the
- * sample is next. False: it is a failure to be reported. */
+/* Tells whether the built-in sample may replace the files that could not be
+ * had, for the reason `got`; then says so on stderr and forgets the failures
+ * since `before`. False leaves the failure to the caller. A server that answers
+ * without the file is no reason, unless it is the home page, whose address the
+ * user did not choose. */
 static bool sample_may_serve(const char *folder, dsi_fetched got, const ds_cifar10_opts *o,
                              int before)
 {
@@ -80,8 +89,9 @@ static bool sample_may_serve(const char *folder, dsi_fetched got, const ds_cifar
     return true;
 }
 
-/* The folder with the data -> *home: folder itself, or that of the sample in
- * it. */
+/* Finds the folder with the data, downloads it if the options say so, or takes
+ * the sample. Puts its path, for dsi_free, into *home, and its layout into
+ * *layout. *home stays NULL after a failure. */
 static ds_status cifar10_find_folder(const char *folder, const ds_cifar10_opts *o, char **home,
                                      dsi_cifar10_layout *layout)
 {
@@ -108,7 +118,8 @@ static ds_status cifar10_find_folder(const char *folder, const ds_cifar10_opts *
     return !*home ? ds_error_status() : sample ? dsi_cifar10_find(*home, layout) : DS_OK;
 }
 
-/* What torchvision says; and that a sample is one. */
+/* Prints torchvision's line for complete files. For a sample says on stderr how
+ * many images it has, which needs the other split too. */
 static void cifar10_announce(const dsi_cifar10 *files, const char *home, dsi_cifar10_layout layout,
                              ds_split split, bool verified)
 {
@@ -131,7 +142,7 @@ static void cifar10_announce(const dsi_cifar10 *files, const char *home, dsi_cif
     dsi_cifar10_close(&other);
 }
 
-/* ---- the face -------------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------------ */
 
 ds_dataset *ds_cifar10(const char *folder, ds_split split)
 {

@@ -1,5 +1,11 @@
-/* data/cifar10.h: CIFAR-10 on disk: where the pixels and the label of each
- * sample lie.
+/* data/cifar10.h: CIFAR-10 on disk: at which byte of which file the pixels of a
+ * sample begin, and its label.
+ *
+ * Invariants: sample i of a split is in the first file f for which i is less
+ * than the samples of file[0 .. f] together. Its pixels are 3072 bytes,
+ * [3,32,32], from byte pixels_at + k * stride of that file, k being its number
+ * within the file. labels are copied when the file is opened. Nothing changes
+ * afterwards.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DATA_CIFAR10_H
 #define DSI_DATA_CIFAR10_H
@@ -28,20 +34,24 @@ typedef struct dsi_cifar10_file {
 typedef struct dsi_cifar10 {
     dsi_cifar10_file file[DSI_CIFAR10_FILES];
     int files;
-    bool sample; /* the folder says of itself, by a file SAMPLE, that it is not the full set */
+    bool sample; /* the folder has a file SAMPLE: it is not the full set */
 } dsi_cifar10;
 
-/* Which layout folder has; DSI_CIFAR10_NONE, without failure, if none. */
+/* Puts the layout of folder into *layout; DSI_CIFAR10_NONE, with DS_OK, if it
+ * has neither, also if there is no such folder. */
 ds_status dsi_cifar10_find(const char *folder, dsi_cifar10_layout *layout);
 
 /* Opens the files of a split and checks sizes, structure and labels. c is empty
  * after a failure. */
 ds_status dsi_cifar10_open(dsi_cifar10 *c, const char *folder, dsi_cifar10_layout layout,
                            ds_split split);
+/* Closes the files and frees the labels; *c is empty afterwards. */
 void dsi_cifar10_close(dsi_cifar10 *c);
+/* The samples of the split, over all files. */
 int64_t dsi_cifar10_len(const dsi_cifar10 *c);
 
-/* The label and the 3072 bytes of sample i. For several threads at once. */
+/* Reads the label and the 3072 bytes of pixels of sample i. Several threads may
+ * call it at once. DS_EIO if the file cannot be read or has become shorter. */
 ds_status dsi_cifar10_read(const dsi_cifar10 *c, int64_t i, uint8_t *label, uint8_t *pixels);
 
 /* cifar10_pickle.c: finds the pixels and labels in an opened file of the python

@@ -1,10 +1,9 @@
 /* data/cifar10_obtain.c: CIFAR-10 for a folder that has none: from the network
- * or from the built-in
- * sample.
+ * or from the built-in sample.
  *
- * Under a lock file in the folder: archive ->
- * folder/.cifar-10-unpacked/cifar-10-batches-bin, checked as every folder is,
- * -> folder/cifar-10-batches-bin by rename.
+ * The steps, under a lock file in the folder: unpack the archive to
+ * folder/.cifar-10-unpacked/cifar-10-batches-bin, check that folder as
+ * ds_cifar10 checks every folder, rename it to folder/cifar-10-batches-bin.
  *
  * Invariants: the final name exists only as a whole, checked folder, whenever
  * the process is killed. A second process waits for the lock, and then finds
@@ -41,7 +40,8 @@ const char *dsi_cifar10_url(const char *url)
     return url && *url ? url : DSI_CIFAR10_HOME;
 }
 
-/* The md5 that the archive must have -> *md5, NULL for any. */
+/* Puts the md5 that the archive must have into *md5, NULL for any: that of the
+ * home page's archive, or $DS_CIFAR10_MD5. */
 static ds_status expected_md5(const char **md5)
 {
     const char *s = getenv("DS_CIFAR10_MD5");
@@ -60,6 +60,7 @@ static ds_status expected_md5(const char **md5)
 
 /* ---- unpacking ---------------------------------------------------------------------------------------- */
 
+/* Checks that both splits can be opened: sizes, structure and labels. */
 static ds_status check_splits(const char *folder)
 {
     dsi_cifar10 c;
@@ -71,7 +72,8 @@ static ds_status check_splits(const char *folder)
     return DS_OK;
 }
 
-/* archive -> folder/cifar-10-batches-bin. The lock is held. */
+/* Unpacks archive to folder/cifar-10-batches-bin, which appears whole and
+ * checked or not at all. The caller holds the lock. */
 static ds_status archive_unpack(const char *archive, const char *folder)
 {
     const char *name = dsi_cifar10_folder(DSI_CIFAR10_BIN);
@@ -94,6 +96,7 @@ static ds_status archive_unpack(const char *archive, const char *folder)
     return status;
 }
 
+/* Makes the folder and takes its lock; blocks while another process has it. */
 static ds_status cifar10_lock_folder(dsi_lock *lock, const char *folder, bool quiet)
 {
     dsi_text waiting = {0};
@@ -115,7 +118,7 @@ static void print_progress_line(bool quiet, const char *what, const char *from, 
     fflush(stdout);
 }
 
-/* The archive in the folder, if it is the right one, or a fresh one. */
+/* Downloads the archive to path unless a file with the right md5 is there. */
 static dsi_fetched archive_download_unless_there(const char *path, const char *url, const char *md5,
                                                  bool quiet)
 {
@@ -139,6 +142,8 @@ static dsi_fetched archive_download_unless_there(const char *path, const char *u
     return dsi_fetch(url, path, md5, quiet);
 }
 
+/* The folder is searched again under the lock: another process may have filled
+ * it. */
 dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet)
 {
     dsi_cifar10_layout layout;
@@ -166,9 +171,9 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
-/* `name` near this library or program, in a tree that may have been moved;
- * where it was to be installed; in the source tree. dsi_free() it; NULL,
- * without a message: nowhere. */
+/* Returns the path of `name`, for dsi_free: near this library or program, whose
+ * tree may have been moved after the installation; where it was to be
+ * installed; in the source tree. NULL, without a message, if it is in none. */
 static char *sample_find_installed(const char *name)
 {
     static const struct {
@@ -189,8 +194,8 @@ static char *sample_find_installed(const char *name)
     return path.s;
 }
 
-/* The archive of the sample: where we are told, or where it was installed.
- * dsi_free() it; NULL with the message. */
+/* Returns the path of the sample's archive, for dsi_free: $DS_CIFAR10_SAMPLE,
+ * or where it was installed. NULL with the message. */
 static char *sample_find_archive(void)
 {
     const char *told = getenv("DS_CIFAR10_SAMPLE");
@@ -204,7 +209,8 @@ static char *sample_find_archive(void)
                              "deepspeed-sample, or set DS_CIFAR10_SAMPLE to where " SAMPLE " is");
 }
 
-/* The sample's archive -> home, unless another process was faster. */
+/* Unpacks the sample's archive into home, unless another process has done that
+ * while this one waited for the lock. */
 static ds_status sample_unpack(const char *home, bool quiet)
 {
     dsi_cifar10_layout layout;

@@ -22,7 +22,9 @@
 
 #define MAX_BYTES ((size_t)3 << 19) /* a batch of 10,000 samples takes 1.1 MB */
 
-/* "data" and "labels" of the batch that is mapped at p -> f. */
+/* Takes "data" and "labels" from the batch, whose file is mapped at p. As the
+ * array's bytes were not copied, their place in the mapping is their place in
+ * the file. */
 static ds_status batch_fields(const ds_value *batch, const uint8_t *p, dsi_cifar10_file *f)
 {
     const ds_value *data = ds_value_get(batch, "data"), *labels = ds_value_get(batch, "labels");
@@ -51,11 +53,13 @@ static ds_status batch_fields(const ds_value *batch, const uint8_t *p, dsi_cifar
     return DS_OK;
 }
 
+/* Reads the pickle in p[0 .. bytes-1], which must end with the file. */
 static ds_status read_batch(const uint8_t *p, size_t bytes, dsi_cifar10_file *f)
 {
     static const char *const names[] = {"numpy.core.multiarray._reconstruct",
                                         "numpy._core.multiarray._reconstruct", "numpy.ndarray",
                                         "numpy.dtype", NULL};
+    /* The opcode PROTO, with which every pickle since protocol 2 begins. */
     if (*p != 0x80)
         return dsi_fail(DS_EFORMAT, "cifar10: %s: this is no pickle of protocol 2 to 5", f->path);
     dsi_text what = {0};

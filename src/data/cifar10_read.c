@@ -1,4 +1,4 @@
-/* data/cifar10_read.c: the files of CIFAR-10, checked and read where they lie.
+/* data/cifar10_read.c: the files of CIFAR-10, checked and read in place.
  *
  * binary    data_batch_1.bin .. data_batch_5.bin, test_batch.bin, 10,000 records each:
  *           1 byte label, 1024 red, 1024 green, 1024 blue, rows from the top
@@ -27,9 +27,10 @@
 
 #define RECORD (1 + DSI_CIFAR10_PIXELS)
 
-/* Labels lie 3073 bytes apart: a mapping reads them 8 times as fast as 50,000
- * calls of pread, and in windows it never counts much as memory of ours. A
- * whole number of pages. */
+/* Bytes of a file that are mapped at a time to copy its labels, which are 3073
+ * bytes apart. A mapping reads them 8 times as fast as 50,000 calls of pread; a
+ * small one adds little to the process's resident memory. A whole number of
+ * pages. */
 #define WINDOW ((int64_t)2 << 20)
 
 char *dsi_cifar10_path(const char *folder, const char *name)
@@ -44,6 +45,8 @@ const char *dsi_cifar10_folder(dsi_cifar10_layout layout)
     return layout == DSI_CIFAR10_PY ? "cifar-10-batches-py" : "cifar-10-batches-bin";
 }
 
+/* An unreadable folder is an error, a missing one is not: it may be
+ * downloaded. */
 ds_status dsi_cifar10_find(const char *folder, dsi_cifar10_layout *layout)
 {
     ds_status status = DS_OK;
@@ -69,8 +72,9 @@ ds_status dsi_cifar10_find(const char *folder, dsi_cifar10_layout *layout)
 
 /* ---- one file -------------------------------------------------------------------------------------- */
 
-/* How many samples the file must have: 10,000, or in a folder with SAMPLE what
- * that says (0: no file). */
+/* Returns how many samples the file must have: 10,000, or in a folder with a
+ * file SAMPLE what its line for `name` says; 0 if the sample lacks that
+ * file. */
 static int64_t cifar10_file_len(const char *folder, const char *name, bool *sample)
 {
     char *path = dsi_cifar10_path(folder, "SAMPLE"), line[256], word[64];
@@ -102,6 +106,8 @@ static ds_status cifar10_map_labels(dsi_cifar10_file *f)
     return DS_OK;
 }
 
+/* Checks the size of a file of records, and fills where its pixels and labels
+ * are. */
 static ds_status cifar10_check_records(dsi_cifar10_file *f)
 {
     struct stat st;
@@ -137,7 +143,8 @@ static ds_status cifar10_check_labels(const dsi_cifar10_file *f)
     return DS_OK;
 }
 
-/* f->path and f->n are set. */
+/* Opens and checks the file f->path of f->n samples. After a failure the caller
+ * closes it with dsi_cifar10_close. */
 static ds_status cifar10_open_file(dsi_cifar10_file *f, dsi_cifar10_layout layout)
 {
     struct stat st;
@@ -156,6 +163,7 @@ static ds_status cifar10_open_file(dsi_cifar10_file *f, dsi_cifar10_layout layou
 
 /* ---- a split --------------------------------------------------------------------------------------- */
 
+/* A file that the sample does not have is skipped; c->file holds the others. */
 ds_status dsi_cifar10_open(dsi_cifar10 *c, const char *folder, dsi_cifar10_layout layout,
                            ds_split split)
 {

@@ -31,7 +31,9 @@ const dsi_curl *dsi_curl_open(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, curl_open_once);
     if (found) return &curl;
-    dsi_curl again; /* the message may be another thread's */
+    /* Messages belong to a thread, and another one may have made the attempt
+     * that failed: a second attempt sets this thread's message. */
+    dsi_curl again;
     if (dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
                          &again))
         dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");

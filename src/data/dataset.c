@@ -25,8 +25,8 @@ struct ds_dataset {
     max_align_t self[];                          /* type->self_size bytes */
 };
 
-/* A batch has one dimension more than a sample, and a tensor at most
- * DS_MAX_DIMS. */
+/* Checks a field; false with the message. A batch has one dimension more than a
+ * sample, and a tensor at most DS_MAX_DIMS. */
 static bool is_field(const char *name, int f, const ds_field *field)
 {
     if (!ds_dtype_size(field->dtype))
@@ -65,6 +65,7 @@ ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_f
     return d;
 }
 
+/* The type's free releases what self owns, not self, which is part of d. */
 void ds_dataset_free(ds_dataset *d)
 {
     if (!dsi_live(d, "dataset_free")) return;
@@ -115,6 +116,7 @@ void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch)
 
 /* ---- a part of a data set ------------------------------------------------------------------------- */
 
+/* Samples begin .. begin + n - 1 of `whole`, which it owns. */
 typedef struct subset {
     ds_dataset *whole;
     int64_t begin, n;
@@ -135,6 +137,8 @@ static void subset_epoch(void *self, int64_t epoch)
 
 static void subset_free(void *self) { ds_dataset_free(((subset *)self)->whole); }
 
+/* Takes d, also when it fails. A part that reaches beyond d's end is cut
+ * there. */
 ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
 {
     static const ds_dataset_type type = {"Subset", sizeof(subset), subset_len, subset_get,
@@ -155,8 +159,8 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
 
 /* ---- tensors as a data set ------------------------------------------------------------------------ */
 
-/* Copies: tensors belong to the thread that made them, and loader threads are
- * others. */
+/* Row i of each tensor is sample i. The values are copied: tensors belong to
+ * the thread that made them, but loader threads read samples. */
 typedef struct rows {
     int64_t n;
     int n_fields;
@@ -180,7 +184,8 @@ static void rows_free(void *self)
     for (int f = 0; f < r->n_fields; f++) free(r->data[f]);
 }
 
-/* x's elements in row-major order, whatever its strides. */
+/* Copies x's elements, row-major whatever its strides, to r->data[f]; false
+ * with the message. */
 static bool rows_copy(rows *r, int f, ds_tensor *x)
 {
     size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(ds_dtype_of(x));
@@ -214,6 +219,7 @@ ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
     ds_dataset *d = ds_dataset_new(&type, n, field);
     rows *r = ds_dataset_self(d);
     r->n = ds_size(x[0], 0);
+    /* ds_data of a tensor that is not contiguous makes a copy in this scope. */
     ds_scope *copies = ds_scope_open();
     bool ok = true;
     for (; ok && r->n_fields < n; r->n_fields++) ok = rows_copy(r, r->n_fields, x[r->n_fields]);

@@ -1,10 +1,9 @@
-/* data/extract.c: unpacking by libarchive, which the first archive opens,
- * writing by ourselves.
+/* data/extract.c: unpacks an archive. libarchive, which is opened only here,
+ * reads it; the files are written by this code.
  *
- * An archive may name any path, so that the unpacker of a strange one must not
- * believe it. What CIFAR-10 needs is one folder of a few plain files:
- * everything else is refused by its name, and nothing has to be resolved,
- * followed or cleaned.
+ * An archive that is not trusted may name any path. CIFAR-10 is one folder of a
+ * few plain files: every entry that is something else is refused, so no path
+ * has to be resolved and no link followed.
  * SPDX-License-Identifier: MIT */
 #include "extract.h"
 
@@ -63,8 +62,8 @@ static bool libarchive_open(unpacker *u)
                             sizeof names / sizeof names[0], &u->lib);
 }
 
-/* The name of a file directly inside folder `name`, "" for that folder (and "."
- * outside of it), NULL for any other path. */
+/* Returns the file's name if path is a file directly inside folder `name`, ""
+ * if it is that folder or ".", NULL if it is any other path. */
 static const char *path_leaf(const char *path, const char *name)
 {
     size_t n = strlen(name);
@@ -75,8 +74,8 @@ static const char *path_leaf(const char *path, const char *name)
     return strchr(leaf, '/') || !strcmp(leaf, ".") || !strcmp(leaf, "..") ? NULL : leaf;
 }
 
-/* Is this entry one that belongs there? Its file's name, or "" for a folder ->
- * *leaf. */
+/* Checks that the entry is a plain file of folder `name`, or that folder, and
+ * not too large. Puts the file's name, or "" for the folder, into *leaf. */
 static ds_status check_entry_path(const unpacker *u, struct archive_entry *e, const char *name,
                                   const char **leaf)
 {
@@ -109,9 +108,9 @@ static ds_status archive_read_failed(const unpacker *u)
                     u->path, why ? why : "damaged");
 }
 
-/* The data of the current entry -> path. Not synced, which takes seconds on a
- * busy disk: whoever opens the files checks their sizes, and the archive is
- * still there. */
+/* Writes the data of the current entry to path, which must not exist. The file
+ * is not synced, which takes seconds on a busy disk: dsi_cifar10_open checks
+ * the files' sizes, and the archive is still there. */
 static ds_status archive_write_file(const unpacker *u, const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -134,6 +133,7 @@ static ds_status archive_write_file(const unpacker *u, const char *path)
     return status;
 }
 
+/* Writes the entry to into/name, made if needed, and counts it in *files. */
 static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const char *into,
                                const char *name, int *files)
 {
@@ -153,7 +153,7 @@ static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const
     return status;
 }
 
-/* All entries of the archive, which is open. */
+/* Unpacks all entries of the open archive; fails if it has no file. */
 static ds_status extract_all(const unpacker *u, const char *into, const char *name)
 {
     ds_status status = DS_OK;
@@ -184,6 +184,8 @@ ds_status dsi_extract(const char *archive, const char *into, const char *name)
     return status;
 }
 
+/* For nftw: removes a file or an empty folder. Another process may be
+ * faster. */
 static int remove_file(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
     (void)st, (void)kind, (void)ftw;

@@ -3,17 +3,18 @@
  * Bytes go to path.part. When the connection breaks, the next attempt, in this
  * run or a later one, asks for the rest ("Range: bytes=n-") under the condition
  * that the file is still the same one ("If-Range:" with the ETag or date of the
- * first answer, which path.part.from keeps beside the url). Whatever the server
- * makes of that is read from its answer: 206 appends, 200 begins again.
- * Attempts go on as long as they bring bytes; three in a row without give up.
- * In the end the md5 decides, and one that is wrong after a resumed download
- * costs one fresh download before it is a failure.
+ * first answer, which path.part.from keeps beside the url). The status of the
+ * answer decides: 206 appends, 200 starts from the first byte. Attempts
+ * continue while they bring bytes; three in a row without a byte are a failure.
+ * At the end the md5 is compared. If it is wrong after a resumed download, the
+ * file is downloaded once more from its first byte.
  *
  * Invariants: one thread runs a transfer, and the caller holds the lock of its
- * folder. part holds `have` bytes that the file at url begins with, if mark is
- * still the server's; from names both. path exists only as a whole file with
- * the right md5. dsi_fetch blocks until that, or until it fails. RFC 9110,
- * 13.1.5 (If-Range) and 14 (ranges)
+ * folder. part holds the first `have` bytes of the file at url, provided that
+ * the server still has the version that `mark` identifies; the file `from`
+ * holds url and mark. path exists only as a whole file with the right md5.
+ * dsi_fetch blocks until then, or until it fails.
+ * Source: RFC 9110, 13.1.5 (If-Range) and 14 (ranges).
  * SPDX-License-Identifier: MIT */
 #include "fetch.h"
 #include "curl.h"
@@ -74,7 +75,9 @@ static void part_save_mark(const transfer *t)
     fclose(f);
 }
 
-/* May the bytes in part be gone on with? Else part is emptied. */
+/* Decides whether the download continues after the bytes in part: only if they
+ * are of the same url and a mark or the md5 can detect another version.
+ * Otherwise have is 0, and the first answer empties part. */
 static void part_resume(transfer *t, bool has_md5)
 {
     char mark[MAX_MARK + 1] = "", *url = NULL;
@@ -95,6 +98,7 @@ static void part_resume(transfer *t, bool has_md5)
     t->resumed = t->have > 0;
 }
 
+/* Empties part; false, with disk_errno set, if that fails. */
 static bool part_restart(transfer *t)
 {
     t->have = 0;
@@ -107,6 +111,8 @@ static bool part_restart(transfer *t)
 
 /* ---- one answer -------------------------------------------------------------------------------------- */
 
+/* If the line of n bytes is the header `name` ("etag:"), copies its value
+ * without white space, for MAX_MARK bytes at most, and returns true. */
 static bool header_is(const char *line, size_t n, const char *name, char *value)
 {
     size_t k = strlen(name);
@@ -119,6 +125,7 @@ static bool header_is(const char *line, size_t n, const char *name, char *value)
     return true;
 }
 
+/* libcurl calls it with each line of an answer's header. */
 static size_t on_header(char *line, size_t one, size_t n, void *arg)
 {
     transfer *t = arg;
@@ -139,8 +146,9 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     return n;
 }
 
-/* Is the answer the rest of part, or the whole file? False: neither, or the
- * disk is full. */
+/* Prepares part for the answer's body: the rest of the file is appended, the
+ * whole file replaces part. False, which ends the attempt, if the answer is
+ * neither, or if part cannot be emptied. */
 static bool body_start(transfer *t)
 {
     long code = 0;
@@ -163,6 +171,8 @@ static bool body_start(transfer *t)
     return true;
 }
 
+/* libcurl calls it with each chunk of the body. A result that is not n ends the
+ * attempt. */
 static size_t on_body(char *data, size_t one, size_t n, void *arg)
 {
     transfer *t = arg;
@@ -182,7 +192,8 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
     return n;
 }
 
-/* What is the same for all attempts. */
+/* Opens libcurl and sets the options that all attempts have in common; false
+ * with the message. */
 static bool open_curl(transfer *t)
 {
     const dsi_curl *lib = t->lib = dsi_curl_open();
@@ -216,8 +227,9 @@ static bool open_curl(transfer *t)
     return true;
 }
 
-/* A write to a connection that is gone must not end the program by SIGPIPE;
- * curl's own way round it would change the handler of the whole process. */
+/* Runs the transfer with SIGPIPE blocked in this thread, and takes a SIGPIPE
+ * that it caused off the queue: a write to a closed connection must not end the
+ * program. libcurl's own remedy would change the handler of the process. */
 static CURLcode perform_quietly(const transfer *t)
 {
     sigset_t pipe, was, pending;
@@ -232,6 +244,7 @@ static CURLcode perform_quietly(const transfer *t)
     return code;
 }
 
+/* Makes one request for the bytes that part lacks, and appends them. */
 static CURLcode transfer_attempt(transfer *t)
 {
     struct curl_slist *headers = NULL;
@@ -266,7 +279,7 @@ static long response_code(const transfer *t)
     return code;
 }
 
-/* Is it a failure that another attempt may not meet? */
+/* Tells whether another attempt may succeed after this failure. */
 static bool transfer_may_retry(const transfer *t, CURLcode code)
 {
     switch (code) {
@@ -286,7 +299,7 @@ static bool transfer_may_retry(const transfer *t, CURLcode code)
     }
 }
 
-/* The last attempt's failure, in one line. */
+/* Fails with one line about the last attempt; returns whose failure it is. */
 static dsi_fetched transfer_report(const transfer *t, CURLcode code)
 {
     const char *why = *t->why ? t->why : t->lib->easy_strerror(code);
@@ -332,7 +345,8 @@ static void transfer_wait(double seconds)
     while (nanosleep(&t, &t) != 0 && errno == EINTR) continue;
 }
 
-/* All of the file into part. */
+/* Brings the whole file into part, in several attempts if connections break.
+ * Failures without progress are followed by a pause that doubles. */
 static dsi_fetched transfer_all(transfer *t)
 {
     int64_t most = t->have;
@@ -358,7 +372,7 @@ static dsi_fetched transfer_all(transfer *t)
     return transfer_report(t, code);
 }
 
-/* ---- the whole story -------------------------------------------------------------------------------- */
+/* ---- md5, and the download as a whole --------------------------------------------------------------- */
 
 ds_status dsi_md5(const char *path, char hex[33])
 {
@@ -387,8 +401,8 @@ ds_status dsi_md5(const char *path, char hex[33])
     return status;
 }
 
-/* part's md5 against md5; *again: it came in pieces and deserves a fresh
- * attempt. */
+/* Compares part's md5 with md5 (NULL: any) and empties part if it differs.
+ * *again: part holds bytes of several answers, so a fresh download may help. */
 static dsi_fetched transfer_check_md5(transfer *t, const char *md5, bool *again)
 {
     char hex[33];
@@ -405,7 +419,7 @@ static dsi_fetched transfer_check_md5(transfer *t, const char *md5, bool *again)
     return DSI_FETCH_ANSWER;
 }
 
-/* part -> path, on the disk before it has the name. */
+/* Renames part to path after its bytes are on the disk. */
 static dsi_fetched part_publish(const transfer *t, const char *path)
 {
     if ((fsync(t->fd) == 0 || errno == EINVAL) && rename(t->part, path) == 0) {

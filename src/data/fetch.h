@@ -12,14 +12,15 @@ typedef enum dsi_fetched {
     DSI_FETCH_LOCAL    /* this machine: a full disk, a read-only folder */
 } dsi_fetched;
 
-/* url (https, http, file) -> path, which appears whole and with this md5 (32
- * hex digits; NULL: not looked at) or not at all. What came of a broken
- * download lies in path.part, and is gone on with. A progress bar goes to
- * stderr unless quiet. All but DSI_FETCHED set ds_error(). */
+/* Downloads url (https, http, file) to path, which appears whole and with this
+ * md5 (32 hex digits; NULL: any) or not at all. Bytes of a download that broke
+ * off stay in path.part; the next call continues after them. Draws a progress
+ * bar on stderr unless quiet. Blocks. All results but DSI_FETCHED come with a
+ * message. */
 dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool quiet);
 
-/* The md5 of a file as 32 hex digits; "" without failure if there is no such
- * file. */
+/* Puts the md5 of a file as 32 lower-case hex digits into hex; "", with DS_OK,
+ * if there is no such file. */
 ds_status dsi_md5(const char *path, char hex[33]);
 
 #endif

@@ -1,8 +1,9 @@
 /* data/image.c: a grid of images as a PNG file.
  *
  * The layout is torchvision.utils.make_grid's: images in rows, a border of 2
- * around each, shared by neighbours; one image alone has none. Values go back
- * from [-1, 1] to bytes as the tutorial shows them: x / 2 + 0.5, cut to [0, 1].
+ * around each, shared by neighbours; a single image has none. Values in [-1, 1]
+ * are converted to bytes as PyTorch's tutorial shows them: x / 2 + 0.5, cut to
+ * [0, 1].
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -23,13 +24,14 @@ typedef struct grid {
     uint8_t *rgb;          /* [height,width,3] */
 } grid;
 
+/* x in [-1, 1] to 0 .. 255, rounded. */
 static uint8_t pixel_to_byte(float x)
 {
     float y = (x / 2 + 0.5f) * 255 + 0.5f;
     return !(y > 0) ? 0 : y > 255 ? 255 : (uint8_t)y; /* NaN: 0 */
 }
 
-/* Sizes of the grid, or a refusal. */
+/* Checks the arguments and computes the sizes of the grid. */
 static ds_status grid_plan(grid *g, const ds_tensor *images, int columns)
 {
     ds_dims s = ds_shape_of(images);
@@ -56,7 +58,7 @@ static ds_status grid_plan(grid *g, const ds_tensor *images, int columns)
     return DS_OK;
 }
 
-/* x [n,channels,h,w] -> g->rgb. */
+/* Copies x [n,channels,h,w] into g->rgb, whose borders are 0, black already. */
 static void grid_paint(grid *g, const float *x)
 {
     int64_t plane = g->h * g->w;
@@ -72,6 +74,8 @@ static void grid_paint(grid *g, const float *x)
     }
 }
 
+/* Encodes the grid in memory and replaces the file path, so that path is never
+ * half a file. */
 static ds_status write_png(const grid *g, const char *path)
 {
     png_image png = {.version = PNG_IMAGE_VERSION,

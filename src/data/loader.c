@@ -78,12 +78,15 @@ struct ds_loader {
 
 /* ---- making a batch: on a worker, or in ds_loader_next ------------------------------------------- */
 
+/* The samples of batch b of this rank: the last one may be smaller. */
 static int64_t batch_len(const ds_loader *l, int64_t b)
 {
     int64_t rest = l->samples - b * l->o.batch_size;
     return rest < l->o.batch_size ? rest : l->o.batch_size;
 }
 
+/* Fills slot `place` with the samples of batch b. Runs on a worker, so a
+ * failure is stored in the slot and not in this thread's error. */
 static void slot_fill(void *arg, int64_t b, int place)
 {
     ds_loader *l = arg;
@@ -111,6 +114,8 @@ static void slot_fill(void *arg, int64_t b, int place)
 
 /* ---- slots ---------------------------------------------------------------------------------------- */
 
+/* Releases the slot's count of field f's tensor; other holders keep its
+ * memory. */
 static void slot_drop_memory(slot *s, int f)
 {
     ds_drop(s->field[f]);
@@ -118,7 +123,8 @@ static void slot_drop_memory(slot *s, int f)
     s->data[f] = NULL;
 }
 
-/* Memory of its own for each field: at first, and where a batch was kept. */
+/* Gives the slot memory for each field, at first and where the consumer has
+ * kept the last batch. storage->refs > 1: somebody else holds the storage. */
 static ds_status slot_own_memory(ds_loader *l, slot *s)
 {
     for (int f = 0; f < l->n_fields; f++) {
@@ -139,6 +145,9 @@ static ds_status slot_own_memory(ds_loader *l, slot *s)
 
 /* ---- an epoch -------------------------------------------------------------------------------------- */
 
+/* Draws this epoch's seed, once: with ranks it is opts.seed + epoch, as in
+ * DistributedSampler, and equal on all ranks; else it is drawn from the
+ * thread's generator. */
 static void loader_draw_seed(ds_loader *l)
 {
     if (l->seeded) return;
@@ -150,6 +159,8 @@ static void loader_draw_seed(ds_loader *l)
     l->seeded = true;
 }
 
+/* Fills `order` with this rank's indices of the epoch. Ranks draw the same
+ * order of the whole data set, and each takes its share. */
 static void loader_make_order(ds_loader *l)
 {
     bool shared = l->o.ranks > 0;
@@ -170,6 +181,7 @@ static void loader_make_order(ds_loader *l)
     dsi_free(all);
 }
 
+/* Starts the epoch at batch l->next; workers begin to fill slots. */
 static ds_status loader_begin_epoch(ds_loader *l)
 {
     for (int k = 0; k < l->n_slots; k++)
@@ -182,14 +194,17 @@ static ds_status loader_begin_epoch(ds_loader *l)
     return DS_OK;
 }
 
+/* Closes the turn's scope, unless it was closed already, for example with a
+ * scope around it. */
 static void batch_end(ds_loader *l)
 {
     dsi_scope_close_if(l->turn, l->turn_number);
     l->turn = NULL;
 }
 
-/* Leaves the epoch; the next one starts at batch 0 unless the caller says
- * otherwise. */
+/* Stops the workers, which blocks until they have finished the batches that
+ * they are filling, and sets next to 0. ds_loader_seek may change it
+ * afterwards. */
 static void loader_leave_epoch(ds_loader *l)
 {
     batch_end(l);
@@ -301,6 +316,8 @@ void dsi_loader_take(ds_loader *l, bool taken)
     if (l) l->taken = taken;
 }
 
+/* Opens the turn and makes the batch's handles: views of the slot's tensors
+ * with n rows. */
 static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
 {
     int64_t b = l->next, n = batch_len(l, b);
@@ -319,7 +336,8 @@ static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
     return true;
 }
 
-/* Ends the turn and gives its slot back, with memory of its own again. */
+/* Ends the turn and returns its slot to the workers, after it has got new
+ * memory for the fields that the consumer kept. */
 static ds_status slot_release(ds_loader *l)
 {
     batch_end(l);

@@ -5,15 +5,15 @@
 
 #include <deepspeed/data.h>
 
-/* Whether an engine has l, so that nobody else may free it. */
+/* Marks l as owned by an engine, which frees it: ds_loader_free then fails. */
 void dsi_loader_take(ds_loader *l, bool taken);
 
-/* Whether the order of its epoch is fixed; else ds_loader_tell would fix it,
- * and draw a random number. */
+/* Tells whether the seed of the current epoch's order is drawn. If not,
+ * ds_loader_tell would draw it, and so advance the thread's generator. */
 bool dsi_loader_begun(const ds_loader *l);
 
-/* ds_loader_opts.seed: of the orders of all epochs of ranks. Counts from the
- * next epoch on. */
+/* ds_loader_opts.seed, from which the orders of all epochs follow if there are
+ * ranks. A new value counts from the next epoch on. */
 uint64_t dsi_loader_seed(const ds_loader *l);
 void dsi_loader_set_seed(ds_loader *l, uint64_t seed);
 

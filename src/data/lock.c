@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Is the open file still the one of that name? */
+/* Tells whether path is still the name of the open file. */
 static bool lock_has_name(int fd, const char *path)
 {
     struct stat open_, named;

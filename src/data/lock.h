@@ -10,10 +10,12 @@ typedef struct dsi_lock {
     int fd;
 } dsi_lock;
 
-/* Makes the file path and holds it for the caller alone until dsi_lock_drop
- * removes it. While another holds it, says `waiting` on stderr (NULL: nothing)
- * and waits. A process that dies lets go. */
+/* Creates the lock file path and locks it until dsi_lock_drop removes it. While
+ * another process has the lock, prints `waiting` on stderr (NULL: nothing) and
+ * blocks. The lock of a process that dies is released. DS_EIO if the file
+ * cannot be made; a file system without locks counts as locked. */
 ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting);
+/* Removes the file and unlocks it; nothing if the lock is not held. */
 void dsi_lock_drop(dsi_lock *lock);
 
 #endif

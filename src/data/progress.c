@@ -24,6 +24,7 @@ static const char *text_bytes(char text[16], double x)
     return text;
 }
 
+/* As tqdm: 02:05, or 1:02:05 from an hour on. */
 static const char *text_duration(char text[16], double seconds)
 {
     unsigned s = seconds > 0 && seconds < 359999 ? (unsigned)seconds : 0;
@@ -63,6 +64,8 @@ void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t to
     snprintf(line + n, (size_t)(room - n), "%s", tail);
 }
 
+/* Draws the line over the last one: \r, the line, and an escape sequence that
+ * erases what is right of it. */
 static void bar_draw(dsi_progress *p, int64_t done, int64_t total, double at)
 {
     struct winsize w;
@@ -78,7 +81,7 @@ static void bar_draw(dsi_progress *p, int64_t done, int64_t total, double at)
 void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet)
 {
     *p = (dsi_progress){.on = !quiet && isatty(STDERR_FILENO), .begun = dsi_now(), .first = done};
-    p->shown = p->begun; /* a rate of nothing says nothing */
+    p->shown = p->begun; /* the first drawing waits until there is a rate */
 }
 
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)

@@ -13,12 +13,15 @@ typedef struct dsi_progress {
     int64_t first; /* bytes that were there at the beginning */
 } dsi_progress;
 
+/* Begins a bar at `done` bytes; it is drawn only if stderr is a terminal. */
 void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet);
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total); /* total 0: unknown */
 void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total);
 
-/* The line itself, at most `width` columns:
- *  45%|████▌     | 76.7M/170M [00:05<00:06, 14.5MB/s] */
+/* Writes the line itself, at most `width` columns, into `line` of `room` bytes:
+ *  45%|████▌     | 76.7M/170M [00:05<00:06, 14.5MB/s]
+ * `seconds` have passed since the bar began, and bytes_since came in them: the
+ * rate. total 0: no bar. */
 void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t total, double seconds,
                        int64_t bytes_since);
 

@@ -1,11 +1,16 @@
 /* data/transform.c: data sets over a data set that change its field 0, an image
  * [C,H,W], or its dtypes.
  *
- * The inner data set writes where the outer one was told to, and the outer one
- * works in place; only a crop, whose image is larger, needs memory of its own.
- * A byte has 256 values, so whatever is done to bytes element by element is a
- * table of 256 floats a channel: to_float makes the table, a normalize over it
- * changes the table and adds no pass over the data.
+ * The inner data set writes into the memory that the outer one was given, and
+ * the outer one works in place. Crop and cast, whose input is larger or of
+ * another dtype, allocate memory for each sample. A byte has 256 values, so any
+ * elementwise function of bytes is a table of 256 floats per channel: to_float
+ * makes the table, and a normalize over it changes the table and adds no pass
+ * over the data.
+ *
+ * Invariants: a transform owns its inner data set, and its struct begins with
+ * the pointer to it. get runs on several threads and writes only to the fields
+ * that it is given. epoch changes only while no get runs.
  *
  * Random transforms draw from a hash of (seed, epoch, i), by splitmix64
  * (Steele, Lea and Flood, OOPSLA 2014): the same sample of the same epoch comes
@@ -25,11 +30,11 @@ static int64_t field_numel(ds_dims shape)
     return n;
 }
 
-/* Images of one channel may be [H,W]; anything may be seen as one channel. */
+/* The channels of a shape [C,H,W]; other shapes count as one channel. */
 static int64_t image_channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
 
-/* A data set over d, which it takes, with another field 0. The struct of `type`
- * begins with an inner. */
+/* Returns a data set over d, which it takes, with `image` as field 0; NULL with
+ * the message. The struct of `type` begins with an `inner`. */
 static ds_dataset *wrap_dataset(ds_dataset *d, const ds_dataset_type *type, ds_field image)
 {
     ds_field field[DS_MAX_FIELDS];
@@ -45,21 +50,22 @@ static ds_dataset *wrap_dataset(ds_dataset *d, const ds_dataset_type *type, ds_f
     return t;
 }
 
-/* What was handed in is taken, also by a transform that cannot be made. */
+/* Frees d and returns NULL: a constructor takes d also when it fails. */
 static ds_dataset *refuse_dataset(ds_dataset *d)
 {
     ds_dataset_free(d);
     return NULL;
 }
 
-/* d is NULL: its maker has said why, or nobody has. */
+/* d is NULL: keeps the message of the constructor that failed, or sets one. */
 static ds_dataset *refuse_null_dataset(const char *what)
 {
     if (!ds_error()) ds_fail(DS_EINVAL, "%s: the data set is NULL", what);
     return NULL;
 }
 
-/* What every transform's struct begins with, and what follows from it. */
+/* The beginning of every transform's struct, and functions that need only
+ * it. */
 typedef struct inner {
     ds_dataset *data;
 } inner;
@@ -80,14 +86,16 @@ typedef struct to_float {
     float (*table)[256];     /* [channels] */
 } to_float;
 
-/* n bytes at the end of the memory of x [n] become the floats of x, from the
- * first one on: float i is written to bytes 4 i .. 4 i + 3, none of them behind
- * byte i of the n, so none is lost unread. */
+/* Converts n bytes, which are at the end of the memory of x [n], to the floats
+ * of x, first to last. Byte i is byte 3 n + i of that memory, and float i ends
+ * at byte 4 i + 3 <= 3 n + i: no byte is overwritten before it was read. */
 static void table_normalize(float *x, const uint8_t *bytes, int64_t n, const float *table)
 {
     for (int64_t i = 0; i < n; i++) x[i] = table[bytes[i]];
 }
 
+/* The inner data set writes the bytes of the image to the end of the floats'
+ * memory. */
 static ds_status to_float_get(void *self, int64_t i, void **field)
 {
     to_float *t = self;
@@ -144,6 +152,7 @@ ds_dataset *ds_transform_to_float(ds_dataset *d)
 
 /* ---- normalize ------------------------------------------------------------------------------------ */
 
+/* (x - mean) / std per channel, for floats; bytes use the table of to_float. */
 typedef struct normalize {
     ds_dataset *data;
     int64_t channels, plane;
@@ -168,8 +177,8 @@ static void normalize_free(void *self)
     inner_free(self);
 }
 
-/* One value for all channels, or one each; a std of 0 would make infinities in
- * silence. */
+/* Checks the arguments; false with the message. n is 1, for all channels, or
+ * their number. A std of 0 would give infinities without a message. */
 static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *std)
 {
     const ds_field *image = ds_dataset_field(d, 0);
@@ -232,6 +241,7 @@ typedef struct chance {
     int64_t epoch;
 } chance;
 
+/* One step of splitmix64. */
 static uint64_t hash_mix(uint64_t z)
 {
     z += 0x9e3779b97f4a7c15u;
@@ -240,19 +250,21 @@ static uint64_t hash_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* The first of a sample's draws; hash_mix() of a draw is the next. `kind` parts
- * transforms of equal seeds. */
+/* Returns the first random number of sample i; hash_mix of a number is the next
+ * one. `kind` separates transforms that have the same seed. */
 static uint64_t random_first(const chance *c, int64_t i, uint64_t kind)
 {
     return hash_mix(hash_mix(hash_mix(c->seed + kind) ^ (uint64_t)c->epoch) ^ (uint64_t)i);
 }
 
-/* 0 .. n - 1, n below 2^32 */
+/* Scales the upper 32 bits of draw to 0 .. n - 1, n below 2^32. */
 static int64_t random_below(uint64_t draw, int64_t n)
 {
     return (int64_t)((draw >> 32) * (uint64_t)n >> 32);
 }
 
+/* Images [c,from_h,from_w] to windows [c,h,w] at a random place, after
+ * `padding` zeros on each side. */
 typedef struct crop {
     ds_dataset *data;
     chance chance;
@@ -266,8 +278,8 @@ static void crop_epoch(void *self, int64_t epoch)
     inner_epoch(self, epoch);
 }
 
-/* The window whose corner is (top, left) of image [C,from_h,from_w]; zeros
- * where it is outside. */
+/* Copies the window of h x w whose corner is (top, left) of image
+ * [C,from_h,from_w] to out [C,h,w]; zeros where it is outside of the image. */
 static void crop_window(const crop *t, const char *image, int64_t top, int64_t left, char *out)
 {
     int64_t begin = left < 0 ? -left : 0;
@@ -373,6 +385,8 @@ REVERSE(uint16_t)
 REVERSE(uint32_t)
 REVERSE(uint64_t)
 
+/* Reverses each row with probability p: a uniform number of 53 bits in [0, 1)
+ * is below p. */
 static ds_status flip_get(void *self, int64_t i, void **field)
 {
     flip *t = self;
@@ -428,8 +442,9 @@ typedef struct cast {
 
 static bool is_float(ds_dtype dtype) { return (unsigned)dtype <= DS_BF16; }
 
-#define PART 256 /* elements that are in float32 on their way */
+#define PART 256 /* elements that are converted at a time, through float32 */
 
+/* x[0 .. n-1] = elements begin .. begin + n - 1 of `from`, as float32. */
 static void cast_widen(float *x, const void *from, ds_dtype dtype, int64_t begin, int64_t n)
 {
     const double *f64 = from;
@@ -445,6 +460,8 @@ static void cast_widen(float *x, const void *from, ds_dtype dtype, int64_t begin
         for (int64_t i = 0; i < n; i++) x[i] = dsi_bf16_to_f32(half[begin + i]);
 }
 
+/* Elements begin .. begin + n - 1 of `to` = x[0 .. n-1], rounded to nearest
+ * even. */
 static void cast_narrow(void *to, ds_dtype dtype, const float *x, int64_t begin, int64_t n)
 {
     double *f64 = to;

@@ -34,6 +34,9 @@ typedef struct Csv {
     int next; /* the column looked at first: tags come in the same order at each step */
 } Csv;
 
+/* Returns "folder/tag.csv", to be freed, with _ for / and space as DeepSpeed
+ * does. The end of a long tag is replaced by its CRC-32C, so that names stay
+ * distinct. */
 static char *csv_path(const char *folder, const char *tag)
 {
     dsi_text t = {0};
@@ -49,6 +52,8 @@ static char *csv_path(const char *folder, const char *tag)
     return t.s;
 }
 
+/* Returns the tag's column, made if it is new; valid until the next column is
+ * added. */
 static Column *csv_column(Csv *c, const char *tag)
 {
     for (int i = 0; i < c->n; i++) {
@@ -62,6 +67,7 @@ static Column *csv_column(Csv *c, const char *tag)
     return &c->at[c->n - 1];
 }
 
+/* Appends a line to the column's memory. Values in Python's repr. */
 static ds_status csv_write(void *self, const char *tag, double value, int64_t step)
 {
     dsi_text *rows = &csv_column(self, tag)->rows;
@@ -71,7 +77,8 @@ static ds_status csv_write(void *self, const char *tag, double value, int64_t st
     return DS_OK;
 }
 
-/* "step,<last part of the tag>", quoted where it must be. */
+/* Appends "step,<last part of the tag>", quoted as Python's csv module
+ * quotes. */
 static void csv_add_header(dsi_text *t, const char *tag)
 {
     const char *slash = strrchr(tag, '/'), *name = slash ? slash + 1 : tag;
@@ -84,6 +91,8 @@ static void csv_add_header(dsi_text *t, const char *tag)
     dsi_text_add(t, "%s\r\n", quoted ? "\"" : "");
 }
 
+/* Appends the column's lines to its file, with a header if the file is empty.
+ * They are discarded if that fails: the sink is closed then. */
 static ds_status csv_flush_column(Column *c)
 {
     struct stat s = {0};

@@ -59,9 +59,9 @@ static void sink_free(Sink *s)
     dsi_free(s->self);
 }
 
-/* Closes sink i, which returned that, and adds why to the text. Its own
- * message, if it has set one, is forgotten: there were `before` failures
- * before. */
+/* Frees and removes sink i, whose call returned `status`, and appends the
+ * reason to *why. `before` is the count of failures before that call: a message
+ * that the sink has set since then is the reason, and is forgotten. */
 static void sink_close_failed(ds_monitor *m, int i, ds_status status, int before, dsi_text *why)
 {
     const char *name = m->at[i].type->name;
@@ -77,6 +77,7 @@ static void sink_close_failed(ds_monitor *m, int i, ds_status status, int before
     m->n--;
 }
 
+/* Fails with the collected reasons unless worst is DS_OK; frees *why. */
 static ds_status monitor_report(ds_status worst, dsi_text *why)
 {
     if (worst != DS_OK) dsi_fail(worst, "%s", why->s);
@@ -124,6 +125,7 @@ void ds_monitor_free(ds_monitor *m)
 {
     if (!m) return;
     ds_monitor_flush(m);
+    /* Sinks that fail in the last flush are freed by it. */
     for (int i = 0; i < m->n; i++) sink_free(&m->at[i]);
     dsi_list_free(m);
     dsi_free(m);

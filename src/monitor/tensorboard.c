@@ -14,6 +14,9 @@
  *     Value    1 tag string | 2 simple_value float
  *
  * The first event holds the version "brain.Event:2" and nothing else.
+ *
+ * Invariants: the file has `size` bytes, all of them whole records. event holds
+ * the event that is being composed, and is empty between calls.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/crc.h"
@@ -41,6 +44,7 @@ typedef struct Board {
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* kinds */
 
+/* The lowest `bytes` bytes of x, little-endian. */
 static void put_fixed(dsi_text *t, uint64_t x, int bytes)
 {
     unsigned char b[8];
@@ -65,6 +69,7 @@ static void put_varint(dsi_text *t, uint64_t x)
     dsi_text_add_bytes(t, b, n);
 }
 
+/* A field's key: its number and how its value is encoded. */
 static void put_key(dsi_text *t, int field, int kind)
 {
     put_varint(t, (uint64_t)(field << 3 | kind));
@@ -87,13 +92,14 @@ static void put_string(dsi_text *t, int field, const char *s, size_t n)
 
 /* ---- records ------------------------------------------------------------------------------------------- */
 
+/* The masked CRC-32C of the head of this file. */
 static uint32_t record_crc(const void *data, size_t n)
 {
     uint32_t c = dsi_crc32c(0, data, n);
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
-/* The event as a record to what goes out. */
+/* Appends the event to `out` as a record, and empties it. */
 static void event_end(Board *b)
 {
     size_t head = b->out.n;
@@ -113,6 +119,8 @@ static ds_status board_flush(void *self)
     return s;
 }
 
+/* Composes an Event with one Value. Lengths of nested messages precede them, so
+ * they are computed first. */
 static ds_status board_write(void *self, const char *tag, double value, int64_t step)
 {
     Board *b = self;
@@ -145,9 +153,10 @@ static void board_free(void *self)
 
 /* ---- the file -------------------------------------------------------------------------------------------- */
 
-/* A new file with the name that TensorFlow gives:
- * events.out.tfevents.<seconds>.<host>.<pid>.<n>, the first n that is free. -1
- * with the message. */
+/* Creates a file with TensorFlow's name,
+ * events.out.tfevents.<seconds>.<host>.<pid>.<n>, n being the first number that
+ * is free, and puts its path into *path. Returns the descriptor; -1 with the
+ * message. */
 static int board_open_file(const char *folder, dsi_text *path)
 {
     char host[256] = "localhost";
@@ -164,6 +173,7 @@ static int board_open_file(const char *folder, dsi_text *path)
     }
 }
 
+/* The version event is flushed at once, so that TensorBoard lists the run. */
 ds_status ds_monitor_tensorboard(ds_monitor *m, const char *output_path, const char *job_name)
 {
     static const ds_sink_type type = {"tensorboard", sizeof(Board), board_write, board_flush,

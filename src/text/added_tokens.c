@@ -1,4 +1,7 @@
 /* text/added_tokens.c: finds added tokens in a text.
+ *
+ * A match is tried at each byte of the text. first[byte] leaves few tokens to
+ * compare, often none, so ordinary text costs one table look-up per byte.
  * SPDX-License-Identifier: MIT */
 #include "added_tokens.h"
 
@@ -31,7 +34,8 @@ void dsi_added_tokens_free(dsi_added_tokens *a)
     dsi_list_free(a);
 }
 
-/* The longest token that begins at s; NULL: none. */
+/* Returns the longest token that s, of n bytes, begins with; NULL if there is
+ * none. */
 static const dsi_added_token *token_at(const dsi_added_tokens *a, const char *s, size_t n)
 {
     unsigned char byte = (unsigned char)*s;
@@ -43,7 +47,8 @@ static const dsi_added_token *token_at(const dsi_added_tokens *a, const char *s,
     return NULL;
 }
 
-/* Where the character before s[at] begins; at > 0. */
+/* Decodes the character that ends before s[at], at > 0, into *c. Returns the
+ * index of its first byte. */
 static size_t char_before(const char *s, size_t at, uint32_t *c)
 {
     size_t begin = at - 1;
@@ -61,7 +66,9 @@ static bool word_touches(const char *s, size_t n, size_t begin, size_t end)
     return end < n && (dsi_utf8_decode(s + end, n - end, &c), dsi_is_word(c));
 }
 
-/* The next token from it->search on -> it->token. */
+/* Searches the next token from it->search on and puts its section, with the
+ * white space that lstrip and rstrip add, into it->token. Returns false, and
+ * moves search to the end, if there is none. */
 static bool token_find(dsi_section_iterator *it)
 {
     const char *s = it->s;
@@ -85,6 +92,7 @@ static bool token_find(dsi_section_iterator *it)
             if (!dsi_is_space(c)) break;
             end += (size_t)length;
         }
+        /* White space that the previous token took stays with that token. */
         it->token = (dsi_section){begin > it->at ? begin : it->at, end, t->id};
         return true;
     }
@@ -97,6 +105,8 @@ bool dsi_section_next(dsi_section_iterator *it, dsi_section *out)
     if (!it->has_token) {
         if (it->at >= it->n && it->search >= it->n) return false;
         it->has_token = token_find(it);
+        /* The text before the token comes first; the token is handed out by the
+         * next call. */
         size_t end = it->has_token ? it->token.begin : it->n;
         if (end > it->at) {
             *out = (dsi_section){it->at, end, DSI_NO_TOKEN};

@@ -24,6 +24,8 @@ typedef struct dsi_added_tokens {
     int first[256]; /* -1: no token begins with this byte */
 } dsi_added_tokens;
 
+/* Sorts the list and fills `first`. Call it once, after the last token was
+ * added. */
 void dsi_added_tokens_sort(dsi_added_tokens *a);
 void dsi_added_tokens_free(dsi_added_tokens *a);
 
@@ -33,8 +35,9 @@ typedef struct dsi_section {
     uint32_t id;
 } dsi_section;
 
-/* The section that begins at *at; moves *at and *search on, both 0 at first.
- * False at the end. The leftmost token counts, of several there the longest. */
+/* Divides s, n bytes of valid UTF-8, into sections: added tokens and the text
+ * between them. Set tokens, s and n, and leave the rest 0. The leftmost token
+ * is taken; of several that begin there, the longest. */
 typedef struct dsi_section_iterator {
     const dsi_added_tokens *tokens;
     const char *s;
@@ -44,6 +47,7 @@ typedef struct dsi_section_iterator {
     dsi_section token;
     bool has_token; /* token follows the section handed out last */
 } dsi_section_iterator;
+/* Puts the next section, never empty, into *out; false at the text's end. */
 bool dsi_section_next(dsi_section_iterator *it, dsi_section *out);
 
 #endif

@@ -1,8 +1,14 @@
 /* text/bpe.c: byte pair encoding of one word.
  *
- * Short words are merged by looking at all pairs for each merge, which is
- * fastest up to about 60 symbols. Long ones (a text without pre-tokenizer is
- * one word) use a heap of pairs: O(n log n).
+ * Short words are merged by looking at all pairs for each merge: O(n^2), and
+ * fastest up to about 60 symbols. Long words use a heap of pairs: O(n log n). A
+ * text without a pre-tokenizer is one long word.
+ *
+ * Invariants: merges is an open-addressing hash table of pairs, at most half
+ * full, so each search meets a free slot. symbols and heap are scratch memory
+ * of one call of dsi_bpe_encode: two threads may not share a dsi_bpe. In a
+ * long word a symbol keeps its index; merged ones are unlinked from the list
+ * that prev and next form.
  * SPDX-License-Identifier: MIT */
 #include "bpe.h"
 
@@ -13,6 +19,8 @@
 
 #define SHORT_WORD 64 /* symbols */
 
+/* Appends id. Doubles the memory when it is full; ds_tokens_free releases
+ * it. */
 void dsi_tokens_add(ds_tokens *tokens, uint32_t id)
 {
     if (tokens->n == tokens->room) {
@@ -60,7 +68,8 @@ void dsi_bpe_free(dsi_bpe *b)
     *b = (dsi_bpe){0};
 }
 
-/* Notes in s the merge of s and the symbol `right`. */
+/* Stores in s the merge of s with the symbol `right` that follows it, if
+ * any. */
 static inline void symbol_set_merge(const dsi_bpe *b, dsi_symbol *s, uint32_t right)
 {
     const dsi_merge *m = &b->merges[merge_slot(b, s->id, right)];
@@ -70,6 +79,7 @@ static inline void symbol_set_merge(const dsi_bpe *b, dsi_symbol *s, uint32_t ri
 
 /* ---- first symbols ---- */
 
+/* Appends a symbol without a merge. */
 static void symbol_add(dsi_bpe *b, uint32_t id)
 {
     dsi_list_add(&b->symbols, (dsi_symbol){.id = id});
@@ -157,7 +167,8 @@ static uint64_t heap_pop(dsi_bpe *b)
     return top;
 }
 
-/* The symbol at i has a new right neighbour, or is new itself. */
+/* Computes the merge of symbol i with its right neighbour anew, and pushes it.
+ * Called when i has a new neighbour or a new id. */
 static void long_update(dsi_bpe *b, uint32_t i)
 {
     dsi_symbol *s = &b->symbols.at[i];
@@ -183,6 +194,8 @@ static void merge_long(dsi_bpe *b)
         uint64_t top = heap_pop(b);
         uint32_t i = (uint32_t)top;
         dsi_symbol *s = b->symbols.at;
+        /* An older entry: the symbol was merged away or has another merge
+         * now. */
         if (s[i].rank != top >> 32) continue;
         uint32_t gone = s[i].next;
         s[i].id = s[i].merged;

@@ -12,7 +12,9 @@
 
 #include <deepspeed/text.h>
 
-/* A merge; rank is its place in tokenizer.json. left DSI_NO_TOKEN: a free slot. */
+/* A slot of the table of merges: the pair left, right becomes the token id.
+ * rank is the merge's place in tokenizer.json. left DSI_NO_TOKEN: a free
+ * slot. */
 typedef struct dsi_merge {
     uint32_t left, right, rank, id;
 } dsi_merge;
@@ -42,14 +44,19 @@ typedef struct dsi_bpe {
     } heap;
 } dsi_bpe;
 
-/* Room for n merges; then dsi_bpe_add_merge n times, in order of rank. */
+/* Allocates the table for n merges; call dsi_bpe_add_merge n times afterwards,
+ * in order of rank. */
 void dsi_bpe_init_merges(dsi_bpe *b, size_t n);
 void dsi_bpe_add_merge(dsi_bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
+/* Frees all it holds, its vocabulary too; *b is empty afterwards. */
 void dsi_bpe_free(dsi_bpe *b);
 
-/* Appends the ids of one word, n > 0 bytes of UTF-8. */
+/* Appends the ids of one word, n > 0 bytes of valid UTF-8, to *out. A character
+ * that is no token becomes its bytes <0xNN> (byte_fallback), the unknown token,
+ * or nothing. */
 void dsi_bpe_encode(dsi_bpe *b, const char *word, size_t n, ds_tokens *out);
 
+/* Appends one id; *tokens, {0} at first, grows. */
 void dsi_tokens_add(ds_tokens *tokens, uint32_t id);
 
 #endif

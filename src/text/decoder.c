@@ -16,13 +16,14 @@ void dsi_decoder_free(dsi_decoder *d)
     dsi_list_free(d);
 }
 
+/* Frees the texts and the list; *texts is empty afterwards. */
 void dsi_texts_free(dsi_texts *texts)
 {
     for (int i = 0; i < texts->n; i++) dsi_text_free(&texts->at[i]);
     dsi_list_free(texts);
 }
 
-/* The byte that "<0xNN>" stands for; -1: t is no such token. */
+/* Returns the byte that the token "<0xNN>" means; -1 if t is no such token. */
 static int fallback_byte(const dsi_text *t)
 {
     if (t->n != 6 || memcmp(t->s, "<0x", 3) != 0 || t->s[5] != '>') return -1;
@@ -36,7 +37,8 @@ static int fallback_byte(const dsi_text *t)
     return byte;
 }
 
-/* A run of fallback bytes ends: its characters, or U+FFFD for each byte. */
+/* Ends a run of fallback bytes: appends its characters to *out, or, if the run
+ * is not valid UTF-8, one U+FFFD for each byte. Empties the run. */
 static void run_end(dsi_text *run, dsi_texts *out)
 {
     if (!run->n) return;
@@ -136,6 +138,8 @@ static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
     case DSI_DECODE_STRIP:
     case DSI_DECODE_METASPACE:
         for (int i = 0; i < tokens->n; i++) {
+            /* Metaspace: the "▁" that encoding put before the text is removed,
+             * not replaced. */
             bool start = i == 0 && step->kind == DSI_DECODE_METASPACE && step->start;
             if (step->kind == DSI_DECODE_STRIP)
                 decode_strip(step, &tokens->at[i]);

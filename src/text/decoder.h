@@ -28,6 +28,7 @@ typedef struct dsi_decoder {
     bool join_by_space; /* the file has no decoder: tokens are joined by " " */
 } dsi_decoder;
 
+/* Frees the steps, not *d itself. */
 void dsi_decoder_free(dsi_decoder *d);
 
 /* A list of texts, which it owns. */

@@ -1,4 +1,8 @@
 /* text/libraries.c: PCRE2 and utf8proc, each opened once a process.
+ *
+ * Invariants: each library is opened once a process, by pthread_once, and never
+ * closed. Afterwards the table and its `found` flag are only read, by any
+ * thread.
  * SPDX-License-Identifier: MIT */
 #include "libraries.h"
 
@@ -31,7 +35,8 @@ static bool pcre2_open(dsi_pcre2 *to)
 
 static void pcre2_open_once(void) { pcre2_found = pcre2_open(&pcre2); }
 
-/* The second attempt gives this thread the message that the first had. */
+/* Messages belong to a thread. If the first attempt failed, on whichever
+ * thread, the second one gives this thread the same message. */
 const dsi_pcre2 *dsi_pcre2_open(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -39,7 +39,8 @@ typedef struct dsi_utf8proc {
 } dsi_utf8proc;
 #undef DSI_UTF8PROC_MEMBER
 
-/* NULL, with a message that names the package, if it is not installed. */
+/* Return the functions of the library, opened by the first call; NULL, with a
+ * message that names the package, if it is not installed. */
 const dsi_pcre2 *dsi_pcre2_open(void);
 const dsi_utf8proc *dsi_utf8proc_open(void);
 

@@ -75,6 +75,7 @@ static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
     }
     while (step->right && end > begin) {
         size_t last = end - 1;
+        /* Back to the first byte of the last character. */
         while (last > begin && ((unsigned char)text->s[last] & 0xC0) == 0x80) last--;
         dsi_utf8_decode(text->s + last, end - last, &c);
         if (!dsi_is_space(c)) break;

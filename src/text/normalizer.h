@@ -27,13 +27,16 @@ typedef struct dsi_normalizer {
     DSI_LIST(dsi_normalizer_step)
 } dsi_normalizer;
 
+/* Frees the steps, not *n itself. */
 void dsi_normalizer_free(dsi_normalizer *n);
 
 /* Applies all steps to *text, valid UTF-8, in place. DS_ENOMEM, DS_EFORMAT or
  * DS_EIO with a message; *text then has any value. */
 ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text);
 
-/* Appends s with each match of pattern replaced by content. */
+/* Appends s[0..n) to *to, each match of pattern replaced by content, which is
+ * plain text without references to groups. DS_EFORMAT if the pattern exceeds
+ * its limits. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
                           dsi_text *to);
 

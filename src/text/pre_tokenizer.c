@@ -3,6 +3,10 @@
  * Steps are nested, not run one after another over lists of pieces: each piece
  * goes through all steps before the next one is cut off, so a text of any size
  * needs no memory for its pieces.
+ *
+ * Source: the Split, ByteLevel and Metaspace pre-tokenizers of the crate
+ * tokenizers (tokenizers/src/pre_tokenizers) and SplitDelimiterBehavior
+ * (src/tokenizer/normalizer.rs).
  * SPDX-License-Identifier: MIT */
 #include "pre_tokenizer.h"
 
@@ -51,7 +55,8 @@ static ds_status pending_emit(Pending *p)
                     p->at_start && p->begin == 0);
 }
 
-/* Whether an item, a match or what is between matches, belongs to the pending piece. */
+/* Tells whether an item, a match or the text between matches, is joined to the
+ * pending piece. */
 static bool pending_takes(const Pending *p, dsi_split_behavior behavior, bool is_match)
 {
     if (!p->any) return false;
@@ -108,7 +113,9 @@ static ds_status split_run(const Splitter *sp, int step, const char *s, size_t n
     return status == DS_OK ? pending_emit(&pending) : status;
 }
 
-/* Metaspace: r in place of each space, and before the piece. */
+/* Metaspace: appends s with `replacement` in place of each space, and one
+ * before it if the scheme wants that and s does not begin with a space or with
+ * one. */
 static void replace_spaces(const dsi_pre_tokenizer_step *step, const char *s, size_t n,
                            bool at_start, dsi_text *to)
 {
@@ -126,6 +133,8 @@ static void replace_spaces(const dsi_pre_tokenizer_step *step, const char *s, si
     }
 }
 
+/* Runs step i and those after it on one piece; behind the last step the piece
+ * is a word. */
 static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
 {
     if (i == sp->p->n) return sp->fn(sp->arg, s, n);

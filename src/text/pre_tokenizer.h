@@ -22,8 +22,8 @@ typedef enum dsi_prepend_scheme {
     DSI_PREPEND_NEVER
 } dsi_prepend_scheme;
 
-/* One step: content is prepended, then spaces are replaced, then pieces are
- * split by pattern. */
+/* One step. It first adds a prefix or replaces spaces, and then splits by
+ * pattern. */
 typedef struct dsi_pre_tokenizer_step {
     dsi_regex *pattern; /* NULL: no split */
     dsi_split_behavior behavior;
@@ -37,6 +37,7 @@ typedef struct dsi_pre_tokenizer {
     DSI_LIST(dsi_pre_tokenizer_step)
 } dsi_pre_tokenizer;
 
+/* Frees the steps, not *p itself. */
 void dsi_pre_tokenizer_free(dsi_pre_tokenizer *p);
 
 /* Takes one word, n > 0 bytes, valid during the call. */

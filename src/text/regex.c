@@ -3,6 +3,10 @@
  * \s and \w mean different sets in Oniguruma, in Rust and in PCRE2 (whose \s
  * has U+180E, and whose \w has no marks), so they are written out as sets of
  * Unicode before PCRE2 sees them. \p{..} and (?i:..) agree.
+ *
+ * Invariants: code is read only after dsi_regex_new; data and context are
+ * scratch memory of dsi_regex_find, so two threads may not use one pattern at a
+ * time.
  * SPDX-License-Identifier: MIT */
 #include "regex.h"
 
@@ -33,7 +37,8 @@ struct dsi_regex {
     pcre2_match_context_8 *context;
 };
 
-/* What \X, X being `letter`, stands for, inside [..] or outside; NULL: itself. */
+/* Returns what replaces \X, X being `letter`, inside or outside of [..]; NULL
+ * if PCRE2's own meaning is right, or if there is no replacement. */
 static const char *escape_meaning(char letter, bool in_class)
 {
     switch (letter) {
@@ -49,7 +54,8 @@ static const char *escape_meaning(char letter, bool in_class)
     return NULL;
 }
 
-/* The pattern as PCRE2 is to have it. */
+/* Returns the pattern in PCRE2's syntax, to be freed. A literal is quoted by
+ * \Q..\E. */
 static dsi_text pattern_translate(const char *pattern, bool literal)
 {
     dsi_text t = {0};
@@ -58,6 +64,8 @@ static dsi_text pattern_translate(const char *pattern, bool literal)
     for (const char *p = pattern; *p; p++) {
         const char *meaning = !literal && *p == '\\' ? escape_meaning(p[1], in_class) : NULL;
         if (literal && !strncmp(p, "\\E", 2)) {
+            /* A \E within the literal: end the quotation, write an escaped \E,
+             * and quote again. */
             dsi_text_add(&t, "\\E\\\\E\\Q");
             p++;
         } else if (meaning) {

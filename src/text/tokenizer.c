@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Patterns and lists are owned by their components. */
 void ds_tokenizer_free(ds_tokenizer *t)
 {
     if (!t) return;
@@ -53,7 +54,8 @@ typedef struct Encoding {
     ds_tokens *out;
 } Encoding;
 
-/* A word of the pre-tokenizer; words that fit are remembered. */
+/* Encodes one word of the pre-tokenizer, or copies its ids from the cache. Each
+ * cache place holds the last word that hashed to it. */
 static ds_status word_encode(void *arg, const char *word, size_t n)
 {
     Encoding *e = arg;
@@ -78,7 +80,9 @@ static ds_status word_encode(void *arg, const char *word, size_t n)
     return DS_OK;
 }
 
-/* Ordinary text between the tokens that were found in the raw text. */
+/* Encodes s[0..n), the text between added tokens of the raw text: normalizes
+ * it, finds the added tokens that are matched after normalization, and encodes
+ * the words between those. */
 static ds_status section_encode(Encoding *e, const char *s, size_t n, bool at_start)
 {
     ds_tokenizer *t = e->t;
@@ -118,6 +122,8 @@ static ds_status text_encode(Encoding *e, const char *s, size_t n)
     return status;
 }
 
+/* What is not UTF-8 is replaced by U+FFFD first, so the components see valid
+ * text. */
 ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *out,
                     ds_encode_opts opts)
 {
@@ -134,6 +140,7 @@ ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *
     ds_status status = text_encode(&e, text, bytes);
     for (int64_t i = 0; i < t->after.n && !opts.no_special_tokens; i++)
         dsi_tokens_add(out, t->after.ids[i]);
+    /* A failure appends nothing. */
     if (status != DS_OK) out->n = before;
     dsi_text_free(&repaired);
     return status;
@@ -158,6 +165,7 @@ static void tokens_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n,
     dsi_decode_tokens(&t->decoder, &texts, to);
 }
 
+/* One thread at a time: patterns of the decoder have scratch memory. */
 char *ds_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n, ds_decode_opts opts)
 {
     if (!t || (!ids && n > 0)) return dsi_null_operand("decode");
@@ -167,9 +175,12 @@ char *ds_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n, ds_decode
     return text.s ? text.s : dsi_strdup("");
 }
 
-/* The ids whose text may still change are those from `begin` on. The text of
- * ids [begin, read) was handed out; a token's text can depend on the token
- * before it, so new text is what is added to that of this prefix. */
+/* ids[0 .. read) are context: their text, `prefix`, was returned already. A
+ * token's text can depend on the token before it, so the new text is what the
+ * text of all ids has beyond `prefix`. ids[read ..] have not been returned yet:
+ * they may end within a character. `out` holds the text that was returned last
+ * and is valid until the next call. Source: DecodeStream of the crate
+ * tokenizers. */
 struct ds_decode_stream {
     const ds_tokenizer *t;
     bool keep_special;
@@ -202,7 +213,8 @@ const char *ds_decode_stream_step(ds_decode_stream *s, uint32_t id)
     tokens_decode(s->t, s->ids.ids, s->ids.n, s->keep_special, &s->text);
     if (s->text.n <= s->prefix.n || ends_incomplete(&s->text)) return "";
     dsi_text_add_bytes(&s->out, s->text.s + s->prefix.n, s->text.n - s->prefix.n);
-    /* What was read stays as context for one round, and goes. */
+    /* The ids returned now are the context of the next step; older ones are
+     * removed. */
     memmove(s->ids.ids, s->ids.ids + s->read, (size_t)(s->ids.n - s->read) * sizeof *s->ids.ids);
     s->ids.n -= s->read;
     s->read = s->ids.n;

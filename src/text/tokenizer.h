@@ -5,8 +5,8 @@
  *
  * Invariants: words[i].n is 0 or the entry is complete; a word is only looked
  * for at the place that its hash gives. The components do not change after the
- * load, so only the scratch memory of `bpe` and `words` make a tokenizer
- * unfit for two threads at a time.
+ * load. Scratch memory of `bpe`, of patterns, and `words` change, so a
+ * tokenizer serves one thread at a time.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_TEXT_TOKENIZER_H
 #define DSI_TEXT_TOKENIZER_H

@@ -1,6 +1,6 @@
 /* text/tokenizer_load.c: reads a tokenizer.json.
  *
- * The file is a stranger's: every id, name and pattern in it is checked before
+ * The file is not trusted: every id, name and pattern in it is checked before
  * it is used, and memory grows with the file, not with numbers in it.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer_load.h"
@@ -69,7 +69,9 @@ dsi_regex *dsi_json_pattern(const dsi_tokenizer_reader *r, const char *part,
 
 /* ---- vocabulary ---- */
 
-/* One more than the highest id of the model and of added tokens -> *n. */
+/* Puts one more than the highest id, of the model and of added tokens, into *n.
+ * Refuses an id far beyond the number of tokens, as memory is allocated per
+ * id. */
 static ds_status ids_count(const dsi_tokenizer_reader *r, json_t *vocab, const json_t *added,
                            uint32_t *n)
 {
@@ -114,7 +116,8 @@ static ds_status vocab_read(dsi_tokenizer_reader *r, json_t *vocab, const json_t
     return DS_OK;
 }
 
-/* The ids of single bytes: by their characters, or as <0xNN>. */
+/* Looks up the ids of the 256 bytes: in the byte-level alphabet, or as <0xNN>.
+ * A byte without a token has DSI_NO_TOKEN. */
 static void byte_tokens_read(dsi_tokenizer_reader *r)
 {
     dsi_bpe *b = &r->t->bpe;
@@ -175,6 +178,7 @@ static ds_status merge_read(dsi_tokenizer_reader *r, const json_t *json, uint32_
     return status;
 }
 
+/* Adds all merges; the place in the list is the rank. */
 static ds_status merges_read(dsi_tokenizer_reader *r, const json_t *merges)
 {
     const json_t *merge;
@@ -260,6 +264,7 @@ static ds_status added_token_read(dsi_tokenizer_reader *r, const json_t *token)
     return status;
 }
 
+/* Adds all added tokens; the normalizer must have been read before. */
 static ds_status added_tokens_read(dsi_tokenizer_reader *r, const json_t *added)
 {
     const json_t *token;
@@ -276,7 +281,9 @@ static ds_status added_tokens_read(dsi_tokenizer_reader *r, const json_t *added)
 
 /* ---- all of it ---- */
 
-/* The pre-tokenizer says whether the vocabulary is byte-level, so it comes first. */
+/* Reads the components in the order in which they depend on each other: the
+ * pre-tokenizer decides whether the vocabulary is byte-level, and added tokens
+ * pass through the normalizer. */
 static ds_status file_read(dsi_tokenizer_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");

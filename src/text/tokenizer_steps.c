@@ -9,14 +9,14 @@
 
 #define MAX_DEPTH 8 /* of a Sequence in a Sequence */
 
-/* The pattern by which GPT-2 splits (its encoder.py). */
+/* The pattern by which GPT-2 splits text into words (its encoder.py). */
 #define GPT2_PATTERN \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 typedef ds_status Read(dsi_tokenizer_reader *r, const json_t *component);
 
-/* Reads a component by `read`, or each one of a Sequence, whose list has the
- * name `list`. */
+/* Reads a component by `read`; of a Sequence each member of the array named
+ * `list`, in order. A missing component or null is none. */
 static ds_status sequence_read(dsi_tokenizer_reader *r, const json_t *component, const char *part,
                                const char *list, Read *read, int depth)
 {
@@ -121,6 +121,7 @@ static ds_status metaspace_read(dsi_tokenizer_reader *r, const json_t *c,
     return DS_OK;
 }
 
+/* Fills the step of a Split. */
 static ds_status split_read(dsi_tokenizer_reader *r, const json_t *c, dsi_pre_tokenizer_step *step)
 {
     const char *behavior = dsi_json_text(c, "behavior", "");
@@ -131,7 +132,8 @@ static ds_status split_read(dsi_tokenizer_reader *r, const json_t *c, dsi_pre_to
     return step->pattern ? DS_OK : ds_error_status();
 }
 
-/* Pre-tokenizers that are a pattern with a name. */
+/* Returns the pattern of a pre-tokenizer that is only a name, and sets the
+ * step's behavior; NULL if the type is not one of these. */
 static const char *named_pattern(const json_t *c, dsi_pre_tokenizer_step *step)
 {
     const char *type = dsi_json_type(c);
@@ -187,7 +189,7 @@ ds_status dsi_read_pre_tokenizer(dsi_tokenizer_reader *r, const json_t *componen
 
 /* ---- post-processor ---- */
 
-/* The ids of the template's special token -> *to. */
+/* Appends the ids of the template's special token `name` to *to. */
 static ds_status template_token(dsi_tokenizer_reader *r, const json_t *c, const char *name,
                                 ds_tokens *to)
 {
@@ -228,7 +230,8 @@ static ds_status template_read(dsi_tokenizer_reader *r, const json_t *c)
                      : dsi_tokenizer_damaged(r, "post_processor: \"single\" has no Sequence");
 }
 
-/* "sep" and "cls" of RobertaProcessing and BertProcessing: [text, id]. */
+/* Appends the id of "sep" or "cls" of RobertaProcessing and BertProcessing,
+ * which is [text, id]. */
 static ds_status pair_read(dsi_tokenizer_reader *r, const json_t *c, const char *key, ds_tokens *to)
 {
     const json_t *id = json_array_get(json_object_get(c, key), 1);
@@ -239,6 +242,8 @@ static ds_status pair_read(dsi_tokenizer_reader *r, const json_t *c, const char 
     return DS_OK;
 }
 
+/* Reads one post-processor: only special tokens around the text matter for
+ * ids. */
 static ds_status post_processor_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const char *type = dsi_json_type(c);

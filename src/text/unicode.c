@@ -83,7 +83,9 @@ bool dsi_is_word(uint32_t c)
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC;
 }
 
-/* Bytes that print in Latin-1 are themselves; the others follow from U+0100. */
+/* GPT-2 maps bytes that print in Latin-1 to themselves, and the others, in
+ * order, to the characters from U+0100 on (bytes_to_unicode in its
+ * encoder.py). */
 static bool byte_prints(unsigned b) { return (b > 32 && b < 127) || (b > 160 && b != 173); }
 
 uint32_t dsi_byte_to_char(unsigned char byte)

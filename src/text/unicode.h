@@ -33,6 +33,7 @@ bool dsi_is_word(uint32_t c);
 
 /* The byte-level alphabet of GPT-2: each byte as a printable character. */
 uint32_t dsi_byte_to_char(unsigned char byte);
-int dsi_char_to_byte(uint32_t c); /* -1: c stands for no byte */
+/* The byte whose character is c; -1 if c is not in that alphabet. */
+int dsi_char_to_byte(uint32_t c);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+/* FNV-1a; the last step mixes high bits into the low ones, which select the
+ * slot. */
 uint64_t dsi_hash_bytes(const char *s, size_t n)
 {
     uint64_t h = 0xCBF29CE484222325u;
@@ -34,8 +36,8 @@ void dsi_vocab_free(dsi_vocab *v)
     *v = (dsi_vocab){0};
 }
 
-/* The bytes that byte-level text stands for; false if a character of it stands
- * for none. */
+/* Appends the bytes that text, in the byte-level alphabet, means; false if a
+ * character of it is not in that alphabet. */
 static bool byte_level_bytes(dsi_text *to, const char *text)
 {
     size_t n = strlen(text);
@@ -63,6 +65,8 @@ static void slot_insert(dsi_vocab *v, uint32_t id)
     v->slots[i] = id + 1;
 }
 
+/* A token of a byte-level vocabulary that is not in its alphabet keeps its
+ * text, and is not entered by bytes. */
 void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level, bool added)
 {
     dsi_token *t = &v->at[id];

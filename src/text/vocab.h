@@ -32,7 +32,7 @@ typedef struct dsi_vocab {
     dsi_map by_text; /* text -> &at[id] is not stable, so the value is id + 1 */
 } dsi_vocab;
 
-/* Room for ids 0 to n-1. */
+/* Makes an empty vocabulary for ids 0 to n - 1. */
 void dsi_vocab_init(dsi_vocab *v, uint32_t n);
 void dsi_vocab_free(dsi_vocab *v);
 /* Adds a token, id < n. byte_level: `text` is in the byte-level alphabet. An
@@ -40,7 +40,8 @@ void dsi_vocab_free(dsi_vocab *v);
 void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level, bool added);
 /* The id of n bytes; DSI_NO_TOKEN if no token of the model stands for them. */
 uint32_t dsi_vocab_find(const dsi_vocab *v, const char *bytes, size_t n);
-/* The id of a token's text; DSI_NO_TOKEN. */
+/* Returns the id of the token that tokenizer.json writes as text; DSI_NO_TOKEN
+ * if there is none. */
 uint32_t dsi_vocab_find_text(const dsi_vocab *v, const char *text);
 
 /* FNV-1a over n bytes, mixed. */
