@@ -63,9 +63,10 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     return true;
 }
 
-/* The mask repeated over [...,L,S], so that a kernel can walk it; false with
- * the message. */
-static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask)
+/* Replaces *mask by a view expanded to [...,L,S] (a copy if its leading
+ * dimensions are not one in memory), as the kernel expects; false with the
+ * message. */
+static bool attention_expand_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask)
 {
     int n = q->shape.n;
     int64_t stride;
@@ -76,10 +77,11 @@ static bool spread_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor **mask
     return *mask;
 }
 
-/* The same out of single ops, for a mask that wants a gradient (a learned
- * position bias): that is the gradient of the scores, which the kernel never
- * stores. */
-static ds_tensor *composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask, double scale)
+/* Attention made of single ops, for a mask that requires a gradient (a learned
+ * position bias). That gradient is the gradient of the scores, which the kernel
+ * never stores. */
+static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask,
+                                     double scale)
 {
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
@@ -94,8 +96,8 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
     Attention a = {o.scale ? o.scale : 1 / sqrt(depth ? (double)depth : 1), o.causal};
-    if (dsi_wants_grad(&o.mask, 1)) return composed(q, k, v, o.mask, a.scale);
-    if (o.mask && !spread_mask(q, k, &o.mask)) return NULL;
+    if (dsi_wants_grad(&o.mask, 1)) return attention_composed(q, k, v, o.mask, a.scale);
+    if (o.mask && !attention_expand_mask(q, k, &o.mask)) return NULL;
     q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
     if (!q || !k || !v || !dsi_acquire(q, k, v, o.mask)) return NULL;
 

@@ -1,6 +1,8 @@
-/* ops/index.c: by index: rows of a table, elements, one-hot codes, the place of
- * a maximum.
+/* ops/index.c: ops with an index: embedding, gather, one_hot, max, argmax.
  *
+ * Indices are int64. o, k, i are the dimensions of a tensor seen as
+ * [outer,K,inner] around dimension dim. A bad index sets the device's fault
+ * flag (dsi_run_index).
  * embedding  y[i,:] = w[index[i],:],             dw[index[i],:] += dy[i,:]
  * gather     y[o,k,i] = x[o,index[o,k,i],i],     dx[o,index[o,k,i],i] += dy[o,k,i]
  * max        y = x[o,index[o,i],i], the largest,  dx there = dy, 0 elsewhere
@@ -132,8 +134,9 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 
 /* ---- one-hot ----------------------------------------------------------------------------------------- */
 
-/* Looked at on the host: a label outside would give a row of zeros without a
- * word. */
+/* Reads the labels on the host: a label out of range would silently give a row
+ * of
+ * zeros. */
 static bool labels_in_range(ds_tensor *labels, int64_t classes)
 {
     const int64_t *p = ds_data(labels);
@@ -162,7 +165,7 @@ ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
 /* ---- maximum ----------------------------------------------------------------------------------------- */
 
 /* x's shape without dimension dim; or with 1 there. */
-static ds_dims without(ds_dims x, int dim, bool keep)
+static ds_dims shape_without(ds_dims x, int dim, bool keep)
 {
     ds_dims shape = {.n = 0};
     for (int i = 0; i < x.n; i++)
@@ -195,7 +198,7 @@ const dsi_op dsi_op_max = {.name = "max", .backward = max_backward};
 
 /* The maxima of contiguous x -> y (may be NULL), their places -> the result, of
  * shape `shape`. */
-static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor *y)
+static ds_tensor *max_find(const ds_tensor *x, int dim, ds_dims shape, ds_tensor *y)
 {
     if (!dsi_acquire(x)) return NULL;
     dsi_view v = dsi_v_around(x, dim);
@@ -207,7 +210,8 @@ static ds_tensor *find_max(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
         index);
 }
 
-/* dim from the front; -1, with the message: of nothing there is no maximum. */
+/* Returns dim counted from the front; -1, with the message, if that dimension
+ * is empty and has no maximum. */
 static int max_check(const char *op, const ds_tensor *x, int dim)
 {
     if (!dsi_want_float(op, x)) return -1;
@@ -223,10 +227,10 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
     if ((dim = max_check("max", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
 
-    ds_dims shape = without(x->shape, dim, keepdim);
+    ds_dims shape = shape_without(x->shape, dim, keepdim);
     ds_tensor *y = dsi_new(x, shape);
 
-    ds_tensor *index = y ? find_max(x, dim, shape, y) : NULL;
+    ds_tensor *index = y ? max_find(x, dim, shape, y) : NULL;
     if (!index) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_max, y, x);
@@ -239,5 +243,5 @@ ds_tensor *ds_argmax(ds_tensor *x, int dim)
     if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x))) return NULL;
-    return find_max(x, dim, without(x->shape, dim, false), NULL);
+    return max_find(x, dim, shape_without(x->shape, dim, false), NULL);
 }

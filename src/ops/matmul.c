@@ -4,9 +4,9 @@
  * backward  da = dy b^T, db = a^T dy, each summed over what was broadcast
  * linear    x [M,in], w [out,in], b [out] -> y = x w^T + b [M,out]
  * backward  dx = dy w, dw = dy^T x, db = sum of dy over M
- *
- * All transposes are views. Vectors, and a batch times one matrix, are reduced
- * to these by reshaping.
+ * All transposes are views. A vector becomes a matrix of one row or column; a
+ * batch of matrices times one matrix becomes one product of [(... M),K] by
+ * [K,N].
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -22,10 +22,10 @@ static ds_tensor *matmul_transposed(const ds_tensor *x)
     return dsi_view_of(x, shape, stride, x->offset);
 }
 
-/* x with its leading dimensions broadcast to those of `shape`, as one batch
- * that a kernel can walk: a view where one stride leads from matrix to matrix
- * (0 repeats one), else a copy. */
-static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
+/* x with its leading dimensions broadcast to those of `shape`, as the kernel
+ * expects it: with one stride from matrix to matrix (0 repeats a matrix). A
+ * view if there is one, otherwise a copy. */
+static ds_tensor *matmul_batched(const ds_tensor *x, ds_dims shape)
 {
     ds_dims full = shape;
     for (int i = 1; i <= 2; i++) full.d[shape.n - i] = x->shape.d[x->shape.n - i];
@@ -37,8 +37,8 @@ static ds_tensor *batched(const ds_tensor *x, ds_dims shape)
     return dsi_copy(copy, wide) == DS_OK ? copy : NULL;
 }
 
-/* y = a b, of any leading dimensions, as dtype, outside of the graph. */
-static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype)
+/* y = a b in `dtype`, with any leading dimensions, without recording. */
+static ds_tensor *matmul_product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype)
 {
     int na = a->shape.n, nb = b->shape.n;
     ds_dims lead_a = a->shape, lead_b = b->shape, shape;
@@ -51,23 +51,25 @@ static ds_tensor *product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype
     shape.d[shape.n++] = a->shape.d[na - 2];
     shape.d[shape.n++] = b->shape.d[nb - 1];
 
-    ds_tensor *wa = batched(a, shape), *wb = batched(b, shape), *y = dsi_new_dtype(a, dtype, shape);
+    ds_tensor *wa = matmul_batched(a, shape), *wb = matmul_batched(b, shape),
+              *y = dsi_new_dtype(a, dtype, shape);
     if (!wa || !wb || !y) return NULL;
     return dsi_result_if(
         dsi_run(y, matmul, dsi_v_matrices(wa), dsi_v_matrices(wb), dsi_v(NULL), dsi_v_matrices(y)),
         y);
 }
 
-/* The gradient of x, l r, of which one is dy. It has all leading dimensions;
- * what was broadcast is summed to x's own, from products that are not rounded
- * to 16 bits. */
-static ds_tensor *gradient_of(const ds_tensor *x, const ds_tensor *dy, const ds_tensor *l,
-                              const ds_tensor *r)
+/* The gradient of x, l r, where l or r is dy. The product has dy's leading
+ * dimensions; those that were broadcast are summed to x's, in float32 if x has
+ * 16 bits. */
+static ds_tensor *matmul_gradient(const ds_tensor *x, const ds_tensor *dy, const ds_tensor *l,
+                                  const ds_tensor *r)
 {
     ds_dims all = dy->shape, own = x->shape;
     all.n -= 2, own.n -= 2;
     bool sums = !dsi_same_shape(all, own);
-    ds_tensor *g = l && r ? product(l, r, sums && dsi_is_16bit(x) ? DS_F32 : x->dtype) : NULL;
+    ds_tensor *g = l && r ? matmul_product(l, r, sums && dsi_is_16bit(x) ? DS_F32 : x->dtype)
+                          : NULL;
     return sums ? ds_cast(dsi_sum_to(g, x->shape), x->dtype) : g;
 }
 
@@ -75,9 +77,9 @@ static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
     if (dsi_needs_input_grad(n, 0))
-        dsi_accumulate_grad(n, 0, gradient_of(a, dy, dy, matmul_transposed(b)));
+        dsi_accumulate_grad(n, 0, matmul_gradient(a, dy, dy, matmul_transposed(b)));
     if (dsi_needs_input_grad(n, 1))
-        dsi_accumulate_grad(n, 1, gradient_of(b, dy, matmul_transposed(a), dy));
+        dsi_accumulate_grad(n, 1, matmul_gradient(b, dy, matmul_transposed(a), dy));
 }
 
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, .acquires = true};
@@ -105,7 +107,7 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
     if (a->shape.n > 2 && b->shape.n == 2 && a->shape.d[a->shape.n - 1] == b->shape.d[0])
         return matmul_folded(a, b);
 
-    ds_tensor *y = product(a, b, a->dtype); /* [...,M,N] */
+    ds_tensor *y = matmul_product(a, b, a->dtype); /* [...,M,N] */
 
     dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
     dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);

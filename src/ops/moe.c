@@ -1,18 +1,20 @@
-/* ops/moe.c: rows to places and back: what a mixture of experts does with
- * tokens.
+/* ops/moe.c: tokens to slots of experts and back, for a mixture of experts.
  *
+ * x [S,D] tokens; slots int64 [S,k]: for each of a token's k experts the row of
+ * the experts' input, or < 0 if the token was dropped; no slot occurs twice.
  * dispatch  y[slot[s,j],:] = x[s,:],                   dx[s,:] = sum over j of dy[slot[s,j],:]
  * combine   y[s,:] = sum over j of w[s,j] x[slot[s,j],:],  dx[slot[s,j],:] = w[s,j] dy[s,:],
  *                                                      dw[s,j] = dy[s,:] . x[slot[s,j],:]
- * Each is the other's backward, so both ways cost as much as the rows that are
- * moved; GShard (arXiv 2006.16668) and DeepSpeed's first versions multiply by
- * one-hot matrices [S,E,C] instead.
+ * Each is the other's backward, so both cost as much as copying the rows.
+ * GShard (arXiv:2006.16668) and DeepSpeed's first versions multiply by one-hot
+ * matrices
+ * [S,E,C] instead.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
 #include "base/mem.h"
 
-/* contiguous x [S,D] with its slots [S,k] */
+/* True if x is [S,D] and slots are int64 [S,k]. */
 static bool want_rows(const char *op, const ds_tensor *x, const ds_tensor *slots)
 {
     if (!dsi_want_float(op, x) || !dsi_same_device(op, x, slots)) return false;
@@ -22,7 +24,8 @@ static bool want_rows(const char *op, const ds_tensor *x, const ds_tensor *slots
                       dsi_shape_text(slots->shape));
 }
 
-/* Each slot is one of `rows`, or below 0; and named once. */
+/* True if each slot is below `rows`, and none >= 0 occurs twice. Reads slots on
+ * the host, because kernels write rows without regard for each other. */
 static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
 {
     const int64_t *slot = ds_data(slots);

@@ -61,8 +61,8 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_batch_norm = {.name = "batch_norm", .backward = batch_norm_backward};
 
-/* t, which may be NULL, has a value for each channel of x; float32 ones go with
- * a 16-bit x too, as mixed precision keeps them. */
+/* True if t is NULL or has a value for each channel of x, in x's dtype. A
+ * 16-bit x also accepts float32, in which mixed precision keeps these. */
 static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
 {
     if (!t) return true;
@@ -91,8 +91,8 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
 
 /* running = (1 - momentum) running + momentum batch; the variance without bias,
  * of n values */
-static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds_tensor *var,
-                           int64_t n)
+static bool batch_norm_update_running(ds_batch_norm_opts o, const ds_tensor *mean,
+                                      const ds_tensor *var, int64_t n)
 {
     dsi_view m = dsi_v(o.running_mean), v = dsi_v(o.running_var);
     double keep = 1 - o.momentum, unbiased = (double)n / (double)(n - 1);
@@ -102,8 +102,8 @@ static bool update_running(ds_batch_norm_opts o, const ds_tensor *mean, const ds
            dsi_run_op(o.running_var, binary, DSI_ADD, o.momentum * unbiased, v, dsi_v(var), v);
 }
 
-/* 16-bit running statistics move in float32, and take the rounded values back. */
-static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
+/* 16-bit running statistics are updated in float32 and rounded back. */
+static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts o)
 {
     ds_tensor *mean = o.running_mean, *var = o.running_var;
     o.running_mean = dsi_upcast(mean), o.running_var = dsi_upcast(var);
@@ -114,11 +114,12 @@ static ds_tensor *with_wide_statistics(ds_tensor *x, ds_batch_norm_opts o)
     return dsi_result_if(copied, y);
 }
 
-/* Mean and 1 / sqrt(var + eps), [C], that this call normalises with -> *mean,
- * *rstd: those of the batch, which also move the running ones; or the running
+/* Sets *mean and *rstd = 1 / sqrt(var + eps), both [C], to those that this call
+ * normalises with: of the batch, which also update the running ones, or the
+ * running
  * ones. */
-static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_tensor **mean,
-                       ds_tensor **rstd)
+static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch,
+                                  ds_tensor **mean, ds_tensor **rstd)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
     ds_tensor *var = o.running_var, *shifted = dsi_new_upcast(x, c);
@@ -130,7 +131,7 @@ static bool statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch, ds_
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
         bool update = o.running_mean && !ds_recomputing();
-        if (update && !update_running(o, *mean, var, n)) return false;
+        if (update && !batch_norm_update_running(o, *mean, var, n)) return false;
     }
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
            dsi_run_op(*rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(*rstd));
@@ -143,7 +144,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!dsi_want_float("batch_norm", x)) return NULL;
     if (!batch_norm_check(x, o, batch)) return NULL;
     if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
-        return with_wide_statistics(x, o);
+        return batch_norm_upcast_statistics(x, o);
     if (!o.momentum) o.momentum = 0.1;
     if (!o.eps) o.eps = 1e-5;
     if (!(x = with_channels(x))) return NULL;
@@ -151,7 +152,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 
     ds_tensor *mean, *rstd, *y = dsi_new_like(x);
 
-    if (!y || !statistics(x, o, batch, &mean, &rstd)) return NULL;
+    if (!y || !batch_norm_statistics(x, o, batch, &mean, &rstd)) return NULL;
     if (!dsi_run(y, batch_norm, norm_channels(x), dsi_v(mean), dsi_v(rstd), dsi_v(o.weight),
                  dsi_v(o.bias), norm_channels(y)))
         return NULL;
@@ -177,14 +178,14 @@ static ds_dims row_shape(const ds_tensor *x, int n_dims)
 }
 
 /* contiguous weight or bias as [D]; nothing for NULL */
-static dsi_view row(const ds_tensor *w, int64_t d)
+static dsi_view layer_norm_row(const ds_tensor *w, int64_t d)
 {
     return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
 }
 
-/* stats [2,M]: mean and rstd of each row in one tensor, as they live and die
- * together. */
-static dsi_view half(const ds_tensor *stats, int which)
+/* stats [2,M] holds mean and rstd of each row, which are always saved and freed
+ * together. which: 0 mean, 1 rstd. */
+static dsi_view layer_norm_stat(const ds_tensor *stats, int which)
 {
     dsi_view v = dsi_v_shape(stats, ds_shape(stats->shape.d[1]));
     v.p = (char *)v.p + (size_t)which * (size_t)v.d[0] * ds_dtype_size(stats->dtype);
@@ -198,7 +199,7 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
               *weight = dsi_saved_tensor(n, 2);
     ds_dims md = row_shape(x, n_dims), w_shape = {.n = n_dims};
     for (int i = 0; i < n_dims; i++) w_shape.d[i] = x->shape.d[x->shape.n - n_dims + i];
-    dsi_view mean = half(stats, 0), rstd = half(stats, 1);
+    dsi_view mean = layer_norm_stat(stats, 0), rstd = layer_norm_stat(stats, 1);
 
     ds_tensor *g = ds_contiguous(dy),
               *dx = dsi_needs_input_grad(n, 0) ? dsi_new(x, x->shape) : NULL;
@@ -206,8 +207,9 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new(x, w_shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, layer_norm_dx, dsi_v_shape(g, md), dsi_v_shape(x, md),
-                        row(weight, md.d[1]), mean, rstd, dx ? dsi_v_shape(dx, md) : dsi_v(NULL),
-                        row(dw, md.d[1]), row(db, md.d[1]));
+                        layer_norm_row(weight, md.d[1]), mean, rstd,
+                        dx ? dsi_v_shape(dx, md) : dsi_v(NULL), layer_norm_row(dw, md.d[1]),
+                        layer_norm_row(db, md.d[1]));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
@@ -245,8 +247,9 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     ds_tensor *y = dsi_new(x, x->shape), *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
-    if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md), row(weight, md.d[1]),
-                 row(bias, md.d[1]), dsi_v_shape(y, md), half(stats, 0), half(stats, 1)))
+    if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md),
+                 layer_norm_row(weight, md.d[1]), layer_norm_row(bias, md.d[1]), dsi_v_shape(y, md),
+                 layer_norm_stat(stats, 0), layer_norm_stat(stats, 1)))
         return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_layer_norm, y, x, weight, bias);

@@ -1,9 +1,17 @@
 /* ops/op.h: what an op family's file needs: checks, recording, kernels.
  *
  * An op is one function of five paragraphs: check, acquire, make, compute,
- * record; its backward stands above it. A backward that gives dy itself gives a
- * second handle on it (dsi_alias, or a view), so that no leaf takes for its own
- * sum what another node still has to read.
+ * record (README.md). Its backward is defined above it.
+ *
+ * Invariants: a function that returns NULL or false has set the thread's
+ * message. A new tensor belongs to the current scope. A backward that passes dy
+ * itself on passes a second handle (dsi_alias, or a view): otherwise a leaf
+ * might accumulate into memory that another node still reads.
+ * dsi_accumulate_grad(n, i, NULL) fails the backward, so a backward need not
+ * check what it passes.
+ *
+ * Names of shapes: N batch, C channels, H W rows and columns; for matrices
+ * [...,M,K] times [...,K,N]; "..." are leading dimensions, which broadcast.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPS_OP_H
 #define DSI_OPS_OP_H
@@ -13,9 +21,9 @@
 
 #include <deepspeed/ops.h>
 
-/* x is float16 or bfloat16. Kernels compute these in float32 and round once, so
- * that an op of one kernel need not ask. What takes several kernels does it in
- * float32 between dsi_upcast and ds_cast. */
+/* True if x is float16 or bfloat16. A kernel computes these in float32 and
+ * rounds once, so an op of one kernel need not ask. An op of several kernels
+ * calls dsi_upcast first and ds_cast at the end, so that it rounds once too. */
 static inline bool dsi_is_16bit(const ds_tensor *x)
 {
     return x && (x->dtype == DS_F16 || x->dtype == DS_BF16);
@@ -53,18 +61,19 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);
  * input. Never g itself. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
 
-/* x, if the kernel that fills it ran; else NULL, which is what
- * dsi_accumulate_grad and callers take for a failure. */
+/* x, if the kernel that fills it succeeded; otherwise NULL, which
+ * dsi_accumulate_grad and callers treat as a failure. */
 #define dsi_result_if(ran, x) ((ran) ? (x) : NULL)
 
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);
 
-/* Dimensions from..to-1 of x lie in memory as one dimension: its stride ->
- * *stride. */
+/* True if dimensions from..to-1 of x are one dimension in memory; *stride is
+ * its stride. Dimensions of size 1 do not matter. */
 bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride);
 
-/* x [...,M,N] seen as [B,M,N]. Its leading dimensions lie as one (dsi_merged). */
+/* x [...,M,N] seen as [B,M,N]. Its leading dimensions must be one in memory
+ * (dsi_merged). */
 dsi_view dsi_v_matrices(const ds_tensor *x);
 
 /* An option's [vertical, horizontal] values: the horizontal one is 0 for "the

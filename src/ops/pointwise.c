@@ -1,9 +1,9 @@
-/* ops/pointwise.c: element by element, with broadcasting as in numpy.
- *
- * A result keeps the order of dimensions in memory of an operand of its own
- * shape, so that a row of pointwise ops over a channels-last tensor runs along
- * memory. The gradient of a broadcast operand is summed over what was repeated
- * (dsi_sum_to).
+/* ops/pointwise.c: element by element, with broadcasting as in numpy. A result
+ * has the strides of an operand of its own shape, so that a sequence of
+ * pointwise ops on a channels_last tensor stays channels_last and reads
+ * contiguous memory. The gradient of a broadcast operand is summed over the
+ * repeated dimensions (dsi_sum_to); 16-bit products are summed in float32 and
+ * rounded once.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -14,14 +14,14 @@ typedef struct Binary {
     ds_dims a, b; /* shapes of the operands */
 } Binary;
 
-/* Floats of one kind whose shapes broadcast -> *shape. */
+/* True if a and b are floats of one dtype and device, and broadcast to *shape. */
 static bool binary_check(const char *op, const ds_tensor *a, const ds_tensor *b, ds_dims *shape)
 {
     return dsi_want_float(op, a) && dsi_same_kind(op, a, b) &&
            dsi_broadcast(op, a->shape, b->shape, shape);
 }
 
-/* In the order of memory of the operand that has the result's shape. */
+/* A tensor of `shape` with the strides of an operand that has that shape. */
 static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims shape)
 {
     if (dsi_same_shape(a->shape, shape)) return dsi_new_like(a);
@@ -142,7 +142,8 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* Any dtype: labels are compared too. No gradient: a step has none. */
+/* Any dtype, because labels are compared too. Not recorded: the gradient of a
+ * comparison is 0. */
 static ds_tensor *pointwise_compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
 {
     const char *op = dsi_compare_name(how);

@@ -24,8 +24,9 @@ static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool c
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 
-/* How many windows go along dimension i (0: down, 1: across) of so many
- * elements -> *out. */
+/* Sets *out to the number of windows along dimension i (0: rows, 1: columns),
+ * which has `size` elements; up: ceil_mode. False, with the message, for wrong
+ * options. */
 static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
 {
     int64_t stride = c->stride[i], padding = c->padding[i], field;
@@ -72,8 +73,8 @@ static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Poo
 
 /* ---- maximum ----------------------------------------------------------------------------------------- */
 
-/* Some element is in two windows, so that its gradient is a sum: pooled form
- * has no place for that. */
+/* True if windows overlap. An element in two windows has a sum as gradient,
+ * which pooled form cannot express. */
 static bool overlap(const dsi_pool2d *c)
 {
     for (int i = 0; i < 2; i++)
@@ -81,7 +82,7 @@ static bool overlap(const dsi_pool2d *c)
     return false;
 }
 
-/* Its convolutions take a gradient in pooled form. */
+/* True if the device's convolutions accept a gradient in pooled form. */
 static bool takes_pooled(const dsi_device *d)
 {
     return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
@@ -103,8 +104,8 @@ static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_max_pool2d = {.name = "max_pool2d", .backward = max_pool2d_backward};
 
-/* Half the bytes of int64, and enough for a plane; in y's order of memory, as
- * the kernels want it. */
+/* The places of maxima: int32, which is enough for a plane and half of int64,
+ * with y's strides, as the kernels expect. */
 static ds_tensor *new_index(const ds_tensor *y)
 {
     ds_tensor *index = y ? dsi_new_dtype(y, DS_I32, y->shape) : NULL;
@@ -112,7 +113,7 @@ static ds_tensor *new_index(const ds_tensor *y)
     return index;
 }
 
-/* One plane set [C,H,W]: as a batch of one. */
+/* x [C,H,W], as a batch of one. */
 static ds_tensor *max_pool2d_single(ds_tensor *x, ds_pool2d_opts o)
 {
     ds_tensor *y = ds_squeeze(ds_max_pool2d_with(ds_unsqueeze(x, 0), o), 0);

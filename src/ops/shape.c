@@ -1,9 +1,13 @@
-/* ops/shape.c: other shapes of the same elements: views where they can be, each
- * with its gradient.
+/* ops/shape.c: other shapes of the same elements, as views if possible, and
+ * their
+ * gradients.
  *
- * A view is a handle with other strides on the same storage; its gradient is
- * the opposite view of dy (reshape, permute), dy in a field of zeros (slice),
- * or dy summed (expand).
+ * A view is a handle with other strides on the same storage. Its gradient is
+ *
+ *     reshape, permute   the inverse view of dy
+ *     slice              dy, added to its place in a gradient of x's shape
+ *     expand             dy, summed over the dimensions that were repeated
+ *     cat                slices of dy
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -11,9 +15,10 @@
 
 /* ---- reshape ----------------------------------------------------------------------------------------- */
 
-/* Strides with which x's elements, in their order, have `shape`; false if there
- * are none. Where x lies in several runs of memory, each run must be a run of
- * the new dimensions too. */
+/* Sets stride to strides by which x's elements, in row-major order, have
+ * `shape`; false if there are none. Dimensions of x that are contiguous to each
+ * other form a group, innermost first; the new dimensions must divide each
+ * group exactly. */
 static bool strides_for(const ds_tensor *x, ds_dims shape, int64_t *stride)
 {
     if (dsi_is_contiguous(x) || !dsi_numel(shape)) {
@@ -37,7 +42,7 @@ static bool strides_for(const ds_tensor *x, ds_dims shape, int64_t *stride)
 }
 
 /* x with another shape outside of the graph: a view, or a row-major copy. */
-static ds_tensor *reshaped(ds_tensor *x, ds_dims shape)
+static ds_tensor *reshape_view(ds_tensor *x, ds_dims shape)
 {
     int64_t stride[DS_MAX_DIMS];
     if (!x) return NULL;
@@ -48,24 +53,25 @@ static ds_tensor *reshaped(ds_tensor *x, ds_dims shape)
     return dsi_view_of(copy, shape, stride, 0);
 }
 
-/* dy may lie in any order of memory, so that this too is a view or a copy. */
+/* dy may have any strides, so this is a view or a copy too. */
 static void reshape_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
-    dsi_accumulate_grad(n, 0, reshaped(dy, *x_shape));
+    dsi_accumulate_grad(n, 0, reshape_view(dy, *x_shape));
 }
 
 const dsi_op dsi_op_reshape = {.name = "reshape", .backward = reshape_backward};
 
-/* y has x's elements in x's order: with the gradient of that. */
+/* Records that y has x's elements in x's order, and returns y. */
 static ds_tensor *record_reshape(ds_tensor *y, ds_tensor *x)
 {
     dsi_set_attr(dsi_record(&dsi_op_reshape, y, x), &x->shape, sizeof x->shape);
     return y;
 }
 
-/* Finds the -1; false if the sizes do not give x's number of elements. */
-static bool solve(const ds_tensor *x, ds_dims *shape)
+/* Replaces a -1 in `shape` by the size that is missing; false, with the
+ * message, if the sizes do not give x's number of elements. */
+static bool reshape_solve(const ds_tensor *x, ds_dims *shape)
 {
     int64_t have = dsi_numel(x->shape), want = 1;
     int unknown = -1;
@@ -94,8 +100,8 @@ static bool solve(const ds_tensor *x, ds_dims *shape)
 ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 {
     if (!dsi_live(x, "reshape")) return dsi_null_operand("reshape");
-    if (!solve(x, &shape)) return NULL;
-    ds_tensor *y = reshaped(x, shape);
+    if (!reshape_solve(x, &shape)) return NULL;
+    ds_tensor *y = reshape_view(x, shape);
     return y ? record_reshape(y, x) : NULL;
 }
 
@@ -217,7 +223,7 @@ typedef struct Slice {
     int64_t begin;
 } Slice;
 
-/* Elements begin..end-1 of dimension dim: the same strides, from further on. */
+/* Elements begin..end-1 of dimension dim, as a view. */
 static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
     ds_dims shape = x->shape;
@@ -225,7 +231,7 @@ static ds_tensor *sliced(const ds_tensor *x, int dim, int64_t begin, int64_t end
     return dsi_view_of(x, shape, x->stride, x->offset + begin * x->stride[dim]);
 }
 
-/* dx += dy in its place. */
+/* Adds dy to its place in the gradient of x, which all slices of x share. */
 static void slice_backward(dsi_node *n, ds_tensor *dy)
 {
     const Slice *s = dsi_attr(n);
@@ -269,7 +275,7 @@ ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 
 /* ---- expand ------------------------------------------------------------------------------------------ */
 
-/* An element that stands in many places collects the gradients of all. */
+/* The gradient of a repeated element is the sum over its copies. */
 static void expand_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *x_shape = dsi_attr(n);
@@ -317,7 +323,9 @@ static void cat_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cat = {.name = "cat", .backward = cat_backward};
 
-/* All operands are of one kind, and of one shape but for dimension dim. */
+/* True if all operands have one dtype, one device, and one shape except in
+ * dimension
+ * dim. */
 static bool cat_check(ds_tensor **x, int n, int dim)
 {
     for (int i = 1; i < n; i++) {

@@ -1,16 +1,24 @@
 /* device/cpu/attention/attention.c: scaled dot product attention, without ever
  * holding the scores [L,S].
+ * Source: Dao et al., FlashAttention, arXiv:2205.14135. Shapes: q [B,L,D], k [B,S,D],
+ * v [B,S,E], y [B,L,E], lse [B,L]; a row is one query.
  *
- * ROWS queries go over the keys KEYS at a time. Forward keeps each row's
- * maximum and sum so far, and scales what it has when the maximum grows; it
- * leaves lse = log of the row's sum, from which backward makes the softmax of
- * any block again (Dao et al., arXiv:2205.14135). Products run on the tiles of
- * tile.h, which want a block of keys (and, backward, of values) transposed: all
- * are, once, before the first row, unless rows are few. Forward is divided by
- * blocks of rows; backward, where all rows add to dk and dv, by batch.
+ * For each block of ROWS queries, for each block of KEYS keys: scores
+ * [ROWS][KEYS], exp, product with the values. Forward keeps the maximum and the
+ * sum of each row over the keys so far, and scales both and the row's output
+ * when the maximum grows. It stores lse = log sum exp of the row's scores, from
+ * which backward computes the softmax of any block again. A block of scores has
+ * 12 KB and stays in the first
+ * cache.
  *
- * A row that attends to nothing (its scores are all -inf) gives 0, and no
- * gradient, as in PyTorch.
+ * Products are computed by the tiles of tile.h, which read a block of keys
+ * (and, in backward, of values) along the keys. So all blocks are transposed
+ * once, before the first row, unless there are few rows.
+ *
+ * Invariants: threads divide blocks of rows in forward, and batches in
+ * backward, where all rows add to dk and dv; so no sum depends on them. A row
+ * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
+ * in PyTorch.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/gemm/dots.h"
 #include "device/cpu/gemm/tile.h"
@@ -19,10 +27,10 @@
 #include "device/cpu/simd/vmath.h"
 #include "device/cpu/table.h"
 
-#define ROWS        32
-#define KEYS        96  /* whole tiles of every instruction set */
-#define FEW_ROWS    8   /* for which transposing costs as much as it helps */
-#define GRAIN_FLOPS 5e5 /* of a part of a parallel loop */
+#define ROWS        32  /* queries of a block */
+#define KEYS        96  /* keys of a block: a multiple of TILE_COLS of every instruction set */
+#define FEW_ROWS    8   /* below, transposing keys costs more than it saves */
+#define GRAIN_FLOPS 5e5 /* of an iteration of a parallel loop, at least */
 
 typedef struct {
     double scale;
@@ -32,7 +40,7 @@ typedef struct {
     float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
 } job;
 
-/* The keys that one of the rows before `end` attends to come before this one. */
+/* Number of keys, from the first on, that some row before `end` attends to. */
 static int64_t keys_seen(const job *x, int64_t end)
 {
     return x->causal && end < x->k.d[1] ? end : x->k.d[1];
@@ -111,8 +119,8 @@ static void add_products_f64(const double *a, int64_t am, int64_t ak, const doub
             for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
 }
 
-/* Of a block's row: as in lines.h, but in whole vectors, since a row is short.
- * NaNs are passed over. */
+/* The maximum of a row of scores: as in lines.h, but by whole vectors, because
+ * a row is short. Ignores NaNs. */
 static float row_max_f32(int64_t n, const float *x)
 {
     vf m = vf_set(-INFINITY);
@@ -227,7 +235,7 @@ static ds_status transpose_all(dsi_stream *s, job *x, bool back)
     return attention_transpose(s, &x->v, x->values);
 }
 
-/* of one row of queries */
+/* Multiplications and additions of one row in forward. */
 static double flops(const job *x)
 {
     return 2 * (double)x->k.d[1] * (double)(x->q.d[2] + x->v.d[2] + 1);

@@ -1,8 +1,17 @@
 /* device/cpu/index/index.c: rows and elements named by an index.
  *
- * Gathering moves bytes, whatever they mean. scatter_rows adds in the order of
- * the index, so that the sum of a row that is named twice does not depend on
- * the threads: they share the columns.
+ *     gather_rows    y[i,:] = w[index[i],:]               y [N,D], w [V,D]
+ *     scatter_rows   dw[index[i],:] += dy[i,:]
+ *     gather         y[o,k,i] = x[o,index[o,k,i],i]       y [outer,K,inner]
+ *     scatter_add    dx[o,index[o,k,i],i] += dy[o,k,i]
+ *
+ * Gathering copies elements as bits, of any dtype of their size.
+ *
+ * Invariants: all indices are checked before anything is written; a bad one
+ * sets the device's fault flag (fault_set). Scattering adds in the order of the
+ * index. Its threads divide columns (scatter_rows) or `outer` (scatter_add),
+ * never the index, so the sum of a row that is named twice does not depend on
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -14,7 +23,7 @@ typedef struct {
     /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y
      * [outer,K,inner] */
     dsi_view w, index, y;
-    int64_t skip;
+    int64_t skip; /* scatter_rows: an index that gets no gradient (padding_idx) */
     int64_t size; /* bytes of an element */
 } job;
 
@@ -36,7 +45,7 @@ static bool rows_valid(dsi_stream *s, const job *j, int64_t n)
     return true;
 }
 
-/* Of an index [outer,K,inner]. */
+/* Element (o, k, i) of an index [outer,K,inner]. */
 ALWAYS_INLINE int64_t element_index(const dsi_view *index, int64_t o, int64_t k, int64_t i)
 {
     return ((const int64_t *)index->p)[o * index->s[0] + k * index->s[1] + i * index->s[2]];
@@ -48,6 +57,7 @@ ALWAYS_INLINE int64_t element_index(const dsi_view *index, int64_t o, int64_t k,
     case bytes: \
         for (int64_t c = 0; c < n; c++) ((type *)y)[c * sy] = ((const type *)x)[c * sx]; \
         break
+/* Copies n elements with strides sx and sy. */
 static void move_row(int64_t size, int64_t n, const char *x, int64_t sx, char *y, int64_t sy)
 {
     if (sx == 1 && sy == 1) {
@@ -113,8 +123,8 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-/* True if all of the index is in 0 .. classes-1. Without a branch an element,
- * and in one long line if it lies so. */
+/* True if all of the index is in 0 .. classes-1. Has no branch in its inner
+ * loop, and joins contiguous dimensions into one long line. */
 static bool all_inside(dsi_view v, int64_t classes)
 {
     bool outside = false;

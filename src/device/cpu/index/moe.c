@@ -1,8 +1,15 @@
-/* device/cpu/index/moe.c: rows to places and back, for mixtures of experts.
+/* device/cpu/index/moe.c: tokens to slots of experts and back.
  *
- * A place is named once, so rows are written without regard for each other, and
- * what a row collects is added in the order of its places: no sum depends on
- * the threads.
+ *     dispatch     y[slot[s,j],:] = w[s,j] x[s,:]       (w absent: 1)
+ *     combine      y[s,:] = sum over j of w[s,j] x[slot[s,j],:]
+ *     combine_dw   dw[s,j] = dy[s,:] . x[slot[s,j],:]
+ *
+ * s counts tokens, j the k experts of a token; a slot is a row of the experts'
+ * input. slot < 0: the token was dropped by that expert.
+ *
+ * Invariants: ops/moe.c has checked that no slot occurs twice, so tokens are
+ * independent of each other, and threads divide them. A token's sum is in the
+ * order of j, so it does not depend on the threads.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -21,10 +28,10 @@ ALWAYS_INLINE int64_t slot_of(const job *j, int64_t s, int64_t k)
     return ((const int64_t *)j->slot.p)[s * j->slot.s[0] + k * j->slot.s[1]];
 }
 
-/* So many rows of D elements in each of k places are worth a helper thread. */
+/* Rows of D elements, each with k slots, from which another thread pays. */
 static int64_t rows_each(int64_t d, int64_t k) { return PARALLEL_ELEMENTS / (d * k + 1) + 1; }
 
-/* ---- to places -------------------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------------------------- */
 
 static void dispatch_copy_rows(void *arg, int64_t begin, int64_t end)
 {
@@ -54,8 +61,8 @@ static void dispatch_copy_rows(void *arg, int64_t begin, int64_t end)
 SCALE_ROWS(float, f32)
 SCALE_ROWS(double, f64)
 
-/* Whether some place is nobody's. */
-static bool has_free_places(const job *j)
+/* True if some slot has no token; then y is filled with zeros first. */
+static bool has_free_slots(const job *j)
 {
     int64_t taken = 0;
     for (int64_t s = 0; s < j->slot.d[0]; s++)
@@ -68,7 +75,7 @@ ds_status KERNEL(dispatch)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w,
     if (w.p && is_half(x.dtype)) IN_F32(s, 1, KERNEL(dispatch)(s, x, slot, w, y), &y, &x, &w);
     if (w.p && x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("dispatch", x.dtype);
     job j = {.x = x, .slot = slot, .w = w, .y = y, .size = (int64_t)ds_dtype_size(x.dtype)};
-    ds_status status = has_free_places(&j) ? KERNEL(fill)(s, 0, y) : DS_OK;
+    ds_status status = has_free_slots(&j) ? KERNEL(fill)(s, 0, y) : DS_OK;
     if (!status)
         dsi_parallel(x.d[0], rows_each(x.d[1], slot.d[1]),
                      !w.p                ? dispatch_copy_rows
@@ -78,9 +85,9 @@ ds_status KERNEL(dispatch)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w,
     return status;
 }
 
-/* ---- and back --------------------------------------------------------------------------------------- */
+/* ---- combine --------------------------------------------------------------------------------------- */
 
-/* The first place sets y, the others are added. */
+/* The first slot sets y, the others are added. A token without slots becomes 0. */
 #define COMBINE(T, suffix) \
     static void combine_##suffix(void *arg, int64_t begin, int64_t end) \
     { \

@@ -1,22 +1,31 @@
-/* device/cpu/optim/optim.c: one step of an optimizer over all parameters: a
- * pass over memory, in fixed pieces.
+/* device/cpu/optim/optim.c: one step of an optimizer over all parameters, in
+ * one pass over memory.
  *
  * The rules are in optim.inc, for float and for double. 16-bit parameters,
- * gradients and copies go through them in blocks that fit the first cache: made
- * float, updated, rounded once, so that memory is still passed once. A piece is
- * PIECE elements of one parameter, whatever the number of threads. All rules
- * but LAMB's are pointwise; LAMB needs |p| and |u| of a whole parameter, so it
- * passes twice, and adds the sums of pieces in their order.
+ * gradients and low-precision copies are upcast, updated and rounded once, in
+ * blocks that fit into the first cache; so memory is still read and written
+ * once.
+ *
+ * A *span* is the memory of one parameter: p, its gradient g, its moments m, v,
+ * vmax, and its low-precision copy. A *piece* is PIECE elements of one span.
+ * All rules but LAMB are pointwise. LAMB needs |p| and |u| of a parameter, so
+ * it makes two passes.
+ *
+ * Invariants: threads divide pieces, counted over all spans; LAMB adds the sums
+ * of pieces in their order. So no result depends on the number of threads.
+ * Denormals count as 0 during a pass.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/vmath.h"
 #include "device/cpu/table.h"
 
-#define PIECE 1024
-#define GRAIN 256 /* pieces: 3 MB; less lies in the caller's own cache, where helpers are slower */
-#define BLOCK 512 /* p and g as floats: 4 KB */
-#define STRIP 64
-#define AHEAD 2048 /* bytes */
+#define PIECE 1024 /* elements */
+/* Pieces of a thread, at least: 3 MB. Less is in the calling thread's own
+ * cache, so other threads would be slower. */
+#define GRAIN 256
+#define BLOCK 512  /* elements of a 16-bit span at a time: p and g as floats, 4 KB */
+#define STRIP 64   /* elements between two prefetches */
+#define AHEAD 2048 /* bytes that are prefetched ahead */
 
 /* The line `at` bytes behind p, which may lie outside of its memory. */
 #define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
@@ -27,8 +36,8 @@ typedef struct AdamSum {
     double m, v;
 } AdamSum;
 
-/* Powers take as long as a block of elements: those of a step that most
- * parameters share are made once. */
+/* pow() takes as long as a block of elements, so the sums of a step that most
+ * parameters share are computed once. */
 typedef struct AdamPass {
     const dsi_adam *c;
     AdamSum sum;
@@ -115,6 +124,7 @@ static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
     return f;
 }
 
+/* Rounds an updated block to where it belongs: p, and the low-precision copy. */
 static void end_block(const dsi_span *x, int64_t at, const dsi_span *f)
 {
     if (is_half(x->dtype)) floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
@@ -138,9 +148,9 @@ static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t en
         }
 }
 
-/* Pieces begin .. end - 1 of all parameters, counted through. A moment without
- * new gradients decays to the smallest denormal and, rounded to nearest, stays
- * there: so these count as 0. */
+/* Pieces begin .. end - 1, counted over all spans. A moment without new
+ * gradients decays to the smallest denormal and, rounded to nearest, stays
+ * there, where arithmetic is slow: so denormals count as 0. */
 static void run_pieces(void *arg, int64_t begin, int64_t end)
 {
     const Pass *pass = arg;

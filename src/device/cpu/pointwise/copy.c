@@ -1,18 +1,16 @@
 /* device/cpu/pointwise/copy.c: copies between any dtypes and strides, and fill.
- *
- * A conversion goes over one of four middle types, by pieces that stay in the
- * first cache:
+ * A conversion passes through one of four middle types, in pieces that stay in
+ * the first cache:
  *   float16, bfloat16, float32 -> float;  float64 -> double;  int64 -> int64;  smaller -> int32
  * so that 10 x 10 pairs need 6 loops that load and 4 x 10 that store, each
  * vectorised.
  *
  * Floats become integers as on x86 in PyTorch: truncated; NaN and what does not
  * fit gives the smallest integer of the conversion (int32 for int32 and below,
- * int64 for int64 and uint8), then wraps.
- *
- * A transposed copy (NCHW to NHWC, a matrix) goes by square tiles: reads run
- * along the input's rows, writes along the output's, and the tile lies in the
- * first cache between them.
+ * int64 for int64 and uint8), then wraps. A transposed copy (NCHW to NHWC, a
+ * matrix) is made in square tiles: reads are contiguous in the input, writes in
+ * the output, and both sides of a tile fit into the first cache. Otherwise each
+ * element would cost a cache line.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
@@ -20,8 +18,8 @@
 
 #include <string.h>
 
-#define PIECE 512 /* elements converted at a time */
-#define TILE  32
+#define PIECE 512 /* elements that are converted at a time: 4 KB of the middle type */
+#define TILE  32  /* rows, and columns, of a tile of a transposed copy */
 
 enum { MID_F32, MID_F64, MID_I64, MID_I32, MIDS };
 
@@ -132,6 +130,7 @@ typedef struct {
     bool loaded;                /* y is of the middle type: load does it all */
 } conversion;
 
+/* Chooses the loops that convert `from` to `to`. */
 static conversion conversion_of(ds_dtype from, ds_dtype to)
 {
     return (conversion){
@@ -203,7 +202,7 @@ typedef struct {
     char *y;
 } transposition;
 
-/* One tile, converted on its way where dtypes differ. */
+/* Copies one tile; if dtypes differ, converts its columns into a buffer first. */
 static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const char *x, char *y)
 {
     const conversion *c = t->c;
@@ -243,8 +242,8 @@ static void copy_bands(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* If y is dense along its inner dimension and x along another one: copies by
- * tiles, true. */
+/* If y is dense along its inner dimension and x along another one, copies by
+ * tiles and returns true. */
 static bool copy_transposed(const strided *w, const conversion *c)
 {
     int in = w->n - 1, rows = -1;

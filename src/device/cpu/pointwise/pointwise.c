@@ -21,7 +21,8 @@ typedef struct {
     int64_t size[STRIDED_VIEWS];
 } half_lines;
 
-/* A line of which some views have 16 bits. */
+/* A line if some views have 16 bits: upcasts HALF_PIECE elements of each such
+ * operand into a buffer, calls the float loop, and rounds its result. */
 static void half_line(const void *arg, int64_t n, void *const *p)
 {
     const half_lines *h = arg;
@@ -32,9 +33,9 @@ static void half_line(const void *arg, int64_t n, void *const *p)
         void *at[STRIDED_VIEWS];
         for (int v = 0; v <= out; v++) {
             bool half = is_half(h->dtype[v]);
-            char *here = (char *)p[v] + i * h->size[v];
-            if (half && v < out) half_to_floats(h->dtype[v], (const uint16_t *)here, wide[v], m);
-            at[v] = half ? (void *)wide[v] : here;
+            char *element = (char *)p[v] + i * h->size[v];
+            if (half && v < out) half_to_floats(h->dtype[v], (const uint16_t *)element, wide[v], m);
+            at[v] = half ? (void *)wide[v] : element;
         }
         h->line(h->arg, m, at);
         if (is_half(h->dtype[out]))
@@ -54,7 +55,8 @@ static void run_half(strided_line *line, const void *arg, int n, const dsi_view 
     strided_run(&w, half_line, &h);
 }
 
-/* Walks by line32 or line64, as dtype says; views[n - 1] is the output. */
+/* Runs line32 or line64, chosen by dtype, over all lines; views[n - 1] is the
+ * output. */
 static ds_status pointwise_run(const char *kernel, ds_dtype dtype, strided_line *line32,
                                strided_line *line64, const void *arg, int n,
                                const dsi_view *const *views)
@@ -74,7 +76,8 @@ static ds_status pointwise_run(const char *kernel, ds_dtype dtype, strided_line 
     pointwise_run(#name, dtype, name##_line_f32, name##_line_f64, arg, n, \
                   (const dsi_view *const[]){__VA_ARGS__})
 
-/* The loops of one operation; f16, bf16: NULL where 16 bits become float first. */
+/* The loops of one operation; f16 and bf16 are NULL if 16 bits are upcast
+ * first. */
 typedef struct {
     strided_line *f32, *f64, *f16, *bf16;
 } op_lines;
@@ -196,8 +199,9 @@ UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
 UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
 BINARY(relu_dx, b <= 0 ? 0 : a)
 
-/* Below zero: with the sign, more than -0, and at most -infinity (NaNs lie
- * beyond it). */
+/* True if the bits x are a number below zero: with the sign bit they are above
+ * -0 (0x8000) and at most -infinity; NaNs are above that. One unsigned
+ * comparison. */
 #define BELOW_ZERO(x, infinity) ((uint16_t)((x)-0x8001) < (infinity))
 #define RELU_HALF(suffix, infinity) \
     static void relu_line_##suffix(const void *arg, int64_t n, void *const *p) \
@@ -342,7 +346,7 @@ ds_status KERNEL(compare)(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view
 
 /* ---- by a condition ------------------------------------------------------------------------------- */
 
-/* Elements are moved, whatever they mean. */
+/* Elements are copied as bits, so their size is enough. */
 #define WHERE_LINE(T) \
     static void where_line_##T(const void *arg, int64_t n, void *const *p) \
     { \

@@ -1,11 +1,14 @@
 /* device/cpu/reduce/norm.c: batch norm per channel of [N,C,I], layer norm per
- * row of [M,D].
+ * row of [M,D]. There are two kinds of loops for channels: if they are
+ * contiguous (NHWC), a line holds one element of each channel, and vectors run
+ * along channels; if not (NCHW), a line belongs to one channel. Other strides
+ * use the second kind, slowly.
  *
- * Channels lie in one of two ways, and each has its loops: dense in memory
- * (NHWC), where a line holds one element of each channel, or apart (NCHW),
- * where a line belongs to one channel. Other strides go by the second way,
- * slowly. Sums are kept in T for at most 64 additions, then in double; threads
- * share channels (or rows), so that no sum depends on them.
+ *     batch norm   y = (x - mean[c]) rstd[c] weight[c] + bias[c]
+ *     layer norm   y = (x - mean[row]) rstd[row] weight[d] + bias[d]
+ *
+ * Invariants: sums are kept in T (the type of x) for at most 64 additions, then
+ * in double. Threads divide channels (or rows), so no sum depends on them.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -14,11 +17,12 @@
 
 #include <string.h>
 
-#define CHANNELS     128  /* at a time */
-#define NORM_COLUMNS 512  /* at a time, of a layer norm's dw: rows are read in long runs */
-#define ROWS         64   /* whose sum is kept in T */
+#define CHANNELS 128 /* channels that are computed at a time: their sums are in the first cache */
+/* Columns of a layer norm's dw at a time: rows are read in runs of 2 KB. */
+#define NORM_COLUMNS 512
+#define ROWS         64   /* rows whose sum is kept in T */
 #define BLOCK        1024 /* elements of a line whose sum is kept in T */
-#define BUFFER       512
+#define BUFFER       512  /* elements of dy weight at a time */
 
 typedef struct {
     dsi_view dy, x, y; /* y: the output, dx on the way back */

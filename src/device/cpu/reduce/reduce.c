@@ -1,14 +1,16 @@
-/* device/cpu/reduce/reduce.c: sums over any dimensions, maxima, norms.
- *
- * The dimensions of x are ordered as they lie in memory; neighbours that are
- * both kept or both summed, and run on, are joined. Then the inner one is
+/* device/cpu/reduce/reduce.c: sums over any dimensions, maxima, norms. The
+ * dimensions of x are sorted by its strides. Neighbours that are both kept or
+ * both summed, and contiguous to each other, are joined. Then the inner one is
  * either
  *   summed  every output is a sum of dense lines (a row's sum, a sum of everything), or
  *   kept    outputs that are neighbours are summed together, line upon line (a bias gradient).
- * Partial sums of at most 4096 elements are in T, their totals in double. The
- * order of a sum depends on shapes and strides alone: threads share outputs, or
- * the fixed parts of one long line. 16-bit lines are made float piece by piece,
- * as those that are not dense are gathered.
+ * A line is all elements along the inner dimension. T is the type of x. Lines
+ * that are not dense, and 16-bit ones, pass through a buffer in pieces of
+ * GATHER elements.
+ *
+ * Invariants: partial sums of at most 4096 elements are in T, their totals in
+ * double. The order of a sum depends on shapes and strides alone: threads
+ * divide outputs, or the fixed parts of one long line.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -17,7 +19,7 @@
 
 #include <math.h>
 
-#define COLUMNS 256  /* outputs summed together */
+#define COLUMNS 256  /* neighbouring outputs that are summed together */
 #define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
 #define GATHER  512  /* elements of a line that is not dense, at a time */
 #define PARTS   64   /* of one long line */
@@ -28,6 +30,7 @@ typedef struct {
     int64_t d[DS_MAX_DIMS], s[DS_MAX_DIMS];
 } dims;
 
+/* y = factor times a sum over x; how the dimensions are divided. */
 typedef struct {
     const char *x;
     char *y;
@@ -87,7 +90,7 @@ static void add_dim(dims *v, int64_t d, int64_t s)
     v->s[v->n++] = s;
 }
 
-/* y has size 1 where x is summed; y->p == NULL: all of x is. */
+/* y has size 1 in dimensions that are summed; y->p == NULL: all are. */
 static plan plan_of(const dsi_view *x, const dsi_view *y)
 {
     plan p = {.x = x->p,
@@ -153,6 +156,7 @@ static double fold_combine(const fold *f, double a, double b)
     return f->largest ? larger(a, b) : a + b;
 }
 
+/* The sum (or the largest) of n elements, `stride` apart. */
 static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
 {
     double buf[GATHER], total = 0;
@@ -193,8 +197,8 @@ static double fold_lines(const plan *p, const fold *f, const char *x)
     return total;
 }
 
-/* All of x, of which nothing is kept. A single long line goes in parts,
- * whatever the threads. */
+/* The sum (or the largest) of all of x. A single long line is divided into at
+ * most PARTS parts by its length alone, whatever the number of threads. */
 static double fold_all(const plan *p, const fold *f)
 {
     fold_job j = {.p = p, .f = f};
@@ -217,6 +221,7 @@ static void reduce_put(char *y, int64_t size, double value)
         *(double *)y = value;
 }
 
+/* Outputs begin .. end-1, if the inner dimension is summed. */
 static void sum_rows(void *arg, int64_t begin, int64_t end)
 {
     const fold_job *j = arg;

@@ -1,13 +1,17 @@
 /* device/cpu/reduce/softmax.c: softmax, its logarithm, cross entropy, over
- * dimension 1 of [outer, C, inner].
+ * dimension 1 of [outer, C, inner]. A row is the C elements of one (outer,
+ * inner). Rows are processed in blocks that fit into a buffer of 4 KB in the
+ * first cache; if they are not dense they are copied there. So exp, which is
+ * most of the work, runs over long lines even if C is 10. A row longer than the
+ * buffer passes through it in pieces three times: for its maximum, for the sum
+ * of exp(x - max), and for the result.
  *
- * A row is the C elements of one (outer, inner). Rows are taken in blocks that
- * fit in a buffer, gathered if they are not dense, so that exp, which is most
- * of the work, runs over long lines even where C is
- * 10. A row longer than the buffer goes through it in pieces, once for its
- *     maximum, once for the sum
- * of exp(x - max), once for the result. The row's sum does not depend on the
- * block it is in.
+ *     softmax        y = exp(x - max) / sum,     dx = y (dy - sum of dy y)
+ *     log_softmax    y = x - max - log sum,      dx = dy - exp(y) sum of dy
+ *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label]
+ *
+ * Invariants: a row's sum does not depend on its block, and the loss is the sum
+ * of fixed parts of rows, so no result depends on the number of threads.
  *
  * A NaN makes its row NaN; so does a row of nothing but -inf, as in PyTorch.
  * SPDX-License-Identifier: MIT */
@@ -19,7 +23,7 @@
 
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
-#define BUFFER 1024 /* elements */
+#define BUFFER 1024 /* elements of a block of rows, or of a piece of a long row */
 #define PARTS  64   /* of a sum over many rows; their bounds depend on the sizes alone */
 
 typedef struct {
@@ -29,6 +33,7 @@ typedef struct {
     bool dense;              /* rows follow each other without gaps */
 } rows;
 
+/* v [outer, C, inner] as rows */
 static rows softmax_rows_of(const dsi_view *v)
 {
     return (rows){
@@ -51,7 +56,7 @@ ALWAYS_INLINE int64_t row_offset(const rows *v, int64_t row)
 
 ALWAYS_INLINE int64_t softmax_piece(int64_t left) { return left < BUFFER ? left : BUFFER; }
 
-/* Offset of a row's element in a view [N, I] */
+/* Offset of the element of row n I + i in a view [N, I] */
 ALWAYS_INLINE int64_t entropy_place(const dsi_view *v, int64_t row)
 {
     return v->d[1] == 1 ? row * v->s[0] : row / v->d[1] * v->s[0] + row % v->d[1] * v->s[1];

@@ -1,9 +1,13 @@
-/* device/cpu/reduce/sum_ranks.c: what several ranks have in memory that one
- * thread sees, added up in one pass.
+/* device/cpu/reduce/sum_ranks.c: the sum over ranks of arrays that are all in
+ * this process's memory, in one pass.
  *
- * It waits for memory, so that all there is to do with a sum is done at once:
- * the mean, its squares, and its way to everybody who wants it. STEP elements
- * of every rank are read before any is written.
+ * The speed of memory limits it, so everything that needs a sum is done while
+ * it is in registers: the mean, the sum of squares, and the copies to all
+ * outputs.
+ *
+ * Invariants: an element is summed in the order of ranks. STEP elements of
+ * every rank are read before any output is written, so an output may be an
+ * input.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/table.h"
 
@@ -60,7 +64,7 @@ ALWAYS_INLINE void one_step(const job *j, int64_t i, Wide *squares)
     }
 }
 
-/* The last few. */
+/* Elements i .. n-1, fewer than STEP, one by one. */
 static double rest(const job *j, int64_t i, int64_t n)
 {
     double squares = 0;
