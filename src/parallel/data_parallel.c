@@ -1,15 +1,15 @@
 /* parallel/data_parallel.c: torch.nn.DataParallel: one process, one batch,
  * several replicas. Note [Replicas]
  *
- *     call       show each replica the parameters; cut the inputs; all forward at once; join the outputs
- *     backward   cut dy; all backward at once; add the gradients in the order of replicas
+ *     call       map the parameters into each replica; scatter the inputs; run all forwards; gather the outputs
+ *     backward   scatter dy; run all backwards; add the gradients in the order of replicas
  *
  * A call is one node of the caller's graph, with an edge to each input and each
  * parameter of the model.
  *
  * Invariants:
- * - The graphs of the replicas' outputs stay on their threads, in shares, until
- *   that node is freed or its backward has run.
+ * - The graphs of the replicas' outputs stay on their threads, in `graph`,
+ *   until that node is freed or its backward has run.
  * - Replica 0 runs its backward inside of the node's, on the model's leaves:
  *   their gradients so far are put aside, and the sum over the replicas is
  *   accumulated afterwards as the node's.
@@ -26,14 +26,14 @@
 #define MAX_REPLICAS 64
 
 typedef struct Call {
-    ds_data_parallel *dp; /* NULL: it is freed */
+    ds_data_parallel *dp; /* NULL: it was freed before the node */
     struct Call *before, *after;
-    int n, parts;
+    int n, chunks;
     int64_t chunk; /* rows of the inputs in each part but the last */
     ds_dims shape[DSI_MAX_INPUTS];
     ds_dtype dtype[DSI_MAX_INPUTS];
     bool of_scalars; /* each replica gave one value */
-    dsi_share *share[MAX_REPLICAS];
+    dsi_replica_graph *graph[MAX_REPLICAS];
     int64_t rows[MAX_REPLICAS]; /* of the outputs */
 } Call;
 
@@ -44,7 +44,7 @@ struct ds_data_parallel {
     bool *is_parameter;               /* [slots] */
     ds_tensor **edge;                 /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
     ds_tensor **aside, **first;       /* [slots] gradients: as they were; of replica 0. Counted */
-    Call *calls;                      /* those whose node lives */
+    Call *calls;                      /* calls whose node exists */
 };
 
 static ds_tensor *model_tensor(const ds_data_parallel *dp, int slot)
@@ -54,7 +54,7 @@ static ds_tensor *model_tensor(const ds_data_parallel *dp, int slot)
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-static void find_parameters(ds_data_parallel *dp)
+static void find_param_slots(ds_data_parallel *dp)
 {
     const ds_module *model = dp->replica[0]->module;
     for (int i = 0, k = 0; i < dp->slots; i++) {
@@ -64,7 +64,7 @@ static void find_parameters(ds_data_parallel *dp)
 }
 
 /* Replicas are threads that read each other's memory. */
-static bool on_the_host(ds_tensor *const *x, int n, const char *what)
+static bool tensors_are_on_cpu(ds_tensor *const *x, int n, const char *what)
 {
     for (int i = 0; i < n; i++)
         if (x[i]->device->type->kind != DS_CPU)
@@ -74,11 +74,11 @@ static bool on_the_host(ds_tensor *const *x, int n, const char *what)
     return true;
 }
 
-static bool model_on_the_host(const ds_data_parallel *dp)
+static bool model_is_on_cpu(const ds_data_parallel *dp)
 {
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i);
-        if (!on_the_host(&x, 1, "model is")) return false;
+        if (!tensors_are_on_cpu(&x, 1, "model is")) return false;
     }
     return true;
 }
@@ -99,8 +99,8 @@ ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
     dp->edge = dsi_alloc((DSI_MAX_INPUTS + slots) * sizeof *dp->edge);
     dp->aside = dsi_alloc(slots * sizeof *dp->aside);
     dp->first = dsi_alloc(slots * sizeof *dp->first);
-    find_parameters(dp);
-    if (replicas > 1 && !model_on_the_host(dp)) {
+    find_param_slots(dp);
+    if (replicas > 1 && !model_is_on_cpu(dp)) {
         ds_data_parallel_free(dp);
         return NULL;
     }
@@ -115,11 +115,11 @@ ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
     return dp;
 }
 
-static void forget_shares(Call *c)
+static void call_free_graphs(Call *c)
 {
-    for (int r = 0; r < c->parts; r++) {
-        dsi_replica_free_graph(c->dp->replica[r], c->share[r]);
-        c->share[r] = NULL;
+    for (int r = 0; r < c->chunks; r++) {
+        dsi_replica_free_graph(c->dp->replica[r], c->graph[r]);
+        c->graph[r] = NULL;
     }
 }
 
@@ -127,7 +127,7 @@ void ds_data_parallel_free(ds_data_parallel *dp)
 {
     if (!dp) return;
     for (Call *c = dp->calls; c; c = c->after) { /* their nodes free them */
-        forget_shares(c);
+        call_free_graphs(c);
         c->dp = NULL;
     }
     for (int r = dp->replicas - 1; r >= 0; r--) {
@@ -149,12 +149,14 @@ ds_module *ds_data_parallel_module(const ds_data_parallel *dp)
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
 
-static Call *call_new(ds_data_parallel *dp, ds_tensor **in, int n, int64_t chunk, int parts)
+/* Adds a call to dp's list; it belongs to the node of the call, or is freed at
+ * once. */
+static Call *call_new(ds_data_parallel *dp, ds_tensor **in, int n, int64_t chunk, int chunks)
 {
     Call *c = dsi_alloc(sizeof *c);
     c->dp = dp;
     c->n = n;
-    c->parts = parts;
+    c->chunks = chunks;
     c->chunk = chunk;
     c->after = dp->calls;
     if (c->after) c->after->before = c;
@@ -163,9 +165,9 @@ static Call *call_new(ds_data_parallel *dp, ds_tensor **in, int n, int64_t chunk
         c->shape[j] = in[j]->shape;
         c->dtype[j] = in[j]->dtype;
     }
-    for (int r = 0; r < parts; r++) {
-        c->share[r] = dsi_alloc(sizeof *c->share[r]);
-        c->share[r]->n = n;
+    for (int r = 0; r < chunks; r++) {
+        c->graph[r] = dsi_alloc(sizeof *c->graph[r]);
+        c->graph[r]->n = n;
     }
     return c;
 }
@@ -173,7 +175,7 @@ static Call *call_new(ds_data_parallel *dp, ds_tensor **in, int n, int64_t chunk
 static void call_free(Call *c)
 {
     if (c->dp) {
-        forget_shares(c);
+        call_free_graphs(c);
         *(c->before ? &c->before->after : &c->dp->calls) = c->after;
         if (c->after) c->after->before = c->before;
     }
@@ -188,8 +190,9 @@ static dsi_view view_rows(dsi_view v, int64_t from, int64_t n)
     return v;
 }
 
-/* What the r-th replica has of v, which has a row for each row of the outputs. */
-static dsi_view rows_of_part(const Call *c, dsi_view v, int r)
+/* The rows of replica r in v, which has a row for each row of the outputs. If
+ * each replica returned one value, a view of 0 dimensions. */
+static dsi_view chunk_rows(const Call *c, dsi_view v, int r)
 {
     int64_t from = 0;
     for (int k = 0; k < r; k++) from += c->rows[k];
@@ -198,31 +201,33 @@ static dsi_view rows_of_part(const Call *c, dsi_view v, int r)
     return v;
 }
 
-/* All at the same time; of several that fail the first one counts. */
-static ds_status run_parts(const Call *c, ds_status (*job)(dsi_replica *r))
+/* Runs `job` on all replicas at the same time; blocks until all are done. If
+ * several fail, reports the first. */
+static ds_status run_replicas(const Call *c, ds_status (*job)(dsi_replica *r))
 {
     dsi_replica *const *replica = c->dp->replica;
-    for (int r = 0; r < c->parts; r++) replica[r]->share = c->share[r];
-    for (int r = 0; r < c->parts; r++) dsi_replica_start(replica[r], job);
-    for (int r = 0; r < c->parts; r++) dsi_replica_wait(replica[r]);
-    for (int r = 0; r < c->parts; r++)
+    for (int r = 0; r < c->chunks; r++) replica[r]->graph = c->graph[r];
+    for (int r = 0; r < c->chunks; r++) dsi_replica_start(replica[r], job);
+    for (int r = 0; r < c->chunks; r++) dsi_replica_wait(replica[r]);
+    for (int r = 0; r < c->chunks; r++)
         if (replica[r]->status != DS_OK)
             return dsi_fail(replica[r]->status, "data_parallel: replica %d: %s", r,
                             replica[r]->why);
     return DS_OK;
 }
 
-/* ---- before a forward: what replicas are to see ---------------------------------------------------------- */
+/* ---- before a forward: inputs, parameters, modes ---------------------------------------------------------- */
 
-static void same_mode(const ds_module *model, ds_module *replica)
+/* Training or evaluation, for each module of the tree. */
+static void replica_set_mode(const ds_module *model, ds_module *replica)
 {
     bool training = ds_module_training(model);
     if (ds_module_training(replica) != training) ds_module_train(replica, training);
     for (int i = 0; i < ds_module_children(model); i++)
-        same_mode(ds_module_child(model, i), ds_module_child(replica, i));
+        replica_set_mode(ds_module_child(model, i), ds_module_child(replica, i));
 }
 
-/* x's values -> *copy, made anew if it is not like x. */
+/* x's values -> *copy, allocated if it is NULL or has another dtype. */
 static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 {
     if (*copy && (*copy)->dtype != x->dtype) {
@@ -239,7 +244,7 @@ static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 
 /* Parameters are the model's own memory, buffers a copy of it: each replica may
  * write to its own. */
-static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
+static ds_status replica_set_memory(const ds_data_parallel *dp, dsi_replica *r)
 {
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i), **copy = &dp->buffer[r->number][i];
@@ -251,10 +256,10 @@ static ds_status show_memory(const ds_data_parallel *dp, dsi_replica *r)
     return DS_OK;
 }
 
-/* A seed for the generator of replica r, from where the caller's stands: that
- * one draws nothing for it, and whoever sets it back has all replicas' numbers
- * again. (Steps of splitmix64.) */
-static uint64_t seed_of(int r)
+/* A seed for the generator of replica r: a hash (steps of splitmix64) of the
+ * state of the caller's generator, which does not advance. Restoring that state
+ * restores the random numbers of all replicas. */
+static uint64_t replica_seed(int r)
 {
     const dsi_rng *g = dsi_rng_default();
     uint64_t h = g->seed + ((uint64_t)r << 32) + (uint64_t)g->next * 2 + g->has_normal;
@@ -267,7 +272,8 @@ static uint64_t seed_of(int r)
     return h;
 }
 
-/* Its rows of the inputs. Replica 0, on the caller's thread, needs no copy. */
+/* Sets the replica's rows of the inputs. Replica 0, on the caller's thread,
+ * gets views, the others copy. */
 static ds_status input_scatter(const Call *c, ds_tensor **in, dsi_replica *r)
 {
     int64_t from = r->number * c->chunk, left = c->shape[0].d[0] - from;
@@ -280,9 +286,9 @@ static ds_status input_scatter(const Call *c, ds_tensor **in, dsi_replica *r)
         ds_dims shape = in[j]->shape;
         shape.d[0] = v.d[0];
         ds_scope *scope = ds_scope_open();
-        c->share[0]->x[j] = dsi_ref(dsi_view_of(in[j], shape, in[j]->stride, in[j]->offset));
+        c->graph[0]->x[j] = dsi_ref(dsi_view_of(in[j], shape, in[j]->stride, in[j]->offset));
         ds_scope_close(scope);
-        if (!c->share[0]->x[j]) return ds_error_status();
+        if (!c->graph[0]->x[j]) return ds_error_status();
     }
     return DS_OK;
 }
@@ -292,16 +298,16 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
     const ds_data_parallel *dp = c->dp;
     int threads = ds_threads();
     ds_status status = DS_OK;
-    for (int i = 0; i < c->parts && status == DS_OK; i++) {
+    for (int i = 0; i < c->chunks && status == DS_OK; i++) {
         dsi_replica *r = dp->replica[i];
         int own = threads / dp->replicas + (i < threads % dp->replicas);
         r->threads = own ? own : 1;
         r->recording = ds_grad_enabled();
         status = input_scatter(c, in, r);
         if (!r->worker || status != DS_OK) continue;
-        r->seed = seed_of(i);
-        same_mode(dp->replica[0]->module, r->module);
-        status = show_memory(dp, r);
+        r->seed = replica_seed(i);
+        replica_set_mode(dp->replica[0]->module, r->module);
+        status = replica_set_memory(dp, r);
     }
     return status;
 }
@@ -315,7 +321,7 @@ static ds_dims dims_of(dsi_view v)
     return shape;
 }
 
-static bool joins(dsi_view a, dsi_view b)
+static bool outputs_match(dsi_view a, dsi_view b)
 {
     if (a.n != b.n || a.dtype != b.dtype) return false;
     for (int i = 1; i < a.n; i++)
@@ -323,7 +329,8 @@ static bool joins(dsi_view a, dsi_view b)
     return true;
 }
 
-/* The outputs one below the other; values become a vector, as in PyTorch. */
+/* Concatenates the outputs along dimension 0; single values become a vector, as
+ * in torch.nn.DataParallel. NULL with the message. */
 static ds_tensor *join_outputs(Call *c)
 {
     dsi_replica *const *replica = c->dp->replica;
@@ -332,9 +339,9 @@ static ds_tensor *join_outputs(Call *c)
     c->of_scalars = y0.n == 0;
     if (c->of_scalars) shape.n = 1;
     shape.d[0] = 0;
-    for (int r = 0; r < c->parts; r++) {
+    for (int r = 0; r < c->chunks; r++) {
         dsi_view y = replica[r]->y;
-        if (!joins(y0, y))
+        if (!outputs_match(y0, y))
             return dsi_refuse("data_parallel: replica 0 gave %s %s, replica %d %s %s: expected "
                               "the same but for dimension 0",
                               ds_dtype_name(y0.dtype), dsi_shape_text(dims_of(y0)), r,
@@ -342,11 +349,11 @@ static ds_tensor *join_outputs(Call *c)
         c->rows[r] = c->of_scalars ? 1 : y.d[0];
         shape.d[0] += c->rows[r];
     }
-    const ds_tensor *first = c->share[0]->y;
+    const ds_tensor *first = c->graph[0]->y;
     ds_tensor *y = dsi_is_channels_last(first) ? dsi_new_channels_last(first, shape)
                                                : dsi_new(first, shape);
-    for (int r = 0; y && r < c->parts; r++)
-        if (!dsi_run(y, copy, replica[r]->y, rows_of_part(c, dsi_v(y), r))) y = NULL;
+    for (int r = 0; y && r < c->chunks; r++)
+        if (!dsi_run(y, copy, replica[r]->y, chunk_rows(c, dsi_v(y), r))) y = NULL;
     return y;
 }
 
@@ -382,7 +389,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
         sum = dsi_new_dtype(p, narrow ? DS_F32 : p->dtype, p->shape);
         if (!dsi_fill(sum, 0)) return NULL;
     }
-    for (int r = 1; r < c->parts; r++) {
+    for (int r = 1; r < c->chunks; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
         if (g.p && sum_add(sum, g) != DS_OK) return NULL;
     }
@@ -394,8 +401,8 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
 /* The gradient of input j from its rows; zeros where a replica has none. */
 static ds_tensor *join_dx(const Call *c, int j)
 {
-    ds_tensor *dx = dsi_new_on(c->share[0]->x[j]->device, c->dtype[j], c->shape[j]);
-    for (int r = 0; dx && r < c->parts; r++) {
+    ds_tensor *dx = dsi_new_on(c->graph[0]->x[j]->device, c->dtype[j], c->shape[j]);
+    for (int r = 0; dx && r < c->chunks; r++) {
         int64_t from = r * c->chunk, left = c->shape[j].d[0] - from;
         dsi_view rows = view_rows(dsi_v(dx), from, left < c->chunk ? left : c->chunk),
                  g = c->dp->replica[r]->dx[j];
@@ -405,12 +412,12 @@ static ds_tensor *join_dx(const Call *c, int j)
 }
 
 /* Around replica 0's backward, whose leaves are the model's. */
-static void put_gradients_aside(const ds_data_parallel *dp)
+static void grads_set_aside(const ds_data_parallel *dp)
 {
     for (int i = 0; i < dp->slots; i++) dp->aside[i] = dsi_ref(ds_grad(model_tensor(dp, i)));
 }
 
-static void put_gradients_back(const ds_data_parallel *dp)
+static void grads_restore(const ds_data_parallel *dp)
 {
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i);
@@ -421,7 +428,7 @@ static void put_gradients_back(const ds_data_parallel *dp)
     }
 }
 
-static void give_gradients(dsi_node *n, const Call *c)
+static void call_accumulate_grads(dsi_node *n, const Call *c)
 {
     for (int j = 0; j < c->n; j++)
         if (dsi_needs_input_grad(n, j)) dsi_accumulate_grad(n, j, join_dx(c, j));
@@ -430,6 +437,7 @@ static void give_gradients(dsi_node *n, const Call *c)
             dsi_accumulate_grad(n, c->n + i, sum_over_replicas(c, i));
 }
 
+/* Blocks until all replicas have run their backward. */
 static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
 {
     const Call *c = *(Call *const *)dsi_attr(n);
@@ -439,13 +447,12 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
         return;
     }
     dsi_view v = dsi_v(dy);
-    for (int r = 0; r < c->parts; r++) dp->replica[r]->dy = rows_of_part(c, v, r);
-    put_gradients_aside(dp);
-    ds_status status = run_parts(c, dsi_replica_backward);
-    put_gradients_back(dp);
-    if (status == DS_OK) give_gradients(n, c);
-    for (int i = 0; i < dp->slots;
-         i++) { /* what nobody took: of frozen parameters, after a failure */
+    for (int r = 0; r < c->chunks; r++) dp->replica[r]->dy = chunk_rows(c, v, r);
+    grads_set_aside(dp);
+    ds_status status = run_replicas(c, dsi_replica_backward);
+    grads_restore(dp);
+    if (status == DS_OK) call_accumulate_grads(n, c);
+    for (int i = 0; i < dp->slots; i++) { /* left of frozen parameters, or after a failure */
         dsi_unref(dp->first[i]);
         dp->first[i] = NULL;
     }
@@ -454,7 +461,7 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
 static const dsi_op dsi_op_data_parallel = {.name = "data_parallel",
                                             .backward = data_parallel_backward};
 
-static void call_forget(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
+static void call_free_attr(dsi_node *n) { call_free(*(Call *const *)dsi_attr(n)); }
 
 /* ---- forward ------------------------------------------------------------------------------------------- */
 
@@ -477,7 +484,7 @@ static void call_record(Call *c, ds_tensor **in, ds_tensor *y)
 {
     ds_data_parallel *dp = c->dp;
     bool has_graph = false;
-    for (int r = 0; r < c->parts; r++) has_graph |= dp->replica[r]->y_has_graph;
+    for (int r = 0; r < c->chunks; r++) has_graph |= dp->replica[r]->y_has_graph;
     memcpy(dp->edge, in, (size_t)c->n * sizeof *in);
     for (int i = 0; i < dp->slots; i++)
         dp->edge[c->n + i] = dp->is_parameter[i] ? model_tensor(dp, i) : NULL;
@@ -489,9 +496,11 @@ static void call_record(Call *c, ds_tensor **in, ds_tensor *y)
         return;
     }
     dsi_set_attr(node, &c, sizeof(Call *));
-    dsi_set_free_attr(node, call_forget);
+    dsi_set_free_attr(node, call_free_attr);
 }
 
+/* Chunks as torch.chunk: a batch may need fewer replicas than there are, and
+ * one chunk is a plain call of the model. */
 ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
 {
     if (!dsi_live(dp, "data_parallel_call")) return dsi_null_operand("data_parallel_call");
@@ -499,10 +508,10 @@ ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
     int64_t samples = in[0]->shape.d[0];
     int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */
     if (chunk == samples) return ds_call_n(dp->replica[0]->module, in, n);
-    if (!on_the_host(in, n, "input is")) return NULL;
+    if (!tensors_are_on_cpu(in, n, "input is")) return NULL;
     Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
     ds_status status = replicas_prepare(c, in);
-    if (status == DS_OK) status = run_parts(c, dsi_replica_forward);
+    if (status == DS_OK) status = run_replicas(c, dsi_replica_forward);
     ds_tensor *y = status == DS_OK ? join_outputs(c) : NULL;
     call_record(c, in, y);
     return y;

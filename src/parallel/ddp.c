@@ -58,7 +58,7 @@ static ds_status ddp_broadcast(const Buffers *b)
     return status;
 }
 
-static void note_buffers(ds_ddp *d)
+static void ddp_list_buffers(ds_ddp *d)
 {
     ds_state *state = ds_module_state(d->module);
     for (int i = 0; i < ds_state_len(state); i++) {
@@ -74,7 +74,7 @@ static void note_buffers(ds_ddp *d)
 static ds_status ddp_prepare(ds_ddp *d, const ds_ddp_opts *o)
 {
     if (dsi_flat_begin_equal(d->module, d->comm, NULL) != DS_OK) return ds_error_status();
-    if (!o->no_broadcast_buffers) note_buffers(d);
+    if (!o->no_broadcast_buffers) ddp_list_buffers(d);
     size_t bytes = o->bucket_bytes ? (size_t)o->bucket_bytes : BUCKET_BYTES;
     ds_dtype dtype = ds_dtype_of(ds_module_param_at(d->module, 0, NULL));
     d->flat = dsi_flat_new(d->module,
@@ -137,8 +137,8 @@ ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
     return ds_call_n(d->module, in, n);
 }
 
-/* The mean gradients, which lie in the buckets, to the parameters. */
-static ds_status ddp_hand_over(const ds_ddp *d)
+/* Sets the gradients of the parameters: views of the buckets, with the mean. */
+static ds_status ddp_set_grads(const ds_ddp *d)
 {
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
@@ -149,6 +149,7 @@ static ds_status ddp_hand_over(const ds_ddp *d)
     return status;
 }
 
+/* Blocks until the gradients of all ranks are summed. */
 ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
     if (!dsi_live_all("ddp_backward", d, loss)) return dsi_null_argument("ddp_backward");
@@ -158,6 +159,6 @@ ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
     if (status == DS_OK) status = ds_backward(loss);
     if (status == DS_OK) status = dsi_reduce_end(d->reduce);
     if (status == DS_OK) status = dsi_reduce_wait(d->reduce);
-    if (status == DS_OK) status = ddp_hand_over(d);
+    if (status == DS_OK) status = ddp_set_grads(d);
     return ddp_all_or_none(d, status);
 }

@@ -118,6 +118,7 @@ void dsi_ema_free(dsi_ema *e)
 
 /* ---- the update -------------------------------------------------------------------------------------- */
 
+/* One kernel call over the spans of all parameters. */
 ds_status dsi_ema_update(dsi_ema *e)
 {
     if (!dsi_live(e, "ema_update")) return dsi_null_argument("ema_update");
@@ -146,7 +147,7 @@ ds_status dsi_ema_update(dsi_ema *e)
     return DS_OK;
 }
 
-/* ---- in the place of the parameters --------------------------------------------------------------------- */
+/* ---- swap --------------------------------------------------------------------- */
 
 /* Copies of what is trained, all of them before anything is changed. */
 static ds_status keep_own(dsi_ema *e)
@@ -259,6 +260,7 @@ static ds_status check_state(const dsi_ema *e, const ds_state *state)
     return DS_OK;
 }
 
+/* Checks all entries first: a failure changes nothing. */
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state)
 {
     if (!dsi_live_all("ema_load", e, state)) return dsi_null_argument("ema_load");

@@ -12,28 +12,31 @@
 
 typedef struct dsi_ema dsi_ema;
 
-/* Who keeps what is trained apart from the module (dsi_zero_part,
- * dsi_zero_publish): then float32 masters are averaged, and each rank averages
- * its own parts. i is that of ds_module_param_at. */
+/* For a trainer that keeps the trained values apart from the module
+ * (dsi_zero_part, dsi_zero_publish): then float32 master weights are averaged,
+ * and each rank averages its shards. i counts as in ds_module_param_at. */
 typedef struct dsi_ema_parts {
     void *arg;
-    ds_tensor *(*part)(void *arg, int i); /* borrowed; always of one size; NULL: nothing */
-    ds_status (*publish)(void *arg);      /* parts were changed: to the module, on all ranks */
+    ds_tensor *(*part)(
+        void *arg,
+        int i); /* the trained values of parameter i, borrowed, always of one size; NULL: none on this rank */
+    ds_status (*publish)(void *arg); /* writes changed parts to the module; collective */
 } dsi_ema_parts;
 
-/* Averages in float32 (float64 of float64), with the values of now at first.
- * decay: 0 is 0.999. parts NULL: the parameters themselves. The module is
+/* Averages in float32 (float64 for float64); they begin with the present
+ * values. decay: 0 is 0.999. parts NULL: the parameters themselves. The module
+ * is
  * borrowed. */
 dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts);
-void dsi_ema_free(dsi_ema *e); /* while swapped: what was trained is lost */
+void dsi_ema_free(dsi_ema *e); /* while swapped, the trained values are lost */
 
 /* average = decay average + (1 - decay) parameter; the first time, average =
  * parameter. */
 ds_status dsi_ema_update(dsi_ema *e);
 
-/* Puts the averages in place of what is trained, and the next time that back,
- * bit for bit; in between it needs the memory of that twice. No step may be
- * made then. All ranks call it. */
+/* Exchanges averages and trained values; the second call restores the trained
+ * values bit for bit. In between their memory is needed twice, and no step may
+ * be made. Collective: all ranks call it. */
 ds_status dsi_ema_swap(dsi_ema *e);
 bool dsi_ema_swapped(const dsi_ema *e);
 
@@ -44,9 +47,9 @@ ds_state *dsi_ema_state(const dsi_ema *e);
 /* Refuses missing or unknown names and other shapes, changing nothing. */
 ds_status dsi_ema_load(dsi_ema *e, const ds_state *state);
 
-/* For checkpoints: the average of what this rank has of parameter i, borrowed,
- * NULL: nothing; how often it was averaged; and that it was so often, after the
- * averages were written. */
+/* For checkpoints: the average of this rank's part of parameter i (borrowed;
+ * NULL: none), the number of updates, and setting it after the averages were
+ * loaded. */
 ds_tensor *dsi_ema_part(const dsi_ema *e, int i);
 int64_t dsi_ema_updates(const dsi_ema *e);
 double dsi_ema_decay(const dsi_ema *e);

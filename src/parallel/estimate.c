@@ -10,9 +10,9 @@ static int64_t layout_size(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype
 /* ---- model state ----------------------------------------------------------------------------------------- */
 
 /* Elements: of all parameters; of a rank's own buffers; of those that are
- * divided at stage 3, and the longest slice of one. */
+ * divided at stage 3, and the longest shard of one. */
 typedef struct Elements {
-    int64_t all, own, divided, slice;
+    int64_t all, own, divided, shard_size;
 } Elements;
 
 static ds_dtype gradient_dtype(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
@@ -25,12 +25,16 @@ static bool partitions(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
     return o->stage >= 2 && s->ranks > 1;
 }
 
-/* Of stage 3, this rank's slices in files: of one rank too. */
-static bool away(const dsi_zero_opts *o) { return o->stage == 3 && o->param_files.nvme_path; }
-
-static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s, Elements n)
+/* Of stage 3, this rank's shards in files: of one rank too. */
+static bool shards_on_disk(const dsi_zero_opts *o)
 {
-    bool masters = o->dtype != DS_F32 || o->offload_optimizer || away(o);
+    return o->stage == 3 && o->param_files.nvme_path;
+}
+
+/* The bytes of model state by the table in zero.h. */
+static dsi_estimate estimate_state(const dsi_zero_opts *o, const dsi_estimate_sizes *s, Elements n)
+{
+    bool masters = o->dtype != DS_F32 || o->offload_optimizer || shards_on_disk(o);
     int64_t words = s->moments + masters;
     dsi_estimate e = {.optimizer = n.own * words * (int64_t)sizeof(float)};
     if (o->files.nvme_path) {
@@ -38,9 +42,9 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
         e.optimizer = dsi_offload_needs(&o->files, n.own, s->moments + 1);
     }
     e.parameters = (n.all - n.divided) * layout_size(o->dtype);
-    if (n.divided && away(o)) {
+    if (n.divided && shards_on_disk(o)) {
         int64_t in_memory = n.own < o->param_files.max_in_cpu ? n.own : o->param_files.max_in_cpu;
-        e.parameters += dsi_param_swap_needs(&o->param_files, n.own, n.slice, o->dtype);
+        e.parameters += dsi_param_swap_needs(&o->param_files, n.own, n.shard_size, o->dtype);
         e.file += (n.own - in_memory) * layout_size(o->dtype);
     } else if (n.divided) {
         e.parameters += n.own * layout_size(o->dtype);
@@ -49,7 +53,7 @@ static dsi_estimate state_of(const dsi_zero_opts *o, const dsi_estimate_sizes *s
     return e;
 }
 
-/* What of a step's parameters is gathered at a time. at_once: elements of the
+/* Bytes of parameters that are gathered at a time. at_once: elements of the
  * largest. */
 static int64_t gathered(const dsi_zero_opts *o, int64_t divided, int64_t at_once)
 {
@@ -70,7 +74,7 @@ static int64_t copies_sent(const dsi_zero_opts *o, const dsi_estimate_sizes *s, 
     return dsi_min(n, all) * layout_size(o->comm_dtype);
 }
 
-static void add_up(dsi_estimate *e)
+static void estimate_total(dsi_estimate *e)
 {
     e->peak = e->parameters + e->optimizer + e->gradients + e->passing + e->gathered;
 }
@@ -83,15 +87,15 @@ dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_
     int64_t largest = dsi_min(s->largest ? s->largest : bucket, s->params);
     Elements n = {.all = s->params, .own = s->params};
     if (o->stage && ranks > 1) n.own = (s->params + ranks - 1) / ranks;
-    if (o->stage == 3 && (ranks > 1 || away(o))) n.divided = s->params;
-    n.slice = (largest + ranks - 1) / ranks;
-    dsi_estimate e = state_of(o, s, n);
+    if (o->stage == 3 && (ranks > 1 || shards_on_disk(o))) n.divided = s->params;
+    n.shard_size = (largest + ranks - 1) / ranks;
+    dsi_estimate e = estimate_state(o, s, n);
     bucket = n.divided ? largest : dsi_max(bucket, largest); /* a divided parameter has its own */
     e.passing = s->activations + copies_sent(o, s, s->params, bucket);
     if (partitions(o, s)) e.passing += dsi_min(2 * bucket, s->params) * layout_size(o->dtype);
     if (ranks > 1) e.passing += largest * layout_size(o->dtype);
     if (n.divided) e.gathered = gathered(o, n.divided, largest);
-    add_up(&e);
+    estimate_total(&e);
     return e;
 }
 
@@ -132,8 +136,8 @@ static int64_t in_bucket(const dsi_estimate_sizes *s, const dsi_flat *f, const d
 
 /* The most that activations, gradients and buckets take at a moment of the
  * pass. */
-static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const dsi_flat *f,
-                      const dsi_pass_event *e, int n)
+static int64_t peak_with_buckets(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
+                                 const dsi_flat *f, const dsi_pass_event *e, int n)
 {
     Buckets b = {.f = f, .size = layout_size(o->dtype)};
     int64_t worst = 0;
@@ -154,12 +158,11 @@ static int64_t follow(const dsi_zero_opts *o, const dsi_estimate_sizes *s, const
     return worst;
 }
 
-/* The same without buckets that come and go: gradients are made as the pass
- * goes on (one rank, one pass), or are there all the time. Above what the model
- * state counts. */
-static int64_t follow_gradients(const dsi_estimate *state, const dsi_zero_opts *o,
-                                const dsi_estimate_sizes *s, const dsi_flat *f,
-                                const dsi_pass_event *e, int n)
+/* The same without temporary buckets: gradients are made during the pass (one
+ * rank, one pass), or exist all the time. Above what the model state counts. */
+static int64_t peak_with_gradients(const dsi_estimate *state, const dsi_zero_opts *o,
+                                   const dsi_estimate_sizes *s, const dsi_flat *f,
+                                   const dsi_pass_event *e, int n)
 {
     int64_t worst = 0, made = 0, counted = s->ranks == 1 && !s->accumulates ? state->gradients : 0;
     for (int j = 0; j < n; j++) {
@@ -182,13 +185,13 @@ dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes 
         if (!f->unit[p->unit].solo) continue;
         elements.divided += p->n;
         largest = dsi_max(largest, p->n);
-        elements.slice = dsi_max(elements.slice, f->unit[p->unit].slice);
+        elements.shard_size = dsi_max(elements.shard_size, f->unit[p->unit].shard_size);
     }
-    dsi_estimate result = state_of(o, s, elements);
-    result.passing = partitions(o, s) ? follow(o, s, f, e, n)
-                                      : follow_gradients(&result, o, s, f, e, n);
+    dsi_estimate result = estimate_state(o, s, elements);
+    result.passing = partitions(o, s) ? peak_with_buckets(o, s, f, e, n)
+                                      : peak_with_gradients(&result, o, s, f, e, n);
     result.passing += copies_sent(o, s, elements.all, bucket);
     if (elements.divided) result.gathered = gathered(o, elements.divided, largest);
-    add_up(&result);
+    estimate_total(&result);
     return result;
 }

@@ -1,8 +1,8 @@
 /* parallel/estimate.h: the memory of one rank under ZeRO, worked out before
  * anything is made.
  *
- * Note [Estimate] Model state follows from the table in zero.h. What comes and
- * goes is largest at some moment of a backward pass, when activations, a
+ * Note [Estimate] Model state follows from the table in zero.h. Temporary
+ * memory is largest at some moment of a backward pass, when activations, a
  * gradient that was just made, buckets, and at stage 3 gathered parameters
  * exist
  * together:
@@ -29,7 +29,7 @@ typedef struct dsi_estimate {
     int64_t file; /* bytes on disk, of which `optimizer` is what is in memory; else 0 */
 } dsi_estimate;
 
-/* What the model state depends on besides the options. */
+/* Sizes that the model state depends on, besides the options. */
 typedef struct dsi_estimate_sizes {
     int ranks, moments;  /* tensors of the optimizer beside each parameter */
     bool accumulates;    /* over several passes */

@@ -70,15 +70,16 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
     return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model));
 }
 
+/* Rounds the unit up, so that it divides into equal aligned shards. */
 static void unit_close(dsi_flat *f)
 {
     dsi_flat_unit *u = &f->unit[f->units++];
     u->n = dsi_round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
-    u->slice = u->n / u->ranks;
+    u->shard_size = u->n / u->ranks;
     u->base = f->total;
     u->own_at = f->own;
     f->total += u->n;
-    f->own += f->partition ? u->slice : u->n;
+    f->own += f->partition ? u->shard_size : u->n;
 }
 
 /* A unit for such parameters, still without one. */
@@ -93,6 +94,8 @@ static void unit_open(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e,
     f->shared |= share > 1;
 }
 
+/* Fills units in the order of parameters. A unit ends where the next parameter
+ * is a unit by itself, belongs to other ranks, or would exceed the bucket. */
 static void units_make(dsi_flat *f, const ds_module *model, const dsi_flat_opts *o)
 {
     bool closed = true;
@@ -136,18 +139,20 @@ bool dsi_flat_fills_unit(const dsi_flat *f, int i)
 void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end)
 {
     const dsi_flat_param *p = &f->param[i];
-    int64_t slice = f->unit[p->unit].slice, from = rank * slice - p->at;
+    int64_t shard_size = f->unit[p->unit].shard_size, from = rank * shard_size - p->at;
     *begin = f->partition ? clamp(from, 0, p->n) : 0;
-    *end = f->partition ? clamp(from + slice, 0, p->n) : p->n;
+    *end = f->partition ? clamp(from + shard_size, 0, p->n) : p->n;
 }
 
+/* Which elements of each parameter are this rank's, and their place in its flat
+ * buffers. */
 static void find_own_ranges(dsi_flat *f)
 {
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
         const dsi_flat_unit *u = &f->unit[p->unit];
         dsi_flat_part_of(f, i, u->rank, &p->begin, &p->end);
-        p->own_at = f->partition ? u->own_at + p->at + p->begin - u->rank * u->slice
+        p->own_at = f->partition ? u->own_at + p->at + p->begin - u->rank * u->shard_size
                                  : u->base + p->at;
     }
 }

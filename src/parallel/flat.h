@@ -7,7 +7,7 @@
  * parameters: all ranks, or, for experts that ranks share, those of one data
  * group (Note [Experts] of nn/module.h). Each parameter begins at a multiple of
  * DSI_FLAT_ALIGN elements. A unit ends at a multiple of ranks * DSI_FLAT_ALIGN
- * and is cut into as many shards of `slice` elements as there are ranks:
+ * and is cut into as many shards of `shard_size` elements as there are ranks:
  *
  *     | fc3.bias fc3.weight fc2.bias .. | fc1.weight                      | ..      2 units,
  *     |  rank 0  |  rank 1  |  rank 2   |  rank 0  |  rank 1   |  rank 2  | ..      3 ranks
@@ -38,8 +38,8 @@
 #define DSI_FLAT_ALIGN 32 /* elements: 64 bytes in 16 bits */
 
 /* Elements offset .. offset + length - 1 of a parameter: what this folder moves
- * between a parameter, its unit, its shard and a file. Whoever has one says
- * where the offset counts from. */
+ * between a parameter, its unit, its shard and a file. Its user says where the
+ * offset counts from. */
 typedef struct dsi_range {
     int param; /* of the layout */
     int64_t offset, length;
@@ -55,14 +55,14 @@ typedef struct dsi_flat_param {
 } dsi_flat_param;
 
 typedef struct dsi_flat_unit {
-    int first, count; /* parameters first .. first + count - 1 */
-    bool solo;        /* one parameter, above a threshold of the options */
-    int rank, ranks;  /* among those that have these parameters */
-    ds_comm *comm;    /* of them; borrowed */
-    int64_t n;        /* elements, gaps included */
-    int64_t slice;    /* elements of a shard: n / ranks */
-    int64_t base;     /* elements of the units before it */
-    int64_t own_at;   /* place of this rank's shard in its flat buffers */
+    int first, count;   /* parameters first .. first + count - 1 */
+    bool solo;          /* one parameter, above a threshold of the options */
+    int rank, ranks;    /* among those that have these parameters */
+    ds_comm *comm;      /* of them; borrowed */
+    int64_t n;          /* elements, gaps included */
+    int64_t shard_size; /* elements of a shard: n / ranks */
+    int64_t base;       /* elements of the units before it */
+    int64_t own_at;     /* place of this rank's shard in its flat buffers */
 } dsi_flat_unit;
 
 typedef struct dsi_flat {

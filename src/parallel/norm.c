@@ -25,20 +25,20 @@ ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *
     return n == 0 ? DS_OK : dsi_norm(x->device, 2, n, lines, norm);
 }
 
-dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares)
+dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares)
 {
     int64_t ranks = dsi_comm_size(comm);
-    ((double *)ds_data_mut(room))[ranks] = squares;
-    return dsi_all_gather_start(comm, dsi_v(dsi_flat_range(room, ranks, ranks + 1)),
-                                dsi_v(dsi_flat_range(room, 0, ranks)));
+    ((double *)ds_data_mut(buffer))[ranks] = squares;
+    return dsi_all_gather_start(comm, dsi_v(dsi_flat_range(buffer, ranks, ranks + 1)),
+                                dsi_v(dsi_flat_range(buffer, 0, ranks)));
 }
 
-ds_status dsi_norm_take(dsi_request *sent, ds_tensor *room, double *norm)
+ds_status dsi_norm_take(dsi_request *sent, ds_tensor *buffer, double *norm)
 {
-    const double *sums = ds_data(room);
+    const double *sums = ds_data(buffer);
     double total = 0;
     if (dsi_request_wait(sent) != DS_OK) return ds_error_status();
-    for (int64_t r = 0; r < ds_numel(room) - 1; r++) total += sums[r];
+    for (int64_t r = 0; r < ds_numel(buffer) - 1; r++) total += sums[r];
     *norm = sqrt(total);
     return DS_OK;
 }

@@ -25,10 +25,11 @@ dsi_view dsi_norm_line(ds_tensor *g);
 /* The L2 norm of n lines of one dtype on x's device. */
 ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *norm);
 
-/* This rank's squares to all others; NULL with the message. room: float64
- * [ranks + 1], until the norm is taken. */
-dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *room, double squares);
-/* *norm of all ranks, when theirs have come. */
-ds_status dsi_norm_take(dsi_request *sent, ds_tensor *room, double *norm);
+/* Starts the all-gather of this rank's sum of squares; NULL with the message.
+ * buffer: float64 [ranks + 1] on the CPU, in use until dsi_norm_take. */
+dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares);
+/* Blocks until the sums of all ranks have arrived; *norm is the root of their
+ * total. */
+ds_status dsi_norm_take(dsi_request *sent, ds_tensor *buffer, double *norm);
 
 #endif

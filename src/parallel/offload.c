@@ -24,14 +24,15 @@
 #define DEFAULT     ((int64_t)1 << 20) /* elements of a block */
 
 typedef struct Block {
-    int64_t begin, end; /* own elements */
-    int64_t room;       /* elements from one word's stretch to the next one's */
-    int64_t at;         /* in the file, bytes */
-    int first;          /* of `mine`: with elements in it */
-    ds_tensor *memory;  /* counted; NULL: it is in the file */
+    int64_t begin, end;  /* own elements */
+    int64_t word_stride; /* elements from the begin of one word to that of the next */
+    int64_t at;          /* in the file, bytes */
+    int first;           /* of `local_params`: with elements in it */
+    ds_tensor *memory;   /* counted; NULL: it is in the file */
 } Block;
 
-/* A master or a moment for who does not know of files. */
+/* The lazy tensor of a master or a moment, for code that does not know of
+ * files. */
 typedef struct Item {
     dsi_offload *o;
     int i, word;
@@ -42,7 +43,7 @@ struct dsi_offload {
     const dsi_flat *f;
     /* parameters of the layout with elements of this rank, in their order in
      * own buffers */
-    int *mine, n_mine;
+    int *local_params, n_local;
     ds_optim *optim;
     dsi_offload_opts o;
     int words, word_of[DS_OPTIM_MOMENTS]; /* 0: that moment is not used */
@@ -84,27 +85,32 @@ int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words)
     return (memory + dsi_min(dsi_max(o->buffer_count, 1), file)) * each * WORD;
 }
 
+/* Appends a block of elements begin .. end - 1, behind the last one in the
+ * file. */
 static void block_add(dsi_offload *o, int64_t begin, int64_t end)
 {
-    int64_t at = o->blocks
-                     ? o->block[o->blocks - 1].at + o->block[o->blocks - 1].room * o->words * WORD
-                     : 0;
-    Block b = {
-        .begin = begin, .end = end, .at = at, .room = dsi_round_up(end - begin, ALIGN_WORDS)};
-    while (b.first + 1 < o->n_mine && own_end(o->f, o->mine[b.first]) <= begin) b.first++;
-    o->capacity = dsi_max(o->capacity, b.room * o->words);
+    int64_t at = o->blocks ? o->block[o->blocks - 1].at +
+                                 o->block[o->blocks - 1].word_stride * o->words * WORD
+                           : 0;
+    Block b = {.begin = begin,
+               .end = end,
+               .at = at,
+               .word_stride = dsi_round_up(end - begin, ALIGN_WORDS)};
+    while (b.first + 1 < o->n_local && own_end(o->f, o->local_params[b.first]) <= begin) b.first++;
+    o->capacity = dsi_max(o->capacity, b.word_stride * o->words);
     o->block = dsi_realloc(o->block, (size_t)(o->blocks + 1) * sizeof *o->block);
     o->block[o->blocks++] = b;
 }
 
-/* Rules that know whole parameters have them in one block, however large. */
+/* Divides this rank's elements into blocks. If the optimizer needs whole
+ * parameters, each is in one block, however large. */
 static void cut_blocks(dsi_offload *o)
 {
     const dsi_flat *f = o->f;
     int64_t size = offload_block_size(&o->o, f->own), begin = 0;
     bool whole = dsi_optim_needs_whole(o->optim);
-    for (int k = 0; whole && k < o->n_mine; k++) {
-        int i = o->mine[k];
+    for (int k = 0; whole && k < o->n_local; k++) {
+        int i = o->local_params[k];
         if (f->param[i].own_at == begin || own_end(f, i) - begin <= size) continue;
         block_add(o, begin, f->param[i].own_at);
         begin = f->param[i].own_at;
@@ -130,7 +136,8 @@ static ds_tensor *block_view(const dsi_offload *o, const ds_tensor *t, const Blo
 {
     int64_t stride[DS_MAX_DIMS], from = o->f->param[r.param].own_at + r.offset;
     dsi_row_major(shape, stride);
-    return dsi_view_of(t, shape, stride, dsi_swap_begin(t) + word * b->room + from - b->begin);
+    return dsi_view_of(t, shape, stride,
+                       dsi_swap_begin(t) + word * b->word_stride + from - b->begin);
 }
 
 static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
@@ -143,7 +150,7 @@ static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
 static void block_start(dsi_offload *o, int k, dsi_swap_buffer *u, bool write, int words)
 {
     const Block *b = &o->block[k];
-    dsi_swap_start(o->aio, &o->file, u, write, b->at, b->room * words * WORD);
+    dsi_swap_start(o->aio, &o->file, u, write, b->at, b->word_stride * words * WORD);
 }
 
 static ds_status buffers_wait(dsi_offload *o)
@@ -169,7 +176,8 @@ static ds_status held_flush(dsi_offload *o)
     return dsi_swap_wait(o->aio, &o->buffer[0]);
 }
 
-/* What has block k in memory; NULL with the message. */
+/* Brings block k into memory and returns the tensor that holds it; may block.
+ * NULL with the message. */
 static ds_tensor *block_hold(dsi_offload *o, int k)
 {
     if (o->block[k].memory) return o->block[k].memory;
@@ -182,7 +190,8 @@ static ds_tensor *block_hold(dsi_offload *o, int k)
     return o->buffer[0].t;
 }
 
-/* The item's elements between x, which has its shape, and the blocks. */
+/* Copies the item's elements from its blocks to x, which has its shape, or
+ * back. */
 static ds_status item_copy(const Item *it, ds_tensor *x, bool to_blocks)
 {
     dsi_offload *o = it->o;
@@ -192,9 +201,9 @@ static ds_status item_copy(const Item *it, ds_tensor *x, bool to_blocks)
         if (!block_range(o, b, it->i, &r)) continue;
         ds_tensor *t = block_hold(o, k);
         if (!t) return ds_error_status();
-        ds_tensor *there = block_view(o, t, b, it->word, r, ds_shape(r.length)),
-                  *here = dsi_flat_range(x, r.offset, r.offset + r.length);
-        if (dsi_copy(to_blocks ? there : here, to_blocks ? here : there) != DS_OK)
+        ds_tensor *in_block = block_view(o, t, b, it->word, r, ds_shape(r.length)),
+                  *in_item = dsi_flat_range(x, r.offset, r.offset + r.length);
+        if (dsi_copy(to_blocks ? in_block : in_item, to_blocks ? in_item : in_block) != DS_OK)
             return ds_error_status();
         if (to_blocks && !b->memory) o->dirty = true;
     }
@@ -244,7 +253,7 @@ ds_status dsi_offload_store(dsi_offload *o, int i)
 
 ds_tensor *dsi_offload_part(const dsi_offload *o, int i) { return item_of(o, i, 0)->x; }
 
-bool dsi_offload_is_here(const dsi_offload *o, int i)
+bool dsi_offload_in_memory(const dsi_offload *o, int i)
 {
     return item_of(o, i, 0)->x && item_of(o, i, 0)->x->storage;
 }
@@ -262,15 +271,16 @@ static ds_tensor *item_of_moment(void *arg, int index, int k)
 
 /* ---- the step ------------------------------------------------------------------------------------------- */
 
-/* The pieces in block b of parameters that have a gradient -> how many. */
+/* Lists the pieces of block b whose parameters have a gradient; returns their
+ * number. */
 static int block_list_pieces(const dsi_offload *o, const Block *b, const ds_tensor *t,
                              dsi_optim_piece *pieces)
 {
     const dsi_flat *f = o->f;
     bool whole = dsi_optim_needs_whole(o->optim);
     int n = 0;
-    for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
-        int i = o->mine[j];
+    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].own_at < b->end; j++) {
+        int i = o->local_params[j];
         ds_tensor *x = dsi_offload_part(o, i);
         dsi_range r;
         if (!block_range(o, b, i, &r) || !ds_grad(x)) continue;
@@ -302,6 +312,7 @@ static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, in
     return status;
 }
 
+/* Updates the pieces of block b, which is in t, and copies them to the model. */
 static ds_status block_update(dsi_offload *o, const Block *b, const ds_tensor *t, double g_scale,
                               dsi_offload_model model)
 {
@@ -356,6 +367,7 @@ ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model mod
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
+/* One word for the master, one for each moment that a parameter group uses. */
 static void choose_words(dsi_offload *o)
 {
     o->words = 1;
@@ -390,7 +402,7 @@ static ds_status offload_open_file(dsi_offload *o, const char *folder)
 {
     const Block *last = &o->block[o->blocks - 1];
     int64_t bytes = o->in_file < o->blocks ? o->block[o->in_file].at
-                                           : last->at + last->room * o->words * WORD;
+                                           : last->at + last->word_stride * o->words * WORD;
     dsi_text name = {0};
     dsi_text_add(&name, "optimizer_rank%d_%lld_%lx", o->f->rank, (long long)getpid(),
                  (unsigned long)(uintptr_t)o);
@@ -410,7 +422,7 @@ static ds_status offload_make_memory(dsi_offload *o)
                      (size_t)(o->capacity * WORD));
     for (int k = o->in_file; k < o->blocks; k++) {
         Block *b = &o->block[k];
-        b->memory = new_memory(o, b->room * o->words);
+        b->memory = new_memory(o, b->word_stride * o->words);
         if (!b->memory) return ds_error_status();
     }
     return DS_OK;
@@ -422,8 +434,8 @@ static ds_status block_fill(const dsi_offload *o, const Block *b, ds_tensor *t,
 {
     const dsi_flat *f = o->f;
     if (!dsi_fill(t, 0)) return ds_error_status();
-    for (int j = b->first; j < o->n_mine && f->param[o->mine[j]].own_at < b->end; j++) {
-        int i = o->mine[j];
+    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].own_at < b->end; j++) {
+        int i = o->local_params[j];
         dsi_range r;
         if (!block_range(o, b, i, &r)) continue;
         int64_t end = r.offset + r.length;
@@ -435,6 +447,7 @@ static ds_status block_fill(const dsi_offload *o, const Block *b, ds_tensor *t,
     return DS_OK;
 }
 
+/* Writes the first masters and moments, block by block through the buffers. */
 static ds_status fill_blocks(dsi_offload *o, dsi_offload_model model)
 {
     ds_status status = DS_OK;
@@ -457,9 +470,9 @@ dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *fol
     dsi_offload *o = dsi_alloc(sizeof *o);
     *o = (dsi_offload){.f = f, .optim = optim, .o = *opts, .held = -1, .file.fd = -1};
     choose_words(o);
-    o->mine = dsi_alloc((size_t)f->n * sizeof *o->mine);
+    o->local_params = dsi_alloc((size_t)f->n * sizeof *o->local_params);
     for (int i = 0; i < f->n; i++)
-        if (own_elements(f, i)) o->mine[o->n_mine++] = i;
+        if (own_elements(f, i)) o->local_params[o->n_local++] = i;
     cut_blocks(o);
     o->buffers = (int)dsi_min(dsi_max(opts->buffer_count, 1), dsi_max(o->in_file, 1));
     o->buffer = dsi_alloc((size_t)o->buffers * sizeof *o->buffer);
@@ -486,7 +499,7 @@ void dsi_offload_free(dsi_offload *o)
     for (int k = 0; k < o->blocks; k++) dsi_unref(o->block[k].memory);
     dsi_aio_free(o->aio);
     dsi_aio_file_close(&o->file);
-    dsi_free(o->mine);
+    dsi_free(o->local_params);
     dsi_free(o->item);
     dsi_free(o->buffer);
     dsi_free(o->block);

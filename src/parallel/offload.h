@@ -8,7 +8,7 @@
  *     | masters moments .. of block 0 | masters moments .. of block 1 | ..
  *
  * A step takes one block after the other through a few buffers: blocks are read
- * before the optimizer needs them and written while it goes on,
+ * before the optimizer needs them and written while it continues,
  *
  *     read    0 1 2 3 4 ..            buffer 0  block 0, 4, 8 ..
  *     update      0 1 2 3 ..          buffer 1  block 1, 5, 9 ..
@@ -42,8 +42,9 @@ typedef struct dsi_offload_opts {
 
 typedef struct dsi_offload dsi_offload;
 
-/* A parameter's own elements as the model has them, of any dtype, to be read
- * or, all of them, written; until they are done. i is that of the layout. */
+/* Access to the model's values of this rank's elements of parameter i of the
+ * layout, of any dtype. part opens them for reading, or for writing all of
+ * them; done ends the access. */
 typedef struct dsi_offload_model {
     ds_tensor *(*part)(void *arg, int i, bool write);
     ds_status (*done)(void *arg, int i, bool write);
@@ -52,7 +53,7 @@ typedef struct dsi_offload_model {
 
 /* Makes the file with masters of the model's values, and moments of 0, and
  * takes over the optimizer's moments. folder: of nvme_path. Borrows f and
- * optim. NULL with the message: no room on the disk, .. */
+ * optim. NULL with the message, for example if the disk is full. */
 dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *folder,
                              const dsi_offload_opts *o, dsi_offload_model model);
 void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
@@ -61,16 +62,16 @@ void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
  * storage is away. */
 ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
 
-/* The optimizer's step with the gradients of the parts. Each part goes to the
- * model's too, unless the optimizer has been told to write it in 16 bits
- * (dsi_optim_set_param). */
+/* The optimizer's step with the gradients of the parts. Also copies each part
+ * to the model, unless the optimizer writes the low-precision copy itself
+ * (dsi_optim_set_param). Blocks on files. */
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
 
-/* What was brought of parameter i goes: without what was written to it; or to
- * the file. i -1: of all. */
+/* Drops the memory of parameter i's master and moments: release discards
+ * changes, store writes them to the blocks. i = -1: of all parameters. */
 void dsi_offload_release(dsi_offload *o, int i);
 ds_status dsi_offload_store(dsi_offload *o, int i);
-bool dsi_offload_is_here(const dsi_offload *o, int i); /* part i has its storage */
+bool dsi_offload_in_memory(const dsi_offload *o, int i); /* part i has its storage */
 
 /* Bytes of memory that it would take for that many own elements and words: a
  * master, and moments. */

@@ -3,7 +3,7 @@
  * Source: Rajbhandari et al., ZeRO-Infinity, arXiv 2104.07857, section 6.
  *
  * Invariants:
- * - A unit's shard is in at most one buffer. What a buffer has is newer than
+ * - A unit's shard is in at most one buffer. A buffer's values are newer than
  *   the file until its write has ended.
  * - A buffer with users > 0 keeps its unit, and is not written to.
  * - After a read or write has failed, `failed` refuses all further reads.
@@ -19,9 +19,9 @@
 
 typedef struct Buffer {
     dsi_swap_buffer swap; /* first */
-    int unit;             /* whose slice it has, or is to have; -1: none */
+    int unit;             /* whose shard it has, or is reading; -1: none */
     int users;            /* that have it open */
-    bool ahead;           /* it was read ahead, and nobody has opened it yet */
+    bool ahead;           /* it was read ahead, and was not opened yet */
     uint64_t stamp;       /* of its last use */
 } Buffer;
 
@@ -32,7 +32,7 @@ struct dsi_param_swap {
     Buffer *buffer;
     int buffers, in_file; /* in_file: units */
     uint64_t clock;
-    bool failed; /* a slice was not written, or not read: there is none to rely on */
+    bool failed; /* a shard was not written, or not read: no further reads */
     dsi_aio *aio;
     dsi_aio_file file;
 };
@@ -42,10 +42,10 @@ static int64_t swap_element_bytes(const dsi_param_swap *h)
     return (int64_t)ds_dtype_size(h->buffer->swap.t->dtype);
 }
 
-static ds_tensor *buffer_slice(const dsi_param_swap *h, const Buffer *b, int k)
+static ds_tensor *buffer_shard(const dsi_param_swap *h, const Buffer *b, int k)
 {
     int64_t from = dsi_swap_begin(b->swap.t);
-    return dsi_flat_range(b->swap.t, from, from + h->f->unit[k].slice);
+    return dsi_flat_range(b->swap.t, from, from + h->f->unit[k].shard_size);
 }
 
 /* ---- buffers -------------------------------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ static Buffer *buffer_with(const dsi_param_swap *h, int k)
     return NULL;
 }
 
-/* The one that was used longest ago, of those that nobody has open; rather one
- * that was not read ahead. */
+/* The least recently used buffer that is not open, preferably one that was not
+ * read ahead. NULL: none. */
 static Buffer *buffer_oldest(const dsi_param_swap *h, bool ahead_too)
 {
     Buffer *best = NULL;
@@ -73,12 +73,13 @@ static Buffer *buffer_oldest(const dsi_param_swap *h, bool ahead_too)
 
 static void buffer_start(dsi_param_swap *h, Buffer *b, bool write)
 {
-    int64_t bytes = dsi_round_up(h->f->unit[b->unit].slice * swap_element_bytes(h), DSI_AIO_ALIGN);
+    int64_t bytes = dsi_round_up(h->f->unit[b->unit].shard_size * swap_element_bytes(h),
+                                 DSI_AIO_ALIGN);
     b->stamp = ++h->clock;
     dsi_swap_start(h->aio, &h->file, &b->swap, write, h->at[b->unit], bytes);
 }
 
-/* What is in b, or on its way to the file, has arrived; if not, b has nothing. */
+/* Waits for the read or write of b. After a failure b is empty. */
 static ds_status buffer_wait(dsi_param_swap *h, Buffer *b)
 {
     ds_status status = dsi_swap_wait(h->aio, &b->swap);
@@ -93,6 +94,8 @@ bool dsi_param_swap_has_room(const dsi_param_swap *h, int k)
     return buffer_with(h, k) || buffer_oldest(h, true);
 }
 
+/* Starts to read unit k's shard into the least recently used buffer, whose
+ * earlier read or write is waited for. NULL: no buffer, or a failure. */
 static Buffer *buffer_read(dsi_param_swap *h, int k, bool ahead)
 {
     Buffer *b = buffer_oldest(h, !ahead);
@@ -118,7 +121,7 @@ ds_tensor *dsi_param_swap_open(dsi_param_swap *h, int k)
     b->users++;
     b->ahead = false;
     b->stamp = ++h->clock;
-    return buffer_slice(h, b, k);
+    return buffer_shard(h, b, k);
 }
 
 void dsi_param_swap_close(dsi_param_swap *h, int k) { buffer_with(h, k)->users--; }
@@ -133,8 +136,8 @@ ds_status dsi_param_swap_write(dsi_param_swap *h, int k, const ds_tensor *x)
     if (buffer_wait(h, b) != DS_OK) return ds_error_status();
     int64_t n = dsi_numel(x->shape);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *slice = buffer_slice(h, b, k);
-    ds_status status = dsi_copy(dsi_flat_range(slice, 0, n), dsi_flat_range(x, 0, n));
+    ds_tensor *shard = buffer_shard(h, b, k);
+    ds_status status = dsi_copy(dsi_flat_range(shard, 0, n), dsi_flat_range(x, 0, n));
     ds_scope_close(scope);
     b->unit = status == DS_OK ? k : -1;
     b->ahead = false;
@@ -144,6 +147,7 @@ ds_status dsi_param_swap_write(dsi_param_swap *h, int k, const ds_tensor *x)
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
+/* Places the shards in the file, each at a multiple of DSI_AIO_ALIGN bytes. */
 static ds_status choose_places(dsi_param_swap *h, const ds_module *model, int first,
                                const dsi_param_swap_opts *o)
 {
@@ -151,18 +155,18 @@ static ds_status choose_places(dsi_param_swap *h, const ds_module *model, int fi
     int64_t size = (int64_t)ds_dtype_size(f->param[0].x->dtype);
     h->at = dsi_alloc((size_t)f->units * sizeof *h->at);
     for (int k = 0; k < f->units; k++) {
-        int64_t slice = f->unit[k].slice;
+        int64_t shard_size = f->unit[k].shard_size;
         h->at[k] = -1;
         if (k < first || !f->unit[k].solo) continue;
-        if (slice > o->buffer_size)
+        if (shard_size > o->buffer_size)
             return dsi_fail(DS_EINVAL,
                             "offload_param: %s has %lld elements on each rank, but buffer_size is "
                             "%lld: set it to at least %lld",
-                            dsi_flat_path(f, model, f->unit[k].first), (long long)slice,
-                            (long long)o->buffer_size, (long long)slice);
+                            dsi_flat_path(f, model, f->unit[k].first), (long long)shard_size,
+                            (long long)o->buffer_size, (long long)shard_size);
         h->at[k] = h->bytes;
-        h->bytes += dsi_round_up(slice * size, DSI_AIO_ALIGN);
-        h->capacity = dsi_max(h->capacity, slice);
+        h->bytes += dsi_round_up(shard_size * size, DSI_AIO_ALIGN);
+        h->capacity = dsi_max(h->capacity, shard_size);
         h->in_file++;
     }
     return DS_OK;

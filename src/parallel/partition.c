@@ -40,8 +40,8 @@ void dsi_partition_detach(dsi_partition *p)
 
 void dsi_partition_range(const dsi_partition *p, int64_t *begin, int64_t *end)
 {
-    *begin = dsi_min(p->n, p->slice * dsi_comm_rank(p->comm));
-    *end = dsi_min(p->n, *begin + p->slice);
+    *begin = dsi_min(p->n, p->shard_size * dsi_comm_rank(p->comm));
+    *end = dsi_min(p->n, *begin + p->shard_size);
 }
 
 ds_status dsi_partition_all_or_none(ds_comm *world, ds_status status)
@@ -54,7 +54,7 @@ ds_status dsi_partition_all_or_none(ds_comm *world, ds_status status)
 
 static bool on_disk(const dsi_partition *p) { return p->swap != NULL; }
 
-/* [slice], borrowed, to be read until it is closed. */
+/* [shard_size], borrowed, to be read until it is closed. */
 static ds_tensor *shard_open(dsi_partition *p)
 {
     if (!on_disk(p)) return p->shard;
@@ -120,7 +120,7 @@ ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values)
 
 static void set_state(dsi_partition *p, dsi_partition_state state)
 {
-    int64_t elements = p->slice * dsi_comm_size(p->comm);
+    int64_t elements = p->shard_size * dsi_comm_size(p->comm);
     if (p->live && (p->state == DSI_EVICTED) != (state == DSI_EVICTED))
         *p->live += state == DSI_EVICTED ? -elements : elements;
     p->state = state;
@@ -129,7 +129,7 @@ static void set_state(dsi_partition *p, dsi_partition_state state)
 ds_status dsi_partition_gather_start(dsi_partition *p)
 {
     if (p->state != DSI_EVICTED) return DS_OK;
-    ds_tensor *all = dsi_new(p->x, ds_shape(p->slice * dsi_comm_size(p->comm)));
+    ds_tensor *all = dsi_new(p->x, ds_shape(p->shard_size * dsi_comm_size(p->comm)));
     ds_tensor *shard = all ? shard_open(p) : NULL;
     if (!shard) return ds_error_status();
     p->request = dsi_all_gather_start(p->comm, dsi_v(shard), dsi_v(all));

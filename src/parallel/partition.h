@@ -2,9 +2,10 @@
  * keeps a shard of it, and all gather it where it is used.
  *
  * Note [Partitions] The elements of a parameter, row-major, are filled up with
- * zeros to ranks * slice elements; rank r's shard is elements r * slice .. (r +
- * 1) * slice - 1. It stays in memory or on disk (param_swap.h). The model's
- * handle keeps its shape and is lazy (tensor/lazy.c) until all ranks gather the
+ * zeros to ranks * shard_size elements; rank r's shard is elements r *
+ * shard_size .. (r + 1) * shard_size - 1. It stays in memory or on disk
+ * (param_swap.h). The model's handle keeps its shape and is lazy
+ * (tensor/lazy.c) until all ranks gather the
  * shards:
  *
  *     DSI_EVICTED    x has no storage
@@ -19,8 +20,8 @@
  * - The ranks of `comm` call gather_start, scatter and ds_gathered in the same
  *   order for the same parameters: these are collectives. gather_wait, gather,
  *   cancel and scatter block; evict does not.
- * - While DSI_GATHERING, other ranks read this rank's shard: nobody writes it,
- *   and a buffer that holds it stays open.
+ * - While DSI_GATHERING, other ranks read this rank's shard: it must not be
+ *   written, and a buffer that holds it stays open.
  * - DSI_PRESENT with users > 0, or with `unfinished`: evict does nothing.
  * - A rank whose gather fails ends the communication of all ranks of `world`,
  *   so that none waits for it.
@@ -57,26 +58,26 @@ typedef struct dsi_partition_owner {
 /* The first member of what its owner has for a parameter. */
 struct dsi_partition {
     const dsi_partition_owner *owner;
-    ds_tensor *x;     /* the model's; borrowed */
-    ds_comm *comm;    /* of the ranks that have shards; borrowed */
-    ds_comm *world;   /* of all ranks; borrowed */
-    int64_t n, slice; /* elements: of x; of a shard, filled up */
-    int64_t *live;    /* of the owner: elements that are gathered, or being so; or NULL */
+    ds_tensor *x;          /* the model's; borrowed */
+    ds_comm *comm;         /* of the ranks that have shards; borrowed */
+    ds_comm *world;        /* of all ranks; borrowed */
+    int64_t n, shard_size; /* elements: of x; of a shard, filled up */
+    int64_t *live;         /* of the owner: elements that are gathered, or being so; or NULL */
 
     dsi_partition_state state;
     int users;       /* module calls that run, ds_gathered without its end */
     bool pinned;     /* an op has materialized x: it stays until its backward has passed */
     bool unfinished; /* x has values that are not in the shards yet */
 
-    ds_tensor *shard;     /* [slice], counted; NULL: on disk */
-    dsi_param_swap *swap; /* where it is then, as slice `unit`; borrowed */
+    ds_tensor *shard;     /* [shard_size], counted; NULL: on disk */
+    dsi_param_swap *swap; /* where it is then, as shard `unit`; borrowed */
     int unit;
     /* This rank's elements of x, with its shape if it has all, else 1-D; NULL
      * if it has none. Counted. A view of `shard`; or lazy, and read from
      * disk. */
     ds_tensor *own;
 
-    ds_tensor *gathered; /* [ranks * slice], counted; NULL unless DSI_GATHERING */
+    ds_tensor *gathered; /* [ranks * shard_size], counted; NULL unless DSI_GATHERING */
     dsi_request *request;
 };
 

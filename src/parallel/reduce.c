@@ -1,5 +1,5 @@
-/* parallel/reduce.c: gradients of several ranks into buckets, summed while
- * backward goes on: Note [Buckets].
+/* parallel/reduce.c: gradients of several ranks are collected in buckets and
+ * summed while backward runs: Note [Buckets].
  * Source: Li et al., PyTorch Distributed, arXiv 2006.15704; ZeRO, arXiv 1910.02054.
  *
  * Invariants:
@@ -32,10 +32,10 @@ typedef struct Bucket {
      * way */
     ds_tensor *wire;
     dsi_request *request; /* NULL: none */
-    ds_tensor *pieces;    /* tree: [ranks][slice], on its way; counted */
+    ds_tensor *pieces;    /* tree: [ranks][shard_size], on its way; counted */
     int missing;          /* parameters without a gradient of this pass */
-    bool added;           /* partition: the own slice has a gradient of an earlier pass */
-    bool direct;          /* partition: the sum is on its way to the own slice */
+    bool added;           /* partition: this rank's shard has a gradient of an earlier pass */
+    bool direct;          /* partition: the sum is on its way to this rank's shard */
     bool counted;         /* `squares` are, or will be, those of the sum as it is kept */
     double squares;
 } Bucket;
@@ -96,8 +96,9 @@ static ds_status grad_zero(ds_tensor *x)
 
 /* ---- the bucket's memory -------------------------------------------------------------------------------------- */
 
-/* What lies between the parameters of unit u is sent too, and counted in norms. */
-static ds_status zero_gaps(const dsi_flat *f, const dsi_flat_unit *u, const ds_tensor *full)
+/* Zeroes the gaps between the parameters of unit u: they are sent, and counted
+ * in norms. */
+static ds_status bucket_zero_gaps(const dsi_flat *f, const dsi_flat_unit *u, const ds_tensor *full)
 {
     for (int i = u->first; i < u->first + u->count; i++) {
         const dsi_flat_param *p = &f->param[i];
@@ -121,24 +122,24 @@ static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
     return r->own ? DS_OK : ds_error_status();
 }
 
-/* ---- arriving --------------------------------------------------------------------------------------------------- */
+/* ---- a sum has arrived --------------------------------------------------------------------------------------------------- */
 
 /* This rank's shard of unit k: in its flat buffer of sums; in a tensor [n] laid
  * out as the unit. */
-static ds_tensor *shard_slice(const dsi_reduce *r, int k)
+static ds_tensor *shard_view(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
-    return dsi_flat_range(r->own, u->own_at, u->own_at + u->slice);
+    return dsi_flat_range(r->own, u->own_at, u->own_at + u->shard_size);
 }
 
-static ds_tensor *bucket_slice(const dsi_reduce *r, int k, const ds_tensor *full)
+static ds_tensor *bucket_shard(const dsi_reduce *r, int k, const ds_tensor *full)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
-    return dsi_flat_range(full, u->rank * u->slice, (u->rank + 1) * u->slice);
+    return dsi_flat_range(full, u->rank * u->shard_size, (u->rank + 1) * u->shard_size);
 }
 
-/* What the sum of unit k is multiplied by: a mean is one over the ranks that
- * have it, of all the ranks. */
+/* The factor on the sum of unit k. For a mean over the unit's ranks it converts
+ * to the mean over all ranks. */
 static double factor_after(const dsi_reduce *r, int k)
 {
     return r->op == DS_REDUCE_AVG ? (double)r->f->unit[k].ranks / r->f->ranks : r->after;
@@ -146,11 +147,11 @@ static double factor_after(const dsi_reduce *r, int k)
 
 /* The sum of unit k's shard, which has arrived, to the sum over the passes so
  * far. */
-static ds_status add_slice(dsi_reduce *r, int k)
+static ds_status shard_accumulate(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     if (r->tree) return dsi_tree_add(r->tree, k, b->pieces);
-    ds_tensor *own = shard_slice(r, k), *sum = b->direct ? own : bucket_slice(r, k, b->wire);
+    ds_tensor *own = shard_view(r, k), *sum = b->direct ? own : bucket_shard(r, k, b->wire);
     ds_status status = grad_scale(sum, factor_after(r, k));
     if (status == DS_OK && !b->direct) status = b->added ? grad_add(own, sum) : dsi_copy(own, sum);
     b->added = true;
@@ -158,40 +159,41 @@ static ds_status add_slice(dsi_reduce *r, int k)
 }
 
 /* Stages 2 and 3: this rank keeps its shard of the sum; the bucket is freed. */
-static ds_status keep_slice(dsi_reduce *r, int k)
+static ds_status bucket_keep_shard(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     const dsi_flat_unit *u = &r->f->unit[k];
-    ds_status status = add_slice(r, k);
+    ds_status status = shard_accumulate(r, k);
     for (int i = u->first; i < u->first + u->count; i++) r->leaf[i].holds = false;
     dsi_unref(b->full);
     b->full = NULL;
     return status;
 }
 
-/* Whether a rank gets the sum of its own slice alone. */
-static bool scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_reduce; }
+/* Whether a rank gets the sum of its shard alone. */
+static bool reduce_scatters(const dsi_reduce *r) { return r->f->partition && !r->o.all_reduce; }
 
 /* Stages 0 and 1: the sum, or at stage 1 this rank's shard of it, stays in the
  * bucket. */
-static ds_status keep_whole(dsi_reduce *r, int k)
+static ds_status bucket_keep_whole(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    ds_tensor *sum = scatters(r) ? bucket_slice(r, k, b->wire) : b->wire;
+    ds_tensor *sum = reduce_scatters(r) ? bucket_shard(r, k, b->wire) : b->wire;
     if (grad_scale(sum, factor_after(r, k)) != DS_OK) return ds_error_status();
     if (b->wire == b->full) return DS_OK;
-    return dsi_copy(scatters(r) ? bucket_slice(r, k, b->full) : b->full, sum);
+    return dsi_copy(reduce_scatters(r) ? bucket_shard(r, k, b->full) : b->full, sum);
 }
 
 /* Waits for the sum of bucket k, if it was sent, and puts it into its place. */
-static ds_status arrive(dsi_reduce *r, int k)
+static ds_status bucket_finish(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     if (!b->wire) return DS_OK;
     ds_scope *scope = ds_scope_open();
     ds_status status = b->request ? dsi_request_wait(b->request) : DS_OK;
     b->request = NULL;
-    if (status == DS_OK) status = r->o.partition ? keep_slice(r, k) : keep_whole(r, k);
+    if (status == DS_OK)
+        status = r->o.partition ? bucket_keep_shard(r, k) : bucket_keep_whole(r, k);
     dsi_unref(b->wire);
     dsi_unref(b->pieces);
     b->wire = b->pieces = NULL;
@@ -200,19 +202,19 @@ static ds_status arrive(dsi_reduce *r, int k)
 }
 
 /* Waits for all buckets that were sent but the newest n. */
-static ds_status arrive_but(dsi_reduce *r, int n)
+static ds_status buckets_finish_but(dsi_reduce *r, int n)
 {
     ds_status status = DS_OK;
     for (; status == DS_OK && r->arrived < r->next - n; r->arrived++)
-        status = arrive(r, r->arrived);
+        status = bucket_finish(r, r->arrived);
     return status;
 }
 
-/* Before bucket k is there: where buckets go as soon as they have arrived there
- * are two at most, one on its way and one that fills. */
-static ds_status bucket_make_room(dsi_reduce *r, int k)
+/* Before bucket k is allocated: with `partition` at most two buckets exist, one
+ * that is being summed and one that fills, so this may block. */
+static ds_status bucket_limit_count(dsi_reduce *r, int k)
 {
-    return r->o.partition && !r->bucket[k].full ? arrive_but(r, k == r->next) : DS_OK;
+    return r->o.partition && !r->bucket[k].full ? buckets_finish_but(r, k == r->next) : DS_OK;
 }
 
 static ds_status bucket_open(dsi_reduce *r, int k, ds_dtype dtype)
@@ -220,17 +222,17 @@ static ds_status bucket_open(dsi_reduce *r, int k, ds_dtype dtype)
     Bucket *b = &r->bucket[k];
     const dsi_flat_unit *u = &r->f->unit[k];
     if (b->full && b->full->dtype == dtype) return DS_OK;
-    if (bucket_make_room(r, k) != DS_OK) return ds_error_status();
+    if (bucket_limit_count(r, k) != DS_OK) return ds_error_status();
     ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
-    if (!full || zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
+    if (!full || bucket_zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
     dsi_unref(b->full);
     b->full = dsi_ref(full);
     return DS_OK;
 }
 
-/* ---- leaving ---------------------------------------------------------------------------------------------------- */
+/* ---- a bucket is sent ---------------------------------------------------------------------------------------------------- */
 
-/* The leaf's gradient to its place in the bucket, which is open. */
+/* Moves the gradient of x to its place in the bucket, which is open. */
 static ds_status bucket_move_in(Leaf *l, ds_tensor *x)
 {
     const dsi_flat *f = l->r->f;
@@ -264,7 +266,7 @@ static bool bucket_adopt(Leaf *l, ds_tensor *x)
 
 /* A parameter that this pass did not use has the gradient of earlier ones, or
  * none. */
-static ds_status fill_missing(const dsi_reduce *r, int k)
+static ds_status bucket_fill_missing(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
     ds_status status = DS_OK;
@@ -279,7 +281,7 @@ static ds_status fill_missing(const dsi_reduce *r, int k)
 }
 
 /* The bucket as it is sent; counted in b->wire. */
-static ds_status slice_load(dsi_reduce *r, Bucket *b)
+static ds_status bucket_load_wire(dsi_reduce *r, Bucket *b)
 {
     ds_tensor *wire = b->full;
     if (wire->dtype != r->o.comm) {
@@ -290,7 +292,8 @@ static ds_status slice_load(dsi_reduce *r, Bucket *b)
     return grad_scale(wire, r->before);
 }
 
-/* Every rank's piece of each slice to who owns it; one rank has them all. */
+/* Sends each rank its shard of this rank's bucket (all-to-all). With one rank
+ * nothing is sent. */
 static dsi_request *bucket_exchange(dsi_reduce *r, Bucket *b)
 {
     b->pieces = dsi_ref(r->comm ? dsi_new(b->wire, b->wire->shape) : b->wire);
@@ -304,39 +307,41 @@ static dsi_request *bucket_send(dsi_reduce *r, int k)
     if (r->tree) return bucket_exchange(r, b);
     dsi_view v = dsi_v(b->wire);
     ds_comm *comm = r->f->unit[k].comm;
-    b->direct = scatters(r) && r->o.partition && !b->added && r->own->dtype == b->wire->dtype;
+    b->direct = reduce_scatters(r) && r->o.partition && !b->added &&
+                r->own->dtype == b->wire->dtype;
     /* as it arrives it is kept: neither rounded again, nor scaled, nor added to */
     b->counted = r->o.squares && factor_after(r, k) == 1 &&
                  (r->o.partition ? b->direct : b->wire == b->full);
     b->squares = 0;
     double *squares = b->counted ? &b->squares : NULL;
-    if (!scatters(r)) return dsi_all_reduce_start(comm, v, r->op, squares);
+    if (!reduce_scatters(r)) return dsi_all_reduce_start(comm, v, r->op, squares);
     return dsi_reduce_scatter_start(
-        comm, v, dsi_v(b->direct ? shard_slice(r, k) : bucket_slice(r, k, b->wire)), r->op,
-        squares);
+        comm, v, dsi_v(b->direct ? shard_view(r, k) : bucket_shard(r, k, b->wire)), r->op, squares);
 }
 
-static ds_status leave(dsi_reduce *r, int k)
+/* Allocates bucket k if needed, fills it up, and starts its collective; without
+ * overlap waits for it. */
+static ds_status bucket_start(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
-    if (bucket_open(r, k, bucket_dtype(r)) != DS_OK || fill_missing(r, k) != DS_OK ||
-        slice_load(r, b) != DS_OK)
+    if (bucket_open(r, k, bucket_dtype(r)) != DS_OK || bucket_fill_missing(r, k) != DS_OK ||
+        bucket_load_wire(r, b) != DS_OK)
         return ds_error_status();
     b->direct = false;
     b->request = bucket_send(r, k);
     if (!b->request && (r->comm || !b->pieces)) return ds_error_status();
     r->next = k + 1;
-    return arrive_but(r, r->o.overlap ? r->f->units : 0);
+    return buckets_finish_but(r, r->o.overlap ? r->f->units : 0);
 }
 
-/* In their order, as far as they are full; or all. */
-static ds_status leave_full(dsi_reduce *r, bool all)
+/* Sends buckets in their order, up to the first that is not full, or all. */
+static ds_status buckets_send_full(dsi_reduce *r, bool all)
 {
     ds_status status = DS_OK;
     while (status == DS_OK && r->next < r->f->units && (all || !r->bucket[r->next].missing)) {
         double begun = dsi_now();
         ds_scope *scope = ds_scope_open();
-        status = leave(r, r->next);
+        status = bucket_start(r, r->next);
         ds_scope_close(scope);
         r->seconds += dsi_now() - begun;
     }
@@ -345,23 +350,25 @@ static ds_status leave_full(dsi_reduce *r, bool all)
 
 /* ---- during the pass ----------------------------------------------------------------------------------------------- */
 
-/* Waits, where bucket k must come after others. */
-static void await_room(dsi_reduce *r, int k)
+/* Frees a bucket for bucket k, if it needs one; the wait is counted in
+ * `seconds`. */
+static void bucket_await(dsi_reduce *r, int k)
 {
     double begun = dsi_now();
-    r->status = bucket_make_room(r, k);
+    r->status = bucket_limit_count(r, k);
     r->seconds += dsi_now() - begun;
 }
 
-/* At once: a rank that leaves out a bucket must not begin another collective in
- * its place. */
-static void tell_failure(const dsi_reduce *r)
+/* Ends the communication of all ranks at once: a rank that has failed to send a
+ * bucket must not start another collective in its place. */
+static void reduce_abort_on_failure(const dsi_reduce *r)
 {
     if (r->status != DS_OK && r->comm) dsi_comm_abort(r->comm, ds_error());
 }
 
-/* Backward writes a gradient right into its bucket. */
-static ds_tensor *grad_place(void *arg, ds_tensor *x)
+/* The grad-buffer hook: where in its bucket backward may write the gradient;
+ * NULL: elsewhere. */
+static ds_tensor *leaf_grad_buffer(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     dsi_reduce *r = l->r;
@@ -369,31 +376,32 @@ static ds_tensor *grad_place(void *arg, ds_tensor *x)
     if (!r->runs || r->status != DS_OK || !r->comm || l->holds || dsi_flat_fills_unit(r->f, l->i) ||
         bucket_dtype(r) != x->dtype)
         return NULL;
-    await_room(r, k);
+    bucket_await(r, k);
     if (r->status == DS_OK) r->status = bucket_open(r, k, x->dtype);
-    tell_failure(r);
+    reduce_abort_on_failure(r);
     return r->status == DS_OK ? dsi_flat_in_unit(r->f, l->i, r->bucket[k].full) : NULL;
 }
 
-/* On one rank backward itself adds up what is added up in its own dtype, and it
- * stays where it is. */
-static void ready(void *arg, ds_tensor *x)
+/* The ready hook: moves the gradient into its bucket and sends buckets that are
+ * full. On one rank, gradients that accumulate in their own dtype stay where
+ * backward made them. */
+static void leaf_ready(void *arg, ds_tensor *x)
 {
     Leaf *l = arg;
     dsi_reduce *r = l->r;
     bool sends = r->tree || (r->comm && (r->last || r->o.partition));
     int k = r->f->param[l->i].unit;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
-    await_room(r, k);
+    bucket_await(r, k);
     if (r->status == DS_OK && !bucket_adopt(l, x)) {
         r->status = bucket_open(r, k, bucket_dtype(r));
         if (r->status == DS_OK) r->status = bucket_move_in(l, x);
     }
     if (r->status == DS_OK && sends) {
         r->bucket[k].missing--;
-        r->status = leave_full(r, false);
+        r->status = buckets_send_full(r, false);
     }
-    tell_failure(r);
+    reduce_abort_on_failure(r);
 }
 
 void dsi_reduce_spare_kept(dsi_reduce *r)
@@ -435,13 +443,13 @@ ds_status dsi_reduce_end(dsi_reduce *r)
         r->local = ds_grad(r->f->param[i].x); /* else it is zeros, as on several ranks */
     if (r->local) return r->status;
     if (r->status == DS_OK && (r->tree || (r->comm && (r->last || r->o.partition))))
-        r->status = leave_full(r, true);
+        r->status = buckets_send_full(r, true);
     return r->status;
 }
 
 ds_status dsi_reduce_wait(dsi_reduce *r)
 {
-    if (r->status == DS_OK) r->status = arrive_but(r, 0);
+    if (r->status == DS_OK) r->status = buckets_finish_but(r, 0);
     if (r->status != DS_OK || !r->tree || r->local || !dsi_reduce_complete(r)) return r->status;
     dsi_unref(r->own);
     r->own = dsi_ref(dsi_tree_total(r->tree));
@@ -461,7 +469,7 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)
     return dsi_flat_own_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
 }
 
-int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
+int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares)
 {
     int n = 0;
     *squares = 0;
@@ -470,7 +478,7 @@ int dsi_reduce_slices(const dsi_reduce *r, dsi_view *views, double *squares)
         if (b->counted)
             *squares += b->squares;
         else
-            views[n++] = dsi_v(r->o.partition ? shard_slice(r, k) : bucket_slice(r, k, b->full));
+            views[n++] = dsi_v(r->o.partition ? shard_view(r, k) : bucket_shard(r, k, b->full));
     }
     return n;
 }
@@ -498,7 +506,7 @@ int64_t dsi_reduce_bytes(const dsi_reduce *r)
 /* By default the communicator takes the mean, in float32 for 16 bits, so that
  * fp16 sums do not overflow. A tree adds gradients that are the mean's parts
  * already. */
-static void choose_factors(dsi_reduce *r)
+static void reduce_choose_factors(dsi_reduce *r)
 {
     int ranks = r->f->ranks;
     double f = r->o.predivide > 0 ? r->o.predivide : 1;
@@ -516,13 +524,13 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->o = *o;
     r->o.partition = o->tree || (o->partition && r->comm);
     if (o->tree) r->tree = dsi_tree_new(f);
-    choose_factors(r);
+    reduce_choose_factors(r);
     r->leaf = dsi_alloc((size_t)f->n * sizeof *r->leaf);
     r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
     for (int i = 0; i < f->n; i++) {
         r->leaf[i] = (Leaf){r, i, false};
-        dsi_set_grad_ready_hook(f->param[i].x, ready, &r->leaf[i]);
-        dsi_set_grad_buffer_hook(f->param[i].x, grad_place);
+        dsi_set_grad_ready_hook(f->param[i].x, leaf_ready, &r->leaf[i]);
+        dsi_set_grad_buffer_hook(f->param[i].x, leaf_grad_buffer);
     }
     return r;
 }
@@ -532,7 +540,8 @@ void dsi_reduce_free(dsi_reduce *r)
     if (!r) return;
     for (int i = 0; i < r->f->n; i++) dsi_set_grad_ready_hook(r->f->param[i].x, NULL, NULL);
     for (int k = 0; k < r->f->units; k++) {
-        if (r->bucket[k].request) dsi_request_wait(r->bucket[k].request); /* its memory goes now */
+        if (r->bucket[k].request)
+            dsi_request_wait(r->bucket[k].request); /* its memory is freed below */
         dsi_unref(r->bucket[k].wire);
         dsi_unref(r->bucket[k].pieces);
         dsi_unref(r->bucket[k].full);

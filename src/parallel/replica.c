@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static void drop(dsi_share *s)
+static void replica_graph_free(dsi_replica_graph *s)
 {
     while (s) {
-        dsi_share *next = s->next;
+        dsi_replica_graph *next = s->next;
         for (int j = 0; j < s->n; j++) dsi_unref(s->x[j]);
         dsi_unref(s->y);
         dsi_free(s);
@@ -27,26 +27,27 @@ static void drop(dsi_share *s)
 
 /* ---- jobs ---------------------------------------------------------------------------------------------- */
 
-static bool lies_there(const ds_tensor *x, const dsi_view *v)
+/* Whether x is already a handle on the memory of v, with its dtype and strides. */
+static bool tensor_matches_view(const ds_tensor *x, const dsi_view *v)
 {
     if (!x->storage || !x->storage->borrowed || x->storage->p != v->p || x->dtype != v->dtype)
         return false;
     return !memcmp(x->stride, v->s, (size_t)v->n * sizeof *v->s);
 }
 
-/* Parameters and buffers where the caller has them now. */
-static void find_memory(dsi_replica *r)
+/* Points the module's parameters and buffers to the caller's present memory. */
+static void replica_map_memory(dsi_replica *r)
 {
     for (int i = 0; i < ds_state_len(r->tensors); i++) {
         ds_tensor *x = ds_state_at(r->tensors, i);
         x->requires_grad = r->trained[i];
-        if (!lies_there(x, &r->memory[i]))
+        if (!tensor_matches_view(x, &r->memory[i]))
             dsi_tensor_set_data(x, dsi_borrow(x->device, r->memory[i]));
     }
 }
 
 /* v's values in memory of this thread; laid out as v is, if v is dense. */
-static ds_tensor *copy_of(dsi_device *d, dsi_view v)
+static ds_tensor *view_copy(dsi_device *d, dsi_view v)
 {
     ds_dims shape = {.n = v.n};
     memcpy(shape.d, v.d, sizeof v.d);
@@ -61,13 +62,13 @@ static ds_tensor *copy_of(dsi_device *d, dsi_view v)
 
 ds_status dsi_replica_forward(dsi_replica *r)
 {
-    dsi_share *s = r->share;
+    dsi_replica_graph *s = r->graph;
     if (r->worker) {
         dsi_rng_seed(dsi_rng_default(), r->seed);
-        find_memory(r);
+        replica_map_memory(r);
     }
     for (int j = 0; j < s->n; j++) {
-        if (!s->x[j]) s->x[j] = dsi_ref(copy_of(dsi_device_current(), r->in[j]));
+        if (!s->x[j]) s->x[j] = dsi_ref(view_copy(dsi_device_current(), r->in[j]));
         if (!s->x[j]) return ds_error_status();
         s->x[j]->requires_grad = r->collects[j];
     }
@@ -82,10 +83,10 @@ static dsi_view grad_of(const ds_tensor *x) { return dsi_v(ds_grad(x)); }
 
 ds_status dsi_replica_backward(dsi_replica *r)
 {
-    dsi_share *s = r->share;
+    dsi_replica_graph *s = r->graph;
     int slots = ds_state_len(r->tensors);
     for (int i = 0; i < slots; i++) ds_set_grad_of(ds_state_at(r->tensors, i), NULL);
-    ds_tensor *dy = copy_of(s->y->device, r->dy);
+    ds_tensor *dy = view_copy(s->y->device, r->dy);
     ds_status status = dy ? DS_OK : ds_error_status();
     if (dy && ds_requires_grad(s->y)) status = ds_backward_from(s->y, dy);
     dsi_unref(s->y);
@@ -97,7 +98,7 @@ ds_status dsi_replica_backward(dsi_replica *r)
 
 /* ---- a job, in its surroundings ------------------------------------------------------------------------ */
 
-static void do_job(dsi_replica *r)
+static void replica_run_job(dsi_replica *r)
 {
     dsi_trace_begin("replica");
     ds_scope *scope = ds_scope_open();
@@ -107,21 +108,23 @@ static void do_job(dsi_replica *r)
     dsi_trace_end();
 }
 
-static void on_its_thread(void *replica)
+/* Thread-local modes of the caller do not reach the worker: they are set for
+ * each job. */
+static void replica_run_on_worker(void *replica)
 {
     dsi_replica *r = replica;
     ds_error_clear();
     ds_set_threads(r->threads);
     ds_set_grad(r->recording);
-    drop(r->forgotten);
-    r->forgotten = NULL;
-    do_job(r);
+    replica_graph_free(r->released);
+    r->released = NULL;
+    replica_run_job(r);
 }
 
-static void on_the_callers_thread(dsi_replica *r)
+static void replica_run_on_caller(dsi_replica *r)
 {
     int was = dsi_limit_threads(r->threads);
-    do_job(r);
+    replica_run_job(r);
     dsi_limit_threads(was);
 }
 
@@ -129,8 +132,8 @@ void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r))
 {
     r->job = job;
     if (!r->worker) return;
-    if (dsi_worker_is_here(r->worker)) {
-        dsi_worker_start(r->worker, on_its_thread, r);
+    if (dsi_worker_has_thread(r->worker)) {
+        dsi_worker_start(r->worker, replica_run_on_worker, r);
     } else {
         r->status = DS_ESTATE;
         snprintf(r->why, sizeof r->why,
@@ -142,25 +145,25 @@ void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r))
 void dsi_replica_wait(dsi_replica *r)
 {
     if (!r->worker)
-        on_the_callers_thread(r);
-    else if (dsi_worker_is_here(r->worker))
+        replica_run_on_caller(r);
+    else if (dsi_worker_has_thread(r->worker))
         dsi_worker_wait(r->worker);
 }
 
-void dsi_replica_free_graph(dsi_replica *r, dsi_share *share)
+void dsi_replica_free_graph(dsi_replica *r, dsi_replica_graph *graph)
 {
-    if (!share) return;
+    if (!graph) return;
     if (!r->worker) {
-        drop(share);
+        replica_graph_free(graph);
         return;
     }
-    share->next = r->forgotten;
-    r->forgotten = share;
+    graph->next = r->released;
+    r->released = graph;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-static dsi_replica *blank(int number, int slots)
+static dsi_replica *replica_alloc(int number, int slots)
 {
     dsi_replica *r = dsi_alloc(sizeof *r);
     r->number = number;
@@ -175,7 +178,7 @@ static dsi_replica *blank(int number, int slots)
 dsi_replica *dsi_replica_of(ds_module *module)
 {
     ds_state *tensors = ds_module_state(module);
-    dsi_replica *r = blank(0, ds_state_len(tensors));
+    dsi_replica *r = replica_alloc(0, ds_state_len(tensors));
     r->module = module;
     r->tensors = tensors;
     return r;
@@ -189,6 +192,7 @@ typedef struct Recipe {
     void *arg;
 } Recipe;
 
+/* Both state dicts list parameters and buffers in the same order. */
 static ds_status view_compare(const ds_state *mine, const ds_state *model)
 {
     int n = ds_state_len(mine), wanted = ds_state_len(model);
@@ -207,14 +211,16 @@ static ds_status view_compare(const ds_state *mine, const ds_state *model)
                     n, wanted);
 }
 
-static void make_module(void *recipe)
+/* On the new thread: calls `make`, and checks that names and shapes equal the
+ * model's. */
+static void replica_make_module(void *recipe)
 {
     Recipe *a = recipe;
     dsi_replica *r = a->r;
     char name[32];
     snprintf(name, sizeof name, "replica %d", r->number);
     dsi_trace_name_thread(name);
-    dsi_log_set_rank(r->number); /* what every replica says is said by the first */
+    dsi_log_set_rank(r->number); /* only replica 0 logs */
     ds_scope *scope = ds_scope_open();
     r->status = ds_set_device(a->device);
     if (r->status == DS_OK) r->module = a->make(a->arg);
@@ -232,10 +238,10 @@ dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*m
     dsi_device *d = dsi_device_current();
     dsi_worker *worker = d ? dsi_worker_new() : NULL;
     if (!worker) return NULL;
-    dsi_replica *r = blank(number, ds_state_len(like->tensors));
+    dsi_replica *r = replica_alloc(number, ds_state_len(like->tensors));
     r->worker = worker;
     Recipe recipe = {r, like, dsi_device_id(d), make, arg};
-    dsi_worker_start(worker, make_module, &recipe);
+    dsi_worker_start(worker, replica_make_module, &recipe);
     dsi_worker_wait(worker);
     if (r->status == DS_OK) return r;
     dsi_fail(r->status, "replica %d: %s", number, r->why);
@@ -243,10 +249,10 @@ dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*m
     return NULL;
 }
 
-static void end_module(void *replica)
+static void replica_free_module(void *replica)
 {
     dsi_replica *r = replica;
-    drop(r->forgotten);
+    replica_graph_free(r->released);
     ds_state_free(r->tensors);
     ds_module_free(r->module);
 }
@@ -256,8 +262,8 @@ void dsi_replica_free(dsi_replica *r)
     if (!r) return;
     if (!r->worker) {
         ds_state_free(r->tensors);
-    } else if (dsi_worker_is_here(r->worker)) {
-        dsi_worker_start(r->worker, end_module, r);
+    } else if (dsi_worker_has_thread(r->worker)) {
+        dsi_worker_start(r->worker, replica_free_module, r);
         dsi_worker_wait(r->worker);
     }
     dsi_worker_free(r->worker);

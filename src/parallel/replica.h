@@ -1,5 +1,5 @@
 /* parallel/replica.h: one replica of DataParallel: a module on a thread, and
- * what it and the caller exchange.
+ * the data that it and the caller exchange.
  *
  * Note [Replicas] A tensor belongs to the thread that made it, so a replica has
  * a module of its own. Its parameters and buffers are handles of its thread on
@@ -22,14 +22,14 @@
 
 #define DSI_MAX_INPUTS 16
 
-/* What a replica keeps of one call for its backward. The tensors are its
- * thread's; counted. */
-typedef struct dsi_share {
+/* The graph of one call, which a replica keeps for its backward. The tensors
+ * belong to its thread; counted. */
+typedef struct dsi_replica_graph {
     int n;
     ds_tensor *x[DSI_MAX_INPUTS]; /* its rows of the inputs */
     ds_tensor *y;                 /* with the graph below it */
-    struct dsi_share *next;
-} dsi_share;
+    struct dsi_replica_graph *next;
+} dsi_replica_graph;
 
 typedef struct dsi_replica {
     int number;
@@ -37,20 +37,20 @@ typedef struct dsi_replica {
     ds_module *module;
     ds_state *tensors; /* of the module: parameters and buffers; "slots" below */
 
-    /* told by the caller */
+    /* written by the caller before a job */
     ds_status (*job)(struct dsi_replica *r);
-    dsi_share *share;              /* of the call that runs */
+    dsi_replica_graph *graph;      /* of the call that runs */
     dsi_view in[DSI_MAX_INPUTS];   /* its rows; copied, unless the share has x already */
     bool collects[DSI_MAX_INPUTS]; /* whether x is to have a gradient */
     dsi_view dy;
     bool recording;
     int threads;
-    uint64_t seed;        /* of its generator */
-    dsi_view *memory;     /* [slots] */
-    bool *trained;        /* [slots] */
-    dsi_share *forgotten; /* calls that have no backward any more */
+    uint64_t seed;               /* of its generator */
+    dsi_view *memory;            /* [slots] */
+    bool *trained;               /* [slots] */
+    dsi_replica_graph *released; /* calls that have no backward any more */
 
-    /* told by the replica */
+    /* written by the replica's job */
     ds_status status;
     char why[1024]; /* if it failed */
     dsi_view y;
@@ -74,8 +74,8 @@ ds_status dsi_replica_backward(dsi_replica *r);
 void dsi_replica_start(dsi_replica *r, ds_status (*job)(dsi_replica *r));
 void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
 
-/* share, of a call of this replica, goes: now, or before the replica's next
- * job. */
-void dsi_replica_free_graph(dsi_replica *r, dsi_share *share);
+/* Frees the graph of a call of this replica: at once for replica 0, else on the
+ * replica's thread before its next job. */
+void dsi_replica_free_graph(dsi_replica *r, dsi_replica_graph *graph);
 
 #endif

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROOM 768 /* of the message */
+#define MESSAGE_BYTES 768 /* of the message */
 
 /* "fc1.weight [8, 4] float32, trained" */
 static void model_describe(const ds_module *model, dsi_text *to)
@@ -34,7 +34,7 @@ static void model_describe(const ds_module *model, dsi_text *to)
     ds_state_free(state);
 }
 
-static int64_t hash_of(const char *s) /* FNV-1a */
+static int64_t text_hash(const char *s) /* FNV-1a */
 {
     uint64_t h = 0xcbf29ce484222325u;
     while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
@@ -43,10 +43,10 @@ static int64_t hash_of(const char *s) /* FNV-1a */
 
 /* The first rank whose text is not rank 0's; 0: there is none; -1: the
  * collective failed. */
-static int first_other(const char *text, ds_comm *comm)
+static int first_different_rank(const char *text, ds_comm *comm)
 {
     int size = ds_comm_size(comm), r = 1;
-    int64_t mine = hash_of(text);
+    int64_t mine = text_hash(text);
     ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));
     if (ds_all_gather(comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) != DS_OK) return -1;
     const int64_t *of = ds_data(all);
@@ -54,7 +54,7 @@ static int first_other(const char *text, ds_comm *comm)
     return !of ? -1 : r < size ? r : 0;
 }
 
-/* Of `root`: n bytes at p, on all. */
+/* Broadcasts n bytes at p from rank `root`. */
 static ds_status difference_send(ds_comm *comm, void *p, int64_t n, int root)
 {
     ds_tensor *x = ds_from_data(DS_U8, ds_shape(n), p);
@@ -65,9 +65,9 @@ static ds_status difference_send(ds_comm *comm, void *p, int64_t n, int root)
 
 static int line_length(const char *s) { return (int)strcspn(s, "\n"); }
 
-/* The first line in which mine is not theirs, into text. */
+/* Writes a message about the first line that differs to text. */
 static void difference_find(const char *mine, const char *theirs, int rank, const char *model,
-                            char text[ROOM])
+                            char text[MESSAGE_BYTES])
 {
     for (int n; *mine && *theirs; mine += n + 1, theirs += n + 1) {
         n = line_length(mine);
@@ -75,23 +75,25 @@ static void difference_find(const char *mine, const char *theirs, int rank, cons
     }
     if (!*mine) mine = "nothing";
     if (!*theirs) theirs = "nothing";
-    snprintf(text, ROOM,
+    snprintf(text, MESSAGE_BYTES,
              "%s: rank %d has made another model than rank 0: %.*s where rank 0 has %.*s: expected "
              "the same one on all ranks",
              model, rank, line_length(mine), mine, line_length(theirs), theirs);
 }
 
-static ds_status difference_tell(const char *mine, ds_comm *comm, int odd, const char *model)
+/* Collective. Fails on all ranks with the same message. */
+static ds_status difference_report(const char *mine, ds_comm *comm, int different,
+                                   const char *model)
 {
-    char message[ROOM] = "";
+    char message[MESSAGE_BYTES] = "";
     int64_t n = (int64_t)strlen(mine) + 1;
     if (difference_send(comm, &n, sizeof n, 0) != DS_OK) return ds_error_status();
     char *theirs = dsi_alloc((size_t)n);
     if (ds_comm_rank(comm) == 0) memcpy(theirs, mine, (size_t)n);
     ds_status status = difference_send(comm, theirs, n, 0);
-    if (ds_comm_rank(comm) == odd) difference_find(mine, theirs, odd, model, message);
+    if (ds_comm_rank(comm) == different) difference_find(mine, theirs, different, model, message);
     dsi_free(theirs);
-    if (status != DS_OK || difference_send(comm, message, ROOM, odd) != DS_OK)
+    if (status != DS_OK || difference_send(comm, message, MESSAGE_BYTES, different) != DS_OK)
         return ds_error_status();
     return dsi_fail(DS_EINVAL, "%s", message);
 }
@@ -102,9 +104,9 @@ ds_status dsi_same_model(const ds_module *model, ds_comm *comm)
     dsi_text text = {0};
     model_describe(model, &text);
     const char *mine = text.s ? text.s : "";
-    int odd = first_other(mine, comm);
-    ds_status status = odd < 0 ? ds_error_status() : DS_OK;
-    if (odd > 0) status = difference_tell(mine, comm, odd, ds_module_name(model));
+    int different = first_different_rank(mine, comm);
+    ds_status status = different < 0 ? ds_error_status() : DS_OK;
+    if (different > 0) status = difference_report(mine, comm, different, ds_module_name(model));
     dsi_text_free(&text);
     ds_scope_close(scope);
     return status;

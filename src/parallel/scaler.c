@@ -28,7 +28,7 @@
 
 /* A scale is applied in float32. Without a gradient, and so without an
  * overflow, it would grow for ever. */
-#define LARGEST 0x1p127
+#define MAX_SCALE 0x1p127
 
 void dsi_scaler_static(dsi_scaler *s, double scale)
 {
@@ -49,14 +49,16 @@ void dsi_scaler_dynamic(dsi_scaler *s, int power, int64_t window, int64_t hyster
                       .last_overflow = -1};
 }
 
+/* Whether the next overflow halves the scale, rather than only counting down. */
 static bool overflow_shrinks(const dsi_scaler *s)
 {
     return s->hysteresis == 1 || s->hysteresis_left == 1;
 }
 
-static double smaller(const dsi_scaler *s) { return fmax(s->scale / 2, s->min_scale); }
+static double shrunk_scale(const dsi_scaler *s) { return fmax(s->scale / 2, s->min_scale); }
 
-static ds_status overflowed(dsi_scaler *s)
+/* After an overflow: counts down the hysteresis, or halves the scale. */
+static ds_status scaler_shrink(dsi_scaler *s)
 {
     if (!overflow_shrinks(s)) {
         s->hysteresis_left--;
@@ -68,18 +70,19 @@ static ds_status overflowed(dsi_scaler *s)
             "the learning rate, or train in bf16",
             s->scale);
     } else {
-        s->scale = smaller(s);
+        s->scale = shrunk_scale(s);
     }
     s->last_overflow = s->iter;
     return DS_OK;
 }
 
-static void went_well(dsi_scaler *s)
+/* After a good step: doubles the scale if `window` good steps have passed. */
+static void scaler_grow(dsi_scaler *s)
 {
     int64_t good = s->iter - s->last_overflow - 1; /* steps before this one, since the overflow */
     bool grows = good > 0 && good % s->window == 0;
     if (grows || s->consecutive) s->hysteresis_left = s->hysteresis;
-    if (grows) s->scale = fmin(s->scale * 2, LARGEST);
+    if (grows) s->scale = fmin(s->scale * 2, MAX_SCALE);
 }
 
 ds_status dsi_scaler_update(dsi_scaler *s, bool overflow)
@@ -92,10 +95,10 @@ ds_status dsi_scaler_update(dsi_scaler *s, bool overflow)
             "rate",
             DSI_MOST_SKIPPED, s->scale);
     if (s->dynamic && overflow) {
-        ds_status status = overflowed(s);
+        ds_status status = scaler_shrink(s);
         if (status != DS_OK) return status;
     } else if (s->dynamic) {
-        went_well(s);
+        scaler_grow(s);
     }
     s->skipped = overflow ? s->skipped + 1 : 0;
     s->iter++;
@@ -109,7 +112,7 @@ void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out)
         dsi_text_add(out, " Using static loss scale of: %g", s->scale);
     else if (overflow_shrinks(s)) /* whole numbers, as DeepSpeed prints them */
         dsi_text_add(out, " Attempted loss scale: %.0f, reducing to %.0f", trunc(s->scale),
-                     trunc(smaller(s)));
+                     trunc(shrunk_scale(s)));
     else
         dsi_text_add(out,
                      " Attempted loss scale: %.0f, but hysteresis is %lld. Reducing hysteresis to "

@@ -31,7 +31,7 @@ void dsi_scaler_dynamic(dsi_scaler *s, int power, int64_t window, int64_t hyster
  * from before (Note [Loss scale]). */
 ds_status dsi_scaler_update(dsi_scaler *s, bool overflow);
 
-/* What DeepSpeed logs when a step overflows; to be asked for before
+/* Adds the line that DeepSpeed logs when a step overflows. Call it before
  * dsi_scaler_update. */
 void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out);
 

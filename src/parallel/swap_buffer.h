@@ -1,9 +1,9 @@
-/* parallel/swap_buffer.h: memory of which parts are read from and written to a
- * file while the caller goes on: what param_swap.c and offload.c share.
+/* parallel/swap_buffer.h: memory that is read from and written to a file while
+ * the caller continues. For param_swap.c and offload.c.
  *
- * A buffer has room for its elements, aligned for reads past the kernel's cache
- * (DSI_AIO_ALIGN), from element dsi_swap_begin on.
- * Invariant: while `op` runs, nobody else touches the buffer.
+ * A buffer's elements begin at element dsi_swap_begin of its tensor, aligned to
+ * DSI_AIO_ALIGN for reads and writes that bypass the kernel's page cache.
+ * Invariants: while `op` runs, the buffer must not be read or written.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_SWAP_BUFFER_H
 #define DSI_PARALLEL_SWAP_BUFFER_H

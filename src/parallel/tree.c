@@ -4,13 +4,14 @@
 
 #include "base/mem.h"
 
-#define LEVELS 31
+#define MAX_LEVELS 31
 
 struct dsi_tree {
     const dsi_flat *f;
-    ds_tensor *level[LEVELS]; /* float32 [f->own], counted: bit l of done: a sum of 2^l passes */
-    int64_t done;             /* passes before this one */
-    bool runs;                /* a pass has begun and is not in `done` */
+    ds_tensor
+        *level[MAX_LEVELS]; /* float32 [f->own], counted: bit l of done: a sum of 2^l passes */
+    int64_t done;           /* passes before this one */
+    bool runs;              /* a pass has begun and is not in `done` */
 };
 
 dsi_tree *dsi_tree_new(const dsi_flat *f)
@@ -22,7 +23,7 @@ dsi_tree *dsi_tree_new(const dsi_flat *f)
 
 void dsi_tree_free(dsi_tree *t)
 {
-    for (int l = 0; t && l < LEVELS; l++) dsi_unref(t->level[l]);
+    for (int l = 0; t && l < MAX_LEVELS; l++) dsi_unref(t->level[l]);
     dsi_free(t);
 }
 
@@ -46,40 +47,41 @@ static ds_status node_add(const ds_tensor *x, const ds_tensor *y, const ds_tenso
                                                                               : ds_error_status();
 }
 
-static ds_tensor *level_slice(const dsi_tree *t, int l, int k)
+static ds_tensor *level_shard(const dsi_tree *t, int l, int k)
 {
     const dsi_flat_unit *u = &t->f->unit[k];
-    return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->slice);
+    return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->shard_size);
 }
 
-static ds_status open_level(dsi_tree *t, int l)
+/* Allocates the sums of level l; their memory is kept for later steps. */
+static ds_status level_open(dsi_tree *t, int l)
 {
     if (!t->level[l])
         t->level[l] = dsi_ref(dsi_new_on(t->f->param[0].x->device, DS_F32, ds_shape(t->f->own)));
     return t->level[l] ? DS_OK : ds_error_status();
 }
 
-static ds_tensor *piece(const ds_tensor *pieces, int64_t slice, int i)
+static ds_tensor *rank_piece(const ds_tensor *pieces, int64_t shard_size, int i)
 {
-    return dsi_flat_range(pieces, i * slice, (i + 1) * slice);
+    return dsi_flat_range(pieces, i * shard_size, (i + 1) * shard_size);
 }
 
-/* The pieces added up across ranks, pair by pair: float32 [slice], in `to` or,
- * if that is NULL or there is nothing to add, in the first of them. */
-static ds_tensor *across(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
+/* The pieces added up across ranks, pair by pair: float32 [shard_size], in `to`
+ * or, if that is NULL or there is nothing to add, in the first of them. */
+static ds_tensor *sum_ranks_pairwise(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
 {
-    int64_t slice = dsi_numel(pieces->shape) / f->ranks;
+    int64_t shard_size = dsi_numel(pieces->shape) / f->ranks;
     if (pieces->dtype != DS_F32) {
         ds_tensor *wide = dsi_new_dtype(pieces, DS_F32, pieces->shape);
         if (dsi_copy(wide, pieces) != DS_OK) return NULL;
         pieces = wide;
     }
-    ds_tensor *sum = piece(pieces, slice, 0);
+    ds_tensor *sum = rank_piece(pieces, shard_size, 0);
     for (int step = 1; step < f->ranks; step *= 2)
         for (int i = 0; i + step < f->ranks; i += 2 * step) {
-            ds_tensor *x = piece(pieces, slice, i), *place = x;
+            ds_tensor *x = rank_piece(pieces, shard_size, i), *place = x;
             if (i == 0 && 2 * step >= f->ranks && to) place = sum = to; /* the last one */
-            if (node_add(x, piece(pieces, slice, i + step), place) != DS_OK) return NULL;
+            if (node_add(x, rank_piece(pieces, shard_size, i + step), place) != DS_OK) return NULL;
         }
     return sum;
 }
@@ -89,26 +91,26 @@ ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces)
 {
     int level = 0;
     while (t->done >> level & 1) level++;
-    DSI_ASSERT(level < LEVELS);
-    if (open_level(t, level) != DS_OK) return ds_error_status();
-    ds_tensor *to = level_slice(t, level, k), *sum = across(t->f, pieces, level ? NULL : to);
+    DSI_ASSERT(level < MAX_LEVELS);
+    if (level_open(t, level) != DS_OK) return ds_error_status();
+    ds_tensor *to = level_shard(t, level, k),
+              *sum = sum_ranks_pairwise(t->f, pieces, level ? NULL : to);
     if (!sum) return ds_error_status();
     for (int l = 0; l < level; l++) {
         ds_tensor *place = l == level - 1 ? to : sum;
-        if (node_add(sum, level_slice(t, l, k), place) != DS_OK) return ds_error_status();
+        if (node_add(sum, level_shard(t, l, k), place) != DS_OK) return ds_error_status();
         sum = place;
     }
     return sum == to ? DS_OK : dsi_copy(to, sum);
 }
 
-/* What waits for a neighbour that does not come is added from the lowest level
- * up. */
+/* Sums that still wait for a neighbour are added from the lowest level up. */
 ds_tensor *dsi_tree_total(dsi_tree *t)
 {
     int64_t passes = t->done + t->runs;
     int lowest = 0, top;
     while (!(passes >> lowest & 1)) lowest++;
-    for (int l = top = lowest; l < LEVELS; l++) {
+    for (int l = top = lowest; l < MAX_LEVELS; l++) {
         if (!(passes >> l & 1) || l == lowest) continue;
         if (node_add(t->level[l], t->level[top], t->level[l]) != DS_OK) return NULL;
         top = l;
@@ -121,7 +123,7 @@ ds_tensor *dsi_tree_total(dsi_tree *t)
 int64_t dsi_tree_bytes(const dsi_tree *t)
 {
     int64_t bytes = 0;
-    for (int l = 0; l < LEVELS; l++)
+    for (int l = 0; l < MAX_LEVELS; l++)
         if (t->level[l]) bytes += (int64_t)t->level[l]->storage->bytes;
     return bytes;
 }

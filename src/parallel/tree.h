@@ -9,7 +9,7 @@
  *     ((g0 + g1) + (g2 + g3)) + ((g4 + g5) + (g6 + g7))
  *
  * With 2^k ranks the lowest k levels lie across ranks: every rank gets all
- * pieces of its own slice (all_to_all, which sends what reduce_scatter sends)
+ * pieces of its shard (all_to_all, which sends what reduce_scatter sends)
  * and adds them itself. The levels above lie in time: a counter in base 2, of
  * which a set bit is a sum that waits for its neighbour, so that n micro steps
  * keep log2(n) sums. 1, 2, 4, 8 ranks thus get the same bits of a batch of 2^m
@@ -29,8 +29,8 @@ dsi_tree *dsi_tree_new(const dsi_flat *f); /* borrows f */
 void dsi_tree_free(dsi_tree *t);
 
 void dsi_tree_next(dsi_tree *t); /* a pass begins: the next micro step */
-/* pieces [ranks][slice] of unit k: the ranks' gradients of this micro step;
- * they are overwritten. */
+/* pieces [ranks][shard_size] of unit k: the ranks' gradients of this micro
+ * step; they are overwritten. */
 ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces);
 /* The sum of all passes, float32 [f->own], borrowed; NULL with the message.
  * More passes may follow. */

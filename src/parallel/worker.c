@@ -2,12 +2,12 @@
  * made it.
  *
  * Invariants:
- * - `turn` says which of the two threads works; only that one changes it. What
- *   the job works on belongs to that thread.
- * - The thread that waits polls `turn` for SPIN_NS and then sleeps; after
+ * - `owner` is the thread that works; only that thread changes it. The memory
+ *   that the job uses belongs to it.
+ * - The thread that waits polls `owner` for SPIN_NS and then sleeps; after
  *   PATIENCE_NS it yields its processor at each poll, as the other thread may
  *   need it. A sleeper counts itself before it polls for the last time, and
- *   `turn` changes before that count is read: one of the two sees the other.
+ *   `owner` changes before that count is read: one of the two sees the other.
  * SPDX-License-Identifier: MIT */
 #include "worker.h"
 
@@ -26,33 +26,35 @@
 #define SPIN_NS     100000
 #define PATIENCE_NS 10000
 
-enum { CALLERS, WORKERS, OVER };
+enum { CALLER, WORKER, STOPPED };
 
 struct dsi_worker {
     pthread_t thread;
-    pid_t process; /* that has the thread: its forks have not */
+    pid_t process; /* the process of the thread: a fork has none */
     void (*fn)(void *arg);
     void *arg;
-    _Atomic int turn, sleepers;
+    _Atomic int owner, sleepers;
     pthread_mutex_t mutex; /* guards falling asleep */
     pthread_cond_t changed;
 };
 
-static void give_turn(dsi_worker *w, int to)
+/* Hands the job's memory to the other thread, and wakes it if it sleeps. */
+static void worker_set_owner(dsi_worker *w, int to)
 {
-    atomic_store(&w->turn, to);
+    atomic_store(&w->owner, to);
     if (!atomic_load(&w->sleepers)) return;
-    pthread_mutex_lock(&w->mutex); /* whoever saw the old turn sleeps by now */
+    pthread_mutex_lock(&w->mutex); /* a waiter that saw the old owner is asleep now */
     pthread_mutex_unlock(&w->mutex);
     pthread_cond_broadcast(&w->changed);
 }
 
-static bool spin_while(dsi_worker *w, int turn)
+/* True if the owner has changed within SPIN_NS. */
+static bool worker_spin_while(dsi_worker *w, int owner)
 {
     double begun = dsi_now(), spent = 0;
     while (spent < SPIN_NS * 1e-9) {
         for (int i = 0; i < 32; i++) {
-            if (atomic_load_explicit(&w->turn, memory_order_acquire) != turn) return true;
+            if (atomic_load_explicit(&w->owner, memory_order_acquire) != owner) return true;
             dsi_relax();
         }
         spent = dsi_now() - begun;
@@ -61,25 +63,25 @@ static bool spin_while(dsi_worker *w, int turn)
     return false;
 }
 
-/* Returns whose turn it is when it is no longer that one's. */
-static int wait_while(dsi_worker *w, int turn)
+/* Blocks while `owner` is the owner; returns the new one. */
+static int worker_wait_while(dsi_worker *w, int owner)
 {
-    if (!spin_while(w, turn)) {
+    if (!worker_spin_while(w, owner)) {
         pthread_mutex_lock(&w->mutex);
         atomic_fetch_add(&w->sleepers, 1);
-        while (atomic_load(&w->turn) == turn) pthread_cond_wait(&w->changed, &w->mutex);
+        while (atomic_load(&w->owner) == owner) pthread_cond_wait(&w->changed, &w->mutex);
         atomic_fetch_sub(&w->sleepers, 1);
         pthread_mutex_unlock(&w->mutex);
     }
-    return atomic_load_explicit(&w->turn, memory_order_acquire);
+    return atomic_load_explicit(&w->owner, memory_order_acquire);
 }
 
 static void *replica_worker_main(void *arg)
 {
     dsi_worker *w = arg;
-    while (wait_while(w, CALLERS) == WORKERS) {
+    while (worker_wait_while(w, CALLER) == WORKER) {
         w->fn(w->arg);
-        give_turn(w, CALLERS);
+        worker_set_owner(w, CALLER);
     }
     return NULL;
 }
@@ -103,22 +105,22 @@ dsi_worker *dsi_worker_new(void)
     return NULL;
 }
 
-bool dsi_worker_is_here(const dsi_worker *w) { return w->process == getpid(); }
+bool dsi_worker_has_thread(const dsi_worker *w) { return w->process == getpid(); }
 
 void dsi_worker_start(dsi_worker *w, void (*fn)(void *arg), void *arg)
 {
     w->fn = fn;
     w->arg = arg;
-    give_turn(w, WORKERS);
+    worker_set_owner(w, WORKER);
 }
 
-void dsi_worker_wait(dsi_worker *w) { wait_while(w, WORKERS); }
+void dsi_worker_wait(dsi_worker *w) { worker_wait_while(w, WORKER); }
 
 void dsi_worker_free(dsi_worker *w)
 {
     if (!w) return;
-    if (dsi_worker_is_here(w)) {
-        give_turn(w, OVER);
+    if (dsi_worker_has_thread(w)) {
+        worker_set_owner(w, STOPPED);
         pthread_join(w->thread, NULL);
         pthread_cond_destroy(&w->changed);
         pthread_mutex_destroy(&w->mutex);

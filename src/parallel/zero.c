@@ -1,8 +1,8 @@
 /* parallel/zero.c: ZeRO at all stages (the table in zero.h): one step over the
  * elements of the parameters that this rank updates.
  *
- * What the optimizer updates, for each parameter (Note [Layout] says which
- * elements are a rank's):
+ * The optimizer updates, for each parameter (Note [Layout] says which elements
+ * are a rank's):
  *   float32   the parameter itself, or this rank's shard of it;
  *   16 bits   a float32 master of them in one flat buffer, or on disk; the parameter
  *             is the low-precision copy that the optimizer writes beside it.
@@ -78,17 +78,17 @@ void dsi_zero_zero_grad(dsi_zero *z)
 }
 
 /* The gradient of parameter i's own elements, dense; NULL: none. */
-static ds_tensor *own_gradient(const dsi_zero *z, int i)
+static ds_tensor *shard_grad(const dsi_zero *z, int i)
 {
     ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
     return dsi_acquire(g) ? g : NULL;
 }
 
-/* The gradients to where the optimizer looks for them. */
+/* Sets the gradients of the parts, from which the optimizer reads them. */
 static ds_status grads_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->part[i] ? own_gradient(z, i) : NULL;
+        ds_tensor *g = z->part[i] ? shard_grad(z, i) : NULL;
         if (g && g != ds_grad(z->part[i]) && ds_set_grad_of(z->part[i], g) != DS_OK)
             return ds_error_status();
     }
@@ -97,7 +97,7 @@ static ds_status grads_hand_over(dsi_zero *z)
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
-static int lines_of_parts(const dsi_zero *z)
+static int parts_list_grads(const dsi_zero *z)
 {
     int n = 0;
     for (int i = 0; i < z->flat->n; i++) {
@@ -109,12 +109,12 @@ static int lines_of_parts(const dsi_zero *z)
     return n;
 }
 
-/* The norm of all gradients, on its way: this rank's squares are sent, or on
- * one rank it is there. */
-static ds_status send_norm(dsi_zero *z, dsi_request **sent, double *norm)
+/* Computes this rank's sum of squares and starts its all-gather, *sent. On one
+ * rank *norm is the result and *sent stays NULL. */
+static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
 {
     double counted = 0; /* squares */
-    int n = z->comm ? dsi_reduce_slices(z->reduce, z->views, &counted) : lines_of_parts(z);
+    int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : parts_list_grads(z);
     if (n < 0 || dsi_norm_of(z->flat->param[0].x, n, z->views, norm) != DS_OK)
         return ds_error_status();
     if (!z->comm) return DS_OK;
@@ -122,8 +122,8 @@ static ds_status send_norm(dsi_zero *z, dsi_request **sent, double *norm)
     return *sent ? DS_OK : ds_error_status();
 }
 
-/* Of unscaled gradients. */
-static ds_status take_norm(dsi_zero *z, dsi_request **sent, double scale, double *norm)
+/* Waits for *sent, if there is one; *norm becomes that of unscaled gradients. */
+static ds_status norm_finish(dsi_zero *z, dsi_request **sent, double scale, double *norm)
 {
     ds_status status = *sent ? dsi_norm_take(*sent, z->sums, norm) : DS_OK;
     *sent = NULL;
@@ -135,7 +135,7 @@ static ds_status take_norm(dsi_zero *z, dsi_request **sent, double scale, double
 
 /* z->bad is the path of the first of all ranks' parameters; an expert has
  * another one on each rank. */
-static ds_status agree_on_bad(dsi_zero *z, int64_t first)
+static ds_status bad_broadcast(dsi_zero *z, int64_t first)
 {
     int n = z->flat->n, ranks = dsi_comm_size(z->comm);
     int64_t where = first * ranks + dsi_comm_rank(z->comm);
@@ -156,7 +156,7 @@ static ds_status agree_on_bad(dsi_zero *z, int64_t first)
 
 /* The first parameter, in the model's order, whose gradient is not finite on
  * some rank: z->bad. */
-static ds_status find_bad(dsi_zero *z)
+static ds_status bad_find(dsi_zero *z)
 {
     int64_t first = z->flat->n; /* counted from the model's first */
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
@@ -168,7 +168,7 @@ static ds_status find_bad(dsi_zero *z)
     }
     dsi_free(z->bad);
     z->bad = NULL;
-    return agree_on_bad(z, first);
+    return bad_broadcast(z, first);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
@@ -181,7 +181,7 @@ static double clip_factor(double norm, double max_norm)
     return factor >= 1 ? 1 : factor;
 }
 
-/* Every rank's part of every unit to all ranks, in place. */
+/* All-gathers every unit in place; all gathers run at the same time. Blocks. */
 static ds_status units_gather(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
@@ -189,12 +189,12 @@ static ds_status units_gather(dsi_zero *z)
     int begun = 0;
     for (; status == DS_OK && begun < f->units; begun++) {
         const dsi_flat_unit *u = &f->unit[begun];
-        int64_t at = u->rank * u->slice;
+        int64_t at = u->rank * u->shard_size;
         ds_tensor *all = z->unit[begun];
         z->gathers[begun] = NULL;
         if (!all) continue;
         z->gathers[begun] = dsi_all_gather_start(
-            u->comm, dsi_v(dsi_flat_range(all, at, at + u->slice)), dsi_v(all));
+            u->comm, dsi_v(dsi_flat_range(all, at, at + u->shard_size)), dsi_v(all));
         if (!z->gathers[begun]) status = ds_error_status();
     }
     for (int k = 0; k < begun; k++)
@@ -202,7 +202,7 @@ static ds_status units_gather(dsi_zero *z)
     return status;
 }
 
-/* This rank's master of parameter i to its shard in the model. */
+/* Copies this rank's master of parameter i to its shard in the model. */
 static ds_status copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);
@@ -242,15 +242,20 @@ static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero
     return status;
 }
 
+/* After an overflow: nothing is updated, and the parameter is named.
+ * Collective. */
 static ds_status step_skip(dsi_zero *z, dsi_zero_step_result *out)
 {
-    ds_status status = find_bad(z);
+    ds_status status = bad_find(z);
     if (z->zero3) dsi_zero3_shards_changed(z->zero3);
     out->overflow = true;
     out->bad = z->bad;
     return status;
 }
 
+/* The order matters: a norm that decides (clipping, overflow) is waited for
+ * before the update; a norm that is only reported is gathered during the
+ * update. */
 static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                             bool want_norm, dsi_zero_step_result *out)
 {
@@ -262,17 +267,17 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     double from = dsi_now();
     if (grads_hand_over(z) != DS_OK) return ds_error_status();
-    if ((decides || want_norm) && send_norm(z, &sent, &out->norm) != DS_OK)
+    if ((decides || want_norm) && norm_start(z, &sent, &out->norm) != DS_OK)
         return ds_error_status();
-    if (decides && take_norm(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
+    if (decides && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     if (status == DS_OK && check_overflow && !isfinite(out->norm)) return step_skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
     out->gradients_s = lap_seconds(&from);
     if (status == DS_OK) status = params_update(z, scale, &from, out);
     /* after a failure too: others read what this rank has sent */
-    bool left = want_norm && !decides;
-    if (left && take_norm(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
+    bool pending = want_norm && !decides;
+    if (pending && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
     return status;
 }
 
@@ -336,10 +341,10 @@ ds_status dsi_zero_publish(dsi_zero *z)
 static ds_status param_assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
-    bool brings = z->offload && !dsi_offload_is_here(z->offload, k);
+    bool materializes = z->offload && !dsi_offload_in_memory(z->offload, k);
     ds_tensor *own = dsi_flat_own_in(f, k, whole); /* NULL: none of its elements, if it has any */
     ds_status status = own && z->part[k] ? dsi_copy(own, z->part[k]) : DS_OK;
-    if (brings) dsi_offload_release(z->offload, k);
+    if (materializes) dsi_offload_release(z->offload, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;

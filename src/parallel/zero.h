@@ -1,6 +1,6 @@
-/* parallel/zero.h: what updates a model's parameters: ZeRO stages 0 to 3,
- * float32 or 16-bit with float32 masters, on any number of ranks. Its author is
- * the engine; DDP without an engine is ddp.c.
+/* parallel/zero.h: updates of a model's parameters: ZeRO stages 0 to 3, float32
+ * or 16-bit with float32 master weights, on any number of ranks. For the
+ * engine; DDP without an engine is ddp.c.
  *
  *     stage  optimizer state  gradients  parameters  a bucket does    after the step
  *     0      whole            whole      whole       all_reduce       -
@@ -31,7 +31,7 @@ typedef struct dsi_zero_opts {
     ds_dtype comm_dtype;  /* of gradients on the wire */
     bool prescale;        /* divide by the number of ranks before the sum, not after it */
     double predivide;     /* with f: by f before, by ranks / f after; 0 is 1 */
-    bool overlap_comm;    /* a bucket is reduced while backward goes on */
+    bool overlap_comm;    /* a bucket is reduced while backward runs */
     bool reduce_scatter;  /* stages 1 to 3: false: all_reduce, and keep the own part */
     int64_t reduce_bucket, allgather_bucket; /* 0: 5e8 */
 
@@ -53,7 +53,8 @@ typedef struct dsi_zero_opts {
     dsi_param_swap_opts param_files;
 } dsi_zero_opts;
 
-/* How parameters lie and who owns them (Note [Layout]). */
+/* The options of the layout: units, and the shards of each rank (Note
+ * [Layout]). */
 dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks);
 
 typedef struct dsi_zero dsi_zero;
@@ -73,8 +74,8 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
 double dsi_zero_reducing(const dsi_zero *z);
 
 typedef struct dsi_zero_step_result {
-    double norm;     /* L2, of all ranks' mean gradient, before clipping; NaN if nobody needs it */
-    bool overflow;   /* a gradient is inf or NaN on some rank: nothing was changed */
+    double norm;   /* L2, of all ranks' mean gradient, before clipping; NaN if it was not needed */
+    bool overflow; /* a gradient is inf or NaN on some rank: nothing was changed */
     const char *bad; /* path of the first such parameter, until the next step; else NULL */
     double gradients_s, update_s, gather_s; /* seconds: norm and hand-over, optimizer, gathering */
 } dsi_zero_step_result;
@@ -95,17 +96,18 @@ void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, 
 /* How the parameters lie, and which elements of each this rank updates (Note
  * [Layout]); borrowed. */
 const dsi_flat *dsi_zero_flat(const dsi_zero *z);
-/* What this rank updates of parameter i: a float32 master or this rank's part
- * of it, or, in float32, the parameter itself. NULL: nothing. Borrowed. It and
- * the optimizer's moments may lie in a file: reading them brings them, and
- * there they stay until the next step; who goes through all of them lets each
- * go. */
+/* The tensor of parameter i that this rank updates: a float32 master or this
+ * rank's shard of it, or, in float32, the parameter itself. NULL: none.
+ * Borrowed. It and the optimizer's moments may be in a file: reading
+ * materializes them until the next step, so a caller that reads all of them
+ * calls dsi_zero_release for
+ * each. */
 ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
-/* The part of parameter i and its moments are not looked at any more; changed:
- * they were written. Does nothing where they are in memory anyway. */
+/* Ends the use of the part of parameter i and its moments; changed: they were
+ * written. Does nothing if they are not in a file. */
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed);
-/* After parts were changed by somebody else: writes them to the parameters of
- * the model, on all ranks, which all call it. */
+/* After the caller has changed parts: writes them to the parameters of the
+ * model. Collective. */
 ds_status dsi_zero_publish(dsi_zero *z);
 /* The whole parameter i as it is trained, float32, put together from all ranks,
  * which all call it; in the current scope. */

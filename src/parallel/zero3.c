@@ -67,7 +67,7 @@ static int64_t unit_elements(const Unit *u) { return u->z->f->unit[u->k].n; }
 
 /* ---- the owner of partitions --------------------------------------------------------------------------- */
 
-/* Evicts what nobody uses, until u fits into max_live. */
+/* Evicts parameters that are not in use, until u fits into max_live. */
 static void unit_before_gather(dsi_partition *p)
 {
     Unit *u = (Unit *)p;
@@ -126,6 +126,8 @@ static const dsi_partition_owner unit_owner = {
 /* Evaluation is not a part of a step. */
 static bool is_traced(const dsi_zero3 *z) { return z->backward || ds_grad_enabled(); }
 
+/* Starts gathers, and reads from disk, for the next uses of the trace. All
+ * ranks start the same gathers in the same order. */
 static ds_status prefetch_next(dsi_zero3 *z)
 {
     int64_t ahead = 0;
@@ -160,12 +162,14 @@ static void trace_use(Unit *u)
     if (!is_traced(z)) return;
     if (z->follows && (z->at == z->trace.n || z->trace.at[z->at] != u->k)) {
         z->follows = false;
-        z->trace.n = z->at; /* the uses so far are right, and the rest is recorded anew */
+        z->trace.n = z->at; /* the uses so far are right; the rest is recorded again */
     }
     if (!z->follows) dsi_list_add(&z->trace, u->k);
     z->at++;
 }
 
+/* Whether evicting u now would cost a gather within max_reuse_distance
+ * elements. */
 static bool is_used_again_soon(const Unit *u)
 {
     const dsi_zero3 *z = u->z;
@@ -193,6 +197,8 @@ static Owner *owner_find(const dsi_zero3 *z, const ds_module *m)
     return bsearch(&key, z->owners.at, (size_t)z->owners.n, sizeof key, owner_by_address);
 }
 
+/* The hook before a module's call: gathers its own parameters, which stay while
+ * it runs (users). Blocks; collective. */
 static ds_status gather_before_call(void *arg, ds_module *m)
 {
     dsi_zero3 *z = arg;
@@ -212,6 +218,7 @@ static ds_status gather_before_call(void *arg, ds_module *m)
     return status;
 }
 
+/* The hook after a module's call, of whatever result. */
 static ds_status evict_after_call(void *arg, ds_module *m, ds_tensor *y)
 {
     dsi_zero3 *z = arg;
@@ -277,7 +284,7 @@ static ds_status unit_take_shard(Unit *u)
     if (u->k >= u->z->first_on_disk)
         p->swap = u->z->swap;
     else
-        p->shard = dsi_ref(dsi_flat_range(u->z->home, l->own_at, l->own_at + l->slice));
+        p->shard = dsi_ref(dsi_flat_range(u->z->home, l->own_at, l->own_at + l->shard_size));
     int64_t n = f->param[u->param].end - f->param[u->param].begin;
     if (!n) return DS_OK;
     ds_tensor *from = dsi_zero_init_shard(p->x);
@@ -287,6 +294,8 @@ static ds_status unit_take_shard(Unit *u)
     return dsi_copy(dsi_flat_range(p->own, 0, n), from);
 }
 
+/* Makes unit k's partition from its parameter, whose storage is released. Units
+ * of several small parameters stay whole. */
 static ds_status unit_partition(dsi_zero3 *z, int k)
 {
     const dsi_flat_unit *l = &z->f->unit[k];
@@ -298,7 +307,7 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
                            .comm = l->comm,
                            .world = z->comm,
                            .n = z->f->param[l->first].n,
-                           .slice = l->slice,
+                           .shard_size = l->shard_size,
                            .live = &z->live,
                            .unit = k};
     if (unit_take_shard(u) != DS_OK) return ds_error_status();
@@ -310,6 +319,8 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
     return DS_OK;
 }
 
+/* Lists m and the modules below it that have partitioned parameters of their
+ * own. */
 static void owner_add(dsi_zero3 *z, const ds_module *m)
 {
     int own = ds_module_params(m);
@@ -338,7 +349,7 @@ static ds_status make_home(dsi_zero3 *z)
     const dsi_param_swap_opts *o = &z->o.swap;
     int64_t left = o->nvme_path ? o->max_in_cpu : INT64_MAX;
     for (int k = 0; k < f->units && z->first_on_disk == k; k++) {
-        if (f->unit[k].solo) left -= f->unit[k].slice;
+        if (f->unit[k].solo) left -= f->unit[k].shard_size;
         if (left >= 0) z->first_on_disk++;
     }
     bool disk = z->first_on_disk < f->units;

@@ -21,7 +21,7 @@
 
 #include <deepspeed/parallel.h>
 
-/* What this thread makes between ds_zero_init and ds_zero_init_end. */
+/* The state of this thread between ds_zero_init and ds_zero_init_end. */
 static _Thread_local struct {
     ds_comm *comm; /* NULL: nothing, or there is one rank */
     ds_dtype dtype;
@@ -83,7 +83,7 @@ static ds_status made_finish(dsi_partition *p)
     if (!p->shard) {
         int64_t begin, end;
         dsi_partition_range(p, &begin, &end);
-        p->shard = dsi_ref(dsi_fill(dsi_new(x, ds_shape(p->slice)), 0));
+        p->shard = dsi_ref(dsi_fill(dsi_new(x, ds_shape(p->shard_size)), 0));
         if (!p->shard) return ds_error_status();
         if (begin < end) p->own = dsi_ref(dsi_flat_range(p->shard, 0, end - begin));
     }
@@ -121,7 +121,7 @@ static ds_status made_add(void *arg, ds_tensor *x)
                          .world = making.comm,
                          .n = ds_numel(x),
                          .state = DSI_PRESENT};
-    p->slice = (p->n + unit - 1) / unit * DSI_FLAT_ALIGN;
+    p->shard_size = (p->n + unit - 1) / unit * DSI_FLAT_ALIGN;
     dsi_partition_attach(p);
     x->hooks->on_free = made_free;
     pending_add(p);

@@ -11,8 +11,9 @@
 bool dsi_zero_init_has(const ds_tensor *x);
 
 ds_status dsi_zero_init_to(ds_tensor *x, ds_dtype dtype); /* converts the shards */
-ds_tensor *dsi_zero_init_shard(const ds_tensor *x); /* [slice] of Note [Partitions]; borrowed */
-ds_status dsi_zero_init_join(ds_tensor *x);         /* x is whole again; collective */
-void dsi_zero_init_drop(ds_tensor *x);              /* x stays without its shard */
+ds_tensor *
+dsi_zero_init_shard(const ds_tensor *x);    /* [shard_size] of Note [Partitions]; borrowed */
+ds_status dsi_zero_init_join(ds_tensor *x); /* x is whole again; collective */
+void dsi_zero_init_drop(ds_tensor *x);      /* x stays without its shard */
 
 #endif

@@ -1,6 +1,6 @@
 /* parallel/zero_make.c: ZeRO is set up: the model converted and equal on all
  * ranks, its parameters laid out, divided or joined, masters and files made,
- * and the optimizer told what it updates. zero.c goes on from there.
+ * and the optimizer told what it updates. zero.c runs the steps.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "base/text.h"
@@ -83,6 +83,7 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
                                                            : INT64_MAX};
 }
 
+/* Makes z->flat and the arrays that are indexed as it is. */
 static ds_status make_layout(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, dsi_comm_rank(z->comm), ranks);
@@ -100,8 +101,7 @@ static ds_status make_layout(dsi_zero *z, int ranks)
     return DS_OK;
 }
 
-/* What ds_zero_init has divided: in the model's dtype; whole, where it will not
- * be divided. */
+/* Converts the shards of ds_zero_init to the model's dtype. */
 static ds_status convert_shards(const dsi_zero *z)
 {
     ds_status status = DS_OK;
@@ -112,6 +112,8 @@ static ds_status convert_shards(const dsi_zero *z)
     return status;
 }
 
+/* Gathers the parameters of ds_zero_init that the stage does not partition.
+ * Collective. */
 static ds_status join_shards(const dsi_zero *z)
 {
     const dsi_flat *f = z->flat;

@@ -1,5 +1,5 @@
-/* parallel/zero_state.h: what zero.c and zero_make.c share: one rank's side of
- * ZeRO, and its parameters as the model has them.
+/* parallel/zero_state.h: the state of one rank's ZeRO, for zero.c and
+ * zero_make.c.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_ZERO_STATE_H
 #define DSI_PARALLEL_ZERO_STATE_H
@@ -24,8 +24,9 @@ struct dsi_zero {
     ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own, or */
     dsi_offload *offload;  /* has them, and the moments */
     ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
-    dsi_view *views;       /* [n]: room for the gradients of one step */
-    ds_tensor *sums;       /* float64 [ranks + 1], counted: of squares: all ranks', this one's */
+    dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
+    ds_tensor
+        *sums; /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this one */
     char *bad;
 };
 
