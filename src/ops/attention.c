@@ -16,6 +16,7 @@ typedef struct Attention {
     bool causal;
 } Attention;
 
+/* Saved: q, k, v, y, lse [B,L], mask. */
 static void attention_backward(dsi_node *n, ds_tensor *dy)
 {
     const Attention *a = dsi_attr(n);
@@ -38,6 +39,9 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_attention = {.name = "attention", .backward = attention_backward};
 
+/* q [...,L,D], k [...,S,D], v [...,S,E] with equal leading dimensions; a mask
+ * has q's device, and is bool (true: attend) or of q's dtype (added to the
+ * scores). */
 static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_tensor *v,
                             ds_attention_opts o)
 {

@@ -12,6 +12,7 @@ typedef struct From {
     ds_dtype dtype;
 } From;
 
+/* dx is dy in x's dtype and on x's device. */
 static void cast_backward(dsi_node *n, ds_tensor *dy)
 {
     const From *from = dsi_attr(n);

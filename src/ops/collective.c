@@ -1,6 +1,9 @@
 /* ops/collective.c: collectives that have a backward.
  *
- * exchange_rows  the rows of y are those that other ranks send; the gradient goes back the way they came
+ * exchange_rows  rank r sends to[q] rows of x to each rank q, and receives from[q]
+ *                rows of it; y has them in the order of ranks. The backward sends the
+ *                rows of dy back: it is the same collective with both lists exchanged
+ *                (torch.distributed.nn.functional.all_to_all_single).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -14,6 +17,8 @@ typedef struct Exchange {
     int64_t rows[]; /* [size] to each rank, then [size] from each */
 } Exchange;
 
+/* Sends each row of dy back to the rank that it came from. All ranks must run
+ * it in the same order of nodes, because it is a collective. */
 static void exchange_backward(dsi_node *n, ds_tensor *dy)
 {
     const Exchange *e = dsi_attr(n);
@@ -25,6 +30,7 @@ static void exchange_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_exchange_rows = {.name = "exchange_rows", .backward = exchange_backward};
 
+/* Stores the communicator, x's shape and both lists of row counts with node n. */
 static void collective_remember(dsi_node *n, const ds_tensor *x, ds_comm *c, const int64_t *to,
                                 const int64_t *from)
 {

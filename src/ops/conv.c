@@ -22,6 +22,9 @@ static bool conv2d_db(const ds_tensor *dy, ds_tensor *db)
                       dsi_v_shape(db, ds_shape(1, db->shape.d[0], 1, 1)), dsi_v(NULL));
 }
 
+/* Saved: x, w. Three kernels: dx, dw, and db as a sum over all but the
+ * channels. dy may be in pooled form; then dx and dw are computed by
+ * fusions. */
 static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);

@@ -24,6 +24,7 @@ static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double facto
            dsi_run(y, where, dsi_v(keep), dsi_v(y), dsi_v_expand(zero, y->shape), dsi_v(y));
 }
 
+/* Saved: keep, bool of x's shape. Attribute: the factor 1 / (1 - p). */
 static void dropout_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *dx = dsi_new_like(dy);

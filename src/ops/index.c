@@ -30,6 +30,9 @@ static dsi_view embedding_rows(const ds_tensor *y, int64_t width)
     return dsi_v_shape(y, ds_shape(dsi_numel(lead), width));
 }
 
+/* Saved: index. dw is [V,D], dense; rows that no index names are 0, as is the
+ * row
+ * padding_idx. */
 static void embedding_backward(dsi_node *n, ds_tensor *dy)
 {
     const Embedding *e = dsi_attr(n);
@@ -43,6 +46,7 @@ static void embedding_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_embedding = {.name = "embedding", .backward = embedding_backward};
 
+/* w [V,D]; index int64 of any shape; padding_idx -1 (none) or a row of w. */
 static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t padding_idx)
 {
     if (!dsi_want_float("embedding", w)) return false;
@@ -87,6 +91,7 @@ typedef struct Gather {
     int dim;
 } Gather;
 
+/* Saved: index. dx is 0 but for the elements that were read. */
 static void gather_backward(dsi_node *n, ds_tensor *dy)
 {
     const Gather *c = dsi_attr(n);
@@ -181,6 +186,7 @@ typedef struct Max {
     int dim;
 } Max;
 
+/* Saved: index. dy goes to the elements that were the maximum. */
 static void max_backward(dsi_node *n, ds_tensor *dy)
 {
     const Max *m = dsi_attr(n);

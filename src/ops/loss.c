@@ -15,8 +15,8 @@ typedef struct Views {
     dsi_view x, label, lse, divisor;
 } Views;
 
-/* kept [N I + 1]: the log sums, then the divisor; one tensor, as they live and
- * die together. */
+/* kept [N I + 1] holds the log sums, then the divisor: one tensor, because they
+ * are always saved and freed together. */
 static Views views(const ds_tensor *x, const ds_tensor *label, const ds_tensor *kept)
 {
     Views v = {.x = dsi_v_around(x, 1)};
@@ -58,6 +58,9 @@ static bool labels_fit(const ds_tensor *x, const ds_tensor *label)
     return fit;
 }
 
+/* x [N,C,...]; label int64 [N,...] of the same further dimensions; weight [C]
+ * or
+ * NULL. */
 static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_cross_entropy_opts o)
 {
     const char *op = "cross_entropy";

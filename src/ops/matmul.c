@@ -73,6 +73,7 @@ static ds_tensor *matmul_gradient(const ds_tensor *x, const ds_tensor *dy, const
     return sums ? ds_cast(dsi_sum_to(g, x->shape), x->dtype) : g;
 }
 
+/* Saved: a, b. da [...,M,K] = dy [...,M,N] b^T, db [...,K,N] = a^T dy. */
 static void matmul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
@@ -135,6 +136,7 @@ static dsi_view matrix_t(const ds_tensor *x)
                       .s = {0, x->stride[1], x->stride[0]}};
 }
 
+/* Saved: x, w. One product for dx, one for dw, and a sum over M for db. */
 static void linear_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
@@ -163,6 +165,7 @@ static void linear_backward(dsi_node *n, ds_tensor *dy)
 /* dw reads x, dx reads w */
 const dsi_op dsi_op_linear = {"linear", linear_backward, .saved_for = {1u << 1, 1u << 0}};
 
+/* x [..., in], w [out, in], b [out] or NULL; all of one dtype and device. */
 static bool linear_check(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b)
 {
     if (!dsi_want_float("linear", x) || !dsi_same_kind("linear", x, w) ||

@@ -47,6 +47,7 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
 
 /* ---- dispatch ---------------------------------------------------------------------------------------- */
 
+/* Saved: slots. dx is combine(dy) with weights of 1. */
 static void dispatch_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *slots = dsi_saved_tensor(n, 0), *g = ds_contiguous(dy);
@@ -78,6 +79,7 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 
 /* ---- combine ----------------------------------------------------------------------------------------- */
 
+/* Saved: slots, w (may be NULL), x if dw is needed. dx is dispatch(dy, w). */
 static void combine_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *slots = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1),

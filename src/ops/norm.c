@@ -21,14 +21,15 @@ static dsi_view norm_channels(const ds_tensor *x)
     return v;
 }
 
-/* x, or its row-major copy if it cannot be seen so. */
+/* x, or a row-major copy if norm_channels(x) would need more than one stride
+ * for the further dimensions. */
 static ds_tensor *with_channels(ds_tensor *x)
 {
     int64_t stride;
     return dsi_merged(x, 2, x->shape.n, &stride) ? x : ds_contiguous(x);
 }
 
-/* Of dx, dw and db, those that are needed could be allocated. */
+/* True if each of dx, dw and db that is needed was allocated. */
 static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *dw,
                       const ds_tensor *db)
 {
@@ -41,6 +42,8 @@ typedef struct BatchNorm {
     ds_dtype weight, bias; /* which may be float32 beside a 16-bit x */
 } BatchNorm;
 
+/* Saved: x, mean [C], rstd [C], weight. One kernel computes dx, dw and db,
+ * because they share the sums over dy and dy (x - mean). */
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const BatchNorm *o = dsi_attr(n);
@@ -73,6 +76,7 @@ static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name
                       dsi_shape_text(t->shape), dsi_shape_text(x->shape), (long long)x->shape.d[1]);
 }
 
+/* batch: this call normalises with the statistics of x. */
 static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batch)
 {
     if (x->shape.n < 2)
@@ -192,6 +196,7 @@ static dsi_view layer_norm_stat(const ds_tensor *stats, int which)
     return v;
 }
 
+/* Saved: x, stats [2,M], weight. x is seen as [M,D]; dw and db are sums over M. */
 static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     int n_dims = *(const int *)dsi_attr(n);

@@ -37,6 +37,7 @@ static ds_tensor *scaled(const ds_tensor *x, double factor)
     return dsi_result_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
 }
 
+/* da = dy, db = alpha dy, each summed to the operand's shape. Nothing is saved. */
 static void add_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
@@ -83,6 +84,7 @@ static ds_tensor *product_to(ds_tensor *dy, ds_tensor *x, ds_dims shape)
     return ds_cast(dsi_sum_to(ds_mul(dsi_upcast(dy), dsi_upcast(x)), shape), dy->dtype);
 }
 
+/* Saved: a, b. da = dy b, db = dy a. */
 static void mul_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);

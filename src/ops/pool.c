@@ -51,6 +51,8 @@ static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bo
     return true;
 }
 
+/* Fills *p from the options, with their defaults (stride: the kernel), and
+ * out[2] with P and Q. x must be [N,C,H,W]. */
 static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Pool *p,
                        int64_t out[2])
 {
@@ -88,6 +90,9 @@ static bool takes_pooled(const dsi_device *d)
     return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
 }
 
+/* Saved: y, index. If windows do not overlap, the gradient is handed on in
+ * pooled form: y is needed there, because a ReLU below can be applied to its
+ * values. */
 static void max_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);
@@ -155,6 +160,8 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 
 /* ---- average ----------------------------------------------------------------------------------------- */
 
+/* Nothing is saved: an element's gradient is dy / divisor, summed over its
+ * windows. */
 static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const Pool *p = dsi_attr(n);

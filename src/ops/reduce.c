@@ -32,6 +32,8 @@ static dsi_view repeated(const ds_tensor *dy, const Sum *s)
     return v;
 }
 
+/* dx = factor dy, repeated over the dimensions that were summed; factor: 1, or
+ * 1 / n for a mean over n elements. */
 static void sum_backward(dsi_node *n, ds_tensor *dy)
 {
     const Sum *s = dsi_attr(n);
@@ -42,6 +44,7 @@ static void sum_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_sum = {.name = "sum", .backward = sum_backward};
 
+/* dims: the dimensions to sum over; none: all. */
 static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
 {
     if (!dsi_want_float(op, x)) return false;
@@ -51,13 +54,14 @@ static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
         dim = dsi_want_dim(op, x, dim);
         if (dim < 0) return false;
         if (s->over >> dim & 1)
-            return dsi_refuse("%s: dimension %d stands twice in %s", op, dim, dsi_shape_text(dims));
+            return dsi_refuse("%s: dimension %d occurs twice in %s", op, dim, dsi_shape_text(dims));
         s->over |= 1u << dim;
     }
     if (!dims.n) s->over = (1u << x->shape.n) - 1;
     return true;
 }
 
+/* The sum over opts.dims of x, or the mean. */
 static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
 {
     Sum s;

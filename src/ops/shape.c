@@ -176,6 +176,7 @@ static ds_tensor *permuted(const ds_tensor *x, ds_dims order)
     return dsi_view_of(x, shape, stride, x->offset);
 }
 
+/* Attribute: order. dx is a view of dy in the inverse order. */
 static void permute_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *order = dsi_attr(n);

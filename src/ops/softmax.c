@@ -5,6 +5,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+/* The backward of both. Saved: y. Attribute: dim. Neither needs x: exp(y) is
+ * the softmax of log_softmax, and y itself that of softmax. */
 static void softmax_dx(dsi_node *n, ds_tensor *dy, bool log)
 {
     int dim = *(const int *)dsi_attr(n);
@@ -21,6 +23,7 @@ static void log_softmax_backward(dsi_node *n, ds_tensor *dy) { softmax_dx(n, dy,
 const dsi_op dsi_op_softmax = {.name = "softmax", .backward = softmax_backward};
 const dsi_op dsi_op_log_softmax = {.name = "log_softmax", .backward = log_softmax_backward};
 
+/* Both ops over dimension dim, by one kernel that sees x as [outer, C, inner]. */
 static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
 {
     if (!dsi_live(x, op->name)) return dsi_null_operand(op->name);

@@ -1,5 +1,9 @@
-/* ops/table.h: every op that the graph knows, one a line. Tests ask this list
- * for completeness.
+/* ops/table.h: every op that the graph knows, one a line.
+ *
+ * Each name is a `const dsi_op dsi_op_<name>` in the file of its family. Ops
+ * that are composed of others (mse_loss, stack, flatten) are not here: their
+ * parts record themselves. Tests go through this list, so an op without a test
+ * is found.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPS_TABLE_H
 #define DSI_OPS_TABLE_H

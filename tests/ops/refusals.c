@@ -131,7 +131,7 @@ static void reductions_and_indices(void **state)
     ds_tensor *in = x(ds_shape(3, 4)), *w = x(ds_shape(7, 2)), *i = labels(ds_shape(2));
     REFUSES(ds_sum_with(in, (ds_reduce_opts){.dims = ds_shape(2)}), "sum: dimension 2", "[3, 4]");
     REFUSES(ds_mean_with(in, (ds_reduce_opts){.dims = ds_shape(1, -1)}),
-            "mean: dimension 1 stands twice", "[1, -1]");
+            "mean: dimension 1 occurs twice", "[1, -1]");
     REFUSES(ds_max(in, 5, false), "max: dimension 5", "[3, 4]");
     REFUSES(ds_max(x(ds_shape(2, 0)), 1, false), "max: ", "empty");
     REFUSES(ds_argmax(i, 0), "argmax: ", "int64");

@@ -175,6 +175,7 @@ static double dot_f64(const double *a, const double *b, int64_t n)
 
 /* ---- the kernels ----------------------------------------------------------------------------------------- */
 
+/* Items begin .. end-1, counted over [B][blocks of ROWS queries]. */
 static void run_forward(void *arg, int64_t begin, int64_t end)
 {
     const job *x = arg;
@@ -188,6 +189,7 @@ static void run_forward(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Batches begin .. end-1. */
 static void run_backward(void *arg, int64_t begin, int64_t end)
 {
     const job *x = arg;
@@ -199,6 +201,7 @@ static void run_backward(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* True if v is contiguous along its last dimension, which all products assume. */
 static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
 {
     if (v->s[2] == 1 || v->d[2] < 2) return true;

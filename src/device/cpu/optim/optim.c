@@ -76,6 +76,8 @@ static int64_t all_pieces(int n, const dsi_span *x)
     return sum;
 }
 
+/* Supported: a gradient of the parameter's dtype, or of 16 bits beside float32;
+ * a low-precision copy beside float32. */
 static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
 {
     for (int i = 0; i < n; i++) {
@@ -133,6 +135,7 @@ static void end_block(const dsi_span *x, int64_t at, const dsi_span *f)
 
 /* ---- the pass ------------------------------------------------------------------------------------------ */
 
+/* Elements begin .. end - 1 of one span, by the rule for its dtypes. */
 static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t end)
 {
     Block b;
@@ -236,6 +239,9 @@ static double lamb_rate(const dsi_lamb *c, int64_t step)
     return c->lr * sqrt(1 - pow(c->beta2, t)) / (1 - pow(c->beta1, t));
 }
 
+/* LAMB: the first pass updates the moments and sums p^2 and u^2 of each piece;
+ * then the trust ratio of each parameter is computed; the second pass applies
+ * it. */
 static ds_status optim_lamb(dsi_stream *s, const dsi_lamb *c, int n, const dsi_span *x)
 {
     int64_t count = all_pieces(n, x);

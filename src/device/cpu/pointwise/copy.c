@@ -143,6 +143,7 @@ static conversion conversion_of(ds_dtype from, ds_dtype to)
     };
 }
 
+/* Converts n contiguous elements. */
 static void copy_convert(const conversion *c, int64_t n, const char *x, char *y)
 {
     int64_t mid[PIECE]; /* room for the widest */

@@ -144,6 +144,7 @@ static void set_value(const dsi_view *v, double x)
 
 /* Sets the fault flag, and is false, if a label is no class; *used = sum of the
  * weights of those not ignored. */
+/* Checks all labels before a loss or gradient is computed. */
 static bool labels_valid(dsi_stream *s, const entropy *e, double *used)
 {
     *used = 0;

@@ -11,8 +11,8 @@
 
 ALWAYS_INLINE bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
 
-/* Elements of a line that are converted at a time: they stay in the first
- * cache. */
+/* Elements of a line that are converted at a time. Their floats have 2 KB, so
+ * those of several operands stay in the first cache. */
 #define HALF_PIECE 512
 
 /* from and to do not overlap */
@@ -53,8 +53,8 @@ ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict 
 #endif
 }
 
-/* bfloat16 is the upper half of a float: compilers make vectors of these two by
- * themselves. */
+/* bfloat16 is the upper half of a float, so converting it is a shift, which
+ * compilers vectorise themselves. */
 ALWAYS_INLINE void bf16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);

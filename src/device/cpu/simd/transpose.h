@@ -1,9 +1,9 @@
 /* device/cpu/simd/transpose.h: a square of floats transposed in registers.
- *
- * First 4 x 4 elements in each quarter (16 bytes) of the vectors, then the
- * quarters among each other. Each vector is read once, by a whole line if VF is
- * one: where `step` is a power of two, VF lines may not fit the one set of the
- * first cache that all fall into.
+ * First 4 x 4 elements are transposed in each quarter (16 bytes) of the
+ * vectors, then the quarters are exchanged. Each vector is read once, by one
+ * load. That matters if `step` is a power of two: then all VF lines fall into
+ * the same set of the first cache, which may hold fewer, so a second read of a
+ * line would miss.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_DEVICE_CPU_SIMD_TRANSPOSE_H
 #define DSI_DEVICE_CPU_SIMD_TRANSPOSE_H

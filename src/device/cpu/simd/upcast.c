@@ -1,9 +1,12 @@
 /* device/cpu/simd/upcast.c: float32 copies of 16-bit operands, for one call of
  * a kernel.
+ * Small copies are in scratch memory, which the last call left in the caches.
+ * Large ones are allocated from the device's cache of storage, so that they
+ * count in its peak of memory.
  *
- * Small ones lie in scratch memory, which the last call left in the caches;
- * others come from the device's storage, so that they count in its peak. All go
- * when the call ends.
+ * Invariants: copies live until in_f32_end, which every in_f32_begin that
+ * returned true must reach. An output is written back only if the kernel
+ * succeeded. A view that is both output and operand gets two copies.
  * SPDX-License-Identifier: MIT */
 #include "upcast.h"
 
@@ -36,7 +39,9 @@ static dsi_view float_view(const dsi_view *v, size_t *bytes)
     return f;
 }
 
-/* v with one element where it repeats: for the copy. */
+/* v with size 1 in dimensions of stride 0, so that a copy reads a repeated
+ * element
+ * once. */
 static dsi_view once(dsi_view v)
 {
     for (int i = 0; i < v.n; i++)

@@ -18,7 +18,7 @@
 
 typedef struct in_f32 {
     dsi_stream *s;
-    void *block; /* that the copies lie in */
+    void *block; /* memory of all copies */
     size_t bytes;
     int n_out;
     dsi_view *out[MAX_OUTPUTS], half[MAX_OUTPUTS]; /* as they are now, as they were */
