@@ -1,7 +1,23 @@
-/* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient clipping. An optimizer changes the
- * parameters of a module in place, in one fused pass over all of them; names, defaults and rules are
- * torch.optim's unless said. Moments have the parameter's dtype, float32 for 16-bit parameters. Where 0
- * means a default, a number that is as good as 0 is 1e-300.
+/* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient clipping.
+ *
+ * An optimizer changes the parameters of a module in place, by default in one
+ * pass over all of them. Names, defaults and rules are torch.optim's unless said.
+ *
+ *     ds_optim *adam = ds_optim_adam(net, 1e-3, .weight_decay = 0.01);
+ *     ds_backward(loss), ds_optim_step(adam), ds_optim_zero_grad(adam);
+ *
+ * Each constructor ds_optim_NAME(model, lr, .option = value, ...):
+ *  - model: whose parameters are updated, all in group 0 at first; borrowed, and
+ *    must live as long as the optimizer. NULL gives NULL.
+ *  - lr: the learning rate, 0 or more. All numbers are 0 or more, betas less
+ *    than 1. An option that is 0 or not named has the default that its comment
+ *    says, else 0; DS_ZERO requests 0 (types.h).
+ *  - result: a new optimizer, which ds_optim_free frees; NULL with a message if
+ *    an option is out of range or the module has no parameters.
+ *
+ * In formulas p is a parameter, g its gradient (maximize: -g), t the number of
+ * the step of this parameter, from 1. Moments have the parameter's dtype, float32
+ * for parameters of 16 bits; they are made at the first update.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPTIM_H
 #define DEEPSPEED_OPTIM_H
@@ -15,41 +31,49 @@ extern "C" {
 
 typedef struct ds_optim ds_optim;
 
+/* ---- constructors: torch.optim and DeepSpeed --------------------------------------------------------- */
+
 typedef struct ds_sgd_opts {
     double lr;
-    double momentum, dampening, weight_decay;
+    double momentum;  /* factor of the last update */
+    double dampening; /* the gradient counts 1 - dampening; of any sign */
+    double weight_decay;
     bool nesterov; /* needs momentum and no dampening */
     bool maximize;
 } ds_sgd_opts;
 
-/* g += weight_decay p; v = momentum v + (1 - dampening) g (v = g at the first step); p -= lr v
- * (nesterov: p -= lr (g + momentum v)). */
+/* torch.optim.SGD: g += weight_decay p; v = momentum v + (1 - dampening) g (v = g
+ * at the first step); p -= lr v (nesterov: p -= lr (g + momentum v)). */
 #define ds_optim_sgd(model, ...) ds_optim_sgd_with(model, (ds_sgd_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts opts);
 
 typedef struct ds_adam_opts {
-    double lr;           /* 1e-3 is usual; 0 means 0 */
+    double lr;           /* 1e-3 is usual */
     double beta1, beta2; /* 0: 0.9, 0.999 */
     double eps;          /* 0: 1e-8 */
     double weight_decay;
-    bool amsgrad, maximize;
-    bool no_bias_correction;
+    bool amsgrad; /* divide by the largest v so far */
+    bool maximize;
+    bool no_bias_correction; /* m^ = m, v^ = v */
 } ds_adam_opts;
 
-/* m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2, p -= lr m^ / (sqrt(v^) + eps), ^ = bias-corrected (arXiv 1412.6980).
- * adam adds weight_decay p to g; adamw first does p -= lr weight_decay p (arXiv 1711.05101). */
+/* torch.optim.Adam and AdamW, DeepSpeed's FusedAdam: m = b1 m + (1-b1) g,
+ * v = b2 v + (1-b2) g^2, p -= lr m^ / (sqrt(v^) + eps), where m^ = m / (1-b1^t)
+ * and v^ = v / (1-b2^t) (arXiv 1412.6980). adam adds weight_decay p to g; adamw
+ * first does p -= lr weight_decay p (arXiv 1711.05101). */
 #define ds_optim_adam(model, ...) ds_optim_adam_with(model, (ds_adam_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adam_with(ds_module *model, ds_adam_opts opts);
 #define ds_optim_adamw(model, ...) ds_optim_adamw_with(model, (ds_adam_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts);
 
 typedef struct ds_adagrad_opts {
-    double lr, lr_decay, weight_decay, initial_accumulator_value;
-    double eps; /* 0: 1e-10 */
+    double lr, lr_decay, weight_decay;
+    double initial_accumulator_value; /* of s */
+    double eps;                       /* 0: 1e-10 */
     bool maximize;
 } ds_adagrad_opts;
 
-/* s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
+/* torch.optim.Adagrad: s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
 #define ds_optim_adagrad(model, ...) \
     ds_optim_adagrad_with(model, (ds_adagrad_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts opts);
@@ -62,20 +86,22 @@ typedef struct ds_rmsprop_opts {
     bool centered, maximize;
 } ds_rmsprop_opts;
 
-/* s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps); centered: sqrt(s - mean(g)^2). */
+/* torch.optim.RMSprop: s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps);
+ * centered: sqrt(s - mean(g)^2). */
 #define ds_optim_rmsprop(model, ...) \
     ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
 
 typedef struct ds_adadelta_opts {
     double lr;  /* 1 is usual */
-    double rho; /* 0: 0.9 */
+    double rho; /* 0: 0.9; at most 1 */
     double eps; /* 0: 1e-6 */
     double weight_decay;
     bool maximize;
 } ds_adadelta_opts;
 
-/* v = rho v + (1-rho) g^2; d = sqrt(u + eps) / sqrt(v + eps) g; u = rho u + (1-rho) d^2; p -= lr d (arXiv 1212.5701). */
+/* torch.optim.Adadelta (arXiv 1212.5701): v = rho v + (1-rho) g^2;
+ * d = sqrt(u + eps) / sqrt(v + eps) g; u = rho u + (1-rho) d^2; p -= lr d. */
 #define ds_optim_adadelta(model, ...) \
     ds_optim_adadelta_with(model, (ds_adadelta_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts opts);
@@ -86,12 +112,13 @@ typedef struct ds_adam_variant_opts {
     double eps;          /* 0: 1e-8 */
     double weight_decay;
     double momentum_decay; /* NAdam; 0: 0.004 */
-    bool decoupled;        /* NAdam, RAdam: weight decay as AdamW's */
+    bool decoupled;        /* weight decay as AdamW's; adamax refuses it */
     bool maximize;
 } ds_adam_variant_opts;
 
-/* Adam with the largest recent |g| for sqrt(v), with Nesterov's momentum, and with a rectified rate at the
- * beginning. In several passes over memory. */
+/* torch.optim.Adamax: Adam with the largest recent |g| for sqrt(v); NAdam: with
+ * Nesterov's momentum; RAdam (arXiv 1908.03265): with a rectified rate in the
+ * first steps. Made of ops: several passes over memory. */
 #define ds_optim_adamax(model, ...) \
     ds_optim_adamax_with(model, (ds_adam_variant_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts opts);
@@ -108,8 +135,9 @@ typedef struct ds_lion_opts {
     double weight_decay;
 } ds_lion_opts;
 
-/* p -= lr (sign(b1 m + (1-b1) g) + weight_decay p); m = b2 m + (1-b2) g (arXiv 2302.06675). sign(0) = 1 and
- * -1 for -0, as DeepSpeed's kernel has it. */
+/* DeepSpeed's FusedLion (arXiv 2302.06675): p -= lr (sign(b1 m + (1-b1) g) +
+ * weight_decay p); m = b2 m + (1-b2) g. sign(0) is 1, and -1 for -0, as in
+ * DeepSpeed's kernel. */
 #define ds_optim_lion(model, ...) ds_optim_lion_with(model, (ds_lion_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts opts);
 
@@ -120,39 +148,52 @@ typedef struct ds_lamb_opts {
     double weight_decay;
     double max_coeff, min_coeff; /* bounds of the trust ratio; 0: 10, 0.01 */
     bool no_bias_correction;
-    bool eps_inside_sqrt;
+    bool eps_inside_sqrt; /* sqrt(v + eps) */
 } ds_lamb_opts;
 
-/* u = m / (sqrt(v) + eps) + weight_decay p (or sqrt(v + eps)); p -= lr sqrt(1-b2^t) / (1-b1^t) clamp(|p| / |u|) u
- * per tensor; the ratio is 1 where a norm is 0. DeepSpeed's FusedLamb: arXiv 1904.00962 with the bias correction
- * outside of u. */
+/* DeepSpeed's FusedLamb, which is arXiv 1904.00962 with the bias correction
+ * outside of u: u = m / (sqrt(v) + eps) + weight_decay p; p -= lr sqrt(1-b2^t) /
+ * (1-b1^t) clamp(|p| / |u|) u for each tensor; the ratio is 1 where a norm is 0. */
 #define ds_optim_lamb(model, ...) ds_optim_lamb_with(model, (ds_lamb_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
 
-/* One update of every parameter that has a gradient. */
+/* An optimizer as in the "optimizer" block of a DeepSpeed configuration.
+ * type: a name of docs/optimizers.md: DeepSpeed's in any case of letters ("Adam"),
+ * torch.optim's exactly ("SGD"). params: a JSON object as text, or NULL for the
+ * defaults. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless
+ * adam_w_mode is false. NULL with a message that names the parameter and what
+ * was expected: "optimizer.params.lr is -1: ...". */
+DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params);
+
+/* ---- using one ----------------------------------------------------------------------------------------- */
+
+/* One update of every parameter that has a gradient. A step that is refused (a
+ * gradient of another dtype) or finds no memory changes nothing; if a group's
+ * rule fails, the groups before it are updated. */
 DS_API ds_status ds_optim_step(ds_optim *o);
-DS_API void ds_optim_zero_grad(ds_optim *o);
-DS_API void ds_optim_free(ds_optim *o);
+DS_API void ds_optim_zero_grad(ds_optim *o);         /* of the model: no parameter has a gradient */
+DS_API void ds_optim_free(ds_optim *o);              /* refused while an engine owns it */
 DS_API double ds_optim_lr(const ds_optim *o);        /* of group 0 */
 DS_API void ds_optim_set_lr(ds_optim *o, double lr); /* of all groups */
-DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw" */
+DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw"; borrowed */
 
-/* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight", ...: a new state dict. */
+/* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight",
+ * ...: a new state dict, whose tensors share memory with the optimizer. A
+ * parameter that was never updated has no entries. */
 DS_API ds_state *ds_optim_state(const ds_optim *o);
+/* Takes the values of such a state dict; refuses unknown names and other shapes,
+ * and then changes nothing. */
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
 
-/* As torch.optim has it: {"state": {0: {"step": ..., "exp_avg": ...}, ...}, "param_groups": [{"lr": ..., "params": [0,
- * 1, ...]}]}, parameters numbered group by group. What is written there, torch.optim's load_state_dict takes. */
+/* As torch.optim has it: {"state": {0: {"step": ..., "exp_avg": ...}, ...},
+ * "param_groups": [{"lr": ..., "params": [0, 1, ...]}]}, parameters numbered group
+ * by group; torch.optim's load_state_dict takes it. New, to be freed by
+ * ds_value_free; its tensors share memory with the optimizer. */
 DS_API ds_value *ds_optim_state_dict(ds_optim *o);
-/* Takes what ds_optim_state_dict or torch.optim's state_dict gave, hyper-parameters too. Groups must have as many
- * parameters as there; changes nothing if it refuses. */
+/* Takes what ds_optim_state_dict or torch.optim's state_dict returned,
+ * hyper-parameters too. Groups must have the same numbers of parameters. Changes
+ * nothing if it refuses. */
 DS_API DS_MUST_CHECK ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict);
-
-/* An optimizer as in the "optimizer" block of a DeepSpeed configuration: type is "Adam", "AdamW", "Adagrad",
- * "Lamb", "Lion" in any case of letters, or torch.optim's "SGD", "RMSprop", "NAdam", ... as they stand; params
- * its JSON object, or NULL. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless adam_w_mode is
- * false. Errors name what is wrong: "optimizer.params.lr is -1: ...". */
-DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params);
 
 /* ---- parameter groups: torch's param_groups --------------------------------------------------------- */
 
@@ -163,51 +204,56 @@ typedef struct ds_optim_values {
     double betas[2]; /* Adam, AdamW, Lion, LAMB */
 } ds_optim_values;
 
-/* All parameters begin in group 0. A new group takes from it those for which pick says so (asked in the
- * order of ds_module_param_at), and begins with its values -> the new group's number, or -1. */
+/* torch's add_param_group. All parameters are in group 0 at first. A new group
+ * takes from it those for which pick(arg, path, p) is true, asked in the order of
+ * ds_module_param_at, and has group 0's values. Returns the new group's number;
+ * -1 with a message if pick chose none. */
 DS_API int ds_optim_add_group(ds_optim *o,
                               bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                               void *arg);
-/* The same with a list of parameters; refuses one that is not in group 0. */
+/* The same with a list of n parameters, all of which must be in group 0. */
 DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
 
-/* split_params_into_different_moe_groups_for_optimizer: the parameters of experts (ds_nn_moe) leave groups that have
- * others too, for new ones with the same values, behind all. Their number. ds_initialize does it by itself. */
+/* split_params_into_different_moe_groups_for_optimizer: in each group that has
+ * parameters of experts (ds_nn_moe) and others, the experts' move to a new group
+ * with the same values. Returns how many groups were added. ds_initialize calls
+ * it. */
 DS_API int ds_optim_split_experts(ds_optim *o, const ds_module *model);
-DS_API int ds_optim_groups(const ds_optim *o);
+DS_API int ds_optim_groups(const ds_optim *o);                     /* at least 1 */
 DS_API int ds_optim_group_of(const ds_optim *o, const char *path); /* -1: no such parameter */
 
-/* A group that there is not has zeros; setting it does nothing. */
+/* The values of a group, 0 .. ds_optim_groups(o) - 1. Of any other number they are
+ * 0, and setting them does nothing. */
 DS_API double ds_optim_group_lr(const ds_optim *o, int group);
 DS_API void ds_optim_set_group_lr(ds_optim *o, int group, double lr);
 DS_API double ds_optim_group_weight_decay(const ds_optim *o, int group);
 DS_API void ds_optim_set_group_weight_decay(ds_optim *o, int group, double weight_decay);
-/* false: the optimizer has none */
+/* These return false, and do nothing, if the optimizer has no such value. */
 DS_API bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2]);
 DS_API bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2]);
 DS_API bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum);
 DS_API bool ds_optim_set_group_momentum(ds_optim *o, int group, double momentum);
 
-/* ---- an optimizer of one's own ------------------------------------------------------------------------ */
+/* ---- custom optimizers --------------------------------------------------------------------------------- */
 
 #define DS_OPTIM_MOMENTS 3
 
-/* What is known of one parameter at one step. */
+/* One parameter at one step; everything is borrowed. */
 typedef struct ds_optim_update {
     const char *path;
-    ds_tensor *p;                        /* to be changed in place: ds_data_mut, ds_copy */
+    ds_tensor *p;                        /* changed in place: ds_data_mut, ds_copy */
     ds_tensor *grad;                     /* of p's shape, row-major; for reading */
     ds_tensor *moment[DS_OPTIM_MOMENTS]; /* of p's shape, 0 at first; float32 if p is of 16 bits */
     int64_t step;                        /* 1 at the first update of this parameter */
-    double grad_scale;                   /* .mixed: grad is to be multiplied by it; else 1 */
-    ds_tensor *copy; /* .mixed: NULL, or of 16 bits, p's values to be copied there; else NULL */
+    double grad_scale;                   /* .mixed: multiply grad by it; else 1 */
+    ds_tensor *copy; /* .mixed: NULL, or of 16 bits: the new p is copied there; else NULL */
 } ds_optim_update;
 
 /* An option that all groups share, as ds_optim_state_dict has it. */
 typedef enum ds_option_kind {
     DS_OPTION_DOUBLE,
     DS_OPTION_BOOL,
-    DS_OPTION_NONE, /* torch.optim's, of no meaning here: None */
+    DS_OPTION_NONE, /* torch.optim's, without effect here: None */
     DS_OPTION_FALSE /* the same: False */
 } ds_option_kind;
 
@@ -222,86 +268,98 @@ typedef struct ds_optim_type {
     size_t self_size; /* bytes of your struct, zeroed for you */
     /* names in the state dict, as PyTorch has them ("exp_avg"); NULL: not used */
     const char *moment[DS_OPTIM_MOMENTS];
-    /* of one parameter, or of all that have a gradient, group by group; set one of the two. Nothing is
-     * recorded for backward; temporaries end with the step. */
+    /* Updates one parameter, or n: all of a group that have a gradient. Set one of
+     * the two. Nothing is recorded for backward; temporaries end with the step. */
     ds_status (*step)(void *self, const ds_optim_values *v, const ds_optim_update *x);
     ds_status (*step_n)(void *self, const ds_optim_values *v, const ds_optim_update *x, int n);
     void (*free)(void *self); /* optional */
     /* optional: whether moment[i], which has a name, is needed with these values */
     bool (*uses)(const void *self, const ds_optim_values *v, int i);
     bool has_betas, has_momentum; /* for ds_optim_group_betas and _momentum */
-    bool whole; /* elements of a parameter depend on each other: ranks may not update parts of it */
-    bool mixed; /* step takes a 16-bit grad beside a float32 p, grad_scale, and copy; else it is
-                 * spared them, at the price of passes of their own */
+    bool whole; /* elements of a parameter depend on each other: ZeRO may not partition it */
+    bool mixed; /* step itself handles a 16-bit grad of a float32 p, grad_scale and
+                 * copy; else further passes do */
     /* optional: options beside ds_optim_values; the last one's name is NULL */
     const ds_optim_option *options;
     bool no_step; /* the state dict has no step, as torch.optim.SGD's */
-    /* optional: a number of a parameter that follows from its step, which torch keeps all the same */
+    /* optional: a number per parameter that follows from its step but that torch saves */
     const char *derived;
     double (*derive)(void *self, const ds_optim_values *v, int64_t step);
 } ds_optim_type;
 
-/* An optimizer of model's parameters, all with these values at first. The type stays yours. */
+/* An optimizer of model's parameters, all with these values at first. type is
+ * borrowed and must live as long as the optimizer. NULL with a message for a type
+ * without a name or a step, and for a module without parameters. */
 DS_API ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values);
-DS_API void *ds_optim_self(ds_optim *o);
+DS_API void *ds_optim_self(ds_optim *o); /* your struct */
 
 /* ---- learning-rate schedules ------------------------------------------------------------------------ */
 
 typedef struct ds_schedule ds_schedule;
 
-/* A schedule of one's own: apply sets the values of step `it` with ds_optim_set_group_lr and its
- * neighbours; -1 is before the first ds_schedule_step. */
+/* A custom schedule: apply sets the values of step `it` with
+ * ds_optim_set_group_lr and the like; -1 is before the first ds_schedule_step. It
+ * must depend on `it` alone, so that a resumed training goes on. */
 typedef struct ds_schedule_type {
     const char *name;
     size_t self_size; /* bytes of your struct, zeroed for you */
     void (*apply)(void *self, ds_optim *o, int64_t it);
-    void (*free)(void *self); /* optional */
+    void (*free)(void *self); /* optional: frees what your struct points to */
 } ds_schedule_type;
 
-/* o is borrowed, and type. Sets nothing yet: fill ds_schedule_self(s), then ds_schedule_set_last(s, -1). */
+/* o and type are borrowed and must live as long as the schedule. Sets nothing yet:
+ * fill ds_schedule_self(s), then call ds_schedule_set_last(s, -1). */
 DS_API ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type);
-DS_API void *ds_schedule_self(ds_schedule *s);
+DS_API void *ds_schedule_self(ds_schedule *s); /* your struct */
 
-/* DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, and torch's StepLR,
- * MultiStepLR, ExponentialLR, CosineAnnealingLR, ConstantLR, LinearLR, PolynomialLR. params_json: the
- * object "params" of the configuration as text, NULL for none. Sets the rate of the first update.
- * Refuses unknown names, of parameters too, with the nearest one. docs/schedules.md has the formulas. */
+/* A schedule as in the "scheduler" block of a DeepSpeed configuration: sets the
+ * rate of the first update. type: a name of docs/schedules.md, which has the
+ * formulas: DeepSpeed's ("WarmupLR") or torch.optim.lr_scheduler's ("StepLR").
+ * params_json: the object "params" as text, NULL for none. NULL with a message
+ * for unknown names, of parameters too, which suggests the nearest one, and for
+ * values out of range. */
 DS_API ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json);
 
 /* After ds_optim_step: sets the values for the next update. */
 DS_API void ds_schedule_step(ds_schedule *s);
 
-/* How far it is: -1 at first, 0 after the first step. Setting it sets its values too: to go on where a
- * checkpoint was made. */
+/* The number of the last step: -1 at first, 0 after the first ds_schedule_step.
+ * Setting it, -1 to 2^40, sets its values too, to go on from a checkpoint. */
 DS_API int64_t ds_schedule_last(const ds_schedule *s);
 DS_API ds_status ds_schedule_set_last(ds_schedule *s, int64_t it);
-/* {"last_batch_iteration": ...} as DeepSpeed's; of torch's schedules {"last_epoch": ..., "_last_lr": ...}. Either can
- * be loaded. */
+/* {"last_batch_iteration": ...} as DeepSpeed has it; of torch's schedules
+ * {"last_epoch": ..., "_last_lr": ...}. Either form can be loaded. */
 DS_API ds_value *ds_schedule_state_dict(const ds_schedule *s);
 DS_API ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict);
 DS_API double ds_schedule_lr(const ds_schedule *s, int group); /* of the next update */
 DS_API const char *ds_schedule_name(const ds_schedule *s);     /* of its type */
-DS_API void ds_schedule_free(ds_schedule *s);
+DS_API void ds_schedule_free(ds_schedule *s);                  /* refused while an engine owns it */
 
-/* deepspeed.add_tuning_arguments: --lr_schedule TYPE and the options of the types, as a child parser for
- * glibc's argp; its input is a ds_tuning_arguments. Names are taken with underscores and hyphens. */
+/* deepspeed.add_tuning_arguments: --lr_schedule TYPE, and an option for each
+ * parameter of DeepSpeed's types, with underscores or hyphens: a child parser for
+ * glibc's argp, whose input is a ds_tuning_arguments. */
 #define DS_TUNING_OPTIONS 24
 typedef struct ds_tuning_arguments {
-    const char *lr_schedule;              /* NULL: none was asked for */
-    const char *given[DS_TUNING_OPTIONS]; /* texts of the others; NULL: the default */
+    const char *lr_schedule;              /* NULL: the option was not given */
+    const char *given[DS_TUNING_OPTIONS]; /* the other options' values; NULL: the default */
 } ds_tuning_arguments;
 
 struct argp;
 DS_API const struct argp *ds_add_tuning_arguments(void);
+/* The schedule that the options choose; NULL with a message without --lr_schedule
+ * and for values that ds_schedule_by_name refuses. */
 DS_API ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *args);
 
 /* ---- gradient norms ------------------------------------------------------------------------------------- */
 
-/* The L2 norm of all gradients of m together. */
+/* The L2 norm of all gradients of m together; 0 without gradients, NaN with a
+ * message if one cannot be read. */
 DS_API double ds_grad_norm(ds_module *m);
 
-/* torch.nn.utils.clip_grad_norm_: scales all gradients by max_norm / (norm + 1e-6) if that is below 1;
- * returns the norm before. norm_type: 2, 1, or INFINITY for the largest absolute value. */
+/* torch.nn.utils.clip_grad_norm_: multiplies all gradients by max_norm / (norm +
+ * 1e-6) if that is less than 1, or NaN. max_norm: 0 or more. norm_type: 2, 1, or
+ * INFINITY for the largest absolute value. Returns the norm before; NaN with a
+ * message if an argument is refused. */
 DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
 
 #ifdef __cplusplus

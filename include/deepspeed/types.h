@@ -17,6 +17,13 @@
 extern "C" {
 #endif
 
+/* In options (ds_..._opts) a number that is 0, so one that is not named,
+ * selects the default that its comment names; DS_ZERO requests exactly 0:
+ *     ds_optim_adam(net, 1e-3, .eps = DS_ZERO)
+ * It is the smallest normal double, which no rounding mode flushes to 0; every
+ * option of type double takes it. Integers that need it have -1 instead. */
+#define DS_ZERO 2.2250738585072014e-308
+
 /* ---- failure ------------------------------------------------------------------------------------ */
 
 typedef enum ds_status {

@@ -20,6 +20,7 @@
 #include "log_lines.h"
 #include "nn/module.h"
 #include "nn/moe.h"
+#include "optim/list.h"
 #include "optim/optim.h"
 #include "sync_status.h"
 
@@ -195,16 +196,17 @@ static ds_status optimizer_make(ds_engine *e, const ds_init *init)
 /* Optimizers that DeepSpeed tested with ZeRO; others have to be allowed. */
 static ds_status optimizer_check_tested(const ds_engine *e)
 {
-    static const char *const tested[] = {"adam", "adamw", "adagrad", "lion"};
     const dsi_config *c = e->config;
-    if (!e->optim || !c->zero.stage || c->zero_allow_untested_optimizer) return DS_OK;
-    for (size_t i = 0; i < sizeof tested / sizeof *tested; i++)
-        if (!strcmp(ds_optim_name(e->optim), tested[i])) return DS_OK;
-    return dsi_fail(DS_EINVAL,
-                    "initialize: %s is no optimizer that ZeRO was tested with (Adam, AdamW, "
-                    "Adagrad, Lion): "
-                    "add \"zero_allow_untested_optimizer\": true to use it with stage %d",
-                    ds_optim_name(e->optim), (int)c->zero.stage);
+    if (!e->optim || !c->zero.stage || c->zero_allow_untested_optimizer ||
+        dsi_optim_zero_tested(e->optim))
+        return DS_OK;
+    dsi_text tested = dsi_optim_names(true);
+    dsi_fail(DS_EINVAL,
+             "initialize: %s is no optimizer that ZeRO was tested with (%s): add "
+             "\"zero_allow_untested_optimizer\": true to use it with stage %d",
+             ds_optim_name(e->optim), tested.s, (int)c->zero.stage);
+    dsi_text_free(&tested);
+    return DS_EINVAL;
 }
 
 /* ---- precision, and what updates ----------------------------------------------------------------------- */

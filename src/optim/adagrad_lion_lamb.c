@@ -1,5 +1,6 @@
 /* optim/adagrad_lion_lamb.c: Adagrad, RMSprop and Adadelta as in torch.optim; Lion and LAMB as in DeepSpeed.
  * SPDX-License-Identifier: MIT */
+#include "list.h"
 #include "optim.h"
 
 /* ---- Adagrad ------------------------------------------------------------------------------------------- */
@@ -29,27 +30,61 @@ static const ds_optim_option adagrad_options[] = {
     {"fused", DS_OPTION_NONE, 0},
     {0}};
 
+static const ds_optim_type adagrad_type = {.name = "adagrad",
+                                           .self_size = sizeof(Adagrad),
+                                           .moment = {NULL, "sum"},
+                                           .step_n = adagrad_step,
+                                           .mixed = true,
+                                           .options = adagrad_options};
+
+/* The options, and what configurations alone have. */
+typedef struct AdagradParams {
+    ds_adagrad_opts o;
+    bool fp32_optimizer_states;
+} AdagradParams;
+
+static const dsi_param adagrad_params[] = {
+    DSI_LR(ds_adagrad_opts, 1e-2),
+    DSI_NUMBER(ds_adagrad_opts, lr_decay, "of the rate, with the step", 0),
+    DSI_WEIGHT_DECAY(ds_adagrad_opts, 0),
+    DSI_NUMBER(ds_adagrad_opts, initial_accumulator_value, "of the sum of squares", 0),
+    DSI_EPS(ds_adagrad_opts, 1e-10),
+    DSI_MAXIMIZE(ds_adagrad_opts),
+    DSI_IGNORED("amsgrad"),
+    DSI_PARAM("fp32_optimizer_states", BOOL, ANY, AdagradParams, fp32_optimizer_states,
+              .value = {true}, .help = "false is refused: moments are float32"),
+    DSI_TORCH_IGNORED,
+    {0}};
+
+static bool adagrad_check(const char *prefix, const void *params)
+{
+    if (((const AdagradParams *)params)->fp32_optimizer_states) return true;
+    return dsi_refuse("%sfp32_optimizer_states is false: moments are float32 here", prefix);
+}
+
 ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts o)
 {
-    static const ds_optim_type type = {.name = "adagrad",
-                                       .self_size = sizeof(Adagrad),
-                                       .moment = {NULL, "sum"},
-                                       .step_n = adagrad_step,
-                                       .mixed = true,
-                                       .options = adagrad_options};
-    o.eps = dsi_optim_default(o.eps, 1e-10);
-    if (!dsi_optim_not_negative("adagrad", "lr", o.lr) ||
-        !dsi_optim_not_negative("adagrad", "lr_decay", o.lr_decay) ||
-        !dsi_optim_not_negative("adagrad", "weight_decay", o.weight_decay) ||
-        !dsi_optim_not_negative("adagrad", "initial_accumulator_value",
-                                o.initial_accumulator_value) ||
-        !dsi_optim_not_negative("adagrad", "eps", o.eps))
-        return NULL;
+    if (!dsi_params_check("adagrad", adagrad_params, &o, sizeof o)) return NULL;
     ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
     Adagrad self = {{.lr_decay = o.lr_decay, .eps = o.eps, .maximize = o.maximize},
                     o.initial_accumulator_value};
-    return dsi_optim_with(model, &type, v, &self);
+    return dsi_optim_with(model, &adagrad_type, v, &self);
 }
+
+static ds_optim *adagrad_make(ds_module *model, const void *params)
+{
+    return ds_optim_adagrad_with(model, ((const AdagradParams *)params)->o);
+}
+
+const dsi_optim_entry dsi_optim_adagrad = {.name = "Adagrad",
+                                           .type = &adagrad_type,
+                                           .source = "torch.optim.Adagrad",
+                                           .deepspeed = true,
+                                           .zero_tested = true,
+                                           .params = adagrad_params,
+                                           .params_size = sizeof(AdagradParams),
+                                           .check = adagrad_check,
+                                           .make = adagrad_make};
 
 /* ---- RMSprop ------------------------------------------------------------------------------------------- */
 
@@ -75,29 +110,46 @@ static const ds_optim_option rmsprop_options[] = {
     {"differentiable", DS_OPTION_FALSE, 0},
     {0}};
 
+static const ds_optim_type rmsprop_type = {.name = "rmsprop",
+                                           .self_size = sizeof(dsi_rmsprop),
+                                           .moment = {"momentum_buffer", "square_avg", "grad_avg"},
+                                           .step_n = rmsprop_step,
+                                           .uses = rmsprop_uses,
+                                           .has_momentum = true,
+                                           .mixed = true,
+                                           .options = rmsprop_options};
+
+static const dsi_param rmsprop_params[] = {
+    DSI_LR(ds_rmsprop_opts, 1e-2),
+    DSI_NUMBER(ds_rmsprop_opts, alpha, "decay of the mean of squares", 0.99),
+    DSI_EPS(ds_rmsprop_opts, 1e-8),
+    DSI_WEIGHT_DECAY(ds_rmsprop_opts, 0),
+    DSI_NUMBER(ds_rmsprop_opts, momentum, "factor of the last update", 0),
+    DSI_FLAG(ds_rmsprop_opts, centered, "divide by the standard deviation"),
+    DSI_MAXIMIZE(ds_rmsprop_opts),
+    DSI_TORCH_IGNORED,
+    {0}};
+
 ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
 {
-    static const ds_optim_type type = {.name = "rmsprop",
-                                       .self_size = sizeof(dsi_rmsprop),
-                                       .moment = {"momentum_buffer", "square_avg", "grad_avg"},
-                                       .step_n = rmsprop_step,
-                                       .uses = rmsprop_uses,
-                                       .has_momentum = true,
-                                       .mixed = true,
-                                       .options = rmsprop_options};
-    o.alpha = dsi_optim_default(o.alpha, 0.99);
-    o.eps = dsi_optim_default(o.eps, 1e-8);
-    if (!dsi_optim_not_negative("rmsprop", "lr", o.lr) ||
-        !dsi_optim_not_negative("rmsprop", "eps", o.eps) ||
-        !dsi_optim_not_negative("rmsprop", "momentum", o.momentum) ||
-        !dsi_optim_not_negative("rmsprop", "weight_decay", o.weight_decay) ||
-        !dsi_optim_not_negative("rmsprop", "alpha", o.alpha))
-        return NULL;
+    if (!dsi_params_check("rmsprop", rmsprop_params, &o, sizeof o)) return NULL;
     ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
     dsi_rmsprop self = {
         .alpha = o.alpha, .eps = o.eps, .centered = o.centered, .maximize = o.maximize};
-    return dsi_optim_with(model, &type, v, &self);
+    return dsi_optim_with(model, &rmsprop_type, v, &self);
 }
+
+static ds_optim *rmsprop_make(ds_module *model, const void *params)
+{
+    return ds_optim_rmsprop_with(model, *(const ds_rmsprop_opts *)params);
+}
+
+const dsi_optim_entry dsi_optim_rmsprop = {.name = "RMSprop",
+                                           .type = &rmsprop_type,
+                                           .source = "torch.optim.RMSprop",
+                                           .params = rmsprop_params,
+                                           .params_size = sizeof(ds_rmsprop_opts),
+                                           .make = rmsprop_make};
 
 /* ---- Adadelta ------------------------------------------------------------------------------------------ */
 
@@ -118,26 +170,42 @@ static const ds_optim_option adadelta_options[] = {
     {"differentiable", DS_OPTION_FALSE, 0},
     {0}};
 
+static const ds_optim_type adadelta_type = {.name = "adadelta",
+                                            .self_size = sizeof(dsi_adadelta),
+                                            .moment = {"acc_delta", "square_avg"},
+                                            .step_n = adadelta_step,
+                                            .mixed = true,
+                                            .options = adadelta_options};
+
+static const dsi_param adadelta_params[] = {DSI_LR(ds_adadelta_opts, 1),
+                                            DSI_PARAM("rho", NUMBER, FRACTION, ds_adadelta_opts,
+                                                      rho, .value = {0.9},
+                                                      .help = "decay of both means of squares"),
+                                            DSI_EPS(ds_adadelta_opts, 1e-6),
+                                            DSI_WEIGHT_DECAY(ds_adadelta_opts, 0),
+                                            DSI_MAXIMIZE(ds_adadelta_opts),
+                                            DSI_TORCH_IGNORED,
+                                            {0}};
+
 ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts o)
 {
-    static const ds_optim_type type = {.name = "adadelta",
-                                       .self_size = sizeof(dsi_adadelta),
-                                       .moment = {"acc_delta", "square_avg"},
-                                       .step_n = adadelta_step,
-                                       .mixed = true,
-                                       .options = adadelta_options};
-    o.rho = dsi_optim_default(o.rho, 0.9);
-    o.eps = dsi_optim_default(o.eps, 1e-6);
-    if (!dsi_optim_not_negative("adadelta", "lr", o.lr) ||
-        !dsi_optim_not_negative("adadelta", "eps", o.eps) ||
-        !dsi_optim_not_negative("adadelta", "weight_decay", o.weight_decay))
-        return NULL;
-    if (!(o.rho >= 0 && o.rho <= 1))
-        return dsi_refuse("adadelta: rho is %g: expected 0 to 1", o.rho);
+    if (!dsi_params_check("adadelta", adadelta_params, &o, sizeof o)) return NULL;
     ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
     dsi_adadelta self = {.rho = o.rho, .eps = o.eps, .maximize = o.maximize};
-    return dsi_optim_with(model, &type, v, &self);
+    return dsi_optim_with(model, &adadelta_type, v, &self);
 }
+
+static ds_optim *adadelta_make(ds_module *model, const void *params)
+{
+    return ds_optim_adadelta_with(model, *(const ds_adadelta_opts *)params);
+}
+
+const dsi_optim_entry dsi_optim_adadelta = {.name = "Adadelta",
+                                            .type = &adadelta_type,
+                                            .source = "torch.optim.Adadelta",
+                                            .params = adadelta_params,
+                                            .params_size = sizeof(ds_adadelta_opts),
+                                            .make = adadelta_make};
 
 /* ---- Lion ---------------------------------------------------------------------------------------------- */
 
@@ -148,23 +216,36 @@ static ds_status lion_step(void *self, const ds_optim_values *v, const ds_optim_
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_LION, .lion = c}, x, n);
 }
 
+static const ds_optim_type lion_type = {
+    .name = "lion", .moment = {"exp_avg"}, .step_n = lion_step, .has_betas = true, .mixed = true};
+
+DSI_ASSERT_BETAS(ds_lion_opts);
+static const dsi_param lion_params[] = {
+    DSI_LR(ds_lion_opts, 1e-3),           DSI_BETAS(ds_lion_opts, 0.9, 0.999),
+    DSI_WEIGHT_DECAY(ds_lion_opts, 0),    DSI_IGNORED("set_grad_none"),
+    DSI_IGNORED("fp32_optimizer_states"), {0}};
+
 ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts o)
 {
-    static const ds_optim_type type = {.name = "lion",
-                                       .moment = {"exp_avg"},
-                                       .step_n = lion_step,
-                                       .has_betas = true,
-                                       .mixed = true};
-    o.beta1 = dsi_optim_default(o.beta1, 0.9);
-    o.beta2 = dsi_optim_default(o.beta2, 0.99);
-    if (!dsi_optim_not_negative("lion", "lr", o.lr) ||
-        !dsi_optim_not_negative("lion", "weight_decay", o.weight_decay) ||
-        !dsi_optim_is_beta("lion", "beta1", o.beta1) ||
-        !dsi_optim_is_beta("lion", "beta2", o.beta2))
-        return NULL;
+    if (o.beta2 == 0) o.beta2 = 0.99; /* the paper's; a configuration has DeepSpeed's 0.999 */
+    if (!dsi_params_check("lion", lion_params, &o, sizeof o)) return NULL;
     ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    return ds_optim_new(model, &type, v);
+    return ds_optim_new(model, &lion_type, v);
 }
+
+static ds_optim *lion_make(ds_module *model, const void *params)
+{
+    return ds_optim_lion_with(model, *(const ds_lion_opts *)params);
+}
+
+const dsi_optim_entry dsi_optim_lion = {.name = "Lion",
+                                        .type = &lion_type,
+                                        .source = "deepspeed.ops.lion.FusedLion",
+                                        .deepspeed = true,
+                                        .zero_tested = true,
+                                        .params = lion_params,
+                                        .params_size = sizeof(ds_lion_opts),
+                                        .make = lion_make};
 
 /* ---- LAMB ---------------------------------------------------------------------------------------------- */
 
@@ -183,36 +264,73 @@ static const ds_optim_option lamb_options[] = {
     {"eps_inside_sqrt", DS_OPTION_BOOL, offsetof(dsi_lamb, eps_inside_sqrt)},
     {0}};
 
+static const ds_optim_type lamb_type = {.name = "lamb",
+                                        .self_size = sizeof(dsi_lamb),
+                                        .moment = {"exp_avg", "exp_avg_sq"},
+                                        .step_n = lamb_step,
+                                        .has_betas = true,
+                                        .whole = true,
+                                        .mixed = true,
+                                        .options = lamb_options};
+
+/* The options, and what configurations alone have. */
+typedef struct LambParams {
+    ds_lamb_opts o;
+    bool amsgrad;
+} LambParams;
+
+DSI_ASSERT_BETAS(ds_lamb_opts);
+static const dsi_param lamb_params[] = {
+    DSI_LR(ds_lamb_opts, 1e-3),
+    DSI_BETAS(ds_lamb_opts, 0.9, 0.999),
+    DSI_EPS(ds_lamb_opts, 1e-8),
+    DSI_WEIGHT_DECAY(ds_lamb_opts, 0),
+    DSI_PARAM("bias_correction", NOT, ANY, ds_lamb_opts, no_bias_correction, .value = {true},
+              .help = "of the rate"),
+    DSI_FLAG(ds_lamb_opts, eps_inside_sqrt, "eps is added before the root"),
+    DSI_NUMBER(ds_lamb_opts, max_coeff, "largest trust ratio", 10),
+    DSI_NUMBER(ds_lamb_opts, min_coeff, "smallest trust ratio", 0.01),
+    DSI_PARAM("amsgrad", BOOL, ANY, LambParams, amsgrad, .value = {false},
+              .help = "refused: DeepSpeed's class does not have it"),
+    {0}};
+
+static bool lamb_check_coeffs(const char *prefix, const ds_lamb_opts *o)
+{
+    if (o->min_coeff <= o->max_coeff) return true;
+    return dsi_refuse("%smin_coeff is %g, which is more than max_coeff %g", prefix, o->min_coeff,
+                      o->max_coeff);
+}
+
+static bool lamb_check(const char *prefix, const void *params)
+{
+    const LambParams *p = params;
+    if (p->amsgrad) return dsi_refuse("%samsgrad: DeepSpeed's class does not have it", prefix);
+    return lamb_check_coeffs(prefix, &p->o);
+}
+
 ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
 {
-    static const ds_optim_type type = {.name = "lamb",
-                                       .self_size = sizeof(dsi_lamb),
-                                       .moment = {"exp_avg", "exp_avg_sq"},
-                                       .step_n = lamb_step,
-                                       .has_betas = true,
-                                       .whole = true,
-                                       .mixed = true,
-                                       .options = lamb_options};
-    o.beta1 = dsi_optim_default(o.beta1, 0.9);
-    o.beta2 = dsi_optim_default(o.beta2, 0.999);
-    o.eps = dsi_optim_default(o.eps, 1e-8);
-    o.max_coeff = dsi_optim_default(o.max_coeff, 10);
-    o.min_coeff = dsi_optim_default(o.min_coeff, 0.01);
-    if (!dsi_optim_not_negative("lamb", "lr", o.lr) ||
-        !dsi_optim_not_negative("lamb", "eps", o.eps) ||
-        !dsi_optim_not_negative("lamb", "weight_decay", o.weight_decay) ||
-        !dsi_optim_not_negative("lamb", "min_coeff", o.min_coeff) ||
-        !dsi_optim_is_beta("lamb", "beta1", o.beta1) ||
-        !dsi_optim_is_beta("lamb", "beta2", o.beta2))
+    if (!dsi_params_check("lamb", lamb_params, &o, sizeof o) || !lamb_check_coeffs("lamb: ", &o))
         return NULL;
-    if (!(o.min_coeff <= o.max_coeff))
-        return dsi_refuse("lamb: min_coeff is %g, which is more than max_coeff %g", o.min_coeff,
-                          o.max_coeff);
     ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
     dsi_lamb self = {.eps = o.eps,
                      .max_coeff = o.max_coeff,
                      .min_coeff = o.min_coeff,
                      .bias_correction = !o.no_bias_correction,
                      .eps_inside_sqrt = o.eps_inside_sqrt};
-    return dsi_optim_with(model, &type, v, &self);
+    return dsi_optim_with(model, &lamb_type, v, &self);
 }
+
+static ds_optim *lamb_make(ds_module *model, const void *params)
+{
+    return ds_optim_lamb_with(model, ((const LambParams *)params)->o);
+}
+
+const dsi_optim_entry dsi_optim_lamb = {.name = "Lamb",
+                                        .type = &lamb_type,
+                                        .source = "deepspeed.ops.lamb.FusedLamb",
+                                        .deepspeed = true,
+                                        .params = lamb_params,
+                                        .params_size = sizeof(LambParams),
+                                        .check = lamb_check,
+                                        .make = lamb_make};

@@ -3,6 +3,7 @@
  * Written in ops, as an optimizer of a user's may be: several passes over a parameter where a kernel has
  * one. They are for configurations that name them.
  * SPDX-License-Identifier: MIT */
+#include "list.h"
 #include "optim.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@ typedef struct Begun {
     ds_tensor *p, *g;
 } Begun;
 
-static Begun begin(const Variant *s, const ds_optim_values *v, const ds_optim_update *x)
+static Begun variant_begin(const Variant *s, const ds_optim_values *v, const ds_optim_update *x)
 {
     ds_dtype dtype = ds_dtype_of(x->moment[0]);
     ds_tensor *p = ds_cast(x->p, dtype), *g = ds_cast(x->grad, dtype);
@@ -33,29 +34,30 @@ static Begun begin(const Variant *s, const ds_optim_values *v, const ds_optim_up
 }
 
 /* moment = beta moment + (1 - beta) x, returned */
-static ds_tensor *mix(ds_tensor *moment, double beta, ds_tensor *x)
+static ds_tensor *moment_update(ds_tensor *moment, double beta, ds_tensor *x)
 {
     ds_tensor *y = ds_add_scaled(ds_scale(moment, beta), x, 1 - beta);
     return y && ds_copy(moment, y) == DS_OK ? moment : NULL;
 }
 
 /* p = from + rate u */
-static ds_status finish(ds_tensor *p, ds_tensor *from, ds_tensor *u, double rate)
+static ds_status variant_finish(ds_tensor *p, ds_tensor *from, ds_tensor *u, double rate)
 {
     ds_tensor *y = ds_add_scaled(from, u, rate);
     return y ? ds_copy(p, y) : ds_error_status();
 }
 
 /* u = max(b2 u, |g| + eps); p -= lr / (1 - b1^t) m / u */
-static ds_status adamax(void *self, const ds_optim_values *v, const ds_optim_update *x)
+static ds_status adamax_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
 {
     const Variant *s = self;
-    Begun b = begin(s, v, x);
-    ds_tensor *m = mix(x->moment[0], v->betas[0], b.g);
+    Begun b = variant_begin(s, v, x);
+    ds_tensor *m = moment_update(x->moment[0], v->betas[0], b.g);
     ds_tensor *old = ds_scale(x->moment[1], v->betas[1]), *now = ds_shift(ds_abs(b.g), s->eps);
     ds_tensor *u = ds_where(ds_lt(old, now), now, old);
     if (!u || ds_copy(x->moment[1], u) != DS_OK) return ds_error_status();
-    return finish(x->p, b.p, ds_div(m, u), -v->lr / (1 - pow(v->betas[0], (double)x->step)));
+    return variant_finish(x->p, b.p, ds_div(m, u),
+                          -v->lr / (1 - pow(v->betas[0], (double)x->step)));
 }
 
 static double mu(const Variant *s, double beta, int64_t t)
@@ -73,57 +75,39 @@ static double mu_product(Variant *s, double beta, int64_t t)
 
 /* arXiv 1412.6980 with Nesterov's momentum, whose factor grows with t:
  * p -= lr ((1 - mu_t) / (1 - prod mu) g + mu_(t+1) / (1 - prod mu mu_(t+1)) m) / (sqrt(v^) + eps) */
-static ds_status nadam(void *self, const ds_optim_values *v, const ds_optim_update *x)
+static ds_status nadam_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
 {
     Variant *s = self;
     double b1 = v->betas[0], b2 = v->betas[1];
     double product = mu_product(s, b1, x->step), next = mu(s, b1, x->step + 1);
-    Begun b = begin(s, v, x);
-    ds_tensor *m = mix(x->moment[0], b1, b.g), *q = mix(x->moment[1], b2, ds_mul(b.g, b.g));
+    Begun b = variant_begin(s, v, x);
+    ds_tensor *m = moment_update(x->moment[0], b1, b.g),
+              *q = moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
     double c2 = 1 - pow(b2, (double)x->step);
     ds_tensor *root = ds_shift(ds_sqrt(ds_scale(q, 1 / c2)), s->eps);
     ds_tensor *u = ds_add_scaled(ds_scale(b.g, (1 - mu(s, b1, x->step)) / (1 - product)), m,
                                  next / (1 - product * next));
-    return finish(x->p, b.p, ds_div(u, root), -v->lr);
+    return variant_finish(x->p, b.p, ds_div(u, root), -v->lr);
 }
 
 /* arXiv 1908.03265: without the second moment until its variance can be told (rho > 5). */
-static ds_status radam(void *self, const ds_optim_values *v, const ds_optim_update *x)
+static ds_status radam_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
 {
     const Variant *s = self;
     double b1 = v->betas[0], b2 = v->betas[1], t = (double)x->step;
     double c1 = 1 - pow(b1, t), c2 = 1 - pow(b2, t);
     double most = 2 / (1 - b2) - 1, rho = most - 2 * t * (1 - c2) / c2;
-    Begun b = begin(s, v, x);
-    ds_tensor *m = mix(x->moment[0], b1, b.g), *q = mix(x->moment[1], b2, ds_mul(b.g, b.g));
+    Begun b = variant_begin(s, v, x);
+    ds_tensor *m = moment_update(x->moment[0], b1, b.g),
+              *q = moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
     if (!m || !q) return ds_error_status();
-    if (!(rho > 5)) return finish(x->p, b.p, m, -v->lr / c1);
+    if (!(rho > 5)) return variant_finish(x->p, b.p, m, -v->lr / c1);
     double rect = sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
-    return finish(x->p, b.p, ds_div(m, ds_shift(ds_sqrt(q), s->eps)),
-                  -v->lr / c1 * rect * sqrt(c2));
+    return variant_finish(x->p, b.p, ds_div(m, ds_shift(ds_sqrt(q), s->eps)),
+                          -v->lr / c1 * rect * sqrt(c2));
 }
 
-/* ---- constructors ---------------------------------------------------------------------------------------- */
-
-static ds_optim *make(const ds_optim_type *type, ds_module *model, ds_adam_variant_opts o)
-{
-    const char *name = type->name;
-    o.beta1 = dsi_optim_default(o.beta1, 0.9);
-    o.beta2 = dsi_optim_default(o.beta2, 0.999);
-    o.eps = dsi_optim_default(o.eps, 1e-8);
-    o.momentum_decay = dsi_optim_default(o.momentum_decay, 0.004);
-    if (!dsi_optim_not_negative(name, "lr", o.lr) || !dsi_optim_not_negative(name, "eps", o.eps) ||
-        !dsi_optim_not_negative(name, "weight_decay", o.weight_decay) ||
-        !dsi_optim_not_negative(name, "momentum_decay", o.momentum_decay) ||
-        !dsi_optim_is_beta(name, "beta1", o.beta1) || !dsi_optim_is_beta(name, "beta2", o.beta2))
-        return NULL;
-    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    Variant self = {.eps = o.eps,
-                    .momentum_decay = o.momentum_decay,
-                    .decoupled = o.decoupled,
-                    .maximize = o.maximize};
-    return dsi_optim_with(model, type, v, &self);
-}
+/* ---- types --------------------------------------------------------------------------------------------- */
 
 #define COMMON \
     {"eps", DS_OPTION_DOUBLE, offsetof(Variant, eps)}, \
@@ -151,31 +135,86 @@ static double nadam_product(void *self, const ds_optim_values *v, int64_t step)
     return mu_product(&s, v->betas[0], step);
 }
 
+static const ds_optim_type adamax_type = {.name = "adamax",
+                                          .self_size = sizeof(Variant),
+                                          .moment = {"exp_avg", "exp_inf"},
+                                          .step = adamax_step,
+                                          .has_betas = true,
+                                          .options = adamax_options};
+static const ds_optim_type nadam_type = {.name = "nadam",
+                                         .self_size = sizeof(Variant),
+                                         .moment = {"exp_avg", "exp_avg_sq"},
+                                         .step = nadam_step,
+                                         .has_betas = true,
+                                         .options = nadam_options,
+                                         .derived = "mu_product",
+                                         .derive = nadam_product};
+static const ds_optim_type radam_type = {.name = "radam",
+                                         .self_size = sizeof(Variant),
+                                         .moment = {"exp_avg", "exp_avg_sq"},
+                                         .step = radam_step,
+                                         .has_betas = true,
+                                         .options = radam_options};
+
+/* ---- constructors and entries -------------------------------------------------------------------------- */
+
+DSI_ASSERT_BETAS(ds_adam_variant_opts);
+#define PARAMS(rate) \
+    DSI_LR(ds_adam_variant_opts, rate), DSI_BETAS(ds_adam_variant_opts, 0.9, 0.999), \
+        DSI_EPS(ds_adam_variant_opts, 1e-8), DSI_WEIGHT_DECAY(ds_adam_variant_opts, 0), \
+        DSI_MAXIMIZE(ds_adam_variant_opts), DSI_TORCH_IGNORED
+#define PARAM_DECOUPLED \
+    { \
+        .name = "decoupled_weight_decay", .kind = DSI_PARAM_BOOL, \
+        .offset = offsetof(ds_adam_variant_opts, decoupled), .help = "AdamW's weight decay" \
+    }
+
+static const dsi_param adamax_params[] = {PARAMS(2e-3), {0}};
+static const dsi_param nadam_params[] = {
+    PARAMS(2e-3),
+    DSI_NUMBER(ds_adam_variant_opts, momentum_decay, "of the momentum's growth", 0.004),
+    PARAM_DECOUPLED,
+    {0}};
+static const dsi_param radam_params[] = {PARAMS(1e-3), PARAM_DECOUPLED, {0}};
+
+static ds_optim *variant_new(const ds_optim_type *type, ds_module *model, ds_adam_variant_opts o)
+{
+    if (!dsi_params_check(type->name, nadam_params, &o, sizeof o)) return NULL;
+    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
+    Variant self = {.eps = o.eps,
+                    .momentum_decay = o.momentum_decay,
+                    .decoupled = o.decoupled,
+                    .maximize = o.maximize};
+    return dsi_optim_with(model, type, v, &self);
+}
+
 ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts opts)
 {
-    static const ds_optim_type type = {
-        "adamax",       sizeof(Variant),   {"exp_avg", "exp_inf"},
-        .step = adamax, .has_betas = true, .options = adamax_options};
     if (opts.decoupled) return dsi_refuse("adamax: its weight decay is part of the gradient");
-    return make(&type, model, opts);
+    return variant_new(&adamax_type, model, opts);
 }
 
 ds_optim *ds_optim_nadam_with(ds_module *model, ds_adam_variant_opts opts)
 {
-    static const ds_optim_type type = {"nadam",
-                                       sizeof(Variant),
-                                       {"exp_avg", "exp_avg_sq"},
-                                       .step = nadam,
-                                       .has_betas = true,
-                                       .options = nadam_options,
-                                       .derived = "mu_product",
-                                       .derive = nadam_product};
-    return make(&type, model, opts);
+    return variant_new(&nadam_type, model, opts);
 }
 
 ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts opts)
 {
-    static const ds_optim_type type = {"radam",       sizeof(Variant),   {"exp_avg", "exp_avg_sq"},
-                                       .step = radam, .has_betas = true, .options = radam_options};
-    return make(&type, model, opts);
+    return variant_new(&radam_type, model, opts);
 }
+
+#define ENTRY(id, called) \
+    static ds_optim *id##_make(ds_module *model, const void *params) \
+    { \
+        return ds_optim_##id##_with(model, *(const ds_adam_variant_opts *)params); \
+    } \
+    const dsi_optim_entry dsi_optim_##id = {.name = called, \
+                                            .type = &id##_type, \
+                                            .source = "torch.optim." called, \
+                                            .params = id##_params, \
+                                            .params_size = sizeof(ds_adam_variant_opts), \
+                                            .make = id##_make};
+ENTRY(adamax, "Adamax")
+ENTRY(nadam, "NAdam")
+ENTRY(radam, "RAdam")

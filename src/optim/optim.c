@@ -9,22 +9,6 @@
 
 #include <string.h>
 
-/* ---- checks of options --------------------------------------------------------------------------------- */
-
-bool dsi_optim_not_negative(const char *optim, const char *option, double value)
-{
-    if (value >= 0) return true;
-    dsi_fail(DS_EINVAL, "%s: %s is %g: expected 0 or more", optim, option, value);
-    return false;
-}
-
-bool dsi_optim_is_beta(const char *optim, const char *option, double value)
-{
-    if (value >= 0 && value < 1) return true;
-    dsi_fail(DS_EINVAL, "%s: %s is %g: expected 0 or more, and less than 1", optim, option, value);
-    return false;
-}
-
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
 /* All on one device, of a floating dtype, row-major: what the kernels walk over. */

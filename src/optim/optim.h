@@ -89,13 +89,4 @@ ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n)
 ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,
                          const void *self);
 
-/* Option checks: false, with the message, unless value >= 0, or 0 <= value < 1. NaN is refused. */
-bool dsi_optim_not_negative(const char *optim, const char *option, double value);
-bool dsi_optim_is_beta(const char *optim, const char *option, double value);
-
-static inline double dsi_optim_default(double value, double otherwise)
-{
-    return value == 0 ? otherwise : value;
-}
-
 #endif

@@ -1,75 +1,195 @@
-/* optim/params.c: the "params" of an optimizer or a schedule in a configuration, read by a table.
+/* optim/params.c: the parameters of an optimizer or a schedule: their defaults,
+ * reading them from JSON, checking a constructor's options.
  * SPDX-License-Identifier: MIT */
 #include "params.h"
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/option.h"
 #include "base/text.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#define MOST_NAMES 64 /* of one table */
+#define MAX_PARAMS 64 /* of one table */
 
-static const char *const expected[] = {
+static const char *const range_names[] = {
     [DSI_ANY] = "a finite number",
     [DSI_NOT_NEGATIVE] = "0 or more",
     [DSI_POSITIVE] = "more than 0",
-    [DSI_UNIT] = "0 to 1",
+    [DSI_FRACTION] = "0 to 1",
     [DSI_BETA] = "0 or more, and less than 1",
     [DSI_FACTOR] = "more than 0, and at most 1",
     [DSI_FROM_MINUS_1] = "-1 or more",
 };
 
-static bool in_range(double x, dsi_range range)
+static bool param_in_range(double x, dsi_param_range range)
 {
     switch (range) {
     case DSI_ANY:
-        return isfinite(x);
+        return !isnan(x);
     case DSI_NOT_NEGATIVE:
-        return x >= 0 && isfinite(x);
+        return x >= 0;
     case DSI_POSITIVE:
-        return x > 0 && isfinite(x);
-    case DSI_UNIT:
+        return x > 0;
+    case DSI_FRACTION:
         return x >= 0 && x <= 1;
     case DSI_BETA:
         return x >= 0 && x < 1;
     case DSI_FACTOR:
         return x > 0 && x <= 1;
     case DSI_FROM_MINUS_1:
-        return x >= -1 && isfinite(x);
+        return x >= -1;
     }
     return false;
+}
+
+static int params_count(const dsi_param *table)
+{
+    int n = 0;
+    while (table[n].name) n++;
+    DSI_ASSERT(n <= MAX_PARAMS);
+    return n;
+}
+
+bool dsi_params_has(const dsi_param *table, const char *name)
+{
+    while (table->name && strcmp(table->name, name) != 0) table++;
+    return table->name != NULL;
+}
+
+static void *param_variable(const dsi_param *p, void *self) { return (char *)self + p->offset; }
+
+/* ---- defaults ---------------------------------------------------------------------------------------- */
+
+/* New: the default of each group. */
+static double *param_default_groups(const dsi_params_from *from, const dsi_param *p)
+{
+    double *x = dsi_alloc((size_t)from->groups * sizeof *x);
+    for (int g = 0; g < from->groups; g++) x[g] = p->otherwise ? from->lr[g] : p->value[0];
+    return x;
+}
+
+static void param_set_default(const dsi_params_from *from, const dsi_param *p, void *to)
+{
+    switch (p->kind) {
+    case DSI_PARAM_NUMBER:
+        *(double *)to = p->value[0];
+        return;
+    case DSI_PARAM_PAIR:
+        memcpy(to, p->value, sizeof p->value);
+        return;
+    case DSI_PARAM_GROUPS:
+        *(double **)to = param_default_groups(from, p);
+        return;
+    case DSI_PARAM_INTEGER:
+    case DSI_PARAM_STRICT_INTEGER:
+        *(int64_t *)to = (int64_t)p->value[0];
+        return;
+    case DSI_PARAM_BOOL:
+        *(bool *)to = p->value[0] != 0;
+        return;
+    case DSI_PARAM_NOT:
+        *(bool *)to = p->value[0] == 0;
+        return;
+    default: /* zeroed: an empty list, the first choice */
+        return;
+    }
+}
+
+void dsi_param_describe(dsi_text *t, const dsi_param *p)
+{
+    dsi_text_add(t, "`%s` ", p->name);
+    if (p->required || p->otherwise) {
+        dsi_text_add(t, "%s", p->required ? "required" : p->otherwise);
+        return;
+    }
+    switch (p->kind) {
+    case DSI_PARAM_PAIR:
+        dsi_text_add(t, "[%g, %g]", p->value[0], p->value[1]);
+        return;
+    case DSI_PARAM_BOOL:
+    case DSI_PARAM_NOT:
+        dsi_text_add(t, p->value[0] != 0 ? "true" : "false");
+        return;
+    case DSI_PARAM_CHOICE:
+        dsi_text_add(t, "\"%s\"", p->choices[0]);
+        return;
+    default:
+        dsi_text_add(t, "%g", p->value[0]);
+    }
+}
+
+/* ---- a constructor's options -------------------------------------------------------------------------- */
+
+/* Number i of n; betas are the options beta1 and beta2. */
+static bool option_check(const char *name, const dsi_param *p, int i, int n, double *x)
+{
+    *x = dsi_option(*x, p->exact ? 0 : p->value[i]);
+    if (param_in_range(*x, p->range)) return true;
+    char option[64];
+    snprintf(option, sizeof option, n > 1 ? "%.*s%d" : "%.*s", (int)strlen(p->name) - (n > 1),
+             p->name, i + 1);
+    return dsi_refuse("%s: %s is %g: expected %s", name, option, *x, range_names[p->range]);
+}
+
+/* How many doubles the variable has that 0 and DS_ZERO are for. */
+static int param_numbers(const dsi_param *p)
+{
+    return p->kind == DSI_PARAM_NUMBER ? 1 : p->kind == DSI_PARAM_PAIR ? 2 : 0;
+}
+
+bool dsi_params_check(const char *name, const dsi_param *table, void *options, size_t size)
+{
+    for (; table->name; table++) {
+        double *x = param_variable(table, options);
+        int n = table->offset < size ? param_numbers(table) : 0; /* the rest: a configuration's */
+        for (int i = 0; i < n; i++)
+            if (!option_check(name, table, i, n, &x[i])) return false;
+    }
+    return true;
+}
+
+void dsi_params_to_options(const dsi_param *table, void *self)
+{
+    for (; table->name; table++) {
+        double *x = param_variable(table, self);
+        for (int i = 0; i < param_numbers(table); i++)
+            if (x[i] == 0) x[i] = DS_ZERO;
+    }
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------- */
 
 /* "scheduler.params.warmup_num_steps is 0.5: expected ..." */
-static ds_status wrong(const dsi_params_from *f, const dsi_param *p, const json_t *value,
-                       const char *want)
+static ds_status param_refuse(const dsi_params_from *f, const dsi_param *p, const json_t *value,
+                              const char *want)
 {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     bool is_auto = json_is_string(value) && !strcmp(json_string_value(value), "auto");
     dsi_fail(DS_EINVAL, "%s.%s is %.80s: expected %s%s", f->path, p->name, text ? text : "?", want,
-             is_auto ? "; \"auto\" is for the program that wrote it to fill in" : "");
+             is_auto ? "; \"auto\" is filled in by the program that wrote it" : "");
     free(text);
     return DS_EINVAL;
 }
 
-static ds_status wrong_number(const dsi_params_from *f, const dsi_param *p, const json_t *value,
-                              const char *what)
+static ds_status param_refuse_number(const dsi_params_from *f, const dsi_param *p,
+                                     const json_t *value, const char *what)
 {
     dsi_text want = {0};
-    dsi_text_add(&want, "%s, %s", what, expected[p->range]);
-    ds_status status = wrong(f, p, value, want.s);
+    dsi_text_add(&want, "%s, %s", what, range_names[p->range]);
+    ds_status status = param_refuse(f, p, value, want.s);
     dsi_text_free(&want);
     return status;
 }
 
-static ds_status unknown(const dsi_params_from *f, const char *name, const dsi_param *table, int n)
+static ds_status param_refuse_unknown(const dsi_params_from *f, const char *name,
+                                      const dsi_param *table)
 {
-    const char *names[MOST_NAMES];
+    int n = params_count(table);
+    const char *names[MAX_PARAMS];
     dsi_text all = {0};
     for (int i = 0; i < n; i++) {
         names[i] = table[i].name;
@@ -87,18 +207,18 @@ static ds_status unknown(const dsi_params_from *f, const char *name, const dsi_p
 
 /* ---- values ------------------------------------------------------------------------------------------ */
 
-static ds_status read_number(const dsi_params_from *f, const dsi_param *p, const json_t *value,
-                             double *to)
+static ds_status param_read_number(const dsi_params_from *f, const dsi_param *p,
+                                   const json_t *value, double *to)
 {
-    if (!json_is_number(value) || !in_range(json_number_value(value), p->range))
-        return wrong_number(f, p, value, "a number");
+    if (!json_is_number(value) || !param_in_range(json_number_value(value), p->range))
+        return param_refuse_number(f, p, value, "a number");
     *to = json_number_value(value);
     return DS_OK;
 }
 
-static ds_status read_rates(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_groups(const dsi_params_from *f, const dsi_param *p,
+                                   const json_t *value, double *to)
 {
-    double *to = p->to;
     bool list = json_is_array(value);
     if (list && json_array_size(value) != (size_t)f->groups)
         return dsi_fail(DS_EINVAL,
@@ -107,144 +227,145 @@ static ds_status read_rates(const dsi_params_from *f, const dsi_param *p, const 
                         f->path, p->name, json_array_size(value), f->groups);
     for (int g = 0; g < f->groups; g++) {
         const json_t *one = list ? json_array_get(value, (size_t)g) : value;
-        ds_status status = read_number(f, p, one, &to[g]);
+        ds_status status = param_read_number(f, p, one, &to[g]);
         if (status != DS_OK) return status;
     }
     return DS_OK;
 }
 
-static ds_status read_pair(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_pair(const dsi_params_from *f, const dsi_param *p, const json_t *value,
+                                 double *to)
 {
-    double *to = p->to;
-    if (json_array_size(value) != 2) return wrong_number(f, p, value, "two numbers");
-    for (size_t i = 0; i < 2; i++) {
+    bool fits = json_array_size(value) == 2;
+    for (size_t i = 0; fits && i < 2; i++) {
         const json_t *one = json_array_get(value, i);
-        if (!json_is_number(one) || !in_range(json_number_value(one), p->range))
-            return wrong_number(f, p, value, "two numbers");
-        to[i] = json_number_value(one);
+        fits = json_is_number(one) && param_in_range(json_number_value(one), p->range);
+        if (fits) to[i] = json_number_value(one);
     }
-    return DS_OK;
+    return fits ? DS_OK : param_refuse_number(f, p, value, "two numbers");
 }
 
-/* A whole number that a double holds exactly. */
-static bool is_whole(const json_t *value)
+/* Without a fraction, and exact as a double. */
+static bool json_is_whole(const json_t *value)
 {
     double x = json_number_value(value);
     return json_is_number(value) && fabs(x) <= 0x1p53 && x == trunc(x);
 }
 
-static ds_status read_whole(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_integer(const dsi_params_from *f, const dsi_param *p,
+                                    const json_t *value, int64_t *to)
 {
-    bool strict = p->kind == DSI_PARAM_INTEGER;
-    if (!is_whole(value) || (strict && !json_is_integer(value)) ||
-        !in_range(json_number_value(value), p->range))
-        return wrong_number(f, p, value,
-                            strict ? "an integer, without point or exponent" : "a whole number");
-    *(int64_t *)p->to = (int64_t)json_number_value(value);
+    bool strict = p->kind == DSI_PARAM_STRICT_INTEGER;
+    if (!json_is_whole(value) || (strict && !json_is_integer(value)) ||
+        !param_in_range(json_number_value(value), p->range))
+        return param_refuse_number(
+            f, p, value, strict ? "an integer, without point or exponent" : "a whole number");
+    *to = (int64_t)json_number_value(value);
     return DS_OK;
 }
 
-static ds_status read_wholes(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_integers(const dsi_params_from *f, const dsi_param *p,
+                                     const json_t *value, dsi_int_list *to)
 {
-    dsi_wholes *to = p->to;
     double last = -INFINITY;
-    if (!json_is_array(value)) return wrong(f, p, value, "a list of whole numbers");
-    dsi_free(to->at);
-    *to = (dsi_wholes){dsi_alloc(json_array_size(value) * sizeof *to->at + 1), 0};
+    if (!json_is_array(value)) return param_refuse(f, p, value, "a list of whole numbers");
+    *to = (dsi_int_list){dsi_alloc(json_array_size(value) * sizeof *to->at + 1), 0};
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
         double x = json_number_value(one);
-        if (!is_whole(one) || !in_range(x, p->range) || x < last)
-            return wrong(f, p, value, "a list of whole numbers, each as large as the one before");
+        if (!json_is_whole(one) || !param_in_range(x, p->range) || x < last)
+            return param_refuse(f, p, value,
+                                "a list of whole numbers, each as large as the one before");
         to->at[to->n++] = (int64_t)(last = x);
     }
     return DS_OK;
 }
 
-static ds_status read_bool(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_bool(const dsi_params_from *f, const dsi_param *p, const json_t *value,
+                                 bool *to)
 {
-    if (!json_is_boolean(value)) return wrong(f, p, value, "true or false");
-    *(bool *)p->to = json_is_true(value);
+    if (!json_is_boolean(value)) return param_refuse(f, p, value, "true or false");
+    *to = json_is_true(value) != (p->kind == DSI_PARAM_NOT);
     return DS_OK;
 }
 
-static ds_status read_word(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read_choice(const dsi_params_from *f, const dsi_param *p,
+                                   const json_t *value, int *to)
 {
     const char *word = json_string_value(value);
     dsi_text want = {0};
-    for (int i = 0; p->words[i]; i++) {
-        if (word && !strcmp(word, p->words[i])) {
-            *(int *)p->to = i;
-            dsi_text_free(&want);
-            return DS_OK;
-        }
-        dsi_text_add(&want, "%s\"%s\"", i ? " or " : "", p->words[i]);
-    }
-    ds_status status = wrong(f, p, value, want.s);
+    int i = 0;
+    for (; p->choices[i] && !(word && !strcmp(word, p->choices[i])); i++)
+        dsi_text_add(&want, "%s\"%s\"", i ? " or " : "", p->choices[i]);
+    ds_status status = p->choices[i] ? DS_OK : param_refuse(f, p, value, want.s);
+    if (status == DS_OK) *to = i;
     dsi_text_free(&want);
     return status;
 }
 
-static ds_status read_value(const dsi_params_from *f, const dsi_param *p, const json_t *value)
+static ds_status param_read(const dsi_params_from *f, const dsi_param *p, const json_t *value,
+                            void *self)
 {
+    void *to = param_variable(p, self);
     if (json_is_null(value) && p->nullable) return DS_OK;
     switch (p->kind) {
     case DSI_PARAM_NUMBER:
-        return read_number(f, p, value, p->to);
-    case DSI_PARAM_RATES:
-        return read_rates(f, p, value);
-    case DSI_PARAM_INTEGER:
-    case DSI_PARAM_WHOLE:
-        return read_whole(f, p, value);
-    case DSI_PARAM_WHOLES:
-        return read_wholes(f, p, value);
-    case DSI_PARAM_BOOL:
-        return read_bool(f, p, value);
-    case DSI_PARAM_WORD:
-        return read_word(f, p, value);
+        return param_read_number(f, p, value, to);
     case DSI_PARAM_PAIR:
-        return read_pair(f, p, value);
+        return param_read_pair(f, p, value, to);
+    case DSI_PARAM_GROUPS:
+        return param_read_groups(f, p, value, *(double **)to);
+    case DSI_PARAM_INTEGER:
+    case DSI_PARAM_STRICT_INTEGER:
+        return param_read_integer(f, p, value, to);
+    case DSI_PARAM_INTEGERS:
+        return param_read_integers(f, p, value, to);
+    case DSI_PARAM_BOOL:
+    case DSI_PARAM_NOT:
+        return param_read_bool(f, p, value, to);
+    case DSI_PARAM_CHOICE:
+        return param_read_choice(f, p, value, to);
     case DSI_PARAM_IGNORED:
         return DS_OK;
     }
     return DS_OK;
 }
 
-/* ---- the object -------------------------------------------------------------------------------------- */
-
-static ds_status read_object(const dsi_params_from *f, json_t *object, const dsi_param *table,
-                             int n)
+static ds_status params_read_object(const dsi_params_from *f, json_t *object,
+                                    const dsi_param *table, void *self)
 {
     const char *name;
     json_t *value;
     json_object_foreach(object, name, value)
     {
-        int i = 0;
-        while (i < n && strcmp(table[i].name, name) != 0) i++;
-        ds_status status = i < n ? read_value(f, &table[i], value) : unknown(f, name, table, n);
+        const dsi_param *p = table;
+        while (p->name && strcmp(p->name, name) != 0) p++;
+        ds_status status = p->name ? param_read(f, p, value, self)
+                                   : param_refuse_unknown(f, name, table);
         if (status != DS_OK) return status;
     }
-    for (int i = 0; i < n; i++)
-        if (table[i].required && !json_object_get(object, table[i].name))
-            return dsi_fail(DS_EINVAL, "%s has no \"%s\", which %s needs", f->path, table[i].name,
+    for (const dsi_param *p = table; p->name; p++)
+        if (p->required && !json_object_get(object, p->name))
+            return dsi_fail(DS_EINVAL, "%s has no \"%s\", which %s needs", f->path, p->name,
                             f->type);
     return DS_OK;
 }
 
 ds_status dsi_params_read(const dsi_params_from *from, const char *json, const dsi_param *table,
-                          int n)
+                          void *self)
 {
     json_error_t error = {0};
     json_t *object = json ? json_loads(json, JSON_REJECT_DUPLICATES, &error) : json_object();
     ds_status status;
-    DSI_ASSERT(n <= MOST_NAMES);
+    for (const dsi_param *p = table; p->name; p++)
+        param_set_default(from, p, param_variable(p, self));
     if (!object)
         status = dsi_fail(DS_EFORMAT, "%s: line %d, column %d: %s", from->path, error.line,
                           error.column, error.text);
     else if (!json_is_object(object))
         status = dsi_fail(DS_EINVAL, "%s is not an object: expected {...}", from->path);
     else
-        status = read_object(from, object, table, n);
+        status = params_read_object(from, object, table, self);
     json_decref(object);
     return status;
 }

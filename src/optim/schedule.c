@@ -1,8 +1,13 @@
-/* optim/schedule.c: learning-rate schedules: the handle, and how a configuration names one.
+/* optim/schedule.c: learning-rate schedules: the handle, and making one by name.
  *
- * A schedule is a type with one function: the values of step `it` into the optimizer. They depend on that
- * number alone, so a checkpoint needs nothing else (DeepSpeed's last_batch_iteration).
- * The families: schedule_warmup.c, schedule_cycle.c, schedule_torch.c; docs/schedules.md has all formulas.
+ * A schedule is a type with one function, which writes the values of step `it`
+ * into the optimizer's groups.
+ *
+ * Invariants: these values depend on `it` alone, so `last` (DeepSpeed's
+ * last_batch_iteration) is all that a checkpoint keeps. The optimizer is
+ * borrowed and must live as long as the schedule; *self belongs to the schedule.
+ * While `taken` an engine frees it, and ds_schedule_free refuses.
+ * The families: schedule_warmup.c, schedule_cycle.c, schedule_torch.c.
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 
@@ -12,7 +17,7 @@
 
 #include <string.h>
 
-#define MOST_STEPS ((int64_t)1 << 40) /* no training is that long, and no sum here overflows */
+#define MAX_STEPS ((int64_t)1 << 40) /* no training is that long, and no sum here overflows */
 
 struct ds_schedule {
     const ds_schedule_type *type;
@@ -72,7 +77,7 @@ void ds_schedule_step(ds_schedule *s)
 ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 {
     if (!s) return dsi_null_operand("schedule_set_last"), DS_EINVAL;
-    if (it < -1 || it > MOST_STEPS)
+    if (it < -1 || it > MAX_STEPS)
         return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 to 2^40",
                         (long long)it);
     s->last = it;
@@ -82,10 +87,11 @@ ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 
 /* ---- state dicts --------------------------------------------------------------------------------------- */
 
-static bool is_of(const ds_schedule *s, const dsi_schedule_entry *family)
+static const dsi_schedule_entry *schedule_find_entry(const char *name)
 {
-    while (family->name && strcmp(family->name, s->type->name) != 0) family++;
-    return family->name != NULL;
+    const dsi_schedule_entry *e = NULL;
+    for (int i = 0; name && (e = dsi_schedule_entry_at(i)) && strcmp(e->type.name, name) != 0;) i++;
+    return e;
 }
 
 /* torch's epoch 0 is that of the first rates, DeepSpeed's iteration -1. */
@@ -93,7 +99,8 @@ ds_value *ds_schedule_state_dict(const ds_schedule *s)
 {
     if (!s) return dsi_null_operand("schedule_state_dict");
     ds_value *dict = ds_value_dict();
-    if (!s->type->name || !is_of(s, dsi_schedules_torch)) {
+    const dsi_schedule_entry *e = schedule_find_entry(s->type->name);
+    if (!e || !e->torch) {
         ds_value_set(dict, "last_batch_iteration", ds_value_int(s->last));
         return dict;
     }
@@ -117,48 +124,28 @@ ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict
     return ds_schedule_set_last(s, torch ? last - 1 : last);
 }
 
-/* ---- for the families -------------------------------------------------------------------------------- */
-
-ds_schedule *dsi_schedule_read(ds_schedule *s, ds_optim *o, const char *name,
-                               const char *params_json, const dsi_param *table, int n)
-{
-    const dsi_params_from from = {"scheduler.params", name, ds_optim_groups(o)};
-    if (dsi_params_read(&from, params_json, table, n) == DS_OK) return s;
-    ds_schedule_free(s);
-    return NULL;
-}
-
-ds_schedule *dsi_schedule_begin(ds_schedule *s, int64_t last)
-{
-    s->last = last;
-    if (last == -1) s->type->apply(s->self, s->o, -1);
-    return s;
-}
-
-double *dsi_schedule_rates(const ds_optim *o, double value)
-{
-    int n = ds_optim_groups(o);
-    double *rates = dsi_alloc((size_t)n * sizeof *rates);
-    for (int g = 0; g < n; g++) rates[g] = value;
-    return rates;
-}
-
-double *dsi_schedule_base_rates(const ds_optim *o)
-{
-    int n = ds_optim_groups(o);
-    double *rates = dsi_alloc((size_t)n * sizeof *rates);
-    for (int g = 0; g < n; g++) rates[g] = ds_optim_group_lr(o, g);
-    return rates;
-}
-
 /* ---- by name ----------------------------------------------------------------------------------------- */
 
-static const dsi_schedule_entry *const families[] = {dsi_schedules_warmup, dsi_schedules_cycle,
-                                                     dsi_schedules_torch};
+#define ADDRESS(id) &dsi_schedule_##id,
+static const dsi_schedule_entry *const schedules[] = {DSI_SCHEDULES(ADDRESS) NULL};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules - 1 };
 
-/* What torch.optim.lr_scheduler has, and no configuration here: they take a function, another schedule or
- * the loss, or are rare. */
-static bool is_torchs(const char *type)
+const dsi_schedule_entry *dsi_schedule_entry_at(int i)
+{
+    return i < SCHEDULES ? schedules[i] : NULL;
+}
+
+double *dsi_schedule_base_lr(const ds_optim *o)
+{
+    int n = ds_optim_groups(o);
+    double *lr = dsi_alloc((size_t)n * sizeof *lr);
+    for (int g = 0; g < n; g++) lr[g] = ds_optim_group_lr(o, g);
+    return lr;
+}
+
+/* Those of torch.optim.lr_scheduler that a configuration cannot name: they need a
+ * function, another schedule or the loss, or are rare. */
+static bool schedule_is_torch_only(const char *type)
 {
     static const char *const names[] = {"LambdaLR",
                                         "MultiplicativeLR",
@@ -173,18 +160,16 @@ static bool is_torchs(const char *type)
     return false;
 }
 
-static ds_schedule *unknown(const char *type)
+static ds_schedule *schedule_refuse_name(const char *type)
 {
-    const char *names[32];
-    int n = 0;
+    const char *names[SCHEDULES];
     dsi_text all = {0};
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const dsi_schedule_entry *e = families[f]; e->name; e++) {
-            names[n++] = e->name;
-            dsi_text_add(&all, "%s%s", all.n ? ", " : "", e->name);
-        }
-    const char *near = dsi_nearest(type, names, n);
-    if (is_torchs(type))
+    for (int i = 0; i < SCHEDULES; i++) {
+        names[i] = schedules[i]->type.name;
+        dsi_text_add(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *near = dsi_nearest(type, names, SCHEDULES);
+    if (schedule_is_torch_only(type))
         dsi_refuse("scheduler.type: %s of torch.optim.lr_scheduler is not offered by name: make a "
                    "ds_schedule_type, or take one of %s",
                    type, all.s);
@@ -196,11 +181,23 @@ static ds_schedule *unknown(const char *type)
     return NULL;
 }
 
+/* last_batch_iteration -1 sets the first rates; another one, which a program gives
+ * that resumes a training, leaves the optimizer's. */
 ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json)
 {
     if (!o || !type) return dsi_null_operand("schedule_by_name");
-    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const dsi_schedule_entry *e = families[f]; e->name; e++)
-            if (!strcmp(e->name, type)) return e->make(o, e->name, params_json);
-    return unknown(type);
+    const dsi_schedule_entry *e = schedule_find_entry(type);
+    if (!e) return schedule_refuse_name(type);
+    ds_schedule *s = ds_schedule_new(o, &e->type);
+    double *lr = dsi_schedule_base_lr(o);
+    const dsi_params_from from = {"scheduler.params", type, ds_optim_groups(o), lr};
+    ds_status status = dsi_params_read(&from, params_json, e->params, s->self);
+    dsi_free(lr);
+    if (status != DS_OK) {
+        ds_schedule_free(s);
+        return NULL;
+    }
+    s->last = e->begin(s->self, o);
+    if (s->last == -1) s->type->apply(s->self, o, -1);
+    return s;
 }

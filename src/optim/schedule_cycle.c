@@ -24,6 +24,7 @@ typedef struct Range {
     int64_t step_size;
     double rate;
     bool staircase;
+    int64_t last; /* last_batch_iteration */
 } Range;
 
 static void range_apply(void *self, ds_optim *o, int64_t it)
@@ -36,23 +37,33 @@ static void range_apply(void *self, ds_optim *o, int64_t it)
 
 static void range_free(void *self) { dsi_free(((Range *)self)->min); }
 
-static ds_schedule *range_make(ds_optim *o, const char *name, const char *params_json)
+static int64_t range_begin(void *self, const ds_optim *o)
 {
-    static const ds_schedule_type type = {"LRRangeTest", sizeof(Range), range_apply, range_free};
-    int64_t last = -1;
-    ds_schedule *s = ds_schedule_new(o, &type);
-    Range *r = ds_schedule_self(s);
-    *r = (Range){dsi_schedule_rates(o, 1e-3), 2000, 1, false};
-    const dsi_param table[] = {
-        {"lr_range_test_min_lr", DSI_PARAM_RATES, r->min, .range = DSI_NOT_NEGATIVE},
-        {"lr_range_test_step_size", DSI_PARAM_INTEGER, &r->step_size, .range = DSI_POSITIVE},
-        {"lr_range_test_step_rate", DSI_PARAM_NUMBER, &r->rate, .range = DSI_ANY},
-        {"lr_range_test_staircase", DSI_PARAM_BOOL, &r->staircase, .range = DSI_ANY},
-        {"last_batch_iteration", DSI_PARAM_INTEGER, &last, .range = DSI_FROM_MINUS_1},
-    };
-    s = dsi_schedule_read(s, o, name, params_json, table, 5);
-    return s ? dsi_schedule_begin(s, last) : NULL;
+    (void)o;
+    return ((const Range *)self)->last;
 }
+
+#define LAST(type) \
+    DSI_PARAM("last_batch_iteration", STRICT_INTEGER, FROM_MINUS_1, type, last, .value = {-1}, \
+              .help = "last update done")
+
+static const dsi_param range_params[] = {
+    DSI_PARAM("lr_range_test_min_lr", GROUPS, NOT_NEGATIVE, Range, min, .value = {1e-3},
+              .help = "first rate of the range test"),
+    DSI_PARAM("lr_range_test_step_size", STRICT_INTEGER, POSITIVE, Range, step_size,
+              .value = {2000}, .help = "updates of a step"),
+    DSI_PARAM("lr_range_test_step_rate", NUMBER, ANY, Range, rate, .value = {1},
+              .help = "growth of a step, in first rates"),
+    DSI_PARAM("lr_range_test_staircase", BOOL, ANY, Range, staircase, .value = {0},
+              .help = "rise once a step, not at each update"),
+    LAST(Range),
+    {0}};
+
+const dsi_schedule_entry dsi_schedule_lr_range_test = {
+    .type = {"LRRangeTest", sizeof(Range), range_apply, range_free},
+    .params = range_params,
+    .formula = "min (1 + rate (it + 1) / size), the quotient rounded down for a staircase",
+    .begin = range_begin};
 
 /* ---- OneCycle ---------------------------------------------------------------------------------------- */
 
@@ -66,10 +77,11 @@ typedef struct Cycle {
     double decay_steps;        /* 0: no decay */
     double decay_lr, decay_mom;
     bool momentum; /* betas are cycled too */
+    int64_t last;  /* last_batch_iteration */
 } Cycle;
 
 /* Which part step n of the cycle is in, and how high: 0 to 1. */
-static double height(const Cycle *c, double n)
+static double cycle_height(const Cycle *c, double n)
 {
     double total = c->first + c->second, ratio = c->first / total;
     double x = 1. + n / total - floor(1 + n / total);
@@ -81,7 +93,7 @@ static double height(const Cycle *c, double n)
            stairs;
 }
 
-static void set_betas(const Cycle *c, ds_optim *o, int g, double beta1)
+static void cycle_set_betas(const Cycle *c, ds_optim *o, int g, double beta1)
 {
     if (c->momentum) ds_optim_set_group_betas(o, g, (double[]){beta1, BETA2});
 }
@@ -91,7 +103,7 @@ static void cycle_apply(void *self, ds_optim *o, int64_t it)
     const Cycle *c = self;
     double total = c->first + c->second, after = (double)it - total + 1;
     bool in_cycle = (double)it < total;
-    double up = in_cycle ? height(c, (double)(it + 1)) : 0;
+    double up = in_cycle ? cycle_height(c, (double)(it + 1)) : 0;
     double decay = in_cycle || c->decay_steps == 0 ? 0 : after / c->decay_steps;
     for (int g = 0; g < ds_optim_groups(o); g++) {
         double lr = c->min[g], mom = c->max_mom[g];
@@ -105,7 +117,7 @@ static void cycle_apply(void *self, ds_optim *o, int64_t it)
             mom *= 1 + c->decay_mom * decay;
         }
         ds_optim_set_group_lr(o, g, lr);
-        set_betas(c, o, g, mom);
+        cycle_set_betas(c, o, g, mom);
     }
 }
 
@@ -118,53 +130,49 @@ static void cycle_free(void *self)
     dsi_free(c->max_mom);
 }
 
-static ds_schedule *cycle_begin(ds_schedule *s, ds_optim *o, Cycle *c, int64_t last, double second,
-                                int64_t second_stairs)
+#define AS_FIRST INT64_MIN /* of the second stair count */
+
+static int64_t cycle_begin(void *self, const ds_optim *o)
 {
+    Cycle *c = self;
     double betas[2];
-    c->second = isnan(second) ? c->first : second;
-    c->stairs[1] = second_stairs == INT64_MIN ? c->stairs[0] : second_stairs;
+    if (isnan(c->second)) c->second = c->first;
+    if (c->stairs[1] == AS_FIRST) c->stairs[1] = c->stairs[0];
     if (c->momentum && !ds_optim_group_betas(o, 0, betas)) {
-        if (dsi_log_on(DSI_REQUESTED)) /* rank 0: the others would say the same */
+        if (dsi_log_on(DSI_REQUESTED)) /* on rank 0 alone */
             dsi_log(DSI_WARNING, "cycle_momentum is off: the optimizer has no betas");
         c->momentum = false;
     }
-    return dsi_schedule_begin(s, last);
+    return c->last;
 }
 
-static ds_schedule *cycle_make(ds_optim *o, const char *name, const char *params_json)
-{
-    static const ds_schedule_type type = {"OneCycle", sizeof(Cycle), cycle_apply, cycle_free};
-    double second = NAN;
-    int64_t last = -1, second_stairs = INT64_MIN;
-    ds_schedule *s = ds_schedule_new(o, &type);
-    Cycle *c = ds_schedule_self(s);
-    *c = (Cycle){.min = dsi_schedule_rates(o, 0),
-                 .max = dsi_schedule_rates(o, 0),
-                 .min_mom = dsi_schedule_rates(o, 0.8),
-                 .max_mom = dsi_schedule_rates(o, 0.9),
-                 .first = 2000,
-                 .momentum = true};
-    const dsi_param table[] = {
-        {"cycle_min_lr", DSI_PARAM_RATES, c->min, .range = DSI_NOT_NEGATIVE, .required = true},
-        {"cycle_max_lr", DSI_PARAM_RATES, c->max, .range = DSI_NOT_NEGATIVE, .required = true},
-        {"decay_lr_rate", DSI_PARAM_NUMBER, &c->decay_lr, .range = DSI_NOT_NEGATIVE},
-        {"cycle_first_step_size", DSI_PARAM_NUMBER, &c->first, .range = DSI_POSITIVE},
-        {"cycle_second_step_size", DSI_PARAM_NUMBER, &second, .range = DSI_NOT_NEGATIVE,
-         .nullable = true},
-        {"cycle_first_stair_count", DSI_PARAM_WHOLE, &c->stairs[0], .range = DSI_ANY},
-        {"cycle_second_stair_count", DSI_PARAM_WHOLE, &second_stairs, .range = DSI_ANY,
-         .nullable = true},
-        {"decay_step_size", DSI_PARAM_NUMBER, &c->decay_steps, .range = DSI_NOT_NEGATIVE},
-        {"cycle_momentum", DSI_PARAM_BOOL, &c->momentum, .range = DSI_ANY},
-        {"cycle_min_mom", DSI_PARAM_RATES, c->min_mom, .range = DSI_BETA},
-        {"cycle_max_mom", DSI_PARAM_RATES, c->max_mom, .range = DSI_BETA},
-        {"decay_mom_rate", DSI_PARAM_NUMBER, &c->decay_mom, .range = DSI_ANY},
-        {"last_batch_iteration", DSI_PARAM_INTEGER, &last, .range = DSI_FROM_MINUS_1},
-    };
-    s = dsi_schedule_read(s, o, name, params_json, table, (int)(sizeof table / sizeof *table));
-    return s ? cycle_begin(s, o, c, last, second, second_stairs) : NULL;
-}
+#define PARAM(key, k, r, member, ...) DSI_PARAM(key, k, r, Cycle, member, __VA_ARGS__)
+static const dsi_param cycle_params[] = {
+    PARAM("cycle_min_lr", GROUPS, NOT_NEGATIVE, min, .required = true,
+          .help = "lowest rate of the cycle"),
+    PARAM("cycle_max_lr", GROUPS, NOT_NEGATIVE, max, .required = true, .help = "highest rate"),
+    PARAM("decay_lr_rate", NUMBER, NOT_NEGATIVE, decay_lr, .value = {0},
+          .help = "decay of the rate"),
+    PARAM("cycle_first_step_size", NUMBER, POSITIVE, first, .value = {2000}, .help = "updates up"),
+    PARAM("cycle_second_step_size", NUMBER, NOT_NEGATIVE, second, .value = {NAN},
+          .help = "updates down", .otherwise = "as up", .nullable = true),
+    PARAM("cycle_first_stair_count", INTEGER, ANY, stairs[0], .value = {0},
+          .help = "equal stairs up, in place of a slope; 0: a slope"),
+    PARAM("cycle_second_stair_count", INTEGER, ANY, stairs[1], .value = {(double)AS_FIRST},
+          .help = "stairs down", .otherwise = "as up", .nullable = true),
+    PARAM("decay_step_size", NUMBER, NOT_NEGATIVE, decay_steps, .value = {0},
+          .help = "updates of a decay after the cycle; 0: no decay"),
+    PARAM("cycle_momentum", BOOL, ANY, momentum, .value = {true}, .help = "cycle beta1 too"),
+    PARAM("cycle_min_mom", GROUPS, BETA, min_mom, .value = {0.8}, .help = "lowest beta1"),
+    PARAM("cycle_max_mom", GROUPS, BETA, max_mom, .value = {0.9}, .help = "highest beta1"),
+    PARAM("decay_mom_rate", NUMBER, ANY, decay_mom, .value = {0},
+          .help = "growth of beta1 after the cycle"),
+    LAST(Cycle),
+    {0}};
 
-const dsi_schedule_entry dsi_schedules_cycle[] = {
-    {"LRRangeTest", range_make}, {"OneCycle", cycle_make}, {0}};
+const dsi_schedule_entry dsi_schedule_one_cycle = {
+    .type = {"OneCycle", sizeof(Cycle), cycle_apply, cycle_free},
+    .params = cycle_params,
+    .formula = "min + (max - min) s in the cycle, s from 0 to 1 and back; then min / (1 + "
+               "decay_lr_rate k), k = (it - S + 1) / decay_step_size",
+    .begin = cycle_begin};

@@ -1,32 +1,27 @@
-/* optim/schedule_torch.c: the schedules of torch.optim.lr_scheduler that a configuration can name.
+/* optim/schedule_torch.c: the schedules of torch.optim.lr_scheduler that a
+ * configuration can name; the entries at the end have their formulas.
  *
- * PyTorch computes a rate from the one before; these do too, so that the last bits agree: to come to
- * epoch e, the rates of all epochs up to it are computed, from the last one that was asked for. An epoch
- * is an update here, as in DeepSpeed. b is the group's first rate:
- *   StepLR             b gamma^floor(e / step_size)
- *   MultiStepLR        b gamma^(number of milestones <= e)
- *   ExponentialLR      b gamma^e
- *   CosineAnnealingLR  eta_min + (b - eta_min) (1 + cos(pi e / T_max)) / 2
- *   ConstantLR         b factor for e < total_iters, then b
- *   LinearLR           b (start + (end - start) min(e, total_iters) / total_iters)
- *   PolynomialLR       b (1 - min(e, total_iters) / total_iters)^power
+ * PyTorch computes a rate from that of the epoch before. So do these, or the
+ * last bits would differ. An epoch is an update here, as in DeepSpeed.
+ *
+ * Invariants: `lr` are the rates of epoch `at`, -1: of none yet. A later epoch
+ * is computed from there, an earlier one from the base rates again, so that
+ * apply depends on the number of the step alone.
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 
 #include <math.h>
 #include <string.h>
 
-#define PI 3.14159265358979323846
-
 typedef struct Torch {
     /* The rate of epoch e from that of e - 1; of epoch 0 from the base rate. */
     double (*next)(const struct Torch *t, double base, double lr, int64_t e);
     int groups;
-    double *base, *lr; /* [groups]: the first rates, and those of epoch `at` */
-    int64_t at;        /* -1: no epoch yet */
+    double *base, *lr; /* [groups]: the optimizer's rates, and those of epoch `at` */
+    int64_t at;
     double gamma;
     int64_t step_size, total; /* epochs: total_iters, T_max */
-    dsi_wholes milestones;
+    dsi_int_list milestones;
     double eta_min, factor, start, end, power;
 } Torch;
 
@@ -38,10 +33,10 @@ static double step_next(const Torch *t, double base, double lr, int64_t e)
 
 static double multi_step_next(const Torch *t, double base, double lr, int64_t e)
 {
-    int here = 0;
+    int passed = 0;
     (void)base;
-    for (int i = 0; i < t->milestones.n; i++) here += t->milestones.at[i] == e;
-    return here ? lr * pow(t->gamma, here) : lr;
+    for (int i = 0; i < t->milestones.n; i++) passed += t->milestones.at[i] == e;
+    return passed ? lr * pow(t->gamma, passed) : lr;
 }
 
 static double exponential_next(const Torch *t, double base, double lr, int64_t e)
@@ -55,8 +50,9 @@ static double cosine_next(const Torch *t, double base, double lr, int64_t e)
     double T = (double)t->total;
     if (e == 0) return lr;
     if ((e - 1 - t->total) % (2 * t->total) == 0) /* from the lowest point there is no ratio */
-        return lr + (base - t->eta_min) * (1 - cos(PI / T)) / 2;
-    return (1 + cos(PI * (double)e / T)) / (1 + cos(PI * (double)(e - 1) / T)) * (lr - t->eta_min) +
+        return lr + (base - t->eta_min) * (1 - cos(DSI_PI / T)) / 2;
+    return (1 + cos(DSI_PI * (double)e / T)) / (1 + cos(DSI_PI * (double)(e - 1) / T)) *
+               (lr - t->eta_min) +
            t->eta_min;
 }
 
@@ -103,99 +99,81 @@ static void torch_free(void *self)
     dsi_free(t->milestones.at);
 }
 
-/* ---- by name ----------------------------------------------------------------------------------------- */
-
-#define PARAMS 3 /* at most, of one schedule */
-
-/* Where a parameter lies in Torch. */
-typedef struct Row {
-    dsi_param param;
-    size_t offset;
-} Row;
-
-typedef struct Kind {
-    ds_schedule_type type;
-    double (*next)(const Torch *t, double base, double lr, int64_t e);
-    int n;
-    Row rows[PARAMS];
-} Kind;
-
-#define ROW(key, k, field, r, needed) \
-    { \
-        {.name = key, .kind = DSI_PARAM_##k, .range = r, .required = needed}, \
-            offsetof(Torch, field) \
-    }
-#define TYPE(name) \
-    { \
-        name, sizeof(Torch), torch_apply, torch_free \
-    }
-
-static const Kind kinds[] = {
-    {TYPE("StepLR"),
-     step_next,
-     2,
-     {ROW("step_size", WHOLE, step_size, DSI_POSITIVE, true),
-      ROW("gamma", NUMBER, gamma, DSI_NOT_NEGATIVE, false)}},
-    {TYPE("MultiStepLR"),
-     multi_step_next,
-     2,
-     {ROW("milestones", WHOLES, milestones, DSI_NOT_NEGATIVE, true),
-      ROW("gamma", NUMBER, gamma, DSI_NOT_NEGATIVE, false)}},
-    {TYPE("ExponentialLR"),
-     exponential_next,
-     1,
-     {ROW("gamma", NUMBER, gamma, DSI_NOT_NEGATIVE, true)}},
-    {TYPE("CosineAnnealingLR"),
-     cosine_next,
-     2,
-     {ROW("T_max", WHOLE, total, DSI_POSITIVE, true),
-      ROW("eta_min", NUMBER, eta_min, DSI_NOT_NEGATIVE, false)}},
-    {TYPE("ConstantLR"),
-     constant_next,
-     2,
-     {ROW("factor", NUMBER, factor, DSI_FACTOR, false),
-      ROW("total_iters", WHOLE, total, DSI_NOT_NEGATIVE, false)}},
-    {TYPE("LinearLR"),
-     linear_next,
-     3,
-     {ROW("start_factor", NUMBER, start, DSI_FACTOR, false),
-      ROW("end_factor", NUMBER, end, DSI_UNIT, false),
-      ROW("total_iters", WHOLE, total, DSI_NOT_NEGATIVE, false)}},
-    {TYPE("PolynomialLR"),
-     polynomial_next,
-     2,
-     {ROW("total_iters", WHOLE, total, DSI_NOT_NEGATIVE, false),
-      ROW("power", NUMBER, power, DSI_NOT_NEGATIVE, false)}},
-};
-
-static ds_schedule *make(ds_optim *o, const char *name, const char *params_json)
+static int64_t torch_begin(Torch *t, const ds_optim *o,
+                           double (*next)(const Torch *t, double base, double lr, int64_t e))
 {
-    const Kind *kind = kinds;
-    while (strcmp(kind->type.name, name) != 0) kind++;
-    ds_schedule *s = ds_schedule_new(o, &kind->type);
-    Torch *t = ds_schedule_self(s);
-    *t = (Torch){.next = kind->next,
-                 .groups = ds_optim_groups(o),
-                 .base = dsi_schedule_base_rates(o),
-                 .lr = dsi_schedule_rates(o, 0),
-                 .at = -1,
-                 .gamma = 0.1,
-                 .total = 5,
-                 .factor = 1.0 / 3,
-                 .start = 1.0 / 3,
-                 .end = 1,
-                 .power = 1};
-    dsi_param table[PARAMS];
-    for (int i = 0; i < kind->n; i++) {
-        table[i] = kind->rows[i].param;
-        table[i].to = (char *)t + kind->rows[i].offset;
-    }
-    s = dsi_schedule_read(s, o, name, params_json, table, kind->n);
-    return s ? dsi_schedule_begin(s, -1) : NULL;
+    t->next = next;
+    t->groups = ds_optim_groups(o);
+    t->base = dsi_schedule_base_lr(o);
+    t->lr = dsi_schedule_base_lr(o);
+    t->at = -1;
+    return -1;
 }
 
-const dsi_schedule_entry dsi_schedules_torch[] = {
-    {"StepLR", make},        {"MultiStepLR", make},
-    {"ExponentialLR", make}, {"CosineAnnealingLR", make},
-    {"ConstantLR", make},    {"LinearLR", make},
-    {"PolynomialLR", make},  {0}};
+/* ---- entries ----------------------------------------------------------------------------------------- */
+
+#define PARAM(key, k, r, member, ...) DSI_PARAM(key, k, r, Torch, member, __VA_ARGS__)
+#define GAMMA \
+    PARAM("gamma", NUMBER, NOT_NEGATIVE, gamma, .value = {0.1}, .help = "factor of a decay")
+#define TOTAL(what) PARAM("total_iters", INTEGER, NOT_NEGATIVE, total, .value = {5}, .help = what)
+
+#define ENTRY(id, called, next_rate, how) \
+    static int64_t id##_begin(void *self, const ds_optim *o) \
+    { \
+        return torch_begin(self, o, next_rate); \
+    } \
+    const dsi_schedule_entry dsi_schedule_##id = { \
+        .type = {called, sizeof(Torch), torch_apply, torch_free}, \
+        .torch = true, \
+        .params = id##_params, \
+        .formula = how, \
+        .begin = id##_begin};
+
+static const dsi_param step_lr_params[] = {PARAM("step_size", INTEGER, POSITIVE, step_size,
+                                                 .required = true,
+                                                 .help = "epochs between two decays"),
+                                           GAMMA,
+                                           {0}};
+ENTRY(step_lr, "StepLR", step_next, "b gamma^floor(e / step_size)")
+
+static const dsi_param multi_step_lr_params[] = {PARAM("milestones", INTEGERS, NOT_NEGATIVE,
+                                                       milestones, .required = true,
+                                                       .help = "epochs of the decays"),
+                                                 GAMMA,
+                                                 {0}};
+ENTRY(multi_step_lr, "MultiStepLR", multi_step_next, "b gamma^(milestones up to e)")
+
+static const dsi_param exponential_lr_params[] = {
+    PARAM("gamma", NUMBER, NOT_NEGATIVE, gamma, .required = true, .help = "factor of each epoch"),
+    {0}};
+ENTRY(exponential_lr, "ExponentialLR", exponential_next, "b gamma^e")
+
+static const dsi_param cosine_annealing_lr_params[] = {
+    PARAM("T_max", INTEGER, POSITIVE, total, .required = true, .help = "epochs of half a period"),
+    PARAM("eta_min", NUMBER, NOT_NEGATIVE, eta_min, .value = {0}, .help = "lowest rate"),
+    {0}};
+ENTRY(cosine_annealing_lr, "CosineAnnealingLR", cosine_next,
+      "eta_min + (b - eta_min) (1 + cos(pi e / T_max)) / 2")
+
+static const dsi_param constant_lr_params[] = {
+    PARAM("factor", NUMBER, FACTOR, factor, .value = {1.0 / 3}, .help = "of the rate, at first",
+          .otherwise = "1/3"),
+    TOTAL("epochs with it"),
+    {0}};
+ENTRY(constant_lr, "ConstantLR", constant_next, "b factor while e < total_iters, then b")
+
+static const dsi_param linear_lr_params[] = {
+    PARAM("start_factor", NUMBER, FACTOR, start, .value = {1.0 / 3},
+          .help = "of the rate, at first", .otherwise = "1/3"),
+    PARAM("end_factor", NUMBER, FRACTION, end, .value = {1}, .help = "of the rate, at the end"),
+    TOTAL("epochs from the one to the other"),
+    {0}};
+ENTRY(linear_lr, "LinearLR", linear_next,
+      "b (start_factor + (end_factor - start_factor) min(e, total_iters) / total_iters)")
+
+static const dsi_param polynomial_lr_params[] = {
+    TOTAL("epochs until the rate is 0"),
+    PARAM("power", NUMBER, NOT_NEGATIVE, power, .value = {1}, .help = "degree of the polynomial"),
+    {0}};
+ENTRY(polynomial_lr, "PolynomialLR", polynomial_next,
+      "b (1 - min(e, total_iters) / total_iters)^power")

@@ -15,8 +15,6 @@
 
 #include <math.h>
 
-#define PI 3.14159265358979323846
-
 typedef struct Warmup {
     double *min, *max;  /* [groups]: rates; WarmupCosineLR has base instead */
     double *base;       /* [groups] */
@@ -24,8 +22,9 @@ typedef struct Warmup {
     double end_ratio;   /* of base, at the end of the cosine */
     double total;       /* steps */
     int64_t steps;      /* of the warm-up */
+    int64_t last;       /* last_batch_iteration */
     double inverse_log; /* 1 / ln(steps) */
-    int linear;
+    int linear;         /* index into warmup_types */
 } Warmup;
 
 static const char *const warmup_types[] = {"log", "linear", NULL};
@@ -39,13 +38,13 @@ static void warmup_free(void *self)
 }
 
 /* 0 to 1 during the warm-up. */
-static double warmth(const Warmup *w, int64_t it)
+static double warmup_progress(const Warmup *w, int64_t it)
 {
     if (w->linear) return (double)it / (double)w->steps;
     return w->inverse_log * log((double)(it + 1));
 }
 
-static void set_between(const Warmup *w, ds_optim *o, int64_t it, double gamma)
+static void warmup_set_lr(const Warmup *w, ds_optim *o, int64_t it, double gamma)
 {
     for (int g = 0; g < ds_optim_groups(o); g++)
         ds_optim_set_group_lr(o, g,
@@ -55,22 +54,22 @@ static void set_between(const Warmup *w, ds_optim *o, int64_t it, double gamma)
 static void warmup_apply(void *self, ds_optim *o, int64_t it)
 {
     const Warmup *w = self;
-    set_between(w, o, it, it < w->steps ? warmth(w, it) : 1);
+    warmup_set_lr(w, o, it, it < w->steps ? warmup_progress(w, it) : 1);
 }
 
 static void decay_apply(void *self, ds_optim *o, int64_t it)
 {
     const Warmup *w = self;
     double left = (w->total - (double)it) / fmax(1, w->total - (double)w->steps);
-    set_between(w, o, it, it < w->steps ? warmth(w, it) : fmax(0, left));
+    warmup_set_lr(w, o, it, it < w->steps ? warmup_progress(w, it) : fmax(0, left));
 }
 
 static double cosine_ratio(const Warmup *w, int64_t it)
 {
     if (it < 0) return 0;
-    if (it < w->steps) return w->min_ratio + warmth(w, it) * (1 - w->min_ratio);
+    if (it < w->steps) return w->min_ratio + warmup_progress(w, it) * (1 - w->min_ratio);
     double done = (double)(it - w->steps + 1) / fmax(1, w->total - (double)w->steps);
-    double ratio = (1 + cos(PI * fmin(1, done))) / 2;
+    double ratio = (1 + cos(DSI_PI * fmin(1, done))) / 2;
     return fmax(0, w->end_ratio + (1 - w->end_ratio) * ratio);
 }
 
@@ -81,75 +80,93 @@ static void cosine_apply(void *self, ds_optim *o, int64_t it)
     for (int g = 0; g < ds_optim_groups(o); g++) ds_optim_set_group_lr(o, g, w->base[g] * ratio);
 }
 
-/* ---- constructors ------------------------------------------------------------------------------------ */
+/* ---- entries ----------------------------------------------------------------------------------------- */
 
-static ds_schedule *begin(ds_schedule *s, Warmup *w, int64_t last)
+static int64_t warmup_begin(void *self, const ds_optim *o)
 {
+    Warmup *w = self;
+    (void)o;
     if (w->steps < 2) w->steps = 2;
     w->inverse_log = 1 / log((double)w->steps);
-    bool warns = dsi_log_on(DSI_REQUESTED); /* rank 0: the others would say the same */
+    return w->last;
+}
+
+static int64_t decay_begin(void *self, const ds_optim *o)
+{
+    Warmup *w = self;
+    int64_t last = warmup_begin(self, o);
+    bool warns = dsi_log_on(DSI_REQUESTED); /* on rank 0 alone */
     if (warns && w->total < (double)w->steps)
         dsi_log(DSI_WARNING, "total_num_steps %g is less than warmup_num_steps %lld", w->total,
                 (long long)w->steps);
-    return dsi_schedule_begin(s, last);
+    return last;
 }
 
-static ds_schedule *linear_make(ds_optim *o, const char *name, const char *params_json,
-                                const ds_schedule_type *type, bool decays)
+static int64_t cosine_begin(void *self, const ds_optim *o)
 {
-    int64_t last = -1;
-    ds_schedule *s = ds_schedule_new(o, type);
-    Warmup *w = ds_schedule_self(s);
-    *w = (Warmup){.min = dsi_schedule_rates(o, 0),
-                  .max = decays ? dsi_schedule_rates(o, 0.001) : dsi_schedule_base_rates(o),
-                  .total = INFINITY,
-                  .steps = 1000};
-    const dsi_param table[] = {
-        {"warmup_min_lr", DSI_PARAM_RATES, w->min, .range = DSI_NOT_NEGATIVE},
-        {"warmup_max_lr", DSI_PARAM_RATES, w->max, .range = DSI_NOT_NEGATIVE, .nullable = !decays},
-        {"warmup_num_steps", DSI_PARAM_INTEGER, &w->steps, .range = DSI_POSITIVE},
-        {"warmup_type", DSI_PARAM_WORD, &w->linear, .words = warmup_types},
-        {"last_batch_iteration", DSI_PARAM_INTEGER, &last, .range = DSI_FROM_MINUS_1},
-        {"total_num_steps", DSI_PARAM_NUMBER, &w->total, .range = DSI_NOT_NEGATIVE,
-         .required = true},
-    };
-    s = dsi_schedule_read(s, o, name, params_json, table, decays ? 6 : 5);
-    return s ? begin(s, w, last) : NULL;
+    ((Warmup *)self)->base = dsi_schedule_base_lr(o);
+    return decay_begin(self, o);
 }
 
-static ds_schedule *warmup_make(ds_optim *o, const char *name, const char *params_json)
-{
-    static const ds_schedule_type type = {"WarmupLR", sizeof(Warmup), warmup_apply, warmup_free};
-    return linear_make(o, name, params_json, &type, false);
-}
+#define PARAM(key, k, r, member, ...) DSI_PARAM(key, k, r, Warmup, member, __VA_ARGS__)
+#define MIN_LR \
+    PARAM("warmup_min_lr", GROUPS, NOT_NEGATIVE, min, .value = {0}, \
+          .help = "first rate of the warm-up")
+#define STEPS \
+    PARAM("warmup_num_steps", STRICT_INTEGER, POSITIVE, steps, .value = {1000}, \
+          .help = "N, updates of the warm-up; 1 counts as 2")
+#define TYPE \
+    PARAM("warmup_type", CHOICE, ANY, linear, .choices = warmup_types, \
+          .help = "how the rate rises: log or linear")
+#define LAST \
+    PARAM("last_batch_iteration", STRICT_INTEGER, FROM_MINUS_1, last, .value = {-1}, \
+          .help = "last update done")
+#define TOTAL \
+    PARAM("total_num_steps", NUMBER, NOT_NEGATIVE, total, .required = true, \
+          .help = "T, all updates")
 
-static ds_schedule *decay_make(ds_optim *o, const char *name, const char *params_json)
-{
-    static const ds_schedule_type type = {"WarmupDecayLR", sizeof(Warmup), decay_apply,
-                                          warmup_free};
-    return linear_make(o, name, params_json, &type, true);
-}
+static const dsi_param warmup_params[] = {
+    MIN_LR,
+    PARAM("warmup_max_lr", GROUPS, NOT_NEGATIVE, max, .otherwise = "the optimizer's rates",
+          .nullable = true, .help = "last rate of the warm-up"),
+    STEPS,
+    TYPE,
+    LAST,
+    {0}};
+static const dsi_param decay_params[] = {MIN_LR,
+                                         PARAM("warmup_max_lr", GROUPS, NOT_NEGATIVE, max,
+                                               .value = {0.001},
+                                               .help = "last rate of the warm-up"),
+                                         STEPS,
+                                         TYPE,
+                                         LAST,
+                                         TOTAL,
+                                         {0}};
+static const dsi_param cosine_params[] = {TOTAL,
+                                          PARAM("warmup_min_ratio", NUMBER, ANY, min_ratio,
+                                                .value = {0}, .help = "m, of the rate, at first"),
+                                          STEPS,
+                                          PARAM("cos_min_ratio", NUMBER, ANY, end_ratio,
+                                                .value = {1e-4},
+                                                .help = "c, of the rate, at the end"),
+                                          TYPE,
+                                          LAST,
+                                          {0}};
 
-static ds_schedule *cosine_make(ds_optim *o, const char *name, const char *params_json)
-{
-    static const ds_schedule_type type = {"WarmupCosineLR", sizeof(Warmup), cosine_apply,
-                                          warmup_free};
-    int64_t last = -1;
-    ds_schedule *s = ds_schedule_new(o, &type);
-    Warmup *w = ds_schedule_self(s);
-    *w = (Warmup){.base = dsi_schedule_base_rates(o), .end_ratio = 1e-4, .steps = 1000};
-    const dsi_param table[] = {
-        {"total_num_steps", DSI_PARAM_NUMBER, &w->total, .range = DSI_NOT_NEGATIVE,
-         .required = true},
-        {"warmup_min_ratio", DSI_PARAM_NUMBER, &w->min_ratio, .range = DSI_ANY},
-        {"warmup_num_steps", DSI_PARAM_INTEGER, &w->steps, .range = DSI_POSITIVE},
-        {"cos_min_ratio", DSI_PARAM_NUMBER, &w->end_ratio, .range = DSI_ANY},
-        {"warmup_type", DSI_PARAM_WORD, &w->linear, .words = warmup_types},
-        {"last_batch_iteration", DSI_PARAM_INTEGER, &last, .range = DSI_FROM_MINUS_1},
-    };
-    s = dsi_schedule_read(s, o, name, params_json, table, 6);
-    return s ? begin(s, w, last) : NULL;
-}
-
-const dsi_schedule_entry dsi_schedules_warmup[] = {
-    {"WarmupLR", warmup_make}, {"WarmupDecayLR", decay_make}, {"WarmupCosineLR", cosine_make}, {0}};
+const dsi_schedule_entry dsi_schedule_warmup_lr = {
+    .type = {"WarmupLR", sizeof(Warmup), warmup_apply, warmup_free},
+    .params = warmup_params,
+    .formula = "min + (max - min) g while it < N, then max; g = ln(it + 1) / ln(N) for `log`, it / "
+               "N for `linear`",
+    .begin = warmup_begin};
+const dsi_schedule_entry dsi_schedule_warmup_decay_lr = {
+    .type = {"WarmupDecayLR", sizeof(Warmup), decay_apply, warmup_free},
+    .params = decay_params,
+    .formula = "WarmupLR's while it < N, then min + (max - min) max(0, (T - it) / max(1, T - N))",
+    .begin = decay_begin};
+const dsi_schedule_entry dsi_schedule_warmup_cosine_lr = {
+    .type = {"WarmupCosineLR", sizeof(Warmup), cosine_apply, warmup_free},
+    .params = cosine_params,
+    .formula = "b (m + (1 - m) g) while it < N, then b (c + (1 - c) (1 + cos(pi min(1, (it - N + "
+               "1) / max(1, T - N)))) / 2)",
+    .begin = cosine_begin};

@@ -1,21 +1,22 @@
 /* optim/sgd.c: stochastic gradient descent: torch.optim.SGD.
  * SPDX-License-Identifier: MIT */
+#include "list.h"
 #include "optim.h"
 
-static ds_status step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
+static ds_status sgd_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     dsi_sgd c = *(const dsi_sgd *)self;
     c.lr = v->lr, c.momentum = v->momentum, c.weight_decay = v->weight_decay;
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_SGD, .sgd = c}, x, n);
 }
 
-static bool uses(const void *self, const ds_optim_values *v, int i)
+static bool sgd_uses(const void *self, const ds_optim_values *v, int i)
 {
     (void)self, (void)i;
     return v->momentum != 0;
 }
 
-static const ds_optim_option options[] = {
+static const ds_optim_option sgd_options[] = {
     {"dampening", DS_OPTION_DOUBLE, offsetof(dsi_sgd, dampening)},
     {"nesterov", DS_OPTION_BOOL, offsetof(dsi_sgd, nesterov)},
     {"maximize", DS_OPTION_BOOL, offsetof(dsi_sgd, maximize)},
@@ -24,25 +25,52 @@ static const ds_optim_option options[] = {
     {"fused", DS_OPTION_NONE, 0},
     {0}};
 
-ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
-{
-    static const ds_optim_type type = {.name = "sgd",
+static const ds_optim_type sgd_type = {.name = "sgd",
                                        .self_size = sizeof(dsi_sgd),
                                        .moment = {"momentum_buffer"},
-                                       .step_n = step,
-                                       .uses = uses,
+                                       .step_n = sgd_step,
+                                       .uses = sgd_uses,
                                        .has_momentum = true,
                                        .mixed = true,
-                                       .options = options,
+                                       .options = sgd_options,
                                        .no_step = true};
-    if (!dsi_optim_not_negative("sgd", "lr", o.lr) ||
-        !dsi_optim_not_negative("sgd", "momentum", o.momentum) ||
-        !dsi_optim_not_negative("sgd", "weight_decay", o.weight_decay))
-        return NULL;
-    if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
-        return dsi_refuse("sgd: nesterov needs a momentum and no dampening, but they are %g and %g",
-                          o.momentum, o.dampening);
+
+static const dsi_param sgd_params[] = {
+    DSI_LR(ds_sgd_opts, 1e-3),
+    DSI_NUMBER(ds_sgd_opts, momentum, "factor of the last update", 0),
+    DSI_PARAM("dampening", NUMBER, ANY, ds_sgd_opts, dampening, .value = {0},
+              .help = "the gradient counts 1 - dampening"),
+    DSI_WEIGHT_DECAY(ds_sgd_opts, 0),
+    DSI_FLAG(ds_sgd_opts, nesterov, "look ahead by the momentum"),
+    DSI_MAXIMIZE(ds_sgd_opts),
+    DSI_TORCH_IGNORED,
+    {0}};
+
+static bool sgd_check(const char *prefix, const void *params)
+{
+    const ds_sgd_opts *o = params;
+    if (!o->nesterov || (o->momentum != 0 && o->dampening == 0)) return true;
+    return dsi_refuse("%snesterov needs a momentum and no dampening, but they are %g and %g",
+                      prefix, o->momentum, o->dampening);
+}
+
+ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
+{
+    if (!dsi_params_check("sgd", sgd_params, &o, sizeof o) || !sgd_check("sgd: ", &o)) return NULL;
     ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
     dsi_sgd self = {.dampening = o.dampening, .nesterov = o.nesterov, .maximize = o.maximize};
-    return dsi_optim_with(model, &type, v, &self);
+    return dsi_optim_with(model, &sgd_type, v, &self);
 }
+
+static ds_optim *sgd_make(ds_module *model, const void *params)
+{
+    return ds_optim_sgd_with(model, *(const ds_sgd_opts *)params);
+}
+
+const dsi_optim_entry dsi_optim_sgd = {.name = "SGD",
+                                       .type = &sgd_type,
+                                       .source = "torch.optim.SGD",
+                                       .params = sgd_params,
+                                       .params_size = sizeof(ds_sgd_opts),
+                                       .check = sgd_check,
+                                       .make = sgd_make};

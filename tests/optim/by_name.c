@@ -91,12 +91,12 @@ static void refused_types(void **state)
     refused(m, "DeepSpeedCPULion", NULL, "did you mean \"Lion\"?");
     refused(m, "torch.optim.SGD", NULL, "did you mean \"SGD\"?");
     refused(m, "CPUMuon", NULL, "there is no such optimizer");
-    refused(m, "NoSuchOptimizer", NULL, "there are Adam, AdamW");
+    refused(m, "NoSuchOptimizer", NULL, "expected one of Adam, AdamW");
     refused(m, "onebitadam", NULL, "optimizer.type \"onebitadam\": it compresses");
     refused(m, "ZeroOneAdam", NULL, "one bit");
     refused(m, "MuAdamW", NULL, "mup");
     refused(m, "Muon", NULL, "orthogonalised");
-    refused(m, "ASGD", NULL, "of torch.optim there are Adam");
+    refused(m, "ASGD", NULL, "expected one of Adam");
     refused(NULL, "Adam", NULL, "optim_by_name");
     refused(m, NULL, NULL, "optim_by_name");
     ds_module_free(m);
@@ -117,7 +117,7 @@ static void refused_params(void **state)
          "optimizer.params.max_grad_norm: DeepSpeed has \"gradient_clipping\""},
         {"Adam", "{\"freeze_step\": 1}", "optimizer.params.freeze_step is of the 1-bit optimizers"},
         {"Adam", "{\"lr\": \"1e-3\"}", "optimizer.params.lr is \"1e-3\": expected a number"},
-        {"Adam", "{\"lr\": \"auto\"}", "\"auto\" is for the program that wrote it"},
+        {"Adam", "{\"lr\": \"auto\"}", "\"auto\" is filled in by the program"},
         {"Adam", "{\"lr\": true}", "optimizer.params.lr is true: expected a number"},
         {"Adam", "{\"lr\": -1}", "optimizer.params.lr is -1: expected a number, 0 or more"},
         {"Adam", "{\"eps\": -1}", "optimizer.params.eps is -1: expected a number, 0 or more"},
@@ -130,14 +130,15 @@ static void refused_params(void **state)
         {"Adam", "{\"adam_w_mode\": 1}",
          "optimizer.params.adam_w_mode is 1: expected true or false"},
         {"Adam", "{\"amsgrad\": true}",
-         "optimizer.params.amsgrad: DeepSpeed's Adam has it not; torch's"},
+         "optimizer.params.amsgrad: DeepSpeed's class does not have it; torch's"},
         {"Adam", "{\"foreach\": true}", "optimizer.params.foreach: Adam takes"},
         {"Adam", "{\"torch_adam\": true, \"bias_correction\": true}",
          "optimizer.params.bias_correction"},
         {"AdamW", "{\"fp32_optimizer_states\": false}", "moments are float32 here"},
-        {"Lamb", "{\"amsgrad\": true}", "optimizer.params.amsgrad: DeepSpeed's Lamb has it not"},
+        {"Lamb", "{\"amsgrad\": true}",
+         "optimizer.params.amsgrad: DeepSpeed's class does not have it"},
         {"Lamb", "{\"min_coeff\": 20}", "optimizer.params.min_coeff is 20, which is more than"},
-        {"SGD", "{\"nesterov\": true}", "optimizer.params.nesterov: it needs a momentum"},
+        {"SGD", "{\"nesterov\": true}", "optimizer.params.nesterov needs a momentum"},
         {"SGD", "{\"betas\": [0.9, 0.99]}", "optimizer.params.betas: SGD takes"},
         {"Adadelta", "{\"rho\": 2}", "optimizer.params.rho is 2: expected a number, 0 to 1"},
         {"SGD", "[1]", "optimizer.params is not an object"},

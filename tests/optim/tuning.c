@@ -77,7 +77,7 @@ static void refused(void **state)
     ds_tuning_arguments a;
     check_refused("", "tuning_schedule: no --lr_schedule was given");
     check_refused("--lr_schedule OneCycel", "did you mean OneCycle");
-    check_refused("--lr_schedule StepLR", "--lr_schedule StepLR: expected LRRangeTest, OneCycle");
+    check_refused("--lr_schedule StepLR", "--lr_schedule StepLR: expected one of WarmupLR, W");
     check_refused("--lr_schedule WarmupLR --warmup_max_lr much",
                   "scheduler.params.warmup_max_lr is \"much\": expected a number");
     check_refused("--lr_schedule WarmupLR --warmup_max_lr inf", "warmup_max_lr is \"inf\"");

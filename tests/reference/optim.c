@@ -2,14 +2,12 @@
  * and DeepSpeed's optimizers, gradient clipping, and what DeepSpeed makes of optimizer blocks.
  *
  * A trace's options are read strictly: one that is not known here fails the case. torch's zeros for
- * betas, eps and alpha, where 0 means the default in our options, become TINY, which acts as zero.
+ * betas, eps and alpha, where 0 means the default in our options, become DS_ZERO.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
 
 #include <deepspeed/optim.h>
-
-#define TINY 1e-300
 
 /* ---- options from JSON ----------------------------------------------------------------------------- */
 
@@ -20,7 +18,7 @@ typedef struct Option {
     bool *flag;
 } Option;
 
-static double or_tiny(double x) { return x == 0 ? TINY : x; }
+static double as_option(double x) { return x == 0 ? DS_ZERO : x; }
 
 /* Ways of computing the same. */
 static bool is_implementation(const char *key)
@@ -36,8 +34,8 @@ static void read_one(Reference *r, const char *key, json_t *value, const Option 
 {
     for (; o->key; o++) {
         if (!strcmp(o->key, "betas") && !strcmp(key, "betas")) {
-            o[0].number[0] = or_tiny(reference_number(json_array_get(value, 0), NAN));
-            o[0].number[1] = or_tiny(reference_number(json_array_get(value, 1), NAN));
+            o[0].number[0] = as_option(reference_number(json_array_get(value, 0), NAN));
+            o[0].number[1] = as_option(reference_number(json_array_get(value, 1), NAN));
             return;
         }
         if (strcmp(o->key, key) != 0) continue;
@@ -97,7 +95,7 @@ static ds_optim *make_adam_like(Reference *r, ds_module *m, ds_adam_opts o, bool
     }
     o.beta1 = betas[0];
     o.beta2 = betas[1];
-    o.eps = or_tiny(o.eps);
+    o.eps = as_option(o.eps);
     o.no_bias_correction = !bias_correction;
     return decoupled ? ds_optim_adamw_with(m, o) : ds_optim_adam_with(m, o);
 }
@@ -132,7 +130,7 @@ static ds_optim *make_adagrad(Reference *r, ds_module *m)
                                {"maximize", NULL, &o.maximize},
                                {"amsgrad", NULL, &amsgrad},
                                {0}});
-    o.eps = or_tiny(o.eps);
+    o.eps = as_option(o.eps);
     return ds_optim_adagrad_with(m, o);
 }
 
@@ -147,8 +145,8 @@ static ds_optim *make_rmsprop(Reference *r, ds_module *m)
                                {"centered", NULL, &o.centered},
                                {"maximize", NULL, &o.maximize},
                                {0}});
-    o.alpha = or_tiny(o.alpha);
-    o.eps = or_tiny(o.eps);
+    o.alpha = as_option(o.alpha);
+    o.eps = as_option(o.eps);
     return ds_optim_rmsprop_with(m, o);
 }
 
@@ -161,8 +159,8 @@ static ds_optim *make_adadelta(Reference *r, ds_module *m)
                                {"weight_decay", &o.weight_decay, NULL},
                                {"maximize", NULL, &o.maximize},
                                {0}});
-    o.rho = or_tiny(o.rho);
-    o.eps = or_tiny(o.eps);
+    o.rho = as_option(o.rho);
+    o.eps = as_option(o.eps);
     return ds_optim_adadelta_with(m, o);
 }
 
