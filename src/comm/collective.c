@@ -1,14 +1,20 @@
 /* comm/collective.c: collectives on views and on tensors: which sizes fit together.
  *
- * The view functions begin a request; the tensor functions begin one and wait for it. A tensor that is
- * not contiguous goes through a row-major copy, and back if it is written.
+ * The functions on views start a request; those on tensors start one and wait for
+ * it. A tensor that is not contiguous is copied to a row-major buffer, and back if
+ * it is written.
+ *
+ * Invariants: a ds_message holds references to its tensor and to the row-major
+ * copy until ds_message_wait, which copies what was received and frees it. All
+ * other operands live in the scope of the call. r.counts belong to the request
+ * once it was started; a request that could not be started has freed them.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
 #include "base/mem.h"
 #include "tensor/tensor.h"
 
-static int64_t numel(dsi_view x)
+static int64_t view_numel(dsi_view x)
 {
     int64_t n = 1;
     for (int i = 0; i < x.n; i++) n *= x.d[i];
@@ -16,19 +22,19 @@ static int64_t numel(dsi_view x)
 }
 
 /* Row-major without gaps; a dimension of one element may have any stride. */
-static bool contiguous(dsi_view x)
+static bool view_is_contiguous(dsi_view x)
 {
     int64_t s = 1;
     for (int i = x.n - 1; i >= 0; i--) {
-        if (x.d[i] != 1 && x.s[i] != s) return numel(x) == 0;
+        if (x.d[i] != 1 && x.s[i] != s) return view_numel(x) == 0;
         s *= x.d[i];
     }
     return true;
 }
 
 /* Pieces: in is `in_pieces` of them where out is `out_pieces`. False, with the message, if not so. */
-static bool fit(dsi_collective what, ds_dtype in_dtype, int64_t in, int in_pieces,
-                ds_dtype out_dtype, int64_t out, int out_pieces)
+static bool operands_fit(dsi_collective what, ds_dtype in_dtype, int64_t in, int in_pieces,
+                         ds_dtype out_dtype, int64_t out, int out_pieces)
 {
     const char *name = dsi_collective_name(what);
     if (in_dtype != out_dtype)
@@ -44,45 +50,41 @@ static bool fit(dsi_collective what, ds_dtype in_dtype, int64_t in, int in_piece
 
 static bool views_fit(dsi_collective what, dsi_view in, int in_pieces, dsi_view out, int out_pieces)
 {
-    if (!contiguous(in) || !contiguous(out))
+    if (!view_is_contiguous(in) || !view_is_contiguous(out))
         return dsi_refuse("%s: what is sent without waiting must be contiguous",
                           dsi_collective_name(what));
-    return fit(what, in.dtype, numel(in), in_pieces, out.dtype, numel(out), out_pieces);
+    return operands_fit(what, in.dtype, view_numel(in), in_pieces, out.dtype, view_numel(out),
+                        out_pieces);
 }
 
 /* ---- on views --------------------------------------------------------------------------------------- */
 
-static dsi_request *start(dsi_request r) { return dsi_request_start(&r); }
+static dsi_request *request_start(dsi_request r) { return dsi_request_start(&r); }
 
 #define IN_PLACE(collective, x) \
-    .comm = c, .what = (collective), .dtype = (x).dtype, .in = (x).p, .out = (x).p, .n = numel(x)
+    .comm = c, .what = (collective), .dtype = (x).dtype, .in = (x).p, .out = (x).p, \
+    .n = view_numel(x)
 #define IN_OUT(collective, count) \
     .comm = c, .what = (collective), .dtype = in.dtype, .in = in.p, .out = out.p, .n = (count)
 
 dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares)
 {
     if (!views_fit(DSI_ALL_REDUCE, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op, .squares = squares});
-}
-
-dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root)
-{
-    if (!views_fit(DSI_REDUCE, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_REDUCE, x), .op = op, .root = root});
+    return request_start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op, .squares = squares});
 }
 
 dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
                                       double *squares)
 {
     if (!views_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return NULL;
-    return start(
-        (dsi_request){IN_OUT(DSI_REDUCE_SCATTER, numel(out)), .op = op, .squares = squares});
+    return request_start(
+        (dsi_request){IN_OUT(DSI_REDUCE_SCATTER, view_numel(out)), .op = op, .squares = squares});
 }
 
 dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out)
 {
     if (!views_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return NULL;
-    return start((dsi_request){IN_OUT(DSI_ALL_GATHER, numel(in))});
+    return request_start((dsi_request){IN_OUT(DSI_ALL_GATHER, view_numel(in))});
 }
 
 static bool equal_pieces(const ds_comm *c, int64_t n)
@@ -94,26 +96,14 @@ static bool equal_pieces(const ds_comm *c, int64_t n)
 
 dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out)
 {
-    if (!views_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, numel(in))) return NULL;
-    return start((dsi_request){IN_OUT(DSI_ALL_TO_ALL, numel(in) / c->size)});
+    if (!views_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, view_numel(in))) return NULL;
+    return request_start((dsi_request){IN_OUT(DSI_ALL_TO_ALL, view_numel(in) / c->size)});
 }
 
 dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root)
 {
     if (!views_fit(DSI_BROADCAST, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_BROADCAST, x), .root = root});
-}
-
-dsi_request *dsi_send_start(ds_comm *c, dsi_view x, int to)
-{
-    if (!views_fit(DSI_SEND, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_SEND, x), .root = to});
-}
-
-dsi_request *dsi_recv_start(ds_comm *c, dsi_view x, int from)
-{
-    if (!views_fit(DSI_RECV, x, 1, x, 1)) return NULL;
-    return start((dsi_request){IN_PLACE(DSI_RECV, x), .root = from});
+    return request_start((dsi_request){IN_PLACE(DSI_BROADCAST, x), .root = root});
 }
 
 /* ---- on tensors ------------------------------------------------------------------------------------- */
@@ -124,7 +114,7 @@ typedef struct operand {
     void *p; /* flat's elements */
 } operand;
 
-static bool open_operand(operand *o, dsi_collective what, ds_tensor *x, bool read, bool written)
+static bool operand_open(operand *o, dsi_collective what, ds_tensor *x, bool read, bool written)
 {
     const char *name = dsi_collective_name(what);
     if (!x) return dsi_null_operand(name);
@@ -142,7 +132,7 @@ static bool open_operand(operand *o, dsi_collective what, ds_tensor *x, bool rea
 }
 
 /* Begins, waits, and copies back what was received for `written`. */
-static ds_status run(const dsi_request *like, const operand *written)
+static ds_status request_run(const dsi_request *like, const operand *written)
 {
     dsi_request *r = dsi_request_start(like);
     ds_status status = r ? dsi_request_wait(r) : ds_error_status();
@@ -151,18 +141,18 @@ static ds_status run(const dsi_request *like, const operand *written)
     return status;
 }
 
-static ds_status in_place(ds_comm *c, ds_tensor *x, dsi_request r)
+static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
 {
     ds_scope *scope = ds_scope_open();
     operand o;
     ds_status status;
-    if (open_operand(&o, r.what, x, true, true)) {
+    if (operand_open(&o, r.what, x, true, true)) {
         r.comm = c;
         r.dtype = x->dtype;
         r.in = r.out = o.p;
         r.n = ds_numel(x);
         r.blocking = true;
-        status = run(&r, &o);
+        status = request_run(&r, &o);
     } else {
         status = ds_error_status();
     }
@@ -171,19 +161,19 @@ static ds_status in_place(ds_comm *c, ds_tensor *x, dsi_request r)
 }
 
 /* in or out is NULL where this rank has none; r holds the rest. */
-static ds_status in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r)
+static ds_status collective_in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r)
 {
     ds_scope *scope = ds_scope_open();
     operand i = {0}, o = {0};
     ds_status status;
-    if ((!in || open_operand(&i, r.what, in, true, false)) &&
-        (!out || open_operand(&o, r.what, out, false, true))) {
+    if ((!in || operand_open(&i, r.what, in, true, false)) &&
+        (!out || operand_open(&o, r.what, out, false, true))) {
         r.comm = c;
         r.dtype = i.x ? i.x->dtype : o.x ? o.x->dtype : DS_F32;
         r.in = i.p;
         r.out = o.p;
         r.blocking = true;
-        status = run(&r, &o);
+        status = request_run(&r, &o);
     } else {
         dsi_free(r.counts);
         status = ds_error_status();
@@ -192,73 +182,80 @@ static ds_status in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r
     return status;
 }
 
-static ds_comm *or_world(ds_comm *c) { return c ? c : ds_world(); }
+static ds_comm *comm_or_world(ds_comm *c) { return c ? c : ds_world(); }
 
 ds_status ds_all_reduce(ds_comm *c, ds_tensor *x, ds_redop op)
 {
-    return in_place(or_world(c), x, (dsi_request){.what = DSI_ALL_REDUCE, .op = op});
+    return collective_in_place(comm_or_world(c), x,
+                               (dsi_request){.what = DSI_ALL_REDUCE, .op = op});
 }
 
 ds_status ds_reduce_to(ds_comm *c, ds_tensor *x, ds_redop op, int root)
 {
-    return in_place(or_world(c), x, (dsi_request){.what = DSI_REDUCE, .op = op, .root = root});
+    return collective_in_place(comm_or_world(c), x,
+                               (dsi_request){.what = DSI_REDUCE, .op = op, .root = root});
 }
 
 ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root)
 {
-    return in_place(or_world(c), x, (dsi_request){.what = DSI_BROADCAST, .root = root});
+    return collective_in_place(comm_or_world(c), x,
+                               (dsi_request){.what = DSI_BROADCAST, .root = root});
 }
 
 static bool tensors_fit(dsi_collective what, const ds_tensor *in, int in_pieces,
                         const ds_tensor *out, int out_pieces)
 {
     if (!in || !out) return dsi_null_operand(dsi_collective_name(what));
-    return fit(what, in->dtype, ds_numel(in), in_pieces, out->dtype, ds_numel(out), out_pieces);
+    return operands_fit(what, in->dtype, ds_numel(in), in_pieces, out->dtype, ds_numel(out),
+                        out_pieces);
 }
 
 ds_status ds_reduce_scatter(ds_comm *c, ds_tensor *out, ds_tensor *in, ds_redop op)
 {
-    c = or_world(c);
+    c = comm_or_world(c);
     if (!tensors_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return ds_error_status();
-    return in_out(c, in, out,
-                  (dsi_request){.what = DSI_REDUCE_SCATTER, .n = ds_numel(out), .op = op});
+    return collective_in_out(
+        c, in, out, (dsi_request){.what = DSI_REDUCE_SCATTER, .n = ds_numel(out), .op = op});
 }
 
 ds_status ds_all_gather(ds_comm *c, ds_tensor *out, ds_tensor *in)
 {
-    c = or_world(c);
+    c = comm_or_world(c);
     if (!tensors_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return ds_error_status();
-    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_GATHER, .n = ds_numel(in)});
+    return collective_in_out(c, in, out, (dsi_request){.what = DSI_ALL_GATHER, .n = ds_numel(in)});
 }
 
 ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
-    c = or_world(c);
-    if (!in) return dsi_null_operand("gather_to"), ds_error_status();
+    c = comm_or_world(c);
+    if (!in) return dsi_null_argument("gather_to");
     if (c->rank != root)
         out = NULL;
     else if (!tensors_fit(DSI_GATHER, in, 1, out, c->size))
         return ds_error_status();
-    return in_out(c, in, out, (dsi_request){.what = DSI_GATHER, .n = ds_numel(in), .root = root});
+    return collective_in_out(c, in, out,
+                             (dsi_request){.what = DSI_GATHER, .n = ds_numel(in), .root = root});
 }
 
 ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
-    c = or_world(c);
-    if (!out) return dsi_null_operand("scatter_from"), ds_error_status();
+    c = comm_or_world(c);
+    if (!out) return dsi_null_argument("scatter_from");
     if (c->rank != root)
         in = NULL;
     else if (!tensors_fit(DSI_SCATTER, in, c->size, out, 1))
         return ds_error_status();
-    return in_out(c, in, out, (dsi_request){.what = DSI_SCATTER, .n = ds_numel(out), .root = root});
+    return collective_in_out(c, in, out,
+                             (dsi_request){.what = DSI_SCATTER, .n = ds_numel(out), .root = root});
 }
 
 ds_status ds_all_to_all(ds_comm *c, ds_tensor *out, ds_tensor *in)
 {
-    c = or_world(c);
+    c = comm_or_world(c);
     if (!tensors_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, ds_numel(in)))
         return ds_error_status();
-    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_TO_ALL, .n = ds_numel(in) / c->size});
+    return collective_in_out(c, in, out,
+                             (dsi_request){.what = DSI_ALL_TO_ALL, .n = ds_numel(in) / c->size});
 }
 
 /* Elements of each of `size` pieces of x, whose rows must be as many as the pieces have. */
@@ -281,9 +278,8 @@ static bool count_rows(const char *which, const ds_tensor *x, const int64_t *row
 ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows, ds_tensor *in,
                              const int64_t *in_rows)
 {
-    c = or_world(c);
-    if (!in || !out || !in_rows || !out_rows)
-        return dsi_null_operand("all_to_all_rows"), ds_error_status();
+    c = comm_or_world(c);
+    if (!in || !out || !in_rows || !out_rows) return dsi_null_argument("all_to_all_rows");
     if (in->dtype != out->dtype)
         return dsi_fail(DS_EINVAL, "all_to_all_rows: in is %s, but out is %s",
                         ds_dtype_name(in->dtype), ds_dtype_name(out->dtype));
@@ -293,25 +289,26 @@ ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows
         dsi_free(counts);
         return ds_error_status();
     }
-    return in_out(c, in, out, (dsi_request){.what = DSI_ALL_TO_ALL_ROWS, .counts = counts});
+    return collective_in_out(c, in, out,
+                             (dsi_request){.what = DSI_ALL_TO_ALL_ROWS, .counts = counts});
 }
 
 ds_status ds_barrier(ds_comm *c)
 {
-    dsi_request r = {.comm = or_world(c), .what = DSI_BARRIER, .blocking = true};
-    return run(&r, &(operand){0});
+    dsi_request r = {.comm = comm_or_world(c), .what = DSI_BARRIER, .blocking = true};
+    return request_run(&r, &(operand){0});
 }
 
 /* ---- messages of two ranks ---------------------------------------------------------------------------- */
 
 ds_status ds_send(ds_comm *c, ds_tensor *x, int to)
 {
-    return in_place(or_world(c), x, (dsi_request){.what = DSI_SEND, .root = to});
+    return collective_in_place(comm_or_world(c), x, (dsi_request){.what = DSI_SEND, .root = to});
 }
 
 ds_status ds_recv(ds_comm *c, ds_tensor *x, int from)
 {
-    return in_place(or_world(c), x, (dsi_request){.what = DSI_RECV, .root = from});
+    return collective_in_place(comm_or_world(c), x, (dsi_request){.what = DSI_RECV, .root = from});
 }
 
 struct ds_message {
@@ -319,12 +316,12 @@ struct ds_message {
     dsi_request *r;
 };
 
-static ds_message *begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer)
+static ds_message *message_begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer)
 {
     ds_scope *scope = ds_scope_open();
     ds_message *m = NULL;
     operand o;
-    if (open_operand(&o, what, x, what == DSI_SEND, what == DSI_RECV)) {
+    if (operand_open(&o, what, x, what == DSI_SEND, what == DSI_RECV)) {
         dsi_request *r = dsi_request_start(&(dsi_request){.comm = c,
                                                           .what = what,
                                                           .dtype = x->dtype,
@@ -346,17 +343,17 @@ static ds_message *begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer
 
 ds_message *ds_isend(ds_comm *c, ds_tensor *x, int to)
 {
-    return begin(or_world(c), x, DSI_SEND, to);
+    return message_begin(comm_or_world(c), x, DSI_SEND, to);
 }
 
 ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from)
 {
-    return begin(or_world(c), x, DSI_RECV, from);
+    return message_begin(comm_or_world(c), x, DSI_RECV, from);
 }
 
 ds_status ds_message_wait(ds_message *m)
 {
-    if (!m) return dsi_null_operand("message_wait"), ds_error_status();
+    if (!m) return dsi_null_argument("message_wait");
     bool received = m->r->what == DSI_RECV;
     ds_status status = dsi_request_wait(m->r);
     if (status == DS_OK && received && m->o.flat != m->o.x) status = ds_copy(m->o.x, m->o.flat);

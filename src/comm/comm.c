@@ -1,6 +1,20 @@
 /* comm/comm.c: this thread's world, and what all backends share: the life of a request.
  *
- * The only list of backends is the one in launch.c; here a communicator is a rank, a size and a table.
+ * The only list of backends is the one in launch.c; here a communicator is a
+ * rank, a size and a table of functions.
+ *
+ * Invariants:
+ *  - A request is in its communicator's list, oldest first, from
+ *    dsi_request_start to dsi_request_wait, which frees it and its counts. Its
+ *    operands belong to the caller and stay alive until then.
+ *  - Collectives are numbered in the order in which a rank starts them, which is
+ *    the same on all ranks; messages by sender and receiver. Backends match
+ *    requests by these numbers.
+ *  - dsi_request_start does not block, but with a log (ds_comm_log_start) and with
+ *    DS_DEBUG=comm on a backend that does not compare by itself.
+ *  - ds_comm_free waits for the requests that are left; after a failure it aborts
+ *    the job instead, since other ranks may never start them.
+ *  - world and self_world belong to this thread and are freed when it ends.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
@@ -18,14 +32,14 @@
 
 /* ---- this thread's world -------------------------------------------------------------------------- */
 
-static _Thread_local ds_comm *world; /* of a launcher or of ds_run_ranks */
-static _Thread_local ds_comm *alone; /* what ds_world gives without either */
+static _Thread_local ds_comm *world;      /* of a launcher or of ds_run_ranks */
+static _Thread_local ds_comm *self_world; /* what ds_world gives without either */
 
-static void end_worlds(void)
+static void world_end(void)
 {
     dsi_set_world(NULL);
-    ds_comm_free(alone);
-    alone = NULL;
+    ds_comm_free(self_world);
+    self_world = NULL;
 }
 
 void dsi_set_world(ds_comm *c)
@@ -34,7 +48,7 @@ void dsi_set_world(ds_comm *c)
     world = c;
     ds_comm_free(was);
     dsi_log_set_rank(ds_comm_rank(c));
-    if (c) dsi_at_thread_end(DSI_END_HANDLES, end_worlds);
+    if (c) dsi_at_thread_end(DSI_END_HANDLES, world_end);
 }
 
 bool ds_is_distributed(void) { return world != NULL; }
@@ -42,11 +56,11 @@ bool ds_is_distributed(void) { return world != NULL; }
 ds_comm *ds_world(void)
 {
     if (world) return world;
-    if (!alone) {
-        alone = dsi_comm_new(&dsi_comm_self, 0, 1, NULL);
-        dsi_at_thread_end(DSI_END_HANDLES, end_worlds);
+    if (!self_world) {
+        self_world = dsi_comm_new(&dsi_comm_self, 0, 1, NULL);
+        dsi_at_thread_end(DSI_END_HANDLES, world_end);
     }
-    return alone;
+    return self_world;
 }
 
 /* ---- communicators -------------------------------------------------------------------------------- */
@@ -65,7 +79,7 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
 }
 
 /* Its operands are there until it has ended, whoever has forgotten it: the other rank may not have. */
-static void end_request(dsi_request *r)
+static void request_end(dsi_request *r)
 {
     if (r->comm->debug && r->message)
         dsi_log(DSI_WARNING, "%s, number %llu, was never waited for (ds_message_wait): it is now",
@@ -81,7 +95,7 @@ void ds_comm_free(ds_comm *c)
     if (!c) return;
     /* Whoever began it did not wait: because it failed, then others may never come either. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
-    while (c->oldest) end_request(c->oldest);
+    while (c->oldest) request_end(c->oldest);
     c->type->close(c);
     dsi_comm_log_free(c->log);
     dsi_free(c->messages);
@@ -94,13 +108,13 @@ ds_comm *ds_comm_split(ds_comm *c, int color, int key)
     return c->type->split(c, color < 0 ? -1 : color, key);
 }
 
-static const ds_comm *or_world(const ds_comm *c) { return c ? c : ds_world(); }
+static const ds_comm *comm_or_world_const(const ds_comm *c) { return c ? c : ds_world(); }
 
-int ds_comm_rank(const ds_comm *c) { return or_world(c)->rank; }
-int ds_comm_size(const ds_comm *c) { return or_world(c)->size; }
-int ds_comm_local_rank(const ds_comm *c) { return or_world(c)->local_rank; }
-int ds_comm_local_size(const ds_comm *c) { return or_world(c)->local_size; }
-const char *ds_comm_backend(const ds_comm *c) { return or_world(c)->type->name; }
+int ds_comm_rank(const ds_comm *c) { return comm_or_world_const(c)->rank; }
+int ds_comm_size(const ds_comm *c) { return comm_or_world_const(c)->size; }
+int ds_comm_local_rank(const ds_comm *c) { return comm_or_world_const(c)->local_rank; }
+int ds_comm_local_size(const ds_comm *c) { return comm_or_world_const(c)->local_size; }
+const char *ds_comm_backend(const ds_comm *c) { return comm_or_world_const(c)->type->name; }
 
 void dsi_comm_abort(ds_comm *c, const char *why)
 {
@@ -144,12 +158,12 @@ static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduc
 
 const char *dsi_collective_name(dsi_collective what) { return names[what]; }
 
-static bool reduces(dsi_collective what)
+static bool collective_reduces(dsi_collective what)
 {
     return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
 }
 
-static bool has_root(dsi_collective what)
+static bool collective_has_root(dsi_collective what)
 {
     return what == DSI_REDUCE || what == DSI_GATHER || what == DSI_SCATTER || what == DSI_BROADCAST;
 }
@@ -161,20 +175,20 @@ const char *dsi_request_text(const dsi_request *r)
     char *text = dsi_thread_memory(&memory, ROOM);
     static const char *const ops[] = {"sum", "avg", "max", "min"};
     char detail[32] = "";
-    if (reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
+    if (collective_reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
     if (r->what == DSI_BARRIER) return names[r->what];
     int n = snprintf(text, ROOM, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
                      ds_dtype_name(r->dtype));
-    const char *at = r->what == DSI_SEND   ? "to rank"
-                     : r->what == DSI_RECV ? "from rank"
-                     : has_root(r->what)   ? "at root"
-                                           : NULL;
+    const char *at = r->what == DSI_SEND            ? "to rank"
+                     : r->what == DSI_RECV          ? "from rank"
+                     : collective_has_root(r->what) ? "at root"
+                                                    : NULL;
     if (at) snprintf(text + n, ROOM - (size_t)n, " %s %d", at, r->root);
     if (r->purpose) snprintf(text + n, ROOM - (size_t)n, " (%s)", r->purpose);
     return text;
 }
 
-static ds_status check_message(const dsi_request *r)
+static ds_status request_check_peer(const dsi_request *r)
 {
     const char *name = names[r->what];
     int size = r->comm->size;
@@ -189,14 +203,14 @@ static ds_status check_message(const dsi_request *r)
     return DS_OK;
 }
 
-static ds_status check_request(const dsi_request *r)
+static ds_status request_check(const dsi_request *r)
 {
     const char *name = names[r->what];
-    if (dsi_is_message(r)) return check_message(r);
-    if (has_root(r->what) && (r->root < 0 || r->root >= r->comm->size))
+    if (dsi_is_message(r)) return request_check_peer(r);
+    if (collective_has_root(r->what) && (r->root < 0 || r->root >= r->comm->size))
         return dsi_fail(DS_EINVAL, "%s: root is %d, but ranks are 0 to %d", name, r->root,
                         r->comm->size - 1);
-    if (!reduces(r->what)) return DS_OK;
+    if (!collective_reduces(r->what)) return DS_OK;
     bool real = r->dtype <= DS_BF16;
     if ((int)r->op < DS_REDUCE_SUM || r->op > DS_REDUCE_MIN)
         return dsi_fail(DS_EINVAL, "%s: there is no operation %d", name, (int)r->op);
@@ -210,7 +224,7 @@ static ds_status check_request(const dsi_request *r)
 }
 
 /* Collectives are numbered alike on all ranks, messages on the two that they are between. */
-static uint64_t next_number(const dsi_request *r)
+static uint64_t request_next_number(const dsi_request *r)
 {
     ds_comm *c = r->comm;
     if (!dsi_is_message(r)) return c->begun++;
@@ -218,12 +232,12 @@ static uint64_t next_number(const dsi_request *r)
     return c->messages[(r->what == DSI_RECV) * c->size + r->root]++;
 }
 
-static ds_status begin(dsi_request *r)
+static ds_status request_begin(dsi_request *r)
 {
     ds_comm *c = r->comm;
-    if (check_request(r) != DS_OK) return DS_EINVAL;
-    if (c->compares && !r->inside && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
-    r->number = next_number(r);
+    if (request_check(r) != DS_OK) return DS_EINVAL;
+    if (c->compares && !r->internal && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
+    r->number = request_next_number(r);
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     return c->type->start(r);
@@ -231,19 +245,19 @@ static ds_status begin(dsi_request *r)
 
 void dsi_request_done(dsi_request *r)
 {
-    /* a farewell has not begun as others do */
-    if (dsi_trace_on() && !r->farewell)
+    /* a shutdown has not begun as others do */
+    if (dsi_trace_on() && !r->shutdown)
         dsi_trace_async_end(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     r->ended = dsi_now();
 }
 
-static ds_status wait_and_count(dsi_request *r)
+static ds_status request_wait_and_log(dsi_request *r)
 {
     r->waited = true;
     dsi_trace_begin("wait for others");
     ds_status status = r->comm->type->wait(r);
     dsi_trace_end();
-    if (status == DS_OK && !r->inside) dsi_comm_log_add(r);
+    if (status == DS_OK && !r->internal) dsi_comm_log_add(r);
     return status;
 }
 
@@ -252,7 +266,7 @@ dsi_request *dsi_request_start(const dsi_request *like)
     ds_comm *c = like->comm;
     dsi_request *r = dsi_alloc(sizeof *r);
     *r = *like;
-    if (begin(r) != DS_OK) {
+    if (request_begin(r) != DS_OK) {
         dsi_free(r->counts);
         dsi_free(r);
         return NULL;
@@ -261,15 +275,16 @@ dsi_request *dsi_request_start(const dsi_request *like)
     *(c->newest ? &c->newest->after : &c->oldest) = r;
     c->newest = r;
     /* its time is then its own; but two ranks that send to each other before they receive may do so */
-    if (c->log && !r->inside && (r->blocking || !dsi_is_message(r))) r->status = wait_and_count(r);
+    if (c->log && !r->internal && (r->blocking || !dsi_is_message(r)))
+        r->status = request_wait_and_log(r);
     return r;
 }
 
 ds_status dsi_request_wait(dsi_request *r)
 {
-    if (!r) return dsi_null_operand("request_wait"), ds_error_status();
+    if (!r) return dsi_null_argument("request_wait");
     ds_comm *c = r->comm;
-    ds_status status = r->waited ? r->status : wait_and_count(r);
+    ds_status status = r->waited ? r->status : request_wait_and_log(r);
     *(r->before ? &r->before->after : &c->oldest) = r->after;
     *(r->after ? &r->after->before : &c->newest) = r->before;
     dsi_free(r->counts);

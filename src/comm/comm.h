@@ -43,8 +43,8 @@ typedef struct dsi_request {
     const char *purpose; /* for messages; or NULL */
     int64_t *counts;     /* ALL_TO_ALL_ROWS: [size] elements to each rank, then [size] from each */
     bool blocking;       /* the caller waits right away */
-    bool inside;         /* ours: neither counted nor compared */
-    bool farewell;       /* the barrier at the end, which no other barrier is taken for */
+    bool internal;       /* ours: neither counted nor compared */
+    bool shutdown;       /* the barrier at the end, which no other barrier is taken for */
 
     uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */
@@ -92,14 +92,11 @@ static inline int dsi_comm_size(const ds_comm *c) { return c ? c->size : 1; }
  * wait returns; summed over the ranks they are those of all. All ranks want them, or none. all_reduce is in
  * place. */
 dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares);
-dsi_request *dsi_reduce_start(ds_comm *c, dsi_view x, ds_redop op, int root);
 dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
                                       double *squares);
 dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out);
 dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);
-dsi_request *dsi_send_start(ds_comm *c, dsi_view x, int to);
-dsi_request *dsi_recv_start(ds_comm *c, dsi_view x, int from);
 
 /* Frees r in any case. NULL passes on the failure that there is. */
 ds_status dsi_request_wait(dsi_request *r);

@@ -1,6 +1,8 @@
-/* comm/debug.c: DS_DEBUG=comm: before each collective the ranks tell each other what they call.
+/* comm/debug.c: DS_DEBUG=comm: before each collective the ranks exchange a
+ * description of what they call, and compare them.
  *
- * What they tell has one size, so that this works even where the collectives themselves do not fit.
+ * The descriptions have a fixed size, so that this works even where the collectives
+ * themselves do not match.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
@@ -25,7 +27,7 @@ bool dsi_comm_agrees(const dsi_request *r)
                         .out = all,
                         .n = TEXT_BYTES,
                         .blocking = true,
-                        .inside = true};
+                        .internal = true};
     dsi_request *told = dsi_request_start(&tell);
     bool good = told && dsi_request_wait(told) == DS_OK;
     for (int q = 1; good && q < c->size; q++) {

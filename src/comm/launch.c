@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 /* The variable as a number of ranks; 0 if it is not set. */
-static ds_status number(const char *name, int *ranks)
+static ds_status launch_ranks_from(const char *name, int *ranks)
 {
     const dsi_env v = {name, "a number of ranks, from 1", .least = 1, .most = INT32_MAX,
                        .whole = true};
@@ -28,7 +28,7 @@ static ds_status number(const char *name, int *ranks)
 }
 
 /* How many ranks there should be by `*name`, the first variable that says so; 0: none does. */
-static ds_status expected_size(const char **name, int *size)
+static ds_status launch_expected_size(const char **name, int *size)
 {
     static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                         "SLURM_STEP_NUM_TASKS"};
@@ -36,17 +36,17 @@ static ds_status expected_size(const char **name, int *size)
     *size = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names && !*size && status == DS_OK; i++) {
         *name = names[i];
-        status = number(names[i], size);
+        status = launch_ranks_from(names[i], size);
     }
     return status;
 }
 
 /* Whether the launcher itself says that it started a single rank. */
-static ds_status started_alone(bool *alone)
+static ds_status launch_single_rank(bool *alone)
 {
     int openmpi, mpich = 0;
-    ds_status status = number("OMPI_COMM_WORLD_SIZE", &openmpi);
-    if (status == DS_OK) status = number("PMI_SIZE", &mpich);
+    ds_status status = launch_ranks_from("OMPI_COMM_WORLD_SIZE", &openmpi);
+    if (status == DS_OK) status = launch_ranks_from("PMI_SIZE", &mpich);
     *alone = openmpi == 1 || mpich == 1;
     return status;
 }
@@ -66,8 +66,8 @@ ds_status ds_init_distributed(void)
     const char *library = launcher_library(), *name;
     int size;
     bool alone;
-    ds_status status = expected_size(&name, &size);
-    if (status == DS_OK) status = started_alone(&alone);
+    ds_status status = launch_expected_size(&name, &size);
+    if (status == DS_OK) status = launch_single_rank(&alone);
     if (status == DS_OK) status = dsi_comm_check_timeout();
     if (status != DS_OK) return dsi_fail(status, "init_distributed: %s", dsi_error_latest());
     if (!library && size > 1)

@@ -45,7 +45,7 @@ static double elements_to_others(const dsi_request *r)
     return (double)n;
 }
 
-static double sent_by(const dsi_request *r)
+static double request_bytes_sent(const dsi_request *r)
 {
     double p = r->comm->size, n = (double)r->n, bytes = (double)ds_dtype_size(r->dtype);
     bool root = r->comm->rank == r->root;
@@ -145,7 +145,7 @@ static record *record_of(dsi_comm_log *log, dsi_collective what, double bytes)
 void dsi_comm_log_add(dsi_request *r)
 {
     ds_comm *c = r->comm;
-    c->sent += sent_by(r);
+    c->sent += request_bytes_sent(r);
     if (!c->log || !c->log->wanted[r->what]) return;
     double seconds = r->ended - r->begun, bytes = message_bytes(r);
     record *k = record_of(c->log, r->what, bytes);
@@ -190,30 +190,30 @@ void dsi_comm_log_free(dsi_comm_log *log)
 
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* Without a tenth of the values at each end. Sorts them. */
-static double trimmed_mean(double *x, int n)
+static double log_trimmed_mean(double *x, int n)
 {
     int cut = n / 10;
     double sum = 0;
-    qsort(x, (size_t)n, sizeof *x, ascending);
+    qsort(x, (size_t)n, sizeof *x, compare_doubles);
     for (int i = cut; i < n - cut; i++) sum += x[i];
     return n ? sum / (n - 2 * cut) : 0;
 }
 
-static double total(const double *x, int n)
+static double log_total(const double *x, int n)
 {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += x[i];
     return sum;
 }
 
-static void add_row(dsi_text *t, const record *k, int ranks)
+static void log_add_row(dsi_text *t, const record *k, int ranks)
 {
     int n = k->seconds.n;
     double *x = dsi_alloc(3 * (size_t)n * sizeof *x), *algorithm = x + n, *bus = algorithm + n;
@@ -225,13 +225,13 @@ static void add_row(dsi_text *t, const record *k, int ranks)
     }
     char size[32];
     dsi_text_add(t, "%-20s%-20s%-20d%-20.2f%-20.2f%-20.2f%-20.2f\n", "", size_text(k->bytes, size),
-                 n, total(x, n) * 1e3, trimmed_mean(x, n) * 1e3, trimmed_mean(algorithm, n),
-                 trimmed_mean(bus, n));
+                 n, log_total(x, n) * 1e3, log_trimmed_mean(x, n) * 1e3,
+                 log_trimmed_mean(algorithm, n), log_trimmed_mean(bus, n));
     dsi_free(x);
 }
 
 /* The fastest rank's time is the collective's own; what others took beyond it, they waited. */
-static ds_status add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
+static ds_status log_add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
 {
     int n = k->seconds.n;
     double *own = dsi_alloc(2 * (size_t)n * sizeof *own), *lost = own + n;
@@ -244,19 +244,19 @@ static ds_status add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
                         .n = n,
                         .op = DS_REDUCE_MIN,
                         .blocking = true,
-                        .inside = true};
+                        .internal = true};
     dsi_request *r = dsi_request_start(&like);
     ds_status status = r ? dsi_request_wait(r) : ds_error_status();
     for (int i = 0; i < n; i++) lost[i] = k->seconds.at[i] - own[i];
     char size[32];
     dsi_text_add(t, "%-20s%-20s%-20d%-20.2f%-20.2f%-20.2f%-20.2f\n", "", size_text(k->bytes, size),
-                 n, total(own, n) * 1e3, total(lost, n) * 1e3, trimmed_mean(own, n) * 1e3,
-                 trimmed_mean(lost, n) * 1e3);
+                 n, log_total(own, n) * 1e3, log_total(lost, n) * 1e3,
+                 log_trimmed_mean(own, n) * 1e3, log_trimmed_mean(lost, n) * 1e3);
     dsi_free(own);
     return status;
 }
 
-static void add_name(dsi_text *t, const dsi_comm_log *log, int i)
+static void log_add_name(dsi_text *t, const dsi_comm_log *log, int i)
 {
     const char *name = dsi_comm_names[log->records.at[i].what];
     if (!i || strcmp(name, dsi_comm_names[log->records.at[i - 1].what]) != 0)
@@ -273,8 +273,8 @@ ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler)
     dsi_text_add(&t, "%-20s%-20s%-20s%-20s%-20s%-20s%-20s\n", "Comm. Op", "Message Size", "Count",
                  "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)", "busbw_avg (Gbps)");
     for (int i = 0; i < log->records.n; i++) {
-        add_name(&t, log, i);
-        add_row(&t, &log->records.at[i], c->size);
+        log_add_name(&t, log, i);
+        log_add_row(&t, &log->records.at[i], c->size);
     }
     ds_status status = DS_OK;
     if (show_straggler)
@@ -284,8 +284,8 @@ ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler)
                      "Comm. Op", "Message Size", "Count", "Total comm lat(ms)",
                      "Total straggler(ms)", "Avg comm lat(ms)", "Avg straggler(ms)");
     for (int i = 0; show_straggler && status == DS_OK && i < log->records.n; i++) {
-        add_name(&t, log, i);
-        status = add_straggler_row(&t, c, &log->records.at[i]);
+        log_add_name(&t, log, i);
+        status = log_add_straggler_row(&t, c, &log->records.at[i]);
     }
     if (status == DS_OK && !c->rank) fputs(t.s, stdout);
     dsi_text_free(&t);

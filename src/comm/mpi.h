@@ -14,7 +14,7 @@
 typedef struct dsi_mpi_place {
     void *comm; /* the library's communicator; NULL: this rank is in none */
     int rank, size, local_rank, local_size;
-    int most_tag;
+    int max_tag;
 } dsi_mpi_place;
 
 typedef int64_t dsi_mpi_message; /* holds a library's request */
@@ -26,7 +26,7 @@ typedef struct dsi_mpi {
     const char *(*init)(dsi_mpi_place *world);
     const char *(*split)(void *comm, int color, int key, dsi_mpi_place *part);
     void (*free)(void *comm);
-    /* At most 2^31-1 bytes; tags up to most_tag of the world's place. */
+    /* At most 2^31-1 bytes; tags up to max_tag of the world's place. */
     const char *(*send)(void *comm, const void *p, size_t bytes, int to, int tag,
                         dsi_mpi_message *m);
     const char *(*receive)(void *comm, void *p, size_t bytes, int from, int tag,
@@ -34,7 +34,7 @@ typedef struct dsi_mpi {
     /* received: how many bytes came, of a message that was to be received */
     const char *(*test)(dsi_mpi_message *m, bool *done, size_t *received);
     /* The first message of that rank, with any tag, that has come and that nobody has asked for: *tag, or -1. */
-    const char *(*look)(void *comm, int from, int *tag, size_t *bytes);
+    const char *(*probe)(void *comm, int from, int *tag, size_t *bytes);
     const char *(*finalize)(void);
     void (*abort)(int status);
 } dsi_mpi;

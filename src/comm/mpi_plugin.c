@@ -11,7 +11,7 @@ _Static_assert(sizeof(MPI_Request) <= sizeof(dsi_mpi_message), "a request fits i
 static _Thread_local char text[MPI_MAX_ERROR_STRING];
 
 /* The first line: others are where in the library it was noticed. */
-static const char *said(int error)
+static const char *plugin_error(int error)
 {
     int n;
     if (error == MPI_SUCCESS) return NULL;
@@ -23,7 +23,7 @@ static const char *said(int error)
 }
 
 /* Takes a communicator of its own, whose errors are ours to report. */
-static const char *place(MPI_Comm comm, dsi_mpi_place *p)
+static const char *plugin_fill_place(MPI_Comm comm, dsi_mpi_place *p)
 {
     MPI_Comm *kept = malloc(sizeof *kept);
     if (!kept) return "no memory for a communicator";
@@ -32,29 +32,29 @@ static const char *place(MPI_Comm comm, dsi_mpi_place *p)
     int error = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     if (!error) error = MPI_Comm_rank(comm, &p->rank);
     if (!error) error = MPI_Comm_size(comm, &p->size);
-    return said(error);
+    return plugin_error(error);
 }
 
-static const char *split_machines(MPI_Comm comm, dsi_mpi_place *p)
+static const char *plugin_split_hosts(MPI_Comm comm, dsi_mpi_place *p)
 {
     MPI_Comm machine;
     int error = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
     if (!error) error = MPI_Comm_rank(machine, &p->local_rank);
     if (!error) error = MPI_Comm_size(machine, &p->local_size);
     if (!error) error = MPI_Comm_free(&machine);
-    return said(error);
+    return plugin_error(error);
 }
 
 /* What goes wrong with a request, in MPI_Test, belongs to no communicator: MPI_COMM_SELF's handler has it since
  * MPI 4, MPI_COMM_WORLD's before. They would end this process before anybody has said why. */
-static int return_errors(void)
+static int plugin_return_errors(void)
 {
     int error = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     return error ? error : MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 }
 
 /* At least 32767. */
-static int find_most_tag(void)
+static int plugin_max_tag(void)
 {
     int *most = NULL, set = 0;
     int error = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &set);
@@ -77,14 +77,14 @@ static const char *plugin_init(dsi_mpi_place *world)
     int level;
     MPI_Comm comm;
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
-    if (error) return said(error);
+    if (error) return plugin_error(error);
     if (level < MPI_THREAD_SERIALIZED) return "it cannot be called from more than one thread";
-    error = return_errors();
+    error = plugin_return_errors();
     if (!error) error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-    if (error) return said(error);
-    const char *wrong = place(comm, world);
-    world->most_tag = find_most_tag();
-    return wrong ? wrong : split_machines(comm, world);
+    if (error) return plugin_error(error);
+    const char *wrong = plugin_fill_place(comm, world);
+    world->max_tag = plugin_max_tag();
+    return wrong ? wrong : plugin_split_hosts(comm, world);
 }
 
 static const char *plugin_split(void *comm, int color, int key, dsi_mpi_place *part)
@@ -92,10 +92,10 @@ static const char *plugin_split(void *comm, int color, int key, dsi_mpi_place *p
     MPI_Comm made;
     memset(part, 0, sizeof *part);
     int error = MPI_Comm_split(*(MPI_Comm *)comm, color < 0 ? MPI_UNDEFINED : color, key, &made);
-    if (error) return said(error);
+    if (error) return plugin_error(error);
     if (made == MPI_COMM_NULL) return NULL;
-    const char *wrong = place(made, part);
-    return wrong ? wrong : split_machines(made, part);
+    const char *wrong = plugin_fill_place(made, part);
+    return wrong ? wrong : plugin_split_hosts(made, part);
 }
 
 static void plugin_free(void *comm)
@@ -107,14 +107,14 @@ static void plugin_free(void *comm)
 static const char *plugin_send(void *comm, const void *p, size_t bytes, int to, int tag,
                                dsi_mpi_message *m)
 {
-    return said(
+    return plugin_error(
         MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
 }
 
 static const char *plugin_receive(void *comm, void *p, size_t bytes, int from, int tag,
                                   dsi_mpi_message *m)
 {
-    return said(
+    return plugin_error(
         MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
 }
 
@@ -126,10 +126,10 @@ static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
     if (!error && flag) error = MPI_Get_count(&status, MPI_BYTE, &count);
     *done = flag;
     *received = (size_t)count;
-    return said(error);
+    return plugin_error(error);
 }
 
-static const char *plugin_look(void *comm, int from, int *tag, size_t *bytes)
+static const char *plugin_probe(void *comm, int from, int *tag, size_t *bytes)
 {
     int flag = 0, count = 0;
     MPI_Status status;
@@ -137,10 +137,10 @@ static const char *plugin_look(void *comm, int from, int *tag, size_t *bytes)
     if (!error && flag) error = MPI_Get_count(&status, MPI_BYTE, &count);
     *tag = !error && flag ? status.MPI_TAG : -1;
     *bytes = (size_t)count;
-    return said(error);
+    return plugin_error(error);
 }
 
-static const char *plugin_finalize(void) { return said(MPI_Finalize()); }
+static const char *plugin_finalize(void) { return plugin_error(MPI_Finalize()); }
 
 static void plugin_abort(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
 
@@ -153,7 +153,7 @@ __attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
     .send = plugin_send,
     .receive = plugin_receive,
     .test = plugin_test,
-    .look = plugin_look,
+    .probe = plugin_probe,
     .finalize = plugin_finalize,
     .abort = plugin_abort,
 };

@@ -1,6 +1,7 @@
-/* comm/reduce.c: what ranks add up: float32 by a kernel, other types block by block in the first cache.
+/* comm/reduce.c: reductions over ranks: float32 by a kernel, other types in blocks
+ * that fit the first cache.
  *
- * The order is that of `in`, whatever thread does it: so each run gives the same bits. Conversions of 16-bit
+ * The order is that of `in` on every thread, so each run gives the same bits. Conversions of 16-bit
  * floats are the CPU's copy kernels, which know the processor's instructions.
  * SPDX-License-Identifier: MIT */
 #include "reduce.h"
@@ -40,7 +41,7 @@ COMBINE(i16, int16_t, uint16_t, MAX, MIN)
 COMBINE(i8, int8_t, uint8_t, MAX, MIN)
 COMBINE(u8, uint8_t, uint8_t, MAX, MIN)
 
-static void combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const void *x)
+static void ranks_combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const void *x)
 {
     switch (dtype) {
     case DS_F32:
@@ -67,7 +68,7 @@ static void combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const voi
     }
 }
 
-static void average(ds_dtype dtype, int64_t n, int ranks, void *sum)
+static void ranks_average(ds_dtype dtype, int64_t n, int ranks, void *sum)
 {
     if (dtype == DS_F64) {
         double *acc = sum;
@@ -78,16 +79,16 @@ static void average(ds_dtype dtype, int64_t n, int ranks, void *sum)
     }
 }
 
-static dsi_device *host(void)
+static dsi_device *reduce_cpu(void)
 {
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
     DSI_ASSERT(cpu); /* the tensors lie on it */
     return cpu;
 }
 
-static void convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
+static void reduce_convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
 {
-    dsi_device *cpu = host();
+    dsi_device *cpu = reduce_cpu();
     dsi_view in = {.dtype = from, .n = 1, .d = {n}, .s = {1}}, out = in;
     memcpy(&in.p, &x, sizeof x); /* a view's memory is not const */
     out.p = y;
@@ -118,43 +119,44 @@ static double squares_of(ds_dtype dtype, int64_t n, const void *x)
     float wide[BLOCK];
     if (dtype == DS_F64) return squares_f64(n, x);
     /* as it was rounded: what is too large for 16 bits is inf */
-    convert(n, dtype, x, DS_F32, wide);
+    reduce_convert(n, dtype, x, DS_F32, wide);
     return squares_f32(n, wide);
 }
 
-static const void *bytes_on(const void *p, size_t bytes) { return (const char *)p + bytes; }
+static const void *byte_offset(const void *p, size_t bytes) { return (const char *)p + bytes; }
 
-static void reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, size_t at,
-                        int64_t n, void *acc)
+static void ranks_reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in,
+                              size_t at, int64_t n, void *acc)
 {
     float sum[BLOCK], x[BLOCK];
-    convert(n, dtype, bytes_on(in[0], at), DS_F32, sum);
+    reduce_convert(n, dtype, byte_offset(in[0], at), DS_F32, sum);
     for (int r = 1; r < ranks; r++) {
-        convert(n, dtype, bytes_on(in[r], at), DS_F32, x);
+        reduce_convert(n, dtype, byte_offset(in[r], at), DS_F32, x);
         combine_f32(op, n, sum, x);
     }
-    if (op == DS_REDUCE_AVG) average(DS_F32, n, ranks, sum);
-    convert(n, DS_F32, sum, dtype, acc);
+    if (op == DS_REDUCE_AVG) ranks_average(DS_F32, n, ranks, sum);
+    reduce_convert(n, DS_F32, sum, dtype, acc);
 }
 
 /* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc has room for a block of any dtype. */
-static void reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, size_t at,
-                         int64_t n, void *acc)
+static void ranks_reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in,
+                               size_t at, int64_t n, void *acc)
 {
     if (dtype == DS_F16 || dtype == DS_BF16) {
-        reduce_half(dtype, op, ranks, in, at, n, acc);
+        ranks_reduce_half(dtype, op, ranks, in, at, n, acc);
         return;
     }
-    memcpy(acc, bytes_on(in[0], at), (size_t)n * ds_dtype_size(dtype));
-    for (int r = 1; r < ranks; r++) combine(dtype, op, n, acc, bytes_on(in[r], at));
-    if (op == DS_REDUCE_AVG) average(dtype, n, ranks, acc);
+    memcpy(acc, byte_offset(in[0], at), (size_t)n * ds_dtype_size(dtype));
+    for (int r = 1; r < ranks; r++) ranks_combine(dtype, op, n, acc, byte_offset(in[r], at));
+    if (op == DS_REDUCE_AVG) ranks_average(dtype, n, ranks, acc);
 }
 
 /* One pass over memory. */
-static void sum_floats(ds_redop op, int ranks, const void *const *in, int64_t n, int outs,
-                       void *const *out, double *squares)
+static void ranks_sum_f32(ds_redop op, int ranks, const void *const *in, int64_t n, int outs,
+                          void *const *out, double *squares)
 {
-    dsi_cpu_table_in(host())->sum_ranks(op == DS_REDUCE_AVG, ranks, in, n, outs, out, squares);
+    dsi_cpu_table_in(reduce_cpu())
+        ->sum_ranks(op == DS_REDUCE_AVG, ranks, in, n, outs, out, squares);
 }
 
 void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
@@ -163,12 +165,12 @@ void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const 
     double acc[BLOCK]; /* of any dtype */
     size_t size = ds_dtype_size(dtype);
     if (dtype == DS_F32 && (op == DS_REDUCE_SUM || op == DS_REDUCE_AVG)) {
-        sum_floats(op, ranks, in, n, outs, out, squares);
+        ranks_sum_f32(op, ranks, in, n, outs, out, squares);
         return;
     }
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t count = n - i < BLOCK ? n - i : BLOCK;
-        reduce_block(dtype, op, ranks, in, (size_t)i * size, count, acc);
+        ranks_reduce_block(dtype, op, ranks, in, (size_t)i * size, count, acc);
         for (int k = 0; k < outs; k++)
             memcpy((char *)out[k] + (size_t)i * size, acc, (size_t)count * size);
         if (squares) *squares += squares_of(dtype, count, acc);

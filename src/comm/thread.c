@@ -1,25 +1,35 @@
 /* comm/thread.c: N ranks as N threads of one process.
  *
- * A collective is a meeting. Each rank brings its request; the last to come opens the meeting, and then
- * the work is cut into pieces (thread_work.c) that anybody takes: the ranks that wait, and, where there are
- * processors that no rank needs, a helper thread, so that a reduction runs while backward does. A small one
- * is done at once by the last to come. Who takes a piece changes nothing in it, so the result does not
- * depend on it.
+ * A collective is a slot of its group. Each rank puts its request into it. The
+ * last one opens it, and its work, cut into pieces (thread_work.c), is done by
+ * whichever thread takes a piece: the ranks that wait, and, if there are more
+ * processors than ranks, a helper thread, so that a reduction runs during
+ * backward. The last rank does a collective of one piece itself, at once. A
+ * piece's result does not depend on the thread that computes it.
  *
- *     start    brings a request to meeting number k of the group; never waits
- *     wait     until the meeting is open, takes pieces, then waits for those that others have taken
+ *     start    puts a request into slot number k of the group; never blocks
+ *     wait     blocks until the slot is open, computes pieces, then blocks until
+ *              the pieces that other threads took are done
  *
- * send and recv meet in a group of two, which there is for each pair of ranks, from the one to the other.
+ * send and recv use a group of two, made for each pair of ranks when needed.
  *
- * A rank that waits takes pieces of its own meeting only, and every piece taken ends: so ranks may wait in
- * any order for what they began in the same order.
- *
- * Failure: the first to fail writes who and why into the team, and from then on nobody comes to a
- * meeting. One that was open is still finished, for somebody may be in it; others never open. So no memory
- * of a rank is touched after its wait has returned, whatever it returned.
- *
- * Waiting is spinning for SPIN_NS, then sleeping. A sleeper counts itself before it looks again, and
- * whoever changes something looks at the count after that: one of the two sees the other.
+ * Invariants:
+ *  - All ranks of a group start collectives in the same order; slot k is the k-th
+ *    of each rank. They may wait in any order: a rank that waits takes pieces of
+ *    its own slot only, and each piece that was taken ends without waiting.
+ *  - The team's mutex guards all fields that are not atomic, of teams, groups and
+ *    slots. Pieces are computed without it. Functions that need it held say so.
+ *  - A slot is freed when all ranks have left it (`left`) and the helper does not
+ *    use it (`users`). A group lives as long as `refs`: its ranks, and its slots
+ *    that the helper has.
+ *  - A request and its operands belong to the rank that started it, and are
+ *    touched by other threads only until its wait returns, whatever it returns.
+ *  - The first failure is stored in the team. From then on start fails and no
+ *    slot opens; one that was open is still finished, as a rank may be in it.
+ *  - wait spins for SPIN_NS, then sleeps, at most DS_TIMEOUT seconds until the
+ *    slot opens. A sleeper adds itself to `sleepers` before it checks its
+ *    condition again; a thread that changes something reads `sleepers` after the
+ *    change. So one of the two sees the other, and no wake-up is lost.
  * SPDX-License-Identifier: MIT */
 #include "thread.h"
 
@@ -39,11 +49,11 @@
 #include <string.h>
 #include <time.h>
 
-#define SPIN_NS     50000
-#define PATIENCE_NS 2000 /* how long to spin before offering the processor at each turn */
-#define WHY_BYTES   1024
+#define SPIN_NS        50000
+#define YIELD_AFTER_NS 2000 /* how long to spin before offering the processor at each turn */
+#define WHY_BYTES      1024
 
-typedef struct meeting {
+typedef struct slot {
     struct group *group;
     uint64_t number;
     int arrived, left; /* ranks */
@@ -52,30 +62,30 @@ typedef struct meeting {
     _Atomic bool open, ended;
     _Atomic int64_t next, done; /* pieces */
     double *squares;            /* [pieces]; NULL: nobody wants them */
-    struct meeting *behind;     /* in the helper's list */
+    struct slot *behind;        /* in the helper's list */
     dsi_request *of[];          /* [size] */
-} meeting;
+} slot;
 
 typedef struct group {
     struct team *team;
-    int refs; /* ranks that have not closed it, and meetings that the helper has */
+    int refs; /* ranks that have not closed it, and slots that the helper has */
     int size;
     int *member;         /* [size] ranks of the team */
     int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
     struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
-    /* meetings number oldest .. newest-1; that of number k is ring[k % room], NULL when all have left */
-    meeting **ring;
+    /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL when all have left */
+    slot **ring;
     uint64_t oldest, newest, room;
 } group;
 
-/* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in groups and meetings too. */
+/* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in groups and slots too. */
 typedef struct team {
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* a meeting opened or ended, a rank went, the team failed */
+    pthread_cond_t changed; /* a slot opened or ended, a rank went, the team failed */
     _Atomic int sleepers;
     int size;
-    bool *gone;   /* [size] ranks whose body has returned */
-    bool crowded; /* more ranks than processors: whoever spins takes time from who works */
+    bool *ended_ranks;   /* [size] ranks whose body has returned */
+    bool oversubscribed; /* more ranks than processors: whoever spins takes time from who works */
 
     _Atomic bool failed;
     ds_status status; /* of the first failure */
@@ -84,18 +94,18 @@ typedef struct team {
     bool helper_wanted, helper_runs, quit;
     pthread_t helper;
     pthread_cond_t work;
-    meeting *first_work, *last_work;
+    slot *first_work, *last_work;
 } team;
 
-/* ---- meetings ----------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------------- */
 
-/* Makes room for meetings up to `number`. */
-static void grow_ring(group *g, uint64_t number)
+/* Makes room for slots up to `number`. */
+static void group_grow_ring(group *g, uint64_t number)
 {
     uint64_t room = g->room ? g->room : 16;
     while (number - g->oldest >= room) room *= 2;
     if (room == g->room) return;
-    meeting **ring = dsi_alloc(room * sizeof *ring);
+    slot **ring = dsi_alloc(room * sizeof *ring);
     for (uint64_t k = g->oldest; g->room && k < g->newest; k++)
         ring[k % room] = g->ring[k % g->room];
     dsi_free(g->ring);
@@ -103,10 +113,10 @@ static void grow_ring(group *g, uint64_t number)
     g->room = room;
 }
 
-static meeting *meeting_at(group *g, uint64_t number)
+static slot *slot_at(group *g, uint64_t number)
 {
-    grow_ring(g, number);
-    meeting **m = &g->ring[number % g->room];
+    group_grow_ring(g, number);
+    slot **m = &g->ring[number % g->room];
     if (*m) return *m;
     *m = dsi_alloc(sizeof **m + (size_t)g->size * sizeof(dsi_request *));
     (*m)->group = g;
@@ -115,23 +125,23 @@ static meeting *meeting_at(group *g, uint64_t number)
     return *m;
 }
 
-static void free_meeting(meeting *m)
+static void slot_free(slot *m)
 {
     if (m) dsi_free(m->squares);
     dsi_free(m);
 }
 
 /* Frees m if nobody will look at it again. */
-static void release_meeting(meeting *m)
+static void slot_release(slot *m)
 {
     group *g = m->group;
     if (m->users || m->left < g->size) return;
     g->ring[m->number % g->room] = NULL;
     while (g->oldest < g->newest && !g->ring[g->oldest % g->room]) g->oldest++;
-    free_meeting(m);
+    slot_free(m);
 }
 
-static void wake_all(team *t)
+static void team_wake(team *t)
 {
     if (!atomic_load(&t->sleepers)) return;
     pthread_mutex_lock(&t->mutex); /* whoever saw nothing sleeps by now */
@@ -140,27 +150,27 @@ static void wake_all(team *t)
 }
 
 /* All pieces are done. */
-static void end_meeting(meeting *m)
+static void slot_end(slot *m)
 {
     if (m->squares) dsi_request_add_squares(m->of, m->pieces, m->squares);
     for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
     atomic_store(&m->ended, true);
-    wake_all(m->group->team);
+    team_wake(m->group->team);
 }
 
 /* Takes pieces until there are none. The caller has not left m, or is one of its users. */
-static void work_at(meeting *m)
+static void slot_work(slot *m)
 {
     int64_t piece, pieces = m->pieces;
     while ((piece = atomic_fetch_add(&m->next, 1)) < pieces) {
         dsi_run_piece(m->of, m->group->size, piece, m->squares ? &m->squares[piece] : NULL);
-        if (atomic_fetch_add(&m->done, 1) + 1 == pieces) end_meeting(m);
+        if (atomic_fetch_add(&m->done, 1) + 1 == pieces) slot_end(m);
     }
 }
 
 /* ---- failure: with the mutex held ---------------------------------------------------------------------- */
 
-static void fail_team(team *t, ds_status status, const char *why)
+static void team_fail(team *t, ds_status status, const char *why)
 {
     if (t->failed) return;
     t->status = status;
@@ -170,19 +180,19 @@ static void fail_team(team *t, ds_status status, const char *why)
 }
 
 /* What a collective says of a failed team. */
-static ds_status failed(const team *t, const dsi_request *r)
+static ds_status team_failure(const team *t, const dsi_request *r)
 {
     return dsi_fail(DS_ECOMM, "%s: %s", dsi_collective_name(r->what), t->why);
 }
 
-/* How many have not come; with gone: and never will. *ranks, if not NULL: "s 1, 3". */
-static int absent(const meeting *m, bool gone, dsi_text *ranks)
+/* How many have not come; with ended: only those that never will. *ranks, if not NULL: "s 1, 3". */
+static int slot_missing_ranks(const slot *m, bool ended, dsi_text *ranks)
 {
     const group *g = m->group;
     int n = 0;
     dsi_text list = {0};
     for (int r = 0; r < g->size; r++) {
-        if (m->of[r] || (gone && !g->team->gone[g->member[r]])) continue;
+        if (m->of[r] || (ended && !g->team->ended_ranks[g->member[r]])) continue;
         if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", g->called[r]);
         n++;
     }
@@ -192,31 +202,34 @@ static int absent(const meeting *m, bool gone, dsi_text *ranks)
 }
 
 /* Nobody will open m: says so, with what this rank wanted there. */
-static void fail_meeting(meeting *m, const dsi_request *r, double waited)
+static void slot_fail(slot *m, const dsi_request *r, double waited)
 {
     dsi_text ranks = {0}, why = {0};
-    bool gone = absent(m, true, NULL) > 0;
-    absent(m, gone, &ranks);
+    bool ended = slot_missing_ranks(m, true, NULL) > 0;
+    slot_missing_ranks(m, ended, &ranks);
     dsi_text_add(&why, "rank %d calls %s, ", r->comm->rank, dsi_request_text(r));
-    if (gone)
+    if (ended)
         dsi_text_add(&why, "but rank%s ended without it", ranks.s);
     else
         dsi_text_add(&why, "and rank%s did not come within %.3g s (DS_TIMEOUT)", ranks.s, waited);
-    if (!gone) dsi_log(DSI_ERROR, "%s", why.s); /* for the thread that is stuck may never return */
-    fail_team(m->group->team, DS_ECOMM, why.s);
+    if (!ended) dsi_log(DSI_ERROR, "%s", why.s); /* for the thread that is stuck may never return */
+    team_fail(m->group->team, DS_ECOMM, why.s);
     dsi_text_free(&ranks);
     dsi_text_free(&why);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------------------ */
 
-typedef bool condition(meeting *m);
+typedef bool condition(slot *m);
 
-static bool is_open(meeting *m) { return atomic_load_explicit(&m->open, memory_order_acquire); }
+static bool slot_is_open(slot *m) { return atomic_load_explicit(&m->open, memory_order_acquire); }
 
-static bool has_ended(meeting *m) { return atomic_load_explicit(&m->ended, memory_order_acquire); }
+static bool slot_has_ended(slot *m)
+{
+    return atomic_load_explicit(&m->ended, memory_order_acquire);
+}
 
-static bool spin(meeting *m, condition *met)
+static bool slot_spin(slot *m, condition *met)
 {
     team *t = m->group->team;
     double begun = dsi_now(), spent = 0;
@@ -227,12 +240,12 @@ static bool spin(meeting *m, condition *met)
         }
         if (atomic_load_explicit(&t->failed, memory_order_relaxed)) return met(m);
         spent = dsi_now() - begun;
-        if (t->crowded || spent > PATIENCE_NS * 1e-9) sched_yield();
+        if (t->oversubscribed || spent > YIELD_AFTER_NS * 1e-9) sched_yield();
     }
     return false;
 }
 
-static struct timespec after(double seconds)
+static struct timespec deadline_after(double seconds)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -241,39 +254,39 @@ static struct timespec after(double seconds)
 }
 
 /* Until m is open; false: it never will be. */
-static bool sleep_until_open(meeting *m, const dsi_request *r)
+static bool slot_sleep_until_open(slot *m, const dsi_request *r)
 {
     team *t = m->group->team;
     double limit = dsi_comm_timeout();
-    struct timespec until = after(limit);
+    struct timespec until = deadline_after(limit);
     bool late = false;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->sleepers, 1);
-    while (!is_open(m) && !t->failed) {
-        if (late || absent(m, true, NULL))
-            fail_meeting(m, r, limit);
+    while (!slot_is_open(m) && !t->failed) {
+        if (late || slot_missing_ranks(m, true, NULL))
+            slot_fail(m, r, limit);
         else
             late = pthread_cond_timedwait(&t->changed, &t->mutex, &until) == ETIMEDOUT;
     }
     atomic_fetch_sub(&t->sleepers, 1);
-    bool opened = is_open(m);
+    bool opened = slot_is_open(m);
     pthread_mutex_unlock(&t->mutex);
     return opened;
 }
 
-static void sleep_until_ended(meeting *m)
+static void slot_sleep_until_ended(slot *m)
 {
     team *t = m->group->team;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->sleepers, 1);
-    while (!has_ended(m)) pthread_cond_wait(&t->changed, &t->mutex);
+    while (!slot_has_ended(m)) pthread_cond_wait(&t->changed, &t->mutex);
     atomic_fetch_sub(&t->sleepers, 1);
     pthread_mutex_unlock(&t->mutex);
 }
 
 static void group_free(group *g)
 {
-    for (uint64_t k = g->oldest; k < g->newest; k++) free_meeting(g->ring[k % g->room]);
+    for (uint64_t k = g->oldest; k < g->newest; k++) slot_free(g->ring[k % g->room]);
     for (int k = 0; g->pair && k < g->size * g->size; k++)
         if (g->pair[k]) group_free(g->pair[k]);
     dsi_free(g->pair);
@@ -315,12 +328,12 @@ static group *group_of(const dsi_request *r, int *place)
 
 /* ---- the helper --------------------------------------------------------------------------------------- */
 
-static void *helper_main(void *arg)
+static void *team_helper_main(void *arg)
 {
     team *t = arg;
     pthread_mutex_lock(&t->mutex);
     while (t->first_work || !t->quit) {
-        meeting *m = t->first_work;
+        slot *m = t->first_work;
         if (!m) {
             pthread_cond_wait(&t->work, &t->mutex);
             continue;
@@ -329,10 +342,10 @@ static void *helper_main(void *arg)
         t->first_work = m->behind;
         if (!m->behind) t->last_work = NULL;
         pthread_mutex_unlock(&t->mutex);
-        work_at(m);
+        slot_work(m);
         pthread_mutex_lock(&t->mutex);
         m->users--;
-        release_meeting(m);
+        slot_release(m);
         if (!--g->refs) group_free(g);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -340,10 +353,10 @@ static void *helper_main(void *arg)
 }
 
 /* With the mutex held: m is open, and who opened it goes on with something else. */
-static void give_to_helper(team *t, meeting *m)
+static void team_give_helper(team *t, slot *m)
 {
     if (!t->helper_wanted) return;
-    if (!t->helper_runs) t->helper_runs = !pthread_create(&t->helper, NULL, helper_main, t);
+    if (!t->helper_runs) t->helper_runs = !pthread_create(&t->helper, NULL, team_helper_main, t);
     if (!t->helper_runs) return; /* the ranks will do it */
     m->users++;
     m->group->refs++; /* the ranks may all be gone before the helper comes to it */
@@ -355,17 +368,17 @@ static void give_to_helper(team *t, meeting *m)
 /* ---- requests ----------------------------------------------------------------------------------------- */
 
 /* With the mutex held: the last request has come. */
-static void open_meeting(meeting *m, const dsi_request *last)
+static void slot_open(slot *m, const dsi_request *last)
 {
     team *t = m->group->team;
     char why[WHY_BYTES];
     if (!dsi_requests_agree(m->of, m->group->size, why, sizeof why)) {
-        fail_team(t, DS_ECOMM, why);
+        team_fail(t, DS_ECOMM, why);
         return;
     }
     m->pieces = dsi_pieces(last, m->group->size);
     if (last->squares) m->squares = dsi_alloc((size_t)m->pieces * sizeof *m->squares);
-    if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) give_to_helper(t, m);
+    if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) team_give_helper(t, m);
     atomic_store(&m->open, true);
 }
 
@@ -378,39 +391,39 @@ static ds_status thread_start(dsi_request *r)
     if (!t->failed) {
         int place;
         group *g = group_of(r, &place);
-        meeting *m = meeting_at(g, r->number);
+        slot *m = slot_at(g, r->number);
         r->own = m;
         m->of[place] = r;
         last = ++m->arrived == g->size;
-        if (last) open_meeting(m, r);
+        if (last) slot_open(m, r);
     }
-    if (t->failed) status = failed(t, r);
+    if (t->failed) status = team_failure(t, r);
     pthread_mutex_unlock(&t->mutex);
     if (status != DS_OK || !last) return status;
 
-    meeting *m = r->own; /* stays: this rank has not left it */
+    slot *m = r->own; /* stays: this rank has not left it */
     if (m->pieces == 0)
-        end_meeting(m);
+        slot_end(m);
     else if (m->pieces == 1)
-        work_at(m);
+        slot_work(m);
     else
-        wake_all(t);
+        team_wake(t);
     return DS_OK;
 }
 
 static ds_status thread_wait(dsi_request *r)
 {
-    meeting *m = r->own;
+    slot *m = r->own;
     team *t = m->group->team;
-    bool opened = spin(m, is_open) || sleep_until_open(m, r);
+    bool opened = slot_spin(m, slot_is_open) || slot_sleep_until_open(m, r);
     if (opened) {
-        work_at(m);
-        if (!spin(m, has_ended)) sleep_until_ended(m);
+        slot_work(m);
+        if (!slot_spin(m, slot_has_ended)) slot_sleep_until_ended(m);
     }
     pthread_mutex_lock(&t->mutex);
     m->left++;
-    release_meeting(m);
-    ds_status status = opened ? DS_OK : failed(t, r);
+    slot_release(m);
+    ds_status status = opened ? DS_OK : team_failure(t, r);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -427,7 +440,7 @@ static void thread_close(ds_comm *c)
     if (last) group_free(g);
 }
 
-static ds_status gather_words(ds_comm *c, const int64_t *in, int64_t n, int64_t *out)
+static ds_status split_gather(ds_comm *c, const int64_t *in, int64_t n, int64_t *out)
 {
     dsi_request r = {.comm = c,
                      .what = DSI_ALL_GATHER,
@@ -441,7 +454,7 @@ static ds_status gather_words(ds_comm *c, const int64_t *in, int64_t n, int64_t 
 }
 
 /* chosen[k]: the k-th rank of c in my new group; words[r] = {color, key} of rank r. Returns how many. */
-static int choose(const int64_t (*words)[2], int size, int64_t color, int *chosen)
+static int split_choose_ranks(const int64_t (*words)[2], int size, int64_t color, int *chosen)
 {
     int n = 0;
     for (int r = 0; r < size; r++) {
@@ -461,9 +474,9 @@ static ds_comm *thread_split(ds_comm *c, int color, int key)
             (*words)[2] = dsi_alloc((size_t)c->size * sizeof *words);
     int64_t *addresses = dsi_alloc((size_t)c->size * sizeof *addresses);
     int *chosen = dsi_alloc((size_t)c->size * sizeof *chosen), n = 0, rank = 0;
-    bool good = gather_words(c, mine, 2, words[0]) == DS_OK;
+    bool good = split_gather(c, mine, 2, words[0]) == DS_OK;
     if (good && color >= 0) {
-        n = choose((const int64_t(*)[2])words, c->size, color, chosen);
+        n = split_choose_ranks((const int64_t(*)[2])words, c->size, color, chosen);
         while (chosen[rank] != c->rank) rank++;
         if (!rank) {
             g = group_new(old->team, n);
@@ -471,7 +484,7 @@ static ds_comm *thread_split(ds_comm *c, int color, int key)
         }
     }
     address = (int64_t)(intptr_t)g;
-    good = good && gather_words(c, &address, 1, addresses) == DS_OK;
+    good = good && split_gather(c, &address, 1, addresses) == DS_OK;
     if (!good && g) group_free(g);
     if (good && n) g = (group *)(intptr_t)addresses[chosen[0]];
     dsi_free(words);
@@ -486,7 +499,7 @@ static void thread_abort(ds_comm *c, const char *why)
     char text[WHY_BYTES];
     snprintf(text, sizeof text, "rank %d: %s", g->member[c->rank], why);
     pthread_mutex_lock(&g->team->mutex);
-    fail_team(g->team, DS_ECOMM, text);
+    team_fail(g->team, DS_ECOMM, text);
     pthread_mutex_unlock(&g->team->mutex);
 }
 
@@ -524,15 +537,15 @@ static void *rank_main(void *p)
     else
         snprintf(why, sizeof why, "rank %d ended with status %d", me->rank, (int)status);
     pthread_mutex_lock(&t->mutex);
-    if (status != DS_OK) fail_team(t, status, why);
-    t->gone[me->rank] = true;
+    if (status != DS_OK) team_fail(t, status, why);
+    t->ended_ranks[me->rank] = true;
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->mutex);
     dsi_set_world(NULL);
     return NULL;
 }
 
-static int processors(void)
+static int processor_count(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? CPU_SETSIZE : CPU_COUNT(&set);
@@ -540,8 +553,9 @@ static int processors(void)
 
 static void team_open(team *t, int n)
 {
-    *t = (team){.size = n, .crowded = n > processors(), .helper_wanted = n < processors()};
-    t->gone = dsi_alloc((size_t)n * sizeof *t->gone);
+    *t = (team){
+        .size = n, .oversubscribed = n > processor_count(), .helper_wanted = n < processor_count()};
+    t->ended_ranks = dsi_alloc((size_t)n * sizeof *t->ended_ranks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -561,7 +575,7 @@ static void team_close(team *t)
     pthread_cond_destroy(&t->changed);
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->mutex);
-    dsi_free(t->gone);
+    dsi_free(t->ended_ranks);
 }
 
 ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
@@ -569,7 +583,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
     if (n < 1 || n > DSI_THREAD_RANKS)
         return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n,
                         DSI_THREAD_RANKS);
-    if (!body) return dsi_null_operand("run_ranks"), DS_EINVAL;
+    if (!body) return dsi_null_argument("run_ranks");
     team t;
     team_open(&t, n);
     group *world = group_new(&t, n);
@@ -586,7 +600,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
         snprintf(why, sizeof why, "the system gives no thread for rank %d: %s", begun,
                  strerror(error));
         pthread_mutex_lock(&t.mutex);
-        fail_team(&t, DS_ECOMM, why);
+        team_fail(&t, DS_ECOMM, why);
         world->refs -= n - begun;
         bool unused = !world->refs;
         pthread_mutex_unlock(&t.mutex);

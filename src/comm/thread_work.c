@@ -25,7 +25,7 @@ typedef struct stretch {
     int64_t begin, end; /* elements of the stretch */
 } stretch;
 
-static int64_t chunks(const dsi_request *r, int ranks)
+static int64_t request_stretches(const dsi_request *r, int ranks)
 {
     switch (r->what) {
     case DSI_REDUCE_SCATTER:
@@ -43,69 +43,69 @@ static int64_t chunks(const dsi_request *r, int ranks)
     }
 }
 
-static bool whole(const dsi_request *r) /* a stretch is one piece */
+static bool stretch_is_one_piece(const dsi_request *r) /* a stretch is one piece */
 {
     return r->what == DSI_ALL_TO_ALL || r->what == DSI_ALL_TO_ALL_ROWS;
 }
 
 int64_t dsi_pieces(const dsi_request *any, int ranks)
 {
-    int64_t each = whole(any) ? 1 : (any->n + PIECE - 1) / PIECE;
-    return chunks(any, ranks) * each;
+    int64_t each = stretch_is_one_piece(any) ? 1 : (any->n + PIECE - 1) / PIECE;
+    return request_stretches(any, ranks) * each;
 }
 
-static const char *in_at(const dsi_request *r, int64_t i)
+static const char *request_in_at(const dsi_request *r, int64_t i)
 {
     return (const char *)r->in + i * (int64_t)ds_dtype_size(r->dtype);
 }
 
-static char *out_at(const dsi_request *r, int64_t i)
+static char *request_out_at(const dsi_request *r, int64_t i)
 {
     return (char *)r->out + i * (int64_t)ds_dtype_size(r->dtype);
 }
 
-static void move(char *to, const char *from, int64_t n, ds_dtype dtype)
+static void elements_copy(char *to, const char *from, int64_t n, ds_dtype dtype)
 {
     if (n && to != from) memcpy(to, from, (size_t)n * ds_dtype_size(dtype));
 }
 
 /* The sum of the stretch, `first` elements on in every rank's input, to out[to] of ranks from .. to-1. */
-static void reduce(const stretch *s, int64_t in_first, int from, int to, double *squares)
+static void stretch_reduce(const stretch *s, int64_t in_first, int from, int to, double *squares)
 {
     const dsi_request *r = s->of[0];
     const void *in[DSI_THREAD_RANKS];
     void *out[DSI_THREAD_RANKS];
-    for (int k = 0; k < s->ranks; k++) in[k] = in_at(s->of[k], in_first + s->begin);
-    for (int k = from; k < to; k++) out[k - from] = out_at(s->of[k], s->begin);
+    for (int k = 0; k < s->ranks; k++) in[k] = request_in_at(s->of[k], in_first + s->begin);
+    for (int k = from; k < to; k++) out[k - from] = request_out_at(s->of[k], s->begin);
     dsi_reduce_ranks(r->dtype, r->op, s->ranks, in, s->end - s->begin, to - from, out, squares);
 }
 
-static void gather(const stretch *s, int from, int to)
+static void stretch_gather(const stretch *s, int from, int to)
 {
     const dsi_request *source = s->of[s->q];
     for (int k = from; k < to; k++)
-        move(out_at(s->of[k], s->q * source->n + s->begin), in_at(source, s->begin),
-             s->end - s->begin, source->dtype);
+        elements_copy(request_out_at(s->of[k], s->q * source->n + s->begin),
+                      request_in_at(source, s->begin), s->end - s->begin, source->dtype);
 }
 
-static int64_t sum(const int64_t *x, int n)
+static int64_t counts_sum(const int64_t *x, int n)
 {
     int64_t total = 0;
     for (int i = 0; i < n; i++) total += x[i];
     return total;
 }
 
-static void all_to_all(const stretch *s)
+static void stretch_all_to_all(const stretch *s)
 {
     int a = s->q / s->ranks, b = s->q % s->ranks;
     const dsi_request *from = s->of[a], *to = s->of[b];
     int64_t n = from->n, source = b * n, place = a * n;
     if (from->what == DSI_ALL_TO_ALL_ROWS) {
         n = from->counts[b];
-        source = sum(from->counts, b);
-        place = sum(to->counts + s->ranks, a);
+        source = counts_sum(from->counts, b);
+        place = counts_sum(to->counts + s->ranks, a);
     }
-    move(out_at(to, place), in_at(from, source), n, from->dtype);
+    elements_copy(request_out_at(to, place), request_in_at(from, source), n, from->dtype);
 }
 
 void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const double *squares)
@@ -118,45 +118,47 @@ void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const doubl
 void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares)
 {
     const dsi_request *any = of[0];
-    int64_t each = whole(any) ? 1 : (any->n + PIECE - 1) / PIECE;
+    int64_t each = stretch_is_one_piece(any) ? 1 : (any->n + PIECE - 1) / PIECE;
     int64_t begin = piece % each * PIECE, end = begin + PIECE < any->n ? begin + PIECE : any->n;
     stretch s = {of, ranks, (int)(piece / each), begin, end};
     int64_t count = end - begin;
     switch (any->what) {
     case DSI_ALL_REDUCE:
-        reduce(&s, 0, 0, ranks, squares);
+        stretch_reduce(&s, 0, 0, ranks, squares);
         break;
     case DSI_REDUCE:
-        reduce(&s, 0, any->root, any->root + 1, NULL);
+        stretch_reduce(&s, 0, any->root, any->root + 1, NULL);
         break;
     case DSI_REDUCE_SCATTER:
-        reduce(&s, s.q * any->n, s.q, s.q + 1, squares);
+        stretch_reduce(&s, s.q * any->n, s.q, s.q + 1, squares);
         break;
     case DSI_ALL_GATHER:
-        gather(&s, 0, ranks);
+        stretch_gather(&s, 0, ranks);
         break;
     case DSI_GATHER:
-        gather(&s, any->root, any->root + 1);
+        stretch_gather(&s, any->root, any->root + 1);
         break;
     case DSI_SCATTER:
-        move(out_at(of[s.q], begin), in_at(of[any->root], s.q * any->n + begin), count, any->dtype);
+        elements_copy(request_out_at(of[s.q], begin),
+                      request_in_at(of[any->root], s.q * any->n + begin), count, any->dtype);
         break;
     case DSI_BROADCAST:
         for (int k = 0; k < ranks; k++)
-            move(out_at(of[k], begin), in_at(of[any->root], begin), count, any->dtype);
+            elements_copy(request_out_at(of[k], begin), request_in_at(of[any->root], begin), count,
+                          any->dtype);
         break;
     case DSI_SEND:
-        move(out_at(of[1], begin), in_at(any, begin), count, any->dtype);
+        elements_copy(request_out_at(of[1], begin), request_in_at(any, begin), count, any->dtype);
         break;
     default:
-        all_to_all(&s);
+        stretch_all_to_all(&s);
         break;
     }
 }
 
 /* ---- agreement -------------------------------------------------------------------------------------- */
 
-static bool same(const dsi_request *a, const dsi_request *b)
+static bool requests_match(const dsi_request *a, const dsi_request *b)
 {
     if (a->what == DSI_SEND) return a->dtype == b->dtype && a->n == b->n; /* b: its recv */
     return a->what == b->what && a->dtype == b->dtype && a->n == b->n && a->op == b->op &&
@@ -166,7 +168,7 @@ static bool same(const dsi_request *a, const dsi_request *b)
 bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room)
 {
     for (int r = 1; r < ranks; r++)
-        if (!same(of[0], of[r])) {
+        if (!requests_match(of[0], of[r])) {
             int n = snprintf(why, room, "ranks do not agree: rank %d calls %s", of[0]->comm->rank,
                              dsi_request_text(of[0]));
             snprintf(why + n, room - (size_t)n, ", rank %d calls %s", of[r]->comm->rank,

@@ -1,9 +1,10 @@
 /* comm/transfer.c: a collective as messages between processes.
  *
- * MPI's own collectives add up in an order that they choose, and their nonblocking forms move only when
- * they are looked at. So we send the messages ourselves, and add in the order of ranks: processes
- * get the same bits as threads, 16-bit floats are rounded once, counts have no limit, and whoever is
- * missing has a name. What a rank sends is what the ring algorithm sends:
+ * MPI's own collectives add in an order that they choose, and their nonblocking
+ * forms progress only inside of MPI calls. So the messages are sent here, and
+ * sums are taken in the order of ranks: processes get the same bits as threads,
+ * 16-bit floats are rounded once, counts have no limit, and an error names the
+ * rank that is missing. A rank sends as many bytes as the ring algorithm does:
  *
  *     all_reduce      each rank sends slice q of x to rank q; rank q adds, and sends the sum to all:
  *                     2 (p-1)/p of x. A small x goes to all at once: one round instead of two.
@@ -11,14 +12,24 @@
  *     all_gather      in to all: (p-1)/p of out;  all_to_all likewise
  *     broadcast       along a binomial tree;  barrier: an empty message to all;  send, recv: one message
  *
- * Reductions go by segments of SEGMENT bytes, which bounds the memory that what was received takes. A
- * collective is a list of phases: the messages of one are sent when those of the one before are all done. A
- * phase has a tag of its own, since ranks come to the phases of several collectives in different orders.
+ * Reductions are done in segments of SEGMENT bytes, which bounds the memory for
+ * what is received.
  *
- * Note [Sizes]: a message's tag has its place (which collective, which phase, which message) in the low bits and
- * its size, as far as bits are left, above them. So one of another size than what is received never meets that
- * receive: Open MPI 4.1 would copy all of it out of the sender's memory, past the end of what was given. Whoever waits
- * long looks whether something with the right place and another size has come. That costs a message nothing.
+ * Invariants:
+ *  - A transfer is a sequence of phases. The messages of a phase are posted when
+ *    all of the phase before are done. No function here blocks.
+ *  - Each phase has its own tag (transfer_tag), since ranks reach the phases of
+ *    several collectives in different orders.
+ *  - `wrong` is set once and ends the transfer; the caller aborts the job.
+ *  - The transfer owns `temp`; the largest one is left in *kept for the next
+ *    transfer, as fresh pages cost as much as the sum that they are for.
+ *
+ * Note [Sizes]: a tag holds the message's place (which collective, phase and
+ * message) in its low bits and its size in the rest, as far as there are bits. So
+ * a message of another size than its receive never matches it: Open MPI 4.1 would
+ * copy all of it, past the end of the receiver's buffer. A rank that waits long
+ * probes for a message with the right place and another size
+ * (dsi_transfer_probe). This costs a message nothing.
  * SPDX-License-Identifier: MIT */
 #include "transfer.h"
 
@@ -35,14 +46,14 @@
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
-/* Places: four a number, of which the phases of a collective have 0 to 2. The last one of number 0 is the farewell's,
+/* Places: four for each request number. A collective's phases have 0 to 2. The last one of number 0 is the shutdown's,
  * those of the others are messages'. What has one tag keeps its order. */
-enum { NUMBERS = 8192, PLACES = 4 * NUMBERS, FAREWELL = 3 };
+enum { NUMBERS = 8192, PLACES = 4 * NUMBERS, SHUTDOWN = 3 };
 
-static int place_of(const dsi_request *r, int phase)
+static int tag_place(const dsi_request *r, int phase)
 {
     int number = (int)(r->number % NUMBERS), message = 1 + (int)(r->number % (NUMBERS - 1));
-    if (r->farewell) return FAREWELL;
+    if (r->shutdown) return SHUTDOWN;
     if (dsi_is_message(r)) return 4 * message + 3;
     /* what is received in one phase of a broadcast was sent in the other */
     return 4 * number + (r->what == DSI_BROADCAST ? 0 : phase);
@@ -50,33 +61,35 @@ static int place_of(const dsi_request *r, int phase)
 
 /* Sizes that are told apart are those that differ by no multiple of a number below `sizes`, which is a power of two in
  * both MPIs: not the next one below, by which 8 and 524288 bytes, and all such pairs, would be the same. */
-static int tag_of(const dsi_transfer *t, size_t bytes)
+static int transfer_tag(const dsi_transfer *t, size_t bytes)
 {
-    int64_t sizes = ((int64_t)t->most_tag + 1) / PLACES,
-            different = sizes > 64 ? sizes - 23 : sizes;
+    int64_t sizes = ((int64_t)t->max_tag + 1) / PLACES, different = sizes > 64 ? sizes - 23 : sizes;
     int64_t size = (int64_t)(bytes % (uint64_t)different);
-    return (int)(size * PLACES) + place_of(t->r, t->phase);
+    return (int)(size * PLACES) + tag_place(t->r, t->phase);
 }
 
-static size_t bytes_of(const dsi_transfer *t, int64_t n)
+static size_t transfer_bytes(const dsi_transfer *t, int64_t n)
 {
     return (size_t)n * ds_dtype_size(t->r->dtype);
 }
 
-static const char *in_at(const dsi_transfer *t, int64_t i)
+static const char *transfer_in_at(const dsi_transfer *t, int64_t i)
 {
-    return (const char *)t->r->in + bytes_of(t, i);
+    return (const char *)t->r->in + transfer_bytes(t, i);
 }
 
-static char *out_at(const dsi_transfer *t, int64_t i) { return (char *)t->r->out + bytes_of(t, i); }
+static char *transfer_out_at(const dsi_transfer *t, int64_t i)
+{
+    return (char *)t->r->out + transfer_bytes(t, i);
+}
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
 #define DISAGREES "calls another collective or another size"
 
-static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank)
+static void transfer_post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank)
 {
-    int tag = tag_of(t, bytes);
+    int tag = transfer_tag(t, bytes);
     dsi_message m = {.rank = rank, .tag = tag, .receives = receives, .bytes = bytes};
     dsi_list_add(&t->messages, m);
     dsi_mpi_message *to = &t->messages.at[t->messages.n - 1].m;
@@ -91,34 +104,37 @@ static void post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, in
         dsi_text_add(&t->wrong, "to rank %d: %s", rank, wrong);
 }
 
-static void post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
+static void transfer_post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
 {
-    size_t left = bytes_of(t, n);
+    size_t left = transfer_bytes(t, n);
     do {
         size_t bytes = left < LONGEST ? left : LONGEST;
-        post_bytes(t, receives, p, bytes, rank);
+        transfer_post_bytes(t, receives, p, bytes, rank);
         p += bytes;
         left -= bytes;
     } while (left && !t->wrong.n);
 }
 
-static void send(dsi_transfer *t, const char *p, int64_t n, int to)
+static void transfer_send(dsi_transfer *t, const char *p, int64_t n, int to)
 {
     char *bytes;
     memcpy(&bytes, &p, sizeof p); /* which are only read */
-    post(t, false, bytes, n, to);
+    transfer_post(t, false, bytes, n, to);
 }
 
-static void receive(dsi_transfer *t, char *p, int64_t n, int from) { post(t, true, p, n, from); }
+static void transfer_receive(dsi_transfer *t, char *p, int64_t n, int from)
+{
+    transfer_post(t, true, p, n, from);
+}
 
-static void say_size(dsi_transfer *t, const dsi_message *m, size_t came)
+static void transfer_wrong_size(dsi_transfer *t, const dsi_message *m, size_t came)
 {
     dsi_text_add(&t->wrong, "rank %d sent %zu bytes where %zu were expected: it " DISAGREES,
                  m->rank, came, m->bytes);
 }
 
-/* What has come, or gone; whether that is all. */
-static bool all_done(dsi_transfer *t)
+/* Tests all messages of the phase. True: all are done. */
+static bool transfer_test_all(dsi_transfer *t)
 {
     bool all = true;
     for (int i = 0; i < t->messages.n; i++) {
@@ -133,7 +149,7 @@ static bool all_done(dsi_transfer *t)
         if (!m->done) {
             all = false;
         } else if (m->receives && received != m->bytes) {
-            say_size(t, m, received);
+            transfer_wrong_size(t, m, received);
             return false;
         }
     }
@@ -142,39 +158,40 @@ static bool all_done(dsi_transfer *t)
 
 /* Whether a message with that tag is of this collective, but of a phase in which nobody sends: of another collective that
  * has its number elsewhere. */
-static bool is_other(const dsi_transfer *t, const dsi_message *m, int tag)
+static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m, int tag)
 {
     int theirs = tag % PLACES, mine = m->tag % PLACES;
-    bool one_phase = t->r->what != DSI_ALL_REDUCE || bytes_of(t, t->r->n) <= SMALL;
+    bool one_phase = t->r->what != DSI_ALL_REDUCE || transfer_bytes(t, t->r->n) <= SMALL;
     return one_phase && theirs != mine && theirs / 4 == mine / 4 && theirs % 4 != 3 &&
            mine % 4 != 3;
 }
 
-/* A rank that leaves because it failed ends the job within DSI_GOODBYE_S, with its message; another says nothing. */
-static void wait_for_cause(dsi_transfer *t, const dsi_message *m)
+/* A rank that leaves because it failed ends the job within DSI_SHUTDOWN_S, with its message; another says nothing. */
+static void transfer_await_cause(dsi_transfer *t, const dsi_message *m)
 {
     if (!t->left) t->left = dsi_now();
-    if (dsi_now() - t->left > DSI_GOODBYE_S + 1)
+    if (dsi_now() - t->left > DSI_SHUTDOWN_S + 1)
         dsi_text_add(&t->wrong, "rank %d has left (ds_destroy_process_group) without it", m->rank);
 }
 
-void dsi_transfer_look(dsi_transfer *t)
+void dsi_transfer_probe(dsi_transfer *t)
 {
     for (int i = 0; i < t->messages.n && !t->wrong.n; i++) {
         dsi_message *m = &t->messages.at[i];
         size_t bytes, received;
         int tag;
-        if (!m->receives || m->done || t->mpi->look(t->comm, m->rank, &tag, &bytes)) continue;
+        if (!m->receives || m->done || t->mpi->probe(t->comm, m->rank, &tag, &bytes)) continue;
         if (tag < 0 || tag == m->tag) continue;
-        if (is_other(t, m, tag)) dsi_text_add(&t->wrong, "rank %d " DISAGREES, m->rank);
-        bool left = tag % PLACES == FAREWELL && !t->r->farewell;
+        if (tag_is_other_collective(t, m, tag))
+            dsi_text_add(&t->wrong, "rank %d " DISAGREES, m->rank);
+        bool left = tag % PLACES == SHUTDOWN && !t->r->shutdown;
         if (tag % PLACES != m->tag % PLACES && !left) continue;
         /* what has come while we looked may be what is waited for, and then this is the next one */
         bool missing = t->mpi->test(&m->m, &m->done, &received) || !m->done;
         if (missing && left)
-            wait_for_cause(t, m);
+            transfer_await_cause(t, m);
         else if (!left && (missing || received != m->bytes))
-            say_size(t, m, missing ? bytes : received);
+            transfer_wrong_size(t, m, missing ? bytes : received);
     }
 }
 
@@ -195,36 +212,37 @@ void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks)
 /* ---- sums --------------------------------------------------------------------------------------------- */
 
 /* Room for n elements of each rank; NULL with t->wrong. */
-static char *temp(dsi_transfer *t, int64_t n)
+static char *transfer_buffer(dsi_transfer *t, int64_t n)
 {
-    size_t bytes = bytes_of(t, n) * (size_t)t->r->comm->size;
+    size_t bytes = transfer_bytes(t, n) * (size_t)t->r->comm->size;
     if (t->temp.bytes >= bytes && t->temp.p) return t->temp.p;
-    if (!t->temp.p && t->spare->bytes >= bytes) {
-        t->temp = *t->spare;
-        *t->spare = (dsi_spare){0};
+    if (!t->temp.p && t->kept->bytes >= bytes) {
+        t->temp = *t->kept;
+        *t->kept = (dsi_buffer){0};
         return t->temp.p;
     }
     free(t->temp.p);
-    t->temp = (dsi_spare){malloc(bytes ? bytes : 1), bytes};
+    t->temp = (dsi_buffer){malloc(bytes ? bytes : 1), bytes};
     if (!t->temp.p) dsi_text_add(&t->wrong, "no memory for %zu bytes to receive", bytes);
     return t->temp.p;
 }
 
-/* out = the sum of own and of what lies in temp, n elements of each rank; alone: no other rank adds them up */
-static void sum(dsi_transfer *t, const char *own, int64_t n, char *out, bool alone)
+/* out = the sum of `own` and of temp, n elements of each rank. sole: no other rank
+ * computes this sum, so its squares are counted here. */
+static void transfer_reduce(dsi_transfer *t, const char *own, int64_t n, char *out, bool sole)
 {
     const dsi_request *r = t->r;
     const ds_comm *c = r->comm;
     const void **in = dsi_alloc((size_t)c->size * sizeof *in);
     void *to = out;
     for (int q = 0; q < c->size; q++)
-        in[q] = q == c->rank ? own : (char *)t->temp.p + bytes_of(t, q * n);
-    dsi_reduce_ranks(r->dtype, r->op, c->size, in, n, 1, &to, alone ? r->squares : NULL);
+        in[q] = q == c->rank ? own : (char *)t->temp.p + transfer_bytes(t, q * n);
+    dsi_reduce_ranks(r->dtype, r->op, c->size, in, n, 1, &to, sole ? r->squares : NULL);
     dsi_free(in);
 }
 
 /* Elements of a segment of n elements, of which this rank receives `share` ranks' worth each. */
-static int64_t segment(const dsi_transfer *t, int64_t n, int64_t ranks)
+static int64_t transfer_segment(const dsi_transfer *t, int64_t n, int64_t ranks)
 {
     int64_t most = SEGMENT / (int64_t)ds_dtype_size(t->r->dtype) / ranks;
     if (most < 1) most = 1;
@@ -236,49 +254,53 @@ static int64_t segment(const dsi_transfer *t, int64_t n, int64_t ranks)
     for (int q##_k = 1, q = ((c)->rank + 1) % (c)->size; q##_k < (c)->size; \
          q##_k++, q = (q + 1) % (c)->size)
 
-/* ---- phases: each sends what is to be sent next; true: there is nothing more ---------------------------- */
+/* ---- phases: each posts its messages; true: the transfer is complete ------------------------------------- */
 
-static bool all_to_one_sum(dsi_transfer *t, bool here)
+static bool transfer_reduce_to_one(dsi_transfer *t, bool here)
 {
     const ds_comm *c = t->r->comm;
-    int64_t n = segment(t, t->r->n, c->size);
+    int64_t n = transfer_segment(t, t->r->n, c->size);
     if (t->phase == 0) {
-        char *room = here ? temp(t, n) : NULL;
+        char *room = here ? transfer_buffer(t, n) : NULL;
         EACH_OTHER(q, c)
         {
-            if (t->r->what == DSI_ALL_REDUCE || q == t->r->root) send(t, in_at(t, t->at), n, q);
-            if (room) receive(t, room + bytes_of(t, q * n), n, q);
+            if (t->r->what == DSI_ALL_REDUCE || q == t->r->root)
+                transfer_send(t, transfer_in_at(t, t->at), n, q);
+            if (room) transfer_receive(t, room + transfer_bytes(t, q * n), n, q);
         }
         t->phase = 1;
         return false;
     }
-    if (here) sum(t, in_at(t, t->at), n, out_at(t, t->at), c->rank == 0);
+    if (here)
+        transfer_reduce(t, transfer_in_at(t, t->at), n, transfer_out_at(t, t->at), c->rank == 0);
     t->at += n;
     t->phase = 0;
     return t->at >= t->r->n;
 }
 
-static bool all_reduce(dsi_transfer *t)
+static bool transfer_all_reduce(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
-    if (bytes_of(t, t->r->n) <= SMALL) return all_to_one_sum(t, true);
-    int64_t n = segment(t, t->r->n, 1), mine = n * c->rank / c->size,
+    if (transfer_bytes(t, t->r->n) <= SMALL) return transfer_reduce_to_one(t, true);
+    int64_t n = transfer_segment(t, t->r->n, 1), mine = n * c->rank / c->size,
             mine_n = n * (c->rank + 1) / c->size - mine;
     if (t->phase == 0) {
-        char *room = temp(t, mine_n);
+        char *room = transfer_buffer(t, mine_n);
         EACH_OTHER(q, c)
         {
             int64_t slice = n * q / c->size;
-            send(t, in_at(t, t->at + slice), n * (q + 1) / c->size - slice, q);
-            if (room) receive(t, room + bytes_of(t, q * mine_n), mine_n, q);
+            transfer_send(t, transfer_in_at(t, t->at + slice), n * (q + 1) / c->size - slice, q);
+            if (room) transfer_receive(t, room + transfer_bytes(t, q * mine_n), mine_n, q);
         }
     } else if (t->phase == 1) {
-        sum(t, in_at(t, t->at + mine), mine_n, out_at(t, t->at + mine), true);
+        transfer_reduce(t, transfer_in_at(t, t->at + mine), mine_n,
+                        transfer_out_at(t, t->at + mine), true);
         EACH_OTHER(q, c)
         {
             int64_t slice = n * q / c->size;
-            send(t, out_at(t, t->at + mine), mine_n, q);
-            receive(t, out_at(t, t->at + slice), n * (q + 1) / c->size - slice, q);
+            transfer_send(t, transfer_out_at(t, t->at + mine), mine_n, q);
+            transfer_receive(t, transfer_out_at(t, t->at + slice), n * (q + 1) / c->size - slice,
+                             q);
         }
     } else {
         t->at += n;
@@ -289,33 +311,34 @@ static bool all_reduce(dsi_transfer *t)
     return false;
 }
 
-static bool reduce_scatter(dsi_transfer *t)
+static bool transfer_reduce_scatter(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
-    int64_t n = segment(t, t->r->n, c->size);
+    int64_t n = transfer_segment(t, t->r->n, c->size);
     if (t->phase == 0) {
-        char *room = temp(t, n);
+        char *room = transfer_buffer(t, n);
         EACH_OTHER(q, c)
         {
-            send(t, in_at(t, q * t->r->n + t->at), n, q);
-            if (room) receive(t, room + bytes_of(t, q * n), n, q);
+            transfer_send(t, transfer_in_at(t, q * t->r->n + t->at), n, q);
+            if (room) transfer_receive(t, room + transfer_bytes(t, q * n), n, q);
         }
         t->phase = 1;
         return false;
     }
-    sum(t, in_at(t, c->rank * t->r->n + t->at), n, out_at(t, t->at), true);
+    transfer_reduce(t, transfer_in_at(t, c->rank * t->r->n + t->at), n, transfer_out_at(t, t->at),
+                    true);
     t->at += n;
     t->phase = 0;
     return t->at >= t->r->n;
 }
 
-static void move(char *to, const char *from, size_t bytes)
+static void bytes_move(char *to, const char *from, size_t bytes)
 {
     if (bytes && to != from) memmove(to, from, bytes);
 }
 
 /* In one phase: what goes to each rank and what comes from it, and this rank's own part. */
-static bool exchange(dsi_transfer *t)
+static bool transfer_exchange(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     const ds_comm *c = r->comm;
@@ -326,17 +349,17 @@ static bool exchange(dsi_transfer *t)
     EACH_OTHER(q, c)
     {
         if (all || (gathers ? q == r->root : root))
-            send(t, in_at(t, pieces ? q * r->n : 0), r->n, q);
+            transfer_send(t, transfer_in_at(t, pieces ? q * r->n : 0), r->n, q);
         if (all || (scatters ? q == r->root : root))
-            receive(t, out_at(t, scatters ? 0 : q * r->n), r->n, q);
+            transfer_receive(t, transfer_out_at(t, scatters ? 0 : q * r->n), r->n, q);
     }
     if (all || root)
-        move(out_at(t, scatters ? 0 : c->rank * r->n), in_at(t, pieces ? c->rank * r->n : 0),
-             bytes_of(t, r->n));
+        bytes_move(transfer_out_at(t, scatters ? 0 : c->rank * r->n),
+                   transfer_in_at(t, pieces ? c->rank * r->n : 0), transfer_bytes(t, r->n));
     return false;
 }
 
-static bool exchange_rows(dsi_transfer *t)
+static bool transfer_exchange_rows(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     const ds_comm *c = r->comm;
@@ -345,10 +368,10 @@ static bool exchange_rows(dsi_transfer *t)
     if (t->phase++) return true;
     for (int q = 0; q < c->size; from += sent[q], to += received[q], q++) {
         if (q == c->rank) {
-            move(out_at(t, to), in_at(t, from), bytes_of(t, sent[q]));
+            bytes_move(transfer_out_at(t, to), transfer_in_at(t, from), transfer_bytes(t, sent[q]));
         } else {
-            send(t, in_at(t, from), sent[q], q);
-            receive(t, out_at(t, to), received[q], q);
+            transfer_send(t, transfer_in_at(t, from), sent[q], q);
+            transfer_receive(t, transfer_out_at(t, to), received[q], q);
         }
     }
     return false;
@@ -356,50 +379,52 @@ static bool exchange_rows(dsi_transfer *t)
 
 /* A binomial tree over the ranks counted from the root: k has it from k without its lowest bit, and gives it
  * to k + b for each b below that bit. */
-static bool broadcast(dsi_transfer *t)
+static bool transfer_broadcast(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     int size = r->comm->size, k = (r->comm->rank - r->root + size) % size, lowest = k & -k;
-    if (t->phase == 0 && k) receive(t, out_at(t, 0), r->n, (k - lowest + r->root) % size);
+    if (t->phase == 0 && k)
+        transfer_receive(t, transfer_out_at(t, 0), r->n, (k - lowest + r->root) % size);
     for (int b = 1; t->phase == 1 && b < size && (!k || b < lowest); b *= 2)
-        if (k + b < size) send(t, out_at(t, 0), r->n, (k + b + r->root) % size);
+        if (k + b < size) transfer_send(t, transfer_out_at(t, 0), r->n, (k + b + r->root) % size);
     return t->phase++ == 2;
 }
 
-static bool barrier(dsi_transfer *t)
+static bool transfer_barrier(dsi_transfer *t)
 {
     if (t->phase++) return true;
     EACH_OTHER(q, t->r->comm)
     {
-        send(t, NULL, 0, q);
-        receive(t, NULL, 0, q);
+        transfer_send(t, NULL, 0, q);
+        transfer_receive(t, NULL, 0, q);
     }
     return false;
 }
 
-/* In debug mode what it is goes before it, and is compared; collectives do so in debug.c. */
-static bool send_message(dsi_transfer *t)
+/* With DS_DEBUG=comm a description precedes the message and is compared; collectives
+ * are compared in debug.c. */
+static bool transfer_send_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     if (t->phase++) return true;
     snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
-    if (r->comm->compares) post_bytes(t, false, t->said, sizeof t->said, r->root);
-    if (!t->wrong.n) send(t, in_at(t, 0), r->n, r->root);
+    if (r->comm->compares) transfer_post_bytes(t, false, t->said, sizeof t->said, r->root);
+    if (!t->wrong.n) transfer_send(t, transfer_in_at(t, 0), r->n, r->root);
     return false;
 }
 
-static bool receive_message(dsi_transfer *t)
+static bool transfer_receive_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     if (t->phase++) return true;
-    if (r->comm->compares) post_bytes(t, true, t->said, sizeof t->said, r->root);
-    if (!t->wrong.n) receive(t, out_at(t, 0), r->n, r->root);
+    if (r->comm->compares) transfer_post_bytes(t, true, t->said, sizeof t->said, r->root);
+    if (!t->wrong.n) transfer_receive(t, transfer_out_at(t, 0), r->n, r->root);
     return false;
 }
 
 /* Both are received at once, for the next receive from that rank may be posted before they come. So what was
  * said explains what is wrong with the rest. */
-static void compare_message(dsi_transfer *t)
+static void transfer_compare_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
     char wanted[sizeof t->said];
@@ -414,39 +439,39 @@ static void compare_message(dsi_transfer *t)
     dsi_text_add(&t->wrong, "ranks do not agree: rank %d sends %.63s", r->root, t->said);
 }
 
-static bool step(dsi_transfer *t)
+static bool transfer_next_phase(dsi_transfer *t)
 {
     switch (t->r->what) {
     case DSI_ALL_REDUCE:
-        return all_reduce(t);
+        return transfer_all_reduce(t);
     case DSI_REDUCE:
-        return all_to_one_sum(t, t->r->comm->rank == t->r->root);
+        return transfer_reduce_to_one(t, t->r->comm->rank == t->r->root);
     case DSI_REDUCE_SCATTER:
-        return reduce_scatter(t);
+        return transfer_reduce_scatter(t);
     case DSI_ALL_TO_ALL_ROWS:
-        return exchange_rows(t);
+        return transfer_exchange_rows(t);
     case DSI_BROADCAST:
-        return broadcast(t);
+        return transfer_broadcast(t);
     case DSI_BARRIER:
-        return barrier(t);
+        return transfer_barrier(t);
     case DSI_SEND:
-        return send_message(t);
+        return transfer_send_message(t);
     case DSI_RECV:
-        return receive_message(t);
+        return transfer_receive_message(t);
     default:
-        return exchange(t);
+        return transfer_exchange(t);
     }
 }
 
 void dsi_transfer_advance(dsi_transfer *t)
 {
     while (!t->finished) {
-        bool done = all_done(t);
-        compare_message(t);
+        bool done = transfer_test_all(t);
+        transfer_compare_message(t);
         if (done && !t->wrong.n) {
             t->messages.n = 0;
-            t->finished = step(t);
-            compare_message(t);
+            t->finished = transfer_next_phase(t);
+            transfer_compare_message(t);
         }
         if (t->wrong.n)
             t->finished = true;
@@ -458,9 +483,9 @@ void dsi_transfer_advance(dsi_transfer *t)
 
 void dsi_transfer_free(dsi_transfer *t)
 {
-    if (t->temp.bytes > t->spare->bytes) {
-        dsi_spare was = *t->spare;
-        *t->spare = t->temp;
+    if (t->temp.bytes > t->kept->bytes) {
+        dsi_buffer was = *t->kept;
+        *t->kept = t->temp;
         t->temp = was;
     }
     free(t->temp.p);

@@ -8,7 +8,7 @@
 #include "comm.h"
 #include "mpi.h"
 
-#define DSI_GOODBYE_S 2 /* how long a rank that failed waits for the others at the end */
+#define DSI_SHUTDOWN_S 2 /* how long a rank that failed waits for the others at the end */
 
 typedef struct dsi_message {
     dsi_mpi_message m;
@@ -18,35 +18,35 @@ typedef struct dsi_message {
 } dsi_message;
 
 /* Memory that one transfer leaves to the next: fresh pages cost as much as the sum that they are for. */
-typedef struct dsi_spare {
+typedef struct dsi_buffer {
     void *p;
     size_t bytes;
-} dsi_spare;
+} dsi_buffer;
 
 typedef struct dsi_transfer {
     dsi_request *r;
     const dsi_mpi *mpi;
     void *comm;
-    int most_tag;
-    dsi_spare *spare;
+    int max_tag;
+    dsi_buffer *kept;
     int phase;  /* of the segment */
     int64_t at; /* first element of the segment */
     struct {
         DSI_LIST(dsi_message)
     } messages; /* of this phase */
-    dsi_spare temp;
-    char said[64];  /* DS_DEBUG=comm: what a message is, which goes before it */
+    dsi_buffer temp;
+    char said[64];  /* DS_DEBUG=comm: the description that precedes a message */
     dsi_text wrong; /* why it cannot go on */
     bool finished;  /* or wrong */
-    double left;    /* when a farewell was seen of a rank that it waits for; 0: none was */
+    double left;    /* when a shutdown was seen of a rank that it waits for; 0: none was */
     struct dsi_transfer *after;
 } dsi_transfer;
 
-/* Goes on as far as it can without waiting. */
+/* Progresses as far as is possible without blocking. */
 void dsi_transfer_advance(dsi_transfer *t);
-/* Whether something else has come than what it waits for: another size, another collective, a farewell: then t->wrong.
+/* Whether something else has come than what it waits for: another size, another collective, a shutdown: then t->wrong.
  * Costs more than to advance. */
-void dsi_transfer_look(dsi_transfer *t);
+void dsi_transfer_probe(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
 
 /* "s 1, 3": the ranks from which messages are missing now; "" if none */

@@ -82,7 +82,7 @@ static ds_tensor *avg_pool_forward(void *self, ds_tensor *x)
 }
 
 /* "name=n", or "name=(h, w)" where they differ */
-static void describe_pair(FILE *to, const char *name, int h, int w)
+static void pool_describe_pair(FILE *to, const char *name, int h, int w)
 {
     w = w == 0 ? h : w == -1 ? 0 : w;
     if (h == w)
@@ -94,24 +94,24 @@ static void describe_pair(FILE *to, const char *name, int h, int w)
 static void avg_pool_describe(void *self, FILE *to)
 {
     const ds_pool2d_opts *o = self;
-    describe_pair(to, "kernel_size", o->kernel, o->kernel_w);
+    pool_describe_pair(to, "kernel_size", o->kernel, o->kernel_w);
     if (o->stride || o->stride_w)
-        describe_pair(to, ", stride", o->stride ? o->stride : o->kernel, o->stride_w);
+        pool_describe_pair(to, ", stride", o->stride ? o->stride : o->kernel, o->stride_w);
     else
-        describe_pair(to, ", stride", o->kernel, o->kernel_w);
-    describe_pair(to, ", padding", o->padding, o->padding_w);
+        pool_describe_pair(to, ", stride", o->kernel, o->kernel_w);
+    pool_describe_pair(to, ", padding", o->padding, o->padding_w);
 }
 
 static void max_pool_describe(void *self, FILE *to)
 {
     const ds_pool2d_opts *o = self;
     avg_pool_describe(self, to);
-    describe_pair(to, ", dilation", o->dilation ? o->dilation : 1, o->dilation_w);
+    pool_describe_pair(to, ", dilation", o->dilation ? o->dilation : 1, o->dilation_w);
     fprintf(to, ", ceil_mode=%s", o->ceil_mode ? "True" : "False");
 }
 
-static ds_module *pool(ds_module *parent, const char *name, const ds_module_type *type,
-                       ds_pool2d_opts o)
+static ds_module *pool_new(ds_module *parent, const char *name, const ds_module_type *type,
+                           ds_pool2d_opts o)
 {
     ds_module *m = ds_module_new(parent, name, type);
     memcpy(ds_self(m), &o, sizeof o);
@@ -122,12 +122,12 @@ ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts 
 {
     static const ds_module_type type = {"MaxPool2d", sizeof opts, .forward = max_pool_forward,
                                         .describe = max_pool_describe};
-    return pool(parent, name, &type, opts);
+    return pool_new(parent, name, &type, opts);
 }
 
 ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
 {
     static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward,
                                         .describe = avg_pool_describe};
-    return pool(parent, name, &type, opts);
+    return pool_new(parent, name, &type, opts);
 }

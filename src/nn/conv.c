@@ -16,7 +16,7 @@ static ds_tensor *conv2d_forward(void *self, ds_tensor *x)
 }
 
 /* ", name=(h, w)", but for what is so in any case */
-static void describe_pair(FILE *to, const char *name, int h, int w, int usual)
+static void conv_describe_pair(FILE *to, const char *name, int h, int w, int usual)
 {
     h = h ? h : usual;
     w = w == 0 ? h : w == -1 ? 0 : w;
@@ -30,10 +30,11 @@ static void conv2d_describe(void *self, FILE *to)
     int groups = o->groups ? o->groups : 1, stride = o->stride ? o->stride : 1;
     fprintf(to, "%lld, %lld", (long long)ds_size(c->weight, 1) * groups,
             (long long)ds_size(c->weight, 0));
-    describe_pair(to, "kernel_size", (int)ds_size(c->weight, 2), (int)ds_size(c->weight, 3), -1);
-    describe_pair(to, "stride", stride, o->stride_w, -1);
-    describe_pair(to, "padding", o->padding, o->padding_w, 0);
-    describe_pair(to, "dilation", o->dilation, o->dilation_w, 1);
+    conv_describe_pair(to, "kernel_size", (int)ds_size(c->weight, 2), (int)ds_size(c->weight, 3),
+                       -1);
+    conv_describe_pair(to, "stride", stride, o->stride_w, -1);
+    conv_describe_pair(to, "padding", o->padding, o->padding_w, 0);
+    conv_describe_pair(to, "dilation", o->dilation, o->dilation_w, 1);
     if (groups != 1) fprintf(to, ", groups=%d", groups);
     if (!o->bias) fputs(", bias=False", to);
 }

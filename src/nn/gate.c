@@ -14,16 +14,16 @@
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-static dsi_decide decide_1, decide_2, decide_k;
+static dsi_route_fn gate_route_1, gate_route_2, gate_route_k;
 
-static bool refuse(const char *name, const char *why, long long value, long long limit)
+static bool gate_refuse(const char *name, const char *why, long long value, long long limit)
 {
     ds_fail(DS_EINVAL, why, name, value, limit);
     return false;
 }
 
 /* 0 is the default of most; of min_capacity too, so that none is -1. */
-static void set_defaults(ds_moe_opts *o)
+static void gate_set_defaults(ds_moe_opts *o)
 {
     if (!o->num_experts) o->num_experts = 1;
     if (!o->ep_size) o->ep_size = 1;
@@ -33,7 +33,7 @@ static void set_defaults(ds_moe_opts *o)
     o->min_capacity = o->min_capacity == 0 ? 4 : o->min_capacity < 0 ? 0 : o->min_capacity;
 }
 
-static bool set_noise(dsi_gate *g, const char *name)
+static bool gate_set_noise(dsi_gate *g, const char *name)
 {
     const char *policy = g->o.noisy_gate_policy ? g->o.noisy_gate_policy : "None";
     g->jitter = !strcmp(policy, "Jitter");
@@ -47,28 +47,28 @@ static bool set_noise(dsi_gate *g, const char *name)
 bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
 {
     g->o = *opts;
-    set_defaults(&g->o);
+    gate_set_defaults(&g->o);
     const ds_moe_opts *o = &g->o;
     if (o->num_experts < 1)
-        return refuse(name, "MoE %s: num_experts is %lld: expected at least %lld", o->num_experts,
-                      1);
+        return gate_refuse(name, "MoE %s: num_experts is %lld: expected at least %lld",
+                           o->num_experts, 1);
     if (o->ep_size < 1)
-        return refuse(name, "MoE %s: ep_size is %lld: expected at least %lld", o->ep_size, 1);
+        return gate_refuse(name, "MoE %s: ep_size is %lld: expected at least %lld", o->ep_size, 1);
     if (o->num_experts % o->ep_size)
-        return refuse(name,
-                      "MoE %s: num_experts is %lld: expected a multiple of ep_size, which is %lld",
-                      o->num_experts, o->ep_size);
+        return gate_refuse(
+            name, "MoE %s: num_experts is %lld: expected a multiple of ep_size, which is %lld",
+            o->num_experts, o->ep_size);
     if (o->k < 1 || o->k > o->num_experts)
-        return refuse(name, "MoE %s: k is %lld: expected 1 to num_experts, which is %lld", o->k,
-                      o->num_experts);
+        return gate_refuse(name, "MoE %s: k is %lld: expected 1 to num_experts, which is %lld",
+                           o->k, o->num_experts);
     if (!(o->capacity_factor > 0) || !(o->eval_capacity_factor > 0)) {
         ds_fail(DS_EINVAL,
                 "MoE %s: capacity_factor is %g, eval_capacity_factor %g: expected more than 0",
                 name, o->capacity_factor, o->eval_capacity_factor);
         return false;
     }
-    g->decide = o->k == 1 ? decide_1 : o->k == 2 ? decide_2 : decide_k;
-    return set_noise(g, name);
+    g->route = o->k == 1 ? gate_route_1 : o->k == 2 ? gate_route_2 : gate_route_k;
+    return gate_set_noise(g, name);
 }
 
 /* ---- probabilities ----------------------------------------------------------------------------------- */
@@ -82,11 +82,11 @@ static bool is_16bit(const ds_tensor *x)
     return ds_dtype_of(x) == DS_F16 || ds_dtype_of(x) == DS_BF16;
 }
 
-static ds_tensor *wide(ds_tensor *x) { return is_16bit(x) ? ds_cast(x, DS_F32) : x; }
+static ds_tensor *gate_upcast(ds_tensor *x) { return is_16bit(x) ? ds_cast(x, DS_F32) : x; }
 
 static ds_tensor *wg_forward(void *self, ds_tensor *x)
 {
-    return ds_linear(x, wide(((Weights *)self)->weight), NULL);
+    return ds_linear(x, gate_upcast(((Weights *)self)->weight), NULL);
 }
 
 static void wg_describe(void *self, FILE *to)
@@ -108,7 +108,7 @@ void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
 }
 
 /* float32 [S,E] of -log(-log(u)) */
-static ds_tensor *gumbel(ds_dims shape)
+static ds_tensor *gumbel_noise(ds_dims shape)
 {
     ds_tensor *u = ds_init_uniform(ds_empty(DS_F32, shape), FLT_EPSILON, 1 - FLT_EPSILON);
     return ds_neg(ds_log(ds_neg(ds_log(u))));
@@ -123,7 +123,7 @@ typedef struct Plan {
     int64_t *expert, *place, *chosen, *first, *taken;
 } Plan;
 
-static bool open_plan(const dsi_gate *g, dsi_routes *r, Plan *p)
+static bool plan_open(const dsi_gate *g, dsi_routes *r, Plan *p)
 {
     *p = (Plan){.tokens = ds_size(r->expert, 0),
                 .experts = g->o.num_experts,
@@ -137,7 +137,7 @@ static bool open_plan(const dsi_gate *g, dsi_routes *r, Plan *p)
 }
 
 /* As float32 computes it in DeepSpeed. */
-static int64_t capacity(const dsi_gate *g, const Plan *p)
+static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
 {
     double factor = g->training ? g->o.capacity_factor : g->o.eval_capacity_factor;
     int64_t most = 0;
@@ -154,7 +154,7 @@ static int64_t capacity(const dsi_gate *g, const Plan *p)
 }
 
 /* The largest of row[0..n-1], but for `except`; the first of equal ones. */
-static int best(const float *row, int n, int except)
+static int row_argmax(const float *row, int n, int except)
 {
     int at = except == 0 ? 1 : 0;
     for (int e = at + 1; e < n; e++)
@@ -166,7 +166,7 @@ static int best(const float *row, int n, int except)
 
 /* Of the tokens that chose an expert `room` are taken: the first ones, or random ones (Knuth, The Art of
  * Computer Programming, 3.4.2, algorithm S: each with the probability wanted / left). */
-static bool take(Plan *p, int64_t room, bool random)
+static bool gate_take_tokens(Plan *p, int64_t room, bool random)
 {
     ds_tensor *counts = ds_empty(DS_I64, ds_shape(p->experts));
     ds_tensor *draws = random ? ds_rand(DS_F32, ds_shape(p->tokens)) : NULL;
@@ -184,14 +184,14 @@ static bool take(Plan *p, int64_t room, bool random)
     return true;
 }
 
-static bool decide_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
-                     dsi_routes *r)
+static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
+                         const int64_t *used, dsi_routes *r)
 {
     Plan p;
     ds_tensor *by = probs;
-    if (g->rsample && g->training) by = ds_add(logits, gumbel(ds_shape_of(logits)));
+    if (g->rsample && g->training) by = ds_add(logits, gumbel_noise(ds_shape_of(logits)));
     const float *score = ds_data(by);
-    if (!open_plan(g, r, &p) || !score) return false;
+    if (!plan_open(g, r, &p) || !score) return false;
     if (p.tokens < g->o.min_capacity) {
         ds_fail(DS_EINVAL,
                 "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
@@ -200,38 +200,38 @@ static bool decide_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, con
         return false;
     }
     for (int64_t s = 0; s < p.tokens; s++) {
-        int e = best(score + s * p.experts, p.experts, -1);
+        int e = row_argmax(score + s * p.experts, p.experts, -1);
         bool goes = !used || used[s];
         p.expert[s] = e;
         p.place[s] = goes ? 0 : -1;
         p.chosen[e] += goes;
         p.first[e] += goes;
     }
-    r->capacity = capacity(g, &p);
+    r->capacity = gate_capacity(g, &p);
     bool full = false;
     for (int e = 0; e < p.experts; e++) full |= p.chosen[e] > r->capacity;
-    return take(&p, r->capacity, full && g->training && !g->o.no_rts);
+    return gate_take_tokens(&p, r->capacity, full && g->training && !g->o.no_rts);
 }
 
 /* ---- k = 2 ------------------------------------------------------------------------------------------- */
 
-static bool decide_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
-                     dsi_routes *r)
+static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
+                         const int64_t *used, dsi_routes *r)
 {
     Plan p;
     (void)used;
     bool sample = g->training && !g->o.no_top2_2nd_expert_sampling;
-    ds_tensor *rest = sample ? ds_add(logits, gumbel(ds_shape_of(logits))) : logits;
+    ds_tensor *rest = sample ? ds_add(logits, gumbel_noise(ds_shape_of(logits))) : logits;
     const float *score = ds_data(probs), *second = rest ? ds_data(rest) : NULL;
-    if (!open_plan(g, r, &p) || !score || !second) return false;
+    if (!plan_open(g, r, &p) || !score || !second) return false;
     for (int64_t s = 0; s < p.tokens; s++) {
-        int a = best(score + s * p.experts, p.experts, -1);
-        int b = best(second + s * p.experts, p.experts, a);
+        int a = row_argmax(score + s * p.experts, p.experts, -1);
+        int b = row_argmax(second + s * p.experts, p.experts, a);
         p.expert[2 * s] = a, p.expert[2 * s + 1] = b;
         p.first[a]++;
         p.chosen[a]++, p.chosen[b]++;
     }
-    r->capacity = capacity(g, &p);
+    r->capacity = gate_capacity(g, &p);
     for (int j = 0; j < 2; j++) /* every first choice before all second ones */
         for (int64_t s = 0; s < p.tokens; s++) {
             int64_t e = p.expert[2 * s + j];
@@ -247,7 +247,7 @@ typedef struct Bid {
     int64_t route; /* token k + choice */
 } Bid;
 
-static int largest_first(const void *x, const void *y)
+static int compare_bids(const void *x, const void *y)
 {
     const Bid *a = x, *b = y;
     if (a->p != b->p) return a->p < b->p ? 1 : -1;
@@ -255,24 +255,24 @@ static int largest_first(const void *x, const void *y)
 }
 
 /* Of the routes to expert e the `room` most probable ones stay; the others get no place. */
-static void outbid(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
+static void gate_drop_least_probable(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < p->tokens * p->k; i++)
         if (p->expert[i] == e) bid[n++] = (Bid){probs[i / p->k * p->experts + e], i};
     for (int64_t i = 0; i < n; i++)
         if (isnan(bid[i].p)) bid[i].p = -1; /* of a step that overflows: NaN has no order */
-    if (n) qsort(bid, (size_t)n, sizeof *bid, largest_first);
+    if (n) qsort(bid, (size_t)n, sizeof *bid, compare_bids);
     for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
 }
 
-static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, const int64_t *used,
-                     dsi_routes *r)
+static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
+                         const int64_t *used, dsi_routes *r)
 {
     Plan p;
     const float *score = ds_data(probs);
     (void)logits, (void)used;
-    if (!open_plan(g, r, &p) || !score) return false;
+    if (!plan_open(g, r, &p) || !score) return false;
     for (int64_t s = 0; s < p.tokens; s++)
         for (int j = 0; j < p.k; j++) {
             const float *row = score + s * p.experts;
@@ -287,13 +287,13 @@ static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, con
             p.first[at]++;
             p.chosen[at]++;
         }
-    r->capacity = capacity(g, &p);
+    r->capacity = gate_capacity(g, &p);
     int64_t routes = p.tokens * p.k;
     ds_tensor *room = ds_empty(DS_U8, ds_shape(routes * (int64_t)sizeof(Bid)));
     Bid *bid = room ? ds_data_mut(room) : NULL;
     if (!bid) return false;
     for (int e = 0; e < p.experts; e++)
-        if (p.chosen[e] > r->capacity) outbid(&p, score, e, r->capacity, bid);
+        if (p.chosen[e] > r->capacity) gate_drop_least_probable(&p, score, e, r->capacity, bid);
     for (int64_t i = 0; i < routes; i++)
         if (p.place[i] == 0) p.place[i] = p.taken[p.expert[i]]++;
     return true;
@@ -302,7 +302,7 @@ static bool decide_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, con
 /* ---- all of it --------------------------------------------------------------------------------------- */
 
 /* E sum over e of mean(p_e) f_e */
-static ds_tensor *balance(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
+static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
     double tokens = (double)ds_size(p, 0), per = g->o.k > 2 ? g->o.k : 1;
     ds_tensor *mean = ds_mean_with(p, (ds_reduce_opts){.dims = ds_shape(0)});
@@ -351,7 +351,7 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
 {
     int64_t tokens = ds_size(x, 0);
     const int64_t *goes;
-    ds_tensor *in = wide(x);
+    ds_tensor *in = gate_upcast(x);
     if (g->jitter && g->training)
         in = ds_mul(
             in, ds_cast(ds_init_uniform(ds_empty(DS_F32, ds_shape_of(in)), 1 - JITTER, 1 + JITTER),
@@ -359,10 +359,10 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
     if (!p || !open_routes(g, tokens, r) || !read_used(used, tokens, &goes)) return false;
     bool was = ds_set_grad(false);
-    bool done = g->decide(g, ds_cast(logits, DS_F32), ds_cast(p, DS_F32), goes, r);
+    bool done = g->route(g, ds_cast(logits, DS_F32), ds_cast(p, DS_F32), goes, r);
     ds_set_grad(was);
     if (!done) return false;
     *weights = weigh(g, p, r);
-    *aux = balance(g, p, r);
+    *aux = gate_aux_loss(g, p, r);
     return *weights && *aux;
 }

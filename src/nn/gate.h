@@ -1,23 +1,28 @@
-/* nn/gate.h: which expert takes which token.
+/* nn/gate.h: top-k gating: which expert takes which token.
  *
  * Note [Gate]
- * For each of S tokens a gate gives E probabilities, softmax(x wg^T), in float32 whatever the model's dtype. A token
- * goes to its k most probable experts, an expert takes at most `capacity` tokens:
+ * For each of S tokens a gate gives E probabilities, softmax(x wg^T), in float32
+ * for every dtype of the model. A token is routed to its k most probable experts;
+ * an expert takes at most `capacity` tokens:
  *
- *     capacity = max(ceil(S / E * factor * k), min_capacity), or without dropping what the fullest needs
+ *     capacity = max(ceil(S / E * factor * k), min_capacity), or without dropping
+ *                the largest number of tokens that chose one expert
  *
- *                  who gets a place                            weight of an expert's answer
- *     k = 1        the first ones, or, in training, random     its probability p
- *     k = 2        first choices before second ones            p / sum of p of the experts that took the token
- *     k > 2        the most probable ones of each expert       likewise
+ *             which tokens an expert takes             weight of its output
+ *     k = 1   the first ones; in training, random      its probability p
+ *     k = 2   first choices before second ones         p / sum of p of the experts
+ *                                                      that took the token
+ *     k > 2   the most probable ones of each expert    as for k = 2
  *
- * What has no place is dropped: its weight is 0. The loss for balance,
+ * The others are dropped: their weight is 0. The loss for balance,
  *     aux = E sum over e of mean(p_e) f_e      (for k > 2 divided by k),
- * is 1 if all experts are chosen equally often; f_e, the part of the tokens that chose e (first, for k = 2), is
- * taken before dropping and is a constant.
+ * is 1 if all experts are chosen equally often. f_e, the fraction of tokens that
+ * chose e (as first choice, for k = 2), is counted before dropping and has no
+ * gradient.
  *
- * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1) adds Gumbel noise to the logits that
- * choose; with k = 2 the second expert is drawn from the rest by its probability, likewise.
+ * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1) adds
+ * Gumbel noise to the logits that choose; with k = 2 the second expert is sampled
+ * from the others by its probability, with Gumbel noise too.
  * Source: GShard, arXiv 2006.16668; Switch Transformers, arXiv 2101.03961; DeepSpeed's TopKGate.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_NN_GATE_H
@@ -27,27 +32,27 @@
 
 typedef struct dsi_gate dsi_gate;
 
-/* What was decided for one batch. All tensors are int64. */
+/* The routes of one batch. All tensors are int64. */
 typedef struct dsi_routes {
     ds_tensor *expert; /* [S,k]: the choices */
-    ds_tensor *place;  /* [S,k]: in the expert's buffer, 0 .. taken-1; -1: dropped */
+    ds_tensor *place;  /* [S,k]: row of the expert's batch, 0 .. taken-1; -1: dropped */
     ds_tensor *chosen; /* [E]: tokens that chose e, before dropping (exp_counts) */
     ds_tensor *first;  /* [E]: those that count in f */
-    ds_tensor *taken;  /* [E]: tokens that got a place */
+    ds_tensor *taken;  /* [E]: tokens that it takes */
     int64_t capacity;
 } dsi_routes;
 
 /* p, logits: float32 [S,E]; used: NULL or [S], 0 for tokens that go nowhere (k = 1). Fills r, whose tensors are there
  * and 0; false with the message. */
-typedef bool dsi_decide(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, const int64_t *used,
-                        dsi_routes *r);
+typedef bool dsi_route_fn(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, const int64_t *used,
+                          dsi_routes *r);
 
 struct dsi_gate {
     ds_moe_opts o;
     bool training;
     bool jitter, rsample;
     ds_module *wg;
-    dsi_decide *decide; /* by k; who wants other routes puts in another one */
+    dsi_route_fn *route; /* by k; a test may set another one */
 };
 
 /* Sets all but wg; false, with the message, which begins with the layer's name, for options that cannot be. */

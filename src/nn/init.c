@@ -12,10 +12,10 @@
 
 static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 {
-    if (!x) return dsi_null_operand(what) != NULL;
+    if (!x) return dsi_null_operand(what);
     if (x->shape.n < 2)
         return dsi_refuse("%s: x is %s: fans need at least 2 dimensions", what,
-                          dsi_shape_text(x->shape)) != NULL;
+                          dsi_shape_text(x->shape));
     double kernel = 1;
     for (int i = 2; i < x->shape.n; i++) kernel *= (double)x->shape.d[i];
     *in = (double)x->shape.d[1] * kernel;
@@ -138,7 +138,7 @@ static bool kaiming_std(const char *what, const ds_tensor *x, double a, ds_fan f
     double in, out, g = 1;
     if (!fans(what, x, &in, &out)) return false;
     if (fan != DS_FAN_IN && fan != DS_FAN_OUT)
-        return dsi_refuse("%s: there is no fan number %d", what, (int)fan) != NULL;
+        return dsi_refuse("%s: there is no fan number %d", what, (int)fan);
     switch (gain) {
     case DS_GAIN_LEAKY_RELU:
         g = sqrt(2 / (1 + a * a));
@@ -155,7 +155,7 @@ static bool kaiming_std(const char *what, const ds_tensor *x, double a, ds_fan f
         g = 0.75;
         break;
     default:
-        return dsi_refuse("%s: there is no gain number %d", what, (int)gain) != NULL;
+        return dsi_refuse("%s: there is no gain number %d", what, (int)gain);
     }
     double n = fan == DS_FAN_IN ? in : out;
     *std = n > 0 ? g / sqrt(n) : 0;

@@ -1,8 +1,16 @@
-/* nn/module.c: the tree of modules: own, name, call, walk, convert.
+/* nn/module.c: the tree of modules: ownership, names, calls, traversal, conversion.
  *
- * A module is one block of memory: this struct, then the user's. A parent owns its children, a module
- * its parameters and buffers. ds_call is the one door to a forward: it names the module for messages and
- * gives the call a scope of its own.
+ * A module is one block of memory: this struct, then the user's.
+ *
+ * Invariants:
+ *  - A parent owns its children, a module references to its parameters and buffers.
+ *    Only a root can be freed, and not while `taken`: then an engine owns it.
+ *  - Children and parameters of a module have different names without dots, so
+ *    each path of a state dict is unique. Their order is that of creation.
+ *  - A parameter's handle stays for good; its dtype and storage may change.
+ *  - Every forward runs through ds_call_n, which names the module for messages and
+ *    gives the call a scope. hooks and experts are borrowed from the caller that
+ *    set them, and inherited by modules that are made later.
  * SPDX-License-Identifier: MIT */
 #include "module.h"
 
@@ -63,11 +71,11 @@ ds_module *ds_module_child(const ds_module *m, int i)
 /* ---- names ------------------------------------------------------------------------------------------- */
 
 /* "net.fc1" into text, for messages: with the root's name. */
-static void write_path(const void *module, char *text, size_t room)
+static void module_write_path(const void *module, char *text, size_t room)
 {
     const ds_module *m = module;
     if (m->parent) {
-        write_path(m->parent, text, room);
+        module_write_path(m->parent, text, room);
         size_t n = strlen(text);
         snprintf(text + n, room - n, ".%s", m->name);
     } else {
@@ -75,25 +83,26 @@ static void write_path(const void *module, char *text, size_t room)
     }
 }
 
-static void refuse_name(const ds_module *m, const char *name, const char *why)
+static void module_refuse_name(const ds_module *m, const char *name, const char *why)
 {
     char path[256];
-    write_path(m, path, sizeof path);
+    module_write_path(m, path, sizeof path);
     dsi_fail(DS_EINVAL, "%s: \"%s\" cannot be a name here: %s", path, name, why);
 }
 
 /* A name becomes a part of state-dict keys, so it is not empty, has no dot, and is there once. */
-static void check_name(const ds_module *m, const char *name)
+static void module_check_name(const ds_module *m, const char *name)
 {
     if (!*name || strchr(name, '.')) {
-        refuse_name(m, name, "expected one word without a dot");
+        module_refuse_name(m, name, "expected one word without a dot");
         return;
     }
     for (int i = 0; i < m->children.n; i++)
-        if (!strcmp(m->children.at[i]->name, name)) refuse_name(m, name, "a child has it already");
+        if (!strcmp(m->children.at[i]->name, name))
+            module_refuse_name(m, name, "a child has it already");
     for (int i = 0; i < m->params.n; i++)
         if (!strcmp(m->params.at[i].name, name))
-            refuse_name(m, name, "a parameter or buffer has it already");
+            module_refuse_name(m, name, "a parameter or buffer has it already");
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -117,7 +126,7 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     dsi_handle_call("module_new");
     dsi_handle_made(m, &module_kind);
     if (!parent) return m;
-    check_name(parent, m->name);
+    module_check_name(parent, m->name);
     m->parent = parent;
     m->eval = parent->eval;
     m->hooks = parent->hooks;
@@ -126,11 +135,11 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     return m;
 }
 
-static void free_tree(ds_module *m)
+static void module_free_tree(ds_module *m)
 {
     bool quarantined = dsi_handle_freed(m);
     if (m->type->free) m->type->free(ds_self(m));
-    for (int i = 0; i < m->children.n; i++) free_tree(m->children.at[i]);
+    for (int i = 0; i < m->children.n; i++) module_free_tree(m->children.at[i]);
     dsi_list_free(&m->children);
     for (int i = 0; i < m->params.n; i++) {
         dsi_free(m->params.at[i].name);
@@ -146,12 +155,12 @@ void ds_module_free(ds_module *m)
     if (!dsi_live(m, "module_free")) return;
     if (!m->parent && !m->taken) {
         const char *was = dsi_handle_reason("ds_module_free");
-        free_tree(m);
+        module_free_tree(m);
         dsi_handle_reason_end(was);
         return;
     }
     char path[256];
-    write_path(m, path, sizeof path);
+    module_write_path(m, path, sizeof path);
     dsi_fail(DS_ESTATE, "module_free: %s belongs to %s, which frees it", path,
              m->parent ? m->parent->name : "an engine");
 }
@@ -165,7 +174,7 @@ bool dsi_module_take(ds_module *m, bool taken)
 
 /* Whether nobody but its scope has seen init: then it is the parameter, and its memory belongs to this one
  * handle. A second handle would hold a converted or partitioned parameter's old memory with its scope. */
-static bool is_fresh(const ds_tensor *init)
+static bool tensor_is_fresh(const ds_tensor *init)
 {
     return init->refs == 1 && init->storage && init->storage->refs == 1 && !init->node &&
            !init->requires_grad && !init->grad;
@@ -173,13 +182,13 @@ static bool is_fresh(const ds_tensor *init)
 
 /* init's values as a leaf of m: if it is not fresh a handle of its own, so that init's graph and flags stay
  * away. */
-static ds_tensor *add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
+static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
 {
     if (!m || !init) return dsi_null_operand("module_param");
-    check_name(m, name);
+    module_check_name(m, name);
     ds_tensor *x = NULL;
     if (dsi_is_contiguous(init)) {
-        x = is_fresh(init) ? init : dsi_alias(init);
+        x = tensor_is_fresh(init) ? init : dsi_alias(init);
     } else {
         x = dsi_new(init, init->shape);
         if (dsi_copy(x, init) != DS_OK) return NULL;
@@ -202,7 +211,7 @@ void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg)
 
 ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 {
-    ds_tensor *x = add_tensor(m, name, init, true);
+    ds_tensor *x = module_add_tensor(m, name, init, true);
     bool shared = m && m->experts && m->experts->ep_size > 1; /* other ranks make other ones */
     if (x && on_param.fn && !shared && on_param.fn(on_param.arg, x) != DS_OK) return NULL;
     return x;
@@ -210,12 +219,12 @@ ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 
 ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init)
 {
-    return add_tensor(m, name, init, false);
+    return module_add_tensor(m, name, init, false);
 }
 
 /* ---- call -------------------------------------------------------------------------------------------- */
 
-static ds_tensor *forward(ds_module *m, ds_tensor **in, int n)
+static ds_tensor *module_forward(ds_module *m, ds_tensor **in, int n)
 {
     const ds_module_type *type = m->type;
     if (type->forward_n) return type->forward_n(ds_self(m), in, n);
@@ -224,11 +233,11 @@ static ds_tensor *forward(ds_module *m, ds_tensor **in, int n)
     return type->forward(ds_self(m), in[0]);
 }
 
-static ds_tensor *hooked_forward(ds_module *m, ds_tensor **in, int n)
+static ds_tensor *module_hooked_forward(ds_module *m, ds_tensor **in, int n)
 {
     const dsi_call_hooks *h = m->hooks;
     if (h->before && h->before(h->arg, m) != DS_OK) return NULL;
-    ds_tensor *y = forward(m, in, n);
+    ds_tensor *y = module_forward(m, in, n);
     if (h->after && h->after(h->arg, m, y) != DS_OK) return NULL;
     return y;
 }
@@ -238,21 +247,24 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     if (!dsi_live(m, "call")) return dsi_null_operand("call");
     for (int i = 0; i < n; i++)
         if (!in[i]) return dsi_null_operand(m->name);
-    dsi_error_context here = {write_path, m};
+    dsi_error_context here = {module_write_path, m};
     const dsi_error_context *was = dsi_error_context_enter(&here);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = m->hooks ? hooked_forward(m, in, n) : forward(m, in, n);
+    ds_tensor *y = m->hooks ? module_hooked_forward(m, in, n) : module_forward(m, in, n);
     if (!y) dsi_null_operand("forward");
     y = dsi_scope_return(scope, dsi_ref(y));
     dsi_error_context_leave(was);
     return y;
 }
 
-static ds_tensor *call(void *module, ds_tensor **in, int n) { return ds_call_n(module, in, n); }
+static ds_tensor *module_call(void *module, ds_tensor **in, int n)
+{
+    return ds_call_n(module, in, n);
+}
 
 ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n)
 {
-    return m ? ds_checkpoint(call, m, in, n) : dsi_null_operand("checkpoint_call");
+    return m ? ds_checkpoint(module_call, m, in, n) : dsi_null_operand("checkpoint_call");
 }
 
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
@@ -277,7 +289,7 @@ typedef bool Visit(void *arg, const char *path, const Param *p);
 
 /* Calls visit for each parameter and buffer of m and below, in PyTorch's order: a module's own
  * parameters, its buffers, its children. Stops when visit returns false. */
-static bool walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
+static bool module_walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
 {
     size_t length = path->n;
     for (int pass = 0; pass < 2; pass++)
@@ -290,17 +302,17 @@ static bool walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
         }
     for (int i = 0; i < m->children.n; i++) {
         dsi_text_add(path, "%s.", m->children.at[i]->name);
-        bool more = walk(m->children.at[i], path, visit, arg);
+        bool more = module_walk(m->children.at[i], path, visit, arg);
         path->s[path->n = length] = 0;
         if (!more) return false;
     }
     return true;
 }
 
-static void walk_from(const ds_module *m, Visit *visit, void *arg)
+static void module_walk_from(const ds_module *m, Visit *visit, void *arg)
 {
     dsi_text path = {0};
-    if (m) walk(m, &path, visit, arg);
+    if (m) module_walk(m, &path, visit, arg);
     dsi_text_free(&path);
 }
 
@@ -314,12 +326,12 @@ int ds_module_params(const ds_module *m)
     return n;
 }
 
-static const Param *param_at(const ds_module *m, int *i)
+static const Param *module_find_param(const ds_module *m, int *i)
 {
     for (int k = 0; k < m->params.n; k++)
         if (m->params.at[k].trained && (*i)-- == 0) return &m->params.at[k];
     for (int k = 0; k < m->children.n; k++) {
-        const Param *p = param_at(m->children.at[k], i);
+        const Param *p = module_find_param(m->children.at[k], i);
         if (p) return p;
     }
     return NULL;
@@ -330,7 +342,7 @@ typedef struct Wanted {
     const char *path;
 } Wanted;
 
-static bool note_path(void *arg, const char *path, const Param *p)
+static bool param_note_path(void *arg, const char *path, const Param *p)
 {
     enum { ROOM = 512 };
     static _Thread_local void *text;
@@ -343,10 +355,10 @@ static bool note_path(void *arg, const char *path, const Param *p)
 
 ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path)
 {
-    const Param *p = m && i >= 0 ? param_at(m, &i) : NULL;
+    const Param *p = m && i >= 0 ? module_find_param(m, &i) : NULL;
     if (path) {
         Wanted wanted = {p ? p->x : NULL, NULL};
-        if (p) walk_from(m, note_path, &wanted);
+        if (p) module_walk_from(m, param_note_path, &wanted);
         *path = wanted.path;
     }
     return p ? p->x : NULL;
@@ -383,7 +395,7 @@ const ds_module *dsi_module_root(const ds_module *m)
 }
 
 /* Whether m is the marked one, and not below it. */
-static bool has_experts(const ds_module *m)
+static bool module_is_marked(const ds_module *m)
 {
     return m->experts && (!m->parent || m->parent->experts != m->experts);
 }
@@ -391,24 +403,25 @@ static bool has_experts(const ds_module *m)
 int dsi_module_expert_layers(const ds_module *root)
 {
     if (!root) return 0;
-    int n = has_experts(root);
+    int n = module_is_marked(root);
     for (int i = 0; i < ds_module_children(root); i++)
         n += dsi_module_expert_layers(root->children.at[i]);
     return n;
 }
 
 /* Whether x is m's or of one below; `layer` counts the marked ones on the way. */
-static bool find_expert(const ds_module *m, const ds_tensor *x, int *layer, dsi_expert *found)
+static bool module_find_expert(const ds_module *m, const ds_tensor *x, int *layer,
+                               dsi_expert *found)
 {
     int mine = *layer;
     for (int i = 0; i < m->params.n; i++)
         if (m->params.at[i].x == x) return true;
     for (int i = 0; i < m->children.n; i++) {
-        if (!find_expert(m->children.at[i], x, layer, found)) continue;
-        if (has_experts(m)) *found = (dsi_expert){mine, m->experts->first + i, m->experts};
+        if (!module_find_expert(m->children.at[i], x, layer, found)) continue;
+        if (module_is_marked(m)) *found = (dsi_expert){mine, m->experts->first + i, m->experts};
         return true;
     }
-    *layer += has_experts(m);
+    *layer += module_is_marked(m);
     return false;
 }
 
@@ -416,14 +429,14 @@ dsi_expert dsi_module_expert_of(const ds_module *root, const ds_tensor *x)
 {
     dsi_expert found = {0};
     int layer = 0;
-    if (root && x) find_expert(root, x, &layer, &found);
+    if (root && x) module_find_expert(root, x, &layer, &found);
     return found;
 }
 
 /* ---- another dtype ----------------------------------------------------------------------------------- */
 
 /* x's values as dtype -> x, whose handle stays. */
-static ds_status convert(ds_tensor *x, ds_dtype dtype)
+static ds_status tensor_convert(ds_tensor *x, ds_dtype dtype)
 {
     if (!x || x->dtype == dtype || x->dtype > DS_BF16) return DS_OK;
     ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);
@@ -435,15 +448,15 @@ static ds_status convert(ds_tensor *x, ds_dtype dtype)
 /* Tensor by tensor, so that memory never holds the module twice. */
 ds_status ds_module_to(ds_module *m, ds_dtype dtype)
 {
-    if (!m) return dsi_null_operand("module_to"), DS_EINVAL;
+    if (!m) return dsi_null_argument("module_to");
     if ((unsigned)dtype > DS_BF16)
         return dsi_fail(DS_EINVAL, "module_to: %s: expected a floating-point dtype",
                         ds_dtype_name(dtype));
     for (int i = 0; i < m->params.n; i++) {
         ds_tensor *x = m->params.at[i].x;
         ds_scope *scope = ds_scope_open();
-        ds_status status = convert(x, dtype);
-        if (status == DS_OK) status = convert(x->grad, dtype);
+        ds_status status = tensor_convert(x, dtype);
+        if (status == DS_OK) status = tensor_convert(x->grad, dtype);
         ds_scope_close(scope);
         if (status != DS_OK) return status;
     }
@@ -454,7 +467,7 @@ ds_status ds_module_to(ds_module *m, ds_dtype dtype)
 
 /* ---- state dicts ------------------------------------------------------------------------------------- */
 
-static bool add_entry(void *state, const char *path, const Param *p)
+static bool module_add_entry(void *state, const char *path, const Param *p)
 {
     return ds_state_set(state, path, p->x) == DS_OK;
 }
@@ -462,36 +475,37 @@ static bool add_entry(void *state, const char *path, const Param *p)
 ds_state *ds_module_state(const ds_module *m)
 {
     ds_state *state = ds_state_new();
-    walk_from(m, add_entry, state);
+    module_walk_from(m, module_add_entry, state);
     return state;
 }
 
 /* Whether name is that of an expert that m's layer has on another rank: "..list.7.weight". */
-static bool is_elsewhere(const ds_module *m, const char *name)
+static bool module_expert_is_remote(const ds_module *m, const char *name)
 {
     char *end;
     size_t length = strcspn(name, ".");
-    if (has_experts(m)) {
+    if (module_is_marked(m)) {
         long number = strtol(name, &end, 10);
         return end > name && *end == '.' && number >= 0 && number < m->experts->all;
     }
     for (int i = 0; i < m->children.n; i++) {
         const ds_module *child = m->children.at[i];
         if (!strncmp(child->name, name, length) && !child->name[length] && name[length])
-            return is_elsewhere(child, name + length + 1);
+            return module_expert_is_remote(child, name + length + 1);
     }
     return false;
 }
 
 #define NAMED 6 /* of each kind: another model's hundreds of names say no more */
 
-static void add_rest(dsi_text *bad, int n, const char *kind)
+static void state_add_rest(dsi_text *bad, int n, const char *kind)
 {
     if (n > NAMED) dsi_text_add(bad, "; %d more %s", n - NAMED, kind);
 }
 
 /* What does not fit, in one message. */
-static void compare(const ds_module *m, const ds_state *want, const ds_state *got, dsi_text *bad)
+static void state_compare(const ds_module *m, const ds_state *want, const ds_state *got,
+                          dsi_text *bad)
 {
     int missing = 0, other = 0, unknown = 0;
     for (int i = 0; i < ds_state_len(want); i++) {
@@ -500,7 +514,7 @@ static void compare(const ds_module *m, const ds_state *want, const ds_state *go
         if (g || missing++ >= NAMED) continue;
         dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name, dsi_shape_text(w->shape));
     }
-    add_rest(bad, missing, "missing");
+    state_add_rest(bad, missing, "missing");
     for (int i = 0; i < ds_state_len(want); i++) {
         const char *name = ds_state_name(want, i);
         ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
@@ -508,18 +522,19 @@ static void compare(const ds_module *m, const ds_state *want, const ds_state *go
         dsi_text_add(bad, "%s%s is %s, expected %s", bad->n ? "; " : "", name,
                      dsi_shape_text(g->shape), dsi_shape_text(w->shape));
     }
-    add_rest(bad, other, "of other shapes");
+    state_add_rest(bad, other, "of other shapes");
     for (int i = 0; i < ds_state_len(got); i++) {
         const char *name = ds_state_name(got, i);
-        if (ds_state_get(want, name) || is_elsewhere(m, name) || unknown++ >= NAMED) continue;
+        if (ds_state_get(want, name) || module_expert_is_remote(m, name) || unknown++ >= NAMED)
+            continue;
         dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", name);
     }
-    add_rest(bad, unknown, "unknown");
+    state_add_rest(bad, unknown, "unknown");
 }
 
 /* The length of "module.", where "module.fc1.weight" is a name of one and "fc1.weight" of the other; 0: no two names are
  * so. */
-static size_t prefix_of(const ds_state *longer, const ds_state *shorter)
+static size_t state_prefix(const ds_state *longer, const ds_state *shorter)
 {
     for (int i = 0; i < ds_state_len(longer); i++) {
         const char *name = ds_state_name(longer, i);
@@ -529,7 +544,7 @@ static size_t prefix_of(const ds_state *longer, const ds_state *shorter)
     return 0;
 }
 
-static int count_beginning(const ds_state *state, const char *with, size_t n)
+static int state_count_prefix(const ds_state *state, const char *with, size_t n)
 {
     int count = 0;
     for (int i = 0; i < ds_state_len(state); i++)
@@ -538,18 +553,18 @@ static int count_beginning(const ds_state *state, const char *with, size_t n)
 }
 
 /* The prefix that all names of `longer` have and none of `shorter`; its length, or 0. */
-static size_t common_prefix(const ds_state *longer, const ds_state *shorter)
+static size_t state_common_prefix(const ds_state *longer, const ds_state *shorter)
 {
-    size_t n = prefix_of(longer, shorter);
+    size_t n = state_prefix(longer, shorter);
     const char *name = ds_state_name(longer, 0);
-    bool all = n && count_beginning(longer, name, n) == ds_state_len(longer);
-    return all && !count_beginning(shorter, name, n) ? n : 0;
+    bool all = n && state_count_prefix(longer, name, n) == ds_state_len(longer);
+    return all && !state_count_prefix(shorter, name, n) ? n : 0;
 }
 
 /* Why no name fits, and which call helps; false: it is not that. */
-static bool explain_prefix(const ds_module *m, const ds_state *want, const ds_state *got)
+static bool state_explain_prefix(const ds_module *m, const ds_state *want, const ds_state *got)
 {
-    size_t more = common_prefix(got, want), less = more ? 0 : common_prefix(want, got);
+    size_t more = state_common_prefix(got, want), less = more ? 0 : state_common_prefix(want, got);
     const char *name = ds_state_name(more ? got : want, 0);
     if (more)
         dsi_fail(DS_EINVAL,
@@ -573,9 +588,9 @@ static bool explain_prefix(const ds_module *m, const ds_state *want, const ds_st
 ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state)
 {
     dsi_text bad = {0};
-    compare(m, mine, state, &bad);
+    state_compare(m, mine, state, &bad);
     ds_status status = DS_OK;
-    if (bad.n && explain_prefix(m, mine, state))
+    if (bad.n && state_explain_prefix(m, mine, state))
         status = DS_EINVAL;
     else if (bad.n)
         status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
@@ -585,7 +600,7 @@ ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const
 
 ds_status ds_module_load(ds_module *m, const ds_state *state)
 {
-    if (!m || !state) return dsi_null_operand("module_load"), DS_EINVAL;
+    if (!m || !state) return dsi_null_argument("module_load");
     ds_state *mine = ds_module_state(m);
     ds_status status = dsi_module_check_state(m, mine, state);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)

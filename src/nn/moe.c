@@ -6,12 +6,22 @@
  *             -experts->   each on its rows, as many as there are
  *             -exchange, combine->  y [S,M], the answers times their weights
  *
- * Only rows that hold a token are moved, exchanged and computed: capacity says who is dropped, not how large
- * anything is. An expert without a token gets a row of zeros, whose answer nobody takes: so it always has a
- * gradient, if one of zeros, and whatever happens on its call happens on all ranks (stage 3 gathers then).
+ * Only rows that hold a token are moved, exchanged and computed: capacity limits how
+ * many tokens an expert takes, and is not the size of a buffer.
  *
- * Parameters are named as DeepSpeed's, but that experts keep their number in the layer on every rank; Note
- * [Experts] of module.h says which ranks have which. All experts begin with the same values, as there.
+ * Invariants:
+ *  - An expert without a token is called with a row of zeros whose output is not
+ *    used. So it always has a gradient, and all ranks call all of their experts in
+ *    the same order: with stage 3 each call is a collective.
+ *  - With ep_size > 1 all ranks call the layer and its backward in the same order.
+ *  - `groups` is shared and counted by all layers below one root that have the same
+ *    ep_size and world; making it is a collective, freeing it too.
+ *  - aux, chosen and taken are references to the last call's; recomputation
+ *    (checkpointing) leaves them.
+ *
+ * Parameters are named as DeepSpeed's, except that experts keep their number in the
+ * layer on every rank; Note [Experts] of module.h says which ranks have which. All
+ * experts begin with the same values, as there.
  * Source: DeepSpeed-MoE, arXiv 2201.05596 (residual layers: section 4.1).
  * SPDX-License-Identifier: MIT */
 #include "moe.h"
@@ -41,21 +51,21 @@ typedef struct MoE {
     int64_t capacity;
 } MoE;
 
-static int local_experts(const MoE *l) { return l->mark.all / l->mark.ep_size; }
+static int moe_local_experts(const MoE *l) { return l->mark.all / l->mark.ep_size; }
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
 /* n numbers that last as long as the call; NULL with the message. */
-static int64_t *numbers(int64_t n)
+static int64_t *moe_int64s(int64_t n)
 {
     ds_tensor *x = ds_zeros(DS_I64, ds_shape(n));
     return x ? ds_data_mut(x) : NULL;
 }
 
 /* Where the rows of each of n experts begin, of which each has at least `least`: [n + 1]. */
-static int64_t *lay_out(const int64_t *rows, int n, int64_t least)
+static int64_t *moe_row_offsets(const int64_t *rows, int n, int64_t least)
 {
-    int64_t *begin = rows ? numbers(n + 1) : NULL;
+    int64_t *begin = rows ? moe_int64s(n + 1) : NULL;
     for (int e = 0; begin && e < n; e++)
         begin[e + 1] = begin[e] + (rows[e] > least ? rows[e] : least);
     return begin;
@@ -64,7 +74,7 @@ static int64_t *lay_out(const int64_t *rows, int n, int64_t least)
 /* The experts one after the other, each on rows begin[e] .. begin[e + 1]. */
 static ds_tensor *call_each(const MoE *l, ds_tensor *rows, const int64_t *begin)
 {
-    int n = local_experts(l);
+    int n = moe_local_experts(l);
     if (n == 1) return ds_call(ds_module_child(l->experts, 0), rows);
     ds_tensor **answer = calloc((size_t)n, sizeof(ds_tensor *)), *all = NULL;
     if (!answer) {
@@ -81,7 +91,7 @@ static ds_tensor *call_each(const MoE *l, ds_tensor *rows, const int64_t *begin)
     return all;
 }
 
-static ds_tensor *run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
+static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
 {
     ds_tensor *y = call_each(l, rows, begin);
     if (!y || (ds_ndim(y) == 2 && ds_size(y, 0) == ds_size(rows, 0) && ds_size(y, 1) == l->hidden))
@@ -95,7 +105,7 @@ static ds_tensor *run_experts(const MoE *l, ds_tensor *rows, const int64_t *begi
 }
 
 /* Slots [S,k]: the row of each choice, if experts' rows begin there. */
-static ds_tensor *slots_of(const dsi_routes *r, const int64_t *begin)
+static ds_tensor *moe_slots(const dsi_routes *r, const int64_t *begin)
 {
     ds_tensor *slots = begin ? ds_empty(DS_I64, ds_shape_of(r->expert)) : NULL;
     int64_t *slot = slots ? ds_data_mut(slots) : NULL;
@@ -106,47 +116,47 @@ static ds_tensor *slots_of(const dsi_routes *r, const int64_t *begin)
     return slots;
 }
 
-/* Every expert is here. */
-static ds_tensor *through_own(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
+/* ep_size 1: all experts are on this rank. */
+static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
-    const int64_t *begin = lay_out(ds_data(r->taken), l->mark.all, 1);
-    ds_tensor *slots = slots_of(r, begin);
+    const int64_t *begin = moe_row_offsets(ds_data(r->taken), l->mark.all, 1);
+    ds_tensor *slots = moe_slots(r, begin);
     if (!slots) return NULL;
     ds_tensor *rows = ds_dispatch(x, slots, begin[l->mark.all]);
-    return ds_combine(run_experts(l, rows, begin), slots, w);
+    return ds_combine(moe_run_experts(l, rows, begin), slots, w);
 }
 
-/* Rows that came from all ranks, by rank and then by expert: count [ranks][n]. They are put in the order of
- * experts, run, and put back. */
-static ds_tensor *run_arrived(const MoE *l, ds_tensor *rows, const int64_t *count)
+/* rows: received from all ranks, by rank and then by expert: count [ranks][n]. Sorts
+ * them by expert, runs the experts, and restores the order. */
+static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t *count)
 {
-    int n = local_experts(l), ranks = l->mark.ep_size;
-    int64_t *sum = numbers(n), at = 0;
+    int n = moe_local_experts(l), ranks = l->mark.ep_size;
+    int64_t *sum = moe_int64s(n), at = 0;
     if (!sum || !rows) return NULL;
     for (int i = 0; i < ranks * n; i++) sum[i % n] += count[i];
-    int64_t *begin = lay_out(sum, n, 1);
+    int64_t *begin = moe_row_offsets(sum, n, 1);
     if (!begin) return NULL;
-    if (n == 1 && sum[0] > 0) return run_experts(l, rows, begin);
+    if (n == 1 && sum[0] > 0) return moe_run_experts(l, rows, begin);
 
     ds_tensor *slots = ds_empty(DS_I64, ds_shape(ds_size(rows, 0), 1));
-    int64_t *slot = slots ? ds_data_mut(slots) : NULL, *next = lay_out(sum, n, 1);
+    int64_t *slot = slots ? ds_data_mut(slots) : NULL, *next = moe_row_offsets(sum, n, 1);
     if (!next || (!slot && ds_size(rows, 0))) return NULL;
     for (int i = 0; slot && i < ranks * n; i++)
         for (int64_t k = 0; k < count[i]; k++) slot[at++] = next[i % n]++;
     ds_tensor *sorted = ds_dispatch(rows, slots, begin[n]);
-    return ds_combine(run_experts(l, sorted, begin), slots, NULL);
+    return ds_combine(moe_run_experts(l, sorted, begin), slots, NULL);
 }
 
-/* Ranks share the experts: how many rows go where is exchanged first. */
-static ds_tensor *through_others(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
+/* ep_size > 1: the ranks exchange the numbers of rows, then the rows. */
+static ds_tensor *moe_expert_parallel(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
-    int n = local_experts(l), all = l->mark.all;
+    int n = moe_local_experts(l), all = l->mark.all;
     ds_tensor *counts = ds_empty(DS_I64, ds_shape(all)); /* [ranks][n]: from each rank */
     if (!counts || ds_all_to_all(l->mark.expert, counts, r->taken) != DS_OK) return NULL;
     const int64_t *count = ds_data(counts), *taken = ds_data(r->taken);
-    int64_t *to = numbers(l->mark.ep_size), *from = numbers(l->mark.ep_size);
-    const int64_t *begin = lay_out(taken, all, 0);
-    ds_tensor *slots = slots_of(r, begin);
+    int64_t *to = moe_int64s(l->mark.ep_size), *from = moe_int64s(l->mark.ep_size);
+    const int64_t *begin = moe_row_offsets(taken, all, 0);
+    ds_tensor *slots = moe_slots(r, begin);
     if (!count || !to || !from || !slots) return NULL;
     for (int e = 0; e < all; e++) {
         to[e / n] += taken[e];
@@ -154,19 +164,19 @@ static ds_tensor *through_others(const MoE *l, ds_tensor *x, const dsi_routes *r
     }
     ds_tensor *rows = ds_dispatch(x, slots, begin[all]);
     ds_tensor *arrived = ds_exchange_rows(rows, l->mark.expert, to, from);
-    ds_tensor *answers = run_arrived(l, arrived, count);
+    ds_tensor *answers = moe_run_received(l, arrived, count);
     return ds_combine(ds_exchange_rows(answers, l->mark.expert, from, to), slots, w);
 }
 
 /* c[...,0] y + c[...,1] mlp(x), c the softmax of two coefficients */
-static ds_tensor *mix(const MoE *l, ds_tensor *x, ds_tensor *y)
+static ds_tensor *moe_residual(const MoE *l, ds_tensor *x, ds_tensor *y)
 {
     ds_tensor *c = ds_softmax(ds_call(l->coefficient, x), -1);
     return ds_add(ds_mul(y, ds_slice(c, -1, 0, 1)),
                   ds_mul(ds_call(l->mlp, x), ds_slice(c, -1, 1, 2)));
 }
 
-static void keep(ds_tensor **at, ds_tensor *x)
+static void moe_replace(ds_tensor **at, ds_tensor *x)
 {
     ds_drop(*at);
     *at = ds_keep(x);
@@ -191,14 +201,14 @@ static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
         return NULL;
     ds_checkpoint_output(aux);
     if (!ds_recomputing()) {
-        keep(&l->aux, aux);
-        keep(&l->chosen, r.chosen);
-        keep(&l->taken, r.taken);
+        moe_replace(&l->aux, aux);
+        moe_replace(&l->chosen, r.chosen);
+        moe_replace(&l->taken, r.taken);
         l->capacity = r.capacity;
     }
-    ds_tensor *y = l->groups ? through_others(l, tokens, &r, w) : through_own(l, tokens, &r, w);
+    ds_tensor *y = l->groups ? moe_expert_parallel(l, tokens, &r, w) : moe_local(l, tokens, &r, w);
     y = ds_reshape(y, ds_shape_of(x));
-    return l->coefficient ? mix(l, x, y) : y;
+    return l->coefficient ? moe_residual(l, x, y) : y;
 }
 
 /* ---- asking ------------------------------------------------------------------------------------------ */
@@ -209,50 +219,59 @@ static void moe_describe(void *self, FILE *to);
 static const ds_module_type moe_type = {"MoE", sizeof(MoE), .forward_n = moe_forward,
                                         .free = moe_free, .describe = moe_describe};
 
-static const MoE *layer(const ds_module *m)
+static const MoE *moe_layer_of(const ds_module *m)
 {
     return ds_module_type_of(m) == &moe_type ? ds_self((ds_module *)m) : NULL;
 }
 
 int ds_moe_layers(const ds_module *m)
 {
-    int n = layer(m) != NULL;
+    int n = moe_layer_of(m) != NULL;
     for (int i = 0; i < ds_module_children(m); i++) n += ds_moe_layers(ds_module_child(m, i));
     return n;
 }
 
-static ds_module *layer_at(ds_module *m, int *i)
+static ds_module *moe_layer_at(ds_module *m, int *i)
 {
-    if (layer(m) && (*i)-- == 0) return m;
+    if (moe_layer_of(m) && (*i)-- == 0) return m;
     for (int k = 0; k < ds_module_children(m); k++) {
-        ds_module *found = layer_at(ds_module_child(m, k), i);
+        ds_module *found = moe_layer_at(ds_module_child(m, k), i);
         if (found) return found;
     }
     return NULL;
 }
 
-ds_module *ds_moe_layer(ds_module *m, int i) { return m && i >= 0 ? layer_at(m, &i) : NULL; }
+ds_module *ds_moe_layer(ds_module *m, int i) { return m && i >= 0 ? moe_layer_at(m, &i) : NULL; }
 
 ds_tensor *ds_moe_aux_loss(ds_module *m)
 {
     ds_tensor *sum = NULL;
     if (!m) return NULL;
     for (int i = 0; i < ds_moe_layers(m); i++) {
-        ds_tensor *aux = layer(ds_moe_layer(m, i))->aux;
+        ds_tensor *aux = moe_layer_of(ds_moe_layer(m, i))->aux;
         if (aux) sum = sum ? ds_add(sum, aux) : ds_scale(aux, 1); /* it outlives the next call */
     }
     return sum ? sum : ds_scalar(DS_F32, 0);
 }
 
-ds_tensor *ds_moe_exp_counts(ds_module *m) { return layer(m) ? layer(m)->chosen : NULL; }
-ds_tensor *ds_moe_taken_counts(ds_module *m) { return layer(m) ? layer(m)->taken : NULL; }
-int64_t ds_moe_capacity(const ds_module *m) { return layer(m) ? layer(m)->capacity : 0; }
+ds_tensor *ds_moe_exp_counts(ds_module *m)
+{
+    return moe_layer_of(m) ? moe_layer_of(m)->chosen : NULL;
+}
+ds_tensor *ds_moe_taken_counts(ds_module *m)
+{
+    return moe_layer_of(m) ? moe_layer_of(m)->taken : NULL;
+}
+int64_t ds_moe_capacity(const ds_module *m)
+{
+    return moe_layer_of(m) ? moe_layer_of(m)->capacity : 0;
+}
 
-dsi_gate *dsi_moe_gate(ds_module *m) { return layer(m) ? &((MoE *)ds_self(m))->gate : NULL; }
+dsi_gate *dsi_moe_gate(ds_module *m) { return moe_layer_of(m) ? &((MoE *)ds_self(m))->gate : NULL; }
 
 dsi_experts dsi_moe_experts(const ds_module *m)
 {
-    return layer(m) ? layer(m)->mark : (dsi_experts){0};
+    return moe_layer_of(m) ? moe_layer_of(m)->mark : (dsi_experts){0};
 }
 
 static void moe_describe(void *self, FILE *to)
@@ -264,18 +283,18 @@ static void moe_describe(void *self, FILE *to)
 /* ---- groups ------------------------------------------------------------------------------------------ */
 
 /* Those of a layer below m that shares its experts in the same way, if there is one. */
-static Groups *find_groups(const ds_module *m, int ep_size, const ds_comm *world)
+static Groups *moe_find_groups(const ds_module *m, int ep_size, const ds_comm *world)
 {
-    const MoE *l = layer(m);
+    const MoE *l = moe_layer_of(m);
     if (l && l->groups && l->mark.ep_size == ep_size && l->groups->world == world) return l->groups;
     for (int i = 0; i < ds_module_children(m); i++) {
-        Groups *found = find_groups(ds_module_child(m, i), ep_size, world);
+        Groups *found = moe_find_groups(ds_module_child(m, i), ep_size, world);
         if (found) return found;
     }
     return NULL;
 }
 
-static void leave_groups(Groups *g)
+static void moe_release_groups(Groups *g)
 {
     if (!g || --g->refs) return;
     ds_comm_free(g->expert);
@@ -284,7 +303,7 @@ static void leave_groups(Groups *g)
 }
 
 /* Ranks 0 .. ep_size-1 have all experts between them, as have the next ones. All ranks call it. */
-static Groups *make_groups(ds_comm *world, int ep_size)
+static Groups *moe_new_groups(ds_comm *world, int ep_size)
 {
     int rank = ds_comm_rank(world);
     Groups *g = calloc(1, sizeof *g);
@@ -297,11 +316,11 @@ static Groups *make_groups(ds_comm *world, int ep_size)
     g->expert = ds_comm_split(world, rank / ep_size, rank);
     g->data = g->expert ? ds_comm_split(world, rank % ep_size, rank) : NULL;
     if (g->data) return g;
-    leave_groups(g);
+    moe_release_groups(g);
     return NULL;
 }
 
-static bool join_groups(MoE *l, const ds_module *m, const char *name)
+static bool moe_join_groups(MoE *l, const ds_module *m, const char *name)
 {
     const ds_moe_opts *o = &l->gate.o;
     if (o->ep_size == 1) return true;
@@ -316,11 +335,11 @@ static bool join_groups(MoE *l, const ds_module *m, const char *name)
                     : "");
         return false;
     }
-    l->groups = find_groups(dsi_module_root(m), o->ep_size, world);
+    l->groups = moe_find_groups(dsi_module_root(m), o->ep_size, world);
     if (l->groups)
         l->groups->refs++;
     else
-        l->groups = make_groups(world, o->ep_size);
+        l->groups = moe_new_groups(world, o->ep_size);
     if (!l->groups) return false;
     l->mark.expert = l->groups->expert;
     l->mark.data = l->groups->data;
@@ -335,16 +354,16 @@ static void moe_free(void *self)
     ds_drop(l->aux);
     ds_drop(l->chosen);
     ds_drop(l->taken);
-    leave_groups(l->groups);
+    moe_release_groups(l->groups);
 }
 
 /* The first one draws its values, the others draw the same ones again; so however many there are here, the
  * generator goes on from one place. */
-static void make_experts(MoE *l, ds_module *list, ds_module *m)
+static void moe_make_experts(MoE *l, ds_module *list, ds_module *m)
 {
     const ds_moe_opts *o = &l->gate.o;
     ds_tensor *before = ds_rng_state();
-    for (int e = 0; e < local_experts(l) && !ds_error(); e++) {
+    for (int e = 0; e < moe_local_experts(l) && !ds_error(); e++) {
         char name[16];
         snprintf(name, sizeof name, "%d", l->mark.first + e);
         if (e) ds_set_rng_state(before);
@@ -356,15 +375,15 @@ static void make_experts(MoE *l, ds_module *list, ds_module *m)
         l->mlp = o->expert(m, "mlp", o->arg);
     }
     int made = ds_module_children(list);
-    if (!ds_error() && made != local_experts(l))
+    if (!ds_error() && made != moe_local_experts(l))
         ds_fail(DS_EINVAL,
                 "MoE %s: .expert made %d modules below the parent that it was given: expected one "
                 "for each of %d experts",
-                ds_module_name(m), made, local_experts(l));
+                ds_module_name(m), made, moe_local_experts(l));
     if (!ds_error()) l->experts = list;
 }
 
-static bool check(const MoE *l, const ds_module *m, const char *name, int64_t hidden)
+static bool moe_check(const MoE *l, const ds_module *m, const char *name, int64_t hidden)
 {
     if (hidden < 1 || !l->gate.o.expert)
         ds_fail(DS_EINVAL,
@@ -373,7 +392,7 @@ static bool check(const MoE *l, const ds_module *m, const char *name, int64_t hi
                 name, (long long)hidden, l->gate.o.expert ? "given" : "NULL");
     else if (dsi_module_in_expert(m))
         ds_fail(DS_EINVAL,
-                "MoE %s: it lies inside of an expert: expected no layers of experts "
+                "MoE %s: it is inside of an expert: expected no layers of experts "
                 "there",
                 name);
     else
@@ -389,11 +408,11 @@ ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, d
     ds_module *m = ds_module_new(parent, name, &moe_type);
     MoE *l = ds_self(m);
     l->hidden = hidden;
-    if (!dsi_gate_open(&l->gate, name, &opts) || !check(l, m, name, hidden)) return m;
+    if (!dsi_gate_open(&l->gate, name, &opts) || !moe_check(l, m, name, hidden)) return m;
     const ds_moe_opts *o = &l->gate.o;
     l->mark = (dsi_experts){.all = o->num_experts, .ep_size = o->ep_size};
-    if (!join_groups(l, m, name)) return m;
-    if (l->mark.expert) l->mark.first = ds_comm_rank(l->mark.expert) * local_experts(l);
+    if (!moe_join_groups(l, m, name)) return m;
+    if (l->mark.expert) l->mark.first = ds_comm_rank(l->mark.expert) * moe_local_experts(l);
 
     ds_scope *scope = ds_scope_open();
     ds_module *inner = ds_module_new(m, "deepspeed_moe", &layer_type);
@@ -401,7 +420,7 @@ ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, d
     ds_module *list = ds_nn_module_list(ds_module_new(inner, "experts", &experts_type),
                                         "deepspeed_experts");
     dsi_module_set_experts(list, &l->mark);
-    make_experts(l, list, m);
+    moe_make_experts(l, list, m);
     dsi_gate_make_wg(&l->gate, gate, hidden);
     if (o->use_residual) l->coefficient = ds_nn_linear(m, "coefficient", hidden, 2);
     ds_scope_close(scope);

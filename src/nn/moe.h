@@ -1,4 +1,4 @@
-/* nn/moe.h: inside of a layer of experts.
+/* nn/moe.h: internals of a layer of experts.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_NN_MOE_H
 #define DSI_NN_MOE_H

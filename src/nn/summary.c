@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* What m's type says of its options, to be freed; NULL if it says nothing. */
-static char *options(ds_module *m)
+static char *module_describe(ds_module *m)
 {
     char *text = NULL;
     size_t n = 0;
@@ -20,9 +20,9 @@ static char *options(ds_module *m)
 }
 
 /* depth: spaces before what lies inside of m, less its own two. */
-static void print(ds_module *m, int depth, FILE *to)
+static void module_print(ds_module *m, int depth, FILE *to)
 {
-    char *said = options(m);
+    char *said = module_describe(m);
     int n = ds_module_children(m);
     fprintf(to, "%s(", ds_module_type_of(m)->name);
     if (said && n)
@@ -32,7 +32,7 @@ static void print(ds_module *m, int depth, FILE *to)
     for (int i = 0; i < n; i++) {
         ds_module *child = ds_module_child(m, i);
         fprintf(to, "\n%*s(%s): ", depth + 2, "", ds_module_name(child));
-        print(child, depth + 2, to);
+        module_print(child, depth + 2, to);
     }
     if (n) fprintf(to, "\n%*s", depth, "");
     fputc(')', to);
@@ -42,6 +42,6 @@ static void print(ds_module *m, int depth, FILE *to)
 void ds_module_print(ds_module *m, FILE *to)
 {
     if (!m || !to) return;
-    print(m, 0, to);
+    module_print(m, 0, to);
     fputc('\n', to);
 }

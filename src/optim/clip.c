@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* The gradients that there are, dense -> their number; -1, with the message, if one cannot be had. */
-static int gradients(const ds_module *m, int n, ds_tensor **g)
+static int module_grads(const ds_module *m, int n, ds_tensor **g)
 {
     int found = 0;
     for (int i = 0; i < n; i++) {
@@ -20,7 +20,7 @@ static int gradients(const ds_module *m, int n, ds_tensor **g)
 }
 
 /* Without gradients the norm is 0. */
-static double norm_of(int n, ds_tensor **g, double p)
+static double grads_norm(int n, ds_tensor **g, double p)
 {
     double norm = 0;
     dsi_view *views = dsi_alloc((size_t)n * sizeof *views);
@@ -31,12 +31,12 @@ static double norm_of(int n, ds_tensor **g, double p)
 }
 
 /* Scales the gradients so that their norm is at most max_norm; returns what it was. */
-static double clip(ds_module *m, bool scale, double max_norm, double p)
+static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
 {
     int count = ds_module_params(m);
     ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
-    int n = gradients(m, count, g);
-    double norm = n < 0 ? NAN : norm_of(n, g, p);
+    int n = module_grads(m, count, g);
+    double norm = n < 0 ? NAN : grads_norm(n, g, p);
     double factor = max_norm / (norm + 1e-6);
     /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch, and do not stay. */
     if (scale && !(factor >= 1))
@@ -48,17 +48,20 @@ static double clip(ds_module *m, bool scale, double max_norm, double p)
 
 double ds_grad_norm(ds_module *m)
 {
-    if (!m) return dsi_null_operand("grad_norm"), NAN;
-    return clip(m, false, 0, 2);
+    if (m) return grads_clip(m, false, 0, 2);
+    dsi_null_operand("grad_norm");
+    return NAN;
 }
 
 double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
 {
-    if (!m) return dsi_null_operand("clip_grad_norm"), NAN;
-    if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
-        return dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type),
-               NAN;
-    if (!(max_norm >= 0))
-        return dsi_refuse("clip_grad_norm: max_norm is %g: expected 0 or more", max_norm), NAN;
-    return clip(m, true, max_norm, norm_type);
+    if (!m)
+        dsi_null_operand("clip_grad_norm");
+    else if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
+        dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type);
+    else if (!(max_norm >= 0))
+        dsi_refuse("clip_grad_norm: max_norm is %g: expected 0 or more", max_norm);
+    else
+        return grads_clip(m, true, max_norm, norm_type);
+    return NAN;
 }

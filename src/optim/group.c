@@ -9,7 +9,7 @@
 /* ---- making -------------------------------------------------------------------------------------------- */
 
 /* Moves the n parameters whose number is in `picked` into a new group with the values of group `like`. */
-static int new_group(ds_optim *o, int like, const int *picked, int n)
+static int group_new(ds_optim *o, int like, const int *picked, int n)
 {
     int group = o->n_groups++;
     o->groups = dsi_realloc(o->groups, (size_t)o->n_groups * sizeof *o->groups);
@@ -18,52 +18,64 @@ static int new_group(ds_optim *o, int like, const int *picked, int n)
     return group;
 }
 
+static int group_refuse_null(const char *what)
+{
+    dsi_null_operand(what);
+    return -1;
+}
+
 int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                        void *arg)
 {
-    if (!o || !pick) return dsi_null_operand("optim_add_group"), -1;
+    if (!o || !pick) return group_refuse_null("optim_add_group");
     int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
     for (int i = 0; i < o->n; i++)
         if (!o->params[i].group && pick(arg, o->params[i].path, o->params[i].of)) picked[n++] = i;
-    int group = n ? new_group(o, 0, picked, n) : -1;
+    int group = n ? group_new(o, 0, picked, n) : -1;
     if (!n) dsi_refuse("%s: none of group 0 was picked for a new group", o->type->name);
     dsi_free(picked);
     return group;
 }
 
 /* The number of p, in group 0 and not among the n picked; -1, with the message, if it is not. */
-static int find(const ds_optim *o, const ds_tensor *p, const int *picked, int n)
+static int group_find_param(const ds_optim *o, const ds_tensor *p, const int *picked, int n)
 {
-    for (int i = 0; i < o->n; i++) {
-        if (o->params[i].of != p) continue;
-        for (int k = 0; k < n; k++)
-            if (picked[k] == i)
-                return dsi_refuse("%s: %s is in the list twice", o->type->name, o->params[i].path),
-                       -1;
-        if (!o->params[i].group) return i;
-        return dsi_refuse("%s: %s is in group %d already", o->type->name, o->params[i].path,
-                          o->params[i].group),
-               -1;
-    }
-    return dsi_refuse("%s: element %d of the list is not a parameter of this optimizer",
-                      o->type->name, n),
-           -1;
+    int i = 0;
+    bool twice = false;
+    while (i < o->n && o->params[i].of != p) i++;
+    for (int k = 0; k < n; k++) twice |= picked[k] == i;
+    if (i == o->n)
+        dsi_refuse("%s: element %d of the list is not a parameter of this optimizer", o->type->name,
+                   n);
+    else if (twice)
+        dsi_refuse("%s: %s is in the list twice", o->type->name, o->params[i].path);
+    else if (o->params[i].group)
+        dsi_refuse("%s: %s is in group %d already", o->type->name, o->params[i].path,
+                   o->params[i].group);
+    else
+        return i;
+    return -1;
 }
 
 int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
 {
-    if (!o || !params) return dsi_null_operand("optim_add_group_of"), -1;
-    if (n < 1) return dsi_refuse("%s: %d parameters for a new group", o->type->name, n), -1;
+    if (!o || !params) return group_refuse_null("optim_add_group_of");
+    if (n < 1) dsi_refuse("%s: %d parameters for a new group", o->type->name, n);
+    if (n < 1) return -1;
     int *picked = dsi_alloc((size_t)n * sizeof *picked), found = 0;
-    while (found < n && (picked[found] = find(o, params[found], picked, found)) >= 0) found++;
-    int group = found == n ? new_group(o, 0, picked, n) : -1;
+    while (found < n && (picked[found] = group_find_param(o, params[found], picked, found)) >= 0)
+        found++;
+    int group = found == n ? group_new(o, 0, picked, n) : -1;
     dsi_free(picked);
     return group;
 }
 
 int ds_optim_split_experts(ds_optim *o, const ds_module *model)
 {
-    if (!o || !model) return dsi_null_operand("optim_split_experts"), 0;
+    if (!o || !model) {
+        dsi_null_operand("optim_split_experts");
+        return 0;
+    }
     int *picked = dsi_alloc((size_t)o->n * sizeof *picked), groups = o->n_groups;
     for (int g = 0; g < groups; g++) {
         int all = 0, experts = 0;
@@ -72,7 +84,7 @@ int ds_optim_split_experts(ds_optim *o, const ds_module *model)
             all++;
             if (dsi_module_expert_of(model, o->params[i].of).of) picked[experts++] = i;
         }
-        if (experts && experts < all) new_group(o, g, picked, experts);
+        if (experts && experts < all) group_new(o, g, picked, experts);
     }
     dsi_free(picked);
     return o->n_groups - groups;
@@ -89,20 +101,20 @@ int ds_optim_group_of(const ds_optim *o, const char *path)
     return -1;
 }
 
-static ds_optim_values *values(const ds_optim *o, int group)
+static ds_optim_values *group_values(const ds_optim *o, int group)
 {
     return o && group >= 0 && group < o->n_groups ? &o->groups[group] : NULL;
 }
 
 double ds_optim_group_lr(const ds_optim *o, int group)
 {
-    const ds_optim_values *v = values(o, group);
+    const ds_optim_values *v = group_values(o, group);
     return v ? v->lr : 0;
 }
 
 void ds_optim_set_group_lr(ds_optim *o, int group, double lr)
 {
-    ds_optim_values *v = values(o, group);
+    ds_optim_values *v = group_values(o, group);
     if (v) v->lr = lr;
 }
 
@@ -115,19 +127,19 @@ void ds_optim_set_lr(ds_optim *o, double lr)
 
 double ds_optim_group_weight_decay(const ds_optim *o, int group)
 {
-    const ds_optim_values *v = values(o, group);
+    const ds_optim_values *v = group_values(o, group);
     return v ? v->weight_decay : 0;
 }
 
 void ds_optim_set_group_weight_decay(ds_optim *o, int group, double weight_decay)
 {
-    ds_optim_values *v = values(o, group);
+    ds_optim_values *v = group_values(o, group);
     if (v) v->weight_decay = weight_decay;
 }
 
 bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2])
 {
-    const ds_optim_values *v = values(o, group);
+    const ds_optim_values *v = group_values(o, group);
     if (!v || !o->type->has_betas) return false;
     memcpy(betas, v->betas, sizeof v->betas);
     return true;
@@ -135,7 +147,7 @@ bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2])
 
 bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2])
 {
-    ds_optim_values *v = values(o, group);
+    ds_optim_values *v = group_values(o, group);
     if (!v || !o->type->has_betas) return false;
     memcpy(v->betas, betas, sizeof v->betas);
     return true;
@@ -143,7 +155,7 @@ bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2])
 
 bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum)
 {
-    const ds_optim_values *v = values(o, group);
+    const ds_optim_values *v = group_values(o, group);
     if (!v || !o->type->has_momentum) return false;
     *momentum = v->momentum;
     return true;
@@ -151,7 +163,7 @@ bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum)
 
 bool ds_optim_set_group_momentum(ds_optim *o, int group, double momentum)
 {
-    ds_optim_values *v = values(o, group);
+    ds_optim_values *v = group_values(o, group);
     if (!v || !o->type->has_momentum) return false;
     v->momentum = momentum;
     return true;

@@ -1,9 +1,19 @@
 /* optim/optim.c: optimizers: their parameters, moments and step counts, and the step.
  *
- * An optimizer is a type (ds_optim_type) on a list of parameters. A step gathers the parameters that have
- * a gradient and hands those of a group to the type at once. Moments are made when a parameter is first
- * updated; each parameter counts its own steps, as in PyTorch. A step that is refused or finds no memory
- * changes nothing; only if a group's turn itself fails are the groups before it done.
+ * An optimizer is a type (ds_optim_type) on a list of parameters. A step collects
+ * the parameters that have a gradient and passes those of a group to the type.
+ *
+ * Invariants:
+ *  - params[i] is the model's i-th parameter, in the order of ds_module_param_at,
+ *    for good; `group` says which values it has. The optimizer owns references to
+ *    its tensors; the type is borrowed.
+ *  - Steps update `p`: the model's tensor `of`, until ZeRO replaces it by a float32
+ *    master or a shard of one, or by NULL where this rank has no shard.
+ *  - Moments are made at a parameter's first update, by `keeper` if there is one.
+ *    Each parameter counts its own steps, as in PyTorch.
+ *  - updates[] and updated[] are valid during one step only.
+ *  - A step that is refused or finds no memory changes nothing; if a group's rule
+ *    fails, the groups before it are updated.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -12,7 +22,7 @@
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
 /* All on one device, of a floating dtype, row-major: what the kernels walk over. */
-static bool check_param(const char *optim, const ds_tensor *p, const char *path,
+static bool param_check(const char *optim, const ds_tensor *p, const char *path,
                         const ds_tensor *first)
 {
     if (p->device != first->device)
@@ -47,7 +57,7 @@ ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_val
         const char *path;
         dsi_optim_param *x = &o->params[o->n];
         ds_tensor *p = ds_module_param_at(model, o->n, &path);
-        if (!check_param(type->name, p, path, ds_module_param_at(model, 0, NULL))) {
+        if (!param_check(type->name, p, path, ds_module_param_at(model, 0, NULL))) {
             ds_optim_free(o);
             return NULL;
         }
@@ -115,12 +125,12 @@ static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16
 
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
 {
-    if (!o) return dsi_null_operand("optim_set_param"), DS_EINVAL;
+    if (!o) return dsi_null_argument("optim_set_param");
     const char *name = o->type->name;
     if (i < 0 || i >= o->n)
         return dsi_fail(DS_EINVAL, "%s: there is no parameter %d of %d", name, i, o->n);
     dsi_optim_param *x = &o->params[i];
-    if (p && !check_param(name, p, x->path, p)) return ds_error_status();
+    if (p && !param_check(name, p, x->path, p)) return ds_error_status();
     if (low && (!p || p->dtype != DS_F32 || !is_half(low->dtype) || !dsi_is_contiguous(low) ||
                 dsi_numel(low->shape) != dsi_numel(p->shape)))
         return dsi_fail(DS_EINVAL,
@@ -160,7 +170,7 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
 }
 
 /* The gradient row-major, of the parameter's dtype, or of 16 bits beside float32. */
-static ds_tensor *dense_grad(const ds_optim *o, const dsi_optim_param *x)
+static ds_tensor *param_dense_grad(const ds_optim *o, const dsi_optim_param *x)
 {
     ds_tensor *g = ds_grad(x->p);
     if (g->dtype != x->p->dtype && !(x->p->dtype == DS_F32 && is_half(g->dtype)))
@@ -170,8 +180,8 @@ static ds_tensor *dense_grad(const ds_optim *o, const dsi_optim_param *x)
     return dsi_is_contiguous(g) ? g : ds_contiguous(ds_detach(g));
 }
 
-/* For types that want neither other dtypes nor scales. */
-static ds_tensor *plain_grad(const ds_tensor *p, ds_tensor *g, double g_scale)
+/* For types that are not .mixed: of p's dtype and scaled. */
+static ds_tensor *param_plain_grad(const ds_tensor *p, ds_tensor *g, double g_scale)
 {
     g = ds_cast(g, p->dtype);
     if (!g || g_scale == 1) return g;
@@ -187,13 +197,13 @@ static bool acquire_update(const dsi_optim_param *x)
 }
 
 /* Appends the parameters of a group that have a gradient to the n updates -> their number, or -1. */
-static int gather(ds_optim *o, int group, double g_scale, int n)
+static int updates_gather(ds_optim *o, int group, double g_scale, int n)
 {
     for (int i = 0; i < o->n; i++) {
         dsi_optim_param *x = &o->params[i];
         if (x->group != group || !ds_grad(x->p)) continue;
-        ds_tensor *g = dense_grad(o, x);
-        if (g && !o->type->mixed) g = plain_grad(x->p, g, g_scale);
+        ds_tensor *g = param_dense_grad(o, x);
+        if (g && !o->type->mixed) g = param_plain_grad(x->p, g, g_scale);
         if (!g || dsi_optim_make_moments(o, x) != DS_OK) return -1;
         if (!acquire_update(x)) return -1;
         o->updated[n] = i;
@@ -206,8 +216,9 @@ static int gather(ds_optim *o, int group, double g_scale, int n)
     return n;
 }
 
-/* An update was done: the step counts, and the copy that its type knows nothing of is made. */
-static ds_status count(ds_optim *o, int n)
+/* After an update: counts the step, and writes the low-precision copy for types that
+ * are not .mixed. */
+static ds_status update_count(ds_optim *o, int n)
 {
     dsi_optim_param *x = &o->params[o->updated[n]];
     x->step++;
@@ -217,19 +228,19 @@ static ds_status count(ds_optim *o, int n)
 }
 
 /* Updates begin .. end - 1, all of one group. */
-static ds_status step_group(ds_optim *o, int group, int begin, int end)
+static ds_status group_step(ds_optim *o, int group, int begin, int end)
 {
     const ds_optim_type *type = o->type;
     const ds_optim_values *v = &o->groups[group];
     ds_status status = DS_OK;
     if (type->step_n) {
         if (begin < end) status = type->step_n(o->self, v, o->updates + begin, end - begin);
-        for (int i = begin; status == DS_OK && i < end; i++) status = count(o, i);
+        for (int i = begin; status == DS_OK && i < end; i++) status = update_count(o, i);
         return status;
     }
     for (int i = begin; status == DS_OK && i < end; i++) {
         status = type->step(o->self, v, &o->updates[i]);
-        if (status == DS_OK) status = count(o, i);
+        if (status == DS_OK) status = update_count(o, i);
     }
     return status;
 }
@@ -251,16 +262,16 @@ ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
 
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
-    if (!o) return dsi_null_operand("optim_step"), DS_EINVAL;
+    if (!o) return dsi_null_argument("optim_step");
     if (check_faults(o) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open(); /* of copies of gradients, and of what a type makes */
     bool was = ds_set_grad(false);
     int n = 0;
-    for (int g = 0; n >= 0 && g < o->n_groups; g++) n = gather(o, g, g_scale, n);
+    for (int g = 0; n >= 0 && g < o->n_groups; g++) n = updates_gather(o, g, g_scale, n);
     ds_status status = n < 0 ? ds_error_status() : DS_OK;
     for (int g = 0, begin = 0, end; status == DS_OK && g < o->n_groups; g++, begin = end) {
         for (end = begin; end < n && o->params[o->updated[end]].group == g;) end++;
-        status = step_group(o, g, begin, end);
+        status = group_step(o, g, begin, end);
     }
     ds_set_grad(was);
     ds_scope_close(scope);
@@ -276,29 +287,29 @@ void dsi_optim_keep(ds_optim *o, ds_tensor *(*keeper)(void *arg, int i, int k), 
 }
 
 /* As many elements of row-major x, from `begin` on, as `like` has, with its shape. */
-static ds_tensor *piece_of(const ds_tensor *x, int64_t begin, const ds_tensor *like)
+static ds_tensor *chunk_view(const ds_tensor *x, int64_t begin, const ds_tensor *like)
 {
     int64_t stride[DS_MAX_DIMS];
     dsi_row_major(like->shape, stride);
     return dsi_view_of(x, like->shape, stride, x->offset + begin);
 }
 
-static bool fill_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, ds_optim_update *u)
+static bool chunk_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, ds_optim_update *u)
 {
     const dsi_optim_param *of = &o->params[x->i];
-    ds_tensor *g = dense_grad(o, of);
-    if (g) g = piece_of(g, x->begin, x->p);
-    if (g && !o->type->mixed) g = plain_grad(x->p, g, g_scale);
+    ds_tensor *g = param_dense_grad(o, of);
+    if (g) g = chunk_view(g, x->begin, x->p);
+    if (g && !o->type->mixed) g = param_plain_grad(x->p, g, g_scale);
     if (!g) return false;
     *u = (ds_optim_update){.path = of->path, .p = x->p, .grad = g, .step = of->step + 1};
     memcpy(u->moment, x->moment, sizeof u->moment);
     u->grad_scale = o->type->mixed ? g_scale : 1;
-    u->copy = o->type->mixed && of->low ? piece_of(of->low, x->begin, x->p) : NULL;
+    u->copy = o->type->mixed && of->low ? chunk_view(of->low, x->begin, x->p) : NULL;
     return true;
 }
 
-static ds_status step_pieces(ds_optim *o, int group, const dsi_optim_piece *x, int n,
-                             double g_scale)
+static ds_status group_step_chunks(ds_optim *o, int group, const dsi_optim_piece *x, int n,
+                                   double g_scale)
 {
     const ds_optim_type *type = o->type;
     ds_optim_update *u = dsi_alloc((size_t)n * sizeof *u);
@@ -306,7 +317,7 @@ static ds_status step_pieces(ds_optim *o, int group, const dsi_optim_piece *x, i
     int count = 0;
     for (int i = 0; status == DS_OK && i < n; i++) {
         if (o->params[x[i].i].group != group) continue;
-        if (!fill_update(o, &x[i], g_scale, &u[count++])) status = ds_error_status();
+        if (!chunk_update(o, &x[i], g_scale, &u[count++])) status = ds_error_status();
     }
     if (type->step_n && status == DS_OK && count)
         status = type->step_n(o->self, &o->groups[group], u, count);
@@ -316,7 +327,7 @@ static ds_status step_pieces(ds_optim *o, int group, const dsi_optim_piece *x, i
     for (int i = 0; !type->mixed && status == DS_OK && i < n; i++) {
         ds_tensor *low = o->params[x[i].i].low;
         if (low && o->params[x[i].i].group == group)
-            status = dsi_copy(piece_of(low, x[i].begin, x[i].p), x[i].p);
+            status = dsi_copy(chunk_view(low, x[i].begin, x[i].p), x[i].p);
     }
     return status;
 }
@@ -328,7 +339,7 @@ ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, do
     bool was = ds_set_grad(false);
     ds_status status = DS_OK;
     for (int g = 0; status == DS_OK && g < o->n_groups; g++)
-        status = step_pieces(o, g, x, n, g_scale);
+        status = group_step_chunks(o, g, x, n, g_scale);
     ds_set_grad(was);
     ds_scope_close(scope);
     return status;
@@ -340,23 +351,23 @@ ds_status dsi_optim_count(ds_optim *o, int i)
     return dsi_optim_make_moments(o, &o->params[i]);
 }
 
-static void *memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
+static void *tensor_memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
 
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
 {
     dsi_span *spans = dsi_alloc((size_t)n * sizeof *spans);
     for (int i = 0; i < n; i++)
         spans[i] = (dsi_span){.dtype = x[i].p->dtype,
-                              .p = memory(x[i].p),
-                              .g = memory(x[i].grad),
-                              .m = memory(x[i].moment[0]),
-                              .v = memory(x[i].moment[1]),
-                              .vmax = memory(x[i].moment[2]),
+                              .p = tensor_memory(x[i].p),
+                              .g = tensor_memory(x[i].grad),
+                              .m = tensor_memory(x[i].moment[0]),
+                              .v = tensor_memory(x[i].moment[1]),
+                              .vmax = tensor_memory(x[i].moment[2]),
                               .n = dsi_numel(x[i].p->shape),
                               .step = x[i].step,
                               .g_dtype = x[i].grad->dtype,
                               .g_scale = x[i].grad_scale,
-                              .low = memory(x[i].copy),
+                              .low = tensor_memory(x[i].copy),
                               .low_dtype = x[i].copy ? x[i].copy->dtype : DS_F32};
     return spans;
 }

@@ -1,4 +1,4 @@
-/* optim/optim.h: inside of an optimizer; what the built-in ones share; what the floors above may ask.
+/* optim/optim.h: the struct of an optimizer; what built-in ones share; what ZeRO and the engine need.
  *
  * The built-in optimizers are made of ds_optim_type, as a user's are. Their step is a kernel over all
  * parameters of a group, with the kernel's options as self; what may differ between groups is put into

@@ -76,7 +76,7 @@ void ds_schedule_step(ds_schedule *s)
 
 ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 {
-    if (!s) return dsi_null_operand("schedule_set_last"), DS_EINVAL;
+    if (!s) return dsi_null_argument("schedule_set_last");
     if (it < -1 || it > MAX_STEPS)
         return dsi_fail(DS_EINVAL, "schedule_set_last: the step is %lld: expected -1 to 2^40",
                         (long long)it);
@@ -116,7 +116,7 @@ ds_value *ds_schedule_state_dict(const ds_schedule *s)
 ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict)
 {
     int64_t last = -1;
-    if (!s || !state_dict) return dsi_null_operand("schedule_load_state_dict"), DS_EINVAL;
+    if (!s || !state_dict) return dsi_null_argument("schedule_load_state_dict");
     bool torch = !ds_value_get(state_dict, "last_batch_iteration");
     ds_status status = ds_value_read_int(state_dict, torch ? "last_epoch" : "last_batch_iteration",
                                          &last);

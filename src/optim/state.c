@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static ds_status add_entry(ds_state *state, const char *kind, const char *path, ds_tensor *x)
+static ds_status state_add_entry(ds_state *state, const char *kind, const char *path, ds_tensor *x)
 {
     dsi_text name = {0};
     dsi_text_add(&name, "%s.%s", kind, path);
@@ -26,10 +26,11 @@ ds_state *ds_optim_state(const ds_optim *o)
         const dsi_optim_param *x = &o->params[i];
         if (!x->step) continue;
         for (int k = 0; status == DS_OK && k < DS_OPTIM_MOMENTS; k++)
-            if (x->moment[k]) status = add_entry(state, o->type->moment[k], x->path, x->moment[k]);
+            if (x->moment[k])
+                status = state_add_entry(state, o->type->moment[k], x->path, x->moment[k]);
         if (status == DS_OK)
-            status = add_entry(state, "step", x->path,
-                               ds_from_data(DS_I64, (ds_dims){0}, &x->step));
+            status = state_add_entry(state, "step", x->path,
+                                     ds_from_data(DS_I64, (ds_dims){0}, &x->step));
     }
     ds_scope_close(scope);
     if (status == DS_OK) return state;
@@ -43,7 +44,7 @@ static bool has_moment(const ds_optim *o, const dsi_optim_param *x, int k)
 }
 
 /* "exp_avg.fc1.weight" -> the parameter, and its moment, or DS_OPTIM_MOMENTS for its step; NULL: unknown. */
-static dsi_optim_param *find_entry(const ds_optim *o, const char *name, int *moment)
+static dsi_optim_param *state_find_entry(const ds_optim *o, const char *name, int *moment)
 {
     const char *dot = strchr(name, '.');
     dsi_optim_param *x = NULL;
@@ -60,10 +61,10 @@ static dsi_optim_param *find_entry(const ds_optim *o, const char *name, int *mom
     return NULL;
 }
 
-static ds_status check_entry(const ds_optim *o, const char *name, const ds_tensor *t)
+static ds_status state_check_entry(const ds_optim *o, const char *name, const ds_tensor *t)
 {
     int moment;
-    const dsi_optim_param *x = find_entry(o, name, &moment);
+    const dsi_optim_param *x = state_find_entry(o, name, &moment);
     if (!x) return dsi_fail(DS_EINVAL, "optim_load: %s has no %s", o->type->name, name);
     if (!x->p) return dsi_fail(DS_EINVAL, "optim_load: no part of %s is updated here", x->path);
     ds_dims shape = moment < DS_OPTIM_MOMENTS ? x->p->shape : (ds_dims){0};
@@ -104,9 +105,9 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
 /* Parameters that the state does not name begin anew. */
 ds_status ds_optim_load(ds_optim *o, const ds_state *state)
 {
-    if (!o || !state) return dsi_null_operand("optim_load"), DS_EINVAL;
+    if (!o || !state) return dsi_null_argument("optim_load");
     for (int i = 0; i < ds_state_len(state); i++) {
-        ds_status status = check_entry(o, ds_state_name(state, i), ds_state_at(state, i));
+        ds_status status = state_check_entry(o, ds_state_name(state, i), ds_state_at(state, i));
         if (status != DS_OK) return status;
     }
     ds_status status = check_whole(o, state);
@@ -125,7 +126,7 @@ ds_status ds_optim_load(ds_optim *o, const ds_state *state)
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         int moment = 0;
         ds_tensor *t = ds_state_at(state, i);
-        dsi_optim_param *x = find_entry(o, ds_state_name(state, i), &moment);
+        dsi_optim_param *x = state_find_entry(o, ds_state_name(state, i), &moment);
         if (moment == DS_OPTIM_MOMENTS)
             x->step = (int64_t)ds_item(t);
         else

@@ -101,8 +101,8 @@ ds_value *ds_optim_state_dict(ds_optim *o)
 
 /* ---- load: options --------------------------------------------------------------------------------------- */
 
-static ds_status wrong(const char *format, ...) DS_PRINTF(1, 2);
-static ds_status wrong(const char *format, ...)
+static ds_status state_dict_refuse(const char *format, ...) DS_PRINTF(1, 2);
+static ds_status state_dict_refuse(const char *format, ...)
 {
     dsi_text t = {0};
     va_list args;
@@ -121,7 +121,7 @@ static ds_status read_value(const ds_value *group, const char *path, double *to)
     if (!ds_value_find(group, path)) return DS_OK;
     ds_status status = ds_value_read_float(group, path, &x);
     if (status != DS_OK) return status;
-    if (!(x >= 0)) return wrong("param_groups: %s is %g: expected 0 or more", path, x);
+    if (!(x >= 0)) return state_dict_refuse("param_groups: %s is %g: expected 0 or more", path, x);
     *to = x;
     return DS_OK;
 }
@@ -139,8 +139,8 @@ static ds_status read_options(const ds_optim *o, char *self, const ds_value *gro
         if (status != DS_OK) return status;
         bool same = number ? x == *(double *)at : b == *(bool *)at;
         if (!first && !same)
-            return wrong("groups differ in %s, of which %s has one for all groups", of->name,
-                         o->type->name);
+            return state_dict_refuse("groups differ in %s, of which %s has one for all groups",
+                                     of->name, o->type->name);
         if (number)
             *(double *)at = x;
         else
@@ -201,8 +201,8 @@ static ds_status name_row(const ds_optim *o, const dsi_optim_param *x, const ds_
             if (status == DS_OK) status = name_entry(named, kind, x->path, moment);
             moments++;
         } else if (!o->type->derived || strcmp(kind, o->type->derived) != 0) {
-            return wrong("%s has no %.60s, which the state of %s has", o->type->name, kind,
-                         x->path);
+            return state_dict_refuse("%s has no %.60s, which the state of %s has", o->type->name,
+                                     kind, x->path);
         }
     }
     if (o->type->no_step && moments) step = step ? step : 1;
@@ -217,8 +217,8 @@ static ds_status name_group(const ds_optim *o, int g, const ds_value *state, con
     int64_t k = 0, n = 0;
     for (int i = 0; i < o->n; i++) n += o->params[i].group == g;
     if (ds_value_len(params) != n)
-        return wrong("group %d has %" PRId64 " parameters there, %" PRId64 " here", g,
-                     ds_value_len(params), n);
+        return state_dict_refuse("group %d has %" PRId64 " parameters there, %" PRId64 " here", g,
+                                 ds_value_len(params), n);
     ds_status status = DS_OK;
     for (int i = 0; i < o->n && status == DS_OK; i++) {
         if (o->params[i].group != g) continue;
@@ -232,7 +232,7 @@ static ds_status name_group(const ds_optim *o, int g, const ds_value *state, con
 
 /* ---- load ---------------------------------------------------------------------------------------------------- */
 
-static ds_status read_all(ds_optim *o, const ds_value *state, const ds_value *groups)
+static ds_status state_dict_read(ds_optim *o, const ds_value *state, const ds_value *groups)
 {
     ds_status status = DS_OK;
     ds_state *named = ds_state_new();
@@ -250,19 +250,21 @@ static ds_status read_all(ds_optim *o, const ds_value *state, const ds_value *gr
 
 ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict)
 {
-    if (!o || !state_dict) return dsi_null_operand("optim_load_state_dict"), DS_EINVAL;
+    if (!o || !state_dict) return dsi_null_argument("optim_load_state_dict");
     const ds_value *state = ds_value_get(state_dict, "state"),
                    *groups = ds_value_get(state_dict, "param_groups");
     if (ds_value_kind_of(state) != DS_VALUE_DICT || ds_value_kind_of(groups) != DS_VALUE_LIST)
-        return wrong("no state dict of an optimizer: it wants \"state\" and \"param_groups\"");
+        return state_dict_refuse(
+            "no state dict of an optimizer: it wants \"state\" and \"param_groups\"");
     if (ds_value_len(groups) != o->n_groups)
-        return wrong("%" PRId64 " groups there, %d here", ds_value_len(groups), o->n_groups);
+        return state_dict_refuse("%" PRId64 " groups there, %d here", ds_value_len(groups),
+                                 o->n_groups);
 
     size_t self_bytes = o->type->self_size, group_bytes = (size_t)o->n_groups * sizeof *o->groups;
     void *self = dsi_alloc(self_bytes), *values = dsi_alloc(group_bytes);
     memcpy(self, o->self, self_bytes);
     memcpy(values, o->groups, group_bytes);
-    ds_status status = read_all(o, state, groups);
+    ds_status status = state_dict_read(o, state, groups);
     if (status != DS_OK) {
         memcpy(o->self, self, self_bytes);
         memcpy(o->groups, values, group_bytes);

@@ -409,7 +409,7 @@ static void bad_options(void **state)
     refused(ds_nn_moe(NULL, "moe", 0, linear), "hidden is 0");
     refused(ds_nn_moe(NULL, "moe", 4, NULL), ".expert is NULL");
     refused(ds_nn_moe(NULL, "moe", 4, nothing), "MoE moe: .expert returned NULL");
-    refused(ds_nn_moe(NULL, "moe", 4, nested), "lies inside of an expert");
+    refused(ds_nn_moe(NULL, "moe", 4, nested), "is inside of an expert");
     ds_scope_close(scope);
 }
 

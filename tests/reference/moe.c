@@ -90,7 +90,7 @@ static bool load_weights(const Reference *r, ds_module *moe)
 /* The case that runs, and the layer's own decision, whose place it takes. */
 static struct {
     Reference *r;
-    dsi_decide *own;
+    dsi_route_fn *own;
     int64_t dropped, capacity;
 } given;
 
@@ -215,8 +215,8 @@ static void run_layer(Reference *r, ds_module *moe)
     ds_tensor *used = reference_tensor(r, "used_token");
     dsi_gate *gate = dsi_moe_gate(moe);
     given.r = r;
-    given.own = gate->decide;
-    gate->decide = decide;
+    given.own = gate->route;
+    gate->route = decide;
     ds_require_grad(x, true);
     ds_module_train(moe, reference_bool(r->json, "train", true));
     ds_tensor *y = used ? ds_call(moe, x, used) : ds_call(moe, x), *aux = ds_moe_aux_loss(moe);
