@@ -1,7 +1,9 @@
-/* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient clipping.
+/* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient
+ * clipping.
  *
  * An optimizer changes the parameters of a module in place, by default in one
- * pass over all of them. Names, defaults and rules are torch.optim's unless said.
+ * pass over all of them. Names, defaults and rules are torch.optim's unless
+ * said.
  *
  *     ds_optim *adam = ds_optim_adam(net, 1e-3, .weight_decay = 0.01);
  *     ds_backward(loss), ds_optim_step(adam), ds_optim_zero_grad(adam);
@@ -16,8 +18,8 @@
  *    an option is out of range or the module has no parameters.
  *
  * In formulas p is a parameter, g its gradient (maximize: -g), t the number of
- * the step of this parameter, from 1. Moments have the parameter's dtype, float32
- * for parameters of 16 bits; they are made at the first update.
+ * the step of this parameter, from 1. Moments have the parameter's dtype,
+ * float32 for parameters of 16 bits; they are made at the first update.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPTIM_H
 #define DEEPSPEED_OPTIM_H
@@ -42,8 +44,8 @@ typedef struct ds_sgd_opts {
     bool maximize;
 } ds_sgd_opts;
 
-/* torch.optim.SGD: g += weight_decay p; v = momentum v + (1 - dampening) g (v = g
- * at the first step); p -= lr v (nesterov: p -= lr (g + momentum v)). */
+/* torch.optim.SGD: g += weight_decay p; v = momentum v + (1 - dampening) g (v =
+ * g at the first step); p -= lr v (nesterov: p -= lr (g + momentum v)). */
 #define ds_optim_sgd(model, ...) ds_optim_sgd_with(model, (ds_sgd_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts opts);
 
@@ -73,7 +75,8 @@ typedef struct ds_adagrad_opts {
     bool maximize;
 } ds_adagrad_opts;
 
-/* torch.optim.Adagrad: s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) + eps). */
+/* torch.optim.Adagrad: s += g^2; p -= lr / (1 + (t-1) lr_decay) g / (sqrt(s) +
+ * eps). */
 #define ds_optim_adagrad(model, ...) \
     ds_optim_adagrad_with(model, (ds_adagrad_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts opts);
@@ -86,8 +89,8 @@ typedef struct ds_rmsprop_opts {
     bool centered, maximize;
 } ds_rmsprop_opts;
 
-/* torch.optim.RMSprop: s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) + eps);
- * centered: sqrt(s - mean(g)^2). */
+/* torch.optim.RMSprop: s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) +
+ * eps); centered: sqrt(s - mean(g)^2). */
 #define ds_optim_rmsprop(model, ...) \
     ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
@@ -152,17 +155,18 @@ typedef struct ds_lamb_opts {
 } ds_lamb_opts;
 
 /* DeepSpeed's FusedLamb, which is arXiv 1904.00962 with the bias correction
- * outside of u: u = m / (sqrt(v) + eps) + weight_decay p; p -= lr sqrt(1-b2^t) /
- * (1-b1^t) clamp(|p| / |u|) u for each tensor; the ratio is 1 where a norm is 0. */
+ * outside of u: u = m / (sqrt(v) + eps) + weight_decay p; p -= lr sqrt(1-b2^t)
+ * / (1-b1^t) clamp(|p| / |u|) u for each tensor; the ratio is 1 where a norm is
+ * 0. */
 #define ds_optim_lamb(model, ...) ds_optim_lamb_with(model, (ds_lamb_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
 
-/* An optimizer as in the "optimizer" block of a DeepSpeed configuration.
- * type: a name of docs/optimizers.md: DeepSpeed's in any case of letters ("Adam"),
+/* An optimizer as in the "optimizer" block of a DeepSpeed configuration. type:
+ * a name of docs/optimizers.md: DeepSpeed's in any case of letters ("Adam"),
  * torch.optim's exactly ("SGD"). params: a JSON object as text, or NULL for the
- * defaults. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW unless
- * adam_w_mode is false. NULL with a message that names the parameter and what
- * was expected: "optimizer.params.lr is -1: ...". */
+ * defaults. Names, defaults and meanings are DeepSpeed's: "Adam" is AdamW
+ * unless adam_w_mode is false. NULL with a message that names the parameter and
+ * what was expected: "optimizer.params.lr is -1: ...". */
 DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params);
 
 /* ---- using one ----------------------------------------------------------------------------------------- */
@@ -177,22 +181,22 @@ DS_API double ds_optim_lr(const ds_optim *o);        /* of group 0 */
 DS_API void ds_optim_set_lr(ds_optim *o, double lr); /* of all groups */
 DS_API const char *ds_optim_name(const ds_optim *o); /* "adamw"; borrowed */
 
-/* Moments and step counts as "momentum_buffer.conv1.weight", "step.conv1.weight",
- * ...: a new state dict, whose tensors share memory with the optimizer. A
- * parameter that was never updated has no entries. */
+/* Moments and step counts as "momentum_buffer.conv1.weight",
+ * "step.conv1.weight", ...: a new state dict, whose tensors share memory with
+ * the optimizer. A parameter that was never updated has no entries. */
 DS_API ds_state *ds_optim_state(const ds_optim *o);
-/* Takes the values of such a state dict; refuses unknown names and other shapes,
- * and then changes nothing. */
+/* Takes the values of such a state dict; refuses unknown names and other
+ * shapes, and then changes nothing. */
 DS_API DS_MUST_CHECK ds_status ds_optim_load(ds_optim *o, const ds_state *state);
 
 /* As torch.optim has it: {"state": {0: {"step": ..., "exp_avg": ...}, ...},
- * "param_groups": [{"lr": ..., "params": [0, 1, ...]}]}, parameters numbered group
- * by group; torch.optim's load_state_dict takes it. New, to be freed by
+ * "param_groups": [{"lr": ..., "params": [0, 1, ...]}]}, parameters numbered
+ * group by group; torch.optim's load_state_dict takes it. New, to be freed by
  * ds_value_free; its tensors share memory with the optimizer. */
 DS_API ds_value *ds_optim_state_dict(ds_optim *o);
 /* Takes what ds_optim_state_dict or torch.optim's state_dict returned,
- * hyper-parameters too. Groups must have the same numbers of parameters. Changes
- * nothing if it refuses. */
+ * hyper-parameters too. Groups must have the same numbers of parameters.
+ * Changes nothing if it refuses. */
 DS_API DS_MUST_CHECK ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict);
 
 /* ---- parameter groups: torch's param_groups --------------------------------------------------------- */
@@ -205,9 +209,9 @@ typedef struct ds_optim_values {
 } ds_optim_values;
 
 /* torch's add_param_group. All parameters are in group 0 at first. A new group
- * takes from it those for which pick(arg, path, p) is true, asked in the order of
- * ds_module_param_at, and has group 0's values. Returns the new group's number;
- * -1 with a message if pick chose none. */
+ * takes from it those for which pick(arg, path, p) is true, asked in the order
+ * of ds_module_param_at, and has group 0's values. Returns the new group's
+ * number; -1 with a message if pick chose none. */
 DS_API int ds_optim_add_group(ds_optim *o,
                               bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                               void *arg);
@@ -215,15 +219,16 @@ DS_API int ds_optim_add_group(ds_optim *o,
 DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
 
 /* split_params_into_different_moe_groups_for_optimizer: in each group that has
- * parameters of experts (ds_nn_moe) and others, the experts' move to a new group
- * with the same values. Returns how many groups were added. ds_initialize calls
+ * parameters of experts (ds_nn_moe) and others, the experts' move to a new
+ * group with the same values. Returns how many groups were added. ds_initialize
+ * calls
  * it. */
 DS_API int ds_optim_split_experts(ds_optim *o, const ds_module *model);
 DS_API int ds_optim_groups(const ds_optim *o);                     /* at least 1 */
 DS_API int ds_optim_group_of(const ds_optim *o, const char *path); /* -1: no such parameter */
 
-/* The values of a group, 0 .. ds_optim_groups(o) - 1. Of any other number they are
- * 0, and setting them does nothing. */
+/* The values of a group, 0 .. ds_optim_groups(o) - 1. Of any other number they
+ * are 0, and setting them does nothing. */
 DS_API double ds_optim_group_lr(const ds_optim *o, int group);
 DS_API void ds_optim_set_group_lr(ds_optim *o, int group, double lr);
 DS_API double ds_optim_group_weight_decay(const ds_optim *o, int group);
@@ -268,12 +273,14 @@ typedef struct ds_optim_type {
     size_t self_size; /* bytes of your struct, zeroed for you */
     /* names in the state dict, as PyTorch has them ("exp_avg"); NULL: not used */
     const char *moment[DS_OPTIM_MOMENTS];
-    /* Updates one parameter, or n: all of a group that have a gradient. Set one of
-     * the two. Nothing is recorded for backward; temporaries end with the step. */
+    /* Updates one parameter, or n: all of a group that have a gradient. Set one
+     * of the two. Nothing is recorded for backward; temporaries end with the
+     * step. */
     ds_status (*step)(void *self, const ds_optim_values *v, const ds_optim_update *x);
     ds_status (*step_n)(void *self, const ds_optim_values *v, const ds_optim_update *x, int n);
     void (*free)(void *self); /* optional */
-    /* optional: whether moment[i], which has a name, is needed with these values */
+    /* optional: whether moment[i], which has a name, is needed with these
+     * values */
     bool (*uses)(const void *self, const ds_optim_values *v, int i);
     bool has_betas, has_momentum; /* for ds_optim_group_betas and _momentum */
     bool whole; /* elements of a parameter depend on each other: ZeRO may not partition it */
@@ -282,14 +289,15 @@ typedef struct ds_optim_type {
     /* optional: options beside ds_optim_values; the last one's name is NULL */
     const ds_optim_option *options;
     bool no_step; /* the state dict has no step, as torch.optim.SGD's */
-    /* optional: a number per parameter that follows from its step but that torch saves */
+    /* optional: a number per parameter that follows from its step but that
+     * torch saves */
     const char *derived;
     double (*derive)(void *self, const ds_optim_values *v, int64_t step);
 } ds_optim_type;
 
 /* An optimizer of model's parameters, all with these values at first. type is
- * borrowed and must live as long as the optimizer. NULL with a message for a type
- * without a name or a step, and for a module without parameters. */
+ * borrowed and must live as long as the optimizer. NULL with a message for a
+ * type without a name or a step, and for a module without parameters. */
 DS_API ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values);
 DS_API void *ds_optim_self(ds_optim *o); /* your struct */
 
@@ -298,8 +306,8 @@ DS_API void *ds_optim_self(ds_optim *o); /* your struct */
 typedef struct ds_schedule ds_schedule;
 
 /* A custom schedule: apply sets the values of step `it` with
- * ds_optim_set_group_lr and the like; -1 is before the first ds_schedule_step. It
- * must depend on `it` alone, so that a resumed training goes on. */
+ * ds_optim_set_group_lr and the like; -1 is before the first ds_schedule_step.
+ * It must depend on `it` alone, so that a resumed training goes on. */
 typedef struct ds_schedule_type {
     const char *name;
     size_t self_size; /* bytes of your struct, zeroed for you */
@@ -307,8 +315,8 @@ typedef struct ds_schedule_type {
     void (*free)(void *self); /* optional: frees what your struct points to */
 } ds_schedule_type;
 
-/* o and type are borrowed and must live as long as the schedule. Sets nothing yet:
- * fill ds_schedule_self(s), then call ds_schedule_set_last(s, -1). */
+/* o and type are borrowed and must live as long as the schedule. Sets nothing
+ * yet: fill ds_schedule_self(s), then call ds_schedule_set_last(s, -1). */
 DS_API ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type);
 DS_API void *ds_schedule_self(ds_schedule *s); /* your struct */
 
@@ -336,8 +344,8 @@ DS_API const char *ds_schedule_name(const ds_schedule *s);     /* of its type */
 DS_API void ds_schedule_free(ds_schedule *s);                  /* refused while an engine owns it */
 
 /* deepspeed.add_tuning_arguments: --lr_schedule TYPE, and an option for each
- * parameter of DeepSpeed's types, with underscores or hyphens: a child parser for
- * glibc's argp, whose input is a ds_tuning_arguments. */
+ * parameter of DeepSpeed's types, with underscores or hyphens: a child parser
+ * for glibc's argp, whose input is a ds_tuning_arguments. */
 #define DS_TUNING_OPTIONS 24
 typedef struct ds_tuning_arguments {
     const char *lr_schedule;              /* NULL: the option was not given */
@@ -346,8 +354,8 @@ typedef struct ds_tuning_arguments {
 
 struct argp;
 DS_API const struct argp *ds_add_tuning_arguments(void);
-/* The schedule that the options choose; NULL with a message without --lr_schedule
- * and for values that ds_schedule_by_name refuses. */
+/* The schedule that the options choose; NULL with a message without
+ * --lr_schedule and for values that ds_schedule_by_name refuses. */
 DS_API ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *args);
 
 /* ---- gradient norms ------------------------------------------------------------------------------------- */
@@ -356,10 +364,10 @@ DS_API ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *a
  * message if one cannot be read. */
 DS_API double ds_grad_norm(ds_module *m);
 
-/* torch.nn.utils.clip_grad_norm_: multiplies all gradients by max_norm / (norm +
- * 1e-6) if that is less than 1, or NaN. max_norm: 0 or more. norm_type: 2, 1, or
- * INFINITY for the largest absolute value. Returns the norm before; NaN with a
- * message if an argument is refused. */
+/* torch.nn.utils.clip_grad_norm_: multiplies all gradients by max_norm / (norm
+ * + 1e-6) if that is less than 1, or NaN. max_norm: 0 or more. norm_type: 2, 1,
+ * or INFINITY for the largest absolute value. Returns the norm before; NaN with
+ * a message if an argument is refused. */
 DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
 
 #ifdef __cplusplus

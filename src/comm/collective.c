@@ -1,8 +1,9 @@
-/* comm/collective.c: collectives on views and on tensors: which sizes fit together.
+/* comm/collective.c: collectives on views and on tensors: which sizes fit
+ * together.
  *
- * The functions on views start a request; those on tensors start one and wait for
- * it. A tensor that is not contiguous is copied to a row-major buffer, and back if
- * it is written.
+ * The functions on views start a request; those on tensors start one and wait
+ * for it. A tensor that is not contiguous is copied to a row-major buffer, and
+ * back if it is written.
  *
  * Invariants: a ds_message holds references to its tensor and to the row-major
  * copy until ds_message_wait, which copies what was received and frees it. All
@@ -32,7 +33,8 @@ static bool view_is_contiguous(dsi_view x)
     return true;
 }
 
-/* Pieces: in is `in_pieces` of them where out is `out_pieces`. False, with the message, if not so. */
+/* Pieces: in is `in_pieces` of them where out is `out_pieces`. False, with the
+ * message, if not so. */
 static bool operands_fit(dsi_collective what, ds_dtype in_dtype, int64_t in, int in_pieces,
                          ds_dtype out_dtype, int64_t out, int out_pieces)
 {
@@ -258,7 +260,8 @@ ds_status ds_all_to_all(ds_comm *c, ds_tensor *out, ds_tensor *in)
                              (dsi_request){.what = DSI_ALL_TO_ALL, .n = ds_numel(in) / c->size});
 }
 
-/* Elements of each of `size` pieces of x, whose rows must be as many as the pieces have. */
+/* Elements of each of `size` pieces of x, whose rows must be as many as the
+ * pieces have. */
 static bool count_rows(const char *which, const ds_tensor *x, const int64_t *rows, int size,
                        int64_t *counts)
 {

@@ -1,4 +1,5 @@
-/* comm/comm.c: this thread's world, and what all backends share: the life of a request.
+/* comm/comm.c: this thread's world, and what all backends share: the life of a
+ * request.
  *
  * The only list of backends is the one in launch.c; here a communicator is a
  * rank, a size and a table of functions.
@@ -78,7 +79,8 @@ ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
     return c;
 }
 
-/* Its operands are there until it has ended, whoever has forgotten it: the other rank may not have. */
+/* Its operands are there until it has ended, whoever has forgotten it: the
+ * other rank may not have. */
 static void request_end(dsi_request *r)
 {
     if (r->comm->debug && r->message)
@@ -93,7 +95,8 @@ static void request_end(dsi_request *r)
 void ds_comm_free(ds_comm *c)
 {
     if (!c) return;
-    /* Whoever began it did not wait: because it failed, then others may never come either. */
+    /* Whoever began it did not wait: because it failed, then others may never
+     * come either. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
     while (c->oldest) request_end(c->oldest);
     c->type->close(c);
@@ -223,7 +226,8 @@ static ds_status request_check(const dsi_request *r)
     return DS_OK;
 }
 
-/* Collectives are numbered alike on all ranks, messages on the two that they are between. */
+/* Collectives are numbered alike on all ranks, messages on the two that they
+ * are between. */
 static uint64_t request_next_number(const dsi_request *r)
 {
     ds_comm *c = r->comm;
@@ -274,7 +278,8 @@ dsi_request *dsi_request_start(const dsi_request *like)
     r->before = c->newest;
     *(c->newest ? &c->newest->after : &c->oldest) = r;
     c->newest = r;
-    /* its time is then its own; but two ranks that send to each other before they receive may do so */
+    /* its time is then its own; but two ranks that send to each other before
+     * they receive may do so */
     if (c->log && !r->internal && (r->blocking || !dsi_is_message(r)))
         r->status = request_wait_and_log(r);
     return r;

@@ -1,8 +1,10 @@
-/* comm/comm.h: what a communicator must be able to do, and collectives that do not wait.
+/* comm/comm.h: what a communicator must be able to do, and collectives that do
+ * not wait.
  *
- * A collective is a request: begun by all ranks in the same order, finished when it is waited for, in any
- * order. What a backend does is a const struct of functions (dsi_comm_type) that take requests, so that
- * checks, counting, time limits and debugging are written once, in comm.c.
+ * A collective is a request: begun by all ranks in the same order, finished
+ * when it is waited for, in any order. What a backend does is a const struct of
+ * functions (dsi_comm_type) that take requests, so that checks, counting, time
+ * limits and debugging are written once, in comm.c.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_COMM_COMM_H
 #define DSI_COMM_COMM_H
@@ -28,8 +30,8 @@ typedef enum dsi_collective {
     DSI_COLLECTIVES
 } dsi_collective;
 
-/* One rank's part in a collective. `in` and `out` have n elements, but for the operand that holds a piece
- * for each rank, which has size times n. */
+/* One rank's part in a collective. `in` and `out` have n elements, but for the
+ * operand that holds a piece for each rank, which has size times n. */
 typedef struct dsi_request {
     ds_comm *comm;
     dsi_collective what;
@@ -55,8 +57,9 @@ typedef struct dsi_request {
     struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
 } dsi_request;
 
-/* Operands lie in host memory, row-major. A backend for other devices adds the stream on which they are
- * ready; its wait then orders the device's stream, not the host. */
+/* Operands lie in host memory, row-major. A backend for other devices adds the
+ * stream on which they are ready; its wait then orders the device's stream, not
+ * the host. */
 typedef struct dsi_comm_type {
     const char *name;
     void (*close)(ds_comm *c);                         /* frees c->own */
@@ -87,9 +90,11 @@ static inline int dsi_comm_size(const ds_comm *c) { return c ? c->size : 1; }
 
 /* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
 
-/* The views are contiguous and stay alive, and inputs unchanged, until dsi_request_wait.
- * squares, if not NULL: grow by the squares of the result's elements (floats), of each on one rank only, before
- * wait returns; summed over the ranks they are those of all. All ranks want them, or none. all_reduce is in
+/* The views are contiguous and stay alive, and inputs unchanged, until
+ * dsi_request_wait. squares, if not NULL: grow by the squares of the result's
+ * elements (floats), of each on one rank only, before wait returns; summed over
+ * the ranks they are those of all. All ranks want them, or none. all_reduce is
+ * in
  * place. */
 dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares);
 dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
@@ -101,15 +106,17 @@ dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);
 /* Frees r in any case. NULL passes on the failure that there is. */
 ds_status dsi_request_wait(dsi_request *r);
 
-/* One rank failed: the job ends on all ranks, with this message first. A thread's other ranks fail in
- * their next collective; an MPI process does not return. A rank that is alone returns. */
+/* One rank failed: the job ends on all ranks, with this message first. A
+ * thread's other ranks fail in their next collective; an MPI process does not
+ * return. A rank that is alone returns. */
 void dsi_comm_abort(ds_comm *c, const char *why);
 
 /* ---- counting: comm/log.c ----------------------------------------------------------------------------- */
 
-/* Bytes that this rank has sent by the ring algorithms' formulas, in p ranks: all_reduce 2 (p-1)/p of x,
- * all_gather (p-1)/p of out, reduce_scatter and all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x,
- * send all of it. */
+/* Bytes that this rank has sent by the ring algorithms' formulas, in p ranks:
+ * all_reduce 2 (p-1)/p of x, all_gather (p-1)/p of out, reduce_scatter and
+ * all_to_all (p-1)/p of in, broadcast and reduce (p-1)/p of x, send all of
+ * it. */
 double dsi_comm_volume(const ds_comm *c);
 
 bool dsi_launched_by_mpi(void); /* mpirun, srun, also of one rank */
@@ -117,26 +124,31 @@ void dsi_comm_log_free(struct dsi_comm_log *log);
 void dsi_comm_log_add(dsi_request *r);      /* r has ended */
 bool dsi_comm_agrees(const dsi_request *r); /* comm/debug.c; false with the message */
 
-/* comm/names.c: DeepSpeed's name of each; whether an operation is called op, by that name or another one. */
+/* comm/names.c: DeepSpeed's name of each; whether an operation is called op, by
+ * that name or another one. */
 extern const char *const dsi_comm_names[DSI_COLLECTIVES];
 bool dsi_comm_is_called(dsi_collective what, const char *op);
-/* Whether comms_logger can be asked for the operation of that name; if not, why is added to. */
+/* Whether comms_logger can be asked for the operation of that name; if not, why
+ * is added to. */
 bool dsi_comm_log_knows(const char *op, dsi_text *why);
 
 /* ---- for backends ------------------------------------------------------------------------------------- */
 
 extern const dsi_comm_type dsi_comm_self, dsi_comm_thread, dsi_comm_mpi;
 
-/* The world of this process under the launcher of "openmpi" or "mpich"; NULL with the message. */
+/* The world of this process under the launcher of "openmpi" or "mpich"; NULL
+ * with the message. */
 ds_comm *dsi_mpi_world(const char *library);
 
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own);
 void dsi_set_world(ds_comm *c); /* this thread's, taken; NULL: none */
 
-/* What r brings is there: a backend says so, on any thread, before wait returns. */
+/* What r brings is there: a backend says so, on any thread, before wait
+ * returns. */
 void dsi_request_done(dsi_request *r);
 
-/* Begins, or does, the collective that `r` describes; the front's checks are the caller's. */
+/* Begins, or does, the collective that `r` describes; the front's checks are
+ * the caller's. */
 dsi_request *dsi_request_start(const dsi_request *r);
 
 const char *dsi_collective_name(dsi_collective what); /* "all_reduce" */

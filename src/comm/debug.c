@@ -1,8 +1,8 @@
 /* comm/debug.c: DS_DEBUG=comm: before each collective the ranks exchange a
  * description of what they call, and compare them.
  *
- * The descriptions have a fixed size, so that this works even where the collectives
- * themselves do not match.
+ * The descriptions have a fixed size, so that this works even where the
+ * collectives themselves do not match.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 

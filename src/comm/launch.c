@@ -1,4 +1,5 @@
-/* comm/launch.c: which world the launcher's environment describes. The only list of backends.
+/* comm/launch.c: which world the launcher's environment describes. The only
+ * list of backends.
  *
  *     Open MPI's mpirun      OMPI_COMM_WORLD_SIZE                  plugin openmpi
  *     srun --mpi=pmix        PMIX_RANK, SLURM_STEP_NUM_TASKS       plugin openmpi
@@ -6,8 +7,9 @@
  *     srun --mpi=pmi2        PMI_RANK, SLURM_STEP_NUM_TASKS        plugin mpich
  *     none                   -                                     self: no MPI is loaded
  *
- * A launcher of the wrong kind gives many worlds of one rank each, all of which would train and save the
- * same: so the size that MPI found is compared with what the environment says.
+ * A launcher of the wrong kind gives many worlds of one rank each, all of which
+ * would train and save the same: so the size that MPI found is compared with
+ * what the environment says.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
@@ -27,7 +29,8 @@ static ds_status launch_ranks_from(const char *name, int *ranks)
     return status;
 }
 
-/* How many ranks there should be by `*name`, the first variable that says so; 0: none does. */
+/* How many ranks there should be by `*name`, the first variable that says so;
+ * 0: none does. */
 static ds_status launch_expected_size(const char **name, int *size)
 {
     static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",

@@ -1,7 +1,8 @@
-/* comm/log.c: how much ranks send, and how long it takes: DeepSpeed's comms_logger.
+/* comm/log.c: how much ranks send, and how long it takes: DeepSpeed's
+ * comms_logger.
  *
- * Names, columns and bandwidths are those of deepspeed/utils/comms_logging.py: for p ranks, a message of S
- * bytes and t seconds,
+ * Names, columns and bandwidths are those of deepspeed/utils/comms_logging.py:
+ * for p ranks, a message of S bytes and t seconds,
  *     all_reduce                    algorithm 2 S / t    bus S / t  2 (p-1) / p
  *     all_gather, reduce_scatter    algorithm p S / t    bus p S / t  (p-1) / p
  *     all_to_all                    algorithm S / t      bus S / t  (p-1) / p
@@ -75,7 +76,8 @@ double dsi_comm_volume(const ds_comm *c) { return c->sent; }
 
 /* ---- records ------------------------------------------------------------------------------------------ */
 
-/* The message's size as DeepSpeed has it: of what a rank gives, for all_gather and reduce_scatter a piece. */
+/* The message's size as DeepSpeed has it: of what a rank gives, for all_gather
+ * and reduce_scatter a piece. */
 static double message_bytes(const dsi_request *r)
 {
     double n = (double)r->n;
@@ -230,7 +232,8 @@ static void log_add_row(dsi_text *t, const record *k, int ranks)
     dsi_free(x);
 }
 
-/* The fastest rank's time is the collective's own; what others took beyond it, they waited. */
+/* The fastest rank's time is the collective's own; what others took beyond it,
+ * they waited. */
 static ds_status log_add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
 {
     int n = k->seconds.n;

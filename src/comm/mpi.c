@@ -1,8 +1,8 @@
 /* comm/mpi.c: ranks as processes that MPI started.
  *
  * The process has one job: the plugin, and the list of active transfers
- * (transfer.c). A transfer progresses when job_progress is called: by a rank that
- * starts or waits for one, and, where each rank of the host has a second
+ * (transfer.c). A transfer progresses when job_progress is called: by a rank
+ * that starts or waits for one, and, where each rank of the host has a second
  * processor, by a helper thread as long as there are any, so that a reduction
  * runs during backward.
  *
@@ -40,7 +40,8 @@
 #define SLOW_YIELDS 3
 #define CROWDED_S   100e-3
 #define FORWARD_US  200000 /* what a launcher needs to pass a line on before it ends the job */
-/* Ranks that fail alike do not all end the job at once, over which Open MPI's mpirun would crash. */
+/* Ranks that fail alike do not all end the job at once, over which Open MPI's
+ * mpirun would crash. */
 #define TURN_US 100000
 #define TURNS   10
 
@@ -58,7 +59,8 @@ typedef struct job {
     double crowded_until; /* dsi_now: until then waits nap in place of yielding */
 } job;
 
-/* MPI is initialised once a process, and atexit must find it. Set and read by the rank's own thread. */
+/* MPI is initialised once a process, and atexit must find it. Set and read by
+ * the rank's own thread. */
 static job *the_job;
 
 static void job_abort(job *j, const char *why) __attribute__((__noreturn__));
@@ -176,10 +178,11 @@ static void transfer_probe(dsi_transfer *t)
     pthread_mutex_unlock(&the_job->mutex);
 }
 
-/* Offers the processor to others. On a busy machine a yield costs a time slice of
- * each process that waits for the processor (7 ms with 8 busy loops on 2 cores), and
- * since Linux 6.18 the rest of the caller's own slice. A process that sleeps keeps its
- * place in the queue. So after slow yields the rank sleeps for a moment instead. */
+/* Offers the processor to others. On a busy machine a yield costs a time slice
+ * of each process that waits for the processor (7 ms with 8 busy loops on 2
+ * cores), and since Linux 6.18 the rest of the caller's own slice. A process
+ * that sleeps keeps its place in the queue. So after slow yields the rank
+ * sleeps for a moment instead. */
 static void job_yield(job *j, double now)
 {
     if (now < j->crowded_until) {
@@ -246,8 +249,9 @@ static ds_comm *mpi_split(ds_comm *c, int color, int key)
     return part.comm ? mpi_comm_new(&part) : NULL;
 }
 
-/* A rank whose last call failed waits for the others only a moment: they may wait for it elsewhere, and would
- * not if its shutdown were the barrier that they wait in. */
+/* A rank whose last call failed waits for the others only a moment: they may
+ * wait for it elsewhere, and would not if its shutdown were the barrier that
+ * they wait in. */
 static void job_shutdown_barrier(ds_comm *world)
 {
     dsi_request r = {.comm = world, .what = DSI_BARRIER, .shutdown = true, .blocking = true};

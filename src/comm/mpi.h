@@ -1,8 +1,10 @@
-/* comm/mpi.h: what an MPI library must give: messages. Its header is included in mpi_plugin.c alone.
+/* comm/mpi.h: what an MPI library must give: messages. Its header is included
+ * in mpi_plugin.c alone.
  *
- * MPI libraries differ in their types, so one file is compiled against each (libdeepspeed_openmpi.so,
- * libdeepspeed_mpich.so), and opened when a program was started by that library's launcher. A plugin needs
- * nothing of this library, and a program that runs alone loads no MPI.
+ * MPI libraries differ in their types, so one file is compiled against each
+ * (libdeepspeed_openmpi.so, libdeepspeed_mpich.so), and opened when a program
+ * was started by that library's launcher. A plugin needs nothing of this
+ * library, and a program that runs alone loads no MPI.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_COMM_MPI_H
 #define DSI_COMM_MPI_H
@@ -19,8 +21,8 @@ typedef struct dsi_mpi_place {
 
 typedef int64_t dsi_mpi_message; /* holds a library's request */
 
-/* Functions return NULL, or what went wrong, in words that stay until the next call. They are called by one
- * thread at a time. */
+/* Functions return NULL, or what went wrong, in words that stay until the next
+ * call. They are called by one thread at a time. */
 typedef struct dsi_mpi {
     int version; /* DSI_MPI_VERSION */
     const char *(*init)(dsi_mpi_place *world);
@@ -33,7 +35,8 @@ typedef struct dsi_mpi {
                            dsi_mpi_message *m);
     /* received: how many bytes came, of a message that was to be received */
     const char *(*test)(dsi_mpi_message *m, bool *done, size_t *received);
-    /* The first message of that rank, with any tag, that has come and that nobody has asked for: *tag, or -1. */
+    /* The first message of that rank, with any tag, that has come and that
+     * nobody has asked for: *tag, or -1. */
     const char *(*probe)(void *comm, int from, int *tag, size_t *bytes);
     const char *(*finalize)(void);
     void (*abort)(int status);

@@ -1,4 +1,5 @@
-/* comm/mpi_plugin.c: messages of one MPI library; a shared object of its own for each (see mpi.h).
+/* comm/mpi_plugin.c: messages of one MPI library; a shared object of its own
+ * for each (see mpi.h).
  * SPDX-License-Identifier: MIT */
 #include "mpi.h"
 
@@ -45,8 +46,9 @@ static const char *plugin_split_hosts(MPI_Comm comm, dsi_mpi_place *p)
     return plugin_error(error);
 }
 
-/* What goes wrong with a request, in MPI_Test, belongs to no communicator: MPI_COMM_SELF's handler has it since
- * MPI 4, MPI_COMM_WORLD's before. They would end this process before anybody has said why. */
+/* What goes wrong with a request, in MPI_Test, belongs to no communicator:
+ * MPI_COMM_SELF's handler has it since MPI 4, MPI_COMM_WORLD's before. They
+ * would end this process before anybody has said why. */
 static int plugin_return_errors(void)
 {
     int error = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -61,9 +63,9 @@ static int plugin_max_tag(void)
     return !error && set && most ? *most : 32767;
 }
 
-/* With more ranks than processors Open MPI yields in each call that finds nothing. On a
- * busy machine that costs milliseconds a call; offer_processor of mpi.c does it here.
- * A setting of the user stays. */
+/* With more ranks than processors Open MPI yields in each call that finds
+ * nothing. On a busy machine that costs milliseconds a call; offer_processor of
+ * mpi.c does it here. A setting of the user stays. */
 static void turn_yields_off(void)
 {
 #ifdef OPEN_MPI

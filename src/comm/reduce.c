@@ -1,8 +1,9 @@
-/* comm/reduce.c: reductions over ranks: float32 by a kernel, other types in blocks
- * that fit the first cache.
+/* comm/reduce.c: reductions over ranks: float32 by a kernel, other types in
+ * blocks that fit the first cache.
  *
- * The order is that of `in` on every thread, so each run gives the same bits. Conversions of 16-bit
- * floats are the CPU's copy kernels, which know the processor's instructions.
+ * The order is that of `in` on every thread, so each run gives the same bits.
+ * Conversions of 16-bit floats are the CPU's copy kernels, which know the
+ * processor's instructions.
  * SPDX-License-Identifier: MIT */
 #include "reduce.h"
 
@@ -138,7 +139,8 @@ static void ranks_reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void
     reduce_convert(n, DS_F32, sum, dtype, acc);
 }
 
-/* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc has room for a block of any dtype. */
+/* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc has
+ * room for a block of any dtype. */
 static void ranks_reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in,
                                size_t at, int64_t n, void *acc)
 {

@@ -1,4 +1,5 @@
-/* comm/self.c: a world of one rank: a collective is a copy, done when it starts.
+/* comm/self.c: a world of one rank: a collective is a copy, done when it
+ * starts.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 #include "reduce.h"

@@ -73,12 +73,14 @@ typedef struct group {
     int *member;         /* [size] ranks of the team */
     int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
     struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
-    /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL when all have left */
+    /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL
+     * when all have left */
     slot **ring;
     uint64_t oldest, newest, room;
 } group;
 
-/* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in groups and slots too. */
+/* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in
+ * groups and slots too. */
 typedef struct team {
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a slot opened or ended, a rank went, the team failed */
@@ -158,7 +160,8 @@ static void slot_end(slot *m)
     team_wake(m->group->team);
 }
 
-/* Takes pieces until there are none. The caller has not left m, or is one of its users. */
+/* Takes pieces until there are none. The caller has not left m, or is one of
+ * its users. */
 static void slot_work(slot *m)
 {
     int64_t piece, pieces = m->pieces;
@@ -185,7 +188,8 @@ static ds_status team_failure(const team *t, const dsi_request *r)
     return dsi_fail(DS_ECOMM, "%s: %s", dsi_collective_name(r->what), t->why);
 }
 
-/* How many have not come; with ended: only those that never will. *ranks, if not NULL: "s 1, 3". */
+/* How many have not come; with ended: only those that never will. *ranks, if
+ * not NULL: "s 1, 3". */
 static int slot_missing_ranks(const slot *m, bool ended, dsi_text *ranks)
 {
     const group *g = m->group;
@@ -306,7 +310,8 @@ static group *group_new(team *t, int size)
     return g;
 }
 
-/* With the mutex held: where r's rank meets the others, and the number that it has there. */
+/* With the mutex held: where r's rank meets the others, and the number that it
+ * has there. */
 static group *group_of(const dsi_request *r, int *place)
 {
     group *g = r->comm->own;
@@ -352,7 +357,8 @@ static void *team_helper_main(void *arg)
     return NULL;
 }
 
-/* With the mutex held: m is open, and who opened it goes on with something else. */
+/* With the mutex held: m is open, and who opened it goes on with something
+ * else. */
 static void team_give_helper(team *t, slot *m)
 {
     if (!t->helper_wanted) return;
@@ -453,7 +459,8 @@ static ds_status split_gather(ds_comm *c, const int64_t *in, int64_t n, int64_t 
     return begun ? dsi_request_wait(begun) : ds_error_status();
 }
 
-/* chosen[k]: the k-th rank of c in my new group; words[r] = {color, key} of rank r. Returns how many. */
+/* chosen[k]: the k-th rank of c in my new group; words[r] = {color, key} of
+ * rank r. Returns how many. */
 static int split_choose_ranks(const int64_t (*words)[2], int size, int64_t color, int *chosen)
 {
     int n = 0;

@@ -1,7 +1,8 @@
 /* comm/thread_work.c: collectives on memory that all ranks see.
  *
- * Nothing is sent: whoever runs a piece reads it where the ranks have it and writes it where they want it.
- * A collective is `chunks` stretches of n elements, and a stretch is cut into pieces of PIECE elements:
+ * Nothing is sent: whoever runs a piece reads it where the ranks have it and
+ * writes it where they want it. A collective is `chunks` stretches of n
+ * elements, and a stretch is cut into pieces of PIECE elements:
  *
  *     all_reduce, reduce_to, broadcast     1 stretch: x
  *     reduce_scatter, scatter_from         stretch q goes to rank q
@@ -9,7 +10,8 @@
  *     all_to_all                           stretch q = a size + b goes from a to b; one piece each
  *     send and recv                        1 stretch, from of[0] to of[1]
  *
- * Reductions read a block of all ranks before they write it anywhere, so they may be in place.
+ * Reductions read a block of all ranks before they write it anywhere, so they
+ * may be in place.
  * SPDX-License-Identifier: MIT */
 #include "reduce.h"
 #include "thread.h"
@@ -69,7 +71,8 @@ static void elements_copy(char *to, const char *from, int64_t n, ds_dtype dtype)
     if (n && to != from) memcpy(to, from, (size_t)n * ds_dtype_size(dtype));
 }
 
-/* The sum of the stretch, `first` elements on in every rank's input, to out[to] of ranks from .. to-1. */
+/* The sum of the stretch, `first` elements on in every rank's input, to out[to]
+ * of ranks from .. to-1. */
 static void stretch_reduce(const stretch *s, int64_t in_first, int from, int to, double *squares)
 {
     const dsi_request *r = s->of[0];

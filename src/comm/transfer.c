@@ -25,10 +25,10 @@
  *    transfer, as fresh pages cost as much as the sum that they are for.
  *
  * Note [Sizes]: a tag holds the message's place (which collective, phase and
- * message) in its low bits and its size in the rest, as far as there are bits. So
- * a message of another size than its receive never matches it: Open MPI 4.1 would
- * copy all of it, past the end of the receiver's buffer. A rank that waits long
- * probes for a message with the right place and another size
+ * message) in its low bits and its size in the rest, as far as there are bits.
+ * So a message of another size than its receive never matches it: Open MPI 4.1
+ * would copy all of it, past the end of the receiver's buffer. A rank that
+ * waits long probes for a message with the right place and another size
  * (dsi_transfer_probe). This costs a message nothing.
  * SPDX-License-Identifier: MIT */
 #include "transfer.h"
@@ -46,8 +46,9 @@
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
 
-/* Places: four for each request number. A collective's phases have 0 to 2. The last one of number 0 is the shutdown's,
- * those of the others are messages'. What has one tag keeps its order. */
+/* Places: four for each request number. A collective's phases have 0 to 2. The
+ * last one of number 0 is the shutdown's, those of the others are messages'.
+ * What has one tag keeps its order. */
 enum { NUMBERS = 8192, PLACES = 4 * NUMBERS, SHUTDOWN = 3 };
 
 static int tag_place(const dsi_request *r, int phase)
@@ -59,8 +60,9 @@ static int tag_place(const dsi_request *r, int phase)
     return 4 * number + (r->what == DSI_BROADCAST ? 0 : phase);
 }
 
-/* Sizes that are told apart are those that differ by no multiple of a number below `sizes`, which is a power of two in
- * both MPIs: not the next one below, by which 8 and 524288 bytes, and all such pairs, would be the same. */
+/* Sizes that are told apart are those that differ by no multiple of a number
+ * below `sizes`, which is a power of two in both MPIs: not the next one below,
+ * by which 8 and 524288 bytes, and all such pairs, would be the same. */
 static int transfer_tag(const dsi_transfer *t, size_t bytes)
 {
     int64_t sizes = ((int64_t)t->max_tag + 1) / PLACES, different = sizes > 64 ? sizes - 23 : sizes;
@@ -156,8 +158,8 @@ static bool transfer_test_all(dsi_transfer *t)
     return all;
 }
 
-/* Whether a message with that tag is of this collective, but of a phase in which nobody sends: of another collective that
- * has its number elsewhere. */
+/* Whether a message with that tag is of this collective, but of a phase in
+ * which nobody sends: of another collective that has its number elsewhere. */
 static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m, int tag)
 {
     int theirs = tag % PLACES, mine = m->tag % PLACES;
@@ -166,7 +168,8 @@ static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m,
            mine % 4 != 3;
 }
 
-/* A rank that leaves because it failed ends the job within DSI_SHUTDOWN_S, with its message; another says nothing. */
+/* A rank that leaves because it failed ends the job within DSI_SHUTDOWN_S, with
+ * its message; another says nothing. */
 static void transfer_await_cause(dsi_transfer *t, const dsi_message *m)
 {
     if (!t->left) t->left = dsi_now();
@@ -186,7 +189,8 @@ void dsi_transfer_probe(dsi_transfer *t)
             dsi_text_add(&t->wrong, "rank %d " DISAGREES, m->rank);
         bool left = tag % PLACES == SHUTDOWN && !t->r->shutdown;
         if (tag % PLACES != m->tag % PLACES && !left) continue;
-        /* what has come while we looked may be what is waited for, and then this is the next one */
+        /* what has come while we looked may be what is waited for, and then
+         * this is the next one */
         bool missing = t->mpi->test(&m->m, &m->done, &received) || !m->done;
         if (missing && left)
             transfer_await_cause(t, m);
@@ -227,8 +231,8 @@ static char *transfer_buffer(dsi_transfer *t, int64_t n)
     return t->temp.p;
 }
 
-/* out = the sum of `own` and of temp, n elements of each rank. sole: no other rank
- * computes this sum, so its squares are counted here. */
+/* out = the sum of `own` and of temp, n elements of each rank. sole: no other
+ * rank computes this sum, so its squares are counted here. */
 static void transfer_reduce(dsi_transfer *t, const char *own, int64_t n, char *out, bool sole)
 {
     const dsi_request *r = t->r;
@@ -241,7 +245,8 @@ static void transfer_reduce(dsi_transfer *t, const char *own, int64_t n, char *o
     dsi_free(in);
 }
 
-/* Elements of a segment of n elements, of which this rank receives `share` ranks' worth each. */
+/* Elements of a segment of n elements, of which this rank receives `share`
+ * ranks' worth each. */
 static int64_t transfer_segment(const dsi_transfer *t, int64_t n, int64_t ranks)
 {
     int64_t most = SEGMENT / (int64_t)ds_dtype_size(t->r->dtype) / ranks;
@@ -337,7 +342,8 @@ static void bytes_move(char *to, const char *from, size_t bytes)
     if (bytes && to != from) memmove(to, from, bytes);
 }
 
-/* In one phase: what goes to each rank and what comes from it, and this rank's own part. */
+/* In one phase: what goes to each rank and what comes from it, and this rank's
+ * own part. */
 static bool transfer_exchange(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
@@ -377,8 +383,8 @@ static bool transfer_exchange_rows(dsi_transfer *t)
     return false;
 }
 
-/* A binomial tree over the ranks counted from the root: k has it from k without its lowest bit, and gives it
- * to k + b for each b below that bit. */
+/* A binomial tree over the ranks counted from the root: k has it from k without
+ * its lowest bit, and gives it to k + b for each b below that bit. */
 static bool transfer_broadcast(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
@@ -401,8 +407,8 @@ static bool transfer_barrier(dsi_transfer *t)
     return false;
 }
 
-/* With DS_DEBUG=comm a description precedes the message and is compared; collectives
- * are compared in debug.c. */
+/* With DS_DEBUG=comm a description precedes the message and is compared;
+ * collectives are compared in debug.c. */
 static bool transfer_send_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
@@ -422,8 +428,8 @@ static bool transfer_receive_message(dsi_transfer *t)
     return false;
 }
 
-/* Both are received at once, for the next receive from that rank may be posted before they come. So what was
- * said explains what is wrong with the rest. */
+/* Both are received at once, for the next receive from that rank may be posted
+ * before they come. So what was said explains what is wrong with the rest. */
 static void transfer_compare_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;

@@ -17,7 +17,8 @@ typedef struct dsi_message {
     size_t bytes;
 } dsi_message;
 
-/* Memory that one transfer leaves to the next: fresh pages cost as much as the sum that they are for. */
+/* Memory that one transfer leaves to the next: fresh pages cost as much as the
+ * sum that they are for. */
 typedef struct dsi_buffer {
     void *p;
     size_t bytes;
@@ -44,8 +45,8 @@ typedef struct dsi_transfer {
 
 /* Progresses as far as is possible without blocking. */
 void dsi_transfer_advance(dsi_transfer *t);
-/* Whether something else has come than what it waits for: another size, another collective, a shutdown: then t->wrong.
- * Costs more than to advance. */
+/* Whether something else has come than what it waits for: another size, another
+ * collective, a shutdown: then t->wrong. Costs more than to advance. */
 void dsi_transfer_probe(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
 

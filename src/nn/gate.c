@@ -1,5 +1,5 @@
-/* nn/gate.c: Note [Gate] of gate.h: probabilities in ops, so that they have a gradient; choices, which have none,
- * on the host.
+/* nn/gate.c: Note [Gate] of gate.h: probabilities in ops, so that they have a
+ * gradient; choices, which have none, on the host.
  * SPDX-License-Identifier: MIT */
 #include "gate.h"
 
@@ -164,8 +164,9 @@ static int row_argmax(const float *row, int n, int except)
 
 /* ---- k = 1 ------------------------------------------------------------------------------------------- */
 
-/* Of the tokens that chose an expert `room` are taken: the first ones, or random ones (Knuth, The Art of
- * Computer Programming, 3.4.2, algorithm S: each with the probability wanted / left). */
+/* Of the tokens that chose an expert `room` are taken: the first ones, or
+ * random ones (Knuth, The Art of Computer Programming, 3.4.2, algorithm S: each
+ * with the probability wanted / left). */
 static bool gate_take_tokens(Plan *p, int64_t room, bool random)
 {
     ds_tensor *counts = ds_empty(DS_I64, ds_shape(p->experts));
@@ -254,7 +255,8 @@ static int compare_bids(const void *x, const void *y)
     return a->route < b->route ? -1 : a->route > b->route;
 }
 
-/* Of the routes to expert e the `room` most probable ones stay; the others get no place. */
+/* Of the routes to expert e the `room` most probable ones stay; the others get
+ * no place. */
 static void gate_drop_least_probable(Plan *p, const float *probs, int e, int64_t room, Bid *bid)
 {
     int64_t n = 0;
@@ -310,7 +312,8 @@ static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_route
     return ds_scale(ds_sum(ds_mul(mean, f)), g->o.num_experts / (per * tokens));
 }
 
-/* The probabilities of the choices, of those that have a place divided by their sum. */
+/* The probabilities of the choices, of those that have a place divided by their
+ * sum. */
 static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
     ds_tensor *w = ds_gather(p, 1, r->expert);
@@ -332,7 +335,8 @@ static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
     return r->expert && r->place && r->chosen && r->first && r->taken;
 }
 
-/* The flags of the tokens as int64 [S]; false, with the message, if they do not fit. */
+/* The flags of the tokens as int64 [S]; false, with the message, if they do not
+ * fit. */
 static bool read_used(ds_tensor *used, int64_t tokens, const int64_t **out)
 {
     *out = NULL;

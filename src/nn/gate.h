@@ -1,9 +1,8 @@
 /* nn/gate.h: top-k gating: which expert takes which token.
  *
- * Note [Gate]
- * For each of S tokens a gate gives E probabilities, softmax(x wg^T), in float32
- * for every dtype of the model. A token is routed to its k most probable experts;
- * an expert takes at most `capacity` tokens:
+ * Note [Gate] For each of S tokens a gate gives E probabilities, softmax(x
+ * wg^T), in float32 for every dtype of the model. A token is routed to its k
+ * most probable experts; an expert takes at most `capacity` tokens:
  *
  *     capacity = max(ceil(S / E * factor * k), min_capacity), or without dropping
  *                the largest number of tokens that chose one expert
@@ -16,13 +15,14 @@
  *
  * The others are dropped: their weight is 0. The loss for balance,
  *     aux = E sum over e of mean(p_e) f_e      (for k > 2 divided by k),
- * is 1 if all experts are chosen equally often. f_e, the fraction of tokens that
- * chose e (as first choice, for k = 2), is counted before dropping and has no
+ * is 1 if all experts are chosen equally often. f_e, the fraction of tokens
+ * that chose e (as first choice, for k = 2), is counted before dropping and has
+ * no
  * gradient.
  *
- * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1) adds
- * Gumbel noise to the logits that choose; with k = 2 the second expert is sampled
- * from the others by its probability, with Gumbel noise too.
+ * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1)
+ * adds Gumbel noise to the logits that choose; with k = 2 the second expert is
+ * sampled from the others by its probability, with Gumbel noise too.
  * Source: GShard, arXiv 2006.16668; Switch Transformers, arXiv 2101.03961; DeepSpeed's TopKGate.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_NN_GATE_H
@@ -42,8 +42,8 @@ typedef struct dsi_routes {
     int64_t capacity;
 } dsi_routes;
 
-/* p, logits: float32 [S,E]; used: NULL or [S], 0 for tokens that go nowhere (k = 1). Fills r, whose tensors are there
- * and 0; false with the message. */
+/* p, logits: float32 [S,E]; used: NULL or [S], 0 for tokens that go nowhere (k
+ * = 1). Fills r, whose tensors are there and 0; false with the message. */
 typedef bool dsi_route_fn(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, const int64_t *used,
                           dsi_routes *r);
 
@@ -55,12 +55,14 @@ struct dsi_gate {
     dsi_route_fn *route; /* by k; a test may set another one */
 };
 
-/* Sets all but wg; false, with the message, which begins with the layer's name, for options that cannot be. */
+/* Sets all but wg; false, with the message, which begins with the layer's name,
+ * for options that cannot be. */
 bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *o);
 /* The module "wg" of the gate. */
 void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden);
 
-/* x [S,hidden], used NULL or [S] -> routes, the weights [S,k] and the loss for balance []; false with the message. */
+/* x [S,hidden], used NULL or [S] -> routes, the weights [S,k] and the loss for
+ * balance []; false with the message. */
 bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_tensor **weights,
                   ds_tensor **aux);
 

@@ -1,7 +1,9 @@
-/* nn/init.c: initial values: torch.nn.init, in place, from this thread's generator.
+/* nn/init.c: initial values: torch.nn.init, in place, from this thread's
+ * generator.
  *
- * Fans: of a weight [out, in, k...] the fan in is in times the elements of k, the fan out is out times
- * them. Kaiming: He et al., arXiv 1502.01852; Xavier: Glorot and Bengio, AISTATS 2010.
+ * Fans: of a weight [out, in, k...] the fan in is in times the elements of k,
+ * the fan out is out times them. Kaiming: He et al., arXiv 1502.01852; Xavier:
+ * Glorot and Bengio, AISTATS 2010.
  * SPDX-License-Identifier: MIT */
 #include "base/rng.h"
 #include "tensor/tensor.h"
@@ -41,8 +43,9 @@ ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std)
 
 /* ---- truncated ------------------------------------------------------------------------------------- */
 
-/* Values are drawn for the whole tensor, and only those that are still wanted are taken, round after
- * round: so the generator gives what it gives in PyTorch. */
+/* Values are drawn for the whole tensor, and only those that are still wanted
+ * are taken, round after round: so the generator gives what it gives in
+ * PyTorch. */
 typedef struct truncation {
     double mean, std;
     float low, high;
@@ -65,7 +68,8 @@ static void redraw_outside(const truncation *t)
     }
 }
 
-/* Uniform between the bounds, accepted with the bell's height there over its highest one there. */
+/* Uniform between the bounds, accepted with the bell's height there over its
+ * highest one there. */
 static void accept_uniform(const truncation *t)
 {
     dsi_rng *g = dsi_rng_default();
@@ -86,8 +90,8 @@ static void accept_uniform(const truncation *t)
     }
 }
 
-/* The bounds no further than 11 deviations beyond the nearer one: what lies there is never drawn, and
- * proposals spread over it would take for ever. */
+/* The bounds no further than 11 deviations beyond the nearer one: what lies
+ * there is never drawn, and proposals spread over it would take for ever. */
 static void tighten(truncation *t)
 {
     double near = fmax(fmax(t->low - t->mean, t->mean - t->high), 0), far = near + 11 * t->std;
@@ -131,7 +135,8 @@ ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double lo
 
 /* ---- by fan ---------------------------------------------------------------------------------------- */
 
-/* gain / sqrt(fan), the standard deviation of both Kaiming rules; 0 for a tensor without elements. */
+/* gain / sqrt(fan), the standard deviation of both Kaiming rules; 0 for a
+ * tensor without elements. */
 static bool kaiming_std(const char *what, const ds_tensor *x, double a, ds_fan fan, ds_gain gain,
                         double *std)
 {

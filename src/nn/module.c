@@ -1,4 +1,5 @@
-/* nn/module.c: the tree of modules: ownership, names, calls, traversal, conversion.
+/* nn/module.c: the tree of modules: ownership, names, calls, traversal,
+ * conversion.
  *
  * A module is one block of memory: this struct, then the user's.
  *
@@ -90,7 +91,8 @@ static void module_refuse_name(const ds_module *m, const char *name, const char 
     dsi_fail(DS_EINVAL, "%s: \"%s\" cannot be a name here: %s", path, name, why);
 }
 
-/* A name becomes a part of state-dict keys, so it is not empty, has no dot, and is there once. */
+/* A name becomes a part of state-dict keys, so it is not empty, has no dot, and
+ * is there once. */
 static void module_check_name(const ds_module *m, const char *name)
 {
     if (!*name || strchr(name, '.')) {
@@ -172,15 +174,17 @@ bool dsi_module_take(ds_module *m, bool taken)
     return was;
 }
 
-/* Whether nobody but its scope has seen init: then it is the parameter, and its memory belongs to this one
- * handle. A second handle would hold a converted or partitioned parameter's old memory with its scope. */
+/* Whether nobody but its scope has seen init: then it is the parameter, and its
+ * memory belongs to this one handle. A second handle would hold a converted or
+ * partitioned parameter's old memory with its scope. */
 static bool tensor_is_fresh(const ds_tensor *init)
 {
     return init->refs == 1 && init->storage && init->storage->refs == 1 && !init->node &&
            !init->requires_grad && !init->grad;
 }
 
-/* init's values as a leaf of m: if it is not fresh a handle of its own, so that init's graph and flags stay
+/* init's values as a leaf of m: if it is not fresh a handle of its own, so that
+ * init's graph and flags stay
  * away. */
 static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
 {
@@ -287,8 +291,9 @@ bool ds_module_training(const ds_module *m) { return m && !m->eval; }
 
 typedef bool Visit(void *arg, const char *path, const Param *p);
 
-/* Calls visit for each parameter and buffer of m and below, in PyTorch's order: a module's own
- * parameters, its buffers, its children. Stops when visit returns false. */
+/* Calls visit for each parameter and buffer of m and below, in PyTorch's order:
+ * a module's own parameters, its buffers, its children. Stops when visit
+ * returns false. */
 static bool module_walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
 {
     size_t length = path->n;
@@ -316,7 +321,8 @@ static void module_walk_from(const ds_module *m, Visit *visit, void *arg)
     dsi_text_free(&path);
 }
 
-/* Parameters are counted and found without making their paths: every step asks for them. */
+/* Parameters are counted and found without making their paths: every step asks
+ * for them. */
 int ds_module_params(const ds_module *m)
 {
     int n = 0;
@@ -479,7 +485,8 @@ ds_state *ds_module_state(const ds_module *m)
     return state;
 }
 
-/* Whether name is that of an expert that m's layer has on another rank: "..list.7.weight". */
+/* Whether name is that of an expert that m's layer has on another rank:
+ * "..list.7.weight". */
 static bool module_expert_is_remote(const ds_module *m, const char *name)
 {
     char *end;
@@ -532,7 +539,8 @@ static void state_compare(const ds_module *m, const ds_state *want, const ds_sta
     state_add_rest(bad, unknown, "unknown");
 }
 
-/* The length of "module.", where "module.fc1.weight" is a name of one and "fc1.weight" of the other; 0: no two names are
+/* The length of "module.", where "module.fc1.weight" is a name of one and
+ * "fc1.weight" of the other; 0: no two names are
  * so. */
 static size_t state_prefix(const ds_state *longer, const ds_state *shorter)
 {
@@ -552,7 +560,8 @@ static int state_count_prefix(const ds_state *state, const char *with, size_t n)
     return count;
 }
 
-/* The prefix that all names of `longer` have and none of `shorter`; its length, or 0. */
+/* The prefix that all names of `longer` have and none of `shorter`; its length,
+ * or 0. */
 static size_t state_common_prefix(const ds_state *longer, const ds_state *shorter)
 {
     size_t n = state_prefix(longer, shorter);

@@ -6,8 +6,8 @@
  *             -experts->   each on its rows, as many as there are
  *             -exchange, combine->  y [S,M], the answers times their weights
  *
- * Only rows that hold a token are moved, exchanged and computed: capacity limits how
- * many tokens an expert takes, and is not the size of a buffer.
+ * Only rows that hold a token are moved, exchanged and computed: capacity
+ * limits how many tokens an expert takes, and is not the size of a buffer.
  *
  * Invariants:
  *  - An expert without a token is called with a row of zeros whose output is not
@@ -19,9 +19,9 @@
  *  - aux, chosen and taken are references to the last call's; recomputation
  *    (checkpointing) leaves them.
  *
- * Parameters are named as DeepSpeed's, except that experts keep their number in the
- * layer on every rank; Note [Experts] of module.h says which ranks have which. All
- * experts begin with the same values, as there.
+ * Parameters are named as DeepSpeed's, except that experts keep their number in
+ * the layer on every rank; Note [Experts] of module.h says which ranks have
+ * which. All experts begin with the same values, as there.
  * Source: DeepSpeed-MoE, arXiv 2201.05596 (residual layers: section 4.1).
  * SPDX-License-Identifier: MIT */
 #include "moe.h"
@@ -62,7 +62,8 @@ static int64_t *moe_int64s(int64_t n)
     return x ? ds_data_mut(x) : NULL;
 }
 
-/* Where the rows of each of n experts begin, of which each has at least `least`: [n + 1]. */
+/* Where the rows of each of n experts begin, of which each has at least
+ * `least`: [n + 1]. */
 static int64_t *moe_row_offsets(const int64_t *rows, int n, int64_t least)
 {
     int64_t *begin = rows ? moe_int64s(n + 1) : NULL;
@@ -126,8 +127,8 @@ static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_
     return ds_combine(moe_run_experts(l, rows, begin), slots, w);
 }
 
-/* rows: received from all ranks, by rank and then by expert: count [ranks][n]. Sorts
- * them by expert, runs the experts, and restores the order. */
+/* rows: received from all ranks, by rank and then by expert: count [ranks][n].
+ * Sorts them by expert, runs the experts, and restores the order. */
 static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t *count)
 {
     int n = moe_local_experts(l), ranks = l->mark.ep_size;
@@ -282,7 +283,8 @@ static void moe_describe(void *self, FILE *to)
 
 /* ---- groups ------------------------------------------------------------------------------------------ */
 
-/* Those of a layer below m that shares its experts in the same way, if there is one. */
+/* Those of a layer below m that shares its experts in the same way, if there is
+ * one. */
 static Groups *moe_find_groups(const ds_module *m, int ep_size, const ds_comm *world)
 {
     const MoE *l = moe_layer_of(m);
@@ -302,7 +304,8 @@ static void moe_release_groups(Groups *g)
     free(g);
 }
 
-/* Ranks 0 .. ep_size-1 have all experts between them, as have the next ones. All ranks call it. */
+/* Ranks 0 .. ep_size-1 have all experts between them, as have the next ones.
+ * All ranks call it. */
 static Groups *moe_new_groups(ds_comm *world, int ep_size)
 {
     int rank = ds_comm_rank(world);
@@ -357,8 +360,8 @@ static void moe_free(void *self)
     moe_release_groups(l->groups);
 }
 
-/* The first one draws its values, the others draw the same ones again; so however many there are here, the
- * generator goes on from one place. */
+/* The first one draws its values, the others draw the same ones again; so
+ * however many there are here, the generator goes on from one place. */
 static void moe_make_experts(MoE *l, ds_module *list, ds_module *m)
 {
     const ds_moe_opts *o = &l->gate.o;

@@ -1,4 +1,5 @@
-/* optim/adagrad_lion_lamb.c: Adagrad, RMSprop and Adadelta as in torch.optim; Lion and LAMB as in DeepSpeed.
+/* optim/adagrad_lion_lamb.c: Adagrad, RMSprop and Adadelta as in torch.optim;
+ * Lion and LAMB as in DeepSpeed.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"

@@ -1,4 +1,5 @@
-/* optim/adam.c: Adam and AdamW: torch.optim's, and DeepSpeed's FusedAdam and CPUAdam, which are AdamW.
+/* optim/adam.c: Adam and AdamW: torch.optim's, and DeepSpeed's FusedAdam and
+ * CPUAdam, which are AdamW.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"

@@ -1,7 +1,8 @@
-/* optim/adam_variants.c: Adamax, NAdam, RAdam as in torch.optim: Adam's moments, other steps.
+/* optim/adam_variants.c: Adamax, NAdam, RAdam as in torch.optim: Adam's
+ * moments, other steps.
  *
- * Written in ops, as an optimizer of a user's may be: several passes over a parameter where a kernel has
- * one. They are for configurations that name them.
+ * Written in ops, as an optimizer of a user's may be: several passes over a
+ * parameter where a kernel has one. They are for configurations that name them.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"
@@ -16,7 +17,8 @@ typedef struct Variant {
     double beta, product;
 } Variant;
 
-/* What all three begin with: p and g in the moments' dtype, g with its sign and decay, p decayed. */
+/* What all three begin with: p and g in the moments' dtype, g with its sign and
+ * decay, p decayed. */
 typedef struct Begun {
     ds_tensor *p, *g;
 } Begun;
@@ -65,7 +67,8 @@ static double mu(const Variant *s, double beta, int64_t t)
     return beta * (1 - 0.5 * pow(0.96, (double)t * s->momentum_decay));
 }
 
-/* Parameters take the same steps as a rule, so that the last product serves for the next. */
+/* Parameters take the same steps as a rule, so that the last product serves for
+ * the next. */
 static double mu_product(Variant *s, double beta, int64_t t)
 {
     if (s->beta != beta || s->at > t || s->at == 0) s->beta = beta, s->at = 0, s->product = 1;
@@ -73,8 +76,9 @@ static double mu_product(Variant *s, double beta, int64_t t)
     return s->product;
 }
 
-/* arXiv 1412.6980 with Nesterov's momentum, whose factor grows with t:
- * p -= lr ((1 - mu_t) / (1 - prod mu) g + mu_(t+1) / (1 - prod mu mu_(t+1)) m) / (sqrt(v^) + eps) */
+/* arXiv 1412.6980 with Nesterov's momentum, whose factor grows with t: p -= lr
+ * ((1 - mu_t) / (1 - prod mu) g + mu_(t+1) / (1 - prod mu mu_(t+1)) m) /
+ * (sqrt(v^) + eps) */
 static ds_status nadam_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
 {
     Variant *s = self;
@@ -90,7 +94,8 @@ static ds_status nadam_step(void *self, const ds_optim_values *v, const ds_optim
     return variant_finish(x->p, b.p, ds_div(u, root), -v->lr);
 }
 
-/* arXiv 1908.03265: without the second moment until its variance can be told (rho > 5). */
+/* arXiv 1908.03265: without the second moment until its variance can be told
+ * (rho > 5). */
 static ds_status radam_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
 {
     const Variant *s = self;

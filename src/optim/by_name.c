@@ -72,7 +72,8 @@ static bool optim_is_called(const char *entry, bool deepspeed, const char *name)
     return !(deepspeed ? strcasecmp : strcmp)(entry, name);
 }
 
-/* The type whose class in DeepSpeed or torch has that name, as "FusedAdam"; or NULL. */
+/* The type whose class in DeepSpeed or torch has that name, as "FusedAdam"; or
+ * NULL. */
 static const char *optim_name_of_class(const char *class)
 {
     static const char *const before[] = {"Fused", "DeepSpeedCPU", "CPU", "torch.optim."};

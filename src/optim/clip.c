@@ -1,4 +1,5 @@
-/* optim/clip.c: the norm of all gradients of a module, and clipping by it: torch.nn.utils.clip_grad.
+/* optim/clip.c: the norm of all gradients of a module, and clipping by it:
+ * torch.nn.utils.clip_grad.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -6,7 +7,8 @@
 
 #include <math.h>
 
-/* The gradients that there are, dense -> their number; -1, with the message, if one cannot be had. */
+/* The gradients that there are, dense -> their number; -1, with the message, if
+ * one cannot be had. */
 static int module_grads(const ds_module *m, int n, ds_tensor **g)
 {
     int found = 0;
@@ -30,7 +32,8 @@ static double grads_norm(int n, ds_tensor **g, double p)
     return norm;
 }
 
-/* Scales the gradients so that their norm is at most max_norm; returns what it was. */
+/* Scales the gradients so that their norm is at most max_norm; returns what it
+ * was. */
 static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
 {
     int count = ds_module_params(m);
@@ -38,7 +41,8 @@ static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
     int n = module_grads(m, count, g);
     double norm = n < 0 ? NAN : grads_norm(n, g, p);
     double factor = max_norm / (norm + 1e-6);
-    /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch, and do not stay. */
+    /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch,
+     * and do not stay. */
     if (scale && !(factor >= 1))
         for (int i = 0; i < n; i++)
             if (!dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i]))) norm = NAN;

@@ -1,4 +1,5 @@
-/* optim/group.c: parameter groups: which parameters are in them, and the values that they have of their own.
+/* optim/group.c: parameter groups: which parameters are in them, and the values
+ * that they have of their own.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -8,7 +9,8 @@
 
 /* ---- making -------------------------------------------------------------------------------------------- */
 
-/* Moves the n parameters whose number is in `picked` into a new group with the values of group `like`. */
+/* Moves the n parameters whose number is in `picked` into a new group with the
+ * values of group `like`. */
 static int group_new(ds_optim *o, int like, const int *picked, int n)
 {
     int group = o->n_groups++;
@@ -37,7 +39,8 @@ int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, co
     return group;
 }
 
-/* The number of p, in group 0 and not among the n picked; -1, with the message, if it is not. */
+/* The number of p, in group 0 and not among the n picked; -1, with the message,
+ * if it is not. */
 static int group_find_param(const ds_optim *o, const ds_tensor *p, const int *picked, int n)
 {
     int i = 0;

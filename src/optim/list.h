@@ -49,10 +49,12 @@ typedef struct dsi_optim_entry {
     bool deepspeed;            /* DeepSpeed's name: in any case of letters; else torch.optim's */
     bool zero_tested;          /* no "zero_allow_untested_optimizer" is needed */
     const dsi_param *params;   /* of a struct that begins with the constructor's options */
-    /* The parameters with "torch_adam": true, [0] without, [1] with "adam_w_mode"; or NULL. */
+    /* The parameters with "torch_adam": true, [0] without, [1] with
+     * "adam_w_mode"; or NULL. */
     const dsi_param *torch_adam[2];
     size_t params_size; /* bytes of that struct */
-    /* What single parameters cannot tell; optional. prefix begins the message: "sgd: ". */
+    /* What single parameters cannot tell; optional. prefix begins the message:
+     * "sgd: ". */
     bool (*check)(const char *prefix, const void *params);
     ds_optim *(*make)(ds_module *model, const void *params);
 } dsi_optim_entry;
@@ -63,8 +65,8 @@ typedef struct dsi_schedule_entry {
     bool torch;              /* torch.optim.lr_scheduler's; else DeepSpeed's */
     const dsi_param *params; /* of the type's struct, whose GROUPS its free frees */
     const char *formula;     /* for docs */
-    /* Completes *self when its parameters have been read -> the number of the last
-     * step done, -1: none. */
+    /* Completes *self when its parameters have been read -> the number of the
+     * last step done, -1: none. */
     int64_t (*begin)(void *self, const ds_optim *o);
 } dsi_schedule_entry;
 
@@ -114,9 +116,11 @@ DSI_SCHEDULES(DSI_DECLARE_SCHEDULE)
 const dsi_optim_entry *dsi_optim_entry_at(int i);
 const dsi_schedule_entry *dsi_schedule_entry_at(int i);
 
-/* Whether DeepSpeed lets ZeRO use this optimizer unasked; one of the user's: no. */
+/* Whether DeepSpeed lets ZeRO use this optimizer unasked; one of the user's:
+ * no. */
 bool dsi_optim_zero_tested(const ds_optim *o);
-/* "Adam, AdamW, ...": the names of those, or of all, to be freed by dsi_text_free. */
+/* "Adam, AdamW, ...": the names of those, or of all, to be freed by
+ * dsi_text_free. */
 dsi_text dsi_optim_names(bool zero_tested);
 
 #endif

@@ -1,7 +1,9 @@
-/* optim/optim.c: optimizers: their parameters, moments and step counts, and the step.
+/* optim/optim.c: optimizers: their parameters, moments and step counts, and the
+ * step.
  *
- * An optimizer is a type (ds_optim_type) on a list of parameters. A step collects
- * the parameters that have a gradient and passes those of a group to the type.
+ * An optimizer is a type (ds_optim_type) on a list of parameters. A step
+ * collects the parameters that have a gradient and passes those of a group to
+ * the type.
  *
  * Invariants:
  *  - params[i] is the model's i-th parameter, in the order of ds_module_param_at,
@@ -21,7 +23,8 @@
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
-/* All on one device, of a floating dtype, row-major: what the kernels walk over. */
+/* All on one device, of a floating dtype, row-major: what the kernels walk
+ * over. */
 static bool param_check(const char *optim, const ds_tensor *p, const char *path,
                         const ds_tensor *first)
 {
@@ -169,7 +172,8 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
     return DS_OK;
 }
 
-/* The gradient row-major, of the parameter's dtype, or of 16 bits beside float32. */
+/* The gradient row-major, of the parameter's dtype, or of 16 bits beside
+ * float32. */
 static ds_tensor *param_dense_grad(const ds_optim *o, const dsi_optim_param *x)
 {
     ds_tensor *g = ds_grad(x->p);
@@ -196,7 +200,8 @@ static bool acquire_update(const dsi_optim_param *x)
     return dsi_acquire_to_write(x->p) && dsi_acquire(x->low);
 }
 
-/* Appends the parameters of a group that have a gradient to the n updates -> their number, or -1. */
+/* Appends the parameters of a group that have a gradient to the n updates ->
+ * their number, or -1. */
 static int updates_gather(ds_optim *o, int group, double g_scale, int n)
 {
     for (int i = 0; i < o->n; i++) {
@@ -216,8 +221,8 @@ static int updates_gather(ds_optim *o, int group, double g_scale, int n)
     return n;
 }
 
-/* After an update: counts the step, and writes the low-precision copy for types that
- * are not .mixed. */
+/* After an update: counts the step, and writes the low-precision copy for types
+ * that are not .mixed. */
 static ds_status update_count(ds_optim *o, int n)
 {
     dsi_optim_param *x = &o->params[o->updated[n]];
@@ -286,7 +291,8 @@ void dsi_optim_keep(ds_optim *o, ds_tensor *(*keeper)(void *arg, int i, int k), 
     o->keeper_arg = arg;
 }
 
-/* As many elements of row-major x, from `begin` on, as `like` has, with its shape. */
+/* As many elements of row-major x, from `begin` on, as `like` has, with its
+ * shape. */
 static ds_tensor *chunk_view(const ds_tensor *x, int64_t begin, const ds_tensor *like)
 {
     int64_t stride[DS_MAX_DIMS];

@@ -1,8 +1,9 @@
-/* optim/optim.h: the struct of an optimizer; what built-in ones share; what ZeRO and the engine need.
+/* optim/optim.h: the struct of an optimizer; what built-in ones share; what
+ * ZeRO and the engine need.
  *
- * The built-in optimizers are made of ds_optim_type, as a user's are. Their step is a kernel over all
- * parameters of a group, with the kernel's options as self; what may differ between groups is put into
- * them at each step.
+ * The built-in optimizers are made of ds_optim_type, as a user's are. Their
+ * step is a kernel over all parameters of a group, with the kernel's options as
+ * self; what may differ between groups is put into them at each step.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_OPTIM_OPTIM_H
 #define DSI_OPTIM_OPTIM_H
@@ -49,12 +50,14 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
 
 int dsi_optim_params(const ds_optim *o); /* in the order of ds_module_param_at */
 
-/* From now on parameter i is updated in place of `p`: a float32 master, or a rank's part of it, of any
- * shape; its gradient is ds_grad(p), of p's dtype or, if p is float32, of 16 bits. NULL: steps leave it
- * out. low, or NULL: 16-bit, of p's number of elements, written after each step. Moments begin anew. */
+/* From now on parameter i is updated in place of `p`: a float32 master, or a
+ * rank's part of it, of any shape; its gradient is ds_grad(p), of p's dtype or,
+ * if p is float32, of 16 bits. NULL: steps leave it out. low, or NULL: 16-bit,
+ * of p's number of elements, written after each step. Moments begin anew. */
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low);
 
-/* Whether the rule asks for more than one element at a time (LAMB's norms): parts will not do. */
+/* Whether the rule asks for more than one element at a time (LAMB's norms):
+ * parts will not do. */
 bool dsi_optim_needs_whole(const ds_optim *o);
 
 /* ds_optim_step with each gradient times g_scale. */
@@ -62,27 +65,32 @@ ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale);
 
 /* ---- for who keeps them in files ------------------------------------------------------------------------- */
 
-/* Moments that are needed are asked for, moment k of parameter i, zero at first, where they would be made. */
+/* Moments that are needed are asked for, moment k of parameter i, zero at
+ * first, where they would be made. */
 void dsi_optim_keep(ds_optim *o, ds_tensor *(*keeper)(void *arg, int i, int k), void *arg);
 
-/* Elements of parameter i, from `begin` on, and their moments, in memory for a moment. p: 1-D, or all of it. */
+/* Elements of parameter i, from `begin` on, and their moments, in memory for a
+ * moment. p: 1-D, or all of it. */
 typedef struct dsi_optim_piece {
     int i;
     int64_t begin;
     ds_tensor *p, *moment[DS_OPTIM_MOMENTS];
 } dsi_optim_piece;
 
-/* A step in pieces. Parameters have a gradient, of which the piece's elements are read; so many elements of
- * their 16-bit copies are written. After the last piece of a parameter: dsi_optim_count. */
+/* A step in pieces. Parameters have a gradient, of which the piece's elements
+ * are read; so many elements of their 16-bit copies are written. After the last
+ * piece of a parameter: dsi_optim_count. */
 ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale);
 ds_status dsi_optim_count(ds_optim *o, int i);
 
 /* ---- for the built-in ones ------------------------------------------------------------------------------- */
 
-/* The memory of n updates, to be freed with dsi_free: m, v, vmax are moment[0], [1], [2]. */
+/* The memory of n updates, to be freed with dsi_free: m, v, vmax are moment[0],
+ * [1], [2]. */
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
 
-/* One step of the rule on n updates: what the step_n of a built-in optimizer does. */
+/* One step of the rule on n updates: what the step_n of a built-in optimizer
+ * does. */
 ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n);
 
 /* ds_optim_new with these options as self. */

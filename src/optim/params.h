@@ -84,9 +84,9 @@ typedef struct dsi_params_from {
 ds_status dsi_params_read(const dsi_params_from *from, const char *json, const dsi_param *table,
                           void *self);
 
-/* Options of a constructor, a struct of `size` bytes that the table's first rows
- * describe: replaces 0 by the default and DS_ZERO by 0. False, with a message
- * that begins with `name`, for numbers out of range. */
+/* Options of a constructor, a struct of `size` bytes that the table's first
+ * rows describe: replaces 0 by the default and DS_ZERO by 0. False, with a
+ * message that begins with `name`, for numbers out of range. */
 bool dsi_params_check(const char *name, const dsi_param *table, void *options, size_t size);
 
 /* Numbers that were read, as options of a constructor: 0 becomes DS_ZERO. */

@@ -1,13 +1,14 @@
-/* optim/schedule.c: learning-rate schedules: the handle, and making one by name.
+/* optim/schedule.c: learning-rate schedules: the handle, and making one by
+ * name.
  *
  * A schedule is a type with one function, which writes the values of step `it`
  * into the optimizer's groups.
  *
  * Invariants: these values depend on `it` alone, so `last` (DeepSpeed's
  * last_batch_iteration) is all that a checkpoint keeps. The optimizer is
- * borrowed and must live as long as the schedule; *self belongs to the schedule.
- * While `taken` an engine frees it, and ds_schedule_free refuses.
- * The families: schedule_warmup.c, schedule_cycle.c, schedule_torch.c.
+ * borrowed and must live as long as the schedule; *self belongs to the
+ * schedule. While `taken` an engine frees it, and ds_schedule_free refuses. The
+ * families: schedule_warmup.c, schedule_cycle.c, schedule_torch.c.
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 
@@ -143,8 +144,8 @@ double *dsi_schedule_base_lr(const ds_optim *o)
     return lr;
 }
 
-/* Those of torch.optim.lr_scheduler that a configuration cannot name: they need a
- * function, another schedule or the loss, or are rare. */
+/* Those of torch.optim.lr_scheduler that a configuration cannot name: they need
+ * a function, another schedule or the loss, or are rare. */
 static bool schedule_is_torch_only(const char *type)
 {
     static const char *const names[] = {"LambdaLR",
@@ -181,8 +182,8 @@ static ds_schedule *schedule_refuse_name(const char *type)
     return NULL;
 }
 
-/* last_batch_iteration -1 sets the first rates; another one, which a program gives
- * that resumes a training, leaves the optimizer's. */
+/* last_batch_iteration -1 sets the first rates; another one, which a program
+ * gives that resumes a training, leaves the optimizer's. */
 ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json)
 {
     if (!o || !type) return dsi_null_operand("schedule_by_name");

@@ -1,4 +1,5 @@
-/* optim/schedule_cycle.c: DeepSpeed's LRRangeTest and OneCycle (Smith, arXiv 1803.09820).
+/* optim/schedule_cycle.c: DeepSpeed's LRRangeTest and OneCycle (Smith, arXiv
+ * 1803.09820).
  *
  * With it the step, 0 after the first update, n = it + 1:
  *   LRRangeTest  min (1 + rate x), x = n / step_size, rounded down for a staircase
@@ -8,8 +9,9 @@
  *                then, k = it - S + 1:
  *                    lr = min / (1 + decay_lr_rate k / decay_step_size),
  *                    beta1 = max_mom (1 + decay_mom_rate k / decay_step_size), which may pass 1
- * Before the first update OneCycle sets min and, against its own direction, min_mom: beta1 then jumps
- * to nearly max_mom. beta2 becomes 0.99. Operations come in DeepSpeed's order, for the last bit.
+ * Before the first update OneCycle sets min and, against its own direction,
+ * min_mom: beta1 then jumps to nearly max_mom. beta2 becomes 0.99. Operations
+ * come in DeepSpeed's order, for the last bit.
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 

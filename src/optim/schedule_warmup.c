@@ -1,13 +1,15 @@
 /* optim/schedule_warmup.c: DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR.
  *
- * With it the step, 0 after the first update, and N = warmup_num_steps (1 counts as 2):
+ * With it the step, 0 after the first update, and N = warmup_num_steps (1
+ * counts as 2):
  *   g(it) = ln(it + 1) / ln(N) (log), or it / N (linear), for it < N
  *   WarmupLR        min + (max - min) g, then max
  *   WarmupDecayLR   min + (max - min) g, then min + (max - min) max(0, (T - it) / max(1, T - N))
  *   WarmupCosineLR  base (m + (1 - m) g), m = warmup_min_ratio, then, c = cos_min_ratio,
  *                   base (c + (1 - c) (1 + cos(pi min(1, (it - N + 1) / max(1, T - N)))) / 2)
- * Before the first update the rate is min (WarmupCosineLR: 0), and g(0) = 0: two updates have it. The
- * operations come in DeepSpeed's order, for the last bit.
+ * Before the first update the rate is min (WarmupCosineLR: 0), and g(0) = 0:
+ * two updates have it. The operations come in DeepSpeed's order, for the last
+ * bit.
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 

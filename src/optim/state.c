@@ -1,4 +1,5 @@
-/* optim/state.c: the state dict of an optimizer: moments and step counts by the names of parameters.
+/* optim/state.c: the state dict of an optimizer: moments and step counts by the
+ * names of parameters.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -43,7 +44,8 @@ static bool has_moment(const ds_optim *o, const dsi_optim_param *x, int k)
     return x->moment[k] || dsi_optim_uses(o, x->group, k);
 }
 
-/* "exp_avg.fc1.weight" -> the parameter, and its moment, or DS_OPTIM_MOMENTS for its step; NULL: unknown. */
+/* "exp_avg.fc1.weight" -> the parameter, and its moment, or DS_OPTIM_MOMENTS
+ * for its step; NULL: unknown. */
 static dsi_optim_param *state_find_entry(const ds_optim *o, const char *name, int *moment)
 {
     const char *dot = strchr(name, '.');

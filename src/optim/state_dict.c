@@ -1,8 +1,11 @@
-/* optim/state_dict.c: an optimizer's state as torch.optim's state_dict() has it.
+/* optim/state_dict.c: an optimizer's state as torch.optim's state_dict() has
+ * it.
  *
- * PyTorch numbers parameters group by group, and names nothing: what is loaded belongs to a parameter by its
- * place. A group's options are its ds_optim_values and the type's, of which there is one here for all groups.
- * To load, the state is first given names, as ds_optim_load wants it, which checks it whole.
+ * PyTorch numbers parameters group by group, and names nothing: what is loaded
+ * belongs to a parameter by its place. A group's options are its
+ * ds_optim_values and the type's, of which there is one here for all groups. To
+ * load, the state is first given names, as ds_optim_load wants it, which checks
+ * it whole.
  * SPDX-License-Identifier: MIT */
 #include "base/text.h"
 #include "optim.h"
@@ -55,7 +58,8 @@ static void add_options(const ds_optim *o, ds_value *group)
     }
 }
 
-/* {"lr": ..., "betas": (...), ..., "params": [first, ...]} -> the number behind the last. */
+/* {"lr": ..., "betas": (...), ..., "params": [first, ...]} -> the number behind
+ * the last. */
 static int64_t add_group(const ds_optim *o, int g, ds_value *groups, int64_t first)
 {
     const ds_optim_values *v = &o->groups[g];
@@ -126,7 +130,8 @@ static ds_status read_value(const ds_value *group, const char *path, double *to)
     return DS_OK;
 }
 
-/* The type's options, into self; of the groups after the first, they must be the same. */
+/* The type's options, into self; of the groups after the first, they must be
+ * the same. */
 static ds_status read_options(const ds_optim *o, char *self, const ds_value *group, bool first)
 {
     for (const ds_optim_option *of = o->type->options; of && of->name; of++) {
@@ -182,7 +187,8 @@ static bool is_moment(const ds_optim *o, const char *kind)
     return false;
 }
 
-/* The row of one parameter; SGD's, which has no step, is that of a parameter that was updated. */
+/* The row of one parameter; SGD's, which has no step, is that of a parameter
+ * that was updated. */
 static ds_status name_row(const ds_optim *o, const dsi_optim_param *x, const ds_value *row,
                           ds_state *named)
 {

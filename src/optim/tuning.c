@@ -1,11 +1,12 @@
-/* optim/tuning.c: schedules by the options of a program (deepspeed.add_tuning_arguments).
+/* optim/tuning.c: schedules by the options of a program
+ * (deepspeed.add_tuning_arguments).
  *
- * The schedules are DeepSpeed's of list.h; a schedule takes the options that are
- * called as its parameters. The defaults are DeepSpeed's for options, which are
- * not those of its classes. Three things work here that do not there: a second
- * half of -1 steps is as long as the first; --cycle_momentum decides; and
- * --total_num_steps, which DeepSpeed does not have, gives two schedules what
- * they need.
+ * The schedules are DeepSpeed's of list.h; a schedule takes the options that
+ * are called as its parameters. The defaults are DeepSpeed's for options, which
+ * are not those of its classes. Three things work here that do not there: a
+ * second half of -1 steps is as long as the first; --cycle_momentum decides;
+ * and --total_num_steps, which DeepSpeed does not have, gives two schedules
+ * what they need.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 
@@ -65,7 +66,8 @@ static const struct argp_option options[] = {
     {"lr-schedule", SCHEDULE_KEY, 0, OPTION_ALIAS | OPTION_HIDDEN, 0, 0},
     OPTIONS(BOTH){0}};
 
-/* The schedules that options can choose, "A, B, C"; to be freed by dsi_text_free. */
+/* The schedules that options can choose, "A, B, C"; to be freed by
+ * dsi_text_free. */
 static dsi_text tuning_names(void)
 {
     dsi_text names = {0};
@@ -110,7 +112,8 @@ const struct argp *ds_add_tuning_arguments(void)
 
 /* ---- the schedule ------------------------------------------------------------------------------------ */
 
-/* The text as JSON: a number, true or false, or else a string, which its reader checks. */
+/* The text as JSON: a number, true or false, or else a string, which its reader
+ * checks. */
 static json_t *tuning_value(const char *text)
 {
     char *end;

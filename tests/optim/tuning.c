@@ -6,7 +6,8 @@
 
 #define ARGS 12
 
-/* Parses "--a 1 --b" as a program of one child would; false if the parser refuses it. */
+/* Parses "--a 1 --b" as a program of one child would; false if the parser
+ * refuses it. */
 static bool parse(const char *line, ds_tuning_arguments *a)
 {
     static char text[400], program[] = "program"; /* arguments point into it */
