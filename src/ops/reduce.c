@@ -12,7 +12,7 @@ typedef struct Sum {
     ds_dims x;     /* shape */
 } Sum;
 
-/* x's shape with 1 where it is summed. */
+/* x's shape with size 1 in the dimensions that are summed, as with keepdim. */
 static ds_dims kept_shape(const Sum *s)
 {
     ds_dims kept = s->x;

@@ -32,6 +32,7 @@ static bool depthwise_fits(const dsi_conv2d *c, const dsi_view *w)
     return c->groups > 1 && w->d[1] == 1 && w->d[0] == c->groups;
 }
 
+/* Channels of the vector that begins at c: VF, or fewer at the end. */
 static int lanes_from(const Job *o, int64_t c) { return (int)dsi_min(VF, o->C - c); }
 
 /* ---- y, dx ----------------------------------------------------------------------------------------------------- */

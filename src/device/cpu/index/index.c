@@ -72,6 +72,7 @@ static void move_row(int64_t size, int64_t n, const char *x, int64_t sx, char *y
     }
 }
 
+/* Rows begin .. end-1 of y. */
 static void gather_part(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;

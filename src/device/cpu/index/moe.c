@@ -23,6 +23,7 @@ typedef struct {
     int64_t size; /* bytes of an element */
 } job;
 
+/* The slot of token s at its expert k; below 0: dropped. */
 ALWAYS_INLINE int64_t slot_of(const job *j, int64_t s, int64_t k)
 {
     return ((const int64_t *)j->slot.p)[s * j->slot.s[0] + k * j->slot.s[1]];
@@ -33,6 +34,7 @@ static int64_t rows_each(int64_t d, int64_t k) { return PARALLEL_ELEMENTS / (d *
 
 /* ---- dispatch -------------------------------------------------------------------------------------- */
 
+/* Tokens begin .. end-1, without weights: rows are copied as bits. */
 static void dispatch_copy_rows(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;

@@ -43,6 +43,8 @@ static void half_line(const void *arg, int64_t n, void *const *p)
     }
 }
 
+/* Runs half_line with the float loop `line` over views of which some have 16
+ * bits. */
 static void run_half(strided_line *line, const void *arg, int n, const dsi_view *const *views)
 {
     half_lines h = {.line = line, .arg = arg, .n = n};
@@ -91,6 +93,7 @@ typedef struct {
         name##_line_f32, name##_line_f64, name##_line_f16, name##_line_bf16 \
     }
 
+/* Runs the loops of `op` for the dtype of views[0]; views[n - 1] is the output. */
 static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const void *arg, int n,
                                   const dsi_view *const *views)
 {

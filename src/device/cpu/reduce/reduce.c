@@ -232,6 +232,7 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
                    p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
+/* y = factor times the sum of x; 16-bit x and y are summed in float32. */
 static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
     static const fold f32 = {sum_of_f32, gather_f32, 4, 4, false, false};
@@ -269,6 +270,8 @@ static dsi_view without_middle(dsi_view v)
     return v;
 }
 
+/* y and index [outer,1,inner]: the maximum of x [outer,C,inner] over C and its
+ * place. */
 static ds_status reduce_max(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
 {
     maxima m = {x, without_middle(y), without_middle(index)};
