@@ -343,7 +343,7 @@ static ds_tensor *join_outputs(Call *c)
         dsi_view y = replica[r]->y;
         if (!outputs_match(y0, y))
             return dsi_refuse("data_parallel: replica 0 gave %s %s, replica %d %s %s: expected "
-                              "the same but for dimension 0",
+                              "the same except in dimension 0",
                               ds_dtype_name(y0.dtype), dsi_shape_text(dims_of(y0)), r,
                               ds_dtype_name(y.dtype), dsi_shape_text(dims_of(y)));
         c->rows[r] = c->of_scalars ? 1 : y.d[0];

@@ -1,4 +1,5 @@
-/* parallel/flat.c: Note [Layout] of flat.h, computed; and views by it.
+/* parallel/flat.c: computes the layout of Note [Layout] in flat.h, and makes
+ * views by it.
  * SPDX-License-Identifier: MIT */
 #include "flat.h"
 
@@ -12,7 +13,7 @@
 
 /* ---- who has what ------------------------------------------------------------------------------------- */
 
-/* The experts that x belongs to, if ranks share them. */
+/* The experts that x belongs to, if ranks share them; else NULL. */
 static const dsi_experts *shared(const ds_module *model, const ds_tensor *x)
 {
     const dsi_experts *e = dsi_module_expert_of(model, x).of;
@@ -42,7 +43,8 @@ ds_status dsi_flat_begin_equal(const ds_module *model, ds_comm *comm,
 
 /* Tokens are exchanged, and gradients divided, among as many ranks as the layer
  * was made for. */
-static bool experts_fit(const dsi_flat *f, const ds_module *model, int i, const dsi_flat_opts *o)
+static bool param_check_experts(const dsi_flat *f, const ds_module *model, int i,
+                                const dsi_flat_opts *o)
 {
     const dsi_experts *e = shared(model, f->param[i].x);
     int made_for = e ? e->ep_size * dsi_comm_size(e->data) : 0;
@@ -64,7 +66,7 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
         if (x->device != f->param[0].x->device)
             return dsi_refuse("zero: %s is on another device than the last parameter",
                               dsi_flat_path(f, model, f->n - 1));
-        if (!experts_fit(f, model, f->n - 1, o)) return false;
+        if (!param_check_experts(f, model, f->n - 1, o)) return false;
     }
     if (f->n) return true;
     return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model));
@@ -82,7 +84,8 @@ static void unit_close(dsi_flat *f)
     f->own += f->partition ? u->shard_size : u->n;
 }
 
-/* A unit for such parameters, still without one. */
+/* Begins an empty unit at parameter `first`. e: the experts that its ranks
+ * share; NULL: all ranks have it. */
 static void unit_open(dsi_flat *f, const dsi_flat_opts *o, const dsi_experts *e, int first)
 {
     dsi_flat_unit *u = &f->unit[f->units];
@@ -183,7 +186,7 @@ void dsi_flat_free(dsi_flat *f)
 
 /* ---- views ------------------------------------------------------------------------------------------------ */
 
-static ds_tensor *view_at(const ds_tensor *x, ds_dims shape, int64_t begin)
+static ds_tensor *flat_view(const ds_tensor *x, ds_dims shape, int64_t begin)
 {
     int64_t stride[DS_MAX_DIMS];
     dsi_row_major(shape, stride);
@@ -192,34 +195,34 @@ static ds_tensor *view_at(const ds_tensor *x, ds_dims shape, int64_t begin)
 
 ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end)
 {
-    return x ? view_at(x, ds_shape(end - begin), begin) : NULL;
+    return x ? flat_view(x, ds_shape(end - begin), begin) : NULL;
 }
 
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 {
-    return unit ? view_at(unit, f->param[i].x->shape, f->param[i].at) : NULL;
+    return unit ? flat_view(unit, f->param[i].x->shape, f->param[i].at) : NULL;
 }
 
-static ds_tensor *own_view(const dsi_flat_param *p, const ds_tensor *x, int64_t at)
+static ds_tensor *flat_shard_view(const dsi_flat_param *p, const ds_tensor *x, int64_t at)
 {
     int64_t n = p->end - p->begin;
     if (!x || n == 0) return NULL;
-    return view_at(x, n == p->n ? p->x->shape : ds_shape(n), at);
+    return flat_view(x, n == p->n ? p->x->shape : ds_shape(n), at);
 }
 
 ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own)
 {
-    return own_view(&f->param[i], own, f->param[i].own_at);
+    return flat_shard_view(&f->param[i], own, f->param[i].own_at);
 }
 
 ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 {
-    return own_view(&f->param[i], unit, f->param[i].at + f->param[i].begin);
+    return flat_shard_view(&f->param[i], unit, f->param[i].at + f->param[i].begin);
 }
 
 ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole)
 {
-    return own_view(&f->param[i], whole, f->param[i].begin);
+    return flat_shard_view(&f->param[i], whole, f->param[i].begin);
 }
 
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i)

@@ -7,17 +7,18 @@
  * whatever the order in which they fill. Buckets that lack a parameter when the
  * pass ends (it was not used on this rank) are sent then, with zeros.
  *
- *     whole      stages 0, 1, DDP: gradients are added up here while no pass is the last one, so that they
- *                are nowhere else; in the last pass each bucket is reduced and stays: all of it, or at
- *                stage 1 this rank's shard, is the sum
- *     partition  stages 2, 3: each pass reduces; a bucket lives only until its sum has arrived, of which
- *                this rank adds its shard to what it has. There are two at a time
+ *     whole      stages 0, 1, DDP. Passes before the last one only add to the
+ *                bucket. The last pass reduces it. Then the bucket has the sum:
+ *                all of it, or at stage 1 this rank's shard.
+ *     partition  stages 2, 3. Each pass reduces each bucket. This rank adds its
+ *                shard of the sum to that of earlier passes, and the bucket is
+ *                freed. At most two buckets exist at a time.
  *
- * The result is the mean over all ranks: of an expert that not all of them
- * have, the sum over those that have it, whose tokens are those of all, divided
- * by the number of all. Every element is summed alone, in the order of ranks
- * (comm.h), so that neither the kind of collective nor the size of buckets
- * changes a bit.
+ * The result is the mean over all ranks. The gradient of an expert that only
+ * some ranks have is the sum over those ranks, which have seen the tokens of
+ * all, divided by the number of all ranks. Every element is summed by itself,
+ * in the order of ranks (comm.h), so that neither the kind of collective nor
+ * the size of buckets changes a bit.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_PARALLEL_REDUCE_H
 #define DSI_PARALLEL_REDUCE_H
@@ -27,7 +28,7 @@
 
 typedef struct dsi_reduce_opts {
     bool partition;
-    bool all_reduce;  /* where shards have owners too, not reduce_scatter */
+    bool all_reduce;  /* all_reduce instead of reduce_scatter, even if ranks have shards */
     bool overlap;     /* else a bucket is waited for as soon as it has left */
     bool prescale;    /* divide by the number of ranks before the sum, not after it */
     double predivide; /* with f: by f before, by ranks / f after; 0: 1 */
