@@ -8,11 +8,13 @@
 
 #include <string.h>
 
+/* Upper-case endings are not recognised. */
 bool dsi_is_pth(const char *path)
 {
     return dsi_ends_with(path, ".pth") || dsi_ends_with(path, ".pt") || dsi_ends_with(path, ".bin");
 }
 
+/* Fails with a message that names the endings; `what` is "save" or "load". */
 static ds_status refuse_path_ending(const char *what, const char *path)
 {
     return dsi_fail(DS_EINVAL,
@@ -21,6 +23,7 @@ static ds_status refuse_path_ending(const char *what, const char *path)
                     what, path);
 }
 
+/* A path to write must name its format. */
 static ds_status check_path(const char *path)
 {
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
@@ -29,22 +32,27 @@ static ds_status check_path(const char *path)
                : refuse_path_ending("save", path);
 }
 
+/* Checks the name and that the folder can be written, before hours of
+ * training. */
 ds_status ds_save_check(const char *path)
 {
     return check_path(path) == DS_OK ? dsi_file_check_replace(path) : ds_error_status();
 }
 
+/* Only a dict of names and tensors fits into safetensors; a .pth takes any
+ * value. */
 ds_status dsi_save_dict(const ds_value *dict, const char *path)
 {
     if (check_path(path) != DS_OK) return ds_error_status();
     if (dsi_ends_with(path, ".safetensors")) {
-        /* transformers wants to be told */
+        /* transformers loads a file only if its metadata name the framework */
         static const char *const format[] = {"format", "pt", NULL};
         return dsi_safetensors_save_dict(dict, path, format);
     }
     return ds_value_save(dict, path);
 }
 
+/* The value shares the tensors of the state dict. */
 ds_status ds_save(const ds_state *state, const char *path)
 {
     ds_value *v = ds_value_of_state(state);
@@ -53,8 +61,9 @@ ds_status ds_save(const ds_state *state, const char *path)
     return status;
 }
 
-/* A checkpoint of a training holds more than weights: which of its parts are
- * some. */
+/* The file is a value, but no state dict: a checkpoint of a training, say. The
+ * message lists its keys and names the first one whose item is a dict of
+ * tensors, which is where the weights probably are. Returns NULL. */
 static ds_state *refuse_value_file(const char *path, const ds_value *v)
 {
     dsi_text t = {0};
@@ -78,11 +87,14 @@ static ds_state *refuse_value_file(const char *path, const ds_value *v)
     return NULL;
 }
 
+/* The index is tried only if there is no file of that name, so that a file is
+ * never hidden by an old index. */
 ds_state *ds_load(const char *path)
 {
     if (!path) return dsi_refuse("load: path is NULL");
     if (dsi_shards_is_index(path)) return dsi_shards_load(path);
-    dsi_text index = {0}; /* of a file that is not there in one piece */
+    /* "model.safetensors" may be there as shards with an index instead. */
+    dsi_text index = {0};
     dsi_text_add(&index, "%s.index.json", path);
     bool sharded = !dsi_file_exists(path) && dsi_file_exists(index.s);
     ds_state *parts = sharded ? dsi_shards_load(index.s) : NULL;

@@ -1,10 +1,10 @@
-/* checkpoint/pickle_call.c: which of Python's names a pickle may hold, and what
- * they make: Note [Pickles].
+/* checkpoint/pickle_call.c: the names of Python that a pickle may contain, and
+ * what calls of them make: Note [Pickles].
  *
- * What is known is what torch.load(weights_only=True) knows of plain tensors;
- * beside it NumPy's scalars and arrays, argparse.Namespace, and the few classes
- * that DeepSpeed leaves in its checkpoints, all of which become plain values:
- * an object is a dict of its attributes, an enumeration its number.
+ * The table has the names that torch.load(weights_only=True) allows for plain
+ * tensors, NumPy's scalars and arrays, argparse.Namespace, and the few classes
+ * that DeepSpeed puts into its checkpoints. All of them become plain values: an
+ * object a dict of its attributes, an enumeration its number.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "pickle.h"
@@ -23,7 +23,6 @@ static ds_value *refuse_call_args(dsi_unpickler *u, const Global *g)
     return dsi_unpickle_refuse(u, "%s has other arguments than torch.save writes", g->name);
 }
 
-/* A tuple of ints as sizes or strides; false if it is not that. */
 static bool dims_of_tuple(const ds_value *v, ds_dims *out)
 {
     if (!is_kind(v, DS_VALUE_TUPLE) || v->items.n > DS_MAX_DIMS) return false;
@@ -43,7 +42,6 @@ static bool dict_put_pair(ds_value *dict, ds_value *key, ds_value *item)
     return dsi_value_put(dict, dsi_value_ref(key), dsi_value_ref(item)) == DS_OK;
 }
 
-/* Of a list of pairs, or of another dict. */
 static bool dict_put_all(dsi_unpickler *u, const Global *g, ds_value *dict, const ds_value *from)
 {
     bool list = from->kind == DS_VALUE_LIST;
@@ -76,6 +74,8 @@ static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *ar
     return NULL;
 }
 
+/* Returns a container of `kind` with the items of the first argument, which it
+ * shares; without an argument it is empty. */
 static ds_value *copy_items(dsi_unpickler *u, const Global *g, const ds_value *args, int kind)
 {
     const ds_value *from = dsi_pickle_arg(args, 0);
@@ -105,8 +105,9 @@ static ds_value *make_size(dsi_unpickler *u, const Global *g, const ds_value *ar
     return copy_items(u, g, args, DS_VALUE_TUPLE);
 }
 
-/* _codecs.encode("text of characters below 256", "latin1"), which is bytes;
- * bytearray takes the same. */
+/* _codecs.encode("text of characters below 256", "latin1"), as protocol 2
+ * writes bytes, or bytearray of bytes. In UTF-8 such a character is one byte,
+ * or two of which the first is 0xc2 or 0xc3. */
 static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *text = dsi_pickle_arg(args, 0), *codec = dsi_pickle_arg(args, 1);
@@ -154,8 +155,6 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
     return v;
 }
 
-/* torch.serialization._get_layout("torch.strided"), torch._utils._get_... : the
- * name itself. */
 static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *name = dsi_pickle_arg(args, 0);
@@ -166,7 +165,6 @@ static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *a
     return v;
 }
 
-/* An enumeration is its number. */
 static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *number = dsi_pickle_arg(args, 0);
@@ -176,7 +174,6 @@ static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *
     return v;
 }
 
-/* An object of a class whose attributes come by BUILD. */
 static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     if (args->items.n) return refuse_call_args(u, g);
@@ -218,7 +215,7 @@ static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *
     return v;
 }
 
-/* The same view again, so that what is said of one does not change the other. */
+/* A second value for the same view, whose class and flags may differ. */
 static ds_value *copy_tensor(const ds_value *x)
 {
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
@@ -247,8 +244,7 @@ static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_valu
     return v;
 }
 
-/* _rebuild_from_type_v2(function, class, its arguments, state): a tensor that
- * has attributes, or is of a class of its own. What is kept is the tensor. */
+/* _rebuild_from_type_v2(function, class, arguments, state): the tensor alone. */
 static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *f = dsi_pickle_arg(args, 0), *of = dsi_pickle_arg(args, 1),
@@ -277,6 +273,9 @@ static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_valu
         "pathlib._local." name, dsi_object_path, name, NULL /* Python 3.13's */ \
     }
 
+/* The table of names: a name, what a call makes, the class of the result, and
+ * for storages the dtype. NULL as call: the name is only an argument of
+ * others. */
 static const Global known[] = {
     {"torch._utils._rebuild_tensor_v2", make_tensor, NULL, NULL},
     {"torch._utils._rebuild_tensor", make_tensor, NULL, NULL},
@@ -378,7 +377,7 @@ static const Global known[] = {
     DTYPE("qint32"),
 };
 
-/* What is refused by name, and what to do about it. */
+/* Fails with a message that names the class and a remedy. Returns NULL. */
 static void *refuse_global(const dsi_unpickler *u, const char *name)
 {
     const char *rest = ".objects = true of ds_value_load (ds_show --objects) reads the rest of it";
@@ -399,7 +398,6 @@ static void *refuse_global(const dsi_unpickler *u, const char *name)
                                name, rest);
 }
 
-/* Whether the caller wants this name: Note [Pickles]. */
 static bool global_is_allowed(dsi_unpickler *u, const char *name)
 {
     if (!u->names) return true;
@@ -416,7 +414,8 @@ static const Global *global_find(const char *name)
     return NULL;
 }
 
-/* A name outside of the table. */
+/* A name outside of the table, kept in u->unknown until the machine is
+ * freed. */
 typedef struct Unknown {
     Global global; /* is first */
     ds_value *name;
@@ -427,8 +426,8 @@ static ds_value *make_unknown(dsi_unpickler *u, const Global *g, const ds_value 
     return dsi_object_unknown(u, ((const Unknown *)g)->name, args);
 }
 
-/* That name as one that makes objects; NULL with the message if none are
- * wanted. */
+/* Returns an entry for an unknown name, whose calls make objects; NULL with the
+ * message unless u->objects. */
 static const Global *global_unknown(dsi_unpickler *u, const char *name)
 {
     Unknown *x = dsi_map_get(&u->unknown, name);
@@ -451,6 +450,8 @@ void dsi_pickle_free_unknown(dsi_unpickler *u)
     dsi_map_free(&u->unknown);
 }
 
+/* Python 2's module __builtin__ is builtins; a torch.cuda.FloatStorage is read
+ * as torch.FloatStorage, into host memory. */
 ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char *name)
 {
     bool python2 = !strcmp(module, "__builtin__"), cuda = !strcmp(module, "torch.cuda");
@@ -477,8 +478,8 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */
 
-/* Whether the failure that was just met may be passed over: what it is about
- * becomes an object. */
+/* If objects are wanted and no limit was exceeded, forgets the failures since
+ * `before`: the value that could not be made becomes an object. */
 static bool unpickle_forgive(const dsi_unpickler *u, int before)
 {
     if (!u->objects || u->bomb) return false;
@@ -505,7 +506,7 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
 
 /* ---- state ----------------------------------------------------------------------------------------------------- */
 
-/* The attributes of an object become the items of its dict. */
+/* Adds the attributes in state, a dict or None, to the object's dict. */
 static bool object_set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     if (state->kind == DS_VALUE_NONE) return true;
@@ -535,7 +536,7 @@ static bool build_known(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     int before = dsi_error_count();
-    bool waits = obj->kind == DS_VALUE_NAME; /* an array of NumPy */
+    bool waits = obj->kind == DS_VALUE_NAME; /* an array before its state */
     if (build_known(u, obj, state)) return true;
     if (obj->kind == DS_VALUE_TENSOR)
         return unpickle_forgive(u, before); /* what else it has is not kept */
@@ -547,7 +548,7 @@ bool dsi_pickle_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 
 /* ---- storages ---------------------------------------------------------------------------------------------------- */
 
-/* One that was named before must be the same. */
+/* A storage that was named before: the same value, if dtype and size agree. */
 static ds_value *storage_again(dsi_unpickler *u, const dsi_pickle_storage *s, const char *dtype,
                                int64_t numel)
 {
@@ -558,9 +559,9 @@ static ds_value *storage_again(dsi_unpickler *u, const dsi_pickle_storage *s, co
         s->numel, s->dtype ? s->dtype : "bytes", numel, dtype ? dtype : "bytes");
 }
 
-/* ("storage", torch.FloatStorage, "0", "cpu", numel), and before PyTorch 1.6
- * with a sixth: None, or of which part of the storage it is a view, (key,
- * offset, size). */
+/* id is ("storage", torch.FloatStorage, "0", "cpu", numel). Before PyTorch 1.6
+ * it had a sixth item: None, or (key, offset, size) if this storage was a view
+ * of a part of another one. The device, "cpu", is ignored. */
 ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
 {
     bool tuple = is_kind(id, DS_VALUE_TUPLE) && id->items.n >= 5;

@@ -5,8 +5,12 @@
  *     _reconstruct(ndarray, (0,), b"b"), state (1, shape, dtype, fortran, b"...")
  *     _frombuffer(b"...", dtype, shape, "C")
  *
- * A scalar becomes a number, a text or a complex number, an array a tensor of
- * its own.
+ * A scalar becomes a number, a string, bytes, or a tuple of real and imaginary
+ * part; an array becomes a tensor with its own storage, or in the pickle's
+ * memory if it is an array of bytes and the caller asked for that (in_place).
+ *
+ * A dtype is a DS_VALUE_NAME, "f8", then "<f8" after its state. An array is an
+ * empty DS_VALUE_NAME until its state makes it a tensor.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "base/mem.h"
@@ -16,16 +20,20 @@
 #include <string.h>
 
 typedef struct Type {
-    /* NumPy's, without the byte order; its digits are the bytes of an element
-     * there */
+    /* NumPy's code without the byte order. Its digit is the size of an element
+     * in NumPy, in bytes. */
     const char *code;
-    ds_dtype dtype; /* here, where integers without a sign are wider */
+    /* Of our tensor. uint16, 32 and 64, which ds_dtype lacks, become wider
+     * signed integers. */
+    ds_dtype dtype;
     const char *name;
 } Type;
 
+/* The digit of the code. */
 static size_t numpy_item_bytes(const Type *t) { return (size_t)(t->code[1] - '0'); }
 
-/* "<f8" -> its row; NULL with the message. */
+/* Returns the row of v, a dtype "<f8"; NULL with the message if v is none that
+ * is read. *swapped: elements have their highest byte first. */
 static const Type *numpy_type_of(dsi_unpickler *u, const ds_value *v, bool *swapped)
 {
     static const Type types[] = {
@@ -47,6 +55,7 @@ static const Type *numpy_type_of(dsi_unpickler *u, const ds_value *v, bool *swap
         v->text.s);
 }
 
+/* dtype("f8", align, copy): a name; only the code is kept. */
 ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     const ds_value *code = args->items.n ? args->items.at[0] : NULL;
@@ -58,13 +67,14 @@ ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds
     return v;
 }
 
-/* "f8" with "<" becomes "<f8"; the byte order "|" is that of single bytes. */
+/* state is (3, "<", ...): "f8" becomes "<f8". The byte order of single bytes is
+ * "|". */
 static bool numpy_build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value *state)
 {
     const ds_value *order = state->items.n > 1 ? state->items.at[1] : NULL;
     if (!order || order->kind != DS_VALUE_STRING || order->text.n != 1)
         return dsi_unpickle_wrong(u, "a NumPy dtype without byte order");
-    if (strchr("<>|=", dtype->text.s[0])) return true; /* it is said already */
+    if (strchr("<>|=", dtype->text.s[0])) return true; /* the code has one */
     char text[24];
     int n = snprintf(text, sizeof text, "%s%s", order->text.s, dtype->text.s);
     dsi_free(dtype->text.s);
@@ -73,7 +83,7 @@ static bool numpy_build_dtype(dsi_unpickler *u, ds_value *dtype, const ds_value 
     return true;
 }
 
-/* The i-th element, of size bytes, lowest byte first. */
+/* Returns the bits of element i; each element has `size` bytes. */
 static uint64_t numpy_bits_at(const char *from, int64_t i, size_t size, bool swapped)
 {
     const unsigned char *p = (const unsigned char *)from + (size_t)i * size;
@@ -82,7 +92,8 @@ static uint64_t numpy_bits_at(const char *from, int64_t i, size_t size, bool swa
     return x;
 }
 
-/* n elements of t, as they are here; false if one is too large. */
+/* Converts n elements of t to our dtype; false if one does not fit into
+ * int64. */
 static bool numpy_put_elements(void *to, const Type *t, const char *from, int64_t n, bool swapped)
 {
     size_t size = numpy_item_bytes(t), room = ds_dtype_size(t->dtype);
@@ -98,6 +109,7 @@ static bool numpy_put_elements(void *to, const Type *t, const char *from, int64_
     return true;
 }
 
+/* The value of a float of 2, 4 or 8 bytes from its bits. */
 static double numpy_real(uint64_t bits, size_t size)
 {
     float f;
@@ -110,7 +122,8 @@ static double numpy_real(uint64_t bits, size_t size)
 
 /* ---- scalars --------------------------------------------------------------------------------------------------- */
 
-/* "<c8": a tuple of class complex64, as Python's complex is one. */
+/* "<c8": a tuple (real, imaginary) of class complex64; size is that of a
+ * part. */
 static ds_value *numpy_complex(const char *from, size_t size, bool swapped)
 {
     ds_value *v = ds_value_tuple();
@@ -121,8 +134,8 @@ static ds_value *numpy_complex(const char *from, size_t size, bool swapped)
     return v;
 }
 
-/* "<U5": characters of four bytes each, zeros behind the last; NULL with the
- * message. */
+/* "<U5": five code points of four bytes each, zeros after the last character.
+ * Returns the string in UTF-8; NULL with the message. */
 static ds_value *numpy_characters(dsi_unpickler *u, const ds_value *bytes, bool swapped)
 {
     dsi_text t = {0};
@@ -149,7 +162,8 @@ static ds_value *numpy_characters(dsi_unpickler *u, const ds_value *bytes, bool 
     return v;
 }
 
-/* One that is no number of ours: text, bytes, a complex number; NULL: neither. */
+/* Returns a scalar that is a string, bytes or a complex number; NULL if it is
+ * another one, or with the message. */
 static ds_value *numpy_special_scalar(dsi_unpickler *u, const ds_value *dtype,
                                       const ds_value *bytes)
 {
@@ -168,6 +182,8 @@ static ds_value *numpy_special_scalar(dsi_unpickler *u, const ds_value *dtype,
     return NULL;
 }
 
+/* Integers are extended by their sign; uint64 from 2^63 on becomes a big
+ * int. */
 ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     bool swapped = false;
@@ -198,7 +214,7 @@ ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const d
 
 /* ---- arrays ---------------------------------------------------------------------------------------------------- */
 
-/* An array that waits for its state: an empty name. */
+/* _reconstruct: an array without its state, an empty name. */
 ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     (void)u;
@@ -208,7 +224,8 @@ ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds
     return v;
 }
 
-/* Sizes as a shape, and how many elements they are; false if they are none. */
+/* Converts a tuple of sizes to a shape; *n: how many elements it has. False if
+ * it is no shape, or if n exceeds an int64. */
 static bool numpy_shape(const ds_value *v, ds_dims *shape, int64_t *n)
 {
     if (v->kind != DS_VALUE_TUPLE || v->items.n > DS_MAX_DIMS) return false;
@@ -223,7 +240,8 @@ static bool numpy_shape(const ds_value *v, ds_dims *shape, int64_t *n)
     return true;
 }
 
-/* The array of these bytes as a counted tensor; NULL with the message. */
+/* Returns the array as a tensor, with a count that is the caller's; NULL with
+ * the message. In Fortran's order the first dimension has stride 1. */
 static ds_tensor *numpy_array_of(dsi_unpickler *u, const ds_value *sizes, const ds_value *dtype,
                                  bool fortran, const ds_value *bytes)
 {
@@ -265,7 +283,7 @@ static ds_tensor *numpy_array_of(dsi_unpickler *u, const ds_value *sizes, const 
     return x;
 }
 
-/* (version, shape, dtype, whether in Fortran's order, bytes) */
+/* state is (version, shape, dtype, is it in Fortran's order, bytes). */
 static bool numpy_build_array(dsi_unpickler *u, ds_value *array, const ds_value *state)
 {
     if (array->kind != DS_VALUE_NAME || state->items.n != 5 ||
@@ -295,6 +313,7 @@ ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, con
     return v;
 }
 
+/* BUILD of a dtype or of an array. */
 bool dsi_numpy_build(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
     if (state->kind != DS_VALUE_TUPLE)

@@ -1,6 +1,5 @@
-/* checkpoint/pickle_objects.c: objects of Python's library that a training
- * leaves in its files, as plain values, and objects of classes that nobody here
- * knows.
+/* checkpoint/pickle_objects.c: makes plain values of objects of Python's
+ * library that training programs save, and DS_VALUE_OBJECTs of unknown classes.
  *
  *     complex(1.0, 2.0), range(1, 9, 2), slice(...)       a tuple of that class
  *     PosixPath("/", "data", "x")                         a string: /data/x
@@ -8,9 +7,9 @@
  *     timedelta(days, seconds, microseconds)              a float: seconds
  *     Decimal("1.50")                                     that string
  *
- * An object that is not known is, if the caller wants it so, a DS_VALUE_OBJECT:
- * its class's name, what it was made of (0, 1, ...: its arguments, or its
- * items) and its attributes, all as they stand in the pickle. Nothing is run.
+ * If the caller wants them, objects of unknown classes become DS_VALUE_OBJECTs:
+ * the name of the class, the arguments or items under the keys 0, 1, ..., and
+ * the attributes under their names, all as the pickle has them. Nothing is run.
  * Source: Lib/_pydatetime.py and Lib/pathlib.py of CPython for what they pickle.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
@@ -23,11 +22,13 @@
 
 typedef dsi_pickle_global Global;
 
+/* Fails because the arguments are not those of the class; returns NULL. */
 static ds_value *refuse_object_args(dsi_unpickler *u, const Global *g)
 {
     return dsi_unpickle_refuse(u, "%s has other arguments than Python writes", g->name);
 }
 
+/* A string of g's class. */
 static ds_value *string_of_class(const Global *g, const char *text)
 {
     ds_value *v = ds_value_string(text);
@@ -37,6 +38,7 @@ static ds_value *string_of_class(const Global *g, const char *text)
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
+/* range(start, stop, step), slice(...): a tuple of the arguments. */
 ds_value *dsi_object_tuple(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     if (!dsi_unpickle_reserve(u, (size_t)args->items.n * sizeof(ds_value *))) return NULL;
@@ -47,6 +49,7 @@ ds_value *dsi_object_tuple(dsi_unpickler *u, const Global *g, const ds_value *ar
     return v;
 }
 
+/* complex(real, imaginary): a tuple of two floats. */
 ds_value *dsi_object_complex(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *re = dsi_pickle_arg(args, 0), *im = dsi_pickle_arg(args, 1);
@@ -54,6 +57,8 @@ ds_value *dsi_object_complex(dsi_unpickler *u, const Global *g, const ds_value *
     return good ? dsi_object_tuple(u, g, args) : refuse_object_args(u, g);
 }
 
+/* Decimal("1.50"): the digits as a string of class Decimal, not a rounded
+ * float. */
 ds_value *dsi_object_decimal(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *digits = dsi_pickle_arg(args, 0);
@@ -63,8 +68,8 @@ ds_value *dsi_object_decimal(dsi_unpickler *u, const Global *g, const ds_value *
 
 /* ---- paths ----------------------------------------------------------------------------------------------------- */
 
-/* Its parts, of which the first one ends in a separator if the path is
- * absolute. */
+/* The arguments are the parts of a path; the first one is "/" or "C:\\" if the
+ * path is absolute. */
 ds_value *dsi_object_path(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     char separator = strstr(g->class_name, "Windows") ? '\\' : '/';
@@ -86,7 +91,7 @@ ds_value *dsi_object_path(dsi_unpickler *u, const Global *g, const ds_value *arg
 
 /* ---- dates and times ------------------------------------------------------------------------------------------- */
 
-/* A number of Python; false if v is none. */
+/* Converts an int or a float; false if v is neither. */
 static bool number_of_value(const ds_value *v, double *x)
 {
     if (!v || (v->kind != DS_VALUE_INT && v->kind != DS_VALUE_FLOAT)) return false;
@@ -94,6 +99,7 @@ static bool number_of_value(const ds_value *v, double *x)
     return true;
 }
 
+/* timedelta(days, seconds, microseconds): a float of seconds. */
 ds_value *dsi_object_timedelta(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     double days, seconds, micro;
@@ -118,6 +124,7 @@ ds_value *dsi_object_timezone(dsi_unpickler *u, const Global *g, const ds_value 
     return v;
 }
 
+/* Appends an offset from UTC in seconds as isoformat() prints it: +02:00. */
 static void text_add_zone(dsi_text *t, double offset)
 {
     int64_t seconds = (int64_t)fabs(offset);
@@ -126,8 +133,8 @@ static void text_add_zone(dsi_text *t, double offset)
     if (seconds % 60) dsi_text_add(t, ":%02" PRId64, seconds % 60);
 }
 
-/* hour, minute, second, and three bytes of microseconds; the highest bit of the
- * hour says which of two equal times is meant. */
+/* p has 6 bytes: hour, minute, second, and three of microseconds. The highest
+ * bit of the hour is Python's `fold`, which isoformat() does not print. */
 static void text_add_time(dsi_text *t, const unsigned char *p)
 {
     int micro = p[3] << 16 | p[4] << 8 | p[5];
@@ -135,8 +142,9 @@ static void text_add_time(dsi_text *t, const unsigned char *p)
     if (micro) dsi_text_add(t, ".%06d", micro);
 }
 
-/* date: 4 bytes, year (2), month, day; time: 6; datetime: both, with that bit
- * at the month. A zone may follow. */
+/* The first argument is bytes: of a date 4, year (2), month, day; of a time 6;
+ * of a datetime both, with `fold` at the month. The second may be a
+ * timezone. */
 ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *bytes = dsi_pickle_arg(args, 0), *zone = dsi_pickle_arg(args, 1);
@@ -158,12 +166,14 @@ ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value 
 
 /* ---- what is not known ------------------------------------------------------------------------------------------- */
 
+/* The next free number is the key. */
 bool dsi_object_append(dsi_unpickler *u, ds_value *object, ds_value *item)
 {
     return dsi_unpickle_reserve(u, DSI_PAIR_BYTES) &&
            dsi_value_put(object, ds_value_int(object->dict->items++), dsi_value_ref(item)) == DS_OK;
 }
 
+/* The arguments get the keys 0, 1, ... */
 ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *args)
 {
     if (!dsi_unpickle_reserve(u, (size_t)args->items.n * DSI_PAIR_BYTES)) return NULL;
@@ -173,8 +183,8 @@ ds_value *dsi_object_unknown(dsi_unpickler *u, ds_value *name, const ds_value *a
     return v;
 }
 
-/* A dict of attributes, or a pair of such; anything else is the attribute
- * "state". */
+/* The state is a dict of attributes, or a pair of such dicts (__dict__ and
+ * __slots__); anything else becomes the attribute "state". */
 bool dsi_object_build(dsi_unpickler *u, ds_value *object, const ds_value *state)
 {
     if (state->kind == DS_VALUE_NONE) return true;

@@ -46,14 +46,15 @@ bool dsi_unpickle_reserve(dsi_unpickler *u, size_t bytes)
     return dsi_unpickle_wrong(u, "it makes more than 16 times its own size of %zu bytes", u->bytes);
 }
 
-/* What the machine itself takes is in proportion to the pickle, and is charged
- * only where that is too much. */
+/* Counts n entries of the stack, marks or the memo towards max_bytes. They are
+ * proportional to the pickle's size, so without max_bytes they are free. */
 static bool reserve_slots(dsi_unpickler *u, size_t n)
 {
     return !u->max_bytes || dsi_unpickle_reserve(u, 2 * n * sizeof(ds_value *));
 }
 
-/* A value, and what it holds of its own at first: a text, items or a dict. */
+/* Counts a new value towards max_bytes, with the first memory of its text,
+ * items or dict. */
 static bool reserve_value(dsi_unpickler *u, const ds_value *v)
 {
     bool more = v->kind > DS_VALUE_FLOAT && !v->in_place;
@@ -63,7 +64,8 @@ static bool reserve_value(dsi_unpickler *u, const ds_value *v)
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */
 
-/* The next n bytes; NULL, with the message, if there are not so many. */
+/* Returns the next n bytes and moves behind them; NULL with the message if
+ * fewer are left. */
 static const uint8_t *unpickle_bytes(dsi_unpickler *u, uint64_t n)
 {
     if (n > u->bytes - u->at) {
@@ -83,8 +85,8 @@ static bool unpickle_number(dsi_unpickler *u, int bytes, uint64_t *out)
     return p != NULL;
 }
 
-/* The text up to the end of the line, which takes the 0's place; NULL with the
- * message. */
+/* Returns the text up to the next newline, for dsi_free, and moves behind the
+ * newline; NULL with the message. GLOBAL's operands are two such lines. */
 static char *unpickle_line(dsi_unpickler *u)
 {
     size_t left = u->bytes - u->at;
@@ -102,8 +104,10 @@ static char *unpickle_line(dsi_unpickler *u)
 
 /* ---- stack ------------------------------------------------------------------------------------------------- */
 
-/* Takes v; false if it is NULL, which has its message. New values that may come
- * to hold themselves are noted. */
+/* Pushes v and takes the caller's count of it; false if v is NULL, whose
+ * message is set already, or if a limit is exceeded. New containers are added
+ * to
+ * u->holders. */
 static bool stack_push(dsi_unpickler *u, ds_value *v)
 {
     if (!v) return false;
@@ -122,7 +126,7 @@ static int stack_bottom(const dsi_unpickler *u)
     return u->marks.n ? u->marks.at[u->marks.n - 1] : 0;
 }
 
-/* Whether n values lie above the last mark. */
+/* Tells whether n values are above the last mark; false with the message. */
 static bool stack_has(const dsi_unpickler *u, int n)
 {
     return u->stack.n - stack_bottom(u) >= n || dsi_unpickle_wrong(u, "the stack is empty");
@@ -138,7 +142,7 @@ static void stack_drop(dsi_unpickler *u, int n)
     while (n-- > 0) ds_value_free(u->stack.at[--u->stack.n]);
 }
 
-/* How many values lie above the last mark, which goes; -1 with the message. */
+/* Removes the last mark. Returns how many values are above it, or -1. */
 static int stack_unmark(dsi_unpickler *u)
 {
     if (!u->marks.n) {
@@ -148,7 +152,7 @@ static int stack_unmark(dsi_unpickler *u)
     return u->stack.n - u->marks.at[--u->marks.n];
 }
 
-/* The uppermost n values become one of that kind. */
+/* Replaces the uppermost n values by a container of that kind with them. */
 static bool stack_gather(dsi_unpickler *u, int kind, int n)
 {
     if (n < 0 || !stack_has(u, n)) return false;
@@ -160,8 +164,8 @@ static bool stack_gather(dsi_unpickler *u, int kind, int n)
 
 /* ---- values ------------------------------------------------------------------------------------------------ */
 
-/* Bytes that are not copied, if the caller has asked for that and they are
- * worth it; else NULL. */
+/* Returns bytes that point into the pickle, if the caller has asked for that
+ * and they are long; else NULL. */
 static ds_value *bytes_in_place(const dsi_unpickler *u, const uint8_t *p, uint64_t n)
 {
     if (!u->in_place || n <= SHORT_TEXT) return NULL;
@@ -184,7 +188,8 @@ static bool push_text(dsi_unpickler *u, int kind, int length_bytes)
     return stack_push(u, dsi_value_text(kind, p, n));
 }
 
-/* A str of Python 2, where text and bytes were one. */
+/* BINSTRING: a str of Python 2, which is text or bytes. UTF-8 counts as
+ * text. */
 static bool push_old_string(dsi_unpickler *u, int length_bytes)
 {
     uint64_t n;
@@ -195,7 +200,8 @@ static bool push_old_string(dsi_unpickler *u, int length_bytes)
     return stack_push(u, v);
 }
 
-/* A two's complement of n bytes, lowest first, as decimal digits. */
+/* Returns a two's complement of n bytes, lowest byte first, as decimal digits:
+ * divides the absolute value by 10 again and again. */
 static ds_value *big_int_of(const uint8_t *p, size_t n)
 {
     uint8_t x[MAX_INT_BYTES];
@@ -244,8 +250,8 @@ static bool push_float(dsi_unpickler *u)
     return p && stack_push(u, ds_value_float(f));
 }
 
-/* As in Python, numbers of one byte are one value each, however often they
- * occur: labels, say. */
+/* BININT1, 2, BININT. As in Python, equal numbers of one byte, labels for
+ * example, share one value. */
 static bool push_int(dsi_unpickler *u, int bytes)
 {
     uint64_t x;
@@ -259,7 +265,8 @@ static bool push_int(dsi_unpickler *u, int bytes)
 
 /* ---- memo -------------------------------------------------------------------------------------------------- */
 
-/* Numbers are given one after the other, and each costs a byte at least. */
+/* Stores the top of the stack under number i. Picklers count from 0, and each
+ * number costs a byte of the pickle at least, so larger ones are refused. */
 static bool memo_put(dsi_unpickler *u, uint64_t i)
 {
     if (!stack_has(u, 1)) return false;
@@ -281,7 +288,6 @@ static bool memo_get(dsi_unpickler *u, uint64_t i)
 
 /* ---- lists, dicts, sets -------------------------------------------------------------------------------------- */
 
-/* The uppermost n values go into the list or set below them. */
 static bool append_items(dsi_unpickler *u, int n, int kind)
 {
     if (n < 0 || !stack_has(u, n + 1)) return false;
@@ -300,7 +306,6 @@ static bool append_items(dsi_unpickler *u, int n, int kind)
     return true;
 }
 
-/* A key that is none here, a frozenset, becomes an object that holds it. */
 static bool wrap_key(dsi_unpickler *u, int i)
 {
     ds_value *key = u->stack.at[i];
@@ -312,7 +317,6 @@ static bool wrap_key(dsi_unpickler *u, int i)
     return ok;
 }
 
-/* The uppermost n values, keys and items, go into the dict below them. */
 static bool set_dict_items(dsi_unpickler *u, int n)
 {
     if (n < 0 || !stack_has(u, n + 1)) return false;
@@ -353,8 +357,8 @@ static bool push_named_global(dsi_unpickler *u)
     return stack_push(u, v);
 }
 
-/* REDUCE and NEWOBJ: the callable and the tuple of its arguments become what
- * the call gives. */
+/* REDUCE and NEWOBJ: replaces the callable and the tuple of its arguments by
+ * the result of the call. */
 static bool push_call(dsi_unpickler *u)
 {
     if (!stack_has(u, 2)) return false;
@@ -366,8 +370,8 @@ static bool push_call(dsi_unpickler *u)
     return stack_push(u, v);
 }
 
-/* NEWOBJ_EX: with named arguments, which only an object that is not known
- * takes: as attributes. */
+/* NEWOBJ_EX: a call with named arguments. Only objects of unknown classes take
+ * them, as attributes. */
 static bool push_call_named(dsi_unpickler *u)
 {
     if (!stack_has(u, 3)) return false;
@@ -431,32 +435,34 @@ static bool stack_pop(dsi_unpickler *u)
     return true;
 }
 
-/* What was just pushed is of a class that shares a kind with another one. */
+/* Names the class of the value that was just pushed, where its kind does not
+ * identify it. */
 static bool name_top(dsi_unpickler *u, const char *class_name)
 {
     stack_top(u, 0)->class_name = class_name;
     return true;
 }
 
-/* Opcodes that push a value of their own. */
+/* Opcodes that push a value without taking others. Their names are those of
+ * pickletools.py. */
 static bool run_push_opcode(dsi_unpickler *u, uint8_t code)
 {
     switch (code) {
-    case 'N':
+    case 'N': /* NONE */
         return stack_push(u, ds_value_none());
-    case 0x88:
+    case 0x88: /* NEWTRUE, NEWFALSE */
     case 0x89:
         return stack_push(u, ds_value_bool(code == 0x88));
-    case 'K':
+    case 'K': /* BININT1 */
         return push_int(u, 1);
-    case 'M':
+    case 'M': /* BININT2 */
         return push_int(u, 2);
-    case 'J':
+    case 'J': /* BININT */
         return push_int(u, 4);
     case 0x8a: /* LONG1, LONG4 */
     case 0x8b:
         return push_long(u, code == 0x8a ? 1 : 4);
-    case 'G':
+    case 'G': /* BINFLOAT: highest byte first */
         return push_float(u);
     case 'X': /* BINUNICODE, SHORT_BINUNICODE, BINUNICODE8 */
         return push_text(u, DS_VALUE_STRING, 4);
@@ -475,13 +481,13 @@ static bool run_push_opcode(dsi_unpickler *u, uint8_t code)
     case 'T': /* BINSTRING, SHORT_BINSTRING */
     case 'U':
         return push_old_string(u, code == 'T' ? 4 : 1);
-    case ')':
+    case ')': /* EMPTY_TUPLE */
         return stack_gather(u, DS_VALUE_TUPLE, 0);
-    case ']':
+    case ']': /* EMPTY_LIST */
         return stack_gather(u, DS_VALUE_LIST, 0);
-    case '}':
+    case '}': /* EMPTY_DICT */
         return stack_push(u, ds_value_dict());
-    case 0x8f:
+    case 0x8f: /* EMPTY_SET */
         return stack_gather(u, DS_VALUE_SET, 0);
     default:
         return dsi_unpickle_wrong(u, "opcode 0x%02x is not one that torch.save writes", code);
@@ -491,58 +497,58 @@ static bool run_push_opcode(dsi_unpickler *u, uint8_t code)
 static bool run_opcode(dsi_unpickler *u, uint8_t code)
 {
     switch (code) {
-    case 0x80:
+    case 0x80: /* PROTO */
         return read_protocol(u);
-    case 0x95: /* FRAME: of so many bytes; nothing depends on it */
+    case 0x95: /* FRAME: a length, for readers of streams; ignored */
         return unpickle_bytes(u, 8) != NULL;
-    case '(':
+    case '(': /* MARK */
         return stack_mark(u);
-    case '0':
+    case '0': /* POP */
         return stack_pop(u);
-    case '1':
+    case '1': /* POP_MARK */
         return stack_pop_mark(u);
-    case '2':
+    case '2': /* DUP */
         return stack_has(u, 1) && stack_push(u, dsi_value_ref(stack_top(u, 0)));
-    case 'q':
+    case 'q': /* BINPUT */
         return memo_numbered(u, 1, memo_put);
-    case 'r':
+    case 'r': /* LONG_BINPUT */
         return memo_numbered(u, 4, memo_put);
     case 0x94: /* MEMOIZE */
         return memo_put(u, (uint64_t)u->memo.n);
-    case 'h':
+    case 'h': /* BINGET */
         return memo_numbered(u, 1, memo_get);
-    case 'j':
+    case 'j': /* LONG_BINGET */
         return memo_numbered(u, 4, memo_get);
-    case 't':
+    case 't': /* TUPLE */
         return stack_gather(u, DS_VALUE_TUPLE, stack_unmark(u));
-    case 0x85:
+    case 0x85: /* TUPLE1, TUPLE2, TUPLE3 */
     case 0x86:
     case 0x87:
         return stack_gather(u, DS_VALUE_TUPLE, code - 0x84);
     case 0x91: /* FROZENSET */
         return stack_gather(u, DS_VALUE_SET, stack_unmark(u)) && name_top(u, "frozenset");
-    case 'a':
+    case 'a': /* APPEND */
         return append_items(u, 1, DS_VALUE_LIST);
-    case 'e':
+    case 'e': /* APPENDS */
         return append_items(u, stack_unmark(u), DS_VALUE_LIST);
     case 0x90: /* ADDITEMS */
         return append_items(u, stack_unmark(u), DS_VALUE_SET);
-    case 's':
+    case 's': /* SETITEM */
         return set_dict_items(u, 2);
-    case 'u':
+    case 'u': /* SETITEMS */
         return set_dict_items(u, stack_unmark(u));
-    case 'c':
+    case 'c': /* GLOBAL */
         return push_global(u);
-    case 0x93:
+    case 0x93: /* STACK_GLOBAL */
         return push_named_global(u);
     case 'R':
     case 0x81: /* REDUCE, NEWOBJ */
         return push_call(u);
     case 0x92: /* NEWOBJ_EX */
         return push_call_named(u);
-    case 'b':
+    case 'b': /* BUILD */
         return build_top(u);
-    case 'Q':
+    case 'Q': /* BINPERSID */
         return push_persistent(u);
     default:
         return run_push_opcode(u, code);

@@ -2,9 +2,13 @@
  * torch.load(weights_only=True) reads: those of protocol 2 that torch.save
  * itself uses.
  *
- * What comes again is named by its number in the memo: classes and functions,
- * texts. A list that is in two places is written twice; tensors stay shared by
- * their storage.
+ * Classes, functions and strings that occur again are written as their number
+ * in the memo. A list that is in two places is written twice. Tensors stay
+ * shared, as they are views of storages.
+ *
+ * Invariants: next_tensor counts the tensors that were written; the plan lists
+ * them in the order in which this file visits the value. memo maps a name, or
+ * the address of a shared string, to 1 + its number.
  * Source: Lib/pickletools.py of CPython; torch/serialization.py, torch/_utils.py.
  * SPDX-License-Identifier: MIT */
 #include "base/map.h"
@@ -23,6 +27,7 @@ typedef struct Pickler {
 
 static void write_opcode(Pickler *p, char code) { dsi_text_add_bytes(p->out, &code, 1); }
 
+/* The lowest `bytes` bytes of x, little-endian. */
 static void write_number(Pickler *p, uint64_t x, int bytes)
 {
     for (int i = 0; i < bytes; i++) write_opcode(p, (char)(x >> 8 * i));
@@ -30,8 +35,9 @@ static void write_number(Pickler *p, uint64_t x, int bytes)
 
 /* ---- memo ---------------------------------------------------------------------------------------------- */
 
-/* Whether what is known by that name came already: then it is on the stack now.
- * Else the caller writes it and calls remember. */
+/* If what is known by that name was written before, writes the opcode that
+ * pushes it again and returns true. Otherwise the caller writes it and calls
+ * memo_remember. */
 static bool memo_recall(Pickler *p, const char *name)
 {
     uintptr_t known = (uintptr_t)dsi_map_get(&p->memo, name);
@@ -42,6 +48,7 @@ static bool memo_recall(Pickler *p, const char *name)
     return true;
 }
 
+/* Gives the value that was written last the next number of the memo. */
 static void memo_remember(Pickler *p, const char *name)
 {
     uintptr_t n = (uintptr_t)p->memo.n;
@@ -61,6 +68,7 @@ static void write_global(Pickler *p, const char *lines)
 
 /* ---- scalars --------------------------------------------------------------------------------------------- */
 
+/* BINUNICODE: four bytes of length, and UTF-8. */
 static void write_string(Pickler *p, const char *s, size_t n)
 {
     write_opcode(p, 'X'); /* BINUNICODE */
@@ -68,6 +76,7 @@ static void write_string(Pickler *p, const char *s, size_t n)
     dsi_text_add_bytes(p->out, s, n);
 }
 
+/* A string that occurs often: later ones are the number of the first. */
 static void write_known_string(Pickler *p, const char *s)
 {
     if (memo_recall(p, s)) return;
@@ -75,6 +84,7 @@ static void write_known_string(Pickler *p, const char *s)
     memo_remember(p, s);
 }
 
+/* The shortest opcode that holds i. */
 static void write_int(Pickler *p, int64_t i)
 {
     if (i >= 0 && i < 256) {
@@ -101,8 +111,8 @@ static void write_float(Pickler *p, double f)
     for (int i = 7; i >= 0; i--) write_opcode(p, (char)(bits >> 8 * i));
 }
 
-/* Decimal digits as LONG1: a two's complement, lowest byte first, of up to 255
- * bytes. */
+/* Writes decimal digits as LONG1: a two's complement of 255 bytes, lowest byte
+ * first. False with the message if they need more. */
 static bool write_big_int(Pickler *p, const ds_value *v)
 {
     unsigned char bytes[256] = {0};
@@ -131,8 +141,9 @@ static bool write_big_int(Pickler *p, const ds_value *v)
     return true;
 }
 
-/* Protocol 2 has no bytes: Python writes them as text of the first 256
- * characters, to be encoded. */
+/* Protocol 2 has no opcode for bytes. Python writes a call,
+ * _codecs.encode(text, "latin1"), whose text has the character U+00XX for each
+ * byte XX. */
 static void write_bytes(Pickler *p, const ds_value *v)
 {
     dsi_text t = {0};
@@ -149,7 +160,8 @@ static void write_bytes(Pickler *p, const ds_value *v)
     dsi_text_free(&t);
 }
 
-/* "torch.float16"; "torch.strided", which torch.load takes from a function only */
+/* A name, "torch.float16", as a global. A layout, "torch.strided", is a call:
+ * torch.load allows no global of that name. */
 static void write_class_name(Pickler *p, const ds_value *v)
 {
     if (v->class_name && !strcmp(v->class_name, "layout")) {
@@ -169,6 +181,7 @@ static void write_class_name(Pickler *p, const ds_value *v)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------- */
 
+/* Indexed by ds_dtype. */
 const char *dsi_torch_dtype(ds_dtype dtype)
 {
     static const char *const names[DS_DTYPES] = {
@@ -188,6 +201,7 @@ bool dsi_torch_dtype_named(const char *name, ds_dtype *out)
     return false;
 }
 
+/* Classes of torch whose names a persistent id contains. */
 const char *dsi_torch_storage(ds_dtype dtype)
 {
     static const char *const names[DS_DTYPES] = {
@@ -198,6 +212,7 @@ const char *dsi_torch_storage(ds_dtype dtype)
     return names[dtype];
 }
 
+/* Sizes or strides as a tuple; up to 3 items have opcodes without a mark. */
 static void write_int_tuple(Pickler *p, const int64_t *at, int n)
 {
     static const char code[] = {')', '\x85', '\x86', '\x87'}; /* EMPTY_TUPLE, TUPLE1, 2, 3 */
@@ -206,8 +221,8 @@ static void write_int_tuple(Pickler *p, const int64_t *at, int n)
     write_opcode(p, n > 3 ? 't' : code[n]); /* TUPLE */
 }
 
-/* ("storage", FloatStorage, "0", "cpu", numel), which torch.load gives to its
- * persistent_load. */
+/* Writes storage i as the persistent id ("storage", FloatStorage, "0", "cpu",
+ * numel), from which torch.load finds the entry data/0 of the archive. */
 static void write_storage(Pickler *p, int i)
 {
     const dsi_planned_storage *s = &p->stored->storages.at[i];
@@ -224,6 +239,7 @@ static void write_storage(Pickler *p, int i)
     write_opcode(p, 'Q'); /* BINPERSID */
 }
 
+/* An empty OrderedDict: the argument backward_hooks of PyTorch's functions. */
 static void write_no_hooks(Pickler *p)
 {
     write_global(p, "collections\nOrderedDict\n");
@@ -231,6 +247,8 @@ static void write_no_hooks(Pickler *p)
     write_opcode(p, 'R');
 }
 
+/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks); a
+ * parameter is _rebuild_parameter(tensor, requires_grad, hooks) of that. */
 static void write_tensor(Pickler *p, const ds_value *v)
 {
     const dsi_planned_tensor *x = &p->stored->tensors.at[p->next_tensor++];
@@ -262,6 +280,7 @@ static void write_tensor(Pickler *p, const ds_value *v)
 
 static bool write_value(Pickler *p, const ds_value *v);
 
+/* Writes the items one after the other; false with the message. */
 static bool write_items(Pickler *p, const ds_value *v)
 {
     for (int i = 0; i < v->items.n; i++)
@@ -269,6 +288,7 @@ static bool write_items(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* [ and, unless it is empty, a mark, the items, and APPENDS for all of them. */
 static bool write_list(Pickler *p, const ds_value *v)
 {
     write_opcode(p, ']'); /* EMPTY_LIST */
@@ -279,6 +299,7 @@ static bool write_list(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* Size and complex numbers are calls of their classes with the items. */
 static bool write_tuple(Pickler *p, const ds_value *v)
 {
     bool size = v->class_name && !strcmp(v->class_name, "Size");
@@ -296,6 +317,7 @@ static bool write_tuple(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* Protocol 2 has no opcode for sets: set([items]). */
 static bool write_set(Pickler *p, const ds_value *v)
 {
     write_global(p, "__builtin__\nset\n");
@@ -306,6 +328,7 @@ static bool write_set(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* A dict or OrderedDict; other classes of dicts become plain dicts. */
 static bool write_dict(Pickler *p, const ds_value *v)
 {
     if (v->class_name && !strcmp(v->class_name, "OrderedDict"))
@@ -321,6 +344,7 @@ static bool write_dict(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* A string, bytes or a big int; false if the int is too long. */
 static bool write_text(Pickler *p, const ds_value *v)
 {
     if (v->kind == DS_VALUE_BIG_INT) return write_big_int(p, v);
@@ -331,7 +355,7 @@ static bool write_text(Pickler *p, const ds_value *v)
     return true;
 }
 
-/* One that several lists hold is written once. */
+/* Writes a text that several containers share once, and then by number. */
 static bool write_shared_text(Pickler *p, const ds_value *v)
 {
     char address[32];
@@ -342,6 +366,7 @@ static bool write_shared_text(Pickler *p, const ds_value *v)
     return true;
 }
 
+/* Writes a value of any kind; false with the message. */
 static bool write_value(Pickler *p, const ds_value *v)
 {
     switch (v->kind) {
@@ -372,6 +397,7 @@ static bool write_value(Pickler *p, const ds_value *v)
     }
 }
 
+/* A pickle is PROTO 2, the opcodes of one value, and STOP. */
 bool dsi_pickle_write(dsi_text *out, const char *what, const ds_value *v,
                       const dsi_save_plan *stored)
 {

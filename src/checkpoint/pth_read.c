@@ -1,18 +1,23 @@
-/* checkpoint/pth_read.c: a file of torch.save: its pickle, and the bytes of its
- * storages.
+/* checkpoint/pth_read.c: reads a file of torch.save: its pickle, and the bytes
+ * of its storages.
  *
- * Since PyTorch 1.6 a file is a zip archive (pth_write.c). Before it was
+ * Since PyTorch 1.6 the file is a zip archive (pth_write.c). Before, it was:
  *
  *     pickle    the number 0x1950a86a20f9469cfc6c
  *     pickle    the number 1001
  *     pickle    {"little_endian": True, ...}
  *     pickle    the value
  *     pickle    the keys of its storages, a list
- *     8 bytes, elements        of each storage in the list's order: how many, and they
+ *     for each storage in the list's order: how many elements (8 bytes), the elements
  *
- * The tensors of a large file lie where it is mapped, if their elements are
- * aligned there, as in archives that PyTorch wrote. Check sums of what the
- * value uses are compared.
+ * Tensors of a large file use the mapping of the file as their memory, if their
+ * elements are aligned there, as in archives that PyTorch wrote; the others are
+ * copies. Checksums of the entries that the value uses are compared.
+ *
+ * Invariants: a Reader lives during one load. Each tensor that uses the mapping
+ * holds a count of it, so the file stays mapped after reader_close. The pickle
+ * is read first; it makes u.storages, whose `flat` this file fills, and
+ * dsi_resolve_tensors then makes the tensors.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "base/mapping.h"
@@ -36,8 +41,8 @@ typedef struct Reader {
     int fd; /* of the file, while it is read */
     dsi_unpickler u;
     bool swapped; /* elements have their highest byte first */
-    bool glance;  /* for check sums alone */
-    bool trusted; /* check sums of tensors were compared already */
+    bool glance;  /* the file is read for its checksums alone */
+    bool trusted; /* checksums of tensors were compared before */
 } Reader;
 
 static bool pth_wrong(const Reader *r, const char *format, ...) DS_PRINTF(2, 3);
@@ -55,6 +60,7 @@ static bool pth_wrong(const Reader *r, const char *format, ...)
 
 /* ---- storages ------------------------------------------------------------------------------------------------ */
 
+/* Reverses the bytes of each of n elements. */
 static void swap_elements(unsigned char *p, int64_t n, size_t size)
 {
     for (int64_t i = 0; i < n; i++, p += size)
@@ -73,8 +79,10 @@ static bool storage_are_bools(const unsigned char *p, int64_t n)
     return i == n;
 }
 
-/* Makes s->flat of its bytes: where they lie, if they are part of a mapped
- * file, or a copy. */
+/* Makes s->flat of the storage's bytes: a tensor on the mapping if they are
+ * part of a mapped file (in_file), aligned and many, else a copy. False with
+ * the
+ * message. */
 static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
                          const uint8_t *bytes, bool in_file)
 {
@@ -100,14 +108,14 @@ static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
     return s->flat != NULL;
 }
 
-/* Whether s, of a dtype that is ours, has that many bytes; *known: whether it
- * is ours. */
+/* Checks that a storage of that many bytes has s->numel elements. *known: its
+ * dtype is one of ds_dtype, *dtype; others are not checked. */
 static bool storage_check_size(const Reader *r, const dsi_pickle_storage *s, uint64_t bytes,
                                ds_dtype *dtype, bool *known)
 {
     *dtype = DS_U8;
     *known = s->dtype ? dsi_torch_dtype_named(s->dtype, dtype) : !r->swapped;
-    if (!*known) return true; /* settling refuses the tensor, with its path */
+    if (!*known) return true; /* dsi_resolve_tensors refuses the tensor, with its path */
     size_t size = ds_dtype_size(*dtype);
     if (bytes % size == 0 && bytes / size == (uint64_t)s->numel) return true;
     return pth_wrong(r,
@@ -117,6 +125,7 @@ static bool storage_check_size(const Reader *r, const dsi_pickle_storage *s, uin
 
 /* ---- archives ------------------------------------------------------------------------------------------------ */
 
+/* The entry folder/name; NULL if there is none. */
 static const dsi_zip_entry_at *archive_entry(const dsi_zip *z, const char *folder, const char *name)
 {
     dsi_text path = {0};
@@ -126,7 +135,8 @@ static const dsi_zip_entry_at *archive_entry(const dsi_zip *z, const char *folde
     return e;
 }
 
-/* The folder that all entries lie in, to be freed; NULL with the message. */
+/* Returns the archive's folder, the one that has data.pkl, for dsi_free; NULL
+ * with the message. torch.save calls it "archive" or like the file. */
 static char *archive_find_folder(const Reader *r, const dsi_zip *z)
 {
     for (int i = 0; i < z->n; i++) {
@@ -144,8 +154,8 @@ static char *archive_find_folder(const Reader *r, const dsi_zip *z)
     return NULL;
 }
 
-/* PyTorch refuses what lies beside the folder too: which of two folders is
- * meant, nobody knows. */
+/* Refuses entries outside of the folder, as PyTorch does: with two folders it
+ * is unknown which one is meant. */
 static bool archive_is_one_folder(const Reader *r, const dsi_zip *z, const char *folder)
 {
     size_t n = strlen(folder);
@@ -156,7 +166,7 @@ static bool archive_is_one_folder(const Reader *r, const dsi_zip *z, const char 
     return true;
 }
 
-/* The small entries that say how to read the others. */
+/* Reads the entries version and byteorder. */
 static bool archive_read_form(Reader *r, const dsi_zip *z, const char *folder)
 {
     const dsi_zip_entry_at *version = archive_entry(z, folder, "version"),
@@ -169,7 +179,7 @@ static bool archive_read_form(Reader *r, const dsi_zip *z, const char *folder)
     free(text);
     if (number < 1 || number > 10)
         return pth_wrong(r, "version %ld of the format: 1 to 10 are known", number);
-    if (!order) return true; /* it is younger than the format */
+    if (!order) return true; /* older files have none: little-endian */
     text = dsi_zip_unpack(r->what, order);
     if (!text) return false;
     r->swapped = order->bytes == 3 && !memcmp(text, "big", 3);
@@ -178,7 +188,7 @@ static bool archive_read_form(Reader *r, const dsi_zip *z, const char *folder)
     return ok || pth_wrong(r, "the byte order is neither little nor big");
 }
 
-/* The data's check sum. */
+/* Computes the CRC-32 of the entry's data; false with the message. */
 static bool archive_entry_sum(const Reader *r, const dsi_zip_entry_at *e, uint32_t *crc)
 {
     if (dsi_mapping_sum(r->file, r->fd, (size_t)(e->data - r->file->p), e->bytes, r->glance, crc))
@@ -188,12 +198,15 @@ static bool archive_entry_sum(const Reader *r, const dsi_zip_entry_at *e, uint32
     return false;
 }
 
+/* Compares the checksum of a stored entry; false with the message. */
 static bool archive_check_entry(const Reader *r, const dsi_zip_entry_at *e)
 {
     uint32_t crc;
     return e->unchecked || (archive_entry_sum(r, e, &crc) && dsi_zip_check(r->what, e, crc));
 }
 
+/* Fills the storage s from its entry data/KEY. One of an unknown dtype stays
+ * without `flat`. */
 static bool archive_read_storage(Reader *r, const dsi_zip *z, const char *folder,
                                  dsi_pickle_storage *s)
 {
@@ -215,6 +228,8 @@ static bool archive_read_storage(Reader *r, const dsi_zip *z, const char *folder
     return ok;
 }
 
+/* Reads the pickle and the storages that it names. Returns the value, whose
+ * tensors are not resolved yet; NULL with the message. */
 static ds_value *archive_read(Reader *r, const dsi_zip *z, const char *folder)
 {
     const dsi_zip_entry_at *pickle = archive_entry(z, folder, "data.pkl");
@@ -235,6 +250,7 @@ static ds_value *archive_read(Reader *r, const dsi_zip *z, const char *folder)
     return NULL;
 }
 
+/* Reads the zip archive; its directory is freed when the value is complete. */
 static ds_value *archive_load(Reader *r)
 {
     dsi_zip z;
@@ -248,7 +264,7 @@ static ds_value *archive_load(Reader *r)
 
 /* ---- files before PyTorch 1.6 ---------------------------------------------------------------------------------- */
 
-/* What the file is, if it is none of ours. */
+/* Fails with a guess of what the file is instead. Returns NULL. */
 static ds_value *refuse_file(const Reader *r)
 {
     const uint8_t *p = r->file->p;
@@ -268,7 +284,7 @@ static ds_value *refuse_file(const Reader *r)
     return NULL;
 }
 
-/* The next pickle is an int of those digits. */
+/* Tells whether the next pickle is an int of those digits. */
 static bool old_expect_int(Reader *r, const char *digits)
 {
     ds_value *v = dsi_unpickle(&r->u);
@@ -280,6 +296,8 @@ static bool old_expect_int(Reader *r, const char *digits)
     return ok;
 }
 
+/* The next pickle is a dict of the writing machine's properties: its byte
+ * order. */
 static bool old_read_system(Reader *r)
 {
     ds_value *v = dsi_unpickle(&r->u);
@@ -290,7 +308,8 @@ static bool old_read_system(Reader *r)
     return true;
 }
 
-/* The elements of the storage that is called `key`, which come next. */
+/* Reads the storage called `key`, which comes next: the number of its elements
+ * as 8 bytes, lowest first, and the elements. */
 static bool old_next_storage(Reader *r, const ds_value *key)
 {
     dsi_unpickler *u = &r->u;
@@ -319,6 +338,8 @@ static bool old_next_storage(Reader *r, const ds_value *key)
     return ok;
 }
 
+/* Reads the list of keys and the storages; each storage that the value uses
+ * must be among them. */
 static bool old_read_storages(Reader *r)
 {
     ds_value *keys = dsi_unpickle(&r->u);
@@ -334,6 +355,8 @@ static bool old_read_storages(Reader *r)
     return ok;
 }
 
+/* Returns the value of a file of the old format, whose tensors are not resolved
+ * yet; NULL with the message. */
 static ds_value *old_load(Reader *r)
 {
     r->u.p = r->file->p;
@@ -350,6 +373,7 @@ static ds_value *old_load(Reader *r)
 
 /* ---- load ------------------------------------------------------------------------------------------------------ */
 
+/* Maps the file; false with the message. *what is the memory of r->what. */
 static bool reader_open(Reader *r, const char *path, dsi_text *what)
 {
     r->file = dsi_mapping_open("load", path, &r->fd);
@@ -360,6 +384,8 @@ static bool reader_open(Reader *r, const char *path, dsi_text *what)
     return true;
 }
 
+/* The mapping stays while tensors use it; the descriptor is not needed for
+ * that. */
 static void reader_close(Reader *r, dsi_text *what)
 {
     dsi_unpickler_free(&r->u);
@@ -368,6 +394,9 @@ static void reader_close(Reader *r, dsi_text *what)
     dsi_text_free(what);
 }
 
+/* Returns the value in the file, for ds_value_free; NULL with the message.
+ * trusted: checksums of tensors are not compared; partly: only parts of the
+ * file will be accessed, so the system does not read ahead. */
 static ds_value *load_pth(const char *path, bool trusted, bool partly, bool objects)
 {
     Reader r = {.trusted = trusted, .u.objects = objects};
@@ -385,13 +414,16 @@ static ds_value *load_pth(const char *path, bool trusted, bool partly, bool obje
     return v;
 }
 
+/* Checksums are compared and all storages that the value names are read. */
 ds_value *ds_value_load_with(ds_value_load_opts o)
 {
     return o.path ? load_pth(o.path, false, false, o.objects) : dsi_refuse("load: path is NULL");
 }
 
+/* Objects of unknown classes are kept: DeepSpeed's checkpoints have some. */
 ds_value *dsi_pth_open(const char *path, bool partly) { return load_pth(path, true, partly, true); }
 
+/* The old format has no checksums: only its size would show damage. */
 ds_status dsi_pth_check(const char *path)
 {
     Reader r = {.glance = true};

@@ -7,9 +7,9 @@
  *     archive/data/0, 1, ...        the storages
  *     archive/version               3
  *
- * The bytes go from where tensors lie to the file; their check sums are
- * reckoned on the way. Equal values make equal files: nothing in them depends
- * on time, path or addresses.
+ * The bytes of tensors are written from the tensors' memory, in chunks, and
+ * their checksums are computed at the same time. Equal values make equal files:
+ * nothing in them depends on time, path or addresses.
  * SPDX-License-Identifier: MIT */
 #include "pickle.h"
 #include "zip.h"
@@ -17,11 +17,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The sink of dsi_save_plan_write; arg is the dsi_zip_writer. */
 static void write_one_chunk(void *arg, const void *data, size_t bytes)
 {
     dsi_zip_entry_data(arg, data, bytes);
 }
 
+/* Writes storage i as entry data/i. */
 static ds_status write_storages(dsi_zip_writer *w, const dsi_file *f, const dsi_save_plan *stored)
 {
     ds_status status = DS_OK;
@@ -36,6 +38,7 @@ static ds_status write_storages(dsi_zip_writer *w, const dsi_file *f, const dsi_
     return status;
 }
 
+/* Writes all entries to f. *crc (or NULL): CRC-32 of the whole file. */
 static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_save_plan *stored,
                                uint32_t *crc)
 {
@@ -51,6 +54,8 @@ static ds_status write_archive(dsi_file *f, const dsi_text *pickle, const dsi_sa
     return status;
 }
 
+/* Saves v to a file that `open` makes: dsi_file_replace for one that appears
+ * whole under its name, dsi_file_create for path itself. */
 static ds_status save_pth(const ds_value *v, const char *path, dsi_file *(*open)(const char *path),
                           uint32_t *crc)
 {
@@ -78,11 +83,14 @@ static ds_status save_pth(const ds_value *v, const char *path, dsi_file *(*open)
     return status;
 }
 
+/* The file appears under its name when it is complete. */
 ds_status ds_value_save(const ds_value *v, const char *path)
 {
     return save_pth(v, path, dsi_file_replace, NULL);
 }
 
+/* The engine renames the folder around it, so the file itself is not
+ * renamed. */
 ds_status dsi_pth_write(const ds_value *v, const char *path, uint32_t *crc)
 {
     return save_pth(v, path, dsi_file_create, crc);

@@ -1,10 +1,10 @@
-/* checkpoint/resolve.c: values that were read from a file become the values
- * that the caller gets.
+/* checkpoint/resolve.c: makes the values that a caller gets of the values that
+ * were read from a file.
  *
- * A value that the file names twice is one value in two containers. The walk
- * visits each once, and computes size and depth of the tree: a list of two
- * references to a list of two references to ... is small in the file and
- * endless for a caller that walks over it.
+ * A value that the file contains once and refers to twice is in two containers.
+ * The walk visits it once, and computes the size and depth of the tree that a
+ * caller sees. They are limited: 40 lists, each with two references to the next
+ * one, are small in the file, but a tree of 2^40 values.
  *
  * Invariants: v->seen is NEW before the walk, UNDER_WAY while its items are
  * visited (meeting such a value again is a loop), DONE afterwards. The size of
@@ -19,11 +19,14 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MANY       ((int64_t)1 << 20) /* values that any file may hold */
-#define MANY_BYTES ((int64_t)1 << 30) /* that any tensor may have, by repeating its elements */
+/* Values that a file of any size may hold; each byte of it allows 16 more. */
+#define MANY ((int64_t)1 << 20)
+/* Bytes that a tensor of any file may have: strides of 0 repeat elements. */
+#define MANY_BYTES ((int64_t)1 << 30)
 
 enum { NEW, UNDER_WAY, DONE };
 
+/* One walk: the path to the current value, for messages, and the limits. */
 typedef struct Walk {
     const char *what;
     dsi_text path;
@@ -48,8 +51,8 @@ static bool resolve_wrong(const Walk *w, const char *format, ...)
     return false;
 }
 
-/* What is no value here, and was just refused, becomes an object of that class,
- * if objects are wanted. */
+/* v was just refused, with failures since `before`. If objects are wanted,
+ * forgets those, makes v an object of that class and returns true. */
 static bool make_refused_object(const Walk *w, ds_value *v, const char *class_name, int before)
 {
     if (!w->objects) return false;
@@ -60,7 +63,8 @@ static bool make_refused_object(const Walk *w, ds_value *v, const char *class_na
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
-/* Whether the view lies in its storage; *numel: its elements. */
+/* Tells whether all elements of the view are inside of its storage of `stored`
+ * elements, without overflow. *numel: how many elements it has. */
 static bool view_is_inside(const dsi_view_spec *r, int64_t stored, int64_t *numel)
 {
     int64_t last = r->offset, span;
@@ -70,8 +74,7 @@ static bool view_is_inside(const dsi_view_spec *r, int64_t stored, int64_t *nume
         int64_t d = r->shape.d[i];
         if (d < 0 || r->stride[i] < 0 || __builtin_mul_overflow(*numel, d, numel)) return false;
     }
-    if (!*numel)
-        return true; /* PyTorch keeps where it began: x[12:, 1:] begins behind its storage */
+    if (!*numel) return true; /* an empty view may begin behind its storage: x[12:, 1:] */
     for (int i = 0; i < r->shape.n; i++)
         if (__builtin_mul_overflow(r->shape.d[i] - 1, r->stride[i], &span) ||
             __builtin_add_overflow(last, span, &last))
@@ -81,12 +84,15 @@ static bool view_is_inside(const dsi_view_spec *r, int64_t stored, int64_t *nume
 
 /* ---- integers without a sign ------------------------------------------------------------------------------------ */
 
-typedef struct Wide { /* what becomes of uint16 and its like, which lie in storages of bytes */
+/* An unsigned dtype that ds_dtype lacks: its elements, in a storage of bytes,
+ * become those of a wider signed dtype. */
+typedef struct Wide {
     const char *name;
     size_t size;
     ds_dtype to;
 } Wide;
 
+/* Returns the row of such a dtype; NULL if the view's dtype is another one. */
 static const Wide *unsigned_of(const dsi_view_spec *r, const dsi_pickle_storage *s)
 {
     static const Wide all[] = {
@@ -96,14 +102,15 @@ static const Wide *unsigned_of(const dsi_view_spec *r, const dsi_pickle_storage 
     return NULL;
 }
 
-/* Of a kind that there is not here. */
+/* Tells whether the view has a dtype that cannot be read. */
 static bool view_is_foreign(const dsi_view_spec *r, const dsi_pickle_storage *s)
 {
     if (unsigned_of(r, s)) return false;
     return !s->flat || !s->dtype || (r->dtype && strcmp(r->dtype, s->dtype) != 0);
 }
 
-/* Elements of r, row-major; false if one is 2^63 or more. */
+/* Converts the elements of the view r, whose storage begins at `from`, to the
+ * tensor `to`, row-major; false if one is 2^63 or more. */
 static bool upcast_elements(const dsi_view_spec *r, const unsigned char *from, const Wide *wide,
                             ds_tensor *to)
 {
@@ -127,6 +134,7 @@ static bool upcast_elements(const dsi_view_spec *r, const unsigned char *from, c
     return true;
 }
 
+/* Makes v->tensor.x, a converted copy; false with the message. */
 static bool resolve_unsigned(Walk *w, ds_value *v, const Wide *wide, int64_t numel)
 {
     const dsi_view_spec *r = v->tensor.view;
@@ -147,6 +155,7 @@ static bool resolve_unsigned(Walk *w, ds_value *v, const Wide *wide, int64_t num
 
 /* ---- views -------------------------------------------------------------------------------------------------------- */
 
+/* Releases the storage; the tensor holds its memory. */
 static void free_view_spec(ds_value *v)
 {
     ds_value_free(v->tensor.view->storage);
@@ -154,6 +163,8 @@ static void free_view_spec(ds_value *v)
     v->tensor.view = NULL;
 }
 
+/* Makes v->tensor.x, a view of the storage's `flat`, and frees the view spec;
+ * false with the message. */
 static bool resolve_tensor(Walk *w, ds_value *v)
 {
     const dsi_view_spec *r = v->tensor.view;
@@ -190,7 +201,8 @@ static bool resolve_tensor(Walk *w, ds_value *v)
     return v->tensor.x != NULL;
 }
 
-/* One that is no tensor here says which it is there: "dtype" and "shape". */
+/* The same; but if objects are wanted, a tensor of a dtype that cannot be read
+ * becomes an object "torch.Tensor" with attributes "dtype" and "shape". */
 static bool resolve_tensor_or_object(Walk *w, ds_value *v)
 {
     int before = dsi_error_count();
@@ -218,8 +230,8 @@ static bool resolve_tensor_or_object(Walk *w, ds_value *v)
 
 static bool value_resolve(Walk *w, ds_value *v, int depth);
 
-/* An item of v that it is itself a part of, or a storage, which tensors are
- * made of, becomes an object of its own. */
+/* If item i of v contains v, replaces it by an object "..."; if it is a bare
+ * storage, by an object "torch.UntypedStorage". */
 static void break_loop(ds_value *v, int64_t i)
 {
     ds_value **item = dsi_value_has_keys(v) ? &v->dict->at[i].value : &v->items.at[i];
@@ -230,7 +242,8 @@ static void break_loop(ds_value *v, int64_t i)
     ds_value_free(was);
 }
 
-/* Item i of v, with its key at the end of the path. */
+/* Resolves item i of v, with its key at the end of the path. Keys that are
+ * tuples or objects may contain tensors, and are resolved too. */
 static bool resolve_item(Walk *w, ds_value *v, int64_t i, int depth)
 {
     size_t n = w->path.n;
@@ -253,18 +266,21 @@ static bool resolve_item(Walk *w, ds_value *v, int64_t i, int depth)
     return true;
 }
 
-/* Of a value that was walked over. */
+/* Returns the size of a value that is DONE. */
 static dsi_tree_size value_extent(const ds_value *v)
 {
     if (!dsi_value_has_items(v) && !dsi_value_has_keys(v)) return (dsi_tree_size){1, 0};
     return dsi_value_has_keys(v) ? v->dict->size : v->items.size;
 }
 
+/* Recursion must not exhaust the C stack, here or in a caller. */
 static bool refuse_depth(const Walk *w)
 {
     return resolve_wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
 }
 
+/* Resolves the items of a container and stores its size; false with the message
+ * if the tree is too deep or too large. */
 static bool resolve_items(Walk *w, ds_value *v, int depth)
 {
     if (depth >= DSI_VALUE_DEPTH) return refuse_depth(w);
@@ -286,6 +302,8 @@ static bool resolve_items(Walk *w, ds_value *v, int depth)
     return true;
 }
 
+/* Resolves v, which is `depth` containers below the root; false with the
+ * message. */
 static bool value_resolve(Walk *w, ds_value *v, int depth)
 {
     if (v->seen == DONE)
@@ -323,6 +341,7 @@ static bool value_resolve(Walk *w, ds_value *v, int depth)
     return ok;
 }
 
+/* After a refusal v may contain itself: set u.failed before it is freed. */
 bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool objects)
 {
     Walk w = {.what = what, .file_bytes = (int64_t)file_bytes, .objects = objects};

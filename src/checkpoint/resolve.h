@@ -1,15 +1,17 @@
-/* checkpoint/resolve.h: values that were read become what the caller gets.
+/* checkpoint/resolve.h: makes the values that a caller gets of those that a
+ * pickle has.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_RESOLVE_H
 #define DSI_CHECKPOINT_RESOLVE_H
 
 #include "pickle.h"
 
-/* Gives the tensors in v their values, from the storages that were found, and
- * refuses, with the path to it, what is no value: a list that holds itself, a
- * class, a tensor outside of its storage or of a dtype that there is not; or
- * makes objects of such, if they are wanted. file_bytes: a bound for what a few
- * bytes may ask for. */
+/* Makes the tensors in v views of their storages, whose `flat` was filled
+ * before. Refuses, with the path to it, what a caller cannot get: a list that
+ * contains itself, a class, a tensor outside of its storage or of an unknown
+ * dtype; or, if `objects`, makes DS_VALUE_OBJECTs of these. The limits of
+ * values and bytes grow with file_bytes. False with the message, which begins
+ * with `what`; v is the caller's to free in both cases. */
 bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool objects);
 
 #endif

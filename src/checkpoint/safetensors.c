@@ -6,10 +6,14 @@
  *                filled up with spaces; "__metadata__" maps strings to strings
  *     the rest   the tensors, row-major, little-endian; offsets count from here
  *
- * A file comes from anywhere, so nothing in it is believed: a length is
- * compared with the file's size before memory is asked for, sizes are
- * multiplied with a look at overflow, and the tensors must cover the data
- * exactly, each byte once. Source: huggingface.co/docs/safetensors.
+ * A file is not trusted: a length is compared with the file's size before
+ * memory is allocated, products of sizes are checked for overflow, and the
+ * tensors must cover the data exactly, each byte once.
+ *
+ * Invariants: Entry.name points into the JSON of the header, which is freed
+ * after the tensors were read. Each tensor that uses the mapping of the file
+ * holds a count of it.
+ * Source: huggingface.co/docs/safetensors.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -43,7 +47,7 @@ static const char *const dtype_names[DS_DTYPES] = {
     [DS_F32] = "F32", [DS_F64] = "F64", [DS_F16] = "F16", [DS_BF16] = "BF16", [DS_I64] = "I64",
     [DS_I32] = "I32", [DS_I16] = "I16", [DS_I8] = "I8",   [DS_U8] = "U8",     [DS_BOOL] = "BOOL"};
 
-/* The message "safetensors: path: tensor name: ..."; name may be NULL. Always
+/* Fails with "safetensors: path: tensor name: ..."; name may be NULL. Returns
  * false. */
 static bool safetensors_wrong(const char *path, const char *name, const char *format, ...)
     DS_PRINTF(3, 4);
@@ -61,15 +65,15 @@ static bool safetensors_wrong(const char *path, const char *name, const char *fo
     return false;
 }
 
-/* Bytes of shape's elements; -1 if that, or any stride of the shape, is beyond
- * an int64. */
+/* Returns the size of a tensor in bytes; -1 if that, or any stride of the
+ * shape, exceeds an int64. */
 static int64_t shape_bytes(ds_dtype dtype, ds_dims shape)
 {
     int64_t n = (int64_t)ds_dtype_size(dtype);
     bool empty = false;
     for (int i = 0; i < shape.n; i++) {
         if (shape.d[i] == 0)
-            empty = true; /* strides are of the other dimensions */
+            empty = true; /* strides are products of the other dimensions */
         else if (__builtin_mul_overflow(n, shape.d[i], &n))
             return -1;
     }
@@ -98,7 +102,8 @@ static ds_status header_add_metadata(json_t *header, const char *path, const cha
     return DS_OK;
 }
 
-/* The header's row of x, whose bytes begin at *at; moves *at behind them. */
+/* Adds the entry of x, whose bytes begin at *at of the data, to the header, and
+ * moves *at behind them. */
 static ds_status header_add_tensor(json_t *header, const char *path, const char *name,
                                    const ds_value *x, int64_t *at)
 {
@@ -118,7 +123,7 @@ static ds_status header_add_tensor(json_t *header, const char *path, const char 
     return DS_OK;
 }
 
-/* The header as text, to be freed; NULL with the message. */
+/* Returns the header as text, to be freed by free(); NULL with the message. */
 static char *header_text(const ds_value *dict, const char *path, const char *const *metadata)
 {
     json_t *header = json_object();
@@ -144,6 +149,8 @@ static char *header_text(const ds_value *dict, const char *path, const char *con
     return text;
 }
 
+/* Writes the length and the header, with spaces that make the data begin at a
+ * multiple of ALIGN. */
 static void header_write(dsi_file *f, const char *text)
 {
     size_t n = strlen(text), padding = (ALIGN - (n + 8) % ALIGN) % ALIGN;
@@ -154,11 +161,15 @@ static void header_write(dsi_file *f, const char *text)
     while (padding--) dsi_file_write(f, " ", 1);
 }
 
+/* The sink of dsi_value_bytes. Errors show in dsi_file_failed and the
+ * commit. */
 static void write_tensor_chunk(void *f, const void *data, size_t bytes)
 {
     dsi_file_write(f, data, bytes);
 }
 
+/* The header comes first, as sizes are known; then the tensors in the dict's
+ * order, without gaps. */
 ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
                                     const char *const *metadata)
 {
@@ -177,6 +188,7 @@ ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
     return status;
 }
 
+/* A state dict becomes a value that shares its tensors; nothing is copied. */
 ds_status ds_safetensors_save(const ds_state *state, const char *path, const char *const *metadata)
 {
     if (!path) return dsi_fail(DS_EINVAL, "safetensors: path is NULL");
@@ -192,6 +204,7 @@ ds_status ds_safetensors_save(const ds_state *state, const char *path, const cha
 
 /* ---- read: the header ----------------------------------------------------------------------------- */
 
+/* "F32" and the others; false with the message. */
 static bool parse_dtype(const char *path, Entry *e, const json_t *value)
 {
     const char *name = json_string_value(value);
@@ -206,6 +219,7 @@ static bool parse_dtype(const char *path, Entry *e, const json_t *value)
                              name ? "" : "not a string", name ? name : "");
 }
 
+/* A list of up to DS_MAX_DIMS sizes; false with the message. */
 static bool parse_shape(const char *path, Entry *e, const json_t *value)
 {
     if (!json_is_array(value)) return safetensors_wrong(path, e->name, "shape is not a list");
@@ -224,6 +238,7 @@ static bool parse_shape(const char *path, Entry *e, const json_t *value)
     return true;
 }
 
+/* [begin, end) in bytes of the data; false with the message. */
 static bool parse_offsets(const char *path, Entry *e, const json_t *value)
 {
     const json_t *begin = json_array_get(value, 0), *end = json_array_get(value, 1);
@@ -238,6 +253,8 @@ static bool parse_offsets(const char *path, Entry *e, const json_t *value)
     return true;
 }
 
+/* Parses the object of one tensor, which must have exactly three members and as
+ * many bytes as dtype and shape need. */
 static bool parse_entry(const char *path, Entry *e, json_t *row)
 {
     const char *key;
@@ -269,6 +286,7 @@ static bool parse_entry(const char *path, Entry *e, json_t *row)
     return true;
 }
 
+/* "__metadata__" must map strings to strings; its content is not used. */
 static bool check_metadata_text(const char *path, json_t *map)
 {
     const char *key;
@@ -279,6 +297,7 @@ static bool check_metadata_text(const char *path, json_t *map)
     return true;
 }
 
+/* For qsort: by place; an empty tensor before one that begins there. */
 static int entries_by_offset(const void *a, const void *b)
 {
     const Entry *x = a, *y = b;
@@ -286,7 +305,7 @@ static int entries_by_offset(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* empty ones first */
 }
 
-/* Together the tensors are data_bytes long, each byte belongs to one of them. */
+/* Checks that each of the data_bytes bytes belongs to exactly one tensor. */
 static bool check_entries_cover(const char *path, const Entries *all, int64_t data_bytes)
 {
     Entry *sorted = dsi_alloc((size_t)all->n * sizeof *sorted);
@@ -314,7 +333,8 @@ static bool check_entries_cover(const char *path, const Entries *all, int64_t da
     return ok;
 }
 
-/* The rows of header in its order. */
+/* Appends the entries of the header, in its order, to *all; false with the
+ * message. */
 static bool parse_header(const char *path, json_t *header, int64_t data_bytes, Entries *all)
 {
     const char *name;
@@ -333,7 +353,8 @@ static bool parse_header(const char *path, json_t *header, int64_t data_bytes, E
     return check_entries_cover(path, all, data_bytes);
 }
 
-/* The header of the file; *data: where what follows it begins. */
+/* Parses the header; *data: the byte at which the tensors' data begin. NULL
+ * with the message. */
 static json_t *header_read(const dsi_mapping *file, const char *path, size_t *data)
 {
     uint64_t n = 0;
@@ -371,8 +392,8 @@ static bool tensor_are_bools(const unsigned char *p, size_t n)
     return true;
 }
 
-/* The tensor of e, whose bytes are at p, in the current scope: where the file
- * is mapped, or a copy; NULL with the message. */
+/* Returns the tensor of e, whose bytes are at p, in the current scope: on the
+ * file's mapping if it is aligned there, else a copy. NULL with the message. */
 static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *e, unsigned char *p)
 {
     size_t bytes = (size_t)(e->end - e->begin), size = ds_dtype_size(e->dtype);
@@ -393,7 +414,8 @@ static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *
     return x;
 }
 
-/* The tensors as state. */
+/* Returns the tensors as a state dict, whose data begin at byte `data` of the
+ * file; NULL with the message. */
 static ds_state *read_tensors(dsi_mapping *file, const char *path, const Entries *all, size_t data)
 {
     ds_state *state = ds_state_new();
@@ -410,6 +432,7 @@ static ds_state *read_tensors(dsi_mapping *file, const char *path, const Entries
     return NULL;
 }
 
+/* Unmapping waits for the last tensor that uses the mapping. */
 ds_state *ds_safetensors_load(const char *path)
 {
     if (!path) return dsi_refuse("safetensors: path is NULL");

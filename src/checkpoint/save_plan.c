@@ -15,9 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1 << 20) /* which a write finds in the cache after the check sum */
+/* Bytes of a chunk: the write finds them in the CPU's cache after the
+ * checksum. */
+#define PIECE_BYTES ((size_t)1 << 20)
 
-/* A tensor that lies in memory: the bytes that it spans. */
+/* The bytes that a tensor in memory spans, from its first element to its
+ * last. */
 typedef struct Span {
     dsi_storage *memory;
     int64_t begin, end; /* bytes of memory */
@@ -30,7 +33,7 @@ typedef struct Spans {
 
 /* ---- walk ------------------------------------------------------------------------------------------------ */
 
-/* x's row, as it lies in memory. */
+/* Adds x as a view with its own strides; its storage is found later. */
 static void plan_add_in_memory(dsi_save_plan *s, Spans *spans, const ds_value *v, ds_tensor *x)
 {
     dsi_view view = dsi_v(x);
@@ -45,8 +48,9 @@ static void plan_add_in_memory(dsi_save_plan *s, Spans *spans, const ds_value *v
     dsi_list_add(&s->tensors, row);
 }
 
-/* x's row, as it will be written row-major: from another device, or from
- * wherever its bytes are. */
+/* Adds v as a row-major tensor with its own storage, whose bytes come from
+ * another device or from a reader. A value that occurs twice has one
+ * storage. */
 static void plan_add_row_major(dsi_save_plan *s, ds_value *v, ds_dtype dtype, ds_dims shape)
 {
     dsi_planned_tensor row = {.value = v, .dtype = dtype, .shape = shape, .storage = s->storages.n};
@@ -59,6 +63,8 @@ static void plan_add_row_major(dsi_save_plan *s, ds_value *v, ds_dtype dtype, ds
                  (dsi_planned_storage){.dtype = dtype, .numel = dsi_numel(shape), .from = v});
 }
 
+/* Adds one tensor; false with the message if its values cannot be brought to
+ * memory. */
 static bool plan_add_tensor(dsi_save_plan *s, Spans *spans, ds_value *v)
 {
     ds_tensor *x = v->tensor.x;
@@ -78,6 +84,7 @@ static bool plan_add_tensor(dsi_save_plan *s, Spans *spans, ds_value *v)
     return true;
 }
 
+/* Adds all tensors of v, keys before items; false with the message. */
 static bool plan_add_value(dsi_save_plan *s, Spans *spans, const char *what, ds_value *v, int depth)
 {
     if (depth > DSI_VALUE_DEPTH) {
@@ -103,6 +110,7 @@ static bool plan_add_value(dsi_save_plan *s, Spans *spans, const char *what, ds_
 
 /* ---- storages ---------------------------------------------------------------------------------------------- */
 
+/* For qsort: by memory, then by place in it, then by the order of the walk. */
 static int spans_by_address(const void *a, const void *b)
 {
     const Span *x = a, *y = b;
@@ -112,14 +120,14 @@ static int spans_by_address(const void *a, const void *b)
     return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-/* Whether x alone would have to bring along more than its own bytes again. */
+/* Tells whether x spans more than twice its own bytes, as a column does. */
 static bool span_is_sparse(const dsi_planned_tensor *x, const Span *at)
 {
     int64_t own = dsi_numel(x->shape) * (int64_t)ds_dtype_size(x->dtype);
     return at->end - at->begin > 2 * own;
 }
 
-/* One storage for spans[0 .. n-1], which overlap, and end at byte `end`. */
+/* Adds one storage for spans[0 .. n-1], which overlap and end at byte `end`. */
 static void plan_add_storage(dsi_save_plan *s, const Span *spans, int n, int64_t end)
 {
     const dsi_planned_tensor *first = &s->tensors.at[spans[0].tensor];
@@ -138,7 +146,9 @@ static void plan_add_storage(dsi_save_plan *s, const Span *spans, int n, int64_t
                                        .memory = memory});
 }
 
-/* Views of one memory with different dtypes are rare: they do not stay shared. */
+/* Tells whether a and b can be views of one storage: the same memory and dtype,
+ * whole elements apart. Views of different dtypes are rare and are written
+ * separately. */
 static bool spans_share_memory(const dsi_save_plan *s, const Span *a, const Span *b)
 {
     ds_dtype dtype = s->tensors.at[a->tensor].dtype;
@@ -146,8 +156,8 @@ static bool spans_share_memory(const dsi_save_plan *s, const Span *a, const Span
            (b->begin - a->begin) % (int64_t)ds_dtype_size(dtype) == 0;
 }
 
-/* Those of spans[from .. n-1] that overlap, one after the other, from the first
- * on -> behind the last. */
+/* Returns the end of the run of spans that begins at `from`: each overlaps
+ * those before it. *end: the last byte of the run, plus 1. */
 static int spans_overlapping(const dsi_save_plan *s, const Spans *spans, int from, int64_t *end)
 {
     int next = from + 1;
@@ -159,9 +169,9 @@ static int spans_overlapping(const dsi_save_plan *s, const Spans *spans, int fro
     return next;
 }
 
-/* Of the sparse views, those that lie in what is written anyhow are views of
- * that; the others are written by themselves. Both lists are in the order of
- * places. */
+/* A sparse view inside of a storage that is written for other tensors becomes a
+ * view of that storage. The others are written row-major, each as a storage.
+ * Both lists are sorted by address. */
 static void plan_add_sparse(dsi_save_plan *s, const Spans *sparse, const Spans *written)
 {
     for (int i = 0, k = 0; i < sparse->n; i++) {
@@ -183,6 +193,7 @@ static void plan_add_sparse(dsi_save_plan *s, const Spans *sparse, const Spans *
     }
 }
 
+/* Assigns a storage to each tensor that is in memory. */
 static void plan_add_storages(dsi_save_plan *s, Spans *spans)
 {
     Spans dense = {0}, sparse = {0}, written = {0};
@@ -204,8 +215,8 @@ static void plan_add_storages(dsi_save_plan *s, Spans *spans)
     dsi_list_free(&written);
 }
 
-/* Storages are numbered in the order of the tensors: addresses, which differ
- * from run to run, have no say in what the file holds. */
+/* Numbers the storages in the order of the tensors. They were sorted by
+ * address, which differs from run to run and must not change the file. */
 static void plan_number_storages(dsi_save_plan *s)
 {
     int n = s->storages.n, used = 0;
@@ -225,6 +236,8 @@ static void plan_number_storages(dsi_save_plan *s)
     s->storages.room = n;
 }
 
+/* The walk comes first: tensors in memory become spans, which are then joined
+ * to storages. */
 bool dsi_save_plan_make(dsi_save_plan *s, const char *what, ds_value *v)
 {
     Spans spans = {0};
@@ -239,6 +252,7 @@ bool dsi_save_plan_make(dsi_save_plan *s, const char *what, ds_value *v)
     return ok;
 }
 
+/* Releases the memory that the storages hold; values were not counted. */
 void dsi_save_plan_free(dsi_save_plan *s)
 {
     for (int i = 0; i < s->storages.n; i++) dsi_storage_unref(s->storages.at[i].memory);
@@ -250,6 +264,7 @@ void dsi_save_plan_free(dsi_save_plan *s)
 
 typedef void Sink(void *arg, const void *data, size_t bytes);
 
+/* Hands contiguous bytes to sink, in chunks. */
 static void sink_memory(const char *p, size_t bytes, Sink *sink, void *arg)
 {
     for (size_t at = 0, n; at < bytes; at += n) {
@@ -258,7 +273,9 @@ static void sink_memory(const char *p, size_t bytes, Sink *sink, void *arg)
     }
 }
 
-/* x, whose first dimension may be long, in copies of some of its rows. */
+/* Hands the elements of a strided x to sink in row-major order: makes
+ * contiguous copies of as many rows as fit into a chunk, and divides a row that
+ * is larger than two chunks in the same way. */
 static ds_status sink_rows(ds_tensor *x, Sink *sink, void *arg)
 {
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
@@ -292,6 +309,7 @@ static ds_status sink_rows(ds_tensor *x, Sink *sink, void *arg)
     return DS_OK;
 }
 
+/* Tensors on another device are copied to the host as a whole by ds_data. */
 ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
 {
     size_t bytes = (size_t)dsi_numel(x->shape) * ds_dtype_size(x->dtype);
@@ -310,6 +328,7 @@ ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
     return status;
 }
 
+/* Hands the bytes of a reader to sink, in chunks. */
 static ds_status sink_reader(const dsi_tensor_reader *from, size_t bytes, Sink *sink, void *arg)
 {
     if (!bytes) return DS_OK;
@@ -325,6 +344,7 @@ static ds_status sink_reader(const dsi_tensor_reader *from, size_t bytes, Sink *
     return status;
 }
 
+/* A value that was read into memory keeps its reader; the tensor counts. */
 ds_dtype dsi_value_dtype(const ds_value *v)
 {
     return v->tensor.x ? v->tensor.x->dtype : v->tensor.reader->dtype;
@@ -335,17 +355,21 @@ ds_dims dsi_value_shape(const ds_value *v)
     return v->tensor.x ? v->tensor.x->shape : v->tensor.reader->shape;
 }
 
+/* Bytes of the elements, row-major; the storage may be larger. */
 int64_t dsi_value_size(const ds_value *v)
 {
     return dsi_numel(dsi_value_shape(v)) * (int64_t)ds_dtype_size(dsi_value_dtype(v));
 }
 
+/* A reader's bytes come from its callback, others from memory. */
 ds_status dsi_value_bytes(const ds_value *v, Sink *sink, void *arg)
 {
     if (v->tensor.x) return dsi_tensor_bytes(v->tensor.x, sink, arg);
     return sink_reader(v->tensor.reader, (size_t)dsi_value_size(v), sink, arg);
 }
 
+/* Storages of memory are contiguous; those of a value are made row-major
+ * here. */
 ds_status dsi_save_plan_write(const dsi_save_plan *s, int i, Sink *sink, void *arg)
 {
     const dsi_planned_storage *at = &s->storages.at[i];

@@ -4,19 +4,21 @@
  * Note [Storages] A .pth holds storages, and tensors as views of them.
  * torch.save writes each storage whole, also for a view of a thousandth of it.
  * Here tensors that overlap in memory make one storage, from the first of their
- * bytes to the last, and those that do not, though they lie in one buffer, make
- * one each: so what was shared stays shared, and parameters in a flat buffer,
- * or a slice of a large tensor, cost only their own bytes. A view that uses
- * less than half of the bytes that it spans, a column, does not make those
- * between part of the file: it is a view of what is written anyhow, or is
- * written row-major.
+ * bytes to the last. Tensors that do not overlap make one each, also if they
+ * are in one buffer. So tensors that shared memory share it after the load, and
+ * parameters in a flat buffer, or a slice of a large tensor, cost only their
+ * own bytes. A view that uses less than half of the bytes that it spans, a
+ * column for example, does not add the bytes between its elements to the file:
+ * it becomes a view of a storage that other tensors need, or is written
+ * row-major.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_SAVE_PLAN_H
 #define DSI_CHECKPOINT_SAVE_PLAN_H
 
 #include "value.h"
 
-typedef struct dsi_planned_tensor { /* how a tensor is a view of what is written */
+/* A tensor as a view of storages.at[storage]. */
+typedef struct dsi_planned_tensor {
     const ds_value *value;
     int storage;
     ds_dtype dtype;
@@ -27,9 +29,9 @@ typedef struct dsi_planned_tensor { /* how a tensor is a view of what is written
 typedef struct dsi_planned_storage {
     ds_dtype dtype;
     int64_t numel;
-    const char *begin;   /* its bytes; or NULL: those of `from`, row-major */
-    ds_value *from;      /* a value of the tree */
-    dsi_storage *memory; /* counted: begin lies there */
+    const char *begin;   /* its bytes, in `memory`; NULL: those of `from`, row-major */
+    ds_value *from;      /* a value of the tree, not counted */
+    dsi_storage *memory; /* counted; NULL if begin is NULL */
 } dsi_planned_storage;
 
 typedef struct dsi_save_plan {
@@ -41,20 +43,22 @@ typedef struct dsi_save_plan {
     } storages;
 } dsi_save_plan;
 
-/* Plans what to write for v; false with the message, which begins with `what`. */
+/* Plans what to write for v; false with the message, which begins with
+ * `what`. */
 bool dsi_save_plan_make(dsi_save_plan *s, const char *what, ds_value *v);
 void dsi_save_plan_free(dsi_save_plan *s);
 
-/* Hands the bytes of storage i to sink in pieces of about a MiB. */
+/* Hands the bytes of storage i to sink in chunks of about a MiB, in order.
+ * Fails if a reader fails or a copy has no memory. */
 ds_status dsi_save_plan_write(const dsi_save_plan *s, int i,
                               void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
 
-/* The bytes of x in row-major order, likewise; of a tensor that is not
- * row-major, copies of parts of it. */
+/* The same for the elements of x in row-major order. Of a tensor that is not
+ * contiguous it copies a part at a time. */
 ds_status dsi_tensor_bytes(ds_tensor *x, void (*sink)(void *arg, const void *data, size_t bytes),
                            void *arg);
 
-/* Of a tensor's value, which may be a source. */
+/* Properties and bytes of a tensor's value, which may be a reader. */
 ds_dtype dsi_value_dtype(const ds_value *v);
 ds_dims dsi_value_shape(const ds_value *v);
 int64_t dsi_value_size(const ds_value *v); /* bytes */

@@ -4,7 +4,7 @@
  *     model.safetensors.index.json        {"metadata": {"total_size": BYTES}, "weight_map": {NAME: FILE, ...}}
  *     model-00001-of-00002.safetensors    or pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin
  *
- * The index is written last: it never names a file that is not there.
+ * The index is written last, so that it never names a file that is missing.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -21,12 +21,14 @@
 
 #define INDEX ".index.json"
 
+/* As transformers names it: the file's name and an ending. */
 bool dsi_shards_is_index(const char *path) { return dsi_ends_with(path, INDEX); }
 
 /* ---- write ------------------------------------------------------------------------------------------------ */
 
-/* The number of the shard that tensor i goes to, for all i; -> how many shards
- * there are. A tensor larger than a shard has one for itself. */
+/* Puts the number of the shard of tensor i into shard[i], in the dict's order,
+ * and returns how many shards there are. A shard has at most `most` bytes,
+ * unless one tensor alone is larger. */
 static int shard_plan(const ds_value *dict, int64_t most, int *shard)
 {
     int64_t full = 0;
@@ -40,13 +42,15 @@ static int shard_plan(const ds_value *dict, int64_t most, int *shard)
     return n + 1;
 }
 
-/* "model.safetensors", 0, 2 -> "model-00001-of-00002.safetensors" */
+/* Appends the name of shard i of n: for "model.safetensors", 0, 2
+ * "model-00001-of-00002.safetensors". */
 static void add_shard_name(dsi_text *t, const char *path, int i, int n)
 {
     const char *dot = strrchr(path, '.');
     dsi_text_add(t, "%.*s-%05d-of-%05d%s", (int)(dot - path), path, i + 1, n, dot);
 }
 
+/* Writes the tensors of shard k and adds {tensor: file name} to map. */
 static ds_status shard_save(const ds_value *dict, const char *path, const int *shard, int k, int n,
                             json_t *map)
 {
@@ -67,6 +71,7 @@ static ds_status shard_save(const ds_value *dict, const char *path, const int *s
     return status;
 }
 
+/* Writes path.index.json. */
 static ds_status index_save(const char *path, json_t *map, int64_t total)
 {
     json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total,
@@ -85,6 +90,8 @@ static ds_status index_save(const char *path, json_t *map, int64_t total)
     return status;
 }
 
+/* If all tensors fit into one file, that file has the name path and no
+ * index. */
 ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes)
 {
     if (!dict || !path) return dsi_null_argument("save");
@@ -112,6 +119,7 @@ ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t 
     return status;
 }
 
+/* A NULL state dict or path is refused by dsi_save_dict_sharded. */
 ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_bytes)
 {
     ds_value *dict = state && path ? ds_value_of_state(state) : NULL;
@@ -122,7 +130,7 @@ ds_status ds_save_sharded(const ds_state *state, const char *path, int64_t max_b
 
 /* ---- read ------------------------------------------------------------------------------------------------- */
 
-/* "weight_map" of the index, or NULL with the message. */
+/* Returns "weight_map" of the index, counted; NULL with the message. */
 static json_t *index_read_map(const char *path)
 {
     size_t bytes = 0;
@@ -143,7 +151,9 @@ static json_t *index_read_map(const char *path)
     return NULL;
 }
 
-/* The shard that a tensor is in, loaded once; NULL with the message. */
+/* Returns the shard `file`, beside the index at path, that has the tensor. It
+ * is loaded by the first call and kept in *opened. A name with a slash is
+ * refused: an index may not name files elsewhere. NULL with the message. */
 static ds_state *shard_load_once(dsi_map *opened, const char *path, const char *tensor,
                                  const char *file)
 {
@@ -166,6 +176,8 @@ static ds_state *shard_load_once(dsi_map *opened, const char *path, const char *
     return state;
 }
 
+/* Shards are loaded whole, also if the index names only some of their tensors;
+ * the state dict keeps the tensors that it names. */
 ds_state *dsi_shards_load(const char *path)
 {
     json_t *map = index_read_map(path), *file;

@@ -25,6 +25,7 @@ ds_value *dsi_value_new(int kind)
     return v;
 }
 
+/* A 0 is added behind the n bytes, which may contain others. */
 ds_value *dsi_value_text(int kind, const void *bytes, size_t n)
 {
     ds_value *v = dsi_value_new(kind);
@@ -78,6 +79,7 @@ ds_value *ds_value_bytes(const void *bytes, size_t n)
     return dsi_value_text(DS_VALUE_BYTES, bytes, n);
 }
 
+/* The value holds a count of the tensor, not a copy. */
 ds_value *ds_value_tensor(ds_tensor *x)
 {
     if (!x) return dsi_null_operand("value_tensor");
@@ -86,6 +88,7 @@ ds_value *ds_value_tensor(ds_tensor *x)
     return v;
 }
 
+/* The value has no tensor.x until value_materialize reads it. */
 ds_value *dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
                            ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
                            void *arg)
@@ -99,6 +102,7 @@ ds_value *dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
     return v;
 }
 
+/* Attributes are put into `dict` afterwards. */
 ds_value *dsi_value_object(ds_value *class_name)
 {
     ds_value *v = dsi_value_new(DS_VALUE_OBJECT);
@@ -106,9 +110,11 @@ ds_value *dsi_value_object(ds_value *class_name)
     return v;
 }
 
+/* What v held moves to a second value, which is freed last: class_name may be
+ * in it. */
 void dsi_value_make_object(ds_value *v, const char *class_name)
 {
-    ds_value *name = ds_value_string(class_name), /* it may be v's own text */
+    ds_value *name = ds_value_string(class_name), /* a copy: it may be v's text */
         *was = v->kind == DS_VALUE_DICT ? NULL : dsi_value_new(DS_VALUE_NONE);
     if (was) {
         *was = *v;
@@ -123,12 +129,13 @@ void dsi_value_make_object(ds_value *v, const char *class_name)
 
 /* ---- free -------------------------------------------------------------------------------------------- */
 
-/* Counts v down; if nobody holds it any more, the work list does. */
+/* Decrements v's count; at 0 moves v to the work list. */
 static void value_release(dsi_value_items *dead, ds_value *v)
 {
     if (v && --v->refs == 0) dsi_list_add(dead, v);
 }
 
+/* Moves v's items to the work list, and leaves v an empty container. */
 static void value_empty(dsi_value_items *dead, ds_value *v)
 {
     if (dsi_value_has_keys(v)) {
@@ -145,6 +152,7 @@ static void value_empty(dsi_value_items *dead, ds_value *v)
     }
 }
 
+/* Frees v, whose count is 0, and releases what it holds. */
 static void value_free_one(dsi_value_items *dead, ds_value *v)
 {
     value_empty(dead, v);
@@ -172,12 +180,15 @@ static void value_free_one(dsi_value_items *dead, ds_value *v)
     dsi_free(v);
 }
 
+/* Frees the values on the work list and those that this adds to it. */
 static void values_free(dsi_value_items *dead)
 {
     while (dead->n) value_free_one(dead, dead->at[--dead->n]);
     dsi_list_free(dead);
 }
 
+/* Values of any depth, without recursion: what loses its last count is added to
+ * the work list. */
 void ds_value_free(ds_value *v)
 {
     dsi_value_items dead = {0};
@@ -185,6 +196,7 @@ void ds_value_free(ds_value *v)
     values_free(&dead);
 }
 
+/* Breaks loops: a list that contains itself can be freed afterwards. */
 void dsi_value_clear(ds_value *v)
 {
     dsi_value_items dead = {0};
@@ -194,6 +206,7 @@ void dsi_value_clear(ds_value *v)
 
 /* ---- lists ------------------------------------------------------------------------------------------- */
 
+/* Takes item, also if it fails. */
 ds_status ds_value_append(ds_value *list, ds_value *item)
 {
     if (!list || !item) {
@@ -211,6 +224,7 @@ ds_status ds_value_append(ds_value *list, ds_value *item)
 
 /* ---- dicts ------------------------------------------------------------------------------------------- */
 
+/* FNV-1a, from the hash h of what came before. */
 static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) /* FNV-1a */
 {
     const unsigned char *p = bytes;
@@ -220,7 +234,8 @@ static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) /* FNV-1a */
 
 #define KEY_DEPTH 8 /* tuples in tuples */
 
-/* False if v is no key. */
+/* Adds v to the hash *h; false if v cannot be a key. Equal keys have equal
+ * hashes: -0.0 and 0.0, and 1 and 1.0, are different keys here. */
 static bool hash_key(const ds_value *v, uint64_t *h, int depth)
 {
     *h = hash_bytes(*h, &v->kind, sizeof v->kind);
@@ -244,7 +259,7 @@ static bool hash_key(const ds_value *v, uint64_t *h, int depth)
         for (int i = 0; i < v->items.n && depth < KEY_DEPTH; i++)
             if (!hash_key(v->items.at[i], h, depth + 1)) return false;
         return depth < KEY_DEPTH;
-    case DS_VALUE_OBJECT: /* itself: what makes two equal, its class would know */
+    case DS_VALUE_OBJECT: /* by identity: __eq__ of its class is unknown */
         *h = hash_bytes(*h, &v, sizeof v);
         return true;
     default:
@@ -252,12 +267,14 @@ static bool hash_key(const ds_value *v, uint64_t *h, int depth)
     }
 }
 
+/* Hashing visits all of a key, so it finds a part that cannot be hashed. */
 bool dsi_value_is_key(const ds_value *v)
 {
     uint64_t hash = 0;
     return hash_key(v, &hash, 0);
 }
 
+/* Keys are equal if they have the same kind and the same bits or text. */
 static bool equal_keys(const ds_value *a, const ds_value *b)
 {
     if (a->kind != b->kind) return false;
@@ -281,7 +298,7 @@ static bool equal_keys(const ds_value *a, const ds_value *b)
     }
 }
 
-/* The slot of key, or the free one in which it would lie. */
+/* Returns the slot of key, or the free slot into which it would be put. */
 static size_t dict_find_slot(const dsi_value_dict *d, const ds_value *key, uint64_t hash)
 {
     size_t i = hash & (d->slots - 1);
@@ -292,7 +309,7 @@ static size_t dict_find_slot(const dsi_value_dict *d, const ds_value *key, uint6
     return i;
 }
 
-/* The table is never more than half full, also with one key more. */
+/* Makes room for one more key: the table stays at most half full. */
 static void dict_grow_table(dsi_value_dict *d)
 {
     if (2 * ((size_t)d->n + 1) <= d->slots) return;
@@ -302,6 +319,8 @@ static void dict_grow_table(dsi_value_dict *d)
     for (int i = 0; i < d->n; i++) d->slot[dict_find_slot(d, d->at[i].key, d->at[i].hash)] = i + 1;
 }
 
+/* A new key is appended, so the order of insertion stays; an equal key keeps
+ * its place and gets the new item. */
 ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item)
 {
     uint64_t hash = 14695981039346656037u;
@@ -339,11 +358,13 @@ ds_status ds_value_set(ds_value *dict, const char *key, ds_value *item)
     return dsi_value_put(dict, key ? ds_value_string(key) : NULL, item);
 }
 
+/* The int 1 and the string "1" are different keys. */
 ds_status ds_value_set_int(ds_value *dict, int64_t key, ds_value *item)
 {
     return dsi_value_put(dict, ds_value_int(key), item);
 }
 
+/* Returns the item of key; NULL, without a message, if there is none. */
 static ds_value *dict_get(const ds_value *dict, const ds_value *key)
 {
     if (!dict || !dsi_value_has_keys(dict) || !dict->dict->n) return NULL;
@@ -354,6 +375,7 @@ static ds_value *dict_get(const ds_value *dict, const ds_value *key)
     return at ? d->at[at - 1].value : NULL;
 }
 
+/* The key is a value on the C stack, which needs no allocation. */
 ds_value *ds_value_get(const ds_value *dict, const char *key)
 {
     if (!key) return NULL;

@@ -1,8 +1,9 @@
-/* checkpoint/value.h: inside of a nested value.
+/* checkpoint/value.h: the representation of a nested value.
  *
- * A value counts those that hold it, so that what a file holds twice is held
- * twice; the face hands out a tree: an item has one owner, who frees it. Values
- * belong to the thread that made them.
+ * Values are counted, so that a value that a file contains once and refers to
+ * twice is one value in two containers. Callers of the public functions see a
+ * tree: an item belongs to its container. Values belong to the thread that made
+ * them.
  * SPDX-License-Identifier: MIT */
 #ifndef DSI_CHECKPOINT_VALUE_H
 #define DSI_CHECKPOINT_VALUE_H
@@ -12,16 +13,17 @@
 
 #include <deepspeed/checkpoint.h>
 
-/* How deep lists may lie in lists: the walks over values are recursive. */
+/* How deep containers may be nested: walks over values are recursive. */
 #define DSI_VALUE_DEPTH 500
 
 /* Kinds that only the reader of pickles has, on its stack. */
 enum {
-    DSI_VALUE_GLOBAL = 100, /* a class or function of Python: what it is stands in `global` */
+    DSI_VALUE_GLOBAL = 100, /* a class or function of Python, described by `global` */
     DSI_VALUE_STORAGE       /* memory that tensors are views of */
 };
 
-/* Where the bytes of a tensor come from that is not in memory. */
+/* A tensor that is not in memory: read puts `bytes` bytes of its row-major
+ * elements, from byte offset on, at `to`. */
 typedef struct dsi_tensor_reader {
     ds_dtype dtype;
     ds_dims shape;
@@ -29,7 +31,8 @@ typedef struct dsi_tensor_reader {
     void *arg;
 } dsi_tensor_reader;
 
-/* What a pickle says of a tensor, until the file's storages are there. */
+/* The arguments of torch's _rebuild_tensor_v2, kept until the storages have
+ * been read; then dsi_resolve_tensors makes the tensor. */
 typedef struct dsi_view_spec {
     ds_value *storage; /* counted */
     const char *dtype; /* "torch.float32"; NULL: the storage's */
@@ -42,9 +45,10 @@ typedef struct dsi_value_pair {
     uint64_t hash;
 } dsi_value_pair;
 
-typedef struct dsi_tree_size { /* of a value with items: what settling finds */
-    int64_t values;            /* in it and below, as a tree */
-    int height;                /* lists in lists below it */
+/* The size of a container, computed by dsi_resolve_tensors. */
+typedef struct dsi_tree_size {
+    int64_t values; /* the container and all values below it, as a tree */
+    int height;     /* levels of containers below it */
 } dsi_tree_size;
 
 typedef struct dsi_value_items { /* of a list, tuple or set */
@@ -54,7 +58,7 @@ typedef struct dsi_value_items { /* of a list, tuple or set */
 
 typedef struct dsi_value_dict {
     DSI_LIST(dsi_value_pair)
-    int *slot; /* [slots]: 1 + the pair that lies there, 0: none */
+    int *slot; /* [slots]: 1 + the index of a pair; 0: free */
     size_t slots;
     dsi_tree_size size;
     ds_value *name; /* of an object's class, a string, counted */
@@ -67,7 +71,7 @@ struct ds_value {
     /* Python's name of its class where the kind does not say it
      * ("OrderedDict"); static, or NULL */
     const char *class_name;
-    uint8_t seen;       /* of the walk that settles a file's values */
+    uint8_t seen;       /* state of the walk of dsi_resolve_tensors */
     bool requires_grad; /* of a tensor */
     bool in_place;      /* of bytes: `text` is part of a pickle, without a 0 behind its end */
     union {
@@ -80,24 +84,29 @@ struct ds_value {
         } text;
         dsi_value_items items;
         dsi_value_dict *dict; /* of an object too */
-        struct {              /* x, or what it is to be made of */
+        struct {              /* x; or, until it is made, reader or view */
             ds_tensor *x;
             dsi_tensor_reader *reader;
             dsi_view_spec *view;
         } tensor;
         const struct dsi_pickle_global *global;
-        void *storage; /* the reader's */
+        void *storage; /* dsi_pickle_storage of the unpickler */
     };
 };
 
+/* Makes a value of that kind, empty or 0. The caller owns one count; each call
+ * of ds_value_free releases one. */
 ds_value *dsi_value_new(int kind);
+/* Makes a string, bytes, name or big int with a copy of n bytes. */
 ds_value *dsi_value_text(int kind, const void *bytes, size_t n);
+/* Adds a count and returns v, which may be NULL. */
 ds_value *dsi_value_ref(ds_value *v);
-void dsi_value_clear(ds_value *v); /* of its items, if it has some */
-/* An object of the class of that name; takes the string. */
+/* Removes the items of a container; nothing for other values. */
+void dsi_value_clear(ds_value *v);
+/* Makes an object of the class of that name; takes the string. */
 ds_value *dsi_value_object(ds_value *class_name);
-/* v, whatever it was, becomes an object without attributes; a dict keeps its
- * items as such. */
+/* Changes v, of any kind, into an object without attributes, in place: all its
+ * holders see the object. The items of a dict become its attributes. */
 void dsi_value_make_object(ds_value *v, const char *class_name);
 
 static inline bool dsi_value_has_items(const ds_value *v) /* in `items` */
@@ -110,25 +119,28 @@ static inline bool dsi_value_has_keys(const ds_value *v)
     return v->kind == DS_VALUE_DICT || v->kind == DS_VALUE_OBJECT;
 }
 
+/* Tells whether v can be a key of a dict: a scalar, a text, a tuple of
+ * these. */
 bool dsi_value_is_key(const ds_value *v);
-/* Takes key and item, and replaces what has an equal key. Refuses a key that
- * Python could not hash. */
+/* Puts item under key, in place of one with an equal key. Takes both, also if
+ * it fails. DS_EINVAL for a key that Python could not hash. */
 ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item);
 
 bool dsi_value_is_state(const ds_value *v); /* a dict of names and tensors */
 
-/* A tensor whose bytes, row-major, come when they are wanted: read puts those
- * from offset on at `to`. */
+/* Makes the value of a tensor that is read when it is needed
+ * (dsi_tensor_reader). arg must live as long as the value. */
 ds_value *dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
                            ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
                            void *arg);
 
-/* As ds_value_load, of a file whose check sums were compared already: only what
- * says where tensors lie is read, and they when somebody looks at them; partly:
- * at parts of them, which are named first (dsi_mapping_prefetch). */
+/* As ds_value_load, for a file whose checksums were compared before: reads the
+ * pickle and the directory only. Pages of tensors are read when they are
+ * accessed. partly: parts of them will be accessed, and the caller names those
+ * first (dsi_mapping_prefetch), so the system does not read ahead. */
 ds_value *dsi_pth_open(const char *path, bool partly);
-/* Compares the check sums of an archive, which is read once; of what is none
- * there are none. */
+/* Compares the checksums of all entries of an archive, which reads it once.
+ * DS_OK for a file of the old format, which has none. */
 ds_status dsi_pth_check(const char *path);
 
 /* Writes v as ds_value_save, but to path itself, which is synced and not

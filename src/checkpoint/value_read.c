@@ -1,5 +1,8 @@
-/* checkpoint/value_read.c: what is in a nested value: items, paths, typed
- * reading, state dicts.
+/* checkpoint/value_read.c: reads nested values: items, paths, typed getters,
+ * state dicts.
+ *
+ * A path is keys and indices between slashes, "optimizer/state/0/step". A part
+ * is looked up as a string key first, then as a number.
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
@@ -10,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Tells whether v has its content in `text`. */
 static bool is_text(const ds_value *v)
 {
     return v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES || v->kind == DS_VALUE_BIG_INT ||
@@ -21,6 +25,7 @@ ds_value_kind ds_value_kind_of(const ds_value *v)
     return v ? (ds_value_kind)v->kind : DS_VALUE_NONE;
 }
 
+/* The name that Python's type(v).__name__ would give. */
 const char *ds_value_class(const ds_value *v)
 {
     static const char *const names[] = {"NoneType", "bool",   "int",  "float", "str",
@@ -34,6 +39,7 @@ const char *ds_value_class(const ds_value *v)
     return (size_t)v->kind < sizeof names / sizeof *names ? names[v->kind] : "global";
 }
 
+/* Bytes of a text, items of a container, 0 for all others. */
 int64_t ds_value_len(const ds_value *v)
 {
     if (!v) return 0;
@@ -42,12 +48,14 @@ int64_t ds_value_len(const ds_value *v)
     return dsi_value_has_keys(v) ? v->dict->n : 0;
 }
 
+/* A dict counts its items in the order in which their keys were added. */
 ds_value *ds_value_at(const ds_value *v, int64_t i)
 {
     if (!v || is_text(v) || i < 0 || i >= ds_value_len(v)) return NULL;
     return dsi_value_has_keys(v) ? v->dict->at[i].value : v->items.at[i];
 }
 
+/* NULL for a value that has no keys. */
 ds_value *ds_value_key_at(const ds_value *dict, int64_t i)
 {
     bool there = dict && dsi_value_has_keys(dict) && i >= 0 && i < dict->dict->n;
@@ -58,7 +66,7 @@ const char *ds_value_text(const ds_value *v) { return v && is_text(v) ? v->text.
 
 /* ---- paths ------------------------------------------------------------------------------------------- */
 
-/* "12" -> 12; false if part is no number. */
+/* Parses "12" or "-1"; false if part is no number of up to 18 digits. */
 static bool whole_number(const char *part, int64_t *out)
 {
     char *end;
@@ -68,6 +76,8 @@ static bool whole_number(const char *part, int64_t *out)
     return !*end;
 }
 
+/* Returns the item of v that one part of a path names; NULL if there is
+ * none. */
 static ds_value *path_step(const ds_value *v, const char *part)
 {
     ds_value *item = ds_value_get(v, part);
@@ -76,8 +86,8 @@ static ds_value *path_step(const ds_value *v, const char *part)
     return dsi_value_has_keys(v) ? ds_value_get_int(v, i) : ds_value_at(v, i);
 }
 
-/* The value at path; the last one on the way to it, and how long the path to
- * that one is. */
+/* Returns the value at path; NULL if there is none. *last: the last value on
+ * the path that exists; *known: the length of the path to it, for messages. */
 static ds_value *path_walk(const ds_value *v, const char *path, const ds_value **last,
                            size_t *known)
 {
@@ -98,6 +108,7 @@ static ds_value *path_walk(const ds_value *v, const char *path, const ds_value *
     return (ds_value *)(uintptr_t)at;
 }
 
+/* An empty path, and NULL, name v itself. */
 ds_value *ds_value_find(const ds_value *v, const char *path)
 {
     const ds_value *last;
@@ -105,7 +116,7 @@ ds_value *ds_value_find(const ds_value *v, const char *path)
     return path_walk(v, path ? path : "", &last, &known);
 }
 
-/* ", there is: epoch, loss, ..." */
+/* Appends the first keys of a dict, "epoch, loss, ...". */
 static void text_add_keys(dsi_text *t, const ds_value *dict)
 {
     int64_t n = ds_value_len(dict), shown = n < 8 ? n : 8;
@@ -123,6 +134,7 @@ static void text_add_keys(dsi_text *t, const ds_value *dict)
     if (!n) dsi_text_add(t, "nothing: it is empty");
 }
 
+/* Fails with what the last existing value on the path holds instead. */
 static ds_status path_absent(const char *path, const ds_value *last, size_t known)
 {
     dsi_text t = {0};
@@ -138,6 +150,7 @@ static ds_status path_absent(const char *path, const ds_value *last, size_t know
     return DS_EINVAL;
 }
 
+/* Returns the value at path (NULL: v itself); NULL with the message. */
 static const ds_value *path_find(const ds_value *v, const char *path)
 {
     const ds_value *last;
@@ -148,12 +161,14 @@ static const ds_value *path_find(const ds_value *v, const char *path)
     return at;
 }
 
+/* Fails because the value at path is not of the wanted kind. */
 static ds_status path_other_kind(const char *path, const ds_value *v, const char *wanted)
 {
     return dsi_fail(DS_EINVAL, "value: %s is of class %s: expected %s",
                     path && *path ? path : "the value", ds_value_class(v), wanted);
 }
 
+/* Ints are no bools here, though Python's bool is an int. */
 ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out)
 {
     const ds_value *at = path_find(v, path);
@@ -163,7 +178,8 @@ ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out)
     return DS_OK;
 }
 
-/* A step count is a tensor in some optimizers, an int in others. */
+/* Reads a tensor of one element as a number; false if v is none. A step count
+ * is a tensor in some of PyTorch's optimizers and an int in others. */
 static bool tensor_element(const ds_value *v, double *out)
 {
     if (v->kind != DS_VALUE_TENSOR || !v->tensor.x || ds_numel(v->tensor.x) != 1) return false;
@@ -171,6 +187,7 @@ static bool tensor_element(const ds_value *v, double *out)
     return true;
 }
 
+/* A float is refused, also 3.0: truncation would hide a wrong path. */
 ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out)
 {
     const ds_value *at = path_find(v, path);
@@ -189,6 +206,7 @@ ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out)
     return DS_OK;
 }
 
+/* An int is converted; a bool is not. */
 ds_status ds_value_read_float(const ds_value *v, const char *path, double *out)
 {
     const ds_value *at = path_find(v, path);
@@ -202,6 +220,7 @@ ds_status ds_value_read_float(const ds_value *v, const char *path, double *out)
     return DS_OK;
 }
 
+/* *out is the value's text, valid as long as the value. */
 ds_status ds_value_read_string(const ds_value *v, const char *path, const char **out)
 {
     const ds_value *at = path_find(v, path);
@@ -211,7 +230,7 @@ ds_status ds_value_read_string(const ds_value *v, const char *path, const char *
     return DS_OK;
 }
 
-/* Reads a source into memory, once. */
+/* Reads the values of a dsi_tensor_reader into memory, once. */
 static ds_status value_materialize(ds_value *v)
 {
     const dsi_tensor_reader *from = v->tensor.reader;
@@ -227,6 +246,7 @@ static ds_status value_materialize(ds_value *v)
     return status;
 }
 
+/* *out is the value's tensor, not a new handle. */
 ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **out)
 {
     const ds_value *at = path_find(v, path);
@@ -239,6 +259,7 @@ ds_status ds_value_read_tensor(const ds_value *v, const char *path, ds_tensor **
 
 /* ---- state dicts ------------------------------------------------------------------------------------- */
 
+/* Handles are shared with the state dict; values are not copied. */
 ds_value *ds_value_of_state(const ds_state *state)
 {
     if (!state) return dsi_null_operand("value_of_state");
@@ -249,6 +270,7 @@ ds_value *ds_value_of_state(const ds_state *state)
     return dict;
 }
 
+/* Strings to tensors, and nothing else; an empty dict is a state dict too. */
 bool dsi_value_is_state(const ds_value *v)
 {
     bool ok = v->kind == DS_VALUE_DICT;
@@ -258,6 +280,8 @@ bool dsi_value_is_state(const ds_value *v)
     return ok;
 }
 
+/* Adds item i of dict to the state dict; fails if it is no tensor with a
+ * name. */
 static ds_status text_add_item(ds_state *state, const ds_value *dict, int64_t i)
 {
     const ds_value *key = ds_value_key_at(dict, i), *item = ds_value_at(dict, i);
@@ -277,6 +301,7 @@ static ds_status text_add_item(ds_state *state, const ds_value *dict, int64_t i)
     return status == DS_OK ? ds_state_set(state, key->text.s, x) : status;
 }
 
+/* The state dict shares the tensors; readers are read into memory first. */
 ds_state *ds_state_of_value(const ds_value *dict)
 {
     if (!dict) return dsi_null_operand("state_of_value");

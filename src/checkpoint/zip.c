@@ -1,14 +1,18 @@
-/* checkpoint/zip.c: a zip archive that lies in memory, read with suspicion.
+/* checkpoint/zip.c: reads a zip archive in memory, which is not trusted.
  *
  *     header, name, extra field, data (, size of the data)     an entry, as often as there are some
  *     row, name, extra field, comment                          the directory, a row an entry
  *     zip64's end, where that is, the end                      found from the file's last byte backwards
  *
- * An archive comes from anywhere: every length is compared with what is left of
- * the file before it is used, the two names of an entry must agree, no name
- * comes twice, and no two entries share a byte, so that all entries together
- * are not larger than the file. Deflated entries, which torch never writes but
- * a tool that repacks does, are unpacked by zlib.
+ * Every length is compared with the rest of the file before it is used, the two
+ * names of an entry must agree, no name occurs twice, and no two entries share
+ * a byte, so that all entries together are not larger than the file. Deflated
+ * entries are unpacked by zlib: torch never writes them, but tools that repack
+ * an archive do.
+ *
+ * Invariants: a dsi_zip points into the file, which the caller keeps until
+ * dsi_zip_close. names maps an entry's name to 1 + its index in at, and owns
+ * the name. Entries whose name ends in a slash, folders, are left out.
  * Source: PKWARE's APPNOTE.TXT 6.3.10, 4.3 and 4.5.3.
  * SPDX-License-Identifier: MIT */
 #include "zip.h"
@@ -32,6 +36,8 @@
 #define MAX_32        0xffffffffu
 #define MAX_RATIO     1032 /* of deflate: what a byte can become */
 
+/* The file and its directory: at which byte it begins, how long it is, how many
+ * rows it has. */
 typedef struct Archive {
     const char *what;
     const uint8_t *p;
@@ -51,6 +57,7 @@ static bool zip_damaged(const char *what, const char *format, ...)
     return false;
 }
 
+/* A little-endian number of 1 to 8 bytes. */
 static uint64_t zip_number(const uint8_t *p, int bytes)
 {
     uint64_t x = 0;
@@ -58,6 +65,7 @@ static uint64_t zip_number(const uint8_t *p, int bytes)
     return x;
 }
 
+/* The signature of a local header, or of the end of an empty archive. */
 bool dsi_zip_is_archive(const uint8_t *file, size_t bytes)
 {
     return bytes >= 4 && (!memcmp(file, "PK\3\4", 4) || !memcmp(file, "PK\5\6", 4));
@@ -65,9 +73,9 @@ bool dsi_zip_is_archive(const uint8_t *file, size_t bytes)
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-/* The old end's place, or -1: it is 22 bytes and a comment, with which the file
- * ends. Bytes that something put behind it are no harm: without such an end the
- * last one counts, as for PyTorch. */
+/* Returns the place of the end record, -1 if there is none. It has 22 bytes and
+ * a comment, with which the file should end. If no such record ends the file,
+ * bytes were appended to it, and the last record counts, as in PyTorch. */
 static int64_t zip_find_end(const Archive *a)
 {
     if (a->bytes < END_BYTES) return -1;
@@ -82,7 +90,9 @@ static int64_t zip_find_end(const Archive *a)
     return followed;
 }
 
-/* What the old end has no room for. */
+/* Reads the zip64 end record, which has the numbers that do not fit into the
+ * end record's fields. A locator of 20 bytes before the end record points to
+ * it. */
 static bool zip_read_end_64(Archive *a, size_t end)
 {
     if (end < LOCATOR_BYTES || memcmp(a->p + end - LOCATOR_BYTES, "PK\6\7", 4) != 0)
@@ -98,6 +108,7 @@ static bool zip_read_end_64(Archive *a, size_t end)
     return true;
 }
 
+/* Reads where the directory is and how many entries it has. */
 static bool zip_read_end(Archive *a)
 {
     int64_t found = zip_find_end(a);
@@ -125,6 +136,8 @@ static bool zip_read_end(Archive *a)
 
 /* ---- rows ---------------------------------------------------------------------------------------------- */
 
+/* What the directory says about an entry: bytes unpacked and packed, and the
+ * place of its local header. */
 typedef struct Row {
     const uint8_t *name;
     size_t name_bytes;
@@ -133,7 +146,8 @@ typedef struct Row {
     uint32_t crc;
 } Row;
 
-/* Fields that are full stand in the zip64 extra field, in this order. */
+/* Reads those of the row's fields that are 2^32 - 1 from the zip64 extra field,
+ * which has them, and only them, in this order. */
 static bool zip_read_zip64(const char *what, Row *r, const uint8_t *extra, size_t n)
 {
     bool wide = r->bytes == MAX_32 || r->packed == MAX_32 || r->header == MAX_32;
@@ -221,6 +235,7 @@ static bool zip_read_local_header(const Archive *a, const Row *r, const char *na
     return true;
 }
 
+/* For qsort: by the place of the data; empty entries first. */
 static int entries_by_data(const void *a, const void *b)
 {
     const dsi_zip_entry_at *x = a, *y = b;
@@ -228,6 +243,8 @@ static int entries_by_data(const void *a, const void *b)
     return (x->packed > y->packed) - (x->packed < y->packed); /* empty ones first */
 }
 
+/* Refuses entries that share bytes: many entries that name the same bytes would
+ * unpack to more than the file could hold. */
 static bool entries_check_overlap(const dsi_zip *z, const char *what)
 {
     dsi_zip_entry_at *sorted = dsi_alloc((size_t)z->n * sizeof *sorted);
@@ -242,6 +259,7 @@ static bool entries_check_overlap(const dsi_zip *z, const char *what)
     return ok;
 }
 
+/* Adds the entry of a row of the directory; false with the message. */
 static bool zip_add_entry(dsi_zip *z, const Archive *a, const Row *r)
 {
     char *name = dsi_alloc(r->name_bytes + 1);
@@ -258,7 +276,8 @@ static bool zip_add_entry(dsi_zip *z, const Archive *a, const Row *r)
     return ok;
 }
 
-/* torch.serialization.set_crc32_options(False) leaves them all 0. */
+/* If all checksums are 0, none were computed when the file was written
+ * (torch.serialization.set_crc32_options(False)), and none are compared. */
 static void zip_find_unchecked(dsi_zip *z)
 {
     uint32_t any = 0;
@@ -266,6 +285,7 @@ static void zip_find_unchecked(dsi_zip *z)
     for (int i = 0; i < z->n; i++) z->at[i].unchecked = !any;
 }
 
+/* Rows are read one after the other; the first damage frees what was read. */
 bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t bytes)
 {
     Archive a = {.what = what, .p = file, .bytes = bytes};
@@ -284,12 +304,14 @@ bool dsi_zip_open(dsi_zip *z, const char *what, const uint8_t *file, size_t byte
     return ok;
 }
 
+/* The names belong to the map. */
 void dsi_zip_close(dsi_zip *z)
 {
     dsi_list_free(z);
     dsi_map_free(&z->names);
 }
 
+/* The map has 1 + index, as 0 would look like a missing name. */
 const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 {
     uintptr_t i = (uintptr_t)dsi_map_get(&z->names, name);
@@ -298,6 +320,7 @@ const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 
 /* ---- data ------------------------------------------------------------------------------------------------ */
 
+/* Archives without checksums pass. */
 bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
 {
     if (crc == e->crc || e->unchecked) return true;
@@ -305,6 +328,8 @@ bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
                        e->name, (unsigned)crc, (unsigned)e->crc);
 }
 
+/* Inflates the entry to exactly e->bytes bytes; false if it has fewer or
+ * more. */
 static bool entry_inflate(const dsi_zip_entry_at *e, uint8_t *to)
 {
     z_stream s = {.next_in = (Bytef *)(uintptr_t)e->data, .next_out = to};
@@ -321,6 +346,8 @@ static bool entry_inflate(const dsi_zip_entry_at *e, uint8_t *to)
     return ok;
 }
 
+/* Data are checked after they are unpacked: the checksum is that of the
+ * contents. */
 uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e)
 {
     uint8_t *p = malloc(e->bytes + 1);

@@ -1,11 +1,15 @@
 /* checkpoint/zip_write.c: a zip archive as PyTorch writes it.
  *
- * Stored entries, one after the other: a header, whose extra field "FB" is as
- * long as it takes for the data to begin at a multiple of 64 bytes (so that
- * they can be used where the file is mapped), the data, and behind them their
- * check sum and size, which are known only then. At the end the directory.
- * Sizes and places from 2^32 - 1 on stand in zip64 fields; the zip64 end of the
- * directory is always written.
+ * Entries are stored, not compressed. Each one is a local header, the data, and
+ * a data descriptor with checksum and size, as the checksum is known only after
+ * the data. The header's extra field "FB" pads it so that the data begin at a
+ * multiple of 64 bytes and can be used in the mapped file. The directory
+ * follows. Sizes and places from 2^32 - 1 on are in zip64 fields; the zip64 end
+ * record is always written.
+ *
+ * Invariants: at and crc are those of all bytes that were written so far,
+ * except that crc lacks the data of the current entry until dsi_zip_entry_end.
+ * entries.at[n-1] is the current entry; entry_left bytes of it are missing.
  * Source: PKWARE's APPNOTE.TXT 6.3.10, 4.3 and 4.5.3; caffe2/serialize of PyTorch.
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
@@ -22,6 +26,7 @@
 /* the sizes follow the data; the name is UTF-8 */
 #define FLAGS 0x0808
 
+/* An entry that was written, for its row of the directory. */
 typedef struct Written {
     char *name;
     uint64_t at, bytes; /* of the header; of the data */
@@ -38,6 +43,7 @@ struct dsi_zip_writer {
     uint64_t entry_left; /* of the entry that is being written */
 };
 
+/* Writes bytes that are no entry's data. */
 static void zip_write_bytes(dsi_zip_writer *w, const void *data, size_t bytes)
 {
     dsi_file_write(w->f, data, bytes);
@@ -47,13 +53,16 @@ static void zip_write_bytes(dsi_zip_writer *w, const void *data, size_t bytes)
 
 /* ---- fields, little-endian, in a growing text ---------------------------------------------------------- */
 
+/* Appends the lowest `bytes` bytes of value, little-endian. */
 static void record_add(dsi_text *t, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++, value >>= 8) dsi_text_add_bytes(t, &(char){(char)value}, 1);
 }
 
+/* A 32-bit field of 2^32 - 1 refers the reader to the zip64 field. */
 static uint32_t saturate_u32(uint64_t x) { return x < MAX_32 ? (uint32_t)x : MAX_32; }
 
+/* The archive may begin only at byte 0 of f: places count from there. */
 dsi_zip_writer *dsi_zip_write_begin(dsi_file *f)
 {
     dsi_zip_writer *w = dsi_alloc(sizeof *w);
@@ -93,8 +102,8 @@ void dsi_zip_entry_begin(dsi_zip_writer *w, const char *name, size_t bytes)
     dsi_text_free(&t);
 }
 
-/* The data's check sum is reckoned once, for the entry, and then joined to the
- * file's. */
+/* The checksum of the data is computed once, for the entry; dsi_zip_entry_end
+ * combines it with that of the file. */
 void dsi_zip_entry_data(dsi_zip_writer *w, const void *data, size_t bytes)
 {
     Written *e = &w->entries.at[w->entries.n - 1];
@@ -105,6 +114,8 @@ void dsi_zip_entry_data(dsi_zip_writer *w, const void *data, size_t bytes)
     w->at += bytes;
 }
 
+/* Writes the data descriptor: signature, checksum, size twice (packed,
+ * unpacked). */
 void dsi_zip_entry_end(dsi_zip_writer *w)
 {
     const Written *e = &w->entries.at[w->entries.n - 1];
@@ -119,6 +130,7 @@ void dsi_zip_entry_end(dsi_zip_writer *w)
     dsi_text_free(&t);
 }
 
+/* For small entries, whose bytes are in one place. */
 void dsi_zip_entry(dsi_zip_writer *w, const char *name, const void *data, size_t bytes)
 {
     dsi_zip_entry_begin(w, name, bytes);
@@ -128,6 +140,7 @@ void dsi_zip_entry(dsi_zip_writer *w, const char *name, const void *data, size_t
 
 /* ---- the directory --------------------------------------------------------------------------------------- */
 
+/* A row of the directory: central header, name, and zip64 fields if needed. */
 static void record_add_entry(dsi_text *t, const Written *e)
 {
     bool wide_size = e->bytes >= MAX_32, wide_at = e->at >= MAX_32;
@@ -155,6 +168,8 @@ static void record_add_entry(dsi_text *t, const Written *e)
     if (wide_at) record_add(t, e->at, 8);
 }
 
+/* The zip64 end record, its locator, and the end record: a directory of `bytes`
+ * bytes at byte `at`. */
 static void record_add_end(dsi_text *t, uint64_t entries, uint64_t bytes, uint64_t at)
 {
     dsi_text_add_bytes(t, "PK\6\6", 4); /* zip64's end of the directory */
@@ -179,6 +194,7 @@ static void record_add_end(dsi_text *t, uint64_t entries, uint64_t bytes, uint64
     record_add(t, 0, 2);
 }
 
+/* Frees the names on the way: the writer has no other owner of them. */
 uint32_t dsi_zip_write_end(dsi_zip_writer *w)
 {
     dsi_text t = {0};

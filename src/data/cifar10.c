@@ -22,8 +22,8 @@ typedef struct cifar10 {
 
 static int64_t cifar10_len(void *self) { return ((cifar10 *)self)->len; }
 
-/* torchvision's ToTensor and Normalize(0.5, 0.5), rounded after each step as
- * there. */
+/* ToTensor and Normalize(0.5, 0.5) of torchvision, rounded to float after each
+ * step as torchvision does. */
 static void cifar10_scale(const uint8_t *restrict pixels, float *restrict x)
 {
     for (int k = 0; k < DSI_CIFAR10_PIXELS; k++) x[k] = ((float)pixels[k] / 255 - 0.5f) / 0.5f;
@@ -149,6 +149,7 @@ ds_dataset *ds_cifar10(const char *folder, ds_split split)
     return ds_cifar10_with(folder, split, (ds_cifar10_opts){.download = true});
 }
 
+/* After a failure of dsi_cifar10_open, files is empty and owns nothing. */
 ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts opts)
 {
     dsi_cifar10_layout layout = DSI_CIFAR10_NONE;
@@ -166,6 +167,7 @@ ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar10_opts 
     return status == DS_OK ? cifar10_new(&files, opts.raw) : NULL;
 }
 
+/* The tutorial's short names, in the order of the labels. */
 const char *ds_cifar10_class(int label)
 {
     static const char *const names[] = {"plane", "car",  "bird",  "cat",  "deer",

@@ -34,6 +34,7 @@
 #define SAMPLE        "cifar10-sample.tar.xz"
 #define SAMPLE_FOLDER "cifar-10-sample"
 
+/* An empty variable counts as not set. */
 const char *dsi_cifar10_url(const char *url)
 {
     if (!url || !*url) url = getenv("DS_CIFAR10_URL");
@@ -111,6 +112,7 @@ static ds_status cifar10_lock_folder(dsi_lock *lock, const char *folder, bool qu
 
 /* ---- from the network ---------------------------------------------------------------------------------- */
 
+/* torchvision's lines "Downloading ... to ..." and "Extracting ... to ...". */
 static void print_progress_line(bool quiet, const char *what, const char *from, const char *to)
 {
     if (quiet) return;
@@ -226,6 +228,8 @@ static ds_status sample_unpack(const char *home, bool quiet)
     return status;
 }
 
+/* $DS_CIFAR10_SAMPLE names an archive; without it an unpacked sample is
+ * preferred. */
 char *dsi_cifar10_sample(const char *folder, bool quiet)
 {
     dsi_cifar10_layout layout;

@@ -84,6 +84,7 @@ static ds_status read_batch(const uint8_t *p, size_t bytes, dsi_cifar10_file *f)
     return status;
 }
 
+/* The mapping lasts only for this call: afterwards pixels are read by pread. */
 ds_status dsi_cifar10_parse(dsi_cifar10_file *f)
 {
     struct stat st;

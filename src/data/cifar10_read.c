@@ -191,6 +191,7 @@ ds_status dsi_cifar10_open(dsi_cifar10 *c, const char *folder, dsi_cifar10_layou
     return status;
 }
 
+/* The descriptor is -1 if the file could not be opened. */
 void dsi_cifar10_close(dsi_cifar10 *c)
 {
     for (int k = 0; k < c->files; k++) {
@@ -208,6 +209,7 @@ int64_t dsi_cifar10_len(const dsi_cifar10 *c)
     return n;
 }
 
+/* A file that is truncated while the program runs is an error, not a crash. */
 ds_status dsi_cifar10_read(const dsi_cifar10 *c, int64_t i, uint8_t *label, uint8_t *pixels)
 {
     const dsi_cifar10_file *f = c->file;

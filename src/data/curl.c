@@ -19,6 +19,7 @@ static const char *const sonames[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NUL
 static dsi_curl curl;
 static bool found;
 
+/* global_init may not be called twice at the same time, so it belongs here. */
 static void curl_open_once(void)
 {
     found = dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],

@@ -109,6 +109,7 @@ void ds_dataset_on_epoch(ds_dataset *d, void (*on_epoch)(void *self, int64_t epo
     if (d) d->on_epoch = on_epoch;
 }
 
+/* Wrapping data sets pass the epoch on, so it reaches each random transform. */
 void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch)
 {
     if (d && d->on_epoch) d->on_epoch(d->self, epoch);
@@ -200,6 +201,7 @@ static bool rows_copy(rows *r, int f, ds_tensor *x)
     return true;
 }
 
+/* All tensors must have the same first dimension, the number of samples. */
 ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
 {
     static const ds_dataset_type type = {"TensorDataset", sizeof(rows), rows_len, rows_get,

@@ -54,6 +54,7 @@ typedef struct unpacker {
     const char *path; /* of the archive */
 } unpacker;
 
+/* Opens libarchive; false with a message that names its package. */
 static bool libarchive_open(unpacker *u)
 {
     static const char *const names[] = {FUNCTIONS(NAME)};
@@ -167,6 +168,8 @@ static ds_status extract_all(const unpacker *u, const char *into, const char *na
     return status;
 }
 
+/* Filters recognise the compression by its first bytes, not by the file's
+ * name. */
 ds_status dsi_extract(const char *archive, const char *into, const char *name)
 {
     unpacker u = {.path = archive};

@@ -272,6 +272,7 @@ static CURLcode transfer_attempt(transfer *t)
 
 /* ---- several ----------------------------------------------------------------------------------------- */
 
+/* The HTTP status of the last answer; 0 if none came. */
 static long response_code(const transfer *t)
 {
     long code = 0;
@@ -374,6 +375,7 @@ static dsi_fetched transfer_all(transfer *t)
 
 /* ---- md5, and the download as a whole --------------------------------------------------------------- */
 
+/* Reads in chunks; a read that a signal interrupts is repeated. */
 ds_status dsi_md5(const char *path, char hex[33])
 {
     enum { CHUNK = 1 << 18 };
@@ -430,6 +432,7 @@ static dsi_fetched part_publish(const transfer *t, const char *path)
     return DSI_FETCH_LOCAL;
 }
 
+/* The part file is kept after a failure, unless it is empty. */
 dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool quiet)
 {
     dsi_text part = {0}, from = {0};

@@ -17,6 +17,7 @@
 #define BORDER     2
 #define MAX_PIXELS ((int64_t)1 << 26) /* of the grid */
 
+/* The sizes of a grid, in pixels, and its memory. */
 typedef struct grid {
     int64_t n, channels, h, w; /* of the images */
     int64_t columns, border;
@@ -96,6 +97,7 @@ static ds_status write_png(const grid *g, const char *path)
     return status;
 }
 
+/* A copy from another device, if x is there, belongs to this scope. */
 ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
 {
     grid g = {0};

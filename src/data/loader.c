@@ -349,6 +349,7 @@ static ds_status slot_release(ds_loader *l)
     return DS_OK;
 }
 
+/* A call ends the last turn also if it then fails. */
 bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
     if (!out) return dsi_invalid("loader_next: out is NULL");
@@ -379,6 +380,8 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
     return ok;
 }
 
+/* A stopped epoch counts: the next call of ds_loader_next begins the next
+ * one. */
 void ds_loader_stop(ds_loader *l)
 {
     if (!l) return;
@@ -402,6 +405,7 @@ bool dsi_loader_begun(const ds_loader *l) { return l->seeded; }
 uint64_t dsi_loader_seed(const ds_loader *l) { return l->o.seed; }
 void dsi_loader_set_seed(ds_loader *l, uint64_t seed) { l->o.seed = seed; }
 
+/* Draws the seed of an epoch that has not begun, so that it can be saved. */
 ds_loader_position ds_loader_tell(ds_loader *l)
 {
     if (!l) return (ds_loader_position){0};
@@ -409,6 +413,7 @@ ds_loader_position ds_loader_tell(ds_loader *l)
     return (ds_loader_position){l->epoch, l->next, l->seed};
 }
 
+/* The data set's order is made again from the seed when the epoch begins. */
 ds_status ds_loader_seek(ds_loader *l, ds_loader_position position)
 {
     if (!dsi_live(l, "loader_seek")) return dsi_null_argument("loader_seek");

@@ -26,6 +26,7 @@ static bool lock_has_name(int fd, const char *path)
            open_.st_ino == named.st_ino;
 }
 
+/* Repeats until the file that it has locked is the one that has the name. */
 ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting)
 {
     *lock = (dsi_lock){.fd = -1};
@@ -56,6 +57,7 @@ ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting)
     }
 }
 
+/* Removes the name before the descriptor is closed, which unlocks the file. */
 void dsi_lock_drop(dsi_lock *lock)
 {
     if (!lock->path) return;

@@ -35,6 +35,7 @@ static const char *text_duration(char text[16], double seconds)
     return text;
 }
 
+/* Cells are filled in eighths, so the bar moves smoothly. */
 void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t total, double seconds,
                        int64_t bytes_since)
 {
@@ -84,6 +85,7 @@ void dsi_progress_begin(dsi_progress *p, int64_t done, bool quiet)
     p->shown = p->begun; /* the first drawing waits until there is a rate */
 }
 
+/* Draws at most ten times a second. */
 void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)
 {
     double at = p->on ? dsi_now() : 0;

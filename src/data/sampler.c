@@ -27,6 +27,7 @@ int64_t dsi_order_share(int64_t len, int ranks, bool drop_last)
     return drop_last ? len / ranks : (len + ranks - 1) / ranks;
 }
 
+/* Indices behind the end are those from the beginning: the repetition. */
 void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, int64_t *share,
                        int64_t n)
 {

@@ -199,6 +199,7 @@ static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *
     return true;
 }
 
+/* Over a to_float it changes that data set's table and returns d itself. */
 ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, const float *std)
 {
     static const ds_dataset_type type = {"Normalize", sizeof(normalize), inner_len, normalize_get,
@@ -297,6 +298,7 @@ static void crop_window(const crop *t, const char *image, int64_t top, int64_t l
         }
 }
 
+/* Two random numbers: the row of the corner, then its column. */
 static ds_status crop_get(void *self, int64_t i, void **field)
 {
     crop *t = self;
@@ -327,6 +329,7 @@ static bool is_image(const char *what, ds_dataset *d)
                    what, ds_dataset_name(d), image->shape.n) == DS_OK;
 }
 
+/* A window may be larger than the image if the padding makes room for it. */
 ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
                                      uint64_t seed)
 {
@@ -404,6 +407,7 @@ static ds_status flip_get(void *self, int64_t i, void **field)
     return DS_OK;
 }
 
+/* p is checked so that NaN is refused too. */
 ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
 {
     static const ds_dataset_type type = {"RandomFlip", sizeof(flip), inner_len, flip_get,
@@ -477,6 +481,8 @@ static void cast_narrow(void *to, ds_dtype dtype, const float *x, int64_t begin,
         for (int64_t i = 0; i < n; i++) half[begin + i] = dsi_f32_to_bf16(x[i]);
 }
 
+/* Fields that are not converted are written to their place by the inner data
+ * set. */
 static ds_status cast_get(void *self, int64_t i, void **field)
 {
     cast *t = self;
@@ -497,6 +503,7 @@ static ds_status cast_get(void *self, int64_t i, void **field)
     return status;
 }
 
+/* Only fields of another floating-point dtype are converted; labels stay. */
 ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
 {
     static const ds_dataset_type type = {"Cast", sizeof(cast), inner_len, cast_get, inner_free};

@@ -150,6 +150,7 @@ static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
     }
 }
 
+/* Steps change the list in place; what is left is joined. */
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to)
 {
     for (int i = 0; i < d->n; i++) decoder_step_apply(&d->at[i], tokens);

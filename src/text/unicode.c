@@ -27,6 +27,7 @@ int dsi_utf8_decode(const char *s, size_t n, uint32_t *c)
     return length;
 }
 
+/* The first byte's high bits are the length of the character. */
 void dsi_utf8_append(dsi_text *to, uint32_t c)
 {
     char b[4];
@@ -73,6 +74,8 @@ bool dsi_is_space(uint32_t c)
            c == 0x205F || c == 0x3000;
 }
 
+/* ASCII and the joiners U+200C and U+200D are decided here, the rest by
+ * utf8proc. */
 bool dsi_is_word(uint32_t c)
 {
     if (c < 0x80) return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_';

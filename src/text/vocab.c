@@ -16,6 +16,7 @@ uint64_t dsi_hash_bytes(const char *s, size_t n)
     return h ^ h >> 29;
 }
 
+/* The number of slots is a power of 2, so that a mask replaces the division. */
 void dsi_vocab_init(dsi_vocab *v, uint32_t n)
 {
     *v = (dsi_vocab){.n = n, .n_slots = 16};
@@ -96,6 +97,7 @@ uint32_t dsi_vocab_find(const dsi_vocab *v, const char *bytes, size_t n)
     return DSI_NO_TOKEN;
 }
 
+/* The map has 1 + id, as 0 would look like a missing text. */
 uint32_t dsi_vocab_find_text(const dsi_vocab *v, const char *text)
 {
     uintptr_t found = (uintptr_t)dsi_map_get(&v->by_text, text);
