@@ -7,3 +7,4 @@
 #define dsi_fail(status, ...) ((dsi_fail)(status, __VA_ARGS__), (status))
 #define dsi_refuse(...)       ((dsi_refuse)(__VA_ARGS__), (void *)0)
 #define dsi_null_operand(what)      ((dsi_null_operand)(what), (void *)0)
+#define dsi_null_argument(what)     ((dsi_null_argument)(what), DS_EINVAL)

@@ -390,6 +390,7 @@ static ds_status model_check(ds_engine *e)
 static void counters_make(ds_engine *e)
 {
     const dsi_config *c = e->config;
+    DSI_ASSERT(c);
     e->dtype = dsi_engine_zero_opts(c).dtype;
     if (c->wall_clock_breakdown) e->timers = dsi_timers_new();
     e->throughput = (dsi_throughput){.off = !c->throughput.enabled,

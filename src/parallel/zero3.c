@@ -310,6 +310,7 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
                            .shard_size = l->shard_size,
                            .live = &z->live,
                            .unit = k};
+    DSI_ASSERT(u->z);
     if (unit_take_shard(u) != DS_OK) return ds_error_status();
     u->partitioned = true;
     dsi_zero_init_drop(u->p.x);
