@@ -123,12 +123,6 @@ void *dsi_null_operand(const char *what)
     return NULL;
 }
 
-ds_status dsi_null_argument(const char *what)
-{
-    dsi_null_operand(what);
-    return first_status;
-}
-
 const char *ds_error(void)
 {
     Messages *m = messages;

@@ -34,7 +34,12 @@ bool dsi_invalid(const char *format, ...) DS_PRINTF(1, 2);
  * before, of which the NULL is a consequence. Returns NULL; for functions that
  * return ds_status, the status of the first failure. */
 void *dsi_null_operand(const char *what);
-ds_status dsi_null_argument(const char *what);
+static inline ds_status dsi_null_argument(const char *what)
+{
+    dsi_null_operand(what);
+    ds_status status = ds_error_status();
+    return status == DS_OK ? DS_EINVAL : status; /* never DS_OK, as the analyzer sees here */
+}
 
 /* The latest failure's message, without a count; NULL if nothing has failed.
  * Valid until the next failure. */

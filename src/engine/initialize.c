@@ -327,6 +327,7 @@ static ds_status comms_log_begin(const ds_engine *e)
     const dsi_config *c = e->config;
     const char *ops[MOST_OPS];
     int n = 0;
+    DSI_ASSERT(c);
     if (!c->comms_logger.enabled) return DS_OK;
     char *names = c->comms_logger.prof_ops ? dsi_strdup(c->comms_logger.prof_ops) : NULL,
          *rest = NULL;

@@ -61,7 +61,7 @@ static bool progress_has_tuples(const ds_engine *e)
 /* "step=10, skipped=0, lr=[0.001], mom=[[0.8, 0.999]]" */
 static void log_progress(const ds_engine *e)
 {
-    double lr[MOST_GROUPS], mom[2 * MOST_GROUPS] = {0};
+    double lr[MOST_GROUPS] = {0}, mom[2 * MOST_GROUPS] = {0};
     int groups = ds_optim_groups(e->optim), each = 1;
     if (groups > MOST_GROUPS) groups = MOST_GROUPS;
     for (int g = 0; g < groups; g++) {

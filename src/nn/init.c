@@ -14,7 +14,7 @@
 
 static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 {
-    if (!x) return dsi_null_operand(what);
+    if (!dsi_live(x, what)) return dsi_null_operand(what);
     if (x->shape.n < 2)
         return dsi_refuse("%s: x is %s: fans need at least 2 dimensions", what,
                           dsi_shape_text(x->shape));
@@ -27,7 +27,7 @@ static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 
 ds_tensor *ds_init_constant(ds_tensor *x, double value)
 {
-    if (!x) return dsi_null_operand("init_constant");
+    if (!dsi_live(x, "init_constant")) return dsi_null_operand("init_constant");
     return dsi_fill(x, value);
 }
 
@@ -101,7 +101,7 @@ static void tighten(truncation *t)
 
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
 {
-    if (!x) return dsi_null_operand("init_trunc_normal");
+    if (!dsi_live(x, "init_trunc_normal")) return dsi_null_operand("init_trunc_normal");
     if (x->dtype > DS_BF16)
         return dsi_refuse("init_trunc_normal: x is %s, expected a floating dtype",
                           ds_dtype_name(x->dtype));

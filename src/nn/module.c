@@ -188,7 +188,7 @@ static bool tensor_is_fresh(const ds_tensor *init)
  * away. */
 static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
 {
-    if (!m || !init) return dsi_null_operand("module_param");
+    if (!dsi_live_all("module_param", m, init)) return dsi_null_operand("module_param");
     module_check_name(m, name);
     ds_tensor *x = NULL;
     if (dsi_is_contiguous(init)) {
@@ -454,7 +454,7 @@ static ds_status tensor_convert(ds_tensor *x, ds_dtype dtype)
 /* Tensor by tensor, so that memory never holds the module twice. */
 ds_status ds_module_to(ds_module *m, ds_dtype dtype)
 {
-    if (!m) return dsi_null_argument("module_to");
+    if (!dsi_live(m, "module_to")) return dsi_null_argument("module_to");
     if ((unsigned)dtype > DS_BF16)
         return dsi_fail(DS_EINVAL, "module_to: %s: expected a floating-point dtype",
                         ds_dtype_name(dtype));
@@ -609,7 +609,7 @@ ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const
 
 ds_status ds_module_load(ds_module *m, const ds_state *state)
 {
-    if (!m || !state) return dsi_null_argument("module_load");
+    if (!dsi_live_all("module_load", m, state)) return dsi_null_argument("module_load");
     ds_state *mine = ds_module_state(m);
     ds_status status = dsi_module_check_state(m, mine, state);
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)

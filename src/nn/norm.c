@@ -1,5 +1,7 @@
 /* nn/norm.c: BatchNorm2d, LayerNorm.
  * SPDX-License-Identifier: MIT */
+#include "base/option.h"
+
 #include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
 
@@ -34,7 +36,7 @@ static void batch_norm_describe(void *self, FILE *to)
     BatchNorm *b = self;
     const ds_batch_norm_opts *o = &b->opts;
     fprintf(to, "%lld, eps=%g, momentum=%g, affine=%s, bias=%s, track_running_stats=%s",
-            (long long)b->channels, o->eps ? o->eps : 1e-5, o->momentum ? o->momentum : 0.1,
+            (long long)b->channels, dsi_option(o->eps, 1e-5), dsi_option(o->momentum, 0.1),
             python_bool(o->weight), python_bool(o->bias), python_bool(o->running_mean));
 }
 
@@ -86,7 +88,7 @@ static void layer_norm_describe(void *self, FILE *to)
     for (int i = 0; i < l->shape.n; i++)
         fprintf(to, "%s%lld", i ? ", " : "", (long long)l->shape.d[i]);
     fprintf(to, "%s), eps=%g, elementwise_affine=%s, bias=%s", l->shape.n == 1 ? "," : "",
-            l->eps ? l->eps : 1e-5, python_bool(l->weight), python_bool(l->bias));
+            dsi_option(l->eps, 1e-5), python_bool(l->weight), python_bool(l->bias));
 }
 
 ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,

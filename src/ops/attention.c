@@ -6,6 +6,7 @@
  * them again from lse [B,L], the logarithms of the softmax's sums (Dao et al.,
  * arXiv:2205.14135).
  * SPDX-License-Identifier: MIT */
+#include "base/option.h"
 #include "op.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
-    Attention a = {o.scale ? o.scale : 1 / sqrt(depth ? (double)depth : 1), o.causal};
+    Attention a = {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal};
     if (dsi_wants_grad(&o.mask, 1)) return attention_composed(q, k, v, o.mask, a.scale);
     if (o.mask && !attention_expand_mask(q, k, &o.mask)) return NULL;
     q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);

@@ -4,6 +4,7 @@
  *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
  * layer_norm  x [M,D], the same per row; Ba, Kiros, Hinton, arXiv:1607.06450
  * SPDX-License-Identifier: MIT */
+#include "base/option.h"
 #include "op.h"
 
 /* ---- batch_norm -------------------------------------------------------------------------------------- */
@@ -149,8 +150,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!batch_norm_check(x, o, batch)) return NULL;
     if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
         return batch_norm_upcast_statistics(x, o);
-    if (!o.momentum) o.momentum = 0.1;
-    if (!o.eps) o.eps = 1e-5;
+    o.momentum = dsi_option(o.momentum, 0.1);
+    o.eps = dsi_option(o.eps, 1e-5);
     if (!(x = with_channels(x))) return NULL;
     if (!dsi_acquire(x, o.weight, o.bias, o.running_mean, o.running_var)) return NULL;
 
@@ -252,7 +253,7 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     ds_tensor *y = dsi_new(x, x->shape), *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
 
     if (!stats) return NULL;
-    if (!dsi_run(y, layer_norm, eps ? eps : 1e-5, dsi_v_shape(x, md),
+    if (!dsi_run(y, layer_norm, dsi_option(eps, 1e-5), dsi_v_shape(x, md),
                  layer_norm_row(weight, md.d[1]), layer_norm_row(bias, md.d[1]), dsi_v_shape(y, md),
                  layer_norm_stat(stats, 0), layer_norm_stat(stats, 1)))
         return NULL;
