@@ -19,7 +19,6 @@
 typedef struct Timer {
     const char *name;
     double begun, seconds, last; /* last: from the last start to its stop */
-    int64_t count;               /* starts with a stop */
     bool running;
 } Timer;
 
@@ -64,7 +63,6 @@ static void timer_add_time(Timer *timer, double seconds)
 {
     timer->last = seconds;
     timer->seconds += seconds;
-    timer->count++;
 }
 
 static void timer_stop_at(dsi_timers *t, const char *name, double now)
@@ -89,12 +87,6 @@ double dsi_timer_ms(const dsi_timers *t, const char *name)
 {
     const Timer *timer = timer_find(t, name);
     return timer ? 1e3 * timer->seconds : 0;
-}
-
-double dsi_timer_mean_ms(const dsi_timers *t, const char *name)
-{
-    const Timer *timer = timer_find(t, name);
-    return timer && timer->count ? 1e3 * timer->seconds / (double)timer->count : 0;
 }
 
 /* Names without a timer are left out: DeepSpeed's timers exist from their

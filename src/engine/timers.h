@@ -20,8 +20,7 @@ void dsi_timers_free(dsi_timers *t);
  * a start does nothing. */
 void dsi_timer_start(dsi_timers *t, const char *name);
 void dsi_timer_stop(dsi_timers *t, const char *name);
-double dsi_timer_ms(const dsi_timers *t, const char *name);      /* sum, in ms; 0: no such timer */
-double dsi_timer_mean_ms(const dsi_timers *t, const char *name); /* mean of a start to its stop */
+double dsi_timer_ms(const dsi_timers *t, const char *name); /* sum, in ms; 0: no such timer */
 
 /* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer,
  * and resets these. */

@@ -19,6 +19,9 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
+#include "base/handle.h"
+
+#include <stdio.h>
 #include <string.h>
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
@@ -39,6 +42,15 @@ static bool param_check(const char *optim, const ds_tensor *p, const char *path,
     return false;
 }
 
+static void optim_describe(const void *p, char *text, size_t room)
+{
+    const ds_optim *o = p;
+    snprintf(text, room, "%s", o->type->name);
+}
+
+static const dsi_handle_kind optim_kind = {
+    "optimizer", optim_describe, "an optimizer that was handed to ds_initialize belongs to it"};
+
 ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values)
 {
     if (!model || !type) return dsi_null_operand(type && type->name ? type->name : "optim_new");
@@ -48,6 +60,8 @@ ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_val
     if (!n)
         return dsi_refuse("%s: the module %s has no parameters", type->name, ds_module_name(model));
     ds_optim *o = dsi_alloc(sizeof *o);
+    dsi_handle_call(type->name);
+    dsi_handle_made(o, &optim_kind);
     o->type = type;
     o->self = dsi_alloc(type->self_size ? type->self_size : 1);
     o->params = dsi_alloc((size_t)n * sizeof *o->params);
@@ -87,11 +101,14 @@ static void drop_moments(dsi_optim_param *x)
 
 void ds_optim_free(ds_optim *o)
 {
-    if (!o) return;
+    if (!dsi_live(o, "optim_free")) return;
     if (o->taken) {
         dsi_fail(DS_ESTATE, "optim_free: %s belongs to an engine, which frees it", o->type->name);
         return;
     }
+    const char *was = dsi_handle_reason("ds_optim_free");
+    bool quarantined = dsi_handle_freed(o);
+    dsi_handle_reason_end(was);
     if (o->type->free) o->type->free(o->self);
     for (int i = 0; i < o->n; i++) {
         dsi_unref(o->params[i].of);
@@ -105,7 +122,7 @@ void ds_optim_free(ds_optim *o)
     dsi_free(o->groups);
     dsi_free(o->updates);
     dsi_free(o->updated);
-    dsi_free(o);
+    if (!quarantined) dsi_free(o);
 }
 
 void *ds_optim_self(ds_optim *o) { return o ? o->self : NULL; }
@@ -128,7 +145,7 @@ static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16
 
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
 {
-    if (!o) return dsi_null_argument("optim_set_param");
+    if (!dsi_live(o, "optim_set_param")) return dsi_null_argument("optim_set_param");
     const char *name = o->type->name;
     if (i < 0 || i >= o->n)
         return dsi_fail(DS_EINVAL, "%s: there is no parameter %d of %d", name, i, o->n);
@@ -267,7 +284,7 @@ ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
 
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
-    if (!o) return dsi_null_argument("optim_step");
+    if (!dsi_live(o, "optim_step")) return dsi_null_argument("optim_step");
     if (check_faults(o) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open(); /* of copies of gradients, and of what a type makes */
     bool was = ds_set_grad(false);

@@ -13,6 +13,7 @@
 #include "schedule.h"
 
 #include "base/error.h"
+#include "base/handle.h"
 #include "base/text.h"
 #include "optim.h"
 
@@ -30,28 +31,35 @@ struct ds_schedule {
 
 /* ---- the handle -------------------------------------------------------------------------------------- */
 
+static const dsi_handle_kind schedule_kind = {"schedule", NULL, NULL};
+
 ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
 {
-    if (!o || !type) return dsi_null_operand("schedule_new");
+    if (!type || !dsi_live(o, "schedule_new")) return dsi_null_operand("schedule_new");
     if (!type->apply)
         return dsi_refuse("schedule_new: the type %s has no apply",
                           type->name ? type->name : "(no name)");
     ds_schedule *s = dsi_alloc(sizeof *s);
+    dsi_handle_call("schedule_new");
+    dsi_handle_made(s, &schedule_kind);
     *s = (ds_schedule){type, o, -1, dsi_alloc(type->self_size ? type->self_size : 1), false};
     return s;
 }
 
 void ds_schedule_free(ds_schedule *s)
 {
-    if (!s) return;
+    if (!dsi_live(s, "schedule_free")) return;
     if (s->taken) {
         dsi_fail(DS_ESTATE, "schedule_free: %s belongs to an engine, which frees it",
                  s->type->name);
         return;
     }
+    const char *was = dsi_handle_reason("ds_schedule_free");
+    bool quarantined = dsi_handle_freed(s);
+    dsi_handle_reason_end(was);
     if (s->type->free) s->type->free(s->self);
     dsi_free(s->self);
-    dsi_free(s);
+    if (!quarantined) dsi_free(s);
 }
 
 void dsi_schedule_take(ds_schedule *s, bool taken)

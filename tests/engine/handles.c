@@ -32,6 +32,23 @@ static void model_after_its_engine(void **state)
     CHECK_ERROR("engine_free: this engine has ended");
 }
 
+static void optimizer_after_its_end(void **state)
+{
+    (void)state;
+    ds_module *net = ds_nn_linear(NULL, "net", 3, 2);
+    ds_optim *optim = ds_optim_sgd(net, 0.1);
+    ds_schedule *schedule = ds_schedule_by_name(optim, "WarmupLR", "{}");
+    ds_schedule_free(schedule);
+    ds_schedule_free(schedule);
+    CHECK_ERROR("schedule_free: this schedule has ended: freed by ds_schedule_free");
+    ds_optim_free(optim);
+    CHECK(ds_optim_step(optim) != DS_OK);
+    CHECK_ERROR("has ended: freed by ds_optim_free");
+    ds_optim_free(optim);
+    CHECK_ERROR("optim_free: this optimizer");
+    ds_module_free(net);
+}
+
 static void loader_frees_its_data(void **state)
 {
     (void)state;
@@ -52,6 +69,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model_after_a_refusal),
         cmocka_unit_test(model_after_its_engine),
+        cmocka_unit_test(optimizer_after_its_end),
         cmocka_unit_test(loader_frees_its_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

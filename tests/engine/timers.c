@@ -32,12 +32,10 @@ static void times_add_up(void **state)
     }
     double sum = dsi_timer_ms(t, "a");
     CHECK(sum >= 6);
-    CHECK_CLOSE(dsi_timer_mean_ms(t, "a"), sum / 3, 1e-9);
     dsi_timer_stop(t, "a"); /* not running */
     dsi_timer_stop(t, "never started");
     CHECK_CLOSE(dsi_timer_ms(t, "a"), sum, 0);
     CHECK_CLOSE(dsi_timer_ms(t, "b"), 0, 0);
-    CHECK_CLOSE(dsi_timer_mean_ms(t, "b"), 0, 0);
     dsi_timers_free(t);
 }
 
