@@ -10,13 +10,16 @@
 #include "hosts.h"
 
 #include "base/mem.h"
+#include "base/text.h"
 
 #include <deepspeed/types.h>
 
 #include <argp.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,13 +150,24 @@ enum { FLAGS = sizeof flags / sizeof *flags, FIRST_KEY = 256 };
 
 /* ---- one option ------------------------------------------------------------------ */
 
+/* "1000000000", or "1e9"; *end is the first character after it. */
+static long long option_parse_integer(const char *text, char **end)
+{
+    errno = 0;
+    long long n = strtoll(text, end, 10);
+    if (**end != 'e' && **end != 'E' && **end != '.') return n;
+    double x = strtod(text, end);
+    if (x == trunc(x) && fabs(x) <= 0x1p53) return (long long)x;
+    errno = ERANGE;
+    return 0;
+}
+
 /* argp_error exits after two lines: the mistake, and a hint at --help. */
 static int64_t option_read_number(struct argp_state *state, const option_row *f, const char *text,
                                   int64_t high)
 {
     char *end;
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
+    long long n = option_parse_integer(text, &end);
     if (errno || *end || end == text || n < f->low || n > high) {
         if (high < INT_MAX)
             argp_error(state, "--%s %s: expected a number from %ld to %lld", f->name, text, f->low,
@@ -295,6 +309,66 @@ static void options_fill_argp(struct argp_option *row, char *names)
     }
 }
 
+/* Whether the n letters of word are name's first ones, with '_' and '-' alike:
+ * getopt accepts abbreviations. */
+static bool option_begins_with(const char *name, const char *word, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (name[i] == word[i] || (name[i] == '_' && word[i] == '-'))) i++;
+    return i == n;
+}
+
+/* Ends the program if the option `word` (without "--") is in no row, with the
+ * nearest name in the user's spelling. Tells whether the next word is its
+ * value. */
+static bool option_check_name(const char *word)
+{
+    static const char *const own[] = {"help", "usage", "version"};
+    const char *names[FLAGS + 3], *near;
+    size_t n = strcspn(word, "=");
+    bool known = false, takes_value = false;
+    int count = 0;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        names[count++] = own[i];
+        known = known || option_begins_with(own[i], word, n);
+    }
+    for (int i = 0; i < FLAGS; i++) {
+        const option_row *f = &flags[i];
+        if (f->kind == TITLE || f->kind == HELP) continue;
+        names[count++] = f->name;
+        if (!option_begins_with(f->name, word, n)) continue;
+        known = true;
+        if (!f->name[n]) takes_value = f->arg && !word[n];
+    }
+    if (known) return takes_value;
+    char *name = dsi_strdup(word);
+    bool hyphens = strchr(word, '-') != NULL;
+    name[n] = 0;
+    for (char *c = name; (c = strchr(c, '-'));) *c = '_';
+    near = dsi_nearest(name, names, count);
+    fprintf(stderr, "deepspeed: there is no option --%.*s", (int)n, word);
+    if (near) fprintf(stderr, "; did you mean --");
+    for (; near && *near; near++) fputc(hyphens && *near == '_' ? '-' : *near, stderr);
+    fprintf(stderr, "%s(deepspeed --help lists all)\n", near ? "? " : " ");
+    dsi_free(name);
+    exit(STATUS_WRONG);
+}
+
+/* The options before the program. */
+static void options_check_names(int argc, char **argv)
+{
+    for (int i = 1; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++) {
+        bool takes_value = false;
+        if (argv[i][1] == '-') {
+            takes_value = option_check_name(argv[i] + 2);
+        } else if (strlen(argv[i]) == 2) { /* -H FILE; -HFILE */
+            for (int k = 0; k < FLAGS; k++)
+                if (flags[k].letter == argv[i][1]) takes_value = flags[k].arg != NULL;
+        }
+        if (takes_value) i++;
+    }
+}
+
 /* argp_parse exits on a mistake, so there is nothing to return. */
 void args_read(options *o, int argc, char **argv)
 {
@@ -324,6 +398,7 @@ void args_read(options *o, int argc, char **argv)
         NULL};
     char *slash = strrchr(argv[0], '/');
     if (slash) argv[0] = slash + 1; /* getopt begins its messages with it */
+    options_check_names(argc, argv);
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = STATUS_WRONG;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, o);

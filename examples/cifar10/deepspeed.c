@@ -204,6 +204,7 @@ typedef struct Program {
     ds_loader *train, *test;
     FILE *trace;
     bool first;          /* this is rank 0, which prints */
+    bool silent;         /* rank 0 says what this rank has found too */
     bool due;            /* save a checkpoint at the next update */
     int64_t step, saved; /* micro steps; global steps at the last save */
     double running, sum; /* sum of losses since the last line; of the epoch */
@@ -220,17 +221,21 @@ static ds_module *make_network(const Program *p)
     return net;
 }
 
-/* Checks the configuration file, so that a mistake is reported before the
- * download. */
-static ds_status check_config(const Options *o)
+/* Checks the configuration, so that a mistake is reported before the download.
+ * All ranks find the same, and rank 0 says it. */
+static ds_status check_config(Program *p)
 {
-    const char *config = o->deepspeed.deepspeed_config;
-    return config ? ds_config_check(config, ds_comm_size(ds_world()), NULL, NULL) : DS_OK;
+    const char *file = p->o.deepspeed.deepspeed_config;
+    char *own = file ? NULL : own_config(&p->o);
+    ds_status status = ds_config_check(file ? file : own, ds_comm_size(ds_world()), NULL, NULL);
+    free(own);
+    p->silent = status != DS_OK && !p->first;
+    return status;
 }
 
 static void make_engine(Program *p)
 {
-    if (check_config(&p->o) != DS_OK) return;
+    if (check_config(p) != DS_OK) return;
     ds_dataset *train = source_open_on_ranks(&p->o.source, DS_TRAIN, p->o.quiet), *test = NULL;
     if (train && !p->o.no_eval) test = source_open_on_ranks(&p->o.source, DS_TEST, true);
     if (ds_error()) {
@@ -434,7 +439,7 @@ int main(int argc, char **argv)
     Program p = {.o = read_options(argc, argv)};
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    if (ds_error()) fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
+    if (ds_error() && !p.silent) fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
     int status = ds_error() != NULL;
     experts_free(&p.o.experts);
     ds_loader_free(p.test);

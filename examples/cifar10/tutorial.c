@@ -153,6 +153,8 @@ static void show_batch(Program *p)
 static void make_network(Program *p)
 {
     p->net = net_new();
+    if (p->o.eval && !p->o.load)
+        fprintf(stderr, "cifar10_tutorial: --eval without --load FILE: the weights are random\n");
     if (p->o.load) {
         ds_state *state = weights_load(p->o.load);
         if (state && ds_module_load(p->net, state) == DS_OK && !p->o.quiet)

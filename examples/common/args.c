@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 
+#include "misspelt.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,17 +18,29 @@ static void hyphens(char *option)
 
 error_t args_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
+    misspelt_refuse(argp, argc, argv);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) hyphens(argv[i]);
     argp_err_exit_status = 2;
     return argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input);
+}
+
+/* "1000000", or "1e6"; *end is the first character after it. */
+static long long parse_integer(const char *arg, char **end)
+{
+    errno = 0;
+    long long n = strtoll(arg, end, 10);
+    if (**end != 'e' && **end != 'E' && **end != '.') return n;
+    double x = strtod(arg, end);
+    if (x == trunc(x) && fabs(x) <= 0x1p53) return (long long)x;
+    errno = ERANGE;
+    return 0;
 }
 
 int64_t args_int(struct argp_state *state, const char *name, const char *arg, int64_t low,
                  int64_t high)
 {
     char *end;
-    errno = 0;
-    long long n = strtoll(arg, &end, 10);
+    long long n = parse_integer(arg, &end);
     if (end == arg || *end || errno)
         argp_error(state, "--%s: \"%s\" is not an integer", name, arg);
     else if (n < low || n > high)

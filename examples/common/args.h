@@ -16,7 +16,7 @@
  * ("--batch_size=4") by hyphens. Arguments after "--" are not changed. */
 error_t args_parse(const struct argp *argp, int argc, char **argv, void *input);
 
-/* The number in arg, which is the value of --name. Other text, and values
+/* The number in arg, which is the value of --name; also an integer as "1e6". Other text, and values
  * outside of [low, high], end the program with a message. */
 int64_t args_int(struct argp_state *state, const char *name, const char *arg, int64_t low,
                  int64_t high);

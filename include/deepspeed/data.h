@@ -202,7 +202,7 @@ DS_API const char *ds_cifar10_class(int label);
 
 /* torchvision.utils.make_grid and save_image: writes n images, float32
  * [n,3,h,w] with values in [-1, 1], to a PNG file, `columns` (1 or more) side
- * by side, with a border of 2 pixels. */
+ * by side, with a border of 2 pixels. The path ends with ".png". */
 DS_API DS_MUST_CHECK ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path);
 
 #ifdef __cplusplus

@@ -49,8 +49,9 @@ const dsi_mpi *dsi_mpi_open(const char *name)
     if (!library)
         dsi_fail(DS_ECOMM,
                  "init_distributed: started by a launcher of %s, but there is no "
-                 "libdeepspeed_%s.so in %s%s; build where its mpicc is installed",
-                 name, name, looked.s, why.s ? why.s : "");
+                 "libdeepspeed_%s.so in %s%s; install the package deepspeed-%s, or build the "
+                 "library where lib%s-dev is installed",
+                 name, name, looked.s, why.s ? why.s : "", name, name);
     else if (!mpi || mpi->version != DSI_MPI_VERSION) {
         dsi_fail(DS_ECOMM, "init_distributed: libdeepspeed_%s.so is of another version", name);
         mpi = NULL;

@@ -41,7 +41,7 @@ void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *fo
         return;
     }
     /* A derived value or a missing key has no line. */
-    int line = path ? dsi_syntax_line(&r->syntax, path) : 0;
+    int line = path ? dsi_syntax_line(&r->c->trees->syntax, path) : 0;
     if (r->errors.n) dsi_text_add(&r->errors, "; ");
     if (line) dsi_text_add(&r->errors, "line %d: ", line);
     if (path) {
@@ -145,7 +145,7 @@ static json_t *tree_with_integers(json_t *value)
 static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
 {
     dsi_text error = {0};
-    json_t *parsed = dsi_syntax_parse(&r->syntax, text, n, &error);
+    json_t *parsed = dsi_syntax_parse(&r->c->trees->syntax, text, n, &error);
     if (!parsed) {
         dsi_fail(DS_EFORMAT, "config: %s: %s", r->name, error.s);
     } else if (!json_is_object(parsed)) {
@@ -190,20 +190,38 @@ dsi_config *dsi_config_read(const char *text, int world_size)
     if (!loaded) return NULL;
     dsi_config *c = dsi_alloc(sizeof *c);
     c->trees = dsi_alloc(sizeof *c->trees);
+    c->trees->name = name;
+    c->trees->text = loaded;
     c->world_size = world_size;
     dsi_config_reader r = {.c = c, .name = name};
     bool ok = reader_parse(&r, loaded, n);
     if (ok) reader_resolve(&r);
     ok = ok && !r.n_errors;
-    dsi_syntax_free(&r.syntax);
     dsi_text_free(&r.errors);
     dsi_text_free(&r.ignored);
     dsi_text_free(&r.unknown);
-    dsi_free(loaded);
-    dsi_free(name);
     if (ok) return c;
     dsi_config_free(c);
     return NULL;
+}
+
+/* Messages of optimizers and schedules begin with the key. */
+ds_status dsi_config_fail_at(const dsi_config *c, ds_status status)
+{
+    const char *message = dsi_error_latest();
+    bool key = message &&
+               (!strncmp(message, "optimizer.", 10) || !strncmp(message, "scheduler.", 10));
+    if (!key) return status;
+    size_t n = strcspn(message, ": ");
+    dsi_text path = {0};
+    dsi_text_add(&path, "%.*s", (int)n, message);
+    int line = dsi_syntax_line(&c->trees->syntax, path.s);
+    if (line)
+        dsi_fail(status, "config: %s: line %d: %s", c->trees->name, line, message);
+    else
+        dsi_fail(status, "config: %s: %s", c->trees->name, message);
+    dsi_text_free(&path);
+    return status;
 }
 
 /* Text fields are found by the table, so that a new key needs no line here. */
@@ -219,6 +237,9 @@ void dsi_config_free(dsi_config *c)
     }
     for (int i = 0; i < c->trees->warnings.n; i++) dsi_free(c->trees->warnings.at[i]);
     dsi_list_free(&c->trees->warnings);
+    dsi_syntax_free(&c->trees->syntax);
+    dsi_free(c->trees->text);
+    dsi_free(c->trees->name);
     json_decref(c->trees->given);
     json_decref(c->trees->resolved);
     dsi_free(c->trees);

@@ -126,6 +126,11 @@ typedef struct dsi_config {
 dsi_config *dsi_config_read(const char *text, int world_size);
 void dsi_config_free(dsi_config *c);
 
+/* A value of "optimizer" or "scheduler" was refused by what was made of it: puts
+ * "config: FILE: line N: " in front of the latest failure's message, if that
+ * begins with the path of the key. Returns status. */
+ds_status dsi_config_fail_at(const dsi_config *c, ds_status status);
+
 /* The resolved configuration as JSON, every key with its value; free with
  * dsi_free. */
 char *dsi_config_json(const dsi_config *c);

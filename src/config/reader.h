@@ -14,8 +14,10 @@
 #include "syntax.h"
 
 struct dsi_config_trees {
-    json_t *given;    /* the user's, with whole numbers as integers */
-    json_t *resolved; /* every key but removed ones, under its own name */
+    char *name, *text; /* of the file, for messages; what it contains */
+    dsi_syntax syntax; /* of text: the line of each key */
+    json_t *given;     /* the user's, with whole numbers as integers */
+    json_t *resolved;  /* every key but removed ones, under its own name */
     struct {
         DSI_LIST(char *)
     } warnings;
@@ -24,7 +26,6 @@ struct dsi_config_trees {
 typedef struct dsi_config_reader {
     dsi_config *c;
     const char *name; /* of the file, for messages */
-    dsi_syntax syntax;
     dsi_text errors, ignored, unknown;
     int n_errors, n_more; /* n_more: of those, left out of a long message */
     bool unknown_warns;   /* DS_CONFIG_UNKNOWN=warn */

@@ -9,6 +9,7 @@
 #include "cifar10_obtain.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -89,6 +90,27 @@ static bool sample_may_serve(const char *folder, dsi_fetched got, const ds_cifar
     return true;
 }
 
+/* Refuses the folder of the batches themselves: its parent folder is expected,
+ * and CIFAR-10 would be downloaded a second time into it. */
+static ds_status cifar10_check_parent(const char *folder)
+{
+    static const char *const names[] = {"test_batch.bin", "test_batch"};
+    bool batches = false;
+    for (int i = 0; i < 2; i++) {
+        char *path = dsi_cifar10_path(folder, names[i]);
+        batches = batches || dsi_file_exists(path);
+        dsi_free(path);
+    }
+    if (!batches) return DS_OK;
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    while (n && folder[n - 1] != '/') n--;
+    while (n > 1 && folder[n - 1] == '/') n--;
+    return dsi_fail(DS_EINVAL,
+                    "cifar10: %s is the folder of the batches: give the folder that it is in, %.*s",
+                    folder, n ? (int)n : 1, n ? folder : ".");
+}
+
 /* Finds the folder with the data, downloads it if the options say so, or takes
  * the sample. Puts its path, for dsi_free, into *home, and its layout into
  * *layout. *home stays NULL after a failure. */
@@ -98,6 +120,8 @@ static ds_status cifar10_find_folder(const char *folder, const ds_cifar10_opts *
     bool sample = o->sample;
     int before = dsi_error_count();
     ds_status status = sample ? DS_OK : dsi_cifar10_find(folder, layout);
+    if (!sample && status == DS_OK && *layout == DSI_CIFAR10_NONE)
+        status = cifar10_check_parent(folder);
     if (!sample && status == DS_OK && *layout == DSI_CIFAR10_NONE) {
         dsi_fetched got = DSI_FETCH_NETWORK;
         if (o->download)

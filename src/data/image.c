@@ -13,6 +13,7 @@
 
 #include <png.h>
 #include <string.h>
+#include <strings.h>
 
 #define BORDER     2
 #define MAX_PIXELS ((int64_t)1 << 26) /* of the grid */
@@ -103,6 +104,10 @@ ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path)
     grid g = {0};
     if (!images) return dsi_null_argument("save_image_grid");
     if (!path) return dsi_fail(DS_EINVAL, "save_image_grid: the path is NULL");
+    const char *end = strrchr(path, '.');
+    if (!end || strcasecmp(end, ".png") != 0)
+        return dsi_fail(DS_EINVAL, "save_image_grid: %s: expected a name that ends with .png",
+                        path);
     ds_status status = grid_plan(&g, images, columns);
     if (status != DS_OK) return status;
 

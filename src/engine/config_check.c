@@ -42,7 +42,7 @@ static ds_status config_check_parts(const dsi_config *c)
     ds_optim_free(optim);
     ds_module_free(any);
     ds_scope_close(scope);
-    return good ? DS_OK : ds_error_status();
+    return good ? DS_OK : dsi_config_fail_at(c, ds_error_status());
 }
 
 /* Warnings are returned, not printed: deepspeed --check_config writes them

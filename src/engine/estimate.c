@@ -31,7 +31,10 @@ static int optimizer_count_moments(const dsi_config *c)
     ds_module *any = dsi_trial_model();
     ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
     for (int i = 0; optim && i < DS_OPTIM_MOMENTS; i++) n += dsi_optim_uses(optim, 0, i);
-    if (!optim) n = -1;
+    if (!optim) {
+        dsi_config_fail_at(c, ds_error_status());
+        n = -1;
+    }
     ds_optim_free(optim);
     ds_module_free(any);
     ds_scope_close(scope);

@@ -180,7 +180,7 @@ static ds_status optimizer_make(ds_engine *e, const ds_init *init)
         dsi_log(DSI_INFO, "Using DeepSpeed Optimizer param name %s as basic optimizer",
                 c->optimizer.type);
         e->optim = ds_optim_by_name(e->model, c->optimizer.type, c->optimizer.params);
-        if (!e->optim) return ds_error_status();
+        if (!e->optim) return dsi_config_fail_at(c, ds_error_status());
         e->config_made = true;
     }
     if (!e->optim && c->zero.stage > 0 && c->zero.stage < 3)
@@ -301,7 +301,7 @@ static ds_status schedule_make(ds_engine *e, const ds_init *init)
     e->schedule = ds_schedule_by_name(e->optim, c->scheduler.type, c->scheduler.params);
     if (e->schedule)
         dsi_log(DSI_INFO, "DeepSpeed LR Scheduler = %s", ds_schedule_name(e->schedule));
-    return e->schedule ? DS_OK : ds_error_status();
+    return e->schedule ? DS_OK : dsi_config_fail_at(c, ds_error_status());
 }
 
 /* Rank 0 alone writes; a program may add sinks on any rank later. */

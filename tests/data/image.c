@@ -91,6 +91,8 @@ static void what_cannot_be_is_refused(void **state)
     CHECK_ERROR("0 columns");
     CHECK_INT(ds_save_image_grid(three(), 1, NULL), DS_EINVAL);
     CHECK_ERROR("the path is NULL");
+    CHECK_INT(ds_save_image_grid(three(), 1, "grid.jpg"), DS_EINVAL);
+    CHECK_ERROR("save_image_grid: grid.jpg: expected a name that ends with .png");
     CHECK_INT(ds_save_image_grid(NULL, 1, path), DS_EINVAL);
     CHECK_ERROR("save_image_grid: an operand is NULL");
 }

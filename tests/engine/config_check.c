@@ -21,7 +21,7 @@ static void check_without_an_engine(void **state)
     const char *lrr =
         "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lrr\": 1}}}";
     CHECK_INT(ds_config_check(lrr, 1, &resolved, &warnings), DS_EINVAL);
-    CHECK_ERROR("optimizer.params.lrr: did you mean \"lr\"?");
+    CHECK_ERROR("line 1: optimizer.params.lrr: did you mean \"lr\"?");
     const char *alone =
         "{\"train_batch_size\": 8, \"scheduler\": {\"type\": \"WarmupLRR\", \"params\": {}}}";
     CHECK_INT(ds_config_check(alone, 1, &resolved, &warnings), DS_EINVAL);

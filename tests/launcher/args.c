@@ -104,7 +104,8 @@ static void refused(void **state)
     REFUSED("--hostfile: expected FILE, which is empty", "--hostfile=", "train");
     REFUSED("--enable_each_rank_log: expected DIR", "--enable_each_rank_log=", "train");
     REFUSED("--num_gpus", "--num_gpus");
-    REFUSED("unrecognized option '--no_such'", "--no_such", "train");
+    REFUSED("there is no option --no_such; did you mean --no_ssh?", "--no_such", "train");
+    REFUSED("there is no option --num-gpsu; did you mean --num-gpus?", "--num-gpsu=2", "train");
 }
 
 TEST_MAIN(cmocka_unit_test(spelling), cmocka_unit_test(defaults), cmocka_unit_test(dashes),

@@ -24,6 +24,12 @@ same out resolved.json
 status 2 --check_config bad.json
 has err 'bad.json: line 3: "zero_optimization.reduce_bukcet_size": did you mean "reduce_bucket_size"?'
 lines out 0
+sed 's/"zero.*/"optimizer": {"type": "Adam", "params": {\n  "lr": -1}}/' bad.json >worse.json
+status 2 --check_config worse.json
+has err 'config: worse.json: line 4: optimizer.params.lr is -1: expected a number, 0 or more'
+sed 's/"zero.*/"scheduler": {\n  "type": "WarmupLr"}/' bad.json >worse.json
+status 2 --check_config worse.json
+has err 'config: worse.json: line 4: scheduler.type is "WarmupLr": did you mean "WarmupLR"?'
 DS_CONFIG_UNKNOWN=warn
 export DS_CONFIG_UNKNOWN
 status 0 --check_config bad.json
@@ -47,6 +53,13 @@ status 0 --version
 has out 'deepspeed.c 0\.'
 status 2
 has err 'which program is to be started'
+for option in --check_confg --check-confg=x; do
+    status 2 $option good.json
+    has err "there is no option ${option%=*}; did you mean $(echo ${option%=*} | sed s/confg/config/)?"
+    lines err 1
+done
+status 0 --estimate_memory good.json --params 1e9
+has out '^1000000000 parameters'
 status 2 --check_config good.json train
 has err 'starts nothing, so what is train?'
 finish

@@ -102,8 +102,9 @@ has out 'Accuracy of the network'
 status 0 --help
 has out 'deepspeed_config=FILE'
 has out 'dtype=TYPE'
-status 2 --bogus
-has err 'bogus'
+status 2 --deepspeed_confg x
+has err 'there is no option --deepspeed_confg; did you mean --deepspeed_config?'
+lines err 1
 status 2 --dtype fp8
 has err '"fp8": expected fp32, fp16 or bf16'
 status 2 --stage 4
@@ -117,6 +118,14 @@ has err 'none.json'
 echo '{"train_batch_size": 16, "zero_optimization": {"reduce_bukcet_size": 5}}' >bad.json
 status 1 --data empty --no_download --deepspeed_config bad.json
 has err 'zero_optimization.reduce_bukcet_size.*did you mean.*reduce_bucket_size'
+printf '{"train_batch_size": 16,\n "optimizer": {"type": "Adam",\n "params": {"betass": [0, 0]}}}' >bad.json
+status 1 --data empty --no_download --deepspeed_config bad.json
+has err 'config: bad.json: line 3: optimizer.params.betass: did you mean "betas"?'
+lines err 1
+# a program beside which there is no plugin
+mkdir lone && cp "$program" "$1"/libdeepspeed.so.* lone/
+LD_LIBRARY_PATH=$PWD/lone OMPI_COMM_WORLD_SIZE=2 lone/cifar10_deepspeed $sample >out 2>err </dev/null
+has err 'there is no libdeepspeed_openmpi.so in .*; install the package deepspeed-openmpi'
 echo "$config, \"tensorboard\": {\"enabled\": true, \"output_path\": \"/dev/null/x\"}}" >full.json
 status 1 $sample --deepspeed_config full.json --max_steps 2
 has err '/dev/null: '

@@ -83,7 +83,26 @@ lines t3.csv 3
 status 0 --help
 has out 'batch-size=N'
 status 2 --bogus
-has err 'bogus'
+has err 'there is no option --bogus (--help'
+lines err 1
+for option in --batch_sise=4 --batch-sise; do
+    status 2 $option 4
+    has err "there is no option ${option%=*}; did you mean $(echo ${option%=*} | sed s/sise/size/)?"
+    lines err 1
+done
+OMPI_COMM_WORLD_RANK=1 status 2 --bogus # rank 0 says it
+lines err 0
+status 0 --sample --data d --max_steps 1e9 --epochs 0 --no_eval --quiet
+status 2 --max_steps 1.5
+has err '"1.5" is not an integer'
+status 1 $sample --max_steps 3 --show x.jpg
+has err 'x.jpg: expected a name that ends with .png'
+none x.jpg
+status 0 $sample --eval --quiet
+has err 'eval without --load FILE: the weights are random'
+status 1 --data d/cifar-10-sample/cifar-10-batches-bin/ --eval
+has err 'is the folder of the batches: give the folder that it is in, d/cifar-10-sample$'
+lines err 1
 status 2 --epochs many
 has err '"many" is not an integer'
 status 2 --batch_size 0

@@ -87,8 +87,8 @@ static void candidates_list(Candidates *c, const char *dir, char *why, size_t ro
     if (!c->n)
         dsi_fail(DS_EIO,
                  "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
-                 "ds_engine_save wrote: "
-                 "say which .tag is meant",
+                 "ds_engine_save wrote: if a folder there is a checkpoint, give its name as the "
+                 "tag",
                  dir, dir);
     dsi_folders_free(&all);
 }
