@@ -53,10 +53,11 @@ DS_API ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b); /* a == b */
 DS_API ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b); /* a < b */
 
 /* Activations; the shape is x's. torch.nn.functional.relu, gelu,
- * gelu(approximate="tanh"), sigmoid, tanh. */
+ * gelu(approximate="tanh"), silu, sigmoid, tanh. */
 DS_API ds_tensor *ds_relu(ds_tensor *x);      /* max(0, x); NaN stays NaN */
 DS_API ds_tensor *ds_gelu(ds_tensor *x);      /* x (1 + erf(x / sqrt 2)) / 2 */
 DS_API ds_tensor *ds_gelu_tanh(ds_tensor *x); /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+DS_API ds_tensor *ds_silu(ds_tensor *x);      /* x / (1 + exp(-x)) */
 DS_API ds_tensor *ds_sigmoid(ds_tensor *x);   /* 1 / (1 + exp(-x)) */
 DS_API ds_tensor *ds_tanh(ds_tensor *x);      /* (e^x - e^-x) / (e^x + e^-x) */
 
@@ -170,6 +171,11 @@ DS_API ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 DS_API ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias,
                                 double eps);
 
+/* torch.nn.functional.rms_norm: y = x / sqrt(mean(x^2) + eps) weight over rows
+ * of the last n_dims dimensions. weight has the row's shape, or is NULL. eps 0:
+ * 2^-23 (float64: 2^-52). Zhang and Sennrich, arXiv:1910.07467. */
+DS_API ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps);
+
 /* ---- reductions ----------------------------------------------------------------------------------- */
 
 typedef struct ds_reduce_opts {
@@ -252,14 +258,29 @@ typedef struct ds_attention_opts {
     ds_tensor *mask;
     bool causal;  /* query i attends to keys 0 to i */
     double scale; /* 0: 1/sqrt(D) */
+    /* k and v have fewer heads: H of q are a multiple of theirs, and each of
+     * theirs serves the heads of q that follow each other. */
+    bool enable_gqa;
 } ds_attention_opts;
 
 /* torch.nn.functional.scaled_dot_product_attention:
  * softmax(q k^T scale + mask) v.
- *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E] */
+ *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E]
+ * With .enable_gqa: q [...,H,L,D], k [...,G,S,D], v [...,G,S,E], G divides H
+ * (Ainslie et al., arXiv:2305.13245). */
 DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                     ds_attention_opts opts);
+
+/* Rotary position embedding (Su et al., arXiv:2104.09864): of each row of x, the
+ * pairs (x[i], x[i + R]), 0 <= i < R, or (x[2i], x[2i + 1]) if interleaved, turn
+ * by the angles whose cosines and sines are given:
+ *   x [...,D], cos, sin [...,R] broadcast over x's leading dimensions, 2R <= D
+ *   y[i] = x[i] cos[i] - x[i + R] sin[i], y[i + R] = x[i + R] cos[i] + x[i] sin[i]
+ * Elements from 2R on stay. cos and sin are float32 beside a 16-bit x, else of
+ * x's dtype; no gradient for them. */
+DS_API ds_tensor *ds_rotary_embedding(ds_tensor *x, ds_tensor *cos, ds_tensor *sin,
+                                      bool interleaved);
 
 /* ---- mixture of experts (ds_nn_moe is made of these) ------------------------------- */
 

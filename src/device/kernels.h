@@ -65,6 +65,7 @@ typedef struct dsi_view {
     X(GELU, gelu, "x Phi(x)", "dy (Phi(x) + x phi(x))", x) \
     X(GELU_TANH, gelu_tanh, "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", \
       "its derivative times dy", x) \
+    X(SILU, silu, "x / (1 + e^-x)", "dy s (1 + x (1 - s)), s = 1 / (1 + e^-x)", x) \
     X(SIGMOID, sigmoid, "1 / (1 + e^-x)", "dy y (1 - y)", y) \
     X(TANH, tanh, "tanh x", "dy (1 - y^2)", y) \
     X(POW, pow, "x^exponent", "none: ops compose it", x)
@@ -331,7 +332,9 @@ typedef struct dsi_kernels {
     ds_status (*batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                dsi_view db);
-    /* x, y [M,D], contiguous; weight, bias [D] optional; mean, rstd [M] */
+    /* x, y [M,D], contiguous; weight, bias [D] optional; mean, rstd [M]. Without
+     * mean (optional) it is RMS norm: the mean is 0 there, rstd is
+     * 1 / sqrt(mean of x^2 + eps). */
     ds_status (*layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                             dsi_view y, dsi_view mean, dsi_view rstd);
     ds_status (*layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
@@ -375,8 +378,10 @@ typedef struct dsi_kernels {
     /* dw[s,k] = sum over d of dy[s,d] x[slot[s,k],d]; 0 where there is no slot */
     ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
-    /* ---- attention: q [B,L,D], k [B,S,D], v [B,S,E], y [B,L,E]; mask [B,L,S]
-     * optional, bool or q's dtype; unit stride along D and E ---- */
+    /* ---- attention: q [B,L,D], k [K,S,D], v [K,S,E], y [B,L,E]; mask [B,L,S]
+     * optional, bool or q's dtype; unit stride along D and E. K divides B: batch
+     * b of q attends to batch b / (B / K) of k and v, whose gradients are sums
+     * over the B / K ---- */
 
     /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L]
      * = log of the sum of e^score of a row. A row whose scores are all -inf
@@ -411,6 +416,11 @@ typedef struct dsi_fusions {
     /* y[c] = sum over n,h,w of x[n,c,h,w]
      * = reduce SUM (x, y seen as [1,C,1,1]) */
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
+    /* y = a b + alpha c d; y may be none of them; beside 16-bit a and c, b and
+     * d may be float32.
+     * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */
+    ds_status (*mul_add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
+                         dsi_view d, dsi_view y);
     /* y = keep ? factor x : 0; keep: bool, contiguous
      * = affine (factor x, y); where (keep, y, 0, y) */
     ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);

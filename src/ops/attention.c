@@ -1,8 +1,8 @@
 /* ops/attention.c: scaled dot product attention; Vaswani et al.,
  * arXiv:1706.03762.
  *
- * q [B,L,D], k [B,S,D], v [B,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E],
- * B all leading dimensions. The scores [B,L,S] are never stored: backward makes
+ * q [B,L,D], k [K,S,D], v [K,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E],
+ * B and K all leading dimensions, which are equal but with grouped heads. The scores [B,L,S] are never stored: backward makes
  * them again from lse [B,L], the logarithms of the softmax's sums (Dao et al.,
  * arXiv:2205.14135).
  * SPDX-License-Identifier: MIT */
@@ -51,12 +51,16 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
         !dsi_same_kind("attention", q, v))
         return false;
     bool fits = n >= 2 && k->shape.n == n && v->shape.n == n;
-    for (int i = 0; fits && i < n - 2; i++)
-        fits = q->shape.d[i] == k->shape.d[i] && q->shape.d[i] == v->shape.d[i];
+    for (int i = 0; fits && i < n - 2; i++) {
+        int64_t heads = q->shape.d[i], shared = k->shape.d[i];
+        bool grouped = o.enable_gqa && i == n - 3 && shared > 0 && heads % shared == 0;
+        fits = (heads == shared || grouped) && shared == v->shape.d[i];
+    }
     if (!fits || q->shape.d[n - 1] != k->shape.d[n - 1] || k->shape.d[n - 2] != v->shape.d[n - 2])
         return dsi_refuse(
-            "attention: q is %s, k %s, v %s: expected [...,L,D], [...,S,D], [...,S,E]",
-            dsi_shape_text(q->shape), dsi_shape_text(k->shape), dsi_shape_text(v->shape));
+            "attention: q is %s, k %s, v %s: expected [...,L,D], [...,S,D], [...,S,E]%s",
+            dsi_shape_text(q->shape), dsi_shape_text(k->shape), dsi_shape_text(v->shape),
+            o.enable_gqa ? " with heads of q that are a multiple of k's" : "");
     if (o.mask && o.causal)
         return dsi_refuse(
             "attention: a mask and causal exclude each other: put both into the mask");
@@ -82,6 +86,20 @@ static bool attention_expand_mask(const ds_tensor *q, const ds_tensor *k, ds_ten
     return *mask;
 }
 
+/* k or v with each head repeated as often as q has heads to it; itself if that
+ * is once. */
+static ds_tensor *attention_repeat(ds_tensor *k, const ds_tensor *q)
+{
+    int head = q->shape.n - 3;
+    if (!k || head < 0 || k->shape.d[head] == q->shape.d[head]) return k;
+    ds_dims each = k->shape, all = k->shape;
+    each.n++;
+    for (int i = each.n - 1; i > head + 1; i--) each.d[i] = k->shape.d[i - 1];
+    each.d[head + 1] = q->shape.d[head] / k->shape.d[head];
+    all.d[head] = q->shape.d[head];
+    return ds_reshape(ds_expand(ds_unsqueeze(k, head + 1), each), all);
+}
+
 /* Attention made of single ops, for a mask that requires a gradient (a learned
  * position bias). That gradient is the gradient of the scores, which the kernel
  * never stores. */
@@ -101,7 +119,9 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
     Attention a = {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal};
-    if (dsi_wants_grad(&o.mask, 1)) return attention_composed(q, k, v, o.mask, a.scale);
+    if (dsi_wants_grad(&o.mask, 1))
+        return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o.mask,
+                                  a.scale);
     if (o.mask && !attention_expand_mask(q, k, &o.mask)) return NULL;
     q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
     if (!q || !k || !v || !dsi_acquire(q, k, v, o.mask)) return NULL;

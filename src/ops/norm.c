@@ -3,9 +3,12 @@
  * batch_norm  x [N,C,I] (I: all further dimensions), per channel c over N and I:
  *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
  * layer_norm  x [M,D], the same per row; Ba, Kiros, Hinton, arXiv:1607.06450
+ * rms_norm    x [M,D], the same with mean 0 and no bias; Zhang and Sennrich, arXiv:1910.07467
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 #include "op.h"
+
+#include <float.h>
 
 /* ---- batch_norm -------------------------------------------------------------------------------------- */
 
@@ -188,16 +191,26 @@ static dsi_view layer_norm_row(const ds_tensor *w, int64_t d)
     return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
 }
 
-/* stats [2,M] holds mean and rstd of each row, which are always saved and freed
- * together. which: 0 mean, 1 rstd. */
-static dsi_view layer_norm_stat(const ds_tensor *stats, int which)
+/* stats holds rstd of each row, which rms_norm has alone [1,M], or before it the
+ * mean [2,M]; they are always saved and freed together. */
+static dsi_view layer_norm_stat(const ds_tensor *stats, int64_t which)
 {
     dsi_view v = dsi_v_shape(stats, ds_shape(stats->shape.d[1]));
-    v.p = (char *)v.p + (size_t)which * (size_t)v.d[0] * ds_dtype_size(stats->dtype);
+    v.p = (char *)v.p + (size_t)(which * v.d[0]) * ds_dtype_size(stats->dtype);
     return v;
 }
 
-/* Saved: x, stats [2,M], weight. x is seen as [M,D]; dw and db are sums over M. */
+static dsi_view layer_norm_mean(const ds_tensor *stats)
+{
+    return stats->shape.d[0] == 2 ? layer_norm_stat(stats, 0) : dsi_v(NULL);
+}
+
+static dsi_view layer_norm_rstd(const ds_tensor *stats)
+{
+    return layer_norm_stat(stats, stats->shape.d[0] - 1);
+}
+
+/* Saved: x, stats, weight. x is seen as [M,D]; dw and db are sums over M. */
 static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     int n_dims = *(const int *)dsi_attr(n);
@@ -205,7 +218,6 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
               *weight = dsi_saved_tensor(n, 2);
     ds_dims md = row_shape(x, n_dims), w_shape = {.n = n_dims};
     for (int i = 0; i < n_dims; i++) w_shape.d[i] = x->shape.d[x->shape.n - n_dims + i];
-    dsi_view mean = layer_norm_stat(stats, 0), rstd = layer_norm_stat(stats, 1);
 
     ds_tensor *g = ds_contiguous(dy),
               *dx = dsi_needs_input_grad(n, 0) ? dsi_new(x, x->shape) : NULL;
@@ -213,36 +225,42 @@ static void layer_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new(x, w_shape) : NULL;
     bool done = g && allocated(n, dx, dw, db) &&
                 dsi_run(x, layer_norm_dx, dsi_v_shape(g, md), dsi_v_shape(x, md),
-                        layer_norm_row(weight, md.d[1]), mean, rstd,
-                        dx ? dsi_v_shape(dx, md) : dsi_v(NULL), layer_norm_row(dw, md.d[1]),
-                        layer_norm_row(db, md.d[1]));
+                        layer_norm_row(weight, md.d[1]), layer_norm_mean(stats),
+                        layer_norm_rstd(stats), dx ? dsi_v_shape(dx, md) : dsi_v(NULL),
+                        layer_norm_row(dw, md.d[1]), layer_norm_row(db, md.d[1]));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
 const dsi_op dsi_op_layer_norm = {.name = "layer_norm", .backward = layer_norm_backward};
+const dsi_op dsi_op_rms_norm = {.name = "rms_norm", .backward = layer_norm_backward};
 
-/* w, which may be NULL, has the shape of x's last n_dims dimensions. */
-static bool layer_norm_fits(const ds_tensor *x, int n_dims, const ds_tensor *w, const char *name)
+/* True if w is NULL or has the shape of x's last n_dims dimensions. */
+static bool layer_norm_fits(const char *op, const ds_tensor *x, int n_dims, const ds_tensor *w,
+                            const char *name)
 {
     if (!w) return true;
-    if (!dsi_same_kind("layer_norm", x, w)) return false;
+    if (!dsi_same_kind(op, x, w)) return false;
     bool fits = w->shape.n == n_dims;
     for (int i = 0; fits && i < n_dims; i++)
         fits = w->shape.d[i] == x->shape.d[x->shape.n - n_dims + i];
-    return fits || dsi_refuse("layer_norm: %s is %s, x is %s: expected its last %d dimensions",
-                              name, dsi_shape_text(w->shape), dsi_shape_text(x->shape), n_dims);
+    return fits || dsi_refuse("%s: %s is %s, x is %s: expected its last %d dimensions", op, name,
+                              dsi_shape_text(w->shape), dsi_shape_text(x->shape), n_dims);
 }
 
-ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
+/* op is layer_norm's or rms_norm's. */
+static ds_tensor *rows_norm(const dsi_op *op, ds_tensor *x, int n_dims, ds_tensor *weight,
+                            ds_tensor *bias, double eps)
 {
-    if (!dsi_live(x, "layer_norm")) return dsi_null_operand("layer_norm");
-    if (!dsi_want_float("layer_norm", x)) return NULL;
+    bool rms = op == &dsi_op_rms_norm;
+    if (!dsi_live(x, op->name)) return dsi_null_operand(op->name);
+    if (!dsi_want_float(op->name, x)) return NULL;
     if (n_dims < 1 || n_dims > x->shape.n)
-        return dsi_refuse("layer_norm: over %d dimensions of x %s", n_dims,
+        return dsi_refuse("%s: over %d dimensions of x %s", op->name, n_dims,
                           dsi_shape_text(x->shape));
-    if (!layer_norm_fits(x, n_dims, weight, "weight") || !layer_norm_fits(x, n_dims, bias, "bias"))
+    if (!layer_norm_fits(op->name, x, n_dims, weight, "weight") ||
+        !layer_norm_fits(op->name, x, n_dims, bias, "bias"))
         return NULL;
     x = ds_contiguous(x);
     if (weight) weight = ds_contiguous(weight);
@@ -250,16 +268,28 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     if (!x || !dsi_acquire(x, weight, bias)) return NULL;
 
     ds_dims md = row_shape(x, n_dims);
-    ds_tensor *y = dsi_new(x, x->shape), *stats = dsi_new_upcast(y, ds_shape(2, md.d[0]));
+    ds_tensor *y = dsi_new(x, x->shape);
+    ds_tensor *stats = dsi_new_upcast(y, ds_shape(rms ? 1 : 2, md.d[0]));
 
     if (!stats) return NULL;
-    if (!dsi_run(y, layer_norm, dsi_option(eps, 1e-5), dsi_v_shape(x, md),
-                 layer_norm_row(weight, md.d[1]), layer_norm_row(bias, md.d[1]), dsi_v_shape(y, md),
-                 layer_norm_stat(stats, 0), layer_norm_stat(stats, 1)))
+    if (!dsi_run(y, layer_norm, eps, dsi_v_shape(x, md), layer_norm_row(weight, md.d[1]),
+                 layer_norm_row(bias, md.d[1]), dsi_v_shape(y, md), layer_norm_mean(stats),
+                 layer_norm_rstd(stats)))
         return NULL;
 
-    dsi_node *n = dsi_record(&dsi_op_layer_norm, y, x, weight, bias);
+    dsi_node *n = dsi_record(op, y, x, weight, bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, stats), dsi_save_for_backward(n, weight);
     dsi_set_attr(n, &n_dims, sizeof n_dims);
     return y;
+}
+
+ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
+{
+    return rows_norm(&dsi_op_layer_norm, x, n_dims, weight, bias, dsi_option(eps, 1e-5));
+}
+
+ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps)
+{
+    double least = x && x->dtype == DS_F64 ? DBL_EPSILON : FLT_EPSILON;
+    return rows_norm(&dsi_op_rms_norm, x, n_dims, weight, NULL, dsi_option(eps, least));
 }

@@ -293,6 +293,7 @@ UNARY(LOG, log, x)
 UNARY(SQRT, sqrt, y)
 UNARY(GELU, gelu, x)
 UNARY(GELU_TANH, gelu_tanh, x)
+UNARY(SILU, silu, x)
 UNARY(SIGMOID, sigmoid, y)
 UNARY(TANH, tanh, y)
 

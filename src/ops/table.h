@@ -24,6 +24,7 @@
     X(relu) \
     X(gelu) \
     X(gelu_tanh) \
+    X(silu) \
     X(sigmoid) \
     X(tanh) \
     X(matmul) \
@@ -37,6 +38,7 @@
     X(cross_entropy) \
     X(batch_norm) \
     X(layer_norm) \
+    X(rms_norm) \
     X(sum) \
     X(max) \
     X(reshape) \
@@ -51,6 +53,7 @@
     X(exchange_rows) \
     X(dropout) \
     X(attention) \
+    X(rotary_embedding) \
     X(cast) \
     X(clone)
 

@@ -40,6 +40,7 @@ UNARY(sqrt, DSI_SQRT)
 UNARY(relu, DSI_RELU)
 UNARY(gelu, DSI_GELU)
 UNARY(gelu_tanh, DSI_GELU_TANH)
+UNARY(silu, DSI_SILU)
 UNARY(sigmoid, DSI_SIGMOID)
 UNARY(tanh, DSI_TANH)
 DX(relu, DSI_RELU)
@@ -47,6 +48,7 @@ DX(sigmoid, DSI_SIGMOID)
 DX(tanh, DSI_TANH)
 DX(gelu, DSI_GELU)
 DX(gelu_tanh, DSI_GELU_TANH)
+DX(silu, DSI_SILU)
 DX(abs, DSI_ABS)
 DX(exp, DSI_EXP)
 DX(log, DSI_LOG)
@@ -103,7 +105,7 @@ static const Row rows[] = {
     POINTWISE(gelu_tanh), POINTWISE(sigmoid), POINTWISE(tanh), POINTWISE(affine), POINTWISE(square),
     POINTWISE(root), OF_TWO(mul), OF_TWO(div), OF_TWO(relu_dx), OF_TWO(sigmoid_dx), OF_TWO(tanh_dx),
     OF_TWO(gelu_dx), OF_TWO(gelu_tanh_dx), OF_TWO(abs_dx), OF_TWO(exp_dx), OF_TWO(log_dx), OF_TWO(sqrt_dx),
-    OF_TWO(add),
+    OF_TWO(add), POINTWISE(silu), OF_TWO(silu_dx),
     {"long lines", tanh_, {SHAPE(2, 5000)}, {SHAPE(2, 5000)}, 0, 0, false},
     {"softmax", softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},
     {"log_softmax", log_softmax_, {SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, false},

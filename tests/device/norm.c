@@ -135,14 +135,15 @@ static void infinite_elements_spoil_nothing_else(void **state)
 }
 
 static void check_layer_norm(const dsi_kernels *k, ds_dtype dtype, int64_t m, int64_t d,
-                             bool affine)
+                             bool affine, bool rms)
 {
     double tol = dtype == DS_F32 ? 2e-5 : 1e-12, eps = 1e-3, sum = (double)d;
     dsi_view x = view_new(dtype, 2, (int64_t[]){m, d}, NULL),
              y = view_new(dtype, 2, (int64_t[]){m, d}, NULL);
     dsi_view dy = view_new(dtype, 2, (int64_t[]){m, d}, NULL),
              dx = view_new(dtype, 2, (int64_t[]){m, d}, NULL);
-    dsi_view mean = vector(dtype, m, 0, 0), rstd = vector(dtype, m, 0, 0), none = {0};
+    dsi_view mean = rms ? (dsi_view){0} : vector(dtype, m, 0, 0), rstd = vector(dtype, m, 0, 0),
+             none = {0};
     dsi_view w = vector(dtype, d, 5, 2), b = vector(dtype, d, 6, 0), dw = vector(dtype, d, 0, 0),
              db = vector(dtype, d, 0, 0);
     double *want_dw = calloc((size_t)d, sizeof *want_dw),
@@ -155,10 +156,10 @@ static void check_layer_norm(const dsi_kernels *k, ds_dtype dtype, int64_t m, in
               DS_OK);
     for (int64_t r = 0; r < m; r++) {
         double mu = 0, var = 0, s1 = 0, s2 = 0;
-        for (int64_t i = 0; i < d; i++) mu += view_get(&x, r * d + i) / sum;
+        for (int64_t i = 0; !rms && i < d; i++) mu += view_get(&x, r * d + i) / sum;
         for (int64_t i = 0; i < d; i++) var += pow(view_get(&x, r * d + i) - mu, 2) / sum;
         double rs = 1 / sqrt(var + eps);
-        CHECK_CLOSE(view_get(&mean, r), mu, tol);
+        if (!rms) CHECK_CLOSE(view_get(&mean, r), mu, tol);
         CHECK_CLOSE(view_get(&rstd, r), rs, tol * rs);
         for (int64_t i = 0; i < d; i++) {
             double normal = (view_get(&x, r * d + i) - mu) * rs, g = view_get(&dy, r * d + i);
@@ -166,7 +167,7 @@ static void check_layer_norm(const dsi_kernels *k, ds_dtype dtype, int64_t m, in
                         affine ? normal * view_get(&w, i) + view_get(&b, i) : normal, 4 * tol);
             want_dw[i] += g * normal, want_db[i] += g;
             if (affine) g *= view_get(&w, i);
-            s1 += g / sum, s2 += g * normal / sum;
+            s1 += rms ? 0 : g / sum, s2 += g * normal / sum;
         }
         for (int64_t i = 0; i < d; i++) {
             double normal = (view_get(&x, r * d + i) - mu) * rs, g = view_get(&dy, r * d + i);
@@ -189,12 +190,13 @@ static void layer_norm_and_gradients_match_plain_loops(void **state)
     (void)state;
     FOR_EACH_ISA(k)
     for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
-        for (int affine = 0; affine < 2; affine++) {
-            check_layer_norm(k, dtype, 4, 13, affine);
-            check_layer_norm(k, dtype, 200, 129, affine);
-            check_layer_norm(k, dtype, 5, 1, affine);
-            check_layer_norm(k, dtype, 3, 5000, affine);
-            check_layer_norm(k, dtype, 0, 7, affine);
+        for (int kind = 0; kind < 4; kind++) {
+            bool affine = kind & 1, rms = kind & 2;
+            check_layer_norm(k, dtype, 4, 13, affine, rms);
+            check_layer_norm(k, dtype, 200, 129, affine, rms);
+            check_layer_norm(k, dtype, 5, 1, affine, rms);
+            check_layer_norm(k, dtype, 3, 5000, affine, rms);
+            check_layer_norm(k, dtype, 0, 7, affine, rms);
         }
 }
 

@@ -17,21 +17,19 @@ static double gelu_tanh(double x)
 /* One operand: the kernel, what it should be, and by how much it may be off:
  * units in the last place of the result, and in all (gelu loses digits by 1 +
  * erf, as in PyTorch). */
+static double silu(double x) { return x / (1 + exp(-x)); }
+
 static const struct {
     const char *name;
     dsi_unary_op op;
     double (*want)(double);
     double ulps, absolute;
 } unary[] = {
-    {"abs", DSI_ABS, fabs, 0, 0},
-    {"exp", DSI_EXP, exp, 1, 0},
-    {"log", DSI_LOG, log, 1, 0},
-    {"sqrt", DSI_SQRT, sqrt, 0.51, 0},
-    {"relu", DSI_RELU, relu, 0, 0},
-    {"tanh", DSI_TANH, tanh, 2, 0},
-    {"gelu", DSI_GELU, gelu, 3, 3e-7},
-    {"gelu_tanh", DSI_GELU_TANH, gelu_tanh, 4, 3e-7},
-    {"sigmoid", DSI_SIGMOID, sigmoid, 2.5, 2e-38},
+    {"abs", DSI_ABS, fabs, 0, 0},       {"exp", DSI_EXP, exp, 1, 0},
+    {"log", DSI_LOG, log, 1, 0},        {"sqrt", DSI_SQRT, sqrt, 0.51, 0},
+    {"relu", DSI_RELU, relu, 0, 0},     {"tanh", DSI_TANH, tanh, 2, 0},
+    {"gelu", DSI_GELU, gelu, 3, 3e-7},  {"gelu_tanh", DSI_GELU_TANH, gelu_tanh, 4, 3e-7},
+    {"silu", DSI_SILU, silu, 3, 3e-36}, {"sigmoid", DSI_SIGMOID, sigmoid, 2.5, 2e-38},
 };
 #define N_UNARY (sizeof unary / sizeof *unary)
 
@@ -96,6 +94,12 @@ static double gelu_tanh_dx(double dy, double x)
            (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x * x));
 }
 
+static double silu_dx(double dy, double x)
+{
+    double s = 1 / (1 + exp(-x));
+    return dy * (s * (1 + x * (1 - s)));
+}
+
 /* Entries of two operands: binary, and unary_dx of dy and what is saved. */
 static const struct {
     const char *name;
@@ -114,6 +118,7 @@ static const struct {
     {"sqrt_dx", true, DSI_SQRT, sqrt_dx},
     {"gelu_dx", true, DSI_GELU, gelu_dx},
     {"gelu_tanh_dx", true, DSI_GELU_TANH, gelu_tanh_dx},
+    {"silu_dx", true, DSI_SILU, silu_dx},
 };
 #define N_BINARY (sizeof binary / sizeof *binary)
 

@@ -70,6 +70,7 @@ CALL1(sqrt)
 CALL1(relu)
 CALL1(gelu)
 CALL1(gelu_tanh)
+CALL1(silu)
 CALL1(sigmoid)
 CALL1(tanh)
 CALL1(clone)
@@ -130,6 +131,8 @@ CALL(batch_norm_eval, ds_batch_norm_with(in[0], (ds_batch_norm_opts){.weight = i
                                                                      .running_var = in[4]}))
 CALL(layer_norm, ds_layer_norm(in[0], ds_ndim(in[1]), in[1], in[2], 0))
 CALL(layer_norm_plain, ds_layer_norm(in[0], 1, NULL, NULL, 1e-3))
+CALL(rms_norm, ds_rms_norm(in[0], ds_ndim(in[1]), in[1], 0))
+CALL(rms_norm_plain, ds_rms_norm(in[0], 1, NULL, 1e-3))
 CALL(sum_02, ds_sum_with(in[0], (ds_reduce_opts){.dims = ds_shape(0, -1)}))
 CALL(mean_1, ds_mean_with(in[0], (ds_reduce_opts){.dims = ds_shape(1), .keepdim = true}))
 CALL(max, ds_max(in[0], 1, false))
@@ -176,6 +179,27 @@ CALL(attention_causal,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.causal = true, .scale = 0.4}))
 CALL(attention_mask, ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3]}))
 
+CALL(attention_gqa, ds_attention_with(in[0], in[1], in[2],
+                                      (ds_attention_opts){.causal = true, .enable_gqa = true}))
+CALL(attention_gqa_mask,
+     ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3], .enable_gqa = true}))
+
+/* cos and sin of positions; beside 16 bits they are float32. */
+static ds_tensor *rotary_table(ds_tensor *angle, double shift)
+{
+    ds_tensor *t = ds_zeros(DS_F64, ds_shape_of(angle)), *from = ds_cast(angle, DS_F64);
+    const double *a = from ? ds_data(from) : NULL;
+    double *p = t ? ds_data_mut(t) : NULL;
+    for (int64_t i = 0; a && p && i < ds_numel(t); i++) p[i] = cos(3 * a[i] + shift);
+    return a && p ? ds_cast(t, ds_dtype_of(angle) == DS_F64 ? DS_F64 : DS_F32) : NULL;
+}
+
+#define QUARTER_TURN 1.57079632679489661923
+CALL(rotary,
+     ds_rotary_embedding(in[0], rotary_table(in[1], 0), rotary_table(in[1], -QUARTER_TURN), false))
+CALL(rotary_interleaved,
+     ds_rotary_embedding(in[0], rotary_table(in[1], 0), rotary_table(in[1], -QUARTER_TURN), true))
+
 /* The gradient of a sum goes to a leaf and to a node, and the leaf's is added
  * to before the node has read. */
 static ds_tensor *call_shared(ds_tensor **in)
@@ -211,6 +235,7 @@ ELEMENT(gelu, 0.5 * x[0] * (1 + erf(x[0] / sqrt(2))))
 ELEMENT(gelu_tanh,
         0.5 * x[0] *
             (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x[0] + 0.044715 * x[0] * x[0] * x[0]))))
+ELEMENT(silu, x[0] / (1 + exp(-x[0])))
 ELEMENT(sigmoid, 1 / (1 + exp(-x[0])))
 ELEMENT(tanh, tanh(x[0]))
 ELEMENT(square, x[0] * x[0])
@@ -284,6 +309,8 @@ static const Case op_cases[] = {
     {"gelu_tanh", "", call_gelu_tanh, .in = {RANGE(-4, 4, 2, 7, 5)}, .element = element_gelu_tanh,
      .bench = LINE,
      .torch = "F.gelu(x[0], approximate='tanh')"},
+    {"silu", "", call_silu, .in = {RANGE(-6, 6, 2, 7, 5)}, .element = element_silu, .bench = LINE,
+     .torch = "F.silu(x[0])"},
     {"sigmoid", "", call_sigmoid, .in = {RANGE(-6, 6, 2, 7, 5)}, .element = element_sigmoid,
      .bench = LINE,
      .torch = "x[0].sigmoid()"},
@@ -376,6 +403,11 @@ static const Case op_cases[] = {
     {"layer_norm", "two dimensions", call_layer_norm,
      .in = {X(3, 3, 5, 4), X(2, 5, 4), X(2, 5, 4)}},
     {"layer_norm", "plain", call_layer_norm_plain, .in = {X(2, 3, 6)}},
+    {"rms_norm", "one dimension", call_rms_norm, .in = {X(2, 4, 13), X(1, 13)},
+     .bench = {X(2, 1024, 1024), X(1, 1024)},
+     .torch = "F.rms_norm(x[0], x[1].shape, x[1])"},
+    {"rms_norm", "two dimensions", call_rms_norm, .in = {X(3, 3, 5, 4), X(2, 5, 4)}},
+    {"rms_norm", "plain", call_rms_norm_plain, .in = {X(2, 3, 6)}},
 
     {"sum", "all", call_sum, .in = {X(3, 3, 4, 5)}, .bench = LINE,
      .torch = "x[0].sum()"},
@@ -426,6 +458,16 @@ static const Case op_cases[] = {
      .in = {X(3, 2, 4, 4), X(3, 2, 6, 4), X(3, 2, 6, 4), CONST(-1, 1, 3, 2, 1, 6)}},
     {"softmax", "attention, mask with a gradient", call_attention_mask,
      .in = {X(3, 2, 4, 4), X(3, 2, 6, 4), X(3, 2, 6, 4), X(2, 4, 6)}},
+    {"attention", "grouped heads, causal", call_attention_gqa,
+     .in = {X(4, 2, 6, 4, 4), X(4, 2, 2, 5, 4), X(4, 2, 2, 5, 3)}},
+    {"attention", "grouped heads, mask", call_attention_gqa_mask,
+     .in = {X(4, 2, 4, 4, 4), X(4, 2, 2, 5, 4), X(4, 2, 2, 5, 4), MASK(4, 2, 1, 4, 5)}},
+    {"softmax", "grouped heads, mask with a gradient", call_attention_gqa_mask,
+     .in = {X(3, 4, 4, 4), X(3, 2, 5, 4), X(3, 2, 5, 4), X(2, 4, 5)}},
+    {"rotary_embedding", "halves, a rest", call_rotary, .in = {X(4, 2, 3, 5, 7), CONST(-1, 1, 2, 5, 3)},
+     .bench = {X(4, 1, 8, 1024, 64), CONST(-1, 1, 2, 1024, 32)}},
+    {"rotary_embedding", "interleaved", call_rotary_interleaved,
+     .in = {X(3, 2, 5, 8), CONST(-1, 1, 3, 2, 1, 4)}},
     {"cast", "", call_cast, .in = {X(2, 3, 5)}, .eps = 1e-2},
     {"clone", "", call_clone, .in = {X(2, 3, 5)}, .element = element_same},
     {"clone", "contiguous", call_contiguous, .in = {X(2, 3, 5)}},

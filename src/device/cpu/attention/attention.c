@@ -1,7 +1,8 @@
 /* device/cpu/attention/attention.c: scaled dot product attention, without ever
  * holding the scores [L,S].
- * Source: Dao et al., FlashAttention, arXiv:2205.14135. Shapes: q [B,L,D], k [B,S,D],
- * v [B,S,E], y [B,L,E], lse [B,L]; a row is one query.
+ * Source: Dao et al., FlashAttention, arXiv:2205.14135. Shapes: q [B,L,D], k [K,S,D],
+ * v [K,S,E], y [B,L,E], lse [B,L]; a row is one query. The B / K batches of q
+ * that share a batch of k and v (grouped heads) are a group.
  *
  * For each block of ROWS queries, for each block of KEYS keys: scores
  * [ROWS][KEYS], exp, product with the values. Forward keeps the maximum and the
@@ -15,8 +16,8 @@
  * (and, in backward, of values) along the keys. So all blocks are transposed
  * once, before the first row, unless there are few rows.
  *
- * Invariants: threads divide blocks of rows in forward, and batches in
- * backward, where all rows add to dk and dv; so no sum depends on them. A row
+ * Invariants: threads divide blocks of rows in forward, and batches of
+ * k in backward, where all rows of the group add to dk and dv; so no sum depends on them. A row
  * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
  * in PyTorch.
  * SPDX-License-Identifier: MIT */
@@ -35,6 +36,7 @@
 typedef struct {
     double scale;
     bool causal;
+    int64_t group; /* batches of q to one of k */
     dsi_view q, k, v, mask, y, lse;
     dsi_view dy, dq, dk, dv; /* backward */
     float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
@@ -189,7 +191,7 @@ static void run_forward(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Batches begin .. end-1. */
+/* Batches of k begin .. end-1. */
 static void run_backward(void *arg, int64_t begin, int64_t end)
 {
     const job *x = arg;
@@ -199,6 +201,11 @@ static void run_backward(void *arg, int64_t begin, int64_t end)
         else
             backward_f64(x, batch);
     }
+}
+
+static int64_t attention_group(const dsi_view *q, const dsi_view *k)
+{
+    return k->d[0] ? q->d[0] / k->d[0] : 1;
 }
 
 /* True if v is contiguous along its last dimension, which all products assume. */
@@ -250,8 +257,15 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
     if (is_half(q.dtype))
         IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k, &v,
                &mask);
-    job x = {
-        .scale = scale, .causal = causal, .q = q, .k = k, .v = v, .mask = mask, .y = y, .lse = lse};
+    job x = {.scale = scale,
+             .causal = causal,
+             .group = attention_group(&q, &k),
+             .q = q,
+             .k = k,
+             .v = v,
+             .mask = mask,
+             .y = y,
+             .lse = lse};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
     if (!unit_stride("attention", "q", &q) || !unit_stride("attention", "k", &k) ||
         !unit_stride("attention", "v", &v) || !unit_stride("attention", "y", &y))
@@ -271,15 +285,16 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
     if (is_half(q.dtype))
         IN_F32(s, 3, KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
                &dq, &dk, &dv, &dy, &q, &k, &v, &mask, &y);
-    job x = {scale, causal, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
+    int64_t group = attention_group(&q, &k);
+    job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention_dx", q.dtype);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!unit_stride("attention_dx", names[i], all[i])) return DS_EINVAL;
-    double each = flops(&x) * (double)q.d[1] * 2.5;
+    double each = flops(&x) * (double)(group * q.d[1]) * 2.5;
     ds_status status = transpose_all(s, &x, true);
-    if (!status) dsi_parallel(q.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);
+    if (!status) dsi_parallel(k.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);
     dsi_scratch_release(s, x.keys);
     return status;
 }

@@ -138,6 +138,7 @@ UNARY(sqrt, SQRT(x))
 UNARY(gelu, x *NORMAL(x))
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
+UNARY(silu, x / (1 + EXP(-x)))
 UNARY(tanh, TANH(x))
 
 /* ---- two operands --------------------------------------------------------------------------------- */
@@ -182,6 +183,18 @@ BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
 /* (x Phi(x))' = Phi(x) + x phi(x), phi the normal density */
 BINARY(gelu_dx, a *(NORMAL(b) + b * AS(b, INV_SQRT_2_PI) * EXP_NORMAL(AS(b, -0.5) * (b * b))))
+
+/* (x s)' = s (1 + x (1 - s)), s the sigmoid */
+#define SILU_DX(T, suffix) \
+    ALWAYS_INLINE T silu_slope_##suffix(T x) \
+    { \
+        T s = 1 / (1 + EXP(-x)); \
+        return s * (1 + x * (1 - s)); \
+    }
+SILU_DX(float, f32)
+SILU_DX(double, f64)
+#define SILU_SLOPE(x) _Generic((x), float : silu_slope_f32, double : silu_slope_f64)(x)
+BINARY(silu_dx, a *SILU_SLOPE(b))
 
 #define GELU_TANH_DX(T, suffix) \
     ALWAYS_INLINE T gelu_tanh_slope_##suffix(T x) \
@@ -279,6 +292,7 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_vie
         [DSI_RELU] = LINES_HALF(relu),
         [DSI_GELU] = LINES(gelu),
         [DSI_GELU_TANH] = LINES(gelu_tanh),
+        [DSI_SILU] = LINES(silu),
         [DSI_SIGMOID] = LINES(sigmoid),
         [DSI_TANH] = LINES(tanh),
     };
@@ -297,6 +311,7 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view
         [DSI_RELU] = LINES_HALF(relu_dx),
         [DSI_GELU] = LINES(gelu_dx),
         [DSI_GELU_TANH] = LINES(gelu_tanh_dx),
+        [DSI_SILU] = LINES(silu_dx),
         [DSI_SIGMOID] = LINES(sigmoid_dx),
         [DSI_TANH] = LINES(tanh_dx),
     };
@@ -399,4 +414,22 @@ ds_status KERNEL(mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view 
 {
     (void)s;
     return RUN(mask_scale, x.dtype, &factor, 3, &x, &keep, &y);
+}
+
+#define MUL_ADD_LINE(T, suffix) \
+    static void mul_add_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *a = p[0], *b = p[1], *c = p[2], *d = p[3], alpha = (T) * (const double *)arg; \
+        T *y = p[4]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) y[i] = a[i] * b[i] + alpha * c[i] * d[i]; \
+    }
+MUL_ADD_LINE(float, f32)
+MUL_ADD_LINE(double, f64)
+
+ds_status KERNEL(mul_add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
+                          dsi_view d, dsi_view y)
+{
+    (void)s;
+    return RUN(mul_add, a.dtype, &alpha, 5, &a, &b, &c, &d, &y);
 }

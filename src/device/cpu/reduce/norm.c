@@ -6,6 +6,7 @@
  *
  *     batch norm   y = (x - mean[c]) rstd[c] weight[c] + bias[c]
  *     layer norm   y = (x - mean[row]) rstd[row] weight[d] + bias[d]
+ *     RMS norm     the same with mean 0: entries of layer norm without a mean
  *
  * Invariants: sums are kept in T (the type of x) for at most 64 additions, then
  * in double. Threads divide channels (or rows), so no sum depends on them.

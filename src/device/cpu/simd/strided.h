@@ -14,7 +14,7 @@
 
 #include "isa.h"
 
-#define STRIDED_VIEWS 4
+#define STRIDED_VIEWS 5
 
 typedef struct strided {
     int n_views; /* the last one is the output, whose strides order the dimensions */
