@@ -120,6 +120,9 @@ static const option_row flags[] = {
     SECTION("Prints a configuration:"),
     WORD("check_config", 0, "FILE", check_config,
          "Print what FILE (or JSON text, or base64 of it) resolves to, every key with its value"),
+    SET("auto", 0, auto_values,
+        "With --check_config: fill \"auto\" as transformers' Trainer does, by its defaults and the "
+        "arguments that follow: learning_rate=1e-4 max_steps=1000 ..."),
     COUNT("world_size", world_size, 1, "The ranks of --check_config and --estimate_memory (1)"),
     WORD("estimate_memory", 0, "FILE", estimate_memory,
          "Print how much memory training with FILE needs on each rank"),
@@ -217,7 +220,8 @@ static void check_config_options(const options *o, struct argp_state *state)
     bool of_model = o->params || o->largest || o->activations;
     if (o->check_config && o->estimate_memory)
         argp_error(state, "--check_config and --estimate_memory: expected one of them");
-    if (looks && o->program)
+    if (o->auto_values && !o->check_config) argp_error(state, "--auto belongs to --check_config");
+    if (looks && o->program && !o->auto_values)
         argp_error(state, "--%s starts nothing, so what is %s?", looks, *o->program);
     if (o->estimate_memory && !o->params)
         argp_error(state, "--estimate_memory: of how many parameters? give --params N");

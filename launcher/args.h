@@ -48,7 +48,8 @@ typedef struct options {
 
     /* deepspeed --check_config, --estimate_memory */
     const char *check_config, *estimate_memory;
-    int world_size; /* 1 */
+    bool auto_values; /* --auto: `program` is a list of NAME=VALUE */
+    int world_size;   /* 1 */
     int64_t params, largest, activations;
     bool json;
 } options;

@@ -32,7 +32,12 @@
 static int print_config(const options *o)
 {
     char *resolved, *warnings;
-    if (ds_config_check(o->check_config, o->world_size, &resolved, &warnings) != DS_OK) {
+    ds_auto_values v = {0};
+    ds_status status = DS_OK;
+    for (char **text = o->program; text && *text && status == DS_OK; text++)
+        status = ds_auto_values_set(&v, *text);
+    if (status != DS_OK || ds_config_check_auto(o->check_config, o->auto_values ? &v : NULL,
+                                                o->world_size, &resolved, &warnings) != DS_OK) {
         fprintf(stderr, "%s\n", ds_error());
         return STATUS_WRONG;
     }

@@ -174,19 +174,42 @@ static char *own_config(const Options *o)
     return text;
 }
 
-/* Refuses options that do not go together. An option for a key of the
- * configuration file is refused, because one of the two values would be
- * ignored. */
+/* Options fill "auto" in the configuration file. */
+static ds_auto_values auto_values(const Options *o)
+{
+    return (ds_auto_values){.per_device_train_batch_size = o->batch_size / ds_comm_size(ds_world()),
+                            .max_steps = o->max_steps > 0 ? o->max_steps : 0,
+                            .fp16 = o->dtype && !strcmp(o->dtype, "fp16"),
+                            .bf16 = o->dtype && !strcmp(o->dtype, "bf16")};
+}
+
+/* Refuses an option that the configuration file contradicts: one of the two
+ * values would be ignored. */
+static void check_engine(const Options *o, const ds_engine *e)
+{
+    const char *file = o->deepspeed.deepspeed_config;
+    const char *dtype = ds_engine_bf16_enabled(e)   ? "bf16"
+                        : ds_engine_fp16_enabled(e) ? "fp16"
+                                                    : "fp32";
+    int64_t batch = ds_engine_train_batch_size(e);
+    if (!e || !file) return;
+    if (o->batch_size && o->batch_size != batch)
+        ds_fail(DS_EINVAL, "--batch-size %lld: train_batch_size of %s is %lld: make it \"auto\"",
+                (long long)o->batch_size, file, (long long)batch);
+    else if (o->dtype && strcmp(o->dtype, dtype) != 0)
+        ds_fail(DS_EINVAL, "--dtype %s: %s configures %s: make fp16.enabled, bf16.enabled \"auto\"",
+                o->dtype, file, dtype);
+}
+
+/* Refuses options that do not go together. */
 static void check_options(const Options *o)
 {
     const char *file = o->deepspeed.deepspeed_config;
-    const char *twice = o->batch_size   ? "--batch-size (train_batch_size)"
-                        : o->dtype      ? "--dtype (fp16, bf16)"
-                        : o->stage >= 0 ? "--stage (zero_optimization.stage)"
-                                        : NULL;
-    if (file && twice)
-        ds_fail(DS_EINVAL, "%s is set by the configuration %s: give either the option or the file",
-                twice, file);
+    if (file && o->stage >= 0)
+        ds_fail(DS_EINVAL,
+                "--stage (zero_optimization.stage) is set by the configuration %s: give either the "
+                "option or the file",
+                file);
     if (o->load && o->load_dir)
         ds_fail(DS_EINVAL, "--load and --load-dir: both have weights: give only one");
     if (o->save_interval && !o->save_dir)
@@ -227,7 +250,9 @@ static ds_status check_config(Program *p)
 {
     const char *file = p->o.deepspeed.deepspeed_config;
     char *own = file ? NULL : own_config(&p->o);
-    ds_status status = ds_config_check(file ? file : own, ds_comm_size(ds_world()), NULL, NULL);
+    const ds_auto_values v = auto_values(&p->o);
+    ds_status status = ds_config_check_auto(file ? file : own, file ? &v : NULL,
+                                            ds_comm_size(ds_world()), NULL, NULL);
     free(own);
     p->silent = status != DS_OK && !p->first;
     return status;
@@ -244,11 +269,14 @@ static void make_engine(Program *p)
         return;
     }
     char *config = p->o.deepspeed.deepspeed_config ? NULL : own_config(&p->o);
+    const ds_auto_values values = auto_values(&p->o);
     p->engine = ds_initialize(.model = make_network(p), .training_data = train, .config = config,
-                              .args = &p->o.deepspeed, .no_shuffle = p->o.source.no_shuffle,
+                              .args = &p->o.deepspeed, .auto_values = config ? NULL : &values,
+                              .no_shuffle = p->o.source.no_shuffle,
                               .workers = (int)p->o.source.workers,
                               .seed = p->o.seed < 0 ? 0 : (uint64_t)p->o.seed);
     free(config);
+    check_engine(&p->o, p->engine);
     p->train = ds_engine_loader(p->engine);
     if (test) p->test = ds_engine_io(p->engine, test, false);
     if (p->o.use_ema) ds_engine_use_ema(p->engine, 0.999);

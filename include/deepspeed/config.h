@@ -1,4 +1,5 @@
-/* deepspeed/config.h: a ds_config.json without training.
+/* deepspeed/config.h: a ds_config.json without training, and the values of its
+ * "auto" keys.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_CONFIG_H
 #define DEEPSPEED_CONFIG_H
@@ -8,6 +9,34 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What takes the place of "auto" in a ds_config.json: the arguments of
+ * transformers' Trainer that its users put there, under the names of
+ * TrainingArguments. 0 selects the Trainer's default, which the comments show;
+ * DS_ZERO (deepspeed/types.h) requests zero. A value that is given must
+ * equal what the file has in place of "auto", as in the Trainer: else the
+ * configuration is refused. */
+typedef struct ds_auto_values {
+    int64_t per_device_train_batch_size; /* samples of a forward on one rank (8, or what
+                                            the other two batch keys of the file give) */
+    int64_t gradient_accumulation_steps; /* (1, or what the other two give) */
+    double learning_rate;                /* (5e-5) */
+    double adam_beta1, adam_beta2;       /* (0.9, 0.999) */
+    double adam_epsilon;                 /* (1e-8) */
+    double weight_decay;                 /* (0) */
+    double max_grad_norm;                /* gradient_clipping (1) */
+    int64_t warmup_steps;                /* steps of the optimizer (0) */
+    double warmup_ratio;                 /* without warmup_steps: of max_steps, rounded up (0) */
+    int64_t max_steps;                   /* of the whole run; no default */
+    int64_t hidden_size;                 /* of the model; without it keys that depend on it get
+                                            DeepSpeed's defaults */
+    bool fp16, bf16;                     /* (false) */
+} ds_auto_values;
+
+/* Sets one value from the text "NAME=VALUE", as of a command line:
+ * "learning_rate=1e-4", "bf16=true". DS_EINVAL for an unknown name, a value
+ * that is no number, or one that is negative: *v stays as it was. */
+DS_API ds_status ds_auto_values_set(ds_auto_values *v, const char *text);
 
 /* Checks a configuration as an engine of world_size ranks would read it, with
  * the options of its optimizer and schedule (deepspeed --check_config).
@@ -24,6 +53,9 @@ extern "C" {
  * is. */
 DS_API ds_status ds_config_check(const char *config, int world_size, char **resolved,
                                  char **warnings);
+/* The same with "auto" filled; auto_values: borrowed, NULL: "auto" stays. */
+DS_API ds_status ds_config_check_auto(const char *config, const ds_auto_values *auto_values,
+                                      int world_size, char **resolved, char **warnings);
 
 #ifdef __cplusplus
 }

@@ -27,6 +27,7 @@
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/comm.h>
+#include <deepspeed/config.h>
 #include <deepspeed/data.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/optim.h>
@@ -68,6 +69,10 @@ typedef struct ds_init {
      * or in args, not in both. */
     const char *config;
     const ds_arguments *args; /* borrowed during the call; or NULL */
+    /* Fill "auto" in the configuration. Borrowed during the call. NULL: a key
+     * with "auto" gets its default where DeepSpeed gives it one, and is an
+     * error elsewhere. */
+    const ds_auto_values *auto_values;
     /* An optimizer of the program in place of the configuration's: one that
      * exists (taken), or a function that makes it. At most one of the two. */
     ds_optim *optimizer;

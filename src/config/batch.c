@@ -98,8 +98,7 @@ static bool batch_product_fits(int64_t a, int64_t b, int64_t c)
 static const char *batch_find_auto(const json_t *given)
 {
     for (int i = 0; i < 3; i++) {
-        const char *s = json_string_value(json_object_get(given, names[i]));
-        if (s && !strcmp(s, "auto")) return names[i];
+        if (dsi_config_is_auto(json_object_get(given, names[i]))) return names[i];
     }
     return NULL;
 }
@@ -187,12 +186,10 @@ static void rules_refuse_auto(dsi_config_reader *r, const char *group, const jso
     json_t *value;
     json_object_foreach((json_t *)params, name, value)
     {
-        const char *s = json_string_value(value);
-        if (!s || strcmp(s, "auto")) continue;
+        if (!dsi_config_is_auto(value)) continue;
         dsi_text path = {0};
         dsi_text_add(&path, "%s.params.%s", group, name);
-        dsi_config_add_error(r, path.s,
-                             "\"auto\": set a value, or leave the key out for its default");
+        dsi_config_add_auto_error(r, path.s, "its default");
         dsi_text_free(&path);
     }
 }

@@ -115,6 +115,11 @@ void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
     dsi_free(group);
 }
 
+bool dsi_config_is_auto(const json_t *value)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), "auto");
+}
+
 /* Like Hjson's reader: 5e8 and 2.0 are integers, up to 1e10. Larger ones stay
  * real numbers, which integer keys accept too; only the printed form
  * differs. */
@@ -183,6 +188,11 @@ static void reader_resolve(dsi_config_reader *r)
 
 dsi_config *dsi_config_read(const char *text, int world_size)
 {
+    return dsi_config_read_auto(text, NULL, world_size);
+}
+
+dsi_config *dsi_config_read_auto(const char *text, const ds_auto_values *values, int world_size)
+{
     if (!text) return dsi_refuse("config: neither a file nor a text is given");
     if (world_size < 1) return dsi_refuse("config: for %d ranks; at least 1 is needed", world_size);
     size_t n = 0;
@@ -195,6 +205,7 @@ dsi_config *dsi_config_read(const char *text, int world_size)
     c->world_size = world_size;
     dsi_config_reader r = {.c = c, .name = name};
     bool ok = reader_parse(&r, loaded, n);
+    if (ok && values) dsi_config_fill_auto(&r, values);
     if (ok) reader_resolve(&r);
     ok = ok && !r.n_errors;
     dsi_text_free(&r.errors);

@@ -4,6 +4,7 @@
  *
  *     text (file, JSON, base64)  -> load.c    -> bytes
  *     comments, bare keys, ...   -> syntax.c  -> JSON, every key with its line
+ *     "auto"                     -> auto.c    -> JSON with values in place of it
  *     values                     -> resolve.c -> a tree with every key, by table.h
  *     keys about one another     -> batch.c   -> batch sizes, and the struct below
  *
@@ -11,7 +12,7 @@
 #ifndef DSI_CONFIG_CONFIG_H
 #define DSI_CONFIG_CONFIG_H
 
-#include <deepspeed/types.h>
+#include <deepspeed/config.h>
 
 #define DSI_CONFIG_NO_DTYPE (-1) /* a key that names a dtype was not given */
 
@@ -124,6 +125,8 @@ typedef struct dsi_config {
  * every wrong key. Not collective: initialize.c compares the results of the
  * ranks. */
 dsi_config *dsi_config_read(const char *text, int world_size);
+/* The same with values in place of "auto"; NULL: "auto" stays. */
+dsi_config *dsi_config_read_auto(const char *text, const ds_auto_values *values, int world_size);
 void dsi_config_free(dsi_config *c);
 
 /* A value of "optimizer" or "scheduler" was refused by what was made of it: puts

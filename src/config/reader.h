@@ -16,7 +16,7 @@
 struct dsi_config_trees {
     char *name, *text; /* of the file, for messages; what it contains */
     dsi_syntax syntax; /* of text: the line of each key */
-    json_t *given;     /* the user's, with whole numbers as integers */
+    json_t *given;     /* the user's, with whole numbers as integers, "auto" filled */
     json_t *resolved;  /* every key but removed ones, under its own name */
     struct {
         DSI_LIST(char *)
@@ -29,6 +29,7 @@ typedef struct dsi_config_reader {
     dsi_text errors, ignored, unknown;
     int n_errors, n_more; /* n_more: of those, left out of a long message */
     bool unknown_warns;   /* DS_CONFIG_UNKNOWN=warn */
+    bool auto_filled;     /* dsi_config_fill_auto was called */
 } dsi_config_reader;
 
 /* Adds 'line 7: "fp16.enabled": ...' to the errors. path: NULL if the message
@@ -37,12 +38,22 @@ void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *fo
     DS_PRINTF(3, 4);
 void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...) DS_PRINTF(2, 3);
 
+/* The error of an "auto" that nothing filled; def: the key's default, as text. */
+void dsi_config_add_auto_error(dsi_config_reader *r, const char *path, const char *def);
+
 /* Adds what follows "found " in a message: 'the string "yes"', 'a list', '1.5'. */
 void dsi_config_describe_value(dsi_text *t, const json_t *value);
 
 /* The text of a configuration, its length in *n, its name for messages in
  * *name; NULL with the message. The caller frees both. */
 char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name);
+
+bool dsi_config_is_auto(const json_t *value);
+/* Puts values in place of "auto" in the given tree, and compares those that the
+ * program gave with those of the file. What no value fills stays "auto". */
+void dsi_config_fill_auto(dsi_config_reader *r, const ds_auto_values *values);
+/* The name of the value that fills the key at that path: "max_steps"; NULL: none. */
+const char *dsi_config_auto_name(const char *path);
 
 /* Fills c and resolved: each key has its value from given, checked, or its
  * default. */

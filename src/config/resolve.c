@@ -32,11 +32,6 @@ static json_t *key_default(const dsi_config_key *key)
     return json_loads(key->def, JSON_DECODE_ANY, NULL);
 }
 
-static bool is_auto(const json_t *value)
-{
-    return json_is_string(value) && !strcmp(json_string_value(value), "auto");
-}
-
 /* ---- one value ----------------------------------------------------------------------------------- */
 
 static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const char *path,
@@ -175,6 +170,19 @@ static void store_value(dsi_config *c, const dsi_config_key *key, const json_t *
     }
 }
 
+void dsi_config_add_auto_error(dsi_config_reader *r, const char *path, const char *def)
+{
+    const char *name = dsi_config_auto_name(path);
+    if (r->auto_filled && name)
+        dsi_config_add_error(r, path, "\"auto\" needs the %s of the program: set one of them",
+                             name);
+    else
+        dsi_config_add_error(r, path,
+                             "\"auto\" is for trainers around DeepSpeed to fill in, and no "
+                             "trainer did: set a value, or leave the key out for %s",
+                             def);
+}
+
 /* The value of a key that acts, and its field. A wrong value is an error,
  * and the default takes its place. */
 static json_t *resolve_value(dsi_config_reader *r, const dsi_config_key *key, const char *path,
@@ -182,12 +190,9 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_key *key, co
 {
     json_t *value = NULL;
     bool text_auto = key->type == DSI_KEY_TEXT && dsi_config_key_auto(key) == DSI_AUTO_ERROR;
-    if (is_auto(given) && !text_auto) {
+    if (dsi_config_is_auto(given) && !text_auto) {
         if (dsi_config_key_auto(key) == DSI_AUTO_ERROR)
-            dsi_config_add_error(r, path,
-                                 "\"auto\" is for trainers around DeepSpeed to fill in, and no "
-                                 "trainer did: set a value, or leave the key out for %s",
-                                 key->def);
+            dsi_config_add_auto_error(r, path, key->def);
     } else if (given && !(value = value_as_type(key, given))) {
         add_mismatch(r, key, path, given);
     }
@@ -219,7 +224,7 @@ static json_t *resolve_inactive(dsi_config_reader *r, const dsi_config_key *key,
     json_t *def = key_default(key);
     bool unsupported = key->mark == DSI_KEY_UNSUPPORTED;
     bool asks_nothing = !given || json_is_null(given) || value_equals(given, def) ||
-                        (is_auto(given) &&
+                        (dsi_config_is_auto(given) &&
                          (!unsupported || dsi_config_key_auto(key) == DSI_AUTO_DEFAULT));
     if (asks_nothing) return def;
     if (unsupported) {
@@ -416,7 +421,7 @@ static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_key *key,
     json_t *converted = group_from_bool(r, path, given), *def = key_default(key), *resolved = NULL;
     if (converted) given = converted;
     bool empty = !given || (json_is_null(given) && key->nullable) ||
-                 (is_auto(given) && json_is_null(def));
+                 (dsi_config_is_auto(given) && json_is_null(def));
     if (given && !converted && is_cpu_offload(path) && !empty) {
         dsi_config_add_error(r, path, "expected true or false");
         given = NULL;

@@ -45,11 +45,17 @@ static ds_status config_check_parts(const dsi_config *c)
     return good ? DS_OK : dsi_config_fail_at(c, ds_error_status());
 }
 
-/* Warnings are returned, not printed: deepspeed --check_config writes them
- * to stderr. */
 ds_status ds_config_check(const char *config, int world_size, char **resolved, char **warnings)
 {
-    dsi_config *c = dsi_config_read(config, world_size);
+    return ds_config_check_auto(config, NULL, world_size, resolved, warnings);
+}
+
+/* Warnings are returned, not printed: deepspeed --check_config writes them
+ * to stderr. */
+ds_status ds_config_check_auto(const char *config, const ds_auto_values *auto_values,
+                               int world_size, char **resolved, char **warnings)
+{
+    dsi_config *c = dsi_config_read_auto(config, auto_values, world_size);
     if (c && config_check_parts(c) != DS_OK) {
         dsi_config_free(c);
         c = NULL;

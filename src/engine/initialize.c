@@ -124,7 +124,7 @@ static ds_status data_check_same(const ds_engine *e, ds_dataset *data)
 static ds_status config_read(ds_engine *e, const ds_init *init)
 {
     const char *text = config_text_of(init);
-    e->config = text ? dsi_config_read(text, ds_comm_size(e->comm)) : NULL;
+    e->config = text ? dsi_config_read_auto(text, init->auto_values, ds_comm_size(e->comm)) : NULL;
     return e->config ? config_check_same(e) : ds_error_status();
 }
 

@@ -46,6 +46,22 @@ status 2 --check_config
 "$program" --check_config good.json >/dev/full 2>err
 if [ $? -eq 1 ]; then pass; else fail "a full disk is no failure"; fi
 
+# ---- "auto" as transformers' Trainer fills it
+echo '{"train_batch_size": "auto", "optimizer": {"type": "Adam", "params": {"lr": "auto"}},
+ "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}}' >auto.json
+status 2 --check_config auto.json
+has err 'cannot be worked out'
+status 2 --check_config auto.json --auto
+has err 'line 2: "scheduler.params.total_num_steps": "auto" needs the max_steps of the program'
+status 0 --check_config auto.json --auto max_steps=500 learning_rate=2e-3
+has out '"train_batch_size": 8,'
+has out '"total_num_steps": 500'
+has out '"lr": 0.002'
+status 2 --check_config auto.json --auto learnin_rate=1
+has err 'did you mean "learning_rate"?'
+status 2 --auto max_steps=500
+has err '\-\-auto belongs to --check_config'
+
 # ---- the rest
 status 0 --help
 has out '--check_config=FILE'

@@ -112,7 +112,11 @@ has err 'stage: 4 is outside 0 to 3'
 status 2 extra
 has err 'unexpected argument "extra"'
 status 1 $sample --deepspeed_config ds_config.json -b 4
-has err 'train_batch_size'
+has err '--batch-size 4: train_batch_size of ds_config.json is 16: make it "auto"'
+sed 's/"train_batch_size": 16/"train_batch_size": "auto"/' ds_config.json >auto.json
+status 0 $sample --deepspeed_config auto.json -b 4 --max_steps 1 --no_eval
+status 1 $sample --deepspeed_config ds_config.json --dtype bf16
+has err '--dtype bf16: ds_config.json configures fp32'
 status 1 $sample --deepspeed_config none.json
 has err 'none.json'
 echo '{"train_batch_size": 16, "zero_optimization": {"reduce_bukcet_size": 5}}' >bad.json
