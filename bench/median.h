@@ -1,8 +1,7 @@
 /* bench/median.h: the middle one of several measurements: what neighbours on
  * the machine disturb are the others.
  * SPDX-License-Identifier: MIT */
-#ifndef BENCH_MEDIAN_H
-#define BENCH_MEDIAN_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -18,5 +17,3 @@ static inline double median(double *x, int n)
     qsort(x, (size_t)n, sizeof *x, median_ascending);
     return x[n / 2];
 }
-
-#endif

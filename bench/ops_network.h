@@ -2,8 +2,7 @@
  * the shapes of CIFAR networks and of a small transformer, chains of ops as in
  * those networks, and steps of optimizers.
  * SPDX-License-Identifier: MIT */
-#ifndef BENCH_OPS_NETWORK_H
-#define BENCH_OPS_NETWORK_H
+#pragma once
 
 #include "ops/cases.h"
 
@@ -173,5 +172,3 @@ static const int64_t optim_sizes[] = {10000, 1000000, 10000000};
 
 #define OPTIM_SIZES (int)(sizeof optim_sizes / sizeof *optim_sizes)
 #define OPTIM_CASES (int)(sizeof optim_cases / sizeof *optim_cases * OPTIM_SIZES)
-
-#endif

@@ -2,8 +2,7 @@
  * and computes nothing: they are linked without src/device/cpu, which clang
  * instruments for minutes. And what fuzzers of files share.
  * SPDX-License-Identifier: MIT */
-#ifndef FUZZ_KERNELS_H
-#define FUZZ_KERNELS_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 #include "tensor/tensor.h"
@@ -56,5 +55,3 @@ static inline const char *file_of(const uint8_t *data, size_t n)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return path;
 }
-
-#endif

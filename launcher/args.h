@@ -1,7 +1,6 @@
 /* launcher/args.h: the command line of deepspeed.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_ARGS_H
-#define LAUNCHER_ARGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ int options_ranks_per_node(const options *o);
 /* Nodes, from --num_nodes or --nnodes; <= 0: neither is given. */
 int options_nodes(const options *o);
 bool options_silent(const options *o); /* no lines of level info are wanted */
-
-#endif

@@ -1,8 +1,7 @@
 /* launcher/argv.h: argument vectors; words split and quoted as a shell does,
  * and as JSON.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_ARGV_H
-#define LAUNCHER_ARGV_H
+#pragma once
 
 #include "base/list.h"
 #include "base/text.h"
@@ -33,5 +32,3 @@ void text_add_shell(dsi_text *t, const char *word);
  * that is not UTF-8 becomes \udcXX. */
 void text_add_json(dsi_text *t, const char *s);
 bool text_is_utf8(const char *s);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/cores.h: the processors that a rank runs on.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_CORES_H
-#define LAUNCHER_CORES_H
+#pragma once
 
 #include "base/text.h"
 
@@ -31,5 +30,3 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
  * OMP_NUM_THREADS to the number of processors. list: as for cores_parse; NULL:
  * all of the machine. false with `why`. */
 bool cores_bind(const char *list, int r, int n, dsi_text *why);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/environment.h: the variables that ranks on other machines get.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_ENVIRONMENT_H
-#define LAUNCHER_ENVIRONMENT_H
+#pragma once
 
 #include "argv.h"
 
@@ -14,5 +13,3 @@ ds_status environment_collect(argv_list *w);
 ds_status environment_parse(argv_list *w, const char *path, const char *text, size_t bytes);
 /* Adds NAME=VALUE, or replaces the one with that name. */
 void environment_set(argv_list *w, const char *name, const char *format, ...) DS_PRINTF(3, 4);
-
-#endif

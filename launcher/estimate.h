@@ -1,12 +1,9 @@
 /* launcher/estimate.h: deepspeed --estimate_memory.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_ESTIMATE_H
-#define LAUNCHER_ESTIMATE_H
+#pragma once
 
 #include <deepspeed/engine.h>
 
 /* Prints the memory that each rank will need, as a table or as JSON; returns
  * the exit status. */
 int estimate_memory(const ds_estimate_opts *opts, bool json);
-
-#endif

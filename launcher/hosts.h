@@ -1,7 +1,6 @@
 /* launcher/hosts.h: hosts, and the slots of each.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_HOSTS_H
-#define LAUNCHER_HOSTS_H
+#pragma once
 
 #include "base/list.h"
 
@@ -54,5 +53,3 @@ int hosts_count_slots(const ds_hosts *h);
  * integers. */
 struct json_t;
 bool host_read_slots(ds_host *host, const struct json_t *slots);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/job.h: the processes of a job from their start to their end.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_JOB_H
-#define LAUNCHER_JOB_H
+#pragma once
 
 #include "wire.h"
 
@@ -31,5 +30,3 @@ extern const int job_signals[];
 /* To be called in the process that supervisor_run made. Returns the status of
  * the command, after one line if it is not 0. */
 int job_run(const job *j);
-
-#endif

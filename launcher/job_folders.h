@@ -9,8 +9,7 @@
  * (job_folders_export) is for this machine alone: no runner forwards the
  * variables, and each rank takes them out of its environment again.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_JOB_FOLDERS_H
-#define LAUNCHER_JOB_FOLDERS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ void job_folders_export(const job_folders *f);
 void job_folders_export_local(const job_folders *f);
 /* In a rank: TMPDIR is again what it was before job_folders_export. */
 void job_folders_import(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/job_result.h: the cause of a job's end and the status that follows.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_JOB_RESULT_H
-#define LAUNCHER_JOB_RESULT_H
+#pragma once
 
 #include "wire.h"
 
@@ -40,5 +39,3 @@ bool job_result_is_known(const job_result *r);
 /* The status of the command. Adds one line about it, unless the cause has been
  * reported. */
 int job_result_status(const job_result *r, dsi_text *line);
-
-#endif

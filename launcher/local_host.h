@@ -1,7 +1,6 @@
 /* launcher/local_host.h: the devices, names and addresses of this machine.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_LOCAL_HOST_H
-#define LAUNCHER_LOCAL_HOST_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -21,5 +20,3 @@ bool local_host_is(const char *host);
 char *local_host_address(void);
 
 char *local_host_program(void); /* path of this program (dsi_free) */
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/output.h: prints ranks' lines on the launcher's stdout and stderr.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_OUTPUT_H
-#define LAUNCHER_OUTPUT_H
+#pragma once
 
 #include <poll.h>
 #include <stdbool.h>
@@ -31,5 +30,3 @@ int output_error(const output *o);
 void output_end_lines(output *o); /* lines that are not complete are printed */
 /* The same, and blocks until all is written, at most for this time. */
 void output_finish(output *o, double seconds);
-
-#endif

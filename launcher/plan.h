@@ -21,8 +21,7 @@
  * join_agent composes the plan again, as world_info, environment and command
  * follow from them.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_PLAN_H
-#define LAUNCHER_PLAN_H
+#pragma once
 
 #include "args.h"
 #include "hosts.h"
@@ -80,5 +79,3 @@ ds_status plan_check_runner(const launch_plan *p);
  * INFO DICT, nnodes=, global_rank_mapping=, dist_world_size=, Setting
  * CUDA_VISIBLE_DEVICES=. Prints nothing under --quiet. */
 void plan_announce(const launch_plan *p);
-
-#endif

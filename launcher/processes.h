@@ -1,7 +1,6 @@
 /* launcher/processes.h: the descendants of this process.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_PROCESSES_H
-#define LAUNCHER_PROCESSES_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -20,5 +19,3 @@ ds_status processes_check_grace(void);
 /* Kills all descendants, new ones too, and waits for them: about a second at
  * most. */
 void processes_end(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/program.h: finds a program, executes it, and explains why it cannot.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_PROGRAM_H
-#define LAUNCHER_PROGRAM_H
+#pragma once
 
 /* As in shells. */
 enum {
@@ -23,5 +22,3 @@ void program_execute(char **argv);
 /* Sets ds_error to why `name` could not be executed; error: the errno of the
  * attempt. Returns the status. */
 int program_explain(const char *name, int error);
-
-#endif

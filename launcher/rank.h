@@ -1,7 +1,6 @@
 /* launcher/rank.h: the start of one rank.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RANK_H
-#define LAUNCHER_RANK_H
+#pragma once
 
 /* `deepspeed --rank_start OPTIONS -- PROGRAM ARGS...` (plan.h). The launcher
  * adds --link=socket:SECRET or --link=stderr:SECRET[:COLUMNS] (wire.h) and
@@ -11,5 +10,3 @@ int rank_start(int argc, char **argv);
 
 /* The same for the only rank, which no runner has started. */
 int rank_start_alone(char **argv);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/rank_monitor.h: the program of a rank while it runs.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RANK_MONITOR_H
-#define LAUNCHER_RANK_MONITOR_H
+#pragma once
 
 #include "wire.h"
 
@@ -23,5 +22,3 @@ int monitor_run(const monitored *w);
 /* The process becomes the program, without a monitor. Returns only if that
  * fails, with a status after one message. */
 int monitor_replace(char **argv);
-
-#endif

@@ -1,8 +1,7 @@
 /* launcher/rank_place.h: which rank of the world this process is, from the
  * variables of the runner that started it (runner.h).
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RANK_PLACE_H
-#define LAUNCHER_RANK_PLACE_H
+#pragma once
 
 #include "hosts.h"
 
@@ -22,5 +21,3 @@ char *rank_place_master(dsi_text *why);
 /* Removes all runners' variables from the environment: the launcher itself may
  * have been started by a runner. */
 void rank_place_forget(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* launcher/reachable.h: can the hosts be reached by ssh, and what is the first
  * one's address?
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_REACHABLE_H
-#define LAUNCHER_REACHABLE_H
+#pragma once
 
 #include "hosts.h"
 
@@ -21,5 +20,3 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
 
 /* What a host's name resolves to, as a number (dsi_free); NULL: nothing. */
 char *reachable_resolve(const char *host);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/resources.h: the hosts and slots that a command line asks for.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RESOURCES_H
-#define LAUNCHER_RESOURCES_H
+#pragma once
 
 #include "args.h"
 #include "hosts.h"
@@ -23,5 +22,3 @@ ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, co
 
 /* Is the same command typed on each of several nodes? */
 bool resources_per_node(const options *o, bool have_hostfile);
-
-#endif

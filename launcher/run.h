@@ -1,7 +1,6 @@
 /* launcher/run.h: from the plan to the exit status.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RUN_H
-#define LAUNCHER_RUN_H
+#pragma once
 
 #include "plan.h"
 
@@ -9,5 +8,3 @@
  * the command, after one line on stderr if that is not 0. A single local rank
  * replaces this process. */
 int run_plan(launch_plan *p);
-
-#endif

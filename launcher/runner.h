@@ -8,8 +8,7 @@
  * CONTRIBUTING.md, "Add a way of starting ranks", lists the steps for a new
  * one.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RUNNER_H
-#define LAUNCHER_RUNNER_H
+#pragma once
 
 #include "argv.h"
 #include "resources.h"
@@ -71,5 +70,3 @@ extern const runner *const runners[];
 /* The runner that a value of --launcher selects, in any case of letters; NULL:
  * none. launcher NULL selects the default. *value: as the runner spells it. */
 const runner *runner_find(const char *launcher, const char **value);
-
-#endif

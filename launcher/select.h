@@ -1,7 +1,6 @@
 /* launcher/select.h: selects among hosts and slots.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SELECT_H
-#define LAUNCHER_SELECT_H
+#pragma once
 
 #include "hosts.h"
 
@@ -12,5 +11,3 @@ ds_status select_hosts(ds_hosts *h, const char *include, const char *exclude);
  * per_node-1, whether they exist or not; <= 0: all. */
 void select_counts(ds_hosts *h, int num_nodes, int per_node);
 void select_nonempty(ds_hosts *h); /* hosts with a slot */
-
-#endif

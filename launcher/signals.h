@@ -4,8 +4,7 @@
  * Lists of signals end with 0. SIGHUP is left out where it is ignored: whoever
  * started the launcher by nohup wants it to survive.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SIGNALS_H
-#define LAUNCHER_SIGNALS_H
+#pragma once
 
 #include <signal.h>
 
@@ -22,5 +21,3 @@ void signals_unblock(void);
 
 /* waitpid's status as a shell counts it: 128 + signal. */
 int signals_exit_status(int status);
-
-#endif

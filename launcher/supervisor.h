@@ -1,8 +1,7 @@
 /* launcher/supervisor.h: two processes, each of which cleans up if the other is
  * killed.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SUPERVISOR_H
-#define LAUNCHER_SUPERVISOR_H
+#pragma once
 
 typedef struct supervised {
     int (*work)(void *arg);      /* returns the status; `signals` are blocked */
@@ -17,5 +16,3 @@ typedef struct supervised {
  * work gets SIGTERM; if work dies, this process ends all processes below it and
  * cleans up. Returns the status. Blocks until work has ended. */
 int supervisor_run(const supervised *s);
-
-#endif

@@ -19,8 +19,7 @@
  * reader holds the beginning of an incomplete record and passes on all else at
  * once.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_WIRE_H
-#define LAUNCHER_WIRE_H
+#pragma once
 
 #include "base/text.h"
 
@@ -92,5 +91,3 @@ void wire_finish(wire_reader *r, const wire_handler *to);
 /* The address of the job's socket, in the abstract namespace: it leaves no file
  * behind. Returns its length. */
 size_t wire_address(const char *secret, void *sockaddr_un);
-
-#endif

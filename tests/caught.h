@@ -1,7 +1,6 @@
 /* tests/caught.h: what a function prints.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_CAUGHT_H
-#define TESTS_CAUGHT_H
+#pragma once
 
 /* What stdout gets while fn runs on a thread of its own, which looks at DS_LOG
  * (level; NULL: it is not set) anew. Valid until the next call. */
@@ -13,5 +12,3 @@ int is_like(const char *s, const char *pattern);
 /* The text of the n-th line (from 0) without the prefix of the log, in a buffer
  * of its own that the next call overwrites; "" if there are fewer lines. */
 const char *text_of_line(const char *s, int n);
-
-#endif

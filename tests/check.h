@@ -1,7 +1,6 @@
 /* tests/check.h: on cmocka: one line a failure, with both values.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_CHECK_H
-#define TESTS_CHECK_H
+#pragma once
 
 #include <math.h>
 #include <setjmp.h>
@@ -64,5 +63,3 @@ static inline void check_error(const char *part, const char *file, int line)
         const struct CMUnitTest tests[] = {__VA_ARGS__}; \
         return cmocka_run_group_tests(tests, NULL, NULL); \
     }
-
-#endif

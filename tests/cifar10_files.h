@@ -1,8 +1,7 @@
 /* tests/cifar10_files.h: folders in the two layouts of CIFAR-10, with made-up
  * images, and archives of them.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_CIFAR10_FILES_H
-#define TESTS_CIFAR10_FILES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ typedef struct entry {
 } entry;
 void make_archive(const char *path, const entry *e, int n);
 void archive_of_folder(const char *path, const char *folder); /* folder/cifar-10-batches-bin */
-
-#endif

@@ -1,8 +1,7 @@
 /* tests/core_device.h: a device that has the core of the contract (kernels.h)
  * and no more: the CPU's kernels behind a device type of its own.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_CORE_DEVICE_H
-#define TESTS_CORE_DEVICE_H
+#pragma once
 
 #include "device/device.h"
 
@@ -16,5 +15,3 @@ extern const dsi_fusions core_device_dropout;
 
 /* How often the host looked at its fault flag. */
 int core_device_checks(void);
-
-#endif

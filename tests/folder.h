@@ -1,7 +1,6 @@
 /* tests/folder.h: an empty folder for a test.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_FOLDER_H
-#define TESTS_FOLDER_H
+#pragma once
 
 /* A new folder, in $TMPDIR if that is set. Its path stays valid until
  * folder_remove, which removes all that is in it. */
@@ -10,5 +9,3 @@ void folder_remove(void);
 
 /* folder/name; valid until the eighth call after it. */
 const char *folder_path(const char *name);
-
-#endif

@@ -1,8 +1,7 @@
 /* tests/http_server.h: a web server on 127.0.0.1 with bad manners on request,
  * in a process of its own.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_HTTP_SERVER_H
-#define TESTS_HTTP_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ typedef struct http_server {
 
 http_server http_start(http_manners m);
 void http_stop(http_server *s);
-
-#endif

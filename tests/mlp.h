@@ -1,8 +1,7 @@
 /* tests/mlp.h: a network of equal layers, for tests and benchmarks of what
  * layers do not matter to.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_MLP_H
-#define TESTS_MLP_H
+#pragma once
 
 #include <deepspeed/nn.h>
 
@@ -23,5 +22,3 @@ static inline ds_module *mlp_new(int layers, int64_t width,
     }
     return m;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* tests/pretend.h: a kind of device that every machine can pretend to have:
  * memory and copies, and no kernel.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_PRETEND_H
-#define TESTS_PRETEND_H
+#pragma once
 
 #include "device/device.h"
 
@@ -10,5 +9,3 @@
  * theirs: a host's kernel or copy that does ends the program with a signal, as
  * it would with a GPU. They have 32 MB together, which are not used again. */
 void pretend_cuda(void);
-
-#endif

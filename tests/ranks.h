@@ -7,8 +7,7 @@
  * cmocka's macros jump in the main thread only; in a rank a check is a failure
  * of the body.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_RANKS_H
-#define TESTS_RANKS_H
+#pragma once
 
 #include "check.h"
 
@@ -42,5 +41,3 @@ static inline void test_ranks(ds_status (*body)(void *arg), void *arg, const cha
         if (ds_run_ranks(sizes[i], body, arg) != DS_OK)
             fail_msg("%s:%d: %s on %d ranks: %s", file, line, what, sizes[i], ds_error());
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * A failure is one line on stderr: case, tensor, worst element, both values.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_REFERENCE_H
-#define TESTS_REFERENCE_H
+#pragma once
 
 #include <deepspeed/checkpoint.h>
 
@@ -62,5 +61,3 @@ bool reference_bool(const json_t *object, const char *key, bool absent);
 const char *reference_text(const json_t *object, const char *key, const char *absent);
 /* [1, 2, 3], or 5 as [5]; n = 0 if absent. */
 ds_dims reference_dims(const json_t *object, const char *key);
-
-#endif

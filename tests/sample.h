@@ -1,8 +1,7 @@
 /* tests/sample.h: images of the built-in CIFAR-10 sample, unpacked to a folder
  * that goes at the end.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_SAMPLE_H
-#define TESTS_SAMPLE_H
+#pragma once
 
 #include <deepspeed.h>
 
@@ -14,5 +13,3 @@ ds_dataset *sample_data(ds_split split);
  * [n], in the current scope. */
 ds_status sample_batch(ds_dataset *data, const int64_t *index, int64_t n, ds_tensor **x,
                        ds_tensor **y);
-
-#endif

@@ -4,8 +4,7 @@
  * ends the program through argp_error, with status 2 and one line that names
  * the option.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_ARGS_H
-#define EXAMPLES_ARGS_H
+#pragma once
 
 #include <argp.h>
 #include <stdbool.h>
@@ -55,5 +54,3 @@ typedef struct ArgsField {
  * the parser's options. */
 error_t args_store(struct argp_state *state, const struct argp_option *options,
                    const ArgsField *fields, int key, char *arg, void *into);
-
-#endif

@@ -2,8 +2,7 @@
  * names,
  * accuracy.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_CLASSIFY_H
-#define EXAMPLES_CLASSIFY_H
+#pragma once
 
 #include <deepspeed.h>
 
@@ -31,5 +30,3 @@ Accuracy evaluate(ds_module *net, ds_loader *test);
 /* Both print percents rounded down, as the tutorial does. */
 void print_accuracy(const Accuracy *a);
 void print_accuracy_by_class(const Accuracy *a);
-
-#endif

@@ -1,8 +1,7 @@
 /* examples/common/experts.h: the mixture of experts of DeepSpeed's CIFAR-10
  * example: options, network, load-balancing loss, load of the experts.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_EXPERTS_H
-#define EXAMPLES_EXPERTS_H
+#pragma once
 
 #include <argp.h>
 #include <deepspeed.h>
@@ -36,5 +35,3 @@ void experts_count(Experts *x, ds_module *net);
  * resets the counts. All ranks call it. */
 void experts_print(Experts *x, bool first);
 void experts_free(Experts *x);
-
-#endif

@@ -5,8 +5,7 @@
  *     [ 030 / 30 ]: 100%|████████████████████| 30/30 [00:42<00:00,  1.40s/it, loss=0.504]
  *
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_PROGRESS_H
-#define EXAMPLES_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void progress_add(Progress *p, int64_t n, double loss); /* redraws ten times a s
 void progress_title(Progress *p, const char *title);
 void progress_hide(Progress *p); /* before something else is printed */
 void progress_end(Progress *p);
-
-#endif

@@ -1,8 +1,7 @@
 /* examples/common/source.h: the datasets of the CIFAR-10 programs, and options
  * for them.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_SOURCE_H
-#define EXAMPLES_SOURCE_H
+#pragma once
 
 #include <argp.h>
 #include <deepspeed.h>
@@ -26,5 +25,3 @@ ds_dataset *source_open(const Source *s, ds_split split, bool quiet);
  * each machine downloads the data while the machine's other ranks wait. Only
  * rank 0 prints. */
 ds_dataset *source_open_on_ranks(const Source *s, ds_split split, bool quiet);
-
-#endif

@@ -2,8 +2,7 @@
  * options, the training loop, files saved while training and loaded to resume,
  * the test. Each program defines its step.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_TRAINING_H
-#define EXAMPLES_TRAINING_H
+#pragma once
 
 #include "classify.h"
 #include "source.h"
@@ -62,5 +61,3 @@ void training_test(const Training *t);
 /* Prints the program's name and the failure, if there is one, and frees
  * everything. Returns the exit status. */
 int training_end(Training *t, const char *program);
-
-#endif

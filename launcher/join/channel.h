@@ -27,8 +27,7 @@
  * channel_events, then channel_next until it returns false, and channel_close
  * at the end.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_CHANNEL_H
-#define LAUNCHER_CHANNEL_H
+#pragma once
 
 #include "secret.h"
 
@@ -83,5 +82,3 @@ bool channel_next(channel *c, message *m); /* false: none yet, or none any more 
 void channel_beat(channel *c, double silence);
 bool channel_flush(channel *c, double seconds); /* blocks until all is written; false: it is not */
 void channel_close(channel *c);
-
-#endif

@@ -8,8 +8,7 @@
  * Functions that return int return 0, or the exit status of the command after
  * one message on stderr.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_JOIN_H
-#define LAUNCHER_JOIN_H
+#pragma once
 
 #include "plan.h"
 
@@ -37,5 +36,3 @@ void relay_finish(relay *r, int status);
 
 /* Another node: joins, runs what node 0 sends. Returns the job's status. */
 int joiner_run(node_session *s);
-
-#endif

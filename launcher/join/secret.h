@@ -1,7 +1,6 @@
 /* launcher/join/secret.h: the secret that the nodes of a job share.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SECRET_H
-#define LAUNCHER_SECRET_H
+#pragma once
 
 #include "base/text.h"
 
@@ -33,5 +32,3 @@ bool secret_equal(const uint8_t a[SECRET_BYTES], const uint8_t b[SECRET_BYTES]);
 bool secret_random(uint8_t bytes[SECRET_BYTES]); /* false: the system has none */
 /* SHA-256 as 64 hexadecimal digits. */
 void secret_digest(char hex[2 * SECRET_BYTES + 1], const void *bytes, size_t n);
-
-#endif

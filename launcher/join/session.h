@@ -20,8 +20,7 @@
  * LEAVING with a text comes from a node K that has to end. Output and input of
  * ranks use mpirun's own connections.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SESSION_H
-#define LAUNCHER_SESSION_H
+#pragma once
 
 #include "channel.h"
 #include "join.h"
@@ -65,5 +64,3 @@ void session_program(char *const *argv, dsi_text *text, char digest[2 * SECRET_B
 
 /* Those that a node handles, for signals_open. */
 extern const int session_signals[];
-
-#endif

@@ -1,8 +1,7 @@
 /* launcher/join/supervised_shell.h: a process that runs one shell command and
  * leaves nothing of it behind.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_SUPERVISED_SHELL_H
-#define LAUNCHER_SUPERVISED_SHELL_H
+#pragma once
 
 #include "job_folders.h"
 
@@ -20,5 +19,3 @@ bool supervised_shell_start(supervised_shell *s, const char *command, size_t n);
 /* After the process has ended: closes the descriptors, and removes the folders
  * in case it was killed. */
 void supervised_shell_clean_up(supervised_shell *s);
-
-#endif

@@ -1,7 +1,6 @@
 /* launcher/runners/runners.h: the runners, one a file, and what they share.
  * SPDX-License-Identifier: MIT */
-#ifndef LAUNCHER_RUNNERS_H
-#define LAUNCHER_RUNNERS_H
+#pragma once
 
 #include "plan.h"
 
@@ -45,5 +44,3 @@ void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_rem
 /* The name by which mpirun knows node k: one that no resolver could find. To be
  * freed with dsi_free. */
 char *per_node_name(int k);
-
-#endif

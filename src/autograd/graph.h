@@ -1,7 +1,6 @@
 /* autograd/graph.h: the struct of a node, for the files of this folder.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_AUTOGRAD_GRAPH_H
-#define DSI_AUTOGRAD_GRAPH_H
+#pragma once
 
 #include "base/list.h"
 #include "node.h"
@@ -63,5 +62,3 @@ ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64
 /* Adds g to the leaf's gradient, which becomes g itself if g has no other
  * holder and its memory no other handle. Converts to the leaf's dtype. */
 ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g);
-
-#endif

@@ -5,8 +5,7 @@
  * tensor that its backward reads (saved tensor i is the i-th), dsi_set_attr for
  * its options. All take the NULL node of an op that is not recorded.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_AUTOGRAD_NODE_H
-#define DSI_AUTOGRAD_NODE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -93,5 +92,3 @@ void dsi_set_after_use_hook(ds_tensor *x, void (*fn)(void *arg, ds_tensor *x), v
 /* Whether an op on these inputs would record: grad mode on and one of them
  * wants a gradient. */
 bool dsi_wants_grad(ds_tensor *const *in, int n);
-
-#endif

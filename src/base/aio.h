@@ -10,8 +10,7 @@
  * Addresses, sizes and places are multiples of DSI_AIO_ALIGN, so that files may
  * be read past the cache.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_AIO_H
-#define DSI_BASE_AIO_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -80,5 +79,3 @@ void dsi_aio_start(dsi_aio *a, dsi_aio_op *op);
 ds_status dsi_aio_wait(dsi_aio *a, dsi_aio_op *op);
 void dsi_aio_progress(
     dsi_aio *a); /* hands on what may go on; for long work between start and wait */
-
-#endif

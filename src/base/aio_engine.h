@@ -1,8 +1,7 @@
 /* base/aio_engine.h: between aio.c, which cuts operations into requests, and
  * who runs them.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_AIO_ENGINE_H
-#define DSI_BASE_AIO_ENGINE_H
+#pragma once
 
 #include "aio.h"
 
@@ -28,5 +27,3 @@ void dsi_ring_free(dsi_ring *g);
 bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n);
 /* Begins what may begin and takes what has ended; wait: until something has. */
 void dsi_ring_progress(dsi_ring *g, dsi_aio *a, bool wait);
-
-#endif

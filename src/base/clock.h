@@ -1,11 +1,8 @@
 /* base/clock.h: what time it is.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_CLOCK_H
-#define DSI_BASE_CLOCK_H
+#pragma once
 
 double dsi_now(void); /* seconds since some moment; never goes back: for lengths of time */
 /* seconds that this thread has run: a neighbour on its core does not count */
 double dsi_thread_time(void);
 double dsi_wall_time(void); /* seconds since 1970: for files and messages */
-
-#endif

@@ -1,8 +1,7 @@
 /* base/crc.h: CRC-32C (Castagnoli), the check sum of TensorBoard's records, and
  * CRC-32, that of zip files.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_CRC_H
-#define DSI_BASE_CRC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ uint32_t dsi_crc32c_plain(uint32_t crc, const void *data, size_t n); /* on any p
 uint32_t dsi_crc32(uint32_t crc, const void *data, size_t n);
 /* Of the bytes of a and then the n_b bytes of b. */
 uint32_t dsi_crc32_combine(uint32_t a, uint32_t b, size_t n_b);
-
-#endif

@@ -5,8 +5,7 @@
  * seconds, from 0 to 3600" is a failure where the caller can fail, and else a
  * warning that says what is used instead. One that is empty counts as not set.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_ENV_H
-#define DSI_BASE_ENV_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -29,5 +28,3 @@ ds_status dsi_env_word(const char *name, const char *const *words, int *which);
 /* The same, with a warning that says `used` ("they are not compared") in place
  * of a failure. */
 int dsi_env_word_or(const char *name, const char *const *words, int unset, const char *used);
-
-#endif

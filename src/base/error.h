@@ -12,8 +12,7 @@
  * A message that quotes the latest one, or the first 200 bytes of it, replaces
  * it and is not counted.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_ERROR_H
-#define DSI_BASE_ERROR_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -68,5 +67,3 @@ void dsi_error_context_path(char *text, size_t room);
  * what a user can cause. */
 #define DSI_ASSERT(x) ((x) ? (void)0 : dsi_broken(#x, __FILE__, __LINE__))
 void dsi_broken(const char *what, const char *file, int line) __attribute__((__noreturn__));
-
-#endif

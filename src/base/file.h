@@ -1,8 +1,7 @@
 /* base/file.h: whole files: read, map, and replace without ever leaving half of
  * one.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_FILE_H
-#define DSI_BASE_FILE_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -29,5 +28,3 @@ void dsi_file_abandon(dsi_file *f);      /* removes what was written; frees f */
 ds_status dsi_mkdirs(const char *path); /* mkdir -p */
 bool dsi_file_exists(const char *path);
 bool dsi_is_folder(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/half.h: float16 and bfloat16 to float and back, round to nearest even.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_HALF_H
-#define DSI_BASE_HALF_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -55,5 +54,3 @@ static inline uint16_t dsi_f32_to_f16(float f)
     abs += 0xc8000fff + (abs >> 13 & 1); /* exponent - 112, and round */
     return (uint16_t)(sign | abs >> 13);
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Without the checks a public function pays for one load and one branch.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_HANDLE_H
-#define DSI_BASE_HANDLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,5 +100,3 @@ static inline void dsi_handle_reason_end(const char *was)
 {
     if (dsi_handles_checked() && !was) dsi_handle_set_reason(NULL);
 }
-
-#endif

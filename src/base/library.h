@@ -2,8 +2,7 @@
  * first needed, so that a program which needs none starts without them, and
  * runs where they are not installed.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_LIBRARY_H
-#define DSI_BASE_LIBRARY_H
+#pragma once
 
 #include <deepspeed/types.h>
 #include <stdbool.h>
@@ -19,5 +18,3 @@ bool dsi_library_open(const char *who, const char *const *sonames, const char *p
 /* The folder of the program, or of the shared library, that this code is in;
  * free() it. NULL: the system does not say. */
 char *dsi_own_folder(void);
-
-#endif

@@ -4,8 +4,7 @@
  *     dsi_list_add(&l, 7);  for (int i = 0; i < l.n; i++) use(l.at[i]);  dsi_list_free(&l);
  *
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_LIST_H
-#define DSI_BASE_LIST_H
+#pragma once
 
 #include "mem.h"
 
@@ -21,5 +20,3 @@
      (void)((list)->at[(list)->n++] = __VA_ARGS__))
 
 #define dsi_list_free(list) (dsi_free((list)->at), (list)->at = NULL, (list)->n = (list)->room = 0)
-
-#endif

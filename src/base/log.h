@@ -3,8 +3,7 @@
  *     [2026-11-21 12:05:41,123] [INFO] [engine.c:210:engine_step] [Rank 0] text
  *
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_LOG_H
-#define DSI_BASE_LOG_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -30,5 +29,3 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
 
 bool dsi_log_on(dsi_level level); /* whether such a line would be printed: for long texts */
 void dsi_log_set_rank(int rank);  /* of this thread; 0 at first */
-
-#endif

@@ -6,8 +6,7 @@
  *     dsi_map_free(&m);
  *
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_MAP_H
-#define DSI_BASE_MAP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ typedef struct dsi_map {
 void *dsi_map_set(dsi_map *m, const char *name, void *value);
 void *dsi_map_get(const dsi_map *m, const char *name); /* NULL if absent */
 void dsi_map_free(dsi_map *m);                         /* values are the caller's */
-
-#endif

@@ -1,7 +1,6 @@
 /* base/mapping.h: a whole file in memory.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_MAPPING_H
-#define DSI_BASE_MAPPING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ bool dsi_mapping_sum(const dsi_mapping *m, int fd, size_t at, size_t n, bool for
  * readers count them. */
 int64_t dsi_bytes_read(void);
 void dsi_count_read(size_t n);
-
-#endif

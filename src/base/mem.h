@@ -1,8 +1,7 @@
 /* base/mem.h: memory for small structs (never NULL), and free lists for those
  * made at every step.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_MEM_H
-#define DSI_BASE_MEM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -38,5 +37,3 @@ typedef struct dsi_pool {
 void *dsi_pool_get(dsi_pool *pool); /* contents undefined */
 void dsi_pool_put(dsi_pool *pool, void *p);
 void dsi_pool_clear(dsi_pool *pool);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/option.h: the value of an option of type double.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_OPTION_H
-#define DSI_BASE_OPTION_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -10,5 +9,3 @@ static inline double dsi_option(double value, double otherwise)
 {
     return value == 0 ? otherwise : value == DS_ZERO ? 0 : value;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * at once, in any order. Source: Salmon, Moraes, Dror, Shaw: Parallel random
  * numbers: as easy as 1, 2, 3 (SC 2011).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_PHILOX_H
-#define DSI_BASE_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ static inline uint32_t dsi_philox_word(uint64_t seed, uint64_t offset, uint64_t 
     dsi_philox4x32(key, counter, out);
     return out[i % 4];
 }
-
-#endif

@@ -5,8 +5,7 @@
  * released. Pieces are begun in order and waited for in order; one thread waits
  * and releases, the workers fill.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_PREFETCH_H
-#define DSI_BASE_PREFETCH_H
+#pragma once
 
 #include <stdint.h>
 
@@ -24,5 +23,3 @@ void dsi_prefetch_begin(dsi_prefetch *p, int64_t first, int64_t end);
 void dsi_prefetch_wait(dsi_prefetch *p, int64_t i);    /* returns when piece i is done */
 void dsi_prefetch_release(dsi_prefetch *p, int64_t i); /* its place may be used again */
 void dsi_prefetch_stop(dsi_prefetch *p); /* begins no more, and waits for those begun */
-
-#endif

@@ -1,8 +1,7 @@
 /* base/rng.h: mt19937 with the streams of PyTorch's CPU generator
  * (at::CPUGeneratorImpl).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_RNG_H
-#define DSI_BASE_RNG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ bool dsi_rng_load(dsi_rng *g, const void *bytes);
 /* The generator of this thread, seeded by ds_seed; at first with PyTorch's
  * default seed 67280421310721. */
 dsi_rng *dsi_rng_default(void);
-
-#endif

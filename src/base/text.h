@@ -1,8 +1,7 @@
 /* base/text.h: a growable string; numbers as Python prints them; the nearest
  * word, for "did you mean".
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_TEXT_H
-#define DSI_BASE_TEXT_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -31,5 +30,3 @@ bool dsi_ends_with(const char *text, const char *end);
 /* The word of words[0..n-1] that is nearest to `to`, by letters or by parts
  * ("bucket_size" is near to "reduce_bucket_size"), or NULL if none is near. */
 const char *dsi_nearest(const char *to, const char *const *words, int n);
-
-#endif

@@ -1,8 +1,7 @@
 /* base/thread.h: memory of a thread; what it leaves behind when it ends; how it
  * spins.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_THREAD_H
-#define DSI_BASE_THREAD_H
+#pragma once
 
 #include <stddef.h>
 
@@ -29,5 +28,3 @@ static inline void dsi_relax(void)
     __asm__ volatile("yield");
 #endif
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Without DS_TRACE a call costs a load and a branch.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_TRACE_H
-#define DSI_BASE_TRACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ static inline void dsi_trace_name_thread(const char *name)
 {
     if (dsi_trace_on()) dsi_trace_add('M', name, 0);
 }
-
-#endif

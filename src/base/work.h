@@ -1,7 +1,6 @@
 /* base/work.h: threads inside a kernel: they spin, then sleep.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_BASE_WORK_H
-#define DSI_BASE_WORK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
  * processors are free for what runs beside it; 0: as many as there are threads.
  * Returns what it was. The threads stay. */
 int dsi_limit_threads(int n);
-
-#endif

@@ -1,8 +1,7 @@
 /* checkpoint/checkpoint.h: functions that the formats' files call of each
  * other.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_CHECKPOINT_H
-#define DSI_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include <deepspeed/checkpoint.h>
 
@@ -21,5 +20,3 @@ ds_status dsi_save_dict(const ds_value *dict, const char *path);
 ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes);
 ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
                                     const char *const *metadata);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Source: pickletools.py of CPython documents each opcode.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_PICKLE_H
-#define DSI_CHECKPOINT_PICKLE_H
+#pragma once
 
 #include "base/map.h"
 #include "base/text.h"
@@ -147,5 +146,3 @@ bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...) DS_PRIN
 bool dsi_unpickle_reserve(dsi_unpickler *u, size_t bytes);
 #define DSI_PAIR_BYTES \
     ((size_t)64) /* of a key with its value, about: the pair, its place, a key that is made */
-
-#endif

@@ -1,8 +1,7 @@
 /* checkpoint/resolve.h: makes the values that a caller gets of those that a
  * pickle has.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_RESOLVE_H
-#define DSI_CHECKPOINT_RESOLVE_H
+#pragma once
 
 #include "pickle.h"
 
@@ -13,5 +12,3 @@
  * values and bytes grow with file_bytes. False with the message, which begins
  * with `what`; v is the caller's to free in both cases. */
 bool dsi_resolve_tensors(const char *what, ds_value *v, size_t file_bytes, bool objects);
-
-#endif

@@ -12,8 +12,7 @@
  * it becomes a view of a storage that other tensors need, or is written
  * row-major.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_SAVE_PLAN_H
-#define DSI_CHECKPOINT_SAVE_PLAN_H
+#pragma once
 
 #include "value.h"
 
@@ -64,5 +63,3 @@ ds_dims dsi_value_shape(const ds_value *v);
 int64_t dsi_value_size(const ds_value *v); /* bytes */
 ds_status dsi_value_bytes(const ds_value *v,
                           void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
-
-#endif

@@ -5,8 +5,7 @@
  * tree: an item belongs to its container. Values belong to the thread that made
  * them.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_VALUE_H
-#define DSI_CHECKPOINT_VALUE_H
+#pragma once
 
 #include "base/list.h"
 #include "tensor/tensor.h"
@@ -146,5 +145,3 @@ ds_status dsi_pth_check(const char *path);
 /* Writes v as ds_value_save, but to path itself, which is synced and not
  * renamed. *crc (or NULL): CRC-32 of the whole file (dsi_crc32). */
 ds_status dsi_pth_write(const ds_value *v, const char *path, uint32_t *crc);
-
-#endif

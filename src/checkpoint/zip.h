@@ -1,7 +1,6 @@
 /* checkpoint/zip.h: writes and reads the zip archive of a .pth file.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CHECKPOINT_ZIP_H
-#define DSI_CHECKPOINT_ZIP_H
+#pragma once
 
 #include "base/file.h"
 #include "base/list.h"
@@ -56,5 +55,3 @@ bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc);
 /* Returns the bytes of e, unpacked and checked, in memory of e->bytes + 1 bytes
  * that the caller frees by free(); NULL with the message. */
 uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e);
-
-#endif

@@ -6,8 +6,7 @@
  * functions (dsi_comm_type) that take requests, so that checks, counting, time
  * limits and debugging are written once, in comm.c.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_COMM_H
-#define DSI_COMM_COMM_H
+#pragma once
 
 #include "base/text.h"
 #include "device/device.h"
@@ -160,5 +159,3 @@ static inline bool dsi_is_message(const dsi_request *r)
 const char *dsi_request_text(const dsi_request *r);
 double dsi_comm_timeout(void);          /* seconds: DS_TIMEOUT; with a warning if it is none */
 ds_status dsi_comm_check_timeout(void); /* for who can still refuse it */
-
-#endif

@@ -6,8 +6,7 @@
  * was started by that library's launcher. A plugin needs nothing of this
  * library, and a program that runs alone loads no MPI.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_MPI_H
-#define DSI_COMM_MPI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ typedef struct dsi_mpi {
 
 #define DSI_MPI_VERSION 2
 #define DSI_MPI_SYMBOL  "dsi_mpi_plugin"
-
-#endif

@@ -1,12 +1,9 @@
 /* comm/mpi_open.h: finds the plugin of an MPI library (see mpi.h).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_MPI_OPEN_H
-#define DSI_COMM_MPI_OPEN_H
+#pragma once
 
 #include "mpi.h"
 
 /* name: "openmpi", "mpich". NULL with the message if there is none. It is never
  * closed: MPI libraries leave threads and exit handlers behind. */
 const dsi_mpi *dsi_mpi_open(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* comm/reduce.h: what ranks add up, on memory that one thread sees.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_REDUCE_H
-#define DSI_COMM_REDUCE_H
+#pragma once
 
 #include <deepspeed/comm.h>
 
@@ -11,5 +10,3 @@
  * which are floats. */
 void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
                       int outs, void *const *out, double *squares);
-
-#endif

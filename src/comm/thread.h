@@ -1,8 +1,7 @@
 /* comm/thread.h: ranks as threads: how a collective among them is cut into
  * pieces.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_THREAD_H
-#define DSI_COMM_THREAD_H
+#pragma once
 
 #include "comm.h"
 
@@ -21,5 +20,3 @@ void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const doubl
 /* False, with two of them in the message, if they do not describe the same
  * collective. */
 bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room);
-
-#endif

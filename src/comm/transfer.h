@@ -1,7 +1,6 @@
 /* comm/transfer.h: a collective as messages between processes.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_COMM_TRANSFER_H
-#define DSI_COMM_TRANSFER_H
+#pragma once
 
 #include "base/list.h"
 #include "base/text.h"
@@ -52,5 +51,3 @@ void dsi_transfer_free(dsi_transfer *t);
 
 /* "s 1, 3": the ranks from which messages are missing now; "" if none */
 void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks);
-
-#endif

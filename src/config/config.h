@@ -9,8 +9,7 @@
  *     keys about one another     -> batch.c   -> batch sizes, and the struct below
  *
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CONFIG_CONFIG_H
-#define DSI_CONFIG_CONFIG_H
+#pragma once
 
 #include <deepspeed/config.h>
 
@@ -142,5 +141,3 @@ char *dsi_config_json(const dsi_config *c);
  * at INFO, DeepSpeed's "DeepSpeedEngine configuration:" with every value, and
  * the user's JSON. */
 void dsi_config_print(const dsi_config *c);
-
-#endif

@@ -1,8 +1,7 @@
 /* config/key.h: what is known about a key of ds_config.json; the rows are in
  * table.h.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CONFIG_KEY_H
-#define DSI_CONFIG_KEY_H
+#pragma once
 
 #include "config.h"
 
@@ -73,5 +72,3 @@ dsi_config_auto dsi_config_key_auto(const dsi_config_key *key);
 /* "an integer of at least 1", "one of none, cpu, nvme": to be freed with
  * dsi_free. */
 char *dsi_config_key_expects(const dsi_config_key *key);
-
-#endif

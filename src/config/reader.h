@@ -6,8 +6,7 @@
  * `resolved` is complete before batch sizes are derived and rules are checked,
  * and those run only if no value was wrong.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CONFIG_READER_H
-#define DSI_CONFIG_READER_H
+#pragma once
 
 #include "config.h"
 #include "key.h"
@@ -68,5 +67,3 @@ void dsi_config_check_rules(dsi_config_reader *r);
 json_t *dsi_config_tree_get(const json_t *tree, const char *path);
 /* Sets a value, whose reference is taken; the groups of its path must exist. */
 void dsi_config_tree_set(json_t *tree, const char *path, json_t *value);
-
-#endif

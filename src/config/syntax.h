@@ -1,8 +1,7 @@
 /* config/syntax.h: the text of a configuration as strict JSON, with the origin
  * of every byte.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_CONFIG_SYNTAX_H
-#define DSI_CONFIG_SYNTAX_H
+#pragma once
 
 #include "base/list.h"
 #include "base/text.h"
@@ -40,5 +39,3 @@ void dsi_syntax_free(dsi_syntax *s);
 /* The line, from 1, of the key with that path ("fp16.enabled"), or 0 if the
  * text does not have it. */
 int dsi_syntax_line(const dsi_syntax *s, const char *path);
-
-#endif

@@ -7,8 +7,7 @@
  * within the file. labels are copied when the file is opened. Nothing changes
  * afterwards.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_CIFAR10_H
-#define DSI_DATA_CIFAR10_H
+#pragma once
 
 #include <deepspeed/data.h>
 
@@ -60,5 +59,3 @@ ds_status dsi_cifar10_parse(dsi_cifar10_file *f);
 
 char *dsi_cifar10_path(const char *folder, const char *name); /* "folder/name", for dsi_free */
 const char *dsi_cifar10_folder(dsi_cifar10_layout layout);    /* "cifar-10-batches-bin" */
-
-#endif

@@ -1,7 +1,6 @@
 /* data/cifar10_obtain.h: CIFAR-10 for a folder that has none.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_CIFAR10_OBTAIN_H
-#define DSI_DATA_CIFAR10_OBTAIN_H
+#pragma once
 
 #include "fetch.h"
 
@@ -18,5 +17,3 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 char *dsi_cifar10_sample(const char *folder, bool quiet);
 
 const char *dsi_cifar10_url(const char *url); /* url, $DS_CIFAR10_URL, or the home page's */
-
-#endif

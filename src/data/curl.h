@@ -1,8 +1,7 @@
 /* data/curl.h: libcurl, opened by the first download. A program that finds its
  * data never loads it, nor the three dozen libraries that come with it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_CURL_H
-#define DSI_DATA_CURL_H
+#pragma once
 
 #define CURL_DISABLE_TYPECHECK /* its macros know the functions by their own names only */
 #include <curl/curl.h>
@@ -27,5 +26,3 @@ typedef struct dsi_curl {
 
 /* NULL, with the message: it is not installed. */
 const dsi_curl *dsi_curl_open(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* data/extract.h: unpacking an archive that came from elsewhere.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_EXTRACT_H
-#define DSI_DATA_EXTRACT_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -13,5 +12,3 @@
 ds_status dsi_extract(const char *archive, const char *into, const char *name);
 
 void dsi_remove_tree(const char *path); /* rm -rf; links are removed, not followed */
-
-#endif

@@ -1,7 +1,6 @@
 /* data/fetch.h: downloads one file.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_FETCH_H
-#define DSI_DATA_FETCH_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -22,5 +21,3 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
 /* Puts the md5 of a file as 32 lower-case hex digits into hex; "", with DS_OK,
  * if there is no such file. */
 ds_status dsi_md5(const char *path, char hex[33]);
-
-#endif

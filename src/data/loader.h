@@ -1,7 +1,6 @@
 /* data/loader.h: what an engine and its checkpoints ask of a loader.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_LOADER_H
-#define DSI_DATA_LOADER_H
+#pragma once
 
 #include <deepspeed/data.h>
 
@@ -16,5 +15,3 @@ bool dsi_loader_begun(const ds_loader *l);
  * ranks. A new value counts from the next epoch on. */
 uint64_t dsi_loader_seed(const ds_loader *l);
 void dsi_loader_set_seed(ds_loader *l, uint64_t seed);
-
-#endif

@@ -1,7 +1,6 @@
 /* data/lock.h: one process at a time.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_LOCK_H
-#define DSI_DATA_LOCK_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -17,5 +16,3 @@ typedef struct dsi_lock {
 ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting);
 /* Removes the file and unlocks it; nothing if the lock is not held. */
 void dsi_lock_drop(dsi_lock *lock);
-
-#endif

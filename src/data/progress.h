@@ -1,7 +1,6 @@
 /* data/progress.h: a bar for long transfers, as tqdm draws it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_PROGRESS_H
-#define DSI_DATA_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total);
  * rate. total 0: no bar. */
 void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t total, double seconds,
                        int64_t bytes_since);
-
-#endif

@@ -1,8 +1,7 @@
 /* data/sampler.h: the order of an epoch, index for index as PyTorch's samplers
  * give it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_SAMPLER_H
-#define DSI_DATA_SAMPLER_H
+#pragma once
 
 #include "base/rng.h"
 
@@ -22,5 +21,3 @@ void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, i
  * indices, of which the rank takes `batch` contiguous ones. */
 void dsi_order_of_batches(const int64_t *order, int64_t len, int64_t batch, int rank, int ranks,
                           int64_t *share, int64_t n);
-
-#endif

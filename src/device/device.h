@@ -1,8 +1,7 @@
 /* device/device.h: what a device must be able to do, and the tensor storage
  * that it gives.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_DEVICE_H
-#define DSI_DEVICE_DEVICE_H
+#pragma once
 
 #include "kernels.h"
 
@@ -141,5 +140,3 @@ static inline ds_status dsi_device_check_early(dsi_device *d)
 {
     return d->type->immediate ? dsi_device_check(d) : DS_OK;
 }
-
-#endif

@@ -29,8 +29,7 @@
  * optional weight or bias is float32 or 16-bit. Views marked "optional" have
  * p == NULL when they are absent.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_KERNELS_H
-#define DSI_DEVICE_KERNELS_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -439,5 +438,3 @@ const char *dsi_binary_name(dsi_binary_op op);
 const char *dsi_compare_name(dsi_compare_op op);
 const char *dsi_reduce_name(dsi_reduce_op op);
 const char *dsi_rule_name(dsi_rule rule);
-
-#endif

@@ -8,8 +8,7 @@
  * false. micro_steps, global_steps, global_samples and skipped_steps change in
  * ds_engine_step (step.c) and ds_engine_load only.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_ENGINE_H
-#define DSI_ENGINE_ENGINE_H
+#pragma once
 
 #include "base/error.h"
 #include "comm/comm.h"
@@ -71,5 +70,3 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);
  * optimizer that is made only to check its options. It takes no device memory
  * and does not use the thread's generator. Free it with ds_module_free. */
 ds_module *dsi_trial_model(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* engine/log_lines.h: what an engine prints, in DeepSpeed's words.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_LOG_LINES_H
-#define DSI_ENGINE_LOG_LINES_H
+#pragma once
 
 #include <deepspeed/engine.h>
 
@@ -26,5 +25,3 @@ void dsi_engine_log_memory(const ds_engine *e, const char *when);
  * tuples, mom=[(0.9, 0.999)]. */
 void dsi_log_progress(int64_t step, int64_t skipped, int groups, const double *lr,
                       const double *mom, int each, bool tuple);
-
-#endif

@@ -1,8 +1,7 @@
 /* engine/memory_report.h: memory of tensors and of the machine, as lines of the
  * log.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_MEMORY_REPORT_H
-#define DSI_ENGINE_MEMORY_REPORT_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -19,5 +18,3 @@ typedef struct dsi_machine_memory {
 
 /* From the text of /proc/meminfo; false if it lacks the lines. */
 bool dsi_machine_memory_parse(const char *meminfo, dsi_machine_memory *out);
-
-#endif

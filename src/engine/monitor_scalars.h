@@ -1,8 +1,7 @@
 /* engine/monitor_scalars.h: numbers of a step, for TensorBoard, CSV files and
  * the program's sinks.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_MONITOR_SCALARS_H
-#define DSI_ENGINE_MONITOR_SCALARS_H
+#pragma once
 
 #include <deepspeed/engine.h>
 
@@ -12,5 +11,3 @@ bool dsi_engine_is_monitored(const ds_engine *e);
 /* Sends the scalars of an update. Collective: the loss is averaged over the
  * ranks; rank 0 writes. A sink that fails is closed with a warning. */
 ds_status dsi_engine_send_scalars(ds_engine *e);
-
-#endif

@@ -6,8 +6,7 @@
  * they return at once. They use the communicator's ordered collectives, so none
  * may be called while a bucket is being reduced.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_AGREE_H
-#define DSI_ENGINE_AGREE_H
+#pragma once
 
 #include <deepspeed/comm.h>
 
@@ -27,5 +26,3 @@ uint64_t dsi_text_hash(const char *text); /* FNV-1a; differing texts are taken t
 
 /* *same: whether the text is the same on all ranks, by its hash. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);
-
-#endif

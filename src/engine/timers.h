@@ -4,8 +4,7 @@
  * up until the timer is logged, which resets it. Micro-step timers are logged
  * in every ds_engine_step, global ones at boundaries after them.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_TIMERS_H
-#define DSI_ENGINE_TIMERS_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -72,5 +71,3 @@ void dsi_throughput_start(dsi_throughput *t); /* at the begin of each forward in
 void dsi_throughput_stop(dsi_throughput *t, bool global_step);
 /* samples per second; 0 before the third step */
 double dsi_throughput_average(const dsi_throughput *t);
-
-#endif

@@ -1,7 +1,6 @@
 /* monitor/monitor.h: what the sinks share.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_MONITOR_MONITOR_H
-#define DSI_MONITOR_MONITOR_H
+#pragma once
 
 #include <deepspeed/monitor.h>
 
@@ -17,5 +16,3 @@ char *dsi_monitor_folder(const char *who, const char *output_path, const char *j
  * failed write is undone by truncation. `who` and path begin the message. */
 ds_status dsi_monitor_append(const char *who, const char *path, int fd, off_t size,
                              const void *data, size_t n);
-
-#endif

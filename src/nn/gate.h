@@ -25,8 +25,7 @@
  * sampled from the others by its probability, with Gumbel noise too.
  * Source: GShard, arXiv 2006.16668; Switch Transformers, arXiv 2101.03961; DeepSpeed's TopKGate.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_NN_GATE_H
-#define DSI_NN_GATE_H
+#pragma once
 
 #include <deepspeed/nn.h>
 
@@ -65,5 +64,3 @@ void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden);
  * balance []; false with the message. */
 bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_tensor **weights,
                   ds_tensor **aux);
-
-#endif

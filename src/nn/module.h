@@ -2,8 +2,7 @@
  * its calls; which parts of it are
  * experts.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_NN_MODULE_H
-#define DSI_NN_MODULE_H
+#pragma once
 
 #include <deepspeed/nn.h>
 
@@ -64,5 +63,3 @@ const ds_module *dsi_module_root(const ds_module *m);
 /* Whether a state dict fits m, whose own is `mine`: names, but for experts of
  * other ranks, and shapes. */
 ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state);
-
-#endif

@@ -1,7 +1,6 @@
 /* nn/moe.h: internals of a layer of experts.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_NN_MOE_H
-#define DSI_NN_MOE_H
+#pragma once
 
 #include "gate.h"
 #include "module.h"
@@ -10,5 +9,3 @@
  * of other modules. */
 dsi_gate *dsi_moe_gate(ds_module *moe);
 dsi_experts dsi_moe_experts(const ds_module *moe);
-
-#endif

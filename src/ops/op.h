@@ -13,8 +13,7 @@
  * Names of shapes: N batch, C channels, H W rows and columns; for matrices
  * [...,M,K] times [...,K,N]; "..." are leading dimensions, which broadcast.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPS_OP_H
-#define DSI_OPS_OP_H
+#pragma once
 
 #include "autograd/node.h"
 #include "table.h"
@@ -83,5 +82,3 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
     out[0] = vertical ? vertical : if_zero;
     out[1] = horizontal == 0 ? out[0] : horizontal == -1 ? 0 : horizontal;
 }
-
-#endif

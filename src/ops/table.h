@@ -5,8 +5,7 @@
  * parts record themselves. Tests go through this list, so an op without a test
  * is found.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPS_TABLE_H
-#define DSI_OPS_TABLE_H
+#pragma once
 
 #include "autograd/node.h"
 
@@ -62,5 +61,3 @@ DSI_OPS(DSI_DECLARE_OP)
 #undef DSI_DECLARE_OP
 
 extern const dsi_op *const dsi_ops[]; /* ends with NULL */
-
-#endif

@@ -6,8 +6,7 @@
  * ds_add_tuning_arguments, docs/optimizers.md and docs/schedules.md come from
  * them (tests/optim/list.c compares the documents).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPTIM_LIST_H
-#define DSI_OPTIM_LIST_H
+#pragma once
 
 #include "params.h"
 
@@ -122,5 +121,3 @@ bool dsi_optim_zero_tested(const ds_optim *o);
 /* "Adam, AdamW, ...": the names of those, or of all, to be freed by
  * dsi_text_free. */
 dsi_text dsi_optim_names(bool zero_tested);
-
-#endif

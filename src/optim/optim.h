@@ -5,8 +5,7 @@
  * step is a kernel over all parameters of a group, with the kernel's options as
  * self; what may differ between groups is put into them at each step.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPTIM_OPTIM_H
-#define DSI_OPTIM_OPTIM_H
+#pragma once
 
 #include "base/mem.h"
 #include "tensor/tensor.h"
@@ -96,5 +95,3 @@ ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n)
 /* ds_optim_new with these options as self. */
 ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,
                          const void *self);
-
-#endif

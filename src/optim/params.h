@@ -11,8 +11,7 @@
  * ("scheduler.params.warmup_num_steps is 0: expected ..."), the checks of a
  * constructor's options, and docs/optimizers.md and docs/schedules.md.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPTIM_PARAMS_H
-#define DSI_OPTIM_PARAMS_H
+#pragma once
 
 #include "base/text.h"
 
@@ -96,5 +95,3 @@ bool dsi_params_has(const dsi_param *table, const char *name);
 
 /* "`lr` 0.001", "`T_max` required": a parameter and its default, for docs. */
 void dsi_param_describe(dsi_text *t, const dsi_param *p);
-
-#endif

@@ -1,7 +1,6 @@
 /* optim/schedule.h: what the families of schedules share with schedule.c.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_OPTIM_SCHEDULE_H
-#define DSI_OPTIM_SCHEDULE_H
+#pragma once
 
 #include "base/mem.h"
 #include "list.h"
@@ -12,5 +11,3 @@
 
 /* New: the groups' learning rates. */
 double *dsi_schedule_base_lr(const ds_optim *o);
-
-#endif

@@ -5,8 +5,7 @@
  *     around testing    dsi_ema_swap(e);  accuracy(net);  dsi_ema_swap(e);
  *
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_EMA_H
-#define DSI_PARALLEL_EMA_H
+#pragma once
 
 #include <deepspeed/nn.h>
 
@@ -54,5 +53,3 @@ ds_tensor *dsi_ema_part(const dsi_ema *e, int i);
 int64_t dsi_ema_updates(const dsi_ema *e);
 double dsi_ema_decay(const dsi_ema *e);
 void dsi_ema_set_updates(dsi_ema *e, int64_t updates);
-
-#endif

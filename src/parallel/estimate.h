@@ -15,8 +15,7 @@
  * buckets are followed through them as reduce.c opens and frees them; without
  * one everything is taken to be there at once.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_ESTIMATE_H
-#define DSI_PARALLEL_ESTIMATE_H
+#pragma once
 
 #include "flat.h"
 #include "zero.h"
@@ -56,5 +55,3 @@ typedef struct dsi_pass_event {
  * events. s->params, largest and activations are not looked at. */
 dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
                                const dsi_flat *f, const dsi_pass_event *e, int n);
-
-#endif

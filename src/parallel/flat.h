@@ -27,8 +27,7 @@
  * - A layout does not change after it was made. Without `partition` every rank
  *   has all elements, and a flat buffer has the units end to end.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_FLAT_H
-#define DSI_PARALLEL_FLAT_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -124,5 +123,3 @@ ds_comm *dsi_flat_comm_of(const ds_module *model, const ds_tensor *x, ds_comm *c
 
 /* Path of parameter i, for messages; valid until the next call. */
 const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i);
-
-#endif

@@ -12,8 +12,7 @@
  * decision depends on the norm, it is gathered while the parameters are
  * updated.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_NORM_H
-#define DSI_PARALLEL_NORM_H
+#pragma once
 
 #include "comm/comm.h"
 #include "tensor/tensor.h"
@@ -31,5 +30,3 @@ dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares);
 /* Blocks until the sums of all ranks have arrived; *norm is the root of their
  * total. */
 ds_status dsi_norm_take(dsi_request *sent, ds_tensor *buffer, double *norm);
-
-#endif

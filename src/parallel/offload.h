@@ -22,8 +22,7 @@
  * that read or write one (checkpoints, averages) materialize it from disk, and
  * it stays in memory until dsi_offload_release or dsi_offload_store.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_OFFLOAD_H
-#define DSI_PARALLEL_OFFLOAD_H
+#pragma once
 
 #include "base/aio.h"
 #include "flat.h"
@@ -78,5 +77,3 @@ bool dsi_offload_in_memory(const dsi_offload *o, int i); /* part i has its stora
 int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words);
 int64_t dsi_offload_memory(const dsi_offload *o); /* bytes of buffers and blocks */
 int64_t dsi_offload_file(const dsi_offload *o);   /* bytes */
-
-#endif

@@ -9,8 +9,7 @@
  * shard until another one needs the buffer, so what was just written is not
  * read again.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_PARAM_SWAP_H
-#define DSI_PARALLEL_PARAM_SWAP_H
+#pragma once
 
 #include "base/aio.h"
 #include "flat.h"
@@ -54,5 +53,3 @@ int64_t dsi_param_swap_file(const dsi_param_swap *h);
  * longest shard has `longest`. */
 int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t own, int64_t longest,
                              ds_dtype dtype);
-
-#endif

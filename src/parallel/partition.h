@@ -26,8 +26,7 @@
  * - A rank whose gather fails ends the communication of all ranks of `world`,
  *   so that none waits for it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_PARTITION_H
-#define DSI_PARALLEL_PARTITION_H
+#pragma once
 
 #include "comm/comm.h"
 #include "flat.h"
@@ -117,5 +116,3 @@ void dsi_shard_evict(dsi_partition *p);
 /* For one on disk: makes p->own, which is lazy, and writes `values`, 1-D, to
  * the disk. */
 ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values);
-
-#endif

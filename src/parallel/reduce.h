@@ -20,8 +20,7 @@
  * in the order of ranks (comm.h), so that neither the kind of collective nor
  * the size of buckets changes a bit.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_REDUCE_H
-#define DSI_PARALLEL_REDUCE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "flat.h"
@@ -71,5 +70,3 @@ int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares);
 
 void dsi_reduce_reset(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
 int64_t dsi_reduce_bytes(const dsi_reduce *r); /* of that memory */
-
-#endif

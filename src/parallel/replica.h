@@ -12,8 +12,7 @@
  * - Threads exchange views of memory, never handles.
  * - Replica 0 is the model itself, and works on the caller's thread.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_REPLICA_H
-#define DSI_PARALLEL_REPLICA_H
+#pragma once
 
 #include "tensor/tensor.h"
 #include "worker.h"
@@ -77,5 +76,3 @@ void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
 /* Frees the graph of a call of this replica: at once for replica 0, else on the
  * replica's thread before its next job. */
 void dsi_replica_free_graph(dsi_replica *r, dsi_replica_graph *graph);
-
-#endif

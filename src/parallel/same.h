@@ -1,7 +1,6 @@
 /* parallel/same.h: whether all ranks have made the same model.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_SAME_H
-#define DSI_PARALLEL_SAME_H
+#pragma once
 
 #include <deepspeed/comm.h>
 #include <deepspeed/nn.h>
@@ -10,5 +9,3 @@
  * names, shapes, dtypes and what is trained where a rank has others than rank
  * 0; the experts that ranks share are left out. */
 ds_status dsi_same_model(const ds_module *model, ds_comm *comm);
-
-#endif

@@ -1,7 +1,6 @@
 /* parallel/scaler.h: the loss scale of 16-bit training, static or dynamic.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_SCALER_H
-#define DSI_PARALLEL_SCALER_H
+#pragma once
 
 #include "base/text.h"
 
@@ -34,5 +33,3 @@ ds_status dsi_scaler_update(dsi_scaler *s, bool overflow);
 /* Adds the line that DeepSpeed logs when a step overflows. Call it before
  * dsi_scaler_update. */
 void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out);
-
-#endif

@@ -5,8 +5,7 @@
  * DSI_AIO_ALIGN for reads and writes that bypass the kernel's page cache.
  * Invariants: while `op` runs, the buffer must not be read or written.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_SWAP_BUFFER_H
-#define DSI_PARALLEL_SWAP_BUFFER_H
+#pragma once
 
 #include "base/aio.h"
 #include "tensor/tensor.h"
@@ -29,5 +28,3 @@ ds_status dsi_swap_wait(dsi_aio *aio, dsi_swap_buffer *b); /* blocks; nothing if
 
 /* Tells the kernel of n buffers' memory that will be used again and again. */
 void dsi_swap_pin(dsi_aio *aio, const dsi_swap_buffer *b, size_t stride, int n, size_t bytes);
-
-#endif

@@ -18,8 +18,7 @@
  * times from the start, so that a gradient does not depend on who computes it
  * when it is tiny.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_TREE_H
-#define DSI_PARALLEL_TREE_H
+#pragma once
 
 #include "flat.h"
 
@@ -37,5 +36,3 @@ ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces);
 ds_tensor *dsi_tree_total(dsi_tree *t);
 void dsi_tree_reset(dsi_tree *t);
 int64_t dsi_tree_bytes(const dsi_tree *t);
-
-#endif

@@ -1,8 +1,7 @@
 /* parallel/worker.h: a thread that does one thing at a time for the thread that
  * made it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_WORKER_H
-#define DSI_PARALLEL_WORKER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ void dsi_worker_wait(dsi_worker *w);
 bool dsi_worker_has_thread(const dsi_worker *w);
 
 void dsi_worker_free(dsi_worker *w); /* it waits; NULL passes */
-
-#endif

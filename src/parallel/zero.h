@@ -11,8 +11,7 @@
  * With one rank the own part is the whole: nothing is sent, and float32 is the
  * plain loop.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_ZERO_H
-#define DSI_PARALLEL_ZERO_H
+#pragma once
 
 #include "flat.h"
 #include "offload.h"
@@ -121,5 +120,3 @@ typedef struct dsi_zero_bytes {
 } dsi_zero_bytes;
 
 dsi_zero_bytes dsi_zero_memory(const dsi_zero *z);
-
-#endif

@@ -20,8 +20,7 @@
  * shards are on disk (Note [Param swap]), what comes next is read one use
  * before it is gathered.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_ZERO3_H
-#define DSI_PARALLEL_ZERO3_H
+#pragma once
 
 #include "comm/comm.h"
 #include "flat.h"
@@ -66,5 +65,3 @@ void dsi_zero3_shards_changed(dsi_zero3 *z);
 
 int64_t dsi_zero3_memory_bytes(const dsi_zero3 *z); /* shards, buffers of the swap */
 int64_t dsi_zero3_disk_bytes(const dsi_zero3 *z);
-
-#endif

@@ -1,8 +1,7 @@
 /* parallel/zero_init.h: parameters that ds_zero_init has partitioned, until an
  * engine takes them over.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_ZERO_INIT_H
-#define DSI_PARALLEL_ZERO_INIT_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -15,5 +14,3 @@ ds_tensor *
 dsi_zero_init_shard(const ds_tensor *x);    /* [shard_size] of Note [Partitions]; borrowed */
 ds_status dsi_zero_init_join(ds_tensor *x); /* x is whole again; collective */
 void dsi_zero_init_drop(ds_tensor *x);      /* x stays without its shard */
-
-#endif

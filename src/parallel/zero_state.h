@@ -1,8 +1,7 @@
 /* parallel/zero_state.h: the state of one rank's ZeRO, for zero.c and
  * zero_make.c.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_PARALLEL_ZERO_STATE_H
-#define DSI_PARALLEL_ZERO_STATE_H
+#pragma once
 
 #include "reduce.h"
 #include "zero.h"
@@ -41,5 +40,3 @@ bool dsi_zero_on_disk(const dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
-
-#endif

@@ -8,8 +8,7 @@
  * neither would ever be freed. Counts are not atomic: a tensor belongs to the
  * thread that made it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TENSOR_TENSOR_H
-#define DSI_TENSOR_TENSOR_H
+#pragma once
 
 #include "base/error.h"
 #include "base/handle.h"
@@ -250,5 +249,3 @@ ds_tensor *dsi_to_current(ds_tensor *x);
  * double in host memory. Blocks until the device is done; reports faults of
  * earlier kernels too. */
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* text/added_tokens.h: tokens that are looked for in the text before it is
  * split, such as <|endoftext|>.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_ADDED_TOKENS_H
-#define DSI_TEXT_ADDED_TOKENS_H
+#pragma once
 
 #include "base/list.h"
 
@@ -49,5 +48,3 @@ typedef struct dsi_section_iterator {
 } dsi_section_iterator;
 /* Puts the next section, never empty, into *out; false at the text's end. */
 bool dsi_section_next(dsi_section_iterator *it, dsi_section *out);
-
-#endif

@@ -4,8 +4,7 @@
  * Subword Units, 2016: of all neighbours that have a merge, the pair of lowest
  * rank, leftmost first, becomes one token, until no pair has a merge.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_BPE_H
-#define DSI_TEXT_BPE_H
+#pragma once
 
 #include "base/list.h"
 #include "vocab.h"
@@ -58,5 +57,3 @@ void dsi_bpe_encode(dsi_bpe *b, const char *word, size_t n, ds_tokens *out);
 
 /* Appends one id; *tokens, {0} at first, grows. */
 void dsi_tokens_add(ds_tokens *tokens, uint32_t id);
-
-#endif

@@ -1,7 +1,6 @@
 /* text/decoder.h: the "decoder" of tokenizer.json: steps from tokens to text.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_DECODER_H
-#define DSI_TEXT_DECODER_H
+#pragma once
 
 #include "base/list.h"
 #include "base/text.h"
@@ -40,5 +39,3 @@ void dsi_texts_free(dsi_texts *texts);
 /* Runs the steps over the tokens' texts, which it takes, and appends the
  * result. */
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to);
-
-#endif

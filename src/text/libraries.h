@@ -1,8 +1,7 @@
 /* text/libraries.h: PCRE2 and utf8proc, opened when a tokenizer needs them, so
  * that programs without text start without them.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_LIBRARIES_H
-#define DSI_TEXT_LIBRARIES_H
+#pragma once
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -43,5 +42,3 @@ typedef struct dsi_utf8proc {
  * message that names the package, if it is not installed. */
 const dsi_pcre2 *dsi_pcre2_open(void);
 const dsi_utf8proc *dsi_utf8proc_open(void);
-
-#endif

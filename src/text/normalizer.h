@@ -1,8 +1,7 @@
 /* text/normalizer.h: the "normalizer" of tokenizer.json: steps that change the
  * text before it is split.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_NORMALIZER_H
-#define DSI_TEXT_NORMALIZER_H
+#pragma once
 
 #include "base/list.h"
 #include "base/text.h"
@@ -39,5 +38,3 @@ ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text);
  * its limits. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
                           dsi_text *to);
-
-#endif

@@ -1,8 +1,7 @@
 /* text/pre_tokenizer.h: the "pre_tokenizer" of tokenizer.json: steps that split
  * a text into the words that the model encodes one by one.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_PRE_TOKENIZER_H
-#define DSI_TEXT_PRE_TOKENIZER_H
+#pragma once
 
 #include "base/list.h"
 #include "regex.h"
@@ -47,5 +46,3 @@ typedef ds_status dsi_word_fn(void *arg, const char *word, size_t n);
  * at_start: s begins the whole text. Stops at the first failure. */
 ds_status dsi_pre_tokenize(const dsi_pre_tokenizer *p, const char *s, size_t n, bool at_start,
                            dsi_word_fn *fn, void *arg);
-
-#endif

@@ -1,7 +1,6 @@
 /* text/regex.h: patterns of tokenizer.json, which are Oniguruma's, by PCRE2.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_REGEX_H
-#define DSI_TEXT_REGEX_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -17,5 +16,3 @@ void dsi_regex_free(dsi_regex *r);
  * message if the pattern exceeds its limits on this text. */
 bool dsi_regex_find(const dsi_regex *r, const char *s, size_t n, size_t from, size_t *begin,
                     size_t *end, ds_status *status);
-
-#endif

@@ -8,8 +8,7 @@
  * load. Scratch memory of `bpe`, of patterns, and `words` change, so a
  * tokenizer serves one thread at a time.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_TOKENIZER_H
-#define DSI_TEXT_TOKENIZER_H
+#pragma once
 
 #include "added_tokens.h"
 #include "bpe.h"
@@ -37,5 +36,3 @@ struct ds_tokenizer {
     ds_tokens before, after; /* special tokens of the template */
     dsi_cached_word *words;  /* [DSI_CACHED_WORDS] */
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* text/tokenizer_load.h: what the files that read a tokenizer.json share.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_TOKENIZER_LOAD_H
-#define DSI_TEXT_TOKENIZER_LOAD_H
+#pragma once
 
 #include "tokenizer.h"
 
@@ -38,5 +37,3 @@ ds_status dsi_read_normalizer(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_pre_tokenizer(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_post_processor(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_decoder(dsi_tokenizer_reader *r, const json_t *component);
-
-#endif

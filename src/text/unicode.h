@@ -1,7 +1,6 @@
 /* text/unicode.h: UTF-8 and the classes of characters that tokenizers ask for.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_UNICODE_H
-#define DSI_TEXT_UNICODE_H
+#pragma once
 
 #include "base/text.h"
 
@@ -35,5 +34,3 @@ bool dsi_is_word(uint32_t c);
 uint32_t dsi_byte_to_char(unsigned char byte);
 /* The byte whose character is c; -1 if c is not in that alphabet. */
 int dsi_char_to_byte(uint32_t c);
-
-#endif

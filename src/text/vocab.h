@@ -8,8 +8,7 @@
  * 0. `slots` hashes bytes to ids, open addressing, at most half full; if two
  * tokens stand for the same bytes it holds the one that was added last.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_TEXT_VOCAB_H
-#define DSI_TEXT_VOCAB_H
+#pragma once
 
 #include "base/map.h"
 
@@ -46,5 +45,3 @@ uint32_t dsi_vocab_find_text(const dsi_vocab *v, const char *text);
 
 /* FNV-1a over n bytes, mixed. */
 uint64_t dsi_hash_bytes(const char *s, size_t n);
-
-#endif

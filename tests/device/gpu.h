@@ -1,8 +1,7 @@
 /* tests/device/gpu.h: what memory, copies, streams and events of a GPU must do:
  * with the driver that is here (gpu.c), and with one that pretends (cuda.c).
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_DEVICE_GPU_H
-#define TESTS_DEVICE_GPU_H
+#pragma once
 
 #include "check.h"
 
@@ -152,5 +151,3 @@ static void ops_refuse(void **state)
     cmocka_unit_test(pinned_memory), cmocka_unit_test(events_order_streams), cmocka_unit_test(what_it_is), \
     cmocka_unit_test(more_than_it_has), cmocka_unit_test(ops_refuse)
 /* clang-format on */
-
-#endif

@@ -1,8 +1,7 @@
 /* tests/device/kernels.h: what the tests of CPU kernels share: every kernel
  * table, views of any layout.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_DEVICE_KERNELS_H
-#define TESTS_DEVICE_KERNELS_H
+#pragma once
 
 #include "check.h"
 
@@ -112,5 +111,3 @@ static inline void view_random(const dsi_view *v, uint64_t seed)
 {
     for (int64_t i = 0; i < view_count(v); i++) view_set(v, i, next_random(&seed));
 }
-
-#endif

@@ -2,8 +2,7 @@
  * a view on guarded memory in some memory order, its values beside it as
  * doubles in row-major order.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_DEVICE_VIEWS_H
-#define TESTS_DEVICE_VIEWS_H
+#pragma once
 
 #include "check.h"
 #include "device/cpu/cpu.h"
@@ -135,5 +134,3 @@ static inline double *noise(int64_t n, uint32_t seed)
     }
     return x;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * in two: a net with running statistics and dropout, shuffled data, a schedule,
  * averages; and what must be equal afterwards, in one list of numbers.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_ENGINE_RUN_H
-#define TESTS_ENGINE_RUN_H
+#pragma once
 
 #include "ranks.h"
 
@@ -190,5 +189,3 @@ static inline ds_status run_end(ds_engine *e, RunResult *r)
     r->n += 8;
     return status;
 }
-
-#endif

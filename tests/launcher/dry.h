@@ -5,8 +5,7 @@
  * but PATH (the folder's bin, where dry_program puts stand-ins for ssh and the
  * runners) and what dry_set adds.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_LAUNCHER_DRY_H
-#define TESTS_LAUNCHER_DRY_H
+#pragma once
 
 #include "check.h"
 #include "folder.h"
@@ -181,5 +180,3 @@ static inline const char *dry_resources(Dry d)
     json_decref(d.json);
     return text;
 }
-
-#endif

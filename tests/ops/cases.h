@@ -7,8 +7,7 @@
  * it, the call and its inputs. A pointwise row also has the formula for one
  * element.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_OPS_CASES_H
-#define TESTS_OPS_CASES_H
+#pragma once
 
 #include <deepspeed.h>
 
@@ -515,5 +514,3 @@ static ds_tensor *case_input(const Input *row, int i, ds_dtype dtype)
     x = ds_cast(x, want);
     return in->kind == FLOAT ? ds_require_grad(x, true) : x;
 }
-
-#endif

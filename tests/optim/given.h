@@ -1,8 +1,7 @@
 /* tests/optim/given.h: a module of two parameters, w [2,3] and b [2], with
  * gradients as told.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_OPTIM_GIVEN_H
-#define TESTS_OPTIM_GIVEN_H
+#pragma once
 
 #include "check.h"
 
@@ -38,5 +37,3 @@ static inline double given_at(ds_tensor *p, int i)
         CHECK(!(optim)); \
         CHECK_ERROR(part); \
     } while (0)
-
-#endif

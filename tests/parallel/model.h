@@ -1,8 +1,7 @@
 /* tests/parallel/model.h: the net of net.h with AdamW under ZeRO, on each rank
  * of ds_world().
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_PARALLEL_MODEL_H
-#define TESTS_PARALLEL_MODEL_H
+#pragma once
 
 #include "net.h"
 #include "ranks.h"
@@ -29,5 +28,3 @@ static inline void model_free(Model *m)
     ds_optim_free(m->optim);
     ds_module_free(m->net);
 }
-
-#endif

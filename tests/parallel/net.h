@@ -1,8 +1,7 @@
 /* tests/parallel/net.h: a net of a convolution and odd sizes but one, and its
  * data: what tests of this folder train.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_PARALLEL_NET_H
-#define TESTS_PARALLEL_NET_H
+#pragma once
 
 #include "check.h"
 
@@ -72,5 +71,3 @@ static inline int values(ds_module *net, float *to, int room)
     }
     return ds_gathered_end(params, count, -1) == DS_OK ? n : -1;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* tests/parallel/probe.h: a module that shows what a replica of DataParallel
  * was given.
  * SPDX-License-Identifier: MIT */
-#ifndef TESTS_PARALLEL_PROBE_H
-#define TESTS_PARALLEL_PROBE_H
+#pragma once
 
 #include "net.h"
 
@@ -75,5 +74,3 @@ static inline ds_module *same_net(void *arg)
     (void)arg;
     return net_new();
 }
-
-#endif

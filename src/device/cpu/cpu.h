@@ -1,8 +1,7 @@
 /* device/cpu/cpu.h: the instruction sets that kernels are compiled for, and
  * which of them run here.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_CPU_H
-#define DSI_DEVICE_CPU_CPU_H
+#pragma once
 
 #include "device/device.h"
 
@@ -38,5 +37,3 @@ bool dsi_cpu_amx(void);
 
 /* Bytes of the second cache, of one core. */
 int64_t dsi_cpu_l2_bytes(void);
-
-#endif

@@ -5,8 +5,7 @@
  * KERNEL(name) in the family's file; its declaration is made from the member's
  * type, so that the compiler checks one against the other.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_TABLE_H
-#define DSI_DEVICE_CPU_TABLE_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/simd/isa.h"
@@ -46,5 +45,3 @@ CPU_FUSIONS(DECLARE_FUSION)
 #undef DECLARE_KERNEL
 #undef DECLARE_FUSION
 extern dsi_cpu_sum_ranks KERNEL(sum_ranks); /* reduce/sum_ranks.c */
-
-#endif

@@ -2,8 +2,7 @@
  * GPU is asked for. The toolkit's header is needed to compile this folder, and
  * no file of the toolkit to run it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CUDA_DRIVER_H
-#define DSI_DEVICE_CUDA_DRIVER_H
+#pragma once
 
 #include "device/device.h"
 
@@ -61,5 +60,3 @@ const char *dsi_cuda_why_none(void); /* one line: what is missing, and what to d
 ds_status dsi_cuda_check(int index, CUresult result, const char *what);
 
 extern const dsi_kernels dsi_cuda_kernels;
-
-#endif

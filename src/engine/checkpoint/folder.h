@@ -23,8 +23,7 @@
  * until the job is freed. Hidden folders of these names are what a killed save
  * left; the next save removes them.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_FOLDER_H
-#define DSI_ENGINE_CHECKPOINT_FOLDER_H
+#pragma once
 
 #include "manifest.h"
 
@@ -67,5 +66,3 @@ typedef struct dsi_folders {
 } dsi_folders;
 dsi_folders dsi_folder_list(const char *dir);
 void dsi_folders_free(dsi_folders *f);
-
-#endif

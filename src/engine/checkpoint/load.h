@@ -23,8 +23,7 @@
  * offsets occur only in dsi_load_copy_range. Verifying and reading are not
  * collective; load.c synchronizes the status of all ranks after each.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_LOAD_H
-#define DSI_ENGINE_CHECKPOINT_LOAD_H
+#pragma once
 
 #include "base/list.h"
 #include "base/map.h"
@@ -140,5 +139,3 @@ bool dsi_load_is_complete(const dsi_loaded *l, const ds_engine *e, bool optimize
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o);
 /* Copies what was read into the engine. Collective where ZeRO publishes. */
 ds_status dsi_load_apply(const dsi_loaded *l, ds_engine *e, const ds_load_opts *o);
-
-#endif

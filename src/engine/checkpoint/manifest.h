@@ -11,8 +11,7 @@
  * Sums are CRC-32, eight hexadecimal digits; the last one is that of the lines
  * before it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_MANIFEST_H
-#define DSI_ENGINE_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "base/list.h"
 
@@ -49,5 +48,3 @@ ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int ran
  * many
  * ranks. */
 int dsi_manifest_verifier(const char *name, int i, int ranks);
-
-#endif

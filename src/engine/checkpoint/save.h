@@ -14,8 +14,7 @@
  * asynchronous save owns the job, and sends nothing to other ranks. An engine
  * has at most one asynchronous save, and each save waits for the one before.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_SAVE_H
-#define DSI_ENGINE_CHECKPOINT_SAVE_H
+#pragma once
 
 #include "base/list.h"
 #include "engine/engine.h"
@@ -117,5 +116,3 @@ void dsi_async_save_free(dsi_async_save *b);
 void dsi_engine_poll_async_save(ds_engine *e);
 /* Before the engine is freed: waits for the save. */
 void dsi_engine_end_async_save(ds_engine *e);
-
-#endif

@@ -11,8 +11,7 @@
  * and 2 are cut, and zero_stage in a shard says no more than that (1 or 2); the
  * stage of the run is in deepspeed_c.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_SAVE_STATE_H
-#define DSI_ENGINE_CHECKPOINT_SAVE_STATE_H
+#pragma once
 
 #include "save.h"
 
@@ -83,5 +82,3 @@ bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
 int dsi_save_writer_count(const ds_engine *e);
 ds_value *dsi_save_num_experts(dsi_save_maker *m); /* of each layer */
 void dsi_save_add_experts(dsi_save_maker *m);      /* adds the files that this rank writes */
-
-#endif

@@ -5,8 +5,7 @@
  * Keys of ours within deepspeed_c that only one function writes and one reads
  * (the fields of loss_scaler, throughput, loader) have their names there.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_ENGINE_CHECKPOINT_STATE_KEYS_H
-#define DSI_ENGINE_CHECKPOINT_STATE_KEYS_H
+#pragma once
 
 /* ---- files of a checkpoint; %d and %lld are ranks ---- */
 
@@ -127,5 +126,3 @@
         DSI_STATE_GLOBAL_STEPS, DSI_STATE_GLOBAL_SAMPLES, DSI_STATE_DP_WORLD_SIZE, \
         DSI_STATE_MP_WORLD_SIZE, DSI_STATE_PARALLEL_DIMENSIONS, DSI_STATE_DS_CONFIG, \
         DSI_STATE_DS_VERSION, DSI_STATE_NUM_EXPERTS, DSI_STATE_AUTOEP, DSI_STATE_OWN
-
-#endif

@@ -15,8 +15,7 @@
  * copies one sample, or the whole tensor, into scratch memory. Threads never
  * share a sum.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_CONV_CONV_H
-#define DSI_DEVICE_CPU_CONV_CONV_H
+#pragma once
 
 #include "base/int.h"
 #include "device/cpu/simd/isa.h"
@@ -198,5 +197,3 @@ bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, ds
                  ds_status *status);
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status);
-
-#endif

@@ -5,8 +5,7 @@
  * value: their pattern cannot be predicted, and each wrong prediction would
  * cost as much as several elements.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_CONV_CONV_LIST_H
-#define DSI_DEVICE_CPU_CONV_CONV_LIST_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -106,5 +105,3 @@ static inline List list_collect(const dsi_pooled *dy, const Places *places, int6
     find_places(places, index, P * Q, place);
     return (List){compress(value, place, P * Q, g, at), g, at};
 }
-
-#endif

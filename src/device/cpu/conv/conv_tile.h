@@ -16,8 +16,7 @@
  * outputs and keeps these in registers. There is one function for each size, in
  * a table. The order of an element's sum is that of the taps, in every tile.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_CONV_CONV_TILE_H
-#define DSI_DEVICE_CPU_CONV_CONV_TILE_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -215,5 +214,3 @@ EACH_CHANNELS(PIXEL_TILES)
 #define ROW(n) {{pixel_tile_1_##n, pixel_tile_n_##n}, {halves_tile_1_##n, halves_tile_n_##n}},
 static PixelTile *const pixel_tiles[MAX_CHANNELS][2][2] = {EACH_CHANNELS(ROW)};
 #undef ROW
-
-#endif

@@ -10,8 +10,7 @@
  * adds the lanes at the end. It depends on the instruction set, not on the
  * block.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_GEMM_DOTS_H
-#define DSI_DEVICE_CPU_GEMM_DOTS_H
+#pragma once
 
 #include "tile_size.h"
 
@@ -82,5 +81,3 @@ static void dots(dot_operands t, int64_t rows, int64_t cols)
     if (rows == 2) dot_rows(2, t, cols);
     if (rows == 1) dot_rows(1, t, cols);
 }
-
-#endif

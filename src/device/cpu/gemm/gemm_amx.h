@@ -1,8 +1,7 @@
 /* device/cpu/gemm/gemm_amx.h: products of bfloat16 matrices by the matrix unit
  * of newer x86 processors (AMX).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_GEMM_GEMM_AMX_H
-#define DSI_DEVICE_CPU_GEMM_GEMM_AMX_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -15,5 +14,3 @@ bool KERNEL(dsi_amx_takes)(int64_t m, int64_t n, int64_t k);
  * bfloat16; y is bfloat16 or float32; bias.p is NULL if there is none. */
 ds_status KERNEL(dsi_amx_matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 #define amx_matmul KERNEL(dsi_amx_matmul)
-
-#endif

@@ -1,8 +1,7 @@
 /* device/cpu/gemm/gemm_pack.h: blocks of a matrix, packed for a product of
  * matrices (gemm.c).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_GEMM_GEMM_PACK_H
-#define DSI_DEVICE_CPU_GEMM_GEMM_PACK_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -22,4 +21,3 @@ typedef struct Packing {
 /* Packs on several threads. Columns of the last panel that have no vector are
  * not written; a tile does not read them. */
 void pack_vectors(const Packing *x);
-#endif

@@ -13,8 +13,7 @@
  * speed are lost. An element is summed in the order of k, whatever tile it is
  * in.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_GEMM_TILE_H
-#define DSI_DEVICE_CPU_GEMM_TILE_H
+#pragma once
 
 #include "tile_size.h"
 
@@ -115,5 +114,3 @@ static void tile(tile_operands t, int64_t rows, int cols)
     if (left == 2) tile_rows(2, &t, cols, 1);
     if (left == 1) tile_rows(1, &t, cols, 1);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * eight accumulators are needed to hide the latency of a multiply-add (4 cycles
  * on most processors, two of them start in each).
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_GEMM_TILE_SIZE_H
-#define DSI_DEVICE_CPU_GEMM_TILE_SIZE_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -25,5 +24,3 @@
 #define PER_POINTER  3
 #endif
 #define TILE_COLS (TILE_VECTORS * VF)
-
-#endif

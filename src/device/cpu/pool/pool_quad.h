@@ -5,8 +5,7 @@
  * NaN, replaces the maximum. So of equal maxima the first is chosen, and of
  * NaNs the last, as in PyTorch.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_POOL_POOL_QUAD_H
-#define DSI_DEVICE_CPU_POOL_POOL_QUAD_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -134,5 +133,3 @@ ALWAYS_INLINE void quad_channels(const QuadRow *o, int64_t Q, int64_t C)
         }
     }
 }
-
-#endif

@@ -6,8 +6,7 @@
  * up in float for at most 4096 elements (128 a lane), those partial sums in
  * double: the error stays below that of a pairwise sum.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_REDUCE_LINES_H
-#define DSI_DEVICE_CPU_REDUCE_LINES_H
+#pragma once
 
 #include "device/cpu/simd/isa.h"
 
@@ -24,5 +23,3 @@
 #define BITS        int64_t
 #define NAMED(name) name##_f64
 #include "lines.inc"
-
-#endif

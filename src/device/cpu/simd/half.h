@@ -2,8 +2,7 @@
  * rounded to nearest even: by the processor's own conversion where the
  * instruction set has it.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_HALF_H
-#define DSI_DEVICE_CPU_SIMD_HALF_H
+#pragma once
 
 #include "isa.h"
 
@@ -80,5 +79,3 @@ static inline void floats_to_half(ds_dtype dtype, const float *from, uint16_t *t
     else
         floats_to_f16(from, to, n);
 }
-
-#endif

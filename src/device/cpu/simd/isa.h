@@ -8,8 +8,7 @@
  * vf is VF floats: 4 (generic: SSE2, NEON or plain C by the compiler's own
  * vectors), 8 or 16.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_ISA_H
-#define DSI_DEVICE_CPU_SIMD_ISA_H
+#pragma once
 
 #include "base/error.h"
 #include "base/work.h"
@@ -165,5 +164,3 @@ ALWAYS_INLINE ds_status no_dtype(const char *kernel, ds_dtype dtype)
 {
     return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s", kernel, ds_dtype_name(dtype));
 }
-
-#endif

@@ -9,8 +9,7 @@
  * not one element (broadcast, transposed, sliced) is copied through a small
  * buffer. PyTorch's TensorIterator does the same.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_STRIDED_H
-#define DSI_DEVICE_CPU_SIMD_STRIDED_H
+#pragma once
 
 #include "isa.h"
 
@@ -59,6 +58,4 @@ void strided_run(const strided *w, strided_line *line, const void *arg);
 #define INDEPENDENT
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 #endif

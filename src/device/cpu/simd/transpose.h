@@ -5,8 +5,7 @@
  * the same set of the first cache, which may hold fewer, so a second read of a
  * line would miss.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_TRANSPOSE_H
-#define DSI_DEVICE_CPU_SIMD_TRANSPOSE_H
+#pragma once
 
 #include "isa.h"
 
@@ -93,5 +92,3 @@ ALWAYS_INLINE void transpose(const float *from, int64_t step, int n, float *to, 
     transpose_square(r);
     UNROLL for (int j = 0; j < VF; j++) store_lanes(to + j * to_step, r[j], n);
 }
-
-#endif

@@ -8,8 +8,7 @@
  * operands. Statistics that a backward gets from its forward (mean, rstd, lse,
  * divisor) are float32.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_UPCAST_H
-#define DSI_DEVICE_CPU_SIMD_UPCAST_H
+#pragma once
 
 #include "half.h"
 
@@ -46,5 +45,3 @@ ds_status in_f32_end(in_f32 *c, ds_status status); /* rounds the outputs to wher
             return DS_ENOMEM; \
         return in_f32_end(&c_, call); \
     } while (0)
-
-#endif

@@ -8,8 +8,7 @@
  * 200-bit arithmetic. Doubles go to the C library.
  *   EXP(x), LOG(x), TANH(x), NORMAL(x) choose by the type of x.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DEVICE_CPU_SIMD_VMATH_H
-#define DSI_DEVICE_CPU_SIMD_VMATH_H
+#pragma once
 
 #include "isa.h"
 
@@ -147,5 +146,3 @@ static inline double normal_f64(double x) { return 0.5 * (1 + erf(x * 0.70710678
 #define SQRT(x)       _Generic((x), float : sqrtf, double : sqrt)(x)
 #define POW(x, e)     _Generic((x), float : powf, double : pow)(x, e)
 #define ABS(x)        _Generic((x), float : fabsf, double : fabs)(x)
-
-#endif
