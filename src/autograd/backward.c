@@ -18,7 +18,6 @@
  * - Passes nest: a hook or a custom op may run a backward pass of its own.
  *   `running` is the innermost one.
  * SPDX-License-Identifier: MIT */
-#include "base/list.h"
 #include "graph.h"
 
 #include <stdlib.h>

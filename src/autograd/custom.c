@@ -10,8 +10,6 @@
  * SPDX-License-Identifier: MIT */
 #include "graph.h"
 
-#include <string.h>
-
 typedef struct Attr {
     const ds_op *op;
     int n;

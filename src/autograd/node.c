@@ -11,7 +11,6 @@
  * SPDX-License-Identifier: MIT */
 #include "node.h"
 
-#include "base/mem.h"
 #include "base/thread.h"
 #include "graph.h"
 

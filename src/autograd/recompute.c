@@ -40,8 +40,6 @@
 #include "base/rng.h"
 #include "graph.h"
 
-#include <string.h>
-
 /* The gradient of a named output. */
 typedef struct OutputGrad {
     int output;

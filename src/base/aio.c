@@ -18,7 +18,6 @@
 
 #include "env.h"
 #include "error.h"
-#include "file.h"
 #include "mem.h"
 #include "text.h"
 

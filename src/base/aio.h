@@ -14,10 +14,6 @@
 
 #include <deepspeed/types.h>
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #define DSI_AIO_ALIGN 4096
 
 /* As the keys of aio of (almost) that name; 0 is DeepSpeed's default. */

@@ -16,8 +16,6 @@
 #include "library.h"
 #include "mem.h"
 
-#include <errno.h>
-
 #ifndef DSI_HAVE_URING
 
 dsi_ring *dsi_ring_new(const dsi_aio_opts *o) { return (void)o, NULL; }

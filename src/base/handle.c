@@ -18,7 +18,6 @@
 #include <pthread.h>
 #include <search.h>
 #include <stdio.h>
-#include <string.h>
 #if __has_include(<execinfo.h>)
 #include <execinfo.h>
 #define HAVE_BACKTRACE 1

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <deepspeed/types.h>
-#include <stdbool.h>
 
 /* Opens the first of sonames, a list that ends with NULL, and finds n functions
  * in it: the address of names[i] goes to the pointer at to[i]. false, with a

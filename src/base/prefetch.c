@@ -24,7 +24,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <time.h>
 
 #define PATIENCE_NS 50000 /* how long the consumer offers its processor before it sleeps */

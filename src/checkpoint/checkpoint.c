@@ -6,8 +6,6 @@
 #include "base/text.h"
 #include "value.h"
 
-#include <string.h>
-
 /* Upper-case endings are not recognised. */
 bool dsi_is_pth(const char *path)
 {

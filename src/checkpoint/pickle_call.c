@@ -6,7 +6,6 @@
  * that DeepSpeed puts into its checkpoints. All of them become plain values: an
  * object a dict of its attributes, an enumeration its number.
  * SPDX-License-Identifier: MIT */
-#include "base/mem.h"
 #include "pickle.h"
 
 #include <inttypes.h>

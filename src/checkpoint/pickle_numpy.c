@@ -13,7 +13,6 @@
  * empty DS_VALUE_NAME until its state makes it a tensor.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
-#include "base/mem.h"
 #include "pickle.h"
 
 #include <stdio.h>

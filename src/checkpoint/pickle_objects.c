@@ -12,12 +12,10 @@
  * the attributes under their names, all as the pickle has them. Nothing is run.
  * Source: Lib/_pydatetime.py and Lib/pathlib.py of CPython for what they pickle.
  * SPDX-License-Identifier: MIT */
-#include "base/mem.h"
 #include "pickle.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef dsi_pickle_global Global;

@@ -9,10 +9,8 @@
  * emptied and freed. Nothing recurses: a list in a list is on the stack.
  * Source: Lib/pickletools.py of CPython.
  * SPDX-License-Identifier: MIT */
-#include "base/mem.h"
 #include "pickle.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 

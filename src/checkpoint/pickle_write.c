@@ -11,7 +11,6 @@
  * the address of a shared string, to 1 + its number.
  * Source: Lib/pickletools.py of CPython; torch/serialization.py, torch/_utils.py.
  * SPDX-License-Identifier: MIT */
-#include "base/map.h"
 #include "pickle.h"
 
 #include <stdio.h>

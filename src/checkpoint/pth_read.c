@@ -19,9 +19,7 @@
  * is read first; it makes u.storages, whose `flat` this file fills, and
  * dsi_resolve_tensors then makes the tensors.
  * SPDX-License-Identifier: MIT */
-#include "base/crc.h"
 #include "base/mapping.h"
-#include "base/mem.h"
 #include "resolve.h"
 #include "zip.h"
 

@@ -15,7 +15,6 @@
 #include "zip.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* The sink of dsi_save_plan_write; arg is the dsi_zip_writer. */
 static void write_one_chunk(void *arg, const void *data, size_t bytes)

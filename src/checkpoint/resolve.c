@@ -14,8 +14,6 @@
  * SPDX-License-Identifier: MIT */
 #include "resolve.h"
 
-#include "base/mem.h"
-
 #include <inttypes.h>
 #include <string.h>
 

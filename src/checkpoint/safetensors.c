@@ -15,7 +15,6 @@
  * holds a count of it.
  * Source: huggingface.co/docs/safetensors.
  * SPDX-License-Identifier: MIT */
-#include "base/error.h"
 #include "base/file.h"
 #include "base/mapping.h"
 #include "checkpoint.h"

@@ -9,7 +9,6 @@
  * SPDX-License-Identifier: MIT */
 #include "save_plan.h"
 
-#include "base/mem.h"
 #include "base/text.h"
 
 #include <stdlib.h>

@@ -6,10 +6,8 @@
  *
  * The index is written last, so that it never names a file that is missing.
  * SPDX-License-Identifier: MIT */
-#include "base/error.h"
 #include "base/file.h"
 #include "base/map.h"
-#include "base/mem.h"
 #include "base/text.h"
 #include "checkpoint.h"
 #include "save_plan.h"

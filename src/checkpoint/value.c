@@ -10,8 +10,6 @@
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
-#include "base/mem.h"
-
 #include <string.h>
 
 /* ---- make -------------------------------------------------------------------------------------------- */

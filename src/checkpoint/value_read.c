@@ -6,7 +6,6 @@
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
-#include "base/mem.h"
 #include "base/text.h"
 
 #include <inttypes.h>

@@ -19,7 +19,6 @@
 
 #include "base/crc.h"
 #include "base/error.h"
-#include "base/mem.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -14,7 +14,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/crc.h"
 #include "base/error.h"
-#include "base/mem.h"
 #include "base/text.h"
 #include "zip.h"
 

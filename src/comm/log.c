@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

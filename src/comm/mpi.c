@@ -22,7 +22,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/mem.h"
 
 #include <pthread.h>
 #include <sched.h>

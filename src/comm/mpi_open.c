@@ -12,7 +12,6 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Of the files that are there the first; all that were looked for go into

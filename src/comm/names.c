@@ -2,8 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
-#include "base/text.h"
-
 #include <string.h>
 
 const char *const dsi_comm_names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduce",

@@ -37,7 +37,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "base/trace.h"
 

@@ -35,7 +35,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/mem.h"
 #include "reduce.h"
 
 #include <stdio.h>

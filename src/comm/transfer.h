@@ -3,7 +3,6 @@
 #pragma once
 
 #include "base/list.h"
-#include "base/text.h"
 #include "comm.h"
 #include "mpi.h"
 

@@ -12,7 +12,6 @@
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
-#include "base/mem.h"
 #include "comm/comm.h"
 
 #include <limits.h>

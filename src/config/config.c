@@ -10,7 +10,6 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/mem.h"
 
 #include <math.h>
 #include <stdlib.h>

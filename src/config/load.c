@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/mem.h"
 
 #include <errno.h>
 #include <string.h>

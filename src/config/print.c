@@ -9,7 +9,6 @@
 #include "reader.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>

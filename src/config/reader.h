@@ -8,7 +8,6 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "config.h"
 #include "key.h"
 #include "syntax.h"
 

@@ -11,8 +11,6 @@
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
-#include "base/mem.h"
-
 #include <math.h>
 #include <string.h>
 #include <strings.h>

@@ -12,7 +12,6 @@
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
 
-#include "base/error.h"
 #include "checkpoint/pickle.h"
 
 #include <errno.h>

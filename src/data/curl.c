@@ -9,7 +9,6 @@
 #include "base/library.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 
 #define NAME(name) "curl_" #name,
 static const char *const names[] = {DSI_CURL_FUNCTIONS(NAME)};

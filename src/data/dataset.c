@@ -13,7 +13,6 @@
 
 #include <deepspeed/data.h>
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -28,13 +28,10 @@
  * SPDX-License-Identifier: MIT */
 #include "loader.h"
 
-#include "base/error.h"
 #include "base/mem.h"
 #include "base/prefetch.h"
 #include "sampler.h"
 #include "tensor/tensor.h"
-
-#include <deepspeed/data.h>
 
 #include <stdio.h>
 #include <string.h>

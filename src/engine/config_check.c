@@ -7,12 +7,7 @@
  * that checks its configuration first trains exactly as one that does not.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/config.h>
-#include <deepspeed/nn.h>
-#include <deepspeed/optim.h>
-#include <deepspeed/tensor.h>
 
-#include "base/error.h"
-#include "base/mem.h"
 #include "config/reader.h"
 #include "engine.h"
 

@@ -10,7 +10,6 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "base/error.h"
 #include "comm/comm.h"
 #include "config/config.h"
 #include "parallel/ema.h"

@@ -13,9 +13,7 @@
 
 #include "autograd/node.h"
 #include "base/list.h"
-#include "base/mem.h"
 #include "base/rng.h"
-#include "optim/optim.h"
 #include "parallel/estimate.h"
 
 /* ---- from the configuration ------------------------------------------------------------------------------ */

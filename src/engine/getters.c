@@ -2,8 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-#include "tensor/tensor.h"
-
 #include <math.h>
 
 ds_module *ds_engine_module(ds_engine *e) { return dsi_live(e, "engine_module") ? e->model : NULL; }

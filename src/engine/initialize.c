@@ -10,22 +10,14 @@
  * ds_initialize is collective: configuration and data set are compared over the
  * ranks before the first step, and a failure of one rank ends the job on all.
  * SPDX-License-Identifier: MIT */
-#include "engine.h"
 
-#include "base/handle.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "checkpoint/save.h"
 #include "data/loader.h"
 #include "log_lines.h"
-#include "nn/module.h"
 #include "nn/moe.h"
 #include "optim/list.h"
-#include "optim/optim.h"
 #include "sync_status.h"
-
-#include <deepspeed/autograd.h>
-#include <deepspeed/checkpoint.h>
 
 #include <math.h>
 #include <string.h>

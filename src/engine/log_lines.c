@@ -5,7 +5,6 @@
 #include "log_lines.h"
 
 #include "base/log.h"
-#include "comm/comm.h"
 #include "engine.h"
 #include "memory_report.h"
 #include "monitor_scalars.h"

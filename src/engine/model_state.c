@@ -10,12 +10,7 @@
 
 #include "sync_status.h"
 
-#include "base/text.h"
-#include "comm/comm.h"
 #include "nn/module.h"
-#include "tensor/tensor.h"
-
-#include <deepspeed/autograd.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -28,7 +28,6 @@
  * boundary; between boundaries it sends nothing. A failure of one rank ends the
  * job on all ranks, because the others would wait for it.
  * SPDX-License-Identifier: MIT */
-#include "engine.h"
 
 #include "checkpoint/save.h"
 #include "log_lines.h"

@@ -15,7 +15,6 @@
  * SPDX-License-Identifier: MIT */
 #include "module.h"
 
-#include "base/handle.h"
 #include "base/list.h"
 #include "base/text.h"
 #include "base/thread.h"

@@ -25,14 +25,10 @@
  * Source: DeepSpeed-MoE, arXiv 2201.05596 (residual layers: section 4.1).
  * SPDX-License-Identifier: MIT */
 #include "moe.h"
-#include "gate.h"
-#include "module.h"
 
 #include <deepspeed/autograd.h>
-#include <deepspeed/comm.h>
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Communicators that layers of one ep_size share. */
 typedef struct Groups {

@@ -15,7 +15,6 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "autograd/node.h"
 #include "table.h"
 
 #include <deepspeed/ops.h>

@@ -8,8 +8,6 @@
 #include "list.h"
 #include "optim.h"
 
-#include "base/text.h"
-
 #include <jansson.h>
 #include <string.h>
 #include <strings.h>

@@ -19,8 +19,6 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
-#include "base/handle.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/option.h"
-#include "base/text.h"
 
 #include <jansson.h>
 #include <math.h>

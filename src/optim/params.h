@@ -15,8 +15,6 @@
 
 #include "base/text.h"
 
-#include <deepspeed/types.h>
-
 typedef enum dsi_param_kind {
     DSI_PARAM_NUMBER,         /* double */
     DSI_PARAM_PAIR,           /* double [2], or two in a row: a list of two numbers */

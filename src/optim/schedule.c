@@ -12,8 +12,6 @@
  * SPDX-License-Identifier: MIT */
 #include "schedule.h"
 
-#include "base/error.h"
-#include "base/handle.h"
 #include "base/text.h"
 #include "optim.h"
 

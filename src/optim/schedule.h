@@ -5,8 +5,6 @@
 #include "base/mem.h"
 #include "list.h"
 
-#include <deepspeed/optim.h>
-
 #define DSI_PI 3.14159265358979323846
 
 /* New: the groups' learning rates. */

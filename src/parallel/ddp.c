@@ -9,12 +9,9 @@
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/list.h"
-#include "base/mem.h"
 #include "reduce.h"
 
 #include <deepspeed/parallel.h>
-
-#include <string.h>
 
 #define BUCKET_BYTES (25 << 20) /* PyTorch's default */
 

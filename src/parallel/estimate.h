@@ -17,7 +17,6 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "flat.h"
 #include "zero.h"
 
 typedef struct dsi_estimate {

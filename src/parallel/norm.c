@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "norm.h"
 
-#include "comm/comm.h"
 #include "flat.h"
 
 #include <deepspeed/autograd.h>

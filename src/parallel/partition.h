@@ -29,7 +29,6 @@
 #pragma once
 
 #include "comm/comm.h"
-#include "flat.h"
 #include "param_swap.h"
 
 typedef enum dsi_partition_state {

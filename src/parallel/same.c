@@ -9,7 +9,6 @@
  * SPDX-License-Identifier: MIT */
 #include "same.h"
 
-#include "base/error.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "nn/module.h"

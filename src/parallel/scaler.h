@@ -4,8 +4,6 @@
 
 #include "base/text.h"
 
-#include <deepspeed/types.h>
-
 #define DSI_MOST_SKIPPED 1000 /* steps in a row */
 
 typedef struct dsi_scaler {

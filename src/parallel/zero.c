@@ -29,7 +29,6 @@
 #include "base/mem.h"
 #include "base/trace.h"
 #include "norm.h"
-#include "optim/optim.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -13,12 +13,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "flat.h"
 #include "offload.h"
 #include "param_swap.h"
-
-#include <deepspeed/comm.h>
-#include <deepspeed/optim.h>
 
 #define DSI_ZERO_BUCKET 500000000 /* elements: DeepSpeed's default */
 

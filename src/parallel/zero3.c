@@ -15,13 +15,11 @@
 
 #include "autograd/node.h"
 #include "base/list.h"
-#include "base/mem.h"
 #include "nn/module.h"
 #include "partition.h"
 #include "zero_init.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct Unit {
     dsi_partition p; /* first */

@@ -23,7 +23,6 @@
 #pragma once
 
 #include "comm/comm.h"
-#include "flat.h"
 #include "param_swap.h"
 
 typedef struct dsi_zero3_opts {

@@ -15,7 +15,6 @@
 #include "zero_init.h"
 
 #include "base/list.h"
-#include "base/mem.h"
 #include "nn/module.h"
 #include "partition.h"
 

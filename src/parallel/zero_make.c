@@ -3,8 +3,6 @@
  * and the optimizer told what it updates. zero.c runs the steps.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
-#include "base/text.h"
-#include "optim/optim.h"
 #include "zero_init.h"
 #include "zero_state.h"
 

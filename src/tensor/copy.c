@@ -5,7 +5,6 @@
 #include "tensor.h"
 
 #include <math.h>
-#include <string.h>
 
 /* PyTorch's rule: sizes are compared from the last dimension on; 1 fits any. */
 static bool broadcasts_to(ds_dims from, ds_dims to)

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/mem.h"
 #include "base/text.h"
 
 #include <dirent.h>

@@ -20,9 +20,7 @@
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
-#include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "engine/sync_status.h"
 #include "folder.h"
 

@@ -25,13 +25,9 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "base/list.h"
 #include "base/map.h"
 #include "checkpoint/value.h"
-#include "engine/engine.h"
 #include "save.h"
-
-#include <deepspeed/checkpoint.h>
 
 #define DSI_LOAD_WEIGHTS "fp32" /* the kind of the weights; moments have their optimizer's names */
 #define DSI_LOAD_AVERAGE "average"

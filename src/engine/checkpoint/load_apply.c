@@ -3,11 +3,8 @@
 #include "load.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "data/loader.h"
-#include "optim/optim.h"
-#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,11 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
-#include "base/mem.h"
-#include "base/text.h"
 #include "nn/moe.h"
-#include "optim/optim.h"
-#include "tensor/tensor.h"
 
 #include <stdio.h>
 

@@ -17,10 +17,6 @@
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
-#include "base/mem.h"
-#include "base/text.h"
-#include "tensor/tensor.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,15 +6,8 @@
 #include "base/file.h"
 #include "base/int.h"
 #include "base/mapping.h"
-#include "base/mem.h"
-#include "base/text.h"
 #include "folder.h"
-#include "save.h"
-#include "tensor/tensor.h"
 
-#include <deepspeed/autograd.h>
-
-#include <stdio.h>
 #include <string.h>
 
 #define AT_A_TIME ((int64_t)2 << 20) /* elements of a file in memory at a time */

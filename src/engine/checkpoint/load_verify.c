@@ -5,7 +5,6 @@
 #include "load.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "folder.h"
 
 #include <glob.h>

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mapping.h"
-#include "base/mem.h"
 #include "base/text.h"
 
 #include <errno.h>

@@ -26,13 +26,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
-#include "base/text.h"
 #include "engine/sync_status.h"
 #include "folder.h"
-
-#include <stdio.h>
-#include <string.h>
 
 /* ---- the asynchronous save --------------------------------------------------------------------------- */
 

@@ -20,8 +20,6 @@
 #include "engine/engine.h"
 #include "state_keys.h"
 
-#include <deepspeed/checkpoint.h>
-
 #define DSI_FORMAT 1
 
 /* DeepSpeed's version whose files these are, as its readers parse it. */

@@ -4,7 +4,6 @@
 #include "save_state.h"
 
 #include "checkpoint/value.h"
-#include "optim/optim.h"
 
 #include <string.h>
 

@@ -17,15 +17,9 @@
  * SPDX-License-Identifier: MIT */
 #include "save_state.h"
 
-#include "base/mem.h"
-#include "base/text.h"
 #include "checkpoint/value.h"
 #include "config/reader.h"
 #include "data/loader.h"
-#include "optim/optim.h"
-#include "tensor/tensor.h"
-
-#include <string.h>
 
 typedef dsi_save_maker Maker;
 

@@ -7,9 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
-#include "base/mem.h"
 #include "checkpoint/value.h"
-#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,8 +11,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
-#include "base/text.h"
 #include "checkpoint/value.h"
 #include "folder.h"
 

@@ -34,7 +34,6 @@
  * iteration of the parallel loop computes.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
-#include "device/cpu/cpu.h"
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 #include "dots.h"

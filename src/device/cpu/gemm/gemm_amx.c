@@ -27,7 +27,6 @@
 #include "gemm_amx.h"
 
 #include "base/int.h"
-#include "device/cpu/cpu.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/transpose.h"
 #include "device/cpu/table.h"
