@@ -1,7 +1,6 @@
 /* examples/common/misspelt.h: what an unknown option may have meant.
  * SPDX-License-Identifier: MIT */
-#ifndef EXAMPLES_MISSPELT_H
-#define EXAMPLES_MISSPELT_H
+#pragma once
 
 #include <argp.h>
 
@@ -9,5 +8,3 @@
  * know, and names the nearest one in the spelling that the user chose: with
  * underscores or with hyphens. Of several ranks only rank 0 prints it. */
 void misspelt_refuse(const struct argp *argp, int argc, char **argv);
-
-#endif
