@@ -236,7 +236,8 @@ static void check_config_options(const options *o, struct argp_state *state)
         argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
 }
 
-/* Options that mean the same, with different numbers. */
+/* Numbers that leave nothing to start, and options that mean the same, with
+ * different numbers. */
 static void check_counts(const options *o, struct argp_state *state)
 {
     const struct {
@@ -246,6 +247,14 @@ static void check_counts(const options *o, struct argp_state *state)
                 {"num_gpus", "nproc_per_node", o->num_gpus, o->nproc_per_node},
                 {"num_devs", "nproc_per_node", o->num_devs, o->nproc_per_node},
                 {"num_nodes", "nnodes", o->num_nodes, o->nnodes}};
+    const struct {
+        const char *name;
+        int n;
+    } counts[] = {
+        {"num_nodes", o->num_nodes}, {"num_gpus", o->num_gpus}, {"num_devs", o->num_devs}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (!counts[i].n)
+            argp_error(state, "--%s 0: expected at least 1, or -1 for all", counts[i].name);
     for (size_t i = 0; i < sizeof pair / sizeof *pair; i++)
         if (pair[i].n > 0 && pair[i].m > 0 && pair[i].n != pair[i].m)
             argp_error(state, "--%s %d and --%s %d: expected one of them", pair[i].one, pair[i].n,

@@ -234,7 +234,12 @@ char *program_find(const char *name, int *status)
     if (!*name) return dsi_refuse("the name of the program is empty");
     char *path = program_search(name, status);
     if (!path) return NULL;
-    *status = head_read(path, &h) ? check_interpreter(name, &h) : 0;
+    bool readable = head_read(path, &h);
+    *status = readable ? check_interpreter(name, &h) : 0;
+    if (readable && !h.n) { /* /bin/sh would run it, with status 0 */
+        *status = STATUS_UNFIT;
+        dsi_fail(DS_EINVAL, "%s: the file is empty; a program is expected", name);
+    }
     if (!*status) return path;
     dsi_free(path);
     return NULL;

@@ -162,14 +162,19 @@ static int queries_wait(ssh_query *q, int n, int signals)
 static ds_status query_check(const ssh_query *q, const char *hostfile)
 {
     const char *answer = q->answer.s ? q->answer.s : "";
-    if (q->status >= 0 && !(WIFEXITED(q->status) && WEXITSTATUS(q->status) == SSH_FAILED))
-        return DS_OK;
+    char why[64] = "";
+    bool killed = q->status >= 0 && WIFSIGNALED(q->status);
+    if (q->status >= 0 && !killed && WEXITSTATUS(q->status) != SSH_FAILED) return DS_OK;
+    if (q->status < 0) snprintf(why, sizeof why, "no answer in time");
+    if (killed)
+        snprintf(why, sizeof why, "ssh was killed by signal %d (SIG%s)", WTERMSIG(q->status),
+                 sigabbrev_np(WTERMSIG(q->status)));
     return dsi_fail(
         DS_ECOMM,
-        "%s of %s was not reachable via ssh (%.*s%s); set up ssh without a password, or "
+        "%s of %s was not reachable via ssh (%.*s%s%s); set up ssh without a password, or "
         "leave the host out (--exclude %s)",
-        q->host, hostfile, (int)strcspn(answer, "\r\n"), answer,
-        q->status < 0 ? "no answer in time" : "", q->host);
+        q->host, hostfile, (int)strcspn(answer, "\r\n"), answer, *answer && *why ? "; " : "", why,
+        q->host);
 }
 
 /* The first word of "10.1.2.3 192.168.0.7", if it is an address. */

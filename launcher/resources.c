@@ -123,11 +123,7 @@ static ds_status find_all(ds_hosts *h, host_origin *origin, dsi_text *notices, c
     const char *hostfile = o->hostfile ? o->hostfile : DEFAULT_HOSTFILE;
     *origin = HOSTS_OF_FILE;
     if (o->hostfile || dsi_file_exists(hostfile)) {
-        ds_status status = hosts_read(h, hostfile);
-        if (status == DS_OK && o->nnodes > h->n)
-            return dsi_fail(DS_EINVAL, "--nnodes %d: %s names %d host%s", o->nnodes, hostfile, h->n,
-                            h->n == 1 ? "" : "s");
-        return status;
+        return hosts_read(h, hostfile);
     }
     if (find_hosts) return find_hosts(h, origin, o);
     *origin = HOSTS_JOINING;
@@ -165,6 +161,17 @@ static void remove_empty(ds_hosts *h, dsi_text *notices)
     select_nonempty(h);
 }
 
+/* A job on fewer hosts than were asked for would only be slower. */
+static ds_status check_node_count(const ds_hosts *h, host_origin origin, const options *o)
+{
+    const char *hostfile = o->hostfile ? o->hostfile : DEFAULT_HOSTFILE;
+    if (options_nodes(o) <= h->n) return DS_OK;
+    return dsi_fail(DS_EINVAL, "--%s %d: %s %s %d host%s",
+                    o->num_nodes > 0 ? "num_nodes" : "nnodes", options_nodes(o),
+                    origin == HOSTS_OF_FILE ? hostfile : "the job",
+                    origin == HOSTS_OF_FILE ? "names" : "has", h->n, h->n == 1 ? "" : "s");
+}
+
 ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, const options *o,
                          ds_status (*find_hosts)(ds_hosts *, host_origin *, const options *))
 {
@@ -177,6 +184,8 @@ ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, co
     if (status != DS_OK) return status;
     /* with a number of ranks per host, all hosts get that number */
     if (options_ranks_per_node(o) <= 0) remove_empty(h, notices);
+    status = *origin == HOSTS_LOCAL ? DS_OK : check_node_count(h, *origin, o);
+    if (status != DS_OK) return status;
     select_counts(h, options_nodes(o), -1);
     note_overuse(h, *origin, notices, options_ranks_per_node(o));
     select_counts(h, -1, options_ranks_per_node(o));

@@ -340,7 +340,7 @@ static ds_status add_file(Show *s, const char *path, int indent)
 static ds_status add_latest(Show *s, const char *path)
 {
     size_t n;
-    char *text = dsi_file_read(path, &n);
+    char *text = dsi_file_read_regular(path, &n);
     if (!text) return ds_error_status();
     if (n > MOST_TEXT) text[MOST_TEXT] = 0;
     dsi_text_add(&s->out, "\"text\": ");

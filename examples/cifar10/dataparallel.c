@@ -17,7 +17,7 @@ typedef struct Program {
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-enum { DEVICE_IDS = TRAINING_OWN_KEYS };
+enum { DEVICE_IDS = TRAINING_OWN_KEYS, LOCAL_RANK };
 
 #define MAX_IDS 64
 
@@ -44,6 +44,7 @@ static int count_ids(struct argp_state *state, const char *list)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Program *p = state->input;
+    if (key == LOCAL_RANK) return args_local_rank(state, arg, "cifar10_ddp or cifar10_deepspeed");
     if (key != DEVICE_IDS) return ARGP_ERR_UNKNOWN;
     p->replicas = count_ids(state, arg);
     return 0;
@@ -52,6 +53,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static const struct argp_option options[] = {
     {"device-ids", DEVICE_IDS, "LIST", 0,
      "devices that share each batch, such as 0,1,2 (0,1); on a CPU only their number matters", 2},
+    ARGS_LOCAL_RANK(LOCAL_RANK),
     {0}};
 
 static const TrainingUsage usage = {

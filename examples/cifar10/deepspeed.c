@@ -467,7 +467,8 @@ int main(int argc, char **argv)
     Program p = {.o = read_options(argc, argv)};
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    if (ds_error() && !p.silent) fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
+    if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
+        fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
     int status = ds_error() != NULL;
     experts_free(&p.o.experts);
     ds_loader_free(p.test);

@@ -45,7 +45,8 @@ enum {
     TRACE,
     QUIET,
     SHOW,
-    LOG_INTERVAL
+    LOG_INTERVAL,
+    LOCAL_RANK
 };
 
 static const struct argp_option options[] = {
@@ -70,6 +71,7 @@ static const struct argp_option options[] = {
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step (.csv)", 0},
     {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
     {"quiet", QUIET, 0, 0, "print only the accuracy", 0},
+    ARGS_LOCAL_RANK(LOCAL_RANK),
     {0}};
 
 static const ArgsField fields[] = {ARGS_WHOLE(EPOCHS, Options, epochs, 0, ARGS_COUNT),
@@ -94,6 +96,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Options *o = state->input;
     if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument \"%s\"", arg);
+    if (key == LOCAL_RANK) return args_local_rank(state, arg, "cifar10_ddp or cifar10_deepspeed");
     if (key != ARGP_KEY_INIT) return args_store(state, options, fields, key, arg, o);
     state->child_inputs[0] = &o->source;
     return 0;

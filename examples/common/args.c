@@ -90,3 +90,15 @@ error_t args_store(struct argp_state *state, const struct argp_option *options,
     }
     return 0;
 }
+
+error_t args_local_rank(struct argp_state *state, const char *arg, const char *others)
+{
+    const char *ranks = getenv("WORLD_SIZE");
+    args_int(state, "local-rank", arg, -1, 1000000);
+    if (ranks && atoi(ranks) > 1)
+        argp_error(state,
+                   "it is one process, and %s ranks were started, which would all do the same: "
+                   "deepspeed --num_devs 1, or %s",
+                   ranks, others);
+    return 0;
+}

@@ -47,6 +47,13 @@ typedef struct ArgsField {
         key, ARGS_BOOL, offsetof(type, field), 0, 0 \
     }
 
+/* The row of --local-rank, which the launcher puts in front of the arguments,
+ * for a program of one process. */
+#define ARGS_LOCAL_RANK(key) \
+    { \
+        "local-rank", key, "N", OPTION_HIDDEN, 0, 0 \
+    }
+
 #define ARGS_COUNT 1000000000 /* larger counts are mistakes */
 
 /* Stores the option's value in the struct `into`. Returns ARGP_ERR_UNKNOWN if
@@ -54,3 +61,8 @@ typedef struct ArgsField {
  * the parser's options. */
 error_t args_store(struct argp_state *state, const struct argp_option *options,
                    const ArgsField *fields, int key, char *arg, void *into);
+
+/* Checks the value of --local-rank, which has no other effect. Ends the program
+ * if several ranks were started, which would all do the same: others: the
+ * programs for that. */
+error_t args_local_rank(struct argp_state *state, const char *arg, const char *others);

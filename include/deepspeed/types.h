@@ -47,6 +47,10 @@ typedef enum ds_status {
 DS_API const char *ds_error(void);
 DS_API ds_status ds_error_status(void); /* of that failure; DS_OK: nothing has failed */
 DS_API void ds_error_clear(void);       /* forgets all failures of this thread */
+/* Whether all ranks have that failure with the same message, as after a
+ * ds_engine_save that failed on one of them: then one rank's line says it.
+ * false if nothing has failed or other failures followed. */
+DS_API bool ds_error_is_collective(void);
 
 /* Reports a failure from a type, op or data set that you wrote; returns status
  * (DS_ESTATE in place of DS_OK). format and the arguments after it are

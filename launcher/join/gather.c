@@ -86,6 +86,13 @@ static bool gather_listen(gathering *g)
     }
     g->listener = gather_listen_at(list);
     freeaddrinfo(list);
+    if (g->listener < 0 && errno == EADDRNOTAVAIL && !p->o.master_addr) {
+        fprintf(stderr,
+                "deepspeed: --node_rank 0: the hostfile's first host is %s, whose address is none "
+                "of this machine's: type this on that host, or give --master_addr\n",
+                g->s->address);
+        return false;
+    }
     if (g->listener < 0 && errno == EADDRNOTAVAIL && !getaddrinfo(NULL, port, &hints, &list)) {
         g->listener = gather_listen_at(list);
         freeaddrinfo(list);

@@ -7,7 +7,8 @@
  *
  * Invariants: all state belongs to one thread. n_failures is 0 if and only if
  * ds_error() is NULL; then both texts are stale. n_failures is 1: first and
- * latest are equal. A text is one line and ends within its array.
+ * latest are equal. A text is one line and ends within its array. `collective`
+ * is stale unless n_failures is 1; each failure resets it.
  * SPDX-License-Identifier: MIT */
 #include "error.h"
 
@@ -29,6 +30,7 @@ typedef struct Messages {
 static _Thread_local void *messages; /* a Messages, from the first failure on */
 static _Thread_local int n_failures;
 static _Thread_local ds_status first_status;
+static _Thread_local bool collective; /* all ranks have the one failure */
 static _Thread_local const dsi_error_context *where;
 
 /* Writes "net.fc1: " into text; returns its length. */
@@ -61,6 +63,7 @@ static void error_set(ds_status status, const char *format, va_list args)
         if ((unsigned char)*c < ' ' || *c == 127) *c = *c == '\t' ? ' ' : '?';
 
     Messages *m = dsi_thread_memory(&messages, sizeof *m);
+    collective = false;
     bool more_of_latest = n_failures && error_quotes(message, m->latest);
     bool more_of_first = n_failures && error_quotes(message, m->first);
     if (!more_of_latest && !more_of_first) n_failures++;
@@ -134,6 +137,8 @@ const char *ds_error(void)
 
 ds_status ds_error_status(void) { return n_failures ? first_status : DS_OK; }
 void ds_error_clear(void) { n_failures = 0; }
+bool ds_error_is_collective(void) { return n_failures == 1 && collective; }
+void dsi_error_set_collective(void) { collective = true; }
 int dsi_error_count(void) { return n_failures; }
 const char *dsi_error_latest(void) { return n_failures ? ((Messages *)messages)->latest : NULL; }
 
@@ -142,6 +147,7 @@ void dsi_error_forget(int count)
     Messages *m = messages;
     if (n_failures <= count) return;
     n_failures = count;
+    collective = false;
     if (count) memcpy(m->latest, m->first, MESSAGE_BYTES);
 }
 

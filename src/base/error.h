@@ -44,6 +44,10 @@ static inline ds_status dsi_null_argument(const char *what)
  * Valid until the next failure. */
 const char *dsi_error_latest(void);
 
+/* All ranks have reported the latest failure, with this message
+ * (ds_error_is_collective). */
+void dsi_error_set_collective(void);
+
 /* How many failures there were since ds_error_clear; and forgets all but the
  * first `count` of them, for a caller that has another way. */
 int dsi_error_count(void);

@@ -71,21 +71,38 @@ static char *file_read_all(int fd, size_t hint, size_t *bytes)
     return NULL;
 }
 
-char *dsi_file_read(const char *path, size_t *bytes)
+/* flags: more of open's. */
+static char *file_read_with(const char *path, size_t *bytes, int flags, bool regular)
 {
     if (!path) return dsi_refuse("read: the path is NULL");
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (fd < 0) {
         file_io_error("read", path, errno);
         return NULL;
     }
     struct stat s;
-    size_t n = 0, hint = fstat(fd, &s) == 0 && s.st_size > 0 ? (size_t)s.st_size : 4096;
-    char *data = file_read_all(fd, hint + 1, &n);
-    if (!data) file_io_error("read", path, errno);
+    bool known = fstat(fd, &s) == 0;
+    size_t n = 0, hint = known && s.st_size > 0 ? (size_t)s.st_size : 4096;
+    char *data = NULL;
+    if (regular && known && !S_ISREG(s.st_mode))
+        dsi_fail(DS_EIO, "read %s: %s", path,
+                 S_ISDIR(s.st_mode) ? strerror(EISDIR) : "not a regular file");
+    else if (!(data = file_read_all(fd, hint + 1, &n)))
+        file_io_error("read", path, errno);
     if (bytes) *bytes = n;
     close(fd);
     return data;
+}
+
+char *dsi_file_read(const char *path, size_t *bytes)
+{
+    return file_read_with(path, bytes, 0, false);
+}
+
+/* Without O_NONBLOCK the open of a FIFO would wait for a writer. */
+char *dsi_file_read_regular(const char *path, size_t *bytes)
+{
+    return file_read_with(path, bytes, O_NONBLOCK, true);
 }
 
 /* ---- replace ------------------------------------------------------------------------------------- */

@@ -8,6 +8,9 @@
 /* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the
  * message. */
 char *dsi_file_read(const char *path, size_t *bytes);
+/* The same for files that must not make the caller wait: a FIFO, a terminal or
+ * another device is an error. */
+char *dsi_file_read_regular(const char *path, size_t *bytes);
 
 /* Writes path.tmp.<pid>, and at dsi_file_commit syncs and renames it to path,
  * so that path always holds the old file or the whole new one. Errors stick:

@@ -78,7 +78,7 @@ static unsigned char *mapping_copy(int fd, size_t bytes)
 dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *kept)
 {
     if (kept) *kept = -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
     struct stat st;
     if (fd < 0 || fstat(fd, &st)) {
         dsi_fail(DS_EIO, "%s: %s: %s", what, path, strerror(errno));

@@ -10,13 +10,21 @@
  * memory is allocated, products of sizes are checked for overflow, and the
  * tensors must cover the data exactly, each byte once.
  *
+ * Note [Check sum]. Our files have "deepspeed_crc32": "CCCCCCCC:NNNNNNNNN" in
+ * their metadata: the CRC-32 of the whole file with zeros in place of these
+ * eight digits, and n. A program that reads our file and writes its metadata
+ * into another gives that another header; n tells the two apart, and the sum is
+ * then not compared.
+ *
  * Invariants: Entry.name points into the JSON of the header, which is freed
  * after the tensors were read. Each tensor that uses the mapping of the file
  * holds a count of it.
  * Source: huggingface.co/docs/safetensors.
  * SPDX-License-Identifier: MIT */
+#include "base/crc.h"
 #include "base/file.h"
 #include "base/mapping.h"
+#include "base/text.h"
 #include "checkpoint.h"
 #include "save_plan.h"
 
@@ -29,7 +37,10 @@
 
 #define MAX_HEADER 100000000 /* bytes; the format's own limit */
 #define METADATA   "__metadata__"
-#define ALIGN      64 /* of the data we write, for who maps them; the format asks for 8 */
+#define CHECK_SUM  "deepspeed_crc32"
+#define CRC_DIGITS 8
+#define NO_CRC     "00000000" /* in place of it while it is computed */
+#define ALIGN      64         /* of the data we write, for who maps them; the format asks for 8 */
 
 typedef struct Entry { /* what the header says of one tensor */
     const char *name;  /* the header's */
@@ -81,21 +92,29 @@ static int64_t shape_bytes(ds_dtype dtype, ds_dims shape)
 
 /* ---- write ---------------------------------------------------------------------------------------- */
 
-/* Adds {"key": "value", ...} of key, value, ..., NULL to header. */
+/* Adds {"key": "value", ...} of key, value, ..., NULL (which may be NULL) and
+ * the check sum to header. */
 static ds_status header_add_metadata(json_t *header, const char *path, const char *const *metadata)
 {
     json_t *map = json_object();
-    for (int i = 0; metadata[i]; i += 2) {
-        if (!metadata[i + 1] || json_object_get(map, metadata[i])) {
+    for (int i = 0; metadata && metadata[i]; i += 2) {
+        bool ours = strcmp(metadata[i], CHECK_SUM) == 0;
+        if (!metadata[i + 1] || ours || json_object_get(map, metadata[i])) {
             json_decref(map);
             return dsi_fail(DS_EINVAL, "safetensors: %s: metadata key %s %s", path, metadata[i],
-                            metadata[i + 1] ? "is there twice" : "has no value");
+                            !metadata[i + 1] ? "has no value"
+                            : ours           ? "is the library's own"
+                                             : "is there twice");
         }
         if (json_object_set_new(map, metadata[i], json_string(metadata[i + 1])) != 0) {
             json_decref(map);
             return dsi_fail(DS_EINVAL, "safetensors: %s: metadata %s is not UTF-8", path,
                             metadata[i]);
         }
+    }
+    if (json_object_set_new(map, CHECK_SUM, json_string(NO_CRC ":000000000")) != 0) {
+        json_decref(map);
+        return dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
     }
     json_object_set_new(header, METADATA, map);
     return DS_OK;
@@ -127,8 +146,7 @@ static char *header_text(const ds_value *dict, const char *path, const char *con
 {
     json_t *header = json_object();
     int64_t at = 0;
-    ds_status status = metadata && metadata[0] ? header_add_metadata(header, path, metadata)
-                                               : DS_OK;
+    ds_status status = header_add_metadata(header, path, metadata);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(dict); i++)
         status = header_add_tensor(header, path, ds_value_text(ds_value_key_at(dict, i)),
                                    ds_value_at(dict, i), &at);
@@ -148,16 +166,51 @@ static char *header_text(const ds_value *dict, const char *path, const char *con
     return text;
 }
 
-/* Writes the length and the header, with spaces that make the data begin at a
- * multiple of ALIGN. */
-static void header_write(dsi_file *f, const char *text)
+/* The length and the header of that text, with spaces that make the data begin
+ * at a multiple of ALIGN. */
+static dsi_text header_bytes(const char *text)
 {
     size_t n = strlen(text), padding = (ALIGN - (n + 8) % ALIGN) % ALIGN;
     unsigned char length[8];
+    dsi_text t = {0};
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)((n + padding) >> 8 * i);
-    dsi_file_write(f, length, sizeof length);
-    dsi_file_write(f, text, n);
-    while (padding--) dsi_file_write(f, " ", 1);
+    dsi_text_add_bytes(&t, length, sizeof length);
+    dsi_text_add_bytes(&t, text, n);
+    while (padding--) dsi_text_add_bytes(&t, " ", 1);
+    return t;
+}
+
+/* Where the value of CHECK_SUM begins in a header without needless blanks, as
+ * we write it; NULL: it has none. Within a string of JSON the quotes would
+ * follow backslashes. */
+static const char *header_find_check_sum(const char *header, size_t n)
+{
+    static const char key[] = "\"" CHECK_SUM "\":\"";
+    const char *at = memmem(header, n, key, sizeof key - 1);
+    size_t left = at ? n - (size_t)(at - header) : 0;
+    return left > sizeof key + CRC_DIGITS ? at + sizeof key - 1 : NULL;
+}
+
+/* The sink of dsi_value_bytes. */
+static void add_to_crc(void *crc, const void *data, size_t bytes)
+{
+    *(uint32_t *)crc = dsi_crc32(*(uint32_t *)crc, data, bytes);
+}
+
+/* Writes the check sum into the header. */
+static ds_status header_set_check_sum(dsi_text *header, const ds_value *dict)
+{
+    char value[CRC_DIGITS + 11];
+    char *at = (char *)header_find_check_sum(header->s, header->n);
+    int n = snprintf(value, sizeof value, NO_CRC ":%09zu", header->n - 8);
+    memcpy(at, value, (size_t)n);
+    uint32_t crc = dsi_crc32(0, header->s, header->n);
+    ds_status status = DS_OK;
+    for (int64_t i = 0; i < ds_value_len(dict) && status == DS_OK; i++)
+        status = dsi_value_bytes(ds_value_at(dict, i), add_to_crc, &crc);
+    snprintf(value, sizeof value, "%08" PRIx32, crc);
+    memcpy(at, value, CRC_DIGITS);
+    return status;
 }
 
 /* The sink of dsi_value_bytes. Errors show in dsi_file_failed and the
@@ -172,14 +225,15 @@ static void write_tensor_chunk(void *f, const void *data, size_t bytes)
 ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
                                     const char *const *metadata)
 {
-    char *header = header_text(dict, path, metadata);
-    if (!header) return ds_error_status();
-    dsi_file *f = dsi_file_replace(path);
-    if (f) header_write(f, header);
-    free(header);
+    char *text = header_text(dict, path, metadata);
+    if (!text) return ds_error_status();
+    dsi_text header = header_bytes(text);
+    free(text);
+    ds_status status = header_set_check_sum(&header, dict);
+    dsi_file *f = status == DS_OK ? dsi_file_replace(path) : NULL;
+    if (f) dsi_file_write(f, header.s, header.n);
+    dsi_text_free(&header);
     if (!f) return ds_error_status();
-
-    ds_status status = DS_OK;
     for (int64_t i = 0; i < ds_value_len(dict) && status == DS_OK && !dsi_file_failed(f); i++)
         status = dsi_value_bytes(ds_value_at(dict, i), write_tensor_chunk, f);
     if (status == DS_OK) return dsi_file_commit(f);
@@ -381,6 +435,25 @@ static json_t *header_read(const dsi_mapping *file, const char *path, size_t *da
     return header;
 }
 
+/* Compares the check sum, if the file has one of ours; false with the
+ * message. */
+static bool file_check_sum(const dsi_mapping *file, const char *path, size_t data)
+{
+    const char *header = (const char *)file->p, *at = header_find_check_sum(header, data);
+    unsigned long long n;
+    uint32_t want, crc;
+    if (!at || sscanf(at, "%8" SCNx32 ":%9llu\"", &want, &n) != 2 || n != data - 8) return true;
+    size_t front = (size_t)(at - header), rest = front + CRC_DIGITS;
+    crc = dsi_crc32(0, header, front);
+    crc = dsi_crc32(crc, NO_CRC, CRC_DIGITS);
+    crc = dsi_crc32(crc, header + rest, file->bytes - rest);
+    if (crc == want) return true;
+    return safetensors_wrong(path, NULL,
+                             "its check sum (" CHECK_SUM ") is %08" PRIx32 ", its bytes give "
+                             "%08" PRIx32 ": it is damaged, or changed by another program",
+                             want, crc);
+}
+
 /* ---- read: the data ------------------------------------------------------------------------------- */
 
 /* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
@@ -441,7 +514,8 @@ ds_state *ds_safetensors_load(const char *path)
     Entries all = {0};
     size_t data = 0;
     json_t *header = header_read(file, path, &data);
-    if (header && parse_header(path, header, (int64_t)(file->bytes - data), &all))
+    if (header && parse_header(path, header, (int64_t)(file->bytes - data), &all) &&
+        file_check_sum(file, path, data))
         state = read_tensors(file, path, &all, data);
     dsi_list_free(&all);
     json_decref(header);

@@ -133,7 +133,7 @@ static json_t *index_read_map(const char *path)
 {
     size_t bytes = 0;
     json_error_t error;
-    char *text = dsi_file_read(path, &bytes);
+    char *text = dsi_file_read_regular(path, &bytes);
     if (!text) return NULL;
     json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     dsi_free(text);

@@ -467,7 +467,8 @@ void ds_engine_free(ds_engine *e)
 {
     if (!dsi_live(e, "engine_free")) return;
     dsi_engine_end_async_save(e);
-    if (e->comm && ds_error() && ds_comm_size(e->comm) > 1) dsi_engine_abort_ranks(e);
+    bool known = !ds_error() || ds_error_is_collective(); /* no rank waits for this one */
+    if (e->comm && !known) dsi_engine_abort_ranks(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())
         ds_comm_log_summary(e->comm, false);
     const char *was = dsi_handle_reason("ds_engine_free");

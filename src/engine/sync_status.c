@@ -62,7 +62,9 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine)
         message_broadcast(c, message, DS_U8, ROOM, (int)first) != DS_OK)
         return ds_error_status();
     message[ROOM - 1] = 0;
-    return dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
+    dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
+    dsi_error_set_collective();
+    return (ds_status)status;
 }
 
 ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out)

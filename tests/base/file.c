@@ -62,6 +62,24 @@ static void written_is_read(void **state)
     unlink(in_folder("a"));
 }
 
+/* What would make a reader wait is refused: a FIFO without a writer. */
+static void only_regular_files(void **state)
+{
+    (void)state;
+    put("a", "text");
+    size_t n = 0;
+    char *got = dsi_file_read_regular(in_folder("a"), &n);
+    CHECK(got && n == 4 && !strcmp(got, "text"));
+    dsi_free(got);
+    CHECK(mkfifo(in_folder("fifo"), 0600) == 0);
+    CHECK(!dsi_file_read_regular(in_folder("fifo"), &n));
+    CHECK_ERROR("fifo: not a regular file");
+    CHECK(!dsi_file_read_regular(folder, &n));
+    CHECK_ERROR("Is a directory");
+    unlink(in_folder("fifo"));
+    unlink(in_folder("a"));
+}
+
 /* More than the buffer, in pieces smaller and larger than it. */
 static void large_files_are_whole(void **state)
 {
@@ -217,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_is_read),
+        cmocka_unit_test(only_regular_files),
         cmocka_unit_test(large_files_are_whole),
         cmocka_unit_test(abandoned_leaves_the_old_one),
         cmocka_unit_test(full_disk_leaves_the_old_one),

@@ -182,7 +182,8 @@ static void layout_and_metadata(void **unused)
     size_t header = (unsigned char)bytes[0];
     CHECK_INT(header % 8, 0);
     CHECK_INT(n, 8 + header + 8);
-    CHECK(strstr(bytes + 8, "\"__metadata__\":{\"format\":\"pt\",\"note\":\"x\"}"));
+    CHECK(strstr(bytes + 8,
+                 "\"__metadata__\":{\"format\":\"pt\",\"note\":\"x\",\"deepspeed_crc32\":\""));
     CHECK(strstr(bytes + 8, "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"));
     ds_state *back = ds_load(file);
     CHECK_INT(ds_state_len(back), 1);
@@ -190,13 +191,16 @@ static void layout_and_metadata(void **unused)
 
     const char *const no_value[] = {"format", NULL, NULL},
                       *const twice[] = {"a", "1", "a", "2", NULL},
-                      *const latin1[] = {"a", "\xe9", NULL};
+                      *const latin1[] = {"a", "\xe9", NULL},
+                      *const own[] = {"deepspeed_crc32", "0", NULL};
     CHECK_INT(ds_safetensors_save(state, file, no_value), DS_EINVAL);
     CHECK_ERROR("metadata key format has no value");
     CHECK_INT(ds_safetensors_save(state, file, twice), DS_EINVAL);
     CHECK_ERROR("metadata key a is there twice");
     CHECK_INT(ds_safetensors_save(state, file, latin1), DS_EINVAL);
     CHECK_ERROR("metadata a is not UTF-8");
+    CHECK_INT(ds_safetensors_save(state, file, own), DS_EINVAL);
+    CHECK_ERROR("metadata key deepspeed_crc32 is the library's own");
     ds_state_free(state);
     ds_scope_close(scope);
 }
@@ -360,6 +364,65 @@ static void cut_at_each_byte(void **unused)
     ds_scope_close(scope);
 }
 
+/* A file with one changed bit is refused, or it is a change of the check sum's
+ * own key or length, and the tensors are as they were. */
+static void damaged_at_each_byte(void **unused)
+{
+    (void)unused;
+    ds_scope *scope = ds_scope_open();
+    ds_state *state = ds_state_new();
+    CHECK_INT(ds_state_set(state, "weight", sample(DS_F32)), DS_OK);
+    CHECK_INT(ds_save(state, file), DS_OK);
+    char bytes[512] = {0};
+    size_t n = read_file(bytes, sizeof bytes - 1), accepted = 0;
+    for (size_t i = 0; i < n; i++) {
+        char was = bytes[i];
+        bytes[i] = (char)(was ^ 1 << i % 8);
+        write_file(bytes, n);
+        bytes[i] = was;
+        ds_state *back = ds_load(file);
+        if (back) {
+            ds_tensor *x = ds_state_get(back, "weight");
+            CHECK(x && ds_numel(x) == ds_numel(ds_state_get(state, "weight")));
+            CHECK(!memcmp(ds_data(x), ds_data(ds_state_get(state, "weight")),
+                          (size_t)ds_numel(x) * sizeof(float)));
+            accepted++;
+        }
+        ds_state_free(back);
+        ds_error_clear();
+    }
+    CHECK(accepted < strlen("deepspeed_crc32:000000000"));
+    ds_state_free(state);
+    ds_scope_close(scope);
+}
+
+/* The value of zlib.crc32 in Python over the same bytes; a file of another
+ * program with our metadata is not compared. */
+static void check_sums(void **unused)
+{
+    (void)unused;
+    static const char front[] = "{\"__metadata__\":{\"deepspeed_crc32\":\"", /* */
+        rest[] = "\"}," B("[0,8]") "}";
+    static const struct {
+        const char *sum;
+        bool good;
+    } c[] = {{"b8facad4:000000110", true},
+             {"00000000:000000110", false},
+             {"00000000:000000111", true},
+             {"", true},
+             {"no digits", true}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char header[400];
+        snprintf(header, sizeof header, "%s%s%s", front, c[i].sum, rest);
+        write_header(header, 8);
+        ds_state *state = ds_load(file);
+        CHECK((state != NULL) == c[i].good);
+        if (!state) CHECK_ERROR("its check sum (deepspeed_crc32) is 00000000, its bytes give ");
+        ds_state_free(state);
+        ds_error_clear();
+    }
+}
+
 /* Header lengths from one too many to 2^64 - 1 are refused before memory is
  * asked for. */
 static void lengths_beyond_the_file(void **unused)
@@ -387,6 +450,10 @@ static void files_that_are_none(void **unused)
     CHECK_INT(ds_error_status(), DS_EIO);
     CHECK_ERROR("folder.safetensors");
     CHECK(rmdir(name) == 0);
+    CHECK(mkfifo(name, 0600) == 0); /* nobody writes: it must not wait */
+    CHECK(!ds_load(name));
+    CHECK_ERROR("not a regular file");
+    CHECK(unlink(name) == 0);
 }
 
 /* ---- saves that go wrong ---------------------------------------------------------------------------- */
@@ -496,6 +563,8 @@ int main(void)
         cmocka_unit_test(layout_and_metadata),
         cmocka_unit_test(names_that_cannot_be),
         cmocka_unit_test(malformed_headers),
+        cmocka_unit_test(damaged_at_each_byte),
+        cmocka_unit_test(check_sums),
         cmocka_unit_test(unusual_headers),
         cmocka_unit_test(cut_at_each_byte),
         cmocka_unit_test(lengths_beyond_the_file),

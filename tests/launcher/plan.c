@@ -106,6 +106,11 @@ static void several_hosts(void **state)
     REFUSED("--node_rank 1: of how many nodes? give --nnodes", "--node_rank=1", "--master_addr=w0",
             "train");
     REFUSED("--num_nodes 2: there is no hostfile", "--num_nodes=2", "train");
+    REFUSED("--num_nodes 5: two names 2 hosts", "-H", "two", "--num_nodes=5", "train");
+    REFUSED("--nnodes 3: two names 2 hosts", "-H", "two", "--nnodes=3", "train");
+    REFUSED("--num_nodes 0: expected at least 1", "-H", "two", "--num_nodes=0", "train");
+    REFUSED("--num_gpus 0: expected at least 1", "--num_gpus=0", "train");
+    REFUSED("--num_devs 0: expected at least 1", "--num_devs=0", "train");
     REFUSED("--include and --exclude select all", "-H", "two", "-i", "w0", "--num_devs=1", "train");
     REFUSED("--hostfile: read missing: No such file", "-H", "missing", "train");
     REFUSED("no slot is left", "-H", "two", "-e", "w0@w1", "train");

@@ -86,6 +86,10 @@ static void refused(void **state)
                 __LINE__);
     HAS(dry_command(reached("-H", "hosts", "--master_addr=m", "train")), "--master_addr=m ");
     dry_program("ssh", "kill -9 $$");
+    dry_refused(reached("-H", "hosts", "train"),
+                "nohost-a.invalid of hosts was not reachable via ssh (ssh was killed by signal 9 "
+                "(SIGKILL))",
+                __LINE__);
     HAS(dry_command(reached("-H", "hosts", "--no_ssh_check", "--master_addr=m", "train")),
         "--master_addr=m ");
 }

@@ -60,8 +60,16 @@ status 1 $sample --save_dir file --max_steps 2
 has err 'engine_save: mkdir file: '
 rm c/global_step100/manifest
 status 0 $sample -e 1 --load_dir c --max_steps 90
-has out 'global_step100/manifest is missing.*: c/global_step80 is loaded instead'
+has err 'global_step100/manifest is missing.*: c/global_step80 is loaded instead'
 has out '^Loaded c/global_step80'
+# a FIFO without a writer is no file: nothing waits for it
+cp -r c fifos && rm fifos/latest fifos/global_step80/*model_states.pt
+mkfifo fifos/latest "fifos/global_step80/$(cd c/global_step80 && ls | grep model_states.pt)"
+status 0 $sample -e 1 --load_dir fifos --max_steps 50
+has err 'read fifos/latest: not a regular file: fifos/global_step40 is loaded instead'
+mkfifo fifo.pt
+status 1 $sample -e 1 --load fifo.pt --max_steps 1
+has err 'fifo.pt: not a regular file'
 
 # ---- killed
 behind=false
@@ -91,7 +99,7 @@ kill_once()
     kill -9 "$(pgrep -P $job | head -n $((seed % 4 + 1)) | tail -n 1 | grep . || echo $job)"
     wait $job 2>>killed
     $program $sample --load_dir "$folder" --epochs 0 >out 2>err </dev/null
-    if [ $? -eq 0 ] && grep -q "^Loaded $folder/" out && ! grep -q 'is loaded instead' out; then
+    if [ $? -eq 0 ] && grep -q "^Loaded $folder/" out && ! grep -q 'is loaded instead' err; then
         pass
     else
         fail "killed ($seed): what is left does not load"

@@ -52,6 +52,10 @@ has err 'no/such'
 status 1 --data empty --no_download
 lines err 1
 
+status 0 --local_rank=0 $sample --max_steps 1 --no_eval
+WORLD_SIZE=2 status 2 --local_rank=1 $sample --max_steps 1 --no_eval
+has err 'it is one process, and 2 ranks were started'
+
 # ---- without memory, on the caller's thread or a replica's: one line
 for n in 20 60 100; do
     export DS_FAIL_ALLOC=$n

@@ -158,4 +158,11 @@ while [ $n -le 60 ]; do
     n=$((n + 7))
 done
 
+# ---- under the deepspeed command: one process
+status 0 --local_rank=0 $sample --no_eval --max_steps 1 --quiet
+export WORLD_SIZE=2
+status 2 --local_rank=1 $sample --no_eval --max_steps 1 --quiet
+has err 'it is one process, and 2 ranks were started'
+unset WORLD_SIZE
+
 finish

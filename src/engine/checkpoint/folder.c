@@ -191,7 +191,7 @@ char *dsi_folder_latest(const char *dir)
 {
     char *path = dsi_path_in(dir, "latest"), *tag = NULL;
     size_t n;
-    char *text = dsi_file_read(path, &n);
+    char *text = dsi_file_read_regular(path, &n);
     if (text) tag = dsi_latest_parse(text, n, path);
     dsi_free(text);
     dsi_free(path);

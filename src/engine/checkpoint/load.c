@@ -113,8 +113,8 @@ static ds_status load_find_newest(const ds_engine *e, const char *dir, char **fo
         dsi_error_forget(before);
         status = i + 1 < n ? DS_OK : dsi_fail(status, "%s", why); /* of the first one */
     }
-    if (status == DS_OK && *why && first)
-        dsi_log(DSI_WARNING, "%s: %s is loaded instead", why, *folder);
+    if (status == DS_OK && *why && first) /* also where nobody reads the log */
+        fprintf(stderr, "deepspeed: %s: %s is loaded instead\n", why, *folder);
     for (int i = 0; i < c.n; i++) dsi_free(c.at[i]);
     dsi_list_free(&c);
     return status;

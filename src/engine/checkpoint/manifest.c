@@ -144,7 +144,7 @@ ds_status dsi_manifest_read(dsi_manifest *m, const char *path)
 {
     size_t n;
     *m = (dsi_manifest){0};
-    char *text = dsi_file_read(path, &n);
+    char *text = dsi_file_read_regular(path, &n);
     ds_status status = text ? dsi_manifest_parse(m, text, n, path) : DS_EIO;
     dsi_free(text);
     return status;

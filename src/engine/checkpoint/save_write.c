@@ -117,7 +117,7 @@ static bool rank_has_ended(const dsi_save_job *j, int r, ds_status *status)
     char *list = dsi_folder_rank_manifest(j->saving, r), *why = failure_path(j, r);
     bool good = dsi_file_exists(list), bad = !good && dsi_file_exists(why);
     if (bad) {
-        char *text = dsi_file_read(why, NULL);
+        char *text = dsi_file_read_regular(why, NULL);
         *status = dsi_fail(DS_EIO, "%s (rank %d)", text ? text : "it failed", r);
         dsi_free(text);
     }
