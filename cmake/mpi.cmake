@@ -1,31 +1,46 @@
 # libdeepspeed_openmpi.so, libdeepspeed_mpich.so: src/comm/mpi_plugin.c compiled
 # with each MPI that is installed. A program opens the one whose launcher
 # started it, and none when it runs alone.
+set(DS_MPI AUTO CACHE STRING "ranks as processes: ON (an MPI is required), OFF, or AUTO: with each MPI that is found")
+set_property(CACHE DS_MPI PROPERTY STRINGS AUTO ON OFF)
 set(DS_MPIS "")
-macro(ds_mpi name module)
-    pkg_check_modules(MPI_${name} QUIET IMPORTED_TARGET ${module})
+set(DS_MPI_VERSIONS "") # "openmpi 4.1.4", for the report
+set(DS_MPI_WHY_NOT "")
+macro(ds_mpi name title module least package)
+    pkg_check_modules(MPI_${name} QUIET IMPORTED_TARGET ${module}>=${least})
     if(MPI_${name}_FOUND)
         list(APPEND DS_MPIS ${name})
+        list(APPEND DS_MPI_VERSIONS "${name} ${MPI_${name}_VERSION}")
+    else()
+        string(APPEND DS_MPI_WHY_NOT "\n  ${title} ${least} or newer: pkg-config does not find ${module} (Debian, Ubuntu: ${package})")
     endif()
 endmacro()
-ds_mpi(openmpi ompi-c)
-ds_mpi(mpich mpich)
 
-# If pkg-config knows none, the MPI of mpicc in PATH. MPIs derived from MPICH
-# have its types.
-if(NOT DS_MPIS)
-    find_package(MPI QUIET COMPONENTS C)
-    if(MPI_C_FOUND)
-        include(CheckSymbolExists)
-        set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
-        check_symbol_exists(OPEN_MPI mpi.h DS_MPI_IS_OPEN)
-        unset(CMAKE_REQUIRED_LIBRARIES)
-        if(DS_MPI_IS_OPEN)
-            set(DS_MPIS openmpi)
-        else()
-            set(DS_MPIS mpich)
+if(DS_MPI)
+    ds_mpi(openmpi "Open MPI" ompi-c 4.0 libopenmpi-dev)
+    ds_mpi(mpich MPICH mpich 3.3 libmpich-dev)
+
+    # If pkg-config knows none, the MPI of mpicc in PATH. MPIs derived from
+    # MPICH have its types.
+    if(NOT DS_MPIS)
+        find_package(MPI QUIET COMPONENTS C)
+        if(MPI_C_FOUND)
+            include(CheckSymbolExists)
+            set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+            check_symbol_exists(OPEN_MPI mpi.h DS_MPI_IS_OPEN)
+            unset(CMAKE_REQUIRED_LIBRARIES)
+            if(DS_MPI_IS_OPEN)
+                set(DS_MPIS openmpi)
+            else()
+                set(DS_MPIS mpich)
+            endif()
+            set(DS_MPI_VERSIONS "${DS_MPIS} of mpicc, MPI ${MPI_C_VERSION}")
+            set(DS_MPI_TARGET MPI::MPI_C)
         endif()
-        set(DS_MPI_TARGET MPI::MPI_C)
+    endif()
+    if(NOT DS_MPIS AND NOT DS_MPI STREQUAL AUTO)
+        message(FATAL_ERROR "DS_MPI is ${DS_MPI}, but there is no MPI:${DS_MPI_WHY_NOT}\n"
+            "  or any MPI with an mpicc in PATH. -DDS_MPI=AUTO builds without.")
     endif()
 endif()
 

@@ -28,8 +28,14 @@ want()
     missing_why="$missing_why$1 ($2), "
 }
 
-# Packages to build the library and the programs.
+# Packages to build the library and the programs: tools, then libraries.
 need_build()
+{
+    need_build_tools
+    need_build_libraries
+}
+
+need_build_tools()
 {
     if ! command -v cc >/dev/null 2>&1; then
         want gcc 'C compiler'
@@ -38,6 +44,10 @@ need_build()
     need_tool cmake cmake 'configures the build'
     command -v make >/dev/null 2>&1 || need_tool ninja ninja-build 'runs the build'
     need_tool pkg-config pkg-config 'finds libraries'
+}
+
+need_build_libraries()
+{
     need_library jansson libjansson-dev JSON
     need_library libcurl libcurl4-openssl-dev download
     need_library libarchive libarchive-dev archives
@@ -48,6 +58,13 @@ need_build()
     need_library zlib zlib1g-dev 'files of PyTorch'
     [ -s "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ -d /etc/pki/tls ] ||
         want ca-certificates 'https'
+}
+
+# Open MPI, for ranks as processes.
+need_mpi()
+{
+    need_library ompi-c libopenmpi-dev 'ranks as processes'
+    need_tool mpirun openmpi-bin 'starts them'
 }
 
 # More packages for the tests and scripts/lint.
@@ -85,8 +102,18 @@ megabytes_installed()
     { dpkg-query -W -f '${Installed-Size}\n' 2>/dev/null || echo 0; } | awk '{ n += $1 } END { print int(n / 1024) }'
 }
 
+# print_how_to_install AGAIN: lines to copy; AGAIN is the command to run then
+print_how_to_install()
+{
+    sudo=''
+    if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1; then sudo='sudo '; fi
+    printf '  %sapt-get update\n  %sapt-get install -y --no-install-recommends%s\n  %s\n' \
+        "$sudo" "$sudo" "$missing" "$1"
+}
+
 # install_missing: installs all packages that need_... found missing; sets
-# installed_mb and fetched_mb. Returns 0 if nothing is missing now.
+# installed_mb and fetched_mb. Returns 0 if nothing is missing now. $again is the
+# command that the user typed.
 install_missing()
 {
     installed_mb=0
@@ -100,9 +127,15 @@ install_missing()
     as_root=''
     if [ "$(id -u)" != 0 ]; then
         as_root='sudo -n'
-        if ! sudo -n true 2>/dev/null; then
-            echo "Missing:$missing. Installing needs root, and sudo is missing or asks for a password. Please run" \
-                "as root:  apt-get install -y$missing  and then this again." >&2
+        if ! command -v sudo >/dev/null 2>&1; then
+            echo "Packages are missing, and installing them needs root. Please run the first two lines as root:" >&2
+        elif ! sudo -n true 2>/dev/null; then
+            echo "Packages are missing, and sudo asks for a password. Please copy these lines:" >&2
+        else
+            as_root_works=yes
+        fi
+        if [ "${as_root_works:-}" != yes ]; then
+            print_how_to_install "$again" >&2
             return 1
         fi
     fi
