@@ -211,6 +211,15 @@ static void rules_check_named(dsi_config_reader *r, const char *group, dsi_confi
     dsi_text_free(&path);
 }
 
+/* "auto" and 1 are a model that is not divided. */
+static void rules_check_pipeline(dsi_config_reader *r)
+{
+    json_t *stages = dsi_config_tree_get(r->c->trees->given, "pipeline.stages");
+    if (json_is_number(stages) && json_number_value(stages) > 1)
+        dsi_config_add_error(r, "pipeline.stages",
+                             "there is no pipeline parallelism: expected 1 or \"auto\"");
+}
+
 /* comm knows the names of collectives, and suggests the nearest one. */
 static void rules_check_prof_ops(dsi_config_reader *r)
 {
@@ -233,6 +242,7 @@ void dsi_config_check_rules(dsi_config_reader *r)
     rules_check_fp16(r);
     rules_check_zero(r);
     rules_check_prof_ops(r);
+    rules_check_pipeline(r);
     rules_check_named(r, "optimizer", &c->optimizer);
     rules_check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_tree_get(tree, "optimizer.params.max_grad_norm"))

@@ -168,15 +168,14 @@ static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
 static void reader_resolve(dsi_config_reader *r)
 {
     static const char *const ways[] = {"error", "warn", NULL};
-    int way = 0;
-    if (dsi_env_word("DS_CONFIG_UNKNOWN", ways, &way) != DS_OK)
+    r->unknown = DSI_UNKNOWN_NEAR;
+    if (dsi_env_word("DS_CONFIG_UNKNOWN", ways, &r->unknown) != DS_OK)
         dsi_config_add_error(r, NULL, "%s", dsi_error_latest());
-    r->unknown_warns = way == 1;
     dsi_config_resolve(r);
     /* Comparing keys needs values that are right by themselves. */
     if (!r->n_errors) dsi_config_resolve_batch(r);
     if (!r->n_errors) dsi_config_check_rules(r);
-    if (r->unknown.n) dsi_config_add_warning(r, "unknown keys are left out: %s", r->unknown.s);
+    if (r->left_out.n) dsi_config_add_warning(r, "unknown keys are left out: %s", r->left_out.s);
     if (r->ignored.n)
         dsi_config_add_warning(r, "known, but without effect here (docs/config.md says why): %s",
                                r->ignored.s);
@@ -209,7 +208,7 @@ dsi_config *dsi_config_read_auto(const char *text, const ds_auto_values *values,
     ok = ok && !r.n_errors;
     dsi_text_free(&r.errors);
     dsi_text_free(&r.ignored);
-    dsi_text_free(&r.unknown);
+    dsi_text_free(&r.left_out);
     if (ok) return c;
     dsi_config_free(c);
     return NULL;

@@ -21,12 +21,19 @@ struct dsi_config_trees {
     } warnings;
 };
 
+/* DS_CONFIG_UNKNOWN: what an unknown key is. */
+typedef enum dsi_unknown {
+    DSI_UNKNOWN_ERROR,
+    DSI_UNKNOWN_WARN,
+    DSI_UNKNOWN_NEAR /* unset: an error if it is near a known one, or where DeepSpeed refuses it */
+} dsi_unknown;
+
 typedef struct dsi_config_reader {
     dsi_config *c;
     const char *name; /* of the file, for messages */
-    dsi_text errors, ignored, unknown;
+    dsi_text errors, ignored, left_out;
     int n_errors, n_more; /* n_more: of those, left out of a long message */
-    bool unknown_warns;   /* DS_CONFIG_UNKNOWN=warn */
+    int unknown;          /* dsi_unknown */
     bool auto_filled;     /* dsi_config_fill_auto was called */
 } dsi_config_reader;
 

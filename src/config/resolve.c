@@ -72,6 +72,13 @@ static json_t *value_as_number(const dsi_config_key *key, json_t *value)
     return json_real(json_number_value(value));
 }
 
+/* null counts as false at the top level, as in DeepSpeed, with a warning. */
+static bool is_null_bool(const dsi_config_key *key, const json_t *value)
+{
+    return key->type == DSI_KEY_BOOL && json_is_null(value) && !strchr(key->path, '.') &&
+           strcmp(key->def, "null") != 0;
+}
+
 /* 0 and 1 are what many generators of JSON write. "true" in quotes is refused:
  * DeepSpeed takes it in some groups, and takes "false" for true in others. */
 static json_t *value_as_bool(json_t *value)
@@ -191,6 +198,9 @@ static json_t *resolve_value(dsi_config_reader *r, const dsi_config_key *key, co
     if (dsi_config_is_auto(given) && !text_auto) {
         if (dsi_config_key_auto(key) == DSI_AUTO_ERROR)
             dsi_config_add_auto_error(r, path, key->def);
+    } else if (is_null_bool(key, given)) {
+        dsi_config_add_warning(r, "\"%s\": null counts as false", path);
+        value = json_false();
     } else if (given && !(value = value_as_type(key, given))) {
         add_mismatch(r, key, path, given);
     }
@@ -306,16 +316,38 @@ static const char *name_suggest(const char *group, const char *name)
     return near;
 }
 
-/* The user's key has no row: an error that suggests the nearest name, or
- * with DS_CONFIG_UNKNOWN=warn a part of one warning. */
+/* Groups whose unknown keys DeepSpeed refuses: its pydantic models. In others
+ * it ignores them. */
+static bool group_is_strict(const char *group)
+{
+    static const char *const strict[] = {
+        "zero_optimization", "tensorboard", "wandb",         "csv_monitor",    "comet",
+        "comms_logger",      "timers",      "hybrid_engine", "tensor_parallel"};
+    size_t n = strcspn(group, ".");
+    for (size_t i = 0; i < sizeof strict / sizeof *strict; i++)
+        if (strlen(strict[i]) == n && !strncmp(strict[i], group, n)) return true;
+    return false;
+}
+
+/* "_comment", "//": notes, which people write because JSON has no comments. */
+static bool is_note(const char *group, const char *name)
+{
+    return !group_is_strict(group) && (*name == '_' || !strncmp(name, "//", 2));
+}
+
+/* The user's key has no row. A likely misspelling is an error that suggests the
+ * nearest name, as it would change training; what belongs to other tools is
+ * left out with one warning, where DeepSpeed ignores it too. */
 static void add_unknown(dsi_config_reader *r, const char *group, const char *path, const char *name)
 {
     const char *near = name_suggest(group, name);
+    bool params = !strcmp(group, "optimizer") || !strcmp(group, "scheduler");
     if (strchr(name, '.') && dsi_config_key_find(path))
         dsi_config_add_error(r, path, "keys do not nest by dots; a group is an object");
-    else if (r->unknown_warns)
-        dsi_text_add(&r->unknown, "%s\"%s\"", r->unknown.n ? ", " : "", path);
-    else if (!near && (!strcmp(group, "optimizer") || !strcmp(group, "scheduler")))
+    else if (r->unknown == DSI_UNKNOWN_WARN ||
+             (r->unknown == DSI_UNKNOWN_NEAR && !near && !params && !group_is_strict(group)))
+        dsi_text_add(&r->left_out, "%s\"%s\"", r->left_out.n ? ", " : "", path);
+    else if (!near && params)
         dsi_config_add_error(r, path, "there is no such key; options go into \"%s.params\"", group);
     else if (near)
         dsi_config_add_error(r, path, "did you mean \"%s\"? There is no such key", near);
@@ -324,13 +356,6 @@ static void add_unknown(dsi_config_reader *r, const char *group, const char *pat
             r, path,
             "there is no such key (docs/config.md has them all; DS_CONFIG_UNKNOWN=warn "
             "lets a file have others)");
-}
-
-/* "_comment", "//": notes, which people write because JSON has no comments.
- * Like DeepSpeed, only at the top level. */
-static bool is_note(const char *group, const char *name)
-{
-    return !*group && (*name == '_' || !strncmp(name, "//", 2));
 }
 
 /* Every key of the user must be in the table, and not be a removed one. */

@@ -257,9 +257,11 @@ SUPPORTED("csv_monitor.output_path", TEXT, "\"\"", csv_monitor.output_path, "fol
 SUPPORTED("csv_monitor.job_name", TEXT, "\"DeepSpeedJobName\"", csv_monitor.job_name,
           "folder in the folder")
 IGNORED_GROUP("wandb", NULL_NO, "a service on the network: a sink of the program can send there")
-IGNORED("wandb.enabled", "false", "")
+UNSUPPORTED("wandb.enabled", "false",
+            "a service on the network; tensorboard and csv_monitor write files")
 IGNORED_GROUP("comet", NULL_NO, "a service on the network: a sink of the program can send there")
-IGNORED("comet.enabled", "false", "")
+UNSUPPORTED("comet.enabled", "false",
+            "a service on the network; tensorboard and csv_monitor write files")
 
 /* ---- timers, profilers ---- */
 GROUP("comms_logger", NULL_NO, "a table of what ranks sent")

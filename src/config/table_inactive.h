@@ -25,7 +25,8 @@ IGNORED("vocabulary_size", "null", "DeepSpeed warns if it is no multiple of 8")
 UNSUPPORTED("weight_quantization", "null", "weights are not quantized")
 IGNORED_GROUP("compile", NULL_NO, "torch.compile")
 IGNORED_GROUP("autotuning", NULL_NO, "a search for a configuration")
-IGNORED("autotuning.enabled", "false", "")
+UNSUPPORTED("autotuning.enabled", "false",
+            "there is no search; bench/run and deepspeed --estimate_memory help to choose")
 
 /* ---- data efficiency ---- */
 IGNORED_GROUP("data_efficiency", NULL_NO, "a curriculum of samples, dropping of tokens")
