@@ -1,28 +1,15 @@
-# src/device/cuda is compiled if the toolkit's cuda.h is found; DS_CUDA_INCLUDE
-# can name its folder. Nothing is linked: the driver is opened when a program
-# first asks for a GPU.
-set(DS_CUDA AUTO CACHE STRING "GPUs: ON, OFF, or AUTO: if cuda.h is found")
-set_property(CACHE DS_CUDA PROPERTY STRINGS AUTO ON OFF)
+# src/device/cuda needs no file of NVIDIA's: its kernels are embedded as PTX
+# (scripts/make_ptx), and the driver is opened when a program first asks for a
+# GPU.
+option(DS_CUDA "NVIDIA GPUs" ON)
 file(GLOB DS_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/*.c)
+file(GLOB DS_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/kernels/*.cu)
+file(GLOB DS_CUDA_PTX CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cuda/ptx/*.ptx)
 list(REMOVE_ITEM DS_SOURCES ${DS_CUDA_SOURCES})
-set(DS_CUDA_VERSION "")
-set(DS_CUDA_WHY_NOT "DS_CUDA is OFF")
 if(DS_CUDA)
-    find_path(DS_CUDA_INCLUDE cuda.h PATHS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda /opt/cuda
-        PATH_SUFFIXES include targets/x86_64-linux/include)
-    set(DS_CUDA_WHY_NOT "no cuda.h (the toolkit's, of CUDA 12 or 13; -DDS_CUDA_INCLUDE=FOLDER says where)")
-    if(DS_CUDA_INCLUDE)
-        file(STRINGS ${DS_CUDA_INCLUDE}/cuda.h line REGEX "^#define CUDA_VERSION [0-9]+")
-        string(REGEX MATCH "[0-9]+" number "${line}")
-        math(EXPR DS_CUDA_MAJOR "0${number} / 1000")
-        math(EXPR DS_CUDA_MINOR "0${number} % 1000 / 10")
-        set(DS_CUDA_WHY_NOT "${DS_CUDA_INCLUDE}/cuda.h is of CUDA ${DS_CUDA_MAJOR}.${DS_CUDA_MINOR}, 12 or newer is needed")
-        if(DS_CUDA_MAJOR GREATER_EQUAL 12)
-            set(DS_CUDA_VERSION ${DS_CUDA_MAJOR}.${DS_CUDA_MINOR})
-            list(APPEND DS_SOURCES ${DS_CUDA_SOURCES})
-        endif()
-    endif()
-    if(NOT DS_CUDA_VERSION AND NOT DS_CUDA STREQUAL AUTO)
-        message(FATAL_ERROR "DS_CUDA is ${DS_CUDA}, but: ${DS_CUDA_WHY_NOT}")
-    endif()
+    list(APPEND DS_SOURCES ${DS_CUDA_SOURCES})
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/device.c PROPERTIES COMPILE_DEFINITIONS DSI_HAVE_CUDA)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/cuda/ptx.c PROPERTIES
+        COMPILE_DEFINITIONS "DSI_CUDA_PTX=\"${PROJECT_SOURCE_DIR}/src/device/cuda/ptx\""
+        OBJECT_DEPENDS "${DS_CUDA_PTX}")
 endif()

@@ -44,11 +44,6 @@ target_include_directories(ds_core PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUDE_DIRS}
     ${PCRE2_INCLUDE_DIRS} ${UTF8PROC_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
-if(DS_CUDA_VERSION)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/device/device.c PROPERTIES COMPILE_DEFINITIONS DSI_HAVE_CUDA)
-    set_source_files_properties(${DS_CUDA_SOURCES} PROPERTIES
-        COMPILE_OPTIONS "-isystem;${DS_CUDA_INCLUDE}")
-endif()
 
 # The library searches the sample of CIFAR-10 in the installed place, then in
 # the source tree.

@@ -59,26 +59,7 @@ foreach(source ${DS_TEST_SOURCES})
         ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")
 endforeach()
 
-# GPUs: the device with a simulated driver (on every machine, if the build has
-# CUDA), and with the real one.
-foreach(name cuda gpu)
-    if(TARGET test_device_${name})
-        set_tests_properties(device/${name} PROPERTIES LABELS "device;cuda" SKIP_RETURN_CODE 77)
-    endif()
-endforeach()
-if(DS_CUDA_VERSION)
-    add_library(fake_libcuda MODULE ${PROJECT_SOURCE_DIR}/tests/device/fake/libcuda.c)
-    target_include_directories(fake_libcuda SYSTEM PRIVATE ${DS_CUDA_INCLUDE})
-    target_link_libraries(fake_libcuda PRIVATE ds_options Threads::Threads)
-    target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
-    set_target_properties(fake_libcuda PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
-        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake)
-    if(TARGET test_device_cuda)
-        add_dependencies(test_device_cuda fake_libcuda)
-        target_compile_definitions(test_device_cuda PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
-        target_link_libraries(test_device_cuda PRIVATE ${CMAKE_DL_LIBS})
-    endif()
-endif()
+include(cmake/gpu_tests.cmake)
 
 # These start jobs of 2 and 4 processes.
 if(TARGET test_comm_mpi)

@@ -65,7 +65,7 @@ const char *dsi_device_why_none(ds_device_kind kind)
 {
     const dsi_device_type *type = device_type(kind);
     if (type) return type->why_none ? type->why_none() : "";
-    return "this build is without CUDA (cmake found no cuda.h; docs/gpu.md): use the CPU";
+    return "this build is without CUDA (DS_CUDA=OFF; docs/gpu.md): use the CPU";
 }
 
 /* There is such a device; else false, with the message. */

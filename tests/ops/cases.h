@@ -152,24 +152,25 @@ CALL(stack, ds_stack(in, 2, -1))
 CALL(embedding, ds_embedding(in[0], in[1], -1))
 CALL(gather, ds_gather(in[0], 1, in[1]))
 
-/* [S,k] slots, all different, of which every seventh is none */
-static ds_tensor *case_slots(int64_t s, int64_t k)
+/* [S,k] slots, all different, of which every seventh is none; on x's device */
+static ds_tensor *case_slots(ds_tensor *x, int64_t s, int64_t k)
 {
-    ds_tensor *slots = ds_zeros(DS_I64, ds_shape(s, k));
-    int64_t *p = slots ? ds_data_mut(slots) : NULL;
-    for (int64_t i = 0; p && i < s * k; i++) p[i] = i % 7 == 3 ? -1 : (i * 5 + 1) % (s * k);
-    return slots;
+    int64_t p[4096];
+    if (s * k > 4096) return NULL;
+    for (int64_t i = 0; i < s * k; i++) p[i] = i % 7 == 3 ? -1 : (i * 5 + 1) % (s * k);
+    return ds_to(ds_from_data(DS_I64, ds_shape(s, k), p), ds_device_of(x), DS_I64);
 }
 
 /* Beside 16 bits weights are float32. */
 static ds_tensor *call_combine_weighted(ds_tensor **in)
 {
     ds_tensor *w = ds_dtype_of(in[1]) == DS_F64 ? in[1] : ds_cast(in[1], DS_F32);
-    return w ? ds_combine(in[0], case_slots(ds_size(in[0], 0) / 2, 2), w) : NULL;
+    return w ? ds_combine(in[0], case_slots(in[0], ds_size(in[0], 0) / 2, 2), w) : NULL;
 }
 
-CALL(dispatch, ds_dispatch(in[0], case_slots(ds_size(in[0], 0), 2), 2 * ds_size(in[0], 0) + 1))
-CALL(combine, ds_combine(in[0], case_slots(ds_size(in[0], 0) / 2, 2), NULL))
+CALL(dispatch,
+     ds_dispatch(in[0], case_slots(in[0], ds_size(in[0], 0), 2), 2 * ds_size(in[0], 0) + 1))
+CALL(combine, ds_combine(in[0], case_slots(in[0], ds_size(in[0], 0) / 2, 2), NULL))
 CALL(exchange_rows,
      ds_exchange_rows(in[0], NULL, ds_shape_of(in[0]).d, ds_shape_of(in[0]).d)) /* all to itself */
 CALL(dropout, (ds_seed(7), ds_dropout(in[0], 0.3, true)))
@@ -190,7 +191,8 @@ static ds_tensor *rotary_table(ds_tensor *angle, double shift)
     const double *a = from ? ds_data(from) : NULL;
     double *p = t ? ds_data_mut(t) : NULL;
     for (int64_t i = 0; a && p && i < ds_numel(t); i++) p[i] = cos(3 * a[i] + shift);
-    return a && p ? ds_cast(t, ds_dtype_of(angle) == DS_F64 ? DS_F64 : DS_F32) : NULL;
+    ds_dtype dtype = ds_dtype_of(angle) == DS_F64 ? DS_F64 : DS_F32;
+    return a && p ? ds_to(t, ds_device_of(angle), dtype) : NULL;
 }
 
 #define QUARTER_TURN 1.57079632679489661923

@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TEXT(x)            #x
-#define NAME(ours, theirs) TEXT(theirs), /* after the header's macros */
+#define NAME(ours, symbol, args) #symbol,
 static const char *const names[] = {DSI_CUDA_FUNCTIONS(NAME)};
 static const char *const sonames[] = {"libcuda.so.1", NULL};
 
 #define N_NAMES      (int)(sizeof names / sizeof *names)
 #define WHY_BYTES    512
+#define NEEDED       11040        /* has graphs, memory pools, and takes our PTX */
 #define MAJOR(v)     ((v) / 1000) /* 12040 is CUDA 12.4 */
 #define MINOR(v)     ((v) % 1000 / 10)
 #define PACKAGE      "with NVIDIA's driver (Debian: libcuda1), or use the CPU"
@@ -49,19 +49,18 @@ static bool open_functions(const char *const *name, int n, void *to)
     return false;
 }
 
-/* Drivers run what was built for an older toolkit, or for another minor version
- * of their own. */
+/* cuDriverGetVersion, asked for alone: an older driver may lack other names. */
 static bool new_enough(void)
 {
-    static const char *const name = TEXT(cuDriverGetVersion);
-    __typeof__(&cuDriverGetVersion) ask;
+    static const char *const name = "cuDriverGetVersion";
+    CUresult (*ask)(int *version);
     int version = 0;
     if (!open_functions(&name, 1, &ask)) return false;
     ask(&version);
-    if (MAJOR(version) >= MAJOR(CUDA_VERSION)) return true;
-    why("the NVIDIA driver is for CUDA %d.%d and this build for CUDA %d: install a newer driver, "
-        "build with an older toolkit, or use the CPU",
-        MAJOR(version), MINOR(version), MAJOR(CUDA_VERSION));
+    if (version >= NEEDED) return true;
+    why("the NVIDIA driver is for CUDA %d.%d, and %d.%d or newer is needed: install a newer "
+        "driver, or use the CPU",
+        MAJOR(version), MINOR(version), MAJOR(NEEDED), MINOR(NEEDED));
     return false;
 }
 

@@ -1,52 +1,10 @@
 /* device/cuda/driver.h: NVIDIA's driver, libcuda.so.1, opened when the first
- * GPU is asked for. The toolkit's header is needed to compile this folder, and
- * no file of the toolkit to run it.
+ * GPU is asked for; a GPU as a device; launching kernels.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "api.h"
 #include "device/device.h"
-
-#include <cuda.h>
-
-/* All that is called of it: our name, the driver's. A function whose arguments
- * have changed has its old name as a macro of the new one (cuMemAlloc is
- * cuMemAlloc_v2): types and looked-up names both follow the macro. */
-#define DSI_CUDA_FUNCTIONS(X) \
-    X(init, cuInit) \
-    X(error_name, cuGetErrorName) \
-    X(error_text, cuGetErrorString) \
-    X(device_count, cuDeviceGetCount) \
-    X(device_get, cuDeviceGet) \
-    X(device_name, cuDeviceGetName) \
-    X(device_bytes, cuDeviceTotalMem) \
-    X(device_attribute, cuDeviceGetAttribute) \
-    X(context_retain, cuDevicePrimaryCtxRetain) \
-    X(context_release, cuDevicePrimaryCtxRelease) \
-    X(context_enter, cuCtxSetCurrent) \
-    X(memory_info, cuMemGetInfo) \
-    X(alloc, cuMemAlloc) \
-    X(free, cuMemFree) \
-    X(alloc_async, cuMemAllocAsync) \
-    X(free_async, cuMemFreeAsync) \
-    X(alloc_host, cuMemHostAlloc) \
-    X(free_host, cuMemFreeHost) \
-    X(copy_in, cuMemcpyHtoDAsync) \
-    X(copy_out, cuMemcpyDtoHAsync) \
-    X(copy, cuMemcpyDtoDAsync) \
-    X(copy_peer, cuMemcpyPeerAsync) \
-    X(stream_new, cuStreamCreate) \
-    X(stream_free, cuStreamDestroy) \
-    X(stream_sync, cuStreamSynchronize) \
-    X(stream_wait, cuStreamWaitEvent) \
-    X(event_new, cuEventCreate) \
-    X(event_record, cuEventRecord) \
-    X(event_free, cuEventDestroy)
-
-#define DSI_CUDA_MEMBER(ours, theirs) __typeof__(&theirs) ours;
-typedef struct dsi_cuda_driver {
-    DSI_CUDA_FUNCTIONS(DSI_CUDA_MEMBER)
-} dsi_cuda_driver;
-#undef DSI_CUDA_MEMBER
 
 /* Opened and started once a process; its functions if there is at least one
  * GPU, else NULL. */
@@ -59,4 +17,53 @@ const char *dsi_cuda_why_none(void); /* one line: what is missing, and what to d
  * (its name)". */
 ds_status dsi_cuda_check(int index, CUresult result, const char *what);
 
+/* A thread's handle on a GPU: dsi_device.own. */
+typedef struct dsi_cuda_gpu {
+    const dsi_cuda_driver *f;
+    CUdevice device;
+    CUcontext context;
+    bool pools;            /* allocation and release are ordered on the stream */
+    int capability;        /* 80: compute capability 8.0 */
+    int processors;        /* multiprocessors */
+    CUdeviceptr fault;     /* a dsi_fault in the GPU's memory, which kernels set */
+    dsi_fault *fault_seen; /* pinned: where the flag is copied to */
+    struct dsi_cuda_modules *modules;
+} dsi_cuda_gpu;
+
+/* The GPU behind d, whose context is then this thread's. */
+dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
+
+/* ---- module.c: the kernels of a family, loaded at its first launch --------- */
+
+/* X(family, compute capability that its PTX needs): kernels/FAMILY.cu and
+ * ptx/FAMILY.ptx. */
+#define DSI_CUDA_FAMILIES(X) \
+    X(copy, 75) \
+    X(pointwise, 75)
+
+#define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
+typedef enum dsi_cuda_family {
+    DSI_CUDA_FAMILIES(DSI_CUDA_FAMILY) DSI_CUDA_N_FAMILIES
+} dsi_cuda_family;
+#undef DSI_CUDA_FAMILY
+
+extern const char *const dsi_cuda_ptx[DSI_CUDA_N_FAMILIES]; /* ptx.c: text, ends with 0 */
+
+/* Blocks, threads of a block, bytes of dynamic shared memory. */
+typedef struct dsi_cuda_grid {
+    unsigned blocks[3], threads[3];
+    unsigned shared;
+} dsi_cuda_grid;
+
+/* Starts the kernel `name` + `suffix` of a family; args: its one argument, a
+ * struct of kernels/args.h, which is copied. Does nothing for a grid without
+ * blocks. DS_EDEVICE, with the message, if the driver refuses. */
+ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *name,
+                          const char *suffix, dsi_cuda_grid grid, const void *args);
+
+void dsi_cuda_unload(dsi_cuda_gpu *g);
+
+/* ---- the tables ------------------------------------------------------------ */
+
 extern const dsi_kernels dsi_cuda_kernels;
+extern const dsi_fusions dsi_cuda_fusions;

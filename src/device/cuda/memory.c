@@ -14,27 +14,22 @@
 
 #include <stdio.h>
 
-typedef struct Gpu {
-    const dsi_cuda_driver *f;
-    CUdevice device;
-    CUcontext context;
-    bool pools;
-} Gpu;
+#define OLDEST 75 /* compute capability of Turing: what the PTX is for */
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
 /* The GPU behind d, whose context is then this thread's. What is wrong with a
  * context, the call that follows says. */
-static Gpu *enter(const dsi_device *d)
+dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d)
 {
-    Gpu *g = d->own;
+    dsi_cuda_gpu *g = d->own;
     g->f->context_enter(g->context);
     return g;
 }
 
 /* ---- the device ------------------------------------------------------------------------------------------ */
 
-static bool attribute(const Gpu *g, CUdevice_attribute which, int *value)
+static bool attribute(const dsi_cuda_gpu *g, CUdevice_attribute which, int *value)
 {
     *value = 0;
     return g->f->device_attribute(value, which, g->device) == CUDA_SUCCESS;
@@ -42,39 +37,73 @@ static bool attribute(const Gpu *g, CUdevice_attribute which, int *value)
 
 static void close_gpu(dsi_device *d)
 {
-    Gpu *g = enter(d);
-    if (d->stream.handle) {
-        g->f->stream_sync(d->stream.handle); /* what was released last */
-        g->f->stream_free(d->stream.handle);
-    }
+    dsi_cuda_gpu *g = dsi_cuda_enter(d);
+    if (d->stream.handle) g->f->stream_sync(d->stream.handle); /* what was released last */
+    dsi_cuda_unload(g);
+    if (g->fault) g->f->free(g->fault);
+    if (g->fault_seen) g->f->free_host(g->fault_seen);
+    if (d->stream.handle) g->f->stream_free(d->stream.handle);
     g->f->context_enter(NULL);
     g->f->context_release(g->device);
     dsi_free(g);
     d->own = NULL;
 }
 
+/* What the GPU can do; a message if that is too little. */
+static ds_status read_attributes(dsi_cuda_gpu *g, int index)
+{
+    int pools, major, minor;
+    attribute(g, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &pools);
+    attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major);
+    attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor);
+    attribute(g, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &g->processors);
+    g->pools = pools != 0;
+    g->capability = major * 10 + minor;
+    if (g->capability >= OLDEST) return DS_OK;
+    return dsi_fail(DS_EDEVICE,
+                    "cuda:%d: this GPU has compute capability %d.%d, and %d.%d or newer is needed: "
+                    "use a newer GPU, or the CPU",
+                    index, major, minor, OLDEST / 10, OLDEST % 10);
+}
+
+/* The stream, and the fault flag, cleared on it. */
+static CUresult make_stream(dsi_device *d)
+{
+    dsi_cuda_gpu *g = dsi_cuda_enter(d);
+    CUstream stream = NULL;
+    void *seen = NULL;
+    CUresult result = g->f->stream_new(&stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return result;
+    d->stream.handle = stream;
+    result = g->f->alloc(&g->fault, sizeof(dsi_fault));
+    if (result == CUDA_SUCCESS)
+        result = g->f->alloc_host(&seen, sizeof(dsi_fault), CU_MEMHOSTALLOC_PORTABLE);
+    g->fault_seen = seen;
+    if (result == CUDA_SUCCESS) result = g->f->set(g->fault, 0, sizeof(dsi_fault), stream);
+    return result;
+}
+
 static ds_status open_gpu(dsi_device *d, int index)
 {
-    Gpu *g = dsi_alloc(sizeof *g);
-    CUstream stream = NULL;
-    int pools;
+    dsi_cuda_gpu *g = dsi_alloc(sizeof *g);
     g->f = dsi_cuda_open();
     CUresult result = g->f->device_get(&g->device, index);
-    if (result == CUDA_SUCCESS) result = g->f->context_retain(&g->context, g->device);
-    if (result != CUDA_SUCCESS) {
+    ds_status status = result == CUDA_SUCCESS ? read_attributes(g, index) : DS_OK;
+    if (status == DS_OK && result == CUDA_SUCCESS)
+        result = g->f->context_retain(&g->context, g->device);
+    if (status == DS_OK) status = dsi_cuda_check(index, result, "this GPU cannot be used");
+    if (status != DS_OK) {
         dsi_free(g);
-        return dsi_cuda_check(index, result, "this GPU cannot be used");
+        return status;
     }
     d->own = g;
-    attribute(g, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &pools);
-    g->pools = pools != 0;
-    result = enter(d)->f->stream_new(&stream, CU_STREAM_NON_BLOCKING);
+    result = make_stream(d);
     if (result != CUDA_SUCCESS) {
         close_gpu(d);
         return dsi_cuda_check(index, result, "a stream");
     }
-    d->stream.handle = stream;
     d->kernels = &dsi_cuda_kernels;
+    d->own_fusions = &dsi_cuda_fusions;
     return DS_OK;
 }
 
@@ -83,7 +112,7 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 {
     char name[128] = "?";
     size_t bytes = 0;
-    Gpu g = {.f = dsi_cuda_open()};
+    dsi_cuda_gpu g = {.f = dsi_cuda_open()};
     int major, minor;
     CUresult result = g.f->device_get(&g.device, index);
     if (result == CUDA_SUCCESS) result = g.f->device_name(name, sizeof name, g.device);
@@ -99,7 +128,7 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
-    Gpu *g = enter(d);
+    dsi_cuda_gpu *g = dsi_cuda_enter(d);
     CUdeviceptr p = 0;
     CUresult result = g->pools ? g->f->alloc_async(&p, bytes, d->stream.handle)
                                : g->f->alloc(&p, bytes);
@@ -109,7 +138,7 @@ static void *cuda_alloc(dsi_device *d, size_t bytes)
 /* What goes wrong here has gone wrong before, and a later call says it. */
 static void cuda_free(dsi_device *d, void *p)
 {
-    Gpu *g = enter(d);
+    dsi_cuda_gpu *g = dsi_cuda_enter(d);
     if (g->pools)
         g->f->free_async(address(p), d->stream.handle);
     else
@@ -118,23 +147,23 @@ static void cuda_free(dsi_device *d, void *p)
 
 static ds_status cuda_room(dsi_device *d, size_t *unused, size_t *all)
 {
-    return dsi_cuda_check(d->index, enter(d)->f->memory_info(unused, all), "its memory");
+    return dsi_cuda_check(d->index, dsi_cuda_enter(d)->f->memory_info(unused, all), "its memory");
 }
 
 static void *cuda_alloc_host(dsi_device *d, size_t bytes)
 {
     void *p = NULL;
-    CUresult result = enter(d)->f->alloc_host(&p, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    CUresult result = dsi_cuda_enter(d)->f->alloc_host(&p, bytes, CU_MEMHOSTALLOC_PORTABLE);
     return result == CUDA_SUCCESS ? p : NULL;
 }
 
-static void cuda_free_host(dsi_device *d, void *p) { enter(d)->f->free_host(p); }
+static void cuda_free_host(dsi_device *d, void *p) { dsi_cuda_enter(d)->f->free_host(p); }
 
 /* ---- copies ---------------------------------------------------------------------------------------------- */
 
 static ds_status cuda_sync(dsi_stream *s)
 {
-    CUresult result = enter(s->device)->f->stream_sync(s->handle);
+    CUresult result = dsi_cuda_enter(s->device)->f->stream_sync(s->handle);
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
 }
 
@@ -147,14 +176,14 @@ static ds_status finished(dsi_stream *s, CUresult started, const char *what)
 static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
 {
     if (!bytes) return DS_OK;
-    CUresult result = enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
     return finished(s, result, "copying to it");
 }
 
 static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
 {
     if (!bytes) return DS_OK;
-    CUresult result = enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
     return finished(s, result, "copying from it");
 }
 
@@ -167,20 +196,35 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
     dsi_device *to = s->device;
     if (from == to)
         return dsi_cuda_check(
-            to->index, enter(to)->f->copy(address(dst), address(src), bytes, s->handle), "copying");
+            to->index, dsi_cuda_enter(to)->f->copy(address(dst), address(src), bytes, s->handle),
+            "copying");
     ds_status status = cuda_sync(&from->stream);
     if (status != DS_OK) return status;
-    const Gpu *a = from->own, *b = enter(to);
+    const dsi_cuda_gpu *a = from->own, *b = dsi_cuda_enter(to);
     CUresult result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
                                       s->handle);
     return finished(s, result, "copying from another GPU");
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------- */
+
+static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
+{
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    CUresult result = g->f->copy_out(g->fault_seen, g->fault, sizeof *out, s->handle);
+    ds_status status = finished(s, result, "looking at its faults");
+    if (status != DS_OK) return status;
+    *out = *g->fault_seen;
+    if (out->op == DSI_NO_FAULT) return DS_OK;
+    result = g->f->set(g->fault, 0, sizeof *out, s->handle);
+    return dsi_cuda_check(s->device->index, result, "clearing its faults");
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
 static ds_status cuda_record(dsi_stream *s, dsi_event *e)
 {
-    Gpu *g = enter(s->device);
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     CUevent event = e->handle;
     CUresult result = CUDA_SUCCESS;
     if (!event) result = g->f->event_new(&event, CU_EVENT_DISABLE_TIMING);
@@ -194,13 +238,13 @@ static ds_status cuda_record(dsi_stream *s, dsi_event *e)
 static ds_status wait_event(dsi_stream *s, dsi_event *e)
 {
     if (!e->handle) return DS_OK; /* never recorded */
-    CUresult result = enter(s->device)->f->stream_wait(s->handle, e->handle, 0);
+    CUresult result = dsi_cuda_enter(s->device)->f->stream_wait(s->handle, e->handle, 0);
     return dsi_cuda_check(s->device->index, result, "waiting for an event");
 }
 
 static void cuda_event_free(dsi_device *d, dsi_event *e)
 {
-    if (e->handle) enter(d)->f->event_free(e->handle);
+    if (e->handle) dsi_cuda_enter(d)->f->event_free(e->handle);
     e->handle = NULL;
 }
 
@@ -224,4 +268,5 @@ const dsi_device_type dsi_cuda = {
     .wait = wait_event,
     .free_event = cuda_event_free,
     .sync = cuda_sync,
+    .take_fault = cuda_take_fault,
 };

@@ -1,10 +1,8 @@
-/* tests/device/cuda.c: the CUDA device over a driver that pretends to have GPUs
- * (fake/libcuda.c): all of it runs on machines without one, and what goes wrong
+/* tests/gpu/driver.c: the CUDA device over a driver that pretends to have GPUs
+ * (emulator): all of it runs on machines without one, and what goes wrong
  * with drivers and GPUs can be had at will.
  * SPDX-License-Identifier: MIT */
-#ifdef FAKE_LIBCUDA
-
-#include "device/gpu.h"
+#include "gpu/real.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -86,7 +84,8 @@ static void is_broken(void **state)
 static void is_old(void **state)
 {
     (void)state;
-    none_because("the NVIDIA driver is for CUDA 11.8 and this build for CUDA 1");
+    none_because("the NVIDIA driver is for CUDA 10.2, and 11.4 or newer is needed: install a newer "
+                 "driver, or use the CPU");
 }
 
 static void drivers_that_do_not_start(void **state)
@@ -97,7 +96,7 @@ static void drivers_that_do_not_start(void **state)
     apart(counts_none, "FAKE_CUDA_COUNT=0", NULL);
     apart(hides_all, "FAKE_CUDA_FAIL=cuInit=100", "CUDA_VISIBLE_DEVICES=7");
     apart(is_broken, "FAKE_CUDA_FAIL=cuInit=999", NULL);
-    apart(is_old, "FAKE_CUDA_VERSION=11080", NULL);
+    apart(is_old, "FAKE_CUDA_VERSION=10020", NULL);
 }
 
 static void two_are_here(void **state)
@@ -142,11 +141,21 @@ static void has_no_stream(void **state)
     CHECK_INT(live(), 0);
 }
 
+static void is_an_old_gpu(void **state)
+{
+    (void)state;
+    CHECK(ds_set_device((ds_device){DS_CUDA, 1}) != DS_OK);
+    CHECK_ERROR("cuda:1: this GPU has compute capability 6.1, and 7.5 or newer is needed: use a "
+                "newer GPU, or the CPU");
+    CHECK_INT(live(), 0);
+}
+
 static void devices(void **state)
 {
     (void)state;
     apart(two_are_here, "CUDA_VISIBLE_DEVICES=4,5", NULL);
     apart(cannot_be_opened, "FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46", NULL);
+    apart(is_an_old_gpu, "FAKE_CUDA_CAPABILITY=61", NULL);
     apart(has_no_stream, "FAKE_CUDA_FAIL=cuStreamCreate=2", NULL);
 }
 
@@ -175,7 +184,7 @@ static void a_full_gpu(void **state)
     }
     CHECK(!dsi_cache_alloc(d, 9 << 20));
     CHECK_ERROR("no memory for 9437184 bytes on cuda:0: 0 are in use, the most so far was 5242880, "
-                "8388608 of its 8388608 are free");
+                "8388568 of its 8388608 are free");
 }
 
 static void a_failing_copy(void **state)
@@ -221,12 +230,33 @@ static void a_broken_gpu(void **state)
     unsetenv("FAKE_CUDA_FAIL");
 }
 
+static void refuses_kernels(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = given((ds_device){DS_CUDA, 0});
+    CHECK(!ds_relu(x));
+    CHECK_ERROR("cuda:0: its kernels are refused: an error of the fake "
+                "(CUDA_ERROR_UNSUPPORTED_PTX_VERSION): family pointwise; a newer NVIDIA driver may "
+                "take them");
+    setenv("FAKE_CUDA_FAIL", "cuModuleGetFunction=500", 1);
+    CHECK(!ds_relu(x));
+    CHECK_ERROR("cuda:0: unary_f32: an error of the fake (CUDA_ERROR_NOT_FOUND)");
+    setenv("FAKE_CUDA_FAIL", "cuLaunchKernel=1", 1);
+    CHECK(!ds_relu(x));
+    CHECK_ERROR("cuda:0: unary_f32: an error of the fake (CUDA_ERROR_INVALID_VALUE)");
+    unsetenv("FAKE_CUDA_FAIL");
+    CHECK(ds_relu(x));
+    ds_scope_close(scope);
+}
+
 static void failures(void **state)
 {
     (void)state;
     apart(a_full_gpu, "FAKE_CUDA_BYTES=8388608", NULL);
     apart(a_failing_copy, NULL, NULL);
     apart(a_broken_gpu, NULL, NULL);
+    apart(refuses_kernels, "FAKE_CUDA_FAIL=cuModuleLoadDataEx=222", NULL);
 }
 
 static void *one_thread(void *arg)
@@ -283,18 +313,3 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-#include "check.h"
-
-int main(void)
-{
-    ds_device d;
-    CHECK(ds_device_parse("cuda", &d) != DS_OK);
-    CHECK_ERROR("device cuda:0: this build is without CUDA");
-    puts("skipped: this build is without CUDA");
-    return 77;
-}
-
-#endif

@@ -1,5 +1,5 @@
-/* tests/device/gpu.h: what memory, copies, streams and events of a GPU must do:
- * with the driver that is here (gpu.c), and with one that pretends (cuda.c).
+/* tests/gpu/real.h: what memory, copies, streams and events of a GPU must do:
+ * with the driver that is here (real.c), and with one that pretends (driver.c).
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -136,12 +136,17 @@ static void more_than_it_has(void **state)
     dsi_cache_free(d, p, 64);
 }
 
-static void ops_refuse(void **state)
+/* A kernel, in both ways in which it can be stored. */
+static void ops_compute(void **state)
 {
     (void)state;
     ds_scope *scope = ds_scope_open();
-    CHECK(!ds_relu(given((ds_device){DS_CUDA, 0})));
-    CHECK_ERROR("relu: no cuda kernel for float32");
+    const ds_dtype dtypes[] = {DS_F32, DS_BF16};
+    for (int k = 0; k < 2; k++) {
+        ds_tensor *y = ds_relu(ds_shift(ds_cast(given((ds_device){DS_CUDA, 0}), dtypes[k]), -2));
+        const float *got = ds_data(ds_to(ds_cast(y, DS_F32), (ds_device){DS_CPU, 0}, DS_F32));
+        CHECK(got && got[3] == 0 && got[4] == 0 && got[5] == 0.5f && got[200] == 98);
+    }
     ds_scope_close(scope);
 }
 
@@ -149,5 +154,5 @@ static void ops_refuse(void **state)
 #define GPU_TESTS \
     cmocka_unit_test(tensors_go_everywhere), cmocka_unit_test(blocks_are_kept), \
     cmocka_unit_test(pinned_memory), cmocka_unit_test(events_order_streams), cmocka_unit_test(what_it_is), \
-    cmocka_unit_test(more_than_it_has), cmocka_unit_test(ops_refuse)
+    cmocka_unit_test(more_than_it_has), cmocka_unit_test(ops_compute)
 /* clang-format on */

@@ -1,7 +1,7 @@
-/* tests/device/gpu.c: the GPU of this machine, if it has one and the build is
+/* tests/gpu/real.c: the GPU of this machine, if it has one and the build is
  * with CUDA.
  * SPDX-License-Identifier: MIT */
-#include "device/gpu.h"
+#include "gpu/real.h"
 
 int main(void)
 {

@@ -1,0 +1,60 @@
+# GPUs without a GPU: tests/gpu/emulator is a libcuda.so.1 that runs the kernels
+# of src/device/cuda on the CPU; tests/gpu/on_cpu runs any program on it.
+# gpu/real is the same with the driver and the GPU of this machine, if it has
+# one.
+include(CheckLanguage)
+check_language(CXX)
+set(DS_GPU_TESTS OFF)
+if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_TEST_FOLDERS))
+    enable_language(CXX)
+    set(DS_GPU_TESTS ON)
+    file(GLOB DS_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.c
+        ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.cpp)
+    add_library(fake_libcuda MODULE ${DS_EMULATOR} ${DS_CUDA_KERNELS})
+    set_source_files_properties(${DS_CUDA_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+    target_include_directories(fake_libcuda PRIVATE ${PROJECT_SOURCE_DIR}/src
+        ${PROJECT_SOURCE_DIR}/tests/gpu/emulator)
+    target_compile_definitions(fake_libcuda PRIVATE CUDA_ON_CPU _GNU_SOURCE)
+    target_compile_options(fake_libcuda PRIVATE -Wall -Wextra -fvisibility=hidden
+        $<$<COMPILE_LANGUAGE:CXX>:-std=c++17> $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>
+        $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${DS_SANITIZE}>,-O1,-O2>>)
+    if(DS_SANITIZE STREQUAL "address")
+        target_compile_options(fake_libcuda PRIVATE -fsanitize=address,undefined
+            -fno-sanitize-recover=all -fno-sanitize=vptr)
+        target_link_options(fake_libcuda PRIVATE -fsanitize=address,undefined)
+    endif()
+    target_link_libraries(fake_libcuda PRIVATE Threads::Threads)
+    target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
+    set_target_properties(fake_libcuda PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+endif()
+
+# The tests of tests/gpu: driver makes its own settings, the others run with the
+# emulator in front of any driver of the machine.
+foreach(source ${DS_TEST_SOURCES})
+    if(NOT source MATCHES "^gpu/")
+        continue()
+    endif()
+    get_filename_component(name ${source} NAME_WE)
+    if(NOT DS_GPU_TESTS AND NOT name STREQUAL "real")
+        set_tests_properties(gpu/${name} PROPERTIES DISABLED ON)
+        continue()
+    endif()
+    set_tests_properties(gpu/${name} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+    if(name STREQUAL "real")
+        continue()
+    endif()
+    add_dependencies(test_gpu_${name} fake_libcuda)
+    target_compile_definitions(test_gpu_${name} PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
+    target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
+    if(NOT name STREQUAL "driver")
+        set_tests_properties(gpu/${name} PROPERTIES
+            ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;${DS_TEST_ENVIRONMENT}")
+    endif()
+endforeach()
+
+# The PTX files are of their sources.
+if(NOT DS_SANITIZE)
+    add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)
+    set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT 120)
+endif()

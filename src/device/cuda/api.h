@@ -1,0 +1,114 @@
+/* device/cuda/api.h: what we use of the CUDA driver API, declared here, so that
+ * no file of NVIDIA's toolkit is needed to compile. Names, types and numbers
+ * are those of the CUDA Driver API Reference Manual; functions are looked up in
+ * libcuda.so.1 at run time (driver.c).
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include <stddef.h>
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+
+typedef enum CUresult {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
+    CUDA_ERROR_INVALID_PTX = 218,
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_ILLEGAL_STATE = 401,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_UNKNOWN = 999
+} CUresult;
+
+typedef enum CUdevice_attribute {
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115
+} CUdevice_attribute;
+
+typedef enum CUjit_option {
+    CU_JIT_ERROR_LOG_BUFFER = 5,
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
+} CUjit_option;
+
+typedef enum CUfunction_attribute {
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+} CUfunction_attribute;
+
+enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2, CU_MEMHOSTALLOC_PORTABLE = 1 };
+enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
+
+/* All that is called: X(our name, the driver's symbol, its arguments). */
+#define DSI_CUDA_FUNCTIONS(X) \
+    X(init, cuInit, (unsigned flags)) \
+    X(error_name, cuGetErrorName, (CUresult error, const char **name)) \
+    X(error_text, cuGetErrorString, (CUresult error, const char **text)) \
+    X(device_count, cuDeviceGetCount, (int *count)) \
+    X(device_get, cuDeviceGet, (CUdevice * device, int index)) \
+    X(device_name, cuDeviceGetName, (char *name, int room, CUdevice device)) \
+    X(device_bytes, cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device)) \
+    X(device_attribute, cuDeviceGetAttribute, \
+      (int *value, CUdevice_attribute which, CUdevice device)) \
+    X(context_retain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device)) \
+    X(context_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device)) \
+    X(context_enter, cuCtxSetCurrent, (CUcontext context)) \
+    X(memory_info, cuMemGetInfo_v2, (size_t * unused, size_t * all)) \
+    X(alloc, cuMemAlloc_v2, (CUdeviceptr * p, size_t bytes)) \
+    X(free, cuMemFree_v2, (CUdeviceptr p)) \
+    X(alloc_async, cuMemAllocAsync, (CUdeviceptr * p, size_t bytes, CUstream stream)) \
+    X(free_async, cuMemFreeAsync, (CUdeviceptr p, CUstream stream)) \
+    X(alloc_host, cuMemHostAlloc, (void **p, size_t bytes, unsigned flags)) \
+    X(free_host, cuMemFreeHost, (void *p)) \
+    X(copy_in, cuMemcpyHtoDAsync_v2, \
+      (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)) \
+    X(copy_out, cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream)) \
+    X(copy, cuMemcpyDtoDAsync_v2, \
+      (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)) \
+    X(copy_peer, cuMemcpyPeerAsync, \
+      (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, \
+       size_t bytes, CUstream stream)) \
+    X(set, cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)) \
+    X(stream_new, cuStreamCreate, (CUstream * stream, unsigned flags)) \
+    X(stream_free, cuStreamDestroy_v2, (CUstream stream)) \
+    X(stream_sync, cuStreamSynchronize, (CUstream stream)) \
+    X(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags)) \
+    X(event_new, cuEventCreate, (CUevent * event, unsigned flags)) \
+    X(event_record, cuEventRecord, (CUevent event, CUstream stream)) \
+    X(event_free, cuEventDestroy_v2, (CUevent event)) \
+    X(module_load, cuModuleLoadDataEx, \
+      (CUmodule * module, const void *image, unsigned n, CUjit_option *option, void **value)) \
+    X(module_free, cuModuleUnload, (CUmodule module)) \
+    X(module_function, cuModuleGetFunction, \
+      (CUfunction * function, CUmodule module, const char *name)) \
+    X(function_set, cuFuncSetAttribute, \
+      (CUfunction function, CUfunction_attribute which, int value)) \
+    X(launch, cuLaunchKernel, \
+      (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+       unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **args, \
+       void **extra))
+
+#define DSI_CUDA_MEMBER(ours, symbol, args) CUresult(*ours) args;
+typedef struct dsi_cuda_driver {
+    DSI_CUDA_FUNCTIONS(DSI_CUDA_MEMBER)
+} dsi_cuda_driver;
+#undef DSI_CUDA_MEMBER

@@ -1,0 +1,181 @@
+/* device/cuda/kernels/pointwise.cu: one element out for one element in of each
+ * operand. Formulas: device/kernels.h; those of gradients get dy as a, and x or
+ * y as b.
+ * SPDX-License-Identifier: MIT */
+#include "common.cuh"
+
+#define INV_SQRT_2    0.70710678118654752440
+#define INV_SQRT_2_PI 0.39894228040143267794
+#define SQRT_2_OVER_PI 0.79788456080286535588
+#define GELU_CUBIC     0.044715
+
+/* ---- functions of float and double ---- */
+
+DEVICE float exp_of(float x) { return expf(x); }
+DEVICE double exp_of(double x) { return exp(x); }
+DEVICE float log_of(float x) { return logf(x); }
+DEVICE double log_of(double x) { return log(x); }
+DEVICE float sqrt_of(float x) { return sqrtf(x); }
+DEVICE double sqrt_of(double x) { return sqrt(x); }
+DEVICE float tanh_of(float x) { return tanhf(x); }
+DEVICE double tanh_of(double x) { return tanh(x); }
+DEVICE float erfc_of(float x) { return erfcf(x); }
+DEVICE double erfc_of(double x) { return erfc(x); }
+DEVICE float pow_of(float x, double e) { return powf(x, (float)e); }
+DEVICE double pow_of(double x, double e) { return pow(x, e); }
+
+/* The distribution function of the normal density; erfc keeps its digits where
+ * x is far below 0. */
+template <class C> DEVICE C normal(C x) { return (C)0.5 * erfc_of(x * (C)-INV_SQRT_2); }
+
+template <class C> DEVICE C gelu_tanh_of(C x)
+{
+    return (C)0.5 * x * (1 + tanh_of((C)SQRT_2_OVER_PI * (x + (C)GELU_CUBIC * x * x * x)));
+}
+
+template <class C> DEVICE C gelu_tanh_slope(C x)
+{
+    C t = tanh_of((C)SQRT_2_OVER_PI * (x + (C)GELU_CUBIC * x * x * x));
+    C inner = (C)SQRT_2_OVER_PI * (1 + (C)(3 * GELU_CUBIC) * x * x);
+    return (C)0.5 * (1 + t) + (C)0.5 * x * (1 - t * t) * inner;
+}
+
+template <class C> DEVICE C silu_slope(C x)
+{
+    C s = 1 / (1 + exp_of(-x));
+    return s * (1 + x * (1 - s));
+}
+
+template <class C> DEVICE C unary_of(int op, double exponent, C x)
+{
+    switch (op) {
+    case K_ABS: return x < 0 ? -x : x + 0; /* -0 + 0 is 0 */
+    case K_EXP: return exp_of(x);
+    case K_LOG: return log_of(x);
+    case K_SQRT: return sqrt_of(x);
+    case K_RELU: return x < 0 ? 0 : x;
+    case K_GELU: return x * normal(x);
+    case K_GELU_TANH: return gelu_tanh_of(x);
+    case K_SILU: return x / (1 + exp_of(-x));
+    case K_SIGMOID: return 1 / (1 + exp_of(-x));
+    case K_TANH: return tanh_of(x);
+    case K_SQUARE: return x * x;
+    case K_CUBE: return x * x * x;
+    case K_INVERSE: return 1 / x;
+    default: return pow_of(x, exponent);
+    }
+}
+
+template <class C> DEVICE C unary_dx_of(int op, C a, C b)
+{
+    switch (op) {
+    case K_ABS: return a * (C)((b > 0) - (b < 0));
+    case K_EXP: return a * b;
+    case K_LOG: return a / b;
+    case K_SQRT: return a / (b + b);
+    case K_RELU: return b <= 0 ? 0 : a;
+    case K_GELU: return a * (normal(b) + b * (C)INV_SQRT_2_PI * exp_of((C)-0.5 * b * b));
+    case K_GELU_TANH: return a * gelu_tanh_slope(b);
+    case K_SILU: return a * silu_slope(b);
+    case K_SIGMOID: return a * b * (1 - b);
+    default: return a * (1 - b * b);
+    }
+}
+
+template <class C> DEVICE C binary_of(int op, C alpha, C a, C b)
+{
+    return op == K_ADD ? a + alpha * b : op == K_MUL ? a * b : a / b;
+}
+
+/* ---- kernels: y is the last view of P.e ---- */
+
+#define UNARY(name, C, formula) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[2]; \
+            places(P.e, i, at); \
+            C x = load<C>(P.e.p[0], P.e.dtype[0], at[0]); \
+            store<C>(P.e.p[1], P.e.dtype[1], at[1], formula); \
+        } \
+    }
+#define BINARY(name, C, formula) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[3]; \
+            places(P.e, i, at); \
+            C a = load<C>(P.e.p[0], P.e.dtype[0], at[0]), \
+              b = load<C>(P.e.p[1], P.e.dtype[1], at[1]); \
+            store<C>(P.e.p[2], P.e.dtype[2], at[2], formula); \
+        } \
+    }
+
+UNARY(unary_f32, float, unary_of(P.op, P.a, x))
+UNARY(unary_f64, double, unary_of(P.op, P.a, x))
+UNARY(affine_f32, float, (float)P.a *x + (float)P.b)
+UNARY(affine_f64, double, P.a *x + P.b)
+BINARY(unary_dx_f32, float, unary_dx_of(P.op, a, b))
+BINARY(unary_dx_f64, double, unary_dx_of(P.op, a, b))
+BINARY(binary_f32, float, binary_of(P.op, (float)P.a, a, b))
+BINARY(binary_f64, double, binary_of(P.op, P.a, a, b))
+
+/* a, b of one dtype; y: bool */
+#define COMPARE(name, C, read) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[3]; \
+            places(P.e, i, at); \
+            C a = read(P.e.p[0], P.e.dtype[0], at[0]), b = read(P.e.p[1], P.e.dtype[1], at[1]); \
+            ((unsigned char *)P.e.p[2])[at[2]] = P.op == K_EQ ? a == b : a < b; \
+        } \
+    }
+COMPARE(compare_f32, float, load<float>)
+COMPARE(compare_f64, double, load<double>)
+COMPARE(compare_i64, long long, load_int)
+
+/* c, a, b, y: elements are copied as bits */
+KERNEL(where, dsi_cuda_elements, 256)
+{
+    int bytes = size_of(P.dtype[3]);
+    GRID_LOOP (i, P.count) {
+        long long at[4];
+        places(P, i, at);
+        bool yes = ((const unsigned char *)P.p[0])[at[0]] != 0;
+        unsigned long long bits = yes ? load_bits(P.p[1], bytes, at[1])
+                                      : load_bits(P.p[2], bytes, at[2]);
+        store_bits(P.p[3], bytes, at[3], bits);
+    }
+}
+
+/* x, keep, y */
+#define MASK_SCALE(name, C) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[3]; \
+            places(P.e, i, at); \
+            C x = load<C>(P.e.p[0], P.e.dtype[0], at[0]); \
+            bool kept = ((const unsigned char *)P.e.p[1])[at[1]] != 0; \
+            store<C>(P.e.p[2], P.e.dtype[2], at[2], kept ? x * (C)P.a : (C)0); \
+        } \
+    }
+MASK_SCALE(mask_scale_f32, float)
+MASK_SCALE(mask_scale_f64, double)
+
+/* a, b, c, d, y */
+#define MUL_ADD(name, C) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[5]; \
+            places(P.e, i, at); \
+            C x[4]; \
+            UNROLL \
+            for (int v = 0; v < 4; v++) x[v] = load<C>(P.e.p[v], P.e.dtype[v], at[v]); \
+            store<C>(P.e.p[4], P.e.dtype[4], at[4], x[0] * x[1] + (C)P.a * x[2] * x[3]); \
+        } \
+    }
+MUL_ADD(mul_add_f32, float)
+MUL_ADD(mul_add_f64, double)

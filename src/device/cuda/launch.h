@@ -1,0 +1,22 @@
+/* device/cuda/launch.h: the entries of kernels.h that launch_FAMILY.c has.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device/kernels.h"
+
+/* launch_copy.c */
+ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y);
+ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y);
+
+/* launch_pointwise.c */
+ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y);
+ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved,
+                            dsi_view dx);
+ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
+                          dsi_view y);
+ds_status dsi_cuda_compare(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y);
+ds_status dsi_cuda_affine(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y);
+ds_status dsi_cuda_where(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y);
+ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
+ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
+                           dsi_view d, dsi_view y);

@@ -1,0 +1,32 @@
+/* device/cuda/launch_copy.c: copy and fill; what is contiguous and needs no
+ * conversion goes without a kernel.
+ * SPDX-License-Identifier: MIT */
+#include "launch.h"
+#include "operands.h"
+
+static bool is_dense(const dsi_cuda_elements *e, int view)
+{
+    return e->n == 0 || (e->n == 1 && e->s[view][0] == 1);
+}
+
+ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&x, &y);
+    bool same = x.dtype == y.dtype;
+    if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
+        return s->device->type->copy(s, y.p, s->device, x.p,
+                                     (size_t)e.count * ds_dtype_size(x.dtype));
+    return dsi_cuda_launch(s, DSI_CUDA_copy, same ? "copy_same" : "copy_convert", "",
+                           dsi_cuda_grid_of(e.count), &e);
+}
+
+ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = value};
+    if (value == 0 && a.e.count && is_dense(&a.e, 0)) {
+        CUresult result = dsi_cuda_enter(s->device)->f->set(
+            (CUdeviceptr)(uintptr_t)y.p, 0, (size_t)a.e.count * ds_dtype_size(y.dtype), s->handle);
+        return dsi_cuda_check(s->device->index, result, "fill");
+    }
+    return dsi_cuda_launch(s, DSI_CUDA_copy, "fill", "", dsi_cuda_grid_of(a.e.count), &a);
+}

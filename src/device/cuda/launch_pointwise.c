@@ -1,0 +1,81 @@
+/* device/cuda/launch_pointwise.c: the pointwise entries of kernels.h.
+ * SPDX-License-Identifier: MIT */
+#include "launch.h"
+#include "operands.h"
+
+/* The instance that computes in float or in double. */
+static ds_status pointwise_launch(dsi_stream *s, const char *kernel, ds_dtype dtype,
+                                  const dsi_cuda_pointwise *a)
+{
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel, dsi_cuda_suffix(dtype),
+                           dsi_cuda_grid_of(a->e.count), a);
+}
+
+static int pow_op(double exponent)
+{
+    if (exponent == 2) return K_SQUARE;
+    if (exponent == 3) return K_CUBE;
+    if (exponent == 0.5) return K_SQRT;
+    return exponent == -1 ? K_INVERSE : K_POW;
+}
+
+ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &y),
+                            .op = op == DSI_POW ? pow_op(exponent) : (int)op,
+                            .a = exponent};
+    ds_status status = dsi_cuda_floating(dsi_unary_name(op), x.dtype);
+    return status == DS_OK ? pointwise_launch(s, "unary", x.dtype, &a) : status;
+}
+
+ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved,
+                            dsi_view dx)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&dy, &saved, &dx), .op = (int)op};
+    ds_status status = dsi_cuda_floating(dsi_unary_dx_name(op), dy.dtype);
+    return status == DS_OK ? pointwise_launch(s, "unary_dx", dy.dtype, &a) : status;
+}
+
+ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
+                          dsi_view y)
+{
+    dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &y), .op = (int)op, .a = alpha};
+    ds_status status = dsi_cuda_floating(dsi_binary_name(op), y.dtype);
+    return status == DS_OK ? pointwise_launch(s, "binary", y.dtype, &p) : status;
+}
+
+ds_status dsi_cuda_compare(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y)
+{
+    dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &y), .op = (int)op};
+    const char *suffix = a.dtype > DS_BF16 ? "_i64" : dsi_cuda_suffix(a.dtype);
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, "compare", suffix, dsi_cuda_grid_of(p.e.count),
+                           &p);
+}
+
+ds_status dsi_cuda_affine(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &y), .a = factor, .b = term};
+    ds_status status = dsi_cuda_floating("affine", x.dtype);
+    return status == DS_OK ? pointwise_launch(s, "affine", x.dtype, &a) : status;
+}
+
+ds_status dsi_cuda_where(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y)
+{
+    dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&c, &a, &b, &y);
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, "where", "", dsi_cuda_grid_of(e.count), &e);
+}
+
+ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &keep, &y), .a = factor};
+    ds_status status = dsi_cuda_floating("mask_scale", x.dtype);
+    return status == DS_OK ? pointwise_launch(s, "mask_scale", x.dtype, &a) : status;
+}
+
+ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
+                           dsi_view d, dsi_view y)
+{
+    dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &c, &d, &y), .a = alpha};
+    ds_status status = dsi_cuda_floating("mul_add", y.dtype);
+    return status == DS_OK ? pointwise_launch(s, "mul_add", y.dtype, &p) : status;
+}

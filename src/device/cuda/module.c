@@ -1,0 +1,127 @@
+/* device/cuda/module.c: kernels: a family's PTX is handed to the driver, which
+ * compiles it for the GPU, at the family's first launch; functions are looked
+ * up by name once.
+ *
+ * Invariants: a thread's handle on a GPU has its own modules, which are
+ * unloaded when it closes. The table of functions is never full: it has more
+ * entries than there are kernels.
+ * SPDX-License-Identifier: MIT */
+#include "driver.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ENTRIES = 1024, NAME = 48, LOG = 2048 };
+
+typedef struct Entry {
+    char name[NAME];
+    CUfunction function;
+    unsigned shared; /* bytes of dynamic shared memory that it may have */
+} Entry;
+
+typedef struct dsi_cuda_modules {
+    CUmodule module[DSI_CUDA_N_FAMILIES];
+    Entry entry[ENTRIES];
+} dsi_cuda_modules;
+
+#define FAMILY_NAME(name, capability)  #name,
+#define FAMILY_NEEDS(name, capability) capability,
+static const char *const family_names[] = {DSI_CUDA_FAMILIES(FAMILY_NAME)};
+static const int family_needs[] = {DSI_CUDA_FAMILIES(FAMILY_NEEDS)};
+
+void dsi_cuda_unload(dsi_cuda_gpu *g)
+{
+    for (int i = 0; g->modules && i < DSI_CUDA_N_FAMILIES; i++)
+        if (g->modules->module[i]) g->f->module_free(g->modules->module[i]);
+    dsi_free(g->modules);
+    g->modules = NULL;
+}
+
+/* The driver's words on why it does not take the PTX, one line of them. */
+static ds_status refused(int index, dsi_cuda_family family, CUresult result, char *log)
+{
+    const char *advice = "";
+    log[strcspn(log, "\n")] = 0;
+    if (result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_INVALID_PTX)
+        advice = "; a newer NVIDIA driver may take them";
+    dsi_cuda_check(index, result, "its kernels are refused");
+    return dsi_fail(DS_EDEVICE, "%s: family %s%s%s%s", dsi_error_latest(), family_names[family],
+                    *log ? ": " : "", log, advice);
+}
+
+static ds_status load_family(dsi_device *d, dsi_cuda_family family)
+{
+    dsi_cuda_gpu *g = d->own;
+    char log[LOG] = "";
+    CUjit_option option[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *value[] = {log, (void *)(uintptr_t)sizeof log};
+    if (g->capability < family_needs[family])
+        return dsi_fail(DS_EDEVICE,
+                        "cuda:%d: kernels of %s need compute capability %d.%d, this GPU has %d.%d: "
+                        "use a newer GPU, or the CPU",
+                        d->index, family_names[family], family_needs[family] / 10,
+                        family_needs[family] % 10, g->capability / 10, g->capability % 10);
+    CUresult result = g->f->module_load(&g->modules->module[family], dsi_cuda_ptx[family], 2,
+                                        option, value);
+    return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);
+}
+
+static size_t hash(const char *name, const char *suffix)
+{
+    size_t h = 14695981039346656037u;
+    for (const char *p = name; *p; p++) h = (h ^ (unsigned char)*p) * 1099511628211u;
+    for (const char *p = suffix; *p; p++) h = (h ^ (unsigned char)*p) * 1099511628211u;
+    return h;
+}
+
+static bool has_name(const Entry *e, const char *name, const char *suffix)
+{
+    size_t n = strlen(name);
+    return !strncmp(e->name, name, n) && !strcmp(e->name + n, suffix);
+}
+
+/* The entry of that kernel; NULL with the message. */
+static Entry *find_kernel(dsi_device *d, dsi_cuda_family family, const char *name,
+                          const char *suffix)
+{
+    dsi_cuda_gpu *g = d->own;
+    if (!g->modules) g->modules = dsi_alloc(sizeof *g->modules);
+    Entry *e = &g->modules->entry[hash(name, suffix) % ENTRIES];
+    while (e->function && !has_name(e, name, suffix))
+        e = e == &g->modules->entry[ENTRIES - 1] ? g->modules->entry : e + 1;
+    if (e->function) return e;
+    if (!g->modules->module[family] && load_family(d, family) != DS_OK) return NULL;
+    snprintf(e->name, NAME, "%s%s", name, suffix);
+    CUresult result = g->f->module_function(&e->function, g->modules->module[family], e->name);
+    if (result == CUDA_SUCCESS) return e;
+    e->function = NULL;
+    dsi_cuda_check(d->index, result, e->name);
+    return NULL;
+}
+
+ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *name,
+                          const char *suffix, dsi_cuda_grid grid, const void *args)
+{
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    const unsigned *b = grid.blocks, *t = grid.threads;
+    union {
+        const void *in;
+        void *out;
+    } argument = {.in = args}; /* the driver only reads it */
+    if (!b[0] || !b[1] || !b[2]) return DS_OK;
+    Entry *e = find_kernel(s->device, family, name, suffix);
+    if (!e) return ds_error_status();
+    CUresult result = CUDA_SUCCESS;
+    if (grid.shared > 48 << 10 && grid.shared > e->shared) {
+        result = g->f->function_set(e->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    (int)grid.shared);
+        if (result == CUDA_SUCCESS) e->shared = grid.shared;
+    }
+    if (result == CUDA_SUCCESS)
+        result = g->f->launch(e->function, b[0], b[1], b[2], t[0], t[1], t[2], grid.shared,
+                              s->handle, &argument.out, NULL);
+    return result == CUDA_SUCCESS ? DS_OK : dsi_cuda_check(s->device->index, result, e->name);
+}

@@ -1,0 +1,177 @@
+/* tests/gpu/emulator/blocks.cpp: the blocks of a grid, in the chosen order; the
+ * threads of a block; shared memory, filled with NaN.
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+namespace cuda_on_cpu
+{
+
+const Launch *launch;
+uint64_t threads_run;
+Fiber fibers[MOST];
+Warp warps[MOST / 32];
+Block block;
+unsigned n_threads, left;
+std::vector<Copy> copies[MOST];
+int groups[MOST];
+Order order = FORWARD;
+
+struct Piece {
+    const void *tag;
+    void *p;
+};
+static std::vector<Piece> pieces; /* of the block's shared memory */
+static uint64_t seed;
+static bool order_known;
+static Entry *entries;
+
+Entry::Entry(const char *name_, size_t bytes_, void (*thread_)(const void *))
+    : name(name_), bytes(bytes_), thread(thread_), next(entries)
+{
+    entries = this;
+}
+
+Entry *find(const char *name)
+{
+    Entry *e = entries;
+    while (e && strcmp(e->name, name)) e = e->next;
+    return e;
+}
+
+/* ---- orders ---- */
+
+void set_order(Order o, uint64_t s) { order = o, seed = s * 2 + 1, order_known = true; }
+static void read_order()
+{
+    const char *e = getenv("CUDA_ON_CPU_ORDER");
+    if (!e) return;
+    if (!strcmp(e, "forward"))
+        order = FORWARD;
+    else if (!strcmp(e, "backward"))
+        order = BACKWARD;
+    else
+        order = RANDOM, seed = strtoull(e, nullptr, 10) * 2 + 1;
+}
+unsigned draw(unsigned n)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((seed >> 33) * n >> 31);
+}
+/* The i-th of n things; a shuffled order is that of a permutation by a random odd step and start. */
+struct Sequence {
+    unsigned n, start, step;
+    explicit Sequence(unsigned n_) : n(n_), start(0), step(1)
+    {
+        if (order == RANDOM) {
+            start = draw(n);
+            for (step = draw(n) | 1;; step = draw(n) | 1) {
+                unsigned a = step, b = n;
+                while (b) {
+                    unsigned t = a % b;
+                    a = b, b = t;
+                }
+                if (a == 1 || n < 3) break;
+            }
+        }
+    }
+    unsigned operator[](unsigned i) const
+    {
+        return order == BACKWARD  ? n - 1 - i
+               : order == FORWARD ? i
+                                  : (unsigned)((start + (uint64_t)i * step) % n);
+    }
+};
+
+/* ---- blocks ---- */
+
+static void *take(size_t bytes)
+{
+    void *p;
+    if (posix_memalign(&p, 128, bytes)) abort(); /* exact, so that AddressSanitizer sees overruns */
+    memset(p, 0xff, bytes);                      /* NaN: nothing is zero by chance */
+    return p;
+}
+static void give(void *p) { free(p); }
+
+void *shared(const void *tag, size_t bytes)
+{
+    for (auto &s : pieces)
+        if (s.tag == tag) return s.p;
+    void *p = take(bytes);
+    pieces.push_back({tag, p});
+    return p;
+}
+
+static void run_block()
+{
+    const dim3 &b = launch->block;
+    n_threads = left = b.x * b.y * b.z;
+    waiting = 0;
+    unsigned i = 0, n_warps = (n_threads + 31) / 32;
+    for (unsigned z = 0; z < b.z; z++)
+        for (unsigned y = 0; y < b.y; y++)
+            for (unsigned x = 0; x < b.x; x++, i++) {
+                fibers[i].thread = {x, y, z};
+                fibers[i].lane = i % 32;
+                fibers[i].block = &block;
+                fibers[i].warp = &warps[i / 32];
+                fibers[i].state = NEW;
+                copies[i].clear();
+                groups[i] = 0;
+            }
+    for (unsigned w = 0; w < n_warps; w++) {
+        warps[w].lanes = fibers + w * 32;
+        warps[w].n = warps[w].left = w == n_warps - 1 ? n_threads - w * 32 : 32;
+    }
+    block.dynamic = launch->dynamic_bytes ? take(launch->dynamic_bytes) : nullptr;
+    block.dynamic_bytes = launch->dynamic_bytes;
+    while (left) {
+        bool moved = false;
+        Sequence ws(n_warps);
+        for (unsigned k = 0; k < n_warps; k++) {
+            Warp *w = &warps[ws[k]];
+            for (bool again = true; again && w->left;) {
+                again = false;
+                Sequence ls(w->n);
+                for (unsigned j = 0; j < w->n; j++) {
+                    Fiber *f = &w->lanes[ls[j]];
+                    if (f->state > READY) continue;
+                    enter(f);
+                    again = moved = true;
+                }
+                if (order == RANDOM && draw(4) == 0) break; /* another warp may overtake */
+            }
+        }
+        if (!moved) fail("its threads wait for ever");
+    }
+    if (launch->dynamic_bytes) give(block.dynamic);
+    for (auto &s : pieces) give(s.p);
+    pieces.clear();
+    threads_run += n_threads;
+}
+
+void run(const Launch &l)
+{
+    if (!order_known) read_order(), order_known = true;
+    const dim3 &g = l.grid, &b = l.block;
+    launch = &l;
+    uint64_t n = (uint64_t)b.x * b.y * b.z, blocks = (uint64_t)g.x * g.y * g.z;
+    /* what the driver refuses */
+    if (!n || n > 1024 || b.z > 64 || !blocks || g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu ||
+        l.dynamic_bytes > 227 << 10) {
+        fprintf(stderr,
+                "cuda_on_cpu: %s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads with %zu "
+                "bytes: refused\n",
+                l.name, g.x, g.y, g.z, b.x, b.y, b.z, l.dynamic_bytes);
+        abort();
+    }
+    Sequence bs((unsigned)blocks);
+    for (uint64_t i = 0; i < blocks; i++) {
+        unsigned at = bs[(unsigned)i];
+        block.index = {at % g.x, at / g.x % g.y, at / g.x / g.y};
+        run_block();
+    }
+    launch = nullptr;
+}
+
+} // namespace cuda_on_cpu

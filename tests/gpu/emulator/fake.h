@@ -1,0 +1,100 @@
+/* tests/gpu/emulator/fake.h: libcuda.so.1 without a GPU: what src/device/cuda
+ * calls of the driver, strict where the real one is. Kernels run on the CPU.
+ *
+ *     FAKE_CUDA_COUNT=2        GPUs, of FAKE_CUDA_BYTES=1073741824 each
+ *     FAKE_CUDA_POOLS=0        no stream-ordered memory
+ *     FAKE_CUDA_CAPABILITY=90  compute capability
+ *     FAKE_CUDA_VERSION=12040  what cuDriverGetVersion says
+ *     FAKE_CUDA_FAIL=cuLaunchKernel=700    what fails, and with which CUresult; all=700: everything after cuInit
+ *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before
+ *     FAKE_CUDA_LOG=1          names each kernel on stderr
+ *
+ * Invariants: all state is under one lock, which is recursive and is held while
+ * kernels run. A stream or an event is an object whose first byte is its GPU's
+ * number. Work of a stream is done in order; without FAKE_CUDA_LAZY when it is
+ * given.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device/cuda/api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHOWN __attribute__((__visibility__("default")))
+
+enum { FAKE_MOST = 16 }; /* GPUs */
+
+/* The prototypes of the driver's functions: what is defined here has the types
+ * that the library calls. */
+#define FAKE_PROTOTYPE(ours, symbol, args) SHOWN CUresult symbol args;
+DSI_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+#undef FAKE_PROTOTYPE
+
+SHOWN CUresult cuDriverGetVersion(int *version);
+
+/* For tests: what the driver has handed out and not got back (contexts,
+ * allocations, streams, events, pinned blocks, modules); kernels launched so
+ * far. */
+SHOWN int fake_cuda_live(void);
+SHOWN long fake_cuda_launches(void);
+
+CUresult fake_must_fail(const char *function);
+#define MAY_FAIL() \
+    do { \
+        CUresult fails_with = fake_must_fail(__func__); \
+        if (fails_with) return fails_with; \
+    } while (0)
+#define NEED(condition, otherwise) \
+    do { \
+        if (!(condition)) return CUDA_ERROR_##otherwise; \
+    } while (0)
+
+long fake_setting(const char *name, long otherwise);
+void fake_count(int change); /* of fake_cuda_live */
+void fake_lock(void);
+void fake_unlock(void);
+int fake_now(void); /* the GPU whose context the thread has entered; -1: none */
+bool fake_is_ours(const void *stream_or_event);
+
+/* ---- memory.c ---- */
+
+/* Where bytes at p of a GPU (-1: any) really are; NULL: not within one
+ * allocation. */
+char *fake_real(CUdeviceptr p, size_t bytes, int gpu);
+bool fake_is_pinned(const void *p);
+void fake_release(CUdeviceptr p);
+/* Opens, or closes, the memory of all GPUs: it can be touched only while a
+ * kernel runs. */
+void fake_gates(bool open);
+
+/* ---- stream.c ---- */
+
+enum { FAKE_ARGS = 4096 };
+
+typedef struct fake_work {
+    enum { FAKE_COPY, FAKE_SET, FAKE_FREE, FAKE_KERNEL, FAKE_WAIT } kind;
+    char *to, *from; /* real addresses; from may be `own` */
+    size_t bytes;
+    char *own; /* malloced, freed after */
+    CUdeviceptr p;
+    struct fake_stream *other; /* WAIT: its work up to number `until` */
+    long until;
+    CUfunction function;
+    unsigned grid[3], block[3], shared;
+    struct fake_work *next;
+} fake_work;
+
+CUresult fake_submit(CUstream stream, fake_work w);
+void fake_drain_all(void); /* all streams of all GPUs */
+
+/* ---- module.c ---- */
+
+void fake_run_kernel(const fake_work *w);
+
+/* ---- entry.cpp: the emulator ---- */
+
+/* A registered kernel, and the size of its argument; NULL: none of that name. */
+const void *emulator_find(const char *name, size_t *bytes);
+void emulator_run(const void *kernel, const unsigned grid[3], const unsigned block[3],
+                  size_t shared, const void *args);

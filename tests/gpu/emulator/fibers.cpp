@@ -1,0 +1,121 @@
+/* tests/gpu/emulator/fibers.cpp: stacks, and switching between them.
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASAN 1
+#endif
+#endif
+#ifdef ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace cuda_on_cpu
+{
+
+enum { STACK = 256 << 10 };
+
+Fiber *self;
+static std::vector<void *> stacks; /* free ones */
+static void *main_sp;
+#ifdef ASAN
+static const void *main_bottom;
+static size_t main_size;
+#endif
+
+extern "C" void cuda_on_cpu_switch(void **from, void *to);
+#if defined(__x86_64__)
+asm(".text\n.globl cuda_on_cpu_switch\n.type cuda_on_cpu_switch,@function\ncuda_on_cpu_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
+    ".size cuda_on_cpu_switch,.-cuda_on_cpu_switch\n");
+#elif defined(__aarch64__)
+asm(".text\n.globl cuda_on_cpu_switch\ncuda_on_cpu_switch:\n"
+    "sub sp,sp,#160\nstp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp "
+    "x25,x26,[sp,#48]\n"
+    "stp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\nstp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp "
+    "d12,d13,[sp,#128]\n"
+    "stp d14,d15,[sp,#144]\nmov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
+    "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\n"
+    "ldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\nldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp "
+    "d12,d13,[sp,#128]\n"
+    "ldp d14,d15,[sp,#144]\nadd sp,sp,#160\nret\n");
+#else
+#error "a switch of stacks for this processor"
+#endif
+
+void leave(bool for_good)
+{
+    Fiber *f = self;
+    (void)for_good;
+#ifdef ASAN
+    __sanitizer_start_switch_fiber(for_good ? nullptr : &f->asan, main_bottom, main_size);
+#endif
+    cuda_on_cpu_switch(&f->sp, main_sp);
+#ifdef ASAN
+    __sanitizer_finish_switch_fiber(f->asan, &main_bottom, &main_size);
+#endif
+}
+
+static void body()
+{
+#ifdef ASAN
+    __sanitizer_finish_switch_fiber(nullptr, &main_bottom, &main_size);
+#endif
+    launch->thread(launch->args);
+    ended(self);
+    leave(true);
+    abort();
+}
+
+static void *fresh(size_t bytes)
+{
+    char *p = (char *)mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) abort();
+    mprotect(p, 4096, PROT_NONE); /* a stack's overrun is a signal */
+    return p;
+}
+
+void enter(Fiber *f)
+{
+    if (f->state == NEW) {
+        if (stacks.empty()) stacks.push_back(fresh(STACK));
+        f->stack = stacks.back();
+        stacks.pop_back();
+        void **top = (void **)((char *)f->stack + STACK) -
+                     1; /* as after a call: 8 below a multiple of 16 */
+        *top = nullptr;
+        *--top = (void *)body;
+#if defined(__x86_64__)
+        f->sp = top - 6;
+        memset(f->sp, 0, 48);
+#else
+        f->sp = top - 21;
+        memset(f->sp, 0, 160);
+        ((void **)f->sp)[11] = (void *)body;
+#endif
+    }
+    f->state = READY;
+    self = f;
+#ifdef ASAN
+    void *fake;
+    __sanitizer_start_switch_fiber(&fake, f->stack, STACK);
+#endif
+    cuda_on_cpu_switch(&main_sp, f->sp);
+#ifdef ASAN
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+    self = nullptr;
+    if (f->state == DONE) {
+        stacks.push_back(f->stack);
+    }
+}
+
+} // namespace cuda_on_cpu

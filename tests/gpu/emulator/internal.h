@@ -1,0 +1,44 @@
+/* tests/gpu/emulator/internal.h: what fibers.cpp, meetings.cpp and blocks.cpp
+ * share.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "cuda_on_cpu.h"
+
+#include <stdlib.h>
+#include <vector>
+
+namespace cuda_on_cpu
+{
+
+enum State : uint8_t { NEW, READY, AT_BARRIER, AT_MEETING, DONE };
+enum { MOST = 1024 }; /* threads of a block */
+
+struct Warp {
+    Fiber *lanes;
+    unsigned n, left;
+};
+
+/* A cp.async that has not arrived. */
+struct Copy {
+    void *to;
+    const void *from;
+    int group;
+};
+
+/* The block that runs. */
+extern Fiber fibers[MOST];
+extern Warp warps[MOST / 32];
+extern Block block;
+extern unsigned n_threads, left, waiting; /* threads; not ended; at the barrier */
+extern std::vector<Copy> copies[MOST];
+extern int groups[MOST];
+extern Order order;
+
+unsigned draw(unsigned n);                /* a random number below n */
+[[noreturn]] void fail(const char *what); /* names the threads that wait */
+void enter(Fiber *f);                     /* runs it until it leaves */
+void leave(bool for_good);                /* from a fiber, to enter's caller */
+void ended(Fiber *f);                     /* a fiber is done: whoever waited for it may go on */
+
+} // namespace cuda_on_cpu

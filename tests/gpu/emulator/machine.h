@@ -1,0 +1,116 @@
+/* tests/gpu/emulator/machine.h: threads of a block as fibers, and where they
+ * meet.
+ *
+ * Blocks run one after another. A block's threads are fibers that change only
+ * where CUDA threads meet: __syncthreads, warp operations, exit. The order of
+ * blocks, warps and lanes is forward, backward or random
+ * (CUDA_ON_CPU_ORDER=forward|backward|SEED), so that code that depends on it is
+ * seen. Threads that wait without end are named.
+ *
+ * Invariants: one kernel runs at a time (the pretending driver holds its lock);
+ * self is the running fiber, NULL on the host's stack; a fiber's state is
+ * written by the scheduler and by the meeting that releases it.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "types.h"
+
+#include <stdio.h>
+#include <type_traits>
+
+namespace cuda_on_cpu
+{
+
+enum Kind : uint8_t {
+    SHFL_IDX,
+    SHFL_UP,
+    SHFL_DOWN,
+    SHFL_XOR,
+    BALLOT,
+    MATCH,
+    ADD,
+    MIN,
+    MAX,
+    SYNCWARP,
+    CALL
+};
+
+/* What a lane brings to a meeting of its warp; the last to come computes out for all. */
+struct Meeting {
+    Kind kind;
+    unsigned mask;
+    int width, arg;
+    uint64_t in, out;
+    void *p[4]; /* CALL: what f wants of each lane */
+    void (*f)(void **const *p, unsigned mask);
+    const char *name;
+    int line;
+};
+
+struct Block;
+struct Fiber {
+    uint3 thread;
+    unsigned lane;
+    Block *block;
+    Meeting m;
+    /* private: */
+    void *sp, *stack, *asan;
+    struct Warp *warp;
+    uint8_t state;
+};
+
+struct Block {
+    uint3 index;
+    void *dynamic;
+    size_t dynamic_bytes;
+    /* private: */
+    struct Shared *shared;
+};
+
+struct Launch {
+    dim3 grid, block;
+    size_t dynamic_bytes;
+    void (*thread)(const void *args);
+    const void *args;
+    const char *name;
+};
+
+extern Fiber *self;
+extern const Launch *launch;
+
+/* What a lane gets from a meeting of its warp; only here is self->m written, in code that no sanitizer instruments. */
+uint64_t meet(Kind kind, unsigned mask, uint64_t in, int arg, int width, const char *name,
+              int line);
+void call(void (*f)(void **const *p, unsigned mask), const char *name, int line, const void *p0,
+          const void *p1 = nullptr, const void *p2 = nullptr,
+          const void *p3 = nullptr);         /* of the whole warp, once */
+void barrier(int line);                      /* of the block */
+void *shared(const void *tag, size_t bytes); /* the same for all threads of a block */
+void run(const Launch &l);                   /* the whole grid */
+enum Order { FORWARD, BACKWARD, RANDOM };
+void set_order(Order o, uint64_t seed);
+extern uint64_t threads_run;
+
+/* Kernels register when the library is loaded: by name, with the size of their
+ * one argument. */
+struct Entry {
+    const char *name;
+    size_t bytes;
+    void (*thread)(const void *args);
+    Entry *next;
+    Entry(const char *name_, size_t bytes_, void (*thread_)(const void *));
+};
+Entry *find(const char *name);
+
+template <class T>
+T warp_op(Kind kind, unsigned mask, T v, int arg, int width, const char *name, int line)
+{
+    static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
+    uint64_t u = 0;
+    memcpy(&u, &v, sizeof v);
+    u = meet(kind, mask, u, arg, width, name, line);
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+
+} // namespace cuda_on_cpu

@@ -1,0 +1,217 @@
+/* tests/gpu/emulator/meetings.cpp: where threads wait for each other: warp
+ * operations, barriers, and cp.async.
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+
+namespace cuda_on_cpu
+{
+
+unsigned waiting;
+
+void fail(const char *what)
+{
+    fprintf(stderr, "cuda_on_cpu: %s: block (%u,%u,%u): %s\n", launch->name, block.index.x,
+            block.index.y, block.index.z, what);
+    int shown = 0;
+    for (unsigned i = 0; i < n_threads && shown < 12; i++) {
+        Fiber *f = &fibers[i];
+        if (f->state != AT_BARRIER && f->state != AT_MEETING) continue;
+        bool same = i && fibers[i - 1].state == f->state && fibers[i - 1].m.line == f->m.line;
+        if (same) continue;
+        shown++;
+        fprintf(stderr, "  thread (%u,%u,%u)%s waits in %s, line %d", f->thread.x, f->thread.y,
+                f->thread.z, "", f->state == AT_BARRIER ? "__syncthreads" : f->m.name, f->m.line);
+        if (f->state == AT_MEETING) fprintf(stderr, ", mask %08x", f->m.mask);
+        fprintf(stderr, "\n");
+    }
+    abort();
+}
+
+static void compute(Warp *w, unsigned mask, unsigned came)
+{
+    Fiber *l = w->lanes;
+    Kind kind = l[__builtin_ctz(came)].m.kind;
+    uint64_t all = 0;
+    void **p[32] = {};
+    switch (kind) {
+    case BALLOT:
+        for (unsigned i = 0; i < w->n; i++)
+            if (came >> i & 1 && l[i].m.in) all |= 1u << i;
+        break;
+    case ADD:
+    case MIN:
+    case MAX:
+        all = kind == MIN ? 0xffffffffu : 0;
+        for (unsigned i = 0; i < w->n; i++) {
+            if (!(came >> i & 1)) continue;
+            uint64_t v = l[i].m.in;
+            all = kind == ADD   ? (uint32_t)(all + v)
+                  : kind == MIN ? (v < all ? v : all)
+                                : (v > all ? v : all);
+        }
+        break;
+    case CALL:
+        for (unsigned i = 0; i < 32; i++) {
+            if (!(came >> i & 1)) fail("an operation of a whole warp without all of its lanes");
+            p[i] = l[i].m.p;
+        }
+        l[0].m.f(p, mask);
+        break;
+    default:
+        break;
+    }
+    for (unsigned i = 0; i < w->n; i++) {
+        if (!(came >> i & 1)) continue;
+        Meeting &m = l[i].m;
+        unsigned base = i & ~(unsigned)(m.width - 1), end = base + (unsigned)m.width - 1, from = i;
+        m.out = all;
+        if (kind == MATCH) {
+            m.out = 0;
+            for (unsigned j = 0; j < w->n; j++)
+                if (came >> j & 1 && l[j].m.in == m.in) m.out |= 1u << j;
+        }
+        if (kind > SHFL_XOR) continue;
+        int64_t at = kind == SHFL_IDX
+                         ? (int64_t)(base | ((unsigned)m.arg & (unsigned)(m.width - 1)))
+                     : kind == SHFL_UP   ? (int64_t)i - m.arg
+                     : kind == SHFL_DOWN ? (int64_t)i + m.arg
+                                         : (int64_t)(i ^ (unsigned)m.arg);
+        if (at >= (int64_t)base && at <= (int64_t)end) from = (unsigned)at;
+        m.out = from < w->n && came >> from & 1
+                    ? l[from].m.in
+                    : 0x7fc0dead7fc0deadu; /* of a lane that is not there: undefined */
+    }
+}
+
+/* Is the meeting of this mask complete? Lanes that have ended do not count. */
+static bool complete(Warp *w, unsigned mask, unsigned *came)
+{
+    const Meeting *first = nullptr;
+    *came = 0;
+    for (unsigned i = 0; i < w->n; i++) {
+        Fiber *f = &w->lanes[i];
+        if (!(mask >> i & 1) || f->state == DONE) continue;
+        if (f->state != AT_MEETING || f->m.mask != mask) return false;
+        if (first && (f->m.kind != first->kind || f->m.line != first->line)) return false;
+        first = &f->m;
+        *came |= 1u << i;
+    }
+    return *came != 0;
+}
+
+static void finish(Warp *w, unsigned mask, unsigned came)
+{
+    compute(w, mask, came);
+    for (unsigned i = 0; i < w->n; i++) {
+        if (!(came >> i & 1)) continue;
+        w->lanes[i].state = READY;
+    }
+}
+
+static void meet(Fiber *f)
+{
+    unsigned came;
+    if (!(f->m.mask >> f->lane & 1)) fail("a lane calls a warp operation whose mask leaves it out");
+    f->state = AT_MEETING;
+    if (complete(f->warp, f->m.mask, &came))
+        finish(f->warp, f->m.mask, came);
+    else
+        leave(false);
+}
+
+uint64_t meet(Kind kind, unsigned mask, uint64_t in, int arg, int width, const char *name, int line)
+{
+    Fiber *f = self;
+    Meeting &m = f->m;
+    m.kind = kind, m.mask = mask, m.arg = arg, m.width = width, m.name = name, m.line = line,
+    m.in = in;
+    meet(f);
+    return m.out;
+}
+void call(void (*g)(void **const *p, unsigned mask), const char *name, int line, const void *p0,
+          const void *p1, const void *p2, const void *p3)
+{
+    Fiber *f = self;
+    Meeting &m = f->m;
+    m.kind = CALL, m.mask = 0xffffffffu, m.arg = 0, m.width = 32, m.name = name, m.line = line,
+    m.f = g;
+    m.p[0] = (void *)p0, m.p[1] = (void *)p1, m.p[2] = (void *)p2, m.p[3] = (void *)p3;
+    meet(f);
+}
+
+static bool barrier_complete()
+{
+    for (unsigned i = 0; i < n_threads; i++)
+        if (fibers[i].state != DONE && fibers[i].state != AT_BARRIER) return false;
+    return true;
+}
+static void open_barrier()
+{
+    int line = 0;
+    for (unsigned i = 0; i < n_threads; i++) {
+        if (fibers[i].state != AT_BARRIER) continue;
+        if (line && line != fibers[i].m.line) fail("threads of a block wait at different barriers");
+        line = fibers[i].m.line;
+    }
+    for (unsigned i = 0; i < n_threads; i++) {
+        if (fibers[i].state != AT_BARRIER) continue;
+        fibers[i].state = READY;
+    }
+    waiting = 0;
+}
+
+void barrier(int line)
+{
+    Fiber *f = self;
+    f->state = AT_BARRIER;
+    f->m.line = line;
+    if (++waiting == left)
+        open_barrier();
+    else
+        leave(false);
+}
+
+void ended(Fiber *f)
+{
+    unsigned came;
+    f->state = DONE;
+    left--;
+    f->warp->left--;
+    if (!copies[f - fibers].empty()) fail("a thread ends before its cp.async arrived");
+    for (unsigned i = 0; i < f->warp->n; i++)
+        if (f->warp->lanes[i].state == AT_MEETING &&
+            complete(f->warp, f->warp->lanes[i].m.mask, &came))
+            finish(f->warp, f->warp->lanes[i].m.mask, came);
+    if (left && waiting == left && barrier_complete()) open_barrier();
+}
+
+} // namespace cuda_on_cpu
+
+/* ---- cp.async ---------------------------------------------------------------------------------------------- */
+
+using namespace cuda_on_cpu;
+static void *(*volatile copy16)(void *, const void *,
+                                size_t) = memcpy; /* a call, so that the sanitizers see it */
+void cp_async16(void *to, const void *from)
+{
+    if (((uintptr_t)to | (uintptr_t)from) % 16)
+        fail("cp.async: an address that is no multiple of 16");
+    size_t i = (size_t)(self - fibers);
+    bool at_once = order == BACKWARD ||
+                   (order == RANDOM && draw(2)); /* it may arrive any time until it is waited for */
+    if (at_once)
+        copy16(to, from, 16);
+    else
+        copies[i].push_back({to, from, groups[i]});
+}
+void cp_async_commit() { groups[self - fibers]++; }
+void cp_async_wait(int groups_left)
+{
+    size_t i = (size_t)(self - fibers), kept = 0;
+    for (auto &c : copies[i])
+        if (c.group < groups[i] - groups_left)
+            copy16(c.to, c.from, 16);
+        else
+            copies[i][kept++] = c;
+    copies[i].resize(kept);
+}

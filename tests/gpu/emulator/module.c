@@ -1,0 +1,150 @@
+/* tests/gpu/emulator/module.c: modules and launches. The PTX is read for what a
+ * driver checks in it (version, target), and for the names and the sizes of
+ * arguments of its kernels; the kernels that run are those of the same sources,
+ * compiled for the CPU.
+ *
+ * Invariants: a module is its own copy of the PTX; a function belongs to a
+ * module and is freed with it.
+ * SPDX-License-Identifier: MIT */
+#include "fake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Function {
+    struct Function *next;
+    const void *kernel;
+    char name[64];
+    size_t bytes;     /* of its argument */
+    unsigned threads; /* of a block, at most */
+    unsigned shared;  /* dynamic, at most */
+} Function;
+
+typedef struct Module {
+    char *ptx;
+    Function *functions;
+} Module;
+
+static long launches;
+
+long fake_cuda_launches(void) { return launches; }
+
+static CUresult refuse(unsigned n, CUjit_option *option, void **value, const char *why,
+                       CUresult result)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (option[i] == CU_JIT_ERROR_LOG_BUFFER) strcpy(value[i], why);
+    return result;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *option,
+                            void **value)
+{
+    MAY_FAIL();
+    NEED(fake_now() >= 0, INVALID_CONTEXT);
+    const char *version = strstr(image, ".version "), *target = strstr(image, ".target sm_");
+    if (!version || !target)
+        return refuse(n, option, value, "ptxas fatal : no PTX", CUDA_ERROR_INVALID_PTX);
+    if (atof(version + 9) > 7.0)
+        return refuse(n, option, value, "ptxas fatal : unsupported .version",
+                      CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+    if (atoi(target + 11) > fake_setting("FAKE_CUDA_CAPABILITY", 90))
+        return refuse(n, option, value, "", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    Module *m = calloc(1, sizeof *m);
+    m->ptx = strdup(image);
+    *module = (CUmodule)m;
+    fake_count(1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    Module *m = (Module *)module;
+    while (m->functions) {
+        Function *f = m->functions;
+        m->functions = f->next;
+        free(f);
+    }
+    free(m->ptx);
+    free(m);
+    fake_count(-1);
+    return CUDA_SUCCESS;
+}
+
+/* The entry in the PTX: .visible .entry NAME( .param .align 8 .b8 NAME_param_0[SIZE] )
+ * .maxntid N, 1, 1 */
+static bool read_entry(const char *ptx, Function *f)
+{
+    char text[128];
+    snprintf(text, sizeof text, ".entry %s(", f->name);
+    const char *at = strstr(ptx, text);
+    if (!at) return false;
+    snprintf(text, sizeof text, "%s_param_0[", f->name);
+    const char *bytes = strstr(at, text), *threads = strstr(at, ".maxntid "),
+               *end = strchr(at, '{');
+    if (!bytes || bytes > end) return false;
+    f->bytes = (size_t)atol(bytes + strlen(text));
+    f->threads = threads && threads < end ? (unsigned)atoi(threads + 9) : 1024;
+    return true;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    Module *m = (Module *)module;
+    Function f = {.next = m->functions, .shared = 48 << 10};
+    size_t bytes = 0;
+    MAY_FAIL();
+    snprintf(f.name, sizeof f.name, "%s", name);
+    f.kernel = emulator_find(name, &bytes);
+    if (!f.kernel || !read_entry(m->ptx, &f) || f.bytes != bytes) {
+        fprintf(stderr, "libcuda of tests: %s: %s\n", name,
+                !f.kernel ? "no such kernel in the sources"
+                : f.bytes ? "its argument has another size in the PTX: run scripts/make_ptx"
+                          : "it is not in the PTX: run scripts/make_ptx");
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    m->functions = memcpy(malloc(sizeof f), &f, sizeof f);
+    *function = (CUfunction)m->functions;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value)
+{
+    NEED(which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value <= 99 << 10,
+         INVALID_VALUE);
+    ((Function *)function)->shared = (unsigned)value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void **args, void **extra)
+{
+    MAY_FAIL();
+    Function *f = (Function *)function;
+    unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
+    NEED(!extra && grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y < 65536 &&
+             grid_z < 65536 && threads && threads <= f->threads && block_z <= 64 &&
+             shared_bytes <= f->shared,
+         INVALID_VALUE);
+    if (fake_setting("FAKE_CUDA_LOG", 0)) fprintf(stderr, "%s\n", f->name);
+    fake_lock();
+    launches++;
+    fake_unlock();
+    fake_work w = {.kind = FAKE_KERNEL,
+                   .function = function,
+                   .grid = {grid_x, grid_y, grid_z},
+                   .block = {block_x, block_y, block_z},
+                   .shared = shared_bytes};
+    w.own = memcpy(malloc(f->bytes), args[0], f->bytes);
+    return fake_submit(stream, w);
+}
+
+void fake_run_kernel(const fake_work *w)
+{
+    const Function *f = (const Function *)w->function;
+    fake_gates(true);
+    emulator_run(f->kernel, w->grid, w->block, w->shared, w->own);
+    fake_gates(false);
+}

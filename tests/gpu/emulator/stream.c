@@ -1,0 +1,210 @@
+/* tests/gpu/emulator/stream.c: streams, events, and what is queued on them.
+ * SPDX-License-Identifier: MIT */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fake_stream {
+    char gpu; /* first: fake_is_ours */
+    struct fake_stream *next;
+    fake_work *first, **last;
+    long submitted, done;
+} fake_stream;
+
+typedef struct Event {
+    char gpu; /* first */
+    fake_stream *stream;
+    long until;
+} Event;
+
+static fake_stream *streams;
+
+/* ---- queued work ---- */
+
+static void drain(fake_stream *s, long until);
+
+static void work_do(fake_work *w)
+{
+    switch (w->kind) {
+    case FAKE_COPY:
+        memmove(w->to, w->from, w->bytes);
+        break;
+    case FAKE_SET:
+        memset(w->to, w->from ? *w->from : 0, w->bytes);
+        break;
+    case FAKE_FREE:
+        fake_release(w->p);
+        break;
+    case FAKE_KERNEL:
+        fake_run_kernel(w);
+        break;
+    case FAKE_WAIT:
+        drain(w->other, w->until);
+        break;
+    }
+    free(w->own);
+}
+
+static void drain(fake_stream *s, long until)
+{
+    bool known = false; /* the stream may be gone, with its work done */
+    for (fake_stream *t = streams; t; t = t->next) known = known || t == s;
+    while (known && s->first && s->done < until) {
+        fake_work *w = s->first;
+        s->first = w->next;
+        if (!s->first) s->last = &s->first;
+        s->done++;
+        work_do(w);
+        free(w);
+    }
+}
+
+void fake_drain_all(void)
+{
+    for (fake_stream *s = streams; s; s = s->next) drain(s, s->submitted);
+}
+
+CUresult fake_submit(CUstream stream, fake_work w)
+{
+    fake_stream *s = (fake_stream *)stream;
+    NEED(fake_is_ours(stream), INVALID_HANDLE);
+    fake_lock();
+    fake_work *queued = malloc(sizeof *queued);
+    *queued = w;
+    *s->last = queued;
+    s->last = &queued->next;
+    s->submitted++;
+    if (!fake_setting("FAKE_CUDA_LAZY", 0)) drain(s, s->submitted);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* ---- copies ---- */
+
+/* Pageable memory is read at once, as the driver does; pinned memory when the
+ * copy's turn comes. */
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+{
+    MAY_FAIL();
+    char *to = fake_real(dst, bytes, fake_now());
+    NEED(to, INVALID_VALUE);
+    fake_work w = {.kind = FAKE_COPY, .to = to, .bytes = bytes};
+    if (!fake_is_pinned(src)) w.own = memcpy(malloc(bytes), src, bytes);
+    memcpy(&w.from, w.own ? &w.own : (const void *)&src, sizeof w.from);
+    return fake_submit(stream, w);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    MAY_FAIL();
+    char *from = fake_real(src, bytes, fake_now());
+    NEED(from, INVALID_VALUE);
+    CUresult result = fake_submit(
+        stream, (fake_work){.kind = FAKE_COPY, .to = dst, .from = from, .bytes = bytes});
+    if (result || fake_is_pinned(dst)) return result;
+    fake_lock();
+    drain((fake_stream *)stream, ((fake_stream *)stream)->submitted);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    MAY_FAIL();
+    char *to = fake_real(dst, bytes, fake_now()), *from = fake_real(src, bytes, fake_now());
+    NEED(to && from, INVALID_VALUE);
+    return fake_submit(stream,
+                       (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
+{
+    MAY_FAIL();
+    char *to = fake_real(dst, n, fake_now());
+    NEED(to, INVALID_VALUE);
+    fake_work w = {.kind = FAKE_SET, .to = to, .bytes = n, .own = malloc(1)};
+    w.from = memset(w.own, value, 1);
+    return fake_submit(stream, w);
+}
+
+/* ---- streams, events ---- */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    MAY_FAIL();
+    (void)flags;
+    NEED(fake_now() >= 0, INVALID_CONTEXT);
+    fake_stream *s = calloc(1, sizeof *s);
+    s->gpu = (char)fake_now();
+    s->last = &s->first;
+    fake_lock();
+    s->next = streams;
+    streams = s;
+    fake_unlock();
+    *stream = (CUstream)s;
+    fake_count(1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    NEED(fake_is_ours(stream), INVALID_HANDLE);
+    fake_stream *s = (fake_stream *)stream, **at = &streams;
+    fake_lock();
+    drain(s, s->submitted);
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    fake_unlock();
+    free(s);
+    fake_count(-1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    MAY_FAIL();
+    NEED(fake_is_ours(stream), INVALID_HANDLE);
+    fake_lock();
+    drain((fake_stream *)stream, ((fake_stream *)stream)->submitted);
+    fake_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    MAY_FAIL();
+    Event *e = (Event *)event;
+    NEED(e && !flags, INVALID_HANDLE);
+    return fake_submit(stream,
+                       (fake_work){.kind = FAKE_WAIT, .other = e->stream, .until = e->until});
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+    MAY_FAIL();
+    (void)flags;
+    NEED(fake_now() >= 0, INVALID_CONTEXT);
+    Event *e = calloc(1, sizeof *e);
+    e->gpu = (char)fake_now();
+    *event = (CUevent)e;
+    fake_count(1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    NEED(fake_is_ours(event) && fake_is_ours(stream), INVALID_HANDLE);
+    Event *e = (Event *)event;
+    e->stream = (fake_stream *)stream;
+    e->until = e->stream->submitted;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    NEED(fake_is_ours(event), INVALID_HANDLE);
+    free(event);
+    fake_count(-1);
+    return CUDA_SUCCESS;
+}
