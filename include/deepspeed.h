@@ -21,6 +21,7 @@
 #include <deepspeed/config.h>
 #include <deepspeed/data.h>
 #include <deepspeed/engine.h>
+#include <deepspeed/models.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/ops.h>

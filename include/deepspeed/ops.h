@@ -144,6 +144,13 @@ DS_API ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels);
 DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
                                         ds_cross_entropy_opts opts);
 
+/* cross_entropy(x w^T, labels), mean, for the head of a language model: the
+ * logits [N,V] are never in memory, but for small ones.
+ *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
+ *   16-bit x and w
+ * NaN if all labels are ignored. */
+DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *labels);
+
 /* torch.nn.functional.mse_loss: the mean of (x - y)^2 -> [], or as reduction
  * says; for DS_NONE the shape is x's. x and y have the same shape. */
 DS_API ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y);

@@ -40,6 +40,15 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_attention = {.name = "attention", .backward = attention_backward};
 
+/* x as the kernels take it: rows of elements that follow each other, and one
+ * leading dimension; a slice of a cache of keys needs no copy. */
+static ds_tensor *attention_operand(ds_tensor *x)
+{
+    int64_t stride;
+    int n = x->shape.n;
+    return x->stride[n - 1] == 1 && dsi_merged(x, 0, n - 2, &stride) ? x : ds_contiguous(x);
+}
+
 /* q [...,L,D], k [...,S,D], v [...,S,E] with equal leading dimensions; a mask
  * has q's device, and is bool (true: attend) or of q's dtype (added to the
  * scores). */
@@ -123,7 +132,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o.mask,
                                   a.scale);
     if (o.mask && !attention_expand_mask(q, k, &o.mask)) return NULL;
-    q = ds_contiguous(q), k = ds_contiguous(k), v = ds_contiguous(v);
+    q = attention_operand(q), k = attention_operand(k), v = attention_operand(v);
     if (!q || !k || !v || !dsi_acquire(q, k, v, o.mask)) return NULL;
 
     dsi_view queries = dsi_v_matrices(q);

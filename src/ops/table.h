@@ -35,6 +35,7 @@
     X(softmax) \
     X(log_softmax) \
     X(cross_entropy) \
+    X(linear_cross_entropy) \
     X(batch_norm) \
     X(layer_norm) \
     X(rms_norm) \

@@ -120,6 +120,16 @@ CALL(cross_entropy_none,
                            (ds_cross_entropy_opts){.reduction = DS_NONE, .label_smoothing = 0.2}))
 CALL(cross_entropy_sum,
      ds_cross_entropy_with(in[0], in[1], (ds_cross_entropy_opts){.reduction = DS_SUM}))
+/* [N] labels, of which the third is ignored; the loss in x's dtype */
+static ds_tensor *call_linear_cross_entropy(ds_tensor **in)
+{
+    ds_tensor *labels = in[2] ? ds_clone(in[2]) : NULL;
+    int64_t *p = labels ? ds_data_mut(labels) : NULL;
+    if (p && ds_numel(labels) > 2) p[2] = -100;
+    ds_tensor *loss = ds_linear_cross_entropy(in[0], in[1], labels);
+    return loss ? ds_cast(loss, ds_dtype_of(in[0])) : NULL;
+}
+
 CALL(mse_none, ds_mse_loss_with(in[0], in[1], DS_NONE))
 CALL(batch_norm, ds_batch_norm_with(in[0], (ds_batch_norm_opts){
                                                .weight = in[1], .bias = in[2], .training = true}))
@@ -387,6 +397,10 @@ static const Case op_cases[] = {
      .in = {RANGE(-2, 2, 3, 3, 5, 4), LABEL(5, 2, 3, 4), CONST(0.5, 2, 1, 5)}},
     {"cross_entropy", "none", call_cross_entropy_none, .in = {X(2, 6, 5), LABEL(5, 1, 6)}},
     {"cross_entropy", "sum", call_cross_entropy_sum, .in = {X(2, 6, 5), LABEL(5, 1, 6)}},
+    {"linear_cross_entropy", "", call_linear_cross_entropy,
+     .in = {X(2, 6, 5), X(2, 9, 5), LABEL(9, 1, 6)},
+     .bench = {X(2, 128, 128), X(2, 8192, 128), LABEL(8192, 1, 128)},
+     .torch = "F.cross_entropy(F.linear(x[0], x[1]), x[2])"},
     {"add", "mse_loss", call_mse_loss, .in = {X(2, 3, 5), X(2, 3, 5)}},
     {"add", "mse_loss, none", call_mse_none, .in = {X(2, 3, 5), X(2, 3, 5)},
      .element = element_square_of_difference},

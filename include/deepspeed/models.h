@@ -1,0 +1,80 @@
+/* deepspeed/models.h: language models of Hugging Face's folders: loaded, made,
+ * trained as any module, saved again.
+ *
+ *     ds_module *model = ds_pretrained_load("SmolLM2-135M");
+ *     ds_tensor *loss = ds_call(model, ids, labels);     training: [] float32
+ *     ds_tensor *logits = ds_call(model, ids);           [B,L,vocab]
+ *     ds_status status = ds_pretrained_save(model, "mine");
+ *
+ * ids: int64 [B,L]. labels: int64 [B,L], as in transformers: the same ids, not
+ * shifted; position t predicts label t + 1, and a label of -100 does not count.
+ * The loss is the mean over all labels that count, in float32 whatever the
+ * dtype of the model. The logits of the whole batch are never in memory
+ * (ds_linear_cross_entropy).
+ *
+ * Architectures: GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM,
+ * MistralForCausalLM, Qwen3ForCausalLM.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_MODELS_H
+#define DEEPSPEED_MODELS_H
+
+#include <deepspeed/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- folders ------------------------------------------------------------------- */
+
+typedef struct ds_pretrained_opts {
+    const char *folder;
+    ds_dtype dtype;    /* of the parameters; 0: float32 */
+    bool stored_dtype; /* as in the file, in place of dtype */
+    bool no_weights;   /* a new model of config.json alone, drawn at random from
+                               this thread's generator as transformers does */
+} ds_pretrained_opts;
+
+/* AutoModelForCausalLM.from_pretrained, from a folder on disk: config.json and
+ * model.safetensors, or model.safetensors.index.json with its shards. folder may
+ * also be a config.json, for .no_weights. Weights of the right dtype are the
+ * mapped file, so do not overwrite it in place while the model lives. Tied
+ * weights are one parameter. Names are those of transformers. Returns NULL if
+ * the folder is not complete or damaged (DS_EIO, DS_EFORMAT), or has an
+ * architecture or a key that is not implemented and changes the result
+ * (DS_EINVAL). Inside ds_zero_init each parameter is partitioned as soon as it
+ * is made. */
+#define ds_pretrained_load(...) ds_pretrained_load_with((ds_pretrained_opts){.folder = __VA_ARGS__})
+DS_API ds_module *ds_pretrained_load_with(ds_pretrained_opts opts);
+
+typedef struct ds_pretrained_save_opts {
+    const char *folder;      /* made if it does not exist */
+    const ds_state *weights; /* with the model's names, as ds_engine_state returns them;
+                                  NULL: the model's own */
+    int64_t max_shard_size;  /* bytes; 0: 5 GB */
+} ds_pretrained_save_opts;
+
+/* save_pretrained: config.json, the weights in the model's dtype as safetensors,
+ * and copies of the tokenizer's files, if the model was loaded from a folder
+ * that has them. */
+#define ds_pretrained_save(model, ...) \
+    ds_pretrained_save_with(model, (ds_pretrained_save_opts){.folder = __VA_ARGS__})
+DS_API ds_status ds_pretrained_save_with(ds_module *model, ds_pretrained_save_opts opts);
+
+/* ---- such a model ---------------------------------------------------------------- */
+
+/* model.config: sizes, and ids of tokens (-1: none). All 0 for another module. */
+typedef struct ds_lm_info {
+    const char *architecture;
+    int64_t vocab_size, hidden_size, layers, positions;
+    int64_t bos_token_id, eos_token_id, pad_token_id;
+} ds_lm_info;
+DS_API ds_lm_info ds_lm_info_of(const ds_module *model);
+
+/* model.gradient_checkpointing_enable: backward runs each layer's forward again
+ * in place of keeping its activations. */
+DS_API ds_status ds_lm_set_checkpointing(ds_module *model, bool on);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

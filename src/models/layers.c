@@ -1,0 +1,202 @@
+/* models/layers.c: the layers of language models, whose parameters come from a
+ * file or are drawn as transformers draws them.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "lm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- building ---- */
+
+ds_module *dsi_lm_enter(dsi_lm_builder *b, ds_module *parent, const char *name,
+                        const ds_module_type *type, size_t *was)
+{
+    *was = strlen(b->path);
+    if (parent) snprintf(b->path + *was, sizeof b->path - *was, "%s.", name);
+    return ds_module_new(parent, name, type);
+}
+
+void dsi_lm_leave(dsi_lm_builder *b, size_t was) { b->path[was] = '\0'; }
+
+ds_tensor *dsi_lm_stored(const dsi_lm_builder *b, const char *name)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s%s", b->path, name);
+    ds_tensor *x = ds_state_get(b->weights, path);
+    size_t n = strlen(b->prefix);
+    return x || strncmp(path, b->prefix, n) != 0 ? x : ds_state_get(b->weights, path + n);
+}
+
+static bool same_dims(ds_dims a, ds_dims b)
+{
+    bool same = a.n == b.n;
+    for (int i = 0; same && i < a.n; i++) same = a.d[i] == b.d[i];
+    return same;
+}
+
+static void shape_text(ds_dims d, char *text, size_t room)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < d.n && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, i ? ", %lld" : "%lld", (long long)d.d[i]);
+}
+
+/* The stored tensor in the dtype that is wanted: its own memory where it has it. */
+static ds_tensor *param_stored(dsi_lm_builder *b, const char *name, ds_dims shape)
+{
+    ds_tensor *x = dsi_lm_stored(b, name);
+    if (!x) return dsi_refuse("pretrained: the weights have no %s%s", b->path, name);
+    if (!same_dims(ds_shape_of(x), shape)) {
+        char got[80], want[80];
+        shape_text(ds_shape_of(x), got, sizeof got), shape_text(shape, want, sizeof want);
+        return dsi_refuse("pretrained: %s%s is [%s]: config.json says [%s]", b->path, name, got,
+                          want);
+    }
+    if (ds_dtype_of(x) > DS_BF16)
+        return dsi_refuse("pretrained: %s%s is %s: expected a floating-point dtype", b->path, name,
+                          ds_dtype_name(ds_dtype_of(x)));
+    b->used++;
+    return b->stored_dtype ? x : ds_cast(x, b->dtype);
+}
+
+ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_dims shape,
+                        double std)
+{
+    if (ds_error()) return NULL;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = NULL;
+    if (b->weights)
+        x = param_stored(b, name, shape);
+    else if (std >= 0)
+        x = ds_cast(ds_init_normal(ds_empty(DS_F32, shape), 0, std), b->dtype);
+    else
+        x = ds_full(b->dtype, shape, -std - 1);
+    x = x ? ds_module_param(m, name, x) : NULL;
+    ds_scope_close(scope);
+    return x;
+}
+
+/* ---- Linear, Conv1D ---- */
+
+static ds_tensor *linear_forward(void *self, ds_tensor *x)
+{
+    const dsi_lm_linear *l = self;
+    ds_tensor *y;
+    if (!l->transposed) {
+        y = ds_linear(x, l->weight, l->bias);
+    } else {
+        y = ds_matmul(x, l->weight);
+        if (l->bias) y = ds_add(y, l->bias);
+    }
+    if (!l->lora_a) return y;
+    bool training = ds_module_training(ds_module_of(self));
+    ds_tensor *low = ds_linear(ds_dropout(x, l->lora_dropout, training), l->lora_a, NULL);
+    return ds_add_scaled(y, ds_linear(low, l->lora_b, NULL), l->lora_scale);
+}
+
+static const ds_module_type linear_type = {"Linear", sizeof(dsi_lm_linear),
+                                           .forward = linear_forward};
+static const ds_module_type conv1d_type = {"Conv1D", sizeof(dsi_lm_linear),
+                                           .forward = linear_forward};
+
+bool dsi_lm_is_linear(const ds_module *m)
+{
+    return ds_module_type_of(m) == &linear_type || ds_module_type_of(m) == &conv1d_type;
+}
+
+ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
+                             int64_t out, bool bias, bool conv1d, double std)
+{
+    size_t was;
+    ds_module *m = dsi_lm_enter(b, parent, name, conv1d ? &conv1d_type : &linear_type, &was);
+    dsi_lm_linear *l = ds_self(m);
+    ds_dims shape = conv1d ? ds_shape(in, out) : ds_shape(out, in);
+    l->transposed = conv1d;
+    l->weight = dsi_lm_param(b, m, "weight", shape, std < 0 ? b->std : std);
+    if (bias) l->bias = dsi_lm_param(b, m, "bias", ds_shape(out), -1);
+    dsi_lm_leave(b, was);
+    return m;
+}
+
+/* ---- Embedding ---- */
+
+typedef struct Embedding {
+    ds_tensor *weight; /* [count, dim] */
+} Embedding;
+
+static ds_tensor *embedding_forward(void *self, ds_tensor *ids)
+{
+    return ds_embedding(((Embedding *)self)->weight, ids, -1);
+}
+
+ds_tensor *dsi_lm_embedding_weight(ds_module *m) { return ((Embedding *)ds_self(m))->weight; }
+
+ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
+                                int64_t count, int64_t dim)
+{
+    static const ds_module_type type = {"Embedding", sizeof(Embedding),
+                                        .forward = embedding_forward};
+    size_t was;
+    ds_module *m = dsi_lm_enter(b, parent, name, &type, &was);
+    ((Embedding *)ds_self(m))->weight = dsi_lm_param(b, m, "weight", ds_shape(count, dim), b->std);
+    dsi_lm_leave(b, was);
+    return m;
+}
+
+/* ---- norms ---- */
+
+typedef struct Norm {
+    ds_tensor *weight, *bias; /* [dim]; bias: NULL for RMS norm */
+    double eps;
+} Norm;
+
+static ds_tensor *layer_norm_forward(void *self, ds_tensor *x)
+{
+    const Norm *n = self;
+    return ds_layer_norm(x, 1, n->weight, n->bias, n->eps);
+}
+
+static ds_tensor *rms_norm_forward(void *self, ds_tensor *x)
+{
+    const Norm *n = self;
+    return ds_rms_norm(x, 1, n->weight, n->eps);
+}
+
+ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
+                           bool rms, double eps)
+{
+    static const ds_module_type layer = {"LayerNorm", sizeof(Norm), .forward = layer_norm_forward};
+    static const ds_module_type root_mean_square = {"RMSNorm", sizeof(Norm),
+                                                    .forward = rms_norm_forward};
+    size_t was;
+    ds_module *m = dsi_lm_enter(b, parent, name, rms ? &root_mean_square : &layer, &was);
+    Norm *n = ds_self(m);
+    n->eps = eps == 0 ? DS_ZERO : eps;
+    n->weight = dsi_lm_param(b, m, "weight", ds_shape(dim), -2);
+    if (!rms) n->bias = dsi_lm_param(b, m, "bias", ds_shape(dim), -1);
+    dsi_lm_leave(b, was);
+    return m;
+}
+
+/* ---- pointwise ---- */
+
+ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x)
+{
+    switch (a) {
+    case DSI_LM_GELU:
+        return ds_gelu(x);
+    case DSI_LM_GELU_TANH:
+        return ds_gelu_tanh(x);
+    case DSI_LM_RELU:
+        return ds_relu(x);
+    default:
+        return ds_silu(x);
+    }
+}
+
+ds_tensor *dsi_lm_dropout(dsi_lm *lm, ds_tensor *x, double p)
+{
+    return p > 0 ? ds_dropout(x, p, ds_module_training(ds_module_of(lm))) : x;
+}

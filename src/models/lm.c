@@ -1,0 +1,308 @@
+/* models/lm.c: the root of a language model: its life, forward, loss, and the
+ * attention that all families share.
+ *
+ * Invariants:
+ * - The tables of positions (cos, sin, causal_window) depend on positions alone
+ *   and only grow, so that a layer that is run again for backward reads the same
+ *   values.
+ * - cache, positions, mask and window_mask are set by dsi_lm_step for the time
+ *   of one forward without gradients.
+ * SPDX-License-Identifier: MIT */
+#include "lm.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- positions ---- */
+
+static double rope_scale_llama3(const dsi_lm_config *c, double f)
+{
+    double waves = (double)c->original_positions * f / (2 * 3.14159265358979323846);
+    if (waves < c->low_freq) return f / c->factor;
+    if (waves > c->high_freq) return f;
+    double smooth = (waves - c->low_freq) / (c->high_freq - c->low_freq);
+    return (1 - smooth) * f / c->factor + smooth * f;
+}
+
+/* Radians that pair i turns from one position to the next, in float32 as in
+ * transformers. */
+static float rope_frequency(const dsi_lm_config *c, int64_t i)
+{
+    double power = pow(c->theta, (double)(float)((double)(2 * i) / (double)c->head_dim));
+    double f = (double)(float)(1 / (double)(float)power);
+    if (c->rope == DSI_ROPE_LINEAR) f /= c->factor;
+    if (c->rope == DSI_ROPE_LLAMA3) f = rope_scale_llama3(c, f);
+    return (float)f;
+}
+
+static ds_status lm_keep(ds_tensor **slot, ds_tensor *x, ds_device device)
+{
+    x = ds_to(x, device, ds_dtype_of(x));
+    if (!x) return ds_error_status();
+    ds_drop(*slot);
+    *slot = ds_keep(x);
+    return DS_OK;
+}
+
+/* cos and sin of all positions below n; a power of two of them. */
+static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
+{
+    const dsi_lm_config *c = &lm->config;
+    int64_t pairs = c->head_dim / 2, room = 64;
+    if (lm->cos && ds_size(lm->cos, 0) >= n) return DS_OK;
+    while (room < n) room *= 2;
+    ds_tensor *cosines = ds_zeros(DS_F32, ds_shape(room, pairs));
+    ds_tensor *sines = ds_zeros(DS_F32, ds_shape(room, pairs));
+    float *x = ds_data_mut(cosines), *y = ds_data_mut(sines);
+    if (!x || !y) return ds_error_status();
+    for (int64_t i = 0; i < pairs; i++) {
+        float f = rope_frequency(c, i);
+        for (int64_t t = 0; t < room; t++) {
+            double angle = (double)(f * (float)t);
+            x[t * pairs + i] = (float)cos(angle), y[t * pairs + i] = (float)sin(angle);
+        }
+    }
+    ds_status status = lm_keep(&lm->cos, cosines, device);
+    return status == DS_OK ? lm_keep(&lm->sin, sines, device) : status;
+}
+
+/* [T,T]: position i sees j, i - window < j <= i. */
+static ds_status lm_window_reserve(dsi_lm *lm, int64_t n, ds_device device)
+{
+    if (!lm->config.window || n <= lm->config.window || lm->cache) return DS_OK;
+    if (lm->causal_window && ds_size(lm->causal_window, 0) >= n) return DS_OK;
+    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(n, n));
+    uint8_t *p = ds_data_mut(mask);
+    for (int64_t i = 0; p && i < n; i++)
+        for (int64_t j = i < lm->config.window ? 0 : i - lm->config.window + 1; j <= i; j++)
+            p[i * n + j] = 1;
+    return lm_keep(&lm->causal_window, mask, device);
+}
+
+ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
+{
+    if (lm->positions) return lm->positions;
+    int64_t begin = lm->cache ? lm->cache->length : 0;
+    ds_tensor *t = ds_arange(DS_I64, (double)begin, (double)(begin + ds_size(ids, 1)), 1);
+    return ds_to(t, ds_device_of(ids), DS_I64);
+}
+
+/* x [B,H,L,D] with the positions of this call. */
+static ds_tensor *lm_rotate(dsi_lm *lm, ds_tensor *x)
+{
+    if (!lm->cos) return x;
+    ds_tensor *cosines, *sines;
+    if (lm->positions) { /* [B,1,L,D/2] */
+        cosines = ds_unsqueeze(ds_embedding(lm->cos, lm->positions, -1), 1);
+        sines = ds_unsqueeze(ds_embedding(lm->sin, lm->positions, -1), 1);
+    } else {
+        int64_t begin = lm->cache ? lm->cache->length : 0, end = begin + ds_size(x, 2);
+        cosines = ds_slice(lm->cos, 0, begin, end), sines = ds_slice(lm->sin, 0, begin, end);
+    }
+    if (ds_dtype_of(x) == DS_F64)
+        cosines = ds_cast(cosines, DS_F64), sines = ds_cast(sines, DS_F64);
+    return ds_rotary_embedding(x, cosines, sines, false);
+}
+
+/* ---- attention ---- */
+
+/* Puts x [B,G,L,D] behind the positions of the cache; returns all of them. */
+static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor *x)
+{
+    int64_t end = cache->length + ds_size(x, 2);
+    if (!*slot && x)
+        *slot = ds_keep(ds_zeros(
+            ds_dtype_of(x), ds_shape(ds_size(x, 0), ds_size(x, 1), cache->room, ds_size(x, 3))));
+    if (ds_copy(ds_slice(*slot, 2, cache->length, end), x) != DS_OK) return NULL;
+    return ds_slice(*slot, 2, 0, end);
+}
+
+/* As ds_attention_with, with the weights dropped out: nothing of it is fused. */
+static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tensor *v,
+                                 ds_tensor *mask, double scale)
+{
+    int64_t n = ds_size(q, 2), groups = lm->config.heads / lm->config.kv_heads;
+    if (groups > 1) {
+        ds_dims all = ds_shape(ds_size(k, 0), ds_size(k, 1), groups, n, ds_size(k, 3));
+        k = ds_reshape(ds_expand(ds_unsqueeze(k, 2), all), ds_shape_of(q));
+        v = ds_reshape(ds_expand(ds_unsqueeze(v, 2), all), ds_shape_of(q));
+    }
+    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
+    if (!mask) {
+        ds_tensor *at = ds_arange(DS_I64, 0, (double)n, 1);
+        mask = ds_lt(at, ds_unsqueeze(ds_arange(DS_I64, 1, (double)n + 1, 1), 1)); /* j <= i */
+    }
+    ds_tensor *least = ds_full(ds_dtype_of(scores), (ds_dims){0}, -INFINITY);
+    ds_tensor *p = ds_softmax(ds_where(mask, scores, least), -1);
+    return ds_matmul(ds_dropout(p, lm->config.attention_dropout, true), v);
+}
+
+static ds_tensor *attend_mask(dsi_lm *lm, int64_t layer, int64_t n)
+{
+    if (lm->cache) return lm->config.sliding[layer] && lm->window_mask ? lm->window_mask : lm->mask;
+    if (!lm->config.sliding[layer] || n <= lm->config.window) return NULL;
+    return ds_slice(ds_slice(lm->causal_window, 0, 0, n), 1, 0, n);
+}
+
+ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v)
+{
+    const dsi_lm_config *c = &lm->config;
+    if (!q || !k || !v) return NULL;
+    ds_dims out = ds_shape(ds_size(q, 0), ds_size(q, 1), c->heads * c->head_dim);
+    int64_t n = ds_size(q, 1);
+    q = lm_rotate(lm, ds_transpose(q, 1, 2)), k = lm_rotate(lm, ds_transpose(k, 1, 2));
+    v = ds_transpose(v, 1, 2);
+    if (lm->cache) {
+        k = cache_append(lm->cache, &lm->cache->k[layer], k);
+        v = cache_append(lm->cache, &lm->cache->v[layer], v);
+    }
+    ds_tensor *mask = attend_mask(lm, layer, n), *y;
+    double scale = c->no_scale ? 1 : 1 / sqrt((double)c->head_dim);
+    if (c->scale_by_layer) scale /= (double)(layer + 1);
+    bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
+    if (training && c->attention_dropout > 0)
+        y = attend_dropout(lm, q, k, v, mask, scale);
+    else
+        y = ds_attention_with(
+            q, k, v,
+            (ds_attention_opts){
+                .mask = mask, .causal = !mask && n > 1, .scale = scale, .enable_gqa = true});
+    return ds_reshape(ds_transpose(y, 1, 2), out);
+}
+
+ds_tensor *dsi_lm_block(dsi_lm *lm, int64_t i, ds_tensor *x)
+{
+    if (lm->recompute && ds_grad_enabled()) return ds_checkpoint_call(lm->blocks[i], x);
+    return ds_call(lm->blocks[i], x);
+}
+
+/* ---- forward ---- */
+
+static ds_tensor *head_weight(dsi_lm *lm)
+{
+    if (!lm->head) return dsi_lm_embedding_weight(lm->embed);
+    return ((dsi_lm_linear *)ds_self(lm->head))->weight;
+}
+
+ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden)
+{
+    return lm->head ? ds_call(lm->head, hidden) : ds_linear(hidden, head_weight(lm), NULL);
+}
+
+/* labels [B,L] moved by one: what position t is to predict, [B L]. */
+static ds_tensor *labels_shift(ds_tensor *labels)
+{
+    int64_t n = ds_size(labels, 1);
+    ds_tensor *next = ds_to(ds_full(DS_I64, ds_shape_of(labels), -100), ds_device_of(labels),
+                            DS_I64);
+    if (n > 1 && ds_copy(ds_slice(next, 1, 0, n - 1), ds_slice(labels, 1, 1, n)) != DS_OK)
+        return NULL;
+    return ds_flatten(next, 0);
+}
+
+static bool ids_fit(const dsi_lm *lm, const char *what, ds_tensor *ids)
+{
+    int64_t n = ds_size(ids, 1);
+    if (ds_dtype_of(ids) != DS_I64 || ds_ndim(ids) != 2)
+        return dsi_invalid("%s: %s are %s of %d dimensions: expected int64 [B,L]",
+                           lm->config.architecture, what, ds_dtype_name(ds_dtype_of(ids)),
+                           ds_ndim(ids));
+    int64_t past = lm->cache ? lm->cache->length : 0;
+    if (lm->position && past + n > lm->config.positions)
+        return dsi_invalid("%s: %lld positions: n_positions is %lld", lm->config.architecture,
+                           (long long)(past + n), (long long)lm->config.positions);
+    return true;
+}
+
+static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
+{
+    dsi_lm *lm = self;
+    if (n < 1 || n > 2)
+        return dsi_refuse("%s takes ids, or ids and labels: it was given %d tensors",
+                          lm->config.architecture, n);
+    if (!ids_fit(lm, "ids", in[0]) || (n == 2 && !ids_fit(lm, "labels", in[1]))) return NULL;
+    int64_t end = (lm->cache ? lm->cache->length : 0) + ds_size(in[0], 1);
+    ds_device device = ds_device_of(in[0]);
+    if (!lm->position && lm_rope_reserve(lm, end, device) != DS_OK) return NULL;
+    if (lm_window_reserve(lm, end, device) != DS_OK) return NULL;
+    ds_tensor *x = lm->type->hidden(lm, in[0]);
+    if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - 1, ds_size(x, 1));
+    if (n == 1) return dsi_lm_logits(lm, x);
+    return ds_linear_cross_entropy(ds_reshape(x, ds_shape(-1, lm->config.hidden)), head_weight(lm),
+                                   labels_shift(in[1]));
+}
+
+/* ---- life ---- */
+
+static void lm_free(void *self)
+{
+    dsi_lm *lm = self;
+    ds_drop(lm->cos), ds_drop(lm->sin), ds_drop(lm->causal_window);
+    json_decref(lm->json);
+    dsi_free(lm->folder);
+    dsi_free(lm->blocks);
+    dsi_free(lm->lora);
+}
+
+dsi_lm *dsi_lm_of(const ds_module *m)
+{
+    const ds_module_type *type = ds_module_type_of(m);
+    return type && type->free == lm_free ? ds_self((ds_module *)m) : NULL;
+}
+
+#define LM_TYPE(architecture) \
+    { \
+        architecture, sizeof(dsi_lm), .forward_n = lm_forward, .free = lm_free \
+    }
+
+ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b)
+{
+    static const ds_module_type types[] = {[DSI_GPT2] = LM_TYPE("GPT2LMHeadModel"),
+                                           [DSI_LLAMA] = LM_TYPE("LlamaForCausalLM"),
+                                           [DSI_QWEN2] = LM_TYPE("Qwen2ForCausalLM"),
+                                           [DSI_MISTRAL] = LM_TYPE("MistralForCausalLM"),
+                                           [DSI_QWEN3] = LM_TYPE("Qwen3ForCausalLM")};
+    int failures = dsi_error_count();
+    size_t was;
+    ds_module *root = dsi_lm_enter(b, NULL, "model", &types[c->family], &was);
+    dsi_lm *lm = ds_self(root);
+    lm->config = *c;
+    lm->type = c->family == DSI_GPT2 ? &dsi_lm_gpt2 : &dsi_lm_llama;
+    lm->json = json;
+    lm->folder = folder ? dsi_strdup(folder) : NULL;
+    lm->blocks = dsi_alloc((size_t)c->layers * sizeof *lm->blocks);
+    b->prefix = lm->type->prefix, b->std = c->init_std;
+    lm->type->build(lm, root, b);
+    if (dsi_error_count() == failures) return root;
+    ds_module_free(root);
+    return NULL;
+}
+
+/* ---- what a user asks ---- */
+
+ds_lm_info ds_lm_info_of(const ds_module *model)
+{
+    const dsi_lm *lm = dsi_lm_of(model);
+    if (!lm) return (ds_lm_info){0};
+    const dsi_lm_config *c = &lm->config;
+    return (ds_lm_info){.architecture = c->architecture,
+                        .vocab_size = c->vocab,
+                        .hidden_size = c->hidden,
+                        .layers = c->layers,
+                        .positions = c->positions,
+                        .bos_token_id = c->bos,
+                        .eos_token_id = c->eos,
+                        .pad_token_id = c->pad};
+}
+
+ds_status ds_lm_set_checkpointing(ds_module *model, bool on)
+{
+    dsi_lm *lm = dsi_lm_of(model);
+    if (!lm) return dsi_fail(DS_EINVAL, "lm_set_checkpointing: expected a language model");
+    lm->recompute = on;
+    return DS_OK;
+}

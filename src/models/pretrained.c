@@ -1,0 +1,210 @@
+/* models/pretrained.c: folders of Hugging Face's: read and written.
+ *
+ * A model is made around its weights: each parameter is the tensor of the mapped
+ * file itself where the dtype allows it. The folder is not trusted: config.json
+ * is checked before modules are made, shapes before parameters are, and names of
+ * shards cannot leave the folder (checkpoint/shards.c).
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "lm.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD_BYTES 5000000000
+
+static char *path_in(const char *folder, const char *file)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s/%s", folder, file);
+    return t.s;
+}
+
+/* ---- load ---- */
+
+/* Tensors that files have although the model computes them. */
+static bool weights_ignored(const char *name, const dsi_lm_config *c)
+{
+    return dsi_ends_with(name, ".attn.bias") || dsi_ends_with(name, ".attn.masked_bias") ||
+           dsi_ends_with(name, "rotary_emb.inv_freq") ||
+           (c->tied && !strcmp(name, "lm_head.weight"));
+}
+
+/* Refuses tensors that no parameter took: the model would compute other values
+ * without them. */
+static ds_status weights_all_used(const ds_module *m, const ds_state *weights,
+                                  const dsi_lm_builder *b, const dsi_lm_config *c)
+{
+    int known = b->used;
+    for (int i = 0; i < ds_state_len(weights); i++)
+        known += weights_ignored(ds_state_name(weights, i), c);
+    if (known >= ds_state_len(weights)) return DS_OK;
+    ds_state *mine = ds_module_state(m);
+    ds_status status = DS_OK;
+    char with[400];
+    for (int i = 0; i < ds_state_len(weights) && status == DS_OK; i++) {
+        const char *name = ds_state_name(weights, i);
+        snprintf(with, sizeof with, "%s%s", b->prefix, name);
+        if (!weights_ignored(name, c) && !ds_state_get(mine, name) && !ds_state_get(mine, with))
+            status = dsi_fail(DS_EFORMAT, "pretrained: the weights have %s, which %s has not", name,
+                              c->architecture);
+    }
+    ds_state_free(mine);
+    return status;
+}
+
+static ds_state *folder_weights(const char *folder)
+{
+    char *one = path_in(folder, "model.safetensors");
+    char *index = path_in(folder, "model.safetensors.index.json");
+    ds_state *weights = NULL;
+    if (dsi_file_exists(one) || dsi_file_exists(index))
+        weights = ds_load(dsi_file_exists(one) ? one : index);
+    else
+        dsi_fail(DS_EIO, "pretrained: %s has neither model.safetensors nor its index.json", folder);
+    free(one), free(index);
+    return weights;
+}
+
+ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
+{
+    if (!o.folder) return dsi_null_operand("pretrained_load");
+    if (o.dtype > DS_BF16)
+        return dsi_refuse("pretrained_load: dtype is %s: expected a floating-point dtype",
+                          ds_dtype_name(o.dtype));
+    bool folder = dsi_is_folder(o.folder);
+    if (!folder && !o.no_weights)
+        return (dsi_fail(DS_EIO, "pretrained: %s is no folder", o.folder), NULL);
+    char *path = folder ? path_in(o.folder, "config.json") : strdup(o.folder);
+    dsi_lm_config *c = dsi_alloc(sizeof *c);
+    json_t *json = NULL;
+    size_t bytes;
+    char *text = dsi_file_read(path, &bytes);
+    ds_module *m = NULL;
+    ds_state *weights = NULL;
+    if (text && dsi_lm_config_read(text, bytes, path, c, &json) == DS_OK) {
+        dsi_lm_builder b = {.dtype = o.dtype, .stored_dtype = o.stored_dtype};
+        ds_scope *scope = ds_scope_open();
+        if (!o.no_weights) b.weights = weights = folder_weights(o.folder);
+        if (weights || o.no_weights)
+            m = dsi_lm_new(c, json, folder ? o.folder : NULL, &b);
+        else
+            json_decref(json);
+        if (m && weights && weights_all_used(m, weights, &b, c) != DS_OK) {
+            ds_module_free(m);
+            m = NULL;
+        }
+        ds_state_free(weights);
+        ds_scope_close(scope);
+    }
+    dsi_free(text), free(path), dsi_free(c);
+    return m;
+}
+
+/* ---- save ---- */
+
+/* A copy of a file of the tokenizer, if the model's folder has it. */
+static ds_status copy_file(const char *from, const char *to, const char *file)
+{
+    char *source = path_in(from, file), *target = path_in(to, file);
+    ds_status status = DS_OK;
+    size_t bytes;
+    if (dsi_file_exists(source)) {
+        char *data = dsi_file_read(source, &bytes);
+        dsi_file *f = data ? dsi_file_replace(target) : NULL;
+        status = f ? DS_OK : ds_error_status();
+        if (f) dsi_file_write(f, data, bytes), status = dsi_file_commit(f);
+        dsi_free(data);
+    }
+    free(source), free(target);
+    return status;
+}
+
+static ds_status save_tokenizer(const char *from, const char *to)
+{
+    static const char *const files[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "generation_config.json",
+                                        "tokenizer.model"};
+    ds_status status = DS_OK;
+    char *a = from ? realpath(from, NULL) : NULL, *b = realpath(to, NULL);
+    bool other = a && b && strcmp(a, b) != 0;
+    for (size_t i = 0; other && i < sizeof files / sizeof *files && status == DS_OK; i++)
+        status = copy_file(from, to, files[i]);
+    free(a), free(b);
+    return status;
+}
+
+/* config.json with the dtype of the weights. */
+static ds_status save_config(const dsi_lm *lm, const char *folder, ds_dtype dtype)
+{
+    json_t *json = json_copy(lm->json);
+    bool old = json_object_get(json, "torch_dtype") && !json_object_get(json, "dtype");
+    json_object_set_new(json, old ? "torch_dtype" : "dtype", json_string(ds_dtype_name(dtype)));
+    char *text = json_dumps(json, JSON_INDENT(2)), *path = path_in(folder, "config.json");
+    dsi_file *f = text ? dsi_file_replace(path) : NULL;
+    ds_status status = f ? DS_OK : ds_error() ? ds_error_status() : DS_ENOMEM;
+    if (f) {
+        dsi_file_write(f, text, strlen(text)), dsi_file_write(f, "\n", 1);
+        status = dsi_file_commit(f);
+    }
+    free(text), free(path);
+    json_decref(json);
+    return status;
+}
+
+/* The parameters of the model itself: adapters are saved apart, and a state
+ * dict of an engine may be in float32 masters. */
+static ds_state *save_weights(const ds_module *m, const ds_state *from)
+{
+    ds_state *mine = ds_module_state(m), *out = ds_state_new();
+    for (int i = 0; i < ds_state_len(mine); i++) {
+        const char *name = ds_state_name(mine, i);
+        ds_tensor *x = from ? ds_state_get(from, name) : ds_state_at(mine, i);
+        if (strstr(name, ".lora_A") || strstr(name, ".lora_B")) continue;
+        x = x ? ds_cast(ds_detach(x), ds_dtype_of(ds_state_at(mine, i))) : NULL;
+        if (!x && !ds_error()) dsi_fail(DS_EINVAL, "pretrained_save: weights have no %s", name);
+        if (!x || ds_state_set(out, name, x) != DS_OK) break;
+    }
+    ds_state_free(mine);
+    return out;
+}
+
+ds_status ds_pretrained_save_with(ds_module *m, ds_pretrained_save_opts o)
+{
+    dsi_lm *lm = dsi_lm_of(m);
+    if (!lm || !o.folder)
+        return dsi_fail(DS_EINVAL, "pretrained_save: expected a language model and a folder");
+    int failures = dsi_error_count();
+    ds_status status = dsi_mkdirs(o.folder);
+    if (status != DS_OK) return status;
+    ds_scope *scope = ds_scope_open();
+    ds_state *weights = save_weights(m, o.weights);
+    if (dsi_error_count() != failures) status = ds_error_status();
+    int64_t most = o.max_shard_size > 0 ? o.max_shard_size : SHARD_BYTES, bytes = 0;
+    for (int i = 0; i < ds_state_len(weights); i++)
+        bytes += ds_numel(ds_state_at(weights, i)) *
+                 (int64_t)ds_dtype_size(ds_dtype_of(ds_state_at(weights, i)));
+    static const char *const format[] = {"format", "pt", NULL};
+    char *path = path_in(o.folder, "model.safetensors");
+    if (status == DS_OK)
+        status = bytes > most ? ds_save_sharded(weights, path, most)
+                              : ds_safetensors_save(weights, path, format);
+    if (status == DS_OK) status = save_config(lm, o.folder, ds_dtype_of(ds_state_at(weights, 0)));
+    if (status == DS_OK) status = save_tokenizer(lm->folder, o.folder);
+    free(path);
+    ds_state_free(weights);
+    ds_scope_close(scope);
+    return status;
+}

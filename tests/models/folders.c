@@ -1,0 +1,170 @@
+/* tests/models/folders.c: folders that are damaged, hostile or not implemented:
+ * one line each; and models of a config.json alone.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "folder.h"
+
+#define SIZES \
+    "\"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 1, " \
+    "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"intermediate_size\": 12"
+#define LLAMA "\"architectures\": [\"LlamaForCausalLM\"], " SIZES
+#define GPT2 \
+    "\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 11, \"n_embd\": 8, \"n_layer\": " \
+    "1, \"n_head\": 2, \"n_positions\": 16"
+
+static void write_file(const char *name, const char *text)
+{
+    FILE *f = fopen(folder_path(name), "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* A model of "{" text "}"; without weights. */
+static ds_module *model_of(const char *text)
+{
+    char json[1200];
+    snprintf(json, sizeof json, "{%s}", text);
+    write_file("config.json", json);
+    return ds_pretrained_load(folder_path(""), .no_weights = true);
+}
+
+static void refused(const char *text, const char *part)
+{
+    ds_module *m = model_of(text);
+    if (m) fail_msg("not refused: %s", text);
+    CHECK(ds_error() && !strchr(ds_error(), '\n'));
+    CHECK_ERROR(part);
+}
+
+static void configs_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\"architectures\": [\"BertModel\"]", "\"BertModel\" is not implemented"},
+        {"\"architectures\": []", "architecture \"\""},
+        {LLAMA ", \"vocab_size\": 4", "config.json: line 1"},
+        {LLAMA ", \"hidden_act\": \"mish\"", "hidden_act \"mish\""},
+        {LLAMA ", \"quantization_config\": {}", "quantization_config"},
+        {LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}", "rope_type \"yarn\""},
+        {LLAMA ", \"rope_scaling\": {\"type\": \"linear\"}", "factor is missing"},
+        {LLAMA ", \"rope_scaling\": 3", "no object"},
+        {LLAMA ", \"rope_theta\": -1", "rope_theta is -1"},
+        {LLAMA ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
+        {LLAMA ", \"head_dim\": 3", "even head_dim"},
+        {LLAMA ", \"head_dim\": -4", "head_dim is -4: expected 1"},
+        {LLAMA ", \"rms_norm_eps\": \"small\"", "rms_norm_eps is no number"},
+        {LLAMA ", \"tie_word_embeddings\": 1", "tie_word_embeddings is neither"},
+        {GPT2 ", \"n_inner\": 99999999999999", "n_inner is 99999999999999"},
+        {GPT2 ", \"add_cross_attention\": true", "add_cross_attention is true"},
+        {GPT2 ", \"resid_pdrop\": 2", "resid_pdrop is 2"},
+        {"\"architectures\": [\"GPT2LMHeadModel\"]", "vocab_size is missing"},
+        {"\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": -5", "vocab_size is -5"},
+        {"\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 1048576, "
+         "\"num_hidden_layers\": 4000000, \"num_attention_heads\": 2",
+         "num_hidden_layers is 4000000"},
+        {"\"architectures\": [\"Qwen2ForCausalLM\"], " SIZES
+         ", \"use_sliding_window\": true, \"layer_types\": [\"chunked\"]",
+         "\"chunked\" is not implemented"},
+        {"\"architectures\": [\"Qwen2ForCausalLM\"], " SIZES ", \"layer_types\": []",
+         "layer_types has 0"},
+    };
+    folder_make();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);
+    CHECK(!ds_pretrained_load("/no/such/folder"));
+    CHECK_ERROR("/no/such/folder is no folder");
+    ds_module_free(model_of(LLAMA));
+    CHECK(!ds_pretrained_load(folder_path("")));
+    CHECK_ERROR("neither model.safetensors nor its index.json");
+    folder_remove();
+}
+
+static void weights_that_do_not_fit(void **state)
+{
+    (void)state;
+    folder_make();
+    char other[1100];
+    snprintf(other, sizeof other, "%s", folder_path("saved"));
+    ds_module *m = model_of(LLAMA);
+    CHECK_INT(ds_pretrained_save(m, other), DS_OK);
+    ds_module_free(m);
+
+    ds_module *again = ds_pretrained_load(other);
+    CHECK(again);
+    ds_module_free(again);
+    write_file("saved/config.json", "{" LLAMA ", \"tie_word_embeddings\": true, \"x\": [1]}");
+    ds_module_free(
+        ds_pretrained_load(other)); /* lm_head is the embedding's then, as in transformers */
+    CHECK(!ds_error());
+    write_file("saved/config.json", "{" LLAMA ", \"attention_bias\": true}");
+    CHECK(!ds_pretrained_load(other));
+    CHECK_ERROR("have no model.layers.0.self_attn.q_proj.bias");
+    write_file("saved/config.json", "{" LLAMA ", \"head_dim\": 6}");
+    CHECK(!ds_pretrained_load(other));
+    CHECK_ERROR("q_proj.weight is [8, 8]: config.json says [12, 8]");
+    write_file("saved/config.json",
+               "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 11, "
+               "\"hidden_size\": 8, \"num_hidden_layers\": 0}");
+    CHECK(!ds_pretrained_load(other));
+    CHECK_ERROR("num_hidden_layers is 0");
+
+    write_file("saved/config.json", "{" LLAMA "}");
+    write_file("saved/model.safetensors.index.json",
+               "{\"weight_map\": {\"lm_head.weight\": \"../../config.json\"}}");
+    remove(folder_path("saved/model.safetensors"));
+    ds_error_clear();
+    CHECK(!ds_pretrained_load(other));
+    CHECK_ERROR("no name of a file beside it");
+    folder_remove();
+}
+
+/* Parameters drawn at random: as transformers draws them; a loss near log V. */
+static void new_models(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {GPT2, LLAMA};
+    folder_make();
+    for (int i = 0; i < 2; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed(1);
+        ds_module *m = model_of(configs[i]);
+        CHECK(m);
+        CHECK_INT(ds_lm_info_of(m).vocab_size, 11);
+        ds_module_train(m, false);
+        ds_tensor *ids = ds_randint(DS_I64, 0, 11, ds_shape(2, 9));
+        CHECK_CLOSE(ds_item(ds_call(m, ids, ids)), log(11), 0.1);
+        CHECK(!ds_call(m, ds_zeros(DS_F32, ds_shape(2, 3))));
+        CHECK_ERROR("ids are float32");
+        if (!i) CHECK(!ds_call(m, ds_zeros(DS_I64, ds_shape(1, 17))));
+        if (!i) CHECK_ERROR("17 positions: n_positions is 16");
+        CHECK(!ds_call(m, ds_full(DS_I64, ds_shape(1, 2), 11)));
+        CHECK_ERROR("11");
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    folder_remove();
+}
+
+/* With dropout of attention, and with checkpoints, the same gradient. */
+static void checkpoints_change_nothing(void **state)
+{
+    (void)state;
+    folder_make();
+    double norm[2];
+    for (int on = 0; on < 2; on++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed(5);
+        ds_module *m = model_of(GPT2 ", \"attn_pdrop\": 0.5");
+        CHECK_INT(ds_lm_set_checkpointing(m, on), DS_OK);
+        ds_tensor *ids = ds_randint(DS_I64, 0, 11, ds_shape(2, 9));
+        CHECK_INT(ds_backward(ds_call(m, ids, ids)), DS_OK);
+        norm[on] = ds_grad_norm(m);
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    CHECK_CLOSE(norm[1], norm[0], 0);
+    folder_remove();
+}
+
+TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(weights_that_do_not_fit),
+          cmocka_unit_test(new_models), cmocka_unit_test(checkpoints_change_nothing))

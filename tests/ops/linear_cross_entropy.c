@@ -1,0 +1,96 @@
+/* tests/ops/linear_cross_entropy.c: beside linear and cross_entropy, and its
+ * memory.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+typedef struct Sizes {
+    int64_t n, d, v;
+} Sizes;
+
+static ds_tensor *labels_of(Sizes s)
+{
+    ds_tensor *y = ds_randint(DS_I64, 0, s.v, ds_shape(s.n));
+    ((int64_t *)ds_data_mut(y))[1] = -100;
+    return y;
+}
+
+/* |a - b| against the largest element of b */
+static void check_near(ds_tensor *a, ds_tensor *b, double tolerance)
+{
+    a = ds_cast(a, DS_F32), b = ds_cast(b, DS_F32);
+    ds_tensor *off = ds_abs(ds_sub(a, b)), *size = ds_abs(b);
+    int64_t n = ds_numel(b);
+    double most = ds_item(ds_max(ds_reshape(off, ds_shape(n)), 0, false));
+    double scale = ds_item(ds_max(ds_reshape(size, ds_shape(n)), 0, false));
+    CHECK(scale > 0);
+    CHECK_CLOSE(most / scale, 0, tolerance);
+}
+
+static void check_composition(Sizes s, ds_dtype dtype, double tolerance)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_seed(3);
+    ds_tensor *y = labels_of(s), *leaf[4], *loss[2];
+    for (int i = 0; i < 2; i++) {
+        ds_tensor *value = ds_cast(ds_randn(DS_F32, i ? ds_shape(s.v, s.d) : ds_shape(s.n, s.d)),
+                                   dtype);
+        leaf[i] = ds_require_grad(ds_clone(value), true);
+        leaf[2 + i] = ds_require_grad(
+            ds_cast(value, DS_F32) == value ? ds_clone(value) : ds_cast(value, DS_F32), true);
+    }
+    loss[0] = ds_linear_cross_entropy(leaf[0], leaf[1], y);
+    loss[1] = ds_cross_entropy(ds_linear(leaf[2], leaf[3], NULL), y);
+    CHECK_INT(ds_dtype_of(loss[0]), DS_F32);
+    CHECK_CLOSE(ds_item(loss[0]), ds_item(loss[1]), 1e-5 * ds_item(loss[1]));
+    for (int i = 0; i < 2; i++) CHECK_INT(ds_backward(ds_scale(loss[i], 0.5)), DS_OK);
+    for (int i = 0; i < 2; i++) check_near(ds_grad(leaf[i]), ds_grad(leaf[2 + i]), tolerance);
+    ds_scope_close(scope);
+}
+
+/* Logits that are kept, and such that are computed twice, in several blocks. */
+static void equals_linear_and_cross_entropy(void **state)
+{
+    (void)state;
+    check_composition((Sizes){37, 24, 150}, DS_F32, 1e-5);
+    check_composition((Sizes){37, 24, 150}, DS_BF16, 1e-2);
+    if (quick()) return;
+    check_composition((Sizes){90, 16, 48001}, DS_F32, 1e-5);
+    check_composition((Sizes){90, 16, 48001}, DS_BF16, 1e-2);
+}
+
+/* Vocabulary 50,000, 2,048 positions, bf16: less than 80 MB beside x, w and
+ * their gradients. */
+static void peak_memory(void **state)
+{
+    (void)state;
+    const Sizes s = {2048, 16, 50000};
+    if (quick()) return;
+    ds_device cpu = {DS_CPU, 0};
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_zeros(DS_BF16, ds_shape(s.n, s.d)), true);
+    ds_tensor *w = ds_require_grad(ds_zeros(DS_BF16, ds_shape(s.v, s.d)), true), *y = labels_of(s);
+    size_t before = ds_memory_allocated(cpu);
+    ds_memory_reset_peak(cpu);
+    ds_tensor *loss = ds_linear_cross_entropy(x, w, y);
+    CHECK_INT(ds_backward(loss), DS_OK);
+    size_t gradients = (size_t)(ds_numel(x) + ds_numel(w)) * 2;
+    CHECK(ds_memory_peak(cpu) - before - gradients < 80000000);
+    ds_scope_close(scope);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(4, 3)), *w = ds_zeros(DS_F32, ds_shape(5, 3));
+    CHECK(!ds_linear_cross_entropy(x, ds_zeros(DS_F32, ds_shape(5, 2)),
+                                   ds_zeros(DS_I64, ds_shape(4))));
+    CHECK_ERROR("[5, 2]");
+    CHECK(!ds_linear_cross_entropy(x, w, ds_zeros(DS_I32, ds_shape(4))));
+    CHECK_ERROR("int32");
+    CHECK(!ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), 5)));
+    CHECK_ERROR("5");
+    CHECK(isnan(ds_item(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), -100)))));
+}
+
+TEST_MAIN(cmocka_unit_test(equals_linear_and_cross_entropy), cmocka_unit_test(peak_memory),
+          cmocka_unit_test(refusals))
