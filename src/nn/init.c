@@ -140,28 +140,18 @@ ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double lo
 static bool kaiming_std(const char *what, const ds_tensor *x, double a, ds_fan fan, ds_gain gain,
                         double *std)
 {
-    double in, out, g = 1;
+    static const double gains[] = {[DS_GAIN_LEAKY_RELU] = 0, /* by a */
+                                   [DS_GAIN_RELU] = M_SQRT2,
+                                   [DS_GAIN_LINEAR] = 1,
+                                   [DS_GAIN_TANH] = 5.0 / 3,
+                                   [DS_GAIN_SELU] = 0.75};
+    double in, out;
     if (!fans(what, x, &in, &out)) return false;
     if (fan != DS_FAN_IN && fan != DS_FAN_OUT)
         return dsi_refuse("%s: there is no fan number %d", what, (int)fan);
-    switch (gain) {
-    case DS_GAIN_LEAKY_RELU:
-        g = sqrt(2 / (1 + a * a));
-        break;
-    case DS_GAIN_RELU:
-        g = sqrt(2);
-        break;
-    case DS_GAIN_LINEAR:
-        break;
-    case DS_GAIN_TANH:
-        g = 5.0 / 3;
-        break;
-    case DS_GAIN_SELU:
-        g = 0.75;
-        break;
-    default:
+    if ((unsigned)gain >= sizeof gains / sizeof *gains)
         return dsi_refuse("%s: there is no gain number %d", what, (int)gain);
-    }
+    double g = gain == DS_GAIN_LEAKY_RELU ? sqrt(2 / (1 + a * a)) : gains[gain];
     double n = fan == DS_FAN_IN ? in : out;
     *std = n > 0 ? g / sqrt(n) : 0;
     return true;

@@ -65,16 +65,7 @@ static bool adagrad_check(const char *prefix, const void *params)
 
 ds_optim *ds_optim_adagrad_with(ds_module *model, ds_adagrad_opts o)
 {
-    if (!dsi_params_check("adagrad", adagrad_params, &o, sizeof o)) return NULL;
-    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
-    Adagrad self = {{.lr_decay = o.lr_decay, .eps = o.eps, .maximize = o.maximize},
-                    o.initial_accumulator_value};
-    return dsi_optim_with(model, &adagrad_type, v, &self);
-}
-
-static ds_optim *adagrad_make(ds_module *model, const void *params)
-{
-    return ds_optim_adagrad_with(model, ((const AdagradParams *)params)->o);
+    return dsi_optim_from(model, &adagrad_type, adagrad_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_adagrad = {.name = "Adagrad",
@@ -84,8 +75,7 @@ const dsi_optim_entry dsi_optim_adagrad = {.name = "Adagrad",
                                            .zero_tested = true,
                                            .params = adagrad_params,
                                            .params_size = sizeof(AdagradParams),
-                                           .check = adagrad_check,
-                                           .make = adagrad_make};
+                                           .check = adagrad_check};
 
 /* ---- RMSprop ------------------------------------------------------------------------------------------- */
 
@@ -133,24 +123,14 @@ static const dsi_param rmsprop_params[] = {
 
 ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts o)
 {
-    if (!dsi_params_check("rmsprop", rmsprop_params, &o, sizeof o)) return NULL;
-    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
-    dsi_rmsprop self = {
-        .alpha = o.alpha, .eps = o.eps, .centered = o.centered, .maximize = o.maximize};
-    return dsi_optim_with(model, &rmsprop_type, v, &self);
-}
-
-static ds_optim *rmsprop_make(ds_module *model, const void *params)
-{
-    return ds_optim_rmsprop_with(model, *(const ds_rmsprop_opts *)params);
+    return dsi_optim_from(model, &rmsprop_type, rmsprop_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_rmsprop = {.name = "RMSprop",
                                            .type = &rmsprop_type,
                                            .source = "torch.optim.RMSprop",
                                            .params = rmsprop_params,
-                                           .params_size = sizeof(ds_rmsprop_opts),
-                                           .make = rmsprop_make};
+                                           .params_size = sizeof(ds_rmsprop_opts)};
 
 /* ---- Adadelta ------------------------------------------------------------------------------------------ */
 
@@ -190,23 +170,14 @@ static const dsi_param adadelta_params[] = {DSI_LR(ds_adadelta_opts, 1),
 
 ds_optim *ds_optim_adadelta_with(ds_module *model, ds_adadelta_opts o)
 {
-    if (!dsi_params_check("adadelta", adadelta_params, &o, sizeof o)) return NULL;
-    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay};
-    dsi_adadelta self = {.rho = o.rho, .eps = o.eps, .maximize = o.maximize};
-    return dsi_optim_with(model, &adadelta_type, v, &self);
-}
-
-static ds_optim *adadelta_make(ds_module *model, const void *params)
-{
-    return ds_optim_adadelta_with(model, *(const ds_adadelta_opts *)params);
+    return dsi_optim_from(model, &adadelta_type, adadelta_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_adadelta = {.name = "Adadelta",
                                             .type = &adadelta_type,
                                             .source = "torch.optim.Adadelta",
                                             .params = adadelta_params,
-                                            .params_size = sizeof(ds_adadelta_opts),
-                                            .make = adadelta_make};
+                                            .params_size = sizeof(ds_adadelta_opts)};
 
 /* ---- Lion ---------------------------------------------------------------------------------------------- */
 
@@ -229,14 +200,7 @@ static const dsi_param lion_params[] = {
 ds_optim *ds_optim_lion_with(ds_module *model, ds_lion_opts o)
 {
     if (o.beta2 == 0) o.beta2 = 0.99; /* the paper's; a configuration has DeepSpeed's 0.999 */
-    if (!dsi_params_check("lion", lion_params, &o, sizeof o)) return NULL;
-    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    return ds_optim_new(model, &lion_type, v);
-}
-
-static ds_optim *lion_make(ds_module *model, const void *params)
-{
-    return ds_optim_lion_with(model, *(const ds_lion_opts *)params);
+    return dsi_optim_from(model, &lion_type, lion_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_lion = {.name = "Lion",
@@ -245,8 +209,7 @@ const dsi_optim_entry dsi_optim_lion = {.name = "Lion",
                                         .deepspeed = true,
                                         .zero_tested = true,
                                         .params = lion_params,
-                                        .params_size = sizeof(ds_lion_opts),
-                                        .make = lion_make};
+                                        .params_size = sizeof(ds_lion_opts)};
 
 /* ---- LAMB ---------------------------------------------------------------------------------------------- */
 
@@ -311,20 +274,11 @@ static bool lamb_check(const char *prefix, const void *params)
 
 ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
 {
-    if (!dsi_params_check("lamb", lamb_params, &o, sizeof o) || !lamb_check_coeffs("lamb: ", &o))
+    ds_lamb_opts with_defaults = o;
+    if (!dsi_params_check("lamb", lamb_params, &with_defaults, sizeof o) ||
+        !lamb_check_coeffs("lamb: ", &with_defaults))
         return NULL;
-    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    dsi_lamb self = {.eps = o.eps,
-                     .max_coeff = o.max_coeff,
-                     .min_coeff = o.min_coeff,
-                     .bias_correction = !o.no_bias_correction,
-                     .eps_inside_sqrt = o.eps_inside_sqrt};
-    return dsi_optim_with(model, &lamb_type, v, &self);
-}
-
-static ds_optim *lamb_make(ds_module *model, const void *params)
-{
-    return ds_optim_lamb_with(model, ((const LambParams *)params)->o);
+    return dsi_optim_from(model, &lamb_type, lamb_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_lamb = {.name = "Lamb",
@@ -333,5 +287,4 @@ const dsi_optim_entry dsi_optim_lamb = {.name = "Lamb",
                                         .deepspeed = true,
                                         .params = lamb_params,
                                         .params_size = sizeof(LambParams),
-                                        .check = lamb_check,
-                                        .make = lamb_make};
+                                        .check = lamb_check};

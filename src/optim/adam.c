@@ -96,12 +96,14 @@ static ds_optim *adam_new(const ds_optim_type *type, ds_module *model, ds_adam_o
 {
     if (!dsi_params_check(type->name, adam_params, &o, sizeof o)) return NULL;
     ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    dsi_adam self = {.eps = o.eps,
-                     .decoupled = decoupled,
-                     .amsgrad = o.amsgrad,
-                     .maximize = o.maximize,
-                     .bias_correction = !o.no_bias_correction};
-    return dsi_optim_with(model, type, v, &self);
+    ds_optim *o_new = ds_optim_new(model, type, v);
+    if (o_new)
+        *(dsi_adam *)o_new->self = (dsi_adam){.eps = o.eps,
+                                              .decoupled = decoupled,
+                                              .amsgrad = o.amsgrad,
+                                              .maximize = o.maximize,
+                                              .bias_correction = !o.no_bias_correction};
+    return o_new;
 }
 
 ds_optim *ds_optim_adam_with(ds_module *model, ds_adam_opts opts)

@@ -182,44 +182,28 @@ static const dsi_param nadam_params[] = {
     {0}};
 static const dsi_param radam_params[] = {PARAMS(1e-3), PARAM_DECOUPLED, {0}};
 
-static ds_optim *variant_new(const ds_optim_type *type, ds_module *model, ds_adam_variant_opts o)
+ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts o)
 {
-    if (!dsi_params_check(type->name, nadam_params, &o, sizeof o)) return NULL;
-    ds_optim_values v = {o.lr, o.weight_decay, .betas = {o.beta1, o.beta2}};
-    Variant self = {.eps = o.eps,
-                    .momentum_decay = o.momentum_decay,
-                    .decoupled = o.decoupled,
-                    .maximize = o.maximize};
-    return dsi_optim_with(model, type, v, &self);
+    if (o.decoupled) return dsi_refuse("adamax: its weight decay is part of the gradient");
+    return dsi_optim_from(model, &adamax_type, nadam_params, &o, sizeof o);
 }
 
-ds_optim *ds_optim_adamax_with(ds_module *model, ds_adam_variant_opts opts)
+ds_optim *ds_optim_nadam_with(ds_module *model, ds_adam_variant_opts o)
 {
-    if (opts.decoupled) return dsi_refuse("adamax: its weight decay is part of the gradient");
-    return variant_new(&adamax_type, model, opts);
+    return dsi_optim_from(model, &nadam_type, nadam_params, &o, sizeof o);
 }
 
-ds_optim *ds_optim_nadam_with(ds_module *model, ds_adam_variant_opts opts)
+ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts o)
 {
-    return variant_new(&nadam_type, model, opts);
-}
-
-ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts opts)
-{
-    return variant_new(&radam_type, model, opts);
+    return dsi_optim_from(model, &radam_type, nadam_params, &o, sizeof o);
 }
 
 #define ENTRY(id, called) \
-    static ds_optim *id##_make(ds_module *model, const void *params) \
-    { \
-        return ds_optim_##id##_with(model, *(const ds_adam_variant_opts *)params); \
-    } \
     const dsi_optim_entry dsi_optim_##id = {.name = called, \
                                             .type = &id##_type, \
                                             .source = "torch.optim." called, \
                                             .params = id##_params, \
-                                            .params_size = sizeof(ds_adam_variant_opts), \
-                                            .make = id##_make};
+                                            .params_size = sizeof(ds_adam_variant_opts)};
 ENTRY(adamax, "Adamax")
 ENTRY(nadam, "NAdam")
 ENTRY(radam, "RAdam")

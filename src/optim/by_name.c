@@ -162,7 +162,10 @@ ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *param
         return NULL;
     }
     void *params = dsi_alloc(e->params_size);
-    ds_optim *o = optim_read_params(e, params_json, params) ? e->make(model, params) : NULL;
+    ds_optim *o = NULL;
+    if (optim_read_params(e, params_json, params))
+        o = e->make ? e->make(model, params)
+                    : dsi_optim_from(model, e->type, e->params, params, e->params_size);
     dsi_free(params);
     return o;
 }

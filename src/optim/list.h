@@ -55,6 +55,7 @@ typedef struct dsi_optim_entry {
     /* What single parameters cannot tell; optional. prefix begins the message:
      * "sgd: ". */
     bool (*check)(const char *prefix, const void *params);
+    /* optional: what dsi_optim_from with `params` does not do */
     ds_optim *(*make)(ds_module *model, const void *params);
 } dsi_optim_entry;
 
@@ -71,26 +72,14 @@ typedef struct dsi_schedule_entry {
 
 /* Rows of parameters that several have; opts: the struct that they are of. */
 #define DSI_NUMBER(opts, member, what, ...) \
-    { \
-        .name = #member, .kind = DSI_PARAM_NUMBER, .range = DSI_NOT_NEGATIVE, \
-        .offset = offsetof(opts, member), .help = what, .value = { \
-            __VA_ARGS__ \
-        } \
-    }
-#define DSI_FLAG(opts, member, what) \
-    { \
-        .name = #member, .kind = DSI_PARAM_BOOL, .offset = offsetof(opts, member), .help = what \
-    }
+    DSI_PARAM(#member, NUMBER, NOT_NEGATIVE, opts, member, .help = what, .value = {__VA_ARGS__})
+#define DSI_FLAG(opts, member, what) DSI_PARAM(#member, BOOL, ANY, opts, member, .help = what)
 #define DSI_LR(opts, rate) \
-    { \
-        .name = "lr", .kind = DSI_PARAM_NUMBER, .range = DSI_NOT_NEGATIVE, \
-        .offset = offsetof(opts, lr), .exact = true, .value = {rate}, .help = "learning rate" \
-    }
+    DSI_PARAM("lr", NUMBER, NOT_NEGATIVE, opts, lr, .exact = true, .value = {rate}, \
+              .help = "learning rate")
 #define DSI_BETAS(opts, ...) \
-    { \
-        .name = "betas", .kind = DSI_PARAM_PAIR, .range = DSI_BETA, \
-        .offset = offsetof(opts, beta1), .value = {__VA_ARGS__}, .help = "decay of the moments" \
-    }
+    DSI_PARAM("betas", PAIR, BETA, opts, beta1, .value = {__VA_ARGS__}, \
+              .help = "decay of the moments")
 #define DSI_EPS(opts, value)          DSI_NUMBER(opts, eps, "added to the root of the second moment", value)
 #define DSI_WEIGHT_DECAY(opts, value) DSI_NUMBER(opts, weight_decay, "L2 penalty", value)
 #define DSI_MAXIMIZE(opts)            DSI_FLAG(opts, maximize, "ascend the gradient")

@@ -83,11 +83,33 @@ ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_val
     return o;
 }
 
-ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,
-                         const void *self)
+/* Number i of the option that the table calls `name`; 0: there is none. */
+static double option_number(const dsi_param *table, const char *name, const void *opts, int i)
 {
-    ds_optim *o = ds_optim_new(model, type, values);
-    if (o) memcpy(o->self, self, type->self_size);
+    const dsi_param *p = dsi_params_find(table, name);
+    return p ? ((const double *)((const char *)opts + p->offset))[i] : 0;
+}
+
+ds_optim *dsi_optim_from(ds_module *model, const ds_optim_type *type, const dsi_param *table,
+                         void *opts, size_t size)
+{
+    if (!dsi_params_check(type->name, table, opts, size)) return NULL;
+    const ds_optim_values v = {
+        .lr = option_number(table, "lr", opts, 0),
+        .weight_decay = option_number(table, "weight_decay", opts, 0),
+        .momentum = option_number(table, "momentum", opts, 0),
+        .betas = {option_number(table, "betas", opts, 0), option_number(table, "betas", opts, 1)}};
+    ds_optim *o = ds_optim_new(model, type, v);
+    for (const ds_optim_option *to = type->options; o && to && to->name; to++) {
+        const dsi_param *p = dsi_params_find(table, to->name);
+        if (!p || p->offset >= size) continue;
+        const void *from = (const char *)opts + p->offset;
+        if (to->kind == DS_OPTION_DOUBLE)
+            *(double *)((char *)o->self + to->offset) = *(const double *)from;
+        else if (to->kind == DS_OPTION_BOOL)
+            *(bool *)((char *)o->self + to->offset) = *(const bool *)from !=
+                                                      (p->kind == DSI_PARAM_NOT);
+    }
     return o;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/mem.h"
+#include "params.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
@@ -92,6 +93,8 @@ dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
  * does. */
 ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n);
 
-/* ds_optim_new with these options as self. */
-ds_optim *dsi_optim_with(ds_module *model, const ds_optim_type *type, ds_optim_values values,
-                         const void *self);
+/* ds_optim_new with the options of a constructor, a struct of `size` bytes that
+ * the table describes: lr, weight_decay, betas and momentum become the values
+ * of group 0; others go into self where type->options has their name. */
+ds_optim *dsi_optim_from(ds_module *model, const ds_optim_type *type, const dsi_param *table,
+                         void *opts, size_t size);

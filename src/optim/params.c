@@ -14,35 +14,24 @@
 
 #define MAX_PARAMS 64 /* of one table */
 
-static const char *const range_names[] = {
-    [DSI_ANY] = "a finite number",
-    [DSI_NOT_NEGATIVE] = "0 or more",
-    [DSI_POSITIVE] = "more than 0",
-    [DSI_FRACTION] = "0 to 1",
-    [DSI_BETA] = "0 or more, and less than 1",
-    [DSI_FACTOR] = "more than 0, and at most 1",
-    [DSI_FROM_MINUS_1] = "-1 or more",
+static const struct {
+    const char *name;
+    double low, high;
+    bool open_low, open_high; /* the end itself is out of range */
+} ranges[] = {
+    [DSI_ANY] = {"a finite number", -INFINITY, INFINITY},
+    [DSI_NOT_NEGATIVE] = {"0 or more", 0, INFINITY},
+    [DSI_POSITIVE] = {"more than 0", 0, INFINITY, .open_low = true},
+    [DSI_FRACTION] = {"0 to 1", 0, 1},
+    [DSI_BETA] = {"0 or more, and less than 1", 0, 1, .open_high = true},
+    [DSI_FACTOR] = {"more than 0, and at most 1", 0, 1, .open_low = true},
+    [DSI_FROM_MINUS_1] = {"-1 or more", -1, INFINITY},
 };
 
-static bool param_in_range(double x, dsi_param_range range)
+static bool param_in_range(double x, dsi_param_range r)
 {
-    switch (range) {
-    case DSI_ANY:
-        return !isnan(x);
-    case DSI_NOT_NEGATIVE:
-        return x >= 0;
-    case DSI_POSITIVE:
-        return x > 0;
-    case DSI_FRACTION:
-        return x >= 0 && x <= 1;
-    case DSI_BETA:
-        return x >= 0 && x < 1;
-    case DSI_FACTOR:
-        return x > 0 && x <= 1;
-    case DSI_FROM_MINUS_1:
-        return x >= -1;
-    }
-    return false;
+    return (ranges[r].open_low ? x > ranges[r].low : x >= ranges[r].low) &&
+           (ranges[r].open_high ? x < ranges[r].high : x <= ranges[r].high);
 }
 
 static int params_count(const dsi_param *table)
@@ -53,10 +42,10 @@ static int params_count(const dsi_param *table)
     return n;
 }
 
-bool dsi_params_has(const dsi_param *table, const char *name)
+const dsi_param *dsi_params_find(const dsi_param *table, const char *name)
 {
     while (table->name && strcmp(table->name, name) != 0) table++;
-    return table->name != NULL;
+    return table->name ? table : NULL;
 }
 
 static void *param_variable(const dsi_param *p, void *self) { return (char *)self + p->offset; }
@@ -131,7 +120,7 @@ static bool option_check(const char *name, const dsi_param *p, int i, int n, dou
     char option[64];
     snprintf(option, sizeof option, n > 1 ? "%.*s%d" : "%.*s", (int)strlen(p->name) - (n > 1),
              p->name, i + 1);
-    return dsi_refuse("%s: %s is %g: expected %s", name, option, *x, range_names[p->range]);
+    return dsi_refuse("%s: %s is %g: expected %s", name, option, *x, ranges[p->range].name);
 }
 
 /* How many doubles the variable has that 0 and DS_ZERO are for. */
@@ -177,8 +166,7 @@ static ds_status param_refuse(const dsi_params_from *f, const dsi_param *p, cons
 static ds_status param_refuse_number(const dsi_params_from *f, const dsi_param *p,
                                      const json_t *value, const char *what)
 {
-    dsi_text want = {0};
-    dsi_text_add(&want, "%s, %s", what, range_names[p->range]);
+    dsi_text want = dsi_text_of("%s, %s", what, ranges[p->range].name);
     ds_status status = param_refuse(f, p, value, want.s);
     dsi_text_free(&want);
     return status;
@@ -337,10 +325,8 @@ static ds_status params_read_object(const dsi_params_from *f, json_t *object,
     json_t *value;
     json_object_foreach(object, name, value)
     {
-        const dsi_param *p = table;
-        while (p->name && strcmp(p->name, name) != 0) p++;
-        ds_status status = p->name ? param_read(f, p, value, self)
-                                   : param_refuse_unknown(f, name, table);
+        const dsi_param *p = dsi_params_find(table, name);
+        ds_status status = p ? param_read(f, p, value, self) : param_refuse_unknown(f, name, table);
         if (status != DS_OK) return status;
     }
     for (const dsi_param *p = table; p->name; p++)

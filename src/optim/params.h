@@ -89,7 +89,8 @@ bool dsi_params_check(const char *name, const dsi_param *table, void *options, s
 /* Numbers that were read, as options of a constructor: 0 becomes DS_ZERO. */
 void dsi_params_to_options(const dsi_param *table, void *self);
 
-bool dsi_params_has(const dsi_param *table, const char *name);
+/* The row of that name, or NULL. */
+const dsi_param *dsi_params_find(const dsi_param *table, const char *name);
 
 /* "`lr` 0.001", "`T_max` required": a parameter and its default, for docs. */
 void dsi_param_describe(dsi_text *t, const dsi_param *p);

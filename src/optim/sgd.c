@@ -57,14 +57,7 @@ static bool sgd_check(const char *prefix, const void *params)
 ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
 {
     if (!dsi_params_check("sgd", sgd_params, &o, sizeof o) || !sgd_check("sgd: ", &o)) return NULL;
-    ds_optim_values v = {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum};
-    dsi_sgd self = {.dampening = o.dampening, .nesterov = o.nesterov, .maximize = o.maximize};
-    return dsi_optim_with(model, &sgd_type, v, &self);
-}
-
-static ds_optim *sgd_make(ds_module *model, const void *params)
-{
-    return ds_optim_sgd_with(model, *(const ds_sgd_opts *)params);
+    return dsi_optim_from(model, &sgd_type, sgd_params, &o, sizeof o);
 }
 
 const dsi_optim_entry dsi_optim_sgd = {.name = "SGD",
@@ -72,5 +65,4 @@ const dsi_optim_entry dsi_optim_sgd = {.name = "SGD",
                                        .source = "torch.optim.SGD",
                                        .params = sgd_params,
                                        .params_size = sizeof(ds_sgd_opts),
-                                       .check = sgd_check,
-                                       .make = sgd_make};
+                                       .check = sgd_check};

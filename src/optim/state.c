@@ -9,8 +9,7 @@
 
 static ds_status state_add_entry(ds_state *state, const char *kind, const char *path, ds_tensor *x)
 {
-    dsi_text name = {0};
-    dsi_text_add(&name, "%s.%s", kind, path);
+    dsi_text name = dsi_text_of("%s.%s", kind, path);
     ds_status status = x ? ds_state_set(state, name.s, x) : ds_error_status();
     dsi_text_free(&name);
     return status;
@@ -87,8 +86,7 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
         for (int k = 0; k <= DS_OPTIM_MOMENTS; k++) {
             if (k < DS_OPTIM_MOMENTS && !dsi_optim_uses(o, o->params[i].group, k)) continue;
             const char *kind = k < DS_OPTIM_MOMENTS ? o->type->moment[k] : "step";
-            dsi_text name = {0};
-            dsi_text_add(&name, "%s.%s", kind, o->params[i].path);
+            dsi_text name = dsi_text_of("%s.%s", kind, o->params[i].path);
             wanted++;
             if (ds_state_get(state, name.s))
                 found++;

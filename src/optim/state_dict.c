@@ -173,8 +173,7 @@ static ds_status read_group(const ds_optim *o, char *self, ds_optim_values *v,
 /* "exp_avg.conv1.weight" = x */
 static ds_status name_entry(ds_state *named, const char *kind, const char *path, ds_tensor *x)
 {
-    dsi_text name = {0};
-    dsi_text_add(&name, "%s.%s", kind, path);
+    dsi_text name = dsi_text_of("%s.%s", kind, path);
     ds_status status = x ? ds_state_set(named, name.s, x) : ds_error_status();
     dsi_text_free(&name);
     return status;

@@ -134,7 +134,7 @@ static char *tuning_params(const ds_tuning_arguments *a, const dsi_schedule_entr
     for (int i = 0; i < ROWS; i++) {
         const char *text = a->given[i] ? a->given[i] : rows[i].absent;
         bool as_first = i == KEY_cycle_second_step_size - FIRST_KEY && text && !strcmp(text, "-1");
-        if (!dsi_params_has(e->params, rows[i].name) || !text || as_first) continue;
+        if (!dsi_params_find(e->params, rows[i].name) || !text || as_first) continue;
         json_object_set_new(params, rows[i].name, tuning_value(text));
     }
     char *json = json_dumps(params, 0);
