@@ -144,8 +144,7 @@ static ds_status show_add_tensor(Show *s, const ds_value *v)
 /* As Python's repr: b'\x00\xff'. */
 static void add_bytes(dsi_text *t, const ds_value *v)
 {
-    dsi_text text = {0};
-    dsi_text_add(&text, "b'");
+    dsi_text text = dsi_text_of("b'");
     for (int64_t i = 0; i < ds_value_len(v) && i < MOST_TEXT; i++) {
         unsigned char c = (unsigned char)ds_value_text(v)[i];
         bool plain = c >= ' ' && c < 127 && c != '\'' && c != '\\';

@@ -138,8 +138,7 @@ static int run_command(const command *c, const ds_hosts *h)
     remote *r = dsi_alloc((size_t)h->n * sizeof *r);
     char **prefix = dsi_alloc((size_t)h->n * sizeof *prefix);
     for (int i = 0; i < h->n; i++) {
-        dsi_text t = {0};
-        dsi_text_add(&t, "%s: ", h->at[i].name);
+        dsi_text t = dsi_text_of("%s: ", h->at[i].name);
         prefix[i] = t.s;
     }
     output *o = output_new(h->n, (const char *const *)prefix);

@@ -152,8 +152,7 @@ static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
     ds_dims dims;
     if (dsi_load_read_shape(shape, &dims) != DS_OK) return ds_error_status();
     for (int64_t r = 0; has < dsi_numel(dims) && r < ranks; r++) {
-        dsi_text file = {0};
-        dsi_text_add(&file, "zero_pp_rank_%" PRId64 "_mp_rank_00_model_states.pt", r);
+        dsi_text file = dsi_text_of("zero_pp_rank_%" PRId64 "_mp_rank_00_model_states.pt", r);
         const ds_value *model = r ? dsi_load_open_file(&e->l, file.s) : e->l.model;
         dsi_text_free(&file);
         const ds_value *all = ds_value_get(model, "frozen_param_fragments");

@@ -97,8 +97,7 @@ ds_status dsi_aio_file_open(dsi_aio_file *f, const char *who, const char *folder
 {
     *f = (dsi_aio_file){.fd = -1, .bytes = bytes ? bytes : DSI_AIO_ALIGN};
     if (aio_make_folder(who, folder) != DS_OK) return ds_error_status();
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s/%s", folder, name);
+    dsi_text path = dsi_text_of("%s/%s", folder, name);
     f->path = path.s;
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
     f->fd = open(f->path, flags | O_DIRECT, 0600);

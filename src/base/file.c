@@ -143,8 +143,7 @@ static dsi_file *file_create(char *path, char *temporary)
 dsi_file *dsi_file_replace(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
-    dsi_text name = {0};
-    dsi_text_add(&name, "%s.tmp.%ld", path, (long)getpid());
+    dsi_text name = dsi_text_of("%s.tmp.%ld", path, (long)getpid());
     return file_create(dsi_strdup(path), name.s);
 }
 
@@ -214,8 +213,7 @@ bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
 static void file_sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    dsi_text folder = {0};
-    dsi_text_add(&folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    dsi_text folder = dsi_text_of("%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     int fd = open(folder.s, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd);

@@ -14,12 +14,14 @@
 
 #define FEW 8 /* entries that are found faster without the table */
 
-static uint64_t map_hash(const char *name)
+uint64_t dsi_fnv1a(uint64_t h, const void *bytes, size_t n)
 {
-    uint64_t h = 14695981039346656037u;
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    const unsigned char *p = bytes;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
     return h;
 }
+
+uint64_t dsi_fnv1a_text(const char *s) { return dsi_fnv1a(DSI_FNV1A, s, strlen(s)); }
 
 /* The slot of that name, or the free one in which it would lie. */
 static size_t map_find_slot(const dsi_map *m, const char *name, uint64_t hash)
@@ -54,7 +56,7 @@ static dsi_map_entry *map_find(const dsi_map *m, const char *name, uint64_t hash
 
 void *dsi_map_set(dsi_map *m, const char *name, void *value)
 {
-    uint64_t hash = map_hash(name);
+    uint64_t hash = dsi_fnv1a_text(name);
     dsi_map_entry *e = map_find(m, name, hash);
     if (e) {
         void *was = e->value;
@@ -69,7 +71,7 @@ void *dsi_map_set(dsi_map *m, const char *name, void *value)
 
 void *dsi_map_get(const dsi_map *m, const char *name)
 {
-    const dsi_map_entry *e = m->n ? map_find(m, name, map_hash(name)) : NULL;
+    const dsi_map_entry *e = m->n ? map_find(m, name, dsi_fnv1a_text(name)) : NULL;
     return e ? e->value : NULL;
 }
 

@@ -11,6 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* FNV-1a of n bytes, from the hash h of what came before, at first DSI_FNV1A;
+ * and of a text. */
+#define DSI_FNV1A 14695981039346656037u
+uint64_t dsi_fnv1a(uint64_t h, const void *bytes, size_t n);
+uint64_t dsi_fnv1a_text(const char *s);
+
 typedef struct dsi_map_entry {
     char *name; /* a copy */
     void *value;

@@ -125,11 +125,6 @@ void dsi_rng_uniform_f64(dsi_rng *g, double *x, int64_t n, double low, double hi
     for (int64_t i = 0; i < n; i++) x[i] = fma(unit_f64(g), high - low, low);
 }
 
-void dsi_rng_bernoulli_f32(dsi_rng *g, float *x, int64_t n, double p)
-{
-    for (int64_t i = 0; i < n; i++) x[i] = unit_f32(g) < (float)p;
-}
-
 /* ---- normal ------------------------------------------------------------------------------------- */
 
 /* One value; the other one of its pair is kept. */

@@ -26,8 +26,7 @@ void dsi_rng_uniform_f32(dsi_rng *g, float *x, int64_t n, double low, double hig
 void dsi_rng_uniform_f64(dsi_rng *g, double *x, int64_t n, double low, double high);
 void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std);
 void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double std);
-void dsi_rng_bernoulli_f32(dsi_rng *g, float *x, int64_t n, double p); /* torch.bernoulli: 1 or 0 */
-void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n);           /* torch.randperm */
+void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n); /* torch.randperm */
 
 /* As the bytes of torch.get_rng_state(), and back: false, changing nothing, if
  * they are no such state. */

@@ -47,6 +47,16 @@ void dsi_text_add(dsi_text *t, const char *format, ...)
     va_end(args);
 }
 
+dsi_text dsi_text_of(const char *format, ...)
+{
+    dsi_text t = {0};
+    va_list args;
+    va_start(args, format);
+    dsi_text_add_args(&t, format, args);
+    va_end(args);
+    return t;
+}
+
 void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n)
 {
     text_grow(t, n);

@@ -12,6 +12,7 @@ typedef struct dsi_text {
     size_t n, room;
 } dsi_text;
 
+dsi_text dsi_text_of(const char *format, ...) DS_PRINTF(1, 2); /* a new one; free it */
 void dsi_text_add(dsi_text *t, const char *format, ...) DS_PRINTF(2, 3);
 void dsi_text_add_args(dsi_text *t, const char *format, va_list args) DS_PRINTF(2, 0);
 void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);

@@ -204,9 +204,9 @@ static int trace_open_file(const char *path)
 
 static void trace_write_head(void)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "[\n{\"ph\":\"M\",\"pid\":%ld,\"name\":\"process_name\",\"args\":{\"name\":\"",
-                 (long)file.pid);
+    dsi_text t = dsi_text_of(
+        "[\n{\"ph\":\"M\",\"pid\":%ld,\"name\":\"process_name\",\"args\":{\"name\":\"",
+        (long)file.pid);
     trace_add_name(&t, program_invocation_short_name);
     dsi_text_add(&t, "\"}}");
     trace_write_text(t.s, t.n);

@@ -92,8 +92,7 @@ ds_state *ds_load(const char *path)
     if (!path) return dsi_refuse("load: path is NULL");
     if (dsi_shards_is_index(path)) return dsi_shards_load(path);
     /* "model.safetensors" may be there as shards with an index instead. */
-    dsi_text index = {0};
-    dsi_text_add(&index, "%s.index.json", path);
+    dsi_text index = dsi_text_of("%s.index.json", path);
     bool sharded = !dsi_file_exists(path) && dsi_file_exists(index.s);
     ds_state *parts = sharded ? dsi_shards_load(index.s) : NULL;
     dsi_text_free(&index);

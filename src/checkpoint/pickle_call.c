@@ -145,8 +145,7 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
     if (!is_kind(kind, DS_VALUE_STRING) || (index && index->kind != DS_VALUE_INT))
         return refuse_call_args(u, g);
     if (!dsi_unpickle_reserve(u, kind->text.n)) return NULL;
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s", kind->text.s);
+    dsi_text t = dsi_text_of("%s", kind->text.s);
     if (index) dsi_text_add(&t, ":%" PRId64, index->i);
     ds_value *v = dsi_value_text(DS_VALUE_STRING, t.s, t.n);
     v->class_name = g->class_name;
@@ -455,12 +454,11 @@ ds_value *dsi_pickle_global_of(dsi_unpickler *u, const char *module, const char 
 {
     bool python2 = !strcmp(module, "__builtin__"), cuda = !strcmp(module, "torch.cuda");
     bool storage = strlen(name) > 7 && !strcmp(name + strlen(name) - 7, "Storage");
-    dsi_text full = {0};
-    dsi_text_add(&full, "%.200s.%.200s",
-                 python2           ? "builtins"
-                 : cuda && storage ? "torch"
-                                   : module,
-                 name);
+    dsi_text full = dsi_text_of("%.200s.%.200s",
+                                python2           ? "builtins"
+                                : cuda && storage ? "torch"
+                                                  : module,
+                                name);
     const Global *found = global_is_allowed(u, full.s) ? global_find(full.s) : NULL;
     if (!found && !u->names) found = global_unknown(u, full.s);
     ds_value *v = NULL;

@@ -40,9 +40,8 @@ static const Type *numpy_type_of(dsi_unpickler *u, const ds_value *v, bool *swap
         {"i8", DS_I64, "int64"},   {"i4", DS_I32, "int32"},   {"i2", DS_I16, "int16"},
         {"i1", DS_I8, "int8"},     {"u1", DS_U8, "uint8"},    {"b1", DS_BOOL, "bool"},
         {"u2", DS_I32, "uint16"},  {"u4", DS_I64, "uint32"},  {"u8", DS_I64, "uint64"}};
-    if (!v || v->kind != DS_VALUE_NAME || strcmp(ds_value_class(v), "numpy.dtype") != 0) {
+    if (!v || v->kind != DS_VALUE_NAME || strcmp(ds_value_class(v), "numpy.dtype") != 0)
         return dsi_unpickle_refuse(u, "a NumPy value without its dtype");
-    }
     const char *code = v->text.s + (v->text.n > 2 && strchr("<>|=", v->text.s[0]) != NULL);
     *swapped = v->text.s[0] == '>';
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -58,9 +57,8 @@ static const Type *numpy_type_of(dsi_unpickler *u, const ds_value *v, bool *swap
 ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
     const ds_value *code = args->items.n ? args->items.at[0] : NULL;
-    if (!code || code->kind != DS_VALUE_STRING || code->text.n > 16) {
+    if (!code || code->kind != DS_VALUE_STRING || code->text.n > 16)
         return dsi_unpickle_refuse(u, "%s of something else than a short name", g->name);
-    }
     ds_value *v = dsi_value_text(DS_VALUE_NAME, code->text.s, code->text.n);
     v->class_name = g->class_name;
     return v;
@@ -193,9 +191,8 @@ ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const d
     const Type *t = numpy_type_of(u, dtype, &swapped);
     if (!t) return NULL;
     size_t size = numpy_item_bytes(t);
-    if (!bytes || bytes->kind != DS_VALUE_BYTES || bytes->text.n != size) {
+    if (!bytes || bytes->kind != DS_VALUE_BYTES || bytes->text.n != size)
         return dsi_unpickle_refuse(u, "%s: a %s has not %zu bytes", g->name, t->name, size);
-    }
     uint64_t bits = numpy_bits_at(bytes->text.s, 0, size, swapped);
     if (!strcmp(t->code, "u8") && bits > INT64_MAX) {
         char digits[24];

@@ -90,9 +90,8 @@ static char *unpickle_line(dsi_unpickler *u)
     size_t left = u->bytes - u->at;
     const uint8_t *line = u->p + u->at,
                   *end = memchr(line, '\n', left < MAX_LINE ? left : MAX_LINE);
-    if (!end || memchr(line, 0, (size_t)(end - line))) {
+    if (!end || memchr(line, 0, (size_t)(end - line)))
         return dsi_unpickle_refuse(u, "a name has no end");
-    }
     size_t n = (size_t)(end - line);
     char *text = dsi_alloc(n + 1);
     memcpy(text, line, n);

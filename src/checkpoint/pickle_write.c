@@ -123,11 +123,9 @@ static bool write_big_int(Pickler *p, const ds_value *v)
             bytes[i] = (unsigned char)carry;
             carry >>= 8;
         }
-        if (carry || bytes[255] || bytes[254] & 0x80) {
-            dsi_fail(DS_EINVAL, "%s: an int of %zu digits: at most 255 bytes are written", p->what,
-                     v->text.n);
-            return false;
-        }
+        if (carry || bytes[255] || bytes[254] & 0x80)
+            return dsi_invalid("%s: an int of %zu digits: at most 255 bytes are written", p->what,
+                               v->text.n);
     }
     for (int i = 0, borrow = minus; minus && i < 256; i++) { /* ~x + 1 */
         int byte = (unsigned char)~bytes[i] + borrow;
@@ -171,9 +169,8 @@ static void write_class_name(Pickler *p, const ds_value *v)
         return;
     }
     const char *dot = strrchr(v->text.s, '.');
-    dsi_text lines = {0};
-    dsi_text_add(&lines, "%.*s\n%s\n", dot ? (int)(dot - v->text.s) : 0, v->text.s,
-                 dot ? dot + 1 : v->text.s);
+    dsi_text lines = dsi_text_of("%.*s\n%s\n", dot ? (int)(dot - v->text.s) : 0, v->text.s,
+                                 dot ? dot + 1 : v->text.s);
     write_global(p, lines.s);
     dsi_text_free(&lines);
 }

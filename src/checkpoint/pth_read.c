@@ -126,8 +126,7 @@ static bool storage_check_size(const Reader *r, const dsi_pickle_storage *s, uin
 /* The entry folder/name; NULL if there is none. */
 static const dsi_zip_entry_at *archive_entry(const dsi_zip *z, const char *folder, const char *name)
 {
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s/%s", folder, name);
+    dsi_text path = dsi_text_of("%s/%s", folder, name);
     const dsi_zip_entry_at *e = dsi_zip_find(z, path.s);
     dsi_text_free(&path);
     return e;
@@ -208,8 +207,7 @@ static bool archive_check_entry(const Reader *r, const dsi_zip_entry_at *e)
 static bool archive_read_storage(Reader *r, const dsi_zip *z, const char *folder,
                                  dsi_pickle_storage *s)
 {
-    dsi_text name = {0};
-    dsi_text_add(&name, "data/%s", s->key);
+    dsi_text name = dsi_text_of("data/%s", s->key);
     const dsi_zip_entry_at *e = archive_entry(z, folder, name.s);
     dsi_text_free(&name);
     ds_dtype dtype = DS_F32;

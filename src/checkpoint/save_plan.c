@@ -86,17 +86,13 @@ static bool plan_add_tensor(dsi_save_plan *s, Spans *spans, ds_value *v)
 /* Adds all tensors of v, keys before items; false with the message. */
 static bool plan_add_value(dsi_save_plan *s, Spans *spans, const char *what, ds_value *v, int depth)
 {
-    if (depth > DSI_VALUE_DEPTH) {
-        dsi_fail(DS_EINVAL, "%s: lists lie in lists more than %d deep", what, DSI_VALUE_DEPTH);
-        return false;
-    }
+    if (depth > DSI_VALUE_DEPTH)
+        return dsi_invalid("%s: lists lie in lists more than %d deep", what, DSI_VALUE_DEPTH);
     if (v->kind == DS_VALUE_TENSOR) return plan_add_tensor(s, spans, v);
-    if (v->kind == DS_VALUE_OBJECT) {
-        dsi_fail(DS_EINVAL,
-                 "%s: an object of %s is not written: leave it out, or write what you need of it",
-                 what, ds_value_class(v));
-        return false;
-    }
+    if (v->kind == DS_VALUE_OBJECT)
+        return dsi_invalid(
+            "%s: an object of %s is not written: leave it out, or write what you need of it", what,
+            ds_value_class(v));
     int64_t n = v->kind == DS_VALUE_STRING || v->kind == DS_VALUE_BYTES ? 0 : ds_value_len(v);
     for (int64_t i = 0; i < n; i++) {
         ds_value *item = ds_value_at(v, i), *key = ds_value_key_at(v, i);

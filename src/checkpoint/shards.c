@@ -77,8 +77,7 @@ static ds_status index_save(const char *path, json_t *map, int64_t total)
     char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
     json_decref(index);
     if (!text) return dsi_fail(DS_EINVAL, "save: %s: a tensor's name is not UTF-8", path);
-    dsi_text name = {0};
-    dsi_text_add(&name, "%s" INDEX, path);
+    dsi_text name = dsi_text_of("%s" INDEX, path);
     dsi_file *f = dsi_file_replace(name.s);
     dsi_file_write(f, text, strlen(text));
     dsi_file_write(f, "\n", 1);
@@ -163,8 +162,7 @@ static ds_state *shard_load_once(dsi_map *opened, const char *path, const char *
     ds_state *state = dsi_map_get(opened, file);
     if (state) return state;
     const char *slash = strrchr(path, '/');
-    dsi_text name = {0};
-    dsi_text_add(&name, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, file);
+    dsi_text name = dsi_text_of("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, file);
     if (dsi_shards_is_index(name.s))
         dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s is in an index", path, tensor);
     else

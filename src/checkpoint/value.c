@@ -10,6 +10,8 @@
  * SPDX-License-Identifier: MIT */
 #include "value.h"
 
+#include "base/map.h"
+
 #include <string.h>
 
 /* ---- make -------------------------------------------------------------------------------------------- */
@@ -222,43 +224,35 @@ ds_status ds_value_append(ds_value *list, ds_value *item)
 
 /* ---- dicts ------------------------------------------------------------------------------------------- */
 
-/* FNV-1a, from the hash h of what came before. */
-static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n) /* FNV-1a */
-{
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
 #define KEY_DEPTH 8 /* tuples in tuples */
 
 /* Adds v to the hash *h; false if v cannot be a key. Equal keys have equal
  * hashes: -0.0 and 0.0, and 1 and 1.0, are different keys here. */
 static bool hash_key(const ds_value *v, uint64_t *h, int depth)
 {
-    *h = hash_bytes(*h, &v->kind, sizeof v->kind);
+    *h = dsi_fnv1a(*h, &v->kind, sizeof v->kind);
     switch (v->kind) {
     case DS_VALUE_NONE:
         return true;
     case DS_VALUE_BOOL:
-        *h = hash_bytes(*h, &v->b, sizeof v->b);
+        *h = dsi_fnv1a(*h, &v->b, sizeof v->b);
         return true;
     case DS_VALUE_INT:
     case DS_VALUE_FLOAT:
-        *h = hash_bytes(*h, &v->i, sizeof v->i);
+        *h = dsi_fnv1a(*h, &v->i, sizeof v->i);
         return true;
     case DS_VALUE_STRING:
     case DS_VALUE_BYTES:
     case DS_VALUE_BIG_INT:
     case DS_VALUE_NAME:
-        *h = hash_bytes(*h, v->text.s, v->text.n);
+        *h = dsi_fnv1a(*h, v->text.s, v->text.n);
         return true;
     case DS_VALUE_TUPLE:
         for (int i = 0; i < v->items.n && depth < KEY_DEPTH; i++)
             if (!hash_key(v->items.at[i], h, depth + 1)) return false;
         return depth < KEY_DEPTH;
     case DS_VALUE_OBJECT: /* by identity: __eq__ of its class is unknown */
-        *h = hash_bytes(*h, &v, sizeof v);
+        *h = dsi_fnv1a(*h, &v, sizeof v);
         return true;
     default:
         return false;

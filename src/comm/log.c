@@ -271,9 +271,9 @@ ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler)
     const dsi_comm_log *log = c->log;
     if (!log)
         return dsi_fail(DS_ESTATE, "comm_log_summary: nothing was noted; configure comms_logger");
-    dsi_text t = {0};
-    dsi_text_add(&t, "%-20s%-20s%-20s%-20s%-20s%-20s%-20s\n", "Comm. Op", "Message Size", "Count",
-                 "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)", "busbw_avg (Gbps)");
+    dsi_text t = dsi_text_of("%-20s%-20s%-20s%-20s%-20s%-20s%-20s\n", "Comm. Op", "Message Size",
+                             "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
+                             "busbw_avg (Gbps)");
     for (int i = 0; i < log->records.n; i++) {
         log_add_name(&t, log, i);
         log_add_row(&t, &log->records.at[i], c->size);

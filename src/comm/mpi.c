@@ -76,8 +76,7 @@ static void job_abort(job *j, const char *why)
 static void mpi_check(const char *what, const char *wrong)
 {
     if (!wrong) return;
-    dsi_text why = {0};
-    dsi_text_add(&why, "%s: MPI says: %s", what, wrong);
+    dsi_text why = dsi_text_of("%s: MPI says: %s", what, wrong);
     job_abort(the_job, why.s);
 }
 
@@ -85,8 +84,7 @@ static void mpi_check(const char *what, const char *wrong)
 
 static void transfer_abort(job *j, const dsi_transfer *t)
 {
-    dsi_text why = {0};
-    dsi_text_add(&why, "%s: %s", dsi_request_text(t->r), t->wrong.s);
+    dsi_text why = dsi_text_of("%s: %s", dsi_request_text(t->r), t->wrong.s);
     job_abort(j, why.s);
 }
 

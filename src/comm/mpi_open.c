@@ -21,8 +21,7 @@ static void *open_first(const char *const *folders, int n, const char *name, dsi
 {
     void *library = NULL;
     for (int i = 0; i < n && !library; i++) {
-        dsi_text path = {0};
-        dsi_text_add(&path, "%s/libdeepspeed_%s.so", folders[i], name);
+        dsi_text path = dsi_text_of("%s/libdeepspeed_%s.so", folders[i], name);
         dsi_text_add(looked, "%s%s", i ? ", " : "", folders[i]);
         if (access(path.s, R_OK) == 0) {
             /* global: Open MPI's components look for symbols of its library

@@ -96,9 +96,8 @@ static bool batch_product_fits(int64_t a, int64_t b, int64_t c)
 /* The first batch key that is "auto", or NULL. */
 static const char *batch_find_auto(const json_t *given)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         if (dsi_config_is_auto(json_object_get(given, names[i]))) return names[i];
-    }
     return NULL;
 }
 
@@ -186,8 +185,7 @@ static void rules_refuse_auto(dsi_config_reader *r, const char *group, const jso
     json_object_foreach((json_t *)params, name, value)
     {
         if (!dsi_config_is_auto(value)) continue;
-        dsi_text path = {0};
-        dsi_text_add(&path, "%s.params.%s", group, name);
+        dsi_text path = dsi_text_of("%s.params.%s", group, name);
         dsi_config_add_auto_error(r, path.s, "its default");
         dsi_text_free(&path);
     }
@@ -197,8 +195,7 @@ static void rules_refuse_auto(dsi_config_reader *r, const char *group, const jso
  * DeepSpeed, with a warning. */
 static void rules_check_named(dsi_config_reader *r, const char *group, dsi_config_named *named)
 {
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s.params", group);
+    dsi_text path = dsi_text_of("%s.params", group);
     json_t *params = dsi_config_tree_get(r->c->trees->resolved, path.s);
     if (!named->type && named->params) {
         dsi_config_add_warning(r, "\"%s.params\" has no effect without \"%s.type\"", group, group);

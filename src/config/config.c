@@ -222,8 +222,7 @@ ds_status dsi_config_fail_at(const dsi_config *c, ds_status status)
                (!strncmp(message, "optimizer.", 10) || !strncmp(message, "scheduler.", 10));
     if (!key) return status;
     size_t n = strcspn(message, ": ");
-    dsi_text path = {0};
-    dsi_text_add(&path, "%.*s", (int)n, message);
+    dsi_text path = dsi_text_of("%.*s", (int)n, message);
     int line = dsi_syntax_line(&c->trees->syntax, path.s);
     if (line)
         dsi_fail(status, "config: %s: line %d: %s", c->trees->name, line, message);

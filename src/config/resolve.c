@@ -20,8 +20,7 @@ static json_t *resolve_group(dsi_config_reader *r, const dsi_config_key *of, con
 
 static char *path_join(const char *group, const char *name)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s%s%s", group, *group ? "." : "", name);
+    dsi_text t = dsi_text_of("%s%s%s", group, *group ? "." : "", name);
     return t.s;
 }
 

@@ -134,8 +134,7 @@ char *dsi_config_key_expects(const dsi_config_key *key)
     static const char *const names[] = {"an object",         "true or false", "an integer",
                                         "a number",          "a string",      "one of ",
                                         "a list of strings", "an object",     "anything"};
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s", names[key->type]);
+    dsi_text t = dsi_text_of("%s", names[key->type]);
     if (key->type == DSI_KEY_INT || key->type == DSI_KEY_NUMBER) key_add_limits(&t, key);
     for (const dsi_config_word *w = key->words; w && w->word; w++)
         dsi_text_add(&t, "%s%s", w == key->words ? "" : ", ", w->word);

@@ -61,8 +61,7 @@ static ds_status read_batch(const uint8_t *p, size_t bytes, dsi_cifar10_file *f)
     /* The opcode PROTO, with which every pickle since protocol 2 begins. */
     if (*p != 0x80)
         return dsi_fail(DS_EFORMAT, "cifar10: %s: this is no pickle of protocol 2 to 5", f->path);
-    dsi_text what = {0};
-    dsi_text_add(&what, "cifar10: %s", f->path);
+    dsi_text what = dsi_text_of("cifar10: %s", f->path);
     dsi_unpickler u = {.what = what.s,
                        .p = p,
                        .bytes = bytes,

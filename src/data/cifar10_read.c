@@ -35,9 +35,7 @@
 
 char *dsi_cifar10_path(const char *folder, const char *name)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s/%s", folder, name);
-    return t.s;
+    return dsi_text_of("%s/%s", folder, name).s;
 }
 
 const char *dsi_cifar10_folder(dsi_cifar10_layout layout)

@@ -144,8 +144,7 @@ static ds_status extract_entry(const unpacker *u, struct archive_entry *e, const
     if (++*files > MAX_FILES)
         return dsi_fail(DS_EFORMAT, "extract: %s holds more than %d files", u->path, MAX_FILES);
 
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s/%s", into, name);
+    dsi_text path = dsi_text_of("%s/%s", into, name);
     if (mkdir(path.s, 0777) != 0 && errno != EEXIST)
         status = dsi_fail(DS_EIO, "extract: %s: %s", path.s, strerror(errno));
     dsi_text_add(&path, "/%s", leaf);

@@ -16,7 +16,9 @@
  * (Steele, Lea and Flood, OOPSLA 2014): the same sample of the same epoch comes
  * out the same on any worker and after a resume.
  * SPDX-License-Identifier: MIT */
+#include "base/error.h"
 #include "base/half.h"
+#include "base/mem.h"
 
 #include <deepspeed/data.h>
 
@@ -32,23 +34,6 @@ static int64_t field_numel(ds_dims shape)
 
 /* The channels of a shape [C,H,W]; other shapes count as one channel. */
 static int64_t image_channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
-
-/* Returns a data set over d, which it takes, with `image` as field 0; NULL with
- * the message. The struct of `type` begins with an `inner`. */
-static ds_dataset *wrap_dataset(ds_dataset *d, const ds_dataset_type *type, ds_field image)
-{
-    ds_field field[DS_MAX_FIELDS];
-    int n = ds_dataset_fields(d);
-    for (int f = 0; f < n; f++) field[f] = *ds_dataset_field(d, f);
-    field[0] = image;
-    ds_dataset *t = ds_dataset_new(type, n, field);
-    if (!t) {
-        ds_dataset_free(d);
-        return NULL;
-    }
-    *(ds_dataset **)ds_dataset_self(t) = d;
-    return t;
-}
 
 /* Frees d and returns NULL: a constructor takes d also when it fails. */
 static ds_dataset *refuse_dataset(ds_dataset *d)
@@ -76,6 +61,26 @@ static void inner_free(void *self) { ds_dataset_free(((inner *)self)->data); }
 static void inner_epoch(void *self, int64_t epoch)
 {
     ds_dataset_set_epoch(((inner *)self)->data, epoch);
+}
+
+/* Returns a data set with *self, a struct of `type`, and with `image` as field
+ * 0; NULL with the message. Takes what *self owns, also when it fails. */
+static ds_dataset *wrap_dataset(const ds_dataset_type *type, void *self, ds_field image,
+                                void (*on_epoch)(void *self, int64_t epoch))
+{
+    const ds_dataset *d = ((inner *)self)->data;
+    ds_field field[DS_MAX_FIELDS];
+    int n = ds_dataset_fields(d);
+    for (int f = 0; f < n; f++) field[f] = *ds_dataset_field(d, f);
+    field[0] = image;
+    ds_dataset *t = ds_dataset_new(type, n, field);
+    if (!t) {
+        type->free(self);
+        return NULL;
+    }
+    memcpy(ds_dataset_self(t), self, type->self_size);
+    ds_dataset_on_epoch(t, on_epoch);
+    return t;
 }
 
 /* ---- bytes to floats ------------------------------------------------------------------------------ */
@@ -114,7 +119,7 @@ static ds_status to_float_get(void *self, int64_t i, void **field)
 
 static void to_float_free(void *self)
 {
-    free(((to_float *)self)->table);
+    dsi_free(((to_float *)self)->table);
     inner_free(self);
 }
 
@@ -132,22 +137,12 @@ ds_dataset *ds_transform_to_float(ds_dataset *d)
         return refuse_dataset(d);
     }
     int64_t n = image_channels(image.shape);
-    float(*table)[256] = malloc((size_t)(n ? n : 1) * sizeof *table);
-    if (!table) {
-        ds_fail(DS_ENOMEM, "to_float: no memory for the tables of %lld channels", (long long)n);
-        return refuse_dataset(d);
-    }
+    float(*table)[256] = dsi_alloc((size_t)(n ? n : 1) * sizeof *table);
     for (int64_t c = 0; c < n; c++)
         for (int v = 0; v < 256; v++) table[c][v] = (float)v / 255;
     image.dtype = DS_F32;
-    ds_dataset *t = wrap_dataset(d, &to_float_type, image);
-    if (!t) {
-        free(table);
-        return NULL;
-    }
-    ds_dataset_on_epoch(t, inner_epoch);
-    *(to_float *)ds_dataset_self(t) = (to_float){d, n, n ? field_numel(image.shape) / n : 0, table};
-    return t;
+    to_float self = {d, n, n ? field_numel(image.shape) / n : 0, table};
+    return wrap_dataset(&to_float_type, &self, image, inner_epoch);
 }
 
 /* ---- normalize ------------------------------------------------------------------------------------ */
@@ -173,7 +168,7 @@ static ds_status normalize_get(void *self, int64_t i, void **field)
 
 static void normalize_free(void *self)
 {
-    free(((normalize *)self)->mean);
+    dsi_free(((normalize *)self)->mean);
     inner_free(self);
 }
 
@@ -185,17 +180,14 @@ static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *
     const char *name = ds_dataset_name(d);
     int64_t c = image_channels(image->shape);
     if (image->dtype != DS_F32)
-        return ds_fail(DS_EINVAL,
-                       "normalize: field 0 of %s is %s, expected float32: to_float first", name,
-                       ds_dtype_name(image->dtype)) == DS_OK;
+        return dsi_invalid("normalize: field 0 of %s is %s, expected float32: to_float first", name,
+                           ds_dtype_name(image->dtype));
     if (!mean || !std || (n != 1 && n != c))
-        return ds_fail(DS_EINVAL,
-                       "normalize: %d values for the %lld channels of %s, expected 1 or %lld",
-                       mean && std ? n : 0, (long long)c, name, (long long)c) == DS_OK;
+        return dsi_invalid("normalize: %d values for the %lld channels of %s, expected 1 or %lld",
+                           mean && std ? n : 0, (long long)c, name, (long long)c);
     for (int k = 0; k < n; k++)
         if (!(std[k] > 0))
-            return ds_fail(DS_EINVAL, "normalize: std[%d] is %g, expected above 0", k,
-                           (double)std[k]) == DS_OK;
+            return dsi_invalid("normalize: std[%d] is %g, expected above 0", k, (double)std[k]);
     return true;
 }
 
@@ -215,24 +207,13 @@ ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, cons
                 t->table[k][v] = (t->table[k][v] - mean[n > 1 ? k : 0]) / std[n > 1 ? k : 0];
         return d;
     }
-    float *values = malloc((size_t)(c ? 2 * c : 1) * sizeof *values);
-    if (!values) {
-        ds_fail(DS_ENOMEM, "normalize: no memory for %lld channels", (long long)c);
-        return refuse_dataset(d);
-    }
+    float *values = dsi_alloc((size_t)(c ? 2 * c : 1) * sizeof *values);
     for (int64_t k = 0; k < c; k++) {
         values[k] = mean[n > 1 ? k : 0];
         values[c + k] = std[n > 1 ? k : 0];
     }
-    ds_dataset *t = wrap_dataset(d, &type, image);
-    if (!t) {
-        free(values);
-        return NULL;
-    }
-    ds_dataset_on_epoch(t, inner_epoch);
-    *(normalize *)ds_dataset_self(t) = (normalize){d, c, c ? field_numel(image.shape) / c : 0,
-                                                   values, values + c};
-    return t;
+    normalize self = {d, c, c ? field_numel(image.shape) / c : 0, values, values + c};
+    return wrap_dataset(&type, &self, image, inner_epoch);
 }
 
 /* ---- at random ------------------------------------------------------------------------------------ */
@@ -241,6 +222,18 @@ typedef struct chance {
     uint64_t seed;
     int64_t epoch;
 } chance;
+
+/* The beginning of every random transform's struct. */
+typedef struct random_inner {
+    ds_dataset *data;
+    chance chance;
+} random_inner;
+
+static void random_epoch(void *self, int64_t epoch)
+{
+    ((random_inner *)self)->chance.epoch = epoch;
+    inner_epoch(self, epoch);
+}
 
 /* One step of splitmix64. */
 static uint64_t hash_mix(uint64_t z)
@@ -272,12 +265,6 @@ typedef struct crop {
     int64_t c, from_h, from_w, h, w, padding;
     size_t element; /* bytes */
 } crop;
-
-static void crop_epoch(void *self, int64_t epoch)
-{
-    ((crop *)self)->chance.epoch = epoch;
-    inner_epoch(self, epoch);
-}
 
 /* Copies the window of h x w whose corner is (top, left) of image
  * [C,from_h,from_w] to out [C,h,w]; zeros where it is outside of the image. */
@@ -325,8 +312,8 @@ static bool is_image(const char *what, ds_dataset *d)
 {
     const ds_field *image = ds_dataset_field(d, 0);
     if (image->shape.n == 3) return true;
-    return ds_fail(DS_EINVAL, "%s: field 0 of %s has %d dimensions, expected an image [C,H,W]",
-                   what, ds_dataset_name(d), image->shape.n) == DS_OK;
+    return dsi_invalid("%s: field 0 of %s has %d dimensions, expected an image [C,H,W]", what,
+                       ds_dataset_name(d), image->shape.n);
 }
 
 /* A window may be larger than the image if the padding makes room for it. */
@@ -349,11 +336,7 @@ ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int pa
               w, padding,   ds_dtype_size(image.dtype)};
     image.shape.d[1] = h;
     image.shape.d[2] = w;
-    ds_dataset *out = wrap_dataset(d, &type, image);
-    if (!out) return NULL;
-    ds_dataset_on_epoch(out, crop_epoch);
-    *(crop *)ds_dataset_self(out) = t;
-    return out;
+    return wrap_dataset(&type, &t, image, random_epoch);
 }
 
 typedef struct flip {
@@ -363,12 +346,6 @@ typedef struct flip {
     int64_t rows, w; /* of all channels; elements of a row */
     size_t element;  /* bytes */
 } flip;
-
-static void flip_epoch(void *self, int64_t epoch)
-{
-    ((flip *)self)->chance.epoch = epoch;
-    inner_epoch(self, epoch);
-}
 
 #define REVERSE(type) \
     static void reverse_##type(char *row, int64_t n) \
@@ -425,11 +402,7 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
               image.shape.d[0] * image.shape.d[1],
               image.shape.d[2],
               ds_dtype_size(image.dtype)};
-    ds_dataset *out = wrap_dataset(d, &type, image);
-    if (!out) return NULL;
-    ds_dataset_on_epoch(out, flip_epoch);
-    *(flip *)ds_dataset_self(out) = t;
-    return out;
+    return wrap_dataset(&type, &t, image, random_epoch);
 }
 
 /* ---- another dtype ------------------------------------------------------------------------------------ */

@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: MIT */
 
 #include "base/log.h"
+#include "base/map.h"
 #include "checkpoint/save.h"
 #include "data/loader.h"
 #include "log_lines.h"
@@ -88,7 +89,7 @@ static ds_status config_check_same(const ds_engine *e)
 {
     char *json = dsi_config_json(e->config);
     int64_t two[2];
-    int odd = ranks_find_different(e, (int64_t)dsi_text_hash(json), two);
+    int odd = ranks_find_different(e, (int64_t)dsi_fnv1a_text(json), two);
     dsi_free(json);
     if (odd > 0)
         return dsi_fail(

@@ -25,8 +25,7 @@ static void progress_add_list(dsi_text *t, const double *x, int n)
 void dsi_log_progress(int64_t step, int64_t skipped, int groups, const double *lr,
                       const double *mom, int each, bool tuple)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "step=%lld, skipped=%lld, lr=[", (long long)step, (long long)skipped);
+    dsi_text t = dsi_text_of("step=%lld, skipped=%lld, lr=[", (long long)step, (long long)skipped);
     progress_add_list(&t, lr, groups);
     dsi_text_add(&t, "], mom=[");
     for (int g = 0; g < groups; g++) {

@@ -46,8 +46,7 @@ static void machine_memory_log(void)
     meminfo[fread(meminfo, 1, sizeof meminfo - 1, f)] = 0;
     fclose(f);
     if (!dsi_machine_memory_parse(meminfo, &m)) return;
-    dsi_text t = {0};
-    dsi_text_add(&t, "CPU Virtual Memory:  used = ");
+    dsi_text t = dsi_text_of("CPU Virtual Memory:  used = ");
     dsi_text_add_rounded(&t, m.used_bytes / GB, 2);
     dsi_text_add(&t, " GB, percent = ");
     dsi_text_add_rounded(&t, m.percent, 1);

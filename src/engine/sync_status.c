@@ -4,6 +4,7 @@
 #include "sync_status.h"
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "comm/comm.h"
 
@@ -85,17 +86,10 @@ ds_status dsi_broadcast_count(ds_comm *c, int64_t *n)
     return ds_comm_size(c) > 1 ? message_broadcast(c, n, DS_I64, 1, 0) : DS_OK;
 }
 
-uint64_t dsi_text_hash(const char *s) /* FNV-1a */
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
-    return h;
-}
-
 /* Minimum and maximum of the hash are equal only if all hashes are. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
 {
-    int64_t low = (int64_t)(dsi_text_hash(text) >> 1), high = low;
+    int64_t low = (int64_t)(dsi_fnv1a_text(text) >> 1), high = low;
     *same = true;
     if (ds_comm_size(c) == 1) return DS_OK;
     if (message_all_reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK ||

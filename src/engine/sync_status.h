@@ -1,9 +1,8 @@
 /* engine/sync_status.h: collectives for work that can fail on one rank alone,
  * as files do.
  *
- * Invariants: all functions but dsi_text_hash are collective and block; all
- * ranks call them in the same order, also those that have failed. With one rank
- * they return at once. They use the communicator's ordered collectives, so none
+ * Invariants: all functions are collective and block; all ranks call them in
+ * the same order, also those that have failed. With one rank they return at once. They use the communicator's ordered collectives, so none
  * may be called while a bucket is being reduced.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -21,8 +20,6 @@ ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out);
 
 /* *n becomes rank 0's number. */
 ds_status dsi_broadcast_count(ds_comm *c, int64_t *n);
-
-uint64_t dsi_text_hash(const char *text); /* FNV-1a; differing texts are taken to differ in it */
 
 /* *same: whether the text is the same on all ranks, by its hash. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);

@@ -94,8 +94,7 @@ double dsi_timer_ms(const dsi_timers *t, const char *name)
 void dsi_timers_log(dsi_timers *t, int n, const char *const *names)
 {
     if (!t) return;
-    dsi_text line = {0};
-    dsi_text_add(&line, "time (ms)");
+    dsi_text line = dsi_text_of("time (ms)");
     for (int i = 0; i < n; i++) {
         Timer *timer = timer_find(t, names[i]);
         if (!timer) continue;
@@ -181,9 +180,9 @@ static void throughput_log(const dsi_throughput *t)
 {
     const double GB = 1024.0 * 1024 * 1024;
     ds_device device = ds_current_device();
-    dsi_text line = {0};
-    dsi_text_add(&line, "epoch=%lld/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=",
-                 (long long)t->epoch, (long long)t->micro_step, (long long)t->global_step);
+    dsi_text line = dsi_text_of(
+        "epoch=%lld/micro_step=%lld/global_step=%lld, RunningAvgSamplesPerSec=",
+        (long long)t->epoch, (long long)t->micro_step, (long long)t->global_step);
     dsi_text_add_double(&line, dsi_throughput_average(t));
     dsi_text_add(&line, ", CurrSamplesPerSec=");
     dsi_text_add_double(&line, t->current);

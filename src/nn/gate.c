@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "gate.h"
 
+#include "base/error.h"
+
 #include <deepspeed/autograd.h>
 
 #include <float.h>
@@ -15,12 +17,6 @@
 /* ---- options ----------------------------------------------------------------------------------------- */
 
 static dsi_route_fn gate_route_1, gate_route_2, gate_route_k;
-
-static bool gate_refuse(const char *name, const char *why, long long value, long long limit)
-{
-    ds_fail(DS_EINVAL, why, name, value, limit);
-    return false;
-}
 
 /* 0 is the default of most; of min_capacity too, so that none is -1. */
 static void gate_set_defaults(ds_moe_opts *o)
@@ -39,9 +35,8 @@ static bool gate_set_noise(dsi_gate *g, const char *name)
     g->jitter = !strcmp(policy, "Jitter");
     g->rsample = !strcmp(policy, "RSample");
     if (g->jitter || g->rsample || !strcmp(policy, "None")) return true;
-    ds_fail(DS_EINVAL, "MoE %s: noisy_gate_policy is \"%s\": expected None, Jitter or RSample",
-            name, policy);
-    return false;
+    return dsi_invalid("MoE %s: noisy_gate_policy is \"%s\": expected None, Jitter or RSample",
+                       name, policy);
 }
 
 bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
@@ -50,22 +45,19 @@ bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
     gate_set_defaults(&g->o);
     const ds_moe_opts *o = &g->o;
     if (o->num_experts < 1)
-        return gate_refuse(name, "MoE %s: num_experts is %lld: expected at least %lld",
-                           o->num_experts, 1);
+        return dsi_invalid("MoE %s: num_experts is %d: expected at least 1", name, o->num_experts);
     if (o->ep_size < 1)
-        return gate_refuse(name, "MoE %s: ep_size is %lld: expected at least %lld", o->ep_size, 1);
+        return dsi_invalid("MoE %s: ep_size is %d: expected at least 1", name, o->ep_size);
     if (o->num_experts % o->ep_size)
-        return gate_refuse(
-            name, "MoE %s: num_experts is %lld: expected a multiple of ep_size, which is %lld",
-            o->num_experts, o->ep_size);
+        return dsi_invalid("MoE %s: num_experts is %d: expected a multiple of ep_size, which is %d",
+                           name, o->num_experts, o->ep_size);
     if (o->k < 1 || o->k > o->num_experts)
-        return gate_refuse(name, "MoE %s: k is %lld: expected 1 to num_experts, which is %lld",
-                           o->k, o->num_experts);
+        return dsi_invalid("MoE %s: k is %d: expected 1 to num_experts, which is %d", name, o->k,
+                           o->num_experts);
     if (!(o->capacity_factor > 0) || !(o->eval_capacity_factor > 0)) {
-        ds_fail(DS_EINVAL,
-                "MoE %s: capacity_factor is %g, eval_capacity_factor %g: expected more than 0",
-                name, o->capacity_factor, o->eval_capacity_factor);
-        return false;
+        return dsi_invalid(
+            "MoE %s: capacity_factor is %g, eval_capacity_factor %g: expected more than 0", name,
+            o->capacity_factor, o->eval_capacity_factor);
     }
     g->route = o->k == 1 ? gate_route_1 : o->k == 2 ? gate_route_2 : gate_route_k;
     return gate_set_noise(g, name);
@@ -77,12 +69,11 @@ typedef struct Weights {
     ds_tensor *weight; /* [experts, hidden] */
 } Weights;
 
-static bool is_16bit(const ds_tensor *x)
+static ds_tensor *gate_upcast(ds_tensor *x)
 {
-    return ds_dtype_of(x) == DS_F16 || ds_dtype_of(x) == DS_BF16;
+    bool half = ds_dtype_of(x) == DS_F16 || ds_dtype_of(x) == DS_BF16;
+    return half ? ds_cast(x, DS_F32) : x;
 }
-
-static ds_tensor *gate_upcast(ds_tensor *x) { return is_16bit(x) ? ds_cast(x, DS_F32) : x; }
 
 static ds_tensor *wg_forward(void *self, ds_tensor *x)
 {
@@ -194,11 +185,10 @@ static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
     const float *score = ds_data(by);
     if (!plan_open(g, r, &p) || !score) return false;
     if (p.tokens < g->o.min_capacity) {
-        ds_fail(DS_EINVAL,
-                "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
-                "larger batch, or a lower min_capacity",
-                (long long)p.tokens, (long long)g->o.min_capacity);
-        return false;
+        return dsi_invalid(
+            "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
+            "larger batch, or a lower min_capacity",
+            (long long)p.tokens, (long long)g->o.min_capacity);
     }
     for (int64_t s = 0; s < p.tokens; s++) {
         int e = row_argmax(score + s * p.experts, p.experts, -1);
@@ -342,9 +332,8 @@ static bool read_used(ds_tensor *used, int64_t tokens, const int64_t **out)
     *out = NULL;
     if (!used) return true;
     if (ds_numel(used) != tokens) {
-        ds_fail(DS_EINVAL, "used_token has %lld elements: expected one for each of %lld tokens",
-                (long long)ds_numel(used), (long long)tokens);
-        return false;
+        return dsi_invalid("used_token has %lld elements: expected one for each of %lld tokens",
+                           (long long)ds_numel(used), (long long)tokens);
     }
     *out = ds_data(ds_cast(ds_detach(used), DS_I64));
     return *out || !tokens;

@@ -405,15 +405,6 @@ static bool module_is_marked(const ds_module *m)
     return m->experts && (!m->parent || m->parent->experts != m->experts);
 }
 
-int dsi_module_expert_layers(const ds_module *root)
-{
-    if (!root) return 0;
-    int n = module_is_marked(root);
-    for (int i = 0; i < ds_module_children(root); i++)
-        n += dsi_module_expert_layers(root->children.at[i]);
-    return n;
-}
-
 /* Whether x is m's or of one below; `layer` counts the marked ones on the way. */
 static bool module_find_expert(const ds_module *m, const ds_tensor *x, int *layer,
                                dsi_expert *found)

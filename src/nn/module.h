@@ -56,7 +56,6 @@ typedef struct dsi_expert {
 
 /* Of which expert below root the parameter or buffer x is. */
 dsi_expert dsi_module_expert_of(const ds_module *root, const ds_tensor *x);
-int dsi_module_expert_layers(const ds_module *root);
 bool dsi_module_in_expert(const ds_module *m);
 const ds_module *dsi_module_root(const ds_module *m);
 

@@ -26,6 +26,8 @@
  * SPDX-License-Identifier: MIT */
 #include "moe.h"
 
+#include "base/error.h"
+
 #include <deepspeed/autograd.h>
 
 #include <stdlib.h>
@@ -93,12 +95,11 @@ static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *
     ds_tensor *y = call_each(l, rows, begin);
     if (!y || (ds_ndim(y) == 2 && ds_size(y, 0) == ds_size(rows, 0) && ds_size(y, 1) == l->hidden))
         return y;
-    ds_fail(DS_EINVAL,
-            "the experts' answers have %d dimensions, %lld x %lld, for rows of %lld x %lld: "
-            "expected the same",
-            ds_ndim(y), (long long)ds_size(y, 0), (long long)ds_size(y, 1),
-            (long long)ds_size(rows, 0), (long long)l->hidden);
-    return NULL;
+    return dsi_refuse(
+        "the experts' answers have %d dimensions, %lld x %lld, for rows of %lld x %lld: "
+        "expected the same",
+        ds_ndim(y), (long long)ds_size(y, 0), (long long)ds_size(y, 1), (long long)ds_size(rows, 0),
+        (long long)l->hidden);
 }
 
 /* Slots [S,k]: the row of each choice, if experts' rows begin there. */
@@ -184,13 +185,11 @@ static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
     MoE *l = self;
     ds_tensor *x = in[0], *w, *aux;
     dsi_routes r;
-    if (n > 2 || !ds_numel(x) || ds_size(x, -1) != l->hidden) {
-        ds_fail(DS_EINVAL,
-                "MoE takes x [...,%lld] and perhaps used_token: it was given %d tensors, the first "
-                "of %lld elements, its last dimension %lld",
-                (long long)l->hidden, n, (long long)ds_numel(x), (long long)ds_size(x, -1));
-        return NULL;
-    }
+    if (n > 2 || !ds_numel(x) || ds_size(x, -1) != l->hidden)
+        return dsi_refuse(
+            "MoE takes x [...,%lld] and perhaps used_token: it was given %d tensors, the first "
+            "of %lld elements, its last dimension %lld",
+            (long long)l->hidden, n, (long long)ds_numel(x), (long long)ds_size(x, -1));
     if (!l->experts) return NULL; /* its constructor has refused */
     ds_tensor *tokens = ds_reshape(x, ds_shape(-1, l->hidden));
     l->gate.training = ds_module_training(ds_module_of(self));
@@ -325,15 +324,13 @@ static bool moe_join_groups(MoE *l, const ds_module *m, const char *name)
     if (o->ep_size == 1) return true;
     ds_comm *world = o->comm ? o->comm : ds_world();
     int ranks = ds_comm_size(world);
-    if (ranks % o->ep_size) {
-        ds_fail(DS_EINVAL,
-                "MoE %s: ep_size is %d, but there are %d ranks: expected a divisor of that%s", name,
-                o->ep_size, ranks,
-                ranks == 1 && !ds_is_distributed()
-                    ? " (ds_init_distributed() before the model is made brings the others)"
-                    : "");
-        return false;
-    }
+    if (ranks % o->ep_size)
+        return dsi_invalid(
+            "MoE %s: ep_size is %d, but there are %d ranks: expected a divisor of that%s", name,
+            o->ep_size, ranks,
+            ranks == 1 && !ds_is_distributed()
+                ? " (ds_init_distributed() before the model is made brings the others)"
+                : "");
     l->groups = moe_find_groups(dsi_module_root(m), o->ep_size, world);
     if (l->groups)
         l->groups->refs++;

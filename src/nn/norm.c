@@ -1,5 +1,6 @@
 /* nn/norm.c: BatchNorm2d, LayerNorm.
  * SPDX-License-Identifier: MIT */
+#include "base/error.h"
 #include "base/option.h"
 
 #include <deepspeed/autograd.h>
@@ -14,10 +15,8 @@ typedef struct BatchNorm {
 static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
 {
     BatchNorm *b = self;
-    if (ds_ndim(x) != 4) {
-        ds_fail(DS_EINVAL, "batch_norm2d: x has %d dimensions: expected 4", ds_ndim(x));
-        return NULL;
-    }
+    if (ds_ndim(x) != 4)
+        return dsi_refuse("batch_norm2d: x has %d dimensions: expected 4", ds_ndim(x));
     bool training = ds_module_training(ds_module_of(self));
     ds_batch_norm_opts o = b->opts;
     o.training = training || !o.running_mean;

@@ -27,9 +27,8 @@ bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
 bool dsi_want_float(const char *op, const ds_tensor *x)
 {
     if (dsi_is_float(x)) return true;
-    dsi_refuse("%s: x is %s %s: expected a floating-point dtype (ds_cast it)", op,
-               ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
-    return false;
+    return dsi_invalid("%s: x is %s %s: expected a floating-point dtype (ds_cast it)", op,
+                       ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
 }
 
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
@@ -46,12 +45,10 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
     out->n = a.n > b.n ? a.n : b.n;
     for (int i = 1; i <= out->n; i++) {
         int64_t da = i <= a.n ? a.d[a.n - i] : 1, db = i <= b.n ? b.d[b.n - i] : 1;
-        if (da != db && da != 1 && db != 1) {
-            dsi_refuse("%s: shapes %s and %s do not broadcast: %lld beside %lld in dimension %d",
-                       op, dsi_shape_text(a), dsi_shape_text(b), (long long)da, (long long)db,
-                       out->n - i);
-            return false;
-        }
+        if (da != db && da != 1 && db != 1)
+            return dsi_invalid(
+                "%s: shapes %s and %s do not broadcast: %lld beside %lld in dimension %d", op,
+                dsi_shape_text(a), dsi_shape_text(b), (long long)da, (long long)db, out->n - i);
         out->d[out->n - i] = da == 1 ? db : da;
     }
     return true;

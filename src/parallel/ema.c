@@ -67,10 +67,8 @@ static bool average_start(dsi_ema *e, int i)
     Average *a = &e->at[i];
     ds_tensor *x = part_of(e, i);
     if (!x) return true;
-    if (!dsi_is_contiguous(x)) {
-        dsi_refuse("ema: %s %s is not contiguous", a->path, dsi_shape_text(x->shape));
-        return false;
-    }
+    if (!dsi_is_contiguous(x))
+        return dsi_invalid("ema: %s %s is not contiguous", a->path, dsi_shape_text(x->shape));
     ds_dtype dtype = x->dtype == DS_F64 ? DS_F64 : DS_F32;
     a->average = dsi_ref(dsi_new_dtype(x, dtype, x->shape));
     return a->average && dsi_copy(a->average, x) == DS_OK;
@@ -203,73 +201,9 @@ ds_status dsi_ema_swap(dsi_ema *e)
 
 bool dsi_ema_swapped(const dsi_ema *e) { return e && e->swapped; }
 
-/* ---- state dict -------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------- */
 
 ds_tensor *dsi_ema_part(const dsi_ema *e, int i) { return i < e->n ? e->at[i].average : NULL; }
 int64_t dsi_ema_updates(const dsi_ema *e) { return e->updates; }
 double dsi_ema_decay(const dsi_ema *e) { return e->decay; }
 void dsi_ema_set_updates(dsi_ema *e, int64_t updates) { e->updates = updates; }
-
-/* The shape of an entry: the parameter's if the average is of the whole. */
-static ds_dims entry_shape(const Average *a)
-{
-    bool whole = dsi_numel(a->average->shape) == dsi_numel(a->p->shape);
-    return whole ? a->p->shape : a->average->shape;
-}
-
-static ds_status average_add(ds_state *state, const Average *a)
-{
-    int64_t stride[DS_MAX_DIMS];
-    ds_dims shape = entry_shape(a);
-    dsi_row_major(shape, stride);
-    ds_tensor *x = dsi_view_of(a->average, shape, stride, a->average->offset);
-    return x ? ds_state_set(state, a->path, x) : ds_error_status();
-}
-
-ds_state *dsi_ema_state(const dsi_ema *e)
-{
-    if (!dsi_live(e, "ema_state")) return dsi_null_operand("ema_state");
-    ds_status status = DS_OK;
-    ds_state *state = ds_state_new();
-    ds_scope *scope = ds_scope_open();
-    for (int i = 0; status == DS_OK && i < e->n; i++)
-        if (e->at[i].average) status = average_add(state, &e->at[i]);
-    ds_scope_close(scope);
-    if (status == DS_OK) return state;
-    ds_state_free(state);
-    return NULL;
-}
-
-static ds_status check_state(const dsi_ema *e, const ds_state *state)
-{
-    int n = 0;
-    for (int i = 0; i < e->n; i++) {
-        const Average *a = &e->at[i];
-        if (!a->average) continue;
-        const ds_tensor *x = ds_state_get(state, a->path);
-        if (!x) return dsi_fail(DS_EINVAL, "ema_load: the state has no %s", a->path);
-        if (!dsi_same_shape(x->shape, entry_shape(a)))
-            return dsi_fail(DS_EINVAL, "ema_load: %s is %s: expected %s", a->path,
-                            dsi_shape_text(x->shape), dsi_shape_text(entry_shape(a)));
-        n++;
-    }
-    if (ds_state_len(state) != n)
-        return dsi_fail(DS_EINVAL,
-                        "ema_load: the state has %d tensors: expected %d, one a parameter",
-                        ds_state_len(state), n);
-    return DS_OK;
-}
-
-/* Checks all entries first: a failure changes nothing. */
-ds_status dsi_ema_load(dsi_ema *e, const ds_state *state)
-{
-    if (!dsi_live_all("ema_load", e, state)) return dsi_null_argument("ema_load");
-    ds_status status = check_state(e, state);
-    ds_state *mine = status == DS_OK ? dsi_ema_state(e) : NULL;
-    if (!mine) return ds_error_status();
-    for (int i = 0; status == DS_OK && i < ds_state_len(mine); i++)
-        status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
-    ds_state_free(mine);
-    if (status == DS_OK && !e->updates) e->updates = 1; /* the next one averages */
-    return status;
-}

@@ -39,13 +39,6 @@ ds_status dsi_ema_update(dsi_ema *e);
 ds_status dsi_ema_swap(dsi_ema *e);
 bool dsi_ema_swapped(const dsi_ema *e);
 
-/* The averages that this rank has, by the names of the parameters: a new state
- * dict that shares their memory. Parts are 1-D; for whole ones on many ranks
- * swap and take the module's state. */
-ds_state *dsi_ema_state(const dsi_ema *e);
-/* Refuses missing or unknown names and other shapes, changing nothing. */
-ds_status dsi_ema_load(dsi_ema *e, const ds_state *state);
-
 /* For checkpoints: the average of this rank's part of parameter i (borrowed;
  * NULL: none), the number of updates, and setting it after the averages were
  * loaded. */

@@ -403,9 +403,8 @@ static ds_status offload_open_file(dsi_offload *o, const char *folder)
     const Block *last = &o->block[o->blocks - 1];
     int64_t bytes = o->in_file < o->blocks ? o->block[o->in_file].at
                                            : last->at + last->word_stride * o->words * WORD;
-    dsi_text name = {0};
-    dsi_text_add(&name, "optimizer_rank%d_%lld_%lx", o->f->rank, (long long)getpid(),
-                 (unsigned long)(uintptr_t)o);
+    dsi_text name = dsi_text_of("optimizer_rank%d_%lld_%lx", o->f->rank, (long long)getpid(),
+                                (unsigned long)(uintptr_t)o);
     ds_status status = dsi_aio_file_open(&o->file, "offload_optimizer", folder, name.s, bytes);
     dsi_text_free(&name);
     return status;

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: MIT */
 #include "same.h"
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "nn/module.h"
@@ -33,19 +34,12 @@ static void model_describe(const ds_module *model, dsi_text *to)
     ds_state_free(state);
 }
 
-static int64_t text_hash(const char *s) /* FNV-1a */
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    while (*s) h = (h ^ (unsigned char)*s++) * 0x100000001b3u;
-    return (int64_t)h;
-}
-
 /* The first rank whose text is not rank 0's; 0: there is none; -1: the
  * collective failed. */
 static int first_different_rank(const char *text, ds_comm *comm)
 {
     int size = ds_comm_size(comm), r = 1;
-    int64_t mine = text_hash(text);
+    int64_t mine = (int64_t)dsi_fnv1a_text(text);
     ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));
     if (ds_all_gather(comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) != DS_OK) return -1;
     const int64_t *of = ds_data(all);

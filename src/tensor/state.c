@@ -81,8 +81,7 @@ ds_status ds_state_add_prefix(ds_state *state, const char *prefix)
         return dsi_null_argument("state_add_prefix");
     dsi_map to = {0};
     for (int i = 0; i < state->map.n; i++) {
-        dsi_text name = {0};
-        dsi_text_add(&name, "%s%s", prefix, state->map.at[i].name);
+        dsi_text name = dsi_text_of("%s%s", prefix, state->map.at[i].name);
         dsi_map_set(&to, name.s, state->map.at[i].value);
         dsi_text_free(&name);
     }

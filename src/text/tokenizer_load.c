@@ -161,8 +161,7 @@ static ds_status merge_read(dsi_tokenizer_reader *r, const json_t *json, uint32_
     Merge m;
     if (!merge_parts(json, &m))
         return dsi_tokenizer_damaged(r, "model: merge %u is not two tokens", rank);
-    dsi_text both = {0};
-    dsi_text_add(&both, "%s%s", m.left, m.right);
+    dsi_text both = dsi_text_of("%s%s", m.left, m.right);
     uint32_t left = dsi_vocab_find_text(&b->vocab, m.left);
     uint32_t right = dsi_vocab_find_text(&b->vocab, m.right);
     uint32_t id = dsi_vocab_find_text(&b->vocab, both.s);
@@ -247,8 +246,7 @@ static ds_status added_token_read(dsi_tokenizer_reader *r, const json_t *token)
     if (!v->at[id].text) dsi_vocab_add(v, id, content, r->byte_level, true);
     v->at[id].special = dsi_json_bool(token, "special", false);
     bool normalized = dsi_json_bool(token, "normalized", !v->at[id].special);
-    dsi_text text = {0};
-    dsi_text_add(&text, "%s", content);
+    dsi_text text = dsi_text_of("%s", content);
     ds_status status = normalized ? dsi_normalize(&r->t->normalizer, &text) : DS_OK;
     if (status == DS_OK && text.n) {
         dsi_added_token t = {.content = text.s,
@@ -322,8 +320,7 @@ ds_tokenizer *ds_tokenizer_from_json(const char *json, size_t bytes, const char 
 ds_tokenizer *ds_tokenizer_load(const char *path)
 {
     if (!path) return dsi_null_operand("tokenizer_load");
-    dsi_text file = {0};
-    dsi_text_add(&file, "%s%s", path, dsi_is_folder(path) ? "/tokenizer.json" : "");
+    dsi_text file = dsi_text_of("%s%s", path, dsi_is_folder(path) ? "/tokenizer.json" : "");
     size_t bytes = 0;
     char *json = dsi_file_read(file.s, &bytes);
     if (!json) dsi_fail_in("tokenizer", ds_error_status());

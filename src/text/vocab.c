@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "vocab.h"
 
+#include "base/map.h"
 #include "base/mem.h"
 #include "unicode.h"
 
@@ -11,8 +12,7 @@
  * slot. */
 uint64_t dsi_hash_bytes(const char *s, size_t n)
 {
-    uint64_t h = 0xCBF29CE484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001B3u;
+    uint64_t h = dsi_fnv1a(DSI_FNV1A, s, n);
     return h ^ h >> 29;
 }
 

@@ -1,5 +1,5 @@
 /* tests/parallel/ema.c: averages of parameters: PyTorch's values, swapping in
- * and out bit for bit, parts that are kept apart from the module, state dicts.
+ * and out bit for bit, parts that are kept apart from the module, refusals.
  * SPDX-License-Identifier: MIT */
 #include "parallel/ema.h"
 #include "check.h"
@@ -65,9 +65,7 @@ static void torchs_averages(void **state)
         for (int i = 0; i < STEPS; i++) {
             set(w_of(m), values[i]);
             CHECK(dsi_ema_update(e) == DS_OK);
-            ds_state *s = dsi_ema_state(e);
-            check_values(ds_state_get(s, "w"), torchs[k].average[i], 1e-6);
-            ds_state_free(s);
+            check_values(dsi_ema_part(e, 0), torchs[k].average[i], 1e-6);
         }
         dsi_ema_free(e);
         ds_module_free(m);
@@ -152,9 +150,8 @@ static void parts_of_a_rank(void **state)
     CHECK(dsi_ema_update(e) == DS_OK);
     set(k.master, (float[]){1.003f, 4});
     CHECK(dsi_ema_update(e) == DS_OK);
-    ds_state *s = dsi_ema_state(e);
-    CHECK_INT(ds_state_len(s), 1);
-    const float *average = ds_data(ds_state_get(s, "w"));
+    CHECK(!dsi_ema_part(e, 1));
+    const float *average = ds_data(dsi_ema_part(e, 0));
     CHECK_CLOSE(average[0], 1.002, 1e-6); /* more than bfloat16 tells apart */
     CHECK(dsi_ema_swap(e) == DS_OK);
     check_values(w_of(k.m), (float[]){9, 1, 3}, 0.01);
@@ -162,7 +159,6 @@ static void parts_of_a_rank(void **state)
     check_values(k.master, (float[]){1.003f, 4}, 0);
     check_values(w_of(k.m), (float[]){9, 1, 4}, 0.01);
     CHECK_INT(k.published, 2);
-    ds_state_free(s);
     dsi_ema_free(e);
     ds_module_free(k.m);
     ds_scope_close(scope);
@@ -208,8 +204,7 @@ static void masters_of_zero(void **state)
         CHECK(dsi_zero_step(z, 1, 0, true, false, NULL) == DS_OK);
         CHECK(dsi_ema_update(e) == DS_OK);
     }
-    ds_state *s = dsi_ema_state(e);
-    check_values(ds_state_get(s, "w"), (float[]){8.9985f, 8.9985f, 8.9985f}, 4e-7);
+    check_values(dsi_ema_part(e, 0), (float[]){8.9985f, 8.9985f, 8.9985f}, 4e-7);
     ds_tensor *master = dsi_zero_part(z, 0), *before = ds_clone(master);
     uint16_t w = *(const uint16_t *)ds_data(w_of(m));
     CHECK(dsi_ema_swap(e) == DS_OK);
@@ -217,7 +212,6 @@ static void masters_of_zero(void **state)
     CHECK(dsi_ema_swap(e) == DS_OK);
     CHECK(!memcmp(ds_data(before), ds_data(master), N * sizeof(float)));
     CHECK_INT(*(const uint16_t *)ds_data(w_of(m)), w);
-    ds_state_free(s);
     dsi_ema_free(e);
     dsi_zero_free(z);
     ds_optim_free(o);
@@ -225,40 +219,7 @@ static void masters_of_zero(void **state)
     ds_scope_close(scope);
 }
 
-/* ---- state dicts and refusals ---------------------------------------------------------------------------- */
-
-static void a_state_goes_on(void **state)
-{
-    (void)state;
-    ds_scope *scope = ds_scope_open();
-    ds_module *m = net_new(DS_F32);
-    dsi_ema *e = dsi_ema_new(m, 0.5, NULL), *f = dsi_ema_new(m, 0.5, NULL);
-    set(w_of(m), values[0]);
-    CHECK(dsi_ema_update(e) == DS_OK);
-    ds_state *s = dsi_ema_state(e);
-    CHECK_INT(ds_ndim(ds_state_get(s, "w")), 2);
-    CHECK(dsi_ema_load(f, s) == DS_OK);
-    set(w_of(m), (float[]){3, 2, 1});
-    CHECK(dsi_ema_update(f) == DS_OK && dsi_ema_swap(f) == DS_OK);
-    check_values(w_of(m), (float[]){2, 0, 2}, 0);
-
-    CHECK(ds_state_set(s, "w", ds_zeros(DS_F32, ds_shape(N))) == DS_OK);
-    CHECK(dsi_ema_load(f, s) == DS_EINVAL);
-    CHECK_ERROR("ema_load: w is [3]: expected [1, 3]");
-    CHECK(ds_state_set(s, "w", ds_zeros(DS_F32, ds_shape(1, N))) == DS_OK);
-    CHECK(ds_state_set(s, "x", ds_zeros(DS_F32, ds_shape(1))) == DS_OK);
-    CHECK(dsi_ema_load(f, s) == DS_EINVAL);
-    CHECK_ERROR("ema_load: the state has 3 tensors: expected 2, one a parameter");
-    ds_state_free(s);
-    s = ds_state_new();
-    CHECK(dsi_ema_load(f, s) == DS_EINVAL);
-    CHECK_ERROR("ema_load: the state has no w");
-    ds_state_free(s);
-    dsi_ema_free(f);
-    dsi_ema_free(e);
-    ds_module_free(m);
-    ds_scope_close(scope);
-}
+/* ---- refusals ---------------------------------------------------------------------------------- */
 
 static void refused(void **state)
 {
@@ -271,7 +232,7 @@ static void refused(void **state)
     CHECK(!dsi_ema_new(NULL, 0, NULL));
     CHECK_ERROR("ema");
     CHECK(dsi_ema_update(NULL) == DS_EINVAL && dsi_ema_swap(NULL) == DS_EINVAL);
-    CHECK(!dsi_ema_state(NULL) && !dsi_ema_swapped(NULL));
+    CHECK(!dsi_ema_swapped(NULL));
     dsi_ema_free(NULL);
     ds_error_clear();
     ds_module_free(m);
@@ -306,6 +267,5 @@ static void memory_that_ends(void **state)
 
 TEST_MAIN(cmocka_unit_test(torchs_averages), cmocka_unit_test(swapping),
           cmocka_unit_test(before_the_first_update), cmocka_unit_test(parts_of_a_rank),
-          cmocka_unit_test(masters_of_zero), cmocka_unit_test(a_swap_that_fails_changes_nothing),
-          cmocka_unit_test(a_state_goes_on), cmocka_unit_test(refused),
-          cmocka_unit_test(memory_that_ends))
+          cmocka_unit_test(masters_of_zero), cmocka_unit_test(refused),
+          cmocka_unit_test(a_swap_that_fails_changes_nothing), cmocka_unit_test(memory_that_ends))

@@ -63,9 +63,7 @@ char *dsi_folder_saving(const char *dir, const char *tag)
 
 char *dsi_folder_rank_manifest(const char *saving, int rank)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s/" DSI_MANIFEST ".%d", saving, rank);
-    return t.s;
+    return dsi_text_of("%s/" DSI_MANIFEST ".%d", saving, rank).s;
 }
 
 static bool name_has_prefix(const char *s, const char *with)

@@ -419,8 +419,7 @@ static ds_status expert_ranks_read(dsi_loaded *l)
     ds_status status = DS_OK;
     int64_t parts = 1;
     for (int64_t r = 0; status == DS_OK && r < parts; r++) {
-        dsi_text name = {0};
-        dsi_text_add(&name, DSI_FILE_EXPERT_OPTIM, (long long)r);
+        dsi_text name = dsi_text_of(DSI_FILE_EXPERT_OPTIM, (long long)r);
         const ds_value *file = dsi_load_open_file(l, name.s);
         dsi_text_free(&name);
         status = file ? dsi_load_fail_in(

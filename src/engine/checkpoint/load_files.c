@@ -265,15 +265,13 @@ static int64_t shard_in_order(int64_t shards, const dsi_load_reader *who, int64_
 static ds_status shards_read(dsi_loaded *l, int64_t shards, const dsi_load_reader *who)
 {
     ds_status status = DS_OK;
-    dsi_text bf16 = {0};
-    dsi_text_add(&bf16, DSI_FILE_SHARD_BF16, 0LL);
+    dsi_text bf16 = dsi_text_of(DSI_FILE_SHARD_BF16, 0LL);
     bool is_bf16 = dsi_load_has_file(l, bf16.s);
     dsi_text_free(&bf16);
     for (int64_t i = 0; status == DS_OK && i < shards; i++) {
         if (who->engine && dsi_load_is_complete(l, who->engine, who->optimizer)) break;
         int64_t r = who->engine ? shard_in_order(shards, who, i) : i;
-        dsi_text name = {0};
-        dsi_text_add(&name, is_bf16 ? DSI_FILE_SHARD_BF16 : DSI_FILE_SHARD, (long long)r);
+        dsi_text name = dsi_text_of(is_bf16 ? DSI_FILE_SHARD_BF16 : DSI_FILE_SHARD, (long long)r);
         const ds_value *file = dsi_load_open_file(l, name.s);
         dsi_text_free(&name);
         status = file ? dsi_load_fail_in(l, file, shard_read(l, file)) : ds_error_status();
@@ -363,8 +361,7 @@ static ds_status expert_optimizers_read(dsi_loaded *l)
     ds_status status = DS_OK;
     bool more = true;
     for (int r = 0; status == DS_OK && more; r++) {
-        dsi_text name = {0};
-        dsi_text_add(&name, DSI_FILE_EXPERT_OPTIM, (long long)r);
+        dsi_text name = dsi_text_of(DSI_FILE_EXPERT_OPTIM, (long long)r);
         more = dsi_load_has_file(l, name.s);
         const ds_value *file = more ? dsi_load_open_file(l, name.s) : NULL;
         dsi_text_free(&name);
@@ -402,8 +399,7 @@ static ds_status experts_open(dsi_loaded *l)
         int64_t n;
         status = dsi_load_fail_in(l, l->model, ds_value_read_int(ds_value_at(layers, k), "", &n));
         for (int64_t e = 0; status == DS_OK && e < n; e++) {
-            dsi_text name = {0};
-            dsi_text_add(&name, DSI_FILE_EXPERT, (long long)k, (long long)e);
+            dsi_text name = dsi_text_of(DSI_FILE_EXPERT, (long long)k, (long long)e);
             if (dsi_load_has_file(l, name.s)) status = expert_open(l, name.s);
             dsi_text_free(&name);
         }

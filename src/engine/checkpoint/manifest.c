@@ -33,9 +33,8 @@ void dsi_manifest_free(dsi_manifest *m)
 /* The last line has the check sum of all lines before it. */
 ds_status dsi_manifest_write(const dsi_manifest *m, const char *path)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, HEAD "serial %lld\nranks %lld\nstep %lld\n", (long long)m->serial,
-                 (long long)m->ranks, (long long)m->step);
+    dsi_text t = dsi_text_of(HEAD "serial %lld\nranks %lld\nstep %lld\n", (long long)m->serial,
+                             (long long)m->ranks, (long long)m->step);
     for (int i = 0; i < m->n; i++)
         dsi_text_add(&t, "file %08x %lld %s\n", m->at[i].crc, (long long)m->at[i].bytes,
                      m->at[i].name);

@@ -93,9 +93,7 @@ struct dsi_async_save {
 
 static char *failure_path(const dsi_save_job *j, int rank)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s/failed.%d", j->saving, rank);
-    return t.s;
+    return dsi_text_of("%s/failed.%d", j->saving, rank).s;
 }
 
 /* Tells rank 0 the reason. If even that cannot be written, rank 0 learns of the

@@ -212,9 +212,8 @@ static int64_t attention_group(const dsi_view *q, const dsi_view *k)
 static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
 {
     if (v->s[2] == 1 || v->d[2] < 2) return true;
-    dsi_fail(DS_EINVAL, "%s: %s has stride %lld along its last dimension: expected 1", kernel, name,
-             (long long)v->s[2]);
-    return false;
+    return dsi_invalid("%s: %s has stride %lld along its last dimension: expected 1", kernel, name,
+                       (long long)v->s[2]);
 }
 
 /* k [B,S,D] -> to [B, blocks, D, KEYS] */
