@@ -74,6 +74,42 @@ DS_API ds_lm_info ds_lm_info_of(const ds_module *model);
  * in place of keeping its activations. */
 DS_API ds_status ds_lm_set_checkpointing(ds_module *model, bool on);
 
+/* ---- generation ------------------------------------------------------------------------ */
+
+#define DS_MAX_STOP_TOKENS 16
+
+typedef struct ds_generate_opts {
+    int64_t max_new_tokens;           /* 0: 20 */
+    bool do_sample;                   /* draw tokens; else the most probable one (greedy) */
+    double temperature;               /* logits are divided by it; 0: 1 */
+    int64_t top_k;                    /* draw among the k most probable tokens; 0: 50, -1: all */
+    double top_p;                     /* draw among the fewest that have this probability; 0: 1 */
+    double repetition_penalty;        /* of tokens that the row has already; 0: 1 */
+    int64_t stop[DS_MAX_STOP_TOKENS]; /* ids that end a row, and are its last one */
+    int n_stop;
+    int64_t pad_token_id; /* fills rows that ended, and marks padding of ids */
+    uint64_t seed;        /* equal seeds draw equal tokens, row by row */
+    /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
+    ds_tensor *attention_mask;
+    /* Called for each token of each row that has not ended; false: the row ends
+     * with it. */
+    bool (*on_token)(void *arg, int64_t row, int64_t id);
+    void *arg;
+} ds_generate_opts;
+
+/* model.generate: ids int64 [B,L], the prompts -> int64 [B,N], the tokens that
+ * follow, N <= max_new_tokens: ds_generate(model, ids, .max_new_tokens = 100).
+ * Keys and values of earlier positions are kept (in the model's dtype), so that
+ * a token costs one position. Greedy tokens are those of transformers. Order:
+ * repetition penalty, temperature, top_k, top_p. */
+#define ds_generate(model, ids, ...) \
+    ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
+DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
+
+/* What generation_config.json of the model's folder says, and config.json's end
+ * and padding tokens; other options are 0. */
+DS_API ds_generate_opts ds_generation_config(const ds_module *model);
+
 #ifdef __cplusplus
 }
 #endif

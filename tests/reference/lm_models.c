@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "folder.h"
+#include "models/generate.h"
 #include "reference.h"
 
 /* int64 [rows, columns] of a list of lists. */
@@ -134,6 +135,110 @@ static void check_training(Reference *r, ds_module *m)
     ds_optim_free(optim);
 }
 
+/* ---- generation ---- */
+
+/* Row `row` of got is want, exactly. */
+static void check_tokens(Reference *r, const char *what, ds_tensor *got, int64_t row,
+                         const json_t *want)
+{
+    int64_t n = ds_size(got, 1);
+    const int64_t *p = got ? ds_data(got) : NULL;
+    if (!p || n > (int64_t)json_array_size(want)) {
+        reference_fail(r, "%s: %lld tokens: %s", what, (long long)n, ds_error() ? ds_error() : "");
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t token = json_integer_value(json_array_get(want, (size_t)i));
+        if (p[row * n + i] == token) continue;
+        reference_fail(r, "%s: token %lld of row %lld is %lld, want %lld", what, (long long)i,
+                       (long long)row, (long long)p[row * n + i], (long long)token);
+        return;
+    }
+}
+
+static ds_tensor *prompt_of(const json_t *j)
+{
+    json_t *rows = json_pack("[O]", json_object_get(j, "prompt"));
+    ds_tensor *ids = matrix(rows);
+    json_decref(rows);
+    return ids;
+}
+
+static void check_generation(Reference *r, ds_module *m)
+{
+    const json_t *g = json_object_get(r->json, "generation"), *c;
+    int64_t most = quick() ? 8 : reference_int(g, "new_tokens", 0);
+    size_t i;
+    json_t *j;
+    json_array_foreach(json_object_get(g, "cases"), i, j) check_tokens(
+        r, "greedy", ds_generate(m, prompt_of(j), most), 0, json_object_get(j, "generated"));
+    c = json_object_get(g, "left_padded");
+    ds_generate_opts o = {.max_new_tokens = most,
+                          .pad_token_id = reference_int(c, "pad_token_id", 0)};
+    o.attention_mask = matrix(json_object_get(c, "attention_mask"));
+    ds_tensor *y = ds_generate_with(m, matrix(json_object_get(c, "input_ids")), o);
+    json_array_foreach(json_object_get(c, "generated"), i, j)
+        check_tokens(r, "padded", y, (int64_t)i, j);
+    const json_t *stops = json_object_get(g, "left_padded_eos");
+    ds_dims ends = reference_dims(stops, "eos_token_id");
+    for (o.n_stop = 0; o.n_stop < ends.n; o.n_stop++) o.stop[o.n_stop] = ends.d[o.n_stop];
+    y = ds_generate_with(m, matrix(json_object_get(c, "input_ids")), o);
+    json_array_foreach(json_object_get(stops, "generated"), i, j)
+        check_tokens(r, "stop tokens", y, (int64_t)i, j);
+    const json_t *d = json_object_get(g, "folder_defaults");
+    if (!d) return;
+    ds_generate_opts own = ds_generation_config(m);
+    own.do_sample = false;
+    own.max_new_tokens = quick() ? 8 : (int64_t)json_array_size(json_object_get(d, "generated"));
+    check_tokens(r, "folder's defaults", ds_generate_with(m, prompt_of(d), own), 0,
+                 json_object_get(d, "generated"));
+}
+
+/* What would be drawn from, for the token after a prompt. */
+static void check_choices(Reference *r, const float *logits, int64_t vocab, ds_tensor *prompt,
+                          const json_t *s)
+{
+    ds_generate_opts o = {.temperature = reference_double(s, "temperature", 0),
+                          .top_k = reference_int(s, "top_k", -1),
+                          .top_p = reference_double(s, "top_p", 0),
+                          .repetition_penalty = reference_double(s, "repetition_penalty", 0)};
+    dsi_lm_choice *c = malloc((size_t)vocab * sizeof *c);
+    int64_t kept = dsi_lm_choices(logits, vocab, ds_data(prompt), ds_numel(prompt), &o, c);
+    int64_t want = reference_int(s, "kept", 0);
+    bool near_edge = reference_double(s, "distance_from_top_p_edge", 1) < 1e-4;
+    if (kept != want && !(near_edge && llabs(kept - want) == 1))
+        reference_fail(r, "sampling keeps %lld, want %lld", (long long)kept, (long long)want);
+    double all = 0;
+    for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));
+    const json_t *p = json_object_get(s, "probabilities"), *ids = json_object_get(s, "ids");
+    for (size_t i = 0; i < json_array_size(p) && (int64_t)i < kept && kept == want; i++) {
+        double x = reference_number(json_array_get(p, i), 0);
+        double next = i ? reference_number(json_array_get(p, i - 1), 0) - x : 1;
+        reference_number_within(r, "probability", exp((double)(c[i].logit - c[0].logit)) / all, x,
+                                tolerance(r, "probabilities"), 0);
+        if (next > 1e-4 && i + 1 < json_array_size(p) &&
+            x - reference_number(json_array_get(p, i + 1), 0) > 1e-4 &&
+            c[i].id != json_integer_value(json_array_get(ids, i)))
+            reference_fail(r, "sampling: choice %zu is %lld", i, (long long)c[i].id);
+    }
+    free(c);
+}
+
+static void check_sampling(Reference *r, ds_module *m)
+{
+    size_t i, k;
+    json_t *j, *s;
+    int64_t vocab = ds_lm_info_of(m).vocab_size;
+    json_array_foreach(json_object_get(r->json, "sampling"), i, j)
+    {
+        ds_tensor *prompt = prompt_of(j), *y = ds_call(m, prompt);
+        y = ds_contiguous(ds_select(y, 1, -1));
+        const float *logits = ds_data(y);
+        json_array_foreach(json_object_get(j, "settings"), k, s)
+            check_choices(r, logits, vocab, prompt, s);
+    }
+}
+
 /* Saves the model, loads it again, in shards too: the same state dict. */
 static void check_saved(Reference *r, ds_module *m, const char *config)
 {
@@ -197,6 +302,7 @@ static void check_model(Reference *r)
     if (m) {
         CHECK_INT(ds_module_numel(m), reference_int(other.json, "parameters", ds_module_numel(m)));
         check_logits(&other, m, "logits");
+        check_generation(&other, m), check_sampling(&other, m);
         if (!same)
             check_saved(&other, m, config), check_gradients(&other, m), check_training(&other, m);
     }

@@ -1,0 +1,352 @@
+/* models/generate.c: tokens one by one, with a cache of keys and values.
+ *
+ * Invariants: all rows of a batch have the same length; shorter prompts have
+ * padding on the left, which no position attends to, and positions count without
+ * it. A row that ended goes on as padding until all have ended.
+ * SPDX-License-Identifier: MIT */
+#include "generate.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/option.h"
+#include "base/philox.h"
+#include "lm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one token of one row ---- */
+
+static int choice_order(const void *a, const void *b)
+{
+    const dsi_lm_choice *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Each token of past counts once: positive logits are divided, others
+ * multiplied. */
+static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const int64_t *past,
+                     int64_t n, double penalty)
+{
+    for (int64_t i = 0; i < n && penalty != 1; i++) {
+        if (past[i] < 0 || past[i] >= vocab) continue;
+        float x = logits[past[i]];
+        c[past[i]].logit = x < 0 ? x * (float)penalty : x / (float)penalty;
+    }
+}
+
+/* The k-th largest logit of n choices; 0 < k <= n. */
+static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
+{
+    float *heap = dsi_alloc((size_t)k * sizeof *heap); /* the k largest, the least one first */
+    int64_t filled = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float x = c[i].logit;
+        int64_t at = 0;
+        if (filled < k) {
+            for (at = filled++; at && heap[(at - 1) / 2] > x; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+        } else if (x > heap[0]) {
+            for (int64_t child; (child = 2 * at + 1) < k; at = child) {
+                child += child + 1 < k && heap[child + 1] < heap[child];
+                if (heap[child] >= x) break;
+                heap[at] = heap[child];
+            }
+        } else {
+            continue;
+        }
+        heap[at] = x;
+    }
+    float least = heap[0];
+    dsi_free(heap);
+    return least;
+}
+
+/* How many of n sorted choices have probability p together. */
+static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
+{
+    double all = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) all += exp((double)(c[i].logit - c[0].logit));
+    for (int64_t i = 0; i < n; i++) {
+        if (i && sum >= p * all) return i;
+        sum += exp((double)(c[i].logit - c[0].logit));
+    }
+    return n;
+}
+
+int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                       const ds_generate_opts *o, dsi_lm_choice *c)
+{
+    double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
+    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
+    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
+    for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
+    int64_t k = o->top_k < 0 ? vocab : o->top_k ? o->top_k : 50, kept = 0;
+    float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
+    for (int64_t i = 0; i < vocab; i++)
+        if (c[i].logit >= least) c[kept++] = c[i];
+    if (!kept) return 1; /* all are NaN */
+    qsort(c, (size_t)kept, sizeof *c, choice_order);
+    return top_p < 1 ? nucleus(c, kept, top_p) : kept;
+}
+
+/* The most probable token; the first of equals. */
+static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                             double penalty, dsi_lm_choice *c)
+{
+    int64_t best = 0;
+    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
+    penalise(c, logits, vocab, past, n, penalty);
+    for (int64_t i = 1; i < vocab; i++)
+        if (c[i].logit > c[best].logit) best = i;
+    return best;
+}
+
+static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
+{
+    if (!o->do_sample)
+        return choose_greedy(logits, vocab, past, n, dsi_option(o->repetition_penalty, 1), c);
+    int64_t kept = dsi_lm_choices(logits, vocab, past, n, o, c);
+    uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
+    double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;
+    for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));
+    for (int64_t i = 0; i < kept; i++) {
+        sum += exp((double)(c[i].logit - c[0].logit));
+        if (at * all < sum) return c[i].id;
+    }
+    return c[kept - 1].id;
+}
+
+/* ---- one position of all rows ---- */
+
+typedef struct Run {
+    dsi_lm *lm;
+    const ds_generate_opts *o;
+    dsi_lm_cache cache;
+    int64_t rows, prompt, vocab;
+    int64_t *ids;  /* [rows, prompt + max_new_tokens] */
+    int64_t *pads; /* [rows]: padding on the left */
+    bool padded, *ended;
+    dsi_lm_choice *choices;
+} Run;
+
+/* bool [B,1,n,past + n]: key j of query i, at most `window` keys back; NULL
+ * after a failure. */
+static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
+{
+    int64_t past = r->cache.length, all = past + n;
+    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(r->rows, 1, n, all));
+    uint8_t *p = ds_data_mut(mask);
+    for (int64_t row = 0; p && row < r->rows; row++)
+        for (int64_t i = 0; i < n; i++, p += all) {
+            int64_t from = past + i + 1 - window > r->pads[row] ? past + i + 1 - window
+                                                                : r->pads[row];
+            for (int64_t j = from < 0 ? 0 : from; j <= past + i; j++) p[j] = 1;
+        }
+    return mask;
+}
+
+/* int64 [B,n]: positions, without padding. */
+static ds_tensor *step_positions(const Run *r, int64_t n)
+{
+    ds_tensor *t = ds_zeros(DS_I64, ds_shape(r->rows, n));
+    int64_t *p = ds_data_mut(t);
+    for (int64_t i = 0; p && i < r->rows * n; i++) {
+        int64_t at = r->cache.length + i % n - r->pads[i / n];
+        p[i] = at > 0 ? at : 0;
+    }
+    return t;
+}
+
+/* float32 logits [B,V] of the last of n positions that follow the cache. */
+static ds_tensor *run_step(Run *r, int64_t n)
+{
+    dsi_lm *lm = r->lm;
+    int64_t room = r->prompt + r->o->max_new_tokens, window = lm->config.window;
+    ds_tensor *in = ds_zeros(DS_I64, ds_shape(r->rows, n));
+    int64_t *p = ds_data_mut(in);
+    for (int64_t i = 0; p && i < r->rows * n; i++)
+        p[i] = r->ids[i / n * room + r->cache.length + i % n];
+    bool ok = p;
+    if (r->padded)
+        ok = ok && (lm->mask = step_mask(r, n, INT32_MAX)) &&
+             (lm->positions = step_positions(r, n));
+    if (window && r->cache.length + n > window)
+        ok = ok && (lm->window_mask = step_mask(r, n, window));
+    lm->cache = &r->cache;
+    ds_tensor *y = ok ? ds_call(ds_module_of(lm), in) : NULL;
+    lm->cache = NULL, lm->mask = lm->positions = lm->window_mask = NULL;
+    r->cache.length += n;
+    return y ? ds_cast(ds_reshape(y, ds_shape(r->rows, r->vocab)), DS_F32) : NULL;
+}
+
+/* Appends a token to each row, at `at`; false: all rows have ended. */
+static bool run_append(Run *r, const float *logits, int64_t at)
+{
+    int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
+    for (int64_t row = 0; row < r->rows; row++) {
+        int64_t *ids = r->ids + row * room, pad = r->pads[row];
+        ids[at] = r->o->pad_token_id;
+        if (r->ended[row]) continue;
+        ids[at] = choose(logits + row * r->vocab, r->vocab, ids + pad, at - pad, r->o, row,
+                         r->choices);
+        for (int i = 0; i < r->o->n_stop; i++) r->ended[row] |= ids[at] == r->o->stop[i];
+        if (r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at])) r->ended[row] = true;
+        left += !r->ended[row];
+    }
+    return left > 0;
+}
+
+/* The number of tokens; -1 after a failure. */
+static int64_t run_all(Run *r)
+{
+    int64_t n = 0;
+    for (bool more = true; more && n < r->o->max_new_tokens;) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *y = run_step(r, n ? 1 : r->prompt);
+        const float *logits = y ? ds_data(y) : NULL;
+        if (logits) more = run_append(r, logits, r->prompt + n);
+        ds_scope_close(scope);
+        if (!logits) return -1;
+        n++;
+    }
+    return n;
+}
+
+/* ---- a call ---- */
+
+static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_opts *o)
+{
+    if (!lm) return dsi_invalid("generate: expected a language model");
+    if (ds_dtype_of(ids) != DS_I64 || ds_ndim(ids) != 2 || !ds_numel(ids))
+        return dsi_invalid("generate: the ids are %s of %d dimensions: expected int64 [B,L]",
+                           ds_dtype_name(ds_dtype_of(ids)), ds_ndim(ids));
+    if (o->attention_mask &&
+        (ds_dtype_of(o->attention_mask) != DS_I64 || ds_numel(o->attention_mask) != ds_numel(ids)))
+        return dsi_invalid("generate: attention_mask: expected int64 of the shape of ids");
+    if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
+        return dsi_invalid("generate: max_new_tokens is %lld", (long long)o->max_new_tokens);
+    if (lm->position && ds_size(ids, 1) + o->max_new_tokens - 1 > lm->config.positions)
+        return dsi_invalid("generate: %lld tokens and %lld new ones: n_positions is %lld",
+                           (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
+                           (long long)lm->config.positions);
+    if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
+        o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
+        return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
+                           "tokens: one is out of its range",
+                           o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
+    return true;
+}
+
+static void run_open(Run *r, ds_tensor *ids)
+{
+    size_t rows = (size_t)r->rows, layers = (size_t)r->lm->config.layers;
+    int64_t room = r->prompt + r->o->max_new_tokens;
+    const int64_t *from = ds_data(ids);
+    const int64_t *mask = r->o->attention_mask ? ds_data(r->o->attention_mask) : NULL;
+    r->ids = dsi_alloc(rows * (size_t)room * sizeof *r->ids);
+    r->pads = dsi_alloc(rows * sizeof *r->pads);
+    r->ended = dsi_alloc(rows * sizeof *r->ended);
+    r->choices = dsi_alloc((size_t)r->vocab * sizeof *r->choices);
+    r->cache = (dsi_lm_cache){.room = room,
+                              .k = dsi_alloc(layers * sizeof(ds_tensor *)),
+                              .v = dsi_alloc(layers * sizeof(ds_tensor *))};
+    for (int64_t row = 0; from && row < r->rows; row++) {
+        memcpy(r->ids + row * room, from + row * r->prompt, (size_t)r->prompt * sizeof *from);
+        while (mask && r->pads[row] < r->prompt - 1 && !mask[row * r->prompt + r->pads[row]])
+            r->pads[row]++;
+        r->padded |= r->pads[row] > 0;
+    }
+}
+
+static void run_close(Run *r)
+{
+    for (int64_t i = 0; i < r->lm->config.layers; i++)
+        ds_drop(r->cache.k[i]), ds_drop(r->cache.v[i]);
+    dsi_free(r->ids), dsi_free(r->pads), dsi_free(r->ended), dsi_free(r->choices);
+    dsi_free(r->cache.k), dsi_free(r->cache.v);
+}
+
+ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o)
+{
+    if (!model || !ids) return dsi_null_operand("generate");
+    dsi_lm *lm = dsi_lm_of(model);
+    if (!o.max_new_tokens) o.max_new_tokens = 20;
+    if (!generate_check(lm, ids, &o)) return NULL;
+    Run r = {.lm = lm,
+             .o = &o,
+             .rows = ds_size(ids, 0),
+             .prompt = ds_size(ids, 1),
+             .vocab = lm->config.vocab};
+    bool training = ds_module_training(model), recording = ds_set_grad(false);
+    ds_module_train(model, false);
+    ds_scope *scope = ds_scope_open();
+    run_open(&r, ids);
+    ds_scope_close(scope);
+    int64_t n = run_all(&r);
+    ds_tensor *out = n < 0 ? NULL : ds_zeros(DS_I64, ds_shape(r.rows, n));
+    int64_t *p = out ? ds_data_mut(out) : NULL;
+    for (int64_t i = 0; p && i < r.rows; i++)
+        memcpy(p + i * n, r.ids + i * (r.prompt + o.max_new_tokens) + r.prompt,
+               (size_t)n * sizeof *p);
+    run_close(&r);
+    ds_module_train(model, training);
+    ds_set_grad(recording);
+    return out;
+}
+
+/* ---- generation_config.json ---- */
+
+static void stop_add(ds_generate_opts *o, const json_t *id)
+{
+    if (json_is_integer(id) && o->n_stop < DS_MAX_STOP_TOKENS)
+        o->stop[o->n_stop++] = json_integer_value(id);
+}
+
+/* An id or a list of ids. */
+static void stop_read(ds_generate_opts *o, const json_t *value)
+{
+    size_t i;
+    json_t *id;
+    if (!value || json_is_null(value)) return;
+    o->n_stop = 0;
+    stop_add(o, value);
+    json_array_foreach(value, i, id) stop_add(o, id);
+}
+
+/* A number of the file, where 0 is meant: DS_ZERO. */
+static double config_number(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    double x = json_number_value(value);
+    return json_is_number(value) && x == 0 ? DS_ZERO : x;
+}
+
+ds_generate_opts ds_generation_config(const ds_module *model)
+{
+    const dsi_lm *lm = dsi_lm_of(model);
+    ds_generate_opts o = {0};
+    if (!lm) return o;
+    stop_read(&o, json_object_get(lm->json, "eos_token_id"));
+    o.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/generation_config.json", lm->folder ? lm->folder : "");
+    json_t *json = lm->folder ? json_load_file(path, 0, NULL) : NULL;
+    if (!json) return o;
+    stop_read(&o, json_object_get(json, "eos_token_id"));
+    o.do_sample = json_is_true(json_object_get(json, "do_sample"));
+    o.temperature = config_number(json, "temperature");
+    o.top_p = config_number(json, "top_p");
+    o.repetition_penalty = config_number(json, "repetition_penalty");
+    const json_t *k = json_object_get(json, "top_k"), *pad = json_object_get(json, "pad_token_id");
+    if (json_is_integer(k)) o.top_k = json_integer_value(k) ? json_integer_value(k) : -1;
+    if (json_is_integer(pad)) o.pad_token_id = json_integer_value(pad);
+    o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
+    json_decref(json);
+    return o;
+}

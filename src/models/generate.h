@@ -1,0 +1,19 @@
+/* models/generate.h: the distribution that a token is drawn from.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_MODELS_GENERATE_H
+#define DSI_MODELS_GENERATE_H
+
+#include <deepspeed/models.h>
+
+typedef struct dsi_lm_choice {
+    float logit; /* after penalty and temperature */
+    int64_t id;
+} dsi_lm_choice;
+
+/* Fills choices [V] from a row of logits [V] and the row's n tokens so far, and
+ * sorts those that may be drawn to the front: falling logits, equal ones by id.
+ * Returns how many those are. */
+int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                       const ds_generate_opts *o, dsi_lm_choice *choices);
+
+#endif
