@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Check that the examples in the documents work.
 
-usage: check_docs.py [--list] ROOT [CC]    --list: every block, and what tries it
+usage: check_docs.py [--list] [--translate] ROOT [CC]
+  --list       every block, and what tries it
+  --translate  copies the blocks of the English documents into their translations
 
 In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of folders each block of code is checked:
 - ```c compiles, with #include <deepspeed.h> in front if it includes nothing. After a line
@@ -11,6 +13,7 @@ In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of f
   "$ COMMAND": what follows has the form of what the command prints;
 - ```json is JSON, and the same test reads it as a configuration;
 - any block after a line "<!-- tried by FILE -->" is tried by that file; one after "<!-- output -->" is for reading.
+A translation (TRANSLATIONS) has the blocks of its English document, in their order: so they are tried with that.
 A link to a file of the tree leads to one, and one to a heading leads to it. A `ds_name` is in a public header, or a command.
 A `Note [Title]` is in a source file.
 SPDX-License-Identifier: MIT
@@ -28,10 +31,11 @@ ORDINARY = {'cmake', 'cpack', 'doxygen', 'mpirun', 'ctest', 'git', 'cc', 'gcc', 
             'docker', 'mkdir', 'tar', 'curl', 'clang-format', 'gdb', 'perf', 'taskset', 'pkg-config', 'ls', 'deepspeed', './net', 'ldconfig'}
 WARNINGS = ['-std=c11', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-unused-variable', '-fsyntax-only']
 RUNNER = 'tests/programs/documents.sh'
+TRANSLATIONS = {'README.zh-CN.md': 'README.md', 'docs/zh-CN/tutorial-cifar10.md': 'docs/tutorial-cifar10.md'}
 
 
 def documents(root):
-    for pattern in ('*.md', 'docs/*.md', 'src/**/README.md', 'examples/**/*.md', 'bench/*.md'):
+    for pattern in ('*.md', 'docs/**/*.md', 'src/**/README.md', 'examples/**/*.md', 'bench/*.md'):
         yield from sorted(root.glob(pattern))
 
 
@@ -78,6 +82,8 @@ class Tree:
     def block(self, name, block):
         """-> (the test that runs a block of the document `name`, a message if it is wrong)"""
         mark, what, kind, text = block['mark'], block['what'].strip() if block['what'] else '', block['kind'], block['text']
+        if name in TRANSLATIONS:
+            return TRANSLATIONS[name], ''
         read_by_runner = name == 'README.md' or name.startswith('docs/')
         if kind == 'c':
             return 'the compiler', compile_error(self.root, self.cc, text, what if mark == 'in:' else '')
@@ -127,6 +133,25 @@ def unknown_notes(sources, text):
     return sorted(note for note in cited if note not in sources)
 
 
+def different_blocks(root):
+    """Messages about translations whose blocks are not those of the English document."""
+    for name, english in TRANSLATIONS.items():
+        blocks, wanted = ([b[0] for b in BLOCK.finditer((root / p).read_text())] for p in (name, english))
+        if len(blocks) != len(wanted):
+            yield f'{name}: {len(blocks)} blocks, and {english} has {len(wanted)}: write about the same ones'
+        elif blocks != wanted:
+            n = next(i for i, (one, other) in enumerate(zip(blocks, wanted)) if one != other)
+            yield f'{name}: block {n + 1} is not that of {english}: scripts/check_docs.py --translate . copies them'
+
+
+def translate(root):
+    for name, english in TRANSLATIONS.items():
+        path, wanted = root / name, [b[0] for b in BLOCK.finditer((root / english).read_text())]
+        text = path.read_text()
+        if len(list(BLOCK.finditer(text))) == len(wanted):
+            path.write_text(BLOCK.sub(lambda _: wanted.pop(0), text))
+
+
 def main(listed, root, cc='cc'):
     tree, bad, blocks = Tree(root, cc), [], 0
     sources = ''.join(p.read_text() for folder in ('src', 'launcher') for p in tree.root.glob(f'{folder}/**/*.[ch]'))
@@ -143,12 +168,15 @@ def main(listed, root, cc='cc'):
             if wrong:
                 bad.append(f'{at}: {wrong}')
             blocks += 1
+    bad += different_blocks(tree.root)
     print('\n'.join(bad) or f'documents: {blocks} blocks, all good')
     return bool(bad)
 
 
 if __name__ == '__main__':
-    arguments = [a for a in sys.argv[1:] if a != '--list']
+    arguments = [a for a in sys.argv[1:] if a not in ('--list', '--translate')]
     if len(arguments) not in (1, 2):
         sys.exit(__doc__)
+    if '--translate' in sys.argv:
+        translate(pathlib.Path(arguments[0]))
     sys.exit(main('--list' in sys.argv, *arguments))
