@@ -1,5 +1,5 @@
 # cmake --install build/release --prefix P: libraries, headers, programs, files
-# for pkg-config and CMake. The components are the packages of
+# for pkg-config and CMake; the target uninstall removes them. The components are the packages of
 # cmake/package.cmake: runtime, dev, sample, openmpi, mpich.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -24,13 +24,32 @@ foreach(name ${DS_MPIS})
     install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed COMPONENT ${name})
 endforeach()
 install(CODE "file(ARCHIVE_EXTRACT INPUT ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz
-    DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample\")" COMPONENT sample)
+    DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample\")
+file(GLOB_RECURSE files RELATIVE \"\$ENV{DESTDIR}/\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample/*\")
+list(TRANSFORM files PREPEND /)
+foreach(file \${files})
+    file(TOUCH \"\$ENV{DESTDIR}\${file}\") # those in the archive are of 1970
+endforeach()
+list(APPEND CMAKE_INSTALL_MANIFEST_FILES \${files})" COMPONENT sample)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
 
-# Manual pages (scripts/man_pages) and completions; bash searches a file with
-# the command's name.
+# Manual pages (scripts/man_pages), compressed if there is gzip, and
+# completions; bash searches a file with the command's name.
 file(GLOB DS_MANUALS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/man/*.1)
+find_program(DS_GZIP gzip)
+if(DS_GZIP)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
+    foreach(page ${DS_MANUALS})
+        get_filename_component(name ${page} NAME)
+        add_custom_command(OUTPUT man/${name}.gz DEPENDS ${page} VERBATIM
+            COMMAND sh -c "\"$1\" -9 -n <\"$2\" >\"$3\"" sh ${DS_GZIP} ${page} ${PROJECT_BINARY_DIR}/man/${name}.gz)
+        list(APPEND DS_PACKED_MANUALS ${PROJECT_BINARY_DIR}/man/${name}.gz)
+    endforeach()
+    set(DS_MANUALS ${DS_PACKED_MANUALS})
+    add_custom_target(manuals ALL DEPENDS ${DS_MANUALS})
+    add_dependencies(programs manuals)
+endif()
 install(FILES ${DS_MANUALS} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
 foreach(command deepspeed ${DS_TOOLS} cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel)
     install(FILES ${PROJECT_SOURCE_DIR}/completions/deepspeed.bash RENAME ${command}
@@ -39,12 +58,30 @@ endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deepspeed COMPONENT runtime)
 # The documents for writers of programs, with the paths of the source tree, so
-# that links work.
-set(DS_DOC_DIR ${CMAKE_INSTALL_DATADIR}/doc/deepspeed)
-install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${DS_DOC_DIR} COMPONENT dev)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${DS_DOC_DIR} COMPONENT dev
-    FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/outside DESTINATION ${DS_DOC_DIR}/examples COMPONENT dev)
+# that links work; those to files that are not installed become plain text.
+set(DS_DOC_DIR ${CMAKE_INSTALL_DATADIR}/doc/deepspeed-dev)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright DESTINATION ${DS_DOC_DIR} COMPONENT dev)
+foreach(name sample ${DS_MPIS})
+    install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/deepspeed-${name} COMPONENT ${name})
+endforeach()
+# Debian's changelog, for the packages alone.
+if(DS_GZIP)
+    file(WRITE ${PROJECT_BINARY_DIR}/changelog "deepspeed (${PROJECT_VERSION}) unstable; urgency=medium\n\n  * Version ${PROJECT_VERSION}.\n\n"
+        " -- ${DS_MAINTAINER}  Sun, 01 Nov 2026 00:00:00 +0000\n")
+    execute_process(COMMAND ${DS_GZIP} -9 -n INPUT_FILE ${PROJECT_BINARY_DIR}/changelog
+        OUTPUT_FILE ${PROJECT_BINARY_DIR}/changelog.gz)
+    foreach(name runtime dev sample ${DS_MPIS})
+        string(REPLACE "-runtime" "" package deepspeed-${name})
+        install(FILES ${PROJECT_BINARY_DIR}/changelog.gz
+            DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${name})
+    endforeach()
+endif()
+install(CODE "set(DS_ROOT ${PROJECT_SOURCE_DIR})
+set(DS_DOC_DIR ${DS_DOC_DIR})
+include(${CMAKE_CURRENT_LIST_DIR}/install_documents.cmake)" COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/pictures DESTINATION ${DS_DOC_DIR}/docs COMPONENT dev)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${DS_DOC_DIR} COMPONENT dev)
 install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
     DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT runtime)
 
@@ -75,3 +112,6 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed-config.cmake.in deepspeed-con
 write_basic_package_version_file(deepspeed-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed-config.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/deepspeed-config-version.cmake DESTINATION ${DS_CMAKE_DIR} COMPONENT dev)
+
+add_custom_target(uninstall COMMAND ${CMAKE_COMMAND} -D MANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
+    -P ${CMAKE_CURRENT_LIST_DIR}/uninstall.cmake VERBATIM)

@@ -45,12 +45,14 @@ target_include_directories(ds_core PRIVATE ${CURL_INCLUDE_DIRS} ${ARCHIVE_INCLUD
     ${PCRE2_INCLUDE_DIRS} ${UTF8PROC_INCLUDE_DIRS})
 target_compile_definitions(ds_core PRIVATE ${DS_ISA_DEFINES})
 
-# The library searches the sample of CIFAR-10 in the installed place, then in
-# the source tree.
+# The library searches the sample of CIFAR-10 near itself, and in the installed
+# place. The build folder has a link to the source tree's, whose path is in no
+# binary.
 include(GNUInstallDirs)
 set(DS_DATA_DIR ${CMAKE_INSTALL_DATADIR}/deepspeed)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/data/cifar10_obtain.c PROPERTIES COMPILE_DEFINITIONS
-    "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\";DSI_ASSETS_DIR=\"${PROJECT_SOURCE_DIR}/assets\"")
+    "DSI_DATA_DIR=\"${CMAKE_INSTALL_FULL_DATADIR}/deepspeed\"")
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/assets ${PROJECT_BINARY_DIR}/assets SYMBOLIC)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/reduce.c PROPERTIES COMPILE_OPTIONS
     "${DS_FAST}") # which vectorises sums
 if(URING_FOUND)

@@ -4,7 +4,9 @@
 add_library(ds_options INTERFACE)
 target_compile_options(ds_options INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
-    -Wwrite-strings -fvisibility=hidden -ftls-model=initial-exec)
+    -Wwrite-strings -fvisibility=hidden -ftls-model=initial-exec
+    # no path of this machine in binaries
+    -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${PROJECT_BINARY_DIR}=.)
 target_compile_definitions(ds_options INTERFACE _GNU_SOURCE)
 target_include_directories(ds_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(DS_SANITIZE STREQUAL "address")

@@ -173,18 +173,19 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
 /* Returns the path of `name`, for dsi_free: near this library or program, whose
- * tree may have been moved after the installation; where it was to be
- * installed; in the source tree. NULL, without a message, if it is in none. */
+ * tree may have been moved after the installation; in the build folder's link to
+ * the source tree; where it was to be installed. NULL, without a message, if it
+ * is in none. */
 static char *sample_find_installed(const char *name)
 {
     static const struct {
         bool near;
         const char *folder;
     } places[] = {{true, ""},
+                  {true, "/assets"},
                   {true, "/../share/deepspeed"},
                   {true, "/../../share/deepspeed"},
-                  {false, DSI_DATA_DIR},
-                  {false, DSI_ASSETS_DIR}};
+                  {false, DSI_DATA_DIR}};
     char *own = dsi_own_folder();
     dsi_text path = {0};
     for (size_t k = 0; k < sizeof places / sizeof *places && !path.s; k++) {

@@ -59,6 +59,37 @@ if command -v python3 >/dev/null; then
     has out 'gradient \[-0.0599, -0.1628, 0.2227\]'
 fi
 
+# links of the installed documents lead to files
+for document in $(find "$home/share/doc/deepspeed-dev" -name '*.md'); do
+    for link in $(grep -o '](\([^)#: ]*\)' "$document" | sed 's/](//'); do
+        if [ -e "$(dirname "$document")/$link" ]; then pass; else fail "$document has a link to $link"; fi
+    done
+done
+find "$home/share/doc/deepspeed-dev" -name '*.md' >out
+has out 'docs/zh-CN/tutorial-cifar10.md'
+has out 'deepspeed-dev/README.md'
+
+# what is installed has no path of this machine
+if grep -lr "$root/" "$home/bin" "$home/lib" "$home/include" >out; then fail "binaries name $root"; else pass; fi
+
+# uninstall leaves nothing
+run 'install' env DESTDIR="$work/staged" cmake --install "$build" --prefix /opt/second
+run 'uninstall' env DESTDIR="$work/staged" cmake -D MANIFEST="$build/install_manifest.txt" -P "$root/cmake/uninstall.cmake"
+find staged/opt -type f -o -type l >out
+lines out 0
+find staged -name '*deepspeed*' >out
+lines out 0
+
+# without dpkg-shlibdeps cpack makes no .deb, and says why
+mkdir tools
+cmake=$(command -v cmake)
+if PATH=$work/tools "$cmake" -D CPACK_GENERATOR=DEB -P "$root/cmake/package_config.cmake" >out 2>err; then
+    fail 'cpack makes a .deb without dependencies'
+else
+    has err 'A .deb needs dpkg-shlibdeps'
+fi
+run 'a .tar.gz' env PATH="$work/tools" "$cmake" -D CPACK_GENERATOR=TGZ -P "$root/cmake/package_config.cmake"
+
 # the programs of the moved tree find their library, and the sample
 run 'a program' "$home/bin/cifar10_tutorial" --sample --data data --max-steps 1
 has out 'Accuracy of the network'
