@@ -8,6 +8,22 @@ add_library(launcher_parts STATIC ${DS_LAUNCHER})
 target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PUBLIC deepspeed_static)
+# launcher/older_libc.c has those that the C library lacks
+include(CheckSymbolExists)
+include(CheckFunctionExists)
+set(CMAKE_REQUIRED_DEFINITIONS -D_GNU_SOURCE)
+check_symbol_exists(sigabbrev_np string.h DS_HAVE_SIGABBREV_NP)
+check_symbol_exists(closefrom unistd.h DS_HAVE_CLOSEFROM)
+unset(CMAKE_REQUIRED_DEFINITIONS)
+check_function_exists(openpty DS_HAVE_OPENPTY)
+foreach(name SIGABBREV_NP CLOSEFROM)
+    if(DS_HAVE_${name})
+        target_compile_definitions(launcher_parts PUBLIC DS_HAVE_${name})
+    endif()
+endforeach()
+if(NOT DS_HAVE_OPENPTY)
+    target_link_libraries(launcher_parts PUBLIC util)
+endif()
 
 # Commands that compute very little link only the portable kernels, because the
 # kernels of all instruction sets are half of a program's size.

@@ -7,6 +7,7 @@
  * success needs more: each rank has reported status 0.
  * SPDX-License-Identifier: MIT */
 #include "job_result.h"
+#include "older_libc.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -6,6 +6,7 @@
  * another processor. So the file is read to tell them apart.
  * SPDX-License-Identifier: MIT */
 #include "program.h"
+#include "older_libc.h"
 
 #include "base/error.h"
 #include "base/mem.h"

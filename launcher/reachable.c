@@ -13,6 +13,7 @@
  * meanwhile; only poll blocks, until the time limit.
  * SPDX-License-Identifier: MIT */
 #include "reachable.h"
+#include "older_libc.h"
 
 #include "argv.h"
 #include "local_host.h"

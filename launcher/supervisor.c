@@ -13,6 +13,7 @@
  * blocked in both from before the fork, so that none is lost.
  * SPDX-License-Identifier: MIT */
 #include "supervisor.h"
+#include "older_libc.h"
 
 #include "processes.h"
 #include "signals.h"

@@ -12,6 +12,7 @@
  * the nodes in those states. Once `wrong` has text, the start has failed and
  * the text is what all nodes are told.
  * SPDX-License-Identifier: MIT */
+#include "older_libc.h"
 #include "session.h"
 
 #include "base/clock.h"

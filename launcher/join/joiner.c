@@ -12,6 +12,7 @@
  * while OUT_MOST bytes wait to be sent. Once `ended` is set, `status` is final;
  * what still runs is killed at `kill_at`, and nothing is left behind.
  * SPDX-License-Identifier: MIT */
+#include "older_libc.h"
 #include "session.h"
 
 #include "processes.h"

@@ -14,6 +14,7 @@
  * handle.
  * SPDX-License-Identifier: MIT */
 #include "supervised_shell.h"
+#include "older_libc.h"
 
 #include "processes.h"
 #include "signals.h"

@@ -94,7 +94,10 @@ json_t *dsi_config_tree_get(const json_t *tree, const char *path)
     const json_t *at = tree;
     while (at && *path) {
         size_t n = strcspn(path, ".");
-        at = json_object_getn(at, path, n);
+        char *name = dsi_alloc(n + 1); /* json_object_getn came with jansson 2.14 */
+        memcpy(name, path, n);
+        at = json_object_get(at, name);
+        dsi_free(name);
         path += n + (path[n] == '.');
     }
     return (json_t *)at;
