@@ -101,6 +101,8 @@ static const option_row flags[] = {
     PORT("ssh_port", ssh_port, "Where the hosts' sshd listens"),
     SET("force_multi", 0, force_multi, "One host of a hostfile is remote too"),
     SET("no_ssh_check", 0, no_ssh_check, "Do not look first whether all hosts can be reached"),
+    COUNT("start_timeout", start_timeout, 1,
+          "Seconds until a host whose ranks have not started is an error (60)"),
     SET("dry_run", 0, dry_run, "Start nothing; print resources, commands and environment as JSON"),
 
     SECTION("What each rank gets:"),
@@ -393,6 +395,7 @@ void args_read(options *o, int argc, char **argv)
                    .node_rank = -1,
                    .master_port = DEFAULT_PORT,
                    .join_timeout = 300,
+                   .start_timeout = -1,
                    .ssh_port = -1,
                    .log_level = "info"};
     size_t letters = 1;

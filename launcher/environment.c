@@ -20,7 +20,8 @@ static const char *const forwarded[] = {
     "MPICH_", "FI_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_LIBRARY", "PATH"};
 
 /* The launcher sets the first for each rank; no rank needs the second. */
-static const char *const withheld[] = {"CUDA_VISIBLE_DEVICES", "DS_JOIN_SECRET"};
+#define JOIN_SECRET "DS_JOIN_SECRET"
+static const char *const withheld[] = {"CUDA_VISIBLE_DEVICES", JOIN_SECRET};
 
 /* Nodes of the AISC platform set these themselves (DeepSpeed's EXCLUDE_ENVS). */
 static const char *const withheld_aisc[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
@@ -164,5 +165,12 @@ ds_status environment_collect(argv_list *w)
         if (equals && is_forwarded(*e))
             environment_set_bytes(w, *e, (size_t)(equals - *e), equals + 1, strlen(equals + 1));
     }
-    return environment_read_files(w);
+    ds_status status = environment_read_files(w);
+    for (int i = 0; i < w->n; i++) /* a file may have it */
+        if (variable_has_name(w->at[i], JOIN_SECRET, strlen(JOIN_SECRET))) {
+            dsi_free(w->at[i]);
+            memmove(w->at + i, w->at + i + 1, (size_t)(w->n - i) * sizeof *w->at);
+            w->n--;
+        }
+    return status;
 }

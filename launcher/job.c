@@ -20,6 +20,7 @@
 
 #include "info.h"
 #include "job_result.h"
+#include "oom.h"
 #include "output.h"
 #include "processes.h"
 #include "signals.h"
@@ -45,6 +46,7 @@
 #define REMOTE_S 3.0  /* at least, to end ranks on other machines */
 #define HANG_S   10.0 /* for the runner to end after all ranks have succeeded */
 #define TTY_S    0.1  /* Ctrl-C may reach a rank before this process */
+#define HOLD_S   0.5  /* the runner's text waits for a cause that may follow */
 
 typedef enum phase { RUNNING, ENDING, KILLED } phase;
 
@@ -70,14 +72,20 @@ typedef struct running {
     int listener, signals;
     phase phase;
     bool runner_signalled; /* SIGTERM was sent to it */
+    bool runner_told;      /* by a signal of ours to end */
+    int n_started;         /* ranks */
+    long oom_kills;        /* before the start */
+    double begun;          /* when the runner was started */
     double since;          /* when the phase began */
     double runner_ended;   /* when the runner ended; 0: not yet */
     double all_succeeded;  /* when the last rank succeeded; 0: not yet */
-    dsi_text held;         /* the runner's text about an end; shown only if
-                                   the launcher does not know the cause */
-    dsi_text last;         /* last message of ours, which several ranks may
+    dsi_text held;         /* the runner's text until all ranks have started,
+                                   and about an end; shown unless the launcher
+                                   knows the cause of that */
+    double held_since;
+    dsi_text last; /* last message of ours, which several ranks may
                                    send */
-    peer *sender;          /* whose records are being read; NULL: none's */
+    peer *sender;  /* whose records are being read; NULL: none's */
 } running;
 
 /* ---- starting ------------------------------------------------------------------------- */
@@ -145,6 +153,12 @@ static void runner_signal(const running *r, int signal)
     if (r->runner.process > 0) kill(r->runner.process, signal);
 }
 
+static void runner_terminate(running *r)
+{
+    r->runner_told = true;
+    runner_signal(r, SIGTERM);
+}
+
 /* The first call counts. Ranks on other machines are ended by the runner,
  * which gets SIGTERM at once after a signal, else after RUNNER_S. */
 static void job_begin_end(running *r)
@@ -153,7 +167,7 @@ static void job_begin_end(running *r)
     r->phase = ENDING;
     r->since = dsi_now();
     job_signal_ranks(r, SIGTERM);
-    if (r->result.signal && !r->j->local) runner_signal(r, SIGTERM);
+    if (r->result.signal && !r->j->local) runner_terminate(r);
 }
 
 /* When all that has not ended is killed. Runners take a while to end ranks on
@@ -170,15 +184,21 @@ static void job_kill(running *r)
 {
     r->phase = KILLED;
     r->since = dsi_now();
+    r->runner_told = true;
     processes_signal(getpid(), SIGKILL);
 }
 
 static void runner_note_end(running *r, int status)
 {
+    r->result.runner_process = r->runner.process;
     r->runner.process = -1;
     r->runner_ended = dsi_now();
     r->result.runner_status = signals_exit_status(status);
     r->result.runner_ended_first = r->phase == RUNNING;
+    if (!WIFSIGNALED(status) || r->runner_told) return;
+    r->result.runner_signal = WTERMSIG(status);
+    r->result.out_of_memory = oom_count_kills("") > r->oom_kills;
+    if (job_result_runner_killed(&r->result)) job_begin_end(r);
 }
 
 /* SIGUSR1 and SIGUSR2 are passed on to ranks; others end the job. SIGCHLD may
@@ -193,7 +213,8 @@ static void job_read_signal(running *r)
         job_kill(r);
     } else if (signal && signal != SIGCHLD) {
         r->result.signal = signal;
-        if (r->phase == ENDING && !r->j->local) runner_signal(r, SIGTERM);
+        if (getppid() != r->j->supervisor) r->result.launcher_killed = r->j->supervisor;
+        if (r->phase == ENDING && !r->j->local) runner_terminate(r);
         job_begin_end(r);
     }
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
@@ -235,39 +256,25 @@ static void job_note_start(running *r, int rank, const char *payload, size_t n)
     int process = 0;
     const char *text = memchr(payload, ' ', n);
     wire_numbers(payload, n, 1, &process);
+    r->n_started += !r->result.rank[rank].process;
     r->result.rank[rank].process = process;
     if (text) job_log(r, "process", process, text + 1, n - (size_t)(text + 1 - payload));
 }
 
-/* Sends what rank_connect (rank.c) waits for: settings, and the files that
- * become the program's stdin, stdout and stderr. */
+/* Sends what rank_connect (rank.c) waits for. */
 static void peer_welcome(running *r, const peer *l)
 {
-    bool piped = r->j->prefix != NULL;
-    int files[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1, 2};
     struct sigaction hangup = {0};
     sigaction(SIGHUP, NULL, &hangup);
-    char record[WIRE_RECORD], numbers[60];
+    wire w = {.fd = l->fd, .socket = true, .rank = l->rank};
+    memcpy(w.secret, r->j->secret, sizeof w.secret);
+    const int files[3] = {l->rank == 0 ? STDIN_FILENO : open("/dev/null", O_RDONLY | O_CLOEXEC), 1,
+                          2};
     /* the supervisor's group, which is the shell's */
-    int n = snprintf(numbers, sizeof numbers, "%d %d %d %d", (int)getpgid(getppid()), piped,
-                     r->j->columns, hangup.sa_handler == SIG_IGN);
-    n = snprintf(record, sizeof record, "\036%s%c %d %d\n%s", r->j->secret, WIRE_WELCOME, l->rank,
-                 n, numbers);
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof files)];
-    } control;
-    memset(&control, 0, sizeof control);
-    struct iovec bytes = {record, (size_t)n};
-    struct msghdr m = {.msg_iov = &bytes,
-                       .msg_iovlen = 1,
-                       .msg_control = &control,
-                       .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    *c = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(sizeof files), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(c), files, sizeof files);
-    sendmsg(l->fd, &m, MSG_NOSIGNAL);
+    wire_send_welcome(&w,
+                      (int[]){(int)getpgid(getppid()), r->j->prefix != NULL, r->j->columns,
+                              hangup.sa_handler == SIG_IGN},
+                      files);
     if (l->rank != 0) close(files[0]);
 }
 
@@ -308,16 +315,26 @@ static bool is_noise(const char *text, size_t n)
     return n < 200 && memmem(text, n, noise, sizeof noise - 1);
 }
 
-/* Text of the runner is shown at once; but held back once the job is ending, as
- * the launcher's own line about the cause is better. */
+/* Text of the runner is held back for a moment, and during the start: the
+ * launcher's own line about a cause is better. */
 static void job_handle_text(void *arg, const char *text, size_t n)
 {
     running *r = arg;
     if (is_noise(text, n)) return;
-    if (r->phase == RUNNING || r->j->verbose)
+    if (r->j->verbose) {
         output_add(r->output, -1, STDERR_FILENO, text, n);
-    else
-        dsi_text_add_bytes(&r->held, text, n);
+        return;
+    }
+    if (!r->held.n) r->held_since = dsi_now();
+    dsi_text_add_bytes(&r->held, text, n);
+}
+
+static bool job_has_started(const running *r) { return r->n_started == r->j->size; }
+
+static void job_show_held(running *r)
+{
+    if (r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
+    r->held.n = 0;
 }
 
 /* Reads the line about a lost node. What its ranks and the runner report after
@@ -334,7 +351,7 @@ static void job_read_loss(running *r)
                    : "deepspeed: the process with the connections to the other nodes was killed");
     r->result.node_lost = true;
     job_begin_end(r);
-    runner_signal(r, SIGTERM);
+    runner_terminate(r);
 }
 
 /* ---- reading -------------------------------------------------------------------------- */
@@ -404,6 +421,9 @@ static int runner_read(running *r, int fd, bool records)
 static int job_wait_ms(const running *r)
 {
     double now = dsi_now(), until = now + 3600;
+    if (r->phase == RUNNING && r->j->start_timeout && !job_has_started(r))
+        until = r->begun + r->j->start_timeout;
+    if (r->phase == RUNNING && r->held.n && job_has_started(r)) until = r->held_since + HOLD_S;
     if (r->phase == ENDING) until = job_kill_time(r);
     if (r->phase == KILLED) until = r->since + LINGER_S;
     if (r->phase == ENDING && !r->j->local && !r->runner_ended && r->since + RUNNER_S > now)
@@ -480,10 +500,22 @@ static bool job_is_over(running *r)
     return false;
 }
 
+/* While the job runs. */
+static void job_check_start(running *r, double now)
+{
+    bool started = job_has_started(r);
+    if (started && now >= r->held_since + HOLD_S) job_show_held(r);
+    if (started || !r->j->start_timeout || now < r->begun + r->j->start_timeout) return;
+    r->result.start_timeout = r->j->start_timeout;
+    job_begin_end(r);
+    runner_terminate(r);
+}
+
 /* What is due because of the time alone. */
 static void job_check_limits(running *r)
 {
     double now = dsi_now();
+    if (r->phase == RUNNING && !r->runner_ended) job_check_start(r, now);
     bool hanging = r->phase == RUNNING && r->result.ended == r->j->size;
     if (hanging && !r->all_succeeded) r->all_succeeded = now;
     if (hanging && now > r->all_succeeded + HANG_S) {
@@ -492,7 +524,7 @@ static void job_check_limits(running *r)
     }
     if (r->phase == ENDING && !r->j->local && !r->runner_signalled && now > r->since + RUNNER_S) {
         r->runner_signalled = true;
-        runner_signal(r, SIGTERM);
+        runner_terminate(r);
     }
     if (r->phase == ENDING && now > job_kill_time(r)) job_kill(r);
 }
@@ -503,7 +535,7 @@ static void job_wait_own_signal(running *r)
 {
     int s = r->result.first >= 0 ? r->result.rank[r->result.first].exit.signal : 0;
     struct pollfd p = {.fd = r->signals, .events = POLLIN};
-    if (s != SIGINT && s != SIGHUP && s != SIGTERM) return;
+    if (s != SIGINT && s != SIGHUP && s != SIGTERM && s != SIGQUIT) return;
     double until = dsi_now() + TTY_S;
     while (!r->result.signal && dsi_now() < until)
         if (poll(&p, 1, (int)(TTY_S * 1e3)) > 0) job_read_signal(r);
@@ -531,7 +563,7 @@ static int job_conclude(running *r)
     r->result.output_error = output_error(r->output);
     int status = job_result_status(&r->result, &why);
     bool known = job_result_is_known(&r->result) || !status;
-    if (!known && r->held.n) output_add(r->output, -1, STDERR_FILENO, r->held.s, r->held.n);
+    if (!known || !status) job_show_held(r);
     if (why.n) output_print(r->output, why.s);
     output_finish(r->output, LINGER_S);
     dsi_text_free(&why);
@@ -554,7 +586,7 @@ static void job_free(running *r)
     dsi_free(r->result.rank);
 }
 
-const int job_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, 0};
+const int job_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD, 0};
 
 int job_run(const job *j)
 {
@@ -571,6 +603,8 @@ int job_run(const job *j)
     r.signals = signals_open(job_signals, NULL);
     r.result.rank = dsi_alloc((size_t)j->size * sizeof *r.result.rank);
     r.output = output_new(j->size, j->prefix);
+    r.begun = dsi_now();
+    r.oom_kills = oom_count_kills("");
     processes_adopt();
     bool good = r.signals >= 0 && (!j->local || job_listen(&r)) && runner_start(&r);
     if (!good) {

@@ -14,11 +14,15 @@ typedef struct job {
     int columns;                  /* of the terminal, less the prefix; 0: none */
     const char *program;          /* for messages */
     char secret[WIRE_SECRET + 1]; /* of this job's records (wire.h) */
+    char file_size[48];           /* "SOFT:HARD", bytes: the ulimit -f that ranks get; "": this
+                                     process's */
     bool local;                   /* all ranks are on this machine and reach the
                                       socket; else records come in stderr */
     bool status_ignored;          /* the runner's exit status says nothing */
+    int start_timeout;            /* seconds for all ranks to start; 0: no limit */
     int node_lost;                /* descriptor from which a line comes when a
                                       node is lost; 0: none */
+    int supervisor;               /* its process, the parent of this one */
     bool quiet;                   /* no lines of DeepSpeed's logger */
     bool verbose;                 /* show all that the runner prints */
 } job;

@@ -3,7 +3,8 @@
  * A rank that failed without having been told to end is the cause: its status
  * counts, and later failures follow from it. If the runner told all ranks to
  * end, one that exited instead of dying may have called MPI_Abort. Else the
- * runner knows, and its status counts. As that may be 0 after a failure,
+ * runner knows, and its status counts. A runner that was killed from outside is
+ * the cause whatever ranks have reported: they may have died of it first. As that may be 0 after a failure,
  * success needs more: each rank has reported status 0.
  * SPDX-License-Identifier: MIT */
 #include "job_result.h"
@@ -11,7 +12,9 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* How much a failed rank says about the cause: killed on request nothing,
  * exited on request little. */
@@ -52,11 +55,21 @@ static bool is_failed_rank(const job_result *r)
            !r->runner_status;
 }
 
+/* Nobody sends these to a runner because a rank has failed; but it may crash
+ * over that, and hydra dies of SIGPIPE now and then when all is well. */
+bool job_result_runner_killed(const job_result *r)
+{
+    int s = r->runner_signal;
+    bool sent = s == SIGKILL || s == SIGTERM || s == SIGINT || s == SIGHUP || s == SIGQUIT;
+    if (r->status_ignored && s == SIGPIPE) return false;
+    return s && (sent || first_weight(r) != SAYS_ALL);
+}
+
 /* The text of the runner that was held back is shown unless this is true. */
 bool job_result_is_known(const job_result *r)
 {
-    return r->signal || r->node_lost || r->unknown_rank_failed || r->output_error == EPIPE ||
-           first_weight(r) == SAYS_ALL;
+    return r->signal || r->start_timeout || job_result_runner_killed(r) || r->node_lost ||
+           r->unknown_rank_failed || r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
 }
 
 /* ---- messages ------------------------------------------------------------------- */
@@ -83,6 +96,64 @@ static void add_rank_exit(const job_result *r, int rank, dsi_text *t)
         dsi_text_add(t, "%s; ", e->out_of_memory ? " for want of memory" : "");
     }
     dsi_text_add(t, "%s exits with return code = %d", r->program, rank_exit_status(e));
+}
+
+/* "node1 (ranks 2 to 3), node2 (rank 4)": hosts of ranks that have not started;
+ * the ranks of a host follow one another. */
+static void add_missing_hosts(const job_result *r, dsi_text *t)
+{
+    bool first = true;
+    for (int i = 0, end; i < r->size; i = end) {
+        int missing = 0, from = -1, to = -1;
+        for (end = i; end < r->size && !strcmp(r->host[end], r->host[i]); end++)
+            if (!r->rank[end].process) {
+                if (!missing++) from = end;
+                to = end;
+            }
+        if (!missing) continue;
+        dsi_text_add(t, "%s%s (rank", first ? "" : ", ", r->host[i]);
+        if (missing > 1)
+            dsi_text_add(t, "s %d to %d)", from, to);
+        else
+            dsi_text_add(t, " %d)", from);
+        first = false;
+    }
+}
+
+static int add_start_timeout(const job_result *r, dsi_text *t)
+{
+    bool several = r->size && strcmp(r->host[0], r->host[r->size - 1]) != 0;
+    dsi_text_add(t, "deepspeed: nothing was heard within %d s (--start_timeout) from ",
+                 r->start_timeout);
+    add_missing_hosts(r, t);
+    if (several)
+        dsi_text_add(t,
+                     ": every TCP port between the hosts must be open in both directions, not only "
+                     "that of ssh or of --master_port");
+    else
+        dsi_text_add(t, ": %s does not start them", r->runner);
+    return 1;
+}
+
+enum { HOST_BYTES = 256 };
+
+static const char *this_host(char name[HOST_BYTES])
+{
+    snprintf(name, HOST_BYTES, "this host");
+    gethostname(name, HOST_BYTES - 1);
+    return name;
+}
+
+/* A process that this host's launcher has started. */
+static int add_runner_killed(const job_result *r, dsi_text *t)
+{
+    char host[HOST_BYTES];
+    dsi_text_add(t, "deepspeed: %s (process %d) on %s was killed by ", r->runner, r->runner_process,
+                 this_host(host));
+    add_signal(t, r->runner_signal);
+    dsi_text_add(t, "%s; all ranks are ended",
+                 r->out_of_memory && r->runner_signal == SIGKILL ? " for want of memory" : "");
+    return 128 + r->runner_signal;
 }
 
 /* Returns the status of the command, too. */
@@ -116,6 +187,13 @@ static int add_output_error(int error, dsi_text *t)
 /* Lost output is a failure, but others explain an end better. */
 int job_result_status(const job_result *r, dsi_text *line)
 {
+    if (r->signal && r->launcher_killed) {
+        char host[HOST_BYTES];
+        dsi_text_add(line,
+                     "deepspeed: the launcher (process %d) on %s was killed; all ranks are ended",
+                     r->launcher_killed, this_host(host));
+        return 128 + SIGKILL;
+    }
     if (r->signal) {
         dsi_text_add(line, "deepspeed: ");
         add_signal(line, r->signal);
@@ -123,6 +201,8 @@ int job_result_status(const job_result *r, dsi_text *line)
         return 128 + r->signal;
     }
     if (r->node_lost) return 1;
+    if (r->start_timeout) return add_start_timeout(r, line);
+    if (job_result_runner_killed(r)) return add_runner_killed(r, line);
     if (r->output_error == EPIPE && first_weight(r) != SAYS_ALL)
         return add_output_error(EPIPE, line);
     if (is_failed_rank(r)) {

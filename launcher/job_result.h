@@ -26,13 +26,21 @@ typedef struct job_result {
     bool node_lost;           /* and reported */
     bool unknown_rank_failed; /* and reported; before it knew its number */
     int signal;               /* that the launcher got; 0: none */
+    int start_timeout;        /* seconds after which a rank had not started; 0: all have */
+    int launcher_killed;      /* process of the launcher that was killed; 0: none */
     int runner_status;
+    int runner_process;
+    int runner_signal;       /* that has killed the runner, and was not ours; 0: none */
+    bool out_of_memory;      /* the kernel has killed a process here meanwhile */
     bool runner_ended_first; /* before a rank had failed */
     bool runner_hung;        /* after all ranks had succeeded */
     int output_error;        /* errno of a failed write of ranks' output */
 } job_result;
 
 void job_result_add_exit(job_result *r, int rank, const rank_exit *e);
+
+/* Was the end of the runner, killed by a signal, the cause? */
+bool job_result_runner_killed(const job_result *r);
 
 /* Is the cause known, so that what the runner prints about it can be dropped? */
 bool job_result_is_known(const job_result *r);

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -39,7 +40,7 @@
 
 typedef struct rank_options {
     const char *world_info, *master_addr, *master_port, *log_dir, *log_time, *core_list, *folder,
-        *link;
+        *link, *file_size;
     int node; /* -1: the runner started the ranks of all nodes */
     bool no_local_rank, bind;
     char **program;
@@ -57,14 +58,16 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
         LIST,
         FOLDER,
         LINK,
+        FILE_SIZE,
         TEXTS,
         NODE,
         NO_LOCAL,
         BIND,
         SKIP
     };
-    const char **text[TEXTS] = {&o->world_info, &o->master_addr, &o->master_port, &o->log_dir,
-                                &o->log_time,   &o->core_list,   &o->folder,      &o->link};
+    const char **text[TEXTS] = {&o->world_info, &o->master_addr, &o->master_port,
+                                &o->log_dir,    &o->log_time,    &o->core_list,
+                                &o->folder,     &o->link,        &o->file_size};
     static const struct option names[] = {{"rank_start", 0, NULL, SKIP},
                                           {"world_info", 1, NULL, WORLD},
                                           {"master_addr", 1, NULL, ADDR},
@@ -79,6 +82,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
                                           {"quiet", 0, NULL, SKIP},
                                           {"log_level", 1, NULL, SKIP},
                                           {"link", 1, NULL, LINK},
+                                          {"file_size", 1, NULL, FILE_SIZE},
                                           {0}};
     *o = (rank_options){.master_port = "29500", .node = -1};
     optind = 0; /* glibc: start again */
@@ -167,7 +171,16 @@ static int rank_open_log(const rank_options *o, const rank_place *p, dsi_text *w
     return fd;
 }
 
-/* Folder, cores and environment. */
+/* --file_size=SOFT:HARD: the user's ulimit -f, which the launcher has raised
+ * for the runner. */
+static void rank_limit_files(const char *limits)
+{
+    unsigned long long soft, hard;
+    if (!limits || sscanf(limits, "%llu:%llu", &soft, &hard) != 2) return;
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){soft, hard});
+}
+
+/* Folder, cores, limits and environment. */
 static bool rank_prepare(const rank_options *o, const ds_hosts *world, const rank_place *p,
                          dsi_text *why)
 {
@@ -181,6 +194,7 @@ static bool rank_prepare(const rank_options *o, const ds_hosts *world, const ran
     char *master = o->master_addr ? dsi_strdup(o->master_addr) : rank_place_master(why);
     if (!master) return false;
     rank_set_environment(o, world, p, master);
+    rank_limit_files(o->file_size);
     dsi_free(master);
     return true;
 }

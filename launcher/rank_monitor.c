@@ -21,6 +21,7 @@
 #include "rank_monitor.h"
 
 #include "argv.h"
+#include "oom.h"
 #include "processes.h"
 #include "program.h"
 #include "signals.h"
@@ -43,10 +44,9 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define AGAIN_S  1.0  /* between two SIGKILL */
-#define LAST_S   0.5  /* to read the pipes after the program has ended */
-#define LEAVE_S  20.0 /* for the launcher to end the other ranks */
-#define OOM_FILE "/sys/fs/cgroup/memory.events"
+#define AGAIN_S 1.0  /* between two SIGKILL */
+#define LAST_S  0.5  /* to read the pipes after the program has ended */
+#define LEAVE_S 20.0 /* for the launcher to end the other ranks */
 
 typedef struct monitor {
     const monitored *w;
@@ -62,17 +62,6 @@ typedef struct monitor {
     long oom_kills;       /* of our control group, before the start */
     rank_exit exit;
 } monitor;
-
-/* How often the kernel has killed in this control group for lack of memory. */
-static long count_oom_kills(void)
-{
-    char line[100];
-    long n = 0;
-    FILE *f = fopen(OOM_FILE, "r");
-    while (f && fgets(line, sizeof line, f)) sscanf(line, "oom_kill %ld", &n);
-    if (f) fclose(f);
-    return n;
-}
 
 int monitor_replace(char **argv)
 {
@@ -120,6 +109,7 @@ static void monitored_exec(const monitored *w, const pipes *p, int parent)
     for (int i = 0; i < 3; i++)
         if (files[i] >= 0) dup2(files[i], i);
     if (w->nohup) signal(SIGHUP, SIG_IGN);
+    signal(SIGXFSZ, SIG_DFL);
     signals_unblock();
     program_execute(w->argv);
     int error = errno;
@@ -193,7 +183,7 @@ static void monitor_note_end(monitor *s, int status)
     s->exit.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     s->exit.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     s->exit.requested = s->requested;
-    s->exit.out_of_memory = s->exit.signal == SIGKILL && count_oom_kills() > s->oom_kills;
+    s->exit.out_of_memory = s->exit.signal == SIGKILL && oom_count_kills("") > s->oom_kills;
     if (read(s->error_pipe, &s->exit.error, sizeof s->exit.error) != sizeof s->exit.error)
         s->exit.error = 0;
     processes_signal(getpid(), SIGKILL);
@@ -296,7 +286,7 @@ static void monitor_report_unfit(monitor *s)
  * WIRE_ENDED, leave. */
 int monitor_run(const monitored *w)
 {
-    monitor s = {.w = w, .out = -1, .err = -1, .oom_kills = count_oom_kills()};
+    monitor s = {.w = w, .out = -1, .err = -1, .oom_kills = oom_count_kills("")};
     processes_adopt();
     if (monitor_start(&s)) {
         while (!monitor_is_over(&s)) monitor_step(&s);

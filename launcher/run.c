@@ -14,6 +14,7 @@
 #include "job.h"
 #include "job_folders.h"
 #include "join/join.h"
+#include "join/secret.h"
 #include "rank.h"
 #include "rank_place.h"
 #include "supervisor.h"
@@ -29,6 +30,8 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { START_S = 60 }; /* --start_timeout */
 
 typedef struct run {
     const launch_plan *p;
@@ -113,6 +116,31 @@ static bool raise_file_limit(const launch_plan *p)
     return false;
 }
 
+/* Open MPI's files of shared memory count against ulimit -f, and mpirun fails
+ * obscurely, or dies, when it gets none. The program of a rank gets the limit
+ * back (--file_size). */
+static bool raise_size_limit(const launch_plan *p, job *j)
+{
+    enum { NEEDED_MIB = 32 };
+    const rlim_t needed = (rlim_t)NEEDED_MIB << 20;
+    struct rlimit size;
+    if (p->remote || !p->runner->job_folders || getrlimit(RLIMIT_FSIZE, &size) ||
+        size.rlim_cur >= needed)
+        return true;
+    struct rlimit more = {RLIM_INFINITY, size.rlim_max < needed ? RLIM_INFINITY : size.rlim_max};
+    if (more.rlim_max != RLIM_INFINITY) more.rlim_cur = more.rlim_max;
+    if (!setrlimit(RLIMIT_FSIZE, &more)) {
+        snprintf(j->file_size, sizeof j->file_size, "%llu:%llu", (unsigned long long)size.rlim_cur,
+                 (unsigned long long)size.rlim_max);
+        return true;
+    }
+    fprintf(stderr,
+            "deepspeed: %s needs files of %d MiB for shared memory, and at most %llu KiB are "
+            "allowed (ulimit -f)\n",
+            p->runner->name, NEEDED_MIB, (unsigned long long)size.rlim_max >> 10);
+    return false;
+}
+
 /* ---- the job --------------------------------------------------------------------- */
 
 /* The runner's command with two more options for --rank_start: how a rank
@@ -131,6 +159,7 @@ static char **link_command(char *const *command, const job *j)
         linked = true;
         argv_add(&argv, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret, j->columns);
         argv_add(&argv, "--log_time=%s", now);
+        if (*j->file_size) argv_add(&argv, "--file_size=%s", j->file_size);
     }
     return argv_detach(&argv);
 }
@@ -165,21 +194,32 @@ static int run_columns(const run *r)
     return w.ws_col > longest + 20 ? w.ws_col - (int)longest : 80;
 }
 
+/* A queue (srun outside of a job) may take hours to give hosts. */
+static int run_start_timeout(const launch_plan *p)
+{
+    if (p->o.start_timeout > 0) return p->o.start_timeout;
+    return p->origin == HOSTS_UNNAMED ? 0 : START_S;
+}
+
 static void run_make_job(run *r, int node_lost)
 {
     const launch_plan *p = r->p;
     bool piped = p->remote || p->o.tag_output;
     run_name_ranks(r);
-    r->job = (job){.size = p->world_size,
-                   .host = r->host,
-                   .prefix = piped ? (const char *const *)r->prefix : NULL,
-                   .columns = run_columns(r),
-                   .program = p->o.program[0],
-                   .local = !p->remote,
-                   .status_ignored = p->runner->status_ignored,
-                   .node_lost = node_lost,
-                   .quiet = options_silent(&p->o),
-                   .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
+    job own = {.size = p->world_size,
+               .host = r->host,
+               .prefix = piped ? (const char *const *)r->prefix : NULL,
+               .columns = run_columns(r),
+               .program = p->o.program[0],
+               .local = !p->remote,
+               .status_ignored = p->runner->status_ignored,
+               .start_timeout = run_start_timeout(p),
+               .node_lost = node_lost,
+               .supervisor = getpid(),
+               .quiet = options_silent(&p->o),
+               .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
+    memcpy(own.file_size, r->job.file_size, sizeof own.file_size);
+    r->job = own;
     wire_new_secret(r->job.secret);
     r->job.command = link_command(p->command, &r->job);
 }
@@ -211,6 +251,7 @@ static int run_job(const launch_plan *p, int node_lost)
         return rank_start_alone(p->command);
     if (!raise_file_limit(p)) return 1;
     rank_place_forget();
+    if (!raise_size_limit(p, &r.job)) return 1;
     run_make_job(&r, node_lost);
     int status = 1;
     if (!p->o.save_pid || run_save_pid(&r)) {
@@ -254,6 +295,7 @@ static int run_joining(launch_plan *p)
 int run_plan(launch_plan *p)
 {
     if (p->runner->joins) return run_joining(p);
+    secret_forget_variable(); /* nobody here needs it */
     int status = plan_reach(p);
     if (status) return status;
     plan_announce(p);

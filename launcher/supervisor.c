@@ -40,13 +40,16 @@ static int supervised_work(const supervised *s, int parent)
 }
 
 /* The second process was killed. */
-static int supervisor_clean_up(const supervised *s, int signal)
+static int supervisor_clean_up(const supervised *s, int worker, int signal)
 {
+    char host[256] = "this host";
+    gethostname(host, sizeof host - 1);
     processes_end();
     if (s->clean_up) s->clean_up(s->arg);
     fprintf(stderr,
-            "deepspeed: the launcher was killed by signal %d (SIG%s); all ranks are ended\n",
-            signal, sigabbrev_np(signal));
+            "deepspeed: the launcher (process %d) on %s was killed by signal %d (SIG%s); all ranks "
+            "are ended\n",
+            worker, host, signal, sigabbrev_np(signal));
     return 128 + signal;
 }
 
@@ -58,6 +61,7 @@ int supervisor_run(const supervised *s)
     signals_fill(&set, s->signals);
     /* a parent may have it ignored: no child could be waited for */
     signal(SIGCHLD, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* a small ulimit -f: writing fails instead */
     processes_adopt();
     fflush(NULL);
     sigprocmask(SIG_BLOCK, &set, &previous);
@@ -78,5 +82,6 @@ int supervisor_run(const supervised *s)
         if (waitpid(worker, &status, WNOHANG) == worker) break;
     }
     sigprocmask(SIG_SETMASK, &previous, NULL);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : supervisor_clean_up(s, WTERMSIG(status));
+    return WIFEXITED(status) ? WEXITSTATUS(status)
+                             : supervisor_clean_up(s, worker, WTERMSIG(status));
 }

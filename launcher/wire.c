@@ -143,6 +143,30 @@ bool wire_send_exit(const wire *w, const rank_exit *e)
                                      e->out_of_memory, e->process});
 }
 
+void wire_send_welcome(const wire *w, const int numbers[4], const int files[3])
+{
+    char record[WIRE_RECORD], text[60];
+    int n = snprintf(text, sizeof text, "%d %d %d %d", numbers[0], numbers[1], numbers[2],
+                     numbers[3]);
+    n = snprintf(record, sizeof record, "%c%s%c %d %d\n%s", MARK, w->secret, WIRE_WELCOME, w->rank,
+                 n, text);
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+    } control;
+    memset(&control, 0, sizeof control);
+    struct iovec bytes = {record, (size_t)n};
+    struct msghdr m = {.msg_iov = &bytes,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(3 * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), files, 3 * sizeof(int));
+    sendmsg(w->fd, &m, MSG_NOSIGNAL);
+}
+
 /* ---- reading ---------------------------------------------------------------------- */
 
 int wire_numbers(const char *payload, size_t bytes, int n, int *number)

@@ -64,6 +64,9 @@ void wire_new_secret(char secret[WIRE_SECRET + 1]);
 bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n);
 bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number);
 bool wire_send_exit(const wire *w, const rank_exit *e);
+/* The answer to WIRE_WELCOME, through a socket: its numbers, and the files that
+ * become the program's stdin, stdout and stderr. */
+void wire_send_welcome(const wire *w, const int numbers[4], const int files[3]);
 
 /* Reads at most n numbers from the beginning of a payload; returns how many
  * there

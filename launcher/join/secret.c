@@ -50,12 +50,20 @@ static bool secret_read_file(dsi_text *secret, const char *file)
     return secret->n > 0;
 }
 
+void secret_forget_variable(void)
+{
+    char *value = getenv("DS_JOIN_SECRET");
+    if (!value) return;
+    OPENSSL_cleanse(value, strlen(value));
+    unsetenv("DS_JOIN_SECRET");
+}
+
 bool secret_read(dsi_text *secret, const char *file)
 {
     const char *value = getenv("DS_JOIN_SECRET");
     *secret = (dsi_text){0};
     if (!file && value && *value) dsi_text_add_bytes(secret, value, strlen(value));
-    if (value) unsetenv("DS_JOIN_SECRET");
+    secret_forget_variable();
     if (file && !secret_read_file(secret, file)) return false;
     if (secret->n && secret->n < SECRET_SHORT)
         fprintf(stderr,

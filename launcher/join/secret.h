@@ -17,6 +17,9 @@ enum {
  * is removed from the environment, so that ranks and commands do not get it.
  * Without either, secret->n is 0. false after one message. */
 bool secret_read(dsi_text *secret, const char *file);
+/* Removes DS_JOIN_SECRET from the environment, and from what /proc shows of
+ * that. */
+void secret_forget_variable(void);
 void secret_free(dsi_text *secret); /* overwrites it */
 
 typedef struct secret_part {

@@ -1,6 +1,7 @@
 /* launcher/runners/mpich.c: MPICH's mpiexec.hydra.
  *
- * It forwards the whole environment to all ranks. Its exit status is 0 after
+ * It would forward the whole environment to other hosts (runner_add_hydra). Its
+ * exit status is 0 after
  * some failures, and it dies of SIGPIPE now and then when all is well.
  * SPDX-License-Identifier: MIT */
 #include "runners.h"

@@ -57,6 +57,21 @@ char *runner_host_list(const launch_plan *p, char *(*name)(int i))
 
 /* ---- hydra: the mpiexec of MPICH and MVAPICH --------------------------------- */
 
+/* Hydra would send its whole environment to other hosts. -genvlist, which takes
+ * names alone, loses empty values. */
+static void hydra_add_exports(argv_list *argv, const launch_plan *p)
+{
+    static const char *const own[] = {"PDSH_", "HYDRA_"};
+    argv_add(argv, "-genvnone");
+    for (char **e = p->environment; e && *e; e++) {
+        if (!strncmp(*e, own[0], 5) || !strncmp(*e, own[1], 6)) continue;
+        size_t n = strcspn(*e, "=");
+        argv_add(argv, "-genv");
+        argv_add(argv, "%.*s", (int)n, *e);
+        argv_add(argv, "%s", *e + n + 1);
+    }
+}
+
 void runner_add_hydra(argv_list *argv, const launch_plan *p, const char *const *genv)
 {
     argv_add(argv, "%s", p->runner_program);
@@ -68,6 +83,7 @@ void runner_add_hydra(argv_list *argv, const launch_plan *p, const char *const *
         argv_add_words(argv, "-hosts", list);
         dsi_free(list);
     }
+    if (p->remote && !runner_has_argument(p, "-genvall")) hydra_add_exports(argv, p);
     for (; genv && *genv; genv += 2) {
         argv_add_words(argv, "-genv", genv[0], genv[1]);
     }

@@ -85,7 +85,19 @@ static char *slurm_find_program(void)
     return runner_is_installed("srun") ? dsi_strdup("srun") : NULL;
 }
 
-/* srun exports the whole environment to all ranks. */
+/* The names of what ranks get; srun takes the values from its environment, and
+ * adds its own SLURM_*. No shell of the user sets the others there. */
+static void slurm_add_exports(argv_list *argv, const launch_plan *p)
+{
+    dsi_text names = {0};
+    if (runner_has_argument(p, "--export")) return;
+    dsi_text_add(&names, "--export=HOME,USER,LOGNAME,SHELL");
+    for (char **e = p->environment; e && *e; e++)
+        dsi_text_add(&names, ",%.*s", (int)strcspn(*e, "="), *e);
+    argv_add(argv, "%s", names.s);
+    dsi_text_free(&names);
+}
+
 static void slurm_add_command(argv_list *argv, const launch_plan *p)
 {
     argv_add(argv, "%s", p->runner_program);
@@ -111,7 +123,7 @@ static void slurm_add_command(argv_list *argv, const launch_plan *p)
         argv_add(argv, "%d", p->o.num_gpus);
     }
     argv_add_all(argv, p->launcher_args);
-    argv_add(argv, "--export=ALL");
+    slurm_add_exports(argv, p);
 }
 
 const runner runner_slurm = {

@@ -11,8 +11,9 @@
  *    guards the list and `kept`; no thread blocks in MPI or sleeps with it.
  *  - Transfers are in the order in which they were started. A transfer belongs to
  *    its request (r->own); mpi_wait removes and frees it. The helper never does.
- *  - start never blocks. wait blocks at most DS_TIMEOUT seconds; init, split and
- *    finalize block in MPI, split after a barrier that has the time limit.
+ *  - start never blocks. wait blocks at most DS_TIMEOUT seconds, and so does
+ *    init, which a thread watches (Joining); split and finalize block in MPI,
+ *    split after a barrier that has the time limit.
  *  - Every failure ends the job: the message is printed, then MPI_Abort. atexit
  *    does the same for a process that ends without ds_destroy_process_group, so
  *    that no other rank waits for it.
@@ -23,11 +24,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SPIN_S        200e-6 /* busy-wait before sleeping */
@@ -298,13 +302,75 @@ static void job_at_exit(void)
                              "wait for it");
 }
 
+/* MPI_Init waits for all ranks, without limit, spinning. A thread ends the
+ * process if that takes longer than DS_TIMEOUT: nothing can interrupt it. */
+typedef struct Joining {
+    pthread_mutex_t mutex;
+    pthread_cond_t ended;
+    pthread_t thread;
+    bool watched, done;
+    double limit; /* seconds */
+} Joining;
+
+static void *joining_watch(void *arg)
+{
+    Joining *w = arg;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    double whole = floor(w->limit);
+    until.tv_sec += (time_t)whole;
+    until.tv_nsec += (long)((w->limit - whole) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    int error = 0;
+    pthread_mutex_lock(&w->mutex);
+    while (!w->done && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&w->ended, &w->mutex, &until);
+    bool late = !w->done;
+    pthread_mutex_unlock(&w->mutex);
+    if (!late) return NULL;
+    const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
+    fprintf(stderr,
+            "deepspeed: rank %s of %s: init_distributed: the ranks have not joined within %.3g s "
+            "(DS_TIMEOUT): one has ended before, or its messages do not arrive\n",
+            rank ? rank : "?", size ? size : "?", w->limit);
+    fflush(stderr);
+    usleep(FORWARD_US);
+    _exit(1);
+}
+
+static void joining_begin(Joining *w)
+{
+    sigset_t all, was;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->ended, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    w->watched = !pthread_create(&w->thread, NULL, joining_watch, w);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+}
+
+static void joining_end(Joining *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->done = true;
+    pthread_cond_signal(&w->ended);
+    pthread_mutex_unlock(&w->mutex);
+    if (w->watched) pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->ended);
+    pthread_mutex_destroy(&w->mutex);
+}
+
 ds_comm *dsi_mpi_world(const char *library)
 {
     if (the_job) return dsi_refuse("init_distributed: another thread of this process is the rank");
     const dsi_mpi *mpi = dsi_mpi_open(library);
     if (!mpi) return NULL;
     dsi_mpi_place place;
+    Joining joining = {.limit = dsi_comm_timeout()};
+    joining_begin(&joining);
     const char *wrong = mpi->init(&place);
+    joining_end(&joining);
     if (wrong) {
         dsi_fail(DS_ECOMM, "init_distributed: %s: %s", library, wrong);
         return NULL;

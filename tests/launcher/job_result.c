@@ -100,7 +100,32 @@ static const case_ cases[] = {
     {"a node is lost",
      {{1, {.signal = 9, .process = 2}}},
      .r = {.node_lost = true, .runner_status = 205},
-     .status = 1}};
+     .status = 1},
+    {"the runner is killed, and a rank dies of it first",
+     {{1, {.signal = 13, .process = 2}}},
+     .r = {.runner_signal = 9, .runner_process = 70, .runner_status = 137},
+     .status = 137,
+     .line = "deepspeed: mpirun (process 70) on "},
+    {"the runner is killed for want of memory",
+     .r = {.runner_signal = 9, .runner_status = 137, .out_of_memory = true}, .status = 137,
+     .line = "was killed by signal 9 (SIGKILL) for want of memory; all ranks are ended"},
+    {"a runner that crashes because a rank has failed",
+     {{2, {.code = 3, .process = 3}}},
+     .r = {.runner_signal = 11, .runner_status = 139},
+     .status = 3,
+     .line = "rank 2 on c"},
+    {"a runner that crashes", .r = {.runner_signal = 11, .runner_status = 139}, .status = 139,
+     .line = "killed by signal 11 (SIGSEGV)"},
+    {"hydra's SIGPIPE at a good end",
+     {{0, {.process = 1}}, {1, {.process = 2}}, {2, {.process = 3}}},
+     .r = {.runner_signal = 13, .runner_status = 141},
+     .status_ignored = true,
+     .status = 0},
+    {"the launcher's first process is killed", .r = {.signal = 15, .launcher_killed = 71},
+     .status = 137, .line = "deepspeed: the launcher (process 71) on "},
+    {"no rank starts", .r = {.start_timeout = 60}, .status = 1,
+     .line = "within 60 s (--start_timeout) from a (rank 0), b (rank 1), c (rank 2): every TCP "
+             "port"}};
 
 static void causes(void **state)
 {

@@ -94,9 +94,12 @@ static void several_hosts(void **state)
     HAS_NOT(c, "-x PDSH_SSH_ARGS_APPEND");
     HAS_NOT(dry_command(dry("-H", "odd", "--launcher=openmpi", "train")), "--mca plm rsh");
     HAS(dry_command(dry("-H", "odd", "--launcher=mpich", "train")),
-        "mpiexec.hydra -launcher ssh -hosts w0:1,w1:3 -n 4 ");
+        "mpiexec.hydra -launcher ssh -hosts w0:1,w1:3 -genvnone -genv ");
+    HAS(c = dry_command(dry("-H", "odd", "--launcher=mpich", "train")),
+        " -genv NCCL_DEBUG INFO -genv OMPI_MCA_x 1 ");
+    HAS_NOT(c, "HOME");
     HAS(dry_command(dry("-H", "two", "--launcher=mvapich", "train")),
-        "/bin/mpiexec -launcher ssh -hosts w0:2,w1:2 ");
+        "/bin/mpiexec -launcher ssh -hosts w0:2,w1:2 -genvnone -genv ");
     HAS(dry_command(dry("-H", "one", "--force_multi", "train")), "-H w0:2 ");
     REFUSED("--launcher local: 2 hosts", "-H", "two", "--launcher=local", "train");
     REFUSED("--launcher slrum: did you mean slurm? expected local, ssh", "--launcher=slrum",
@@ -195,13 +198,16 @@ static void slurm(void **state)
     (void)state;
     const char *c = dry_command(dry("--launcher=slurm", "--num_nodes=2", "--num_gpus=4", "train"));
     HAS(c, "srun -K1 --mpi=pmix -n 8 --ntasks-per-node=4 --distribution=block --nodes 2 "
-           "--gpus-per-node 4 --export=ALL ");
+           "--gpus-per-node 4 --export=HOME,USER,LOGNAME,SHELL,PATH,MASTER_PORT,WORLD_SIZE ");
     HAS_NOT(c, "--nodelist");
     HAS_NOT(c, "--master_addr");
     HAS_NOT(dry_command(dry("--launcher=slurm", "--num_devs=4", "train")), "--gpus-per-node");
     HAS(dry_command(dry("--launcher=slurm", "--launcher_args=--mpi=pmi2 -p gpu", "train")),
         "srun -K1 -n 1 --ntasks-per-node=1 --distribution=block --nodes 1 --mpi=pmi2 -p gpu "
-        "--export=ALL ");
+        "--export=HOME,USER,LOGNAME,SHELL,PATH,MASTER_PORT,WORLD_SIZE ");
+    c = dry_command(dry("--launcher=slurm", "--launcher_args=--export=ALL", "train"));
+    HAS(c, " --export=ALL ");
+    HAS_NOT(c, "--export=HOME");
     HAS(dry_command(dry("-H", "two", "--launcher=slurm", "train")), "--nodes 2 --nodelist w0,w1 ");
     REFUSED("w0 has 1 slots and w1 has 3", "-H", "odd", "--launcher=slurm", "train");
     REFUSED("slot 1 of w0 cannot be requested", "-H", "two", "--launcher=slurm", "-i", "w0:1",

@@ -127,6 +127,27 @@ run()
     signal 130 "Ctrl-C" wait INT
     has err '^deepspeed: signal 2 (SIGINT): all ranks are ended$'
     signal 143 TERM wait TERM
+    signal 131 QUIT wait QUIT
+    has err '^deepspeed: signal 3 (SIGQUIT): all ranks are ended$'
+    # the runner is killed: it is named, and what ranks die of is not
+    rm -f started.*
+    "$program" -q $mpi --num_devs 2 $rank wait 0 >out 2>err </dev/null &
+    launcher=$!
+    started
+    watcher=$(cat /proc/$launcher/task/$launcher/children)
+    kill -KILL $(cut -d ' ' -f 1 /proc/${watcher% }/task/${watcher% }/children)
+    wait $launcher
+    if [ $? -eq 137 ]; then pass; else fail "status when the runner is killed"; fi
+    has err '^deepspeed: mpi[a-z.]* (process [0-9]*) on .* was killed by signal 9 (SIGKILL); all ranks are ended$'
+    lines err 1
+    gone "a killed runner"
+    # MPI_Init waits for a rank that has ended; a rank that writes too much
+    DS_TIMEOUT=1 ASAN_OPTIONS=detect_leaks=0 status 1 -q $mpi --no_local_rank --num_devs 2 /bin/sh -c \
+        "[ \$RANK = 1 ] && exit 0; exec $binary/cifar10_ddp --sample --data d --max-steps 1 --quiet"
+    has err '^deepspeed: rank 0 of 2: init_distributed: the ranks have not joined within 1 s (DS_TIMEOUT)'
+    status 153 -q $mpi --no_local_rank --num_devs 2 /bin/sh -c 'ulimit -f 1; exec head -c 100000 /dev/zero >large.$RANK'
+    has err 'was killed by signal 25 (SIGXFSZ)'
+    rm -f large.*
     signal 143 "a rank that does not end" deaf TERM
     signal 137 "a killed launcher" deaf KILL
 }
@@ -187,6 +208,15 @@ run_once()
     has got '^141$'
     has err '^deepspeed: what ranks printed could not be written: Broken pipe; all ranks are ended$'
     gone "a reader that left"
+    # small files: the limit is raised for the runner, or it is said
+    (ulimit -f 200 && "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'ulimit -f' >out 2>err)
+    if [ $? -eq 0 ]; then has out '^[24]00$'; else has err '^deepspeed: openmpi needs files of 32 MiB for shared memory'; fi
+    # ranks that never start
+    mkdir -p stuck && printf '#!/bin/sh\nexec sleep 100\n' >stuck/mpirun && chmod +x stuck/mpirun
+    PATH=$work/stuck:$PATH status 1 -q --start_timeout 1 --num_devs 2 $rank none 0
+    has err '^deepspeed: nothing was heard within 1 s (--start_timeout) from localhost (ranks 0 to 1): mpirun does not start them$'
+    lines err 1
+    gone "ranks that never start"
     # few open files: the limit is raised, or it is said
     (ulimit -S -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) || fail "few files"
     lines out 8
@@ -210,7 +240,7 @@ run_once()
     kill -KILL $(cat /proc/$launcher/task/$launcher/children)
     wait $launcher
     if [ $? -eq 137 ]; then pass; else fail "status when the watcher is killed"; fi
-    has err 'the launcher was killed by signal 9'
+    has err 'the launcher (process [0-9]*) on .* was killed by signal 9'
     gone "a killed watcher"
 }
 
@@ -225,8 +255,33 @@ if [ -e "$binary/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null
     if [ ! -e "$binary/libdeepspeed_openmpi.so" ]; then run_once; fi
 fi
 
+# ---- Slurm, by a stand-in for srun: the documented variables alone, no secret
+mkdir -p fake && cat >fake/srun <<'END'
+#!/bin/sh
+cp /proc/$$/environ "$KEEP/srun.environ"
+for word; do case $word in --export=*) names=${word#--export=} ;; esac; done
+while [ "${1-}" ] && [ "${1%/deepspeed}" = "$1" ]; do shift; done
+set -- "$(echo "$names" | tr , ' ')" "$@"
+for name in $1; do eval "value=\${$name-}"; kept="$kept $name=$value"; done
+shift
+exec env -i $kept SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_STEP_NODELIST=localhost "$@"
+END
+chmod +x fake/srun
+printf '#!/bin/sh\nexec cp /proc/$$/environ rank.environ\n' >keeps && chmod +x keeps
+KEEP=$work API_TOKEN=hidden DS_JOIN_SECRET=5e0d4f8a1c2b3d4e OMP_NUM_THREADS=3 PATH=$work/fake:$PATH \
+    status 0 -q --launcher slurm --num_devs 1 --no_local_rank --master_addr 127.0.0.1 ./keeps
+for file in srun rank; do
+    tr '\0' '\n' <$file.environ >shown
+    has shown '^OMP_NUM_THREADS=3$'
+    has_not shown 5e0d4f8a1c2b3d4e
+done
+has_not shown API_TOKEN
+
 # ---- one rank: no MPI, no process between
 mpi=
+DS_JOIN_SECRET=5e0d4f8a1c2b3d4e status 0 -q --num_devs 1 --no_local_rank ./keeps
+tr '\0' '\n' <rank.environ >shown
+has_not shown 5e0d4f8a1c2b3d4e
 status 0 -q --num_devs 1 $rank show 0
 has out '^0 0 1 1 0 1 127.0.0.1 29500 0$'
 for hidden in '' -1; do # from GPUs, for ranks on the CPU
