@@ -39,7 +39,10 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
  * ptx/FAMILY.ptx. */
 #define DSI_CUDA_FAMILIES(X) \
     X(copy, 75) \
-    X(pointwise, 75)
+    X(pointwise, 75) \
+    X(reduce, 75) \
+    X(index, 75) \
+    X(optimizer, 75)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
 typedef enum dsi_cuda_family {

@@ -20,3 +20,22 @@ ds_status dsi_cuda_where(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_
 ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
 ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
                            dsi_view d, dsi_view y);
+
+/* launch_reduce.c */
+ds_status dsi_cuda_reduce_op(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
+                             dsi_view index);
+ds_status dsi_cuda_sum_channels(dsi_stream *s, dsi_view x, dsi_view y);
+ds_status dsi_cuda_norm_of(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm);
+
+/* launch_index.c */
+ds_status dsi_cuda_gather_rows(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
+ds_status dsi_cuda_scatter_rows(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
+                                dsi_view dw);
+ds_status dsi_cuda_gather(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y);
+ds_status dsi_cuda_scatter_add(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
+ds_status dsi_cuda_dispatch(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
+ds_status dsi_cuda_combine(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
+ds_status dsi_cuda_combine_dw(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
+
+/* launch_optimizer.c */
+ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);

@@ -4,15 +4,35 @@
 #include "driver.h"
 #include "launch.h"
 
-#define ENTRY(name) .name = dsi_cuda_##name
-
+/* clang-format off */
 const dsi_kernels dsi_cuda_kernels = {
-    ENTRY(copy),  ENTRY(fill),
+    .copy = dsi_cuda_copy,
+    .fill = dsi_cuda_fill,
 
-    ENTRY(unary), ENTRY(unary_dx), ENTRY(binary), ENTRY(compare), ENTRY(affine), ENTRY(where),
+    .unary = dsi_cuda_unary,
+    .unary_dx = dsi_cuda_unary_dx,
+    .binary = dsi_cuda_binary,
+    .compare = dsi_cuda_compare,
+    .affine = dsi_cuda_affine,
+    .where = dsi_cuda_where,
+
+    .reduce = dsi_cuda_reduce_op,
+    .norm = dsi_cuda_norm_of,
+
+    .gather_rows = dsi_cuda_gather_rows,
+    .scatter_rows = dsi_cuda_scatter_rows,
+    .gather = dsi_cuda_gather,
+    .scatter_add = dsi_cuda_scatter_add,
+    .dispatch = dsi_cuda_dispatch,
+    .combine = dsi_cuda_combine,
+    .combine_dw = dsi_cuda_combine_dw,
+
+    .optimizer = dsi_cuda_optimizer_step,
 };
 
 const dsi_fusions dsi_cuda_fusions = {
-    ENTRY(mul_add),
-    ENTRY(mask_scale),
+    .sum_channels = dsi_cuda_sum_channels,
+    .mul_add = dsi_cuda_mul_add,
+    .mask_scale = dsi_cuda_mask_scale,
 };
+/* clang-format on */

@@ -1,0 +1,246 @@
+/* device/cuda/kernels/optimizer.cu: one step of an optimizer over all
+ * parameters. Formulas: device/cpu/optim/optim.inc. A block takes a piece of one
+ * span; nothing is written while the fault flag is set.
+ * SPDX-License-Identifier: MIT */
+#include "common.cuh"
+
+#include "optimizer.h"
+
+/* What is the same for all elements of a span in this step. */
+struct Step {
+    double lr, scale, sum_m, sum_v; /* 1 - beta^step, or 1 */
+    long long step;
+};
+
+DEVICE double power(double b, long long n) { return pow(b, (double)n); }
+
+DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
+{
+    Step s = {P.lr, x.g_scale, 1, 1, x.step};
+    if (P.scalars) {
+        s.lr = P.scalars->lr;
+        s.scale *= P.scalars->unscale * P.scalars->clip;
+        s.step += P.scalars->steps;
+    }
+    if (P.maximize) s.scale = -s.scale;
+    if (P.bias_correction) {
+        s.sum_m = 1 - power(P.b1, s.step);
+        s.sum_v = 1 - power(P.b2, s.step);
+    }
+    return s;
+}
+
+DEVICE float root(float x) { return sqrtf(x); }
+DEVICE double root(double x) { return sqrt(x); }
+
+/* The moments of an element; those that a rule does not have stay 0. */
+template <class C> struct Moments {
+    C m, v, vmax;
+};
+
+template <class C> DEVICE C sgd(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C keep = (C)P.b1;
+    g += (C)P.decay * p;
+    if (P.b1 == 0) return p - (C)s.lr * g;
+    e.m = s.step == 1 ? g : keep * e.m + (C)P.take * g;
+    return p - (C)s.lr * (P.nesterov ? g + keep * e.m : e.m);
+}
+
+template <class C>
+DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C shrink = P.decoupled ? (C)(1 - s.lr * P.decay) : (C)1;
+    if (!P.decoupled) g += (C)P.decay * p;
+    e.m = (C)P.b1 * e.m + (C)(1 - P.b1) * g;
+    C v = e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
+    if (P.amsgrad) v = e.vmax = e.vmax > v ? e.vmax : v;
+    return shrink * p -
+           (C)(s.lr / s.sum_m) * e.m / (root(v) * (C)(1 / sqrt(s.sum_v)) + (C)P.eps);
+}
+
+template <class C>
+DEVICE C rmsprop(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C keep = (C)P.b2, take = (C)(1 - P.b2);
+    g += (C)P.decay * p;
+    C v = e.v = keep * e.v + take * g * g;
+    if (P.centered) {
+        e.vmax = keep * e.vmax + take * g;
+        v -= e.vmax * e.vmax;
+    }
+    C u = g / (root(v) + (C)P.eps);
+    if (P.b1 != 0) u = e.m = (C)P.b1 * e.m + u;
+    return p - (C)s.lr * u;
+}
+
+template <class C>
+DEVICE C adadelta(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C keep = (C)P.b1, take = (C)(1 - P.b1);
+    g += (C)P.decay * p;
+    e.v = keep * e.v + take * g * g;
+    C delta = root(e.m + (C)P.eps) / root(e.v + (C)P.eps) * g;
+    e.m = keep * e.m + take * delta * delta;
+    return p - (C)s.lr * delta;
+}
+
+template <class C> DEVICE C lion(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C way = (C)P.b1 * e.m + (C)(1 - P.b1) * g, lr = (C)s.lr;
+    e.m = (C)P.b2 * e.m + (C)(1 - P.b2) * g;
+    return (C)(1 - s.lr * P.decay) * p - (signbit(way) ? -lr : lr);
+}
+
+template <class C> DEVICE C adagrad(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    C lr = (C)(s.lr / (1 + (double)(s.step - 1) * P.lr_decay));
+    g += (C)P.decay * p;
+    e.v += g * g;
+    return p - lr * g / (root(e.v) + (C)P.eps);
+}
+
+/* LAMB's direction, from moments that are up to date. */
+template <class C> DEVICE C lamb_u(const dsi_cuda_optimizer &P, C p, const Moments<C> &e)
+{
+    C under = P.eps_inside ? (C)P.eps : 0, beside = P.eps_inside ? 0 : (C)P.eps;
+    return e.m / (root(e.v + under) + beside) + (C)P.decay * p;
+}
+
+template <class C> DEVICE C new_value(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+{
+    switch (P.rule) {
+    case K_SGD: return sgd(P, s, p, g, e);
+    case K_ADAM: return adam(P, s, p, g, e);
+    case K_ADAGRAD: return adagrad(P, s, p, g, e);
+    case K_RMSPROP: return rmsprop(P, s, p, g, e);
+    case K_ADADELTA: return adadelta(P, s, p, g, e);
+    default: return lion(P, s, p, g, e);
+    }
+}
+
+/* ---- kernels ---- */
+
+template <class C> DEVICE Moments<C> read_moments(const dsi_cuda_span &x, long long i)
+{
+    Moments<C> e = {0, 0, 0};
+    if (x.m) e.m = ((const C *)x.m)[i];
+    if (x.v) e.v = ((const C *)x.v)[i];
+    if (x.vmax) e.vmax = ((const C *)x.vmax)[i];
+    return e;
+}
+
+template <class C> DEVICE void write_moments(const dsi_cuda_span &x, long long i, const Moments<C> &e)
+{
+    if (x.m) ((C *)x.m)[i] = e.m;
+    if (x.v) ((C *)x.v)[i] = e.v;
+    if (x.vmax) ((C *)x.vmax)[i] = e.vmax;
+}
+
+DEVICE int span_of_block(const dsi_cuda_optimizer &P)
+{
+    int k = 0;
+    while (k + 1 < P.n && (long long)blockIdx.x >= P.x[k + 1].first) k++;
+    return k;
+}
+
+template <class C> DEVICE void write_value(const dsi_cuda_span &x, long long i, C p)
+{
+    store<C>(x.p, x.dtype, i, p);
+    if (x.low) store<C>(x.low, x.low_dtype, i, p);
+}
+
+template <class C> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
+{
+    SHARED(Step, s, [1]);
+    const dsi_cuda_span &x = P.x[span_of_block(P)];
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    if (threadIdx.x == 0) s[0] = step_of(P, x);
+    __syncthreads();
+    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        C p = load<C>(x.p, x.dtype, i), g = (C)s[0].scale * load<C>(x.g, x.g_dtype, i);
+        Moments<C> e = read_moments<C>(x, i);
+        p = new_value(P, s[0], p, g, e);
+        write_moments(x, i, e);
+        write_value(x, i, p);
+    }
+}
+KERNEL(optimizer_f32, dsi_cuda_optimizer, 256) { optimizer_piece<float>(P); }
+KERNEL(optimizer_f64, dsi_cuda_optimizer, 256) { optimizer_piece<double>(P); }
+
+DEVICE double block_sum(double v, double *part)
+{
+    int i = threadIdx.x;
+    part[i] = v;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half; half /= 2) { /* 256 threads */
+        if (i < half) part[i] += part[i + half];
+        __syncthreads();
+    }
+    v = part[0];
+    __syncthreads();
+    return v;
+}
+
+/* LAMB's first pass: moments, and the sums of p^2 and u^2 of each piece. */
+template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
+{
+    SHARED(double, part, [256]);
+    const dsi_cuda_span &x = P.x[span_of_block(P)];
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    Step s = step_of(P, x);
+    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    double p2 = 0, u2 = 0;
+    for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        C p = load<C>(x.p, x.dtype, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
+        Moments<C> e = read_moments<C>(x, i);
+        e.m = (C)P.b1 * e.m + (C)(1 - P.b1) * g;
+        e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
+        write_moments(x, i, e);
+        double u = (double)lamb_u(P, p, e);
+        p2 += (double)p * (double)p, u2 += u * u;
+    }
+    p2 = block_sum(p2, part);
+    u2 = block_sum(u2, part);
+    if (threadIdx.x == 0) P.sums[2 * blockIdx.x] = p2, P.sums[2 * blockIdx.x + 1] = u2;
+}
+KERNEL(lamb_moments_f32, dsi_cuda_optimizer, 256) { lamb_moments<float>(P); }
+KERNEL(lamb_moments_f64, dsi_cuda_optimizer, 256) { lamb_moments<double>(P); }
+
+/* A block a span: its rate, which is lr, corrected, times |p| / |u| within
+ * bounds. */
+KERNEL(lamb_rates, dsi_cuda_optimizer, 256)
+{
+    SHARED(double, part, [256]);
+    const dsi_cuda_span &x = P.x[blockIdx.x];
+    long long pieces = (x.n + K_SPAN_PIECE - 1) / K_SPAN_PIECE;
+    double p2 = 0, u2 = 0;
+    if (P.fault->op) return;
+    for (long long i = threadIdx.x; i < pieces; i += blockDim.x)
+        p2 += P.sums[2 * (x.first + i)], u2 += P.sums[2 * (x.first + i) + 1];
+    p2 = block_sum(p2, part);
+    u2 = block_sum(u2, part);
+    if (threadIdx.x != 0) return;
+    Step s = step_of(P, x);
+    double ratio = 1;
+    if (p2 > 0 && u2 > 0) {
+        ratio = sqrt(p2) / sqrt(u2);
+        ratio = ratio > P.most ? P.most : ratio < P.least ? P.least : ratio;
+    }
+    P.rates[blockIdx.x] = s.lr * sqrt(s.sum_v) / s.sum_m * ratio;
+}
+
+template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
+{
+    int k = span_of_block(P);
+    const dsi_cuda_span &x = P.x[k];
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        C p = load<C>(x.p, x.dtype, i);
+        write_value(x, i, p - (C)P.rates[k] * lamb_u(P, p, read_moments<C>(x, i)));
+    }
+}
+KERNEL(lamb_apply_f32, dsi_cuda_optimizer, 256) { lamb_apply<float>(P); }
+KERNEL(lamb_apply_f64, dsi_cuda_optimizer, 256) { lamb_apply<double>(P); }

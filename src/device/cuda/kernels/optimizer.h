@@ -1,0 +1,38 @@
+/* device/cuda/kernels/optimizer.h: arguments of optimizer.cu.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "args.h"
+
+enum { K_SGD, K_ADAM, K_ADAGRAD, K_RMSPROP, K_ADADELTA, K_LION, K_LAMB }; /* dsi_rule */
+enum { K_SPANS = 32, K_SPAN_PIECE = 1024 };
+enum { K_LAMB_MOMENTS = 1, K_LAMB_APPLY };
+
+/* dsi_step_scalars */
+typedef struct dsi_cuda_step {
+    double lr, unscale, clip;
+    long long steps;
+} dsi_cuda_step;
+
+/* dsi_span, as far as a kernel needs it */
+typedef struct dsi_cuda_span {
+    void *p, *m, *v, *vmax, *low;
+    const void *g;
+    double g_scale;
+    long long n, step, first; /* first: number of its first piece */
+    int dtype, g_dtype, low_dtype;
+} dsi_cuda_span;
+
+/* One step of a rule on up to K_SPANS spans: a block a piece. What a rule does
+ * not have is 0. */
+typedef struct dsi_cuda_optimizer {
+    int rule, n, lamb; /* lamb: which of LAMB's passes */
+    int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;
+    double lr, b1, b2, eps, decay;      /* b1: momentum, beta1, alpha, rho */
+    double take, lr_decay, most, least; /* SGD's 1 - dampening; LAMB's bounds */
+    const dsi_cuda_step *scalars;       /* optional */
+    const dsi_cuda_fault_flag *fault;
+    double *sums;  /* LAMB: [pieces][2], of p^2 and u^2 */
+    double *rates; /* LAMB: [spans] */
+    dsi_cuda_span x[K_SPANS];
+} dsi_cuda_optimizer;

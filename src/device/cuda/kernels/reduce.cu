@@ -1,0 +1,205 @@
+/* device/cuda/kernels/reduce.cu: sums, maxima, norms. Partial sums are of fixed
+ * parts of the operand and are added in their order, so a sum depends on shapes
+ * and strides alone.
+ * SPDX-License-Identifier: MIT */
+#include "common.cuh"
+
+#include "reduce.h"
+
+/* ---- sums ---- */
+
+/* The sum of v over the block, for thread 0: a tree, of any number of
+ * threads. */
+template <class C> DEVICE C block_sum(C v, C *part)
+{
+    int i = threadIdx.x, n = blockDim.x;
+    part[i] = v;
+    __syncthreads();
+    while (n > 1) {
+        int half = (n + 1) / 2;
+        if (i + half < n) part[i] += part[i + half];
+        __syncthreads();
+        n = half;
+    }
+    return part[0];
+}
+
+template <class C> DEVICE void put_sum(const dsi_cuda_reduce &P, long long o, long long part,
+                                       long long at, C sum)
+{
+    if (P.partial)
+        ((C *)P.partial)[o * P.parts + part] = sum;
+    else
+        store<C>(P.out.p[1], P.out.dtype[1], at, (C)P.factor * sum);
+}
+
+/* A thread a part of an output: neighbours in y are neighbours in x. */
+template <class C> DEVICE void sum_by_threads(const dsi_cuda_reduce &P)
+{
+    GRID_LOOP (i, P.out.count * P.parts) {
+        long long o = i % P.out.count, part = i / P.out.count, at[2], in[1];
+        long long end = min((part + 1) * P.each, P.in.count);
+        places(P.out, o, at);
+        C sum = 0;
+        for (long long t = part * P.each; t < end; t++) {
+            places(P.in, t, in);
+            sum += load<C>(P.out.p[0], P.out.dtype[0], at[0] + in[0]);
+        }
+        put_sum<C>(P, o, part, at[1], sum);
+    }
+}
+
+/* A block a part of an output. */
+template <class C> DEVICE void sum_by_blocks(const dsi_cuda_reduce &P)
+{
+    SHARED(C, shared, [256]);
+    for (long long b = blockIdx.x; b < P.out.count * P.parts; b += gridDim.x) {
+        long long o = b / P.parts, part = b % P.parts, at[2], in[1];
+        long long end = min((part + 1) * P.each, P.in.count);
+        places(P.out, o, at);
+        C sum = 0;
+        for (long long t = part * P.each + threadIdx.x; t < end; t += blockDim.x) {
+            places(P.in, t, in);
+            sum += load<C>(P.out.p[0], P.out.dtype[0], at[0] + in[0]);
+        }
+        sum = block_sum<C>(sum, shared);
+        if (threadIdx.x == 0) put_sum<C>(P, o, part, at[1], sum);
+        __syncthreads();
+    }
+}
+
+/* The parts of each output, in their order. */
+template <class C> DEVICE void sum_parts(const dsi_cuda_reduce &P)
+{
+    GRID_LOOP (o, P.out.count) {
+        long long at[2];
+        C sum = 0;
+        for (long long k = 0; k < P.parts; k++) sum += ((const C *)P.partial)[o * P.parts + k];
+        places(P.out, o, at);
+        store<C>(P.out.p[1], P.out.dtype[1], at[1], (C)P.factor * sum);
+    }
+}
+
+KERNEL(sum_threads_f32, dsi_cuda_reduce, 256) { sum_by_threads<float>(P); }
+KERNEL(sum_threads_f64, dsi_cuda_reduce, 256) { sum_by_threads<double>(P); }
+KERNEL(sum_blocks_f32, dsi_cuda_reduce, 256) { sum_by_blocks<float>(P); }
+KERNEL(sum_blocks_f64, dsi_cuda_reduce, 256) { sum_by_blocks<double>(P); }
+KERNEL(sum_parts_f32, dsi_cuda_reduce, 256) { sum_parts<float>(P); }
+KERNEL(sum_parts_f64, dsi_cuda_reduce, 256) { sum_parts<double>(P); }
+
+/* ---- maxima ---- */
+
+/* NaN is larger than all numbers; of equals, the first. */
+template <class C> DEVICE bool is_larger(C a, long long i, C b, long long j)
+{
+    if (a != a) return b == b || i < j;
+    return a > b || (a == b && i < j);
+}
+
+template <class C> DEVICE void put_max(const dsi_cuda_reduce_max &P, long long o, long long i,
+                                       long long c)
+{
+    const dsi_cuda_view &x = P.x, &y = P.y;
+    ((long long *)P.index.p)[o * P.index.s[0] + i * P.index.s[2]] = c;
+    if (!y.p) return;
+    C v = load<C>(x.p, x.dtype, o * x.s[0] + c * x.s[1] + i * x.s[2]);
+    store<C>(y.p, y.dtype, o * y.s[0] + i * y.s[2], v);
+}
+
+template <class C> DEVICE void max_by_threads(const dsi_cuda_reduce_max &P)
+{
+    const dsi_cuda_view &x = P.x;
+    GRID_LOOP (k, x.d[0] * x.d[2]) {
+        long long o = k / x.d[2], i = k % x.d[2], base = o * x.s[0] + i * x.s[2], best = 0;
+        C top = load<C>(x.p, x.dtype, base);
+        for (long long c = 1; c < x.d[1]; c++) {
+            C v = load<C>(x.p, x.dtype, base + c * x.s[1]);
+            if (is_larger(v, c, top, best)) top = v, best = c;
+        }
+        put_max<C>(P, o, i, best);
+    }
+}
+
+/* A block an output. */
+template <class C> DEVICE void max_by_blocks(const dsi_cuda_reduce_max &P)
+{
+    SHARED(C, tops, [256]);
+    SHARED(long long, bests, [256]);
+    const dsi_cuda_view &x = P.x;
+    int t = threadIdx.x;
+    for (long long k = blockIdx.x; k < x.d[0] * x.d[2]; k += gridDim.x) {
+        long long o = k / x.d[2], i = k % x.d[2], base = o * x.s[0] + i * x.s[2];
+        long long best = t < x.d[1] ? t : 0;
+        C top = load<C>(x.p, x.dtype, base + best * x.s[1]);
+        for (long long c = best + blockDim.x; c < x.d[1]; c += blockDim.x) {
+            C v = load<C>(x.p, x.dtype, base + c * x.s[1]);
+            if (is_larger(v, c, top, best)) top = v, best = c;
+        }
+        tops[t] = top, bests[t] = best;
+        __syncthreads();
+        for (int n = blockDim.x; n > 1;) {
+            int half = (n + 1) / 2, u = t + half;
+            if (u < n && is_larger(tops[u], bests[u], tops[t], bests[t]))
+                tops[t] = tops[u], bests[t] = bests[u];
+            __syncthreads();
+            n = half;
+        }
+        if (t == 0) put_max<C>(P, o, i, bests[0]);
+        __syncthreads();
+    }
+}
+
+KERNEL(max_threads_f32, dsi_cuda_reduce_max, 256) { max_by_threads<float>(P); }
+KERNEL(max_threads_f64, dsi_cuda_reduce_max, 256) { max_by_threads<double>(P); }
+KERNEL(max_blocks_f32, dsi_cuda_reduce_max, 256) { max_by_blocks<float>(P); }
+KERNEL(max_blocks_f64, dsi_cuda_reduce_max, 256) { max_by_blocks<double>(P); }
+
+/* ---- norms ---- */
+
+DEVICE double norm_add(int kind, double a, double b)
+{
+    if (kind != K_NORM_INFINITY) return a + b;
+    return a != a || a > b ? a : b;
+}
+
+/* As block_sum; for infinity the maximum, or NaN. */
+DEVICE double block_norm(int kind, double v, double *part)
+{
+    int i = threadIdx.x, n = blockDim.x;
+    part[i] = v;
+    __syncthreads();
+    while (n > 1) {
+        int half = (n + 1) / 2;
+        if (i + half < n) part[i] = norm_add(kind, part[i], part[i + half]);
+        __syncthreads();
+        n = half;
+    }
+    return part[0];
+}
+
+KERNEL(norm_pieces, dsi_cuda_norm, 256)
+{
+    SHARED(double, shared, [256]);
+    int k = 0;
+    while (k + 1 < P.n && (long long)blockIdx.x >= P.x[k + 1].first) k++;
+    long long begin = (blockIdx.x - P.x[k].first) * K_NORM_PIECE;
+    long long end = min(begin + K_NORM_PIECE, P.x[k].n);
+    double sum = 0;
+    for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        double v = load<double>(P.x[k].p, P.x[k].dtype, i);
+        sum = norm_add(P.kind, sum, P.kind == K_NORM_2 ? v * v : fabs(v));
+    }
+    sum = block_norm(P.kind, sum, shared);
+    if (threadIdx.x == 0) P.partial[blockIdx.x] = sum;
+}
+
+/* One block. */
+KERNEL(norm_end, dsi_cuda_norm, 256)
+{
+    SHARED(double, shared, [256]);
+    double sum = 0;
+    for (long long i = threadIdx.x; i < P.pieces; i += blockDim.x)
+        sum = norm_add(P.kind, sum, P.partial[i]);
+    sum = block_norm(P.kind, sum, shared);
+    if (threadIdx.x == 0) *(double *)P.y = P.kind == K_NORM_2 ? sqrt(sum) : sum;
+}

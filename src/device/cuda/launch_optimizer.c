@@ -1,0 +1,145 @@
+/* device/cuda/launch_optimizer.c: one step of an optimizer: up to K_SPANS
+ * parameters a launch.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+
+#include "kernels/optimizer.h"
+#include "launch.h"
+#include "operands.h"
+
+#include <stddef.h>
+
+#define SAME_RULE(constant, ...) \
+    _Static_assert((int)K_##constant == (int)DSI_##constant, "optimizer.h: " #constant);
+DSI_OPTIMIZER_RULES(SAME_RULE)
+_Static_assert(sizeof(dsi_cuda_step) == sizeof(dsi_step_scalars) &&
+                   offsetof(dsi_cuda_step, clip) == offsetof(dsi_step_scalars, clip) &&
+                   offsetof(dsi_cuda_step, steps) == offsetof(dsi_step_scalars, steps),
+               "optimizer.h: the scalars of a step");
+_Static_assert(sizeof(dsi_cuda_optimizer) <= 4096, "optimizer.h: an argument's limit");
+
+static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
+/* Supported: a gradient of the parameter's dtype, or of 16 bits beside float32;
+ * a low-precision copy beside float32. */
+static ds_status spans_check(const char *rule, int n, const dsi_span *x)
+{
+    for (int i = 0; i < n; i++) {
+        ds_status status = dsi_cuda_floating(rule, x[i].dtype);
+        if (status != DS_OK) return status;
+        bool master = x[i].dtype == DS_F32;
+        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cuda kernel for %s with a gradient of %s", rule,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].g_dtype));
+        if (x[i].low && !(master && is_half(x[i].low_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no cuda kernel for %s with a copy of %s", rule,
+                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].low_dtype));
+    }
+    return DS_OK;
+}
+
+/* The options of every rule in one form. */
+static void set_options(dsi_cuda_optimizer *a, const dsi_optimizer *c)
+{
+    switch (c->rule) {
+    case DSI_SGD:
+        a->b1 = c->sgd.momentum, a->take = 1 - c->sgd.dampening, a->decay = c->sgd.weight_decay;
+        a->nesterov = c->sgd.nesterov, a->maximize = c->sgd.maximize;
+        break;
+    case DSI_ADAM:
+        a->b1 = c->adam.beta1, a->b2 = c->adam.beta2, a->eps = c->adam.eps;
+        a->decay = c->adam.weight_decay, a->decoupled = c->adam.decoupled;
+        a->amsgrad = c->adam.amsgrad, a->maximize = c->adam.maximize;
+        a->bias_correction = c->adam.bias_correction;
+        break;
+    case DSI_ADAGRAD:
+        a->lr_decay = c->adagrad.lr_decay, a->decay = c->adagrad.weight_decay;
+        a->eps = c->adagrad.eps, a->maximize = c->adagrad.maximize;
+        break;
+    case DSI_RMSPROP:
+        a->b1 = c->rmsprop.momentum, a->b2 = c->rmsprop.alpha, a->eps = c->rmsprop.eps;
+        a->decay = c->rmsprop.weight_decay, a->centered = c->rmsprop.centered;
+        a->maximize = c->rmsprop.maximize;
+        break;
+    case DSI_ADADELTA:
+        a->b1 = c->adadelta.rho, a->eps = c->adadelta.eps, a->decay = c->adadelta.weight_decay;
+        a->maximize = c->adadelta.maximize;
+        break;
+    case DSI_LION:
+        a->b1 = c->lion.beta1, a->b2 = c->lion.beta2, a->decay = c->lion.weight_decay;
+        break;
+    default:
+        a->b1 = c->lamb.beta1, a->b2 = c->lamb.beta2, a->eps = c->lamb.eps;
+        a->decay = c->lamb.weight_decay, a->most = c->lamb.max_coeff;
+        a->least = c->lamb.min_coeff, a->bias_correction = c->lamb.bias_correction;
+        a->eps_inside = c->lamb.eps_inside_sqrt;
+    }
+}
+
+static int64_t pieces_of(const dsi_span *x) { return (x->n + K_SPAN_PIECE - 1) / K_SPAN_PIECE; }
+
+/* Up to K_SPANS spans that compute in the same type, from x[*at] on; returns
+ * how many pieces they have. */
+static int64_t take_spans(dsi_cuda_optimizer *a, int n, const dsi_span *x, int *at, bool wide)
+{
+    int64_t pieces = 0;
+    a->n = 0;
+    for (; *at < n && a->n < K_SPANS; ++*at) {
+        const dsi_span *one = &x[*at];
+        if ((one->dtype == DS_F64) != wide || !one->n) continue;
+        a->x[a->n++] = (dsi_cuda_span){.p = one->p,
+                                       .m = one->m,
+                                       .v = one->v,
+                                       .vmax = one->vmax,
+                                       .low = one->low,
+                                       .g = one->g,
+                                       .g_scale = one->g_scale,
+                                       .n = one->n,
+                                       .step = one->step,
+                                       .first = pieces,
+                                       .dtype = (int)one->dtype,
+                                       .g_dtype = (int)one->g_dtype,
+                                       .low_dtype = (int)one->low_dtype};
+        pieces += pieces_of(one);
+    }
+    return pieces;
+}
+
+static ds_status lamb_launch(dsi_stream *s, dsi_cuda_optimizer *a, int64_t pieces,
+                             const char *suffix)
+{
+    size_t bytes = (size_t)(2 * pieces + K_SPANS) * sizeof(double);
+    a->sums = dsi_cuda_scratch(s, bytes);
+    if (!a->sums) return DS_ENOMEM;
+    a->rates = a->sums + 2 * pieces;
+    dsi_cuda_grid grid = dsi_cuda_blocks(pieces, 256);
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_optimizer, "lamb_moments", suffix, grid, a);
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_optimizer, "lamb_rates", "",
+                                 dsi_cuda_blocks(a->n, 256), a);
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_optimizer, "lamb_apply", suffix, grid, a);
+    dsi_cuda_scratch_free(s, a->sums, bytes);
+    return status;
+}
+
+ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    dsi_cuda_optimizer a = {.rule = (int)c->rule,
+                            .lr = c->sgd.lr, /* the first field of every rule's options */
+                            .scalars = (const dsi_cuda_step *)c->scalars,
+                            .fault = dsi_cuda_fault(s)};
+    ds_status status = spans_check(dsi_rule_name(c->rule), n, x);
+    set_options(&a, c);
+    for (int wide = 0; wide < 2; wide++)
+        for (int at = 0; at < n && status == DS_OK;) {
+            int64_t pieces = take_spans(&a, n, x, &at, wide);
+            const char *suffix = wide ? "_f64" : "_f32";
+            if (!pieces) continue;
+            status = c->rule == DSI_LAMB
+                         ? lamb_launch(s, &a, pieces, suffix)
+                         : dsi_cuda_launch(s, DSI_CUDA_optimizer, "optimizer", suffix,
+                                           dsi_cuda_blocks(pieces, 256), &a);
+        }
+    return status;
+}

@@ -1,0 +1,161 @@
+/* device/cuda/launch_reduce.c: sums, maxima, norms.
+ *
+ * A sum with many outputs whose neighbours are neighbours in x takes a thread an
+ * output, others a block an output. Where outputs are few and terms many, a sum
+ * is cut into parts, so that the GPU has work; how many depends on the shape
+ * alone.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+
+#include "kernels/reduce.h"
+#include "launch.h"
+#include "operands.h"
+
+#include <math.h>
+
+#define BUSY         16384 /* threads that keep a GPU busy */
+#define THREAD_TERMS 64    /* at least, of a part that one thread sums */
+#define BLOCK_TERMS  8192  /* the same for a block */
+#define MOST_PARTS   512
+#define BLOCKS       8192
+
+/* ---- sums ---- */
+
+/* x over the dimensions that y keeps, or over those that are summed. */
+static dsi_view dimensions_of(const dsi_view *x, const dsi_view *sizes, const dsi_view *y,
+                              bool kept)
+{
+    dsi_view v = {.p = x->p, .dtype = x->dtype};
+    for (int i = 0; i < y->n; i++)
+        if ((y->d[i] == sizes->d[i]) == kept) v.d[v.n] = sizes->d[i], v.s[v.n++] = x->s[i];
+    return v;
+}
+
+static int64_t inner_stride(const dsi_cuda_elements *e)
+{
+    int64_t s = e->n ? e->s[0][e->n - 1] : INT64_MAX;
+    return s < 0 ? -s : s;
+}
+
+/* The kernel: by threads, if neighbours of y are closer in x than terms are. */
+static bool sum_is_by_threads(const dsi_cuda_reduce *a)
+{
+    if (a->in.count < 32) return true;
+    return a->out.count >= 32 && inner_stride(&a->out) < inner_stride(&a->in);
+}
+
+static void choose_parts(dsi_cuda_reduce *a, bool threads)
+{
+    int64_t unit = threads ? THREAD_TERMS : BLOCK_TERMS, busy = threads ? BUSY : BUSY / 256;
+    int64_t most = busy / (a->out.count ? a->out.count : 1), parts = a->in.count / unit;
+    if (parts > most) parts = most;
+    if (parts > MOST_PARTS) parts = MOST_PARTS;
+    if (parts < 1) parts = 1;
+    a->each = (a->in.count + parts - 1) / parts;
+    a->parts = a->each ? (a->in.count + a->each - 1) / a->each : 1;
+}
+
+static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y)
+{
+    dsi_view from = dimensions_of(&x, &x, &y, true), to = dimensions_of(&y, &x, &y, true),
+             terms = dimensions_of(&x, &x, &y, false);
+    dsi_cuda_reduce a = {
+        .out = DSI_CUDA_ELEMENTS(&from, &to), .in = DSI_CUDA_ELEMENTS(&terms), .factor = factor};
+    const char *suffix = dsi_cuda_suffix(x.dtype);
+    bool threads = sum_is_by_threads(&a);
+    if (!a.out.count) return DS_OK;
+    choose_parts(&a, threads);
+    size_t bytes = (size_t)(a.out.count * a.parts) * (x.dtype == DS_F64 ? 8 : 4);
+    if (a.parts > 1 && !(a.partial = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    int64_t work = a.out.count * a.parts;
+    unsigned block = a.each < 256 ? (unsigned)(a.each + 31) / 32 * 32 : 256;
+    dsi_cuda_grid grid = threads ? dsi_cuda_grid_of(work)
+                                 : dsi_cuda_blocks(work < BLOCKS ? work : BLOCKS, block);
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_reduce, threads ? "sum_threads" : "sum_blocks",
+                                       suffix, grid, &a);
+    if (status == DS_OK && a.partial)
+        status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_parts", suffix,
+                                 dsi_cuda_grid_of(a.out.count), &a);
+    dsi_cuda_scratch_free(s, a.partial, bytes);
+    return status;
+}
+
+ds_status dsi_cuda_reduce_op(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
+                             dsi_view index)
+{
+    ds_status status = dsi_cuda_floating(dsi_reduce_name(op), x.dtype);
+    if (status != DS_OK) return status;
+    if (op == DSI_SUM) return sum_launch(s, factor, x, y);
+    dsi_cuda_reduce_max a = {dsi_cuda_view_of(&x), dsi_cuda_view_of(&y), dsi_cuda_view_of(&index)};
+    int64_t outputs = x.d[0] * x.d[2];
+    bool blocks = x.d[1] >= 128;
+    return dsi_cuda_launch(s, DSI_CUDA_reduce, blocks ? "max_blocks" : "max_threads",
+                           dsi_cuda_suffix(x.dtype),
+                           blocks ? dsi_cuda_blocks(outputs < BLOCKS ? outputs : BLOCKS, 256)
+                                  : dsi_cuda_grid_of(outputs),
+                           &a);
+}
+
+ds_status dsi_cuda_sum_channels(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    dsi_view wide = {y.p, y.dtype, 4, {1, x.d[1], 1, 1}, {0, y.s[0], 0, 0}};
+    return sum_launch(s, 1, x, wide);
+}
+
+/* ---- norms ---- */
+
+/* One launch for views begin .. end - 1, whose pieces are first .. */
+static ds_status norm_launch(dsi_stream *s, dsi_cuda_norm *a, int n, const dsi_view *x,
+                             double *partial)
+{
+    int64_t pieces = 0;
+    a->n = n;
+    a->partial = partial;
+    for (int i = 0; i < n; i++) {
+        int64_t count = dsi_cuda_elements_in(&x[i]);
+        a->x[i].p = x[i].p;
+        a->x[i].dtype = (int)x[i].dtype;
+        a->x[i].n = count;
+        a->x[i].first = pieces;
+        pieces += (count + K_NORM_PIECE - 1) / K_NORM_PIECE;
+    }
+    a->pieces = pieces;
+    return dsi_cuda_launch(s, DSI_CUDA_reduce, "norm_pieces", "", dsi_cuda_blocks(pieces, 256), a);
+}
+
+/* Whether x's elements are neighbours in memory, in whatever order. */
+static bool is_solid(const dsi_view *x)
+{
+    dsi_cuda_elements e = DSI_CUDA_ELEMENTS(x);
+    return e.n == 0 || (e.n == 1 && e.s[0][0] == 1);
+}
+
+ds_status dsi_cuda_norm_of(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
+{
+    dsi_cuda_norm a = {.kind = p == 1 ? K_NORM_1 : p == 2 ? K_NORM_2 : K_NORM_INFINITY};
+    int64_t pieces = 1;
+    if (p != 1 && p != 2 && !isinf(p)) return dsi_fail(DS_EINVAL, "norm: no cuda kernel for p");
+    for (int i = 0; i < n; i++) {
+        ds_status status = dsi_cuda_floating("norm", x[i].dtype);
+        if (status != DS_OK) return status;
+        if (!is_solid(&x[i])) return dsi_fail(DS_EINVAL, "norm: no cuda kernel for gaps in memory");
+        pieces += (dsi_cuda_elements_in(&x[i]) + K_NORM_PIECE - 1) / K_NORM_PIECE;
+    }
+    size_t bytes = (size_t)pieces * sizeof(double);
+    double *partial = dsi_cuda_scratch(s, bytes);
+    if (!partial) return DS_ENOMEM;
+    int64_t first = 0;
+    ds_status status = DS_OK;
+    for (int i = 0; i < n && status == DS_OK; i += K_NORM_VIEWS) {
+        status = norm_launch(s, &a, n - i < K_NORM_VIEWS ? n - i : K_NORM_VIEWS, x + i,
+                             partial + first);
+        first += a.pieces;
+    }
+    a.partial = partial;
+    a.pieces = first;
+    a.y = norm.p;
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_reduce, "norm_end", "", dsi_cuda_blocks(1, 256), &a);
+    dsi_cuda_scratch_free(s, partial, bytes);
+    return status;
+}
