@@ -123,9 +123,10 @@ CALL(cross_entropy_sum,
 /* [N] labels, of which the third is ignored; the loss in x's dtype */
 static ds_tensor *call_linear_cross_entropy(ds_tensor **in)
 {
-    ds_tensor *labels = in[2] ? ds_clone(in[2]) : NULL;
+    ds_tensor *labels = in[2] ? ds_to(ds_clone(in[2]), (ds_device){DS_CPU, 0}, DS_I64) : NULL;
     int64_t *p = labels ? ds_data_mut(labels) : NULL;
     if (p && ds_numel(labels) > 2) p[2] = -100;
+    if (labels) labels = ds_to(labels, ds_device_of(in[2]), DS_I64);
     ds_tensor *loss = ds_linear_cross_entropy(in[0], in[1], labels);
     return loss ? ds_cast(loss, ds_dtype_of(in[0])) : NULL;
 }
