@@ -16,6 +16,7 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
         ${PROJECT_SOURCE_DIR}/tests/gpu/emulator)
     target_compile_definitions(fake_libcuda PRIVATE CUDA_ON_CPU _GNU_SOURCE)
     target_compile_options(fake_libcuda PRIVATE -Wall -Wextra -fvisibility=hidden
+        $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas> $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-function>
         $<$<COMPILE_LANGUAGE:CXX>:-std=c++17> $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>
         $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${DS_SANITIZE}>,-O1,-O2>>)
     if(DS_SANITIZE STREQUAL "address")

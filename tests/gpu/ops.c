@@ -3,7 +3,8 @@
  * DS_TEST_QUICK float32 and one layout. The GPU is the emulated one, or the
  * machine's (without LD_LIBRARY_PATH).
  *
- * Rows whose kernel CUDA does not have yet are counted.
+ * Rows whose kernel CUDA does not have yet are counted. Dropout draws other
+ * numbers on a GPU: tests/gpu/kernels.c compares them with base/philox.h.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"
@@ -148,9 +149,11 @@ static void each_row(void **state)
 {
     (void)state;
     const ds_dtype dtypes[] = {DS_F32, DS_F16, DS_BF16, DS_F64};
-    for (int r = 0; r < OP_CASES; r++)
+    for (int r = 0; r < OP_CASES; r++) {
+        if (!strcmp(op_cases[r].op, "dropout")) continue;
         for (int k = 0; k < (quick() ? 1 : 4); k++)
             for (int l = 0; l < (quick() ? 1 : 4); l++) row_compare(&op_cases[r], dtypes[k], l);
+    }
     printf("# %d runs are the same, %d refused, %d wrong\n", same, refused, wrong);
     CHECK_INT(wrong, 0);
     CHECK(refused <= REFUSED_AT_MOST);

@@ -42,7 +42,15 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(pointwise, 75) \
     X(reduce, 75) \
     X(index, 75) \
-    X(optimizer, 75)
+    X(optimizer, 75) \
+    X(gemm, 75) \
+    X(gemm_mma, 80) \
+    X(pool, 75) \
+    X(softmax, 75) \
+    X(normalize, 75) \
+    X(conv, 75) \
+    X(attention, 75) \
+    X(dropout, 75)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
 typedef enum dsi_cuda_family {

@@ -39,3 +39,57 @@ ds_status dsi_cuda_combine_dw(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view s
 
 /* launch_optimizer.c */
 ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
+
+/* launch_gemm.c */
+ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
+
+/* launch_pool.c */
+ds_status dsi_cuda_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                              dsi_view index);
+ds_status dsi_cuda_relu_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                                   dsi_view index);
+ds_status dsi_cuda_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
+ds_status dsi_cuda_avg_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y);
+ds_status dsi_cuda_avg_pool2d_dx(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx);
+
+/* launch_softmax.c */
+ds_status dsi_cuda_softmax(dsi_stream *s, bool log, dsi_view x, dsi_view y);
+ds_status dsi_cuda_softmax_dx(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx);
+ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
+                                 dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
+                                 dsi_view divisor);
+ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                                    dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
+                                    dsi_view divisor, dsi_view dx);
+
+/* launch_normalize.c */
+ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
+ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
+                              dsi_view weight, dsi_view bias, dsi_view y);
+ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
+                                 dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
+                                 dsi_view db);
+ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
+                              dsi_view y, dsi_view mean, dsi_view rstd);
+ds_status dsi_cuda_layer_norm_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
+                                 dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw,
+                                 dsi_view db);
+
+/* launch_conv.c */
+ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                          dsi_view y);
+ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                             dsi_view dx);
+ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                             dsi_view dw);
+
+/* launch_attention.c */
+ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
+ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                dsi_view dq, dsi_view dk, dsi_view dv);
+
+/* launch_dropout.c */
+ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, double factor,
+                           dsi_view x, dsi_view y, dsi_view keep);

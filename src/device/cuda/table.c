@@ -16,6 +16,31 @@ const dsi_kernels dsi_cuda_kernels = {
     .affine = dsi_cuda_affine,
     .where = dsi_cuda_where,
 
+    .matmul = dsi_cuda_matmul,
+
+    .conv2d = dsi_cuda_conv2d,
+    .conv2d_dx = dsi_cuda_conv2d_dx,
+    .conv2d_dw = dsi_cuda_conv2d_dw,
+
+    .max_pool2d = dsi_cuda_max_pool2d,
+    .max_pool2d_dx = dsi_cuda_max_pool2d_dx,
+    .avg_pool2d = dsi_cuda_avg_pool2d,
+    .avg_pool2d_dx = dsi_cuda_avg_pool2d_dx,
+
+    .softmax = dsi_cuda_softmax,
+    .softmax_dx = dsi_cuda_softmax_dx,
+    .cross_entropy = dsi_cuda_cross_entropy,
+    .cross_entropy_dx = dsi_cuda_cross_entropy_dx,
+
+    .batch_stats = dsi_cuda_batch_stats,
+    .batch_norm = dsi_cuda_batch_norm,
+    .batch_norm_dx = dsi_cuda_batch_norm_dx,
+    .layer_norm = dsi_cuda_layer_norm,
+    .layer_norm_dx = dsi_cuda_layer_norm_dx,
+
+    .attention = dsi_cuda_attention,
+    .attention_dx = dsi_cuda_attention_dx,
+
     .reduce = dsi_cuda_reduce_op,
     .norm = dsi_cuda_norm_of,
 
@@ -31,8 +56,10 @@ const dsi_kernels dsi_cuda_kernels = {
 };
 
 const dsi_fusions dsi_cuda_fusions = {
+    .relu_max_pool2d = dsi_cuda_relu_max_pool2d,
     .sum_channels = dsi_cuda_sum_channels,
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
+    .dropout = dsi_cuda_dropout,
 };
 /* clang-format on */

@@ -23,7 +23,7 @@ struct Warp {
 struct Copy {
     void *to;
     const void *from;
-    int group;
+    int bytes, group;
 };
 
 /* The block that runs. */

@@ -190,19 +190,25 @@ void ended(Fiber *f)
 /* ---- cp.async ---------------------------------------------------------------------------------------------- */
 
 using namespace cuda_on_cpu;
-static void *(*volatile copy16)(void *, const void *,
+static void *(*volatile copy)(void *, const void *,
                                 size_t) = memcpy; /* a call, so that the sanitizers see it */
-void cp_async16(void *to, const void *from)
+static void copy_16(void *to, const void *from, int bytes)
 {
+    if (bytes) copy(to, from, (size_t)bytes);
+    memset((char *)to + bytes, 0, (size_t)(16 - bytes));
+}
+void cp_async16(void *to, const void *from, int bytes)
+{
+    if (bytes < 0 || bytes > 16) fail("cp.async: a size that is not 0 to 16");
     if (((uintptr_t)to | (uintptr_t)from) % 16)
         fail("cp.async: an address that is no multiple of 16");
     size_t i = (size_t)(self - fibers);
     bool at_once = order == BACKWARD ||
                    (order == RANDOM && draw(2)); /* it may arrive any time until it is waited for */
     if (at_once)
-        copy16(to, from, 16);
+        copy_16(to, from, bytes);
     else
-        copies[i].push_back({to, from, groups[i]});
+        copies[i].push_back({to, from, bytes, groups[i]});
 }
 void cp_async_commit() { groups[self - fibers]++; }
 void cp_async_wait(int groups_left)
@@ -210,7 +216,7 @@ void cp_async_wait(int groups_left)
     size_t i = (size_t)(self - fibers), kept = 0;
     for (auto &c : copies[i])
         if (c.group < groups[i] - groups_left)
-            copy16(c.to, c.from, 16);
+            copy_16(c.to, c.from, c.bytes);
         else
             copies[i][kept++] = c;
     copies[i].resize(kept);

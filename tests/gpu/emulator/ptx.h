@@ -59,7 +59,8 @@ static inline void ldmatrix_x4_trans(unsigned *r, const void *row, HERE)
 {
     cuda_on_cpu::call(ldmatrix_4<true>, "ldmatrix.trans", line, row, r);
 }
-/* cp.async of 16 bytes: it arrives as late as it may, when its group is waited for */
-void cp_async16(void *shared, const void *global);
+/* cp.async of 16 bytes, of which `bytes` are copied and the rest is zeros: it
+ * arrives at once or as late as it may, when its group is waited for */
+void cp_async16(void *shared, const void *global, int bytes);
 void cp_async_commit();
 void cp_async_wait(int groups_left);

@@ -1,0 +1,28 @@
+/* device/cuda/kernels/conv.h: arguments of conv.cu.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "args.h"
+
+/* Division of numbers below 2^31 by d: (high word of n mul + n) >> shift. */
+typedef struct dsi_cuda_divisor {
+    unsigned d, mul, shift;
+} dsi_cuda_divisor;
+
+/* x [n, groups c, h, w], w [groups k, c, r, s], y [n, groups k, p, q]; x and y
+ * may be gradients; strides in elements. A pixel is (n, p, q), or (n, h, w) in
+ * the backward of x; plane and row are its divisors. A tap is (channel, r, s),
+ * or (r, s, channel) if channels_last; outer and inner are its divisors. In the
+ * backward of w the sum over `pixels` pixels is cut into `splits` parts of
+ * split_pixels, each of which writes its own dw, float32, to part. */
+typedef struct dsi_cuda_conv_args {
+    const void *x, *w, *bias, *dy;
+    void *out; /* y, dx, dw */
+    float *part;
+    long long xs[4], ws[4], ys[4], bias_s;
+    int n, c, h, width, k, r, s, p, q, groups;
+    int stride[2], padding[2], dilation[2];
+    int pixels, taps, channels_last, dtype, bias_dtype;
+    dsi_cuda_divisor plane, row, outer, inner, by_stride[2];
+    int splits, split_pixels;
+} dsi_cuda_conv_args;

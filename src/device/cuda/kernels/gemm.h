@@ -1,0 +1,15 @@
+/* device/cuda/kernels/gemm.h: arguments of gemm.cu and gemm_mma.cu.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "args.h"
+
+/* y [batch,m,n] = a [batch,m,k] b [batch,k,n] + bias [n]; strides in elements,
+ * of batch, row, column */
+typedef struct dsi_cuda_matmul_args {
+    long long m, n, k, batch;
+    const void *a, *b, *bias; /* bias may be NULL */
+    void *y;
+    long long as[3], bs[3], ys[3], bias_s;
+    int dtype, bias_dtype, y_dtype; /* dtype: a's and b's */
+} dsi_cuda_matmul_args;

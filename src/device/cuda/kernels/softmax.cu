@@ -1,0 +1,180 @@
+/* device/cuda/kernels/softmax.cu: softmax, its logarithm, cross entropy, over
+ * dimension 1 of [outer, C, inner]. A team, a warp or a block, takes a row.
+ *
+ *     softmax        y = exp(x - max) / sum,     dx = y (dy - sum of dy y)
+ *     log_softmax    y = x - max - log sum,      dx = dy - exp(y) sum of dy
+ *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label]
+ *
+ * A NaN makes its row NaN; so does a row of nothing but -inf, as in PyTorch.
+ * SPDX-License-Identifier: MIT */
+#include "common.cuh"
+#include "softmax.h"
+#include "team.cuh"
+
+enum { MEAN, SUM, NONE }; /* ds_reduction */
+
+DEVICE long long row_place(const long long *s, unsigned row, unsigned inner)
+{
+    return (long long)(row / inner) * s[0] + (long long)(row % inner) * s[2];
+}
+DEVICE long long pair_place(const long long *s, unsigned row, unsigned inner)
+{
+    return (long long)(row / inner) * s[0] + (long long)(row % inner) * s[1];
+}
+
+/* The row's maximum, and the sum of exp(x - max). */
+template <class C>
+DEVICE void row_norm(const void *p, int dtype, long long x, long long step, long long n, int team,
+                     C *part, C *most, C *sum)
+{
+    C m = -(C)INFINITY, s = 0;
+    int lane = threadIdx.x % team;
+#pragma unroll 1
+    for (long long c = lane; c < n; c += team) {
+        C v = load<C>(p, dtype, x + c * step);
+        m = v > m ? v : m;
+    }
+    m = team_max(m, team, part);
+#pragma unroll 1
+    for (long long c = lane; c < n; c += team) s += exp_of(load<C>(p, dtype, x + c * step) - m);
+    *most = m, *sum = team_sum(s, team, part);
+}
+
+template <class C> DEVICE void softmax(const dsi_cuda_softmax_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    long long x = row_place(P.as, (unsigned)row, P.inner), y = row_place(P.ys, (unsigned)row, P.inner);
+    C most, sum;
+    row_norm<C>(P.a, P.dtype, x, P.as[1], P.columns, P.team, part, &most, &sum);
+    C log_sum = P.log ? log_of(sum) : (C)0;
+#pragma unroll 1
+    for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team) {
+        C v = load<C>(P.a, P.dtype, x + c * P.as[1]) - most;
+        store<C>(P.y, P.dtype, y + c * P.ys[1], P.log ? v - log_sum : exp_of(v) / sum);
+    }
+}
+FLOAT_AND_DOUBLE(softmax, dsi_cuda_softmax_args, 128)
+
+/* a: dy, b: y, y: dx */
+template <class C> DEVICE void softmax_dx(const dsi_cuda_softmax_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    long long dy = row_place(P.as, (unsigned)row, P.inner), y = row_place(P.bs, (unsigned)row, P.inner),
+              dx = row_place(P.ys, (unsigned)row, P.inner);
+    C sum = 0;
+#pragma unroll 1
+    for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team) {
+        C g = load<C>(P.a, P.dtype, dy + c * P.as[1]);
+        sum += P.log ? g : g * load<C>(P.b, P.dtype, y + c * P.bs[1]);
+    }
+    sum = team_sum(sum, P.team, part);
+#pragma unroll 1
+    for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team) {
+        C g = load<C>(P.a, P.dtype, dy + c * P.as[1]), v = load<C>(P.b, P.dtype, y + c * P.bs[1]);
+        store<C>(P.y, P.dtype, dx + c * P.ys[1], P.log ? g - exp_of(v) * sum : v * (g - sum));
+    }
+}
+FLOAT_AND_DOUBLE(softmax_dx, dsi_cuda_softmax_args, 128)
+
+/* The row's label; -1: it is ignored, or bad, which sets the fault flag. */
+DEVICE long long row_label(const dsi_cuda_entropy_args &P, long long row)
+{
+    long long label = P.label[pair_place(P.label_s, (unsigned)row, P.inner)];
+    if (label == P.ignore_index) return -1;
+    if (label >= 0 && label < P.columns) return label;
+    if (threadIdx.x % P.team == 0)
+        set_fault(P.fault, K_FAULT_LABEL, label, row, -1, P.columns);
+    return -1;
+}
+
+template <class C> DEVICE C class_weight(const dsi_cuda_entropy_args &P, long long c)
+{
+    return P.weight ? load<C>(P.weight, P.weight_dtype, c * P.weight_s) : (C)1;
+}
+
+/* Losses of the rows: into loss for NONE, else into part with their weights. */
+template <class C> DEVICE void entropy_rows(const dsi_cuda_entropy_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    long long x = row_place(P.xs, (unsigned)row, P.inner), label = row_label(P, row);
+    C most, sum, smooth = 0;
+    row_norm<C>(P.x, P.dtype, x, P.xs[1], P.columns, P.team, part, &most, &sum);
+    C log_sum = log_of(sum);
+    if (P.smoothing > 0) {
+#pragma unroll 1
+        for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team)
+            smooth += class_weight<C>(P, c) *
+                      (log_sum + (most - load<C>(P.x, P.dtype, x + c * P.xs[1])));
+        smooth = team_sum(smooth, P.team, part);
+    }
+    if (threadIdx.x % P.team) return;
+    C weight = label < 0 ? (C)0 : class_weight<C>(P, label), loss = 0;
+    if (label >= 0) {
+        loss = weight * (log_sum + (most - load<C>(P.x, P.dtype, x + label * P.xs[1])));
+        if (P.smoothing > 0)
+            loss = (C)(1 - P.smoothing) * loss + (C)(P.smoothing / (double)P.columns) * smooth;
+    }
+    store<C>(P.lse, P.stats_dtype, pair_place(P.lse_s, (unsigned)row, P.inner), most + log_sum);
+    if (P.reduction == NONE)
+        store<C>(P.loss, P.loss_dtype, pair_place(P.loss_s, (unsigned)row, P.inner), loss);
+    else
+        P.part[row] = (double)loss, P.part[P.rows + row] = (double)weight;
+}
+FLOAT_AND_DOUBLE(entropy_rows, dsi_cuda_entropy_args, 128)
+
+/* One block of 256: loss and divisor from part. */
+KERNEL(entropy_sum, dsi_cuda_entropy_args, 256)
+{
+    SHARED(double, part, [8]);
+    double loss = 0, weight = 0;
+    if (P.reduction != NONE) {
+#pragma unroll 1
+        for (long long i = threadIdx.x; i < P.rows; i += 256)
+            loss += P.part[i], weight += P.part[P.rows + i];
+    }
+    loss = team_sum(loss, 256, part);
+    weight = team_sum(weight, 256, part);
+    if (threadIdx.x) return;
+    double divisor = P.reduction == MEAN ? weight : 1;
+    store<double>(P.divisor, P.stats_dtype, 0, divisor);
+    if (P.reduction != NONE) store<double>(P.loss, P.loss_dtype, 0, loss / divisor);
+}
+
+/* dx = g ((1 - smoothing) w[label] (p - onehot) + smoothing / C (sum(w) p - w)),
+ * p = softmax(x): computed anew, because p from lse would lose the digits that x
+ * has before the point. */
+template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    long long x = row_place(P.xs, (unsigned)row, P.inner), dx = row_place(P.dxs, (unsigned)row, P.inner);
+    long long label = row_label(P, row);
+    C most, sum, weights = (C)P.columns, eps = (C)(P.smoothing / (double)P.columns);
+    row_norm<C>(P.x, P.dtype, x, P.xs[1], P.columns, P.team, part, &most, &sum);
+    if (P.smoothing > 0 && P.weight) {
+        weights = 0;
+#pragma unroll 1
+        for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team)
+            weights += class_weight<C>(P, c);
+        weights = team_sum(weights, P.team, part);
+    }
+    C g = load<C>(P.loss, P.loss_dtype, pair_place(P.loss_s, (unsigned)row, P.inner)) /
+          load<C>(P.divisor, P.stats_dtype, 0);
+    C own = label < 0 ? (C)0 : (C)(1 - P.smoothing) * class_weight<C>(P, label);
+    C of_p = g * (own + eps * weights) / sum, of_w = g * eps;
+#pragma unroll 1
+    for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team) {
+        C v = exp_of(load<C>(P.x, P.dtype, x + c * P.xs[1]) - most) * of_p;
+        if (P.smoothing > 0) v -= of_w * class_weight<C>(P, c);
+        if (c == label) v -= g * own;
+        store<C>(P.dx, P.dtype, dx + c * P.dxs[1], label < 0 ? (C)0 : v);
+    }
+}
+FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)

@@ -1,0 +1,31 @@
+/* device/cuda/kernels/softmax.h: arguments of softmax.cu.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "args.h"
+
+/* Rows (o, i) of [outer,columns,inner]; strides in elements. a and b are the
+ * inputs (x; dy and y), y the output. */
+typedef struct dsi_cuda_softmax_args {
+    const void *a, *b;
+    void *y;
+    long long as[3], bs[3], ys[3];
+    long long rows, columns;
+    unsigned inner;
+    int dtype, log, team;
+} dsi_cuda_softmax_args;
+
+/* x, dx [n,columns,inner], label, loss, lse [n,inner], weight [columns]. loss is
+ * dloss in the backward, with strides 0 where it is one number. part: rows
+ * losses, then rows weights, for reductions to one number. */
+typedef struct dsi_cuda_entropy_args {
+    const void *x, *weight;
+    const long long *label;
+    void *dx, *loss, *lse, *divisor, *fault;
+    double *part;
+    long long xs[3], dxs[3], label_s[2], loss_s[2], lse_s[2], weight_s;
+    long long rows, columns, ignore_index;
+    unsigned inner;
+    int dtype, weight_dtype, loss_dtype, stats_dtype, team, reduction;
+    double smoothing;
+} dsi_cuda_entropy_args;

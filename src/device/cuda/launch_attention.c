@@ -1,0 +1,94 @@
+/* device/cuda/launch_attention.c: attention of kernels.h.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/attention.h"
+#include "launch.h"
+#include "operands.h"
+
+#include "base/error.h"
+#include "base/int.h"
+
+#define MOST_Z 65535
+
+static void rows_of(long long to[2], const dsi_view *v) { to[0] = v->s[0], to[1] = v->s[1]; }
+
+static dsi_cuda_attention_args attention_args(double scale, bool causal, const dsi_view *q,
+                                              const dsi_view *k, const dsi_view *v,
+                                              const dsi_view *mask, const dsi_view *y,
+                                              const dsi_view *lse)
+{
+    dsi_cuda_attention_args p = {.q = q->p,
+                                 .k = k->p,
+                                 .v = v->p,
+                                 .mask = mask->p,
+                                 .y = y->p,
+                                 .lse = lse->p,
+                                 .batches = q->d[0],
+                                 .group = k->d[0] ? q->d[0] / k->d[0] : 1,
+                                 .l = q->d[1],
+                                 .s = k->d[1],
+                                 .d = q->d[2],
+                                 .e = v->d[2],
+                                 .scale = scale,
+                                 .dtype = (int)q->dtype,
+                                 .mask_dtype = (int)mask->dtype,
+                                 .causal = causal};
+    rows_of(p.qs, q), rows_of(p.ks, k), rows_of(p.vs, v), rows_of(p.ys, y), rows_of(p.lse_s, lse);
+    for (int i = 0; i < 3 && mask->p; i++) p.mask_s[i] = mask->s[i];
+    return p;
+}
+
+/* A dtype, unit strides and a number of batches that kernels take. */
+static ds_status attention_check(const char *op, int n, const dsi_view *const *views)
+{
+    ds_status status = dsi_cuda_floating(op, views[0]->dtype);
+    for (int i = 0; i < n && status == DS_OK; i++)
+        if (views[i]->s[2] != 1 && views[i]->d[2] > 1)
+            status = dsi_fail(DS_EINVAL,
+                              "%s: operand %d has stride %lld along its last dimension: expected 1",
+                              op, i, (long long)views[i]->s[2]);
+    if (status == DS_OK && views[0]->d[0] > MOST_Z)
+        status = dsi_fail(DS_EINVAL, "%s: %lld batches times heads: expected at most %d", op,
+                          (long long)views[0]->d[0], MOST_Z);
+    return status;
+}
+
+/* Blocks: tiles of rows, pieces of `width`, batches. */
+static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t rows, int64_t width,
+                                  int64_t batches, const dsi_cuda_attention_args *p)
+{
+    int64_t tile = p->dtype == DS_F64 ? 32 : 64;
+    dsi_cuda_grid grid = dsi_cuda_blocks((rows + tile - 1) / tile, 256);
+    grid.blocks[1] = (unsigned)((width + tile - 1) / tile), grid.blocks[2] = (unsigned)batches;
+    return dsi_cuda_launch(s, DSI_CUDA_attention, kernel, dsi_cuda_suffix((ds_dtype)p->dtype), grid,
+                           p);
+}
+
+ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
+{
+    dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
+    ds_status status = attention_check("attention", 4, (const dsi_view *[]){&q, &k, &v, &y});
+    p.out = y.p;
+    return status == DS_OK ? attention_launch(s, "attention", p.l, p.e, p.batches, &p) : status;
+}
+
+ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                dsi_view dq, dsi_view dk, dsi_view dv)
+{
+    dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
+    const dsi_view *views[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
+    size_t bytes = (size_t)(p.batches * p.l) * (q.dtype == DS_F64 ? sizeof(double) : sizeof(float));
+    ds_status status = attention_check("attention_dx", 8, views);
+    if (status != DS_OK) return status;
+    p.dy = dy.p, p.dq = dq.p, p.dk = dk.p, p.dv = dv.p;
+    rows_of(p.dys, &dy), rows_of(p.dqs, &dq), rows_of(p.dks, &dk), rows_of(p.dvs, &dv);
+    if (bytes && !(p.dot = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    status = dsi_cuda_launch(s, DSI_CUDA_attention, "attention_dot", dsi_cuda_suffix(q.dtype),
+                             dsi_cuda_blocks((p.batches * p.l + 3) / 4, 128), &p);
+    if (status == DS_OK) status = attention_launch(s, "attention_dq", p.l, p.d, p.batches, &p);
+    if (status == DS_OK)
+        status = attention_launch(s, "attention_dkv", p.s, dsi_max(p.d, p.e), k.d[0], &p);
+    dsi_cuda_scratch_free(s, p.dot, bytes);
+    return status;
+}

@@ -1,0 +1,154 @@
+/* device/cuda/launch_conv.c: convolutions of kernels.h: by tiles, or directly in
+ * float64 and for groups of few channels.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/conv.h"
+#include "launch.h"
+#include "operands.h"
+
+#include "base/error.h"
+#include "base/int.h"
+
+#define TILE      64
+#define DEPTH     16 /* of a step of a tile; parts of sums are multiples of it */
+#define FEW       64 /* channels in times out of a group: below, tiles would be empty */
+#define MOST_Z    65535
+#define SPLITS    64  /* parts of dw's sum, at most */
+#define PER_GPU   264 /* blocks that fill a GPU */
+#define PART_DEEP 256 /* pixels of a part, at least */
+
+/* Division of numbers below 2^31 by d, by a product and a shift.
+ * Source: Granlund and Montgomery, Division by invariant integers using
+ * multiplication (1994). */
+static dsi_cuda_divisor divisor_of(int64_t d)
+{
+    dsi_cuda_divisor v = {.d = (unsigned)d};
+    while ((INT64_C(1) << v.shift) < d) v.shift++;
+    v.mul = (unsigned)(((UINT64_C(1) << 32) * ((UINT64_C(1) << v.shift) - (uint64_t)d)) /
+                           (uint64_t)d +
+                       1);
+    return v;
+}
+
+/* x may be dx, w may be dw, y may be dy. Pixels are those of y, or of dx. */
+static dsi_cuda_conv_args conv_args(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
+                                    const dsi_view *y, bool dx)
+{
+    dsi_cuda_conv_args p = {.n = (int)x->d[0],
+                            .c = (int)w->d[1],
+                            .h = (int)x->d[2],
+                            .width = (int)x->d[3],
+                            .k = (int)(w->d[0] / c->groups),
+                            .r = (int)w->d[2],
+                            .s = (int)w->d[3],
+                            .p = (int)y->d[2],
+                            .q = (int)y->d[3],
+                            .groups = (int)c->groups,
+                            .dtype = (int)x->dtype,
+                            .splits = 1};
+    const dsi_view *image = dx ? x : y, *from = dx ? y : x;
+    int64_t channels = dx ? p.k : p.c;
+    p.pixels = (int)(image->d[0] * image->d[2] * image->d[3]);
+    p.taps = (int)(channels * p.r * p.s);
+    p.channels_last = from->s[1] == 1 && channels > 1;
+    p.plane = divisor_of(image->d[2] * image->d[3]), p.row = divisor_of(image->d[3]);
+    p.outer = divisor_of(p.channels_last ? p.s * channels : (int64_t)p.r * p.s);
+    p.inner = divisor_of(p.channels_last ? channels : p.s);
+    for (int i = 0; i < 4; i++) p.xs[i] = x->s[i], p.ws[i] = w->s[i], p.ys[i] = y->s[i];
+    for (int i = 0; i < 2; i++) {
+        p.stride[i] = (int)c->stride[i], p.padding[i] = (int)c->padding[i];
+        p.dilation[i] = (int)c->dilation[i], p.by_stride[i] = divisor_of(c->stride[i]);
+    }
+    return p;
+}
+
+/* Kernels count pixels and taps in 32 bits. */
+static ds_status conv_check(const char *op, const dsi_view *x, const dsi_view *w, const dsi_view *y)
+{
+    const int64_t most = INT32_MAX;
+    int64_t in = x->d[0] * x->d[2] * x->d[3], out = y->d[0] * y->d[2] * y->d[3];
+    int64_t taps = dsi_max(w->d[0], w->d[1]) * w->d[2] * w->d[3];
+    ds_status status = dsi_cuda_floating(op, x->dtype);
+    if (status != DS_OK) return status;
+    if (in <= most && out <= most && taps <= most) return DS_OK;
+    return dsi_fail(DS_EINVAL,
+                    "%s: %lld pixels of x, %lld of y, %lld taps: expected less than 2^31", op,
+                    (long long)in, (long long)out, (long long)taps);
+}
+
+static bool directly(const dsi_cuda_conv_args *p)
+{
+    return p->dtype == DS_F64 || p->groups > MOST_Z ||
+           (p->groups > 1 && (int64_t)p->c * p->k < FEW);
+}
+
+static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
+
+/* y or dx: `channels` of each group */
+static ds_status conv_launch(dsi_stream *s, const char *tile, const char *direct, int channels,
+                             const dsi_cuda_conv_args *p)
+{
+    if (!p->pixels || !channels) return DS_OK;
+    if (directly(p))
+        return dsi_cuda_launch(s, DSI_CUDA_conv, direct, dsi_cuda_suffix((ds_dtype)p->dtype),
+                               dsi_cuda_grid_of((int64_t)p->groups * channels * p->pixels), p);
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->pixels), 256);
+    grid.blocks[1] = tiles(channels), grid.blocks[2] = (unsigned)p->groups;
+    return dsi_cuda_launch(s, DSI_CUDA_conv, tile, "", grid, p);
+}
+
+ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                          dsi_view y)
+{
+    ds_status status = conv_check("conv2d", &x, &w, &y);
+    if (status != DS_OK || !dsi_cuda_elements_in(&y)) return status;
+    dsi_cuda_conv_args p = conv_args(c, &x, &w, &y, false);
+    p.x = x.p, p.w = w.p, p.out = y.p;
+    if (b.p) p.bias = b.p, p.bias_dtype = (int)b.dtype, p.bias_s = b.s[0];
+    return conv_launch(s, "conv2d_tile", "conv2d_direct", p.k, &p);
+}
+
+ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                             dsi_view dx)
+{
+    ds_status status = conv_check("conv2d_dx", &dx, &w, &dy);
+    if (status != DS_OK || !dsi_cuda_elements_in(&dx)) return status;
+    dsi_cuda_conv_args p = conv_args(c, &dx, &w, &dy, true);
+    p.dy = dy.p, p.w = w.p, p.out = dx.p;
+    return conv_launch(s, "conv2d_dx_tile", "conv2d_dx_direct", p.c, &p);
+}
+
+/* Parts of the sum over pixels: enough blocks to fill a GPU. They depend on the
+ * sizes alone. */
+static void split_pixels(dsi_cuda_conv_args *p)
+{
+    int64_t blocks = (int64_t)tiles(p->taps) * tiles(p->k) * p->groups;
+    int64_t splits = dsi_min(dsi_min(PER_GPU / blocks, p->pixels / PART_DEEP),
+                             dsi_min(SPLITS, MOST_Z / p->groups));
+    int64_t each = splits > 1 ? (p->pixels + splits - 1) / splits : dsi_max(p->pixels, 1);
+    p->split_pixels = (int)((each + DEPTH - 1) / DEPTH * DEPTH);
+    p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);
+}
+
+ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                             dsi_view dw)
+{
+    ds_status status = conv_check("conv2d_dw", &x, &dw, &dy);
+    if (status != DS_OK || !dsi_cuda_elements_in(&dw)) return status;
+    dsi_cuda_conv_args p = conv_args(c, &x, &dw, &dy, false);
+    int64_t elements = dsi_cuda_elements_in(&dw);
+    p.dy = dy.p, p.x = x.p, p.out = dw.p;
+    if (directly(&p))
+        return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_direct", dsi_cuda_suffix(x.dtype),
+                               dsi_cuda_blocks(elements, 128), &p);
+    split_pixels(&p);
+    size_t bytes = p.splits > 1 ? (size_t)(elements * p.splits) * sizeof *p.part : 0;
+    if (bytes && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.taps), 256);
+    grid.blocks[1] = tiles(p.k), grid.blocks[2] = (unsigned)(p.groups * p.splits);
+    status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_tile", "", grid, &p);
+    if (status == DS_OK && bytes)
+        status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
+                                 &p);
+    dsi_cuda_scratch_free(s, p.part, bytes);
+    return status;
+}

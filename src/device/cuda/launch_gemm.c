@@ -1,0 +1,77 @@
+/* device/cuda/launch_gemm.c: the product of kernels.h, by one of three kernels:
+ * tensor cores, tiles, or a warp an element.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/gemm.h"
+#include "launch.h"
+#include "operands.h"
+
+#define FEW       4096 /* elements of y: below, their number does not fill a GPU with tiles */
+#define LONG_SUM  32
+#define MOST_Z    65535 /* blocks along z */
+#define MMA_TILE  128
+#define MMA_LEAST 16 /* rows and columns of a tile that are worth tensor cores */
+
+static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
+
+static unsigned batches(int64_t n) { return (unsigned)(n < MOST_Z ? n : MOST_Z); }
+
+/* Lines of 16-bit elements along one of the dimensions 1 and 2, 16-byte
+ * aligned: which; 0: neither. */
+static int aligned_lines(const dsi_view *v)
+{
+    if ((uintptr_t)v->p % 16 || (v->d[0] > 1 && v->s[0] % 8)) return 0;
+    for (int i = 2; i >= 1; i--)
+        if (v->s[i] == 1 && v->s[3 - i] % 8 == 0 && v->s[3 - i] > 0) return i;
+    return 0;
+}
+
+/* Tensor cores, where GPU, dtype and strides allow; NULL: not. */
+static const char *mma_kernel(const dsi_stream *s, const dsi_view *a, const dsi_view *b)
+{
+    static const char *const names[2][2] = {{"matmul_tn", "matmul_tt"}, {"matmul_nn", "matmul_nt"}};
+    const dsi_cuda_gpu *g = s->device->own;
+    bool half = a->dtype == DS_F16 || a->dtype == DS_BF16;
+    if (!half || g->capability < 80 || a->d[1] < MMA_LEAST || b->d[2] < MMA_LEAST) return NULL;
+    int lines_a = aligned_lines(a), lines_b = aligned_lines(b);
+    return lines_a && lines_b ? names[lines_a == 2][lines_b == 1] : NULL;
+}
+
+static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view *b,
+                               const dsi_cuda_matmul_args *p)
+{
+    const char *mma = mma_kernel(s, a, b), *suffix = dsi_cuda_suffix(a->dtype);
+    int64_t count = p->batch * p->m * p->n, tile = a->dtype == DS_F64 ? 32 : 64;
+    if (mma)
+        return dsi_cuda_launch(s, DSI_CUDA_gemm_mma, mma, a->dtype == DS_F16 ? "_f16" : "_bf16",
+                               (dsi_cuda_grid){.blocks = {tiles(p->n, MMA_TILE),
+                                                          tiles(p->m, MMA_TILE), batches(p->batch)},
+                                               .threads = {256, 1, 1}},
+                               p);
+    if (count <= FEW && p->k >= LONG_SUM)
+        return dsi_cuda_launch(s, DSI_CUDA_gemm, "matmul_few", suffix,
+                               dsi_cuda_blocks((count + 3) / 4, 128), p);
+    return dsi_cuda_launch(
+        s, DSI_CUDA_gemm, "matmul", suffix,
+        (dsi_cuda_grid){.blocks = {tiles(p->n, tile), tiles(p->m, tile), batches(p->batch)},
+                        .threads = {256, 1, 1}},
+        p);
+}
+
+ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+{
+    dsi_cuda_matmul_args p = {.m = y.d[1],
+                              .n = y.d[2],
+                              .k = a.d[2],
+                              .batch = y.d[0],
+                              .a = a.p,
+                              .b = b.p,
+                              .bias = bias.p,
+                              .y = y.p,
+                              .bias_s = bias.p ? bias.s[0] : 0,
+                              .dtype = (int)a.dtype,
+                              .bias_dtype = (int)bias.dtype,
+                              .y_dtype = (int)y.dtype};
+    for (int i = 0; i < 3; i++) p.as[i] = a.s[i], p.bs[i] = b.s[i], p.ys[i] = y.s[i];
+    ds_status status = dsi_cuda_floating("matmul", a.dtype);
+    return status == DS_OK ? launch_matmul(s, &a, &b, &p) : status;
+}

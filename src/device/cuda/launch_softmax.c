@@ -1,0 +1,118 @@
+/* device/cuda/launch_softmax.c: softmax and cross entropy of kernels.h.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/softmax.h"
+#include "launch.h"
+#include "operands.h"
+
+#include "base/error.h"
+
+enum { MEAN, SUM, NONE }; /* ds_reduction */
+
+#define TEAM 128  /* threads of a block: 4 warps, or one team */
+#define LONG 1024 /* columns of a row that takes a block */
+
+static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
+
+static dsi_cuda_grid grid_of_rows(int64_t rows, int team)
+{
+    return dsi_cuda_blocks((rows * team + TEAM - 1) / TEAM, TEAM);
+}
+
+static ds_status softmax_launch(dsi_stream *s, const char *op, const char *kernel, bool log,
+                                const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    dsi_cuda_softmax_args p = {.a = a->p,
+                               .b = b ? b->p : NULL,
+                               .y = y->p,
+                               .rows = y->d[0] * y->d[2],
+                               .columns = y->d[1],
+                               .inner = (unsigned)y->d[2],
+                               .dtype = (int)y->dtype,
+                               .log = log,
+                               .team = team_for(y->d[1])};
+    for (int i = 0; i < 3; i++) p.as[i] = a->s[i], p.bs[i] = b ? b->s[i] : 0, p.ys[i] = y->s[i];
+    ds_status status = dsi_cuda_floating(op, y->dtype);
+    if (status != DS_OK || !p.columns) return status;
+    return dsi_cuda_launch(s, DSI_CUDA_softmax, kernel, dsi_cuda_suffix(y->dtype),
+                           grid_of_rows(p.rows, p.team), &p);
+}
+
+ds_status dsi_cuda_softmax(dsi_stream *s, bool log, dsi_view x, dsi_view y)
+{
+    return softmax_launch(s, log ? "log_softmax" : "softmax", "softmax", log, &x, NULL, &y);
+}
+
+ds_status dsi_cuda_softmax_dx(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx)
+{
+    return softmax_launch(s, log ? "log_softmax_dx" : "softmax_dx", "softmax_dx", log, &dy, &y,
+                          &dx);
+}
+
+/* ---- cross entropy ---- */
+
+/* loss: or its gradient; one number unless the reduction is NONE */
+static dsi_cuda_entropy_args entropy_args(dsi_stream *s, const dsi_cross_entropy *c,
+                                          const dsi_view *x, const dsi_view *label,
+                                          const dsi_view *weight, const dsi_view *loss,
+                                          const dsi_view *divisor)
+{
+    dsi_cuda_entropy_args p = {.x = x->p,
+                               .weight = weight->p,
+                               .label = label->p,
+                               .loss = loss->p,
+                               .divisor = divisor->p,
+                               .fault = dsi_cuda_fault(s),
+                               .weight_s = weight->p ? weight->s[0] : 0,
+                               .rows = x->d[0] * x->d[2],
+                               .columns = x->d[1],
+                               .ignore_index = c->ignore_index,
+                               .inner = (unsigned)x->d[2],
+                               .dtype = (int)x->dtype,
+                               .weight_dtype = (int)weight->dtype,
+                               .loss_dtype = (int)loss->dtype,
+                               .stats_dtype = (int)divisor->dtype,
+                               .team = team_for(x->d[1]),
+                               .reduction = c->reduction,
+                               .smoothing = c->smoothing};
+    for (int i = 0; i < 3; i++) p.xs[i] = x->s[i];
+    for (int i = 0; i < 2; i++)
+        p.label_s[i] = label->s[i], p.loss_s[i] = c->reduction == NONE ? loss->s[i] : 0;
+    return p;
+}
+
+ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
+                                 dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
+                                 dsi_view divisor)
+{
+    dsi_cuda_entropy_args p = entropy_args(s, c, &x, &label, &weight, &loss, &divisor);
+    size_t bytes = (size_t)p.rows * 2 * sizeof *p.part;
+    const char *suffix = dsi_cuda_suffix(x.dtype);
+    ds_status status = dsi_cuda_floating("cross_entropy", x.dtype);
+    if (status != DS_OK) return status;
+    if (!p.columns) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
+    for (int i = 0; i < 2; i++) p.lse_s[i] = lse.s[i];
+    p.lse = lse.p;
+    bool parts = c->reduction != NONE && p.rows;
+    if (parts && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", suffix,
+                             grid_of_rows(p.rows, p.team), &p);
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_sum", "", dsi_cuda_blocks(1, 256),
+                                 &p);
+    if (parts) dsi_cuda_scratch_free(s, p.part, bytes);
+    return status;
+}
+
+ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                                    dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
+                                    dsi_view divisor, dsi_view dx)
+{
+    dsi_cuda_entropy_args p = entropy_args(s, c, &x, &label, &weight, &dloss, &divisor);
+    ds_status status = dsi_cuda_floating("cross_entropy_dx", x.dtype);
+    (void)lse;
+    p.dx = dx.p;
+    for (int i = 0; i < 3; i++) p.dxs[i] = dx.s[i];
+    if (status != DS_OK) return status;
+    return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_dx", dsi_cuda_suffix(x.dtype),
+                           grid_of_rows(p.rows, p.team), &p);
+}
