@@ -41,10 +41,12 @@ target_link_libraries(launcher PRIVATE ds_options launcher_parts)
 set_target_properties(launcher PROPERTIES OUTPUT_NAME deepspeed)
 
 file(GLOB DS_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
+file(GLOB DS_SELFTEST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/selftest/*.c)
 set(DS_TOOLS "")
 foreach(source ${DS_TOOL_SOURCES})
     get_filename_component(name ${source} NAME_WE)
-    add_executable(${name} ${source} $<$<IN_LIST:${name},ds_show;zero_to_fp32>:$<TARGET_OBJECTS:portable>>)
+    add_executable(${name} ${source} $<$<STREQUAL:${name},ds_report>:${DS_SELFTEST}>
+        $<$<IN_LIST:${name},ds_show;zero_to_fp32>:$<TARGET_OBJECTS:portable>>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PRIVATE ds_options launcher_parts PkgConfig::JANSSON m)
     list(APPEND DS_TOOLS ${name})

@@ -1,6 +1,7 @@
 /* tools/ds_report.c: what this build and this machine can do.
  *
  *     ds_report [--hide_operator_status] [--hide_errors_and_warnings]
+ *     ds_report --gpu_selftest [--quick] [--json]
  *
  * In the form of DeepSpeed's report: parts, whether they are installed here and
  * whether they work on this machine; then versions, devices and limits.
@@ -8,6 +9,7 @@
  * SPDX-License-Identifier: MIT */
 #include "local_host.h"
 #include "program.h"
+#include "selftest/selftest.h"
 
 #include "base/library.h"
 #include "base/mem.h"
@@ -42,6 +44,8 @@ enum { LEAST_SHARED_MB = 512, LEAST_FILES = 4096, LEAST_LOCKED_KB = 64 };
 
 typedef struct report {
     bool hide_parts, hide_warnings, colors;
+    bool selftest;
+    selftest_options selftest_options;
     dsi_text warnings;
 } report;
 
@@ -361,8 +365,15 @@ static error_t report_parse_option(int key, char *arg, struct argp_state *state)
     report *r = state->input;
     if (key == 'o') r->hide_parts = true;
     if (key == 'w') r->hide_warnings = true;
+    if (key == 's') r->selftest = true;
+    if (key == 'j') r->selftest_options.json = true;
+    if (key == 'q') r->selftest_options.quick = true;
     if (key == ARGP_KEY_ARG) argp_error(state, "\"%s\": expected no argument", arg);
-    return key == 'o' || key == 'w' ? 0 : ARGP_ERR_UNKNOWN;
+    if (key == ARGP_KEY_END && !r->selftest &&
+        (r->selftest_options.json || r->selftest_options.quick))
+        argp_error(state, "--json and --quick belong to --gpu_selftest");
+    return key == 'o' || key == 'w' || key == 's' || key == 'j' || key == 'q' ? 0
+                                                                              : ARGP_ERR_UNKNOWN;
 }
 
 int main(int argc, char **argv)
@@ -372,6 +383,14 @@ int main(int argc, char **argv)
         {"hide-operator-status", 'o', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"hide_errors_and_warnings", 'w', NULL, 0, "Leave out warnings", 0},
         {"hide-errors-and-warnings", 'w', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"gpu_selftest", 's', NULL, 0,
+         "Run each kernel on the first GPU beside the CPU, and nothing else; exit status 0: all "
+         "agree, "
+         "1: not all, 2: no GPU",
+         0},
+        {"gpu-selftest", 's', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+        {"quick", 'q', NULL, 0, "With --gpu_selftest: small sizes, two repeats, no times", 0},
+        {"json", 'j', NULL, 0, "With --gpu_selftest: print one JSON object", 0},
         {0}};
     const struct argp argp = {options, report_parse_option,
                               "",      "Says what this build and this machine can do.",
@@ -381,6 +400,7 @@ int main(int argc, char **argv)
     argp_program_version = "deepspeed.c " DS_VERSION;
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r)) return 2;
+    if (r.selftest) return selftest_gpu(r.selftest_options);
     if (!r.hide_parts) report_parts(&r);
     puts("deepspeed.c general environment info:");
     report_build();

@@ -1,0 +1,15 @@
+/* tools/selftest/cases.h: what is run: each entry of device/kernels.h, in
+ * shapes that cross the edges of tiles by one.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "trial.h"
+
+typedef struct SelfCase {
+    const char *kernel, *what;
+    TrialBody *run;
+    double room; /* times the dtype's tolerance; 0: 1 */
+    bool dense;  /* the entry takes no other layout */
+} SelfCase;
+
+extern const SelfCase selftest_math[], selftest_nn[]; /* end with kernel NULL */

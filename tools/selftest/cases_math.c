@@ -1,0 +1,227 @@
+/* tools/selftest/cases_math.c: copies, pointwise ops, reductions, indices,
+ * experts, optimizers.
+ * SPDX-License-Identifier: MIT */
+#include "cases.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#define BIG(t, large, small) ((t)->big ? (large) : (small))
+#define SHAPE(t)             BIG(t, 512, 5), BIG(t, 512, 7), BIG(t, 16, 9)
+
+static dsi_view positive(Trial *t)
+{
+    return trial_operand(t, t->dtype, t->layout, 0.25, 2, false, DIMS(SHAPE(t)));
+}
+
+/* ---- copies ---- */
+
+static ds_status copy_same(Trial *t) { return CALL(t, copy, IN(t, SHAPE(t)), OUT(t, SHAPE(t))); }
+static ds_status copy_to_float(Trial *t)
+{
+    return CALL(t, copy, IN(t, SHAPE(t)), OUT_STATS(t, SHAPE(t)));
+}
+static ds_status copy_to_int(Trial *t)
+{
+    dsi_view x = trial_operand(t, t->dtype, t->layout, -100, 100, false, DIMS(SHAPE(t)));
+    return CALL(t, copy, x, OUT_INDEX(t, DS_I32, SHAPE(t)));
+}
+static ds_status fill(Trial *t) { return CALL(t, fill, 1.25, OUT(t, SHAPE(t))); }
+
+/* ---- pointwise ---- */
+
+#define UNARY_CASE(constant, name, formula, dx, saved) \
+    static ds_status unary_##name(Trial *t) \
+    { \
+        return CALL(t, unary, DSI_##constant, 1.5, positive(t), OUT(t, SHAPE(t))); \
+    } \
+    static ds_status unary_dx_##name(Trial *t) \
+    { \
+        if (DSI_##constant == DSI_POW) return DS_OK; \
+        return CALL(t, unary_dx, DSI_##constant, IN(t, SHAPE(t)), positive(t), OUT(t, SHAPE(t))); \
+    }
+DSI_UNARY_OPS(UNARY_CASE)
+
+#define BINARY_CASE(constant, name, formula) \
+    static ds_status binary_##name(Trial *t) \
+    { \
+        return CALL(t, binary, DSI_##constant, 0.5, IN(t, SHAPE(t)), positive(t), \
+                    OUT(t, SHAPE(t))); \
+    }
+DSI_BINARY_OPS(BINARY_CASE)
+
+#define COMPARE_CASE(constant, name, formula) \
+    static ds_status compare_##name(Trial *t) \
+    { \
+        return CALL(t, compare, DSI_##constant, IN(t, SHAPE(t)), IN(t, SHAPE(t)), \
+                    OUT_INDEX(t, DS_BOOL, SHAPE(t))); \
+    }
+DSI_COMPARE_OPS(COMPARE_CASE)
+
+static ds_status affine(Trial *t)
+{
+    return CALL(t, affine, -2.5, 0.75, IN(t, SHAPE(t)), OUT(t, SHAPE(t)));
+}
+static ds_status where(Trial *t)
+{
+    return CALL(t, where, BOOLS(t, SHAPE(t)), IN(t, SHAPE(t)), IN(t, SHAPE(t)), OUT(t, SHAPE(t)));
+}
+static ds_status mask_scale(Trial *t)
+{
+    return CALL_FUSION(t, mask_scale, 2, IN(t, SHAPE(t)), BOOLS(t, SHAPE(t)), OUT(t, SHAPE(t)));
+}
+
+/* ---- reductions ---- */
+
+static ds_status sum_of(Trial *t, bool first, bool last)
+{
+    int64_t d[] = {SHAPE(t)};
+    dsi_view y = OUT(t, first ? 1 : d[0], d[1], last ? 1 : d[2]);
+    return CALL(t, reduce, DSI_SUM, 0.5, IN(t, SHAPE(t)), y, ABSENT);
+}
+static ds_status sum_outer(Trial *t) { return sum_of(t, true, false); }
+static ds_status sum_inner(Trial *t) { return sum_of(t, false, true); }
+static ds_status sum_both(Trial *t) { return sum_of(t, true, true); }
+static ds_status sum_long(Trial *t)
+{
+    int64_t n = BIG(t, 1 << 22, 4099);
+    return CALL(t, reduce, DSI_SUM, 1, IN(t, n), OUT_STATS(t, 1), ABSENT);
+}
+static ds_status max_of_rows(Trial *t)
+{
+    int64_t d[] = {SHAPE(t)};
+    return CALL(t, reduce, DSI_MAX, 1, IN(t, SHAPE(t)), OUT(t, d[0], 1, d[2]),
+                OUT_INDEX(t, DS_I64, d[0], 1, d[2]));
+}
+static ds_status norm_of(Trial *t, double p)
+{
+    dsi_view x[] = {IN(t, SHAPE(t)), IN(t, 4099)};
+    dsi_view y = trial_operand(t, DS_F64, DENSE, 0, 0, true, DIMS(1));
+    y.n = 0;
+    return CALL(t, norm, p, 2, x, y);
+}
+static ds_status norm_2(Trial *t) { return norm_of(t, 2); }
+static ds_status norm_1(Trial *t) { return norm_of(t, 1); }
+static ds_status norm_inf(Trial *t) { return norm_of(t, INFINITY); }
+
+/* ---- by index ---- */
+
+static ds_status gather_rows(Trial *t)
+{
+    int64_t n = BIG(t, 4096, 17);
+    return CALL(t, gather_rows, IN(t, 11, 33), INDEX(t, 11, n), OUT(t, n, 33));
+}
+static ds_status scatter_rows(Trial *t)
+{
+    int64_t n = BIG(t, 4096, 17);
+    return CALL(t, scatter_rows, IN(t, n, 33), INDEX(t, 11, n), 3, OUT(t, 11, 33));
+}
+static ds_status gather(Trial *t)
+{
+    int64_t k = BIG(t, 512, 5);
+    return CALL(t, gather, IN(t, 3, 7, 4), INDEX(t, 7, 3, k, 4), OUT(t, 3, k, 4));
+}
+static ds_status scatter_add(Trial *t)
+{
+    int64_t k = BIG(t, 512, 5);
+    return CALL(t, scatter_add, IN(t, 3, k, 4), INDEX(t, 7, 3, k, 4), OUT(t, 3, 7, 4));
+}
+
+/* ---- experts: slots are rows 0 .. S k - 1 in order, of which the last is none ---- */
+
+/* int64 [S,k]: s k + j; each at most once */
+static dsi_view slots(Trial *t, int64_t s, int64_t k)
+{
+    dsi_view v = INDEX(t, 1, s, k); /* zeros */
+    for (int64_t i = 0; i < s * k; i++) {
+        int64_t row = i % 5 == 4 ? -1 : i;
+        t->device->type->copy_in(&t->device->stream, (int64_t *)v.p + i, &row, sizeof row);
+    }
+    return v;
+}
+static ds_status dispatch(Trial *t)
+{
+    return CALL(t, dispatch, IN(t, 6, 33), slots(t, 6, 2), STATS(t, 6, 2),
+                trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(12, 33)));
+}
+static ds_status combine(Trial *t)
+{
+    return CALL(t, combine, IN(t, 12, 33), slots(t, 6, 2), STATS(t, 6, 2), OUT(t, 6, 33));
+}
+static ds_status combine_dw(Trial *t)
+{
+    return CALL(t, combine_dw, IN(t, 6, 33), IN(t, 12, 33), slots(t, 6, 2), OUT_STATS(t, 6, 2));
+}
+
+/* ---- optimizers: the third step of two parameters ---- */
+
+static ds_status optimizer_of(Trial *t, const dsi_optimizer *c)
+{
+    dsi_span span[2];
+    const int64_t n[] = {BIG(t, 1 << 20, 1025), 7};
+    for (int i = 0; i < 2; i++) {
+        dsi_view p = INOUT(t, n[i]),
+                 g = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(n[i]));
+        dsi_view m[3];
+        for (int j = 0; j < 3; j++)
+            m[j] = trial_operand(t, trial_wide(t), DENSE, 0.1, 1, true, DIMS(n[i]));
+        span[i] = (dsi_span){.dtype = t->dtype,
+                             .p = p.p,
+                             .g = g.p,
+                             .m = m[0].p,
+                             .v = m[1].p,
+                             .vmax = m[2].p,
+                             .n = n[i],
+                             .step = 3,
+                             .g_dtype = t->dtype,
+                             .g_scale = 0.5};
+    }
+    return CALL(t, optimizer, c, 2, span);
+}
+#define OPTIMIZER(name, ...) \
+    static ds_status name(Trial *t) { return optimizer_of(t, &(dsi_optimizer){__VA_ARGS__}); }
+OPTIMIZER(sgd, .rule = DSI_SGD, .sgd = {0.1, 0.9, 0, 0.01, true, false})
+OPTIMIZER(adam, .rule = DSI_ADAM, .adam = {0.1, 0.9, 0.99, 1e-8, 0.01, true, true, false, true})
+OPTIMIZER(adagrad, .rule = DSI_ADAGRAD, .adagrad = {0.1, 0.01, 0.01, 1e-8, false})
+OPTIMIZER(rmsprop, .rule = DSI_RMSPROP, .rmsprop = {0.1, 0.9, 1e-8, 0.01, 0.9, false, false})
+OPTIMIZER(adadelta, .rule = DSI_ADADELTA, .adadelta = {0.1, 0.9, 1e-8, 0.01, false})
+OPTIMIZER(lion, .rule = DSI_LION, .lion = {0.1, 0.9, 0.99, 0.01})
+OPTIMIZER(lamb, .rule = DSI_LAMB, .lamb = {0.1, 0.9, 0.99, 1e-8, 0.01, 10, 0.01, true, false})
+
+const SelfCase selftest_math[] = {
+    {"copy", "", copy_same, 1, false},
+    {"copy", "to float32", copy_to_float, 1, false},
+    {"copy", "to int32", copy_to_int, 1, false},
+    {"fill", "", fill, 1, false},
+#define UNARY_ROW(constant, name, formula, dx, saved) \
+    {"unary", #name, unary_##name, 8, false}, {"unary_dx", #name, unary_dx_##name, 8, false},
+    DSI_UNARY_OPS(UNARY_ROW)
+#define BINARY_ROW(constant, name, formula) {"binary", #name, binary_##name, 2, false},
+        DSI_BINARY_OPS(BINARY_ROW)
+#define COMPARE_ROW(constant, name, formula) {"compare", #name, compare_##name, 1, false},
+            DSI_COMPARE_OPS(COMPARE_ROW){"affine", "", affine, 2, false},
+    {"where", "", where, 1, false},
+    {"mask_scale", "", mask_scale, 1, false},
+    {"reduce", "sum, outer", sum_outer, 4, false},
+    {"reduce", "sum, inner", sum_inner, 4, false},
+    {"reduce", "sum, both", sum_both, 8, false},
+    {"reduce", "sum, long", sum_long, 16, false},
+    {"reduce", "max", max_of_rows, 1, false},
+    {"norm", "2", norm_2, 4, false},
+    {"norm", "1", norm_1, 4, false},
+    {"norm", "infinity", norm_inf, 1, false},
+    {"gather_rows", "", gather_rows, 1, false},
+    {"scatter_rows", "", scatter_rows, 2, false},
+    {"gather", "", gather, 1, false},
+    {"scatter_add", "", scatter_add, 2, false},
+    {"dispatch", "", dispatch, 2, true},
+    {"combine", "", combine, 4, true},
+    {"combine_dw", "", combine_dw, 4, true},
+    {"optimizer", "sgd", sgd, 4, true},
+    {"optimizer", "adam", adam, 8, true},
+    {"optimizer", "adagrad", adagrad, 8, true},
+    {"optimizer", "rmsprop", rmsprop, 8, true},
+    {"optimizer", "adadelta", adadelta, 8, true},
+    {"optimizer", "lion", lion, 4, true},
+    {"optimizer", "lamb", lamb, 8, true},
+    {0}};

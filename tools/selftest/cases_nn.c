@@ -1,0 +1,364 @@
+/* tools/selftest/cases_nn.c: products, convolutions, pools, softmax, norms,
+ * attention, dropout.
+ * SPDX-License-Identifier: MIT */
+#include "cases.h"
+
+#include "base/philox.h"
+
+#define BIG(t, large, small) ((t)->big ? (large) : (small))
+
+/* ---- products ---- */
+
+static ds_status matmul_tiles(Trial *t)
+{
+    int64_t m = BIG(t, 1024, 65), n = BIG(t, 1024, 66), k = BIG(t, 1024, 17);
+    return CALL(t, matmul, IN(t, 2, m, k), IN(t, 2, k, n), STATS(t, n), OUT(t, 2, m, n));
+}
+
+static ds_status matmul_few(Trial *t)
+{
+    int64_t k = BIG(t, 4096, 65);
+    return CALL(t, matmul, IN(t, 2, 3, k), IN(t, 2, k, 5), ABSENT, OUT(t, 2, 3, 5));
+}
+
+/* Lines of a (b) along k, or across: what tensor cores take. */
+static ds_status matmul_lines(Trial *t, bool a_along_k, bool b_along_k)
+{
+    int64_t m = BIG(t, 1024, 130), n = BIG(t, 1024, 129), k = BIG(t, 1024, 41), pad = 8;
+    dsi_view a = a_along_k
+                     ? trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(m, k + pad - k % pad))
+                     : trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(k, m + pad - m % pad));
+    dsi_view b = b_along_k
+                     ? trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(n, k + pad - k % pad))
+                     : trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(k, n + pad - n % pad));
+    dsi_view x = {a.p, a.dtype, 3, {1, m, k}, {0, a_along_k ? a.s[0] : 1, a_along_k ? 1 : a.s[0]}};
+    dsi_view w = {b.p, b.dtype, 3, {1, k, n}, {0, b_along_k ? 1 : b.s[0], b_along_k ? b.s[0] : 1}};
+    return CALL(t, matmul, x, w, STATS(t, n), OUT(t, 1, m, n));
+}
+
+static ds_status matmul_nn(Trial *t) { return matmul_lines(t, true, false); }
+static ds_status matmul_nt(Trial *t) { return matmul_lines(t, true, true); }
+static ds_status matmul_tn(Trial *t) { return matmul_lines(t, false, false); }
+static ds_status matmul_tt(Trial *t) { return matmul_lines(t, false, true); }
+
+/* ---- convolution: C K groups H W and the options ---- */
+
+typedef struct Sizes {
+    int64_t n, c, k, h, w, r, s;
+    dsi_conv2d o;
+} Sizes;
+
+static Sizes plain_conv(const Trial *t)
+{
+    return (Sizes){BIG(t, 32, 2),
+                   BIG(t, 64, 3),
+                   BIG(t, 64, 65),
+                   BIG(t, 32, 7),
+                   BIG(t, 32, 6),
+                   3,
+                   3,
+                   {{1, 1}, {1, 1}, {1, 1}, 1}};
+}
+static Sizes odd_conv(const Trial *t)
+{
+    return (Sizes){2, BIG(t, 64, 4), BIG(t, 64, 6), 9, 8, 3, 2, {{2, 1}, {1, 2}, {1, 2}, 2}};
+}
+/* the sum of dw is long enough to be cut into parts */
+static Sizes long_conv(const Trial *t)
+{
+    return (Sizes){BIG(t, 64, 3), 2, 5, BIG(t, 64, 18), 18, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
+}
+static Sizes depthwise_conv(const Trial *t)
+{
+    int64_t c = BIG(t, 256, 4);
+    return (Sizes){2, c, c, 8, 8, 3, 3, {{1, 1}, {1, 1}, {1, 1}, c}};
+}
+
+static int64_t out_size(const Sizes *z, int axis)
+{
+    int64_t in = axis ? z->w : z->h, taps = axis ? z->s : z->r;
+    return (in + 2 * z->o.padding[axis] - z->o.dilation[axis] * (taps - 1) - 1) /
+               z->o.stride[axis] +
+           1;
+}
+
+static ds_status conv_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d, &z.o, IN(t, z.n, z.c, z.h, z.w), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
+                STATS(t, z.k), OUT(t, z.n, z.k, out_size(&z, 0), out_size(&z, 1)));
+}
+static ds_status conv_dx_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d_dx, &z.o, IN(t, z.n, z.k, out_size(&z, 0), out_size(&z, 1)),
+                IN(t, z.k, z.c / z.o.groups, z.r, z.s), OUT(t, z.n, z.c, z.h, z.w));
+}
+static ds_status conv_dw_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d_dw, &z.o, IN(t, z.n, z.k, out_size(&z, 0), out_size(&z, 1)),
+                IN(t, z.n, z.c, z.h, z.w), OUT(t, z.k, z.c / z.o.groups, z.r, z.s));
+}
+#define CONV_CASES(name, sizes) \
+    static ds_status name(Trial *t) { return conv_of(t, sizes(t)); } \
+    static ds_status name##_dx(Trial *t) { return conv_dx_of(t, sizes(t)); } \
+    static ds_status name##_dw(Trial *t) { return conv_dw_of(t, sizes(t)); }
+CONV_CASES(conv_plain, plain_conv)
+CONV_CASES(conv_odd, odd_conv)
+CONV_CASES(conv_long, long_conv)
+CONV_CASES(conv_depthwise, depthwise_conv)
+
+/* ---- pools ---- */
+
+static const dsi_pool2d overlap = {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true, 0, false};
+static const dsi_pool2d adaptive = {.adaptive = true};
+
+#define POOL_IN(t)  IN(t, BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 56, 9), 7)
+#define POOL_OUT(t) OUT(t, BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 28, 5), 4)
+#define POOL_DY(t)  IN(t, BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 28, 5), 4)
+#define POOL_DX(t)  OUT(t, BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 56, 9), 7)
+
+static dsi_view pool_index(Trial *t, Layout layout)
+{
+    return trial_operand(t, DS_I32, layout, 0, 0, true,
+                         DIMS(BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 28, 5), 4));
+}
+
+static ds_status max_pool(Trial *t)
+{
+    return CALL(t, max_pool2d, &overlap, POOL_IN(t), POOL_OUT(t), pool_index(t, t->layout));
+}
+static ds_status max_pool_dx(Trial *t)
+{
+    int64_t plane = BIG(t, 56, 9) * 7;
+    dsi_view index = trial_operand(t, DS_I32, DENSE, 0, (double)(t->big ? plane : 12), false,
+                                   DIMS(BIG(t, 32, 2), BIG(t, 64, 3), BIG(t, 28, 5), 4));
+    return CALL(t, max_pool2d_dx, POOL_DY(t), index, POOL_DX(t));
+}
+static ds_status avg_pool(Trial *t)
+{
+    return CALL(t, avg_pool2d, &overlap, POOL_IN(t), POOL_OUT(t));
+}
+static ds_status avg_pool_dx(Trial *t)
+{
+    return CALL(t, avg_pool2d_dx, &overlap, POOL_DY(t), POOL_DX(t));
+}
+static ds_status adaptive_pool(Trial *t)
+{
+    return CALL(t, avg_pool2d, &adaptive, POOL_IN(t), POOL_OUT(t));
+}
+static ds_status adaptive_pool_dx(Trial *t)
+{
+    return CALL(t, avg_pool2d_dx, &adaptive, POOL_DY(t), POOL_DX(t));
+}
+
+/* ---- softmax ---- */
+
+#define ROW_IN(t, columns)  IN(t, BIG(t, 512, 3), columns, 2)
+#define ROW_OUT(t, columns) OUT(t, BIG(t, 512, 3), columns, 2)
+
+static ds_status softmax(Trial *t)
+{
+    return CALL(t, softmax, false, ROW_IN(t, BIG(t, 1000, 33)), ROW_OUT(t, BIG(t, 1000, 33)));
+}
+static ds_status log_softmax_long(Trial *t)
+{
+    return CALL(t, softmax, true, IN(t, 2, 1025, 1), OUT(t, 2, 1025, 1));
+}
+static ds_status softmax_dx(Trial *t)
+{
+    int64_t c = BIG(t, 1000, 33);
+    return CALL(t, softmax_dx, false, ROW_IN(t, c), ROW_IN(t, c), ROW_OUT(t, c));
+}
+static ds_status log_softmax_dx(Trial *t)
+{
+    int64_t c = BIG(t, 1000, 33);
+    return CALL(t, softmax_dx, true, ROW_IN(t, c), ROW_IN(t, c), ROW_OUT(t, c));
+}
+
+static ds_status entropy_of(Trial *t, const dsi_cross_entropy *c, bool weighted)
+{
+    int64_t n = BIG(t, 512, 3), k = BIG(t, 1000, 10);
+    dsi_view x = IN(t, n, k, 2), label = INDEX(t, (double)k, n, 2);
+    dsi_view weight = weighted ? STATS(t, k) : ABSENT, lse = OUT_STATS(t, n, 2);
+    dsi_view loss = OUT_STATS(t, n, 2), divisor = OUT_STATS(t, 1);
+    divisor.n = 0;
+    if (c->reduction != 2) loss.n = 0;
+    return CALL(t, cross_entropy, c, x, label, weight, loss, lse, divisor);
+}
+static ds_status entropy_mean(Trial *t)
+{
+    return entropy_of(t, &(dsi_cross_entropy){1, 0.1, 0}, true);
+}
+static ds_status entropy_none(Trial *t)
+{
+    return entropy_of(t, &(dsi_cross_entropy){-100, 0, 2}, false);
+}
+static ds_status entropy_dx(Trial *t)
+{
+    const dsi_cross_entropy c = {1, 0.1, 0};
+    int64_t n = BIG(t, 512, 3), k = BIG(t, 1000, 10);
+    dsi_view x = IN(t, n, k, 2), label = INDEX(t, (double)k, n, 2), weight = STATS(t, k);
+    dsi_view lse = STATS(t, n, 2), dloss = STATS(t, 1), divisor = STATS(t, 1);
+    dloss.n = divisor.n = 0;
+    return CALL(t, cross_entropy_dx, &c, dloss, x, label, weight, lse, divisor, OUT(t, n, k, 2));
+}
+
+/* ---- norms ---- */
+
+#define CHANNELS(t)  BIG(t, 64, 33)
+#define IMAGE_IN(t)  IN(t, BIG(t, 32, 2), CHANNELS(t), BIG(t, 1024, 5))
+#define IMAGE_OUT(t) OUT(t, BIG(t, 32, 2), CHANNELS(t), BIG(t, 1024, 5))
+
+static ds_status batch_stats(Trial *t)
+{
+    int64_t c = CHANNELS(t);
+    return CALL(t, batch_stats, IMAGE_IN(t), OUT_STATS(t, c), OUT_STATS(t, c));
+}
+static ds_status batch_norm(Trial *t)
+{
+    int64_t c = CHANNELS(t);
+    return CALL(t, batch_norm, IMAGE_IN(t), STATS(t, c), STATS(t, c), STATS(t, c), STATS(t, c),
+                IMAGE_OUT(t));
+}
+static ds_status batch_norm_dx(Trial *t)
+{
+    int64_t c = CHANNELS(t);
+    return CALL(t, batch_norm_dx, true, IMAGE_IN(t), IMAGE_IN(t), STATS(t, c), STATS(t, c),
+                STATS(t, c), IMAGE_OUT(t), OUT_STATS(t, c), OUT_STATS(t, c));
+}
+static ds_status layer_norm(Trial *t)
+{
+    int64_t m = BIG(t, 1024, 9), d = BIG(t, 768, 65);
+    return CALL(t, layer_norm, 1e-5, IN(t, m, d), STATS(t, d), STATS(t, d), OUT(t, m, d),
+                OUT_STATS(t, m), OUT_STATS(t, m));
+}
+static ds_status rms_norm_long(Trial *t)
+{
+    int64_t m = BIG(t, 1024, 2), d = BIG(t, 4096, 1030);
+    return CALL(t, layer_norm, 1e-5, IN(t, m, d), STATS(t, d), ABSENT, OUT(t, m, d), ABSENT,
+                OUT_STATS(t, m));
+}
+static ds_status layer_norm_dx(Trial *t)
+{
+    int64_t m = BIG(t, 1024, 66), d = BIG(t, 768, 33);
+    return CALL(t, layer_norm_dx, IN(t, m, d), IN(t, m, d), STATS(t, d), STATS(t, m), STATS(t, m),
+                OUT(t, m, d), OUT_STATS(t, d), OUT_STATS(t, d));
+}
+
+/* ---- attention: two heads of queries share one of keys ---- */
+
+typedef enum Mask { NO_MASK, BOOL_MASK, FLOAT_MASK } Mask;
+
+static dsi_view mask_of(Trial *t, Mask kind, int64_t l, int64_t s)
+{
+    if (kind == NO_MASK) return ABSENT;
+    dsi_view v = kind == BOOL_MASK ? BOOLS(t, l, s) : IN(t, l, s);
+    return (dsi_view){v.p, v.dtype, 3, {2, l, s}, {0, v.s[0], v.s[1]}};
+}
+
+static ds_status attention_of(Trial *t, bool causal, Mask mask)
+{
+    int64_t l = BIG(t, 512, 65), s = BIG(t, 512, 66), d = BIG(t, 64, 9), e = BIG(t, 64, 17);
+    return CALL(t, attention, 0.25, causal, IN(t, 2, l, d), IN(t, 1, s, d), IN(t, 1, s, e),
+                mask_of(t, mask, l, s), OUT(t, 2, l, e), OUT_STATS(t, 2, l));
+}
+static ds_status attention_plain(Trial *t) { return attention_of(t, false, NO_MASK); }
+static ds_status attention_causal(Trial *t) { return attention_of(t, true, FLOAT_MASK); }
+static ds_status attention_bool(Trial *t) { return attention_of(t, false, BOOL_MASK); }
+static ds_status attention_wide(Trial *t)
+{
+    return CALL(t, attention, 0.25, false, IN(t, 1, 3, 70), IN(t, 1, 5, 70), IN(t, 1, 5, 65),
+                ABSENT, OUT(t, 1, 3, 65), OUT_STATS(t, 1, 3));
+}
+
+/* lse is large, so that the softmax of scores is below 1. */
+static ds_status attention_dx_of(Trial *t, bool causal, Mask mask)
+{
+    int64_t l = BIG(t, 512, 65), s = BIG(t, 512, 66), d = BIG(t, 64, 9), e = BIG(t, 64, 17);
+    dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, l));
+    return CALL(t, attention_dx, 0.25, causal, IN(t, 2, l, e), IN(t, 2, l, d), IN(t, 1, s, d),
+                IN(t, 1, s, e), mask_of(t, mask, l, s), IN(t, 2, l, e), lse, OUT(t, 2, l, d),
+                OUT(t, 1, s, d), OUT(t, 1, s, e));
+}
+static ds_status attention_dx_plain(Trial *t) { return attention_dx_of(t, false, FLOAT_MASK); }
+static ds_status attention_dx_causal(Trial *t) { return attention_dx_of(t, true, BOOL_MASK); }
+
+/* ---- fusions ---- */
+
+static ds_status relu_max_pool(Trial *t)
+{
+    static const dsi_pool2d quads = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0, false};
+    dsi_view x = IN(t, 2, 3, 8, 6), y = OUT(t, 2, 3, 4, 3);
+    dsi_view index = trial_operand(t, DS_I32, DENSE, 0, 0, false, DIMS(2, 3, 4, 3));
+    return CALL_FUSION(t, relu_max_pool2d, &quads, x, y, index);
+}
+
+/* The host has no such kernel: the words of base/philox.h, and copies. */
+static ds_status dropout_on_host(Trial *t, dsi_philox random, double p, dsi_view x, dsi_view y,
+                                 dsi_view keep)
+{
+    uint64_t below = (uint64_t)((1 - p) * 0x1p32);
+    int64_t n = keep.d[0] * keep.d[1];
+    bool *kept = keep.p;
+    for (int64_t i = 0; i < n; i++)
+        kept[i] = dsi_philox_word(random.seed, random.offset, (uint64_t)i) < below;
+    ds_status status = CALL(t, affine, 2, 0, x, y);
+    dsi_view zero = y;
+    double nothing = 0;
+    zero.p = &nothing;
+    for (int i = 0; i < zero.n; i++) zero.s[i] = 0;
+    return status == DS_OK ? CALL(t, where, keep, y, zero, y) : status;
+}
+
+static ds_status dropout(Trial *t)
+{
+    dsi_philox random = {.seed = 12345678901, .offset = 77};
+    int64_t n = BIG(t, 1024, 33);
+    dsi_view x = IN(t, n, 31), y = OUT(t, n, 31), keep = OUT_INDEX(t, DS_BOOL, n, 31);
+    if (t->device->type->kind == DS_CPU) return dropout_on_host(t, random, 0.3, x, y, keep);
+    return CALL_FUSION(t, dropout, &random, 0.3, 2, x, y, keep);
+}
+
+const SelfCase selftest_nn[] = {
+    {"matmul", "tiles", matmul_tiles, 4, false},
+    {"matmul", "few", matmul_few, 4, false},
+    {"matmul", "lines n n", matmul_nn, 4, true},
+    {"matmul", "lines n t", matmul_nt, 4, true},
+    {"matmul", "lines t n", matmul_tn, 4, true},
+    {"matmul", "lines t t", matmul_tt, 4, true},
+#define CONV(what, name) \
+    {"conv2d", what, name, 4, false}, {"conv2d_dx", what, name##_dx, 4, false}, \
+    { \
+        "conv2d_dw", what, name##_dw, 4, false \
+    }
+    CONV("3x3", conv_plain),
+    CONV("stride, dilation, groups", conv_odd),
+    CONV("long sums", conv_long),
+    CONV("depthwise", conv_depthwise),
+    {"max_pool2d", "overlapping", max_pool, 1, false},
+    {"max_pool2d_dx", "overlapping", max_pool_dx, 2, false},
+    {"avg_pool2d", "overlapping", avg_pool, 2, false},
+    {"avg_pool2d_dx", "overlapping", avg_pool_dx, 2, false},
+    {"avg_pool2d", "adaptive", adaptive_pool, 2, false},
+    {"avg_pool2d_dx", "adaptive", adaptive_pool_dx, 2, false},
+    {"softmax", "", softmax, 2, false},
+    {"softmax", "log, long rows", log_softmax_long, 2, false},
+    {"softmax_dx", "", softmax_dx, 4, false},
+    {"softmax_dx", "log", log_softmax_dx, 8, false},
+    {"cross_entropy", "mean, weights, smoothing", entropy_mean, 4, false},
+    {"cross_entropy", "none", entropy_none, 4, false},
+    {"cross_entropy_dx", "mean, weights, smoothing", entropy_dx, 4, false},
+    {"batch_stats", "", batch_stats, 2, false},
+    {"batch_norm", "", batch_norm, 2, false},
+    {"batch_norm_dx", "", batch_norm_dx, 8, false},
+    {"layer_norm", "", layer_norm, 4, true},
+    {"layer_norm", "rms, long rows", rms_norm_long, 4, true},
+    {"layer_norm_dx", "", layer_norm_dx, 8, true},
+    {"attention", "", attention_plain, 4, true},
+    {"attention", "causal, mask", attention_causal, 4, true},
+    {"attention", "bool mask", attention_bool, 4, true},
+    {"attention", "wide heads", attention_wide, 4, true},
+    {"attention_dx", "mask", attention_dx_plain, 8, true},
+    {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
+    {"relu_max_pool2d", "", relu_max_pool, 1, false},
+    {"dropout", "", dropout, 1, false},
+    {0}};

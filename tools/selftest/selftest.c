@@ -1,0 +1,220 @@
+/* tools/selftest/selftest.c: see selftest.h. Each kernel, dtype and layout on
+ * the GPU beside the CPU: values within a tolerance, the same bits in each
+ * repeat, no byte written outside of the outputs, memory returned; the time of
+ * a call.
+ * SPDX-License-Identifier: MIT */
+#include "selftest.h"
+
+#include "cases.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <deepspeed.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SEED    20261122
+#define REPEATS 100 /* --quick: 2 */
+#define TIMED   20
+
+typedef enum Verdict { SAME, DIFFERS, UNSTABLE, FAILS, MISSING, N_VERDICTS } Verdict;
+static const char *const verdicts[] = {"same", "DIFFERS", "NOT REPEATED", "FAILS", "no kernel"};
+
+/* The worst of one case over its dtypes and layouts. */
+typedef struct Outcome {
+    Verdict verdict;
+    int runs;
+    double error, tolerance; /* of the run that comes closest to its tolerance */
+    double seconds;          /* of a float32 call, without gaps; 0: not measured */
+    char why[256];           /* which dtype and layout, the message */
+} Outcome;
+
+typedef struct Selftest {
+    selftest_options o;
+    dsi_device *gpu, *cpu;
+    json_t *rows;
+    int count[N_VERDICTS];
+} Selftest;
+
+static const char *const layouts[] = {"dense", "transposed", "spaced"};
+
+/* Of the largest number of an output. 16 bits: one rounding, which a last bit of
+ * float32 may move. */
+static double tolerance_of(ds_dtype dtype)
+{
+    switch (dtype) {
+    case DS_F64:
+        return 1e-13;
+    case DS_F16:
+        return 0x1p-10;
+    case DS_BF16:
+        return 0x1p-7;
+    default:
+        return 2e-6;
+    }
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static ds_status wait_for(dsi_device *d) { return d->type->sync(&d->stream); }
+
+/* Repeats with the same operands give the same bits. */
+static bool repeats(const Selftest *s, Trial *t, TrialBody *body)
+{
+    size_t bytes;
+    bool same = true;
+    char *first = trial_outputs(t, &bytes);
+    for (int i = 1; first && same && i < (s->o.quick ? 2 : REPEATS); i++) {
+        char *again = trial_run(t, body, true) == DS_OK ? trial_outputs(t, &bytes) : NULL;
+        same = again && !memcmp(again, first, bytes);
+        dsi_free(again);
+    }
+    dsi_free(first);
+    return first && same;
+}
+
+static double time_of(Trial *t, TrialBody *body)
+{
+    double start = now();
+    for (int i = 0; i < TIMED; i++) trial_run(t, body, false);
+    wait_for(t->device);
+    return (now() - start) / TIMED;
+}
+
+/* One case in one dtype and layout. */
+static Verdict run_one(const Selftest *s, const SelfCase *c, Trial *got, Trial *want, double *error,
+                       double *seconds)
+{
+    if (trial_run(want, c->run, false) != DS_OK || trial_run(got, c->run, false) != DS_OK)
+        return FAILS;
+    if (got->missing || want->missing) return MISSING;
+    if ((*error = trial_difference(got, want)) < 0) return FAILS;
+    if (!(*error <= (c->room > 0 ? c->room : 1) * tolerance_of(got->dtype))) return DIFFERS;
+    if (!repeats(s, got, c->run)) return UNSTABLE;
+    if (!s->o.quick && got->dtype == DS_F32 && got->layout == DENSE)
+        *seconds = time_of(got, c->run);
+    return SAME;
+}
+
+static void run_in(const Selftest *s, const SelfCase *c, ds_dtype dtype, Layout layout,
+                   Outcome *out)
+{
+    Trial got = {
+        .device = s->gpu, .dtype = dtype, .layout = layout, .big = !s->o.quick, .random = SEED};
+    Trial want = got;
+    double error = 0, room = (c->room > 0 ? c->room : 1) * tolerance_of(dtype);
+    want.device = s->cpu;
+    Verdict v = run_one(s, c, &got, &want, &error, &out->seconds);
+    if (out->runs++ == 0 || error / room > out->error / out->tolerance)
+        out->error = error, out->tolerance = room;
+    if (v != SAME && out->verdict == SAME) {
+        out->verdict = v;
+        snprintf(out->why, sizeof out->why, "%s %s%s%s", ds_dtype_name(dtype), layouts[layout],
+                 ds_error() ? ": " : "", ds_error() ? ds_error() : "");
+    }
+    ds_error_clear();
+    trial_end(&got);
+    trial_end(&want);
+}
+
+static Outcome run_case(const Selftest *s, const SelfCase *c)
+{
+    static const ds_dtype dtypes[] = {DS_F32, DS_F16, DS_BF16, DS_F64};
+    Outcome out = {.verdict = SAME};
+    for (int k = 0; k < 4 && out.verdict == SAME; k++)
+        for (int l = 0; l < (c->dense ? 1 : N_LAYOUTS) && out.verdict == SAME; l++)
+            run_in(s, c, dtypes[k], (Layout)l, &out);
+    return out;
+}
+
+static void print_row(const SelfCase *c, const Outcome *o)
+{
+    char time[32] = "";
+    if (o->seconds > 0) snprintf(time, sizeof time, "%.1f us", 1e6 * o->seconds);
+    printf("%-18s %-26s %5d %10.2g %10.2g %12s  %s%s%s\n", c->kernel, c->what, o->runs, o->error,
+           o->tolerance, time, verdicts[o->verdict], *o->why ? ": " : "", o->why);
+}
+
+static void add_row(json_t *rows, const SelfCase *c, const Outcome *o)
+{
+    json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f, s:f, s:s, s:s}", "kernel",
+                                          c->kernel, "case", c->what, "runs", o->runs, "error",
+                                          isfinite(o->error) ? o->error : -1, "tolerance",
+                                          o->tolerance, "seconds", o->seconds, "result",
+                                          verdicts[o->verdict], "message", o->why));
+}
+
+static void run_cases(Selftest *s, const SelfCase *c)
+{
+    for (; c->kernel; c++) {
+        Outcome out = run_case(s, c);
+        s->count[out.verdict]++;
+        if (s->o.json)
+            add_row(s->rows, c, &out);
+        else
+            print_row(c, &out);
+    }
+}
+
+/* What is still in use that was not before. */
+static size_t memory_kept(const Selftest *s, size_t before)
+{
+    wait_for(s->gpu);
+    return dsi_cache_live(s->gpu) - before;
+}
+
+static int finish(Selftest *s, const char *name, size_t kept, double seconds)
+{
+    int bad = s->count[DIFFERS] + s->count[UNSTABLE] + s->count[FAILS];
+    if (s->o.json) {
+        json_t *all = json_pack("{s:s, s:o, s:i, s:i, s:i, s:I, s:f}", "gpu", name, "kernels",
+                                s->rows, "same", s->count[SAME], "wrong", bad, "missing",
+                                s->count[MISSING], "bytes_kept", (json_int_t)kept, "seconds",
+                                seconds);
+        json_dumpf(all, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(all);
+    } else {
+        printf("%s: %d cases agree with the CPU, %d do not, %d have no kernel; %zu bytes of memory "
+               "not returned; %.1f s\n",
+               name, s->count[SAME], bad, s->count[MISSING], kept, seconds);
+    }
+    return bad || kept ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int selftest_gpu(selftest_options o)
+{
+    char name[200];
+    const ds_device first = {DS_CUDA, 0};
+    double start = now();
+    if (!ds_device_count(DS_CUDA)) {
+        fprintf(stderr, "ds_report: --gpu_selftest: %s\n", dsi_device_why_none(DS_CUDA));
+        return 2;
+    }
+    Selftest s = {
+        .o = o, .gpu = dsi_device_get(first), .cpu = dsi_device_get((ds_device){DS_CPU, 0})};
+    if (!s.gpu || !s.cpu || dsi_device_describe(first, name, sizeof name) != DS_OK) {
+        fprintf(stderr, "ds_report: --gpu_selftest: %s\n", ds_error());
+        return 2;
+    }
+    size_t before = dsi_cache_live(s.gpu);
+    if (o.json)
+        s.rows = json_array();
+    else
+        printf("%-18s %-26s %5s %10s %10s %12s  %s\n", "kernel", "case", "runs", "error",
+               "tolerance", "time", "result");
+    run_cases(&s, selftest_math);
+    run_cases(&s, selftest_nn);
+    return finish(&s, name, memory_kept(&s, before), now() - start);
+}
