@@ -59,3 +59,11 @@ if(NOT DS_SANITIZE)
     add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)
     set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT 120)
 endif()
+
+# Every kernel, dtype and layout beside the CPU.
+if(DS_GPU_TESTS)
+    add_test(NAME gpu/selftest COMMAND ds_report --gpu_selftest --quick)
+    set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1")
+    add_dependencies(ds_report fake_libcuda)
+endif()

@@ -7,9 +7,9 @@
 
 typedef struct SelfCase {
     const char *kernel, *what;
-    TrialBody *run;
-    double room; /* times the dtype's tolerance; 0: 1 */
-    bool dense;  /* the entry takes no other layout */
+    TrialBody *run; /* NULL: there is no such entry */
+    double room;    /* times the dtype's tolerance; 0: 1 */
+    bool dense;     /* the entry takes no other layout */
 } SelfCase;
 
 extern const SelfCase selftest_math[], selftest_nn[]; /* end with kernel NULL */

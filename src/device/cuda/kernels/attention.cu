@@ -231,7 +231,7 @@ template <class C, int R> DEVICE void attention_dq(const dsi_cuda_attention_args
     row_operand q = OPERAND(P.q, P.qs, batch, P.l, P.d), dy = OPERAND(P.dy, P.dys, batch, P.l, P.e),
                 k = OPERAND(P.k, P.ks, batch / P.group, P.s, P.d),
                 v = OPERAND(P.v, P.vs, batch / P.group, P.s, P.e);
-    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    int ty = threadIdx.x / 16;
     C dq[R][R] = {};
     long long end = P.causal ? min(P.s, row + T) : P.s;
 #pragma unroll 1
