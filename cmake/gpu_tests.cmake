@@ -30,6 +30,20 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
 endif()
 
+# Kernels with planted mistakes, plain and with sanitizers whatever the build.
+function(ds_mistakes name)
+    set(folder ${PROJECT_SOURCE_DIR}/tests/gpu)
+    set(source ${folder}/mistakes/mistakes.cu)
+    set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+    add_executable(${name} EXCLUDE_FROM_ALL ${source} ${folder}/emulator/blocks.cpp ${folder}/emulator/fibers.cpp
+        ${folder}/emulator/meetings.cpp)
+    target_include_directories(${name} PRIVATE ${folder}/emulator ${PROJECT_SOURCE_DIR}/src/device/cuda/kernels)
+    target_compile_definitions(${name} PRIVATE CUDA_ON_CPU _GNU_SOURCE)
+    target_compile_options(${name} PRIVATE -std=c++17 -O1 -Wno-unknown-pragmas -Wno-unused-function ${ARGN})
+    target_link_options(${name} PRIVATE ${ARGN})
+    add_dependencies(test_gpu_mistakes ${name})
+endfunction()
+
 # The tests of tests/gpu: driver makes its own settings, the others run with the
 # emulator in front of any driver of the machine.
 foreach(source ${DS_TEST_SOURCES})
@@ -39,6 +53,11 @@ foreach(source ${DS_TEST_SOURCES})
     get_filename_component(name ${source} NAME_WE)
     if(NOT DS_GPU_TESTS AND NOT name STREQUAL "real")
         set_tests_properties(gpu/${name} PROPERTIES DISABLED ON)
+        continue()
+    endif()
+    if(name STREQUAL "mistakes" AND DS_SANITIZE)
+        set_tests_properties(gpu/mistakes PROPERTIES DISABLED ON)
+        target_compile_definitions(test_gpu_mistakes PRIVATE MISTAKES="" MISTAKES_SANITIZED="")
         continue()
     endif()
     set_tests_properties(gpu/${name} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
@@ -53,6 +72,20 @@ foreach(source ${DS_TEST_SOURCES})
             ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;${DS_TEST_ENVIRONMENT}")
     endif()
 endforeach()
+
+if(DS_GPU_TESTS AND TARGET test_gpu_mistakes AND NOT DS_SANITIZE)
+    ds_mistakes(gpu_mistakes)
+    target_compile_definitions(test_gpu_mistakes PRIVATE MISTAKES="$<TARGET_FILE:gpu_mistakes>"
+        MISTAKES_SANITIZED="${PROJECT_BINARY_DIR}/gpu_mistakes_sanitized")
+    include(CheckCXXSourceCompiles)
+    set(CMAKE_REQUIRED_FLAGS -fsanitize=address,undefined)
+    check_cxx_source_compiles("int main() { return 0; }" DS_CXX_SANITIZERS)
+    unset(CMAKE_REQUIRED_FLAGS)
+    if(DS_CXX_SANITIZERS)
+        ds_mistakes(gpu_mistakes_sanitized -fsanitize=address,undefined -fno-sanitize-recover=all
+            -fno-sanitize=vptr)
+    endif()
+endif()
 
 # The PTX files are of their sources.
 if(NOT DS_SANITIZE)
