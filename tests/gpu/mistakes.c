@@ -140,8 +140,9 @@ static void callers_are_seen_lazily(void **state)
         c.pinned = c.d->type->alloc_host(c.d, 64);
         c.there = (CUdeviceptr)(uintptr_t)dsi_cache_alloc(c.d, 64);
         bool good = result_read_early(&c, true) && source_reused_early(&c, true);
-        bool seen = !result_read_early(&c, false) && !source_reused_early(&c, false);
+        bool seen = !result_read_early(&c, false);
         c.f->stream_sync(c.d->stream.handle);
+        seen = seen && !source_reused_early(&c, false);
         _exit(!good ? 2 : !seen ? 3 : 0);
     }
     int status;
