@@ -168,7 +168,7 @@ static void run_cases(Selftest *s, const SelfCase *c)
     }
 }
 
-/* What is still in use that was not before. */
+/* Bytes in use that were not before. */
 static size_t memory_kept(const Selftest *s, size_t before)
 {
     wait_for(s->gpu);
