@@ -9,7 +9,7 @@
 #include "check.h"
 #include "ops/cases.h"
 
-#define REFUSED_AT_MOST 608 /* of 1824 runs; a quarter of a quarter with DS_TEST_QUICK */
+#define REFUSED_AT_MOST 16 /* of 1824 runs; a quarter of a quarter with DS_TEST_QUICK */
 
 typedef ds_tensor *Layout(ds_tensor *x);
 
