@@ -111,15 +111,6 @@ void *dsi_refuse(const char *format, ...)
     return NULL;
 }
 
-bool dsi_invalid(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error_set(DS_EINVAL, format, args);
-    va_end(args);
-    return false;
-}
-
 void *dsi_null_operand(const char *what)
 {
     if (!n_failures) dsi_fail(DS_EINVAL, "%s: an operand is NULL", what);

@@ -26,8 +26,10 @@ ds_status dsi_fail_in(const char *front, ds_status status);
 /* Reports a failure (DS_EINVAL) and returns NULL: for constructors. */
 void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 
-/* The same for checks: returns false. */
-bool dsi_invalid(const char *format, ...) DS_PRINTF(1, 2);
+/* The same for checks: false. dsi_wrong: a file is not what it should be
+ * (DS_EFORMAT). */
+#define dsi_invalid(...) (dsi_refuse(__VA_ARGS__), false)
+#define dsi_wrong(...)   (dsi_fail(DS_EFORMAT, __VA_ARGS__), false)
 
 /* An operand of `what` is NULL: reports that, unless something has failed
  * before, of which the NULL is a consequence. Returns NULL; for functions that

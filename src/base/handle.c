@@ -87,7 +87,7 @@ const char *dsi_handle_set_reason(const char *reason)
 void dsi_handle_enter(const void *p, const dsi_handle_kind *kind)
 {
     Entry *e = dsi_alloc(sizeof *e);
-    *e = (Entry){.p = p, .kind = kind, .made_by = current_call};
+    *e = (Entry){.p = p, .kind = kind, .made_by = kind->maker ? kind->maker : current_call};
     dsi_error_context_path(e->module, sizeof e->module);
 #if HAVE_BACKTRACE
     e->frames = backtrace(e->frame, FRAMES);

@@ -2,7 +2,7 @@
  *
  * Note [Handle checks]
  * In a debug build, and with DS_CHECK_HANDLES=1 in any build, each public
- * object (tensor, module, optimizer, loader, engine, ...) is entered in a
+ * object (tensor, module, scope, communicator, engine, ...) is entered in a
  * registry when it is made. When it is freed its entry stays, and its memory
  * is kept from reuse for a while (quarantine). A public function that is given
  * a freed object then fails with one message, which names the call, what freed
@@ -22,6 +22,9 @@ typedef struct dsi_handle_kind {
      * while all of it is still there. NULL: nothing. */
     void (*describe)(const void *p, char *text, size_t room);
     const char *advice; /* ends the message; NULL: nothing */
+    /* The one function that makes this kind, also for other functions; NULL:
+     * messages name the public function that ran. */
+    const char *maker;
 } dsi_handle_kind;
 
 enum { DSI_HANDLES_UNKNOWN, DSI_HANDLES_UNCHECKED, DSI_HANDLES_CHECKED };
@@ -99,4 +102,13 @@ static inline const char *dsi_handle_reason(const char *reason)
 static inline void dsi_handle_reason_end(const char *was)
 {
     if (dsi_handles_checked() && !was) dsi_handle_set_reason(NULL);
+}
+
+/* dsi_handle_freed in the public function `by` that frees p. */
+static inline bool dsi_handle_freed_by(void *p, const char *by)
+{
+    const char *was = dsi_handle_reason(by);
+    bool quarantined = dsi_handle_freed(p);
+    dsi_handle_reason_end(was);
+    return quarantined;
 }

@@ -17,6 +17,7 @@
  * SPDX-License-Identifier: MIT */
 #include "prefetch.h"
 
+#include "clock.h"
 #include "mem.h"
 
 #include <pthread.h>
@@ -24,7 +25,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <time.h>
 
 #define PATIENCE_NS 50000 /* how long the consumer offers its processor before it sleeps */
 
@@ -124,17 +124,10 @@ static bool prefetch_is_done(dsi_prefetch *p, int64_t i)
     return atomic_load_explicit(&p->ready[i % p->places], memory_order_acquire) == i + 1;
 }
 
-static int64_t prefetch_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 void dsi_prefetch_wait(dsi_prefetch *p, int64_t i)
 {
     if (prefetch_is_done(p, i)) return;
-    for (int64_t until = prefetch_now_ns() + PATIENCE_NS; prefetch_now_ns() < until;) {
+    for (int64_t until = dsi_now_ns() + PATIENCE_NS; dsi_now_ns() < until;) {
         sched_yield();
         if (prefetch_is_done(p, i)) return;
     }

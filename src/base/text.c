@@ -287,20 +287,15 @@ static int word_parts_more(const char *a, const char *b)
     return *a ? LONGEST : more;
 }
 
-/* Letters; where whole parts are left out or put in, one, and one for each of
- * them. */
-static int word_farness(const char *a, const char *b)
-{
-    return int_min(word_distance(a, b), 1 + int_min(word_parts_more(a, b), word_parts_more(b, a)));
-}
-
 const char *dsi_nearest(const char *to, const char *const *words, int n)
 {
     const char *best = NULL;
     int least_distance = (int)strnlen(to, LONGEST) / 3 +
                          2; /* near: a third of the letters, and one */
     for (int i = 0; i < n; i++) {
-        int d = word_farness(to, words[i]);
+        /* letters; where whole parts are left out or put in, one, and one for each */
+        int parts = int_min(word_parts_more(to, words[i]), word_parts_more(words[i], to));
+        int d = int_min(word_distance(to, words[i]), 1 + parts);
         if (d < least_distance) {
             least_distance = d;
             best = words[i];

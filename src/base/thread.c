@@ -9,6 +9,7 @@
 #include "list.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 typedef struct End {
     dsi_end when;
@@ -68,4 +69,10 @@ void *dsi_thread_memory(void **slot, size_t bytes)
         dsi_list_add(&ends_of_thread()->slots, slot);
     }
     return *slot;
+}
+
+int dsi_processors(void)
+{
+    cpu_set_t set; /* too small for more than CPU_SETSIZE of them */
+    return sched_getaffinity(0, sizeof set, &set) ? CPU_SETSIZE : CPU_COUNT(&set);
 }

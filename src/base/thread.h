@@ -18,6 +18,8 @@ void dsi_at_thread_end(dsi_end when, void (*fn)(void));
  * running program has little room for variables of threads. */
 void *dsi_thread_memory(void **slot, size_t bytes);
 
+int dsi_processors(void); /* that this process may run on */
+
 /* What a thread that spins does between two looks: its core's other thread, and
  * its power, are spared. */
 static inline void dsi_relax(void)

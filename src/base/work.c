@@ -34,6 +34,7 @@
  * SPDX-License-Identifier: MIT */
 #include "work.h"
 
+#include "clock.h"
 #include "error.h"
 #include "mem.h"
 #include "thread.h"
@@ -42,7 +43,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #define MAX_THREADS 64     /* bits of a word */
 #define SPIN_NS     100000 /* how long a helper looks for work before it sleeps */
@@ -83,13 +83,6 @@ static _Thread_local int limit;   /* threads of a job; 0: all there are */
 static _Thread_local pool *mine;  /* NULL until the first job that is worth it */
 static _Thread_local bool inside; /* this thread is running a part: what it starts runs inline */
 
-static int64_t work_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- the helpers' side -------------------------------------------------------------------------- */
 
 /* Takes an open part, the one numbered `like` if it can; -1: there is none. */
@@ -113,13 +106,13 @@ static void part_run(const job *j, int part)
 /* Looks for an open part for SPIN_NS. */
 static bool spin_for_work(pool *p)
 {
-    int64_t begun = work_now_ns(), spent = 0;
+    int64_t begun = dsi_now_ns(), spent = 0;
     while (spent < SPIN_NS) {
         for (int i = 0; i < 32; i++) {
             if (atomic_load_explicit(&p->open, memory_order_relaxed)) return true;
             dsi_relax();
         }
-        spent = work_now_ns() - begun;
+        spent = dsi_now_ns() - begun;
         if (spent > PATIENCE_NS) sched_yield(); /* to whoever has work: another rank, perhaps */
     }
     return false;
@@ -187,14 +180,6 @@ static void drop_pool(void)
     mine = NULL;
 }
 
-static int work_processors(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set))
-        return MAX_THREADS; /* more than CPU_SETSIZE of them */
-    return CPU_COUNT(&set);
-}
-
 static pool *pool_new(int threads)
 {
     pool *p = dsi_alloc(sizeof *p);
@@ -205,7 +190,7 @@ static pool *pool_new(int threads)
     sigset_t all, was;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    int available = work_processors();
+    int available = dsi_processors();
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
         *h = (struct helper){.pool = p, .k = k};
@@ -253,7 +238,7 @@ static void wait_for_helpers(pool *p, int parts)
         if (i % 32) continue;
         /* A helper that long in a part may have lost its processor: to us,
          * perhaps. */
-        int64_t now = work_now_ns();
+        int64_t now = dsi_now_ns();
         if (!patient_until) patient_until = now + PATIENCE_NS;
         if (now > patient_until) sched_yield();
     }
@@ -263,7 +248,7 @@ static void wait_for_helpers(pool *p, int parts)
 static bool pays_to_wake(pool *p, int64_t most)
 {
     if (most >= LARGE) return true;
-    int64_t now = work_now_ns(), before = p->last_small;
+    int64_t now = dsi_now_ns(), before = p->last_small;
     p->last_small = now;
     return now - before < SPIN_NS;
 }

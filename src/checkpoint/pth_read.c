@@ -43,19 +43,6 @@ typedef struct Reader {
     bool trusted; /* checksums of tensors were compared before */
 } Reader;
 
-static bool pth_wrong(const Reader *r, const char *format, ...) DS_PRINTF(2, 3);
-static bool pth_wrong(const Reader *r, const char *format, ...)
-{
-    dsi_text t = {0};
-    va_list args;
-    va_start(args, format);
-    dsi_text_add_args(&t, format, args);
-    va_end(args);
-    dsi_fail(DS_EFORMAT, "%s: %s", r->what, t.s);
-    dsi_text_free(&t);
-    return false;
-}
-
 /* ---- storages ------------------------------------------------------------------------------------------------ */
 
 /* Reverses the bytes of each of n elements. */
@@ -86,7 +73,7 @@ static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
 {
     size_t size = ds_dtype_size(dtype), n = (size_t)s->numel * size;
     if (dtype == DS_BOOL && !storage_are_bools(bytes, s->numel))
-        return pth_wrong(r, "storage %.40s: a bool is neither 0 nor 1", s->key);
+        return dsi_wrong("%s: storage %.40s: a bool is neither 0 nor 1", r->what, s->key);
     ds_scope *scope = ds_scope_open();
     bool borrow = in_file && r->file->mapped && !r->swapped && n >= BORROW_BYTES &&
                   (uintptr_t)bytes % size == 0;
@@ -116,9 +103,9 @@ static bool storage_check_size(const Reader *r, const dsi_pickle_storage *s, uin
     if (!*known) return true; /* dsi_resolve_tensors refuses the tensor, with its path */
     size_t size = ds_dtype_size(*dtype);
     if (bytes % size == 0 && bytes / size == (uint64_t)s->numel) return true;
-    return pth_wrong(r,
-                     "storage %.40s has %" PRIu64 " bytes, %" PRId64 " elements of %s are expected",
-                     s->key, bytes, s->numel, s->dtype ? s->dtype : "bytes");
+    return dsi_wrong("%s: storage %.40s has %" PRIu64 " bytes, %" PRId64
+                     " elements of %s are expected",
+                     r->what, s->key, bytes, s->numel, s->dtype ? s->dtype : "bytes");
 }
 
 /* ---- archives ------------------------------------------------------------------------------------------------ */
@@ -142,12 +129,16 @@ static char *archive_find_folder(const Reader *r, const dsi_zip *z)
         char *folder = dsi_strdup(z->at[i].name);
         folder[slash - z->at[i].name] = 0;
         if (!archive_entry(z, folder, "constants.pkl")) return folder;
-        pth_wrong(
-            r, "a program of TorchScript (torch.jit.save): save its state_dict() with torch.save");
+        dsi_fail(
+            DS_EFORMAT,
+            "%s: a program of TorchScript (torch.jit.save): save its state_dict() with torch.save",
+            r->what);
         dsi_free(folder);
         return NULL;
     }
-    pth_wrong(r, "a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it");
+    dsi_fail(DS_EFORMAT,
+             "%s: a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it",
+             r->what);
     return NULL;
 }
 
@@ -158,7 +149,7 @@ static bool archive_is_one_folder(const Reader *r, const dsi_zip *z, const char 
     size_t n = strlen(folder);
     for (int i = 0; i < z->n; i++)
         if (strncmp(z->at[i].name, folder, n) != 0 || z->at[i].name[n] != '/')
-            return pth_wrong(r, "entry %.100s of the archive is not in its folder %.100s",
+            return dsi_wrong("%s: entry %.100s of the archive is not in its folder %.100s", r->what,
                              z->at[i].name, folder);
     return true;
 }
@@ -168,21 +159,22 @@ static bool archive_read_form(Reader *r, const dsi_zip *z, const char *folder)
 {
     const dsi_zip_entry_at *version = archive_entry(z, folder, "version"),
                            *order = archive_entry(z, folder, "byteorder");
-    if (!version) return pth_wrong(r, "there is no %.100s/version in the archive", folder);
+    if (!version)
+        return dsi_wrong("%s: there is no %.100s/version in the archive", r->what, folder);
     uint8_t *text = dsi_zip_unpack(r->what, version);
     if (!text) return false;
     text[version->bytes] = 0;
     long number = strtol((char *)text, NULL, 10);
     free(text);
     if (number < 1 || number > 10)
-        return pth_wrong(r, "version %ld of the format: 1 to 10 are known", number);
+        return dsi_wrong("%s: version %ld of the format: 1 to 10 are known", r->what, number);
     if (!order) return true; /* older files have none: little-endian */
     text = dsi_zip_unpack(r->what, order);
     if (!text) return false;
     r->swapped = order->bytes == 3 && !memcmp(text, "big", 3);
     bool ok = r->swapped || (order->bytes == 6 && !memcmp(text, "little", 6));
     free(text);
-    return ok || pth_wrong(r, "the byte order is neither little nor big");
+    return ok || dsi_wrong("%s: the byte order is neither little nor big", r->what);
 }
 
 /* Computes the CRC-32 of the entry's data; false with the message. */
@@ -212,7 +204,7 @@ static bool archive_read_storage(Reader *r, const dsi_zip *z, const char *folder
     dsi_text_free(&name);
     ds_dtype dtype = DS_F32;
     bool known = false;
-    if (!e) return pth_wrong(r, "storage data/%.40s is missing in the archive", s->key);
+    if (!e) return dsi_wrong("%s: storage data/%.40s is missing in the archive", r->what, s->key);
     if (!storage_check_size(r, s, e->bytes, &dtype, &known)) return false;
     if (!known) return true;
     if (!e->deflated)
@@ -266,17 +258,22 @@ static ds_value *refuse_file(const Reader *r)
     const uint8_t *p = r->file->p;
     size_t n = r->file->bytes;
     if (!n)
-        pth_wrong(r, "the file is empty");
+        dsi_fail(DS_EFORMAT, "%s: the file is empty", r->what);
     else if (n > 262 && !memcmp(p + 257, "ustar", 5))
-        pth_wrong(
-            r,
-            "a tar archive, as PyTorch 0.1 wrote: load it with a newer PyTorch and save it again");
+        dsi_fail(DS_EFORMAT,
+                 "%s: a tar archive, as PyTorch 0.1 wrote: load it with a newer PyTorch and save "
+                 "it again",
+                 r->what);
     else if (n > 8 && p[8] == '{' && !p[7])
-        pth_wrong(r, "it looks like safetensors: give it a name that ends in .safetensors");
+        dsi_fail(DS_EFORMAT,
+                 "%s: it looks like safetensors: give it a name that ends in .safetensors",
+                 r->what);
     else
-        pth_wrong(r,
-                  "not a file of torch.save: it begins neither as a zip archive nor as a pickle of "
-                  "PyTorch");
+        dsi_fail(
+            DS_EFORMAT,
+            "%s: not a file of torch.save: it begins neither as a zip archive nor as a pickle of "
+            "PyTorch",
+            r->what);
     return NULL;
 }
 
@@ -312,22 +309,20 @@ static bool old_next_storage(Reader *r, const ds_value *key)
     dsi_pickle_storage *s = key->kind == DS_VALUE_STRING ? dsi_map_get(&u->by_key, key->text.s)
                                                          : NULL;
     if (!s || s->flat)
-        return pth_wrong(r, "a storage that no tensor has named, or that came already");
+        return dsi_wrong("%s: a storage that no tensor has named, or that came already", r->what);
     uint64_t numel = 0, left = u->bytes - u->at;
     for (int i = 8; left >= 8 && i-- > 0;) numel = numel << 8 | u->p[u->at + (size_t)i];
     if (left < 8 || numel != (uint64_t)s->numel)
-        return pth_wrong(r,
-                         left < 8 ? "it ends before storage %.40s"
-                                  : "storage %.40s: its size is not "
-                                    "what its tensors say",
-                         s->key);
+        return left < 8 ? dsi_wrong("%s: it ends before storage %.40s", r->what, s->key)
+                        : dsi_wrong("%s: storage %.40s: its size is not what its tensors say",
+                                    r->what, s->key);
     ds_dtype dtype = DS_F32;
     if (!s->dtype || !dsi_torch_dtype_named(s->dtype, &dtype))
-        return pth_wrong(r, "storage %.40s is of %s, which there is not: convert it in Python",
-                         s->key, s->dtype ? s->dtype : "untyped bytes");
+        return dsi_wrong("%s: storage %.40s is of %s, which there is not: convert it in Python",
+                         r->what, s->key, s->dtype ? s->dtype : "untyped bytes");
     size_t size = ds_dtype_size(dtype);
     if (numel > (left - 8) / size)
-        return pth_wrong(r, "it ends within storage %.40s: it was cut off", s->key);
+        return dsi_wrong("%s: it ends within storage %.40s: it was cut off", r->what, s->key);
     u->at += 8;
     bool ok = storage_fill(r, s, dtype, u->p + u->at, true);
     u->at += (size_t)s->numel * size;
@@ -341,13 +336,15 @@ static bool old_read_storages(Reader *r)
     ds_value *keys = dsi_unpickle(&r->u);
     if (!keys) return false;
     bool ok = keys->kind == DS_VALUE_LIST ||
-              pth_wrong(r, "the keys of its storages are of class %s", ds_value_class(keys));
+              dsi_fail(DS_EFORMAT, "%s: the keys of its storages are of class %s", r->what,
+                       ds_value_class(keys));
     for (int64_t i = 0; ok && i < ds_value_len(keys); i++)
         ok = old_next_storage(r, ds_value_at(keys, i));
     ds_value_free(keys);
     for (int i = 0; ok && i < r->u.storages.n; i++)
         if (!r->u.storages.at[i]->flat)
-            ok = pth_wrong(r, "storage %.40s is not in the file", r->u.storages.at[i]->key);
+            ok = dsi_wrong("%s: storage %.40s is not in the file", r->what,
+                           r->u.storages.at[i]->key);
     return ok;
 }
 
@@ -359,7 +356,8 @@ static ds_value *old_load(Reader *r)
     r->u.bytes = r->file->bytes;
     if (r->u.bytes < 2 || r->u.p[0] != 0x80 || !old_expect_int(r, MAGIC)) return refuse_file(r);
     if (!old_expect_int(r, "1001"))
-        return pth_wrong(r, "a version of the old format that is not 1001"), NULL;
+        return dsi_fail(DS_EFORMAT, "%s: a version of the old format that is not 1001", r->what),
+               NULL;
     ds_value *v = old_read_system(r) ? dsi_unpickle(&r->u) : NULL;
     if (!v || old_read_storages(r)) return v;
     r->u.failed = true;

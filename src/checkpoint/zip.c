@@ -44,18 +44,6 @@ typedef struct Archive {
     uint64_t entries, directory, directory_bytes;
 } Archive;
 
-static bool zip_damaged(const char *what, const char *format, ...) DS_PRINTF(2, 3);
-static bool zip_damaged(const char *what, const char *format, ...)
-{
-    char text[300];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    dsi_fail(DS_EFORMAT, "%s: %s", what, text);
-    return false;
-}
-
 /* A little-endian number of 1 to 8 bytes. */
 static uint64_t zip_number(const uint8_t *p, int bytes)
 {
@@ -95,12 +83,12 @@ static int64_t zip_find_end(const Archive *a)
 static bool zip_read_end_64(Archive *a, size_t end)
 {
     if (end < LOCATOR_BYTES || memcmp(a->p + end - LOCATOR_BYTES, "PK\6\7", 4) != 0)
-        return zip_damaged(a->what,
-                           "the zip archive's directory is large, but its zip64 end is missing");
+        return dsi_wrong("%s: the zip archive's directory is large, but its zip64 end is missing",
+                         a->what);
     uint64_t at = zip_number(a->p + end - LOCATOR_BYTES + 8, 8);
     if (end - LOCATOR_BYTES < END_64_BYTES || at > end - LOCATOR_BYTES - END_64_BYTES ||
         memcmp(a->p + at, "PK\6\6", 4) != 0)
-        return zip_damaged(a->what, "the zip archive's zip64 end is not where it is said to be");
+        return dsi_wrong("%s: the zip archive's zip64 end is not where it is said to be", a->what);
     a->entries = zip_number(a->p + at + 32, 8);
     a->directory_bytes = zip_number(a->p + at + 40, 8);
     a->directory = zip_number(a->p + at + 48, 8);
@@ -112,10 +100,10 @@ static bool zip_read_end(Archive *a)
 {
     int64_t found = zip_find_end(a);
     if (found < 0)
-        return zip_damaged(a->what,
-                           "a zip archive without its end: the file was cut off, or is still being "
-                           "written (%zu bytes)",
-                           a->bytes);
+        return dsi_wrong(
+            "%s: a zip archive without its end: the file was cut off, or is still being "
+            "written (%zu bytes)",
+            a->what, a->bytes);
     size_t end = (size_t)found;
     a->entries = zip_number(a->p + end + 10, 2);
     a->directory_bytes = zip_number(a->p + end + 12, 4);
@@ -123,13 +111,12 @@ static bool zip_read_end(Archive *a)
     bool wide = a->entries == 0xffff || a->directory_bytes == MAX_32 || a->directory == MAX_32;
     if (wide && !zip_read_end_64(a, end)) return false;
     if (a->directory > end || a->directory_bytes > end - a->directory)
-        return zip_damaged(a->what,
-                           "the zip archive's directory is outside of the file: it was cut off, "
-                           "or something was put in front of it");
+        return dsi_wrong("%s: the zip archive's directory is outside of the file: it was cut off, "
+                         "or something was put in front of it",
+                         a->what);
     if (a->entries > a->directory_bytes / ROW_BYTES)
-        return zip_damaged(a->what,
-                           "the zip archive's directory is too short for %" PRIu64 " entries",
-                           a->entries);
+        return dsi_wrong("%s: the zip archive's directory is too short for %" PRIu64 " entries",
+                         a->what, a->entries);
     return true;
 }
 
@@ -163,13 +150,13 @@ static bool zip_read_zip64(const char *what, Row *r, const uint8_t *extra, size_
         for (int i = 0; i < 3; i++) {
             if (*fields[i] != MAX_32) continue;
             if (used + 8 > length)
-                return zip_damaged(what, "a zip64 field of the archive is too short");
+                return dsi_wrong("%s: a zip64 field of the archive is too short", what);
             *fields[i] = zip_number(extra + at + used, 8);
             used += 8;
         }
         return true;
     }
-    return !wide || zip_damaged(what, "an entry of the archive is large, but has no zip64 field");
+    return !wide || dsi_wrong("%s: an entry of the archive is large, but has no zip64 field", what);
 }
 
 /* The row at *at, which moves behind it. */
@@ -178,11 +165,11 @@ static bool zip_read_row(const Archive *a, size_t *at, Row *r)
     size_t left = a->directory + a->directory_bytes - *at;
     const uint8_t *p = a->p + *at;
     if (left < ROW_BYTES || memcmp(p, "PK\1\2", 4) != 0)
-        return zip_damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
+        return dsi_wrong("%s: the zip archive's directory is damaged at byte %zu", a->what, *at);
     size_t name = zip_number(p + 28, 2), extra = zip_number(p + 30, 2),
            comment = zip_number(p + 32, 2);
     if (name + extra + comment > left - ROW_BYTES)
-        return zip_damaged(a->what, "the zip archive's directory is damaged at byte %zu", *at);
+        return dsi_wrong("%s: the zip archive's directory is damaged at byte %zu", a->what, *at);
     *r = (Row){.name = p + ROW_BYTES,
                .name_bytes = name,
                .flags = (unsigned)zip_number(p + 8, 2),
@@ -193,7 +180,7 @@ static bool zip_read_row(const Archive *a, size_t *at, Row *r)
                .header = zip_number(p + 42, 4)};
     *at += ROW_BYTES + name + extra + comment;
     if (memchr(r->name, 0, name))
-        return zip_damaged(a->what, "an entry's name has a zero byte in it");
+        return dsi_wrong("%s: an entry's name has a zero byte in it", a->what);
     return zip_read_zip64(a->what, r, r->name + name, extra);
 }
 
@@ -204,27 +191,24 @@ static bool zip_read_local_header(const Archive *a, const Row *r, const char *na
     uint64_t end = a->directory;
     if (end < HEADER_BYTES || r->header > end - HEADER_BYTES ||
         memcmp(a->p + r->header, "PK\3\4", 4) != 0)
-        return zip_damaged(a->what, "entry %.100s is not where the directory says", name);
+        return dsi_wrong("%s: entry %.100s is not where the directory says", a->what, name);
     const uint8_t *p = a->p + r->header;
     uint64_t left = end - r->header - HEADER_BYTES;
     size_t name_bytes = zip_number(p + 26, 2), extra = zip_number(p + 28, 2);
     if (name_bytes != r->name_bytes || name_bytes + extra > left ||
         memcmp(p + HEADER_BYTES, r->name, name_bytes) != 0)
-        return zip_damaged(a->what, "entry %.100s has another name in its header", name);
+        return dsi_wrong("%s: entry %.100s has another name in its header", a->what, name);
     if (r->packed > left - name_bytes - extra)
-        return zip_damaged(a->what,
-                           "entry %.100s has %" PRIu64 " bytes, the file has %" PRIu64 " for it",
-                           name, r->packed, left - name_bytes - extra);
-    if (r->flags & 1) return zip_damaged(a->what, "entry %.100s is encrypted", name);
+        return dsi_wrong("%s: entry %.100s has %" PRIu64 " bytes, the file has %" PRIu64 " for it",
+                         a->what, name, r->packed, left - name_bytes - extra);
+    if (r->flags & 1) return dsi_wrong("%s: entry %.100s is encrypted", a->what, name);
     if (r->method != 0 && r->method != 8)
-        return zip_damaged(a->what,
-                           "entry %.100s is compressed by method %u: stored and deflated ones "
-                           "are read",
-                           name, r->method);
+        return dsi_wrong("%s: entry %.100s is compressed by method %u: stored and deflated ones "
+                         "are read",
+                         a->what, name, r->method);
     if (r->method == 0 ? r->bytes != r->packed : r->bytes / MAX_RATIO > r->packed)
-        return zip_damaged(a->what,
-                           "entry %.100s cannot have %" PRIu64 " bytes: %" PRIu64 " are there",
-                           name, r->bytes, r->packed);
+        return dsi_wrong("%s: entry %.100s cannot have %" PRIu64 " bytes: %" PRIu64 " are there",
+                         a->what, name, r->bytes, r->packed);
     *e = (dsi_zip_entry_at){.name = name,
                             .data = p + HEADER_BYTES + name_bytes + extra,
                             .bytes = r->bytes,
@@ -252,8 +236,8 @@ static bool entries_check_overlap(const dsi_zip *z, const char *what)
     bool ok = true;
     for (int i = 1; ok && i < z->n; i++)
         if (sorted[i].data < sorted[i - 1].data + sorted[i - 1].packed)
-            ok = zip_damaged(what, "entries %.100s and %.100s overlap", sorted[i - 1].name,
-                             sorted[i].name);
+            ok = dsi_wrong("%s: entries %.100s and %.100s overlap", what, sorted[i - 1].name,
+                           sorted[i].name);
     dsi_free(sorted);
     return ok;
 }
@@ -266,7 +250,7 @@ static bool zip_add_entry(dsi_zip *z, const Archive *a, const Row *r)
     dsi_zip_entry_at e;
     bool ok = zip_read_local_header(a, r, name, &e);
     if (ok && dsi_map_set(&z->names, name, (void *)(uintptr_t)(z->n + 1)))
-        ok = zip_damaged(a->what, "entry %.100s is there twice", name);
+        ok = dsi_wrong("%s: entry %.100s is there twice", a->what, name);
     if (ok) {
         e.name = z->names.at[z->names.n - 1].name;
         dsi_list_add(z, e);
@@ -323,8 +307,8 @@ const dsi_zip_entry_at *dsi_zip_find(const dsi_zip *z, const char *name)
 bool dsi_zip_check(const char *what, const dsi_zip_entry_at *e, uint32_t crc)
 {
     if (crc == e->crc || e->unchecked) return true;
-    return zip_damaged(what, "entry %.100s is damaged: its CRC is %08x, the archive says %08x",
-                       e->name, (unsigned)crc, (unsigned)e->crc);
+    return dsi_wrong("%s: entry %.100s is damaged: its CRC is %08x, the archive says %08x", what,
+                     e->name, (unsigned)crc, (unsigned)e->crc);
 }
 
 /* Inflates the entry to exactly e->bytes bytes; false if it has fewer or
@@ -355,7 +339,9 @@ uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e)
         return NULL;
     }
     bool ok = e->deflated ? entry_inflate(e, p) : (memcpy(p, e->data, e->bytes), true);
-    if (!ok) zip_damaged(what, "entry %.100s does not unpack to %zu bytes", e->name, e->bytes);
+    if (!ok)
+        dsi_fail(DS_EFORMAT, "%s: entry %.100s does not unpack to %zu bytes", what, e->name,
+                 e->bytes);
     if (ok && dsi_zip_check(what, e, dsi_crc32(0, p, e->bytes))) return p;
     free(p);
     return NULL;

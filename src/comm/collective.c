@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
+#include "base/handle.h"
 #include "base/mem.h"
 #include "tensor/tensor.h"
 
@@ -136,8 +137,7 @@ static bool operand_open(operand *o, dsi_collective what, ds_tensor *x, bool rea
 /* Begins, waits, and copies back what was received for `written`. */
 static ds_status request_run(const dsi_request *like, const operand *written)
 {
-    dsi_request *r = dsi_request_start(like);
-    ds_status status = r ? dsi_request_wait(r) : ds_error_status();
+    ds_status status = dsi_request_run(like);
     bool brings = like->what != DSI_SEND && written->flat != written->x;
     if (status == DS_OK && brings) status = ds_copy(written->x, written->flat);
     return status;
@@ -145,6 +145,7 @@ static ds_status request_run(const dsi_request *like, const operand *written)
 
 static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
 {
+    if (!dsi_live(c, dsi_collective_name(r.what))) return ds_error_status();
     ds_scope *scope = ds_scope_open();
     operand o;
     ds_status status;
@@ -168,7 +169,8 @@ static ds_status collective_in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, ds
     ds_scope *scope = ds_scope_open();
     operand i = {0}, o = {0};
     ds_status status;
-    if ((!in || operand_open(&i, r.what, in, true, false)) &&
+    if (dsi_live(c, dsi_collective_name(r.what)) &&
+        (!in || operand_open(&i, r.what, in, true, false)) &&
         (!out || operand_open(&o, r.what, out, false, true))) {
         r.comm = c;
         r.dtype = i.x ? i.x->dtype : o.x ? o.x->dtype : DS_F32;
@@ -299,6 +301,7 @@ ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows
 ds_status ds_barrier(ds_comm *c)
 {
     dsi_request r = {.comm = comm_or_world(c), .what = DSI_BARRIER, .blocking = true};
+    if (!dsi_live(r.comm, "barrier")) return ds_error_status();
     return request_run(&r, &(operand){0});
 }
 

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/handle.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -65,9 +66,18 @@ ds_comm *ds_world(void)
 
 /* ---- communicators -------------------------------------------------------------------------------- */
 
+static void comm_describe(const void *p, char *text, size_t room)
+{
+    const ds_comm *c = p;
+    snprintf(text, room, "of %d rank%s", c->size, c->size == 1 ? "" : "s");
+}
+
+static const dsi_handle_kind comm_kind = {"communicator", comm_describe, NULL, NULL};
+
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
 {
     ds_comm *c = dsi_alloc(sizeof *c);
+    dsi_handle_made(c, &comm_kind);
     *c = (ds_comm){.type = type, .rank = rank, .size = size, .own = own};
     c->local_rank = rank;
     c->local_size = size;
@@ -93,7 +103,7 @@ static void request_end(dsi_request *r)
 
 void ds_comm_free(ds_comm *c)
 {
-    if (!c) return;
+    if (!dsi_live(c, "comm_free")) return;
     /* Whoever began it did not wait: because it failed, then others may never
      * come either. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
@@ -101,19 +111,25 @@ void ds_comm_free(ds_comm *c)
     c->type->close(c);
     dsi_comm_log_free(c->log);
     dsi_free(c->messages);
-    dsi_free(c);
+    if (!dsi_handle_freed_by(c, "ds_comm_free")) dsi_free(c);
 }
 
 ds_comm *ds_comm_split(ds_comm *c, int color, int key)
 {
     if (!c) c = ds_world();
-    return c->type->split(c, color < 0 ? -1 : color, key);
+    return dsi_live(c, "comm_split") ? c->type->split(c, color < 0 ? -1 : color, key) : NULL;
 }
 
 static const ds_comm *comm_or_world_const(const ds_comm *c) { return c ? c : ds_world(); }
 
-int ds_comm_rank(const ds_comm *c) { return comm_or_world_const(c)->rank; }
-int ds_comm_size(const ds_comm *c) { return comm_or_world_const(c)->size; }
+int ds_comm_rank(const ds_comm *c)
+{
+    return !c || dsi_live(c, "comm_rank") ? comm_or_world_const(c)->rank : 0;
+}
+int ds_comm_size(const ds_comm *c)
+{
+    return !c || dsi_live(c, "comm_size") ? comm_or_world_const(c)->size : 1;
+}
 int ds_comm_local_rank(const ds_comm *c) { return comm_or_world_const(c)->local_rank; }
 int ds_comm_local_size(const ds_comm *c) { return comm_or_world_const(c)->local_size; }
 const char *ds_comm_backend(const ds_comm *c) { return comm_or_world_const(c)->type->name; }
@@ -294,4 +310,10 @@ ds_status dsi_request_wait(dsi_request *r)
     dsi_free(r->counts);
     dsi_free(r);
     return status;
+}
+
+ds_status dsi_request_run(const dsi_request *like)
+{
+    dsi_request *r = dsi_request_start(like);
+    return r ? dsi_request_wait(r) : ds_error_status();
 }

@@ -109,6 +109,12 @@ ds_status dsi_request_wait(dsi_request *r);
  * thread's other ranks fail in their next collective; an MPI process does not
  * return. A rank that is alone returns. */
 void dsi_comm_abort(ds_comm *c, const char *why);
+/* A failure of one rank is one of all of c; NULL: there are no others. */
+static inline ds_status dsi_comm_all_or_none(ds_comm *c, ds_status status)
+{
+    if (status != DS_OK && c) dsi_comm_abort(c, ds_error());
+    return status;
+}
 
 /* ---- counting: comm/log.c ----------------------------------------------------------------------------- */
 
@@ -149,6 +155,13 @@ void dsi_request_done(dsi_request *r);
 /* Begins, or does, the collective that `r` describes; the front's checks are
  * the caller's. */
 dsi_request *dsi_request_start(const dsi_request *r);
+
+/* Begins the collective and waits for it. Members of a dsi_request for `count`
+ * numbers in the host's memory: from and to may be the same. */
+ds_status dsi_request_run(const dsi_request *r);
+#define DSI_NUMBERS(c, collective, type, from, to, count) \
+    .comm = (c), .what = (collective), .dtype = (type), .in = (from), .out = (to), .n = (count), \
+    .blocking = true
 
 const char *dsi_collective_name(dsi_collective what); /* "all_reduce" */
 static inline bool dsi_is_message(const dsi_request *r)

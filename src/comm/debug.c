@@ -20,16 +20,9 @@ bool dsi_comm_agrees(const dsi_request *r)
     char mine[TEXT_BYTES] = "", *all = dsi_alloc((size_t)c->size * TEXT_BYTES);
     snprintf(mine, sizeof mine, "%s, number %llu", dsi_request_text(r),
              (unsigned long long)c->calls++);
-    dsi_request tell = {.comm = c,
-                        .what = DSI_ALL_GATHER,
-                        .dtype = DS_U8,
-                        .in = mine,
-                        .out = all,
-                        .n = TEXT_BYTES,
-                        .blocking = true,
-                        .internal = true};
-    dsi_request *told = dsi_request_start(&tell);
-    bool good = told && dsi_request_wait(told) == DS_OK;
+    bool good = dsi_request_run(
+                    &(dsi_request){DSI_NUMBERS(c, DSI_ALL_GATHER, DS_U8, mine, all, TEXT_BYTES),
+                                   .internal = true}) == DS_OK;
     for (int q = 1; good && q < c->size; q++) {
         const char *theirs = all + (size_t)q * TEXT_BYTES;
         if (!strcmp(all, theirs)) continue;

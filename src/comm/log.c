@@ -238,17 +238,9 @@ static ds_status log_add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
     int n = k->seconds.n;
     double *own = dsi_alloc(2 * (size_t)n * sizeof *own), *lost = own + n;
     memcpy(own, k->seconds.at, (size_t)n * sizeof *own);
-    dsi_request like = {.comm = c,
-                        .what = DSI_ALL_REDUCE,
-                        .dtype = DS_F64,
-                        .in = own,
-                        .out = own,
-                        .n = n,
-                        .op = DS_REDUCE_MIN,
-                        .blocking = true,
-                        .internal = true};
-    dsi_request *r = dsi_request_start(&like);
-    ds_status status = r ? dsi_request_wait(r) : ds_error_status();
+    ds_status status = dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(c, DSI_ALL_REDUCE, DS_F64, own, own, n), .op = DS_REDUCE_MIN,
+                       .internal = true});
     for (int i = 0; i < n; i++) lost[i] = k->seconds.at[i] - own[i];
     char size[32];
     dsi_text_add(t, "%-20s%-20s%-20d%-20.2f%-20.2f%-20.2f%-20.2f\n", "", size_text(k->bytes, size),

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <math.h>
@@ -133,9 +134,8 @@ static void *mpi_helper_main(void *arg)
 /* A helper pays only where each rank of the machine has a second processor. */
 static void job_start_helper(job *j, int local_size)
 {
-    cpu_set_t set;
     sigset_t all, was;
-    if (sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) < 2 * local_size) return;
+    if (dsi_processors() < 2 * local_size) return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
     j->helper_runs = !pthread_create(&j->helper, NULL, mpi_helper_main, j);

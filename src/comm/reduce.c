@@ -24,8 +24,10 @@
     for (int64_t i = 0; i < n; i++) acc[i] = (expr)
 /* wide: the type in which sums wrap around without a fault */
 #define COMBINE(name, type, wide, max, min) \
-    static void combine_##name(ds_redop op, int64_t n, type *restrict acc, const type *restrict x) \
+    static void combine_##name(ds_redop op, int64_t n, void *to, const void *from) \
     { \
+        type *restrict acc = to; \
+        const type *restrict x = from; \
         if (op == DS_REDUCE_MAX) \
             EACH(max(acc[i], x[i])); \
         else if (op == DS_REDUCE_MIN) \
@@ -44,29 +46,11 @@ COMBINE(u8, uint8_t, uint8_t, MAX, MIN)
 
 static void ranks_combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const void *x)
 {
-    switch (dtype) {
-    case DS_F32:
-        combine_f32(op, n, acc, x);
-        break;
-    case DS_F64:
-        combine_f64(op, n, acc, x);
-        break;
-    case DS_I64:
-        combine_i64(op, n, acc, x);
-        break;
-    case DS_I32:
-        combine_i32(op, n, acc, x);
-        break;
-    case DS_I16:
-        combine_i16(op, n, acc, x);
-        break;
-    case DS_I8:
-        combine_i8(op, n, acc, x);
-        break;
-    default:
-        combine_u8(op, n, acc, x);
-        break; /* uint8, bool */
-    }
+    static void (*const by_dtype[])(ds_redop op, int64_t n, void *acc, const void *x) = {
+        [DS_F32] = combine_f32, [DS_F64] = combine_f64, [DS_I64] = combine_i64,
+        [DS_I32] = combine_i32, [DS_I16] = combine_i16, [DS_I8] = combine_i8,
+        [DS_U8] = combine_u8,   [DS_BOOL] = combine_u8};
+    by_dtype[dtype](op, n, acc, x);
 }
 
 static void ranks_average(ds_dtype dtype, int64_t n, int ranks, void *sum)

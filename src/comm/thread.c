@@ -87,11 +87,9 @@ typedef struct team {
     int size;
     bool *ended_ranks;   /* [size] ranks whose body has returned */
     bool oversubscribed; /* more ranks than processors: whoever spins takes time from who works */
-
     _Atomic bool failed;
     ds_status status; /* of the first failure */
     char why[WHY_BYTES];
-
     bool helper_wanted, helper_runs, quit;
     pthread_t helper;
     pthread_cond_t work;
@@ -120,8 +118,7 @@ static slot *slot_at(group *g, uint64_t number)
     slot **m = &g->ring[number % g->room];
     if (*m) return *m;
     *m = dsi_alloc(sizeof **m + (size_t)g->size * sizeof(dsi_request *));
-    (*m)->group = g;
-    (*m)->number = number;
+    **m = (slot){.group = g, .number = number};
     if (number >= g->newest) g->newest = number + 1;
     return *m;
 }
@@ -250,9 +247,7 @@ static bool slot_spin(slot *m, condition *met)
 
 static struct timespec deadline_after(double seconds)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double until = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 + seconds;
+    double until = dsi_now() + seconds;
     return (struct timespec){(time_t)until, (long)((until - (double)(time_t)until) * 1e9)};
 }
 
@@ -323,10 +318,8 @@ static group *group_of(const dsi_request *r, int *place)
     group **pair = &g->pair[ends[0] * g->size + ends[1]];
     if (*pair) return *pair;
     *pair = group_new(g->team, 2);
-    for (int k = 0; k < 2; k++) {
-        (*pair)->called[k] = ends[k];
-        (*pair)->member[k] = g->member[ends[k]];
-    }
+    for (int k = 0; k < 2; k++)
+        (*pair)->called[k] = ends[k], (*pair)->member[k] = g->member[ends[k]];
     return *pair;
 }
 
@@ -447,15 +440,7 @@ static void thread_close(ds_comm *c)
 
 static ds_status split_gather(ds_comm *c, const int64_t *in, int64_t n, int64_t *out)
 {
-    dsi_request r = {.comm = c,
-                     .what = DSI_ALL_GATHER,
-                     .dtype = DS_I64,
-                     .in = in,
-                     .out = out,
-                     .n = n,
-                     .blocking = true};
-    dsi_request *begun = dsi_request_start(&r);
-    return begun ? dsi_request_wait(begun) : ds_error_status();
+    return dsi_request_run(&(dsi_request){DSI_NUMBERS(c, DSI_ALL_GATHER, DS_I64, in, out, n)});
 }
 
 /* chosen[k]: the k-th rank of c in my new group; words[r] = {color, key} of
@@ -551,16 +536,10 @@ static void *rank_main(void *p)
     return NULL;
 }
 
-static int processor_count(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? CPU_SETSIZE : CPU_COUNT(&set);
-}
-
 static void team_open(team *t, int n)
 {
-    *t = (team){
-        .size = n, .oversubscribed = n > processor_count(), .helper_wanted = n < processor_count()};
+    int processors = dsi_processors();
+    *t = (team){.size = n, .oversubscribed = n > processors, .helper_wanted = n < processors};
     t->ended_ranks = dsi_alloc((size_t)n * sizeof *t->ended_ranks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

@@ -40,7 +40,7 @@ static bool is_field(const char *name, int f, const ds_field *field)
     return true;
 }
 
-static const dsi_handle_kind dataset_kind = {"data set", NULL, "a loader frees its data set"};
+static const dsi_handle_kind dataset_kind = {"data set", NULL, "a loader frees its data set", NULL};
 
 ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_field *fields)
 {
@@ -68,9 +68,7 @@ ds_dataset *ds_dataset_new(const ds_dataset_type *type, int n_fields, const ds_f
 void ds_dataset_free(ds_dataset *d)
 {
     if (!dsi_live(d, "dataset_free")) return;
-    const char *was = dsi_handle_reason("ds_dataset_free");
-    bool quarantined = dsi_handle_freed(d);
-    dsi_handle_reason_end(was);
+    bool quarantined = dsi_handle_freed_by(d, "ds_dataset_free");
     if (d->type->free) d->type->free(d->self);
     for (int f = 0; f < d->n_fields; f++) dsi_free((char *)d->field[f].name);
     if (!quarantined) dsi_free(d);

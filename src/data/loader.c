@@ -258,7 +258,7 @@ static int64_t loader_rank_samples(const ds_loader_opts *o, int64_t len)
     return steps * o->global_batch / o->ranks;
 }
 
-static const dsi_handle_kind loader_kind = {"loader", NULL, NULL};
+static const dsi_handle_kind loader_kind = {"loader", NULL, NULL, NULL};
 
 ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
 {

@@ -19,18 +19,12 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/mem.h"
+#include "tensor/tensor.h"
 
 #include <deepspeed/data.h>
 
 #include <stdlib.h>
 #include <string.h>
-
-static int64_t field_numel(ds_dims shape)
-{
-    int64_t n = 1;
-    for (int i = 0; i < shape.n; i++) n *= shape.d[i];
-    return n;
-}
 
 /* The channels of a shape [C,H,W]; other shapes count as one channel. */
 static int64_t image_channels(ds_dims shape) { return shape.n == 3 ? shape.d[0] : 1; }
@@ -141,7 +135,7 @@ ds_dataset *ds_transform_to_float(ds_dataset *d)
     for (int64_t c = 0; c < n; c++)
         for (int v = 0; v < 256; v++) table[c][v] = (float)v / 255;
     image.dtype = DS_F32;
-    to_float self = {d, n, n ? field_numel(image.shape) / n : 0, table};
+    to_float self = {d, n, n ? dsi_numel(image.shape) / n : 0, table};
     return wrap_dataset(&to_float_type, &self, image, inner_epoch);
 }
 
@@ -212,7 +206,7 @@ ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, cons
         values[k] = mean[n > 1 ? k : 0];
         values[c + k] = std[n > 1 ? k : 0];
     }
-    normalize self = {d, c, c ? field_numel(image.shape) / c : 0, values, values + c};
+    normalize self = {d, c, c ? dsi_numel(image.shape) / c : 0, values, values + c};
     return wrap_dataset(&type, &self, image, inner_epoch);
 }
 
@@ -492,7 +486,7 @@ ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
         t.from[f] = fields[f].dtype;
         if (!is_float(t.from[f]) || t.from[f] == dtype) continue;
         fields[f].dtype = dtype;
-        t.n[f] = field_numel(fields[f].shape);
+        t.n[f] = dsi_numel(fields[f].shape);
         t.at[f] = t.bytes;
         t.bytes += ((size_t)t.n[f] * ds_dtype_size(t.from[f]) + 15) / 16 * 16;
     }

@@ -37,25 +37,19 @@ static error_t argument_parse(int key, char *arg, struct argp_state *state)
 {
     ds_arguments *a = state->input;
     if (!a) return ARGP_ERR_UNKNOWN;
-    switch (key) {
-    case ARGP_KEY_INIT:
+    if (key == ARGP_KEY_INIT)
         *a = (ds_arguments){.local_rank = -1};
-        return 0;
-    case DEEPSPEED:
+    else if (key == DEEPSPEED)
         a->deepspeed = true;
-        return 0;
-    case CONFIG:
+    else if (key == CONFIG)
         a->deepspeed_config = arg;
-        return 0;
-    case LOCAL_RANK:
+    else if (key == LOCAL_RANK)
         argument_set_local_rank(a, arg, state);
-        return 0;
-    case MPI:
+    else if (key == MPI)
         a->deepspeed_mpi = true;
-        return 0;
-    default:
+    else
         return ARGP_ERR_UNKNOWN;
-    }
+    return 0;
 }
 
 const struct argp *ds_add_config_arguments(void)

@@ -441,7 +441,7 @@ static void engine_take_parts(const ds_engine *e, bool taken)
     if (e->optim) e->optim->taken = taken;
 }
 
-static const dsi_handle_kind engine_kind = {"engine", NULL, NULL};
+static const dsi_handle_kind engine_kind = {"engine", NULL, NULL, NULL};
 
 ds_engine *ds_initialize_with(ds_init init)
 {

@@ -18,17 +18,9 @@ static ds_status loss_mean_over_ranks(const ds_engine *e, double *loss)
 {
     *loss = e->loss_sum;
     if (ds_comm_size(e->comm) == 1) return DS_OK;
-    dsi_request mean = {.comm = e->comm,
-                        .what = DSI_ALL_REDUCE,
-                        .dtype = DS_F64,
-                        .in = loss,
-                        .out = loss,
-                        .n = 1,
-                        .op = DS_REDUCE_AVG,
-                        .blocking = true,
-                        .purpose = "the loss for the monitor: add sinks on all ranks alike"};
-    dsi_request *r = dsi_request_start(&mean);
-    return r ? dsi_request_wait(r) : ds_error_status();
+    return dsi_request_run(&(dsi_request){
+        DSI_NUMBERS(e->comm, DSI_ALL_REDUCE, DS_F64, loss, loss, 1), .op = DS_REDUCE_AVG,
+        .purpose = "the loss for the monitor: add sinks on all ranks alike"});
 }
 
 typedef struct Scalar {

@@ -34,17 +34,9 @@ static ds_status message_all_reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop 
  * here, and DS_DEBUG=comm prints the purpose. */
 static ds_status rank_find_first(ds_comm *c, int64_t *number)
 {
-    dsi_request least = {.comm = c,
-                         .what = DSI_ALL_REDUCE,
-                         .dtype = DS_I64,
-                         .in = number,
-                         .out = number,
-                         .n = 1,
-                         .op = DS_REDUCE_MIN,
-                         .blocking = true,
-                         .purpose = "all ranks call ds_engine_save and ds_engine_load, not one"};
-    dsi_request *r = dsi_request_start(&least);
-    return r ? dsi_request_wait(r) : ds_error_status();
+    return dsi_request_run(&(dsi_request){
+        DSI_NUMBERS(c, DSI_ALL_REDUCE, DS_I64, number, number, 1), .op = DS_REDUCE_MIN,
+        .purpose = "all ranks call ds_engine_save and ds_engine_load, not one"});
 }
 
 /* The lowest failed rank is found first; then its status and message are

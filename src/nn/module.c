@@ -36,15 +36,13 @@ typedef struct Params {
     DSI_LIST(Param)
 } Params;
 
-typedef struct Children {
-    DSI_LIST(ds_module *)
-} Children;
-
 struct ds_module {
     const ds_module_type *type;
     char *name;
     ds_module *parent;
-    Children children;
+    struct {
+        DSI_LIST(ds_module *)
+    } children;
     Params params;
     const dsi_call_hooks *hooks; /* borrowed, or NULL */
     const dsi_experts *experts;  /* the mark of this module or of one above it; borrowed, or NULL */
@@ -115,7 +113,7 @@ static void module_describe(const void *p, char *text, size_t room)
 }
 
 static const dsi_handle_kind module_kind = {
-    "module", module_describe, "a module that was handed to ds_initialize belongs to it"};
+    "module", module_describe, "a module that was handed to ds_initialize belongs to it", NULL};
 
 ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
 {
@@ -367,14 +365,6 @@ ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path)
         *path = wanted.path;
     }
     return p ? p->x : NULL;
-}
-
-int64_t ds_module_numel(const ds_module *m)
-{
-    int64_t n = 0;
-    for (int i = 0, count = ds_module_params(m); i < count; i++)
-        n += ds_numel(ds_module_param_at(m, i, NULL));
-    return n;
 }
 
 void ds_module_zero_grad(ds_module *m)

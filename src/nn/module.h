@@ -56,6 +56,8 @@ typedef struct dsi_expert {
 
 /* Of which expert below root the parameter or buffer x is. */
 dsi_expert dsi_module_expert_of(const ds_module *root, const ds_tensor *x);
+/* Whether x is a parameter of m or of a module below it. */
+bool dsi_module_has_param(const ds_module *m, const ds_tensor *x);
 bool dsi_module_in_expert(const ds_module *m);
 const ds_module *dsi_module_root(const ds_module *m);
 

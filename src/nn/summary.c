@@ -1,8 +1,24 @@
-/* nn/summary.c: a model as PyTorch prints it (torch.nn.Module.__repr__).
+/* nn/summary.c: what is asked of all parameters of a model; a model as PyTorch
+ * prints it (torch.nn.Module.__repr__).
  * SPDX-License-Identifier: MIT */
-#include <deepspeed/nn.h>
+#include "module.h"
 
 #include <stdlib.h>
+
+int64_t ds_module_numel(const ds_module *m)
+{
+    int64_t n = 0;
+    for (int i = 0, count = ds_module_params(m); i < count; i++)
+        n += ds_numel(ds_module_param_at(m, i, NULL));
+    return n;
+}
+
+bool dsi_module_has_param(const ds_module *m, const ds_tensor *x)
+{
+    for (int i = 0; i < ds_module_params(m); i++)
+        if (ds_module_param_at(m, i, NULL) == x) return true;
+    return false;
+}
 
 /* What m's type says of its options, to be freed; NULL if it says nothing. */
 static char *module_describe(ds_module *m)

@@ -47,7 +47,8 @@ static void optim_describe(const void *p, char *text, size_t room)
 }
 
 static const dsi_handle_kind optim_kind = {
-    "optimizer", optim_describe, "an optimizer that was handed to ds_initialize belongs to it"};
+    "optimizer", optim_describe, "an optimizer that was handed to ds_initialize belongs to it",
+    NULL};
 
 ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values)
 {
@@ -126,9 +127,7 @@ void ds_optim_free(ds_optim *o)
         dsi_fail(DS_ESTATE, "optim_free: %s belongs to an engine, which frees it", o->type->name);
         return;
     }
-    const char *was = dsi_handle_reason("ds_optim_free");
-    bool quarantined = dsi_handle_freed(o);
-    dsi_handle_reason_end(was);
+    bool quarantined = dsi_handle_freed_by(o, "ds_optim_free");
     if (o->type->free) o->type->free(o->self);
     for (int i = 0; i < o->n; i++) {
         dsi_unref(o->params[i].of);

@@ -89,6 +89,9 @@ ds_status dsi_optim_count(ds_optim *o, int i);
  * [1], [2]. */
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
 
+/* Adds x to a state as "exp_avg.conv1.weight"; fails if x is NULL. */
+ds_status dsi_optim_state_add(ds_state *state, const char *kind, const char *path, ds_tensor *x);
+
 /* One step of the rule on n updates: what the step_n of a built-in optimizer
  * does. */
 ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n);

@@ -29,7 +29,7 @@ struct ds_schedule {
 
 /* ---- the handle -------------------------------------------------------------------------------------- */
 
-static const dsi_handle_kind schedule_kind = {"schedule", NULL, NULL};
+static const dsi_handle_kind schedule_kind = {"schedule", NULL, NULL, NULL};
 
 ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
 {
@@ -52,9 +52,7 @@ void ds_schedule_free(ds_schedule *s)
                  s->type->name);
         return;
     }
-    const char *was = dsi_handle_reason("ds_schedule_free");
-    bool quarantined = dsi_handle_freed(s);
-    dsi_handle_reason_end(was);
+    bool quarantined = dsi_handle_freed_by(s, "ds_schedule_free");
     if (s->type->free) s->type->free(s->self);
     dsi_free(s->self);
     if (!quarantined) dsi_free(s);

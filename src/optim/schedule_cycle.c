@@ -95,11 +95,6 @@ static double cycle_height(const Cycle *c, double n)
            stairs;
 }
 
-static void cycle_set_betas(const Cycle *c, ds_optim *o, int g, double beta1)
-{
-    if (c->momentum) ds_optim_set_group_betas(o, g, (double[]){beta1, BETA2});
-}
-
 static void cycle_apply(void *self, ds_optim *o, int64_t it)
 {
     const Cycle *c = self;
@@ -119,7 +114,7 @@ static void cycle_apply(void *self, ds_optim *o, int64_t it)
             mom *= 1 + c->decay_mom * decay;
         }
         ds_optim_set_group_lr(o, g, lr);
-        cycle_set_betas(c, o, g, mom);
+        if (c->momentum) ds_optim_set_group_betas(o, g, (double[]){mom, BETA2});
     }
 }
 

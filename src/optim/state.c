@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static ds_status state_add_entry(ds_state *state, const char *kind, const char *path, ds_tensor *x)
+ds_status dsi_optim_state_add(ds_state *state, const char *kind, const char *path, ds_tensor *x)
 {
     dsi_text name = dsi_text_of("%s.%s", kind, path);
     ds_status status = x ? ds_state_set(state, name.s, x) : ds_error_status();
@@ -27,10 +27,10 @@ ds_state *ds_optim_state(const ds_optim *o)
         if (!x->step) continue;
         for (int k = 0; status == DS_OK && k < DS_OPTIM_MOMENTS; k++)
             if (x->moment[k])
-                status = state_add_entry(state, o->type->moment[k], x->path, x->moment[k]);
+                status = dsi_optim_state_add(state, o->type->moment[k], x->path, x->moment[k]);
         if (status == DS_OK)
-            status = state_add_entry(state, "step", x->path,
-                                     ds_from_data(DS_I64, (ds_dims){0}, &x->step));
+            status = dsi_optim_state_add(state, "step", x->path,
+                                         ds_from_data(DS_I64, (ds_dims){0}, &x->step));
     }
     ds_scope_close(scope);
     if (status == DS_OK) return state;

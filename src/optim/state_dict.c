@@ -105,18 +105,7 @@ ds_value *ds_optim_state_dict(ds_optim *o)
 
 /* ---- load: options --------------------------------------------------------------------------------------- */
 
-static ds_status state_dict_refuse(const char *format, ...) DS_PRINTF(1, 2);
-static ds_status state_dict_refuse(const char *format, ...)
-{
-    dsi_text t = {0};
-    va_list args;
-    va_start(args, format);
-    dsi_text_add_args(&t, format, args);
-    va_end(args);
-    dsi_fail(DS_EINVAL, "optim_load_state_dict: %s", t.s);
-    dsi_text_free(&t);
-    return DS_EINVAL;
-}
+#define state_dict_refuse(...) dsi_fail(DS_EINVAL, "optim_load_state_dict: " __VA_ARGS__)
 
 /* A number at path of the group, if it is there; one that is NaN is refused. */
 static ds_status read_value(const ds_value *group, const char *path, double *to)
@@ -170,15 +159,6 @@ static ds_status read_group(const ds_optim *o, char *self, ds_optim_values *v,
 
 /* ---- load: state ------------------------------------------------------------------------------------------- */
 
-/* "exp_avg.conv1.weight" = x */
-static ds_status name_entry(ds_state *named, const char *kind, const char *path, ds_tensor *x)
-{
-    dsi_text name = dsi_text_of("%s.%s", kind, path);
-    ds_status status = x ? ds_state_set(named, name.s, x) : ds_error_status();
-    dsi_text_free(&name);
-    return status;
-}
-
 static bool is_moment(const ds_optim *o, const char *kind)
 {
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
@@ -203,7 +183,7 @@ static ds_status name_row(const ds_optim *o, const dsi_optim_param *x, const ds_
             status = ds_value_read_int(row, "step", &step);
         } else if (is_moment(o, kind)) {
             status = ds_value_read_tensor(item, "", &moment);
-            if (status == DS_OK) status = name_entry(named, kind, x->path, moment);
+            if (status == DS_OK) status = dsi_optim_state_add(named, kind, x->path, moment);
             moments++;
         } else if (!o->type->derived || strcmp(kind, o->type->derived) != 0) {
             return state_dict_refuse("%s has no %.60s, which the state of %s has", o->type->name,
@@ -212,7 +192,7 @@ static ds_status name_row(const ds_optim *o, const dsi_optim_param *x, const ds_
     }
     if (o->type->no_step && moments) step = step ? step : 1;
     if (status != DS_OK || (!step && !moments)) return status;
-    return name_entry(named, "step", x->path, ds_from_data(DS_I64, (ds_dims){0}, &step));
+    return dsi_optim_state_add(named, "step", x->path, ds_from_data(DS_I64, (ds_dims){0}, &step));
 }
 
 /* The state of group g, whose parameters the file numbers as it does. */

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/list.h"
+#include "nn/module.h"
 #include "reduce.h"
 
 #include <deepspeed/parallel.h>
@@ -33,20 +34,6 @@ struct ds_ddp {
     bool no_sync;
 };
 
-/* A failure of one rank is one of all. */
-static ds_status ddp_all_or_none(const ds_ddp *d, ds_status status)
-{
-    if (status != DS_OK && d->comm) dsi_comm_abort(d->comm, ds_error());
-    return status;
-}
-
-static bool is_parameter(const ds_module *m, const ds_tensor *x)
-{
-    for (int i = 0; i < ds_module_params(m); i++)
-        if (ds_module_param_at(m, i, NULL) == x) return true;
-    return false;
-}
-
 static ds_status ddp_broadcast(const Buffers *b)
 {
     ds_status status = DS_OK;
@@ -61,7 +48,7 @@ static void ddp_list_buffers(ds_ddp *d)
     for (int i = 0; i < ds_state_len(state); i++) {
         ds_tensor *x = ds_state_at(state, i);
         Buffer b = {x, dsi_flat_comm_of(d->module, x, d->comm)};
-        if (is_parameter(d->module, x)) continue;
+        if (dsi_module_has_param(d->module, x)) continue;
         ds_keep(x);
         dsi_list_add(&d->buffers, b);
     }
@@ -99,7 +86,7 @@ ds_ddp *ds_ddp_new_with(ds_module *module, ds_ddp_opts opts)
     d->module = module;
     if (ds_comm_size(comm) == 1) return d;
     d->comm = comm;
-    if (ddp_all_or_none(d, ddp_prepare(d, &opts)) == DS_OK) return d;
+    if (dsi_comm_all_or_none(d->comm, ddp_prepare(d, &opts)) == DS_OK) return d;
     ds_ddp_free(d);
     return NULL;
 }
@@ -130,7 +117,7 @@ ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
     if (!dsi_live(d, "ddp_call")) return dsi_null_operand("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
-    if (send && ddp_all_or_none(d, ddp_broadcast(&d->buffers)) != DS_OK) return NULL;
+    if (send && dsi_comm_all_or_none(d->comm, ddp_broadcast(&d->buffers)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
 }
 
@@ -157,5 +144,5 @@ ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
     if (status == DS_OK) status = dsi_reduce_end(d->reduce);
     if (status == DS_OK) status = dsi_reduce_wait(d->reduce);
     if (status == DS_OK) status = ddp_set_grads(d);
-    return ddp_all_or_none(d, status);
+    return dsi_comm_all_or_none(d->comm, status);
 }

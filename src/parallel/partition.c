@@ -44,12 +44,6 @@ void dsi_partition_range(const dsi_partition *p, int64_t *begin, int64_t *end)
     *end = dsi_min(p->n, *begin + p->shard_size);
 }
 
-ds_status dsi_partition_all_or_none(ds_comm *world, ds_status status)
-{
-    if (status != DS_OK) dsi_comm_abort(world, ds_error());
-    return status;
-}
-
 /* ---- the shard ---------------------------------------------------------------------------------------- */
 
 static bool on_disk(const dsi_partition *p) { return p->swap != NULL; }
@@ -172,7 +166,7 @@ ds_status dsi_partition_gather(dsi_partition *p)
     ds_status status = dsi_partition_gather_start(p);
     if (status == DS_OK) status = dsi_partition_gather_wait(p);
     ds_scope_close(scope);
-    return dsi_partition_all_or_none(p->world, status);
+    return dsi_comm_all_or_none(p->world, status);
 }
 
 void dsi_partition_evict(dsi_partition *p)

@@ -101,10 +101,6 @@ void dsi_partition_evict(dsi_partition *p);             /* nothing if it must st
  * all ranks. */
 ds_status dsi_partition_scatter(dsi_partition *p, int root);
 
-/* `status` of a collective of `world`; a failure ends the communication of all
- * its ranks. */
-ds_status dsi_partition_all_or_none(ds_comm *world, ds_status status);
-
 /* ---- the shard; for one in memory these do nothing ----------------------------------------------------- */
 
 /* p->own gets memory without values, to be written; is written to disk and

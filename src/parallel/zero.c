@@ -16,7 +16,7 @@
  *   that of the module (param_find).
  * - All ranks call backward, step, publish and whole in the same order; these
  *   block. A failure on one rank ends the communication of all
- *   (dsi_zero_all_or_none).
+ *   (dsi_comm_all_or_none).
  * - z->part[i] is what the optimizer updates and has the gradient during a
  *   step; after a step, of whatever result, no gradient is left.
  *
@@ -40,7 +40,7 @@ static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, boo
 {
     if (!z->reduce) return dsi_backward_scaled(loss, factor);
     if (dsi_reduce_complete(z->reduce))
-        return dsi_zero_all_or_none(z,
+        return dsi_comm_all_or_none(z->comm,
                                     dsi_fail(DS_ESTATE, "zero: a backward pass after the last one, "
                                                         "without a step between"));
     if (z->o.deterministic) factor /= dsi_comm_size(z->comm);
@@ -49,7 +49,7 @@ static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, boo
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, false);
     if (status == DS_OK) status = dsi_reduce_end(z->reduce);
-    return dsi_zero_all_or_none(z, status);
+    return dsi_comm_all_or_none(z->comm, status);
 }
 
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
@@ -292,7 +292,7 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     dsi_trace_end();
     ds_scope_close(scope);
     if (out) *out = result;
-    return dsi_zero_all_or_none(z, status);
+    return dsi_comm_all_or_none(z->comm, status);
 }
 
 /* ---- for checkpoints and averages ---------------------------------------------------------------------- */
@@ -332,7 +332,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     }
     if (status == DS_OK) status = params_publish(z);
     ds_scope_close(scope);
-    return dsi_zero_all_or_none(z, status);
+    return dsi_comm_all_or_none(z->comm, status);
 }
 
 /* Every rank's elements of parameter k of the layout, from where they are
@@ -362,7 +362,7 @@ ds_tensor *dsi_zero_whole(dsi_zero *z, int i)
     ds_status status = !whole  ? ds_error_status()
                        : k < 0 ? dsi_copy(whole, x)
                                : param_assemble(z, k, whole);
-    return dsi_zero_all_or_none(z, status) == DS_OK ? whole : NULL;
+    return dsi_comm_all_or_none(z->comm, status) == DS_OK ? whole : NULL;
 }
 
 /* ---- what it takes ------------------------------------------------------------------------------------- */

@@ -147,7 +147,7 @@ static ds_status prefetch_next(dsi_zero3 *z)
         ds_status status = dsi_partition_gather_start(&u->p);
         u->read_ahead = false;
         ds_scope_close(scope);
-        if (status != DS_OK) return dsi_partition_all_or_none(z->comm, status);
+        if (status != DS_OK) return dsi_comm_all_or_none(z->comm, status);
     }
     return DS_OK;
 }

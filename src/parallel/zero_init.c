@@ -103,7 +103,7 @@ static ds_status pending_finish(void)
         ds_scope_close(scope);
     }
     making.pending.n = 0;
-    return dsi_partition_all_or_none(making.comm, status);
+    return dsi_comm_all_or_none(making.comm, status);
 }
 
 /* x has been made: those before it have their values by now. */

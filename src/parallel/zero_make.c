@@ -6,12 +6,6 @@
 #include "zero_init.h"
 #include "zero_state.h"
 
-ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status)
-{
-    if (status != DS_OK && z->comm) dsi_comm_abort(z->comm, ds_error());
-    return status;
-}
-
 /* ---- parameters as the model has them -------------------------------------------------------------------- */
 
 ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i)
@@ -261,7 +255,7 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
         return NULL;
     }
     ds_scope *scope = ds_scope_open();
-    ds_status status = dsi_zero_all_or_none(z, zero_prepare(z));
+    ds_status status = dsi_comm_all_or_none(z->comm, zero_prepare(z));
     ds_scope_close(scope);
     /* what the model was made in is of other sizes than what a step needs */
     if (z->flat) dsi_cache_empty(z->flat->param[0].x->device);

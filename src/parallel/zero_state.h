@@ -29,9 +29,6 @@ struct dsi_zero {
     char *bad;
 };
 
-/* A failure of one rank is one of all: its message, and no rank waits for ever. */
-ds_status dsi_zero_all_or_none(const dsi_zero *z, ds_status status);
-
 /* This rank's elements of parameter i as the model has them; NULL: none. */
 ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i);
 /* Whether the model's own elements of parameter i are in a file; then they are

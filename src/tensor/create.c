@@ -148,20 +148,13 @@ ds_tensor *ds_randn(ds_dtype dtype, ds_dims shape)
 /* Whether the integers low .. high - 1 are all values of dtype. */
 static bool dtype_holds_range(ds_dtype dtype, int64_t low, int64_t high)
 {
-    switch (dtype) {
-    case DS_I32:
-        return low >= INT32_MIN && high - 1 <= INT32_MAX;
-    case DS_I16:
-        return low >= INT16_MIN && high - 1 <= INT16_MAX;
-    case DS_I8:
-        return low >= INT8_MIN && high - 1 <= INT8_MAX;
-    case DS_U8:
-        return low >= 0 && high - 1 <= UINT8_MAX;
-    case DS_BOOL:
-        return low >= 0 && high - 1 <= 1;
-    default:
-        return true;
-    }
+    static const int64_t limits[DS_DTYPES][2] = {[DS_I32] = {INT32_MIN, INT32_MAX},
+                                                 [DS_I16] = {INT16_MIN, INT16_MAX},
+                                                 [DS_I8] = {INT8_MIN, INT8_MAX},
+                                                 [DS_U8] = {0, UINT8_MAX},
+                                                 [DS_BOOL] = {0, 1}};
+    const int64_t *limit = limits[dtype];
+    return !limit[1] || (low >= limit[0] && high - 1 <= limit[1]);
 }
 
 ds_tensor *ds_randint(ds_dtype dtype, int64_t low, int64_t high, ds_dims shape)

@@ -21,6 +21,10 @@ struct ds_scope {
     uint64_t number;
 };
 
+static const dsi_handle_kind scope_kind = {
+    "scope", .advice = "closing a scope closes those that were opened in it",
+    .maker = "scope_open"};
+
 static _Thread_local ds_scope *current;
 static _Thread_local ds_scope *unused;
 static _Thread_local uint64_t opened; /* scopes since this thread began */
@@ -34,21 +38,20 @@ static void scope_release_handles(ds_scope *s)
     dsi_handle_reason_end(was);
 }
 
+/* Removes the innermost scope of a stack and frees it. */
+static void scope_free(ds_scope **stack)
+{
+    ds_scope *s = *stack;
+    scope_release_handles(s); /* destructors that run here may use `current` */
+    *stack = s->outer;
+    dsi_list_free(s);
+    if (!dsi_handle_freed_by(s, "ds_scope_close")) dsi_free(s);
+}
+
 static void scopes_free(void)
 {
-    while (current) {
-        ds_scope *s = current;
-        scope_release_handles(s); /* destructors that run here may use `current` */
-        current = s->outer;
-        dsi_list_free(s);
-        dsi_free(s);
-    }
-    while (unused) {
-        ds_scope *s = unused;
-        unused = s->outer;
-        dsi_list_free(s);
-        dsi_free(s);
-    }
+    while (current) scope_free(&current);
+    while (unused) scope_free(&unused);
 }
 
 /* Opens a scope above the current one, from the free list if possible. */
@@ -59,6 +62,7 @@ static ds_scope *scope_push(void)
         unused = s->outer;
     else
         s = dsi_alloc(sizeof *s);
+    dsi_handle_made(s, &scope_kind);
     s->outer = current;
     s->number = ++opened;
     return current = s;
@@ -86,9 +90,14 @@ static bool scope_is_open(const ds_scope *scope)
     return s && s->outer;
 }
 
-/* Closes the innermost scope; its memory is kept in the free list. */
+/* Closes the innermost scope; its memory is kept in the free list, or by the
+ * registry of handles. */
 static void scope_pop(void)
 {
+    if (dsi_handles_checked()) {
+        scope_free(&current);
+        return;
+    }
     ds_scope *s = current;
     scope_release_handles(s);
     current = s->outer;
@@ -98,7 +107,7 @@ static void scope_pop(void)
 
 void ds_scope_close(ds_scope *scope)
 {
-    if (!scope) return;
+    if (!dsi_live(scope, "scope_close")) return;
     if (!scope_is_open(scope)) {
         dsi_fail(DS_ESTATE, "scope_close: this scope is not open on this thread");
         return;

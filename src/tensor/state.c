@@ -15,14 +15,22 @@ struct ds_state {
     dsi_map map; /* values: ds_tensor */
 };
 
-ds_state *ds_state_new(void) { return dsi_alloc(sizeof(ds_state)); }
+static const dsi_handle_kind state_kind = {"state dict", .maker = "state_new"};
+
+ds_state *ds_state_new(void)
+{
+    ds_state *state = dsi_alloc(sizeof *state);
+    dsi_handle_made(state, &state_kind);
+    return state;
+}
 
 void ds_state_free(ds_state *state)
 {
-    if (!state) return;
+    if (!dsi_live(state, "state_free")) return;
+    bool quarantined = dsi_handle_freed_by(state, "ds_state_free");
     for (int i = 0; i < state->map.n; i++) dsi_unref(state->map.at[i].value);
     dsi_map_free(&state->map);
-    dsi_free(state);
+    if (!quarantined) dsi_free(state);
 }
 
 ds_status ds_state_set(ds_state *state, const char *name, ds_tensor *x)
@@ -35,19 +43,19 @@ ds_status ds_state_set(ds_state *state, const char *name, ds_tensor *x)
 
 ds_tensor *ds_state_get(const ds_state *state, const char *name)
 {
-    return state && name ? dsi_map_get(&state->map, name) : NULL;
+    return dsi_live(state, "state_get") && name ? dsi_map_get(&state->map, name) : NULL;
 }
 
-int ds_state_len(const ds_state *state) { return state ? state->map.n : 0; }
+int ds_state_len(const ds_state *state) { return dsi_live(state, "state_len") ? state->map.n : 0; }
 
 const char *ds_state_name(const ds_state *state, int i)
 {
-    return state && i >= 0 && i < state->map.n ? state->map.at[i].name : NULL;
+    return i >= 0 && i < ds_state_len(state) ? state->map.at[i].name : NULL;
 }
 
 ds_tensor *ds_state_at(const ds_state *state, int i)
 {
-    return state && i >= 0 && i < state->map.n ? state->map.at[i].value : NULL;
+    return i >= 0 && i < ds_state_len(state) ? state->map.at[i].value : NULL;
 }
 
 /* ---- prefixes ---------------------------------------------------------------------------------------- */

@@ -103,7 +103,7 @@ static void tensor_describe(const void *p, char *text, size_t room)
 }
 
 static const dsi_handle_kind tensor_kind = {"tensor", tensor_describe,
-                                            "ds_keep(x) keeps a tensor until ds_drop(x)"};
+                                            "ds_keep(x) keeps a tensor until ds_drop(x)", NULL};
 
 /* A handle without storage and strides, counted once by the caller. */
 static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)

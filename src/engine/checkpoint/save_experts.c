@@ -64,8 +64,9 @@ static void experts_add_files(Maker *m)
         ds_tensor *x = i < ds_state_len(state) ? ds_state_at(state, i) : NULL;
         dsi_expert e = dsi_module_expert_of(m->e->model, x);
         if (one && (!e.of || e.layer != last.layer || e.number != last.number)) {
-            dsi_save_add_file(m, one, DSI_FILE_EXPERT, (long long)last.layer,
-                              (long long)last.number);
+            dsi_save_add_file(
+                m, one,
+                dsi_text_of(DSI_FILE_EXPERT, (long long)last.layer, (long long)last.number));
             one = NULL;
         }
         if (!e.of || !rank_writes_experts(m, e.of) || expert_is_left_out(m, x)) continue;
@@ -98,5 +99,6 @@ void dsi_save_add_experts(Maker *m)
     if (!dsi_save_has_experts(m->e)) return;
     experts_add_files(m);
     if (m->e->zero && !dsi_save_is_sharded(m->e) && rank < dsi_save_writer_count(m->e))
-        dsi_save_add_file(m, expert_optimizer_value(m), DSI_FILE_EXPERT_OPTIM, (long long)rank);
+        dsi_save_add_file(m, expert_optimizer_value(m),
+                          dsi_text_of(DSI_FILE_EXPERT_OPTIM, (long long)rank));
 }

@@ -20,6 +20,7 @@
 #include "checkpoint/value.h"
 #include "config/reader.h"
 #include "data/loader.h"
+#include "nn/module.h"
 
 typedef dsi_save_maker Maker;
 
@@ -134,13 +135,6 @@ ds_value *dsi_save_model_tensor(Maker *m, ds_tensor *x)
     return dsi_save_tensor_of(&m->f->tensors, x, -1);
 }
 
-static bool model_has_param(const ds_module *model, const ds_tensor *x)
-{
-    for (int i = 0; i < ds_module_params(model); i++)
-        if (ds_module_param_at(model, i, NULL) == x) return true;
-    return false;
-}
-
 /* Module, buffers, shapes and frozen parameters. Experts are in their own
  * files. */
 static void model_put(Maker *m, ds_value *to)
@@ -151,7 +145,7 @@ static void model_put(Maker *m, ds_value *to)
     for (int i = 0; i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
         ds_tensor *x = ds_state_at(state, i);
-        bool param = model_has_param(m->e->model, x),
+        bool param = dsi_module_has_param(m->e->model, x),
              stays = param && m->flat && param_index(m, x) < 0;
         if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
         dsi_save_put(m, module, name, dsi_save_model_tensor(m, x));
@@ -385,7 +379,7 @@ static ds_value *rank_buffers_value(Maker *m)
     if (ds_comm_rank(m->e->comm) == 0 || m->e->config->zero.stage == 3) return v;
     ds_state *state = ds_module_state(m->e->model);
     for (int i = 0; i < ds_state_len(state); i++)
-        if (!model_has_param(m->e->model, ds_state_at(state, i)))
+        if (!dsi_module_has_param(m->e->model, ds_state_at(state, i)))
             dsi_save_put(m, v, ds_state_name(state, i),
                          dsi_save_model_tensor(m, ds_state_at(state, i)));
     ds_state_free(state);
@@ -405,13 +399,8 @@ static ds_value *rank_file_value(Maker *m)
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 
-void dsi_save_add_file(Maker *m, ds_value *value, const char *format, ...)
+void dsi_save_add_file(Maker *m, ds_value *value, dsi_text name)
 {
-    dsi_text name = {0};
-    va_list args;
-    va_start(args, format);
-    dsi_text_add_args(&name, format, args);
-    va_end(args);
     dsi_list_add(m->f, (dsi_save_file){name.s, value});
     if (!value) m->status = ds_error_status();
 }
@@ -426,15 +415,16 @@ ds_status dsi_save_files_make(dsi_save_files *f, ds_engine *e, const ds_save_opt
     if (e->optim && !(m.optimizer = ds_optim_state_dict(e->optim))) return ds_error_status();
     if (m.flat) dsi_save_groups_make(&m);
     if (e->config->zero.stage == 3)
-        dsi_save_add_file(&m, model_file_value(&m), DSI_FILE_MODEL_RANK, rank);
+        dsi_save_add_file(&m, model_file_value(&m), dsi_text_of(DSI_FILE_MODEL_RANK, rank));
     else if (rank == 0)
-        dsi_save_add_file(&m, model_file_value(&m), DSI_FILE_MODEL);
+        dsi_save_add_file(&m, model_file_value(&m), dsi_text_of(DSI_FILE_MODEL));
     if (dsi_save_is_sharded(e) && m.flat && (rank < dsi_save_writer_count(e) || m.flat->partition))
-        dsi_save_add_file(&m, dsi_save_shard(&m),
-                          e->config->bf16.enabled ? DSI_FILE_SHARD_BF16 : DSI_FILE_SHARD,
-                          (long long)rank);
+        dsi_save_add_file(
+            &m, dsi_save_shard(&m),
+            dsi_text_of(e->config->bf16.enabled ? DSI_FILE_SHARD_BF16 : DSI_FILE_SHARD,
+                        (long long)rank));
     dsi_save_add_experts(&m);
-    dsi_save_add_file(&m, rank_file_value(&m), DSI_FILE_RANK, rank);
+    dsi_save_add_file(&m, rank_file_value(&m), dsi_text_of(DSI_FILE_RANK, rank));
     dsi_save_groups_free(&m);
     ds_value_free(m.optimizer);
     return m.status;

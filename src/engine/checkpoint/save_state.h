@@ -66,7 +66,7 @@ ds_value *dsi_save_param_names(dsi_save_maker *m);
 ds_value *dsi_save_averages(dsi_save_maker *m);
 /* whether its values are in the shards only */
 bool dsi_save_is_partitioned(const dsi_save_maker *m, const ds_tensor *x);
-void dsi_save_add_file(dsi_save_maker *m, ds_value *value, const char *format, ...) DS_PRINTF(3, 4);
+void dsi_save_add_file(dsi_save_maker *m, ds_value *value, dsi_text name);
 
 /* ---- experts: save_experts.c --------------------------------------------------------------------------- */
 

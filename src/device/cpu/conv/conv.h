@@ -154,46 +154,30 @@ static inline int64_t copy_floats(const dsi_view *v)
  * Each returns false, and does nothing, if it is not made for this shape. Otherwise
  * it computes and sets *status. */
 
+typedef bool conv_forward_if(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                             dsi_view y, ds_status *status);
+typedef bool conv_dx_if(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+                        ds_status *status);
+typedef bool conv_dw_if(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+                        ds_status *status);
+
 /* conv_1x1.c */
 #define point_forward KERNEL(conv_point_forward)
 #define point_dx      KERNEL(conv_point_dx)
 #define point_dw      KERNEL(conv_point_dw)
-bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
-                   dsi_view y, ds_status *status);
-bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
-              ds_status *status);
-bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
-              ds_status *status);
-
 /* conv_amx.c: bfloat16 */
 #define amx_forward KERNEL(conv_amx_forward)
 #define amx_dx      KERNEL(conv_amx_dx)
 #define amx_dw      KERNEL(conv_amx_dw)
-bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y,
-                 ds_status *status);
-bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
-            ds_status *status);
-bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
-            ds_status *status);
-
 /* conv_depthwise.c */
 #define depth_forward KERNEL(conv_depth_forward)
 #define depth_dx      KERNEL(conv_depth_dx)
 #define depth_dw      KERNEL(conv_depth_dw)
-bool depth_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
-                   dsi_view y, ds_status *status);
-bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
-              ds_status *status);
-bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
-              ds_status *status);
-
 /* conv_winograd.c: 3x3 */
 #define winograd_forward KERNEL(conv_winograd_forward)
 #define winograd_dx      KERNEL(conv_winograd_dx)
 #define winograd_dw      KERNEL(conv_winograd_dw)
-bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
-                      dsi_view y, ds_status *status);
-bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
-                 ds_status *status);
-bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
-                 ds_status *status);
+
+conv_forward_if point_forward, amx_forward, depth_forward, winograd_forward;
+conv_dx_if point_dx, amx_dx, depth_dx, winograd_dx;
+conv_dw_if point_dw, amx_dw, depth_dw, winograd_dw;

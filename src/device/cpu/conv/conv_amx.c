@@ -125,14 +125,6 @@ static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows)
     return (dsi_view){p, v->dtype, 3, {1, rows * v->d[3], v->d[1]}, {0, v->d[1], 1}};
 }
 
-static dsi_view conv_amx_transposed(dsi_view m)
-{
-    int64_t d = m.d[1], step = m.s[1];
-    m.d[1] = m.d[2], m.s[1] = m.s[2];
-    m.d[2] = d, m.s[2] = step;
-    return m;
-}
-
 /* Copies w [out, in, R, S] to the matrix m [out][R][S][in], or m to w if
  * `back`. flipped: the kernel is turned by 180 degrees. */
 static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, bool back)
@@ -171,7 +163,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, 
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, BLOCK_BYTES), u->N * u->P - row);
         dsi_view a = unfold(u, row, rows);
-        status = amx_matmul(s, a, conv_amx_transposed(m), b, matrix_of_rows(&to, row, rows));
+        status = amx_matmul(s, a, amx_transposed(m), b, matrix_of_rows(&to, row, rows));
     }
     if (!status && spare_y) status = KERNEL(copy)(s, to, y);
     dsi_scratch_release(s, unfolded);
@@ -241,8 +233,7 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
     if (!status && spare_y) status = KERNEL(copy)(s, dy, g);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, DW_BYTES), u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows),
-                 gradient = conv_amx_transposed(matrix_of_rows(&g, row, rows));
+        dsi_view a = unfold(u, row, rows), gradient = amx_transposed(matrix_of_rows(&g, row, rows));
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
         if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }

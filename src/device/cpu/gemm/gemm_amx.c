@@ -384,14 +384,6 @@ static ds_status amx_run(dsi_stream *s, const Product *p)
     return DS_OK;
 }
 
-static dsi_view amx_turned(dsi_view v)
-{
-    int64_t d = v.d[1], step = v.s[1];
-    v.d[1] = v.d[2], v.s[1] = v.s[2];
-    v.d[2] = d, v.s[2] = step;
-    return v;
-}
-
 bool amx_takes(int64_t m, int64_t n, int64_t k) { return k && m * n * k >= WORTH && dsi_cpu_amx(); }
 
 ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
@@ -402,8 +394,9 @@ ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_v
         y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false};
     if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T has dense rows */
-        p = (Product){y.d[0],        y.d[2],        y.d[1], a.d[2], amx_turned(b),
-                      amx_turned(a), amx_turned(y), NULL,   true};
+        p = (Product){
+            y.d[0], y.d[2], y.d[1], a.d[2], amx_transposed(b), amx_transposed(a), amx_transposed(y),
+            NULL,   true};
     p.bias_of_rows = p.bias_of_rows && bias.p;
     if (!bias.p) return amx_run(s, &p);
 

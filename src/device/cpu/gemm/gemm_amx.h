@@ -14,3 +14,12 @@ bool KERNEL(dsi_amx_takes)(int64_t m, int64_t n, int64_t k);
  * bfloat16; y is bfloat16 or float32; bias.p is NULL if there is none. */
 ds_status KERNEL(dsi_amx_matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 #define amx_matmul KERNEL(dsi_amx_matmul)
+
+/* v [B,M,N] as [B,N,M]. */
+static inline dsi_view amx_transposed(dsi_view v)
+{
+    int64_t d = v.d[1], step = v.s[1];
+    v.d[1] = v.d[2], v.s[1] = v.s[2];
+    v.d[2] = d, v.s[2] = step;
+    return v;
+}
