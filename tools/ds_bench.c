@@ -476,7 +476,7 @@ int main(int argc, char **argv)
     const struct argp argp = {rows, bench_parse_option, "", "Measures collectives.", NULL, NULL,
                               NULL};
     plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
-    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_program_version = "ds_bench (deepspeed.c) " DS_VERSION;
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &p)) return 2;
     if (p.minsize > p.maxsize) p.minsize = p.maxsize;

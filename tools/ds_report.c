@@ -397,7 +397,7 @@ int main(int argc, char **argv)
                               NULL,    NULL,
                               NULL};
     report r = {.colors = isatty(STDOUT_FILENO) == 1};
-    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_program_version = "ds_report (deepspeed.c) " DS_VERSION;
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r)) return 2;
     if (r.selftest) return selftest_gpu(r.selftest_options);

@@ -468,7 +468,7 @@ int main(int argc, char **argv)
     argp_err_exit_status = 2;
     if (argp_parse(&argp, argc, argv, 0, NULL, &s)) return 2;
     ds_status status = show_path(&s);
-    if (status != DS_OK) fprintf(stderr, "ds_show: %s\n", ds_error());
+    if (status != DS_OK) ds_perror("ds_show");
     bool bad = status == DS_OK && (fputs(s.out.s, stdout) < 0 || fflush(stdout) != 0);
     if (bad) perror("ds_show: stdout");
     dsi_text_free(&s.out);

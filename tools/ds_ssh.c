@@ -208,14 +208,14 @@ int main(int argc, char **argv)
         NULL};
     command c = {.hostfile = DEFAULT_HOSTFILE};
     ds_hosts h = {0};
-    argp_program_version = "deepspeed.c " DS_VERSION;
+    argp_program_version = "ds_ssh (deepspeed.c) " DS_VERSION;
     argp_err_exit_status = STATUS_WRONG;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c)) return STATUS_WRONG;
     int status = STATUS_WRONG;
     if (hosts_read(&h, c.hostfile) == DS_OK && select_hosts(&h, c.include, c.exclude) == DS_OK)
         status = run_command(&c, &h);
     else
-        fprintf(stderr, "ds_ssh: %s\n", ds_error());
+        ds_perror("ds_ssh");
     hosts_free(&h);
     return status;
 }

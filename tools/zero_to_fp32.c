@@ -469,6 +469,6 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
     if (run_export(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
     fflush(stdout);
-    fprintf(stderr, "zero_to_fp32: %s\n", ds_error());
+    ds_perror("zero_to_fp32");
     return EXIT_FAILURE;
 }

@@ -365,7 +365,7 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
         double loss = train_step(p, bar, &b);
         p->running += loss;
         p->sum += loss;
-        progress_add(bar, 0, p->sum / (double)(i + 1));
+        progress_add(bar, 1, p->sum / (double)(i + 1));
         if (i % every == every - 1) {
             progress_hide(bar);
             if (p->first && !p->o.quiet)
@@ -377,20 +377,27 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
         save_if_due(p, bar);
     }
     if (ds_error()) return;
-    progress_add(bar, 1, i ? p->sum / (double)i : 0);
     if (!more_steps(p)) return;
     p->running = p->sum = 0;
     p->due = p->due || !p->o.save_interval;
     save_if_due(p, bar);
 }
 
+/* Micro steps of this run: the epochs that are left, or --max-steps. */
+static int64_t batches_left(const Program *p)
+{
+    int64_t epochs = p->o.epochs - ds_loader_epoch(p->train);
+    int64_t n = epochs * ds_loader_len(p->train) - ds_loader_tell(p->train).batch;
+    int64_t steps = p->o.max_steps - ds_engine_global_steps(p->engine);
+    int64_t most = steps * ds_engine_gradient_accumulation_steps(p->engine);
+    return p->o.max_steps >= 0 && most < n ? most : n;
+}
+
 static void train(Program *p)
 {
     Progress bar;
     if (p->first) p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm,loss_scale,skipped");
-    progress_begin(&bar, p->first && !p->o.quiet, "it", p->o.epochs - ds_loader_epoch(p->train),
-                   "");
-    bar.slow = true;
+    progress_begin(&bar, p->first && !p->o.quiet, "it", batches_left(p), "");
     show_epoch(p, &bar, 0);
     while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error())
         train_epoch(p, &bar, ds_loader_epoch(p->train));
@@ -468,7 +475,7 @@ int main(int argc, char **argv)
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
-        fprintf(stderr, "cifar10_deepspeed: %s\n", ds_error());
+        ds_perror("cifar10_deepspeed");
     int status = ds_error() != NULL;
     experts_free(&p.o.experts);
     ds_loader_free(p.test);

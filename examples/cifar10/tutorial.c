@@ -292,7 +292,7 @@ int main(int argc, char **argv)
     Program p = {.o = read_options(argc, argv)};
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    if (ds_error()) fprintf(stderr, "cifar10_tutorial: %s\n", ds_error());
+    ds_perror("cifar10_tutorial");
     ds_optim_free(p.sgd);
     ds_module_free(p.net);
     ds_loader_free(p.train);

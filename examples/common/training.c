@@ -225,7 +225,7 @@ void training_test(const Training *t)
 int training_end(Training *t, const char *program)
 {
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    if (ds_error()) fprintf(stderr, "%s: %s\n", program, ds_error());
+    ds_perror(program);
     ds_optim_free(t->sgd);
     ds_module_free(t->net);
     ds_loader_free(t->train);

@@ -132,6 +132,6 @@ int main(void)
     if (!ds_error()) printf("%lld of 400 right\n", (long long)count_right(engine));
     ds_engine_free(engine);
     if (!ds_error()) return 0;
-    fprintf(stderr, "moons: %s\n", ds_error());
+    ds_perror("moons");
     return 1;
 }

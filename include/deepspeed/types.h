@@ -47,6 +47,9 @@ typedef enum ds_status {
 DS_API const char *ds_error(void);
 DS_API ds_status ds_error_status(void); /* of that failure; DS_OK: nothing has failed */
 DS_API void ds_error_clear(void);       /* forgets all failures of this thread */
+/* perror of this header: prints "program: message" to stderr, the first word in
+ * red on a terminal (NO_COLOR is respected). Nothing if nothing has failed. */
+DS_API void ds_perror(const char *program);
 /* Whether all ranks have that failure with the same message, as after a
  * ds_engine_save that failed on one of them: then one rank's line says it.
  * false if nothing has failed or other failures followed. */

@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "log.h"
 
+#include "terminal.h"
 #include "text.h"
 
 #include <errno.h>
@@ -61,8 +62,12 @@ static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int l
     localtime_r(&now.tv_sec, &day);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &day);
     const char *slash = strrchr(file, '/');
-    dsi_text_add(t, "[%s,%03d] [%s] [%s:%d:%s] [Rank %d] ", date, (int)(now.tv_nsec / 1000000),
-                 tags[level], slash ? slash + 1 : file, line, func, rank);
+    bool marked = (level == DSI_WARNING || level == DSI_ERROR) &&
+                  dsi_terminal_colors(STDOUT_FILENO);
+    const char *color = !marked ? "" : level == DSI_ERROR ? DSI_RED : DSI_YELLOW;
+    dsi_text_add(t, "[%s,%03d] [%s%s%s] [%s:%d:%s] [Rank %d] ", date, (int)(now.tv_nsec / 1000000),
+                 color, tags[level], marked ? DSI_PLAIN : "", slash ? slash + 1 : file, line, func,
+                 rank);
 }
 
 /* All of it in one write where the system can; nobody can be told that it
