@@ -86,7 +86,7 @@ static bool list_has(const char *list, const char *name)
     return false;
 }
 
-/* The names of the series that are shown: the usual ones first. names: room for
+/* The names of the series that are shown: the usual ones first. names: an array for
  * all series. Returns their number. */
 static int collect_names(const Plot *p, const char *only, const char **names)
 {

@@ -49,7 +49,7 @@ static const char *text_time(char text[16], double seconds)
     return text;
 }
 
-/* What follows the percentage: forms from the widest to the narrowest. */
+/* The text after the percentage: forms from the widest to the narrowest. */
 static void line_tail(const Progress *p, double seconds, int form, char *text, int size)
 {
     char took[16], left[16], rate_text[32];

@@ -34,8 +34,9 @@ static void forms(void **state)
     (void)state;
     char line[512];
     progress_line(&half, 40, 80, false, line, sizeof line);
-    assert_string_equal(line, "[ 003 / 30 ]:  50%|#####      | 46875/93750 [00:40<00:40, 1172 it/s, "
-                              "loss=1.234]");
+    assert_string_equal(line,
+                        "[ 003 / 30 ]:  50%|#####      | 46875/93750 [00:40<00:40, 1172 it/s, "
+                        "loss=1.234]");
     progress_line(&half, 40, 60, true, line, sizeof line);
     assert_string_equal(line, "[ 003 / 30 ]:  50%|███████       | [00:40<00:40, loss=1.234]");
     progress_line(&half, 40, 39, true, line, sizeof line);
