@@ -287,6 +287,20 @@ static bool job_is_repeated(running *r, const char *text, size_t n)
     return false;
 }
 
+/* What a host's node monitor reports; its first trouble counts. */
+static void job_note_node(running *r, const char *payload, size_t n)
+{
+    node_event e;
+    if (!node_event_read(&e, payload, n)) return;
+    if (e.kind == NODE_UP) {
+        job_result_add_node(&r->result, &e);
+    } else if (r->phase == RUNNING && !r->runner_told) {
+        r->result.node = e;
+        job_begin_end(r);
+        runner_terminate(r);
+    }
+}
+
 /* Records of other jobs or with an impossible rank are dropped. */
 static void job_handle_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
 {
@@ -302,6 +316,8 @@ static void job_handle_record(void *arg, wire_kind kind, int rank, const char *p
         output_add(r->output, rank, kind == WIRE_OUT ? STDOUT_FILENO : STDERR_FILENO, payload, n);
     } else if (kind == WIRE_ERR && !job_is_repeated(r, payload, n)) {
         output_add(r->output, -1, STDERR_FILENO, payload, n);
+    } else if (kind == WIRE_NODE) {
+        job_note_node(r, payload, n);
     } else if (kind == WIRE_ENDED) {
         rank_exit e = wire_read_exit(payload, n);
         job_note_exit(r, rank, &e);
@@ -561,6 +577,8 @@ static int job_conclude(running *r)
     dsi_text why = {0};
     job_write_output(r);
     r->result.output_error = output_error(r->output);
+    if (!job_result_is_known(&r->result) && r->result.runner_status)
+        job_result_read_loss(&r->result, r->held.s, r->held.n);
     int status = job_result_status(&r->result, &why);
     bool known = job_result_is_known(&r->result) || !status;
     if (!known || !status) job_show_held(r);

@@ -2,19 +2,68 @@
  * SPDX-License-Identifier: MIT */
 #include "job_folders.h"
 
+#include "base/text.h"
+
+#include <dirent.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define OLD_TMPDIR    "DEEPSPEED_TMPDIR" /* "": it was not set */
 #define SHARED_FOLDER "DEEPSPEED_SHARED"
+#define PREFIX        "deepspeed-job."
 
-/* Leaves folder empty if it cannot be made. */
+static int folder_remove_entry(const char *path, const struct stat *st, int flag, struct FTW *at)
+{
+    (void)st, (void)flag, (void)at;
+    remove(path);
+    return 0;
+}
+
+static void folder_remove(const char *path)
+{
+    nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Removes the folders of jobs that have ended without that: they are of this
+ * user and nobody holds their lock. */
+static void folders_sweep(const char *parent)
+{
+    DIR *d = opendir(parent);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        struct stat st;
+        if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0) continue;
+        int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid() && !flock(fd, LOCK_EX | LOCK_NB)) {
+            dsi_text path = {0};
+            dsi_text_add(&path, "%s/%s", parent, e->d_name);
+            folder_remove(path.s);
+            dsi_text_free(&path);
+        }
+        if (fd >= 0) close(fd);
+    }
+    if (d) closedir(d);
+}
+
+/* Leaves folder empty if it cannot be made. It has its name once it is locked;
+ * the descriptor stays open in this process and those it forks. */
 static void folder_make(char *folder, size_t n, const char *parent)
 {
-    snprintf(folder, n, "%s/deepspeed.XXXXXX", parent);
-    if (!mkdtemp(folder)) *folder = 0;
+    char hidden[4000];
+    folders_sweep(parent);
+    snprintf(hidden, sizeof hidden, "%s/.deepspeed.XXXXXX", parent);
+    *folder = 0;
+    if (!mkdtemp(hidden)) return;
+    int fd = open(hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    snprintf(folder, n, "%s/" PREFIX "%s", parent, strrchr(hidden, '.') + 1);
+    if (fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB) && !rename(hidden, folder)) return;
+    if (fd >= 0) close(fd);
+    snprintf(folder, n, "%s", hidden);
 }
 
 static const char *temporary_folder(void)
@@ -37,17 +86,10 @@ void job_folders_make_one(job_folders *f)
     memcpy(f->session, f->shared, sizeof f->session);
 }
 
-static int folder_remove_entry(const char *path, const struct stat *st, int flag, struct FTW *at)
-{
-    (void)st, (void)flag, (void)at;
-    remove(path);
-    return 0;
-}
-
 void job_folders_remove(const job_folders *f)
 {
-    if (*f->session) nftw(f->session, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    if (*f->shared) nftw(f->shared, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (*f->session) folder_remove(f->session);
+    if (*f->shared) folder_remove(f->shared);
 }
 
 /* ---- environment --------------------------------------------------------------- */
@@ -75,6 +117,8 @@ void job_folders_export(const job_folders *f)
     setenv(OLD_TMPDIR, old ? old : "", 1);
     setenv("TMPDIR", f->session, 1);
 }
+
+bool job_folders_are_exported(void) { return getenv(SHARED_FOLDER) != NULL; }
 
 void job_folders_import(void)
 {

@@ -5,7 +5,9 @@
  * folders of its own for both, which are removed with it.
  *
  * Invariants: the process that made the folders removes them, after all
- * processes of the job have ended. What mpirun or orted is told about them
+ * processes of the job have ended. It holds a lock on each, as do the processes
+ * that it forks: a folder without one is left of a job whose launcher was
+ * killed with all its processes, and the next job on the host removes it. What mpirun or orted is told about them
  * (job_folders_export) is for this machine alone: no runner forwards the
  * variables, and each rank takes them out of its environment again.
  * SPDX-License-Identifier: MIT */
@@ -28,5 +30,6 @@ void job_folders_remove(const job_folders *f);
 void job_folders_export(const job_folders *f);
 /* Into the environment, when all ranks are on this machine. */
 void job_folders_export_local(const job_folders *f);
+bool job_folders_are_exported(void); /* has a process above this one done that? */
 /* In a rank: TMPDIR is again what it was before job_folders_export. */
 void job_folders_import(void);

@@ -10,6 +10,8 @@
 #include "job_result.h"
 #include "older_libc.h"
 
+#include "local_host.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -44,6 +46,43 @@ void job_result_add_exit(job_result *r, int rank, const rank_exit *e)
         r->first = rank;
 }
 
+/* The name of mpirun's host number `node` in the plan: its daemons are counted
+ * from 1 without its own host, which is the first one if that has ranks. As
+ * names may differ, the host's own name decides, if the plan has it. */
+static const char *node_name(const job_result *r, const node_event *e)
+{
+    const char *nth = e->host;
+    int k = -1;
+    for (int i = 0; i < r->size; i++) {
+        if (!strcmp(r->host[i], e->host)) return r->host[i];
+        if (!i || strcmp(r->host[i], r->host[i - 1])) k++;
+        if (k == e->node) nth = r->host[i];
+    }
+    return nth;
+}
+
+void job_result_add_node(job_result *r, const node_event *e)
+{
+    const char *name = node_name(r, e);
+    for (int i = 0; i < r->size; i++)
+        if (!strcmp(r->host[i], name)) r->rank[i].node_up = true;
+}
+
+/*   HNP daemon   : [[23830,0],0] on node node0
+ *   Remote daemon: [[23830,0],1] on node node1 */
+bool job_result_read_loss(job_result *r, const char *text, size_t n)
+{
+    static const char begin[] = "Remote daemon: ", on[] = "on node ";
+    const char *at = text ? memmem(text, n, begin, sizeof begin - 1) : NULL;
+    const char *end = at ? memchr(at, '\n', n - (size_t)(at - text)) : NULL;
+    const char *host = end ? memmem(at, (size_t)(end - at), on, sizeof on - 1) : NULL;
+    if (!host || r->node.kind != NODE_UP) return false;
+    host += sizeof on - 1;
+    r->node.kind = NODE_LOST;
+    snprintf(r->node.host, sizeof r->node.host, "%.*s", (int)(end - host), host);
+    return true;
+}
+
 /* Is the first failed rank a better explanation than the runner's own status?
  * One that exited on request is one if the runner ended after it; one that was
  * killed only if the runner reports success. */
@@ -68,8 +107,9 @@ bool job_result_runner_killed(const job_result *r)
 /* The text of the runner that was held back is shown unless this is true. */
 bool job_result_is_known(const job_result *r)
 {
-    return r->signal || r->start_timeout || job_result_runner_killed(r) || r->node_lost ||
-           r->unknown_rank_failed || r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
+    return r->signal || r->start_timeout || r->node.kind != NODE_UP ||
+           job_result_runner_killed(r) || r->node_lost || r->unknown_rank_failed ||
+           r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
 }
 
 /* ---- messages ------------------------------------------------------------------- */
@@ -98,11 +138,19 @@ static void add_rank_exit(const job_result *r, int rank, dsi_text *t)
     dsi_text_add(t, "%s exits with return code = %d", r->program, rank_exit_status(e));
 }
 
+/* Has nothing come from another host, rank or node monitor? */
+static bool is_silent(const job_result *r, int rank)
+{
+    return !r->rank[rank].process && !r->rank[rank].node_up && !local_host_is(r->host[rank]);
+}
+
 /* "node1 (ranks 2 to 3), node2 (rank 4)": hosts of ranks that have not started;
- * the ranks of a host follow one another. */
+ * if there are silent hosts, these: they may keep the others from starting. The
+ * ranks of a host follow one another. */
 static void add_missing_hosts(const job_result *r, dsi_text *t)
 {
-    bool first = true;
+    bool first = true, silent = false;
+    for (int i = 0; i < r->size; i++) silent = silent || is_silent(r, i);
     for (int i = 0, end; i < r->size; i = end) {
         int missing = 0, from = -1, to = -1;
         for (end = i; end < r->size && !strcmp(r->host[end], r->host[i]); end++)
@@ -110,7 +158,7 @@ static void add_missing_hosts(const job_result *r, dsi_text *t)
                 if (!missing++) from = end;
                 to = end;
             }
-        if (!missing) continue;
+        if (!missing || (silent && !is_silent(r, from))) continue;
         dsi_text_add(t, "%s%s (rank", first ? "" : ", ", r->host[i]);
         if (missing > 1)
             dsi_text_add(t, "s %d to %d)", from, to);
@@ -118,6 +166,29 @@ static void add_missing_hosts(const job_result *r, dsi_text *t)
             dsi_text_add(t, " %d)", from);
         first = false;
     }
+}
+
+static int add_node_event(const job_result *r, dsi_text *t)
+{
+    const char *name = node_name(r, &r->node);
+    if (r->node.kind == NODE_UNCONNECTED) {
+        dsi_text_add(t,
+                     "deepspeed: %s cannot connect to %s, where %s waits for it: every TCP port "
+                     "between the hosts must be open in both directions",
+                     name, r->node.text, r->runner);
+        return 1;
+    }
+    if (r->node.kind == NODE_LOST) {
+        dsi_text_add(t,
+                     "deepspeed: %s has lost %s: its processes were killed, or the network is cut; "
+                     "all ranks are ended",
+                     r->runner, name);
+        return r->runner_status ? r->runner_status : 1;
+    }
+    dsi_text_add(t, "deepspeed: orted (process %d) on %s was killed by ", r->node.process, name);
+    add_signal(t, r->node.signal);
+    dsi_text_add(t, "; all ranks are ended");
+    return 128 + r->node.signal;
 }
 
 static int add_start_timeout(const job_result *r, dsi_text *t)
@@ -201,6 +272,7 @@ int job_result_status(const job_result *r, dsi_text *line)
         return 128 + r->signal;
     }
     if (r->node_lost) return 1;
+    if (r->node.kind != NODE_UP && !job_result_runner_killed(r)) return add_node_event(r, line);
     if (r->start_timeout) return add_start_timeout(r, line);
     if (job_result_runner_killed(r)) return add_runner_killed(r, line);
     if (r->output_error == EPIPE && first_weight(r) != SAYS_ALL)

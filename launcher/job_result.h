@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "wire.h"
+#include "node_monitor.h"
 
 typedef struct rank_state {
-    int process; /* its number, once it has started */
+    int process;  /* its number, once it has started */
+    bool node_up; /* its host's node monitor runs */
     bool ended;
     rank_exit exit;
 } rank_state;
@@ -26,6 +27,7 @@ typedef struct job_result {
     bool node_lost;           /* and reported */
     bool unknown_rank_failed; /* and reported; before it knew its number */
     int signal;               /* that the launcher got; 0: none */
+    node_event node;          /* the trouble of a host; NODE_UP: none */
     int start_timeout;        /* seconds after which a rank had not started; 0: all have */
     int launcher_killed;      /* process of the launcher that was killed; 0: none */
     int runner_status;
@@ -37,6 +39,11 @@ typedef struct job_result {
     int output_error;        /* errno of a failed write of ranks' output */
 } job_result;
 
+/* Text of mpirun about a daemon that it has lost becomes
+ * an event of that host; false: it is not that. */
+bool job_result_read_loss(job_result *r, const char *text, size_t n);
+/* A host's node monitor runs. */
+void job_result_add_node(job_result *r, const node_event *e);
 void job_result_add_exit(job_result *r, int rank, const rank_exit *e);
 
 /* Was the end of the runner, killed by a signal, the cause? */

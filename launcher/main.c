@@ -14,11 +14,13 @@
  *
  * prints how much memory each rank will need.
  *
- * Two more forms are for processes that the launcher starts itself:
- * --rank_start (rank.h) and --join_agent (join/agent.h).
+ * Three more forms are for processes that the launcher starts itself:
+ * --rank_start (rank.h), --node_monitor (node_monitor.h) and --join_agent
+ * (join/agent.h).
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
 #include "join/agent.h"
+#include "node_monitor.h"
 #include "plan.h"
 #include "rank.h"
 #include "run.h"
@@ -63,6 +65,7 @@ int main(int argc, char **argv)
 {
     options o;
     if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "--node_monitor")) return node_monitor_run(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "--join_agent")) return agent_run(argc, argv);
     args_read(&o, argc, argv);
     if (o.check_config) return print_config(&o);

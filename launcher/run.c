@@ -154,7 +154,12 @@ static char **link_command(char *const *command, const job *j)
     bool linked = false;
     strftime(now, sizeof now, "%Y%m%d%H%M%S", localtime_r(&t, &local));
     for (; *command; command++) {
-        argv_add(&argv, "%s", *command);
+        const char *at = linked ? NULL : strstr(*command, " " NODE_SECRET " ");
+        if (at)
+            argv_add(&argv, "%.*s %s %s", (int)(at - *command), *command, j->secret,
+                     at + sizeof NODE_SECRET + 1);
+        else
+            argv_add(&argv, "%s", *command);
         if (linked || strcmp(*command, "--rank_start") != 0) continue;
         linked = true;
         argv_add(&argv, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret, j->columns);

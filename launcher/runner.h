@@ -15,6 +15,9 @@
 
 struct launch_plan; /* plan.h */
 
+/* In a runner's command: the place of the job's secret (wire.h). */
+#define NODE_SECRET "NODE-SECRET"
+
 /* Environment variables in which a runner tells a rank its place. */
 typedef struct rank_variables {
     const char *rank, *size, *local_rank;

@@ -37,6 +37,7 @@ typedef enum wire_kind {
      * to join, 1 or 0: pipe the output, columns of the terminal, 1 or 0: ignore
      * SIGHUP; with it stdin, stdout and stderr */
     WIRE_WELCOME = 'w',
+    WIRE_NODE = 'n',  /* a node_event (node_monitor.h), of no rank */
     WIRE_SIGNAL = 'k' /* launcher to rank: a signal for the program; 0: exit */
 } wire_kind;
 

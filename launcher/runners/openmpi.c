@@ -7,9 +7,12 @@
 #include "environment.h"
 #include "runners.h"
 
+enum { SSH_AT_ONCE = 128 }; /* Open MPI's own limit */
+
 #include "base/error.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -74,18 +77,34 @@ static void add_local(argv_list *argv, const launch_plan *p)
     argv_add(argv, "localhost:%d", p->world_size);
 }
 
+/* Each orted runs below a node monitor (node_monitor.h), and remains its child:
+ * ssh stays connected. NODE_SECRET is replaced by the job's when it starts.
+ * mpirun splits the agent at blanks and a shell of the host reads it again. */
+static void add_node_monitor(argv_list *argv, const launch_plan *p)
+{
+    dsi_text agent = {0};
+    if (!runner_has_argument(p, "--leave-session-attached"))
+        argv_add(argv, "--leave-session-attached");
+    if (p->n_hosts > SSH_AT_ONCE) {
+        char n[20];
+        snprintf(n, sizeof n, "%d", p->n_hosts);
+        add_mca(argv, p, "plm_rsh_num_concurrent", n);
+    }
+    for (const char *c = p->deepspeed; *c; c++)
+        dsi_text_add(&agent, strchr(" \t\"'\\$`&;()<>|*?[]#~", *c) ? "\\%c" : "%c", *c);
+    dsi_text_add(&agent, " --node_monitor " NODE_SECRET " orted");
+    if (!strstr(p->deepspeed, "  ")) add_mca(argv, p, "orte_launch_agent", agent.s);
+    dsi_text_free(&agent);
+}
+
 static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
 {
     char *hosts = runner_host_list(p, remote->name);
     if (!remote->choose_component) add_mca(argv, p, "plm", "rsh");
     add_mca(argv, p, "plm_rsh_agent", remote->agent);
     add_mca(argv, p, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
-    if (remote->joined) {
-        add_mca(argv, p, "if_base_do_not_resolve", "1");
-        /* orted remains a child of the node that has joined */
-        if (!runner_has_argument(p, "--leave-session-attached"))
-            argv_add(argv, "--leave-session-attached");
-    }
+    if (remote->joined) add_mca(argv, p, "if_base_do_not_resolve", "1");
+    add_node_monitor(argv, p);
     if (!is_set_by_user(p, "btl_tcp_if_include"))
         add_mca(argv, p, "btl_tcp_if_exclude", "lo,docker0,podman0,virbr0");
     if (!is_set_by_user(p, "oob_tcp_if_include"))

@@ -63,6 +63,7 @@ static void hydra_add_exports(argv_list *argv, const launch_plan *p)
 {
     static const char *const own[] = {"PDSH_", "HYDRA_"};
     argv_add(argv, "-genvnone");
+    argv_add(argv, "-disable-auto-cleanup");
     for (char **e = p->environment; e && *e; e++) {
         if (!strncmp(*e, own[0], 5) || !strncmp(*e, own[1], 6)) continue;
         size_t n = strcspn(*e, "=");

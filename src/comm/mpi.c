@@ -38,6 +38,7 @@
 #define SPIN_S        200e-6 /* busy-wait before sleeping */
 #define YIELD_AFTER_S 2e-6   /* busy-wait before yielding at each turn */
 #define NAP_US        50
+#define FINALIZE_S    1.0 /* for MPICH's MPI_Finalize between hosts */
 /* A yield takes SLOW_S or longer if other processes want the processor. After
  * SLOW_YIELDS of these in a row waits do not yield for CROWDED_S. */
 #define SLOW_S      200e-6
@@ -267,14 +268,82 @@ static void job_shutdown_barrier(ds_comm *world)
     pthread_mutex_unlock(&the_job->mutex);
 }
 
-static void job_close(job *j)
+/* MPICH's MPI_Finalize may wait for ever between hosts (mpi_plugin.c). All
+ * ranks have passed the shutdown barrier, so that nothing is lost when it is
+ * left: it runs on a thread, which ends with the process. */
+typedef struct Finalizing {
+    const dsi_mpi *mpi;
+    pthread_mutex_t mutex;
+    pthread_cond_t ended;
+    bool done;
+    const char *wrong;
+} Finalizing;
+
+static void *finalize_main(void *arg)
+{
+    Finalizing *f = arg;
+    const char *wrong = f->mpi->finalize();
+    pthread_mutex_lock(&f->mutex);
+    f->wrong = wrong;
+    f->done = true;
+    pthread_cond_signal(&f->ended);
+    pthread_mutex_unlock(&f->mutex);
+    return NULL;
+}
+
+/* The thread still runs in MPI, whose clean-up at exit would meet it. */
+static void leave_at_exit(int status, void *arg)
+{
+    (void)arg;
+    fflush(NULL);
+    _exit(status);
+}
+
+/* The struct is left to a thread that does not end. */
+static const char *finalize_within(const dsi_mpi *mpi, double seconds)
+{
+    Finalizing *f = dsi_alloc(sizeof *f);
+    pthread_t thread;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)seconds;
+    f->mpi = mpi;
+    pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->ended, NULL);
+    if (pthread_create(&thread, NULL, finalize_main, f)) return mpi->finalize();
+    int error = 0;
+    pthread_mutex_lock(&f->mutex);
+    while (!f->done && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&f->ended, &f->mutex, &until);
+    bool done = f->done;
+    pthread_mutex_unlock(&f->mutex);
+    if (!done) {
+        pthread_detach(thread);
+        on_exit(leave_at_exit, NULL);
+        return NULL;
+    }
+    pthread_join(thread, NULL);
+    const char *wrong = f->wrong;
+    pthread_cond_destroy(&f->ended);
+    pthread_mutex_destroy(&f->mutex);
+    dsi_free(f);
+    return wrong;
+}
+
+static const char *job_finalize(const job *j, bool several_hosts)
+{
+    return several_hosts && j->mpi->finalize_hangs ? finalize_within(j->mpi, FINALIZE_S)
+                                                   : j->mpi->finalize();
+}
+
+static void job_close(job *j, bool several_hosts)
 {
     pthread_mutex_lock(&j->mutex);
     j->quit = true;
     pthread_cond_signal(&j->work);
     pthread_mutex_unlock(&j->mutex);
     if (j->helper_runs) pthread_join(j->helper, NULL);
-    mpi_check("destroy_process_group", j->mpi->finalize());
+    mpi_check("destroy_process_group", job_finalize(j, several_hosts));
     free(j->kept.p);
     pthread_cond_destroy(&j->work);
     pthread_mutex_destroy(&j->mutex);
@@ -289,7 +358,7 @@ static void mpi_close(ds_comm *c)
     pthread_mutex_lock(&j->mutex);
     j->mpi->free(c->own);
     pthread_mutex_unlock(&j->mutex);
-    if (c == j->world) job_close(j);
+    if (c == j->world) job_close(j, c->local_size < c->size);
 }
 
 /* Runs when the process ends, by exit or by main's return. */

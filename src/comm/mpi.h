@@ -38,8 +38,9 @@ typedef struct dsi_mpi {
      * nobody has asked for: *tag, or -1. */
     const char *(*probe)(void *comm, int from, int *tag, size_t *bytes);
     const char *(*finalize)(void);
+    bool finalize_hangs; /* now and then, with ranks on several hosts */
     void (*abort)(int status);
 } dsi_mpi;
 
-#define DSI_MPI_VERSION 2
+#define DSI_MPI_VERSION 3
 #define DSI_MPI_SYMBOL  "dsi_mpi_plugin"

@@ -154,4 +154,42 @@ static void causes(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(causes))
+/* What hosts report, and what mpirun prints about one. */
+static void hosts(void **state)
+{
+    (void)state;
+    static const char up[] = "0 1 70 0 b ", cut[] = "1 2 70 0 elsewhere 10.0.0.1, port 99\n",
+                      killed[] = "3 2 71 9 c ",
+                      text[] = "ORTE has lost communication\n  HNP daemon   : [[1,0],0] on node a\n"
+                               "  Remote daemon: [[1,0],1] on node b\n";
+    const char *const host[] = {"nohost-a.invalid", "b", "c"};
+    rank_state rank[RANKS] = {0};
+    node_event e;
+    dsi_text line = {0};
+    job_result r = {.size = RANKS, .host = host, .runner = "mpirun", .rank = rank, .first = -1};
+    CHECK(!node_event_read(&e, "", 0) && !node_event_read(&e, "9 1 2 3 b", 9));
+    CHECK(node_event_read(&e, up, sizeof up - 1) && e.kind == NODE_UP);
+    job_result_add_node(&r, &e);
+    CHECK(rank[1].node_up && !rank[0].node_up && !rank[2].node_up);
+    r.start_timeout = 5;
+    CHECK_INT(job_result_status(&r, &line), 1); /* b was heard */
+    CHECK(strstr(line.s, "from nohost-a.invalid (rank 0), c (rank 2): every TCP port"));
+    dsi_text_free(&line);
+    CHECK(node_event_read(&r.node, cut, sizeof cut - 1));
+    CHECK_INT(job_result_status(&r, &line), 1); /* by its number in the order of hosts */
+    CHECK(strstr(line.s, "deepspeed: c cannot connect to 10.0.0.1, port 99, where mpirun waits"));
+    dsi_text_free(&line);
+    CHECK(node_event_read(&r.node, killed, sizeof killed - 1));
+    CHECK_INT(job_result_status(&r, &line), 137);
+    CHECK(strstr(line.s, "deepspeed: orted (process 71) on c was killed by signal 9 (SIGKILL)"));
+    dsi_text_free(&line);
+    r.node = (node_event){0};
+    r.runner_status = 205;
+    CHECK(!job_result_read_loss(&r, text, 20));
+    CHECK(job_result_read_loss(&r, text, sizeof text - 1));
+    CHECK_INT(job_result_status(&r, &line), 205);
+    CHECK(strstr(line.s, "deepspeed: mpirun has lost b: "));
+    dsi_text_free(&line);
+}
+
+TEST_MAIN(cmocka_unit_test(causes), cmocka_unit_test(hosts))

@@ -84,7 +84,8 @@ static void several_hosts(void **state)
     const char *c = dry_command(dry("--dry_run", "-H", "odd", "--ssh_port=2222", "train"));
     HAS(c, "-H w0:1,w1:3 -np 4 ");
     HAS(c, "--mca plm rsh --mca plm_rsh_agent ssh -o BatchMode=yes -p 2222 --mca "
-           "plm_rsh_no_tree_spawn 1");
+           "plm_rsh_no_tree_spawn 1 --leave-session-attached --mca orte_launch_agent ");
+    HAS(c, " --node_monitor NODE-SECRET orted ");
     HAS(c, "-x NCCL_DEBUG");
     HAS_NOT(c, "-x OMPI_MCA_x"); /* mpirun forwards its own */
     HAS(c, "--master_addr=w0 ");
@@ -94,12 +95,12 @@ static void several_hosts(void **state)
     HAS_NOT(c, "-x PDSH_SSH_ARGS_APPEND");
     HAS_NOT(dry_command(dry("-H", "odd", "--launcher=openmpi", "train")), "--mca plm rsh");
     HAS(dry_command(dry("-H", "odd", "--launcher=mpich", "train")),
-        "mpiexec.hydra -launcher ssh -hosts w0:1,w1:3 -genvnone -genv ");
+        "mpiexec.hydra -launcher ssh -hosts w0:1,w1:3 -genvnone -disable-auto-cleanup -genv ");
     HAS(c = dry_command(dry("-H", "odd", "--launcher=mpich", "train")),
         " -genv NCCL_DEBUG INFO -genv OMPI_MCA_x 1 ");
     HAS_NOT(c, "HOME");
     HAS(dry_command(dry("-H", "two", "--launcher=mvapich", "train")),
-        "/bin/mpiexec -launcher ssh -hosts w0:2,w1:2 -genvnone -genv ");
+        "/bin/mpiexec -launcher ssh -hosts w0:2,w1:2 -genvnone -disable-auto-cleanup -genv ");
     HAS(dry_command(dry("-H", "one", "--force_multi", "train")), "-H w0:2 ");
     REFUSED("--launcher local: 2 hosts", "-H", "two", "--launcher=local", "train");
     REFUSED("--launcher slrum: did you mean slurm? expected local, ssh", "--launcher=slrum",
