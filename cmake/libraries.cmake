@@ -29,7 +29,8 @@ ds_library(UTF8PROC libutf8proc libutf8proc-dev opened)
 ds_library(CRYPTO libcrypto libssl-dev)
 ds_library(PNG libpng libpng-dev)
 ds_library(ZLIB zlib zlib1g-dev)
-pkg_check_modules(URING QUIET liburing) # optional: its header; it is opened when first needed
+# optional: its header, which is C11 from 2.0 on; it is opened when first needed
+pkg_check_modules(URING QUIET liburing>=2.0)
 if(DS_MISSING)
     message(FATAL_ERROR "Libraries are missing. Debian, Ubuntu: apt-get install${DS_MISSING}\n"
         "./quickstart installs what the programs need, ./check what the tests need too.")

@@ -94,7 +94,7 @@ static void part_resume(transfer *t, bool has_md5)
 
     struct stat st;
     t->have = same && (*mark || has_md5) && fstat(t->fd, &st) == 0 ? st.st_size : 0;
-    snprintf(t->mark, sizeof t->mark, "%s", t->have ? mark : "");
+    snprintf(t->mark, sizeof t->mark, "%.*s", MAX_MARK - 1, t->have ? mark : "");
     t->resumed = t->have > 0;
 }
 

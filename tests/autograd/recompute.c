@@ -228,8 +228,8 @@ static ds_module *deep(int depth, int64_t width)
     ds_seed(5);
     ds_module *m = ds_nn_sequential(NULL, "deep");
     for (int i = 0; i < depth; i++) {
-        char name[8];
-        sprintf(name, "%d", i);
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
         ds_module *part = ds_nn_sequential(m, name);
         ds_nn_linear(part, "0", width, width);
         ds_nn_gelu(part, "1");
