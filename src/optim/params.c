@@ -19,13 +19,13 @@ static const struct {
     double low, high;
     bool open_low, open_high; /* the end itself is out of range */
 } ranges[] = {
-    [DSI_ANY] = {"a finite number", -INFINITY, INFINITY},
-    [DSI_NOT_NEGATIVE] = {"0 or more", 0, INFINITY},
-    [DSI_POSITIVE] = {"more than 0", 0, INFINITY, .open_low = true},
-    [DSI_FRACTION] = {"0 to 1", 0, 1},
-    [DSI_BETA] = {"0 or more, and less than 1", 0, 1, .open_high = true},
-    [DSI_FACTOR] = {"more than 0, and at most 1", 0, 1, .open_low = true},
-    [DSI_FROM_MINUS_1] = {"-1 or more", -1, INFINITY},
+    [DSI_ANY] = {"a finite number", -INFINITY, INFINITY, false, false},
+    [DSI_NOT_NEGATIVE] = {"0 or more", 0, INFINITY, false, false},
+    [DSI_POSITIVE] = {"more than 0", 0, INFINITY, .open_low = true, .open_high = false},
+    [DSI_FRACTION] = {"0 to 1", 0, 1, false, false},
+    [DSI_BETA] = {"0 or more, and less than 1", 0, 1, .open_low = false, .open_high = true},
+    [DSI_FACTOR] = {"more than 0, and at most 1", 0, 1, .open_low = true, .open_high = false},
+    [DSI_FROM_MINUS_1] = {"-1 or more", -1, INFINITY, false, false},
 };
 
 static bool param_in_range(double x, dsi_param_range r)

@@ -236,7 +236,7 @@ BINARY(relu_dx, b <= 0 ? 0 : a)
         INDEPENDENT \
         for (int64_t i = 0; i < n; i++) { \
             uint16_t g = dy[i]; /* read on both ways: a branch would not be vectorised */ \
-            dx[i] = !(y[i] & 0x7fff) | BELOW_ZERO(y[i], infinity) ? 0 : g; \
+            dx[i] = (!(y[i] & 0x7fff) | BELOW_ZERO(y[i], infinity)) ? 0 : g; \
         } \
     }
 RELU_HALF(f16, 0x7c00)
