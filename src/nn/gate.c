@@ -297,7 +297,7 @@ static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
 static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
     double tokens = (double)ds_size(p, 0), per = g->o.k > 2 ? g->o.k : 1;
-    ds_tensor *mean = ds_mean_with(p, (ds_reduce_opts){.dims = ds_shape(0)});
+    ds_tensor *mean = ds_mean_with(p, (ds_reduce_opts){.dims = ds_shape(0), .keepdim = false});
     ds_tensor *f = ds_cast(r->first, ds_dtype_of(p));
     return ds_scale(ds_sum(ds_mul(mean, f)), g->o.num_experts / (per * tokens));
 }

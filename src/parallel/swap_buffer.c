@@ -21,8 +21,8 @@ dsi_swap_buffer dsi_swap_buffer_new(dsi_device *d, ds_dtype dtype, int64_t eleme
 {
     int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(dtype);
     ds_scope *scope = ds_scope_open();
-    dsi_swap_buffer b = {
-        .t = dsi_ref(dsi_fill(dsi_new_on(d, dtype, ds_shape(elements + room)), 0))};
+    dsi_swap_buffer b = {0};
+    b.t = dsi_ref(dsi_fill(dsi_new_on(d, dtype, ds_shape(elements + room)), 0));
     ds_scope_close(scope);
     return b;
 }

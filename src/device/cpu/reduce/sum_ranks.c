@@ -57,8 +57,9 @@ ALWAYS_INLINE void one_step(const job *j, int64_t i, Wide *squares)
         for (int v = 0; v < VECTORS; v++) vf_store(y + v * VF, sum[v]);
     }
     const Narrow *y = (const Narrow *)(const void *)(out(j, 0) + i);
+    if (!squares) return;
     UNROLL
-    for (int v = 0; squares && v < SUMS; v++) {
+    for (int v = 0; v < SUMS; v++) {
         Wide w = __builtin_convertvector(y[v], Wide);
         squares[v] += w * w;
     }
