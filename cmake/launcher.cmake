@@ -32,8 +32,8 @@ endif()
 add_library(portable OBJECT ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
 target_link_libraries(portable PRIVATE ds_options)
 target_include_directories(portable PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_compile_definitions(portable PRIVATE ${DS_ISA_DEFINES} dsi_cpu_kernels_avx2=dsi_cpu_kernels_generic
-    dsi_cpu_kernels_avx512=dsi_cpu_kernels_generic)
+target_compile_definitions(portable PRIVATE ${DS_ISA_DEFINES} dsi_cpu_table_avx2=dsi_cpu_table_generic
+    dsi_cpu_table_avx512=dsi_cpu_table_generic)
 
 add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c $<TARGET_OBJECTS:portable>)
 target_include_directories(launcher PRIVATE ${PROJECT_SOURCE_DIR}/src)
