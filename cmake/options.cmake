@@ -7,6 +7,10 @@ target_compile_options(ds_options INTERFACE
     -Wwrite-strings -fvisibility=hidden -ftls-model=initial-exec
     # no path of this machine in binaries
     -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${PROJECT_BINARY_DIR}=.)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_C_COMPILER_VERSION VERSION_LESS 12)
+    # wrong there for designated initializers that contain a compound literal
+    target_compile_options(ds_options INTERFACE -Wno-missing-field-initializers)
+endif()
 target_compile_definitions(ds_options INTERFACE _GNU_SOURCE)
 target_include_directories(ds_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(DS_SANITIZE STREQUAL "address")
