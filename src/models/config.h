@@ -1,8 +1,7 @@
 /* models/config.h: a config.json of Hugging Face's, checked: what a model of
  * these architectures is made of.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_MODELS_CONFIG_H
-#define DSI_MODELS_CONFIG_H
+#pragma once
 
 #include <deepspeed/types.h>
 
@@ -45,5 +44,3 @@ typedef struct dsi_lm_config {
  * the caller releases. */
 ds_status dsi_lm_config_read(const char *text, size_t bytes, const char *name, dsi_lm_config *c,
                              json_t **json);
-
-#endif

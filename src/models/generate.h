@@ -1,7 +1,6 @@
 /* models/generate.h: the distribution that a token is drawn from.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_MODELS_GENERATE_H
-#define DSI_MODELS_GENERATE_H
+#pragma once
 
 #include <deepspeed/models.h>
 
@@ -15,5 +14,3 @@ typedef struct dsi_lm_choice {
  * Returns how many those are. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        const ds_generate_opts *o, dsi_lm_choice *choices);
-
-#endif

@@ -4,8 +4,7 @@
  * Shapes: B rows of a batch, L positions, T positions of the table, H heads of
  * queries, G heads of keys and values, D elements of a head, V tokens.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_MODELS_LM_H
-#define DSI_MODELS_LM_H
+#pragma once
 
 #include "config.h"
 
@@ -115,5 +114,3 @@ ds_tensor *dsi_lm_block(dsi_lm *lm, int64_t i, ds_tensor *x);
 /* [..,hidden] -> [..,V] */
 ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden);
 ds_tensor *dsi_lm_dropout(dsi_lm *lm, ds_tensor *x, double p);
-
-#endif
