@@ -87,6 +87,27 @@ if(DS_GPU_TESTS AND TARGET test_gpu_mistakes AND NOT DS_SANITIZE)
     endif()
 endif()
 
+# In another order of threads, with work that is done only at a synchronisation;
+# and tests of other folders on the GPU.
+if(DS_GPU_TESTS AND TARGET test_gpu_ops)
+    set(DS_GPU_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1)
+    add_test(NAME gpu/ops.backward COMMAND test_gpu_ops)
+    set_tests_properties(gpu/ops.backward PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "${DS_GPU_ENVIRONMENT};DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=backward")
+    set(on optim/sgd)
+    if(NOT DS_SANITIZE)
+        list(APPEND on optim/others optim/master engine/engine engine/offload engine/resume ops/norm)
+    endif()
+    foreach(name ${on})
+        string(REPLACE "/" "_" target test_${name})
+        if(TARGET ${target})
+            add_test(NAME gpu/on/${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:${target}>)
+            set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT 120
+                ENVIRONMENT "${DS_TEST_ENVIRONMENT}")
+        endif()
+    endforeach()
+endif()
+
 # The PTX files are of their sources.
 if(NOT DS_SANITIZE)
     add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)

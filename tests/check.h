@@ -20,6 +20,17 @@
  * their builds. */
 static inline bool quick(void) { return getenv("DS_TEST_QUICK") != NULL; }
 
+/* DS_TEST_DEVICE=cuda: what a test makes is on a GPU (tests/gpu/on_cpu). */
+__attribute__((constructor)) static void use_test_device(void)
+{
+    const char *name = getenv("DS_TEST_DEVICE");
+    ds_device device;
+    if (!name || (ds_device_parse(name, &device) == DS_OK && ds_set_device(device) == DS_OK))
+        return;
+    fprintf(stderr, "DS_TEST_DEVICE: %s\n", ds_error());
+    exit(1);
+}
+
 #define CHECK(x) check_true(x, #x, __FILE__, __LINE__)
 static inline void check_true(bool x, const char *what, const char *file, int line)
 {

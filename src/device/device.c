@@ -149,10 +149,8 @@ ds_status dsi_device_describe(ds_device which, char *text, size_t room)
 
 ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
 {
-    return dsi_fail(DS_EDEVICE,
-                    "%s: no %s kernel for %s: this version computes on the CPU (without "
-                    "--device cuda, --with_cuda)",
-                    kernel, d->type->name, ds_dtype_name(dtype));
+    return dsi_fail(DS_EDEVICE, "%s: no %s kernel for %s: compute it on the CPU", kernel,
+                    d->type->name, ds_dtype_name(dtype));
 }
 
 /* ---- faults --------------------------------------------------------------------------------------- */

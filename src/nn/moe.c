@@ -191,6 +191,12 @@ static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
             "of %lld elements, its last dimension %lld",
             (long long)l->hidden, n, (long long)ds_numel(x), (long long)ds_size(x, -1));
     if (!l->experts) return NULL; /* its constructor has refused */
+    if (ds_device_of(x).kind != DS_CPU) {
+        ds_fail(DS_EDEVICE,
+                "MoE: x is on %s, and tokens are routed on the CPU: train without a GPU",
+                ds_device_name(ds_device_of(x)));
+        return NULL;
+    }
     ds_tensor *tokens = ds_reshape(x, ds_shape(-1, l->hidden));
     l->gate.training = ds_module_training(ds_module_of(self));
     if (!tokens || !dsi_gate_run(&l->gate, tokens, n == 2 ? in[1] : NULL, &r, &w, &aux))

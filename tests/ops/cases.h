@@ -515,7 +515,10 @@ static ds_tensor *case_input(const Input *row, int i, ds_dtype dtype)
 {
     const Input *in = &row[i];
     ds_dtype want = in->kind == INDEX ? DS_I64 : in->kind == BOOL ? DS_BOOL : dtype;
+    ds_device made_on = ds_current_device();
+    ds_set_device((ds_device){DS_CPU, 0});
     ds_tensor *x = ds_empty(in->kind < INDEX ? DS_F64 : want, in->shape);
+    ds_set_device(made_on);
     void *p = ds_data_mut(x);
     uint64_t state = 1000 + (uint64_t)i;
     double low = in->low == in->high ? -1 : in->low, high = in->low == in->high ? 1 : in->high;
@@ -528,6 +531,6 @@ static ds_tensor *case_input(const Input *row, int i, ds_dtype dtype)
         else
             ((double *)p)[k] = (double)(float)(low + r * (high - low)); /* exact in float32 too */
     }
-    x = ds_cast(x, want);
+    x = ds_to(x, made_on, want);
     return in->kind == FLOAT ? ds_require_grad(x, true) : x;
 }

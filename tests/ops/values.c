@@ -46,11 +46,12 @@ static Result run(const Case *c, const Input *rows, ds_dtype dtype, Layout *layo
     r.y = c->call(r.in);
     if (!r.y) failed(c, "%s", ds_error());
     if (!r.y || !ds_requires_grad(r.y)) return r;
-    ds_tensor *dy = ds_empty(DS_F64, ds_shape_of(r.y));
+    ds_tensor *dy = ds_to(ds_empty(DS_F64, ds_shape_of(r.y)), (ds_device){DS_CPU, 0}, DS_F64);
     double *p = ds_data_mut(dy);
     uint64_t random = 99;
     for (int64_t i = 0; i < ds_numel(dy); i++) p[i] = 0.5 + floor(case_random(&random) * 128) / 128;
-    if (ds_backward_from(r.y, ds_cast(dy, ds_dtype_of(r.y))) != DS_OK) failed(c, "%s", ds_error());
+    if (ds_backward_from(r.y, ds_to(dy, ds_device_of(r.y), ds_dtype_of(r.y))) != DS_OK)
+        failed(c, "%s", ds_error());
     for (int i = 0; i < r.n; i++) r.grad[i] = ds_grad(r.in[i]);
     return r;
 }

@@ -130,26 +130,48 @@ static bool is_solid(const dsi_view *x)
     return e.n == 0 || (e.n == 1 && e.s[0][0] == 1);
 }
 
+/* How many views from x on one launch takes: those without gaps. */
+static int solid_views(int n, const dsi_view *x)
+{
+    int k = 0;
+    while (k < n && k < K_NORM_VIEWS && is_solid(&x[k])) k++;
+    return k;
+}
+
+/* A view with gaps, by way of a copy without. */
+static ds_status norm_of_gaps(dsi_stream *s, dsi_cuda_norm *a, const dsi_view *x, double *partial)
+{
+    dsi_view solid = *x;
+    size_t bytes = (size_t)dsi_cuda_elements_in(x) * ds_dtype_size(x->dtype);
+    solid.p = dsi_cuda_scratch(s, bytes);
+    if (!solid.p) return DS_ENOMEM;
+    for (int64_t i = x->n - 1, step = 1; i >= 0; step *= x->d[i--]) solid.s[i] = step;
+    ds_status status = dsi_cuda_copy(s, *x, solid);
+    if (status == DS_OK) status = norm_launch(s, a, 1, &solid, partial);
+    dsi_cuda_scratch_free(s, solid.p, bytes);
+    return status;
+}
+
 ds_status dsi_cuda_norm_of(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
 {
     dsi_cuda_norm a = {.kind = p == 1 ? K_NORM_1 : p == 2 ? K_NORM_2 : K_NORM_INFINITY};
-    int64_t pieces = 1;
+    int64_t pieces = 1, first = 0;
+    ds_status status = DS_OK;
     if (p != 1 && p != 2 && !isinf(p)) return dsi_fail(DS_EINVAL, "norm: no cuda kernel for p");
     for (int i = 0; i < n; i++) {
-        ds_status status = dsi_cuda_floating("norm", x[i].dtype);
+        status = dsi_cuda_floating("norm", x[i].dtype);
         if (status != DS_OK) return status;
-        if (!is_solid(&x[i])) return dsi_fail(DS_EINVAL, "norm: no cuda kernel for gaps in memory");
         pieces += (dsi_cuda_elements_in(&x[i]) + K_NORM_PIECE - 1) / K_NORM_PIECE;
     }
     size_t bytes = (size_t)pieces * sizeof(double);
     double *partial = dsi_cuda_scratch(s, bytes);
     if (!partial) return DS_ENOMEM;
-    int64_t first = 0;
-    ds_status status = DS_OK;
-    for (int i = 0; i < n && status == DS_OK; i += K_NORM_VIEWS) {
-        status = norm_launch(s, &a, n - i < K_NORM_VIEWS ? n - i : K_NORM_VIEWS, x + i,
-                             partial + first);
+    for (int i = 0; i < n && status == DS_OK;) {
+        int k = solid_views(n - i, x + i);
+        status = k ? norm_launch(s, &a, k, x + i, partial + first)
+                   : norm_of_gaps(s, &a, x + i, partial + first);
         first += a.pieces;
+        i += k ? k : 1;
     }
     a.partial = partial;
     a.pieces = first;

@@ -49,10 +49,13 @@ static ds_status chunk_read(const dsi_save_tensor *s, const dsi_save_chunk *x, s
 {
     if (!dsi_acquire(x->x)) return ds_error_status();
     const char *p = dsi_v(x->x).p;
-    if (p)
-        memcpy(to, p + skip, n);
-    else
+    dsi_device *d = p ? x->x->device : NULL;
+    if (!p)
         memset(to, 0, n);
+    else if (d->type->kind == DS_CPU)
+        memcpy(to, p + skip, n);
+    else if (d->type->copy_out(&d->stream, to, p + skip, n) != DS_OK)
+        return ds_error_status();
     bool ends = x->param >= 0 && skip + n == x->bytes;
     return ends && s->zero ? dsi_zero_release(s->zero, x->param, false) : DS_OK;
 }

@@ -130,11 +130,16 @@ template <class C> DEVICE Moments<C> read_moments(const dsi_cuda_span &x, long l
     return e;
 }
 
+/* A moment without new gradients ends at 0, as on the CPU, where denormals
+ * count as 0. */
+DEVICE float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
+DEVICE double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
+
 template <class C> DEVICE void write_moments(const dsi_cuda_span &x, long long i, const Moments<C> &e)
 {
-    if (x.m) ((C *)x.m)[i] = e.m;
-    if (x.v) ((C *)x.v)[i] = e.v;
-    if (x.vmax) ((C *)x.vmax)[i] = e.vmax;
+    if (x.m) ((C *)x.m)[i] = flushed(e.m);
+    if (x.v) ((C *)x.v)[i] = flushed(e.v);
+    if (x.vmax) ((C *)x.vmax)[i] = flushed(e.vmax);
 }
 
 DEVICE int span_of_block(const dsi_cuda_optimizer &P)

@@ -1,0 +1,331 @@
+/* tests/gpu/train.c: training on the emulated GPU beside the CPU: the tutorial's
+ * network, every rule of the optimizers, the engine with its stages and
+ * dtypes, checkpoints there and back, faults, memory that is full, and how many
+ * launches a step takes.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "classify.h"
+#include "folder.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BATCH = 4, WIDTH = 24 };
+
+static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
+
+/* ---- the tutorial's network -------------------------------------------------------------------------- */
+
+/* The loss of one step before its backward pass; bad: one label is no class. */
+static ds_tensor *step_loss(ds_module *net, int step, bool bad)
+{
+    int64_t labels[BATCH];
+    for (int i = 0; i < BATCH; i++) labels[i] = (step * 7 + i * 3) % 10;
+    if (bad) labels[2] = 10;
+    return ds_cross_entropy(ds_call(net, ds_randn(DS_F32, ds_shape(BATCH, 3, 32, 32))),
+                            ds_from_data(DS_I64, ds_shape(BATCH), labels));
+}
+
+static void tutorial_train(ds_device device, int steps, double *losses)
+{
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_seed(11);
+    ds_module *net = net_new();
+    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
+    for (int step = 0; step < steps; step++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *loss = step_loss(net, step, false);
+        CHECK_INT(ds_backward(loss), DS_OK);
+        CHECK_INT(ds_optim_step(sgd), DS_OK);
+        ds_module_zero_grad(net);
+        losses[step] = ds_item(loss);
+        ds_scope_close(scope);
+    }
+    ds_optim_free(sgd);
+    ds_module_free(net);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void trains_the_tutorial_network(void **state)
+{
+    (void)state;
+    double want[4], got[4], again[4];
+    int steps = quick() ? 1 : 4;
+    tutorial_train(cpu, steps, want);
+    tutorial_train(gpu, steps, got);
+    for (int i = 0; i < steps; i++) CHECK_CLOSE(got[i], want[i], 1e-5);
+    if (quick()) return;
+    tutorial_train(gpu, steps, again);
+    CHECK(!memcmp(got, again, sizeof got)); /* the same bits at each run */
+}
+
+static void a_step_takes_few_launches(void **state)
+{
+    (void)state;
+    enum { AT_MOST = 38 };
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *symbol;
+    long (*launches)(void) = NULL;
+    CHECK(driver);
+    symbol = dlsym(driver, "fake_cuda_launches");
+    if (!symbol) return; /* a real driver */
+    memcpy(&launches, &symbol, sizeof launches);
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_module *net = net_new();
+    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
+    long before = launches();
+    CHECK_INT(ds_backward(step_loss(net, 0, false)), DS_OK);
+    CHECK_INT(ds_optim_step(sgd), DS_OK);
+    long taken = launches() - before;
+    printf("# a step of the tutorial's network is %ld launches\n", taken);
+    CHECK(taken > 0 && taken <= AT_MOST);
+    ds_optim_free(sgd);
+    ds_module_free(net);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* All parameters; the caller frees them. */
+static float *values_of(ds_module *net, size_t *bytes)
+{
+    int64_t n = 0, at = 0;
+    int count = ds_module_params(net);
+    for (int i = 0; i < count; i++) n += ds_numel(ds_module_param_at(net, i, NULL));
+    float *all = malloc((size_t)n * sizeof *all);
+    for (int i = 0; i < count; i++) {
+        ds_tensor *p = ds_module_param_at(net, i, NULL);
+        memcpy(all + at, ds_data(p), (size_t)ds_numel(p) * sizeof *all);
+        at += ds_numel(p);
+    }
+    *bytes = (size_t)n * sizeof *all;
+    return all;
+}
+
+static void nothing_is_updated_after_a_fault(void **state)
+{
+    (void)state;
+    size_t n;
+    ds_scope *scope = ds_scope_open();
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_seed(11);
+    ds_module *net = net_new();
+    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
+    float *before = values_of(net, &n);
+    ds_tensor *loss = step_loss(net, 0, true);
+    CHECK(loss && !ds_error()); /* queued: the host has not waited */
+    CHECK_INT(ds_backward(loss), DS_OK);
+    CHECK_INT(ds_optim_step(sgd), DS_EINVAL);
+    CHECK_ERROR("cross_entropy: label 10 at index 2 is outside 0..9");
+    float *after = values_of(net, &n);
+    CHECK(!memcmp(before, after, n));
+    free(before), free(after);
+    ds_optim_free(sgd);
+    ds_module_free(net);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* ---- optimizers -------------------------------------------------------------------------------------- */
+
+static ds_module *small_net(void)
+{
+    ds_seed(5);
+    ds_module *net = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(net, "a", WIDTH, WIDTH);
+    ds_nn_relu(net, "b");
+    ds_nn_linear(net, "c", WIDTH, 1);
+    return net;
+}
+
+static ds_optim *optimizer_new(int rule, ds_module *net)
+{
+    switch (rule) {
+    case 0:
+        return ds_optim_sgd(net, 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01);
+    case 1:
+        return ds_optim_adam(net, 0.01, .amsgrad = true, .weight_decay = 0.01);
+    case 2:
+        return ds_optim_adamw(net, 0.01, .weight_decay = 0.1);
+    case 3:
+        return ds_optim_adagrad(net, 0.1, .lr_decay = 0.1);
+    case 4:
+        return ds_optim_rmsprop(net, 0.01, .centered = true, .momentum = 0.5);
+    case 5:
+        return ds_optim_adadelta(net, 1);
+    case 6:
+        return ds_optim_lion(net, 0.01, .weight_decay = 0.1);
+    default:
+        return ds_optim_lamb(net, 0.01, .weight_decay = 0.1);
+    }
+}
+
+static void optimizer_train(int rule, ds_device device, double *losses, int steps)
+{
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_module *net = small_net();
+    ds_optim *o = optimizer_new(rule, net);
+    CHECK(o);
+    for (int i = 0; i < steps; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed((uint64_t)i);
+        ds_tensor *y = ds_call(net, ds_randn(DS_F32, ds_shape(BATCH, WIDTH)));
+        ds_tensor *loss = ds_mean(ds_mul(y, y));
+        losses[i] = ds_item(loss);
+        CHECK_INT(ds_backward(loss), DS_OK);
+        CHECK_INT(ds_optim_step(o), DS_OK);
+        ds_module_zero_grad(net);
+        ds_scope_close(scope);
+    }
+    ds_optim_free(o);
+    ds_module_free(net);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void every_rule(void **state)
+{
+    (void)state;
+    double want[5], got[5];
+    for (int rule = 0; rule < 8; rule++) {
+        optimizer_train(rule, cpu, want, 5);
+        optimizer_train(rule, gpu, got, 5);
+        for (int i = 0; i < 5; i++) CHECK_CLOSE(got[i], want[i], 2e-5 * (1 + fabs(want[i])));
+    }
+}
+
+/* ---- the engine -------------------------------------------------------------------------------------- */
+
+enum { STEPS = 4 };
+
+typedef struct Run {
+    char config[600];
+    const char *save, *load; /* after, or before, the steps */
+    double loss[STEPS];
+    ds_device device;
+} Run;
+
+static void configure(Run *run, int stage, const char *precision, const char *zero)
+{
+    snprintf(run->config, sizeof run->config,
+             "{\"train_batch_size\": %d, \"gradient_accumulation_steps\": 2, "
+             "\"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
+             "{\"lr\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d%s}}",
+             2 * BATCH, precision, stage, zero);
+}
+
+/* The parameters as the engine has them, in float32; the caller frees them. */
+static float *engine_train(Run *run, size_t *bytes)
+{
+    CHECK_INT(ds_set_device(run->device), DS_OK);
+    ds_engine *e = ds_initialize(.model = small_net(), .config = run->config);
+    CHECK(e);
+    if (run->load) CHECK_INT(ds_engine_load(e, run->load), DS_OK);
+    for (int i = 0; i < STEPS && !run->load; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed((uint64_t)i);
+        ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), ds_engine_dtype(e));
+        ds_tensor *y = ds_cast(ds_engine_forward(e, x), DS_F32), *loss = ds_mean(ds_mul(y, y));
+        run->loss[i] = ds_item(loss);
+        CHECK_INT(ds_engine_backward(e, loss), DS_OK);
+        CHECK_INT(ds_engine_step(e), DS_OK);
+        ds_scope_close(scope);
+    }
+    if (run->save) CHECK_INT(ds_engine_save(e, run->save), DS_OK);
+    ds_state *s = ds_engine_state(e, true);
+    static const char *const names[] = {"a.weight", "a.bias", "c.weight", "c.bias"};
+    float *all = malloc((WIDTH * WIDTH + 2 * WIDTH + 1) * sizeof *all), *at = all;
+    for (int i = 0; i < 4; i++) {
+        ds_tensor *p = ds_to(ds_state_get(s, names[i]), cpu, DS_F32);
+        CHECK(p);
+        memcpy(at, ds_data(p), (size_t)ds_numel(p) * sizeof *at);
+        at += ds_numel(p);
+    }
+    *bytes = (size_t)(at - all) * sizeof *all;
+    ds_state_free(s);
+    ds_engine_free(e);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    return all;
+}
+
+#define BF16    "\"bf16\": {\"enabled\": true}, "
+#define FP16    "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8}, "
+#define OFFLOAD ", \"offload_optimizer\": {\"device\": \"cpu\"}"
+
+static const struct {
+    const char *precision, *zero;
+    int stage;
+    double tolerance;
+} plans[] = {{"", "", 0, 1e-5},      {BF16, "", 0, 2e-2}, {FP16, "", 0, 3e-3},
+             {"", "", 1, 1e-5},      {BF16, "", 1, 2e-2}, {FP16, "", 2, 3e-3},
+             {"", OFFLOAD, 2, 1e-5}, {"", "", 3, 1e-5},   {BF16, "", 3, 2e-2}};
+
+static void stages_and_dtypes(void **state)
+{
+    (void)state;
+    size_t n;
+    for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+        Run want = {.device = cpu}, got = {.device = gpu};
+        configure(&want, plans[k].stage, plans[k].precision, plans[k].zero);
+        configure(&got, plans[k].stage, plans[k].precision, plans[k].zero);
+        free(engine_train(&want, &n));
+        free(engine_train(&got, &n));
+        for (int i = 0; i < STEPS; i++)
+            CHECK_CLOSE(got.loss[i], want.loss[i], plans[k].tolerance * (1 + want.loss[i]));
+    }
+}
+
+/* To the bit: what a GPU has saved a CPU loads, and the other way. */
+static void checkpoints_there_and_back(void **state)
+{
+    (void)state;
+    size_t n;
+    const char *folder = folder_make();
+    for (int way = 0; way < 2; way++)
+        for (int stage = 0; stage < 3; stage += 2) {
+            char path[400];
+            snprintf(path, sizeof path, "%s/%d-%d", folder, way, stage);
+            Run first = {.device = way ? cpu : gpu, .save = path};
+            Run other = {.device = way ? gpu : cpu, .load = path};
+            configure(&first, stage, stage ? BF16 : "", "");
+            configure(&other, stage, stage ? BF16 : "", "");
+            float *a = engine_train(&first, &n), *b = engine_train(&other, &n);
+            CHECK(!memcmp(a, b, n));
+            free(a), free(b);
+        }
+    folder_remove();
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+static void says_what_does_not_fit(void **state)
+{
+    (void)state;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("FAKE_CUDA_BYTES", "1048576", 1);
+        bool good = ds_set_device(gpu) == DS_OK;
+        ds_tensor *x = good ? ds_zeros(DS_F32, ds_shape(512, 256)) : NULL;
+        good = x && !ds_matmul(x, ds_zeros(DS_F32, ds_shape(256, 1024))) &&
+               strstr(ds_error(), "no memory for ") && strstr(ds_error(), " bytes on cuda:0: ");
+        if (!good) fprintf(stderr, "%s\n", ds_error() ? ds_error() : "no message");
+        _exit(!good);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void)
+{
+    if (!ds_device_count(DS_CUDA)) return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(says_what_does_not_fit), /* first: the GPU is not open yet */
+        cmocka_unit_test(trains_the_tutorial_network),
+        cmocka_unit_test(a_step_takes_few_launches),
+        cmocka_unit_test(nothing_is_updated_after_a_fault),
+        cmocka_unit_test(every_rule),
+        cmocka_unit_test(stages_and_dtypes),
+        cmocka_unit_test(checkpoints_there_and_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
