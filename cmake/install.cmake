@@ -31,6 +31,7 @@ foreach(file \${files})
     file(TOUCH \"\$ENV{DESTDIR}\${file}\") # those in the archive are of 1970
 endforeach()
 list(APPEND CMAKE_INSTALL_MANIFEST_FILES \${files})" COMPONENT sample)
+install(FILES ${PROJECT_SOURCE_DIR}/assets/devils_dictionary.txt DESTINATION ${DS_DATA_DIR} COMPONENT runtime)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
 

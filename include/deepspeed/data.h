@@ -73,6 +73,33 @@ DS_API ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n);
  * sample i is row i of each. Copies their elements. */
 DS_API ds_dataset *ds_tensor_dataset(ds_tensor **x, int n);
 
+/* ---- tokens of language models ----------------------------------------------------- */
+
+struct ds_tokenizer;
+
+typedef struct ds_tokens_pack_opts {
+    const char *const *files; /* n_files paths */
+    int n_files;
+    const char *end_token; /* put behind each document; NULL: none */
+    int64_t *tokens;   /* if not NULL: receives their number */
+} ds_tokens_pack_opts;
+
+/* Tokenizes text into the file `out`, once, for ds_token_dataset. A path that
+ * ends in .jsonl or .json has a document on each line: {"text": ...}, or
+ * {"prompt": ..., "completion": ...}, of which the prompt's tokens are labels
+ * that do not count; any other file is one document. DS_EFORMAT names a line
+ * that is neither. */
+#define ds_tokens_pack(tokenizer, out, ...) \
+    ds_tokens_pack_with(tokenizer, out, (ds_tokens_pack_opts){.files = __VA_ARGS__})
+DS_API ds_status ds_tokens_pack_with(struct ds_tokenizer *t, const char *out,
+                                     ds_tokens_pack_opts opts);
+
+/* The windows of `window` tokens of such a file, one after the other; a rest is
+ * left out. Fields: ids int64 [window], labels int64 [window], the same ids, -100
+ * where they do not count: the inputs of a language model. The file is mapped.
+ * Refuses (NULL) a file that is damaged or shorter than a window. */
+DS_API ds_dataset *ds_token_dataset(const char *path, int64_t window);
+
 /* ---- transforms (torchvision.transforms) -------------------------------------------- */
 
 /* Each returns a data set that takes d and changes field 0, an image [C,H,W].

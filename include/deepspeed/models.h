@@ -110,6 +110,38 @@ DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate
  * and padding tokens; other options are 0. */
 DS_API ds_generate_opts ds_generation_config(const ds_module *model);
 
+/* ---- LoRA: Hu et al., arXiv:2106.09685; PEFT's files ---------------------------------- */
+
+typedef struct ds_lora_opts {
+    int64_t r;                  /* rank of the update; 0: 8 */
+    double alpha;               /* the update counts alpha / r; 0: 8 */
+    bool use_rslora;            /* alpha / sqrt(r) */
+    double dropout;             /* of the adapter's input, in training */
+    const char *const *targets; /* names of layers ("q_proj"), n_targets; NULL: PEFT's for
+                                   the architecture: c_attn, or q_proj and v_proj */
+    int n_targets;
+} ds_lora_opts;
+
+/* get_peft_model: freezes all parameters and adds trained matrices A [r,in]
+ * (drawn at random) and B [out,r] (zeros) to the named layers:
+ * y = W x + scale B (A x). Before ds_initialize. DS_EINVAL: a target that no
+ * layer has, or a model that has adapters. ds_lora(model, .r = 16). */
+#define ds_lora(model, ...) ds_lora_with(model, (ds_lora_opts){__VA_ARGS__})
+DS_API ds_status ds_lora_with(ds_module *model, ds_lora_opts opts);
+
+/* PeftModel.from_pretrained: adapters from a folder with adapter_config.json and
+ * adapter_model.safetensors; trained ones, as ds_lora makes them. Refuses what
+ * changes the result and is not implemented (DoRA, biases, rank_pattern, ...). */
+DS_API ds_status ds_lora_load(ds_module *model, const char *folder);
+
+/* save_pretrained of the adapters, in the same files. weights: a state dict of the
+ * model, as ds_engine_state returns it, or NULL: the model's own. */
+DS_API ds_status ds_lora_save(ds_module *model, const char *folder, const ds_state *weights);
+
+/* merge_and_unload: adds the updates to the layers' weights and removes the
+ * adapters from the computation. */
+DS_API ds_status ds_lora_merge(ds_module *model);
+
 #ifdef __cplusplus
 }
 #endif

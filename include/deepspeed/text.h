@@ -81,6 +81,21 @@ DS_API ds_decode_stream *ds_decode_stream_new(const ds_tokenizer *t, bool keep_s
 DS_API const char *ds_decode_stream_step(ds_decode_stream *s, uint32_t id);
 DS_API void ds_decode_stream_free(ds_decode_stream *s);
 
+typedef struct ds_tokenizer_train_opts {
+    int64_t vocab_size;       /* 257 or more: an end token, 256 bytes, merges */
+    const char *const *files; /* n_files paths of UTF-8 text */
+    int n_files;
+    const char *end_token; /* NULL: "<|endoftext|>"; its id is 0 */
+} ds_tokenizer_train_opts;
+
+/* Trains a byte-level BPE on text and writes a tokenizer.json to `out`:
+ * ds_tokenizer_train("tokenizer.json", 4096, .files = files, .n_files = 1). The
+ * most frequent pair is merged until there are vocab_size tokens, or no pair
+ * occurs twice. Words are GPT-2's. */
+#define ds_tokenizer_train(out, ...) \
+    ds_tokenizer_train_with(out, (ds_tokenizer_train_opts){.vocab_size = __VA_ARGS__})
+DS_API ds_status ds_tokenizer_train_with(const char *out, ds_tokenizer_train_opts opts);
+
 #ifdef __cplusplus
 }
 #endif

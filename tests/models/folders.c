@@ -145,6 +145,37 @@ static void new_models(void **state)
     folder_remove();
 }
 
+static void adapters_are_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"c_attn"};
+    folder_make();
+    ds_module *m = model_of(LLAMA);
+    CHECK_INT(ds_lora(m, .r = -1), DS_EINVAL);
+    CHECK_ERROR("r -1");
+    CHECK_INT(ds_lora_save(m, folder_path("x"), NULL), DS_EINVAL);
+    CHECK_ERROR("with adapters");
+    CHECK_INT(ds_lora(m, .targets = wrong, .n_targets = 1), DS_EINVAL);
+    CHECK_ERROR("no linear layer \"c_attn\"");
+    CHECK_INT(ds_lora(m, .r = 4), DS_EINVAL);
+    CHECK_ERROR("has adapters already");
+    ds_module_free(m);
+    static const char *const configs[][2] = {
+        {"{\"peft_type\": \"IA3\"}", "peft_type \"IA3\""},
+        {"{\"peft_type\": \"LORA\", \"use_dora\": true}", "use_dora is not implemented"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": \"all-linear\"}", "expected a list"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": -3}", "r is -3"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2}", "adapter_model"}};
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        m = model_of(LLAMA);
+        write_file("adapter_config.json", configs[i][0]);
+        CHECK(ds_lora_load(m, folder_path("")) != DS_OK);
+        CHECK_ERROR(configs[i][1]);
+        ds_module_free(m);
+    }
+    folder_remove();
+}
+
 /* With dropout of attention, and with checkpoints, the same gradient. */
 static void checkpoints_change_nothing(void **state)
 {
@@ -167,4 +198,5 @@ static void checkpoints_change_nothing(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(weights_that_do_not_fit),
-          cmocka_unit_test(new_models), cmocka_unit_test(checkpoints_change_nothing))
+          cmocka_unit_test(new_models), cmocka_unit_test(adapters_are_refused),
+          cmocka_unit_test(checkpoints_change_nothing))

@@ -1,0 +1,20 @@
+/* data/tokens.h: the header of a file of tokens.
+ * SPDX-License-Identifier: MIT */
+#ifndef DSI_DATA_TOKENS_H
+#define DSI_DATA_TOKENS_H
+
+#include <deepspeed/data.h>
+
+#define DSI_TOKENS_MAGIC "DSTOKEN1"
+
+typedef struct dsi_tokens_header {
+    char magic[8];
+    uint32_t width;  /* bytes of an id: 2 or 4 */
+    uint32_t masked; /* 1: a byte for each id follows the ids */
+    uint64_t n, vocab;
+    uint8_t reserved[32];
+} dsi_tokens_header;
+
+bool dsi_tokens_is_file(const void *bytes, size_t n);
+
+#endif

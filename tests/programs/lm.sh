@@ -1,0 +1,99 @@
+#!/bin/sh
+# tests/programs/lm.sh BINARY_DIR: ds_lm as a user runs it: the commands of
+# docs/language-models.md on a small model and a small text; "auto", resuming,
+# bad input.
+# SPDX-License-Identifier: MIT
+set -u
+binary=$1
+program=$binary/ds_lm
+root=$(cd "$(dirname "$0")/../.." && pwd)
+. "$root/tests/programs/common/checks.sh"
+head -c 20000 "$root/assets/devils_dictionary.txt" >book.txt
+
+# ---- a tokenizer and a new model
+status 0 tokenizer --data book.txt --vocab-size 300 --output new
+has out '^saved new/tokenizer.json$'
+cat >new/config.json <<'EOF'
+{"architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+ "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "num_key_value_heads": 1, "bos_token_id": 0, "eos_token_id": 0}
+EOF
+status 0 train --model new/config.json --tokenizer new/tokenizer.json --data book.txt --output mine \
+    --context 32 --batch 4 --max-steps 6 --log-interval 2 --sample-interval 6 --max-new-tokens 4
+has out '^LlamaForCausalLM: 0.01 million parameters'
+has out '^step 6/6  loss [45]\.[0-9]*  lr .* tokens/s  left 0:00$'
+has out '^evaluation  loss [0-9.]*  perplexity [0-9.]*$'
+has out '^saved mine$'
+
+# ---- the folder that came out
+status 0 eval --model mine --data book.txt --context 32
+has out '^loss [45]\.[0-9]*  perplexity'
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
+has out '^ABILITY'
+cp out first
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
+cmp -s out first || fail "greedy text differs from run to run"
+
+# ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
+status 0 tokenize --model mine --data book.txt --output book.tokens
+has out '^book.tokens: [0-9]* tokens$'
+printf '{"prompt": "What is an abacus? ", "completion": "A thing to count with."}\n\n%s\n' \
+    '{"text": "Some more text."}' >lines.jsonl
+for i in 1 2 3 4 5 6 7 8; do cat lines.jsonl; done >many.jsonl
+cat >ds_config.json <<'EOF'
+{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2,
+ "train_batch_size": "auto", "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
+ "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+ "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+ "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+   "warmup_num_steps": "auto", "total_num_steps": "auto"}}, "steps_per_print": 1000}
+EOF
+status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config ds_config.json \
+    --context 16 --batch 2 --max-steps 4 --log-interval 4 --bf16 --lr 1e-3 --eval-data lines.jsonl \
+    --gradient-checkpointing
+has out '^step 4/4 '
+has out '^evaluation  loss'
+
+# ---- resuming gives the same model
+run="train --model mine --data book.tokens --eval-split 0 --context 32 --batch 2 --max-steps 4 --log-interval 1"
+status 0 $run --output whole
+has out '^step 4/4 '
+status 0 $run --output half --save-dir saved --save-interval 2 --no-save
+rm -r saved/global_step4 && echo global_step2 >saved/latest
+status 0 $run --output half --load-dir saved
+has out '^step 3/4 '
+cmp -s whole/model.safetensors half/model.safetensors || fail "a resumed run gives other weights"
+
+# ---- adapters
+status 0 train --model mine --data book.txt --output lora --lora-r 2 --lora-targets q_proj,down_proj \
+    --context 32 --batch 4 --max-steps 3 --lr 1e-2
+has out '^saved lora$'
+status 0 merge --model mine --adapter lora --output merged
+status 0 eval --model merged --data book.txt --context 32
+cp out first
+status 0 eval --model mine --adapter lora --data book.txt --context 32
+same out first
+
+# ---- the demo, and ranks
+status 0 train --demo --output demo --max-steps 2 --context 16 --batch 2 --sample-interval 2 --max-new-tokens 4
+has out '^LlamaForCausalLM: 0.79 million parameters'
+has out '^saved demo$'
+status 0 generate --model demo --prompt 'ABILITY, n.' --max-new-tokens 3
+
+# ---- bad input: one line
+status 2
+has err 'no command'
+status 2 dance
+has err 'no command "dance"'
+status 1 train --model mine
+has err '^ds_lm: train needs --model, --data and --output$'
+status 1 eval --model nowhere --data book.txt
+has err 'nowhere'
+status 1 train --model mine --data none.txt --output x
+has err 'none.txt'
+echo '{"question": 1}' >bad.jsonl
+status 1 train --model mine --data bad.jsonl --output x
+has err 'bad.jsonl: line 1: expected "text", or "prompt" and "completion"'
+status 1 train --model mine --data many.jsonl --output x --context 100000
+has err 'expected a window of 100000 or more'
+finish

@@ -1,0 +1,348 @@
+/* tools/ds_lm.c: trains, evaluates and runs language models of Hugging Face's
+ * folders.
+ *
+ *     ds_lm train --model FOLDER --data book.txt --output mine
+ *     ds_lm eval --model mine --data other.txt
+ *     ds_lm generate --model mine --prompt "Once"
+ *     ds_lm tokenizer --data book.txt --vocab-size 4096 --output mine
+ *     ds_lm tokenize --model mine --data book.txt --output book.tokens
+ *     ds_lm merge --model FOLDER --adapter lora --output merged
+ * SPDX-License-Identifier: MIT */
+#include "args.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "lm/lm.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MODEL = 256,
+    TOKENIZER,
+    DATA,
+    EVAL_DATA,
+    EVAL_SPLIT,
+    OUTPUT,
+    CONFIG,
+    CONTEXT,
+    BATCH,
+    GRAD_ACCUM,
+    EPOCHS,
+    MAX_STEPS,
+    WARMUP,
+    LR,
+    WEIGHT_DECAY,
+    CLIP,
+    BF16,
+    CHECKPOINTING,
+    SEED,
+    THREADS,
+    LOG_INTERVAL,
+    EVAL_INTERVAL,
+    SAMPLE_INTERVAL,
+    SAVE_INTERVAL,
+    SAVE_DIR,
+    LOAD_DIR,
+    TENSORBOARD,
+    NO_SAVE,
+    DEMO,
+    PROMPT,
+    MAX_NEW_TOKENS,
+    GREEDY,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    REPETITION_PENALTY,
+    VOCAB_SIZE,
+    ADAPTER,
+    LORA_R,
+    LORA_ALPHA,
+    LORA_TARGETS,
+    LOCAL_RANK
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "Model and data:", 1},
+    {"model", MODEL, "FOLDER", 0, "config.json, weights, tokenizer; train also takes a config.json",
+     0},
+    {"tokenizer", TOKENIZER, "PATH", 0, "tokenizer.json, or its folder (that of the model)", 0},
+    {"data", DATA, "FILE", 0,
+     "text, JSON lines (.jsonl: text, or prompt and completion), or tokens; may be repeated", 0},
+    {"eval-data", EVAL_DATA, "FILE", 0, "the same, to evaluate on", 0},
+    {"eval-split", EVAL_SPLIT, "X", 0, "the last part of the data, to evaluate on (0.05)", 0},
+    {"output", OUTPUT, "PATH", 0, "folder, or file of tokens, that is written", 0},
+    {0, 0, 0, 0, "Training:", 2},
+    {"deepspeed-config", CONFIG, "FILE", 0, "configuration; \"auto\" takes the options below", 0},
+    {"context", CONTEXT, "N", 0, "tokens of a window (256)", 0},
+    {"batch", BATCH, "N", 0, "windows of a micro batch (8)", 0},
+    {"grad-accum", GRAD_ACCUM, "N", 0, "micro batches of an update (1)", 0},
+    {"epochs", EPOCHS, "N", 0, "passes over the data (1)", 0},
+    {"max-steps", MAX_STEPS, "N", 0, "updates, in place of --epochs", 0},
+    {"lr", LR, "X", 0, "highest learning rate (5e-5; 3e-3 for a new model)", 0},
+    {"warmup", WARMUP, "N", 0, "updates to reach it (5 % of all)", 0},
+    {"weight-decay", WEIGHT_DECAY, "X", 0, "of matrices (0.1)", 0},
+    {"clip", CLIP, "X", 0, "largest norm of the gradients (1)", 0},
+    {"bf16", BF16, 0, 0, "compute in bfloat16", 0},
+    {"gradient-checkpointing", CHECKPOINTING, 0, 0, "less memory: layers run again in backward", 0},
+    {"seed", SEED, "N", 0, "of initial weights, order and samples (42)", 0},
+    {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
+    {"demo", DEMO, 0, 0, "train a small model on The Devil's Dictionary, in minutes", 0},
+    {0, 0, 0, 0, "Adapters (LoRA, in PEFT's files):", 2},
+    {"lora-r", LORA_R, "N", 0, "train adapters of this rank in place of the weights", 0},
+    {"lora-alpha", LORA_ALPHA, "X", 0, "they count alpha / r (2 r)", 0},
+    {"lora-targets", LORA_TARGETS, "NAMES", 0, "layers, separated by commas (those of PEFT)", 0},
+    {"adapter", ADAPTER, "FOLDER", 0, "of eval, generate, merge: adapters that were trained", 0},
+    {0, 0, 0, 0, "Results:", 3},
+    {"log-interval", LOG_INTERVAL, "N", 0, "print a line every N updates (10)", 0},
+    {"eval-interval", EVAL_INTERVAL, "N", 0,
+     "evaluate every N updates, and at the end (0: at the end)", 0},
+    {"sample-interval", SAMPLE_INTERVAL, "N", 0, "print text of the model every N updates", 0},
+    {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints; --load-dir resumes from them", 0},
+    {"save-interval", SAVE_INTERVAL, "N", 0, "save every N updates (at the end)", 0},
+    {"load-dir", LOAD_DIR, "DIR", 0, "resume from the newest checkpoint", 0},
+    {"tensorboard", TENSORBOARD, "DIR", 0, "write TensorBoard's events", 0},
+    {"no-save", NO_SAVE, 0, 0, "do not write the model", 0},
+    {0, 0, 0, 0, "Generation:", 4},
+    {"prompt", PROMPT, "TEXT", 0, "what the text begins with", 0},
+    {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "(100)", 0},
+    {"greedy", GREEDY, 0, 0, "always the most probable token", 0},
+    {"temperature", TEMPERATURE, "X", 0, "(0.8)", 0},
+    {"top-k", TOP_K, "N", 0, "(50)", 0},
+    {"top-p", TOP_P, "X", 0, "(1)", 0},
+    {"repetition-penalty", REPETITION_PENALTY, "X", 0, "(1)", 0},
+    {0, 0, 0, 0, "Tokenizer:", 5},
+    {"vocab-size", VOCAB_SIZE, "N", 0, "tokens of a new tokenizer (4096)", 0},
+    {"local-rank", LOCAL_RANK, "N", OPTION_HIDDEN, 0, 0},
+    {0}};
+
+static const ArgsField fields[] = {
+    ARGS_TEXT(MODEL, LmOptions, model),
+    ARGS_TEXT(TOKENIZER, LmOptions, tokenizer),
+    ARGS_TEXT(EVAL_DATA, LmOptions, eval_data),
+    ARGS_TEXT(OUTPUT, LmOptions, output),
+    ARGS_TEXT(CONFIG, LmOptions, config),
+    ARGS_TEXT(ADAPTER, LmOptions, adapter),
+    ARGS_TEXT(LORA_TARGETS, LmOptions, lora_targets),
+    ARGS_WHOLE(LORA_R, LmOptions, lora_r, 1, 1 << 20),
+    ARGS_REAL(LORA_ALPHA, LmOptions, lora_alpha),
+    ARGS_TEXT(PROMPT, LmOptions, prompt),
+    ARGS_TEXT(SAVE_DIR, LmOptions, save_dir),
+    ARGS_TEXT(LOAD_DIR, LmOptions, load_dir),
+    ARGS_TEXT(TENSORBOARD, LmOptions, tensorboard),
+    ARGS_WHOLE(CONTEXT, LmOptions, context, 2, 1 << 24),
+    ARGS_WHOLE(BATCH, LmOptions, batch, 1, 1 << 20),
+    ARGS_WHOLE(GRAD_ACCUM, LmOptions, grad_accum, 1, 1 << 20),
+    ARGS_WHOLE(EPOCHS, LmOptions, epochs, 1, ARGS_COUNT),
+    ARGS_WHOLE(MAX_STEPS, LmOptions, max_steps, 1, ARGS_COUNT),
+    ARGS_WHOLE(WARMUP, LmOptions, warmup, 0, ARGS_COUNT),
+    ARGS_WHOLE(SEED, LmOptions, seed, 0, INT64_MAX),
+    ARGS_WHOLE(THREADS, LmOptions, threads, 1, 64),
+    ARGS_WHOLE(LOG_INTERVAL, LmOptions, log_interval, 1, ARGS_COUNT),
+    ARGS_WHOLE(EVAL_INTERVAL, LmOptions, eval_interval, 0, ARGS_COUNT),
+    ARGS_WHOLE(SAMPLE_INTERVAL, LmOptions, sample_interval, 0, ARGS_COUNT),
+    ARGS_WHOLE(SAVE_INTERVAL, LmOptions, save_interval, 1, ARGS_COUNT),
+    ARGS_WHOLE(MAX_NEW_TOKENS, LmOptions, max_new_tokens, 1, 1 << 24),
+    ARGS_WHOLE(TOP_K, LmOptions, top_k, 1, 1 << 30),
+    ARGS_WHOLE(VOCAB_SIZE, LmOptions, vocab_size, 257, 1 << 24),
+    ARGS_WHOLE(LOCAL_RANK, LmOptions, local_rank, 0, 1 << 20),
+    ARGS_REAL(LR, LmOptions, lr),
+    ARGS_REAL(WEIGHT_DECAY, LmOptions, weight_decay),
+    ARGS_REAL(CLIP, LmOptions, clip),
+    ARGS_REAL(EVAL_SPLIT, LmOptions, eval_split),
+    ARGS_REAL(TEMPERATURE, LmOptions, temperature),
+    ARGS_REAL(TOP_P, LmOptions, top_p),
+    ARGS_REAL(REPETITION_PENALTY, LmOptions, repetition_penalty),
+    ARGS_FLAG(BF16, LmOptions, bf16),
+    ARGS_FLAG(CHECKPOINTING, LmOptions, checkpointing),
+    ARGS_FLAG(NO_SAVE, LmOptions, no_save),
+    ARGS_FLAG(GREEDY, LmOptions, greedy),
+    ARGS_FLAG(DEMO, LmOptions, demo),
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    LmOptions *o = state->input;
+    switch (key) {
+    case DATA:
+        if (o->n_data == LM_FILES) argp_error(state, "--data: at most %d files", LM_FILES);
+        o->data[o->n_data++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->command)
+            argp_error(state, "\"%s\": there is a command already, %s", arg, o->command);
+        o->command = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->command)
+            argp_error(state,
+                       "no command: expected train, eval, generate, tokenize, tokenizer or merge");
+        if (o->eval_split >= 1)
+            argp_error(state, "--eval-split: %g: expected less than 1", o->eval_split);
+        return 0;
+    default:
+        return args_store(state, options, fields, key, arg, o);
+    }
+}
+
+void lm_defaults(LmOptions *o)
+{
+    bool fresh = o->demo || (o->model && !dsi_is_folder(o->model));
+    if (o->demo) {
+        if (!o->output) o->output = "lm-demo";
+        if (!o->context) o->context = 128;
+        if (!o->batch) o->batch = 16;
+        if (!o->max_steps && !o->epochs) o->max_steps = 600;
+        if (o->lr == 0) o->lr = 4e-3;
+        if (!o->sample_interval) o->sample_interval = 300;
+        if (!o->log_interval) o->log_interval = 50;
+    }
+    if (!o->context) o->context = 256;
+    if (!o->log_interval) o->log_interval = 10;
+    if (!o->max_new_tokens) o->max_new_tokens = 100;
+    if (o->lr == 0) o->lr = fresh ? 3e-3 : 5e-5;
+    if (!o->vocab_size) o->vocab_size = 4096;
+    if (!o->threads) o->threads = 1;
+    if (o->lora_alpha == 0) o->lora_alpha = 2 * (double)o->lora_r;
+    if (o->lora_r && !fresh && o->lr == 5e-5) o->lr = 2e-4;
+}
+
+/* ---- small commands ---- */
+
+typedef struct Printer {
+    ds_decode_stream *stream;
+} Printer;
+
+static bool print_token(void *arg, int64_t row, int64_t id)
+{
+    (void)row;
+    fputs(ds_decode_stream_step(((Printer *)arg)->stream, (uint32_t)id), stdout);
+    fflush(stdout);
+    return true;
+}
+
+ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts)
+{
+    ds_tokens ids = {0};
+    if (!prompt) prompt = "\n";
+    ds_status status = ds_encode(t, prompt, strlen(prompt), &ids, (ds_encode_opts){0});
+    if (status != DS_OK) return status;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *in = ds_zeros(DS_I64, ds_shape(1, ids.n ? ids.n : 1));
+    int64_t *p = ds_data_mut(in);
+    for (int64_t i = 0; p && i < ids.n; i++) p[i] = ids.ids[i];
+    Printer printer = {ds_decode_stream_new(t, false)};
+    opts.on_token = print_token, opts.arg = &printer;
+    fputs(prompt, stdout);
+    ds_tensor *y = ds_generate_with(model, in, opts);
+    putchar('\n');
+    ds_decode_stream_free(printer.stream);
+    ds_tokens_free(&ids);
+    ds_scope_close(scope);
+    return y ? DS_OK : ds_error_status();
+}
+
+int lm_generate(LmOptions *o)
+{
+    if (!o->model) return ds_fail(DS_EINVAL, "generate needs --model") != DS_OK;
+    ds_set_threads((int)o->threads);
+    ds_module *m = ds_pretrained_load(o->model);
+    ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
+    ds_generate_opts g = ds_generation_config(m);
+    g.do_sample = !o->greedy;
+    g.max_new_tokens = o->max_new_tokens;
+    g.seed = (uint64_t)o->seed;
+    if (o->temperature > 0) g.temperature = o->temperature;
+    if (g.temperature == 0) g.temperature = 0.8;
+    if (o->top_k) g.top_k = o->top_k;
+    if (o->top_p > 0) g.top_p = o->top_p;
+    if (o->repetition_penalty > 0) g.repetition_penalty = o->repetition_penalty;
+    ds_status status = t ? lm_sample(m, t, o->prompt, g) : ds_error_status();
+    ds_module_free(m);
+    ds_tokenizer_free(t);
+    return status != DS_OK;
+}
+
+ds_status lm_adapter(ds_module *model, const LmOptions *o)
+{
+    return o->adapter ? ds_lora_load(model, o->adapter) : DS_OK;
+}
+
+int lm_merge(LmOptions *o)
+{
+    if (!o->model || !o->adapter || !o->output)
+        return ds_fail(DS_EINVAL, "merge needs --model, --adapter and --output") != DS_OK;
+    ds_module *m = ds_pretrained_load(o->model);
+    ds_status status = m ? lm_adapter(m, o) : ds_error_status();
+    if (status == DS_OK) status = ds_lora_merge(m);
+    if (status == DS_OK) status = ds_pretrained_save(m, o->output);
+    if (status == DS_OK) printf("saved %s\n", o->output);
+    ds_module_free(m);
+    return status != DS_OK;
+}
+
+int lm_tokenizer(LmOptions *o)
+{
+    if (!o->n_data || !o->output)
+        return ds_fail(DS_EINVAL, "tokenizer needs --data and --output") != DS_OK;
+    dsi_text path = {0};
+    bool file = dsi_ends_with(o->output, ".json");
+    dsi_text_add(&path, file ? "%s" : "%s/tokenizer.json", o->output);
+    ds_status status = file ? DS_OK : dsi_mkdirs(o->output);
+    if (status == DS_OK)
+        status = ds_tokenizer_train(path.s, o->vocab_size, .files = o->data,
+                                    .n_files = (int)o->n_data);
+    if (status == DS_OK) printf("saved %s\n", path.s);
+    dsi_text_free(&path);
+    return status != DS_OK;
+}
+
+int lm_tokenize(LmOptions *o)
+{
+    if (!o->n_data || !o->output)
+        return ds_fail(DS_EINVAL, "tokenize needs --data and --output") != DS_OK;
+    ds_tokenizer *t = lm_tokenizer_load(o);
+    int64_t n = 0;
+    ds_status status = t ? ds_tokens_pack(t, o->output, o->data, .n_files = (int)o->n_data,
+                                          .tokens = &n)
+                         : ds_error_status();
+    if (status == DS_OK) printf("%s: %lld tokens\n", o->output, (long long)n);
+    ds_tokenizer_free(t);
+    return status != DS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        options,
+        parse,
+        "COMMAND",
+        "Trains, evaluates and runs language models of Hugging Face's folders.\v"
+        "Commands: train, eval, generate, tokenize (text into a file of tokens), tokenizer (a new "
+        "byte-level BPE), merge (adapters into a model). Several ranks: deepspeed --num_devs N "
+        "ds_lm train ...",
+        NULL,
+        NULL,
+        NULL};
+    static const struct {
+        const char *name;
+        int (*run)(LmOptions *o);
+    } commands[] = {{"train", lm_train},         {"eval", lm_eval},
+                    {"generate", lm_generate},   {"tokenize", lm_tokenize},
+                    {"tokenizer", lm_tokenizer}, {"merge", lm_merge}};
+    LmOptions o = {.warmup = -1, .seed = 42, .weight_decay = 0.1, .clip = 1, .eval_split = 0.05};
+    args_parse(&argp, argc, argv, &o);
+    lm_defaults(&o);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(commands[i].name, o.command)) {
+            int failed = commands[i].run(&o);
+            if (failed) fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
+            return failed;
+        }
+    fprintf(stderr,
+            "ds_lm: there is no command \"%s\": expected train, eval, generate, tokenize or "
+            "tokenizer\n",
+            o.command);
+    return 2;
+}

@@ -1,0 +1,103 @@
+/* tools/lm/data.c: text becomes files of tokens; the demo's text, tokenizer and
+ * model.
+ * SPDX-License-Identifier: MIT */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "data/tokens.h"
+#include "lm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ds_tokenizer *lm_tokenizer_load(const LmOptions *o)
+{
+    const char *path = o->tokenizer ? o->tokenizer : o->model;
+    if (path) return ds_tokenizer_load(path);
+    return dsi_refuse("%s needs --tokenizer or --model", o->command);
+}
+
+static bool is_tokens(const char *path)
+{
+    dsi_tokens_header h;
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(&h, 1, sizeof h, f) : 0;
+    if (f) fclose(f);
+    return dsi_tokens_is_file(&h, n);
+}
+
+/* True if `out` is no older than all files. */
+static bool is_fresh(const char *out, const char *const *files, int n)
+{
+    struct stat a, b;
+    if (stat(out, &a) != 0) return false;
+    for (int i = 0; i < n; i++)
+        if (stat(files[i], &b) != 0 || b.st_mtime > a.st_mtime) return false;
+    return true;
+}
+
+const char *lm_pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
+                    const char *end)
+{
+    if (n == 1 && is_tokens(files[0])) return files[0];
+    ds_status status = DS_OK;
+    if (ds_comm_rank(ds_world()) == 0 && !is_fresh(out, files, n))
+        status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
+    if (status != DS_OK || ds_barrier(NULL) != DS_OK) return NULL;
+    return out;
+}
+
+/* ---- the demo ---- */
+
+#define DEMO_TEXT "devils_dictionary.txt"
+
+static const char demo_config[] =
+    "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
+    "  \"vocab_size\": 512,\n  \"hidden_size\": 128,\n  \"intermediate_size\": 344,\n"
+    "  \"num_hidden_layers\": 4,\n  \"num_attention_heads\": 4,\n  \"num_key_value_heads\": 2,\n"
+    "  \"max_position_embeddings\": 256,\n  \"tie_word_embeddings\": true,\n"
+    "  \"bos_token_id\": 0,\n  \"eos_token_id\": 0\n}\n";
+
+/* Where the text was installed, or in the source tree; NULL if nowhere. */
+static char *demo_find(void)
+{
+    char own[4096];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(own, '/');
+    if (slash) *slash = '\0';
+    const char *const places[] = {own, DSI_DATA_DIR, DSI_ASSETS_DIR};
+    for (int i = 0; i < 3; i++) {
+        dsi_text path = {0};
+        dsi_text_add(&path, i ? "%s/" DEMO_TEXT : "%s/../share/deepspeed/" DEMO_TEXT, places[i]);
+        if (dsi_file_exists(path.s)) return path.s;
+        dsi_text_free(&path);
+    }
+    return dsi_refuse("the text of the demo, " DEMO_TEXT ", is not installed");
+}
+
+static const char *in_output(const LmOptions *o, const char *name)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s/%s", o->output, name);
+    return t.s; /* as long as the program runs */
+}
+
+ds_status lm_demo_prepare(LmOptions *o)
+{
+    char *text = demo_find();
+    if (!text || dsi_mkdirs(o->output) != DS_OK) return ds_error_status();
+    o->data[0] = text, o->n_data = 1;
+    o->model = in_output(o, "config.json"), o->tokenizer = in_output(o, "tokenizer.json");
+    ds_status status = DS_OK;
+    if (ds_comm_rank(ds_world()) == 0) {
+        status = ds_tokenizer_train(o->tokenizer, 512, .files = o->data, .n_files = 1);
+        dsi_file *f = status == DS_OK ? dsi_file_replace(o->model) : NULL;
+        if (f) dsi_file_write(f, demo_config, strlen(demo_config)), status = dsi_file_commit(f);
+    }
+    return status == DS_OK ? ds_barrier(NULL) : status;
+}

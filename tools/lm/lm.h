@@ -1,0 +1,60 @@
+/* tools/lm/lm.h: the options of ds_lm, and its parts.
+ * SPDX-License-Identifier: MIT */
+#ifndef TOOLS_LM_H
+#define TOOLS_LM_H
+
+#include <deepspeed.h>
+
+#include <jansson.h>
+
+#define LM_FILES 64
+
+typedef struct LmOptions {
+    const char *command;
+    const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
+    const char *load_dir, *save_dir, *tensorboard, *schedule, *lora_targets;
+    const char *data[LM_FILES];
+    int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
+    int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
+    int64_t vocab_size, lora_r, local_rank;
+    double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
+    bool bf16, checkpointing, greedy, demo, no_save;
+} LmOptions;
+
+/* Fills what is 0 in o with defaults, and with those of --demo. */
+void lm_defaults(LmOptions *o);
+
+/* The commands: 0, or 1 after a failure, whose message main prints. */
+int lm_train(LmOptions *o);
+int lm_eval(LmOptions *o);
+int lm_generate(LmOptions *o);
+int lm_tokenize(LmOptions *o);
+int lm_tokenizer(LmOptions *o);
+int lm_merge(LmOptions *o);
+
+/* The numbers with which a training fills "auto" in a configuration. */
+typedef struct LmPlan {
+    const LmOptions *o;
+    int64_t windows, hidden, ranks;
+    int64_t batch, grad_accum, steps, warmup; /* results */
+    int stage;
+    char *optimizer, *params; /* of the configuration: type, and params as JSON */
+} LmPlan;
+
+/* The configuration's JSON with each "auto" filled, to be freed with free();
+ * NULL after a failure. */
+char *lm_config(LmPlan *p);
+
+/* A tokenizer of --tokenizer, or of the model's folder. */
+ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
+/* The file of tokens of `files`: packed into `out`, if it is older than they are. */
+const char *lm_pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
+                    const char *end);
+/* Writes OUTPUT's text, tokenizer and config.json for --demo. */
+ds_status lm_demo_prepare(LmOptions *o);
+/* Adds --adapter's adapters to a model. */
+ds_status lm_adapter(ds_module *model, const LmOptions *o);
+/* Prints what the model writes after the prompt. */
+ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts);
+
+#endif

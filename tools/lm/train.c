@@ -1,0 +1,345 @@
+/* tools/lm/train.c: ds_lm train and ds_lm eval.
+ * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "lm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct Train {
+    LmOptions *o;
+    ds_tokenizer *tokenizer;
+    ds_engine *engine;
+    ds_loader *eval; /* NULL: no evaluation */
+    LmPlan plan;
+    double started, loss; /* of the steps since the last line */
+    int64_t counted, first_step;
+} Train;
+
+/* ---- data ---- */
+
+/* config.json of --model; the caller releases it. */
+static json_t *model_config(const char *model)
+{
+    char path[4200];
+    snprintf(path, sizeof path, dsi_is_folder(model) ? "%s/config.json" : "%s", model);
+    return json_load_file(path, 0, NULL);
+}
+
+/* The hidden size, for what "auto" means. */
+static int64_t model_hidden(const char *model)
+{
+    json_t *j = model_config(model);
+    const json_t *size = json_object_get(j, "hidden_size");
+    int64_t hidden = json_integer_value(size ? size : json_object_get(j, "n_embd"));
+    json_decref(j);
+    return hidden > 0 ? hidden : 1;
+}
+
+/* The model's end token; NULL: none. */
+static const char *end_token(const char *model, const ds_tokenizer *t)
+{
+    json_t *j = model_config(model);
+    const json_t *id = json_object_get(j, "eos_token_id");
+    if (json_is_array(id)) id = json_array_get(id, 0);
+    const char *token = json_is_integer(id) ? ds_id_to_token(t, json_integer_value(id)) : NULL;
+    json_decref(j);
+    return token;
+}
+
+/* Windows to train on, and those to evaluate on, or NULL. */
+static ds_dataset *train_data(Train *t, ds_dataset **held_out)
+{
+    const LmOptions *o = t->o;
+    char path[4200];
+    const char *end = end_token(o->model, t->tokenizer);
+    snprintf(path, sizeof path, "%s/train.tokens", o->output);
+    if (dsi_mkdirs(o->output) != DS_OK) return NULL;
+    const char *file = lm_pack(t->tokenizer, o->data, (int)o->n_data, path, end);
+    ds_dataset *all = file ? ds_token_dataset(file, o->context) : NULL;
+    if (!all) return NULL;
+    int64_t n = ds_dataset_len(all);
+    if (o->eval_data) {
+        snprintf(path, sizeof path, "%s/eval.tokens", o->output);
+        const char *other = lm_pack(t->tokenizer, &o->eval_data, 1, path, end);
+        *held_out = other ? ds_token_dataset(other, o->context) : NULL;
+        return all;
+    }
+    int64_t held = (int64_t)((double)n * o->eval_split);
+    if (held < 1 || held >= n) return all;
+    *held_out = ds_subset(ds_token_dataset(file, o->context), n - held, held);
+    return ds_subset(all, 0, n - held);
+}
+
+/* ---- evaluation ---- */
+
+/* Adds up losses and labels of batches; both are float64 [2]. */
+static ds_status eval_batches(ds_module *m, ds_loader *loader, double sum[2])
+{
+    ds_batch b;
+    ds_status status = DS_OK;
+    while (status == DS_OK && ds_loader_next(loader, &b)) {
+        const int64_t *label = ds_data(b.y);
+        int64_t n = 0, width = ds_size(b.y, 1);
+        for (int64_t i = 0; label && i < ds_numel(b.y); i++) n += i % width && label[i] != -100;
+        if (!n) continue;
+        ds_tensor *loss = ds_call(m, b.x, b.y);
+        if (!loss) status = ds_error_status();
+        sum[0] += ds_item(loss) * (double)n, sum[1] += (double)n;
+    }
+    return ds_error() ? ds_error_status() : status;
+}
+
+/* Takes data. */
+static ds_loader *eval_loader(ds_dataset *data, int64_t batch)
+{
+    ds_comm *world = ds_world();
+    int ranks = ds_comm_size(world);
+    ds_loader_opts o = {.batch_size = batch, .drop_uneven = true};
+    if (ranks > 1) o.rank = ds_comm_rank(world), o.ranks = ranks;
+    return ds_loader_new_with(data, o);
+}
+
+/* The mean loss over the loader's data, on all ranks together; NaN after a
+ * failure. */
+static double eval_loss(ds_module *m, ds_loader *loader)
+{
+    double sum[2] = {0};
+    bool training = ds_module_training(m), recording = ds_set_grad(false);
+    ds_module_train(m, false);
+    ds_status status = loader ? eval_batches(m, loader, sum) : DS_EINVAL;
+    ds_module_train(m, training);
+    ds_set_grad(recording);
+    if (status != DS_OK) return NAN;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *all = ds_from_data(DS_F64, ds_shape(2), sum);
+    if (ds_all_reduce(NULL, all, DS_REDUCE_SUM) == DS_OK) memcpy(sum, ds_data(all), sizeof sum);
+    ds_scope_close(scope);
+    return sum[0] / sum[1];
+}
+
+/* ---- training ---- */
+
+static bool is_vector(void *arg, const char *path, const ds_tensor *x)
+{
+    (void)arg, (void)path;
+    return ds_ndim(x) < 2;
+}
+
+/* The configuration's optimizer; norms and biases do not decay. */
+static ds_optim *make_optimizer(ds_module *model, void *arg)
+{
+    const LmPlan *p = arg;
+    ds_optim *optim = ds_optim_by_name(model, p->optimizer, p->params);
+    if (!optim || ds_optim_group_weight_decay(optim, 0) == 0) return optim;
+    bool some = false;
+    for (int i = 0; i < ds_module_params(model); i++)
+        some |= ds_ndim(ds_module_param_at(model, i, NULL)) < 2;
+    if (some) ds_optim_set_group_weight_decay(optim, ds_optim_add_group(optim, is_vector, NULL), 0);
+    return optim;
+}
+
+static void print_step(Train *t, int64_t step)
+{
+    double now = dsi_now() - t->started, done = (double)(step - t->first_step);
+    int64_t tokens = t->plan.batch * t->plan.grad_accum * t->plan.ranks * t->o->context;
+    double left = now / done * (double)(t->plan.steps - step);
+    printf("step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  %.0f tokens/s  left %d:%02d\n",
+           (long long)step, (long long)t->plan.steps, t->loss / (double)t->counted,
+           ds_engine_lr(t->engine), ds_engine_global_grad_norm(t->engine),
+           done * (double)tokens / now, (int)left / 60, (int)left % 60);
+    fflush(stdout);
+    t->loss = 0, t->counted = 0;
+}
+
+static ds_status save_model(Train *t)
+{
+    LmOptions *o = t->o;
+    ds_module *m = ds_engine_module(t->engine);
+    ds_state *state = ds_engine_state(t->engine, false);
+    if (!state) return ds_error_status();
+    ds_status status = DS_OK;
+    if (ds_engine_global_rank(t->engine) == 0) {
+        status = o->lora_r ? ds_lora_save(m, o->output, state)
+                           : ds_pretrained_save(m, o->output, .weights = state);
+        char path[4200];
+        snprintf(path, sizeof path, "%s/tokenizer.json", o->output);
+        size_t n = 0;
+        bool file = o->tokenizer && !dsi_is_folder(o->tokenizer) && strcmp(path, o->tokenizer) != 0;
+        char *text = status == DS_OK && file ? dsi_file_read(o->tokenizer, &n) : NULL;
+        dsi_file *f = text ? dsi_file_replace(path) : NULL;
+        if (f) dsi_file_write(f, text, n), status = dsi_file_commit(f);
+        dsi_free(text);
+        if (status == DS_OK) printf("saved %s\n", o->output);
+    }
+    ds_state_free(state);
+    return status == DS_OK ? ds_barrier(NULL) : status;
+}
+
+/* Prints, evaluates, samples and saves after an update. */
+static ds_status after_step(Train *t, int64_t step)
+{
+    LmOptions *o = t->o;
+    bool first = ds_engine_global_rank(t->engine) == 0, last = step == t->plan.steps;
+    ds_module *m = ds_engine_module(t->engine);
+    if (first && (step % o->log_interval == 0 || last)) print_step(t, step);
+    if (t->eval && (last || (o->eval_interval && step % o->eval_interval == 0))) {
+        double loss = eval_loss(m, t->eval);
+        if (first) printf("evaluation  loss %.4f  perplexity %.2f\n", loss, exp(loss));
+        if (isfinite(loss))
+            ds_monitor_write(ds_engine_monitor(t->engine), "Eval/loss", loss,
+                             ds_engine_global_samples(t->engine));
+    }
+    if (o->sample_interval && (last || step % o->sample_interval == 0) &&
+        (first || t->plan.stage == 3)) {
+        ds_generate_opts g = {.max_new_tokens = o->max_new_tokens,
+                              .do_sample = !o->greedy,
+                              .temperature = o->temperature,
+                              .top_k = o->top_k,
+                              .top_p = o->top_p,
+                              .seed = (uint64_t)(o->seed + step)};
+        if (lm_sample(m, t->tokenizer, o->prompt, g) != DS_OK) return ds_error_status();
+    }
+    if (o->save_dir && (last || (o->save_interval && step % o->save_interval == 0)))
+        return ds_engine_save_with(t->engine, (ds_save_opts){.dir = o->save_dir});
+    return ds_error() ? ds_error_status() : DS_OK;
+}
+
+static ds_status train_loop(Train *t)
+{
+    ds_engine *e = t->engine;
+    ds_loader *loader = ds_engine_loader(e);
+    ds_status status = DS_OK;
+    t->started = dsi_now(), t->first_step = ds_engine_global_steps(e);
+    int64_t step = t->first_step;
+    while (status == DS_OK && step < t->plan.steps) {
+        ds_batch b;
+        int64_t batches = 0;
+        while (status == DS_OK && step < t->plan.steps && ds_loader_next(loader, &b)) {
+            ds_tensor *loss = ds_engine_forward(e, b.x, b.y);
+            t->loss += ds_item(loss), t->counted++, batches++;
+            status = ds_engine_backward(e, loss);
+            if (status == DS_OK) status = ds_engine_step(e);
+            if (status == DS_OK && ds_engine_global_steps(e) > step)
+                status = after_step(t, step = ds_engine_global_steps(e));
+        }
+        if (status == DS_OK && ds_error()) status = ds_error_status();
+        if (status == DS_OK && !batches)
+            status = dsi_fail(
+                DS_EINVAL, "train: the data has less than one batch: shorten --context or --batch");
+    }
+    return status;
+}
+
+static ds_status train_adapters(ds_module *m, const LmOptions *o)
+{
+    const char *names[32];
+    int n = 0;
+    char *list = o->lora_targets ? strdup(o->lora_targets) : NULL, *rest = NULL;
+    for (char *name = list ? strtok_r(list, ",", &rest) : NULL; name && n < 32;
+         name = strtok_r(NULL, ",", &rest))
+        names[n++] = name;
+    ds_status status = ds_lora(m, .r = o->lora_r, .alpha = o->lora_alpha,
+                               .targets = n ? names : NULL, .n_targets = n);
+    free(list);
+    return status;
+}
+
+static ds_module *train_model(const LmOptions *o, const LmPlan *p)
+{
+    bool folder = dsi_is_folder(o->model);
+    ds_seed((uint64_t)o->seed);
+    if (p->stage == 3 && ds_zero_init() != DS_OK) return NULL;
+    ds_module *m = ds_pretrained_load(o->model, .no_weights = !folder);
+    if (p->stage == 3 && ds_zero_init_end() != DS_OK) return NULL;
+    if (m && o->checkpointing) ds_lm_set_checkpointing(m, true);
+    if (m && o->lora_r && train_adapters(m, o) != DS_OK) {
+        ds_module_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+static ds_status train_start(Train *t)
+{
+    LmOptions *o = t->o;
+    if (o->demo && lm_demo_prepare(o) != DS_OK) return ds_error_status();
+    ds_dataset *held_out = NULL;
+    t->tokenizer = lm_tokenizer_load(o);
+    ds_dataset *data = t->tokenizer ? train_data(t, &held_out) : NULL;
+    if (!data) return ds_error_status();
+    t->plan = (LmPlan){.o = o,
+                       .windows = ds_dataset_len(data),
+                       .hidden = model_hidden(o->model),
+                       .ranks = ds_comm_size(ds_world())};
+    char *config = lm_config(&t->plan);
+    if (held_out) t->eval = eval_loader(held_out, t->plan.batch);
+    ds_module *m = config ? train_model(o, &t->plan) : NULL;
+    if (m && ds_comm_rank(ds_world()) == 0)
+        printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld\n",
+               ds_lm_info_of(m).architecture, (double)ds_module_numel(m) / 1e6,
+               (long long)t->plan.windows, (long long)o->context, (long long)t->plan.steps,
+               (long long)(t->plan.batch * t->plan.grad_accum * t->plan.ranks));
+    if (m)
+        t->engine = ds_initialize(.model = m, .training_data = data, .config = config,
+                                  .make_optimizer = t->plan.optimizer ? make_optimizer : NULL,
+                                  .arg = &t->plan, .seed = (uint64_t)o->seed);
+    else
+        ds_dataset_free(data);
+    free(config);
+    if (t->engine && o->load_dir)
+        return ds_engine_load_with(t->engine, (ds_load_opts){.dir = o->load_dir});
+    return t->engine ? DS_OK : ds_error_status();
+}
+
+int lm_train(LmOptions *o)
+{
+    Train t = {.o = o};
+    if (!o->demo && (!o->model || !o->n_data || !o->output))
+        return dsi_fail(DS_EINVAL, "train needs --model, --data and --output") != DS_OK;
+    ds_set_threads((int)o->threads);
+    ds_status status = ds_init_distributed();
+    if (status == DS_OK) status = train_start(&t);
+    if (status == DS_OK) status = train_loop(&t);
+    if (status == DS_OK && !o->no_save) status = save_model(&t);
+    ds_loader_free(t.eval);
+    ds_engine_free(t.engine);
+    ds_tokenizer_free(t.tokenizer);
+    free(t.plan.optimizer), free(t.plan.params);
+    bool failed = status != DS_OK || ds_error();
+    ds_destroy_process_group();
+    return failed;
+}
+
+int lm_eval(LmOptions *o)
+{
+    if (!o->model || !o->n_data)
+        return dsi_fail(DS_EINVAL, "eval needs --model and --data") != DS_OK;
+    ds_set_threads((int)o->threads);
+    ds_tokenizer *t = lm_tokenizer_load(o);
+    ds_module *m = t ? ds_pretrained_load(o->model) : NULL;
+    bool ready = m && lm_adapter(m, o) == DS_OK;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/ds_lm.%d.tokens", (int)getpid());
+    const char *file = ready ? lm_pack(t, o->data, (int)o->n_data, path, end_token(o->model, t))
+                             : NULL;
+    ds_dataset *data = file ? ds_token_dataset(file, o->context) : NULL;
+    int64_t n = data ? ds_dataset_len(data) : 0;
+    ds_loader *loader = data ? eval_loader(data, o->batch ? o->batch : 8) : NULL;
+    double loss = loader ? eval_loss(m, loader) : NAN;
+    ds_loader_free(loader);
+    if (isfinite(loss))
+        printf("loss %.4f  perplexity %.2f  over %lld windows of %lld tokens\n", loss, exp(loss),
+               (long long)n, (long long)o->context);
+    remove(path);
+    ds_module_free(m);
+    ds_tokenizer_free(t);
+    return ds_error() != NULL;
+}
