@@ -57,10 +57,8 @@ foreach(source ${DS_TOOL_SOURCES})
     endif()
     list(APPEND DS_TOOLS ${name})
 endforeach()
-# ds_lm has parts in tools/lm, and options as the examples have them.
-file(GLOB DS_LM_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/lm/*.c)
-target_sources(ds_lm PRIVATE ${DS_LM_SOURCES} ${PROJECT_SOURCE_DIR}/examples/common/args.c
+# ds_lm has options as the examples have them.
+target_sources(ds_lm PRIVATE ${PROJECT_SOURCE_DIR}/examples/common/args.c
     ${PROJECT_SOURCE_DIR}/examples/common/misspelt.c)
 target_include_directories(ds_lm BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/examples/common ${PROJECT_SOURCE_DIR}/tools)
-target_compile_definitions(ds_lm PRIVATE DSI_DATA_DIR="${CMAKE_INSTALL_FULL_DATADIR}/deepspeed"
-    DSI_ASSETS_DIR="${PROJECT_SOURCE_DIR}/assets")
+target_compile_definitions(ds_lm PRIVATE DSI_DATA_DIR="${CMAKE_INSTALL_FULL_DATADIR}/deepspeed")

@@ -19,6 +19,7 @@ fi
 mkdir build && ln -s "$build" build/release
 ln -s "$root/examples" examples
 ln -s "$root/include" include
+ln -s "$root/tests" tests
 cp examples/cifar10/ds_config.json .
 PATH=$build:$PATH
 export PATH

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
+#include "base/library.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "data/tokens.h"
@@ -62,22 +63,22 @@ static const char demo_config[] =
     "  \"max_position_embeddings\": 256,\n  \"tie_word_embeddings\": true,\n"
     "  \"bos_token_id\": 0,\n  \"eos_token_id\": 0\n}\n";
 
-/* Where the text was installed, or in the source tree; NULL if nowhere. */
+/* Near this program, in the build folder's link to the source tree, or where it
+ * was installed; NULL with the message. */
 static char *demo_find(void)
 {
-    char own[4096];
-    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
-    own[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(own, '/');
-    if (slash) *slash = '\0';
-    const char *const places[] = {own, DSI_DATA_DIR, DSI_ASSETS_DIR};
-    for (int i = 0; i < 3; i++) {
-        dsi_text path = {0};
-        dsi_text_add(&path, i ? "%s/" DEMO_TEXT : "%s/../share/deepspeed/" DEMO_TEXT, places[i]);
-        if (dsi_file_exists(path.s)) return path.s;
-        dsi_text_free(&path);
+    static const char *const near[] = {"/assets", "/../share/deepspeed"};
+    char *own = dsi_own_folder();
+    dsi_text path = {0};
+    for (int i = 0; i < 3 && !path.s; i++) {
+        if (i < 2)
+            dsi_text_add(&path, "%s%s/" DEMO_TEXT, own ? own : "", near[i]);
+        else
+            dsi_text_add(&path, DSI_DATA_DIR "/" DEMO_TEXT);
+        if (!dsi_file_exists(path.s)) dsi_text_free(&path);
     }
-    return dsi_refuse("the text of the demo, " DEMO_TEXT ", is not installed");
+    free(own);
+    return path.s ? path.s : dsi_refuse("the text of the demo, " DEMO_TEXT ", is not installed");
 }
 
 static const char *in_output(const LmOptions *o, const char *name)
