@@ -81,7 +81,7 @@ typedef struct ds_tokens_pack_opts {
     const char *const *files; /* n_files paths */
     int n_files;
     const char *end_token; /* put behind each document; NULL: none */
-    int64_t *tokens;   /* if not NULL: receives their number */
+    int64_t *tokens;       /* if not NULL: receives their number */
 } ds_tokens_pack_opts;
 
 /* Tokenizes text into the file `out`, once, for ds_token_dataset. A path that

@@ -59,8 +59,8 @@ typedef struct Train {
 static ds_status word_count(void *arg, const char *word, size_t n)
 {
     Train *t = arg;
-    char name[3 * 64 + 1] = "";    /* in hexadecimal: words may hold any byte */
-    if (n > 64) return DS_OK; /* no word that is worth a token */
+    char name[3 * 64 + 1] = ""; /* in hexadecimal: words may hold any byte */
+    if (n > 64) return DS_OK;   /* no word that is worth a token */
     for (size_t i = 0; i < n; i++) snprintf(name + 2 * i, 3, "%02x", (unsigned char)word[i]);
     intptr_t at = (intptr_t)dsi_map_get(&t->map, name);
     if (!at) {

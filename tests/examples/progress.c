@@ -1,5 +1,5 @@
 /* tests/examples/progress.c: the programs' progress bar fits every width, and
- * leaves out what has no room.
+ * leaves out parts that do not fit.
  * SPDX-License-Identifier: MIT */
 #include "progress.h"
 

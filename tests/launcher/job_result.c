@@ -154,7 +154,7 @@ static void causes(void **state)
     }
 }
 
-/* What hosts report, and what mpirun prints about one. */
+/* Reports of hosts, and lines of mpirun about one. */
 static void hosts(void **state)
 {
     (void)state;
