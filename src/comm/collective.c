@@ -117,6 +117,9 @@ typedef struct operand {
     void *p; /* flat's elements */
 } operand;
 
+/* read: the values are sent; written: they are received. The tensor is made
+ * present and, if needed, contiguous; all that is made belongs to the caller's
+ * scope. */
 static bool operand_open(operand *o, dsi_collective what, ds_tensor *x, bool read, bool written)
 {
     const char *name = dsi_collective_name(what);
@@ -143,6 +146,7 @@ static ds_status request_run(const dsi_request *like, const operand *written)
     return status;
 }
 
+/* r has what differs: the collective, its operation, its root. */
 static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
 {
     if (!dsi_live(c, dsi_collective_name(r.what))) return ds_error_status();
@@ -229,6 +233,7 @@ ds_status ds_all_gather(ds_comm *c, ds_tensor *out, ds_tensor *in)
     return collective_in_out(c, in, out, (dsi_request){.what = DSI_ALL_GATHER, .n = ds_numel(in)});
 }
 
+/* out [size * rows of in] only on root; NULL is passed on by the others. */
 ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
     c = comm_or_world(c);
@@ -241,6 +246,7 @@ ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
                              (dsi_request){.what = DSI_GATHER, .n = ds_numel(in), .root = root});
 }
 
+/* in only on root; piece q of it goes to rank q. */
 ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
     c = comm_or_world(c);
@@ -280,6 +286,8 @@ static bool count_rows(const char *which, const ds_tensor *x, const int64_t *row
     return true;
 }
 
+/* The counts of a pair must be equal on both ranks; backends that see both
+ * compare them, others notice by the size of the message. */
 ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows, ds_tensor *in,
                              const int64_t *in_rows)
 {
@@ -322,6 +330,8 @@ struct ds_message {
     dsi_request *r;
 };
 
+/* The tensors are counted until ds_message_wait, which may be in another
+ * scope. */
 static ds_message *message_begin(ds_comm *c, ds_tensor *x, dsi_collective what, int peer)
 {
     ds_scope *scope = ds_scope_open();
@@ -357,6 +367,8 @@ ds_message *ds_irecv(ds_comm *c, ds_tensor *x, int from)
     return message_begin(comm_or_world(c), x, DSI_RECV, from);
 }
 
+/* Blocks; frees m. A message that was received into a copy is moved to its
+ * tensor here. */
 ds_status ds_message_wait(ds_message *m)
 {
     if (!m) return dsi_null_argument("message_wait");

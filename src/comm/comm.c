@@ -54,6 +54,8 @@ void dsi_set_world(ds_comm *c)
 
 bool ds_is_distributed(void) { return world != NULL; }
 
+/* Made at the first use: a program without a launcher is a world of one
+ * rank. */
 ds_comm *ds_world(void)
 {
     if (world) return world;
@@ -74,6 +76,7 @@ static void comm_describe(const void *p, char *text, size_t room)
 
 static const dsi_handle_kind comm_kind = {"communicator", comm_describe, NULL, NULL};
 
+/* own belongs to the communicator, and type->close frees it. */
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own)
 {
     ds_comm *c = dsi_alloc(sizeof *c);
@@ -186,6 +189,7 @@ static bool collective_has_root(dsi_collective what)
     return what == DSI_REDUCE || what == DSI_GATHER || what == DSI_SCATTER || what == DSI_BROADCAST;
 }
 
+/* Overwritten by the thread's next call. */
 const char *dsi_request_text(const dsi_request *r)
 {
     enum { ROOM = 192 };
@@ -206,6 +210,7 @@ const char *dsi_request_text(const dsi_request *r)
     return text;
 }
 
+/* A message to itself would wait for ever, so it is refused. */
 static ds_status request_check_peer(const dsi_request *r)
 {
     const char *name = names[r->what];
@@ -221,6 +226,9 @@ static ds_status request_check_peer(const dsi_request *r)
     return DS_OK;
 }
 
+/* What every backend may rely on: roots exist, and operations are defined for
+ * the dtype. Runs before anything is sent, so a mistake that all ranks make
+ * ends on all of them alike. */
 static ds_status request_check(const dsi_request *r)
 {
     const char *name = names[r->what];
@@ -251,6 +259,8 @@ static uint64_t request_next_number(const dsi_request *r)
     return c->messages[(r->what == DSI_RECV) * c->size + r->root]++;
 }
 
+/* DS_DEBUG=comm compares the calls of all ranks first, by a collective of its
+ * own that is not compared. */
 static ds_status request_begin(dsi_request *r)
 {
     ds_comm *c = r->comm;
@@ -270,6 +280,7 @@ void dsi_request_done(dsi_request *r)
     r->ended = dsi_now();
 }
 
+/* Blocks. Only what succeeded is logged: other times mean nothing. */
 static ds_status request_wait_and_log(dsi_request *r)
 {
     r->waited = true;

@@ -14,6 +14,9 @@
 
 #define TEXT_BYTES 192
 
+/* Blocks until all ranks have come to a collective. Their descriptions are
+ * gathered and compared on every rank, so all of them fail with the same
+ * message. */
 bool dsi_comm_agrees(const dsi_request *r)
 {
     ds_comm *c = r->comm;

@@ -63,6 +63,9 @@ static const char *launcher_library(void)
 
 bool dsi_launched_by_mpi(void) { return launcher_library() != NULL; }
 
+/* Joins the job that a launcher started, once; without one the world stays one
+ * rank. Which MPI it is, the launcher's environment says, not what is
+ * installed. */
 ds_status ds_init_distributed(void)
 {
     if (ds_is_distributed()) return DS_OK;

@@ -45,6 +45,8 @@ static double elements_to_others(const dsi_request *r)
     return (double)n;
 }
 
+/* By this rank, by the formulas of dsi_comm_volume: what a ring would send,
+ * whatever the backend does. */
 static double request_bytes_sent(const dsi_request *r)
 {
     double p = r->comm->size, n = (double)r->n, bytes = (double)ds_dtype_size(r->dtype);
@@ -90,6 +92,7 @@ typedef struct bandwidth {
     double algorithm, bus; /* Gbit/s */
 } bandwidth;
 
+/* The factors of the head of this file. */
 static bandwidth bandwidth_of(dsi_collective what, double bytes, double seconds, int ranks)
 {
     double rate = seconds > 0 ? bytes / seconds * 8e-9 : 0, share = (ranks - 1.0) / ranks;
@@ -120,6 +123,8 @@ static const char *size_text(double bytes, char text[32])
     return text;
 }
 
+/* Finds the record of this operation and size, or inserts it in its place; the
+ * pointer is valid until the next one is inserted. */
 static record *record_of(dsi_comm_log *log, dsi_collective what, double bytes)
 {
     int at = 0, last = -1; /* of the same operation */
@@ -143,6 +148,8 @@ static record *record_of(dsi_comm_log *log, dsi_collective what, double bytes)
     return k;
 }
 
+/* Counts the volume always; times only while logging is on and the operation
+ * was asked for. */
 void dsi_comm_log_add(dsi_request *r)
 {
     ds_comm *c = r->comm;
@@ -160,6 +167,7 @@ void dsi_comm_log_add(dsi_request *r)
         dsi_comm_names[r->what], seconds * 1e3, size_text(bytes, size), b.algorithm, b.bus);
 }
 
+/* ops NULL: all. Starting again forgets what was recorded. */
 ds_status ds_comm_log_start(ds_comm *c, bool verbose, const char *const *ops, int n_ops)
 {
     dsi_text why = {0};
@@ -214,6 +222,8 @@ static double log_total(const double *x, int n)
     return sum;
 }
 
+/* A row of DeepSpeed's table: size, count, total and mean latency in ms, both
+ * bandwidths in Gbit/s. */
 static void log_add_row(dsi_text *t, const record *k, int ranks)
 {
     int n = k->seconds.n;
@@ -257,6 +267,8 @@ static void log_add_name(dsi_text *t, const dsi_comm_log *log, int i)
         dsi_text_add(t, "%s\n", name);
 }
 
+/* Collective with show_straggler, since times are compared over the ranks; rank
+ * 0 prints. DeepSpeed's columns, which tools parse. */
 ds_status ds_comm_log_summary(ds_comm *c, bool show_straggler)
 {
     if (!c) c = ds_world();

@@ -69,6 +69,9 @@ typedef struct job {
 static job *the_job;
 
 static void job_abort(job *j, const char *why) __attribute__((__noreturn__));
+/* Ranks write one after the other and wait a moment before they end the job, so
+ * that the first one's message, which is the cause, is read before mpirun's
+ * own. */
 static void job_abort(job *j, const char *why)
 {
     fflush(stdout);
@@ -111,6 +114,8 @@ static void job_remove_transfer(job *j, dsi_transfer *t)
     dsi_transfer_free(t);
 }
 
+/* Moves transfers on while the rank computes; sleeps while there is none. One
+ * thread at a time calls MPI: whoever holds the mutex. */
 static void *mpi_helper_main(void *arg)
 {
     job *j = arg;
@@ -143,6 +148,7 @@ static void job_start_helper(job *j, int local_size)
     pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
 
+/* Posts what can be posted at once; does not block. */
 static ds_status mpi_start(dsi_request *r)
 {
     job *j = the_job;
@@ -160,6 +166,8 @@ static ds_status mpi_start(dsi_request *r)
     return DS_OK;
 }
 
+/* After DS_TIMEOUT seconds: names the ranks of which nothing came, and ends the
+ * job. */
 static void transfer_time_out(dsi_transfer *t, double waited)
 {
     dsi_text why = {0}, ranks = {0};
@@ -219,6 +227,8 @@ static bool transfer_wait(dsi_transfer *t, double limit)
     }
 }
 
+/* Blocks. Returns DS_OK or does not return: a transfer that cannot end ends the
+ * job. */
 static ds_status mpi_wait(dsi_request *r)
 {
     job *j = the_job;
@@ -241,6 +251,7 @@ static ds_comm *mpi_comm_new(const dsi_mpi_place *p)
     return c;
 }
 
+/* Collective over c. */
 static ds_comm *mpi_split(ds_comm *c, int color, int key)
 {
     dsi_mpi_place part;
@@ -336,6 +347,7 @@ static const char *job_finalize(const job *j, bool several_hosts)
                                                    : j->mpi->finalize();
 }
 
+/* The helper ends before MPI does, as it may be inside of a call. */
 static void job_close(job *j, bool several_hosts)
 {
     pthread_mutex_lock(&j->mutex);
@@ -351,6 +363,8 @@ static void job_close(job *j, bool several_hosts)
     dsi_free(j);
 }
 
+/* Closing the world waits for all ranks, so that none ends while others still
+ * receive. */
 static void mpi_close(ds_comm *c)
 {
     job *j = the_job;

@@ -34,6 +34,9 @@ static void *open_first(const char *const *folders, int n, const char *name, dsi
     return library;
 }
 
+/* Looks beside the library, below it, and where the package installs plugins;
+ * the message lists all of these folders. The plugin is never closed: MPI
+ * registers functions that run at exit. */
 const dsi_mpi *dsi_mpi_open(const char *name)
 {
     char *own = dsi_own_folder();

@@ -36,6 +36,8 @@ static const char *plugin_fill_place(MPI_Comm comm, dsi_mpi_place *p)
     return plugin_error(error);
 }
 
+/* local_rank and local_size: among the ranks that share memory, which are those
+ * of one host. */
 static const char *plugin_split_hosts(MPI_Comm comm, dsi_mpi_place *p)
 {
     MPI_Comm machine;
@@ -73,6 +75,8 @@ static void turn_yields_off(void)
 #endif
 }
 
+/* SERIALIZED is enough: calls come from two threads, never at the same time. A
+ * communicator of its own keeps our messages apart from the program's. */
 static const char *plugin_init(dsi_mpi_place *world)
 {
     turn_yields_off();
@@ -89,6 +93,7 @@ static const char *plugin_init(dsi_mpi_place *world)
     return wrong ? wrong : plugin_split_hosts(comm, world);
 }
 
+/* part->comm NULL: color was negative, and this rank is in no part. */
 static const char *plugin_split(void *comm, int color, int key, dsi_mpi_place *part)
 {
     MPI_Comm made;
@@ -120,6 +125,7 @@ static const char *plugin_receive(void *comm, void *p, size_t bytes, int from, i
         MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
 }
 
+/* *received: bytes that came, once *done. */
 static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
 {
     int flag = 0, count = 0;
@@ -131,6 +137,7 @@ static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
     return plugin_error(error);
 }
 
+/* *tag -1: nothing has come from that rank. */
 static const char *plugin_probe(void *comm, int from, int *tag, size_t *bytes)
 {
     int flag = 0, count = 0;

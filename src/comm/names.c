@@ -41,6 +41,8 @@ bool dsi_comm_is_called(dsi_collective what, const char *op)
     return !strcmp(op, dsi_comm_names[what]);
 }
 
+/* Both collectives of rows and of equal pieces are all_to_all_single: listed
+ * once. */
 bool dsi_comm_log_knows(const char *op, dsi_text *why)
 {
     dsi_text list = {0};

@@ -53,6 +53,7 @@ static void ranks_combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, con
     by_dtype[dtype](op, n, acc, x);
 }
 
+/* In the dtype itself: float64, or float32 for all others. */
 static void ranks_average(ds_dtype dtype, int64_t n, int ranks, void *sum)
 {
     if (dtype == DS_F64) {
@@ -71,6 +72,7 @@ static dsi_device *reduce_cpu(void)
     return cpu;
 }
 
+/* By the device's copy kernel, which rounds as all other conversions do. */
 static void reduce_convert(int64_t n, ds_dtype from, const void *x, ds_dtype to, void *y)
 {
     dsi_device *cpu = reduce_cpu();
@@ -110,6 +112,8 @@ static double squares_of(ds_dtype dtype, int64_t n, const void *x)
 
 static const void *byte_offset(const void *p, size_t bytes) { return (const char *)p + bytes; }
 
+/* Sums of 16-bit values are taken in float32 and rounded once, so the number of
+ * ranks does not add rounding errors. */
 static void ranks_reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void *const *in,
                               size_t at, int64_t n, void *acc)
 {
@@ -145,6 +149,8 @@ static void ranks_sum_f32(ds_redop op, int ranks, const void *const *in, int64_t
         ->sum_ranks(op == DS_REDUCE_AVG, ranks, in, n, outs, out, squares);
 }
 
+/* Block by block, in the order of ranks: the same bits for any size of piece.
+ * out may be an in: a block is read from all ranks before it is written. */
 void dsi_reduce_ranks(ds_dtype dtype, ds_redop op, int ranks, const void *const *in, int64_t n,
                       int outs, void *const *out, double *squares)
 {

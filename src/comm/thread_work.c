@@ -27,6 +27,7 @@ typedef struct stretch {
     int64_t begin, end; /* elements of the stretch */
 } stretch;
 
+/* How many equal parts the work has; see the head of this file. */
 static int64_t request_stretches(const dsi_request *r, int ranks)
 {
     switch (r->what) {
@@ -98,6 +99,8 @@ static int64_t counts_sum(const int64_t *x, int n)
     return total;
 }
 
+/* Rows: from whom they come and where they go follows from the counts of both
+ * ranks. */
 static void stretch_all_to_all(const stretch *s)
 {
     int a = s->q / s->ranks, b = s->q % s->ranks;
@@ -118,6 +121,7 @@ void dsi_request_add_squares(dsi_request *const *of, int64_t pieces, const doubl
     for (int64_t p = 0; p < pieces; p++) *of[scatters ? p / each : 0]->squares += squares[p];
 }
 
+/* Any thread may run any piece; two pieces never write the same element. */
 void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squares)
 {
     const dsi_request *any = of[0];
@@ -168,6 +172,8 @@ static bool requests_match(const dsi_request *a, const dsi_request *b)
            a->root == b->root;
 }
 
+/* Compares all ranks' requests with rank 0's before anything is read: a wrong
+ * size would read beyond somebody's memory. */
 bool dsi_requests_agree(dsi_request *const *of, int ranks, char *why, size_t room)
 {
     for (int r = 1; r < ranks; r++)

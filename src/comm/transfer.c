@@ -88,6 +88,8 @@ static char *transfer_out_at(const dsi_transfer *t, int64_t i)
 
 #define DISAGREES "calls another collective or another size"
 
+/* Starts one message; its tag holds the size, so that a receive of another size
+ * does not match. */
 static void transfer_post_bytes(dsi_transfer *t, bool receives, char *p, size_t bytes, int rank)
 {
     int tag = transfer_tag(t, bytes);
@@ -105,6 +107,8 @@ static void transfer_post_bytes(dsi_transfer *t, bool receives, char *p, size_t 
         dsi_text_add(&t->wrong, "to rank %d: %s", rank, wrong);
 }
 
+/* MPI counts bytes in an int: larger pieces are several messages, also of 0
+ * bytes one. */
 static void transfer_post(dsi_transfer *t, bool receives, char *p, int64_t n, int rank)
 {
     size_t left = transfer_bytes(t, n);
@@ -260,6 +264,8 @@ static int64_t transfer_segment(const dsi_transfer *t, int64_t n, int64_t ranks)
 
 /* ---- phases: each posts its messages; true: the transfer is complete ------------------------------------- */
 
+/* Phase 0 sends this segment to `here` ranks, phase 1 adds it up there; then
+ * the next segment follows. */
 static bool transfer_reduce_to_one(dsi_transfer *t, bool here)
 {
     const ds_comm *c = t->r->comm;
@@ -282,6 +288,9 @@ static bool transfer_reduce_to_one(dsi_transfer *t, bool here)
     return t->at >= t->r->n;
 }
 
+/* Small ones are sent to all and added up everywhere: one phase. Large ones are
+ * scattered, summed in shares and gathered: each element crosses the network
+ * twice. */
 static bool transfer_all_reduce(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
@@ -315,6 +324,8 @@ static bool transfer_all_reduce(dsi_transfer *t)
     return false;
 }
 
+/* Segment by segment: rank q receives its share from all others and sums it in
+ * their order. */
 static bool transfer_reduce_scatter(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
@@ -364,6 +375,7 @@ static bool transfer_exchange(dsi_transfer *t)
     return false;
 }
 
+/* counts [2][size]: elements to each rank, then from each. */
 static bool transfer_exchange_rows(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
@@ -395,6 +407,7 @@ static bool transfer_broadcast(dsi_transfer *t)
     return t->phase++ == 2;
 }
 
+/* A message of no bytes to and from each other rank. */
 static bool transfer_barrier(dsi_transfer *t)
 {
     if (t->phase++) return true;

@@ -72,6 +72,7 @@ static double field_value(const ds_auto_values *v, const char *name, bool *given
     return dsi_option(x, f->default_value);
 }
 
+/* text: NAME=VALUE, its name n bytes long. */
 static ds_status refuse_name(const char *text, size_t n)
 {
     const char *names[FIELDS];
@@ -84,6 +85,8 @@ static ds_status refuse_name(const char *text, size_t n)
                     near ? "\"?" : "learning_rate is one, deepspeed/config.h has all");
 }
 
+/* Numbers of 0 are kept as DS_ZERO, so that they differ from values that were
+ * not given. */
 ds_status ds_auto_values_set(ds_auto_values *v, const char *text)
 {
     size_t n = strcspn(text, "=");
@@ -250,6 +253,8 @@ static void fill_batch(json_t *tree, const ds_auto_values *v)
     if (own) json_object_set_new(tree, micro_name, json_integer(own));
 }
 
+/* Changes `given` before it is resolved. A value that the file sets itself is
+ * compared with the program's: they must not contradict each other. */
 void dsi_config_fill_auto(dsi_config_reader *r, const ds_auto_values *values)
 {
     json_t *tree = r->c->trees->given;

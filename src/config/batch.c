@@ -101,6 +101,8 @@ static const char *batch_find_auto(const json_t *given)
     return NULL;
 }
 
+/* train = micro * accumulation * ranks: any one or two of the three are
+ * derived, and all are written back to the tree, which is printed and saved. */
 void dsi_config_resolve_batch(dsi_config_reader *r)
 {
     dsi_config *c = r->c;
@@ -232,6 +234,8 @@ static void rules_check_prof_ops(dsi_config_reader *r)
     }
 }
 
+/* Runs only with values that are right by themselves. Some rules also set what
+ * depends on another key. */
 void dsi_config_check_rules(dsi_config_reader *r)
 {
     dsi_config *c = r->c;

@@ -32,6 +32,7 @@ static void text_add_clean(dsi_text *t, const char *s, size_t most)
     if (shown < n) dsi_text_add(t, "...");
 }
 
+/* Messages are separated by "; "; beyond ERROR_BYTES they are only counted. */
 void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *format, ...)
 {
     r->n_errors++;
@@ -54,6 +55,7 @@ void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *fo
     va_end(args);
 }
 
+/* Kept until an engine prints them or ds_config_check returns them. */
 void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...)
 {
     dsi_text t = {0};
@@ -103,6 +105,7 @@ json_t *dsi_config_tree_get(const json_t *tree, const char *path)
     return (json_t *)at;
 }
 
+/* The groups of the path must exist, which they do in a resolved tree. */
 void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
 {
     const char *dot = strrchr(path, '.');

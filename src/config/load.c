@@ -80,6 +80,8 @@ static char *text_from_base64(const char *text, size_t *n)
     return NULL;
 }
 
+/* A text that can be JSON is never taken for a path; a path that exists never
+ * for base64. */
 char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name)
 {
     struct stat s;

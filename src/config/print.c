@@ -99,6 +99,7 @@ static void python_add_string(dsi_text *t, const char *s)
     dsi_text_add_bytes(t, &quote, 1);
 }
 
+/* repr() of a list or a dict. */
 static void python_add_items(dsi_text *t, const json_t *value)
 {
     const char *key;
@@ -334,6 +335,8 @@ static void line_add_value(dsi_text *t, const dsi_config *c, const json_t *value
     }
 }
 
+/* Warnings on rank 0, then with DS_LOG=info a line for each attribute, in
+ * DeepSpeed's order and form, and the user's JSON. */
 void dsi_config_print(const dsi_config *c)
 {
     enum { COLUMN = 29 };

@@ -31,6 +31,7 @@ static json_t *key_default(const dsi_config_key *key)
 
 /* ---- one value ----------------------------------------------------------------------------------- */
 
+/* "expected an integer of at least 1, found the string \"x\"". */
 static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                          const json_t *value)
 {

@@ -293,6 +293,8 @@ static bool scan_bare(scan *c)
 static bool scan_object(scan *c, bool braces);
 static bool scan_array(scan *c);
 
+/* Objects and arrays count levels, so that a hostile file cannot exhaust the
+ * stack. */
 static bool scan_value(scan *c)
 {
     int ch = scan_peek(c, 0);
@@ -379,6 +381,7 @@ static bool scan_object(scan *c, bool braces)
     return true;
 }
 
+/* Elements may be separated by commas or ends of lines. */
 static bool scan_array(scan *c)
 {
     c->at++;
@@ -469,6 +472,8 @@ static void error_explain(scan *c, const json_error_t *e)
     dsi_text_free(&path);
 }
 
+/* text is borrowed and must live as long as s: places are computed from it when
+ * a message needs one. */
 json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error)
 {
     *s = (dsi_syntax){.text = text, .n = n};

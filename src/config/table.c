@@ -129,6 +129,8 @@ static void key_add_limits(dsi_text *t, const dsi_config_key *r)
         dsi_text_add(t, r->open_min ? " above %.17g" : " of at least %.17g", r->min);
 }
 
+/* By type, range and words of the row, so that messages cannot differ from the
+ * checks. */
 char *dsi_config_key_expects(const dsi_config_key *key)
 {
     static const char *const names[] = {"an object",         "true or false", "an integer",

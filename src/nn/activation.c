@@ -61,6 +61,8 @@ static void dropout_describe(void *self, FILE *to)
     fprintf(to, "p=%g, inplace=False", *(double *)self);
 }
 
+/* torch.nn.Dropout: active only while the module trains. A bad p sets the
+ * message here and fails again at each call. */
 ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p)
 {
     static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward,
@@ -91,6 +93,8 @@ static void pool_describe_pair(FILE *to, const char *name, int h, int w)
         fprintf(to, "%s=(%d, %d)", name, h, w);
 }
 
+/* As torch prints it: sizes as a number if both are equal, the stride as the
+ * kernel's size if it was left out. */
 static void avg_pool_describe(void *self, FILE *to)
 {
     const ds_pool2d_opts *o = self;

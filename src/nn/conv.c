@@ -23,6 +23,8 @@ static void conv_describe_pair(FILE *to, const char *name, int h, int w, int usu
     if (usual < 0 || h != usual || w != usual) fprintf(to, ", %s=(%d, %d)", name, h, w);
 }
 
+/* torch's extra_repr: what has its default is left out, but kernel_size and
+ * stride never. */
 static void conv2d_describe(void *self, FILE *to)
 {
     Conv2d *c = self;
@@ -39,6 +41,9 @@ static void conv2d_describe(void *self, FILE *to)
     if (!o->bias) fputs(", bias=False", to);
 }
 
+/* weight [out, in / groups, kernel, kernel_w] and bias [out] are drawn from
+ * U(-b, b), b = 1 / sqrt(in / groups kernel kernel_w), weight first. Refused
+ * sizes leave a module without parameters and the message. */
 ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                              ds_nn_conv2d_opts o)
 {

@@ -22,6 +22,8 @@ static void embedding_describe(void *self, FILE *to)
     if (e->padding_idx >= 0) fprintf(to, ", padding_idx=%lld", (long long)e->padding_idx);
 }
 
+/* weight [count, dim] from N(0, 1); the row padding_idx is 0 and gets no
+ * gradient. padding_idx -1: none. */
 ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                            int64_t padding_idx)
 {

@@ -29,6 +29,7 @@ static void gate_set_defaults(ds_moe_opts *o)
     o->min_capacity = o->min_capacity == 0 ? 4 : o->min_capacity < 0 ? 0 : o->min_capacity;
 }
 
+/* DeepSpeed's names of policies, in this case of letters only. */
 static bool gate_set_noise(dsi_gate *g, const char *name)
 {
     const char *policy = g->o.noisy_gate_policy ? g->o.noisy_gate_policy : "None";
@@ -39,6 +40,7 @@ static bool gate_set_noise(dsi_gate *g, const char *name)
                        name, policy);
 }
 
+/* Checks are in the order in which one option gives the limit of the next. */
 bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
 {
     g->o = *opts;
@@ -87,6 +89,9 @@ static void wg_describe(void *self, FILE *to)
             (long long)ds_size(w, 0));
 }
 
+/* wg [E, hidden] without bias, in float32 for any dtype of the model:
+ * probabilities decide where tokens go, and 16 bits would make many of them
+ * equal. Drawn as torch.nn.Linear is. */
 void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
 {
     static const ds_module_type type = {"Linear", sizeof(Weights), .forward = wg_forward,
@@ -114,6 +119,7 @@ typedef struct Plan {
     int64_t *expert, *place, *chosen, *first, *taken;
 } Plan;
 
+/* Borrowed addresses of r's arrays; valid while r is. */
 static bool plan_open(const dsi_gate *g, dsi_routes *r, Plan *p)
 {
     *p = (Plan){.tokens = ds_size(r->expert, 0),
@@ -176,6 +182,8 @@ static bool gate_take_tokens(Plan *p, int64_t room, bool random)
     return true;
 }
 
+/* Switch: the best expert of each token, chosen with noise if RSample is on.
+ * Too few tokens for min_capacity are refused, as in DeepSpeed. */
 static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
                          const int64_t *used, dsi_routes *r)
 {
@@ -206,6 +214,8 @@ static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
 
 /* ---- k = 2 ------------------------------------------------------------------------------------------- */
 
+/* GShard: the best expert and one of the others; places are given to all first
+ * choices before any second one. */
 static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
                          const int64_t *used, dsi_routes *r)
 {
@@ -258,6 +268,8 @@ static void gate_drop_least_probable(Plan *p, const float *probs, int e, int64_t
     for (int64_t i = room; i < n; i++) p->place[bid[i].route] = -1;
 }
 
+/* The k best experts one after the other; each expert then keeps its most
+ * probable tokens, in the tokens' order. */
 static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
                          const int64_t *used, dsi_routes *r)
 {
@@ -315,6 +327,7 @@ static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
     return ds_div(w, ds_where(ds_lt(sum, least), least, sum));
 }
 
+/* All zeros: no token has chosen, none has a place. */
 static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
 {
     r->expert = ds_zeros(DS_I64, ds_shape(tokens, g->o.k));
@@ -339,6 +352,8 @@ static bool read_used(ds_tensor *used, int64_t tokens, const int64_t **out)
     return *out || !tokens;
 }
 
+/* Choices are made without a graph; weights and loss depend on the
+ * probabilities by ops, so wg learns from both. */
 bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_tensor **weights,
                   ds_tensor **aux)
 {

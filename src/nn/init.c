@@ -12,6 +12,8 @@
 
 #include <math.h>
 
+/* As torch computes them: dimension 0 is the output, dimension 1 the input, the
+ * rest the kernel's size. */
 static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
 {
     if (!dsi_live(x, what)) return dsi_null_operand(what);
@@ -54,6 +56,8 @@ typedef struct truncation {
     int64_t n;
 } truncation;
 
+/* A whole tensor is drawn in each round, and values that are inside stay:
+ * torch's order of numbers. */
 static void redraw_outside(const truncation *t)
 {
     dsi_rng *g = dsi_rng_default();
@@ -99,6 +103,8 @@ static void tighten(truncation *t)
     t->high = (float)fmin(t->high, t->mean + far);
 }
 
+/* torch.nn.init.trunc_normal_: which of its two ways is used depends on how
+ * much of the bell lies between the bounds. */
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
 {
     if (!dsi_live(x, "init_trunc_normal")) return dsi_null_operand("init_trunc_normal");
@@ -172,6 +178,7 @@ ds_tensor *ds_init_kaiming_normal(ds_tensor *x, double a, ds_fan fan, ds_gain ga
     return dsi_fill_normal("init_kaiming_normal", x, 0, std);
 }
 
+/* gain sqrt(2 / (fan_in + fan_out)). */
 static bool xavier_std(const char *what, const ds_tensor *x, double gain, double *std)
 {
     double in, out;

@@ -22,6 +22,8 @@ static void linear_describe(void *self, FILE *to)
             (long long)ds_size(l->weight, 0), l->bias ? "True" : "False");
 }
 
+/* weight [out, in] and bias [out] from U(-b, b), b = 1 / sqrt(in), weight
+ * first, as torch draws them. */
 ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in, ds_linear_opts o)
 {
     static const ds_module_type type = {"Linear", sizeof(Linear), .forward = linear_forward,

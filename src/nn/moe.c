@@ -90,6 +90,8 @@ static ds_tensor *call_each(const MoE *l, ds_tensor *rows, const int64_t *begin)
     return all;
 }
 
+/* rows [n, hidden], sorted by expert; the answers must have the same shape,
+ * since they go back to the rows' tokens. */
 static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
 {
     ds_tensor *y = call_each(l, rows, begin);
@@ -180,6 +182,8 @@ static void moe_replace(ds_tensor **at, ds_tensor *x)
     *at = ds_keep(x);
 }
 
+/* Statistics of the last call are kept outside of its scope, and not changed
+ * while a checkpointed part runs again. x [..., hidden] -> y of x's shape. */
 static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
 {
     MoE *l = self;
@@ -233,6 +237,8 @@ int ds_moe_layers(const ds_module *m)
     return n;
 }
 
+/* The i-th layer of experts in the order of the tree; *i counts down on the
+ * way. */
 static ds_module *moe_layer_at(ds_module *m, int *i)
 {
     if (moe_layer_of(m) && (*i)-- == 0) return m;
@@ -245,6 +251,8 @@ static ds_module *moe_layer_at(ds_module *m, int *i)
 
 ds_module *ds_moe_layer(ds_module *m, int i) { return m && i >= 0 ? moe_layer_at(m, &i) : NULL; }
 
+/* The sum over all layers of their last call, with its graph: it is added to
+ * the loss and trained with it. */
 ds_tensor *ds_moe_aux_loss(ds_module *m)
 {
     ds_tensor *sum = NULL;
@@ -324,6 +332,9 @@ static Groups *moe_new_groups(ds_comm *world, int ep_size)
     return NULL;
 }
 
+/* Layers of one model with the same ep_size share two communicators, which the
+ * last layer frees: a rank's experts are spread over `expert`, and `data` joins
+ * the ranks that have the same ones. */
 static bool moe_join_groups(MoE *l, const ds_module *m, const char *name)
 {
     const ds_moe_opts *o = &l->gate.o;
@@ -385,6 +396,8 @@ static void moe_make_experts(MoE *l, ds_module *list, ds_module *m)
     if (!ds_error()) l->experts = list;
 }
 
+/* What the gate does not know: the size, who makes experts, and that experts do
+ * not nest. */
 static bool moe_check(const MoE *l, const ds_module *m, const char *name, int64_t hidden)
 {
     if (hidden < 1 || !l->gate.o.expert)
@@ -402,6 +415,9 @@ static bool moe_check(const MoE *l, const ds_module *m, const char *name, int64_
     return false;
 }
 
+/* The tree has DeepSpeed's names (deepspeed_moe.gate.wg,
+ * deepspeed_moe.experts.deepspeed_experts.N), so checkpoints fit both ways.
+ * Initial values are drawn experts first, then wg, then coefficient. */
 ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, ds_moe_opts opts)
 {
     static const ds_module_type layer_type = {"MOELayer", 0, .forward = NULL},

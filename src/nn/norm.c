@@ -12,6 +12,8 @@ typedef struct BatchNorm {
     ds_tensor *batches; /* int64 []: num_batches_tracked */
 } BatchNorm;
 
+/* Running statistics are used in evaluation, and updated in training; a
+ * recomputed forward does not count as a batch. */
 static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
 {
     BatchNorm *b = self;
@@ -39,6 +41,8 @@ static void batch_norm_describe(void *self, FILE *to)
             python_bool(o->weight), python_bool(o->bias), python_bool(o->running_mean));
 }
 
+/* weight 1, bias 0, running_mean 0, running_var 1, [channels] each. Buffers are
+ * saved in state dicts and not trained. */
 ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
                                    ds_nn_norm_opts o)
 {
@@ -80,6 +84,7 @@ static ds_tensor *layer_norm_forward(void *self, ds_tensor *x)
     return ds_layer_norm(x, l->shape.n, l->weight, l->bias, l->eps);
 }
 
+/* The normalised shape as a Python tuple: (10,). */
 static void layer_norm_describe(void *self, FILE *to)
 {
     LayerNorm *l = self;
@@ -90,6 +95,7 @@ static void layer_norm_describe(void *self, FILE *to)
             dsi_option(l->eps, 1e-5), python_bool(l->weight), python_bool(l->bias));
 }
 
+/* weight 1 and bias 0 of the normalised shape, the last dimensions of x. */
 ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,
                                  ds_nn_norm_opts o)
 {

@@ -11,6 +11,9 @@ typedef struct Adagrad {
     double initial; /* of the sum */
 } Adagrad;
 
+/* s += g^2; p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps). The sum
+ * begins at `initial`, not at 0, so it is filled at a parameter's first
+ * step. */
 static ds_status adagrad_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     const Adagrad *a = self;
@@ -57,6 +60,8 @@ static const dsi_param adagrad_params[] = {
     DSI_TORCH_IGNORED,
     {0}};
 
+/* What the table cannot express; the constructor's options have no such
+ * field. */
 static bool adagrad_check(const char *prefix, const void *params)
 {
     if (((const AdagradParams *)params)->fp32_optimizer_states) return true;
@@ -79,6 +84,8 @@ const dsi_optim_entry dsi_optim_adagrad = {.name = "Adagrad",
 
 /* ---- RMSprop ------------------------------------------------------------------------------------------- */
 
+/* v = alpha v + (1 - alpha) g^2; p -= lr g / (sqrt(v) + eps), with a momentum
+ * of that quotient, and centered with the variance in place of v. */
 static ds_status rmsprop_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     dsi_rmsprop c = *(const dsi_rmsprop *)self;
@@ -86,6 +93,8 @@ static ds_status rmsprop_step(void *self, const ds_optim_values *v, const ds_opt
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_RMSPROP, .rmsprop = c}, x, n);
 }
 
+/* Moment 0 is the momentum's buffer, 1 the mean of squares, 2 the mean of
+ * gradients: only those are allocated that the options need. */
 static bool rmsprop_uses(const void *self, const ds_optim_values *v, int i)
 {
     return i == 0 ? v->momentum != 0 : i == 1 || ((const dsi_rmsprop *)self)->centered;
@@ -134,6 +143,8 @@ const dsi_optim_entry dsi_optim_rmsprop = {.name = "RMSprop",
 
 /* ---- Adadelta ------------------------------------------------------------------------------------------ */
 
+/* Moment 0 is the mean of squared updates, 1 that of squared gradients; the
+ * update is their roots' ratio times g. */
 static ds_status adadelta_step(void *self, const ds_optim_values *v, const ds_optim_update *x,
                                int n)
 {
@@ -181,6 +192,8 @@ const dsi_optim_entry dsi_optim_adadelta = {.name = "Adadelta",
 
 /* ---- Lion ---------------------------------------------------------------------------------------------- */
 
+/* p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p); then m = beta2 m +
+ * (1 - beta2) g. */
 static ds_status lion_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     (void)self;
@@ -213,6 +226,9 @@ const dsi_optim_entry dsi_optim_lion = {.name = "Lion",
 
 /* ---- LAMB ---------------------------------------------------------------------------------------------- */
 
+/* Adam's update times a trust ratio: the norm of the parameter over that of the
+ * update, between min_coeff and max_coeff. So it needs whole parameters
+ * (.whole). */
 static ds_status lamb_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     dsi_lamb c = *(const dsi_lamb *)self;
@@ -258,6 +274,7 @@ static const dsi_param lamb_params[] = {
               .help = "refused: DeepSpeed's class does not have it"),
     {0}};
 
+/* prefix: "lamb: ", or "optimizer.params." for a configuration. */
 static bool lamb_check_coeffs(const char *prefix, const ds_lamb_opts *o)
 {
     if (o->min_coeff <= o->max_coeff) return true;
@@ -272,6 +289,8 @@ static bool lamb_check(const char *prefix, const void *params)
     return lamb_check_coeffs(prefix, &p->o);
 }
 
+/* The coefficients are compared with their defaults in place, so on a copy:
+ * dsi_optim_from reads the caller's options once. */
 ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts o)
 {
     ds_lamb_opts with_defaults = o;

@@ -4,6 +4,9 @@
 #include "list.h"
 #include "optim.h"
 
+/* m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= lr m^ /
+ * (sqrt(v^) + eps), with the moments divided by 1 - beta^t. Decoupled: p is
+ * decayed directly (AdamW), else weight_decay p is added to g. */
 static ds_status adam_step(void *self, const ds_optim_values *v, const ds_optim_update *x, int n)
 {
     dsi_adam c = *(const dsi_adam *)self;
@@ -11,6 +14,7 @@ static ds_status adam_step(void *self, const ds_optim_values *v, const ds_optim_
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_ADAM, .adam = c}, x, n);
 }
 
+/* The third moment, the largest v so far, is only amsgrad's. */
 static bool adam_uses(const void *self, const ds_optim_values *v, int i)
 {
     (void)v;
@@ -79,6 +83,8 @@ static const dsi_param torch_adam_params[] = {
     DSI_TORCH_IGNORED,
     {0}};
 
+/* DeepSpeed's classes lack amsgrad and have a switch for the moments' dtype;
+ * with "torch_adam" torch's options count. */
 static bool adam_check(const char *prefix, const void *params)
 {
     const AdamParams *p = params;
@@ -91,6 +97,8 @@ static bool adam_check(const char *prefix, const void *params)
     return true;
 }
 
+/* decoupled: AdamW's weight decay. It is no public option: ds_optim_adam and
+ * ds_optim_adamw differ in it alone. */
 static ds_optim *adam_new(const ds_optim_type *type, ds_module *model, ds_adam_opts o,
                           bool decoupled)
 {
@@ -116,6 +124,7 @@ ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts)
     return adam_new(&adamw_type, model, opts, true);
 }
 
+/* As in DeepSpeed, "Adam" is AdamW unless "adam_w_mode" is false. */
 static ds_optim *adam_make(ds_module *model, const void *params)
 {
     const AdamParams *p = params;

@@ -83,6 +83,8 @@ static const char *optim_name_of_class(const char *class)
     return NULL;
 }
 
+/* One message: why a known type is not offered, the name that was probably
+ * meant, or all names. */
 static void optim_refuse_name(const char *name)
 {
     const char *names[OPTIMIZERS];
@@ -135,6 +137,9 @@ static const dsi_param *optim_params_of(const dsi_optim_entry *e, const json_t *
     return e->torch_adam[!json_is_false(json_object_get(object, "adam_w_mode"))];
 }
 
+/* Fills params, a zeroed struct of e->params_size bytes, with the options of
+ * the constructor; false with the message. 1-bit parameters are refused first:
+ * "freeze_step" names a feature, and is not a misspelt parameter. */
 static bool optim_read_params(const dsi_optim_entry *e, const char *text, void *params)
 {
     json_t *object = text ? json_loads(text, 0, NULL) : NULL;
@@ -151,6 +156,8 @@ static bool optim_read_params(const dsi_optim_entry *e, const char *text, void *
     return true;
 }
 
+/* The model's parameters form one group; params_json may be NULL. The caller
+ * frees the optimizer. */
 ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char *params_json)
 {
     if (!model || !type) return dsi_null_operand("optim_by_name");

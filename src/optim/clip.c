@@ -50,6 +50,8 @@ static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
     return norm;
 }
 
+/* The 2-norm over all gradients, as one vector; NaN, with the message, if it
+ * cannot be computed. */
 double ds_grad_norm(ds_module *m)
 {
     if (m) return grads_clip(m, false, 0, 2);
@@ -57,6 +59,8 @@ double ds_grad_norm(ds_module *m)
     return NAN;
 }
 
+/* Returns the norm before clipping, as torch does; the gradients are scaled in
+ * place. A norm of inf or NaN is returned, not refused. */
 double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
 {
     if (!m)

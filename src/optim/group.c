@@ -26,6 +26,8 @@ static int group_refuse_null(const char *what)
     return -1;
 }
 
+/* Only parameters of group 0 are offered to `pick`: a parameter is in exactly
+ * one group. Returns the new group's number, or -1 with the message. */
 int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                        void *arg)
 {
@@ -60,6 +62,8 @@ static int group_find_param(const ds_optim *o, const ds_tensor *p, const int *pi
     return -1;
 }
 
+/* As ds_optim_add_group, by tensors. Nothing changes if one of them is not a
+ * parameter, comes twice, or has a group already. */
 int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
 {
     if (!o || !params) return group_refuse_null("optim_add_group_of");
@@ -73,6 +77,9 @@ int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n)
     return group;
 }
 
+/* DeepSpeed's split_params_into_different_moe_groups_for_optimizer: an expert's
+ * gradient is averaged over other ranks than that of a shared parameter, so
+ * experts have groups of their own. Returns how many groups were added. */
 int ds_optim_split_experts(ds_optim *o, const ds_module *model)
 {
     if (!o || !model) {
@@ -104,6 +111,8 @@ int ds_optim_group_of(const ds_optim *o, const char *path)
     return -1;
 }
 
+/* NULL for a group that does not exist: getters then return 0 and setters do
+ * nothing. */
 static ds_optim_values *group_values(const ds_optim *o, int group)
 {
     return o && group >= 0 && group < o->n_groups ? &o->groups[group] : NULL;
@@ -123,6 +132,7 @@ void ds_optim_set_group_lr(ds_optim *o, int group, double lr)
 
 double ds_optim_lr(const ds_optim *o) { return ds_optim_group_lr(o, 0); }
 
+/* Of all groups, as a schedule without lists does. */
 void ds_optim_set_lr(ds_optim *o, double lr)
 {
     for (int g = 0; g < ds_optim_groups(o); g++) o->groups[g].lr = lr;

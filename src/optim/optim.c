@@ -50,6 +50,9 @@ static const dsi_handle_kind optim_kind = {
     "optimizer", optim_describe, "an optimizer that was handed to ds_initialize belongs to it",
     NULL};
 
+/* All parameters are in group 0, with `values`. Nothing is allocated for
+ * moments before the first step, so an engine can still replace the parameters
+ * by masters. */
 ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values)
 {
     if (!model || !type) return dsi_null_operand(type && type->name ? type->name : "optim_new");
@@ -120,6 +123,8 @@ static void drop_moments(dsi_optim_param *x)
     x->step = 0;
 }
 
+/* Frees an optimizer and its moments, not the model; refused while an engine
+ * owns it. */
 void ds_optim_free(ds_optim *o)
 {
     if (!dsi_live(o, "optim_free")) return;
@@ -162,6 +167,8 @@ bool dsi_optim_needs_whole(const ds_optim *o) { return o && o->type->whole; }
 
 static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
 
+/* All checks precede the first change. Old moments are dropped: they are those
+ * of another tensor. */
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
 {
     if (!dsi_live(o, "optim_set_param")) return dsi_null_argument("optim_set_param");
@@ -191,6 +198,8 @@ bool dsi_optim_uses(const ds_optim *o, int group, int i)
     return !o->type->uses || o->type->uses(o->self, &o->groups[group], i);
 }
 
+/* Moments are float32 for 16-bit parameters and float64 for float64, like
+ * PyTorch's for masters. Those that exist stay. */
 ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
 {
     ds_dtype dtype = x->p->dtype == DS_F64 ? DS_F64 : DS_F32;
@@ -301,6 +310,9 @@ static ds_status check_faults(const ds_optim *o)
 
 ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
 
+/* g_scale unscales and clips inside of the kernel's one pass over memory; types
+ * that are not .mixed get a scaled copy of the gradient. Updates are made in
+ * the order of groups and of parameters. */
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
     if (!dsi_live(o, "optim_step")) return dsi_null_argument("optim_step");
@@ -336,6 +348,8 @@ static ds_tensor *chunk_view(const ds_tensor *x, int64_t begin, const ds_tensor 
     return dsi_view_of(x, like->shape, stride, x->offset + begin);
 }
 
+/* One update of the elements that a piece has; false with the message. The
+ * gradient is the whole parameter's: the piece says where its part begins. */
 static bool chunk_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, ds_optim_update *u)
 {
     const dsi_optim_param *of = &o->params[x->i];
@@ -350,6 +364,8 @@ static bool chunk_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, 
     return true;
 }
 
+/* As group_step, for pieces in memory: steps are not counted here, since a
+ * parameter may have several pieces. */
 static ds_status group_step_chunks(ds_optim *o, int group, const dsi_optim_piece *x, int n,
                                    double g_scale)
 {
@@ -374,6 +390,8 @@ static ds_status group_step_chunks(ds_optim *o, int group, const dsi_optim_piece
     return status;
 }
 
+/* All pieces of one call are updated with the same step number; dsi_optim_count
+ * advances it. */
 ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale)
 {
     if (check_faults(o) != DS_OK) return ds_error_status();
@@ -387,6 +405,8 @@ ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, do
     return status;
 }
 
+/* Also makes the moments that are missing, so that a parameter without a piece
+ * on this rank has them for a checkpoint. */
 ds_status dsi_optim_count(ds_optim *o, int i)
 {
     o->params[i].step++;
@@ -395,6 +415,8 @@ ds_status dsi_optim_count(ds_optim *o, int i)
 
 static void *tensor_memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
 
+/* Addresses for the kernel; the tensors must be present and stay so until it
+ * has run. */
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
 {
     dsi_span *spans = dsi_alloc((size_t)n * sizeof *spans);

@@ -60,6 +60,8 @@ static double *param_default_groups(const dsi_params_from *from, const dsi_param
     return x;
 }
 
+/* Every variable of the struct is set before JSON is read, so a table without a
+ * key in the file gives the documented default. */
 static void param_set_default(const dsi_params_from *from, const dsi_param *p, void *to)
 {
     switch (p->kind) {
@@ -129,6 +131,8 @@ static int param_numbers(const dsi_param *p)
     return p->kind == DSI_PARAM_NUMBER ? 1 : p->kind == DSI_PARAM_PAIR ? 2 : 0;
 }
 
+/* betas are checked as the two options beta1 and beta2, the names that a C
+ * program uses. */
 bool dsi_params_check(const char *name, const dsi_param *table, void *options, size_t size)
 {
     for (; table->name; table++) {
@@ -140,6 +144,8 @@ bool dsi_params_check(const char *name, const dsi_param *table, void *options, s
     return true;
 }
 
+/* A configuration that says 0 means 0, but a constructor takes 0 for the
+ * default. */
 void dsi_params_to_options(const dsi_param *table, void *self)
 {
     for (; table->name; table++) {
@@ -172,6 +178,7 @@ static ds_status param_refuse_number(const dsi_params_from *f, const dsi_param *
     return status;
 }
 
+/* All names of the table, with the nearest one first if there is one. */
 static ds_status param_refuse_unknown(const dsi_params_from *f, const char *name,
                                       const dsi_param *table)
 {
@@ -203,6 +210,8 @@ static ds_status param_read_number(const dsi_params_from *f, const dsi_param *p,
     return DS_OK;
 }
 
+/* One number for all groups, or a list with one for each; to: [groups],
+ * allocated by the default. */
 static ds_status param_read_groups(const dsi_params_from *f, const dsi_param *p,
                                    const json_t *value, double *to)
 {
@@ -220,6 +229,7 @@ static ds_status param_read_groups(const dsi_params_from *f, const dsi_param *p,
     return DS_OK;
 }
 
+/* As betas: both numbers in range, or neither is stored. */
 static ds_status param_read_pair(const dsi_params_from *f, const dsi_param *p, const json_t *value,
                                  double *to)
 {
@@ -239,6 +249,8 @@ static bool json_is_whole(const json_t *value)
     return json_is_number(value) && fabs(x) <= 0x1p53 && x == trunc(x);
 }
 
+/* 1e3 is an integer for DeepSpeed's schedules that compute with it, but not
+ * where a STRICT one counts steps. */
 static ds_status param_read_integer(const dsi_params_from *f, const dsi_param *p,
                                     const json_t *value, int64_t *to)
 {
@@ -251,6 +263,8 @@ static ds_status param_read_integer(const dsi_params_from *f, const dsi_param *p
     return DS_OK;
 }
 
+/* Milestones: sorted, so that a schedule can go through them once. *to is freed
+ * by the type's free, also after a failure. */
 static ds_status param_read_integers(const dsi_params_from *f, const dsi_param *p,
                                      const json_t *value, dsi_int_list *to)
 {
@@ -276,6 +290,7 @@ static ds_status param_read_bool(const dsi_params_from *f, const dsi_param *p, c
     return DS_OK;
 }
 
+/* *to: the index of the word in p->choices. */
 static ds_status param_read_choice(const dsi_params_from *f, const dsi_param *p,
                                    const json_t *value, int *to)
 {
@@ -290,6 +305,8 @@ static ds_status param_read_choice(const dsi_params_from *f, const dsi_param *p,
     return status;
 }
 
+/* Reads one value by its row; null means the default where the row permits
+ * it. */
 static ds_status param_read(const dsi_params_from *f, const dsi_param *p, const json_t *value,
                             void *self)
 {
@@ -318,6 +335,8 @@ static ds_status param_read(const dsi_params_from *f, const dsi_param *p, const 
     return DS_OK;
 }
 
+/* Required parameters are checked last: an unknown name is often a misspelt
+ * required one, and its message helps more. */
 static ds_status params_read_object(const dsi_params_from *f, json_t *object,
                                     const dsi_param *table, void *self)
 {
@@ -336,6 +355,7 @@ static ds_status params_read_object(const dsi_params_from *f, json_t *object,
     return DS_OK;
 }
 
+/* Syntax errors name line and column of the params object's own text. */
 ds_status dsi_params_read(const dsi_params_from *from, const char *json, const dsi_param *table,
                           void *self)
 {

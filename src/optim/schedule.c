@@ -31,6 +31,8 @@ struct ds_schedule {
 
 static const dsi_handle_kind schedule_kind = {"schedule", NULL, NULL, NULL};
 
+/* The rates are not changed before the first ds_schedule_step or
+ * ds_schedule_set_last. */
 ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
 {
     if (!type || !dsi_live(o, "schedule_new")) return dsi_null_operand("schedule_new");
@@ -44,6 +46,7 @@ ds_schedule *ds_schedule_new(ds_optim *o, const ds_schedule_type *type)
     return s;
 }
 
+/* Frees a schedule, not its optimizer; refused while an engine owns it. */
 void ds_schedule_free(ds_schedule *s)
 {
     if (!dsi_live(s, "schedule_free")) return;
@@ -79,6 +82,8 @@ void ds_schedule_step(ds_schedule *s)
     if (s) s->type->apply(s->self, s->o, ++s->last);
 }
 
+/* Also writes the values of that step into the groups: resuming sets the rates
+ * at once. */
 ds_status ds_schedule_set_last(ds_schedule *s, int64_t it)
 {
     if (!s) return dsi_null_argument("schedule_set_last");
@@ -118,6 +123,8 @@ ds_value *ds_schedule_state_dict(const ds_schedule *s)
     return dict;
 }
 
+/* torch's dict counts epochs from 0, DeepSpeed's iterations from -1; which one
+ * it is, its keys say. */
 ds_status ds_schedule_load_state_dict(ds_schedule *s, const ds_value *state_dict)
 {
     int64_t last = -1;
@@ -140,6 +147,7 @@ const dsi_schedule_entry *dsi_schedule_entry_at(int i)
     return i < SCHEDULES ? schedules[i] : NULL;
 }
 
+/* [groups], to be freed by the schedule. */
 double *dsi_schedule_base_lr(const ds_optim *o)
 {
     int n = ds_optim_groups(o);
@@ -165,6 +173,8 @@ static bool schedule_is_torch_only(const char *type)
     return false;
 }
 
+/* As optim_refuse_name: a schedule of torch that is not offered by name, a
+ * probable misspelling, or all names. */
 static ds_schedule *schedule_refuse_name(const char *type)
 {
     const char *names[SCHEDULES];

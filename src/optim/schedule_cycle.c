@@ -95,6 +95,9 @@ static double cycle_height(const Cycle *c, double n)
            stairs;
 }
 
+/* Before the first step rates and momentum are at their minimum; in the cycle
+ * they move against each other; after it both decay with the number of decay
+ * steps. */
 static void cycle_apply(void *self, ds_optim *o, int64_t it)
 {
     const Cycle *c = self;
@@ -129,6 +132,8 @@ static void cycle_free(void *self)
 
 #define AS_FIRST INT64_MIN /* of the second stair count */
 
+/* What the file left out follows from the first half of the cycle. Without
+ * betas there is no momentum to cycle: DeepSpeed warns and goes on. */
 static int64_t cycle_begin(void *self, const ds_optim *o)
 {
     Cycle *c = self;

@@ -45,6 +45,8 @@ static double exponential_next(const Torch *t, double base, double lr, int64_t e
     return e > 0 ? lr * t->gamma : lr;
 }
 
+/* torch's recurrence: the ratio of two neighbouring points of the cosine, which
+ * has no value at its lowest point. */
 static double cosine_next(const Torch *t, double base, double lr, int64_t e)
 {
     double T = (double)t->total;
@@ -80,6 +82,8 @@ static double polynomial_next(const Torch *t, double base, double lr, int64_t e)
     return lr * pow((1 - (double)e / total) / (1 - (double)(e - 1) / total), t->power);
 }
 
+/* Goes forward from epoch `at`, or again from the base rates: as many
+ * multiplications in the same order as torch, so the same bits. */
 static void torch_apply(void *self, ds_optim *o, int64_t it)
 {
     Torch *t = self;
@@ -99,6 +103,7 @@ static void torch_free(void *self)
     dsi_free(t->milestones.at);
 }
 
+/* next: the recurrence of this schedule. No step is done: -1. */
 static int64_t torch_begin(Torch *t, const ds_optim *o,
                            double (*next)(const Torch *t, double base, double lr, int64_t e))
 {

@@ -93,6 +93,8 @@ static int64_t warmup_begin(void *self, const ds_optim *o)
     return w->last;
 }
 
+/* A total below the warm-up is allowed, as in DeepSpeed: the rate then falls at
+ * once after it. */
 static int64_t decay_begin(void *self, const ds_optim *o)
 {
     Warmup *w = self;

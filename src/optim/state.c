@@ -62,6 +62,8 @@ static dsi_optim_param *state_find_entry(const ds_optim *o, const char *name, in
     return NULL;
 }
 
+/* An entry must name a moment that this rule uses, of a parameter that is
+ * updated here, in its shape; a step count is not negative. */
 static ds_status state_check_entry(const ds_optim *o, const char *name, const ds_tensor *t)
 {
     int moment;

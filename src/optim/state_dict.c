@@ -45,6 +45,8 @@ static ds_status add_state(const ds_optim *o, const dsi_optim_param *x, ds_value
     return status;
 }
 
+/* Options that torch has and that do not exist here are written with torch's
+ * default, so that torch.optim.load_state_dict accepts the group. */
 static void add_options(const ds_optim *o, ds_value *group)
 {
     for (const ds_optim_option *of = o->type->options; of && of->name; of++) {
@@ -81,6 +83,8 @@ static int64_t add_group(const ds_optim *o, int g, ds_value *groups, int64_t fir
     return first;
 }
 
+/* A new value that shares the moments' memory. A parameter without a step has
+ * no row, as in torch. */
 ds_value *ds_optim_state_dict(ds_optim *o)
 {
     if (!o) return dsi_null_operand("optim_state_dict");
@@ -143,6 +147,8 @@ static ds_status read_options(const ds_optim *o, char *self, const ds_value *gro
     return DS_OK;
 }
 
+/* Missing keys keep the optimizer's values: DeepSpeed and older versions of
+ * torch write fewer. */
 static ds_status read_group(const ds_optim *o, char *self, ds_optim_values *v,
                             const ds_value *group, bool first)
 {
@@ -217,6 +223,8 @@ static ds_status name_group(const ds_optim *o, int g, const ds_value *state, con
 
 /* ---- load ---------------------------------------------------------------------------------------------------- */
 
+/* Names the rows first and then loads them: ds_optim_load checks all before it
+ * changes a moment. */
 static ds_status state_dict_read(ds_optim *o, const ds_value *state, const ds_value *groups)
 {
     ds_status status = DS_OK;
@@ -233,6 +241,8 @@ static ds_status state_dict_read(ds_optim *o, const ds_value *state, const ds_va
     return status;
 }
 
+/* Values and options are restored if anything is refused, so a failed load
+ * leaves the optimizer as it was. */
 ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict)
 {
     if (!o || !state_dict) return dsi_null_argument("optim_load_state_dict");

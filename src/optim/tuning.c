@@ -89,6 +89,8 @@ static char *tuning_help(int key, const char *text, void *input)
     return help;
 }
 
+/* Arguments are kept as text; the schedule's table checks them, so ranges are
+ * written once. */
 static error_t tuning_parse(int key, char *arg, struct argp_state *state)
 {
     ds_tuning_arguments *a = state->input;
@@ -142,6 +144,7 @@ static char *tuning_params(const ds_tuning_arguments *a, const dsi_schedule_entr
     return json;
 }
 
+/* Only DeepSpeed's schedules have options of a command line. */
 static ds_schedule *tuning_refuse_name(const char *type)
 {
     const char *names[64];
@@ -157,6 +160,8 @@ static ds_schedule *tuning_refuse_name(const char *type)
     return NULL;
 }
 
+/* Options that another schedule has are ignored, as DeepSpeed's argument parser
+ * does; those not given have its defaults. */
 ds_schedule *ds_tuning_schedule(ds_optim *o, const ds_tuning_arguments *a)
 {
     if (!o || !a) return dsi_null_operand("tuning_schedule");
