@@ -246,7 +246,7 @@ ds_status ds_gather_to(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
                              (dsi_request){.what = DSI_GATHER, .n = ds_numel(in), .root = root});
 }
 
-/* in only on root; piece q of it goes to rank q. */
+/* in only on root; rank q receives piece q of it. */
 ds_status ds_scatter_from(ds_comm *c, ds_tensor *out, ds_tensor *in, int root)
 {
     c = comm_or_world(c);

@@ -107,8 +107,8 @@ static void request_end(dsi_request *r)
 void ds_comm_free(ds_comm *c)
 {
     if (!dsi_live(c, "comm_free")) return;
-    /* Whoever began it did not wait: because it failed, then others may never
-     * come either. */
+    /* A request that was never waited for: if this rank has failed, the others
+     * may never start theirs. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
     while (c->oldest) request_end(c->oldest);
     c->type->close(c);
@@ -226,7 +226,7 @@ static ds_status request_check_peer(const dsi_request *r)
     return DS_OK;
 }
 
-/* What every backend may rely on: roots exist, and operations are defined for
+/* Checks on which backends rely: roots exist, and operations are defined for
  * the dtype. Runs before anything is sent, so a mistake that all ranks make
  * ends on all of them alike. */
 static ds_status request_check(const dsi_request *r)

@@ -2,7 +2,7 @@
  * not wait.
  *
  * A collective is a request: begun by all ranks in the same order, finished
- * when it is waited for, in any order. What a backend does is a const struct of
+ * when it is waited for, in any order. A backend is a const struct of
  * functions (dsi_comm_type) that take requests, so that checks, counting, time
  * limits and debugging are written once, in comm.c.
  * SPDX-License-Identifier: MIT */
@@ -29,7 +29,7 @@ typedef enum dsi_collective {
     DSI_COLLECTIVES
 } dsi_collective;
 
-/* One rank's part in a collective. `in` and `out` have n elements, but for the
+/* One rank's part in a collective. `in` and `out` have n elements, except the
  * operand that holds a piece for each rank, which has size times n. */
 typedef struct dsi_request {
     ds_comm *comm;
@@ -75,7 +75,7 @@ struct ds_comm {
     void *own;
     uint64_t begun;               /* requests so far */
     dsi_request *oldest, *newest; /* not yet waited for */
-    bool debug;                   /* DS_DEBUG=comm: mistakes are told that harm nobody */
+    bool debug;                   /* DS_DEBUG=comm: harmless mistakes give a warning */
     bool compares;                /* and requests are compared first */
     uint64_t calls;               /* compared so far */
     uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
@@ -148,8 +148,8 @@ ds_comm *dsi_mpi_world(const char *library);
 ds_comm *dsi_comm_new(const dsi_comm_type *type, int rank, int size, void *own);
 void dsi_set_world(ds_comm *c); /* this thread's, taken; NULL: none */
 
-/* What r brings is there: a backend says so, on any thread, before wait
- * returns. */
+/* A backend calls this, on any thread, when the data of r has arrived, before
+ * wait returns. */
 void dsi_request_done(dsi_request *r);
 
 /* Begins, or does, the collective that `r` describes; the front's checks are
@@ -171,4 +171,4 @@ static inline bool dsi_is_message(const dsi_request *r)
 /* "all_reduce(sum) of 4096 float32" in a thread-local buffer: for messages */
 const char *dsi_request_text(const dsi_request *r);
 double dsi_comm_timeout(void);          /* seconds: DS_TIMEOUT; with a warning if it is none */
-ds_status dsi_comm_check_timeout(void); /* for who can still refuse it */
+ds_status dsi_comm_check_timeout(void); /* an error of DS_TIMEOUT */

@@ -48,7 +48,7 @@ static const char *plugin_split_hosts(MPI_Comm comm, dsi_mpi_place *p)
     return plugin_error(error);
 }
 
-/* What goes wrong with a request, in MPI_Test, belongs to no communicator:
+/* An error of a request, found by MPI_Test, belongs to no communicator:
  * MPI_COMM_SELF's handler has it since MPI 4, MPI_COMM_WORLD's before. They
  * would end this process before anybody has said why. */
 static int plugin_return_errors(void)

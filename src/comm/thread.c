@@ -60,7 +60,7 @@ typedef struct slot {
     int64_t pieces;
     _Atomic bool open, ended;
     _Atomic int64_t next, done; /* pieces */
-    double *squares;            /* [pieces]; NULL: nobody wants them */
+    double *squares;            /* [pieces]; NULL: not wanted */
     struct slot *behind;        /* in the helper's list */
     dsi_request *of[];          /* [size] */
 } slot;
@@ -86,7 +86,7 @@ typedef struct team {
     _Atomic int sleepers;
     int size;
     bool *ended_ranks;   /* [size] ranks whose body has returned */
-    bool oversubscribed; /* more ranks than processors: whoever spins takes time from who works */
+    bool oversubscribed; /* more ranks than processors: a rank that spins slows the others */
     _Atomic bool failed;
     ds_status status; /* of the first failure */
     char why[WHY_BYTES];
@@ -129,7 +129,7 @@ static void slot_free(slot *m)
     dsi_free(m);
 }
 
-/* Frees m if nobody will look at it again. */
+/* Frees m if no thread will use it again. */
 static void slot_release(slot *m)
 {
     group *g = m->group;
@@ -178,7 +178,7 @@ static void team_fail(team *t, ds_status status, const char *why)
     pthread_cond_broadcast(&t->changed);
 }
 
-/* What a collective says of a failed team. */
+/* The failure of a collective of a failed team. */
 static ds_status team_failure(const team *t, const dsi_request *r)
 {
     return dsi_fail(DS_ECOMM, "%s: %s", dsi_collective_name(r->what), t->why);
@@ -201,7 +201,7 @@ static int slot_missing_ranks(const slot *m, bool ended, dsi_text *ranks)
     return n;
 }
 
-/* Nobody will open m: says so, with what this rank wanted there. */
+/* m will never open: fails with the request of this rank. */
 static void slot_fail(slot *m, const dsi_request *r, double waited)
 {
     dsi_text ranks = {0}, why = {0};
@@ -349,8 +349,8 @@ static void *team_helper_main(void *arg)
     return NULL;
 }
 
-/* With the mutex held: m is open, and who opened it goes on with something
- * else. */
+/* With the mutex held: m is open, and the rank that opened it does not wait
+ * for it. */
 static void team_give_helper(team *t, slot *m)
 {
     if (!t->helper_wanted) return;

@@ -5,9 +5,9 @@
  * elements, and a stretch is cut into pieces of PIECE elements:
  *
  *     all_reduce, reduce_to, broadcast     1 stretch: x
- *     reduce_scatter, scatter_from         stretch q goes to rank q
+ *     reduce_scatter, scatter_from         rank q receives stretch q
  *     all_gather, gather_to                stretch q comes from rank q
- *     all_to_all                           stretch q = a size + b goes from a to b; one piece each
+ *     all_to_all                           stretch q = a size + b is sent from a to b; one piece each
  *     send and recv                        1 stretch, from of[0] to of[1]
  *
  * Reductions read a block of all ranks before they write it anywhere, so they

@@ -7,7 +7,7 @@
  * rank that is missing. A rank sends as many bytes as the ring algorithm does:
  *
  *     all_reduce      each rank sends slice q of x to rank q; rank q adds, and sends the sum to all:
- *                     2 (p-1)/p of x. A small x goes to all at once: one round instead of two.
+ *                     2 (p-1)/p of x. A small x is sent to all at once: one round instead of two.
  *     reduce_scatter  piece q to rank q, which adds: (p-1)/p of in
  *     all_gather      in to all: (p-1)/p of out;  all_to_all likewise
  *     broadcast       along a binomial tree;  barrier: an empty message to all;  send, recv: one message
@@ -47,7 +47,7 @@
 
 /* Places: four for each request number. A collective's phases have 0 to 2. The
  * last one of number 0 is the shutdown's, those of the others are messages'.
- * What has one tag keeps its order. */
+ * Messages of one tag keep their order. */
 enum { NUMBERS = 8192, PLACES = 4 * NUMBERS, SHUTDOWN = 3 };
 
 static int tag_place(const dsi_request *r, int phase)
@@ -352,8 +352,8 @@ static void bytes_move(char *to, const char *from, size_t bytes)
     if (bytes && to != from) memmove(to, from, bytes);
 }
 
-/* In one phase: what goes to each rank and what comes from it, and this rank's
- * own part. */
+/* One phase: sends to each rank, receives from each, and copies this rank's own
+ * part. */
 static bool transfer_exchange(dsi_transfer *t)
 {
     const dsi_request *r = t->r;

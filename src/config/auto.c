@@ -5,7 +5,7 @@
  * transformers' Trainer (transformers/integrations/deepspeed.py,
  * HfTrainerDeepSpeedConfig.trainer_config_process and _finalize).
  *
- * Invariants: only keys that the file has are filled, but for the micro batch.
+ * Invariants: only keys that the file has are filled, and the micro batch.
  * The tree is changed before
  * it is resolved, so that values from here pass the same checks as the user's.
  * SPDX-License-Identifier: MIT */

@@ -27,7 +27,7 @@ typedef enum dsi_config_mark {
     DSI_KEY_DEPRECATED /* likewise, with a warning */
 } dsi_config_mark;
 
-/* What "auto" means as the value of a key. */
+/* The meaning of "auto" as the value of a key. */
 typedef enum dsi_config_auto {
     DSI_AUTO_ERROR,
     DSI_AUTO_DEFAULT,

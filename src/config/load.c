@@ -49,8 +49,8 @@ static char *base64_decode(const char *s, size_t *n)
     return out;
 }
 
-/* What cannot be the path of a file that anybody has: an object, a list, or
- * several lines. */
+/* Whether s cannot be the path of a file: an object, a list, or several
+ * lines. */
 static bool is_json_text(const char *s)
 {
     const char *begin = s + strspn(s, " \t\r\n\xEF\xBB\xBF");

@@ -55,9 +55,10 @@ char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name);
 
 bool dsi_config_is_auto(const json_t *value);
 /* Puts values in place of "auto" in the given tree, and compares those that the
- * program gave with those of the file. What no value fills stays "auto". */
+ * program gave with those of the file. Other keys stay "auto". */
 void dsi_config_fill_auto(dsi_config_reader *r, const ds_auto_values *values);
-/* The name of the value that fills the key at that path: "max_steps"; NULL: none. */
+/* The name of the value that fills the key at that path: "max_steps"; NULL:
+ * none. */
 const char *dsi_config_auto_name(const char *path);
 
 /* Fills c and resolved: each key has its value from given, checked, or its

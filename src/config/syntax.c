@@ -142,8 +142,8 @@ static void scan_put_string(scan *c, size_t from, size_t upto)
 
 /* ---- strings ------------------------------------------------------------------------------------- */
 
-/* "..." or '...': escapes are jansson's to check, but for \', which JSON does
- * not have. */
+/* "..." or '...': jansson checks escapes, except \', which JSON does not
+ * have. */
 static bool scan_quoted(scan *c)
 {
     size_t begin = c->at;
@@ -429,7 +429,7 @@ static void key_add_path(dsi_text *t, const dsi_syntax *s, int key)
 }
 
 /* jansson's words for what is about its own options, or is not what a user
- * sees; NULL: as they stand. */
+ * sees; NULL: unchanged. */
 static const char *error_in_plain_words(const json_error_t *e)
 {
     switch (json_error_code(e)) {
@@ -445,9 +445,9 @@ static const char *error_in_plain_words(const json_error_t *e)
     }
 }
 
-/* What jansson found, in places of the user's text. Its position is that of the
- * next byte it would read; its own text may end with bytes of the JSON, with
- * quotes and escapes that the user did not write. */
+/* Reports jansson's error in places of the user's text. Its position is that of
+ * the next byte it would read; its own text may end with bytes of the JSON,
+ * with quotes and escapes that the user did not write. */
 static void error_explain(scan *c, const json_error_t *e)
 {
     const dsi_syntax *s = c->s;

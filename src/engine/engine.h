@@ -19,7 +19,8 @@
 
 #include <deepspeed/engine.h>
 
-/* What decides whether the current micro step is the last one of an update. */
+/* How it is decided whether the current micro step is the last one of an
+ * update. */
 typedef enum dsi_ends {
     DSI_ENDS_COUNTED, /* gradient_accumulation_steps */
     DSI_ENDS_NOW,     /* the program: it is the last */

@@ -204,7 +204,7 @@ static ds_status optimizer_check_tested(const ds_engine *e)
 
 /* ---- precision, and what updates ----------------------------------------------------------------------- */
 
-/* What updates the parameters, in DeepSpeed's words. */
+/* Logs how the parameters are updated, in DeepSpeed's words. */
 static void zero_log(const ds_engine *e, const dsi_zero_opts *o)
 {
     const dsi_config *c = e->config;

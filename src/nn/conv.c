@@ -15,7 +15,7 @@ static ds_tensor *conv2d_forward(void *self, ds_tensor *x)
     return ds_conv2d_with(x, c->weight, c->opts);
 }
 
-/* ", name=(h, w)", but for what is so in any case */
+/* ", name=(h, w)"; nothing for the default */
 static void conv_describe_pair(FILE *to, const char *name, int h, int w, int usual)
 {
     h = h ? h : usual;

@@ -150,7 +150,7 @@ static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
     return room > g->o.min_capacity ? room : g->o.min_capacity;
 }
 
-/* The largest of row[0..n-1], but for `except`; the first of equal ones. */
+/* The largest of row[0..n-1] without `except`; the first of equal ones. */
 static int row_argmax(const float *row, int n, int except)
 {
     int at = except == 0 ? 1 : 0;

@@ -51,7 +51,7 @@ ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std)
 typedef struct truncation {
     double mean, std;
     float low, high;
-    /* [n] each; chance: where little of the bell lies between the bounds */
+    /* [n] each; chance: if little of the bell is between the bounds */
     float *x, *fresh, *chance;
     int64_t n;
 } truncation;
@@ -94,8 +94,8 @@ static void accept_uniform(const truncation *t)
     }
 }
 
-/* The bounds no further than 11 deviations beyond the nearer one: what lies
- * there is never drawn, and proposals spread over it would take for ever. */
+/* The bounds no further than 11 deviations beyond the nearer one: values
+ * there are never drawn, and proposals spread over it would take for ever. */
 static void tighten(truncation *t)
 {
     double near = fmax(fmax(t->low - t->mean, t->mean - t->high), 0), far = near + 11 * t->std;
@@ -104,7 +104,7 @@ static void tighten(truncation *t)
 }
 
 /* torch.nn.init.trunc_normal_: which of its two ways is used depends on how
- * much of the bell lies between the bounds. */
+ * much of the bell is between the bounds. */
 ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low, double high)
 {
     if (!dsi_live(x, "init_trunc_normal")) return dsi_null_operand("init_trunc_normal");

@@ -171,7 +171,7 @@ bool dsi_module_take(ds_module *m, bool taken)
     return was;
 }
 
-/* Whether nobody but its scope has seen init: then it is the parameter, and its
+/* Whether only its scope holds init: then it is the parameter, and its
  * memory belongs to this one handle. A second handle would hold a converted or
  * partitioned parameter's old memory with its scope. */
 static bool tensor_is_fresh(const ds_tensor *init)
@@ -490,7 +490,7 @@ static void state_add_rest(dsi_text *bad, int n, const char *kind)
     if (n > NAMED) dsi_text_add(bad, "; %d more %s", n - NAMED, kind);
 }
 
-/* What does not fit, in one message. */
+/* All differences, in one message. */
 static void state_compare(const ds_module *m, const ds_state *want, const ds_state *got,
                           dsi_text *bad)
 {

@@ -19,8 +19,8 @@ typedef struct dsi_call_hooks {
  * NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
-/* Whether an engine has m, so that nobody else may free it. Returns what it
- * was. */
+/* Whether an engine has m, so that other code may not free it. Returns
+ * whether it had before. */
 bool dsi_module_take(ds_module *m, bool taken);
 
 /* Calls fn for each parameter that this thread makes from now on, but for those

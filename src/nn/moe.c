@@ -1,4 +1,4 @@
-/* nn/moe.c: MoE: a layer of experts, of which each token goes to k.
+/* nn/moe.c: MoE: a layer of experts, of which k process each token.
  *
  *     x [S,M] -gate-> routes, weights       (gate.c)
  *             -dispatch->  rows of tokens, expert by expert
@@ -371,7 +371,7 @@ static void moe_free(void *self)
 }
 
 /* The first one draws its values, the others draw the same ones again; so
- * however many there are here, the generator goes on from one place. */
+ * however many there are here, the generator continues from one place. */
 static void moe_make_experts(MoE *l, ds_module *list, ds_module *m)
 {
     const ds_moe_opts *o = &l->gate.o;
@@ -396,8 +396,8 @@ static void moe_make_experts(MoE *l, ds_module *list, ds_module *m)
     if (!ds_error()) l->experts = list;
 }
 
-/* What the gate does not know: the size, who makes experts, and that experts do
- * not nest. */
+/* Checks the size, that .expert is given, and that experts do not nest; the
+ * gate checks the rest. */
 static bool moe_check(const MoE *l, const ds_module *m, const char *name, int64_t hidden)
 {
     if (hidden < 1 || !l->gate.o.expert)

@@ -20,7 +20,7 @@ bool dsi_module_has_param(const ds_module *m, const ds_tensor *x)
     return false;
 }
 
-/* What m's type says of its options, to be freed; NULL if it says nothing. */
+/* The description of m's options by its type, to be freed; NULL: none. */
 static char *module_describe(ds_module *m)
 {
     char *text = NULL;
@@ -35,7 +35,7 @@ static char *module_describe(ds_module *m)
     return NULL;
 }
 
-/* depth: spaces before what lies inside of m, less its own two. */
+/* depth: spaces before the children of m, less their own two. */
 static void module_print(ds_module *m, int depth, FILE *to)
 {
     char *said = module_describe(m);

@@ -60,7 +60,7 @@ static const dsi_param adagrad_params[] = {
     DSI_TORCH_IGNORED,
     {0}};
 
-/* What the table cannot express; the constructor's options have no such
+/* A rule that the table cannot express; the constructor's options have no such
  * field. */
 static bool adagrad_check(const char *prefix, const void *params)
 {

@@ -17,8 +17,8 @@ typedef struct Variant {
     double beta, product;
 } Variant;
 
-/* What all three begin with: p and g in the moments' dtype, g with its sign and
- * decay, p decayed. */
+/* The beginning of all three: p and g in the moments' dtype, g with its sign
+ * and decay, p decayed. */
 typedef struct Begun {
     ds_tensor *p, *g;
 } Begun;

@@ -40,7 +40,7 @@
     X(linear_lr) \
     X(polynomial_lr)
 
-/* What an optimizer is called and how a configuration makes one. */
+/* The name of an optimizer, and how a configuration makes one. */
 typedef struct dsi_optim_entry {
     const char *name;          /* "AdamW" */
     const ds_optim_type *type; /* for the names of its moments */
@@ -52,14 +52,14 @@ typedef struct dsi_optim_entry {
      * "adam_w_mode"; or NULL. */
     const dsi_param *torch_adam[2];
     size_t params_size; /* bytes of that struct */
-    /* What single parameters cannot tell; optional. prefix begins the message:
+    /* Rules between parameters; optional. prefix begins the message:
      * "sgd: ". */
     bool (*check)(const char *prefix, const void *params);
     /* optional: what dsi_optim_from with `params` does not do */
     ds_optim *(*make)(ds_module *model, const void *params);
 } dsi_optim_entry;
 
-/* What a schedule is called and how a configuration makes one. */
+/* The name of a schedule, and how a configuration makes one. */
 typedef struct dsi_schedule_entry {
     ds_schedule_type type;   /* .name: "WarmupLR" */
     bool torch;              /* torch.optim.lr_scheduler's; else DeepSpeed's */

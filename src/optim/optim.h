@@ -38,7 +38,7 @@ struct ds_optim {
     bool taken; /* an engine frees it */
 };
 
-/* Whether an engine has s, so that nobody else may free it. */
+/* Whether an engine has s, so that other code may not free it. */
 void dsi_schedule_take(ds_schedule *s, bool taken);
 
 /* Whether moment i is needed by parameters of that group. */
@@ -46,14 +46,14 @@ bool dsi_optim_uses(const ds_optim *o, int group, int i);
 /* Those that x needs and has not yet: zeros. */
 ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
 
-/* ---- for who keeps the parameters that are updated (masters, parts of a rank) ---------------------------- */
+/* ---- for ZeRO, which replaces the parameters that are updated (masters, shards) -------------------------- */
 
 int dsi_optim_params(const ds_optim *o); /* in the order of ds_module_param_at */
 
 /* From now on parameter i is updated in place of `p`: a float32 master, or a
  * rank's part of it, of any shape; its gradient is ds_grad(p), of p's dtype or,
  * if p is float32, of 16 bits. NULL: steps leave it out. low, or NULL: 16-bit,
- * of p's number of elements, written after each step. Moments begin anew. */
+ * of p's number of elements, written after each step. Moments are dropped. */
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low);
 
 /* Whether the rule asks for more than one element at a time (LAMB's norms):
@@ -63,7 +63,7 @@ bool dsi_optim_needs_whole(const ds_optim *o);
 /* ds_optim_step with each gradient times g_scale. */
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale);
 
-/* ---- for who keeps them in files ------------------------------------------------------------------------- */
+/* ---- for parameters and moments in files ----------------------------------------------------------------- */
 
 /* Moments that are needed are asked for, moment k of parameter i, zero at
  * first, where they would be made. */
@@ -78,8 +78,8 @@ typedef struct dsi_optim_piece {
 } dsi_optim_piece;
 
 /* A step in pieces. Parameters have a gradient, of which the piece's elements
- * are read; so many elements of their 16-bit copies are written. After the last
- * piece of a parameter: dsi_optim_count. */
+ * are read; the same elements of their 16-bit copies are written. After the
+ * last piece of a parameter: dsi_optim_count. */
 ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale);
 ds_status dsi_optim_count(ds_optim *o, int i);
 

@@ -132,8 +132,8 @@ static void cycle_free(void *self)
 
 #define AS_FIRST INT64_MIN /* of the second stair count */
 
-/* What the file left out follows from the first half of the cycle. Without
- * betas there is no momentum to cycle: DeepSpeed warns and goes on. */
+/* Parameters that were left out follow from the first half of the cycle.
+ * Without betas there is no momentum to cycle: a warning, as in DeepSpeed. */
 static int64_t cycle_begin(void *self, const ds_optim *o)
 {
     Cycle *c = self;

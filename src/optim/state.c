@@ -104,7 +104,7 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
     return DS_OK;
 }
 
-/* Parameters that the state does not name begin anew. */
+/* Parameters that the state does not name lose their moments and count. */
 ds_status ds_optim_load(ds_optim *o, const ds_state *state)
 {
     if (!o || !state) return dsi_null_argument("optim_load");

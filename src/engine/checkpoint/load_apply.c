@@ -187,7 +187,7 @@ static ds_status apply_schedule(const dsi_loaded *l, ds_engine *e)
 }
 
 /* DeepSpeed's: an object in each shard, of which attributes were read and
- * nothing was run; in stage 0, which has no shards, the same names stand in the
+ * nothing was run; in stage 0, which has no shards, the same names are in the
  * optimizer's dict. */
 static const ds_value *scaler_of_deepspeed(const dsi_loaded *l)
 {

@@ -3,7 +3,7 @@
  *
  *     mp_rank_00_model_states.pt                          rank 0; stage 3: zero_pp_rank_R_..., every rank
  *         module            parameters and buffers in the model's dtype (stage 3: empty ones, see the shards)
- *         optimizer         stage 0 but for bf16: torch.optim's state; with fp16 in FP16_UnfusedOptimizer's form
+ *         optimizer         stage 0 without bf16: torch.optim's state; with fp16 in FP16_UnfusedOptimizer's form
  *         param_shapes      of each group of a shard, in its order; buffer_names, frozen_param_..., shared_params
  *         lr_scheduler, global_steps, global_samples, skipped_steps, dp_world_size, ds_config, ds_version, ...
  *         deepspeed_c       what DeepSpeed has no name for
@@ -239,7 +239,7 @@ static ds_value *own_averages_value(Maker *m)
     return v;
 }
 
-/* What a resumed run needs and DeepSpeed has no key for. */
+/* State that a resumed run needs and DeepSpeed has no key for. */
 static ds_value *own_value(Maker *m)
 {
     const ds_engine *e = m->e;

@@ -72,9 +72,9 @@ void dsi_save_add_file(dsi_save_maker *m, ds_value *value, dsi_text name);
 
 /* Note [Expert files] A model with experts (Note [Experts] of nn/module.h) has
  * these in files of their own, whatever ranks share them, each written by the
- * first rank that has it. What is not cut into shards, the state of the
- * optimizer, is written by the ranks that have all experts between them, each
- * for its own parameters; what several have is read once. */
+ * first rank that has it. State of the optimizer that is not cut into shards is
+ * written by the ranks that have all experts between them, each for its own
+ * parameters; what several have is read once. */
 bool dsi_save_has_experts(const ds_engine *e);
 bool dsi_save_in_expert(const ds_engine *e, const ds_tensor *x);
 /* The number of ranks, from 0 on, that together have all parameters: the

@@ -1,5 +1,5 @@
 /* engine/checkpoint/save_write.c: a rank's files to the disk, now or on a
- * thread while training goes on.
+ * thread while training continues.
  *
  * Invariants: the thread of an asynchronous save sends nothing to other ranks:
  * each writes its manifest (folder.h), or failed.RANK with the message, into
