@@ -55,7 +55,7 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
 
 # Folders and files whose prose is not yet free of these constructions, and how many they may still have: lower the
 # numbers, never raise them. "--report" lists the places.
-DIRTY = {'include': 25, 'src': 380, 'launcher': 48, 'tools': 11, 'tests': 210, 'docs/launcher.md': 21, 'docs/config.md': 3}
+DIRTY = {'include': 25, 'src': 190, 'launcher': 30, 'tools': 11, 'tests': 210, 'docs/launcher.md': 21, 'docs/config.md': 3}
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {
