@@ -84,6 +84,7 @@ static const dsi_config_key keys[] = {
 int dsi_config_key_count(void) { return KEYS; }
 const dsi_config_key *dsi_config_key_at(int i) { return &keys[i]; }
 
+/* By the key's own path, not by an alias. */
 const dsi_config_key *dsi_config_key_find(const char *path)
 {
     for (int i = 0; i < KEYS; i++)

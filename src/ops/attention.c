@@ -2,8 +2,9 @@
  * arXiv:1706.03762.
  *
  * q [B,L,D], k [K,S,D], v [K,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E],
- * B and K all leading dimensions, which are equal but with grouped heads. The scores [B,L,S] are never stored: backward makes
- * them again from lse [B,L], the logarithms of the softmax's sums (Dao et al.,
+ * B and K all leading dimensions, which are equal but with grouped heads. The
+ * scores [B,L,S] are never stored: backward makes them again from lse [B,L],
+ * the logarithms of the softmax's sums (Dao et al.,
  * arXiv:2205.14135).
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
@@ -121,6 +122,8 @@ static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, d
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
 
+/* q [N,H,L,E], k [N,H,S,E], v [N,H,S,V] -> [N,H,L,V]; softmax(q k^T scale +
+ * mask) v, in blocks where the device has the fused kernel. */
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
     if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");

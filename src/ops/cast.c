@@ -42,6 +42,8 @@ static ds_tensor *cast_moved(ds_tensor *x, dsi_device *to, ds_dtype dtype)
     return dsi_copy(y, from) == DS_OK ? y : NULL;
 }
 
+/* Another device or dtype; x itself if it has both. The gradient is cast and
+ * copied back. */
 ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
 {
     if (!dsi_live(x, "to")) return dsi_null_operand("to");

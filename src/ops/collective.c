@@ -45,6 +45,9 @@ static void collective_remember(dsi_node *n, const ds_tensor *x, ds_comm *c, con
     dsi_free(e);
 }
 
+/* x [rows,...], sorted by rank: to[q] rows are sent to rank q, from[q] come
+ * from it. Collective, and so is its backward, which exchanges the gradient the
+ * other way. */
 ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const int64_t *from)
 {
     if (!dsi_live_all("exchange_rows", x, to, from)) return dsi_null_operand("exchange_rows");

@@ -121,6 +121,8 @@ static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
     return out.d[1] % 8 == 0 ? dsi_new_channels_last(x, out) : dsi_new(x, out);
 }
 
+/* x [N,C,H,W], w [K,C/groups,R,S], bias [K] -> y [N,K,P,Q], P = (H + 2 padding
+ * - dilation (R - 1) - 1) / stride + 1. Backward needs x and w. */
 ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
     dsi_conv2d c;

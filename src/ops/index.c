@@ -64,6 +64,8 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
     return true;
 }
 
+/* w [V,D], index [...] -> y [...,D], row by row. A bad index sets the device's
+ * fault flag, which the next synchronisation reports. */
 ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
     if (!dsi_live_all("embedding", w, index)) return dsi_null_operand("embedding");
@@ -119,6 +121,7 @@ static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
     return -1;
 }
 
+/* y has the index's shape: y[..,i,..] = x[..,index[..,i,..],..] along dim. */
 ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 {
     if (!dsi_live_all("gather", x, index)) return dsi_null_operand("gather");
@@ -152,6 +155,7 @@ static bool labels_in_range(ds_tensor *labels, int64_t classes)
     return p;
 }
 
+/* labels [...] -> int64 [...,classes]. No gradient: labels have none. */
 ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
 {
     if (!dsi_live(labels, "one_hot")) return dsi_null_operand("one_hot");
@@ -227,6 +231,8 @@ static int max_check(const char *op, const ds_tensor *x, int dim)
     return -1;
 }
 
+/* The maxima along dim; dy is added to the elements that were the maximum, the
+ * first of equal ones, as in PyTorch. */
 ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
     if (!dsi_live(x, "max")) return dsi_null_operand("max");
@@ -244,6 +250,7 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
     return y;
 }
 
+/* int64 places along dim, without a graph. */
 ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");

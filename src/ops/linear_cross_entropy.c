@@ -22,7 +22,8 @@
 #define COLUMNS           64        /* of logits at a time, at least, and a multiple */
 #define IGNORED           (-100)
 
-/* x [N,D] contiguous, rows begin .. end-1, as [1,rows,D] or, turned, [1,D,rows]. */
+/* x [N,D] contiguous, rows begin .. end-1, as [1,rows,D] or, turned,
+ * [1,D,rows]. */
 static dsi_view matrix_rows(const ds_tensor *x, int64_t begin, int64_t end, bool turned)
 {
     dsi_view v = dsi_v(x);

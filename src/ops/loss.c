@@ -34,6 +34,8 @@ static dsi_view loss_view(const ds_tensor *loss, const dsi_cross_entropy *c, ds_
     return c->reduction == DS_NONE ? dsi_v_shape(loss, ni) : dsi_v(loss);
 }
 
+/* Saved: x, label, weight, and lse with the divisor of the mean behind it. dx =
+ * (softmax(x) - target) weight / divisor dy. */
 static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_cross_entropy *c = dsi_attr(n);
@@ -87,6 +89,8 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
     return true;
 }
 
+/* x [N,C,...], label [N,...] -> [] or, without a reduction, label's shape. The
+ * mean divides by the sum of the labels' weights. */
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
     if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
@@ -121,6 +125,8 @@ ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
 
 /* ---- squared error ----------------------------------------------------------------------------------- */
 
+/* (x - y)^2, in float32 for 16-bit operands, so that a mean over many elements
+ * does not overflow. */
 ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
     if (!dsi_live_all("mse_loss", x, y)) return dsi_null_operand("mse_loss");

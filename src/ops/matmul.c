@@ -95,6 +95,8 @@ static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
     return ds_reshape(ds_matmul(ds_reshape(a, ds_shape(m, k)), b), out);
 }
 
+/* As torch.matmul: vectors become matrices of one row or column and lose that
+ * dimension again; leading dimensions broadcast. */
 ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 {
     if (!dsi_live_all("matmul", a, b)) return dsi_null_operand("matmul");
@@ -194,6 +196,8 @@ static ds_tensor *linear_folded(ds_tensor *x, ds_tensor *w, ds_tensor *b)
     return ds_reshape(ds_linear(ds_reshape(x, ds_shape(m, in)), w, b), out);
 }
 
+/* x [...,in], w [out,in], b [out] or NULL -> [...,out]; leading dimensions are
+ * folded into one product. */
 ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
     if (!dsi_live_all("linear", x, w)) return dsi_null_operand("linear");

@@ -58,6 +58,8 @@ static void dispatch_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_dispatch = {.name = "dispatch", .backward = dispatch_backward};
 
+/* x [S,M], slots [S,k] -> [rows,M]: token s is copied to each of its slots, -1:
+ * to none; rows without a token are 0. */
 ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 {
     if (!dsi_live_all("dispatch", x, slots)) return dsi_null_operand("dispatch");
@@ -111,6 +113,8 @@ static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_te
                       dsi_shape_text(slots->shape));
 }
 
+/* x [rows,M], slots [S,k], weights [S,k] or NULL (1) -> [S,M]: the weighted sum
+ * of a token's slots. The gradient of the weights is a dot product. */
 ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
 {
     if (!dsi_live_all("combine", x, slots)) return dsi_null_operand("combine");

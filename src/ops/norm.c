@@ -145,6 +145,8 @@ static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool
            dsi_run_op(*rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(*rstd));
 }
 
+/* x [N,C,...]; statistics over all dimensions but C. In training the running
+ * ones are updated once, also if the part runs again for its gradients. */
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 {
     bool batch = o.training || !o.running_mean;
@@ -191,8 +193,8 @@ static dsi_view layer_norm_row(const ds_tensor *w, int64_t d)
     return w ? dsi_v_shape(w, ds_shape(d)) : dsi_v(NULL);
 }
 
-/* stats holds rstd of each row, which rms_norm has alone [1,M], or before it the
- * mean [2,M]; they are always saved and freed together. */
+/* stats holds rstd of each row, which rms_norm has alone [1,M], or before it
+ * the mean [2,M]; they are always saved and freed together. */
 static dsi_view layer_norm_stat(const ds_tensor *stats, int64_t which)
 {
     dsi_view v = dsi_v_shape(stats, ds_shape(stats->shape.d[1]));

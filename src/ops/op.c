@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+/* b is NULL, or has the dtype and the device of a; else false with the
+ * message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
 {
     if (!a || !b || (a->dtype == b->dtype && a->device == b->device)) return true;
@@ -40,6 +42,7 @@ int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
     return i;
 }
 
+/* *out: the common shape by PyTorch's rules, from the last dimension on. */
 bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
 {
     out->n = a.n > b.n ? a.n : b.n;
@@ -54,6 +57,8 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
     return true;
 }
 
+/* The gradient of a broadcast: g summed over the dimensions in which `shape` is
+ * 1 or absent. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
 {
     if (!g) return NULL;
@@ -74,6 +79,8 @@ dsi_view dsi_v_around(const ds_tensor *x, int dim)
     return dsi_v_shape(x, d);
 }
 
+/* Whether dimensions from .. to - 1 of x can be walked with one stride, which
+ * is set then. */
 bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride)
 {
     int64_t size = 1;
@@ -89,6 +96,7 @@ bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride)
     return true;
 }
 
+/* [...,M,N] as [B,M,N]; dsi_merged must hold for the leading dimensions. */
 dsi_view dsi_v_matrices(const ds_tensor *x)
 {
     dsi_view v = dsi_v(x);

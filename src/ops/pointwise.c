@@ -94,6 +94,7 @@ static void mul_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_mul = {"mul", mul_backward, .acquires = true};
 
+/* Operands broadcast; da = dy b, db = dy a. */
 ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
@@ -126,6 +127,7 @@ static void div_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_div = {.name = "div", .backward = div_backward};
 
+/* da = dy / b, db = -dy a / b^2. */
 ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
@@ -178,6 +180,7 @@ static void where_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_where = {.name = "where", .backward = where_backward};
 
+/* c bool: dy is split between a and b by it. */
 ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 {
     ds_dims ab, shape;
@@ -243,6 +246,8 @@ static void pow_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
 
+/* The exponent is a number: its gradient is not defined here. 2, 3, 1/2 and -1
+ * have loops of their own. */
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
     if (!dsi_live(x, "pow")) return dsi_null_operand("pow");
@@ -312,6 +317,7 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
     return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
 }
 
+/* Saved: y. If dy is in pooled form and the device has the kernel, so is dx. */
 static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
     if (dy->pooled[0])
@@ -324,6 +330,8 @@ static void relu_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
 
+/* May be deferred: max-pooling computes it with the maxima
+ * (tensor/deferred.c). */
 ds_tensor *ds_relu(ds_tensor *x)
 {
     if (!dsi_live(x, "relu")) return dsi_null_operand("relu");

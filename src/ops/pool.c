@@ -126,6 +126,8 @@ static ds_tensor *max_pool2d_single(ds_tensor *x, ds_pool2d_opts o)
     return y;
 }
 
+/* x [N,C,H,W] -> y [N,C,P,Q], and for backward the place of each maximum in its
+ * plane, int32. */
 ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
@@ -172,6 +174,8 @@ static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_avg_pool2d = {.name = "avg_pool2d", .backward = avg_pool2d_backward};
 
+/* The divisor is the whole window, padding included, as is PyTorch's
+ * default. */
 ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
@@ -193,6 +197,8 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
                                            .backward = avg_pool2d_backward};
 
+/* Window p is rows floor(p H / h) to ceil((p + 1) H / h) - 1: windows may
+ * overlap. */
 ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
     if (!dsi_live(x, "adaptive_avg_pool2d")) return dsi_null_operand("adaptive_avg_pool2d");

@@ -105,6 +105,7 @@ ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
     return y ? record_reshape(y, x) : NULL;
 }
 
+/* A view where strides allow it, else a copy. */
 ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim)
 {
     if (!dsi_live(x, "flatten")) return dsi_null_operand("flatten");
@@ -128,6 +129,7 @@ ds_tensor *ds_flatten(ds_tensor *x, int from_dim) { return ds_flatten_range(x, f
 
 /* ---- dimensions of size 1 ---------------------------------------------------------------------------- */
 
+/* A view with a dimension of 1 before `dim`; -1: at the end. */
 ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "unsqueeze")) return dsi_null_operand("unsqueeze");
@@ -146,6 +148,7 @@ ds_tensor *ds_unsqueeze(ds_tensor *x, int dim)
     return record_reshape(dsi_view_of(x, shape, stride, x->offset), x);
 }
 
+/* A view without dimension `dim`, which must be 1. */
 ds_tensor *ds_squeeze(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "squeeze")) return dsi_null_operand("squeeze");
@@ -187,6 +190,7 @@ static void permute_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_permute = {.name = "permute", .backward = permute_backward};
 
+/* A view: order.d[i] is the dimension of x that becomes the i-th. */
 ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
 {
     if (!dsi_live(x, "permute")) return dsi_null_operand("permute");
@@ -206,6 +210,7 @@ ds_tensor *ds_permute(ds_tensor *x, ds_dims order)
     return y;
 }
 
+/* A view with two dimensions exchanged. */
 ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1)
 {
     if (!dsi_live(x, "transpose")) return dsi_null_operand("transpose");
@@ -244,6 +249,8 @@ static void slice_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_slice = {.name = "slice", .backward = slice_backward};
 
+/* A view of begin .. end - 1 along dim. Its gradient is added into that of x,
+ * without a copy of x's size. */
 ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
     if (!dsi_live(x, "slice")) return dsi_null_operand("slice");
@@ -260,6 +267,8 @@ ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
     return y;
 }
 
+/* A view at `index` along dim, without that dimension; negative ones count from
+ * the end. */
 ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index)
 {
     if (!dsi_live(x, "select")) return dsi_null_operand("select");
@@ -285,6 +294,8 @@ static void expand_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_expand = {.name = "expand", .backward = expand_backward};
 
+/* A view that repeats dimensions of 1 with stride 0; its gradient is summed
+ * over them. */
 ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
 {
     if (!dsi_live(x, "expand")) return dsi_null_operand("expand");
@@ -349,6 +360,8 @@ static bool shape_join(ds_tensor *y, ds_tensor **x, const Cat *c)
     return y;
 }
 
+/* A copy; all tensors have the same shape except in dim. The gradient of each
+ * is a slice of dy. */
 ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("cat: %d operands: expected at least one", n);
@@ -374,6 +387,7 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
     return y;
 }
 
+/* ds_cat along a new dimension. */
 ds_tensor *ds_stack(ds_tensor **x, int n, int dim)
 {
     if (n < 1) return dsi_refuse("stack: %d operands: expected at least one", n);
