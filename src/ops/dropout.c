@@ -60,8 +60,8 @@ static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_t
     return dsi_result_if(done, keep);
 }
 
-/* Each element is 0 with probability p, else x / (1 - p). The mask is saved in
- * bytes and applied again in backward. */
+/* Each element is 0 with probability p, else x / (1 - p); backward applies the
+ * same mask. */
 ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
 {
     if (!dsi_live(x, "dropout")) return dsi_null_operand("dropout");

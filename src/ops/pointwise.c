@@ -317,7 +317,7 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
     return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
 }
 
-/* Saved: y. If dy is in pooled form and the device has the kernel, so is dx. */
+/* Saved: y. If dy is in pooled form, so is dx. */
 static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
     if (dy->pooled[0])
