@@ -174,8 +174,7 @@ static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_avg_pool2d = {.name = "avg_pool2d", .backward = avg_pool2d_backward};
 
-/* The divisor is the whole window, padding included, as is PyTorch's
- * default. */
+/* The divisor is the window's size, with its padding unless .exclude_pad. */
 ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
