@@ -30,7 +30,9 @@ echo 'echo 1000' | stand_in id
 stand_in cmake <<'END'
 case $1 in
 -S) [ "$4" ] && echo "$*" >"$4/configured" && printf -- '-- deepspeed.c 0.1.0: Release\n--   mpi        openmpi 4.1.4\n' ;;
---build) printf '#!/bin/sh\necho "$*" >"${0%%/*}/trained"\n' >"$2/cifar10_tutorial" && chmod +x "$2/cifar10_tutorial" ;;
+--build)
+    printf '#!/bin/sh\necho "$*" >"${0%%/*}/trained"\n' | tee "$2/ds_lm" >"$2/cifar10_tutorial"
+    chmod +x "$2/cifar10_tutorial" "$2/ds_lm" ;;
 esac
 END
 whole=$PATH
@@ -68,6 +70,11 @@ status 0 --mpi --build_dir elsewhere --data d --batch_size 8
 has out '^The programs are in elsewhere\.'
 has elsewhere/configured '-DDS_MPI=ON'
 has elsewhere/trained '^--data d --epochs 2 --sample-if-offline --batch_size 8$'
+
+# ---- a language model
+status 0 --lm --build_dir words --seed 3
+has out '^The model is in .*/words/lm-demo\. Continue with docs/language-models.md\.$'
+has words/trained '^train --demo --output .*/words/lm-demo --seed 3$'
 
 # ---- a checkout that cannot be written
 PATH=$whole
