@@ -23,7 +23,7 @@ KNOWS = pathlib.Path(__file__).resolve().parent / 'analyzer.h'
 
 def main(build, tidy='clang-tidy'):
     rows = json.loads((pathlib.Path(build) / 'compile_commands.json').read_text())
-    by_file = {row['file']: row for row in rows if '/src/' in row['file']}
+    by_file = {row['file']: row for row in rows if '/src/' in row['file'] and row['file'].endswith('.c')}
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / 'compile_commands.json').write_text(json.dumps(list(by_file.values())))
 
