@@ -115,10 +115,11 @@ if(NOT DS_SANITIZE)
     set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT 120)
 endif()
 
-# Every kernel, dtype and layout beside the CPU.
+# Every kernel, dtype and layout beside the CPU, in a random order, with work
+# that is done as late as it may.
 if(DS_GPU_TESTS)
     add_test(NAME gpu/selftest COMMAND ds_report --gpu_selftest --quick)
     set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT 120
-        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1")
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=3")
     add_dependencies(ds_report fake_libcuda)
 endif()
