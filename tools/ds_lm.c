@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "base/text.h"
 #include "lm/lm.h"
 
@@ -338,6 +339,7 @@ int main(int argc, char **argv)
         if (!strcmp(commands[i].name, o.command)) {
             int failed = commands[i].run(&o);
             if (failed) fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
+            for (int k = 0; k < 3; k++) dsi_free(o.demo_paths[k]);
             return failed;
         }
     fprintf(stderr,

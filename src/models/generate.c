@@ -20,6 +20,7 @@
 
 /* ---- one token of one row ---- */
 
+/* By falling logit; of equal ones the smaller id first, as a stable sort gives. */
 static int choice_order(const void *a, const void *b)
 {
     const dsi_lm_choice *x = a, *y = b;
@@ -39,7 +40,8 @@ static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const
     }
 }
 
-/* The k-th largest logit of n choices; 0 < k <= n. */
+/* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
+ * comparisons, where sorting the vocabulary takes n log n. */
 static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
 {
     float *heap = dsi_alloc((size_t)k * sizeof *heap); /* the k largest, the least one first */
@@ -66,7 +68,8 @@ static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
     return least;
 }
 
-/* How many of n sorted choices have probability p together. */
+/* How many of n sorted choices have probability p together, at least one
+ * (Holtzman et al., arXiv:1904.09751). */
 static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
 {
     double all = 0, sum = 0;
@@ -78,6 +81,7 @@ static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
     return n;
 }
 
+/* The order of transformers: penalty, temperature, top-k, top-p. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        const ds_generate_opts *o, dsi_lm_choice *c)
 {
@@ -106,6 +110,8 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
     return best;
 }
 
+/* One token of a row. Sampling draws word n of the row's own stream, so that a
+ * row's tokens depend neither on the other rows nor on their number. */
 static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                       const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {
@@ -135,8 +141,9 @@ typedef struct Run {
     dsi_lm_choice *choices;
 } Run;
 
-/* bool [B,1,n,past + n]: key j of query i, at most `window` keys back; NULL
- * after a failure. */
+/* bool [B,1,n,past + n]: query i of this step, at position past + i, sees key j
+ * if pads <= j <= past + i and j is at most `window` keys back. NULL after a
+ * failure. */
 static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
 {
     int64_t past = r->cache.length, all = past + n;
@@ -151,7 +158,8 @@ static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
     return mask;
 }
 
-/* int64 [B,n]: positions, without padding. */
+/* int64 [B,n]: positions, which padding does not count in, as transformers
+ * derives them from the attention mask. */
 static ds_tensor *step_positions(const Run *r, int64_t n)
 {
     ds_tensor *t = ds_zeros(DS_I64, ds_shape(r->rows, n));
@@ -163,7 +171,10 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
     return t;
 }
 
-/* float32 logits [B,V] of the last of n positions that follow the cache. */
+/* float32 logits [B,V] of the last of n positions that follow the cache. The
+ * first step takes the whole prompt, later ones a token each. Masks are made
+ * only where causal attention alone would be wrong: with padding, or beyond the
+ * window. The model reads them from lm, and they are gone after the call. */
 static ds_tensor *run_step(Run *r, int64_t n)
 {
     dsi_lm *lm = r->lm;
@@ -185,7 +196,9 @@ static ds_tensor *run_step(Run *r, int64_t n)
     return y ? ds_cast(ds_reshape(y, ds_shape(r->rows, r->vocab)), DS_F32) : NULL;
 }
 
-/* Appends a token to each row, at `at`; false: all rows have ended. */
+/* Appends a token to each row, at column `at`: the padding token to rows that
+ * have ended. A row ends with a stop token, which is kept, or when on_token says
+ * so. false: all rows have ended. */
 static bool run_append(Run *r, const float *logits, int64_t at)
 {
     int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
@@ -202,7 +215,9 @@ static bool run_append(Run *r, const float *logits, int64_t at)
     return left > 0;
 }
 
-/* The number of tokens; -1 after a failure. */
+/* All steps, each in a scope of its own, so that the memory of a step is free
+ * before the next; keys and values live in the cache. Returns the number of new
+ * tokens, -1 after a failure. */
 static int64_t run_all(Run *r)
 {
     int64_t n = 0;
@@ -220,6 +235,8 @@ static int64_t run_all(Run *r)
 
 /* ---- a call ---- */
 
+/* Positions are limited only where they are learned (GPT-2): rotary ones are
+ * computed. */
 static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_opts *o)
 {
     if (!lm) return dsi_invalid("generate: expected a language model");
@@ -243,6 +260,8 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
     return true;
 }
 
+/* Copies the prompts and counts their padding on the left: a row of nothing but
+ * padding keeps its last token. */
 static void run_open(Run *r, ds_tensor *ids)
 {
     size_t rows = (size_t)r->rows, layers = (size_t)r->lm->config.layers;
@@ -272,6 +291,8 @@ static void run_close(Run *r)
     dsi_free(r->cache.k), dsi_free(r->cache.v);
 }
 
+/* The model is in evaluation mode and records no graph during the call; both are
+ * restored after it, also if it failed. */
 ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o)
 {
     if (!model || !ids) return dsi_null_operand("generate");

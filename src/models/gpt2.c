@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* c_attn: [hidden, 3 hidden], stored as transformers' Conv1D does, input first. */
 typedef struct Attention {
     dsi_lm *lm;
     int64_t layer;
     ds_module *c_attn, *c_proj; /* hidden -> q, k, v side by side; back */
 } Attention;
 
+/* x and the result: [B,L,hidden]. part: q, k, v [B,L,heads,head_dim]. */
 static ds_tensor *attention_forward(void *self, ds_tensor *x)
 {
     Attention *a = self;
@@ -34,6 +36,7 @@ typedef struct Mlp {
     ds_module *c_fc, *c_proj;
 } Mlp;
 
+/* [B,L,hidden] -> [B,L,inner] -> [B,L,hidden]. */
 static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 {
     Mlp *m = self;
@@ -45,6 +48,7 @@ typedef struct Block {
     ds_module *ln_1, *attn, *ln_2, *mlp;
 } Block;
 
+/* Norms come before their layer, unlike in the first transformers (pre-LN). */
 static ds_tensor *block_forward(void *self, ds_tensor *x)
 {
     Block *b = self;
@@ -58,7 +62,8 @@ static const ds_module_type attention_type = {"GPT2Attention", sizeof(Attention)
                             block_type = {"GPT2Block", sizeof(Block), .forward = block_forward},
                             body_type = {.name = "GPT2Model"};
 
-/* Projections into the residual sum start smaller, by the number of them. */
+/* Projections into the residual sum start smaller: standard deviation
+ * init_std / sqrt(2 layers), since 2 layers of them are added up. */
 static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
@@ -91,6 +96,8 @@ static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, in
     return m;
 }
 
+/* Modules in the order of transformers' state dict: wte, wpe, h, ln_f. A tied
+ * head has no parameter of its own: the logits use wte. */
 static void gpt2_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 {
     const dsi_lm_config *c = &lm->config;
@@ -110,6 +117,8 @@ static void gpt2_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
         lm->head = dsi_lm_linear_new(b, root, "lm_head", c->hidden, c->vocab, false, false, -1);
 }
 
+/* ids [B,L] int64 -> the last hidden states [B,L,hidden], which the head or the
+ * loss in chunks reads. */
 static ds_tensor *gpt2_hidden(dsi_lm *lm, ds_tensor *ids)
 {
     ds_tensor *places = ds_call(lm->position, dsi_lm_position_ids(lm, ids));

@@ -1,5 +1,10 @@
 /* models/layers.c: the layers of language models, whose parameters come from a
  * file or are drawn as transformers draws them.
+ *
+ * Invariants: a builder's path is the name of the module that is being built,
+ * with a dot at its end, as it is in the file: dsi_lm_enter and dsi_lm_leave come
+ * in pairs. `used` counts the stored tensors that became parameters, so that the
+ * loader notices tensors that no layer asked for.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "lm.h"
@@ -19,6 +24,8 @@ ds_module *dsi_lm_enter(dsi_lm_builder *b, ds_module *parent, const char *name,
 
 void dsi_lm_leave(dsi_lm_builder *b, size_t was) { b->path[was] = '\0'; }
 
+/* Some files lack the prefix of the body (GPT-2's own: "h.0..." in place of
+ * "transformer.h.0..."), so both names are looked up. */
 ds_tensor *dsi_lm_stored(const dsi_lm_builder *b, const char *name)
 {
     char path[400];
@@ -35,6 +42,7 @@ static bool same_dims(ds_dims a, ds_dims b)
     return same;
 }
 
+/* "768, 2304", for messages. */
 static void shape_text(ds_dims d, char *text, size_t room)
 {
     size_t n = 0;
@@ -61,6 +69,8 @@ static ds_tensor *param_stored(dsi_lm_builder *b, const char *name, ds_dims shap
     return b->stored_dtype ? x : ds_cast(x, b->dtype);
 }
 
+/* std: of a normal distribution around 0; below 0: all values are -std - 1, so
+ * -1 gives zeros (biases) and -2 ones (norms). */
 ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_dims shape,
                         double std)
 {
@@ -80,6 +90,8 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
 
 /* ---- Linear, Conv1D ---- */
 
+/* y = x W^T + b (Linear) or x W + b (Conv1D); with an adapter
+ * + lora_scale * (dropout(x) A^T) B^T. */
 static ds_tensor *linear_forward(void *self, ds_tensor *x)
 {
     const dsi_lm_linear *l = self;

@@ -19,6 +19,7 @@ typedef struct Attention {
     ds_module *q_norm, *k_norm; /* Qwen3: over a head; else NULL */
 } Attention;
 
+/* x [B,L,hidden] -> [B,L,heads,head_dim]. */
 static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module *norm,
                                   ds_tensor *x, int64_t heads)
 {
@@ -42,6 +43,7 @@ typedef struct Mlp {
     ds_module *gate_proj, *up_proj, *down_proj;
 } Mlp;
 
+/* SwiGLU (Shazeer, arXiv:2002.05202). */
 static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 {
     Mlp *m = self;

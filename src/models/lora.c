@@ -24,13 +24,14 @@
 
 /* What the model's adapters are, in lm->lora. */
 typedef struct Lora {
-    int64_t r;
-    double alpha, dropout;
-    bool rslora;
+    int64_t r;             /* rank: A is [r,in], B is [out,r] */
+    double alpha, dropout; /* scale: see lora_scale; dropout of x before A */
+    bool rslora;           /* rank-stabilised: Kalajdzievski, arXiv:2312.03732 */
     int n_targets;
     char target[MAX_TARGETS][64];
 } Lora;
 
+/* alpha / r, or alpha / sqrt(r). */
 static double lora_scale(const Lora *l)
 {
     return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
@@ -59,7 +60,9 @@ typedef struct Add {
     int found[MAX_TARGETS], used;
 } Add;
 
-/* The first values of an adapter's matrix, and the module that has it. */
+/* The first values of an adapter's matrix, and the module that has it: from the
+ * file, or as in PEFT: A as torch.nn.Linear, B zero, so that training starts at
+ * the model's own outputs. NULL after a failure. */
 static ds_tensor *adapter_matrix(const Add *add, ds_module *layer, const char *path,
                                  const char *name, ds_dims shape, ds_dtype dtype)
 {
@@ -85,6 +88,8 @@ static ds_tensor *adapter_matrix(const Add *add, ds_module *layer, const char *p
     return x ? ds_module_param(ds_module_new(layer, name, &type), "weight", x) : NULL;
 }
 
+/* Adds A and B to a layer that a target names, by its own name or its whole
+ * path. */
 static ds_status adapter_add(void *arg, ds_module *m, const char *path)
 {
     Add *add = arg;
@@ -111,7 +116,9 @@ static ds_status adapter_add(void *arg, ds_module *m, const char *path)
     return ds_error_status();
 }
 
-/* Takes lora. */
+/* Takes lora. Freezes all parameters of the model; then the adapters alone are
+ * trained. A target without a layer, or a tensor of the file that no layer took,
+ * is an error. */
 static ds_status adapters_add(dsi_lm *lm, Lora *lora, const ds_state *weights)
 {
     ds_module *m = ds_module_of(lm);
@@ -175,6 +182,7 @@ static bool is_off(const json_t *v)
     return !v || json_is_null(v) || json_is_false(v) || (text && !strcmp(text, "none"));
 }
 
+/* Keys that would change the result are refused by name. */
 static ds_status config_check(const json_t *j, const char *path)
 {
     static const char *const off[] = {"use_dora",          "bias",

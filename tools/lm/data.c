@@ -81,19 +81,21 @@ static char *demo_find(void)
     return path.s ? path.s : dsi_refuse("the text of the demo, " DEMO_TEXT ", is not installed");
 }
 
-static const char *in_output(const LmOptions *o, const char *name)
+static char *in_output(const LmOptions *o, const char *name)
 {
     dsi_text t = {0};
     dsi_text_add(&t, "%s/%s", o->output, name);
-    return t.s; /* as long as the program runs */
+    return t.s;
 }
 
 ds_status lm_demo_prepare(LmOptions *o)
 {
-    char *text = demo_find();
+    char *text = o->demo_paths[0] = demo_find();
     if (!text || dsi_mkdirs(o->output) != DS_OK) return ds_error_status();
+    o->demo_paths[1] = in_output(o, "config.json"),
+    o->demo_paths[2] = in_output(o, "tokenizer.json");
     o->data[0] = text, o->n_data = 1;
-    o->model = in_output(o, "config.json"), o->tokenizer = in_output(o, "tokenizer.json");
+    o->model = o->demo_paths[1], o->tokenizer = o->demo_paths[2];
     ds_status status = DS_OK;
     if (ds_comm_rank(ds_world()) == 0) {
         status = ds_tokenizer_train(o->tokenizer, 512, .files = o->data, .n_files = 1);

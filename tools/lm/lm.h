@@ -14,6 +14,7 @@ typedef struct LmOptions {
     const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
     const char *load_dir, *save_dir, *tensorboard, *schedule, *lora_targets;
     const char *data[LM_FILES];
+    char *demo_paths[3]; /* owned: paths that --demo made, to which others point */
     int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank;
