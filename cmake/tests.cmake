@@ -15,7 +15,8 @@ if(DS_SANITIZE)
     set(DS_TEST_ENVIRONMENT DS_TEST_QUICK=1)
     set(DS_TEST_OPTIONS -fno-sanitize=undefined) # the library's business, and a third of the build
 endif()
-set(DS_TEST_EACH_ISA reference/ops ops/gradients ops/values)
+set(DS_TEST_EACH_ISA reference/ops reference/ops_next_index reference/ops_next_layers
+    reference/ops_next_loss reference/ops_next_pointwise ops/gradients ops/values)
 file(GLOB DS_TEST_HELPERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.c)
 if(DS_TEST_HELPERS)
     add_library(test_helpers STATIC ${DS_TEST_HELPERS})

@@ -260,6 +260,7 @@ int reference_each(const char *family, void (*run)(Reference *r))
     snprintf(base.folder, sizeof base.folder, "%s/%s", root && *root ? root : DS_GOLDEN, family);
     struct dirent **files = NULL;
     int n = scandir(base.folder, &files, is_json, alphasort), failed = 0, skipped = 0;
+    int elsewhere = 0;
     if (n <= 0) {
         reference_fail(&base, "no cases in %s", base.folder);
         n = 0;
@@ -270,9 +271,11 @@ int reference_each(const char *family, void (*run)(Reference *r))
         run_file(&r, files[i]->d_name, run);
         failed += r.failures > 0;
         skipped += r.skipped;
+        elsewhere += r.elsewhere;
         free(files[i]);
     }
     free(files);
-    fprintf(stderr, "%s: %d files, %d failed, %d skipped\n", base.folder, n, failed, skipped);
+    fprintf(stderr, "%s: %d files, %d failed, %d skipped\n", base.folder, n - elsewhere, failed,
+            skipped);
     return failed;
 }

@@ -23,6 +23,7 @@ typedef struct Reference {
     char folder[512];  /* for the other files of the family */
     int failures;      /* lines printed for this case */
     bool skipped;
+    bool elsewhere; /* another program runs this case: not counted */
 } Reference;
 
 /* Runs every case of $DS_REFERENCE/family (tests/golden/family) in the order of

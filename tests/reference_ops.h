@@ -1,0 +1,62 @@
+/* tests/reference_ops.h: a driver over reference cases of ops and layers.
+ *
+ * A program has a table of rows, one an op: how to call it from a case's
+ * tensors and attributes, which it finds under torch's names:
+ *
+ *     static ds_tensor *call_flip(OpRun *run)
+ *     {
+ *         return ds_flip(op_input(run, "input"), reference_dims(run->attrs, "dims"));
+ *     }
+ *     static const OpRow rows[] = {{"flip", call_flip, "dims"}};
+ *
+ * The driver calls the op, compares every output and every gradient with the
+ * case's, and wants a refusal where the case has one. The list of ops-next says
+ * which program has an op: a case of an op without a row is skipped by name.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "reference.h"
+
+#include <deepspeed/ops.h>
+
+typedef struct OpRun {
+    Reference *r;
+    const json_t *attrs;
+    ds_state *outputs; /* what the call returned, by name */
+} OpRun;
+
+typedef struct OpRow {
+    const char *op;
+    /* The output called "output"; NULL if the op refuses. */
+    ds_tensor *(*call)(OpRun *run);
+    const char *attrs; /* the attributes that it reads */
+} OpRow;
+
+/* One case: values, gradients, or the refusal. */
+void reference_op(Reference *r, const OpRow *rows, int n);
+
+/* The cases of family ops-next whose ops the list gives to `program`
+ * ("layers"); the number of failed ones. */
+int reference_ops_next(const char *program, const OpRow *rows, int n);
+
+/* ---- for a row's call -------------------------------------------------------------------------------- */
+
+/* An input of the case, in memory as PyTorch had it; NULL if there is none. */
+ds_tensor *op_input(OpRun *run, const char *name);
+
+/* Sets another output than "output"; x may be NULL. Returns x. */
+ds_tensor *op_output(OpRun *run, const char *name, ds_tensor *x);
+
+/* Whether the case has the attribute; its value, or `absent`. */
+bool op_has(OpRun *run, const char *key);
+int64_t op_int(OpRun *run, const char *key, int64_t absent);
+double op_number(OpRun *run, const char *key, double absent);
+bool op_bool(OpRun *run, const char *key, bool absent);
+ds_reduction op_reduction(OpRun *run);
+
+/* 3 or [2, 3] as an option's two members, where 0 for the second means "the
+ * same" and -1 "none". */
+void op_pair(OpRun *run, const char *key, int *vertical, int *horizontal);
+
+/* name is one of the words */
+bool op_among(const char *name, const char *words);
