@@ -7,7 +7,8 @@ list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
 add_library(launcher_parts STATIC ${DS_LAUNCHER})
 target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO PUBLIC deepspeed_static)
+target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO)
+target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/include)
 # launcher/older_libc.c has those that the C library lacks
 include(CheckSymbolExists)
 include(CheckFunctionExists)
@@ -25,19 +26,9 @@ if(NOT DS_HAVE_OPENPTY)
     target_link_libraries(launcher_parts PUBLIC util)
 endif()
 
-# Commands that compute very little link only the portable kernels, because the
-# kernels of all instruction sets are half of a program's size.
-# src/device/cpu/memory.c chooses the kernels; it is compiled for these commands
-# again.
-add_library(portable OBJECT ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
-target_link_libraries(portable PRIVATE ds_options)
-target_include_directories(portable PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_compile_definitions(portable PRIVATE ${DS_ISA_DEFINES} dsi_cpu_table_avx2=dsi_cpu_table_generic
-    dsi_cpu_table_avx512=dsi_cpu_table_generic)
-
-add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c $<TARGET_OBJECTS:portable>)
+add_executable(launcher ${PROJECT_SOURCE_DIR}/launcher/main.c)
 target_include_directories(launcher PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(launcher PRIVATE ds_options launcher_parts)
+ds_command(launcher launcher_parts)
 set_target_properties(launcher PROPERTIES OUTPUT_NAME deepspeed)
 
 file(GLOB DS_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
@@ -45,10 +36,9 @@ file(GLOB DS_SELFTEST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/selftest/*.c
 set(DS_TOOLS "")
 foreach(source ${DS_TOOL_SOURCES})
     get_filename_component(name ${source} NAME_WE)
-    add_executable(${name} ${source} $<$<STREQUAL:${name},ds_report>:${DS_SELFTEST}>
-        $<$<IN_LIST:${name},ds_show;zero_to_fp32>:$<TARGET_OBJECTS:portable>>)
+    add_executable(${name} ${source} $<$<STREQUAL:${name},ds_report>:${DS_SELFTEST}>)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${name} PRIVATE ds_options launcher_parts PkgConfig::JANSSON m)
+    ds_command(${name} launcher_parts PkgConfig::JANSSON)
     # tools/ds_NAME.c may have more files in tools/NAME
     string(REPLACE "ds_" "" folder ${name})
     file(GLOB more CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/${folder}/*.c)

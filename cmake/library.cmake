@@ -70,6 +70,16 @@ foreach(kind STATIC SHARED)
     set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
         SOVERSION 0)
 endforeach()
+set(DS_MAP ${PROJECT_SOURCE_DIR}/cmake/libdeepspeed.map)
+target_link_options(deepspeed_shared PRIVATE -Wl,-Bsymbolic-functions -Wl,--version-script=${DS_MAP})
+set_target_properties(deepspeed_shared PROPERTIES LINK_DEPENDS ${DS_MAP})
 if(NOT DS_SANITIZE) # a sanitizer's own symbols come with the program
     target_link_options(deepspeed_shared PRIVATE -Wl,--no-undefined)
 endif()
+
+# ds_command TARGET LIBRARY...: our commands find the library beside their
+# folder, wherever both were installed.
+function(ds_command target)
+    target_link_libraries(${target} PRIVATE ds_options ${ARGN} deepspeed_shared m)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+endfunction()

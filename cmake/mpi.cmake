@@ -11,6 +11,11 @@ macro(ds_mpi name title module least package)
     if(MPI_${name}_FOUND)
         list(APPEND DS_MPIS ${name})
         list(APPEND DS_MPI_VERSIONS "${name} ${MPI_${name}_VERSION}")
+        # Ubuntu 24.04's mpich.pc names libraries (ucp, ucs) of a package that
+        # it does not ask for. libmpich.so loads them itself.
+        set(libraries ${MPI_${name}_LINK_LIBRARIES})
+        list(FILTER libraries INCLUDE REGEX "^/|mpi")
+        set_target_properties(PkgConfig::MPI_${name} PROPERTIES INTERFACE_LINK_LIBRARIES "${libraries}")
     else()
         string(APPEND DS_MPI_WHY_NOT "\n  ${title} ${least} or newer: pkg-config does not find ${module} (Debian, Ubuntu: ${package})")
     endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Check that a shared library exports each DS_API function of the headers and nothing else; and that the list
-is the committed one, so that no change of the ABI is an accident.
+"""Check that a shared library exports each DS_API function of the headers and nothing else but what has the
+version DEEPSPEED_PRIVATE; and that the list is the committed one, so that no change of the ABI is an accident.
 
 usage: check_symbols.py LIBRARY.so INCLUDE_DIR LIST    compares
        check_symbols.py --write LIBRARY.so LIST        writes the list
@@ -13,11 +13,14 @@ import sys
 
 DECLARED = re.compile(r'^DS_API\b[^;(]*?\b(ds_\w+)\(', re.M)
 
+VERSIONS = {'DEEPSPEED_0', 'DEEPSPEED_PRIVATE'}  # of cmake/libdeepspeed.map
+
 
 def symbols(library):
     table = subprocess.run(['nm', '-D', '--defined-only', library], check=True, text=True,
                            stdout=subprocess.PIPE).stdout
-    return {line.split()[-1].split('@')[0] for line in table.splitlines()}
+    names = [line.split()[-1].replace('@@', '@').partition('@')[::2] for line in table.splitlines()]
+    return {name for name, version in names if name not in VERSIONS and version != 'DEEPSPEED_PRIVATE'}
 
 
 def write(library, listed):

@@ -2,10 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <stdint.h>
 
 int64_t dsi_now_ns(void); /* as dsi_now, in nanoseconds: for waits of microseconds */
-double dsi_now(void);     /* seconds since some moment; never goes back: for lengths of time */
+// seconds since some moment; never goes back: for lengths of time
+DSI_SHARED double dsi_now(void);
 /* seconds that this thread has run: a neighbour on its core does not count */
 double dsi_thread_time(void);
 double dsi_wall_time(void); /* seconds since 1970: for files and messages */

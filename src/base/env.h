@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <deepspeed/types.h>
 
 typedef struct dsi_env {
@@ -17,10 +19,10 @@ typedef struct dsi_env {
 
 /* *value is the number, or stays what it was where the variable is not set.
  * Else a failure with the message. */
-ds_status dsi_env_number(const dsi_env *v, double *value);
+DSI_SHARED ds_status dsi_env_number(const dsi_env *v, double *value);
 /* The number; `unset` where it is not set, or is none: then with a warning,
  * once a thread for all of them. */
-double dsi_env_number_or(const dsi_env *v, double unset);
+DSI_SHARED double dsi_env_number_or(const dsi_env *v, double unset);
 
 /* The place of the value among `words` (NULL-ended) -> *which, which stays what
  * it was where it is not set. */

@@ -14,17 +14,19 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <deepspeed/types.h>
 
 /* Reports a failure and returns status: for functions that return ds_status. */
-ds_status dsi_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
+DSI_SHARED ds_status dsi_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
 
 /* Puts "front: " in front of the latest failure's message, unless it is there;
  * returns status. */
 ds_status dsi_fail_in(const char *front, ds_status status);
 
 /* Reports a failure (DS_EINVAL) and returns NULL: for constructors. */
-void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
+DSI_SHARED void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
 
 /* The same for checks: false. dsi_wrong: a file is not what it should be
  * (DS_EFORMAT). */

@@ -3,31 +3,33 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <deepspeed/types.h>
 
 /* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the
  * message. */
-char *dsi_file_read(const char *path, size_t *bytes);
+DSI_SHARED char *dsi_file_read(const char *path, size_t *bytes);
 /* The same for files that must not make the caller wait: a FIFO, a terminal or
  * another device is an error. */
-char *dsi_file_read_regular(const char *path, size_t *bytes);
+DSI_SHARED char *dsi_file_read_regular(const char *path, size_t *bytes);
 
 /* Writes path.tmp.<pid>, and at dsi_file_commit syncs and renames it to path,
  * so that path always holds the old file or the whole new one. Errors stick:
  * check the one of commit. */
 typedef struct dsi_file dsi_file;
-dsi_file *dsi_file_replace(const char *path);
+DSI_SHARED dsi_file *dsi_file_replace(const char *path);
 /* Tries dsi_file_replace and removes the temporary file again; path itself is
  * not touched. Fails with the message of a write that cannot begin: no such
  * folder, no permission, path is a folder. */
 ds_status dsi_file_check_replace(const char *path);
 /* The same, but writes path itself: for a folder that is renamed as a whole. */
 dsi_file *dsi_file_create(const char *path);
-void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
-bool dsi_file_failed(const dsi_file *f); /* no more need be written */
-ds_status dsi_file_commit(dsi_file *f);  /* frees f */
-void dsi_file_abandon(dsi_file *f);      /* removes what was written; frees f */
+DSI_SHARED void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
+bool dsi_file_failed(const dsi_file *f);           /* no more need be written */
+DSI_SHARED ds_status dsi_file_commit(dsi_file *f); /* frees f */
+void dsi_file_abandon(dsi_file *f);                /* removes what was written; frees f */
 
-ds_status dsi_mkdirs(const char *path); /* mkdir -p */
-bool dsi_file_exists(const char *path);
-bool dsi_is_folder(const char *path);
+DSI_SHARED ds_status dsi_mkdirs(const char *path); /* mkdir -p */
+DSI_SHARED bool dsi_file_exists(const char *path);
+DSI_SHARED bool dsi_is_folder(const char *path);

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <stddef.h>
 
 /* Whether freed memory is watched by AddressSanitizer: free lists and caches
@@ -21,10 +23,10 @@
 /* Zeroed. Without memory for a small struct the program ends with one line: no
  * caller has a path for it that nobody ever ran. Tensor storage is not
  * allocated here. */
-void *dsi_alloc(size_t bytes);
-void *dsi_realloc(void *p, size_t bytes); /* new bytes are undefined */
-char *dsi_strdup(const char *s);
-void dsi_free(void *p);
+DSI_SHARED void *dsi_alloc(size_t bytes);
+DSI_SHARED void *dsi_realloc(void *p, size_t bytes); /* new bytes are undefined */
+DSI_SHARED char *dsi_strdup(const char *s);
+DSI_SHARED void dsi_free(void *p);
 
 /* A free list of equal structs: one a type and thread, as a _Thread_local of
  * its file. */

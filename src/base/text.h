@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "shared.h"
+
 #include <deepspeed/types.h>
 
 #include <stdarg.h>
@@ -12,22 +14,22 @@ typedef struct dsi_text {
     size_t n, room;
 } dsi_text;
 
-dsi_text dsi_text_of(const char *format, ...) DS_PRINTF(1, 2); /* a new one; free it */
-void dsi_text_add(dsi_text *t, const char *format, ...) DS_PRINTF(2, 3);
-void dsi_text_add_args(dsi_text *t, const char *format, va_list args) DS_PRINTF(2, 0);
-void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);
-void dsi_text_free(dsi_text *t);
+DSI_SHARED dsi_text dsi_text_of(const char *format, ...) DS_PRINTF(1, 2); /* a new one; free it */
+DSI_SHARED void dsi_text_add(dsi_text *t, const char *format, ...) DS_PRINTF(2, 3);
+DSI_SHARED void dsi_text_add_args(dsi_text *t, const char *format, va_list args) DS_PRINTF(2, 0);
+DSI_SHARED void dsi_text_add_bytes(dsi_text *t, const void *bytes, size_t n);
+DSI_SHARED void dsi_text_free(dsi_text *t);
 
 /* As Python's repr: the fewest digits that read back as x. 0.001, 1.0, 1e-08,
  * 1.5e+16, inf, nan. The program's locale has no say. */
-void dsi_text_add_double(dsi_text *t, double x);
+DSI_SHARED void dsi_text_add_double(dsi_text *t, double x);
 void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x, decimals)) */
 
 /* Whether n bytes are UTF-8: no stray, missing or overlong bytes, no
  * surrogates, nothing above U+10FFFF. */
-bool dsi_is_utf8(const void *bytes, size_t n);
-bool dsi_ends_with(const char *text, const char *end);
+DSI_SHARED bool dsi_is_utf8(const void *bytes, size_t n);
+DSI_SHARED bool dsi_ends_with(const char *text, const char *end);
 
 /* The word of words[0..n-1] that is nearest to `to`, by letters or by parts
  * ("bucket_size" is near to "reduce_bucket_size"), or NULL if none is near. */
-const char *dsi_nearest(const char *to, const char *const *words, int n);
+DSI_SHARED const char *dsi_nearest(const char *to, const char *const *words, int n);

@@ -3,13 +3,15 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
+
 #include <deepspeed/checkpoint.h>
 
 /* Tells whether the path has an ending of torch.save's files: .pth, .pt, or
  * Hugging Face's .bin. */
-bool dsi_is_pth(const char *path);
+DSI_SHARED bool dsi_is_pth(const char *path);
 /* Tells whether the path is an index's: "model.safetensors.index.json". */
-bool dsi_shards_is_index(const char *path);
+DSI_SHARED bool dsi_shards_is_index(const char *path);
 /* Loads all tensors that the index at path names. The caller frees the state
  * dict; NULL with the message. */
 ds_state *dsi_shards_load(const char *path);
@@ -17,6 +19,7 @@ ds_state *dsi_shards_load(const char *path);
 /* Write a dict of names and tensors as ds_save, ds_save_sharded and
  * ds_safetensors_save write a state dict. Tensors may be readers (value.h). */
 ds_status dsi_save_dict(const ds_value *dict, const char *path);
-ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path, int64_t max_bytes);
+DSI_SHARED ds_status dsi_save_dict_sharded(const ds_value *dict, const char *path,
+                                           int64_t max_bytes);
 ds_status dsi_safetensors_save_dict(const ds_value *dict, const char *path,
                                     const char *const *metadata);

@@ -14,6 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "value.h"
 
 /* A tensor as a view of storages.at[storage]. */
@@ -58,8 +59,9 @@ ds_status dsi_tensor_bytes(ds_tensor *x, void (*sink)(void *arg, const void *dat
                            void *arg);
 
 /* Properties and bytes of a tensor's value, which may be a reader. */
-ds_dtype dsi_value_dtype(const ds_value *v);
-ds_dims dsi_value_shape(const ds_value *v);
+DSI_SHARED ds_dtype dsi_value_dtype(const ds_value *v);
+DSI_SHARED ds_dims dsi_value_shape(const ds_value *v);
 int64_t dsi_value_size(const ds_value *v); /* bytes */
-ds_status dsi_value_bytes(const ds_value *v,
-                          void (*sink)(void *arg, const void *data, size_t bytes), void *arg);
+DSI_SHARED ds_status dsi_value_bytes(const ds_value *v,
+                                     void (*sink)(void *arg, const void *data, size_t bytes),
+                                     void *arg);

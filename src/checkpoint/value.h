@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/list.h"
+#include "base/shared.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/checkpoint.h>
@@ -99,7 +100,7 @@ ds_value *dsi_value_new(int kind);
 /* Makes a string, bytes, name or big int with a copy of n bytes. */
 ds_value *dsi_value_text(int kind, const void *bytes, size_t n);
 /* Adds a count and returns v, which may be NULL. */
-ds_value *dsi_value_ref(ds_value *v);
+DSI_SHARED ds_value *dsi_value_ref(ds_value *v);
 /* Removes the items of a container; nothing for other values. */
 void dsi_value_clear(ds_value *v);
 /* Makes an object of the class of that name; takes the string. */
@@ -129,9 +130,9 @@ bool dsi_value_is_state(const ds_value *v); /* a dict of names and tensors */
 
 /* Makes the value of a tensor that is read when it is needed
  * (dsi_tensor_reader). arg must live as long as the value. */
-ds_value *dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
-                           ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes),
-                           void *arg);
+DSI_SHARED ds_value *
+dsi_value_reader(ds_dtype dtype, const int64_t *shape, int ndim,
+                 ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes), void *arg);
 
 /* As ds_value_load, for a file whose checksums were compared before: reads the
  * pickle and the directory only. Pages of tensors are read when they are

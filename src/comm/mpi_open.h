@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "mpi.h"
 
 /* name: "openmpi", "mpich". NULL with the message if there is none. It is never
  * closed: MPI libraries leave threads and exit handlers behind. */
-const dsi_mpi *dsi_mpi_open(const char *name);
+DSI_SHARED const dsi_mpi *dsi_mpi_open(const char *name);

@@ -3,6 +3,8 @@
 #ifndef DSI_DATA_TOKENS_H
 #define DSI_DATA_TOKENS_H
 
+#include "base/shared.h"
+
 #include <deepspeed/data.h>
 
 #define DSI_TOKENS_MAGIC "DSTOKEN1"
@@ -15,6 +17,6 @@ typedef struct dsi_tokens_header {
     uint8_t reserved[32];
 } dsi_tokens_header;
 
-bool dsi_tokens_is_file(const void *bytes, size_t n);
+DSI_SHARED bool dsi_tokens_is_file(const void *bytes, size_t n);
 
 #endif

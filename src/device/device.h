@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "kernels.h"
 
 /* A point in a stream's order; all 0 at first. */
@@ -58,7 +59,7 @@ struct dsi_device {
 
 /* This thread's handle on a device, opened at first use; NULL with the message
  * if there is none. */
-dsi_device *dsi_device_get(ds_device which);
+DSI_SHARED dsi_device *dsi_device_get(ds_device which);
 dsi_device *dsi_device_current(void);
 ds_device dsi_device_id(const dsi_device *d);
 
@@ -66,10 +67,10 @@ extern const dsi_device_type dsi_cpu, dsi_cuda; /* the latter where DSI_HAVE_CUD
 
 /* One line about a device that is there, without opening it: "NVIDIA H100, 79.6
  * GB, ..." */
-ds_status dsi_device_describe(ds_device which, char *text, size_t room);
-bool dsi_device_built(ds_device_kind kind); /* this build knows the kind */
+DSI_SHARED ds_status dsi_device_describe(ds_device which, char *text, size_t room);
+DSI_SHARED bool dsi_device_built(ds_device_kind kind); /* this build knows the kind */
 /* Why there is none of a kind, in one line, if ds_device_count is 0. */
-const char *dsi_device_why_none(ds_device_kind kind);
+DSI_SHARED const char *dsi_device_why_none(ds_device_kind kind);
 
 /* For tests: to this thread `type` is from now on the one of its kind; NULL: as
  * it was. No device of that kind is
@@ -81,10 +82,10 @@ void dsi_device_pretend(const dsi_device_type *type);
 /* At least bytes, 64-byte aligned (room for one vector read past the end: 64
  * bytes more). NULL, with DS_ENOMEM and the sizes in the message, if it does
  * not fit. */
-void *dsi_cache_alloc(dsi_device *d, size_t bytes);
-void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
-void dsi_cache_empty(dsi_device *d);                       /* gives unused blocks back */
-size_t dsi_cache_live(const dsi_device *d);                /* bytes asked for and not freed */
+DSI_SHARED void *dsi_cache_alloc(dsi_device *d, size_t bytes);
+DSI_SHARED void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
+void dsi_cache_empty(dsi_device *d);                                  /* gives unused blocks back */
+DSI_SHARED size_t dsi_cache_live(const dsi_device *d); /* bytes asked for and not freed */
 size_t dsi_cache_peak(const dsi_device *d);
 void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */
 

@@ -29,6 +29,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/comm.h>
@@ -94,7 +95,7 @@ void dsi_flat_free(dsi_flat *f);
 
 /* Elements [begin, end) of contiguous x as a 1-D tensor on its memory; NULL
  * passes. */
-ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end);
+DSI_SHARED ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t end);
 /* Parameter i within `unit`, a tensor [n] laid out as its unit, with the
  * parameter's shape. */
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);

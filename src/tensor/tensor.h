@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/handle.h"
+#include "base/shared.h"
 #include "device/device.h"
 
 #include <deepspeed/tensor.h>
@@ -193,7 +194,7 @@ ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double s
 
 /* ---- properties -------------------------------------------------------------------------------------------- */
 
-int64_t dsi_numel(ds_dims shape);
+DSI_SHARED int64_t dsi_numel(ds_dims shape);
 bool dsi_same_shape(ds_dims a, ds_dims b);
 bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b); /* shapes and strides */
 bool dsi_is_contiguous(const ds_tensor *x);                   /* row-major, without gaps */
@@ -203,7 +204,7 @@ void dsi_row_major(ds_dims shape, int64_t *stride);
 int dsi_dim(int dim, int n); /* dim counted from the front; -1 if it is outside */
 
 /* "[4, 3, 32, 32]" in one of a few thread-local buffers: for messages. */
-const char *dsi_shape_text(ds_dims shape);
+DSI_SHARED const char *dsi_shape_text(ds_dims shape);
 
 /* x as kernels see it; a view with p == NULL for NULL. x is acquired, or new. */
 dsi_view dsi_v(const ds_tensor *x);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "device/device.h"
 
 /* float32 y[k][i] = x[0][i] + .. + x[ranks-1][i], added in that order, for k <
@@ -22,14 +23,14 @@ typedef struct dsi_cpu_table {
 
 /* For "generic", "avx2", "avx512" or "amx" (which has the kernels of avx512).
  * NULL, without a message, if this processor or this build does not have it. */
-const dsi_cpu_table *dsi_cpu_table_of(const char *isa);
+DSI_SHARED const dsi_cpu_table *dsi_cpu_table_of(const char *isa);
 
 /* The one that `cpu`, a handle on the CPU, uses. */
 static inline const dsi_cpu_table *dsi_cpu_table_in(const dsi_device *cpu) { return cpu->own; }
 
 /* The name of the set that $DS_CPU or else the processor chooses; NULL, with
  * the message, if $DS_CPU names one that cannot run here. */
-const char *dsi_cpu_isa(void);
+DSI_SHARED const char *dsi_cpu_isa(void);
 
 /* Whether that is "amx": kernels of avx512, and products of bfloat16 by the
  * matrix unit. As it was when first asked. */

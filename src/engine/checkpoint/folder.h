@@ -25,11 +25,12 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "manifest.h"
 
 #define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
 
-char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
+DSI_SHARED char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
 char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK */
 
@@ -50,7 +51,7 @@ void dsi_folder_abandon(const char *dir, const char *tag);
 
 /* The tag in DIR/latest, to be freed; NULL with the message. The text is what n
  * bytes of the file say. */
-char *dsi_folder_latest(const char *dir);
+DSI_SHARED char *dsi_folder_latest(const char *dir);
 char *dsi_latest_parse(const char *text, size_t n, const char *name);
 /* The folder of a tag, to be freed: DIR/TAG, or where a killed save left it;
  * NULL with the message. */

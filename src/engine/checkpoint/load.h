@@ -26,6 +26,7 @@
 #pragma once
 
 #include "base/map.h"
+#include "base/shared.h"
 #include "checkpoint/value.h"
 #include "save.h"
 
@@ -75,14 +76,15 @@ typedef struct dsi_load_reader {
 
 /* Whether the files that rank `rank` of `ranks` verifies are as they were
  * written: each file is verified by one rank. */
-ds_status dsi_load_verify(const char *folder, int rank, int ranks);
+DSI_SHARED ds_status dsi_load_verify(const char *folder, int rank, int ranks);
 
 /* The files of a folder that was verified, mapped. On failure what was read is
  * in l, to be freed too. */
-ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who);
-void dsi_loaded_free(dsi_loaded *l);
+DSI_SHARED ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who);
+DSI_SHARED void dsi_loaded_free(dsi_loaded *l);
 
-dsi_load_param *dsi_load_find_param(const dsi_loaded *l, const char *name); /* NULL: none */
+DSI_SHARED dsi_load_param *dsi_load_find_param(const dsi_loaded *l,
+                                               const char *name); /* NULL: none */
 /* The parameter of that name, made if it is new; NULL, with the message, if it
  * has another shape
  * already. */
@@ -103,16 +105,17 @@ ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_
 const ds_value *dsi_load_model_value(const dsi_loaded *l, const char *name);
 
 /* A file of the folder; NULL with the message. */
-const ds_value *dsi_load_open_file(dsi_loaded *l, const char *name);
+DSI_SHARED const ds_value *dsi_load_open_file(dsi_loaded *l, const char *name);
 bool dsi_load_has_file(const dsi_loaded *l, const char *name);
 const char *dsi_load_file_path(const dsi_loaded *l, const ds_value *file);
 /* Prefixes the message of a failure with the file's path; returns status. */
 ds_status dsi_load_fail_in(const dsi_loaded *l, const ds_value *file, ds_status status);
 /* The tensor there, row-major, in the current scope; NULL with the message. */
-const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path);
-ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape);
+DSI_SHARED const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path);
+DSI_SHARED ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape);
 
-bool dsi_load_is_buffer(const dsi_loaded *l, const char *name); /* as the model file says */
+DSI_SHARED bool dsi_load_is_buffer(const dsi_loaded *l,
+                                   const char *name); /* as the model file says */
 
 /* load_deepspeed.c: parameters and chunks of a checkpoint of DeepSpeed.
  * optimizer: false leaves its state out, where the weights are in the model
@@ -121,12 +124,13 @@ ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
 /* Copies elements [at, at + n) of row-major x, in a mapped file, to row-major
  * `to`; pages that were read are released. */
-ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
+DSI_SHARED ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
 /* How many elements of [begin, end) are in chunks of that kind. */
-int64_t dsi_load_count(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end);
+DSI_SHARED int64_t dsi_load_count(const dsi_load_param *p, const char *kind, int64_t begin,
+                                  int64_t end);
 /* Copies elements [begin, end) to row-major `to` of as many elements. */
-ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
-                              ds_tensor *to);
+DSI_SHARED ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin,
+                                         int64_t end, ds_tensor *to);
 
 /* Whether all that e's shard needs has been read: weights; with `optimizer`
  * moments, and averages if it has some. */
