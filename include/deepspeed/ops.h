@@ -92,6 +92,41 @@ typedef struct ds_conv2d_opts {
 #define ds_conv2d(x, w, ...) ds_conv2d_with(x, w, (ds_conv2d_opts){.bias = __VA_ARGS__})
 DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts);
 
+typedef struct ds_conv1d_opts {
+    ds_tensor *bias; /* [K] or NULL */
+    int stride;      /* 0: 1 */
+    int padding;     /* zeros on each side */
+    int dilation;    /* 0: 1 */
+    int groups;      /* 0: 1 */
+    bool same;       /* padding="same": the output is as long as the input; stride 1 */
+} ds_conv1d_opts;
+
+/* torch.nn.functional.conv1d, a cross-correlation.
+ *   x [N,C,L], w [K,C/groups,R], .bias [K] or NULL -> [N,K,M]; or [C,L] -> [K,M]
+ *   M = (L + 2 padding - dilation (R-1) - 1) / stride + 1
+ * Refuses what ds_conv2d refuses. */
+#define ds_conv1d(x, w, ...) ds_conv1d_with(x, w, (ds_conv1d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts opts);
+
+typedef struct ds_conv_transpose2d_opts {
+    ds_tensor *bias;                      /* [K] or NULL */
+    int stride, stride_w;                 /* 0: 1 */
+    int padding, padding_w;               /* rows and columns cut from each side of y */
+    int output_padding, output_padding_w; /* added at the end; below stride or dilation */
+    int groups;                           /* 0: 1 */
+    int dilation, dilation_w;             /* 0: 1 */
+} ds_conv_transpose2d_opts;
+
+/* torch.nn.functional.conv_transpose2d, the gradient of conv2d for its input
+ * (Zeiler et al., CVPR 2010):
+ *   x [N,C,H,W], w [C,K/groups,R,S], .bias [K] or NULL -> [N,K,P,Q];
+ *   or [C,H,W] -> [K,P,Q]
+ *   P = (H-1) stride - 2 padding + dilation (R-1) + output_padding + 1, Q likewise */
+#define ds_conv_transpose2d(x, w, ...) \
+    ds_conv_transpose2d_with(x, w, (ds_conv_transpose2d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w,
+                                           ds_conv_transpose2d_opts opts);
+
 typedef struct ds_pool2d_opts {
     int kernel, kernel_w;
     int stride, stride_w;     /* 0: as the kernel */
@@ -117,6 +152,32 @@ DS_API ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
  * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
  *   x [N,C,H,W] -> [N,C,h,w] */
 DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
+
+typedef enum ds_interpolate_mode {
+    DS_NEAREST = 0,
+    DS_LINEAR,   /* x [N,C,L] */
+    DS_BILINEAR, /* x [N,C,H,W] */
+    DS_AREA      /* adaptive averages, x [N,C,H,W] */
+} ds_interpolate_mode;
+
+typedef struct ds_interpolate_opts {
+    ds_dims size;          /* .d: of each dimension after [N,C], .n of them; one is for all */
+    double scale_factor;   /* instead of size: output size = floor(input size * factor) */
+    double scale_factor_w; /* of the columns; 0: the same */
+    ds_interpolate_mode mode;
+    bool align_corners; /* linear modes: the first and the last elements stay where they are */
+    bool recompute_scale_factor; /* sample by the ratio of sizes, not by the given factor */
+} ds_interpolate_opts;
+
+/* torch.nn.functional.interpolate: x [N,C,L] or [N,C,H,W] resized.
+ *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output size
+ *   linear   y[i] between the neighbours of x at max(0, (i + 1/2) s - 1/2); with
+ *            align_corners at i (input size - 1) / (output size - 1); bilinear:
+ *            along rows and columns
+ *     ds_interpolate(x, .scale_factor = 2, .mode = DS_BILINEAR)
+ * Refuses size beside scale_factor, neither, and align_corners for other modes. */
+#define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})
+DS_API ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts opts);
 
 /* ---- softmax and losses --------------------------------------------------------------------------- */
 
@@ -182,6 +243,20 @@ DS_API ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_
  * of the last n_dims dimensions. weight has the row's shape, or is NULL. eps 0:
  * 2^-23 (float64: 2^-52). Zhang and Sennrich, arXiv:1910.07467. */
 DS_API ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps);
+
+/* torch.nn.functional.group_norm: the same formula with the mean and variance
+ * of each sample's `groups` groups of neighbouring channels. x [N,C,...],
+ * weight and bias [C] or NULL, eps 0: 1e-5. Wu and He, arXiv:1803.08494.
+ * Refuses groups that do not divide C, and one value for a group. */
+DS_API ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_tensor *bias,
+                                double eps);
+
+/* torch.nn.functional.instance_norm: the same with the mean and variance of
+ * each channel of each sample; the options are batch_norm's. x [N,C,...].
+ * Running statistics take the mean over samples. Without .training they are
+ * used, if there are any: torch's use_input_stats=False. Ulyanov et al.,
+ * arXiv:1607.08022. Refuses one value for a channel of a sample. */
+DS_API ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
 

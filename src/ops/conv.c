@@ -1,5 +1,8 @@
 /* ops/conv.c: convolutions.
  *
+ * conv1d           a conv2d of one row
+ * conv_transpose2d conv2d's dx as forward; its backward is conv2d's forward (dx) and dw, in which x
+ *                  and dy change places
  * conv2d    x [N,C,H,W], w [K,C/groups,R,S], b [K] or none -> y [N,K,P,Q]
  *           P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise; a cross-correlation, as
  *           in PyTorch
@@ -57,27 +60,27 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_conv2d = {"conv2d", conv2d_backward, .takes_pooled = true,
                               .saved_for = {1u << 1, 1u << 0}};
 
-/* Shapes, dtypes and devices agree. */
-static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
-                                  int64_t groups)
+/* Shapes, dtypes and devices agree. op: the name that messages begin with. */
+static bool conv2d_check_operands(const char *op, const ds_tensor *x, const ds_tensor *w,
+                                  const ds_tensor *b, int64_t groups)
 {
-    if (!dsi_want_float("conv2d", x) || !dsi_same_kind("conv2d", x, w) ||
-        !dsi_same_kind("conv2d", x, b))
+    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, w) || !dsi_same_kind(op, x, b))
         return false;
     if (x->shape.n != 4 || w->shape.n != 4)
-        return dsi_refuse("conv2d: x is %s, weight is %s: expected [N,C,H,W] and [K,C/groups,R,S]",
+        return dsi_refuse("%s: x is %s, weight is %s: expected [N,C,H,W] and [K,C/groups,R,S]", op,
                           dsi_shape_text(x->shape), dsi_shape_text(w->shape));
     if (groups < 1 || w->shape.d[0] % groups)
-        return dsi_refuse("conv2d: weight is %s: its %lld output channels are not a multiple of "
+        return dsi_refuse("%s: weight is %s: its %lld output channels are not a multiple of "
                           "groups = %lld",
-                          dsi_shape_text(w->shape), (long long)w->shape.d[0], (long long)groups);
+                          op, dsi_shape_text(w->shape), (long long)w->shape.d[0],
+                          (long long)groups);
     if (x->shape.d[1] != w->shape.d[1] * groups)
-        return dsi_refuse("conv2d: x %s has %lld channels, weight %s with groups = %lld takes %lld",
+        return dsi_refuse("%s: x %s has %lld channels, weight %s with groups = %lld takes %lld", op,
                           dsi_shape_text(x->shape), (long long)x->shape.d[1],
                           dsi_shape_text(w->shape), (long long)groups,
                           (long long)(w->shape.d[1] * groups));
     if (b && (b->shape.n != 1 || b->shape.d[0] != w->shape.d[0]))
-        return dsi_refuse("conv2d: bias is %s, weight is %s: expected [%lld]",
+        return dsi_refuse("%s: bias is %s, weight is %s: expected [%lld]", op,
                           dsi_shape_text(b->shape), dsi_shape_text(w->shape),
                           (long long)w->shape.d[0]);
     return true;
@@ -85,27 +88,27 @@ static bool conv2d_check_operands(const ds_tensor *x, const ds_tensor *w, const 
 
 /* The options with their defaults -> *c, y's shape [N,K,P,Q] -> *out; false
  * with the message. */
-static bool conv2d_check(const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts o, dsi_conv2d *c,
-                         ds_dims *out)
+static bool conv2d_check(const char *op, const ds_tensor *x, const ds_tensor *w, ds_conv2d_opts o,
+                         dsi_conv2d *c, ds_dims *out)
 {
     *c = (dsi_conv2d){.groups = o.groups ? o.groups : 1};
     dsi_pair(c->stride, o.stride, o.stride_w, 1);
     dsi_pair(c->padding, o.padding, o.padding_w, 0);
     dsi_pair(c->dilation, o.dilation, o.dilation_w, 1);
-    if (!conv2d_check_operands(x, w, o.bias, c->groups)) return false;
+    if (!conv2d_check_operands(op, x, w, o.bias, c->groups)) return false;
     *out = ds_shape(x->shape.d[0], w->shape.d[0], 0, 0);
     for (int i = 0; i < 2; i++) {
         int64_t stride = c->stride[i], padding = c->padding[i], dilation = c->dilation[i];
         if (stride < 1 || padding < 0 || dilation < 1)
-            return dsi_refuse("conv2d: stride %lld, padding %lld, dilation %lld: expected at least "
+            return dsi_refuse("%s: stride %lld, padding %lld, dilation %lld: expected at least "
                               "1, 0, 1",
-                              (long long)stride, (long long)padding, (long long)dilation);
+                              op, (long long)stride, (long long)padding, (long long)dilation);
         int64_t field = dilation * (w->shape.d[2 + i] - 1) + 1;
         int64_t room = x->shape.d[2 + i] + 2 * padding - field;
         if (room < 0 || w->shape.d[2 + i] < 1)
-            return dsi_refuse("conv2d: x is %s with padding %lld, weight is %s: the kernel reaches "
+            return dsi_refuse("%s: x is %s with padding %lld, weight is %s: the kernel reaches "
                               "over %lld of %lld %s",
-                              dsi_shape_text(x->shape), (long long)padding,
+                              op, dsi_shape_text(x->shape), (long long)padding,
                               dsi_shape_text(w->shape), (long long)field, (long long)(room + field),
                               i ? "columns" : "rows");
         out->d[2 + i] = room / stride + 1;
@@ -123,12 +126,12 @@ static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
 
 /* x [N,C,H,W], w [K,C/groups,R,S], bias [K] -> y [N,K,P,Q], P = (H + 2 padding
  * - dilation (R - 1) - 1) / stride + 1. Backward needs x and w. */
-ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
+static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
     dsi_conv2d c;
     ds_dims out;
-    if (!dsi_live_all("conv2d", x, w)) return dsi_null_operand("conv2d");
-    if (!conv2d_check(x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
+    if (!dsi_live_all(op, x, w)) return dsi_null_operand(op);
+    if (!conv2d_check(op, x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
     ds_tensor *y = new_output(x, out);
 
@@ -137,4 +140,52 @@ ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
     dsi_node *n = dsi_record(&dsi_op_conv2d, y, x, w, o.bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w), dsi_set_attr(n, &c, sizeof c);
     return y;
+}
+
+ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
+{
+    return conv2d_named("conv2d", x, w, o);
+}
+
+/* ---- conv1d ------------------------------------------------------------------------------------------ */
+
+/* x [N,C,L] as images of one row, w [K,C/groups,R] */
+static ds_tensor *conv1d_rows(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
+{
+    ds_conv2d_opts rows = {.bias = o.bias,
+                           .stride = 1,
+                           .stride_w = o.stride ? o.stride : 1,
+                           .padding_w = o.padding ? o.padding : -1,
+                           .dilation = 1,
+                           .dilation_w = o.dilation ? o.dilation : 1,
+                           .groups = o.groups};
+    return ds_squeeze(conv2d_named("conv1d", ds_unsqueeze(x, 2), ds_unsqueeze(w, 2), rows), 2);
+}
+
+/* An output as long as x. An even kernel needs one zero more on one side, in
+ * torch after x: here both sides get it, and the first output is cut off. */
+static ds_tensor *conv1d_same(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
+{
+    int64_t zeros = (o.dilation ? o.dilation : 1) * (ds_size(w, 2) - 1);
+    if (o.stride > 1 || o.padding)
+        return dsi_refuse("conv1d: same with stride %d and padding %d: expected 1 and 0", o.stride,
+                          o.padding);
+    o.padding = (int)((zeros + 1) / 2);
+    ds_tensor *y = conv1d_rows(x, w, o);
+    return y && zeros % 2 ? ds_slice(y, 2, 1, ds_size(y, 2)) : y;
+}
+
+ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
+{
+    if (!dsi_live_all("conv1d", x, w)) return dsi_null_operand("conv1d");
+    if ((x->shape.n != 2 && x->shape.n != 3) || w->shape.n != 3)
+        return dsi_refuse("conv1d: x is %s, weight is %s: expected [N,C,L] or [C,L], and "
+                          "[K,C/groups,R]",
+                          dsi_shape_text(x->shape), dsi_shape_text(w->shape));
+    if (o.stride < 0 || o.padding < 0 || o.dilation < 0)
+        return dsi_refuse("conv1d: stride %d, padding %d, dilation %d: expected at least 1, 0, 1",
+                          o.stride, o.padding, o.dilation);
+    ds_tensor *batch = x->shape.n == 3 ? x : ds_unsqueeze(x, 0);
+    ds_tensor *y = o.same ? conv1d_same(batch, w, o) : conv1d_rows(batch, w, o);
+    return x->shape.n == 3 ? y : ds_squeeze(y, 0);
 }

@@ -1,8 +1,13 @@
-/* ops/norm.c: normalisation over a batch, or over the last dimensions.
+/* ops/norm.c: normalisation over a batch, groups of channels, or the last
+ * dimensions.
  *
  * batch_norm  x [N,C,I] (I: all further dimensions), per channel c over N and I:
  *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
  * layer_norm  x [M,D], the same per row; Ba, Kiros, Hinton, arXiv:1607.06450
+ * group_norm  the same per sample and group of channels: layer_norm's rows, then weight and bias;
+ *             Wu and He, arXiv:1803.08494
+ * instance_norm  the same per sample and channel: batch_norm of x [1,NC,I];
+ *             Ulyanov, Vedaldi, Lempitsky, arXiv:1607.08022
  * rms_norm    x [M,D], the same with mean 0 and no bias; Zhang and Sennrich, arXiv:1910.07467
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
@@ -70,14 +75,24 @@ const dsi_op dsi_op_batch_norm = {.name = "batch_norm", .backward = batch_norm_b
 
 /* True if t is NULL or has a value for each channel of x, in x's dtype. A
  * 16-bit x also accepts float32, in which mixed precision keeps these. */
-static bool per_channel(const ds_tensor *x, const ds_tensor *t, const char *name)
+static bool per_channel(const char *op, const ds_tensor *x, const ds_tensor *t, const char *name)
 {
     if (!t) return true;
     bool mixed = dsi_is_16bit(x) && t->dtype == DS_F32 && t->device == x->device;
-    if (!mixed && !dsi_same_kind("batch_norm", x, t)) return false;
+    if (!mixed && !dsi_same_kind(op, x, t)) return false;
     if (t->shape.n == 1 && t->shape.d[0] == x->shape.d[1]) return true;
-    return dsi_refuse("batch_norm: %s is %s, x is %s: expected [%lld]", name,
-                      dsi_shape_text(t->shape), dsi_shape_text(x->shape), (long long)x->shape.d[1]);
+    return dsi_refuse("%s: %s is %s, x is %s: expected [%lld]", op, name, dsi_shape_text(t->shape),
+                      dsi_shape_text(x->shape), (long long)x->shape.d[1]);
+}
+
+/* The operands beside x fit it; op: batch_norm or instance_norm. */
+static bool batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o)
+{
+    if (!o.running_mean != !o.running_var)
+        return dsi_refuse("%s: running_mean and running_var come together", op);
+    return per_channel(op, x, o.weight, "weight") && per_channel(op, x, o.bias, "bias") &&
+           per_channel(op, x, o.running_mean, "running_mean") &&
+           per_channel(op, x, o.running_var, "running_var");
 }
 
 /* batch: this call normalises with the statistics of x. */
@@ -85,16 +100,12 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
 {
     if (x->shape.n < 2)
         return dsi_refuse("batch_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
-    if (!o.running_mean != !o.running_var)
-        return dsi_refuse("batch_norm: running_mean and running_var come together");
     /* a channel of one value has no variance to divide by */
     int64_t n = x->shape.d[1] ? dsi_numel(x->shape) / x->shape.d[1] : 0;
     if (batch && n < 2)
         return dsi_refuse("batch_norm: x is %s: %lld value per channel, expected more to train on",
                           dsi_shape_text(x->shape), (long long)n);
-    return per_channel(x, o.weight, "weight") && per_channel(x, o.bias, "bias") &&
-           per_channel(x, o.running_mean, "running_mean") &&
-           per_channel(x, o.running_var, "running_var");
+    return batch_norm_operands("batch_norm", x, o);
 }
 
 /* running = (1 - momentum) running + momentum batch; the variance without bias,
@@ -294,4 +305,102 @@ ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps)
 {
     double least = x && x->dtype == DS_F64 ? DBL_EPSILON : FLT_EPSILON;
     return rows_norm(&dsi_op_rms_norm, x, n_dims, weight, NULL, dsi_option(eps, least));
+}
+
+/* ---- group_norm -------------------------------------------------------------------------------------- */
+
+/* per [C] for x [N,C,...], so that it broadcasts: [C,1,...] */
+static ds_tensor *group_norm_channels(const ds_tensor *x, ds_tensor *per)
+{
+    ds_dims shape = {.n = x->shape.n - 1, .d = {x->shape.d[1]}};
+    for (int i = 1; i < shape.n; i++) shape.d[i] = 1;
+    return ds_reshape(per, shape);
+}
+
+static bool group_norm_check(const ds_tensor *x, int64_t groups, const ds_tensor *weight,
+                             const ds_tensor *bias)
+{
+    if (!dsi_want_float("group_norm", x)) return false;
+    if (x->shape.n < 2)
+        return dsi_refuse("group_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
+    int64_t n = x->shape.d[0], c = x->shape.d[1];
+    if (groups < 1 || c % groups)
+        return dsi_refuse("group_norm: x is %s: %lld groups do not divide its %lld channels",
+                          dsi_shape_text(x->shape), (long long)groups, (long long)c);
+    if (n && dsi_numel(x->shape) / n / groups < 2)
+        return dsi_refuse("group_norm: x is %s: %lld values in each of %lld groups, expected more",
+                          dsi_shape_text(x->shape), (long long)(dsi_numel(x->shape) / n / groups),
+                          (long long)groups);
+    return per_channel("group_norm", x, weight, "weight") &&
+           per_channel("group_norm", x, bias, "bias");
+}
+
+/* y of 16 bits is rounded once, after weight and bias. */
+ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_tensor *bias,
+                         double eps)
+{
+    if (!dsi_live(x, "group_norm")) return dsi_null_operand("group_norm");
+    if (!group_norm_check(x, groups, weight, bias)) return NULL;
+    int64_t n = x->shape.d[0], row = n ? dsi_numel(x->shape) / n / groups : 0;
+    ds_tensor *rows = ds_reshape(dsi_upcast(x), ds_shape(n, groups, row));
+    ds_tensor *y = ds_layer_norm(rows, 1, NULL, NULL, eps);
+    y = y ? ds_reshape(y, x->shape) : NULL;
+    if (weight) y = ds_mul(y, group_norm_channels(x, dsi_upcast(weight)));
+    if (bias) y = ds_add(y, group_norm_channels(x, dsi_upcast(bias)));
+    return y ? ds_cast(y, x->dtype) : NULL;
+}
+
+/* ---- instance_norm ----------------------------------------------------------------------------------- */
+
+/* *per [C] becomes n copies of it, [n C], in float32 if it has 16 bits; NULL
+ * stays. */
+static bool instance_norm_repeat(ds_tensor **per, int64_t n)
+{
+    if (!*per) return true;
+    ds_tensor *copies = ds_expand(dsi_upcast(*per), ds_shape(n, ds_numel(*per)));
+    return (*per = ds_reshape(copies, ds_shape(-1)));
+}
+
+/* running [C] = the mean over samples of what batch_norm made of its copies. */
+static bool instance_norm_update(ds_tensor *running, ds_tensor *copies, int64_t n)
+{
+    if (!running || ds_recomputing()) return true;
+    bool was = ds_set_grad(false);
+    ds_tensor *each = ds_reshape(copies, ds_shape(n, ds_numel(running)));
+    ds_tensor *mean = ds_mean_with(each, (ds_reduce_opts){.dims = ds_shape(0)});
+    ds_set_grad(was);
+    return mean && dsi_copy(running, mean) == DS_OK;
+}
+
+static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o)
+{
+    if (!dsi_want_float("instance_norm", x)) return false;
+    if (x->shape.n < 3)
+        return dsi_refuse("instance_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
+    int64_t rows = x->shape.d[0] * x->shape.d[1], size = rows ? dsi_numel(x->shape) / rows : 0;
+    if (size < 2)
+        return dsi_refuse("instance_norm: x is %s: %lld values for a channel of a sample, expected "
+                          "more",
+                          dsi_shape_text(x->shape), (long long)size);
+    return batch_norm_operands("instance_norm", x, o);
+}
+
+/* Statistics of the input make each channel of each sample a channel of one
+ * sample. */
+ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts o)
+{
+    if (!dsi_live(x, "instance_norm")) return dsi_null_operand("instance_norm");
+    if (!o.training && o.running_mean) return ds_batch_norm_with(x, o);
+    if (!instance_norm_check(x, o)) return NULL;
+    ds_tensor *mean = o.running_mean, *var = o.running_var;
+    int64_t n = x->shape.d[0];
+    o.training = true;
+    if (!instance_norm_repeat(&o.weight, n) || !instance_norm_repeat(&o.bias, n) ||
+        !instance_norm_repeat(&o.running_mean, n) || !instance_norm_repeat(&o.running_var, n))
+        return NULL;
+    ds_tensor *y = ds_batch_norm_with(ds_reshape(x, ds_shape(1, n * x->shape.d[1], -1)), o);
+    if (!y || !instance_norm_update(mean, o.running_mean, n) ||
+        !instance_norm_update(var, o.running_var, n))
+        return NULL;
+    return ds_reshape(y, x->shape);
 }

@@ -29,6 +29,7 @@
     X(matmul) \
     X(linear) \
     X(conv2d) \
+    X(conv_transpose2d) \
     X(max_pool2d) \
     X(avg_pool2d) \
     X(adaptive_avg_pool2d) \

@@ -95,6 +95,20 @@ CALL(conv2d_wide, ds_conv2d(in[0], in[1], in[2], .stride = 2, .stride_w = 1, .pa
                             .padding_w = 2, .dilation = 1, .dilation_w = 2))
 CALL(conv2d_groups, ds_conv2d(in[0], in[1], in[2], .padding = 1, .groups = 3))
 CALL(conv2d_depthwise, ds_conv2d(in[0], in[1], in[2], .padding = 1, .groups = 4))
+CALL(conv1d, ds_conv1d(in[0], in[1], in[2], .stride = 2, .padding = 1, .dilation = 2))
+CALL(conv1d_same, ds_conv1d(in[0], in[1], in[2], .same = true, .groups = 3))
+CALL(conv_transpose2d, ds_conv_transpose2d(in[0], in[1], in[2]))
+CALL(conv_transpose2d_wide,
+     ds_conv_transpose2d(in[0], in[1], in[2], .stride = 3, .stride_w = 2, .padding = 1,
+                         .output_padding = 1, .output_padding_w = -1, .groups = 2))
+CALL(conv_transpose2d_dilated,
+     ds_conv_transpose2d(in[0], in[1], NULL, .dilation = 3, .output_padding = 2))
+CALL(interpolate_nearest, ds_interpolate(in[0], .scale_factor = 1.7))
+CALL(interpolate_linear, ds_interpolate(in[0], .size = ds_shape(9), .mode = DS_LINEAR))
+CALL(interpolate_bilinear, ds_interpolate(in[0], .scale_factor = 2, .mode = DS_BILINEAR))
+CALL(interpolate_corners,
+     ds_interpolate(in[0], .size = ds_shape(3, 7), .mode = DS_BILINEAR, .align_corners = true))
+CALL(interpolate_area, ds_interpolate(in[0], .size = ds_shape(3), .mode = DS_AREA))
 CALL(conv_relu_pool, ds_max_pool2d(ds_relu(ds_conv2d(in[0], in[1], in[2])), 2))
 CALL(conv_pool,
      ds_max_pool2d(ds_conv2d(in[0], in[1], in[2], .padding = 1), 3, .stride = 3, .padding = 1))
@@ -139,6 +153,10 @@ CALL(batch_norm_eval, ds_batch_norm_with(in[0], (ds_batch_norm_opts){.weight = i
                                                                      .bias = in[2],
                                                                      .running_mean = in[3],
                                                                      .running_var = in[4]}))
+CALL(group_norm, ds_group_norm(in[0], 2, in[1], in[2], 0))
+CALL(group_norm_plain, ds_group_norm(in[0], 3, NULL, NULL, 1e-3))
+CALL(instance_norm,
+     ds_instance_norm_with(in[0], (ds_batch_norm_opts){.weight = in[1], .bias = in[2]}))
 CALL(layer_norm, ds_layer_norm(in[0], ds_ndim(in[1]), in[1], in[2], 0))
 CALL(layer_norm_plain, ds_layer_norm(in[0], 1, NULL, NULL, 1e-3))
 CALL(rms_norm, ds_rms_norm(in[0], ds_ndim(in[1]), in[1], 0))
@@ -265,6 +283,12 @@ static double flops_conv2d(ds_tensor **in, ds_tensor *y)
     return 2.0 * (double)ds_numel(y) * (double)ds_numel(in[1]) / (double)ds_size(in[1], 0);
 }
 
+static double flops_conv_transpose2d(ds_tensor **in, ds_tensor *y)
+{
+    (void)y;
+    return 2.0 * (double)ds_numel(in[0]) * (double)ds_numel(in[1]) / (double)ds_size(in[1], 0);
+}
+
 static double flops_attention(ds_tensor **in, ds_tensor *y)
 {
     return 4.0 * (double)ds_numel(y) * (double)ds_size(in[1], -2);
@@ -372,6 +396,25 @@ static const Case op_cases[] = {
     {"conv2d", "under pool", call_conv_pool, .in = {X(4, 2, 3, 7, 8), X(4, 5, 3, 3, 3), X(1, 5)}},
     {"conv2d", "under relu, pool and flatten", call_conv_relu_pool_flat,
      .in = {X(4, 2, 2, 6, 6), X(4, 16, 2, 3, 3), X(1, 16)}},
+    {"conv2d", "conv1d", call_conv1d, .in = {X(3, 2, 3, 9), X(3, 5, 3, 3), X(1, 5)}},
+    {"conv2d", "conv1d, same", call_conv1d_same, .in = {X(3, 2, 6, 7), X(3, 9, 2, 4), X(1, 9)}},
+    {"conv_transpose2d", "", call_conv_transpose2d,
+     .in = {X(4, 2, 3, 4, 5), X(4, 3, 4, 3, 3), X(1, 4)},
+     .bench = {X(4, 4, 64, 16, 16), X(4, 64, 32, 3, 3), X(1, 32)}, .flops = flops_conv_transpose2d,
+     .torch = "F.conv_transpose2d(*x)"},
+    {"conv_transpose2d", "stride, padding, groups", call_conv_transpose2d_wide,
+     .in = {X(4, 2, 4, 3, 4), X(4, 4, 3, 3, 2), X(1, 6)}},
+    {"conv_transpose2d", "output padding above the stride", call_conv_transpose2d_dilated,
+     .in = {X(4, 1, 2, 4, 3), X(4, 2, 3, 2, 3)}},
+    {"gather", "interpolate, nearest", call_interpolate_nearest, .in = {X(4, 1, 2, 4, 5)},
+     .bench = {X(4, 4, 32, 64, 64)},
+     .torch = "F.interpolate(x[0], scale_factor=1.7)"},
+    {"gather", "interpolate, linear", call_interpolate_linear, .in = {X(3, 2, 3, 5)}},
+    {"gather", "interpolate, bilinear", call_interpolate_bilinear, .in = {X(4, 1, 2, 3, 4)},
+     .bench = {X(4, 4, 32, 64, 64)},
+     .torch = "F.interpolate(x[0], scale_factor=2, mode='bilinear')"},
+    {"gather", "interpolate, corners", call_interpolate_corners, .in = {X(4, 1, 2, 5, 4)}},
+    {"adaptive_avg_pool2d", "interpolate, area", call_interpolate_area, .in = {X(3, 1, 2, 7)}},
     {"max_pool2d", "2x2", call_max_pool2d, .in = {X(4, 2, 3, 6, 8)},
      .bench = {X(4, 16, 6, 28, 28)},
      .torch = "F.max_pool2d(x[0], 2)"},
@@ -413,6 +456,15 @@ static const Case op_cases[] = {
     {"batch_norm", "plain, [N,C]", call_batch_norm_plain, .in = {X(2, 5, 3)}},
     {"batch_norm", "evaluation", call_batch_norm_eval,
      .in = {X(3, 2, 3, 4), RANGE(0.5, 2, 1, 3), X(1, 3), CONST(-1, 1, 1, 3), CONST(0.5, 2, 1, 3)}},
+    {"layer_norm", "group_norm", call_group_norm,
+     .in = {X(4, 2, 4, 3, 2), RANGE(0.5, 2, 1, 4), X(1, 4)},
+     .bench = {X(4, 16, 64, 16, 16), RANGE(0.5, 2, 1, 64), X(1, 64)},
+     .torch = "F.group_norm(x[0], 2, x[1], x[2])"},
+    {"layer_norm", "group_norm, plain, [N,C]", call_group_norm_plain, .in = {X(2, 3, 9)}},
+    {"batch_norm", "instance_norm", call_instance_norm,
+     .in = {X(4, 2, 3, 3, 2), RANGE(0.5, 2, 1, 3), X(1, 3)},
+     .bench = {X(4, 16, 64, 16, 16), RANGE(0.5, 2, 1, 64), X(1, 64)},
+     .torch = "F.instance_norm(x[0], weight=x[1], bias=x[2])"},
     {"layer_norm", "one dimension", call_layer_norm, .in = {X(2, 4, 13), X(1, 13), X(1, 13)},
      .bench = {X(2, 1024, 1024), X(1, 1024), X(1, 1024)},
      .torch = "F.layer_norm(x[0], x[1].shape, x[1], x[2])"},

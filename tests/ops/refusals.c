@@ -74,6 +74,34 @@ static void convolution(void **state)
     REFUSES(ds_conv2d(in, ds_ones(DS_F64, ds_shape(5, 4, 3, 3)), NULL), "conv2d: ", "float64");
 }
 
+static void other_convolutions(void **state)
+{
+    (void)state;
+    ds_tensor *line = x(ds_shape(1, 2, 8)), *w = x(ds_shape(4, 2, 3));
+    REFUSES(ds_conv1d(x(ds_shape(8)), w, NULL), "conv1d: x is [8]", "[N,C,L] or [C,L]");
+    REFUSES(ds_conv1d(line, w, NULL, .stride = -1), "conv1d: stride -1", "at least 1");
+    REFUSES(ds_conv1d(line, w, NULL, .groups = 2), "conv1d: ", "2 channels");
+    REFUSES(ds_conv1d(line, w, NULL, .same = true, .stride = 2), "conv1d: same", "stride 2");
+    REFUSES(ds_conv1d(line, x(ds_shape(4, 2, 9)), NULL), "conv1d: ", "9 of 8 columns");
+    ds_tensor *image = x(ds_shape(1, 2, 4, 4)), *k = x(ds_shape(2, 3, 3, 3));
+    REFUSES(ds_conv_transpose2d(line, w, NULL), "conv_transpose2d: x is", "[C,K/groups,R,S]");
+    REFUSES(ds_conv_transpose2d(image, x(ds_shape(3, 2, 3, 3)), NULL),
+            "conv_transpose2d: ", "2 channels");
+    REFUSES(ds_conv_transpose2d(image, k, NULL, .output_padding = 1),
+            "conv_transpose2d: ", "output_padding 1");
+    REFUSES(ds_conv_transpose2d(image, k, NULL, .padding = 3), "conv_transpose2d: ", "0 rows");
+    REFUSES(ds_conv_transpose2d(image, k, x(ds_shape(2))), "conv_transpose2d: bias is [2]", "[3]");
+    REFUSES(ds_interpolate(image, 0), "interpolate: ", "neither");
+    REFUSES(ds_interpolate(image, .size = ds_shape(2), .scale_factor = 2), "interpolate: ", "both");
+    REFUSES(ds_interpolate(image, .size = ds_shape(2, 2, 2)), "interpolate: ", "expected 2");
+    REFUSES(ds_interpolate(image, .scale_factor = -1), "interpolate: scale_factor", "above 0");
+    REFUSES(ds_interpolate(image, .scale_factor = 0.1), "interpolate: dimension", "0 long");
+    REFUSES(ds_interpolate(line, .scale_factor = 2, .mode = DS_BILINEAR), "interpolate: x is",
+            "[N,C,H,W]");
+    REFUSES(ds_interpolate(image, .scale_factor = 2, .align_corners = true),
+            "interpolate: ", "linear or bilinear");
+}
+
 static void pooling(void **state)
 {
     (void)state;
@@ -121,6 +149,11 @@ static void normalisation(void **state)
     o.weight = NULL, o.running_mean = x(ds_shape(5));
     REFUSES(ds_batch_norm_with(in, o), "batch_norm: ", "together");
     REFUSES(ds_batch_norm_with(x(ds_shape(5)), o), "batch_norm: x is [5]", "[N,C,...]");
+    REFUSES(ds_instance_norm_with(one, (ds_batch_norm_opts){0}), "instance_norm: ", "1 values");
+    REFUSES(ds_instance_norm_with(in, (ds_batch_norm_opts){0}), "instance_norm: ", "[N,C,...]");
+    REFUSES(ds_group_norm(in, 2, NULL, NULL, 0), "group_norm: x is [2, 5]", "2 groups");
+    REFUSES(ds_group_norm(in, 5, NULL, NULL, 0), "group_norm: x is [2, 5]", "1 values in each");
+    REFUSES(ds_group_norm(in, 1, x(ds_shape(2)), NULL, 0), "group_norm: weight is [2]", "[5]");
     REFUSES(ds_layer_norm(in, 3, NULL, NULL, 0), "layer_norm: over 3", "[2, 5]");
     REFUSES(ds_layer_norm(in, 1, x(ds_shape(2)), NULL, 0), "layer_norm: weight is [2]", "[2, 5]");
 }
@@ -266,7 +299,8 @@ static void failing_allocations(void **state)
 
 #define IN_SCOPE(test) cmocka_unit_test_setup_teardown(test, open_scope, close_scope)
 
-TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution), IN_SCOPE(pooling),
-          IN_SCOPE(softmax_and_losses), IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices),
-          IN_SCOPE(shapes), IN_SCOPE(mixture_of_experts), IN_SCOPE(attention),
-          IN_SCOPE(null_passes), IN_SCOPE(failing_allocations))
+TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution),
+          IN_SCOPE(other_convolutions), IN_SCOPE(pooling), IN_SCOPE(softmax_and_losses),
+          IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices), IN_SCOPE(shapes),
+          IN_SCOPE(mixture_of_experts), IN_SCOPE(attention), IN_SCOPE(null_passes),
+          IN_SCOPE(failing_allocations))
