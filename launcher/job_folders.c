@@ -101,14 +101,6 @@ static void set_shared_folder(const char *folder)
     setenv("OMPI_MCA_osc_sm_backing_directory", folder, 0);
 }
 
-/* mpirun passes its environment to ranks of this machine, so its own variables
- * suffice. */
-void job_folders_export_local(const job_folders *f)
-{
-    if (*f->session) setenv("OMPI_MCA_orte_tmpdir_base", f->session, 0);
-    if (*f->shared) set_shared_folder(f->shared);
-}
-
 void job_folders_export(const job_folders *f)
 {
     const char *old = getenv("TMPDIR");

@@ -7,9 +7,10 @@
  * Invariants: the process that made the folders removes them, after all
  * processes of the job have ended. It holds a lock on each, as do the processes
  * that it forks: a folder without one is left of a job whose launcher was
- * killed with all its processes, and the next job on the host removes it. What mpirun or orted is told about them
- * (job_folders_export) is for this machine alone: no runner forwards the
- * variables, and each rank takes them out of its environment again.
+ * killed with all its processes, and the next job on the host removes it. What
+ * mpirun or orted is told about them (job_folders_export) is for this machine
+ * alone: no runner forwards the variables, and each rank takes them out of its
+ * environment again.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -25,11 +26,9 @@ void job_folders_make(job_folders *f);
 void job_folders_make_one(job_folders *f);
 void job_folders_remove(const job_folders *f);
 
-/* Into the environment of mpirun or orted, when ranks are on other machines
- * too: TMPDIR and a variable that its ranks look for. */
+/* Into the environment of mpirun or orted: TMPDIR (PMIx has no other name for
+ * where its files go) and a variable that its ranks look for. */
 void job_folders_export(const job_folders *f);
-/* Into the environment, when all ranks are on this machine. */
-void job_folders_export_local(const job_folders *f);
 bool job_folders_are_exported(void); /* has a process above this one done that? */
 /* In a rank: TMPDIR is again what it was before job_folders_export. */
 void job_folders_import(void);

@@ -68,13 +68,9 @@ static void set_plan_environment(const launch_plan *p)
 
 static void run_make_folders(run *r)
 {
-    bool local = !r->p->remote;
-    if (!local && !r->p->runner->job_folders) return;
+    if (!r->p->runner->job_folders) return;
     job_folders_make(&r->folders);
-    if (local)
-        job_folders_export_local(&r->folders);
-    else
-        job_folders_export(&r->folders);
+    job_folders_export(&r->folders);
 }
 
 static void run_remove_files(void *arg)

@@ -1,6 +1,8 @@
-// What our own commands (launcher/, tools/) use of libdeepspeed.so beside its public functions. These symbols
-// have the version DEEPSPEED_PRIVATE (cmake/libdeepspeed.map): command and library must be of the same build.
-// SPDX-License-Identifier: MIT
+/* base/shared.h: marks what our own commands (launcher/, tools/) use of
+ * libdeepspeed.so beside its public functions. These symbols have the version
+ * DEEPSPEED_PRIVATE (cmake/libdeepspeed.map): command and library are of one
+ * build.
+ * SPDX-License-Identifier: MIT */
 #pragma once
 
 #define DSI_SHARED __attribute__((__visibility__("default")))

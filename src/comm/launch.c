@@ -95,7 +95,8 @@ ds_status ds_init_distributed(void)
         dsi_fail(
             DS_ECOMM,
             "init_distributed: %s is %d, but %s finds %d rank%s: it was not started by its own "
-            "launcher (srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)",
+            "launcher (srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH), or its launcher "
+            "cannot start ranks (Ubuntu 24.04's MPICH): use Open MPI",
             name, size, library, world->size, world->size == 1 ? "" : "s");
         dsi_comm_abort(world, ds_error());
     }

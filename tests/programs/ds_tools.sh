@@ -82,7 +82,7 @@ has out '^6  *3x2 '
 has out 'BusBW (GBps)'
 has_not out 'all_reduce'
 lines out 10
-if [ -e "$binary/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null; then
+if have_mpich "$binary"; then
     program=$binary/deepspeed
     status 0 -q --launcher mpich --num_devs 2 "$binary/ds_bench" --trials 2 --maxsize 6 --broadcast
     has out '^2 ranks, mpi; '

@@ -261,7 +261,7 @@ if [ -e "$binary/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; the
     run
     run_once
 fi
-if [ -e "$binary/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null; then
+if have_mpich "$binary"; then
     mpi=--launcher=mpich
     run
     if [ ! -e "$binary/libdeepspeed_openmpi.so" ]; then run_once; fi
@@ -279,7 +279,7 @@ shift
 exec env -i $kept SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 SLURM_STEP_NODELIST=localhost "$@"
 END
 chmod +x fake/srun
-printf '#!/bin/sh\nexec cp /proc/$$/environ rank.environ\n' >keeps && chmod +x keeps
+printf '#!/bin/sh\nexec cat /proc/$$/environ >rank.environ\n' >keeps && chmod +x keeps
 KEEP=$work API_TOKEN=hidden DS_JOIN_SECRET=5e0d4f8a1c2b3d4e OMP_NUM_THREADS=3 PATH=$work/fake:$PATH \
     status 0 -q --launcher slurm --num_devs 1 --no_local_rank --master_addr 127.0.0.1 ./keeps
 for file in srun rank; do

@@ -33,6 +33,14 @@ lines() { if [ "$(wc -l <"$1")" -eq "$2" ]; then pass; else fail "$1 has not $2 
 same() { if cmp -s "$1" "$2"; then pass; else fail "$1 and $2 differ"; fi; }
 none() { if [ ! -e "$1" ]; then pass; else fail "$1 is there"; fi; }
 
+# have_mpich BINARY_DIR. Ubuntu 24.04's waits for a PMIx server, which its
+# mpiexec.hydra is not, and starts single ranks.
+have_mpich()
+{
+    [ -e "$1/libdeepspeed_mpich.so" ] && command -v mpiexec.hydra >/dev/null &&
+        ! ldd "$1/libdeepspeed_mpich.so" | grep -q libpmix
+}
+
 finish()
 {
     echo "$passed passed, $failed failed"
