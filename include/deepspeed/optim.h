@@ -161,6 +161,38 @@ typedef struct ds_lamb_opts {
 #define ds_optim_lamb(model, ...) ds_optim_lamb_with(model, (ds_lamb_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_lamb_with(ds_module *model, ds_lamb_opts opts);
 
+typedef enum ds_muon_adjust {
+    DS_MUON_ORIGINAL = 0,    /* max(1, A / B)^0.5 of a matrix [A,B] */
+    DS_MUON_MATCH_RMS_ADAMW, /* 0.2 max(A, B)^0.5 */
+    DS_MUON_UNCLAMPED        /* torch's "spectral_unclamped": (A / B)^0.5 */
+} ds_muon_adjust;
+
+typedef struct ds_muon_opts {
+    double lr;           /* of matrices; 0.02 is usual */
+    double adam_lr;      /* of the others; 0: lr */
+    double momentum;     /* 0: 0.95 */
+    double beta1, beta2; /* of AdamW; 0: 0.9, 0.95 */
+    double eps;          /* of AdamW; 0: 1e-10 */
+    double weight_decay; /* decoupled, of both */
+    /* DeepSpeed's ns_method "standard" in place of "gram": it multiplies the
+     * matrix in every iteration, not its Gram matrix: slower, fewer roundings. */
+    bool ns_standard;
+    bool no_nesterov;
+    int ns_steps;             /* iterations; 0: 5 */
+    ds_muon_adjust adjust_lr; /* what lr is multiplied by */
+} ds_muon_opts;
+
+/* DeepSpeed's MuonWithAuxAdam, torch.optim.Muon beside AdamW: m = lerp(m, g, 1 -
+ * momentum), p -= lr adjust orthogonal(lerp(g, m, momentum)), where orthogonal
+ * brings all singular values near 1 by Newton-Schulz iterations in float32.
+ * Group 0: parameters of two and more dimensions without "embed" and "lm_head"
+ * in their names, as in DeepSpeed; a filter of 4 dimensions is a matrix of its
+ * first and the rest; of others the last two dimensions are. Group 1: the
+ * others, by AdamW. Source: kellerjordan.github.io/posts/muon, DeepSpeed's
+ * runtime/zero/muon. */
+#define ds_optim_muon(model, ...) ds_optim_muon_with(model, (ds_muon_opts){.lr = __VA_ARGS__})
+DS_API ds_optim *ds_optim_muon_with(ds_module *model, ds_muon_opts opts);
+
 /* An optimizer as in the "optimizer" block of a DeepSpeed configuration. type:
  * a name of docs/optimizers.md: DeepSpeed's in any case of letters ("Adam"),
  * torch.optim's exactly ("SGD"). params: a JSON object as text, or NULL for the
@@ -204,8 +236,9 @@ DS_API DS_MUST_CHECK ds_status ds_optim_load_state_dict(ds_optim *o, const ds_va
 /* What may differ between groups: what schedules change, and weight decay. */
 typedef struct ds_optim_values {
     double lr, weight_decay;
-    double momentum; /* SGD, RMSprop */
-    double betas[2]; /* Adam, AdamW, Lion, LAMB */
+    double momentum; /* SGD, RMSprop, Muon */
+    double betas[2]; /* Adam, AdamW, Lion, LAMB, Muon's AdamW */
+    bool use_muon;   /* Muon: the group is updated by it, else by AdamW */
 } ds_optim_values;
 
 /* torch's add_param_group. All parameters are in group 0 at first. A new group
@@ -215,7 +248,11 @@ typedef struct ds_optim_values {
 DS_API int ds_optim_add_group(ds_optim *o,
                               bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                               void *arg);
-/* The same with a list of n parameters, all of which must be in group 0. */
+/* The same with those of another group, whose values the new one has. */
+DS_API int ds_optim_split_group(ds_optim *o, int group,
+                                bool (*pick)(void *arg, const char *path, const ds_tensor *p),
+                                void *arg);
+/* ds_optim_add_group with a list of n parameters, all of which must be in group 0. */
 DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
 
 /* split_params_into_different_moe_groups_for_optimizer: in each group that has

@@ -240,7 +240,8 @@ IGNORED("zero_optimization.pipeline_loading_checkpoint", "false", "order of load
 IGNORED("zero_optimization.override_module_apply", "true", "Python's Module.apply")
 IGNORED("zero_optimization.log_trace_cache_warnings", "false", "DeepSpeed's prefetch trace")
 IGNORED("zero_optimization.enable_sanity_checks", "false", "DeepSpeed's own checks")
-IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "false", "Muon only")
+IGNORED("zero_optimization.save_muon_momentum_buffer_in_memory", "false",
+        "Muon's momentum is kept where the other moments are")
 IGNORED_GROUP("zero_optimization.leaf_module", NULL_EMPTY, "modules gathered as a whole")
 IGNORED("allgather_size", "500000000",
         "allgather_bucket_size of the old form \"zero_optimization\": true")

@@ -35,13 +35,6 @@ static Begun variant_begin(const Variant *s, const ds_optim_values *v, const ds_
     return (Begun){p, g};
 }
 
-/* moment = beta moment + (1 - beta) x, returned */
-static ds_tensor *moment_update(ds_tensor *moment, double beta, ds_tensor *x)
-{
-    ds_tensor *y = ds_add_scaled(ds_scale(moment, beta), x, 1 - beta);
-    return y && ds_copy(moment, y) == DS_OK ? moment : NULL;
-}
-
 /* p = from + rate u */
 static ds_status variant_finish(ds_tensor *p, ds_tensor *from, ds_tensor *u, double rate)
 {
@@ -54,7 +47,7 @@ static ds_status adamax_step(void *self, const ds_optim_values *v, const ds_opti
 {
     const Variant *s = self;
     Begun b = variant_begin(s, v, x);
-    ds_tensor *m = moment_update(x->moment[0], v->betas[0], b.g);
+    ds_tensor *m = dsi_optim_moment_update(x->moment[0], v->betas[0], b.g);
     ds_tensor *old = ds_scale(x->moment[1], v->betas[1]), *now = ds_shift(ds_abs(b.g), s->eps);
     ds_tensor *u = ds_where(ds_lt(old, now), now, old);
     if (!u || ds_copy(x->moment[1], u) != DS_OK) return ds_error_status();
@@ -85,8 +78,8 @@ static ds_status nadam_step(void *self, const ds_optim_values *v, const ds_optim
     double b1 = v->betas[0], b2 = v->betas[1];
     double product = mu_product(s, b1, x->step), next = mu(s, b1, x->step + 1);
     Begun b = variant_begin(s, v, x);
-    ds_tensor *m = moment_update(x->moment[0], b1, b.g),
-              *q = moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
+    ds_tensor *m = dsi_optim_moment_update(x->moment[0], b1, b.g),
+              *q = dsi_optim_moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
     double c2 = 1 - pow(b2, (double)x->step);
     ds_tensor *root = ds_shift(ds_sqrt(ds_scale(q, 1 / c2)), s->eps);
     ds_tensor *u = ds_add_scaled(ds_scale(b.g, (1 - mu(s, b1, x->step)) / (1 - product)), m,
@@ -103,8 +96,8 @@ static ds_status radam_step(void *self, const ds_optim_values *v, const ds_optim
     double c1 = 1 - pow(b1, t), c2 = 1 - pow(b2, t);
     double most = 2 / (1 - b2) - 1, rho = most - 2 * t * (1 - c2) / c2;
     Begun b = variant_begin(s, v, x);
-    ds_tensor *m = moment_update(x->moment[0], b1, b.g),
-              *q = moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
+    ds_tensor *m = dsi_optim_moment_update(x->moment[0], b1, b.g),
+              *q = dsi_optim_moment_update(x->moment[1], b2, ds_mul(b.g, b.g));
     if (!m || !q) return ds_error_status();
     if (!(rho > 5)) return variant_finish(x->p, b.p, m, -v->lr / c1);
     double rect = sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));

@@ -50,17 +50,10 @@ static const char mup[] = "it scales rates by the widths that package mup notes:
                           "groups";
 
 static const Unsupported unsupported[] = {
-    {"OneBitAdam", true, one_bit},
-    {"ZeroOneAdam", true, one_bit},
-    {"OneBitLamb", true, one_bit},
-    {"MuAdam", true, mup},
-    {"MuAdamW", true, mup},
-    {"MuSGD", true, mup},
-    {"Muon", true, "its orthogonalised updates are not offered here: use AdamW"},
+    {"OneBitAdam", true, one_bit}, {"ZeroOneAdam", true, one_bit}, {"OneBitLamb", true, one_bit},
+    {"MuAdam", true, mup},         {"MuAdamW", true, mup},         {"MuSGD", true, mup},
     {"ASGD", .why = NULL}, /* NULL: torch.optim's, of which the list has others */
-    {"Rprop", .why = NULL},
-    {"Adafactor", .why = NULL},
-    {"LBFGS", .why = NULL},
+    {"Rprop", .why = NULL},        {"Adafactor", .why = NULL},     {"LBFGS", .why = NULL},
     {"SparseAdam", .why = NULL},
 };
 enum { UNSUPPORTED = sizeof unsupported / sizeof *unsupported };

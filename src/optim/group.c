@@ -26,19 +26,27 @@ static int group_refuse_null(const char *what)
     return -1;
 }
 
-/* Only parameters of group 0 are offered to `pick`: a parameter is in exactly
+/* Only parameters of one group are offered to `pick`: a parameter is in exactly
  * one group. Returns the new group's number, or -1 with the message. */
+int ds_optim_split_group(ds_optim *o, int group,
+                         bool (*pick)(void *arg, const char *path, const ds_tensor *p), void *arg)
+{
+    if (!o || !pick) return group_refuse_null("optim_split_group");
+    int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
+    for (int i = 0; i < o->n; i++)
+        if (o->params[i].group == group && pick(arg, o->params[i].path, o->params[i].of))
+            picked[n++] = i;
+    int made = n ? group_new(o, group, picked, n) : -1;
+    if (!n) dsi_refuse("%s: none of group %d was picked for a new group", o->type->name, group);
+    dsi_free(picked);
+    return made;
+}
+
 int ds_optim_add_group(ds_optim *o, bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                        void *arg)
 {
     if (!o || !pick) return group_refuse_null("optim_add_group");
-    int *picked = dsi_alloc((size_t)o->n * sizeof *picked), n = 0;
-    for (int i = 0; i < o->n; i++)
-        if (!o->params[i].group && pick(arg, o->params[i].path, o->params[i].of)) picked[n++] = i;
-    int group = n ? group_new(o, 0, picked, n) : -1;
-    if (!n) dsi_refuse("%s: none of group 0 was picked for a new group", o->type->name);
-    dsi_free(picked);
-    return group;
+    return ds_optim_split_group(o, 0, pick, arg);
 }
 
 /* The number of p, in group 0 and not among the n picked; -1, with the message,

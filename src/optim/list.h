@@ -19,6 +19,7 @@
     X(adagrad) \
     X(lamb) \
     X(lion) \
+    X(muon) \
     X(sgd) \
     X(rmsprop) \
     X(adadelta) \

@@ -413,6 +413,12 @@ ds_status dsi_optim_count(ds_optim *o, int i)
     return dsi_optim_make_moments(o, &o->params[i]);
 }
 
+ds_tensor *dsi_optim_moment_update(ds_tensor *moment, double beta, ds_tensor *x)
+{
+    ds_tensor *y = ds_add_scaled(ds_scale(moment, beta), x, 1 - beta);
+    return y && ds_copy(moment, y) == DS_OK ? moment : NULL;
+}
+
 static void *tensor_memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
 
 /* Addresses for the kernel; the tensors must be present and stay so until it

@@ -96,6 +96,9 @@ ds_status dsi_optim_state_add(ds_state *state, const char *kind, const char *pat
  * does. */
 ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n);
 
+/* moment = beta moment + (1 - beta) x, made of ops -> moment, or NULL. */
+ds_tensor *dsi_optim_moment_update(ds_tensor *moment, double beta, ds_tensor *x);
+
 /* ds_optim_new with the options of a constructor, a struct of `size` bytes that
  * the table describes: lr, weight_decay, betas and momentum become the values
  * of group 0; others go into self where type->options has their name. */

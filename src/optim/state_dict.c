@@ -75,6 +75,7 @@ static int64_t add_group(const ds_optim *o, int g, ds_value *groups, int64_t fir
         ds_value_set(group, "betas", betas);
     }
     ds_value_set(group, "weight_decay", ds_value_float(v->weight_decay));
+    if (!strcmp(o->type->name, "muon")) ds_value_set(group, "use_muon", ds_value_bool(v->use_muon));
     add_options(o, group);
     for (int i = 0; i < o->n; i++)
         if (o->params[i].group == g) ds_value_append(params, ds_value_int(first++));

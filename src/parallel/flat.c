@@ -72,11 +72,44 @@ static bool list_params(dsi_flat *f, ds_module *model, const dsi_flat_opts *o)
     return dsi_refuse("zero: no parameter of %s requires a gradient", ds_module_name(model));
 }
 
+/* How many shards of `size` elements the unit's parameters fill, in their order
+ * and none of them cut; `at` of each, if place. */
+static int64_t unit_pack(dsi_flat *f, const dsi_flat_unit *u, int64_t size, bool place)
+{
+    int64_t shard = 0, used = 0;
+    for (int i = u->first; i < u->first + u->count; i++) {
+        int64_t n = dsi_round_up(f->param[i].n, DSI_FLAT_ALIGN);
+        if (used + n > size) shard++, used = 0;
+        if (place) f->param[i].at = shard * size + used;
+        used += n;
+    }
+    return shard + 1;
+}
+
+/* Makes the shards as short as whole parameters allow, by bisection. */
+static void unit_keep_whole(dsi_flat *f, dsi_flat_unit *u)
+{
+    int64_t low = u->n / u->ranks, high = u->n; /* high is enough */
+    for (int i = u->first; i < u->first + u->count; i++)
+        if (low < f->param[i].n) low = f->param[i].n;
+    low = dsi_round_up(low, DSI_FLAT_ALIGN);
+    while (low < high) {
+        int64_t size = (low + high) / 2 / DSI_FLAT_ALIGN * DSI_FLAT_ALIGN;
+        if (unit_pack(f, u, size, false) <= u->ranks)
+            high = size;
+        else
+            low = size + DSI_FLAT_ALIGN;
+    }
+    unit_pack(f, u, high, true);
+    u->n = high * u->ranks;
+}
+
 /* Rounds the unit up, so that it divides into equal aligned shards. */
-static void unit_close(dsi_flat *f)
+static void unit_close(dsi_flat *f, bool whole)
 {
     dsi_flat_unit *u = &f->unit[f->units++];
     u->n = dsi_round_up(u->n, (int64_t)u->ranks * DSI_FLAT_ALIGN);
+    if (whole && f->partition && u->ranks > 1) unit_keep_whole(f, u);
     u->shard_size = u->n / u->ranks;
     u->base = f->total;
     u->own_at = f->own;
@@ -112,7 +145,7 @@ static void units_make(dsi_flat *f, const ds_module *model, const dsi_flat_opts 
         ds_comm *had = last ? last->data : NULL, *has = e ? e->data : NULL;
         if (!solo) small += p->n;
         if (!closed && (solo || has != had || f->unit[f->units].n + p->n > o->bucket)) {
-            unit_close(f);
+            unit_close(f, o->whole);
             closed = true;
         }
         last = e;
@@ -124,9 +157,9 @@ static void units_make(dsi_flat *f, const ds_module *model, const dsi_flat_opts 
         u->count++;
         u->solo = solo;
         closed = solo;
-        if (solo) unit_close(f);
+        if (solo) unit_close(f, o->whole);
     }
-    if (!closed) unit_close(f);
+    if (!closed) unit_close(f, o->whole);
 }
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high)

@@ -18,6 +18,11 @@
  * others, and a bucket is sent as soon as its unit is complete. DeepSpeed's
  * contiguous_gradients and round_robin_gradients have the same purpose.
  *
+ * An optimizer that needs whole parameters (Muon, LAMB) has gaps at the end of
+ * shards, so that no parameter crosses from one into the next: a unit is as
+ * many times as long as its longest shard as there are ranks. Units of many
+ * parameters lose little by that.
+ *
  * Invariants:
  * - Indices: i is a parameter of the layout, `index` the same one in the module
  *   and the optimizer, k a unit.
@@ -80,6 +85,7 @@ typedef struct dsi_flat_opts {
     int rank, ranks;
     ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
     bool partition; /* a rank has its shards; else everything */
+    bool whole;     /* no parameter is cut: each lies in one shard of its unit */
     int64_t bucket; /* elements of a unit of several parameters, at most */
     /* A parameter of more than solo_threshold elements is a unit by itself, and
      * so are those that come after smaller ones of small_total_threshold

@@ -50,11 +50,11 @@ static ds_status zero_check_opts(const dsi_zero_opts *o, const ds_optim *optim, 
         return dsi_fail(DS_EINVAL, "zero: gradients of %s cannot be added up in %s: expected %s",
                         ds_dtype_name(o->dtype), ds_dtype_name(o->accum_dtype),
                         o->dtype == DS_F32 ? "float32" : "float32 or the model's dtype");
-    if (o->stage > 0 && ranks > 1 && dsi_optim_needs_whole(optim))
+    if (o->stage == 3 && ranks > 1 && dsi_optim_needs_whole(optim))
         return dsi_fail(DS_EINVAL,
-                        "zero: this optimizer needs whole parameters (LAMB's trust ratio), but "
-                        "stage %d gives it parts: use stage 0",
-                        o->stage);
+                        "zero: %s needs whole parameters, but stage 3 divides each among the "
+                        "ranks: use stage 0, 1 or 2",
+                        ds_optim_name(optim));
     return DS_OK;
 }
 
@@ -80,6 +80,7 @@ static ds_status make_layout(dsi_zero *z, int ranks)
 {
     dsi_flat_opts o = dsi_zero_layout(&z->o, dsi_comm_rank(z->comm), ranks);
     o.comm = z->comm ? z->comm : ranks == 1 ? z->self : NULL;
+    o.whole = dsi_optim_needs_whole(z->optim);
     z->flat = dsi_flat_new(z->model, &o);
     if (!z->flat) return ds_error_status();
     if (z->o.deterministic && z->flat->shared)

@@ -84,13 +84,16 @@ static void bfloat16(void **state) { (void)state, one_dtype("bf16"); }
 static void other_optimizers(void **state)
 {
     (void)state;
-    static const char *const names[] = {"SGD", "Adagrad", "Lion", "Lamb", "NAdam", "RMSprop"};
+    static const char *const names[] = {"SGD",   "Adagrad", "Lion", "Lamb",
+                                        "NAdam", "RMSprop", "Muon"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         resume(1, 3,
                (RunPlan){.stage = (int)i % 2,
                          .accumulate = 1,
                          .dtype = i % 3 ? "bf16" : "fp32",
                          .optim = names[i]});
+    for (int stage = 1; stage <= 2; stage++) /* whole parameters */
+        resume(2, 3, (RunPlan){.stage = stage, .accumulate = 1, .dtype = "bf16", .optim = "Muon"});
 }
 
 static void behind(void **state)

@@ -96,7 +96,6 @@ static void refused_types(void **state)
     refused(m, "onebitadam", NULL, "optimizer.type \"onebitadam\": it compresses");
     refused(m, "ZeroOneAdam", NULL, "one bit");
     refused(m, "MuAdamW", NULL, "mup");
-    refused(m, "Muon", NULL, "orthogonalised");
     refused(m, "ASGD", NULL, "expected one of Adam");
     refused(NULL, "Adam", NULL, "optim_by_name");
     refused(m, NULL, NULL, "optim_by_name");

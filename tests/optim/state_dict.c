@@ -18,7 +18,8 @@ static const char *const types[][2] = {
     {"NAdam", "{\"lr\": 0.1}"},
     {"RAdam", "{\"lr\": 0.1}"},
     {"Lion", "{\"lr\": 0.1}"},
-    {"Lamb", "{\"lr\": 0.1}"}};
+    {"Lamb", "{\"lr\": 0.1}"},
+    {"Muon", "{\"lr\": 0.1}"}};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static void steps(ds_module *m, ds_optim *o, int from, int to)

@@ -17,7 +17,7 @@
 
 static const char *folder; /* of all files */
 
-typedef enum Rule { ADAMW, AMSGRAD, SGD, LION, RMSPROP, ADAMAX, RULES, LAMB = RULES } Rule;
+typedef enum Rule { ADAMW, AMSGRAD, SGD, LION, RMSPROP, ADAMAX, RULES, LAMB = RULES, MUON } Rule;
 
 typedef struct Run {
     dsi_zero_opts o;
@@ -44,6 +44,8 @@ static ds_optim *optim_of(Rule rule, ds_module *m)
         return ds_optim_rmsprop(m, 1e-3);
     case ADAMAX:
         return ds_optim_adamax(m, 1e-3);
+    case MUON:
+        return ds_optim_muon(m, 1e-3);
     default:
         return ds_optim_lamb(m, 1e-3);
     }
@@ -174,7 +176,9 @@ static void every_rule(void **state)
                     .stage = 3, .dtype = DS_BF16, .accum_dtype = DS_BF16, .comm_dtype = DS_BF16},
                 (Rule)rule, way, way);
     }
-    compare(2, (dsi_zero_opts){.stage = 0}, LAMB, 0, WAYS - 1); /* whole parameters in a block */
+    /* whole parameters in a block */
+    compare(2, (dsi_zero_opts){.stage = 0}, LAMB, 0, WAYS - 1);
+    compare(2, (dsi_zero_opts){.stage = 2}, MUON, 0, WAYS - 1);
 }
 
 static void threads_in_place_of_the_kernel(void **state)

@@ -194,30 +194,93 @@ static void backward_and_step_in_turn(void **state)
     CHECK_ERROR("after the last one, without a step");
 }
 
-/* ---- LAMB -------------------------------------------------------------------------------------------------- */
+/* ---- optimizers that need whole parameters --------------------------------------------------------------- */
 
-static ds_status try_lamb(void *arg)
+typedef struct Whole {
+    dsi_zero_opts o;
+    bool muon;
+    float want[ROOM]; /* of one rank */
+} Whole;
+
+static ds_optim *whole_optim(ds_module *net, bool muon)
+{
+    return muon ? ds_optim_muon(net, 1e-2) : ds_optim_lamb(net, 1e-2);
+}
+
+/* Three steps on 12 images, of which each rank has its portion: into v. */
+static ds_status whole_train(const Whole *w, float *v)
+{
+    Model m = {.net = net_new()};
+    int ranks = ds_comm_size(ds_world()), rank = ds_comm_rank(ds_world()), n = 12 / ranks;
+    m.optim = whole_optim(m.net, w->muon);
+    m.z = dsi_zero_new(m.net, m.optim, ds_world(), &w->o);
+    RANK_CHECK(m.z);
+    for (int i = 0; i < 3; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *loss = loss_of(m.net, w->o.dtype, 12 * i + n * rank, n);
+        RANK_CHECK(dsi_zero_backward(m.z, loss, 1, true) == DS_OK);
+        RANK_CHECK(dsi_zero_step(m.z, 1, 1, true, false, NULL) == DS_OK);
+        ds_scope_close(scope);
+    }
+    values(m.net, v, ROOM);
+    const dsi_flat *f = dsi_zero_flat(m.z);
+    for (int i = 0; i < f->n; i++)
+        RANK_CHECK(f->param[i].begin == f->param[i].end ||
+                   f->param[i].end - f->param[i].begin == f->param[i].n);
+    model_free(&m);
+    return DS_OK;
+}
+
+static ds_status whole_compare(void *arg)
+{
+    const Whole *w = arg;
+    static _Thread_local float v[ROOM];
+    RANK_CHECK(whole_train(w, v) == DS_OK);
+    double tolerance = w->o.dtype == DS_F32 ? 2e-5 : 2e-2;
+    for (int i = 0; i < ROOM; i++) RANK_CHECK(fabs((double)v[i] - (double)w->want[i]) < tolerance);
+    return DS_OK;
+}
+
+static void whole_parameters_in_stages_1_and_2(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        ds_dtype t = k & 1 ? DS_BF16 : DS_F32;
+        static Whole w;
+        w = (Whole){.muon = k & 2, .o = {.dtype = t, .accum_dtype = t, .comm_dtype = t}};
+        w.o.overlap_comm = w.o.reduce_scatter = true;
+        CHECK_INT(whole_train(&w, w.want), DS_OK);
+        for (w.o.stage = 0; w.o.stage <= 2; w.o.stage++)
+            for (int64_t bucket = 900; bucket <= 1000000; bucket += 999100) {
+                w.o.reduce_bucket = bucket;
+                CHECK_INT(ds_run_ranks(RANKS, whole_compare, &w), DS_OK);
+            }
+    }
+}
+
+static ds_status whole_refused(void *arg)
 {
     (void)arg;
     ds_module *net = net_new();
-    ds_optim *lamb = ds_optim_lamb(net, 1e-3);
-    for (int stage = 0; stage <= 3; stage++) {
-        dsi_zero *z = dsi_zero_new(net, lamb, ds_world(), &(dsi_zero_opts){.stage = stage});
-        RANK_CHECK(stage ? !z && strstr(ds_error(), "LAMB") : z != NULL);
+    for (int muon = 0; muon < 2; muon++) {
+        ds_optim *optim = whole_optim(net, muon);
+        RANK_CHECK(!dsi_zero_new(net, optim, ds_world(), &(dsi_zero_opts){.stage = 3}));
+        RANK_CHECK(strstr(ds_error(), muon ? "muon needs whole" : "lamb needs whole") &&
+                   strstr(ds_error(), "stage 3"));
         ds_error_clear();
-        dsi_zero_free(z);
+        ds_optim_free(optim);
     }
-    ds_optim_free(lamb);
     ds_module_free(net);
     return DS_OK;
 }
 
-static void lamb_needs_whole_parameters(void **state)
+static void whole_parameters_not_in_stage_3(void **state)
 {
     (void)state;
-    CHECK_INT(ds_run_ranks(2, try_lamb, NULL), DS_OK);
+    CHECK_INT(ds_run_ranks(2, whole_refused, NULL), DS_OK);
 }
 
 TEST_MAIN(cmocka_unit_test(overflow_of_one_is_of_all), cmocka_unit_test(not_used_counts_as_zero),
           cmocka_unit_test(parts_make_wholes), cmocka_unit_test(backward_and_step_in_turn),
-          cmocka_unit_test(lamb_needs_whole_parameters))
+          cmocka_unit_test(whole_parameters_in_stages_1_and_2),
+          cmocka_unit_test(whole_parameters_not_in_stage_3))

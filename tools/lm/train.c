@@ -139,10 +139,15 @@ static ds_optim *make_optimizer(ds_module *model, void *arg)
     const LmPlan *p = arg;
     ds_optim *optim = ds_optim_by_name(model, p->optimizer, p->params);
     if (!optim || ds_optim_group_weight_decay(optim, 0) == 0) return optim;
-    bool some = false;
-    for (int i = 0; i < ds_module_params(model); i++)
-        some |= ds_ndim(ds_module_param_at(model, i, NULL)) < 2;
-    if (some) ds_optim_set_group_weight_decay(optim, ds_optim_add_group(optim, is_vector, NULL), 0);
+    int from = -1; /* the group of all vectors: of Muon, AdamW's */
+    for (int i = 0; i < ds_module_params(model); i++) {
+        const char *path;
+        ds_tensor *x = ds_module_param_at(model, i, &path);
+        if (ds_ndim(x) < 2) from = ds_optim_group_of(optim, path);
+    }
+    if (from < 0) return optim;
+    int group = ds_optim_split_group(optim, from, is_vector, NULL);
+    ds_optim_set_group_weight_decay(optim, group, 0);
     return optim;
 }
 
