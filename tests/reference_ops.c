@@ -171,7 +171,9 @@ static void check_values(OpRun *run)
 static bool refused_by(const char *op, const char *message)
 {
     static const char *const other[][2] = {{"scaled_dot_product_attention", "attention"},
-                                           {"sdpa", "attention"}};
+                                           {"sdpa", "attention"},
+                                           {"orthogonal_", "init_orthogonal"},
+                                           {"xavier_uniform_", "init_xavier_uniform"}};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(op, other[i][0])) op = other[i][1];
     return message && !strncmp(message, op, strcspn(op, "2"));

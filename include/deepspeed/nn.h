@@ -35,7 +35,9 @@ typedef struct ds_module_type {
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
 
-/* parent NULL: a root, to be freed by ds_module_free or handed to an engine. */
+/* parent NULL: a root, to be freed by ds_module_free or handed to an engine. name
+ * NULL: its number among parent's children, as in a Sequential or a ModuleList.
+ * *type is copied. */
 DS_API ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type);
 DS_API void ds_module_free(ds_module *m); /* a root; its children go with it */
 DS_API void *ds_self(ds_module *m);
@@ -45,11 +47,22 @@ DS_API const ds_module_type *ds_module_type_of(const ds_module *m);
 DS_API int ds_module_children(const ds_module *m);
 DS_API ds_module *ds_module_child(const ds_module *m, int i); /* in the order they were made */
 
+/* The module below m, or the parameter or buffer, at this path of names,
+ * "layer1.0.conv1" (get_submodule, get_parameter, get_buffer); borrowed. NULL,
+ * with the message, if there is none. */
+DS_API ds_module *ds_submodule(const ds_module *m, const char *path);
+DS_API ds_tensor *ds_parameter(const ds_module *m, const char *path);
+
 /* Gives m a parameter with these first values (init itself, if nothing but its
  * scope holds it), and returns it: a leaf that requires a gradient, borrowed,
  * alive as long as m. A buffer is saved with the module but not trained. */
 DS_API ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init);
 DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init);
+
+/* Gives m another module's parameter under this name (head.weight =
+ * tok.weight): state dicts have it under both names, parameters count it once,
+ * and so it is trained once. Returns param. */
+DS_API ds_tensor *ds_module_tie(ds_module *m, const char *name, ds_tensor *param);
 
 /* Runs m's forward. A scope of its own: temporaries end with it, the result
  * moves to the caller's. */
@@ -58,12 +71,33 @@ DS_API ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *in
               (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n);
 
+/* In a forward, calls the child of that path without a struct that holds it:
+ *     static ds_tensor *forward(void *self, ds_tensor *x)
+ *     {
+ *         return ds_call_child(self, "fc2", ds_relu(ds_call_child(self, "fc1", x)));
+ *     } */
+#define ds_call_child(self, path, ...) ds_call(ds_submodule(ds_module_of(self), path), __VA_ARGS__)
+
 /* The same by ds_checkpoint: m's activations are made again in backward instead
  * of kept. */
 #define ds_checkpoint_call(m, ...) \
     ds_checkpoint_call_n(m, (ds_tensor *[]){__VA_ARGS__}, \
                          (int)(sizeof((ds_tensor *[]){__VA_ARGS__}) / sizeof(ds_tensor *)))
 DS_API ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n);
+
+/* Before m's forward: it may replace x[0] to x[n-1], which it borrows. Another
+ * status than DS_OK fails the call. */
+typedef ds_status ds_forward_pre_hook(void *arg, ds_module *m, ds_tensor **x, int n);
+/* After m's forward: returns y, or what takes its place; NULL fails the call. */
+typedef ds_tensor *ds_forward_hook(void *arg, ds_module *m, ds_tensor **x, int n, ds_tensor *y);
+
+/* Module.register_forward_pre_hook, register_forward_hook: in each call of m,
+ * in the order of registration, in the call's scope: ds_keep what is to stay.
+ * They return a handle for ds_remove_forward_hook; -1, with the message, for a
+ * NULL. arg is borrowed. */
+DS_API int ds_register_forward_pre_hook(ds_module *m, ds_forward_pre_hook *hook, void *arg);
+DS_API int ds_register_forward_hook(ds_module *m, ds_forward_hook *hook, void *arg);
+DS_API void ds_remove_forward_hook(ds_module *m, int handle);
 
 DS_API void ds_module_train(ds_module *m, bool training); /* m and all below; at first training */
 DS_API bool ds_module_training(const ds_module *m);
@@ -87,8 +121,16 @@ DS_API ds_state *ds_module_state(const ds_module *m);
 
 /* Copies values in; refuses missing or unknown names and other shapes, naming
  * them, changing nothing. Experts that other ranks have are not unknown: a
- * whole state dict fits on every rank. */
+ * whole state dict fits on every rank. A tied parameter needs one of its names. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
+
+/* load_state_dict(strict=False): copies the values whose names both have.
+ * *missing becomes what only m has, its tensors, which keep their values;
+ * *unexpected what only the state dict has. Both, where not NULL, are the
+ * caller's to free, also after a failure. Refuses other shapes, changing
+ * nothing. */
+DS_API DS_MUST_CHECK ds_status ds_module_load_partial(ds_module *m, const ds_state *state,
+                                                      ds_state **missing, ds_state **unexpected);
 
 /* The tree, as PyTorch prints a model:
  *     Net(
@@ -103,6 +145,7 @@ DS_API void ds_module_print(ds_module *m, FILE *to);
 typedef struct ds_linear_opts {
     int64_t out;
     bool no_bias;
+    ds_tensor *tied; /* another module's parameter [out, in] as the weight; NULL: a new one */
 } ds_linear_opts;
 
 /* y = x weight^T + bias; weight [out, in], bias [out]. */
@@ -126,18 +169,76 @@ typedef struct ds_nn_conv2d_opts {
 DS_API ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                                     ds_nn_conv2d_opts opts);
 
+typedef struct ds_nn_conv1d_opts {
+    int kernel, stride, padding, dilation, groups; /* as in ds_conv1d_opts */
+    bool same;                                     /* padding="same" */
+    bool no_bias;
+} ds_nn_conv1d_opts;
+
+/* weight [out, in/groups, kernel], bias [out]. */
+#define ds_nn_conv1d(parent, name, in, out, ...) \
+    ds_nn_conv1d_with(parent, name, in, out, (ds_nn_conv1d_opts){.kernel = __VA_ARGS__})
+DS_API ds_module *ds_nn_conv1d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                                    ds_nn_conv1d_opts opts);
+
+typedef struct ds_nn_conv_transpose2d_opts {
+    int kernel, kernel_w; /* _w: as in ds_nn_conv2d_opts */
+    int stride, stride_w;
+    int padding, padding_w;
+    int output_padding, output_padding_w;
+    int groups;
+    bool no_bias;
+    int dilation, dilation_w;
+} ds_nn_conv_transpose2d_opts;
+
+/* weight [in, out/groups, kernel, kernel_w], bias [out]. */
+#define ds_nn_conv_transpose2d(parent, name, in, out, ...) \
+    ds_nn_conv_transpose2d_with(parent, name, in, out, \
+                                (ds_nn_conv_transpose2d_opts){.kernel = __VA_ARGS__})
+DS_API ds_module *ds_nn_conv_transpose2d_with(ds_module *parent, const char *name, int64_t in,
+                                              int64_t out, ds_nn_conv_transpose2d_opts opts);
+
 typedef struct ds_nn_norm_opts {
-    double eps;      /* 0: 1e-5 */
+    double eps;      /* 0: 1e-5; RMS norm: that of ds_rms_norm */
     double momentum; /* batch norm; 0: 0.1 */
     bool no_affine;
+    bool no_bias; /* weight alone; RMS norm never has a bias */
     bool no_running_stats;
 } ds_nn_norm_opts;
 
 /* weight, bias, running_mean, running_var [channels], num_batches_tracked int64
- * []. */
+ * []. x is [N,C] or [N,C,L] for batch_norm1d, [N,C,H,W] for batch_norm2d. */
+DS_API ds_module *ds_nn_batch_norm1d(ds_module *parent, const char *name, int64_t channels);
+DS_API ds_module *ds_nn_batch_norm1d_with(ds_module *parent, const char *name, int64_t channels,
+                                          ds_nn_norm_opts opts);
 DS_API ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels);
 DS_API ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
                                           ds_nn_norm_opts opts);
+
+typedef struct ds_nn_instance_norm_opts {
+    double eps;      /* 0: 1e-5 */
+    double momentum; /* 0: 0.1 */
+    bool affine, track_running_stats;
+} ds_nn_instance_norm_opts;
+
+/* Nothing in the state dict; weight, bias [channels] with .affine, and the
+ * buffers of batch norm with .track_running_stats. x is [N,C,L] or [C,L];
+ * [N,C,H,W] or [C,H,W]. */
+DS_API ds_module *ds_nn_instance_norm1d_with(ds_module *parent, const char *name, int64_t channels,
+                                             ds_nn_instance_norm_opts opts);
+DS_API ds_module *ds_nn_instance_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                             ds_nn_instance_norm_opts opts);
+
+/* weight, bias [channels]; `groups` divides channels. */
+DS_API ds_module *ds_nn_group_norm(ds_module *parent, const char *name, int64_t groups,
+                                   int64_t channels);
+DS_API ds_module *ds_nn_group_norm_with(ds_module *parent, const char *name, int64_t groups,
+                                        int64_t channels, ds_nn_norm_opts opts);
+
+/* weight of that shape, the last dimensions of x; layer norm: bias too. */
+DS_API ds_module *ds_nn_rms_norm(ds_module *parent, const char *name, ds_dims shape);
+DS_API ds_module *ds_nn_rms_norm_with(ds_module *parent, const char *name, ds_dims shape,
+                                      ds_nn_norm_opts opts);
 DS_API ds_module *ds_nn_layer_norm(ds_module *parent, const char *name, ds_dims shape);
 DS_API ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims shape,
                                         ds_nn_norm_opts opts);
@@ -147,6 +248,7 @@ DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t c
                                   int64_t padding_idx);
 
 DS_API ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_relu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_gelu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_sigmoid(ds_module *parent, const char *name);
@@ -160,6 +262,121 @@ DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2
 DS_API ds_module *ds_nn_sequential(ds_module *parent, const char *name);
 /* Holds its children, likewise named; it cannot be called. */
 DS_API ds_module *ds_nn_module_list(ds_module *parent, const char *name);
+
+/* ---- attention ------------------------------------------------------------------------------------ */
+
+typedef struct ds_nn_multihead_attention_opts {
+    int64_t num_heads; /* divides embed_dim */
+    double dropout;    /* of the attention weights, in training */
+    bool no_bias;
+    bool add_bias_kv;   /* a trained key and value after those given */
+    bool add_zero_attn; /* a key and a value of zeros after those given */
+    int64_t kdim, vdim; /* widths of key and value; 0: embed_dim */
+    bool batch_first;   /* x is [batch, time, width]; else [time, batch, width] */
+} ds_nn_multihead_attention_opts;
+
+/* torch.nn.MultiheadAttention: in_proj_weight [3E,E] (q_proj_weight [E,E],
+ * k_proj_weight [E,kdim], v_proj_weight [E,vdim] if these differ), in_proj_bias
+ * [3E], bias_k, bias_v [1,1,E], out_proj.weight [E,E], out_proj.bias [E].
+ * ds_call takes one tensor for query, key and value, two for query and the
+ * others, or all three; [time, width] is one sample. */
+#define ds_nn_multihead_attention(parent, name, embed_dim, ...) \
+    ds_nn_multihead_attention_with(parent, name, embed_dim, \
+                                   (ds_nn_multihead_attention_opts){.num_heads = __VA_ARGS__})
+DS_API ds_module *ds_nn_multihead_attention_with(ds_module *parent, const char *name,
+                                                 int64_t embed_dim,
+                                                 ds_nn_multihead_attention_opts opts);
+
+/* Masks: bool, true means IGNORED, as in torch.nn (not as in ds_attention); or
+ * of x's dtype, which is added to the scores. L queries, S keys, N samples. */
+typedef struct ds_attention_call {
+    ds_tensor *key_padding_mask; /* [N,S]; for one sample [S] */
+    ds_tensor *attn_mask;        /* [L,S] or [N num_heads,L,S] */
+    bool causal;                 /* query i sees keys 0 to i */
+    /* NULL, or *weights becomes the softmax [N,L,S], mean over heads; or with
+     * .weights_per_head [N,num_heads,L,S]. In the current scope. */
+    ds_tensor **weights;
+    bool weights_per_head;
+} ds_attention_call;
+
+/* ds_call with these options. key NULL: query; value NULL: key. */
+#define ds_call_attention(m, query, key, value, ...) \
+    ds_call_attention_with(m, query, key, value, (ds_attention_call){__VA_ARGS__})
+DS_API ds_tensor *ds_call_attention_with(ds_module *m, ds_tensor *query, ds_tensor *key,
+                                         ds_tensor *value, ds_attention_call call);
+
+typedef struct ds_nn_transformer_encoder_layer_opts {
+    int64_t nhead;
+    int64_t dim_feedforward; /* 0: 2048 */
+    double dropout;          /* 0: 0.1; DS_ZERO: none */
+    bool gelu;               /* activation="gelu"; else ReLU */
+    double layer_norm_eps;   /* 0: 1e-5 */
+    bool batch_first, norm_first;
+    bool no_bias; /* neither in the norms */
+} ds_nn_transformer_encoder_layer_opts;
+
+/* torch.nn.TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2.
+ * Also a decoder's block, if it is called with .causal. */
+#define ds_nn_transformer_encoder_layer(parent, name, d_model, ...) \
+    ds_nn_transformer_encoder_layer_with( \
+        parent, name, d_model, (ds_nn_transformer_encoder_layer_opts){.nhead = __VA_ARGS__})
+DS_API ds_module *ds_nn_transformer_encoder_layer_with(ds_module *parent, const char *name,
+                                                       int64_t d_model,
+                                                       ds_nn_transformer_encoder_layer_opts opts);
+
+typedef struct ds_encoder_layer_call {
+    ds_tensor *mask,
+        *key_padding_mask; /* src_mask, src_key_padding_mask, as in ds_attention_call */
+    bool causal;
+} ds_encoder_layer_call;
+
+/* ds_call with masks: ds_call_encoder_layer(layer, x, .causal = true). */
+#define ds_call_encoder_layer(m, src, ...) \
+    ds_call_encoder_layer_with(m, src, (ds_encoder_layer_call){__VA_ARGS__})
+DS_API ds_tensor *ds_call_encoder_layer_with(ds_module *m, ds_tensor *src,
+                                             ds_encoder_layer_call call);
+
+/* ---- recurrent layers ------------------------------------------------------------------------------ */
+
+typedef struct ds_nn_rnn_opts {
+    int64_t hidden_size;
+    int num_layers; /* 0: 1 */
+    bool no_bias;
+    bool batch_first; /* x and y are [batch, time, width]; else [time, batch, width] */
+    double dropout;   /* between layers, in training */
+    bool bidirectional;
+    int64_t proj_size; /* LSTM: width of h, below hidden_size; 0: hidden_size */
+    bool relu;         /* RNN: nonlinearity="relu"; else tanh */
+} ds_nn_rnn_opts;
+
+/* torch.nn.LSTM, GRU, RNN: weight_ih_l0 [G H,input_size], weight_hh_l0 [G H,H],
+ * bias_ih_l0, bias_hh_l0 [G H], weight_hr_l0 [proj_size,H], then those of layer
+ * 1, ...; of the other direction with _reverse. H hidden_size; G = 4 gates
+ * (i f g o), 3 (r z n), 1. The last layer's h of all steps is the result;
+ * [time, width] is one sample. A sequence without steps is refused. */
+#define ds_nn_lstm(parent, name, input_size, ...) \
+    ds_nn_lstm_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+#define ds_nn_gru(parent, name, input_size, ...) \
+    ds_nn_gru_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+#define ds_nn_rnn(parent, name, input_size, ...) \
+    ds_nn_rnn_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+DS_API ds_module *ds_nn_lstm_with(ds_module *parent, const char *name, int64_t input_size,
+                                  ds_nn_rnn_opts opts);
+DS_API ds_module *ds_nn_gru_with(ds_module *parent, const char *name, int64_t input_size,
+                                 ds_nn_rnn_opts opts);
+DS_API ds_module *ds_nn_rnn_with(ds_module *parent, const char *name, int64_t input_size,
+                                 ds_nn_rnn_opts opts);
+
+/* h, and an LSTM's c: [num_layers directions, batch, size], for one sample
+ * without batch. */
+typedef struct ds_rnn_state {
+    ds_tensor *h, *c;
+} ds_rnn_state;
+
+/* ds_call from the state *state (NULL members: zeros), which becomes the state
+ * after the last step, in the current scope: the next call continues there.
+ * After a failure *state is as it was. */
+DS_API ds_tensor *ds_call_rnn(ds_module *m, ds_tensor *x, ds_rnn_state *state);
 
 /* ---- mixture of experts: deepspeed.moe.layer.MoE ---------------------------------------------------- */
 
@@ -220,6 +437,7 @@ DS_API int64_t ds_moe_capacity(const ds_module *layer);
 DS_API ds_tensor *ds_init_constant(ds_tensor *x, double value);
 DS_API ds_tensor *ds_init_uniform(ds_tensor *x, double low, double high);
 DS_API ds_tensor *ds_init_normal(ds_tensor *x, double mean, double std);
+/* N(mean, std^2) between low and high. */
 DS_API ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double low,
                                        double high);
 
@@ -240,6 +458,9 @@ DS_API ds_tensor *ds_init_kaiming_normal(ds_tensor *x, double a, ds_fan fan, ds_
  * fan_out)). */
 DS_API ds_tensor *ds_init_xavier_uniform(ds_tensor *x, double gain);
 DS_API ds_tensor *ds_init_xavier_normal(ds_tensor *x, double gain);
+/* gain times an orthogonal matrix [size of dimension 0, the rest]: its rows, or
+ * its columns if there are fewer, are orthonormal. */
+DS_API ds_tensor *ds_init_orthogonal(ds_tensor *x, double gain);
 
 #ifdef __cplusplus
 }

@@ -334,6 +334,11 @@ DS_API ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes);
  * this thread's generator. */
 DS_API ds_tensor *ds_dropout(ds_tensor *x, double p, bool training);
 
+/* torch.nn.functional.dropout2d: the same with whole planes x[n,c,...] of x
+ * [N,C,...], as neighbouring elements say the same. Tompson et al.,
+ * arXiv:1411.4280. */
+DS_API ds_tensor *ds_dropout2d(ds_tensor *x, double p, bool training);
+
 typedef struct ds_attention_opts {
     /* NULL, or broadcasts to [...,L,S]: bool, true: attend; or of q's dtype,
      * which is added to the scores. */

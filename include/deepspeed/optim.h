@@ -407,6 +407,10 @@ DS_API double ds_grad_norm(ds_module *m);
  * a message if an argument is refused. */
 DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
 
+/* torch.nn.utils.clip_grad_value_: each element of all gradients between
+ * -clip_value and clip_value; NaN stays. clip_value: 0 or more. */
+DS_API ds_status ds_clip_grad_value(ds_module *m, double clip_value);
+
 #ifdef __cplusplus
 }
 #endif

@@ -61,16 +61,35 @@ static void dropout_describe(void *self, FILE *to)
     fprintf(to, "p=%g, inplace=False", *(double *)self);
 }
 
-/* torch.nn.Dropout: active only while the module trains. A bad p sets the
- * message here and fails again at each call. */
+static ds_tensor *dropout2d_forward(void *self, ds_tensor *x)
+{
+    return ds_dropout2d(x, *(double *)self, ds_module_training(ds_module_of(self)));
+}
+
+/* Active only while the module trains. A bad p sets the message here and fails
+ * again at each call. */
+static ds_module *dropout_new(ds_module *parent, const char *name, const ds_module_type *type,
+                              double p)
+{
+    ds_module *m = ds_module_new(parent, name, type);
+    if (!(p >= 0 && p <= 1))
+        ds_fail(DS_EINVAL, "%s %s: p = %g: expected 0 to 1", type->name, ds_module_name(m), p);
+    memcpy(ds_self(m), &p, sizeof p);
+    return m;
+}
+
 ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p)
 {
     static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward,
                                         .describe = dropout_describe};
-    ds_module *m = ds_module_new(parent, name, &type);
-    if (!(p >= 0 && p <= 1)) ds_fail(DS_EINVAL, "Dropout %s: p = %g: expected 0 to 1", name, p);
-    memcpy(ds_self(m), &p, sizeof p);
-    return m;
+    return dropout_new(parent, name, &type, p);
+}
+
+ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p)
+{
+    static const ds_module_type type = {"Dropout2d", sizeof(double), .forward = dropout2d_forward,
+                                        .describe = dropout_describe};
+    return dropout_new(parent, name, &type, p);
 }
 
 static ds_tensor *max_pool_forward(void *self, ds_tensor *x)

@@ -37,7 +37,7 @@ ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, i
                 "Embedding %s: count = %lld, dim = %lld, padding_idx = %lld: expected at least 1, "
                 "1, and "
                 "-1 or a row",
-                name, (long long)count, (long long)dim, (long long)padding_idx);
+                ds_module_name(m), (long long)count, (long long)dim, (long long)padding_idx);
         return m;
     }
     e->padding_idx = padding_idx < 0 ? -1 : padding_idx;

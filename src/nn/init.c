@@ -3,7 +3,7 @@
  *
  * Fans: of a weight [out, in, k...] the fan in is in times the elements of k,
  * the fan out is out times them. Kaiming: He et al., arXiv 1502.01852; Xavier:
- * Glorot and Bengio, AISTATS 2010.
+ * Glorot and Bengio, AISTATS 2010. Orthogonal: Saxe et al., arXiv:1312.6120.
  * SPDX-License-Identifier: MIT */
 #include "base/rng.h"
 #include "tensor/tensor.h"
@@ -200,4 +200,60 @@ ds_tensor *ds_init_xavier_normal(ds_tensor *x, double gain)
     double std;
     if (!xavier_std("init_xavier_normal", x, gain, &std)) return NULL;
     return dsi_fill_normal("init_xavier_normal", x, 0, std);
+}
+
+/* ---- orthogonal ------------------------------------------------------------------------------------ */
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+    double sum[4] = {0, 0, 0, 0}; /* so that additions need not wait for each other */
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) sum[k] += a[i + k] * b[i + k];
+    for (; i < n; i++) sum[0] += a[i] * b[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* Makes the n rows of v, of m elements each, orthonormal: Q of a QR
+ * decomposition whose R has a positive diagonal. Gram-Schmidt, a second time
+ * where little of a row is left (Daniel, Gragg, Kaufman, Stewart, 1976). */
+static void orthonormalize(double *v, int64_t n, int64_t m)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double *row = v + j * m, before = sqrt(dot(row, row, m)), after = before;
+        for (int round = 0; round < 3 && (round == 0 || after < 0.7 * before); round++) {
+            before = after;
+            for (int64_t i = 0; i < j; i++) {
+                double part = dot(v + i * m, row, m);
+                for (int64_t k = 0; k < m; k++) row[k] -= part * v[i * m + k];
+            }
+            after = sqrt(dot(row, row, m));
+        }
+        for (int64_t k = 0; k < m; k++) row[k] = after > 0 ? row[k] / after : 0;
+    }
+}
+
+/* Normal values as [rows, columns] = [size of dimension 0, the rest]: Q of it, or
+ * of its transpose if that is the tall one, as torch.nn.init.orthogonal_. */
+ds_tensor *ds_init_orthogonal(ds_tensor *x, double gain)
+{
+    if (!dsi_live(x, "init_orthogonal")) return dsi_null_operand("init_orthogonal");
+    if (x->shape.n < 2 || x->dtype > DS_BF16)
+        return dsi_refuse("init_orthogonal: x is %s %s: expected floats of at least 2 dimensions",
+                          ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
+    int64_t rows = x->shape.d[0], columns = rows ? ds_numel(x) / rows : 0;
+    if (!rows || !columns) return x;
+    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
+    ds_tensor *drawn = dsi_new_on(cpu, x->dtype == DS_F64 ? DS_F64 : DS_F32,
+                                  ds_shape(rows, columns));
+    if (!dsi_fill_normal("init_orthogonal", drawn, 0, 1)) return NULL;
+    bool tall = rows >= columns;
+    ds_tensor *v = dsi_new_on(cpu, DS_F64,
+                              tall ? ds_shape(columns, rows) : ds_shape(rows, columns));
+    if (!v || dsi_copy(v, tall ? ds_transpose(drawn, 0, 1) : drawn) != DS_OK) return NULL;
+    double *p = dsi_v(v).p;
+    orthonormalize(p, tall ? columns : rows, tall ? rows : columns);
+    for (int64_t i = 0; i < rows * columns; i++) p[i] *= gain;
+    ds_tensor *q = ds_reshape(tall ? ds_transpose(v, 0, 1) : v, x->shape);
+    return dsi_copy(x, q) == DS_OK ? x : NULL;
 }

@@ -1,5 +1,4 @@
-/* nn/module.c: the tree of modules: ownership, names, calls, traversal,
- * conversion.
+/* nn/module.c: the tree of modules: ownership, names, traversal, conversion.
  *
  * A module is one block of memory: this struct, then the user's.
  *
@@ -9,46 +8,22 @@
  *  - Children and parameters of a module have different names without dots, so
  *    each path of a state dict is unique. Their order is that of creation.
  *  - A parameter's handle stays for good; its dtype and storage may change.
- *  - Every forward runs through ds_call_n, which names the module for messages and
- *    gives the call a scope. hooks and experts are borrowed from the caller that
- *    set them, and inherited by modules that are made later.
+ *  - A module has a copy of its type, so that the caller's may be a temporary.
+ *  - A tied tensor is an entry of several modules; the one that made it lists it
+ *    as a parameter, the others as tied, so that it is trained once.
+ *  - hooks and experts are borrowed from the caller that set them, and inherited by
+ *    modules that are made later.
  * SPDX-License-Identifier: MIT */
-#include "module.h"
-
-#include "base/list.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "tensor/tensor.h"
+#include "tree.h"
 
 #include <deepspeed/autograd.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct Param {
-    char *name;
-    ds_tensor *x; /* counted */
-    bool trained; /* a parameter; else a buffer */
-} Param;
-
-typedef struct Params {
-    DSI_LIST(Param)
-} Params;
-
-struct ds_module {
-    const ds_module_type *type;
-    char *name;
-    ds_module *parent;
-    struct {
-        DSI_LIST(ds_module *)
-    } children;
-    Params params;
-    const dsi_call_hooks *hooks; /* borrowed, or NULL */
-    const dsi_experts *experts;  /* the mark of this module or of one above it; borrowed, or NULL */
-    bool eval;                   /* negated, so that a new module trains */
-    bool taken;                  /* an engine frees it */
-};
 
 #define HEAD_BYTES ((sizeof(ds_module) + 63) / 64 * 64)
 
@@ -58,7 +33,7 @@ ds_module *ds_module_of(void *self)
     return self ? (ds_module *)((char *)self - HEAD_BYTES) : NULL;
 }
 const char *ds_module_name(const ds_module *m) { return m ? m->name : NULL; }
-const ds_module_type *ds_module_type_of(const ds_module *m) { return m ? m->type : NULL; }
+const ds_module_type *ds_module_type_of(const ds_module *m) { return m ? &m->type : NULL; }
 int ds_module_children(const ds_module *m) { return m ? m->children.n : 0; }
 
 ds_module *ds_module_child(const ds_module *m, int i)
@@ -66,14 +41,63 @@ ds_module *ds_module_child(const ds_module *m, int i)
     return m && i >= 0 && i < m->children.n ? m->children.at[i] : NULL;
 }
 
+/* ---- by path ------------------------------------------------------------------------------------------ */
+
+/* The child whose name is the first n characters of name; or NULL. */
+static ds_module *module_find_child(const ds_module *m, const char *name, size_t n)
+{
+    for (int i = 0; i < m->children.n; i++)
+        if (!strncmp(m->children.at[i]->name, name, n) && !m->children.at[i]->name[n])
+            return m->children.at[i];
+    return NULL;
+}
+
+/* "conv1, bn1" */
+static void *module_refuse_path(const ds_module *m, const char *what, const char *path)
+{
+    dsi_text names = {0};
+    for (int i = 0; i < m->children.n; i++)
+        dsi_text_add(&names, "%s%s", i ? ", " : "", m->children.at[i]->name);
+    for (int i = 0; i < m->entries.n; i++)
+        dsi_text_add(&names, "%s%s", names.n ? ", " : "", m->entries.at[i].name);
+    dsi_refuse("%s: %s (%s) has no \"%s\": expected one of: %s", what, *m->name ? m->name : "root",
+               m->type.name, path, names.n ? names.s : "none");
+    dsi_text_free(&names);
+    return NULL;
+}
+
+ds_module *ds_submodule(const ds_module *m, const char *path)
+{
+    if (!dsi_live_all("submodule", m, path)) return dsi_null_operand("submodule");
+    for (size_t n; *path; path += n + (path[n] == '.')) {
+        n = strcspn(path, ".");
+        ds_module *child = module_find_child(m, path, n);
+        if (!child) return module_refuse_path(m, "submodule", path);
+        m = child;
+    }
+    return (ds_module *)m;
+}
+
+ds_tensor *ds_parameter(const ds_module *m, const char *path)
+{
+    if (!dsi_live_all("parameter", m, path)) return dsi_null_operand("parameter");
+    for (const char *dot; (dot = strchr(path, '.')); path = dot + 1) {
+        ds_module *child = module_find_child(m, path, (size_t)(dot - path));
+        if (!child) return module_refuse_path(m, "parameter", path);
+        m = child;
+    }
+    for (int i = 0; i < m->entries.n; i++)
+        if (!strcmp(m->entries.at[i].name, path)) return m->entries.at[i].x;
+    return module_refuse_path(m, "parameter", path);
+}
+
 /* ---- names ------------------------------------------------------------------------------------------- */
 
-/* "net.fc1" into text, for messages: with the root's name. */
-static void module_write_path(const void *module, char *text, size_t room)
+void dsi_module_write_path(const void *module, char *text, size_t room)
 {
     const ds_module *m = module;
     if (m->parent) {
-        module_write_path(m->parent, text, room);
+        dsi_module_write_path(m->parent, text, room);
         size_t n = strlen(text);
         snprintf(text + n, room - n, ".%s", m->name);
     } else {
@@ -84,7 +108,7 @@ static void module_write_path(const void *module, char *text, size_t room)
 static void module_refuse_name(const ds_module *m, const char *name, const char *why)
 {
     char path[256];
-    module_write_path(m, path, sizeof path);
+    dsi_module_write_path(m, path, sizeof path);
     dsi_fail(DS_EINVAL, "%s: \"%s\" cannot be a name here: %s", path, name, why);
 }
 
@@ -99,8 +123,8 @@ static void module_check_name(const ds_module *m, const char *name)
     for (int i = 0; i < m->children.n; i++)
         if (!strcmp(m->children.at[i]->name, name))
             module_refuse_name(m, name, "a child has it already");
-    for (int i = 0; i < m->params.n; i++)
-        if (!strcmp(m->params.at[i].name, name))
+    for (int i = 0; i < m->entries.n; i++)
+        if (!strcmp(m->entries.at[i].name, name))
             module_refuse_name(m, name, "a parameter or buffer has it already");
 }
 
@@ -109,19 +133,28 @@ static void module_check_name(const ds_module *m, const char *name)
 static void module_describe(const void *p, char *text, size_t room)
 {
     const ds_module *m = p;
-    snprintf(text, room, "%s (%s)", m->name, m->type->name);
+    snprintf(text, room, "%s (%s)", m->name, m->type.name);
 }
 
 static const dsi_handle_kind module_kind = {
     "module", module_describe, "a module that was handed to ds_initialize belongs to it", NULL};
+
+/* A copy of name; without one the number among parent's children, as in a
+ * Sequential. */
+static char *module_new_name(const ds_module *parent, const char *name)
+{
+    char number[16] = "";
+    if (parent) snprintf(number, sizeof number, "%d", parent->children.n);
+    return dsi_strdup(name ? name : number);
+}
 
 ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type)
 {
     static const ds_module_type none = {.name = "Module"};
     if (!type) dsi_null_operand("module_new");
     ds_module *m = dsi_alloc(HEAD_BYTES + (type ? type->self_size : 0));
-    m->type = type ? type : &none;
-    m->name = dsi_strdup(name ? name : "");
+    m->type = type ? *type : none;
+    m->name = module_new_name(parent, name);
     dsi_handle_call("module_new");
     dsi_handle_made(m, &module_kind);
     if (!parent) return m;
@@ -137,14 +170,15 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
 static void module_free_tree(ds_module *m)
 {
     bool quarantined = dsi_handle_freed(m);
-    if (m->type->free) m->type->free(ds_self(m));
+    if (m->type.free) m->type.free(ds_self(m));
     for (int i = 0; i < m->children.n; i++) module_free_tree(m->children.at[i]);
     dsi_list_free(&m->children);
-    for (int i = 0; i < m->params.n; i++) {
-        dsi_free(m->params.at[i].name);
-        dsi_unref(m->params.at[i].x);
+    for (int i = 0; i < m->entries.n; i++) {
+        dsi_free(m->entries.at[i].name);
+        dsi_unref(m->entries.at[i].x);
     }
-    dsi_list_free(&m->params);
+    dsi_list_free(&m->entries);
+    dsi_list_free(&m->forward_hooks);
     dsi_free(m->name);
     if (!quarantined) dsi_free(m);
 }
@@ -159,7 +193,7 @@ void ds_module_free(ds_module *m)
         return;
     }
     char path[256];
-    module_write_path(m, path, sizeof path);
+    dsi_module_write_path(m, path, sizeof path);
     dsi_fail(DS_ESTATE, "module_free: %s belongs to %s, which frees it", path,
              m->parent ? m->parent->name : "an engine");
 }
@@ -183,7 +217,8 @@ static bool tensor_is_fresh(const ds_tensor *init)
 /* init's values as a leaf of m: if it is not fresh a handle of its own, so that
  * init's graph and flags stay
  * away. */
-static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *init, bool trained)
+static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *init,
+                                    dsi_entry_kind kind)
 {
     if (!dsi_live_all("module_param", m, init)) return dsi_null_operand("module_param");
     module_check_name(m, name);
@@ -194,8 +229,8 @@ static ds_tensor *module_add_tensor(ds_module *m, const char *name, ds_tensor *i
         x = dsi_new(init, init->shape);
         if (dsi_copy(x, init) != DS_OK) return NULL;
     }
-    if (trained && !ds_require_grad(x, true)) return NULL;
-    dsi_list_add(&m->params, (Param){dsi_strdup(name), dsi_ref(x), trained});
+    if (kind == DSI_PARAM && !ds_require_grad(x, true)) return NULL;
+    dsi_list_add(&m->entries, (dsi_module_entry){dsi_strdup(name), dsi_ref(x), kind});
     return x;
 }
 
@@ -212,7 +247,7 @@ void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg)
 
 ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 {
-    ds_tensor *x = module_add_tensor(m, name, init, true);
+    ds_tensor *x = module_add_tensor(m, name, init, DSI_PARAM);
     bool shared = m && m->experts && m->experts->ep_size > 1; /* other ranks make other ones */
     if (x && on_param.fn && !shared && on_param.fn(on_param.arg, x) != DS_OK) return NULL;
     return x;
@@ -220,85 +255,30 @@ ds_tensor *ds_module_param(ds_module *m, const char *name, ds_tensor *init)
 
 ds_tensor *ds_module_buffer(ds_module *m, const char *name, ds_tensor *init)
 {
-    return module_add_tensor(m, name, init, false);
+    return module_add_tensor(m, name, init, DSI_BUFFER);
 }
 
-/* ---- call -------------------------------------------------------------------------------------------- */
-
-static ds_tensor *module_forward(ds_module *m, ds_tensor **in, int n)
+ds_tensor *ds_module_tie(ds_module *m, const char *name, ds_tensor *param)
 {
-    const ds_module_type *type = m->type;
-    if (type->forward_n) return type->forward_n(ds_self(m), in, n);
-    if (!type->forward) return dsi_refuse("%s has no forward", type->name);
-    if (n != 1) return dsi_refuse("%s takes one tensor: it was given %d", type->name, n);
-    return type->forward(ds_self(m), in[0]);
+    if (!dsi_live_all("module_tie", m, param)) return dsi_null_operand("module_tie");
+    if (param->node)
+        return dsi_refuse("module_tie: %s is the result of an op: expected a parameter of a module",
+                          name);
+    module_check_name(m, name);
+    dsi_list_add(&m->entries, (dsi_module_entry){dsi_strdup(name), dsi_ref(param), DSI_TIED});
+    return param;
 }
-
-static ds_tensor *module_hooked_forward(ds_module *m, ds_tensor **in, int n)
-{
-    const dsi_call_hooks *h = m->hooks;
-    if (h->before && h->before(h->arg, m) != DS_OK) return NULL;
-    ds_tensor *y = module_forward(m, in, n);
-    if (h->after && h->after(h->arg, m, y) != DS_OK) return NULL;
-    return y;
-}
-
-ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
-{
-    if (!dsi_live(m, "call")) return dsi_null_operand("call");
-    for (int i = 0; i < n; i++)
-        if (!in[i]) return dsi_null_operand(m->name);
-    dsi_error_context here = {module_write_path, m};
-    const dsi_error_context *was = dsi_error_context_enter(&here);
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *y = m->hooks ? module_hooked_forward(m, in, n) : module_forward(m, in, n);
-    if (!y) dsi_null_operand("forward");
-    y = dsi_scope_return(scope, dsi_ref(y));
-    dsi_error_context_leave(was);
-    return y;
-}
-
-static ds_tensor *module_call(void *module, ds_tensor **in, int n)
-{
-    return ds_call_n(module, in, n);
-}
-
-ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n)
-{
-    return m ? ds_checkpoint(module_call, m, in, n) : dsi_null_operand("checkpoint_call");
-}
-
-void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
-{
-    if (!root) return;
-    root->hooks = hooks;
-    for (int i = 0; i < root->children.n; i++) dsi_module_set_hooks(root->children.at[i], hooks);
-}
-
-void ds_module_train(ds_module *m, bool training)
-{
-    if (!m) return;
-    m->eval = !training;
-    for (int i = 0; i < m->children.n; i++) ds_module_train(m->children.at[i], training);
-}
-
-bool ds_module_training(const ds_module *m) { return m && !m->eval; }
 
 /* ---- walk -------------------------------------------------------------------------------------------- */
 
-typedef bool Visit(void *arg, const char *path, const Param *p);
-
-/* Calls visit for each parameter and buffer of m and below, in PyTorch's order:
- * a module's own parameters, its buffers, its children. Stops when visit
- * returns false. */
-static bool module_walk(const ds_module *m, dsi_text *path, Visit *visit, void *arg)
+static bool module_walk(const ds_module *m, dsi_text *path, dsi_entry_visit *visit, void *arg)
 {
     size_t length = path->n;
     for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < m->params.n; i++) {
-            if (m->params.at[i].trained != (pass == 0)) continue;
-            dsi_text_add(path, "%s", m->params.at[i].name);
-            bool more = visit(arg, path->s, &m->params.at[i]);
+        for (int i = 0; i < m->entries.n; i++) {
+            if ((m->entries.at[i].kind == DSI_BUFFER) != (pass == 1)) continue;
+            dsi_text_add(path, "%s", m->entries.at[i].name);
+            bool more = visit(arg, path->s, &m->entries.at[i]);
             path->s[path->n = length] = 0;
             if (!more) return false;
         }
@@ -311,7 +291,7 @@ static bool module_walk(const ds_module *m, dsi_text *path, Visit *visit, void *
     return true;
 }
 
-static void module_walk_from(const ds_module *m, Visit *visit, void *arg)
+void dsi_module_walk(const ds_module *m, dsi_entry_visit *visit, void *arg)
 {
     dsi_text path = {0};
     if (m) module_walk(m, &path, visit, arg);
@@ -324,17 +304,17 @@ int ds_module_params(const ds_module *m)
 {
     int n = 0;
     if (!m) return 0;
-    for (int i = 0; i < m->params.n; i++) n += m->params.at[i].trained;
+    for (int i = 0; i < m->entries.n; i++) n += m->entries.at[i].kind == DSI_PARAM;
     for (int i = 0; i < m->children.n; i++) n += ds_module_params(m->children.at[i]);
     return n;
 }
 
-static const Param *module_find_param(const ds_module *m, int *i)
+static const dsi_module_entry *module_find_param(const ds_module *m, int *i)
 {
-    for (int k = 0; k < m->params.n; k++)
-        if (m->params.at[k].trained && (*i)-- == 0) return &m->params.at[k];
+    for (int k = 0; k < m->entries.n; k++)
+        if (m->entries.at[k].kind == DSI_PARAM && (*i)-- == 0) return &m->entries.at[k];
     for (int k = 0; k < m->children.n; k++) {
-        const Param *p = module_find_param(m->children.at[k], i);
+        const dsi_module_entry *p = module_find_param(m->children.at[k], i);
         if (p) return p;
     }
     return NULL;
@@ -345,7 +325,7 @@ typedef struct Wanted {
     const char *path;
 } Wanted;
 
-static bool param_note_path(void *arg, const char *path, const Param *p)
+static bool param_note_path(void *arg, const char *path, const dsi_module_entry *p)
 {
     enum { ROOM = 512 };
     static _Thread_local void *text;
@@ -358,10 +338,10 @@ static bool param_note_path(void *arg, const char *path, const Param *p)
 
 ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path)
 {
-    const Param *p = m && i >= 0 ? module_find_param(m, &i) : NULL;
+    const dsi_module_entry *p = m && i >= 0 ? module_find_param(m, &i) : NULL;
     if (path) {
         Wanted wanted = {p ? p->x : NULL, NULL};
-        if (p) module_walk_from(m, param_note_path, &wanted);
+        if (p) dsi_module_walk(m, param_note_path, &wanted);
         *path = wanted.path;
     }
     return p ? p->x : NULL;
@@ -370,7 +350,7 @@ ds_tensor *ds_module_param_at(const ds_module *m, int i, const char **path)
 void ds_module_zero_grad(ds_module *m)
 {
     if (!m) return;
-    for (int i = 0; i < m->params.n; i++) ds_set_grad_of(m->params.at[i].x, NULL);
+    for (int i = 0; i < m->entries.n; i++) ds_set_grad_of(m->entries.at[i].x, NULL);
     for (int i = 0; i < m->children.n; i++) ds_module_zero_grad(m->children.at[i]);
 }
 
@@ -389,8 +369,7 @@ const ds_module *dsi_module_root(const ds_module *m)
     return m;
 }
 
-/* Whether m is the marked one, and not below it. */
-static bool module_is_marked(const ds_module *m)
+bool dsi_module_is_marked(const ds_module *m)
 {
     return m->experts && (!m->parent || m->parent->experts != m->experts);
 }
@@ -400,14 +379,14 @@ static bool module_find_expert(const ds_module *m, const ds_tensor *x, int *laye
                                dsi_expert *found)
 {
     int mine = *layer;
-    for (int i = 0; i < m->params.n; i++)
-        if (m->params.at[i].x == x) return true;
+    for (int i = 0; i < m->entries.n; i++)
+        if (m->entries.at[i].x == x) return true;
     for (int i = 0; i < m->children.n; i++) {
         if (!module_find_expert(m->children.at[i], x, layer, found)) continue;
-        if (module_is_marked(m)) *found = (dsi_expert){mine, m->experts->first + i, m->experts};
+        if (dsi_module_is_marked(m)) *found = (dsi_expert){mine, m->experts->first + i, m->experts};
         return true;
     }
-    *layer += module_is_marked(m);
+    *layer += dsi_module_is_marked(m);
     return false;
 }
 
@@ -438,8 +417,8 @@ ds_status ds_module_to(ds_module *m, ds_dtype dtype)
     if ((unsigned)dtype > DS_BF16)
         return dsi_fail(DS_EINVAL, "module_to: %s: expected a floating-point dtype",
                         ds_dtype_name(dtype));
-    for (int i = 0; i < m->params.n; i++) {
-        ds_tensor *x = m->params.at[i].x;
+    for (int i = 0; i < m->entries.n; i++) {
+        ds_tensor *x = m->entries.at[i].x;
         ds_scope *scope = ds_scope_open();
         ds_status status = tensor_convert(x, dtype);
         if (status == DS_OK) status = tensor_convert(x->grad, dtype);
@@ -449,151 +428,4 @@ ds_status ds_module_to(ds_module *m, ds_dtype dtype)
     for (int i = 0; i < m->children.n; i++)
         if (ds_module_to(m->children.at[i], dtype) != DS_OK) return ds_error_status();
     return DS_OK;
-}
-
-/* ---- state dicts ------------------------------------------------------------------------------------- */
-
-static bool module_add_entry(void *state, const char *path, const Param *p)
-{
-    return ds_state_set(state, path, p->x) == DS_OK;
-}
-
-ds_state *ds_module_state(const ds_module *m)
-{
-    ds_state *state = ds_state_new();
-    module_walk_from(m, module_add_entry, state);
-    return state;
-}
-
-/* Whether name is that of an expert that m's layer has on another rank:
- * "..list.7.weight". */
-static bool module_expert_is_remote(const ds_module *m, const char *name)
-{
-    char *end;
-    size_t length = strcspn(name, ".");
-    if (module_is_marked(m)) {
-        long number = strtol(name, &end, 10);
-        return end > name && *end == '.' && number >= 0 && number < m->experts->all;
-    }
-    for (int i = 0; i < m->children.n; i++) {
-        const ds_module *child = m->children.at[i];
-        if (!strncmp(child->name, name, length) && !child->name[length] && name[length])
-            return module_expert_is_remote(child, name + length + 1);
-    }
-    return false;
-}
-
-#define NAMED 6 /* of each kind: another model's hundreds of names say no more */
-
-static void state_add_rest(dsi_text *bad, int n, const char *kind)
-{
-    if (n > NAMED) dsi_text_add(bad, "; %d more %s", n - NAMED, kind);
-}
-
-/* All differences, in one message. */
-static void state_compare(const ds_module *m, const ds_state *want, const ds_state *got,
-                          dsi_text *bad)
-{
-    int missing = 0, other = 0, unknown = 0;
-    for (int i = 0; i < ds_state_len(want); i++) {
-        const char *name = ds_state_name(want, i);
-        ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
-        if (g || missing++ >= NAMED) continue;
-        dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name, dsi_shape_text(w->shape));
-    }
-    state_add_rest(bad, missing, "missing");
-    for (int i = 0; i < ds_state_len(want); i++) {
-        const char *name = ds_state_name(want, i);
-        ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
-        if (!g || dsi_same_shape(w->shape, g->shape) || other++ >= NAMED) continue;
-        dsi_text_add(bad, "%s%s is %s, expected %s", bad->n ? "; " : "", name,
-                     dsi_shape_text(g->shape), dsi_shape_text(w->shape));
-    }
-    state_add_rest(bad, other, "of other shapes");
-    for (int i = 0; i < ds_state_len(got); i++) {
-        const char *name = ds_state_name(got, i);
-        if (ds_state_get(want, name) || module_expert_is_remote(m, name) || unknown++ >= NAMED)
-            continue;
-        dsi_text_add(bad, "%sunknown %s", bad->n ? "; " : "", name);
-    }
-    state_add_rest(bad, unknown, "unknown");
-}
-
-/* The length of "module.", where "module.fc1.weight" is a name of one and
- * "fc1.weight" of the other; 0: no two names are
- * so. */
-static size_t state_prefix(const ds_state *longer, const ds_state *shorter)
-{
-    for (int i = 0; i < ds_state_len(longer); i++) {
-        const char *name = ds_state_name(longer, i);
-        for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.'))
-            if (ds_state_get(shorter, dot + 1)) return (size_t)(dot + 1 - name);
-    }
-    return 0;
-}
-
-static int state_count_prefix(const ds_state *state, const char *with, size_t n)
-{
-    int count = 0;
-    for (int i = 0; i < ds_state_len(state); i++)
-        count += !strncmp(ds_state_name(state, i), with, n);
-    return count;
-}
-
-/* The prefix that all names of `longer` have and none of `shorter`; its length,
- * or 0. */
-static size_t state_common_prefix(const ds_state *longer, const ds_state *shorter)
-{
-    size_t n = state_prefix(longer, shorter);
-    const char *name = ds_state_name(longer, 0);
-    bool all = n && state_count_prefix(longer, name, n) == ds_state_len(longer);
-    return all && !state_count_prefix(shorter, name, n) ? n : 0;
-}
-
-/* Why no name fits, and which call helps; false: it is not that. */
-static bool state_explain_prefix(const ds_module *m, const ds_state *want, const ds_state *got)
-{
-    size_t more = state_common_prefix(got, want), less = more ? 0 : state_common_prefix(want, got);
-    const char *name = ds_state_name(more ? got : want, 0);
-    if (more)
-        dsi_fail(DS_EINVAL,
-                 "%s: the state dict does not fit: all its names begin with \"%.*s\"%s, those of "
-                 "the module do "
-                 "not: ds_state_strip_prefix(state, \"%.*s\") takes it off",
-                 m->name, (int)more, name,
-                 strncmp(name, "module.", 7)
-                     ? ""
-                     : ", as DistributedDataParallel and DataParallel save them",
-                 (int)more, name);
-    if (less)
-        dsi_fail(DS_EINVAL,
-                 "%s: the state dict does not fit: all names of the module begin with \"%.*s\", "
-                 "those of the "
-                 "state dict do not: ds_state_add_prefix(state, \"%.*s\") puts it there",
-                 m->name, (int)less, name, (int)less, name);
-    return more || less;
-}
-
-ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state)
-{
-    dsi_text bad = {0};
-    state_compare(m, mine, state, &bad);
-    ds_status status = DS_OK;
-    if (bad.n && state_explain_prefix(m, mine, state))
-        status = DS_EINVAL;
-    else if (bad.n)
-        status = dsi_fail(DS_EINVAL, "%s: the state dict does not fit: %s", m->name, bad.s);
-    dsi_text_free(&bad);
-    return status;
-}
-
-ds_status ds_module_load(ds_module *m, const ds_state *state)
-{
-    if (!dsi_live_all("module_load", m, state)) return dsi_null_argument("module_load");
-    ds_state *mine = ds_module_state(m);
-    ds_status status = dsi_module_check_state(m, mine, state);
-    for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++)
-        status = dsi_copy(ds_state_at(mine, i), ds_state_get(state, ds_state_name(mine, i)));
-    ds_state_free(mine);
-    return status;
 }

@@ -227,7 +227,7 @@ static const ds_module_type moe_type = {"MoE", sizeof(MoE), .forward_n = moe_for
 
 static const MoE *moe_layer_of(const ds_module *m)
 {
-    return ds_module_type_of(m) == &moe_type ? ds_self((ds_module *)m) : NULL;
+    return m && ds_module_type_of(m)->forward_n == moe_forward ? ds_self((ds_module *)m) : NULL;
 }
 
 int ds_moe_layers(const ds_module *m)

@@ -1,4 +1,5 @@
-/* nn/norm.c: BatchNorm2d, LayerNorm.
+/* nn/norm.c: BatchNorm1d, BatchNorm2d, InstanceNorm1d, InstanceNorm2d, GroupNorm,
+ * LayerNorm, RMSNorm.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/option.h"
@@ -6,19 +7,33 @@
 #include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
 
+static const char *python_bool(bool x) { return x ? "True" : "False"; }
+
+/* ---- BatchNorm, InstanceNorm ------------------------------------------------------------------------- */
+
 typedef struct BatchNorm {
     int64_t channels;
+    int least, most; /* dimensions of x */
     ds_batch_norm_opts opts;
-    ds_tensor *batches; /* int64 []: num_batches_tracked */
+    ds_tensor *batches; /* int64 []: num_batches_tracked; NULL without running statistics */
 } BatchNorm;
+
+static bool batch_norm_takes(const BatchNorm *b, const ds_tensor *x)
+{
+    if (ds_ndim(x) >= b->least && ds_ndim(x) <= b->most) return true;
+    const char *name = ds_module_type_of(ds_module_of((void *)b))->name;
+    if (b->least == b->most)
+        return dsi_refuse("%s: x has %d dimensions: expected %d", name, ds_ndim(x), b->most);
+    return dsi_refuse("%s: x has %d dimensions: expected %d or %d", name, ds_ndim(x), b->least,
+                      b->most);
+}
 
 /* Running statistics are used in evaluation, and updated in training; a
  * recomputed forward does not count as a batch. */
 static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
 {
     BatchNorm *b = self;
-    if (ds_ndim(x) != 4)
-        return dsi_refuse("batch_norm2d: x has %d dimensions: expected 4", ds_ndim(x));
+    if (!batch_norm_takes(b, x)) return NULL;
     bool training = ds_module_training(ds_module_of(self));
     ds_batch_norm_opts o = b->opts;
     o.training = training || !o.running_mean;
@@ -30,7 +45,17 @@ static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
     return y;
 }
 
-static const char *python_bool(bool x) { return x ? "True" : "False"; }
+/* x without the batch's dimension is one sample. torch does not count batches
+ * here. */
+static ds_tensor *instance_norm_forward(void *self, ds_tensor *x)
+{
+    BatchNorm *b = self;
+    if (!batch_norm_takes(b, x)) return NULL;
+    ds_batch_norm_opts o = b->opts;
+    o.training = ds_module_training(ds_module_of(self)) || !o.running_mean;
+    if (ds_ndim(x) == b->most) return ds_instance_norm_with(x, o);
+    return ds_squeeze(ds_instance_norm_with(ds_unsqueeze(x, 0), o), 0);
+}
 
 static void batch_norm_describe(void *self, FILE *to)
 {
@@ -43,34 +68,137 @@ static void batch_norm_describe(void *self, FILE *to)
 
 /* weight 1, bias 0, running_mean 0, running_var 1, [channels] each. Buffers are
  * saved in state dicts and not trained. */
+static ds_module *batch_norm_new(ds_module *parent, const char *name, const ds_module_type *type,
+                                 BatchNorm shape, ds_nn_norm_opts o)
+{
+    ds_module *m = ds_module_new(parent, name, type);
+    BatchNorm *b = ds_self(m);
+    ds_dims c = ds_shape(shape.channels);
+    *b = shape;
+    b->opts = (ds_batch_norm_opts){.momentum = o.momentum, .eps = o.eps};
+    if (!o.no_affine) {
+        b->opts.weight = ds_module_param(m, "weight", ds_ones(DS_F32, c));
+        if (!o.no_bias) b->opts.bias = ds_module_param(m, "bias", ds_zeros(DS_F32, c));
+    }
+    if (!o.no_running_stats) {
+        b->opts.running_mean = ds_module_buffer(m, "running_mean", ds_zeros(DS_F32, c));
+        b->opts.running_var = ds_module_buffer(m, "running_var", ds_ones(DS_F32, c));
+        b->batches = ds_module_buffer(m, "num_batches_tracked", ds_scalar(DS_I64, 0));
+    }
+    return m;
+}
+
+ds_module *ds_nn_batch_norm1d_with(ds_module *parent, const char *name, int64_t channels,
+                                   ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"BatchNorm1d", sizeof(BatchNorm),
+                                        .forward = batch_norm_forward,
+                                        .describe = batch_norm_describe};
+    return batch_norm_new(parent, name, &type, (BatchNorm){channels, .least = 2, .most = 3}, o);
+}
+
+ds_module *ds_nn_batch_norm1d(ds_module *parent, const char *name, int64_t channels)
+{
+    return ds_nn_batch_norm1d_with(parent, name, channels, (ds_nn_norm_opts){0});
+}
+
 ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
                                    ds_nn_norm_opts o)
 {
     static const ds_module_type type = {"BatchNorm2d", sizeof(BatchNorm),
                                         .forward = batch_norm_forward,
                                         .describe = batch_norm_describe};
-    ds_module *m = ds_module_new(parent, name, &type);
-    BatchNorm *b = ds_self(m);
-    b->channels = channels;
-    b->opts = (ds_batch_norm_opts){.momentum = o.momentum, .eps = o.eps};
-    if (!o.no_affine) {
-        b->opts.weight = ds_module_param(m, "weight", ds_ones(DS_F32, ds_shape(channels)));
-        b->opts.bias = ds_module_param(m, "bias", ds_zeros(DS_F32, ds_shape(channels)));
-    }
-    if (!o.no_running_stats) {
-        b->opts.running_mean = ds_module_buffer(m, "running_mean",
-                                                ds_zeros(DS_F32, ds_shape(channels)));
-        b->opts.running_var = ds_module_buffer(m, "running_var",
-                                               ds_ones(DS_F32, ds_shape(channels)));
-        b->batches = ds_module_buffer(m, "num_batches_tracked", ds_scalar(DS_I64, 0));
-    }
-    return m;
+    return batch_norm_new(parent, name, &type, (BatchNorm){channels, .least = 4, .most = 4}, o);
 }
 
 ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels)
 {
     return ds_nn_batch_norm2d_with(parent, name, channels, (ds_nn_norm_opts){0});
 }
+
+/* most: dimensions of a batch; one less is one sample */
+static ds_module *instance_norm_new(ds_module *parent, const char *name, const ds_module_type *type,
+                                    int64_t channels, int most, ds_nn_instance_norm_opts o)
+{
+    ds_nn_norm_opts opts = {.eps = o.eps,
+                            .momentum = o.momentum,
+                            .no_affine = !o.affine,
+                            .no_running_stats = !o.track_running_stats};
+    BatchNorm shape = {channels, .least = most - 1, .most = most};
+    return batch_norm_new(parent, name, type, shape, opts);
+}
+
+ds_module *ds_nn_instance_norm1d_with(ds_module *parent, const char *name, int64_t channels,
+                                      ds_nn_instance_norm_opts opts)
+{
+    static const ds_module_type type = {"InstanceNorm1d", sizeof(BatchNorm),
+                                        .forward = instance_norm_forward,
+                                        .describe = batch_norm_describe};
+    return instance_norm_new(parent, name, &type, channels, 3, opts);
+}
+
+ds_module *ds_nn_instance_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                      ds_nn_instance_norm_opts opts)
+{
+    static const ds_module_type type = {"InstanceNorm2d", sizeof(BatchNorm),
+                                        .forward = instance_norm_forward,
+                                        .describe = batch_norm_describe};
+    return instance_norm_new(parent, name, &type, channels, 4, opts);
+}
+
+/* ---- GroupNorm --------------------------------------------------------------------------------------- */
+
+typedef struct GroupNorm {
+    int64_t groups, channels;
+    double eps;
+    ds_tensor *weight, *bias; /* [channels], or NULL */
+} GroupNorm;
+
+static ds_tensor *group_norm_forward(void *self, ds_tensor *x)
+{
+    GroupNorm *g = self;
+    if (ds_size(x, 1) != g->channels)
+        return dsi_refuse("group_norm: x has %lld channels: expected %lld",
+                          (long long)ds_size(x, 1), (long long)g->channels);
+    return ds_group_norm(x, g->groups, g->weight, g->bias, g->eps);
+}
+
+static void group_norm_describe(void *self, FILE *to)
+{
+    GroupNorm *g = self;
+    fprintf(to, "%lld, %lld, eps=%g, affine=%s, bias=%s", (long long)g->groups,
+            (long long)g->channels, dsi_option(g->eps, 1e-5), python_bool(g->weight),
+            python_bool(g->bias));
+}
+
+ds_module *ds_nn_group_norm_with(ds_module *parent, const char *name, int64_t groups,
+                                 int64_t channels, ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"GroupNorm", sizeof(GroupNorm),
+                                        .forward = group_norm_forward,
+                                        .describe = group_norm_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    GroupNorm *g = ds_self(m);
+    if (groups < 1 || channels < 1 || channels % groups) {
+        dsi_fail(DS_EINVAL,
+                 "GroupNorm %s: groups = %lld, channels = %lld: expected groups that "
+                 "divide channels",
+                 ds_module_name(m), (long long)groups, (long long)channels);
+        return m;
+    }
+    *g = (GroupNorm){groups, channels, o.eps, NULL, NULL};
+    if (o.no_affine) return m;
+    g->weight = ds_module_param(m, "weight", ds_ones(DS_F32, ds_shape(channels)));
+    if (!o.no_bias) g->bias = ds_module_param(m, "bias", ds_zeros(DS_F32, ds_shape(channels)));
+    return m;
+}
+
+ds_module *ds_nn_group_norm(ds_module *parent, const char *name, int64_t groups, int64_t channels)
+{
+    return ds_nn_group_norm_with(parent, name, groups, channels, (ds_nn_norm_opts){0});
+}
+
+/* ---- LayerNorm, RMSNorm ------------------------------------------------------------------------------ */
 
 typedef struct LayerNorm {
     ds_dims shape; /* that is normalised */
@@ -84,15 +212,20 @@ static ds_tensor *layer_norm_forward(void *self, ds_tensor *x)
     return ds_layer_norm(x, l->shape.n, l->weight, l->bias, l->eps);
 }
 
-/* The normalised shape as a Python tuple: (10,). */
+/* As a Python tuple: (10,). */
+static void norm_describe_shape(FILE *to, ds_dims shape)
+{
+    fputc('(', to);
+    for (int i = 0; i < shape.n; i++) fprintf(to, "%s%lld", i ? ", " : "", (long long)shape.d[i]);
+    fputs(shape.n == 1 ? ",)" : ")", to);
+}
+
 static void layer_norm_describe(void *self, FILE *to)
 {
     LayerNorm *l = self;
-    fputc('(', to);
-    for (int i = 0; i < l->shape.n; i++)
-        fprintf(to, "%s%lld", i ? ", " : "", (long long)l->shape.d[i]);
-    fprintf(to, "%s), eps=%g, elementwise_affine=%s, bias=%s", l->shape.n == 1 ? "," : "",
-            dsi_option(l->eps, 1e-5), python_bool(l->weight), python_bool(l->bias));
+    norm_describe_shape(to, l->shape);
+    fprintf(to, ", eps=%g, elementwise_affine=%s, bias=%s", dsi_option(l->eps, 1e-5),
+            python_bool(l->weight), python_bool(l->bias));
 }
 
 /* weight 1 and bias 0 of the normalised shape, the last dimensions of x. */
@@ -108,11 +241,46 @@ ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_dims sh
     l->eps = o.eps;
     if (o.no_affine) return m;
     l->weight = ds_module_param(m, "weight", ds_ones(DS_F32, shape));
-    l->bias = ds_module_param(m, "bias", ds_zeros(DS_F32, shape));
+    if (!o.no_bias) l->bias = ds_module_param(m, "bias", ds_zeros(DS_F32, shape));
     return m;
 }
 
 ds_module *ds_nn_layer_norm(ds_module *parent, const char *name, ds_dims shape)
 {
     return ds_nn_layer_norm_with(parent, name, shape, (ds_nn_norm_opts){0});
+}
+
+static ds_tensor *rms_norm_forward(void *self, ds_tensor *x)
+{
+    LayerNorm *l = self;
+    return ds_rms_norm(x, l->shape.n, l->weight, l->eps);
+}
+
+static void rms_norm_describe(void *self, FILE *to)
+{
+    LayerNorm *l = self;
+    norm_describe_shape(to, l->shape);
+    if (l->eps != 0)
+        fprintf(to, ", eps=%g", dsi_option(l->eps, 0));
+    else
+        fputs(", eps=None", to);
+    fprintf(to, ", elementwise_affine=%s", python_bool(l->weight));
+}
+
+/* weight 1 of the normalised shape. */
+ds_module *ds_nn_rms_norm_with(ds_module *parent, const char *name, ds_dims shape,
+                               ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"RMSNorm", sizeof(LayerNorm), .forward = rms_norm_forward,
+                                        .describe = rms_norm_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    LayerNorm *l = ds_self(m);
+    *l = (LayerNorm){shape, o.eps, NULL, NULL};
+    if (!o.no_affine) l->weight = ds_module_param(m, "weight", ds_ones(DS_F32, shape));
+    return m;
+}
+
+ds_module *ds_nn_rms_norm(ds_module *parent, const char *name, ds_dims shape)
+{
+    return ds_nn_rms_norm_with(parent, name, shape, (ds_nn_norm_opts){0});
 }

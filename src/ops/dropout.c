@@ -80,3 +80,18 @@ ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
     dsi_save_for_backward(n, keep), dsi_set_attr(n, &factor, sizeof factor);
     return y;
 }
+
+/* One draw for each plane, which broadcasts over its elements. */
+ds_tensor *ds_dropout2d(ds_tensor *x, double p, bool training)
+{
+    if (!dsi_live(x, "dropout2d")) return dsi_null_operand("dropout2d");
+    if (!dsi_want_float("dropout2d", x)) return NULL;
+    if (x->shape.n < 3)
+        return dsi_refuse("dropout2d: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
+    if (!(p >= 0 && p <= 1)) return dsi_refuse("dropout2d: p is %g: expected 0 to 1", p);
+    if (!training || p == 0) return x;
+    ds_dims planes = {.n = x->shape.n, .d = {x->shape.d[0], x->shape.d[1]}};
+    for (int i = 2; i < planes.n; i++) planes.d[i] = 1;
+    ds_tensor *ones = dsi_fill(dsi_new(x, planes), 1);
+    return ones ? ds_mul(x, ds_dropout(ones, p, true)) : NULL;
+}

@@ -1,5 +1,5 @@
-/* optim/clip.c: the norm of all gradients of a module, and clipping by it:
- * torch.nn.utils.clip_grad.
+/* optim/clip.c: the norm of all gradients of a module, clipping by it, and by
+ * value: torch.nn.utils.clip_grad.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -72,4 +72,34 @@ double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
     else
         return grads_clip(m, true, max_norm, norm_type);
     return NAN;
+}
+
+/* g between -value and value, in place; NaN stays. */
+static ds_status grad_clip_value(ds_tensor *g, double value)
+{
+    ds_tensor *low = dsi_fill(dsi_new(g, (ds_dims){0}), -value);
+    ds_tensor *high = dsi_fill(dsi_new(g, (ds_dims){0}), value);
+    ds_tensor *y = ds_where(ds_lt(g, low), low, g);
+    return ds_copy(g, ds_where(ds_lt(high, y), high, y));
+}
+
+ds_status ds_clip_grad_value(ds_module *m, double clip_value)
+{
+    if (!m) return dsi_null_argument("clip_grad_value");
+    if (!(clip_value >= 0))
+        return dsi_fail(DS_EINVAL, "clip_grad_value: clip_value is %g: expected 0 or more",
+                        clip_value);
+    int count = ds_module_params(m);
+    ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
+    int n = module_grads(m, count, g);
+    ds_status status = n < 0 ? ds_error_status() : DS_OK;
+    bool was = ds_set_grad(false);
+    for (int i = 0; i < n && status == DS_OK; i++) {
+        ds_scope *scope = ds_scope_open();
+        status = grad_clip_value(g[i], clip_value);
+        ds_scope_close(scope);
+    }
+    ds_set_grad(was);
+    dsi_free(g);
+    return status;
 }

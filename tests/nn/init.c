@@ -97,6 +97,26 @@ static void truncation_keeps_the_bounds(void **state)
     }
 }
 
+/* Rows or columns, those that are fewer, have the length gain and are at right
+ * angles; in every dtype. */
+static void orthogonal_is_orthogonal(void **state)
+{
+    (void)state;
+    static const ds_dims sizes[] = {{2, {40, 17}}, {2, {17, 40}}, {3, {6, 3, 4}}, {2, {9, 9}}};
+    for (int k = 0; k < 4; k++)
+        for (ds_dtype dtype = DS_F32; dtype <= DS_BF16; dtype++) {
+            ds_tensor *x = ds_init_orthogonal(ds_zeros(dtype, sizes[k]), 2);
+            CHECK(x != NULL);
+            ds_tensor *w = ds_reshape(ds_cast(x, DS_F64), ds_shape(sizes[k].d[0], -1));
+            bool tall = ds_size(w, 0) > ds_size(w, 1);
+            ds_tensor *t = ds_transpose(w, 0, 1), *g = tall ? ds_matmul(t, w) : ds_matmul(w, t);
+            int64_t n = ds_size(g, 0);
+            const double *p = ds_data(g);
+            double near = dtype == DS_F32 ? 1e-5 : dtype == DS_F64 ? 1e-12 : 0.05;
+            for (int64_t i = 0; i < n * n; i++) CHECK_CLOSE(p[i], i % (n + 1) ? 0 : 4, near);
+        }
+}
+
 static void wrong_ones_are_refused(void **state)
 {
     (void)state;
@@ -110,6 +130,8 @@ static void wrong_ones_are_refused(void **state)
     CHECK_ERROR("no fan number 7");
     CHECK(!ds_init_kaiming_normal(x, 0, DS_FAN_IN, (ds_gain)9));
     CHECK_ERROR("no gain number 9");
+    CHECK(!ds_init_orthogonal(flat, 1));
+    CHECK_ERROR("init_orthogonal: x is float32 [4]: expected floats of at least 2 dimensions");
     CHECK(!ds_init_uniform(x, 2, 1));
     CHECK_ERROR("init_uniform: no uniform values from 2 to 1");
     CHECK(!ds_init_uniform(x, NAN, 1));
@@ -138,4 +160,5 @@ static void null_is_passed(void **state)
 
 TEST_MAIN(cmocka_unit_test(fans_count_the_kernel), cmocka_unit_test(gains_are_pytorchs),
           cmocka_unit_test(plain_rules_fill), cmocka_unit_test(truncation_keeps_the_bounds),
-          cmocka_unit_test(wrong_ones_are_refused), cmocka_unit_test(null_is_passed))
+          cmocka_unit_test(orthogonal_is_orthogonal), cmocka_unit_test(wrong_ones_are_refused),
+          cmocka_unit_test(null_is_passed))

@@ -342,9 +342,173 @@ static void to_half_the_memory(void **state)
     ds_scope_close(s);
 }
 
+/* ---- paths, ties, partial state dicts ------------------------------------------------------------------ */
+
+static ds_tensor *tied_forward(void *self, ds_tensor *ids)
+{
+    return ds_call_child(self, "head",
+                         ds_call_child(self, "body", ds_call_child(self, "tok", ids)));
+}
+
+/* tok [7,4], body.0 [4,4], body.1 a ReLU, head tied to tok */
+static ds_module *tied_new(void)
+{
+    ds_module_type type = {"Tied", .forward = tied_forward}; /* a temporary is enough */
+    ds_module *m = ds_module_new(NULL, "net", &type);
+    ds_nn_embedding(m, "tok", 7, 4, -1);
+    ds_module *body = ds_nn_sequential(m, "body");
+    ds_nn_linear(body, NULL, 4, 4);
+    ds_nn_relu(body, NULL);
+    ds_nn_linear(m, "head", 4, 7, .no_bias = true, .tied = ds_parameter(m, "tok.weight"));
+    return m;
+}
+
+static void paths_and_numbers(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = tied_new();
+    CHECK(ds_submodule(m, "body.1") == ds_module_child(ds_module_child(m, 1), 1));
+    CHECK(!strcmp(ds_module_name(ds_submodule(m, "body.0")), "0"));
+    CHECK(ds_submodule(m, "") == m);
+    CHECK(ds_parameter(m, "body.0.bias") == ds_module_param_at(m, 2, NULL));
+    CHECK(!ds_submodule(m, "body.2"));
+    CHECK_ERROR("submodule: body (Sequential) has no \"2\": expected one of: 0, 1");
+    CHECK(!ds_parameter(m, "body.0.gain"));
+    CHECK_ERROR("parameter: 0 (Linear) has no \"gain\": expected one of: weight, bias");
+    CHECK(!ds_parameter(m, "tail.weight"));
+    CHECK_ERROR("parameter: net (Tied) has no \"tail.weight\"");
+    CHECK(!ds_submodule(NULL, "a") && !ds_parameter(m, NULL));
+    ds_error_clear();
+    CHECK(!strcmp(ds_module_type_of(m)->name, "Tied"));
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
+/* Under both names in the state dict, trained once, loaded by either name. */
+static void tied_weights(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = tied_new(), *other = tied_new();
+    CHECK_INT(ds_module_params(m), 3);
+    CHECK_INT(ds_module_numel(m), 7 * 4 + 4 * 4 + 4);
+    ds_state *d = ds_module_state(m);
+    CHECK_INT(ds_state_len(d), 4);
+    CHECK(!strcmp(ds_state_name(d, 3), "head.weight") && ds_state_at(d, 3) == ds_state_at(d, 0));
+    ds_tensor *ids = ds_from_data(DS_I64, ds_shape(2), (int64_t[]){1, 5});
+    CHECK_INT(ds_backward(ds_sum(ds_call(m, ids))), DS_OK);
+    CHECK_INT(ds_size(ds_grad(ds_state_at(d, 3)), 0), 7);
+    CHECK_INT(ds_module_to(m, DS_F64), DS_OK);
+    CHECK_INT(ds_dtype_of(ds_parameter(m, "head.weight")), DS_F64);
+    for (int i = 0; i < 2; i++) { /* as files of safetensors have them: one name */
+        ds_state *one = ds_state_new();
+        ds_state_set(one, i ? "tok.weight" : "head.weight", ds_full(DS_F32, ds_shape(7, 4), 2 + i));
+        ds_state_set(one, "body.0.weight", ds_state_at(d, 1));
+        ds_state_set(one, "body.0.bias", ds_state_at(d, 2));
+        CHECK_INT(ds_module_load(other, one), DS_OK);
+        CHECK_CLOSE(ds_item(ds_mean(ds_parameter(other, "tok.weight"))), 2 + i, 0);
+        ds_state_free(one);
+    }
+    ds_state_free(d);
+    CHECK(!ds_module_tie(m, "w", ds_mul(ds_parameter(m, "tok.weight"), ds_scalar(DS_F64, 2))));
+    CHECK_ERROR("module_tie: w is the result of an op");
+    ds_nn_linear(m, "wrong", 5, 7, .tied = ds_parameter(m, "tok.weight"));
+    CHECK_ERROR("Linear wrong: the tied weight does not have the shape [7, 5]");
+    ds_module_free(m);
+    ds_module_free(other);
+    ds_scope_close(s);
+}
+
+static void partial_loading_lists_the_rest(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = pair("b", 4);
+    ds_state *d = ds_state_new(), *missing, *unexpected;
+    ds_state_set(d, "a.weight", ds_full(DS_F32, ds_shape(4, 5), 3));
+    ds_state_set(d, "c.weight", ds_ones(DS_F32, ds_shape(1)));
+    CHECK_INT(ds_module_load_partial(m, d, &missing, &unexpected), DS_OK);
+    CHECK_CLOSE(ds_item(ds_mean(ds_parameter(m, "a.weight"))), 3, 0);
+    CHECK_INT(ds_state_len(missing), 2);
+    CHECK(!strcmp(ds_state_name(missing, 0), "a.bias") && ds_state_get(missing, "b.weight"));
+    CHECK_INT(ds_state_len(unexpected), 1);
+    CHECK(!strcmp(ds_state_name(unexpected, 0), "c.weight"));
+    ds_state_free(missing), ds_state_free(unexpected);
+
+    ds_state_set(d, "a.weight", ds_ones(DS_F32, ds_shape(4, 5)));
+    ds_state_set(d, "b.weight", ds_ones(DS_F32, ds_shape(1)));
+    CHECK(ds_module_load_partial(m, d, NULL, NULL) != DS_OK);
+    CHECK_ERROR("net: the state dict does not fit: b.weight is [1], expected [3, 4]");
+    CHECK_CLOSE(ds_item(ds_mean(ds_parameter(m, "a.weight"))), 3, 0);
+    CHECK(ds_module_load_partial(NULL, d, &missing, &unexpected) != DS_OK);
+    ds_error_clear();
+    ds_state_free(missing), ds_state_free(unexpected);
+    ds_state_free(d);
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
+/* ---- forward hooks ------------------------------------------------------------------------------------- */
+
+static ds_status double_input(void *arg, ds_module *m, ds_tensor **x, int n)
+{
+    ++*(int *)arg;
+    CHECK(n == 1 && !strcmp(ds_module_name(m), "0"));
+    x[0] = ds_scale(x[0], 2);
+    return DS_OK;
+}
+
+static ds_tensor *add_input(void *arg, ds_module *m, ds_tensor **x, int n, ds_tensor *y)
+{
+    (void)m, (void)n;
+    ++*(int *)arg;
+    return ds_add(y, x[0]);
+}
+
+static ds_tensor *refuse_output(void *arg, ds_module *m, ds_tensor **x, int n, ds_tensor *y)
+{
+    (void)m, (void)x, (void)n, (void)y;
+    ds_fail(DS_ESTATE, "hook %s", (const char *)arg);
+    return NULL;
+}
+
+/* relu(2 x) + 2 x + 2 x; the caller's array keeps its tensors */
+static void forward_hooks(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_module *m = ds_nn_sequential(NULL, "net"), *relu = ds_nn_relu(m, NULL);
+    int calls = 0;
+    ds_tensor *x = ds_full(DS_F32, ds_shape(2), 1), *in[] = {x};
+    int before = ds_register_forward_pre_hook(relu, double_input, &calls);
+    int first = ds_register_forward_hook(relu, add_input, &calls);
+    int second = ds_register_forward_hook(relu, add_input, &calls);
+    CHECK(before >= 0 && first != before && second != first);
+    CHECK_CLOSE(ds_item(ds_mean(ds_call_n(m, in, 1))), 6, 0);
+    CHECK(in[0] == x && calls == 3);
+    CHECK_CLOSE(ds_item(ds_mean(ds_call_n(relu, in, 1))), 6, 0);
+    CHECK(in[0] == x);
+    ds_remove_forward_hook(relu, before);
+    ds_remove_forward_hook(relu, second);
+    CHECK_CLOSE(ds_item(ds_mean(ds_call(m, x))), 2, 0);
+    ds_remove_forward_hook(relu, 9);
+    CHECK_ERROR("remove_forward_hook: 0 has no hook 9");
+    CHECK(ds_register_forward_hook(NULL, add_input, NULL) < 0);
+    CHECK_ERROR("register_forward_hook");
+    char name[] = "7";
+    ds_register_forward_hook(relu, refuse_output, name);
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("net.0: hook 7");
+    ds_module_free(m);
+    ds_scope_close(s);
+}
+
 TEST_MAIN(cmocka_unit_test(names_and_numbers), cmocka_unit_test(call_leaves_one_tensor),
           cmocka_unit_test(a_wrong_width_names_the_module), cmocka_unit_test(bad_names),
           cmocka_unit_test(loading_is_all_or_nothing), cmocka_unit_test(much_that_does_not_fit),
           cmocka_unit_test(not_ones_own), cmocka_unit_test(prefixes_are_named),
           cmocka_unit_test(modes_reach_all), cmocka_unit_test(hooks_stand_around_each_call),
-          cmocka_unit_test(to_another_dtype_handles_stay), cmocka_unit_test(to_half_the_memory))
+          cmocka_unit_test(to_another_dtype_handles_stay), cmocka_unit_test(to_half_the_memory),
+          cmocka_unit_test(paths_and_numbers), cmocka_unit_test(tied_weights),
+          cmocka_unit_test(partial_loading_lists_the_rest), cmocka_unit_test(forward_hooks))

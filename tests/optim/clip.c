@@ -41,6 +41,30 @@ static void not_finite(void **state)
     ds_scope_close(scope);
 }
 
+/* In each dtype; parameters without a gradient get none. */
+static void by_value(void **state)
+{
+    (void)state;
+    for (ds_dtype dtype = DS_F32; dtype <= DS_BF16; dtype++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = given_new(dtype);
+        given_grad(given_w(m), -3);
+        CHECK_INT(ds_clip_grad_value(m, 0.5), DS_OK);
+        CHECK_CLOSE(given_at(ds_grad(given_w(m)), 0), -0.5, 0);
+        CHECK(!ds_grad(given_b(m)));
+        given_grad(given_b(m), INFINITY);
+        CHECK_INT(ds_clip_grad_value(m, 0.25), DS_OK);
+        CHECK_CLOSE(given_at(ds_grad(given_b(m)), 0), 0.25, 0);
+        CHECK_CLOSE(given_at(ds_grad(given_w(m)), 1), -0.25, 0);
+        given_grad(given_b(m), NAN);
+        CHECK_INT(ds_clip_grad_value(m, 0), DS_OK);
+        CHECK(isnan(given_at(ds_grad(given_b(m)), 0)));
+        CHECK_CLOSE(given_at(ds_grad(given_w(m)), 1), 0, 0);
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -52,10 +76,15 @@ static void refusals(void **state)
     CHECK_ERROR("clip_grad_norm: max_norm is -1");
     CHECK(isnan(ds_clip_grad_norm(NULL, 1, 2)));
     CHECK_ERROR("clip_grad_norm");
+    CHECK(ds_clip_grad_value(m, -1) == DS_EINVAL);
+    CHECK_ERROR("clip_grad_value: clip_value is -1: expected 0 or more");
+    CHECK(ds_clip_grad_value(NULL, 1) == DS_EINVAL);
+    CHECK_ERROR("clip_grad_value");
     CHECK(isnan(ds_grad_norm(NULL)));
     CHECK_ERROR("grad_norm");
     ds_module_free(m);
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(not_finite), cmocka_unit_test(refusals))
+TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(not_finite), cmocka_unit_test(by_value),
+          cmocka_unit_test(refusals))
