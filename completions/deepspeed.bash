@@ -47,5 +47,5 @@ _deepspeed()
         fi
     fi
 }
-complete -o filenames -o bashdefault -F _deepspeed deepspeed ds_report ds_ssh ds_bench ds_show ds_lm zero_to_fp32 \
+complete -o filenames -o bashdefault -F _deepspeed deepspeed ds_report ds_ssh ds_bench ds_show ds_lm ds_to_universal zero_to_fp32 \
     cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel

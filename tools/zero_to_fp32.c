@@ -5,8 +5,8 @@
  *                  [--exclude_frozen_parameters] [-d]
  *
  * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of
- * DeepSpeed itself, of every stage. A weight is a set of pieces in mapped files
- * (Note [Pieces] in engine/checkpoint/load.h), which are put together while
+ * DeepSpeed itself, of every stage. A weight is a set of chunks in mapped files
+ * (Note [Chunks] in engine/checkpoint/load.h), which are put together while
  * they are written, a few MiB at a time: so it needs no memory for the model.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
@@ -16,7 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save_plan.h"
 #include "engine/checkpoint/folder.h"
-#include "engine/checkpoint/load.h"
+#include "engine/checkpoint/load_whole.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed.h>
@@ -36,73 +36,16 @@ typedef struct Options {
     bool safe, no_frozen, debug;
 } Options;
 
-/* Where the float32 elements of one tensor come from: pieces, or a tensor of
- * another dtype, or parts one after the other, the rest of the last one being
- * padding. */
-typedef struct Origin {
-    const dsi_load_param *pieces;
-    struct {
-        DSI_LIST(const ds_tensor *)
-    } parts;
-} Origin;
-
 typedef struct Export {
     const Options *o;
     dsi_loaded l;
     ds_value *dict;
-    struct {
-        DSI_LIST(Origin *)
-    } origins;
+    dsi_load_sources sources;
     int trained, frozen; /* tensors */
     int64_t trained_elements, frozen_elements;
 } Export;
 
-/* ---- elements of a tensor -------------------------------------------------------------------------------- */
-
-static ds_status copy_parts(const Origin *from, int64_t begin, int64_t end, ds_tensor *to)
-{
-    ds_status status = DS_OK;
-    int64_t at = 0;
-    for (int i = 0; status == DS_OK && i < from->parts.n; i++) {
-        const ds_tensor *x = from->parts.at[i];
-        int64_t n = dsi_numel(x->shape), a = begin > at ? begin : at,
-                b = end < at + n ? end : at + n;
-        if (a < b)
-            status = dsi_load_copy_range(x, a - at, b - a,
-                                         dsi_flat_range(to, a - begin, b - begin));
-        at += n;
-    }
-    return status;
-}
-
-/* The source's elements from byte `offset` on; pieces of the writer are whole
- * elements. */
-static ds_status read_elements(void *arg, int64_t offset, void *to, size_t bytes)
-{
-    const Origin *from = arg;
-    int64_t size = (int64_t)sizeof(float), begin = offset / size, n = (int64_t)bytes / size;
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *x = ds_empty(DS_F32, ds_shape(n));
-    ds_status status = !x             ? ds_error_status()
-                       : from->pieces ? dsi_load_copy_param(from->pieces, DSI_LOAD_WEIGHTS, begin,
-                                                            begin + n, x)
-                                      : copy_parts(from, begin, begin + n, x);
-    if (status == DS_OK) memcpy(to, ds_data(x), bytes);
-    ds_scope_close(scope);
-    return status;
-}
-
-static Origin *add_origin(Export *e)
-{
-    Origin *from = dsi_alloc(sizeof *from);
-    dsi_list_add(&e->origins, from);
-    return from;
-}
-
-static ds_value *source(Origin *from, ds_dims shape)
-{
-    return dsi_value_reader(DS_F32, shape.d, shape.n, read_elements, from);
-}
+/* ---- kinds of tensors ------------------------------------------------------------------------------------ */
 
 static void say_tensor(const Export *e, const char *name, ds_dims shape)
 {
@@ -110,8 +53,6 @@ static void say_tensor(const Export *e, const char *name, ds_dims shape)
         printf("%s full shape: %s unpartitioned numel %" PRId64 "\n", name, dsi_shape_text(shape),
                dsi_numel(shape));
 }
-
-/* ---- kinds of tensors ------------------------------------------------------------------------------------ */
 
 static ds_status add_trained(Export *e, const char *name, const dsi_load_param *p)
 {
@@ -121,12 +62,10 @@ static ds_status add_trained(Export *e, const char *name, const dsi_load_param *
                         "%s: consumed %" PRId64 " numels out of %" PRId64
                         " of %s: a shard is missing, or of another checkpoint",
                         e->l.folder, has, n, name);
-    Origin *from = add_origin(e);
-    from->pieces = p;
     e->trained++;
     e->trained_elements += n;
     say_tensor(e, name, p->shape);
-    return ds_value_set(e->dict, name, source(from, p->shape));
+    return ds_value_set(e->dict, name, dsi_load_param_value(&e->sources, p, DSI_LOAD_WEIGHTS));
 }
 
 /* A tensor of the model as it lies there, floating point in float32. */
@@ -136,38 +75,22 @@ static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
     say_tensor(e, name, dsi_value_shape(v));
     if (dtype != DS_F16 && dtype != DS_BF16 && dtype != DS_F64)
         return ds_value_set(e->dict, name, dsi_value_ref(v));
-    const ds_tensor *x = dsi_load_read_tensor(v, "");
-    if (!x) return ds_error_status();
-    Origin *from = add_origin(e);
-    dsi_list_add(&from->parts, x);
-    return ds_value_set(e->dict, name, source(from, x->shape));
+    ds_value *x = dsi_load_tensor_value(&e->sources, v);
+    return x ? ds_value_set(e->dict, name, x) : ds_error_status();
 }
 
 /* Stages 0 to 2 have frozen parameters whole; of stage 3 each rank's file has
  * its part. */
 static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
 {
-    Origin *from = add_origin(e);
-    int64_t has = 0, ranks = e->l.ranks;
     ds_dims dims;
     if (dsi_load_read_shape(shape, &dims) != DS_OK) return ds_error_status();
-    for (int64_t r = 0; has < dsi_numel(dims) && r < ranks; r++) {
-        dsi_text file = dsi_text_of("zero_pp_rank_%" PRId64 "_mp_rank_00_model_states.pt", r);
-        const ds_value *model = r ? dsi_load_open_file(&e->l, file.s) : e->l.model;
-        dsi_text_free(&file);
-        const ds_value *all = ds_value_get(model, "frozen_param_fragments");
-        const ds_tensor *x = model ? dsi_load_read_tensor(ds_value_get(all, name), "") : NULL;
-        if (!x) return ds_error_status();
-        dsi_list_add(&from->parts, x);
-        has += dsi_numel(x->shape);
-    }
-    if (has < dsi_numel(dims))
-        return dsi_fail(DS_EFORMAT, "%s: frozen parameter %s has %" PRId64 " elements of %s",
-                        e->l.folder, name, has, dsi_shape_text(dims));
+    ds_value *x = dsi_load_frozen_value(&e->sources, &e->l, name, dims);
+    if (!x) return ds_error_status();
     e->frozen++;
     e->frozen_elements += dsi_numel(dims);
     say_tensor(e, name, dims);
-    return ds_value_set(e->dict, name, source(from, dims));
+    return ds_value_set(e->dict, name, x);
 }
 
 /* ---- the dict -------------------------------------------------------------------------------------------- */
@@ -243,43 +166,12 @@ static ds_status export_make_dict(Export *e)
 
 /* ---- what was found -------------------------------------------------------------------------------------- */
 
-static int64_t stage_of(const dsi_loaded *l)
-{
-    int64_t stage = 0;
-    if (l->own) return ds_value_read_int(l->own, "zero_stage", &stage) == DS_OK ? stage : 0;
-    for (int i = 0; i < l->files.n; i++) {
-        const ds_value *v = ds_value_find(l->files.at[i].value, "optimizer_state_dict/zero_stage");
-        if (v && ds_value_read_int(v, "", &stage) == DS_OK) return stage;
-    }
-    return 0;
-}
-
-/* Shards of a run on more ranks, left in the folder, would be taken for parts
- * of this one. */
-static ds_status check_shards(const Export *e)
-{
-    glob_t files = {0};
-    int64_t expected = e->l.ranks, found = 0;
-    if (e->l.own) ds_value_read_int(e->l.own, "shards", &expected);
-    char *pattern = dsi_path_in(e->l.folder, "*zero_pp_rank_*optim_states.pt");
-    if (glob(pattern, 0, NULL, &files) == 0) {
-        found = (int64_t)files.gl_pathc;
-        globfree(&files);
-    }
-    dsi_free(pattern);
-    if (found <= expected) return DS_OK;
-    return dsi_fail(DS_EFORMAT,
-                    "Expected %" PRId64 " of '*_optim_states.pt' under '%s' but found %" PRId64
-                    " files. Possibly due to an overwrite of an old checkpoint",
-                    expected, e->l.folder, found);
-}
-
 static void say_what(const Export *e)
 {
     const char *version = ds_value_text(ds_value_get(e->l.model, "ds_version"));
     if (version) printf("Parsing checkpoint created by deepspeed==%s\n", version);
     printf("Detected checkpoint of type zero stage %" PRId64 ", world_size: %" PRId64 "\n",
-           stage_of(&e->l), e->l.ranks);
+           dsi_load_stage(&e->l), e->l.ranks);
     if (!e->l.params.n)
         printf("There are no float32 masters in it: weights are those of the model\n");
 }
@@ -290,7 +182,7 @@ static void say_counts(const Export *e)
         printf("Reconstructed Frozen fp32 state dict with %d params %" PRId64 " elements\n",
                e->frozen, e->frozen_elements);
     printf("Reconstructed %sfp32 state dict with %d params %" PRId64 " elements\n",
-           stage_of(&e->l) == 3 ? "Trainable " : "", e->trained, e->trained_elements);
+           dsi_load_stage(&e->l) == 3 ? "Trainable " : "", e->trained, e->trained_elements);
 }
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
@@ -310,7 +202,7 @@ static char *find_tag_folder(const Options *o)
     bool named = o->tag || dsi_file_exists(latest),
          itself = dsi_file_exists(model) || dsi_file_exists(divided);
     char *tag = o->tag  ? dsi_strdup(o->tag)
-                : named ? dsi_folder_latest(o->dir)
+                : named ? dsi_folder_latest(o->dir, DSI_LATEST)
                         : NULL,
          *folder = NULL;
     if (tag) folder = dsi_path_in(o->dir, tag);
@@ -358,7 +250,7 @@ static ds_status export_folder(Export *e, const char *folder)
     printf("Processing zero checkpoint '%s'\n", folder);
     fflush(stdout);
     ds_status status = export_load(e, folder);
-    if (status == DS_OK) status = check_shards(e);
+    if (status == DS_OK) status = dsi_load_check_shards(&e->l);
     if (status != DS_OK) return status;
     say_what(e);
     status = export_make_dict(e);
@@ -374,11 +266,7 @@ static ds_status run_export(const Options *o)
     ds_scope *scope = ds_scope_open();
     ds_status status = export_folder(&e, folder);
     ds_value_free(e.dict);
-    for (int i = 0; i < e.origins.n; i++) {
-        dsi_list_free(&e.origins.at[i]->parts);
-        dsi_free(e.origins.at[i]);
-    }
-    dsi_list_free(&e.origins);
+    dsi_load_sources_free(&e.sources);
     dsi_loaded_free(&e.l);
     ds_scope_close(scope);
     dsi_free(folder);

@@ -107,6 +107,7 @@ typedef struct dsi_config {
     } activation_checkpointing;
     struct {
         int tag_validation; /* dsi_tag_validation */
+        bool load_universal;
         bool async;
         int64_t keep_last; /* 0: all */
     } checkpoint;

@@ -305,8 +305,8 @@ EXTENSION("checkpoint.async", BOOL, "false", checkpoint.async,
           "saves return when the state was copied; a thread writes it")
 EXTENSION("checkpoint.keep_last", INT_FROM(0), "0", checkpoint.keep_last,
           "older checkpoints of ours are removed after a save; 0: none")
-UNSUPPORTED("checkpoint.load_universal", "false",
-            "every checkpoint loads on any number of ranks and stage: leave it out")
+SUPPORTED("checkpoint.load_universal", BOOL, "false", checkpoint.load_universal,
+          "loads what latest_universal names: a folder of ds_to_universal")
 IGNORED("checkpoint.use_node_local_storage", "false",
         "all ranks write to one folder, on a file system that they share")
 IGNORED_GROUP("checkpoint.parallel_write", NULL_NO, "of pipeline stages")

@@ -80,11 +80,11 @@ static void names(void **state)
     ds_engine *e = saved(plan(), 1);
     CHECK(there("latest") && there("global_step1/mp_rank_00_model_states.pt") &&
           there("global_step1/manifest") && there("global_step1/rank_0_states.pt"));
-    char *tag = dsi_folder_latest(folder_path(""));
+    char *tag = dsi_folder_latest(folder_path(""), DSI_LATEST);
     assert_string_equal(tag, "global_step1");
     free(tag);
     CHECK(ds_engine_save(e, folder_path(""), .tag = "best", .no_latest = true) == DS_OK);
-    tag = dsi_folder_latest(folder_path(""));
+    tag = dsi_folder_latest(folder_path(""), DSI_LATEST);
     assert_string_equal(tag, "global_step1");
     free(tag);
     CHECK_INT(names_in(folder_path("")), 3);

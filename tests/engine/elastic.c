@@ -1,11 +1,13 @@
 /* tests/engine/elastic.c: what 1 to 4 ranks saved in one stage and dtype, 1 to
  * 4 ranks load in another: equal weights and moments to the bit, the same place
- * in the data, the same next loss.
+ * in the data, the same next loss. A fourth of the loads are from the same
+ * checkpoint as a universal one.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
 
 #include "base/mem.h"
+#include "engine/checkpoint/universal.h"
 #include "engine/engine.h"
 #include "optim/optim.h"
 
@@ -90,6 +92,16 @@ static void check_same(const State *saved, const State *loaded, double tol, cons
         fail_msg("%s: the next loss is %.9g, %.9g when saved", what, loaded->loss, saved->loss);
 }
 
+/* The folder as a universal checkpoint too. */
+static void make_universal(const char *dir)
+{
+    char in[500], out[500];
+    snprintf(in, sizeof in, "%s/global_step3", dir);
+    snprintf(out, sizeof out, "%s/universal", dir);
+    const dsi_universal_opts o = {.in = in, .out = out, .verifiers = 2, .writers = 2};
+    if (dsi_universal_convert(&o) != DS_OK) fail_msg("%s: %s", out, ds_error());
+}
+
 /* From `ranks` and stage to all others. */
 static void from(int ranks, int stage)
 {
@@ -103,15 +115,18 @@ static void from(int ranks, int stage)
     p.dir = folder_make();
     p.save = true;
     run_on(ranks, p, &saved);
+    make_universal(p.dir);
     for (int to = 0; to < 16; to++) {
         if (DSI_SANITIZED && (to + stage) % 4) continue; /* each run takes long there */
         RunPlan q = p;
         int on = to / 4 + 1;
         q.stage = to % 4;
         q.dtype = dtypes[(on + q.stage) % 3];
+        bool universal = (to + to / 4 + ranks + stage) % 4 == 0; /* each stage and number once */
         q.save = false, q.load = true, q.seed = 77;
-        snprintf(what, sizeof what, "%d ranks, stage %d, %s to %d ranks, stage %d, %s", ranks,
-                 stage, p.dtype, on, q.stage, q.dtype);
+        if (universal) q.more = "\"checkpoint\": {\"load_universal\": true},";
+        snprintf(what, sizeof what, "%d ranks, stage %d, %s to %d ranks, stage %d, %s%s", ranks,
+                 stage, p.dtype, on, q.stage, q.dtype, universal ? ", universal" : "");
         run_on(on, q, &loaded);
         check_same(&saved, &loaded, strcmp(p.dtype, q.dtype) ? 0.02 : 2e-6, what);
     }
@@ -179,9 +194,11 @@ static void experts(void **state)
                                   .dir = folder_make(),
                                   .save = true}};
         share(stage == 1 ? 4 : 2, &saved);
+        make_universal(saved.plan.dir);
         for (int i = 0; i < 5; i++) {
             loaded = saved;
             loaded.plan.save = false, loaded.plan.load = true, loaded.plan.seed = 50;
+            if (i % 2) loaded.plan.more = "\"checkpoint\": {\"load_universal\": true},";
             loaded.plan.ep_size = to[i][1], loaded.plan.stage = to[i][2];
             share(to[i][0], &loaded);
             CHECK_INT(loaded.n, saved.n);

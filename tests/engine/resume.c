@@ -1,15 +1,18 @@
-/* tests/engine/resume.c: a run that was saved, freed and loaded goes on as one
+/* tests/engine/resume.c: a run that was saved, freed and loaded continues as one
  * that was not, bit for bit: every stage and dtype, with accumulation, on one
  * rank and on three.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
 
+#include "engine/checkpoint/universal.h"
+
 #include <unistd.h>
 
 typedef struct Cut {
     RunPlan plan;
     int at;                     /* step; an epoch has 4 */
+    bool universal;             /* loads a universal checkpoint that was made of it */
     RunResult whole[4], cut[4]; /* of each rank */
 } Cut;
 
@@ -27,17 +30,33 @@ static ds_status one_run(RunPlan plan, int64_t steps, RunResult *r)
     return status;
 }
 
-static ds_status whole_and_cut(void *arg)
+static ds_status whole_and_first(void *arg)
 {
     Cut *c = arg;
     int rank = ds_comm_rank(ds_world());
-    RunPlan p = c->plan, first = p, second = p;
-    first.save = second.load = true;
+    RunPlan first = c->plan;
+    first.save = true;
+    ds_status status = one_run(c->plan, 7, &c->whole[rank]);
+    return status == DS_OK ? one_run(first, c->at, &c->cut[rank]) : status;
+}
+
+static ds_status rest(void *arg)
+{
+    Cut *c = arg;
+    RunPlan second = c->plan;
+    second.load = true;
     second.seed = 99; /* other weights, other numbers: nothing of it may stay */
-    ds_status status = one_run(p, 7, &c->whole[rank]);
-    if (status == DS_OK) status = one_run(first, c->at, &c->cut[rank]);
-    if (status == DS_OK) status = one_run(second, 7, &c->cut[rank]);
-    return status;
+    if (c->universal) second.more = "\"checkpoint\": {\"load_universal\": true},";
+    return one_run(second, 7, &c->cut[ds_comm_rank(ds_world())]);
+}
+
+static ds_status make_universal(const Cut *c)
+{
+    char in[500], out[500];
+    snprintf(in, sizeof in, "%s/global_step%d", c->plan.dir, c->at);
+    snprintf(out, sizeof out, "%s/universal", c->plan.dir);
+    const dsi_universal_opts o = {.in = in, .out = out, .verifiers = 1, .writers = 3};
+    return dsi_universal_convert(&o);
 }
 
 static void check_equal(const Cut *c, int ranks)
@@ -56,7 +75,7 @@ static void check_equal(const Cut *c, int ranks)
     }
 }
 
-static void resume(int ranks, int at, RunPlan plan)
+static void resume_from(int ranks, int at, RunPlan plan, bool universal)
 {
     static Cut c;
     memset(&c, 0, sizeof c);
@@ -64,9 +83,24 @@ static void resume(int ranks, int at, RunPlan plan)
     c.at = at;
     c.plan.seed = 1;
     c.plan.dir = folder_make();
-    CHECK_INT(ds_run_ranks(ranks, whole_and_cut, &c), DS_OK);
+    c.universal = universal;
+    CHECK_INT(ds_run_ranks(ranks, whole_and_first, &c), DS_OK);
+    if (universal) CHECK_INT(make_universal(&c), DS_OK);
+    CHECK_INT(ds_run_ranks(ranks, rest, &c), DS_OK);
     check_equal(&c, ranks);
     folder_remove();
+}
+
+static void resume(int ranks, int at, RunPlan plan) { resume_from(ranks, at, plan, false); }
+
+/* Averages, loss scale, loader and random numbers go through it too. */
+static void universal(void **state)
+{
+    (void)state;
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16", "fp16"};
+    for (int stage = 0; stage <= 3; stage++)
+        resume_from(stage == 2 ? 1 : 3, 3,
+                    (RunPlan){.stage = stage, .accumulate = 1, .dtype = dtypes[stage]}, true);
 }
 
 static void one_dtype(const char *dtype)
@@ -202,10 +236,10 @@ int main(void)
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float32),    cmocka_unit_test(float16),
-        cmocka_unit_test(bfloat16),   cmocka_unit_test(other_optimizers),
-        cmocka_unit_test(behind),     cmocka_unit_test(experts),
-        cmocka_unit_test(offloaded),  cmocka_unit_test(deterministic),
-        cmocka_unit_test(no_elements)};
+        cmocka_unit_test(universal),        cmocka_unit_test(float32),
+        cmocka_unit_test(float16),          cmocka_unit_test(bfloat16),
+        cmocka_unit_test(other_optimizers), cmocka_unit_test(behind),
+        cmocka_unit_test(experts),          cmocka_unit_test(offloaded),
+        cmocka_unit_test(deterministic),    cmocka_unit_test(no_elements)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,9 @@ has out '^Reconstructed fp32 state dict with 4 params 39 elements$'
 beside "$golden/ds_checkpoint_zero2_w2" z2/pytorch_model.bin global_step3
 status 0 "$golden/ds_checkpoint_zero0/global_step3" z0.pth
 for folder in "$golden"/../deepspeed/*/; do
-    status 0 "$folder" ds.pth
+    tag=
+    [ -f "$folder/latest" ] || tag="-t $(cat "$folder/latest_universal")"
+    status 0 "$folder" ds.pth $tag
     leaves ds.pth >a
     leaves "$folder/expected.pth" >b
     same a b

@@ -30,12 +30,12 @@ static ds_status folder_io_error(const char *doing, const char *path)
 /* ---- names --------------------------------------------------------------------------------------------- */
 
 /* Refuses tags that are no name of a folder here: empty, hidden, with a slash
- * or a line's end,
- * "latest". */
+ * or a line's end, "latest" and the like. */
 static ds_status tag_check(const char *tag)
 {
     size_t n = strlen(tag);
-    bool good = n > 0 && n <= DSI_MOST_TAG && tag[0] != '.' && strcmp(tag, "latest") != 0;
+    bool good = n > 0 && n <= DSI_MOST_TAG && tag[0] != '.' && strcmp(tag, DSI_LATEST) != 0 &&
+                strcmp(tag, DSI_LATEST_UNIVERSAL) != 0;
     for (const char *c = tag; good && *c; c++) good = *c != '/' && (unsigned char)*c >= ' ';
     if (good) return DS_OK;
     return dsi_fail(DS_EINVAL,
@@ -185,9 +185,9 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name)
     return dsi_refuse("%s is damaged: it is not the name of a checkpoint", name);
 }
 
-char *dsi_folder_latest(const char *dir)
+char *dsi_folder_latest(const char *dir, const char *which)
 {
-    char *path = dsi_path_in(dir, "latest"), *tag = NULL;
+    char *path = dsi_path_in(dir, which), *tag = NULL;
     size_t n;
     char *text = dsi_file_read_regular(path, &n);
     if (text) tag = dsi_latest_parse(text, n, path);
@@ -218,7 +218,8 @@ static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name
 {
     (void)arg;
     bool dead = name_has_prefix(name, SAVING) || name_has_prefix(name, REMOVING) ||
-                name_has_prefix(name, "latest.tmp.");
+                name_has_prefix(name, DSI_LATEST ".tmp.") ||
+                name_has_prefix(name, DSI_LATEST_UNIVERSAL ".tmp.");
     bool old = name_has_prefix(name, OLD);
     if (!dead && !old) return DS_OK;
     char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
@@ -341,9 +342,21 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_
     return status;
 }
 
-ds_status dsi_folder_set_latest(const char *dir, const char *tag)
+ds_status dsi_folder_publish_universal(const char *dir, const char *tag)
 {
-    char *path = dsi_path_in(dir, "latest");
+    char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
+    ds_status status = folder_sync(saving);
+    if (status == DS_OK) status = folder_rename(saving, final);
+    if (status == DS_OK) status = folder_sync(dir);
+    if (status == DS_OK) status = dsi_folder_set_latest(dir, DSI_LATEST_UNIVERSAL, tag);
+    dsi_free(saving);
+    dsi_free(final);
+    return status;
+}
+
+ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag)
+{
+    char *path = dsi_path_in(dir, which);
     dsi_file *f = dsi_file_replace(path);
     dsi_file_write(f, tag, strlen(tag));
     ds_status status = dsi_file_commit(f);
@@ -357,7 +370,7 @@ ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
 {
     dsi_folders all = dsi_folder_list(dir);
     int before = dsi_error_count();
-    char *latest = dsi_folder_latest(dir);
+    char *latest = dsi_folder_latest(dir, DSI_LATEST);
     ds_status status = DS_OK;
     dsi_error_forget(before);
     for (int i = all.n - 1; status == DS_OK && i >= 0 && i >= keep; i--) {

@@ -5,6 +5,7 @@
  * Note [Whole checkpoints]
  *
  *     DIR/latest              the tag of the newest one: DeepSpeed's file
+ *     DIR/latest_universal    the same for universal checkpoints (load_universal.c)
  *     DIR/global_step120/     a checkpoint: DeepSpeed's files, and `manifest` (manifest.h)
  *     DIR/.saving-TAG/        one that is being written
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
@@ -28,6 +29,9 @@
 #include "base/shared.h"
 #include "manifest.h"
 
+#define DSI_LATEST           "latest"
+#define DSI_LATEST_UNIVERSAL "latest_universal"
+
 #define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
 
 DSI_SHARED char *dsi_path_in(const char *folder, const char *name); /* folder/name, to be freed */
@@ -41,7 +45,11 @@ char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK *
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
 /* All ranks have written: the manifest, then the name. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);
-ds_status dsi_folder_set_latest(const char *dir, const char *tag);
+/* The same for a universal checkpoint, which has no manifest, and replaces
+ * none: DIR/TAG must not exist. Then `latest_universal` names it. */
+ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
+/* which: DSI_LATEST or DSI_LATEST_UNIVERSAL. */
+ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag);
 /* Removes the oldest checkpoints of ours until `keep` are left; never that of
  * tag, or that of
  * `latest`. */
@@ -49,9 +57,9 @@ ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 
-/* The tag in DIR/latest, to be freed; NULL with the message. The text is what n
+/* The tag in DIR/WHICH, to be freed; NULL with the message. The text is what n
  * bytes of the file say. */
-DSI_SHARED char *dsi_folder_latest(const char *dir);
+DSI_SHARED char *dsi_folder_latest(const char *dir, const char *which);
 char *dsi_latest_parse(const char *text, size_t n, const char *name);
 /* The folder of a tag, to be freed: DIR/TAG, or where a killed save left it;
  * NULL with the message. */

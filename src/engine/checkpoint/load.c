@@ -12,6 +12,9 @@
  *   each     applies weights, moments, averages, schedule, scale,
  *            counters, position in the data, random numbers        sync
  *
+ * With "checkpoint": {"load_universal": true} the folder is the tag's or that of
+ * latest_universal, and no other is tried.
+ *
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
  *
@@ -75,7 +78,7 @@ static void candidates_list(Candidates *c, const char *dir, char *why, size_t ro
 {
     dsi_folders all = dsi_folder_list(dir);
     int before = dsi_error_count();
-    char *latest = dsi_folder_latest(dir);
+    char *latest = dsi_folder_latest(dir, DSI_LATEST);
     if (!latest && all.n) snprintf(why, room, "engine_load: %s", dsi_error_latest());
     if (latest) dsi_list_add(c, latest);
     for (int i = 0; i < all.n; i++)
@@ -120,9 +123,35 @@ static ds_status load_find_newest(const ds_engine *e, const char *dir, char **fo
     return status;
 }
 
+/* checkpoint.load_universal: the folder of the tag, or of latest_universal; to
+ * be freed. */
+static char *load_name_universal(const ds_load_opts *o)
+{
+    char *tag = o->tag ? dsi_strdup(o->tag) : dsi_folder_latest(o->dir, DSI_LATEST_UNIVERSAL);
+    char *folder = tag ? dsi_folder_find(o->dir, tag) : NULL;
+    dsi_free(tag);
+    if (!folder || dsi_load_is_universal(folder)) return folder;
+    dsi_refuse("%s is no universal checkpoint (it has no folder \"" DSI_FOLDER_UNIVERSAL
+               "\"), and \"checkpoint\": {\"load_universal\": true} is set: convert it with "
+               "ds_to_universal, or leave the key out: this library loads every checkpoint on any "
+               "number of ranks",
+               folder);
+    dsi_free(folder);
+    return NULL;
+}
+
+static ds_status load_find_universal(const ds_engine *e, const ds_load_opts *o, char **folder)
+{
+    char *mine = ds_comm_rank(e->comm) == 0 ? load_name_universal(o) : NULL;
+    ds_status status = load_try_folder(e, mine, folder);
+    dsi_free(mine);
+    return status;
+}
+
 /* With a tag only that folder is tried: the program asked for it. */
 static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
+    if (e->config->checkpoint.load_universal) return load_find_universal(e, o, folder);
     if (!o->tag) return load_find_newest(e, o->dir, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;
     ds_status status = load_try_folder(e, mine, folder);

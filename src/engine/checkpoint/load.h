@@ -4,6 +4,7 @@
  *     verify         load_verify.c     check sums of all files
  *     read           load_files.c      files -> parameters, as chunks
  *                    load_deepspeed.c  the same from what DeepSpeed itself saved
+ *                    load_universal.c  the same from a universal checkpoint
  *     check          load_check.c      names, shapes, elements, moments
  *     apply          load_apply.c      into the engine
  *
@@ -60,9 +61,12 @@ typedef struct dsi_loaded {
     const ds_value *model; /* model states: this rank's, or rank 0's */
     const ds_value *own;   /* what is ours in it; NULL: DeepSpeed saved it */
     const ds_value *rank;  /* rank_R_states.pt of this rank; NULL: there is none */
-    int64_t ranks;         /* it was saved on */
-    dsi_map params;        /* names -> dsi_load_param */
-    dsi_map experts;       /* names -> tensors in files of experts: Note [Expert files] */
+    /* optimizer_state.pt of a universal checkpoint; NULL: it is none */
+    const ds_value *universal;
+    int64_t universal_step; /* of parameters without a step.pt */
+    int64_t ranks;          /* it was saved on */
+    dsi_map params;         /* names -> dsi_load_param */
+    dsi_map experts;        /* names -> tensors in files of experts: Note [Expert files] */
     bool has_optimizer;
 } dsi_loaded;
 
@@ -111,7 +115,7 @@ const char *dsi_load_file_path(const dsi_loaded *l, const ds_value *file);
 /* Prefixes the message of a failure with the file's path; returns status. */
 ds_status dsi_load_fail_in(const dsi_loaded *l, const ds_value *file, ds_status status);
 /* The tensor there, row-major, in the current scope; NULL with the message. */
-DSI_SHARED const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path);
+const ds_tensor *dsi_load_read_tensor(const ds_value *v, const char *path);
 DSI_SHARED ds_status dsi_load_read_shape(const ds_value *v, ds_dims *shape);
 
 DSI_SHARED bool dsi_load_is_buffer(const dsi_loaded *l,
@@ -122,19 +126,27 @@ DSI_SHARED bool dsi_load_is_buffer(const dsi_loaded *l,
  * file. */
 ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer);
 
+/* load_universal.c: whether the folder is a universal checkpoint; its
+ * parameters and chunks. */
+bool dsi_load_is_universal(const char *folder);
+ds_status dsi_load_universal(dsi_loaded *l, const dsi_load_reader *who);
+
 /* Copies elements [at, at + n) of row-major x, in a mapped file, to row-major
  * `to`; pages that were read are released. */
-DSI_SHARED ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
+ds_status dsi_load_copy_range(const ds_tensor *x, int64_t at, int64_t n, ds_tensor *to);
 /* How many elements of [begin, end) are in chunks of that kind. */
 DSI_SHARED int64_t dsi_load_count(const dsi_load_param *p, const char *kind, int64_t begin,
                                   int64_t end);
 /* Copies elements [begin, end) to row-major `to` of as many elements. */
-DSI_SHARED ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin,
-                                         int64_t end, ds_tensor *to);
+ds_status dsi_load_copy_param(const dsi_load_param *p, const char *kind, int64_t begin, int64_t end,
+                              ds_tensor *to);
 
 /* Whether all that e's shard needs has been read: weights; with `optimizer`
  * moments, and averages if it has some. */
 bool dsi_load_is_complete(const dsi_loaded *l, const ds_engine *e, bool optimizer);
+/* The attributes of DeepSpeed's loss scaler (cur_scale, ...), wherever they are;
+ * NULL: there are none. */
+const ds_value *dsi_load_scaler(const dsi_loaded *l);
 /* Whether the checkpoint fits the engine; changes nothing. */
 ds_status dsi_load_check(const dsi_loaded *l, const ds_engine *e, const ds_load_opts *o);
 /* Copies what was read into the engine. Collective where ZeRO publishes. */

@@ -107,10 +107,12 @@ static ds_status apply_moments(const dsi_loaded *l, ds_engine *e, const dsi_flat
 /* Rates, betas and so on of the parameter groups. */
 static void apply_groups(const dsi_loaded *l, ds_engine *e, bool rates)
 {
-    const ds_value *groups = ds_value_find(l->own, DSI_STATE_OPTIMIZER "/" DSI_STATE_GROUPS);
+    const ds_value *groups = l->own
+                                 ? ds_value_find(l->own, DSI_STATE_OPTIMIZER "/" DSI_STATE_GROUPS)
+                                 : ds_value_get(l->universal, DSI_STATE_PARAM_GROUPS);
     int n = ds_optim_groups(e->optim);
     if (ds_value_len(groups) != n) {
-        if (l->own)
+        if (l->own || l->universal)
             dsi_log(DSI_WARNING,
                     "engine_load: %s has %lld groups of parameters, this optimizer %d: their rates "
                     "stay",
@@ -165,9 +167,11 @@ static ds_status apply_optimizer(const dsi_loaded *l, ds_engine *e)
 
 /* ---- schedule, scale, counters ------------------------------------------------------------------------- */
 
-/* Whether the saved schedule has the engine's type; true if neither exists. */
+/* Whether the saved schedule has the engine's type; true if neither exists. A
+ * universal checkpoint of DeepSpeed names no type. */
 static bool schedule_is_same(const dsi_loaded *l, const ds_engine *e)
 {
+    if (!l->own && l->universal) return !e->schedule;
     const char *saved = NULL, *name = ds_schedule_name(e->schedule);
     const ds_value *v = ds_value_find(l->own, DSI_STATE_LR_SCHEDULER "/name");
     if (ds_value_kind_of(v) == DS_VALUE_STRING) saved = ds_value_text(v);
@@ -188,9 +192,12 @@ static ds_status apply_schedule(const dsi_loaded *l, ds_engine *e)
 
 /* DeepSpeed's: an object in each shard, of which attributes were read and
  * nothing was run; in stage 0, which has no shards, the same names are in the
- * optimizer's dict. */
-static const ds_value *scaler_of_deepspeed(const dsi_loaded *l)
+ * optimizer's dict, and in optimizer_state.pt of a universal checkpoint of
+ * ours. */
+const ds_value *dsi_load_scaler(const dsi_loaded *l)
 {
+    const ds_value *own = ds_value_get(l->universal, DSI_STATE_LOSS_SCALER);
+    if (l->universal) return ds_value_kind_of(own) == DS_VALUE_DICT ? own : l->universal;
     for (int i = 0; i < l->files.n; i++) {
         const ds_value *v = ds_value_find(l->files.at[i].value,
                                           DSI_STATE_OPTIMIZER_STATE_DICT "/" DSI_STATE_LOSS_SCALER);
@@ -204,7 +211,7 @@ static const ds_value *scaler_of_deepspeed(const dsi_loaded *l)
 static void apply_scaler(const dsi_loaded *l, dsi_scaler *s)
 {
     const ds_value *v = ds_value_get(l->own, DSI_STATE_LOSS_SCALER),
-                   *theirs = v ? NULL : scaler_of_deepspeed(l);
+                   *theirs = v ? NULL : dsi_load_scaler(l);
     bool dynamic = value_bool_or(theirs, "dynamic",
                                  value_bool_or(theirs, DSI_STATE_DYNAMIC_LOSS_SCALE, true));
     if (!s->dynamic || !value_bool_or(v, "dynamic", dynamic)) return;

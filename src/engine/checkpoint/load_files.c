@@ -451,12 +451,26 @@ static ds_status own_read(dsi_loaded *l, const dsi_load_reader *who)
     return dsi_load_fail_in(l, l->model, optimizer_read(l, l->model, l->own));
 }
 
+/* Of a checkpoint of ours it has the files of ranks too. */
+static ds_status universal_read(dsi_loaded *l, const dsi_load_reader *who)
+{
+    int64_t shards;
+    ds_status status = l->own ? dsi_load_fail_in(l, l->model, own_read_header(l, &shards)) : DS_OK;
+    if (status == DS_OK && dsi_load_has_file(l, DSI_FILE_RANK_0)) {
+        l->rank = folder_open_of_rank(l, DSI_FILE_RANK, who->rank);
+        if (!l->rank) return ds_error_status();
+    }
+    return status == DS_OK ? dsi_load_universal(l, who) : status;
+}
+
 ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reader *who)
 {
     l->folder = folder;
     l->partly = who->engine != NULL;
-    bool divided = !dsi_load_has_file(l, DSI_FILE_MODEL) &&
-                   dsi_load_has_file(l, DSI_FILE_MODEL_RANK_0);
+    /* a universal checkpoint has both names; stage 3's have buffers of each rank */
+    bool universal = dsi_load_is_universal(folder),
+         divided = dsi_load_has_file(l, DSI_FILE_MODEL_RANK_0) &&
+                   (universal || !dsi_load_has_file(l, DSI_FILE_MODEL));
     l->model = divided ? folder_open_of_rank(l, DSI_FILE_MODEL_RANK, who->rank)
                        : dsi_load_open_file(l, DSI_FILE_MODEL);
     if (!l->model) return ds_error_status();
@@ -466,5 +480,6 @@ ds_status dsi_load_files(dsi_loaded *l, const char *folder, const dsi_load_reade
             dsi_fail(DS_EFORMAT, "there is no \"module\" in it: it holds no states of a model"));
     l->own = ds_value_get(l->model, DSI_STATE_OWN);
     if (experts_open(l) != DS_OK) return ds_error_status();
+    if (universal) return universal_read(l, who);
     return l->own ? own_read(l, who) : dsi_load_deepspeed(l, who->optimizer);
 }

@@ -21,10 +21,10 @@ static ds_status verify_by_manifest(const char *manifest, const char *folder, in
 
 /* DeepSpeed has no list of its files; each of them has the check sums of an
  * archive. */
-static ds_status verify_by_archives(const char *folder, int rank, int ranks)
+static ds_status verify_by_archives(const char *folder, const char *names, int rank, int ranks)
 {
     glob_t files = {0};
-    char *pattern = dsi_path_in(folder, "*_states.pt");
+    char *pattern = dsi_path_in(folder, names);
     bool found = glob(pattern, 0, NULL, &files) == 0;
     ds_status status = DS_OK;
     for (size_t i = 0; found && status == DS_OK && i < files.gl_pathc; i++)
@@ -35,18 +35,33 @@ static ds_status verify_by_archives(const char *folder, int rank, int ranks)
     return status;
 }
 
+static ds_status verify_universal(const char *folder, int rank, int ranks)
+{
+    static const char *const names[] = {"*_states.pt", DSI_FOLDER_UNIVERSAL "/*.pt",
+                                        DSI_FOLDER_UNIVERSAL "/*/*.pt",
+                                        DSI_FOLDER_AVERAGES "/*.pt"};
+    ds_status status = DS_OK;
+    for (size_t i = 0; status == DS_OK && i < sizeof names / sizeof *names; i++)
+        status = verify_by_archives(folder, names[i], rank, ranks);
+    return status;
+}
+
 /* A folder without a manifest that has a file of this library was copied
- * incompletely. */
+ * incompletely, unless it is a universal checkpoint. */
 ds_status dsi_load_verify(const char *folder, int rank, int ranks)
 {
     char *manifest = dsi_path_in(folder, DSI_MANIFEST),
          *ours = dsi_path_in(folder, DSI_FILE_RANK_0);
-    ds_status status = dsi_file_exists(manifest) ? verify_by_manifest(manifest, folder, rank, ranks)
-                       : !dsi_file_exists(ours)
-                           ? verify_by_archives(folder, rank, ranks)
-                           : dsi_fail(DS_EFORMAT,
-                                      "%s is missing: the checkpoint was not copied whole",
-                                      manifest);
+    ds_status status;
+    if (dsi_file_exists(manifest))
+        status = verify_by_manifest(manifest, folder, rank, ranks);
+    else if (dsi_load_is_universal(folder))
+        status = verify_universal(folder, rank, ranks);
+    else if (!dsi_file_exists(ours))
+        status = verify_by_archives(folder, "*_states.pt", rank, ranks);
+    else
+        status = dsi_fail(DS_EFORMAT, "%s is missing: the checkpoint was not copied whole",
+                          manifest);
     dsi_free(manifest);
     dsi_free(ours);
     return status;

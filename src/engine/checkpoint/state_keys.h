@@ -24,6 +24,14 @@
 #define DSI_FILE_RANK         "rank_%d_states.pt" /* ours: random numbers, loader, buffers */
 #define DSI_FILE_RANK_0       "rank_0_states.pt"
 
+/* ---- universal checkpoints: load_universal.c ---- */
+
+#define DSI_FOLDER_UNIVERSAL "zero"                    /* a folder for each parameter */
+#define DSI_FOLDER_AVERAGES  "averages"                /* ours: NAME.pt */
+#define DSI_FILE_UNIVERSAL   "zero/optimizer_state.pt" /* groups and loss scale, see a shard */
+#define DSI_STATE_PARAM      "param"   /* float32 [shape]: of fp32.pt, exp_avg.pt, ... */
+#define DSI_STATE_CAT_DIM    "cat_dim" /* int: 0, how tensor-parallel portions are put together */
+
 /* ---- model file: DeepSpeed's engine.py reads them ---- */
 
 #define DSI_STATE_MODULE       "module" /* {name: tensor}: parameters, buffers; stage 3: empty */
@@ -50,11 +58,13 @@
 #define DSI_STATE_MP_WORLD_SIZE        "mp_world_size"  /* int: 1 */
 /* {pp_degree: 1, tp_degree: 1} */
 #define DSI_STATE_PARALLEL_DIMENSIONS "checkpoint_parallel_dimensions"
-#define DSI_STATE_DS_CONFIG           "ds_config"        /* the user's configuration as a dict */
-#define DSI_STATE_DS_VERSION          "ds_version"       /* string: DSI_DS_VERSION */
-#define DSI_STATE_NUM_EXPERTS         "num_experts"      /* [int]: experts of each layer */
-#define DSI_STATE_AUTOEP              "ds_autoep_layers" /* only read: of automatic expert parallelism */
-#define DSI_STATE_OWN                 "deepspeed_c" /* dict: what DeepSpeed has no name for; in shards too */
+#define DSI_STATE_DS_CONFIG           "ds_config"   /* the user's configuration as a dict */
+#define DSI_STATE_DS_VERSION          "ds_version"  /* string: DSI_DS_VERSION */
+#define DSI_STATE_NUM_EXPERTS         "num_experts" /* [int]: experts of each layer */
+/* only read: of a client, {universal_checkpoint_version, ...patterns} */
+#define DSI_STATE_UNIVERSAL_INFO "universal_checkpoint_info"
+#define DSI_STATE_AUTOEP         "ds_autoep_layers" /* only read: of automatic expert parallelism */
+#define DSI_STATE_OWN            "deepspeed_c" /* dict: what DeepSpeed has no name for; in shards too */
 
 /* ---- optimizer states of a shard: zero_to_fp32.py and runtime/zero read them ---- */
 
