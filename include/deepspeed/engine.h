@@ -319,12 +319,16 @@ typedef struct ds_estimate_opts {
     int64_t largest;     /* elements of the largest parameter; 0: at most a bucket */
     int64_t activations; /* bytes that a micro step needs in addition */
     /* In place of these three, a model and a micro batch: one forward and
-     * backward is measured, with the mean of the model's output as the loss.
-     * Both are borrowed. The model belongs to no engine. Afterwards the model,
-     * its gradients, this thread's generator and its memory peaks are
-     * unchanged. */
+     * backward is measured. Both are borrowed. The model belongs to no engine.
+     * Afterwards the model, its gradients, this thread's generator and its
+     * memory peaks are unchanged. */
     ds_module *model;
     ds_tensor *input;
+    /* The loss of the model's output and the target, such as ds_cross_entropy:
+     * its memory counts too. Default: the mean of the output. The target is
+     * borrowed, and may be NULL. */
+    ds_tensor *(*loss)(ds_tensor *output, ds_tensor *target);
+    ds_tensor *target;
 } ds_estimate_opts;
 
 /* estimate_zero*_model_states_mem_needs: the memory of a rank in training:

@@ -95,7 +95,7 @@ static void pass_note_complete(void *arg, ds_tensor *x)
 }
 
 /* Runs forward and backward with hooks on every parameter that is trained. */
-static ds_status pass_run(Pass *p, ds_module *model, ds_tensor *input)
+static ds_status pass_run(Pass *p, const ds_estimate_opts *q, ds_tensor *input)
 {
     Leaf *leaf = dsi_alloc((size_t)p->f->n * sizeof *leaf);
     for (int i = 0; i < p->f->n; i++) {
@@ -106,8 +106,9 @@ static ds_status pass_run(Pass *p, ds_module *model, ds_tensor *input)
     ds_scope *scope = ds_scope_open();
     dsi_cache_restart_peaks(p->device);
     p->before = (int64_t)dsi_cache_use(p->device).live;
-    ds_tensor *y = ds_call(model, input);
-    ds_status status = y ? dsi_backward_scaled(ds_mean(y), 1) : ds_error_status();
+    ds_tensor *y = ds_call(q->model, input), *loss = NULL;
+    if (y) loss = q->loss ? q->loss(y, q->target) : ds_mean(y);
+    ds_status status = loss ? dsi_backward_scaled(loss, 1) : ds_error_status();
     ds_scope_close(scope);
     for (int i = 0; i < p->f->n; i++) dsi_set_grad_ready_hook(p->f->param[i].x, NULL, NULL);
     dsi_free(leaf);
@@ -156,7 +157,7 @@ static ds_status pass_measure(Pass *p, const dsi_zero_opts *o, const ds_estimate
     ds_state *values = pass_copy_values(q->model);
     ds_status status = ds_error() ? ds_error_status() : ds_module_to(q->model, o->dtype);
     ds_tensor *x = q->input->dtype <= DS_BF16 ? ds_cast(q->input, o->dtype) : q->input;
-    if (status == DS_OK) status = pass_run(p, q->model, x);
+    if (status == DS_OK) status = pass_run(p, q, x);
     if (ds_module_to(q->model, was) != DS_OK || ds_module_load(q->model, values) != DS_OK)
         status = ds_error_status();
     ds_state_free(values);
@@ -219,6 +220,9 @@ static ds_status estimate_check(const ds_estimate_opts *q)
     if (q->model && !q->input)
         return dsi_fail(DS_EINVAL, "estimate_memory: a model without .input: expected a micro "
                                    "batch to run it on");
+    if (q->target && !q->loss)
+        return dsi_fail(DS_EINVAL, "estimate_memory: a target without .loss: expected the function "
+                                   "that computes the loss from the output and the target");
     if (q->largest < 0 || q->largest > q->params || q->activations < 0)
         return dsi_fail(DS_EINVAL,
                         "estimate_memory: .largest is %lld and .activations %lld: expected 0 or "

@@ -136,11 +136,14 @@ ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
                           dsi_shape_text(y->shape));
     if ((unsigned)reduction > DS_NONE)
         return dsi_refuse("mse_loss: there is no reduction number %d", (int)reduction);
-    if (dsi_is_16bit(x))
-        return ds_cast(ds_mse_loss_with(ds_cast(x, DS_F32), ds_cast(y, DS_F32), reduction),
-                       x->dtype);
-    ds_tensor *d = ds_sub(x, y), *square = ds_mul(d, d);
-    return reduction == DS_NONE ? square : reduction == DS_SUM ? ds_sum(square) : ds_mean(square);
+    ds_dtype dtype = x->dtype;
+    ds_scope *scope = ds_scope_open(); /* float32 copies end with it */
+    ds_tensor *d = dsi_scope_return(scope, dsi_ref(ds_sub(dsi_upcast(x), dsi_upcast(y))));
+    ds_tensor *square = ds_mul(d, d);
+    return ds_cast(reduction == DS_NONE  ? square
+                   : reduction == DS_SUM ? ds_sum(square)
+                                         : ds_mean(square),
+                   dtype);
 }
 
 ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y) { return ds_mse_loss_with(x, y, DS_MEAN); }

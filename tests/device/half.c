@@ -83,6 +83,99 @@ static ds_status sum_channels_(const dsi_kernels *k, dsi_stream *s, const dsi_vi
     return table_with(k)->fusions.sum_channels(s, x[0], y[0]);
 }
 
+/* ---- kernels beside whose 16-bit operands statistics are float32 ---- */
+
+static float statistics[3][4096];
+static int64_t places[4096];
+
+static dsi_view statistic(int i, int64_t n)
+{
+    return (dsi_view){statistics[i], DS_F32, 1, {n}, {1}};
+}
+
+static ds_status batch_norm_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                             const dsi_view *y)
+{
+    int64_t c = x[0].d[1];
+    for (int64_t i = 0; i < c; i++)
+        statistics[0][i] = 0.25F * (float)(i % 5),
+        statistics[1][i] = 0.5F + 0.125F * (float)(i % 7);
+    dsi_view mean = statistic(0, c), rstd = statistic(1, c);
+    ds_status status = k->batch_norm(s, x[0], mean, rstd, x[2], x[3], y[0]);
+    return status ? status
+                  : k->batch_norm_dx(s, true, x[1], x[0], mean, rstd, x[2], y[1], y[2], y[3]);
+}
+
+/* The statistics themselves, and what follows from them. */
+static ds_status batch_stats_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                              const dsi_view *y)
+{
+    int64_t c = x[0].d[1];
+    dsi_view mean = statistic(0, c), var = statistic(1, c);
+    ds_status status = k->batch_stats(s, x[0], mean, var);
+    return status ? status : k->batch_norm(s, x[0], mean, var, x[2], x[3], y[0]);
+}
+
+static ds_status layer_norm_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                             const dsi_view *y)
+{
+    dsi_view mean = statistic(0, x[0].d[0]), rstd = statistic(1, x[0].d[0]);
+    ds_status status = k->layer_norm(s, 1e-5, x[0], x[2], x[3], y[0], mean, rstd);
+    return status ? status : k->layer_norm_dx(s, x[1], x[0], x[2], mean, rstd, y[1], y[2], y[3]);
+}
+
+static ds_status rms_norm_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                           const dsi_view *y)
+{
+    dsi_view none = {0}, rstd = statistic(1, x[0].d[0]);
+    ds_status status = k->layer_norm(s, 1e-5, x[0], x[2], none, y[0], none, rstd);
+    return status ? status : k->layer_norm_dx(s, x[1], x[0], x[2], none, rstd, y[1], y[2], none);
+}
+
+/* x[0] [N,C,I], weight x[1] [C], x[2] [N,I] dloss */
+static ds_status cross_entropy_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                                const dsi_view *y)
+{
+    int64_t n = x[0].d[0], inner = x[0].d[2];
+    const dsi_cross_entropy c = {.ignore_index = 1, .smoothing = 0.125, .reduction = 2};
+    for (int64_t i = 0; i < n * inner; i++) places[i] = i * 7 % x[0].d[1];
+    dsi_view label = {places, DS_I64, 2, {n, inner}, {inner, 1}};
+    dsi_view lse = {statistics[0], DS_F32, 2, {n, inner}, {inner, 1}}, divisor = statistic(1, 1);
+    divisor.n = 0;
+    ds_status status = k->cross_entropy(s, &c, x[0], label, x[1], y[0], lse, divisor);
+    return status ? status
+                  : k->cross_entropy_dx(s, &c, x[2], x[0], label, x[1], lse, divisor, y[1]);
+}
+
+/* q, k, v, mask -> y, dq, dk, dv, with y as its own gradient */
+static ds_status attention_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                            const dsi_view *y)
+{
+    int64_t b = x[0].d[0], l = x[0].d[1];
+    dsi_view lse = {statistics[0], DS_F32, 2, {b, l}, {l, 1}};
+    ds_status status = k->attention(s, 0.5, false, x[0], x[1], x[2], x[3], y[0], lse);
+    return status ? status
+                  : k->attention_dx(s, 0.5, false, x[0], x[0], x[1], x[2], x[3], x[0], lse, y[1],
+                                    y[2], y[3]);
+}
+
+static dsi_view rows_named(int64_t n, int64_t of)
+{
+    for (int64_t i = 0; i < n; i++) places[i] = i * i % of;
+    return (dsi_view){places, DS_I64, 1, {n}, {1}};
+}
+CALL(scatter_rows_, scatter_rows(s, x[0], rows_named(x[0].d[0], 9), 4, y[0]))
+
+/* x[0] [S k,D], w x[1] [S,k] -> y[0] [S,D] */
+static ds_status combine_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x, const dsi_view *y)
+{
+    int64_t n = x[1].d[0], each = x[1].d[1];
+    dsi_view slot = rows_named(n * each, 1 << 20);
+    for (int64_t i = 0; i < n * each; i++) places[i] = i % 5 == 2 ? -1 : n * each - 1 - i;
+    slot = (dsi_view){places, DS_I64, 2, {n, each}, {each, 1}};
+    return k->combine(s, x[0], slot, x[1], y[0]);
+}
+
 /* Maxima, and the gradient x[1] of them put to their places. */
 static ds_status max_pool2d_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
                              const dsi_view *y)
@@ -125,6 +218,24 @@ static const Row rows[] = {
     {"avg_pool2d", avg_pool2d_, {SHAPE(2, 3, 8, 6)}, {SHAPE(2, 3, 4, 3)}, 0, 0, true},
     {"avg_pool2d_dx", avg_pool2d_dx_, {SHAPE(2, 3, 4, 3)}, {SHAPE(2, 3, 8, 6)}, 0, 0, true},
     {"adaptive_avg_pool2d", adaptive_avg_pool2d_, {SHAPE(2, 3, 8, 6)}, {SHAPE(2, 3, 3, 2)}, 0, 0, true},
+    {"batch_norm", batch_norm_, {SHAPE(3, 5, 700), SHAPE(3, 5, 700), SHAPE(5), SHAPE(5)},
+     {SHAPE(3, 5, 700), SHAPE(3, 5, 700), SHAPE(5), SHAPE(5)}, 12 | 12 << 8, 1, true},
+    {"batch_norm, rows", batch_norm_, {SHAPE(1200, 40, 1), SHAPE(1200, 40, 1), SHAPE(40), SHAPE(40)},
+     {SHAPE(1200, 40, 1), SHAPE(1200, 40, 1), SHAPE(40), SHAPE(40)}, 12 | 12 << 8, 1, true},
+    {"batch_stats", batch_stats_, {SHAPE(30, 7, 90), SHAPE(7), SHAPE(7), SHAPE(7)}, {SHAPE(30, 7, 90)}, 14, 1, true},
+    {"layer_norm", layer_norm_, {SHAPE(11, 1300), SHAPE(11, 1300), SHAPE(1300), SHAPE(1300)},
+     {SHAPE(11, 1300), SHAPE(11, 1300), SHAPE(1300), SHAPE(1300)}, 12 | 12 << 8, 1, true},
+    {"rms_norm", rms_norm_, {SHAPE(9, 130), SHAPE(9, 130), SHAPE(130)},
+     {SHAPE(9, 130), SHAPE(9, 130), SHAPE(130)}, 4 | 4 << 8, 1, true},
+    {"cross_entropy", cross_entropy_, {SHAPE(4, 33, 3), SHAPE(33), SHAPE(4, 3)}, {SHAPE(4, 3), SHAPE(4, 33, 3)}, 2, 1, true},
+    {"cross_entropy, long rows", cross_entropy_, {SHAPE(3, 3000, 1), SHAPE(3000), SHAPE(3, 1)},
+     {SHAPE(3, 1), SHAPE(3, 3000, 1)}, 2, 1, true},
+    {"attention", attention_, {SHAPE(4, 33, 20), SHAPE(4, 100, 20), SHAPE(4, 100, 20), SHAPE(4, 33, 100)},
+     {SHAPE(4, 33, 20), SHAPE(4, 33, 20), SHAPE(4, 100, 20), SHAPE(4, 100, 20)}, 0, 1, true},
+    {"attention, slices", attention_, {SHAPE(9, 160, 96), SHAPE(3, 130, 96), SHAPE(3, 130, 96), SHAPE(9, 160, 130)},
+     {SHAPE(9, 160, 96), SHAPE(9, 160, 96), SHAPE(3, 130, 96), SHAPE(3, 130, 96)}, 0, 1, true},
+    {"scatter_rows", scatter_rows_, {SHAPE(50, 700)}, {SHAPE(9, 700)}, 1 << 8, 1, true},
+    {"combine", combine_, {SHAPE(30, 600), SHAPE(15, 2)}, {SHAPE(15, 600)}, 0, 0, true},
     {"adaptive_avg_pool2d_dx", adaptive_avg_pool2d_dx_, {SHAPE(2, 3, 3, 2)}, {SHAPE(2, 3, 8, 6)}, 0, 0, true},
 };
 /* clang-format on */
@@ -226,9 +337,15 @@ static void run_row(const dsi_kernels *k, const Row *row, bool empty, ds_dtype d
     free_side(&wide), free_side(&half);
 }
 
-static bool fits(const Row *row, Order order) /* softmax takes what is contiguous */
+/* Some kernels take what is contiguous, attention and combine a unit stride. */
+static bool fits(const Row *row, Order order)
 {
-    return order == ROW_MAJOR || !strstr(row->name, "softmax");
+    static const char *const contiguous[] = {"softmax", "layer_norm", "rms_norm", "attention",
+                                             "combine"};
+    bool fit = true;
+    for (size_t i = 0; i < sizeof contiguous / sizeof *contiguous; i++)
+        fit = fit && !strstr(row->name, contiguous[i]);
+    return fit || order == ROW_MAJOR;
 }
 
 static void as_float32_rounded_once(void **state)

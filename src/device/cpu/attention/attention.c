@@ -250,15 +250,34 @@ static double flops(const job *x)
     return 2 * (double)x->k.d[1] * (double)(x->q.d[2] + x->v.d[2] + 1);
 }
 
+/* Batches of k of a slice, `each` elements of 16 bits in one; all are computed
+ * in float32. */
+static int64_t attention_slice(const dsi_view *k, int64_t each)
+{
+    int64_t n = slice_items(each);
+    return n < k->d[0] ? n : k->d[0];
+}
+
 ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
-    if (is_half(q.dtype))
-        IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k, &v,
-               &mask);
+    int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
+    if (is_half(q.dtype)) {
+        int64_t n = attention_slice(&k, (group * q.d[1] + k.d[1]) * width), m = n * group;
+        ds_status status = DS_OK;
+        if (n == k.d[0])
+            IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k,
+                   &v);
+        for (int64_t i = 0; !status && i < k.d[0]; i += n)
+            status = KERNEL(attention)(s, scale, causal, view_slice(q, i * group, m),
+                                       view_slice(k, i, n), view_slice(v, i, n),
+                                       view_slice(mask, i * group, m), view_slice(y, i * group, m),
+                                       view_slice(lse, i * group, m));
+        return status;
+    }
     job x = {.scale = scale,
              .causal = causal,
-             .group = attention_group(&q, &k),
+             .group = group,
              .q = q,
              .k = k,
              .v = v,
@@ -281,10 +300,22 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
-    if (is_half(q.dtype))
-        IN_F32(s, 3, KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
-               &dq, &dk, &dv, &dy, &q, &k, &v, &mask, &y);
-    int64_t group = attention_group(&q, &k);
+    int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
+    if (is_half(q.dtype)) {
+        int64_t n = attention_slice(&k, 2 * (group * q.d[1] + k.d[1]) * width), m = n * group;
+        ds_status status = DS_OK;
+        if (n == k.d[0])
+            IN_F32(s, 3,
+                   KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
+                   &dq, &dk, &dv, &dy, &q, &k, &v, &y);
+        for (int64_t i = 0; !status && i < k.d[0]; i += n)
+            status = KERNEL(attention_dx)(
+                s, scale, causal, view_slice(dy, i * group, m), view_slice(q, i * group, m),
+                view_slice(k, i, n), view_slice(v, i, n), view_slice(mask, i * group, m),
+                view_slice(y, i * group, m), view_slice(lse, i * group, m),
+                view_slice(dq, i * group, m), view_slice(dk, i, n), view_slice(dv, i, n));
+        return status;
+    }
     job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};

@@ -9,9 +9,9 @@
  *
  * Invariants: all indices are checked before anything is written; a bad one
  * sets the device's fault flag (fault_set). Scattering adds in the order of the
- * index. Its threads divide columns (scatter_rows) or `outer` (scatter_add),
- * never the index, so the sum of a row that is named twice does not depend on
- * them.
+ * index. Its threads divide the rows of dw (scatter_rows) or `outer`
+ * (scatter_add), never the index, so the sum of a row that is named twice does
+ * not depend on them.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -23,8 +23,9 @@ typedef struct {
     /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y
      * [outer,K,inner] */
     dsi_view w, index, y;
-    int64_t skip; /* scatter_rows: an index that gets no gradient (padding_idx) */
-    int64_t size; /* bytes of an element */
+    int64_t skip;                 /* scatter_rows: an index that gets no gradient (padding_idx) */
+    int64_t size;                 /* bytes of an element */
+    const int64_t *first, *named; /* scatter_rows: sort_by_row */
 } job;
 
 ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
@@ -89,36 +90,85 @@ ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_vie
     return DS_OK;
 }
 
-/* Columns begin .. end-1 of dw, all rows: first 0, then the sums. */
-#define SCATTER_ROWS(T, suffix) \
-    static void scatter_rows_##suffix(void *arg, int64_t begin, int64_t end) \
+/* Columns c .. c+n-1 of row v of dw: 0, then the sum of the rows of dy that name
+ * it. */
+#define SCATTER_ROW(T, suffix) \
+    static void scatter_row_##suffix(const job *j, int64_t v, int64_t c, int64_t n) \
     { \
-        const job *j = arg; \
         const dsi_view *w = &j->w, *dy = &j->y; \
-        for (int64_t v = 0; v < w->d[0]; v++) \
-            for (int64_t c = begin; c < end; c++) ((T *)w->p)[v * w->s[0] + c * w->s[1]] = 0; \
-        for (int64_t i = 0; i < dy->d[0]; i++) { \
-            if (index_of(j, i) == j->skip) continue; \
-            T *to = (T *)w->p + index_of(j, i) * w->s[0]; \
-            const T *from = (const T *)dy->p + i * dy->s[0]; \
-            if (w->s[1] == 1 && dy->s[1] == 1) \
-                for (int64_t c = begin; c < end; c++) to[c] += from[c]; \
+        const int64_t sw = w->s[1], sy = dy->s[1]; \
+        T *to = (T *)w->p + v * w->s[0] + c * sw; \
+        for (int64_t i = 0; i < n; i++) to[i * sw] = 0; \
+        for (int64_t k = j->first[v]; k < j->first[v + 1]; k++) { \
+            const T *from = (const T *)dy->p + j->named[k] * dy->s[0] + c * sy; \
+            if (sw == 1 && sy == 1) \
+                for (int64_t i = 0; i < n; i++) to[i] += from[i]; \
             else \
-                for (int64_t c = begin; c < end; c++) to[c * w->s[1]] += from[c * dy->s[1]]; \
+                for (int64_t i = 0; i < n; i++) to[i * sw] += from[i * sy]; \
         } \
     }
-SCATTER_ROWS(float, f32)
-SCATTER_ROWS(double, f64)
+SCATTER_ROW(float, f32)
+SCATTER_ROW(double, f64)
+
+/* The same of 16-bit rows: n is at most HALF_PIECE, and the sum is rounded
+ * once. */
+static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
+{
+    const dsi_view *w = &j->w, *dy = &j->y;
+    float sum[HALF_PIECE] = {0}, from[HALF_PIECE];
+    for (int64_t k = j->first[v]; k < j->first[v + 1]; k++) {
+        const uint16_t *x = (const uint16_t *)dy->p + j->named[k] * dy->s[0] + c * dy->s[1];
+        half_gather(dy->dtype, x, dy->s[1], from, n);
+        for (int64_t i = 0; i < n; i++) sum[i] += from[i];
+    }
+    half_scatter(w->dtype, sum, (uint16_t *)w->p + v * w->s[0] + c * w->s[1], w->s[1], n);
+}
+
+/* Rows begin .. end-1 of dw. */
+static void scatter_part(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    for (int64_t v = begin; v < end; v++)
+        for (int64_t c = 0; c < j->w.d[1]; c += HALF_PIECE) {
+            int64_t n = j->w.d[1] - c < HALF_PIECE ? j->w.d[1] - c : HALF_PIECE;
+            if (j->w.dtype == DS_F64)
+                scatter_row_f64(j, v, c, n);
+            else if (j->w.dtype == DS_F32)
+                scatter_row_f32(j, v, c, n);
+            else
+                scatter_row_half(j, v, c, n);
+        }
+}
+
+/* Sorts the index by rows: named[first[v]] to named[first[v + 1] - 1] are the
+ * places, in their order, of row v. first [V+1] is all 0; named [N]. */
+static void sort_by_row(const job *j, int64_t *first, int64_t *named)
+{
+    int64_t n = j->y.d[0], rows = j->w.d[0];
+    for (int64_t i = 0; i < n; i++)
+        if (index_of(j, i) != j->skip) first[index_of(j, i) + 1]++;
+    for (int64_t v = 0; v < rows; v++) first[v + 1] += first[v];
+    for (int64_t i = 0; i < n; i++) /* first[v] moves to where row v ends */
+        if (index_of(j, i) != j->skip) named[first[index_of(j, i)]++] = i;
+    for (int64_t v = rows; v > 0; v--) first[v] = first[v - 1];
+    first[0] = 0;
+}
 
 ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                                dsi_view dw)
 {
-    if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(scatter_rows)(s, dy, index, skip, dw), &dw, &dy);
-    if (dy.dtype != DS_F32 && dy.dtype != DS_F64) return no_dtype("scatter_rows", dy.dtype);
+    if (dy.dtype > DS_BF16) return no_dtype("scatter_rows", dy.dtype);
     job j = {.w = dw, .index = index, .y = dy, .skip = skip};
     if (!rows_valid(s, &j, dy.d[0])) return KERNEL(fill)(s, 0, dw);
-    dsi_parallel(dw.d[1], PARALLEL_ELEMENTS / (dw.d[0] + dy.d[0] + 1) + 16,
-                 dy.dtype == DS_F32 ? scatter_rows_f32 : scatter_rows_f64, &j);
+    int64_t rows = dw.d[0], n = dy.d[0];
+    int64_t *first = dsi_scratch(s, (size_t)(rows + 1 + n) * sizeof *first);
+    if (!first) return DS_ENOMEM;
+    memset(first, 0, (size_t)(rows + 1) * sizeof *first);
+    sort_by_row(&j, first, first + rows + 1);
+    j.first = first, j.named = first + rows + 1;
+    dsi_parallel(rows, PARALLEL_ELEMENTS / ((rows + n) / (rows + 1) * dw.d[1] + 1) + 1,
+                 scatter_part, &j);
+    dsi_scratch_release(s, first);
     return DS_OK;
 }
 

@@ -9,7 +9,8 @@
  *     RMS norm     the same with mean 0: entries of layer norm without a mean
  *
  * Invariants: sums are kept in T (the type of x) for at most 64 additions, then
- * in double. Threads divide channels (or rows), so no sum depends on them.
+ * in double. Threads divide channels, rows, or fixed parts of the rows, so no sum
+ * depends on them. 16-bit elements are converted in pieces on the stack.
  * SPDX-License-Identifier: MIT */
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -18,18 +19,23 @@
 
 #include <string.h>
 
-#define CHANNELS 128 /* channels that are computed at a time: their sums are in the first cache */
-/* Columns of a layer norm's dw at a time: rows are read in runs of 2 KB. */
-#define NORM_COLUMNS 512
-#define ROWS         64   /* rows whose sum is kept in T */
-#define BLOCK        1024 /* elements of a line whose sum is kept in T */
-#define BUFFER       512  /* elements of dy weight at a time */
+#define CHANNELS  128  /* channels that are computed at a time: their sums are in the first cache */
+#define ROWS      64   /* rows whose sum is kept in T */
+#define BLOCK     1024 /* elements of a line whose sum is kept in T */
+#define HALF_ROWS 2048 /* 16-bit elements that are converted at a time: in the first cache */
+#define PIECE     512  /* elements of a layer norm's row at a time */
+#define TOGETHER  4    /* rows that are added to dw at a time */
+/* A layer norm's rows are divided into parts, whose sums dw are added in order. */
+#define PARTS         16
+#define PART_ELEMENTS (1 << 16)
 
 typedef struct {
     dsi_view dy, x, y; /* y: the output, dx on the way back */
     dsi_view mean, var, rstd, weight, bias, dw, db;
     bool batch;
     double eps;
+    double *part; /* layer_norm_dx: [parts][2][D], sums of dw and db; or NULL */
+    int64_t part_rows;
 } job;
 
 /* True if the channels of [N,C,I] are neighbours in memory. */
@@ -54,9 +60,9 @@ typedef void body(void *arg, int64_t begin, int64_t end);
 static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t each,
                           int64_t least, body *f32, body *f64, job *j)
 {
-    if (dtype != DS_F32 && dtype != DS_F64) return no_dtype(kernel, dtype);
+    if (dtype > DS_BF16) return no_dtype(kernel, dtype);
     if (n > 0)
-        dsi_parallel(n, PARALLEL_ELEMENTS / (each + 1) + least, dtype == DS_F32 ? f32 : f64, j);
+        dsi_parallel(n, PARALLEL_ELEMENTS / (each + 1) + least, dtype == DS_F64 ? f64 : f32, j);
     return DS_OK;
 }
 
@@ -74,7 +80,7 @@ static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 
 ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
 {
-    if (is_half(x.dtype)) IN_F32(s, 0, KERNEL(batch_stats)(s, x, mean, var), &x);
+    (void)s;
     job j = {.x = x, .mean = mean, .var = var};
     return run_channels("batch_stats", stats_channels_f32, stats_channels_f64, &j);
 }
@@ -82,8 +88,7 @@ ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view
 ds_status KERNEL(batch_norm)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                              dsi_view weight, dsi_view bias, dsi_view y)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 1, KERNEL(batch_norm)(s, x, mean, rstd, weight, bias, y), &y, &x, &weight, &bias);
+    (void)s;
     job j = {.x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias};
     return run_channels("batch_norm", batch_norm_channels_f32, batch_norm_channels_f64, &j);
 }
@@ -92,9 +97,7 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
                                 dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                 dsi_view db)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 3, KERNEL(batch_norm_dx)(s, batch, dy, x, mean, rstd, weight, dx, dw, db), &dx,
-               &dw, &db, &dy, &x, &weight);
+    (void)s;
     job j = {.dy = dy,
              .x = x,
              .y = dx,
@@ -111,9 +114,8 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
 ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                              dsi_view y, dsi_view mean, dsi_view rstd)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 1, KERNEL(layer_norm)(s, eps, x, weight, bias, y, mean, rstd), &y, &x, &weight,
-               &bias);
+    if ((weight.p && is_half(weight.dtype)) || (bias.p && is_half(bias.dtype)))
+        IN_F32(s, 0, KERNEL(layer_norm)(s, eps, x, weight, bias, y, mean, rstd), &weight, &bias);
     job j = {
         .x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias, .eps = eps};
     return norm_run("layer_norm", x.dtype, x.d[0], x.d[1], 1, layer_norm_rows_f32,
@@ -123,9 +125,8 @@ ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view wei
 ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
                                 dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw, dsi_view db)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 3, KERNEL(layer_norm_dx)(s, dy, x, weight, mean, rstd, dx, dw, db), &dx, &dw, &db,
-               &dy, &x, &weight);
+    if (weight.p && is_half(weight.dtype))
+        IN_F32(s, 0, KERNEL(layer_norm_dx)(s, dy, x, weight, mean, rstd, dx, dw, db), &weight);
     job j = {.dy = dy,
              .x = x,
              .y = dx,
@@ -134,12 +135,23 @@ ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view
              .weight = weight,
              .dw = dw,
              .db = db};
-    ds_status status = DS_OK;
-    if (dx.p)
-        status = norm_run("layer_norm_dx", x.dtype, x.d[0], x.d[1], 1, layer_norm_dx_rows_f32,
-                          layer_norm_dx_rows_f64, &j);
-    if (!status && (dw.p || db.p))
-        status = norm_run("layer_norm_dx", x.dtype, x.d[1], x.d[0], LEAST_CHANNELS,
-                          layer_norm_dw_columns_f32, layer_norm_dw_columns_f64, &j);
+    int64_t m = x.d[0], d = x.d[1], parts = 1 + m * d / PART_ELEMENTS;
+    bool sums = dw.p || db.p;
+    if (parts > PARTS) parts = PARTS;
+    j.part_rows = (m / parts + TOGETHER) / TOGETHER * TOGETHER;
+    parts = (m + j.part_rows - 1) / j.part_rows;
+    size_t bytes = (size_t)(2 * parts * d) * sizeof *j.part;
+    if (sums && !(j.part = dsi_scratch(s, bytes))) return DS_ENOMEM;
+    if (sums) memset(j.part, 0, bytes);
+    ds_status status = norm_run("layer_norm_dx", x.dtype, parts, j.part_rows * d, 1,
+                                layer_norm_dx_parts_f32, layer_norm_dx_parts_f64, &j);
+    for (int64_t i = 0; sums && i < d; i++) {
+        double w = 0, b = 0;
+        for (int64_t part = 0; part < parts; part++)
+            w += j.part[2 * part * d + i], b += j.part[(2 * part + 1) * d + i];
+        if (dw.p) view_set_value(&dw, i * dw.s[0], w);
+        if (db.p) view_set_value(&db, i * db.s[0], b);
+    }
+    dsi_scratch_release(s, j.part);
     return status;
 }

@@ -70,17 +70,15 @@ ALWAYS_INLINE double larger(double a, double b) { return a >= b || a != a ? a : 
 #define NAMED(name) name##_f64
 #include "reduce.inc"
 
-/* 16-bit elements, `stride` apart, as floats. */
-#define GATHER_HALF(suffix, to_floats) \
-    static void gather_##suffix(int64_t n, const void *from, int64_t stride, void *to) \
-    { \
-        const uint16_t *x = from; \
-        uint16_t dense[GATHER]; \
-        for (int64_t i = 0; i < n && stride != 1; i++) dense[i] = x[i * stride]; \
-        to_floats(stride == 1 ? x : dense, to, n); \
-    }
-GATHER_HALF(f16, f16_to_floats)
-GATHER_HALF(bf16, bf16_to_floats)
+static void gather_f16(int64_t n, const void *from, int64_t stride, void *to)
+{
+    half_gather(DS_F16, from, stride, to, n);
+}
+
+static void gather_bf16(int64_t n, const void *from, int64_t stride, void *to)
+{
+    half_gather(DS_BF16, from, stride, to, n);
+}
 
 /* ---- the plan ------------------------------------------------------------------------------------- */
 

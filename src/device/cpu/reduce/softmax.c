@@ -31,6 +31,8 @@ typedef struct {
     int64_t outer, columns, inner;
     int64_t step[2], column; /* strides of outer and inner, and of the columns; elements */
     bool dense;              /* rows follow each other without gaps */
+    ds_dtype dtype;
+    bool half; /* 16-bit elements: lines are converted on their way through the buffer */
 } rows;
 
 /* v [outer, C, inner] as rows */
@@ -45,6 +47,8 @@ static rows softmax_rows_of(const dsi_view *v)
         .column = v->s[1],
         .dense = v->d[2] == 1 && (v->s[1] == 1 || v->d[1] == 1) &&
                  (v->s[0] == v->d[1] || v->d[0] == 1),
+        .dtype = v->dtype,
+        .half = v->p && is_half(v->dtype),
     };
 }
 
@@ -101,50 +105,34 @@ static void for_rows(int64_t n, int64_t k, body *f, void *arg)
 
 ds_status KERNEL(softmax)(dsi_stream *s, bool log, dsi_view x, dsi_view y)
 {
-    if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(softmax)(s, log, x, y), &y, &x);
+    (void)s;
     job j = {.x = softmax_rows_of(&x), .y = softmax_rows_of(&y), .log = log};
     bool is_long = j.x.columns > BUFFER;
-    if (x.dtype != DS_F32 && x.dtype != DS_F64)
-        return no_dtype(log ? "log_softmax" : "softmax", x.dtype);
-    body *f = x.dtype == DS_F32 ? (is_long ? softmax_long_rows_f32 : softmax_rows_f32)
-                                : (is_long ? softmax_long_rows_f64 : softmax_rows_f64);
+    if (x.dtype > DS_BF16) return no_dtype(log ? "log_softmax" : "softmax", x.dtype);
+    body *f = x.dtype == DS_F64 ? (is_long ? softmax_long_rows_f64 : softmax_rows_f64)
+                                : (is_long ? softmax_long_rows_f32 : softmax_rows_f32);
     for_rows(j.x.outer * j.x.inner, j.x.columns, f, &j);
     return DS_OK;
 }
 
 ds_status KERNEL(softmax_dx)(dsi_stream *s, bool log, dsi_view dy, dsi_view y, dsi_view dx)
 {
-    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(softmax_dx)(s, log, dy, y, dx), &dx, &dy, &y);
+    (void)s;
     job j = {.dy = softmax_rows_of(&dy),
              .x = softmax_rows_of(&y),
              .y = softmax_rows_of(&dx),
              .log = log};
-    if (y.dtype != DS_F32 && y.dtype != DS_F64)
-        return no_dtype(log ? "log_softmax_dx" : "softmax_dx", y.dtype);
+    if (y.dtype > DS_BF16) return no_dtype(log ? "log_softmax_dx" : "softmax_dx", y.dtype);
     for_rows(j.x.outer * j.x.inner, j.x.columns,
-             y.dtype == DS_F32 ? softmax_dx_rows_f32 : softmax_dx_rows_f64, &j);
+             y.dtype == DS_F64 ? softmax_dx_rows_f64 : softmax_dx_rows_f32, &j);
     return DS_OK;
 }
 
 /* ---- cross entropy -------------------------------------------------------------------------------- */
 
-static double entropy_value(const dsi_view *v, int64_t offset)
-{
-    return v->dtype == DS_F32 ? (double)((const float *)v->p)[offset]
-                              : ((const double *)v->p)[offset];
-}
-
-static void set_value(const dsi_view *v, double x)
-{
-    if (v->dtype == DS_F32)
-        *(float *)v->p = (float)x;
-    else
-        *(double *)v->p = x;
-}
-
-/* Sets the fault flag, and is false, if a label is no class; *used = sum of the
- * weights of those not ignored. */
-/* Checks all labels before a loss or gradient is computed. */
+/* Checks all labels before a loss or gradient is computed: sets the fault flag,
+ * and is false, if one is no class. *used = sum of the weights of those not
+ * ignored. */
 static bool labels_valid(dsi_stream *s, const entropy *e, double *used)
 {
     *used = 0;
@@ -155,7 +143,7 @@ static bool labels_valid(dsi_stream *s, const entropy *e, double *used)
             fault_set(s, DSI_FAULT_LABEL, label, row, -1, e->x.columns);
             return false;
         }
-        *used += e->weight.p ? entropy_value(&e->weight, label * e->weight.s[0]) : 1;
+        *used += e->weight.p ? view_value(&e->weight, label * e->weight.s[0]) : 1;
     }
     return true;
 }
@@ -164,9 +152,8 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
                                 dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
                                 dsi_view divisor)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 1, KERNEL(cross_entropy)(s, c, x, label, weight, loss, lse, divisor), &loss, &x,
-               &weight);
+    if (weight.p && is_half(weight.dtype))
+        IN_F32(s, 0, KERNEL(cross_entropy)(s, c, x, label, weight, loss, lse, divisor), &weight);
     entropy e = {.c = c,
                  .x = softmax_rows_of(&x),
                  .label = label,
@@ -175,7 +162,7 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
                  .lse = lse};
     double used, total = 0;
 
-    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy", x.dtype);
+    if (x.dtype > DS_BF16) return no_dtype("cross_entropy", x.dtype);
     if (e.x.columns == 0) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
     e.n_rows = e.x.outer * e.x.inner;
     if (!labels_valid(s, &e, &used)) return KERNEL(fill)(s, NAN, loss);
@@ -186,11 +173,12 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
     if (e.n_rows > 0) {
         int64_t parts = (e.n_rows + e.part_rows - 1) / e.part_rows;
         dsi_parallel(parts, PARALLEL_ELEMENTS / (e.part_rows * e.x.columns) + 1,
-                     x.dtype == DS_F32 ? loss_parts_f32 : loss_parts_f64, &e);
+                     x.dtype == DS_F64 ? loss_parts_f64 : loss_parts_f32, &e);
         for (int64_t i = 0; i < parts; i++) total += e.part[i];
     }
-    if (c->reduction != NONE) set_value(&loss, total / e.scale); /* 0 / 0 where all are ignored */
-    set_value(&divisor, e.scale);
+    if (c->reduction != NONE)
+        view_set_value(&loss, 0, total / e.scale); /* 0 / 0 where all are ignored */
+    view_set_value(&divisor, 0, e.scale);
     return DS_OK;
 }
 
@@ -198,9 +186,9 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
                                    dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                    dsi_view divisor, dsi_view dx)
 {
-    if (is_half(x.dtype))
-        IN_F32(s, 1, KERNEL(cross_entropy_dx)(s, c, dloss, x, label, weight, lse, divisor, dx), &dx,
-               &dloss, &x, &weight);
+    if (weight.p && is_half(weight.dtype))
+        IN_F32(s, 0, KERNEL(cross_entropy_dx)(s, c, dloss, x, label, weight, lse, divisor, dx),
+               &weight);
     entropy e = {.c = c,
                  .x = softmax_rows_of(&x),
                  .dx = softmax_rows_of(&dx),
@@ -209,17 +197,17 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
                  .loss = dloss,
                  .lse = lse};
 
-    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_dx", x.dtype);
+    if (x.dtype > DS_BF16) return no_dtype("cross_entropy_dx", x.dtype);
     e.n_rows = e.x.outer * e.x.inner;
     if (!labels_valid(s, &e, &e.scale)) return KERNEL(fill)(s, 0, dx);
-    e.scale = entropy_value(&divisor, 0);
+    e.scale = view_value(&divisor, 0);
     e.weight_sum = (double)e.x.columns;
     if (weight.p) {
         e.weight_sum = 0;
         for (int64_t i = 0; i < e.x.columns; i++)
-            e.weight_sum += entropy_value(&weight, i * weight.s[0]);
+            e.weight_sum += view_value(&weight, i * weight.s[0]);
     }
     for_rows(e.x.outer * e.x.inner, e.x.columns,
-             x.dtype == DS_F32 ? entropy_dx_rows_f32 : entropy_dx_rows_f64, &e);
+             x.dtype == DS_F64 ? entropy_dx_rows_f64 : entropy_dx_rows_f32, &e);
     return DS_OK;
 }

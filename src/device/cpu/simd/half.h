@@ -79,3 +79,66 @@ static inline void floats_to_half(ds_dtype dtype, const float *from, uint16_t *t
     else
         floats_to_f16(from, to, n);
 }
+
+/* n elements, `stride` apart, as floats, and back. */
+static inline void half_gather(ds_dtype dtype, const uint16_t *from, int64_t stride, float *to,
+                               int64_t n)
+{
+    uint16_t dense[HALF_PIECE];
+    if (stride == 1) {
+        half_to_floats(dtype, from, to, n);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += HALF_PIECE) {
+        int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE;
+        for (int64_t i = 0; i < m; i++) dense[i] = from[(at + i) * stride];
+        half_to_floats(dtype, dense, to + at, m);
+    }
+}
+
+static inline void half_scatter(ds_dtype dtype, const float *from, uint16_t *to, int64_t stride,
+                                int64_t n)
+{
+    uint16_t dense[HALF_PIECE];
+    if (stride == 1) {
+        floats_to_half(dtype, from, to, n);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += HALF_PIECE) {
+        int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE;
+        floats_to_half(dtype, from + at, dense, m);
+        for (int64_t i = 0; i < m; i++) to[(at + i) * stride] = dense[i];
+    }
+}
+
+/* One element of v, a floating one, `offset` elements from its first. */
+static inline double view_value(const dsi_view *v, int64_t offset)
+{
+    switch (v->dtype) {
+    case DS_F64:
+        return ((const double *)v->p)[offset];
+    case DS_F16:
+        return (double)dsi_f16_to_f32(((const uint16_t *)v->p)[offset]);
+    case DS_BF16:
+        return (double)dsi_bf16_to_f32(((const uint16_t *)v->p)[offset]);
+    default:
+        return (double)((const float *)v->p)[offset];
+    }
+}
+
+static inline void view_set_value(const dsi_view *v, int64_t offset, double x)
+{
+    switch (v->dtype) {
+    case DS_F64:
+        ((double *)v->p)[offset] = x;
+        break;
+    case DS_F16:
+        ((uint16_t *)v->p)[offset] = dsi_f32_to_f16((float)x);
+        break;
+    case DS_BF16:
+        ((uint16_t *)v->p)[offset] = dsi_f32_to_bf16((float)x);
+        break;
+    default:
+        ((float *)v->p)[offset] = (float)x;
+    }
+}

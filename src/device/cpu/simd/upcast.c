@@ -13,7 +13,6 @@
 #include "device/cpu/table.h"
 
 #define ALIGN 64
-#define SMALL ((size_t)1 << 20) /* bytes */
 
 /* The same elements as floats, without gaps, dimensions in v's order of memory;
  * what v repeats is there once. Without memory: its bytes -> *bytes. */
@@ -60,7 +59,7 @@ bool in_f32_begin(in_f32 *c, dsi_stream *s, int n_out, int n, dsi_view *const *v
         room += bytes[i];
     }
     c->bytes = room;
-    c->block = room <= SMALL ? dsi_scratch(s, room) : dsi_cache_alloc(s->device, room);
+    c->block = room <= IN_F32_SMALL ? dsi_scratch(s, room) : dsi_cache_alloc(s->device, room);
     if (!c->block) return false;
 
     char *next = c->block;
@@ -84,7 +83,7 @@ ds_status in_f32_end(in_f32 *c, ds_status status)
 {
     for (int i = 0; status == DS_OK && i < c->n_out; i++)
         status = KERNEL(copy)(c->s, *c->out[i], c->half[i]);
-    if (c->bytes <= SMALL)
+    if (c->bytes <= IN_F32_SMALL)
         dsi_scratch_release(c->s, c->block);
     else
         dsi_cache_free(c->s->device, c->block, c->bytes);
