@@ -95,13 +95,13 @@ void core_device(const dsi_fusions *fusions)
 static ds_status core_dropout(dsi_stream *s, const dsi_philox *random, double p, double factor,
                               dsi_view x, dsi_view y, dsi_view keep)
 {
-    uint64_t below = (uint64_t)((1 - p) * 0x1p32), offset = random->offset;
+    uint64_t below = (uint64_t)((1 - p) * 0x1p32), seed = random->seed;
     int64_t n = 1;
     (void)s;
-    if (random->advance) offset += *random->advance;
+    if (random->fresh_seed) seed = *random->fresh_seed;
     for (int i = 0; i < x.n; i++) n *= x.d[i];
     for (int64_t i = 0; i < n; i++) {
-        bool kept = dsi_philox_word(random->seed, offset, (uint64_t)i) < below;
+        bool kept = dsi_philox_word(seed, random->offset, (uint64_t)i) < below;
         ((uint8_t *)keep.p)[i] = kept;
         ((float *)y.p)[i] = kept ? ((const float *)x.p)[i] * (float)factor : 0;
     }

@@ -128,6 +128,7 @@ typedef struct Program {
     ds_loader *train, *test;
     ds_module *net;
     ds_optim *sgd;
+    ds_step_graph *graph; /* of train_step */
     FILE *trace;
     int64_t step;
 } Program;
@@ -169,21 +170,31 @@ static void make_network(Program *p)
 
 /* ---- training ------------------------------------------------------------------------------------------ */
 
-/* Forward, backward, update; returns the loss. */
-static double train_step(Program *p, const ds_batch *b)
+/* Forward, backward, update, on a batch; returns the loss. A GPU records this
+ * and launches it as one graph. */
+static ds_tensor *train_step(void *self, ds_tensor *const *batch, int n)
 {
+    Program *p = self;
+    (void)n;
     ds_optim_zero_grad(p->sgd);
-    ds_tensor *loss = ds_cross_entropy(ds_call(p->net, b->x), b->y);
-    ds_backward(loss);
+    ds_tensor *loss = ds_cross_entropy(ds_call(p->net, batch[0]), batch[1]);
+    if (ds_backward(loss) == DS_OK) ds_optim_step(p->sgd);
+    return loss;
+}
+
+/* A step; returns the value of its loss. */
+static double train_batch(Program *p, const ds_batch *b)
+{
+    double lr = ds_optim_lr(p->sgd);
+    ds_tensor *loss = ds_step_graph_run(p->graph, (ds_tensor *const[]){b->x, b->y}, 2);
     double value = ds_item(loss);
     p->step++;
     if (!isfinite(value) && loss)
         ds_fail(DS_ESTATE, "step %lld: the loss is %g, so training stops (a smaller --lr may help)",
                 (long long)p->step, value);
     if (p->trace)
-        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, value, ds_optim_lr(p->sgd),
+        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, value, lr,
                 ds_grad_norm(p->net));
-    if (!ds_error()) ds_optim_step(p->sgd);
     return value;
 }
 
@@ -199,7 +210,7 @@ static void train_epoch(Program *p, int64_t epoch)
                    title);
     ds_batch b;
     for (int64_t i = 0; more_steps(p) && ds_loader_next(p->train, &b); i++) {
-        double loss = train_step(p, &b);
+        double loss = train_batch(p, &b);
         running += loss;
         recent = i ? 0.99 * recent + 0.01 * loss : loss;
         progress_add(&bar, b.size, recent);
@@ -218,6 +229,7 @@ static void train_epoch(Program *p, int64_t epoch)
 static void train(Program *p)
 {
     p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm");
+    p->graph = ds_step_graph_new(train_step, p);
     for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
         train_epoch(p, epoch);
     ds_loader_stop(p->train);
@@ -293,6 +305,7 @@ int main(int argc, char **argv)
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     ds_perror("cifar10_tutorial");
+    ds_step_graph_free(p.graph);
     ds_optim_free(p.sgd);
     ds_module_free(p.net);
     ds_loader_free(p.train);

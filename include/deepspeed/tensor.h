@@ -126,6 +126,42 @@ DS_API void ds_drop(ds_tensor *x);
  * dropped. */
 DS_API int64_t ds_live_tensors(void);
 
+/* ---- a step as a graph (torch.cuda.graphs) ----------------------------------- */
+
+/* One step: forward, loss, backward, update of the optimizer, zero_grad, on the
+ * inputs in[0..n-1]. Returns a tensor of the step, as the loss; NULL after a
+ * failure. */
+typedef ds_tensor *ds_step_fn(void *self, ds_tensor *const *in, int n);
+typedef struct ds_step_graph ds_step_graph;
+
+/* A step whose kernels a GPU launches as one CUDA graph: the first two runs are
+ * the function itself, the third is recorded, and later runs launch the record
+ * without calling the function. Learning rates, step counts, seeds of dropout
+ * and the inputs may change; what else the function decides on the host is that
+ * of the record, and what it keeps from one run to the next must be tensors
+ * that it writes in place (ds_copy). The same bits as without a graph.
+ *
+ * A step that a graph cannot repeat (it reads a value on the host, say) and one
+ * with other shapes is run by the function, and one line of the log says why. On
+ * the CPU, and with DS_GRAPHS=off, each run is the function.
+ *
+ * The caller owns the result of _new, and self; NULL if step is NULL. One step
+ * graph belongs to one thread and one device: that of its first input. */
+DS_API ds_step_graph *ds_step_graph_new(ds_step_fn *step, void *self);
+DS_API void ds_step_graph_free(ds_step_graph *g);
+
+/* Runs the step on n <= 16 tensors, borrowed. Returns what the step returned,
+ * without its gradient, in the current scope; the next run writes into the same
+ * memory. NULL, with the message, after a failure, which also is one if the
+ * function sets it and returns a tensor. A bad label or index is reported by
+ * the next call that waits for the GPU, as ds_item; nothing is updated. */
+DS_API ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n);
+
+/* Whether the next run with the same shapes is a launch of the record; and why
+ * there will be no record, in one line, or NULL. */
+DS_API bool ds_step_graph_replays(const ds_step_graph *g);
+DS_API const char *ds_step_graph_why_not(const ds_step_graph *g);
+
 /* ---- state dicts: an ordered list of (name, tensor) ------------------------------ */
 
 /* An empty state dict, the caller's until ds_state_free. Freeing drops its

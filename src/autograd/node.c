@@ -12,6 +12,7 @@
 #include "node.h"
 
 #include "base/thread.h"
+#include "device/graph.h"
 #include "graph.h"
 
 #include <string.h>
@@ -159,6 +160,18 @@ static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
     return dsi_copy(copy, g) == DS_OK ? copy : NULL;
 }
 
+/* A replayed step would add to the gradient that was there when it was
+ * recorded. */
+static ds_status grad_forbid_old(const ds_tensor *leaf)
+{
+    const ds_tensor *old = leaf->grad;
+    if (!dsi_graph_recording(leaf->device) ||
+        (old->storage && dsi_graph_allocated(leaf->device, old->storage->p)))
+        return DS_OK;
+    return dsi_graph_forbid(leaf->device,
+                            "it adds to gradients of an earlier step (it lacks zero_grad)");
+}
+
 ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
 {
     if (!dsi_same_shape(leaf->shape, g->shape))
@@ -168,6 +181,7 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         leaf->grad = dsi_ref(grad_as_own(g, leaf));
         return leaf->grad ? DS_OK : ds_error_status();
     }
+    if (grad_forbid_old(leaf) != DS_OK) return ds_error_status();
     if (g->dtype != leaf->dtype) {
         ds_tensor *cast = dsi_new(leaf, leaf->shape);
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
@@ -225,6 +239,7 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
     dsi_edge *e = &n->in[i];
     ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;
     n->grads_added++;
+    if (!e->node && *sum && grad_forbid_old(e->leaf) != DS_OK) return NULL;
     if (grad_is_own(*sum)) return *sum;
     ds_tensor *buffer = dsi_new(like, shape);
     bool done = *sum ? dsi_copy(buffer, *sum) == DS_OK : dsi_fill(buffer, 0) != NULL;

@@ -5,6 +5,9 @@
  * blocks of one training step fit those of the next; a class is a stack of free
  * blocks. When the device is full, unused blocks are given back and the
  * allocation is tried once more.
+ *
+ * Invariants: a block belongs to the cache or, for good, to one pool. Pools are
+ * few: each free looks for the block in all of them.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 #include "base/error.h"
@@ -14,6 +17,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MAX_BYTES ((size_t)1 << 46)
 #define CLASSES   164 /* up to MAX_BYTES */
@@ -24,10 +28,30 @@ typedef struct Stack {
     DSI_LIST(void *)
 } Stack;
 
+typedef struct PoolBlock {
+    void *p;
+    int class;
+    uint64_t turn; /* of dsi_pool_use in which it was taken last */
+} PoolBlock;
+
+struct dsi_block_pool {
+    dsi_device *device;
+    dsi_block_pool *next; /* of the device's */
+    Stack free[CLASSES];
+    struct {
+        DSI_LIST(PoolBlock)
+    } blocks; /* by address */
+    int taken;
+    uint64_t turn;
+    bool closed; /* dsi_pool_free: ends with its last block */
+};
+
 typedef struct dsi_cache {
     Stack free[CLASSES];
     size_t peak; /* of use.live, ever */
     dsi_cache_usage use;
+    dsi_block_pool *pools; /* all of this device */
+    dsi_block_pool *used;  /* where allocations come from; NULL: from here */
 } dsi_cache;
 
 /* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
@@ -88,12 +112,14 @@ static size_t block_bytes(int class)
     return (size_t)(class % 4 + 5) * quarter * ALIGNMENT;
 }
 
-static void *fresh(dsi_device *d, size_t bytes)
+/* From the device, for `pool` or, if that is NULL, for the cache. */
+static void *fresh(dsi_device *d, const dsi_block_pool *pool, size_t bytes)
 {
-    void *p = d->type->alloc(d, bytes + PAD_BYTES);
-    if (!p) {
+    void *(*alloc)(dsi_device *, size_t) = pool ? d->type->alloc_fixed : d->type->alloc;
+    void *p = alloc(d, bytes + PAD_BYTES);
+    if (!p && !d->recording) { /* what is freed while work is captured would be captured too */
         dsi_cache_empty(d);
-        p = d->type->alloc(d, bytes + PAD_BYTES);
+        p = alloc(d, bytes + PAD_BYTES);
     }
     if (!p) return NULL;
     dsi_cache_usage *use = &d->cache->use;
@@ -123,14 +149,122 @@ static void *no_memory(dsi_device *d, size_t bytes)
     return NULL;
 }
 
+/* ---- pools ------------------------------------------------------------------------------------------ */
+
+/* Where the block at p is among the blocks, or would be. */
+static int pool_place(const dsi_block_pool *pool, const void *p)
+{
+    int low = 0, high = pool->blocks.n;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if ((uintptr_t)pool->blocks.at[middle].p < (uintptr_t)p)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static PoolBlock *pool_find(const dsi_block_pool *pool, const void *p)
+{
+    int at = pool_place(pool, p);
+    return at < pool->blocks.n && pool->blocks.at[at].p == p ? &pool->blocks.at[at] : NULL;
+}
+
+static void *pool_take(dsi_block_pool *pool, int class, size_t rounded)
+{
+    Stack *stack = &pool->free[class];
+    void *p = stack->n ? stack->at[--stack->n] : NULL;
+    if (!p) {
+        p = fresh(pool->device, pool, rounded);
+        if (!p) return NULL;
+        int at = pool_place(pool, p);
+        dsi_list_add(&pool->blocks, (PoolBlock){0});
+        PoolBlock *blocks = pool->blocks.at;
+        memmove(blocks + at + 1, blocks + at, (size_t)(pool->blocks.n - 1 - at) * sizeof *blocks);
+        blocks[at] = (PoolBlock){.p = p, .class = class};
+    }
+    pool_find(pool, p)->turn = pool->turn;
+    pool->taken++;
+    return p;
+}
+
+static void pool_free_block(dsi_block_pool *pool, const PoolBlock *b)
+{
+    pool->device->type->free_fixed(pool->device, b->p);
+    pool->device->cache->use.held -= block_bytes(b->class);
+}
+
+/* Ends a pool none of whose blocks is in use. */
+static void pool_end(dsi_block_pool *pool)
+{
+    dsi_block_pool **at = &pool->device->cache->pools;
+    while (*at != pool) at = &(*at)->next;
+    *at = pool->next;
+    for (int i = 0; i < CLASSES; i++) {
+        while (pool->free[i].n)
+            pool_free_block(pool, pool_find(pool, pool->free[i].at[--pool->free[i].n]));
+        dsi_list_free(&pool->free[i]);
+    }
+    dsi_list_free(&pool->blocks);
+    dsi_free(pool);
+}
+
+/* Whether p is a pool's block, which is then given back to it. */
+static bool pools_give(dsi_device *d, void *p)
+{
+    for (dsi_block_pool *pool = d->cache->pools; pool; pool = pool->next) {
+        const PoolBlock *b = pool_find(pool, p);
+        if (!b) continue;
+        pool->taken--;
+        dsi_list_add(&pool->free[b->class], p);
+        if (pool->closed && !pool->taken) pool_end(pool);
+        return true;
+    }
+    return false;
+}
+
+dsi_block_pool *dsi_pool_new(dsi_device *d)
+{
+    dsi_cache *c = cache_of(d);
+    dsi_block_pool *pool = dsi_alloc(sizeof *pool);
+    *pool = (dsi_block_pool){.device = d, .next = c->pools};
+    return c->pools = pool;
+}
+
+void dsi_pool_free(dsi_block_pool *pool)
+{
+    if (!pool) return;
+    pool->closed = true;
+    if (!pool->taken) pool_end(pool);
+}
+
+void dsi_pool_use(dsi_device *d, dsi_block_pool *pool)
+{
+    cache_of(d)->used = pool;
+    if (pool) pool->turn++;
+}
+
+bool dsi_pool_took(const dsi_block_pool *pool, const void *p)
+{
+    const PoolBlock *b = pool_find(pool, p);
+    return b && b->turn == pool->turn;
+}
+
+/* ---- allocation ------------------------------------------------------------------------------------- */
+
 void *dsi_cache_alloc(dsi_device *d, size_t bytes)
 {
     dsi_cache *c = cache_of(d);
     size_t rounded = 0;
     void *p = NULL;
     if (bytes <= MAX_BYTES && !must_fail()) {
-        Stack *stack = &c->free[class_of(bytes, &rounded)];
-        p = stack->n ? stack->at[--stack->n] : fresh(d, rounded);
+        int class = class_of(bytes, &rounded);
+        Stack *stack = &c->free[class];
+        if (c->used)
+            p = pool_take(c->used, class, rounded);
+        else
+            p = stack->n ? stack->at[--stack->n] : fresh(d, NULL, rounded);
     }
     if (!p) return no_memory(d, bytes);
     c->use.live += bytes;
@@ -144,8 +278,9 @@ void dsi_cache_free(dsi_device *d, void *p, size_t bytes)
     if (!p) return;
     size_t rounded;
     d->cache->use.live -= bytes;
+    if (d->cache->pools && pools_give(d, p)) return;
     Stack *stack = &d->cache->free[class_of(bytes, &rounded)];
-    if (DSI_SANITIZED) {
+    if (DSI_SANITIZED && !d->recording) {
         d->type->free(d, p);
         d->cache->use.held -= rounded;
     } else {

@@ -3,7 +3,7 @@
  * A handle (kernels, stream, cache) is opened by a thread at its first use and
  * closed at its end, so that no lock is needed anywhere above.
  * SPDX-License-Identifier: MIT */
-#include "device.h"
+#include "graph.h"
 
 #include "base/env.h"
 #include "base/error.h"
@@ -164,7 +164,7 @@ ds_status dsi_device_check(dsi_device *d)
 #undef FAULT_TEXT
     dsi_fault f = {0};
     char place[64];
-    if (!d->type->take_fault) return DS_OK;
+    if (!d->type->take_fault || dsi_graph_capturing(d)) return DS_OK;
     ds_status status = d->type->take_fault(&d->stream, &f);
     if (status != DS_OK || f.op <= DSI_NO_FAULT || f.op >= DSI_N_FAULTS) return status;
     if (f.place[1] < 0)

@@ -40,6 +40,19 @@ typedef struct dsi_device_type {
     ds_status (*sync)(dsi_stream *s);
     /* Waits for s; the fault flag -> *out; clears it. NULL: kernels set none. */
     ds_status (*take_fault)(dsi_stream *s, dsi_fault *out);
+    /* ---- recorded work (graph.h): all of these or none ---- */
+    void *(*alloc_fixed)(dsi_device *d, size_t bytes); /* not ordered on the stream, also while
+                                                          work is captured */
+    void (*free_fixed)(dsi_device *d, void *p);        /* waits for the device */
+    /* Between these two, work is kept and not done. *work: what was captured;
+     * NULL without `keep`, and after a failure. */
+    ds_status (*capture_begin)(dsi_stream *s);
+    ds_status (*capture_end)(dsi_stream *s, bool keep, void **work);
+    /* Copies `bytes` from host to `slots`, then does the work; the host's memory
+     * may be written again when it returns. */
+    ds_status (*graph_launch)(dsi_stream *s, void *work, void *slots, const void *host,
+                              size_t bytes);
+    void (*graph_free)(dsi_device *d, void *work);
     bool immediate; /* a kernel's work is done when it returns: ops look at the
                        flag right after it */
 } dsi_device_type;
@@ -55,6 +68,7 @@ struct dsi_device {
     void *own;                      /* of its kind */
     dsi_stream stream;              /* of this thread */
     struct dsi_cache *cache;
+    struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
 };
 
 /* This thread's handle on a device, opened at first use; NULL with the message
@@ -88,6 +102,17 @@ void dsi_cache_empty(dsi_device *d);                                  /* gives u
 DSI_SHARED size_t dsi_cache_live(const dsi_device *d); /* bytes asked for and not freed */
 size_t dsi_cache_peak(const dsi_device *d);
 void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */
+
+/* A pool: blocks that only those get who allocate while the device uses it
+ * (dsi_pool_use), each at the same address as long as the pool lives. A block
+ * goes back to its pool whoever frees it. Freeing the pool frees its unused
+ * blocks, and the others when they are freed. */
+typedef struct dsi_block_pool dsi_block_pool;
+dsi_block_pool *dsi_pool_new(dsi_device *d);
+void dsi_pool_free(dsi_block_pool *pool);
+void dsi_pool_use(dsi_device *d, dsi_block_pool *pool); /* NULL: the cache again */
+/* Whether the block at p was taken from the pool since dsi_pool_use. */
+bool dsi_pool_took(const dsi_block_pool *pool, const void *p);
 
 /* Bytes for reports: asked for and not freed; in blocks of ours, used or free;
  * and the most that both were since dsi_cache_restart_peaks (which leaves

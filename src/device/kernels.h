@@ -240,8 +240,8 @@ typedef struct dsi_optimizer {
  * base/philox.h has it in C. */
 typedef struct dsi_philox {
     uint64_t seed, offset;
-    const uint64_t *advance; /* optional, device memory: added to offset, so that
-                                a replayed step draws new numbers */
+    const uint64_t *fresh_seed; /* optional, device memory: in place of seed, so that
+                                   a replayed step draws new numbers */
 } dsi_philox;
 
 /* ---- the core ---------------------------------------------------------------

@@ -11,7 +11,11 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include "base/mem.h"
 #include "base/rng.h"
+#include "device/graph.h"
+
+#include <string.h>
 
 /* y = keep ? factor x : 0 */
 static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double factor, ds_tensor *y)
@@ -46,6 +50,28 @@ static ds_tensor *dropout_draw(const ds_tensor *x, double p)
     return k ? ds_to(keep, dsi_device_id(x->device), DS_BOOL) : NULL;
 }
 
+/* A step that is recorded draws its seed on the host at each replay. */
+static void seed_draw(void *arg) { **(uint64_t **)arg = dsi_rng_u64(dsi_rng_default()); }
+static void seed_release(void *arg) { dsi_free(arg); }
+
+/* The seed of one call, drawn now; *random says where it is. */
+static bool seed_take(dsi_device *d, dsi_philox *random)
+{
+    static const dsi_graph_hook hook = {NULL, seed_draw, NULL, seed_release};
+    *random = (dsi_philox){.seed = dsi_rng_u64(dsi_rng_default())};
+    if (ds_recomputing() &&
+        dsi_graph_forbid(d, "dropout in a part that is computed again in the backward pass") !=
+            DS_OK)
+        return false;
+    if (!dsi_graph_capturing(d)) return true;
+    uint64_t *host = NULL;
+    random->fresh_seed = dsi_graph_slot(d, sizeof *host, &host);
+    if (!host) return false;
+    *host = random->seed;
+    dsi_graph_add_hook(d, &hook, memcpy(dsi_alloc(sizeof host), &host, sizeof host));
+    return true;
+}
+
 /* y, and the mask that it was made with; NULL, with the message */
 static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_tensor *y)
 {
@@ -54,8 +80,8 @@ static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_t
         return keep && dropout_mask(x, keep, factor, y) ? keep : NULL;
     }
     ds_tensor *keep = dsi_new_dtype(x, DS_BOOL, x->shape);
-    const dsi_philox random = {.seed = dsi_rng_u64(dsi_rng_default())};
-    bool done = keep &&
+    dsi_philox random;
+    bool done = keep && seed_take(y->device, &random) &&
                 dsi_run_fusion(y, dropout, &random, p, factor, dsi_v(x), dsi_v(y), dsi_v(keep));
     return dsi_result_if(done, keep);
 }

@@ -19,6 +19,9 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
+#include "device/graph.h"
+#include "replay.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -278,7 +281,7 @@ static ds_status update_count(ds_optim *o, int n)
 }
 
 /* Updates begin .. end - 1, all of one group. */
-static ds_status group_step(ds_optim *o, int group, int begin, int end)
+static ds_status group_update(ds_optim *o, int group, int begin, int end)
 {
     const ds_optim_type *type = o->type;
     const ds_optim_values *v = &o->groups[group];
@@ -293,6 +296,15 @@ static ds_status group_step(ds_optim *o, int group, int begin, int end)
         if (status == DS_OK) status = update_count(o, i);
     }
     return status;
+}
+
+static ds_status group_step(ds_optim *o, int group, int begin, int end)
+{
+    const int *updated = o->updated + begin;
+    ds_status status = dsi_replay_begin(o, group, updated, end - begin);
+    if (status == DS_OK) status = group_update(o, group, begin, end);
+    ds_status ended = dsi_replay_end(o, updated, end - begin);
+    return status == DS_OK ? ended : status;
 }
 
 /* Gradients that a bad label or index has spoilt must not be used: nothing is
@@ -445,7 +457,9 @@ dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
 ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n)
 {
     dsi_span *spans = dsi_optim_spans(x, n);
-    bool ran = dsi_run_named(x[0].p, dsi_rule_name(c->rule), kernels, optimizer, c, n, spans);
+    dsi_optimizer rule = *c;
+    if (dsi_graph_recording(x[0].p->device)) rule.scalars = dsi_graph_use_scalars(x[0].p->device);
+    bool ran = dsi_run_named(x[0].p, dsi_rule_name(c->rule), kernels, optimizer, &rule, n, spans);
     dsi_free(spans);
     return ran ? DS_OK : ds_error_status();
 }

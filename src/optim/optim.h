@@ -35,7 +35,8 @@ struct ds_optim {
     /* dsi_optim_keep; NULL: moments are made in memory */
     ds_tensor *(*keeper)(void *arg, int i, int k);
     void *keeper_arg;
-    bool taken; /* an engine frees it */
+    bool taken;          /* an engine frees it */
+    int64_t scalar_uses; /* replay.c: when the step of a group began */
 };
 
 /* Whether an engine has s, so that other code may not free it. */

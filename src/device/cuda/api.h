@@ -56,7 +56,7 @@ typedef enum CUfunction_attribute {
 } CUfunction_attribute;
 
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2, CU_MEMHOSTALLOC_PORTABLE = 1 };
-enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
+enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 
 /* All that is called: X(our name, the driver's symbol, its arguments). */
 #define DSI_CUDA_FUNCTIONS(X) \
@@ -95,6 +95,13 @@ enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
     X(event_new, cuEventCreate, (CUevent * event, unsigned flags)) \
     X(event_record, cuEventRecord, (CUevent event, CUstream stream)) \
     X(event_free, cuEventDestroy_v2, (CUevent event)) \
+    X(capture_begin, cuStreamBeginCapture_v2, (CUstream stream, int mode)) \
+    X(capture_end, cuStreamEndCapture, (CUstream stream, CUgraph * graph)) \
+    X(graph_compile, cuGraphInstantiateWithFlags, \
+      (CUgraphExec * work, CUgraph graph, unsigned long long flags)) \
+    X(graph_launch, cuGraphLaunch, (CUgraphExec work, CUstream stream)) \
+    X(graph_free, cuGraphDestroy, (CUgraph graph)) \
+    X(graph_work_free, cuGraphExecDestroy, (CUgraphExec work)) \
     X(module_load, cuModuleLoadDataEx, \
       (CUmodule * module, const void *image, unsigned n, CUjit_option *option, void **value)) \
     X(module_free, cuModuleUnload, (CUmodule module)) \

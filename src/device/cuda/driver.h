@@ -74,6 +74,16 @@ ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *nam
 
 void dsi_cuda_unload(dsi_cuda_gpu *g);
 
+/* ---- graph.c: the entries of device.h for recorded work --------------------- */
+
+void *dsi_cuda_alloc_fixed(dsi_device *d, size_t bytes);
+void dsi_cuda_free_fixed(dsi_device *d, void *p);
+ds_status dsi_cuda_capture_begin(dsi_stream *s);
+ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work);
+ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const void *host,
+                                size_t bytes);
+void dsi_cuda_graph_free(dsi_device *d, void *work);
+
 /* ---- the tables ------------------------------------------------------------ */
 
 extern const dsi_kernels dsi_cuda_kernels;

@@ -15,7 +15,7 @@ ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, do
                                .seed = random->seed,
                                .offset = random->offset,
                                .kept = (unsigned long long)((1 - p) * 0x1p32),
-                               .advance = (const unsigned long long *)random->advance,
+                               .fresh_seed = (const unsigned long long *)random->fresh_seed,
                                .factor = factor};
     ds_status status = dsi_cuda_floating("dropout", x.dtype);
     if (status != DS_OK) return status;

@@ -6,11 +6,15 @@
  * pools, so that neither waits for kernels. The context is the one that the
  * GPU's users in this process share; a thread may hold several GPUs, so each
  * call enters its own.
+ *
+ * Whatever waits for the stream or reads memory of the host cannot be repeated
+ * by a graph, and says so (dsi_graph_forbid); graph.c has the rest of graphs.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "device/graph.h"
 
 #include <stdio.h>
 
@@ -161,21 +165,30 @@ static void cuda_free_host(dsi_device *d, void *p) { dsi_cuda_enter(d)->f->free_
 
 /* ---- copies ---------------------------------------------------------------------------------------------- */
 
-static ds_status cuda_sync(dsi_stream *s)
+static ds_status stream_finish(dsi_stream *s)
 {
     CUresult result = dsi_cuda_enter(s->device)->f->stream_sync(s->handle);
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
 }
 
+static ds_status cuda_sync(dsi_stream *s)
+{
+    ds_status status = dsi_graph_forbid(s->device, "it waits for the GPU");
+    return status == DS_OK ? stream_finish(s) : status;
+}
+
 static ds_status finished(dsi_stream *s, CUresult started, const char *what)
 {
     ds_status status = dsi_cuda_check(s->device->index, started, what);
-    return status == DS_OK ? cuda_sync(s) : status;
+    return status == DS_OK ? stream_finish(s) : status;
 }
 
 static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
 {
     if (!bytes) return DS_OK;
+    if (dsi_graph_forbid(s->device, "it copies from host memory (random numbers, ds_from_data)") !=
+        DS_OK)
+        return ds_error_status();
     CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
     return finished(s, result, "copying to it");
 }
@@ -183,6 +196,9 @@ static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t
 static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
 {
     if (!bytes) return DS_OK;
+    if (dsi_graph_forbid(s->device, "it reads a value on the host (ds_item, ds_data, a norm)") !=
+        DS_OK)
+        return ds_error_status();
     CUresult result = dsi_cuda_enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
     return finished(s, result, "copying from it");
 }
@@ -198,7 +214,8 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
         return dsi_cuda_check(
             to->index, dsi_cuda_enter(to)->f->copy(address(dst), address(src), bytes, s->handle),
             "copying");
-    ds_status status = cuda_sync(&from->stream);
+    ds_status status = dsi_graph_forbid(to, "it copies from another GPU");
+    if (status == DS_OK) status = cuda_sync(&from->stream);
     if (status != DS_OK) return status;
     const dsi_cuda_gpu *a = from->own, *b = dsi_cuda_enter(to);
     CUresult result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
@@ -269,4 +286,10 @@ const dsi_device_type dsi_cuda = {
     .free_event = cuda_event_free,
     .sync = cuda_sync,
     .take_fault = cuda_take_fault,
+    .alloc_fixed = dsi_cuda_alloc_fixed,
+    .free_fixed = dsi_cuda_free_fixed,
+    .capture_begin = dsi_cuda_capture_begin,
+    .capture_end = dsi_cuda_capture_end,
+    .graph_launch = dsi_cuda_graph_launch,
+    .graph_free = dsi_cuda_graph_free,
 };

@@ -12,7 +12,8 @@
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's
  * number. Work of a stream is done in order; without FAKE_CUDA_LAZY when it is
- * given.
+ * given. While a stream captures, its work is kept in a graph; a call that the driver
+ * refuses meanwhile spoils the capture.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -38,6 +39,9 @@ SHOWN CUresult cuDriverGetVersion(int *version);
  * far. */
 SHOWN int fake_cuda_live(void);
 SHOWN long fake_cuda_launches(void);
+/* Launches of graphs; and how often the host waited for a stream, so far. */
+SHOWN long fake_cuda_graph_launches(void);
+SHOWN long fake_cuda_syncs(void);
 
 CUresult fake_must_fail(const char *function);
 #define MAY_FAIL() \
@@ -86,11 +90,14 @@ typedef struct fake_work {
 } fake_work;
 
 CUresult fake_submit(CUstream stream, fake_work w);
+/* Whether the stream captures; then the capture is spoilt. */
+bool fake_spoil_capture(CUstream stream);
 void fake_drain_all(void); /* all streams of all GPUs */
 
 /* ---- module.c ---- */
 
 void fake_run_kernel(const fake_work *w);
+size_t fake_argument_bytes(const fake_work *w); /* of a kernel */
 
 /* ---- entry.cpp: the emulator ---- */
 

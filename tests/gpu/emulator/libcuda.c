@@ -51,11 +51,18 @@ CUresult cuGetErrorName(CUresult error, const char **name)
     static const struct {
         CUresult error;
         const char *name;
-    } names[] = {ROW(NO_DEVICE),         ROW(INVALID_VALUE),
-                 ROW(OUT_OF_MEMORY),     ROW(DEVICE_UNAVAILABLE),
-                 ROW(ILLEGAL_ADDRESS),   ROW(NOT_FOUND),
-                 ROW(INVALID_PTX),       ROW(UNSUPPORTED_PTX_VERSION),
-                 ROW(NO_BINARY_FOR_GPU), ROW(UNKNOWN)};
+    } names[] = {ROW(NO_DEVICE),
+                 ROW(INVALID_VALUE),
+                 ROW(OUT_OF_MEMORY),
+                 ROW(DEVICE_UNAVAILABLE),
+                 ROW(ILLEGAL_ADDRESS),
+                 ROW(NOT_FOUND),
+                 ROW(INVALID_PTX),
+                 ROW(UNSUPPORTED_PTX_VERSION),
+                 ROW(NO_BINARY_FOR_GPU),
+                 ROW(STREAM_CAPTURE_UNSUPPORTED),
+                 ROW(STREAM_CAPTURE_INVALIDATED),
+                 ROW(UNKNOWN)};
 #undef ROW
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].error == error) return *name = names[i].name, CUDA_SUCCESS;

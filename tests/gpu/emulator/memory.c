@@ -145,12 +145,15 @@ CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream)
 {
     MAY_FAIL();
     NEED(fake_is_ours(stream), INVALID_HANDLE);
+    NEED(!fake_spoil_capture(stream),
+         STREAM_CAPTURE_UNSUPPORTED); /* the real one makes a node of it */
     return fake_setting("FAKE_CUDA_POOLS", 1) ? allocate(p, bytes, true) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream stream)
 {
     NEED(is_allocated(p, true), INVALID_VALUE);
+    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     return fake_submit(stream, (fake_work){.kind = FAKE_FREE, .p = p});
 }
 

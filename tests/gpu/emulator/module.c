@@ -141,6 +141,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     return fake_submit(stream, w);
 }
 
+size_t fake_argument_bytes(const fake_work *w) { return ((const Function *)w->function)->bytes; }
+
 void fake_run_kernel(const fake_work *w)
 {
     const Function *f = (const Function *)w->function;

@@ -1,15 +1,22 @@
-/* tests/gpu/emulator/stream.c: streams, events, and what is queued on them.
+/* tests/gpu/emulator/stream.c: streams, events, graphs, and what is queued on
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "fake.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct Graph {
+    fake_work *first, **last;
+    bool spoilt;
+} Graph;
+
 typedef struct fake_stream {
     char gpu; /* first: fake_is_ours */
     struct fake_stream *next;
     fake_work *first, **last;
     long submitted, done;
+    Graph *graph; /* captures into it */
 } fake_stream;
 
 typedef struct Event {
@@ -19,6 +26,10 @@ typedef struct Event {
 } Event;
 
 static fake_stream *streams;
+static long syncs, graph_launches;
+
+long fake_cuda_syncs(void) { return syncs; }
+long fake_cuda_graph_launches(void) { return graph_launches; }
 
 /* ---- queued work ---- */
 
@@ -70,12 +81,15 @@ CUresult fake_submit(CUstream stream, fake_work w)
     fake_stream *s = (fake_stream *)stream;
     NEED(fake_is_ours(stream), INVALID_HANDLE);
     fake_lock();
-    fake_work *queued = malloc(sizeof *queued);
+    fake_work *queued = malloc(sizeof *queued), ***last = s->graph ? &s->graph->last : &s->last;
     *queued = w;
-    *s->last = queued;
-    s->last = &queued->next;
-    s->submitted++;
-    if (!fake_setting("FAKE_CUDA_LAZY", 0)) drain(s, s->submitted);
+    queued->next = NULL;
+    **last = queued;
+    *last = &queued->next;
+    if (!s->graph) {
+        s->submitted++;
+        if (!fake_setting("FAKE_CUDA_LAZY", 0)) drain(s, s->submitted);
+    }
     fake_unlock();
     return CUDA_SUCCESS;
 }
@@ -89,6 +103,8 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CU
     MAY_FAIL();
     char *to = fake_real(dst, bytes, fake_now());
     NEED(to, INVALID_VALUE);
+    NEED(!fake_spoil_capture(stream),
+         STREAM_CAPTURE_UNSUPPORTED); /* pageable memory is gone later */
     fake_work w = {.kind = FAKE_COPY, .to = to, .bytes = bytes};
     if (!fake_is_pinned(src)) w.own = memcpy(malloc(bytes), src, bytes);
     memcpy(&w.from, w.own ? &w.own : (const void *)&src, sizeof w.from);
@@ -100,6 +116,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream
     MAY_FAIL();
     char *from = fake_real(src, bytes, fake_now());
     NEED(from, INVALID_VALUE);
+    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     CUresult result = fake_submit(
         stream, (fake_work){.kind = FAKE_COPY, .to = dst, .from = from, .bytes = bytes});
     if (result || fake_is_pinned(dst)) return result;
@@ -165,7 +182,9 @@ CUresult cuStreamSynchronize(CUstream stream)
 {
     MAY_FAIL();
     NEED(fake_is_ours(stream), INVALID_HANDLE);
+    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     fake_lock();
+    syncs++;
     drain((fake_stream *)stream, ((fake_stream *)stream)->submitted);
     fake_unlock();
     return CUDA_SUCCESS;
@@ -206,5 +225,110 @@ CUresult cuEventDestroy_v2(CUevent event)
     NEED(fake_is_ours(event), INVALID_HANDLE);
     free(event);
     fake_count(-1);
+    return CUDA_SUCCESS;
+}
+
+/* ---- graphs: the work of a stream, in order; a compiled one is a copy ---- */
+
+static Graph *graph_new(void)
+{
+    Graph *g = calloc(1, sizeof *g);
+    g->last = &g->first;
+    fake_count(1);
+    return g;
+}
+
+static void graph_free(Graph *g)
+{
+    while (g->first) {
+        fake_work *w = g->first;
+        g->first = w->next;
+        free(w->own);
+        free(w);
+    }
+    free(g);
+    fake_count(-1);
+}
+
+/* A copy of the work, with memory of its own for what it owns: the argument of
+ * a kernel, the value of a memset. */
+static fake_work work_copy(const fake_work *w)
+{
+    fake_work copy = *w;
+    size_t bytes = w->kind == FAKE_KERNEL ? fake_argument_bytes(w) : 1;
+    if (w->own) copy.own = memcpy(malloc(bytes), w->own, bytes);
+    if (w->own && w->from == w->own) copy.from = copy.own;
+    return copy;
+}
+
+bool fake_spoil_capture(CUstream stream)
+{
+    Graph *g = ((fake_stream *)stream)->graph;
+    if (g) g->spoilt = true;
+    return g != NULL;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    MAY_FAIL();
+    fake_stream *s = (fake_stream *)stream;
+    NEED(fake_is_ours(stream), INVALID_HANDLE);
+    NEED(!s->graph && mode == CU_STREAM_CAPTURE_MODE_RELAXED, ILLEGAL_STATE);
+    s->graph = graph_new();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    fake_stream *s = (fake_stream *)stream;
+    Graph *g = s->graph;
+    NEED(g, ILLEGAL_STATE);
+    s->graph = NULL;
+    *graph = NULL;
+    if (g->spoilt) {
+        graph_free(g);
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    *graph = (CUgraph)g;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *work, CUgraph graph, unsigned long long flags)
+{
+    MAY_FAIL();
+    NEED(!flags, INVALID_VALUE);
+    Graph *g = graph_new();
+    for (const fake_work *w = ((Graph *)graph)->first; w; w = w->next) {
+        fake_work *copy = malloc(sizeof *copy);
+        *copy = work_copy(w);
+        *g->last = copy;
+        g->last = &copy->next;
+    }
+    *work = (CUgraphExec)g;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec work, CUstream stream)
+{
+    MAY_FAIL();
+    NEED(fake_is_ours(stream) && !fake_spoil_capture(stream), INVALID_HANDLE);
+    fake_lock();
+    graph_launches++;
+    fake_unlock();
+    CUresult result = CUDA_SUCCESS;
+    for (const fake_work *w = ((Graph *)work)->first; w && !result; w = w->next)
+        result = fake_submit(stream, work_copy(w));
+    return result;
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+    graph_free((Graph *)graph);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec work)
+{
+    graph_free((Graph *)work);
     return CUDA_SUCCESS;
 }

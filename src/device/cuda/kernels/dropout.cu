@@ -20,11 +20,10 @@ DEVICE void philox4x32(unsigned k0, unsigned k1, unsigned long long counter, uns
 
 template <class C> DEVICE void dropout(const dsi_cuda_dropout_args &P)
 {
-    unsigned long long offset = P.offset + (P.advance ? *P.advance : 0);
+    unsigned long long seed = P.fresh_seed ? *P.fresh_seed : P.seed;
     GRID_LOOP (quad, (P.count + 3) / 4) {
         unsigned word[4];
-        philox4x32((unsigned)P.seed, (unsigned)(P.seed >> 32), offset + (unsigned long long)quad,
-                   word);
+        philox4x32((unsigned)seed, (unsigned)(seed >> 32), P.offset + (unsigned long long)quad, word);
 #pragma unroll 1
         for (int j = 0; j < 4 && quad * 4 + j < P.count; j++) {
             long long i = quad * 4 + j;

@@ -10,6 +10,6 @@ typedef struct dsi_cuda_dropout_args {
     unsigned char *keep;
     long long count;
     unsigned long long seed, offset, kept; /* kept: words below are kept */
-    const unsigned long long *advance;     /* may be NULL */
+    const unsigned long long *fresh_seed;  /* in place of seed; may be NULL */
     double factor;
 } dsi_cuda_dropout_args;

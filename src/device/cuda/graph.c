@@ -1,0 +1,53 @@
+/* device/cuda/graph.c: CUDA graphs: a step's work, captured from the stream and
+ * launched as a whole.
+ *
+ * The capture is "relaxed": the thread may allocate memory meanwhile, outside of
+ * the stream's order. The graph itself is freed once it is compiled.
+ * SPDX-License-Identifier: MIT */
+#include "driver.h"
+
+void *dsi_cuda_alloc_fixed(dsi_device *d, size_t bytes)
+{
+    CUdeviceptr p = 0;
+    return dsi_cuda_enter(d)->f->alloc(&p, bytes) == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
+}
+
+void dsi_cuda_free_fixed(dsi_device *d, void *p)
+{
+    dsi_cuda_enter(d)->f->free((CUdeviceptr)(uintptr_t)p);
+}
+
+ds_status dsi_cuda_capture_begin(dsi_stream *s)
+{
+    CUresult result = dsi_cuda_enter(s->device)->f->capture_begin(s->handle,
+                                                                  CU_STREAM_CAPTURE_MODE_RELAXED);
+    return dsi_cuda_check(s->device->index, result, "recording a step");
+}
+
+ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work)
+{
+    const dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    CUgraph graph = NULL;
+    CUgraphExec compiled = NULL;
+    CUresult result = g->f->capture_end(s->handle, &graph);
+    *work = NULL;
+    if (result == CUDA_SUCCESS && keep) result = g->f->graph_compile(&compiled, graph, 0);
+    if (graph) g->f->graph_free(graph);
+    if (result == CUDA_SUCCESS) *work = compiled;
+    return keep ? dsi_cuda_check(s->device->index, result, "the graph of a step") : DS_OK;
+}
+
+/* Memory of the host that is not pinned is copied aside before copy_in
+ * returns. */
+ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const void *host,
+                                size_t bytes)
+{
+    const dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    CUresult result = CUDA_SUCCESS;
+    if (bytes) result = g->f->copy_in((CUdeviceptr)(uintptr_t)slots, host, bytes, s->handle);
+    if (result == CUDA_SUCCESS) result = g->f->graph_launch(work, s->handle);
+    return dsi_cuda_check(s->device->index, result, "launching a step");
+}
+
+/* It may run still: the driver frees it after that. */
+void dsi_cuda_graph_free(dsi_device *d, void *work) { dsi_cuda_enter(d)->f->graph_work_free(work); }

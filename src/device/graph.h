@@ -1,0 +1,76 @@
+/* device/graph.h: a step that a device has recorded, and launches again as a
+ * whole (CUDA graphs).
+ *
+ * Recording runs the step's host code. Twice it is only observed: the work is
+ * done as usual, and what cannot be repeated is noted (dsi_graph_forbid). Then
+ * it is captured: nothing is computed, the device keeps the work. A replay does
+ * the captured work without the step's host code, so that whatever the host
+ * decides or counts in a step is a hook, and whatever it hands to kernels and
+ * changes from step to step is in a slot.
+ *
+ * Invariants:
+ * - A device handle records at most one graph at a time: d->recording.
+ * - While it records, storage comes from the graph's pool (device.h), whose
+ *   blocks stay its own as long as the graph lives: the addresses
+ *   that were captured stay valid.
+ * - Hooks are called in the order in which they were added, which is the order
+ *   of the host code that they stand for.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device.h"
+
+typedef struct dsi_graph dsi_graph;
+
+/* A part of the step's host code, for replays. */
+typedef struct dsi_graph_hook {
+    bool (*holds)(void *arg);      /* what was captured is still valid; optional */
+    void (*before)(void *arg);     /* writes slots, draws random numbers; optional */
+    ds_status (*after)(void *arg); /* the work is launched; optional */
+    void (*release)(void *arg);    /* the graph is freed or recorded again */
+} dsi_graph_hook;
+
+/* An empty graph of d; NULL if d has no graphs. */
+dsi_graph *dsi_graph_new(dsi_device *d);
+void dsi_graph_free(dsi_graph *g);
+
+/* The step's host code runs between these two. Captured work is done by
+ * dsi_graph_launch alone. dsi_graph_end without `keep` drops what was captured;
+ * it may fail where the device refuses the graph. */
+ds_status dsi_graph_begin(dsi_graph *g, bool capture);
+ds_status dsi_graph_end(dsi_graph *g, bool keep);
+
+/* The first reason why the step cannot be captured; NULL: none was found. */
+const char *dsi_graph_why_not(const dsi_graph *g);
+
+bool dsi_graph_captured(const dsi_graph *g);
+bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
+ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without hooks */
+ds_status dsi_graph_replay(dsi_graph *g); /* hooks, launch, hooks */
+void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
+
+/* ---- for code that runs in a step ------------------------------------------- */
+
+static inline bool dsi_graph_recording(const dsi_device *d) { return d && d->recording; }
+bool dsi_graph_capturing(const dsi_device *d);
+
+/* The step does what a replay cannot repeat: `why`, for example "it reads a
+ * value on the host". Noted if d is observed; a failure if d captures; nothing
+ * otherwise. */
+ds_status dsi_graph_forbid(dsi_device *d, const char *why);
+
+/* Only while d captures: adds a hook. arg is the graph's, until release. */
+void dsi_graph_add_hook(dsi_device *d, const dsi_graph_hook *hook, void *arg);
+
+/* Only while d captures: `bytes` of device memory whose values each launch
+ * takes from *host, which hooks may write. NULL with the message. */
+void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host);
+
+/* Whether p was allocated since the recording of d began. */
+bool dsi_graph_allocated(const dsi_device *d, const void *p);
+
+/* The scalars that optimizers take from device memory in this part of the step;
+ * NULL: all by value. `uses` counts the kernels that took it. */
+const dsi_step_scalars *dsi_graph_use_scalars(dsi_device *d);
+void dsi_graph_set_scalars(dsi_device *d, const dsi_step_scalars *scalars);
+int64_t dsi_graph_scalar_uses(const dsi_device *d);

@@ -1,0 +1,134 @@
+/* optim/replay.c: see replay.h.
+ *
+ * The learning rate of a group and the steps since the capture are in a slot of
+ * the graph. All else that the kernel was given by value, and every address,
+ * must be what it was: else the capture does not hold, and the step is recorded
+ * again.
+ *
+ * Invariants: a Replay stands for one group with parameters in one captured
+ * step, and counts their steps at each replay. It holds the gradients that the
+ * captured step writes, and makes them the parameters' again if another step
+ * has replaced them.
+ * SPDX-License-Identifier: MIT */
+#include "replay.h"
+
+#include "device/graph.h"
+
+#include <string.h>
+
+typedef struct Param {
+    int i;           /* of the optimizer's */
+    int64_t begun;   /* steps when it was captured */
+    ds_tensor *grad; /* counted */
+    void *p, *low, *moment[DS_OPTIM_MOMENTS];
+} Param;
+
+typedef struct Replay {
+    ds_optim *o;
+    int group, n;
+    ds_optim_values values;
+    void *self; /* a copy */
+    dsi_step_scalars *host;
+    Param param[];
+} Replay;
+
+static void *address(const ds_tensor *x) { return x && x->storage ? x->storage->p : NULL; }
+
+/* Updates since the capture, replayed or not: the same for all parameters. */
+static int64_t steps_since(const Replay *r)
+{
+    return r->o->params[r->param[0].i].step - r->param[0].begun;
+}
+
+static bool param_holds(const Replay *r, const Param *x)
+{
+    const dsi_optim_param *now = &r->o->params[x->i];
+    bool same = now->group == r->group && now->step - x->begun == steps_since(r) &&
+                address(now->p) == x->p && address(now->low) == x->low;
+    for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
+        same = same && address(now->moment[k]) == x->moment[k];
+    return same;
+}
+
+static bool replay_holds(void *arg)
+{
+    const Replay *r = arg;
+    const ds_optim *o = r->o;
+    if (r->group >= o->n_groups) return false;
+    const ds_optim_values *now = &o->groups[r->group], *then = &r->values; /* lr may change */
+    if (now->weight_decay != then->weight_decay || now->momentum != then->momentum ||
+        now->betas[0] != then->betas[0] || now->betas[1] != then->betas[1])
+        return false;
+    if (memcmp(o->self, r->self, o->type->self_size) != 0) return false;
+    for (int i = 0; i < r->n; i++)
+        if (!param_holds(r, &r->param[i])) return false;
+    return true;
+}
+
+/* The host's part of the step: counts it, and gives each parameter the gradient
+ * that the launch writes. */
+static void replay_before(void *arg)
+{
+    Replay *r = arg;
+    r->host->lr = r->o->groups[r->group].lr;
+    r->host->steps = steps_since(r) + 1;
+    for (int i = 0; i < r->n; i++) {
+        dsi_optim_param *x = &r->o->params[r->param[i].i];
+        x->step++;
+        if (x->p->grad != r->param[i].grad) ds_set_grad_of(x->p, r->param[i].grad);
+    }
+}
+
+static void replay_release(void *arg)
+{
+    Replay *r = arg;
+    for (int i = 0; i < r->n; i++) dsi_unref(r->param[i].grad);
+    dsi_free(r->self);
+    dsi_free(r);
+}
+
+static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
+{
+    Replay *r = dsi_alloc(sizeof *r + (size_t)n * sizeof *r->param);
+    *r = (Replay){.o = o, .group = group, .n = n, .values = o->groups[group]};
+    r->self = dsi_alloc(o->type->self_size ? o->type->self_size : 1);
+    memcpy(r->self, o->self, o->type->self_size);
+    for (int i = 0; i < n; i++) {
+        const dsi_optim_param *x = &o->params[updated[i]];
+        r->param[i] = (Param){.i = updated[i],
+                              .begun = x->step + 1, /* this step is not counted yet */
+                              .grad = dsi_ref(x->p->grad),
+                              .p = address(x->p),
+                              .low = address(x->low)};
+        for (int k = 0; k < DS_OPTIM_MOMENTS; k++) r->param[i].moment[k] = address(x->moment[k]);
+    }
+    return r;
+}
+
+ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
+{
+    static const dsi_graph_hook hook = {replay_holds, replay_before, NULL, replay_release};
+    dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
+    if (!dsi_graph_recording(d)) return DS_OK;
+    o->scalar_uses = dsi_graph_scalar_uses(d);
+    if (!dsi_graph_capturing(d)) return DS_OK;
+    dsi_step_scalars *host = NULL;
+    const dsi_step_scalars *scalars = dsi_graph_slot(d, sizeof *host, &host);
+    if (!scalars) return ds_error_status();
+    *host = (dsi_step_scalars){.lr = o->groups[group].lr, .unscale = 1, .clip = 1};
+    Replay *r = replay_new(o, group, updated, n);
+    r->host = host;
+    dsi_graph_add_hook(d, &hook, r);
+    dsi_graph_set_scalars(d, scalars);
+    return DS_OK;
+}
+
+ds_status dsi_replay_end(ds_optim *o, const int *updated, int n)
+{
+    dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
+    if (!dsi_graph_recording(d)) return DS_OK;
+    dsi_graph_set_scalars(d, NULL);
+    if (dsi_graph_scalar_uses(d) > o->scalar_uses) return DS_OK;
+    return dsi_graph_forbid(d,
+                            "its optimizer is made of ops, which take the learning rate by value");
+}

@@ -1,0 +1,334 @@
+/* tests/gpu/graph.c: a step as a CUDA graph beside the same step kernel by
+ * kernel, equal to the bit; what cannot be recorded, and what a step costs.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "classify.h"
+
+#include <deepspeed/optim.h>
+
+#include <dlfcn.h>
+
+enum { BATCH = 4, WIDTH = 24, STEPS = 7 };
+
+static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
+
+/* A run of STEPS steps. */
+typedef struct Training {
+    ds_module *net;
+    ds_optim *optim;
+    ds_step_graph *graph;
+    bool image;                             /* the tutorial's network; else small_net */
+    bool reads, draws, keeps, zero_outside; /* what spoils a graph, and what does not */
+    int bad_step;                           /* its labels are no classes; -1: none */
+    int other_batch;                        /* the step with another batch size; -1: none */
+    double loss[STEPS];
+    float *values; /* of all parameters, at the end */
+    size_t bytes;
+} Training;
+
+static ds_module *small_net(void)
+{
+    ds_module *net = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(net, "a", WIDTH, WIDTH);
+    ds_nn_relu(net, "b");
+    ds_nn_dropout(net, "d", 0.25);
+    ds_nn_linear(net, "c", WIDTH, 10);
+    return net;
+}
+
+static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
+{
+    Training *t = self;
+    CHECK_INT(n, 2);
+    if (!t->keeps && !t->zero_outside) ds_optim_zero_grad(t->optim);
+    ds_tensor *x = in[0];
+    if (t->draws) x = ds_add(x, ds_randn(DS_F32, ds_shape_of(x)));
+    ds_tensor *loss = ds_cross_entropy(ds_call(t->net, x), in[1]);
+    if (t->reads && ds_item(loss) > 1e9) return NULL;
+    if (ds_backward(loss) != DS_OK || ds_optim_step(t->optim) != DS_OK) return NULL;
+    return loss;
+}
+
+static ds_optim *optimizer_new(int rule, ds_module *net)
+{
+    switch (rule) {
+    case 0:
+        return ds_optim_sgd(net, 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01);
+    case 1:
+        return ds_optim_adam(net, 0.01, .amsgrad = true, .weight_decay = 0.01);
+    case 2:
+        return ds_optim_adamw(net, 0.01, .weight_decay = 0.1);
+    case 3:
+        return ds_optim_adagrad(net, 0.1, .lr_decay = 0.1);
+    case 4:
+        return ds_optim_rmsprop(net, 0.01, .centered = true, .momentum = 0.5);
+    case 5:
+        return ds_optim_adadelta(net, 1);
+    case 6:
+        return ds_optim_lion(net, 0.01, .weight_decay = 0.1);
+    default:
+        return ds_optim_lamb(net, 0.01, .weight_decay = 0.1);
+    }
+}
+
+static void values_take(Training *t)
+{
+    int64_t n = 0, at = 0;
+    int count = ds_module_params(t->net);
+    for (int i = 0; i < count; i++) n += ds_numel(ds_module_param_at(t->net, i, NULL));
+    t->bytes = (size_t)n * sizeof *t->values;
+    t->values = malloc(t->bytes + 1);
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; i < count; i++) {
+        ds_tensor *p = ds_module_param_at(t->net, i, NULL);
+        memcpy(t->values + at, ds_data(p), (size_t)ds_numel(p) * sizeof *t->values);
+        at += ds_numel(p);
+    }
+    ds_scope_close(scope);
+}
+
+/* Inputs on the GPU; the learning rate changes at each step. */
+static ds_tensor *training_run(Training *t, int step)
+{
+    int64_t labels[2 * BATCH], batch = step == t->other_batch ? BATCH - 1 : BATCH;
+    for (int i = 0; i < batch; i++) labels[i] = (step * 7 + i * 3) % 10;
+    if (step == t->bad_step) labels[1] = 10;
+    ds_dims shape = t->image ? ds_shape(batch, 3, 32, 32) : ds_shape(batch, WIDTH);
+    ds_tensor *in[] = {ds_randn(DS_F32, shape), ds_from_data(DS_I64, ds_shape(batch), labels)};
+    ds_optim_set_lr(t->optim, 0.01 / (1 + step));
+    if (t->zero_outside) ds_module_zero_grad(t->net);
+    return t->graph ? ds_step_graph_run(t->graph, in, 2) : training_step(t, in, 2);
+}
+
+static void training_begin(Training *t, int rule, bool with_graph)
+{
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_seed(11);
+    t->net = t->image ? net_new() : small_net();
+    t->optim = optimizer_new(rule, t->net);
+    t->graph = with_graph ? ds_step_graph_new(training_step, t) : NULL;
+    CHECK(t->optim && (t->graph || !with_graph));
+}
+
+static void training_end(Training *t)
+{
+    ds_step_graph_free(t->graph);
+    ds_optim_free(t->optim);
+    ds_module_free(t->net);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void train(Training *t, int rule, bool with_graph)
+{
+    training_begin(t, rule, with_graph);
+    for (int step = 0; step < STEPS; step++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *loss = training_run(t, step);
+        CHECK(loss);
+        t->loss[step] = ds_item(loss);
+        ds_scope_close(scope);
+    }
+    if (with_graph) {
+        bool recorded = !t->reads && !t->draws && !t->keeps;
+        CHECK_INT(ds_step_graph_replays(t->graph), recorded);
+        CHECK_INT(ds_step_graph_why_not(t->graph) != NULL, !recorded);
+    }
+    values_take(t);
+}
+
+/* The same with a graph and without, to the bit. */
+static void compare(Training t, int rule)
+{
+    Training plain = t, graph = t;
+    train(&plain, rule, false);
+    training_end(&plain);
+    train(&graph, rule, true);
+    training_end(&graph);
+    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(graph.loss[i], plain.loss[i], 0);
+    CHECK(plain.bytes == graph.bytes && !memcmp(plain.values, graph.values, plain.bytes));
+    free(plain.values);
+    free(graph.values);
+}
+
+#define NO_STEP .bad_step = -1, .other_batch = -1
+
+static void the_tutorials_network(void **state)
+{
+    (void)state;
+    compare((Training){.image = true, NO_STEP}, 0);
+}
+
+static void every_rule(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < 8; rule++) compare((Training){NO_STEP}, rule);
+    compare((Training){NO_STEP, .zero_outside = true}, 0);
+}
+
+/* Another batch size, between two launches of the graph. */
+static void other_shapes_fall_back(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < 2; rule++)
+        compare((Training){.bad_step = -1, .other_batch = STEPS - 2}, rule);
+}
+
+static void what_cannot_be_recorded(void **state)
+{
+    (void)state;
+    const Training cases[] = {
+        {NO_STEP, .reads = true}, {NO_STEP, .draws = true}, {NO_STEP, .keeps = true}};
+    const char *const why[] = {"it reads a value on the host", "it copies from host memory",
+                               "it adds to gradients of an earlier step"};
+    for (int k = 0; k < 3; k++) {
+        Training t = cases[k];
+        compare(t, 0);
+        train(&t, 0, true);
+        CHECK(!strncmp(ds_step_graph_why_not(t.graph), why[k], strlen(why[k])));
+        training_end(&t);
+        free(t.values);
+    }
+}
+
+/* Moments that were replaced, as by a state dict: recorded again. */
+static void what_changes_is_recorded_anew(void **state)
+{
+    (void)state;
+    Training t = {NO_STEP};
+    train(&t, 0, true);
+    CHECK(ds_optim_set_group_momentum(t.optim, 0, 0.5));
+    for (int step = 0; step < 4; step++) {
+        ds_scope *scope = ds_scope_open();
+        CHECK(training_run(&t, step));
+        CHECK_INT(ds_step_graph_replays(t.graph), step >= 2);
+        ds_scope_close(scope);
+    }
+    training_end(&t);
+    free(t.values);
+}
+
+static void a_bad_label_updates_nothing(void **state)
+{
+    (void)state;
+    Training t = {.bad_step = STEPS, .other_batch = -1};
+    train(&t, 0, true);
+    float *before = t.values;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *loss = training_run(&t, STEPS);
+    CHECK(loss && !ds_error());
+    CHECK(isnan(ds_item(loss)));
+    CHECK_ERROR("cross_entropy: label 10 at index 1 is outside 0..9");
+    ds_scope_close(scope);
+    values_take(&t);
+    CHECK(!memcmp(before, t.values, t.bytes));
+    free(before);
+    free(t.values);
+    training_end(&t);
+}
+
+/* ---- what a step costs ------------------------------------------------------------------------------- */
+
+static long count(const char *name)
+{
+    long (*f)(void) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, name);
+    if (!symbol) symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+    if (!symbol) return 0; /* a real driver */
+    memcpy(&f, &symbol, sizeof f);
+    return f();
+}
+
+static void a_step_is_one_launch(void **state)
+{
+    (void)state;
+    Training t = {.image = true, NO_STEP};
+    train(&t, 0, true);
+    ds_scope *scope = ds_scope_open();
+    int64_t labels[BATCH] = {1, 2, 3, 4};
+    ds_tensor *in[] = {ds_randn(DS_F32, ds_shape(BATCH, 3, 32, 32)),
+                       ds_from_data(DS_I64, ds_shape(BATCH), labels)};
+    long launches = count("fake_cuda_launches"), graphs = count("fake_cuda_graph_launches"),
+         syncs = count("fake_cuda_syncs");
+    for (int i = 0; i < 3; i++) CHECK(ds_step_graph_run(t.graph, in, 2));
+    CHECK(!ds_error());
+    if (count("fake_cuda_launches")) {
+        CHECK_INT(count("fake_cuda_graph_launches") - graphs, 3);
+        CHECK_INT(count("fake_cuda_launches") - launches, 0); /* inputs are copied as bytes */
+        CHECK_INT(count("fake_cuda_syncs") - syncs, 0);
+    }
+    ds_scope_close(scope);
+    free(t.values);
+    training_end(&t);
+}
+
+static void memory_comes_back(void **state)
+{
+    (void)state;
+    size_t before = ds_memory_allocated(gpu);
+    int64_t tensors = ds_live_tensors();
+    ds_scope *scope = ds_scope_open();
+    Training t = {NO_STEP};
+    train(&t, 1, true);
+    training_end(&t);
+    free(t.values);
+    ds_scope_close(scope);
+    CHECK_INT(ds_memory_allocated(gpu), before);
+    CHECK_INT(ds_live_tensors(), tensors);
+}
+
+static ds_tensor *step_inside(void *self, ds_tensor *const *in, int n)
+{
+    ds_step_graph **g = self;
+    return ds_step_graph_run(*g, in, n);
+}
+
+static ds_tensor *step_double(void *self, ds_tensor *const *in, int n)
+{
+    ++*(int *)self;
+    return n ? ds_scale(in[0], 2) : NULL;
+}
+
+static void bad_calls(void **state)
+{
+    (void)state;
+    ds_step_graph *g = NULL;
+    ds_scope *scope = ds_scope_open();
+    CHECK(!ds_step_graph_new(NULL, NULL));
+    ds_error_clear();
+    ds_tensor *in[20] = {ds_ones(DS_F32, ds_shape(2))};
+    CHECK(!ds_step_graph_run(NULL, in, 1));
+    ds_error_clear();
+    g = ds_step_graph_new(step_inside, &g);
+    CHECK(!ds_step_graph_run(g, in, 17));
+    CHECK_ERROR("step_graph_run: 17 inputs, expected at most 16");
+    CHECK(!ds_step_graph_run(g, in, 2));
+    ds_error_clear();
+    CHECK(!ds_step_graph_run(g, in, 1));
+    CHECK_ERROR("step_graph_run: called by its own step");
+    ds_step_graph_free(g);
+    ds_step_graph_free(NULL);
+    int calls = 0; /* on the CPU it is the function */
+    g = ds_step_graph_new(step_double, &calls);
+    for (int i = 0; i < 4; i++) CHECK_CLOSE(ds_item(ds_sum(ds_step_graph_run(g, in, 1))), 4, 0);
+    CHECK_INT(calls, 4);
+    CHECK(!strcmp(ds_step_graph_why_not(g), "this device has no graphs"));
+    ds_step_graph_free(g);
+    ds_scope_close(scope);
+}
+
+int main(void)
+{
+    if (!ds_device_count(DS_CUDA)) return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_calls),
+        cmocka_unit_test(the_tutorials_network),
+        cmocka_unit_test(every_rule),
+        cmocka_unit_test(other_shapes_fall_back),
+        cmocka_unit_test(what_cannot_be_recorded),
+        cmocka_unit_test(what_changes_is_recorded_anew),
+        cmocka_unit_test(a_bad_label_updates_nothing),
+        cmocka_unit_test(a_step_is_one_launch),
+        cmocka_unit_test(memory_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
