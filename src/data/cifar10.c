@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cifar10.h"
 #include "cifar10_obtain.h"
+#include "resident.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,15 +20,18 @@ typedef struct cifar10 {
     dsi_cifar10 files;
     int64_t len;
     bool raw;
+    float table[3][256]; /* of its byte form */
 } cifar10;
 
 static int64_t cifar10_len(void *self) { return ((cifar10 *)self)->len; }
 
 /* ToTensor and Normalize(0.5, 0.5) of torchvision, rounded to float after each
  * step as torchvision does. */
+static float cifar10_float(uint8_t pixel) { return ((float)pixel / 255 - 0.5f) / 0.5f; }
+
 static void cifar10_scale(const uint8_t *restrict pixels, float *restrict x)
 {
-    for (int k = 0; k < DSI_CIFAR10_PIXELS; k++) x[k] = ((float)pixels[k] / 255 - 0.5f) / 0.5f;
+    for (int k = 0; k < DSI_CIFAR10_PIXELS; k++) x[k] = cifar10_float(pixels[k]);
 }
 
 /* Writes the image and the label of sample i into field[0] and field[1]. */
@@ -43,6 +47,20 @@ static ds_status cifar10_get(void *self, int64_t i, void **field)
     return DS_OK;
 }
 
+static ds_status cifar10_get_bytes(void *self, int64_t i, void **field)
+{
+    uint8_t label;
+    ds_status status = dsi_cifar10_read(&((cifar10 *)self)->files, i, &label, field[0]);
+    if (status == DS_OK) *(int64_t *)field[1] = label;
+    return status;
+}
+
+static const float *cifar10_table(void *self)
+{
+    cifar10 *c = self;
+    return c->raw ? NULL : c->table[0];
+}
+
 static void cifar10_free(void *self) { dsi_cifar10_close(&((cifar10 *)self)->files); }
 
 /* Makes the data set and moves *files into it, also if it fails. */
@@ -50,6 +68,7 @@ static ds_dataset *cifar10_new(dsi_cifar10 *files, bool raw)
 {
     static const ds_dataset_type type = {"CIFAR10", sizeof(cifar10), cifar10_len, cifar10_get,
                                          cifar10_free};
+    static const dsi_byte_form bytes = {cifar10_get_bytes, cifar10_table};
     ds_field fields[] = {{raw ? DS_U8 : DS_F32, ds_shape(3, 32, 32), "image"},
                          {DS_I64, {0}, "label"}};
     ds_dataset *d = ds_dataset_new(&type, 2, fields);
@@ -62,6 +81,9 @@ static ds_dataset *cifar10_new(dsi_cifar10 *files, bool raw)
     c->files = *files;
     c->len = dsi_cifar10_len(files);
     c->raw = raw;
+    for (int k = 0; k < 3 * 256; k++)
+        c->table[k / 256][k % 256] = cifar10_float((uint8_t)(k % 256));
+    dsi_dataset_set_byte_form(d, &bytes);
     return d;
 }
 

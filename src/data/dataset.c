@@ -10,8 +10,7 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/mem.h"
-
-#include <deepspeed/data.h>
+#include "resident.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@ struct ds_dataset {
     int n_fields;
     ds_field field[DS_MAX_FIELDS];
     void (*on_epoch)(void *self, int64_t epoch); /* or NULL */
+    const dsi_byte_form *bytes;                  /* or NULL */
     max_align_t self[];                          /* type->self_size bytes */
 };
 
@@ -112,6 +112,13 @@ void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch)
     if (d && d->on_epoch) d->on_epoch(d->self, epoch);
 }
 
+void dsi_dataset_set_byte_form(ds_dataset *d, const dsi_byte_form *form)
+{
+    if (d) d->bytes = form;
+}
+
+const dsi_byte_form *dsi_dataset_byte_form(const ds_dataset *d) { return d ? d->bytes : NULL; }
+
 /* ---- a part of a data set ------------------------------------------------------------------------- */
 
 /* Samples begin .. begin + n - 1 of `whole`, which it owns. */
@@ -126,6 +133,18 @@ static ds_status subset_get(void *self, int64_t i, void **field)
 {
     subset *s = self;
     return ds_dataset_get(s->whole, s->begin + i, field);
+}
+
+static ds_status subset_get_bytes(void *self, int64_t i, void **field)
+{
+    subset *s = self;
+    return s->whole->bytes->get(s->whole->self, s->begin + i, field);
+}
+
+static const float *subset_table(void *self)
+{
+    ds_dataset *whole = ((subset *)self)->whole;
+    return whole->bytes->table(whole->self);
 }
 
 static void subset_epoch(void *self, int64_t epoch)
@@ -151,7 +170,9 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
     int64_t all = ds_dataset_len(d), rest = begin < all ? all - begin : 0;
     ds_dataset *part = ds_dataset_new(&type, d->n_fields, d->field);
     *(subset *)ds_dataset_self(part) = (subset){d, begin, n < rest ? n : rest};
+    static const dsi_byte_form bytes = {subset_get_bytes, subset_table};
     ds_dataset_on_epoch(part, subset_epoch);
+    if (d->bytes) dsi_dataset_set_byte_form(part, &bytes);
     return part;
 }
 

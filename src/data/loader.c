@@ -13,6 +13,10 @@
  * Without workers there is one slot, which ds_loader_next fills: a small batch
  * stays in the cache until it is used.
  *
+ * On a GPU, samples of a data set that has a byte form are copied there when the
+ * first epoch begins (resident.h), and batches are made there, of the same
+ * samples in the same order; then slots and workers are not used.
+ *
  * What an epoch draws from the thread's generator is what PyTorch's DataLoader
  * draws: one integer for its workers (unused here), and with `shuffle` one
  * more, the seed of the order. So the numbers drawn afterwards are PyTorch's
@@ -30,6 +34,7 @@
 
 #include "base/mem.h"
 #include "base/prefetch.h"
+#include "resident.h"
 #include "sampler.h"
 #include "tensor/tensor.h"
 
@@ -61,15 +66,17 @@ struct ds_loader {
     int n_slots;
     dsi_prefetch *prefetch; /* NULL: batches are made in ds_loader_next */
 
-    int64_t epoch;      /* that runs, or that begins at the next call */
-    bool taken;         /* an engine frees it */
-    bool running;       /* order holds this epoch's */
-    bool seeded;        /* seed is this epoch's, though it may not run yet */
-    uint64_t seed;      /* of its order */
-    int64_t *order;     /* [samples] */
-    int64_t next;       /* the batch to hand out */
-    int64_t unreleased; /* the batch of the turn, -1: none */
-    ds_scope *turn;     /* NULL: none */
+    int64_t epoch;           /* that runs, or that begins at the next call */
+    bool taken;              /* an engine frees it */
+    bool running;            /* order holds this epoch's */
+    bool seeded;             /* seed is this epoch's, though it may not run yet */
+    uint64_t seed;           /* of its order */
+    int64_t *order;          /* [samples] */
+    int64_t next;            /* the batch to hand out */
+    int64_t unreleased;      /* the batch of the turn, -1: none */
+    dsi_resident *resident;  /* NULL: none */
+    const dsi_device *asked; /* the device of which `resident` is, or which has none */
+    ds_scope *turn;          /* NULL: none */
     uint64_t turn_number;
 };
 
@@ -178,16 +185,30 @@ static void loader_make_order(ds_loader *l)
     dsi_free(all);
 }
 
+/* Whether the samples are on the current device. */
+static ds_status loader_choose_resident(ds_loader *l)
+{
+    dsi_device *d = dsi_device_current();
+    if (!d || d == l->asked) return d ? DS_OK : ds_error_status();
+    dsi_resident_free(l->resident);
+    l->resident = NULL;
+    l->asked = d;
+    if (d->type->kind == DS_CPU) return DS_OK;
+    return dsi_resident_new(l->data, d, l->samples, &l->resident);
+}
+
 /* Starts the epoch at batch l->next; workers begin to fill slots. */
 static ds_status loader_begin_epoch(ds_loader *l)
 {
-    for (int k = 0; k < l->n_slots; k++)
+    if (loader_choose_resident(l) != DS_OK) return ds_error_status();
+    for (int k = 0; k < l->n_slots && !l->resident; k++)
         if (slot_own_memory(l, &l->slots[k]) != DS_OK) return ds_error_status();
     loader_draw_seed(l);
     loader_make_order(l);
     ds_dataset_set_epoch(l->data, l->epoch);
-    if (l->prefetch) dsi_prefetch_begin(l->prefetch, l->next, l->batches);
     l->running = true;
+    if (l->resident) return dsi_resident_set_order(l->resident, l->order, l->samples);
+    if (l->prefetch) dsi_prefetch_begin(l->prefetch, l->next, l->batches);
     return DS_OK;
 }
 
@@ -205,7 +226,7 @@ static void batch_end(ds_loader *l)
 static void loader_leave_epoch(ds_loader *l)
 {
     batch_end(l);
-    if (l->running && l->prefetch) dsi_prefetch_stop(l->prefetch);
+    if (l->running && l->prefetch && !l->resident) dsi_prefetch_stop(l->prefetch);
     l->running = l->seeded = false;
     l->unreleased = -1;
     l->next = 0;
@@ -299,6 +320,7 @@ void ds_loader_free(ds_loader *l)
     bool quarantined = dsi_handle_freed(l);
     loader_leave_epoch(l);
     dsi_prefetch_free(l->prefetch);
+    dsi_resident_free(l->resident);
     for (int k = 0; k < l->n_slots; k++)
         for (int f = 0; f < l->n_fields; f++) slot_drop_memory(&l->slots[k], f);
     ds_dataset_free(l->data);
@@ -314,13 +336,16 @@ void dsi_loader_take(ds_loader *l, bool taken)
 }
 
 /* Opens the turn and makes the batch's handles: views of the slot's tensors
- * with n rows. */
+ * with n rows; without a slot, tensors of the device. */
 static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
 {
     int64_t b = l->next, n = batch_len(l, b);
     l->turn = ds_scope_open();
     l->turn_number = dsi_scope_number(l->turn);
-    for (int f = 0; f < l->n_fields; f++) {
+    if (!s && !dsi_resident_batch(l->resident, b * l->o.batch_size, n, out->field)) return false;
+    for (int f = 0; !s && f < l->n_fields; f++)
+        if (!(out->field[f] = dsi_to_current(out->field[f]))) return false;
+    for (int f = 0; s && f < l->n_fields; f++) {
         ds_dims shape = s->field[f]->shape;
         shape.d[0] = n;
         out->field[f] = dsi_to_current(dsi_view_of(s->field[f], shape, s->field[f]->stride, 0));
@@ -338,7 +363,7 @@ static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
 static ds_status slot_release(ds_loader *l)
 {
     batch_end(l);
-    if (l->unreleased < 0) return DS_OK;
+    if (l->unreleased < 0 || l->resident) return DS_OK;
     if (slot_own_memory(l, &l->slots[l->unreleased % l->n_slots]) != DS_OK)
         return ds_error_status();
     if (l->prefetch) dsi_prefetch_release(l->prefetch, l->unreleased);
@@ -361,6 +386,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
         l->epoch++;
         return false;
     }
+    if (l->resident) return batch_hand_out(l, NULL, out) && ++l->next;
     int place = (int)(l->next % l->n_slots);
     slot *s = &l->slots[place];
     if (l->prefetch)

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/mem.h"
+#include "resident.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/data.h>
@@ -111,6 +112,14 @@ static ds_status to_float_get(void *self, int64_t i, void **field)
     return DS_OK;
 }
 
+static ds_status to_float_get_bytes(void *self, int64_t i, void **field)
+{
+    ds_dataset *d = ((to_float *)self)->data;
+    return dsi_dataset_byte_form(d)->get(ds_dataset_self(d), i, field);
+}
+
+static const float *to_float_table(void *self) { return ((to_float *)self)->table[0]; }
+
 static void to_float_free(void *self)
 {
     dsi_free(((to_float *)self)->table);
@@ -135,8 +144,12 @@ ds_dataset *ds_transform_to_float(ds_dataset *d)
     for (int64_t c = 0; c < n; c++)
         for (int v = 0; v < 256; v++) table[c][v] = (float)v / 255;
     image.dtype = DS_F32;
+    static const dsi_byte_form bytes = {to_float_get_bytes, to_float_table};
     to_float self = {d, n, n ? dsi_numel(image.shape) / n : 0, table};
-    return wrap_dataset(&to_float_type, &self, image, inner_epoch);
+    bool fixed = dsi_dataset_byte_form(d) != NULL; /* its bytes are the same in each epoch */
+    ds_dataset *t = wrap_dataset(&to_float_type, &self, image, inner_epoch);
+    if (fixed) dsi_dataset_set_byte_form(t, &bytes);
+    return t;
 }
 
 /* ---- normalize ------------------------------------------------------------------------------------ */

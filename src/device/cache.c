@@ -134,18 +134,49 @@ static dsi_cache *cache_of(dsi_device *d)
     return d->cache;
 }
 
+/* " (float32 [4, 3])"; "" without a shape. */
+static void describe_tensor(ds_dtype dtype, const ds_dims *shape, char *text, size_t room)
+{
+    text[0] = 0;
+    if (!shape) return;
+    int at = snprintf(text, room, " (%s [", ds_dtype_name(dtype));
+    for (int i = 0; i < shape->n && at < (int)room; i++)
+        at += snprintf(text + at, room - (size_t)at, "%s%lld", i ? ", " : "",
+                       (long long)shape->d[i]);
+    if (at < (int)room) snprintf(text + at, room - (size_t)at, "])");
+}
+
+/* Bytes of blocks that belong to pools. */
+static size_t pools_bytes(const dsi_cache *c)
+{
+    size_t bytes = 0;
+    for (const dsi_block_pool *pool = c->pools; pool; pool = pool->next)
+        for (int i = 0; i < pool->blocks.n; i++) bytes += block_bytes(pool->blocks.at[i].class);
+    return bytes;
+}
+
 /* The message. A device that can say how full it is may say instead that it is
  * broken. */
-static void *no_memory(dsi_device *d, size_t bytes)
+static void *no_memory(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape)
 {
-    size_t unused, all;
-    char room[64] = "";
+    size_t unused, all, pooled = pools_bytes(d->cache);
+    char room[64] = "", what[128], pools[96] = "";
     if (d->type->room) {
         if (d->type->room(d, &unused, &all) != DS_OK) return NULL;
         snprintf(room, sizeof room, ", %zu of its %zu are free", unused, all);
     }
-    dsi_fail(DS_ENOMEM, "no memory for %zu bytes on %s: %zu are in use, the most so far was %zu%s",
-             bytes, ds_device_name(dsi_device_id(d)), d->cache->use.live, d->cache->peak, room);
+    describe_tensor(dtype, shape, what, sizeof what);
+    if (pooled)
+        snprintf(pools, sizeof pools, ", %zu belong to recorded steps (DS_GRAPHS=off: none)",
+                 pooled);
+    dsi_fail(DS_ENOMEM,
+             "no memory for %zu bytes%s on %s: %zu are in use, the most so far was "
+             "%zu%s%s%s",
+             bytes, what, ds_device_name(dsi_device_id(d)), d->cache->use.live, d->cache->peak,
+             room, pools,
+             d->type->room && shape ? "; a smaller batch, 16 bits, ds_checkpoint (recomputation) "
+                                      "and offload need less"
+                                    : "");
     return NULL;
 }
 
@@ -255,6 +286,11 @@ bool dsi_pool_took(const dsi_block_pool *pool, const void *p)
 
 void *dsi_cache_alloc(dsi_device *d, size_t bytes)
 {
+    return dsi_cache_alloc_for(d, bytes, DS_U8, NULL);
+}
+
+void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape)
+{
     dsi_cache *c = cache_of(d);
     size_t rounded = 0;
     void *p = NULL;
@@ -266,7 +302,7 @@ void *dsi_cache_alloc(dsi_device *d, size_t bytes)
         else
             p = stack->n ? stack->at[--stack->n] : fresh(d, NULL, rounded);
     }
-    if (!p) return no_memory(d, bytes);
+    if (!p) return no_memory(d, bytes, dtype, shape);
     c->use.live += bytes;
     if (c->use.live > c->use.peak_live) c->use.peak_live = c->use.live;
     if (c->use.live > c->peak) c->peak = c->use.live;

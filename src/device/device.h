@@ -97,6 +97,8 @@ void dsi_device_pretend(const dsi_device_type *type);
  * bytes more). NULL, with DS_ENOMEM and the sizes in the message, if it does
  * not fit. */
 DSI_SHARED void *dsi_cache_alloc(dsi_device *d, size_t bytes);
+/* The same for a tensor, which the message names. */
+void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape);
 DSI_SHARED void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
 void dsi_cache_empty(dsi_device *d);                                  /* gives unused blocks back */
 DSI_SHARED size_t dsi_cache_live(const dsi_device *d); /* bytes asked for and not freed */

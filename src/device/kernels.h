@@ -429,6 +429,12 @@ typedef struct dsi_fusions {
      * other numbers), copied; mask_scale */
     ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
                          dsi_view x, dsi_view y, dsi_view keep);
+    /* y[b,c,i] = table[c, x[index[b],c,i]]: x uint8 [N,C,I], index int64 [B],
+     * table [C,256], y [B,C,I] of table's dtype, float32; all contiguous. An
+     * index outside of 0 .. N - 1: DSI_FAULT_ROW.
+     * = the host's loop over the bytes (data/transform.c) */
+    ds_status (*gather_table)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view table,
+                              dsi_view y);
 } dsi_fusions;
 
 /* The names that messages use: "relu", "adam". */

@@ -4,6 +4,7 @@
 #include "gate.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <deepspeed/autograd.h>
 
@@ -310,7 +311,7 @@ static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_route
 {
     double tokens = (double)ds_size(p, 0), per = g->o.k > 2 ? g->o.k : 1;
     ds_tensor *mean = ds_mean_with(p, (ds_reduce_opts){.dims = ds_shape(0), .keepdim = false});
-    ds_tensor *f = ds_cast(r->first, ds_dtype_of(p));
+    ds_tensor *f = ds_cast(ds_to(r->first, ds_device_of(p), DS_I64), ds_dtype_of(p));
     return ds_scale(ds_sum(ds_mul(mean, f)), g->o.num_experts / (per * tokens));
 }
 
@@ -318,23 +319,36 @@ static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_route
  * sum. */
 static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
-    ds_tensor *w = ds_gather(p, 1, r->expert);
+    ds_device there = ds_device_of(p);
+    ds_tensor *w = ds_gather(p, 1, ds_to(r->expert, there, DS_I64));
     if (g->o.k == 1) return w; /* without a place a weight is not looked at */
-    ds_tensor *kept = ds_lt(ds_like(r->place, -1), r->place);
+    ds_tensor *place = ds_to(r->place, there, DS_I64);
+    ds_tensor *kept = ds_lt(ds_like(place, -1), place);
     w = ds_mul(w, ds_cast(kept, ds_dtype_of(p)));
     ds_tensor *sum = ds_sum_with(w, (ds_reduce_opts){.dims = ds_shape(1), .keepdim = true});
     ds_tensor *least = ds_like(sum, FLT_EPSILON);
     return ds_div(w, ds_where(ds_lt(sum, least), least, sum));
 }
 
+static const ds_device host = {DS_CPU, 0};
+
+ds_tensor *dsi_host_int64(ds_dims shape)
+{
+    ds_device now = ds_current_device();
+    ds_set_device(host);
+    ds_tensor *x = ds_zeros(DS_I64, shape);
+    ds_set_device(now);
+    return x;
+}
+
 /* All zeros: no token has chosen, none has a place. */
 static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
 {
-    r->expert = ds_zeros(DS_I64, ds_shape(tokens, g->o.k));
-    r->place = ds_zeros(DS_I64, ds_shape(tokens, g->o.k));
-    r->chosen = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
-    r->first = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
-    r->taken = ds_zeros(DS_I64, ds_shape(g->o.num_experts));
+    r->expert = dsi_host_int64(ds_shape(tokens, g->o.k));
+    r->place = dsi_host_int64(ds_shape(tokens, g->o.k));
+    r->chosen = dsi_host_int64(ds_shape(g->o.num_experts));
+    r->first = dsi_host_int64(ds_shape(g->o.num_experts));
+    r->taken = dsi_host_int64(ds_shape(g->o.num_experts));
     return r->expert && r->place && r->chosen && r->first && r->taken;
 }
 
@@ -367,7 +381,16 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
     if (!p || !open_routes(g, tokens, r) || !read_used(used, tokens, &goes)) return false;
     bool was = ds_set_grad(false);
-    bool done = g->route(g, ds_cast(logits, DS_F32), ds_cast(p, DS_F32), goes, r);
+    ds_device now = ds_current_device();
+    ds_set_device(host);
+    if (ds_device_of(x).kind != DS_CPU)
+        dsi_log_once(DSI_INFO,
+                     "MoE: tokens are routed on the CPU: their probabilities are copied from %s, "
+                     "their slots to it",
+                     ds_device_name(ds_device_of(x)));
+    bool done = g->route(g, ds_to(ds_cast(logits, DS_F32), host, DS_F32),
+                         ds_to(ds_cast(p, DS_F32), host, DS_F32), goes, r);
+    ds_set_device(now);
     ds_set_grad(was);
     if (!done) return false;
     *weights = weigh(g, p, r);

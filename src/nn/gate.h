@@ -31,7 +31,8 @@
 
 typedef struct dsi_gate dsi_gate;
 
-/* The routes of one batch. All tensors are int64. */
+/* The routes of one batch. All tensors are int64, in the host's memory: tokens
+ * are routed there, also those of a GPU, whose probabilities are copied. */
 typedef struct dsi_routes {
     ds_tensor *expert; /* [S,k]: the choices */
     ds_tensor *place;  /* [S,k]: row of the expert's batch, 0 .. taken-1; -1: dropped */
@@ -53,6 +54,9 @@ struct dsi_gate {
     ds_module *wg;
     dsi_route_fn *route; /* by k; a test may set another one */
 };
+
+/* Zeros, int64, in the host's memory. */
+ds_tensor *dsi_host_int64(ds_dims shape);
 
 /* Sets all but wg; false, with the message, which begins with the layer's name,
  * for options that cannot be. */

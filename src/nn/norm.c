@@ -28,6 +28,16 @@ static bool batch_norm_takes(const BatchNorm *b, const ds_tensor *x)
                       b->most);
 }
 
+/* *batches += 1. On a GPU by kernels, whose arithmetic is that of floats. */
+static ds_status count_batch(ds_tensor *batches)
+{
+    if (ds_device_of(batches).kind != DS_CPU)
+        return ds_copy(batches, ds_shift(ds_cast(batches, DS_F64), 1));
+    int64_t *n = ds_data_mut(batches);
+    if (n) ++*n;
+    return n ? DS_OK : ds_error_status();
+}
+
 /* Running statistics are used in evaluation, and updated in training; a
  * recomputed forward does not count as a batch. */
 static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
@@ -38,10 +48,8 @@ static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
     ds_batch_norm_opts o = b->opts;
     o.training = training || !o.running_mean;
     ds_tensor *y = ds_batch_norm_with(x, o);
-    if (y && training && b->batches && !ds_recomputing()) {
-        int64_t *n = ds_data_mut(b->batches);
-        if (n) ++*n;
-    }
+    if (y && training && b->batches && !ds_recomputing() && count_batch(b->batches) != DS_OK)
+        return NULL;
     return y;
 }
 

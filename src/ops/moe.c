@@ -14,10 +14,12 @@
 
 #include "base/mem.h"
 
-/* True if x is [S,D] and slots are int64 [S,k]. */
+/* True if x is [S,D] and slots are int64 [S,k]: on x's device, or in the host's
+ * memory. */
 static bool want_rows(const char *op, const ds_tensor *x, const ds_tensor *slots)
 {
-    if (!dsi_want_float(op, x) || !dsi_same_device(op, x, slots)) return false;
+    if (!dsi_want_float(op, x)) return false;
+    if (slots->device->type->kind != DS_CPU && !dsi_same_device(op, x, slots)) return false;
     if (x->shape.n == 2 && slots->shape.n == 2 && slots->dtype == DS_I64) return true;
     return dsi_refuse("%s: x is %s, slots are %s %s: expected [rows,D] and int64 [tokens,k]", op,
                       dsi_shape_text(x->shape), ds_dtype_name(slots->dtype),
@@ -45,6 +47,11 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
     return fits;
 }
 
+static ds_tensor *slots_beside(const ds_tensor *x, ds_tensor *slots)
+{
+    return ds_to(slots, dsi_device_id(x->device), DS_I64);
+}
+
 /* ---- dispatch ---------------------------------------------------------------------------------------- */
 
 /* Saved: slots. dx is combine(dy) with weights of 1. */
@@ -69,7 +76,8 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
                           "row of x",
                           dsi_shape_text(x->shape), dsi_shape_text(slots->shape), (long long)rows);
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
-    if (!slots_fit("dispatch", slots, rows) || !dsi_acquire(x, slots)) return NULL;
+    if (!slots_fit("dispatch", slots, rows) || !(slots = slots_beside(x, slots))) return NULL;
+    if (!dsi_acquire(x, slots)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(rows, x->shape.d[1]));
 
@@ -121,7 +129,9 @@ ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
     if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
     if (weights && !(weights = ds_contiguous(weights))) return NULL;
-    if (!slots_fit("combine", slots, x->shape.d[0]) || !dsi_acquire(x, slots, weights)) return NULL;
+    if (!slots_fit("combine", slots, x->shape.d[0]) || !(slots = slots_beside(x, slots)))
+        return NULL;
+    if (!dsi_acquire(x, slots, weights)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(slots->shape.d[0], x->shape.d[1]));
 

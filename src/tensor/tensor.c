@@ -124,9 +124,9 @@ static ds_tensor *new_handle(dsi_device *d, ds_dtype dtype, ds_dims shape)
 }
 
 /* Memory from the device's cache, without values; counted once. NULL: none. */
-static dsi_storage *new_storage(dsi_device *d, size_t bytes)
+static dsi_storage *new_storage(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape)
 {
-    void *p = dsi_cache_alloc(d, bytes);
+    void *p = dsi_cache_alloc_for(d, bytes, dtype, shape);
     if (!p) return NULL;
     dsi_storage *s = dsi_pool_get(&storages);
     *s = (dsi_storage){.refs = 1, .device = d, .p = p, .bytes = bytes};
@@ -148,7 +148,7 @@ ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape)
 {
     size_t bytes = 0;
     if (!d || !shape_fits(shape, dtype, &bytes)) return NULL;
-    dsi_storage *storage = new_storage(d, bytes);
+    dsi_storage *storage = new_storage(d, bytes, dtype, &shape);
     if (!storage) return NULL;
     ds_tensor *x = new_handle(d, dtype, shape);
     x->storage = storage;

@@ -159,12 +159,43 @@ static void each_row(void **state)
     CHECK(refused <= REFUSED_AT_MOST);
 }
 
+/* The gradient of an embedding, [ROWS, 3], for more tokens than a block looks
+ * at: sorted by row, in the order of the tokens. */
+static ds_tensor *embedding_grad(ds_device device, int64_t bad)
+{
+    enum { TOKENS = 3000, ROWS = 70000 };
+    int64_t index[TOKENS];
+    ds_seed(3);
+    ds_tensor *w = ds_require_grad(ds_to(ds_randn(DS_F32, ds_shape(ROWS, 3)), device, DS_F32),
+                                   true);
+    ds_tensor *dy = ds_to(ds_randn(DS_F32, ds_shape(TOKENS, 3)), device, DS_F32);
+    for (int64_t i = 0; i < TOKENS; i++) index[i] = i % 5 ? i * i % ROWS : i % 7;
+    if (bad) index[2900] = bad;
+    ds_tensor *at = ds_to(ds_from_data(DS_I64, ds_shape(TOKENS), index), device, DS_I64);
+    ds_tensor *y = ds_embedding(w, at, 6);
+    if (ds_backward_from(y, dy) != DS_OK) return NULL;
+    return ds_to(ds_grad(w), cpu, DS_F32);
+}
+
+static void many_rows_are_sorted(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *want = embedding_grad(cpu, 0), *got = embedding_grad(gpu, 0);
+    CHECK(want && got);
+    CHECK(!memcmp(ds_data(want), ds_data(got), (size_t)ds_numel(want) * sizeof(float)));
+    CHECK(!embedding_grad(gpu, 70000));
+    CHECK_ERROR("embedding: index 70000 at position 2900 is outside 0..69999");
+    ds_scope_close(scope);
+}
+
 int main(void)
 {
     if (!ds_device_count(DS_CUDA)) {
         printf("skipped: %s\n", ds_device_parse("cuda", &(ds_device){0}) ? ds_error() : "");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_row)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_row),
+                                       cmocka_unit_test(many_rows_are_sorted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -307,7 +307,9 @@ static void says_what_does_not_fit(void **state)
         bool good = ds_set_device(gpu) == DS_OK;
         ds_tensor *x = good ? ds_zeros(DS_F32, ds_shape(512, 256)) : NULL;
         good = x && !ds_matmul(x, ds_zeros(DS_F32, ds_shape(256, 1024))) &&
-               strstr(ds_error(), "no memory for ") && strstr(ds_error(), " bytes on cuda:0: ");
+               strstr(ds_error(),
+                      "no memory for 2097152 bytes (float32 [512, 1024]) on cuda:0: ") &&
+               strstr(ds_error(), " of its 1048576 are free; a smaller batch, ");
         if (!good) fprintf(stderr, "%s\n", ds_error() ? ds_error() : "no message");
         _exit(!good);
     }

@@ -164,7 +164,7 @@ static void a_full_device(void **state)
     (void)state;
     CHECK_INT(ds_set_device(gpu), DS_OK);
     CHECK(!ds_empty(DS_F32, ds_shape(1 << 20, 100)));
-    CHECK_ERROR("no memory for 419430400 bytes on cuda:0");
+    CHECK_ERROR("no memory for 419430400 bytes (float32 [1048576, 100]) on cuda:0");
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 

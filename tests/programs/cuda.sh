@@ -77,14 +77,13 @@ few="$sample --max_steps 2 --no_eval"
 status 0 $run $few --device cuda --save $PWD/net.pth
 has out '^cuda:0$'
 status 1 FAKE_CUDA_BYTES=4096 $run $few --device cuda
-has err 'no memory for [0-9]* bytes on cuda:0: .* of its 4096 are free'
+has err 'no memory for [0-9]* bytes (float32 \[[0-9, ]*\]) on cuda:0: .* of its 4096 are free; a smaller batch'
 run=$deepspeed
 for options in '--stage 0' '--stage 1 --dtype fp16' '--stage 2 --dtype bf16 --use_ema' '--stage 3'; do
     status 0 $run $few --with_cuda $options
     if [ -n "${DS_TEST_QUICK-}" ]; then break; fi
 done
-status 1 $run $few --with_cuda --moe --num_experts 2
-has err 'MoE: x is on cuda:0, and tokens are routed on the CPU'
+status 0 $run $few --with_cuda --moe --num_experts 2
 status 1 LOCAL_RANK=1 FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46 $run $sample --with_cuda
 has err 'cuda:1: this GPU cannot be used: .*(CUDA_ERROR_DEVICE_UNAVAILABLE)'
 

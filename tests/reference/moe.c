@@ -211,7 +211,9 @@ static void compare_gradients(Reference *r, ds_module *moe)
 
 static void run_layer(Reference *r, ds_module *moe)
 {
-    ds_tensor *x = ds_clone(reference_tensor(r, "input")), *dy = reference_tensor(r, "grad_output");
+    ds_device device = ds_current_device(); /* the values are on the CPU */
+    ds_tensor *x = ds_to(ds_clone(reference_tensor(r, "input")), device, DS_F32),
+              *dy = ds_to(reference_tensor(r, "grad_output"), device, DS_F32);
     ds_tensor *used = reference_tensor(r, "used_token");
     dsi_gate *gate = dsi_moe_gate(moe);
     given.r = r;

@@ -6,6 +6,7 @@
 #include "selftest.h"
 
 #include "cases.h"
+#include "graph.h"
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -168,6 +169,20 @@ static void run_cases(Selftest *s, const SelfCase *c)
     }
 }
 
+/* A row for steps as graphs. */
+static void run_graph(Selftest *s)
+{
+    static const SelfCase row = {.kernel = "step_graph", .what = "8 steps beside the same without"};
+    Outcome out = {.verdict = SAME, .runs = 1, .tolerance = 0};
+    if (!selftest_graph((ds_device){DS_CUDA, 0}, out.why, sizeof out.why)) out.verdict = DIFFERS;
+    ds_error_clear();
+    s->count[out.verdict]++;
+    if (s->o.json)
+        add_row(s->rows, &row, &out);
+    else
+        print_row(&row, &out);
+}
+
 /* Bytes in use that were not before. */
 static size_t memory_kept(const Selftest *s, size_t before)
 {
@@ -217,5 +232,6 @@ int selftest_gpu(selftest_options o)
                "tolerance", "time", "result");
     run_cases(&s, selftest_math);
     run_cases(&s, selftest_nn);
+    run_graph(&s);
     return finish(&s, name, memory_kept(&s, before), now() - start);
 }

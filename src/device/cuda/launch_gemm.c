@@ -7,13 +7,13 @@
 
 #define FEW       4096 /* elements of y: below, their number does not fill a GPU with tiles */
 #define LONG_SUM  32
-#define MOST_Z    65535 /* blocks along z */
+#define MOST      65535 /* blocks along y and z */
 #define MMA_TILE  128
 #define MMA_LEAST 16 /* rows and columns of a tile that are worth tensor cores */
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
 
-static unsigned batches(int64_t n) { return (unsigned)(n < MOST_Z ? n : MOST_Z); }
+static unsigned batches(int64_t n) { return (unsigned)(n < MOST ? n : MOST); }
 
 /* Lines of 16-bit elements along one of the dimensions 1 and 2, 16-byte
  * aligned: which; 0: neither. */
@@ -36,25 +36,43 @@ static const char *mma_kernel(const dsi_stream *s, const dsi_view *a, const dsi_
     return lines_a && lines_b ? names[lines_a == 2][lines_b == 1] : NULL;
 }
 
+static const void *rows_from(const void *p, int64_t row, int64_t stride, int dtype)
+{
+    return (const char *)p + row * stride * (int64_t)ds_dtype_size((ds_dtype)dtype);
+}
+
+/* The kernel for tiles of `tile` rows and columns, over as many rows at a time
+ * as a grid has room for. */
+static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char *name,
+                              const char *suffix, int64_t tile, const dsi_cuda_matmul_args *all)
+{
+    ds_status status = DS_OK;
+    for (int64_t row = 0; status == DS_OK && row < all->m; row += MOST * tile) {
+        dsi_cuda_matmul_args p = *all;
+        p.m = all->m - row < MOST * tile ? all->m - row : MOST * tile;
+        p.a = rows_from(all->a, row, all->as[1], all->dtype);
+        p.y = (void *)(uintptr_t)rows_from(all->y, row, all->ys[1], all->y_dtype);
+        status = dsi_cuda_launch(
+            s, family, name, suffix,
+            (dsi_cuda_grid){.blocks = {tiles(p.n, tile), tiles(p.m, tile), batches(p.batch)},
+                            .threads = {256, 1, 1}},
+            &p);
+    }
+    return status;
+}
+
 static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view *b,
                                const dsi_cuda_matmul_args *p)
 {
     const char *mma = mma_kernel(s, a, b), *suffix = dsi_cuda_suffix(a->dtype);
-    int64_t count = p->batch * p->m * p->n, tile = a->dtype == DS_F64 ? 32 : 64;
+    int64_t count = p->batch * p->m * p->n;
     if (mma)
-        return dsi_cuda_launch(s, DSI_CUDA_gemm_mma, mma, a->dtype == DS_F16 ? "_f16" : "_bf16",
-                               (dsi_cuda_grid){.blocks = {tiles(p->n, MMA_TILE),
-                                                          tiles(p->m, MMA_TILE), batches(p->batch)},
-                                               .threads = {256, 1, 1}},
-                               p);
+        return launch_tiles(s, DSI_CUDA_gemm_mma, mma, a->dtype == DS_F16 ? "_f16" : "_bf16",
+                            MMA_TILE, p);
     if (count <= FEW && p->k >= LONG_SUM)
         return dsi_cuda_launch(s, DSI_CUDA_gemm, "matmul_few", suffix,
                                dsi_cuda_blocks((count + 3) / 4, 128), p);
-    return dsi_cuda_launch(
-        s, DSI_CUDA_gemm, "matmul", suffix,
-        (dsi_cuda_grid){.blocks = {tiles(p->n, tile), tiles(p->m, tile), batches(p->batch)},
-                        .threads = {256, 1, 1}},
-        p);
+    return launch_tiles(s, DSI_CUDA_gemm, "matmul", suffix, a->dtype == DS_F64 ? 32 : 64, p);
 }
 
 ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)

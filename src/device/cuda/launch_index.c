@@ -4,7 +4,8 @@
 #include "launch.h"
 #include "operands.h"
 
-#define BLOCKS 8192
+#define BLOCKS   8192
+#define FEW_ROWS 2048 /* up to so many, each block looks at all of them */
 
 /* x, index, w (optional), y as arguments; w NULL: absent. */
 static dsi_cuda_index index_args(dsi_stream *s, const dsi_view *x, const dsi_view *index,
@@ -25,6 +26,54 @@ ds_status dsi_cuda_gather_rows(dsi_stream *s, dsi_view w, dsi_view index, dsi_vi
                            dsi_cuda_grid_of(dsi_cuda_elements_in(&y)), &a);
 }
 
+ds_status dsi_cuda_gather_table(dsi_stream *s, dsi_view x, dsi_view index, dsi_view table,
+                                dsi_view y)
+{
+    dsi_cuda_index a = index_args(s, &x, &index, &table, &y);
+    return dsi_cuda_launch(s, DSI_CUDA_index, "gather_table", "",
+                           dsi_cuda_grid_of(dsi_cuda_elements_in(&y)), &a);
+}
+
+/* Sorts the positions by their row, digit by digit; returns where they are. */
+static ds_status sort_rows(dsi_stream *s, dsi_cuda_index *a)
+{
+    dsi_cuda_grid chunks = dsi_cuda_blocks(a->chunks < BLOCKS ? a->chunks : BLOCKS, 256);
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_index, "sort_rows_keys", "",
+                                       dsi_cuda_grid_of(a->n), a);
+    for (int shift = 0; status == DS_OK && a->y.d[0] >> shift; shift += 8) {
+        unsigned long long *from = a->to;
+        a->to = a->from, a->from = from, a->shift = shift;
+        status = dsi_cuda_launch(s, DSI_CUDA_index, "sort_rows_count", "", chunks, a);
+        if (status == DS_OK)
+            status = dsi_cuda_launch(s, DSI_CUDA_index, "sort_rows_sum", "",
+                                     dsi_cuda_blocks(1, K_SORT_DIGITS), a);
+        if (status == DS_OK)
+            status = dsi_cuda_launch(s, DSI_CUDA_index, "sort_rows_place", "", chunks, a);
+    }
+    a->from = a->to;
+    return status;
+}
+
+/* In time that grows with the number of rows. */
+static ds_status scatter_many(dsi_stream *s, dsi_cuda_index *a, int64_t n, unsigned threads,
+                              const char *suffix)
+{
+    int64_t chunks = (n + K_SORT_CHUNK - 1) / K_SORT_CHUNK;
+    size_t keys = (size_t)n * sizeof *a->from, counts = (size_t)chunks * K_SORT_DIGITS * 4;
+    char *memory = dsi_cuda_scratch(s, 2 * keys + counts);
+    if (!memory) return DS_ENOMEM;
+    a->n = n, a->chunks = chunks;
+    a->from = (void *)memory;
+    a->to = (void *)(memory + keys);
+    a->counts = (void *)(memory + 2 * keys);
+    ds_status status = sort_rows(s, a);
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_index, "scatter_sorted", suffix,
+                                 dsi_cuda_blocks(n < BLOCKS ? n : BLOCKS, threads), a);
+    dsi_cuda_scratch_free(s, memory, 2 * keys + counts);
+    return status;
+}
+
 ds_status dsi_cuda_scatter_rows(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                                 dsi_view dw)
 {
@@ -34,6 +83,8 @@ ds_status dsi_cuda_scatter_rows(dsi_stream *s, dsi_view dy, dsi_view index, int6
     if (status == DS_OK) status = dsi_cuda_fill(s, 0, dw);
     if (status != DS_OK || !dy.d[1]) return status;
     a.skip = skip;
+    if (rows > FEW_ROWS && rows < UINT32_MAX && dw.d[0] < UINT32_MAX)
+        return scatter_many(s, &a, rows, (unsigned)threads, dsi_cuda_suffix(dy.dtype));
     return dsi_cuda_launch(s, DSI_CUDA_index, "scatter_rows", dsi_cuda_suffix(dy.dtype),
                            dsi_cuda_blocks(rows < BLOCKS ? rows : BLOCKS, (unsigned)threads), &a);
 }

@@ -61,5 +61,6 @@ const dsi_fusions dsi_cuda_fusions = {
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,
+    .gather_table = dsi_cuda_gather_table,
 };
 /* clang-format on */

@@ -11,7 +11,8 @@ DEVICE void philox4x32(unsigned k0, unsigned k1, unsigned long long counter, uns
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         unsigned long long a = 0xd2511f53ull * out[0], b = 0xcd9e8d57ull * out[2];
-        unsigned word0 = (unsigned)(b >> 32) ^ out[1] ^ k0, word2 = (unsigned)(a >> 32) ^ out[3] ^ k1;
+        unsigned word0 = (unsigned)(b >> 32) ^ out[1] ^ k0,
+                 word2 = (unsigned)(a >> 32) ^ out[3] ^ k1;
         out[0] = word0, out[1] = (unsigned)b;
         out[2] = word2, out[3] = (unsigned)a;
         k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
@@ -21,9 +22,11 @@ DEVICE void philox4x32(unsigned k0, unsigned k1, unsigned long long counter, uns
 template <class C> DEVICE void dropout(const dsi_cuda_dropout_args &P)
 {
     unsigned long long seed = P.fresh_seed ? *P.fresh_seed : P.seed;
-    GRID_LOOP (quad, (P.count + 3) / 4) {
+    GRID_LOOP(quad, (P.count + 3) / 4)
+    {
         unsigned word[4];
-        philox4x32((unsigned)seed, (unsigned)(seed >> 32), P.offset + (unsigned long long)quad, word);
+        philox4x32((unsigned)seed, (unsigned)(seed >> 32), P.offset + (unsigned long long)quad,
+                   word);
 #pragma unroll 1
         for (int j = 0; j < 4 && quad * 4 + j < P.count; j++) {
             long long i = quad * 4 + j;

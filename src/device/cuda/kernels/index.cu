@@ -17,12 +17,29 @@ KERNEL(gather_rows, dsi_cuda_index, 256)
 {
     const dsi_cuda_view &x = P.x, &y = P.y;
     int bytes = size_of(y.dtype);
-    GRID_LOOP (k, y.d[0] * y.d[1]) {
+    GRID_LOOP(k, y.d[0] * y.d[1])
+    {
         long long i = k / y.d[1], c = k % y.d[1], row = index_at(P.index, i * P.index.s[0]);
         bool good = row >= 0 && row < x.d[0];
         if (!good && c == 0) set_fault(P.fault, K_FAULT_ROW, row, i, -1, x.d[0]);
         store_bits(y.p, bytes, i * y.s[0] + c * y.s[1],
                    good ? load_bits(x.p, bytes, row * x.s[0] + c * x.s[1]) : 0);
+    }
+}
+
+/* x uint8 [N,C,I], w float32 [C,256], y [B,C,I]: images as bytes, and the floats
+ * of each channel's bytes. */
+KERNEL(gather_table, dsi_cuda_index, 256)
+{
+    const unsigned char *x = (const unsigned char *)P.x.p;
+    const float *table = (const float *)P.w.p;
+    long long plane = P.y.d[2], image = P.y.d[1] * plane;
+    GRID_LOOP(k, P.y.d[0] * image)
+    {
+        long long b = k / image, at = k % image, row = index_at(P.index, b);
+        bool good = row >= 0 && row < P.x.d[0];
+        if (!good && at == 0) set_fault(P.fault, K_FAULT_ROW, row, b, -1, P.x.d[0]);
+        ((float *)P.y.p)[k] = good ? table[at / plane * 256 + x[row * image + at]] : 0;
     }
 }
 
@@ -65,13 +82,103 @@ template <class C> DEVICE void scatter_rows(const dsi_cuda_index &P)
 KERNEL(scatter_rows_f32, dsi_cuda_index, 256) { scatter_rows<float>(P); }
 KERNEL(scatter_rows_f64, dsi_cuda_index, 256) { scatter_rows<double>(P); }
 
+/* ---- many rows: positions sorted by row, then a block a row ----------------
+ * A radix sort keeps the order of equal keys: of each row the positions stay in
+ * their order. A block counts the digits of K_SORT_CHUNK keys; one block adds
+ * up; each block places its keys, thread d those whose digit is d. */
+
+/* The keys. Positions that are left out get the last row, V. */
+KERNEL(sort_rows_keys, dsi_cuda_index, 256)
+{
+    long long rows = P.y.d[0];
+    GRID_LOOP(i, P.n)
+    {
+        long long row = index_at(P.index, i * P.index.s[0]);
+        bool good = row >= 0 && row < rows;
+        if (!good && row != P.skip) set_fault(P.fault, K_FAULT_ROW, row, i, -1, rows);
+        unsigned long long key = good && row != P.skip ? row : rows;
+        P.to[i] = key << 32 | (unsigned long long)i;
+    }
+}
+
+DEVICE unsigned digit_of(const dsi_cuda_index &P, long long i)
+{
+    return (unsigned)(P.from[i] >> (32 + P.shift)) & (K_SORT_DIGITS - 1);
+}
+
+/* counts[d][chunk] */
+KERNEL(sort_rows_count, dsi_cuda_index, 256)
+{
+    SHARED(unsigned char, digit, [K_SORT_CHUNK]);
+    for (long long chunk = blockIdx.x; chunk < P.chunks; chunk += gridDim.x) {
+        long long begin = chunk * K_SORT_CHUNK;
+        int n = (int)min(P.n - begin, (long long)K_SORT_CHUNK), mine = 0;
+        for (int i = threadIdx.x; i < n; i += 256) digit[i] = (unsigned char)digit_of(P, begin + i);
+        __syncthreads();
+        for (int i = 0; i < n; i++) mine += digit[i] == threadIdx.x;
+        P.counts[threadIdx.x * P.chunks + chunk] = mine;
+        __syncthreads();
+    }
+}
+
+/* counts: from numbers to where they begin. One block: thread d has digit d. */
+KERNEL(sort_rows_sum, dsi_cuda_index, 256)
+{
+    SHARED(unsigned, total, [K_SORT_DIGITS]);
+    unsigned *mine = P.counts + threadIdx.x * P.chunks, sum = 0, before = 0;
+    for (long long c = 0; c < P.chunks; c++) sum += mine[c];
+    total[threadIdx.x] = sum;
+    __syncthreads();
+    for (unsigned d = 0; d < threadIdx.x; d++) before += total[d];
+    for (long long c = 0; c < P.chunks; c++) {
+        unsigned n = mine[c];
+        mine[c] = before;
+        before += n;
+    }
+}
+
+KERNEL(sort_rows_place, dsi_cuda_index, 256)
+{
+    SHARED(unsigned char, digit, [K_SORT_CHUNK]);
+    for (long long chunk = blockIdx.x; chunk < P.chunks; chunk += gridDim.x) {
+        long long begin = chunk * K_SORT_CHUNK;
+        int n = (int)min(P.n - begin, (long long)K_SORT_CHUNK);
+        unsigned at = P.counts[threadIdx.x * P.chunks + chunk];
+        for (int i = threadIdx.x; i < n; i += 256) digit[i] = (unsigned char)digit_of(P, begin + i);
+        __syncthreads();
+        for (int i = 0; i < n; i++)
+            if (digit[i] == threadIdx.x) P.to[at++] = P.from[begin + i];
+        __syncthreads();
+    }
+}
+
+/* y [V,D] = 0 before. A block for each first position of a row. */
+template <class C> DEVICE void scatter_sorted(const dsi_cuda_index &P)
+{
+    const dsi_cuda_view &x = P.x, &y = P.y;
+    for (long long i = blockIdx.x; i < P.n; i += gridDim.x) {
+        long long row = (long long)(P.from[i] >> 32), end = i;
+        if (row >= y.d[0] || (i && (long long)(P.from[i - 1] >> 32) == row)) continue;
+        while (end < P.n && (long long)(P.from[end] >> 32) == row) end++;
+        for (long long c = threadIdx.x; c < x.d[1]; c += blockDim.x) {
+            C sum = 0;
+            for (long long j = i; j < end; j++)
+                sum += load<C>(x.p, x.dtype, (long long)(unsigned)P.from[j] * x.s[0] + c * x.s[1]);
+            store<C>(y.p, y.dtype, row * y.s[0] + c * y.s[1], sum);
+        }
+    }
+}
+KERNEL(scatter_sorted_f32, dsi_cuda_index, 256) { scatter_sorted<float>(P); }
+KERNEL(scatter_sorted_f64, dsi_cuda_index, 256) { scatter_sorted<double>(P); }
+
 /* ---- elements: x [outer,C,inner], index and y [outer,K,inner] ---- */
 
 KERNEL(gather, dsi_cuda_index, 256)
 {
     const dsi_cuda_view &x = P.x, &y = P.y, &at = P.index;
     int bytes = size_of(y.dtype);
-    GRID_LOOP (e, y.d[0] * y.d[1] * y.d[2]) {
+    GRID_LOOP(e, y.d[0] * y.d[1] * y.d[2])
+    {
         long long i = e % y.d[2], k = e / y.d[2] % y.d[1], o = e / (y.d[1] * y.d[2]);
         long long c = index_at(at, o * at.s[0] + k * at.s[1] + i * at.s[2]);
         bool good = c >= 0 && c < x.d[1];
@@ -86,7 +193,8 @@ template <class C> DEVICE void scatter_add(const dsi_cuda_index &P)
 {
     const dsi_cuda_view &x = P.x, &y = P.y, &at = P.index;
     bool half = y.dtype == K_F16 || y.dtype == K_BF16;
-    GRID_LOOP (e, x.d[0] * x.d[2]) {
+    GRID_LOOP(e, x.d[0] * x.d[2])
+    {
         long long o = e / x.d[2], i = e % x.d[2];
         long long from = o * x.s[0] + i * x.s[2], to = o * y.s[0] + i * y.s[2];
         long long names = o * at.s[0] + i * at.s[2];
@@ -128,7 +236,8 @@ template <class C> DEVICE void dispatch(const dsi_cuda_index &P)
 {
     const dsi_cuda_view &x = P.x, &y = P.y;
     long long width = x.d[1], slots = P.index.d[1];
-    GRID_LOOP (e, x.d[0] * slots * width) {
+    GRID_LOOP(e, x.d[0] * slots * width)
+    {
         long long c = e % width, k = e / width % slots, s = e / (width * slots);
         long long slot = slot_at(P, s, k);
         if (slot < 0) continue;
@@ -143,13 +252,13 @@ template <class C> DEVICE void combine(const dsi_cuda_index &P)
 {
     const dsi_cuda_view &x = P.x, &y = P.y;
     long long width = y.d[1];
-    GRID_LOOP (e, y.d[0] * width) {
+    GRID_LOOP(e, y.d[0] * width)
+    {
         long long c = e % width, s = e / width;
         C sum = 0;
         for (long long k = 0; k < P.index.d[1]; k++) {
             long long slot = slot_at(P, s, k);
-            if (slot >= 0)
-                sum += weight_at<C>(P, s, k) * load<C>(x.p, x.dtype, slot * x.s[0] + c);
+            if (slot >= 0) sum += weight_at<C>(P, s, k) * load<C>(x.p, x.dtype, slot * x.s[0] + c);
         }
         store<C>(y.p, y.dtype, s * y.s[0] + c, sum);
     }
@@ -167,8 +276,7 @@ template <class C> DEVICE void combine_dw(const dsi_cuda_index &P)
         long long s = e / w.d[1], k = e % w.d[1], slot = slot_at(P, s, k);
         C sum = 0;
         for (long long c = threadIdx.x % 32; slot >= 0 && c < y.d[1]; c += 32)
-            sum += load<C>(y.p, y.dtype, s * y.s[0] + c) *
-                   load<C>(x.p, x.dtype, slot * x.s[0] + c);
+            sum += load<C>(y.p, y.dtype, s * y.s[0] + c) * load<C>(x.p, x.dtype, slot * x.s[0] + c);
         for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
         if (threadIdx.x % 32 == 0) store<C>(w.p, w.dtype, s * w.s[0] + k * w.s[1], sum);
     }

@@ -1,0 +1,171 @@
+/* data/resident.c: see resident.h.
+ *
+ * Invariants: fields are [samples, elements] on the device, field 0 uint8;
+ * `order` holds the current epoch's indices there. All of it is written when the
+ * loader begins (an epoch), and only read between.
+ * SPDX-License-Identifier: MIT */
+#include "resident.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+#define COPY_BYTES ((size_t)1 << 20) /* samples that are read before they are copied */
+
+struct dsi_resident {
+    ds_dataset *data;
+    int n_fields;
+    ds_tensor *field[DS_MAX_FIELDS]; /* counted, as all of these */
+    ds_tensor *order, *table;        /* int64 [samples of an epoch]; float32 [channels, 256] */
+};
+
+void dsi_resident_free(dsi_resident *r)
+{
+    if (!r) return;
+    for (int f = 0; f < r->n_fields; f++) dsi_unref(r->field[f]);
+    dsi_unref(r->order);
+    dsi_unref(r->table);
+    dsi_free(r);
+}
+
+static ds_dtype stored_dtype(const ds_dataset *d, int f)
+{
+    return f ? ds_dataset_field(d, f)->dtype : DS_U8;
+}
+
+static size_t stored_bytes(const ds_dataset *d, int f)
+{
+    return (size_t)dsi_numel(ds_dataset_field(d, f)->shape) * ds_dtype_size(stored_dtype(d, f));
+}
+
+static size_t sample_bytes(const ds_dataset *d)
+{
+    size_t bytes = 0;
+    for (int f = 0; f < ds_dataset_fields(d); f++) bytes += stored_bytes(d, f);
+    return bytes;
+}
+
+/* Whether the samples take at most half of the memory that is free. */
+static bool has_room(ds_dataset *d, dsi_device *device, int64_t most)
+{
+    size_t unused = 0, all = 0;
+    size_t need = (size_t)ds_dataset_len(d) * sample_bytes(d) + (size_t)most * sizeof(int64_t);
+    return device->type->room && device->type->room(device, &unused, &all) == DS_OK &&
+           need <= unused / 2;
+}
+
+/* Samples begin .. begin + n - 1 to the device. memory: n samples. */
+static ds_status samples_copy(const dsi_resident *r, const dsi_byte_form *form, int64_t begin,
+                              int64_t n, char *memory)
+{
+    char *place[DS_MAX_FIELDS];
+    void *field[DS_MAX_FIELDS];
+    ds_status status = DS_OK;
+    for (int f = 0; f < r->n_fields; f++) {
+        place[f] = memory;
+        memory += (size_t)n * stored_bytes(r->data, f);
+    }
+    for (int64_t i = 0; status == DS_OK && i < n; i++) {
+        for (int f = 0; f < r->n_fields; f++)
+            field[f] = place[f] + (size_t)i * stored_bytes(r->data, f);
+        status = form->get(ds_dataset_self(r->data), begin + i, field);
+    }
+    for (int f = 0; status == DS_OK && f < r->n_fields; f++) {
+        size_t bytes = stored_bytes(r->data, f);
+        dsi_device *d = r->field[f]->device;
+        char *to = dsi_v(r->field[f]).p;
+        status = d->type->copy_in(&d->stream, to + (size_t)begin * bytes, place[f],
+                                  (size_t)n * bytes);
+    }
+    return status;
+}
+
+static ds_status samples_upload(const dsi_resident *r)
+{
+    const dsi_byte_form *form = dsi_dataset_byte_form(r->data);
+    int64_t len = ds_dataset_len(r->data), at_once = (int64_t)(COPY_BYTES / sample_bytes(r->data));
+    if (at_once < 1) at_once = 1;
+    char *memory = dsi_alloc((size_t)at_once * sample_bytes(r->data));
+    ds_status status = DS_OK;
+    for (int64_t i = 0; status == DS_OK && i < len; i += at_once)
+        status = samples_copy(r, form, i, len - i < at_once ? len - i : at_once, memory);
+    dsi_free(memory);
+    return status;
+}
+
+static ds_status memory_make(dsi_resident *r, dsi_device *device, int64_t most)
+{
+    int64_t len = ds_dataset_len(r->data), channels = ds_dataset_field(r->data, 0)->shape.d[0];
+    const float *table = dsi_dataset_byte_form(r->data)->table(ds_dataset_self(r->data));
+    bool good = true;
+    for (int f = 0; good && f < ds_dataset_fields(r->data); f++) {
+        int64_t elements = dsi_numel(ds_dataset_field(r->data, f)->shape);
+        ds_tensor *x = dsi_new_on(device, stored_dtype(r->data, f), ds_shape(len, elements));
+        good = x != NULL;
+        if (good) r->field[r->n_fields++] = dsi_ref(x);
+    }
+    if (!good) return ds_error_status();
+    r->order = dsi_ref(dsi_new_on(device, DS_I64, ds_shape(most)));
+    r->table = dsi_ref(dsi_new_on(device, DS_F32, ds_shape(channels, 256)));
+    if (!r->order || !r->table) return ds_error_status();
+    return device->type->copy_in(&device->stream, dsi_v(r->table).p, table,
+                                 (size_t)channels * 256 * sizeof *table);
+}
+
+ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_resident **out)
+{
+    *out = NULL;
+    const dsi_byte_form *form = dsi_dataset_byte_form(d);
+    if (!form || !form->table(ds_dataset_self(d)) || !dsi_fusion(device, gather_table) ||
+        ds_dataset_field(d, 0)->shape.n != 3 || !has_room(d, device, most))
+        return DS_OK;
+    ds_scope *scope = ds_scope_open();
+    dsi_resident *r = dsi_alloc(sizeof *r);
+    r->data = d;
+    ds_status status = memory_make(r, device, most);
+    if (status == DS_OK) status = samples_upload(r);
+    ds_scope_close(scope);
+    if (status == DS_OK)
+        *out = r;
+    else
+        dsi_resident_free(r);
+    return status;
+}
+
+ds_status dsi_resident_set_order(dsi_resident *r, const int64_t *order, int64_t n)
+{
+    dsi_device *d = r->order->device;
+    return d->type->copy_in(&d->stream, dsi_v(r->order).p, order, (size_t)n * sizeof *order);
+}
+
+/* Field f of the samples that `index` [n] names. */
+static ds_tensor *field_gather(const dsi_resident *r, int f, dsi_view index)
+{
+    const ds_field *field = ds_dataset_field(r->data, f);
+    ds_dims shape = {field->shape.n + 1, {index.d[0]}};
+    memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
+    ds_tensor *y = dsi_new_on(r->order->device, field->dtype, shape);
+    if (!y) return NULL;
+    dsi_view x = dsi_v(r->field[f]);
+    int64_t elements = x.d[1], channels = r->table->shape.d[0];
+    if (f)
+        return dsi_run(y, gather_rows, x, index, dsi_v_shape(y, ds_shape(index.d[0], elements)))
+                   ? y
+                   : NULL;
+    x.n = 3, x.d[1] = channels, x.d[2] = elements / channels;
+    x.s[1] = x.d[2], x.s[2] = 1;
+    return dsi_run_fusion(y, gather_table, x, index, dsi_v(r->table),
+                          dsi_v_shape(y, ds_shape(index.d[0], channels, elements / channels)))
+               ? y
+               : NULL;
+}
+
+bool dsi_resident_batch(const dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field)
+{
+    dsi_view index = dsi_v(r->order);
+    index.p = (int64_t *)index.p + begin;
+    index.d[0] = n;
+    for (int f = 0; f < r->n_fields; f++)
+        if (!(field[f] = field_gather(r, f, index))) return false;
+    return true;
+}
