@@ -15,17 +15,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Every name of p in `names`, a tied one too, for `whole`. */
+static ds_status state_set_param(ds_state *state, const ds_state *names, const ds_tensor *p,
+                                 ds_tensor *whole)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && i < ds_state_len(names); i++)
+        if (ds_state_at(names, i) == p)
+            status = ds_state_set(state, ds_state_name(names, i), whole);
+    return status;
+}
+
 /* The model's names with whole parameters, but only the experts of this rank. */
 static ds_state *state_of_rank(ds_engine *e, bool masters)
 {
-    ds_state *state = ds_module_state(e->model);
+    ds_state *state = ds_module_state(e->model), *names = ds_module_state(e->model);
     ds_status status = DS_OK;
     for (int i = 0; e->zero && status == DS_OK && i < ds_module_params(e->model); i++) {
-        const char *path;
-        ds_tensor *p = ds_module_param_at(e->model, i, &path), *whole = dsi_zero_whole(e->zero, i);
+        ds_tensor *p = ds_module_param_at(e->model, i, NULL), *whole = dsi_zero_whole(e->zero, i);
         if (whole && !masters) whole = ds_cast(whole, p->dtype);
-        status = whole ? ds_state_set(state, path, whole) : ds_error_status();
+        status = whole ? state_set_param(state, names, p, whole) : ds_error_status();
     }
+    ds_state_free(names);
     if (status == DS_OK) return state;
     ds_state_free(state);
     return NULL;
@@ -110,11 +121,11 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
 /* ---- the way back -------------------------------------------------------------------------------------- */
 
 /* Parameter k of the layout: loads the elements that this rank updates. */
-static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k,
+static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k, const ds_state *mine,
                                  const ds_state *state)
 {
     ds_tensor *part = dsi_zero_part(e->zero, f->param[k].index);
-    ds_tensor *whole = ds_state_get(state, dsi_flat_path(f, e->model, k));
+    ds_tensor *whole = dsi_module_state_find(mine, f->param[k].x, state);
     ds_status status = DS_OK;
     if (part) {
         ds_tensor *x = ds_contiguous(whole);
@@ -129,12 +140,13 @@ static ds_status state_load_all(const ds_engine *e, const ds_state *mine, const 
 {
     const dsi_flat *f = e->zero ? dsi_zero_flat(e->zero) : NULL;
     ds_status status = DS_OK;
-    for (int k = 0; f && status == DS_OK && k < f->n; k++) status = state_load_part(e, f, k, state);
+    for (int k = 0; f && status == DS_OK && k < f->n; k++)
+        status = state_load_part(e, f, k, mine, state);
     for (int i = 0; status == DS_OK && i < ds_state_len(mine); i++) {
         ds_tensor *x = ds_state_at(mine, i);
         bool apart = false;
         for (int k = 0; f && k < f->n; k++) apart = apart || f->param[k].x == x;
-        if (!apart) status = dsi_copy(x, ds_state_get(state, ds_state_name(mine, i)));
+        if (!apart) status = dsi_copy(x, dsi_module_state_find(mine, x, state));
     }
     return status;
 }

@@ -64,3 +64,7 @@ const ds_module *dsi_module_root(const ds_module *m);
 /* Whether a state dict fits m, whose own is `mine`: names, but for experts of
  * other ranks, and shapes. */
 ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state);
+
+/* What `state` has for x under one of x's names in `mine`: a tied parameter has
+ * several. NULL: nothing. */
+ds_tensor *dsi_module_state_find(const ds_state *mine, const ds_tensor *x, const ds_state *state);

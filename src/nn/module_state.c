@@ -39,17 +39,12 @@ static bool module_expert_is_remote(const ds_module *m, const char *name)
     return false;
 }
 
-/* The entry of `mine` whose tensor entry i of it is, too, and that `state` has:
- * a tied tensor needs only one of its names. Returns its tensor in `state`; or
- * NULL. */
-static ds_tensor *state_find_tied(const ds_state *mine, int i, const ds_state *state)
+ds_tensor *dsi_module_state_find(const ds_state *mine, const ds_tensor *x, const ds_state *state)
 {
-    for (int k = 0; k < ds_state_len(mine); k++) {
-        bool same = k != i && ds_state_at(mine, k) == ds_state_at(mine, i);
-        ds_tensor *x = same ? ds_state_get(state, ds_state_name(mine, k)) : NULL;
-        if (x) return x;
-    }
-    return NULL;
+    ds_tensor *found = NULL;
+    for (int i = 0; !found && i < ds_state_len(mine); i++)
+        if (ds_state_at(mine, i) == x) found = ds_state_get(state, ds_state_name(mine, i));
+    return found;
 }
 
 #define NAMED 6 /* of each kind: another model's hundreds of names say no more */
@@ -66,8 +61,8 @@ static void state_compare(const ds_module *m, const ds_state *want, const ds_sta
     int missing = 0, other = 0, unknown = 0;
     for (int i = 0; i < ds_state_len(want); i++) {
         const char *name = ds_state_name(want, i);
-        ds_tensor *w = ds_state_at(want, i), *g = ds_state_get(got, name);
-        if (g || state_find_tied(want, i, got) || missing++ >= NAMED) continue;
+        ds_tensor *w = ds_state_at(want, i);
+        if (dsi_module_state_find(want, w, got) || missing++ >= NAMED) continue;
         dsi_text_add(bad, "%smissing %s %s", bad->n ? "; " : "", name, dsi_shape_text(w->shape));
     }
     state_add_rest(bad, missing, "missing");
@@ -166,7 +161,7 @@ static ds_status state_divide(const ds_module *m, const ds_state *mine, const ds
     ds_status status = DS_OK;
     for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++) {
         const char *name = ds_state_name(mine, i);
-        bool has = ds_state_get(state, name) || state_find_tied(mine, i, state);
+        bool has = dsi_module_state_find(mine, ds_state_at(mine, i), state);
         ds_state *to = has ? fits[0] : missing;
         if (to) status = ds_state_set(to, name, ds_state_at(mine, i));
     }

@@ -97,3 +97,10 @@ ds_status ds_state_add_prefix(ds_state *state, const char *prefix)
     state->map = to;
     return DS_OK;
 }
+
+int dsi_state_first(const ds_state *state, int i)
+{
+    int k = 0;
+    while (ds_state_at(state, k) != ds_state_at(state, i)) k++;
+    return k;
+}

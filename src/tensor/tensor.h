@@ -211,6 +211,10 @@ dsi_view dsi_v(const ds_tensor *x);
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
+/* The first entry of a state dict that has entry i's tensor: i, unless that is
+ * tied to an earlier one. */
+int dsi_state_first(const ds_state *state, int i);
+
 /* Sets each element of x to value. Returns x; NULL if x is NULL or, with the
  * message, after a failure. */
 ds_tensor *dsi_fill(ds_tensor *x, double value);

@@ -73,7 +73,7 @@ static ds_status apply_model(const dsi_loaded *l, ds_engine *e)
     }
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         ds_tensor *x = ds_state_at(state, i);
-        bool apart = false;
+        bool apart = dsi_state_first(state, i) < i;
         for (int k = 0; f && k < f->n; k++) apart = apart || f->param[k].x == x;
         if (!apart) status = apply_weights(l, ds_state_name(state, i), 0, dsi_numel(x->shape), x);
     }

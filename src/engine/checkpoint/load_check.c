@@ -110,6 +110,7 @@ static ds_status check_model_state(const dsi_loaded *l, const ds_engine *e, bool
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
+        if (dsi_state_first(state, i) < i) continue; /* tied: the first name is enough */
         if (!dsi_load_model_value(l, name) && !dsi_load_find_param(l, name))
             names_add(&missing, name);
         else

@@ -135,13 +135,13 @@ ds_value *dsi_save_model_tensor(Maker *m, ds_tensor *x)
     return dsi_save_tensor_of(&m->f->tensors, x, -1);
 }
 
-/* Module, buffers, shapes and frozen parameters. Experts are in their own
+/* Module, buffers, shapes, frozen parameters and tied names. Experts are in their own
  * files. */
 static void model_put(Maker *m, ds_value *to)
 {
     ds_state *state = ds_module_state(m->e->model);
     ds_value *module = ds_value_dict(), *buffers = ds_value_list(), *shapes = ds_value_dict(),
-             *frozen = ds_value_dict();
+             *frozen = ds_value_dict(), *shared = ds_value_dict();
     for (int i = 0; i < ds_state_len(state); i++) {
         const char *name = ds_state_name(state, i);
         ds_tensor *x = ds_state_at(state, i);
@@ -150,7 +150,9 @@ static void model_put(Maker *m, ds_value *to)
         if ((stays && m->o->exclude_frozen) || dsi_save_in_expert(m->e, x)) continue;
         dsi_save_put(m, module, name, dsi_save_model_tensor(m, x));
         if (!param) dsi_save_append(m, buffers, ds_value_string(name));
-        if (!stays) continue;
+        int first = dsi_state_first(state, i);
+        if (first < i) dsi_save_put(m, shared, name, ds_value_string(ds_state_name(state, first)));
+        if (!stays || first < i) continue;
         dsi_save_put(m, shapes, name, dsi_save_shape(m, x->shape));
         dsi_save_put(m, frozen, name, dsi_save_model_tensor(m, x));
     }
@@ -162,7 +164,7 @@ static void model_put(Maker *m, ds_value *to)
     if (apart) dsi_save_put(m, to, DSI_STATE_NUM_EXPERTS, dsi_save_num_experts(m));
     dsi_save_put(m, to, DSI_STATE_PARAM_SHAPES, dsi_save_param_shapes(m));
     dsi_save_put(m, to, DSI_STATE_FROZEN_SHAPES, shapes);
-    dsi_save_put(m, to, DSI_STATE_SHARED_PARAMS, ds_value_dict());
+    dsi_save_put(m, to, DSI_STATE_SHARED_PARAMS, shared);
     dsi_save_put(m, to, DSI_STATE_FROZEN_FRAGMENTS, frozen);
 }
 

@@ -42,7 +42,7 @@
 /* {name: Size} of parameters that are not trained */
 #define DSI_STATE_FROZEN_SHAPES    "frozen_param_shapes"
 #define DSI_STATE_FROZEN_FRAGMENTS "frozen_param_fragments" /* {name: tensor} of the same */
-#define DSI_STATE_SHARED_PARAMS    "shared_params" /* {}: tied names, which zero_to_fp32 adds */
+#define DSI_STATE_SHARED_PARAMS    "shared_params" /* {tied name: first name}, for zero_to_fp32 */
 #define DSI_STATE_LR_SCHEDULER     "lr_scheduler"  /* state dict of the schedule, or None */
 /* int in it, of DeepSpeed's schedules */
 #define DSI_STATE_LAST_BATCH_ITERATION "last_batch_iteration"
