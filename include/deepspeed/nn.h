@@ -39,6 +39,10 @@ typedef struct ds_module_type {
  * NULL: its number among parent's children, as in a Sequential or a ModuleList.
  * *type is copied. */
 DS_API ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type);
+/* ds_module_make(parent, name, "Net", .forward = net_forward), or with
+ * sizeof(Net) in the second place: a type of these members. */
+#define ds_module_make(parent, name, ...) \
+    ds_module_new(parent, name, &(const ds_module_type){__VA_ARGS__})
 DS_API void ds_module_free(ds_module *m); /* a root; its children go with it */
 DS_API void *ds_self(ds_module *m);
 DS_API ds_module *ds_module_of(void *self); /* the module whose struct self is */

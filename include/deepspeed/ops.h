@@ -359,6 +359,11 @@ DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                     ds_attention_opts opts);
 
+/* Attention with several heads: q, k, v of width E = heads D side by side, as a
+ * Linear of 3E outputs makes them (GPT-2's c_attn, a ViT's qkv); the heads' results
+ * side by side: qkv [...,L,3E] -> [...,L,E]. */
+DS_API ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_opts opts);
+
 /* Rotary position embedding (Su et al., arXiv:2104.09864): of each row of x, the
  * pairs (x[i], x[i + R]), 0 <= i < R, or (x[2i], x[2i + 1]) if interleaved, turn
  * by the angles whose cosines and sines are given:

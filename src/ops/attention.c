@@ -160,3 +160,22 @@ ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v)
 {
     return ds_attention_with(q, k, v, (ds_attention_opts){0});
 }
+
+/* Views of qkv, which becomes [...,3,heads,L,D], and back. */
+ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_opts o)
+{
+    if (!dsi_live(qkv, "attention_qkvpacked")) return dsi_null_operand("attention_qkvpacked");
+    int n = qkv->shape.n;
+    int64_t width = n ? qkv->shape.d[n - 1] : 0;
+    if (n < 2 || n > DS_MAX_DIMS - 2 || heads < 1 || width % (3 * heads))
+        return dsi_refuse("attention_qkvpacked: qkv is %s, of %lld heads: expected [...,L,3E], E a "
+                          "multiple of the heads",
+                          dsi_shape_text(qkv->shape), (long long)heads);
+    ds_dims split = qkv->shape; /* [...,L,3,heads,D] */
+    split.n = n + 2;
+    split.d[n - 1] = 3, split.d[n] = heads, split.d[n + 1] = width / 3 / heads;
+    ds_tensor *parts = ds_reshape(qkv, split), *x[3];
+    for (int i = 0; i < 3; i++) x[i] = ds_transpose(ds_select(parts, -3, i), -3, -2);
+    ds_tensor *y = ds_transpose(ds_attention_with(x[0], x[1], x[2], o), -3, -2);
+    return y ? ds_flatten_range(y, n - 1, n) : NULL;
+}

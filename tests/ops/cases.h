@@ -213,6 +213,8 @@ CALL(attention_gqa, ds_attention_with(in[0], in[1], in[2],
 CALL(attention_gqa_mask,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3], .enable_gqa = true}))
 
+CALL(attention_qkvpacked, ds_attention_qkvpacked(in[0], 2, (ds_attention_opts){.causal = true}))
+
 /* cos and sin of positions; beside 16 bits they are float32. */
 static ds_tensor *rotary_table(ds_tensor *angle, double shift)
 {
@@ -518,6 +520,8 @@ static const Case op_cases[] = {
     {"attention", "", call_attention, .in = {X(4, 2, 2, 5, 4), X(4, 2, 2, 6, 4), X(4, 2, 2, 6, 3)},
      .bench = {X(3, 8, 256, 64), X(3, 8, 256, 64), X(3, 8, 256, 64)}, .flops = flops_attention,
      .torch = "F.scaled_dot_product_attention(*x)"},
+    {"attention", "qkv packed", call_attention_qkvpacked, .in = {X(3, 2, 4, 18)},
+     .bench = {X(3, 8, 256, 768)}},
     {"attention", "causal, scale", call_attention_causal,
      .in = {X(3, 2, 4, 4), X(3, 2, 6, 4), X(3, 2, 6, 4)}},
     {"attention", "bool mask", call_attention_mask,

@@ -233,6 +233,8 @@ static void attention(void **state)
     REFUSES(ds_attention(q, x(ds_shape(2, 3, 5)), q), "attention: ", "k [2, 3, 5]");
     REFUSES(ds_attention(q, q, x(ds_shape(2, 4, 4))), "attention: ", "v [2, 4, 4]");
     REFUSES(ds_attention(x(ds_shape(4)), q, q), "attention: q is [4]", "[...,L,D]");
+    REFUSES(ds_attention_qkvpacked(x(ds_shape(2, 3, 9)), 2, (ds_attention_opts){0}),
+            "attention_qkvpacked: qkv is [2, 3, 9], of 2 heads", "[...,L,3E]");
     ds_attention_opts both = {.mask = mask, .causal = true},
                       wrong = {.mask = labels(ds_shape(3, 3))};
     REFUSES(ds_attention_with(q, q, q, both), "attention: ", "exclude");
