@@ -148,6 +148,19 @@ DS_API ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
 #define ds_avg_pool2d(x, ...) ds_avg_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
 DS_API ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
 
+typedef struct ds_pool1d_opts {
+    int kernel, stride, padding, dilation; /* as in ds_pool2d_opts */
+    bool ceil_mode, exclude_pad;
+    ds_tensor **indices; /* max: int64 [N,C,P], the place of each maximum */
+} ds_pool1d_opts;
+
+/* torch.nn.functional.max_pool1d and avg_pool1d: x [N,C,L] -> [N,C,P], or [C,L]
+ * -> [C,P]; P as in ds_max_pool2d. */
+#define ds_max_pool1d(x, ...) ds_max_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_max_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
+#define ds_avg_pool1d(x, ...) ds_avg_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
+
 /* torch.nn.functional.adaptive_avg_pool2d: averages of the rows
  * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
  *   x [N,C,H,W] -> [N,C,h,w] */

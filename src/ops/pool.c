@@ -118,26 +118,15 @@ static ds_tensor *new_index(const ds_tensor *y)
     return index;
 }
 
-/* x [C,H,W], as a batch of one. */
-static ds_tensor *max_pool2d_single(ds_tensor *x, ds_pool2d_opts o)
-{
-    ds_tensor *y = ds_squeeze(ds_max_pool2d_with(ds_unsqueeze(x, 0), o), 0);
-    if (y && o.indices) *o.indices = ds_squeeze(*o.indices, 0);
-    return y;
-}
-
 /* x [N,C,H,W] -> y [N,C,P,Q], and for backward the place of each maximum in its
- * plane, int32. */
-ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+ * plane, int32. op: the name that messages begin with. */
+static ds_tensor *max_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
     int64_t out[2];
-    if (o.indices) *o.indices = NULL;
-    if (!dsi_live(x, "max_pool2d")) return dsi_null_operand("max_pool2d");
-    if (x->shape.n == 3) return max_pool2d_single(x, o);
-    if (!pool_check("max_pool2d", x, o, &p, out)) return NULL;
+    if (!pool_check(op, x, o, &p, out)) return NULL;
     if (p.h * p.w > INT32_MAX)
-        return dsi_refuse("max_pool2d: x is %s: a plane has more elements than an int32 index",
+        return dsi_refuse("%s: x is %s: a plane has more elements than an int32 index", op,
                           dsi_shape_text(x->shape));
 
     /* The places of maxima that the ReLU makes zero would be others; their
@@ -160,6 +149,21 @@ ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
     return y;
 }
 
+/* Without dimension dim, of size 1, in y and in the indices. */
+static ds_tensor *max_pool_squeeze(ds_tensor *y, ds_tensor **indices, int dim)
+{
+    if (y && indices) *indices = ds_squeeze(*indices, dim);
+    return ds_squeeze(y, dim);
+}
+
+ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+{
+    if (o.indices) *o.indices = NULL;
+    if (!dsi_live(x, "max_pool2d")) return dsi_null_operand("max_pool2d");
+    if (x->shape.n != 3) return max_pool_images("max_pool2d", x, o);
+    return max_pool_squeeze(max_pool_images("max_pool2d", ds_unsqueeze(x, 0), o), o.indices, 0);
+}
+
 /* ---- average ----------------------------------------------------------------------------------------- */
 
 /* Nothing is saved: an element's gradient is dy / divisor, summed over its
@@ -175,15 +179,13 @@ static void avg_pool2d_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_avg_pool2d = {.name = "avg_pool2d", .backward = avg_pool2d_backward};
 
 /* The divisor is the window's size, with its padding unless .exclude_pad. */
-ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+static ds_tensor *avg_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o)
 {
     Pool p;
     int64_t out[2];
-    if (!dsi_live(x, "avg_pool2d")) return dsi_null_operand("avg_pool2d");
     if (o.dilation > 1 || o.dilation_w > 1 || o.indices)
-        return dsi_refuse("avg_pool2d: dilation and indices are options of max_pool2d");
-    if (x->shape.n == 3) return ds_squeeze(ds_avg_pool2d_with(ds_unsqueeze(x, 0), o), 0);
-    if (!pool_check("avg_pool2d", x, o, &p, out) || !dsi_acquire(x)) return NULL;
+        return dsi_refuse("%s: dilation and indices are options of max_pool2d", op);
+    if (!pool_check(op, x, o, &p, out) || !dsi_acquire(x)) return NULL;
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last);
 
@@ -191,6 +193,13 @@ ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 
     dsi_set_attr(dsi_record(&dsi_op_avg_pool2d, y, x), &p, sizeof p);
     return y;
+}
+
+ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
+{
+    if (!dsi_live(x, "avg_pool2d")) return dsi_null_operand("avg_pool2d");
+    if (x->shape.n != 3) return avg_pool_images("avg_pool2d", x, o);
+    return ds_squeeze(avg_pool_images("avg_pool2d", ds_unsqueeze(x, 0), o), 0);
 }
 
 const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
@@ -219,4 +228,45 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 
     dsi_set_attr(dsi_record(&dsi_op_adaptive_avg_pool2d, y, x), &p, sizeof p);
     return y;
+}
+
+/* ---- one dimension ----------------------------------------------------------------------------------- */
+
+/* x [N,C,L] or [C,L] as images [N,C,1,L] of one row, and the options that make
+ * windows of one row; NULL with the message. */
+static ds_tensor *pool1d_rows(const char *op, ds_tensor *x, ds_pool1d_opts o, ds_pool2d_opts *rows)
+{
+    if (x->shape.n != 2 && x->shape.n != 3)
+        return dsi_refuse("%s: x is %s: expected [N,C,L] or [C,L]", op, dsi_shape_text(x->shape));
+    *rows = (ds_pool2d_opts){.kernel = 1,
+                             .kernel_w = o.kernel ? o.kernel : -1,
+                             .stride = 1,
+                             .stride_w = o.stride ? o.stride : o.kernel,
+                             .padding_w = o.padding ? o.padding : -1,
+                             .dilation = 1,
+                             .dilation_w = o.dilation ? o.dilation : 1,
+                             .ceil_mode = o.ceil_mode,
+                             .exclude_pad = o.exclude_pad,
+                             .indices = o.indices};
+    return ds_unsqueeze(x->shape.n == 3 ? x : ds_unsqueeze(x, 0), 2);
+}
+
+ds_tensor *ds_max_pool1d_with(ds_tensor *x, ds_pool1d_opts o)
+{
+    ds_pool2d_opts rows;
+    if (o.indices) *o.indices = NULL;
+    if (!dsi_live(x, "max_pool1d")) return dsi_null_operand("max_pool1d");
+    ds_tensor *images = pool1d_rows("max_pool1d", x, o, &rows);
+    if (!images) return NULL;
+    ds_tensor *y = max_pool_squeeze(max_pool_images("max_pool1d", images, rows), o.indices, 2);
+    return x->shape.n == 3 ? y : max_pool_squeeze(y, o.indices, 0);
+}
+
+ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts o)
+{
+    ds_pool2d_opts rows;
+    if (!dsi_live(x, "avg_pool1d")) return dsi_null_operand("avg_pool1d");
+    ds_tensor *images = pool1d_rows("avg_pool1d", x, o, &rows);
+    ds_tensor *y = images ? ds_squeeze(avg_pool_images("avg_pool1d", images, rows), 2) : NULL;
+    return x->shape.n == 3 ? y : ds_squeeze(y, 0);
 }

@@ -118,6 +118,8 @@ CALL(max_pool2d_overlap, ds_max_pool2d(in[0], 3, .stride = 2, .padding = 1, .cei
 CALL(max_pool2d_dilated, ds_max_pool2d(in[0], 2, .kernel_w = 3, .stride = 1, .dilation = 2))
 CALL(avg_pool2d, ds_avg_pool2d(in[0], 2))
 CALL(avg_pool2d_padded, ds_avg_pool2d(in[0], 3, .stride = 2, .padding = 1, .exclude_pad = true))
+CALL(max_pool1d, ds_max_pool1d(in[0], 3, .stride = 2, .padding = 1))
+CALL(avg_pool1d, ds_avg_pool1d(in[0], 3, .stride = 2, .padding = 1, .exclude_pad = true))
 CALL(adaptive, ds_adaptive_avg_pool2d(in[0], 3, 2))
 CALL(softmax, ds_softmax(in[0], -1))
 CALL(softmax_1, ds_softmax(in[0], 1))
@@ -427,6 +429,8 @@ static const Case op_cases[] = {
      .bench = {X(4, 16, 6, 28, 28)},
      .torch = "F.avg_pool2d(x[0], 2)"},
     {"avg_pool2d", "padded, not counted", call_avg_pool2d_padded, .in = {X(4, 1, 4, 9, 7)}},
+    {"max_pool2d", "max_pool1d", call_max_pool1d, .in = {X(3, 2, 3, 9)}},
+    {"avg_pool2d", "avg_pool1d", call_avg_pool1d, .in = {X(2, 3, 8)}},
     {"adaptive_avg_pool2d", "", call_adaptive, .in = {X(4, 1, 3, 10, 7)}},
 
     {"softmax", "last", call_softmax, .in = {RANGE(-4, 4, 2, 4, 10)}, .bench = {X(2, 1024, 1024)},

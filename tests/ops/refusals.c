@@ -91,6 +91,10 @@ static void other_convolutions(void **state)
             "conv_transpose2d: ", "output_padding 1");
     REFUSES(ds_conv_transpose2d(image, k, NULL, .padding = 3), "conv_transpose2d: ", "0 rows");
     REFUSES(ds_conv_transpose2d(image, k, x(ds_shape(2))), "conv_transpose2d: bias is [2]", "[3]");
+    REFUSES(ds_max_pool1d(image, 2), "max_pool1d: x is [1, 2, 4, 4]", "[N,C,L]");
+    REFUSES(ds_max_pool1d(line, 2, .padding = 2), "max_pool1d: padding 2", "half the kernel");
+    REFUSES(ds_avg_pool1d(line, 9), "avg_pool1d: ", "9 columns");
+    REFUSES(ds_avg_pool1d(line, 0), "avg_pool1d: kernel 0", "at least 1");
     REFUSES(ds_interpolate(image, 0), "interpolate: ", "neither");
     REFUSES(ds_interpolate(image, .size = ds_shape(2), .scale_factor = 2), "interpolate: ", "both");
     REFUSES(ds_interpolate(image, .size = ds_shape(2, 2, 2)), "interpolate: ", "expected 2");

@@ -72,6 +72,31 @@ static ds_tensor *conv_transpose2d(OpRun *run)
     return ds_conv_transpose2d_with(op_input(run, "input"), op_input(run, "weight"), o);
 }
 
+static ds_pool1d_opts pool1d(OpRun *run)
+{
+    return (ds_pool1d_opts){.kernel = (int)op_int(run, "kernel", 0),
+                            .stride = (int)op_int(run, "stride", 0),
+                            .padding = (int)op_int(run, "padding", 0),
+                            .dilation = (int)op_int(run, "dilation", 0),
+                            .ceil_mode = op_bool(run, "ceil_mode", false),
+                            .exclude_pad = !op_bool(run, "count_include_pad", true)};
+}
+
+static ds_tensor *max_pool1d(OpRun *run)
+{
+    ds_pool1d_opts o = pool1d(run);
+    ds_tensor *indices;
+    o.indices = &indices;
+    ds_tensor *y = ds_max_pool1d_with(op_input(run, "input"), o);
+    op_output(run, "indices", indices);
+    return y;
+}
+
+static ds_tensor *avg_pool1d(OpRun *run)
+{
+    return ds_avg_pool1d_with(op_input(run, "input"), pool1d(run));
+}
+
 static ds_tensor *interpolate(OpRun *run)
 {
     static const char *const modes[] = {"nearest", "linear", "bilinear", "area"};
@@ -294,6 +319,8 @@ static const OpRow rows[] = {
     {"group_norm", group_norm, "num_groups eps"},
     {"conv1d", conv1d, "stride padding dilation groups"},
     {"conv_transpose2d", conv_transpose2d, "stride padding output_padding dilation groups"},
+    {"max_pool1d", max_pool1d, "kernel stride padding dilation ceil_mode"},
+    {"avg_pool1d", avg_pool1d, "kernel stride padding ceil_mode count_include_pad"},
     {"interpolate", interpolate, "size scale_factor mode align_corners recompute_scale_factor"},
     {"MultiheadAttention", multihead_attention,
      "embed_dim num_heads bias add_bias_kv add_zero_attn kdim vdim batch_first need_weights "
