@@ -22,12 +22,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 typedef enum option_kind {
     TITLE,    /* of a group of options, for --help */
     TEXT,     /* const char *, at least low bytes; empty: as if not given */
     NUMBER,   /* int from low to high */
-    NUMBER64, /* int64_t, at least low */
+    NUMBER64, /* int64_t, at least low; of "N" also 7B, 124M, of "BYTES" also 16GB */
     FLAG,     /* bool, set to true */
     ACCEPTED, /* has no effect: what it requests is always so */
     REFUSED,
@@ -125,16 +126,27 @@ static const option_row flags[] = {
     SET("auto", 0, auto_values,
         "With --check_config: fill \"auto\" as transformers' Trainer does, by its defaults and the "
         "arguments that follow: learning_rate=1e-4 max_steps=1000 ..."),
-    COUNT("world_size", world_size, 1, "The ranks of --check_config and --estimate_memory (1)"),
+    COUNT("world_size", world_size, 1,
+          "The ranks of --check_config, --estimate_memory and --init_config (1)"),
     WORD("estimate_memory", 0, "FILE", estimate_memory,
          "Print how much memory training with FILE needs on each rank"),
     {"params", NUMBER64, 0, "N", AT(params), 1, 0,
-     "The model of --estimate_memory has N parameters"},
+     "The model of --estimate_memory or --init_config has N parameters: 50000000, 124M, 7B"},
     {"largest", NUMBER64, 0, "N", AT(largest), 1, 0,
      "Its largest tensor has N of them (no more than a bucket)"},
     {"activations", NUMBER64, 0, "BYTES", AT(activations), 0, 0,
      "Activations of a micro step take BYTES (0)"},
     SET("json", 0, json, "Print --estimate_memory as JSON"),
+
+    SECTION("Writes a configuration:"),
+    WORD("init_config", 0, "FILE", init_config,
+         "Write a ds_config.json with comments to FILE, which must not exist (-: stdout), for "
+         "--world_size, --params, --dtype, --memory and --batch"),
+    WORD("dtype", 0, "TYPE", dtype, "fp32, bf16 or fp16 (bf16)"),
+    {"memory", NUMBER64, 0, "BYTES", AT(memory), 1, 0,
+     "Memory of a rank, such as 16GB: the first ZeRO stage that fits is chosen"},
+    {"batch", NUMBER, 0, "N", AT(batch), 1, INT_MAX,
+     "Samples of an update on all ranks (8 for each rank)"},
     SECTION(""),
     {"help_", HELP, 'h', NULL, 0, 0, 0, NULL},
 
@@ -167,12 +179,29 @@ static long long option_parse_integer(const char *text, char **end)
     return 0;
 }
 
+/* The number with its unit: parameters in thousands, millions, billions, memory
+ * in bytes; *end as above. */
+static long long option_parse_units(const char *text, bool bytes, char **end)
+{
+    static const char *const units[2][4] = {{"K", "M", "B", "T"}, {"KB", "MB", "GB", "TB"}};
+    long long n = option_parse_integer(text, end);
+    double x = strtod(text, end);
+    for (int i = 0; i < 4; i++)
+        if (!strcasecmp(*end, units[bytes][i]) && fabs(x *= pow(1000, i + 1)) < 0x1p53) {
+            *end += strlen(*end);
+            errno = 0;
+            return (long long)x;
+        }
+    return n;
+}
+
 /* argp_error exits after two lines: the mistake, and a hint at --help. */
 static int64_t option_read_number(struct argp_state *state, const option_row *f, const char *text,
                                   int64_t high)
 {
     char *end;
-    long long n = option_parse_integer(text, &end);
+    long long n = f->kind == NUMBER64 ? option_parse_units(text, *f->arg == 'B', &end)
+                                      : option_parse_integer(text, &end);
     if (errno || *end || end == text || n < f->low || n > high) {
         if (high < INT_MAX)
             argp_error(state, "--%s %s: expected a number from %ld to %lld", f->name, text, f->low,
@@ -213,27 +242,46 @@ static void option_apply(const option_row *f, char *arg, struct argp_state *stat
     }
 }
 
-/* Either a program is started or a configuration is printed. */
+/* Options that only some of the forms have which start nothing. */
+static void check_config_owners(const options *o, struct argp_state *state)
+{
+    const bool check = o->check_config, estimate = o->estimate_memory, init = o->init_config;
+    const struct {
+        bool given, has_owner;
+        const char *text;
+    } owned[] = {
+        {o->auto_values, check, "--auto belongs to --check_config"},
+        {o->params, estimate || init, "--params belongs to --estimate_memory and --init_config"},
+        {o->largest || o->activations, estimate || init,
+         "--largest and --activations belong to --estimate_memory and --init_config"},
+        {o->dtype || o->memory || o->batch, init,
+         "--dtype, --memory and --batch belong to --init_config"},
+        {o->json, estimate || check, "--json belongs to --estimate_memory"},
+        {o->world_size, check || estimate || init,
+         "--world_size belongs to --check_config, --estimate_memory and --init_config; --num_gpus, "
+         "--num_devs say how many ranks are started"}};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        if (owned[i].given && !owned[i].has_owner) argp_error(state, "%s", owned[i].text);
+}
+
+/* Either a program is started, or a configuration is printed or written. */
 static void check_config_options(const options *o, struct argp_state *state)
 {
     const char *looks = o->check_config      ? "check_config"
                         : o->estimate_memory ? "estimate_memory"
+                        : o->init_config     ? "init_config"
                                              : NULL;
-    bool of_model = o->params || o->largest || o->activations;
-    if (o->check_config && o->estimate_memory)
-        argp_error(state, "--check_config and --estimate_memory: expected one of them");
-    if (o->auto_values && !o->check_config) argp_error(state, "--auto belongs to --check_config");
+    if (!!o->check_config + !!o->estimate_memory + !!o->init_config > 1)
+        argp_error(state,
+                   "--check_config, --estimate_memory and --init_config: expected one of them");
+    check_config_owners(o, state);
     if (looks && o->program && !o->auto_values)
         argp_error(state, "--%s starts nothing, so what is %s?", looks, *o->program);
-    if (o->estimate_memory && !o->params)
-        argp_error(state, "--estimate_memory: of how many parameters? give --params N");
-    if (of_model && !o->estimate_memory)
-        argp_error(state, "--params, --largest and --activations belong to --estimate_memory");
-    if (o->json && !looks) argp_error(state, "--json belongs to --estimate_memory");
-    if (o->world_size && !looks)
-        argp_error(state,
-                   "--world_size belongs to --check_config and --estimate_memory; --num_gpus, "
-                   "--num_devs say how many ranks are started");
+    if ((o->estimate_memory || (o->init_config && o->memory)) && !o->params)
+        argp_error(state, "--%s: of how many parameters? give --params N", looks);
+    if (o->dtype && strcmp(o->dtype, "fp32") != 0 && strcmp(o->dtype, "bf16") != 0 &&
+        strcmp(o->dtype, "fp16") != 0)
+        argp_error(state, "--dtype %s: expected fp32, bf16 or fp16", o->dtype);
     if (!looks && !o->program)
         argp_error(state, "which program is to be started? deepspeed PROGRAM [ARGUMENT...]");
 }

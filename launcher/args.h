@@ -46,12 +46,15 @@ typedef struct options {
 
     char **program; /* argv of the program as typed, NULL-ended; NULL if there is none */
 
-    /* deepspeed --check_config, --estimate_memory */
-    const char *check_config, *estimate_memory;
+    /* deepspeed --check_config, --estimate_memory, --init_config */
+    const char *check_config, *estimate_memory, *init_config;
     bool auto_values; /* --auto: `program` is a list of NAME=VALUE */
     int world_size;   /* 1 */
     int64_t params, largest, activations;
     bool json;
+    const char *dtype; /* of --init_config, as the two below; NULL: bf16 */
+    int64_t memory;    /* bytes of a rank; 0: not given */
+    int batch;         /* 0: not given */
 } options;
 
 /* Fills o. Exits, as argp does, after --help and --version, and with

@@ -14,11 +14,16 @@
  *
  * prints how much memory each rank will need.
  *
+ *     deepspeed --init_config ds_config.json --world_size 4 --params 124M --memory 8GB
+ *
+ * writes a configuration for that.
+ *
  * Three more forms are for processes that the launcher starts itself:
  * --rank_start (rank.h), --node_monitor (node_monitor.h) and --join_agent
  * (join/agent.h).
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
+#include "init_config.h"
 #include "join/agent.h"
 #include "node_monitor.h"
 #include "plan.h"
@@ -70,6 +75,7 @@ int main(int argc, char **argv)
     args_read(&o, argc, argv);
     if (o.check_config) return print_config(&o);
     if (o.estimate_memory) return print_estimate(&o);
+    if (o.init_config) return init_config(&o);
     launch_plan p;
     int status = plan_decide(&p, &o);
     if (!status) status = o.dry_run ? plan_print(&p) : run_plan(&p);
