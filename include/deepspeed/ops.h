@@ -356,7 +356,10 @@ typedef struct ds_attention_opts {
     /* NULL, or broadcasts to [...,L,S]: bool, true: attend; or of q's dtype,
      * which is added to the scores. */
     ds_tensor *mask;
-    bool causal;  /* query i attends to keys 0 to i */
+    bool causal; /* query i attends to keys 0 to i */
+    /* with .causal: to the last `window` of those alone, so to i - window + 1
+     * to i (Beltagy et al., arXiv:2004.05150); 0: to all of them */
+    int64_t window;
     double scale; /* 0: 1/sqrt(D) */
     /* k and v have fewer heads: H of q are a multiple of theirs, and each of
      * theirs serves the heads of q that follow each other. */

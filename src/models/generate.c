@@ -173,8 +173,8 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
 
 /* float32 logits [B,V] of the last of n positions that follow the cache. The
  * first step takes the whole prompt, later ones a token each. Masks are made
- * only where causal attention alone would be wrong: with padding, or beyond the
- * window. The model reads them from lm, and they are gone after the call. */
+ * only where causal attention with a window would be wrong: with padding, or
+ * behind earlier positions. The model reads them from lm, and they are gone after the call. */
 static ds_tensor *run_step(Run *r, int64_t n)
 {
     dsi_lm *lm = r->lm;
@@ -187,7 +187,7 @@ static ds_tensor *run_step(Run *r, int64_t n)
     if (r->padded)
         ok = ok && (lm->mask = step_mask(r, n, INT32_MAX)) &&
              (lm->positions = step_positions(r, n));
-    if (window && r->cache.length + n > window)
+    if (window && r->cache.length + n > window && (r->padded || r->cache.length))
         ok = ok && (lm->window_mask = step_mask(r, n, window));
     lm->cache = &r->cache;
     ds_tensor *y = ok ? ds_call(ds_module_of(lm), in) : NULL;

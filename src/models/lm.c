@@ -2,7 +2,7 @@
  * attention that all families share.
  *
  * Invariants:
- * - The tables of positions (cos, sin, causal_window) depend on positions alone
+ * - The tables of positions (cos, sin) depend on positions alone
  *   and only grow, so that a layer that is run again for backward reads the same
  *   values.
  * - cache, positions, mask and window_mask are set by dsi_lm_step for the time
@@ -70,19 +70,6 @@ static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
     return status == DS_OK ? lm_keep(&lm->sin, sines, device) : status;
 }
 
-/* [T,T]: position i sees j, i - window < j <= i. */
-static ds_status lm_window_reserve(dsi_lm *lm, int64_t n, ds_device device)
-{
-    if (!lm->config.window || n <= lm->config.window || lm->cache) return DS_OK;
-    if (lm->causal_window && ds_size(lm->causal_window, 0) >= n) return DS_OK;
-    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(n, n));
-    uint8_t *p = ds_data_mut(mask);
-    for (int64_t i = 0; p && i < n; i++)
-        for (int64_t j = i < lm->config.window ? 0 : i - lm->config.window + 1; j <= i; j++)
-            p[i * n + j] = 1;
-    return lm_keep(&lm->causal_window, mask, device);
-}
-
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
 {
     if (lm->positions) return lm->positions;
@@ -121,9 +108,10 @@ static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor 
     return ds_slice(*slot, 2, 0, end);
 }
 
-/* As ds_attention_with, with the weights dropped out: nothing of it is fused. */
+/* As ds_attention_with of the last `window` keys, with the weights dropped out:
+ * nothing of it is fused. */
 static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tensor *v,
-                                 ds_tensor *mask, double scale)
+                                 int64_t window, double scale)
 {
     int64_t n = ds_size(q, 2), groups = lm->config.heads / lm->config.kv_heads;
     if (groups > 1) {
@@ -132,20 +120,12 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
         v = ds_reshape(ds_expand(ds_unsqueeze(v, 2), all), ds_shape_of(q));
     }
     ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
-    if (!mask) {
-        ds_tensor *at = ds_arange(DS_I64, 0, (double)n, 1);
-        mask = ds_lt(at, ds_unsqueeze(ds_arange(DS_I64, 1, (double)n + 1, 1), 1)); /* j <= i */
-    }
     ds_tensor *least = ds_full(ds_dtype_of(scores), (ds_dims){0}, -INFINITY);
-    ds_tensor *p = ds_softmax(ds_where(mask, scores, least), -1);
+    ds_tensor *key = ds_arange(DS_I64, 0, (double)n, 1), *query = ds_unsqueeze(key, 1);
+    scores = ds_where(ds_lt(query, key), least, scores); /* j <= i */
+    if (window) scores = ds_where(ds_lt(key, ds_shift(query, 1 - (double)window)), least, scores);
+    ds_tensor *p = ds_softmax(scores, -1);
     return ds_matmul(ds_dropout(p, lm->config.attention_dropout, true), v);
-}
-
-static ds_tensor *attend_mask(dsi_lm *lm, int64_t layer, int64_t n)
-{
-    if (lm->cache) return lm->config.sliding[layer] && lm->window_mask ? lm->window_mask : lm->mask;
-    if (!lm->config.sliding[layer] || n <= lm->config.window) return NULL;
-    return ds_slice(ds_slice(lm->causal_window, 0, 0, n), 1, 0, n);
 }
 
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v)
@@ -160,17 +140,20 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
         k = cache_append(lm->cache, &lm->cache->k[layer], k);
         v = cache_append(lm->cache, &lm->cache->v[layer], v);
     }
-    ds_tensor *mask = attend_mask(lm, layer, n), *y;
+    int64_t window = c->sliding[layer] ? c->window : 0;
+    ds_tensor *mask = window && lm->window_mask ? lm->window_mask : lm->mask, *y;
     double scale = c->no_scale ? 1 : 1 / sqrt((double)c->head_dim);
     if (c->scale_by_layer) scale /= (double)(layer + 1);
     bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
     if (training && c->attention_dropout > 0)
-        y = attend_dropout(lm, q, k, v, mask, scale);
+        y = attend_dropout(lm, q, k, v, window, scale);
     else
-        y = ds_attention_with(
-            q, k, v,
-            (ds_attention_opts){
-                .mask = mask, .causal = !mask && n > 1, .scale = scale, .enable_gqa = true});
+        y = ds_attention_with(q, k, v,
+                              (ds_attention_opts){.mask = mask,
+                                                  .causal = !mask && n > 1,
+                                                  .window = !mask && n > 1 ? window : 0,
+                                                  .scale = scale,
+                                                  .enable_gqa = true});
     return ds_reshape(ds_transpose(y, 1, 2), out);
 }
 
@@ -228,7 +211,6 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
     int64_t end = (lm->cache ? lm->cache->length : 0) + ds_size(in[0], 1);
     ds_device device = ds_device_of(in[0]);
     if (!lm->position && lm_rope_reserve(lm, end, device) != DS_OK) return NULL;
-    if (lm_window_reserve(lm, end, device) != DS_OK) return NULL;
     ds_tensor *x = lm->type->hidden(lm, in[0]);
     if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - 1, ds_size(x, 1));
     if (n == 1) return dsi_lm_logits(lm, x);
@@ -241,7 +223,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
 static void lm_free(void *self)
 {
     dsi_lm *lm = self;
-    ds_drop(lm->cos), ds_drop(lm->sin), ds_drop(lm->causal_window);
+    ds_drop(lm->cos), ds_drop(lm->sin);
     json_decref(lm->json);
     dsi_free(lm->folder);
     dsi_free(lm->blocks);

@@ -87,8 +87,7 @@ struct dsi_lm {
     double lora_scale;                                /* of adapters; see lora.c */
     void *lora;
 
-    ds_tensor *cos, *sin;     /* kept [T,D/2]; NULL without rotary positions */
-    ds_tensor *causal_window; /* kept bool [T,T]; NULL until it is needed */
+    ds_tensor *cos, *sin; /* kept [T,D/2]; NULL without rotary positions */
 
     /* of a call of dsi_lm_step; NULL in training */
     dsi_lm_cache *cache;

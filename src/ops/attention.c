@@ -7,10 +7,13 @@
  * the logarithms of the softmax's sums (Dao et al.,
  * arXiv:2205.14135).
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
+#include "base/mem.h"
 #include "base/option.h"
 #include "op.h"
 
 #include <math.h>
+#include <string.h>
 
 /* What backward must know beside the saved tensors. */
 typedef struct Attention {
@@ -74,6 +77,9 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     if (o.mask && o.causal)
         return dsi_refuse(
             "attention: a mask and causal exclude each other: put both into the mask");
+    if (o.window < 0 || (o.window && !o.causal))
+        return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
+                          (long long)o.window);
     if (o.mask &&
         (o.mask->device != q->device || (o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)))
         return dsi_refuse("attention: the mask is %s on %s: expected bool or %s on %s",
@@ -122,12 +128,43 @@ static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, d
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
 
+#define WINDOW_ROWS 128 /* queries of a block */
+
+/* Queries in blocks, each with the keys that its rows see: neither scores nor a
+ * mask of [L,S]. One mask [rows, rows + window - 1] serves all blocks: key c of a
+ * block is the c-th behind the one that its first query sees first. */
+static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
+{
+    int rows_at = q->shape.n - 2, n = 0;
+    int64_t length = q->shape.d[rows_at], keys = k->shape.d[rows_at], w = o.window;
+    int64_t most = WINDOW_ROWS + w - 1, blocks = (length + WINDOW_ROWS - 1) / WINDOW_ROWS;
+    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(WINDOW_ROWS, most));
+    uint8_t *p = mask ? ds_data_mut(mask) : NULL;
+    for (int64_t r = 0; p && r < WINDOW_ROWS; r++) memset(p + r * most + r, 1, (size_t)w);
+    mask = ds_to(mask, ds_device_of(q), DS_BOOL);
+    ds_tensor **y = dsi_alloc((size_t)(blocks ? blocks : 1) * sizeof(ds_tensor *)), *out = NULL;
+    for (int64_t row = 0; row < length; row += WINDOW_ROWS) {
+        int64_t rows = dsi_min(WINDOW_ROWS, length - row), first = row - w + 1;
+        int64_t begin = dsi_min(dsi_max(first, 0), keys), end = dsi_min(row + rows, keys);
+        ds_tensor *seen = ds_slice(ds_slice(mask, 0, 0, rows), 1, dsi_max(begin - first, 0),
+                                   dsi_max(end - first, 0));
+        ds_attention_opts of_block = {.mask = seen, .scale = o.scale, .enable_gqa = o.enable_gqa};
+        y[n++] = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
+                                   ds_slice(k, rows_at, begin, end),
+                                   ds_slice(v, rows_at, begin, end), of_block);
+    }
+    if (n) out = ds_cat(y, n, rows_at);
+    dsi_free(y);
+    return out;
+}
+
 /* q [N,H,L,E], k [N,H,S,E], v [N,H,S,V] -> [N,H,L,V]; softmax(q k^T scale +
  * mask) v, in blocks where the device has the fused kernel. */
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
     if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");
     if (!attention_check(q, k, v, o)) return NULL;
+    if (o.window && o.window < q->shape.d[q->shape.n - 2]) return attention_window(q, k, v, o);
     int last = q->shape.n - 1;
     int64_t depth = q->shape.d[last];
     Attention a = {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal};

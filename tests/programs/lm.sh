@@ -54,6 +54,41 @@ status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config 
 has out '^step 4/4 '
 has out '^evaluation  loss'
 
+# ---- activation checkpoints by the configuration; Muon
+sed 's/"AdamW"/"Muon"/; s/{"lr": "auto"/{"lr": "auto", "adam_lr": 3e-4/' ds_config.json >muon.json
+status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config muon.json \
+    --context 16 --batch 2 --max-steps 4 --log-interval 4 --lr 1e-3
+cp out first
+sed 's/"steps_per_print"/"activation_checkpointing": {"profile": true}, &/' muon.json >recompute.json
+status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config recompute.json \
+    --context 16 --batch 2 --max-steps 4 --log-interval 4 --lr 1e-3
+has out 'time (ms) | forward: '
+[ "$(grep -o 'step 4/4  loss [0-9.]*' out)" = "$(grep -o 'step 4/4  loss [0-9.]*' first)" ] ||
+    fail "another loss with activation checkpoints"
+
+# ---- two ranks: the sizes of the batch are those of a run on one
+run="train --model mine --data book.txt --eval-split 0.1 --context 16 --max-steps 4 --log-interval 4"
+if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
+    status 0 $run --output one --batch 4
+    has out '^step 4/4  loss '
+
+    ds_lm=$program program=$binary/deepspeed
+    for stage in 0 3; do
+        echo '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": '$stage'},
+ "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto",
+ "betas": [0.9, 0.95], "weight_decay": "auto"}}}' >ranks.json
+        ASAN_OPTIONS=detect_leaks=0 status 0 -q --num_devs 2 "$ds_lm" $run --output two \
+            --deepspeed_config ranks.json
+        has out '^LlamaForCausalLM: .* steps of 4$'
+        has out '^step 4/4  loss '
+        has out '^saved two$'
+        [ "$(grep -c '^evaluation' out)" -eq 1 ] || fail "not one rank alone prints"
+    done
+    program=$ds_lm
+    status 0 eval --model two --data book.txt --context 16
+    has out '^loss [45]\.[0-9]*'
+fi
+
 # ---- resuming gives the same model
 run="train --model mine --data book.tokens --eval-split 0 --context 32 --batch 2 --max-steps 4 --log-interval 1"
 status 0 $run --output whole

@@ -103,6 +103,7 @@ char *lm_config(LmPlan *p)
                                       o->tensorboard, "job_name", "ds_lm"));
     p->stage = (int)json_integer_value(
         config_at(json_object_get(j, "zero_optimization"), NULL, "stage"));
+    p->checkpointing = json_is_object(json_object_get(j, "activation_checkpointing"));
     const json_t *optimizer = json_object_get(j, "optimizer");
     const char *type = json_string_value(json_object_get(optimizer, "type"));
     p->optimizer = type ? strdup(type) : NULL;

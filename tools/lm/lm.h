@@ -39,6 +39,7 @@ typedef struct LmPlan {
     int64_t windows, hidden, ranks;
     int64_t batch, grad_accum, steps, warmup; /* results */
     int stage;
+    bool checkpointing;       /* the configuration has activation_checkpointing */
     char *optimizer, *params; /* of the configuration: type, and params as JSON */
 } LmPlan;
 

@@ -264,7 +264,7 @@ static ds_module *train_model(const LmOptions *o, const LmPlan *p)
     if (p->stage == 3 && ds_zero_init() != DS_OK) return NULL;
     ds_module *m = ds_pretrained_load(o->model, .no_weights = !folder);
     if (p->stage == 3 && ds_zero_init_end() != DS_OK) return NULL;
-    if (m && o->checkpointing) ds_lm_set_checkpointing(m, true);
+    if (m && (o->checkpointing || p->checkpointing)) ds_lm_set_checkpointing(m, true);
     if (m && o->lora_r && train_adapters(m, o) != DS_OK) {
         ds_module_free(m);
         return NULL;

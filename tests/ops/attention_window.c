@@ -1,0 +1,70 @@
+/* tests/ops/attention_window.c: attention to the last keys alone, beside a mask
+ * that says the same: values and gradients; its memory.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+#include <deepspeed/autograd.h>
+
+/* bool [L,S]: query i sees keys i - window + 1 to i. */
+static ds_tensor *window_mask(int64_t length, int64_t keys, int64_t window)
+{
+    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(length, keys));
+    uint8_t *p = ds_data_mut(mask);
+    for (int64_t i = 0; i < length; i++)
+        for (int64_t j = 0; j < keys; j++) p[i * keys + j] = j <= i && j > i - window;
+    return mask;
+}
+
+static double largest(ds_tensor *x)
+{
+    return ds_item(ds_max(ds_reshape(ds_abs(ds_cast(x, DS_F32)), ds_shape(-1)), 0, false));
+}
+
+static void check_window(int64_t length, int64_t keys, int64_t window, ds_dtype dtype,
+                         double tolerance)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x[2][3], *y[2];
+    const ds_dims shape[] = {ds_shape(2, 4, length, 8), ds_shape(2, 2, keys, 8),
+                             ds_shape(2, 2, keys, 6)};
+    ds_attention_opts o[] = {
+        {.mask = window_mask(length, keys, window), .scale = 0.5, .enable_gqa = true},
+        {.causal = true, .window = window, .scale = 0.5, .enable_gqa = true}};
+    for (int k = 0; k < 2; k++) {
+        ds_seed(7);
+        for (int i = 0; i < 3; i++)
+            x[k][i] = ds_require_grad(ds_clone(ds_cast(ds_randn(DS_F32, shape[i]), dtype)), true);
+        y[k] = ds_attention_with(x[k][0], x[k][1], x[k][2], o[k]);
+        CHECK(y[k] != NULL);
+        CHECK_INT(ds_backward(ds_sum(ds_mul(y[k], y[k]))), DS_OK);
+    }
+    CHECK_CLOSE(largest(ds_sub(y[0], y[1])), 0, tolerance);
+    for (int i = 0; i < 3; i++)
+        CHECK_CLOSE(largest(ds_sub(ds_grad(x[0][i]), ds_grad(x[1][i]))), 0, 4 * tolerance);
+    ds_scope_close(scope);
+}
+
+static void as_with_a_mask(void **state)
+{
+    (void)state;
+    check_window(300, 300, 40, DS_F32, 1e-5);
+    check_window(129, 129, 1, DS_F32, 1e-5);
+    check_window(256, 256, 255, DS_F64, 1e-12);
+    check_window(140, 10, 5, DS_F32, 1e-5); /* most queries see no key */
+    check_window(5, 9, 20, DS_F32, 1e-5);
+    check_window(200, 200, 64, DS_BF16, 0.05);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(1, 4, 4));
+    CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.window = 2}));
+    CHECK_ERROR("attention: window is 2: expected 1 or more, with causal");
+    CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.window = -2, .causal = true}));
+    CHECK_ERROR("attention: window is -2");
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(as_with_a_mask), cmocka_unit_test(refused))
