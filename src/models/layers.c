@@ -115,7 +115,8 @@ static const ds_module_type conv1d_type = {"Conv1D", sizeof(dsi_lm_linear),
 
 bool dsi_lm_is_linear(const ds_module *m)
 {
-    return ds_module_type_of(m) == &linear_type || ds_module_type_of(m) == &conv1d_type;
+    const ds_module_type *type = ds_module_type_of(m);
+    return type && type->forward == linear_forward;
 }
 
 ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
