@@ -1,0 +1,139 @@
+/* tests/models/peer.c: folders that we write, read by transformers, peft and
+ * tokenizers: peer.py is the other half, and compares logits and tokens.
+ *
+ * Runs with $DS_PEER_PYTHON, or python3; skipped if that lacks the libraries.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "folder.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <jansson.h>
+#include <sys/wait.h>
+
+#define SKIPPED 77
+
+static int peer_run(const char *folder)
+{
+    const char *python = getenv("DS_PEER_PYTHON");
+    char command[1200];
+    snprintf(command, sizeof command, "'%s' '%s/tests/models/peer.py' '%s' 1>&2",
+             python && *python ? python : "python3", DS_SOURCE_DIR, folder);
+    int status = system(command);
+    if (!WIFEXITED(status)) return -1;
+    return !python && WEXITSTATUS(status) == 127 ? SKIPPED : WEXITSTATUS(status);
+}
+
+/* NAME.safetensors: ids [2,11] and what m says about them. */
+static void write_logits(ds_module *m, const char *name)
+{
+    char file[300];
+    ds_tensor *ids = ds_zeros(DS_I64, ds_shape(2, 11));
+    int64_t *p = ds_data_mut(ids), vocab = ds_lm_info_of(m).vocab_size;
+    for (int64_t i = 0; i < 22; i++) p[i] = (i * i * 31 + 7 * i + 3) % vocab;
+    bool recording = ds_set_grad(false);
+    ds_module_train(m, false);
+    ds_state *state = ds_state_new();
+    CHECK_INT(ds_state_set(state, "ids", ids), DS_OK);
+    CHECK_INT(ds_state_set(state, "logits", ds_contiguous(ds_call(m, ids))), DS_OK);
+    snprintf(file, sizeof file, "%s.safetensors", name);
+    CHECK_INT(ds_safetensors_save(state, folder_path(file), NULL), DS_OK);
+    ds_state_free(state);
+    ds_set_grad(recording);
+}
+
+static void save_model(ds_module *m, const char *name, int64_t shard)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s.model", name);
+    CHECK_INT(ds_pretrained_save(m, folder_path(path), .max_shard_size = shard), DS_OK);
+}
+
+/* The model in float32, in shards, and in bfloat16. */
+static void write_model(const char *name)
+{
+    char from[1100], half[100];
+    snprintf(from, sizeof from, DS_GOLDEN "/lm/models/%s", name);
+    snprintf(half, sizeof half, "%s.bf16", name);
+    for (int k = 0; k < 2; k++) {
+        ds_module *m = ds_pretrained_load(from, .dtype = k ? DS_BF16 : DS_F32);
+        CHECK(m != NULL);
+        save_model(m, k ? half : name, k ? 0 : 20000);
+        write_logits(m, k ? half : name);
+        ds_module_free(m);
+    }
+}
+
+/* Adapters that have values, and the model in which they are merged. */
+static void write_adapter(const char *name)
+{
+    char from[1100], file[100];
+    snprintf(from, sizeof from, DS_GOLDEN "/lm/models/%s", name);
+    ds_module *m = ds_pretrained_load(from);
+    CHECK_INT(ds_lora(m, .r = 3, .alpha = 6), DS_OK);
+    for (int i = 0; i < ds_module_params(m); i++) {
+        ds_tensor *x = ds_module_param_at(m, i, NULL);
+        if (ds_requires_grad(x))
+            CHECK_INT(ds_copy(ds_detach(x), ds_scale(ds_randn(DS_F32, ds_shape_of(x)), 0.2)),
+                      DS_OK);
+    }
+    snprintf(file, sizeof file, "%s.lora", name);
+    CHECK_INT(ds_lora_save(m, folder_path(file), NULL), DS_OK);
+    snprintf(file, sizeof file, "%s.adapter", name);
+    write_logits(m, file);
+    CHECK_INT(ds_lora_merge(m), DS_OK);
+    snprintf(file, sizeof file, "%s.merged", name);
+    save_model(m, file, 0);
+    write_logits(m, file);
+    ds_module_free(m);
+}
+
+/* A tokenizer trained here, and its tokens of some texts. */
+static void write_tokenizer(void)
+{
+    static const char *const texts[] = {"A plain sentence, twice: a plain sentence.",
+                                        "  spaces\tand\n\nlines ", "żółć 漢字 🙂 don't",
+                                        "x = {1: 'two'}; 12345"};
+    const char *files[] = {DS_SOURCE_DIR "/assets/devils_dictionary.txt"};
+    char path[1100];
+    snprintf(path, sizeof path, "%s", folder_path("tokenizer.json"));
+    CHECK_INT(ds_tokenizer_train(path, 400, .files = files, .n_files = 1), DS_OK);
+    ds_tokenizer *t = ds_tokenizer_load(path);
+    CHECK(t != NULL);
+    json_t *cases = json_array();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        ds_tokens tokens = {0};
+        json_t *ids = json_array();
+        CHECK_INT(ds_encode(t, texts[i], strlen(texts[i]), &tokens,
+                            (ds_encode_opts){.no_special_tokens = true}),
+                  DS_OK);
+        for (int64_t k = 0; k < tokens.n; k++)
+            json_array_append_new(ids, json_integer(tokens.ids[k]));
+        json_array_append_new(cases, json_pack("{s:s, s:o}", "text", texts[i], "ids", ids));
+        ds_tokens_free(&tokens);
+    }
+    CHECK_INT(json_dump_file(cases, folder_path("text.json"), 0), 0);
+    json_decref(cases);
+    ds_tokenizer_free(t);
+}
+
+static void folders_are_read_by_python(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gpt2-tied", "llama-rope3", "mistral-window", "qwen2-tied",
+                                         "qwen3"};
+    const char *folder = folder_make();
+    ds_scope *scope = ds_scope_open();
+    ds_seed(5);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) write_model(models[i]);
+    write_adapter("gpt2-tied");
+    write_adapter("llama-rope3");
+    write_tokenizer();
+    ds_scope_close(scope);
+    int status = peer_run(folder);
+    folder_remove();
+    if (status == SKIPPED) skip();
+    CHECK_INT(status, 0);
+}
+
+TEST_MAIN(cmocka_unit_test(folders_are_read_by_python))
