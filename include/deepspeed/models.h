@@ -32,6 +32,10 @@ typedef struct ds_pretrained_opts {
     bool stored_dtype; /* as in the file, in place of dtype */
     bool no_weights;   /* a new model of config.json alone, drawn at random from
                                this thread's generator as transformers does */
+    /* The configuration that ds_initialize will get: parameters are made inside
+     * ds_zero_init_with(.config), in its dtype and one after the other where they
+     * will be kept, so that the model may be larger than memory. NULL: none */
+    const char *config;
 } ds_pretrained_opts;
 
 /* AutoModelForCausalLM.from_pretrained, from a folder on disk: config.json and

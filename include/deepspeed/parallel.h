@@ -95,6 +95,13 @@ DS_API ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, 
 typedef struct ds_zero_init_opts {
     ds_comm *comm;  /* borrowed; NULL: ds_world() */
     ds_dtype dtype; /* of the parameters: float32, float16, bfloat16 */
+    /* config_dict_or_path: the configuration that ds_initialize will get. Its
+     * bf16 or fp16 gives the dtype, its offload_param the place of the shards.
+     * With another stage than 3 nothing is partitioned. NULL: none */
+    const char *config;
+    /* Where shards are kept until an engine takes them: "cpu": in memory,
+     * "nvme": in files of offload_param.nvme_path; NULL: as config says */
+    const char *remote_device;
 } ds_zero_init_opts;
 
 /* deepspeed.zero.Init: a parameter that this thread makes between the two calls
@@ -102,7 +109,10 @@ typedef struct ds_zero_init_opts {
  * is made: no rank ever has the whole model. All ranks make the same
  * parameters. An engine of stage 3 takes the shards as they are; other stages
  * gather them. A second ds_zero_init before ds_zero_init_end fails
- * (DS_ESTATE). */
+ * (DS_ESTATE). With one rank it does something only for a configuration with a
+ * 16-bit dtype or with files: each parameter is converted, and written to its
+ * file, before the next one is made, so that a model may be larger than
+ * memory. */
 DS_API ds_status ds_zero_init(void);
 DS_API ds_status ds_zero_init_with(ds_zero_init_opts opts);
 DS_API ds_status ds_zero_init_end(void);

@@ -12,6 +12,7 @@
 #include "lm.h"
 
 #include <deepspeed/checkpoint.h>
+#include <deepspeed/parallel.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,9 +73,8 @@ static ds_state *folder_weights(const char *folder)
     return weights;
 }
 
-ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
+static ds_module *pretrained_read(ds_pretrained_opts o)
 {
-    if (!o.folder) return dsi_null_operand("pretrained_load");
     if (o.dtype > DS_BF16)
         return dsi_refuse("pretrained_load: dtype is %s: expected a floating-point dtype",
                           ds_dtype_name(o.dtype));
@@ -105,6 +105,17 @@ ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
     }
     dsi_free(text), free(path), dsi_free(c);
     return m;
+}
+
+ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
+{
+    if (!o.folder) return dsi_null_operand("pretrained_load");
+    if (!o.config) return pretrained_read(o);
+    if (ds_zero_init_with((ds_zero_init_opts){.config = o.config}) != DS_OK) return NULL;
+    ds_module *m = pretrained_read(o);
+    if (ds_zero_init_end() == DS_OK) return m;
+    ds_module_free(m);
+    return NULL;
 }
 
 /* ---- save ---- */

@@ -18,6 +18,7 @@
 #include "autograd/node.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "mapped.h"
 #include "tree.h"
 
 typedef struct Leaf {
@@ -49,6 +50,7 @@ struct dsi_reduce {
     Leaf *leaf;           /* [f->n] */
     Bucket *bucket;       /* [f->units] */
     ds_tensor *own;       /* partition: [f->own], counted */
+    char *folder;         /* of files of the sums; NULL: they are in memory */
     dsi_tree *tree;       /* has what would be in own; or NULL */
     bool local;           /* tree: one rank, one pass: its gradients are the sum, in their place */
     bool open;            /* some pass came since the gradients were last forgotten */
@@ -114,11 +116,18 @@ static ds_dtype bucket_dtype(const dsi_reduce *r)
     return r->widen && !r->o.partition ? r->o.accum : r->f->param[0].x->dtype;
 }
 
+/* [n], that stay until the step. */
+static ds_tensor *sums_new(const dsi_reduce *r, ds_dtype dtype, int64_t n)
+{
+    if (r->folder) return dsi_mapped_new("gradients", r->folder, r->f->rank, dtype, n);
+    return dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(n));
+}
+
 static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 {
     if (r->own && r->own->dtype == dtype) return DS_OK;
     dsi_unref(r->own);
-    r->own = dsi_ref(dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(r->f->own)));
+    r->own = dsi_ref(sums_new(r, dtype, r->f->own));
     return r->own ? DS_OK : ds_error_status();
 }
 
@@ -223,7 +232,8 @@ static ds_status bucket_open(dsi_reduce *r, int k, ds_dtype dtype)
     const dsi_flat_unit *u = &r->f->unit[k];
     if (b->full && b->full->dtype == dtype) return DS_OK;
     if (bucket_limit_count(r, k) != DS_OK) return ds_error_status();
-    ds_tensor *full = dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n));
+    ds_tensor *full = r->o.partition ? dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n))
+                                     : sums_new(r, dtype, u->n);
     if (!full || bucket_zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
     dsi_unref(b->full);
     b->full = dsi_ref(full);
@@ -254,7 +264,7 @@ static bool bucket_adopt(Leaf *l, ds_tensor *x)
     const dsi_flat_param *p = &r->f->param[l->i];
     Bucket *b = &r->bucket[p->unit];
     ds_tensor *g = ds_grad(x);
-    if (!dsi_flat_fills_unit(r->f, l->i) || l->holds || g->dtype != bucket_dtype(r) ||
+    if (r->folder || !dsi_flat_fills_unit(r->f, l->i) || l->holds || g->dtype != bucket_dtype(r) ||
         g->pooled[0] || g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
         return false;
     dsi_unref(b->full);
@@ -496,6 +506,7 @@ int64_t dsi_reduce_bytes(const dsi_reduce *r)
     int64_t bytes = r->tree  ? dsi_tree_bytes(r->tree)
                     : r->own ? (int64_t)r->own->storage->bytes
                              : 0;
+    if (r->folder) return 0;
     for (int k = 0; k < r->f->units; k++)
         if (r->bucket[k].full) bytes += (int64_t)r->bucket[k].full->storage->bytes;
     return bytes;
@@ -522,6 +533,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->f = f;
     r->comm = f->ranks > 1 ? comm : NULL;
     r->o = *o;
+    if (o->folder && ds_device_of(f->param[0].x).kind == DS_CPU) r->folder = dsi_strdup(o->folder);
     r->o.partition = o->tree || (o->partition && r->comm);
     if (o->tree) r->tree = dsi_tree_new(f);
     reduce_choose_factors(r);
@@ -547,6 +559,7 @@ void dsi_reduce_free(dsi_reduce *r)
         dsi_unref(r->bucket[k].full);
     }
     dsi_tree_free(r->tree);
+    dsi_free(r->folder);
     dsi_unref(r->own);
     dsi_free(r->leaf);
     dsi_free(r->bucket);

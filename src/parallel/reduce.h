@@ -35,6 +35,9 @@ typedef struct dsi_reduce_opts {
     bool tree; /* the bits do not depend on the number of ranks: Note [Fixed tree]; partition */
     ds_dtype accum; /* what gradients of several passes are added up in */
     ds_dtype comm;  /* on the wire */
+    /* On the CPU: what a rank keeps until the step is in mapped files there
+     * (mapped.h). Borrowed during dsi_reduce_new. NULL: in memory */
+    const char *folder;
 } dsi_reduce_opts;
 
 typedef struct dsi_reduce dsi_reduce;

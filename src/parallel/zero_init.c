@@ -6,6 +6,9 @@
  * Until then an op that reads or writes a partitioned one gathers it again: all
  * ranks run the same constructors.
  *
+ * With remote_device "nvme" each shard is a mapped file that has no name. Its
+ * pages need not stay in memory: the kernel writes them back.
+ *
  * Invariants:
  * - A partition belongs to its parameter's handle, and is freed with it, or
  *   when an engine takes the parameter over.
@@ -15,14 +18,21 @@
 #include "zero_init.h"
 
 #include "base/list.h"
+#include "base/text.h"
+#include "config/config.h"
+#include "mapped.h"
 #include "nn/module.h"
 #include "partition.h"
 
 #include <deepspeed/parallel.h>
 
+#include <string.h>
+#include <unistd.h>
+
 /* The state of this thread between ds_zero_init and ds_zero_init_end. */
 static _Thread_local struct {
-    ds_comm *comm; /* NULL: nothing, or there is one rank */
+    ds_comm *comm; /* NULL: nothing is partitioned */
+    char *folder;  /* of shards in files; NULL: they are in memory */
     ds_dtype dtype;
     struct {
         DSI_LIST(dsi_partition *)
@@ -69,6 +79,17 @@ static void made_free(void *arg)
 
 /* ---- partitioning --------------------------------------------------------------------------------------- */
 
+/* [shard_size] zeros: in a file, if shards are and x is in this process's
+ * memory. */
+static ds_tensor *made_shard_new(const dsi_partition *p)
+{
+    const ds_tensor *x = p->x;
+    if (making.folder && ds_device_of(x).kind == DS_CPU)
+        return dsi_mapped_new("zero_init", making.folder, dsi_comm_rank(p->comm), x->dtype,
+                              p->shard_size);
+    return dsi_fill(dsi_new(x, ds_shape(p->shard_size)), 0);
+}
+
 /* The parameter gets the dtype that was asked for; its values go to the shards,
  * and it is evicted. */
 static ds_status made_finish(dsi_partition *p)
@@ -82,13 +103,14 @@ static ds_status made_finish(dsi_partition *p)
     if (!p->shard) {
         int64_t begin, end;
         dsi_partition_range(p, &begin, &end);
-        p->shard = dsi_ref(dsi_fill(dsi_new(x, ds_shape(p->shard_size)), 0));
+        p->shard = dsi_ref(made_shard_new(p));
         if (!p->shard) return ds_error_status();
         if (begin < end) p->own = dsi_ref(dsi_flat_range(p->shard, 0, end - begin));
     }
     if (dsi_partition_scatter(p, 0) != DS_OK) return ds_error_status();
     p->unfinished = false;
     dsi_partition_evict(p);
+    dsi_mapped_release_pages(p->shard);
     return DS_OK;
 }
 
@@ -127,17 +149,47 @@ static ds_status made_add(void *arg, ds_tensor *x)
     return DS_OK;
 }
 
+/* What the configuration says about parameters: o->dtype, *folder (to be freed;
+ * NULL: in memory), and whether they are partitioned at all. */
+static ds_status config_apply(ds_zero_init_opts *o, int ranks, char **folder, bool *partition)
+{
+    dsi_config *c = o->config ? dsi_config_read(o->config, ranks) : NULL;
+    if (o->config && !c) return ds_error_status();
+    const char *device = o->remote_device, *path = c ? c->zero.offload_param.nvme_path : NULL;
+    bool nvme = device ? !strcmp(device, "nvme")
+                       : c && c->zero.offload_param.device == DSI_OFFLOAD_NVME;
+    ds_status status = DS_OK;
+    if (device && !nvme && strcmp(device, "cpu") != 0)
+        status = dsi_fail(DS_EINVAL, "zero_init: remote_device is \"%s\": expected cpu or nvme",
+                          device);
+    else if (nvme && (!path || !*path))
+        status = dsi_fail(DS_EINVAL, "zero_init: shards in files need a folder: give a config with "
+                                     "zero_optimization.offload_param.nvme_path");
+    if (c) o->dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
+    *partition = !c || c->zero.stage == 3;
+    if (status == DS_OK && nvme && *partition)
+        *folder = dsi_text_of("%s/zero_stage_3", path).s; /* DeepSpeed's place */
+    dsi_config_free(c);
+    return status;
+}
+
 ds_status ds_zero_init_with(ds_zero_init_opts opts)
 {
     ds_comm *comm = opts.comm ? opts.comm : ds_world();
+    bool partition = true;
+    char *folder = NULL;
     if (!comm) return ds_error_status();
     if (making.comm)
         return dsi_fail(DS_ESTATE, "zero_init: called twice without ds_zero_init_end between");
     if (opts.dtype != DS_F32 && opts.dtype != DS_F16 && opts.dtype != DS_BF16)
         return dsi_fail(DS_EINVAL, "zero_init: dtype is %s: expected float32, float16 or bfloat16",
                         ds_dtype_name(opts.dtype));
-    if (ds_comm_size(comm) == 1) return DS_OK;
+    if (config_apply(&opts, ds_comm_size(comm), &folder, &partition) != DS_OK)
+        return ds_error_status();
+    bool streams = folder || (opts.config && opts.dtype != DS_F32);
+    if (!partition || (ds_comm_size(comm) == 1 && !streams)) return DS_OK;
     making.comm = comm;
+    making.folder = folder;
     making.dtype = opts.dtype;
     dsi_on_param(made_add, NULL);
     return DS_OK;
@@ -151,6 +203,9 @@ ds_status ds_zero_init_end(void)
     ds_status status = pending_finish();
     dsi_on_param(NULL, NULL);
     dsi_list_free(&making.pending);
+    if (making.folder) rmdir(making.folder); /* all ranks have made their files */
+    dsi_free(making.folder);
+    making.folder = NULL;
     making.comm = NULL;
     return status;
 }

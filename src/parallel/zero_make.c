@@ -204,6 +204,9 @@ static ds_status set_parts(dsi_zero *z)
 
 static ds_status start_reduction(dsi_zero *z)
 {
+    /* with parameters and moments in files, gradients are all that would grow
+     * with the model */
+    char *folder = z->offload ? folder_in(z, z->o.param_files.nvme_path) : NULL;
     z->reduce = dsi_reduce_new(z->flat, z->comm,
                                &(dsi_reduce_opts){.partition = z->o.stage >= 2,
                                                   .tree = z->o.deterministic,
@@ -213,7 +216,9 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .prescale = z->o.prescale,
                                                   .predivide = z->o.predivide,
                                                   .accum = z->o.accum_dtype,
-                                                  .comm = z->o.comm_dtype});
+                                                  .comm = z->o.comm_dtype,
+                                                  .folder = folder});
+    dsi_free(folder);
     if (!z->comm) return DS_OK;
     z->sums = dsi_ref(
         dsi_new_on(z->flat->param[0].x->device, DS_F64, ds_shape(dsi_comm_size(z->comm) + 1)));

@@ -257,13 +257,11 @@ static ds_status train_adapters(ds_module *m, const LmOptions *o)
     return status;
 }
 
-static ds_module *train_model(const LmOptions *o, const LmPlan *p)
+static ds_module *train_model(const LmOptions *o, const LmPlan *p, const char *config)
 {
     bool folder = dsi_is_folder(o->model);
     ds_seed((uint64_t)o->seed);
-    if (p->stage == 3 && ds_zero_init() != DS_OK) return NULL;
-    ds_module *m = ds_pretrained_load(o->model, .no_weights = !folder);
-    if (p->stage == 3 && ds_zero_init_end() != DS_OK) return NULL;
+    ds_module *m = ds_pretrained_load(o->model, .no_weights = !folder, .config = config);
     if (m && (o->checkpointing || p->checkpointing)) ds_lm_set_checkpointing(m, true);
     if (m && o->lora_r && train_adapters(m, o) != DS_OK) {
         ds_module_free(m);
@@ -286,7 +284,7 @@ static ds_status train_start(Train *t)
                        .ranks = ds_comm_size(ds_world())};
     char *config = lm_config(&t->plan);
     if (held_out) t->eval = eval_loader(held_out, t->plan.batch);
-    ds_module *m = config ? train_model(o, &t->plan) : NULL;
+    ds_module *m = config ? train_model(o, &t->plan, config) : NULL;
     if (m && ds_comm_rank(ds_world()) == 0)
         printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld\n",
                ds_lm_info_of(m).architecture, (double)ds_module_numel(m) / 1e6,
