@@ -3,6 +3,7 @@
  * backward runs.
  *
  *     mpirun -n 4 cifar10_ddp --epochs 2
+ *     deepspeed --num_gpus 2 cifar10_ddp --device cuda
  *
  * SPDX-License-Identifier: MIT */
 #include "args.h"
@@ -13,20 +14,28 @@ const char *argp_program_version = "cifar10_ddp (deepspeed.c) " DS_VERSION;
 typedef struct Program {
     Training t;
     ds_ddp *ddp;
+    const char *device;
 } Program;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-enum { LOCAL_RANK = TRAINING_OWN_KEYS };
+enum { LOCAL_RANK = TRAINING_OWN_KEYS, DEVICE };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    if (key != LOCAL_RANK) return ARGP_ERR_UNKNOWN;
-    args_int(state, "local-rank", arg, -1, 1000000);
+    Training *t = state->input; /* the first member of a Program */
+    if (key == DEVICE)
+        ((Program *)t)->device = arg;
+    else if (key == LOCAL_RANK)
+        args_int(state, "local-rank", arg, -1, 1000000);
+    else
+        return ARGP_ERR_UNKNOWN;
     return 0;
 }
 
 static const struct argp_option options[] = {
+    {"device", DEVICE, "NAME", 0,
+     "cpu, cuda (the GPU with the number of the local rank) or cuda:N (cpu)", 2},
     {"local-rank", LOCAL_RANK, "N", 0,
      "appended by launchers, and ignored: the communicator has it", 2},
     {0}};
@@ -64,7 +73,10 @@ static double step(void *program, const ds_batch *b)
 static void run(Program *p)
 {
     Training *t = &p->t;
-    if (ds_init_distributed() != DS_OK || ds_set_threads((int)t->threads) != DS_OK) return;
+    ds_device device;
+    if (ds_init_distributed() != DS_OK || ds_set_threads((int)t->threads) != DS_OK ||
+        ds_device_parse(p->device, &device) != DS_OK || ds_set_device(device) != DS_OK)
+        return;
     t->first = ds_comm_rank(ds_world()) == 0;
     if (training_check_save(t) != DS_OK) return;
     ds_seed((uint64_t)t->seed);
@@ -81,7 +93,7 @@ static void run(Program *p)
 
 int main(int argc, char **argv)
 {
-    Program p = {.ddp = NULL};
+    Program p = {.device = "cpu"};
     training_options(&p.t, &usage, argc, argv);
     run(&p);
     ds_ddp_free(p.ddp);

@@ -45,13 +45,17 @@ DS_API const char *ds_comm_backend(const ds_comm *c); /* "self", "thread", "mpi"
 DS_API ds_comm *ds_comm_split(ds_comm *c, int color, int key);
 DS_API void ds_comm_free(ds_comm *c);
 
-/* Runs body(arg) as n ranks, each a thread with its own ds_world() of n. If one
+/* Runs body(arg) as n ranks, each a thread with its own ds_world() of n, on the
+ * caller's current device until it sets another one. If one
  * returns a failure or ends while others wait for it, their collectives fail
  * with DS_ECOMM and its message; the caller gets the status and the message of
  * the first that failed. */
 DS_API ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg);
 
-/* ---- collectives: x, out, in on the CPU; c NULL is ds_world() --------------------------------------- */
+/* ---- collectives: c NULL is ds_world() --------------------------------------------------------------- */
+
+/* x, out and in are on the CPU, or on one GPU of this rank: these go through
+ * pinned host memory. */
 
 /* Sums of float16 and bfloat16 are taken in float32 and rounded once. Between
  * threads they are taken in the order of ranks, so that every rank and every

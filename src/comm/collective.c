@@ -16,6 +16,8 @@
 #include "base/mem.h"
 #include "tensor/tensor.h"
 
+#include <stdio.h>
+
 static int64_t view_numel(dsi_view x)
 {
     int64_t n = 1;
@@ -65,26 +67,28 @@ static bool views_fit(dsi_collective what, dsi_view in, int in_pieces, dsi_view 
 static dsi_request *request_start(dsi_request r) { return dsi_request_start(&r); }
 
 #define IN_PLACE(collective, x) \
-    .comm = c, .what = (collective), .dtype = (x).dtype, .in = (x).p, .out = (x).p, \
-    .n = view_numel(x)
+    .comm = c, .device = device, .what = (collective), .dtype = (x).dtype, .in = (x).p, \
+    .out = (x).p, .n = view_numel(x)
 #define IN_OUT(collective, count) \
-    .comm = c, .what = (collective), .dtype = in.dtype, .in = in.p, .out = out.p, .n = (count)
+    .comm = c, .device = device, .what = (collective), .dtype = in.dtype, .in = in.p, \
+    .out = out.p, .n = (count)
 
-dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares)
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_device *device, dsi_view x, ds_redop op,
+                                  double *squares)
 {
     if (!views_fit(DSI_ALL_REDUCE, x, 1, x, 1)) return NULL;
     return request_start((dsi_request){IN_PLACE(DSI_ALL_REDUCE, x), .op = op, .squares = squares});
 }
 
-dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
-                                      double *squares)
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out,
+                                      ds_redop op, double *squares)
 {
     if (!views_fit(DSI_REDUCE_SCATTER, in, c->size, out, 1)) return NULL;
     return request_start(
         (dsi_request){IN_OUT(DSI_REDUCE_SCATTER, view_numel(out)), .op = op, .squares = squares});
 }
 
-dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out)
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out)
 {
     if (!views_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return NULL;
     return request_start((dsi_request){IN_OUT(DSI_ALL_GATHER, view_numel(in))});
@@ -97,13 +101,13 @@ static bool equal_pieces(const ds_comm *c, int64_t n)
                       (long long)n, c->size);
 }
 
-dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out)
+dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out)
 {
     if (!views_fit(DSI_ALL_TO_ALL, in, 1, out, 1) || !equal_pieces(c, view_numel(in))) return NULL;
     return request_start((dsi_request){IN_OUT(DSI_ALL_TO_ALL, view_numel(in) / c->size)});
 }
 
-dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root)
+dsi_request *dsi_broadcast_start(ds_comm *c, dsi_device *device, dsi_view x, int root)
 {
     if (!views_fit(DSI_BROADCAST, x, 1, x, 1)) return NULL;
     return request_start((dsi_request){IN_PLACE(DSI_BROADCAST, x), .root = root});
@@ -125,15 +129,14 @@ static bool operand_open(operand *o, dsi_collective what, ds_tensor *x, bool rea
     const char *name = dsi_collective_name(what);
     if (!x) return dsi_null_operand(name);
     *o = (operand){.x = x, .flat = x};
-    if (x->device->type->kind != DS_CPU)
-        return dsi_refuse("%s: a tensor on %s; this communicator takes tensors on the CPU", name,
-                          ds_device_name(dsi_device_id(x->device)));
     if (!(written ? dsi_acquire_to_write(x) : dsi_acquire(x))) return false;
     if (!dsi_is_contiguous(x)) {
         o->flat = dsi_new(x, x->shape);
         if (!o->flat || (read && dsi_copy(o->flat, x) != DS_OK)) return false;
     }
-    o->p = written ? ds_data_mut(o->flat) : dsi_v(o->flat).p;
+    if (written && !dsi_acquire_to_write(o->flat)) return false;
+    o->flat->storage->written |= written;
+    o->p = dsi_v(o->flat).p;
     return true;
 }
 
@@ -155,6 +158,7 @@ static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
     ds_status status;
     if (operand_open(&o, r.what, x, true, true)) {
         r.comm = c;
+        r.device = x->device;
         r.dtype = x->dtype;
         r.in = r.out = o.p;
         r.n = ds_numel(x);
@@ -167,16 +171,26 @@ static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
     return status;
 }
 
+static bool operands_share_device(dsi_collective what, const ds_tensor *in, const ds_tensor *out)
+{
+    if (!in || !out || in->device == out->device) return true;
+    char from[32];
+    snprintf(from, sizeof from, "%s", ds_device_name(dsi_device_id(in->device)));
+    return dsi_refuse("%s: in is on %s, but out is on %s", dsi_collective_name(what), from,
+                      ds_device_name(dsi_device_id(out->device)));
+}
+
 /* in or out is NULL where this rank has none; r holds the rest. */
 static ds_status collective_in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r)
 {
     ds_scope *scope = ds_scope_open();
     operand i = {0}, o = {0};
     ds_status status;
-    if (dsi_live(c, dsi_collective_name(r.what)) &&
+    if (dsi_live(c, dsi_collective_name(r.what)) && operands_share_device(r.what, in, out) &&
         (!in || operand_open(&i, r.what, in, true, false)) &&
         (!out || operand_open(&o, r.what, out, false, true))) {
         r.comm = c;
+        r.device = (i.x ? i.x : o.x)->device;
         r.dtype = i.x ? i.x->dtype : o.x ? o.x->dtype : DS_F32;
         r.in = i.p;
         r.out = o.p;
@@ -340,6 +354,7 @@ static ds_message *message_begin(ds_comm *c, ds_tensor *x, dsi_collective what, 
     if (operand_open(&o, what, x, what == DSI_SEND, what == DSI_RECV)) {
         dsi_request *r = dsi_request_start(&(dsi_request){.comm = c,
                                                           .what = what,
+                                                          .device = x->device,
                                                           .dtype = x->dtype,
                                                           .in = o.p,
                                                           .out = o.p,

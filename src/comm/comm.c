@@ -112,6 +112,7 @@ void ds_comm_free(ds_comm *c)
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
     while (c->oldest) request_end(c->oldest);
     c->type->close(c);
+    dsi_staged_free(c);
     dsi_comm_log_free(c->log);
     dsi_free(c->messages);
     if (!dsi_handle_freed_by(c, "ds_comm_free")) dsi_free(c);
@@ -269,7 +270,11 @@ static ds_status request_begin(dsi_request *r)
     r->number = request_next_number(r);
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
-    return c->type->start(r);
+    if (r->device && r->device->type->kind != DS_CPU && dsi_staged_open(r) != DS_OK)
+        return ds_error_status();
+    ds_status status = c->type->start(r);
+    if (status != DS_OK && r->staged) (void)dsi_staged_close(r, false);
+    return status;
 }
 
 void dsi_request_done(dsi_request *r)
@@ -287,6 +292,7 @@ static ds_status request_wait_and_log(dsi_request *r)
     dsi_trace_begin("wait for others");
     ds_status status = r->comm->type->wait(r);
     dsi_trace_end();
+    if (r->staged && dsi_staged_close(r, status == DS_OK) != DS_OK) status = ds_error_status();
     if (status == DS_OK && !r->internal) dsi_comm_log_add(r);
     return status;
 }

@@ -46,19 +46,20 @@ typedef struct dsi_request {
     bool blocking;       /* the caller waits right away */
     bool internal;       /* ours: neither counted nor compared */
     bool shutdown;       /* the barrier at the end, which no other barrier is taken for */
+    dsi_device *device;  /* that has in and out; NULL: the host */
 
     uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
-    ds_message *message; /* what the caller of isend or irecv has of it; or NULL */
-    bool waited;         /* with status, by start already: see ds_comm_log_start */
+    struct dsi_staged *staged; /* in and out are this copy's; NULL: the caller's */
+    ds_message *message;       /* what the caller of isend or irecv has of it; or NULL */
+    bool waited;               /* with status, by start already: see ds_comm_log_start */
     ds_status status;
     struct dsi_request *before, *after; /* begun and not yet waited for, oldest first */
 } dsi_request;
 
-/* Operands lie in host memory, row-major. A backend for other devices adds the
- * stream on which they are ready; its wait then orders the device's stream, not
- * the host. */
+/* Operands lie in host memory, row-major: those of another device are copied
+ * there (comm/staged.c). */
 typedef struct dsi_comm_type {
     const char *name;
     void (*close)(ds_comm *c);                         /* frees c->own */
@@ -80,6 +81,8 @@ struct ds_comm {
     uint64_t calls;               /* compared so far */
     uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
     double sent;                  /* bytes; see dsi_comm_volume */
+    struct dsi_staged *staged;    /* blocks of host memory that no request uses */
+    bool stages;                  /* it has said that it does */
     struct dsi_comm_log *log;     /* NULL: off */
 };
 
@@ -89,18 +92,18 @@ static inline int dsi_comm_size(const ds_comm *c) { return c ? c->size : 1; }
 
 /* ---- collectives that do not wait: NULL with the message if they cannot begin ------------------------ */
 
-/* The views are contiguous and stay alive, and inputs unchanged, until
+/* The views are contiguous, lie on `device` (NULL: the host), and stay alive, and inputs unchanged, until
  * dsi_request_wait. squares, if not NULL: grow by the squares of the result's
  * elements (floats), of each on one rank only, before wait returns; summed over
  * the ranks they are those of all. All ranks want them, or none. all_reduce is
- * in
- * place. */
-dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_view x, ds_redop op, double *squares);
-dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_view in, dsi_view out, ds_redop op,
-                                      double *squares);
-dsi_request *dsi_all_gather_start(ds_comm *c, dsi_view in, dsi_view out);
-dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_view in, dsi_view out);
-dsi_request *dsi_broadcast_start(ds_comm *c, dsi_view x, int root);
+ * in place. */
+dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_device *device, dsi_view x, ds_redop op,
+                                  double *squares);
+dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out,
+                                      ds_redop op, double *squares);
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out);
+dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out);
+dsi_request *dsi_broadcast_start(ds_comm *c, dsi_device *device, dsi_view x, int root);
 
 /* Frees r in any case. NULL passes on the failure that there is. */
 ds_status dsi_request_wait(dsi_request *r);
@@ -115,6 +118,16 @@ static inline ds_status dsi_comm_all_or_none(ds_comm *c, ds_status status)
     if (status != DS_OK && c) dsi_comm_abort(c, ds_error());
     return status;
 }
+
+/* ---- operands of other devices: comm/staged.c ---------------------------------------------------------- */
+
+/* Puts copies in host memory in the place of r's operands, after the work that
+ * is queued on r->device. On failure r is as it was. */
+ds_status dsi_staged_open(dsi_request *r);
+/* Copies what r has received to r->device, if `arrived`; in and out are again
+ * the caller's. */
+ds_status dsi_staged_close(dsi_request *r, bool arrived);
+void dsi_staged_free(ds_comm *c);
 
 /* ---- counting: comm/log.c ----------------------------------------------------------------------------- */
 

@@ -85,6 +85,7 @@ typedef struct team {
     pthread_cond_t changed; /* a slot opened or ended, a rank went, the team failed */
     _Atomic int sleepers;
     int size;
+    ds_device device;    /* that ranks begin on */
     bool *ended_ranks;   /* [size] ranks whose body has returned */
     bool oversubscribed; /* more ranks than processors: a rank that spins slows the others */
     _Atomic bool failed;
@@ -520,8 +521,8 @@ static void *rank_main(void *p)
     snprintf(name, sizeof name, "rank %d", me->rank);
     dsi_trace_name_thread(name);
     dsi_set_world(dsi_comm_new(&dsi_comm_thread, me->rank, t->size, me->world));
-    ds_status status = me->body(me->arg);
-
+    ds_status status = ds_set_device(t->device);
+    if (status == DS_OK) status = me->body(me->arg);
     char why[WHY_BYTES];
     if (status != DS_OK && ds_error())
         snprintf(why, sizeof why, "rank %d: %s", me->rank, ds_error());
@@ -538,8 +539,10 @@ static void *rank_main(void *p)
 
 static void team_open(team *t, int n)
 {
-    int processors = dsi_processors();
-    *t = (team){.size = n, .oversubscribed = n > processors, .helper_wanted = n < processors};
+    *t = (team){.size = n,
+                .device = ds_current_device(),
+                .oversubscribed = n > dsi_processors(),
+                .helper_wanted = n < dsi_processors()};
     t->ended_ranks = dsi_alloc((size_t)n * sizeof *t->ended_ranks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -572,9 +575,9 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
     team t;
     team_open(&t, n);
     group *world = group_new(&t, n);
-    for (int r = 0; r < n; r++) world->member[r] = r;
     rank_thread *ranks = dsi_alloc((size_t)n * sizeof *ranks);
     int begun = 0, error = 0;
+    for (int r = 0; r < n; r++) world->member[r] = r;
     for (; begun < n; begun++) {
         ranks[begun] = (rank_thread){.rank = begun, .world = world, .body = body, .arg = arg};
         error = pthread_create(&ranks[begun].thread, NULL, rank_main, &ranks[begun]);

@@ -22,12 +22,12 @@ static dsi_view message_view(void *p, ds_dtype dtype, int64_t n)
 /* Of n elements at p, from root. */
 static ds_status message_broadcast(ds_comm *c, void *p, ds_dtype dtype, int64_t n, int root)
 {
-    return dsi_request_wait(dsi_broadcast_start(c, message_view(p, dtype, n), root));
+    return dsi_request_wait(dsi_broadcast_start(c, NULL, message_view(p, dtype, n), root));
 }
 
 static ds_status message_all_reduce(ds_comm *c, int64_t *x, int64_t n, ds_redop op)
 {
-    return dsi_request_wait(dsi_all_reduce_start(c, message_view(x, DS_I64, n), op, NULL));
+    return dsi_request_wait(dsi_all_reduce_start(c, NULL, message_view(x, DS_I64, n), op, NULL));
 }
 
 /* The smallest number of all ranks. A program that saves on rank 0 only waits

@@ -15,7 +15,9 @@ typedef struct BatchNorm {
     int64_t channels;
     int least, most; /* dimensions of x */
     ds_batch_norm_opts opts;
-    ds_tensor *batches; /* int64 []: num_batches_tracked; NULL without running statistics */
+    /* int64 []: num_batches_tracked, on the CPU, which counts; NULL without
+     * running statistics */
+    ds_tensor *batches;
 } BatchNorm;
 
 static bool batch_norm_takes(const BatchNorm *b, const ds_tensor *x)
@@ -91,7 +93,8 @@ static ds_module *batch_norm_new(ds_module *parent, const char *name, const ds_m
     if (!o.no_running_stats) {
         b->opts.running_mean = ds_module_buffer(m, "running_mean", ds_zeros(DS_F32, c));
         b->opts.running_var = ds_module_buffer(m, "running_var", ds_ones(DS_F32, c));
-        b->batches = ds_module_buffer(m, "num_batches_tracked", ds_scalar(DS_I64, 0));
+        b->batches = ds_module_buffer(m, "num_batches_tracked",
+                                      ds_to(ds_scalar(DS_I64, 0), (ds_device){DS_CPU, 0}, DS_I64));
     }
     return m;
 }

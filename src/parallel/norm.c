@@ -28,7 +28,8 @@ dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares)
 {
     int64_t ranks = dsi_comm_size(comm);
     ((double *)ds_data_mut(buffer))[ranks] = squares;
-    return dsi_all_gather_start(comm, dsi_v(dsi_flat_range(buffer, ranks, ranks + 1)),
+    return dsi_all_gather_start(comm, buffer->device,
+                                dsi_v(dsi_flat_range(buffer, ranks, ranks + 1)),
                                 dsi_v(dsi_flat_range(buffer, 0, ranks)));
 }
 

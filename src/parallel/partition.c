@@ -126,7 +126,7 @@ ds_status dsi_partition_gather_start(dsi_partition *p)
     ds_tensor *all = dsi_new(p->x, ds_shape(p->shard_size * dsi_comm_size(p->comm)));
     ds_tensor *shard = all ? shard_open(p) : NULL;
     if (!shard) return ds_error_status();
-    p->request = dsi_all_gather_start(p->comm, dsi_v(shard), dsi_v(all));
+    p->request = dsi_all_gather_start(p->comm, all->device, dsi_v(shard), dsi_v(all));
     if (!p->request) {
         shard_close(p);
         return ds_error_status();

@@ -307,8 +307,9 @@ static ds_status bucket_load_wire(dsi_reduce *r, Bucket *b)
 static dsi_request *bucket_exchange(dsi_reduce *r, Bucket *b)
 {
     b->pieces = dsi_ref(r->comm ? dsi_new(b->wire, b->wire->shape) : b->wire);
-    return r->comm && b->pieces ? dsi_all_to_all_start(r->comm, dsi_v(b->wire), dsi_v(b->pieces))
-                                : NULL;
+    return r->comm && b->pieces
+               ? dsi_all_to_all_start(r->comm, b->wire->device, dsi_v(b->wire), dsi_v(b->pieces))
+               : NULL;
 }
 
 static dsi_request *bucket_send(dsi_reduce *r, int k)
@@ -324,9 +325,10 @@ static dsi_request *bucket_send(dsi_reduce *r, int k)
                  (r->o.partition ? b->direct : b->wire == b->full);
     b->squares = 0;
     double *squares = b->counted ? &b->squares : NULL;
-    if (!reduce_scatters(r)) return dsi_all_reduce_start(comm, v, r->op, squares);
+    if (!reduce_scatters(r)) return dsi_all_reduce_start(comm, b->wire->device, v, r->op, squares);
     return dsi_reduce_scatter_start(
-        comm, v, dsi_v(b->direct ? shard_view(r, k) : bucket_shard(r, k, b->wire)), r->op, squares);
+        comm, b->wire->device, v, dsi_v(b->direct ? shard_view(r, k) : bucket_shard(r, k, b->wire)),
+        r->op, squares);
 }
 
 /* Allocates bucket k if needed, fills it up, and starts its collective; without

@@ -115,8 +115,8 @@ static ds_status squares_of(ds_dtype dtype, int64_t n, bool scatter, double *all
     double mine = 0.25; /* they are added to what is there */
     ds_tensor *x = filled(dtype, n * size, rank, 0);
     dsi_view in = dsi_v(x), part = dsi_v(dsi_new(x, ds_shape(n)));
-    dsi_request *r = scatter ? dsi_reduce_scatter_start(c, in, part, DS_REDUCE_AVG, &mine)
-                             : dsi_all_reduce_start(c, in, DS_REDUCE_AVG, &mine);
+    dsi_request *r = scatter ? dsi_reduce_scatter_start(c, NULL, in, part, DS_REDUCE_AVG, &mine)
+                             : dsi_all_reduce_start(c, NULL, in, DS_REDUCE_AVG, &mine);
     RANK_CHECK(dsi_request_wait(r) == DS_OK);
     ds_tensor *sum = ds_scalar(DS_F64, mine - 0.25);
     RANK_CHECK(ds_all_reduce(c, sum, DS_REDUCE_SUM) == DS_OK);
@@ -159,7 +159,7 @@ static ds_status squares_of_what_overflows(void *arg)
     int size = ds_comm_size(ds_world());
     double mine = 0;
     ds_tensor *x = ds_full(DS_F16, ds_shape(3000), 60000.0);
-    dsi_request *r = dsi_all_reduce_start(ds_world(), dsi_v(x), DS_REDUCE_SUM, &mine);
+    dsi_request *r = dsi_all_reduce_start(ds_world(), NULL, dsi_v(x), DS_REDUCE_SUM, &mine);
     RANK_CHECK(dsi_request_wait(r) == DS_OK);
     ds_tensor *all = ds_scalar(DS_F64, mine);
     RANK_CHECK(ds_all_reduce(NULL, all, DS_REDUCE_SUM) == DS_OK);
@@ -273,7 +273,7 @@ static ds_status requests(void *arg)
     dsi_request *r[N];
     for (int i = 0; i < N; i++) {
         x[i] = filled(DS_F32, i % 2 ? EACH : 5, rank, i);
-        r[i] = dsi_all_reduce_start(c, dsi_v(x[i]), DS_REDUCE_SUM, NULL);
+        r[i] = dsi_all_reduce_start(c, NULL, dsi_v(x[i]), DS_REDUCE_SUM, NULL);
         RANK_CHECK(r[i]);
     }
     for (int k = 0; k < N; k++) {
@@ -299,9 +299,9 @@ static ds_status in_place(void *arg)
     dsi_view all = dsi_v(x), part = all;
     part.d[0] = N;
     part.p = (float *)all.p + (int64_t)rank * N;
-    RANK_CHECK(dsi_request_wait(dsi_reduce_scatter_start(c, all, part, DS_REDUCE_SUM, NULL)) ==
-               DS_OK);
-    RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, part, all)) == DS_OK);
+    RANK_CHECK(dsi_request_wait(
+                   dsi_reduce_scatter_start(c, NULL, all, part, DS_REDUCE_SUM, NULL)) == DS_OK);
+    RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, NULL, part, all)) == DS_OK);
     const double *got = doubles(x);
     for (int64_t i = 0; i < (int64_t)N * size; i++)
         RANK_CHECK(got[i] == reduced(DS_F32, DS_REDUCE_SUM, size, i));
@@ -367,9 +367,9 @@ static dsi_request *take_off(flight *f, ds_comm *c, uint32_t random, int64_t i)
     f->i = i;
     f->x = ds_keep(filled(DS_F32, n, ds_comm_rank(c), i));
     f->out = ds_keep(ds_empty(DS_F32, ds_shape(f->what ? 0 : n * ds_comm_size(c))));
-    if (f->what == 0) f->r = dsi_all_gather_start(c, dsi_v(f->x), dsi_v(f->out));
-    if (f->what == 1) f->r = dsi_all_reduce_start(c, dsi_v(f->x), DS_REDUCE_SUM, NULL);
-    if (f->what == 2) f->r = dsi_broadcast_start(c, dsi_v(f->x), ds_comm_size(c) - 1);
+    if (f->what == 0) f->r = dsi_all_gather_start(c, NULL, dsi_v(f->x), dsi_v(f->out));
+    if (f->what == 1) f->r = dsi_all_reduce_start(c, NULL, dsi_v(f->x), DS_REDUCE_SUM, NULL);
+    if (f->what == 2) f->r = dsi_broadcast_start(c, NULL, dsi_v(f->x), ds_comm_size(c) - 1);
     return f->r;
 }
 

@@ -48,7 +48,7 @@ static ds_status ten_collectives(void *arg)
     ds_tensor *x = ds_ones(DS_F32, ds_shape(30000));
     for (int i = 0; i < 10; i++) {
         if (i == 3 && rank() == 2) return make_trouble(x, *(trouble *)arg);
-        dsi_request *r = dsi_all_reduce_start(ds_world(), dsi_v(x), DS_REDUCE_AVG, NULL);
+        dsi_request *r = dsi_all_reduce_start(ds_world(), NULL, dsi_v(x), DS_REDUCE_AVG, NULL);
         if (!r) return ds_error_status();
         ds_status status = i % 2 ? DS_OK : dsi_request_wait(r); /* the others when the world ends */
         if (status != DS_OK) return status;

@@ -87,4 +87,15 @@ status 0 $run $few --with_cuda --moe --num_experts 2
 status 1 LOCAL_RANK=1 FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46 $run $sample --with_cuda
 has err 'cuda:1: this GPU cannot be used: .*(CUDA_ERROR_DEVICE_UNAVAILABLE)'
 
+# ---- a GPU a rank
+if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
+    run=$1/deepspeed
+    for program_of_rank in "$deepspeed --with_cuda" "$1/cifar10_ddp --device cuda"; do
+        # shellcheck disable=SC2086 # the program and its option
+        status 0 $run -q --num_gpus 2 $program_of_rank $few --trace gpu.csv
+        has gpu.csv '^2,2\.'
+    done
+    status 1 $run -q --num_gpus 3 $deepspeed $few --with_cuda
+    has err 'local rank 2 has no GPU of its own, there are 2 here: start at most 2 ranks on this machine'
+fi
 finish
